@@ -1,0 +1,46 @@
+# Two commands on a fresh machine: `make quickstart` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: quickstart test test-slow test-gpu lint bench clean
+
+quickstart: $(VENV)/.core
+	$(BIN)/python -m bertsmith.quickstart
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest -m "not slow and not gpu" -n 2
+
+test-slow: $(VENV)/.test
+	$(BIN)/python -m pytest -m slow
+
+test-gpu: $(VENV)/.test
+	$(BIN)/python -m pytest -m gpu
+
+lint: $(VENV)/.lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.test
+	$(BIN)/python -m benchmarks
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+# Each mark is renewed when what it was installed from changes.
+$(VENV)/.core: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(INSTALL) -e .
+	touch $@
+
+$(VENV)/.test: $(VENV)/.core
+	$(INSTALL) -e '.[test]'
+	touch $@
+
+$(VENV)/.lint: $(VENV)/.test
+	$(INSTALL) -e '.[lint]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache

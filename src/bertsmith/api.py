@@ -1,0 +1,45 @@
+"""The stages as functions: the words of the command line, as keyword arguments.
+
+    bertsmith.pretrain(corpus="corpus", model="bert-mini", train={"steps": 1000}, out="out/bert")
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .config import parse
+from .stages import stage
+
+if TYPE_CHECKING:
+    from .predict import Predictor
+
+
+def train_tokenizer(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
+    """Text files to a tokenizer folder; what `bertsmith tokenizer --json` prints."""
+    return _run("tokenizer", recipe, quiet)
+
+
+def prepare(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
+    """Text files to a corpus folder; what `bertsmith prepare --json` prints."""
+    return _run("prepare", recipe, quiet)
+
+
+def pretrain(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
+    """A corpus to a checkpoint folder; what `bertsmith pretrain --json` prints."""
+    return _run("pretrain", recipe, quiet)
+
+
+def show(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
+    """A corpus, its masks or a run as an offline page; what `bertsmith show --json` prints."""
+    return _run("show", recipe, quiet)
+
+
+def load(folder: str | Path) -> "Predictor":
+    """A checkpoint folder as something that answers."""
+    from .predict import load
+
+    return load(folder)
+
+
+def _run(name: str, recipe: dict[str, Any], quiet: bool) -> dict[str, Any]:
+    module = stage(name)
+    return module.run(parse(module.Recipe, recipe, name), quiet)

@@ -1,0 +1,90 @@
+"""The command line: `bertsmith STAGE [RECIPE.toml] [key=value ...] [--json] [--quiet]`."""
+
+import json
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from . import __version__
+from .config import keys, read
+from .errors import BadInput, Stopped
+from .stages import STAGES, stage
+
+USAGE = "bertsmith STAGE [RECIPE.toml] [key=value ...] [--json] [--quiet]"
+FLAGS = ("--json", "--quiet", "--help", "-h")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one stage; 0 only if its work is done, 2 for bad input, in one readable line."""
+    try:
+        return _dispatched(list(sys.argv[1:] if arguments is None else arguments))
+    except Stopped as stopped:
+        print(f"stopped: {stopped}", file=sys.stderr)
+        return 130
+    except BadInput as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        print(f"error: {error.strerror or error}{where}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped: run the same command again to go on", file=sys.stderr)
+        return 130
+
+
+def _dispatched(words: list[str]) -> int:
+    if not words or words[0] in ("--help", "-h"):
+        print(_overview())
+        return 0
+    if words[0] == "--version":
+        print(__version__)
+        return 0
+    name, *rest = words
+    if name not in STAGES:
+        near = get_close_matches(name, STAGES, n=1, cutoff=0.5)
+        raise BadInput(f"there is no stage {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(STAGES)}"))
+    if "--help" in rest or "-h" in rest:
+        print(_page(name))
+        return 0
+    return _ran(name, rest)
+
+
+def _ran(name: str, rest: list[str]) -> int:
+    for word in rest:
+        if word.startswith("-") and word not in FLAGS:
+            raise BadInput(f"there is no option {word}; settings are key=value, options are --json, --quiet, --help")
+    plain = [word for word in rest if not word.startswith("-")]
+    recipes = [word for word in plain if "=" not in word]
+    if len(recipes) > 1:
+        raise BadInput(f"{recipes[1]!r} is not key=value, and there is a recipe already ({recipes[0]}); usage: {USAGE}")
+    settings = [word for word in plain if "=" in word]
+    if recipes and not recipes[0].endswith(".toml") and hasattr(stage(name), "KINDS"):
+        settings, recipes = [f"kind={recipes[0]}", *settings], []  # `show masks corpus=...`
+    module = stage(name)
+    recipe = read(module.Recipe, Path(recipes[0]) if recipes else None, settings)
+    result = module.run(recipe, "--quiet" in rest)
+    if "--json" in rest:
+        print(json.dumps(result, ensure_ascii=False))
+    return 0
+
+
+def _overview() -> str:
+    size = max(map(len, STAGES))
+    stages = "\n".join(f"  {name.ljust(size)}  {meaning}" for name, meaning in STAGES.items())
+    return f"usage: {USAGE}\n\nstages:\n{stages}\n\n`bertsmith STAGE --help` lists the keys of a stage."
+
+
+def _page(name: str) -> str:
+    """Every key with what it takes, its default and its meaning, in columns."""
+    rows = [(key.name, key.takes, key.default, key.meaning) for key in keys(stage(name).Recipe)]
+    first, second = (min(max(len(row[i]) for row in rows), 44) for i in (0, 2))
+    lines = [f"  {key.ljust(first)}  {default.ljust(second)}  {meaning}{f' ({takes})' if takes else ''}"
+             for key, takes, default, meaning in rows]  # fmt: skip
+    head = f"usage: {USAGE.replace('STAGE', name)}\n\n{STAGES[name]}\n"
+    return "\n".join([head, f"  {'key'.ljust(first)}  {'default'.ljust(second)}  meaning", *lines])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,266 @@
+"""Text files to a corpus folder: all cores, flat memory, the same bytes for any number of workers, resumable."""
+
+import errno
+import multiprocessing
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..artifacts import MANIFEST, checksum, fingerprint, read_json, seal, write_json
+from ..config import Config, plain
+from ..errors import BadInput
+from ..text import documents, segment
+from ..text.documents import Block
+from ..text.pieces import Pieces
+from ..text.sentences import cut
+from ..text.tokenizer import Tokenizer
+from . import card, duplicates
+from .marks import MarkWriter
+from .store import DOCUMENTS, SENTENCES, TOKENS, WORDS
+
+HASHES, JOURNAL = "hashes.bin", "journal.json"
+BLOCK = 4 << 20  # characters a worker takes at a time
+
+
+class Prepare(Config, frozen=True):
+    """Text files and a tokenizer to a corpus folder."""
+
+    texts: Annotated[tuple[str, ...], "files, folders or patterns: .txt .gz .xz .bz2 .zst .jsonl .parquet"]
+    tokenizer: Annotated[str, "a tokenizer folder, a tokenizer.json, or a vocab.txt as Google wrote them"]
+    out: Annotated[str, "the corpus folder to make"]
+    workers: Annotated[int, "processes; 0 takes every core; the result is the same"] = 0
+    language: Annotated[Literal["en", "zh"], "zh also marks words, by jieba, for whole-word masks"] = "en"
+    segmenter: Annotated[str | None, "jieba, package.module:function, or none: where words begin in Chinese"] = None
+    sentences: Annotated[Literal["cut", "lines"], "cut lines into sentences, or take each line as one"] = "cut"
+    drop: Annotated[tuple[Literal["lines", "documents"], ...], "exact duplicates to leave out; they are always counted"] = ()
+    lowercase: Annotated[bool | None, "for a vocab.txt: fold case and accents; unset: as the vocabulary is"] = None
+
+    @property
+    def segments_by(self) -> str | None:
+        named = self.segmenter or ("jieba" if self.language == "zh" else None)
+        return None if named == "none" else named
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One block as ids."""
+
+    tokens: NDArray[Any]
+    lengths: NDArray[np.int64]  # of each sentence
+    borders: NDArray[np.int64]  # sentences before which a document ends; 0 and all are possible
+    hashes: NDArray[np.uint64]  # of each sentence's text
+    words: NDArray[np.bool_] | None  # for each token, where a segmenter was asked
+
+
+def prepare(config: Prepare, on_read: Callable[[int, int], None] = lambda read, of: None) -> tuple[Path, bool]:
+    """Make the corpus folder; returns it and whether there was anything left to do."""
+    out = Path(config.out)
+    paths = documents.found(config.texts)
+    tokenizer = Tokenizer.load(Path(config.tokenizer), config.lowercase)
+    if config.segments_by:
+        segment.segmenter(config.segments_by)  # missing packages are found before the hour of work
+    sources = [{"name": p.name, "bytes": p.stat().st_size, "sha256": checksum(p)} for p in paths]
+    recipe = {"sources": sources, "tokenizer": tokenizer.fingerprint, "segmenter": config.segments_by}
+    recipe |= {"sentences": config.sentences, "drop": sorted(config.drop)}
+    made_by = fingerprint(recipe)
+    if (out / MANIFEST).exists():
+        if read_json(out / "card.json").get("made_by") == made_by:
+            return out, False
+        raise BadInput(f"{out} holds a corpus of other text, tokenizer or settings; choose another out, or remove it")
+    part = out.with_name(out.name + ".part")
+    try:
+        _filled(part, config, paths, tokenizer, made_by, on_read)
+        _finished(part, config, tokenizer, {"made_by": made_by, "sources": sources, "settings": plain(config)})
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            free = shutil.disk_usage(part).free
+            raise BadInput(f"no space left for {part} ({free:,} bytes free); make room and run the same command again: "
+                           "what is done is kept") from None  # fmt: skip
+        raise
+    part.replace(out)
+    return out, True
+
+
+def _filled(part: Path, config: Prepare, paths: list[Path], tokenizer: Tokenizer, made_by: str, on_read: Any) -> None:
+    """Append block after block, in order, and keep a journal of how far it got."""
+    writing = _Writing(part, made_by, _dtype(tokenizer), bool(config.segments_by))
+    if writing.complete:
+        return
+    total = documents.size(paths)
+    todo = (block for number, block in enumerate(documents.blocks(paths, BLOCK)) if number >= writing.blocks)
+    for block, encoded in _encoded(todo, config, tokenizer):
+        writing.add(encoded)
+        on_read(block.read, total)
+    writing.close()
+
+
+def _finished(part: Path, config: Prepare, tokenizer: Tokenizer, facts: dict[str, Any]) -> None:
+    sentences = (part / SENTENCES).stat().st_size // 8 - 1
+    if sentences < 2:
+        raise BadInput(f"{', '.join(config.texts)}: {max(sentences, 0)} sentence(s) in all; a corpus needs some text "
+                       "(one sentence or paragraph a line, a blank line between documents)")  # fmt: skip
+    dtype = _dtype(tokenizer)
+    facts |= {"duplicates": _without_repeats(part, dtype, config.drop)}
+    tokenizer.save(part)
+    write_json(part / "card.json", card.made(part, tokenizer, dtype) | facts)
+    for name in (HASHES, JOURNAL, *duplicates.FILES):
+        (part / name).unlink(missing_ok=True)
+    seal(part)
+
+
+def _without_repeats(part: Path, dtype: np.dtype[Any], drop: tuple[str, ...]) -> dict[str, int]:
+    """Count exact duplicates, and leave out those that were asked for; killed half-way, it begins or ends the swap again."""
+    note = read_json(part / JOURNAL)
+    if "duplicates" not in note:
+        repeats = duplicates.found(part, part / HASHES)
+        gone = duplicates.left_out(part, dtype, repeats, drop) if drop else 0
+        note["duplicates"] = {**repeats.counts, "sentences dropped": gone}
+        write_json(part / JOURNAL, note)
+    duplicates.swapped(part)
+    return note["duplicates"]
+
+
+def _dtype(tokenizer: Tokenizer) -> np.dtype[Any]:
+    return np.dtype(np.uint16 if len(tokenizer) <= 2**16 else np.uint32)
+
+
+class _Writing:
+    """The growing files. What the journal has not noted is cut off when work goes on after a kill."""
+
+    EVERY = 16  # blocks between two notes: at most this many are encoded again
+
+    def __init__(self, part: Path, made_by: str, dtype: np.dtype[Any], words: bool) -> None:
+        self.part, self.made_by, self.dtype = part, made_by, dtype
+        note = read_json(part / JOURNAL) if (part / JOURNAL).exists() else {}
+        if note.get("made_by") != made_by:
+            note = {}
+            shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True, exist_ok=True)
+        self.blocks, self.complete = note.get("blocks", 0), note.get("complete", False)
+        self.tokens, self.sentences = note.get("tokens", 0), note.get("sentences", 0)
+        self.border = note.get("border", -1)  # the last document border written
+        self.sizes: dict[str, int] = note.get("sizes", {})
+        if self.complete:
+            return
+        self.files = {name: self._opened(name) for name in (TOKENS, SENTENCES, DOCUMENTS, HASHES, *([WORDS] if words else []))}
+        self.marks = MarkWriter(self.files[WORDS], bytes.fromhex(note["spare"]) if note else b"") if words else None
+
+    def add(self, block: Encoded) -> None:
+        self.files[TOKENS].write(block.tokens.astype(self.dtype, copy=False).tobytes())
+        self.files[SENTENCES].write((self.tokens + block.lengths.cumsum() - block.lengths).tobytes())
+        self.files[HASHES].write(block.hashes.tobytes())
+        if self.marks and block.words is not None:
+            self.marks.add(block.words)
+        self._add_borders(np.unique(self.sentences + block.borders))
+        self.tokens, self.sentences = self.tokens + len(block.tokens), self.sentences + len(block.lengths)
+        self.blocks += 1
+        if self.blocks % self.EVERY == 0:
+            self._note()
+
+    def close(self) -> None:
+        self.files[SENTENCES].write(np.int64(self.tokens).tobytes())
+        self._add_borders(np.array([0, self.sentences]) if self.border < 0 else np.array([self.sentences]))
+        if self.marks:
+            self.marks.finish()
+        self.complete = True
+        self._note()
+        for file in self.files.values():
+            file.close()
+
+    def _add_borders(self, borders: NDArray[np.int64]) -> None:
+        borders = borders[borders > self.border]
+        if self.border < 0 and len(borders):
+            borders = np.unique(np.append(borders, 0))
+        self.files[DOCUMENTS].write(borders.astype(np.int64).tobytes())
+        self.border = int(borders[-1]) if len(borders) else self.border
+
+    def _opened(self, name: str) -> Any:
+        path = self.part / name
+        path.touch()
+        os.truncate(path, self.sizes.get(name, 0))
+        return path.open("ab")
+
+    def _note(self) -> None:
+        for file in self.files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        sizes = {name: file.tell() for name, file in self.files.items()}
+        note = {"made_by": self.made_by, "blocks": self.blocks, "complete": self.complete, "tokens": self.tokens}
+        note |= {"sentences": self.sentences, "border": self.border, "sizes": sizes}
+        note |= {"spare": self.marks.spare.hex() if self.marks else ""}
+        write_json(self.part / JOURNAL, note)
+
+
+def _encoded(blocks: Iterable[Block], config: Prepare, tokenizer: Tokenizer) -> Iterator[tuple[Block, Encoded]]:
+    """Blocks with their ids, in the order of the text, however many work on them."""
+    workers = config.workers or os.cpu_count() or 1
+    begin = (tokenizer.data, config.sentences == "cut", config.segments_by)
+    if workers == 1:
+        encoder = _Encoder(*begin)
+        yield from ((block, encoder(block.text, block.ends)) for block in blocks)
+        return
+    context = multiprocessing.get_context("spawn")
+    waiting: deque[tuple[Block, Future[Encoded]]] = deque()
+    with ProcessPoolExecutor(workers, context, _begin, begin) as pool:
+        try:
+            for block in blocks:
+                waiting.append((block, pool.submit(_work, block.text, block.ends)))
+                if len(waiting) > workers + 1:
+                    first, future = waiting.popleft()
+                    yield first, future.result()
+            while waiting:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Encoder:
+    """One block of text to ids; it keeps the pieces it has met from block to block."""
+
+    def __init__(self, tokenizer: bytes, cutting: bool, segmenter: str | None) -> None:
+        self.tokenizer, self.cutting = Tokenizer.parsed(tokenizer), cutting
+        self.pieces = Pieces(self.tokenizer)
+        self.segment = segment.segmenter(segmenter) if segmenter else None
+
+    def __call__(self, text: str, ends: bool) -> Encoded:
+        text = cut(text) if self.cutting else text
+        lines = text.split("\n")
+        tokens, lengths = self.pieces.lines(text)
+        blank = np.fromiter((not line for line in lines), bool, len(lines))
+        kept = lengths > 0
+        borders = np.append(kept.cumsum()[blank], [kept.sum()] if ends else [])
+        hashes = np.frombuffer(b"".join([blake2b(line.encode(), digest_size=8).digest() for line in lines]), np.uint64)
+        words = self._words([line for line, some in zip(lines, kept, strict=True) if some]) if self.segment else None
+        return Encoded(tokens, lengths[kept], borders.astype(np.int64), hashes[kept], words)
+
+    def _words(self, lines: list[str]) -> NDArray[np.bool_]:
+        """Where words begin, by offsets: the ids are those without a segmenter."""
+        assert self.segment is not None
+        marks = []
+        for line, encoding in zip(lines, self.tokenizer.rust.encode_batch(lines, add_special_tokens=False), strict=True):
+            begins = segment.word_starts(line, self.segment(line))
+            continues = self.tokenizer.continues[encoding.ids]
+            marks.append(segment.starts_of_tokens(begins, encoding.offsets, continues))
+        return np.concatenate(marks) if marks else np.zeros(0, bool)
+
+
+_ENCODER: list[_Encoder] = []  # one in each worker process, made when it begins
+
+
+def _begin(tokenizer: bytes, cutting: bool, segmenter: str | None) -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
+    _ENCODER.append(_Encoder(tokenizer, cutting, segmenter))
+
+
+def _work(text: str, ends: bool) -> Encoded:
+    return _ENCODER[0](text, ends)

@@ -1,0 +1,76 @@
+"""A prepared corpus: clean ids, where sentences and documents begin, mapped from disk and never copied."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..artifacts import MANIFEST, read_json, verify
+from ..errors import BadInput
+from ..random import bits, uniform
+from ..text.tokenizer import Tokenizer
+from . import marks
+
+TOKENS, SENTENCES, DOCUMENTS, WORDS = "tokens.bin", "sentences.bin", "documents.bin", "words.bin"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Sentence s is `tokens[sentences[s]:sentences[s + 1]]`; document d is sentences `documents[d]..documents[d + 1]`."""
+
+    path: Path
+    tokens: NDArray[Any]  # uint16, or uint32 for over 65,536 ids
+    sentences: NDArray[np.int64]  # (sentences + 1,)
+    documents: NDArray[np.int64]  # (documents + 1,)
+    words: NDArray[np.uint8] | None  # a bit a token: it begins a word, where a segmenter said so
+    card: dict[str, Any]
+
+    @classmethod
+    def open(cls, path: Path, check: bool = True) -> "Corpus":
+        """Maps the folder `prepare` made; `check` compares every checksum first (a second or so a gigabyte)."""
+        if not (path / MANIFEST).exists():
+            unfinished = path.with_name(path.name + ".part")
+            hint = "its preparation was interrupted: run `prepare` again" if unfinished.exists() else "`prepare` makes one"
+            raise BadInput(f"{path} is not a corpus folder; {hint}")
+        if check:
+            verify(path)
+        card = read_json(path / "card.json")
+        dtype = np.dtype(card["dtype"])
+        words = _mapped(path / WORDS, np.uint8) if (path / WORDS).exists() else None
+        return cls(
+            path, _mapped(path / TOKENS, dtype), _mapped(path / SENTENCES, np.int64), _mapped(path / DOCUMENTS, np.int64),
+            words, card,
+        )  # fmt: skip
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.load(self.path)
+
+    @cached_property
+    def borders(self) -> NDArray[np.int64]:
+        """(documents + 1,): the token at which each document begins."""
+        return self.sentences[self.documents]
+
+    def starts_word(self, where: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """For token positions: does a word begin there? By the segmenter if there was one, else by the pieces."""
+        if self.words is None:
+            return ~self.tokenizer.continues[self.tokens[where]]
+        return marks.at(self.words, where)
+
+    def split(self, held_out: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Document numbers to learn from, and those held out: a share of them chosen by the seed alone."""
+        count = len(self.documents) - 1
+        draws = uniform(bits(seed, "held out", np.arange(count)))
+        wanted = round(held_out * count) if held_out > 0 else 0
+        wanted = min(max(wanted, 1 if held_out > 0 and count > 3 else 0), count - 1)
+        order = np.argsort(draws, kind="stable")
+        return np.sort(order[wanted:]), np.sort(order[:wanted])
+
+
+def _mapped(path: Path, dtype: Any) -> NDArray[Any]:
+    if path.stat().st_size == 0:
+        return np.zeros(0, dtype)
+    return np.memmap(path, dtype=dtype, mode="r")

@@ -1,0 +1,13 @@
+"""Ways of reading a corpus as samples. To add one: write its file, then name it in two lines here."""
+
+from .base import Plan, View
+from .pairs import NextSentence, SentenceOrder
+from .sentences import DocSentences, FullSentences
+from .windows import Windows
+
+ViewConfig = Windows | DocSentences | FullSentences
+PairConfig = NextSentence | SentenceOrder
+
+__all__ = [
+    "DocSentences", "FullSentences", "NextSentence", "PairConfig", "Plan", "SentenceOrder", "View", "ViewConfig", "Windows",
+]  # fmt: skip

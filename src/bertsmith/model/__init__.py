@@ -1,0 +1,1 @@
+"""Ids to hidden states to scores: packed layout, mixers, stacks, heads."""

@@ -1,0 +1,89 @@
+"""A model's folder: config, weights in safetensors (sharded above a size), tokenizer and card, sealed by checksums."""
+
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ..artifacts import MANIFEST, new_folder, read_json, verify, write_json
+from ..config import parse, plain
+from ..errors import BadInput
+from ..text.tokenizer import Tokenizer
+from .model import Model, ModelConfig
+
+SHARD = 2 << 30  # bytes
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+def save(folder: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any], record: dict[str, Any]) -> None:
+    """The whole folder or nothing; `record` is what made the model, beside what it is."""
+    with new_folder(folder) as part:
+        write(part, model, tokenizer, card, record)
+
+
+def write(folder: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any], record: dict[str, Any]) -> None:
+    write_json(folder / "config.json", {"model": plain(model.config), **record})
+    write_json(folder / "card.json", card)
+    tokenizer.save(folder)
+    save_weights(folder, model.state_dict())
+
+
+def save_weights(folder: Path, weights: dict[str, Tensor], limit: int = SHARD) -> None:
+    """One file, or several and an index of which tensor is where."""
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+    shards = _shards(weights, limit)
+    if len(shards) == 1:
+        save_file(weights, folder / WEIGHTS)
+        return
+    names = {}
+    for number, shard in enumerate(shards, start=1):
+        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        save_file({name: weights[name] for name in shard}, folder / file)
+        names |= dict.fromkeys(shard, file)
+    write_json(folder / INDEX, {"weight_map": names})
+
+
+def load(folder: Path, check: bool = True) -> tuple[Model, Tokenizer, dict[str, Any]]:
+    """The model ready to answer, its tokenizer and its card."""
+    if not (folder / "config.json").exists():
+        busy = (folder / "state").exists()
+        hint = "its training has not ended: run the same command again" if busy else "`pretrain` makes one"
+        raise BadInput(f"{folder} holds no model; {hint}")
+    if check and (folder / MANIFEST).exists():
+        verify(folder)
+    config = parse(ModelConfig, read_json(folder / "config.json")["model"], str(folder / "config.json"))
+    model = Model(config)
+    _strictly(model, load_weights(folder), folder)
+    return model.eval(), Tokenizer.load(folder / "tokenizer.json"), read_json(folder / "card.json")
+
+
+def load_weights(folder: Path) -> dict[str, Tensor]:
+    files = sorted(set(read_json(folder / INDEX)["weight_map"].values())) if (folder / INDEX).exists() else [WEIGHTS]
+    weights: dict[str, Tensor] = {}
+    for file in files:
+        try:
+            weights |= load_file(folder / file)
+        except (SafetensorError, FileNotFoundError) as error:
+            raise BadInput(f"{folder / file} cannot be read: {error}") from None
+    return weights
+
+
+def _shards(weights: dict[str, Tensor], limit: int) -> list[list[str]]:
+    shards: list[list[str]] = [[]]
+    size = 0
+    for name, tensor in weights.items():
+        if shards[-1] and size + tensor.nbytes > limit:
+            shards.append([])
+            size = 0
+        shards[-1].append(name)
+        size += tensor.nbytes
+    return shards
+
+
+def _strictly(model: Model, weights: dict[str, Tensor], folder: Path) -> None:
+    found = model.load_state_dict(weights, strict=False)
+    if found.missing_keys or found.unexpected_keys:
+        raise BadInput(f"{folder} does not fit its config.json: missing {found.missing_keys}, not known {found.unexpected_keys}")

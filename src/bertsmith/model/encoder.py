@@ -1,0 +1,78 @@
+"""An encoder: tokens, places and segments to vectors, then a stack of blocks."""
+
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..config import Config
+from ..errors import BadInput
+from .feedforward import FeedForward
+from .mixers import Dense, MixerConfig
+from .stack import Stack
+from .types import Inputs
+
+
+class EncoderConfig(Config, frozen=True):
+    """What a recipe calls `model`."""
+
+    layers: Annotated[int, "blocks, one above another"] = 12
+    width: Annotated[int, "numbers a token is made of"] = 768
+    mixer: Annotated[MixerConfig, "how tokens exchange information"] = Dense()
+    feedforward: Annotated[FeedForward, "what each token does by itself"] = FeedForward()
+    norm: Annotated[Literal["after", "before"], "after each part, as BERT, or before it"] = "after"
+    positions: Annotated[int, "learned positions: the longest sequence it can read"] = 512
+    segments: Annotated[int, "kinds of segment: A and B"] = 2
+    dropout: Annotated[float, "on embeddings and on what each part adds"] = 0.1
+    eps: Annotated[float, "of the norms"] = 1e-12
+
+    presets: ClassVar[dict[str, Config]] = {}
+
+    def layer_norm(self) -> nn.LayerNorm:
+        return nn.LayerNorm(self.width, eps=self.eps)
+
+
+def bert(layers: int, width: int) -> EncoderConfig:
+    """The sizes of Devlin et al. 2018 and Turc et al. 2019: heads of 64, an inner width of four times the outer."""
+    return EncoderConfig(layers=layers, width=width, mixer=Dense(heads=width // 64), feedforward=FeedForward(inner=4 * width))
+
+
+EncoderConfig.presets.update(
+    {
+        "bert-tiny": bert(2, 128),
+        "bert-mini": bert(4, 256),
+        "bert-small": bert(4, 512),
+        "bert-medium": bert(8, 512),
+        "bert-base": bert(12, 768),
+        "bert-large": bert(24, 1024),
+    }
+)
+
+
+class Encoder(nn.Module):
+    def __init__(self, config: EncoderConfig, vocabulary: int) -> None:
+        super().__init__()
+        self.config = config
+        self.tokens = nn.Embedding(vocabulary, config.width)
+        self.positions = nn.Embedding(config.positions, config.width)
+        self.segments = nn.Embedding(config.segments, config.width)
+        self.norm, self.drop = config.layer_norm(), nn.Dropout(config.dropout)
+        self.stack = Stack(config)
+        self.pooler = nn.Linear(config.width, config.width)
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        """(tokens, width)"""
+        return self.stack(self._embedded(inputs), inputs.layout)
+
+    def pool(self, rows: Tensor) -> Tensor:
+        """(rows, width): what stands for whole texts, from their first tokens."""
+        return self.pooler(rows).tanh()
+
+    def _embedded(self, inputs: Inputs) -> Tensor:
+        limit = self.positions.num_embeddings
+        if inputs.layout.longest > limit:
+            raise BadInput(f"a text of {inputs.layout.longest} tokens is longer than the model's {limit} positions; cut it, or "
+                           f"build the model with model.positions={inputs.layout.longest}")  # fmt: skip
+        segments = torch.zeros_like(inputs.tokens) if inputs.segments is None else inputs.segments
+        x = self.tokens(inputs.tokens) + self.segments(segments) + self.positions(inputs.layout.place)
+        return self.drop(self.norm(x))

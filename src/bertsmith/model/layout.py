@@ -1,0 +1,127 @@
+"""Where the sequences lie among the packed tokens, and how to attend within each of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+FLASH = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sequences one after another, with nothing between: `x` is (tokens, ...).
+
+    Every tensor's size follows from the number of tokens and of sequences, so a compiled graph serves any lengths.
+    """
+
+    lengths: Tensor  # (sequences,), always on the host
+    starts: Tensor  # (sequences + 1,) int32: where each begins, and where the last ends
+    owner: Tensor  # (tokens,): the sequence of each token; equal owners may see each other
+    place: Tensor  # (tokens,): its position there
+    longest: int
+
+    @classmethod
+    def of(cls, lengths: Sequence[int] | Tensor) -> "Layout":
+        sizes = torch.as_tensor(lengths)
+        starts = F.pad(sizes.cumsum(0), (1, 0))
+        owner = torch.arange(len(sizes)).repeat_interleave(sizes)
+        place = torch.arange(len(owner)) - starts[owner]
+        return Layout(sizes, starts.int(), owner, place, int(sizes.max()))
+
+    gapless = True  # what `starts` bounds is all real
+
+    @property
+    def sequences(self) -> int:
+        return self.starts.shape[0] - 1
+
+    @property
+    def firsts(self) -> Tensor:
+        """(sequences,): the first token of each, where BERT keeps what it knows of the whole."""
+        return self.starts[:-1].long()
+
+    @property
+    def even(self) -> bool:
+        """All of one length: the rectangle is a view."""
+        return self.owner.shape[0] == self.sequences * self.longest
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False, dropout: float = 0.0) -> Tensor:
+        """(tokens, heads, width) three times in, once out; nothing crosses a border.
+
+        Flash attention drops nothing out: `dropout` on a GPU takes the padded rectangle instead, which is slower.
+        """
+        if self.gapless and q.is_cuda and q.dtype in FLASH and not dropout:
+            from torch.nn.attention.varlen import varlen_attn
+
+            sight = (-1, 0 if causal else -1)
+            starts, longest = self.starts, self.longest
+            return cast(Tensor, varlen_attn(q, k, v, starts, starts, longest, longest, window_size=sight))
+        if self.one_by_one and not q.is_cuda:
+            parts = (t[None].split(self.lengths.tolist(), dim=1) for t in (q, k, v))
+            return torch.cat([_attended(q, k, v, causal, dropout)[0] for q, k, v in zip(*parts, strict=True)])
+        mask = None if self.even else self.real()[:, None, None]
+        return self.flat(_attended(self.grid(q), self.grid(k), self.grid(v), causal, dropout, mask))
+
+    @property
+    def one_by_one(self) -> bool:
+        """On a CPU a call per sequence needs no mask, and beats the rectangle from 32 tokens a sequence up."""
+        unlike = not self.even and self.owner.shape[0] >= 32 * self.sequences
+        return unlike and not torch.compiler.is_compiling()  # a graph cannot depend on the lengths
+
+    def grid(self, x: Tensor) -> Tensor:
+        """(tokens, ...) -> (sequences, longest, ...), zero where a sequence is over."""
+        if not self.even:
+            empty = x.new_zeros(self.sequences * self.longest, *x.shape[1:])
+            x = empty.index_copy(0, self.owner * self.longest + self.place, x)
+        return x.unflatten(0, (self.sequences, self.longest))
+
+    def flat(self, grid: Tensor) -> Tensor:
+        x = grid.flatten(0, 1)
+        return x if self.even else x[self.owner * self.longest + self.place]
+
+    def real(self) -> Tensor:
+        """(sequences, longest) bool: False where a sequence is over."""
+        return torch.arange(self.longest, device=self.starts.device) < self.starts.diff()[:, None]
+
+    def to(self, device: Any) -> Self:
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "lengths"}
+        moved: dict[str, Any] = {n: v.to(device, non_blocking=True) for n, v in values.items() if isinstance(v, Tensor)}
+        return replace(self, **moved)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rectangle(Layout):
+    """A padded batch, flattened: for callers who bring rectangles. Padding sees only padding."""
+
+    mask: Tensor  # (batch, length) bool: False on padding
+
+    @classmethod
+    def around(cls, mask: Tensor) -> "Rectangle":
+        batch, length = mask.shape
+        row = torch.arange(batch, device=mask.device)[:, None]
+        owner = torch.where(mask, row, row + batch).flatten()
+        place = torch.arange(length, device=mask.device).expand(batch, -1).flatten()
+        starts = (torch.arange(batch + 1, device=mask.device) * length).int()
+        return Rectangle(mask.sum(1), starts, owner, place, length, mask=mask)
+
+    gapless = even = one_by_one = False
+
+    def grid(self, x: Tensor) -> Tensor:
+        return x.unflatten(0, self.mask.shape)
+
+    def flat(self, grid: Tensor) -> Tensor:
+        return grid.flatten(0, 1)
+
+    def real(self) -> Tensor:
+        return self.mask
+
+
+def _attended(q: Tensor, k: Tensor, v: Tensor, causal: bool, dropout: float, mask: Tensor | None = None) -> Tensor:
+    if mask is not None and causal:
+        length = mask.shape[-1]
+        mask, causal = mask & torch.ones(length, length, dtype=torch.bool, device=mask.device).tril(), False
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, mask, dropout_p=dropout, is_causal=causal).transpose(1, 2)

@@ -1,0 +1,31 @@
+"""The one interface behind every way of moving information between tokens."""
+
+from torch import Tensor, nn
+
+from ...errors import BadInput
+from ..layout import Layout
+
+
+class Mixer(nn.Module):
+    """(tokens, width) in, the same out; what a token becomes never depends on another sequence."""
+
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        raise NotImplementedError
+
+
+class Heads(nn.Module):
+    """Width to heads and back: (tokens, width) <-> (tokens, heads, width / heads), the three ways in by one matrix."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        if width % heads:
+            raise BadInput(f"a width of {width} does not divide into {heads} heads; try model.mixer.heads={max(1, width // 64)}")
+        self.heads = heads
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(-3)
+        return q, k, v
+
+    def join(self, x: Tensor) -> Tensor:
+        return self.out(x.flatten(-2))

@@ -1,0 +1,56 @@
+"""A model: an encoder, and the heads it was trained with, by name."""
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from ..config import Config
+from .encoder import Encoder, EncoderConfig
+from .heads import HeadConfig
+from .types import Inputs
+
+
+class ModelConfig(Config, frozen=True):
+    """The record of a built model: what `config.json` holds."""
+
+    encoder: EncoderConfig
+    vocabulary: int
+    heads: dict[str, HeadConfig] = msgspec.field(default_factory=dict)
+
+
+class Model(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(config.encoder, config.vocabulary)
+        heads = {name: head.build(config.encoder, config.vocabulary) for name, head in config.heads.items()}
+        self.heads = nn.ModuleDict(heads)
+        self.apply(_initialised)
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        """(tokens, width): hidden states of every token."""
+        return self.encoder(inputs)
+
+    def scores(self, head: str, rows: Tensor) -> Tensor:
+        if head not in self.heads:
+            raise KeyError(f"this model has no head {head!r}, only {', '.join(self.heads) or 'none'}; train one first")
+        return self.heads[head](rows, self.encoder)
+
+    def compile_parts(self) -> None:
+        """The encoder as one graph; what follows depends on how many words are hidden, and changes with every batch."""
+        self.encoder.stack.compile(dynamic=True)
+
+
+def built(config: ModelConfig, seed: int) -> Model:
+    """A new model: the same weights for the same seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Model(config)
+
+
+def _initialised(module: nn.Module) -> None:
+    """Truncated normal of 0.02, cut at two deviations; biases zero."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.trunc_normal_(module.weight, std=0.02, a=-0.04, b=0.04)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)

@@ -1,0 +1,34 @@
+"""What goes into a model, and what comes out."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from .layout import Layout
+
+
+@dataclass(frozen=True)
+class Inputs:
+    tokens: Tensor  # (tokens,): every sequence, one after another
+    layout: Layout
+    segments: Tensor | None = None  # (tokens,): sentence A or B
+
+    def to(self, device: Any) -> "Inputs":
+        segments = None if self.segments is None else self.segments.to(device, non_blocking=True)
+        return Inputs(self.tokens.to(device, non_blocking=True), self.layout.to(device), segments)
+
+
+@dataclass(frozen=True)
+class Batch:
+    inputs: Inputs
+    targets: dict[str, Tensor] = field(default_factory=dict)  # private to the objective that made it
+    counts: dict[str, int] = field(default_factory=dict)  # how many targets each part of the loss is divided by
+
+    @property
+    def tokens(self) -> int:
+        return self.inputs.tokens.shape[0]
+
+    def to(self, device: Any) -> "Batch":
+        targets = {name: target.to(device, non_blocking=True) for name, target in self.targets.items()}
+        return Batch(self.inputs.to(device), targets, self.counts)

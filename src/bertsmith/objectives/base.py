@@ -1,0 +1,48 @@
+"""What a model learns from: how its corpus is read, how a batch is made, and what it costs to be wrong."""
+
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..corpus.batches import Arrays, Batches
+from ..corpus.store import Corpus
+from ..model.heads import HeadConfig
+from ..model.layout import Layout
+from ..model.model import Model
+from ..model.types import Batch, Inputs
+from ..train.loss import Loss
+
+Ints = NDArray[np.int64]
+
+
+class Objective(Protocol):
+    def heads(self) -> dict[str, HeadConfig]:
+        """The heads it needs, by name."""
+        ...
+
+    def batches(self, corpus: Corpus, documents: Ints, length: int, tokens: int, seed: int) -> Batches:
+        """How these documents are read, in sequences of at most `length` and batches of at most `tokens`."""
+        ...
+
+    def batch(self, arrays: Arrays) -> Batch:
+        """What a model takes, from what a worker made."""
+        ...
+
+    def loss(self, model: Model, batch: Batch, carry: tuple[Tensor, ...] = ()) -> Loss:
+        """Sums over the targets of each part."""
+        ...
+
+
+def packed(arrays: Arrays) -> Inputs:
+    segments = None if arrays.segments is None else torch.from_numpy(arrays.segments)
+    return Inputs(torch.from_numpy(arrays.tokens), Layout.of(torch.from_numpy(arrays.lengths)), segments)
+
+
+def entropy(scores: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
+    """The summed cross entropy, and how many answers came first."""
+    total = F.cross_entropy(scores.float(), answers, reduction="sum")
+    return total, (scores.argmax(-1) == answers).sum()

@@ -1,0 +1,50 @@
+"""Masked language modelling: hide some words, and ask for them back."""
+
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from ..config import Variant
+from ..corpus.batches import Arrays, Batches, Maker
+from ..corpus.masks import MaskConfig, Pieces
+from ..corpus.store import Corpus
+from ..corpus.views import PairConfig, ViewConfig, Windows
+from ..model.heads import HeadConfig, WordHead
+from ..model.model import Model
+from ..model.types import Batch
+from ..train.loss import Loss
+from .base import Ints, entropy, packed
+
+
+class Masked(Variant, frozen=True):
+    view: Annotated[ViewConfig, "how the corpus is read"] = Windows()
+    masks: Annotated[MaskConfig, "what is hidden together"] = Pieces()
+    rate: Annotated[float, "share of the tokens asked for"] = 0.15
+    repeats: Annotated[int | None, "epochs after which samples and masks come again: 10 is BERT's static masking"] = None
+
+    def heads(self) -> dict[str, HeadConfig]:
+        return {"words": WordHead()}
+
+    def batches(self, corpus: Corpus, documents: Ints, length: int, tokens: int, seed: int) -> Batches:
+        return batches(self.view, self.masks, self.rate, self.repeats, corpus, documents, length, tokens, seed)
+
+    def batch(self, arrays: Arrays) -> Batch:
+        targets = {"where": torch.from_numpy(arrays.where), "words": torch.from_numpy(arrays.words)}
+        return Batch(packed(arrays), targets, {"words": len(arrays.where)})
+
+    def loss(self, model: Model, batch: Batch, carry: tuple[Tensor, ...] = ()) -> Loss:
+        return word_loss(model, batch, model(batch.inputs))
+
+
+def batches(
+    view: ViewConfig | PairConfig, masks: MaskConfig, rate: float, repeats: int | None,
+    corpus: Corpus, documents: Ints, length: int, tokens: int, seed: int,
+) -> Batches:  # fmt: skip
+    return Batches(Maker(corpus.path, masks, rate, seed), view, documents, length, tokens, repeats)
+
+
+def word_loss(model: Model, batch: Batch, hidden: Tensor) -> Loss:
+    rows = hidden[batch.targets["where"]]  # no other row reaches the vocabulary
+    total, right = entropy(model.scores("words", rows), batch.targets["words"])
+    return Loss({"words": total}, {"mlm_accuracy": (right, batch.counts["words"])})

@@ -1,0 +1,47 @@
+"""BERT's own objective: masked words, and what the second of two runs of sentences is to the first."""
+
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from ..config import Variant
+from ..corpus.batches import Arrays, Batches
+from ..corpus.masks import MaskConfig, Pieces
+from ..corpus.store import Corpus
+from ..corpus.views import NextSentence, PairConfig
+from ..model.heads import HeadConfig, LabelHead, WordHead
+from ..model.model import Model
+from ..model.types import Batch
+from ..train.loss import Loss
+from .base import Ints, entropy, packed
+from .masked import batches, word_loss
+
+
+class Pairs(Variant, frozen=True):
+    pairs: Annotated[PairConfig, "next-sentence: does B follow A; sentence-order: or does A follow B"] = NextSentence()
+    masks: Annotated[MaskConfig, "what is hidden together"] = Pieces()
+    rate: Annotated[float, "share of the tokens asked for"] = 0.15
+    repeats: Annotated[int | None, "epochs after which samples and masks come again: 10 is BERT's static masking"] = None
+
+    def heads(self) -> dict[str, HeadConfig]:
+        return {"words": WordHead(), "next": LabelHead(labels=2)}
+
+    def batches(self, corpus: Corpus, documents: Ints, length: int, tokens: int, seed: int) -> Batches:
+        return batches(self.pairs, self.masks, self.rate, self.repeats, corpus, documents, length, tokens, seed)
+
+    def batch(self, arrays: Arrays) -> Batch:
+        assert arrays.labels is not None
+        targets = {"where": arrays.where, "words": arrays.words, "next": arrays.labels}
+        counts = {"words": len(arrays.where), "next": len(arrays.labels)}
+        return Batch(packed(arrays), {name: torch.from_numpy(target) for name, target in targets.items()}, counts)
+
+    def loss(self, model: Model, batch: Batch, carry: tuple[Tensor, ...] = ()) -> Loss:
+        hidden = model(batch.inputs)
+        words = word_loss(model, batch, hidden)
+        if "next" not in batch.targets:  # texts that are no pairs, asked for their words alone
+            return words
+        first = model.scores("next", hidden[batch.inputs.layout.firsts])
+        total, right = entropy(first, batch.targets["next"])
+        report = {**words.report, "next_accuracy": (right, batch.counts["next"])}
+        return Loss({**words.parts, "next": total}, report)

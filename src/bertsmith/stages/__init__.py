@@ -1,0 +1,19 @@
+"""The stages by name: each a module with a recipe and a function that carries it out.
+
+A module is imported only when its stage is asked for, so that `bertsmith --help` needs neither torch nor a second.
+"""
+
+from importlib import import_module
+from types import ModuleType
+
+STAGES = {
+    "tokenizer": "train a tokenizer on text files",
+    "prepare": "turn text files into a corpus of ids",
+    "pretrain": "train a model on a corpus",
+    "show": "draw a corpus, its masks or a run as an offline page",
+}
+
+
+def stage(name: str) -> ModuleType:
+    """The module of a stage: its `Recipe` and its `run(recipe, quiet)`."""
+    return import_module(f".{name}", __name__)

@@ -1,0 +1,198 @@
+"""A corpus to a pre-trained model, in a run that can be killed and proved."""
+
+import math
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+
+from .. import __version__
+from ..artifacts import MANIFEST, checksum, fingerprint, read_json, seal
+from ..config import Config, parse, plain
+from ..corpus.ahead import Ahead
+from ..corpus.batches import Batches
+from ..corpus.store import Corpus
+from ..errors import BadInput
+from ..model import checkpoint
+from ..model.encoder import EncoderConfig
+from ..model.model import Model, ModelConfig, built
+from ..model.types import Batch
+from ..objectives import ObjectiveConfig, Pairs
+from ..objectives.alone import alone
+from ..screen import Screen
+from ..train.recipe import Train
+from ..train.trainer import Trainer
+
+# What may differ when a run goes on: it changes how the work is done, never what comes out of a step.
+FREE = ("workers", "device", "keep", "save_every", "eval_every", "log_every", "tensorboard")
+
+
+class Recipe(Config, frozen=True):
+    """A corpus, a model, what it learns from, and for how long."""
+
+    corpus: Annotated[str, "the folder `prepare` made"]
+    out: Annotated[str, "the checkpoint folder to make"]
+    model: Annotated[EncoderConfig | None, "a preset or a table; bert-base, if nothing and no init is given"] = None
+    objective: Annotated[ObjectiveConfig, "pairs: masked words and sentence pairs; masked: words alone"] = Pairs()
+    length: Annotated[tuple[int, ...], "longest sequence, or several for the phases of a run: [128, 512]"] = (128,)
+    shares: Annotated[tuple[float, ...], "of the run for each length; two lengths share it 0.9 to 0.1"] = ()
+    train: Annotated[Train, "how long, how fast, in what numbers"] = Train()
+    valid: Annotated[str | None, "a corpus to evaluate on; without one, documents are held out"] = None
+    held_out: Annotated[float, "share of the documents to evaluate on"] = 0.01
+    eval_tokens: Annotated[int, "tokens an evaluation reads at most"] = 131_072
+    init: Annotated[str | None, "a checkpoint folder whose weights to go on from"] = None
+    seed: Annotated[int, "of weights, order, pairs, masks and dropout"] = 0
+
+    def phases(self) -> list[tuple[int, float]]:
+        """Each length, and the share of the run at which it ends."""
+        shares = self.shares or ((0.9, 0.1) if len(self.length) == 2 else (1 / len(self.length),) * len(self.length))
+        if len(shares) != len(self.length) or abs(sum(shares) - 1) > 1e-6:
+            raise BadInput(f"shares {list(shares)} do not go with length {list(self.length)}; one for each, adding up to 1")
+        return list(zip(self.length, np.cumsum(shares).tolist(), strict=True))
+
+
+def run(recipe: Recipe, quiet: bool = False, on_step: Callable[[int, dict[str, float]], None] | None = None) -> dict[str, Any]:
+    """Trains, or goes on with a run that was interrupted, or says that it is done already."""
+    screen, out = Screen(quiet), Path(recipe.out)
+    corpus = Corpus.open(Path(recipe.corpus))
+    identity = _identity(recipe, corpus)
+    if (out / MANIFEST).exists():
+        return _finished(out, identity, screen)
+    _refuse_foreign(out)
+    learn, judge, judged = _split(recipe, corpus)
+    config = _model_config(recipe, corpus)
+    readings = [_reading(recipe, corpus, learn, length, config) for length, _ in recipe.phases()]
+    train = recipe.train.resolved(readings[0].an_epoch)
+    model = _begun(recipe, config, screen)
+    model.encoder.stack.recompute = train.recompute
+    with Ahead(readings[0].maker, train.workers) as ahead:
+        trainer = Trainer(
+            model, recipe.objective, train, out, seed=recipe.seed, trials=_trials(recipe, judge, judged, screen), quiet=quiet,
+            on_step=on_step or (lambda step, row: None), baseline=corpus.card["unigram entropy"], fingerprint=identity,
+        )  # fmt: skip
+        summary = trainer.fit(partial(_batch, recipe, readings, ahead))
+    result = _result(summary, corpus, model)
+    if trainer.leader:
+        _publish(out, model, corpus, recipe, identity, result)
+        screen.table(str(out), [(name, f"{value:,.4g}" if isinstance(value, float) else f"{value:,}")
+                                for name, value in result.items() if isinstance(value, int | float)])  # fmt: skip
+    return {"out": str(out), "made": True, **result}
+
+
+def _batch(recipe: Recipe, readings: list[Batches], ahead: Ahead, k: int, done: float) -> Batch:
+    """Micro-batch k of the phase the run is in."""
+    phase = next((i for i, (_, end) in enumerate(recipe.phases()) if done < end), len(readings) - 1)
+    return recipe.objective.batch(ahead(k, readings[phase].rows))
+
+
+def _identity(recipe: Recipe, corpus: Corpus) -> str:
+    """A name for all that decides the result: two runs of one name end with the same bytes."""
+    told = plain(recipe)
+    told["train"] = {name: value for name, value in told["train"].items() if name not in FREE}
+    told["corpus"] = checksum(corpus.path / MANIFEST)
+    told["valid"] = checksum(Path(recipe.valid) / MANIFEST) if recipe.valid and Path(recipe.valid).exists() else None
+    return fingerprint({name: value for name, value in told.items() if name != "out"})
+
+
+def _finished(out: Path, identity: str, screen: Screen) -> dict[str, Any]:
+    card = read_json(out / "card.json")
+    if card.get("identity") != identity:
+        raise BadInput(f"{out} holds a model made by another recipe; choose another out, or remove it")
+    screen.say(f"{out} is there already, made by the same recipe")
+    return {"out": str(out), "made": False, **card["result"]}
+
+
+def _refuse_foreign(out: Path) -> None:
+    if out.exists() and any(out.iterdir()) and not (out / "state").exists() and not (out / "metrics.jsonl").exists():
+        raise BadInput(f"{out} exists and is not a run of `pretrain`; choose another out")
+
+
+def _split(recipe: Recipe, corpus: Corpus) -> tuple[np.ndarray, Corpus, np.ndarray]:
+    """Documents to learn from, and the corpus and documents to be judged on."""
+    if recipe.valid:
+        valid = Corpus.open(Path(recipe.valid))
+        if valid.card["tokenizer"] != corpus.card["tokenizer"]:
+            raise BadInput(f"{valid.path} was made with another tokenizer than {corpus.path}; run `prepare` on it with "
+                           f"tokenizer={corpus.path}")  # fmt: skip
+        return np.arange(len(corpus.documents) - 1), valid, np.arange(len(valid.documents) - 1)
+    learn, judged = corpus.split(recipe.held_out, recipe.seed)
+    return learn, corpus, judged
+
+
+def _model_config(recipe: Recipe, corpus: Corpus) -> ModelConfig:
+    heads = recipe.objective.heads()
+    if recipe.init is None:
+        return ModelConfig(encoder=recipe.model or EncoderConfig.presets["bert-base"], vocabulary=len(corpus.tokenizer), heads=heads)
+    if recipe.model is not None:
+        raise BadInput(f"init={recipe.init} brings its own model; leave out `model`")
+    folder = Path(recipe.init)
+    record = read_json(folder / "config.json")
+    if record["tokenizer"] != corpus.card["tokenizer"]:
+        raise BadInput(f"{corpus.path} was made with another tokenizer ({corpus.card['tokenizer'][:8]}) than {folder} "
+                       f"({record['tokenizer'][:8]}); run `prepare` again with tokenizer={folder}")  # fmt: skip
+    config = parse(ModelConfig, record["model"], str(folder / "config.json"))
+    return ModelConfig(encoder=config.encoder, vocabulary=config.vocabulary, heads=heads)
+
+
+def _reading(recipe: Recipe, corpus: Corpus, documents: np.ndarray, length: int, config: ModelConfig) -> Batches:
+    if length > config.encoder.positions:
+        raise BadInput(f"length {length} is more than the model's {config.encoder.positions} positions; lower it, or set "
+                       f"model.positions={length}")  # fmt: skip
+    if length < 8:
+        raise BadInput(f"length {length} leaves no room for text between [CLS] and [SEP]; 64 to 512 are usual")
+    return recipe.objective.batches(corpus, documents, length, recipe.train.batch_tokens, recipe.seed)
+
+
+def _begun(recipe: Recipe, config: ModelConfig, screen: Screen) -> Model:
+    model = built(config, recipe.seed)
+    if recipe.init:
+        before, _, _ = checkpoint.load(Path(recipe.init))
+        found = model.load_state_dict(before.state_dict(), strict=False)
+        for name in (*found.missing_keys, *found.unexpected_keys):
+            screen.say(f"init: {name} {'begins anew' if name in found.missing_keys else 'is not used by this objective'}")
+    return model
+
+
+def _trials(recipe: Recipe, corpus: Corpus, documents: np.ndarray, screen: Screen) -> dict[str, Callable[[], Iterator[Batch]]]:
+    """Held-out text as it is trained on, and with each word hidden alone."""
+    if not len(documents):
+        if recipe.held_out:
+            screen.warn(f"{corpus.path} has too few documents to hold some out: nothing is evaluated; give valid=FOLDER")
+        return {}
+    tokens, length = recipe.train.batch_tokens, recipe.length[-1]
+    reading = recipe.objective.batches(corpus, documents, length, tokens, recipe.seed)
+
+    def valid() -> Iterator[Batch]:
+        return map(recipe.objective.batch, islice(reading, max(1, recipe.eval_tokens // tokens)))
+
+    return {"valid": valid, "alone": lambda: alone(corpus, documents, tokens, recipe.seed, recipe.eval_tokens // 2)}
+
+
+def _result(summary: dict[str, Any], corpus: Corpus, model: Model) -> dict[str, Any]:
+    result = {name: summary[name] for name in ("step", "loss", "tokens", "seconds", "tokens_per_second", "skipped", "rollbacks")}
+    result |= {"unigram_entropy": corpus.card["unigram entropy"], "parameters": sum(p.numel() for p in model.parameters())}
+    for name, value in summary["trials"].get("valid", {}).items():
+        result[f"valid_{name.replace('.', '_')}"] = value
+    if "alone" in summary["trials"]:
+        result["pseudo_perplexity"] = math.exp(min(summary["trials"]["alone"]["loss"], 700))
+    return result
+
+
+def _publish(out: Path, model: Model, corpus: Corpus, recipe: Recipe, identity: str, result: dict[str, Any]) -> None:
+    """The finished folder; the manifest comes last and says so. The state it grew from goes."""
+    versions = {"bertsmith": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    card = {"identity": identity, "result": result, "corpus": {k: v for k, v in corpus.card.items() if k != "settings"}}
+    card |= {"command": sys.argv, "versions": versions, "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    record = {"stage": "pretrain", "recipe": plain(recipe), "tokenizer": corpus.card["tokenizer"], "version": __version__}
+    checkpoint.write(out, model, corpus.tokenizer, card, record)
+    weights = [p.name for p in out.glob("model*.safetensors*")]
+    seal(out, ["config.json", "card.json", "tokenizer.json", "metrics.jsonl", *weights])
+    shutil.rmtree(out / "state", ignore_errors=True)

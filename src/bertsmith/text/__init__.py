@@ -1,0 +1,1 @@
+"""Characters to ids: reading, cutting, vocabularies and tokenizers, without torch."""

@@ -1,0 +1,160 @@
+"""A tokenizer as a value: its vocabulary, its special ids, and the words its pieces make."""
+
+import json
+import lzma
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Encoding, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as Rust
+
+from ..artifacts import fingerprint, write_whole
+from ..errors import BadInput
+
+PAD, UNK, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+# What other families call the same five, in the same order.
+ALIASES = {PAD: ("<pad>",), UNK: ("<unk>",), CLS: ("<s>",), SEP: ("</s>",), MASK: ("<mask>",)}
+
+
+class Tokenizer:
+    """Text to ids and back. `tokenizer.json` is its whole state, in the format of the `tokenizers` library."""
+
+    def __init__(self, rust: Rust, source: str = "tokenizer") -> None:
+        self.rust, self.source = rust, source
+        rust.no_padding()
+        rust.no_truncation()
+        self.pad, self.unk, self.cls, self.sep, self.mask = (self._special(name) for name in SPECIALS)
+        rust.encode_special_tokens = True  # "[MASK]" in somebody's text is seven characters, never the token
+
+    @classmethod
+    def load(cls, path: Path, lowercase: bool | None = None) -> "Tokenizer":
+        """From a folder with tokenizer.json, that file itself, or a vocab.txt as Google wrote them (.xz too)."""
+        path = path / "tokenizer.json" if path.is_dir() and not (path / "vocab.txt").exists() else path
+        path = next((p for p in (path / "tokenizer.json", path / "vocab.txt") if p.exists()), path)
+        if not path.exists():
+            raise BadInput(f"there is no tokenizer at {path}; give a tokenizer folder, a tokenizer.json or a vocab.txt")
+        if path.suffix == ".json":
+            return cls.parsed(path.read_bytes(), str(path))
+        opened = lzma.open(path, "rt", encoding="utf-8") if path.suffix == ".xz" else path.open(encoding="utf-8")
+        with opened as file:
+            pieces = [line.rstrip("\r\n") for line in file]
+        return cls.google(pieces, lowercase, str(path))
+
+    @classmethod
+    def parsed(cls, data: bytes, source: str = "tokenizer.json") -> "Tokenizer":
+        try:
+            return cls(Rust.from_buffer(data), source)
+        except BadInput:
+            raise
+        except Exception as error:  # the library raises bare Exception
+            raise BadInput(f"{source} is not a tokenizer.json: {error}") from None
+
+    @classmethod
+    def google(cls, pieces: Sequence[str], lowercase: bool | None = None, source: str = "vocab.txt") -> "Tokenizer":
+        """BERT's own tokenizer over a vocabulary; cased if its pieces are, unless `lowercase` says otherwise."""
+        vocabulary = {piece: number for number, piece in enumerate(pieces)}
+        if len(vocabulary) < len(pieces):
+            twice = next(piece for number, piece in enumerate(pieces) if vocabulary[piece] != number)
+            raise BadInput(f"{source} holds {twice!r} twice; a line of a vocab.txt is the name of one id")
+        if lowercase is None:
+            lowercase = not any(any("A" <= c <= "Z" for c in p) for p in pieces if not p.startswith(("[", "<")))
+        return cls(bert(models.WordPiece(vocabulary, unk_token=UNK, max_input_chars_per_word=100), lowercase), source)
+
+    def save(self, folder: Path) -> None:
+        write_whole(folder / "tokenizer.json", self.data)
+
+    @cached_property
+    def data(self) -> bytes:
+        return self.rust.to_str(pretty=True).encode()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint(self.data)
+
+    @cached_property
+    def pieces(self) -> list[str]:
+        """Every piece, in the order of ids."""
+        names = {number: piece for piece, number in self.rust.get_vocab(with_added_tokens=True).items()}
+        return [names.get(number, f"[unused-{number}]") for number in range(max(names) + 1)]
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    @cached_property
+    def state(self) -> dict[str, Any]:
+        return json.loads(self.data)
+
+    @cached_property
+    def marks_starts(self) -> str | None:
+        """What a piece that begins a word begins with, where such pieces are marked; else `##` marks the others."""
+        written = json.dumps([self.state["pre_tokenizer"], self.state["decoder"]])
+        return "Ġ" if "ByteLevel" in written else "▁" if "Metaspace" in written else None
+
+    @cached_property
+    def continues(self) -> NDArray[np.bool_]:
+        """For every id: it goes on with the word of the piece before it."""
+        if self.marks_starts:
+            begins = [piece.startswith(self.marks_starts) for piece in self.pieces]
+            return ~np.array(begins) & ~self.special
+        return np.array([piece.startswith("##") for piece in self.pieces])
+
+    @cached_property
+    def special(self) -> NDArray[np.bool_]:
+        """For every id: it stands for no text (a special token, or a row nothing uses)."""
+        added = {number for number, token in self.rust.get_added_tokens_decoder().items() if token.special}
+        added |= {self.pad, self.unk, self.cls, self.sep, self.mask}
+        unused = [n for n, p in enumerate(self.pieces) if p.startswith("[unused") and p.endswith("]")]
+        flags = np.zeros(len(self), dtype=bool)
+        flags[[*added, *unused]] = True
+        return flags
+
+    @cached_property
+    def ordinary(self) -> NDArray[np.int64]:
+        """The ids that stand for text: what a random replacement may be."""
+        return np.flatnonzero(~self.special)
+
+    def encode(self, text: str) -> Encoding:
+        """One text, without special tokens; `.ids` and `.offsets` into the text."""
+        return self.rust.encode(whole(text), add_special_tokens=False)
+
+    def encode_marked(self, text: str) -> list[int]:
+        """The ids of a text in which `[MASK]` stands for the mask token itself."""
+        parts = [self.encode(part).ids for part in text.split(self.pieces[self.mask])]
+        ids = parts[0]
+        for part in parts[1:]:
+            ids = [*ids, self.mask, *part]
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.rust.decode([int(i) for i in ids], skip_special_tokens=False)
+
+    def _special(self, name: str) -> int:
+        for alias in (name, *ALIASES[name]):
+            if (number := self.rust.token_to_id(alias)) is not None:
+                return number
+        raise BadInput(f"{self.source} has no {name}; add a line {name} to it, or train a tokenizer with `bertsmith tokenizer`")
+
+
+def bert(model: models.Model, lowercase: bool) -> Rust:
+    """A model behind BERT's own cleaning and splitting, its specials marked as such."""
+    rust = Rust(model)
+    rust.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    rust.decoder = decoders.WordPiece()
+    return marked(rust)
+
+
+def marked(rust: Rust) -> Rust:
+    rust.add_special_tokens([name for name in SPECIALS if rust.token_to_id(name) is not None])
+    return rust
+
+
+def whole(text: str) -> str:
+    """Lone surrogates, which no file can hold, become U+FFFD; all else stays."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,0 +1,60 @@
+"""Where the model runs and in which numbers."""
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ..errors import BadInput
+from . import ranks
+from .recipe import Train
+
+_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Prepared(NamedTuple):
+    """A model on its device, and what its steps are wrapped in."""
+
+    model: nn.Module
+    device: torch.device
+    autocast: Callable[[], AbstractContextManager[Any]]
+    scaler: torch.amp.GradScaler  # does nothing unless the precision is fp16
+
+
+def prepare(model: nn.Module, config: Train) -> Prepared:
+    """Moves the model, in place, and compiles it in place where the recipe asks for it.
+
+    A model that knows better which of its parts to compile says so by a method `compile_parts()`.
+    """
+    device = chosen(config.device)
+    if config.precision == "fp16" and device.type != "cuda":
+        raise BadInput("train.precision = fp16 needs a CUDA device; on the CPU take bf16 or fp32")
+    model = model.to(device)
+    if config.compile:
+        getattr(model, "compile_parts", lambda: model.compile(dynamic=True))()
+    scaler = torch.amp.GradScaler("cuda", enabled=config.precision == "fp16")
+    return Prepared(model, device, _autocast(device, config.precision), scaler)
+
+
+def chosen(name: str) -> torch.device:
+    """`auto` is CUDA where there is some; each of several processes takes the device of its own number."""
+    if name not in ("auto", "cpu", "cuda") and not name.removeprefix("cuda:").isdecimal():
+        raise BadInput(f"train.device = {name!r} is not known; write auto, cpu, cuda or cuda:0")
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise BadInput(f"train.device = {name}: no CUDA device here; write device=cpu, or auto")
+    number = int(name[5:]) if ":" in name else int(os.environ.get("LOCAL_RANK", "0")) if ranks.world() > 1 else 0
+    if number >= torch.cuda.device_count():
+        raise BadInput(f"train.device: there is no cuda:{number} here, only {torch.cuda.device_count()} CUDA device(s)")
+    torch.cuda.set_device(number)
+    return torch.device("cuda", number)
+
+
+def _autocast(device: torch.device, precision: str) -> Callable[[], AbstractContextManager[Any]]:
+    if precision == "fp32":
+        return nullcontext
+    return lambda: torch.autocast(device.type, dtype=_TYPES[precision])

@@ -1,0 +1,57 @@
+"""What a person sees of a run, on stderr: a bar where there is a terminal, and words where something happened."""
+
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+
+class Display:
+    """`say` is silent when quiet, `warn` is not; both are silent in all processes but the leader."""
+
+    def __init__(self, speaks: bool = True, quiet: bool = False, baseline: float | None = None) -> None:
+        self._speaks, self._quiet, self._baseline = speaks, quiet, baseline
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+
+    def __enter__(self) -> "Display":
+        if self._speaks and not self._quiet and sys.stderr.isatty():
+            self._bar = Progress(
+                BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn(), console=Console(stderr=True)
+            )
+            self._task = self._bar.add_task("", total=1.0)
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bar:
+            self._bar.stop()
+            self._bar = None
+
+    def say(self, words: str) -> None:
+        if not self._quiet:
+            self.warn(words)
+
+    def warn(self, words: str) -> None:
+        if self._bar:
+            self._bar.console.print(words, markup=False, highlight=False, soft_wrap=True)
+        elif self._speaks:
+            print(words, file=sys.stderr, flush=True)
+
+    def show(self, share: float, place: str, report: Mapping[str, Any]) -> None:
+        """`share` of the run is done; `place` says it in its own words, such as `step 20/100`."""
+        if self._bar:
+            self._bar.update(self._task, completed=share, description=self.line(place, report))
+
+    def line(self, place: str, report: Mapping[str, Any]) -> str:
+        unigram = f" (unigram {self._baseline:.2f})" if self._baseline is not None else ""
+        loss, rate, speed = report.get("loss", float("nan")), report["rate"], report["speed"]
+        return f"{place}  loss {loss:.3f}{unigram}  rate {rate:.2e}  {speed:,.0f} tokens/s"
+
+
+def spoken(values: Mapping[str, float]) -> str:
+    """`loss 2.312, accuracy 0.8304`"""
+    return ", ".join(f"{name} {value:.4g}" for name, value in values.items())

@@ -1,0 +1,92 @@
+"""The optimizers a recipe can name, the weights they decay, and their state by the names of the weights."""
+
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..config import Variant
+from ..errors import BadInput
+from .adams import LayerwiseAdam, UncorrectedAdam
+
+Groups = list[dict[str, Any]]
+
+
+class Adamw(Variant, frozen=True):
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2019), torch's own."""
+
+    betas: Annotated[tuple[float, float], "memory of the mean of the gradient, and of its square"] = (0.9, 0.999)
+    eps: Annotated[float, "added to the root of the mean square"] = 1e-6
+
+    def build(self, groups: Groups, rate: float) -> Optimizer:
+        on_device = all(weight.is_cuda for group in groups for weight in group["params"])
+        speed = {"fused": True} if on_device else {"foreach": True}
+        return torch.optim.AdamW(groups, lr=rate, betas=self.betas, eps=self.eps, **speed)
+
+
+class BertAdam(Variant, frozen=True):
+    """The Adam that BERT was trained with: no bias correction."""
+
+    betas: Annotated[tuple[float, float], "memory of the mean of the gradient, and of its square"] = (0.9, 0.999)
+    eps: Annotated[float, "added to the root of the mean square"] = 1e-6
+
+    def build(self, groups: Groups, rate: float) -> Optimizer:
+        return UncorrectedAdam(groups, rate, self.betas, self.eps)
+
+
+class Lamb(Variant, frozen=True):
+    """LAMB, for very large batches."""
+
+    betas: Annotated[tuple[float, float], "memory of the mean of the gradient, and of its square"] = (0.9, 0.999)
+    eps: Annotated[float, "added to the root of the mean square"] = 1e-6
+
+    def build(self, groups: Groups, rate: float) -> Optimizer:
+        return LayerwiseAdam(groups, rate, self.betas, self.eps)
+
+
+OptimizerConfig = Adamw | BertAdam | Lamb
+
+
+def groups(model: nn.Module, decay: float) -> Groups:
+    """Matrices decay; biases, norms and lone vectors do not. Frozen weights are in neither group."""
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    if not weights:
+        raise BadInput("every weight of the model is frozen: there is nothing to train; freeze less")
+    matrices = [weight for weight in weights if weight.ndim > 1]
+    vectors = [weight for weight in weights if weight.ndim <= 1]
+    return [
+        {"params": matrices, "weight_decay": decay, "vectors": False},
+        {"params": vectors, "weight_decay": 0.0, "vectors": True},
+    ]
+
+
+def by_name(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
+    """Its state as flat tensors: `encoder.tokens.weight/exp_avg`. A weight that never had a gradient has none."""
+    return {
+        f"{name}/{slot}": value
+        for name, weight in model.named_parameters()
+        for slot, value in optimizer.state.get(weight, {}).items()
+    }
+
+
+def restore(optimizer: Optimizer, model: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """The inverse of `by_name`; refuses state of weights that are not here, are frozen, or have another shape."""
+    known = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    slots: dict[Tensor, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        name, _, slot = key.rpartition("/")
+        weight = known.get(name)
+        if weight is None or (value.ndim > 0 and value.shape != weight.shape):
+            have = f"its shape is {list(weight.shape)}" if weight is not None else "which the model does not train"
+            raise BadInput(f"the saved optimizer has {key} {list(value.shape)}, {have}: it was saved for another model")
+        slots.setdefault(weight, {})[slot] = value
+    numbers = _numbers(optimizer)
+    state = {numbers[weight]: held for weight, held in slots.items()}
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _numbers(optimizer: Optimizer) -> dict[Tensor, int]:
+    """torch's own order of the weights, which its state is keyed by."""
+    weights = (weight for group in optimizer.param_groups for weight in group["params"])
+    return {weight: number for number, weight in enumerate(weights)}

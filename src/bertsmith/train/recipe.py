@@ -1,0 +1,63 @@
+"""The words of `train.*`: how long, how fast and in what numbers to train."""
+
+import math
+from typing import Annotated, Literal
+
+import msgspec
+
+from ..config import Config
+from ..errors import BadInput
+from .optimizer import Adamw, OptimizerConfig
+from .schedule import Kind, warm_share
+
+
+class Train(Config, frozen=True):
+    """Exactly one of `steps`, `epochs` and `minutes` says how long."""
+
+    steps: Annotated[int | None, "updates to make (or epochs, or minutes)"] = None
+    epochs: Annotated[float | None, "passes over the data (or steps, or minutes)"] = None
+    minutes: Annotated[float | None, "time to train for, sittings added up (or steps, or epochs)"] = None
+    batch_tokens: Annotated[int, "tokens of one micro-batch"] = 8192
+    accumulate: Annotated[int, "micro-batches of one update"] = 1
+    rate: Annotated[float, "peak learning rate"] = 1e-4
+    warmup: Annotated[float, "rise of the rate: below 1 a share of the run, from 1 up steps"] = 0.01
+    schedule: Annotated[Kind, "course of the rate after the warm-up"] = "linear"
+    cooldown: Annotated[float, "share of the run over which a trapezoid falls to 0"] = 0.3
+    decay: Annotated[float, "weight decay of matrices; biases and norms have none"] = 0.01
+    clip: Annotated[float, "longest gradient; 0 for no limit"] = 1.0
+    optimizer: Annotated[OptimizerConfig, "how gradients move the weights"] = Adamw()
+    precision: Annotated[Literal["fp32", "bf16", "fp16"], "numbers of the forward and backward pass"] = "fp32"
+    compile: Annotated[bool, "compile the model: a slower start, faster steps"] = False
+    recompute: Annotated[bool, "compute activations twice rather than keep them: slower, far less memory"] = False
+    workers: Annotated[int, "processes that make batches ahead of time; 0 for none"] = 0
+    save_every: Annotated[int, "steps from one checkpoint to the next"] = 1000
+    keep: Annotated[int, "checkpoints kept, the newest"] = 2
+    eval_every: Annotated[int, "steps from one evaluation to the next; 0 for one at the end"] = 0
+    log_every: Annotated[int, "steps that one row of metrics.jsonl sums up"] = 10
+    device: Annotated[str, "auto, cpu, cuda or cuda:N"] = "auto"
+    tensorboard: Annotated[bool, "also write the metrics for TensorBoard"] = False
+    spike: Annotated[float, "skip an update whose gradient is this many times the usual; 0 for never"] = 10.0
+    patience: Annotated[int, "bad updates in a row before going back to the last checkpoint"] = 5
+
+    def resolved(self, batches_per_epoch: int) -> "Train":
+        """The same run with `epochs` counted in steps."""
+        self.check()
+        if self.epochs is None:
+            return self
+        steps = max(1, math.ceil(self.epochs * batches_per_epoch / self.accumulate - 1e-9))
+        return msgspec.structs.replace(self, steps=steps, epochs=None)
+
+    def check(self) -> None:
+        """Everything that can be known to be wrong before a single step."""
+        given = [name for name in ("steps", "epochs", "minutes") if getattr(self, name) is not None]
+        if len(given) != 1:
+            have = "train has none of steps, epochs and minutes" if not given else f"train has {' and '.join(given)}"
+            raise BadInput(f"{have}; give exactly one of the three, such as train.steps=1000")
+        for name in (given[0], "batch_tokens", "accumulate", "rate", "save_every", "keep", "log_every", "patience"):
+            if getattr(self, name) <= 0:
+                raise BadInput(f"train.{name} = {getattr(self, name):g} must be above 0")
+        for name in ("decay", "clip", "workers", "eval_every", "spike", "cooldown"):
+            if getattr(self, name) < 0:
+                raise BadInput(f"train.{name} = {getattr(self, name):g} must not be negative")
+        if self.epochs is None or self.warmup < 1:
+            warm_share(self.warmup, self.steps)

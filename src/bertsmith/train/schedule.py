@@ -1,0 +1,45 @@
+"""Learning rates as a share of their peak: pure functions of how much of the run is done."""
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+from ..errors import BadInput
+
+Kind = Literal["linear", "cosine", "constant", "trapezoid"]
+
+_FALLS: dict[str, Callable[[float], float]] = {  # from 1 to 0 over what follows the warm-up
+    "linear": lambda t: 1 - t,
+    "cosine": lambda t: (1 + math.cos(math.pi * t)) / 2,
+    "constant": lambda t: 1.0,
+}
+
+
+def factor(kind: Kind, done: float, warm: float, cooldown: float = 0.3, step: float = 0.0) -> float:
+    """The share of the peak rate when `done` of the run lies behind and `warm` of it is warm-up.
+
+    `step` is the share one step takes: the first step of a warm-up is then not wasted on a rate of 0.
+    A trapezoid stays flat until the last `cooldown` of the run.
+    """
+    up = min(1.0, (done + step) / warm) if warm > 0 else 1.0
+    if kind == "trapezoid":
+        return min(up, _clipped((1 - done) / cooldown) if cooldown > 0 else 1.0)
+    behind = _clipped((done - warm) / (1 - warm)) if warm < 1 else 0.0
+    return min(up, _FALLS[kind](behind))
+
+
+def warm_share(warmup: float, steps: int | None) -> float:
+    """`warmup` below 1 is a share of the run already; from 1 up it counts steps, which a run by the clock has no number of."""
+    if warmup < 0:
+        raise BadInput(f"train.warmup = {warmup:g} is negative; give a share of the run below 1, or a number of steps")
+    if warmup < 1:
+        return warmup
+    if steps is None:
+        raise BadInput(f"train.warmup = {warmup:g} counts steps, but train.minutes has none; give a share of the run below 1")
+    if warmup > steps:
+        raise BadInput(f"train.warmup = {warmup:g} steps is longer than the run of {steps}; lower it, or give a share below 1")
+    return warmup / steps
+
+
+def _clipped(share: float) -> float:
+    return min(1.0, max(0.0, share))

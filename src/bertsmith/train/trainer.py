@@ -1,0 +1,296 @@
+"""The one loop: pre-training, fine-tuning and distillation differ only in the objective it is given."""
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..errors import BadInput, Stopped
+from . import checkpoint, devices, optimizer, progress, ranks, schedule, state, stop, trial
+from .clock import Clock
+from .display import Display, spoken
+from .guard import Guard
+from .log import Metrics
+from .loss import Batch, Objective
+from .progress import Progress
+from .recipe import Train
+from .tally import PART, Tally
+from .update import Update
+
+ROLLBACKS = 3  # after that, the run is not unlucky but wrong
+
+Batches = Callable[[int, float], Batch]
+Trials = Mapping[str, Callable[[], Iterable[Batch]]]
+Hook = Callable[[int, dict[str, float]], None]
+
+
+class Trainer:
+    """What happens at step n depends on (seed, n) and the weights alone, so a killed run goes on as if it had not been."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        config: Train,
+        folder: Path,
+        *,
+        seed: int,
+        facts: Mapping[str, Any] | None = None,
+        trials: Trials | None = None,
+        on_step: Hook = lambda step, report: None,
+        quiet: bool = False,
+        baseline: float | None = None,
+        fingerprint: str = "",
+    ) -> None:
+        """Takes up what `folder/state` holds, if it is of the same `fingerprint`.
+
+        `facts` are saved with every checkpoint, `trials` are evaluated, `baseline` is shown beside the loss.
+        """
+        config.check()
+        if config.epochs is not None:
+            raise BadInput("train.epochs must be counted in steps first: Train.resolved(batches_per_epoch)")
+        self.config, self.folder, self.seed, self.on_step = config, folder, seed, on_step
+        self.objective, self.trials = objective, trials or {}
+        self.prepared = devices.prepare(model, config)
+        self.model = self.prepared.model
+        self.ranks = ranks.joined(self.prepared.device, config.accumulate)
+        self.display = Display(self.ranks.leader, quiet, baseline)
+        self.metrics = Metrics(folder, self.ranks.leader, config.tensorboard)
+        self.optimizer = config.optimizer.build(optimizer.groups(self.model, config.decay), config.rate)
+        self.update = Update(objective, self.prepared, self.ranks, self.optimizer, config.clip)
+        self.progress = Progress(fingerprint=fingerprint, facts=dict(facts or {}))
+        self.guard = Guard(config.spike, config.patience)
+        self.carry: tuple[Tensor, ...] = ()
+        self.resumed_at: int | None = None
+        self.clock = Clock()
+        self._warm = schedule.warm_share(config.warmup, config.steps)
+        self._recent: deque[float] = deque(maxlen=8)  # losses, to explain a failure with
+        self._resume()
+
+    @property
+    def leader(self) -> bool:
+        """Whether this process, of several, is the one that writes."""
+        return self.ranks.leader
+
+    def fit(self, batch: Batches) -> dict[str, Any]:
+        """Trains to the end and says how it went; the last checkpoint in `folder/state` is the result.
+
+        `batch(k, done)` is the k-th micro-batch, whoever asks and whenever; `done` in [0, 1) tells how much of the
+        run lies behind. Raises Stopped, with everything saved, after Ctrl-C or SIGTERM.
+        """
+        before = self.progress.tokens
+        with stop.watched() as asked, self.display:
+            self._begin()
+            while not self._over():
+                with self.clock.step():
+                    row = self._step(batch)
+                if self.guard.tired:
+                    self._roll_back()
+                else:
+                    self._record(row)
+                self.on_step(self.progress.step, row)
+                if self.ranks.any(bool(asked)) and not self._over():
+                    self._stop()
+            self._finish()
+        return self._summary(self.progress.tokens - before)
+
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        c, (done, one) = self.config, self._place()
+        return c.rate * self.progress.rate_factor * schedule.factor(c.schedule, done, self._warm, c.cooldown, one)
+
+    # one step
+
+    def _step(self, batch: Batches) -> dict[str, float]:
+        p, rate, (done, _) = self.progress, self.rate(), self._place()
+        first = p.jump + p.step * self.config.accumulate
+        own = self.ranks.own(self.config.accumulate)
+        outcome = self.update.gradients([(dice(self.seed, p.step, i), batch(first + i, done)) for i in own], self.carry)
+        p.step, p.tokens, p.rate, p.done = p.step + 1, p.tokens + outcome.tokens, rate, False
+        means = {"loss": 0.0, **outcome.tally.means()}
+        self._recent.append(means["loss"])
+        if reason := self._objection(means):
+            self.update.skip()  # and the carry stays as it was, too: it may be as bad as the gradient
+            self._tell_skip(reason)
+        else:
+            self.update.apply(rate)
+            self.carry = outcome.carry
+            self._add(outcome.tally)
+        return {**means, "rate": rate, "tokens": outcome.tokens}
+
+    def _objection(self, means: dict[str, float]) -> str | None:
+        if self.update.overflowed(means["loss"], means["norm"]):
+            return "fp16 overflowed, its scale is halved"
+        return self.guard.judge(means["loss"], means["norm"])
+
+    def _tell_skip(self, reason: str) -> None:
+        self.progress.skipped += 1
+        self.metrics.row(self.progress.step, skipped=reason)
+        self.display.warn(f"step {self.progress.step}: skipped, {reason}")
+
+    def _add(self, tally: Tally) -> None:
+        interval = Tally(self.progress.interval)
+        interval.add(tally.finite())
+        self.progress.interval = interval.entries
+
+    def _place(self) -> tuple[float, float]:
+        """The share of the run that is done, and the share one step takes."""
+        c, p = self.config, self.progress
+        if c.steps is not None:
+            return p.step / c.steps, 1 / c.steps
+        budget = 60 * (c.minutes or 0)
+        return min(p.elapsed / budget, 1 - 1e-9), p.pace / budget
+
+    def _over(self) -> bool:
+        c, p = self.config, self.progress
+        if c.steps is not None:
+            return p.step >= c.steps
+        p.elapsed, p.pace = self.ranks.first((self.clock.elapsed, self.clock.pace))
+        return p.step > 0 and p.elapsed + p.pace > 60 * (c.minutes or 0)
+
+    # between steps
+
+    def _record(self, row: dict[str, float]) -> None:
+        c, step = self.config, self.progress.step
+        if step % c.log_every == 0:
+            self._log()
+        if c.eval_every and step % c.eval_every == 0:
+            self._evaluate()
+        if step % c.save_every == 0 and step != c.steps and not self.guard.bad:  # the last is saved by _finish
+            self._save()
+        speed = row["tokens"] / (self.clock.pace or 1)
+        self.display.show(self._place()[0], self._where(), {**row, "speed": speed})
+
+    def _log(self) -> None:
+        p, means = self.progress, Tally(self.progress.interval).means()
+        if not means:
+            return  # every update since the last row was skipped, and has a row of its own
+        p.loss, p.interval = means.get("loss"), {}
+        parts = {name: mean for name, mean in means.items() if name == "loss" or name.startswith(PART)}
+        facts = {"rate": p.rate, "norm": means["norm"], "tokens": p.tokens}
+        self.metrics.row(p.step, **{**parts, **facts, **means})
+
+    def _evaluate(self) -> None:
+        p = self.progress
+        p.trials, p.judged_at = {}, p.step
+        for name, batches in self.trials.items():
+            means = trial.judged(self.objective, batches(), self.prepared)
+            p.trials[name] = dict(means)
+            self.metrics.row(p.step, trial=name, **means)
+            self.display.say(f"step {p.step}: {name}: {spoken(means)}")
+
+    def _roll_back(self) -> None:
+        """Back to the last checkpoint, past the batches that led here, at half the rate."""
+        old = self.progress
+        if old.rollbacks == ROLLBACKS:
+            self._give_up()
+        saved = state.newest(self.folder / "state", self.display.warn)
+        assert saved, "a run begins with a checkpoint"
+        self._restore(saved)
+        new = self.progress
+        new.jump = old.jump + (old.step - new.step) * self.config.accumulate
+        new.rate_factor, new.rollbacks = old.rate_factor / 2, old.rollbacks + 1
+        new.skipped, new.tokens, new.elapsed, new.pace = old.skipped, old.tokens, old.elapsed, old.pace
+        self.guard.bad = 0
+        self.metrics.row(old.step, rollback=new.step, rate_factor=new.rate_factor, jump=new.jump)
+        self.display.warn(
+            f"step {old.step}: {self.config.patience} bad updates in a row; back to step {new.step}, "
+            f"past the batches between, at {new.rate_factor:g} of the rate"
+        )
+
+    def _give_up(self) -> None:
+        losses = ", ".join(f"{loss:.4g}" for loss in self._recent)
+        raise BadInput(
+            f"training failed at step {self.progress.step} after {ROLLBACKS} rollbacks: the last losses were {losses}; lower "
+            f"train.rate ({self.config.rate:g}), raise train.warmup ({self.config.warmup:g}), or look at the data there"
+        )
+
+    def _stop(self) -> None:
+        self._save()
+        raise Stopped(f"stopped at step {self.progress.step}, which is saved; run the same command again to go on")
+
+    # begin, save, end
+
+    def _resume(self) -> None:
+        given = self.progress
+        if saved := state.newest(self.folder / "state", self.display.warn):
+            theirs = saved.facts.get("fingerprint")
+            if theirs != given.fingerprint:
+                raise BadInput(
+                    f"{self.folder} was started by another recipe ({theirs or '-'}, not {given.fingerprint or '-'}); "
+                    f"choose another out, or remove {self.folder / 'state'} to begin anew"
+                )
+            self._restore(saved)
+            self.progress.facts = given.facts
+            self.resumed_at = self.progress.step
+        self.ranks.first(None)  # nobody writes while others still read
+
+    def _begin(self) -> None:
+        p = self.progress
+        self.clock = Clock(p.elapsed, p.pace)
+        self.model.train()
+        if self.leader:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        self.metrics.cut(p.metrics_bytes, p.step)
+        if self.resumed_at is None:
+            self.ranks.align(self.model)
+            self._save()  # something to go back to, and a full disk is met now
+        elif p.step:
+            self.display.say(f"going on from step {p.step} ({self._where()}), saved in {self.folder / 'state'}")
+
+    def _finish(self) -> None:
+        p = self.progress
+        if p.done:
+            return
+        self._log()
+        if p.judged_at != p.step:
+            self._evaluate()
+        p.done = True
+        self._save()
+
+    def _save(self) -> None:
+        carries = self.ranks.gathered([tensor.cpu() for tensor in self.carry])
+        p = self.progress
+        p.norms, p.bad, p.scaler = list(self.guard.norms), self.guard.bad, self.prepared.scaler.state_dict()
+        p.elapsed, p.pace = self.clock.elapsed, self.clock.pace
+        if self.leader:
+            p.metrics_bytes = self.metrics.settled()
+            tensors = checkpoint.packed(self.model, self.optimizer, carries)
+            state.save(self.folder / "state" / f"step-{p.step}", tensors, progress.plain(p))
+            state.prune(self.folder / "state", self.config.keep, p.step)
+            if p.step:
+                self.display.say(f"step {p.step}: saved")
+
+    def _restore(self, saved: state.Saved) -> None:
+        self.progress = p = progress.read(saved.facts, str(saved.folder / state.PROGRESS))
+        checkpoint.unpack(saved, self.model, self.optimizer)
+        self.carry = checkpoint.carried(saved, self.ranks.rank, self.ranks.count, self.prepared.device)
+        if p.scaler and self.prepared.scaler.is_enabled():
+            self.prepared.scaler.load_state_dict(p.scaler)
+        self.guard = Guard(self.config.spike, self.config.patience, p.norms, p.bad)
+
+    def _where(self) -> str:
+        c, p = self.config, self.progress
+        return f"step {p.step}/{c.steps}" if c.steps else f"step {p.step}, {self.clock.elapsed / 60:.1f}/{c.minutes:g} min"
+
+    def _summary(self, tokens: int) -> dict[str, Any]:
+        p = self.progress
+        return {
+            "step": p.step,
+            "loss": p.loss,
+            "seconds": p.elapsed,
+            "tokens": p.tokens,
+            "tokens_per_second": tokens / self.clock.sitting if tokens else None,
+            "trials": p.trials,
+            "skipped": p.skipped,
+            "rollbacks": p.rollbacks,
+            "resumed_at": self.resumed_at,
+        }
+
+
+def dice(seed: int, step: int, i: int) -> int:
+    """The seed of dropout in a micro-batch: a function of where it stands, not of what came before."""
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{step}/{i}".encode(), digest_size=8).digest(), "big") >> 1

@@ -1,0 +1,93 @@
+"""One update: gradients of several micro-batches that weigh each target the same."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from .devices import Prepared
+from .loss import Batch, Loss, Objective, checked
+from .ranks import Ranks
+from .tally import Meter, Tally
+
+
+class Outcome(NamedTuple):
+    """What the micro-batches of an update came to, over all ranks."""
+
+    tally: Tally  # parts of the loss, reports and `norm`, before clipping
+    tokens: int
+    carry: tuple[Tensor, ...]
+
+
+class Update:
+    """`gradients` first; then, knowing what they look like, `apply` or `skip`."""
+
+    def __init__(self, objective: Objective, prepared: Prepared, ranks: Ranks, optimizer: Optimizer, clip: float) -> None:
+        self.objective, self.ranks, self.optimizer, self.clip = objective, ranks, optimizer, clip
+        self.model, self.device, self.autocast, self.scaler = prepared
+        self.weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+
+    def gradients(self, batches: list[tuple[int, Batch]], carry: tuple[Tensor, ...]) -> Outcome:
+        """Each batch comes with the seed of its dropout. Waits for the device once."""
+        counts, tokens = self._sizes([batch for _, batch in batches])
+        meter = Meter()
+        for seed, batch in batches:
+            torch.manual_seed(seed)
+            with self.autocast():
+                loss = checked(self.objective.loss(self.model, batch.to(self.device), carry), batch)
+                whole = _divided(loss, counts)
+            if whole.requires_grad:  # a batch without targets has nothing to say
+                self.scaler.scale(whole).backward()
+            meter.add_loss(loss, batch)
+            carry = tuple(tensor.detach() for tensor in loss.carry)
+        self.ranks.sum_gradients(self.weights)
+        meter.add("norm", self._clipped(), 1)
+        return Outcome(self.ranks.together(meter.read()), tokens, carry)
+
+    def apply(self, rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        if self._moved():
+            self.scaler.step(self.optimizer)
+        self.skip()
+
+    def skip(self) -> None:
+        """Leaves the weights as they are; the fp16 scale still learns from what happened."""
+        if self._moved():
+            self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def overflowed(self, loss: float, norm: float) -> bool:
+        """fp16 ran out of room, which a smaller scale cures: no fault of the data."""
+        if not self.scaler.is_enabled() or not math.isfinite(loss) or math.isfinite(norm):
+            return False
+        return self.scaler.get_scale() > 1
+
+    def _sizes(self, batches: list[Batch]) -> tuple[dict[str, int], int]:
+        """Targets of each part and tokens, of the whole update and all ranks: known before the first backward pass."""
+        mine: dict[str, int] = {}
+        for batch in batches:
+            for name, count in batch.counts.items():
+                mine[name] = mine.get(name, 0) + count
+        shares = self.ranks.gathered((mine, sum(batch.tokens for batch in batches)))
+        names = {name: None for counts, _ in shares for name in counts}
+        return {name: sum(counts.get(name, 0) for counts, _ in shares) for name in names}, sum(n for _, n in shares)
+
+    def _clipped(self) -> Tensor | float:
+        """The norm of the gradient, which is at most `clip` long afterwards."""
+        if not self._moved():
+            return 0.0
+        self.scaler.unscale_(self.optimizer)
+        if self.clip:
+            return nn.utils.clip_grad_norm_(self.weights, self.clip)
+        return nn.utils.get_total_norm([weight.grad for weight in self.weights if weight.grad is not None])
+
+    def _moved(self) -> bool:
+        return any(weight.grad is not None for weight in self.weights)
+
+
+def _divided(loss: Loss, counts: dict[str, int]) -> Tensor:
+    """Each part by all its targets of the update: accumulation is then exact, whatever the micro-batches hold."""
+    return torch.stack([part.float() / max(1, counts[name]) for name, part in loss.parts.items()]).sum()
