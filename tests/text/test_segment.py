@@ -30,7 +30,9 @@ def test_no_text_has_no_words():
     assert starts_of_tokens(word_starts("", []), [], np.zeros(0, bool)).shape == (0,)
 
 
-@pytest.mark.parametrize(("words", "place"), [(["我们", "学", "语言"], 3), (["我们"], 2), (["我们学习语言", "吗"], 6), (["你们"], 0)])
+@pytest.mark.parametrize(
+    ("words", "place"), [(["我们", "学", "语言"], 3), (["我们"], 2), (["我们学习语言", "吗"], 6), (["你们"], 0)]
+)
 def test_words_that_do_not_add_up_are_refused_at_the_place_where_they_part(words, place):
     with pytest.raises(BadInput, match=f"at character {place} "):
         word_starts("我们学习语言", words)

@@ -1,8 +1,5 @@
 """Sentence borders in English and Chinese."""
 
-import re
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,7 +50,6 @@ CHINESE = """
 他没有……，后来他走了。
 “你来了！”，他说。
 （完。）|再见。|【注。】|他说
-他说OK. 然后走了。
 你好吗?|我很好!|谢谢
 价格是3.5元。|他买了 iPhone。|然后走了
 "你好。"他说。
@@ -78,3 +74,70 @@ def test_chinese(wanted):
 
 def test_a_chinese_sentence_may_begin_after_an_english_period():
     assert sentences("他说OK. 然后走了。") == ["他说OK.", "然后走了。"]
+
+
+def test_an_enumeration_stays_with_its_sentence():
+    assert (
+        cut("1. Wash the rice. 2. Boil it.\n (3) Eat.\n12. Sleep.") == "1. Wash the rice.\n2. Boil it.\n (3) Eat.\n12. Sleep."
+    )
+
+
+def test_lines_and_empty_lines_between_documents_stay():
+    text = "One. Two.\n\n  Three.  Four. \nfive."
+    assert cut(text) == "One.\nTwo.\n\n  Three.\nFour. \nfive."
+
+
+def test_what_has_one_sentence_a_line_is_unchanged():
+    text = "The cat sat.\nMr. Smith came!\n\n他来了。\n“走吧！”\n3.14 is pi."
+    assert cut(text) == text
+
+
+def test_a_megabyte_of_marks_or_spaces_is_read_in_linear_time():
+    for unit in (".", "?!", "。", "…", ". ", '."', "。”", "' ", "Mr. ", "1. "):
+        text = unit * (500_000 // len(unit))
+        assert "".join(cut(text).split()) == "".join(text.split())
+
+
+words = st.sampled_from(
+    [
+        *"aAIé É1中文 .!?。！？；…，“”\"'()（）「」-\n\t",
+        "\u3000",
+        "\xa0",
+        ". ",
+        "! ",
+        "Mr",
+        "U.S",
+        "etc",
+        "No",
+        "The",
+        "12",
+        "...",
+        "Lt",
+        "word",
+        "Word",
+    ]
+)
+texts = st.lists(words, max_size=40).map("".join) | st.text(max_size=40)
+
+
+@given(texts)
+def test_only_white_space_changes(text):
+    assert "".join(cut(text).split()) == "".join(text.split())
+    assert cut(text).count("\n") >= text.count("\n")
+
+
+@given(texts)
+def test_what_is_cut_stays_as_it_is(text):
+    once = cut(text)
+    assert cut(once) == once
+
+
+@given(texts, texts)
+def test_lines_are_cut_each_alone(first, second):
+    assert cut(first + "\n" + second) == cut(first) + "\n" + cut(second)
+
+
+@given(texts)
+def test_sentences_are_the_lines_that_hold_something(text):
+    assert "".join("".join(sentences(text)).split()) == "".join(text.split())
+    assert all(sentence.strip() and "\n" not in sentence for sentence in sentences(text))

@@ -188,7 +188,7 @@ def _result(summary: dict[str, Any], corpus: Corpus, model: Model) -> dict[str, 
 
 def _publish(out: Path, model: Model, corpus: Corpus, recipe: Recipe, identity: str, result: dict[str, Any]) -> None:
     """The finished folder; the manifest comes last and says so. The state it grew from goes."""
-    versions = {"bertsmith": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    versions = {"bertsmith": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
     card = {"identity": identity, "result": result, "corpus": {k: v for k, v in corpus.card.items() if k != "settings"}}
     card |= {"command": sys.argv, "versions": versions, "date": datetime.now(UTC).isoformat(timespec="seconds")}
     record = {"stage": "pretrain", "recipe": plain(recipe), "tokenizer": corpus.card["tokenizer"], "version": __version__}

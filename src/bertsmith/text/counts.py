@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ..errors import BadInput
 
@@ -32,57 +33,89 @@ def count_words(
     """Count what `words` makes of each block of text; words seen fewer than `least` times are left out.
 
     About `limit` distinct words (and those of one block) are held in memory; the result does not depend on it. It lives
-    in `folder / "words.tsv"`: `folder` is the caller's to delete when the counts have served.
+    in `folder / "words.tsv"`: the folder is the caller's to delete when the counts have served.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    summed = _summed(_runs(_batches(texts, words, limit), folder))
-    kept = ((word, count) for word, count in summed if count >= least)
-    distinct = total = 0
-
-    def noted(entries: Iterable[Entry]) -> Iterator[Entry]:
-        nonlocal distinct, total
-        for word, count in entries:
-            distinct, total = distinct + 1, total + count
-            yield word, count
-
-    path = folder / "words.tsv"
-    _write(path, noted(_by_count(kept, limit, folder)))
-    _forget(folder)
+    with TemporaryDirectory(dir=folder, prefix="runs-") as runs:
+        spelled = _Sorter(Path(runs), "spelled", key=lambda entry: entry[0])
+        for counter in _counters(texts, words, limit):
+            spelled.spill(counter.items())
+        kept = (entry for entry in _summed(spelled.merged()) if entry[1] >= least)
+        ranked = _Sorter(Path(runs), "ranked", key=lambda entry: (-entry[1], entry[0]))
+        distinct = total = 0
+        while batch := list(islice(kept, limit)):
+            distinct, total = distinct + len(batch), total + sum(count for _, count in batch)
+            ranked.spill(batch)
+        path = _write(Path(runs) / "words.tsv", ranked.merged()).replace(folder / "words.tsv")
     return WordCounts(path, distinct, total)
 
 
-def _batches(texts: Iterable[str], words: Callable[[str], list[str]], limit: int) -> Iterator[list[Entry]]:
-    """Sorted counts of as many blocks as hold about `limit` distinct words, and so on to the end."""
+class _Sorter:
+    """Sorts more entries than memory holds: sorted runs go to disk and are merged while they are read."""
+
+    def __init__(self, folder: Path, name: str, key: Callable[[Entry], object]) -> None:
+        self.folder, self.name, self.key = folder, name, key
+        self.runs: list[Path] = []
+        self.written = 0
+
+    def spill(self, entries: Iterable[Entry]) -> None:
+        self._write(sorted(entries, key=self.key))  # type: ignore[arg-type]
+        if len(self.runs) == _OPEN:
+            runs, self.runs = self.runs, []
+            self._write(self._merged(runs))
+            for run in runs:
+                run.unlink()
+
+    def merged(self) -> Iterator[Entry]:
+        return self._merged(self.runs)
+
+    def _merged(self, runs: list[Path]) -> Iterator[Entry]:
+        return heapq.merge(*map(_read, runs), key=self.key)  # type: ignore[arg-type]
+
+    def _write(self, entries: Iterable[Entry]) -> None:
+        self.runs.append(_write(self.folder / f"{self.name}-{self.written}", entries))
+        self.written += 1
+
+
+def _counters(texts: Iterable[str], words: Callable[[str], list[str]], limit: int) -> Iterator[Counter[str]]:
     counter: Counter[str] = Counter()
     for text in texts:
         counter.update(words(text))
         if len(counter) > limit:
-            yield sorted(counter.items())
+            yield counter
             counter.clear()
-    yield sorted(counter.items())
+    yield counter
 
 
-def _by_count(entries: Iterator[Entry], limit: int, folder: Path) -> Iterator[Entry]:
-    batches = iter(lambda: sorted(islice(entries, limit), key=_rank), [])
-    return _merged(_runs(batches, folder, key=_rank), key=_rank)
+def _summed(entries: Iterator[Entry]) -> Iterator[Entry]:
+    for word, same in groupby(entries, key=lambda entry: entry[0]):
+        yield word, sum(count for _, count in same)
 
 
-def _rank(entry: Entry) -> tuple[int, str]:
-    return -entry[1], entry[0]
+def _write(path: Path, entries: Iterable[Entry]) -> Path:
+    """One `count<tab>word` a line, with the three characters that would break a line escaped."""
+    with path.open("w", encoding="utf-8", newline="\n") as out:
+        out.writelines(f"{count}\t{_escaped(word)}\n" for word, count in entries)
+    return path
 
 
-def _runs(batches: Iterator[list[Entry]], folder: Path, key: Callable[[Entry], object] | None = None) -> list[Iterable[Entry]]:
-    """At most so many sorted runs that all can be open at once; the last batch stays in memory, the others on disk."""
-    runs: list[Iterable[Entry]] = []
-    batch = next(batches, [])
-    for number, following in enumerate(batches):
-        runs.append(_spilled(batch, folder / f"run-{key is None:d}-{number}.part"))
-        if len(runs) == _OPEN:
-            runs = [_spilled(_merged(runs, key), folder / f"run-{key is None:d}-to-{number}.part")]
-        batch = following
-    return [*runs, batch]
+def _read(path: Path) -> Iterator[Entry]:
+    with path.open(encoding="utf-8", newline="\n") as lines:
+        for number, line in enumerate(lines, 1):
+            count, tab, word = line.partition("\t")
+            if not (tab and word.endswith("\n") and count.isascii() and count.isdigit()):
+                raise BadInput(f"{path}, line {number}: {line[:50]!r} is not count<tab>word; count the words again")
+            yield _unescaped(word[:-1]), int(count)
 
 
-def _spilled(entries: Iterable[Entry], path: Path) -> Iterable[Entry]:
-    _write(path, entries)
-    return WordCounts(path, 0, 0)
+def _escaped(word: str) -> str:
+    if word.isalnum():  # nearly all of them
+        return word
+    return word.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _unescaped(word: str) -> str:
+    if "\\" not in word:
+        return word
+    parts = (part.replace("\\n", "\n").replace("\\t", "\t") for part in word.split("\\\\"))
+    return "\\".join(parts)

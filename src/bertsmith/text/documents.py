@@ -43,7 +43,7 @@ class Block:
 
 def found(texts: Sequence[str]) -> list[Path]:
     """The files that paths, folders (what can be read in them, sorted) and patterns such as `*.txt.gz` name, each once."""
-    if not texts:
+    if not all(texts) or not texts:
         raise BadInput("no texts are given; name files, folders or patterns, such as texts=wiki/*.txt.gz")
     return list(dict.fromkeys(path for text in texts for path in _named(text)))
 
@@ -83,7 +83,7 @@ def blocks(paths: Sequence[Path], size: int = 4 << 20) -> Iterator[Block]:
             end, ends, following = _cut(text, at, size)
             while len(files) > 1 and files[1][0] <= base + at:
                 files.popleft()
-            if block := _kept(text[at:end]):
+            if not (block := text[at:end]).isspace():  # it is where a line begins with more white space than a block holds
                 yield Block(block, ends, piece.read, files[0][1])
             at = following
         text, base = text[at:], base + at
@@ -101,10 +101,6 @@ def _cut(text: str, at: int, size: int) -> tuple[int, bool, int]:
     skipped = _AFTER_FORCED_CUT.match(text, end)
     assert skipped
     return end, skipped[1] == "\n\n", skipped.end()
-
-
-def _kept(block: str) -> str:
-    return "" if block.isspace() else block  # only of a line that begins with `size` white space and more
 
 
 class _Piece(NamedTuple):
@@ -158,15 +154,12 @@ def _text(path: Path) -> Iterator[tuple[str, int]]:
         try:
             text, used = codecs.utf_8_decode(joined, "strict", not data)
         except UnicodeDecodeError as error:
-            line += len(_LINE_END.findall(joined[: error.start]))
+            line += len(_LINE_END.findall(carriage.encode() + joined[: error.start]))
             raise _not_utf8(path, f"byte {offset + error.start:,} (line {line:,})", joined[error.start]) from None
         text = carriage + (text if offset else text.removeprefix("\ufeff"))
         left, offset = joined[used:], offset + used
-        if "\r" in text:
-            carriage = "\r" if text.endswith("\r") else ""  # half of a line end, perhaps
-            text = text.removesuffix("\r").replace("\r\n", "\n").replace("\r", "\n")
-        else:
-            carriage = ""
+        text, carriage = (text[:-1], "\r") if text.endswith("\r") else (text, "")  # half of a line end, perhaps
+        text = _newlines(text)
         line += text.count("\n")
         yield text, position
 
@@ -205,8 +198,11 @@ def _record(decoder: msgspec.json.Decoder[_Record], row: bytes, path: Path, line
 
 def _document(text: str) -> str:
     """A document that may hold empty lines of its own, ready to stand between others."""
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return _BLANK.sub("\n", text) + "\n\n"
+    return _BLANK.sub("\n", _newlines(text)) + "\n\n"
+
+
+def _newlines(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, int]]:
@@ -284,7 +280,7 @@ def _zstandard(path: Path, raw: BinaryIO) -> Iterator[bytes]:
 def _refuse_binary(path: Path, data: bytes, first: bool) -> None:
     if first and data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         raise BadInput(f"{path} is UTF-16, not UTF-8; convert it: iconv -f utf-16 -t utf-8 {path.name} > new.txt")
-    if b"\0" in data or len(data) - len(data.translate(None, _CONTROL)) > len(data) // 10:
+    if b"\0" in data or len(data) - len(data.translate(None, _CONTROL)) > 32 + len(data) // 10:
         raise BadInput(
             f"{path} looks like a binary file, not text; give UTF-8 text, or name it after its format (.gz, .xz, ...)"
         )
@@ -327,15 +323,10 @@ def _named(text: str) -> list[Path]:
 
 
 def _inside(folder: Path) -> list[Path]:
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and not _hidden(path.relative_to(folder))]
-    readable = [path for path in paths if _known(path)]
-    if not readable:
-        raise BadInput(f"{folder} holds no file that can be read as text; known endings: {_KNOWN}")
-    return readable
-
-
-def _hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+    seen = [path for path in sorted(folder.rglob("*")) if "/." not in f"/{path.relative_to(folder).as_posix()}"]
+    if readable := [path for path in seen if path.is_file() and _known(path)]:
+        return readable
+    raise BadInput(f"{folder} holds no file that can be read as text; known endings: {_KNOWN}")
 
 
 def _readable(path: Path) -> Path:

@@ -27,7 +27,7 @@ _TITLES = _words(
 _NUMBERED = _words("No Nos no nos Nr nr Art art Sec sec Ch ch fig figs eq vol est Est Op op Ex ex")
 _ALSO_LAST = _words(
     "etc al Inc Ltd Co Corp Bros Jr Sr St Ave Blvd Rd Dept dept Univ Assoc Ph.D Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov "
-    "Dec Calif Mass Conn Fla Ala Ariz Mich Minn Tenn Tex Va Pa Ga Ky Wis Wash Okla Neb Nev ft lb lbs oz hr hrs min"
+    "Dec Calif Mass Conn Fla Ala Ariz Mich Minn Tenn Tex Va Pa Ga Ky Wis Wash Okla Neb Nev ft lb lbs oz hr hrs lit"
 )
 _TAILS = frozenset(word[-3:] for word in _TITLES | _NUMBERED | _ALSO_LAST)  # three other letters: no abbreviation
 

@@ -4,7 +4,7 @@ The corpus is every distinct word with its count, cut into pieces drawn independ
 follows from how often each piece stands in it (Schuster and Nakajima 2012; Wu et al. 2016, section 4.1).
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -27,7 +27,6 @@ def learn(
     counts: Sequence[tuple[str, int]],
     room: int,
     *,
-    taken: Collection[str] = (),
     least: int = 2,
     score: Score = "gain",
     progress: Callable[[int, int], None] = lambda done, room: None,
@@ -35,11 +34,11 @@ def learn(
     """At most `room` pieces in the order they were learnt: all characters (sorted) first, then one a merge.
 
     There are fewer when no pair occurs `least` times any more or, by `gain`, when no merge would raise the likelihood.
-    A pair that spells a piece which exists, or one that is `taken`, is not merged; nor do pairs of one piece overlap:
-    `aaa` holds `aa` once. Of equally good pairs the first by spelling is merged: equal counts give equal pieces.
+    A pair that spells a piece which exists already is not merged. Pairs of one piece do not overlap: `aaa` holds `aa`
+    once. Of equally good pairs the first by spelling is merged: equal counts give equal pieces.
     """
     pieces = sorted({form for word, _ in counts for form in forms(word)})
-    known = {*pieces, *taken}
+    known = set(pieces)
     words = _Words(counts, pieces)
     pairs = _Pairs(words.pieces(max(room, len(pieces))), score, least)
     pairs.add(words.pairs())
@@ -145,7 +144,7 @@ class _Pairs:
         equals = rivals[score[rivals] == highest].tolist()
         return min(equals, key=lambda pair: tuple(names[end] for end in self.ends(pair)))
 
-    def add(self, born: Iterator[Pair] | list[Pair]) -> None:
+    def add(self, born: Iterable[Pair]) -> None:
         first = len(self.holders)
         for key, count, holders in born:
             if count >= self.least:
@@ -255,7 +254,7 @@ def _gain(count: Ints, left: Ints, right: Ints, same: NDArray[np.bool_], total: 
 
 def _left_over(number: Ints | int, taken: Ints) -> Floats:
     share = np.minimum(taken / number, 1 - 1e-16)  # all of them taken leaves 0 times any finite logarithm
-    return (number - taken) * np.log1p(-share)
+    return np.asarray((number - taken) * np.log1p(-share))
 
 
 # Scores are kept in single precision: sums that are equal but for their rounding are ties, on every machine.

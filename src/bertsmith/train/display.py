@@ -15,21 +15,19 @@ class Display:
     def __init__(self, speaks: bool = True, quiet: bool = False, baseline: float | None = None) -> None:
         self._speaks, self._quiet, self._baseline = speaks, quiet, baseline
         self._bar: Progress | None = None
-        self._task = TaskID(0)
+        self._task: TaskID | None = None
 
     def __enter__(self) -> "Display":
         if self._speaks and not self._quiet and sys.stderr.isatty():
-            self._bar = Progress(
-                BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn(), console=Console(stderr=True)
-            )
-            self._task = self._bar.add_task("", total=1.0)
+            columns = BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn()
+            self._bar = Progress(*columns, console=Console(stderr=True), redirect_stdout=False)
             self._bar.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._bar:
             self._bar.stop()
-            self._bar = None
+            self._bar = self._task = None
 
     def say(self, words: str) -> None:
         if not self._quiet:
@@ -43,8 +41,11 @@ class Display:
 
     def show(self, share: float, place: str, report: Mapping[str, Any]) -> None:
         """`share` of the run is done; `place` says it in its own words, such as `step 20/100`."""
-        if self._bar:
-            self._bar.update(self._task, completed=share, description=self.line(place, report))
+        if not self._bar:
+            return
+        if self._task is None:  # made here, so that the steps of earlier sittings are not taken for speed
+            self._task = self._bar.add_task("", total=1.0, completed=share)  # type: ignore[arg-type]
+        self._bar.update(self._task, completed=share, description=self.line(place, report))
 
     def line(self, place: str, report: Mapping[str, Any]) -> str:
         unigram = f" (unigram {self._baseline:.2f})" if self._baseline is not None else ""

@@ -239,7 +239,8 @@ class Trainer:
             self.ranks.align(self.model)
             self._save()  # something to go back to, and a full disk is met now
         elif p.step:
-            self.display.say(f"going on from step {p.step} ({self._where()}), saved in {self.folder / 'state'}")
+            words = "nothing left to train:" if p.done and self._over() else "going on from"
+            self.display.say(f"{words} {self._where()}, saved in {self.folder / 'state'}")
 
     def _finish(self) -> None:
         p = self.progress

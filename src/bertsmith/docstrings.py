@@ -1,0 +1,152 @@
+"""Real English that is on every machine already: the documentation inside Python's own files and installed packages."""
+
+import ast
+import inspect
+import multiprocessing
+import os
+import re
+import sysconfig
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from .artifacts import write_whole
+from .errors import BadInput
+
+LIMIT = 12_000_000  # characters that are enough
+LONGEST = 2_000_000  # bytes of a source file; what is longer was written by a program
+SKIPPED = {"test", "tests", "testing", "_vendor", "_vendored", "vendor", "vendored", "extern", "_extern", "site-packages"}
+WORTHWHILE = 0.15  # share of a file inside triple quotes below which reading it closely costs more than it gives
+MANY = 300  # files that are worth a second process
+TOPICS = "pydoc_data/topics.py"  # Python's language reference, where there is one, comes first
+
+ROLE = re.compile(r":[a-z:]+:`~?([^`<]*[^`<\s])(?:\s*<[^`]*>)?`")  # :class:`~a.B`, :ref:`words <label>`
+MARKUP = re.compile(r"`+([^`\n]+?)(?:\s<[^`]*>)?`+_*|\*\*([^*\n]+)\*\*|(?<![\w*])\*([^*\n]+)\*(?![\w*])")
+LINK = re.compile(r"\[([^\]]+)\](?:\([^)]*\)|\[[^\]]*\])")  # [words](address), [words][label]
+CODE = re.compile(r">>>|://|->|==| = |[{}|\\<>]|\.\. |::|\[\[")
+QUOTED = re.compile(r'"""(.*?)"""|\'\'\'(.*?)\'\'\'', re.S)
+WORD = re.compile(r"""[("'\[]*[A-Za-z][A-Za-z]*(?:['’-][A-Za-z]+)*[)"'\].,;:!?]*""")
+UNDERLINE = re.compile(r"([=\-~^*#\"'.`+_])\1{2,}")
+
+
+def installed() -> list[Path]:
+    """The folders of the standard library and of the packages of this environment."""
+    paths = sysconfig.get_paths()
+    return list(dict.fromkeys(Path(paths[name]) for name in ("stdlib", "purelib", "platlib")))
+
+
+def gather(
+    out: Path, roots: Sequence[Path] = (), limit: int = LIMIT, on_read: Callable[[int, int], None] = lambda done, of: None
+) -> dict[str, int]:
+    """Writes one paragraph a line, a blank line between documents; counts what it wrote. `on_read(characters, of)`."""
+    texts, paragraphs, characters = [], 0, 0
+    for document in gathered(roots or installed()):
+        texts.append("\n".join(document) + "\n")
+        paragraphs, characters = paragraphs + len(document), characters + len(texts[-1])
+        on_read(min(characters, limit), limit)
+        if characters >= limit:
+            break
+    if not texts:
+        raise BadInput(f"no prose in {', '.join(map(str, roots or installed()))}; give folders of documented Python files")
+    data = "\n".join(texts).encode()
+    write_whole(out, data)
+    return {"documents": len(texts), "paragraphs": paragraphs, "bytes": len(data)}
+
+
+def gathered(roots: Sequence[Path]) -> Iterator[list[str]]:
+    """Each source file's paragraphs of prose, where it has two or more that no file before it had.
+
+    Files are read, never imported: nothing that is gathered runs. The order is that of roots, then of names.
+    """
+    seen: set[str] = set()
+    for document in _read([path for root in roots for path in sources(root)]):
+        found = dict.fromkeys(paragraph for paragraph in document if paragraph not in seen)
+        seen.update(found)
+        if len(found) > 1:
+            yield list(found)
+
+
+def sources(root: Path) -> list[Path]:
+    """The Python files below a folder that a person wrote to be used, in order."""
+    if not root.is_dir():
+        raise BadInput(f"there is no folder {root} to gather text from")
+    paths = [path for path in root.rglob("*.py") if not SKIPPED.intersection(path.relative_to(root).parts[:-1])]
+    wanted = (path for path in paths if not path.name.startswith("test_") and not path.stem.endswith(("_test", "_pb2")))
+    return sorted(wanted, key=lambda path: (not path.as_posix().endswith(TOPICS), path.relative_to(root).as_posix()))
+
+
+def strings(path: Path) -> list[str]:
+    """The docstrings of a file, and its other texts of several lines, in the order they stand in."""
+    try:
+        source = path.read_text(encoding="utf-8")
+        if len(source) > LONGEST or sum(len(m[0]) for m in QUOTED.finditer(source)) < WORTHWHILE * len(source):
+            return []
+        with warnings.catch_warnings(action="ignore"):  # about other people's escapes
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, OSError, RecursionError):  # templates, old Python, other encodings
+        return []
+    found = [(node.lineno, node.col_offset, node.value) for node in _constants(tree)]
+    return [text for _, _, text in sorted(found)]
+
+
+def paragraphs(text: str) -> Iterator[str]:
+    """The paragraphs of a docstring that are sentences; code, tables, headings and lists of parameters are left out."""
+    for block in _blocks(inspect.cleandoc(text)):
+        plain = MARKUP.sub(lambda m: m[1] or m[2] or m[3], LINK.sub(r"\1", ROLE.sub(r"\1", block)))
+        plain = " ".join(plain.split()).replace("--", "-")
+        if is_prose(plain):
+            yield plain
+
+
+def is_prose(text: str) -> bool:
+    """Whole sentences of words, not signatures, tables or formulas."""
+    words = text.split()
+    if len(words) < 6 or not text[0].isupper() or not text.rstrip("\"')”").endswith((".", "!", "?")) or CODE.search(text):
+        return False
+    return text.isascii() and sum(bool(WORD.fullmatch(word)) for word in words) >= 0.85 * len(words)
+
+
+def _read(paths: list[Path]) -> Iterator[list[str]]:
+    """The paragraphs of each file, in order, by as many processes as there are cores."""
+    if len(paths) < MANY or (os.cpu_count() or 1) < 2:
+        yield from map(_document, paths)
+        return
+    with multiprocessing.get_context("spawn").Pool() as pool:
+        yield from pool.imap(_document, paths, chunksize=32)
+
+
+def _document(path: Path) -> list[str]:
+    return [paragraph for text in strings(path) for paragraph in paragraphs(text)]
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """Runs of lines of one indentation between blank lines; what stands under a line that ends with :: is code."""
+    lines: list[str] = []
+    indent, code_beyond = 0, -1
+    for line in [*text.split("\n"), ""]:
+        bare = line.strip()
+        here = len(line) - len(line.lstrip()) if bare else indent
+        if bare and here <= code_beyond:
+            code_beyond = -1
+        if lines and (not bare or here != indent or UNDERLINE.fullmatch(bare)):
+            if not UNDERLINE.fullmatch(bare):
+                yield "\n".join(lines)
+            lines = []
+        if not bare or code_beyond >= 0 or UNDERLINE.fullmatch(bare):
+            continue
+        lines, indent = [*lines, bare], here
+        if bare.endswith("::") or bare.startswith(".. "):
+            code_beyond = here
+
+
+def _constants(tree: ast.AST) -> Iterator[ast.Constant]:
+    """Texts that stand alone, as docstrings do, and texts of several lines; parts of f-strings are neither."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.count("\n") > 1:
+            yield node
+        elif not isinstance(node, ast.JoinedStr):
+            waiting.extend(ast.iter_child_nodes(node))

@@ -1,0 +1,1 @@
+"""Pictures for people: a corpus, its masks and a run as pages that need no network and no script."""

@@ -1,0 +1,139 @@
+"""Charts as inline SVG: lines against steps, and bars; colours come from the page's sheet."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .page import Html, element
+
+TONES = ("one", "two", "three", "four")
+WIDE, HIGH = 720, 270
+LEFT, RIGHT, TOP, BOTTOM = 62, 14, 10, 42
+MOST = 500  # points of a line: more than a screen can show apart
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Series:
+    """Named points in order of x; dots stand for single measurements, a line for something that goes on."""
+
+    name: str
+    points: Sequence[Point]
+    style: Literal["line", "dots"] = "line"
+
+
+def points(rows: Iterable[Mapping[str, Any]], name: str) -> list[Point]:
+    """(step, value) of the rows that have the value; what is no number, or no finite one, is left out."""
+    pairs = ((row["step"], row.get(name)) for row in rows)
+    return [(x, float(y)) for x, y in pairs if isinstance(y, int | float) and not isinstance(y, bool) and math.isfinite(y)]
+
+
+def lines(title: str, series: Sequence[Series], across: str, level: tuple[str, float] | None = None, zero: bool = False) -> Html:
+    """One figure; `level` is a dashed line with a name, `zero` makes the upright axis begin at 0."""
+    drawn = [Series(s.name, thinned(s.points), s.style) for s in series]
+    every = [point for s in drawn for point in s.points]
+    if not every:
+        return element("figure", element("figcaption", title), element("p", "Nothing was measured yet.", class_="note"))
+    heights = [y for _, y in every] + ([level[1]] if level else []) + ([0.0] if zero else [])
+    frame = Frame(ticks(min(x for x, _ in every), max(x for x, _ in every)), ticks(min(heights), max(heights)))
+    tones = dict(zip((s.name for s in drawn), TONES, strict=False))
+    shapes = [shape for s in drawn for shape in _series(frame, s, tones[s.name])]
+    legend = [(s.name, tones[s.name], s.style) for s in drawn if s.points] + ([(level[0], "level", "level")] if level else [])
+    dashed = [element("line", x1=LEFT, x2=WIDE - RIGHT, y1=frame.y(level[1]), y2=frame.y(level[1]), class_="level")] if level else []
+    svg = element("svg", *frame.grid(across), *dashed, *shapes, viewBox=f"0 0 {WIDE} {HIGH}", role="img", aria_label=title)
+    shown = element("div", *(_entry(*entry) for entry in legend), class_="legend") if len(legend) > 1 else Html("")
+    return element("figure", element("figcaption", title), shown, svg)
+
+
+def bars(title: str, counts: Mapping[str, int], across: str) -> Html:
+    """One bar a name, its count above it."""
+    if not counts:
+        return element("figure", element("figcaption", title), element("p", "Nothing was counted.", class_="note"))
+    step = (WIDE - LEFT - RIGHT) / len(counts)
+    frame = Frame([0, 1], ticks(0, max(counts.values())))
+    shapes = []
+    for number, (name, count) in enumerate(counts.items()):
+        x, y, middle = LEFT + number * step, frame.y(count), LEFT + (number + 0.5) * step
+        bar = element("rect", element("title", f"{name}: {count:,}"), class_="bar", x=x + step * 0.12, y=y,
+                      width=step * 0.76, height=frame.y(0) - y, rx=3)  # fmt: skip
+        shapes += [bar, element("text", compact(count), x=middle, y=y - 5, text_anchor="middle", class_="value"),
+                   element("text", name, x=middle, y=HIGH - BOTTOM + 17, text_anchor="middle")]  # fmt: skip
+    grid = frame.grid(across, upright=False)
+    svg = element("svg", *grid, *shapes, viewBox=f"0 -12 {WIDE} {HIGH + 12}", role="img", aria_label=title)
+    return element("figure", element("figcaption", title), svg)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where values lie on the drawing: the outermost ticks are its edges."""
+
+    across: Sequence[float]
+    up: Sequence[float]
+
+    def x(self, value: float) -> float:
+        return LEFT + (value - self.across[0]) / (self.across[-1] - self.across[0]) * (WIDE - LEFT - RIGHT)
+
+    def y(self, value: float) -> float:
+        return HIGH - BOTTOM - (value - self.up[0]) / (self.up[-1] - self.up[0]) * (HIGH - TOP - BOTTOM)
+
+    def grid(self, across: str, upright: bool = True) -> list[Html]:
+        """Faint lines at the ticks, their numbers, and what is counted across."""
+        made = []
+        for value in self.up:
+            y = self.y(value)
+            made += [element("line", x1=LEFT, x2=WIDE - RIGHT, y1=y, y2=y, class_="grid"),
+                     element("text", compact(value), x=LEFT - 8, y=y + 4, text_anchor="end")]  # fmt: skip
+        if upright:
+            made += [element("text", compact(v), x=self.x(v), y=HIGH - BOTTOM + 17, text_anchor="middle") for v in self.across]
+        bottom = HIGH - BOTTOM
+        made.append(element("line", x1=LEFT, x2=WIDE - RIGHT, y1=bottom, y2=bottom, class_="axis"))
+        return [*made, element("text", across, x=(LEFT + WIDE - RIGHT) / 2, y=HIGH - 4, text_anchor="middle")]
+
+
+def ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Round numbers, evenly spaced, from at most `low` to at least `high`; two at least, also where both are one number."""
+    if high - low <= 1e-12 * max(abs(low), abs(high), 1e-300):
+        low, high = (low - abs(low) / 2, high + abs(high) / 2) if low else (0.0, 1.0)
+    size = 10.0 ** math.floor(math.log10((high - low) / about))
+    step = next(size * times for times in (1, 2, 2.5, 5, 10) if (high - low) / (size * times) <= about)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [number * step for number in range(first, last + 1)]
+
+
+def thinned(given: Sequence[Point], most: int = MOST) -> list[Point]:
+    """At most so many points: where there are more, each is the mean of its neighbours."""
+    if len(given) <= most:
+        return list(given)
+    edges = [len(given) * i // most for i in range(most + 1)]
+    groups = (given[a:b] for a, b in zip(edges, edges[1:], strict=False))
+    return [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups]
+
+
+def compact(value: float) -> str:
+    """12,300 as 12.3k: what fits beside an axis."""
+    for size, sign in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{sign}"
+    return f"{value:.3g}" if abs(value) >= 1e-3 or value == 0 else f"{value:.2g}"
+
+
+def _series(frame: Frame, series: Series, tone: str) -> list[Html]:
+    places = [(frame.x(x), frame.y(y)) for x, y in series.points]
+    made = []
+    if len(places) > 1:
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        faint = 0.45 if series.style == "dots" else None
+        made.append(element("polyline", points=path, class_=f"curve {tone}", stroke_opacity=faint))
+    if series.style == "dots" or len(places) == 1:
+        for (x, y), (step, value) in zip(places, series.points, strict=True):
+            told = element("title", f"{series.name}: {value:.4g} at step {step:,.0f}")
+            made.append(element("circle", told, cx=x, cy=y, r=4, class_=f"dot {tone}"))
+    return made
+
+
+def _entry(name: str, tone: str, style: str) -> Html:
+    stroke = element("line", x1=0, x2=28, y1=6, y2=6, class_=tone if style == "level" else f"curve {tone}")
+    dot = [element("circle", cx=14, cy=6, r=4, class_=f"dot {tone}")] if style == "dots" else []
+    return element("span", element("svg", stroke, *dot, viewBox="0 0 28 12", aria_hidden="true"), name)

@@ -1,0 +1,92 @@
+"""How pages look: one sheet for light, dark and paper."""
+
+STYLE = """
+:root {
+  color-scheme: light dark;
+  --page: #f7f7f5; --card: #ffffff; --ink: #1b1c1d; --soft: #63676c; --faint: #dfe0e2; --grid: #ebecee;
+  --one: #2a6fd0; --two: #d9622b; --three: #178a63; --four: #8a57c2;
+  --masked: #d7e6fb; --masked-ink: #174e9c; --swapped: #fde0cf; --swapped-ink: #97400f;
+  --kept: #d3f0e3; --kept-ink: #0d6145; --warn: #fff3d6; --warn-ink: #6d4a00;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --page: #151617; --card: #1e2022; --ink: #e9eaec; --soft: #a0a5ab; --faint: #373a3d; --grid: #2b2e30;
+    --one: #6aa5f4; --two: #f0905f; --three: #4fc498; --four: #bb93e8;
+    --masked: #1d3a63; --masked-ink: #b9d6ff; --swapped: #59301a; --swapped-ink: #ffc9a8;
+    --kept: #153f30; --kept-ink: #9fe5c8; --warn: #40330f; --warn-ink: #ffdf94;
+  }
+}
+* { box-sizing: border-box; }
+body {
+  margin: 0; background: var(--page); color: var(--ink); font-size: 16px; line-height: 1.55;
+  font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "PingFang SC", "Hiragino Sans GB", "Microsoft YaHei",
+    "Noto Sans CJK SC", "Source Han Sans SC", "WenQuanYi Micro Hei", sans-serif;
+}
+main { max-width: 62rem; margin: 0 auto; padding: 2.5rem 1.25rem 3rem; }
+h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .4rem; letter-spacing: -.015em; }
+h2 { font-size: 1.25rem; margin: 0 0 .5rem; }
+h3 { font-size: 1rem; margin: 1.4rem 0 .4rem; }
+p { margin: .3rem 0 .8rem; }
+.lead, .note, footer { color: var(--soft); }
+.lead { margin: 0; overflow-wrap: anywhere; }
+nav { display: flex; flex-wrap: wrap; gap: .4rem 1.2rem; margin-top: .9rem; }
+nav a { color: var(--one); text-decoration: none; }
+nav a:hover { text-decoration: underline; }
+section { background: var(--card); border: 1px solid var(--faint); border-radius: 12px; padding: 1.4rem 1.5rem; margin: 1.5rem 0; }
+footer { font-size: .85rem; margin-top: 2rem; }
+.warning { background: var(--warn); color: var(--warn-ink); border-radius: 8px; padding: .6rem .9rem; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); gap: .9rem; margin: .8rem 0 1rem; }
+.tiles div { border: 1px solid var(--faint); border-radius: 10px; padding: .7rem .9rem; display: flex; flex-direction: column; }
+.tiles .name, .tiles small { color: var(--soft); font-size: .82rem; line-height: 1.35; }
+.tiles b { font-size: 1.5rem; line-height: 1.35; font-variant-numeric: tabular-nums; font-weight: 650; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: .5rem 2rem; align-items: start; }
+.table { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: .93rem; }
+th { text-align: left; color: var(--soft); font-weight: 500; border-bottom: 1px solid var(--faint); }
+th, td { padding: .35rem .8rem .35rem 0; vertical-align: top; overflow-wrap: anywhere; }
+td { border-bottom: 1px solid var(--grid); }
+tr:last-child td { border-bottom: 0; }
+.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+td.number + td { padding-left: .6rem; }
+figure { margin: 1rem 0 .4rem; }
+figcaption { font-weight: 600; margin-bottom: .2rem; }
+.legend { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; color: var(--soft); font-size: .85rem; margin: 0 0 .3rem; }
+.legend svg { width: 1.7rem; height: .7rem; margin-right: .4rem; vertical-align: middle; }
+svg { display: block; width: 100%; height: auto; overflow: visible; }
+.legend svg { display: inline-block; }
+svg text { fill: var(--soft); font-size: 12px; font-family: inherit; font-variant-numeric: tabular-nums; }
+svg text.value { fill: var(--ink); }
+.grid { stroke: var(--grid); } .axis { stroke: var(--faint); }
+.curve { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; }
+.one { stroke: var(--one); } .two { stroke: var(--two); } .three { stroke: var(--three); } .four { stroke: var(--four); }
+.dot { stroke: var(--card); stroke-width: 1.5; }
+.dot.one, .bar { fill: var(--one); } .dot.two { fill: var(--two); } .dot.three { fill: var(--three); } .dot.four { fill: var(--four); }
+.level { stroke: var(--soft); stroke-width: 1.5; stroke-dasharray: 6 5; }
+.track { background: var(--grid); border-radius: 4px; min-width: 5rem; height: .55rem; margin-top: .5rem; }
+.track span { display: block; height: 100%; border-radius: 4px; background: var(--one); }
+.sample { border-top: 1px solid var(--faint); padding: .9rem 0 .6rem; break-inside: avoid; }
+.sample header { display: flex; flex-wrap: wrap; gap: .3rem .9rem; align-items: baseline; color: var(--soft); font-size: .85rem; }
+.pill { border: 1px solid var(--faint); border-radius: 99px; padding: 0 .65rem; color: var(--ink); }
+.text { display: flex; gap: .8rem; margin: .45rem 0; }
+.text > b { flex: none; width: 1.5rem; height: 1.5rem; border-radius: 6px; background: var(--grid); color: var(--soft);
+  font-size: .8rem; text-align: center; line-height: 1.5rem; margin-top: .2rem; }
+.text > div { line-height: 2.35; overflow-wrap: anywhere; }
+.word { display: inline; border-bottom: 1px solid var(--faint); padding-bottom: 2px; }
+.inside { font-size: .68em; color: var(--soft); }
+.special { color: var(--soft); font-size: .78rem; }
+mark { border-radius: 5px; padding: .08rem .28rem; color: inherit; background: none; }
+mark.masked { background: var(--masked); color: var(--masked-ink); }
+mark.swapped { background: var(--swapped); color: var(--swapped-ink); }
+mark.kept { background: var(--kept); color: var(--kept-ink); }
+mark .inside { color: inherit; opacity: .75; }
+ruby { ruby-position: under; ruby-align: center; }
+rt { font-size: .68rem; color: var(--soft); line-height: 1.2; }
+.key { display: flex; flex-wrap: wrap; gap: .4rem 1.6rem; margin: .6rem 0 .9rem; font-size: .9rem; color: var(--soft); }
+.answers { margin: .2rem 0 1.1rem; }
+.answers .question { font-weight: 600; margin: 0 0 .2rem; }
+.answers table { width: auto; } .answers .track { width: 12rem; }
+@media print {
+  body { background: #fff; font-size: 11pt; } main { padding: 0; max-width: none; } nav { display: none; }
+  section { border: 0; padding: 0; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+}
+""".strip()

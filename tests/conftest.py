@@ -1,0 +1,75 @@
+"""Small corpora and models that many tests share, written here and made anew each time."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+WORDS = (
+    "the of and to in a is that it was for on are as with his they at be this from have or by one had not but what all were "
+    "when we there can an your which their said if do will each about how up out them then she many some so these would other "
+    "into has more her two like him see time could no make than first been its who now people my made over did down only way"
+).split()
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+HAN = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏闰余成岁律吕调阳云腾致雨露结为霜金生丽水玉出昆冈"
+PIECES = [*SPECIALS, *".,!?;:'\"()-", *LETTERS, *(f"##{c}" for c in LETTERS), *[w for w in WORDS if len(w) > 1], *HAN, "。", "，"]
+
+
+def prose(documents: int, seed: int = 0, sentences: int = 12) -> str:
+    """Documents of made-up English, one sentence a line, a blank line between documents."""
+    rng = np.random.default_rng(seed)
+    texts = []
+    for _ in range(documents):
+        lines = [" ".join(rng.choice(WORDS, rng.integers(3, 18))).capitalize() + "." for _ in range(rng.integers(1, sentences))]
+        texts.append("\n".join(lines))
+    return "\n\n".join(texts) + "\n"
+
+
+def han(documents: int, seed: int = 0, sentences: int = 8) -> str:
+    """Documents of made-up Chinese, one sentence a line."""
+    rng = np.random.default_rng(seed)
+    texts = []
+    for _ in range(documents):
+        lines = ["".join(rng.choice(list(HAN), rng.integers(4, 20))) + "。" for _ in range(rng.integers(2, sentences))]
+        texts.append("\n".join(lines))
+    return "\n\n".join(texts) + "\n"
+
+
+@pytest.fixture(scope="session")
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
+    path.write_text("\n".join(PIECES) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory, vocabulary: Path) -> Path:
+    """A prepared English corpus of 60 documents."""
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "text.txt").write_text(prose(60), encoding="utf-8")
+    return prepared(folder / "text.txt", vocabulary, folder / "corpus")
+
+
+@pytest.fixture(scope="session")
+def chinese(tmp_path_factory: pytest.TempPathFactory, vocabulary: Path) -> Path:
+    """A prepared Chinese corpus whose words are marked by a segmenter of two-character words."""
+    folder = tmp_path_factory.mktemp("chinese")
+    (folder / "text.txt").write_text(han(40), encoding="utf-8")
+    return prepared(folder / "text.txt", vocabulary, folder / "corpus", segmenter="tests.conftest:twos")
+
+
+def twos(text: str) -> list[str]:
+    """A segmenter: every two characters are a word."""
+    return [text[i : i + 2] for i in range(0, len(text), 2)]
+
+
+def prepared(text: Path, vocabulary: Path, out: Path, **settings: object) -> Path:
+    from bertsmith.config import parse
+    from bertsmith.corpus.build import Prepare, prepare
+
+    values = {"texts": [str(text)], "tokenizer": str(vocabulary), "out": str(out), "workers": 1, **settings}
+    return prepare(parse(Prepare, values))[0]

@@ -1,0 +1,156 @@
+"""What is hidden: the shares asked for, whole units, never a special token, never another length."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertsmith.corpus.batches import Batches, Maker
+from bertsmith.corpus.masks import Ngrams, Pieces, Spans, WholeWords
+from bertsmith.corpus.store import Corpus
+from bertsmith.corpus.views import NextSentence, Windows
+from bertsmith.text.tokenizer import Tokenizer
+
+EVERY = [Pieces(), WholeWords(), Spans(), Ngrams()]
+every_mask = pytest.mark.parametrize("masks", EVERY, ids=lambda m: type(m).__name__)
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]", *(f"w{i}" for i in range(500)), *(f"##p{i}" for i in range(300)),
+              *(chr(0x4E00 + i) for i in range(400))]  # fmt: skip
+
+
+def english(documents=3000, seed=0):
+    """Words of one to four pieces."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(2, 12, documents)
+    lengths = rng.integers(4, 40, sizes.sum())
+    total = lengths.sum()
+    ids = np.where(rng.random(total) < 0.3, rng.integers(506, 806, total), rng.integers(6, 506, total))
+    ids[rng.random(total) < 0.01] = 1
+    return corpus_of(ids, lengths, sizes)
+
+
+def chinese(documents=3000, seed=0):
+    """Characters, with words marked apart from the ids."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(2, 12, documents)
+    lengths = rng.integers(4, 40, sizes.sum())
+    total = lengths.sum()
+    return corpus_of(rng.integers(806, 1206, total), lengths, sizes, np.packbits(rng.random(total) < 0.6))
+
+
+def corpus_of(ids, lengths, sizes, words=None):
+    starts = np.append(0, lengths.cumsum()), np.append(0, sizes.cumsum())
+    corpus = Corpus(Path("made"), ids.astype(np.uint16), *starts, words, {})
+    corpus.__dict__["tokenizer"] = Tokenizer.google(VOCABULARY)
+    return corpus
+
+
+def batches(corpus, masks, view=None, seed=0, tokens=65_536, rate=0.15):
+    maker = Maker(corpus.path, masks, rate, seed)
+    maker.__dict__["corpus"] = corpus
+    return Batches(maker, view or NextSentence(), np.arange(len(corpus.documents) - 1), 128, tokens)
+
+
+def clean(reading, k):
+    """Batch k without its masks."""
+    plan, _ = reading.rows(k)
+    return reading.maker._packed(plan)[0]
+
+
+@every_mask
+@pytest.mark.parametrize("language", [english, chinese])
+def test_lengths_and_unchosen_ids_never_change(masks, language):
+    reading = batches(language(300), masks)
+    for k in range(3):
+        batch, ids = reading(k), clean(reading, k)
+        assert len(batch.tokens) == len(ids) == batch.lengths.sum()
+        asked = np.zeros(len(ids), bool)
+        asked[batch.where] = True
+        assert np.array_equal(batch.tokens[~asked], ids[~asked])
+        assert np.array_equal(batch.words, ids[batch.where])
+        tokenizer = reading.maker.corpus.tokenizer
+        assert not tokenizer.special[batch.words].any()  # nor [UNK], whose answer nobody knows
+        swapped = batch.tokens[batch.where][batch.tokens[batch.where] != tokenizer.mask]
+        assert not tokenizer.special[swapped].any()
+
+
+@every_mask
+@pytest.mark.parametrize("language", [english, chinese])
+def test_fifteen_in_a_hundred_by_eighty_ten_ten_over_a_hundred_thousand_sequences(masks, language):
+    reading = batches(language(), masks)
+    tokenizer = reading.maker.corpus.tokenizer
+    k = sequences = 0
+    shares, fates = [], []
+    while sequences < 100_000:
+        batch, ids = reading(k), clean(reading, k)
+        sequences, k = sequences + len(batch.lengths), k + 1
+        shares.append((len(batch.where), (~tokenizer.special[ids]).sum()))
+        shown = batch.tokens[batch.where]
+        units = (shown == tokenizer.mask, (shown != tokenizer.mask) & (shown != batch.words), shown == batch.words)
+        fates.append([part.sum() for part in units])
+    chosen, free = np.array(shares).sum(0)
+    # A unit of several tokens is one draw: the error is that of the number of units, at least a tenth of the tokens.
+    assert chosen / free == pytest.approx(0.15, abs=4 * (0.15 * 0.85 / (free / 10)) ** 0.5)
+    got = np.array(fates).sum(0) / chosen
+    same = 0.1 / len(tokenizer.ordinary)  # a swap may draw the word itself
+    assert got == pytest.approx([0.8, 0.1 - same, 0.1 + same], abs=4 * (0.16 / (chosen / 10)) ** 0.5)
+
+
+@pytest.mark.parametrize("language", [english, chinese])
+@pytest.mark.parametrize("masks", [WholeWords(), Spans(), Ngrams()], ids=lambda m: type(m).__name__)
+def test_words_are_hidden_whole_and_share_one_fate(masks, language):
+    reading = batches(language(300), masks)
+    maker, tokenizer = reading.maker, reading.maker.corpus.tokenizer
+    for k in range(3):
+        batch, (plan, _) = reading(k), reading.rows(k)
+        ids, source, _ = maker._packed(plan)
+        asked = np.zeros(len(ids), bool)
+        asked[batch.where] = True
+        free = (source >= 0) & ~tokenizer.special[ids]
+        inner = np.flatnonzero(free[1:] & free[:-1]) + 1  # tokens behind a token that may be hidden
+        inner = inner[~maker.corpus.starts_word(source[inner])]  # and of the same word
+        assert (asked[inner] == asked[inner - 1]).all()
+        both = inner[asked[inner]]
+        assert ((batch.tokens[both] == tokenizer.mask) == (batch.tokens[both - 1] == tokenizer.mask)).all()
+
+
+def test_spans_have_the_published_lengths():
+    odds = Spans().odds()
+    assert odds.sum() == pytest.approx(1) and len(odds) == 10
+    assert (odds * np.arange(1, 11)).sum() == pytest.approx(3.8, abs=0.01)  # SpanBERT, section 3.1
+    assert Ngrams().odds() == pytest.approx(np.array([6, 3, 2]) / 11)  # ALBERT, section 4.1
+
+
+def test_spans_hide_runs():
+    single, runs = (batches(english(300), masks)(0) for masks in (Pieces(), Spans()))
+    together = lambda batch: (np.diff(batch.where) == 1).mean()
+    assert together(runs) > 3 * together(single)
+
+
+def test_a_sample_is_masked_alike_whatever_shares_its_batch():
+    corpus = english(300)
+    reading = batches(corpus, WholeWords())
+    plan, epoch = reading.rows(0)
+    together = reading.maker(plan, epoch)
+    alone = [reading.maker(plan.chosen(np.array([i])), epoch) for i in range(20)]
+    ends = together.lengths.cumsum()
+    for i, single in enumerate(alone):
+        assert np.array_equal(together.tokens[ends[i] - together.lengths[i] : ends[i]], single.tokens)
+
+
+def test_masks_are_new_each_epoch_unless_they_are_static():
+    corpus = english(100)
+    moving = batches(corpus, Pieces(), Windows())
+    fixed = Batches(moving.maker, Windows(), moving.documents, 128, 65_536, repeats=2)
+    masks = lambda reading, epoch: {(tuple(batch.words), tuple(batch.where)) for batch in [reading(epoch * reading.an_epoch)]}
+    plans = lambda reading, epoch: np.sort(reading._planned(epoch)[0].starts)
+    assert masks(moving, 0) != masks(moving, 2)
+    assert np.array_equal(plans(fixed, 0), plans(fixed, 2)) and not np.array_equal(plans(fixed, 0), plans(fixed, 1))
+    maker = fixed.maker
+    assert np.array_equal(maker(fixed._planned(0)[0], fixed._drawn(0)).tokens, maker(fixed._planned(2)[0], fixed._drawn(2)).tokens)
+
+
+def test_other_rates_are_met_too():
+    for rate in (0.05, 0.4):
+        reading = batches(english(500), WholeWords(), rate=rate)
+        tokens = sum((~reading.maker.corpus.tokenizer.special[clean(reading, k)]).sum() for k in range(2))
+        assert sum(len(reading(k).where) for k in range(2)) / tokens == pytest.approx(rate, rel=0.03)

@@ -1,0 +1,76 @@
+"""WordPiece is BERT's: ids equal to `tokenizers`' own, whole and run by run, on hostile Unicode."""
+
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Rust
+from tokenizers import models, normalizers, pre_tokenizers
+
+from bertsmith.text.pieces import BERT_RUNS, Pieces
+from bertsmith.text.tokenizer import Tokenizer
+from tests.conftest import LETTERS, PIECES
+
+CASED = [*PIECES, *LETTERS.upper(), *(f"##{c}" for c in LETTERS.upper()), "é", "##é", "İ", "##̇", "ß", "##ß"]
+hostile = st.text(
+    st.one_of(
+        st.characters(exclude_categories=["Cs"]),
+        st.sampled_from(list(LETTERS + LETTERS.upper() + " .,'\"-\t\r天地玄ａＡ，。“”‘’…ςΣİıßéÉＺ" + "\u0301\u0338\u200b\u200d\ufffd\x00\x85\u00a0\u3000\u2028≠﷽👩🏽‍🚀")),
+    ),
+    max_size=60,
+)  # fmt: skip
+
+
+def original(pieces, lowercase):
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    rust = Rust(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
+    rust.normalizer = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=True, lowercase=lowercase)
+    rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return rust
+
+
+@pytest.mark.parametrize(("pieces", "lowercase"), [(PIECES, True), (CASED, False)], ids=["uncased", "cased"])
+def test_ids_are_those_of_the_original(pieces, lowercase):
+    ours, theirs = Tokenizer.google(pieces), original(pieces, lowercase)
+    fast = Pieces(ours, limit=50)
+
+    @settings(max_examples=400, deadline=None)
+    @given(st.lists(hostile, min_size=1, max_size=4))
+    def check(lines):
+        lines = [line.replace("\n", " ") for line in lines]
+        want = [theirs.encode(line, add_special_tokens=False).ids for line in lines]
+        assert [ours.encode(line).ids for line in lines] == want
+        ids, lengths = fast.lines("\n".join(lines))
+        assert lengths.tolist() == [len(line) for line in want]
+        assert ids.tolist() == [number for line in want for number in line]
+
+    check()
+
+
+def test_long_words_and_lone_surrogates():
+    tokenizer = Tokenizer.google(PIECES)
+    assert tokenizer.encode("a" * 100).ids == [tokenizer.rust.token_to_id("a")] + [tokenizer.rust.token_to_id("##a")] * 99
+    assert tokenizer.encode("a" * 101).ids == [tokenizer.unk]
+    assert tokenizer.encode("a\ud800b").ids == tokenizer.encode("ab").ids  # no file can hold it; it is dropped as U+FFFD is
+    assert tokenizer.encode("🙂").ids == [tokenizer.unk]
+
+
+def test_special_tokens_in_a_text_are_only_text():
+    tokenizer = Tokenizer.google(PIECES)
+    assert tokenizer.mask not in tokenizer.encode("the [MASK] of").ids
+    ids, _ = Pieces(tokenizer).lines("the [MASK] of [SEP]")
+    assert not np.isin(ids, [tokenizer.mask, tokenizer.sep]).any()
+    assert tokenizer.encode_marked("the [MASK] of").count(tokenizer.mask) == 1
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_every_border_of_a_run_is_a_border_of_words(lowercase):
+    """For each character that runs are cut at: its neighbours are never joined with it by the original."""
+    theirs = original(PIECES, lowercase)
+    alone = [chr(c) for c in range(sys.maxunicode + 1) if not 0xD800 <= c < 0xE000 and BERT_RUNS.findall(f"a{chr(c)}b") != [f"a{chr(c)}b"]]
+    assert len(alone) > 20_000  # the Chinese characters are among them
+    for char in alone:
+        words = [word for word, _ in theirs.pre_tokenizer.pre_tokenize_str(theirs.normalizer.normalize_str(f"a{char}b"))]
+        assert words[0] == "a" and words[-1] == "b", f"U+{ord(char):04X}"
