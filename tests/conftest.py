@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["OMP_NUM_THREADS"] = "1"  # tests run side by side, and their tensors are small
 
 WORDS = (
     "the of and to in a is that it was for on are as with his they at be this from have or by one had not but what all were "

@@ -16,14 +16,29 @@ from .errors import BadInput
 MANIFEST = "manifest.json"
 
 
+class Entry(msgspec.Struct):
+    """What a file was when its folder was sealed."""
+
+    bytes: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct):
+    files: dict[str, Entry]
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Readers see the old file or the new one, never half of either."""
     part = path.with_name(path.name + ".part")
-    with part.open("wb") as out:
-        out.write(data)
-        out.flush()
-        os.fsync(out.fileno())
-    part.replace(path)
+    try:
+        with part.open("wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -41,8 +56,14 @@ def read_json(path: Path) -> Any:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yields a folder beside the wanted one to write in; it takes the wanted name, sealed, when all went well."""
+    """Yields a folder beside the wanted one to write in; it takes the wanted name, sealed, when all went well.
+
+    A folder that has the name goes then and not before, whatever it holds: a stage asks first whether it may.
+    """
+    folder = folder.absolute()  # `.` has a name too
     part = folder.with_name(folder.name + ".part")
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"{folder} is a file, where a folder is to be made; choose another name, or remove it")
     shutil.rmtree(part, ignore_errors=True)  # of a run that died here
     part.mkdir(parents=True)
     try:
@@ -52,28 +73,34 @@ def new_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
         raise
     if folder.exists():
-        shutil.rmtree(folder)
-    part.replace(folder)
+        old = folder.with_name(folder.name + ".old.part")
+        shutil.rmtree(old, ignore_errors=True)
+        folder.replace(old)  # rather than removed, which takes a while: a kill in that while would leave half a folder
+        part.replace(folder)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        part.replace(folder)
 
 
 def seal(folder: Path, names: Iterable[str] | None = None) -> None:
     """Write down size and checksum of the named files (all of them, if none are named)."""
     paths = [folder / name for name in names] if names is not None else _files(folder)
-    entries = {p.relative_to(folder).as_posix(): {"bytes": p.stat().st_size, "sha256": checksum(p)} for p in sorted(paths)}
-    write_json(folder / MANIFEST, {"files": entries})
+    entries = {path.relative_to(folder).as_posix(): Entry(path.stat().st_size, checksum(path)) for path in sorted(paths)}
+    write_json(folder / MANIFEST, Manifest(entries))
 
 
 def verify(folder: Path) -> None:
     """Every file the folder was sealed with is there, as long as it was, bit for bit."""
     if not folder.is_dir():
         raise BadInput(f"there is no folder {folder}")
-    for name, entry in read_json(folder / MANIFEST)["files"].items():
+    for name, entry in _entries(folder / MANIFEST).items():
         path = folder / name
         if not path.exists():
             raise BadInput(f"{path} is missing, though {folder / MANIFEST} names it; make {folder} again")
-        if path.stat().st_size != entry["bytes"]:
-            raise BadInput(f"{path} has {path.stat().st_size:,} bytes of {entry['bytes']:,}: truncated; make {folder} again")
-        if checksum(path) != entry["sha256"]:
+        if (size := path.stat().st_size) != entry.bytes:
+            fault = "truncated" if size < entry.bytes else "longer than it was"
+            raise BadInput(f"{path} is {fault}: {size:,} bytes of {entry.bytes:,}; make {folder} again")
+        if checksum(path) != entry.sha256:
             raise BadInput(f"{path} is damaged (its checksum is not the one in {MANIFEST}); make {folder} again")
 
 
@@ -89,4 +116,11 @@ def fingerprint(value: Any) -> str:
 
 
 def _files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST]
+    return [path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST]
+
+
+def _entries(manifest: Path) -> dict[str, Entry]:
+    try:
+        return msgspec.convert(read_json(manifest), Manifest).files
+    except msgspec.ValidationError:
+        raise BadInput(f"{manifest} is damaged: it does not say which files there are; make {manifest.parent} again") from None

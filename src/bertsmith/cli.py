@@ -1,10 +1,11 @@
 """The command line: `bertsmith STAGE [RECIPE.toml] [key=value ...] [--json] [--quiet]`."""
 
-import json
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
+
+import msgspec
 
 from . import __version__
 from .config import keys, read
@@ -44,7 +45,9 @@ def _dispatched(words: list[str]) -> int:
     name, *rest = words
     if name not in STAGES:
         near = get_close_matches(name, STAGES, n=1, cutoff=0.5)
-        raise BadInput(f"there is no stage {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(STAGES)}"))
+        raise BadInput(
+            f"there is no stage {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(STAGES)}")
+        )
     if "--help" in rest or "-h" in rest:
         print(_page(name))
         return 0
@@ -66,7 +69,7 @@ def _ran(name: str, rest: list[str]) -> int:
     recipe = read(module.Recipe, Path(recipes[0]) if recipes else None, settings)
     result = module.run(recipe, "--quiet" in rest)
     if "--json" in rest:
-        print(json.dumps(result, ensure_ascii=False))
+        print(msgspec.json.encode(result).decode())  # what is no number becomes null, as JSON wants it
     return 0
 
 

@@ -1,5 +1,7 @@
 """Recipes: a tree of frozen structs, read from TOML, reached by dotted names, written to JSON."""
 
+import json
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -49,15 +51,15 @@ class Key:
 
 def read(kind: type[T], path: Path | None = None, overrides: Iterable[str] = ()) -> T:
     """Read a recipe; `overrides` are dotted assignments such as `train.steps=4` or `model=bert-mini`."""
-    values = _toml(path) if path else {}
-    source = str(path) if path else "the command line"
-    values = _expanded(kind, values)
+    values, overrides = _expanded(kind, _toml(path) if path else {}), list(overrides)
     for override in overrides:
         dotted, equals, literal = override.partition("=")
-        if not equals:
+        names = [name.strip() for name in dotted.split(".")]
+        if not equals or not all(names):
             raise RecipeError(f"{override!r} is not key=value; write for example `train.steps=1000`")
-        _assign(kind, values, dotted.strip().split("."), _value(literal), source)
-    return parse(kind, values, source)
+        _assign(kind, values, names, literal.strip())
+    sources = [str(path)] * (path is not None) + ["the command line"] * (path is None or bool(overrides))
+    return parse(kind, values, " and ".join(sources))
 
 
 def parse(kind: type[T], values: Any, source: str = "recipe") -> T:
@@ -74,20 +76,21 @@ def plain(recipe: object) -> Any:
     return msgspec.to_builtins(recipe)
 
 
-def keys(kind: type, prefix: str = "") -> Iterator[Key]:
+def keys(kind: Any, prefix: str = "") -> Iterator[Key]:
     """Every key of a recipe with its default and meaning; unions are listed by their kinds."""
-    hints = get_type_hints(kind, include_extras=True)
-    for field in msgspec.structs.fields(kind):  # type: ignore[arg-type]
+    members = list(_structs(kind))
+    if len(members) > 1:
+        yield Key(f"{prefix}kind", _takes(kind), "required", "which of these")
+        for member in members:
+            yield from keys(member, f"{prefix}[{member.__struct_config__.tag}].")
+        return
+    hints = get_type_hints(members[0], include_extras=True)
+    for field in msgspec.structs.fields(members[0]):
         takes, meaning = _meaning(hints[field.name])
-        default, name = _default(field), prefix + field.name
-        members = list(_structs(takes))
-        shown = "required" if field.required else _shown(default, members)
-        yield Key(name, _takes(takes), shown, meaning)
-        tagged = [m for m in members if m.__struct_config__.tag]
-        inside = type(default) if isinstance(default, msgspec.Struct) else members[0] if members and not tagged else None
-        for member in tagged or ([inside] if inside else []):
-            mark = f"{name}[{member.__struct_config__.tag}]." if len(tagged) > 1 else f"{name}."
-            yield from keys(member, mark)
+        name, inside = prefix + field.name, list(_structs(takes))
+        yield Key(name, _takes(takes), "required" if field.required else _shown(_default(field), inside), meaning)
+        for member in inside:
+            yield from keys(member, f"{name}[{member.__struct_config__.tag}]." if len(inside) > 1 else f"{name}.")
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -99,94 +102,130 @@ def _toml(path: Path) -> dict[str, Any]:
         raise RecipeError(f"{path} is not TOML: {error}") from None
 
 
-def _value(literal: str) -> Any:
+def _value(literal: str, kind: Any) -> Any:
+    """TOML, or a bare word as it stands: `model.norm=before`; so does a number, where only text is taken: `out=2024`."""
     try:
-        return tomllib.loads(f"x = {literal}")["x"]
-    except tomllib.TOMLDecodeError:
-        return literal  # a bare word is a string: model.mixer.kind=window
-
-
-def _assign(kind: Any, values: dict[str, Any], names: list[str], value: Any, source: str) -> None:
-    """A table the recipe left out begins as its default; a new `kind` begins as that kind's defaults."""
-    name, *rest = names
-    if not rest:
-        if name == "kind":
-            values.clear()
-        values[name] = value
-        return
-    field = _fields(kind, values).get(name)
-    if name not in values and field is not None and not field.required and _default(field) is not None:
-        values[name] = plain(_default(field))
-    inner = field.type if field else Any
-    table = _expanded(inner, values.setdefault(name, {}))
-    if not isinstance(table, dict):
-        raise RecipeError(f"{source}: {name} is {table!r}, which has no {rest[0]!r} inside")
-    values[name] = table
-    _assign(inner, table, rest, value, source)
-
-
-def _expanded(kind: Any, value: Any) -> Any:
-    """Short forms written out: a preset's name, a variant's kind, one word where a list is taken."""
-    kind, _ = _meaning(kind)
-    members = list(_structs(kind))
-    if isinstance(value, str):
-        for member in members:
-            if value in member.presets:  # type: ignore[attr-defined]
-                return plain(member.presets[value])  # type: ignore[attr-defined]
-        tags = [m.__struct_config__.tag for m in members if m.__struct_config__.tag]
-        if tags and str not in get_args(kind):
-            return {"kind": value}
-        return [value] if _is_list(kind) else value
-    if isinstance(value, dict) and members:
-        fields = _fields(kind, value)
-        return {name: _expanded(fields[name].type, v) if name in fields else v for name, v in value.items()}
+        parsed = tomllib.loads(f"x = {literal}")
+    except tomllib.TOMLDecodeError as error:
+        if literal[:1] + literal[-1:] in ("[]", "{}", '""', "''"):
+            raise RecipeError(f'{literal} is not TOML: {error}; words inside brackets want quotes: \'["a", "b"]\'') from None
+        return literal
+    value = parsed["x"]
+    if len(parsed) > 1 or (not isinstance(value, str | list | dict) and all(map(_is_text, _parts(kind)))):
+        return literal
     return value
 
 
-def _is_list(kind: Any) -> bool:
-    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    return any(get_origin(k) in (list, tuple) for k in kinds) and str not in kinds
+def _assign(kind: Any, values: dict[str, Any], names: list[str], literal: str, at: str = "") -> None:
+    """A table the recipe left out begins as its default; another `kind` begins as that kind's defaults."""
+    name, *rest = names
+    field = _fields(kind, values).get(name)
+    inner = field.type if field else Any
+    if not rest:
+        value = _value(literal, inner)
+        if name == "kind" and field is None and values.get("kind", value) != value:
+            values.clear()
+        values[name] = value
+        return
+    if field and values.get(name) is None:
+        values[name] = plain(_default(field)) or {}
+    table = _expanded(inner, values.setdefault(name, {}))
+    if not isinstance(table, dict) or not (inner is Any or any(map(_is_table, _parts(inner)))):
+        raise RecipeError(f"{at}{name} takes {_takes(inner)}: there is no {rest[0]!r} inside")
+    values[name] = table
+    _assign(inner, table, rest, literal, f"{at}{name}.")
+
+
+def _expanded(kind: Any, value: Any, default: Any = None) -> Any:
+    """Short forms written out: a preset's name, a variant's kind (or none, for the default's), one thing for a list of one."""
+    members, parts = list(_structs(kind)), _parts(kind)
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, str) and str not in parts:
+        for member in members:
+            if value in member.presets:  # type: ignore[attr-defined]
+                return plain(member.presets[value])  # type: ignore[attr-defined]
+        if any(member.__struct_config__.tag for member in members):
+            return {"kind": value}
+    if isinstance(value, dict) and members:
+        if isinstance(default, Variant) and "kind" not in value:
+            value = {"kind": default.__struct_config__.tag, **value}
+        fields = _fields(kind, value)
+        return {n: _expanded(fields[n].type, v, _default(fields[n])) if n in fields else v for n, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_expanded(Any, one) for one in value]
+    alone = isinstance(value, str | int | float) and type(value) not in parts
+    return [value] if alone and any(get_origin(part) in (list, tuple) for part in parts) else value
 
 
 def _explained(kind: Any, values: Any, message: str) -> str:
-    """msgspec's message, with the dotted place and the nearest right name."""
+    """msgspec's message in our words: the dotted place, the value, and the nearest right name."""
     what, _, at = message.partition(" - at ")
-    path = [name for name in at.strip("`").removeprefix("$").strip(".").split(".") if name]
-    wrong = re.search(r"unknown field `(.+)`|Invalid value '(.+)'", what) if "enum" not in what else None
-    if wrong is None:
-        return f"{'.'.join(path) or 'the recipe'}: {_choices(kind, values, path) or what[0].lower() + what[1:]}"
-    word = str(wrong[1] or wrong[2])
-    for name in path if wrong[1] else path[:-1]:
-        kind, values = getattr(_fields(kind, values).get(name), "type", Any), values.get(name, {})
-    named = [str(name) for m in _structs(kind) for name in m.presets]  # type: ignore[attr-defined]
-    known = sorted(_fields(kind, values)) if wrong[1] else [str(s.__struct_config__.tag) for s in _structs(kind)] + named
-    near = get_close_matches(word, known, n=1, cutoff=0.5)
-    guess = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-    place = ".".join([*path, word]) if wrong[1] else f"{'.'.join(path[:-1])} = {word!r}"
-    return f"{place} is not known; {guess}"
+    place = at.strip("`").removeprefix("$").removeprefix(".")
+    path = re.findall(r"[^.\[\]]+", place)
+    here, value = _at(kind, values, path)
+    if named := re.search(r"(unknown|missing required) field `(.*)`", what):
+        dotted = ".".join([*path, named[2]])
+        if named[1] == "unknown":
+            return f"{dotted} is not known; {_elsewhere(kind, named[2]) or _nearest(named[2], sorted(_fields(here, value)))}"
+        known = _words(_at(kind, values, [*path, named[2]])[0]) or (_words(here) if named[2] == "kind" else [])
+        return f"{dotted} is missing" + (f"; known: {', '.join(known)}" if known else " and has no default")
+    if what.startswith("Invalid value"):  # of `kind`: the word stands for its table
+        place, here = ".".join(path[:-1]) or "kind", _at(kind, values, path[:-1])[0]
+    told = f"{place or 'the recipe'}" + (f" = {value!r}" if isinstance(value, str | int | float) else "")
+    known = _words(here) if isinstance(value, str) else []
+    return f"{told} is not known; {_nearest(value, known)}" if known else f"{told}: {what[0].lower()}{what[1:]}"
 
 
-def _choices(kind: Any, values: Any, path: list[str]) -> str | None:
-    """For a word that is none of a field's words, or a preset that does not exist: what would do."""
-    field = None
+def _elsewhere(kind: Any, name: str) -> str | None:
+    """For a key of another table: `steps`, where `train.steps` is meant."""
+    found = (key.name for key in keys(kind) if key.name.endswith(f".{name}") and "[" not in key.name)
+    return next((f"did you mean {dotted!r}?" for dotted in found), None)
+
+
+def _at(kind: Any, value: Any, path: list[str]) -> tuple[Any, Any]:
+    """What is taken at a place, and what stands there."""
     for name in path:
-        field = _fields(kind, values).get(name) if isinstance(values, dict) else None
-        kind, values = getattr(field, "type", Any), values.get(name, {}) if isinstance(values, dict) else {}
-    if field is None or not isinstance(values, str):
-        return None
+        if isinstance(value, list):
+            element = next((get_args(part)[0] for part in _parts(kind) if get_origin(part) in (list, tuple)), Any)
+            kind, value = element, value[int(name)]
+        else:
+            field = _fields(kind, value).get(name)
+            kind, value = field.type if field else Any, value.get(name) if isinstance(value, dict) else None
+    return kind, value
+
+
+def _words(kind: Any) -> list[str]:
+    """The words a field knows: those it lists, the kinds of its union, its presets."""
+    listed = [str(word) for part in _parts(kind) if get_origin(part) is Literal for word in get_args(part)]
+    tags = [str(m.__struct_config__.tag) for m in _structs(kind) if m.__struct_config__.tag]
+    return listed + tags + [name for m in _structs(kind) for name in m.presets]  # type: ignore[attr-defined]
+
+
+def _nearest(word: Any, known: list[str]) -> str:
+    near = get_close_matches(str(word), known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none, it has no keys'}"
+
+
+def _parts(kind: Any) -> list[Any]:
+    """The members of a union, or the one type there is; never None."""
     kind, _ = _meaning(kind)
-    parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    known = [str(w) for part in parts if get_origin(part) is Literal for w in get_args(part)]
-    known += [name for m in _structs(kind) for name in m.presets]  # type: ignore[attr-defined]
-    if not known:
-        return None
-    near = get_close_matches(values, known, n=1, cutoff=0.5)
-    return f"{values!r} is not known; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}")
+    members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    return [member for member in members if member is not NoneType]
+
+
+def _is_text(kind: Any) -> bool:
+    if get_origin(kind) in (list, tuple):
+        return _is_text(get_args(kind)[0])
+    return kind is str or (get_origin(kind) is Literal and all(isinstance(word, str) for word in get_args(kind)))
+
+
+def _is_table(kind: Any) -> bool:
+    return dict in (kind, get_origin(kind)) or (isinstance(kind, type) and issubclass(kind, msgspec.Struct))
 
 
 def _structs(kind: Any) -> Iterator[type[msgspec.Struct]]:
-    kind, _ = _meaning(kind)
-    for member in get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,):
+    for member in _parts(kind):
         if isinstance(member, type) and issubclass(member, msgspec.Struct):
             yield member
 
@@ -215,8 +254,8 @@ def _takes(kind: Any) -> str:
     kind, _ = _meaning(kind)
     if get_origin(kind) is Literal:
         return " | ".join(str(word) for word in get_args(kind))
-    if get_origin(kind) in (Union, UnionType):
-        return " | ".join(_takes(part) for part in get_args(kind) if part is not NoneType)
+    if len(parts := _parts(kind)) > 1 or parts[0] is not kind:
+        return " | ".join(map(_takes, parts))
     if get_origin(kind) in (list, tuple):
         return f"list of {_takes(get_args(kind)[0])}"
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -225,8 +264,11 @@ def _takes(kind: Any) -> str:
     return {str: "text", int: "number", float: "number", bool: "true | false"}.get(kind, getattr(kind, "__name__", str(kind)))
 
 
-def _shown(default: Any, members: list[type]) -> str:
+def _shown(default: Any, members: Iterable[type] = ()) -> str:
+    """A default as somebody would type it."""
     if isinstance(default, msgspec.Struct):
         named = [name for m in members for name, value in getattr(m, "presets", {}).items() if value == default]
         return str(named[0] if named else default.__struct_config__.tag or "")
-    return "" if default is None else {True: "true", False: "false"}.get(default, str(default)) if isinstance(default, bool) else str(default)
+    if isinstance(default, list | tuple):
+        return f"[{', '.join(json.dumps(one, ensure_ascii=False) if isinstance(one, str) else _shown(one) for one in default)}]"
+    return "" if default is None else str(default).lower() if isinstance(default, bool) else str(default)

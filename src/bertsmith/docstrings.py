@@ -85,8 +85,8 @@ def strings(path: Path) -> list[str]:
             tree = ast.parse(source)
     except (SyntaxError, ValueError, OSError, RecursionError):  # templates, old Python, other encodings
         return []
-    found = [(node.lineno, node.col_offset, node.value) for node in _constants(tree)]
-    return [text for _, _, text in sorted(found)]
+    found = sorted((node.lineno, node.col_offset, str(node.value)) for node in _constants(tree))
+    return [text for _, _, text in found]
 
 
 def paragraphs(text: str) -> Iterator[str]:

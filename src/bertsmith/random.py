@@ -9,6 +9,8 @@ import zlib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .errors import BadInput
+
 Bits = NDArray[np.uint64]
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -16,11 +18,15 @@ _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def bits(seed: int, purpose: str, *counters: ArrayLike) -> Bits:
-    """64 random bits for each element of the counters, broadcast together: the same whoever asks, whenever."""
-    word = np.uint64((seed * 0x1_0000_0000 + zlib.crc32(purpose.encode())) % 2**64)
-    state: Bits = _mixed(np.asarray(word) + _STEP)
+    """64 random bits for each element of the counters, broadcast together: the same whoever asks, whenever.
+
+    A seed is any whole number of 64 bits, signed or not; -1 is the same as 2**64 - 1.
+    """
+    if not -(2**63) <= seed < 2**64:
+        raise BadInput(f"seed = {seed} is too large; take one of 64 bits, from {-(2**63)} to {2**64 - 1}")
     with np.errstate(over="ignore"):
-        for counter in counters:
+        state: Bits = _mixed(np.asarray(seed % 2**64, np.uint64) + _STEP)
+        for counter in (zlib.crc32(purpose.encode()), *counters):
             state = _mixed(state ^ _mixed(np.asarray(counter).astype(np.uint64) * _STEP + _STEP))
     return state
 

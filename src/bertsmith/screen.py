@@ -20,11 +20,14 @@ class Screen:
         print(f"warning: {text}", file=sys.stderr, flush=True)
 
     def table(self, title: str, rows: Sequence[tuple[str, ...]]) -> None:
-        """Columns that align, one line a row."""
-        sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        """Columns that align, one line a row; a Chinese character is as wide as two letters."""
+        from rich.cells import cell_len
+
+        sizes = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
         self.say(title)
         for row in rows:
-            self.say("  " + "  ".join(cell.ljust(size) for cell, size in zip(row, sizes, strict=True)).rstrip())
+            cells = (cell + " " * (size - cell_len(cell)) for cell, size in zip(row, sizes, strict=True))
+            self.say("  " + "  ".join(cells).rstrip())
 
     @contextmanager
     def bar(self, title: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:

@@ -261,7 +261,9 @@ def test_a_large_corpus_is_scaled_down_without_losing_a_word(monkeypatch):
     assert 1000 <= sum(times.values()) <= 1000 + len(large)
 
 
-@pytest.mark.parametrize("kind, size", [("wordpiece", 20), ("bpe", 20), ("unigram", 12), ("byte-bpe", 260), ("byte", 100)])
+@pytest.mark.parametrize(
+    "kind, size", [("wordpiece", 20), ("bpe", 20), ("unigram", 12), ("char", 5), ("byte-bpe", 260), ("byte", 100)]
+)
 def test_a_size_too_small_is_refused_with_the_size_that_would_do(kind, size):
     with pytest.raises(BadInput, match=rf"size is {size}.*at least (\d+)") as caught:
         train(kind, COUNTS.items(), size, specials=SPECIALS)

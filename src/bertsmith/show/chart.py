@@ -3,13 +3,14 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 from .page import Html, element
 
 TONES = ("one", "two", "three", "four")
-WIDE, HIGH = 720, 270
-LEFT, RIGHT, TOP, BOTTOM = 62, 14, 10, 42
+WIDE, HALF, HIGH = 900, 430, 280  # two of half the width stand side by side
+LEFT, RIGHT, TOP, BOTTOM = 52, 14, 10, 42
 MOST = 500  # points of a line: more than a screen can show apart
 
 Point = tuple[float, float]
@@ -30,29 +31,36 @@ def points(rows: Iterable[Mapping[str, Any]], name: str) -> list[Point]:
     return [(x, float(y)) for x, y in pairs if isinstance(y, int | float) and not isinstance(y, bool) and math.isfinite(y)]
 
 
-def lines(title: str, series: Sequence[Series], across: str, level: tuple[str, float] | None = None, zero: bool = False) -> Html:
+def lines(
+    title: str,
+    series: Sequence[Series],
+    across: str,
+    level: tuple[str, float] | None = None,
+    zero: bool = False,
+    wide: int = WIDE,
+) -> Html:
     """One figure; `level` is a dashed line with a name, `zero` makes the upright axis begin at 0."""
     drawn = [Series(s.name, thinned(s.points), s.style) for s in series]
     every = [point for s in drawn for point in s.points]
     if not every:
         return element("figure", element("figcaption", title), element("p", "Nothing was measured yet.", class_="note"))
     heights = [y for _, y in every] + ([level[1]] if level else []) + ([0.0] if zero else [])
-    frame = Frame(ticks(min(x for x, _ in every), max(x for x, _ in every)), ticks(min(heights), max(heights)))
+    frame = Frame((min(x for x, _ in every), max(x for x, _ in every)), ticks(min(heights), max(heights)), wide)
     tones = dict(zip((s.name for s in drawn), TONES, strict=False))
     shapes = [shape for s in drawn for shape in _series(frame, s, tones[s.name])]
     legend = [(s.name, tones[s.name], s.style) for s in drawn if s.points] + ([(level[0], "level", "level")] if level else [])
-    dashed = [element("line", x1=LEFT, x2=WIDE - RIGHT, y1=frame.y(level[1]), y2=frame.y(level[1]), class_="level")] if level else []
-    svg = element("svg", *frame.grid(across), *dashed, *shapes, viewBox=f"0 0 {WIDE} {HIGH}", role="img", aria_label=title)
+    dashed = [frame.straight(level[1], "level")] if level else []
+    svg = element("svg", *frame.grid(across), *dashed, *shapes, viewBox=f"0 0 {wide} {HIGH}", role="img", aria_label=title)
     shown = element("div", *(_entry(*entry) for entry in legend), class_="legend") if len(legend) > 1 else Html("")
     return element("figure", element("figcaption", title), shown, svg)
 
 
-def bars(title: str, counts: Mapping[str, int], across: str) -> Html:
+def bars(title: str, counts: Mapping[str, int], across: str, wide: int = HALF) -> Html:
     """One bar a name, its count above it."""
     if not counts:
         return element("figure", element("figcaption", title), element("p", "Nothing was counted.", class_="note"))
-    step = (WIDE - LEFT - RIGHT) / len(counts)
-    frame = Frame([0, 1], ticks(0, max(counts.values())))
+    step = (wide - LEFT - RIGHT) / len(counts)
+    frame = Frame((0, 1), ticks(0, max(counts.values())), wide)
     shapes = []
     for number, (name, count) in enumerate(counts.items()):
         x, y, middle = LEFT + number * step, frame.y(count), LEFT + (number + 0.5) * step
@@ -61,35 +69,44 @@ def bars(title: str, counts: Mapping[str, int], across: str) -> Html:
         shapes += [bar, element("text", compact(count), x=middle, y=y - 5, text_anchor="middle", class_="value"),
                    element("text", name, x=middle, y=HIGH - BOTTOM + 17, text_anchor="middle")]  # fmt: skip
     grid = frame.grid(across, upright=False)
-    svg = element("svg", *grid, *shapes, viewBox=f"0 -12 {WIDE} {HIGH + 12}", role="img", aria_label=title)
+    svg = element("svg", *grid, *shapes, viewBox=f"0 -12 {wide} {HIGH + 12}", role="img", aria_label=title)
     return element("figure", element("figcaption", title), svg)
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Where values lie on the drawing: the outermost ticks are its edges."""
+    """Where values lie on the drawing: across it ends with the data, upright with a tick."""
 
-    across: Sequence[float]
+    across: tuple[float, float]
     up: Sequence[float]
+    wide: int = WIDE
 
     def x(self, value: float) -> float:
-        return LEFT + (value - self.across[0]) / (self.across[-1] - self.across[0]) * (WIDE - LEFT - RIGHT)
+        low, high = self.across
+        return LEFT + ((value - low) / (high - low) if high > low else 0.5) * (self.wide - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
         return HIGH - BOTTOM - (value - self.up[0]) / (self.up[-1] - self.up[0]) * (HIGH - TOP - BOTTOM)
 
     def grid(self, across: str, upright: bool = True) -> list[Html]:
         """Faint lines at the ticks, their numbers, and what is counted across."""
-        made = []
+        made: list[Html] = []
         for value in self.up:
-            y = self.y(value)
-            made += [element("line", x1=LEFT, x2=WIDE - RIGHT, y1=y, y2=y, class_="grid"),
-                     element("text", compact(value), x=LEFT - 8, y=y + 4, text_anchor="end")]  # fmt: skip
+            number = element("text", compact(value), x=LEFT - 8, y=self.y(value) + 4, text_anchor="end")
+            made += [self.straight(value, "grid"), number]
         if upright:
-            made += [element("text", compact(v), x=self.x(v), y=HIGH - BOTTOM + 17, text_anchor="middle") for v in self.across]
-        bottom = HIGH - BOTTOM
-        made.append(element("line", x1=LEFT, x2=WIDE - RIGHT, y1=bottom, y2=bottom, class_="axis"))
-        return [*made, element("text", across, x=(LEFT + WIDE - RIGHT) / 2, y=HIGH - 4, text_anchor="middle")]
+            made += [element("text", compact(v), x=self.x(v), y=HIGH - BOTTOM + 17, text_anchor="middle") for v in self.steps()]
+        name = element("text", across, x=(LEFT + self.wide - RIGHT) / 2, y=HIGH - 4, text_anchor="middle")
+        return [*made, self.straight(self.up[0], "axis"), name]
+
+    def steps(self) -> list[float]:
+        """The ticks across that lie within; a lone point is its own tick."""
+        low, high = self.across
+        return [value for value in ticks(low, high) if low <= value <= high] if high > low else [low]
+
+    def straight(self, value: float, kind: str) -> Html:
+        """A line across at this height."""
+        return element("line", x1=LEFT, x2=self.wide - RIGHT, y1=self.y(value), y2=self.y(value), class_=kind)
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
@@ -107,7 +124,7 @@ def thinned(given: Sequence[Point], most: int = MOST) -> list[Point]:
     if len(given) <= most:
         return list(given)
     edges = [len(given) * i // most for i in range(most + 1)]
-    groups = (given[a:b] for a, b in zip(edges, edges[1:], strict=False))
+    groups = (given[a:b] for a, b in pairwise(edges))
     return [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups]
 
 

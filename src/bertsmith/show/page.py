@@ -1,5 +1,6 @@
 """A page as one HTML file that stands alone: elements that escape what they are given, tables, tiles and the frame."""
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -17,14 +18,16 @@ class Html(str):
     """Text that is markup already: only `element` and `joined` make it, so nobody's text becomes it by accident."""
 
 
-def element(name: str, *children: str, **attributes: str | float | None) -> Html:
+def element(tag: str, /, *children: str, **attributes: str | float | None) -> Html:
     """`element("td", text, class_="number")`: plain text inside is escaped, `Html` is not, None leaves an attribute out."""
     written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(_number(value))}"' for key, value in attributes.items() if value is not None
+        f' {key.rstrip("_").replace("_", "-")}="{escape(_number(value))}"'
+        for key, value in attributes.items()
+        if value is not None
     )
-    if name in VOID and not children:
-        return Html(f"<{name}{written}/>")
-    return Html(f"<{name}{written}>{joined(*children)}</{name}>")
+    if tag in VOID and not children:
+        return Html(f"<{tag}{written}/>")
+    return Html(f"<{tag}{written}>{joined(*children)}</{tag}>")
 
 
 def joined(*children: str) -> Html:
@@ -41,9 +44,12 @@ def note(text: str, kind: str = "note") -> Html:
 
 
 def table(rows: Iterable[Sequence[Any]], head: Sequence[str] = ()) -> Html:
-    """Numbers stand right-aligned in columns, words left."""
-    top = element("thead", element("tr", *(element("th", name) for name in head))) if head else Html("")
-    body = (element("tr", *(_cell(value) for value in row)) for row in rows)
+    """Columns whose last row is a number, or a share such as 15%, stand right-aligned, head and all."""
+    rows = list(rows)
+    sides = ["number" if _counts(value) else None for value in (rows[-1] if rows else head)]
+    cells = [element("th", name, class_=side) for name, side in zip(head, sides, strict=True)] if head else []
+    top = element("thead", element("tr", *cells)) if head else Html("")
+    body = (element("tr", *(element("td", shown(v), class_=s) for v, s in zip(row, sides, strict=True))) for row in rows)
     return element("div", element("table", top, element("tbody", *body)), class_="table")
 
 
@@ -58,8 +64,10 @@ def tiles(facts: Iterable[tuple[str, Any, str]]) -> Html:
 
 def shown(value: Any) -> str:
     """A number as people write it; anything else as it is."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return {True: "yes", False: "no", None: "–"}.get(value, str(value)) if value in (True, False, None) else str(value)
+    if isinstance(value, bool) or value is None:
+        return "–" if value is None else "yes" if value else "no"
+    if isinstance(value, str):
+        return value  # markup stays markup
     if isinstance(value, int) or (value == int(value) and abs(value) >= 1000):
         return f"{int(value):,}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
@@ -87,11 +95,10 @@ def write(path: Path, page: bytes) -> None:
     write_whole(path, page)
 
 
-def _cell(value: Any) -> Html:
-    if isinstance(value, Html):
-        return element("td", value)
-    counted = isinstance(value, int | float) and not isinstance(value, bool)
-    return element("td", shown(value), class_="number" if counted else None)
+def _counts(value: Any) -> bool:
+    if isinstance(value, str):
+        return re.fullmatch(r"[\d,.]+%", value) is not None
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _number(value: str | float) -> str:

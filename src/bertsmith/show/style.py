@@ -32,10 +32,12 @@ p { margin: .3rem 0 .8rem; }
 nav { display: flex; flex-wrap: wrap; gap: .4rem 1.2rem; margin-top: .9rem; }
 nav a { color: var(--one); text-decoration: none; }
 nav a:hover { text-decoration: underline; }
-section { background: var(--card); border: 1px solid var(--faint); border-radius: 12px; padding: 1.4rem 1.5rem; margin: 1.5rem 0; }
+section {
+  background: var(--card); border: 1px solid var(--faint); border-radius: 12px; padding: 1.4rem 1.5rem; margin: 1.5rem 0;
+}
 footer { font-size: .85rem; margin-top: 2rem; }
 .warning { background: var(--warn); color: var(--warn-ink); border-radius: 8px; padding: .6rem .9rem; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); gap: .9rem; margin: .8rem 0 1rem; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(11.5rem, 1fr)); gap: .9rem; margin: .8rem 0 1rem; }
 .tiles div { border: 1px solid var(--faint); border-radius: 10px; padding: .7rem .9rem; display: flex; flex-direction: column; }
 .tiles .name, .tiles small { color: var(--soft); font-size: .82rem; line-height: 1.35; }
 .tiles b { font-size: 1.5rem; line-height: 1.35; font-variant-numeric: tabular-nums; font-weight: 650; }
@@ -47,7 +49,9 @@ th, td { padding: .35rem .8rem .35rem 0; vertical-align: top; overflow-wrap: any
 td { border-bottom: 1px solid var(--grid); }
 tr:last-child td { border-bottom: 0; }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-td.number + td { padding-left: .6rem; }
+th.number { text-align: right; }
+.number + td:not(.number) { padding-left: .6rem; }
+.narrow { max-width: 34rem; }
 figure { margin: 1rem 0 .4rem; }
 figcaption { font-weight: 600; margin-bottom: .2rem; }
 .legend { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; color: var(--soft); font-size: .85rem; margin: 0 0 .3rem; }
@@ -60,12 +64,14 @@ svg text.value { fill: var(--ink); }
 .curve { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; }
 .one { stroke: var(--one); } .two { stroke: var(--two); } .three { stroke: var(--three); } .four { stroke: var(--four); }
 .dot { stroke: var(--card); stroke-width: 1.5; }
-.dot.one, .bar { fill: var(--one); } .dot.two { fill: var(--two); } .dot.three { fill: var(--three); } .dot.four { fill: var(--four); }
+.dot.one, .bar { fill: var(--one); }
+.dot.two { fill: var(--two); } .dot.three { fill: var(--three); } .dot.four { fill: var(--four); }
 .level { stroke: var(--soft); stroke-width: 1.5; stroke-dasharray: 6 5; }
 .track { background: var(--grid); border-radius: 4px; min-width: 5rem; height: .55rem; margin-top: .5rem; }
 .track span { display: block; height: 100%; border-radius: 4px; background: var(--one); }
 .sample { border-top: 1px solid var(--faint); padding: .9rem 0 .6rem; break-inside: avoid; }
-.sample header { display: flex; flex-wrap: wrap; gap: .3rem .9rem; align-items: baseline; color: var(--soft); font-size: .85rem; }
+.sample header { display: flex; flex-wrap: wrap; gap: .3rem .9rem; align-items: baseline; }
+.sample header { color: var(--soft); font-size: .85rem; }
 .pill { border: 1px solid var(--faint); border-radius: 99px; padding: 0 .65rem; color: var(--ink); }
 .text { display: flex; gap: .8rem; margin: .45rem 0; }
 .text > b { flex: none; width: 1.5rem; height: 1.5rem; border-radius: 6px; background: var(--grid); color: var(--soft);
@@ -74,7 +80,7 @@ svg text.value { fill: var(--ink); }
 .word { display: inline; border-bottom: 1px solid var(--faint); padding-bottom: 2px; }
 .inside { font-size: .68em; color: var(--soft); }
 .special { color: var(--soft); font-size: .78rem; }
-mark { border-radius: 5px; padding: .08rem .28rem; color: inherit; background: none; }
+mark { white-space: nowrap; border-radius: 5px; padding: .08rem .28rem; color: inherit; background: none; }
 mark.masked { background: var(--masked); color: var(--masked-ink); }
 mark.swapped { background: var(--swapped); color: var(--swapped-ink); }
 mark.kept { background: var(--kept); color: var(--kept-ink); }
@@ -84,6 +90,7 @@ rt { font-size: .68rem; color: var(--soft); line-height: 1.2; }
 .key { display: flex; flex-wrap: wrap; gap: .4rem 1.6rem; margin: .6rem 0 .9rem; font-size: .9rem; color: var(--soft); }
 .answers { margin: .2rem 0 1.1rem; }
 .answers .question { font-weight: 600; margin: 0 0 .2rem; }
+.answers .table { margin-bottom: .7rem; }
 .answers table { width: auto; } .answers .track { width: 12rem; }
 @media print {
   body { background: #fff; font-size: 11pt; } main { padding: 0; max-width: none; } nav { display: none; }

@@ -20,7 +20,9 @@ Progress = Callable[[int, int], None]
 UNKNOWN = "[UNK]"
 WORD_START = "▁"  # before each word, for unigram
 LONGEST = 100  # characters: a WordPiece model takes a longer word for unknown
-CAP = 10_000_000  # running words that the Rust trainers are fed at most
+CAP = 10_000_000  # running words that the Rust trainers are fed, about, at most
+
+_FEWER = ", or lower `alphabet`"
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,8 @@ def train(
     without their start mark. A pair under `least` occurrences is not merged. A word takes no part if it spells a
     special token or has a character that is not among the `alphabet` most frequent; the byte kinds know every character.
     `score` is WordPiece's alone: `gain` is the change in log-likelihood, `ratio` is count(ab) / (count(a) count(b)),
-    which prefers rare pairs so strongly that it needs a `least` in the hundreds. `progress` hears of pieces learnt
-    (wordpiece) or of words fed (bpe, byte-bpe, unigram).
+    which prefers rare pairs so strongly that it needs a `least` near a ten-thousandth of the running words. `progress`
+    hears of pieces learnt (wordpiece) or of distinct words fed (bpe, byte-bpe, unigram).
     """
     _check(kind, size, specials)
     if kind == "byte":
@@ -92,8 +94,7 @@ def _check(kind: Kind, size: int, specials: Sequence[str]) -> None:
         raise BadInput(f"the special tokens {list(specials)} hold an empty one or one twice; name each once")
     if "byte" not in kind and UNKNOWN not in specials:
         raise BadInput(f"a {kind} vocabulary needs the special token {UNKNOWN} for what it cannot spell; add it")
-    if "byte" in kind:
-        _fits(kind, size, specials, 256, "")
+    _fits(kind, size, specials, 256 if "byte" in kind else 1, "")
 
 
 def _fits(kind: Kind, size: int, specials: Sequence[str], letters: int, advice: str) -> None:
@@ -135,9 +136,6 @@ def _wordpiece(words: Counts, size: int, specials: Sequence[str], least: int, sc
     return [*specials, *learn(words, room, least=least, score=score, progress=progress)]
 
 
-_FEWER = ", or lower `alphabet`"
-
-
 def _characters(words: Counts, room: int) -> list[str]:
     """The most frequent characters, each as it begins a word and as it goes on, if it does."""
     counter: Counter[str] = Counter()
@@ -169,9 +167,19 @@ def _unigram(words: Counts, size: int, specials: Sequence[str], progress: Progre
     learnt = _fed(models.Unigram(), trainer, words, progress)["vocab"][len(specials) :]
     # The trainer overshoots a size with room for no more than the characters: they stay, the worst of the others go.
     ranked = sorted(_settled(learnt), key=lambda entry: (len(entry[0]) > 1, -entry[1], entry[0]))
-    scored = sorted(ranked[: size - len(specials)], key=lambda entry: (-entry[1], entry[0]))
+    scored = sorted(_marked(ranked[: size - len(specials)], words), key=lambda entry: (-entry[1], entry[0]))
     pieces = [*specials, *(piece for piece, _ in scored)]
     return Vocabulary("unigram", pieces, scores=[0.0] * len(specials) + [score for _, score in scored])
+
+
+def _marked(learnt: list[tuple[str, float]], words: Counts) -> list[tuple[str, float]]:
+    """Characters that are always a word of their own (punctuation, Chinese) in one piece with their mark.
+
+    The Rust trainer never joins them with it, and a text would pay two pieces for each comma.
+    """
+    inside = {character for word, _ in words if len(word) > 2 for character in word[1:]}
+    lone = {word[1:] for word, _ in words if len(word) == 2} - inside - {piece[1:] for piece, _ in learnt if len(piece) == 2}
+    return [(WORD_START + piece if piece in lone else piece, score) for piece, score in learnt]
 
 
 def _settled(learnt: list[tuple[str, float]]) -> list[tuple[str, float]]:

@@ -1,0 +1,33 @@
+"""Runs the benchmarks one after another and prints one table."""
+
+import os
+import platform
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+
+NAMES = ("preparing", "batching", "stepping")
+
+
+def main() -> None:
+    words = [word for word in sys.argv[1:] if "=" not in word]
+    given = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
+    if unknown := set(words) - set(NAMES):
+        sys.exit(f"there is no benchmark {', '.join(unknown)}; known: {', '.join(NAMES)}")
+    rows: list[tuple[str, str, str, str, str]] = []
+    with tempfile.TemporaryDirectory(prefix="bertsmith-bench-") as folder:
+        from .material import material
+
+        stuff = material(Path(folder), given.get("texts"), given.get("vocabulary"))
+        for name in words or NAMES:
+            rows += import_module(f"benchmarks.{name}").run(stuff)
+    print(f"\n{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
+    head = ("what", "bertsmith", "peer", "ratio", "goal")
+    sizes = [max(len(row[i]) for row in [head, *rows]) for i in range(5)]
+    for row in [head, *rows]:
+        print("  ".join(cell.ljust(size) for cell, size in zip(row, sizes, strict=True)).rstrip())
+
+
+if __name__ == "__main__":  # worker processes import this file too
+    main()

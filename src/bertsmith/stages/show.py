@@ -1,0 +1,112 @@
+"""A corpus, its masks or a run as an offline page for people."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from ..artifacts import read_json
+from ..config import Config, parse, plain
+from ..corpus.batches import Batches
+from ..corpus.store import Corpus
+from ..errors import BadInput
+from ..objectives import ObjectiveConfig, Pairs
+from ..screen import Screen
+from ..show.answers import answers
+from ..show.curves import curves, results
+from ..show.data import data
+from ..show.masks import masks
+from ..show.page import Html, document, write
+
+Kind = Literal["masks", "curves", "corpus", "run"]
+KINDS = get_args(Kind)
+NEEDS = {"masks": ("corpus",), "curves": ("model",), "corpus": ("corpus",), "run": ("corpus", "model")}
+TAKES = {"masks": ("objective", "length", "samples", "seed", "epoch", "held_out"), "curves": ("corpus",), "corpus": (),
+         "run": ("samples", "epoch", "texts")}  # fmt: skip
+BATCH = 16_384  # tokens looked at together
+
+
+class Recipe(Config, frozen=True):
+    """What to show, and the page to write."""
+
+    kind: Annotated[Kind, "what to show; `bertsmith show masks ...` says it too"]
+    out: Annotated[str, "the page to write: one HTML file"]
+    corpus: Annotated[
+        str | None, "masks, corpus, run: the folder `prepare` made; curves: for the baseline of a run in progress"
+    ] = None
+    model: Annotated[str | None, "curves, run: a checkpoint; curves also while it is being trained"] = None
+    objective: Annotated[ObjectiveConfig, "masks: as `pretrain` takes it"] = Pairs()
+    length: Annotated[int, "masks: longest sequence"] = 128
+    samples: Annotated[int, "masks, run: samples to show"] = 12
+    seed: Annotated[int, "masks: as `pretrain` takes it"] = 0
+    epoch: Annotated[int, "masks, run: of which epoch, from 0"] = 0
+    held_out: Annotated[float, "masks: as `pretrain` takes it, so that samples are those it reads"] = 0.01
+    texts: Annotated[tuple[str, ...], "run: texts with a [MASK] for the model to fill"] = ()
+
+
+def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
+    """Writes the page; a key that the kind has no use for is refused."""
+    _check(recipe)
+    out = Path(recipe.out)
+    title, sections = {"masks": _masks, "curves": _curves, "corpus": _corpus, "run": _run}[recipe.kind](recipe)
+    lead = " · ".join(str(Path(place)) for place in (recipe.model, recipe.corpus) if place)
+    write(out, document(title, lead, sections))
+    Screen(quiet).say(f"{out} is written; open it in a browser")
+    return {"out": str(out), "kind": recipe.kind, "bytes": out.stat().st_size}
+
+
+def _check(recipe: Recipe) -> None:
+    for name in NEEDS[recipe.kind]:
+        if getattr(recipe, name) is None:
+            raise BadInput(f"show {recipe.kind} needs {name}=FOLDER")
+    fresh = Recipe(kind=recipe.kind, out=recipe.out)
+    taken = ("kind", "out", *NEEDS[recipe.kind], *TAKES[recipe.kind])
+    for name in recipe.__struct_fields__:
+        if name not in taken and getattr(recipe, name) != getattr(fresh, name):
+            raise BadInput(f"show {recipe.kind} has no use for {name}; it takes {', '.join(taken[1:])}")
+    if recipe.samples < 1 or recipe.epoch < 0:
+        raise BadInput(f"samples = {recipe.samples} must be above 0, and epoch = {recipe.epoch} not negative")
+
+
+def _masks(recipe: Recipe) -> tuple[str, list[Html]]:
+    corpus = _opened(recipe)
+    return "What the model is shown", [masks(corpus, _reading(recipe, corpus), recipe.samples, recipe.epoch)]
+
+
+def _curves(recipe: Recipe) -> tuple[str, list[Html]]:
+    baseline = _opened(recipe).card["unigram entropy"] if recipe.corpus else None
+    return "How the run goes", [curves(Path(str(recipe.model)), baseline)]
+
+
+def _corpus(recipe: Recipe) -> tuple[str, list[Html]]:
+    return "What the corpus holds", [data(_opened(recipe))]
+
+
+def _run(recipe: Recipe) -> tuple[str, list[Html]]:
+    """All of it on one page, the samples as this very model was shown them."""
+    from ..predict import load
+
+    folder, corpus = Path(str(recipe.model)), _opened(recipe)
+    predictor = load(folder)
+    filled = [(text, predictor.fill(text)) for text in recipe.texts]
+    sections = [results(folder), *([answers(filled)] if filled else []), curves(folder)]
+    reading = _reading(_as_trained(recipe, folder), corpus)
+    return "A run, from text to answers", [*sections, masks(corpus, reading, recipe.samples, recipe.epoch), data(corpus)]
+
+
+def _as_trained(recipe: Recipe, folder: Path) -> Recipe:
+    """The recipe with the objective, length and seed that the folder says it was trained with."""
+    told = read_json(folder / "config.json").get("recipe", {})
+    taken = {name: told[name] for name in ("objective", "seed", "held_out") if name in told}
+    if told.get("valid"):
+        taken["held_out"] = 0.0  # nothing was
+    if told.get("length"):
+        taken["length"] = told["length"][0]
+    return parse(Recipe, {**plain(recipe), **taken}, str(folder / "config.json"))
+
+
+def _opened(recipe: Recipe) -> Corpus:
+    return Corpus.open(Path(str(recipe.corpus)))
+
+
+def _reading(recipe: Recipe, corpus: Corpus) -> Batches:
+    documents, _ = corpus.split(recipe.held_out, recipe.seed)
+    return recipe.objective.batches(corpus, documents, recipe.length, max(BATCH, recipe.length), recipe.seed)

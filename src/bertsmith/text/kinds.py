@@ -1,0 +1,58 @@
+"""What surrounds a vocabulary of each kind: how text is cleaned, cut into words, and put together again."""
+
+import re
+from itertools import chain
+
+from tokenizers import Tokenizer as Rust
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+from .pieces import BERT_RUNS, SPACED_RUNS
+from .tokenizer import bert, marked
+from .vocabulary import WORD_START, Kind
+
+REMEMBERED = 300_000  # runs whose words are kept
+
+
+def around(kind: Kind, model: models.Model, lowercase: bool) -> Rust:
+    """A whole tokenizer: BERT's words for most kinds, raw bytes with their spaces for the byte kinds."""
+    if kind in ("byte", "byte-bpe"):
+        rust = Rust(model)
+        rust.normalizer = normalizers.Lowercase() if lowercase else None
+        rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind == "byte-bpe")
+        rust.decoder = decoders.ByteLevel()
+        return marked(rust)
+    rust = bert(model, lowercase)
+    if kind == "unigram":
+        mark = pre_tokenizers.Metaspace(replacement=WORD_START, prepend_scheme="always", split=False)
+        rust.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.BertPreTokenizer(), mark])
+        rust.decoder = decoders.Metaspace(replacement=WORD_START, prepend_scheme="always", split=False)
+    return rust
+
+
+class Words:
+    """Blocks of text to the words a vocabulary of this kind is learnt from; each distinct run is cleaned once."""
+
+    def __init__(self, kind: Kind, lowercase: bool) -> None:
+        self.raw = kind in ("byte", "byte-bpe")
+        self.runs: re.Pattern[str] = SPACED_RUNS if self.raw else BERT_RUNS
+        self.normalizer = normalizers.Lowercase() if self.raw else normalizers.BertNormalizer(lowercase=lowercase)
+        self.lowercase = lowercase
+        self.known: dict[str, list[str]] = {}
+
+    def __call__(self, text: str) -> list[str]:
+        runs = self.runs.findall(text)
+        if len(self.known) > REMEMBERED:
+            self.known = {}
+        for run in set(runs) - self.known.keys():
+            self.known[run] = self._words(run)
+        return list(chain.from_iterable(map(self.known.__getitem__, runs)))
+
+    def _words(self, run: str) -> list[str]:
+        if run == "\n":
+            return []
+        if not self.raw:
+            split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str(self.normalizer.normalize_str(run))
+            return [word for word, _ in split]
+        text = self.normalizer.normalize_str(run) if self.lowercase else run
+        spaced = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True, trim_offsets=False)
+        return [text[a:b] for _, (a, b) in spaced.pre_tokenize_str(text)]

@@ -1,0 +1,138 @@
+"""One contract, kept by every mixer."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from bertsmith.errors import BadInput
+from bertsmith.model.layout import Layout, Rectangle
+from bertsmith.model.mixers import Dense, MixerConfig
+
+WIDTH, LENGTHS = 32, (17, 5, 40, 1, 23)
+MIXERS = [Dense(heads=4)]
+CAUSAL = [Dense(heads=4, causal=True)]
+
+
+def name(config):
+    return config.__struct_config__.tag + ("-causal" if config.causal else "")
+
+
+every_mixer = pytest.mark.parametrize("config", MIXERS, ids=name)
+every_causal_mixer = pytest.mark.parametrize("config", CAUSAL, ids=name)
+both = pytest.mark.parametrize("config", MIXERS + CAUSAL, ids=name)
+
+
+def built(config):
+    torch.manual_seed(1)
+    mixer = config.build(WIDTH).eval()
+    for weight in mixer.parameters():  # none may hide behind a zero it starts with
+        torch.nn.init.normal_(weight, std=0.2)
+    return mixer
+
+
+def tokens(lengths=LENGTHS):
+    torch.manual_seed(2)
+    return torch.randn(sum(lengths), WIDTH), Layout.of(lengths)
+
+
+def test_the_contract_covers_every_mixer():
+    members = set(getattr(MixerConfig, "__args__", (MixerConfig,)))
+    assert {type(c) for c in MIXERS} == {type(c) for c in CAUSAL} == members
+
+
+@both
+@pytest.mark.parametrize("lengths", [LENGTHS, (60, 33, 70), (8, 8, 8), (1,)], ids=["short", "long", "even", "one"])
+def test_a_sequence_is_the_same_alone_or_packed(config, lengths):
+    mixer, (x, layout) = built(config), tokens(lengths)
+    alone = [mixer(part, Layout.of([len(part)])) for part in x.split(lengths)]
+    assert_close(mixer(x, layout), torch.cat(alone), atol=1e-5, rtol=1e-5)
+
+
+@both
+def test_the_rectangle_agrees_with_the_pack(config):
+    mixer, (x, layout) = built(config), tokens()
+    mask = layout.real()
+    grid = layout.grid(x).masked_fill(~mask[..., None], 9.0).flatten(0, 1)  # padding shouts, and is not heard
+    assert_close(mixer(grid, Rectangle.around(mask))[mask.flatten()], mixer(x, layout), atol=1e-5, rtol=1e-5)
+
+
+@every_causal_mixer
+def test_causal_never_looks_ahead(config):
+    mixer, (x, layout) = built(config), tokens((30, 10))
+    changed = x.clone()
+    changed[20:30] = torch.randn(10, WIDTH)
+    before, after = mixer(x, layout), mixer(changed, layout)
+    assert_close(before[:20], after[:20], atol=1e-6, rtol=1e-6)
+    assert not torch.allclose(before[20:30], after[20:30])
+
+
+@every_mixer
+def test_gradients_reach_every_weight(config):
+    mixer, (x, layout) = built(config).train(), tokens()
+    mixer(x, layout).square().mean().backward()
+    assert not [n for n, p in mixer.named_parameters() if p.grad is None or not p.grad.any()]
+
+
+@both
+def test_compiles_whole_and_serves_other_lengths(config):
+    torch._dynamo.reset()
+    graphs = []
+    from torch._dynamo.backends.debugging import aot_eager
+
+    def counted(graph, example, **options):
+        graphs.append(graph)
+        return aot_eager(graph, example, **options)
+
+    mixer = built(config)
+    compiled = torch.compile(mixer, fullgraph=True, backend=counted)
+    for lengths in (LENGTHS, (9, 30, 2), (50, 3, 8, 20), (7, 41)):
+        x, layout = tokens(lengths)
+        assert_close(compiled(x, layout), mixer(x, layout), atol=1e-5, rtol=1e-5)
+    assert len(graphs) <= 2  # one for the first lengths, one for all others
+
+
+@both
+@pytest.mark.parametrize("lengths", [LENGTHS, (60, 33, 70), (12, 12)], ids=["rectangle", "one by one", "even"])
+def test_dense_agrees_with_the_whole_square_of_scores(config, lengths):
+    mixer, (x, layout) = built(config), tokens(lengths)
+    q, k, v = (t.transpose(0, 1) for t in mixer.project(x))
+    visible = layout.owner == layout.owner[:, None]
+    if config.causal:
+        visible &= layout.place <= layout.place[:, None]
+    weights = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~visible, float("-inf")).softmax(-1)
+    assert_close(mixer(x, layout), mixer.project.join((weights @ v).transpose(0, 1)), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, (60, 33, 70)], ids=["rectangle", "one by one"])
+def test_attention_dropout_falls_in_training_only_and_keeps_the_mean(lengths):
+    mixer, (x, layout) = built(Dense(heads=4, dropout=0.3)), tokens(lengths)
+    still = mixer(x, layout)
+    assert_close(still, built(Dense(heads=4))(x, layout))
+    mixer.train()
+    torch.manual_seed(0)
+    draws = torch.stack([mixer(x, layout) for _ in range(400)])
+    assert not torch.allclose(draws[0], still)
+    assert_close(draws.mean(0), still, atol=0.35, rtol=0.1)
+
+
+def test_heads_that_do_not_divide_the_width_are_refused():
+    with pytest.raises(BadInput, match="width of 32 does not divide into 5 heads"):
+        Dense(heads=5).build(WIDTH)
+
+
+@pytest.mark.gpu
+@both
+@pytest.mark.parametrize("lengths", [LENGTHS, (128, 33, 512), (64, 64)], ids=["short", "long", "even"])
+def test_flash_agrees_with_the_rectangle(config, lengths):
+    """On CUDA in half precision the variable-length kernel runs: within rounding of float32, forward and back."""
+    mixer, (x, layout) = built(config).cuda(), tokens(lengths)
+    x, layout = x.cuda(), layout.to("cuda")
+    results = []
+    for dtype in (torch.float32, torch.bfloat16):
+        inputs = x.clone().requires_grad_()
+        with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            out = mixer(inputs, layout)
+        out.float().square().sum().backward()
+        results.append((out.float(), inputs.grad))
+    for exact, half in zip(*results, strict=True):
+        assert (exact - half).norm() / exact.norm() < 0.02

@@ -1,0 +1,378 @@
+"""Recipes: what can be written, what it becomes, and what is said of a mistake."""
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertsmith.config import Config, Key, RecipeError, Variant, keys, parse, plain, read
+from bertsmith.corpus.masks import Pieces, Spans, WholeWords
+from bertsmith.corpus.views import NextSentence, SentenceOrder, Windows
+from bertsmith.model.encoder import EncoderConfig
+from bertsmith.objectives import Masked, Pairs
+from bertsmith.stages import STAGES, stage
+from bertsmith.stages.pretrain import Recipe
+from bertsmith.train.optimizer import Adamw, Lamb
+
+GIVEN = ["corpus=c", "out=o"]  # what `pretrain` cannot do without
+
+
+class Inner(Config, frozen=True):
+    count: Annotated[int, "how many"] = 1
+    share: Annotated[float, "of them"] = 0.5
+    open: Annotated[bool, "or not"] = False
+    name: Annotated[str, "to go by"] = "none"
+    odd: Annotated[dict[str, str], "names of columns"] = msgspec.field(default_factory=dict)
+
+
+class Small(Variant, frozen=True):
+    inner: Annotated[Inner, "a table"] = Inner(count=7)
+    size: Annotated[int, "its size"] = 1
+
+
+class LargeOne(Variant, frozen=True):
+    size: Annotated[int, "its size"] = 100
+    names: Annotated[tuple[str, ...], "its names"] = ()
+    beside: Annotated[Small | None, "a companion"] = None
+
+
+class Outer(Config, frozen=True):
+    inner: Annotated[Inner, "a table"] = Inner(count=3)
+    part: Annotated[Small | LargeOne, "one of two"] = LargeOne(size=50)
+    maybe: Annotated[Small | LargeOne | None, "one of two, or none"] = None
+    kind: Annotated[Literal["red", "green"], "a field that happens to have this name"] = "red"
+    sizes: Annotated[tuple[int, ...], "several"] = (1, 2)
+    either: Annotated[tuple[int, ...] | int, "one or several"] = 4
+    text: Annotated[str | None, "some words"] = None
+
+    presets: ClassVar[dict[str, Config]] = {}
+
+
+def fault(kind: Any, *overrides: str, path: Path | None = None) -> str:
+    with pytest.raises(RecipeError) as caught:
+        read(kind, path, overrides)
+    told = str(caught.value)
+    assert "\n" not in told and "$" not in told
+    return told
+
+
+# What is wrong, where, and the way out
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("objectiv=masked", "objectiv is not known; did you mean 'objective'?"),
+        ("trian.steps=3", "trian is not known; did you mean 'train'?"),
+        ("train.setps=3", "train.setps is not known; did you mean 'steps'?"),
+        ("train.optimizer.betaz=3", "train.optimizer.betaz is not known; did you mean 'betas'?"),
+        ("model.mixer.head=3", "model.mixer.head is not known; did you mean 'heads'?"),
+        ("objective.pairs.shrt=3", "objective.pairs.shrt is not known; did you mean 'short'?"),
+        ("qqq=3", "qqq is not known; known: corpus, eval_tokens, held_out,"),
+        ("objective.masks.qqq=3", "objective.masks.qqq is not known; known: none, it has no keys"),
+        ("objective.qqq.deep=3", "objective.qqq is not known; known: masks, pairs, rate, repeats"),
+        ("steps=3", "steps is not known; did you mean 'train.steps'?"),
+        ("heads=3", "heads is not known; did you mean 'model.mixer.heads'?"),
+        ("train.layers=3", "train.layers is not known; did you mean 'model.layers'?"),
+    ],
+)
+def test_an_unknown_key_is_named_with_the_nearest_at_every_depth(override, told):
+    assert told in fault(Recipe, *GIVEN, override)
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("objective=maskd", "objective = 'maskd' is not known; did you mean 'masked'?"),
+        ("objective.kind=maskd", "objective = 'maskd' is not known; did you mean 'masked'?"),
+        ("objective.masks=whole-wrds", "objective.masks = 'whole-wrds' is not known; did you mean 'whole-words'?"),
+        ("objective.masks=q", "objective.masks = 'q' is not known; known: pieces, whole-words, spans, ngrams"),
+        ("model=bert-mni", "model = 'bert-mni' is not known; did you mean 'bert-mini'?"),
+        ("model.mixer=dens", "model.mixer = 'dens' is not known; did you mean 'dense'?"),
+        ("train.precision=bf61", "train.precision = 'bf61' is not known; did you mean 'bf16'?"),
+        ("model.norm=x", "model.norm = 'x' is not known; known: after, before"),
+    ],
+)
+def test_an_unknown_word_is_named_with_the_nearest(override, told):
+    assert told in fault(Recipe, *GIVEN, override)
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("train.steps=many", "train.steps = 'many': expected `int | null`, got `str`"),
+        ("model.layers=2.5", "model.layers = 2.5: expected `int`, got `float`"),
+        ("train.compile=1", "train.compile = 1: expected `bool`, got `int`"),
+        ("seed=true", "seed = True: expected `int`, got `bool`"),
+        ("objective.masks=3", "objective.masks = 3: expected `object`, got `int`"),
+        ("train=[1]", "train: expected `object`, got `array`"),
+        ('length=[128, "x"]', "length[1] = 'x': expected `int`, got `str`"),
+        ("train.optimizer.betas=0.9", "train.optimizer.betas: expected `array` of length 2, got 1"),
+        ("corpus=[1]", "corpus: expected `str`, got `array`"),
+        ("train.steps.more=1", "train.steps takes number: there is no 'more' inside"),
+        ("length.more=1", "length takes list of number: there is no 'more' inside"),
+    ],
+)
+def test_a_wrong_type_names_the_place_and_the_value(override, told):
+    assert told in fault(Recipe, *GIVEN, override)
+
+
+def test_a_word_that_is_none_of_a_lists_words_is_named():
+    given = ["texts=a", "tokenizer=t", "out=o"]
+    assert "drop[0] = 'line' is not known; did you mean 'lines'?" in fault(stage("prepare").Recipe, *given, "drop=line")
+
+
+def test_a_missing_key_is_named():
+    assert "out is missing and has no default" in fault(Recipe, "corpus=c")
+    assert "kind is missing; known: masks, curves" in fault(stage("show").Recipe, "out=o")
+    assert "maybe.kind is missing; known: small, large-one" in fault(Outer, "maybe.size=3")
+
+
+@pytest.mark.parametrize("override", ["train.steps", "=3", "a..b=3", ".a=3", "a.=3", "", " =1"])
+def test_what_is_not_key_and_value_is_refused(override):
+    assert f"{override!r} is not key=value" in fault(Recipe, *GIVEN, override)
+
+
+@pytest.mark.parametrize("override", ["sizes=[1,x]", "text=[a.txt,b.txt]", "inner={count=}", 'text="a"b"'])
+def test_brackets_and_quotes_that_are_not_toml_are_not_taken_for_words(override):
+    assert f"{override.partition('=')[2]} is not TOML" in fault(Outer, override)
+
+
+def test_an_error_tells_whether_file_or_command_line_is_to_blame(tmp_path):
+    recipe = tmp_path / "run.toml"
+    recipe.write_text('corpus = "c"\nout = "o"\n')
+    assert fault(Recipe, "corpus=c").startswith("the command line: ")
+    assert fault(Recipe, "sed=1", path=recipe).startswith(f"{recipe} and the command line: ")
+    recipe.write_text('corpus = "c"\nout = "o"\n[train]\nstps = 3\n')
+    assert fault(Recipe, path=recipe) == f"{recipe}: train.stps is not known; did you mean 'steps'?"
+
+
+@pytest.mark.parametrize(
+    ("data", "told"), [(b"a = = 1", "not TOML.*line 1"), (b"a = '\xff'", "not TOML.*utf-8"), (None, "no recipe")]
+)
+def test_a_recipe_that_cannot_be_read_is_named(tmp_path, data, told):
+    if data is not None:
+        (tmp_path / "run.toml").write_bytes(data)
+    line = fault(Recipe, path=tmp_path / "run.toml")
+    assert re.search(told, line) and str(tmp_path / "run.toml") in line
+
+
+# What can be written, and what it becomes
+
+
+def test_a_preset_is_named_by_a_word_and_changed_inside():
+    mini = EncoderConfig.presets["bert-mini"]
+    assert read(Recipe, overrides=[*GIVEN, "model=bert-mini"]).model == mini
+    changed = read(Recipe, overrides=[*GIVEN, "model=bert-mini", "model.layers=3", "model.mixer.causal=true"]).model
+    wanted = plain(mini)
+    wanted["layers"], wanted["mixer"]["causal"] = 3, True
+    assert plain(changed) == wanted
+    assert EncoderConfig.presets["bert-mini"] == mini and mini.layers == 4  # the preset itself is as it was
+
+
+def test_a_preset_in_a_file_is_changed_by_the_command_line(tmp_path):
+    (tmp_path / "run.toml").write_text('corpus = "c"\nout = "o"\nmodel = "bert-tiny"\nobjective = "masked"\n')
+    recipe = read(Recipe, tmp_path / "run.toml", ["model.layers=9", "objective.masks=spans"])
+    assert (recipe.model.layers, recipe.model.width) == (9, 128) and recipe.objective == Masked(masks=Spans())
+
+
+def test_a_kind_is_named_by_a_bare_word_at_every_depth():
+    assert read(Recipe, overrides=[*GIVEN, "objective=masked"]).objective == Masked()
+    recipe = read(Recipe, overrides=[*GIVEN, "objective.masks=whole-words", "objective.pairs=sentence-order"])
+    assert recipe.objective == Pairs(masks=WholeWords(), pairs=SentenceOrder())
+    recipe = read(Recipe, overrides=[*GIVEN, "objective=masked", "objective.masks=spans", "objective.masks.longest=5"])
+    assert recipe.objective == Masked(masks=Spans(longest=5), view=Windows())
+    assert read(Recipe, overrides=[*GIVEN, "train.optimizer=lamb", "train.optimizer.eps=1"]).train.optimizer == Lamb(eps=1)
+
+
+def test_a_table_without_a_kind_is_of_the_kind_of_the_default(tmp_path):
+    (tmp_path / "run.toml").write_text('corpus = "c"\nout = "o"\n[objective]\nrate = 0.3\n[train.optimizer]\neps = 0.1\n')
+    recipe = read(Recipe, tmp_path / "run.toml", ["objective.pairs.short=0.7"])
+    assert recipe.objective == Pairs(rate=0.3, pairs=NextSentence(short=0.7)) and recipe.train.optimizer == Adamw(eps=0.1)
+
+
+def test_another_kind_begins_as_its_own_defaults():
+    assert read(Outer, overrides=["part.size=7", "part.kind=small"]).part == Small()
+    assert read(Outer, overrides=["part.size=7", "part=small"]).part == Small()
+    assert read(Outer, overrides=["part.size=7", "part.kind=large-one"]).part == LargeOne(size=7)  # it was that already
+    assert read(Outer, overrides=["part.kind=small", "part.size=7"]).part == Small(size=7)
+
+
+def test_a_field_that_is_merely_called_kind_resets_nothing():
+    assert read(Outer, overrides=["text=t", "inner.count=9", "kind=green"]) == Outer(
+        text="t", inner=Inner(count=9), kind="green"
+    )
+    recipe = read(stage("tokenizer").Recipe, overrides=["texts=a.txt", "out=o", "size=9", "kind=bpe"])
+    assert (recipe.texts, recipe.size, recipe.kind) == (("a.txt",), 9, "bpe")
+
+
+def test_a_table_left_out_begins_as_the_default_of_its_place():
+    assert read(Outer, overrides=["inner.open=true"]).inner == Inner(count=3, open=True)
+    assert read(Outer, overrides=["part.names=a"]).part == LargeOne(size=50, names=("a",))
+    assert read(Outer, overrides=["part=small", "part.inner.open=true"]).part == Small(inner=Inner(count=7, open=True))
+    assert read(Outer, overrides=["maybe.kind=small", "maybe.size=3"]).maybe == Small(size=3)
+    assert read(Outer, overrides=["part.beside.size=3"]).part == LargeOne(size=50, beside=Small(size=3))
+    assert read(Recipe, overrides=[*GIVEN, "model.layers=3"]).model == EncoderConfig(layers=3)
+
+
+def test_a_table_of_free_names_takes_any_name():
+    assert read(Outer, overrides=["inner.odd.text=sentence"]).inner == Inner(count=3, odd={"text": "sentence"})
+
+
+def test_one_word_or_number_does_where_a_list_is_taken(tmp_path):
+    recipe = read(Recipe, overrides=[*GIVEN, "length=128", "shares=1"])
+    assert (recipe.length, recipe.shares) == ((128,), (1.0,))
+    recipe = read(stage("prepare").Recipe, overrides=["texts=a.txt", "tokenizer=t", "out=o", "drop=lines"])
+    assert (recipe.texts, recipe.drop) == (("a.txt",), ("lines",))
+    (tmp_path / "run.toml").write_text('texts = "a.txt"\ntokenizer = "t"\nout = "o"\ndrop = "lines"\n')
+    assert read(stage("prepare").Recipe, tmp_path / "run.toml") == recipe
+    assert read(Outer, overrides=["either=5"]).either == 5 and read(Outer, overrides=["either=[5]"]).either == (5,)
+
+
+@pytest.mark.parametrize(
+    "text", ["2024", "1e5", "true", "2024-01-01", "a=b", "x==y=", "a b", "#1", "[a]*.txt", "dir/with#hash", "猫"]
+)
+def test_text_is_taken_as_it_stands(text):
+    assert read(Outer, overrides=[f"text={text}"]).text == text
+    assert read(Outer, overrides=[f"part.names={text}"]).part.names == (text,)
+
+
+@pytest.mark.parametrize(
+    ("literal", "text"), [('"2024"', "2024"), ("'a b'", "a b"), (r'"a\tb"', "a\tb"), ('""', ""), ("", ""), (" a ", "a")]
+)
+def test_quoted_text_is_toml(literal, text):
+    assert read(Outer, overrides=[f"text={literal}"]).text == text
+
+
+def test_a_line_break_smuggles_in_no_second_key():
+    assert fault(Outer, "inner.count=1\ny = 2") == "the command line: inner.count = '1\\ny = 2': expected `int`, got `str`"
+
+
+def test_the_last_of_two_settings_counts():
+    assert read(Outer, overrides=["inner.count=1", "inner.count=2", "inner.open=true"]).inner == Inner(count=2, open=True)
+
+
+def test_python_may_pass_paths_tuples_and_structs():
+    recipe = parse(stage("prepare").Recipe, {"texts": (Path("a"), "b"), "tokenizer": Path("t"), "out": "o"})
+    assert (recipe.texts, recipe.tokenizer) == (("a", "b"), "t")
+    recipe = parse(
+        Recipe, {"corpus": "c", "out": "o", "model": EncoderConfig(layers=2), "objective": Masked(rate=0.2), "length": 64}
+    )
+    assert (recipe.model.layers, recipe.objective.rate, recipe.length) == (2, 0.2, (64,))
+
+
+def test_recipes_are_frozen():
+    with pytest.raises(AttributeError):
+        Inner().count = 2  # type: ignore[misc]
+
+
+# A union may stand at the top
+
+
+def test_a_union_at_the_top_is_read_by_its_kind():
+    top: Any = Small | LargeOne
+    assert read(top, overrides=["kind=small", "size=3", "inner.open=true"]) == Small(size=3, inner=Inner(count=7, open=True))
+    assert read(top, overrides=["size=3", "kind=large-one"]) == LargeOne(size=3)
+    assert parse(top, "small") == Small()
+    assert "kind is missing; known: small, large-one" in fault(top, "size=3")
+    assert "kind = 'smal' is not known; did you mean 'small'?" in fault(top, "kind=smal")
+    assert "nams is not known; did you mean 'names'?" in fault(top, "kind=large-one", "nams=3")
+
+
+def test_the_keys_of_a_union_at_the_top_are_listed_by_kind():
+    told = {key.name: key for key in keys(Small | LargeOne)}
+    assert told["kind"] == Key("kind", "small | large-one", "required", "which of these")
+    assert {"[small].size", "[small].inner.count", "[large-one].size", "[large-one].beside.size"} <= told.keys()
+
+
+# Every real recipe
+
+
+def structs(kind: Any) -> set[type]:
+    """Every struct that can be reached from a recipe."""
+    found: set[type] = set()
+
+    def visit(info: Any) -> None:
+        if isinstance(info, msgspec.inspect.StructType) and info.cls not in found:
+            found.add(info.cls)
+            for field in info.fields:
+                visit(field.type)
+        for member in getattr(info, "types", ()):
+            visit(member)
+
+    visit(msgspec.inspect.type_info(kind))
+    return found
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_every_key_of_a_stage_is_listed_once_with_a_meaning(name):
+    listed = list(keys(stage(name).Recipe))
+    assert len({key.name for key in listed}) == len(listed)
+    assert [key.name for key in listed if not key.meaning or not key.takes] == []
+    last = {key.name.split(".")[-1] for key in listed}
+    for struct in structs(stage(name).Recipe):
+        assert set(struct.__struct_fields__) <= last, f"fields of {struct.__name__} are not listed"
+
+
+def test_the_walk_over_structs_sees_the_deepest():
+    assert {Recipe, EncoderConfig, Masked, Spans, Pieces, SentenceOrder, Lamb} <= structs(Recipe)
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_default_is_shown_as_it_can_be_typed(name):
+    for struct in structs(stage(name).Recipe):
+        own = [key for key in keys(struct) if key.name in struct.__struct_fields__]
+        needed = [f"{key.name}={key.takes.split(' | ')[0]}" for key in own if key.default == "required"]
+        for key in own:
+            if key.default not in ("", "required"):  # an empty one is none, or a table
+                assert read(struct, overrides=[*needed, f"{key.name}={key.default}"]) == read(struct, overrides=needed), key
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["model=bert-tiny", "objective=masked", "objective.masks=spans", "length=[128, 512]", "train.optimizer=bert-adam"],
+        ["objective.pairs=sentence-order", "train.steps=7", "train.rate=1", "held_out=1e-9", "init=a/b", "seed=-1"],
+    ],
+)
+def test_a_recipe_written_down_and_read_again_is_the_same(overrides, tmp_path):
+    recipe = read(Recipe, overrides=[*GIVEN, *overrides])
+    assert parse(Recipe, plain(recipe)) == recipe
+    assert parse(Recipe, json.loads(json.dumps(plain(recipe)))) == recipe
+
+
+# Any value survives the way through a dotted name
+
+texts = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20)
+
+
+@given(count=st.integers(-(2**63), 2**63 - 1), share=st.floats(allow_nan=False), opened=st.booleans(), deep=st.booleans())
+def test_numbers_survive(count, share, opened, deep):
+    at = "part.inner" if deep else "inner"
+    overrides = [*["part=small"] * deep, f"{at}.count={count}", f"{at}.share={share!r}", f"{at}.open={str(opened).lower()}"]
+    recipe = read(Outer, overrides=overrides)
+    inner = recipe.part.inner if deep else recipe.inner
+    assert inner == Inner(count=count, share=share, open=opened)
+    assert parse(Outer, plain(recipe)) == recipe
+
+
+@given(texts)
+def test_quoted_text_survives(text):
+    assert read(Outer, overrides=[f"inner.name={json.dumps(text, ensure_ascii=False)}"]).inner.name == text
+
+
+@given(texts.filter(lambda text: text == text.strip() and not text.startswith(("[", "{", '"', "'"))))
+def test_bare_text_survives(text):
+    assert read(Outer, overrides=[f"text={text}"]).text == text
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5), st.lists(texts, max_size=5))
+def test_lists_survive(sizes, names):
+    recipe = read(Outer, overrides=[f"sizes={sizes}", f"part.names={json.dumps(names, ensure_ascii=False)}"])
+    assert recipe.sizes == tuple(sizes) and recipe.part.names == tuple(names)
