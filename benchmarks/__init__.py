@@ -1,1 +1,1 @@
-"""Ratios against peers, both sides measured in one run: `python -m benchmarks [NAME ...] [texts=FILES] [vocabulary=vocab.txt]`."""
+"""Ratios against peers, both sides in one run: `python -m benchmarks [NAME ...] [texts=FILES] [vocabulary=vocab.txt]`."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertsmith import api
-from bertsmith.text import documents
+from bertsmith.text import files
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ def material(folder: Path, texts: str | None, vocabulary: str | None) -> Materia
 
         gather(folder / "text.txt")
         texts = str(folder / "text.txt")
-    paths = documents.found(texts.split(","))
+    paths = files.found(texts.split(","))
     if vocabulary:
         target = folder / Path(vocabulary).name
         shutil.copy(vocabulary, target)

@@ -40,7 +40,17 @@ def run(stuff: Material) -> list[tuple[str, str, str, str, str]]:
 def _prepared(stuff: Material, out: Path) -> tuple[float, int]:
     """Seconds, and the most memory its processes held together."""
     texts = "texts=[" + ",".join(f'"{path}"' for path in stuff.texts) + "]"
-    words = [sys.executable, "-m", "bertsmith", "prepare", texts, f"tokenizer={stuff.tokenizer}", f"out={out}", "sentences=lines", "--quiet"]
+    words = [
+        sys.executable,
+        "-m",
+        "bertsmith",
+        "prepare",
+        texts,
+        f"tokenizer={stuff.tokenizer}",
+        f"out={out}",
+        "sentences=lines",
+        "--quiet",
+    ]
     start, peak = time.perf_counter(), 0
     process = subprocess.Popen(words)
     while process.poll() is None:

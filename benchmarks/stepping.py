@@ -1,4 +1,4 @@
-"""A pre-training step of bert-mini on this CPU against transformers' BertForPreTraining: the same batch, forward, back, AdamW."""
+"""A pre-training step of bert-mini on this CPU against transformers': the same batch, forward, back, AdamW."""
 
 import numpy as np
 import torch
@@ -49,7 +49,9 @@ def _ours(batch: Batch, vocabulary: int):  # type: ignore[no-untyped-def]
 def _theirs(batch: Batch, vocabulary: int):  # type: ignore[no-untyped-def]
     from transformers import BertConfig, BertForPreTraining
 
-    config = BertConfig(vocab_size=vocabulary, hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024)
+    config = BertConfig(
+        vocab_size=vocabulary, hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024
+    )
     model = BertForPreTraining(config).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     layout, labels = batch.inputs.layout, torch.full((batch.tokens,), -100)

@@ -9,15 +9,24 @@ import pytest
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["OMP_NUM_THREADS"] = "1"  # tests run side by side, and their tensors are small
 
-WORDS = (
-    "the of and to in a is that it was for on are as with his they at be this from have or by one had not but what all were "
-    "when we there can an your which their said if do will each about how up out them then she many some so these would other "
-    "into has more her two like him see time could no make than first been its who now people my made over did down only way"
-).split()
+WORDS = """
+the of and to in a is that it was for on are as with his they at be this from have or by one had not but what all were
+when we there can an your which their said if do will each about how up out them then she many some so these would other
+into has more her two like him see time could no make than first been its who now people my made over did down only way
+""".split()  # noqa: SIM905
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 HAN = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏闰余成岁律吕调阳云腾致雨露结为霜金生丽水玉出昆冈"
-PIECES = [*SPECIALS, *".,!?;:'\"()-", *LETTERS, *(f"##{c}" for c in LETTERS), *[w for w in WORDS if len(w) > 1], *HAN, "。", "，"]
+PIECES = [
+    *SPECIALS,
+    *".,!?;:'\"()-",
+    *LETTERS,
+    *(f"##{c}" for c in LETTERS),
+    *[w for w in WORDS if len(w) > 1],
+    *HAN,
+    "。",
+    "，",
+]
 
 
 def prose(documents: int, seed: int = 0, sentences: int = 12) -> str:

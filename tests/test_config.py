@@ -78,6 +78,7 @@ def fault(kind: Any, *overrides: str, path: Path | None = None) -> str:
         ("objective.qqq.deep=3", "objective.qqq is not known; known: masks, pairs, rate, repeats"),
         ("steps=3", "steps is not known; did you mean 'train.steps'?"),
         ("heads=3", "heads is not known; did you mean 'model.mixer.heads'?"),
+        ("dropout=0", "dropout is not known; did you mean 'model.dropout'?"),
         ("train.layers=3", "train.layers is not known; did you mean 'model.layers'?"),
     ],
 )
@@ -179,6 +180,11 @@ def test_a_preset_in_a_file_is_changed_by_the_command_line(tmp_path):
     (tmp_path / "run.toml").write_text('corpus = "c"\nout = "o"\nmodel = "bert-tiny"\nobjective = "masked"\n')
     recipe = read(Recipe, tmp_path / "run.toml", ["model.layers=9", "objective.masks=spans"])
     assert (recipe.model.layers, recipe.model.width) == (9, 128) and recipe.objective == Masked(masks=Spans())
+
+
+def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "run.toml").write_text('text = "猫"\n', encoding="utf-8-sig")
+    assert read(Outer, tmp_path / "run.toml").text == "猫"
 
 
 def test_a_kind_is_named_by_a_bare_word_at_every_depth():

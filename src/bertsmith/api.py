@@ -1,6 +1,6 @@
 """The stages as functions: the words of the command line, as keyword arguments.
 
-    bertsmith.pretrain(corpus="corpus", model="bert-mini", train={"steps": 1000}, out="out/bert")
+bertsmith.pretrain(corpus="corpus", model="bert-mini", train={"steps": 1000}, out="out/bert")
 """
 
 from pathlib import Path

@@ -28,7 +28,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     A field says what it means as `Annotated[int, "layers, one above another"]`; `--help` reads it there.
     """
 
-    presets: ClassVar[dict[str, "Config"]] = {}  # whole values a recipe may name by one word
+    presets: ClassVar[dict[str, Any]] = {}  # whole values a recipe may name by one word
 
 
 class Variant(Config, frozen=True, tag_field="kind", tag=kebab):
@@ -95,7 +95,7 @@ def keys(kind: Any, prefix: str = "") -> Iterator[Key]:
 
 def _toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # with or without Windows' mark
     except FileNotFoundError:
         raise RecipeError(f"there is no recipe {path}; a recipe is a TOML file, a setting is key=value") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -179,8 +179,8 @@ def _explained(kind: Any, values: Any, message: str) -> str:
 
 def _elsewhere(kind: Any, name: str) -> str | None:
     """For a key of another table: `steps`, where `train.steps` is meant."""
-    found = (key.name for key in keys(kind) if key.name.endswith(f".{name}") and "[" not in key.name)
-    return next((f"did you mean {dotted!r}?" for dotted in found), None)
+    found = [key.name for key in keys(kind) if key.name.endswith(f".{name}") and "[" not in key.name]
+    return f"did you mean {min(found, key=lambda dotted: dotted.count('.'))!r}?" if found else None
 
 
 def _at(kind: Any, value: Any, path: list[str]) -> tuple[Any, Any]:

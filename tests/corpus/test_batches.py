@@ -40,7 +40,7 @@ def test_every_epoch_shows_every_sample_once_within_the_budget(corpus):
 def test_a_pack_is_cls_a_sep_b_sep(corpus):
     batches = reading(corpus)
     tokenizer = batches.maker.corpus.tokenizer
-    plan, epoch = batches.rows(0)
+    plan, _ = batches.rows(0)
     batch, clean = batches(0), batches.maker._packed(plan)[0]
     ends = batch.lengths.cumsum()
     for i, end in enumerate(ends):

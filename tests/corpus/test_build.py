@@ -193,7 +193,10 @@ def test_one_document_is_warned_about(tmp_path, vocabulary):
 
 
 def test_a_vocabulary_without_mask_is_refused(tmp_path):
-    texts, vocabulary = written(tmp_path / "a.txt", prose(5)), written(tmp_path / "vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n")
+    texts, vocabulary = (
+        written(tmp_path / "a.txt", prose(5)),
+        written(tmp_path / "vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n"),
+    )
     with pytest.raises(BadInput, match=r"vocab.txt has no \[MASK\]"):
         prepared(texts, vocabulary, tmp_path / "out")
 

@@ -121,7 +121,9 @@ def test_swapped_pairs_are_the_same_pairs_the_other_way_round():
 
 def test_a_library_in_one_document_is_read_in_stretches_and_read_whole():
     lengths = np.full(5 * LONGEST, 7)
-    corpus = Corpus(Path("made"), np.arange(lengths.sum()), np.append(0, lengths.cumsum()), np.array([0, 10, len(lengths)]), None, {})
+    corpus = Corpus(
+        Path("made"), np.arange(lengths.sum()), np.append(0, lengths.cumsum()), np.array([0, 10, len(lengths)]), None, {}
+    )
     plan = SentenceOrder().plan(corpus, np.arange(2), 128, 0, 0)
     seen = np.zeros(lengths.sum(), bool)
     for a, b in zip(plan.starts, plan.ends, strict=True):
@@ -140,7 +142,7 @@ def test_truncation_takes_from_the_longer_side_at_both_ends():
 
 
 def test_one_document_or_lone_sentences_are_refused_with_a_way_out():
-    with pytest.raises(BadInput, match="needs a second document.*objective=masked"):
+    with pytest.raises(BadInput, match=r"needs a second document.*objective=masked"):
         NextSentence().plan(made(1), np.arange(1), 128, 0, 0)
     lone = Corpus(Path("made"), np.arange(30), np.arange(0, 31, 3), np.arange(11), None, {})
     with pytest.raises(BadInput, match="no document has two sentences"):

@@ -19,8 +19,16 @@ from bertsmith.errors import BadInput
 from tests.conftest import han, prose
 
 ROOT = Path(__file__).parents[2]
-SMALL = ["model=bert-tiny", "model.width=32", "model.mixer.heads=2", "model.feedforward.inner=64", "model.positions=64",
-         "length=64", "train.batch_tokens=512", "train.rate=1e-3", "train.log_every=5", "eval_tokens=2048", "held_out=0.1"]  # fmt: skip
+SMALL = """
+model=bert-tiny model.width=32 model.mixer.heads=2 model.feedforward.inner=64 model.positions=64 length=64
+train.batch_tokens=512 train.rate=1e-3 train.log_every=5 eval_tokens=2048 held_out=0.1
+""".split()  # noqa: SIM905
+WAYS = """
+train.optimizer=lamb,train.rate=2e-2 train.optimizer=bert-adam train.schedule=trapezoid train.schedule=cosine model.norm=before
+train.recompute=true train.precision=bf16 objective.pairs=sentence-order objective=masked objective.masks=spans
+objective.masks=ngrams objective.repeats=2 model.mixer.dropout=0.1 objective=masked,objective.view=full-sentences
+objective=masked,objective.view=doc-sentences objective.pairs.style=google
+""".split()  # noqa: SIM905
 
 
 class Done(NamedTuple):
@@ -42,14 +50,19 @@ def answer(*words):
 
 @pytest.mark.parametrize(("language", "text"), [("en", prose(80)), ("zh", han(80))])
 def test_text_to_a_filled_mask(tmp_path, language, text):
-    pytest.importorskip("jieba")
     (tmp_path / "text.txt").write_text(text, encoding="utf-8")
     made = answer("tokenizer", f"texts={tmp_path / 'text.txt'}", "size=300", f"out={tmp_path / 'tokenizer'}")
     assert made["made"] and made["unknown"] == 0
-    made = answer("prepare", f"texts={tmp_path / 'text.txt'}", f"tokenizer={tmp_path / 'tokenizer'}", f"out={tmp_path / 'corpus'}",
-                  f"language={language}", "workers=2")  # fmt: skip
+    begin = [f"texts={tmp_path / 'text.txt'}", f"tokenizer={tmp_path / 'tokenizer'}", f"out={tmp_path / 'corpus'}"]
+    made = answer("prepare", *begin, f"language={language}", "workers=2")
     assert made["documents"] == 80
-    words = [f"corpus={tmp_path / 'corpus'}", f"out={tmp_path / 'bert'}", *SMALL, "train.steps=30", "objective.masks=whole-words"]
+    words = [
+        f"corpus={tmp_path / 'corpus'}",
+        f"out={tmp_path / 'bert'}",
+        *SMALL,
+        "train.steps=30",
+        "objective.masks=whole-words",
+    ]
     made = answer("pretrain", *words)
     assert made["step"] == 30 and made["skipped"] == 0
     assert {"valid_loss", "valid_mlm_accuracy", "valid_next_accuracy", "pseudo_perplexity", "unigram_entropy"} <= made.keys()
@@ -69,7 +82,9 @@ def run_to_end(corpus, out, *more):
 def killed(corpus, out, at, *more):
     """Started, and killed without a word once step `at` is on disk."""
     words = ["pretrain", f"corpus={corpus}", f"out={out}", *SMALL, "train.steps=60", "train.save_every=10", *more]
-    process = subprocess.Popen([sys.executable, "-m", "bertsmith", *words], cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bertsmith", *words], cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True
+    )
     patience = time.monotonic() + 120
     while not (out / "state" / f"step-{at}").exists() and process.poll() is None and time.monotonic() < patience:
         time.sleep(0.005)
@@ -147,7 +162,15 @@ def test_accumulating_four_quarters_equals_one_whole(corpus):
 
 def test_going_on_from_a_checkpoint(corpus, straight, tmp_path):
     words = [word for word in SMALL if not word.startswith("model")]
-    done = ran("pretrain", f"corpus={corpus}", f"out={tmp_path / 'more'}", f"init={straight}", *words, "train.steps=5", "objective=masked")
+    done = ran(
+        "pretrain",
+        f"corpus={corpus}",
+        f"out={tmp_path / 'more'}",
+        f"init={straight}",
+        *words,
+        "train.steps=5",
+        "objective=masked",
+    )
     assert "heads.next.score.weight is not used by this objective" in done.stderr
     before = json.loads((straight / "card.json").read_text())["result"]["valid_loss_words"]
     after = json.loads((tmp_path / "more" / "card.json").read_text())["result"]["valid_loss_words"]
@@ -156,15 +179,21 @@ def test_going_on_from_a_checkpoint(corpus, straight, tmp_path):
 
 def test_two_lengths_share_a_run(corpus, tmp_path):
     words = [word for word in SMALL if not word.startswith("length")]
-    run = answer("pretrain", f"corpus={corpus}", f"out={tmp_path / 'bert'}", *words, "length=[32,64]", "shares=[0.5,0.5]", "train.steps=10")
+    run = answer(
+        "pretrain",
+        f"corpus={corpus}",
+        f"out={tmp_path / 'bert'}",
+        *words,
+        "length=[32,64]",
+        "shares=[0.5,0.5]",
+        "train.steps=10",
+    )
     assert run["step"] == 10
 
 
-@pytest.mark.parametrize("setting", ["train.optimizer=lamb train.rate=2e-2", "train.optimizer=bert-adam", "train.schedule=trapezoid", "model.norm=before",
-                                     "train.recompute=true", "train.precision=bf16", "objective.pairs=sentence-order", "objective=masked",
-                                     "objective.masks=spans", "objective.masks=ngrams", "objective.repeats=2", "model.mixer.dropout=0.1"])  # fmt: skip
+@pytest.mark.parametrize("setting", WAYS)
 def test_every_way_of_training_learns(corpus, tmp_path, setting):
-    result = answer("pretrain", f"corpus={corpus}", f"out={tmp_path / 'bert'}", *SMALL, "train.steps=30", *setting.split())
+    result = answer("pretrain", f"corpus={corpus}", f"out={tmp_path / 'bert'}", *SMALL, "train.steps=30", *setting.split(","))
     first = json.loads((tmp_path / "bert" / "metrics.jsonl").read_text().splitlines()[0])
     assert result["valid_loss_words"] < first["loss.words"] - 0.05
 

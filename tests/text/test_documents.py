@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from bertsmith.errors import BadInput
 from bertsmith.text import documents as module
-from bertsmith.text.documents import blocks, documents, found, size
+from bertsmith.text import files
+from bertsmith.text.documents import blocks, documents
+from bertsmith.text.files import found, size
 
 DOCUMENTS = [["The cat sat.", "  It slept. "], ["他来了。"], ["a b", "c", "d\te"]]
 TEXT = "\n\n".join("\n".join(lines) for lines in DOCUMENTS)
@@ -109,7 +111,7 @@ def test_blocks_do_not_depend_on_how_the_file_is_read(tmp_path, texts, limit, pi
     path = written(tmp_path / "a.txt", gap.join(newline.join(lines) for lines in texts))
     whole = [(block.text, block.ends) for block in blocks([path], limit)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "PIECE", piece)
+        patch.setattr(files, "PIECE", piece)
         assert [(block.text, block.ends) for block in blocks([path], limit)] == whole
 
 
@@ -135,7 +137,7 @@ def test_blocks_join_files_and_tell_where_they_are(tmp_path):
 
 
 def test_a_line_without_end_takes_little_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "PIECE", 1 << 14)
+    monkeypatch.setattr(files, "PIECE", 1 << 14)
     monkeypatch.setattr(module, "LONGEST_GAP", 2 << 14)
     path = written(tmp_path / "a.gz", b"x" * 5_000_000 + b" " * 5_000_000 + b"y")
     tracemalloc.start()
@@ -178,7 +180,7 @@ def test_what_is_no_text_is_refused_with_its_place(tmp_path, name, data, says):
 @pytest.mark.parametrize("piece", [1, 2, 3, 5])
 def test_the_place_of_a_wrong_byte_does_not_depend_on_how_the_file_is_read(tmp_path, monkeypatch, piece):
     path = written(tmp_path / "a.txt", "好\r\n好\r好\n".encode() + b"\xe5\xa5x")
-    monkeypatch.setattr(module, "PIECE", piece)
+    monkeypatch.setattr(files, "PIECE", piece)
     with pytest.raises(BadInput, match=r"byte 13 \(line 4\) \(0xe5\)"):
         list(blocks([path]))
 

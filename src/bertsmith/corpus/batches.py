@@ -75,7 +75,7 @@ class Maker:
         apart = np.diff(free, prepend=-2) > 1  # behind a gap a word begins, whatever its piece
         starts = np.flatnonzero(apart | self.corpus.starts_word(source[free])) if self.masks.by_word else np.arange(len(free))
         sizes = np.diff(starts, append=len(free))
-        quota = self.rate * np.bincount(sample, minlength=len(lengths))
+        quota = self.rate * np.bincount(sample, minlength=len(lengths)).astype(np.float64)
         return Words(free[starts], sizes, sample[starts], begins, plan.names, quota, self.seed, epoch)
 
     def _segments(self, plan: Plan) -> Ints:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..artifacts import MANIFEST, checksum, fingerprint, read_json, seal, write_json
 from ..config import Config, plain
 from ..errors import BadInput
-from ..text import documents, segment
+from ..text import documents, files, segment
 from ..text.documents import Block
 from ..text.pieces import Pieces
 from ..text.sentences import cut
@@ -28,7 +28,7 @@ from .marks import MarkWriter
 from .store import DOCUMENTS, SENTENCES, TOKENS, WORDS
 
 HASHES, JOURNAL = "hashes.bin", "journal.json"
-BLOCK = 4 << 20  # characters a worker takes at a time
+BLOCK = 1 << 20  # characters a worker takes at a time
 
 
 class Prepare(Config, frozen=True):
@@ -64,12 +64,12 @@ class Encoded:
 def prepare(config: Prepare, on_read: Callable[[int, int], None] = lambda read, of: None) -> tuple[Path, bool]:
     """Make the corpus folder; returns it and whether there was anything left to do."""
     out = Path(config.out)
-    paths = documents.found(config.texts)
+    paths = files.found(config.texts)
     tokenizer = Tokenizer.load(Path(config.tokenizer), config.lowercase)
     if config.segments_by:
         segment.segmenter(config.segments_by)  # missing packages are found before the hour of work
     sources = [{"name": p.name, "bytes": p.stat().st_size, "sha256": checksum(p)} for p in paths]
-    recipe = {"sources": sources, "tokenizer": tokenizer.fingerprint, "segmenter": config.segments_by}
+    recipe: dict[str, Any] = {"sources": sources, "tokenizer": tokenizer.fingerprint, "segmenter": config.segments_by}
     recipe |= {"sentences": config.sentences, "drop": sorted(config.drop)}
     made_by = fingerprint(recipe)
     if (out / MANIFEST).exists():
@@ -95,7 +95,7 @@ def _filled(part: Path, config: Prepare, paths: list[Path], tokenizer: Tokenizer
     writing = _Writing(part, made_by, _dtype(tokenizer), bool(config.segments_by))
     if writing.complete:
         return
-    total = documents.size(paths)
+    total = files.size(paths)
     todo = (block for number, block in enumerate(documents.blocks(paths, BLOCK)) if number >= writing.blocks)
     for block, encoded in _encoded(todo, config, tokenizer):
         writing.add(encoded)
@@ -136,7 +136,7 @@ def _dtype(tokenizer: Tokenizer) -> np.dtype[Any]:
 class _Writing:
     """The growing files. What the journal has not noted is cut off when work goes on after a kill."""
 
-    EVERY = 16  # blocks between two notes: at most this many are encoded again
+    EVERY = 32  # blocks between two notes: at most this many are encoded again
 
     def __init__(self, part: Path, made_by: str, dtype: np.dtype[Any], words: bool) -> None:
         self.part, self.made_by, self.dtype = part, made_by, dtype

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def found(part: Path, hashes: Path) -> Repeats:
     each = np.memmap(hashes, np.uint64, "r")
     starts = np.fromfile(part / DOCUMENTS, np.int64)
     with (part / FILES[2]).open("wb") as out:
-        for a, b in zip(starts, starts[1:], strict=False):
+        for a, b in pairwise(starts):
             out.write(blake2b(each[a:b].tobytes(), digest_size=8).digest())
     whole = np.memmap(part / FILES[2], np.uint64, "r")
     return Repeats(again(each, part / FILES[0]), again(whole, part / FILES[1]))

@@ -38,7 +38,7 @@ def save_weights(folder: Path, weights: dict[str, Tensor], limit: int = SHARD) -
     if len(shards) == 1:
         save_file(weights, folder / WEIGHTS)
         return
-    names = {}
+    names: dict[str, str] = {}
     for number, shard in enumerate(shards, start=1):
         file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         save_file({name: weights[name] for name in shard}, folder / file)
@@ -86,4 +86,6 @@ def _shards(weights: dict[str, Tensor], limit: int) -> list[list[str]]:
 def _strictly(model: Model, weights: dict[str, Tensor], folder: Path) -> None:
     found = model.load_state_dict(weights, strict=False)
     if found.missing_keys or found.unexpected_keys:
-        raise BadInput(f"{folder} does not fit its config.json: missing {found.missing_keys}, not known {found.unexpected_keys}")
+        raise BadInput(
+            f"{folder} does not fit its config.json: missing {found.missing_keys}, not known {found.unexpected_keys}"
+        )

@@ -26,7 +26,7 @@ class EncoderConfig(Config, frozen=True):
     dropout: Annotated[float, "on embeddings and on what each part adds"] = 0.1
     eps: Annotated[float, "of the norms"] = 1e-12
 
-    presets: ClassVar[dict[str, Config]] = {}
+    presets: ClassVar[dict[str, "EncoderConfig"]] = {}
 
     def layer_norm(self) -> nn.LayerNorm:
         return nn.LayerNorm(self.width, eps=self.eps)

@@ -38,9 +38,7 @@ class Stack(nn.Module):
         self.norm = config.layer_norm() if config.norm == "before" else nn.Identity()
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        again = self.recompute and self.training
         for block in self.blocks:
-            if self.recompute and self.training:
-                x = checkpoint(block, x, layout, use_reentrant=False)
-            else:
-                x = block(x, layout)
+            x = checkpoint(block, x, layout, use_reentrant=False) if again else block(x, layout)
         return self.norm(x)

@@ -130,7 +130,9 @@ def _split(recipe: Recipe, corpus: Corpus) -> tuple[np.ndarray, Corpus, np.ndarr
 def _model_config(recipe: Recipe, corpus: Corpus) -> ModelConfig:
     heads = recipe.objective.heads()
     if recipe.init is None:
-        return ModelConfig(encoder=recipe.model or EncoderConfig.presets["bert-base"], vocabulary=len(corpus.tokenizer), heads=heads)
+        return ModelConfig(
+            encoder=recipe.model or EncoderConfig.presets["bert-base"], vocabulary=len(corpus.tokenizer), heads=heads
+        )
     if recipe.model is not None:
         raise BadInput(f"init={recipe.init} brings its own model; leave out `model`")
     folder = Path(recipe.init)
@@ -177,7 +179,9 @@ def _trials(recipe: Recipe, corpus: Corpus, documents: np.ndarray, screen: Scree
 
 
 def _result(summary: dict[str, Any], corpus: Corpus, model: Model) -> dict[str, Any]:
-    result = {name: summary[name] for name in ("step", "loss", "tokens", "seconds", "tokens_per_second", "skipped", "rollbacks")}
+    result = {
+        name: summary[name] for name in ("step", "loss", "tokens", "seconds", "tokens_per_second", "skipped", "rollbacks")
+    }
     result |= {"unigram_entropy": corpus.card["unigram entropy"], "parameters": sum(p.numel() for p in model.parameters())}
     for name, value in summary["trials"].get("valid", {}).items():
         result[f"valid_{name.replace('.', '_')}"] = value

@@ -10,7 +10,7 @@ from ..artifacts import MANIFEST, checksum, fingerprint, new_folder, read_json, 
 from ..config import Config, plain
 from ..errors import BadInput
 from ..screen import Screen
-from ..text import documents
+from ..text import documents, files
 from ..text.counts import WordCounts, count_words
 from ..text.kinds import Words, around
 from ..text.quality import Quality, measure
@@ -35,7 +35,7 @@ class Recipe(Config, frozen=True):
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Counts words (spilling to disk), learns the pieces, and says how well they fit."""
     screen, out = Screen(quiet), Path(recipe.out)
-    paths = documents.found(recipe.texts)
+    paths = files.found(recipe.texts)
     settings = {name: value for name, value in plain(recipe).items() if name not in ("texts", "out")}
     identity = fingerprint([settings, [checksum(path) for path in paths]])
     if (out / MANIFEST).exists():
@@ -57,7 +57,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
 
 
 def _texts(paths: list[Path], bar: Callable[[int, int], None]) -> Iterator[str]:
-    total = documents.size(paths)
+    total = files.size(paths)
     for block in documents.blocks(paths):
         yield block.text
         bar(block.read, total)

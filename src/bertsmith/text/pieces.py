@@ -30,7 +30,7 @@ LINES = re.compile(r"\n|[^\n]+")
 class Pieces:
     """The ids of whole blocks of lines. It remembers at most about `limit` runs, then begins anew."""
 
-    def __init__(self, tokenizer: Tokenizer, limit: int = 300_000) -> None:
+    def __init__(self, tokenizer: Tokenizer, limit: int = 250_000) -> None:
         self.tokenizer, self.limit = tokenizer, limit
         self.runs = _runs(tokenizer)
         self.dtype = np.uint16 if len(tokenizer) <= 2**16 else np.uint32

@@ -39,8 +39,8 @@ class Tokenizer:
             raise BadInput(f"there is no tokenizer at {path}; give a tokenizer folder, a tokenizer.json or a vocab.txt")
         if path.suffix == ".json":
             return cls.parsed(path.read_bytes(), str(path))
-        opened = lzma.open(path, "rt", encoding="utf-8") if path.suffix == ".xz" else path.open(encoding="utf-8")
-        with opened as file:
+        opening = lzma.open if path.suffix == ".xz" else open
+        with opening(path, "rt", encoding="utf-8") as file:
             pieces = [line.rstrip("\r\n") for line in file]
         return cls.google(pieces, lowercase, str(path))
 

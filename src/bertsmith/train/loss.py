@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
-from torch import Tensor, nn
+from torch import Tensor
 
 
 class Batch(Protocol):
@@ -37,7 +37,7 @@ class Loss:
 class Objective(Protocol):
     """The one thing that makes pre-training, fine-tuning and distillation differ."""
 
-    def loss(self, model: nn.Module, batch: Any, carry: tuple[Tensor, ...]) -> Loss: ...
+    def loss(self, model: Any, batch: Any, carry: tuple[Tensor, ...]) -> Loss: ...
 
 
 def checked(loss: Loss, batch: Batch) -> Loss:

@@ -52,7 +52,8 @@ class Spans(Runs, frozen=True):
 
     def odds(self) -> NDArray[np.float64]:
         sizes = np.arange(self.longest)
-        return self.p * (1 - self.p) ** sizes / (1 - (1 - self.p) ** self.longest)
+        odds: NDArray[np.float64] = self.p * (1 - self.p) ** sizes / (1 - (1 - self.p) ** self.longest)
+        return odds
 
 
 class Ngrams(Runs, frozen=True):
@@ -62,4 +63,4 @@ class Ngrams(Runs, frozen=True):
 
     def odds(self) -> NDArray[np.float64]:
         sizes = 1.0 / np.arange(1, self.longest + 1)
-        return sizes / sizes.sum()
+        return (sizes / sizes.sum()).astype(np.float64)

@@ -23,7 +23,9 @@ class Plan:
     segmented: bool = False  # the second span is segment B
 
     @classmethod
-    def of(cls, starts: Ints, ends: Ints, spans_each: Ints | int, labels: Ints | None = None, segmented: bool = False) -> "Plan":
+    def of(
+        cls, starts: Ints, ends: Ints, spans_each: Ints | int, labels: Ints | None = None, segmented: bool = False
+    ) -> "Plan":
         samples = len(starts) // spans_each if isinstance(spans_each, int) else len(spans_each)
         sizes = np.full(samples, spans_each) if isinstance(spans_each, int) else spans_each
         return cls(starts, ends, np.append(0, sizes.cumsum()), np.arange(samples), labels, segmented)

@@ -97,7 +97,8 @@ class _Walk:
 
     def rounds(self, pair) -> list[tuple[Ints, int, _Pairs]]:  # type: ignore[no-untyped-def]
         """What `pair` made of each round, until all is read."""
-        found, least = [], 1 if self.lone else 2
+        found: list[tuple[Ints, int, _Pairs]] = []
+        least = 1 if self.lone else 2
         live = np.flatnonzero(self.stop - self.at >= least)
         while len(live):
             chunk = self._chunk(live, len(found), least)

@@ -19,7 +19,9 @@ class Heads(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         if width % heads:
-            raise BadInput(f"a width of {width} does not divide into {heads} heads; try model.mixer.heads={max(1, width // 64)}")
+            raise BadInput(
+                f"a width of {width} does not divide into {heads} heads; try model.mixer.heads={max(1, width // 64)}"
+            )
         self.heads = heads
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
 
