@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bertsmith import artifacts
 from bertsmith.artifacts import MANIFEST, checksum, fingerprint, new_folder, read_json, seal, verify, write_json, write_whole
 from bertsmith.errors import BadInput
 
@@ -182,3 +183,15 @@ def test_equal_values_have_equal_fingerprints_whatever_the_order_of_their_keys()
     assert fingerprint({"a": 1, "b": [1, 2]}) == fingerprint({"b": [1, 2], "a": 1})
     values = [{"a": 1}, {"a": "1"}, {"a": 1.5}, {"a": None}, {"b": 1}, [1, 2], [2, 1], "a", {}]
     assert len({fingerprint(value) for value in values}) == len(values)
+
+
+def test_only_a_vacant_place_is_taken(tmp_path):
+    assert artifacts.vacant(tmp_path / "new") == tmp_path / "new"
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(BadInput, match="holds other things; choose another out"):
+        artifacts.vacant(tmp_path)
+    assert artifacts.vacant(tmp_path, "notes.txt") == tmp_path
+    with pytest.raises(BadInput, match="is a file"):
+        artifacts.vacant(tmp_path / "notes.txt")
+    with pytest.raises(BadInput, match="out is empty"):
+        artifacts.named(" ", "out")

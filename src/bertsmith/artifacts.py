@@ -27,6 +27,23 @@ class Manifest(msgspec.Struct):
     files: dict[str, Entry]
 
 
+def named(text: str, key: str) -> Path:
+    """The folder or file that a setting names; nothing, or no name at all, is refused."""
+    if not text.strip():
+        raise BadInput(f"{key} is empty; give the path of a folder or file")
+    path = Path(text).expanduser()
+    return path if path.name else path.absolute()
+
+
+def vacant(folder: Path, *own: str) -> Path:
+    """The folder, if it may be made: it is not there, or empty, or holds one of the `own` files of a run that goes on."""
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"{folder} is a file, where a folder is to be made; choose another out, or remove it")
+    if folder.exists() and any(folder.iterdir()) and not any((folder / name).exists() for name in own):
+        raise BadInput(f"{folder} exists and holds other things; choose another out, or remove it")
+    return folder
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Readers see the old file or the new one, never half of either."""
     part = path.with_name(path.name + ".part")

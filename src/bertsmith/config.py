@@ -17,6 +17,14 @@ from .errors import BadInput
 
 T = TypeVar("T")
 
+# Numbers with limits; a recipe that leaves them is refused by name.
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Whole = Annotated[int, msgspec.Meta(ge=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Chance = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+
 
 def kebab(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()

@@ -1,11 +1,11 @@
 """Batches made ahead of need by worker processes: the same batches, in the same order, for any number of them."""
 
-import multiprocessing
 from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any
 
+from ..workers import Workers
 from .batches import Arrays, Maker
 from .views import Plan
 
@@ -17,8 +17,7 @@ class Ahead:
 
     def __init__(self, maker: Maker, workers: int, depth: int = 4) -> None:
         self.maker, self.depth = maker, max(depth, 2 * workers)
-        context = multiprocessing.get_context("spawn")
-        self.pool = ProcessPoolExecutor(workers, context, _begin, (maker,)) if workers else None
+        self.pool = Workers(workers, _begin, (maker,)) if workers else None
         self.waiting: dict[int, Future[Arrays]] = {}
         self.last: Any = None
 
@@ -38,7 +37,7 @@ class Ahead:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.pool:
-            self.pool.shutdown(wait=False, cancel_futures=True)
+            self.pool.__exit__(kind, error, trace)
 
 
 _MAKER: list[Maker] = []  # one in each worker process

@@ -1,12 +1,11 @@
 """Text files to a corpus folder: all cores, flat memory, the same bytes for any number of workers, resumable."""
 
 import errno
-import multiprocessing
 import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -15,14 +14,15 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..artifacts import MANIFEST, checksum, fingerprint, read_json, seal, write_json
-from ..config import Config, plain
+from ..artifacts import MANIFEST, checksum, fingerprint, named, read_json, seal, vacant, write_json
+from ..config import Config, Whole, plain
 from ..errors import BadInput
 from ..text import documents, files, segment
 from ..text.documents import Block
 from ..text.pieces import Pieces
 from ..text.sentences import cut
 from ..text.tokenizer import Tokenizer
+from ..workers import Workers
 from . import card, duplicates
 from .marks import MarkWriter
 from .store import DOCUMENTS, SENTENCES, TOKENS, WORDS
@@ -37,7 +37,7 @@ class Prepare(Config, frozen=True):
     texts: Annotated[tuple[str, ...], "files, folders or patterns: .txt .gz .xz .bz2 .zst .jsonl .parquet"]
     tokenizer: Annotated[str, "a tokenizer folder, a tokenizer.json, or a vocab.txt as Google wrote them"]
     out: Annotated[str, "the corpus folder to make"]
-    workers: Annotated[int, "processes; 0 takes every core; the result is the same"] = 0
+    workers: Annotated[Whole, "processes; 0 takes every core; the result is the same"] = 0
     language: Annotated[Literal["en", "zh"], "zh also marks words, by jieba, for whole-word masks"] = "en"
     segmenter: Annotated[str | None, "jieba, package.module:function, or none: where words begin in Chinese"] = None
     sentences: Annotated[Literal["cut", "lines"], "cut lines into sentences, or take each line as one"] = "cut"
@@ -63,9 +63,9 @@ class Encoded:
 
 def prepare(config: Prepare, on_read: Callable[[int, int], None] = lambda read, of: None) -> tuple[Path, bool]:
     """Make the corpus folder; returns it and whether there was anything left to do."""
-    out = Path(config.out)
+    out = named(config.out, "out")
     paths = files.found(config.texts)
-    tokenizer = Tokenizer.load(Path(config.tokenizer), config.lowercase)
+    tokenizer = Tokenizer.load(named(config.tokenizer, "tokenizer"), config.lowercase)
     if config.segments_by:
         segment.segmenter(config.segments_by)  # missing packages are found before the hour of work
     sources = [{"name": p.name, "bytes": p.stat().st_size, "sha256": checksum(p)} for p in paths]
@@ -76,7 +76,7 @@ def prepare(config: Prepare, on_read: Callable[[int, int], None] = lambda read, 
         if read_json(out / "card.json").get("made_by") == made_by:
             return out, False
         raise BadInput(f"{out} holds a corpus of other text, tokenizer or settings; choose another out, or remove it")
-    part = out.with_name(out.name + ".part")
+    part = vacant(out).with_name(out.name + ".part")
     try:
         _filled(part, config, paths, tokenizer, made_by, on_read)
         _finished(part, config, tokenizer, {"made_by": made_by, "sources": sources, "settings": plain(config)})
@@ -86,6 +86,8 @@ def prepare(config: Prepare, on_read: Callable[[int, int], None] = lambda read, 
             raise BadInput(f"no space left for {part} ({free:,} bytes free); make room and run the same command again: "
                            "what is done is kept") from None  # fmt: skip
         raise
+    if out.exists():
+        out.rmdir()  # it is empty
     part.replace(out)
     return out, True
 
@@ -208,20 +210,15 @@ def _encoded(blocks: Iterable[Block], config: Prepare, tokenizer: Tokenizer) -> 
         encoder = _Encoder(*begin)
         yield from ((block, encoder(block.text, block.ends)) for block in blocks)
         return
-    context = multiprocessing.get_context("spawn")
     waiting: deque[tuple[Block, Future[Encoded]]] = deque()
-    with ProcessPoolExecutor(workers, context, _begin, begin) as pool:
-        try:
-            for block in blocks:
-                waiting.append((block, pool.submit(_work, block.text, block.ends)))
-                if len(waiting) > workers + 1:
-                    first, future = waiting.popleft()
-                    yield first, future.result()
-            while waiting:
+    with Workers(workers, _begin, begin) as pool:
+        for block in blocks:
+            waiting.append((block, pool.submit(_work, block.text, block.ends)))
+            if len(waiting) > workers + 1:
                 first, future = waiting.popleft()
                 yield first, future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+        for first, future in waiting:
+            yield first, future.result()
 
 
 class _Encoder:

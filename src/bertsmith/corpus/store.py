@@ -64,8 +64,7 @@ class Corpus:
         """Document numbers to learn from, and those held out: a share of them chosen by the seed alone."""
         count = len(self.documents) - 1
         draws = uniform(bits(seed, "held out", np.arange(count)))
-        wanted = round(held_out * count) if held_out > 0 else 0
-        wanted = min(max(wanted, 1 if held_out > 0 and count > 3 else 0), count - 1)
+        wanted = max(round(held_out * count), 2) if held_out > 0 and count >= 8 else 0  # two: pairs need another document
         order = np.argsort(draws, kind="stable")
         return np.sort(order[wanted:]), np.sort(order[:wanted])
 

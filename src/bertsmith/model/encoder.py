@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ..config import Config
+from ..config import Chance, Config, Count, Positive
 from ..errors import BadInput
 from .feedforward import FeedForward
 from .mixers import Dense, MixerConfig
@@ -16,15 +16,15 @@ from .types import Inputs
 class EncoderConfig(Config, frozen=True):
     """What a recipe calls `model`."""
 
-    layers: Annotated[int, "blocks, one above another"] = 12
-    width: Annotated[int, "numbers a token is made of"] = 768
+    layers: Annotated[Count, "blocks, one above another"] = 12
+    width: Annotated[Count, "numbers a token is made of"] = 768
     mixer: Annotated[MixerConfig, "how tokens exchange information"] = Dense()
     feedforward: Annotated[FeedForward, "what each token does by itself"] = FeedForward()
     norm: Annotated[Literal["after", "before"], "after each part, as BERT, or before it"] = "after"
-    positions: Annotated[int, "learned positions: the longest sequence it can read"] = 512
-    segments: Annotated[int, "kinds of segment: A and B"] = 2
-    dropout: Annotated[float, "on embeddings and on what each part adds"] = 0.1
-    eps: Annotated[float, "of the norms"] = 1e-12
+    positions: Annotated[Count, "learned positions: the longest sequence it can read"] = 512
+    segments: Annotated[Count, "kinds of segment: A and B"] = 2
+    dropout: Annotated[Chance, "on embeddings and on what each part adds"] = 0.1
+    eps: Annotated[Positive, "of the norms"] = 1e-12
 
     presets: ClassVar[dict[str, "EncoderConfig"]] = {}
 

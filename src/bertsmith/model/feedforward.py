@@ -5,11 +5,11 @@ from typing import Annotated
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..config import Config
+from ..config import Config, Count
 
 
 class FeedForward(Config, frozen=True):
-    inner: Annotated[int, "inner width"] = 3072
+    inner: Annotated[Count, "inner width"] = 3072
 
     def build(self, width: int) -> nn.Module:
         return Fed(self, width)

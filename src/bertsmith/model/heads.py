@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..config import Variant
+from ..config import Count, Variant
 
 if TYPE_CHECKING:
     from .encoder import Encoder, EncoderConfig
@@ -22,7 +22,7 @@ class WordHead(Variant, frozen=True, tag="words"):
 class LabelHead(Variant, frozen=True, tag="labels"):
     """A score for every label, of the pooled row that stands for the text."""
 
-    labels: Annotated[int, "how many there are"]
+    labels: Annotated[Count, "how many there are"]
 
     def build(self, encoder: "EncoderConfig", vocabulary: int) -> "LabelScores":
         return LabelScores(encoder.width, self.labels)

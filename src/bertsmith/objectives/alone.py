@@ -14,12 +14,14 @@ from .base import Ints
 LONGEST = 64  # tokens of a text: the cost is its square
 
 
-def alone(corpus: Corpus, documents: Ints, tokens: int, seed: int, limit: int = 65_536) -> Iterator[Batch]:
+def alone(corpus: Corpus, documents: Ints, length: int, tokens: int, seed: int, limit: int) -> Iterator[Batch]:
     """Batches of copies of held-out sentences, each copy with one word hidden; about `limit` tokens of them in all."""
     tokenizer, spent = corpus.tokenizer, 0
     sentences = np.concatenate([np.arange(corpus.documents[d], corpus.documents[d + 1]) for d in documents])
     for number in sentences[shuffled(len(sentences), seed, "alone")]:
-        body = corpus.tokens[corpus.sentences[number] : corpus.sentences[number + 1]][: LONGEST - 2].astype(np.int64)
+        body = corpus.tokens[corpus.sentences[number] : corpus.sentences[number + 1]][: min(length, LONGEST) - 2].astype(
+            np.int64
+        )
         ids = np.concatenate([[tokenizer.cls], body, [tokenizer.sep]])
         where = np.flatnonzero(~tokenizer.special[ids])
         for some in np.array_split(where, -(-len(where) * len(ids) // tokens)) if len(where) else []:

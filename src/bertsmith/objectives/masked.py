@@ -3,9 +3,10 @@
 from typing import Annotated
 
 import torch
+from msgspec import Meta
 from torch import Tensor
 
-from ..config import Variant
+from ..config import Count, Variant
 from ..corpus.batches import Arrays, Batches, Maker
 from ..corpus.masks import MaskConfig, Pieces
 from ..corpus.store import Corpus
@@ -20,8 +21,8 @@ from .base import Ints, entropy, packed
 class Masked(Variant, frozen=True):
     view: Annotated[ViewConfig, "how the corpus is read"] = Windows()
     masks: Annotated[MaskConfig, "what is hidden together"] = Pieces()
-    rate: Annotated[float, "share of the tokens asked for"] = 0.15
-    repeats: Annotated[int | None, "epochs after which samples and masks come again: 10 is BERT's static masking"] = None
+    rate: Annotated[float, Meta(gt=0, lt=1), "share of the tokens asked for"] = 0.15
+    repeats: Annotated[Count | None, "epochs after which samples and masks come again: 10 is BERT's static masking"] = None
 
     def heads(self) -> dict[str, HeadConfig]:
         return {"words": WordHead()}

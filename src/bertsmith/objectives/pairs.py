@@ -3,9 +3,10 @@
 from typing import Annotated
 
 import torch
+from msgspec import Meta
 from torch import Tensor
 
-from ..config import Variant
+from ..config import Count, Variant
 from ..corpus.batches import Arrays, Batches
 from ..corpus.masks import MaskConfig, Pieces
 from ..corpus.store import Corpus
@@ -21,8 +22,8 @@ from .masked import batches, word_loss
 class Pairs(Variant, frozen=True):
     pairs: Annotated[PairConfig, "next-sentence: does B follow A; sentence-order: or does A follow B"] = NextSentence()
     masks: Annotated[MaskConfig, "what is hidden together"] = Pieces()
-    rate: Annotated[float, "share of the tokens asked for"] = 0.15
-    repeats: Annotated[int | None, "epochs after which samples and masks come again: 10 is BERT's static masking"] = None
+    rate: Annotated[float, Meta(gt=0, lt=1), "share of the tokens asked for"] = 0.15
+    repeats: Annotated[Count | None, "epochs after which samples and masks come again: 10 is BERT's static masking"] = None
 
     def heads(self) -> dict[str, HeadConfig]:
         return {"words": WordHead(), "next": LabelHead(labels=2)}

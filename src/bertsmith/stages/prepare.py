@@ -14,7 +14,7 @@ __all__ = ["Recipe", "run"]
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Makes the folder, goes on with one that was interrupted, or says that it is there already."""
     screen = Screen(quiet)
-    if Path(recipe.out + ".part").exists():
+    if Path(recipe.out.rstrip("/") + ".part").exists():
         screen.say(f"{recipe.out} was begun before; going on")
     with screen.bar("preparing", "bytes") as bar:
         folder, made = prepare(recipe, bar)

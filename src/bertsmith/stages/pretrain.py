@@ -13,10 +13,11 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
+from msgspec import Meta
 
 from .. import __version__
-from ..artifacts import MANIFEST, checksum, fingerprint, read_json, seal
-from ..config import Config, parse, plain
+from ..artifacts import MANIFEST, checksum, fingerprint, named, read_json, seal, vacant
+from ..config import Chance, Config, Count, Share, parse, plain
 from ..corpus.ahead import Ahead
 from ..corpus.batches import Batches
 from ..corpus.store import Corpus
@@ -35,6 +36,9 @@ from ..train.trainer import Trainer
 FREE = ("workers", "device", "keep", "save_every", "eval_every", "log_every", "tensorboard")
 
 
+Length = Annotated[int, Meta(ge=8)]  # less leaves no room for text between [CLS] and [SEP]
+
+
 class Recipe(Config, frozen=True):
     """A corpus, a model, what it learns from, and for how long."""
 
@@ -42,12 +46,12 @@ class Recipe(Config, frozen=True):
     out: Annotated[str, "the checkpoint folder to make"]
     model: Annotated[EncoderConfig | None, "a preset or a table; bert-base, if nothing and no init is given"] = None
     objective: Annotated[ObjectiveConfig, "pairs: masked words and sentence pairs; masked: words alone"] = Pairs()
-    length: Annotated[tuple[int, ...], "longest sequence, or several for the phases of a run: [128, 512]"] = (128,)
-    shares: Annotated[tuple[float, ...], "of the run for each length; two lengths share it 0.9 to 0.1"] = ()
+    length: Annotated[tuple[Length, ...], Meta(min_length=1), "longest sequence, or one for each phase: [128, 512]"] = (128,)
+    shares: Annotated[tuple[Share, ...], "of the run for each length; two lengths share it 0.9 to 0.1"] = ()
     train: Annotated[Train, "how long, how fast, in what numbers"] = Train()
     valid: Annotated[str | None, "a corpus to evaluate on; without one, documents are held out"] = None
-    held_out: Annotated[float, "share of the documents to evaluate on"] = 0.01
-    eval_tokens: Annotated[int, "tokens an evaluation reads at most"] = 131_072
+    held_out: Annotated[Chance, "share of the documents to evaluate on"] = 0.01
+    eval_tokens: Annotated[Count, "tokens an evaluation reads at most"] = 131_072
     init: Annotated[str | None, "a checkpoint folder whose weights to go on from"] = None
     seed: Annotated[int, "of weights, order, pairs, masks and dropout"] = 0
 
@@ -61,12 +65,12 @@ class Recipe(Config, frozen=True):
 
 def run(recipe: Recipe, quiet: bool = False, on_step: Callable[[int, dict[str, float]], None] | None = None) -> dict[str, Any]:
     """Trains, or goes on with a run that was interrupted, or says that it is done already."""
-    screen, out = Screen(quiet), Path(recipe.out)
-    corpus = Corpus.open(Path(recipe.corpus))
+    screen, out = Screen(quiet), named(recipe.out, "out")
+    corpus = Corpus.open(named(recipe.corpus, "corpus"))
     identity = _identity(recipe, corpus)
     if (out / MANIFEST).exists():
         return _finished(out, identity, screen)
-    _refuse_foreign(out)
+    vacant(out, "state", "metrics.jsonl")
     learn, judge, judged = _split(recipe, corpus)
     config = _model_config(recipe, corpus)
     readings = [_reading(recipe, corpus, learn, length, config) for length, _ in recipe.phases()]
@@ -76,7 +80,7 @@ def run(recipe: Recipe, quiet: bool = False, on_step: Callable[[int, dict[str, f
     with Ahead(readings[0].maker, train.workers) as ahead:
         trainer = Trainer(
             model, recipe.objective, train, out, seed=recipe.seed, trials=_trials(recipe, judge, judged, screen), quiet=quiet,
-            on_step=on_step or (lambda step, row: None), baseline=corpus.card["unigram entropy"], fingerprint=identity,
+            on_step=on_step or (lambda step, row: None), baseline=("words", corpus.card["unigram entropy"]), fingerprint=identity,
         )  # fmt: skip
         summary = trainer.fit(partial(_batch, recipe, readings, ahead))
     result = _result(summary, corpus, model)
@@ -110,11 +114,6 @@ def _finished(out: Path, identity: str, screen: Screen) -> dict[str, Any]:
     return {"out": str(out), "made": False, **card["result"]}
 
 
-def _refuse_foreign(out: Path) -> None:
-    if out.exists() and any(out.iterdir()) and not (out / "state").exists() and not (out / "metrics.jsonl").exists():
-        raise BadInput(f"{out} exists and is not a run of `pretrain`; choose another out")
-
-
 def _split(recipe: Recipe, corpus: Corpus) -> tuple[np.ndarray, Corpus, np.ndarray]:
     """Documents to learn from, and the corpus and documents to be judged on."""
     if recipe.valid:
@@ -145,11 +144,11 @@ def _model_config(recipe: Recipe, corpus: Corpus) -> ModelConfig:
 
 
 def _reading(recipe: Recipe, corpus: Corpus, documents: np.ndarray, length: int, config: ModelConfig) -> Batches:
+    if config.encoder.segments < 2 and isinstance(recipe.objective, Pairs):
+        raise BadInput("model.segments=1 has no segment B for sentence pairs; set it to 2, or choose objective=masked")
     if length > config.encoder.positions:
         raise BadInput(f"length {length} is more than the model's {config.encoder.positions} positions; lower it, or set "
                        f"model.positions={length}")  # fmt: skip
-    if length < 8:
-        raise BadInput(f"length {length} leaves no room for text between [CLS] and [SEP]; 64 to 512 are usual")
     return recipe.objective.batches(corpus, documents, length, recipe.train.batch_tokens, recipe.seed)
 
 
@@ -171,11 +170,12 @@ def _trials(recipe: Recipe, corpus: Corpus, documents: np.ndarray, screen: Scree
         return {}
     tokens, length = recipe.train.batch_tokens, recipe.length[-1]
     reading = recipe.objective.batches(corpus, documents, length, tokens, recipe.seed)
+    assert reading.an_epoch  # what cannot be evaluated is found before the training, not after it
 
     def valid() -> Iterator[Batch]:
         return map(recipe.objective.batch, islice(reading, max(1, recipe.eval_tokens // tokens)))
 
-    return {"valid": valid, "alone": lambda: alone(corpus, documents, tokens, recipe.seed, recipe.eval_tokens // 2)}
+    return {"valid": valid, "alone": lambda: alone(corpus, documents, length, tokens, recipe.seed, recipe.eval_tokens // 2)}
 
 
 def _result(summary: dict[str, Any], corpus: Corpus, model: Model) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from ..artifacts import MANIFEST, checksum, fingerprint, new_folder, read_json, write_json
-from ..config import Config, plain
+from ..artifacts import MANIFEST, checksum, fingerprint, named, new_folder, read_json, vacant, write_json
+from ..config import Config, Count, plain
 from ..errors import BadInput
 from ..screen import Screen
 from ..text import documents, files
@@ -25,21 +25,22 @@ class Recipe(Config, frozen=True):
     texts: Annotated[tuple[str, ...], "files, folders or patterns: .txt .gz .xz .bz2 .zst .jsonl .parquet"]
     out: Annotated[str, "the tokenizer folder to make"]
     kind: Annotated[Kind, "how words are cut into pieces"] = "wordpiece"
-    size: Annotated[int, "pieces at most, special tokens among them"] = 30_000
+    size: Annotated[Count, "pieces at most, special tokens among them"] = 30_000
     lowercase: Annotated[bool, "fold case (and, for all but the byte kinds, accents)"] = True
-    least: Annotated[int, "occurrences a pair needs to become a piece"] = 2
-    alphabet: Annotated[int, "characters at most, the most frequent ones"] = 6_000
+    least: Annotated[Count, "occurrences a pair needs to become a piece"] = 2
+    alphabet: Annotated[Count, "characters at most, the most frequent ones"] = 6_000
     score: Annotated[Score, "wordpiece: gain in likelihood, or the ratio count(ab) / count(a) count(b)"] = "gain"
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Counts words (spilling to disk), learns the pieces, and says how well they fit."""
-    screen, out = Screen(quiet), Path(recipe.out)
+    screen, out = Screen(quiet), named(recipe.out, "out")
     paths = files.found(recipe.texts)
     settings = {name: value for name, value in plain(recipe).items() if name not in ("texts", "out")}
     identity = fingerprint([settings, [checksum(path) for path in paths]])
     if (out / MANIFEST).exists():
         return _finished(out, identity, screen)
+    vacant(out)
     counts_folder = out.with_name(out.name + ".counts")
     try:
         with screen.bar("counting words", "bytes") as bar:

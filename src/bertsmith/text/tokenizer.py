@@ -40,8 +40,11 @@ class Tokenizer:
         if path.suffix == ".json":
             return cls.parsed(path.read_bytes(), str(path))
         opening = lzma.open if path.suffix == ".xz" else open
-        with opening(path, "rt", encoding="utf-8") as file:
-            pieces = [line.rstrip("\r\n") for line in file]
+        try:
+            with opening(path, "rt", encoding="utf-8") as file:
+                pieces = [line.rstrip("\r\n") for line in file]
+        except (UnicodeDecodeError, lzma.LZMAError) as error:
+            raise BadInput(f"{path} is not a vocabulary, a UTF-8 text with a piece a line: {error}") from None
         return cls.google(pieces, lowercase, str(path))
 
     @classmethod

@@ -8,11 +8,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from .tally import PART
+
 
 class Display:
     """`say` is silent when quiet, `warn` is not; both are silent in all processes but the leader."""
 
-    def __init__(self, speaks: bool = True, quiet: bool = False, baseline: float | None = None) -> None:
+    def __init__(self, speaks: bool = True, quiet: bool = False, baseline: tuple[str, float] | None = None) -> None:
         self._speaks, self._quiet, self._baseline = speaks, quiet, baseline
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -48,9 +50,10 @@ class Display:
         self._bar.update(self._task, completed=share, description=self.line(place, report))
 
     def line(self, place: str, report: Mapping[str, Any]) -> str:
-        unigram = f" (unigram {self._baseline:.2f})" if self._baseline is not None else ""
+        part, unigram = self._baseline or ("", 0.0)
+        words = f"  {part} {report.get(PART + part, float('nan')):.3f} (unigram {unigram:.2f})" if part else ""
         loss, rate, speed = report.get("loss", float("nan")), report["rate"], report["speed"]
-        return f"{place}  loss {loss:.3f}{unigram}  rate {rate:.2e}  {speed:,.0f} tokens/s"
+        return f"{place}  loss {loss:.3f}{words}  rate {rate:.2e}  {speed:,.0f} tokens/s"
 
 
 def spoken(values: Mapping[str, float]) -> str:

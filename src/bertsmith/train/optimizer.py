@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..config import Variant
+from ..config import Chance, Positive, Variant
 from ..errors import BadInput
 from .adams import LayerwiseAdam, UncorrectedAdam
 
@@ -16,8 +16,8 @@ Groups = list[dict[str, Any]]
 class Adamw(Variant, frozen=True):
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019), torch's own."""
 
-    betas: Annotated[tuple[float, float], "memory of the mean of the gradient, and of its square"] = (0.9, 0.999)
-    eps: Annotated[float, "added to the root of the mean square"] = 1e-6
+    betas: Annotated[tuple[Chance, Chance], "memory of the mean of the gradient, and of its square"] = (0.9, 0.999)
+    eps: Annotated[Positive, "added to the root of the mean square"] = 1e-6
 
     def build(self, groups: Groups, rate: float) -> Optimizer:
         on_device = all(weight.is_cuda for group in groups for weight in group["params"])
@@ -28,8 +28,8 @@ class Adamw(Variant, frozen=True):
 class BertAdam(Variant, frozen=True):
     """The Adam that BERT was trained with: no bias correction."""
 
-    betas: Annotated[tuple[float, float], "memory of the mean of the gradient, and of its square"] = (0.9, 0.999)
-    eps: Annotated[float, "added to the root of the mean square"] = 1e-6
+    betas: Annotated[tuple[Chance, Chance], "memory of the mean of the gradient, and of its square"] = (0.9, 0.999)
+    eps: Annotated[Positive, "added to the root of the mean square"] = 1e-6
 
     def build(self, groups: Groups, rate: float) -> Optimizer:
         return UncorrectedAdam(groups, rate, self.betas, self.eps)
@@ -38,8 +38,8 @@ class BertAdam(Variant, frozen=True):
 class Lamb(Variant, frozen=True):
     """LAMB, for very large batches."""
 
-    betas: Annotated[tuple[float, float], "memory of the mean of the gradient, and of its square"] = (0.9, 0.999)
-    eps: Annotated[float, "added to the root of the mean square"] = 1e-6
+    betas: Annotated[tuple[Chance, Chance], "memory of the mean of the gradient, and of its square"] = (0.9, 0.999)
+    eps: Annotated[Positive, "added to the root of the mean square"] = 1e-6
 
     def build(self, groups: Groups, rate: float) -> Optimizer:
         return LayerwiseAdam(groups, rate, self.betas, self.eps)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from ..config import Config
+from ..config import Amount, Config, Count, Positive, Share, Whole
 from ..errors import BadInput
 from .optimizer import Adamw, OptimizerConfig
 from .schedule import Kind, warm_share
@@ -14,30 +14,30 @@ from .schedule import Kind, warm_share
 class Train(Config, frozen=True):
     """Exactly one of `steps`, `epochs` and `minutes` says how long."""
 
-    steps: Annotated[int | None, "updates to make (or epochs, or minutes)"] = None
-    epochs: Annotated[float | None, "passes over the data (or steps, or minutes)"] = None
-    minutes: Annotated[float | None, "time to train for, sittings added up (or steps, or epochs)"] = None
-    batch_tokens: Annotated[int, "tokens of one micro-batch"] = 8192
-    accumulate: Annotated[int, "micro-batches of one update"] = 1
-    rate: Annotated[float, "peak learning rate"] = 1e-4
-    warmup: Annotated[float, "rise of the rate: below 1 a share of the run, from 1 up steps"] = 0.01
+    steps: Annotated[Count | None, "updates to make (or epochs, or minutes)"] = None
+    epochs: Annotated[Positive | None, "passes over the data (or steps, or minutes)"] = None
+    minutes: Annotated[Positive | None, "time to train for, sittings added up (or steps, or epochs)"] = None
+    batch_tokens: Annotated[Count, "tokens of one micro-batch"] = 8192
+    accumulate: Annotated[Count, "micro-batches of one update"] = 1
+    rate: Annotated[Positive, "peak learning rate"] = 1e-4
+    warmup: Annotated[Amount, "rise of the rate: below 1 a share of the run, from 1 up steps"] = 0.01
     schedule: Annotated[Kind, "course of the rate after the warm-up"] = "linear"
-    cooldown: Annotated[float, "share of the run over which a trapezoid falls to 0"] = 0.3
-    decay: Annotated[float, "weight decay of matrices; biases and norms have none"] = 0.01
-    clip: Annotated[float, "longest gradient; 0 for no limit"] = 1.0
+    cooldown: Annotated[Share, "share of the run over which a trapezoid falls to 0"] = 0.3
+    decay: Annotated[Amount, "weight decay of matrices; biases and norms have none"] = 0.01
+    clip: Annotated[Amount, "longest gradient; 0 for no limit"] = 1.0
     optimizer: Annotated[OptimizerConfig, "how gradients move the weights"] = Adamw()
     precision: Annotated[Literal["fp32", "bf16", "fp16"], "numbers of the forward and backward pass"] = "fp32"
     compile: Annotated[bool, "compile the model: a slower start, faster steps"] = False
     recompute: Annotated[bool, "compute activations twice rather than keep them: slower, far less memory"] = False
-    workers: Annotated[int, "processes that make batches ahead of time; 0 for none"] = 0
-    save_every: Annotated[int, "steps from one checkpoint to the next"] = 1000
-    keep: Annotated[int, "checkpoints kept, the newest"] = 2
-    eval_every: Annotated[int, "steps from one evaluation to the next; 0 for one at the end"] = 0
-    log_every: Annotated[int, "steps that one row of metrics.jsonl sums up"] = 10
+    workers: Annotated[Whole, "processes that make batches ahead of time; 0 for none"] = 0
+    save_every: Annotated[Count, "steps from one checkpoint to the next"] = 1000
+    keep: Annotated[Count, "checkpoints kept, the newest"] = 2
+    eval_every: Annotated[Whole, "steps from one evaluation to the next; 0 for one at the end"] = 0
+    log_every: Annotated[Count, "steps that one row of metrics.jsonl sums up"] = 10
     device: Annotated[str, "auto, cpu, cuda or cuda:N"] = "auto"
     tensorboard: Annotated[bool, "also write the metrics for TensorBoard"] = False
-    spike: Annotated[float, "skip an update whose gradient is this many times the usual; 0 for never"] = 10.0
-    patience: Annotated[int, "bad updates in a row before going back to the last checkpoint"] = 5
+    spike: Annotated[Amount, "skip an update whose gradient is this many times the usual; 0 for never"] = 30.0
+    patience: Annotated[Count, "bad updates in a row before going back to the last checkpoint"] = 5
 
     def resolved(self, batches_per_epoch: int) -> "Train":
         """The same run with `epochs` counted in steps."""

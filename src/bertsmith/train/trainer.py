@@ -42,12 +42,12 @@ class Trainer:
         trials: Trials | None = None,
         on_step: Hook = lambda step, report: None,
         quiet: bool = False,
-        baseline: float | None = None,
+        baseline: tuple[str, float] | None = None,
         fingerprint: str = "",
     ) -> None:
         """Takes up what `folder/state` holds, if it is of the same `fingerprint`.
 
-        `facts` are saved with every checkpoint, `trials` are evaluated, `baseline` is shown beside the loss.
+        `facts` are saved with every checkpoint, `trials` are evaluated, `baseline` names a part of the loss and what knowing only frequencies would cost there.
         """
         config.check()
         if config.epochs is not None:

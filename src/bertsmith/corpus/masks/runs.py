@@ -3,9 +3,10 @@
 from typing import Annotated, ClassVar
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
-from ...config import Variant
+from ...config import Count, Variant
 from .base import Ints, Words
 
 TRIES = 64  # proposals a sample gets; what does not fit into its gaps stays
@@ -47,20 +48,19 @@ class Runs(Variant, frozen=True):
 class Spans(Runs, frozen=True):
     """Spans whose length in words is geometric and cut off at a longest one."""
 
-    p: Annotated[float, "the chance that a span ends with each word"] = 0.2
-    longest: Annotated[int, "words"] = 10
+    p: Annotated[float, Meta(gt=0, lt=1), "the chance that a span ends with each word"] = 0.2
+    longest: Annotated[Count, "words"] = 10
 
     def odds(self) -> NDArray[np.float64]:
-        sizes = np.arange(self.longest)
-        odds: NDArray[np.float64] = self.p * (1 - self.p) ** sizes / (1 - (1 - self.p) ** self.longest)
-        return odds
+        odds = self.p * np.power(1 - self.p, np.arange(self.longest, dtype=np.float64))
+        return odds / odds.sum()
 
 
 class Ngrams(Runs, frozen=True):
     """N-grams of words, the chance of n falling as 1/n."""
 
-    longest: Annotated[int, "words"] = 3
+    longest: Annotated[Count, "words"] = 3
 
     def odds(self) -> NDArray[np.float64]:
-        sizes = 1.0 / np.arange(1, self.longest + 1)
-        return (sizes / sizes.sum()).astype(np.float64)
+        odds = 1.0 / np.arange(1, self.longest + 1, dtype=np.float64)
+        return odds / odds.sum()

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from ...config import Variant
+from ...config import Share, Variant
 from ...errors import BadInput
 from ...random import Bits, below, bits, uniform
 from ..store import Corpus
@@ -21,7 +21,7 @@ LONGEST = 1024  # sentences read in one stretch: a library in one document is re
 class NextSentence(Variant, frozen=True):
     """Half the time B follows A in its document (label 0), else B is a run from another document (label 1)."""
 
-    short: Annotated[float, "share of samples with a shorter target length"] = 0.1
+    short: Annotated[Share, "share of samples with a shorter target length"] = 0.1
     style: Annotated[Literal["corrected", "google"], "google: lone sentences always get a random B, as published"] = "corrected"
 
     def plan(self, corpus: Corpus, documents: Ints, length: int, seed: int, epoch: int) -> Plan:
@@ -46,7 +46,7 @@ class NextSentence(Variant, frozen=True):
 class SentenceOrder(Variant, frozen=True):
     """Two runs that follow one another (label 0), or the same two swapped (label 1)."""
 
-    short: Annotated[float, "share of samples with a shorter target length"] = 0.1
+    short: Annotated[Share, "share of samples with a shorter target length"] = 0.1
 
     def plan(self, corpus: Corpus, documents: Ints, length: int, seed: int, epoch: int) -> Plan:
         walk = _Walk(corpus, documents, length - 3, self.short, seed, epoch, "corrected")

@@ -4,15 +4,15 @@ from typing import Annotated
 
 from torch import Tensor
 
-from ...config import Variant
+from ...config import Chance, Count, Variant
 from ..layout import Layout
 from .base import Heads, Mixer
 
 
 class Dense(Variant, frozen=True):
-    heads: Annotated[int, "attention heads"] = 12
+    heads: Annotated[Count, "attention heads"] = 12
     causal: Annotated[bool, "see only what came before"] = False
-    dropout: Annotated[float, "on attention weights: 0.1 in the paper; above 0 leaves flash attention for a slower path"] = 0.0
+    dropout: Annotated[Chance, "on attention weights: 0.1 in the paper; above 0 leaves flash attention for a slower path"] = 0.0
 
     def build(self, width: int) -> Mixer:
         return DenseAttention(self, width)

@@ -1,0 +1,39 @@
+"""Worker processes: spawned clean, fed in order, never importing the caller's script."""
+
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from types import ModuleType, TracebackType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Workers:
+    """A pool whose processes begin with `begin(*given)`. Scripts that use it need no `if __name__ == "__main__":`."""
+
+    def __init__(self, count: int, begin: Callable[..., None], given: tuple[Any, ...]) -> None:
+        self.pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), begin, given)
+
+    def submit(self, work: Callable[..., T], *given: Any) -> "Future[T]":
+        with _another_main():  # processes are started here, when there is work for them
+            return self.pool.submit(work, *given)
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def _another_main() -> Iterator[None]:
+    """A spawned process runs the file of `__main__` again, and a script without a guard would start all over in it."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
