@@ -155,6 +155,6 @@ def test_words_go_to_stderr_and_quiet_is_quiet(tmp_path, capsys):
 
 def test_the_bar_shows_the_baseline_beside_the_loss(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    toy.trainer(tmp_path, quiet=False, baseline=6.71).fit(toy.Data())
+    toy.trainer(tmp_path, quiet=False, baseline=("words", 6.71)).fit(toy.Data())
     shown = capsys.readouterr().err
     assert "step 12/12" in shown and "(unigram" in shown and "6.71" in shown and "tokens/s" in shown

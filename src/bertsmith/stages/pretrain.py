@@ -80,7 +80,8 @@ def run(recipe: Recipe, quiet: bool = False, on_step: Callable[[int, dict[str, f
     with Ahead(readings[0].maker, train.workers) as ahead:
         trainer = Trainer(
             model, recipe.objective, train, out, seed=recipe.seed, trials=_trials(recipe, judge, judged, screen), quiet=quiet,
-            on_step=on_step or (lambda step, row: None), baseline=("words", corpus.card["unigram entropy"]), fingerprint=identity,
+            on_step=on_step or (lambda step, row: None), fingerprint=identity,
+            baseline=("words", corpus.card["unigram entropy"]),
         )  # fmt: skip
         summary = trainer.fit(partial(_batch, recipe, readings, ahead))
     result = _result(summary, corpus, model)

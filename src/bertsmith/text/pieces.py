@@ -33,6 +33,8 @@ class Pieces:
     def __init__(self, tokenizer: Tokenizer, limit: int = 250_000) -> None:
         self.tokenizer, self.limit = tokenizer, limit
         self.runs = _runs(tokenizer)
+        bert = self.runs is BERT_RUNS and tokenizer.state["pre_tokenizer"]["type"] == "BertPreTokenizer"
+        self.folds: bool | None = tokenizer.state["normalizer"]["lowercase"] if bert else None
         self.dtype = np.uint16 if len(tokenizer) <= 2**16 else np.uint32
         self._forget()
 
@@ -56,13 +58,25 @@ class Pieces:
     def _learn(self) -> None:
         if not (new := self.numbers.new):
             return
-        ids = [e.ids for e in self.tokenizer.rust.encode_batch_fast(new, add_special_tokens=False)]
+        ids = self._encoded(new)
         sizes = np.fromiter(map(len, ids), np.int64, len(ids))
         starts = len(self.flat) + sizes.cumsum() - sizes
         flat = np.fromiter((i for piece in ids for i in piece), self.dtype, int(sizes.sum()))
         self.flat = np.concatenate([self.flat, flat])
         self.starts, self.sizes = np.concatenate([self.starts, starts]), np.concatenate([self.sizes, sizes])
         self.numbers.new = []
+
+
+    def _encoded(self, runs: list[str]) -> list[list[int]]:
+        """The ids of each run. Plain letters and digits are a word as they stand: for them the model alone is asked."""
+        rust, known = self.tokenizer.rust, {}
+        if self.folds is not None:
+            words = {run: run.lower() if self.folds else run for run in runs if run.isascii() and run.isalnum()}
+            known = {run: [token.id for token in rust.model.tokenize(word)] for run, word in words.items()}
+        others = [run for run in runs if run not in known]
+        encodings = rust.encode_batch_fast(others, add_special_tokens=False)
+        known |= {run: encoding.ids for run, encoding in zip(others, encodings, strict=True)}
+        return [known[run] for run in runs]
 
 
 class _Numbers(dict[str, int]):

@@ -47,7 +47,8 @@ class Trainer:
     ) -> None:
         """Takes up what `folder/state` holds, if it is of the same `fingerprint`.
 
-        `facts` are saved with every checkpoint, `trials` are evaluated, `baseline` names a part of the loss and what knowing only frequencies would cost there.
+        `facts` are saved with every checkpoint, `trials` are evaluated,
+        `baseline` names a part of the loss and what knowing only frequencies would cost there.
         """
         config.check()
         if config.epochs is not None:
