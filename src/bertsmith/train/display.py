@@ -52,8 +52,8 @@ class Display:
     def line(self, place: str, report: Mapping[str, Any]) -> str:
         part, unigram = self._baseline or ("", 0.0)
         words = f"  {part} {report.get(PART + part, float('nan')):.3f} (unigram {unigram:.2f})" if part else ""
-        loss, rate, speed = report.get("loss", float("nan")), report["rate"], report["speed"]
-        return f"{place}  loss {loss:.3f}{words}  rate {rate:.2e}  {speed:,.0f} tokens/s"
+        loss, speed = report.get("loss", float("nan")), report["speed"]
+        return f"{place}  loss {loss:.3f}{words}  {speed:,.0f} tokens/s"
 
 
 def spoken(values: Mapping[str, float]) -> str:
