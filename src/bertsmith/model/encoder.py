@@ -25,6 +25,7 @@ class EncoderConfig(Config, frozen=True):
     segments: Annotated[Count, "kinds of segment: A and B"] = 2
     dropout: Annotated[Chance, "on embeddings and on what each part adds"] = 0.1
     eps: Annotated[Positive, "of the norms"] = 1e-12
+    deviation: Annotated[Positive, "of new weights; narrow models begin to use context sooner with more"] = 0.02
 
     presets: ClassVar[dict[str, "EncoderConfig"]] = {}
 

@@ -25,7 +25,8 @@ class Model(nn.Module):
         self.encoder = Encoder(config.encoder, config.vocabulary)
         heads = {name: head.build(config.encoder, config.vocabulary) for name, head in config.heads.items()}
         self.heads = nn.ModuleDict(heads)
-        self.apply(_initialised)
+        for module in self.modules():
+            _initialise(module, config.encoder.deviation)
 
     def forward(self, inputs: Inputs) -> Tensor:
         """(tokens, width): hidden states of every token."""
@@ -48,9 +49,9 @@ def built(config: ModelConfig, seed: int) -> Model:
         return Model(config)
 
 
-def _initialised(module: nn.Module) -> None:
-    """Truncated normal of 0.02, cut at two deviations; biases zero."""
+def _initialise(module: nn.Module, deviation: float) -> None:
+    """Truncated normal, cut at two deviations; biases zero."""
     if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.trunc_normal_(module.weight, std=0.02, a=-0.04, b=0.04)
+        nn.init.trunc_normal_(module.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
     if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)

@@ -66,7 +66,6 @@ class Pieces:
         self.starts, self.sizes = np.concatenate([self.starts, starts]), np.concatenate([self.sizes, sizes])
         self.numbers.new = []
 
-
     def _encoded(self, runs: list[str]) -> list[list[int]]:
         """The ids of each run. Plain letters and digits are a word as they stand: for them the model alone is asked."""
         rust, known = self.tokenizer.rust, {}
