@@ -111,8 +111,8 @@ class Frame:
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
     """Round numbers, evenly spaced, from at most `low` to at least `high`; two at least, also where both are one number."""
-    if high - low <= 1e-12 * max(abs(low), abs(high), 1e-300):
-        low, high = (low - abs(low) / 2, high + abs(high) / 2) if low else (0.0, 1.0)
+    if high - low <= max(1e-12 * max(abs(low), abs(high)), 1e-290):
+        low, high = (low - abs(low) / 2, high + abs(high) / 2) if abs(low) > 1e-280 else (min(low, 0.0), 1.0)
     size = 10.0 ** math.floor(math.log10((high - low) / about))
     step = next(size * times for times in (1, 2, 2.5, 5, 10) if (high - low) / (size * times) <= about)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
