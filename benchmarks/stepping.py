@@ -49,9 +49,8 @@ def _ours(batch: Batch, vocabulary: int):  # type: ignore[no-untyped-def]
 def _theirs(batch: Batch, vocabulary: int):  # type: ignore[no-untyped-def]
     from transformers import BertConfig, BertForPreTraining
 
-    config = BertConfig(
-        vocab_size=vocabulary, hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024
-    )
+    sizes = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024}
+    config = BertConfig(vocab_size=vocabulary, attention_probs_dropout_prob=0.0, **sizes)  # as ours
     model = BertForPreTraining(config).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     layout, labels = batch.inputs.layout, torch.full((batch.tokens,), -100)

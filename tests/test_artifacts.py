@@ -112,6 +112,7 @@ def test_an_exception_leaves_the_existing_folder_as_it_was(folder):
 def test_what_a_dead_run_left_is_not_taken_over(tmp_path):
     (tmp_path / "made.part").mkdir()
     (tmp_path / "made.part" / "stale").write_text("of a run that died")
+    (tmp_path / "made.part" / artifacts.MAKING).touch()
     with new_folder(tmp_path / "made") as part:
         (part / "a").write_text("a")
     assert listing(tmp_path) == ["made", "made/a", f"made/{MANIFEST}"]
@@ -195,3 +196,22 @@ def test_only_a_vacant_place_is_taken(tmp_path):
         artifacts.vacant(tmp_path / "notes.txt")
     with pytest.raises(BadInput, match="out is empty"):
         artifacts.named(" ", "out")
+
+
+def test_somebodys_folder_of_the_working_name_is_not_removed(tmp_path):
+    (tmp_path / "made.part").mkdir()
+    (tmp_path / "made.part" / "thesis.txt").write_text("mine")
+    with pytest.raises(BadInput, match=r"made\.part exists and holds other things"), new_folder(tmp_path / "made"):
+        pass
+    assert (tmp_path / "made.part" / "thesis.txt").read_text() == "mine"
+
+
+def test_a_folder_is_claimed_by_one_at_a_time(tmp_path):
+    with artifacts.claimed(tmp_path / "out"):
+        with pytest.raises(BadInput, match="another run is writing"), artifacts.claimed(tmp_path / "out"):
+            pass
+        with artifacts.claimed(tmp_path / "other"):
+            pass
+    with artifacts.claimed(tmp_path / "out"):
+        pass
+    assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,10 @@
 """Worker processes of a script without a guard do the work, and not the script."""
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from tests.conftest import prose
@@ -17,3 +20,55 @@ def test_a_plain_script_may_use_workers(tmp_path, vocabulary):
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=Path(__file__).parents[1], timeout=120)
     assert (done.returncode, done.stdout) == (0, "once 30\n"), done.stderr
+
+
+STUBBORN = """
+import sys, time
+from bertsmith.workers import Workers
+with Workers(2, print, ()) as workers:
+    futures = [workers.submit(time.sleep, 0.01) for _ in range(4)]
+    [future.result() for future in futures]
+    print(*workers.pool._processes, flush=True)
+    time.sleep(60)
+"""
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_workers_end_with_a_parent_that_was_killed(tmp_path):
+    (tmp_path / "script.py").write_text(STUBBORN)
+    process = subprocess.Popen([sys.executable, tmp_path / "script.py"], stdout=subprocess.PIPE, text=True)
+    pids = _pids(process)
+    process.kill()
+    process.wait()
+    patience = time.monotonic() + 20
+    while any(map(alive, pids)) and time.monotonic() < patience:
+        time.sleep(0.05)
+    assert not any(map(alive, pids))
+
+
+def test_a_signal_to_the_whole_group_leaves_workers_to_the_parent(tmp_path):
+    (tmp_path / "script.py").write_text(STUBBORN)
+    process = subprocess.Popen(
+        [sys.executable, tmp_path / "script.py"], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    pids = _pids(process)
+    for pid in pids:
+        os.kill(pid, signal.SIGINT)
+        os.kill(pid, signal.SIGTERM)
+    time.sleep(0.3)
+    assert all(map(alive, pids))
+    process.kill()
+    process.wait()
+
+
+def _pids(process):
+    for line in process.stdout:
+        if all(word.isdecimal() for word in line.split()) and line.strip():
+            return [int(word) for word in line.split()]
+    raise AssertionError("no workers were started")

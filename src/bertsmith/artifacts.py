@@ -1,5 +1,6 @@
 """Artifact folders: each file in them is known by size and checksum, and the folder appears whole or not at all."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ import msgspec
 from .errors import BadInput
 
 MANIFEST = "manifest.json"
+MAKING = ".making"  # in a folder that is being made: it is ours to remove
 
 
 class Entry(msgspec.Struct):
@@ -27,21 +29,43 @@ class Manifest(msgspec.Struct):
     files: dict[str, Entry]
 
 
-def named(text: str, key: str) -> Path:
-    """The folder or file that a setting names; nothing, or no name at all, is refused."""
-    if not text.strip():
+def named(text: str | Path, key: str) -> Path:
+    """The folder or file that a setting names, links followed; nothing, or nobody's home, is refused."""
+    if not str(text).strip():
         raise BadInput(f"{key} is empty; give the path of a folder or file")
-    path = Path(text).expanduser()
-    return path if path.name else path.absolute()
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError as error:
+        raise BadInput(f"{key}={text}: {error}") from None
+    return path.resolve() if path.is_symlink() or not path.name else path
 
 
 def vacant(folder: Path, *own: str) -> Path:
-    """The folder, if it may be made: it is not there, or empty, or holds one of the `own` files of a run that goes on."""
+    """The folder, if it may be written: it is not there, or empty, or holds what a run of ours leaves (patterns)."""
     if folder.exists() and not folder.is_dir():
-        raise BadInput(f"{folder} is a file, where a folder is to be made; choose another out, or remove it")
-    if folder.exists() and any(folder.iterdir()) and not any((folder / name).exists() for name in own):
+        raise BadInput(f"{folder} is a file, where a folder is to be made; choose another name, or remove it")
+    if folder.exists() and any(folder.iterdir()) and not any(any(folder.glob(name)) for name in own):
         raise BadInput(f"{folder} exists and holds other things; choose another out, or remove it")
     return folder
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """While it lasts, no other process of this machine may claim the folder: two runs would spoil each other's work."""
+    path = folder.with_name(f".{folder.name}.lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            mine = path.stat().st_ino == os.fstat(file.fileno()).st_ino  # not a file that its holder removed just now
+        except OSError:
+            mine = False
+        if not mine:
+            raise BadInput(f"another run is writing {folder}; wait for it, or choose another out")
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -81,11 +105,13 @@ def new_folder(folder: Path) -> Iterator[Path]:
     part = folder.with_name(folder.name + ".part")
     if folder.exists() and not folder.is_dir():
         raise BadInput(f"{folder} is a file, where a folder is to be made; choose another name, or remove it")
-    shutil.rmtree(part, ignore_errors=True)  # of a run that died here
+    shutil.rmtree(vacant(part, MAKING, MANIFEST), ignore_errors=True)  # of a run that died here
     part.mkdir(parents=True)
+    (part / MAKING).touch()
     try:
         yield part
         seal(part)
+        (part / MAKING).unlink()
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
@@ -133,7 +159,7 @@ def fingerprint(value: Any) -> str:
 
 
 def _files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST]
+    return [path for path in folder.rglob("*") if path.is_file() and path not in (folder / MANIFEST, folder / MAKING)]
 
 
 def _entries(manifest: Path) -> dict[str, Entry]:

@@ -1,11 +1,11 @@
 """A predictor: a folder's tokenizer and model behind one call, ready to answer."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from .artifacts import named
 from .errors import BadInput
 from .model import checkpoint
 from .model.layout import Layout
@@ -38,11 +38,4 @@ class Predictor:
 
 def load(folder: str | Path) -> Predictor:
     """The model in a checkpoint folder, ready to answer."""
-    return Predictor(*checkpoint.load(Path(folder)))
-
-
-def filled(text: str, words: Sequence[str], mask: str = "[MASK]") -> str:
-    """The text with its masks replaced, one after another."""
-    for word in words:
-        text = text.replace(mask, word, 1)
-    return text
+    return Predictor(*checkpoint.load(named(folder, "folder")))

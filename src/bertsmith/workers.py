@@ -1,7 +1,10 @@
-"""Worker processes: spawned clean, fed in order, never importing the caller's script."""
+"""Worker processes: spawned clean, fed in order, never importing the caller's script, ending when it ends."""
 
 import multiprocessing
+import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -15,7 +18,7 @@ class Workers:
     """A pool whose processes begin with `begin(*given)`. Scripts that use it need no `if __name__ == "__main__":`."""
 
     def __init__(self, count: int, begin: Callable[..., None], given: tuple[Any, ...]) -> None:
-        self.pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), begin, given)
+        self.pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begun, (begin, given))
 
     def submit(self, work: Callable[..., T], *given: Any) -> "Future[T]":
         with _another_main():  # processes are started here, when there is work for them
@@ -37,3 +40,18 @@ def _another_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
+
+
+def _begun(begin: Callable[..., None], given: tuple[Any, ...]) -> None:
+    """Ctrl-C goes to every process of a terminal: the parent decides what it means, and its end is the workers' end."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    begin(*given)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -116,6 +116,37 @@ def test_duplicates_are_counted_always_and_dropped_on_request(tmp_path, vocabula
     assert np.array_equal(documents.tokens[: documents.sentences[2]], kept.tokens[: kept.sentences[2]])
 
 
+def test_a_repeated_line_goes_whole_and_a_repeated_sentence_stays(tmp_path, vocabulary):
+    text = "The way. It was.\nThe time. It was.\n\nThe way. It was.\nThe people. It was.\n"
+    corpus = Corpus.open(prepared(written(tmp_path / "a.txt", text), vocabulary, tmp_path / "out", drop=["lines"]))
+    assert corpus.card["duplicates"] == {"sentences": 2, "documents": 0, "sentences dropped": 2}
+    assert np.diff(corpus.documents).tolist() == [4, 2]
+
+
+def test_killed_while_it_is_sealed_nothing_is_encoded_again(tmp_path, vocabulary, monkeypatch):
+    texts = written(tmp_path / "a.txt", prose(40, seed=6))
+    whole = prepared(texts, vocabulary, tmp_path / "whole")
+    seal = build.seal
+    for moment in ("before", "after"):
+        out = tmp_path / moment
+
+        def killed(*given, moment=moment):
+            if moment == "after":
+                seal(*given)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(build, "seal", killed)
+        with pytest.raises(KeyboardInterrupt):
+            prepared(texts, vocabulary, out)
+        monkeypatch.setattr(build, "seal", seal)
+        with monkeypatch.context() as patch:
+            patch.setattr(build._Writing, "add", lambda self, block: pytest.fail("encoded again"))
+            prepared(texts, vocabulary, out)
+        for name in (*ARRAYS, "tokenizer.json"):
+            assert (whole / name).read_bytes() == (out / name).read_bytes(), name
+        assert {path.name for path in out.iterdir()} == {path.name for path in whole.iterdir()}
+
+
 def test_repeats_are_found_in_bounded_memory(tmp_path, monkeypatch):
     values = np.random.default_rng(0).integers(0, 2**64, 500, dtype=np.uint64)[np.random.default_rng(1).integers(0, 500, 5000)]
     want = np.ones(5000, bool)

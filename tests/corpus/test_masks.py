@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from bertsmith.corpus.batches import Batches, Maker
-from bertsmith.corpus.masks import Ngrams, Pieces, Spans, WholeWords
+from bertsmith.corpus.masks import Ngrams, Pieces, Spans, WholeWords, Words
+from bertsmith.corpus.masks.runs import Runs
 from bertsmith.corpus.store import Corpus
-from bertsmith.corpus.views import NextSentence, Windows
+from bertsmith.corpus.views import FullSentences, NextSentence, Windows
 from bertsmith.text.tokenizer import Tokenizer
 
 EVERY = [Pieces(), WholeWords(), Spans(), Ngrams()]
@@ -44,10 +45,10 @@ def corpus_of(ids, lengths, sizes, words=None):
     return corpus
 
 
-def batches(corpus, masks, view=None, seed=0, tokens=65_536, rate=0.15):
+def batches(corpus, masks, view=None, seed=0, tokens=65_536, rate=0.15, length=128):
     maker = Maker(corpus.path, masks, rate, seed)
     maker.__dict__["corpus"] = corpus
-    return Batches(maker, view or NextSentence(), np.arange(len(corpus.documents) - 1), 128, tokens)
+    return Batches(maker, view or NextSentence(), np.arange(len(corpus.documents) - 1), length, tokens)
 
 
 def clean(reading, k):
@@ -118,6 +119,63 @@ def test_spans_have_the_published_lengths():
     assert odds.sum() == pytest.approx(1) and len(odds) == 10
     assert (odds * np.arange(1, 11)).sum() == pytest.approx(3.8, abs=0.01)  # SpanBERT, section 3.1
     assert Ngrams().odds() == pytest.approx(np.array([6, 3, 2]) / 11)  # ALBERT, section 4.1
+
+
+def units_of(reading, k):
+    """The words of batch k, and the unit of each."""
+    plan, epoch = reading.rows(k)
+    words = reading.maker._words(*reading.maker._packed(plan), plan, epoch)
+    return words, reading.maker.masks.units(words)
+
+
+@pytest.mark.parametrize("language", [english, chinese])
+@pytest.mark.parametrize("length", [64, 128, 512])
+@pytest.mark.parametrize("masks", [Spans(), Ngrams()], ids=lambda m: type(m).__name__)
+def test_runs_that_are_hidden_have_the_lengths_that_were_asked_for(masks, length, language):
+    reading = batches(language(), masks, FullSentences(), length=length)
+    sizes, hidden, free = [], 0, 0
+    for k in range(6):
+        words, unit = units_of(reading, k)
+        taken = unit >= 0
+        sizes.append(np.unique(words.sample[taken] * 1000 + unit[taken], return_counts=True)[1])
+        hidden, free = hidden + words.sizes[taken].sum(), free + words.sizes.sum()
+    sizes, odds = np.concatenate(sizes), masks.odds()
+    # Some 8,000 runs, whose lengths deviate by 0.7 (spans) of their mean: three errors of the mean are 2.4 %.
+    assert sizes.mean() == pytest.approx((odds * np.arange(1, len(odds) + 1)).sum(), rel=0.024)
+    shares = np.bincount(sizes, minlength=len(odds) + 1)[1:] / len(sizes)
+    assert shares == pytest.approx(odds, abs=4 * (0.25 / len(sizes)) ** 0.5)
+    assert hidden / free == pytest.approx(0.15, rel=0.03)  # 6,000 samples that miss their quota by half: four errors
+
+
+@pytest.mark.parametrize("rate", [0.15, 0.9])
+@pytest.mark.parametrize("masks", [Spans(), Ngrams(longest=40)], ids=lambda m: type(m).__name__)
+def test_a_unit_is_one_run_and_none_leaves_its_sample(masks, rate):
+    words, unit = units_of(batches(english(400), masks, rate=rate), 0)
+    assert len(unit) == len(words.starts)
+    for sample in range(len(words.names)):
+        own = unit[words.sample == sample]
+        for number in np.unique(own[own >= 0]):
+            assert np.ptp(np.flatnonzero(own == number)) + 1 == (own == number).sum()
+    assert words.sizes[unit >= 0].sum() / words.sizes.sum() == pytest.approx(rate, rel=0.05)
+
+
+def test_every_place_for_a_run_is_as_likely_and_runs_may_touch():
+    samples, count = 30_000, 6
+    numbers = np.repeat(np.arange(samples), count)
+    ones, names = np.ones(samples * count, np.int64), np.arange(samples)
+    words = Words(np.arange(samples * count), ones, numbers, names * count, names, np.full(samples, 4.0), 0, 0)
+    unit = Pairs().units(words).reshape(samples, count)
+    starts = [tuple(i for i in range(count) if row[i] >= 0 and (i == 0 or row[i] != row[i - 1])) for row in unit]
+    ways = {way: starts.count(way) for way in set(starts) if len(way) == 2}
+    assert set(ways) == {(a, b) for a in range(5) for b in range(a + 2, 5)}  # (0, 2) and its like touch
+    assert list(ways.values()) == pytest.approx([sum(ways.values()) / 6] * 6, rel=0.06)
+
+
+class Pairs(Runs, frozen=True):
+    """Always two words."""
+
+    def odds(self):
+        return np.array([0.0, 1.0])
 
 
 def test_spans_hide_runs():

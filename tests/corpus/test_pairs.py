@@ -31,10 +31,15 @@ def slowly(corpus, length, seed, epoch, style):
         least = 1 if style == "google" else 2
         while end - at >= least:
             dice = lambda what, turn=turn, document=document: bits(seed, f"pairs {what}", epoch, document, turn)
-            target = room if uniform(dice("brief")) >= 0.1 else 2 + int(below(dice("target"), room - 1))
+            drawn = lambda what, document=document, turn=turn: bits(
+                seed, f"pairs {what}", epoch, document, 0 if style == "google" else turn
+            )
+            target = room if uniform(drawn("brief")) >= 0.1 else 2 + int(below(drawn("target"), room - 1))
             chunk = []
             while at + len(chunk) < end and (size(chunk) < target or len(chunk) < least):
                 chunk.append(sentences[at + len(chunk)])
+            if style != "google" and end - at - len(chunk) == 1:
+                chunk.append(sentences[end - 1])
             first = 1 if len(chunk) == 1 else 1 + int(below(dice("middle"), len(chunk) - 1))
             away = uniform(dice("away")) < 0.5 or (style == "google" and len(chunk) == 1)
             second = chunk[first:]

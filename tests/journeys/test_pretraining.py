@@ -177,6 +177,49 @@ def test_going_on_from_a_checkpoint(corpus, straight, tmp_path):
     assert after < before + 0.3  # it began where the other ended
 
 
+def phased(corpus, out):
+    words = [word for word in SMALL if not word.startswith("length")]
+    more = [
+        "length=[16,64]",
+        "shares=[0.5,0.5]",
+        "train.steps=40",
+        "train.accumulate=2",
+        "train.save_every=10",
+        "train.log_every=1",
+    ]
+    return ["pretrain", f"corpus={corpus}", f"out={out}", *words, *more]
+
+
+def test_two_lengths_and_accumulation_go_on_exactly_too(corpus, tmp_path):
+    ran(*phased(corpus, tmp_path / "straight"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bertsmith", *phased(corpus, tmp_path / "killed"), "train.workers=2"], cwd=ROOT
+    )
+    while not (tmp_path / "killed" / "state" / "step-20").exists() and process.poll() is None:
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    ran(*phased(corpus, tmp_path / "killed"))
+    for name in ("model.safetensors", "metrics.jsonl"):
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "straight" / name).read_bytes(), name
+
+
+def test_each_phase_reads_its_own_length(corpus):
+    from functools import partial
+
+    from bertsmith.config import read
+    from bertsmith.corpus.ahead import Ahead
+    from bertsmith.stages import pretrain
+
+    recipe = read(pretrain.Recipe, None, phased(corpus, "nowhere")[1:])
+    opened = pretrain.Corpus.open(corpus)
+    config = pretrain._model_config(recipe, opened)
+    readings = [pretrain._reading(recipe, opened, pretrain.np.arange(60), length, config) for length, _ in recipe.phases()]
+    with Ahead(readings[0].maker, 0) as ahead:
+        batch = partial(pretrain._batch, recipe, readings, ahead)
+        assert batch(3, 0.49).inputs.layout.longest <= 16 < batch(3, 0.51).inputs.layout.longest <= 64
+
+
 def test_two_lengths_share_a_run(corpus, tmp_path):
     words = [word for word in SMALL if not word.startswith("length")]
     run = answer(
@@ -245,3 +288,69 @@ def test_a_damaged_model_is_named(straight, tmp_path):
         bertsmith.load(straight).fill("nothing to fill")
     with pytest.raises(BadInput, match="longer than the model's 64 positions"):
         bertsmith.load(straight).fill("[MASK] " + "the " * 80)
+
+
+def test_somebodys_files_are_not_touched(corpus, tmp_path):
+    (tmp_path / "project" / "state").mkdir(parents=True)
+    (tmp_path / "project" / "state" / "thesis.txt").write_text("mine")
+    words = [*SMALL, "train.steps=2", f"corpus={corpus}"]
+    assert "holds other things" in refused("pretrain", *words, f"out={tmp_path / 'project'}")
+    (tmp_path / "text.txt").write_text(prose(20), encoding="utf-8")
+    (tmp_path / "new.part").mkdir()
+    (tmp_path / "new.part" / "thesis.txt").write_text("mine")
+    for stage in (["prepare", f"tokenizer={corpus}"], ["tokenizer", "size=100"]):
+        assert "holds other things" in refused(*stage, f"texts={tmp_path / 'text.txt'}", f"out={tmp_path / 'new'}")
+    assert (tmp_path / "new.part" / "thesis.txt").exists() and (tmp_path / "project" / "state" / "thesis.txt").exists()
+
+
+def test_a_second_run_into_the_same_folder_is_refused(corpus, tmp_path):
+    from bertsmith.artifacts import claimed
+
+    (tmp_path / "text.txt").write_text(prose(20), encoding="utf-8")
+    texts, out = f"texts={tmp_path / 'text.txt'}", f"out={tmp_path / 'out'}"
+    with claimed(tmp_path / "out"):
+        assert "another run is writing" in refused("pretrain", *SMALL, "train.steps=2", f"corpus={corpus}", out)
+        assert "another run is writing" in refused("prepare", texts, f"tokenizer={corpus}", out)
+        assert "another run is writing" in refused("tokenizer", texts, "size=100", out)
+
+
+def test_a_full_disk_is_said_and_what_is_saved_stays(corpus, straight, tmp_path, monkeypatch):
+    from safetensors import SafetensorError
+
+    from bertsmith import tensors
+
+    save, calls = tensors.save_file, []
+
+    def full(held, path):
+        calls.append(path)
+        if len(calls) == 7:  # the third checkpoint
+            raise SafetensorError("I/O error: No space left on device (os error 28)")
+        save(held, path)
+
+    monkeypatch.setattr(tensors, "save_file", full)
+    words = ["pretrain", f"corpus={corpus}", f"out={tmp_path / 'bert'}", *SMALL, "train.steps=60", "train.save_every=10"]
+    assert "no space left for" in ran(*words, code=2).stderr
+    ran(*words)
+    assert (tmp_path / "bert" / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
+
+
+def test_lone_sentences_are_not_held_out_for_pairs_and_are_warned_about(vocabulary, tmp_path):
+    lone = "\n\n".join(["The people made this way."] * 150)
+    (tmp_path / "text.txt").write_text(prose(20, sentences=14) + "\n\n" + lone, encoding="utf-8")
+    answer("prepare", f"texts={tmp_path / 'text.txt'}", f"tokenizer={vocabulary}", f"out={tmp_path / 'corpus'}", "workers=1")
+    for seed in range(4):
+        words = [f"corpus={tmp_path / 'corpus'}", f"out={tmp_path / str(seed)}", *SMALL, "train.steps=2", f"seed={seed}"]
+        assert "documents of one sentence" in ran("pretrain", *words, "held_out=0.02").stderr
+    assert "held_out=0.999" in refused("pretrain", *words, "held_out=0.999", f"out={tmp_path / 'none'}", "objective=masked")
+
+
+def test_another_model_at_the_same_path_is_another_init(corpus, straight, tmp_path):
+    import shutil
+
+    folder = shutil.copytree(straight, tmp_path / "init")
+    words = [word for word in SMALL if not word.startswith("model")]
+    begin = ["pretrain", f"corpus={corpus}", f"out={tmp_path / 'more'}", f"init={folder}", *words, "train.steps=2"]
+    assert answer(*begin)["made"] and not answer(*begin)["made"]
+    shutil.rmtree(folder)
+    ran("pretrain", f"corpus={corpus}", f"out={folder}", *SMALL, "train.steps=3", "seed=9")
+    assert "made by another recipe" in refused(*begin)

@@ -9,12 +9,14 @@ import pytest
 
 from bertsmith import api
 from bertsmith.cli import main
+from bertsmith.config import parse
 from bertsmith.corpus.store import Corpus
 from bertsmith.errors import BadInput
-from bertsmith.objectives import Pairs
+from bertsmith.objectives import Masked, Pairs
 from bertsmith.show.curves import rows
 from bertsmith.show.data import classes, frequent
-from bertsmith.show.masks import FATES, counted, drawn, fate_of, label_names, original, proportions
+from bertsmith.show.masks import FATES, counted, drawn, fate_of, label_names, masks, original, proportions
+from bertsmith.stages import pretrain, show
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["a", "small", "cat", "##s", "sat", "on", "the", "mat", "<script>", "and", "dog", "##gy", '"', ".", "<", ">", "script"]
@@ -219,11 +221,33 @@ def test_bad_input_is_told_in_a_line(tmp_path, corpus):
     assert "holds nothing yet" in bad(kind="curves", model=str(tmp_path), out=out)
     assert "has no use for samples" in bad(kind="corpus", corpus=str(corpus.path), samples=3, out=out)
     assert "samples = 0" in bad(kind="masks", corpus=str(corpus.path), samples=0, out=out)
+    assert "epoch = -1" in bad(kind="masks", corpus=str(corpus.path), epoch=-1, out=out)
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 3.0}\nnot json\n')
     assert "line 2" in bad(kind="curves", model=str(tmp_path), out=out)
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "skipped": "norm"}\n')
     assert "no loss in any row" in bad(kind="curves", model=str(tmp_path), out=out)
     assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize("objective", ["pairs", "masked"])
+def test_what_would_leave_nothing_to_show_is_refused(tmp_path, corpus, objective):
+    given = {"kind": "masks", "corpus": str(corpus.path), "objective": objective, "out": str(tmp_path / "page.html")}
+    for key, values in {"length": (-1, 0, 2, 3, 7), "held_out": (-0.1, 1.0, 1.5)}.items():
+        for value in values:
+            assert f"{key} = {value}" in bad(**given, **{key: value})
+    assert "lower it" in bad(**given, held_out=0.99)
+    with pytest.raises(BadInput, match="0 documents to learn from make no sample"):
+        masks(corpus, Masked().batches(corpus, np.arange(0), 32, 512, 0), 3, 0)
+    assert not (tmp_path / "page.html").exists()
+    api.show(**given, length=8, quiet=True)
+    assert (tmp_path / "page.html").stat().st_size > 5000
+
+
+@pytest.mark.parametrize("objective", ["pairs", "masked"])
+def test_the_documents_are_those_that_pretraining_learns_from(tmp_path, corpus, objective):
+    told = {"corpus": str(corpus.path), "objective": objective, "held_out": 0.3, "seed": 5, "out": str(tmp_path)}
+    shown = show._reading(parse(show.Recipe, {"kind": "masks", **told}), corpus).documents
+    assert np.array_equal(shown, pretrain._split(parse(pretrain.Recipe, told), corpus)[0])
 
 
 def test_the_command_line_takes_the_kind_as_a_word(tmp_path, corpus, capsys):

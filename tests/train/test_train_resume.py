@@ -103,11 +103,11 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
         toy.trainer(tmp_path, model=torch.nn.Linear(2, 2))
 
 
-def test_checkpoints_hold_the_facts_and_only_the_newest_stay(tmp_path):
-    toy.trainer(tmp_path, facts={"corpus": "abc"}).fit(toy.Data())
+def test_checkpoints_hold_the_progress_and_only_the_newest_stay(tmp_path):
+    toy.trainer(tmp_path, fingerprint="a1").fit(toy.Data())
     assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["step-12", "step-8"]
     progress = json.loads((tmp_path / "state" / "step-12" / "progress.json").read_text())
-    assert (progress["step"], progress["facts"], progress["rollbacks"]) == (12, {"corpus": "abc"}, 0)
+    assert (progress["step"], progress["fingerprint"], progress["rollbacks"]) == (12, "a1", 0)
     assert not list((tmp_path / "state").rglob("*.p[tk]*"))
 
 

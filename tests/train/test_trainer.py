@@ -1,6 +1,7 @@
 """The loop: what it learns, what it writes down, and when it ends."""
 
 import json
+import re
 import time
 from itertools import pairwise
 
@@ -10,7 +11,9 @@ import torch
 
 from bertsmith.errors import BadInput
 from bertsmith.train import Train
+from bertsmith.train.clock import Clock
 from bertsmith.train.devices import prepare
+from bertsmith.train.display import Display
 
 from . import training_toy as toy
 
@@ -151,6 +154,41 @@ def test_words_go_to_stderr_and_quiet_is_quiet(tmp_path, capsys):
     assert "step 4: saved" in heard.err and "step 6: dev: loss" in heard.err
     toy.trainer(tmp_path / "mute", quiet=True).fit(toy.Data())
     assert capsys.readouterr() == ("", "")
+
+
+def told_by_a_slow_run(folder, capsys, quiet=False):
+    """Lines about steps of a run on a clock of its own, each step of which takes four seconds."""
+    seconds = [100.0]
+    trainer = toy.trainer(folder, quiet=quiet, on_step=lambda step, row: seconds.append(seconds[-1] + 4))
+    trainer.display = Display(quiet=quiet, baseline=("words", 6.71), now=lambda: seconds[-1])
+    trainer.fit(toy.Data())
+    return [line for line in capsys.readouterr().err.splitlines() if "tokens/s" in line]
+
+
+def test_without_a_terminal_there_is_a_line_after_ten_seconds_and_then_every_thirty(tmp_path, capsys):
+    first, second = told_by_a_slow_run(tmp_path, capsys)
+    words = r"  loss \d\.\d{3}  words \d\.\d{3} \(unigram 6\.71\)  [\d,]+ tokens/s  \d:\d\d:\d\d left"
+    assert re.fullmatch("step 4/12" + words, first)  # twelve seconds after the beginning
+    assert re.fullmatch("step 12/12" + words, second) and second.endswith("0:00:00 left")  # and forty-four
+
+
+def test_lines_change_no_file_and_are_not_there_when_quiet_or_beside_a_bar(tmp_path, capsys, monkeypatch):
+    assert told_by_a_slow_run(tmp_path / "loud", capsys)
+    assert not told_by_a_slow_run(tmp_path / "mute", capsys, quiet=True)
+    for name in ("metrics.jsonl", "state/step-12/model.safetensors"):
+        assert (tmp_path / "loud" / name).read_bytes() == (tmp_path / "mute" / name).read_bytes()
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr(Display, "_show_plainly", lambda *_: pytest.fail("a line and a bar"))
+    told_by_a_slow_run(tmp_path / "bar", capsys)
+
+
+@pytest.mark.parametrize(("config", "left"), [(Train(steps=40, device="cpu"), 60), (Train(minutes=2, device="cpu"), 70)])
+def test_the_time_left_is_that_of_the_steps_or_of_the_minutes(tmp_path, monkeypatch, config, left):
+    trainer = toy.trainer(tmp_path, config)
+    trainer.progress.step = 10
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
+    trainer.clock = Clock(elapsed=50.0, pace=2.0)
+    assert trainer._left() == left
 
 
 def test_the_bar_shows_the_baseline_beside_the_loss(tmp_path, monkeypatch, capsys):

@@ -13,10 +13,13 @@ Rows = Callable[[int], tuple[Plan, int]]
 
 
 class Ahead:
-    """`ahead(k, rows)` is batch k; while it is used, workers make the next few. Planning stays in this process."""
+    """`ahead(k, rows)` is batch k; while it is used, workers make the next few. Planning stays in this process.
 
-    def __init__(self, maker: Maker, workers: int, depth: int = 4) -> None:
-        self.maker, self.depth = maker, max(depth, 2 * workers)
+    Of several ranks each reads every `stride`-th batch, and makes no other.
+    """
+
+    def __init__(self, maker: Maker, workers: int, stride: int = 1, depth: int = 4) -> None:
+        self.maker, self.stride, self.depth = maker, stride, max(depth, 2 * workers)
         self.pool = Workers(workers, _begin, (maker,)) if workers else None
         self.waiting: dict[int, Future[Arrays]] = {}
         self.last: Any = None
@@ -26,7 +29,7 @@ class Ahead:
             return self.maker(*rows(k))
         if rows != self.last:  # another phase: what was made ahead is of no use
             self.waiting, self.last = {}, rows
-        for ahead in range(k, k + self.depth + 1):
+        for ahead in range(k, k + self.stride * (self.depth + 1), self.stride):
             if ahead not in self.waiting:
                 self.waiting[ahead] = self.pool.submit(_work, *rows(ahead))
         self.waiting = {number: future for number, future in self.waiting.items() if number >= k}

@@ -128,7 +128,7 @@ class Batches:
             seed, corpus = self.maker.seed, self.maker.corpus
             plan = self.view.plan(corpus, self.documents, self.length, seed, self._drawn(epoch))
             order = shuffled(len(plan), seed, "sample order", epoch)
-            for old in [e for e in self.plans if e and e != epoch - 1]:
+            for old in [e for e in self.plans if e != epoch - 1]:
                 del self.plans[old]
             self.plans[epoch] = plan, np.split(order, _cuts(plan.lengths[order], self.tokens))
         return self.plans[epoch]

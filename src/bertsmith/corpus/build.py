@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..artifacts import MANIFEST, checksum, fingerprint, named, read_json, seal, vacant, write_json
+from ..artifacts import MANIFEST, checksum, claimed, fingerprint, named, read_json, seal, vacant, verify, write_json
 from ..config import Config, Whole, plain
 from ..errors import BadInput
 from ..text import documents, files, segment
@@ -28,6 +28,7 @@ from .marks import MarkWriter
 from .store import DOCUMENTS, SENTENCES, TOKENS, WORDS
 
 HASHES, JOURNAL = "hashes.bin", "journal.json"
+Progress = Callable[[int, int], None]
 BLOCK = 1 << 20  # characters a worker takes at a time
 
 
@@ -61,7 +62,7 @@ class Encoded:
     words: NDArray[np.bool_] | None  # for each token, where a segmenter was asked
 
 
-def prepare(config: Prepare, on_read: Callable[[int, int], None] = lambda read, of: None) -> tuple[Path, bool]:
+def prepare(config: Prepare, on_read: Progress = lambda read, of: None) -> tuple[Path, bool]:
     """Make the corpus folder; returns it and whether there was anything left to do."""
     out = named(config.out, "out")
     paths = files.found(config.texts)
@@ -72,27 +73,48 @@ def prepare(config: Prepare, on_read: Callable[[int, int], None] = lambda read, 
     recipe: dict[str, Any] = {"sources": sources, "tokenizer": tokenizer.fingerprint, "segmenter": config.segments_by}
     recipe |= {"sentences": config.sentences, "drop": sorted(config.drop)}
     made_by = fingerprint(recipe)
-    if (out / MANIFEST).exists():
-        if read_json(out / "card.json").get("made_by") == made_by:
-            return out, False
-        raise BadInput(f"{out} holds a corpus of other text, tokenizer or settings; choose another out, or remove it")
-    part = vacant(out).with_name(out.name + ".part")
-    try:
-        _filled(part, config, paths, tokenizer, made_by, on_read)
-        _finished(part, config, tokenizer, {"made_by": made_by, "sources": sources, "settings": plain(config)})
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            free = shutil.disk_usage(part).free
-            raise BadInput(f"no space left for {part} ({free:,} bytes free); make room and run the same command again: "
-                           "what is done is kept") from None  # fmt: skip
-        raise
-    if out.exists():
-        out.rmdir()  # it is empty
-    part.replace(out)
+    with claimed(out):
+        if (out / MANIFEST).exists():
+            if read_json(out / "card.json").get("made_by") == made_by:
+                return out, False
+            raise BadInput(f"{out} holds a corpus of other text, tokenizer or settings; choose another out, or remove it")
+        part = vacant(out).with_name(out.name + ".part")
+        facts = {"made_by": made_by, "sources": sources, "settings": plain(config)}
+        try:
+            _made(vacant(part, JOURNAL, MANIFEST), config, paths, tokenizer, facts, on_read)
+        except OSError as error:
+            raise _no_space(part) if error.errno == errno.ENOSPC else error from None
+        if out.exists():
+            out.rmdir()  # it is empty
+        part.replace(out)
     return out, True
 
 
-def _filled(part: Path, config: Prepare, paths: list[Path], tokenizer: Tokenizer, made_by: str, on_read: Any) -> None:
+def begun(out: Path) -> bool:
+    """A preparation of this folder was interrupted."""
+    return (out.with_name(out.name + ".part") / JOURNAL).exists()
+
+
+def _no_space(part: Path) -> BadInput:
+    free = shutil.disk_usage(part).free
+    kept = "make room and run the same command again: what is done is kept"
+    return BadInput(f"no space left for {part} ({free:,} bytes free); {kept}")
+
+
+def _made(
+    part: Path, config: Prepare, paths: list[Path], tokenizer: Tokenizer, facts: dict[str, Any], on_read: Progress
+) -> None:
+    """The whole folder under its working name; what an earlier, interrupted run did is not done again."""
+    if (part / MANIFEST).exists() and read_json(part / "card.json").get("made_by") == facts["made_by"]:
+        verify(part)  # it was killed just before the end
+    else:
+        _filled(part, config, paths, tokenizer, facts["made_by"], on_read)
+        _finished(part, config, tokenizer, facts)
+    for name in (HASHES, JOURNAL, *duplicates.FILES):  # last: until it is sealed, a kill must find the journal
+        (part / name).unlink(missing_ok=True)
+
+
+def _filled(part: Path, config: Prepare, paths: list[Path], tokenizer: Tokenizer, made_by: str, on_read: Progress) -> None:
     """Append block after block, in order, and keep a journal of how far it got."""
     writing = _Writing(part, made_by, _dtype(tokenizer), bool(config.segments_by))
     if writing.complete:
@@ -114,9 +136,8 @@ def _finished(part: Path, config: Prepare, tokenizer: Tokenizer, facts: dict[str
     facts |= {"duplicates": _without_repeats(part, dtype, config.drop)}
     tokenizer.save(part)
     write_json(part / "card.json", card.made(part, tokenizer, dtype) | facts)
-    for name in (HASHES, JOURNAL, *duplicates.FILES):
-        (part / name).unlink(missing_ok=True)
-    seal(part)
+    names = (TOKENS, SENTENCES, DOCUMENTS, WORDS, "card.json", "tokenizer.json")
+    seal(part, [name for name in names if (part / name).exists()])
 
 
 def _without_repeats(part: Path, dtype: np.dtype[Any], drop: tuple[str, ...]) -> dict[str, int]:
@@ -147,6 +168,8 @@ class _Writing:
             note = {}
             shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True, exist_ok=True)
+        if not note:
+            write_json(part / JOURNAL, {})  # the folder is ours from here on
         self.blocks, self.complete = note.get("blocks", 0), note.get("complete", False)
         self.tokens, self.sentences = note.get("tokens", 0), note.get("sentences", 0)
         self.border = note.get("border", -1)  # the last document border written
@@ -230,25 +253,42 @@ class _Encoder:
         self.segment = segment.segmenter(segmenter) if segmenter else None
 
     def __call__(self, text: str, ends: bool) -> Encoded:
+        given = text.split("\n")
         text = cut(text) if self.cutting else text
         lines = text.split("\n")
         tokens, lengths = self.pieces.lines(text)
         blank = np.fromiter((not line for line in lines), bool, len(lines))
         kept = lengths > 0
         borders = np.append(kept.cumsum()[blank], [kept.sum()] if ends else [])
-        hashes = np.frombuffer(b"".join([blake2b(line.encode(), digest_size=8).digest() for line in lines]), np.uint64)
-        words = self._words([line for line, some in zip(lines, kept, strict=True) if some]) if self.segment else None
-        return Encoded(tokens, lengths[kept], borders.astype(np.int64), hashes[kept], words)
+        words = self._words(lines, tokens, lengths) if self.segment else None
+        return Encoded(tokens, lengths[kept], borders.astype(np.int64), _hashes(given, lines)[kept], words)
 
-    def _words(self, lines: list[str]) -> NDArray[np.bool_]:
+    def _words(self, lines: list[str], tokens: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Where words begin, by offsets: the ids are those without a segmenter."""
         assert self.segment is not None
-        marks = []
-        for line, encoding in zip(lines, self.tokenizer.rust.encode_batch(lines, add_special_tokens=False), strict=True):
-            begins = segment.word_starts(line, self.segment(line))
-            continues = self.tokenizer.continues[encoding.ids]
-            marks.append(segment.starts_of_tokens(begins, encoding.offsets, continues))
-        return np.concatenate(marks) if marks else np.zeros(0, bool)
+        marks, spaced = [np.zeros(0, bool)], bool(self.tokenizer.marks_starts)
+        some = np.flatnonzero(lengths)
+        lines, ends = [lines[number] for number in some], lengths[some].cumsum()
+        encodings = self.tokenizer.rust.encode_batch(lines, add_special_tokens=False)
+        for line, ids, encoding in zip(lines, np.split(tokens, ends)[:-1], encodings, strict=True):
+            if not np.array_equal(encoding.ids, ids):
+                raise BadInput(f"the ids of {line[:60]!r} run by run are not those of the whole line, so its words cannot be "
+                               "marked: a fault of bertsmith's, please report it with the tokenizer.json")  # fmt: skip
+            marks.append(segment.marked(line, self.segment(line), encoding.offsets, self.tokenizer.continues[ids], spaced))
+        return np.concatenate(marks)
+
+
+def _hashes(given: list[str], lines: list[str]) -> NDArray[np.uint64]:
+    """For each sentence, the line it was cut from and its number there: equal only where whole lines are."""
+    each = np.frombuffer(b"".join([blake2b(line.encode(), digest_size=8).digest() for line in given]), np.uint64)
+    sizes, at = np.ones(len(given), np.int64), 0
+    if len(given) < len(lines):
+        for number, line in enumerate(given):
+            if line != lines[at]:
+                sizes[number] = cut(line).count("\n") + 1
+            at += int(sizes[number])
+    nth = np.arange(len(lines)) - np.repeat(sizes.cumsum() - sizes, sizes)
+    return np.repeat(each, sizes) + nth.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
 
 
 _ENCODER: list[_Encoder] = []  # one in each worker process, made when it begins

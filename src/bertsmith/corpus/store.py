@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..artifacts import MANIFEST, read_json, verify
 from ..errors import BadInput
-from ..random import bits, uniform
+from ..random import shuffled
 from ..text.tokenizer import Tokenizer
 from . import marks
 
@@ -56,17 +56,27 @@ class Corpus:
 
     def starts_word(self, where: NDArray[np.int64]) -> NDArray[np.bool_]:
         """For token positions: does a word begin there? By the segmenter if there was one, else by the pieces."""
-        if self.words is None:
-            return ~self.tokenizer.continues[self.tokens[where]]
-        return marks.at(self.words, where)
+        if self.words is not None:
+            return marks.at(self.words, where)
+        begins = ~self.tokenizer.continues[self.tokens[where]]
+        if self.tokenizer.marks_starts:  # by the space before it, which the first word of a sentence has not
+            others = np.flatnonzero(~begins)
+            begins[others] = self.sentences[np.searchsorted(self.sentences, where[others])] == where[others]
+        return begins
 
-    def split(self, held_out: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Document numbers to learn from, and those held out: a share of them chosen by the seed alone."""
+    def split(self, held_out: float, seed: int, least: int = 1) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Document numbers to learn from, and those held out, of at least so many sentences: chosen by the seed alone."""
         count = len(self.documents) - 1
-        draws = uniform(bits(seed, "held out", np.arange(count)))
-        wanted = max(round(held_out * count), 2) if held_out > 0 and count >= 8 else 0  # two: pairs need another document
-        order = np.argsort(draws, kind="stable")
-        return np.sort(order[wanted:]), np.sort(order[:wanted])
+        order = shuffled(count, seed, "held out")
+        fit = order[np.diff(self.documents)[order] >= least]
+        wanted = max(round(held_out * count), 2) if held_out > 0 and len(fit) >= 8 else 0  # two: pairs need another document
+        if wanted and count - wanted < 2:
+            raise BadInput(
+                f"{self.path}: held_out={held_out} of {count} documents leaves fewer than two to learn from; lower it"
+            )
+        held = np.zeros(count, bool)
+        held[fit[:wanted]] = True
+        return np.flatnonzero(~held), np.flatnonzero(held)
 
 
 def _mapped(path: Path, dtype: Any) -> NDArray[Any]:

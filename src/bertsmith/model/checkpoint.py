@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from .. import tensors
 from ..artifacts import MANIFEST, new_folder, read_json, verify, write_json
 from ..config import parse, plain
 from ..errors import BadInput
@@ -36,12 +35,12 @@ def save_weights(folder: Path, weights: dict[str, Tensor], limit: int = SHARD) -
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     shards = _shards(weights, limit)
     if len(shards) == 1:
-        save_file(weights, folder / WEIGHTS)
+        tensors.save(weights, folder / WEIGHTS)
         return
     names: dict[str, str] = {}
     for number, shard in enumerate(shards, start=1):
         file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        save_file({name: weights[name] for name in shard}, folder / file)
+        tensors.save({name: weights[name] for name in shard}, folder / file)
         names |= dict.fromkeys(shard, file)
     write_json(folder / INDEX, {"weight_map": names})
 
@@ -64,10 +63,7 @@ def load_weights(folder: Path) -> dict[str, Tensor]:
     files = sorted(set(read_json(folder / INDEX)["weight_map"].values())) if (folder / INDEX).exists() else [WEIGHTS]
     weights: dict[str, Tensor] = {}
     for file in files:
-        try:
-            weights |= load_file(folder / file)
-        except (SafetensorError, FileNotFoundError) as error:
-            raise BadInput(f"{folder / file} cannot be read: {error}") from None
+        weights |= tensors.load(folder / file)
     return weights
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from ..corpus.batches import Arrays, Batches, Maker
 from ..corpus.store import Corpus
 from ..corpus.views import NextSentence, Plan
+from ..errors import BadInput
 from .page import Html, element, joined, note, section, shown, table
 
 Ints = NDArray[np.int64]
@@ -40,6 +41,8 @@ class Counts:
 def masks(corpus: Corpus, reading: Batches, samples: int, epoch: int) -> Html:
     """`samples` of an epoch, the first that training meets in it."""
     counts = counted(corpus, reading, epoch)
+    if not counts.samples:
+        raise BadInput(f"{corpus.path}: its {len(reading.documents):,} documents to learn from make no sample to show")
     key = [element("span", element("mark", name, class_=name), " ", LEGEND[name]) for name in FATES]
     realised = table(proportions(counts, reading), ("", "count", "share", "wanted"))
     names = label_names(reading)

@@ -1,11 +1,10 @@
 """Text files to a corpus folder, with a data card."""
 
-from pathlib import Path
 from typing import Any
 
-from ..artifacts import read_json
+from ..artifacts import named, read_json
 from ..corpus.build import Prepare as Recipe
-from ..corpus.build import prepare
+from ..corpus.build import begun, prepare
 from ..screen import Screen
 
 __all__ = ["Recipe", "run"]
@@ -14,7 +13,7 @@ __all__ = ["Recipe", "run"]
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Makes the folder, goes on with one that was interrupted, or says that it is there already."""
     screen = Screen(quiet)
-    if Path(recipe.out.rstrip("/") + ".part").exists():
+    if begun(named(recipe.out, "out")):
         screen.say(f"{recipe.out} was begun before; going on")
     with screen.bar("preparing", "bytes") as bar:
         folder, made = prepare(recipe, bar)

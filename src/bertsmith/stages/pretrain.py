@@ -5,6 +5,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
@@ -16,7 +17,7 @@ import torch
 from msgspec import Meta
 
 from .. import __version__
-from ..artifacts import MANIFEST, checksum, fingerprint, named, read_json, seal, vacant
+from ..artifacts import MANIFEST, checksum, claimed, fingerprint, named, read_json, seal, vacant
 from ..config import Chance, Config, Count, Share, parse, plain
 from ..corpus.ahead import Ahead
 from ..corpus.batches import Batches
@@ -29,10 +30,11 @@ from ..model.types import Batch
 from ..objectives import ObjectiveConfig, Pairs
 from ..objectives.alone import alone
 from ..screen import Screen
+from ..train.ranks import world
 from ..train.recipe import Train
-from ..train.trainer import Trainer
+from ..train.trainer import Hook, Trainer
 
-# What may differ when a run goes on: it changes how the work is done, never what comes out of a step.
+# What may differ when a run goes on: how the work is done. (Another kind of device rounds otherwise, all the same.)
 FREE = ("workers", "device", "keep", "save_every", "eval_every", "log_every", "tensorboard")
 
 
@@ -63,25 +65,29 @@ class Recipe(Config, frozen=True):
         return list(zip(self.length, np.cumsum(shares).tolist(), strict=True))
 
 
-def run(recipe: Recipe, quiet: bool = False, on_step: Callable[[int, dict[str, float]], None] | None = None) -> dict[str, Any]:
+def run(recipe: Recipe, quiet: bool = False, on_step: Hook = lambda step, row: None) -> dict[str, Any]:
     """Trains, or goes on with a run that was interrupted, or says that it is done already."""
     screen, out = Screen(quiet), named(recipe.out, "out")
     corpus = Corpus.open(named(recipe.corpus, "corpus"))
     identity = _identity(recipe, corpus)
-    if (out / MANIFEST).exists():
-        return _finished(out, identity, screen)
-    vacant(out, "state", "metrics.jsonl")
+    with nullcontext() if world() > 1 else claimed(out):  # ranks share one folder
+        if (out / MANIFEST).exists():
+            return _finished(out, identity, screen)
+        return _trained(recipe, vacant(out, "state/step-*"), corpus, identity, screen, on_step)
+
+
+def _trained(recipe: Recipe, out: Path, corpus: Corpus, identity: str, screen: Screen, on_step: Hook) -> dict[str, Any]:
     learn, judge, judged = _split(recipe, corpus)
+    _tell_unread(recipe, corpus, screen)
     config = _model_config(recipe, corpus)
     readings = [_reading(recipe, corpus, learn, length, config) for length, _ in recipe.phases()]
     train = recipe.train.resolved(readings[0].an_epoch)
     model = _begun(recipe, config, screen)
     model.encoder.stack.recompute = train.recompute
-    with Ahead(readings[0].maker, train.workers) as ahead:
+    with Ahead(readings[0].maker, train.workers, world()) as ahead:
         trainer = Trainer(
-            model, recipe.objective, train, out, seed=recipe.seed, trials=_trials(recipe, judge, judged, screen), quiet=quiet,
-            on_step=on_step or (lambda step, row: None), fingerprint=identity,
-            baseline=("words", corpus.card["unigram entropy"]),
+            model, recipe.objective, train, out, seed=recipe.seed, fingerprint=identity, on_step=on_step, quiet=screen.quiet,
+            trials=_trials(recipe, judge, judged, screen), baseline=("words", corpus.card["unigram entropy"]),
         )  # fmt: skip
         summary = trainer.fit(partial(_batch, recipe, readings, ahead))
     result = _result(summary, corpus, model)
@@ -103,7 +109,9 @@ def _identity(recipe: Recipe, corpus: Corpus) -> str:
     told = plain(recipe)
     told["train"] = {name: value for name, value in told["train"].items() if name not in FREE}
     told["corpus"] = checksum(corpus.path / MANIFEST)
-    told["valid"] = checksum(Path(recipe.valid) / MANIFEST) if recipe.valid and Path(recipe.valid).exists() else None
+    for name in ("valid", "init"):  # by what they hold, not by where they lie
+        folder = told[name] and named(told[name], name)
+        told[name] = checksum(folder / MANIFEST) if folder and (folder / MANIFEST).exists() else told[name]
     return fingerprint({name: value for name, value in told.items() if name != "out"})
 
 
@@ -112,18 +120,20 @@ def _finished(out: Path, identity: str, screen: Screen) -> dict[str, Any]:
     if card.get("identity") != identity:
         raise BadInput(f"{out} holds a model made by another recipe; choose another out, or remove it")
     screen.say(f"{out} is there already, made by the same recipe")
+    _without_state(out)  # of a run killed between its last two breaths
     return {"out": str(out), "made": False, **card["result"]}
 
 
 def _split(recipe: Recipe, corpus: Corpus) -> tuple[np.ndarray, Corpus, np.ndarray]:
     """Documents to learn from, and the corpus and documents to be judged on."""
     if recipe.valid:
-        valid = Corpus.open(Path(recipe.valid))
+        valid = Corpus.open(named(recipe.valid, "valid"))
         if valid.card["tokenizer"] != corpus.card["tokenizer"]:
             raise BadInput(f"{valid.path} was made with another tokenizer than {corpus.path}; run `prepare` on it with "
                            f"tokenizer={corpus.path}")  # fmt: skip
         return np.arange(len(corpus.documents) - 1), valid, np.arange(len(valid.documents) - 1)
-    learn, judged = corpus.split(recipe.held_out, recipe.seed)
+    least = 2 if isinstance(recipe.objective, Pairs) else 1  # a lone sentence makes no pair
+    learn, judged = corpus.split(recipe.held_out, recipe.seed, least)
     return learn, corpus, judged
 
 
@@ -135,7 +145,7 @@ def _model_config(recipe: Recipe, corpus: Corpus) -> ModelConfig:
         )
     if recipe.model is not None:
         raise BadInput(f"init={recipe.init} brings its own model; leave out `model`")
-    folder = Path(recipe.init)
+    folder = named(recipe.init, "init")
     record = read_json(folder / "config.json")
     if record["tokenizer"] != corpus.card["tokenizer"]:
         raise BadInput(f"{corpus.path} was made with another tokenizer ({corpus.card['tokenizer'][:8]}) than {folder} "
@@ -156,7 +166,7 @@ def _reading(recipe: Recipe, corpus: Corpus, documents: np.ndarray, length: int,
 def _begun(recipe: Recipe, config: ModelConfig, screen: Screen) -> Model:
     model = built(config, recipe.seed)
     if recipe.init:
-        before, _, _ = checkpoint.load(Path(recipe.init))
+        before, _, _ = checkpoint.load(named(recipe.init, "init"))
         found = model.load_state_dict(before.state_dict(), strict=False)
         for name in (*found.missing_keys, *found.unexpected_keys):
             screen.say(f"init: {name} {'begins anew' if name in found.missing_keys else 'is not used by this objective'}")
@@ -171,7 +181,7 @@ def _trials(recipe: Recipe, corpus: Corpus, documents: np.ndarray, screen: Scree
         return {}
     tokens, length = recipe.train.batch_tokens, recipe.length[-1]
     reading = recipe.objective.batches(corpus, documents, length, tokens, recipe.seed)
-    assert reading.an_epoch  # what cannot be evaluated is found before the training, not after it
+    reading(0)  # what cannot be evaluated is found before the training, not after it
 
     def valid() -> Iterator[Batch]:
         return map(recipe.objective.batch, islice(reading, max(1, recipe.eval_tokens // tokens)))
@@ -186,7 +196,7 @@ def _result(summary: dict[str, Any], corpus: Corpus, model: Model) -> dict[str, 
     result |= {"unigram_entropy": corpus.card["unigram entropy"], "parameters": sum(p.numel() for p in model.parameters())}
     for name, value in summary["trials"].get("valid", {}).items():
         result[f"valid_{name.replace('.', '_')}"] = value
-    if "alone" in summary["trials"]:
+    if "loss" in summary["trials"].get("alone", {}):  # held-out text may be unknown words alone
         result["pseudo_perplexity"] = math.exp(min(summary["trials"]["alone"]["loss"], 700))
     return result
 
@@ -200,4 +210,20 @@ def _publish(out: Path, model: Model, corpus: Corpus, recipe: Recipe, identity: 
     checkpoint.write(out, model, corpus.tokenizer, card, record)
     weights = [p.name for p in out.glob("model*.safetensors*")]
     seal(out, ["config.json", "card.json", "tokenizer.json", "metrics.jsonl", *weights])
-    shutil.rmtree(out / "state", ignore_errors=True)
+    _without_state(out)
+
+
+def _without_state(out: Path) -> None:
+    for saved in (out / "state").glob("step-*"):
+        shutil.rmtree(saved)
+    with suppress(OSError):
+        (out / "state").rmdir()  # unless somebody put something there
+
+
+def _tell_unread(recipe: Recipe, corpus: Corpus, screen: Screen) -> None:
+    """Text that a reading in pairs meets only by chance."""
+    lone = np.diff(corpus.documents) < 2
+    share = float(np.diff(corpus.borders)[lone].sum() / max(1, corpus.borders[-1]))
+    if isinstance(recipe.objective, Pairs) and share > 0.05:
+        screen.warn(f"{share:.0%} of the tokens stand in documents of one sentence, which pairs read only as a random B; "
+                    "objective=masked reads everything")  # fmt: skip

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from ..artifacts import read_json
-from ..config import Config, parse, plain
+from ..artifacts import named, read_json
+from ..config import Chance, Config, Count, Whole, parse, plain
 from ..corpus.batches import Batches
 from ..corpus.store import Corpus
 from ..errors import BadInput
@@ -15,6 +15,7 @@ from ..show.curves import curves, results
 from ..show.data import data
 from ..show.masks import masks
 from ..show.page import Html, document, write
+from .pretrain import Length
 
 Kind = Literal["masks", "curves", "corpus", "run"]
 KINDS = get_args(Kind)
@@ -34,18 +35,18 @@ class Recipe(Config, frozen=True):
     ] = None
     model: Annotated[str | None, "curves, run: a checkpoint; curves also while it is being trained"] = None
     objective: Annotated[ObjectiveConfig, "masks: as `pretrain` takes it"] = Pairs()
-    length: Annotated[int, "masks: longest sequence"] = 128
-    samples: Annotated[int, "masks, run: samples to show"] = 12
+    length: Annotated[Length, "masks: longest sequence"] = 128
+    samples: Annotated[Count, "masks, run: samples to show"] = 12
     seed: Annotated[int, "masks: as `pretrain` takes it"] = 0
-    epoch: Annotated[int, "masks, run: of which epoch, from 0"] = 0
-    held_out: Annotated[float, "masks: as `pretrain` takes it, so that samples are those it reads"] = 0.01
+    epoch: Annotated[Whole, "masks, run: of which epoch, from 0"] = 0
+    held_out: Annotated[Chance, "masks: as `pretrain` takes it, so that samples are those it reads"] = 0.01
     texts: Annotated[tuple[str, ...], "run: texts with a [MASK] for the model to fill"] = ()
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Writes the page; a key that the kind has no use for is refused."""
     _check(recipe)
-    out = Path(recipe.out)
+    out = named(recipe.out, "out")
     title, sections = {"masks": _masks, "curves": _curves, "corpus": _corpus, "run": _run}[recipe.kind](recipe)
     lead = " · ".join(str(Path(place)) for place in (recipe.model, recipe.corpus) if place)
     write(out, document(title, lead, sections))
@@ -62,8 +63,6 @@ def _check(recipe: Recipe) -> None:
     for name in recipe.__struct_fields__:
         if name not in taken and getattr(recipe, name) != getattr(fresh, name):
             raise BadInput(f"show {recipe.kind} has no use for {name}; it takes {', '.join(taken[1:])}")
-    if recipe.samples < 1 or recipe.epoch < 0:
-        raise BadInput(f"samples = {recipe.samples} must be above 0, and epoch = {recipe.epoch} not negative")
 
 
 def _masks(recipe: Recipe) -> tuple[str, list[Html]]:
@@ -73,7 +72,7 @@ def _masks(recipe: Recipe) -> tuple[str, list[Html]]:
 
 def _curves(recipe: Recipe) -> tuple[str, list[Html]]:
     baseline = _opened(recipe).card["unigram entropy"] if recipe.corpus else None
-    return "How the run goes", [curves(Path(str(recipe.model)), baseline)]
+    return "How the run goes", [curves(_trained(recipe), baseline)]
 
 
 def _corpus(recipe: Recipe) -> tuple[str, list[Html]]:
@@ -84,7 +83,7 @@ def _run(recipe: Recipe) -> tuple[str, list[Html]]:
     """All of it on one page, the samples as this very model was shown them."""
     from ..predict import load
 
-    folder, corpus = Path(str(recipe.model)), _opened(recipe)
+    folder, corpus = _trained(recipe), _opened(recipe)
     predictor = load(folder)
     filled = [(text, predictor.fill(text)) for text in recipe.texts]
     sections = [results(folder), *([answers(filled)] if filled else []), curves(folder)]
@@ -104,9 +103,14 @@ def _as_trained(recipe: Recipe, folder: Path) -> Recipe:
 
 
 def _opened(recipe: Recipe) -> Corpus:
-    return Corpus.open(Path(str(recipe.corpus)))
+    return Corpus.open(named(recipe.corpus or "", "corpus"))
+
+
+def _trained(recipe: Recipe) -> Path:
+    return named(recipe.model or "", "model")
 
 
 def _reading(recipe: Recipe, corpus: Corpus) -> Batches:
-    documents, _ = corpus.split(recipe.held_out, recipe.seed)
+    least = 2 if isinstance(recipe.objective, Pairs) else 1  # as `pretrain` holds out
+    documents, _ = corpus.split(recipe.held_out, recipe.seed, least)
     return recipe.objective.batches(corpus, documents, recipe.length, max(BATCH, recipe.length), recipe.seed)

@@ -1,12 +1,12 @@
 """Text files to a tokenizer folder, with a report of how well it fits them."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
-from ..artifacts import MANIFEST, checksum, fingerprint, named, new_folder, read_json, vacant, write_json
+from ..artifacts import MANIFEST, checksum, claimed, fingerprint, named, new_folder, read_json, vacant, write_json
 from ..config import Config, Count, plain
 from ..errors import BadInput
 from ..screen import Screen
@@ -38,23 +38,27 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     paths = files.found(recipe.texts)
     settings = {name: value for name, value in plain(recipe).items() if name not in ("texts", "out")}
     identity = fingerprint([settings, [checksum(path) for path in paths]])
-    if (out / MANIFEST).exists():
-        return _finished(out, identity, screen)
-    vacant(out)
-    counts_folder = out.with_name(out.name + ".counts")
-    try:
-        with screen.bar("counting words", "bytes") as bar:
-            counts = count_words(_texts(paths, bar), Words(recipe.kind, recipe.lowercase), folder=counts_folder)
-        with screen.bar("learning pieces") as bar:
-            learnt = train(recipe.kind, counts, recipe.size, specials=SPECIALS, least=recipe.least,
-                           alphabet=recipe.alphabet, score=recipe.score, progress=bar)  # fmt: skip
-        tokenizer = Tokenizer(around(recipe.kind, model(learnt), recipe.lowercase), recipe.out)
-        card = {"identity": identity, "kind": recipe.kind, "size": len(tokenizer), "tokenizer": tokenizer.fingerprint,
-                "quality": asdict(_quality(counts, tokenizer)), "settings": plain(recipe)}  # fmt: skip
-    finally:
-        shutil.rmtree(counts_folder, ignore_errors=True)
-    _publish(out, tokenizer, card)
+    with claimed(out):
+        if (out / MANIFEST).exists():
+            return _finished(out, identity, screen)
+        vacant(out)
+        with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.counts-") as folder:
+            tokenizer, card = _learnt(recipe, paths, Path(folder), screen)
+        _publish(out, tokenizer, {"identity": identity, **card})
     return _finished(out, identity, screen, made=True)
+
+
+def _learnt(recipe: Recipe, paths: list[Path], folder: Path, screen: Screen) -> tuple[Tokenizer, dict[str, Any]]:
+    with screen.bar("counting words", "bytes") as bar:
+        counts = count_words(_texts(paths, bar), Words(recipe.kind, recipe.lowercase), folder=folder)
+    with screen.bar("learning pieces") as bar:
+        learnt = train(
+            recipe.kind, counts, recipe.size, specials=SPECIALS, least=recipe.least, alphabet=recipe.alphabet,
+            score=recipe.score, progress=bar,
+        )  # fmt: skip
+    tokenizer = Tokenizer(around(recipe.kind, model(learnt), recipe.lowercase), recipe.out)
+    card = {"kind": recipe.kind, "size": len(tokenizer), "tokenizer": tokenizer.fingerprint, "settings": plain(recipe)}
+    return tokenizer, {**card, "quality": asdict(_quality(counts, tokenizer))}
 
 
 def _texts(paths: list[Path], bar: Callable[[int, int], None]) -> Iterator[str]:

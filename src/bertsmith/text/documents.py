@@ -1,6 +1,7 @@
 """Text files, packed or not, as one stream of documents in blocks of a few million characters, in constant memory."""
 
 import codecs
+import json
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -13,12 +14,14 @@ import msgspec
 
 from ..errors import BadInput
 from .files import PIECE, format_of, unpacked
+from .tokenizer import whole
 
 LONGEST_GAP = 2 << 20  # white space in one line beyond this is dropped; at least a piece, so that pieces leave no trace
 LONGEST_RECORD = 256 << 20  # bytes of one JSON line, which has to be in memory whole
 
 _BLANK = re.compile(r"\n\s*\n")
 _LINE_END = re.compile(rb"\r\n?|\n")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _AFTER_FORCED_CUT = re.compile(r"[^\S\n]*(\n{0,2})")
 
 
@@ -171,8 +174,20 @@ def _record(decoder: msgspec.json.Decoder[_Record], row: bytes, path: Path, line
     except UnicodeDecodeError:
         raise _not_utf8(path, f"line {line:,}") from None
     except msgspec.DecodeError as error:
+        if (text := _mended(row)) is not None:
+            return text
         way_out = f"`jq -c '.[]' {path.name}` makes lines of an array" if row.lstrip()[:1] == b"[" else _JSON_LINES
         raise BadInput(f"{path}, line {line:,} is not an object with a string `text` ({error}); {way_out}") from None
+
+
+def _mended(row: bytes) -> str | None:
+    """The text of a record with lone surrogates ("\\ud83d", half an emoji), which become U+FFFD; None for any other fault."""
+    if not _SURROGATE.search(row):
+        return None
+    try:
+        return whole(msgspec.convert(json.loads(row), _Record).text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _document(text: str) -> str:

@@ -6,6 +6,7 @@ the ids of the whole. Where such borders lie is known for each way of splitting;
 """
 
 import re
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,11 +94,20 @@ class _Numbers(dict[str, int]):
 
 def _runs(tokenizer: Tokenizer) -> re.Pattern[str]:
     state = tokenizer.state
+    if any(not token["special"] for token in state["added_tokens"]):
+        return LINES  # such a token is found anywhere in a text, over spaces and inside words
     normalizer, splitter = state["normalizer"] or {}, state["pre_tokenizer"] or {}
     first = (splitter.get("pretokenizers") or [splitter])[0]
     bert = normalizer.get("type") == "BertNormalizer" and normalizer["clean_text"] and normalizer["handle_chinese_chars"]
     if bert and first.get("type") == "BertPreTokenizer":
         return BERT_RUNS
-    if first.get("type") == "ByteLevel" and not first["add_prefix_space"] and normalizer.get("type") in (None, "Lowercase"):
+    raw = normalizer.get("type") in (None, "Lowercase") and first.get("type") == "ByteLevel"
+    if raw and not first["add_prefix_space"] and (first["use_regex"] or _by_byte(state["model"])):
         return SPACED_RUNS
     return LINES
+
+
+def _by_byte(model: dict[str, Any]) -> bool:
+    """The model gives each byte its id whatever stands around it, so a text may be cut anywhere."""
+    joining = ("merges", "ignore_merges", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk")
+    return model["type"] == "BPE" and not any(model.get(name) for name in joining)

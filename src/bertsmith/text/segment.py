@@ -23,10 +23,6 @@ IDEOGRAPH = re.compile(
 )
 
 
-def is_cjk(char: str) -> bool:
-    return IDEOGRAPH.fullmatch(char) is not None
-
-
 def segmenter(name: str) -> Segmenter:
     """`jieba`, or any function of text to words, named as `package.module:function`."""
     if name == "jieba":
@@ -35,6 +31,13 @@ def segmenter(name: str) -> Segmenter:
     if not (module and colon and function):
         raise BadInput(f"segmenter {name!r} is not known; write jieba, or a function of your own as package.module:function")
     return _imported(module, function)
+
+
+def marked(text: str, words: Iterable[str], offsets: Sequence[tuple[int, int]], continues: Flags, spaced: bool) -> Flags:
+    """For each token of a text, whether it begins a word; `spaced` if its tokenizer marks that by the space before a word."""
+    words = list(words)
+    starts = starts_of_tokens(word_starts(text, words), offsets, continues)
+    return starts | first_tokens(text, words, offsets) if spaced else starts
 
 
 def word_starts(text: str, words: Iterable[str]) -> Flags:
@@ -47,9 +50,7 @@ def word_starts(text: str, words: Iterable[str]) -> Flags:
         raise BadInput(_parted(text, joined))
     begins = np.ones(len(text), bool)
     begins[[found.start() for found in IDEOGRAPH.finditer(text)]] = False
-    ends = np.cumsum([len(word) for word in words], dtype=np.int64)
-    begins[ends[:-1]] = True
-    begins[:1] = True
+    begins[_firsts(words)] = True
     return begins
 
 
@@ -63,6 +64,26 @@ def starts_of_tokens(begins: Flags, offsets: Sequence[tuple[int, int]], continue
     allowed = spans[:, 1] <= first
     allowed[~allowed] = begins[first[~allowed]]
     return allowed & ~np.asarray(continues, bool)
+
+
+def first_tokens(text: str, words: Iterable[str], offsets: Sequence[tuple[int, int]]) -> Flags:
+    """For each token, whether a word of the segmenter begins in it, and in no token before it.
+
+    It is for tokenizers that mark the pieces behind a space (`Ġ`, `▁`), of which Chinese has none. A character may be several
+    tokens, of which the first counts; the space before a word belongs to it, whether or not the offsets have it.
+    """
+    firsts = _firsts([word for word in words if word])
+    firsts -= np.fromiter((at > 0 and text[at - 1] == " " for at in firsts), np.int64, len(firsts))
+    ends = np.maximum.accumulate(np.asarray(offsets, np.int64).reshape(-1, 2)[:, 1])
+    starts = np.zeros(len(ends) + 1, bool)  # what lies behind the last token begins none
+    starts[np.searchsorted(ends, firsts, side="right")] = True
+    return starts[:-1]
+
+
+def _firsts(words: Sequence[str]) -> NDArray[np.int64]:
+    """The place of each word's first character."""
+    sizes = np.fromiter(map(len, words), np.int64, len(words))
+    return sizes.cumsum() - sizes
 
 
 def _jieba() -> Segmenter:

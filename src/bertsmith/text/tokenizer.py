@@ -41,11 +41,11 @@ class Tokenizer:
             return cls.parsed(path.read_bytes(), str(path))
         opening = lzma.open if path.suffix == ".xz" else open
         try:
-            with opening(path, "rt", encoding="utf-8") as file:
+            with opening(path, "rt", encoding="utf-8-sig") as file:
                 pieces = [line.rstrip("\r\n") for line in file]
         except (UnicodeDecodeError, lzma.LZMAError) as error:
             raise BadInput(f"{path} is not a vocabulary, a UTF-8 text with a piece a line: {error}") from None
-        return cls.google(pieces, lowercase, str(path))
+        return cls.google(pieces[:-1] if pieces[-1:] == [""] else pieces, lowercase, str(path))
 
     @classmethod
     def parsed(cls, data: bytes, source: str = "tokenizer.json") -> "Tokenizer":
@@ -59,6 +59,9 @@ class Tokenizer:
     @classmethod
     def google(cls, pieces: Sequence[str], lowercase: bool | None = None, source: str = "vocab.txt") -> "Tokenizer":
         """BERT's own tokenizer over a vocabulary; cased if its pieces are, unless `lowercase` says otherwise."""
+        if blank := next((line for line, piece in enumerate(pieces, 1) if not piece.strip(" \t")), None):
+            raise BadInput(f"{source}, line {blank:,} is blank; remove it, or write [unused-{blank - 1}] there, which leaves "
+                           "the lines below their ids")  # fmt: skip
         vocabulary = {piece: number for number, piece in enumerate(pieces)}
         if len(vocabulary) < len(pieces):
             twice = next(piece for number, piece in enumerate(pieces) if vocabulary[piece] != number)
@@ -98,8 +101,14 @@ class Tokenizer:
         return "Ġ" if "ByteLevel" in written else "▁" if "Metaspace" in written else None
 
     @cached_property
+    def joins_spaces(self) -> bool:
+        """Some piece is a word's beginning with the space before it; where each byte is a piece, none is."""
+        mark = self.marks_starts
+        return mark is not None and any(piece.startswith(mark) and piece.strip(mark) for piece in self.pieces)
+
+    @cached_property
     def continues(self) -> NDArray[np.bool_]:
-        """For every id: it goes on with the word of the piece before it."""
+        """For every id: it goes on with the word of the piece before it, unless it is the first of its text."""
         if self.marks_starts:
             begins = [piece.startswith(self.marks_starts) for piece in self.pieces]
             return ~np.array(begins) & ~self.special
@@ -125,12 +134,14 @@ class Tokenizer:
         return self.rust.encode(whole(text), add_special_tokens=False)
 
     def encode_marked(self, text: str) -> list[int]:
-        """The ids of a text in which `[MASK]` stands for the mask token itself."""
-        parts = [self.encode(part).ids for part in text.split(self.pieces[self.mask])]
-        ids = parts[0]
-        for part in parts[1:]:
-            ids = [*ids, self.mask, *part]
-        return ids
+        """The ids of a text in which `[MASK]` stands for the mask token itself.
+
+        Where pieces begin with the space before their word, the mask takes that space too, as it does in training.
+        """
+        *before, last = text.split(self.pieces[self.mask])
+        if self.joins_spaces:
+            before = [part.removesuffix(" ") for part in before]
+        return [number for part in before for number in (*self.encode(part).ids, self.mask)] + self.encode(last).ids
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.rust.decode([int(i) for i in ids], skip_special_tokens=False)

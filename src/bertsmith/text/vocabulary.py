@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import count as natural
 from typing import Any, Literal, get_args
 
@@ -20,7 +21,7 @@ Progress = Callable[[int, int], None]
 UNKNOWN = "[UNK]"
 WORD_START = "▁"  # before each word, for unigram
 LONGEST = 100  # characters: a WordPiece model takes a longer word for unknown
-CAP = 10_000_000  # running words that the Rust trainers are fed, about, at most
+CAP = 10_000_000  # running words that the Rust trainers are fed at most
 
 _FEWER = ", or lower `alphabet`"
 
@@ -52,8 +53,10 @@ def train(
     without their start mark. A pair under `least` occurrences is not merged. A word takes no part if it spells a
     special token or has a character that is not among the `alphabet` most frequent; the byte kinds know every character.
     `score` is WordPiece's alone: `gain` is the change in log-likelihood, `ratio` is count(ab) / (count(a) count(b)),
-    which prefers rare pairs so strongly that it needs a `least` near a ten-thousandth of the running words. `progress`
-    hears of pieces learnt (wordpiece) or of distinct words fed (bpe, byte-bpe, unigram).
+    which prefers rare pairs so strongly that it needs a `least` near a ten-thousandth of the running words. Of more than
+    ten million running words, bpe, byte-bpe and unigram learn from an even sample of so many, with `least` made smaller in
+    proportion; every character of the alphabet is kept. `progress` hears of pieces learnt (wordpiece) or of distinct words
+    fed (bpe, byte-bpe, unigram).
     """
     _check(kind, size, specials)
     if kind == "byte":
@@ -146,13 +149,14 @@ def _characters(words: Counts, room: int) -> list[str]:
 
 
 def _bpe(kind: Kind, words: Counts, size: int, specials: Sequence[str], least: int, progress: Progress) -> Vocabulary:
-    options: dict[str, Any] = {"vocab_size": size, "min_frequency": least, "show_progress": False}
+    options: dict[str, Any] = {"vocab_size": size, "min_frequency": math.ceil(least * _share(words)), "show_progress": False}
     if kind == "byte-bpe":
         trainer = trainers.BpeTrainer(special_tokens=list(specials), initial_alphabet=list(byte_characters()), **options)
     else:
         # Named beforehand, in order: else ids of ##forms, and with them ties, follow the order of a Rust hash map.
         inside = sorted({form for word, _ in words for form in forms(word)[1:]})
-        trainer = trainers.BpeTrainer(special_tokens=[*specials, *inside], continuing_subword_prefix=INSIDE, **options)
+        options |= {"continuing_subword_prefix": INSIDE, "initial_alphabet": sorted({word[0] for word, _ in words})}
+        trainer = trainers.BpeTrainer(special_tokens=[*specials, *inside], **options)
     trained = _fed(models.BPE(), trainer, words, progress)
     merges = [(left, right) for left, right in trained["merges"]]
     pieces = sorted(trained["vocab"], key=trained["vocab"].get)
@@ -163,7 +167,8 @@ def _bpe(kind: Kind, words: Counts, size: int, specials: Sequence[str], least: i
 def _unigram(words: Counts, size: int, specials: Sequence[str], progress: Progress) -> Vocabulary:
     characters = {character for word, _ in words for character in word}
     _fits("unigram", size, specials, len(characters), _FEWER)
-    trainer = trainers.UnigramTrainer(vocab_size=size, special_tokens=list(specials), unk_token=UNKNOWN, show_progress=False)
+    options: dict[str, Any] = {"vocab_size": size, "unk_token": UNKNOWN, "show_progress": False}
+    trainer = trainers.UnigramTrainer(special_tokens=list(specials), initial_alphabet=sorted(characters), **options)
     learnt = _fed(models.Unigram(), trainer, words, progress)["vocab"][len(specials) :]
     # The trainer overshoots a size with room for no more than the characters: they stay, the worst of the others go.
     ranked = sorted(_settled(learnt), key=lambda entry: (len(entry[0]) > 1, -entry[1], entry[0]))
@@ -207,10 +212,17 @@ def _fed(untrained: models.Model, trainer: Any, words: Counts, progress: Progres
     return json.loads(tokenizer.to_str())["model"]
 
 
+def _share(words: Counts) -> Fraction:
+    return min(Fraction(1), Fraction(CAP, sum(n for _, n in words)))
+
+
 def _repeated(words: Counts, separator: str, progress: Progress) -> Iterator[str]:
-    share = min(1.0, CAP / sum(n for _, n in words))
+    """All words, or every so-manieth of the running words: rare ones are thinned out, not lost and not made frequent."""
+    share, passed, fed = _share(words), 0, 0
     for number, (word, n) in enumerate(words, 1):
-        times = math.ceil(n * share)
+        passed += n
+        times = math.floor(passed * share) - fed
+        fed += times
         for begin in range(0, times, 10_000):
             yield separator.join([word] * min(times - begin, 10_000))
         progress(number, len(words))

@@ -1,7 +1,9 @@
-"""What a person sees of a run, on stderr: a bar where there is a terminal, and words where something happened."""
+"""What a person sees of a run, on stderr: a bar where there is a terminal, a line now and then where there is none."""
 
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
@@ -10,16 +12,26 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from .tally import PART
 
+FIRST, EVERY = 10.0, 30.0  # seconds, to the first line in a file or pipe and from each to the next
+
 
 class Display:
     """`say` is silent when quiet, `warn` is not; both are silent in all processes but the leader."""
 
-    def __init__(self, speaks: bool = True, quiet: bool = False, baseline: tuple[str, float] | None = None) -> None:
-        self._speaks, self._quiet, self._baseline = speaks, quiet, baseline
+    def __init__(
+        self,
+        speaks: bool = True,
+        quiet: bool = False,
+        baseline: tuple[str, float] | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._speaks, self._quiet, self._baseline, self._now = speaks, quiet, baseline, now
+        self._due = now() + FIRST
         self._bar: Progress | None = None
         self._task: TaskID | None = None
 
     def __enter__(self) -> "Display":
+        self._due = self._now() + FIRST
         if self._speaks and not self._quiet and sys.stderr.isatty():
             columns = BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn()
             self._bar = Progress(*columns, console=Console(stderr=True), redirect_stdout=False)
@@ -44,10 +56,17 @@ class Display:
     def show(self, share: float, place: str, report: Mapping[str, Any]) -> None:
         """`share` of the run is done; `place` says it in its own words, such as `step 20/100`."""
         if not self._bar:
+            self._show_plainly(place, report)
             return
         if self._task is None:  # made here, so that the steps of earlier sittings are not taken for speed
             self._task = self._bar.add_task("", total=1.0, completed=share)  # type: ignore[arg-type]
         self._bar.update(self._task, completed=share, description=self.line(place, report))
+
+    def _show_plainly(self, place: str, report: Mapping[str, Any]) -> None:
+        if self._now() >= self._due:
+            self._due = self._now() + EVERY
+            left = timedelta(seconds=round(min(max(report["left"], 0.0), 1e9)))  # more is no time a person waits for
+            self.say(f"{self.line(place, report)}  {left} left")
 
     def line(self, place: str, report: Mapping[str, Any]) -> str:
         part, unigram = self._baseline or ("", 0.0)

@@ -29,7 +29,6 @@ class Progress(msgspec.Struct):
     metrics_bytes: int = 0
     scaler: dict[str, Any] = {}
     fingerprint: str = ""
-    facts: dict[str, Any] = {}
 
 
 def read(facts: dict[str, Any], place: str) -> Progress:

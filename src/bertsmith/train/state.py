@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from .. import artifacts
+from .. import tensors as stored
 from ..errors import BadInput
 
 PROGRESS = "progress.json"
@@ -28,7 +28,7 @@ def save(folder: Path, tensors: Mapping[str, dict[str, Tensor]], facts: dict[str
         for name, group in tensors.items():
             # copies, since safetensors refuses two names for one memory
             held = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in group.items()}
-            save_file(held, part / f"{name}.safetensors")
+            stored.save(held, part / f"{name}.safetensors")
         artifacts.write_json(part / PROGRESS, facts)
 
 
@@ -69,5 +69,5 @@ def _load(folder: Path) -> Saved:
         artifacts.verify(folder)
     except (KeyError, TypeError, AttributeError):
         raise BadInput(f"{folder / artifacts.MANIFEST} is damaged") from None
-    tensors = {path.stem: load_file(path) for path in sorted(folder.glob("*.safetensors"))}
+    tensors = {path.stem: stored.load(path) for path in sorted(folder.glob("*.safetensors"))}
     return Saved(folder, tensors, artifacts.read_json(folder / PROGRESS))

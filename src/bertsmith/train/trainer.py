@@ -38,7 +38,6 @@ class Trainer:
         folder: Path,
         *,
         seed: int,
-        facts: Mapping[str, Any] | None = None,
         trials: Trials | None = None,
         on_step: Hook = lambda step, report: None,
         quiet: bool = False,
@@ -47,8 +46,7 @@ class Trainer:
     ) -> None:
         """Takes up what `folder/state` holds, if it is of the same `fingerprint`.
 
-        `facts` are saved with every checkpoint, `trials` are evaluated,
-        `baseline` names a part of the loss and what knowing only frequencies would cost there.
+        `trials` are evaluated, `baseline` names a part of the loss and what knowing only frequencies would cost there.
         """
         config.check()
         if config.epochs is not None:
@@ -62,7 +60,7 @@ class Trainer:
         self.metrics = Metrics(folder, self.ranks.leader, config.tensorboard)
         self.optimizer = config.optimizer.build(optimizer.groups(self.model, config.decay), config.rate)
         self.update = Update(objective, self.prepared, self.ranks, self.optimizer, config.clip)
-        self.progress = Progress(fingerprint=fingerprint, facts=dict(facts or {}))
+        self.progress = Progress(fingerprint=fingerprint)
         self.guard = Guard(config.spike, config.patience)
         self.carry: tuple[Tensor, ...] = ()
         self.resumed_at: int | None = None
@@ -145,6 +143,11 @@ class Trainer:
         budget = 60 * (c.minutes or 0)
         return min(p.elapsed / budget, 1 - 1e-9), p.pace / budget
 
+    def _left(self) -> float:
+        """Seconds to the end, evaluations not counted."""
+        c, p = self.config, self.progress
+        return (c.steps - p.step) * self.clock.pace if c.steps is not None else 60 * (c.minutes or 0) - self.clock.elapsed
+
     def _over(self) -> bool:
         c, p = self.config, self.progress
         if c.steps is not None:
@@ -163,7 +166,7 @@ class Trainer:
         if step % c.save_every == 0 and step != c.steps and not self.guard.bad:  # the last is saved by _finish
             self._save()
         speed = row["tokens"] / (self.clock.pace or 1)
-        self.display.show(self._place()[0], self._where(), {**row, "speed": speed})
+        self.display.show(self._place()[0], self._where(), {**row, "speed": speed, "left": self._left()})
 
     def _log(self) -> None:
         p, means = self.progress, Tally(self.progress.interval).means()
@@ -225,7 +228,6 @@ class Trainer:
                     f"choose another out, or remove {self.folder / 'state'} to begin anew"
                 )
             self._restore(saved)
-            self.progress.facts = given.facts
             self.resumed_at = self.progress.step
         self.ranks.first(None)  # nobody writes while others still read
 

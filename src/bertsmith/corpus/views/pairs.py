@@ -110,10 +110,14 @@ class _Walk:
 
     def _chunk(self, live: Ints, round: int, least: int) -> _Chunk:
         start, stop = self.at[live], self.stop[live]
-        brief = uniform(self._dice("brief", live, round)) < self.short
-        target = np.where(brief, 2 + below(self._dice("target", live, round), self.room - 1), self.room)
+        turn = 0 if self.lone else round  # the published code draws one length for a whole document
+        brief = uniform(self._dice("brief", live, turn)) < self.short
+        target = np.where(brief, 2 + below(self._dice("target", live, turn), self.room - 1), self.room)
         full = np.searchsorted(self.tokens, self.tokens[start] + target, side="left")
-        return _Chunk(live, start, np.minimum(np.maximum(full, start + least), stop), target, round)
+        end = np.minimum(np.maximum(full, start + least), stop)
+        if not self.lone:
+            end = np.where(stop - end == 1, stop, end)  # a last sentence alone would never be read
+        return _Chunk(live, start, end, target, round)
 
     def elsewhere(self, chunk: _Chunk, used: Ints, style: str) -> tuple[Ints, Ints]:
         """A run from another document, as long as A leaves room for."""
