@@ -354,3 +354,17 @@ def test_another_model_at_the_same_path_is_another_init(corpus, straight, tmp_pa
     shutil.rmtree(folder)
     ran("pretrain", f"corpus={corpus}", f"out={folder}", *SMALL, "train.steps=3", "seed=9")
     assert "made by another recipe" in refused(*begin)
+
+
+@pytest.mark.slow
+def test_a_compiled_model_learns_and_goes_on_exactly(corpus, tmp_path):
+    """Minutes of compiling: `make test-slow`."""
+    words = [*SMALL, "train.steps=20", "train.save_every=5", "train.compile=true", f"corpus={corpus}"]
+    ran("pretrain", *words, f"out={tmp_path / 'straight'}")
+    process = subprocess.Popen([sys.executable, "-m", "bertsmith", "pretrain", *words, f"out={tmp_path / 'killed'}"], cwd=ROOT)
+    while not (tmp_path / "killed" / "state" / "step-10").exists() and process.poll() is None:
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    ran("pretrain", *words, f"out={tmp_path / 'killed'}")
+    assert (tmp_path / "killed/model.safetensors").read_bytes() == (tmp_path / "straight/model.safetensors").read_bytes()
