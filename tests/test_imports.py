@@ -25,6 +25,8 @@ MAY_IMPORT = {
     "tensors": "errors",
     "docstrings": "errors artifacts",
     "text": "errors config artifacts random",
+    "metrics": "errors random",
+    "tasks": "errors config artifacts random metrics text",
     "corpus": "errors config artifacts random workers text",
     "model": "errors config artifacts tensors text.tokenizer",
     "train": "errors config artifacts tensors screen",

@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Rust
-from tokenizers import models, normalizers, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from bertsmith.text.pieces import BERT_RUNS, Pieces
+from bertsmith.text.kinds import around
+from bertsmith.text.pieces import BERT_RUNS, LINES, SPACED_RUNS, Pieces
 from bertsmith.text.tokenizer import Tokenizer
-from tests.conftest import LETTERS, PIECES
+from bertsmith.text.vocabulary import model, train
+from tests.conftest import LETTERS, PIECES, SPECIALS, prose
 
 CASED = [*PIECES, *LETTERS.upper(), *(f"##{c}" for c in LETTERS.upper()), "é", "##é", "İ", "##̇", "ß", "##ß"]
 ODD = "天地玄ａＡ，。“”‘’…ςΣİıßéÉＺ≠﷽👩🏽‍🚀\u0301\u0338\u200b\u200d\ufffd\x00\x85\u00a0\u3000\u2028"
@@ -43,6 +45,56 @@ def test_ids_are_those_of_the_original(pieces, lowercase):
         assert ids.tolist() == [number for line in want for number in line]
 
     check()
+
+
+def byte_level(**splitting):
+    rust = Rust(models.BPE())
+    rust.pre_tokenizer, rust.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False, **splitting), decoders.ByteLevel()
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=SPECIALS, initial_alphabet=letters, show_progress=False)
+    rust.train_from_iterator(prose(30).split("\n"), trainer)
+    return rust
+
+
+def with_tokens(rust, *texts):
+    rust.add_tokens(list(texts))
+    return rust
+
+
+FOREIGN = {
+    "bert, tokens added": lambda: with_tokens(Tokenizer.google(PIECES).rust, "C++", "hello world", "eop"),
+    "byte-level, tokens added": lambda: with_tokens(byte_level(), "C++", "of the", " way to"),
+    "byte-level, words not split": lambda: byte_level(use_regex=False),
+    "byte-level": byte_level,
+}
+
+
+@pytest.mark.parametrize("family", FOREIGN)
+def test_ids_are_the_librarys_for_other_families_too(family):
+    rust = FOREIGN[family]()
+    theirs = Rust.from_str(rust.to_str())
+    theirs.encode_special_tokens = True
+    fast = Pieces(Tokenizer(rust), limit=50)
+
+    @settings(max_examples=100, deadline=None)
+    @given(st.lists(hostile | st.sampled_from(["C++", " hello world", "people", " of the way", "way to"]), max_size=6))
+    def check(parts):
+        line = "".join(parts).replace("\n", " ")
+        ids, lengths = fast.lines(line + "\nC++ of the hello world, people on their way to it")
+        want = [
+            theirs.encode(text, add_special_tokens=False).ids
+            for text in (line, "C++ of the hello world, people on their way to it")
+        ]
+        assert ids.tolist() == want[0] + want[1] and lengths.tolist() == [len(want[0]), len(want[1])]
+
+    check()
+
+
+def test_only_tokenizers_that_look_over_spaces_are_asked_line_by_line():
+    by_byte = Tokenizer(around("byte", model(train("byte", [], 300, specials=SPECIALS)), True))
+    assert Pieces(by_byte).runs is SPACED_RUNS is Pieces(Tokenizer(byte_level())).runs
+    assert Pieces(Tokenizer.google(PIECES)).runs is BERT_RUNS
+    assert Pieces(Tokenizer(byte_level(use_regex=False))).runs is LINES
 
 
 def test_long_words_and_lone_surrogates():

@@ -177,6 +177,22 @@ def test_what_is_no_text_is_refused_with_its_place(tmp_path, name, data, says):
         list(blocks([written(tmp_path / name, data)]))
 
 
+@pytest.mark.parametrize("lone", [r"\ud800", r"\uDFFF", r"\ud83d\u0041", r"\ud800\ud83d\ude00", r"\\\ud83d"])
+def test_lone_surrogates_in_json_become_the_replacement_character(tmp_path, lone):
+    path = written(
+        tmp_path / "a.jsonl", '{"text": "one"}\n{"id": 7, "text": "cut ' + lone + ' off"}\n{"text": "\\ud83d\\ude00"}'
+    )
+    given = json.loads(f'"cut {lone} off"')
+    want = "".join("\ufffd" if 0xD800 <= ord(char) < 0xE000 else char for char in given)
+    assert "\ufffd" in want and list(documents([path])) == [["one"], [want], ["😀"]]
+
+
+@pytest.mark.parametrize("row", [r'{"txt": "\ud800"}', r'{"text": "\ud800', r'{"text": ["\ud800"]}', r'{"text": "\ud8"}'])
+def test_a_surrogate_excuses_no_other_fault(tmp_path, row):
+    with pytest.raises(BadInput, match="line 1 is not an object with a string `text`"):
+        list(blocks([written(tmp_path / "a.jsonl", row)]))
+
+
 @pytest.mark.parametrize("piece", [1, 2, 3, 5])
 def test_the_place_of_a_wrong_byte_does_not_depend_on_how_the_file_is_read(tmp_path, monkeypatch, piece):
     path = written(tmp_path / "a.txt", "好\r\n好\r好\n".encode() + b"\xe5\xa5x")

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.errors import BadInput
-from bertsmith.text.segment import is_cjk, segmenter, starts_of_tokens, word_starts
+from bertsmith.text.segment import IDEOGRAPH, first_tokens, marked, segmenter, starts_of_tokens, word_starts
 
 
-def characters(text: str) -> list[tuple[int, int]]:
-    return [(at, at + 1) for at in range(len(text))]
+def is_ideograph(char: str) -> bool:
+    return IDEOGRAPH.fullmatch(char) is not None
 
 
 def test_a_word_begins_where_the_segmenter_says():
@@ -50,9 +50,38 @@ def test_an_empty_token_behind_the_text_is_no_error():
     assert starts_of_tokens(word_starts("好", ["好"]), [(0, 1), (1, 1)], np.zeros(2, bool)).tolist() == [True, True]
 
 
+def test_a_character_of_many_tokens_begins_one_word_and_a_space_belongs_to_the_word_behind_it():
+    text, words = "我们 the天", ["我们", " ", "the", "天"]
+    bytes_of = [(0, 1)] * 3 + [(1, 2)] * 3 + [(2, 3), (3, 4), (4, 5), (5, 6)] + [(6, 7)] * 3
+    want = [True, *[False] * 5, True, False, False, False, True, False, False]
+    assert first_tokens(text, words, bytes_of).tolist() == want
+    trimmed = [(0, 1), (0, 1), (1, 2), (3, 6), (6, 7)]  # without the space
+    assert first_tokens(text, words, trimmed).tolist() == [True, False, False, True, True]
+    across = [(0, 2), (1, 4), (4, 7)]  # tokens of some bytes of a character, and more of the next word
+    assert first_tokens(text, words, across).tolist() == [True, True, True]
+    assert first_tokens("", [], []).shape == (0,)
+
+
+def test_marks_of_spaces_are_kept_beside_the_words_of_the_segmenter():
+    text, offsets = "我们 a.b", [(0, 1), (1, 2), (2, 4), (4, 5), (5, 6)]
+    continues = np.array([True, True, False, True, True])  # only " a" has its mark
+    assert marked(text, ["我们", " ", "a.b"], offsets, continues, True).tolist() == [True, False, True, False, False]
+    assert marked(text, iter(["我们", " ", "a", ".b"]), offsets, continues, True).tolist() == [True, False, True, True, False]
+
+
+@given(st.lists(st.text("我们ab。", min_size=1, max_size=4), max_size=12), st.randoms(use_true_random=False))
+def test_the_first_token_of_a_word_is_the_first_that_reaches_its_first_character(words, chance):
+    text = "".join(words)
+    borders = sorted({0, len(text), *chance.sample(range(len(text) + 1), len(text) // 2)})
+    tokens = [pair for pair in pairwise(borders) for _ in range(chance.randint(1, 3))]  # some are bytes of the same
+    firsts = [sum(map(len, words[:number])) for number in range(len(words))]
+    want = {min(number for number, (a, b) in enumerate(tokens) if a <= first < b) for first in firsts}
+    assert set(np.flatnonzero(first_tokens(text, words, tokens))) == want
+
+
 def test_ideographs_are_those_of_bert():
-    assert all(map(is_cjk, "一龥㐀豈\U00020000\U0002f800"))
-    assert not any(map(is_cjk, "aあア한。，１ "))
+    assert all(map(is_ideograph, "一龥㐀豈\U00020000\U0002f800"))
+    assert not any(map(is_ideograph, "aあア한。，１ "))
 
 
 def test_a_function_of_ones_own_is_found_by_name(tmp_path, monkeypatch):
@@ -92,11 +121,12 @@ def test_begins_are_exactly_the_starts_of_words_among_ideographs(words, chance):
     text = "".join(words)
     begins = word_starts(text, words)
     firsts = {sum(map(len, words[:number])) for number in range(len(words))}
-    assert {at for at in range(len(text)) if begins[at] and is_cjk(text[at])} == {at for at in firsts if is_cjk(text[at])}
+    chinese = {found.start() for found in IDEOGRAPH.finditer(text)}
+    assert {at for at in chinese if begins[at]} == firsts & chinese
     borders = sorted({0, len(text), *chance.sample(range(len(text) + 1), len(text) // 2)})
     tokens = list(pairwise(borders))
     continues = np.array([chance.random() < 0.3 for _ in tokens], bool)
     starts = starts_of_tokens(begins, tokens, continues)
     assert starts.shape == (len(tokens),) and not (starts & continues).any()
-    expected = [not no and (not is_cjk(text[a]) or a in firsts) for (a, _), no in zip(tokens, continues, strict=True)]
+    expected = [not no and (a not in chinese or a in firsts) for (a, _), no in zip(tokens, continues, strict=True)]
     assert starts.tolist() == expected

@@ -250,15 +250,50 @@ def test_a_word_that_spells_a_special_token_does_not_double_it(kind):
     assert not any("K" in piece for piece in vocabulary.pieces[5:] if len(piece.removeprefix("##")) > 1)
 
 
-def test_a_large_corpus_is_scaled_down_without_losing_a_word(monkeypatch):
+def test_a_large_corpus_is_sampled_in_proportion(monkeypatch):
     monkeypatch.setattr(vocabularies, "CAP", 1000)
-    large = [(word, count * 1000) for word, count in COUNTS.items()] + [("ж", 1)]
-    fed: list[str] = []
-    monkeypatch.setattr(Tokenizer, "train_from_iterator", lambda self, texts, trainer: fed.extend(texts), raising=False)
-    vocabularies._fed(models.BPE(), None, large, lambda done, total: None)
-    times = Counter(word for text in fed for word in text.split("\0"))
-    assert set(times) == {word for word, _ in large}
-    assert 1000 <= sum(times.values()) <= 1000 + len(large)
+    often = [(word, count * 1000) for word, count in COUNTS.items()]
+    rare = [(f"{word}{number}", 7) for number in range(500) for word in COUNTS]  # a fifth of all running words
+    share = 1000 / sum(n for _, n in often + rare)
+    fed = Counter(
+        word for text in vocabularies._repeated(often + rare, "\0", lambda done, total: None) for word in text.split("\0")
+    )
+    assert fed.total() == 1000
+    assert all(abs(fed[word] - n * share) < 1 for word, n in often + rare)
+    assert sum(fed[word] for word, _ in rare) == pytest.approx(share * 7 * len(rare), abs=1)
+
+
+def test_a_small_corpus_is_fed_whole():
+    fed = Counter(
+        word for text in vocabularies._repeated(list(COUNTS.items()), " ", lambda done, total: None) for word in text.split()
+    )
+    assert fed == COUNTS
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte-bpe"])
+def test_least_counts_occurrences_in_the_text_not_in_the_sample(monkeypatch, kind):
+    monkeypatch.setattr(vocabularies, "CAP", 1000)
+    counts = [("ab", 60_000), ("cd", 40_000)]
+    pieces = train(kind, counts, 300, specials=SPECIALS, least=50_000).pieces
+    assert "ab" in pieces and "cd" not in pieces
+    assert {"ab", "cd"} <= set(train(kind, counts, 300, specials=SPECIALS, least=40_000).pieces)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_character_that_the_sample_misses_stays_in_the_alphabet(monkeypatch, kind):
+    monkeypatch.setattr(vocabularies, "CAP", 1000)
+    cutter = model(train(kind, [("abc", 60_000), ("bca", 40_000), ("ж", 1), ("aщ", 1)], 60, specials=SPECIALS))
+    for word in ("ж", "aщ", "abc"):
+        assert 1 not in [token.id for token in cutter.tokenize(CUT[kind](word))]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte-bpe", "unigram"])
+def test_a_large_corpus_of_words_that_all_are_rare_teaches_pieces_still(monkeypatch, kind):
+    monkeypatch.setattr(vocabularies, "CAP", 1000)
+    syllables = ["ka", "to", "mi", "re"]
+    counts = [(f"{a}{b}{c}{d}{e}{f}", 1) for a in syllables for b in syllables for c in syllables for d in syllables
+              for e in syllables for f in syllables]  # fmt: skip
+    assert set(syllables) <= {piece.strip("▁#") for piece in train(kind, counts, 290, specials=SPECIALS).pieces}
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class Runs(Variant, frozen=True):
         makes the words hidden `left` on average, whatever the lengths.
         """
         tokens = np.bincount(words.sample, words.sizes, minlength=len(count))
-        quota = words.quota * count / np.maximum(tokens, 1)  # in words, which any of them is as likely to be among
+        quota = words.quota * count / np.maximum(tokens, 1)  # in words: their sizes have no part in which are hidden
         owner, nth = _numbered(np.ceil(quota).astype(np.int64))
         chances = self.odds().cumsum()
         size = 1 + np.searchsorted(chances, words.dice("size", owner, nth) * chances[-1], side="right")

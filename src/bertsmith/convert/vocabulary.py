@@ -1,0 +1,96 @@
+"""The tokenizer of a folder, taken along as it is, and written out as transformers reads it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as Rust
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from ..artifacts import read_json, write_json, write_whole
+from ..errors import BadInput
+from ..text.tokenizer import Tokenizer
+
+SLOW = ("BertNormalizer", "BertPreTokenizer", "WordPiece")  # what BertTokenizer does
+
+
+def taken(folder: Path, given: Path | None, lowercase: bool | None) -> Tokenizer:
+    """The tokenizer at `given`, or the one in the folder: tokenizer.json, else vocab.txt, else vocab.json and merges.txt."""
+    if given is not None:
+        given = given / "tokenizer.json" if (given / "tokenizer.json").exists() else given
+        return _google(given, folder, lowercase) if given.suffix != ".json" else _whole(given, lowercase)
+    if (folder / "tokenizer.json").exists():
+        return _whole(folder / "tokenizer.json", lowercase)
+    if (folder / "vocab.txt").exists():
+        return _google(folder / "vocab.txt", folder, lowercase)
+    if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
+        return _byte_level(folder)
+    raise BadInput(f"{folder} holds no tokenizer.json and no vocab.txt; give one with tokenizer=FILE")
+
+
+def written(folder: Path, tokenizer: Tokenizer, positions: int, segments: int) -> None:
+    """tokenizer.json, tokenizer_config.json and, for BERT's own kind, vocab.txt."""
+    rust = Rust.from_str(tokenizer.data.decode())
+    if rust.post_processor is None:
+        rust.post_processor = _template(tokenizer, segments)
+    write_whole(folder / "tokenizer.json", rust.to_str(pretty=True).encode())
+    state = tokenizer.state
+    google = tuple((state[part] or {}).get("type") for part in ("normalizer", "pre_tokenizer", "model")) == SLOW
+    names = dict(zip(("pad", "unk", "cls", "sep", "mask"), _special(tokenizer), strict=True))
+    config: dict[str, Any] = {f"{name}_token": piece for name, piece in names.items()} | {"model_max_length": positions}
+    config |= {"tokenizer_class": "BertTokenizer" if google else "PreTrainedTokenizerFast"}
+    if google:
+        cleaning = state["normalizer"]
+        config |= {"do_lower_case": cleaning["lowercase"], "strip_accents": cleaning["strip_accents"]}
+        config |= {"tokenize_chinese_chars": cleaning["handle_chinese_chars"]}
+        (folder / "vocab.txt").write_text("\n".join(tokenizer.pieces) + "\n", encoding="utf-8")
+    if segments < 2:
+        config["model_input_names"] = ["input_ids", "attention_mask"]
+    write_json(folder / "tokenizer_config.json", config)
+
+
+def _whole(path: Path, lowercase: bool | None) -> Tokenizer:
+    if lowercase is not None:
+        raise BadInput(f"lowercase={str(lowercase).lower()} is for a vocab.txt; {path} says itself what it does with case")
+    return Tokenizer.load(path)
+
+
+def _google(path: Path, folder: Path, lowercase: bool | None) -> Tokenizer:
+    """As tokenizer_config.json says it cleans text; where it says nothing, by the case of the pieces."""
+    told = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").exists() else {}
+    told = told if isinstance(told, dict) else {}
+    fold = told.get("do_lower_case") if lowercase is None else lowercase
+    tokenizer = Tokenizer.load(path, fold if isinstance(fold, bool) else None)
+    accents, characters = told.get("strip_accents"), told.get("tokenize_chinese_chars", True)
+    if accents is not None or characters is not True:
+        fold = bool(json.loads(tokenizer.rust.to_str())["normalizer"]["lowercase"])
+        tokenizer.rust.normalizer = normalizers.BertNormalizer(True, bool(characters), accents, fold)
+    return tokenizer
+
+
+def _byte_level(folder: Path) -> Tokenizer:
+    """RoBERTa's, as its first releases kept it."""
+    try:
+        rust = Rust(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
+    except Exception as error:  # the library raises bare Exception
+        raise BadInput(f"{folder / 'vocab.json'} and merges.txt are no byte-level tokenizer: {error}") from None
+    rust.pre_tokenizer, rust.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    rust.add_special_tokens(
+        [name for name in ("<s>", "<pad>", "</s>", "<unk>", "<mask>") if rust.token_to_id(name) is not None]
+    )
+    return Tokenizer(rust, str(folder / "vocab.json"))
+
+
+def _special(tokenizer: Tokenizer) -> list[str]:
+    return [tokenizer.pieces[number] for number in (tokenizer.pad, tokenizer.unk, tokenizer.cls, tokenizer.sep, tokenizer.mask)]
+
+
+def _template(tokenizer: Tokenizer, segments: int) -> processors.TemplateProcessing:
+    """[CLS] A [SEP] B [SEP], the second of them in segment B where there is one."""
+    _, _, cls, sep, _ = _special(tokenizer)
+    second = min(segments, 2) - 1
+    return processors.TemplateProcessing(
+        single=f"{cls}:0 $A:0 {sep}:0",
+        pair=f"{cls}:0 $A:0 {sep}:0 $B:{second} {sep}:{second}",
+        special_tokens=[(cls, tokenizer.cls), (sep, tokenizer.sep)],
+    )

@@ -1,0 +1,296 @@
+"""Scores by name, each over one set of answers or over many at once, with what chance could have made of them."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .errors import BadInput
+from .random import below, bits
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+Metric = Callable[[Any, Any], Any]
+
+AT_ONCE = 1 << 22  # values resampled at a time
+FEW = 256  # labels that are numbers below this count as they are, without a search for those there are
+
+
+def accuracy(answers: ArrayLike, truths: ArrayLike) -> Floats:
+    """The share that is right: (..., n) -> (...)."""
+    left, right = _aligned(answers, truths)
+    return (left == right).mean(-1)
+
+
+def f1(answers: ArrayLike, truths: ArrayLike, positive: Any = 1) -> Floats:
+    """Of one label: (..., n) -> (...); 0 where it is neither given nor true. `partial(f1, positive="yes")` is a metric."""
+    left, right = _aligned(answers, truths)
+    if right.dtype.kind in "US" and not isinstance(positive, str):
+        raise BadInput(f"f1 is of one label, and {positive!r} is no word; take f1_macro, or partial(f1, positive=...)")
+    given, true = left == positive, right == positive
+    return _harmonic((given & true).sum(-1), given.sum(-1), true.sum(-1))
+
+
+def f1_macro(answers: ArrayLike, truths: ArrayLike) -> Floats:
+    """The mean of the F1 of every label that is given or true: (..., n) -> (...)."""
+    table = _tables(answers, truths)
+    given, true = table.sum(-2), table.sum(-1)
+    there = (given + true) > 0
+    return _harmonic(np.diagonal(table, 0, -2, -1), given, true).sum(-1) / there.sum(-1)
+
+
+def f1_micro(answers: ArrayLike, truths: ArrayLike) -> Floats:
+    """Over all labels together: where each example has one, the same as accuracy."""
+    return accuracy(answers, truths)
+
+
+def matthews(answers: ArrayLike, truths: ArrayLike) -> Floats:
+    """Correlation of answers and truths, of two labels or more: (..., n) -> (...); 0 where either is constant."""
+    table = _tables(answers, truths).astype(np.float64)
+    given, true, count = table.sum(-2), table.sum(-1), table.sum((-2, -1))
+    both = np.trace(table, 0, -2, -1) * count - (given * true).sum(-1)
+    apart = (count**2 - (given**2).sum(-1)) * (count**2 - (true**2).sum(-1))
+    return np.where(apart > 0, both / np.sqrt(np.where(apart > 0, apart, 1)), 0.0)
+
+
+def pearson(answers: ArrayLike, truths: ArrayLike) -> Floats:
+    """Linear correlation: (..., n) -> (...); nan, for there is none, where either is constant."""
+    left, right = (np.asarray(x, np.float64) for x in _aligned(answers, truths))
+    constant = (left == left[..., :1]).all(-1) | (right == right[..., :1]).all(-1)
+    found = np.clip((_unit(left) * _unit(right)).sum(-1), -1, 1)
+    return np.where(constant, np.nan, found)
+
+
+def spearman(answers: ArrayLike, truths: ArrayLike) -> Floats:
+    """Correlation of ranks, equal values sharing theirs: (..., n) -> (...)."""
+    left, right = _aligned(answers, truths)
+    return pearson(ranks(left), ranks(right))
+
+
+def exact(answers: ArrayLike, truths: ArrayLike) -> Floats:
+    """The share of examples with exactly the right labels: bool (..., n, labels) -> (...)."""
+    left, right = _aligned(answers, truths)
+    return (left == right).all(-1).mean(-1)
+
+
+def f1_macro_many(answers: ArrayLike, truths: ArrayLike) -> Floats:
+    """The mean of every label's F1, 0 for one neither given nor true: bool (..., n, labels) -> (...)."""
+    left, right = (x.astype(bool) for x in _aligned(answers, truths))
+    return _harmonic((left & right).sum(-2), left.sum(-2), right.sum(-2)).mean(-1)
+
+
+def f1_micro_many(answers: ArrayLike, truths: ArrayLike) -> Floats:
+    """Over all labels together: bool (..., n, labels) -> (...)."""
+    left, right = (x.astype(bool) for x in _aligned(answers, truths))
+    return _harmonic((left & right).sum((-2, -1)), left.sum((-2, -1)), right.sum((-2, -1)))
+
+
+METRICS: dict[str, Metric] = {
+    metric.__name__: metric
+    for metric in (
+        accuracy, f1, f1_macro, f1_micro, matthews, pearson, spearman, exact, f1_macro_many, f1_micro_many,
+    )
+}  # fmt: skip
+
+
+def confusion(answers: Sequence[Any], truths: Sequence[Any], labels: Sequence[Any]) -> NDArray[np.int64]:
+    """How often each true label (rows) was answered by each label (columns)."""
+    place = {label: number for number, label in enumerate(labels)}
+    if strange := {*answers, *truths} - place.keys():
+        raise BadInput(f"{min(map(str, strange))!r} is not one of the labels: {', '.join(map(str, labels))}")
+    table = np.zeros((len(labels), len(labels)), np.int64)
+    np.add.at(table, ([place[t] for t in truths], [place[a] for a in answers]), 1)
+    return table
+
+
+def ranks(values: Array) -> Floats:
+    """From 1, along the last axis; equal values get the mean of the ranks they take together."""
+    order = np.argsort(values, -1, kind="stable")
+    ordered = np.take_along_axis(values, order, -1)
+    count, places = values.shape[-1], np.arange(values.shape[-1])
+    new = np.ones(values.shape, bool)
+    new[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+    last = np.ones(values.shape, bool)
+    last[..., :-1] = new[..., 1:]
+    start = np.maximum.accumulate(np.where(new, places, 0), -1)
+    end = np.minimum.accumulate(np.where(last, places, count)[..., ::-1], -1)[..., ::-1]
+    found = np.empty(values.shape)
+    np.put_along_axis(found, order, (start + end) / 2 + 1, -1)
+    return found
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A score, and the range it would be in, mostly, for other examples of the same kind."""
+
+    value: float
+    low: float
+    high: float
+
+
+def interval(
+    metric: str | Metric, answers: Sequence[Any] | Array, truths: Sequence[Any] | Array, seed: int,
+    samples: int = 1000, level: float = 0.95,
+) -> Interval:  # fmt: skip
+    """A score with its bootstrap interval (percentiles); resamples in which it is not defined are left out.
+
+    A metric of this file is computed for many resamples at once; another is called with lists, once a resample.
+    """
+    found, *resampled = _resampled(metric, [answers], truths, seed, samples)[0]
+    known = np.array([score for score in resampled if not math.isnan(score)])
+    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2]) if len(known) else (math.nan, math.nan)
+    return Interval(float(found), float(low), float(high))
+
+
+def paired(
+    metric: str | Metric, answers: Sequence[Any] | Array, others: Sequence[Any] | Array, truths: Sequence[Any] | Array,
+    seed: int, samples: int = 1000,
+) -> float:  # fmt: skip
+    """How likely chance alone makes two systems differ as much, either way: a paired bootstrap on the same examples.
+
+    Resamples are shifted to no difference (Efron and Tibshirani 1993, 16.4); the least value is 1 / (samples + 1).
+    """
+    scores = np.array(_resampled(metric, [answers, others], truths, seed, samples))
+    found, *drawn = scores[0] - scores[1]
+    if math.isnan(found):
+        return math.nan
+    known = np.array([score for score in drawn if not math.isnan(score)])
+    beyond = np.abs(known - found) >= abs(found) - 1e-12  # equal counts may differ in the last bit
+    return float((1 + beyond.sum()) / (1 + len(known)))
+
+
+def mcnemar(answers: ArrayLike, others: ArrayLike, truths: ArrayLike) -> float:
+    """The exact two-sided p-value that two systems are right equally often, from where only one of them is."""
+    left, right = _aligned(answers, truths)
+    other, _ = _aligned(others, truths)
+    only, only_other = int(((left == right) & (other != right)).sum()), int(((left != right) & (other == right)).sum())
+    count, fewer = only + only_other, min(only, only_other)
+    ways, total = 1, 0
+    for wins in range(fewer + 1):
+        total, ways = total + ways, ways * (count - wins) // (wins + 1)
+    return min(1.0, 2 * total / 2**count)
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Answers of about the same confidence: how sure they were, and how often right."""
+
+    low: float
+    high: float
+    count: int
+    confidence: float
+    accuracy: float
+
+
+def reliability(confidence: ArrayLike, right: ArrayLike, bins: int = 15) -> list[Bin]:
+    """The bins, of equal width over 0 to 1, that hold any answer; a confidence on an edge belongs below it."""
+    sure, hit = np.asarray(confidence, np.float64), np.asarray(right, np.float64)
+    edges = np.linspace(0, 1, bins + 1)
+    place = np.clip(np.searchsorted(edges, sure, side="left") - 1, 0, bins - 1)
+    inside = [(number, place == number) for number in np.unique(place)]
+    return [
+        Bin(float(edges[n]), float(edges[n + 1]), int(here.sum()), float(sure[here].mean()), float(hit[here].mean()))
+        for n, here in inside
+    ]
+
+
+def calibration_error(confidence: ArrayLike, right: ArrayLike, bins: int = 15) -> float:
+    """Expected calibration error: how far confidence is from accuracy, over the bins by their counts."""
+    found = reliability(confidence, right, bins)
+    return sum(one.count * abs(one.confidence - one.accuracy) for one in found) / sum(one.count for one in found)
+
+
+def temperature(scores: ArrayLike, truths: ArrayLike, least: float = 0.01, most: float = 100.0) -> float:
+    """What to divide scores (n, labels) by before softmax so that the true labels (n,) are likeliest; no answer changes.
+
+    The likelihood has one peak in 1 / temperature, found by halving where its slope changes sign. Scores that are all
+    right would be sharpened without end: `least` is where that stops.
+    """
+    rows, places = np.asarray(scores, np.float64), np.asarray(truths, np.int64)
+    if rows.ndim != 2 or len(rows) != len(places) or not len(rows):
+        raise BadInput(f"scores of shape {rows.shape} do not go with {len(places)} labels; they should be (examples, labels)")
+    rows = rows - rows.max(-1, keepdims=True)
+    true = np.take_along_axis(rows, places[:, None], -1)[:, 0]
+    low, high = math.log(1 / most), math.log(1 / least)
+    for _ in range(60):
+        middle = (low + high) / 2
+        weights = np.exp(rows * math.exp(middle))
+        slope = (true - (weights * rows).sum(-1) / weights.sum(-1)).mean()
+        low, high = (middle, high) if slope > 0 else (low, middle)
+    return math.exp(-(low + high) / 2)
+
+
+def _aligned(answers: ArrayLike, truths: ArrayLike) -> tuple[Array, Array]:
+    left, right = np.asarray(answers), np.asarray(truths)
+    axes = min(left.ndim, right.ndim)
+    if not axes or left.shape[-axes:] != right.shape[-axes:] or not left.size:
+        raise BadInput(f"{left.shape} answers cannot be held against {right.shape} truths; there must be one each")
+    return left, right
+
+
+def _tables(answers: ArrayLike, truths: ArrayLike) -> NDArray[np.int64]:
+    """Confusion tables over the labels there are: (..., n) -> (..., labels, labels), true labels in rows."""
+    left, right = np.broadcast_arrays(*_aligned(answers, truths))
+    codes = np.stack([right, left])
+    if codes.dtype.kind not in "iu" or codes.min() < 0 or codes.max() >= FEW:
+        codes = np.unique(codes, return_inverse=True)[1]
+    count, cells = int(codes.max()) + 1, codes.reshape(2, -1, left.shape[-1])
+    cell = np.arange(cells.shape[1])[:, None] * count**2 + cells[0] * count + cells[1]
+    return np.bincount(cell.ravel(), minlength=cells.shape[1] * count**2).reshape(*left.shape[:-1], count, count)
+
+
+def _harmonic(both: Array, given: Array, true: Array) -> Floats:
+    """F1 from counts; 0 where there is nothing."""
+    return 2 * both / np.maximum(given + true, 1)
+
+
+def _unit(values: Floats) -> Floats:
+    """Centred and of length 1, whatever the scale; scaled first, so that no square is too small or too large."""
+    centred = values - values.mean(-1, keepdims=True)
+    largest = np.abs(centred).max(-1, keepdims=True)
+    centred = centred / np.where(largest > 0, largest, 1)
+    length = np.sqrt((centred**2).sum(-1, keepdims=True))
+    return centred / np.where(length > 0, length, 1)
+
+
+def _resampled(
+    metric: str | Metric, systems: Sequence[Sequence[Any] | Array], truths: Sequence[Any] | Array, seed: int, samples: int
+) -> list[list[float]]:
+    """For each system its score, then its scores on resamples: the same examples for every system."""
+    count = len(truths)
+    if not count or any(len(answers) != count for answers in systems):
+        raise BadInput(f"{[len(answers) for answers in systems]} answers cannot be held against {count} truths")
+    judged = _named(metric) if isinstance(metric, str) else metric
+    if getattr(judged, "func", judged) not in METRICS.values():
+        draws = [np.arange(count), *(_drawn(count, seed, number, number + 1)[0] for number in range(samples))]
+        return [[float(judged([s[i] for i in draw], [truths[i] for i in draw])) for draw in draws] for s in systems]
+    arrays = [np.asarray(one) for one in (*systems, truths)]
+    arrays = _coded(arrays) if judged in METRICS.values() and judged is not f1 else arrays
+    step = max(1, AT_ONCE // arrays[0].size)
+    scores = [[float(judged(answers, arrays[-1]))] for answers in arrays[:-1]]
+    for first in range(0, samples, step):
+        draw = _drawn(count, seed, first, min(first + step, samples))
+        for answers, known in zip(arrays[:-1], scores, strict=True):
+            known.extend(judged(answers[draw], arrays[-1][draw]).tolist())
+    return scores
+
+
+def _named(metric: str) -> Metric:
+    if metric not in METRICS:
+        raise BadInput(f"{metric!r} is not a metric; known: {', '.join(METRICS)}")
+    return METRICS[metric]
+
+
+def _coded(arrays: list[Array]) -> list[Array]:
+    """Labels in words as numbers, in the order of words: a thousand resamples compare them quicker."""
+    if arrays[0].dtype.kind not in "US":
+        return arrays
+    codes = np.unique(np.stack(arrays), return_inverse=True)[1]
+    return list(codes.reshape(len(arrays), *arrays[0].shape))
+
+
+def _drawn(count: int, seed: int, first: int, end: int) -> NDArray[np.int64]:
+    return below(bits(seed, "bootstrap", np.arange(first, end)[:, None], np.arange(count)), count)

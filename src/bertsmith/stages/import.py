@@ -1,0 +1,148 @@
+"""Somebody else's checkpoint to a folder of ours: the model, its tokenizer, and what of it found no place."""
+
+import platform
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from msgspec import structs
+
+from .. import __version__, tensors
+from ..artifacts import MANIFEST, checksum, claimed, fingerprint, named, new_folder, read_json, vacant
+from ..config import Chance, Config, plain
+from ..convert import huggingface, tensorflow
+from ..convert.agreement import differences
+from ..convert.fit import Fitted
+from ..convert.names import Family
+from ..convert.vocabulary import taken
+from ..errors import BadInput
+from ..model import checkpoint
+from ..model.model import Model
+from ..screen import Screen
+from ..text.tokenizer import Tokenizer
+
+CLOSE = 1e-3  # beyond it the models are not the same; rounding stays a hundred times below
+
+
+class Recipe(Config, frozen=True):
+    """A checkpoint and where it goes."""
+
+    source: Annotated[str, "a Hugging Face folder, or a TensorFlow checkpoint: its folder, prefix or .index"]
+    out: Annotated[str, "the checkpoint folder to make"]
+    tokenizer: Annotated[str | None, "a tokenizer.json or vocab.txt, where the source has none"] = None
+    lowercase: Annotated[bool | None, "fold case, for a vocab.txt that does not say; without it, by its pieces"] = None
+    attention_dropout: Annotated[Chance, "when trained further: most sources say 0.1; above 0 is slower on a GPU"] = 0.0
+    check: Annotated[bool, "compare with transformers on random ids"] = False
+
+
+def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
+    """Makes the folder, or says that it is there already."""
+    screen, out, source = Screen(quiet), named(recipe.out, "out"), named(recipe.source, "source")
+    with claimed(out):
+        if not (out / MANIFEST).exists():
+            vacant(out)
+        family, found, files = _read(source)
+        model = _trainable(found.model, recipe.attention_dropout)
+        tokenizer = _tokenizer(recipe, source, model)
+        sums = {path.name: checksum(path) for path in files}
+        identity = fingerprint([_settings(recipe), sums, tokenizer.fingerprint])
+        if (out / MANIFEST).exists():
+            return _finished(out, identity, screen)
+        result = _result(family, found, tokenizer)
+        if recipe.check:
+            result["differences"] = _checked(model, source, family)
+        _publish(recipe, model, tokenizer, found, {"identity": identity, "files": sums, "result": result})
+    return _told(out, result, screen, made=True)
+
+
+def _read(source: Path) -> tuple[Family, Fitted, list[Path]]:
+    prefix = tensorflow.prefix_of(source)
+    if prefix is not None and not (source / "config.json").exists():
+        return tensorflow.read(prefix)
+    if not source.is_dir():
+        raise BadInput(f"there is no folder {source}, and no TensorFlow checkpoint {source}.index; download the model first")
+    if not (source / "config.json").exists():
+        raise BadInput(f"{source} holds neither config.json (Hugging Face) nor a .index (TensorFlow)")
+    return huggingface.read(source)
+
+
+def _trainable(model: Model, dropout: float) -> Model:
+    """The same weights; only what training further would do with attention differs."""
+    encoder = model.config.encoder
+    encoder = structs.replace(encoder, mixer=structs.replace(encoder.mixer, dropout=dropout))
+    with torch.device("meta"):
+        again = Model(structs.replace(model.config, encoder=encoder))
+    again.load_state_dict(model.state_dict(), assign=True)
+    return again.eval()
+
+
+def _tokenizer(recipe: Recipe, source: Path, model: Model) -> Tokenizer:
+    given = named(recipe.tokenizer, "tokenizer") if recipe.tokenizer is not None else None
+    tokenizer = taken(source if source.is_dir() else source.parent, given, recipe.lowercase)
+    if len(tokenizer) > model.config.vocabulary:
+        raise BadInput(f"{tokenizer.source} has {len(tokenizer):,} pieces, the model's table only {model.config.vocabulary:,} "
+                       "rows; it is another model's tokenizer")  # fmt: skip
+    return tokenizer
+
+
+def _settings(recipe: Recipe) -> dict[str, Any]:
+    return {name: value for name, value in plain(recipe).items() if name in ("lowercase", "attention_dropout")}
+
+
+def _result(family: Family, found: Fitted, tokenizer: Tokenizer) -> dict[str, Any]:
+    config = found.model.config
+    return {
+        "family": family.kind, "layers": config.encoder.layers, "width": config.encoder.width, "heads": sorted(config.heads),
+        "vocabulary": config.vocabulary, "pieces": len(tokenizer), "positions": config.encoder.positions,
+        "parameters": sum(weight.numel() for weight in found.model.parameters()),
+        "unmatched": found.unmatched, "initialised": found.initialised,
+    }  # fmt: skip
+
+
+def _checked(model: Model, source: Path, family: Family) -> dict[str, float]:
+    if not source.is_dir() or not (source / "config.json").exists():
+        raise BadInput("check=true compares with transformers, which reads no TensorFlow checkpoint; leave it out, `export` the "
+                       "folder and check that")  # fmt: skip
+    apart = differences(model, source, family, huggingface.class_of(family, model))
+    if bad := {name: value for name, value in apart.items() if not value < CLOSE}:
+        raise BadInput(f"{source} does not give what transformers gives: {bad}; nothing is written")
+    return apart
+
+
+def _publish(recipe: Recipe, model: Model, tokenizer: Tokenizer, found: Fitted, card: dict[str, Any]) -> None:
+    versions = {"bertsmith": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
+    card |= {"source": recipe.source, "command": sys.argv, "versions": versions}
+    card |= {"date": datetime.now(UTC).isoformat(timespec="seconds")}
+    record = {"stage": "import", "recipe": plain(recipe), "tokenizer": tokenizer.fingerprint, "version": __version__}
+    with new_folder(named(recipe.out, "out")) as part:
+        checkpoint.write(part, model, tokenizer, card, {**record, "family": card["result"]["family"]})
+        if found.rest:
+            tensors.save(found.rest, part / huggingface.REST)
+
+
+def _finished(out: Path, identity: str, screen: Screen) -> dict[str, Any]:
+    card = read_json(out / "card.json")
+    if card.get("identity") != identity:
+        raise BadInput(f"{out} holds another model; choose another out, or remove it")
+    screen.say(f"{out} is there already, made from the same files")
+    return _told(out, card["result"], screen, made=False)
+
+
+def _told(out: Path, result: dict[str, Any], screen: Screen, made: bool) -> dict[str, Any]:
+    names = ("family", "heads", "layers", "width", "positions", "vocabulary", "parameters")
+    screen.table(str(out), [(name, _words(result[name])) for name in names])
+    for name in result["unmatched"]:
+        screen.say(f"unmatched: {name} is of a head that this model does not have, and is left out")
+    for name in result["initialised"]:
+        screen.say(f"new: {name} is not in the source, and begins at random")
+    for name, value in result.get("differences", {}).items():
+        screen.say(f"checked: {name} differs from transformers' by {value:.1e} at most")
+    return {"out": str(out), "made": made, **result}
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(value) or "none"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,188 @@
+"""Answer questions with a stretch of a passage, or say that it holds no answer."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ..config import Count, Variant
+from ..errors import BadInput
+from ..text.tokenizer import Tokenizer, whole
+from . import cmrc, squad
+from .base import Answer, Encoded, Head, Scores, ids_of, windows
+from .context import most_context
+from .kept import Kept
+from .questions import Question, questions
+from .spans import Span, Window, best_spans, covering
+
+
+@dataclass(frozen=True)
+class Candidate:
+    text: str
+    start: int  # characters of the passage
+    end: int
+    score: float  # its probability in the window it was found in
+
+
+@dataclass(frozen=True)
+class Answered(Answer):
+    """The answer as the passage writes it; empty, without start and end, where there is none."""
+
+    text: str
+    start: int | None
+    end: int | None
+    score: float
+    no_answer: float  # by how much the score of no answer is above that of the best candidate
+    candidates: tuple[Candidate, ...]
+
+
+class Answering(Variant, frozen=True, tag="answer"):
+    no_answer: Annotated[bool, "some questions have no answer in their passage, as in SQuAD 2.0"] = False
+    threshold: Annotated[float, "no answer: how far its score must be above the best answer's; tuned on data.dev"] = 0.0
+    scorer: Annotated[Literal["squad", "cmrc"], "exact match and F1 of words (English), or as CMRC does (Chinese)"] = "squad"
+    stride: Annotated[Count, "pieces of the passage from the start of one window to the next"] = 128
+    question: Annotated[Count, "pieces of a question that are kept, at most half of the model's length"] = 64
+    longest: Annotated[Count, "pieces an answer may have"] = 30
+    candidates: Annotated[Count, "how many of the best answers are told"] = 20
+    skip_bad: Annotated[bool, "leave out and count questions that cannot be used"] = False
+
+    head: ClassVar[Head] = "span"
+    outputs: ClassVar[int] = 2
+
+    def read(self, path: Path) -> Kept[Question]:
+        return Kept(path, questions(path, self.no_answer), self.skip_bad)
+
+    def fitted(self, examples: Sequence[Question]) -> "Answering":
+        """Itself: there are no labels to learn."""
+        return self
+
+    def encode(self, examples: Sequence[Question], tokenizer: Tokenizer, length: int) -> Encoded:
+        """[CLS] question [SEP] window [SEP]. Targets: `start` and `end`, places in each sequence.
+
+        A window that does not hold the whole answer points at [CLS], as does a question without one.
+        """
+        if length < 8:
+            raise BadInput(f"sequences of {length} tokens leave no room for a passage; take a length of 8 or more")
+        contexts = list(dict.fromkeys(whole(one.context) for one in examples))
+        passages = dict(zip(contexts, tokenizer.rust.encode_batch(contexts, add_special_tokens=False), strict=True))
+        encoded, owners = Encoded([], [], np.zeros(0, np.int64)), list[int]()
+        for number, asked in enumerate(ids_of([one.question for one in examples], tokenizer)):
+            passage = passages[whole(examples[number].context)]
+            before = [tokenizer.cls, *asked[: min(self.question, (length - 3) // 2)], tokenizer.sep]
+            for (start, end), window in self._windowed(_offsets(passage.offsets), len(before), length - len(before) - 1):
+                ids = [*before, *passage.ids[start:end], tokenizer.sep]
+                encoded.ids.append(np.array(ids, np.int64))
+                encoded.segments.append((np.arange(len(ids)) >= len(before)).astype(np.int64))
+                encoded.facts.append(window)
+                owners.append(number)
+        return Encoded(encoded.ids, encoded.segments, np.array(owners, np.int64), _targets(encoded.facts, owners, examples),
+                       encoded.facts)  # fmt: skip
+
+    def decode(self, scores: Scores, encoded: Encoded, examples: Sequence[Question]) -> list[Answered]:
+        windows: list[list[Window]] = [[] for _ in examples]
+        given: list[list[NDArray[np.floating]]] = [[] for _ in examples]
+        for owner, window, row in zip(encoded.example, encoded.facts, scores, strict=True):
+            windows[owner].append(window)
+            given[owner].append(row)
+        found = [best_spans(mine, rows, self.longest, self.candidates) for mine, rows in zip(windows, given, strict=True)]
+        return [self._answered(one.context, *best) for one, best in zip(examples, found, strict=True)]
+
+    def judge(self, answers: Sequence[Answered], examples: Sequence[Question]) -> dict[str, float]:
+        """exact and f1, between 0 and 1, as the published scripts give them; questions whose answer is not known are left out.
+
+        With no_answer also of the questions that have one and of those that have none, and the best that any threshold
+        could give, with that threshold.
+        """
+        said, asked = _known(answers, examples)
+        exact, f1 = self._scores([one.text for one in said], asked)
+        judged = {"exact": float(exact.mean()), "f1": float(f1.mean())}
+        if not self.no_answer:
+            return judged
+        there = np.array([bool(one.answers) for one in asked])
+        for name, chosen in {"has_answer": there, "no_answer": ~there}.items():
+            if chosen.any():
+                judged |= {f"{name}_exact": float(exact[chosen].mean()), f"{name}_f1": float(f1[chosen].mean())}
+        (best_exact, exact_at), (best_f1, f1_at) = self._best(said, asked, never=0.0)
+        return judged | {
+            "best_exact": best_exact,
+            "best_exact_threshold": exact_at,
+            "best_f1": best_f1,
+            "best_f1_threshold": f1_at,
+        }
+
+    def tuned(self, answers: Sequence[Answered], examples: Sequence[Question]) -> "Answering":
+        """With the threshold that gives these answers, of a dev file, the best F1; unchanged without no_answer."""
+        if not self.no_answer:
+            return self
+        said, asked = _known(answers, examples)
+        lowest = min(one.no_answer for one in said) - 1
+        return msgspec.structs.replace(self, threshold=self._best(said, asked, never=lowest)[1][1])
+
+    def _windowed(self, offsets: NDArray[np.int64], first: int, room: int) -> list[tuple[tuple[int, int], Window]]:
+        parts = windows(len(offsets), room, self.stride)
+        owner = most_context(parts, len(offsets))
+        return [(part, Window(first, offsets[slice(*part)], owner[slice(*part)] == n)) for n, part in enumerate(parts)]
+
+    def _answered(self, context: str, spans: list[Span], null: float) -> Answered:
+        found = [_cut(context, span) for span in spans]
+        doubt = null - spans[0].score if spans else 0.0
+        if not found or (self.no_answer and doubt > self.threshold):
+            return Answered("", None, None, float(np.exp(null)), doubt, tuple(found))
+        best = found[0]
+        return Answered(best.text, best.start, best.end, best.score, doubt, tuple(found))
+
+    def _scores(self, said: Sequence[str], asked: Sequence[Question]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        exact: Callable[[str, Sequence[str]], float] = cmrc.exact if self.scorer == "cmrc" else squad.exact
+        f1: Callable[[str, Sequence[str]], float] = cmrc.f1 if self.scorer == "cmrc" else squad.f1
+        if self.no_answer and self.scorer == "squad":
+            exact, f1 = squad.exact_or_none, squad.f1_or_none
+        pairs = [(text, one.answers) for text, one in zip(said, asked, strict=True)]
+        return tuple(np.array([how(text, gold) if gold else float(not text) for text, gold in pairs]) for how in (exact, f1))  # type: ignore[return-value]
+
+    def _best(self, said: Sequence[Answered], asked: Sequence[Question], never: float) -> list[tuple[float, float]]:
+        """The best mean of exact and of f1, each with its threshold."""
+        texts, nulls = [one.candidates[0].text if one.candidates else "" for one in said], [one.no_answer for one in said]
+        there = [bool(one.answers) for one in asked]
+        return [squad.best_threshold(list(kind), nulls, there, texts, never) for kind in self._scores(texts, asked)]
+
+
+def _targets(facts: Sequence[Window], owners: Sequence[int], examples: Sequence[Question]) -> dict[str, NDArray[np.int64]]:
+    if any(one.answers is None for one in examples):
+        return {}
+    places = [_target(window, examples[owner].span) for window, owner in zip(facts, owners, strict=True)]
+    table = np.array(places, np.int64).reshape(-1, 2)
+    return {"start": table[:, 0], "end": table[:, 1]}
+
+
+def _target(window: Window, span: tuple[int, int] | None) -> tuple[int, int]:
+    offsets = window.offsets
+    if span is None or not len(offsets) or (pieces := covering(offsets, *span)) is None:
+        return 0, 0
+    whole_answer = _holds(offsets, span)
+    return (window.first + pieces[0], window.first + pieces[1]) if whole_answer else (0, 0)
+
+
+def _holds(offsets: NDArray[np.int64], span: tuple[int, int]) -> bool:
+    return bool(offsets[0, 0] <= span[0] and span[1] <= offsets[-1, 1])
+
+
+def _cut(context: str, span: Span) -> Candidate:
+    """Some tokenizers count the space before a word as part of it."""
+    text = context[span.start : span.end]
+    start = span.start + len(text) - len(text.lstrip())
+    return Candidate(text.strip(), start, start + len(text.strip()), float(np.exp(span.score)))
+
+
+def _offsets(pairs: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+    return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+def _known(answers: Sequence[Answered], examples: Sequence[Question]) -> tuple[list[Answered], list[Question]]:
+    pairs = [(said, one) for said, one in zip(answers, examples, strict=True) if one.answers is not None]
+    if not pairs:
+        raise BadInput("no question has an answer to be judged by")
+    return [said for said, _ in pairs], [one for _, one in pairs]

@@ -1,0 +1,174 @@
+"""What a task is: examples to sequences of ids, a model's scores to answers, in numpy alone."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import BadInput
+from ..text.tokenizer import Tokenizer, whole
+
+Head = Literal["text", "token", "span"]
+Scores = Sequence[NDArray[Any]] | NDArray[Any]
+Long = Literal["truncate", "window", "hierarchical"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """One thing to learn from or to answer; each kind of task adds its own fields."""
+
+    source: str = ""  # the file it was read from, and where in it: for messages
+    line: int = 0
+
+    @property
+    def place(self) -> str:
+        return f"{self.source}, line {self.line:,}" if self.source else "an example"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a task says of one example; its fields are what `predict` writes."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Sequences ready for a model, several per example where a text is windowed."""
+
+    ids: list[NDArray[np.int64]]  # each [CLS] ... [SEP]
+    segments: list[NDArray[np.int64]]  # 0/1, same lengths
+    example: NDArray[np.int64]  # (sequences,) which example each belongs to
+    targets: dict[str, NDArray[Any]] = field(default_factory=dict)  # what the loss needs; empty for unlabelled examples
+    facts: list[Any] = field(default_factory=list)  # one per sequence, private to the task (offsets, windows) for decode
+
+
+class Task(Protocol):
+    """What training, evaluation, the server and exported models share of a task."""
+
+    @property
+    def head(self) -> Head:
+        """What the model must give: a row a sequence (sequences, outputs); a row a token, (length, outputs) for each
+        sequence; or two numbers a token."""
+
+    @property
+    def outputs(self) -> int:
+        """The width of the head's scores; 0 if the answer is made of the pooled vectors themselves, without a head."""
+
+    def read(self, path: Path) -> Iterator[Any]:
+        """Examples of a file; a bad row is named by file and line, or skipped and counted if the task says skip_bad."""
+
+    def encode(self, examples: Sequence[Any], tokenizer: Tokenizer, length: int) -> Encoded:
+        """Sequences of at most `length` tokens; targets only where every example has its label."""
+
+    def decode(self, scores: Scores, encoded: Encoded, examples: Sequence[Any]) -> list[Any]:
+        """One answer an example, in order."""
+
+    def judge(self, answers: Sequence[Any], examples: Sequence[Any]) -> dict[str, float]:
+        """Scores by name."""
+
+    def fitted(self, examples: Sequence[Any]) -> "Task":
+        """The same task with what it learns from training examples before training: its labels."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which window of its example a sequence is."""
+
+    number: int
+    of: int
+    pooled: bool = False  # the model joins the windows of an example: one row of scores an example, not a sequence
+
+
+def ids_of(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
+    """The ids of each text, without special tokens."""
+    encodings = tokenizer.rust.encode_batch_fast([whole(text) for text in texts], add_special_tokens=False)
+    return [encoding.ids for encoding in encodings]
+
+
+def windows(count: int, size: int, stride: int) -> list[tuple[int, int]]:
+    """(start, end) of windows over `count` tokens, `stride` from one start to the next; every token is in one."""
+    last = max(0, count - size)
+    stride = min(stride, size)  # a longer one would leave tokens out
+    return [(start, min(start + size, count)) for start in range(0, last + stride, stride)]
+
+
+def shortened(first: int, second: int, room: int) -> tuple[int, int]:
+    """How many tokens of two texts are kept: the longer loses from its end until both fit; of equals the second does."""
+    excess = first + second - room
+    if excess <= 0:
+        return first, second
+    gap = min(abs(first - second), excess)
+    first, second = (first - gap, second) if first > second else (first, second - gap)
+    rest = excess - gap
+    return first - rest // 2, second - (rest + 1) // 2
+
+
+def sequences(
+    pairs: Sequence[tuple[str, str | None]], tokenizer: Tokenizer, length: int, long: Long = "truncate", stride: int = 256
+) -> Encoded:
+    """[CLS] text [SEP], or [CLS] text [SEP] text [SEP] with segments 0 and 1: one sequence a text, or one a window.
+
+    Of a pair that is windowed, the longer text is; the other is whole up to half of the room there is.
+    """
+    if length < 8:
+        raise BadInput(f"sequences of {length} tokens leave no room for a text; take a length of 8 or more")
+    firsts = ids_of([first for first, _ in pairs], tokenizer)
+    seconds = iter(ids_of([second for _, second in pairs if second is not None], tokenizer))
+    encoded = Encoded([], [], np.zeros(0, np.int64))
+    owners: list[int] = []
+    for number, (first, (_, has_second)) in enumerate(zip(firsts, pairs, strict=True)):
+        second = next(seconds) if has_second is not None else None
+        parts = _parts(first, second, length, long, stride)
+        for part, (left, right) in enumerate(parts):
+            ids, segments = _joined(left, right, tokenizer)
+            encoded.ids.append(ids)
+            encoded.segments.append(segments)
+            encoded.facts.append(Part(part, len(parts), long == "hierarchical"))
+            owners.append(number)
+    return Encoded(encoded.ids, encoded.segments, np.array(owners, np.int64), {}, encoded.facts)
+
+
+def averaged(scores: Scores, encoded: Encoded, examples: int) -> NDArray[np.float64]:
+    """One row an example, the mean over its windows; rows that a model pooled already stay as they are."""
+    rows = np.asarray(scores, np.float64)
+    rows = rows.reshape(len(rows), -1)
+    pooled = bool(encoded.facts) and getattr(encoded.facts[0], "pooled", False)
+    wanted = examples if pooled else len(encoded.ids)
+    if len(rows) != wanted:
+        raise ValueError(f"{len(rows)} rows of scores for {wanted} {'examples' if pooled else 'sequences'}")
+    if pooled:
+        return rows
+    sums = np.zeros((examples, rows.shape[1]))
+    np.add.at(sums, encoded.example, rows)
+    return sums / np.bincount(encoded.example, minlength=examples)[:, None]
+
+
+def _parts(
+    first: list[int], second: list[int] | None, length: int, long: Long, stride: int
+) -> list[tuple[list[int], list[int] | None]]:
+    """What each sequence of an example holds of its two texts."""
+    room = length - (2 if second is None else 3)
+    if long == "truncate" or len(first) + len(second or ()) <= room:
+        kept, kept_second = shortened(len(first), len(second or ()), room)
+        return [(first[:kept], second if second is None else second[:kept_second])]
+    if second is None:
+        return [(first[start:end], None) for start, end in windows(len(first), room, stride)]
+    if len(second) > len(first):
+        return [(left, right) for right, left in _beside(second, first, room, stride)]
+    return list(_beside(first, second, room, stride))
+
+
+def _beside(longer: list[int], shorter: list[int], room: int, stride: int) -> Iterator[tuple[list[int], list[int]]]:
+    shorter = shorter[: room // 2]
+    for start, end in windows(len(longer), room - len(shorter), stride):
+        yield longer[start:end], shorter
+
+
+def _joined(first: list[int], second: list[int] | None, tokenizer: Tokenizer) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    ids = [tokenizer.cls, *first, tokenizer.sep]
+    if second is None:
+        return np.array(ids, np.int64), np.zeros(len(ids), np.int64)
+    whole_ids = np.array([*ids, *second, tokenizer.sep], np.int64)
+    return whole_ids, (np.arange(len(whole_ids)) >= len(ids)).astype(np.int64)

@@ -1,0 +1,104 @@
+"""Sentences of tagged tokens, from CoNLL's columns or JSON lines."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadInput
+from .base import Example
+from .tables import BadRow, Row, _lines, rows
+
+_PACKED, _JSON = {".gz", ".xz", ".bz2", ".zst"}, {".jsonl", ".ndjson"}
+_SPACES = re.compile(" +")
+_WAY_OUT = "mend the row, or leave such sentences out by data.skip_bad=true"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sentence(Example):
+    """Tokens as they were given, and their tags, if they are known."""
+
+    tokens: tuple[str, ...]
+    tags: tuple[str, ...] | None = None
+
+
+def sentences(path: Path, columns: Mapping[str, str]) -> Iterator[Sentence | BadRow]:
+    """Every sentence of a file, or what is wrong with it.
+
+    Of columns, the first is the token and the last the tag, unless `columns` numbers them (from 0); a file of one column
+    has no tags. A blank line ends a sentence, as does a line that begins with -DOCSTART-.
+    """
+    ending = Path(path.stem).suffix if path.suffix.lower() in _PACKED else path.suffix
+    if ending.lower() in _JSON:
+        for row in rows(path, columns):
+            yield row if isinstance(row, BadRow) else _of_object(row)
+        return
+    token, tag = _numbered(columns, "tokens", 0), _numbered(columns, "tags", -1)
+    width = 0  # columns of the first row: the others have as many
+    for block in _blocks(path):
+        width = width or len(block[0][1])
+        yield _of_block(path, block, width, token, tag)
+
+
+Block = list[tuple[int, list[str]]]
+
+
+def _blocks(path: Path) -> Iterator[Block]:
+    """The rows of each sentence, by line."""
+    block: Block = []
+    for line, text in _lines(path):
+        if not text.strip(" \t") or text.startswith("-DOCSTART-"):
+            if block:
+                yield block
+            block = []
+        else:
+            # Split at what separates, never at any white space: a token may be an ideographic space.
+            block.append((line, text.split("\t") if "\t" in text else _SPACES.split(text.strip(" "))))
+    if block:
+        yield block
+
+
+def _of_block(path: Path, block: Block, width: int, token: int, tag: int) -> Sentence | BadRow:
+    for line, fields in block:
+        if fault := _fault(fields, width, token, tag):
+            return BadRow(f"{path}, line {line:,}: {fault}; {_WAY_OUT}")
+    tokens = tuple(fields[token] for _, fields in block)
+    tags = tuple(fields[tag].strip() for _, fields in block) if width > 1 else None
+    return Sentence(tokens=tokens, tags=tags, source=str(path), line=block[0][0])
+
+
+def _fault(fields: list[str], width: int, token: int, tag: int) -> str:
+    if any("\udc80" <= character <= "\udcff" for text in fields for character in text):
+        return "it is not UTF-8"
+    if len(fields) != width:
+        return f"{len(fields)} columns, where the file begins with {width}"
+    if max(token, tag) >= width:
+        return f"it has no column {max(token, tag)}, only 0 to {width - 1}"
+    if not fields[token]:
+        return "it has no token"
+    return "it has no tag" if width > 1 and not fields[tag].strip() else ""
+
+
+def _numbered(columns: Mapping[str, str], name: str, usual: int) -> int:
+    number = columns.get(name, str(usual))
+    if not number.removeprefix("-").isdigit():
+        raise BadInput(f"data.columns.{name}={number} is not the number of a column, from 0")
+    return int(number)
+
+
+def _of_object(row: Row) -> Sentence | BadRow:
+    try:
+        tokens, tags = _texts(row, "tokens"), None if row.get("tags") is None else _texts(row, "tags")
+    except BadRow as fault:
+        return fault
+    if tags is not None and len(tags) != len(tokens):
+        return row.bad(f"{len(tokens)} tokens have {len(tags)} tags")
+    return Sentence(tokens=tokens, tags=tags, source=str(row.path), line=row.line)
+
+
+def _texts(row: Row, name: str) -> tuple[str, ...]:
+    values: Any = row.need(name)
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise row.bad(f"{name} is not a list of texts")
+    return tuple(values)

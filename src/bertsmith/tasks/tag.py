@@ -1,0 +1,167 @@
+"""Tag tokens: names of people and places, parts of speech, chunks, the words of Chinese."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ..config import Variant, Whole
+from ..errors import BadInput
+from ..text.tokenizer import Tokenizer
+from .base import Answer, Encoded, Head, Scores, ids_of, windows
+from .conll import Sentence, sentences
+from .context import most_context
+from .entities import Entity, accuracy, entities, marks_spans, scores
+from .kept import Kept
+from .legal import Scheme, best_path, scheme_of
+
+IGNORED = -100  # the target of a piece that carries no label; no label and no token id
+OUTSIDE = "O"
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Tagged(Answer):
+    """A tag for every token, and the entities they mark (none where tags are parts of speech)."""
+
+    tags: tuple[str, ...]
+    entities: tuple[Entity, ...] = ()
+
+
+@dataclass(frozen=True)
+class Window:
+    """Which tokens a sequence gives the scores of, and where in it their first pieces stand."""
+
+    tokens: Ints
+    places: Ints
+
+
+class Tag(Variant, frozen=True):
+    labels: Annotated[
+        tuple[str, ...], "the tags, in the order of the scores; those of the training file if none are given"
+    ] = ()
+    scheme: Annotated[Scheme, "what may follow what; found in the training file"] = "any"
+    legal: Annotated[bool, "answer with the best legal tags, not with the best tag of each token"] = True
+    long: Annotated[Literal["window", "truncate"], "a sentence longer than the model: windows stitched together, or cut"] = (
+        "window"
+    )
+    overlap: Annotated[Whole, "pieces that neighbouring windows share, at most half of them"] = 64
+    columns: Annotated[dict[str, str], "tokens and tags: the file's own names, or numbers from 0 for columns"] = msgspec.field(
+        default_factory=dict
+    )
+    skip_bad: Annotated[bool, "leave out and count sentences that cannot be read"] = False
+
+    head: ClassVar[Head] = "token"
+
+    @property
+    def outputs(self) -> int:
+        return len(self.labels)
+
+    def read(self, path: Path) -> Kept[Sentence]:
+        return Kept(path, sentences(path, self.columns), self.skip_bad)
+
+    def fitted(self, examples: Sequence[Sentence]) -> "Tag":
+        """Knows its labels, sorted (or those it was given, which must be all), and its scheme."""
+        tagged = [example.tags for example in examples if example.tags is not None]
+        if not tagged:
+            raise BadInput("no sentence of the training file has tags; give each token a tag in the last column")
+        found = sorted(set(chain.from_iterable(tagged)))
+        if self.labels and (new := sorted(set(found) - set(self.labels))):
+            where = next(example for example in examples if new[0] in (example.tags or ()))
+            near = get_close_matches(new[0], self.labels, n=1)
+            meant = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self.labels)}"
+            raise BadInput(f"{where.place}: the tag {new[0]!r} is none of task.labels; {meant}")
+        return msgspec.structs.replace(self, labels=self.labels or tuple(found), scheme=scheme_of(tagged))
+
+    def encode(self, examples: Sequence[Sentence], tokenizer: Tokenizer, length: int) -> Encoded:
+        """Targets: `label`, one for each token of all sequences, one after another; IGNORED but for first pieces.
+
+        Where windows overlap, a token has its label in the one its answer comes from, so it counts once. A tag that
+        training did not know cannot be learnt: it is ignored here, and a miss to `judge`.
+        """
+        if length < 4:
+            raise BadInput(f"sequences of {length} tokens leave no room for a sentence; take a length of 4 or more")
+        encoded, owners = Encoded([], [], np.zeros(0, np.int64)), list[int]()
+        for number, pieces in enumerate(_pieces(examples, tokenizer)):
+            for ids, window in self._windowed(pieces, length - 2):
+                encoded.ids.append(np.array([tokenizer.cls, *ids, tokenizer.sep], np.int64))
+                encoded.segments.append(np.zeros(len(ids) + 2, np.int64))
+                encoded.facts.append(window)
+                owners.append(number)
+        example = np.array(owners, np.int64)
+        return Encoded(encoded.ids, encoded.segments, example, self._targets(encoded, example, examples), encoded.facts)
+
+    def decode(self, scores: Scores, encoded: Encoded, examples: Sequence[Sentence]) -> list[Tagged]:
+        """Tokens without a piece of their own (control characters) and tokens that were cut off are tagged O."""
+        rows = [np.full((len(example.tokens), self.outputs), np.nan) for example in examples]
+        for owner, window, given in zip(encoded.example, encoded.facts, scores, strict=True):
+            rows[owner][window.tokens] = np.asarray(given)[window.places]
+        return [self._tagged(one) for one in rows]
+
+    def judge(self, answers: Sequence[Tagged], examples: Sequence[Sentence]) -> dict[str, float]:
+        """f1, precision, recall of entities and f1 of each type as conlleval gives them, and accuracy over tokens.
+
+        Parts of speech have accuracy alone. Sentences without tags are not judged.
+        """
+        judged = [
+            (said.tags, example.tags) for said, example in zip(answers, examples, strict=True) if example.tags is not None
+        ]
+        if not judged:
+            raise BadInput("no sentence has tags to be judged by")
+        said, gold = zip(*judged, strict=True)
+        spans = marks_spans(sorted(set(chain.from_iterable(gold)) | set(self.labels)))
+        return {**(scores(said, gold) if spans else {}), "accuracy": accuracy(said, gold)}
+
+    def _windowed(self, pieces: list[list[int]], room: int) -> list[tuple[list[int], Window]]:
+        flat, counts = list(chain.from_iterable(pieces)), np.array([len(ids) for ids in pieces], np.int64)
+        tokens = np.flatnonzero(counts)
+        firsts = (np.cumsum(counts) - counts)[tokens]
+        spans = windows(len(flat), room, room - min(self.overlap, room // 2)) if self.long == "window" else [(0, room)]
+        owner = most_context(spans, len(flat)) if len(spans) > 1 else np.zeros(len(flat), np.int64)
+        parts = []
+        for number, (start, end) in enumerate(spans):
+            mine = (owner[firsts] == number) & (firsts < end)
+            parts.append((flat[start:end], Window(tokens[mine], firsts[mine] - start + 1)))
+        return parts
+
+    def _targets(self, encoded: Encoded, owners: Ints, examples: Sequence[Sentence]) -> dict[str, Ints]:
+        if not self.labels or any(example.tags is None for example in examples):
+            return {}
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        known = [np.array([numbers.get(tag, IGNORED) for tag in example.tags or ()], np.int64) for example in examples]
+        targets = [np.full(len(ids), IGNORED, np.int64) for ids in encoded.ids]
+        for target, owner, window in zip(targets, owners, encoded.facts, strict=True):
+            target[window.places] = known[owner][window.tokens]
+        return {"label": np.concatenate(targets) if targets else np.zeros(0, np.int64)}
+
+    def _tagged(self, rows: NDArray[np.float64]) -> Tagged:
+        blind: NDArray[np.bool_] = np.isnan(rows[:, :1]).ravel()
+        rows[blind] = [0.0 if label == OUTSIDE else -np.inf for label in self.labels] if OUTSIDE in self.labels else 0.0
+        path = best_path(rows, self.labels, self.scheme if self.legal else "any")
+        tags = tuple(OUTSIDE if unseen else self.labels[label] for label, unseen in zip(path, blind, strict=True))
+        return Tagged(tags, tuple(entities(tags)) if marks_spans(self.labels) else ())
+
+
+def _pieces(examples: Sequence[Sentence], tokenizer: Tokenizer) -> list[list[list[int]]]:
+    """The ids of every token; a word is tokenised once, however often it comes."""
+    texts = [_spaced(example.tokens) if tokenizer.joins_spaces else list(example.tokens) for example in examples]
+    words = list(dict.fromkeys(chain.from_iterable(texts)))
+    known = dict(zip(words, ids_of(words, tokenizer), strict=True))
+    return [[known[text] for text in one] for one in texts]
+
+
+def _spaced(tokens: Sequence[str]) -> list[str]:
+    """Tokens with the space before them that such a tokenizer expects; Chinese has none."""
+    pairs = pairwise(["", *tokens])
+    return [f" {here}" if before and not (_east(before[-1]) or _east(here[:1])) else here for before, here in pairs]
+
+
+def _east(character: str) -> bool:
+    return "\u2e80" <= character <= "\u9fff" or "\uf900" <= character <= "\uffef" or character >= "\U00020000"
