@@ -182,6 +182,19 @@ def test_lines_change_no_file_and_are_not_there_when_quiet_or_beside_a_bar(tmp_p
     told_by_a_slow_run(tmp_path / "bar", capsys)
 
 
+def test_a_slow_start_does_not_use_up_the_warm_up(tmp_path):
+    """Compiling takes most of a minute: the second step must still be at the foot of the slope."""
+    config, rates = Train(minutes=3 / 60, rate=1.0, warmup=0.3, schedule="constant", save_every=10_000, device="cpu"), []
+    data = toy.Data()
+
+    def slow(k, done):
+        time.sleep(1.2 if k == 0 else 0.02)
+        return data(k, done)
+
+    toy.trainer(tmp_path, config, on_step=lambda step, row: rates.append(row["rate"])).fit(slow)
+    assert rates[1] < 0.2 and max(rates) > 0.95  # 1.2 of 3 seconds, without care, is past the warm-up of 0.9
+
+
 @pytest.mark.parametrize(("config", "left"), [(Train(steps=40, device="cpu"), 60), (Train(minutes=2, device="cpu"), 70)])
 def test_the_time_left_is_that_of_the_steps_or_of_the_minutes(tmp_path, monkeypatch, config, left):
     trainer = toy.trainer(tmp_path, config)

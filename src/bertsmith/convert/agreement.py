@@ -1,5 +1,7 @@
 """Our model beside transformers' own, on the same random ids: how far their answers lie apart."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,15 @@ from ..model.types import Inputs
 from .names import Family
 
 LENGTHS = (40, 3, 17)
+CLOSE = 1e-3  # beyond it the models are not the same; rounding stays a hundred times below
+
+
+def agreed(model: Model, folder: Path, family: Family, architecture: str) -> dict[str, float]:
+    """The differences; refused where they are more than rounding."""
+    found = differences(model, folder, family, architecture)
+    if bad := {name: value for name, value in found.items() if not value < CLOSE}:
+        raise BadInput(f"{folder}: transformers' {architecture} gives other answers, apart by {bad}; nothing is written")
+    return found
 
 
 @torch.inference_mode()
@@ -40,24 +51,22 @@ def _loaded(folder: Path, architecture: str) -> Any:
         import transformers
     except ImportError:
         raise BadInput("check=true compares with transformers, which is not installed; `pip install transformers`") from None
-    with _silent(transformers):
+    with _silent(transformers.utils.logging):
         return getattr(transformers, architecture).from_pretrained(folder).eval()
 
 
-class _silent:
+@contextmanager
+def _silent(logging: Any) -> Iterator[None]:
     """transformers' own progress and advice would stand between our lines."""
-
-    def __init__(self, transformers: Any) -> None:
-        self.logging = transformers.utils.logging
-
-    def __enter__(self) -> None:
-        self.before = self.logging.get_verbosity()
-        self.logging.set_verbosity_error()
-        self.logging.disable_progress_bar()
-
-    def __exit__(self, *error: object) -> None:
-        self.logging.set_verbosity(self.before)
-        self.logging.enable_progress_bar()
+    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bar:
+            logging.enable_progress_bar()
 
 
 def _random(model: Model, pad: int) -> Inputs:

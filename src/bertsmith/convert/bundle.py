@@ -51,8 +51,8 @@ class Bundle:
         self._check(name, entry)
         data = self._bytes(name, entry)
         if masked(crc32c(data)) != entry.crc:
-            raise BadInput(f"{name} in {self._file(entry)} is damaged at byte {entry.offset:,} (its checksum is wrong); copy or "
-                           "download it again")  # fmt: skip
+            raise BadInput(f"{name} in {self._file(entry)} is damaged at byte {entry.offset:,} (its checksum is wrong); copy "
+                           "or download it again")  # fmt: skip
         array = np.frombuffer(data, DTYPES[entry.dtype])
         if entry.dtype == BFLOAT16:
             array = (array.astype(np.uint32) << 16).view(np.float32)

@@ -5,7 +5,6 @@ from typing import Any
 from ..config import RecipeError, parse, plain
 from ..errors import BadInput
 from ..model.encoder import EncoderConfig
-from ..text.tokenizer import Tokenizer
 from .names import BERT, FAMILIES, Family
 
 # What other values would change, and our model does not have.
@@ -33,8 +32,8 @@ def family_of(config: dict[str, Any], source: str) -> Family:
         raise BadInput(f"{source} is of a {kind!r}, which is not known here; known: {', '.join(FAMILIES)}")
     width, narrow = config.get("hidden_size"), config.get("embedding_size", config.get("hidden_size"))
     if narrow != width:
-        raise BadInput(f"{source} has embeddings of {narrow} (embedding_size) for blocks of {width}: factorised embeddings, which "
-                       "this model does not have")  # fmt: skip
+        raise BadInput(f"{source} has embeddings of {narrow} (embedding_size) for blocks of {width}: factorised embeddings, "
+                       "which this model does not have")  # fmt: skip
     for name, allowed in ONLY.items():
         if config.get(name, allowed[0]) not in allowed:
             raise BadInput(f"{source} has {name} = {config[name]!r}; this model has only {allowed[0]!r}")
@@ -70,14 +69,16 @@ def ours(family: Family, config: dict[str, Any], source: str) -> EncoderConfig:
         ) from None
 
 
-def theirs(family: Family, encoder: EncoderConfig, vocabulary: int, tokenizer: Tokenizer, architecture: str) -> dict[str, Any]:
+def theirs(
+    family: Family, encoder: EncoderConfig, vocabulary: int, special: dict[str, int], architecture: str
+) -> dict[str, Any]:
     """A config.json that transformers reads back as this very encoder; refused, where theirs cannot be that."""
     values = flat(plain(encoder))
     told = {name: values[key] for key, name in family.sizes.items() if key in values}
     config = {"model_type": family.kind, "architectures": [architecture], "vocab_size": vocabulary, **told}
-    config |= {family.activation: "gelu", "pad_token_id": tokenizer.pad, "tie_word_embeddings": True, "torch_dtype": "float32"}
+    config |= {family.activation: "gelu", "pad_token_id": special["pad"], "tie_word_embeddings": True, "torch_dtype": "float32"}
     if family.offset:
-        config |= {"bos_token_id": tokenizer.cls, "eos_token_id": tokenizer.sep}
+        config |= {"bos_token_id": special["cls"], "eos_token_id": special["sep"]}
         config["max_position_embeddings"] += skipped(family, config, "config.json")
     back = flat(plain(ours(family, config, "config.json")))
     if lost := [f"{name} = {value!r}" for name, value in values.items() if back.get(name) != value]:

@@ -37,7 +37,7 @@ def fitted(family: Family, config: dict[str, Any], tensors: dict[str, Tensor], s
     pooler = "pooler" in family.layers and f"{family.prefix}{family.layers['pooler']}.weight" in tensors
     _same_depth(family, encoder, tensors, source)
     where = places(family, encoder.layers, heads, pooler)
-    model = _empty(encoder, heads, family, tensors, config, source)
+    model = _empty(_config(family, encoder, heads, tensors, _words(config, source)), source)
     used = {name for names in where.values() for name in names}
     _nothing_missing(used - tensors.keys(), source)
     unmatched = sorted(tensors.keys() - used)
@@ -106,19 +106,30 @@ def _same_depth(family: Family, encoder: EncoderConfig, tensors: Iterable[str], 
         )
 
 
-def _empty(
-    encoder: EncoderConfig, heads: tuple[str, ...], family: Family, tensors: dict[str, Tensor], config: dict[str, Any], source: str
-) -> Model:  # fmt: skip
-    """The model without memory for its weights: theirs take their place."""
+def _empty(config: ModelConfig, source: str) -> Model:
+    """Without memory for its weights: theirs take their place."""
+    try:
+        with torch.device("meta"):
+            return Model(config)
+    except RuntimeError as error:  # sizes beyond all numbers
+        raise BadInput(f"{source}: the model its config.json describes cannot be built: {error}") from None
+
+
+def _words(config: dict[str, Any], source: str) -> int:
     size = config.get("vocab_size")
-    if not isinstance(size, int) or size < 1:
+    if not isinstance(size, int) or not 0 < size < 1 << 31:
         raise BadInput(f"{source}: config.json has vocab_size = {size!r}, not a number of words")
+    return size
+
+
+def _config(
+    family: Family, encoder: EncoderConfig, heads: tuple[str, ...], tensors: dict[str, Tensor], words: int
+) -> ModelConfig:
     known: dict[str, HeadConfig] = {}
     for head in heads:
         score = tensors.get(f"{family.heads[head].get('score')}.weight")
         known[head] = WordHead() if head == "words" else LabelHead(labels=2 if score is None else len(score))
-    with torch.device("meta"):
-        return Model(ModelConfig(encoder=encoder, vocabulary=size, heads=known))
+    return ModelConfig(encoder=encoder, vocabulary=words, heads=known)
 
 
 def _nothing_missing(names: Iterable[str], source: str) -> None:

@@ -9,35 +9,44 @@ from torch import Tensor
 from .. import tensors
 from ..artifacts import read_json, write_json
 from ..errors import BadInput
-from ..model.checkpoint import save_weights
+from ..model.checkpoint import INDEX, SHARD, save_weights
 from ..model.model import Model
 from ..text.tokenizer import Tokenizer
 from . import vocabulary
 from .configs import chosen, family_of, fits, skipped, theirs
 from .files import read_weights, weight_files
-from .fit import SEGMENTS, Fitted, fitted, unfitted
+from .fit import POSITIONS, SEGMENTS, Fitted, fitted, unfitted
 from .names import BERT, Family
 
 REST = "rest.safetensors"  # in our folder: what the source held and no model of ours needs, kept for the way back
 
 
-def read(folder: Path) -> tuple[Family, Fitted, list[Path]]:
-    """The model in a folder, and the files it was read from."""
+def read(folder: Path, dropout: float = 0.0) -> tuple[Family, Fitted, list[Path]]:
+    """The model in a folder, with that much dropout on attention, and the files it was read from."""
     config = read_json(folder / "config.json")
     family = family_of(config, str(folder / "config.json"))
     files = weight_files(folder)
+    config[family.sizes["mixer.dropout"]] = dropout
     return family, fitted(family, config, read_weights(files), str(folder)), [folder / "config.json", *files]
 
 
-def write(folder: Path, model: Model, tokenizer: Tokenizer, kind: str | None, rest: dict[str, Tensor]) -> str:
+def write(
+    folder: Path, model: Model, tokenizer: Tokenizer, kind: str | None, rest: dict[str, Tensor], limit: int = SHARD
+) -> str:
     """Our model as a folder transformers loads with nothing missing and nothing left over; gives its class there."""
     family = family_for(model, kind)
     architecture = class_of(family, model)
-    encoder = model.config.encoder
-    config = theirs(family, encoder, model.config.vocabulary, tokenizer, architecture)
+    encoder, special = model.config.encoder, {"pad": tokenizer.pad, "cls": tokenizer.cls, "sep": tokenizer.sep}
+    if POSITIONS in rest:
+        special["pad"] = len(rest[POSITIONS]) - 1  # positions begin after it, whatever the tokenizer says
+    config = theirs(family, encoder, model.config.vocabulary, special, architecture)
     write_json(folder / "config.json", config)
     vocabulary.written(folder, tokenizer, encoder.positions, encoder.segments)
-    save_weights(folder, unfitted(family, model, architecture, skipped(family, config, str(folder)), rest))
+    weights = unfitted(family, model, architecture, skipped(family, config, str(folder)), rest)
+    save_weights(folder, weights, limit)
+    if (folder / INDEX).exists():  # transformers will not read one without
+        size = {"total_size": sum(weight.nbytes for weight in weights.values())}
+        write_json(folder / INDEX, {"metadata": size, **read_json(folder / INDEX)})
     return architecture
 
 

@@ -133,7 +133,9 @@ FAMILIES = {family.kind: family for family in (BERT, ROBERTA, DISTILBERT)}
 
 def places(family: Family, layers: int, heads: tuple[str, ...], pooler: bool) -> dict[str, tuple[str, ...]]:
     """Each tensor of ours to those of theirs it is made of, one below another."""
+    found: dict[str, tuple[str, ...]]
     found = {f"encoder.{ours}.weight": (f"{family.prefix}{theirs}.weight",) for ours, theirs in family.tables.items()}
+    modules: dict[str, tuple[str, ...]]
     modules = {ours: (theirs,) for ours, theirs in family.layers.items() if ours != "pooler" or pooler}
     for number in range(layers):
         for ours, theirs in family.blocks.items():

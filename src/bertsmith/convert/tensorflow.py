@@ -28,13 +28,14 @@ def prefix_of(source: Path) -> Path | None:
     return found[0].with_suffix("") if found else None
 
 
-def read(prefix: Path) -> tuple[Family, Fitted, list[Path]]:
-    """The model of a checkpoint, and the files it was read from."""
+def read(prefix: Path, dropout: float = 0.0) -> tuple[Family, Fitted, list[Path]]:
+    """The model of a checkpoint, with that much dropout on attention, and the files it was read from."""
     config = next((prefix.with_name(name) for name in CONFIGS if prefix.with_name(name).exists()), None)
     if config is None:
         raise BadInput(f"there is no {CONFIGS[0]} beside {prefix}.index, to say what model it is of")
     bundle, settings = Bundle(prefix), read_json(config)
     family = family_of(settings, str(config))
+    settings[family.sizes["mixer.dropout"]] = dropout
     return family, fitted(family, settings, weights(bundle), str(bundle.index)), [config, *bundle.files()]
 
 

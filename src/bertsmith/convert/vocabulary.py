@@ -18,11 +18,11 @@ def taken(folder: Path, given: Path | None, lowercase: bool | None) -> Tokenizer
     """The tokenizer at `given`, or the one in the folder: tokenizer.json, else vocab.txt, else vocab.json and merges.txt."""
     if given is not None:
         given = given / "tokenizer.json" if (given / "tokenizer.json").exists() else given
-        return _google(given, folder, lowercase) if given.suffix != ".json" else _whole(given, lowercase)
+        return _google(given, lowercase) if given.suffix != ".json" else _whole(given, lowercase)
     if (folder / "tokenizer.json").exists():
         return _whole(folder / "tokenizer.json", lowercase)
     if (folder / "vocab.txt").exists():
-        return _google(folder / "vocab.txt", folder, lowercase)
+        return _google(folder / "vocab.txt", lowercase)
     if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
         return _byte_level(folder)
     raise BadInput(f"{folder} holds no tokenizer.json and no vocab.txt; give one with tokenizer=FILE")
@@ -55,16 +55,17 @@ def _whole(path: Path, lowercase: bool | None) -> Tokenizer:
     return Tokenizer.load(path)
 
 
-def _google(path: Path, folder: Path, lowercase: bool | None) -> Tokenizer:
-    """As tokenizer_config.json says it cleans text; where it says nothing, by the case of the pieces."""
-    told = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").exists() else {}
+def _google(path: Path, lowercase: bool | None) -> Tokenizer:
+    """As the tokenizer_config.json beside it cleans text; where that says nothing, by the case of the pieces."""
+    beside = (path if path.is_dir() else path.parent) / "tokenizer_config.json"
+    told = read_json(beside) if beside.exists() else {}
     told = told if isinstance(told, dict) else {}
     fold = told.get("do_lower_case") if lowercase is None else lowercase
     tokenizer = Tokenizer.load(path, fold if isinstance(fold, bool) else None)
     accents, characters = told.get("strip_accents"), told.get("tokenize_chinese_chars", True)
-    if accents is not None or characters is not True:
+    if isinstance(accents, bool) or characters is False:
         fold = bool(json.loads(tokenizer.rust.to_str())["normalizer"]["lowercase"])
-        tokenizer.rust.normalizer = normalizers.BertNormalizer(True, bool(characters), accents, fold)
+        tokenizer.rust.normalizer = normalizers.BertNormalizer(True, characters is not False, accents, fold)
     return tokenizer
 
 

@@ -10,6 +10,8 @@ STAGES = {
     "tokenizer": "train a tokenizer on text files",
     "prepare": "turn text files into a corpus of ids",
     "pretrain": "train a model on a corpus",
+    "import": "read somebody else's checkpoint: Hugging Face, TensorFlow",
+    "export": "write a checkpoint for other libraries",
     "show": "draw a corpus, its masks or a run as an offline page",
 }
 

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from msgspec import structs
 
 from .. import __version__, tensors
 from ..artifacts import MANIFEST, checksum, claimed, fingerprint, named, new_folder, read_json, vacant
 from ..config import Chance, Config, plain
 from ..convert import huggingface, tensorflow
-from ..convert.agreement import differences
+from ..convert.agreement import agreed
 from ..convert.fit import Fitted
 from ..convert.names import Family
 from ..convert.vocabulary import taken
@@ -22,8 +21,6 @@ from ..model import checkpoint
 from ..model.model import Model
 from ..screen import Screen
 from ..text.tokenizer import Tokenizer
-
-CLOSE = 1e-3  # beyond it the models are not the same; rounding stays a hundred times below
 
 
 class Recipe(Config, frozen=True):
@@ -43,39 +40,27 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     with claimed(out):
         if not (out / MANIFEST).exists():
             vacant(out)
-        family, found, files = _read(source)
-        model = _trainable(found.model, recipe.attention_dropout)
-        tokenizer = _tokenizer(recipe, source, model)
+        family, found, files = _read(source, recipe.attention_dropout)
+        tokenizer = _tokenizer(recipe, source, found.model)
         sums = {path.name: checksum(path) for path in files}
         identity = fingerprint([_settings(recipe), sums, tokenizer.fingerprint])
-        if (out / MANIFEST).exists():
-            return _finished(out, identity, screen)
         result = _result(family, found, tokenizer)
         if recipe.check:
-            result["differences"] = _checked(model, source, family)
-        _publish(recipe, model, tokenizer, found, {"identity": identity, "files": sums, "result": result})
-    return _told(out, result, screen, made=True)
+            result["differences"] = _checked(found.model, source, family)
+        if made := not _finished(out, identity, screen):
+            _publish(recipe, tokenizer, found, {"identity": identity, "files": sums, "result": result})
+    return _told(out, result, screen, made)
 
 
-def _read(source: Path) -> tuple[Family, Fitted, list[Path]]:
+def _read(source: Path, dropout: float) -> tuple[Family, Fitted, list[Path]]:
     prefix = tensorflow.prefix_of(source)
     if prefix is not None and not (source / "config.json").exists():
-        return tensorflow.read(prefix)
+        return tensorflow.read(prefix, dropout)
     if not source.is_dir():
         raise BadInput(f"there is no folder {source}, and no TensorFlow checkpoint {source}.index; download the model first")
     if not (source / "config.json").exists():
         raise BadInput(f"{source} holds neither config.json (Hugging Face) nor a .index (TensorFlow)")
-    return huggingface.read(source)
-
-
-def _trainable(model: Model, dropout: float) -> Model:
-    """The same weights; only what training further would do with attention differs."""
-    encoder = model.config.encoder
-    encoder = structs.replace(encoder, mixer=structs.replace(encoder.mixer, dropout=dropout))
-    with torch.device("meta"):
-        again = Model(structs.replace(model.config, encoder=encoder))
-    again.load_state_dict(model.state_dict(), assign=True)
-    return again.eval()
+    return huggingface.read(source, dropout)
 
 
 def _tokenizer(recipe: Recipe, source: Path, model: Model) -> Tokenizer:
@@ -103,31 +88,30 @@ def _result(family: Family, found: Fitted, tokenizer: Tokenizer) -> dict[str, An
 
 def _checked(model: Model, source: Path, family: Family) -> dict[str, float]:
     if not source.is_dir() or not (source / "config.json").exists():
-        raise BadInput("check=true compares with transformers, which reads no TensorFlow checkpoint; leave it out, `export` the "
-                       "folder and check that")  # fmt: skip
-    apart = differences(model, source, family, huggingface.class_of(family, model))
-    if bad := {name: value for name, value in apart.items() if not value < CLOSE}:
-        raise BadInput(f"{source} does not give what transformers gives: {bad}; nothing is written")
-    return apart
+        raise BadInput("check=true compares with transformers, which reads no TensorFlow checkpoint; leave it out, and "
+                       "`export` with check=true")  # fmt: skip
+    return agreed(model, source, family, huggingface.class_of(family, model))
 
 
-def _publish(recipe: Recipe, model: Model, tokenizer: Tokenizer, found: Fitted, card: dict[str, Any]) -> None:
+def _publish(recipe: Recipe, tokenizer: Tokenizer, found: Fitted, card: dict[str, Any]) -> None:
     versions = {"bertsmith": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
     card |= {"source": recipe.source, "command": sys.argv, "versions": versions}
     card |= {"date": datetime.now(UTC).isoformat(timespec="seconds")}
     record = {"stage": "import", "recipe": plain(recipe), "tokenizer": tokenizer.fingerprint, "version": __version__}
     with new_folder(named(recipe.out, "out")) as part:
-        checkpoint.write(part, model, tokenizer, card, {**record, "family": card["result"]["family"]})
+        checkpoint.write(part, found.model, tokenizer, card, {**record, "family": card["result"]["family"]})
         if found.rest:
             tensors.save(found.rest, part / huggingface.REST)
 
 
-def _finished(out: Path, identity: str, screen: Screen) -> dict[str, Any]:
+def _finished(out: Path, identity: str, screen: Screen) -> bool:
+    if not (out / MANIFEST).exists():
+        return False
     card = read_json(out / "card.json")
     if card.get("identity") != identity:
         raise BadInput(f"{out} holds another model; choose another out, or remove it")
     screen.say(f"{out} is there already, made from the same files")
-    return _told(out, card["result"], screen, made=False)
+    return True
 
 
 def _told(out: Path, result: dict[str, Any], screen: Screen, made: bool) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """What a model may be asked to do with text. To add a task: write its file, then name it in two lines here."""
 
+from .answer import Answering
 from .base import Task
 from .choose import Choose
 from .classify import Classify
 from .regress import Regress
 from .similar import Similar
+from .tag import Tag
 
-TaskConfig = Classify | Regress | Choose | Similar
+TaskConfig = Classify | Regress | Tag | Answering | Choose | Similar
 
-__all__ = ["Choose", "Classify", "Regress", "Similar", "Task", "TaskConfig"]
+__all__ = ["Answering", "Choose", "Classify", "Regress", "Similar", "Tag", "Task", "TaskConfig"]

@@ -44,7 +44,7 @@ class Answering(Variant, frozen=True, tag="answer"):
     no_answer: Annotated[bool, "some questions have no answer in their passage, as in SQuAD 2.0"] = False
     threshold: Annotated[float, "no answer: how far its score must be above the best answer's; tuned on data.dev"] = 0.0
     scorer: Annotated[Literal["squad", "cmrc"], "exact match and F1 of words (English), or as CMRC does (Chinese)"] = "squad"
-    stride: Annotated[Count, "pieces of the passage from the start of one window to the next"] = 128
+    stride: Annotated[Count, "pieces of the passage from the start of one window to the next, at most half a window"] = 128
     question: Annotated[Count, "pieces of a question that are kept, at most half of the model's length"] = 64
     longest: Annotated[Count, "pieces an answer may have"] = 30
     candidates: Annotated[Count, "how many of the best answers are told"] = 20
@@ -69,18 +69,23 @@ class Answering(Variant, frozen=True, tag="answer"):
             raise BadInput(f"sequences of {length} tokens leave no room for a passage; take a length of 8 or more")
         contexts = list(dict.fromkeys(whole(one.context) for one in examples))
         passages = dict(zip(contexts, tokenizer.rust.encode_batch(contexts, add_special_tokens=False), strict=True))
-        encoded, owners = Encoded([], [], np.zeros(0, np.int64)), list[int]()
+        encoded, owners, places = Encoded([], [], np.zeros(0, np.int64)), list[int](), list[tuple[int, int]]()
         for number, asked in enumerate(ids_of([one.question for one in examples], tokenizer)):
             passage = passages[whole(examples[number].context)]
+            offsets, span = np.array(passage.offsets, np.int64).reshape(-1, 2), examples[number].span
+            pieces = covering(offsets, *span) if span else None
             before = [tokenizer.cls, *asked[: min(self.question, (length - 3) // 2)], tokenizer.sep]
-            for (start, end), window in self._windowed(_offsets(passage.offsets), len(before), length - len(before) - 1):
+            for (start, end), window in self._windowed(offsets, len(before), length - len(before) - 1):
                 ids = [*before, *passage.ids[start:end], tokenizer.sep]
                 encoded.ids.append(np.array(ids, np.int64))
                 encoded.segments.append((np.arange(len(ids)) >= len(before)).astype(np.int64))
                 encoded.facts.append(window)
                 owners.append(number)
-        return Encoded(encoded.ids, encoded.segments, np.array(owners, np.int64), _targets(encoded.facts, owners, examples),
-                       encoded.facts)  # fmt: skip
+                places.append(_target(pieces, start, end, len(before)))
+        known = all(one.answers is not None for one in examples)
+        table = np.array(places, np.int64).reshape(-1, 2)
+        targets = {"start": table[:, 0], "end": table[:, 1]} if known else {}
+        return Encoded(encoded.ids, encoded.segments, np.array(owners, np.int64), targets, encoded.facts)
 
     def decode(self, scores: Scores, encoded: Encoded, examples: Sequence[Question]) -> list[Answered]:
         windows: list[list[Window]] = [[] for _ in examples]
@@ -123,7 +128,7 @@ class Answering(Variant, frozen=True, tag="answer"):
         return msgspec.structs.replace(self, threshold=self._best(said, asked, never=lowest)[1][1])
 
     def _windowed(self, offsets: NDArray[np.int64], first: int, room: int) -> list[tuple[tuple[int, int], Window]]:
-        parts = windows(len(offsets), room, self.stride)
+        parts = windows(len(offsets), room, min(self.stride, room // 2))  # none is torn where windows meet
         owner = most_context(parts, len(offsets))
         return [(part, Window(first, offsets[slice(*part)], owner[slice(*part)] == n)) for n, part in enumerate(parts)]
 
@@ -150,24 +155,11 @@ class Answering(Variant, frozen=True, tag="answer"):
         return [squad.best_threshold(list(kind), nulls, there, texts, never) for kind in self._scores(texts, asked)]
 
 
-def _targets(facts: Sequence[Window], owners: Sequence[int], examples: Sequence[Question]) -> dict[str, NDArray[np.int64]]:
-    if any(one.answers is None for one in examples):
-        return {}
-    places = [_target(window, examples[owner].span) for window, owner in zip(facts, owners, strict=True)]
-    table = np.array(places, np.int64).reshape(-1, 2)
-    return {"start": table[:, 0], "end": table[:, 1]}
-
-
-def _target(window: Window, span: tuple[int, int] | None) -> tuple[int, int]:
-    offsets = window.offsets
-    if span is None or not len(offsets) or (pieces := covering(offsets, *span)) is None:
+def _target(pieces: tuple[int, int] | None, start: int, end: int, first: int) -> tuple[int, int]:
+    """Where an answer's first and last piece stand in the sequence of the window from `start` to `end`."""
+    if pieces is None or pieces[0] < start or pieces[1] >= end:
         return 0, 0
-    whole_answer = _holds(offsets, span)
-    return (window.first + pieces[0], window.first + pieces[1]) if whole_answer else (0, 0)
-
-
-def _holds(offsets: NDArray[np.int64], span: tuple[int, int]) -> bool:
-    return bool(offsets[0, 0] <= span[0] and span[1] <= offsets[-1, 1])
+    return first + pieces[0] - start, first + pieces[1] - start
 
 
 def _cut(context: str, span: Span) -> Candidate:
@@ -175,10 +167,6 @@ def _cut(context: str, span: Span) -> Candidate:
     text = context[span.start : span.end]
     start = span.start + len(text) - len(text.lstrip())
     return Candidate(text.strip(), start, start + len(text.strip()), float(np.exp(span.score)))
-
-
-def _offsets(pairs: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
-    return np.array(pairs, np.int64).reshape(-1, 2)
 
 
 def _known(answers: Sequence[Answered], examples: Sequence[Question]) -> tuple[list[Answered], list[Question]]:

@@ -116,24 +116,20 @@ def sequences(
         raise BadInput(f"sequences of {length} tokens leave no room for a text; take a length of 8 or more")
     firsts = ids_of([first for first, _ in pairs], tokenizer)
     seconds = iter(ids_of([second for _, second in pairs if second is not None], tokenizer))
-    encoded = Encoded([], [], np.zeros(0, np.int64))
-    owners: list[int] = []
-    for number, (first, (_, has_second)) in enumerate(zip(firsts, pairs, strict=True)):
-        second = next(seconds) if has_second is not None else None
-        parts = _parts(first, second, length, long, stride)
-        for part, (left, right) in enumerate(parts):
-            ids, segments = _joined(left, right, tokenizer)
-            encoded.ids.append(ids)
-            encoded.segments.append(segments)
-            encoded.facts.append(Part(part, len(parts), long == "hierarchical"))
-            owners.append(number)
-    return Encoded(encoded.ids, encoded.segments, np.array(owners, np.int64), {}, encoded.facts)
+    parts = [
+        _parts(first, None if second is None else next(seconds), length, long, stride)
+        for first, (_, second) in zip(firsts, pairs, strict=True)
+    ]
+    joined = [_joined(first, second, tokenizer) for some in parts for first, second in some]
+    owners = np.repeat(np.arange(len(parts)), [len(some) for some in parts]) if parts else np.zeros(0, np.int64)
+    facts = [Part(number, len(some), long == "hierarchical") for some in parts for number in range(len(some))]
+    return Encoded([ids for ids, _ in joined], [segments for _, segments in joined], owners, {}, facts)
 
 
 def averaged(scores: Scores, encoded: Encoded, examples: int) -> NDArray[np.float64]:
     """One row an example, the mean over its windows; rows that a model pooled already stay as they are."""
     rows = np.asarray(scores, np.float64)
-    rows = rows.reshape(len(rows), -1)
+    rows = rows[:, None] if rows.ndim == 1 else rows
     pooled = bool(encoded.facts) and getattr(encoded.facts[0], "pooled", False)
     wanted = examples if pooled else len(encoded.ids)
     if len(rows) != wanted:

@@ -14,7 +14,8 @@ from ..config import Variant
 from ..errors import BadInput
 from ..text.tokenizer import Tokenizer
 from .base import Answer, Encoded, Example, Head, Part, Scores, sequences
-from .tables import KNOWN, Examples, Row, is_json, unlabelled
+from .kept import Kept
+from .tables import KNOWN, Row, examples, is_json, unlabelled
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,11 @@ class Choose(Variant, frozen=True):
     head: ClassVar[Head] = "text"
     outputs: ClassVar[int] = 1
 
-    def read(self, path: Path) -> Examples[Question]:
+    def read(self, path: Path) -> Kept[Question]:
         """Lines of .jsonl: {"context": ..., "question": ..., "options": [...], "label": 0}; question and label may miss."""
         if not is_json(path):
             raise BadInput(f"{path}: options are a list, which no table holds; of {KNOWN} give .jsonl")
-        return Examples(path, self._example, self.columns, self.skip_bad)
+        return Kept(path, examples(path, self._example, self.columns), self.skip_bad)
 
     def fitted(self, examples: Sequence[Question]) -> "Choose":
         """Itself: there is nothing to learn but that every example has its label."""
@@ -68,7 +69,8 @@ class Choose(Variant, frozen=True):
         return replace(encoded, example=owners, facts=facts, targets={"label": self._truths(examples)} if known else {})
 
     def decode(self, scores: Scores, encoded: Encoded, examples: Sequence[Question]) -> list[Choice]:
-        rows = np.asarray(scores, np.float64).reshape(len(scores), -1)[:, 0]
+        rows = np.asarray(scores, np.float64)
+        rows = rows[:, 0] if rows.ndim > 1 else rows
         if len(rows) != len(encoded.ids):
             raise ValueError(f"{len(rows)} scores for {len(encoded.ids)} options")
         starts = np.cumsum([len(one.options) for one in examples])[:-1]

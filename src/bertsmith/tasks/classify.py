@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -18,7 +17,8 @@ from ..config import Count, Share, Variant
 from ..errors import BadInput
 from ..text.tokenizer import Tokenizer
 from .base import Answer, Encoded, Example, Head, Long, Scores, averaged, sequences
-from .tables import Examples, Row, unlabelled
+from .kept import Kept
+from .tables import Row, examples, unlabelled
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class Classify(Variant, frozen=True):
     def outputs(self) -> int:
         return len(self.labels)
 
-    def read(self, path: Path) -> Examples[Text]:
+    def read(self, path: Path) -> Kept[Text]:
         """Rows of .tsv, .csv or .jsonl; the label is None where the file has none. `skipped` of it counts bad rows."""
-        return Examples(path, self._example, self.columns, self.skip_bad)
+        return Kept(path, examples(path, self._example, self.columns), self.skip_bad)
 
     def fitted(self, examples: Sequence[Text]) -> "Classify":
         """With every label of the examples, sorted, and their weights; what the recipe gave stays."""
@@ -98,31 +98,36 @@ class Classify(Variant, frozen=True):
 
     def probabilities(self, scores: NDArray[Any]) -> NDArray[np.float64]:
         """(examples, labels), from as many scores: softmax, or with many a sigmoid each."""
+        scores = np.asarray(scores, np.float64)
         if self.many:
-            return 0.5 * (1 + np.tanh(0.5 * np.asarray(scores, np.float64)))  # no overflow either way
-        weights = np.exp(scores - np.max(scores, -1, keepdims=True))
+            return 0.5 * (1 + np.tanh(0.5 * scores))  # no overflow either way
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
         return weights / weights.sum(-1, keepdims=True)
 
     def judge(self, answers: Sequence[Label | Labels], examples: Sequence[Text]) -> dict[str, float]:
+        """With many, accuracy is the share with exactly the right labels; `f1` is there if one of two is `positive`."""
         if self.many:
             given, true = self._given(answers), self._truths(examples) > 0
             judged = {"accuracy": metrics.exact, "f1_macro": metrics.f1_macro_many, "f1_micro": metrics.f1_micro_many}
             return {name: float(metric(given, true)) for name, metric in judged.items()}
-        given, true = np.array([one.label for one in answers]), np.array([self._label(one) for one in examples])  # type: ignore[union-attr]
-        chosen = ["accuracy", "f1_macro", "f1_micro", "matthews"]
-        found = {name: float(metrics.METRICS[name](given, true)) for name in chosen}
-        binary = {"f1": float(partial(metrics.f1, positive=self.positive)(given, true))} if self.positive else {}
-        return found | binary
+        chosen = [one.label for one in answers if isinstance(one, Label)]
+        wanted = [self._label(one) for one in examples]
+        names = ("accuracy", "f1_macro", "f1_micro", "matthews")
+        found = {name: float(metrics.METRICS[name](chosen, wanted)) for name in names}
+        return found | ({"f1": float(metrics.f1(chosen, wanted, self.positive))} if self.positive else {})
 
     def confusion(self, answers: Sequence[Label], examples: Sequence[Text]) -> NDArray[np.int64]:
         """(labels, labels): true ones in rows, answers in columns."""
         return metrics.confusion([one.label for one in answers], [self._label(one) for one in examples], self.labels)
 
     def tuned(self, scores: NDArray[Any], examples: Sequence[Text]) -> "Classify":
-        """With many: the threshold of the best micro F1 on these examples, from a row of scores each; else unchanged."""
-        if not self.many:
+        """With many: the threshold of the best micro F1 on these examples, from a row of scores each.
+
+        Unchanged otherwise, and where no label holds. `base.averaged` makes a row an example of the scores of windows.
+        """
+        if not self.many or not (truths := self._truths(examples) > 0).any():
             return self
-        return msgspec.structs.replace(self, threshold=_best_cut(self.probabilities(scores), self._truths(examples) > 0))
+        return msgspec.structs.replace(self, threshold=_best_cut(self.probabilities(scores), truths))
 
     def class_weights(self) -> NDArray[np.float32] | None:
         """(labels,) what a label counts in the loss (with many: what its holding counts, its not holding counts 1)."""
@@ -204,7 +209,8 @@ def _best_cut(probabilities: NDArray[np.float64], truths: NDArray[np.bool_]) -> 
     right, taken = np.cumsum(hits)[ends], ends + 1
     best = ends[int(np.argmax(2 * right / (taken + truths.sum())))]
     below = values[best + 1] if best + 1 < len(values) else 0.0
-    return float((values[best] + below) / 2)
+    middle = (values[best] + below) / 2
+    return float(middle if middle > below else values[best])
 
 
 def _files(examples: Sequence[Text]) -> str:

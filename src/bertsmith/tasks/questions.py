@@ -48,7 +48,7 @@ def questions(path: Path, no_answer: bool) -> Iterator[Question | BadRow]:
 
 def placed(context: str, text: str, start: int) -> int | None:
     """Where a text stands: at `start`, else at the nearest place; None if nowhere."""
-    if 0 <= start and context.startswith(text, start):
+    if start >= 0 and context.startswith(text, start):
         return start
     after = context.find(text, max(start, 0))
     before = context.rfind(text, 0, max(start, 0) + len(text))
@@ -79,11 +79,12 @@ def _question(path: Path, number: int, paragraph: Any, asked: Any, no_answer: bo
 
 def _answers(path: Path, number: int, asked: dict[str, Any]) -> list[tuple[str, int]]:
     found = []
-    for answer in asked["answers"] if isinstance(asked["answers"], list) else [None]:
-        start = answer.get("answer_start", -1) if isinstance(answer, dict) else None
-        if not isinstance(start, int) or not isinstance(answer.get("text"), str):
+    for answer in asked["answers"] if isinstance(asked["answers"], list) else [asked["answers"]]:
+        fields = answer if isinstance(answer, dict) else {}
+        text, start = fields.get("text"), fields.get("answer_start", -1)
+        if not isinstance(text, str) or not isinstance(start, int):
             raise _bad(path, number, asked, "its answers are not objects with `text` and `answer_start`")
-        found.append((whole(answer["text"]), start))
+        found.append((whole(text), start))
     return found
 
 

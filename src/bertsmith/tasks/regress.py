@@ -13,7 +13,8 @@ from .. import metrics
 from ..config import Count, Variant
 from ..text.tokenizer import Tokenizer
 from .base import Answer, Encoded, Example, Head, Long, Scores, averaged, sequences
-from .tables import Examples, Row, unlabelled
+from .kept import Kept
+from .tables import Row, examples, unlabelled
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,9 @@ class Regress(Variant, frozen=True):
     head: ClassVar[Head] = "text"
     outputs: ClassVar[int] = 1
 
-    def read(self, path: Path) -> Examples[Rated]:
+    def read(self, path: Path) -> Kept[Rated]:
         """Rows of .tsv, .csv or .jsonl; a label that is not a finite number is a bad row."""
-        return Examples(path, self._example, self.columns, self.skip_bad)
+        return Kept(path, examples(path, self._example, self.columns), self.skip_bad)
 
     def fitted(self, examples: Sequence[Rated]) -> "Regress":
         """Itself: there is nothing to learn but that every example has its number."""

@@ -14,7 +14,8 @@ from ..config import Variant
 from ..errors import BadInput
 from ..text.tokenizer import Tokenizer
 from .base import Answer, Encoded, Example, Head, Part, Scores, sequences
-from .tables import Examples, Row, unlabelled
+from .kept import Kept
+from .tables import Row, examples, unlabelled
 
 AT_ONCE = 1 << 24  # cosines in memory at a time
 
@@ -42,9 +43,9 @@ class Similar(Variant, frozen=True):
     head: ClassVar[Head] = "text"
     outputs: ClassVar[int] = 0  # the pooled vectors themselves
 
-    def read(self, path: Path) -> Examples[Pair]:
+    def read(self, path: Path) -> Kept[Pair]:
         """Rows of .tsv, .csv or .jsonl; pairs without a score are alike, or not yet judged."""
-        return Examples(path, self._example, self.columns, self.skip_bad)
+        return Kept(path, examples(path, self._example, self.columns), self.skip_bad)
 
     def fitted(self, examples: Sequence[Pair]) -> "Similar":
         """Itself: pairs with and without scores can both be learnt from."""
@@ -98,6 +99,8 @@ def nearest(
 
     Documents are gone through `chunk` at a time, so that they may be mapped from a file larger than memory.
     """
+    if top < 1:
+        raise BadInput(f"the {top} nearest are none; ask for one or more")
     if queries.ndim != 2 or documents.ndim != 2 or queries.shape[1] != documents.shape[1] or not len(documents):
         raise BadInput(f"queries {queries.shape} and documents {documents.shape} must be rows of one width, and some")
     step = max(1, AT_ONCE // min(chunk, len(documents)))

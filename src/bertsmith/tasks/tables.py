@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from ..errors import BadInput
 from ..text.files import unpacked
@@ -72,34 +72,6 @@ class Row:
         return _bad(self.path, self.line, fault)
 
 
-class Examples(Generic[E]):
-    """The examples of a file in order; with `skip_bad`, rows that cannot be used are counted and left out."""
-
-    def __init__(self, path: Path, made: Callable[[Row], E], columns: Mapping[str, str], skip_bad: bool = False) -> None:
-        self.path, self.skipped, self.faults = path, 0, list[str]()  # the first few of them, in words
-        self._rows, self._made, self._skip, self._count = rows(path, columns), made, skip_bad, 0
-
-    def __iter__(self) -> "Examples[E]":
-        return self
-
-    def __next__(self) -> E:
-        for row in self._rows:
-            try:
-                if isinstance(row, BadRow):
-                    raise row
-                example = self._made(row)
-            except BadRow as fault:
-                if not self._skip:
-                    raise
-                self.skipped, self.faults = self.skipped + 1, [*self.faults, str(fault)][:5]
-                continue
-            self._count += 1
-            return example
-        if not self._count:
-            raise BadInput(f"{self.path} holds no row that can be used" + (f": {self.faults[0]}" if self.faults else ""))
-        raise StopIteration
-
-
 def rows(path: Path, columns: Mapping[str, str] | None = None) -> Iterator[Row | BadRow]:
     """Every row that is not blank, or what is wrong with it.
 
@@ -121,6 +93,17 @@ def rows(path: Path, columns: Mapping[str, str] | None = None) -> Iterator[Row |
         names = [name.strip() for name in first[1]]
     for record in records:
         yield record if isinstance(record, BadRow) else _row(path, record, names, columns)
+
+
+def examples(path: Path, made: Callable[[Row], E], columns: Mapping[str, str]) -> Iterator[E | BadRow]:
+    """What is made of every row, or what is wrong with it."""
+    for row in rows(path, columns):
+        found: E | BadRow
+        try:
+            found = row if isinstance(row, BadRow) else made(row)
+        except BadRow as fault:
+            found = fault
+        yield found
 
 
 def unlabelled(source: str, line: int, name: str, columns: Mapping[str, str]) -> BadInput:

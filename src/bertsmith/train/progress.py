@@ -26,6 +26,7 @@ class Progress(msgspec.Struct):
     done: bool = False
     elapsed: float = 0.0  # seconds
     pace: float = 0.0  # seconds a step takes
+    lost: float = 0.0  # seconds of starting up, in all sittings
     metrics_bytes: int = 0
     scaler: dict[str, Any] = {}
     fingerprint: str = ""

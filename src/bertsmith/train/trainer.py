@@ -141,7 +141,8 @@ class Trainer:
         if c.steps is not None:
             return p.step / c.steps, 1 / c.steps
         budget = 60 * (c.minutes or 0)
-        return min(p.elapsed / budget, 1 - 1e-9), p.pace / budget
+        left = max(budget - p.lost, 1e-9)
+        return min(max(p.elapsed - p.lost, 0.0) / left, 1 - 1e-9), p.pace / left
 
     def _left(self) -> float:
         """Seconds to the end, evaluations not counted."""
@@ -152,7 +153,7 @@ class Trainer:
         c, p = self.config, self.progress
         if c.steps is not None:
             return p.step >= c.steps
-        p.elapsed, p.pace = self.ranks.first((self.clock.elapsed, self.clock.pace))
+        p.elapsed, p.pace, p.lost = self.ranks.first((self.clock.elapsed, self.clock.pace, self.clock.lost))
         return p.step > 0 and p.elapsed + p.pace > 60 * (c.minutes or 0)
 
     # between steps
@@ -197,7 +198,8 @@ class Trainer:
         new = self.progress
         new.jump = old.jump + (old.step - new.step) * self.config.accumulate
         new.rate_factor, new.rollbacks = old.rate_factor / 2, old.rollbacks + 1
-        new.skipped, new.tokens, new.elapsed, new.pace = old.skipped, old.tokens, old.elapsed, old.pace
+        new.skipped, new.tokens = old.skipped, old.tokens
+        new.elapsed, new.pace, new.lost = old.elapsed, old.pace, old.lost
         self.guard.bad = 0
         self.metrics.row(old.step, rollback=new.step, rate_factor=new.rate_factor, jump=new.jump)
         self.display.warn(
@@ -233,7 +235,7 @@ class Trainer:
 
     def _begin(self) -> None:
         p = self.progress
-        self.clock = Clock(p.elapsed, p.pace)
+        self.clock = Clock(p.elapsed, p.pace, p.lost)
         self.model.train()
         if self.leader:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -259,7 +261,7 @@ class Trainer:
         carries = self.ranks.gathered([tensor.cpu() for tensor in self.carry])
         p = self.progress
         p.norms, p.bad, p.scaler = list(self.guard.norms), self.guard.bad, self.prepared.scaler.state_dict()
-        p.elapsed, p.pace = self.clock.elapsed, self.clock.pace
+        p.elapsed, p.pace, p.lost = self.clock.elapsed, self.clock.pace, self.clock.lost
         if self.leader:
             p.metrics_bytes = self.metrics.settled()
             tensors = checkpoint.packed(self.model, self.optimizer, carries)

@@ -1,0 +1,131 @@
+"""Google's checkpoints, read without TensorFlow, are the model that transformers makes of the same numbers."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from bertsmith.config import parse
+from bertsmith.errors import BadInput
+from bertsmith.model import checkpoint
+from bertsmith.model.layout import Layout
+from bertsmith.model.types import Inputs
+from bertsmith.stages import stage
+from tests.conftest import PIECES
+from tests.convert.writing import write_bundle
+
+transformers = pytest.importorskip("transformers")
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+SIZES = {
+    "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12, "vocab_size": len(PIECES),
+    "max_position_embeddings": 24, "type_vocab_size": 2, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1, "initializer_range": 0.02,
+}  # fmt: skip
+
+
+def google(model):
+    """A model's tensors as Google's own code names and turns them, with Adam's beside them."""
+    found = {}
+    for name, tensor in model.state_dict().items():
+        if "decoder" in name or "position_ids" in name or name == "bert.embeddings.token_type_ids":
+            continue
+        array = tensor.numpy()
+        if "LayerNorm" in name:
+            name = name.replace(".weight", ".gamma").replace(".bias", ".beta")
+        elif "seq_relationship" in name or name == "cls.predictions.bias":
+            name = name.replace(".weight", ".output_weights").replace(".bias", ".output_bias")
+        elif "_embeddings" in name:
+            name = name.removesuffix(".weight")
+        elif name.endswith(".weight"):
+            name, array = name.replace(".weight", ".kernel"), np.ascontiguousarray(array.T)
+        name = name.replace("layer.", "layer_").replace(".", "/")
+        found[name] = array
+        found |= {f"{name}/adam_{moment}": np.full_like(array, 9) for moment in "mv"}
+    return found | {"global_step": np.array(1000)}
+
+
+def theirs():
+    torch.manual_seed(0)
+    model = transformers.BertForPreTraining(transformers.BertConfig(**SIZES)).eval()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    return model
+
+
+def written(folder, arrays, **settings):
+    folder.mkdir()
+    write_bundle(folder / "bert_model.ckpt", arrays, shards=2)
+    (folder / "bert_config.json").write_text(json.dumps({**SIZES, **settings}))
+    (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n", encoding="utf-8")
+    return folder
+
+
+def imported(source, out):
+    module = stage("import")
+    result = module.run(parse(module.Recipe, {"source": str(source), "out": str(out)}), True)
+    return result, checkpoint.load(out)[0]
+
+
+@pytest.mark.parametrize("named", ["", "bert_model.ckpt", "bert_model.ckpt.index"], ids=["folder", "prefix", "index"])
+def test_answers_are_those_of_the_same_numbers_in_transformers(named, tmp_path):
+    original = theirs()
+    result, model = imported(written(tmp_path / "tf", google(original)) / named, tmp_path / "ours")
+    assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["next", "words"])
+    layout = Layout.of([9, 24, 2])
+    tokens = torch.randint(5, len(PIECES), (35,), generator=torch.Generator().manual_seed(1))
+    segments = (layout.place > 4).long()
+    hidden = model(Inputs(tokens, layout, segments))
+    grid = {"input_ids": layout.grid(tokens), "token_type_ids": layout.grid(segments), "attention_mask": layout.real().long()}
+    want = original(**grid)
+    assert_close(model.scores("words", hidden), want.prediction_logits[layout.real()], atol=1e-5, rtol=1e-5)
+    assert_close(model.scores("next", hidden[layout.firsts]), want.seq_relationship_logits, atol=1e-5, rtol=1e-5)
+
+
+def test_other_kinds_of_numbers_become_float32(tmp_path):
+    arrays = google(theirs())
+    plain = imported(written(tmp_path / "plain", arrays), tmp_path / "a")[1]
+    wide = {name: array.astype(np.float64) if array.dtype == np.float32 else array for name, array in arrays.items()}
+    again = imported(written(tmp_path / "wide", wide), tmp_path / "b")[1]
+    for name, weight in plain.state_dict().items():
+        assert torch.equal(weight, again.state_dict()[name]), name
+    arrays["bert/pooler/dense/bias"] = arrays["bert/pooler/dense/bias"].astype(np.float16)
+    half = imported(written(tmp_path / "half", arrays), tmp_path / "c")[1]
+    assert torch.equal(half.encoder.pooler.bias, plain.encoder.pooler.bias.half().float())
+
+
+def test_what_a_fine_tuned_checkpoint_holds_besides_is_named(tmp_path):
+    arrays = google(theirs()) | {"output_weights": np.ones((3, 8), dtype=np.float32)}
+    assert imported(written(tmp_path / "tf", arrays), tmp_path / "ours")[0]["unmatched"] == ["output_weights"]
+    card = json.loads((tmp_path / "ours/card.json").read_text())
+    parts = ("index", "data-00000-of-00002", "data-00001-of-00002")
+    assert set(card["files"]) == {"bert_config.json", *(f"bert_model.ckpt.{part}" for part in parts)}
+
+
+def test_checkpoints_this_model_cannot_be_are_refused_by_name(tmp_path):
+    arrays = google(theirs())
+    with pytest.raises(BadInput, match="factorised"):
+        imported(written(tmp_path / "narrow", arrays, embedding_size=4), tmp_path / "ours")
+    keras = arrays | {"_CHECKPOINTABLE_OBJECT_GRAPH": np.array(1)}
+    with pytest.raises(BadInput, match="Keras objects"):
+        imported(written(tmp_path / "keras", keras), tmp_path / "ours")
+    strange = arrays | {"bert/encoder/layer_0/extra/kernel": np.ones((2, 2), dtype=np.float32)}
+    with pytest.raises(BadInput, match=r"no place for: bert\.encoder\.layer\.0\.extra\.weight"):
+        imported(written(tmp_path / "strange", strange), tmp_path / "ours")
+    counted = arrays | {"bert/pooler/dense/bias": np.arange(8)}
+    with pytest.raises(BadInput, match="holds int64"):
+        imported(written(tmp_path / "counted", counted), tmp_path / "ours")
+
+
+def test_a_folder_of_two_checkpoints_or_without_a_config_is_refused(tmp_path):
+    folder = written(tmp_path / "tf", google(theirs()))
+    write_bundle(folder / "second.ckpt", {"x": np.ones(2, dtype=np.float32)})
+    with pytest.raises(BadInput, match="several checkpoints"):
+        imported(folder, tmp_path / "ours")
+    (folder / "bert_config.json").unlink()
+    with pytest.raises(BadInput, match=r"no bert_config\.json"):
+        imported(folder / "bert_model.ckpt", tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()
