@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["load", "prepare", "pretrain", "show", "train_tokenizer"]
+__all__ = ["evaluate", "export", "finetune", "import_model", "load", "prepare", "pretrain", "show", "train_tokenizer"]
 
 if TYPE_CHECKING:
-    from .api import load, prepare, pretrain, show, train_tokenizer
+    from .api import evaluate, export, finetune, import_model, load, prepare, pretrain, show, train_tokenizer
 
 
 def __getattr__(name: str) -> Any:

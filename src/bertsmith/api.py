@@ -28,6 +28,26 @@ def pretrain(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
     return _run("pretrain", recipe, quiet)
 
 
+def finetune(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
+    """A checkpoint and a task's files to a fine-tuned checkpoint; what `bertsmith finetune --json` prints."""
+    return _run("finetune", recipe, quiet)
+
+
+def evaluate(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
+    """The scores of a fine-tuned model on a file; what `bertsmith evaluate --json` prints."""
+    return _run("evaluate", recipe, quiet)
+
+
+def import_model(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
+    """Somebody else's checkpoint to a checkpoint folder; what `bertsmith import --json` prints."""
+    return _run("import", recipe, quiet)
+
+
+def export(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
+    """A checkpoint folder for other libraries; what `bertsmith export --json` prints."""
+    return _run("export", recipe, quiet)
+
+
 def show(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
     """A corpus, its masks or a run as an offline page; what `bertsmith show --json` prints."""
     return _run("show", recipe, quiet)

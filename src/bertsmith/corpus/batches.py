@@ -130,11 +130,11 @@ class Batches:
             order = shuffled(len(plan), seed, "sample order", epoch)
             for old in [e for e in self.plans if e != epoch - 1]:
                 del self.plans[old]
-            self.plans[epoch] = plan, np.split(order, _cuts(plan.lengths[order], self.tokens))
+            self.plans[epoch] = plan, np.split(order, cuts(plan.lengths[order], self.tokens))
         return self.plans[epoch]
 
 
-def _cuts(lengths: Ints, budget: int) -> list[int]:
+def cuts(lengths: Ints, budget: int) -> list[int]:
     """Where one batch is full and the next begins."""
     ends, cuts = lengths.cumsum(), [0]
     while cuts[-1] < len(ends):

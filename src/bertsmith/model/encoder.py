@@ -74,6 +74,7 @@ class Encoder(nn.Module):
         if inputs.layout.longest > limit:
             raise BadInput(f"a text of {inputs.layout.longest} tokens is longer than the model's {limit} positions; cut it, or "
                            f"build the model with model.positions={inputs.layout.longest}")  # fmt: skip
-        segments = torch.zeros_like(inputs.tokens) if inputs.segments is None else inputs.segments
+        lone = inputs.segments is None or self.config.segments == 1  # such a model was never told of a segment B
+        segments = torch.zeros_like(inputs.tokens) if lone else inputs.segments
         x = self.tokens(inputs.tokens) + self.segments(segments) + self.positions(inputs.layout.place)
         return self.drop(self.norm(x))

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..config import Count, Variant
+from ..config import Chance, Count, Variant
 
 if TYPE_CHECKING:
     from .encoder import Encoder, EncoderConfig
@@ -28,7 +28,27 @@ class LabelHead(Variant, frozen=True, tag="labels"):
         return LabelScores(encoder.width, self.labels)
 
 
-HeadConfig = WordHead | LabelHead
+class TokenHead(Variant, frozen=True, tag="tokens"):
+    """Scores for every token: a tag each, or where an answer begins and ends."""
+
+    outputs: Annotated[Count, "scores a token"]
+    dropout: Annotated[Chance, "on what is scored"] = 0.1
+
+    def build(self, encoder: "EncoderConfig", vocabulary: int) -> "TokenScores":
+        return TokenScores(encoder.width, self.outputs, self.dropout)
+
+
+class TextHead(Variant, frozen=True, tag="text"):
+    """Scores for whole texts, of the pooled row, with dropout before them: what fine-tuning adds."""
+
+    outputs: Annotated[Count, "scores a text"]
+    dropout: Annotated[Chance, "on what is scored"] = 0.1
+
+    def build(self, encoder: "EncoderConfig", vocabulary: int) -> "TextScores":
+        return TextScores(encoder.width, self.outputs, self.dropout)
+
+
+HeadConfig = WordHead | LabelHead | TokenHead | TextHead
 
 
 class WordScores(nn.Module):
@@ -49,3 +69,17 @@ class LabelScores(nn.Module):
 
     def forward(self, rows: Tensor, encoder: "Encoder") -> Tensor:
         return self.score(encoder.pool(rows))
+
+
+class TokenScores(nn.Module):
+    def __init__(self, width: int, outputs: int, dropout: float) -> None:
+        super().__init__()
+        self.drop, self.score = nn.Dropout(dropout), nn.Linear(width, outputs)
+
+    def forward(self, rows: Tensor, encoder: "Encoder") -> Tensor:
+        return self.score(self.drop(rows))
+
+
+class TextScores(TokenScores):
+    def forward(self, rows: Tensor, encoder: "Encoder") -> Tensor:
+        return super().forward(encoder.pool(rows), encoder)

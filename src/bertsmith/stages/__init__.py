@@ -12,6 +12,9 @@ STAGES = {
     "pretrain": "train a model on a corpus",
     "import": "read somebody else's checkpoint: Hugging Face, TensorFlow",
     "export": "write a checkpoint for other libraries",
+    "finetune": "teach a model a task: classify, regress, tag, answer, choose",
+    "evaluate": "score a fine-tuned model on a file",
+    "predict": "answer texts or a file, one JSON a line",
     "show": "draw a corpus, its masks or a run as an offline page",
 }
 

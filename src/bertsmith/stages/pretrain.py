@@ -120,7 +120,7 @@ def _finished(out: Path, identity: str, screen: Screen) -> dict[str, Any]:
     if card.get("identity") != identity:
         raise BadInput(f"{out} holds a model made by another recipe; choose another out, or remove it")
     screen.say(f"{out} is there already, made by the same recipe")
-    _without_state(out)  # of a run killed between its last two breaths
+    without_state(out)  # of a run killed between its last two breaths
     return {"out": str(out), "made": False, **card["result"]}
 
 
@@ -210,10 +210,10 @@ def _publish(out: Path, model: Model, corpus: Corpus, recipe: Recipe, identity: 
     checkpoint.write(out, model, corpus.tokenizer, card, record)
     weights = [p.name for p in out.glob("model*.safetensors*")]
     seal(out, ["config.json", "card.json", "tokenizer.json", "metrics.jsonl", *weights])
-    _without_state(out)
+    without_state(out)
 
 
-def _without_state(out: Path) -> None:
+def without_state(out: Path) -> None:
     for saved in (out / "state").glob("step-*"):
         shutil.rmtree(saved)
     with suppress(OSError):

@@ -1,0 +1,150 @@
+"""A pre-trained model and examples to a model that does a task, with its scores on the dev file."""
+
+import sys
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from .. import __version__
+from ..artifacts import MANIFEST, checksum, claimed, fingerprint, named, read_json, seal, vacant
+from ..config import Config, plain
+from ..errors import BadInput
+from ..model import checkpoint
+from ..model.model import ModelConfig, built
+from ..model.types import Batch
+from ..objectives.supervised import Reading, Supervised
+from ..predict import Predictor
+from ..screen import Screen
+from ..tasks import Answering, Classify, Similar, TaskConfig
+from ..tasks.base import averaged
+from ..text.tokenizer import Tokenizer
+from ..train.recipe import Train
+from ..train.trainer import Trainer
+from .pretrain import FREE, Length, without_state
+
+
+class Data(Config, frozen=True):
+    train: Annotated[str, "the file to learn from"]
+    dev: Annotated[str | None, "the file to be judged on, and to tune thresholds on"] = None
+    columns: Annotated[dict[str, str], "what text, text_b, label ... are called in the files"] = msgspec.field(
+        default_factory=dict
+    )
+    skip_bad: Annotated[bool, "leave out rows that cannot be used, and count them"] = False
+
+
+class Recipe(Config, frozen=True):
+    """A task, a model to begin from, and the files of examples."""
+
+    task: Annotated[TaskConfig, "what to learn"]
+    model: Annotated[str, "the checkpoint folder to begin from"]
+    data: Annotated[Data, "the files"]
+    out: Annotated[str, "the checkpoint folder to make"]
+    length: Annotated[Length, "longest sequence"] = 128
+    train: Annotated[Train, "how long, how fast, in what numbers"] = Train(epochs=3, rate=5e-5, warmup=0.1, batch_tokens=2048)
+    scratch: Annotated[bool, "forget what pre-training learnt: the control of every claim that it helps"] = False
+    seed: Annotated[int, "of new weights, order and dropout"] = 0
+
+
+def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
+    """Trains, or goes on with a run that was interrupted, or says that it is done already."""
+    screen, out = Screen(quiet), named(recipe.out, "out")
+    identity = _identity(recipe)
+    with claimed(out):
+        if (out / MANIFEST).exists():
+            card = read_json(out / "card.json")
+            if card.get("identity") != identity:
+                raise BadInput(f"{out} holds a model made by another recipe; choose another out, or remove it")
+            screen.say(f"{out} is there already, made by the same recipe")
+            return {"out": str(out), "made": False, **card["result"]}
+        return _taught(recipe, vacant(out, "state/step-*"), identity, screen)
+
+
+def _taught(recipe: Recipe, out: Path, identity: str, screen: Screen) -> dict[str, Any]:
+    base, tokenizer, _ = checkpoint.load(named(recipe.model, "model"))
+    task, learn, judged = _examples(recipe, screen)
+    objective = Supervised(task)
+    config = ModelConfig(encoder=base.config.encoder, vocabulary=base.config.vocabulary, heads=objective.heads())
+    if recipe.length > config.encoder.positions:
+        raise BadInput(f"length {recipe.length} is more than the model's {config.encoder.positions} positions; lower it")
+    model = built(config, recipe.seed)
+    if not recipe.scratch:
+        model.encoder.load_state_dict(base.encoder.state_dict())
+    read = partial(_reading, recipe, task, tokenizer)
+    reading = read(learn)
+    train = recipe.train.resolved(reading.an_epoch)
+    trials = {"dev": partial(_all, read(judged))} if judged else {}
+    trainer = Trainer(model, objective, train, out, seed=recipe.seed, trials=trials, quiet=screen.quiet, fingerprint=identity)
+    summary = trainer.fit(reading)
+    predictor = Predictor(model, tokenizer, {}, task, recipe.length)
+    task, scores = judged_on(predictor, judged, tune=True) if judged else (task, {})
+    names = ("step", "loss", "tokens", "seconds", "skipped", "rollbacks")
+    result = {name: summary[name] for name in names} | {"examples": len(learn), "dev": scores}
+    _publish(out, recipe, predictor, task, identity, result)
+    screen.table(str(out), [(name, f"{value:.4f}") for name, value in scores.items()] or [("step", str(result["step"]))])
+    return {"out": str(out), "made": True, **result}
+
+
+def judged_on(predictor: Predictor, examples: list[Any], tune: bool = False) -> tuple[TaskConfig, dict[str, float]]:
+    """The task, its threshold tuned on these examples if asked, and its scores there."""
+    task = predictor.task
+    assert task is not None
+    encoded = task.encode(examples, predictor.tokenizer, predictor.length)
+    scores = predictor.scores(encoded)
+    if tune and isinstance(task, Classify):
+        task = task.tuned(averaged(scores, encoded, len(examples)), examples)
+    if tune and isinstance(task, Answering):
+        task = task.tuned(task.decode(scores, encoded, examples), examples)
+    return task, task.judge(task.decode(scores, encoded, examples), examples)  # type: ignore[arg-type]
+
+
+def _examples(recipe: Recipe, screen: Screen) -> tuple[TaskConfig, list[Any], list[Any]]:
+    task = recipe.task
+    if isinstance(task, Similar):
+        raise BadInput("task=similar has no training yet; task=regress learns the same files by a head")
+    given: dict[str, Any] = {"skip_bad": recipe.data.skip_bad or task.skip_bad}
+    if hasattr(task, "columns") and recipe.data.columns:
+        given["columns"] = recipe.data.columns
+    task = msgspec.structs.replace(task, **given)
+    found: list[Any] = []
+    for name in (recipe.data.train, recipe.data.dev):
+        rows = task.read(named(name, "data")) if name else None
+        found.append(list(rows) if rows is not None else [])
+        if rows is not None and rows.skipped:
+            screen.warn(f"{name}: {rows.skipped} rows left out, such as: {rows.faults[0]}")
+    learn, judged = found
+    return task.fitted(learn), learn, judged
+
+
+def _reading(recipe: Recipe, task: TaskConfig, tokenizer: Tokenizer, examples: list[Any]) -> Reading:
+    return Reading(task, task.encode(examples, tokenizer, recipe.length), recipe.train.batch_tokens, recipe.seed)
+
+
+def _all(reading: Reading) -> list[Batch]:
+    return [reading(k) for k in range(reading.an_epoch)]
+
+
+def _identity(recipe: Recipe) -> str:
+    told = plain(recipe)
+    told["train"] = {name: value for name, value in told["train"].items() if name not in FREE}
+    told["model"] = checksum(named(recipe.model, "model") / MANIFEST)
+    for name in ("train", "dev"):
+        told["data"][name] = told["data"][name] and checksum(named(told["data"][name], f"data.{name}"))
+    return fingerprint({name: value for name, value in told.items() if name != "out"})
+
+
+def _publish(out: Path, recipe: Recipe, predictor: Predictor, task: TaskConfig, identity: str, result: dict[str, Any]) -> None:
+    card = {
+        "identity": identity,
+        "result": result,
+        "command": sys.argv,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    record = {"stage": "finetune", "task": plain(task), "length": recipe.length, "recipe": plain(recipe)}
+    record |= {"tokenizer": predictor.tokenizer.fingerprint, "version": __version__}
+    checkpoint.write(out, predictor.model, predictor.tokenizer, card, record)
+    weights = [path.name for path in out.glob("model*.safetensors*")]
+    seal(out, ["config.json", "card.json", "tokenizer.json", "metrics.jsonl", *weights])
+    without_state(out)

@@ -1,0 +1,158 @@
+"""From a file of examples to answers, for every kind of task, by the command line."""
+
+import json
+
+import numpy as np
+import pytest
+
+import bertsmith
+from tests.conftest import WORDS
+from tests.journeys.test_pretraining import SMALL, answer, ran, refused
+
+FAST = ["length=32", "train.batch_tokens=512", "train.rate=3e-3", "train.log_every=50"]
+NAMES, PLACES = ["john", "mary", "peter", "anna"], ["paris", "london", "rome", "berlin"]
+
+
+@pytest.fixture(scope="module")
+def bert(corpus, tmp_path_factory):
+    """A model that has seen little: what it is taught here is easy."""
+    out = tmp_path_factory.mktemp("bert") / "bert"
+    words = [word for word in SMALL if "positions" not in word]
+    ran("pretrain", f"corpus={corpus}", f"out={out}", *words, "model.deviation=0.1", "model.norm=before", "train.steps=5")
+    return out
+
+
+def sentence(rng, size=6):
+    return list(rng.choice(WORDS, size))
+
+
+def written(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def classified(rng):
+    good = bool(rng.integers(2))
+    words = [*sentence(rng), "people" if good else "water"]
+    return {"text": " ".join(rng.permutation(words)), "label": "good" if good else "bad"}
+
+
+def rated(rng):
+    row = classified(rng)
+    return {"text": row["text"], "label": 2.0 * (row["label"] == "good") + float(rng.random()) / 4}
+
+
+def chosen(rng):
+    right, options = int(rng.integers(3)), [" ".join(sentence(rng, 3)) for _ in range(3)]
+    options[right] += " people"
+    return {"context": " ".join(sentence(rng)), "options": options, "label": right}
+
+
+def tagged(rng):
+    tokens = sentence(rng)
+    tags = ["O"] * len(tokens)
+    for words, tag in ((NAMES, "B-PER"), (PLACES, "B-LOC")):
+        place = int(rng.integers(len(tokens)))
+        tokens[place], tags[place] = str(rng.choice(words)), tag
+    return {"tokens": [str(token) for token in tokens], "tags": tags}
+
+
+def asked(rng, number):
+    words = [word for word in sentence(rng, 10) if word != "water"]
+    words.insert(int(rng.integers(len(words))), "water")
+    context = " ".join(words)
+    answer = {"text": "water", "answer_start": context.index("water")}
+    return {"context": context, "qas": [{"id": str(number), "question": "what is made", "answers": [answer]}]}
+
+
+CASES = {"classify": (classified, "accuracy"), "choose": (chosen, "accuracy"), "tag": (tagged, "f1")}
+CASES["regress"] = rated, "pearson"
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_a_task_is_learnt_judged_and_answered(bert, tmp_path, kind):
+    make, metric = CASES[kind]
+    train, dev = (written(tmp_path / f"{n}.jsonl", [make(np.random.default_rng(i + n)) for i in range(n)]) for n in (600, 100))
+    words = [f"task={kind}", f"model={bert}", f"data.train={train}", f"data.dev={dev}", f"out={tmp_path / 'out'}", *FAST]
+    made = answer("finetune", *words, "train.epochs=8")
+    assert made["dev"][metric] > 0.8
+    assert not answer("finetune", *words, "train.epochs=8")["made"]
+    judged = answer("evaluate", f"model={tmp_path / 'out'}", f"data={dev}")
+    assert judged["scores"] == pytest.approx(made["dev"])
+    ran("predict", f"model={tmp_path / 'out'}", f"data={dev}", f"out={tmp_path / 'answers.jsonl'}")
+    assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 100
+
+
+def test_questions_are_answered_from_their_passages(bert, tmp_path):
+    for n in (500, 60):
+        paragraphs = [asked(np.random.default_rng(i + n), i) for i in range(n)]
+        (tmp_path / f"{n}.json").write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}))
+    words = [
+        f"model={bert}",
+        f"data.train={tmp_path / '500.json'}",
+        f"data.dev={tmp_path / '60.json'}",
+        f"out={tmp_path / 'out'}",
+    ]
+    made = answer("finetune", "task=answer", *words, *FAST, "train.epochs=8")
+    assert made["dev"]["exact"] > 0.8
+
+
+def test_a_model_answers_from_its_folder_alone(bert, tmp_path):
+    rows = [classified(np.random.default_rng(i)) for i in range(600)]
+    train = written(tmp_path / "train.jsonl", rows)
+    ran("finetune", "task=classify", f"model={bert}", f"data.train={train}", f"out={tmp_path / 'out'}", *FAST, "train.epochs=8")
+    model = bertsmith.load(tmp_path / "out")
+    assert model("the way people were made")["label"] == "good"
+    several = model(["the way people were made", "water of the one", ""], batch_tokens=16)
+    assert [one["label"] for one in several[:2]] == ["good", "bad"] and several[2]["label"] in ("good", "bad")
+    printed = ran("predict", f"model={tmp_path / 'out'}", "text=water of the one").stdout
+    assert json.loads(printed)["label"] == "bad"
+
+
+@pytest.mark.parametrize("long", ["window", "hierarchical", "truncate"])
+def test_documents_longer_than_the_model(bert, tmp_path, long):
+    """What tells stands at the end: windows find it, cutting loses it."""
+    rows = []
+    for i in range(500):
+        rng = np.random.default_rng(i)
+        good = bool(rng.integers(2))
+        rows.append({"text": " ".join([*sentence(rng, 40), "people" if good else "water"]), "label": str(good)})
+    train, dev = written(tmp_path / "train.jsonl", rows[:400]), written(tmp_path / "dev.jsonl", rows[400:])
+    words = [f"model={bert}", f"data.train={train}", f"data.dev={dev}", f"out={tmp_path / 'out'}", *FAST]
+    accuracy = answer("finetune", "task=classify", f"task.long={long}", "task.stride=24", *words, "train.epochs=8")["dev"][
+        "accuracy"
+    ]
+    assert accuracy < 0.7 if long == "truncate" else accuracy > 0.8
+
+
+def test_fine_tuning_killed_goes_on_exactly(bert, tmp_path, monkeypatch):
+    from bertsmith.errors import Stopped
+    from bertsmith.train.trainer import Trainer
+
+    train = written(tmp_path / "train.jsonl", [classified(np.random.default_rng(i)) for i in range(200)])
+    words = ["finetune", "task=classify", f"model={bert}", f"data.train={train}", *FAST, "train.epochs=4", "train.save_every=7"]
+    ran(*words, f"out={tmp_path / 'straight'}")
+    step = Trainer._step
+
+    def dying(self, batch):
+        if self.progress.step == 17:
+            raise Stopped("as if killed")
+        return step(self, batch)
+
+    monkeypatch.setattr(Trainer, "_step", dying)
+    ran(*words, f"out={tmp_path / 'killed'}", code=130)
+    monkeypatch.setattr(Trainer, "_step", step)
+    ran(*words, f"out={tmp_path / 'killed'}")
+    for name in ("model.safetensors", "metrics.jsonl"):
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "straight" / name).read_bytes(), name
+
+
+def test_bad_requests_are_refused(bert, tmp_path):
+    train = written(
+        tmp_path / "train.jsonl", [{"text": "the way", "label": "a"}, {"text": "the", "label": "b"}, {"sentence": "x"}]
+    )
+    begin = ["finetune", "task=classify", f"model={bert}", f"out={tmp_path / 'out'}", *FAST, "train.epochs=1"]
+    assert "line 3" in refused(*begin, f"data.train={train}")
+    assert "rows left out" in ran(*begin, f"data.train={train}", "data.skip_bad=true").stderr
+    assert "was not fine-tuned" in refused("predict", f"model={bert}", "text=hello")
+    assert "text=... or data=FILE" in refused("predict", f"model={bert}")
