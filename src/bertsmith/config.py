@@ -18,8 +18,8 @@ from .errors import BadInput
 T = TypeVar("T")
 
 # Numbers with limits; a recipe that leaves them is refused by name.
-Count = Annotated[int, msgspec.Meta(ge=1)]
-Whole = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
+Whole = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Chance = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e9)]

@@ -34,7 +34,7 @@ class Predictor:
 
     def __call__(self, texts: str | Sequence[str], text_b: str | Sequence[str] | None = None, batch_tokens: int = 8192) -> Any:
         """The answer to one text, or a list of answers to several, as plain values."""
-        task = self._task()
+        task = self.taught()
         if not isinstance(task, Classify | Regress):
             raise BadInput(f"a {task.__struct_config__.tag} model is asked with a file: predict model=... data=...")
         one, kind = isinstance(texts, str), Text if isinstance(task, Classify) else Rated
@@ -46,7 +46,7 @@ class Predictor:
 
     def answers(self, examples: Sequence[Any], batch_tokens: int = 8192) -> list[Any]:
         """One answer an example, in order; sequences of like length share a batch."""
-        task = self._task()
+        task = self.taught()
         if not examples:
             return []
         encoded = task.encode(examples, self.tokenizer, self.length)
@@ -55,7 +55,7 @@ class Predictor:
     @torch.inference_mode()
     def scores(self, encoded: Encoded, batch_tokens: int = 8192) -> list[np.ndarray]:
         """What the task's head says of each sequence (of each example, where its windows are joined)."""
-        task = self._task()
+        task = self.taught()
         bare = Encoded(encoded.ids, encoded.segments, encoded.example, {}, encoded.facts)
         reading, objective = Reading(task, bare, batch_tokens, 0, shuffle=False), Supervised(task)
         device, found = next(self.model.parameters()).device, dict[int, np.ndarray]()
@@ -84,7 +84,8 @@ class Predictor:
         pieces = self.tokenizer.pieces
         return [{"word": pieces[n], "score": round(v, 6)} for v, n in zip(values.tolist(), numbers.tolist(), strict=True)]
 
-    def _task(self) -> TaskConfig:
+    def taught(self) -> TaskConfig:
+        """Its task; a model that was only pre-trained has none."""
         if self.task is None:
             raise BadInput(
                 "this model was not fine-tuned for a task; `bertsmith finetune` does that, and .fill fills its masks"

@@ -1,6 +1,6 @@
 """What a model learns from: how its corpus is read, how a batch is made, and what it costs to be wrong."""
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ Ints = NDArray[np.int64]
 
 
 class Objective(Protocol):
+    least: ClassVar[int]  # sentences a document must have to be read
+
     def heads(self) -> dict[str, HeadConfig]:
         """The heads it needs, by name."""
         ...

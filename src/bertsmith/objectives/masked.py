@@ -1,6 +1,6 @@
 """Masked language modelling: hide some words, and ask for them back."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from msgspec import Meta
@@ -23,6 +23,8 @@ class Masked(Variant, frozen=True):
     masks: Annotated[MaskConfig, "what is hidden together"] = Pieces()
     rate: Annotated[float, Meta(gt=0, lt=1), "share of the tokens asked for"] = 0.15
     repeats: Annotated[Count | None, "epochs after which samples and masks come again: 10 is BERT's static masking"] = None
+
+    least: ClassVar[int] = 1  # sentences a document must have to be read
 
     def heads(self) -> dict[str, HeadConfig]:
         return {"words": WordHead()}

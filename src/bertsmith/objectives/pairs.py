@@ -1,6 +1,6 @@
 """BERT's own objective: masked words, and what the second of two runs of sentences is to the first."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from msgspec import Meta
@@ -24,6 +24,8 @@ class Pairs(Variant, frozen=True):
     masks: Annotated[MaskConfig, "what is hidden together"] = Pieces()
     rate: Annotated[float, Meta(gt=0, lt=1), "share of the tokens asked for"] = 0.15
     repeats: Annotated[Count | None, "epochs after which samples and masks come again: 10 is BERT's static masking"] = None
+
+    least: ClassVar[int] = 2  # sentences a document must have to be read: one alone makes no pair
 
     def heads(self) -> dict[str, HeadConfig]:
         return {"words": WordHead(), "next": LabelHead(labels=2)}

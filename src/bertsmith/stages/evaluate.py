@@ -22,7 +22,7 @@ class Recipe(Config, frozen=True):
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     screen, predictor = Screen(quiet), load(recipe.model)
-    task = predictor._task()
+    task = predictor.taught()
     if recipe.columns and hasattr(task, "columns"):
         task = msgspec.structs.replace(task, columns=recipe.columns)
     examples: list[Any] = list(task.read(named(recipe.data, "data")))

@@ -54,7 +54,7 @@ def _answers(recipe: Recipe, predictor: Predictor) -> Iterator[Any]:
     if recipe.text is not None:
         yield predictor(recipe.text, recipe.text_b, recipe.batch_tokens)
         return
-    task = predictor._task()
+    task = predictor.taught()
     if recipe.columns and hasattr(task, "columns"):
         task = predictor.task = msgspec.structs.replace(task, columns=recipe.columns)
     rows: Iterator[Any] = iter(task.read(named(str(recipe.data), "data")))

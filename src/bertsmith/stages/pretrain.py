@@ -38,7 +38,7 @@ from ..train.trainer import Hook, Trainer
 FREE = ("workers", "device", "keep", "save_every", "eval_every", "log_every", "tensorboard")
 
 
-Length = Annotated[int, Meta(ge=8)]  # less leaves no room for text between [CLS] and [SEP]
+Length = Annotated[int, Meta(ge=8, le=2**31)]  # less leaves no room for text between [CLS] and [SEP]
 
 
 class Recipe(Config, frozen=True):
@@ -132,8 +132,7 @@ def _split(recipe: Recipe, corpus: Corpus) -> tuple[np.ndarray, Corpus, np.ndarr
             raise BadInput(f"{valid.path} was made with another tokenizer than {corpus.path}; run `prepare` on it with "
                            f"tokenizer={corpus.path}")  # fmt: skip
         return np.arange(len(corpus.documents) - 1), valid, np.arange(len(valid.documents) - 1)
-    least = 2 if isinstance(recipe.objective, Pairs) else 1  # a lone sentence makes no pair
-    learn, judged = corpus.split(recipe.held_out, recipe.seed, least)
+    learn, judged = corpus.split(recipe.held_out, recipe.seed, recipe.objective.least)
     return learn, corpus, judged
 
 
@@ -224,6 +223,6 @@ def _tell_unread(recipe: Recipe, corpus: Corpus, screen: Screen) -> None:
     """Text that a reading in pairs meets only by chance."""
     lone = np.diff(corpus.documents) < 2
     share = float(np.diff(corpus.borders)[lone].sum() / max(1, corpus.borders[-1]))
-    if isinstance(recipe.objective, Pairs) and share > 0.05:
+    if recipe.objective.least > 1 and share > 0.05:
         screen.warn(f"{share:.0%} of the tokens stand in documents of one sentence, which pairs read only as a random B; "
                     "objective=masked reads everything")  # fmt: skip

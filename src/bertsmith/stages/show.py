@@ -111,6 +111,5 @@ def _trained(recipe: Recipe) -> Path:
 
 
 def _reading(recipe: Recipe, corpus: Corpus) -> Batches:
-    least = 2 if isinstance(recipe.objective, Pairs) else 1  # as `pretrain` holds out
-    documents, _ = corpus.split(recipe.held_out, recipe.seed, least)
+    documents, _ = corpus.split(recipe.held_out, recipe.seed, recipe.objective.least)  # as `pretrain` holds out
     return recipe.objective.batches(corpus, documents, recipe.length, max(BATCH, recipe.length), recipe.seed)
