@@ -147,6 +147,15 @@ def test_fine_tuning_killed_goes_on_exactly(bert, tmp_path, monkeypatch):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "straight" / name).read_bytes(), name
 
 
+def test_how_long_is_three_epochs_unless_something_is_said(bert, tmp_path):
+    train = written(tmp_path / "train.jsonl", [classified(np.random.default_rng(i)) for i in range(60)])
+    begin = ["finetune", "task=classify", f"model={bert}", f"data.train={train}", "length=32", "train.batch_tokens=512"]
+    steps = answer(*begin, f"out={tmp_path / 'said'}", "train.steps=4")["step"]
+    unsaid = answer(*begin, f"out={tmp_path / 'unsaid'}")["step"]
+    assert steps == 4 and unsaid == answer(*begin, f"out={tmp_path / 'three'}", "train.epochs=3")["step"] > 4
+    assert "5e-05" in ran("finetune", "--help").stdout
+
+
 def test_bad_requests_are_refused(bert, tmp_path):
     train = written(
         tmp_path / "train.jsonl", [{"text": "the way", "label": "a"}, {"text": "the", "label": "b"}, {"sentence": "x"}]

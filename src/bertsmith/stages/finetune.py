@@ -10,7 +10,7 @@ import msgspec
 
 from .. import __version__
 from ..artifacts import MANIFEST, checksum, claimed, fingerprint, named, read_json, seal, vacant
-from ..config import Config, plain
+from ..config import Amount, Config, Count, Positive, plain
 from ..errors import BadInput
 from ..model import checkpoint
 from ..model.model import ModelConfig, built
@@ -35,6 +35,18 @@ class Data(Config, frozen=True):
     skip_bad: Annotated[bool, "leave out rows that cannot be used, and count them"] = False
 
 
+class Teaching(Train, frozen=True):
+    """The words of `train.*`, with what fine-tuning wants where nothing is said."""
+
+    batch_tokens: Annotated[Count, "tokens of one micro-batch"] = 2048
+    rate: Annotated[Positive, "peak learning rate"] = 5e-5
+    warmup: Annotated[Amount, "rise of the rate: below 1 a share of the run, from 1 up steps"] = 0.1
+
+    def timed(self) -> Train:
+        said = (self.steps, self.epochs, self.minutes) != (None, None, None)
+        return self if said else msgspec.structs.replace(self, epochs=3.0)
+
+
 class Recipe(Config, frozen=True):
     """A task, a model to begin from, and the files of examples."""
 
@@ -43,7 +55,7 @@ class Recipe(Config, frozen=True):
     data: Annotated[Data, "the files"]
     out: Annotated[str, "the checkpoint folder to make"]
     length: Annotated[Length, "longest sequence"] = 128
-    train: Annotated[Train, "how long, how fast, in what numbers"] = Train(epochs=3, rate=5e-5, warmup=0.1, batch_tokens=2048)
+    train: Annotated[Teaching, "how long (three epochs, if nothing is said), how fast, in what numbers"] = Teaching()
     scratch: Annotated[bool, "forget what pre-training learnt: the control of every claim that it helps"] = False
     seed: Annotated[int, "of new weights, order and dropout"] = 0
 
@@ -74,7 +86,7 @@ def _taught(recipe: Recipe, out: Path, identity: str, screen: Screen) -> dict[st
         model.encoder.load_state_dict(base.encoder.state_dict())
     read = partial(_reading, recipe, task, tokenizer)
     reading = read(learn)
-    train = recipe.train.resolved(reading.an_epoch)
+    train = recipe.train.timed().resolved(reading.an_epoch)
     trials = {"dev": partial(_all, read(judged))} if judged else {}
     trainer = Trainer(model, objective, train, out, seed=recipe.seed, trials=trials, quiet=screen.quiet, fingerprint=identity)
     summary = trainer.fit(reading)
