@@ -38,6 +38,11 @@ def evaluate(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
     return _run("evaluate", recipe, quiet)
 
 
+def predict(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
+    """Answers to a text or a file, one JSON a line; what `bertsmith predict` does."""
+    return _run("predict", recipe, quiet)
+
+
 def import_model(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
     """Somebody else's checkpoint to a checkpoint folder; what `bertsmith import --json` prints."""
     return _run("import", recipe, quiet)

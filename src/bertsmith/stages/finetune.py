@@ -1,15 +1,12 @@
 """A pre-trained model and examples to a model that does a task, with its scores on the dev file."""
 
-import sys
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
-from .. import __version__
-from ..artifacts import MANIFEST, checksum, claimed, fingerprint, named, read_json, seal, vacant
+from ..artifacts import named
 from ..config import Amount, Config, Count, Positive, plain
 from ..errors import BadInput
 from ..model import checkpoint
@@ -23,7 +20,8 @@ from ..tasks.base import averaged
 from ..text.tokenizer import Tokenizer
 from ..train.recipe import Train
 from ..train.trainer import Trainer
-from .pretrain import FREE, Length, without_state
+from . import folder
+from .pretrain import Length
 
 
 class Data(Config, frozen=True):
@@ -43,6 +41,8 @@ class Teaching(Train, frozen=True):
     warmup: Annotated[Amount, "rise of the rate: below 1 a share of the run, from 1 up steps"] = 0.1
 
     def timed(self) -> Train:
+        if self.workers:
+            raise BadInput("train.workers: examples are encoded before training, nothing is made ahead of it; leave it out")
         said = (self.steps, self.epochs, self.minutes) != (None, None, None)
         return self if said else msgspec.structs.replace(self, epochs=3.0)
 
@@ -63,15 +63,9 @@ class Recipe(Config, frozen=True):
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Trains, or goes on with a run that was interrupted, or says that it is done already."""
     screen, out = Screen(quiet), named(recipe.out, "out")
-    identity = _identity(recipe)
-    with claimed(out):
-        if (out / MANIFEST).exists():
-            card = read_json(out / "card.json")
-            if card.get("identity") != identity:
-                raise BadInput(f"{out} holds a model made by another recipe; choose another out, or remove it")
-            screen.say(f"{out} is there already, made by the same recipe")
-            return {"out": str(out), "made": False, **card["result"]}
-        return _taught(recipe, vacant(out, "state/step-*"), identity, screen)
+    name = folder.identity(recipe, model=recipe.model, train_file=recipe.data.train, dev_file=recipe.data.dev)
+    with folder.opened(out, name, screen) as told:
+        return told or _taught(recipe, out, name, screen)
 
 
 def _taught(recipe: Recipe, out: Path, identity: str, screen: Screen) -> dict[str, Any]:
@@ -82,6 +76,7 @@ def _taught(recipe: Recipe, out: Path, identity: str, screen: Screen) -> dict[st
     if recipe.length > config.encoder.positions:
         raise BadInput(f"length {recipe.length} is more than the model's {config.encoder.positions} positions; lower it")
     model = built(config, recipe.seed)
+    model.encoder.stack.recompute = recipe.train.recompute
     if not recipe.scratch:
         model.encoder.load_state_dict(base.encoder.state_dict())
     read = partial(_reading, recipe, task, tokenizer)
@@ -94,7 +89,9 @@ def _taught(recipe: Recipe, out: Path, identity: str, screen: Screen) -> dict[st
     task, scores = judged_on(predictor, judged, tune=True) if judged else (task, {})
     names = ("step", "loss", "tokens", "seconds", "skipped", "rollbacks")
     result = {name: summary[name] for name in names} | {"examples": len(learn), "dev": scores}
-    _publish(out, recipe, predictor, task, identity, result)
+    if trainer.leader:
+        record = {"stage": "finetune", "task": plain(task), "length": recipe.length}
+        folder.publish(out, model, tokenizer, {"identity": identity, "result": result}, record, recipe)
     screen.table(str(out), [(name, f"{value:.4f}") for name, value in scores.items()] or [("step", str(result["step"]))])
     return {"out": str(out), "made": True, **result}
 
@@ -136,27 +133,3 @@ def _reading(recipe: Recipe, task: TaskConfig, tokenizer: Tokenizer, examples: l
 
 def _all(reading: Reading) -> list[Batch]:
     return [reading(k) for k in range(reading.an_epoch)]
-
-
-def _identity(recipe: Recipe) -> str:
-    told = plain(recipe)
-    told["train"] = {name: value for name, value in told["train"].items() if name not in FREE}
-    told["model"] = checksum(named(recipe.model, "model") / MANIFEST)
-    for name in ("train", "dev"):
-        told["data"][name] = told["data"][name] and checksum(named(told["data"][name], f"data.{name}"))
-    return fingerprint({name: value for name, value in told.items() if name != "out"})
-
-
-def _publish(out: Path, recipe: Recipe, predictor: Predictor, task: TaskConfig, identity: str, result: dict[str, Any]) -> None:
-    card = {
-        "identity": identity,
-        "result": result,
-        "command": sys.argv,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    record = {"stage": "finetune", "task": plain(task), "length": recipe.length, "recipe": plain(recipe)}
-    record |= {"tokenizer": predictor.tokenizer.fingerprint, "version": __version__}
-    checkpoint.write(out, predictor.model, predictor.tokenizer, card, record)
-    weights = [path.name for path in out.glob("model*.safetensors*")]
-    seal(out, ["config.json", "card.json", "tokenizer.json", "metrics.jsonl", *weights])
-    without_state(out)

@@ -1,24 +1,17 @@
 """A corpus to a pre-trained model, in a run that can be killed and proved."""
 
 import math
-import platform
-import shutil
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
-from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 from msgspec import Meta
 
-from .. import __version__
-from ..artifacts import MANIFEST, checksum, claimed, fingerprint, named, read_json, seal, vacant
-from ..config import Chance, Config, Count, Share, parse, plain
+from ..artifacts import named, read_json
+from ..config import Chance, Config, Count, Share, parse
 from ..corpus.ahead import Ahead
 from ..corpus.batches import Batches
 from ..corpus.store import Corpus
@@ -33,10 +26,7 @@ from ..screen import Screen
 from ..train.ranks import world
 from ..train.recipe import Train
 from ..train.trainer import Hook, Trainer
-
-# What may differ when a run goes on: how the work is done. (Another kind of device rounds otherwise, all the same.)
-FREE = ("workers", "device", "keep", "save_every", "eval_every", "log_every", "tensorboard")
-
+from . import folder
 
 Length = Annotated[int, Meta(ge=8, le=2**31)]  # less leaves no room for text between [CLS] and [SEP]
 
@@ -69,11 +59,9 @@ def run(recipe: Recipe, quiet: bool = False, on_step: Hook = lambda step, row: N
     """Trains, or goes on with a run that was interrupted, or says that it is done already."""
     screen, out = Screen(quiet), named(recipe.out, "out")
     corpus = Corpus.open(named(recipe.corpus, "corpus"))
-    identity = _identity(recipe, corpus)
-    with nullcontext() if world() > 1 else claimed(out):  # ranks share one folder
-        if (out / MANIFEST).exists():
-            return _finished(out, identity, screen)
-        return _trained(recipe, vacant(out, "state/step-*"), corpus, identity, screen, on_step)
+    name = folder.identity(recipe, corpus=recipe.corpus, valid=recipe.valid, init=recipe.init)
+    with folder.opened(out, name, screen) as told:
+        return told or _trained(recipe, out, corpus, name, screen, on_step)
 
 
 def _trained(recipe: Recipe, out: Path, corpus: Corpus, identity: str, screen: Screen, on_step: Hook) -> dict[str, Any]:
@@ -92,7 +80,8 @@ def _trained(recipe: Recipe, out: Path, corpus: Corpus, identity: str, screen: S
         summary = trainer.fit(partial(_batch, recipe, readings, ahead))
     result = _result(summary, corpus, model)
     if trainer.leader:
-        _publish(out, model, corpus, recipe, identity, result)
+        card = {"identity": identity, "result": result, "corpus": {k: v for k, v in corpus.card.items() if k != "settings"}}
+        folder.publish(out, model, corpus.tokenizer, card, {"stage": "pretrain"}, recipe)
         screen.table(str(out), [(name, f"{value:,.4g}" if isinstance(value, float) else f"{value:,}")
                                 for name, value in result.items() if isinstance(value, int | float)])  # fmt: skip
     return {"out": str(out), "made": True, **result}
@@ -102,26 +91,6 @@ def _batch(recipe: Recipe, readings: list[Batches], ahead: Ahead, k: int, done: 
     """Micro-batch k of the phase the run is in."""
     phase = next((i for i, (_, end) in enumerate(recipe.phases()) if done < end), len(readings) - 1)
     return recipe.objective.batch(ahead(k, readings[phase].rows))
-
-
-def _identity(recipe: Recipe, corpus: Corpus) -> str:
-    """A name for all that decides the result: two runs of one name end with the same bytes."""
-    told = plain(recipe)
-    told["train"] = {name: value for name, value in told["train"].items() if name not in FREE}
-    told["corpus"] = checksum(corpus.path / MANIFEST)
-    for name in ("valid", "init"):  # by what they hold, not by where they lie
-        folder = told[name] and named(told[name], name)
-        told[name] = checksum(folder / MANIFEST) if folder and (folder / MANIFEST).exists() else told[name]
-    return fingerprint({name: value for name, value in told.items() if name != "out"})
-
-
-def _finished(out: Path, identity: str, screen: Screen) -> dict[str, Any]:
-    card = read_json(out / "card.json")
-    if card.get("identity") != identity:
-        raise BadInput(f"{out} holds a model made by another recipe; choose another out, or remove it")
-    screen.say(f"{out} is there already, made by the same recipe")
-    without_state(out)  # of a run killed between its last two breaths
-    return {"out": str(out), "made": False, **card["result"]}
 
 
 def _split(recipe: Recipe, corpus: Corpus) -> tuple[np.ndarray, Corpus, np.ndarray]:
@@ -144,12 +113,12 @@ def _model_config(recipe: Recipe, corpus: Corpus) -> ModelConfig:
         )
     if recipe.model is not None:
         raise BadInput(f"init={recipe.init} brings its own model; leave out `model`")
-    folder = named(recipe.init, "init")
-    record = read_json(folder / "config.json")
+    init = named(recipe.init, "init")
+    record = read_json(init / "config.json")
     if record["tokenizer"] != corpus.card["tokenizer"]:
-        raise BadInput(f"{corpus.path} was made with another tokenizer ({corpus.card['tokenizer'][:8]}) than {folder} "
-                       f"({record['tokenizer'][:8]}); run `prepare` again with tokenizer={folder}")  # fmt: skip
-    config = parse(ModelConfig, record["model"], str(folder / "config.json"))
+        raise BadInput(f"{corpus.path} was made with another tokenizer ({corpus.card['tokenizer'][:8]}) than {init} "
+                       f"({record['tokenizer'][:8]}); run `prepare` again with tokenizer={init}")  # fmt: skip
+    config = parse(ModelConfig, record["model"], str(init / "config.json"))
     return ModelConfig(encoder=config.encoder, vocabulary=config.vocabulary, heads=heads)
 
 
@@ -198,25 +167,6 @@ def _result(summary: dict[str, Any], corpus: Corpus, model: Model) -> dict[str, 
     if "loss" in summary["trials"].get("alone", {}):  # held-out text may be unknown words alone
         result["pseudo_perplexity"] = math.exp(min(summary["trials"]["alone"]["loss"], 700))
     return result
-
-
-def _publish(out: Path, model: Model, corpus: Corpus, recipe: Recipe, identity: str, result: dict[str, Any]) -> None:
-    """The finished folder; the manifest comes last and says so. The state it grew from goes."""
-    versions = {"bertsmith": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
-    card = {"identity": identity, "result": result, "corpus": {k: v for k, v in corpus.card.items() if k != "settings"}}
-    card |= {"command": sys.argv, "versions": versions, "date": datetime.now(UTC).isoformat(timespec="seconds")}
-    record = {"stage": "pretrain", "recipe": plain(recipe), "tokenizer": corpus.card["tokenizer"], "version": __version__}
-    checkpoint.write(out, model, corpus.tokenizer, card, record)
-    weights = [p.name for p in out.glob("model*.safetensors*")]
-    seal(out, ["config.json", "card.json", "tokenizer.json", "metrics.jsonl", *weights])
-    without_state(out)
-
-
-def without_state(out: Path) -> None:
-    for saved in (out / "state").glob("step-*"):
-        shutil.rmtree(saved)
-    with suppress(OSError):
-        (out / "state").rmdir()  # unless somebody put something there
 
 
 def _tell_unread(recipe: Recipe, corpus: Corpus, screen: Screen) -> None:

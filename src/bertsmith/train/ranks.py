@@ -2,7 +2,9 @@
 
 import atexit
 import os
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -33,9 +35,18 @@ def joined(device: torch.device, accumulate: int) -> "Ranks":
         )
     if not dist.is_initialized():
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-        atexit.register(dist.destroy_process_group)
+        atexit.register(_leave)
     facts = dist.new_group(backend="gloo") if device.type == "cuda" else dist.group.WORLD
     return Ranks(dist.get_rank(), count, facts)
+
+
+def _leave() -> None:
+    """Together: one that hangs up while another still listens makes the other abort on its way out."""
+    if dist.is_initialized():
+        with suppress(RuntimeError):  # a peer that was killed comes to no meeting
+            if dist.get_backend() == "gloo":
+                dist.monitored_barrier(timeout=timedelta(seconds=10))
+        dist.destroy_process_group()
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,18 @@
 """The one interface behind every way of moving information between tokens."""
 
+from abc import ABC, abstractmethod
+
 from torch import Tensor, nn
 
 from ...errors import BadInput
 from ..layout import Layout
 
 
-class Mixer(nn.Module):
+class Mixer(nn.Module, ABC):
     """(tokens, width) in, the same out; what a token becomes never depends on another sequence."""
 
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def forward(self, x: Tensor, layout: Layout) -> Tensor: ...
 
 
 class Heads(nn.Module):

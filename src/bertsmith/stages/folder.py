@@ -1,0 +1,80 @@
+"""The folder of a run that trains: named by what decides its result, written by one run at a time, published whole."""
+
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import __version__
+from ..artifacts import MANIFEST, checksum, claimed, fingerprint, named, read_json, seal, vacant
+from ..config import Config, plain
+from ..errors import BadInput
+from ..model import checkpoint
+from ..model.model import Model
+from ..screen import Screen
+from ..text.tokenizer import Tokenizer
+from ..train.ranks import world
+
+# What may differ when a run goes on: how the work is done. (Another kind of device rounds otherwise, all the same.)
+FREE = ("workers", "device", "keep", "save_every", "eval_every", "log_every", "tensorboard")
+
+
+def identity(recipe: Config, **contents: str | None) -> str:
+    """A name for all that decides the result; `contents` are known by what they hold, not by where they lie."""
+    told = plain(recipe) | {name: place and _content(named(place, name)) for name, place in contents.items()}
+    told["train"] = {name: value for name, value in told["train"].items() if name not in FREE}
+    return fingerprint({name: value for name, value in told.items() if name != "out"})
+
+
+@contextmanager
+def opened(out: Path, name: str, screen: Screen) -> Iterator[dict[str, Any] | None]:
+    """Holds the folder; yields what it has to tell if the same recipe made it already, None if there is work to do."""
+    if world() > 1:  # ranks share one folder
+        yield _told(out, name, screen)
+        return
+    with claimed(out):
+        yield _told(out, name, screen)
+
+
+def publish(
+    out: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any], record: dict[str, Any], recipe: Config
+) -> None:
+    """The finished folder; the manifest comes last and says so. The state it grew from goes."""
+    versions = {"bertsmith": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
+    card |= {"command": sys.argv, "versions": versions, "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    record |= {"recipe": plain(recipe), "tokenizer": tokenizer.fingerprint, "version": __version__}
+    checkpoint.write(out, model, tokenizer, card, record)
+    weights = [path.name for path in out.glob("model*.safetensors*")]
+    seal(out, ["config.json", "card.json", "tokenizer.json", "metrics.jsonl", *weights])
+    _without_state(out)
+
+
+def _told(out: Path, name: str, screen: Screen) -> dict[str, Any] | None:
+    if not (out / MANIFEST).exists():
+        vacant(out, "state/step-*")
+        return None
+    card = read_json(out / "card.json")
+    if card.get("identity") != name:
+        raise BadInput(f"{out} holds a model made by another recipe; choose another out, or remove it")
+    screen.say(f"{out} is there already, made by the same recipe")
+    _without_state(out)  # of a run killed between its last two breaths
+    return {"out": str(out), "made": False, **card["result"]}
+
+
+def _content(path: Path) -> str:
+    """Checksums of a file, or of a folder's manifest; what is not there is refused by the stage that needs it."""
+    path = path / MANIFEST if path.is_dir() else path
+    return checksum(path) if path.exists() else str(path)
+
+
+def _without_state(out: Path) -> None:
+    for saved in (out / "state").glob("step-*"):
+        shutil.rmtree(saved)
+    with suppress(OSError):
+        (out / "state").rmdir()  # unless somebody put something there
