@@ -163,7 +163,7 @@ def test_bad_requests_are_refused(bert, tmp_path):
     begin = ["finetune", "task=classify", f"model={bert}", f"out={tmp_path / 'out'}", *FAST, "train.epochs=1"]
     assert "line 3" in refused(*begin, f"data.train={train}")
     assert "rows left out" in ran(*begin, f"data.train={train}", "data.skip_bad=true").stderr
-    good = written(tmp_path / "good.jsonl", rows[:2])
+    good = written(tmp_path / "good.jsonl", [{"text": "the way", "label": "a"}, {"text": "the", "label": "b"}])
     assert "train.workers" in refused(*begin, f"data.train={good}", f"out={tmp_path / 'ahead'}", "train.workers=2")
     assert "was not fine-tuned" in refused("predict", f"model={bert}", "text=hello")
     assert "text=... or data=FILE" in refused("predict", f"model={bert}")
