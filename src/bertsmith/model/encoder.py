@@ -61,9 +61,12 @@ class Encoder(nn.Module):
         self.stack = Stack(config)
         self.pooler = nn.Linear(config.width, config.width)
 
-    def forward(self, inputs: Inputs) -> Tensor:
-        """(tokens, width)"""
-        return self.stack(self._embedded(inputs), inputs.layout)
+    def forward(self, inputs: Inputs, kept: list[Tensor] | None = None) -> Tensor:
+        """(tokens, width); the embedded tokens and what leaves each block go into `kept`, if somebody wants them."""
+        x = self._embedded(inputs)
+        if kept is not None:
+            kept.append(x)
+        return self.stack(x, inputs.layout, kept)
 
     def pool(self, rows: Tensor) -> Tensor:
         """(rows, width): what stands for whole texts, from their first tokens."""
@@ -77,4 +80,5 @@ class Encoder(nn.Module):
         lone = inputs.segments is None or self.config.segments == 1  # such a model was never told of a segment B
         segments = torch.zeros_like(inputs.tokens) if lone else inputs.segments
         x = self.tokens(inputs.tokens) + self.segments(segments) + self.positions(inputs.layout.place)
+        x = x if inputs.nudge is None else x + inputs.nudge
         return self.drop(self.norm(x))

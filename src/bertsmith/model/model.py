@@ -28,9 +28,9 @@ class Model(nn.Module):
         for module in self.modules():
             _initialise(module, config.encoder.deviation)
 
-    def forward(self, inputs: Inputs) -> Tensor:
-        """(tokens, width): hidden states of every token."""
-        return self.encoder(inputs)
+    def forward(self, inputs: Inputs, kept: list[Tensor] | None = None) -> Tensor:
+        """(tokens, width): hidden states of every token; those of every layer go into `kept`, if somebody wants them."""
+        return self.encoder(inputs, kept)
 
     def scores(self, head: str, rows: Tensor) -> Tensor:
         if head not in self.heads:

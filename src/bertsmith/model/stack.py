@@ -37,8 +37,11 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = config.layer_norm() if config.norm == "before" else nn.Identity()
 
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, kept: list[Tensor] | None = None) -> Tensor:
+        """What leaves the last block; what leaves each goes into `kept`, if somebody wants it."""
         again = self.recompute and self.training
         for block in self.blocks:
             x = checkpoint(block, x, layout, use_reentrant=False) if again else block(x, layout)
+            if kept is not None:
+                kept.append(x)
         return self.norm(x)

@@ -13,10 +13,11 @@ class Inputs:
     tokens: Tensor  # (tokens,): every sequence, one after another
     layout: Layout
     segments: Tensor | None = None  # (tokens,): sentence A or B
+    nudge: Tensor | None = None  # (tokens, width): added to the embedded tokens, before their norm
 
     def to(self, device: Any) -> "Inputs":
-        segments = None if self.segments is None else self.segments.to(device, non_blocking=True)
-        return Inputs(self.tokens.to(device, non_blocking=True), self.layout.to(device), segments)
+        segments, nudge = (None if t is None else t.to(device, non_blocking=True) for t in (self.segments, self.nudge))
+        return Inputs(self.tokens.to(device, non_blocking=True), self.layout.to(device), segments, nudge)
 
 
 @dataclass(frozen=True)
