@@ -15,7 +15,8 @@ from .model import checkpoint
 from .model.layout import Layout
 from .model.model import Model
 from .model.types import Inputs
-from .objectives.supervised import Reading, Supervised, batch
+from .objectives.reading import Reading, batch
+from .objectives.supervised import Supervised
 from .tasks import Classify, Regress, TaskConfig
 from .tasks.base import Encoded
 from .tasks.classify import Text

@@ -12,7 +12,8 @@ from ..errors import BadInput
 from ..model import checkpoint
 from ..model.model import ModelConfig, built
 from ..model.types import Batch
-from ..objectives.supervised import Reading, Supervised
+from ..objectives.reading import Reading
+from ..objectives.supervised import Supervised
 from ..predict import Predictor
 from ..screen import Screen
 from ..tasks import Answering, Classify, Similar, TaskConfig
