@@ -81,12 +81,17 @@ def run_to_end(corpus, out, *more):
 
 def killed(corpus, out, at, *more):
     """Started, and killed without a word once step `at` is on disk."""
-    words = ["pretrain", f"corpus={corpus}", f"out={out}", *SMALL, "train.steps=60", "train.save_every=10", *more]
+    words = [f"corpus={corpus}", f"out={out}", *SMALL, "train.steps=60", "train.save_every=10", *more]
+    killed_command("pretrain", *words, until=out / "state" / f"step-{at}")
+
+
+def killed_command(*words, until):
+    """A command in a process of its own, killed when a file or folder appears."""
     process = subprocess.Popen(
         [sys.executable, "-m", "bertsmith", *words], cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True
     )
     patience = time.monotonic() + 120
-    while not (out / "state" / f"step-{at}").exists() and process.poll() is None and time.monotonic() < patience:
+    while not until.exists() and process.poll() is None and time.monotonic() < patience:
         time.sleep(0.005)
     assert process.poll() is None, "it ended before it could be killed"
     os.killpg(process.pid, signal.SIGKILL)

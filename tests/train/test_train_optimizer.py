@@ -118,4 +118,4 @@ def test_state_of_another_model_is_refused():
         restore(optimizer, model, {**tensors, "inner.bias/exp_avg": torch.zeros(2)})
     model.tokens.weight.requires_grad_(False)
     with pytest.raises(BadInput, match="does not train"):
-        restore(optimizer, model, tensors)
+        restore(Adamw().build(groups(model, 0.01), 1e-3), model, tensors)

@@ -48,22 +48,26 @@ class Layout:
         """All of one length: the rectangle is a view."""
         return self.owner.shape[0] == self.sequences * self.longest
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False, dropout: float = 0.0) -> Tensor:
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False, dropout: float = 0.0, keys: "Layout | None" = None
+    ) -> Tensor:
         """(tokens, heads, width) three times in, once out; nothing crosses a border.
 
+        With `keys`, k and v are of other sequences, as many as there are: each sequence sees the one of its number there.
         Flash attention drops nothing out: `dropout` on a GPU takes the padded rectangle instead, which is slower.
         """
+        seen = self if keys is None else keys
         if self.gapless and q.is_cuda and q.dtype in FLASH and not dropout:
             from torch.nn.attention.varlen import varlen_attn
 
             sight = (-1, 0 if causal else -1)
-            starts, longest = self.starts, self.longest
-            return cast(Tensor, varlen_attn(q, k, v, starts, starts, longest, longest, window_size=sight))
+            borders, longest = (self.starts, seen.starts), (self.longest, seen.longest)
+            return cast(Tensor, varlen_attn(q, k, v, *borders, *longest, window_size=sight))
         if self.one_by_one and not q.is_cuda:
-            parts = (t[None].split(self.lengths.tolist(), dim=1) for t in (q, k, v))
+            parts = (t[None].split(one.lengths.tolist(), dim=1) for t, one in ((q, self), (k, seen), (v, seen)))
             return torch.cat([_attended(q, k, v, causal, dropout)[0] for q, k, v in zip(*parts, strict=True)])
-        mask = None if self.even else self.real()[:, None, None]
-        return self.flat(_attended(self.grid(q), self.grid(k), self.grid(v), causal, dropout, mask))
+        mask = None if seen.even else seen.real()[:, None, None]
+        return self.flat(_attended(self.grid(q), seen.grid(k), seen.grid(v), causal, dropout, mask))
 
     @property
     def one_by_one(self) -> bool:
@@ -81,6 +85,11 @@ class Layout:
     def flat(self, grid: Tensor) -> Tensor:
         x = grid.flatten(0, 1)
         return x if self.even else x[self.owner * self.longest + self.place]
+
+    def mean(self, x: Tensor) -> Tensor:
+        """(tokens, width) -> (sequences, width)"""
+        sums = x.new_zeros(self.sequences, x.shape[1]).index_add(0, self.owner, x)
+        return sums / self.starts.diff()[:, None].to(x.dtype)
 
     def real(self) -> Tensor:
         """(sequences, longest) bool: False where a sequence is over."""

@@ -1,5 +1,7 @@
 """A model: an encoder, and the heads it was trained with, by name."""
 
+from typing import Self
+
 import msgspec
 import torch
 from torch import Tensor, nn
@@ -19,6 +21,8 @@ class ModelConfig(Config, frozen=True):
 
 
 class Model(nn.Module):
+    still: tuple[nn.Module, ...] = ()  # parts that drop nothing out, even in training
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
@@ -36,6 +40,13 @@ class Model(nn.Module):
         if head not in self.heads:
             raise KeyError(f"this model has no head {head!r}, only {', '.join(self.heads) or 'none'}; train one first")
         return self.heads[head](rows, self.encoder)
+
+    def train(self, mode: bool = True) -> Self:
+        """As ever, but for what is kept still."""
+        super().train(mode)
+        for part in self.still:
+            part.eval()
+        return self
 
     def compile_parts(self) -> None:
         """The encoder as one graph; what follows depends on how many words are hidden, and changes with every batch."""

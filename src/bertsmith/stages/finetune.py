@@ -2,27 +2,39 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
+from torch import Tensor
 
 from ..artifacts import named
-from ..config import Amount, Config, Count, Positive, plain
+from ..config import Amount, Chance, Config, Count, Positive, Whole, parse, plain
 from ..errors import BadInput
-from ..model import checkpoint
-from ..model.model import ModelConfig, built
+from ..evaluate.judge import judged
+from ..model import checkpoint, lora
+from ..model.features import Features
+from ..model.lora import Lora
+from ..model.model import Model, ModelConfig, built
 from ..model.types import Batch
+from ..objectives.adversarial import Adversarial, Adversary
 from ..objectives.reading import Reading
 from ..objectives.supervised import Supervised
+from ..objectives.teaching import Lesson, teaching
+from ..objectives.twice import Twice
 from ..predict import Predictor
 from ..screen import Screen
-from ..tasks import Answering, Classify, Similar, TaskConfig
-from ..tasks.base import averaged
+from ..tasks import Classify, Regress, TaskConfig
+from ..tasks.base import Long
 from ..text.tokenizer import Tokenizer
+from ..train.loss import Objective
+from ..train.pace import Paces
 from ..train.recipe import Train
 from ..train.trainer import Trainer
 from . import folder
+from .guided import guided
 from .pretrain import Length
+from .seeds import several
+from .ways import freeze, paces
 
 
 class Data(Config, frozen=True):
@@ -40,6 +52,9 @@ class Teaching(Train, frozen=True):
     batch_tokens: Annotated[Count, "tokens of one micro-batch"] = 2048
     rate: Annotated[Positive, "peak learning rate"] = 5e-5
     warmup: Annotated[Amount, "rise of the rate: below 1 a share of the run, from 1 up steps"] = 0.1
+    layer_decay: Annotated[Positive, "each layer learns at this share of the rate of the one above it"] = 1.0
+    thaw: Annotated[Chance, "share of the run over which layers begin to learn, from the top down; 0: all at once"] = 0.0
+    head_rate: Annotated[Positive, "the head learns at this many times the rate"] = 1.0
 
     def timed(self) -> Train:
         if self.workers:
@@ -57,75 +72,143 @@ class Recipe(Config, frozen=True):
     out: Annotated[str, "the checkpoint folder to make"]
     length: Annotated[Length, "longest sequence"] = 128
     train: Annotated[Teaching, "how long (three epochs, if nothing is said), how fast, in what numbers"] = Teaching()
+    long: Annotated[Long | None, "texts over the length, where the task has a choice: as task.long"] = None
+    freeze: Annotated[Whole | Literal["all"], "embeddings and so many blocks from below do not learn; all: the head alone"] = 0
+    features: Annotated[Features | None, "what the head reads, instead of the last layer alone"] = None
+    lora: Annotated[Lora | None, "learn small matrices beside the encoder's own, which stay; they are added at the end"] = None
+    adversary: Annotated[Adversary | None, "also learn from embeddings moved against the model"] = None
+    rdrop: Annotated[Amount, "read every batch twice, and let the difference cost this much (R-Drop); 0: once"] = 0.0
+    best: Annotated[str | None, "the score that train.stop and seeds choose by; the task's first, if none"] = None
     scratch: Annotated[bool, "forget what pre-training learnt: the control of every claim that it helps"] = False
     seed: Annotated[int, "of new weights, order and dropout"] = 0
+    seeds: Annotated[tuple[int, ...], "several, one run each: mean and deviation of their scores, and the best kept"] = ()
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Trains, or goes on with a run that was interrupted, or says that it is done already."""
     screen, out = Screen(quiet), named(recipe.out, "out")
-    name = folder.identity(recipe, model=recipe.model, train_file=recipe.data.train, dev_file=recipe.data.dev)
+    if not recipe.data.dev and (recipe.seeds or recipe.best):
+        raise BadInput("seeds are compared, and the best found, on a dev file: give data.dev, or leave out seeds and best")
+    name = identity_of(recipe)
     with folder.opened(out, name, screen) as told:
-        return told or _taught(recipe, out, name, screen)
+        if told or not recipe.seeds:
+            return told or _taught(recipe, out, name, screen)
+        return several(recipe, out, recipe.seeds, partial(_one, recipe, quiet), recipe.best, name, screen)
+
+
+def identity_of(recipe: Recipe) -> str:
+    """A name for all that decides what the run makes."""
+    return folder.identity(recipe, model=recipe.model, train_file=recipe.data.train, dev_file=recipe.data.dev)
+
+
+def _one(recipe: Recipe, quiet: bool, seed: int, out: Path) -> dict[str, Any]:
+    return run(msgspec.structs.replace(recipe, seed=seed, seeds=(), out=str(out)), quiet)
 
 
 def _taught(recipe: Recipe, out: Path, identity: str, screen: Screen) -> dict[str, Any]:
     base, tokenizer, _ = checkpoint.load(named(recipe.model, "model"))
-    task, learn, judged = _examples(recipe, screen)
-    objective = Supervised(task)
-    config = ModelConfig(encoder=base.config.encoder, vocabulary=base.config.vocabulary, heads=objective.heads())
+    task, learn, known = examples_of(recipe, tokenizer, screen)
+    tokenizer, weights = guided(task, base, tokenizer)
+    objective = teaching(task, recipe.features)
+    config = ModelConfig(encoder=base.config.encoder, vocabulary=len(weights["tokens.weight"]), heads=objective.heads())
     if recipe.length > config.encoder.positions:
         raise BadInput(f"length {recipe.length} is more than the model's {config.encoder.positions} positions; lower it")
-    model = built(config, recipe.seed)
-    model.encoder.stack.recompute = recipe.train.recompute
-    if not recipe.scratch:
-        model.encoder.load_state_dict(base.encoder.state_dict())
+    model = _begun(recipe, config, weights)
     read = partial(_reading, recipe, task, tokenizer)
     reading = read(learn)
     train = recipe.train.timed().resolved(reading.an_epoch)
-    trials = {"dev": partial(_all, read(judged))} if judged else {}
-    trainer = Trainer(model, objective, train, out, seed=recipe.seed, trials=trials, quiet=screen.quiet, fingerprint=identity)
-    summary = trainer.fit(reading)
     predictor = Predictor(model, tokenizer, {}, task, recipe.length)
-    task, scores = judged_on(predictor, judged, tune=True) if judged else (task, {})
-    names = ("step", "loss", "tokens", "seconds", "skipped", "rollbacks")
-    result = {name: summary[name] for name in names} | {"examples": len(learn), "dev": scores}
+    if recipe.best:  # an unknown one is named now, not after an hour
+        _score(objective, predictor, known[:8], recipe.best)
+    trainer = Trainer(
+        model, _lesson(recipe, objective), train, out, seed=recipe.seed, quiet=screen.quiet, fingerprint=identity,
+        trials={"dev": partial(_all, read(known))} if known else None, paces=_paces(recipe, model),
+        score=partial(_score, objective, predictor, known, recipe.best) if known else None,
+    )  # fmt: skip
+    summary = trainer.fit(reading)
+    lora.merge(model)
+    model.eval()
+    predictor.task = objective.settled(model)
+    found = judged(predictor, known, tune=True) if known else None
+    names = ("step", "best_step", "loss", "tokens", "seconds", "skipped", "rollbacks")
+    result = {name: summary[name] for name in names} | {"examples": len(learn), "dev": found.scores if found else {}}
     if trainer.leader:
-        record = {"stage": "finetune", "task": plain(task), "length": recipe.length}
-        folder.publish(out, model, tokenizer, {"identity": identity, "result": result}, record, recipe)
-    screen.table(str(out), [(name, f"{value:.4f}") for name, value in scores.items()] or [("step", str(result["step"]))])
+        record = {"stage": "finetune", "task": plain(found.task if found else predictor.task), "length": recipe.length}
+        card = {"identity": identity, "result": result, **(found.card if found else {})}
+        folder.publish(out, model, tokenizer, card, record | folder.descent(named(recipe.model, "model")), recipe)
+    screen.table(str(out), [(name, f"{value:.4f}") for name, value in result["dev"].items()] or [("step", str(result["step"]))])
     return {"out": str(out), "made": True, **result}
 
 
-def judged_on(predictor: Predictor, examples: list[Any], tune: bool = False) -> tuple[TaskConfig, dict[str, float]]:
-    """The task, its threshold tuned on these examples if asked, and its scores there."""
-    task = predictor.task
-    assert task is not None
-    encoded = task.encode(examples, predictor.tokenizer, predictor.length)
-    scores = predictor.scores(encoded)
-    if tune and isinstance(task, Classify):
-        task = task.tuned(averaged(scores, encoded, len(examples)), examples)
-    if tune and isinstance(task, Answering):
-        task = task.tuned(task.decode(scores, encoded, examples), examples)
-    return task, task.judge(task.decode(scores, encoded, examples), examples)  # type: ignore[arg-type]
+def _begun(recipe: Recipe, config: ModelConfig, weights: dict[str, Tensor]) -> Model:
+    """The model to train: what is frozen is, what stands beside it does."""
+    if recipe.lora and recipe.freeze:
+        raise BadInput("lora leaves the encoder as it is already; leave out freeze")
+    if recipe.scratch and (recipe.lora or recipe.freeze):
+        raise BadInput("scratch=true begins with random weights, which must all learn; leave out freeze and lora")
+    model = built(config, recipe.seed)
+    model.encoder.stack.recompute = recipe.train.recompute
+    if not recipe.scratch:
+        model.encoder.load_state_dict(weights)
+    if recipe.lora:
+        lora.adapt(model, recipe.lora, recipe.seed)
+    freeze(model, recipe.freeze)
+    return model
 
 
-def _examples(recipe: Recipe, screen: Screen) -> tuple[TaskConfig, list[Any], list[Any]]:
+def _paces(recipe: Recipe, model: Model) -> Paces:
+    train = recipe.train
+    return paces(len(model.encoder.stack.blocks), train.layer_decay, train.thaw, train.head_rate)
+
+
+def _lesson(recipe: Recipe, objective: Lesson) -> Objective:
+    """The objective as it is trained on."""
+    if recipe.rdrop and not isinstance(objective, Supervised):
+        raise BadInput("rdrop compares two readings of a head, and task=similar has none; leave it out")
+    lesson: Objective = Twice(objective, recipe.rdrop) if recipe.rdrop and isinstance(objective, Supervised) else objective
+    return Adversarial(lesson, recipe.adversary) if recipe.adversary else lesson
+
+
+def _score(objective: Lesson, predictor: Predictor, examples: list[Any], metric: str | None) -> float:
+    """The one number by which weights are compared while they learn."""
+    model = predictor.model
+    training, predictor.task = model.training, objective.settled(model)
+    model.eval()
+    scores = predictor.task.judge(predictor.answers(examples), examples)
+    model.train(training)
+    if metric and metric not in scores:
+        raise BadInput(f"best={metric} is not a score of this task, which has {', '.join(scores)}")
+    return scores[metric] if metric else next(iter(scores.values()))
+
+
+def examples_of(recipe: Recipe, tokenizer: Tokenizer, screen: Screen) -> tuple[TaskConfig, list[Any], list[Any]]:
+    """The task with what it learns from its files before training, the examples to learn from and those to be judged on."""
     task = recipe.task
-    if isinstance(task, Similar):
-        raise BadInput("task=similar has no training yet; task=regress learns the same files by a head")
     given: dict[str, Any] = {"skip_bad": recipe.data.skip_bad or task.skip_bad}
     if hasattr(task, "columns") and recipe.data.columns:
         given["columns"] = recipe.data.columns
-    task = msgspec.structs.replace(task, **given)
+    if recipe.long:
+        given["long"] = recipe.long
+    if isinstance(task, Classify | Regress):
+        if task.hex and not tokenizer.hex:
+            raise BadInput(f"task.hex=true, but {recipe.model} reads text; `bertsmith tokenizer kind=byte hex=true` begins one "
+                           "that reads bytes")  # fmt: skip
+        given["hex"] = tokenizer.hex
+    task = _with(task, given)
     found: list[Any] = []
     for name in (recipe.data.train, recipe.data.dev):
         rows = task.read(named(name, "data")) if name else None
         found.append(list(rows) if rows is not None else [])
         if rows is not None and rows.skipped:
             screen.warn(f"{name}: {rows.skipped} rows left out, such as: {rows.faults[0]}")
-    learn, judged = found
-    return task.fitted(learn), learn, judged
+    learn, known = found
+    return task.fitted(learn), learn, known
+
+
+def _with(task: TaskConfig, given: dict[str, Any]) -> TaskConfig:
+    """The task with these settings, refused where it has no such words."""
+    kind = task.__struct_config__.tag
+    return parse(TaskConfig, plain(task) | {"kind": kind} | given, f"task={kind}")  # type: ignore[arg-type]
 
 
 def _reading(recipe: Recipe, task: TaskConfig, tokenizer: Tokenizer, examples: list[Any]) -> Reading:

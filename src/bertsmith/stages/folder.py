@@ -55,9 +55,15 @@ def publish(
     _without_state(out)
 
 
+def descent(source: Path) -> dict[str, str]:
+    """The family that a folder says its model is of, for the record of a model that is made from it."""
+    family = read_json(source / "config.json").get("family")
+    return {"family": family} if family else {}
+
+
 def _told(out: Path, name: str, screen: Screen) -> dict[str, Any] | None:
     if not (out / MANIFEST).exists():
-        vacant(out, "state/step-*")
+        vacant(out, "state/step-*", "seeds/*")
         return None
     card = read_json(out / "card.json")
     if card.get("identity") != name:
@@ -76,5 +82,7 @@ def _content(path: Path) -> str:
 def _without_state(out: Path) -> None:
     for saved in (out / "state").glob("step-*"):
         shutil.rmtree(saved)
+    for best in (out / "state").glob("best-*"):
+        best.unlink()
     with suppress(OSError):
         (out / "state").rmdir()  # unless somebody put something there

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 from ..config import Chance, Positive, Variant
 from ..errors import BadInput
 from .adams import LayerwiseAdam, UncorrectedAdam
+from .pace import Pace, Paces, alike
 
 Groups = list[dict[str, Any]]
 
@@ -48,16 +49,17 @@ class Lamb(Variant, frozen=True):
 OptimizerConfig = Adamw | BertAdam | Lamb
 
 
-def groups(model: nn.Module, decay: float) -> Groups:
-    """Matrices decay; biases, norms and lone vectors do not. Frozen weights are in neither group."""
-    weights = [weight for weight in model.parameters() if weight.requires_grad]
-    if not weights:
+def groups(model: nn.Module, decay: float, paces: Paces = alike) -> Groups:
+    """Matrices decay; biases, norms and lone vectors do not. Frozen weights are in no group; each pace has its own."""
+    found: dict[tuple[Pace, bool], list[nn.Parameter]] = {}
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            found.setdefault((paces(name), weight.ndim <= 1), []).append(weight)
+    if not found:
         raise BadInput("every weight of the model is frozen: there is nothing to train; freeze less")
-    matrices = [weight for weight in weights if weight.ndim > 1]
-    vectors = [weight for weight in weights if weight.ndim <= 1]
     return [
-        {"params": matrices, "weight_decay": decay, "vectors": False},
-        {"params": vectors, "weight_decay": 0.0, "vectors": True},
+        {"params": held, "weight_decay": 0.0 if vectors else decay, "vectors": vectors, "pace": pace.rate, "wakes": pace.wakes}
+        for (pace, vectors), held in sorted(found.items(), key=lambda item: item[0])
     ]
 
 
@@ -72,7 +74,8 @@ def by_name(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
 
 def restore(optimizer: Optimizer, model: nn.Module, tensors: dict[str, Tensor]) -> None:
     """The inverse of `by_name`; refuses state of weights that are not here, are frozen, or have another shape."""
-    known = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    numbers = _numbers(optimizer)
+    known = {name: weight for name, weight in model.named_parameters() if weight in numbers}
     slots: dict[Tensor, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         name, _, slot = key.rpartition("/")
@@ -81,7 +84,6 @@ def restore(optimizer: Optimizer, model: nn.Module, tensors: dict[str, Tensor]) 
             have = f"its shape is {list(weight.shape)}" if weight is not None else "which the model does not train"
             raise BadInput(f"the saved optimizer has {key} {list(value.shape)}, {have}: it was saved for another model")
         slots.setdefault(weight, {})[slot] = value
-    numbers = _numbers(optimizer)
     state = {numbers[weight]: held for weight, held in slots.items()}
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 

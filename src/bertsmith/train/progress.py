@@ -23,6 +23,9 @@ class Progress(msgspec.Struct):
     bad: int = 0  # and its bad updates in a row
     trials: dict[str, dict[str, float | None]] = {}  # of the last evaluation
     judged_at: int = -1  # its step
+    best: float | None = None  # score of an evaluation
+    best_step: int = -1  # and its step, by which its weights are kept
+    stale: int = 0  # evaluations since
     done: bool = False
     elapsed: float = 0.0  # seconds
     pace: float = 0.0  # seconds a step takes

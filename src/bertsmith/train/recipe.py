@@ -33,6 +33,7 @@ class Train(Config, frozen=True):
     save_every: Annotated[Count, "steps from one checkpoint to the next"] = 1000
     keep: Annotated[Count, "checkpoints kept, the newest"] = 2
     eval_every: Annotated[Whole, "steps from one evaluation to the next; 0 for one at the end"] = 0
+    stop: Annotated[Whole, "evaluations in a row without a better score that end the run; the best weights stay; 0: no end"] = 0
     log_every: Annotated[Count, "steps that one row of metrics.jsonl sums up"] = 10
     device: Annotated[str, "auto, cpu, cuda or cuda:N"] = "auto"
     tensorboard: Annotated[bool, "also write the metrics for TensorBoard"] = False
@@ -40,12 +41,14 @@ class Train(Config, frozen=True):
     patience: Annotated[Count, "bad updates in a row before going back to the last checkpoint"] = 5
 
     def resolved(self, batches_per_epoch: int) -> "Train":
-        """The same run with `epochs` counted in steps."""
+        """The same run with `epochs` counted in steps, and with an evaluation each epoch if it may stop early."""
         self.check()
-        if self.epochs is None:
-            return self
-        steps = max(1, math.ceil(self.epochs * batches_per_epoch / self.accumulate - 1e-9))
-        return msgspec.structs.replace(self, steps=steps, epochs=None)
+        train, an_epoch = self, batches_per_epoch / self.accumulate
+        if train.epochs is not None:
+            train = msgspec.structs.replace(train, steps=max(1, math.ceil(train.epochs * an_epoch - 1e-9)), epochs=None)
+        if train.stop and not train.eval_every:
+            train = msgspec.structs.replace(train, eval_every=max(1, math.ceil(an_epoch)))
+        return train
 
     def check(self) -> None:
         """Everything that can be known to be wrong before a single step."""

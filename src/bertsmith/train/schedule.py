@@ -6,7 +6,9 @@ from typing import Literal
 
 from ..errors import BadInput
 
-Kind = Literal["linear", "cosine", "constant", "trapezoid"]
+Kind = Literal["linear", "cosine", "constant", "trapezoid", "slanted"]
+
+LOWEST = 1 / 32  # of a slanted triangle
 
 _FALLS: dict[str, Callable[[float], float]] = {  # from 1 to 0 over what follows the warm-up
     "linear": lambda t: 1 - t,
@@ -19,8 +21,11 @@ def factor(kind: Kind, done: float, warm: float, cooldown: float = 0.3, step: fl
     """The share of the peak rate when `done` of the run lies behind and `warm` of it is warm-up.
 
     `step` is the share one step takes: the first step of a warm-up is then not wasted on a rate of 0.
-    A trapezoid stays flat until the last `cooldown` of the run.
+    A trapezoid stays flat until the last `cooldown` of the run; a slanted triangle (Howard and Ruder 2018) rises from
+    and falls to a 32nd of the peak.
     """
+    if kind == "slanted":
+        return LOWEST + (1 - LOWEST) * factor("linear", done, warm, step=step)
     up = min(1.0, (done + step) / warm) if warm > 0 else 1.0
     if kind == "trapezoid":
         return min(up, _clipped((1 - done) / cooldown) if cooldown > 0 else 1.0)

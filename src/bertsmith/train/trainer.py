@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..errors import BadInput, Stopped
-from . import checkpoint, devices, optimizer, progress, ranks, schedule, state, stop, trial
+from . import best, checkpoint, devices, optimizer, pace, progress, ranks, schedule, state, stop, trial
 from .clock import Clock
 from .display import Display, spoken
 from .guard import Guard
@@ -25,6 +25,7 @@ ROLLBACKS = 3  # after that, the run is not unlucky but wrong
 Batches = Callable[[int, float], Batch]
 Trials = Mapping[str, Callable[[], Iterable[Batch]]]
 Hook = Callable[[int, dict[str, float]], None]
+Score = Callable[[], float]
 
 
 class Trainer:
@@ -39,6 +40,8 @@ class Trainer:
         *,
         seed: int,
         trials: Trials | None = None,
+        score: Score | None = None,
+        paces: pace.Paces = pace.alike,
         on_step: Hook = lambda step, report: None,
         quiet: bool = False,
         baseline: tuple[str, float] | None = None,
@@ -46,19 +49,23 @@ class Trainer:
     ) -> None:
         """Takes up what `folder/state` holds, if it is of the same `fingerprint`.
 
-        `trials` are evaluated, `baseline` names a part of the loss and what knowing only frequencies would cost there.
+        `trials` are evaluated; `score` is what the best weights have most of (if none, the least loss of the first
+        trial); `paces` says by name which weights learn slower or later than others; `baseline` names
+        a part of the loss and what knowing only frequencies would cost there.
         """
         config.check()
         if config.epochs is not None:
             raise BadInput("train.epochs must be counted in steps first: Train.resolved(batches_per_epoch)")
+        if config.stop and not trials and not score:
+            raise BadInput("train.stop needs something to be judged on: give a dev file, or hold some text out")
         self.config, self.folder, self.seed, self.on_step = config, folder, seed, on_step
-        self.objective, self.trials = objective, trials or {}
+        self.objective, self.trials, self.score = objective, trials or {}, score
         self.prepared = devices.prepare(model, config)
         self.model = self.prepared.model
         self.ranks = ranks.joined(self.prepared.device, config.accumulate)
         self.display = Display(self.ranks.leader, quiet, baseline)
         self.metrics = Metrics(folder, self.ranks.leader, config.tensorboard)
-        self.optimizer = config.optimizer.build(optimizer.groups(self.model, config.decay), config.rate)
+        self.optimizer = config.optimizer.build(optimizer.groups(self.model, config.decay, paces), config.rate)
         self.update = Update(objective, self.prepared, self.ranks, self.optimizer, config.clip)
         self.progress = Progress(fingerprint=fingerprint)
         self.guard = Guard(config.spike, config.patience)
@@ -94,6 +101,7 @@ class Trainer:
                 if self.ranks.any(bool(asked)) and not self._over():
                     self._stop()
             self._finish()
+            self._recall()
         return self._summary(self.progress.tokens - before)
 
     def rate(self) -> float:
@@ -105,6 +113,7 @@ class Trainer:
 
     def _step(self, batch: Batches) -> dict[str, float]:
         p, rate, (done, _) = self.progress, self.rate(), self._place()
+        pace.wake(self.optimizer, done)
         first = p.jump + p.step * self.config.accumulate
         own = self.ranks.own(self.config.accumulate)
         outcome = self.update.gradients([(dice(self.seed, p.step, i), batch(first + i, done)) for i in own], self.carry)
@@ -151,6 +160,8 @@ class Trainer:
 
     def _over(self) -> bool:
         c, p = self.config, self.progress
+        if c.stop and p.stale >= c.stop:
+            return True
         if c.steps is not None:
             return p.step >= c.steps
         p.elapsed, p.pace, p.lost = self.ranks.first((self.clock.elapsed, self.clock.pace, self.clock.lost))
@@ -186,6 +197,28 @@ class Trainer:
             p.trials[name] = dict(means)
             self.metrics.row(p.step, trial=name, **means)
             self.display.say(f"step {p.step}: {name}: {spoken(means)}")
+        if self.config.stop:
+            self._compare()
+
+    def _compare(self) -> None:
+        """Keeps the weights if they are the best so far."""
+        p = self.progress
+        first = next(iter(p.trials.values()), {}).get("loss")
+        found = self.score() if self.score else -(first if first is not None else float("inf"))
+        found = self.ranks.first(found)
+        if p.best is not None and not found > p.best:
+            p.stale += 1
+            return
+        p.best, p.best_step, p.stale = found, p.step, 0
+        if self.leader:
+            best.keep(self.folder / "state", p.step, self.model)
+
+    def _recall(self) -> None:
+        """The best weights, where they are not the last."""
+        p = self.progress
+        if p.best_step >= 0 and p.best_step != p.step:
+            best.recall(self.folder / "state", p.best_step, self.model)
+            self.display.say(f"the best weights are those of step {p.best_step}")
 
     def _roll_back(self) -> None:
         """Back to the last checkpoint, past the batches that led here, at half the rate."""
@@ -267,6 +300,7 @@ class Trainer:
             tensors = checkpoint.packed(self.model, self.optimizer, carries)
             state.save(self.folder / "state" / f"step-{p.step}", tensors, progress.plain(p))
             state.prune(self.folder / "state", self.config.keep, p.step)
+            best.prune(self.folder / "state")
             if p.step:
                 self.display.say(f"step {p.step}: saved")
 
@@ -291,6 +325,7 @@ class Trainer:
             "tokens": p.tokens,
             "tokens_per_second": tokens / self.clock.sitting if tokens else None,
             "trials": p.trials,
+            "best_step": p.best_step if p.best_step >= 0 else p.step,
             "skipped": p.skipped,
             "rollbacks": p.rollbacks,
             "resumed_at": self.resumed_at,

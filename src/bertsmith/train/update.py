@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from .devices import Prepared
 from .loss import Batch, Loss, Objective, checked
+from .pace import set_rates
 from .ranks import Ranks
 from .tally import Meter, Tally
 
@@ -47,8 +48,7 @@ class Update:
         return Outcome(self.ranks.together(meter.read()), tokens, carry)
 
     def apply(self, rate: float) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        set_rates(self.optimizer, rate)
         if self._moved():
             self.scaler.step(self.optimizer)
         self.skip()

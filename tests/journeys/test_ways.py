@@ -1,0 +1,132 @@
+"""Every way to fine-tune, from a file of examples to an answer, by the command line."""
+
+import json
+
+import numpy as np
+import pytest
+
+import bertsmith
+from bertsmith.tensors import load
+from tests.journeys.test_finetuning import FAST, bert, classified, tagged, written  # noqa: F401
+from tests.journeys.test_pretraining import answer, killed_command, ran, refused
+
+WAYS = {
+    "features": ["freeze=all", "features.layers=concat", "features.last=2", "train.epochs=12", "train.rate=2e-2"],
+    "mix": ["features.layers=mix"],
+    "lstm": ["freeze=all", "features={layers='sum',last=2,lstm=1}"],
+    "top": ["freeze=1"],
+    "lora": ["lora.rank=4", "lora.on=all", "train.rate=1e-2"],
+    "slower below": ["train.layer_decay=0.5"],
+    "ulmfit": ["train.thaw=0.5", "train.layer_decay=0.385", "train.schedule=slanted"],
+    "fgm": ["adversary=fgm", "adversary.size=0.1", "adversary.stride=0.1"],
+    "pgd": ["adversary=pgd", "adversary.size=0.1"],
+    "rdrop": ["rdrop=1"],
+    "quick head": ["train.head_rate=5"],
+}
+
+
+def files(folder, make, train=400, dev=100):
+    return [written(folder / f"{n}.jsonl", [make(np.random.default_rng(i + n)) for i in range(n)]) for n in (train, dev)]
+
+
+def words(kind, model, folder, make, *more):
+    train, dev = files(folder, make)
+    return [f"task={kind}", f"model={model}", f"data.train={train}", f"data.dev={dev}", f"out={folder / 'out'}", *FAST, *more]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_way_learns_and_its_folder_answers(bert, tmp_path, way):  # noqa: F811
+    kind, make, metric = ("tag", tagged, "f1") if way in ("lstm", "mix") else ("classify", classified, "accuracy")
+    made = answer("finetune", *words(kind, bert, tmp_path, make, "train.epochs=8", *WAYS[way]))
+    assert made["dev"][metric] > 0.8
+    judged = answer("evaluate", f"model={tmp_path / 'out'}", f"data={tmp_path / '100.jsonl'}")
+    assert judged["scores"][metric] == pytest.approx(made["dev"][metric])
+    if kind == "classify":
+        assert bertsmith.load(tmp_path / "out")("people are here")["label"] == "good"
+
+
+@pytest.mark.parametrize(("way", "still"), [("features", ("tokens", "blocks.0", "blocks.1")), ("top", ("tokens", "blocks.0"))])
+def test_what_is_frozen_is_as_it_was(bert, tmp_path, way, still):  # noqa: F811
+    answer("finetune", *words("classify", bert, tmp_path, classified, *WAYS[way], "train.epochs=1"))
+    before, after = load(bert / "model.safetensors"), load(tmp_path / "out" / "model.safetensors")
+    same = {name for name in before.keys() & after.keys() if (before[name] == after[name]).all()}
+    frozen = {name for name in after if name.startswith("encoder.") and any(part in name for part in still)}
+    assert frozen and frozen <= same
+    assert "encoder.pooler.weight" not in same or way == "features"
+
+
+def test_several_seeds_give_a_mean_a_deviation_and_the_best(bert, tmp_path):  # noqa: F811
+    given = words("classify", bert, tmp_path, classified, "train.epochs=1", "seeds=[0,1,2]")
+    made = answer("finetune", *given)
+    scores = [made["seeds"][str(seed)]["accuracy"] for seed in range(3)]
+    assert made["mean"]["accuracy"] == pytest.approx(np.mean(scores))
+    assert made["deviation"]["accuracy"] == pytest.approx(np.std(scores, ddof=1))
+    assert made["dev"]["accuracy"] == max(scores) and scores[made["seed"]] == max(scores)
+    judged = answer("evaluate", f"model={tmp_path / 'out'}", f"data={tmp_path / '100.jsonl'}")
+    assert judged["scores"]["accuracy"] == max(scores)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir()) == []
+    assert not answer("finetune", *given)["made"]
+    one = [word.replace("/out", "/one") for word in given if not word.startswith("seeds")]
+    alone = answer("finetune", *one, f"seed={made['seed']}")
+    assert alone["dev"] == made["dev"]  # a seed among others is the seed alone
+
+
+def test_seeds_that_were_killed_go_on(bert, tmp_path):  # noqa: F811
+    given = words("classify", bert, tmp_path, classified, "train.epochs=1", "seeds=[0,1]", "train.save_every=2")
+    killed_command("finetune", *given, until=tmp_path / "out/seeds/seed-1/state/step-2")
+    made = answer("finetune", *given)
+    whole = [word.replace("/out", "/whole") for word in given]
+    assert made["seeds"] == answer("finetune", *whole)["seeds"]
+    same = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("out", "whole")]
+    assert same[0] == same[1]
+
+
+def test_early_stop_keeps_the_best_weights(bert, tmp_path):  # noqa: F811
+    given = words("classify", bert, tmp_path, classified, "train.epochs=60", "train.stop=2")
+    made = answer("finetune", *given)
+    assert made["dev"]["accuracy"] > 0.9
+    assert made["best_step"] < made["step"]
+    assert not list((tmp_path / "out").glob("state/*"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["freeze=9"], "freeze=9 is more than the model's 2 blocks"),
+        (["freeze=all", "lora.rank=2"], "leave out freeze"),
+        (["scratch=true", "freeze=1"], "scratch"),
+        (["features.last=9"], "features.last=9"),
+        (["seeds=[1,1]"], "twice"),
+        (["best=loudness", "train.stop=1"], "best=loudness is not a score"),
+        (["adversary=fmg"], "did you mean 'fgm'"),
+        (["train.stop=1", "data.dev="], "give a dev file"),
+        (["seeds=[1,2]", "data.dev="], "give data.dev"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(bert, tmp_path, settings, said):  # noqa: F811
+    given = words("classify", bert, tmp_path, classified, "train.epochs=1", *settings)
+    assert said in refused("finetune", *given)
+
+
+def test_a_long_document_is_read_by_parts_and_joined(bert, tmp_path):  # noqa: F811
+    """The word that decides stands far beyond the length: cut, it is never seen."""
+
+    def far(rng):
+        row = classified(rng)
+        return {"text": " ".join(["river"] * 60) + " " + row["text"], "label": row["label"]}
+
+    scores = {}
+    for long in ("truncate", "hierarchical", "window"):
+        (tmp_path / long).mkdir()
+        given = words("classify", bert, tmp_path / long, far, "train.epochs=8", f"long={long}", "task.stride=16")
+        scores[long] = answer("finetune", *given)["dev"]["accuracy"]
+    assert scores["truncate"] < 0.7 < 0.8 < min(scores["hierarchical"], scores["window"])
+    ran(
+        "predict",
+        f"model={tmp_path / 'hierarchical/out'}",
+        f"data={tmp_path / 'hierarchical/100.jsonl'}",
+        f"out={tmp_path / 'a'}",
+    )
+    answers = [json.loads(line) for line in (tmp_path / "a").read_text().splitlines()]
+    truths = [json.loads(line)["label"] for line in (tmp_path / "hierarchical/100.jsonl").read_text().splitlines()]
+    assert np.mean([a["label"] == t for a, t in zip(answers, truths, strict=True)]) == scores["hierarchical"]
