@@ -123,7 +123,7 @@ def test_the_published_sizes(preset, parameters):
     assert sum(weight.numel() for weight in model.encoder.parameters()) == parameters
 
 
-@pytest.mark.parametrize("preset", EncoderConfig.presets)
+@pytest.mark.parametrize("preset", [name for name in EncoderConfig.presets if name.startswith("bert-")])
 def test_every_preset_has_the_size_transformers_gives_it(preset):
     config = EncoderConfig.presets[preset]
     with torch.device("meta"):

@@ -27,10 +27,10 @@ SIZES = {
 }  # fmt: skip
 
 
-def google(model):
-    """A model's tensors as Google's own code names and turns them, with Adam's beside them."""
+def google(tensors):
+    """Tensors by transformers' names as Google's own code names and turns them, with Adam's beside them."""
     found = {}
-    for name, tensor in model.state_dict().items():
+    for name, tensor in tensors.items():
         if "decoder" in name or "position_ids" in name or name == "bert.embeddings.token_type_ids":
             continue
         array = tensor.numpy()
@@ -73,7 +73,7 @@ def imported(source, out):
 @pytest.mark.parametrize("named", ["", "bert_model.ckpt", "bert_model.ckpt.index"], ids=["folder", "prefix", "index"])
 def test_answers_are_those_of_the_same_numbers_in_transformers(named, tmp_path):
     original = theirs()
-    result, model = imported(written(tmp_path / "tf", google(original)) / named, tmp_path / "ours")
+    result, model = imported(written(tmp_path / "tf", google(original.state_dict())) / named, tmp_path / "ours")
     assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["next", "words"])
     layout = Layout.of([9, 24, 2])
     tokens = torch.randint(5, len(PIECES), (35,), generator=torch.Generator().manual_seed(1))
@@ -85,8 +85,34 @@ def test_answers_are_those_of_the_same_numbers_in_transformers(named, tmp_path):
     assert_close(model.scores("next", hidden[layout.firsts]), want.seq_relationship_logits, atol=1e-5, rtol=1e-5)
 
 
+def test_narrow_tables_are_projected_as_an_electra_of_the_same_numbers_does(tmp_path):
+    """Chinese checkpoints have them, in float64 and under ALBERT's name for the projection; no block is shared."""
+    torch.manual_seed(0)
+    config = transformers.ElectraConfig(**{**SIZES, "embedding_size": 4})
+    original = transformers.ElectraForMaskedLM(config).eval()
+    for weight in original.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    names = {
+        "electra.embeddings_project": "bert.encoder.embedding_hidden_mapping_in", "electra.": "bert.",
+        "generator_predictions.": "cls.predictions.transform.", "generator_lm_head.bias": "cls.predictions.bias",
+    }  # fmt: skip
+    tensors = {key: weight for key, weight in original.state_dict().items() if key != "generator_lm_head.weight"}
+    for old, new in names.items():
+        tensors = {key.replace(old, new): weight for key, weight in tensors.items()}
+    tensors |= {"bert.pooler.dense.weight": torch.ones(8, 8), "bert.pooler.dense.bias": torch.ones(8)}
+    arrays = google(tensors)
+    for name in ("bert/embeddings/word_embeddings", "cls/predictions/output_bias"):
+        arrays[name] = arrays[name].astype(np.float64)
+    result, model = imported(written(tmp_path / "tf", arrays, embedding_size=4), tmp_path / "ours")
+    assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["words"])
+    assert (model.config.encoder.embedding, model.config.encoder.groups) == (4, None)
+    tokens = torch.arange(5, 25)
+    hidden = model(Inputs(tokens, Layout.of([20])))
+    assert_close(model.scores("words", hidden), original(tokens[None]).logits[0], atol=1e-5, rtol=1e-5)
+
+
 def test_other_kinds_of_numbers_become_float32(tmp_path):
-    arrays = google(theirs())
+    arrays = google(theirs().state_dict())
     plain = imported(written(tmp_path / "plain", arrays), tmp_path / "a")[1]
     wide = {name: array.astype(np.float64) if array.dtype == np.float32 else array for name, array in arrays.items()}
     again = imported(written(tmp_path / "wide", wide), tmp_path / "b")[1]
@@ -98,7 +124,7 @@ def test_other_kinds_of_numbers_become_float32(tmp_path):
 
 
 def test_what_a_fine_tuned_checkpoint_holds_besides_is_named(tmp_path):
-    arrays = google(theirs()) | {"output_weights": np.ones((3, 8), dtype=np.float32)}
+    arrays = google(theirs().state_dict()) | {"output_weights": np.ones((3, 8), dtype=np.float32)}
     assert imported(written(tmp_path / "tf", arrays), tmp_path / "ours")[0]["unmatched"] == ["output_weights"]
     card = json.loads((tmp_path / "ours/card.json").read_text())
     parts = ("index", "data-00000-of-00002", "data-00001-of-00002")
@@ -106,9 +132,10 @@ def test_what_a_fine_tuned_checkpoint_holds_besides_is_named(tmp_path):
 
 
 def test_checkpoints_this_model_cannot_be_are_refused_by_name(tmp_path):
-    arrays = google(theirs())
-    with pytest.raises(BadInput, match="factorised"):
-        imported(written(tmp_path / "narrow", arrays, embedding_size=4), tmp_path / "ours")
+    arrays = google(theirs().state_dict())
+    narrow = arrays | {"bert/encoder/embedding_hidden_mapping_in/kernel": np.ones((8, 8), dtype=np.float32)}
+    with pytest.raises(BadInput, match=r"lacks what.*embedding_hidden_mapping_in\.bias"):
+        imported(written(tmp_path / "narrow", narrow, embedding_size=4), tmp_path / "ours")
     keras = arrays | {"_CHECKPOINTABLE_OBJECT_GRAPH": np.array(1)}
     with pytest.raises(BadInput, match="Keras objects"):
         imported(written(tmp_path / "keras", keras), tmp_path / "ours")
@@ -121,7 +148,7 @@ def test_checkpoints_this_model_cannot_be_are_refused_by_name(tmp_path):
 
 
 def test_a_folder_of_two_checkpoints_or_without_a_config_is_refused(tmp_path):
-    folder = written(tmp_path / "tf", google(theirs()))
+    folder = written(tmp_path / "tf", google(theirs().state_dict()))
     write_bundle(folder / "second.ckpt", {"x": np.ones(2, dtype=np.float32)})
     with pytest.raises(BadInput, match="several checkpoints"):
         imported(folder, tmp_path / "ours")

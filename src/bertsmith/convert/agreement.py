@@ -12,38 +12,50 @@ from ..errors import BadInput
 from ..model.layout import Layout
 from ..model.model import Model
 from ..model.types import Inputs
-from .names import Family
+from .names import Family, Form
 
 LENGTHS = (40, 3, 17)
 CLOSE = 1e-3  # beyond it the models are not the same; rounding stays a hundred times below
+LOGITS = {"words": "prediction_logits", "next": "seq_relationship_logits"}  # where a class has two heads; else `logits`
 
 
-def agreed(model: Model, folder: Path, family: Family, architecture: str) -> dict[str, float]:
+def agreed(model: Model, folder: Path, family: Family, form: Form) -> dict[str, float]:
     """The differences; refused where they are more than rounding."""
-    found = differences(model, folder, family, architecture)
+    found = differences(model, folder, family, form)
     if bad := {name: value for name, value in found.items() if not value < CLOSE}:
-        raise BadInput(f"{folder}: transformers' {architecture} gives other answers, apart by {bad}; nothing is written")
+        raise BadInput(f"{folder}: transformers' {form.name} gives other answers, apart by {bad}; nothing is written")
     return found
 
 
 @torch.inference_mode()
-def differences(model: Model, folder: Path, family: Family, architecture: str) -> dict[str, float]:
+def differences(model: Model, folder: Path, family: Family, form: Form) -> dict[str, float]:
     """The largest difference of the hidden states (of numbers near 1) and of each head's scores."""
-    peer = _loaded(folder, architecture)
+    peer = _loaded(folder, form.name)
     inputs = _random(model, getattr(peer.config, "pad_token_id", 0) or 0)
     layout = inputs.layout
     grid = {"input_ids": layout.grid(inputs.tokens), "attention_mask": layout.real().long()}
     if "segments" in family.tables and inputs.segments is not None:
         grid["token_type_ids"] = layout.grid(inputs.segments)
+    if form.shape == "choice":  # the sequences are options of one question
+        grid = {name: rows[None] for name, rows in grid.items()}
     theirs, hidden = peer(**grid, output_hidden_states=True), model(inputs)
-    real, first = layout.real(), hidden[layout.firsts]
+    real = layout.real()
     out = {"hidden": _apart(hidden, theirs.hidden_states[-1][real])}
-    for head in model.config.heads:
-        known = {"words": "prediction_logits", "next": "seq_relationship_logits"}[head]
-        scores = getattr(theirs, known if hasattr(theirs, known) else "logits")
-        ours = model.scores(head, hidden if head == "words" else first)
-        out[head] = _apart(ours, scores[real] if head == "words" else scores)
+    for head in form.heads:
+        of_text = head == "next" or form.shape in ("text", "choice")
+        ours, wanted = model.scores(head, hidden[layout.firsts] if of_text else hidden), _scores(theirs, head, form)
+        wanted = wanted if of_text else wanted[real]
+        out[head] = _apart(ours, wanted.reshape(ours.shape))
     return out
+
+
+def _scores(theirs: Any, head: str, form: Form) -> Tensor:
+    if form.shape == "span":
+        return torch.stack([theirs.start_logits, theirs.end_logits], -1)
+    for name in (LOGITS.get(head, "logits"), "sop_logits" if head == "next" else "logits"):
+        if hasattr(theirs, name):
+            return getattr(theirs, name)
+    return theirs.logits
 
 
 def _loaded(folder: Path, architecture: str) -> Any:

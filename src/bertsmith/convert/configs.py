@@ -2,23 +2,26 @@
 
 from typing import Any
 
+import msgspec
+
 from ..config import RecipeError, parse, plain
 from ..errors import BadInput
 from ..model.encoder import EncoderConfig
-from .names import BERT, FAMILIES, Family
+from .names import BERT, FAMILIES, Family, Form
 
 # What other values would change, and our model does not have.
 ONLY: dict[str, tuple[Any, ...]] = {
-    "hidden_act": ("gelu", "gelu_python"),
-    "activation": ("gelu",),
     "position_embedding_type": ("absolute",),
     "is_decoder": (False,),
     "add_cross_attention": (False,),
+    "inner_group_num": (1,),
 }
-LACKS = {
-    "albert": "embeddings narrower than the blocks (embedding_size) and blocks that share their weights",
-    "electra": "embeddings narrower than the blocks (embedding_size) and a head that finds replaced words",
-}
+ACTIVATIONS = {
+    "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu-tanh", "gelu_fast": "gelu-tanh", "relu": "relu",
+    "gelu_pytorch_tanh": "gelu-tanh", "gelu_python_tanh": "gelu-tanh",
+}  # fmt: skip
+SPELT = {"gelu": "gelu", "gelu-tanh": "gelu_new", "relu": "relu"}
+OPTIONAL = ("dropout", "mixer.dropout", "eps", "deviation", "feedforward.activation")  # Google's leave some out: BERT's own
 
 
 def family_of(config: dict[str, Any], source: str) -> Family:
@@ -26,14 +29,8 @@ def family_of(config: dict[str, Any], source: str) -> Family:
     if not isinstance(config, dict):
         raise BadInput(f"{source} holds no settings, but {type(config).__name__}")
     kind = str(config.get("model_type", "bert"))
-    if kind in LACKS:
-        raise BadInput(f"{source} is of an {kind.upper()}, which needs what this model does not have: {LACKS[kind]}")
     if kind not in FAMILIES:
         raise BadInput(f"{source} is of a {kind!r}, which is not known here; known: {', '.join(FAMILIES)}")
-    width, narrow = config.get("hidden_size"), config.get("embedding_size", config.get("hidden_size"))
-    if narrow != width:
-        raise BadInput(f"{source} has embeddings of {narrow} (embedding_size) for blocks of {width}: factorised embeddings, "
-                       "which this model does not have")  # fmt: skip
     for name, allowed in ONLY.items():
         if config.get(name, allowed[0]) not in allowed:
             raise BadInput(f"{source} has {name} = {config[name]!r}; this model has only {allowed[0]!r}")
@@ -52,51 +49,73 @@ def skipped(family: Family, config: dict[str, Any], source: str) -> int:
 
 def ours(family: Family, config: dict[str, Any], source: str) -> EncoderConfig:
     """The encoder that their config is of."""
-    values: dict[str, Any] = dict(family.fixed)
-    optional = ("dropout", "mixer.dropout", "eps", "deviation")  # Google's leave some out, and mean BERT's own
+    config, values = {**family.defaults, **config}, dict(family.fixed)
     for name, theirs in family.sizes.items():
         if config.get(theirs) is not None:
             values[name] = config[theirs]
-        elif name not in optional:
+        elif name not in OPTIONAL:
             raise BadInput(f"{source} does not say {theirs}; it is not a whole config.json of a {family.kind}")
     if isinstance(values["positions"], int):
         values["positions"] -= skipped(family, config, source)
+    values |= _activation(family, values, source)
+    if family.widens == "narrow" and values["embedding"] == values["width"]:
+        values["embedding"] = None
     try:
-        return parse(EncoderConfig, nested(values), source)
+        return canonical(parse(EncoderConfig, nested(values), source))
     except RecipeError as error:
         raise BadInput(
             f"{error} ({', '.join(f'{n} is their {t}' for n, t in family.sizes.items() if n in str(error))})"
         ) from None
 
 
-def theirs(
-    family: Family, encoder: EncoderConfig, vocabulary: int, special: dict[str, int], architecture: str
-) -> dict[str, Any]:
+def canonical(encoder: EncoderConfig) -> EncoderConfig:
+    """As many different blocks as layers is the same as not sharing them."""
+    return msgspec.structs.replace(encoder, groups=None) if encoder.groups == encoder.layers else encoder
+
+
+def theirs(family: Family, form: Form, encoder: EncoderConfig, special: dict[str, int]) -> dict[str, Any]:
     """A config.json that transformers reads back as this very encoder; refused, where theirs cannot be that."""
-    values = flat(plain(encoder))
-    told = {name: values[key] for key, name in family.sizes.items() if key in values}
-    config = {"model_type": family.kind, "architectures": [architecture], "vocab_size": vocabulary, **told}
-    config |= {family.activation: "gelu", "pad_token_id": special["pad"], "tie_word_embeddings": True, "torch_dtype": "float32"}
-    if family.offset:
+    values = flat(plain(canonical(encoder)))
+    told = {name: values[key] for key, name in family.sizes.items()}
+    told[family.sizes["feedforward.activation"]] = SPELT[encoder.feedforward.activation]
+    if "groups" in family.sizes:
+        told[family.sizes["groups"]] = encoder.groups or encoder.layers
+    if "embedding" in family.sizes:
+        told[family.sizes["embedding"]] = encoder.embedded
+    config = {"model_type": family.kind, "architectures": [form.name], **told, "pad_token_id": special["pad"]}
+    config |= {"tie_word_embeddings": True, "torch_dtype": "float32"}
+    if family.kind in ("roberta", "albert"):
         config |= {"bos_token_id": special["cls"], "eos_token_id": special["sep"]}
-        config["max_position_embeddings"] += skipped(family, config, "config.json")
+    config["max_position_embeddings"] += skipped(family, config, "config.json")
     back = flat(plain(ours(family, config, "config.json")))
-    if lost := [f"{name} = {value!r}" for name, value in values.items() if back.get(name) != value]:
+    matters = {name: value for name, value in values.items() if name != "pooler" or form.pooler}
+    if lost := [f"{name} = {value!r}" for name, value in matters.items() if back.get(name) != value]:
         raise BadInput(
             f"Hugging Face's {family.kind} cannot say {', '.join(lost)}; such a model stays in bertsmith's own format"
         )
     return config
 
 
-def fits(family: Family, encoder: EncoderConfig) -> bool:
-    """What the family cannot choose is as it has it."""
-    values = flat(plain(encoder))
-    return all(values.get(name) == value for name, value in family.fixed.items())
+def heard(family: Family, encoder: EncoderConfig, heads: tuple[str, ...], source: str) -> None:
+    """Refuses a head over the words that the family gives another activation than the blocks."""
+    if family.erf and "words" in heads and encoder.feedforward.activation != "gelu":
+        raise BadInput(f"{source}: the blocks have {encoder.feedforward.activation}, but a {family.kind}'s head over the words "
+                       "has GELU by erf; this model has one for both")  # fmt: skip
 
 
 def chosen(kind: str | None) -> Family:
     """The family a folder says it came from; BERT, where it says nothing."""
     return FAMILIES.get(kind or "", BERT)
+
+
+def _activation(family: Family, values: dict[str, Any], source: str) -> dict[str, Any]:
+    name = values.get(key := "feedforward.activation")
+    if name is None:
+        return {}
+    if name not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise BadInput(f"{source} has {family.sizes[key]} = {name!r}, which this model does not have; known: {known}")
+    return {key: ACTIVATIONS[name]}
 
 
 def nested(values: dict[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,13 @@ from torch import Tensor, nn
 
 from ..errors import BadInput
 from ..model.encoder import EncoderConfig
-from ..model.heads import HeadConfig, LabelHead, WordHead
+from ..model.heads import HeadConfig, LabelHead, ReplacedHead, WordHead
 from ..model.model import Model, ModelConfig
-from .configs import ours, skipped
-from .names import Family, normal, places
+from ..tasks import TaskConfig
+from .configs import heard, ours, skipped
+from .names import BERT, MAPPING, NARROW_BERT, Family, Form
+from .places import Places, normal, places, present
+from .tasks import head_of, task_of
 
 POSITIONS = "encoder.positions.weight"
 POOLER = ("encoder.pooler.weight", "encoder.pooler.bias")
@@ -24,6 +27,7 @@ class Fitted:
     """A model made of theirs, and what did not go into it."""
 
     model: Model
+    task: TaskConfig | None  # what its head `task` answers
     unmatched: list[str]  # of heads that this model does not have
     initialised: list[str]  # ours that theirs did not hold
     rest: dict[str, Tensor] = field(default_factory=dict)  # no part of the model; kept for the way back
@@ -32,34 +36,38 @@ class Fitted:
 def fitted(family: Family, config: dict[str, Any], tensors: dict[str, Tensor], source: str) -> Fitted:
     """Their tensors as our model; a name of the encoder that finds no place is refused, others are listed."""
     tensors = _untied(family, _named(family, tensors, source), source)
+    if family is BERT and f"{BERT.prefix}{MAPPING}.weight" in tensors:
+        family = NARROW_BERT
     encoder = ours(family, config, source)
-    heads = tuple(head for head in family.heads if _has(family, head, tensors))
-    pooler = "pooler" in family.layers and f"{family.prefix}{family.layers['pooler']}.weight" in tensors
+    form, task = _form(family, config, tensors, source)
+    heard(family, encoder, form.heads, source)
     _same_depth(family, encoder, tensors, source)
-    where = places(family, encoder.layers, heads, pooler)
-    model = _empty(_config(family, encoder, heads, tensors, _words(config, source)), source)
+    pooler = _pooler(family, form, tensors)
+    where = places(family, form, encoder.groups or encoder.layers, pooler, encoder.embedding is not None)
     used = {name for names in where.values() for name in names}
     _nothing_missing(used - tensors.keys(), source)
-    unmatched = sorted(tensors.keys() - used)
-    if inside := [name for name in unmatched if name.startswith(family.prefix)]:
-        raise BadInput(f"{source} holds parts of an encoder that this model has no place for: {_listed(inside)}")
+    unmatched = _unmatched(family, tensors.keys() - used, source)
+    heads = _heads(family, form, config, tensors)
+    model = _empty(ModelConfig(encoder=encoder, vocabulary=_words(config, source), heads=heads), source)
     weights = {mine: torch.cat([_real(name, tensors[name], source) for name in names]) for mine, names in where.items()}
     rest = _cut(family, config, weights, source)
-    initialised = [] if pooler else list(POOLER)
-    weights |= _filled(encoder, where, pooler)
+    initialised = [name for name in POOLER if name not in where]
+    weights |= _filled(encoder, where)
     _same_shapes(model, weights, where, source)
     model.load_state_dict(weights, assign=True)
-    return Fitted(model.eval(), unmatched, initialised, rest)
+    return Fitted(model.eval(), task, unmatched, initialised, rest)
 
 
-def unfitted(family: Family, model: Model, architecture: str, skip: int, rest: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Our model as transformers' class of that name holds it, under its names."""
-    weights = dict(model.state_dict())
+def unfitted(family: Family, form: Form, model: Model, skip: int, rest: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Our model as transformers' class holds it, under its names."""
+    weights, encoder = dict(model.state_dict()), model.config.encoder
     if skip:
         before = rest.get(POSITIONS, weights[POSITIONS].new_zeros(skip, weights[POSITIONS].shape[1]))
         weights[POSITIONS] = torch.cat([before, weights[POSITIONS]])
-    where = places(family, model.config.encoder.layers, tuple(model.config.heads), architecture in family.pooled)
-    prefix = "" if model.config.heads else family.prefix
+    where = places(family, form, encoder.groups or encoder.layers, form.pooler, encoder.embedding is not None)
+    if lost := sorted(weights.keys() - where.keys() - {*POOLER, SEGMENTS}):
+        raise BadInput(f"Hugging Face's {form.name} has no place for {_listed(lost)}")
+    prefix = family.prefix if not form.heads else ""
     parts = {mine: weights[mine].chunk(len(names)) for mine, names in where.items()}
     return {
         name.removeprefix(prefix): part.contiguous().clone()
@@ -91,19 +99,43 @@ def _untied(family: Family, tensors: dict[str, Tensor], source: str) -> dict[str
     return tensors
 
 
-def _has(family: Family, head: str, tensors: Iterable[str]) -> bool:
-    own = tuple(f"{name}." for name in family.heads[head].values())
-    return any(name.startswith(own) for name in tensors)
+def _form(family: Family, config: dict[str, Any], tensors: dict[str, Tensor], source: str) -> tuple[Form, TaskConfig | None]:
+    """A task's class by the name in config.json, where ours can say it; else whatever heads of pre-training are there."""
+    names = config.get("architectures")
+    form = next((form for form in family.forms if form.shape and [form.name] == names), None)
+    if form:
+        score = tensors.get(f"{form.score}.weight")
+        if score is None:
+            raise BadInput(f"{source} holds no {form.score}.weight, though its config.json says that it is a {form.name}; "
+                           "correct `architectures` there")  # fmt: skip
+        if task := task_of(form, config, len(score), source):
+            return form, task
+    heads = tuple(sorted(head for head in family.heads if present(family, head, tensors)))
+    return Form("", heads, family.pooler), None
+
+
+def _pooler(family: Family, form: Form, tensors: Iterable[str]) -> str | None:
+    """The module that is the pooler: of a head that cannot do without, wherever it is; else the encoder's, if there."""
+    if form.shape in ("text", "choice") or "next" in form.heads:
+        return form.pooler
+    return family.pooler if family.pooler and f"{family.pooler}.weight" in tensors else None
+
+
+def _unmatched(family: Family, names: Iterable[str], source: str) -> list[str]:
+    """Names without a place: not of the encoder, but for a pooler that the head has its own instead of."""
+    names, spare = sorted(names), (f"{family.pooler}.weight", f"{family.pooler}.bias")
+    if inside := [name for name in names if name.startswith(family.prefix) and name not in spare]:
+        raise BadInput(f"{source} holds parts of an encoder that this model has no place for: {_listed(inside)}")
+    return names
 
 
 def _same_depth(family: Family, encoder: EncoderConfig, tensors: Iterable[str], source: str) -> None:
-    """Asked before the model is built: a wrong number of layers could be any."""
-    start = family.prefix + family.block
+    """Asked before the model is built: a wrong number of blocks could be any."""
+    start, wanted = family.prefix + family.block.split("{}")[0], encoder.groups or encoder.layers
     found = len({name.removeprefix(start).split(".")[0] for name in tensors if name.startswith(start)})
-    if found != encoder.layers:
-        raise BadInput(
-            f"{source} holds {found:,} blocks, but its config.json says {family.sizes['layers']} = {encoder.layers:,}"
-        )
+    if found != wanted:
+        key = family.sizes["layers"] if encoder.groups is None else family.sizes["groups"]
+        raise BadInput(f"{source} holds {found:,} blocks, but its config.json says {key} = {wanted:,}")
 
 
 def _empty(config: ModelConfig, source: str) -> Model:
@@ -122,14 +154,16 @@ def _words(config: dict[str, Any], source: str) -> int:
     return size
 
 
-def _config(
-    family: Family, encoder: EncoderConfig, heads: tuple[str, ...], tensors: dict[str, Tensor], words: int
-) -> ModelConfig:
+def _heads(family: Family, form: Form, config: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, HeadConfig]:
     known: dict[str, HeadConfig] = {}
-    for head in heads:
-        score = tensors.get(f"{family.heads[head].get('score')}.weight")
-        known[head] = WordHead() if head == "words" else LabelHead(labels=2 if score is None else len(score))
-    return ModelConfig(encoder=encoder, vocabulary=words, heads=known)
+    for head in form.heads:
+        if head == "task":
+            known[head] = head_of(family, form, config, len(tensors[f"{form.score}.weight"]))
+        elif head == "next":
+            known[head] = LabelHead(labels=len(tensors[f"{family.heads[head]['score']}.weight"]))
+        else:
+            known[head] = WordHead() if head == "words" else ReplacedHead()
+    return known
 
 
 def _nothing_missing(names: Iterable[str], source: str) -> None:
@@ -153,12 +187,12 @@ def _cut(family: Family, config: dict[str, Any], weights: dict[str, Tensor], sou
     return {POSITIONS: table[:skip].clone()}
 
 
-def _filled(encoder: EncoderConfig, where: Iterable[str], pooler: bool) -> dict[str, Tensor]:
+def _filled(encoder: EncoderConfig, where: Places) -> dict[str, Tensor]:
     """A new pooler where there is none, and zeros for a family without segments: adding them changes nothing."""
     out: dict[str, Tensor] = {}
     if SEGMENTS not in where:
-        out[SEGMENTS] = torch.zeros(encoder.segments, encoder.width)
-    if not pooler:
+        out[SEGMENTS] = torch.zeros(encoder.segments, encoder.embedded)
+    if POOLER[0] not in where:
         weight, limit = torch.empty(encoder.width, encoder.width), 2 * encoder.deviation
         stream = torch.Generator().manual_seed(0)
         out[POOLER[0]] = nn.init.trunc_normal_(weight, std=encoder.deviation, a=-limit, b=limit, generator=stream)
@@ -166,7 +200,7 @@ def _filled(encoder: EncoderConfig, where: Iterable[str], pooler: bool) -> dict[
     return out
 
 
-def _same_shapes(model: Model, weights: dict[str, Tensor], where: dict[str, tuple[str, ...]], source: str) -> None:
+def _same_shapes(model: Model, weights: dict[str, Tensor], where: Places, source: str) -> None:
     for name, wanted in model.state_dict().items():
         if weights[name].shape != wanted.shape:
             told = " + ".join(where.get(name, (name,)))

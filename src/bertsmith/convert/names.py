@@ -1,9 +1,25 @@
-"""What other libraries call the parts of our model, family by family, for both ways."""
+"""What Hugging Face calls the parts of our model, family by family and class by class, for both ways."""
 
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 QKV = "mixer.project.qkv"  # one matrix of ours, three of theirs
+Shape = Literal["text", "token", "span", "choice"]  # what a class with a task's head gives scores of
+
+
+Names = tuple[str | None, str | None, str | None]
+
+
+@dataclass(frozen=True)
+class Form:
+    """One of transformers' classes: which of our heads it has, and where it keeps them."""
+
+    name: str
+    heads: tuple[str, ...] = ()  # sorted
+    pooler: str | None = None  # the module of theirs that is our pooler; without it, the class has none
+    shape: Shape | None = None
+    score: str = ""  # the module that is the score of our head `task`
+    dropout: str | None = None  # of that head: its key in config.json; without it, there is none
 
 
 @dataclass(frozen=True)
@@ -14,23 +30,47 @@ class Family:
     prefix: str  # before the encoder's names, in a model with a head
     tables: dict[str, str]  # embeddings, which have no bias; what is not here is zero
     layers: dict[str, str]
-    block: str  # what a block's names begin with
+    block: str  # what a block's names begin with, {} for its number
     blocks: dict[str, tuple[str, ...]]
-    heads: dict[str, dict[str, str]]
-    biases: dict[str, str]  # a head's bias over the words, by head
+    heads: dict[str, dict[str, str]]  # of pre-training; `bias` is no module but a tensor itself
     copies: dict[str, str]  # tied tensors, which some files hold twice
-    classes: dict[tuple[str, ...], str]  # heads, sorted, to transformers' class
-    pooled: tuple[str, ...]  # classes with a pooler
+    forms: tuple[Form, ...]  # the first is the encoder alone
     sizes: dict[str, str]  # our keys to theirs, in config.json
-    fixed: dict[str, float]  # ours that they cannot choose
-    activation: str = "hidden_act"  # its key in config.json
+    fixed: dict[str, Any]  # ours that they cannot choose
+    defaults: dict[str, Any] = field(default_factory=dict)  # theirs that may be left out, where they are not as ours
     offset: bool = False  # positions begin after the padding's id
+    widens: Literal["never", "narrow", "always"] = "never"  # a projection above the tables: where they are narrower, or always
+    erf: bool = False  # the head over the words has GELU by erf, whatever the blocks have
 
     @property
     def roots(self) -> tuple[str, ...]:
         """What the encoder's names begin with where it was saved alone, without the prefix."""
         names = [*self.tables.values(), *self.layers.values(), self.block, "pooler."]
         return tuple({f"{name.split('.')[0]}." for name in names})
+
+    @property
+    def pooler(self) -> str | None:
+        """Where the encoder by itself has it."""
+        return self.forms[0].pooler
+
+    def form(self, heads: tuple[str, ...], shape: Shape | None) -> Form | None:
+        """The class with these heads."""
+        return next((form for form in self.forms if form.heads == heads and form.shape == shape), None)
+
+
+def _forms(word: str, poolers: Names, dropouts: Names, *more: Form, score: str = "classifier") -> tuple[Form, ...]:
+    """A family's classes: poolers of the encoder, a text's head and a choice's; dropouts of heads of texts, tokens, spans."""
+    pooler, text, choice = poolers
+    of_text, of_token, of_span = dropouts
+    return (
+        Form(f"{word}Model", pooler=pooler),
+        Form(f"{word}ForMaskedLM", ("words",)),
+        Form(f"{word}ForSequenceClassification", ("task",), text, "text", score, of_text),
+        Form(f"{word}ForTokenClassification", ("task",), None, "token", "classifier", of_token),
+        Form(f"{word}ForQuestionAnswering", ("task",), None, "span", "qa_outputs", of_span),
+        Form(f"{word}ForMultipleChoice", ("task",), choice, "choice", "classifier", of_text),
+        *more,
+    )
 
 
 BLOCKS = {
@@ -48,36 +88,48 @@ TABLES = {
 }
 SIZES = {
     "layers": "num_hidden_layers", "width": "hidden_size", "mixer.heads": "num_attention_heads",
-    "feedforward.inner": "intermediate_size", "positions": "max_position_embeddings", "segments": "type_vocab_size",
-    "dropout": "hidden_dropout_prob", "mixer.dropout": "attention_probs_dropout_prob", "eps": "layer_norm_eps",
-    "deviation": "initializer_range",
+    "feedforward.inner": "intermediate_size", "feedforward.activation": "hidden_act",
+    "positions": "max_position_embeddings", "segments": "type_vocab_size", "dropout": "hidden_dropout_prob",
+    "mixer.dropout": "attention_probs_dropout_prob", "eps": "layer_norm_eps", "deviation": "initializer_range",
 }  # fmt: skip
+CLASSIFIER: Names = ("classifier_dropout", "classifier_dropout", None)
+MAPPING = "encoder.embedding_hidden_mapping_in"
 
 BERT = Family(
     kind="bert",
     prefix="bert.",
     tables=TABLES,
-    layers={"norm": "embeddings.LayerNorm", "pooler": "pooler.dense"},
-    block="encoder.layer.",
+    layers={"norm": "embeddings.LayerNorm"},
+    block="encoder.layer.{}.",
     blocks=BLOCKS,
     heads={
-        "words": {"transform": "cls.predictions.transform.dense", "norm": "cls.predictions.transform.LayerNorm"},
+        "words": {
+            "transform": "cls.predictions.transform.dense",
+            "norm": "cls.predictions.transform.LayerNorm",
+            "bias": "cls.predictions.bias",
+        },
         "next": {"score": "cls.seq_relationship"},
     },
-    biases={"words": "cls.predictions.bias"},
     copies={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    classes={
-        (): "BertModel",
-        ("words",): "BertForMaskedLM",
-        ("next",): "BertForNextSentencePrediction",
-        ("next", "words"): "BertForPreTraining",
-    },
-    pooled=("BertModel", "BertForNextSentencePrediction", "BertForPreTraining"),
+    forms=_forms(
+        "Bert", ("bert.pooler.dense", "bert.pooler.dense", "bert.pooler.dense"), CLASSIFIER,
+        Form("BertForNextSentencePrediction", ("next",), "bert.pooler.dense"),
+        Form("BertForPreTraining", ("next", "words"), "bert.pooler.dense"),
+    ),
     sizes=SIZES,
-    fixed={},
+    fixed={"pooler": "tanh", "groups": None, "embedding": None},
+)  # fmt: skip
+
+# Chinese checkpoints of Google's kind whose tables are narrower than their blocks; Hugging Face's BERT cannot be that.
+NARROW_BERT = replace(
+    BERT,
+    layers={**BERT.layers, "widen": MAPPING},
+    sizes={**SIZES, "embedding": "embedding_size"},
+    fixed={"pooler": "tanh", "groups": None},
+    widens="always",
 )
 
 ROBERTA = Family(
@@ -87,25 +139,27 @@ ROBERTA = Family(
     layers=BERT.layers,
     block=BERT.block,
     blocks=BLOCKS,
-    heads={"words": {"transform": "lm_head.dense", "norm": "lm_head.layer_norm"}},
-    biases={"words": "lm_head.bias"},
+    heads={"words": {"transform": "lm_head.dense", "norm": "lm_head.layer_norm", "bias": "lm_head.bias"}},
     copies={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
-    classes={(): "RobertaModel", ("words",): "RobertaForMaskedLM"},
-    pooled=("RobertaModel",),
+    forms=_forms(
+        "Roberta", ("roberta.pooler.dense", "classifier.dense", "roberta.pooler.dense"), CLASSIFIER,
+        score="classifier.out_proj",
+    ),
     sizes=SIZES,
-    fixed={},
+    fixed=BERT.fixed,
     offset=True,
-)
+    erf=True,
+)  # fmt: skip
 
 DISTILBERT = Family(
     kind="distilbert",
     prefix="distilbert.",
     tables={name: theirs for name, theirs in TABLES.items() if name != "segments"},
-    layers={"norm": "embeddings.LayerNorm"},
-    block="transformer.layer.",
+    layers=BERT.layers,
+    block="transformer.layer.{}.",
     blocks={
         QKV: ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
         "mixer.project.out": ("attention.out_lin",),
@@ -114,56 +168,82 @@ DISTILBERT = Family(
         "feedforward.down": ("ffn.lin2",),
         "feedforward_norm": ("output_layer_norm",),
     },
-    heads={"words": {"transform": "vocab_transform", "norm": "vocab_layer_norm"}},
-    biases={"words": "vocab_projector.bias"},
+    heads={"words": {"transform": "vocab_transform", "norm": "vocab_layer_norm", "bias": "vocab_projector.bias"}},
     copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
-    classes={(): "DistilBertModel", ("words",): "DistilBertForMaskedLM"},
-    pooled=(),
+    forms=_forms(
+        "DistilBert", (None, "pre_classifier", "pre_classifier"), ("seq_classif_dropout", "dropout", "qa_dropout")
+    ),
     sizes={
         "layers": "n_layers", "width": "dim", "mixer.heads": "n_heads", "feedforward.inner": "hidden_dim",
-        "positions": "max_position_embeddings", "dropout": "dropout", "mixer.dropout": "attention_dropout",
-        "deviation": "initializer_range",
+        "feedforward.activation": "activation", "positions": "max_position_embeddings", "dropout": "dropout",
+        "mixer.dropout": "attention_dropout", "deviation": "initializer_range",
     },
-    fixed={"segments": 1, "eps": 1e-12},
-    activation="activation",
+    fixed={"segments": 1, "eps": 1e-12, "pooler": "relu", "groups": None, "embedding": None},
+    defaults={"seq_classif_dropout": 0.2, "qa_dropout": 0.1},
 )  # fmt: skip
 
-FAMILIES = {family.kind: family for family in (BERT, ROBERTA, DISTILBERT)}
+ALBERT = Family(
+    kind="albert",
+    prefix="albert.",
+    tables=TABLES,
+    layers={"norm": "embeddings.LayerNorm", "widen": MAPPING},
+    block="encoder.albert_layer_groups.{}.albert_layers.0.",
+    blocks={
+        QKV: ("attention.query", "attention.key", "attention.value"),
+        "mixer.project.out": ("attention.dense",),
+        "mixer_norm": ("attention.LayerNorm",),
+        "feedforward.up": ("ffn",),
+        "feedforward.down": ("ffn_output",),
+        "feedforward_norm": ("full_layer_layer_norm",),
+    },
+    heads={
+        "words": {"transform": "predictions.dense", "norm": "predictions.LayerNorm", "bias": "predictions.bias"},
+        "next": {"score": "sop_classifier.classifier"},
+    },
+    copies={
+        "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
+        "predictions.decoder.bias": "predictions.bias",
+    },
+    forms=_forms(
+        "Albert", ("albert.pooler", "albert.pooler", "albert.pooler"),
+        ("classifier_dropout_prob", "classifier_dropout_prob", None),
+        Form("AlbertForPreTraining", ("next", "words"), "albert.pooler"),
+    ),
+    sizes={**SIZES, "groups": "num_hidden_groups", "embedding": "embedding_size"},
+    fixed={"pooler": "tanh"},
+    defaults={"hidden_act": "gelu_new", "num_hidden_groups": 1, "embedding_size": 128, "hidden_dropout_prob": 0.0,
+              "classifier_dropout_prob": 0.1},
+    widens="always",
+)  # fmt: skip
 
+ELECTRA = Family(
+    kind="electra",
+    prefix="electra.",
+    tables=TABLES,
+    layers={"norm": "embeddings.LayerNorm", "widen": "embeddings_project"},
+    block=BERT.block,
+    blocks=BLOCKS,
+    heads={
+        "words": {
+            "transform": "generator_predictions.dense",
+            "norm": "generator_predictions.LayerNorm",
+            "bias": "generator_lm_head.bias",
+        },
+        "replaced": {
+            "transform": "discriminator_predictions.dense",
+            "score": "discriminator_predictions.dense_prediction",
+        },
+    },
+    copies={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
+    forms=_forms(
+        "Electra", (None, "classifier.dense", "sequence_summary.summary"), CLASSIFIER,
+        Form("ElectraForPreTraining", ("replaced",)), score="classifier.out_proj",
+    ),
+    sizes={**SIZES, "embedding": "embedding_size"},
+    fixed={"pooler": "gelu", "groups": None},
+    defaults={"embedding_size": 128},
+    widens="narrow",
+    erf=True,
+)  # fmt: skip
 
-def places(family: Family, layers: int, heads: tuple[str, ...], pooler: bool) -> dict[str, tuple[str, ...]]:
-    """Each tensor of ours to those of theirs it is made of, one below another."""
-    found: dict[str, tuple[str, ...]]
-    found = {f"encoder.{ours}.weight": (f"{family.prefix}{theirs}.weight",) for ours, theirs in family.tables.items()}
-    modules: dict[str, tuple[str, ...]]
-    modules = {ours: (theirs,) for ours, theirs in family.layers.items() if ours != "pooler" or pooler}
-    for number in range(layers):
-        for ours, theirs in family.blocks.items():
-            modules[f"stack.blocks.{number}.{ours}"] = tuple(f"{family.block}{number}.{name}" for name in theirs)
-    for part in ("weight", "bias"):
-        for ours, theirs in modules.items():
-            found[f"encoder.{ours}.{part}"] = tuple(f"{family.prefix}{name}.{part}" for name in theirs)
-        for head in heads:
-            found |= {f"heads.{head}.{ours}.{part}": (f"{name}.{part}",) for ours, name in family.heads[head].items()}
-    return found | {f"heads.{head}.bias": (family.biases[head],) for head in heads if head in family.biases}
-
-
-def normal(family: Family, name: str) -> str | None:
-    """A name as today's files have it: old names of norms, encoders saved alone; None for what is no weight."""
-    if name.endswith((".position_ids", ".token_type_ids")) or name in ("position_ids", "token_type_ids"):
-        return None  # counts from 0 that older versions kept in the file
-    name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
-    return family.prefix + name if name.startswith(family.roots) else name
-
-
-GOOGLE = {"output_weights": "weight", "output_bias": "bias", "kernel": "weight", "gamma": "weight", "beta": "bias"}
-SLOTS = r"/(adam_[mv]|Adam(_1)?|lamb_[mv])$|^(global_step|beta[12]_power)$"
-
-
-def from_google(name: str) -> str | None:
-    """A variable of Google's BERT by the name Hugging Face gives it; None for what only its optimizer needs."""
-    if re.search(SLOTS, name):
-        return None
-    name = re.sub(r"\blayer_(\d+)\b", r"layer.\1", name).replace("/", ".")
-    name = re.sub(r"(_embeddings)$", r"\1.weight", name)
-    return re.sub(r"\.(output_weights|output_bias|kernel|gamma|beta)$", lambda end: f".{GOOGLE[end[1]]}", name)
+FAMILIES = {family.kind: family for family in (BERT, ROBERTA, DISTILBERT, ALBERT, ELECTRA)}

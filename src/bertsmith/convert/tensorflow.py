@@ -11,7 +11,8 @@ from ..errors import BadInput
 from .bundle import Bundle
 from .configs import family_of
 from .fit import Fitted, fitted
-from .names import Family, from_google
+from .names import Family
+from .places import from_google
 
 CONFIGS = ("bert_config.json", "config.json")
 

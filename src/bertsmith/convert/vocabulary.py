@@ -61,12 +61,22 @@ def _google(path: Path, lowercase: bool | None) -> Tokenizer:
     told = read_json(beside) if beside.exists() else {}
     told = told if isinstance(told, dict) else {}
     fold = told.get("do_lower_case") if lowercase is None else lowercase
-    tokenizer = Tokenizer.load(path, fold if isinstance(fold, bool) else None)
+    tokenizer = _numbered(path, fold if isinstance(fold, bool) else None)
     accents, characters = told.get("strip_accents"), told.get("tokenize_chinese_chars", True)
     if isinstance(accents, bool) or characters is False:
         fold = bool(json.loads(tokenizer.rust.to_str())["normalizer"]["lowercase"])
         tokenizer.rust.normalizer = normalizers.BertNormalizer(True, characters is not False, accents, fold)
     return tokenizer
+
+
+def _numbered(path: Path, lowercase: bool | None) -> Tokenizer:
+    """As Google's own code reads a vocab.txt: an id is the number of a line, also of a blank one, which stands for nothing."""
+    lines = path.read_bytes().split(b"\n") if path.suffix == ".txt" and path.is_file() else []
+    if all(line.strip() for line in lines[:-1]):
+        return Tokenizer.load(path, lowercase)
+    pieces = [line.decode("utf-8-sig", "replace").rstrip("\r") for line in lines]
+    named = [piece if piece.strip() else f"[unused-{number}]" for number, piece in enumerate(pieces)]
+    return Tokenizer.google(named if pieces[-1] else named[:-1], lowercase, str(path))
 
 
 def _byte_level(folder: Path) -> Tokenizer:

@@ -7,6 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..config import Chance, Count, Variant
+from .activations import ACTIVATIONS
+from .crf import ChainHead
+from .cross import CrossHead
+from .features import FeatureHead
 
 if TYPE_CHECKING:
     from .encoder import Encoder, EncoderConfig
@@ -17,6 +21,13 @@ class WordHead(Variant, frozen=True, tag="words"):
 
     def build(self, encoder: "EncoderConfig", vocabulary: int) -> "WordScores":
         return WordScores(encoder, vocabulary)
+
+
+class ReplacedHead(Variant, frozen=True, tag="replaced"):
+    """One score for every token: above 0 where it was put in the place of another, as ELECTRA's discriminator says."""
+
+    def build(self, encoder: "EncoderConfig", vocabulary: int) -> "ReplacedScores":
+        return ReplacedScores(encoder)
 
 
 class LabelHead(Variant, frozen=True, tag="labels"):
@@ -48,18 +59,29 @@ class TextHead(Variant, frozen=True, tag="text"):
         return TextScores(encoder.width, self.outputs, self.dropout)
 
 
-HeadConfig = WordHead | LabelHead | TokenHead | TextHead
+HeadConfig = WordHead | ReplacedHead | LabelHead | TokenHead | TextHead | FeatureHead | ChainHead | CrossHead
 
 
 class WordScores(nn.Module):
     def __init__(self, config: "EncoderConfig", vocabulary: int) -> None:
         super().__init__()
-        self.transform, self.norm = nn.Linear(config.width, config.width), config.layer_norm()
+        self.transform, self.norm = nn.Linear(config.width, config.embedded), config.layer_norm(config.embedded)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
+        self.activation = ACTIVATIONS[config.feedforward.activation]
 
     def forward(self, rows: Tensor, encoder: "Encoder") -> Tensor:
         # The table is the encoder's and not an attribute: tied weights stay one tensor in the checkpoint.
-        return F.linear(self.norm(F.gelu(self.transform(rows))), encoder.tokens.weight, self.bias)
+        return F.linear(self.norm(self.activation(self.transform(rows))), encoder.tokens.weight, self.bias)
+
+
+class ReplacedScores(nn.Module):
+    def __init__(self, config: "EncoderConfig") -> None:
+        super().__init__()
+        self.transform, self.score = nn.Linear(config.width, config.width), nn.Linear(config.width, 1)
+        self.activation = ACTIVATIONS[config.feedforward.activation]
+
+    def forward(self, rows: Tensor, encoder: "Encoder") -> Tensor:
+        return self.score(self.activation(self.transform(rows)))
 
 
 class LabelScores(nn.Module):

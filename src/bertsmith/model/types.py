@@ -13,11 +13,13 @@ class Inputs:
     tokens: Tensor  # (tokens,): every sequence, one after another
     layout: Layout
     segments: Tensor | None = None  # (tokens,): sentence A or B
-    nudge: Tensor | None = None  # (tokens, width): added to the embedded tokens, before their norm
+    nudge: Tensor | None = None  # (tokens, width of the tables): added to the embedded tokens, before their norm
+    wanted: Tensor | None = None  # (rows,): the tokens whose last hidden states are asked for, if not all are
 
     def to(self, device: Any) -> "Inputs":
-        segments, nudge = (None if t is None else t.to(device, non_blocking=True) for t in (self.segments, self.nudge))
-        return Inputs(self.tokens.to(device, non_blocking=True), self.layout.to(device), segments, nudge)
+        others = (self.segments, self.nudge, self.wanted)
+        moved = (None if t is None else t.to(device, non_blocking=True) for t in others)
+        return Inputs(self.tokens.to(device, non_blocking=True), self.layout.to(device), *moved)
 
 
 @dataclass(frozen=True)

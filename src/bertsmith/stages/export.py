@@ -24,20 +24,22 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Writes the folder and reads it back: what is there is what the model holds."""
     screen, out, source = Screen(quiet), named(recipe.out, "out"), named(recipe.model, "model")
     model, tokenizer, _ = checkpoint.load(source)
-    kind, rest = huggingface.kept(source)
+    record = huggingface.recorded(source)
     with claimed(out):
         vacant(out)
         with new_folder(out) as part:
-            architecture = huggingface.write(part, model, tokenizer, kind, rest)
-            huggingface.identical(part, model, architecture)
-            family = huggingface.family_for(model, kind)
-            apart = agreed(model, part, family, architecture) if recipe.check else {}
-    if architecture not in family.pooled:
-        screen.say(f"left out: encoder.pooler, which {architecture} has no place for")
+            target = huggingface.write(part, model, tokenizer, record)
+            family, form = target.family, target.form
+            huggingface.identical(part, target.model, form)
+            apart = agreed(model, part, family, form) if recipe.check else {}
+    if target.model is not model:
+        screen.say(f"added to the positions: encoder.segments, which {form.name} has no place for")
+    if not form.pooler:
+        screen.say(f"left out: encoder.pooler, which {form.name} has no place for")
     for name, value in apart.items():
         screen.say(f"checked: {name} differs from transformers' by {value:.1e} at most")
-    screen.say(f"{out}: {architecture}, every weight as in {source}")
-    return {"out": str(out), "class": architecture, "family": family.kind, "differences": apart, "files": _sums(out)}
+    screen.say(f"{out}: {form.name}, every weight as in {source}")
+    return {"out": str(out), "class": form.name, "family": family.kind, "differences": apart, "files": _sums(out)}
 
 
 def _sums(out: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ import torch
 from .. import __version__, tensors
 from ..artifacts import MANIFEST, checksum, claimed, fingerprint, named, new_folder, read_json, vacant
 from ..config import Chance, Config, plain
-from ..convert import huggingface, tensorflow
+from ..convert import hub, huggingface, tensorflow
 from ..convert.agreement import agreed
 from ..convert.fit import Fitted
 from ..convert.names import Family
@@ -26,7 +26,7 @@ from ..text.tokenizer import Tokenizer
 class Recipe(Config, frozen=True):
     """A checkpoint and where it goes."""
 
-    source: Annotated[str, "a Hugging Face folder, or a TensorFlow checkpoint: its folder, prefix or .index"]
+    source: Annotated[str, "a Hugging Face folder, a name on its hub, or a TensorFlow checkpoint: folder, prefix or .index"]
     out: Annotated[str, "the checkpoint folder to make"]
     tokenizer: Annotated[str | None, "a tokenizer.json or vocab.txt, where the source has none"] = None
     lowercase: Annotated[bool | None, "fold case, for a vocab.txt that does not say; without it, by its pieces"] = None
@@ -36,20 +36,28 @@ class Recipe(Config, frozen=True):
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Makes the folder, or says that it is there already."""
-    screen, out, source = Screen(quiet), named(recipe.out, "out"), named(recipe.source, "source")
+    screen, out = Screen(quiet), named(recipe.out, "out")
     with claimed(out):
         if not (out / MANIFEST).exists():
             vacant(out)
+        source = _source(recipe, quiet)
         family, found, files = _read(source, recipe.attention_dropout)
         tokenizer = _tokenizer(recipe, source, found.model)
         sums = {path.name: checksum(path) for path in files}
         identity = fingerprint([_settings(recipe), sums, tokenizer.fingerprint])
         result = _result(family, found, tokenizer)
         if recipe.check:
-            result["differences"] = _checked(found.model, source, family)
+            result["differences"] = _checked(found, source, family)
         if made := not _finished(out, identity, screen):
             _publish(recipe, tokenizer, found, {"identity": identity, "files": sums, "result": result})
     return _told(out, result, screen, made)
+
+
+def _source(recipe: Recipe, quiet: bool) -> Path:
+    """The folder or prefix that is meant; what is no such thing here may be a name on the hub."""
+    source = named(recipe.source, "source")
+    there = source.exists() or tensorflow.prefix_of(source) is not None
+    return source if there or not hub.is_name(recipe.source) else hub.fetched(recipe.source, quiet)
 
 
 def _read(source: Path, dropout: float) -> tuple[Family, Fitted, list[Path]]:
@@ -80,17 +88,18 @@ def _result(family: Family, found: Fitted, tokenizer: Tokenizer) -> dict[str, An
     config = found.model.config
     return {
         "family": family.kind, "layers": config.encoder.layers, "width": config.encoder.width, "heads": sorted(config.heads),
+        "task": None if found.task is None else found.task.__struct_config__.tag,
         "vocabulary": config.vocabulary, "pieces": len(tokenizer), "positions": config.encoder.positions,
         "parameters": sum(weight.numel() for weight in found.model.parameters()),
         "unmatched": found.unmatched, "initialised": found.initialised,
     }  # fmt: skip
 
 
-def _checked(model: Model, source: Path, family: Family) -> dict[str, float]:
+def _checked(found: Fitted, source: Path, family: Family) -> dict[str, float]:
     if not source.is_dir() or not (source / "config.json").exists():
         raise BadInput("check=true compares with transformers, which reads no TensorFlow checkpoint; leave it out, and "
                        "`export` with check=true")  # fmt: skip
-    return agreed(model, source, family, huggingface.class_of(family, model))
+    return agreed(found.model, source, family, huggingface.class_of(family, found.model, found.task))
 
 
 def _publish(recipe: Recipe, tokenizer: Tokenizer, found: Fitted, card: dict[str, Any]) -> None:
@@ -98,8 +107,11 @@ def _publish(recipe: Recipe, tokenizer: Tokenizer, found: Fitted, card: dict[str
     card |= {"source": recipe.source, "command": sys.argv, "versions": versions}
     card |= {"date": datetime.now(UTC).isoformat(timespec="seconds")}
     record = {"stage": "import", "recipe": plain(recipe), "tokenizer": tokenizer.fingerprint, "version": __version__}
+    record["family"] = card["result"]["family"]
+    if found.task is not None:
+        record |= {"task": plain(found.task), "length": found.model.config.encoder.positions}
     with new_folder(named(recipe.out, "out")) as part:
-        checkpoint.write(part, found.model, tokenizer, card, {**record, "family": card["result"]["family"]})
+        checkpoint.write(part, found.model, tokenizer, card, record)
         if found.rest:
             tensors.save(found.rest, part / huggingface.REST)
 

@@ -1,0 +1,19 @@
+"""What stands between two linear layers, by name."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Activation = Literal["gelu", "gelu-tanh", "relu"]
+PoolActivation = Literal["tanh", "relu", "gelu"]
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,  # in its erf form, as BERT
+    "gelu-tanh": partial(F.gelu, approximate="tanh"),  # as ALBERT; others call it gelu_new
+    "relu": F.relu,
+    "tanh": torch.tanh,
+}
