@@ -96,6 +96,26 @@ METRICS: dict[str, Metric] = {
 }  # fmt: skip
 
 
+def mean(answers: ArrayLike, truths: ArrayLike) -> Floats:
+    """Of what each answer was worth, the truth being counted in already: (..., n) -> (...)."""
+    return np.asarray(answers, np.float64).mean(-1)
+
+
+def ratio(answers: ArrayLike, truths: ArrayLike) -> Floats:
+    """Of two counts an example, each summed: (..., n, 2) -> (...); 0 where there is nothing to divide by."""
+    part, whole = np.moveaxis(np.asarray(answers, np.float64).sum(-2), -1, 0)
+    return part / np.where(whole > 0, whole, 1)
+
+
+def f1_counted(answers: ArrayLike, truths: ArrayLike) -> Floats:
+    """From counts an example, [right, found] against [there, there]: (..., n, 2) -> (...)."""
+    left, right = _aligned(answers, truths)
+    return _harmonic(left[..., 0].sum(-1), left[..., 1].sum(-1), right[..., 0].sum(-1))
+
+
+COUNTED = (mean, ratio, f1_counted)  # of what somebody counted in each example: for intervals, not for recipes
+
+
 def confusion(answers: Sequence[Any], truths: Sequence[Any], labels: Sequence[Any]) -> NDArray[np.int64]:
     """How often each true label (rows) was answered by each label (columns)."""
     place = {label: number for number, label in enumerate(labels)}
@@ -139,10 +159,16 @@ def interval(
 
     A metric of this file is computed for many resamples at once; another is called with lists, once a resample.
     """
-    found, *resampled = _resampled(metric, [answers], truths, seed, samples)[0]
-    known = np.array([score for score in resampled if not math.isnan(score)])
-    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2]) if len(known) else (math.nan, math.nan)
-    return Interval(float(found), float(low), float(high))
+    return _between(_resampled(metric, [answers], truths, seed, samples)[0], level)
+
+
+def difference(
+    metric: str | Metric, answers: Sequence[Any] | Array, others: Sequence[Any] | Array, truths: Sequence[Any] | Array,
+    seed: int, samples: int = 1000, level: float = 0.95,
+) -> Interval:  # fmt: skip
+    """By how much the score of the first is above that of the others on the same examples, with its bootstrap interval."""
+    first, second = np.array(_resampled(metric, [answers, others], truths, seed, samples))
+    return _between((first - second).tolist(), level)
 
 
 def paired(
@@ -223,6 +249,13 @@ def temperature(scores: ArrayLike, truths: ArrayLike, least: float = 0.01, most:
     return math.exp(-(low + high) / 2)
 
 
+def _between(scores: list[float], level: float) -> Interval:
+    """The first of them, and the percentiles of the others, as far as they are numbers."""
+    known = np.array([score for score in scores[1:] if not math.isnan(score)])
+    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2]) if len(known) else (math.nan, math.nan)
+    return Interval(scores[0], float(low), float(high))
+
+
 def _aligned(answers: ArrayLike, truths: ArrayLike) -> tuple[Array, Array]:
     left, right = np.asarray(answers), np.asarray(truths)
     axes = min(left.ndim, right.ndim)
@@ -264,7 +297,7 @@ def _resampled(
     if not count or any(len(answers) != count for answers in systems):
         raise BadInput(f"{[len(answers) for answers in systems]} answers cannot be held against {count} truths")
     judged = _named(metric) if isinstance(metric, str) else metric
-    if getattr(judged, "func", judged) not in METRICS.values():
+    if getattr(judged, "func", judged) not in (*METRICS.values(), *COUNTED):
         draws = [np.arange(count), *(_drawn(count, seed, number, number + 1)[0] for number in range(samples))]
         return [[float(judged([s[i] for i in draw], [truths[i] for i in draw])) for draw in draws] for s in systems]
     arrays = [np.asarray(one) for one in (*systems, truths)]

@@ -47,7 +47,7 @@ def lines(
     heights = [y for _, y in every] + ([level[1]] if level else []) + ([0.0] if zero else [])
     frame = Frame((min(x for x, _ in every), max(x for x, _ in every)), ticks(min(heights), max(heights)), wide)
     tones = dict(zip((s.name for s in drawn), TONES, strict=False))
-    shapes = [shape for s in drawn for shape in _series(frame, s, tones[s.name])]
+    shapes = [shape for s in drawn for shape in _series(frame, s, tones[s.name], across)]
     legend = [(s.name, tones[s.name], s.style) for s in drawn if s.points] + ([(level[0], "level", "level")] if level else [])
     dashed = [frame.straight(level[1], "level")] if level else []
     svg = element("svg", *frame.grid(across), *dashed, *shapes, viewBox=f"0 0 {wide} {HIGH}", role="img", aria_label=title)
@@ -136,7 +136,7 @@ def compact(value: float) -> str:
     return f"{value:.3g}" if abs(value) >= 1e-3 or value == 0 else f"{value:.2g}"
 
 
-def _series(frame: Frame, series: Series, tone: str) -> list[Html]:
+def _series(frame: Frame, series: Series, tone: str, across: str) -> list[Html]:
     places = [(frame.x(x), frame.y(y)) for x, y in series.points]
     made = []
     if len(places) > 1:
@@ -145,7 +145,7 @@ def _series(frame: Frame, series: Series, tone: str) -> list[Html]:
         made.append(element("polyline", points=path, class_=f"curve {tone}", stroke_opacity=faint))
     if series.style == "dots" or len(places) == 1:
         for (x, y), (step, value) in zip(places, series.points, strict=True):
-            told = element("title", f"{series.name}: {value:.4g} at step {step:,.0f}")
+            told = element("title", f"{series.name}: {value:.4g} at {across} {step:,.8g}")
             made.append(element("circle", told, cx=x, cy=y, r=4, class_=f"dot {tone}"))
     return made
 

@@ -92,6 +92,23 @@ rt { font-size: .68rem; color: var(--soft); line-height: 1.2; }
 .answers .question { font-weight: 600; margin: 0 0 .2rem; }
 .answers .table { margin-bottom: .7rem; }
 .answers table { width: auto; } .answers .track { width: 12rem; }
+.whisker { width: 15rem; max-width: 100%; margin-top: .15rem; }
+.arm { stroke-width: 3; stroke-linecap: round; opacity: .55; }
+.scale { display: flex; justify-content: space-between; width: 15rem; max-width: 100%; font-variant-numeric: tabular-nums; }
+tr.few td { color: var(--soft); } tr.few .whisker { opacity: .45; }
+tr.best td { font-weight: 600; } b.best { color: var(--three); }
+td.group { font-weight: 600; padding-top: .9rem; }
+.heat { width: auto; } .heat td, .heat th { text-align: right; padding: .35rem .6rem; font-variant-numeric: tabular-nums; }
+.heat th:first-child { text-align: left; white-space: nowrap; }
+.upright thead th:not(:first-child) { writing-mode: vertical-rl; transform: rotate(180deg); text-align: left; padding: .3rem; }
+.heat td.wrong { background: color-mix(in srgb, var(--two) calc(var(--heat) * 1%), transparent); }
+.heat td.right { background: color-mix(in srgb, var(--three) calc(var(--heat) * 1%), transparent); }
+.findings { margin: .4rem 0 0; padding-left: 1.2rem; } .findings li { margin: .25rem 0; }
+.mistake { border-top: 1px solid var(--faint); padding: .8rem 0 .6rem; break-inside: avoid; }
+.mistake p { margin: .25rem 0; overflow-wrap: anywhere; } .mistake mark { white-space: normal; }
+.mistake .verdict { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; font-size: .93rem; }
+.mistake small { color: var(--soft); overflow-wrap: anywhere; }
+details > summary { cursor: pointer; color: var(--one); margin: .6rem 0; }
 @media print {
   body { background: #fff; font-size: 11pt; } main { padding: 0; max-width: none; } nav { display: none; }
   section { border: 0; padding: 0; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }

@@ -1,14 +1,18 @@
-"""A fine-tuned model and a file with answers to its scores there."""
+"""A fine-tuned model and a file with answers to its scores there, and a report of what it gets wrong."""
 
 from typing import Annotated, Any
 
 import msgspec
 
-from ..artifacts import named, write_json
-from ..config import Config
-from ..predict import load
+from ..artifacts import named, new_folder, vacant, write_json
+from ..config import Config, Count
+from ..evaluate.judge import Judged, judged
+from ..evaluate.report import report
+from ..evaluate.study import Study, details, scores, studied
+from ..evaluate.words import chance
+from ..predict import Predictor, load
 from ..screen import Screen
-from .finetune import judged_on
+from ..show.page import write
 
 
 class Recipe(Config, frozen=True):
@@ -17,19 +21,48 @@ class Recipe(Config, frozen=True):
     columns: Annotated[dict[str, str], "what text, text_b, label ... are called in it; as in training, if none"] = (
         msgspec.field(default_factory=dict)
     )
-    out: Annotated[str | None, "a .json file for the scores"] = None
+    against: Annotated[str | None, "another model of the same task, to be compared on the same examples"] = None
+    errors: Annotated[Count, "how many of the worst mistakes are told"] = 30
+    out: Annotated[str | None, "a folder for scores.json and report.html"] = None
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
-    screen, predictor = Screen(quiet), load(recipe.model)
+    """The scores with their intervals; the folder is written whole, over an older report if one is there."""
+    screen, out = Screen(quiet), vacant(named(recipe.out, "out"), "report.html") if recipe.out else None
+    (predictor, found), other = _judged(recipe, recipe.model), None
+    if recipe.against is not None:
+        other = _judged(recipe, recipe.against)[1]
+    study = studied(predictor, found, recipe.model, recipe.data, recipe.against, other)
+    _told(study, screen)
+    result = scores(study)
+    if out:
+        with new_folder(out) as folder:
+            write_json(folder / "scores.json", details(study, recipe.errors))
+            write(folder / "report.html", report(study, recipe.errors))
+        screen.say(f"{out / 'report.html'} is written; open it in a browser")
+        result["out"] = str(out)
+    return result
+
+
+def _judged(recipe: Recipe, model: str) -> tuple[Predictor, Judged]:
+    """Each model reads the file as its own task does."""
+    predictor = load(model)
     task = predictor.taught()
     if recipe.columns and hasattr(task, "columns"):
-        task = msgspec.structs.replace(task, columns=recipe.columns)
+        task = predictor.task = msgspec.structs.replace(task, columns=recipe.columns)
     examples: list[Any] = list(task.read(named(recipe.data, "data")))
-    predictor.task = task
-    _, scores = judged_on(predictor, examples)
-    screen.table(f"{recipe.model} on {recipe.data}: {len(examples):,} examples", [(n, f"{v:.4f}") for n, v in scores.items()])
-    result = {"model": recipe.model, "data": recipe.data, "examples": len(examples), "scores": scores}
-    if recipe.out:
-        write_json(named(recipe.out, "out"), result)
-    return result
+    return predictor, judged(predictor, examples)
+
+
+def _told(study: Study, screen: Screen) -> None:
+    rows = [(name, f"{value:.4f}", _range(study, name)) for name, value in study.judged.scores.items()]
+    screen.table(f"{study.model} on {study.data}: {len(study.judged.examples):,} examples", [("", "score", "95%"), *rows])
+    if study.compared:
+        found = [(one.name, f"{one.above.value:+.4f}", f"{one.above.low:+.4f} to {one.above.high:+.4f}", chance(one.p))
+                 for one in study.compared.differences]  # fmt: skip
+        screen.table(f"against {study.against}", [("", "difference", "95%", "p"), *found])
+
+
+def _range(study: Study, name: str) -> str:
+    one = study.judged.intervals.get(name)
+    return f"{one.low:.4f} to {one.high:.4f}" if one else ""
