@@ -8,19 +8,17 @@ import pytest
 import bertsmith
 from bertsmith.tensors import load
 from tests.journeys.test_finetuning import FAST, bert, classified, tagged, written  # noqa: F401
-from tests.journeys.test_pretraining import answer, killed_command, ran, refused
+from tests.journeys.test_pretraining import ROOT, answer, killed_command, ran, refused
 
 WAYS = {
-    "features": ["freeze=all", "features.layers=concat", "features.last=2", "train.epochs=12", "train.rate=2e-2"],
+    "features": ["recipes/features.toml", "features.last=2", "train.rate=2e-2"],
     "mix": ["features.layers=mix"],
     "lstm": ["freeze=all", "features={layers='sum',last=2,lstm=1}"],
     "top": ["freeze=1"],
-    "lora": ["lora.rank=4", "lora.on=all", "train.rate=1e-2"],
-    "slower below": ["train.layer_decay=0.5"],
-    "ulmfit": ["train.thaw=0.5", "train.layer_decay=0.385", "train.schedule=slanted"],
-    "fgm": ["adversary=fgm", "adversary.size=0.1", "adversary.stride=0.1"],
+    "lora": ["recipes/lora.toml", "lora.rank=4", "train.rate=1e-2"],
+    "gradual": ["recipes/gradual.toml"],
+    "steady": ["recipes/steady.toml", "adversary.size=0.1", "adversary.stride=0.1"],
     "pgd": ["adversary=pgd", "adversary.size=0.1"],
-    "rdrop": ["rdrop=1"],
     "quick head": ["train.head_rate=5"],
 }
 
@@ -31,6 +29,7 @@ def files(folder, make, train=400, dev=100):
 
 def words(kind, model, folder, make, *more):
     train, dev = files(folder, make)
+    more = [str(ROOT / word) if word.endswith(".toml") else word for word in more]
     return [f"task={kind}", f"model={model}", f"data.train={train}", f"data.dev={dev}", f"out={folder / 'out'}", *FAST, *more]
 
 
@@ -55,8 +54,15 @@ def test_what_is_frozen_is_as_it_was(bert, tmp_path, way, still):  # noqa: F811
     assert "encoder.pooler.weight" not in same or way == "features"
 
 
+def test_dropout_may_be_another_than_in_pre_training(bert, tmp_path):  # noqa: F811
+    given = words("classify", bert, tmp_path, classified, "train.steps=2", "dropout=0.5")
+    losses = [answer("finetune", *given)["loss"], answer("finetune", *given[:-1], f"out={tmp_path / 'other'}")["loss"]]
+    assert losses[0] != losses[1]
+    assert json.loads((tmp_path / "out/config.json").read_text())["model"]["encoder"]["dropout"] == 0.5
+
+
 def test_several_seeds_give_a_mean_a_deviation_and_the_best(bert, tmp_path):  # noqa: F811
-    given = words("classify", bert, tmp_path, classified, "train.epochs=1", "seeds=[0,1,2]")
+    given = words("classify", bert, tmp_path, classified, "recipes/seeds.toml", "train.epochs=1", "seeds=[0,1,2]")
     made = answer("finetune", *given)
     scores = [made["seeds"][str(seed)]["accuracy"] for seed in range(3)]
     assert made["mean"]["accuracy"] == pytest.approx(np.mean(scores))
@@ -66,7 +72,7 @@ def test_several_seeds_give_a_mean_a_deviation_and_the_best(bert, tmp_path):  # 
     assert judged["scores"]["accuracy"] == max(scores)
     assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir()) == []
     assert not answer("finetune", *given)["made"]
-    one = [word.replace("/out", "/one") for word in given if not word.startswith("seeds")]
+    one = [word.replace("/out", "/one") for word in given if not word.startswith(("seeds", "/"))]
     alone = answer("finetune", *one, f"seed={made['seed']}")
     assert alone["dev"] == made["dev"]  # a seed among others is the seed alone
 
@@ -118,7 +124,18 @@ def test_a_long_document_is_read_by_parts_and_joined(bert, tmp_path):  # noqa: F
     scores = {}
     for long in ("truncate", "hierarchical", "window"):
         (tmp_path / long).mkdir()
-        given = words("classify", bert, tmp_path / long, far, "train.epochs=8", f"long={long}", "task.stride=16")
+        given = words(
+            "classify",
+            bert,
+            tmp_path / long,
+            far,
+            "train.epochs=8",
+            "recipes/long-documents.toml",
+            f"long={long}",
+            "task.stride=16",
+            *FAST,
+            "train.batch_tokens=4096",
+        )
         scores[long] = answer("finetune", *given)["dev"]["accuracy"]
     assert scores["truncate"] < 0.7 < 0.8 < min(scores["hierarchical"], scores["window"])
     ran(

@@ -6,13 +6,16 @@ import lzma
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bertsmith.config import parse, plain
 from bertsmith.errors import BadInput
 from bertsmith.tasks.conll import Sentence
 from bertsmith.tasks.context import most_context
+from bertsmith.tasks.entities import entities
 from bertsmith.tasks.legal import best_path, is_legal, scheme_of
-from bertsmith.tasks.tag import IGNORED, Tag, Tagged
+from bertsmith.tasks.tag import IGNORED, Tag, Tagged, sentence_of
 from bertsmith.text.tokenizer import Tokenizer
 
 CONLL = """-DOCSTART- -X- O
@@ -46,14 +49,29 @@ def perfect(task, encoded):
     ]
 
 
-def sentence(tokens, tags):
-    return Sentence(tokens=tuple(tokens.split()), tags=tuple(tags.split()))
+def sentence(tokens, tags, **words):
+    return Sentence(tokens=tuple(tokens.split()), tags=tuple(tags.split()), **words)
+
+
+def shown(tokenizer, encoded):
+    """Every sequence in words, without [CLS] and [SEP]."""
+    return [" ".join(tokenizer.pieces[i] for i in ids[1:-1]) for ids in encoded.ids]
 
 
 def test_conll_columns_are_read_with_the_line_of_each_sentence(tmp_path):
     first, second = Tag().read(written(tmp_path, CONLL))
     assert (first.tokens, first.tags, first.line) == (("the", "people", "."), ("B-PER", "I-PER", "O"), 3)
     assert (second.tokens, second.tags, second.place) == (("his",), ("B-LOC",), f"{tmp_path / 'train.txt'}, line 8")
+
+
+def test_documents_begin_at_docstart_or_with_another_name(tmp_path):
+    assert [one.document for one in Tag().read(written(tmp_path, CONLL))] == ["1", "2"]
+    assert {one.document for one in Tag().read(written(tmp_path, "the O\n\nhis O\n\n"))} == {"0"}  # one, if none is named
+    rows = [{"tokens": ["the"], "tags": ["O"], "document": name} for name in ("a", "a", 7)]
+    path = written(tmp_path, "\n".join(map(json.dumps, [*rows, {**rows[0], "document": []}])), "a.jsonl")
+    assert [one.document for one in Tag(skip_bad=True).read(path)] == ["a", "a", "7"]
+    with pytest.raises(BadInput, match="line 4: document is not a text"):
+        list(Tag().read(path))
 
 
 def test_other_columns_packed_files_tabs_and_windows_line_ends(tmp_path):
@@ -198,3 +216,137 @@ def test_a_sentence_of_a_hundred_thousand_words(tokenizer):
     task = Tag().fitted(examples)
     encoded = task.encode(examples, tokenizer, 512)
     assert task.decode(perfect(task, encoded), encoded, examples)[0].tags == examples[0].tags
+
+
+def documents(*texts):
+    """A sentence a full stop, all O, one document a text."""
+    return [
+        sentence(one, " ".join("O" for _ in one.split()), document=str(number))
+        for number, text in enumerate(texts)
+        for one in text.split(" / ")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("context", "length", "seen"),
+    [
+        (False, 32, ["the way", "his time", "people", "now"]),
+        (True, 32, ["the way his time people"] * 3 + ["now"]),
+        (True, 6, ["the way his time", "way his time people", "way his time people", "now"]),  # halves, or what is there
+        (True, 4, ["the way", "his time", "time people", "now"]),
+        (1, 32, ["the way his", "way his time people", "time people", "now"]),
+    ],
+)
+def test_context_is_of_the_same_document_and_fills_the_room(tokenizer, context, length, seen):
+    examples = documents("the way / his time / people", "now")
+    encoded = Tag(context=context).fitted(examples).encode(examples, tokenizer, length)
+    assert shown(tokenizer, encoded) == seen
+
+
+def test_context_is_whole_tokens_and_no_token_is_answered_for_a_neighbour(tokenizer):
+    examples = [
+        sentence("the zebra", "O B-X", document="a"),
+        sentence("his time \x07", "B-X I-X O", document="a"),
+        sentence("zebra", "B-X", document="a"),
+    ]
+    task = Tag(context=True).fitted(examples)
+    encoded = task.encode(examples, tokenizer, 9)
+    assert shown(tokenizer, encoded) == [
+        "the z ##e ##b ##r ##a his",
+        "his time",  # a half of the room is less than a zebra
+        "his time z ##e ##b ##r ##a",
+    ]
+    answers = task.decode(perfect(task, encoded), encoded, examples)
+    assert [one.tags for one in answers] == [one.tags for one in examples]
+    assert (encoded.targets["label"] != IGNORED).sum() == 5
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9)), min_size=1, max_size=12),
+    length=st.integers(4, 24),
+    context=st.one_of(st.just(True), st.integers(0, 8)),
+)
+def test_context_never_crosses_a_document_and_changes_no_answer(vocabulary, sizes, length, context):
+    tokenizer, han = Tokenizer.load(vocabulary), "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏闰余成岁律吕"
+    examples = [
+        Sentence(
+            tokens=tuple(han[10 * number : 10 * number + 9][:size]),
+            tags=("B-X", "O") * (size // 2) + ("O",) * (size % 2),
+            document=str(number),
+        )
+        for number, size in sorted(sizes)
+    ]
+    task = Tag(labels=("B-X", "I-X", "O"), context=context).fitted(examples)
+    encoded = task.encode(examples, tokenizer, length)
+    for owner, ids in zip(encoded.example, encoded.ids, strict=True):
+        pieces = {tokenizer.pieces[i] for i in ids[1:-1]}
+        number = int(examples[owner].document)
+        assert len(ids) <= length and pieces <= set(han[10 * number : 10 * number + 9])
+    assert [one.tags for one in task.decode(perfect(task, encoded), encoded, examples)] == [one.tags for one in examples]
+
+
+def test_a_sentence_of_no_document_stands_alone(tokenizer):
+    examples = [sentence("the way", "O O"), sentence("his time", "O O")]
+    assert shown(tokenizer, Tag(context=True).fitted(examples).encode(examples, tokenizer, 16)) == ["the way", "his time"]
+
+
+@pytest.mark.parametrize(
+    ("tags", "found"),
+    [
+        ("B-X I-X B-X O", [(0, 2), (2, 3)]),  # BIO
+        ("B-X E-X S-X O", [(0, 2), (2, 3)]),  # BIOES
+        ("I-X I-X B-X O", [(0, 2), (2, 3)]),  # IOB1: B only between neighbours of one type
+        ("I-X I-X O I-X", [(0, 2), (3, 4)]),  # IO
+        ("B-X L-X U-X O", [(0, 2), (2, 3)]),  # BILOU
+    ],
+)
+def test_every_scheme_is_read_as_it_comes_and_answered_so(tokenizer, tags, found):
+    examples = [sentence("the people of his", tags)] * 3
+    task = Tag().fitted(examples)
+    encoded = task.encode(examples, tokenizer, 16)
+    answer = task.decode(perfect(task, encoded), encoded, examples)[0]
+    assert answer.tags == examples[0].tags
+    assert (
+        [(one.start, one.end) for one in answer.entities] == [(one.start, one.end) for one in entities(tags.split())] == found
+    )
+
+
+def test_moves_that_do_not_fit_the_labels_are_refused():
+    with pytest.raises(BadInput, match="2 labels take 3 rows of 3 numbers"):
+        parse(Tag, {"kind": "tag", "labels": ["B-X", "O"], "moves": [[0.0, 1.0]]})
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("Mr. Smith's cat,  in\tRome.", "Mr . Smith ' s cat , in Rome ."),
+        ("我在Paris读书。", "我 在 Paris 读 书 。"),
+        ("naïve 𝔘nicode 🙂 x\ud83dy", "naïve 𝔘nicode 🙂 x\ud83dy"),
+        ("", ""),
+        (" \n", ""),
+    ],
+)
+def test_a_raw_text_is_tokens_that_know_their_characters(text, tokens):
+    found, spans = sentence_of(text)
+    assert list(found.tokens) == tokens.split() == [text[start:end] for start, end in spans]
+
+
+@given(st.text())
+def test_the_characters_of_tokens_are_in_order_and_leave_out_only_spaces(text):
+    found, spans = sentence_of(text)
+    edges = [place for span in spans for place in span]
+    assert edges == sorted(edges) and all(start < end for start, end in spans)
+    rest = set(range(len(text))) - {place for span in spans for place in range(*span)}
+    assert all(text[place].isspace() for place in rest) and found.document is None
+
+
+def test_a_raw_text_of_a_hundred_thousand_words_is_tagged_to_its_end(tokenizer):
+    text = "the people, " * 50_000
+    example, spans = sentence_of(text)
+    task = Tag(labels=("B-X", "I-X", "O"), scheme="bio", moves=((0.5,) * 4,) * 4)
+    encoded = task.encode([example], tokenizer, 512)
+    scores = [np.where(ids[:, None] == tokenizer.rust.token_to_id("people"), [3.0, 1, 0], [0.0, 1, 3]) for ids in encoded.ids]
+    (answer,) = task.decode(scores, encoded, [example])
+    assert len(answer.entities) == 50_000
+    last = answer.entities[-1]
+    assert text[spans[last.start][0] : spans[last.end - 1][1]] == "people"

@@ -1,6 +1,6 @@
 """Encoded examples as batches: what belongs together stays together, and batch k is a function of (seed, k)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -10,7 +10,7 @@ from ..corpus.batches import cuts
 from ..model.layout import Layout
 from ..model.types import Batch, Inputs
 from ..random import shuffled
-from ..tasks import Choose, Tag, TaskConfig
+from ..tasks import Choose, Similar, Tag, TaskConfig
 from ..tasks.base import Encoded
 from .base import Ints
 
@@ -26,12 +26,13 @@ class Reading:
     tokens: int
     seed: int
     shuffle: bool = True
+    known: dict[int, list[Ints]] = field(default_factory=dict, compare=False, repr=False)  # the batches of the last epoch asked
 
     @cached_property
     def units(self) -> list[Ints]:
         """The sequences of each example that one batch must hold whole; else each sequence by itself."""
-        count = len(self.encoded.ids)
-        if not isinstance(self.task, Choose) and not self.joined:
+        count, compared = len(self.encoded.ids), isinstance(self.task, Choose | Similar) and bool(self.encoded.targets)
+        if not compared and not self.joined:
             return list(np.arange(count)[:, None])
         return np.split(np.arange(count), np.flatnonzero(np.diff(self.encoded.example)) + 1)
 
@@ -45,14 +46,25 @@ class Reading:
 
     def __call__(self, k: int, done: float = 0.0) -> Batch:
         epoch, place = divmod(k, self.an_epoch)
-        batches = self.cut(epoch)
+        batches = self.known[epoch] if epoch in self.known else self._remembered(epoch)
         return batch(self.task, self.encoded, [self.units[i] for i in batches[place % len(batches)]], self.joined)
 
     def cut(self, epoch: int) -> list[Ints]:
         """The units of each batch; one that is larger than the budget has a batch of its own."""
-        sizes = np.array([sum(len(self.encoded.ids[s]) for s in unit) for unit in self.units])
+        sizes = self.sizes
         order = shuffled(len(sizes), self.seed, "examples", epoch) if self.shuffle else np.argsort(sizes, kind="stable")
         return np.split(order, cuts(sizes[order], max(self.tokens, int(sizes.max()))))
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """(units,): tokens of each."""
+        lengths = np.array([len(ids) for ids in self.encoded.ids])
+        return np.add.reduceat(lengths, np.cumsum([0, *map(len, self.units[:-1])]))
+
+    def _remembered(self, epoch: int) -> list[Ints]:
+        """Of one epoch: the next needs another."""
+        self.known.clear()
+        return self.known.setdefault(epoch, self.cut(epoch))
 
 
 def batch(task: TaskConfig, encoded: Encoded, units: list[Ints], joined: bool = False) -> Batch:
@@ -62,9 +74,11 @@ def batch(task: TaskConfig, encoded: Encoded, units: list[Ints], joined: bool = 
     layout = Layout.of([len(one) for one in ids])
     inputs = Inputs(torch.from_numpy(np.concatenate(ids)), layout, torch.from_numpy(np.concatenate(segments)))
     group = np.repeat(np.arange(len(units)), [len(unit) for unit in units])
-    targets = {"group": group} if isinstance(task, Choose) else {"joined": group} if joined else {}
+    targets = {"joined": group} if joined else {}
+    if isinstance(task, Choose | Similar):
+        targets = _by_text(encoded, chosen, group, joined)
     targets |= _targets(task, encoded, chosen, [unit[0] for unit in units] if joined or targets else chosen)
-    label = targets.get("label", targets.get("start"))
+    label = targets.get("label", targets.get("start", targets.get("texts")))
     count = (
         int((label != IGNORED).sum())
         if isinstance(task, Tag) and label is not None
@@ -74,10 +88,16 @@ def batch(task: TaskConfig, encoded: Encoded, units: list[Ints], joined: bool = 
     return Batch(inputs, tensors, {"task": max(count, 1)})
 
 
+def _by_text(encoded: Encoded, chosen: Ints, group: Ints, joined: bool) -> dict[str, Ints]:
+    """`group`: the example of each text; and the text of each window, which the model joins or the loss averages."""
+    first = np.array([encoded.facts[number].number == 0 for number in chosen])
+    return {"group": group[first], "joined" if joined else "windows": np.cumsum(first) - 1}
+
+
 def _targets(task: TaskConfig, encoded: Encoded, chosen: Ints, first: Ints | list[int]) -> dict[str, Ints]:
     if isinstance(task, Tag) and encoded.targets:
-        ends = np.cumsum([len(ids) for ids in encoded.ids])
-        flat = encoded.targets["label"]
-        return {"label": np.concatenate([flat[ends[i] - len(encoded.ids[i]) : ends[i]] for i in chosen])}
+        ends, flat = encoded.ends, encoded.targets["label"]
+        label = np.concatenate([flat[ends[i] - len(encoded.ids[i]) : ends[i]] for i in chosen])
+        return {"label": label, **({"whole": encoded.targets["whole"][chosen]} if task.crf else {})}
     rows = encoded.example[np.asarray(first)] if isinstance(task, Choose) or first is not chosen else chosen
     return {name: value[rows] for name, value in encoded.targets.items()}

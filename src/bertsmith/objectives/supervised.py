@@ -1,41 +1,85 @@
 """Fine-tuning: examples with their answers, and what each kind of task pays for a wrong one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import msgspec
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..errors import BadInput
+from ..model.crf import Chain, ChainHead, Chains
+from ..model.cross import CrossHead, CrossScores
+from ..model.features import FeatureHead, Features, FeatureScores
 from ..model.heads import HeadConfig, TextHead, TokenHead
 from ..model.model import Model
 from ..model.types import Batch
 from ..tasks import Answering, Choose, Classify, Regress, Tag, TaskConfig
+from ..tasks.base import Cross
 from ..train.loss import Loss
 from .reading import IGNORED
 
 
 @dataclass(frozen=True)
 class Supervised:
-    """One task as an objective; its head is called `task`."""
+    """One task as an objective; its head is called `task`, what a CRF adds to it `chain`."""
 
     task: TaskConfig
+    features: Features | None = None  # what a new head reads; without them the last layer
 
     def heads(self) -> dict[str, HeadConfig]:
+        beside: dict[str, HeadConfig] = {"chain": ChainHead(tags=self.task.outputs)} if self.chained else {}
+        if self.crossed:
+            return {"task": self.crossed}
+        if self.features:
+            return {"task": FeatureHead(outputs=self.task.outputs, features=self.features), **beside}
         kind = TextHead if self.task.head == "text" else TokenHead
-        return {"task": kind(outputs=self.task.outputs)}
+        return {"task": kind(outputs=self.task.outputs), **beside}
+
+    @property
+    def crossed(self) -> CrossHead | None:
+        """The head of texts that are read each by itself."""
+        pair = self.task.pair if isinstance(self.task, Classify | Regress) else None
+        if isinstance(pair, Cross) and self.features:
+            raise BadInput("features are what a plain head reads, and task.pair=cross has its own; leave one of them out")
+        return CrossHead(outputs=self.task.outputs, blocks=pair.blocks) if isinstance(pair, Cross) else None
+
+    @property
+    def chained(self) -> bool:
+        return isinstance(self.task, Tag) and self.task.crf
+
+    def settled(self, model: Model) -> TaskConfig:
+        """The task with what the model learnt for its decoding: the moves of a CRF. Most tasks stay as they are."""
+        if not self.chained:
+            return self.task
+        moves = tuple(tuple(round(one, 6) for one in row) for row in _moves(model).tolist())
+        return msgspec.structs.replace(self.task, moves=moves)
 
     def scores(self, model: Model, batch: Batch) -> Tensor:
         """A row a sequence, or an example where its windows are joined, or a token."""
-        hidden, layout = model(batch.inputs), batch.inputs.layout
-        if self.task.head != "text":
-            return model.scores("task", hidden)
-        return model.scores("task", _joined(hidden[layout.firsts], batch))
+        head, layout = model.heads["task"], batch.inputs.layout
+        if isinstance(head, CrossScores):
+            return model.scores("task", head.read(model(batch.inputs), layout))
+        if isinstance(head, FeatureScores):
+            states: list[Tensor] = []
+            states[-1:] = [model(batch.inputs, states)]  # the last layer as the encoder gives it, normed
+            tokens = head.read(states, layout)
+            rows = layout.mean(tokens)
+        elif self.task.head == "text":
+            rows = tokens = model(replace(batch.inputs, wanted=layout.firsts))
+        else:
+            rows = tokens = model(batch.inputs)
+        return model.scores("task", joined(rows, batch) if self.task.head == "text" else tokens)
 
     def loss(self, model: Model, batch: Batch, carry: tuple[Tensor, ...] = ()) -> Loss:
-        return self.price(self.scores(model, batch).float(), batch)
+        return self.price(self.scores(model, batch).float(), batch, self.moves(model))
 
-    def price(self, scores: Tensor, batch: Batch) -> Loss:
-        """What these scores cost, in sums over the targets."""
+    def moves(self, model: Model) -> Tensor | None:
+        """What the model's CRF scores each pair of neighbouring tags with; None for a task without one."""
+        return _moves(model) if self.chained else None
+
+    def price(self, scores: Tensor, batch: Batch, moves: Tensor | None = None) -> Loss:
+        """What these scores cost, in sums over the targets; with a CRF, by the moves of the model's chain."""
         task = self.task
         if isinstance(task, Answering):
             places = torch.cat([batch.targets["start"], batch.targets["end"]])
@@ -48,14 +92,28 @@ class Supervised:
             total = F.binary_cross_entropy_with_logits(scores, label, pos_weight=weights, reduction="sum") / task.outputs
             return Loss({"task": total})
         scores = self.choices(scores, batch)
-        total = F.cross_entropy(scores, label, weight=weights, ignore_index=IGNORED, reduction="sum")
+        if self.chained:
+            total = self._chains(scores, batch, moves)
+        else:
+            total = F.cross_entropy(scores, label, weight=weights, ignore_index=IGNORED, reduction="sum")
         right = (scores.argmax(-1) == label).sum()
         return Loss({"task": total}, {"accuracy": (right, batch.counts["task"])})
+
+    def _chains(self, scores: Tensor, batch: Batch, moves: Tensor | None) -> Tensor:
+        """Counted by token, as without a CRF: a token weighs the same in a long sentence as in a short one."""
+        assert isinstance(self.task, Tag) and moves is not None, "a CRF is priced by the moves of its model"
+        label, owner = batch.targets["label"], batch.inputs.layout.owner
+        known, table = (label != IGNORED).nonzero().squeeze(1), self.task.allowed()
+        if not len(known):
+            return scores.sum() * 0
+        allowed = None if table is None else torch.from_numpy(table.copy()).to(scores.device)
+        return Chains.of(scores[known], label[known], owner[known], batch.targets["whole"]).surprise(moves, allowed).sum()
 
     def choices(self, scores: Tensor, batch: Batch) -> Tensor:
         """(rows, choices): one softmax a row, over labels, options, or the places where an answer may begin, then end."""
         if isinstance(self.task, Choose):
-            return _options(scores[:, 0], batch.targets["group"])
+            windows = batch.targets.get("windows")
+            return _options((scores if windows is None else _means(scores, windows))[:, 0], batch.targets["group"])
         if not isinstance(self.task, Answering):
             return scores
         layout = batch.inputs.layout
@@ -76,11 +134,21 @@ class Supervised:
         return apart.sum() / (2 if isinstance(task, Answering) else 1)
 
 
-def _joined(rows: Tensor, batch: Batch) -> Tensor:
+def _moves(model: Model) -> Tensor:
+    chain = model.heads["chain"]
+    assert isinstance(chain, Chain)
+    return chain.moves
+
+
+def joined(rows: Tensor, batch: Batch) -> Tensor:
     """The windows of one document as one, their mean; otherwise every sequence by itself."""
     if "joined" not in batch.targets:
         return rows
-    owner = batch.targets["joined"]
+    return _means(rows, batch.targets["joined"])
+
+
+def _means(rows: Tensor, owner: Tensor) -> Tensor:
+    """(owners, ...), each the mean of its rows; owners are numbered from 0 and in order."""
     sums = rows.new_zeros(int(owner[-1]) + 1, rows.shape[1]).index_add(0, owner, rows)
     return sums / torch.bincount(owner).to(rows.dtype)[:, None]
 

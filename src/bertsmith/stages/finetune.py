@@ -78,6 +78,7 @@ class Recipe(Config, frozen=True):
     lora: Annotated[Lora | None, "learn small matrices beside the encoder's own, which stay; they are added at the end"] = None
     adversary: Annotated[Adversary | None, "also learn from embeddings moved against the model"] = None
     rdrop: Annotated[Amount, "read every batch twice, and let the difference cost this much (R-Drop); 0: once"] = 0.0
+    dropout: Annotated[Chance | None, "of the encoder while it learns; as in its pre-training, if none"] = None
     best: Annotated[str | None, "the score that train.stop and seeds choose by; the task's first, if none"] = None
     scratch: Annotated[bool, "forget what pre-training learnt: the control of every claim that it helps"] = False
     seed: Annotated[int, "of new weights, order and dropout"] = 0
@@ -110,7 +111,10 @@ def _taught(recipe: Recipe, out: Path, identity: str, screen: Screen) -> dict[st
     task, learn, known = examples_of(recipe, tokenizer, screen)
     tokenizer, weights = guided(task, base, tokenizer)
     objective = teaching(task, recipe.features)
-    config = ModelConfig(encoder=base.config.encoder, vocabulary=len(weights["tokens.weight"]), heads=objective.heads())
+    encoder = base.config.encoder
+    if recipe.dropout is not None:
+        encoder = msgspec.structs.replace(encoder, dropout=recipe.dropout)
+    config = ModelConfig(encoder=encoder, vocabulary=len(weights["tokens.weight"]), heads=objective.heads())
     if recipe.length > config.encoder.positions:
         raise BadInput(f"length {recipe.length} is more than the model's {config.encoder.positions} positions; lower it")
     model = _begun(recipe, config, weights)

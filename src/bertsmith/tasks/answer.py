@@ -9,12 +9,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config import Count, Variant
+from ..config import Count
 from ..errors import BadInput
 from ..text.tokenizer import Tokenizer, whole
 from . import cmrc, squad
 from .base import Answer, Encoded, Head, Scores, ids_of, windows
 from .context import most_context
+from .guides import Guided
 from .kept import Kept
 from .questions import Question, questions
 from .spans import Span, Window, best_spans, covering
@@ -40,10 +41,13 @@ class Answered(Answer):
     candidates: tuple[Candidate, ...]
 
 
-class Answering(Variant, frozen=True, tag="answer"):
+class Answering(Guided, frozen=True, tag="answer"):
     no_answer: Annotated[bool, "some questions have no answer in their passage, as in SQuAD 2.0"] = False
     threshold: Annotated[float, "no answer: how far its score must be above the best answer's; tuned on data.dev"] = 0.0
     scorer: Annotated[Literal["squad", "cmrc"], "exact match and F1 of words (English), or as CMRC does (Chinese)"] = "squad"
+    long: Annotated[Literal["window", "truncate"], "a passage over the length: windows, of which the best answers, or cut"] = (
+        "window"
+    )
     stride: Annotated[Count, "pieces of the passage from the start of one window to the next, at most half a window"] = 128
     question: Annotated[Count, "pieces of a question that are kept, at most half of the model's length"] = 64
     longest: Annotated[Count, "pieces an answer may have"] = 30
@@ -52,13 +56,14 @@ class Answering(Variant, frozen=True, tag="answer"):
 
     head: ClassVar[Head] = "span"
     outputs: ClassVar[int] = 2
+    slots: ClassVar[tuple[str, ...]] = ("question", "context")
 
     def read(self, path: Path) -> Kept[Question]:
-        return Kept(path, questions(path, self.no_answer), self.skip_bad)
+        return Kept(path, questions(path, self.no_answer, self.named), self.skip_bad)
 
     def fitted(self, examples: Sequence[Question]) -> "Answering":
-        """Itself: there are no labels to learn."""
-        return self
+        """With its guide tokens: there are no labels to learn."""
+        return msgspec.structs.replace(self, guides=self.met(examples))
 
     def encode(self, examples: Sequence[Question], tokenizer: Tokenizer, length: int) -> Encoded:
         """[CLS] question [SEP] window [SEP]. Targets: `start` and `end`, places in each sequence.
@@ -67,18 +72,21 @@ class Answering(Variant, frozen=True, tag="answer"):
         """
         if length < 8:
             raise BadInput(f"sequences of {length} tokens leave no room for a passage; take a length of 8 or more")
-        contexts = list(dict.fromkeys(whole(one.context) for one in examples))
+        contexts = list(dict.fromkeys(tokenizer.readable(one.context) for one in examples))
         passages = dict(zip(contexts, tokenizer.rust.encode_batch(contexts, add_special_tokens=False), strict=True))
         encoded, owners, places = Encoded([], [], np.zeros(0, np.int64)), list[int](), list[tuple[int, int]]()
-        for number, asked in enumerate(ids_of([one.question for one in examples], tokenizer)):
+        asking = zip(ids_of([one.question for one in examples], tokenizer), self.beside(examples, tokenizer), strict=True)
+        for number, (asked, guides) in enumerate(asking):
             passage = passages[whole(examples[number].context)]
             offsets, span = np.array(passage.offsets, np.int64).reshape(-1, 2), examples[number].span
             pieces = covering(offsets, *span) if span else None
-            before = [tokenizer.cls, *asked[: min(self.question, (length - 3) // 2)], tokenizer.sep]
-            for (start, end), window in self._windowed(offsets, len(before), length - len(before) - 1):
-                ids = [*before, *passage.ids[start:end], tokenizer.sep]
+            asked = asked[: min(self.question, guides.room(length, True) // 2)]
+            first = [tokenizer.cls, *guides.first, *asked, tokenizer.sep]
+            before, after = [*first, *guides.second], [*guides.last, tokenizer.sep]
+            for (start, end), window in self._windowed(offsets, len(before), length - len(before) - len(after)):
+                ids = [*before, *passage.ids[start:end], *after]
                 encoded.ids.append(np.array(ids, np.int64))
-                encoded.segments.append((np.arange(len(ids)) >= len(before)).astype(np.int64))
+                encoded.segments.append((np.arange(len(ids)) >= len(first)).astype(np.int64))
                 encoded.facts.append(window)
                 owners.append(number)
                 places.append(_target(pieces, start, end, len(before)))
@@ -119,6 +127,12 @@ class Answering(Variant, frozen=True, tag="answer"):
             "best_f1_threshold": f1_at,
         }
 
+    def each(
+        self, answers: Sequence[Answered], examples: Sequence[Question]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """exact and f1 of every answer; the truths must be known."""
+        return self._scores([one.text for one in answers], examples)
+
     def tuned(self, answers: Sequence[Answered], examples: Sequence[Question]) -> "Answering":
         """With the threshold that gives these answers, of a dev file, the best F1; unchanged without no_answer."""
         if not self.no_answer:
@@ -129,6 +143,7 @@ class Answering(Variant, frozen=True, tag="answer"):
 
     def _windowed(self, offsets: NDArray[np.int64], first: int, room: int) -> list[tuple[tuple[int, int], Window]]:
         parts = windows(len(offsets), room, min(self.stride, room // 2))  # none is torn where windows meet
+        parts = parts if self.long == "window" else parts[:1]
         owner = most_context(parts, len(offsets))
         return [(part, Window(first, offsets[slice(*part)], owner[slice(*part)] == n)) for n, part in enumerate(parts)]
 

@@ -10,12 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import metrics
-from ..config import Variant
+from ..config import Count
 from ..errors import BadInput
+from ..text.tables import KNOWN, is_json
 from ..text.tokenizer import Tokenizer
-from .base import Answer, Encoded, Example, Head, Part, Scores, sequences
+from .base import Answer, Encoded, Example, Head, Long, Scores, averaged, sequences
+from .guides import Guided
 from .kept import Kept
-from .tables import KNOWN, Row, examples, is_json, unlabelled
+from .tables import Row, examples, unlabelled
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,11 @@ class Choice(Answer):
     scores: list[float]  # how probable each option is
 
 
-class Choose(Variant, frozen=True):
+class Choose(Guided, frozen=True):
+    long: Annotated[
+        Long, "texts that do not fit: cut at the end, or windows whose scores are averaged, or that the model joins"
+    ] = "truncate"
+    stride: Annotated[Count, "tokens from the start of one window to the next"] = 256
     columns: Annotated[dict[str, str], "what context, question, options and label are called in the files"] = msgspec.field(
         default_factory=dict
     )
@@ -43,6 +49,7 @@ class Choose(Variant, frozen=True):
 
     head: ClassVar[Head] = "text"
     outputs: ClassVar[int] = 1
+    slots: ClassVar[tuple[str, ...]] = ("context", "options")  # the question is with the option
 
     def read(self, path: Path) -> Kept[Question]:
         """Lines of .jsonl: {"context": ..., "question": ..., "options": [...], "label": 0}; question and label may miss."""
@@ -51,30 +58,32 @@ class Choose(Variant, frozen=True):
         return Kept(path, examples(path, self._example, self.columns), self.skip_bad)
 
     def fitted(self, examples: Sequence[Question]) -> "Choose":
-        """Itself: there is nothing to learn but that every example has its label."""
+        """With its guide tokens: there is nothing else to learn but that every example has its label."""
         self._truths(examples)
-        return self
+        return msgspec.structs.replace(self, guides=self.met(examples))
 
     def encode(self, examples: Sequence[Question], tokenizer: Tokenizer, length: int) -> Encoded:
-        """One sequence an option, [CLS] context [SEP] question option [SEP]; the longer side is cut at its end.
+        """One sequence an option, [CLS] context [SEP] question option [SEP], the longer side cut at its end; or its windows.
 
-        Targets `label`: a number an example, counted within the options of that example (`Encoded.example`).
+        Targets `label`: a number an example, counted within the options of that example (`Encoded.example`). An option
+        begins where a fact has number 0.
         """
         pairs = [(one.context, _asked(one, option)) for one in examples for option in one.options]
-        encoded = sequences(pairs, tokenizer, length)
-        counts = [len(one.options) for one in examples]
-        facts = [Part(number, count) for count in counts for number in range(count)]
-        owners = np.repeat(np.arange(len(examples)), counts)
+        beside = zip(self.beside(examples, tokenizer), examples, strict=True)
+        guides = [guide for guide, one in beside for _ in one.options]
+        encoded = sequences(pairs, tokenizer, length, self.long, self.stride, guides)
+        owners = np.repeat(np.arange(len(examples)), [len(one.options) for one in examples])[encoded.example]
         known = bool(examples) and all(one.label is not None for one in examples)
-        return replace(encoded, example=owners, facts=facts, targets={"label": self._truths(examples)} if known else {})
+        return replace(encoded, example=owners, targets={"label": self._truths(examples)} if known else {})
 
     def decode(self, scores: Scores, encoded: Encoded, examples: Sequence[Question]) -> list[Choice]:
-        rows = np.asarray(scores, np.float64)
-        rows = rows[:, 0] if rows.ndim > 1 else rows
-        if len(rows) != len(encoded.ids):
-            raise ValueError(f"{len(rows)} scores for {len(encoded.ids)} options")
-        starts = np.cumsum([len(one.options) for one in examples])[:-1]
-        return [_choice(one, row) for one, row in zip(examples, np.split(rows, starts), strict=True)] if examples else []
+        """The score of an option is the mean over its windows."""
+        if not examples:
+            return []
+        option = np.cumsum([part.number == 0 for part in encoded.facts]) - 1
+        ends = np.cumsum([len(one.options) for one in examples])
+        rows = averaged(scores, replace(encoded, example=option), int(ends[-1]))[:, 0]
+        return [_choice(one, row) for one, row in zip(examples, np.split(rows, ends[:-1]), strict=True)]
 
     def judge(self, answers: Sequence[Choice], examples: Sequence[Question]) -> dict[str, float]:
         return {"accuracy": float(metrics.accuracy([one.choice for one in answers], self._truths(examples)))}
@@ -86,7 +95,8 @@ class Choose(Variant, frozen=True):
         if label is not None and (type(label) is not int or not 0 <= label < len(options)):
             raise row.bad(f"label is {label!r}, not the number of an option from 0 to {len(options) - 1}")
         question = row.text("question") if row.get("question") is not None else None
-        return Question(row.text("context"), tuple(options), question, label, source=str(row.path), line=row.line)
+        context, guides = row.text("context"), self.named(row.cell)
+        return Question(context, tuple(options), question, label, source=str(row.path), line=row.line, guides=guides)
 
     def _truths(self, examples: Sequence[Question]) -> NDArray[np.int64]:
         for example in examples:

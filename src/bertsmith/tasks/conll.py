@@ -2,13 +2,16 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput
+from ..text.tables import Lines
 from .base import Example
-from .tables import BadRow, Row, _lines, rows
+from .guides import Named
+from .tables import BadRow, Row, rows
 
 _PACKED, _JSON = {".gz", ".xz", ".bz2", ".zst"}, {".jsonl", ".ndjson"}
 _SPACES = re.compile(" +")
@@ -17,55 +20,64 @@ _WAY_OUT = "mend the row, or leave such sentences out by data.skip_bad=true"
 
 @dataclass(frozen=True, kw_only=True)
 class Sentence(Example):
-    """Tokens as they were given, and their tags, if they are known."""
+    """Tokens as they were given, and their tags, if they are known.
+
+    Neighbours with the same source and document are of one document; without a document, a sentence stands alone.
+    """
 
     tokens: tuple[str, ...]
     tags: tuple[str, ...] | None = None
+    document: str | None = None
 
 
-def sentences(path: Path, columns: Mapping[str, str]) -> Iterator[Sentence | BadRow]:
+def sentences(path: Path, columns: Mapping[str, str], named: Named = lambda value: ()) -> Iterator[Sentence | BadRow]:
     """Every sentence of a file, or what is wrong with it.
 
     Of columns, the first is the token and the last the tag, unless `columns` numbers them (from 0); a file of one column
-    has no tags. A blank line ends a sentence, as does a line that begins with -DOCSTART-.
+    has no tags. A blank line ends a sentence; a line that begins with -DOCSTART- also begins a document, as does another
+    value of `document` in JSON. A file that says nothing of documents is one.
     """
     ending = Path(path.stem).suffix if path.suffix.lower() in _PACKED else path.suffix
     if ending.lower() in _JSON:
         for row in rows(path, columns):
-            yield row if isinstance(row, BadRow) else _of_object(row)
+            yield row if isinstance(row, BadRow) else _of_object(row, named)
         return
     token, tag = _numbered(columns, "tokens", 0), _numbered(columns, "tags", -1)
     width = 0  # columns of the first row: the others have as many
-    for block in _blocks(path):
+    guides = named(partial(_no_column, path))
+    for document, block in _blocks(path):
         width = width or len(block[0][1])
-        yield _of_block(path, block, width, token, tag)
+        sentence = _of_block(path, document, block, width, token, tag)
+        yield replace(sentence, guides=guides) if isinstance(sentence, Sentence) else sentence
 
 
 Block = list[tuple[int, list[str]]]
 
 
-def _blocks(path: Path) -> Iterator[Block]:
-    """The rows of each sentence, by line."""
+def _blocks(path: Path) -> Iterator[tuple[int, Block]]:
+    """The rows of each sentence, by line, and the number of its document."""
     block: Block = []
-    for line, text in _lines(path):
-        if not text.strip(" \t") or text.startswith("-DOCSTART-"):
+    document = 0
+    for line, text in Lines(path):
+        begins = text.startswith("-DOCSTART-")
+        if begins or not text.strip(" \t"):
             if block:
-                yield block
-            block = []
+                yield document, block
+            block, document = [], document + begins
         else:
             # Split at what separates, never at any white space: a token may be an ideographic space.
             block.append((line, text.split("\t") if "\t" in text else _SPACES.split(text.strip(" "))))
     if block:
-        yield block
+        yield document, block
 
 
-def _of_block(path: Path, block: Block, width: int, token: int, tag: int) -> Sentence | BadRow:
+def _of_block(path: Path, document: int, block: Block, width: int, token: int, tag: int) -> Sentence | BadRow:
     for line, fields in block:
         if fault := _fault(fields, width, token, tag):
             return BadRow(f"{path}, line {line:,}: {fault}; {_WAY_OUT}")
     tokens = tuple(fields[token] for _, fields in block)
     tags = tuple(fields[tag].strip() for _, fields in block) if width > 1 else None
-    return Sentence(tokens=tokens, tags=tags, source=str(path), line=block[0][0])
+    return Sentence(tokens=tokens, tags=tags, document=str(document), source=str(path), line=block[0][0])
 
 
 def _fault(fields: list[str], width: int, token: int, tag: int) -> str:
@@ -87,14 +99,23 @@ def _numbered(columns: Mapping[str, str], name: str, usual: int) -> int:
     return int(number)
 
 
-def _of_object(row: Row) -> Sentence | BadRow:
+def _no_column(path: Path, name: str) -> str:
+    raise BadInput(
+        f"{path}: a guide token of {{{name}}} wants a value a sentence, which CoNLL's columns cannot give; write .jsonl"
+    )
+
+
+def _of_object(row: Row, named: Named) -> Sentence | BadRow:
     try:
         tokens, tags = _texts(row, "tokens"), None if row.get("tags") is None else _texts(row, "tags")
+        guides = named(row.cell)
     except BadRow as fault:
         return fault
     if tags is not None and len(tags) != len(tokens):
         return row.bad(f"{len(tokens)} tokens have {len(tags)} tags")
-    return Sentence(tokens=tokens, tags=tags, source=str(row.path), line=row.line)
+    if isinstance(document := row.get("document"), list | dict):
+        return row.bad("document is not a text or a number")
+    return Sentence(tokens=tokens, tags=tags, document=str(document), source=str(row.path), line=row.line, guides=guides)
 
 
 def _texts(row: Row, name: str) -> tuple[str, ...]:

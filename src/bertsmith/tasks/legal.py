@@ -1,6 +1,7 @@
 """Which tag may follow which, and the best-scored sequence of tags that keeps to it (Viterbi)."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -39,32 +40,41 @@ def follows(before: str, here: str, scheme: Scheme) -> bool:
     return inside and next_letter in "IE" if letter in "BI" else next_letter in "OBS"
 
 
-def best_path(scores: NDArray[np.floating], labels: Sequence[str], scheme: Scheme) -> NDArray[np.int64]:
+@lru_cache(maxsize=8)
+def allowed(labels: tuple[str, ...], scheme: Scheme) -> NDArray[np.bool_]:
+    """(labels + 1, labels + 1): which tag (column) may follow which (row).
+
+    The last row begins a sentence, the last column ends it.
+    """
+    edged = (*labels, "O")
+    table = np.array([[follows(before, here, scheme) for here in edged] for before in edged])
+    table.flags.writeable = False  # it is everybody's
+    return table
+
+
+def best_path(
+    scores: NDArray[np.floating], labels: Sequence[str], scheme: Scheme, moves: NDArray[np.floating] | None = None
+) -> NDArray[np.int64]:
     """The labels, one a token, whose scores (tokens, labels) have the largest sum of all legal sequences.
 
-    Where labels allow no legal sequence at all, the best of each token.
+    `moves` is what each step adds to the sum, in the shape of `allowed`: a table that a model learnt. Where labels allow
+    no legal sequence at all, the best of all.
     """
     free = scores.argmax(-1)
-    if scheme == "any" or not len(scores) or is_legal([labels[i] for i in free], scheme):
+    if not len(scores) or (moves is None and is_legal([labels[i] for i in free], scheme)):
         return free
-    allowed, first, last = _allowed(tuple(labels), scheme)
-    path = _viterbi(scores.astype(np.float64), *(np.where(may, 0.0, -np.inf) for may in (allowed, first, last)))
+    learnt = np.zeros((len(labels) + 1,) * 2) if moves is None else moves.astype(np.float64)
+    legal = np.where(allowed(tuple(labels), scheme), learnt, -np.inf)
+    path = _viterbi(scores.astype(np.float64), legal)
+    path = _viterbi(scores.astype(np.float64), learnt) if path is None else path
     return free if path is None else path
 
 
-def _allowed(labels: tuple[str, ...], scheme: Scheme) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
-    """(before, here), the first, the last."""
-    table = np.array([[follows(before, here, scheme) for here in labels] for before in labels])
-    ends = np.array([[follows("O", label, scheme), follows(label, "O", scheme)] for label in labels])
-    return table, ends[:, 0], ends[:, 1]
-
-
-def _viterbi(
-    scores: NDArray[np.float64], moves: NDArray[np.float64], first: NDArray[np.float64], last: NDArray[np.float64]
-) -> NDArray[np.int64] | None:
-    best, back = scores[0] + first, np.zeros(scores.shape, np.int64)
+def _viterbi(scores: NDArray[np.float64], moves: NDArray[np.float64]) -> NDArray[np.int64] | None:
+    best, back = scores[0] + moves[-1, :-1], np.zeros(scores.shape, np.int64)
+    between, last = moves[:-1, :-1], moves[:-1, -1]
     for place in range(1, len(scores)):
-        reached = best[:, None] + moves
+        reached = best[:, None] + between
         back[place] = reached.argmax(0)
         best = reached.max(0) + scores[place]
     path = np.zeros(len(scores), np.int64)

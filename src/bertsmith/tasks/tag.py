@@ -1,7 +1,8 @@
 """Tag tokens: names of people and places, parts of speech, chunks, the words of Chinese."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import chain, pairwise
 from pathlib import Path
@@ -10,21 +11,28 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Regex, pre_tokenizers
 
-from ..config import Variant, Whole
+from ..config import Whole
 from ..errors import BadInput
 from ..text.tokenizer import Tokenizer
 from .base import Answer, Encoded, Head, Scores, ids_of, windows
 from .conll import Sentence, sentences
 from .context import most_context
 from .entities import Entity, accuracy, entities, marks_spans, scores
+from .guides import NONE, Guided
 from .kept import Kept
-from .legal import Scheme, best_path, scheme_of
+from .legal import Scheme, allowed, best_path, scheme_of
+from .neighbours import Pieces, neighbours
 
 IGNORED = -100  # the target of a piece that carries no label; no label and no token id
 OUTSIDE = "O"
 
 Ints = NDArray[np.int64]
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_HAN = Regex(r"\p{Han}")
+_SPLITTING = pre_tokenizers.Sequence([pre_tokenizers.Split(_HAN, "isolated"), pre_tokenizers.BertPreTokenizer()])
 
 
 @dataclass(frozen=True)
@@ -41,9 +49,10 @@ class Window:
 
     tokens: Ints
     places: Ints
+    whole: tuple[bool, bool] = (True, True)  # it has the first token of its sentence, and the last
 
 
-class Tag(Variant, frozen=True):
+class Tag(Guided, frozen=True):
     labels: Annotated[
         tuple[str, ...], "the tags, in the order of the scores; those of the training file if none are given"
     ] = ()
@@ -52,23 +61,39 @@ class Tag(Variant, frozen=True):
     long: Annotated[Literal["window", "truncate"], "a sentence longer than the model: windows stitched together, or cut"] = (
         "window"
     )
+    crf: Annotated[bool, "learn which tag follows which, and answer with the best sequence of tags"] = False
+    moves: Annotated[
+        tuple[tuple[float, ...], ...],
+        "crf: what a tag (row) adds to the next (column), learnt; the last row begins a sentence, the last column ends it",
+    ] = ()
+    context: Annotated[
+        bool | Whole, "pieces of the document shown on each side of a sentence, or true: as many as the length has room for"
+    ] = False
     overlap: Annotated[Whole, "pieces that neighbouring windows share, at most half of them"] = 64
-    columns: Annotated[dict[str, str], "tokens and tags: the file's own names, or numbers from 0 for columns"] = msgspec.field(
+    columns: Annotated[dict[str, str], "the file's own names of tokens, tags, document, or numbers from 0"] = msgspec.field(
         default_factory=dict
     )
     skip_bad: Annotated[bool, "leave out and count sentences that cannot be read"] = False
 
     head: ClassVar[Head] = "token"
+    slots: ClassVar[tuple[str, ...]] = ("tokens",)
+
+    def __post_init__(self) -> None:
+        wide = len(self.labels) + 1
+        if self.moves and [len(row) for row in self.moves] != [wide] * wide:
+            raise BadInput(
+                f"moves: {len(self.labels)} labels take {wide} rows of {wide} numbers; they are learnt, leave them out"
+            )
 
     @property
     def outputs(self) -> int:
         return len(self.labels)
 
     def read(self, path: Path) -> Kept[Sentence]:
-        return Kept(path, sentences(path, self.columns), self.skip_bad)
+        return Kept(path, sentences(path, self.columns, self.named), self.skip_bad)
 
     def fitted(self, examples: Sequence[Sentence]) -> "Tag":
-        """Knows its labels, sorted (or those it was given, which must be all), and its scheme."""
+        """Knows its labels, sorted (or those it was given, which must be all), its scheme and its guide tokens."""
         tagged = [example.tags for example in examples if example.tags is not None]
         if not tagged:
             raise BadInput("no sentence of the training file has tags; give each token a tag in the last column")
@@ -78,22 +103,28 @@ class Tag(Variant, frozen=True):
             near = get_close_matches(new[0], self.labels, n=1)
             meant = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self.labels)}"
             raise BadInput(f"{where.place}: the tag {new[0]!r} is none of task.labels; {meant}")
-        return msgspec.structs.replace(self, labels=self.labels or tuple(found), scheme=scheme_of(tagged))
+        known = {"labels": self.labels or tuple(found), "scheme": scheme_of(tagged), "guides": self.met(examples)}
+        return msgspec.structs.replace(self, **known)
 
     def encode(self, examples: Sequence[Sentence], tokenizer: Tokenizer, length: int) -> Encoded:
         """Targets: `label`, one for each token of all sequences, one after another; IGNORED but for first pieces.
 
         Where windows overlap, a token has its label in the one its answer comes from, so it counts once. A tag that
-        training did not know cannot be learnt: it is ignored here, and a miss to `judge`.
+        training did not know cannot be learnt: it is ignored here, and a miss to `judge`. With crf also `whole`: whether
+        each sequence has the first token of its sentence, and the last. Context has no labels.
         """
         if length < 4:
             raise BadInput(f"sequences of {length} tokens leave no room for a sentence; take a length of 4 or more")
-        encoded, owners = Encoded([], [], np.zeros(0, np.int64)), list[int]()
-        for number, pieces in enumerate(_pieces(examples, tokenizer)):
-            for ids, window in self._windowed(pieces, length - 2):
-                encoded.ids.append(np.array([tokenizer.cls, *ids, tokenizer.sep], np.int64))
-                encoded.segments.append(np.zeros(len(ids) + 2, np.int64))
-                encoded.facts.append(window)
+        guides = self.beside(examples, tokenizer)
+        encoded, owners, room = Encoded([], [], np.zeros(0, np.int64)), list[int](), (guides or [NONE])[0].room(length, False)
+        pieces = _pieces(examples, tokenizer)
+        around = neighbours(pieces, _documents(examples), room, room if self.context is True else self.context)
+        for number, (sentence, (left, right), guide) in enumerate(zip(pieces, around, guides, strict=True)):
+            before, after = [tokenizer.cls, *guide.first, *left], [*right, *guide.last, tokenizer.sep]
+            for ids, window in self._windowed(sentence, room):
+                encoded.ids.append(np.array([*before, *ids, *after], np.int64))
+                encoded.segments.append(np.zeros(len(encoded.ids[-1]), np.int64))
+                encoded.facts.append(replace(window, places=window.places + len(before) - 1))
                 owners.append(number)
         example = np.array(owners, np.int64)
         return Encoded(encoded.ids, encoded.segments, example, self._targets(encoded, example, examples), encoded.facts)
@@ -119,7 +150,11 @@ class Tag(Variant, frozen=True):
         spans = marks_spans(sorted(set(chain.from_iterable(gold)) | set(self.labels)))
         return {**(scores(said, gold) if spans else {}), "accuracy": accuracy(said, gold)}
 
-    def _windowed(self, pieces: list[list[int]], room: int) -> list[tuple[list[int], Window]]:
+    def allowed(self) -> NDArray[np.bool_] | None:
+        """(labels + 1, labels + 1), in the order of `moves`: what may follow what; None where anything may."""
+        return None if self.scheme == "any" or not self.legal else allowed(self.labels, self.scheme)
+
+    def _windowed(self, pieces: Pieces, room: int) -> list[tuple[list[int], Window]]:
         flat, counts = list(chain.from_iterable(pieces)), np.array([len(ids) for ids in pieces], np.int64)
         tokens = np.flatnonzero(counts)
         firsts = (np.cumsum(counts) - counts)[tokens]
@@ -128,7 +163,8 @@ class Tag(Variant, frozen=True):
         parts = []
         for number, (start, end) in enumerate(spans):
             mine = (owner[firsts] == number) & (firsts < end)
-            parts.append((flat[start:end], Window(tokens[mine], firsts[mine] - start + 1)))
+            whole = bool(mine[:1].any()), bool(mine[-1:].any())
+            parts.append((flat[start:end], Window(tokens[mine], firsts[mine] - start + 1, whole)))
         return parts
 
     def _targets(self, encoded: Encoded, owners: Ints, examples: Sequence[Sentence]) -> dict[str, Ints]:
@@ -139,17 +175,34 @@ class Tag(Variant, frozen=True):
         targets = [np.full(len(ids), IGNORED, np.int64) for ids in encoded.ids]
         for target, owner, window in zip(targets, owners, encoded.facts, strict=True):
             target[window.places] = known[owner][window.tokens]
-        return {"label": np.concatenate(targets) if targets else np.zeros(0, np.int64)}
+        label = {"label": np.concatenate(targets) if targets else np.zeros(0, np.int64)}
+        return label | {"whole": np.array([window.whole for window in encoded.facts], bool)} if self.crf else label
 
     def _tagged(self, rows: NDArray[np.float64]) -> Tagged:
         blind: NDArray[np.bool_] = np.isnan(rows[:, :1]).ravel()
         rows[blind] = [0.0 if label == OUTSIDE else -np.inf for label in self.labels] if OUTSIDE in self.labels else 0.0
-        path = best_path(rows, self.labels, self.scheme if self.legal else "any")
+        moves = np.array(self.moves) if self.moves else None
+        path = best_path(rows, self.labels, self.scheme if self.legal else "any", moves)
         tags = tuple(OUTSIDE if unseen else self.labels[label] for label, unseen in zip(path, blind, strict=True))
         return Tagged(tags, tuple(entities(tags)) if marks_spans(self.labels) else ())
 
 
-def _pieces(examples: Sequence[Sentence], tokenizer: Tokenizer) -> list[list[list[int]]]:
+def sentence_of(text: str) -> tuple[Sentence, list[tuple[int, int]]]:
+    """A raw text as a sentence that stands alone, and the characters [start, end) of each of its tokens.
+
+    Tokens are those of BERT's own splitting: words, each mark of punctuation, each Chinese character.
+    """
+    legible = _SURROGATES.sub("\ufffd", text)  # one for one: no offset moves
+    found = [span for _, span in _SPLITTING.pre_tokenize_str(legible)]
+    return Sentence(tokens=tuple(text[start:end] for start, end in found)), found
+
+
+def _documents(examples: Sequence[Sentence]) -> list[Hashable]:
+    """What tells the documents of sentences apart: one without a document is its own."""
+    return [n if one.document is None else (one.source, one.document) for n, one in enumerate(examples)]
+
+
+def _pieces(examples: Sequence[Sentence], tokenizer: Tokenizer) -> list[Pieces]:
     """The ids of every token; a word is tokenised once, however often it comes."""
     texts = [_spaced(example.tokens) if tokenizer.joins_spaces else list(example.tokens) for example in examples]
     words = list(dict.fromkeys(chain.from_iterable(texts)))
