@@ -23,7 +23,7 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.test
+bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks
 
 $(VENV)/bin/python:
@@ -36,6 +36,10 @@ $(VENV)/.core: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/.test: $(VENV)/.core
 	$(INSTALL) -e '.[test]'
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.test
+	$(INSTALL) -e '.[bench]'
 	touch $@
 
 $(VENV)/.lint: $(VENV)/.test

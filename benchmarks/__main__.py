@@ -7,22 +7,25 @@ import tempfile
 from importlib import import_module
 from pathlib import Path
 
-NAMES = ("preparing", "batching", "stepping")
+NAMES = ("preparing", "batching", "stepping", "finetuning", "predicting", "loading")
+ASKED = ("scores",)  # minutes to hours, and in need of files: only by name
 
 
 def main() -> None:
     words = [word for word in sys.argv[1:] if "=" not in word]
     given = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
-    if unknown := set(words) - set(NAMES):
-        sys.exit(f"there is no benchmark {', '.join(unknown)}; known: {', '.join(NAMES)}")
+    if unknown := set(words) - {*NAMES, *ASKED}:
+        sys.exit(f"there is no benchmark {', '.join(unknown)}; known: {', '.join([*NAMES, *ASKED])}")
     rows: list[tuple[str, str, str, str, str]] = []
     with tempfile.TemporaryDirectory(prefix="bertsmith-bench-") as folder:
-        from .material import material
+        from .material import Material
 
-        stuff = material(Path(folder), given.get("texts"), given.get("vocabulary"))
+        stuff = Material(Path(folder), given)
         for name in words or NAMES:
             rows += import_module(f"benchmarks.{name}").run(stuff)
-    print(f"\n{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    machine = platform.processor() or platform.machine()
+    print(f"\n{machine}, {os.cpu_count()} cores, load {load} at the end, Python {platform.python_version()}")
     head = ("what", "bertsmith", "peer", "ratio", "goal")
     sizes = [max(len(row[i]) for row in [head, *rows]) for i in range(5)]
     for row in [head, *rows]:

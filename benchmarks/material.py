@@ -1,7 +1,9 @@
 """What is measured on: text of your own (`texts=`), unpacked first, or the English this machine already has."""
 
 import shutil
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from bertsmith import api
@@ -10,25 +12,34 @@ from bertsmith.text import documents, files
 
 @dataclass(frozen=True)
 class Material:
+    """A folder to work in, the keys of the command line, and text, made when somebody asks for it."""
+
     folder: Path
-    texts: list[Path]
-    tokenizer: Path
+    given: Mapping[str, str] = field(default_factory=dict)
 
+    @cached_property
+    def texts(self) -> list[Path]:
+        texts = self.given.get("texts")
+        if texts is None:
+            from bertsmith.docstrings import gather, written
 
-def material(folder: Path, texts: str | None, vocabulary: str | None) -> Material:
-    if texts is None:
-        from bertsmith.docstrings import gather
+            (self.folder / "text.txt").write_bytes(written(gather()))
+            texts = str(self.folder / "text.txt")
+        found = files.found(texts.split(","))
+        return [_unpacked(path, self.folder / f"{number}.txt") for number, path in enumerate(found)]
 
-        gather(folder / "text.txt")
-        texts = str(folder / "text.txt")
-    paths = [_unpacked(path, folder / f"{number}.txt") for number, path in enumerate(files.found(texts.split(",")))]
-    if vocabulary:
-        target = folder / Path(vocabulary).name
-        shutil.copy(vocabulary, target)
-    else:
-        target = folder / "tokenizer"
-        api.train_tokenizer(texts=[str(path) for path in paths[:1]], size=30_000, out=str(target), quiet=True)
-    return Material(folder, paths, target)
+    @cached_property
+    def tokenizer(self) -> Path:
+        if vocabulary := self.given.get("vocabulary"):
+            target = self.folder / Path(vocabulary).name
+            shutil.copy(vocabulary, target)
+        else:
+            target = self.folder / "tokenizer"
+            api.train_tokenizer(texts=[str(path) for path in self.texts[:1]], size=30_000, out=str(target), quiet=True)
+        return target
+
+    def number(self, name: str, usual: int) -> int:
+        return int(self.given.get(name, usual))
 
 
 def _unpacked(path: Path, plain: Path) -> Path:

@@ -23,25 +23,30 @@ MAY_IMPORT = {
     "screen": "errors",
     "workers": "errors",
     "tensors": "errors",
-    "docstrings": "errors artifacts",
+    "docstrings": "errors",
+    "packages": "docstrings",
     "text": "errors config artifacts random",
     "metrics": "errors random",
     "tasks": "errors config artifacts random metrics text",
     "corpus": "errors config artifacts random workers text",
     "model": "errors config artifacts tensors text.tokenizer",
-    "convert": "errors config artifacts tensors text model",
+    "convert": "errors config artifacts tensors text tasks model",
     "train": "errors config artifacts tensors screen",
     "objectives": "errors config random corpus tasks model train.loss",
-    "predict": "errors config artifacts text tasks model objectives",
+    "runtime": "errors model corpus.batches",
+    "fill": "errors text tasks model runtime",
+    "predict": "errors config artifacts text tasks model objectives runtime fill",
     "show": "errors config artifacts random text corpus",
-    "stages": "errors config artifacts random screen text corpus tasks model convert tensors train objectives predict show",
-    "api": "errors config stages predict",
-    "quickstart": "errors config artifacts screen docstrings api predict",
+    "evaluate": "errors config metrics text tasks predict show",
+    "stages": "errors config artifacts random screen text corpus tasks model convert tensors train objectives predict show "
+    "evaluate runtime",
+    "api": "errors config stages runtime predict",
+    "quickstart": "errors config artifacts screen docstrings packages api predict",
     "cli": "errors config stages",
     "__init__": "api",
     "__main__": "cli",
 }
-NO_TENSORS = "errors config artifacts random screen docstrings text corpus show api cli __init__"
+NO_TENSORS = "errors config artifacts random screen docstrings packages text corpus show api cli __init__"
 WITHOUT_TORCH = [name for name in NAMES if name.split(".")[0] in NO_TENSORS.split()]
 WITHOUT_TORCH += ["stages", "stages.prepare", "stages.tokenizer"]
 

@@ -1,12 +1,26 @@
 """bertsmith: the whole life of a BERT in one package."""
 
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["evaluate", "export", "finetune", "import_model", "load", "prepare", "pretrain", "show", "train_tokenizer"]
+__all__ = [
+    "embed",
+    "evaluate",
+    "export",
+    "finetune",
+    "import_model",
+    "load",
+    "prepare",
+    "pretrain",
+    "show",
+    "suite",
+    "train_tokenizer",
+]
 
 if TYPE_CHECKING:
-    from .api import evaluate, export, finetune, import_model, load, prepare, pretrain, show, train_tokenizer
+    from .api import embed, evaluate, export, finetune, import_model, load, prepare, pretrain, show, suite, train_tokenizer
 
 
 def __getattr__(name: str) -> Any:
@@ -16,3 +30,14 @@ def __getattr__(name: str) -> Any:
 
         return getattr(api, name)
     raise AttributeError(f"module 'bertsmith' has no attribute {name!r}")
+
+
+class _Package(ModuleType):
+    """`bertsmith.evaluate` and `bertsmith.show` stay functions when the parts of the same name are imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in __all__ and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -11,6 +11,7 @@ from .stages import stage
 
 if TYPE_CHECKING:
     from .predict import Predictor
+    from .runtime import Precision
 
 
 def train_tokenizer(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
@@ -38,9 +39,19 @@ def evaluate(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
     return _run("evaluate", recipe, quiet)
 
 
+def suite(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
+    """Models on many tasks with several seeds, in one table; what `bertsmith suite --json` prints."""
+    return _run("suite", recipe, quiet)
+
+
 def predict(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
     """Answers to a text or a file, one JSON a line; what `bertsmith predict` does."""
     return _run("predict", recipe, quiet)
+
+
+def embed(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
+    """Vectors of texts, or the nearest documents; what `bertsmith embed --json` prints."""
+    return _run("embed", recipe, quiet)
 
 
 def import_model(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
@@ -58,11 +69,11 @@ def show(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
     return _run("show", recipe, quiet)
 
 
-def load(folder: str | Path) -> "Predictor":
-    """A checkpoint folder as something that answers."""
+def load(folder: str | Path, device: str = "auto", precision: "Precision" = "auto") -> "Predictor":
+    """A checkpoint folder as something that answers, on a GPU if there is one; precision `auto` is bf16 there."""
     from .predict import load
 
-    return load(folder)
+    return load(folder, device, precision)
 
 
 def _run(name: str, recipe: dict[str, Any], quiet: bool) -> dict[str, Any]:

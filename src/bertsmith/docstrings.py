@@ -7,10 +7,10 @@ import os
 import re
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from .artifacts import write_whole
 from .errors import BadInput
 
 LIMIT = 12_000_000  # characters that are enough
@@ -35,35 +35,56 @@ def installed() -> list[Path]:
     return list(dict.fromkeys(Path(paths[name]) for name in ("stdlib", "purelib", "platlib")))
 
 
+class Document(NamedTuple):
+    """The prose of one source file."""
+
+    package: str  # the folder it is in, of those below the root; `python` for what comes with it
+    path: str  # of the file, below the root
+    paragraphs: list[str]
+
+    @property
+    def text(self) -> str:
+        """One paragraph a line."""
+        return "\n".join(self.paragraphs) + "\n"
+
+
 def gather(
-    out: Path, roots: Sequence[Path] = (), limit: int = LIMIT, on_read: Callable[[int, int], None] = lambda done, of: None
-) -> dict[str, int]:
-    """Writes one paragraph a line, a blank line between documents; counts what it wrote. `on_read(characters, of)`."""
-    texts, paragraphs, characters = [], 0, 0
+    roots: Sequence[Path] = (), limit: int = LIMIT, on_read: Callable[[int, int], None] = lambda done, of: None
+) -> list[Document]:
+    """Documents until there are `limit` characters of them. `on_read(characters, of)`."""
+    documents, characters = [], 0
     for document in gathered(roots or installed()):
-        texts.append("\n".join(document) + "\n")
-        paragraphs, characters = paragraphs + len(document), characters + len(texts[-1])
+        documents.append(document)
+        characters += len(document.text)
         on_read(min(characters, limit), limit)
         if characters >= limit:
             break
-    if not texts:
+    if not documents:
         raise BadInput(f"no prose in {', '.join(map(str, roots or installed()))}; give folders of documented Python files")
-    data = "\n".join(texts).encode()
-    write_whole(out, data)
-    return {"documents": len(texts), "paragraphs": paragraphs, "bytes": len(data)}
+    return documents
 
 
-def gathered(roots: Sequence[Path]) -> Iterator[list[str]]:
+def written(documents: Iterable[Document]) -> bytes:
+    """As corpus text is written: a blank line between documents."""
+    return "\n".join(document.text for document in documents).encode()
+
+
+def gathered(roots: Sequence[Path]) -> Iterator[Document]:
     """Each source file's paragraphs of prose, where it has two or more that no file before it had.
 
     Files are read, never imported: nothing that is gathered runs. The order is that of roots, then of names.
     """
     seen: set[str] = set()
-    for document in _read([path for root in roots for path in sources(root)]):
+    places = [(root, path) for root in roots for path in sources(root)]
+    for (root, path), document in zip(places, _read([path for _, path in places]), strict=True):
         found = dict.fromkeys(paragraph for paragraph in document if paragraph not in seen)
         seen.update(found)
         if len(found) > 1:
-            yield list(found)
+            yield Document(package_of(root, path), path.relative_to(root).as_posix(), list(found))
+
+
+def package_of(root: Path, path: Path) -> str:
+    return "python" if root == installed()[0] else path.relative_to(root).parts[0].removesuffix(".py")
 
 
 def sources(root: Path) -> list[Path]:

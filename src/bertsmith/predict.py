@@ -1,51 +1,64 @@
 """A predictor: a folder's tokenizer, task and model behind one call, ready to answer."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from .artifacts import named, read_json
-from .config import parse, plain
+from .config import parse
 from .errors import BadInput
+from .fill import Words
 from .model import checkpoint
-from .model.layout import Layout
 from .model.model import Model
-from .model.types import Inputs
+from .objectives.contrastive import pooled
 from .objectives.reading import Reading, batch
-from .objectives.supervised import Supervised
-from .tasks import Classify, Regress, TaskConfig
-from .tasks.base import Encoded
-from .tasks.classify import Text
-from .tasks.regress import Rated
+from .objectives.teaching import teaching
+from .runtime import Precision, Runtime, place
+from .tasks import Similar, TaskConfig
+from .tasks.asking import asked, lines
+from .tasks.base import Encoded, averaged, sequences
+from .tasks.similar import Pool, listed, nearest
 from .text.tokenizer import Tokenizer
+
+Vectors = NDArray[np.float32]
 
 
 class Predictor:
-    """What `bertsmith.load` gives: it knows its tokenizer, task, labels and thresholds from the folder alone."""
+    """What `bertsmith.load` gives: it knows its tokenizer, task, labels and thresholds from the folder alone.
+
+    `batch_tokens` anywhere is how many tokens of texts are read at once; if nobody says, what suits the device.
+    """
 
     def __init__(
-        self, model: Model, tokenizer: Tokenizer, card: dict[str, Any], task: TaskConfig | None = None, length: int = 0
-    ) -> None:
+        self, model: Model, tokenizer: Tokenizer, card: dict[str, Any], task: TaskConfig | None = None, length: int = 0,
+        precision: Precision = "auto",
+    ) -> None:  # fmt: skip
         self.model, self.tokenizer, self.card, self.task = model.eval(), tokenizer, card, task
         self.length = length or model.config.encoder.positions
+        self.runtime = Runtime(model, precision)
 
-    def __call__(self, texts: str | Sequence[str], text_b: str | Sequence[str] | None = None, batch_tokens: int = 8192) -> Any:
-        """The answer to one text, or a list of answers to several, as plain values."""
+    def __call__(self, given: Any = None, second: Any = None, /, *, batch_tokens: int | None = None, **fields: Any) -> Any:
+        """The answer to one question, or a list of answers to several, as plain values.
+
+        A question is a text (`model("a fine film")`), two (`model("a film", "a movie")`), or its fields by name:
+        `model(question=..., context=...)`, `model(context=..., options=[...])`, `model(tokens=[...])`; several are a
+        list of texts, or of dictionaries of such fields. A model without a task fills the masks of its texts.
+        """
+        if self.task is None and not fields and second is None:
+            texts, one = lines(given)
+            filled = [self.fill(text) for text in texts]
+            return filled[0] if one else filled
         task = self.taught()
-        if not isinstance(task, Classify | Regress):
-            raise BadInput(f"a {task.__struct_config__.tag} model is asked with a file: predict model=... data=...")
-        one, kind = isinstance(texts, str), Text if isinstance(task, Classify) else Rated
-        firsts: Sequence[str] = [texts] if isinstance(texts, str) else texts
-        seconds: Sequence[str | None] = [text_b] if isinstance(text_b, str) else text_b or [None] * len(firsts)
-        made = [kind(first, second) for first, second in zip(firsts, seconds, strict=True)]
-        answers = [plain(answer) for answer in self.answers(made, batch_tokens)]
-        return answers[0] if one else answers
+        some, one = asked(task, given, second, fields)
+        answers = self.answers([each.example for each in some], batch_tokens)
+        told = [each.told(answer) for each, answer in zip(some, answers, strict=True)]
+        return told[0] if one else told
 
-    def answers(self, examples: Sequence[Any], batch_tokens: int = 8192) -> list[Any]:
+    def answers(self, examples: Sequence[Any], batch_tokens: int | None = None) -> list[Any]:
         """One answer an example, in order; sequences of like length share a batch."""
         task = self.taught()
         if not examples:
@@ -53,37 +66,74 @@ class Predictor:
         encoded = task.encode(examples, self.tokenizer, self.length)
         return task.decode(self.scores(encoded, batch_tokens), encoded, examples)
 
-    @torch.inference_mode()
-    def scores(self, encoded: Encoded, batch_tokens: int = 8192) -> list[np.ndarray]:
+    def scores(self, encoded: Encoded, batch_tokens: int | None = None) -> list[np.ndarray]:
         """What the task's head says of each sequence (of each example, where its windows are joined)."""
         task = self.taught()
         bare = Encoded(encoded.ids, encoded.segments, encoded.example, {}, encoded.facts)
-        reading, objective = Reading(task, bare, batch_tokens, 0, shuffle=False), Supervised(task)
-        device, found = next(self.model.parameters()).device, dict[int, np.ndarray]()
+        reading, objective = Reading(task, bare, batch_tokens or self.runtime.batch_tokens, 0, shuffle=False), teaching(task)
+        found = dict[int, np.ndarray]()
         for chosen in reading.cut(0):
             units = [reading.units[i] for i in chosen]
             made = batch(task, bare, units, reading.joined)
-            rows = objective.scores(self.model, made.to(device)).float().cpu()
-            numbers = [unit[0] for unit in units] if reading.joined else np.concatenate(units)
+            with self.runtime.answering():
+                rows = objective.scores(self.model, made.to(self.runtime.device)).float().cpu()
+            numbers = [n for unit in units for n in unit if not reading.joined or bare.facts[n].number == 0]
             parts = rows.split(made.inputs.layout.lengths.tolist()) if task.head != "text" else rows
             found |= {int(number): part.numpy() for number, part in zip(numbers, parts, strict=True)}
         return [found[number] for number in sorted(found)]
 
-    @torch.inference_mode()
-    def fill(self, text: str, top: int = 5) -> list[list[dict[str, Any]]]:
-        """For each [MASK] in the text, the likeliest words: `[[{"word": "capital", "score": 0.71}, ...], ...]`."""
-        ids = [self.tokenizer.cls, *self.tokenizer.encode_marked(text), self.tokenizer.sep]
-        where = [place for place, number in enumerate(ids) if number == self.tokenizer.mask]
-        if not where:
-            raise BadInput(f"there is no {self.tokenizer.pieces[self.tokenizer.mask]} in {text!r} to fill")
-        hidden = self.model(Inputs(torch.tensor(ids), Layout.of([len(ids)])))
-        known = self.model.scores("words", hidden[where])[:, : len(self.tokenizer)]  # a table may be padded beyond its words
-        scores = known.softmax(-1).topk(min(top, len(self.tokenizer)))
-        return [self._words(values, numbers) for values, numbers in zip(scores.values, scores.indices, strict=True)]
+    def embed(self, texts: str | Sequence[str], pool: Pool | None = None, batch_tokens: int | None = None) -> Vectors:
+        """A vector a text, (texts, width), or (width,) of one; pooled as the model was taught, by the mean if it was not."""
+        some, one = lines(texts)
+        pool = pool or self.pool
+        long = (self.task.long, self.task.stride) if isinstance(self.task, Similar) else ()
+        encoded = sequences([(text, None) for text in some], self.tokenizer, self.length, *long)
+        ids = encoded.ids
+        vectors = np.zeros((len(ids), self.model.config.encoder.width), np.float32)
+        for chosen in self.runtime.batches(np.array([len(text) for text in ids], np.int64), batch_tokens):
+            with self.runtime.answering():
+                hidden, layout = self.runtime.hidden([ids[i] for i in chosen])
+                vectors[chosen] = pooled(hidden, layout, pool).float().cpu().numpy()
+        if len(ids) > len(some):  # the windows of a long text, as one
+            vectors = averaged(vectors, replace(encoded, facts=[]), len(some)).astype(np.float32)
+        return vectors[0] if one else vectors
 
-    def _words(self, values: Tensor, numbers: Tensor) -> list[dict[str, Any]]:
-        pieces = self.tokenizer.pieces
-        return [{"word": pieces[n], "score": round(v, 6)} for v, n in zip(values.tolist(), numbers.tolist(), strict=True)]
+    @property
+    def pool(self) -> Pool:
+        return self.task.pool if isinstance(self.task, Similar) else "mean"
+
+    def nearest(
+        self, queries: str | Sequence[str], documents: Sequence[str] | NDArray[Any], top: int = 5, pool: Pool | None = None
+    ) -> list[Any]:
+        """The documents likest each query, best first: `[{"row": 12, "score": 0.83, "text": "..."}, ...]`.
+
+        Documents may be vectors that `embed` made, mapped from a file if they are many; then there is no text to tell.
+        """
+        some, one = lines(queries)
+        texts = None if isinstance(documents, np.ndarray) else lines(documents)[0]
+        vectors = documents if isinstance(documents, np.ndarray) else self.embed(texts or [], pool)
+        found = listed(*nearest(self.embed(some, pool), vectors, top), texts)
+        return found[0] if one else found
+
+    def fill(self, text: str, top: int = 5, candidates: Sequence[str] | None = None, together: bool = False) -> list[Any]:
+        """For each [MASK] in the text, the likeliest words: `[[{"word": "capital", "score": 0.71}, ...], ...]`.
+
+        Masks are filled each as if the others stayed; `together`, the surest first, and the next ones knowing it. Or the
+        `candidates` for the one mask, likeliest first: `[{"word": "New York", "score": 0.9, "log": -4.1}, ...]`.
+        """
+        words = Words(self.runtime, self.tokenizer, self.length)
+        if candidates is not None:
+            return words.choose(text, candidates)
+        return words.together(text, top) if together else words.fill(text, top)
+
+    def likelihood(self, texts: str | Sequence[str], batch_tokens: int | None = None) -> Any:
+        """How likely the model finds each text, every token hidden alone: `{"total": -31.2, "per_token": -2.6, ...}`.
+
+        Natural logarithms. It takes a reading of a text for each of its tokens.
+        """
+        some, one = lines(texts)
+        found = Words(self.runtime, self.tokenizer, self.length).likelihood(some, batch_tokens)
+        return found[0] if one else found
 
     def taught(self) -> TaskConfig:
         """Its task; a model that was only pre-trained has none."""
@@ -94,10 +144,11 @@ class Predictor:
         return self.task
 
 
-def load(folder: str | Path) -> Predictor:
-    """The model in a checkpoint folder, ready to answer."""
+def load(folder: str | Path, device: str = "auto", precision: Precision = "auto") -> Predictor:
+    """The model in a checkpoint folder, ready to answer: on a GPU where there is one, or where `device` says."""
     path = named(folder, "folder")
-    parts = checkpoint.load(path)
+    where = place(device)
+    model, tokenizer, card = checkpoint.load(path)
     record = read_json(path / "config.json")
     task = parse(TaskConfig, record["task"], str(path / "config.json")) if "task" in record else None  # type: ignore[arg-type]
-    return Predictor(*parts, task, record.get("length", 0))
+    return Predictor(model.to(where), tokenizer, card, task, record.get("length", 0), precision)

@@ -1,12 +1,13 @@
-"""The quickstart: prose is gathered from source files that never run, and becomes a model and a report."""
+"""The quickstart: prose is gathered from source files that never run, and becomes a model, a task and a report."""
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
-from bertsmith import quickstart
-from bertsmith.docstrings import gather, gathered, is_prose, paragraphs, sources
+from bertsmith import docstrings, packages, quickstart
+from bertsmith.docstrings import Document, gather, gathered, is_prose, package_of, paragraphs, sources
 from bertsmith.errors import BadInput
 from bertsmith.screen import Screen
 
@@ -82,7 +83,8 @@ def test_files_are_documents_in_order_without_repeats(tmp_path):
     extra, more = "A third sentence that only b has.", "A fourth one that only b has too."
     lonely = module(TWO, "Alone in its file, so it is left out.")
     root = written(tmp_path, {"b.py": module(ONE, extra, more), "a.py": module(ONE, TWO, ONE), "c.py": lonely})
-    assert list(gathered([root])) == [[ONE, TWO], [extra, more]] == list(gathered([root]))
+    assert list(gathered([root])) == [Document("a", "a.py", [ONE, TWO]), Document("b", "b.py", [extra, more])]
+    assert list(gathered([root])) == list(gathered([root]))
 
 
 def test_tests_and_vendored_and_broken_files_are_passed_over(tmp_path):
@@ -90,39 +92,82 @@ def test_tests_and_vendored_and_broken_files_are_passed_over(tmp_path):
     names = ["tests/a.py", "pkg/_vendor/b.py", "test_c.py", "d_pb2.py", "site-packages/e.py"]
     root = written(tmp_path, {**dict.fromkeys(names, text), "broken.py": text + "def (", "good.py": text})
     assert [path.name for path in sources(root)] == ["broken.py", "good.py"]
-    assert list(gathered([root])) == [[ONE, TWO]]
+    assert [document.paragraphs for document in gathered([root])] == [[ONE, TWO]]
 
 
 def test_nothing_that_is_gathered_is_run(tmp_path):
     mark = tmp_path / "mark"
     root = written(tmp_path / "src", {"harmful.py": module(ONE, TWO, code=f"open({str(mark)!r}, 'w').close()\n")})
     before = set(sys.modules)
-    assert list(gathered([root])) == [[ONE, TWO]]
+    assert [document.paragraphs for document in gathered([root])] == [[ONE, TWO]]
     assert not mark.exists() and "harmful" not in set(sys.modules) - before
 
 
 def test_long_texts_count_as_well_as_docstrings_but_not_f_strings(tmp_path):
     other = 'other = f"""\nThis one has a {value} inside of it, so\n\n\nit is none of ours at all.\n"""\n'
     source = f'help = """\n{ONE}\n\n{TWO}\n"""\n' + other
-    assert list(gathered([written(tmp_path, {"a.py": source})])) == [[ONE, TWO]]
+    assert list(gathered([written(tmp_path, {"a.py": source})])) == [Document("a", "a.py", [ONE, TWO])]
 
 
-def test_what_is_gathered_is_capped_and_counted(tmp_path):
+def test_what_is_gathered_is_capped(tmp_path):
     root = written(tmp_path / "src", {f"{n:03}.py": module(f"{ONE} And {n}.", f"{TWO} And {n}.") for n in range(50)})
-    out, seen = tmp_path / "text.txt", []
-    counts = gather(out, [root], limit=1000, on_read=lambda done, of: seen.append((done, of)))
-    text = out.read_text()
-    assert 1000 <= len(text) < 1200 and counts["bytes"] == len(text.encode())
-    assert counts["documents"] == len(text.split("\n\n")) == len(seen) and seen[-1] == (1000, 1000)
-    assert counts["paragraphs"] == sum(bool(line) for line in text.split("\n"))
+    seen = []
+    found = gather([root], limit=1000, on_read=lambda done, of: seen.append((done, of)))
+    assert 1000 <= sum(len(document.text) for document in found) < 1200
+    assert len(found) == len(seen) < 50 and seen[-1] == (1000, 1000)
 
 
 def test_no_prose_and_no_folder_are_bad_input(tmp_path):
     with pytest.raises(BadInput, match="no prose"):
-        gather(tmp_path / "text.txt", [written(tmp_path / "src", {"a.py": "x = 1\n"})])
+        gather([written(tmp_path / "src", {"a.py": "x = 1\n"})])
     with pytest.raises(BadInput, match="there is no folder"):
-        gather(tmp_path / "text.txt", [tmp_path / "nowhere"])
-    assert not (tmp_path / "text.txt").exists()
+        gather([tmp_path / "nowhere"])
+
+
+def test_a_package_is_the_first_folder_and_python_is_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(docstrings, "installed", lambda: [tmp_path / "lib", tmp_path / "packages"])
+    places = {
+        "lib/email/message.py": "python",
+        "lib/abc.py": "python",
+        "packages/numpy/a/b.py": "numpy",
+        "packages/six.py": "six",
+    }
+    for name, package in places.items():
+        assert package_of(tmp_path / name.split("/")[0], tmp_path / name) == package
+
+
+def library(name: str, files: int, texts: int = 4) -> list[Document]:
+    end = "and this is a sentence of enough words to say where it comes from"
+    return [Document(name, f"{name}/{n}.py", [f"{name.title()} {n} {k} {end}." for k in range(texts)]) for n in range(files)]
+
+
+def test_what_is_judged_is_from_files_that_nothing_is_learnt_from():
+    documents = [*library("much", 900), *library("some", 90), *library("little", 5), *library("more", 120)]
+    task = packages.task_of(documents)
+    assert task and task.labels == ["more", "much", "some"]
+    where = {text: (one.package, one.path) for one in documents for text in one.paragraphs}
+    learnt, judged = ({where[row["text"]] for row in rows} for rows in (task.learn, task.judge))
+    assert judged <= task.held_out and not learnt & task.held_out
+    for rows, most in ((task.learn, packages.LEARN), (task.judge, packages.JUDGE)):
+        sizes = {label: sum(row["label"] == label for row in rows) for label in task.labels}
+        assert len(set(sizes.values())) == 1 and packages.FEWEST <= sizes["some"] <= most
+        assert all(where[row["text"]][0] == row["label"] for row in rows)
+        assert len({row["text"] for row in rows}) == len(rows)
+    assert len({row["label"] for row in task.learn[:20]}) == 3  # mixed
+    assert packages.task_of(documents[::-1]) == task
+
+
+def test_every_file_gives_one_text_before_any_gives_two():
+    documents = [*library("one", 400, texts=9), *library("two", 400, texts=9)]
+    task = packages.task_of(documents)
+    assert task is not None
+    where = {text: one.path for one in documents for text in one.paragraphs}
+    assert len({where[row["text"]] for row in task.learn}) == 2 * packages.LEARN  # of about 320 files each
+
+
+def test_one_package_is_no_task():
+    assert packages.task_of(library("much", 900)) is None
+    assert packages.task_of([*library("much", 900), *library("short", 900, texts=0)]) is None
 
 
 def sentence(n: int) -> str:
@@ -130,22 +175,42 @@ def sentence(n: int) -> str:
     return f"The {animals[n % 5]} goes to the {places[n % 4]} and the {animals[n // 5 % 5]} stays in the {places[n // 3 % 4]}."
 
 
-def test_from_source_files_to_a_report_and_again(tmp_path, capsys):
+def test_from_source_files_to_a_report_and_again(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(packages, "LEARN", 40)
+    monkeypatch.setattr(packages, "JUDGE", 40)
+    told_of = {"cooking": "It is a meal that somebody eats at night", "sailing": "It is a boat that the wind moves far away"}
     files = {
-        f"pkg/m{d:02}.py": module(*(sentence(7 * d + s) + f" This is told {d} times." for s in range(6))) for d in range(120)
+        f"{name}/m{d:02}.py": module(*(f"{sentence(7 * d + s)} {end} for {d} or {s} days." for s in range(6)))
+        for name, end in told_of.items()
+        for d in range(70)
     }
     root, folder = written(tmp_path / "src", files), tmp_path / "quick"
     recipe = quickstart.Quickstart(folder=str(folder), minutes=0.03, roots=(str(root),))
     result = quickstart.run(recipe, Screen())
     told = capsys.readouterr().err
     assert result["made"] and f"{result['valid_loss_words']:.3f} nats" in told and f"{result['unigram_entropy']:.3f}" in told
-    assert all(f"{number}/5" in told for number in range(1, 6)) and str(folder / "report.html") in told
+    assert all(f"{number}/6" in told for number in range(1, 7)) and str(folder / "report.html") in told
     report = (folder / "report.html").read_text()
     assert quickstart.TEXTS[0] in report and "Curves" in report
 
+    accuracy = result["taught"]["pretrained"]["scores"]["accuracy"]
+    assert accuracy > 0.9 and f"pre-trained   {accuracy:.1%}" in told and "from scratch" in told
+    assert "cooking" in told and "sailing" in told and (folder / "judged" / "report.html").exists()
+    text, judged = (folder / "text.txt").read_text(), (folder / "judge.jsonl").read_text().splitlines()
+    assert judged and not any(json.loads(line)["text"] in text for line in judged)
+
     again = quickstart.run(recipe, Screen())
     assert not again["made"] and again["valid_loss_words"] == result["valid_loss_words"]
-    assert capsys.readouterr().err.count("is there already") >= 4
+    assert again["taught"] == result["taught"] and capsys.readouterr().err.count("is there already") >= 4
+
+
+def test_without_packages_to_tell_apart_the_rest_is_done(tmp_path, capsys):
+    files = {
+        f"pkg/m{d:02}.py": module(*(f"{sentence(7 * d + s)} This is told {d} times." for s in range(6))) for d in range(60)
+    }
+    recipe = quickstart.Quickstart(folder=str(tmp_path / "quick"), minutes=0.01, roots=(str(written(tmp_path / "src", files)),))
+    assert quickstart.run(recipe, Screen())["taught"] == {}
+    assert "no two packages" in capsys.readouterr().err
 
 
 def test_a_wrong_setting_is_one_line(capsys):

@@ -31,8 +31,45 @@ def test_each_text_is_a_sequence_of_its_own():
         "[CLS] she said [SEP]",
     ]
     assert len(encoded.ids[3]) == 10 and not any(one.any() for one in encoded.segments)
-    assert encoded.example.tolist() == [0, 0, 1, 1] and encoded.targets["score"].tolist() == [5.0, 1.0]
-    assert not Similar().encode([*examples, Pair("a", "b")], TOKENIZER, 10).targets
+    assert encoded.example.tolist() == [0, 0, 1, 1] and encoded.targets["texts"].tolist() == [[0, 1], [2, 3]]
+    assert "score" not in Similar().encode([*examples, Pair("a", "b")], TOKENIZER, 10).targets
+
+
+def test_scores_are_cosines_by_the_scale_of_the_training_file():
+    examples = [Pair("the", "of", 5.0), Pair("of", "the", 1.0), Pair("and", "is", 2.0)]
+    task = Similar().fitted(examples)
+    assert task.scale == (1.0, 5.0) and Similar(scale=(0.0, 10.0)).fitted(examples).scale == (0.0, 10.0)
+    assert task.encode(examples[2:], TOKENIZER, 10).targets["score"].tolist() == [0.25]
+    with pytest.raises(BadInput, match=r"every score is 5"):
+        Similar().fitted(examples[:1])
+
+
+def test_a_single_text_comes_twice_and_a_negative_is_a_third_side():
+    lone = Similar().encode([Pair("the people"), Pair("now")], TOKENIZER, 10)
+    assert lone.targets["texts"].tolist() == [[0, 0], [1, 1]] and lone.example.tolist() == [0, 0, 1, 1]
+    three = Similar().encode([Pair("the", "of", None, "now"), Pair("of", "one", None, "the")], TOKENIZER, 10)
+    assert three.targets["texts"].tolist() == [[0, 1, 2], [1, 3, 0]] and three.example.tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_what_is_learnt_from_is_of_one_kind():
+    for odd, words in [(Pair("a"), "no text_b"), (Pair("a", "b", 3.0), "a score"), (Pair("a", "b", None, "c"), "a negative")]:
+        with pytest.raises(BadInput, match=f"has {words}, unlike those before"):
+            Similar().fitted([Pair("a", "b"), Pair("c", "d"), odd])
+
+
+def test_single_texts_are_read_from_lines_and_tables(tmp_path):
+    (tmp_path / "a.txt").write_text("one text\n\nanother\n")
+    assert [(one.text, one.text_b, one.line) for one in Similar().read(tmp_path / "a.txt")] == [
+        ("one text", None, 1),
+        ("another", None, 3),
+    ]
+    (tmp_path / "b.tsv").write_text("text\tscore\nsame\t\n")
+    assert [one.text for one in Similar(columns={"score": ""}).read(tmp_path / "b.tsv")] == ["same"]  # a hidden column
+    (tmp_path / "c.jsonl").write_text('{"text": "a", "negative": "b"}\n')
+    with pytest.raises(BadInput, match="line 1: it has a negative, but no text_b"):
+        next(Similar().read(tmp_path / "c.jsonl"))
+    with pytest.raises(BadInput, match="has no text_b to be compared with"):
+        Similar().decode(np.ones((2, 2)), Similar().encode([Pair("a")], TOKENIZER, 10), [Pair("a")])
 
 
 def test_likeness_is_the_cosine_and_is_judged_by_rank():

@@ -66,7 +66,7 @@ def test_parquet(tmp_path):
     parquet.write_table(arrow.table({"id": range(300), "text": texts}), tmp_path / "a.parquet", row_group_size=70)
     assert list(documents([tmp_path / "a.parquet"])) == DOCUMENTS * 100
     parquet.write_table(arrow.table({"body": texts, "id": range(300)}), tmp_path / "b.parquet")
-    with pytest.raises(BadInput, match=r"b\.parquet has no column `text`, only: body, id"):
+    with pytest.raises(BadInput, match=r"b\.parquet has no column 'text', only: body, id; .*column="):
         list(blocks([tmp_path / "b.parquet"]))
     parquet.write_table(arrow.table({"text": ["a", None]}), tmp_path / "c.parquet")
     with pytest.raises(BadInput, match=r"c\.parquet, row 2: `text` is None"):
@@ -243,12 +243,12 @@ def test_files_are_found_by_name_folder_and_pattern(tmp_path):
 def test_what_cannot_be_found_is_named_with_the_nearest_name(tmp_path):
     (tmp_path / "corpus").mkdir()
     written(tmp_path / "corpus" / "train.txt", "x")
-    written(tmp_path / "table.csv", "x")
+    written(tmp_path / "table.xlsx", "x")
     for text, says in {
         f"{tmp_path}/corpus/trian.txt": r"there is no .*trian\.txt; did you mean .*/corpus/train\.txt\?",
         f"{tmp_path}/corpsu/train.txt": r"there is no .*corpsu; did you mean .*/corpus\?",
         f"{tmp_path}/*.nothing": "no file matches",
-        f"{tmp_path}/table.csv": r"table\.csv has an ending that is not known; known: \.txt",
+        f"{tmp_path}/table.xlsx": r"table\.xlsx has an ending that is not known; known: \.txt",
         "": "no texts",
     }.items():
         with pytest.raises(BadInput, match=says):

@@ -8,7 +8,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from bertsmith.errors import BadInput
 from bertsmith.text.kinds import around
-from bertsmith.text.tokenizer import SPECIALS, Tokenizer, marked
+from bertsmith.text.tokenizer import SPECIALS, Tokenizer, bert, marked
 from bertsmith.text.vocabulary import model, train
 
 LINES = [*SPECIALS, "the", "##s"]
@@ -64,3 +64,14 @@ def test_among_bytes_a_mask_is_one_byte_and_the_space_before_it_another():
     tokenizer = Tokenizer(around("byte", model(train("byte", [], 300, specials=SPECIALS)), True))
     ids = tokenizer.encode("the cat").ids
     assert tokenizer.encode_marked("the [MASK]at") == [*ids[:4], tokenizer.mask, *ids[5:]]
+
+
+def test_special_tokens_are_added_behind_all_others_or_not_at_all():
+    tokenizer = Tokenizer.google(LINES)
+    longer = tokenizer.with_specials(["[x]", "[y]", "[CLS]"])
+    assert longer.pieces == [*tokenizer.pieces, "[x]", "[y]"] and longer.cls == tokenizer.cls
+    assert longer.encode("[x] the [y]").ids == tokenizer.encode("[x] the [y]").ids
+    assert len(tokenizer) == len(LINES)  # as it was
+    gaps = {**{name: number for number, name in enumerate(SPECIALS)}, "a": 9, "b": 6}
+    with pytest.raises(BadInput, match="ids that no piece uses"):
+        Tokenizer(bert(models.WordPiece(gaps, unk_token="[UNK]"), True)).with_specials(["[x]"])

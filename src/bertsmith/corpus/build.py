@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..artifacts import MANIFEST, checksum, claimed, fingerprint, named, read_json, seal, vacant, verify, write_json
 from ..config import Config, Whole, plain
 from ..errors import BadInput
-from ..text import documents, files, segment
+from ..text import documents, files, hexed, segment
 from ..text.documents import Block
 from ..text.pieces import Pieces
 from ..text.sentences import cut
@@ -35,9 +35,10 @@ BLOCK = 1 << 20  # characters a worker takes at a time
 class Prepare(Config, frozen=True):
     """Text files and a tokenizer to a corpus folder."""
 
-    texts: Annotated[tuple[str, ...], "files, folders or patterns: .txt .gz .xz .bz2 .zst .jsonl .parquet"]
+    texts: Annotated[tuple[str, ...], "files, folders or patterns: .txt .gz .xz .bz2 .zst .jsonl .tsv .csv .parquet"]
     tokenizer: Annotated[str, "a tokenizer folder, a tokenizer.json, or a vocab.txt as Google wrote them"]
     out: Annotated[str, "the corpus folder to make"]
+    column: Annotated[str, "of .tsv .csv .jsonl .parquet: where the documents stand, one a row"] = "text"
     workers: Annotated[Whole, "processes; 0 takes every core; the result is the same"] = 0
     language: Annotated[Literal["en", "zh"], "zh also marks words, by jieba, for whole-word masks"] = "en"
     segmenter: Annotated[str | None, "jieba, package.module:function, or none: where words begin in Chinese"] = None
@@ -71,7 +72,7 @@ def prepare(config: Prepare, on_read: Progress = lambda read, of: None) -> tuple
         segment.segmenter(config.segments_by)  # missing packages are found before the hour of work
     sources = [{"name": p.name, "bytes": p.stat().st_size, "sha256": checksum(p)} for p in paths]
     recipe: dict[str, Any] = {"sources": sources, "tokenizer": tokenizer.fingerprint, "segmenter": config.segments_by}
-    recipe |= {"sentences": config.sentences, "drop": sorted(config.drop)}
+    recipe |= {"sentences": config.sentences, "drop": sorted(config.drop), "column": config.column}
     made_by = fingerprint(recipe)
     with claimed(out):
         if (out / MANIFEST).exists():
@@ -119,8 +120,8 @@ def _filled(part: Path, config: Prepare, paths: list[Path], tokenizer: Tokenizer
     writing = _Writing(part, made_by, _dtype(tokenizer), bool(config.segments_by))
     if writing.complete:
         return
-    total = files.size(paths)
-    todo = (block for number, block in enumerate(documents.blocks(paths, BLOCK)) if number >= writing.blocks)
+    total, reading = files.size(paths), documents.Reading(config.column, hexed.fault if tokenizer.hex else None)
+    todo = (block for number, block in enumerate(documents.blocks(paths, BLOCK, reading)) if number >= writing.blocks)
     for block, encoded in _encoded(todo, config, tokenizer):
         writing.add(encoded)
         on_read(block.read, total)

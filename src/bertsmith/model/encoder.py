@@ -84,7 +84,7 @@ class Encoder(nn.Module):
         self.pooler = nn.Linear(config.width, config.width)
 
     def forward(self, inputs: Inputs, kept: list[Tensor] | None = None) -> Tensor:
-        """(tokens, width), or only of those wanted; the embedded tokens and what leaves each block go into `kept`, if somebody wants them."""
+        """(tokens, width), or of those wanted; embedded tokens and what leaves each block go into `kept`, if it is given."""
         x = self._embedded(inputs)
         if kept is not None:
             kept.append(x)

@@ -62,7 +62,11 @@ class Layout:
 
             sight = (-1, 0 if causal else -1)
             borders, longest = (self.starts, seen.starts), (self.longest, seen.longest)
-            return cast(Tensor, varlen_attn(q, k, v, *borders, *longest, window_size=sight))
+            width = q.shape[-1]
+            if gap := -width % 8:  # heads as the kernel wants them; zeros add nothing to a product
+                q, k, v = (F.pad(t, (0, gap)) for t in (q, k, v))
+            out = varlen_attn(q, k, v, *borders, *longest, window_size=sight, scale=width**-0.5)
+            return cast(Tensor, out)[..., :width]
         if self.one_by_one and not q.is_cuda:
             parts = (t[None].split(one.lengths.tolist(), dim=1) for t, one in ((q, self), (k, seen), (v, seen)))
             return torch.cat([_attended(q, k, v, causal, dropout)[0] for q, k, v in zip(*parts, strict=True)])

@@ -46,9 +46,7 @@ class Stack(nn.Module):
         self.turns = [int(layer / (config.layers / groups)) for layer in range(config.layers)]  # rounded as ALBERT does
         self.norm = config.layer_norm() if config.norm == "before" else nn.Identity()
 
-    def forward(
-        self, x: Tensor, layout: Layout, kept: list[Tensor] | None = None, wanted: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, kept: list[Tensor] | None = None, wanted: Tensor | None = None) -> Tensor:
         """What leaves the last block, of the tokens wanted; what leaves each goes into `kept`, if somebody wants it."""
         again = self.recompute and self.training
         for number, turn in enumerate(self.turns, start=1):

@@ -12,9 +12,11 @@ STAGES = {
     "pretrain": "train a model on a corpus",
     "import": "read somebody else's checkpoint: Hugging Face, TensorFlow",
     "export": "write a checkpoint for other libraries",
-    "finetune": "teach a model a task: classify, regress, tag, answer, choose",
-    "evaluate": "score a fine-tuned model on a file",
+    "finetune": "teach a model a task: classify, regress, tag, answer, choose, similar",
+    "evaluate": "score a fine-tuned model on a file, and report what it gets wrong",
+    "suite": "fine-tune models on many tasks with several seeds, into one table",
     "predict": "answer texts or a file, one JSON a line",
+    "embed": "turn texts into vectors, or find the nearest of others",
     "show": "draw a corpus, its masks or a run as an offline page",
 }
 

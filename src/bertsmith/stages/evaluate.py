@@ -11,6 +11,7 @@ from ..evaluate.report import report
 from ..evaluate.study import Study, details, scores, studied
 from ..evaluate.words import chance
 from ..predict import Predictor, load
+from ..runtime import Precision
 from ..screen import Screen
 from ..show.page import write
 
@@ -24,6 +25,8 @@ class Recipe(Config, frozen=True):
     against: Annotated[str | None, "another model of the same task, to be compared on the same examples"] = None
     errors: Annotated[Count, "how many of the worst mistakes are told"] = 30
     out: Annotated[str | None, "a folder for scores.json and report.html"] = None
+    device: Annotated[str, "auto, cpu, cuda or cuda:0"] = "auto"
+    precision: Annotated[Precision, "auto: bf16 on a GPU, fp32 on a CPU"] = "auto"
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
@@ -46,7 +49,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
 
 def _judged(recipe: Recipe, model: str) -> tuple[Predictor, Judged]:
     """Each model reads the file as its own task does."""
-    predictor = load(model)
+    predictor = load(model, recipe.device, recipe.precision)
     task = predictor.taught()
     if recipe.columns and hasattr(task, "columns"):
         task = predictor.task = msgspec.structs.replace(task, columns=recipe.columns)

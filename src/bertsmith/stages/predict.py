@@ -2,70 +2,130 @@
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import nullcontext
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Annotated, Any, TextIO
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
 
 from ..artifacts import named
-from ..config import Config, Count, plain
+from ..config import Config, Count
 from ..errors import BadInput
 from ..predict import Predictor, load
+from ..runtime import Precision
 from ..screen import Screen
+from ..tasks.asking import texts_of, unanswered
+from . import resumed
 
 AT_ONCE = 1024  # examples: sorted by length among themselves, and all that is held in memory
-TRUTHS = ("label", "tags", "answers")
+QUESTION = ("text", "text_b", "question", "context", "options")
+WORDS = ("candidates", "together", "likelihood")
 
 
 class Recipe(Config, frozen=True):
-    model: Annotated[str, "the folder `finetune` made"]
-    text: Annotated[str | None, "one text to answer"] = None
+    model: Annotated[str, "the folder `finetune` made; one that `pretrain` made fills masks"]
+    text: Annotated[str | None, "one text to answer, or with [MASK] to fill"] = None
     text_b: Annotated[str | None, "the second text of a pair"] = None
-    data: Annotated[str | None, "a file to answer, in the format of the task; labels in it are not looked at"] = None
+    question: Annotated[str | None, "answer, choose: what is asked"] = None
+    context: Annotated[str | None, "answer, choose: the passage it is asked about"] = None
+    options: Annotated[tuple[str, ...] | None, "choose: what there is to choose from"] = None
+    data: Annotated[str | None, "a file to answer, in the format of the task or .txt; labels in it are not looked at"] = None
     columns: Annotated[dict[str, str], "what text, text_b ... are called in it; as in training, if none"] = msgspec.field(
         default_factory=dict
     )
+    top: Annotated[Count, "words told of each mask"] = 5
+    together: Annotated[bool, "fill several masks one after another, the surest first, each knowing those before"] = False
+    candidates: Annotated[tuple[str, ...] | None, "words for the one mask of a text, to be ranked"] = None
+    likelihood: Annotated[bool, "how likely a pre-trained model finds texts, each token hidden alone"] = False
     out: Annotated[str | None, "a .jsonl file for the answers; without one they go to the terminal"] = None
-    batch_tokens: Annotated[Count, "tokens of one batch"] = 8192
+    batch_tokens: Annotated[Count | None, "tokens of one batch; what suits the device, if nothing is said"] = None
+    device: Annotated[str, "auto, cpu, cuda or cuda:0"] = "auto"
+    precision: Annotated[Precision, "auto: bf16 on a GPU, fp32 on a CPU"] = "auto"
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
-    """Answers as they come; a file is written under another name until it is whole."""
-    if (recipe.text is None) == (recipe.data is None):
+    """Answers as they come; a file goes on where a killed run of the same command left it."""
+    question = {name: value for name in QUESTION if (value := getattr(recipe, name)) is not None}
+    if bool(question) == (recipe.data is not None):
         raise BadInput("give text=... or data=FILE, one of the two")
-    screen, predictor = Screen(quiet), load(recipe.model)
-    out = named(recipe.out, "out") if recipe.out else None
-    part = out.with_name(out.name + ".part") if out else None
-    count = 0
-    with part.open("w", encoding="utf-8") if part else nullcontext(sys.stdout) as file:
-        for answer in _answers(recipe, predictor):
-            _write(file, answer)
-            count += 1
-    if part and out:
-        part.replace(out)
-        screen.say(f"{count:,} answers in {out}")
+    screen, predictor = Screen(quiet), load(recipe.model, recipe.device, recipe.precision)
+    if recipe.out is None:
+        count = 0
+        for some in _answers(recipe, predictor, question):
+            sys.stdout.writelines(_line(answer).decode() for answer in some)
+            count += len(some)
+    else:
+        count = _filed(recipe, predictor, question, named(recipe.out, "out"), screen)
     return {"model": recipe.model, "answers": count, "out": recipe.out}
 
 
-def _answers(recipe: Recipe, predictor: Predictor) -> Iterator[Any]:
-    if recipe.text is not None:
-        yield predictor(recipe.text, recipe.text_b, recipe.batch_tokens)
+def _filed(recipe: Recipe, predictor: Predictor, question: dict[str, Any], out: Path, screen: Screen) -> int:
+    with resumed.lines(out, resumed.identity(recipe, recipe.model, recipe.data)) as (file, done), screen.bar("answers") as bar:
+        if done:
+            screen.say(f"{out}: going on after {done:,} answers")
+        count, of = done - done % AT_ONCE, _total(recipe, predictor, screen)
+        for some in _answers(recipe, predictor, question, count):
+            # Answers depend, in their last digits, on what shares their batches: the same are made again, and left out.
+            file.write(b"".join(map(_line, some[max(0, done - count) :])))
+            file.flush()
+            count += len(some)
+            bar(count, of)
+    screen.say(f"{count:,} answers in {out}")
+    return count
+
+
+def _answers(recipe: Recipe, predictor: Predictor, question: dict[str, Any], skip: int = 0) -> Iterator[list[Any]]:
+    """Some at a time, without the first `skip`."""
+    answer = _worded(recipe, predictor) if _of_words(recipe, predictor) else _asked(recipe, predictor)
+    if recipe.data is None:
+        if _of_words(recipe, predictor):
+            if list(question) != ["text"]:
+                raise BadInput("a model without a task is given text=... alone; `bertsmith finetune` teaches it a task")
+            yield answer([recipe.text])
+        else:
+            yield [predictor(batch_tokens=recipe.batch_tokens, **question)]
         return
+    rows = islice(_rows(recipe, predictor), skip, None)
+    while some := list(islice(rows, AT_ONCE)):
+        yield answer(some)
+
+
+def _rows(recipe: Recipe, predictor: Predictor) -> Iterator[Any]:
+    path = named(str(recipe.data), "data")
+    if _of_words(recipe, predictor):
+        return texts_of(path, recipe.columns)
     task = predictor.taught()
     if recipe.columns and hasattr(task, "columns"):
-        task = predictor.task = msgspec.structs.replace(task, columns=recipe.columns)
-    rows: Iterator[Any] = iter(task.read(named(str(recipe.data), "data")))
-    while some := [_asked(example) for example in islice(rows, AT_ONCE)]:
-        yield from map(plain, predictor.answers(some, recipe.batch_tokens))
+        task = msgspec.structs.replace(task, columns=recipe.columns)
+    return unanswered(task, path)
 
 
-def _asked(example: Any) -> Any:
-    """Without what the file says the answer is."""
-    return replace(example, **{field.name: None for field in fields(example) if field.name in TRUTHS})
+def _of_words(recipe: Recipe, predictor: Predictor) -> bool:
+    return predictor.task is None or any(getattr(recipe, name) for name in WORDS)
 
 
-def _write(file: TextIO, answer: Any) -> None:
-    file.write(json.dumps(answer, ensure_ascii=False) + "\n")
+def _asked(recipe: Recipe, predictor: Predictor) -> Callable[[Sequence[Any]], list[Any]]:
+    def answer(some: Sequence[Any]) -> list[Any]:
+        found = predictor.answers([one.example for one in some], recipe.batch_tokens)
+        return [one.told(said) for one, said in zip(some, found, strict=True)]
+
+    return answer
+
+
+def _worded(recipe: Recipe, predictor: Predictor) -> Callable[[Sequence[Any]], list[Any]]:
+    if recipe.likelihood:
+        return lambda texts: predictor.likelihood(texts, recipe.batch_tokens)
+    if recipe.candidates:
+        return lambda texts: [{"candidates": predictor.fill(text, candidates=recipe.candidates)} for text in texts]
+    return lambda texts: [{"masks": predictor.fill(text, recipe.top, together=recipe.together)} for text in texts]
+
+
+def _total(recipe: Recipe, predictor: Predictor, screen: Screen) -> int:
+    """How many there will be, for the bar: the file is read once more, where there is somebody to see it."""
+    seen = recipe.data is not None and not screen.quiet and sys.stderr.isatty()
+    return sum(1 for _ in _rows(recipe, predictor)) if seen else 1
+
+
+def _line(answer: Any) -> bytes:
+    return (json.dumps(answer, ensure_ascii=False) + "\n").encode("utf-8", "replace")

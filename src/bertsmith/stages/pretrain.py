@@ -18,11 +18,14 @@ from ..corpus.store import Corpus
 from ..errors import BadInput
 from ..model import checkpoint
 from ..model.encoder import EncoderConfig
+from ..model.grow import grown
 from ..model.model import Model, ModelConfig, built
 from ..model.types import Batch
 from ..objectives import ObjectiveConfig, Pairs
 from ..objectives.alone import alone
 from ..screen import Screen
+from ..text.extension import extends, origins
+from ..text.tokenizer import Tokenizer
 from ..train.ranks import world
 from ..train.recipe import Train
 from ..train.trainer import Hook, Trainer
@@ -44,7 +47,7 @@ class Recipe(Config, frozen=True):
     valid: Annotated[str | None, "a corpus to evaluate on; without one, documents are held out"] = None
     held_out: Annotated[Chance, "share of the documents to evaluate on"] = 0.01
     eval_tokens: Annotated[Count, "tokens an evaluation reads at most"] = 131_072
-    init: Annotated[str | None, "a checkpoint folder whose weights to go on from"] = None
+    init: Annotated[str | None, "a checkpoint folder to go on from; the corpus may be of an extension of its tokenizer"] = None
     seed: Annotated[int, "of weights, order, pairs, masks and dropout"] = 0
 
     def phases(self) -> list[tuple[int, float]]:
@@ -70,7 +73,7 @@ def _trained(recipe: Recipe, out: Path, corpus: Corpus, identity: str, screen: S
     config = _model_config(recipe, corpus)
     readings = [_reading(recipe, corpus, learn, length, config) for length, _ in recipe.phases()]
     train = recipe.train.resolved(readings[0].an_epoch)
-    model = _begun(recipe, config, screen)
+    model = _begun(recipe, config, corpus, screen)
     model.encoder.stack.recompute = train.recompute
     with Ahead(readings[0].maker, train.workers, world()) as ahead:
         trainer = Trainer(
@@ -81,7 +84,8 @@ def _trained(recipe: Recipe, out: Path, corpus: Corpus, identity: str, screen: S
     result = _result(summary, corpus, model)
     if trainer.leader:
         card = {"identity": identity, "result": result, "corpus": {k: v for k, v in corpus.card.items() if k != "settings"}}
-        folder.publish(out, model, corpus.tokenizer, card, {"stage": "pretrain"}, recipe)
+        record = {"stage": "pretrain"} | (folder.descent(named(recipe.init, "init")) if recipe.init else {})
+        folder.publish(out, model, corpus.tokenizer, card, record, recipe)
         screen.table(str(out), [(name, f"{value:,.4g}" if isinstance(value, float) else f"{value:,}")
                                 for name, value in result.items() if isinstance(value, int | float)])  # fmt: skip
     return {"out": str(out), "made": True, **result}
@@ -115,11 +119,12 @@ def _model_config(recipe: Recipe, corpus: Corpus) -> ModelConfig:
         raise BadInput(f"init={recipe.init} brings its own model; leave out `model`")
     init = named(recipe.init, "init")
     record = read_json(init / "config.json")
-    if record["tokenizer"] != corpus.card["tokenizer"]:
+    if record["tokenizer"] != corpus.card["tokenizer"] and not extends(corpus.tokenizer, Tokenizer.load(init)):
         raise BadInput(f"{corpus.path} was made with another tokenizer ({corpus.card['tokenizer'][:8]}) than {init} "
-                       f"({record['tokenizer'][:8]}); run `prepare` again with tokenizer={init}")  # fmt: skip
+                       f"({record['tokenizer'][:8]}); run `prepare` again with tokenizer={init}, or with one that "
+                       f"`bertsmith tokenizer extend={init}` makes")  # fmt: skip
     config = parse(ModelConfig, record["model"], str(init / "config.json"))
-    return ModelConfig(encoder=config.encoder, vocabulary=config.vocabulary, heads=heads)
+    return ModelConfig(encoder=config.encoder, vocabulary=max(config.vocabulary, len(corpus.tokenizer)), heads=heads)
 
 
 def _reading(recipe: Recipe, corpus: Corpus, documents: np.ndarray, length: int, config: ModelConfig) -> Batches:
@@ -131,11 +136,15 @@ def _reading(recipe: Recipe, corpus: Corpus, documents: np.ndarray, length: int,
     return recipe.objective.batches(corpus, documents, length, recipe.train.batch_tokens, recipe.seed)
 
 
-def _begun(recipe: Recipe, config: ModelConfig, screen: Screen) -> Model:
+def _begun(recipe: Recipe, config: ModelConfig, corpus: Corpus, screen: Screen) -> Model:
     model = built(config, recipe.seed)
     if recipe.init:
-        before, _, _ = checkpoint.load(named(recipe.init, "init"))
-        found = model.load_state_dict(before.state_dict(), strict=False)
+        before, tokenizer, _ = checkpoint.load(named(recipe.init, "init"))
+        weights = before.state_dict()
+        if (new := len(corpus.tokenizer) - len(tokenizer)) > 0:
+            weights = grown(weights, len(tokenizer), origins(corpus.tokenizer, tokenizer))
+            screen.say(f"init: {new:,} new tokens begin as the mean of the old ones that spell them, {len(tokenizer):,} stay")
+        found = model.load_state_dict(weights, strict=False)
         for name in (*found.missing_keys, *found.unexpected_keys):
             screen.say(f"init: {name} {'begins anew' if name in found.missing_keys else 'is not used by this objective'}")
     return model

@@ -1,19 +1,35 @@
 """What a task is: examples to sequences of ids, a model's scores to answers, in numpy alone."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..config import Count, Variant
 from ..errors import BadInput
-from ..text.tokenizer import Tokenizer, whole
+from ..text.tokenizer import Tokenizer
+from .guides import NONE, Guides
 
 Head = Literal["text", "token", "span"]
 Scores = Sequence[NDArray[Any]] | NDArray[Any]
 Long = Literal["truncate", "window", "hierarchical"]
+
+
+class Joint(Variant, frozen=True):
+    """[CLS] text [SEP] text_b [SEP]: one sequence, in which the two texts share the length."""
+
+
+class Cross(Variant, frozen=True):
+    """[CLS] text [SEP] and [CLS] text_b [SEP], each with the whole length; blocks of attention to the other join them."""
+
+    blocks: Annotated[Count, "blocks in which each side attends to the other"] = 2
+
+
+Pair = Joint | Cross
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +38,7 @@ class Example:
 
     source: str = ""  # the file it was read from, and where in it: for messages
     line: int = 0
+    guides: tuple[str, ...] = ()  # the names of its guide tokens, in the order of the task's template
 
     @property
     def place(self) -> str:
@@ -42,6 +59,11 @@ class Encoded:
     example: NDArray[np.int64]  # (sequences,) which example each belongs to
     targets: dict[str, NDArray[Any]] = field(default_factory=dict)  # what the loss needs; empty for unlabelled examples
     facts: list[Any] = field(default_factory=list)  # one per sequence, private to the task (offsets, windows) for decode
+
+    @cached_property
+    def ends(self) -> NDArray[np.int64]:
+        """(sequences,): where each ends when all of them lie one after another, as targets of tokens do."""
+        return np.cumsum([len(ids) for ids in self.ids])
 
 
 class Task(Protocol):
@@ -83,7 +105,7 @@ class Part:
 
 def ids_of(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
     """The ids of each text, without special tokens."""
-    encodings = tokenizer.rust.encode_batch_fast([whole(text) for text in texts], add_special_tokens=False)
+    encodings = tokenizer.rust.encode_batch_fast([tokenizer.readable(text) for text in texts], add_special_tokens=False)
     return [encoding.ids for encoding in encodings]
 
 
@@ -106,35 +128,84 @@ def shortened(first: int, second: int, room: int) -> tuple[int, int]:
 
 
 def sequences(
-    pairs: Sequence[tuple[str, str | None]], tokenizer: Tokenizer, length: int, long: Long = "truncate", stride: int = 256
-) -> Encoded:
+    pairs: Sequence[tuple[str, str | None]], tokenizer: Tokenizer, length: int, long: Long = "truncate", stride: int = 256,
+    guides: Sequence[Guides] | None = None,
+) -> Encoded:  # fmt: skip
     """[CLS] text [SEP], or [CLS] text [SEP] text [SEP] with segments 0 and 1: one sequence a text, or one a window.
 
-    Of a pair that is windowed, the longer text is; the other is whole up to half of the room there is.
+    Of a pair that is windowed, the longer text is; the other is whole up to half of the room there is. `guides` are put
+    beside the texts of each, in every window.
     """
     if length < 8:
         raise BadInput(f"sequences of {length} tokens leave no room for a text; take a length of 8 or more")
     firsts = ids_of([first for first, _ in pairs], tokenizer)
     seconds = iter(ids_of([second for _, second in pairs if second is not None], tokenizer))
+    guides = guides if guides is not None else [NONE] * len(pairs)
     parts = [
-        _parts(first, None if second is None else next(seconds), length, long, stride)
-        for first, (_, second) in zip(firsts, pairs, strict=True)
+        _parts(first, None if second is None else next(seconds), guide.room(length, second is not None), long, stride)
+        for first, (_, second), guide in zip(firsts, pairs, guides, strict=True)
     ]
-    joined = [_joined(first, second, tokenizer) for some in parts for first, second in some]
+    joined = [
+        _joined(first, second, tokenizer, guide) for some, guide in zip(parts, guides, strict=True) for first, second in some
+    ]
     owners = np.repeat(np.arange(len(parts)), [len(some) for some in parts]) if parts else np.zeros(0, np.int64)
     facts = [Part(number, len(some), long == "hierarchical") for some in parts for number in range(len(some))]
     return Encoded([ids for ids, _ in joined], [segments for _, segments in joined], owners, {}, facts)
+
+
+class Texts(Protocol):
+    """An example of one text or two."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def text_b(self) -> str | None: ...
+    @property
+    def place(self) -> str: ...
+
+
+def paired(
+    examples: Sequence[Texts], pair: Pair, guides: Sequence[Guides], tokenizer: Tokenizer, length: int, long: Long, stride: int
+) -> Encoded:
+    """One text or two of each example as one sequence, or its windows; with pair=cross as two, one after the other.
+
+    Each of two is cut at its end; the model gives an example of them one row of scores.
+    """
+    if isinstance(pair, Joint):
+        texts = [(one.text, one.text_b) for one in examples]
+        return sequences(texts, tokenizer, length, long, stride, guides)
+    if long != "truncate":
+        raise BadInput(f"task.pair=cross gives each text the whole length of {length} tokens and cuts it there; leave out "
+                       f"task.long={long}, or take task.pair=joint")  # fmt: skip
+    if lone := next((one for one in examples if one.text_b is None), None):
+        raise BadInput(
+            f"{lone.place} has no text_b, which task.pair=cross attends to; name its column: data.columns.text_b=..."
+        )
+    sides = [(side, None) for one in examples for side in (one.text, one.text_b or "")]
+    halves = [half for one in guides for half in (Guides(first=one.first), Guides(first=one.second, last=one.last))]
+    encoded = sequences(sides, tokenizer, length, guides=halves)
+    facts = [Part(side, 2, pooled=True) for _ in examples for side in range(2)]
+    return replace(encoded, example=np.repeat(np.arange(len(examples)), 2), facts=facts)
+
+
+def pooled(encoded: Encoded) -> bool:
+    """The model gives a row of scores an example, not a sequence."""
+    return bool(encoded.facts) and getattr(encoded.facts[0], "pooled", False)
+
+
+def by_row(values: NDArray[Any], encoded: Encoded) -> NDArray[Any]:
+    """What is known of each example, for each row of scores."""
+    return values if pooled(encoded) else values[encoded.example]
 
 
 def averaged(scores: Scores, encoded: Encoded, examples: int) -> NDArray[np.float64]:
     """One row an example, the mean over its windows; rows that a model pooled already stay as they are."""
     rows = np.asarray(scores, np.float64)
     rows = rows[:, None] if rows.ndim == 1 else rows
-    pooled = bool(encoded.facts) and getattr(encoded.facts[0], "pooled", False)
-    wanted = examples if pooled else len(encoded.ids)
+    wanted = examples if pooled(encoded) else len(encoded.ids)
     if len(rows) != wanted:
-        raise ValueError(f"{len(rows)} rows of scores for {wanted} {'examples' if pooled else 'sequences'}")
-    if pooled:
+        raise ValueError(f"{len(rows)} rows of scores for {wanted} {'examples' if pooled(encoded) else 'sequences'}")
+    if pooled(encoded):
         return rows
     sums = np.zeros((examples, rows.shape[1]))
     np.add.at(sums, encoded.example, rows)
@@ -142,10 +213,9 @@ def averaged(scores: Scores, encoded: Encoded, examples: int) -> NDArray[np.floa
 
 
 def _parts(
-    first: list[int], second: list[int] | None, length: int, long: Long, stride: int
+    first: list[int], second: list[int] | None, room: int, long: Long, stride: int
 ) -> list[tuple[list[int], list[int] | None]]:
     """What each sequence of an example holds of its two texts."""
-    room = length - (2 if second is None else 3)
     if long == "truncate" or len(first) + len(second or ()) <= room:
         kept, kept_second = shortened(len(first), len(second or ()), room)
         return [(first[:kept], second if second is None else second[:kept_second])]
@@ -162,9 +232,13 @@ def _beside(longer: list[int], shorter: list[int], room: int, stride: int) -> It
         yield longer[start:end], shorter
 
 
-def _joined(first: list[int], second: list[int] | None, tokenizer: Tokenizer) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    ids = [tokenizer.cls, *first, tokenizer.sep]
+def _joined(
+    first: list[int], second: list[int] | None, tokenizer: Tokenizer, guides: Guides
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    ids = [tokenizer.cls, *guides.first, *first]
     if second is None:
+        ids += [*guides.last, tokenizer.sep]
         return np.array(ids, np.int64), np.zeros(len(ids), np.int64)
-    whole_ids = np.array([*ids, *second, tokenizer.sep], np.int64)
+    ids.append(tokenizer.sep)
+    whole_ids = np.array([*ids, *guides.second, *second, *guides.last, tokenizer.sep], np.int64)
     return whole_ids, (np.arange(len(whole_ids)) >= len(ids)).astype(np.int64)

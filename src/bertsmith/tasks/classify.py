@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import metrics
-from ..config import Count, Share, Variant
+from ..config import Count, Positive, Share
 from ..errors import BadInput
 from ..text.tokenizer import Tokenizer
-from .base import Answer, Encoded, Example, Head, Long, Scores, averaged, sequences
+from .base import Answer, Encoded, Example, Head, Joint, Long, Pair, Scores, averaged, by_row, paired
+from .guides import Guided
 from .kept import Kept
 from .tables import Row, examples, unlabelled
 
@@ -42,18 +43,21 @@ class Labels(Answer):
     scores: dict[str, float]
 
 
-class Classify(Variant, frozen=True):
+class Classify(Guided, frozen=True):
     labels: Annotated[tuple[str, ...], "the labels, in the order of the scores; learnt from data.train if none are given"] = ()
     many: Annotated[bool, "several labels may hold at once, or none; in files they are parted by |"] = False
     threshold: Annotated[Share, "many: how probable a label must be to hold; tuned on data.dev"] = 0.5
+    temperature: Annotated[Positive, "what scores are divided by, that probabilities may be believed; fitted on data.dev"] = 1.0
     positive: Annotated[str | None, "the one of two labels that f1 is about"] = None
     weights: Annotated[
         Literal["balanced"] | dict[str, float] | None, "what a label counts in the loss, by name; balanced: rare ones more"
     ] = None
+    pair: Annotated[Pair, "text and text_b: joint, in one sequence, or cross, each by itself, joined by attention"] = Joint()
     long: Annotated[
         Long, "texts that do not fit: cut at the end, or windows whose scores are averaged, or that the model joins"
     ] = "truncate"
     stride: Annotated[Count, "tokens from the start of one window to the next"] = 256
+    hex: Annotated[bool, "texts are bytes written in hex; found in the model's tokenizer"] = False
     columns: Annotated[dict[str, str], "what text, text_b and label are called in the files"] = msgspec.field(
         default_factory=dict
     )
@@ -67,12 +71,12 @@ class Classify(Variant, frozen=True):
 
     def read(self, path: Path) -> Kept[Text]:
         """Rows of .tsv, .csv or .jsonl; the label is None where the file has none. `skipped` of it counts bad rows."""
-        return Kept(path, examples(path, self._example, self.columns), self.skip_bad)
+        return Kept(path, examples(path, self._example, self.columns, self.hex), self.skip_bad)
 
     def fitted(self, examples: Sequence[Text]) -> "Classify":
-        """With every label of the examples, sorted, and their weights; what the recipe gave stays."""
+        """With every label of the examples, sorted, their weights and guide tokens; what the recipe gave stays."""
         found = Counter(label for example in examples for label in self._labels_of(example))
-        task = msgspec.structs.replace(self, labels=self.labels or tuple(sorted(found)))
+        task = msgspec.structs.replace(self, labels=self.labels or tuple(sorted(found)), guides=self.met(examples))
         if len(task.labels) < 2 - self.many:
             raise BadInput(f"{_files(examples)}: every label is {task.labels}; there is nothing to tell apart")
         task._known(found, _files(examples))
@@ -84,12 +88,11 @@ class Classify(Variant, frozen=True):
 
     def encode(self, examples: Sequence[Text], tokenizer: Tokenizer, length: int) -> Encoded:
         """Targets `label`: for each row of scores a number, or with many a row of 0 and 1."""
-        encoded = sequences([(one.text, one.text_b) for one in examples], tokenizer, length, self.long, self.stride)
+        encoded = paired(examples, self.pair, self.beside(examples, tokenizer), tokenizer, length, self.long, self.stride)
         if not examples or any(one.label is None for one in examples):
             return encoded
         label = self._truths(examples) if self.many else self._numbers(examples)
-        rows = label if self.long == "hierarchical" else label[encoded.example]
-        return replace(encoded, targets={"label": rows})
+        return replace(encoded, targets={"label": by_row(label, encoded)})
 
     def decode(self, scores: Scores, encoded: Encoded, examples: Sequence[Text]) -> list[Label | Labels]:
         """Scores of windows are averaged first."""
@@ -97,8 +100,8 @@ class Classify(Variant, frozen=True):
         return [self._answer(row) for row in rows]
 
     def probabilities(self, scores: NDArray[Any]) -> NDArray[np.float64]:
-        """(examples, labels), from as many scores: softmax, or with many a sigmoid each."""
-        scores = np.asarray(scores, np.float64)
+        """(examples, labels), from as many scores: softmax, or with many a sigmoid each, of scores / temperature."""
+        scores = np.asarray(scores, np.float64) / self.temperature
         if self.many:
             return 0.5 * (1 + np.tanh(0.5 * scores))  # no overflow either way
         weights = np.exp(scores - scores.max(-1, keepdims=True))
@@ -107,7 +110,7 @@ class Classify(Variant, frozen=True):
     def judge(self, answers: Sequence[Label | Labels], examples: Sequence[Text]) -> dict[str, float]:
         """With many, accuracy is the share with exactly the right labels; `f1` is there if one of two is `positive`."""
         if self.many:
-            given, true = self._given(answers), self._truths(examples) > 0
+            given, true = self.held(answers, examples)
             judged = {"accuracy": metrics.exact, "f1_macro": metrics.f1_macro_many, "f1_micro": metrics.f1_micro_many}
             return {name: float(metric(given, true)) for name, metric in judged.items()}
         chosen = [one.label for one in answers if isinstance(one, Label)]
@@ -116,9 +119,26 @@ class Classify(Variant, frozen=True):
         found = {name: float(metrics.METRICS[name](chosen, wanted)) for name in names}
         return found | ({"f1": float(metrics.f1(chosen, wanted, self.positive))} if self.positive else {})
 
+    def held(self, answers: Sequence[Any], examples: Sequence[Text]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """With many: the labels that were answered and those that hold, (examples, labels) each."""
+        return self._given(answers), self._truths(examples) > 0
+
     def confusion(self, answers: Sequence[Label], examples: Sequence[Text]) -> NDArray[np.int64]:
         """(labels, labels): true ones in rows, answers in columns."""
         return metrics.confusion([one.label for one in answers], [self._label(one) for one in examples], self.labels)
+
+    def calibrated(self, scores: NDArray[Any], examples: Sequence[Text]) -> "Classify":
+        """With the temperature that makes these examples' labels likeliest, from a row of scores each.
+
+        Unchanged where every answer is right: nothing then says how sure is too sure.
+        """
+        rows = np.asarray(scores, np.float64)
+        truths = (self._truths(examples) > 0).astype(np.int64).ravel() if self.many else self._numbers(examples)
+        if self.many:  # a sigmoid is a softmax against 0
+            rows = np.stack([np.zeros(rows.size), rows.ravel()], -1)
+        if (rows.argmax(-1) == truths).all():
+            return self
+        return msgspec.structs.replace(self, temperature=metrics.temperature(rows, truths))
 
     def tuned(self, scores: NDArray[Any], examples: Sequence[Text]) -> "Classify":
         """With many: the threshold of the best micro F1 on these examples, from a row of scores each.
@@ -138,7 +158,8 @@ class Classify(Variant, frozen=True):
 
     def _example(self, row: Row) -> Text:
         second = row.text("text_b") if row.get("text_b") is not None or "text_b" in self.columns else None
-        return Text(row.text("text"), second, self._written(row), source=str(row.path), line=row.line)
+        guides = self.named(row.cell)
+        return Text(row.text("text"), second, self._written(row), source=str(row.path), line=row.line, guides=guides)
 
     def _written(self, row: Row) -> str | None:
         """The label as the file has it, as text."""

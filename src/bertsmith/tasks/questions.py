@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from ..errors import BadInput
 from ..text.files import unpacked
 from ..text.tokenizer import whole
 from .base import Example
+from .guides import Named
 from .tables import BadRow
 
 _SHAPE = "give SQuAD's JSON: data > paragraphs > context and qas > id, question, answers > text, answer_start"
@@ -30,10 +32,12 @@ class Question(Example):
         return f"{self.source}, question {self.id}" if self.source else "a question"
 
 
-def questions(path: Path, no_answer: bool) -> Iterator[Question | BadRow]:
+def questions(path: Path, no_answer: bool | None, named: Named = lambda value: ()) -> Iterator[Question | BadRow]:
     """Every question of a file, or what is wrong with it; those without an answer are refused unless `no_answer`.
+    If that is None, answers are not looked at.
 
-    An answer that does not stand where the file says is taken from the nearest place where it does.
+    An answer that does not stand where the file says is taken from the nearest place where it does. Guide tokens are named
+    by fields of the question, of its paragraph or of its article.
     """
     number = 0
     for article in _listed(_parsed(path), "data", path, "the file"):
@@ -41,7 +45,8 @@ def questions(path: Path, no_answer: bool) -> Iterator[Question | BadRow]:
             for asked in _listed(paragraph, "qas", path, "a paragraph"):
                 number += 1
                 try:
-                    yield _question(path, number, paragraph, asked, no_answer)
+                    found = _question(path, number, paragraph, asked, no_answer)
+                    yield replace(found, guides=named(partial(_field, path, number, [asked, paragraph, article])))
                 except BadRow as fault:
                     yield fault
 
@@ -56,11 +61,21 @@ def placed(context: str, text: str, start: int) -> int | None:
     return min(found, key=lambda place: abs(place - start), default=None)
 
 
-def _question(path: Path, number: int, paragraph: Any, asked: Any, no_answer: bool) -> Question:
+def _field(path: Path, number: int, holders: list[dict[str, Any]], name: str) -> str:
+    for holder in holders:
+        if name in holder:
+            value = holder[name]
+            return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
+    raise _bad(path, number, holders[0], f"neither it nor its paragraph nor its article has a field {name!r}")
+
+
+def _question(path: Path, number: int, paragraph: Any, asked: Any, no_answer: bool | None) -> Question:
     if not isinstance(asked, dict) or not isinstance(asked.get("question"), str):
         raise _bad(path, number, asked, "it has no text `question`")
     if not isinstance(paragraph.get("context"), str):
         raise _bad(path, number, asked, "its paragraph has no text `context`")
+    if no_answer is None:
+        asked = {name: value for name, value in asked.items() if name not in ("answers", "is_impossible")}
     context, name = whole(paragraph["context"]), str(asked.get("id", number))
     answers = None if asked.get("answers") is None else _answers(path, number, asked)
     if asked.get("is_impossible"):

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import metrics
-from ..config import Count, Variant
+from ..config import Count
 from ..text.tokenizer import Tokenizer
-from .base import Answer, Encoded, Example, Head, Long, Scores, averaged, sequences
+from .base import Answer, Encoded, Example, Head, Joint, Long, Pair, Scores, averaged, by_row, paired
+from .guides import Guided
 from .kept import Kept
 from .tables import Row, examples, unlabelled
 
@@ -31,11 +32,13 @@ class Value(Answer):
     value: float
 
 
-class Regress(Variant, frozen=True):
+class Regress(Guided, frozen=True):
+    pair: Annotated[Pair, "text and text_b: joint, in one sequence, or cross, each by itself, joined by attention"] = Joint()
     long: Annotated[
         Long, "texts that do not fit: cut at the end, or windows whose scores are averaged, or that the model joins"
     ] = "truncate"
     stride: Annotated[Count, "tokens from the start of one window to the next"] = 256
+    hex: Annotated[bool, "texts are bytes written in hex; found in the model's tokenizer"] = False
     columns: Annotated[dict[str, str], "what text, text_b and label are called in the files"] = msgspec.field(
         default_factory=dict
     )
@@ -46,20 +49,20 @@ class Regress(Variant, frozen=True):
 
     def read(self, path: Path) -> Kept[Rated]:
         """Rows of .tsv, .csv or .jsonl; a label that is not a finite number is a bad row."""
-        return Kept(path, examples(path, self._example, self.columns), self.skip_bad)
+        return Kept(path, examples(path, self._example, self.columns, self.hex), self.skip_bad)
 
     def fitted(self, examples: Sequence[Rated]) -> "Regress":
-        """Itself: there is nothing to learn but that every example has its number."""
+        """With its guide tokens: there is nothing else to learn but that every example has its number."""
         self._truths(examples)
-        return self
+        return msgspec.structs.replace(self, guides=self.met(examples))
 
     def encode(self, examples: Sequence[Rated], tokenizer: Tokenizer, length: int) -> Encoded:
         """Targets `label`: a number for each row of scores."""
-        encoded = sequences([(one.text, one.text_b) for one in examples], tokenizer, length, self.long, self.stride)
+        encoded = paired(examples, self.pair, self.beside(examples, tokenizer), tokenizer, length, self.long, self.stride)
         if not examples or any(one.label is None for one in examples):
             return encoded
         label = self._truths(examples).astype(np.float32)
-        return replace(encoded, targets={"label": label if self.long == "hierarchical" else label[encoded.example]})
+        return replace(encoded, targets={"label": by_row(label, encoded)})
 
     def decode(self, scores: Scores, encoded: Encoded, examples: Sequence[Rated]) -> list[Value]:
         """The score is the number; those of windows are averaged."""
@@ -72,7 +75,8 @@ class Regress(Variant, frozen=True):
 
     def _example(self, row: Row) -> Rated:
         second = row.text("text_b") if row.get("text_b") is not None or "text_b" in self.columns else None
-        return Rated(row.text("text"), second, row.number("label"), source=str(row.path), line=row.line)
+        guides = self.named(row.cell)
+        return Rated(row.text("text"), second, row.number("label"), source=str(row.path), line=row.line, guides=guides)
 
     def _truths(self, examples: Sequence[Rated]) -> NDArray[np.float64]:
         for example in examples:

@@ -1,24 +1,20 @@
-"""Rows of .tsv, .csv and .jsonl files, packed or not, each with the line it stands on."""
+"""Rows of tables as a task asks for them: by its own names for the columns, with bad ones named by file and line."""
 
-import codecs
-import csv
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import BadInput
-from ..text.files import unpacked
+from ..text import tables
+from ..text.hexed import fault
+from ..text.tables import Fault, Lines, is_json, records, shown
 
 E = TypeVar("E")
 
-KNOWN = ".tsv, .csv or .jsonl, alone or packed (.gz .xz .bz2 .zst)"
-_PACKED, _ENDINGS = {".gz", ".xz", ".bz2", ".zst"}, {".tsv": "\t", ".csv": ",", ".jsonl": "", ".ndjson": ""}
-_NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what Python makes of bytes that are not, so that a line can be named
+
+PACKED = {".gz", ".xz", ".bz2", ".zst"}
 
 
 class BadRow(BadInput):
@@ -33,23 +29,23 @@ class Row:
     path: Path
     line: int
     columns: Mapping[str, str] = field(default_factory=dict)  # the task's name -> the file's
+    hex: bool = False  # its texts are bytes written in hex
 
     def need(self, name: str) -> Any:
         """The value, or an error that names the columns there are; null is a bad row."""
-        if self.columns.get(name, name) not in self.values:
-            fault = BadRow if is_json(self.path) else BadInput  # a header is the same for every row: nothing to skip
-            raise fault(f"{self.place if is_json(self.path) else self.path} {missing(name, self.columns, list(self.values))}")
-        if (value := self.get(name)) is None:
+        if (value := self._there(name)) is None:
             raise self.bad(f"{name} is null")
         return value
 
     def get(self, name: str) -> Any:
         """The value, or None where the file has no such column."""
-        return self.values.get(self.columns.get(name, name))
+        return self.values.get(column) if (column := self.columns.get(name, name)) else None
 
     def text(self, name: str) -> str:
         if not isinstance(value := self.need(name), str):
-            raise self.bad(f"{name} is {_shown(value)}, not a text")
+            raise self.bad(f"{name} is {shown(value)}, not a text")
+        if self.hex and (wrong := fault(value)):
+            raise self.bad(f"{name} is not hex: {wrong}")
         return value
 
     def number(self, name: str) -> float | None:
@@ -61,48 +57,56 @@ class Row:
         except (ValueError, OverflowError):
             number = float("nan")
         if not abs(number) < float("inf"):
-            raise self.bad(f"{name} is {_shown(value)}, not a number")
+            raise self.bad(f"{name} is {shown(value)}, not a number")
         return number
+
+    def cell(self, name: str) -> str:
+        """A value of any kind as text, empty where it is null; the column must be there."""
+        value = self._there(name)
+        return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
 
     @property
     def place(self) -> str:
         return f"{self.path}, line {self.line:,}"
 
-    def bad(self, fault: str) -> BadRow:
-        return _bad(self.path, self.line, fault)
+    def bad(self, wrong: str) -> BadRow:
+        return _bad(self.path, Fault(self.line, wrong))
+
+    def _there(self, name: str) -> Any:
+        if self.columns.get(name, name) not in self.values:
+            alone = not is_lines(self.path) and is_json(self.path)
+            kind = BadRow if alone else BadInput  # a header is the same for every row: nothing to skip
+            raise kind(f"{self.place if alone else self.path} {missing(name, self.columns, list(self.values))}")
+        return self.get(name)
 
 
-def rows(path: Path, columns: Mapping[str, str] | None = None) -> Iterator[Row | BadRow]:
+def rows(path: Path, columns: Mapping[str, str] | None = None, hex: bool = False) -> Iterator[Row | BadRow]:
     """Every row that is not blank, or what is wrong with it.
 
-    A header names the columns, unless `columns` gives numbers ("0" is the first) for names. Quotes mean nothing in .tsv.
+    A header names the columns, unless `columns` gives numbers ("0" is the first) for names; an empty name hides a column.
+    Quotes mean nothing in .tsv. Of a .txt every line is a `text`, blank ones too: answers then stand beside their lines.
     """
     columns = columns or {}
-    if is_json(path):
-        yield from _objects(path, columns)
+    if is_lines(path):
+        yield from _texts(path, hex)
         return
-    records = _quoted(path) if _separator(path) == "," else _tabbed(path)
-    first = next(records, None)
-    if first is None:
-        raise BadInput(f"{path} is empty; it needs a header that names its columns, such as text and label")
-    if isinstance(first, BadRow):
-        raise first
-    if columns and all(name.isdigit() for name in columns.values()):
-        names, records = [str(number) for number in range(len(first[1]))], chain([first], records)
-    else:
-        names = [name.strip() for name in first[1]]
-    for record in records:
-        yield record if isinstance(record, BadRow) else _row(path, record, names, columns)
+    named = [name for name in columns.values() if name]
+    numbered = bool(named) and all(name.isdigit() for name in named)
+    for record in records(Lines(path), numbered):
+        if isinstance(record, Fault):
+            yield _bad(path, record)
+        else:
+            yield Row(record.values, path, record.line, columns, hex)
 
 
-def examples(path: Path, made: Callable[[Row], E], columns: Mapping[str, str]) -> Iterator[E | BadRow]:
+def examples(path: Path, made: Callable[[Row], E], columns: Mapping[str, str], hex: bool = False) -> Iterator[E | BadRow]:
     """What is made of every row, or what is wrong with it."""
-    for row in rows(path, columns):
+    for row in rows(path, columns, hex):
         found: E | BadRow
         try:
             found = row if isinstance(row, BadRow) else made(row)
-        except BadRow as fault:
-            found = fault
+        except BadRow as wrong:
+            found = wrong
         yield found
 
 
@@ -118,93 +122,23 @@ def unlabelled(source: str, line: int, name: str, columns: Mapping[str, str]) ->
 
 def missing(name: str, columns: Mapping[str, str], there: list[str]) -> str:
     """What to say of a column that is not there: those that are, and how to name the right one."""
-    wanted = columns.get(name, name)
-    near = get_close_matches(wanted, there, n=1, cutoff=0.5) or ["..."]
-    return f"has no column {wanted!r}, only: {', '.join(there)}; name the right one: data.columns.{name}={near[0]}"
+    return tables.missing(columns.get(name, name), there, f"data.columns.{name}")
 
 
-def is_json(path: Path) -> bool:
-    return not _separator(path)
+def is_lines(path: Path) -> bool:
+    """It is plain text, a text a line."""
+    return (Path(path.stem) if path.suffix.lower() in PACKED else path).suffix.lower() in (".txt", ".text")
 
 
-def _separator(path: Path) -> str:
-    name = Path(path.stem) if path.suffix.lower() in _PACKED else path
-    if (ending := name.suffix.lower()) not in _ENDINGS:
-        raise BadInput(f"{path} is not a table that can be read; give {KNOWN}")
-    return _ENDINGS[ending]
-
-
-def _row(path: Path, record: tuple[int, list[str]], names: list[str], columns: Mapping[str, str]) -> Row | BadRow:
-    line, values = record
-    if len(values) != len(names):
-        return _bad(path, line, f"{len(values)} fields, where there should be {len(names)} ({', '.join(names)})")
-    return Row(dict(zip(names, values, strict=True)), path, line, columns)
-
-
-def _tabbed(path: Path) -> Iterator[tuple[int, list[str]] | BadRow]:
-    for line, text in _lines(path):
-        if _NOT_UTF8.search(text):
-            yield _bad(path, line, "it is not UTF-8")
-        elif text:
-            yield line, text.split("\t")
-
-
-def _quoted(path: Path) -> Iterator[tuple[int, list[str]] | BadRow]:
-    csv.field_size_limit(2**31 - 1)  # of the whole process: the usual 131,072 characters are less than a long document
-    reader = csv.reader((f"{text}\n" for _, text in _lines(path)), strict=True)
-    while True:
-        line = reader.line_num + 1  # where the row begins: a quoted text may go over many
+def _texts(path: Path, hex: bool) -> Iterator[Row | BadRow]:
+    for line, text in Lines(path):
         try:
-            values = next(reader, None)
-        except csv.Error as error:
-            yield _bad(path, line, f"{error}; is a quote left open, or not doubled?")
-            continue
-        if values is None:
-            return
-        if any(map(_NOT_UTF8.search, values)):
-            yield _bad(path, line, "it is not UTF-8")
-        elif values:
-            yield line, values
-
-
-def _objects(path: Path, columns: Mapping[str, str]) -> Iterator[Row | BadRow]:
-    for line, text in _lines(path):
-        if not text.strip():
-            continue
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            yield _bad(path, line, f"it is not JSON: {error}")
-            continue
-        if _NOT_UTF8.search(text):
-            yield _bad(path, line, "it is not UTF-8")
-        elif not isinstance(value, dict):
-            yield _bad(path, line, f'it is {_shown(value)}, not an object such as {{"text": ..., "label": ...}}')
+            text.encode()
+        except UnicodeEncodeError:
+            yield _bad(path, Fault(line, "it is not UTF-8"))
         else:
-            yield Row(value, path, line, columns)
+            yield Row({"text": text}, path, line, {}, hex)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines by number, from 1, without their ends; bytes that are not UTF-8 are left as lone surrogates."""
-    rest, line = b"", 0
-    for data, _ in unpacked(path):
-        *whole, rest = (rest + data).split(b"\n")
-        for number, text in enumerate(whole, line + 1):
-            yield number, _decoded(text, number)
-        line += len(whole)
-    if rest:
-        yield line + 1, _decoded(rest, line + 1)
-
-
-def _decoded(data: bytes, line: int) -> str:
-    data = data.removeprefix(codecs.BOM_UTF8) if line == 1 else data
-    return data.removesuffix(b"\r").decode("utf-8", "surrogateescape")
-
-
-def _bad(path: Path, line: int, fault: str) -> BadRow:
-    return BadRow(f"{path}, line {line:,}: {fault}; mend the row, or leave such rows out by data.skip_bad=true")
-
-
-def _shown(value: Any) -> str:
-    shown = json.dumps(value, ensure_ascii=False)
-    return shown if len(shown) < 40 else f"{shown[:36]}..."
+def _bad(path: Path, wrong: Fault) -> BadRow:
+    return BadRow(f"{path}, line {wrong.line:,}: {wrong.what}; mend the row, or leave such rows out by data.skip_bad=true")

@@ -4,16 +4,17 @@ import codecs
 import json
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ..errors import BadInput
 from .files import PIECE, format_of, unpacked
+from .tables import Fault, Lines, missing, records
 from .tokenizer import whole
 
 LONGEST_GAP = 2 << 20  # white space in one line beyond this is dropped; at least a piece, so that pieces leave no trace
@@ -35,6 +36,19 @@ class Block:
     source: str  # the file of the first line
 
 
+@dataclass(frozen=True)
+class Reading:
+    """Which column of tables and JSON holds the documents, and what is wrong with a text, where some cannot be used."""
+
+    column: str = "text"
+    fault: Callable[[str], str | None] | None = None
+
+    def check(self, text: str, path: Path, place: str) -> str:
+        if self.fault and (wrong := self.fault(text)):
+            raise BadInput(f"{path}, {place}: {wrong}; mend it, or leave it out")
+        return text
+
+
 def documents(paths: Sequence[Path]) -> Iterator[list[str]]:
     """The lines of each document; a document is in memory whole, so corpora of any size are better read by `blocks`."""
     lines: list[str] = []
@@ -49,13 +63,13 @@ def documents(paths: Sequence[Path]) -> Iterator[list[str]]:
             lines = []
 
 
-def blocks(paths: Sequence[Path], size: int = 4 << 20) -> Iterator[Block]:
+def blocks(paths: Sequence[Path], size: int = 4 << 20, reading: Reading = Reading()) -> Iterator[Block]:  # noqa: B008
     """Blocks of at most `size` characters, the same for the same files; the end of a file ends a document.
 
     They are cut between documents; a document longer than `size` between its lines, a longer line at a space.
     """
     text, base, files = "", 0, deque[tuple[int, str]]()  # `base`: where in the whole stream `text` begins
-    for piece in _tidied(paths):
+    for piece in _tidied(paths, reading):
         gap = piece.gap if text else piece.gap.lstrip("\n")
         if not files or files[-1][1] != piece.source:
             files.append((base + len(text) + gap.rfind("\n") + 1, piece.source))
@@ -92,14 +106,14 @@ class _Piece(NamedTuple):
     source: str
 
 
-def _tidied(paths: Sequence[Path]) -> Iterator[_Piece]:
+def _tidied(paths: Sequence[Path], reading: Reading) -> Iterator[_Piece]:
     """The stream of all files without its empty lines but one between documents, wherever the pieces were cut.
 
     White space at the end of a piece waits for the next one, which decides what it means.
     """
     held, done, path = "\n", 0, None
     for path in paths:
-        for raw, read in _pieces(path):
+        for raw, read in _pieces(path, reading):
             whole = raw.rstrip()
             body = whole.lstrip()
             if not body:
@@ -118,18 +132,19 @@ def _squeezed(gap: str) -> str:
     return gap if len(gap) <= LONGEST_GAP else "\n".join(part[:LONGEST_GAP] for part in gap.split("\n"))
 
 
-def _pieces(path: Path) -> Iterator[tuple[str, int]]:
+def _pieces(path: Path, reading: Reading) -> Iterator[tuple[str, int]]:
     """Text with newlines only, and the bytes of the file read so far."""
-    read = {"parquet": _parquet, "lines": _records, "text": _text}[format_of(path)]
+    text_of = _checked if reading.fault else _text
+    read = {"parquet": _parquet, "table": _rows, "lines": _records, "text": text_of}[format_of(path)]
     empty = True
-    for text, position in read(path):
+    for text, position in read(path, reading):
         empty = empty and (not text or text.isspace())
         yield text, position
     if empty:
         raise BadInput(f"{path} is empty: there is no text in it; leave it out, or make it again")
 
 
-def _text(path: Path) -> Iterator[tuple[str, int]]:
+def _text(path: Path, reading: Reading) -> Iterator[tuple[str, int]]:
     left, carriage, offset, line = b"", "", 0, 1
     for data, position in chain(unpacked(path), [(b"", path.stat().st_size)]):
         joined = left + data
@@ -146,8 +161,25 @@ def _text(path: Path) -> Iterator[tuple[str, int]]:
         yield text, position
 
 
-def _records(path: Path) -> Iterator[tuple[str, int]]:
-    decoder, left, line = msgspec.json.Decoder(_Record), b"", 0
+def _checked(path: Path, reading: Reading) -> Iterator[tuple[str, int]]:
+    """A line at a time, so that a bad one can be named."""
+    for number, text in (lines := Lines(path)):
+        yield reading.check(text, path, f"line {number:,}") + "\n", lines.read
+
+
+def _rows(path: Path, reading: Reading) -> Iterator[tuple[str, int]]:
+    """A document a row."""
+    for row in records(lines := Lines(path)):
+        place = f"line {row.line:,}"
+        if isinstance(row, Fault):
+            raise BadInput(f"{path}, {place}: {row.what}; mend the row, or leave it out")
+        if reading.column not in row.values:
+            raise BadInput(f"{path} {missing(reading.column, list(row.values), 'column')}")
+        yield _document(reading.check(row.values[reading.column], path, place)), lines.read
+
+
+def _records(path: Path, reading: Reading) -> Iterator[tuple[str, int]]:
+    decoder, left, line = msgspec.json.Decoder(_record_with(reading.column)), b"", 0
     for data, position in chain(unpacked(path), [(b"\n", path.stat().st_size)]):
         *rows, left = (left + data).split(b"\n")
         texts = []
@@ -155,37 +187,40 @@ def _records(path: Path) -> Iterator[tuple[str, int]]:
             line += 1
             row = row.removeprefix(codecs.BOM_UTF8) if line == 1 else row
             if row and not row.isspace():
-                texts.append(_document(_record(decoder, row, path, line)))
+                text = _record(decoder, row, path, line, reading.column)
+                texts.append(_document(reading.check(text, path, f"line {line:,}")))
         if len(left) > LONGEST_RECORD:
-            raise BadInput(f"{path}, line {line + 1:,}: more than {LONGEST_RECORD >> 20} MiB in one line; {_JSON_LINES}")
+            raise BadInput(f"{path}, line {line + 1:,}: more than {LONGEST_RECORD >> 20} MiB in one line; "
+                           f"{_json_lines(reading.column)}")  # fmt: skip
         yield "".join(texts), position
 
 
-class _Record(msgspec.Struct):
-    text: str
+def _record_with(column: str) -> type[Any]:
+    return msgspec.defstruct("Record", [("text", str, msgspec.field(name=column))])
 
 
-_JSON_LINES = """write one object a line: {"text": "..."}"""
+def _json_lines(column: str) -> str:
+    return f"""write one object a line: {{"{column}": "..."}}"""
 
 
-def _record(decoder: msgspec.json.Decoder[_Record], row: bytes, path: Path, line: int) -> str:
+def _record(decoder: msgspec.json.Decoder[Any], row: bytes, path: Path, line: int, column: str) -> str:
     try:
         return decoder.decode(row).text
     except UnicodeDecodeError:
         raise _not_utf8(path, f"line {line:,}") from None
     except msgspec.DecodeError as error:
-        if (text := _mended(row)) is not None:
+        if (text := _mended(row, decoder.type)) is not None:
             return text
-        way_out = f"`jq -c '.[]' {path.name}` makes lines of an array" if row.lstrip()[:1] == b"[" else _JSON_LINES
-        raise BadInput(f"{path}, line {line:,} is not an object with a string `text` ({error}); {way_out}") from None
+        way_out = f"`jq -c '.[]' {path.name}` makes lines of an array" if row.lstrip()[:1] == b"[" else _json_lines(column)
+        raise BadInput(f"{path}, line {line:,} is not an object with a string `{column}` ({error}); {way_out}") from None
 
 
-def _mended(row: bytes) -> str | None:
+def _mended(row: bytes, kind: Any) -> str | None:
     """The text of a record with lone surrogates ("\\ud83d", half an emoji), which become U+FFFD; None for any other fault."""
     if not _SURROGATE.search(row):
         return None
     try:
-        return whole(msgspec.convert(json.loads(row), _Record).text)
+        return whole(msgspec.convert(json.loads(row), kind).text)
     except (ValueError, RecursionError):
         return None
 
@@ -199,7 +234,7 @@ def _newlines(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
-def _parquet(path: Path) -> Iterator[tuple[str, int]]:
+def _parquet(path: Path, reading: Reading) -> Iterator[tuple[str, int]]:
     try:
         import pyarrow as arrow
         from pyarrow import parquet
@@ -209,13 +244,15 @@ def _parquet(path: Path) -> Iterator[tuple[str, int]]:
     try:
         with parquet.ParquetFile(path, buffer_size=PIECE, pre_buffer=False) as table:
             names, rows = table.schema_arrow.names, table.metadata.num_rows
-            if "text" not in names:
-                raise BadInput(f"{path} has no column `text`, only: {', '.join(names)}; rename the one with the documents")
-            for batch in table.iter_batches(batch_size=128, columns=["text"]):
+            if reading.column not in names:
+                raise BadInput(f"{path} {missing(reading.column, names, 'column')}")
+            for batch in table.iter_batches(batch_size=128, columns=[reading.column]):
                 texts = batch.column(0).to_pylist()
                 for number, text in enumerate(texts, row + 1):
                     if not isinstance(text, str):
-                        raise BadInput(f"{path}, row {number:,}: `text` is {text!r}, not a string; filter such rows out")
+                        raise BadInput(f"{path}, row {number:,}: `{reading.column}` is {text!r}, not a string; filter such "
+                                       "rows out")  # fmt: skip
+                    reading.check(text, path, f"row {number:,}")
                 row += len(texts)
                 yield "".join(map(_document, texts)), full * row // rows
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:

@@ -16,12 +16,16 @@ from ..errors import BadInput
 PIECE = 1 << 20  # bytes unpacked at a time
 
 _TEXT, _LINES, _PACKED = {"", ".txt", ".text", ".md"}, {".jsonl", ".ndjson", ".json"}, {".gz", ".xz", ".bz2", ".zst"}
-_KNOWN = ".txt .text .md (or none) and .jsonl .ndjson .json, alone or packed (.gz .xz .bz2 .zst); .parquet"
+_TABLES = {".tsv", ".csv"}
+_KNOWN = ".txt .text .md (or none), .jsonl .ndjson .json and .tsv .csv, alone or packed (.gz .xz .bz2 .zst); .parquet"
 _CONTROL = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b"))
 
 
 def found(texts: Sequence[str]) -> list[Path]:
-    """The files that paths, folders (what can be read in them, sorted) and patterns such as `*.txt.gz` name, each once."""
+    """The files that paths, folders (what can be read in them, sorted) and patterns such as `*.txt.gz` name, each once.
+
+    Tables are taken where they are named, not out of folders: most of what lies beside texts is no text.
+    """
     if not all(texts) or not texts:
         raise BadInput("no texts are given; name files, folders or patterns, such as texts=wiki/*.txt.gz")
     return list(dict.fromkeys(path for text in texts for path in _named(text)))
@@ -103,6 +107,8 @@ def _known(path: Path) -> str:
     if ending in _PACKED:
         ending = Path(path.stem).suffix.lower()
     number = ending[1:].isdigit()  # shard.001 is as good as no ending
+    if ending in _TABLES:
+        return "table"
     return "text" if ending in _TEXT or number else "lines" if ending in _LINES else ""
 
 
@@ -120,7 +126,7 @@ def _named(text: str) -> list[Path]:
 
 def _inside(folder: Path) -> list[Path]:
     seen = [path for path in sorted(folder.rglob("*")) if "/." not in f"/{path.relative_to(folder).as_posix()}"]
-    if readable := [path for path in seen if path.is_file() and _known(path)]:
+    if readable := [path for path in seen if path.is_file() and _known(path) not in ("", "table")]:
         return readable
     raise BadInput(f"{folder} holds no file that can be read as text; known endings: {_KNOWN}")
 

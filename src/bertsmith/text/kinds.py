@@ -1,13 +1,15 @@
 """What surrounds a vocabulary of each kind: how text is cleaned, cut into words, and put together again."""
 
 import re
+from collections.abc import Sequence
 from itertools import chain
 
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Rust
-from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from .hexed import BYTES
 from .pieces import BERT_RUNS, SPACED_RUNS
-from .tokenizer import bert, marked
+from .tokenizer import UNK, bert, marked
 from .vocabulary import WORD_START, Kind
 
 REMEMBERED = 300_000  # runs whose words are kept
@@ -27,6 +29,17 @@ def around(kind: Kind, model: models.Model, lowercase: bool) -> Rust:
         rust.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.BertPreTokenizer(), mark])
         rust.decoder = decoders.Metaspace(replacement=WORD_START, prepend_scheme="always", split=False)
     return rust
+
+
+def in_hex(specials: Sequence[str]) -> Rust:
+    """A whole tokenizer of bytes written in hex, a token each: the special tokens, then the bytes in order."""
+    ids = {piece: number for number, piece in enumerate([*specials, *BYTES])}
+    rust = Rust(models.WordLevel(ids, unk_token=UNK))
+    rust.normalizer = normalizers.Lowercase()
+    pairs = pre_tokenizers.Split(Regex(r"\S\S"), "isolated")
+    rust.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pairs])
+    rust.decoder = decoders.Fuse()
+    return marked(rust)
 
 
 class Words:

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer as Rust
 
 from ..artifacts import fingerprint, write_whole
 from ..errors import BadInput
+from .hexed import BYTES, fault
 
 PAD, UNK, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # What other families call the same five, in the same order.
@@ -129,9 +130,32 @@ class Tokenizer:
         """The ids that stand for text: what a random replacement may be."""
         return np.flatnonzero(~self.special)
 
+    @cached_property
+    def hex(self) -> bool:
+        """It reads bytes written in hex, and nothing else."""
+        names = [self.pieces[number] for number in self.ordinary]
+        return sorted(names) == sorted(BYTES)
+
+    def readable(self, text: str) -> str:
+        """The text as it is encoded; a tokenizer of bytes refuses what is no hex, which would be unknown tokens to it."""
+        if self.hex and (wrong := fault(text)):
+            raise BadInput(f"{text[:40]!r} is not hex: {wrong}; this model reads bytes written in hex")
+        return whole(text)
+
+    def with_specials(self, names: Sequence[str]) -> "Tokenizer":
+        """The same tokenizer with more special tokens behind its last id; those it has already keep their ids."""
+        rust = Rust.from_buffer(self.data)
+        new = rust.add_special_tokens([name for name in names if rust.token_to_id(name) is None])
+        rust.add_special_tokens(list(names))
+        longer = Tokenizer(rust, self.source)
+        if len(longer) != len(self) + new:  # the library counts from the number of pieces, not from the last id
+            raise BadInput(f"{self.source} has ids that no piece uses, where new tokens would lie on old ones; fill them "
+                           "with pieces such as [unused-7]")  # fmt: skip
+        return longer
+
     def encode(self, text: str) -> Encoding:
         """One text, without special tokens; `.ids` and `.offsets` into the text."""
-        return self.rust.encode(whole(text), add_special_tokens=False)
+        return self.rust.encode(self.readable(text), add_special_tokens=False)
 
     def encode_marked(self, text: str) -> list[int]:
         """The ids of a text in which `[MASK]` stands for the mask token itself.

@@ -1,0 +1,121 @@
+"""Scores against transformers' example recipe: the same weights, data, hyper-parameters and seeds, as a table.
+
+python -m benchmarks scores suite=FILE.toml [tasks=a,b] [seeds=0,1,2] [out=FOLDER] [minutes=9] [jobs=6]
+                            [device=cuda precision=bf16]
+
+The suite has a table a task, with the keys of scoring.Case; its paths are beside it. Every result is a line of
+out/results.jsonl as soon as it is there, and is not asked for again; what has not ended after `minutes` is given up, and the
+table is of what has.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bertsmith import api
+from bertsmith.config import parse, plain
+
+from .material import Material
+from .scoring import Case, Job
+
+Result = dict[str, Any]
+
+
+def run(stuff: Material) -> list[tuple[str, str, str, str, str]]:
+    if "suite" not in stuff.given:
+        sys.exit("scores needs suite=FILE.toml, a table a task; see benchmarks/scores.py")
+    cases = _cases(Path(stuff.given["suite"]), stuff.given.get("tasks"))
+    out = Path(stuff.given.get("out", stuff.folder))
+    out.mkdir(parents=True, exist_ok=True)
+    known = _known(out)
+    left = [(name, job) for name, job in _jobs(stuff, cases) if (name, job.side, job.seed) not in known]
+    results = [*known.values(), *_results(stuff, left, out)]
+    return [_row(name, case, [one for one in results if one["task"] == name]) for name, case in cases.items()]
+
+
+def _known(out: Path) -> dict[tuple[str, str, int], Result]:
+    """Results of an earlier sitting; what failed or had no time is asked again."""
+    path = out / "results.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    found = [one for one in map(json.loads, lines) if "error" not in one]
+    return {(one["task"], one["side"], one["seed"]): one for one in found}
+
+
+def _cases(suite: Path, chosen: str | None) -> dict[str, Case]:
+    tables = tomllib.loads(suite.read_text(encoding="utf-8"))
+    names = chosen.split(",") if chosen else list(tables)
+    cases = {name: parse(Case, tables[name], f"{suite}, {name}") for name in names}
+    placed = {name: {key: str(suite.parent / getattr(case, key)) for key in ("train", "dev", "model")}
+              for name, case in cases.items()}  # fmt: skip
+    return {name: msgspec.structs.replace(case, **placed[name]) for name, case in cases.items()}
+
+
+def _jobs(stuff: Material, cases: dict[str, Case]) -> Iterator[tuple[str, Job]]:
+    """Task by task, both sides of a seed beside each other."""
+    how = {"device": stuff.given.get("device", "cpu"), "precision": stuff.given.get("precision", "fp32")}
+    for name, case in cases.items():
+        imported = stuff.folder / f"{Path(case.model).name}-{case.attention_dropout:g}"
+        api.import_model(source=case.model, out=str(imported), attention_dropout=case.attention_dropout, quiet=True)
+        for seed in map(int, stuff.given.get("seeds", "0,1,2").split(",")):
+            for side, model in (("ours", imported), ("theirs", case.model)):
+                folder = stuff.folder / f"{name}-{side}-{seed}"
+                yield name, Job(case=case, side=side, model=str(model), folder=str(folder), seed=seed, **how)
+
+
+def _results(stuff: Material, jobs: list[tuple[str, Job]], out: Path) -> Iterator[Result]:
+    """As they come; each in a process of its own, so that one that fails fails alone."""
+    end = time.monotonic() + 60 * float(stuff.given.get("minutes", "6000"))
+    with ThreadPoolExecutor(stuff.number("jobs", 1)) as pool:
+        asked = [pool.submit(_scored, name, job, end) for name, job in jobs]
+        for done in as_completed(asked):
+            result = done.result()
+            with (out / "results.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(result) + "\n")
+            print(json.dumps(result)[:400], flush=True)
+            yield result
+
+
+def _scored(name: str, job: Job, end: float) -> Result:
+    facts: Result = {"task": name, "side": job.side, "seed": job.seed}
+    start = time.monotonic()
+    Path(job.folder).mkdir(parents=True)
+    try:
+        words = [sys.executable, "-m", "benchmarks.scoring", json.dumps(plain(job))]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=max(0.01, end - start))
+    except subprocess.TimeoutExpired:
+        return facts | {"error": "there was no time left"}
+    facts["seconds"] = round(time.monotonic() - start, 1)
+    if done.returncode:
+        return facts | {"error": done.stderr[-2000:]}
+    return facts | json.loads(done.stdout.splitlines()[-1])
+
+
+def _row(name: str, case: Case, results: list[Result]) -> tuple[str, str, str, str, str]:
+    """The mean and its deviation on both sides, with the speed there; ours may be lower by one deviation of theirs."""
+    ours, theirs = ([one for one in results if one["side"] == side and "error" not in one] for side in ("ours", "theirs"))
+    what = f"{name}, {case.metric}, seeds: {len(ours)} and {len(theirs)}"
+    if not ours or not theirs:
+        return what, _said(ours, case.metric), _said(theirs, case.metric), "", ""
+    means = [statistics.mean(one[case.metric] for one in side) for side in (ours, theirs)]
+    spread = _deviation([one[case.metric] for one in theirs])
+    return what, _said(ours, case.metric), _said(theirs, case.metric), f"{means[0] - means[1]:+.4f}", f">= {-spread:.4f}"
+
+
+def _said(results: list[Result], metric: str) -> str:
+    if not results:
+        return "none"
+    scores, speeds = [one[metric] for one in results], [one["examples_per_second"] for one in results]
+    return f"{statistics.mean(scores):.4f} ± {_deviation(scores):.4f} ({statistics.mean(speeds):,.0f} examples/s)"
+
+
+def _deviation(values: list[float]) -> float:
+    return statistics.stdev(values) if len(values) > 1 else 0.0

@@ -1,0 +1,134 @@
+"""Texts, or a file of any size, to a vector each; or to those documents whose vectors are nearest."""
+
+import json
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ..artifacts import named
+from ..config import Config, Count
+from ..errors import BadInput
+from ..predict import Predictor, load
+from ..runtime import Precision
+from ..screen import Screen
+from ..tasks.asking import texts_of
+from ..tasks.similar import Pool, listed, nearest
+from . import resumed
+
+AT_ONCE = 4096  # texts: sorted by length among themselves, and all that is held in memory
+
+
+class Recipe(Config, frozen=True):
+    model: Annotated[str, "any checkpoint folder, fine-tuned, pre-trained or imported"]
+    text: Annotated[str | None, "one text"] = None
+    data: Annotated[str | None, "a file of texts: .txt with one a line, or `text` of .tsv, .csv, .jsonl"] = None
+    columns: Annotated[dict[str, str], "what text is called in the files"] = msgspec.field(default_factory=dict)
+    out: Annotated[str | None, "a .npy file for the vectors, a row a text; or with documents a .jsonl for what is found"] = None
+    pool: Annotated[Pool | None, "mean of a text's tokens, or the first; as the model was taught, mean if it was not"] = None
+    documents: Annotated[str | None, "a .npy of vectors, or a file of texts: find in it what is nearest to each text"] = None
+    top: Annotated[Count, "documents: how many are found for each text"] = 5
+    batch_tokens: Annotated[Count | None, "tokens of one batch; what suits the device, if nothing is said"] = None
+    device: Annotated[str, "auto, cpu, cuda or cuda:0"] = "auto"
+    precision: Annotated[Precision, "auto: bf16 on a GPU, fp32 on a CPU"] = "auto"
+
+
+class Shelf(NamedTuple):
+    """Documents to be searched: vectors mapped from their file, or texts with their vectors, all in memory."""
+
+    vectors: NDArray[Any]
+    texts: list[str] | None = None
+
+
+def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
+    """Files go on where a killed run of the same command left them, and have their names when they are whole."""
+    if (recipe.text is None) == (recipe.data is None):
+        raise BadInput("give text=... or data=FILE, one of the two")
+    out = named(recipe.out, "out") if recipe.out is not None else None
+    if recipe.documents is None and out is not None and out.suffix != ".npy":
+        raise BadInput(f"out={out}: vectors are written as .npy; give such a name")
+    if recipe.documents is None and out is None and recipe.data is not None:
+        raise BadInput("the vectors of a file are too many for a terminal; give out=vectors.npy")
+    screen, predictor = Screen(quiet), load(recipe.model, recipe.device, recipe.precision)
+    if recipe.documents is not None:
+        return _searched(recipe, predictor, out, screen)
+    rows, width = _counted(recipe), predictor.model.config.encoder.width
+    if out is None:
+        sys.stdout.write(json.dumps(_vectors(recipe, predictor, [str(recipe.text)])[0].tolist()) + "\n")
+    else:
+        _filed(recipe, predictor, out, (rows, width), screen)
+    return {"model": recipe.model, "rows": rows, "width": width, "pool": recipe.pool or predictor.pool, "out": recipe.out}
+
+
+def _filed(recipe: Recipe, predictor: Predictor, out: Path, shape: tuple[int, int], screen: Screen) -> None:
+    with resumed.rows(out, resumed.identity(recipe, recipe.model, recipe.data), shape) as made, screen.bar("texts") as bar:
+        if at := made.done:
+            screen.say(f"{out}: going on after {at:,} texts")
+        for some in _some(recipe, at):
+            made.array[at : at + len(some)] = _vectors(recipe, predictor, some)
+            made.mark(at := at + len(some))
+            bar(at, shape[0])
+    screen.say(f"{shape[0]:,} vectors of {shape[1]:,} numbers in {out}")
+
+
+def _searched(recipe: Recipe, predictor: Predictor, out: Path | None, screen: Screen) -> dict[str, Any]:
+    shelf, count = _shelf(recipe, predictor), 0
+    if out is None:
+        for some in _some(recipe, 0):
+            sys.stdout.writelines(line.decode() for line in _found(recipe, predictor, some, shelf))
+            count += len(some)
+    else:
+        with resumed.lines(out, resumed.identity(recipe, recipe.model, recipe.data, recipe.documents)) as (file, done):
+            count = done - done % AT_ONCE
+            for some in _some(recipe, count):
+                file.writelines(_found(recipe, predictor, some, shelf)[max(0, done - count) :])
+                file.flush()
+                count += len(some)
+        screen.say(f"{count:,} answers in {out}")
+    return {"model": recipe.model, "answers": count, "documents": len(shelf.vectors), "out": recipe.out}
+
+
+def _found(recipe: Recipe, predictor: Predictor, some: list[str], shelf: Shelf) -> list[bytes]:
+    found = listed(*nearest(_vectors(recipe, predictor, some), shelf.vectors, recipe.top), shelf.texts)
+    return [(json.dumps({"nearest": one}, ensure_ascii=False) + "\n").encode("utf-8", "replace") for one in found]
+
+
+def _shelf(recipe: Recipe, predictor: Predictor) -> Shelf:
+    path = named(str(recipe.documents), "documents")
+    if path.suffix == ".npy":
+        return Shelf(_mapped(path, predictor.model.config.encoder.width))
+    texts = list(texts_of(path, recipe.columns))
+    return Shelf(_vectors(recipe, predictor, texts), texts)
+
+
+def _mapped(path: Path, width: int) -> NDArray[Any]:
+    try:
+        vectors = np.load(path, mmap_mode="r")
+    except (ValueError, OSError) as error:
+        raise BadInput(f"documents={path} cannot be read as .npy: {error}; `bertsmith embed` makes one") from None
+    if vectors.ndim != 2 or vectors.shape[1] != width:
+        raise BadInput(f"documents={path} holds {vectors.shape}, where this model's vectors are {width} wide; embed it again")
+    return vectors
+
+
+def _vectors(recipe: Recipe, predictor: Predictor, some: list[str]) -> NDArray[np.float32]:
+    return predictor.embed(some, recipe.pool, recipe.batch_tokens)
+
+
+def _some(recipe: Recipe, skip: int) -> Iterator[list[str]]:
+    rows = islice(_texts(recipe), skip, None)
+    while some := list(islice(rows, AT_ONCE)):
+        yield some
+
+
+def _texts(recipe: Recipe) -> Iterator[str]:
+    return iter([recipe.text]) if recipe.text is not None else texts_of(named(str(recipe.data), "data"), recipe.columns)
+
+
+def _counted(recipe: Recipe) -> int:
+    return sum(1 for _ in _texts(recipe))
