@@ -16,8 +16,8 @@ CLASSES = {
 }
 
 
-def model(kind: str, folder: Path, outputs: int, attention_dropout: float = 0.0, seed: int = 0) -> Any:
-    """With a new head, in float32 whatever the folder holds."""
+def model(kind: str, folder: Path, outputs: int, attention_dropout: float | None = 0.0, seed: int = 0) -> Any:
+    """With a new head, in float32 whatever the folder holds; with the config's own dropout on attention, if None is given."""
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -25,7 +25,7 @@ def model(kind: str, folder: Path, outputs: int, attention_dropout: float = 0.0,
     transformers.set_seed(seed)
     config = transformers.AutoConfig.from_pretrained(folder, num_labels=outputs)
     for name in ("attention_probs_dropout_prob", "attention_dropout"):
-        if hasattr(config, name):
+        if hasattr(config, name) and attention_dropout is not None:
             setattr(config, name, attention_dropout)
     return getattr(transformers, CLASSES[kind]).from_pretrained(folder, config=config, dtype=torch.float32)
 

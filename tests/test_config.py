@@ -333,8 +333,8 @@ def test_the_walk_over_structs_sees_the_deepest():
 def test_a_default_is_shown_as_it_can_be_typed(name):
     for struct in structs(stage(name).Recipe):
         own = [key for key in keys(struct) if key.name in struct.__struct_fields__]
-        required = [key for key in keys(struct) if key.default == "required" and key.takes != "table" and "[" not in key.name]
-        needed = [f"{key.name}={key.takes.split(' | ')[0]}" for key in required]
+        required = [key for key in keys(struct) if key.default == "required" and "[" not in key.name]
+        needed = [f"{key.name}={'{}' if key.takes == 'table' else key.takes.split(' | ')[0]}" for key in required]
         for key in own:
             if key.default not in ("", "required"):  # an empty one is none, or a table
                 assert read(struct, overrides=[*needed, f"{key.name}={key.default}"]) == read(struct, overrides=needed), key

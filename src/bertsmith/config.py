@@ -269,6 +269,8 @@ def _takes(kind: Any) -> str:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         named = " | ".join(kind.presets) if issubclass(kind, Config) else ""
         return str(kind.__struct_config__.tag or named or "table")
+    if dict in (kind, get_origin(kind)):
+        return "table"
     return {str: "text", int: "number", float: "number", bool: "true | false"}.get(kind, getattr(kind, "__name__", str(kind)))
 
 

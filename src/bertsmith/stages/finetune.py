@@ -52,6 +52,7 @@ class Teaching(Train, frozen=True):
     batch_tokens: Annotated[Count, "tokens of one micro-batch"] = 2048
     rate: Annotated[Positive, "peak learning rate"] = 5e-5
     warmup: Annotated[Amount, "rise of the rate: below 1 a share of the run, from 1 up steps"] = 0.1
+    spike: Annotated[Amount, "skip an update whose gradient is this many times the usual; 0 for never"] = 0.0  # rare examples
     layer_decay: Annotated[Positive, "each layer learns at this share of the rate of the one above it"] = 1.0
     thaw: Annotated[Chance, "share of the run over which layers begin to learn, from the top down; 0: all at once"] = 0.0
     head_rate: Annotated[Positive, "the head learns at this many times the rate"] = 1.0
