@@ -147,3 +147,48 @@ def test_a_long_document_is_read_by_parts_and_joined(bert, tmp_path):  # noqa: F
     answers = [json.loads(line) for line in (tmp_path / "a").read_text().splitlines()]
     truths = [json.loads(line)["label"] for line in (tmp_path / "hierarchical/100.jsonl").read_text().splitlines()]
     assert np.mean([a["label"] == t for a, t in zip(answers, truths, strict=True)]) == scores["hierarchical"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "settings", "said"),
+    [
+        ("classify", {"text": "a b"}, [], "has no column 'label'"),
+        ("tag", {"tokens": ["a"]}, [], "nothing to be judged by"),
+        ("similar", {"text": "a", "text_b": "b"}, [], "needs its score"),
+        ("similar", {"text": "a", "text_b": "b", "score": 1}, ["freeze=all"], "every weight of the model is frozen"),
+        ("similar", {"text": "a", "text_b": "b", "score": 1}, ["train.thaw=0.5"], "no head"),
+        ("classify", {"text": "a b", "label": "x"}, ["task.template='[way={way}] {text}'", "lora.rank=2"], "guide tokens"),
+        ("classify", {"text": "a b", "label": "good"}, ["best=accuracy"], "chooses among seeds"),
+    ],
+)
+def test_what_would_spoil_an_hour_is_said_before_it(bert, tmp_path, kind, row, settings, said):  # noqa: F811
+    make = {"classify": classified, "tag": tagged}.get(
+        kind, lambda rng: row | ({"score": int(rng.integers(5))} if "score" in row else {})
+    )
+    given = words(kind, bert, tmp_path, make, "train.steps=2", *settings)
+    written(tmp_path / "100.jsonl", [row, row | {"score": 0} if "score" in row else row])
+    assert said in refused("finetune", *given)
+
+
+def test_the_same_files_elsewhere_are_the_same_run_and_another_rhythm_of_stopping_is_not(bert, tmp_path):  # noqa: F811
+    given = words("classify", bert, tmp_path, classified, "train.steps=4", "train.stop=1", "train.eval_every=2")
+    answer("finetune", *given)
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "400.jsonl").rename(tmp_path / "moved/other.jsonl")
+    moved = [f"data.train={tmp_path / 'moved/other.jsonl'}" if word.startswith("data.train") else word for word in given]
+    assert not answer("finetune", *moved)["made"]
+    assert "another recipe" in refused("finetune", *moved, "train.eval_every=1")
+
+
+def test_seeds_go_on_after_a_mistake_and_a_type_that_only_some_answers_have(bert, tmp_path):  # noqa: F811
+    """The training file has a tag that the dev file has not: seeds that answer with it and seeds that do not are compared."""
+
+    def rare(rng):
+        row = tagged(rng)
+        return row | {"tags": [*row["tags"][:-1], "B-MISC"]} if len(row["tokens"]) and rng.random() < 0.5 else row
+
+    given = words("tag", bert, tmp_path, rare, "train.steps=30", "seeds=[0,1]")
+    written(tmp_path / "100.jsonl", [tagged(np.random.default_rng(i)) for i in range(30)])
+    refused("finetune", *given, "freeze=9")  # leaves nothing behind that the next run would stumble over
+    made = answer("finetune", *given)
+    assert "f1.MISC" in made["mean"]

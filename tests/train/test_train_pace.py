@@ -111,3 +111,9 @@ def test_stopping_without_anything_to_judge_by_is_refused(tmp_path):
 def test_a_run_that_may_stop_is_judged_each_epoch():
     assert Train(epochs=3, stop=1).resolved(10).eval_every == 10
     assert Train(epochs=3, stop=1, eval_every=4).resolved(10).eval_every == 4
+
+
+def test_a_score_that_is_no_number_is_never_the_best(tmp_path):
+    config = msgspec.structs.replace(STOPPING, save_every=2, keep=20, stop=4)
+    summary = toy.trainer(tmp_path, config, score=scored(float("nan"), 0.5, 0.6, 0.4, 0.3, 0.2)).fit(toy.Data())
+    assert summary["best_step"] == 6

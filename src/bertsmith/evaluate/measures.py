@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .. import metrics
 from ..metrics import Array, Interval, Metric
 from ..tasks import Answering, Choose, Classify, Regress, Similar, Tag, TaskConfig
-from ..tasks.entities import entities, marks_spans, parted
+from ..tasks.entities import entities, marks_spans
 
 SEED = 0  # of the resamples: the same examples and answers have the same interval, whoever asks
 SURE = 1.959964**2  # the square of the normal distribution's 97.5th percentile
@@ -70,8 +70,7 @@ def names(task: TaskConfig) -> list[str]:
         one = ["matthews"] * (not task.many) + ["f1"] * (task.positive is not None)
         return ["accuracy", "f1_macro", "f1_micro", *one]
     if isinstance(task, Tag):
-        kinds = sorted({parted(label)[1] for label in task.labels} - {""})
-        spans = ["f1", "precision", "recall", *(f"f1.{kind}" for kind in kinds)] if marks_spans(task.labels) else []
+        spans = ["f1", "precision", "recall", *(f"f1.{kind}" for kind in task.types)] if marks_spans(task.labels) else []
         return [*spans, "accuracy"]
     if isinstance(task, Answering):
         sides = [f"{side}_{name}" for side in ("has_answer", "no_answer") for name in ("exact", "f1")]
@@ -151,7 +150,7 @@ def _tag(task: Tag, answers: Sequence[Any], examples: Sequence[Any]) -> dict[str
     if not marks_spans(sorted({*chain.from_iterable(gold for _, gold in pairs), *task.labels})):
         return {"accuracy": accuracy}
     spans = [(set(entities(said)), set(entities(gold))) for said, gold in pairs]
-    kinds = sorted({entity.type for pair in spans for entity in chain(*pair)})
+    kinds = sorted({entity.type for pair in spans for entity in chain(*pair)} | set(task.types))
     all_, *each = (_counted(spans, kind) for kind in (None, *kinds))
     found = {"f1": _f1(*all_), "precision": _share(all_[0], all_[1]), "recall": _share(all_[0], all_[2])}
     found |= {f"f1.{kind}": _f1(*counts) for kind, counts in zip(kinds, each, strict=True) if kind}

@@ -11,6 +11,7 @@ from ..artifacts import named
 from ..config import Amount, Chance, Config, Count, Positive, Whole, parse, plain
 from ..errors import BadInput
 from ..evaluate.judge import judged
+from ..evaluate.measures import names
 from ..model import checkpoint, lora
 from ..model.features import Features
 from ..model.lora import Lora
@@ -23,7 +24,7 @@ from ..objectives.teaching import Lesson, teaching
 from ..objectives.twice import Twice
 from ..predict import Predictor
 from ..screen import Screen
-from ..tasks import Classify, Regress, TaskConfig
+from ..tasks import Answering, Classify, Regress, Similar, Tag, TaskConfig
 from ..tasks.base import Long
 from ..text.tokenizer import Tokenizer
 from ..train.loss import Objective
@@ -79,7 +80,9 @@ class Recipe(Config, frozen=True):
     lora: Annotated[Lora | None, "learn small matrices beside the encoder's own, which stay; they are added at the end"] = None
     adversary: Annotated[Adversary | None, "also learn from embeddings moved against the model"] = None
     rdrop: Annotated[Amount, "read every batch twice, and let the difference cost this much (R-Drop); 0: once"] = 0.0
-    dropout: Annotated[Chance | None, "of the encoder while it learns; as in its pre-training, if none"] = None
+    dropout: Annotated[Chance | None, "on embeddings and what each part adds, while it learns; as in pre-training, if none"] = (
+        None
+    )
     best: Annotated[str | None, "the score that train.stop and seeds choose by; the task's first, if none"] = None
     scratch: Annotated[bool, "forget what pre-training learnt: the control of every claim that it helps"] = False
     seed: Annotated[int, "of new weights, order and dropout"] = 0
@@ -88,28 +91,48 @@ class Recipe(Config, frozen=True):
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Trains, or goes on with a run that was interrupted, or says that it is done already."""
-    screen, out = Screen(quiet), named(recipe.out, "out")
-    if not recipe.data.dev and (recipe.seeds or recipe.best):
-        raise BadInput("seeds are compared, and the best found, on a dev file: give data.dev, or leave out seeds and best")
-    name = identity_of(recipe)
+    check(recipe)
+    return _run(recipe, quiet)
+
+
+def _run(recipe: Recipe, quiet: bool) -> dict[str, Any]:
+    screen, out, name = Screen(quiet), named(recipe.out, "out"), identity_of(recipe)
     with folder.opened(out, name, screen) as told:
         if told or not recipe.seeds:
             return told or _taught(recipe, out, name, screen)
         return several(recipe, out, recipe.seeds, partial(_one, recipe, quiet), recipe.best, name, screen)
 
 
+def check(recipe: Recipe) -> None:
+    """Settings that contradict each other, before anything is read."""
+    if not recipe.data.dev and (recipe.seeds or recipe.best):
+        raise BadInput("seeds are compared, and the best found, on a dev file: give data.dev, or leave out seeds and best")
+    if recipe.best and not recipe.seeds and not recipe.train.stop:
+        raise BadInput(f"best={recipe.best} chooses among seeds, or where train.stop ends a run; give either, or leave it out")
+    if recipe.lora and recipe.freeze:
+        raise BadInput("lora leaves the encoder as it is already; leave out freeze")
+    if recipe.scratch and (recipe.lora or recipe.freeze):
+        raise BadInput("scratch=true begins with random weights, which must all learn; leave out freeze and lora")
+    if getattr(recipe.task, "template", "") and (recipe.lora or recipe.freeze):
+        raise BadInput("guide tokens of task.template begin alike and must learn; leave out freeze and lora, or the template")
+    if isinstance(recipe.task, Similar) and (recipe.rdrop or recipe.train.thaw):
+        raise BadInput("task=similar has no head for rdrop to compare, or for train.thaw to begin with; leave them out")
+
+
 def identity_of(recipe: Recipe) -> str:
     """A name for all that decides what the run makes."""
-    return folder.identity(recipe, model=recipe.model, train_file=recipe.data.train, dev_file=recipe.data.dev)
+    return folder.identity(recipe, **{"model": recipe.model, "data.train": recipe.data.train, "data.dev": recipe.data.dev})
 
 
 def _one(recipe: Recipe, quiet: bool, seed: int, out: Path) -> dict[str, Any]:
-    return run(msgspec.structs.replace(recipe, seed=seed, seeds=(), out=str(out)), quiet)
+    return _run(msgspec.structs.replace(recipe, seed=seed, seeds=(), out=str(out)), quiet)
 
 
 def _taught(recipe: Recipe, out: Path, identity: str, screen: Screen) -> dict[str, Any]:
     base, tokenizer, _ = checkpoint.load(named(recipe.model, "model"))
     task, learn, known = examples_of(recipe, tokenizer, screen)
+    if recipe.best and recipe.best not in names(task):
+        raise BadInput(f"best={recipe.best} is not a score of this task, which has {', '.join(names(task))}")
     tokenizer, weights = guided(task, base, tokenizer)
     objective = teaching(task, recipe.features)
     encoder = base.config.encoder
@@ -123,8 +146,6 @@ def _taught(recipe: Recipe, out: Path, identity: str, screen: Screen) -> dict[st
     reading = read(learn)
     train = recipe.train.timed().resolved(reading.an_epoch)
     predictor = Predictor(model, tokenizer, {}, task, recipe.length)
-    if recipe.best:  # an unknown one is named now, not after an hour
-        _score(objective, predictor, known[:8], recipe.best)
     trainer = Trainer(
         model, _lesson(recipe, objective), train, out, seed=recipe.seed, quiet=screen.quiet, fingerprint=identity,
         trials={"dev": partial(_all, read(known))} if known else None, paces=_paces(recipe, model),
@@ -135,8 +156,8 @@ def _taught(recipe: Recipe, out: Path, identity: str, screen: Screen) -> dict[st
     model.eval()
     predictor.task = objective.settled(model)
     found = judged(predictor, known, tune=True) if known else None
-    names = ("step", "best_step", "loss", "tokens", "seconds", "skipped", "rollbacks")
-    result = {name: summary[name] for name in names} | {"examples": len(learn), "dev": found.scores if found else {}}
+    told = ("step", "best_step", "loss", "tokens", "seconds", "skipped", "rollbacks")
+    result = {name: summary[name] for name in told} | {"examples": len(learn), "dev": found.scores if found else {}}
     if trainer.leader:
         record = {"stage": "finetune", "task": plain(found.task if found else predictor.task), "length": recipe.length}
         card = {"identity": identity, "result": result, **(found.card if found else {})}
@@ -147,10 +168,6 @@ def _taught(recipe: Recipe, out: Path, identity: str, screen: Screen) -> dict[st
 
 def _begun(recipe: Recipe, config: ModelConfig, weights: dict[str, Tensor]) -> Model:
     """The model to train: what is frozen is, what stands beside it does."""
-    if recipe.lora and recipe.freeze:
-        raise BadInput("lora leaves the encoder as it is already; leave out freeze")
-    if recipe.scratch and (recipe.lora or recipe.freeze):
-        raise BadInput("scratch=true begins with random weights, which must all learn; leave out freeze and lora")
     model = built(config, recipe.seed)
     model.encoder.stack.recompute = recipe.train.recompute
     if not recipe.scratch:
@@ -158,6 +175,8 @@ def _begun(recipe: Recipe, config: ModelConfig, weights: dict[str, Tensor]) -> M
     if recipe.lora:
         lora.adapt(model, recipe.lora, recipe.seed)
     freeze(model, recipe.freeze)
+    if isinstance(recipe.task, Similar):
+        model.encoder.pooler.requires_grad_(False)  # vectors are not pooled by it
     return model
 
 
@@ -168,8 +187,6 @@ def _paces(recipe: Recipe, model: Model) -> Paces:
 
 def _lesson(recipe: Recipe, objective: Lesson) -> Objective:
     """The objective as it is trained on."""
-    if recipe.rdrop and not isinstance(objective, Supervised):
-        raise BadInput("rdrop compares two readings of a head, and task=similar has none; leave it out")
     lesson: Objective = Twice(objective, recipe.rdrop) if recipe.rdrop and isinstance(objective, Supervised) else objective
     return Adversarial(lesson, recipe.adversary) if recipe.adversary else lesson
 
@@ -181,8 +198,6 @@ def _score(objective: Lesson, predictor: Predictor, examples: list[Any], metric:
     model.eval()
     scores = predictor.task.judge(predictor.answers(examples), examples)
     model.train(training)
-    if metric and metric not in scores:
-        raise BadInput(f"best={metric} is not a score of this task, which has {', '.join(scores)}")
     return scores[metric] if metric else next(iter(scores.values()))
 
 
@@ -206,8 +221,26 @@ def examples_of(recipe: Recipe, tokenizer: Tokenizer, screen: Screen) -> tuple[T
         found.append(list(rows) if rows is not None else [])
         if rows is not None and rows.skipped:
             screen.warn(f"{name}: {rows.skipped} rows left out, such as: {rows.faults[0]}")
-    learn, known = found
-    return task.fitted(learn), learn, known
+    learn, known = (_answered(task, examples) for examples in found)
+    task = task.fitted(learn)
+    if recipe.data.dev:
+        _judgeable(task, known, recipe.data.dev)
+    return task, learn, known
+
+
+def _answered(task: TaskConfig, examples: list[Any]) -> list[Any]:
+    """Without sentences that have no tags and questions that have no answers: nothing is learnt from or judged by them."""
+    name = {Tag: "tags", Answering: "answers"}.get(type(task))
+    return [one for one in examples if getattr(one, name) is not None] if name else examples
+
+
+def _judgeable(task: TaskConfig, known: list[Any], place: str) -> None:
+    """Found wanting now, not after the training."""
+    lone = isinstance(task, Similar) and any(one.score is None for one in known)
+    if not known or lone:
+        raise BadInput(f"{place} holds nothing to be judged by: every example needs its {'score' if lone else 'answer'}")
+    if not isinstance(task, Tag | Answering):
+        task.fitted(known)  # refuses an example without its label
 
 
 def _with(task: TaskConfig, given: dict[str, Any]) -> TaskConfig:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,12 @@ FREE = ("workers", "device", "keep", "save_every", "eval_every", "log_every", "t
 
 def identity(recipe: Config, **contents: str | None) -> str:
     """A name for all that decides the result; `contents` are known by what they hold, not by where they lie."""
-    told = plain(recipe) | {name: place and _content(named(place, name)) for name, place in contents.items()}
-    told["train"] = {name: value for name, value in told["train"].items() if name not in FREE}
+    told = plain(recipe)
+    free = [name for name in FREE if name != "eval_every" or not told["train"]["stop"]]  # which decides where a run stops
+    told["train"] = {name: value for name, value in told["train"].items() if name not in free}
+    for name, place in contents.items():
+        *path, last = name.split(".")
+        reduce(dict.__getitem__, path, told)[last] = place and _content(named(place, name))
     return fingerprint({name: value for name, value in told.items() if name != "out"})
 
 
@@ -63,13 +68,15 @@ def descent(source: Path) -> dict[str, str]:
 
 def _told(out: Path, name: str, screen: Screen) -> dict[str, Any] | None:
     if not (out / MANIFEST).exists():
-        vacant(out, "state/step-*", "seeds/*")
+        vacant(out, "state/step-*", "seeds")
         return None
     card = read_json(out / "card.json")
     if card.get("identity") != name:
         raise BadInput(f"{out} holds a model made by another recipe; choose another out, or remove it")
     screen.say(f"{out} is there already, made by the same recipe")
     _without_state(out)  # of a run killed between its last two breaths
+    if "seeds" in card["result"]:
+        shutil.rmtree(out / "seeds", ignore_errors=True)
     return {"out": str(out), "made": False, **card["result"]}
 
 

@@ -27,7 +27,7 @@ def several(
     if world() > 1:
         raise BadInput("several seeds are run one after another by one process; start it without torchrun, or give one seed")
     made = {seed: run(seed, out / "seeds" / f"seed-{seed}") for seed in seeds}
-    found = {seed: made[seed]["dev"] for seed in seeds}
+    found = {seed: {name: math.nan if value is None else value for name, value in made[seed]["dev"].items()} for seed in seeds}
     chosen = max(seeds, key=lambda seed: _value(found[seed], metric))
     result = {key: value for key, value in made[chosen].items() if key not in ("out", "made")}
     result |= {"seeds": {str(seed): scores for seed, scores in found.items()}, "seed": chosen, **summary(list(found.values()))}

@@ -17,7 +17,6 @@ from ..evaluate.suite import AVERAGE, Run, Table, page
 from ..model import checkpoint
 from ..screen import Screen
 from ..show.page import write
-from ..tasks import Answering, Tag, TaskConfig
 from ..text.tokenizer import Tokenizer
 from ..train.ranks import world
 from . import finetune
@@ -140,20 +139,13 @@ def _model(place: str) -> tuple[int, Tokenizer]:
 
 def _measured(one: Planned, tokenizer: Tokenizer, screen: Screen) -> tuple[str, ...]:
     try:
+        finetune.check(one.recipe)
         task, _, known = finetune.examples_of(one.recipe, tokenizer, screen)
-        _judgeable(task, known)
+        if not known:
+            raise BadInput("a suite is judged on dev files; give data.dev")
     except BadInput as fault:
         raise BadInput(f"tasks.{one.task}: {fault}") from None
     chosen = one.metrics or (headline(task),)
     if wrong := [name for name in chosen if name not in names(task)]:
         raise BadInput(f"tasks.{one.task}.metrics: {wrong[0]} is not a score of this task, which has {', '.join(names(task))}")
     return chosen
-
-
-def _judgeable(task: TaskConfig, known: list[Any]) -> None:
-    if not known:
-        raise BadInput("a suite is judged on dev files; give data.dev")
-    if not isinstance(task, Tag | Answering):
-        task.fitted(known)  # refuses a label that training does not have
-    elif all(getattr(one, "tags" if isinstance(task, Tag) else "answers") is None for one in known):
-        raise BadInput(f"{known[0].source} holds nothing to be judged by")

@@ -19,7 +19,7 @@ from ..text.tokenizer import Tokenizer
 from .base import Answer, Encoded, Head, Scores, ids_of, windows
 from .conll import Sentence, sentences
 from .context import most_context
-from .entities import Entity, accuracy, entities, marks_spans, scores
+from .entities import Entity, accuracy, entities, marks_spans, parted, scores
 from .guides import NONE, Guided
 from .kept import Kept
 from .legal import Scheme, allowed, best_path, scheme_of
@@ -148,7 +148,17 @@ class Tag(Guided, frozen=True):
             raise BadInput("no sentence has tags to be judged by")
         said, gold = zip(*judged, strict=True)
         spans = marks_spans(sorted(set(chain.from_iterable(gold)) | set(self.labels)))
-        return {**(scores(said, gold) if spans else {}), "accuracy": accuracy(said, gold)}
+        if not spans:
+            return {"accuracy": accuracy(said, gold)}
+        found = scores(said, gold)
+        for name in self.types:
+            found.setdefault(f"f1.{name}", 0.0)  # neither there nor found: every file has the same scores
+        return {**found, "accuracy": accuracy(said, gold)}
+
+    @property
+    def types(self) -> list[str]:
+        """What entities its labels name, sorted."""
+        return sorted({parted(label)[1] for label in self.labels} - {""})
 
     def allowed(self) -> NDArray[np.bool_] | None:
         """(labels + 1, labels + 1), in the order of `moves`: what may follow what; None where anything may."""

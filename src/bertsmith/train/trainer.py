@@ -1,6 +1,7 @@
 """The one loop: pre-training, fine-tuning and distillation differ only in the objective it is given."""
 
 import hashlib
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -206,7 +207,8 @@ class Trainer:
         first = next(iter(p.trials.values()), {}).get("loss")
         found = self.score() if self.score else -(first if first is not None else float("inf"))
         found = self.ranks.first(found)
-        if p.best is not None and not found > p.best:
+        found = -math.inf if math.isnan(found) else found
+        if p.best_step >= 0 and not found > (-math.inf if p.best is None else p.best):  # JSON holds no infinity
             p.stale += 1
             return
         p.best, p.best_step, p.stale = found, p.step, 0
