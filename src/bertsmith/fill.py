@@ -26,12 +26,12 @@ class Words:
 
     def fill(self, text: str, top: int) -> list[Found]:
         """For each mask the likeliest words, the others staying masked."""
-        ids, where = self._marked(text)
+        ids, where = self._marked(text, top)
         return [self._best(row, top) for row in self._asked(ids, where)]
 
     def together(self, text: str, top: int) -> list[Found]:
         """For each mask the likeliest words, given those already filled: the surest mask first, a pass for each."""
-        ids, where = self._marked(text)
+        ids, where = self._marked(text, top)
         found: dict[int, Found] = {}
         while left := [place for place in where if place not in found]:
             rows = self._asked(ids, left)
@@ -47,6 +47,9 @@ class Words:
         right; the sum (not the mean, by which rare words of predictable endings would win) is its probability by the
         chain rule, on one scale with that of a single piece.
         """
+        listed = isinstance(candidates, Sequence) and not isinstance(candidates, str)
+        if not listed or not all(isinstance(one, str) for one in candidates):
+            raise BadInput(f'candidates={str(candidates)[:80]} is not a list of texts; give one, such as ["wet", "dry"]')
         copies, where, wanted, owner = self._copies(text, candidates)
         logs = torch.zeros(len(candidates), dtype=torch.float64)
         for number, row in self._each(copies, where):
@@ -76,7 +79,11 @@ class Words:
         words = [max(int((~continues[one[some]]).sum()), len(some) > 0) for one, some in zip(ids, places, strict=True)]
         return [_likely(total, len(some), count) for total, some, count in zip(totals.tolist(), places, words, strict=True)]
 
-    def _marked(self, text: str) -> tuple[Ints, list[int]]:
+    def _marked(self, text: str, top: int = 1) -> tuple[Ints, list[int]]:
+        if not isinstance(text, str):
+            raise BadInput(f"{str(text)[:80]} is not a text; give one text with a mask")
+        if not isinstance(top, int) or top < 1:
+            raise BadInput(f"top={top}: that is no number of words; ask for one or more")
         ids = self._framed(self.tokenizer.encode_marked(text))
         where = np.flatnonzero(ids == self.tokenizer.mask).tolist()
         if not where:

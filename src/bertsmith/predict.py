@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .artifacts import named, read_json
+from .artifacts import named
 from .config import parse
 from .errors import BadInput
 from .fill import Words
@@ -85,7 +85,9 @@ class Predictor:
     def embed(self, texts: str | Sequence[str], pool: Pool | None = None, batch_tokens: int | None = None) -> Vectors:
         """A vector a text, (texts, width), or (width,) of one; pooled as the model was taught, by the mean if it was not."""
         some, one = lines(texts)
-        pool = pool or self.pool
+        pool = self.pool if pool is None else pool
+        if pool not in get_args(Pool):
+            raise BadInput(f"pool={pool} is not known; write {' or '.join(get_args(Pool))}")
         long = (self.task.long, self.task.stride) if isinstance(self.task, Similar) else ()
         encoded = sequences([(text, None) for text in some], self.tokenizer, self.length, *long)
         ids = encoded.ids
@@ -149,6 +151,6 @@ def load(folder: str | Path, device: str = "auto", precision: Precision = "auto"
     path = named(folder, "folder")
     where = place(device)
     model, tokenizer, card = checkpoint.load(path)
-    record = read_json(path / "config.json")
+    record = checkpoint.recorded(path)
     task = parse(TaskConfig, record["task"], str(path / "config.json")) if "task" in record else None  # type: ignore[arg-type]
     return Predictor(model.to(where), tokenizer, card, task, record.get("length", 0), precision)

@@ -1,8 +1,9 @@
 """A model where it answers: on its device, in its numbers, in batches of texts of like length."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -23,6 +24,8 @@ class Runtime:
     """`auto` is bf16 on a GPU, where it is several times quicker, and fp32 on a CPU, where it is exact."""
 
     def __init__(self, model: Model, precision: Precision = "auto") -> None:
+        if precision not in get_args(Precision):
+            raise BadInput(f"precision={precision} is not known; write {', '.join(get_args(Precision))}")
         self.model, self.precision = model, precision
 
     @property
@@ -55,7 +58,7 @@ class Runtime:
 
 def place(name: str) -> torch.device:
     """`auto` is the first GPU where there is one, else the CPU."""
-    if name not in ("auto", "cpu", "cuda") and not name.removeprefix("cuda:").isdecimal():
+    if not isinstance(name, str) or not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", name):
         raise BadInput(f"device={name} is not known; write auto, cpu, cuda or cuda:0")
     count = torch.cuda.device_count() if name != "cpu" else 0
     number = int(name.partition(":")[2] or 0)

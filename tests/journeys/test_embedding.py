@@ -109,5 +109,5 @@ def test_what_cannot_be_done_with_vectors_is_said(bert, tmp_path):  # noqa: F811
     np.testing.assert_allclose(vector, bertsmith.load(bert).embed("the way"), atol=1e-5)
     train = written(tmp_path / "train.jsonl", pairs(8, 0))
     begin = ["finetune", "task=similar", f"model={bert}", f"data.train={train}", f"out={tmp_path / 'out'}", *FAST]
-    assert "has none" in refused(*begin, "rdrop=1")
+    assert "has no head" in refused(*begin, "rdrop=1")
     assert "choose task.pool" in refused(*begin, "features.layers=sum")

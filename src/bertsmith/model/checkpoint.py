@@ -53,10 +53,21 @@ def load(folder: Path, check: bool = True) -> tuple[Model, Tokenizer, dict[str, 
         raise BadInput(f"{folder} holds no model; {hint}")
     if check and (folder / MANIFEST).exists():
         verify(folder)
-    config = parse(ModelConfig, read_json(folder / "config.json")["model"], str(folder / "config.json"))
+    config = parse(ModelConfig, recorded(folder)["model"], str(folder / "config.json"))
     model = Model(config)
     _strictly(model, load_weights(folder), folder)
     return model.eval(), Tokenizer.load(folder / "tokenizer.json"), read_json(folder / "card.json")
+
+
+def recorded(folder: Path) -> dict[str, Any]:
+    """What the config.json of a folder says; one that others made, Hugging Face say, is refused."""
+    record = read_json(folder / "config.json")
+    if not isinstance(record, dict) or not isinstance(record.get("model"), dict):
+        raise BadInput(
+            f"{folder} is not a folder that bertsmith made; `bertsmith import source={folder} out=...` makes one of a "
+            "Hugging Face folder"
+        )
+    return record
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:

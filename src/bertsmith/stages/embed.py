@@ -49,7 +49,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Files go on where a killed run of the same command left them, and have their names when they are whole."""
     if (recipe.text is None) == (recipe.data is None):
         raise BadInput("give text=... or data=FILE, one of the two")
-    out = named(recipe.out, "out") if recipe.out is not None else None
+    out = resumed.writable(named(recipe.out, "out"), recipe.data, recipe.documents) if recipe.out is not None else None
     if recipe.documents is None and out is not None and out.suffix != ".npy":
         raise BadInput(f"out={out}: vectors are written as .npy; give such a name")
     if recipe.documents is None and out is None and recipe.data is not None:

@@ -22,6 +22,7 @@ class Recipe(Config, frozen=True):
     columns: Annotated[dict[str, str], "what text, text_b, label ... are called in it; as in training, if none"] = (
         msgspec.field(default_factory=dict)
     )
+    skip_bad: Annotated[bool, "leave out rows that cannot be used, and count them"] = False
     against: Annotated[str | None, "another model of the same task, to be compared on the same examples"] = None
     errors: Annotated[Count, "how many of the worst mistakes are told"] = 30
     out: Annotated[str | None, "a folder for scores.json and report.html"] = None
@@ -32,29 +33,33 @@ class Recipe(Config, frozen=True):
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """The scores with their intervals; the folder is written whole, over an older report if one is there."""
     screen, out = Screen(quiet), vacant(named(recipe.out, "out"), "report.html") if recipe.out else None
-    (predictor, found), other = _judged(recipe, recipe.model), None
+    (predictor, found, skipped), other = _judged(recipe, recipe.model, screen), None
     if recipe.against is not None:
-        other = _judged(recipe, recipe.against)[1]
+        other = _judged(recipe, recipe.against, screen)[1]
     study = studied(predictor, found, recipe.model, recipe.data, recipe.against, other)
     _told(study, screen)
-    result = scores(study)
+    left_out = {"skipped": skipped} if recipe.skip_bad else {}
+    result = scores(study) | left_out
     if out:
         with new_folder(out) as folder:
-            write_json(folder / "scores.json", details(study, recipe.errors))
+            write_json(folder / "scores.json", details(study, recipe.errors) | left_out)
             write(folder / "report.html", report(study, recipe.errors))
         screen.say(f"{out / 'report.html'} is written; open it in a browser")
         result["out"] = str(out)
     return result
 
 
-def _judged(recipe: Recipe, model: str) -> tuple[Predictor, Judged]:
-    """Each model reads the file as its own task does."""
+def _judged(recipe: Recipe, model: str, screen: Screen) -> tuple[Predictor, Judged, int]:
+    """Each model reads the file as its own task does, but for bad rows, of which it skips those it is now told to."""
     predictor = load(model, recipe.device, recipe.precision)
-    task = predictor.taught()
+    task = predictor.task = msgspec.structs.replace(predictor.taught(), skip_bad=recipe.skip_bad)
     if recipe.columns and hasattr(task, "columns"):
         task = predictor.task = msgspec.structs.replace(task, columns=recipe.columns)
-    examples: list[Any] = list(task.read(named(recipe.data, "data")))
-    return predictor, judged(predictor, examples)
+    reading = task.read(named(recipe.data, "data"))
+    examples: list[Any] = list(reading)
+    if reading.skipped:
+        screen.warn(f"{recipe.data}: {reading.skipped:,} rows left out, the first: {reading.faults[0].split('; mend')[0]}")
+    return predictor, judged(predictor, examples), reading.skipped
 
 
 def _told(study: Study, screen: Screen) -> None:

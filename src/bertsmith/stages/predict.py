@@ -15,7 +15,8 @@ from ..errors import BadInput
 from ..predict import Predictor, load
 from ..runtime import Precision
 from ..screen import Screen
-from ..tasks.asking import texts_of, unanswered
+from ..tasks.asking import fault_of, unanswered, worded
+from ..tasks.tables import BadRow
 from . import resumed
 
 AT_ONCE = 1024  # examples: sorted by length among themselves, and all that is held in memory
@@ -30,10 +31,14 @@ class Recipe(Config, frozen=True):
     question: Annotated[str | None, "answer, choose: what is asked"] = None
     context: Annotated[str | None, "answer, choose: the passage it is asked about"] = None
     options: Annotated[tuple[str, ...] | None, "choose: what there is to choose from"] = None
-    data: Annotated[str | None, "a file to answer, in the format of the task or .txt; labels in it are not looked at"] = None
+    data: Annotated[
+        str | None,
+        "a file in the task's format, or .txt: a text a line (tag: or CoNLL's columns); labels are not looked at",
+    ] = None
     columns: Annotated[dict[str, str], "what text, text_b ... are called in it; as in training, if none"] = msgspec.field(
         default_factory=dict
     )
+    skip_bad: Annotated[bool, "rows that cannot be used are answered by an error in their place, and the work goes on"] = False
     top: Annotated[Count, "words told of each mask"] = 5
     together: Annotated[bool, "fill several masks one after another, the surest first, each knowing those before"] = False
     candidates: Annotated[tuple[str, ...] | None, "words for the one mask of a text, to be ranked"] = None
@@ -49,14 +54,17 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     question = {name: value for name in QUESTION if (value := getattr(recipe, name)) is not None}
     if bool(question) == (recipe.data is not None):
         raise BadInput("give text=... or data=FILE, one of the two")
+    out = resumed.writable(named(recipe.out, "out"), recipe.data) if recipe.out is not None else None
     screen, predictor = Screen(quiet), load(recipe.model, recipe.device, recipe.precision)
-    if recipe.out is None:
+    if out is None:
         count = 0
         for some in _answers(recipe, predictor, question):
             sys.stdout.writelines(_line(answer).decode() for answer in some)
             count += len(some)
     else:
-        count = _filed(recipe, predictor, question, named(recipe.out, "out"), screen)
+        count = _filed(recipe, predictor, question, out, screen)
+        if recipe.skip_bad and (bad := _errors(out)):
+            screen.warn(f'{bad:,} rows could not be used; their lines of {out} say why, as {{"error": ...}}')
     return {"model": recipe.model, "answers": count, "out": recipe.out}
 
 
@@ -75,9 +83,15 @@ def _filed(recipe: Recipe, predictor: Predictor, question: dict[str, Any], out: 
     return count
 
 
+def _errors(out: Path) -> int:
+    """Those of the whole file, also where a run before this one made some of it."""
+    with out.open("rb") as file:
+        return sum(line.startswith(b'{"error": ') for line in file)
+
+
 def _answers(recipe: Recipe, predictor: Predictor, question: dict[str, Any], skip: int = 0) -> Iterator[list[Any]]:
     """Some at a time, without the first `skip`."""
-    answer = _worded(recipe, predictor) if _of_words(recipe, predictor) else _asked(recipe, predictor)
+    answer = _beside(_worded(recipe, predictor) if _of_words(recipe, predictor) else _asked(recipe, predictor))
     if recipe.data is None:
         if _of_words(recipe, predictor):
             if list(question) != ["text"]:
@@ -94,15 +108,25 @@ def _answers(recipe: Recipe, predictor: Predictor, question: dict[str, Any], ski
 def _rows(recipe: Recipe, predictor: Predictor) -> Iterator[Any]:
     path = named(str(recipe.data), "data")
     if _of_words(recipe, predictor):
-        return texts_of(path, recipe.columns)
+        return worded(path, recipe.columns, recipe.skip_bad)
     task = predictor.taught()
     if recipe.columns and hasattr(task, "columns"):
         task = msgspec.structs.replace(task, columns=recipe.columns)
-    return unanswered(task, path)
+    return unanswered(task, path, recipe.skip_bad)
 
 
 def _of_words(recipe: Recipe, predictor: Predictor) -> bool:
     return predictor.task is None or any(getattr(recipe, name) for name in WORDS)
+
+
+def _beside(answer: Callable[[Sequence[Any]], list[Any]]) -> Callable[[Sequence[Any]], list[Any]]:
+    """Answers stand beside their rows: one that cannot be used has what is wrong with it."""
+
+    def either(some: Sequence[Any]) -> list[Any]:
+        good = iter(answer([one for one in some if not isinstance(one, BadRow)]))
+        return [{"error": fault_of(one)} if isinstance(one, BadRow) else next(good) for one in some]
+
+    return either
 
 
 def _asked(recipe: Recipe, predictor: Predictor) -> Callable[[Sequence[Any]], list[Any]]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import Meta
 
-from ..artifacts import named, read_json
+from ..artifacts import named
 from ..config import Chance, Config, Count, Share, parse
 from ..corpus.ahead import Ahead
 from ..corpus.batches import Batches
@@ -118,7 +118,7 @@ def _model_config(recipe: Recipe, corpus: Corpus) -> ModelConfig:
     if recipe.model is not None:
         raise BadInput(f"init={recipe.init} brings its own model; leave out `model`")
     init = named(recipe.init, "init")
-    record = read_json(init / "config.json")
+    record = checkpoint.recorded(init)
     if record["tokenizer"] != corpus.card["tokenizer"] and not extends(corpus.tokenizer, Tokenizer.load(init)):
         raise BadInput(f"{corpus.path} was made with another tokenizer ({corpus.card['tokenizer'][:8]}) than {init} "
                        f"({record['tokenizer'][:8]}); run `prepare` again with tokenizer={init}, or with one that "

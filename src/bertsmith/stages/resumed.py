@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from .. import __version__
 from ..artifacts import MANIFEST, checksum, claimed, fingerprint, named, read_json, write_json
 from ..config import Config, plain
+from ..errors import BadInput
 
 
 class Lines(NamedTuple):
@@ -34,6 +35,16 @@ def identity(recipe: Config, model: str, *files: str | None) -> str:
     return fingerprint([__version__, told, contents, checksum(sealed) if sealed.exists() else ""])
 
 
+def writable(out: Path, *files: str | None) -> Path:
+    """The file, if answers may be written to it: it is no folder, and none of the files they are made from."""
+    if out.is_dir():
+        raise BadInput(f"out={out} is a folder, where a file is to be made; give the name of a file, such as {out / 'answers'}")
+    for file in files:
+        if file and out.exists() and (path := named(file, "data")).exists() and out.samefile(path):
+            raise BadInput(f"out={out} is the file that is read, and would be lost; choose another out")
+    return out
+
+
 @contextmanager
 def lines(out: Path, name: str) -> Iterator[Lines]:
     """A file to write lines to; it has its name only when all is well."""
@@ -42,7 +53,7 @@ def lines(out: Path, name: str) -> Iterator[Lines]:
         if not part.exists() or _known(note).get("identity") != name:
             part.unlink(missing_ok=True)
             write_json(note, {"identity": name})
-        with part.open("ab+") as file:
+        with part.open("ab+") as file, _nothing_left(part, note):
             yield Lines(file, _whole_lines(file))
             file.flush()
             os.fsync(file.fileno())
@@ -70,6 +81,18 @@ def rows(out: Path, name: str, shape: tuple[int, int]) -> Iterator[Rows]:
         array.flush()
         part.replace(out)
         note.unlink()
+
+
+@contextmanager
+def _nothing_left(part: Path, note: Path) -> Iterator[None]:
+    """Of work that was refused before its first line there is nothing to go on with."""
+    try:
+        yield
+    except BadInput:
+        if not part.stat().st_size:
+            part.unlink()
+            note.unlink()
+        raise
 
 
 def _beside(out: Path) -> tuple[Path, Path]:

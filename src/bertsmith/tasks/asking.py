@@ -1,8 +1,9 @@
 """What a person asks a model, in plain values or a file, as examples of its task; truths beside it are not looked at."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,10 +15,10 @@ from ..errors import BadInput
 from ..text.tables import is_json, shown
 from ..text.tokenizer import whole
 from . import Answering, Choose, Classify, Regress, Similar, Tag, TaskConfig
-from .conll import Sentence
+from .conll import Sentence, is_columns, sentences, untagged
 from .kept import Kept
 from .questions import Question, questions
-from .tables import BadRow, Row, is_lines, rows
+from .tables import BadRow, Row, examples, is_lines
 from .tag import sentence_of
 
 NOWHERE = Path("question.jsonl")  # where a question stands that is in no file
@@ -65,7 +66,7 @@ def asked(task: TaskConfig, given: Any, second: Any, named: Mapping[str, Any]) -
     """The examples, and whether one was asked for, not a list of them."""
     if isinstance(given, str | Mapping) or given is None:
         values = {**(given if isinstance(given, Mapping) else {"text": given}), "text_b": second, **named}
-        return [_asked(task, {name: value for name, value in values.items() if value is not None})], True
+        return [_asked(task, _there(values))], True
     named = dict(named)
     second = named.pop("text_b", second)
     if not isinstance(given, Sequence | np.ndarray) or isinstance(given, bytes):
@@ -73,26 +74,35 @@ def asked(task: TaskConfig, given: Any, second: Any, named: Mapping[str, Any]) -
     if named:
         raise BadInput(f"{next(iter(named))}=... goes with one question; ask several as a list of dictionaries")
     seconds = [None] * len(given) if second is None else second
-    if isinstance(seconds, str) or len(seconds) != len(given):
+    if not isinstance(seconds, Sequence | np.ndarray) or isinstance(seconds, str) or len(seconds) != len(given):
         raise BadInput(f"{len(given)} texts need as many second ones, as a list")
-    several = [dict(one) if isinstance(one, Mapping) else {"text": one} for one in given]
+    several = [_there(one if isinstance(one, Mapping) else {"text": one}) for one in given]
     return [_asked(task, one if b is None else one | {"text_b": b}) for one, b in zip(several, seconds, strict=True)], False
 
 
-def unanswered(task: TaskConfig, path: Path) -> Iterator[Asked]:
-    """The examples of a file: labels that are missing, wrong or never heard of make no difference."""
+def unanswered(task: TaskConfig, path: Path, skip_bad: bool = False) -> Iterator[Asked | BadRow]:
+    """The examples of a file: labels that are missing, wrong or never heard of make no difference.
+
+    A row that cannot be used is raised, or with `skip_bad` given in its place, whatever training did with such rows.
+    """
+    found = _kept(task, path)
+    for one in found.beside() if skip_bad else found:
+        yield one if isinstance(one, BadRow | Asked) else Asked(one)
+
+
+def _kept(task: TaskConfig, path: Path) -> Kept[Any]:
     if isinstance(task, Answering):
-        yield from map(Asked, Kept(path, questions(path, None, task.named), task.skip_bad))
-        return
+        return Kept(path, questions(path, None, task.named))
     if isinstance(task, Tag):
-        yield from (
-            Kept(path, _sentences(task, path), task.skip_bad)
-            if _table(path)
-            else (Asked(replace(one, tags=None)) for one in task.read(path))
-        )
-        return
+        if _table(path) or (is_lines(path) and not is_columns(path, task.labels)):
+            return Kept(path, examples(path, partial(_sentence, task), task.columns))
+        return Kept(path, map(_untagged, sentences(path, untagged(task.columns), task.named)))
     hidden = {**task.columns, **dict.fromkeys(("label", "score", "negative"), "")}
-    yield from map(Asked, msgspec.structs.replace(task, columns=hidden).read(path))
+    return msgspec.structs.replace(task, columns=hidden, skip_bad=False).read(path)
+
+
+def _there(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _asked(task: TaskConfig, values: dict[str, Any]) -> Asked:
@@ -111,7 +121,7 @@ def _asked(task: TaskConfig, values: dict[str, Any]) -> Asked:
     try:
         return Asked(replace(task._example(row), source="", line=0))
     except BadRow as fault:
-        raise BadInput(f"a {kind} model cannot be asked so: {str(fault).split(': ', 1)[-1].split('; mend')[0]}") from None
+        raise BadInput(f"a {kind} model cannot be asked so: {fault_of(fault).split(': ', 1)[-1]}") from None
 
 
 def _checked(task: TaskConfig, values: dict[str, Any]) -> None:
@@ -147,33 +157,48 @@ def _table(path: Path) -> bool:
         return False
 
 
-def _sentences(task: Tag, path: Path) -> Iterator[Asked | BadRow]:
-    """Of lines of JSON: tokens as they are given, or a text to be split."""
-    for row in rows(path, task.columns):
-        if isinstance(row, BadRow):
-            yield row
-        elif row.get("tokens") is None and isinstance(row.get("text"), str):
-            split = _split(row.get("text"))
-            yield replace(split, example=replace(split.example, guides=task.named(row.cell)))
-        elif not isinstance(tokens := row.need("tokens"), list) or not all(isinstance(one, str) for one in tokens):
-            yield row.bad("tokens is not a list of texts")
-        else:
-            facts: dict[str, Any] = {"document": str(row.get("document")), "guides": task.named(row.cell)}
-            yield Asked(Sentence(tokens=tuple(tokens), source=str(path), line=row.line, **facts))
+def _sentence(task: Tag, row: Row) -> Asked:
+    """Of a line of JSON: tokens as they are given, or a text to be split; of a line of text, that text."""
+    if row.get("tokens") is None and isinstance(row.get("text"), str):
+        split = _split(row.get("text"))
+        return replace(split, example=replace(split.example, guides=task.named(row.cell)))
+    if not isinstance(tokens := row.need("tokens"), list) or not all(isinstance(one, str) for one in tokens):
+        raise row.bad("tokens is not a list of texts")
+    facts: dict[str, Any] = {"document": str(row.get("document")), "guides": task.named(row.cell)}
+    return Asked(Sentence(tokens=tuple(tokens), source=str(row.path), line=row.line, **facts))
+
+
+def _untagged(found: Sentence | BadRow) -> Sentence | BadRow:
+    return found if isinstance(found, BadRow) else replace(found, tags=None)
+
+
+def worded(path: Path, columns: Mapping[str, str], skip_bad: bool = False) -> Iterator[str | BadRow]:
+    """The text of every row, or every line of a .txt; with `skip_bad` also, in its place, what is wrong with a row."""
+    found = Kept(path, examples(path, lambda row: row.text("text"), columns))
+    return found.beside() if skip_bad else found
 
 
 def texts_of(path: Path, columns: Mapping[str, str]) -> Iterator[str]:
-    """The text of every row, or every line of a .txt."""
-    for row in rows(path, columns):
-        if isinstance(row, BadRow):
-            raise row
-        yield row.text("text")
+    """The text of every row, or every line of a .txt; none may be bad."""
+    for one in worded(path, columns, skip_bad=True):
+        if isinstance(one, BadRow):
+            raise BadInput(f"{fault_of(one)}; mend the row")
+        yield one
 
 
-def lines(texts: Sequence[str] | str) -> tuple[list[str], bool]:
+def fault_of(bad: BadRow) -> str:
+    """What is wrong and where, without the way out."""
+    return str(bad).split("; mend")[0]
+
+
+def lines(texts: Iterable[str] | str) -> tuple[list[str], bool]:
     """A list of texts, and whether it was one."""
     if isinstance(texts, str):
         return [texts], True
-    if wrong := next((one for one in texts if not isinstance(one, str)), None):
-        raise BadInput(f"{shown(_plainly(wrong))} is not a text; give a text, or a list of them")
-    return list(texts), False
+    if not isinstance(texts, Iterable) or isinstance(texts, bytes | Mapping):
+        raise BadInput(f"{shown(_plainly(texts))} is not a text; give a text, or a list of them")
+    some = list(texts)
+    for one in some:
+        if not isinstance(one, str):
+            raise BadInput(f"{shown(_plainly(one))} is not a text; give a text, or a list of them")
+    return some, False

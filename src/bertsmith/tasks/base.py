@@ -179,7 +179,8 @@ def paired(
                        f"task.long={long}, or take task.pair=joint")  # fmt: skip
     if lone := next((one for one in examples if one.text_b is None), None):
         raise BadInput(
-            f"{lone.place} has no text_b, which task.pair=cross attends to; name its column: data.columns.text_b=..."
+            f"{lone.place} has no text_b, which task.pair=cross attends to; name its column: columns.text_b, or in finetune "
+            "data.columns.text_b=..."
         )
     sides = [(side, None) for one in examples for side in (one.text, one.text_b or "")]
     halves = [half for one in guides for half in (Guides(first=one.first), Guides(first=one.second, last=one.last))]

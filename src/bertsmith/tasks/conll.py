@@ -1,9 +1,10 @@
 """Sentences of tagged tokens, from CoNLL's columns or JSON lines."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ from ..errors import BadInput
 from ..text.tables import Lines
 from .base import Example
 from .guides import Named
-from .tables import BadRow, Row, rows
+from .tables import SKIP, BadRow, Row, rows
 
 _PACKED, _JSON = {".gz", ".xz", ".bz2", ".zst"}, {".jsonl", ".ndjson"}
-_SPACES = re.compile(" +")
-_WAY_OUT = "mend the row, or leave such sentences out by data.skip_bad=true"
+_SPACES, _BEGINS = re.compile(" +"), "-DOCSTART-"
+_LOOK, _SENTENCE = 1000, 4  # lines that are looked at; pieces, more than which a token seldom has
+_PIECE = re.compile(r"[\u3400-\u9fff]|[^\W\u3400-\u9fff]+|[^\w\s]")
+_TAG = re.compile(r"O|[BIESLUM]-\S+")
+_WAY_OUT = f"mend the row, or leave such sentences out by {SKIP}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +55,27 @@ def sentences(path: Path, columns: Mapping[str, str], named: Named = lambda valu
         yield replace(sentence, guides=guides) if isinstance(sentence, Sentence) else sentence
 
 
+def untagged(columns: Mapping[str, str]) -> dict[str, str]:
+    """Columns of which only the token is asked for: wherever there is one, there is nothing else to miss."""
+    return {**columns, "tags": columns.get("tokens", "0")}
+
+
+def is_columns(path: Path, labels: Collection[str]) -> bool:
+    """Whether a file of lines is columns of tokens, by its first lines; else every line of it is a text.
+
+    Columns are as many in every row, and have tabs between them, or mostly tags in the last: those of `labels`, or any of
+    BIO. A single column holds tokens, unless what it holds is as long as sentences (Chinese has no spaces).
+    """
+    texts = [text for _, text in islice(Lines(path), _LOOK) if not _ends(text)]
+    rows = [_fields(text) for text in texts]
+    if len({len(fields) for fields in rows}) != 1:
+        return not rows
+    if len(rows[0]) == 1:
+        return sum(len(_PIECE.findall(fields[0])) for fields in rows) <= _SENTENCE * len(rows)
+    tags = [fields[-1].strip() for fields in rows]
+    return "\t" in texts[0] or 2 * sum(tag in labels or bool(_TAG.fullmatch(tag)) for tag in tags) >= len(tags)
+
+
 Block = list[tuple[int, list[str]]]
 
 
@@ -59,16 +84,24 @@ def _blocks(path: Path) -> Iterator[tuple[int, Block]]:
     block: Block = []
     document = 0
     for line, text in Lines(path):
-        begins = text.startswith("-DOCSTART-")
-        if begins or not text.strip(" \t"):
+        if _ends(text):
             if block:
                 yield document, block
-            block, document = [], document + begins
+            block, document = [], document + text.startswith(_BEGINS)
         else:
-            # Split at what separates, never at any white space: a token may be an ideographic space.
-            block.append((line, text.split("\t") if "\t" in text else _SPACES.split(text.strip(" "))))
+            block.append((line, _fields(text)))
     if block:
         yield document, block
+
+
+def _ends(text: str) -> bool:
+    """A line that ends a sentence, and is none of it."""
+    return text.startswith(_BEGINS) or not text.strip(" \t")
+
+
+def _fields(text: str) -> list[str]:
+    # Split at what separates, never at any white space: a token may be an ideographic space.
+    return text.split("\t") if "\t" in text else _SPACES.split(text.strip(" "))
 
 
 def _of_block(path: Path, document: int, block: Block, width: int, token: int, tag: int) -> Sentence | BadRow:
@@ -95,7 +128,7 @@ def _fault(fields: list[str], width: int, token: int, tag: int) -> str:
 def _numbered(columns: Mapping[str, str], name: str, usual: int) -> int:
     number = columns.get(name, str(usual))
     if not number.removeprefix("-").isdigit():
-        raise BadInput(f"data.columns.{name}={number} is not the number of a column, from 0")
+        raise BadInput(f"columns.{name}={number} is not the number of a column, from 0")
     return int(number)
 
 

@@ -20,6 +20,15 @@ class Kept(Generic[E]):
     def __iter__(self) -> "Kept[E]":
         return self
 
+    def beside(self) -> Iterator[E | BadRow]:
+        """All of it, faults in their places; only a file that holds nothing is refused."""
+        none = True
+        for one in self._found:
+            none = False
+            yield one
+        if none:
+            raise BadInput(f"{self.path} holds nothing that can be used")
+
     def __next__(self) -> E:
         for example in self._found:
             if not isinstance(example, BadRow):

@@ -12,7 +12,7 @@ from ..text.files import unpacked
 from ..text.tokenizer import whole
 from .base import Example
 from .guides import Named
-from .tables import BadRow
+from .tables import SKIP, BadRow
 
 _SHAPE = "give SQuAD's JSON: data > paragraphs > context and qas > id, question, answers > text, answer_start"
 
@@ -127,4 +127,4 @@ def _listed(value: Any, name: str, path: Path, holder: str) -> list[Any]:
 
 def _bad(path: Path, number: int, asked: Any, fault: str) -> BadRow:
     name = asked.get("id", f"number {number:,}") if isinstance(asked, dict) else f"number {number:,}"
-    return BadRow(f"{path}, question {name}: {fault}; mend it, or leave such questions out by data.skip_bad=true")
+    return BadRow(f"{path}, question {name}: {fault}; mend it, or leave such questions out by {SKIP}")

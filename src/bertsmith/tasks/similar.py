@@ -81,7 +81,7 @@ class Similar(Variant, frozen=True):
 
         Targets: `texts` (examples, sides) numbers them, equal ones alike; `score`, a cosine an example, if all are known.
         """
-        three = bool(examples) and all(one.negative is not None for one in examples)
+        three = _threefold(examples)
         sides = [_sides(one)[: 2 + three] for one in examples]
         encoded = sequences([(text, None) for some in sides for text in some], tokenizer, length, self.long, self.stride)
         seen = [b""] * sum(map(len, sides))
@@ -95,13 +95,14 @@ class Similar(Variant, frozen=True):
         return replace(encoded, example=encoded.example // (2 + three), targets=targets)
 
     def decode(self, scores: Scores, encoded: Encoded, examples: Sequence[Pair]) -> list[Likeness]:
-        """From a vector a sequence, (sequences, width)."""
+        """From a vector a text, (texts, width); a text that is unlike both is not looked at."""
         if lone := next((one for one in examples if one.text_b is None), None):
             raise BadInput(f"{lone.place} has no text_b to be compared with; vectors of single texts are made by `embed`")
         vectors = np.asarray(scores, np.float64)
-        if vectors.ndim != 2 or len(vectors) != 2 * len(examples) or (examples and not vectors.shape[1]):
-            raise ValueError(f"vectors of shape {vectors.shape} for {len(examples)} pairs; there must be two a pair")
-        return [Likeness(score) for score in cosine(vectors[::2], vectors[1::2]).tolist()]
+        sides = 2 + _threefold(examples)
+        if vectors.ndim != 2 or len(vectors) != sides * len(examples) or (examples and not vectors.shape[1]):
+            raise ValueError(f"vectors of shape {vectors.shape} for {len(examples)} x {sides} texts; there must be two a pair")
+        return [Likeness(score) for score in cosine(vectors[::sides], vectors[1::sides]).tolist()]
 
     def judge(self, answers: Sequence[Likeness], examples: Sequence[Pair]) -> dict[str, float]:
         """Correlations are nan where all answers, or all truths, are the same."""
@@ -127,6 +128,10 @@ class Similar(Variant, frozen=True):
             if example.score is None:
                 raise unlabelled(example.source, example.line, "score", self.columns)
         return np.array([example.score for example in examples], np.float64)
+
+
+def _threefold(examples: Sequence[Pair]) -> bool:
+    return bool(examples) and all(one.negative is not None for one in examples)
 
 
 def _sides(example: Pair) -> list[str]:

@@ -14,11 +14,12 @@ from ..text.tables import Fault, Lines, is_json, records, shown
 E = TypeVar("E")
 
 
+SKIP = "skip_bad=true (data.skip_bad=true in finetune)"
 PACKED = {".gz", ".xz", ".bz2", ".zst"}
 
 
 class BadRow(BadInput):
-    """One row cannot be used; the others may be fine, and `data.skip_bad=true` goes on without it."""
+    """One row cannot be used; the others may be fine, and `skip_bad` goes on without it."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def unlabelled(source: str, line: int, name: str, columns: Mapping[str, str]) ->
 
 def missing(name: str, columns: Mapping[str, str], there: list[str]) -> str:
     """What to say of a column that is not there: those that are, and how to name the right one."""
-    return tables.missing(columns.get(name, name), there, f"data.columns.{name}")
+    return tables.missing(columns.get(name, name), there, f"columns.{name}, or in finetune data.columns.{name}")
 
 
 def is_lines(path: Path) -> bool:
@@ -141,4 +142,4 @@ def _texts(path: Path, hex: bool) -> Iterator[Row | BadRow]:
 
 
 def _bad(path: Path, wrong: Fault) -> BadRow:
-    return BadRow(f"{path}, line {wrong.line:,}: {wrong.what}; mend the row, or leave such rows out by data.skip_bad=true")
+    return BadRow(f"{path}, line {wrong.line:,}: {wrong.what}; mend the row, or leave such rows out by {SKIP}")
