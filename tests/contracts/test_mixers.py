@@ -138,3 +138,16 @@ def test_flash_agrees_with_the_rectangle(config, lengths):
         results.append((out.float(), inputs.grad))
     for exact, half in zip(*results, strict=True):
         assert (exact - half).norm() / exact.norm() < 0.02
+
+
+@pytest.mark.parametrize(
+    ("lengths", "alone"), [([3] * 20 + [60], True), ([40, 33, 50], True), ([3, 4, 5], False), ([60, 60], False)]
+)
+def test_a_rectangle_is_laid_around_short_sequences_of_like_length_alone(lengths, alone):
+    layout = Layout.of(lengths)
+    assert layout.one_by_one == alone
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, sum(lengths), 2, 8)
+    parts = zip(*(t.split(lengths) for t in (q, k, v)), strict=True)
+    each = [Layout.of([len(a)]).attend(a, b, c) for a, b, c in parts]
+    assert_close(layout.attend(q, k, v), torch.cat(each), atol=1e-5, rtol=1e-5)

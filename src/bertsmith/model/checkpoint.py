@@ -54,7 +54,7 @@ def load(folder: Path, check: bool = True) -> tuple[Model, Tokenizer, dict[str, 
     if check and (folder / MANIFEST).exists():
         verify(folder)
     config = parse(ModelConfig, recorded(folder)["model"], str(folder / "config.json"))
-    model = Model(config)
+    model = Model(config, drawn=False)
     _strictly(model, load_weights(folder), folder)
     return model.eval(), Tokenizer.load(folder / "tokenizer.json"), read_json(folder / "card.json")
 

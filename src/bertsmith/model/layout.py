@@ -75,9 +75,12 @@ class Layout:
 
     @property
     def one_by_one(self) -> bool:
-        """On a CPU a call per sequence needs no mask, and beats the rectangle from 32 tokens a sequence up."""
-        unlike = not self.even and self.owner.shape[0] >= 32 * self.sequences
-        return unlike and not torch.compiler.is_compiling()  # a graph cannot depend on the lengths
+        """On a CPU a call per sequence needs no mask, and beats the rectangle from 32 tokens a sequence up, or where it is
+        more than half empty: one long text among many short ones."""
+        if self.even or torch.compiler.is_compiling():  # a graph cannot depend on the lengths
+            return False
+        tokens = self.owner.shape[0]
+        return tokens >= 32 * self.sequences or self.sequences * self.longest > 2 * tokens
 
     def grid(self, x: Tensor) -> Tensor:
         """(tokens, ...) -> (sequences, longest, ...), zero where a sequence is over."""

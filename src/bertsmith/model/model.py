@@ -23,13 +23,14 @@ class ModelConfig(Config, frozen=True):
 class Model(nn.Module):
     still: tuple[nn.Module, ...] = ()  # parts that drop nothing out, even in training
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, drawn: bool = True) -> None:
+        """`drawn=False` leaves the weights as they come, for somebody who has others to put there."""
         super().__init__()
         self.config = config
         self.encoder = Encoder(config.encoder, config.vocabulary)
         heads = {name: head.build(config.encoder, config.vocabulary) for name, head in config.heads.items()}
         self.heads = nn.ModuleDict(heads)
-        for module in self.modules():
+        for module in self.modules() if drawn else ():
             _initialise(module, config.encoder.deviation)
 
     def forward(self, inputs: Inputs, kept: list[Tensor] | None = None) -> Tensor:

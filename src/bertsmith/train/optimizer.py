@@ -21,9 +21,7 @@ class Adamw(Variant, frozen=True):
     eps: Annotated[Positive, "added to the root of the mean square"] = 1e-6
 
     def build(self, groups: Groups, rate: float) -> Optimizer:
-        on_device = all(weight.is_cuda for group in groups for weight in group["params"])
-        speed = {"fused": True} if on_device else {"foreach": True}
-        return torch.optim.AdamW(groups, lr=rate, betas=self.betas, eps=self.eps, **speed)
+        return torch.optim.AdamW(groups, lr=rate, betas=self.betas, eps=self.eps, fused=True)
 
 
 class BertAdam(Variant, frozen=True):
