@@ -186,6 +186,22 @@ def test_equal_values_have_equal_fingerprints_whatever_the_order_of_their_keys()
     assert len({fingerprint(value) for value in values}) == len(values)
 
 
+def test_a_file_is_known_by_what_it_holds_and_a_sealed_folder_by_its_manifest(folder, tmp_path):
+    before = artifacts.content(folder), artifacts.content(folder / "tokens.bin")
+    assert before == (checksum(folder / MANIFEST), checksum(folder / "tokens.bin"))
+    moved = folder.rename(tmp_path / "elsewhere")
+    assert (artifacts.content(moved), artifacts.content(moved / "tokens.bin")) == before
+    (moved / "tokens.bin").write_bytes(bytes(999) + b"x")
+    seal(moved)
+    assert artifacts.content(moved) != before[0] and artifacts.content(moved / "tokens.bin") != before[1]
+
+
+def test_what_holds_nothing_that_is_settled_has_no_content(folder, tmp_path):
+    os.mkfifo(tmp_path / "pipe")  # reading it would take it from whoever is to read it, or wait for ever
+    (folder / MANIFEST).unlink()
+    assert [artifacts.content(path) for path in (folder, tmp_path / "pipe", tmp_path / "absent")] == ["", "", ""]
+
+
 def test_only_a_vacant_place_is_taken(tmp_path):
     assert artifacts.vacant(tmp_path / "new") == tmp_path / "new"
     (tmp_path / "notes.txt").write_text("mine")

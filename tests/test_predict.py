@@ -1,12 +1,17 @@
 """One call for every kind of task; masks, candidates and likelihoods against readings made one by one; vectors."""
 
+import inspect
+import json
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 
 import bertsmith
+from bertsmith import api
 from bertsmith.config import plain
 from bertsmith.errors import BadInput
 from bertsmith.model import checkpoint
@@ -90,6 +95,26 @@ def test_every_kind_of_task_answers_one_question_and_several(models):
     assert said["text"] == "Then she, and many others, was here."[said["start"] : said["end"]]
     several = models["answer"]([{"question": "who", "context": "she was"}, {"question": "who", "context": "he"}])
     assert len(several) == 2
+
+
+def test_every_stage_is_a_function_of_the_package_whatever_part_is_imported():
+    functions = {name for name, value in vars(api).items() if inspect.isfunction(value) and value.__module__ == api.__name__}
+    offered = {name for name in functions if not name.startswith("_")}
+    assert offered == set(bertsmith.__all__)
+    code = (
+        "import bertsmith, bertsmith.predict, bertsmith.evaluate.judge, bertsmith.show.page\n"
+        "from bertsmith import api, predict\n"
+        "from bertsmith.predict import Predictor, load\n"
+        "assert all(getattr(bertsmith, name) is getattr(api, name) for name in bertsmith.__all__)\n"
+        "assert predict is api.predict and isinstance(Predictor, type) and load is not api.load\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_predict_is_called_as_the_command_is(models, tmp_path, capsys):
+    folder = saved(tmp_path / "model", TASKS["classify"])
+    assert bertsmith.predict(model=str(folder), text="she was here", quiet=True)["answers"] == 1
+    assert json.loads(capsys.readouterr().out)["label"] == models["classify"]("she was here")["label"]
 
 
 def test_a_truth_beside_a_question_is_not_looked_at(models):
@@ -267,7 +292,6 @@ def test_where_a_model_answers_and_in_which_numbers(tmp_path, models):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_a_gpu_says_what_the_cpu_says(tmp_path):
     texts = ["the people said it now " * n for n in range(1, 9)]
     for kind in ("classify", "tag", "similar"):

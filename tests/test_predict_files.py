@@ -7,9 +7,12 @@ import subprocess
 import sys
 import time
 
+import msgspec
 import numpy as np
 import pytest
 
+from bertsmith.evaluate.judge import judged
+from bertsmith.predict import load
 from bertsmith.stages import embed, predict, resumed
 from tests.journeys.test_pretraining import ROOT, answer, ran, refused
 from tests.test_predict import TASKS, saved
@@ -175,6 +178,65 @@ def test_masks_candidates_and_likelihoods_from_the_command_line(folders, tmp_pat
     assert "was not fine-tuned" in refused("predict", model, "text=no mask")
     assert "text=... alone" in refused("predict", model, "question=who")
     assert "no head for words" in refused("predict", f"model={folders['classify']}", "text=the [MASK]", "likelihood=true")
+
+
+def sentences(path):
+    """Documents of many short sentences, some longer than what is answered at once, in CoNLL's columns."""
+    rng, lines = np.random.default_rng(5), []
+    for size in (3, 40, 1, 17, 9):
+        lines.append("-DOCSTART- O\n\n")
+        for _ in range(size):
+            words = rng.choice(["the", "people", "said", "now", "water"], rng.integers(1, 6))
+            lines.append("".join(f"{word} {rng.choice(['O', 'B-PER'])}\n" for word in words) + "\n")
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+def tags(path):
+    return [json.loads(line)["tags"] for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("context", [True, 3])
+def test_a_document_is_seen_over_the_border_of_what_is_answered_at_once(tmp_path, monkeypatch, context):
+    task = msgspec.structs.replace(TASKS["tag"], context=context)
+    model, data = saved(tmp_path / "model", task), sentences(tmp_path / "data.txt")
+    words = ["predict", f"model={model}", f"data={data}"]
+    ran(*words, f"out={tmp_path / 'whole.jsonl'}")
+    whole = tags(tmp_path / "whole.jsonl")
+    predictor = load(model)
+    examples = list(predictor.task.read(data))
+    assert whole == [list(one.tags) for one in judged(predictor, examples).answers]
+    cut = [list(one.tags) for at in range(0, 70, 7) for one in predictor.answers(examples[at : at + 7])]
+    assert whole != cut, "a model that does not look at the document would test nothing"
+    monkeypatch.setattr(predict, "AT_ONCE", 7)
+    ran(*words, f"out={tmp_path / 'some.jsonl'}")
+    assert tags(tmp_path / "some.jsonl") == whole
+    assert [json.loads(line)["tags"] for line in ran(*words).stdout.splitlines()] == whole
+
+
+def test_a_document_goes_on_where_a_killed_run_left_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(predict, "AT_ONCE", 7)
+    model = saved(tmp_path / "model", msgspec.structs.replace(TASKS["tag"], context=True))
+    words = ["predict", f"model={model}", f"data={sentences(tmp_path / 'data.txt')}", "batch_tokens=100"]
+    ran(*words, f"out={tmp_path / 'whole.jsonl'}")
+    died(monkeypatch, predict, "_line", 30)
+    ran(*words, f"out={tmp_path / 'part.jsonl'}", code=130)
+    monkeypatch.undo()
+    monkeypatch.setattr(predict, "AT_ONCE", 7)
+    assert "going on after 28 answers" in ran(*words, f"out={tmp_path / 'part.jsonl'}").stderr
+    assert (tmp_path / "part.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+def test_bad_rows_inside_a_document_are_not_seen(tmp_path, monkeypatch):
+    model = saved(tmp_path / "model", msgspec.structs.replace(TASKS["tag"], context=True))
+    rows = [{"tokens": one.split() or ["now"]} for one in texts(40, seed=2)]
+    data = written(tmp_path / "good.jsonl", rows)
+    bad = written(tmp_path / "bad.jsonl", [one for row in rows for one in (row, {"tokens": None})])
+    ran("predict", f"model={model}", f"data={data}", f"out={tmp_path / 'good.out'}")
+    monkeypatch.setattr(predict, "AT_ONCE", 3)
+    ran("predict", f"model={model}", f"data={bad}", "skip_bad=true", f"out={tmp_path / 'bad.out'}")
+    found = [json.loads(line) for line in (tmp_path / "bad.out").read_text().splitlines()]
+    assert [one["tags"] for one in found[::2]] == tags(tmp_path / "good.out") and all("error" in one for one in found[1::2])
 
 
 def test_no_more_is_read_than_is_being_answered(folders, tmp_path, monkeypatch):

@@ -13,9 +13,12 @@ from typing import Any
 import msgspec
 
 from .errors import BadInput
+from .models import shipped
 
 MANIFEST = "manifest.json"
 MAKING = ".making"  # in a folder that is being made: it is ours to remove
+MODELS = ("model", "init", "folder")  # settings that name a model, and may name a shipped one
+PARTS = ("tokenizer", "extend")  # settings that name a part of a model
 
 
 class Entry(msgspec.Struct):
@@ -30,14 +33,26 @@ class Manifest(msgspec.Struct):
 
 
 def named(text: str | Path, key: str) -> Path:
-    """The folder or file that a setting names, links followed; nothing, or nobody's home, is refused."""
+    """The folder or file that a setting names, links followed; nothing, or nobody's home, is refused.
+
+    Where a model is asked for, `mini-en` is the shipped model of that name, unless there is such a folder here.
+    """
     if not str(text).strip():
         raise BadInput(f"{key} is empty; give the path of a folder or file")
     try:
         path = Path(text).expanduser()
     except RuntimeError as error:
         raise BadInput(f"{key}={text}: {error}") from None
+    if key in (*MODELS, *PARTS) and not path.exists():
+        path = shipped.folder(str(text)) or _possible(path, key)
     return path.resolve() if path.is_symlink() or not path.name else path
+
+
+def _possible(path: Path, key: str) -> Path:
+    """A name of one word that nothing here has is more likely a model's, misspelt; a path is left to who reads it."""
+    if key in MODELS and len(path.parts) == 1 and not path.is_symlink():
+        raise BadInput(f"there is no folder {path}, and no model of that name comes with bertsmith; {shipped.listed()}")
+    return path
 
 
 def vacant(folder: Path, *own: str) -> Path:
@@ -150,6 +165,15 @@ def verify(folder: Path) -> None:
 def checksum(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def content(path: Path) -> str:
+    """By what a file or a sealed folder holds, wherever it lies: the checksum of the file, or of the folder's manifest.
+
+    Empty for anything else: a folder that is not sealed, a pipe (which could be read but once), what is not there.
+    """
+    path = path / MANIFEST if path.is_dir() else path
+    return checksum(path) if path.is_file() else ""
 
 
 def fingerprint(value: Any) -> str:

@@ -17,7 +17,8 @@ from .model.model import Model
 from .objectives.contrastive import pooled
 from .objectives.reading import Reading, batch
 from .objectives.teaching import teaching
-from .runtime import Precision, Runtime, place
+from .place import place
+from .runtime import Precision, Runtime
 from .tasks import Similar, TaskConfig
 from .tasks.asking import asked, lines
 from .tasks.base import Encoded, averaged, sequences
@@ -58,12 +59,18 @@ class Predictor:
         told = [each.told(answer) for each, answer in zip(some, answers, strict=True)]
         return told[0] if one else told
 
-    def answers(self, examples: Sequence[Any], batch_tokens: int | None = None) -> list[Any]:
-        """One answer an example, in order; sequences of like length share a batch."""
+    def answers(
+        self, examples: Sequence[Any], batch_tokens: int | None = None, before: Sequence[Any] = (), after: Sequence[Any] = ()
+    ) -> list[Any]:
+        """One answer an example, in order; sequences of like length share a batch.
+
+        `before` and `after` are examples around these that are not answered: a task that shows the document sees them.
+        """
         task = self.taught()
         if not examples:
             return []
-        encoded = task.encode(examples, self.tokenizer, self.length)
+        around = task.encode([*before, *examples, *after], self.tokenizer, self.length)
+        encoded = around.only(len(before), len(before) + len(examples))
         return task.decode(self.scores(encoded, batch_tokens), encoded, examples)
 
     def scores(self, encoded: Encoded, batch_tokens: int | None = None) -> list[np.ndarray]:

@@ -1,6 +1,5 @@
 """A model where it answers: on its device, in its numbers, in batches of texts of like length."""
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, get_args
@@ -54,14 +53,3 @@ class Runtime:
         order = np.argsort(lengths, kind="stable")
         budget = max(tokens or self.batch_tokens, int(lengths.max(initial=1)))
         return np.split(order, cuts(lengths[order], budget)) if len(order) else []
-
-
-def place(name: str) -> torch.device:
-    """`auto` is the first GPU where there is one, else the CPU."""
-    if not isinstance(name, str) or not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", name):
-        raise BadInput(f"device={name} is not known; write auto, cpu, cuda or cuda:0")
-    count = torch.cuda.device_count() if name != "cpu" else 0
-    number = int(name.partition(":")[2] or 0)
-    if name not in ("auto", "cpu") and number >= count:
-        raise BadInput(f"device={name}: there is no such device here ({count} CUDA devices); write device=cpu, or auto")
-    return torch.device("cuda", number) if count else torch.device("cpu")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.errors import BadInput
-from bertsmith.evaluate.judge import judged
-from bertsmith.tasks import Classify, Tag
+from bertsmith.evaluate.judge import judged, known
+from bertsmith.tasks import Answering, Classify, Tag
 from bertsmith.tasks.base import Encoded
 from bertsmith.tasks.classify import Text
 from tests.evaluate.made import classified, several, tagged
@@ -110,3 +110,8 @@ def test_sentences_without_tags_are_not_judged(monkeypatch):
     monkeypatch.setattr(Tag, "decode", lambda *_: [*made.answers, made.answers[0]])
     found = judged(Told(made.task, None), mixed)
     assert found.examples == made.examples and found.scores == made.scores and set(found.intervals) == set(made.intervals)
+
+
+def test_a_question_without_answers_is_not_known_and_one_that_has_none_is():
+    told = [known(Answering(), SimpleNamespace(answers=answers)) for answers in (None, (), ("water",))]
+    assert told == [False, True, True] and known(Classify(), Text("t"))

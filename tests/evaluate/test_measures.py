@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from bertsmith import metrics
-from bertsmith.evaluate.measures import Measure, headline, names, right, sliced
+from bertsmith.errors import BadInput
+from bertsmith.evaluate.measures import Measure, deciding, headline, names, right, sliced
 from bertsmith.metrics import interval
 from bertsmith.tasks import Tag
 from bertsmith.tasks.conll import Sentence
@@ -30,6 +31,15 @@ def test_parts_of_speech_have_accuracy_alone():
     judged = finished(Tag(labels=("DET", "NOUN", "VERB")), sentences, [Tagged(("DET", "VERB")), Tagged(("VERB",))])
     assert {name: measure.score for name, measure in judged.measures.items()} == {"accuracy": 2 / 3}
     assert headline(judged.task) == "accuracy" and names(judged.task) == ["accuracy"]
+
+
+@pytest.mark.parametrize(("kind", "main", "other"), [("answer", "f1", "exact"), ("many", "f1_micro", "accuracy"),
+                                                     ("tag", "f1", "recall"), ("similar", "spearman", "pearson")])  # fmt: skip
+def test_runs_are_chosen_by_the_headline_unless_another_score_is_named(kind, main, other):
+    task = EVERY[kind]().task
+    assert deciding(task) == headline(task) == main and deciding(task, other) == other
+    with pytest.raises(BadInput, match=f"best=loudness is not a score of this task, which has .*{other}"):
+        deciding(task, "loudness")
 
 
 @every_kind

@@ -104,6 +104,7 @@ def test_a_model_may_be_a_table_and_the_terminal_shows_the_result(suite, tiny, t
         (("stars-dev.jsonl", "absent.jsonl"), "tasks.stars"),
         (('"accuracy", "matthews"', '"accuracy", "f2"'), "tasks.mood.metrics: f2 is not a score of this task, which has"),
         (('"accuracy", "matthews"', "1"), "tasks.mood.metrics is not a list of names"),
+        (("[tasks.mood]", '[tasks.mood]\nbest = "f2"\ntrain.stop = 1'), "tasks.mood: best=f2 is not a score of this task"),
         (("length = 32", "length = 500"), "length 500 is more than the 64 positions of models.tiny"),
         (("length = 32", "lenght = 32"), "lenght is not known; did you mean 'length'"),
         (("length = 32", "seed = 3"), "every.seed is for the suite to say"),
@@ -121,6 +122,34 @@ def test_a_bad_suite_is_refused_before_any_training(suite, tmp_path, monkeypatch
     suite.write_text(text.replace(*change))
     assert told in refused("suite", suite, f"out={tmp_path / 'out'}")
     assert not (tmp_path / "out").exists()
+
+
+STOP = ("length = 32\ntrain = {", "length = 32\ntrain = { stop = 1, eval_every = 2,")
+BARE = ('metrics = ["accuracy", "matthews"]', "")
+
+
+def changed(suite, *changes):
+    text = suite.read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    suite.write_text(text)
+
+
+def test_a_task_without_metrics_is_measured_by_what_its_runs_choose_by(suite, tmp_path):
+    changed(suite, STOP, BARE, ("[tasks.mood]", '[tasks.mood]\nbest = "f1_macro"'))
+    found = answer("suite", suite, f"out={tmp_path / 'out'}", "seeds=[0]")
+    taken = {run["task"]: next(name for name, value in run["scores"].items() if value == run["score"]) for run in found["runs"]}
+    assert taken["stars"] == "pearson"
+    mood = next(run for run in found["runs"] if run["task"] == "mood")
+    assert mood["score"] == mood["scores"]["f1_macro"] != mood["scores"]["accuracy"]
+
+
+def test_one_column_has_one_measure(suite, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(Trainer, "fit", lambda *_: pytest.fail("trained"))
+    changed(suite, STOP, BARE, ("[every]", f'other = {{ model = "{tiny}", best = "f1_macro" }}\n\n[every]'))
+    told = refused("suite", suite, f"out={tmp_path / 'out'}")
+    assert "models.other is to be measured by f1_macro, others by accuracy; give tasks.mood.metrics" in told
 
 
 def test_a_label_that_only_the_dev_file_has_is_found_first(suite, tmp_path, monkeypatch):

@@ -154,6 +154,7 @@ def test_a_long_document_is_read_by_parts_and_joined(bert, tmp_path):  # noqa: F
     [
         ("classify", {"text": "a b"}, [], "has no column 'label'"),
         ("tag", {"tokens": ["a"]}, [], "nothing to be judged by"),
+        ("tag", {"tokens": ["a"], "tags": ["NOUN"]}, [], "line 1: the tag 'NOUN' is not of the kind that was learnt"),
         ("similar", {"text": "a", "text_b": "b"}, [], "needs its score"),
         ("similar", {"text": "a", "text_b": "b", "score": 1}, ["freeze=all"], "every weight of the model is frozen"),
         ("similar", {"text": "a", "text_b": "b", "score": 1}, ["train.thaw=0.5"], "no head"),

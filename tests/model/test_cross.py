@@ -147,7 +147,6 @@ def test_the_head_is_a_member_of_the_union():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @LENGTHS
 def test_flash_attention_takes_two_layouts(lengths):
     queries, keys = Layout.of(lengths).to("cuda"), Layout.of(lengths[::-1]).to("cuda")

@@ -59,6 +59,11 @@ def test_a_value_training_did_not_meet_and_a_text_without_a_row_have_the_token_o
     assert found == [["[way=?]", "[?]"], ["[way=c]", "[?]"], ["[way=?]", "[?]"]]
 
 
+def test_the_columns_of_guides_are_known_and_texts_are_none_of_them():
+    assert Classify(template="[way={way}] {text} [reply] [by={who}:{way}] {text_b}").wanted() == ["way", "who", "way"]
+    assert Classify().wanted() == []
+
+
 @pytest.mark.parametrize("tokenizer", [WORDS, BYTES], ids=["wordpiece", "byte"])
 def test_a_text_that_spells_a_guide_is_only_text(tmp_path, tokenizer):
     task, _, longer = taught(tmp_path, Classify(template=TEMPLATE), ROWS, tokenizer)

@@ -57,10 +57,14 @@ def judged(predictor: Predictor, examples: Sequence[Any], tune: bool = False) ->
         task = task.tuned(task.decode(scores, encoded, every), every)
     answers: list[Any] = task.decode(scores, encoded, every)
     found = task.judge(answers, every)
-    kept = [number for number, one in enumerate(every) if _known(task, one)]
+    kept = [number for number, one in enumerate(every) if known(task, one)]
     return Judged(task, [every[i] for i in kept], [answers[i] for i in kept], found, raw)
 
 
-def _known(task: TaskConfig, example: Any) -> bool:
+def known(task: TaskConfig, example: Any) -> bool:
+    """Whether it may be learnt from and judged by: a sentence without tags and a question without answers may not.
+
+    Of other tasks every example may: one without its label is refused by the task itself.
+    """
     field = {Tag: "tags", Answering: "answers"}.get(type(task))
     return field is None or getattr(example, field) is not None

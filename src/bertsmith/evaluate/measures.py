@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import metrics
+from ..errors import BadInput
 from ..metrics import Array, Interval, Metric
 from ..tasks import Answering, Choose, Classify, Regress, Similar, Tag, TaskConfig
 from ..tasks.entities import entities, marks_spans
@@ -62,6 +63,13 @@ def headline(task: TaskConfig) -> str:
     if isinstance(task, Classify) and task.many:
         return "f1_micro"
     return {Answering: "f1", Regress: "pearson", Similar: "spearman"}.get(type(task), "accuracy")
+
+
+def deciding(task: TaskConfig, best: str | None = None) -> str:
+    """The name of the score by which one run of a task is chosen before another: the headline, if no other is asked for."""
+    if best and best not in names(task):
+        raise BadInput(f"best={best} is not a score of this task, which has {', '.join(names(task))}")
+    return best or headline(task)
 
 
 def names(task: TaskConfig) -> list[str]:

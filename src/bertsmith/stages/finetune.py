@@ -1,5 +1,6 @@
 """A pre-trained model and examples to a model that does a task, with its scores on the dev file."""
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -8,10 +9,10 @@ import msgspec
 from torch import Tensor
 
 from ..artifacts import named
-from ..config import Amount, Chance, Config, Count, Positive, Whole, parse, plain
+from ..config import Amount, Chance, Config, Count, Positive, Whole, plain
 from ..errors import BadInput
-from ..evaluate.judge import judged
-from ..evaluate.measures import names
+from ..evaluate.judge import Judged, judged
+from ..evaluate.measures import deciding
 from ..model import checkpoint, lora
 from ..model.features import Features
 from ..model.lora import Lora
@@ -24,7 +25,7 @@ from ..objectives.teaching import Lesson, teaching
 from ..objectives.twice import Twice
 from ..predict import Predictor
 from ..screen import Screen
-from ..tasks import Answering, Classify, Regress, Similar, Tag, TaskConfig
+from ..tasks import Similar, TaskConfig
 from ..tasks.base import Long
 from ..text.tokenizer import Tokenizer
 from ..train.loss import Objective
@@ -32,19 +33,11 @@ from ..train.pace import Paces
 from ..train.recipe import Train
 from ..train.trainer import Trainer
 from . import folder
+from .examples import Data, Examples, examples_of
 from .guided import guided
 from .pretrain import Length
 from .seeds import several
 from .ways import freeze, paces
-
-
-class Data(Config, frozen=True):
-    train: Annotated[str, "the file to learn from"]
-    dev: Annotated[str | None, "the file to be judged on, and to tune thresholds on"] = None
-    columns: Annotated[dict[str, str], "what text, text_b, label ... are called in the files"] = msgspec.field(
-        default_factory=dict
-    )
-    skip_bad: Annotated[bool, "leave out rows that cannot be used, and count them"] = False
 
 
 class Teaching(Train, frozen=True):
@@ -83,10 +76,40 @@ class Recipe(Config, frozen=True):
     dropout: Annotated[Chance | None, "on embeddings and what each part adds, while it learns; as in pre-training, if none"] = (
         None
     )
-    best: Annotated[str | None, "the score that train.stop and seeds choose by; the task's first, if none"] = None
+    best: Annotated[str | None, "the score that train.stop and seeds choose by; the task's main one, if none"] = None
     scratch: Annotated[bool, "forget what pre-training learnt: the control of every claim that it helps"] = False
     seed: Annotated[int, "of new weights, order and dropout"] = 0
     seeds: Annotated[tuple[int, ...], "several, one run each: mean and deviation of their scores, and the best kept"] = ()
+
+
+@dataclass(frozen=True)
+class Pupil:
+    """What is taught: a model and its task, the examples, and the score by which its weights are compared."""
+
+    examples: Examples
+    objective: Lesson
+    predictor: Predictor
+    metric: str
+
+    @property
+    def model(self) -> Model:
+        return self.predictor.model
+
+    def score(self) -> float:
+        """The one number by which weights are compared while they learn."""
+        training = self.model.training
+        self.predictor.task = task = self.objective.settled(self.model)
+        self.model.eval()
+        scores = task.judge(self.predictor.answers(self.examples.dev), self.examples.dev)
+        self.model.train(training)
+        return scores[self.metric]
+
+    def finished(self) -> Judged | None:
+        """Ready to answer, and what it answers to the dev file, if there is one."""
+        lora.merge(self.model)
+        self.model.eval()
+        self.predictor.task = self.objective.settled(self.model)
+        return judged(self.predictor, self.examples.dev, tune=True) if self.examples.dev else None
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
@@ -100,7 +123,7 @@ def _run(recipe: Recipe, quiet: bool) -> dict[str, Any]:
     with folder.opened(out, name, screen) as told:
         if told or not recipe.seeds:
             return told or _taught(recipe, out, name, screen)
-        return several(recipe, out, recipe.seeds, partial(_one, recipe, quiet), recipe.best, name, screen)
+        return several(recipe, out, recipe.seeds, partial(_one, recipe, quiet), name, screen)
 
 
 def check(recipe: Recipe) -> None:
@@ -129,41 +152,52 @@ def _one(recipe: Recipe, quiet: bool, seed: int, out: Path) -> dict[str, Any]:
 
 
 def _taught(recipe: Recipe, out: Path, identity: str, screen: Screen) -> dict[str, Any]:
+    pupil = _enrolled(recipe, screen)
+    task, learn, dev = pupil.examples
+    read = partial(_reading, recipe, task, pupil.predictor.tokenizer)
+    reading = read(learn)
+    trainer = Trainer(
+        pupil.model, _lesson(recipe, pupil.objective), recipe.train.timed().resolved(reading.an_epoch), out, seed=recipe.seed,
+        quiet=screen.quiet, fingerprint=identity, paces=_paces(recipe, pupil.model),
+        trials={"dev": partial(_all, read(dev))} if dev else None, score=pupil.score if dev else None,
+    )  # fmt: skip
+    summary = trainer.fit(reading)
+    found = pupil.finished()
+    result = _result(summary, pupil, found)
+    if trainer.leader:
+        record = {"stage": "finetune", "task": plain(found.task if found else pupil.predictor.task), "length": recipe.length}
+        card = {"identity": identity, "result": result, **(found.card if found else {})}
+        record |= folder.descent(named(recipe.model, "model"))
+        folder.publish(out, pupil.model, pupil.predictor.tokenizer, card, record, recipe)
+    screen.table(str(out), [(name, f"{value:.4f}") for name, value in result["dev"].items()] or [("step", str(result["step"]))])
+    return {"out": str(out), "made": True, **result}
+
+
+def _result(summary: dict[str, Any], pupil: Pupil, found: Judged | None) -> dict[str, Any]:
+    """How the training went, the scores on the dev file, and the one of them that the run is compared with others by."""
+    told = ("step", "best_step", "loss", "tokens", "seconds", "skipped", "rollbacks")
+    result = {name: summary[name] for name in told} | {"examples": len(pupil.examples.learn), "dev": {}}
+    return result | ({"dev": found.scores, "metric": pupil.metric} if found else {})
+
+
+def _enrolled(recipe: Recipe, screen: Screen) -> Pupil:
+    """Everything that is wrong with model, examples and settings is said here, before the training."""
     base, tokenizer, _ = checkpoint.load(named(recipe.model, "model"))
-    task, learn, known = examples_of(recipe, tokenizer, screen)
-    if recipe.best and recipe.best not in names(task):
-        raise BadInput(f"best={recipe.best} is not a score of this task, which has {', '.join(names(task))}")
-    tokenizer, weights = guided(task, base, tokenizer)
-    objective = teaching(task, recipe.features)
+    examples = examples_of(recipe, tokenizer, screen)
+    metric = deciding(examples.task, recipe.best)
+    tokenizer, weights = guided(examples.task, base, tokenizer)
+    objective = teaching(examples.task, recipe.features)
+    model = _begun(recipe, _config(recipe, base, weights, objective), weights)
+    return Pupil(examples, objective, Predictor(model, tokenizer, {}, examples.task, recipe.length), metric)
+
+
+def _config(recipe: Recipe, base: Model, weights: dict[str, Tensor], objective: Lesson) -> ModelConfig:
     encoder = base.config.encoder
     if recipe.dropout is not None:
         encoder = msgspec.structs.replace(encoder, dropout=recipe.dropout)
-    config = ModelConfig(encoder=encoder, vocabulary=len(weights["tokens.weight"]), heads=objective.heads())
-    if recipe.length > config.encoder.positions:
-        raise BadInput(f"length {recipe.length} is more than the model's {config.encoder.positions} positions; lower it")
-    model = _begun(recipe, config, weights)
-    read = partial(_reading, recipe, task, tokenizer)
-    reading = read(learn)
-    train = recipe.train.timed().resolved(reading.an_epoch)
-    predictor = Predictor(model, tokenizer, {}, task, recipe.length)
-    trainer = Trainer(
-        model, _lesson(recipe, objective), train, out, seed=recipe.seed, quiet=screen.quiet, fingerprint=identity,
-        trials={"dev": partial(_all, read(known))} if known else None, paces=_paces(recipe, model),
-        score=partial(_score, objective, predictor, known, recipe.best) if known else None,
-    )  # fmt: skip
-    summary = trainer.fit(reading)
-    lora.merge(model)
-    model.eval()
-    predictor.task = objective.settled(model)
-    found = judged(predictor, known, tune=True) if known else None
-    told = ("step", "best_step", "loss", "tokens", "seconds", "skipped", "rollbacks")
-    result = {name: summary[name] for name in told} | {"examples": len(learn), "dev": found.scores if found else {}}
-    if trainer.leader:
-        record = {"stage": "finetune", "task": plain(found.task if found else predictor.task), "length": recipe.length}
-        card = {"identity": identity, "result": result, **(found.card if found else {})}
-        folder.publish(out, model, tokenizer, card, record | folder.descent(named(recipe.model, "model")), recipe)
-    screen.table(str(out), [(name, f"{value:.4f}") for name, value in result["dev"].items()] or [("step", str(result["step"]))])
-    return {"out": str(out), "made": True, **result}
+    if recipe.length > encoder.positions:
+        raise BadInput(f"length {recipe.length} is more than the model's {encoder.positions} positions; lower it")
+    return ModelConfig(encoder=encoder, vocabulary=len(weights["tokens.weight"]), heads=objective.heads())
 
 
 def _begun(recipe: Recipe, config: ModelConfig, weights: dict[str, Tensor]) -> Model:
@@ -189,64 +223,6 @@ def _lesson(recipe: Recipe, objective: Lesson) -> Objective:
     """The objective as it is trained on."""
     lesson: Objective = Twice(objective, recipe.rdrop) if recipe.rdrop and isinstance(objective, Supervised) else objective
     return Adversarial(lesson, recipe.adversary) if recipe.adversary else lesson
-
-
-def _score(objective: Lesson, predictor: Predictor, examples: list[Any], metric: str | None) -> float:
-    """The one number by which weights are compared while they learn."""
-    model = predictor.model
-    training, predictor.task = model.training, objective.settled(model)
-    model.eval()
-    scores = predictor.task.judge(predictor.answers(examples), examples)
-    model.train(training)
-    return scores[metric] if metric else next(iter(scores.values()))
-
-
-def examples_of(recipe: Recipe, tokenizer: Tokenizer, screen: Screen) -> tuple[TaskConfig, list[Any], list[Any]]:
-    """The task with what it learns from its files before training, the examples to learn from and those to be judged on."""
-    task = recipe.task
-    given: dict[str, Any] = {"skip_bad": recipe.data.skip_bad or task.skip_bad}
-    if hasattr(task, "columns") and recipe.data.columns:
-        given["columns"] = recipe.data.columns
-    if recipe.long:
-        given["long"] = recipe.long
-    if isinstance(task, Classify | Regress):
-        if task.hex and not tokenizer.hex:
-            raise BadInput(f"task.hex=true, but {recipe.model} reads text; `bertsmith tokenizer kind=byte hex=true` begins one "
-                           "that reads bytes")  # fmt: skip
-        given["hex"] = tokenizer.hex
-    task = _with(task, given)
-    found: list[Any] = []
-    for name in (recipe.data.train, recipe.data.dev):
-        rows = task.read(named(name, "data")) if name else None
-        found.append(list(rows) if rows is not None else [])
-        if rows is not None and rows.skipped:
-            screen.warn(f"{name}: {rows.skipped} rows left out, such as: {rows.faults[0]}")
-    learn, known = (_answered(task, examples) for examples in found)
-    task = task.fitted(learn)
-    if recipe.data.dev:
-        _judgeable(task, known, recipe.data.dev)
-    return task, learn, known
-
-
-def _answered(task: TaskConfig, examples: list[Any]) -> list[Any]:
-    """Without sentences that have no tags and questions that have no answers: nothing is learnt from or judged by them."""
-    name = {Tag: "tags", Answering: "answers"}.get(type(task))
-    return [one for one in examples if getattr(one, name) is not None] if name else examples
-
-
-def _judgeable(task: TaskConfig, known: list[Any], place: str) -> None:
-    """Found wanting now, not after the training."""
-    lone = isinstance(task, Similar) and any(one.score is None for one in known)
-    if not known or lone:
-        raise BadInput(f"{place} holds nothing to be judged by: every example needs its {'score' if lone else 'answer'}")
-    if not isinstance(task, Tag | Answering):
-        task.fitted(known)  # refuses an example without its label
-
-
-def _with(task: TaskConfig, given: dict[str, Any]) -> TaskConfig:
-    """The task with these settings, refused where it has no such words."""
-    kind = task.__struct_config__.tag
-    return parse(TaskConfig, plain(task) | {"kind": kind} | given, f"task={kind}")  # type: ignore[arg-type]
 
 
 def _reading(recipe: Recipe, task: TaskConfig, tokenizer: Tokenizer, examples: list[Any]) -> Reading:

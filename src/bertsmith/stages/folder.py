@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from .. import __version__
-from ..artifacts import MANIFEST, checksum, claimed, fingerprint, named, read_json, seal, vacant
+from ..artifacts import MANIFEST, claimed, content, fingerprint, named, read_json, seal, vacant
 from ..config import Config, plain
 from ..errors import BadInput
 from ..model import checkpoint
@@ -33,7 +33,7 @@ def identity(recipe: Config, **contents: str | None) -> str:
     told["train"] = {name: value for name, value in told["train"].items() if name not in free}
     for name, place in contents.items():
         *path, last = name.split(".")
-        reduce(dict.__getitem__, path, told)[last] = place and _content(named(place, name))
+        reduce(dict.__getitem__, path, told)[last] = place and _known(named(place, name))
     return fingerprint({name: value for name, value in told.items() if name != "out"})
 
 
@@ -80,10 +80,8 @@ def _told(out: Path, name: str, screen: Screen) -> dict[str, Any] | None:
     return {"out": str(out), "made": False, **card["result"]}
 
 
-def _content(path: Path) -> str:
-    """Checksums of a file, or of a folder's manifest; what is not there is refused by the stage that needs it."""
-    path = path / MANIFEST if path.is_dir() else path
-    return checksum(path) if path.exists() else str(path)
+def _known(path: Path) -> str:
+    return content(path) or str(path)  # what is not there is refused by the stage that needs it
 
 
 def _without_state(out: Path) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,13 +15,17 @@ from ..errors import BadInput
 from ..predict import Predictor, load
 from ..runtime import Precision
 from ..screen import Screen
+from ..tasks import Tag
 from ..tasks.asking import fault_of, unanswered, worded
+from ..tasks.stretches import Reach, Stretch, stretches
 from ..tasks.tables import BadRow
 from . import resumed
 
-AT_ONCE = 1024  # examples: sorted by length among themselves, and all that is held in memory
+AT_ONCE = 1024  # examples: sorted by length among themselves, and all that is held in memory, but for what context shows
 QUESTION = ("text", "text_b", "question", "context", "options")
 WORDS = ("candidates", "together", "likelihood")
+
+Answers = Callable[[Stretch], list[Any]]
 
 
 class Recipe(Config, frozen=True):
@@ -90,19 +94,18 @@ def _errors(out: Path) -> int:
 
 
 def _answers(recipe: Recipe, predictor: Predictor, question: dict[str, Any], skip: int = 0) -> Iterator[list[Any]]:
-    """Some at a time, without the first `skip`."""
+    """AT_ONCE at a time, without the first `skip`, a multiple of that."""
     answer = _beside(_worded(recipe, predictor) if _of_words(recipe, predictor) else _asked(recipe, predictor))
     if recipe.data is None:
         if _of_words(recipe, predictor):
             if list(question) != ["text"]:
                 raise BadInput("a model without a task is given text=... alone; `bertsmith finetune` teaches it a task")
-            yield answer([recipe.text])
+            yield answer(Stretch([recipe.text]))
         else:
             yield [predictor(batch_tokens=recipe.batch_tokens, **question)]
         return
-    rows = islice(_rows(recipe, predictor), skip, None)
-    while some := list(islice(rows, AT_ONCE)):
-        yield answer(some)
+    some = stretches(_rows(recipe, predictor), AT_ONCE, _reach(recipe, predictor))
+    yield from map(answer, islice(some, skip // AT_ONCE, None))
 
 
 def _rows(recipe: Recipe, predictor: Predictor) -> Iterator[Any]:
@@ -115,34 +118,42 @@ def _rows(recipe: Recipe, predictor: Predictor) -> Iterator[Any]:
     return unanswered(task, path, recipe.skip_bad)
 
 
+def _reach(recipe: Recipe, predictor: Predictor) -> Reach | None:
+    task = predictor.task
+    if not isinstance(task, Tag) or _of_words(recipe, predictor):
+        return None
+    return Reach(task, predictor.tokenizer, predictor.length) if task.context else None
+
+
 def _of_words(recipe: Recipe, predictor: Predictor) -> bool:
     return predictor.task is None or any(getattr(recipe, name) for name in WORDS)
 
 
-def _beside(answer: Callable[[Sequence[Any]], list[Any]]) -> Callable[[Sequence[Any]], list[Any]]:
+def _beside(answer: Answers) -> Answers:
     """Answers stand beside their rows: one that cannot be used has what is wrong with it."""
 
-    def either(some: Sequence[Any]) -> list[Any]:
-        good = iter(answer([one for one in some if not isinstance(one, BadRow)]))
-        return [{"error": fault_of(one)} if isinstance(one, BadRow) else next(good) for one in some]
+    def either(some: Stretch) -> list[Any]:
+        good = iter(answer(some._replace(rows=[one for one in some.rows if not isinstance(one, BadRow)])))
+        return [{"error": fault_of(one)} if isinstance(one, BadRow) else next(good) for one in some.rows]
 
     return either
 
 
-def _asked(recipe: Recipe, predictor: Predictor) -> Callable[[Sequence[Any]], list[Any]]:
-    def answer(some: Sequence[Any]) -> list[Any]:
-        found = predictor.answers([one.example for one in some], recipe.batch_tokens)
-        return [one.told(said) for one, said in zip(some, found, strict=True)]
+def _asked(recipe: Recipe, predictor: Predictor) -> Answers:
+    def answer(some: Stretch) -> list[Any]:
+        rows, before, after = ([one.example for one in part] for part in some)
+        found = predictor.answers(rows, recipe.batch_tokens, before, after)
+        return [one.told(said) for one, said in zip(some.rows, found, strict=True)]
 
     return answer
 
 
-def _worded(recipe: Recipe, predictor: Predictor) -> Callable[[Sequence[Any]], list[Any]]:
+def _worded(recipe: Recipe, predictor: Predictor) -> Answers:
     if recipe.likelihood:
-        return lambda texts: predictor.likelihood(texts, recipe.batch_tokens)
+        return lambda some: predictor.likelihood(some.rows, recipe.batch_tokens)
     if recipe.candidates:
-        return lambda texts: [{"candidates": predictor.fill(text, candidates=recipe.candidates)} for text in texts]
-    return lambda texts: [{"masks": predictor.fill(text, recipe.top, together=recipe.together)} for text in texts]
+        return lambda some: [{"candidates": predictor.fill(text, candidates=recipe.candidates)} for text in some.rows]
+    return lambda some: [{"masks": predictor.fill(text, recipe.top, together=recipe.together)} for text in some.rows]
 
 
 def _total(recipe: Recipe, predictor: Predictor, screen: Screen) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import __version__
-from ..artifacts import MANIFEST, checksum, claimed, fingerprint, named, read_json, write_json
+from ..artifacts import claimed, content, fingerprint, named, read_json, write_json
 from ..config import Config, plain
 from ..errors import BadInput
 
@@ -29,10 +29,9 @@ class Rows(NamedTuple):
 def identity(recipe: Config, model: str, *files: str | None) -> str:
     """A name for all that decides the answers; the model and the files are known by what they hold."""
     told = {name: value for name, value in plain(recipe).items() if name != "out"}
-    contents = [checksum(path) for file in files if file and (path := named(file, "data")).is_file()]
+    contents = [found for file in files if file and (found := content(named(file, "data")))]
     folder = named(model, "model")
-    sealed = folder / MANIFEST if (folder / MANIFEST).exists() else folder / "model.safetensors"
-    return fingerprint([__version__, told, contents, checksum(sealed) if sealed.exists() else ""])
+    return fingerprint([__version__, told, contents, content(folder) or content(folder / "model.safetensors")])
 
 
 def writable(out: Path, *files: str | None) -> Path:

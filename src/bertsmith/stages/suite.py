@@ -12,7 +12,7 @@ import msgspec
 from ..artifacts import MANIFEST, claimed, named, read_json, vacant, write_json
 from ..config import Config, parse
 from ..errors import BadInput
-from ..evaluate.measures import headline, names
+from ..evaluate.measures import deciding, names
 from ..evaluate.suite import AVERAGE, Run, Table, page
 from ..model import checkpoint
 from ..screen import Screen
@@ -20,6 +20,7 @@ from ..show.page import write
 from ..text.tokenizer import Tokenizer
 from ..train.ranks import world
 from . import finetune
+from .examples import examples_of
 
 SUITES = ("model", "out", "seed", "seeds")  # what the suite says of a run
 
@@ -119,9 +120,12 @@ def _checked(plan: list[Planned], screen: Screen) -> dict[str, tuple[str, ...]]:
     metrics, seen = dict[str, tuple[str, ...]](), set[tuple[str, str]]()
     for one in plan:
         positions, tokenizer = models[one.recipe.model]
-        if (one.task, one.recipe.model) not in seen:
-            seen.add((one.task, one.recipe.model))
-            metrics[one.task] = _measured(one, tokenizer, screen)
+        if (one.task, one.model) not in seen:  # by name: the same folder may be there twice, with other settings
+            seen.add((one.task, one.model))
+            chosen = _measured(one, tokenizer, screen)
+            if metrics.setdefault(one.task, chosen) != chosen:
+                raise BadInput(f"tasks.{one.task}: models.{one.model} is to be measured by {', '.join(chosen)}, others by "
+                               f"{', '.join(metrics[one.task])}; give tasks.{one.task}.metrics")  # fmt: skip
         if one.recipe.length > positions:
             raise BadInput(f"tasks.{one.task}: length {one.recipe.length} is more than the {positions} positions of "
                            f"models.{one.model}; lower it")  # fmt: skip
@@ -140,12 +144,13 @@ def _model(place: str) -> tuple[int, Tokenizer]:
 def _measured(one: Planned, tokenizer: Tokenizer, screen: Screen) -> tuple[str, ...]:
     try:
         finetune.check(one.recipe)
-        task, _, known = finetune.examples_of(one.recipe, tokenizer, screen)
-        if not known:
+        examples = examples_of(one.recipe, tokenizer, screen)
+        if not examples.dev:
             raise BadInput("a suite is judged on dev files; give data.dev")
+        metric = deciding(examples.task, one.recipe.best)
     except BadInput as fault:
         raise BadInput(f"tasks.{one.task}: {fault}") from None
-    chosen = one.metrics or (headline(task),)
-    if wrong := [name for name in chosen if name not in names(task)]:
-        raise BadInput(f"tasks.{one.task}.metrics: {wrong[0]} is not a score of this task, which has {', '.join(names(task))}")
+    chosen, there = one.metrics or (metric,), names(examples.task)
+    if wrong := [name for name in chosen if name not in there]:
+        raise BadInput(f"tasks.{one.task}.metrics: {wrong[0]} is not a score of this task, which has {', '.join(there)}")
     return chosen

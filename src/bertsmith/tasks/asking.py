@@ -1,6 +1,5 @@
 """What a person asks a model, in plain values or a file, as examples of its task; truths beside it are not looked at."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,10 +15,12 @@ from ..text.tables import is_json, shown
 from ..text.tokenizer import whole
 from . import Answering, Choose, Classify, Regress, Similar, Tag, TaskConfig
 from .conll import Sentence, is_columns, sentences, untagged
+from .guides import Guided
 from .kept import Kept
 from .questions import Question, questions
 from .tables import BadRow, Row, examples, is_lines
 from .tag import sentence_of
+from .texts import OfTexts
 
 NOWHERE = Path("question.jsonl")  # where a question stands that is in no file
 TRUTHS = ("label", "tags", "answers", "score", "span", "negative")
@@ -109,7 +110,7 @@ def _asked(task: TaskConfig, values: dict[str, Any]) -> Asked:
     kind = task.__struct_config__.tag
     _checked(task, values)
     # Columns that guide tokens are made of may be left out of a question, and a truth may be left in.
-    columns = dict.fromkeys(re.findall(r"\{([^{}]+)\}", getattr(task, "template", "")))
+    columns = dict.fromkeys(task.wanted() if isinstance(task, Guided) else ())
     here = {name: list(value) if isinstance(value, tuple) else value for name, value in {**columns, **values}.items()}
     row = Row({name: value for name, value in here.items() if name not in TRUTHS}, NOWHERE, 1)
     if isinstance(task, Tag):
@@ -129,7 +130,7 @@ def _checked(task: TaskConfig, values: dict[str, Any]) -> None:
     must, may, like = SHAPES[type(task)]
     kind, guided = task.__struct_config__.tag, getattr(task, "template", "")
     must = ("tokens",) if isinstance(task, Tag) and "tokens" in values else must
-    if isinstance(task, Classify | Regress) and "text_b" in task.columns:  # it was taught pairs
+    if isinstance(task, OfTexts) and "text_b" in task.columns:  # it was taught pairs
         must += ("text_b",)
     wrong = [f"{name} is missing" for name in must if name not in values]
     wrong += [f"{name} is not known" for name in values if name not in (*must, *may, *TRUTHS) and not guided]

@@ -1,7 +1,7 @@
 """What a task is: examples to sequences of ids, a model's scores to answers, in numpy alone."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
@@ -64,6 +64,12 @@ class Encoded:
     def ends(self) -> NDArray[np.int64]:
         """(sequences,): where each ends when all of them lie one after another, as targets of tokens do."""
         return np.cumsum([len(ids) for ids in self.ids])
+
+    def only(self, start: int, stop: int) -> "Encoded":
+        """The sequences of the examples from `start` up to `stop`, which are counted from 0 then; without targets."""
+        kept = np.flatnonzero((self.example >= start) & (self.example < stop))
+        ids, segments, facts = ([some[n] for n in kept if some] for some in (self.ids, self.segments, self.facts))
+        return Encoded(ids, segments, self.example[kept] - start, {}, facts)
 
 
 class Task(Protocol):
@@ -151,42 +157,6 @@ def sequences(
     owners = np.repeat(np.arange(len(parts)), [len(some) for some in parts]) if parts else np.zeros(0, np.int64)
     facts = [Part(number, len(some), long == "hierarchical") for some in parts for number in range(len(some))]
     return Encoded([ids for ids, _ in joined], [segments for _, segments in joined], owners, {}, facts)
-
-
-class Texts(Protocol):
-    """An example of one text or two."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def text_b(self) -> str | None: ...
-    @property
-    def place(self) -> str: ...
-
-
-def paired(
-    examples: Sequence[Texts], pair: Pair, guides: Sequence[Guides], tokenizer: Tokenizer, length: int, long: Long, stride: int
-) -> Encoded:
-    """One text or two of each example as one sequence, or its windows; with pair=cross as two, one after the other.
-
-    Each of two is cut at its end; the model gives an example of them one row of scores.
-    """
-    if isinstance(pair, Joint):
-        texts = [(one.text, one.text_b) for one in examples]
-        return sequences(texts, tokenizer, length, long, stride, guides)
-    if long != "truncate":
-        raise BadInput(f"task.pair=cross gives each text the whole length of {length} tokens and cuts it there; leave out "
-                       f"task.long={long}, or take task.pair=joint")  # fmt: skip
-    if lone := next((one for one in examples if one.text_b is None), None):
-        raise BadInput(
-            f"{lone.place} has no text_b, which task.pair=cross attends to; name its column: columns.text_b, or in finetune "
-            "data.columns.text_b=..."
-        )
-    sides = [(side, None) for one in examples for side in (one.text, one.text_b or "")]
-    halves = [half for one in guides for half in (Guides(first=one.first), Guides(first=one.second, last=one.last))]
-    encoded = sequences(sides, tokenizer, length, guides=halves)
-    facts = [Part(side, 2, pooled=True) for _ in examples for side in range(2)]
-    return replace(encoded, example=np.repeat(np.arange(len(examples)), 2), facts=facts)
 
 
 def pooled(encoded: Encoded) -> bool:

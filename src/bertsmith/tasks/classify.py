@@ -3,32 +3,25 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import metrics
-from ..config import Count, Positive, Share
+from ..config import Positive, Share
 from ..errors import BadInput
-from ..text.tokenizer import Tokenizer
-from .base import Answer, Encoded, Example, Head, Joint, Long, Pair, Scores, averaged, by_row, paired
-from .guides import Guided
-from .kept import Kept
-from .tables import Row, examples, unlabelled
+from .base import Answer, Encoded, Scores, averaged
+from .tables import Row
+from .texts import Labelled, OfTexts
 
 
 @dataclass(frozen=True)
-class Text(Example):
+class Text(Labelled[str]):
     """A text, or a pair, and what is known of it; labels of a task with many are parted by |."""
-
-    text: str
-    text_b: str | None = None
-    label: str | None = None
 
 
 @dataclass(frozen=True)
@@ -43,7 +36,7 @@ class Labels(Answer):
     scores: dict[str, float]
 
 
-class Classify(Guided, frozen=True):
+class Classify(OfTexts[Text], frozen=True):
     labels: Annotated[tuple[str, ...], "the labels, in the order of the scores; learnt from data.train if none are given"] = ()
     many: Annotated[bool, "several labels may hold at once, or none; in files they are parted by |"] = False
     threshold: Annotated[Share, "many: how probable a label must be to hold; tuned on data.dev"] = 0.5
@@ -52,26 +45,10 @@ class Classify(Guided, frozen=True):
     weights: Annotated[
         Literal["balanced"] | dict[str, float] | None, "what a label counts in the loss, by name; balanced: rare ones more"
     ] = None
-    pair: Annotated[Pair, "text and text_b: joint, in one sequence, or cross, each by itself, joined by attention"] = Joint()
-    long: Annotated[
-        Long, "texts that do not fit: cut at the end, or windows whose scores are averaged, or that the model joins"
-    ] = "truncate"
-    stride: Annotated[Count, "tokens from the start of one window to the next"] = 256
-    hex: Annotated[bool, "texts are bytes written in hex; found in the model's tokenizer"] = False
-    columns: Annotated[dict[str, str], "what text, text_b and label are called in the files"] = msgspec.field(
-        default_factory=dict
-    )
-    skip_bad: Annotated[bool, "leave out rows that cannot be used, and count them"] = False
-
-    head: ClassVar[Head] = "text"
 
     @property
     def outputs(self) -> int:
         return len(self.labels)
-
-    def read(self, path: Path) -> Kept[Text]:
-        """Rows of .tsv, .csv or .jsonl; the label is None where the file has none. `skipped` of it counts bad rows."""
-        return Kept(path, examples(path, self._example, self.columns, self.hex), self.skip_bad)
 
     def fitted(self, examples: Sequence[Text]) -> "Classify":
         """With every label of the examples, sorted, their weights and guide tokens; what the recipe gave stays."""
@@ -85,14 +62,6 @@ class Classify(Guided, frozen=True):
         if self.positive and (task.outputs != 2 or self.many):
             raise BadInput(f"task.positive={self.positive} is for one of two labels; here are {task.outputs}: leave it out")
         return task._balanced(found, len(examples)) if self.weights == "balanced" else task
-
-    def encode(self, examples: Sequence[Text], tokenizer: Tokenizer, length: int) -> Encoded:
-        """Targets `label`: for each row of scores a number, or with many a row of 0 and 1."""
-        encoded = paired(examples, self.pair, self.beside(examples, tokenizer), tokenizer, length, self.long, self.stride)
-        if not examples or any(one.label is None for one in examples):
-            return encoded
-        label = self._truths(examples) if self.many else self._numbers(examples)
-        return replace(encoded, targets={"label": by_row(label, encoded)})
 
     def decode(self, scores: Scores, encoded: Encoded, examples: Sequence[Text]) -> list[Label | Labels]:
         """Scores of windows are averaged first."""
@@ -157,9 +126,11 @@ class Classify(Guided, frozen=True):
         return None if table is None else np.array([table.get(label, 1.0) for label in self.labels], np.float32)
 
     def _example(self, row: Row) -> Text:
-        second = row.text("text_b") if row.get("text_b") is not None or "text_b" in self.columns else None
-        guides = self.named(row.cell)
-        return Text(row.text("text"), second, self._written(row), source=str(row.path), line=row.line, guides=guides)
+        return Text(**self._texts(row), label=self._written(row))
+
+    def _targets(self, examples: Sequence[Text]) -> NDArray[Any]:
+        """A number, or with many a row of 0 and 1."""
+        return self._truths(examples) if self.many else self._numbers(examples)
 
     def _written(self, row: Row) -> str | None:
         """The label as the file has it, as text."""
@@ -173,11 +144,6 @@ class Classify(Guided, frozen=True):
         if value == "" and not self.many:
             raise row.bad("label is empty")
         return value
-
-    def _label(self, example: Text) -> str:
-        if example.label is None:
-            raise unlabelled(example.source, example.line, "label", self.columns)
-        return example.label
 
     def _labels_of(self, example: Text) -> list[str]:
         label = self._label(example)

@@ -33,6 +33,11 @@ class Sentence(Example):
     tags: tuple[str, ...] | None = None
     document: str | None = None
 
+    @property
+    def within(self) -> tuple[str, str] | None:
+        """What tells its document from others; None for a sentence that stands alone."""
+        return None if self.document is None else (self.source, self.document)
+
 
 def sentences(path: Path, columns: Mapping[str, str], named: Named = lambda value: ()) -> Iterator[Sentence | BadRow]:
     """Every sentence of a file, or what is wrong with it.

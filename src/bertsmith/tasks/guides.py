@@ -66,6 +66,10 @@ class Guided(Variant, frozen=True):
         """The guides of a row, by what it holds in a column."""
         return tuple(_COLUMN.sub(lambda found: value(found[1]).strip() or OTHER, one) for one in self._patterns())
 
+    def wanted(self) -> list[str]:
+        """The columns its guides are made of."""
+        return [column for one in self._patterns() for column in _COLUMN.findall(one)]
+
     def met(self, examples: Iterable[Row]) -> tuple[str, ...]:
         """The guides of all these examples, and those of `?`, sorted."""
         found = {name for one in examples for name in one.guides} | set(self._others())

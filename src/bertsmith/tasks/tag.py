@@ -117,7 +117,7 @@ class Tag(Guided, frozen=True):
             raise BadInput(f"sequences of {length} tokens leave no room for a sentence; take a length of 4 or more")
         guides = self.beside(examples, tokenizer)
         encoded, owners, room = Encoded([], [], np.zeros(0, np.int64)), list[int](), (guides or [NONE])[0].room(length, False)
-        pieces = _pieces(examples, tokenizer)
+        pieces = pieces_of(examples, tokenizer)
         around = neighbours(pieces, _documents(examples), room, room if self.context is True else self.context)
         for number, (sentence, (left, right), guide) in enumerate(zip(pieces, around, guides, strict=True)):
             before, after = [tokenizer.cls, *guide.first, *left], [*right, *guide.last, tokenizer.sep]
@@ -154,6 +154,10 @@ class Tag(Guided, frozen=True):
         for name in self.types:
             found.setdefault(f"f1.{name}", 0.0)  # neither there nor found: every file has the same scores
         return {**found, "accuracy": accuracy(said, gold)}
+
+    def reach(self, length: int) -> int:
+        """How many pieces of its document a sentence may be shown on one side, at most."""
+        return length if self.context is True else min(self.context, length)
 
     @property
     def types(self) -> list[str]:
@@ -207,17 +211,17 @@ def sentence_of(text: str) -> tuple[Sentence, list[tuple[int, int]]]:
     return Sentence(tokens=tuple(text[start:end] for start, end in found)), found
 
 
-def _documents(examples: Sequence[Sentence]) -> list[Hashable]:
-    """What tells the documents of sentences apart: one without a document is its own."""
-    return [n if one.document is None else (one.source, one.document) for n, one in enumerate(examples)]
-
-
-def _pieces(examples: Sequence[Sentence], tokenizer: Tokenizer) -> list[Pieces]:
+def pieces_of(examples: Sequence[Sentence], tokenizer: Tokenizer) -> list[Pieces]:
     """The ids of every token; a word is tokenised once, however often it comes."""
     texts = [_spaced(example.tokens) if tokenizer.joins_spaces else list(example.tokens) for example in examples]
     words = list(dict.fromkeys(chain.from_iterable(texts)))
     known = dict(zip(words, ids_of(words, tokenizer), strict=True))
     return [[known[text] for text in one] for one in texts]
+
+
+def _documents(examples: Sequence[Sentence]) -> list[Hashable]:
+    """What tells the documents of sentences apart: one without a document is its own."""
+    return [n if one.within is None else one.within for n, one in enumerate(examples)]
 
 
 def _spaced(tokens: Sequence[str]) -> list[str]:

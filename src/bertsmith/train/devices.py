@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..errors import BadInput
+from ..place import place
 from . import ranks
 from .recipe import Train
 
@@ -29,7 +30,7 @@ def prepare(model: nn.Module, config: Train) -> Prepared:
 
     A model that knows better which of its parts to compile says so by a method `compile_parts()`.
     """
-    device = chosen(config.device)
+    device = _chosen(config.device)
     if config.precision == "fp16" and device.type != "cuda":
         raise BadInput("train.precision = fp16 needs a CUDA device; on the CPU take bf16 or fp32")
     model = model.to(device)
@@ -39,19 +40,12 @@ def prepare(model: nn.Module, config: Train) -> Prepared:
     return Prepared(model, device, _autocast(device, config.precision), scaler)
 
 
-def chosen(name: str) -> torch.device:
-    """`auto` is CUDA where there is some; each of several processes takes the device of its own number."""
-    if name not in ("auto", "cpu", "cuda") and not name.removeprefix("cuda:").isdecimal():
-        raise BadInput(f"train.device = {name!r} is not known; write auto, cpu, cuda or cuda:0")
-    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise BadInput(f"train.device = {name}: no CUDA device here; write device=cpu, or auto")
-    number = int(name[5:]) if ":" in name else int(os.environ.get("LOCAL_RANK", "0")) if ranks.world() > 1 else 0
-    if number >= torch.cuda.device_count():
-        raise BadInput(f"train.device: there is no cuda:{number} here, only {torch.cuda.device_count()} CUDA device(s)")
-    torch.cuda.set_device(number)
-    return torch.device("cuda", number)
+def _chosen(name: str) -> torch.device:
+    """Of several processes, each takes the GPU of its own number."""
+    device = place(name, "train.device", int(os.environ.get("LOCAL_RANK", "0")) if ranks.world() > 1 else 0)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
 
 
 def _autocast(device: torch.device, precision: str) -> Callable[[], AbstractContextManager[Any]]:
