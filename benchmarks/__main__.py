@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 NAMES = ("preparing", "batching", "stepping", "finetuning", "predicting", "loading")
-ASKED = ("scores",)  # minutes to hours, and in need of files: only by name
+ASKED = ("scores", "gpu_pretrain")  # minutes to hours, or in need of files or a GPU: only by name
 
 
 def main() -> None:

@@ -7,14 +7,15 @@ from torch.testing import assert_close
 from bertsmith.errors import BadInput
 from bertsmith.model.layout import Layout, Rectangle
 from bertsmith.model.mixers import Dense, MixerConfig
+from tests.model.test_rotary import by_complex_numbers
 
 WIDTH, LENGTHS = 32, (17, 5, 40, 1, 23)
-MIXERS = [Dense(heads=4)]
-CAUSAL = [Dense(heads=4, causal=True)]
+MIXERS = [Dense(heads=4), Dense(heads=4, rotary=100.0, bias=False)]
+CAUSAL = [Dense(heads=4, causal=True), Dense(heads=4, causal=True, rotary=100.0)]
 
 
 def name(config):
-    return config.__struct_config__.tag + ("-causal" if config.causal else "")
+    return config.__struct_config__.tag + ("-causal" if config.causal else "") + ("-rotary" if config.rotary else "")
 
 
 every_mixer = pytest.mark.parametrize("config", MIXERS, ids=name)
@@ -95,7 +96,10 @@ def test_compiles_whole_and_serves_other_lengths(config):
 @pytest.mark.parametrize("lengths", [LENGTHS, (60, 33, 70), (12, 12)], ids=["rectangle", "one by one", "even"])
 def test_dense_agrees_with_the_whole_square_of_scores(config, lengths):
     mixer, (x, layout) = built(config), tokens(lengths)
-    q, k, v = (t.transpose(0, 1) for t in mixer.project(x))
+    q, k, v = mixer.project(x)
+    if config.rotary:
+        q, k = (by_complex_numbers(t, layout.place, config.rotary).float() for t in (q, k))
+    q, k, v = (t.transpose(0, 1) for t in (q, k, v))
     visible = layout.owner == layout.owner[:, None]
     if config.causal:
         visible &= layout.place <= layout.place[:, None]

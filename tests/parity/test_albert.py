@@ -97,7 +97,7 @@ def test_narrow_tables_are_projected_after_their_norm_and_score_words_by_themsel
         + model.encoder.positions(inputs().layout.place)
         + model.encoder.segments.weight[0]
     )
-    assert_close(kept[0], model.encoder.widen(model.encoder.norm(embedded)))
+    assert_close(kept[0], model.encoder.widen(model.encoder.norm(embedded, None)[0]))
 
 
 def test_more_blocks_than_layers_are_refused():

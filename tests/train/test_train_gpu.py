@@ -11,7 +11,7 @@ from bertsmith.train.optimizer import BertAdam, Lamb
 
 from . import training_toy as toy
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+pytestmark = pytest.mark.gpu
 
 CUDA = msgspec.structs.replace(toy.RECIPE, device="auto")
 
@@ -50,14 +50,14 @@ def test_the_device_takes_the_steps_the_cpu_takes(tmp_path):
 def test_a_step_waits_for_the_device_once(tmp_path):
     trainer = toy.trainer(tmp_path, CUDA, trials={})
     batches = [(k, toy.Data()(k, 0.0).to("cuda")) for k in range(2)]
-    trainer.update.gradients(batches, ())
-    trainer.update.apply(1e-3)  # the first step makes its state
+    trainer.update.attempt(trainer.update.gradients(batches, ()), 1e-3, 100.0)  # the first step makes its state
     with warnings.catch_warnings(record=True) as waits:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
-            trainer.update.gradients(batches, ())
-            trainer.update.apply(1e-3)
+            pending = trainer.update.gradients(batches, ())
+            trainer.update.attempt(pending, 1e-3, 100.0)
+            trainer.update.read(pending)
         finally:
             torch.cuda.set_sync_debug_mode("default")
     assert len([wait for wait in waits if "called a synchronizing" in str(wait.message)]) == 1

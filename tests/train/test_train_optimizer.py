@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from bertsmith.errors import BadInput
-from bertsmith.train.optimizer import Adamw, BertAdam, Lamb, by_name, groups, restore
+from bertsmith.train.optimizer import Adamw, BertAdam, Lamb, Muon, by_name, groups, restore
 
 from . import training_toy as toy
 
@@ -98,7 +98,7 @@ def trained(kind):
     return model, optimizer
 
 
-@pytest.mark.parametrize("kind", [Adamw, BertAdam, Lamb])
+@pytest.mark.parametrize("kind", [Adamw, BertAdam, Lamb, Muon])
 def test_state_is_kept_by_the_names_of_the_weights(kind):
     model, optimizer = trained(kind)
     tensors = by_name(optimizer, model)

@@ -11,7 +11,7 @@ from torch import nn
 
 from bertsmith.errors import BadInput
 from bertsmith.train import Loss, Train
-from bertsmith.train.optimizer import groups
+from bertsmith.train.optimizer import Adamw, Muon, by_name, groups
 
 from . import training_toy as toy
 
@@ -64,11 +64,37 @@ def test_gradients_are_clipped_as_torch_clips_them(clip, tmp_path):
     sum(part / batch.counts[name] for name, part in loss.parts.items()).backward()
     norm = nn.utils.clip_grad_norm_(model.parameters(), clip or float("inf"))
     trainer = toy.trainer(tmp_path, config, toy.Model())
-    outcome = trainer.update.gradients([(0, batch)], ())
+    outcome = trainer.update.read(trainer.update.gradients([(0, batch)], ()))
     assert outcome.tally.means()["norm"] == pytest.approx(norm.item(), rel=1e-6)
     assert norm > 0.2  # so that there was something to clip
     for mine, theirs in zip(trainer.model.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-5, atol=1e-7)
+
+
+def held(trainer):
+    """Every weight, and what the optimizer remembers."""
+    tensors = {**dict(trainer.model.named_parameters()), **by_name(trainer.optimizer, trainer.model)}
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("kind", [Adamw(), Muon()], ids=["adamw", "muon"])
+def test_an_attempt_is_an_update_unless_it_is_spoilt_or_too_long(kind, tmp_path):
+    """The device decides what the host would: a bad update between good ones leaves no trace."""
+    config, data = msgspec.structs.replace(ONE, optimizer=kind), toy.Data(wild=frozenset({7}))
+    asking, trying = (toy.trainer(tmp_path / name, config, toy.Model(), trials={}) for name in ("asking", "trying"))
+    for k in range(4):
+        asking.update.gradients([(k, data(k, 0.0))], ())
+        asking.update.apply(1e-2)
+        pending = trying.update.gradients([(k, data(k, 0.0))], ())
+        trying.update.attempt(pending, 1e-2, float(pending.norm))  # as long as may be, and no longer
+        same, before = held(asking), held(trying)
+        assert same.keys() == before.keys() and all(torch.equal(same[name], before[name]) for name in same)
+        for number in (k, 7):  # a spike, and a loss that is no number
+            again = trying.update.gradients([(k, data(number, 0.0))], ())
+            trying.update.attempt(again, 1e-2, float("inf") if number == 7 else 0.99 * float(again.norm))
+            after = held(trying)
+            assert all(torch.equal(before[name], after[name]) for name in before)
+            assert all(weight.grad is None for weight in trying.model.parameters())
 
 
 def test_a_batch_without_targets_changes_no_weight(tmp_path):
@@ -94,8 +120,12 @@ def test_a_part_that_nobody_counted_is_refused(tmp_path):
 def test_frozen_weights_stay_and_only_matrices_decay(tmp_path):
     model = toy.Model()
     model.inner.weight.requires_grad_(False)
-    matrices, vectors = groups(model, 0.1)
-    assert {id(w) for w in matrices["params"]} == {id(w) for w in (model.tokens.weight, model.words.weight, model.next.weight)}
+    tables, matrices, vectors = groups(model, 0.1)
+    assert [id(w) for w in tables["params"]] == [id(model.tokens.weight)] and not tables["matrices"]
+    assert {id(w) for w in matrices["params"]} == {id(w) for w in (model.words.weight, model.next.weight)} and matrices[
+        "matrices"
+    ]
+    assert tables["weight_decay"] == 0.1
     assert (matrices["weight_decay"], vectors["weight_decay"]) == (0.1, 0.0)
     assert len(vectors["params"]) == 5 and all(w.ndim == 1 for w in vectors["params"])
     before = model.inner.weight.clone()

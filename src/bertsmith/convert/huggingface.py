@@ -136,6 +136,7 @@ def _without_segments(model: Model) -> Model:
     if model.state_dict()[SEGMENTS].any():
         model = deepcopy(model)
         with torch.no_grad():
+            assert model.encoder.positions is not None  # such a model is not exported
             model.encoder.positions.weight += model.encoder.segments.weight[0]
             model.encoder.segments.weight.zero_()
     return model

@@ -3,14 +3,16 @@
 from typing import Annotated, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..config import Chance, Config, Count, Positive
 from ..errors import BadInput
 from .activations import ACTIVATIONS, PoolActivation
 from .feedforward import FeedForward
+from .join import Join
 from .mixers import Dense, MixerConfig
-from .stack import Stack
+from .stack import Stack, halved
 from .types import Inputs
 
 
@@ -24,7 +26,9 @@ class EncoderConfig(Config, frozen=True):
     mixer: Annotated[MixerConfig, "how tokens exchange information"] = Dense()
     feedforward: Annotated[FeedForward, "what each token does by itself"] = FeedForward()
     norm: Annotated[Literal["after", "before"], "after each part, as BERT, or before it"] = "after"
-    positions: Annotated[Count, "learned positions: the longest sequence it can read"] = 512
+    norm_bias: Annotated[bool, "norms shift as well as scale"] = True
+    positions: Annotated[Count, "the longest sequence it can read"] = 512
+    table: Annotated[bool, "learn a vector for each position; rotary mixers need none"] = True
     segments: Annotated[Count, "kinds of segment: A and B"] = 2
     dropout: Annotated[Chance, "on embeddings and on what each part adds"] = 0.1
     eps: Annotated[Positive, "of the norms"] = 1e-12
@@ -39,7 +43,10 @@ class EncoderConfig(Config, frozen=True):
         return self.embedding or self.width
 
     def layer_norm(self, width: int | None = None) -> nn.LayerNorm:
-        return nn.LayerNorm(width or self.width, eps=self.eps)
+        return nn.LayerNorm(width or self.width, eps=self.eps, bias=self.norm_bias)
+
+    def join(self, width: int | None = None) -> Join:
+        return Join(width or self.width, self.eps, self.norm_bias, self.dropout, self.norm == "before")
 
 
 def bert(layers: int, width: int) -> EncoderConfig:
@@ -76,9 +83,9 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.tokens = nn.Embedding(vocabulary, config.embedded)
-        self.positions = nn.Embedding(config.positions, config.embedded)
+        self.positions = nn.Embedding(config.positions, config.embedded) if config.table else None
         self.segments = nn.Embedding(config.segments, config.embedded)
-        self.norm, self.drop = config.layer_norm(config.embedded), nn.Dropout(config.dropout)
+        self.norm, self.drop = config.join(config.embedded), nn.Dropout(config.dropout)
         self.widen = nn.Identity() if config.embedding is None else nn.Linear(config.embedding, config.width)
         self.stack = Stack(config)
         self.pooler = nn.Linear(config.width, config.width)
@@ -95,12 +102,14 @@ class Encoder(nn.Module):
         return ACTIVATIONS[self.config.pooler](self.pooler(rows))
 
     def _embedded(self, inputs: Inputs) -> Tensor:
-        limit = self.positions.num_embeddings
+        limit = self.config.positions
         if inputs.layout.longest > limit:
             raise BadInput(f"a text of {inputs.layout.longest} tokens is longer than the model's {limit} positions; cut it, or "
                            f"build the model with model.positions={inputs.layout.longest}")  # fmt: skip
-        lone = inputs.segments is None or self.config.segments == 1  # such a model was never told of a segment B
-        segments = torch.zeros_like(inputs.tokens) if lone else inputs.segments
-        x = self.tokens(inputs.tokens) + self.segments(segments) + self.positions(inputs.layout.place)
+        segments = inputs.segments
+        if segments is None or self.config.segments == 1:  # such a model was never told of a segment B
+            segments = torch.zeros_like(inputs.tokens)
+        x = F.embedding(inputs.tokens, halved(self.tokens.weight)) + F.embedding(segments, halved(self.segments.weight))
+        x = x if self.positions is None else x + F.embedding(inputs.layout.place, halved(self.positions.weight))
         x = x if inputs.nudge is None else x + inputs.nudge
-        return self.widen(self.drop(self.norm(x)))
+        return self.widen(self.drop(self.norm(x, None)[0]))

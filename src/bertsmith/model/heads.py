@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..config import Chance, Count, Variant
+from . import kernels
 from .activations import ACTIVATIONS
 from .crf import ChainHead
 from .cross import CrossHead
@@ -71,7 +72,25 @@ class WordScores(nn.Module):
 
     def forward(self, rows: Tensor, encoder: "Encoder") -> Tensor:
         # The table is the encoder's and not an attribute: tied weights stay one tensor in the checkpoint.
-        return F.linear(self.norm(self.activation(self.transform(rows))), encoder.tokens.weight, self.bias)
+        return F.linear(self._transformed(rows), encoder.tokens.weight, self.bias)
+
+    def entropy(self, rows: Tensor, encoder: "Encoder", answers: Tensor) -> tuple[Tensor, Tensor]:
+        """The summed cross entropy of these answers, and how many of them came first."""
+        if not kernels.serves(rows):
+            return entropy(self(rows, encoder), answers)
+        from .kernels.entropy import entropy as fused
+
+        kind = rows.dtype
+        return fused(self._transformed(rows).to(kind), encoder.tokens.weight.to(kind), self.bias.to(kind), answers)
+
+    def _transformed(self, rows: Tensor) -> Tensor:
+        return self.norm(self.activation(self.transform(rows)))
+
+
+def entropy(scores: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
+    """The summed cross entropy, and how many answers came first."""
+    total = F.cross_entropy(scores.float(), answers, reduction="sum")
+    return total, (scores.argmax(-1) == answers).sum()
 
 
 class ReplacedScores(nn.Module):

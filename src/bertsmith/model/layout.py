@@ -4,9 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from . import kernels
+from .rotary import turned
 
 FLASH = (torch.float16, torch.bfloat16)
 
@@ -26,11 +30,12 @@ class Layout:
 
     @classmethod
     def of(cls, lengths: Sequence[int] | Tensor) -> "Layout":
-        sizes = torch.as_tensor(lengths)
-        starts = F.pad(sizes.cumsum(0), (1, 0))
-        owner = torch.arange(len(sizes)).repeat_interleave(sizes)
-        place = torch.arange(len(owner)) - starts[owner]
-        return Layout(sizes, starts.int(), owner, place, int(sizes.max()))
+        sizes = np.asarray(lengths)  # numpy: torch's threads wait for each other, which costs more than it counts here
+        starts = np.concatenate([[0], sizes.cumsum()])
+        owner = np.arange(len(sizes)).repeat(sizes)
+        place = np.arange(len(owner)) - starts[owner]
+        tensor = torch.from_numpy
+        return Layout(tensor(sizes), tensor(starts.astype(np.int32)), tensor(owner), tensor(place), int(sizes.max()))
 
     gapless = True  # what `starts` bounds is all real
 
@@ -47,6 +52,19 @@ class Layout:
     def even(self) -> bool:
         """All of one length: the rectangle is a view."""
         return self.owner.shape[0] == self.sequences * self.longest
+
+    def mix(self, qkv: Tensor, heads: int, turns: Tensor | None = None, causal: bool = False, dropout: float = 0.0) -> Tensor:
+        """(tokens, 3 x width) -> (tokens, width): queries, keys and values side by side, turned by their places if `turns`
+        are given (Rotary)."""
+        if turns is not None:
+            qkv = turned(qkv, turns, self.place, heads)
+        if self.gapless and not dropout and kernels.serves(qkv):
+            from .kernels.attention import LONGEST, WIDTHS, attended
+
+            if self.longest <= LONGEST and qkv.shape[1] // (3 * heads) in WIDTHS:
+                return attended(qkv, self.starts, self.longest, heads, causal)
+        q, k, v = qkv.unflatten(-1, (3, heads, -1)).unbind(-3)
+        return self.attend(q, k, v, causal=causal, dropout=dropout).flatten(-2)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False, dropout: float = 0.0, keys: "Layout | None" = None
@@ -95,8 +113,7 @@ class Layout:
 
     def mean(self, x: Tensor) -> Tensor:
         """(tokens, width) -> (sequences, width)"""
-        sums = x.new_zeros(self.sequences, x.shape[1]).index_add(0, self.owner, x)
-        return sums / self.starts.diff()[:, None].to(x.dtype)
+        return means(x, self.owner, self.starts.diff())
 
     def real(self) -> Tensor:
         """(sequences, longest) bool: False where a sequence is over."""
@@ -133,6 +150,16 @@ class Rectangle(Layout):
 
     def real(self) -> Tensor:
         return self.mask
+
+
+def means(rows: Tensor, owner: Tensor, sizes: Tensor | None = None) -> Tensor:
+    """(rows, width) -> (owners, width), each the mean of its rows; owners are numbered from 0, without a gap.
+
+    `sizes` are how many rows each has: counting them makes a GPU wait.
+    """
+    sizes = torch.bincount(owner) if sizes is None else sizes
+    sums = rows.new_zeros(sizes.shape[0], rows.shape[1]).index_add(0, owner, rows)
+    return sums / sizes[:, None].to(rows.dtype)
 
 
 def _attended(q: Tensor, k: Tensor, v: Tensor, causal: bool, dropout: float, mask: Tensor | None = None) -> Tensor:

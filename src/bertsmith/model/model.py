@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..config import Config
 from .encoder import Encoder, EncoderConfig
-from .heads import HeadConfig
+from .heads import HeadConfig, entropy
 from .types import Inputs
 
 
@@ -41,6 +41,11 @@ class Model(nn.Module):
         if head not in self.heads:
             raise KeyError(f"this model has no head {head!r}, only {', '.join(self.heads) or 'none'}; train one first")
         return self.heads[head](rows, self.encoder)
+
+    def entropy(self, head: str, rows: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
+        """The summed cross entropy of a head's scores, and how many answers came first."""
+        own = getattr(self.heads[head], "entropy", None) if head in self.heads else None
+        return own(rows, self.encoder, answers) if own else entropy(self.scores(head, rows), answers)
 
     def train(self, mode: bool = True) -> Self:
         """As ever, but for what is kept still."""

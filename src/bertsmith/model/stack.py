@@ -2,10 +2,13 @@
 
 from typing import TYPE_CHECKING
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import BadInput
+from .join import Join
 from .layout import Layout
 from .mixers import Mixer
 
@@ -14,24 +17,29 @@ if TYPE_CHECKING:
 
 
 class Block(nn.Module):
+    """Takes what was said last and the stream it belongs to, and gives the same.
+
+    Norms after: what was said is the normed stream itself. Norms before: it is yet to join, which the next norm does.
+    """
+
     def __init__(self, config: "EncoderConfig") -> None:
         super().__init__()
         self.mixer: Mixer = config.mixer.build(config.width)
         self.feedforward = config.feedforward.build(config.width)
-        self.mixer_norm, self.feedforward_norm = config.layer_norm(), config.layer_norm()
-        self.drop = nn.Dropout(config.dropout)
+        self.mixer_norm, self.feedforward_norm = config.join(), config.join()
         self.norm_first = config.norm == "before"
 
-    def forward(self, x: Tensor, layout: Layout, wanted: Tensor | None = None) -> Tensor:
+    def forward(
+        self, said: Tensor | None, stream: Tensor, layout: Layout, wanted: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Of every token, or of those wanted: once tokens have exchanged what they know, the others need no more work."""
-        mixed = self.mixer(self.mixer_norm(x) if self.norm_first else x, layout)
+        x, stream = self.mixer_norm(stream, said) if self.norm_first else (stream if said is None else said, stream)
+        mixed = self.mixer(x, layout)
         if wanted is not None:
-            x, mixed = x[wanted], mixed[wanted]
-        x = x + self.drop(mixed)
-        if self.norm_first:
-            return x + self.drop(self.feedforward(self.feedforward_norm(x)))
-        x = self.mixer_norm(x)
-        return self.feedforward_norm(x + self.drop(self.feedforward(x)))
+            stream, mixed = stream.index_select(0, wanted), mixed.index_select(0, wanted)
+        x, stream = (self.feedforward_norm if self.norm_first else self.mixer_norm)(stream, mixed)
+        said = self.feedforward(x)
+        return (said, stream) if self.norm_first else self.feedforward_norm(stream, said)
 
 
 class Stack(nn.Module):
@@ -44,14 +52,31 @@ class Stack(nn.Module):
             raise BadInput(f"{groups} different blocks for {config.layers} layers; lower model.groups")
         self.blocks = nn.ModuleList(Block(config) for _ in range(groups))
         self.turns = [int(layer / (config.layers / groups)) for layer in range(config.layers)]  # rounded as ALBERT does
-        self.norm = config.layer_norm() if config.norm == "before" else nn.Identity()
+        self.norm = config.join() if config.norm == "before" else nn.Identity()
 
     def forward(self, x: Tensor, layout: Layout, kept: list[Tensor] | None = None, wanted: Tensor | None = None) -> Tensor:
         """What leaves the last block, of the tokens wanted; what leaves each goes into `kept`, if somebody wants it."""
         again = self.recompute and self.training
+        stream = halved(x)
+        said: Tensor | None = None
         for number, turn in enumerate(self.turns, start=1):
             block, rows = self.blocks[turn], wanted if number == len(self.turns) else None
-            x = checkpoint(block, x, layout, rows, use_reentrant=False) if again else block(x, layout, rows)
+            given = (said, stream, layout, rows)
+            said, stream = checkpoint(block, *given, use_reentrant=False) if again else block(*given)
             if kept is not None:
-                kept.append(x)
-        return self.norm(x)
+                said, stream = self._settled(said, stream)
+                kept.append(stream)
+        return self.norm(stream, said)[0] if isinstance(self.norm, Join) else stream
+
+    def _settled(self, said: Tensor | None, stream: Tensor) -> tuple[Tensor | None, Tensor]:
+        """The same with nothing left to join: the stream is what left the block."""
+        if said is None or not isinstance(self.norm, Join):
+            return said, stream
+        return None, stream + F.dropout(said, self.norm.dropout, self.training)
+
+
+def halved(x: Tensor) -> Tensor:
+    """In the numbers that a GPU's matrices are multiplied in, if those are not its own: half the memory to move."""
+    if x.is_cuda and torch.is_autocast_enabled("cuda"):
+        return x.to(torch.get_autocast_dtype("cuda"))
+    return x

@@ -4,7 +4,6 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -42,9 +41,3 @@ class Objective(Protocol):
 def packed(arrays: Arrays) -> Inputs:
     segments = None if arrays.segments is None else torch.from_numpy(arrays.segments)
     return Inputs(torch.from_numpy(arrays.tokens), Layout.of(torch.from_numpy(arrays.lengths)), segments)
-
-
-def entropy(scores: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
-    """The summed cross entropy, and how many answers came first."""
-    total = F.cross_entropy(scores.float(), answers, reduction="sum")
-    return total, (scores.argmax(-1) == answers).sum()

@@ -1,5 +1,6 @@
 """Masked language modelling: hide some words, and ask for them back."""
 
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import torch
@@ -13,9 +14,9 @@ from ..corpus.store import Corpus
 from ..corpus.views import PairConfig, ViewConfig, Windows
 from ..model.heads import HeadConfig, WordHead
 from ..model.model import Model
-from ..model.types import Batch
+from ..model.types import Batch, Inputs
 from ..train.loss import Loss
-from .base import Ints, entropy, packed
+from .base import Ints, packed
 
 
 class Masked(Variant, frozen=True):
@@ -37,7 +38,7 @@ class Masked(Variant, frozen=True):
         return Batch(packed(arrays), targets, {"words": len(arrays.where)})
 
     def loss(self, model: Model, batch: Batch, carry: tuple[Tensor, ...] = ()) -> Loss:
-        return word_loss(model, batch, model(batch.inputs))
+        return word_loss(model, batch, model(asked(batch.inputs, batch.targets["where"])))
 
 
 def batches(
@@ -47,7 +48,11 @@ def batches(
     return Batches(Maker(corpus.path, masks, rate, seed), view, documents, length, tokens, repeats)
 
 
-def word_loss(model: Model, batch: Batch, hidden: Tensor) -> Loss:
-    rows = hidden[batch.targets["where"]]  # no other row reaches the vocabulary
-    total, right = entropy(model.scores("words", rows), batch.targets["words"])
+def asked(inputs: Inputs, where: Tensor) -> Inputs:
+    """No other row leaves the last block, and none reaches the vocabulary."""
+    return replace(inputs, wanted=where)
+
+
+def word_loss(model: Model, batch: Batch, rows: Tensor) -> Loss:
+    total, right = model.entropy("words", rows, batch.targets["words"])
     return Loss({"words": total}, {"mlm_accuracy": (right, batch.counts["words"])})

@@ -15,8 +15,8 @@ from ..model.heads import HeadConfig, LabelHead, WordHead
 from ..model.model import Model
 from ..model.types import Batch
 from ..train.loss import Loss
-from .base import Ints, entropy, packed
-from .masked import batches, word_loss
+from .base import Ints, packed
+from .masked import asked, batches, word_loss
 
 
 class Pairs(Variant, frozen=True):
@@ -40,11 +40,11 @@ class Pairs(Variant, frozen=True):
         return Batch(packed(arrays), {name: torch.from_numpy(target) for name, target in targets.items()}, counts)
 
     def loss(self, model: Model, batch: Batch, carry: tuple[Tensor, ...] = ()) -> Loss:
-        hidden = model(batch.inputs)
-        words = word_loss(model, batch, hidden)
+        where = batch.targets["where"]
         if "next" not in batch.targets:  # texts that are no pairs, asked for their words alone
-            return words
-        first = model.scores("next", hidden[batch.inputs.layout.firsts])
-        total, right = entropy(first, batch.targets["next"])
+            return word_loss(model, batch, model(asked(batch.inputs, where)))
+        rows = model(asked(batch.inputs, torch.cat([where, batch.inputs.layout.firsts])))
+        words = word_loss(model, batch, rows[: len(where)])
+        total, right = model.entropy("next", rows[len(where) :], batch.targets["next"])
         report = {**words.report, "next_accuracy": (right, batch.counts["next"])}
         return Loss({**words.parts, "next": total}, report)

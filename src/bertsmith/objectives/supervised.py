@@ -12,6 +12,7 @@ from ..model.crf import Chain, ChainHead, Chains
 from ..model.cross import CrossHead, CrossScores
 from ..model.features import FeatureHead, Features, FeatureScores
 from ..model.heads import HeadConfig, TextHead, TokenHead
+from ..model.layout import means
 from ..model.model import Model
 from ..model.types import Batch
 from ..tasks import Answering, Choose, Classify, Regress, Tag, TaskConfig
@@ -113,7 +114,7 @@ class Supervised:
         """(rows, choices): one softmax a row, over labels, options, or the places where an answer may begin, then end."""
         if isinstance(self.task, Choose):
             windows = batch.targets.get("windows")
-            return _options((scores if windows is None else _means(scores, windows))[:, 0], batch.targets["group"])
+            return _options((scores if windows is None else means(scores, windows))[:, 0], batch.targets["group"])
         if not isinstance(self.task, Answering):
             return scores
         layout = batch.inputs.layout
@@ -144,13 +145,7 @@ def joined(rows: Tensor, batch: Batch) -> Tensor:
     """The windows of one document as one, their mean; otherwise every sequence by itself."""
     if "joined" not in batch.targets:
         return rows
-    return _means(rows, batch.targets["joined"])
-
-
-def _means(rows: Tensor, owner: Tensor) -> Tensor:
-    """(owners, ...), each the mean of its rows; owners are numbered from 0 and in order."""
-    sums = rows.new_zeros(int(owner[-1]) + 1, rows.shape[1]).index_add(0, owner, rows)
-    return sums / torch.bincount(owner).to(rows.dtype)[:, None]
+    return means(rows, batch.targets["joined"])
 
 
 def _divergence(scores: Tensor, others: Tensor) -> Tensor:

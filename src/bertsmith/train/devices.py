@@ -33,6 +33,9 @@ def prepare(model: nn.Module, config: Train) -> Prepared:
     device = _chosen(config.device)
     if config.precision == "fp16" and device.type != "cuda":
         raise BadInput("train.precision = fp16 needs a CUDA device; on the CPU take bf16 or fp32")
+    if config.deterministic and device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS refuses to be deterministic without it
+    torch.use_deterministic_algorithms(config.deterministic)
     model = model.to(device)
     if config.compile:
         getattr(model, "compile_parts", lambda: model.compile(dynamic=True))()

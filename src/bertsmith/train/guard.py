@@ -20,6 +20,12 @@ class Guard:
     def tired(self) -> bool:
         return self.bad >= self.patience
 
+    @property
+    def limit(self) -> float:
+        """The longest gradient that is no spike."""
+        usual = median(self.norms) if len(self.norms) >= NEEDED else 0.0
+        return self.spike * usual if self.spike and usual else math.inf
+
     def judge(self, loss: float, norm: float) -> str | None:
         reason = self._reason(loss, norm)
         if reason is None:
@@ -32,9 +38,6 @@ class Guard:
             return f"the loss is {loss}"
         if not math.isfinite(norm):
             return f"the gradient norm is {norm}"
-        if not self.spike or len(self.norms) < NEEDED:
+        if norm <= self.limit:
             return None
-        usual = median(self.norms)
-        if norm <= self.spike * usual or usual == 0:
-            return None
-        return f"the gradient norm {norm:.4g} is a spike (over {self.spike:g} times the usual {usual:.4g})"
+        return f"the gradient norm {norm:.4g} is a spike (over {self.spike:g} times the usual {self.limit / self.spike:.4g})"

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 from ..config import Chance, Positive, Variant
 from ..errors import BadInput
 from .adams import LayerwiseAdam, UncorrectedAdam
+from .muon import MuonAdamw
 from .pace import Pace, Paces, alike
 
 Groups = list[dict[str, Any]]
@@ -44,20 +45,41 @@ class Lamb(Variant, frozen=True):
         return LayerwiseAdam(groups, rate, self.betas, self.eps)
 
 
-OptimizerConfig = Adamw | BertAdam | Lamb
+class Muon(Variant, frozen=True):
+    """Muon for the matrices between layers, AdamW for tables, heads and vectors."""
+
+    momentum: Annotated[Chance, "memory of the gradient of a matrix"] = 0.95
+    times: Annotated[Positive, "the rate of matrices, as a multiple of train.rate"] = 10.0
+    betas: Annotated[tuple[Chance, Chance], "AdamW's memory of the mean of the gradient, and of its square"] = (0.9, 0.98)
+    eps: Annotated[Positive, "AdamW's, added to the root of the mean square"] = 1e-6
+
+    def build(self, groups: Groups, rate: float) -> Optimizer:
+        return MuonAdamw(groups, rate, self.betas, self.eps, self.momentum, self.times)
+
+
+OptimizerConfig = Adamw | BertAdam | Lamb | Muon
 
 
 def groups(model: nn.Module, decay: float, paces: Paces = alike) -> Groups:
     """Matrices decay; biases, norms and lone vectors do not. Frozen weights are in no group; each pace has its own."""
-    found: dict[tuple[Pace, bool], list[nn.Parameter]] = {}
+    found: dict[tuple[Pace, bool, bool], list[nn.Parameter]] = {}
+    between = {module.weight for module in model.modules() if isinstance(module, nn.Linear)}
     for name, weight in model.named_parameters():
         if weight.requires_grad:
-            found.setdefault((paces(name), weight.ndim <= 1), []).append(weight)
+            matrices = weight in between and not name.startswith("heads.")
+            found.setdefault((paces(name), weight.ndim <= 1, matrices), []).append(weight)
     if not found:
         raise BadInput("every weight of the model is frozen: there is nothing to train; freeze less")
     return [
-        {"params": held, "weight_decay": 0.0 if vectors else decay, "vectors": vectors, "pace": pace.rate, "wakes": pace.wakes}
-        for (pace, vectors), held in sorted(found.items(), key=lambda item: item[0])
+        {
+            "params": held,
+            "weight_decay": 0.0 if vectors else decay,
+            "vectors": vectors,
+            "matrices": matrices,
+            "pace": pace.rate,
+            "wakes": pace.wakes,
+        }
+        for (pace, vectors, matrices), held in sorted(found.items(), key=lambda item: item[0])
     ]
 
 

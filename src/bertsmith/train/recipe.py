@@ -29,6 +29,9 @@ class Train(Config, frozen=True):
     precision: Annotated[Literal["fp32", "bf16", "fp16"], "numbers of the forward and backward pass"] = "fp32"
     compile: Annotated[bool, "compile the model: a slower start, faster steps"] = False
     recompute: Annotated[bool, "compute activations twice rather than keep them: slower, far less memory"] = False
+    deterministic: Annotated[
+        bool, "the same bits each time on a GPU too, for somewhat slower steps; a CPU always gives them"
+    ] = False
     workers: Annotated[Whole, "processes that make batches ahead of time; 0 for none"] = 0
     save_every: Annotated[Count, "steps from one checkpoint to the next"] = 1000
     keep: Annotated[Count, "checkpoints kept, the newest"] = 2

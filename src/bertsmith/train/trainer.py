@@ -24,6 +24,7 @@ from .update import Update
 ROLLBACKS = 3  # after that, the run is not unlucky but wrong
 
 Batches = Callable[[int, float], Batch]
+Held = list[tuple[int, Batch]]  # with the seed of each one's dropout
 Trials = Mapping[str, Callable[[], Iterable[Batch]]]
 Hook = Callable[[int, dict[str, float]], None]
 Score = Callable[[], float]
@@ -71,6 +72,7 @@ class Trainer:
         self.progress = Progress(fingerprint=fingerprint)
         self.guard = Guard(config.spike, config.patience)
         self.carry: tuple[Tensor, ...] = ()
+        self._ahead: tuple[int, list[Batch]] | None = None  # the number of the first, and the micro-batches
         self.resumed_at: int | None = None
         self.clock = Clock()
         self._warm = schedule.warm_share(config.warmup, config.steps)
@@ -115,9 +117,11 @@ class Trainer:
     def _step(self, batch: Batches) -> dict[str, float]:
         p, rate, (done, _) = self.progress, self.rate(), self._place()
         pace.wake(self.optimizer, done)
-        first = p.jump + p.step * self.config.accumulate
-        own = self.ranks.own(self.config.accumulate)
-        outcome = self.update.gradients([(dice(self.seed, p.step, i), batch(first + i, done)) for i in own], self.carry)
+        pending = self.update.gradients(self._batches(batch, p.step, done), self.carry)
+        if self.update.decides:
+            self.update.attempt(pending, rate, self.guard.limit)
+        self._fetch(batch, p.step + 1)
+        outcome = self.update.read(pending)
         p.step, p.tokens, p.rate, p.done = p.step + 1, p.tokens + outcome.tokens, rate, False
         means = {"loss": 0.0, **outcome.tally.means()}
         self._recent.append(means["loss"])
@@ -125,10 +129,24 @@ class Trainer:
             self.update.skip()  # and the carry stays as it was, too: it may be as bad as the gradient
             self._tell_skip(reason)
         else:
-            self.update.apply(rate)
+            if not self.update.decides:
+                self.update.apply(rate)
             self.carry = outcome.carry
             self._add(outcome.tally)
         return {**means, "rate": rate, "tokens": outcome.tokens}
+
+    def _batches(self, batch: Batches, step: int, done: float) -> Held:
+        """The micro-batches of a step, on the device: those fetched while the last step ran, if they are of this one."""
+        first, own = self.progress.jump + step * self.config.accumulate, self.ranks.own(self.config.accumulate)
+        if self._ahead is None or self._ahead[0] != first:
+            self._ahead = first, [batch(first + i, done).to(self.prepared.device) for i in own]
+        return [(dice(self.seed, step, i), made) for i, made in zip(own, self._ahead[1], strict=True)]
+
+    def _fetch(self, batch: Batches, step: int) -> None:
+        """What the next step will want, if there is one."""
+        steps = self.config.steps
+        if steps is None or step < steps:
+            self._batches(batch, step, self._place()[0] if steps is None else step / steps)
 
     def _objection(self, means: dict[str, float]) -> str | None:
         if self.update.overflowed(means["loss"], means["norm"]):

@@ -22,18 +22,33 @@ class Outcome(NamedTuple):
     carry: tuple[Tensor, ...]
 
 
+class Pending(NamedTuple):
+    """The same, still on its way through the device."""
+
+    meter: Meter
+    loss: Tensor | float
+    norm: Tensor | float
+    tokens: int
+    carry: tuple[Tensor, ...]
+
+
 class Update:
-    """`gradients` first; then, knowing what they look like, `apply` or `skip`."""
+    """`gradients` first; then `read` what they look like, and `apply` or `skip`.
+
+    One GPU need not wait for that: `attempt` applies them before they are read, unless they are as the guard objects to.
+    """
 
     def __init__(self, objective: Objective, prepared: Prepared, ranks: Ranks, optimizer: Optimizer, clip: float) -> None:
         self.objective, self.ranks, self.optimizer, self.clip = objective, ranks, optimizer, clip
         self.model, self.device, self.autocast, self.scaler = prepared
         self.weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        decides = isinstance(optimizer, torch.optim.AdamW) and self.device.type == "cuda" and ranks.count == 1
+        self.decides = decides and not self.scaler.is_enabled()  # the optimizer itself can leave an update out
 
-    def gradients(self, batches: list[tuple[int, Batch]], carry: tuple[Tensor, ...]) -> Outcome:
-        """Each batch comes with the seed of its dropout. Waits for the device once."""
+    def gradients(self, batches: list[tuple[int, Batch]], carry: tuple[Tensor, ...]) -> Pending:
+        """Each batch comes with the seed of its dropout. Waits for nothing."""
         counts, tokens = self._sizes([batch for _, batch in batches])
-        meter = Meter()
+        meter, total = Meter(), torch.zeros((), device=self.device)
         for seed, batch in batches:
             torch.manual_seed(seed)
             with self.autocast():
@@ -42,10 +57,23 @@ class Update:
             if whole.requires_grad:  # a batch without targets has nothing to say
                 self.scaler.scale(whole).backward()
             meter.add_loss(loss, batch)
+            total = total + whole.detach()
             carry = tuple(tensor.detach() for tensor in loss.carry)
         self.ranks.sum_gradients(self.weights)
-        meter.add("norm", self._clipped(), 1)
-        return Outcome(self.ranks.together(meter.read()), tokens, carry)
+        norm = self._clipped()
+        meter.add("norm", norm, 1)
+        return Pending(meter, total, norm, tokens, carry)
+
+    def attempt(self, pending: Pending, rate: float, limit: float) -> None:
+        """Applies the gradients where they are finite and no longer than `limit`, without asking the host."""
+        norm = torch.as_tensor(pending.norm, device=self.device).double()
+        bad = ~(torch.isfinite(pending.loss) & torch.isfinite(norm) & (norm <= limit))  # type: ignore[arg-type]
+        self.optimizer.found_inf = bad.float()  # type: ignore[attr-defined]  # the word of torch's optimizers for this
+        self.apply(rate)
+
+    def read(self, pending: Pending) -> Outcome:
+        """Waits for the device, once an update."""
+        return Outcome(self.ranks.together(pending.meter.read()), pending.tokens, pending.carry)
 
     def apply(self, rate: float) -> None:
         set_rates(self.optimizer, rate)

@@ -18,14 +18,15 @@ class Mixer(nn.Module, ABC):
 class Heads(nn.Module):
     """Width to heads and back: (tokens, width) <-> (tokens, heads, width / heads), the three ways in by one matrix."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, bias: bool = True) -> None:
         super().__init__()
         if width % heads:
             raise BadInput(
                 f"a width of {width} does not divide into {heads} heads; try model.mixer.heads={max(1, width // 64)}"
             )
         self.heads = heads
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=bias), nn.Linear(width, width, bias=bias)
+        self.qkv.weight.parts = 3  # type: ignore[attr-defined]  # an optimizer may treat each by itself
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(-3)

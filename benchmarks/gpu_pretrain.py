@@ -1,0 +1,164 @@
+"""BERT's pre-training step on one GPU against transformers': masked words and pairs, forward, back, clip, AdamW, in bf16.
+
+python -m benchmarks gpu_pretrain [model=bert-base] [tokens=65536] [steps=20] [cases=128,512,mixed-128,mixed-512]
+                                  [peer=sdpa,compile] [trace=FILE]
+
+Both sides see the same random words (30,528 of them) in the same sequences; the speed is that of real tokens. `mixed` lengths
+are uniform from an eighth of the longest up. `trace` writes where our time goes, kernel by kernel, for the first case.
+"""
+
+import gc
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertsmith.corpus.batches import Arrays
+from bertsmith.model.encoder import EncoderConfig
+from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.types import Batch
+from bertsmith.objectives import Pairs
+from bertsmith.train import devices, optimizer, ranks
+from bertsmith.train.recipe import Train
+from bertsmith.train.update import Update
+
+from .material import Material
+
+WORDS, GOALS = 30_528, {"128": 1000, "512": 900, "mixed-128": 950, "mixed-512": 850}
+
+Row = tuple[str, str, str, str, str]
+
+
+@dataclass(frozen=True)
+class Speed:
+    tokens: float  # real ones, in a second
+    gigabytes: float  # at the peak
+
+    def __str__(self) -> str:
+        return f"{self.tokens / 1000:,.0f}k tokens/s, {self.gigabytes:.1f} GB"
+
+
+def run(stuff: Material) -> list[Row]:
+    peers = [name for name in stuff.given.get("peer", "sdpa").split(",") if name]
+    rows = []
+    for number, case in enumerate(stuff.given.get("cases", ",".join(GOALS)).split(",")):
+        arrays = _arrays(case, stuff.number("tokens", 65_536))
+        name, trace = stuff.given.get("model", "bert-base"), stuff.given.get("trace") if number == 0 else None
+        ours = _speed(_ours(arrays, name), arrays, stuff.number("steps", 20), trace)
+        what = f"{name}, {len(arrays.tokens):,} tokens, lengths {case}"
+        goal = f"{GOALS[case]}k" if name == "bert-base" and case in GOALS else ""
+        for peer in peers or [""]:
+            theirs = _speed(_theirs(arrays, name, peer), arrays, stuff.number("steps", 20)) if peer else None
+            ratio = f"{ours.tokens / theirs.tokens:.2f}x" if theirs else ""
+            rows.append((what, str(ours), f"transformers, {peer}: {theirs}" if theirs else "", ratio, goal))
+            print(*rows[-1], sep="  ", flush=True)
+    return rows
+
+
+def _arrays(case: str, tokens: int) -> Arrays:
+    """Random words in sequences of one length, or of mixed lengths."""
+    dice, longest = np.random.default_rng(0), int(case.split("-")[-1])
+    lengths = np.full(tokens // longest, longest)
+    if case.startswith("mixed"):
+        drawn = dice.integers(longest // 8, longest + 1, 16 * tokens // longest)
+        lengths = drawn[: int(np.searchsorted(drawn.cumsum(), tokens))]
+    words = dice.integers(1000, WORDS, int(lengths.sum()))
+    firsts = np.concatenate([[0], lengths.cumsum()[:-1]])
+    words[firsts] = 101
+    place = np.arange(len(words)) - np.repeat(firsts, lengths)
+    where = np.flatnonzero((dice.random(len(words)) < 0.15) & (place > 0))
+    segments = (place >= np.repeat(lengths // 2, lengths)).astype(np.int64)
+    return Arrays(words, lengths, segments, where, words[where], dice.integers(0, 2, len(lengths)))
+
+
+def _ours(arrays: Arrays, name: str) -> Callable[[], Any]:
+    """What the trainer does in a step, reading of the losses included."""
+    objective, train = Pairs(), Train(steps=1, precision="bf16", device="cuda")
+    model = built(ModelConfig(encoder=EncoderConfig.presets[name], vocabulary=WORDS, heads=objective.heads()), 0)
+    prepared = devices.prepare(model.train(), train)
+    moving = train.optimizer.build(optimizer.groups(model, train.decay), train.rate)
+    update = Update(objective, prepared, ranks.joined(prepared.device, 1), moving, train.clip)
+    batch: Batch = objective.batch(arrays).to(prepared.device)
+
+    def step() -> None:
+        pending = update.gradients([(0, batch)], ())
+        update.attempt(pending, 1e-4, math.inf)
+        update.read(pending)
+
+    return step
+
+
+def _theirs(arrays: Arrays, name: str, peer: str) -> Callable[[], Any]:
+    from transformers import BertConfig, BertForPreTraining
+
+    ours = EncoderConfig.presets[name]
+    sizes = {"hidden_size": ours.width, "num_hidden_layers": ours.layers, "num_attention_heads": ours.mixer.heads,
+             "intermediate_size": ours.feedforward.inner}  # fmt: skip
+    config = BertConfig(vocab_size=WORDS, attention_probs_dropout_prob=0.0, attn_implementation="sdpa", **sizes)
+    model = BertForPreTraining(config).cuda().train()
+    if peer == "compile":
+        model.compile()
+    moving = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    inputs = _padded(arrays)
+
+    def step() -> None:
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = model(**inputs).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        moving.step()
+        moving.zero_grad()
+        loss.item()
+
+    return step
+
+
+def _padded(arrays: Arrays) -> dict[str, torch.Tensor]:
+    """The rectangle around the same sequences; no mask where it is full."""
+    layout, labels = Pairs().batch(arrays).inputs.layout, np.full(len(arrays.tokens), -100)
+    labels[arrays.where] = arrays.words
+    assert arrays.segments is not None and arrays.labels is not None
+    real = layout.real()
+    grids = {"input_ids": arrays.tokens, "token_type_ids": arrays.segments, "labels": labels}
+    inputs = {name: layout.grid(torch.from_numpy(values)) for name, values in grids.items()}
+    inputs["labels"] = inputs["labels"].masked_fill(~real, -100)
+    inputs["next_sentence_label"] = torch.from_numpy(arrays.labels)
+    if not layout.even:
+        inputs["attention_mask"] = real.long()
+    return {name: values.cuda() for name, values in inputs.items()}
+
+
+def _speed(step: Callable[[], Any], arrays: Arrays, steps: int, trace: str | None = None) -> Speed:
+    """The median step by the device's clock, after steps that compile and settle."""
+    for _ in range(3):
+        step()
+    torch.cuda.reset_peak_memory_stats()
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        step()
+        mark.record()
+    torch.cuda.synchronize()
+    taken = statistics.median(a.elapsed_time(b) for a, b in pairwise(marks))
+    peak = torch.cuda.max_memory_allocated() / 1e9
+    if trace:
+        _trace(step, trace)
+    del step
+    gc.collect()
+    torch.cuda.empty_cache()
+    return Speed(len(arrays.tokens) / taken * 1000, peak)
+
+
+def _trace(step: Callable[[], Any], path: str) -> None:
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+        for _ in range(3):
+            step()
+    with open(path, "w", encoding="utf-8") as out:
+        out.write(seen.key_averages().table(sort_by="self_cuda_time_total", row_limit=60, max_name_column_width=90))
