@@ -18,11 +18,13 @@ NAMES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix("._
 MAY_IMPORT = {
     "errors": "",
     "config": "errors",
-    "artifacts": "errors",
+    "models": "errors config",
+    "artifacts": "errors models.shipped",
     "random": "errors",
     "screen": "errors",
     "workers": "errors",
     "tensors": "errors",
+    "place": "errors",
     "docstrings": "errors",
     "packages": "docstrings",
     "text": "errors config artifacts random",
@@ -31,22 +33,24 @@ MAY_IMPORT = {
     "corpus": "errors config artifacts random workers text",
     "model": "errors config artifacts tensors text.tokenizer",
     "convert": "errors config artifacts tensors text tasks model",
-    "train": "errors config artifacts tensors screen",
+    "train": "errors config artifacts tensors screen place",
     "objectives": "errors config random corpus tasks model train.loss",
     "runtime": "errors model corpus.batches",
     "fill": "errors text tasks model runtime",
-    "predict": "errors config artifacts text tasks model objectives runtime fill",
+    "predict": "errors config artifacts text tasks model objectives place runtime fill",
     "show": "errors config artifacts random text corpus",
     "evaluate": "errors config metrics text tasks predict show",
+    "plan": "errors config corpus model objectives train",
+    "doctor": "errors config artifacts random tensors text corpus model objectives train.state show",
     "stages": "errors config artifacts random screen text corpus tasks model convert tensors train objectives predict show "
-    "evaluate runtime",
-    "api": "errors config stages runtime predict",
+    "evaluate runtime place plan doctor models",
+    "api": "errors config stages runtime predict models",
     "quickstart": "errors config artifacts screen docstrings packages api predict",
     "cli": "errors config stages",
     "__init__": "api",
     "__main__": "cli",
 }
-NO_TENSORS = "errors config artifacts random screen docstrings packages text corpus show api cli __init__"
+NO_TENSORS = "errors config models artifacts random screen docstrings packages text corpus show api cli __init__"
 WITHOUT_TORCH = [name for name in NAMES if name.split(".")[0] in NO_TENSORS.split()]
 WITHOUT_TORCH += ["stages", "stages.prepare", "stages.tokenizer"]
 

@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 __all__ = [
+    "doctor",
     "embed",
     "evaluate",
     "export",
     "finetune",
     "import_model",
     "load",
+    "models",
+    "plan",
+    "predict",
     "prepare",
     "pretrain",
     "show",
@@ -20,7 +24,23 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from .api import embed, evaluate, export, finetune, import_model, load, prepare, pretrain, show, suite, train_tokenizer
+    from .api import (
+        doctor,
+        embed,
+        evaluate,
+        export,
+        finetune,
+        import_model,
+        load,
+        models,
+        plan,
+        predict,
+        prepare,
+        pretrain,
+        show,
+        suite,
+        train_tokenizer,
+    )
 
 
 def __getattr__(name: str) -> Any:
@@ -33,7 +53,7 @@ def __getattr__(name: str) -> Any:
 
 
 class _Package(ModuleType):
-    """`bertsmith.evaluate` and `bertsmith.show` stay functions when the parts of the same name are imported."""
+    """`bertsmith.predict`, `.evaluate` and others stay functions when the parts of the same name are imported."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in __all__ and isinstance(value, ModuleType)):

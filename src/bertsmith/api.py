@@ -29,6 +29,11 @@ def pretrain(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
     return _run("pretrain", recipe, quiet)
 
 
+def plan(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
+    """What a pre-training will take, before it runs; what `bertsmith plan --json` prints."""
+    return _run("plan", recipe, quiet)
+
+
 def finetune(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
     """A checkpoint and a task's files to a fine-tuned checkpoint; what `bertsmith finetune --json` prints."""
     return _run("finetune", recipe, quiet)
@@ -60,7 +65,7 @@ def import_model(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
 
 
 def export(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """A checkpoint folder for other libraries; what `bertsmith export --json` prints."""
+    """A checkpoint folder for other libraries, or packed small; what `bertsmith export --json` prints."""
     return _run("export", recipe, quiet)
 
 
@@ -69,11 +74,26 @@ def show(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
     return _run("show", recipe, quiet)
 
 
+def doctor(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
+    """What is wrong with a corpus or a run, and what to try; what `bertsmith doctor --json` prints."""
+    return _run("doctor", recipe, quiet)
+
+
 def load(folder: str | Path, device: str = "auto", precision: "Precision" = "auto") -> "Predictor":
-    """A checkpoint folder as something that answers, on a GPU if there is one; precision `auto` is bf16 there."""
+    """A checkpoint folder, or a shipped model by name, as something that answers: `load("mini-en").fill("A [MASK] day.")`.
+
+    A folder of that name in the working directory is meant first. On a GPU if there is one; precision `auto` is bf16 there.
+    """
     from .predict import load
 
     return load(folder, device, precision)
+
+
+def models() -> dict[str, str]:
+    """The models that come with the package: each name, for `load` and wherever a stage takes a model, and what it is."""
+    from .models.shipped import models
+
+    return models()
 
 
 def _run(name: str, recipe: dict[str, Any], quiet: bool) -> dict[str, Any]:

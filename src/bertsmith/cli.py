@@ -17,7 +17,7 @@ FLAGS = ("--json", "--quiet", "--help", "-h")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one stage; 0 only if its work is done, 2 for bad input, in one readable line."""
+    """Runs one stage; 0 only if its work is done, 1 if a stage finds that all is not well, 2 for bad input, in one line."""
     try:
         return _dispatched(list(sys.argv[1:] if arguments is None else arguments))
     except Stopped as stopped:
@@ -63,14 +63,15 @@ def _ran(name: str, rest: list[str]) -> int:
     if len(recipes) > 1:
         raise BadInput(f"{recipes[1]!r} is not key=value, and there is a recipe already ({recipes[0]}); usage: {USAGE}")
     settings = [word for word in plain if "=" in word]
-    if recipes and not recipes[0].endswith(".toml") and hasattr(stage(name), "KINDS"):
-        settings, recipes = [f"kind={recipes[0]}", *settings], []  # `show masks corpus=...`
     module = stage(name)
+    first = getattr(module, "FIRST", "kind" if hasattr(module, "KINDS") else None)
+    if recipes and not recipes[0].endswith(".toml") and first:
+        settings, recipes = [f"{first}={recipes[0]}", *settings], []  # `show masks corpus=...`, `doctor out/bert`
     recipe = read(module.Recipe, Path(recipes[0]) if recipes else None, settings)
     result = module.run(recipe, "--quiet" in rest)
     if "--json" in rest:
         print(msgspec.json.encode(result).decode())  # what is no number becomes null, as JSON wants it
-    return 0
+    return module.code(result) if hasattr(module, "code") else 0
 
 
 def _overview() -> str:

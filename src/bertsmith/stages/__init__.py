@@ -10,6 +10,7 @@ STAGES = {
     "tokenizer": "train a tokenizer on text files",
     "prepare": "turn text files into a corpus of ids",
     "pretrain": "train a model on a corpus",
+    "plan": "tell what a pre-training will take: parameters, memory, time, disk",
     "import": "read somebody else's checkpoint: Hugging Face, TensorFlow",
     "export": "write a checkpoint for other libraries",
     "finetune": "teach a model a task: classify, regress, tag, answer, choose, similar",
@@ -17,6 +18,7 @@ STAGES = {
     "suite": "fine-tune models on many tasks with several seeds, into one table",
     "predict": "answer texts or a file, one JSON a line",
     "embed": "turn texts into vectors, or find the nearest of others",
+    "doctor": "say what is wrong with a corpus or a run, and what to try",
     "show": "draw a corpus, its masks or a run as an offline page",
 }
 

@@ -1,0 +1,75 @@
+"""Machines by name, with what was measured there: the one place to correct when kernels get faster.
+
+`python -m benchmarks.planning` there compares plans with runs, and tells which `passes` and `shares` would have been right.
+"""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+GIB = 1 << 30
+CPU_GAPS = 2.0  # 1.5 to 2.7 in runs of several shapes: glibc keeps what is freed, in pieces
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Speeds are what real shapes reach, not what a data sheet says; none are given where a machine is measured instead."""
+
+    name: str
+    memory: int  # bytes that a run may have
+    gpu: bool
+    products: dict[str, float] = field(default_factory=dict)  # flop/s, by precision
+    copy: float = 0.0  # bytes/s, read and written
+    launch: float = 0.0  # seconds a kernel takes at least
+    disk: float = 0.0  # bytes/s of a checkpoint, checksums and all
+    passes: tuple[float, float] = (0.0, 0.0)  # times each byte of activations travels; then where compiled
+    shares: tuple[float, float] = (1.0, 1.0)  # of a CPU's activations, in half precision, that are kept; then compiled
+    logits: float = 1.0  # of a CPU's memory for logits, in half precision
+    starts: tuple[float, float] = (0.0, 0.0)  # seconds to the first step; then where compiled
+    gaps: float = 1.05  # times the bytes of tensors that an allocator holds
+
+    def kept(self, compiled: bool, half: bool) -> tuple[float, float]:
+        """Shares of activations and of logits; in full precision all is as on a CPU."""
+        return (self.shares[compiled], self.logits) if half else (1.0, 1.0)
+
+
+# One NVIDIA H200, torch 2.11. Measured: products of 768-wide shapes, the copy, and passes, so that bert-base, bf16, 65,536
+# tokens of length 128, comes to 495,000 tokens/s. Reckoned from what the kernels keep: shares and logits.
+MACHINES = {
+    "h200": Machine(
+        name="h200",
+        memory=139 * GIB,
+        gpu=True,
+        products={"bf16": 650e12, "fp16": 650e12, "fp32": 45e12},
+        copy=4.2e12,
+        launch=6e-6,
+        disk=0.8e9,
+        passes=(14.1, 14.1),
+        shares=(0.8, 0.75),
+        logits=0.25,
+        starts=(3.0, 40.0),
+    ),
+}
+
+
+def this(device: torch.device) -> Machine:
+    """The one this runs on, whose speed is to be measured."""
+    if device.type == "cuda":
+        return Machine(
+            torch.cuda.get_device_name(device), torch.cuda.mem_get_info(device)[0], True, shares=MACHINES["h200"].shares
+        )
+    return Machine("this machine", _free(), False, gaps=CPU_GAPS)
+
+
+def _free() -> int:
+    """Bytes of memory that nobody uses, or that a container leaves."""
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    told = Path("/proc/meminfo")
+    if told.exists():
+        rows = dict(line.split(":", 1) for line in told.read_text().splitlines())
+        free = int(rows.get("MemAvailable", rows["MemTotal"]).split()[0]) * 1024
+    limit = Path("/sys/fs/cgroup/memory.max")
+    said = limit.read_text().strip() if limit.exists() else "max"
+    return min(free, int(said)) if said.isdecimal() else free
