@@ -11,6 +11,7 @@ from ..config import parse, plain
 from ..errors import BadInput
 from ..text.tokenizer import Tokenizer
 from .model import Model, ModelConfig
+from .packed import STORED, expanded, packed
 
 SHARD = 2 << 30  # bytes
 WEIGHTS = "model.safetensors"
@@ -23,11 +24,15 @@ def save(folder: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any],
         write(part, model, tokenizer, card, record)
 
 
-def write(folder: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any], record: dict[str, Any]) -> None:
-    write_json(folder / "config.json", {"model": plain(model.config), **record})
+def write(
+    folder: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any], record: dict[str, Any], small: bool = False
+) -> None:
+    """`small` stores the weights packed, and says so in config.json; `load` reads either."""
+    told = {name: value for name, value in record.items() if name != "weights"} | ({"weights": STORED} if small else {})
+    write_json(folder / "config.json", {"model": plain(model.config), **told})
     write_json(folder / "card.json", card)
     tokenizer.save(folder)
-    save_weights(folder, model.state_dict())
+    save_weights(folder, packed(model.state_dict()) if small else model.state_dict())
 
 
 def save_weights(folder: Path, weights: dict[str, Tensor], limit: int = SHARD) -> None:
@@ -71,6 +76,15 @@ def recorded(folder: Path) -> dict[str, Any]:
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:
+    """By name; packed ones expanded to float32."""
+    how = recorded(folder).get("weights")
+    if how not in (None, STORED):
+        raise BadInput(f"{folder / 'config.json'} says that weights are stored as {how}, which this bertsmith does not know")
+    return expanded(stored(folder), folder) if how else stored(folder)
+
+
+def stored(folder: Path) -> dict[str, Tensor]:
+    """The tensors of the files as they are."""
     files = sorted(set(read_json(folder / INDEX)["weight_map"].values())) if (folder / INDEX).exists() else [WEIGHTS]
     weights: dict[str, Tensor] = {}
     for file in files:
@@ -91,6 +105,10 @@ def _shards(weights: dict[str, Tensor], limit: int) -> list[list[str]]:
 
 
 def _strictly(model: Model, weights: dict[str, Tensor], folder: Path) -> None:
+    for name, wanted in model.state_dict().items():
+        if name in weights and weights[name].shape != wanted.shape:
+            raise BadInput(f"{folder} does not fit its config.json: {name} is {list(weights[name].shape)}, not "
+                           f"{list(wanted.shape)}")  # fmt: skip
     found = model.load_state_dict(weights, strict=False)
     if found.missing_keys or found.unexpected_keys:
         raise BadInput(

@@ -1,28 +1,45 @@
-"""A checkpoint folder of ours to a folder that other libraries read."""
+"""A checkpoint folder of ours to another form: a folder that other libraries read, or a small one to ship."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ..artifacts import MANIFEST, checksum, claimed, named, new_folder, vacant
-from ..config import Config
+from ..config import Config, read
 from ..convert import huggingface
 from ..convert.agreement import agreed
+from ..errors import BadInput
 from ..model import checkpoint
+from ..models.card import Facts
 from ..screen import Screen
+from .packing import packed
 
 
 class Recipe(Config, frozen=True):
     """A model, the format and where it goes."""
 
-    model: Annotated[str, "the checkpoint folder"]
+    model: Annotated[str, "the checkpoint folder, or the name of a shipped model"]
     out: Annotated[str, "the folder to make"]
-    format: Annotated[Literal["hf"], "hf: a Hugging Face folder, for transformers"] = "hf"
-    check: Annotated[bool, "compare with transformers on random ids, besides the weights bit for bit"] = False
+    format: Annotated[
+        Literal["hf", "packed"],
+        "hf: a Hugging Face folder, for transformers; packed: ours, weights in int8, a quarter as large",
+    ] = "hf"
+    check: Annotated[bool, "hf: compare with transformers on random ids, besides the weights bit for bit"] = False
+    card: Annotated[str | None, "packed: a TOML of facts for card.md: summary, language, data, recipe, scores ..."] = None
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
-    """Writes the folder and reads it back: what is there is what the model holds."""
+    """Writes the folder and reads it back: what is there is what the model holds, or packed, as near as rounding leaves it."""
     screen, out, source = Screen(quiet), named(recipe.out, "out"), named(recipe.model, "model")
+    if recipe.format == "packed":
+        if recipe.check:
+            raise BadInput("check=true is for format=hf; packed weights are compared with the model's own in any case")
+        return packed(source, out, read(Facts, named(recipe.card, "card")) if recipe.card is not None else None, screen)
+    if recipe.card is not None:
+        raise BadInput("card is for format=packed; leave it out")
+    return _exported(recipe, source, out, screen)
+
+
+def _exported(recipe: Recipe, source: Path, out: Path, screen: Screen) -> dict[str, Any]:
     model, tokenizer, _ = checkpoint.load(source)
     record = huggingface.recorded(source)
     with claimed(out):
