@@ -47,7 +47,7 @@ def test_without_scores_there_is_only_how_they_would_be_measured():
 
 def test_the_use_names_the_model_and_shows_what_it_fills():
     use = section(card(filled=[("A [MASK] day.", ["fine", "good"])]), "Use")
-    assert 'bertsmith.load("tiny-en")' in use and "model.fill('A [MASK] day.')" in use and "model=tiny-en" in use
+    assert 'bertsmith.load("tiny-en")' in use and 'model.fill("A [MASK] day.")' in use and "model=tiny-en" in use
     assert "| A [MASK] day. | fine, good |" in use
 
 

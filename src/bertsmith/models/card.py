@@ -1,6 +1,7 @@
 """A model card: card.md, written from facts, so that every model is told of in the same sections."""
 
 from collections.abc import Sequence
+from json import dumps
 from typing import Annotated
 
 from msgspec import Meta
@@ -51,7 +52,9 @@ def written(name: str, facts: Facts, about: dict[str, str], filled: Filled = ())
 
 def _use(name: str, filled: Filled) -> str:
     text = filled[0][0] if filled else "..."
-    code = f'import bertsmith\n\nmodel = bertsmith.load("{name}")\nmodel.fill({text!r})\nmodel.embed(["one text", "another"])'
+    lines = (f'model = bertsmith.load("{name}")', f"model.fill({dumps(text, ensure_ascii=False)})",
+             'model.embed(["one text", "another"])')  # fmt: skip
+    code = "\n".join(["import bertsmith", "", *lines])
     shell = f"bertsmith finetune model={name} task=classify data.train=train.tsv data.dev=dev.tsv out=out/mine"
     blocks = [f"```python\n{code}\n```", f"```\n{shell}\n```"]
     return "\n".join([*blocks, *(["", _table(("text", "filled with"), _answers(filled))] if filled else [])])

@@ -47,12 +47,18 @@ def opened(out: Path, name: str, screen: Screen) -> Iterator[dict[str, Any] | No
         yield _told(out, name, screen)
 
 
+def command() -> list[str]:
+    """The words that were typed, without where the program lies."""
+    program = Path(sys.argv[0]).name
+    return ["bertsmith" if program == "__main__.py" else program, *sys.argv[1:]]
+
+
 def publish(
     out: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any], record: dict[str, Any], recipe: Config
 ) -> None:
     """The finished folder; the manifest comes last and says so. The state it grew from goes."""
     versions = {"bertsmith": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
-    card |= {"command": sys.argv, "versions": versions, "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    card |= {"command": command(), "versions": versions, "date": datetime.now(UTC).isoformat(timespec="seconds")}
     record |= {"recipe": plain(recipe), "tokenizer": tokenizer.fingerprint, "version": __version__}
     checkpoint.write(out, model, tokenizer, card, record)
     weights = [path.name for path in out.glob("model*.safetensors*")]

@@ -1,7 +1,6 @@
 """Somebody else's checkpoint to a folder of ours: the model, its tokenizer, and what of it found no place."""
 
 import platform
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +20,7 @@ from ..model import checkpoint
 from ..model.model import Model
 from ..screen import Screen
 from ..text.tokenizer import Tokenizer
+from .folder import command
 
 
 class Recipe(Config, frozen=True):
@@ -104,7 +104,7 @@ def _checked(found: Fitted, source: Path, family: Family) -> dict[str, float]:
 
 def _publish(recipe: Recipe, tokenizer: Tokenizer, found: Fitted, card: dict[str, Any]) -> None:
     versions = {"bertsmith": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
-    card |= {"source": recipe.source, "command": sys.argv, "versions": versions}
+    card |= {"source": recipe.source, "command": command(), "versions": versions}
     card |= {"date": datetime.now(UTC).isoformat(timespec="seconds")}
     record = {"stage": "import", "recipe": plain(recipe), "tokenizer": tokenizer.fingerprint, "version": __version__}
     record["family"] = card["result"]["family"]
