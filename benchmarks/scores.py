@@ -6,6 +6,9 @@ python -m benchmarks scores suite=FILE.toml [tasks=a,b] [seeds=0,1,2] [out=FOLDE
 The suite has a table a task, with the keys of scoring.Case; its paths are beside it. Every result is a line of
 out/results.jsonl as soon as it is there, and is not asked for again; what has not ended after `minutes` is given up, and the
 table is of what has.
+
+Taggers are compared as each side answers: ours with the best legal tags, theirs with each token's best. The line of a result
+has the score of both ways, `legal` and `argmax`, for either side.
 """
 
 import json

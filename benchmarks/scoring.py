@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,9 +17,10 @@ from bertsmith import api
 from bertsmith.config import Amount, Config, Count, Positive, parse, plain
 from bertsmith.tasks import Answering, Classify, Regress, Tag
 from bertsmith.tasks.answer import Answered
+from bertsmith.tasks.base import Encoded
 from bertsmith.tasks.classify import Label
 from bertsmith.tasks.regress import Value
-from bertsmith.tasks.tag import Tagged
+from bertsmith.tasks.tag import Tagged, Window
 from bertsmith.text.tokenizer import Tokenizer
 
 from . import peer
@@ -59,6 +60,14 @@ class Job(Config, frozen=True):
     precision: str = "fp32"
 
 
+class Taught(NamedTuple):
+    """A side after its training."""
+
+    answers: Callable[[bool], list[Any]]  # to the file it is judged on; tags are legal ones, if that is asked for
+    seconds: float
+    updates: int
+
+
 def scored(job: Job) -> dict[str, Any]:
     """The scores, and how many examples a second were learnt."""
     case = job.case
@@ -66,12 +75,28 @@ def scored(job: Job) -> dict[str, Any]:
     learn, judged = list(task.read(Path(case.train))), list(task.read(Path(case.dev)))
     task = task.fitted(learn)
     side = ours if job.side == "ours" else theirs
-    answers, seconds, updates = side(job, task, learn, judged)
-    speed = case.epochs * len(learn) / seconds
-    return {**task.judge(answers, judged), **_seqeval(task, answers, judged), "examples_per_second": speed, "updates": updates}
+    taught = side(job, task, learn, judged)
+    answers = taught.answers(job.side == "ours" and getattr(task, "legal", False))  # transformers' recipe: each token's best
+    told = {"examples_per_second": case.epochs * len(learn) / taught.seconds, "updates": taught.updates}
+    return {**task.judge(answers, judged), **_seqeval(task, answers, judged), **decodings(task, taught, judged), **told}
 
 
-def ours(job: Job, task: Any, learn: Sequence[Any], judged: Sequence[Any]) -> tuple[list[Any], float, int]:
+def decodings(task: Any, taught: Taught, judged: Sequence[Any]) -> dict[str, float]:
+    """Of tags: the score of each token's best one, and that of the best legal ones.
+
+    With both from both sides, what training is worth and what decoding is can be told apart.
+    """
+    if not isinstance(task, Tag):
+        return {}
+    found = {name: task.judge(taught.answers(legal), judged) for name, legal in (("argmax", False), ("legal", True))}
+    return {name: scores.get("f1", scores["accuracy"]) for name, scores in found.items()}
+
+
+def _decoding(task: Any, legal: bool) -> Any:
+    return msgspec.structs.replace(task, legal=legal) if isinstance(task, Tag) else task
+
+
+def ours(job: Job, task: Any, learn: Sequence[Any], judged: Sequence[Any]) -> Taught:
     case, out = job.case, Path(job.folder) / "out"
     encoded = task.encode(learn, Tokenizer.load(Path(job.model) / "tokenizer.json"), case.length)
     train = {"epochs": case.epochs, "batch_tokens": budget(task, encoded, case.batch), "rate": case.rate, "warmup": 0.0}
@@ -82,10 +107,13 @@ def ours(job: Job, task: Any, learn: Sequence[Any], judged: Sequence[Any]) -> tu
                         seed=job.seed, quiet=True)  # fmt: skip
     predictor = api.load(out)
     predictor.model.to(job.device)
-    return predictor.answers(judged), told["seconds"], told["step"]
+    taught = predictor.taught()
+    asked = taught.encode(judged, predictor.tokenizer, predictor.length)
+    scores = predictor.scores(asked)
+    return Taught(lambda legal: _decoding(taught, legal).decode(scores, asked, judged), told["seconds"], told["step"])
 
 
-def theirs(job: Job, task: Any, learn: Sequence[Any], judged: Sequence[Any]) -> tuple[list[Any], float, int]:
+def theirs(job: Job, task: Any, learn: Sequence[Any], judged: Sequence[Any]) -> Taught:
     case, folder = job.case, Path(job.model)
     kind, tokenizer = plain(task)["kind"], peer.tokenizer(folder)
     made = lambda examples: _features(case, kind, task, tokenizer, examples)
@@ -98,7 +126,9 @@ def theirs(job: Job, task: Any, learn: Sequence[Any], judged: Sequence[Any]) -> 
     trainer.train()
     seconds = time.perf_counter() - start
     asked = made(judged)
-    return ANSWERS[kind](task, asked, trainer.predict(asked).predictions, judged), seconds, trainer.state.global_step
+    scores = trainer.predict(asked).predictions
+    answers = lambda legal: ANSWERS[kind](_decoding(task, legal), asked, scores, judged)
+    return Taught(answers, seconds, trainer.state.global_step)
 
 
 def _features(case: Case, kind: str, task: Any, tokenizer: Any, examples: Sequence[Any]) -> list[peer.Feature]:
@@ -118,14 +148,9 @@ def _values(task: Any, features: Any, scores: Any, examples: Any) -> list[Value]
 
 def _tags(task: Any, features: Any, scores: Any, examples: Any) -> list[Tagged]:
     """A word that was cut off, or has no piece of its own, is O."""
-    found = []
-    for feature, rows, one in zip(features, scores, examples, strict=True):
-        tags = ["O"] * len(one.tokens)
-        for word, row in zip(feature["words"], rows, strict=False):
-            if word is not None:
-                tags[word] = task.labels[int(row.argmax())]
-        found.append(Tagged(tuple(tags)))
-    return found
+    firsts = [[(word, place) for place, word in enumerate(one["words"]) if word is not None] for one in features]
+    found = [Window(*np.array(pairs, np.int64).reshape(-1, 2).T) for pairs in firsts]
+    return task.decode(scores, Encoded([], [], np.arange(len(found)), facts=found), examples)
 
 
 def _answers(task: Any, features: Any, scores: Any, examples: Any) -> list[Answered]:
