@@ -16,7 +16,8 @@ def serves(x: Tensor) -> bool:
 
 @cache
 def _installed() -> bool:
-    return find_spec("triton") is not None
+    """They are tuned for NVIDIA's compiler, and know options that no other has."""
+    return find_spec("triton") is not None and torch.version.hip is None
 
 
 def _interpreted() -> bool:
