@@ -45,7 +45,8 @@ MAY_IMPORT = {
     "stages": "errors config artifacts random screen text corpus tasks model convert tensors train objectives predict show "
     "evaluate runtime place plan doctor models",
     "api": "errors config stages runtime predict models",
-    "quickstart": "errors config artifacts screen docstrings packages api predict",
+    "lesson": "api predict screen show.lesson",
+    "quickstart": "errors config artifacts screen docstrings packages lesson api predict show stages.show",
     "cli": "errors config stages",
     "__init__": "api",
     "__main__": "cli",

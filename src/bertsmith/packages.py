@@ -10,7 +10,7 @@ from itertools import chain, zip_longest
 from .docstrings import Document
 
 LABELS = 6  # packages at most, those with most text
-LEARN, JUDGE = 60, 200  # paragraphs of each to learn from, few as labels are, and to be judged on, if there are as many
+LEARN, JUDGE = 60, 100  # paragraphs of each to learn from, few as labels are, and to be judged on, if there are as many
 FEWEST = 30  # of either, or the package is not among them
 WORDS = 12  # of a paragraph that may say where it is from
 HELD_OUT = 5  # every fifth file is one to be judged on

@@ -1,37 +1,42 @@
-"""From nothing to a small BERT in minutes: gather English on this machine, learn it, teach it a task, show how it went.
+"""Five minutes with BERT: take a shipped model, teach it a task, and live the whole life of a small one from raw text.
 
-python -m bertsmith.quickstart [folder=out/quickstart] [minutes=2]
+python -m bertsmith.quickstart [folder=out/quickstart] [minutes=1]
 """
 
-import json
 import math
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from textwrap import shorten
 from typing import Annotated, Any
 
 from . import api, packages
 from .artifacts import write_whole
-from .config import Config, read
+from .config import Config, parse, read
 from .docstrings import gather, written
 from .errors import BadInput, Stopped
+from .lesson import STUDY, STUDY_SMALL, taught
 from .predict import Predictor
 from .screen import Screen
+from .show.answers import answers
+from .show.lesson import Lesson, lesson
+from .show.page import document, note, section, write
 
+SHIPPED = "mini-en"
 VOCABULARY = 4000
 MODEL = {"layers": 2, "width": 128, "mixer": {"kind": "dense", "heads": 4}, "feedforward": {"inner": 256},
          "positions": 64, "dropout": 0.0, "norm": "before", "deviation": 0.08}  # fmt: skip
-# Chosen by measuring: in two minutes on two cores, a model learns to use context only if its steps are very cheap (few
+# Chosen by measuring: in a minute or two on two cores, a model learns to use context only if its steps are very cheap (few
 # pieces, a narrow inner layer, short texts) and each asks for many words.
 LEARN: dict[str, Any] = {"model": MODEL, "length": [32], "objective": {"kind": "pairs", "rate": 0.3}, "held_out": 0.02,
                          "eval_tokens": 131_072}  # fmt: skip
 TRAIN = {"batch_tokens": 1024, "rate": 3e-3, "warmup": 0.1, "eval_every": 1000}
-# The same for the model that was pre-trained and for the one that was not. The rate is the best of three for the latter, on
-# files that are not judged here; how many texts, their length and what the head reads were chosen with the judged in sight.
-TEACH: dict[str, Any] = {"task": "classify", "features": {"layers": "last"}, "length": 64,
-                         "train": {"epochs": 15, "batch_tokens": 1024, "rate": 2e-3}}  # fmt: skip
+ENGLISH = (
+    "The capital of France is [MASK].",
+    "He opened the [MASK] and walked in.",
+    "Most birds build their [MASK] in trees.",
+    "The old man sat by the [MASK] and read a book.",
+)
 TEXTS = (
     "Return a new [MASK] with the given name.",
     "The value is converted to a [MASK].",
@@ -46,7 +51,7 @@ class Quickstart(Config, frozen=True):
     """Where to put things, and how long to train."""
 
     folder: Annotated[str, "everything that is made goes here"] = "out/quickstart"
-    minutes: Annotated[float, "of pre-training; all else takes about one and a half more"] = 2.0
+    minutes: Annotated[float, "of pre-training the small model; all else takes about three more"] = 1.0
     roots: Annotated[tuple[str, ...], "folders of Python files to gather text from; none: this environment's"] = ()
 
 
@@ -68,26 +73,33 @@ def run(recipe: Quickstart, screen: Screen | None = None) -> dict[str, Any]:
     if recipe.minutes <= 0:
         raise BadInput(f"minutes = {recipe.minutes:g} must be above 0")
     folder.mkdir(parents=True, exist_ok=True)
-    text, tokenizer, corpus, model, page = (
-        str(folder / name) for name in ("text.txt", "tokenizer", "corpus", "model", "report.html")
-    )
-
-    screen.say("1/6  Gathering English: the documentation inside Python and the installed packages (about 20 seconds)")
+    base = SHIPPED if SHIPPED in api.models() else None
+    tell = Steps(screen, 7 if base else 6)
+    if base:
+        tell(f"Hidden words, by {base}: a model that comes with the package (a few seconds)")
+        _asked(api.load(base), ENGLISH, screen)
+    else:
+        screen.say(f"{SHIPPED} is not in this checkout, which has no weights: the small model made here is taught instead\n")
+    tell("Gathering English: the documentation inside Python and the installed packages (about 25 seconds)")
     _gathered(folder, [Path(root) for root in recipe.roots], screen)
-    screen.say(f"\n2/6  Learning a vocabulary of {VOCABULARY:,} pieces (about 5 seconds)")
-    api.train_tokenizer(texts=[text], kind="wordpiece", size=VOCABULARY, lowercase=True, out=tokenizer, quiet=screen.quiet)
-    screen.say("\n3/6  Turning the text into a corpus of ids (about 5 seconds)")
-    api.prepare(texts=[text], tokenizer=tokenizer, out=corpus, quiet=screen.quiet)
-    screen.say(f"\n4/6  Training a small BERT for {recipe.minutes:g} minutes: masked words and sentence pairs")
-    result = api.pretrain(corpus=corpus, out=model, quiet=screen.quiet, train={**TRAIN, "minutes": recipe.minutes}, **LEARN)
-    screen.say("\n5/6  Asking it for hidden words, and writing the report (a few seconds)")
-    _asked(api.load(model), screen)
-    api.show(kind="run", model=model, corpus=corpus, texts=list(TEXTS), out=page, quiet=True)
-    screen.say("\n".join(["", *told(result)]))
-    screen.say("\n6/6  Teaching it which package a text is from, and a model that was not pre-trained too (about 30 seconds)")
-    taught = _taught(folder, screen)
-    screen.say("\n".join([f"\nall of it took {time.monotonic() - began:.0f} seconds", "", *next_steps(folder, bool(taught))]))
-    return {"folder": str(folder), "report": page, **result, "taught": taught}
+    learnt = _taught(folder, base, STUDY, tell) if base else None
+    result = _made(folder, recipe.minutes, tell)
+    learnt = learnt if base else _taught(folder, str(folder / "model"), STUDY_SMALL, tell)
+    page = _reported(folder, base, learnt)
+    took = f"\nall of it took {time.monotonic() - began:.0f} seconds"
+    screen.say("\n".join([took, "", *next_steps(folder, base, bool(learnt))]))
+    return {"folder": str(folder), "report": page, **result, "base": base, "taught": learnt and learnt._asdict()}
+
+
+class Steps:
+    """Says which step of how many begins."""
+
+    def __init__(self, screen: Screen, of: int) -> None:
+        self.screen, self.of, self.number = screen, of, 0
+
+    def __call__(self, words: str) -> None:
+        self.number += 1
+        self.screen.say(("\n" if self.number > 1 else "") + f"{self.number}/{self.of}  {words}")
 
 
 def told(result: dict[str, Any]) -> list[str]:
@@ -106,19 +118,22 @@ def told(result: dict[str, Any]) -> list[str]:
     ]
 
 
-def next_steps(folder: Path, taught: bool) -> list[str]:
-    lines = [
-        f"The report, to open in a browser:  {folder / 'report.html'}",
-        f"The model, the corpus, the text:   {folder / 'model'}, {folder / 'corpus'}, {folder / 'text.txt'}",
-        "What to type next:",
-        f"  python -c \"import bertsmith; print(bertsmith.load('{folder / 'model'}').fill('The default is [MASK].'))\"",
+def next_steps(folder: Path, base: str | None, taught: bool) -> list[str]:
+    model, ask = (base, ENGLISH[0]) if base else (str(folder / "model"), "The default is [MASK].")
+    lines = [f"The report, to open in a browser:     {folder / 'report.html'}"]
+    if taught:
+        lines.append(f"What the taught one gets wrong:       {folder / 'judged' / 'report.html'}")
+    lines += [f"The small model, its corpus and text: {folder / 'model'}, {folder / 'corpus'}, {folder / 'text.txt'}",
+              "What to type next:",
+              f"  python -c \"import bertsmith; print(bertsmith.load('{model}').fill('{ask}'))\""]  # fmt: skip
+    if taught:
+        lines.append(f"  bertsmith predict model={folder / 'taught'} text='Returns the shortest path between two nodes.'")
+    return [
+        *lines,
+        f"  bertsmith finetune model={model} task=classify data.train=YOUR.tsv out=out/mine",
         f"  bertsmith pretrain corpus={folder / 'corpus'} model=bert-mini train.minutes=30 train.rate=1e-3 out=out/mini",
         "  bertsmith tokenizer texts=YOUR.txt out=out/tokenizer        (then prepare, then pretrain; --help lists the keys)",
     ]
-    if taught:
-        lines[1:1] = [f"What it gets right and wrong:      {folder / 'judged' / 'report.html'}"]
-        lines.insert(-1, f"  bertsmith predict model={folder / 'taught'} text='Returns the shortest path between two nodes.'")
-    return lines
 
 
 def _gathered(folder: Path, roots: Sequence[Path], screen: Screen) -> None:
@@ -139,51 +154,52 @@ def _gathered(folder: Path, roots: Sequence[Path], screen: Screen) -> None:
     screen.say(f"{text}: {len(kept):,} documents, {sum(len(one.paragraphs) for one in kept):,} paragraphs, {len(data):,} bytes")
 
 
-def _taught(folder: Path, screen: Screen) -> dict[str, Any]:
-    """The scores of both models on files that neither has read, and what the better one says of some; nothing, if no task."""
-    learn, judge, taught, scratch = (str(folder / name) for name in ("learn.jsonl", "judge.jsonl", "taught", "scratch"))
-    if not Path(learn).exists():
-        screen.say("there are no two packages with enough text to tell apart")
-        return {}
-    for out, forgets in ((taught, False), (scratch, True)):
-        api.finetune(model=str(folder / "model"), data={"train": learn}, out=out, scratch=forgets, quiet=True, **TEACH)
-    found = api.evaluate(model=taught, data=judge, against=scratch, out=str(folder / "judged"), quiet=True)
-    other = api.evaluate(model=scratch, data=judge, quiet=True)
-    examples = [json.loads(line) for line in Path(judge).read_text(encoding="utf-8").splitlines()]
-    labels = sorted({one["label"] for one in examples})
-    screen.say(f"from {len(Path(learn).read_bytes().splitlines()):,} texts of {', '.join(labels)}")
-    screen.table(f"right on {len(examples):,} texts of other files, which pre-training did not see either:",
-                 accuracies(found, other, len(labels)))  # fmt: skip
-    _predicted(api.load(taught), [next(one for one in examples if one["label"] == label) for label in labels], screen)
-    return {"pretrained": found, "scratch": other}
+def _made(folder: Path, minutes: float, tell: Steps) -> dict[str, Any]:
+    """A small BERT from raw text: what its pre-training came to."""
+    text, tokenizer, corpus, model = (str(folder / name) for name in ("text.txt", "tokenizer", "corpus", "model"))
+    quiet = tell.screen.quiet
+    tell(f"A small BERT from zero, first its vocabulary of {VOCABULARY:,} pieces (about 5 seconds)")
+    api.train_tokenizer(texts=[text], kind="wordpiece", size=VOCABULARY, lowercase=True, out=tokenizer, quiet=quiet)
+    tell("Turning the text into a corpus of ids (about 5 seconds)")
+    api.prepare(texts=[text], tokenizer=tokenizer, out=corpus, quiet=quiet)
+    tell(f"Pre-training it for {minutes:g} minute{'s' if minutes != 1 else ''}: masked words and sentence pairs")
+    result = api.pretrain(corpus=corpus, out=model, quiet=quiet, train={**TRAIN, "minutes": minutes}, **LEARN)
+    tell("Asking it for hidden words of documentation (a few seconds)")
+    _asked(api.load(model), TEXTS, tell.screen)
+    tell.screen.say("\n".join(["", *told(result)]))
+    return result
 
 
-def accuracies(found: dict[str, Any], other: dict[str, Any], labels: int) -> list[tuple[str, str, str]]:
-    """Rows to print: both models and a guess, and how much the first is above the second."""
-    rows = [("", "accuracy", "95% interval")]
-    for name, one in (("pre-trained", found), ("from scratch", other)):
-        low, high = one["intervals"]["accuracy"]
-        rows.append((name, f"{one['scores']['accuracy']:.1%}", f"{low:.1%} to {high:.1%}"))
-    above = next(one["above"] for one in found["against"]["differences"] if one["name"] == "accuracy")
-    difference = ("points above", f"{100 * above['value']:+.1f}", f"{100 * above['low']:+.1f} to {100 * above['high']:+.1f}")
-    return [*rows, difference, ("a guess", f"{1 / labels:.1%}", "")]
+def _taught(folder: Path, base: str, study: dict[str, Any], tell: Steps) -> Lesson | None:
+    tell("Teaching it which package a text is from, and its like without pre-training too (about two minutes)")
+    return taught(folder, base, study, tell.screen)
 
 
-def _predicted(predictor: Predictor, examples: list[dict[str, str]], screen: Screen) -> None:
-    answers = predictor([one["text"] for one in examples])
-    rows = [("it says", "", "truly", "text")]
-    for one, answer in zip(examples, answers, strict=True):
-        sure = max(answer["scores"].values())
-        rows.append((answer["label"], f"{sure:.0%}", one["label"], shorten(one["text"], 72, placeholder=" ...")))
-    screen.table("", rows)
-
-
-def _asked(predictor: Predictor, screen: Screen) -> None:
+def _asked(predictor: Predictor, texts: Sequence[str], screen: Screen) -> None:
     rows = []
-    for text in TEXTS:
+    for text in texts:
         guesses = predictor.fill(text, top=4)[0]
         rows.append((text, ", ".join(f"{guess['word']} {guess['score']:.0%}" for guess in guesses)))
     screen.table("", rows)
+
+
+def _reported(folder: Path, base: str | None, found: Lesson | None) -> str:
+    """All of it on one page: what came with the package, what it was taught here, and the small model's life."""
+    from .stages import show
+
+    out = folder / "report.html"
+    recipe = {"kind": "run", "model": str(folder / "model"), "corpus": str(folder / "corpus"), "texts": TEXTS, "out": str(out)}
+    title, life = show.life(parse(show.Recipe, recipe))
+    learnt = [lesson("Which package a text is from", found)] if found else []
+    if not base:
+        write(out, document(title, str(folder), [*life, *learnt]))
+        return str(out)
+    predictor = api.load(base)
+    filled = answers([(text, predictor.fill(text)) for text in ENGLISH], "The shipped model")
+    small = section("A small BERT from zero", note("The rest of this page: text of this machine, a vocabulary, a corpus, and a "
+                    f"model that knew nothing, pre-trained for a minute or so. It is a toy beside {base}."))  # fmt: skip
+    write(out, document(f"From {base}, and from nothing", str(folder), [filled, *learnt, small, *life]))
+    return str(out)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,22 @@
 """The quickstart: prose is gathered from source files that never run, and becomes a model, a task and a report."""
 
 import json
+import re
 import sys
+from html import unescape
 from pathlib import Path
 
 import pytest
 
 from bertsmith import docstrings, packages, quickstart
+from bertsmith.config import parse
 from bertsmith.docstrings import Document, gather, gathered, is_prose, package_of, paragraphs, sources
 from bertsmith.errors import BadInput
+from bertsmith.model import checkpoint
+from bertsmith.model.model import ModelConfig, built
+from bertsmith.models import shipped
 from bertsmith.screen import Screen
+from bertsmith.text.tokenizer import Tokenizer
 
 DOCSTRING = """
     Return the sum of all numbers in the list. The list
@@ -175,7 +182,9 @@ def sentence(n: int) -> str:
     return f"The {animals[n % 5]} goes to the {places[n % 4]} and the {animals[n // 5 % 5]} stays in the {places[n // 3 % 4]}."
 
 
-def test_from_source_files_to_a_report_and_again(tmp_path, capsys, monkeypatch):
+@pytest.fixture
+def two_libraries(tmp_path, monkeypatch):
+    """Source files of two packages that are easily told apart, and few texts asked of each."""
     monkeypatch.setattr(packages, "LEARN", 40)
     monkeypatch.setattr(packages, "JUDGE", 40)
     told_of = {"cooking": "It is a meal that somebody eats at night", "sailing": "It is a boat that the wind moves far away"}
@@ -184,16 +193,46 @@ def test_from_source_files_to_a_report_and_again(tmp_path, capsys, monkeypatch):
         for name, end in told_of.items()
         for d in range(70)
     }
-    root, folder = written(tmp_path / "src", files), tmp_path / "quick"
-    recipe = quickstart.Quickstart(folder=str(folder), minutes=0.03, roots=(str(root),))
+    return written(tmp_path / "src", files)
+
+
+@pytest.fixture
+def no_weights(tmp_path, monkeypatch):
+    """A checkout that ships no model."""
+    monkeypatch.setattr(shipped, "ROOT", tmp_path / "models")
+
+
+@pytest.fixture
+def tiny_weights(tmp_path, monkeypatch, vocabulary):
+    """A package that ships a tiny model, which nobody trained, under the name the quickstart looks for."""
+    encoder = {"layers": 1, "width": 32, "mixer": {"kind": "dense", "heads": 2}, "feedforward": {"inner": 64}, "positions": 64}
+    tokenizer = Tokenizer.load(vocabulary)
+    config = parse(ModelConfig, {"encoder": encoder, "vocabulary": len(tokenizer), "heads": {"words": {"kind": "words"}}})
+    record = {"stage": "pretrain", "tokenizer": tokenizer.fingerprint}
+    checkpoint.save(
+        tmp_path / "models" / quickstart.SHIPPED, built(config, 0), tokenizer, {"identity": "", "result": {}}, record
+    )
+    monkeypatch.setattr(shipped, "ROOT", tmp_path / "models")
+
+
+def headings(page: Path) -> list[str]:
+    return re.findall("<h2>(.*?)</h2>", page.read_text())
+
+
+LIFE = ["Results", "Filled masks", "Curves", "Masks", "Corpus"]  # of a run
+
+
+def test_without_weights_from_source_files_to_a_report_and_again(tmp_path, capsys, two_libraries, no_weights):
+    folder = tmp_path / "quick"
+    recipe = quickstart.Quickstart(folder=str(folder), minutes=0.03, roots=(str(two_libraries),))
     result = quickstart.run(recipe, Screen())
     told = capsys.readouterr().err
+    assert told.startswith("mini-en is not in this checkout") and result["base"] is None
     assert result["made"] and f"{result['valid_loss_words']:.3f} nats" in told and f"{result['unigram_entropy']:.3f}" in told
     assert all(f"{number}/6" in told for number in range(1, 7)) and str(folder / "report.html") in told
-    report = (folder / "report.html").read_text()
-    assert quickstart.TEXTS[0] in report and "Curves" in report
+    assert headings(folder / "report.html") == [*LIFE, "Which package a text is from"]
 
-    accuracy = result["taught"]["pretrained"]["scores"]["accuracy"]
+    accuracy = result["taught"]["scores"][0].value
     assert accuracy > 0.9 and f"pre-trained   {accuracy:.1%}" in told and "from scratch" in told
     assert "cooking" in told and "sailing" in told and (folder / "judged" / "report.html").exists()
     text, judged = (folder / "text.txt").read_text(), (folder / "judge.jsonl").read_text().splitlines()
@@ -204,13 +243,50 @@ def test_from_source_files_to_a_report_and_again(tmp_path, capsys, monkeypatch):
     assert again["taught"] == result["taught"] and capsys.readouterr().err.count("is there already") >= 4
 
 
-def test_without_packages_to_tell_apart_the_rest_is_done(tmp_path, capsys):
+def test_it_starts_from_the_shipped_model_and_still_makes_one_from_zero(tmp_path, capsys, two_libraries, tiny_weights):
+    folder = tmp_path / "quick"
+    result = quickstart.run(quickstart.Quickstart(folder=str(folder), minutes=0.02, roots=(str(two_libraries),)), Screen())
+    told = capsys.readouterr().err
+    steps = [f"{number}/7" for number in range(1, 8)]
+    assert [told.index(step) for step in steps] == sorted(told.index(step) for step in steps)
+    assert told.index(quickstart.ENGLISH[0]) < told.index("2/7") and told.index("4/7") < told.index(quickstart.TEXTS[0])
+    assert result["base"] == "mini-en" and result["made"] and f"{result['unigram_entropy']:.3f}" in told
+    assert "bertsmith.load('mini-en')" in told and f"model={folder / 'taught'}" in told
+
+    for name, scratch in (("taught", False), ("scratch", True)):
+        record = json.loads((folder / name / "config.json").read_text())
+        assert (record["recipe"]["model"], record["recipe"]["scratch"]) == ("mini-en", scratch)
+        assert record["model"]["encoder"]["width"] == 32  # the shipped one's, not the small one's
+    scores, above = result["taught"]["scores"], result["taught"]["above"]
+    assert [one.name for one in scores] == ["pre-trained", "from scratch"]
+    assert above.value == pytest.approx(scores[0].value - scores[1].value) and above.low <= above.value <= above.high
+
+    assert headings(folder / "report.html") == [
+        "The shipped model",
+        "Which package a text is from",
+        "A small BERT from zero",
+        *LIFE,
+    ]
+    page = (folder / "report.html").read_text()
+    for one in scores:
+        assert f">{one.percent}<" in page and f">{one.interval}<" in page and one.interval in told
+    assert (
+        "<h1>From mini-en, and from nothing</h1>" in page
+        and page.count('class="whisker"') == 2
+        and quickstart.ENGLISH[0] in page
+        and quickstart.TEXTS[0] in page
+    )
+    assert all(one.text in unescape(page) for one in result["taught"]["answers"]) and "cooking" in page
+
+
+def test_without_packages_to_tell_apart_the_rest_is_done(tmp_path, capsys, tiny_weights):
     files = {
         f"pkg/m{d:02}.py": module(*(f"{sentence(7 * d + s)} This is told {d} times." for s in range(6))) for d in range(60)
     }
     recipe = quickstart.Quickstart(folder=str(tmp_path / "quick"), minutes=0.01, roots=(str(written(tmp_path / "src", files)),))
-    assert quickstart.run(recipe, Screen())["taught"] == {}
+    assert quickstart.run(recipe, Screen())["taught"] is None
     assert "no two packages" in capsys.readouterr().err
+    assert headings(tmp_path / "quick" / "report.html") == ["The shipped model", "A small BERT from zero", *LIFE]
 
 
 def test_a_wrong_setting_is_one_line(capsys):

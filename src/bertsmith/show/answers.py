@@ -7,12 +7,10 @@ from .data import share_bar
 from .page import Html, element, note, section, table
 
 
-def answers(filled: Iterable[tuple[str, Sequence[Sequence[Mapping[str, Any]]]]]) -> Html:
+def answers(filled: Iterable[tuple[str, Sequence[Sequence[Mapping[str, Any]]]]], title: str = "Filled masks") -> Html:
     """Takes texts with what `Predictor.fill` gave for them."""
     blocks = [_block(text, guesses) for text, guesses in filled]
-    return section(
-        "Filled masks", note("The model's five likeliest words for each [MASK]."), element("div", *blocks, class_="pair")
-    )
+    return section(title, note("The model's likeliest words for each [MASK]."), element("div", *blocks, class_="pair"))
 
 
 def _block(text: str, guesses: Sequence[Sequence[Mapping[str, Any]]]) -> Html:

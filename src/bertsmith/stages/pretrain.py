@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -29,7 +30,7 @@ from ..text.tokenizer import Tokenizer
 from ..train.ranks import world
 from ..train.recipe import Train
 from ..train.trainer import Hook, Trainer
-from . import folder
+from . import folder, memory
 
 Length = Annotated[int, Meta(ge=8, le=2**31)]  # less leaves no room for text between [CLS] and [SEP]
 
@@ -72,23 +73,34 @@ def _trained(recipe: Recipe, out: Path, corpus: Corpus, identity: str, screen: S
     _tell_unread(recipe, corpus, screen)
     config = _model_config(recipe, corpus)
     readings = [_reading(recipe, corpus, learn, length, config) for length, _ in recipe.phases()]
-    train = recipe.train.resolved(readings[0].an_epoch)
-    model = _begun(recipe, config, corpus, screen)
-    model.encoder.stack.recompute = train.recompute
-    with Ahead(readings[0].maker, train.workers, world()) as ahead:
-        trainer = Trainer(
-            model, recipe.objective, train, out, seed=recipe.seed, fingerprint=identity, on_step=on_step, quiet=screen.quiet,
-            trials=_trials(recipe, judge, judged, screen), baseline=("words", corpus.card["unigram entropy"]),
-        )  # fmt: skip
-        summary = trainer.fit(partial(_batch, recipe, readings, ahead))
-    result = _result(summary, corpus, model)
+
+    def attempt(train: Train) -> tuple[Trainer, Model, dict[str, Any]]:
+        model = _begun(recipe, config, corpus, screen)
+        model.encoder.stack.recompute = train.recompute
+        with Ahead(readings[0].maker, train.workers, world()) as ahead:
+            trainer = Trainer(
+                model, recipe.objective, train, out, seed=recipe.seed, fingerprint=identity, on_step=on_step,
+                quiet=screen.quiet, trials=_trials(recipe, judge, judged, train.batch_tokens, screen),
+                baseline=("words", corpus.card["unigram entropy"]),
+            )  # fmt: skip
+            return trainer, model, trainer.fit(partial(_batch, recipe, _cut(readings, train.batch_tokens), ahead))
+
+    train = recipe.train.resolved(readings[0].an_epoch)  # as given: an epoch has as many updates, however they are split
+    trainer, model, summary = memory.fitted(train, max(recipe.length), out, attempt, screen)
+    result = _result(summary, corpus, model) | memory.lowered(out)
     if trainer.leader:
+        memory.forget(out)
         card = {"identity": identity, "result": result, "corpus": {k: v for k, v in corpus.card.items() if k != "settings"}}
         record = {"stage": "pretrain"} | (folder.descent(named(recipe.init, "init")) if recipe.init else {})
         folder.publish(out, model, corpus.tokenizer, card, record, recipe)
         screen.table(str(out), [(name, f"{value:,.4g}" if isinstance(value, float) else f"{value:,}")
                                 for name, value in result.items() if isinstance(value, int | float)])  # fmt: skip
     return {"out": str(out), "made": True, **result}
+
+
+def _cut(readings: list[Batches], tokens: int) -> list[Batches]:
+    """The same samples in the same order, so many tokens at a time."""
+    return [one if one.tokens == tokens else replace(one, tokens=tokens, plans={}) for one in readings]
 
 
 def _batch(recipe: Recipe, readings: list[Batches], ahead: Ahead, k: int, done: float) -> Batch:
@@ -150,13 +162,15 @@ def _begun(recipe: Recipe, config: ModelConfig, corpus: Corpus, screen: Screen) 
     return model
 
 
-def _trials(recipe: Recipe, corpus: Corpus, documents: np.ndarray, screen: Screen) -> dict[str, Callable[[], Iterator[Batch]]]:
+def _trials(
+    recipe: Recipe, corpus: Corpus, documents: np.ndarray, tokens: int, screen: Screen
+) -> dict[str, Callable[[], Iterator[Batch]]]:
     """Held-out text as it is trained on, and with each word hidden alone."""
     if not len(documents):
         if recipe.held_out:
             screen.warn(f"{corpus.path} has too few documents to hold some out: nothing is evaluated; give valid=FOLDER")
         return {}
-    tokens, length = recipe.train.batch_tokens, recipe.length[-1]
+    length = recipe.length[-1]
     reading = recipe.objective.batches(corpus, documents, length, tokens, recipe.seed)
     reading(0)  # what cannot be evaluated is found before the training, not after it
 

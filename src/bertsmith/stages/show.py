@@ -47,7 +47,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Writes the page; a key that the kind has no use for is refused."""
     _check(recipe)
     out = named(recipe.out, "out")
-    title, sections = {"masks": _masks, "curves": _curves, "corpus": _corpus, "run": _run}[recipe.kind](recipe)
+    title, sections = {"masks": _masks, "curves": _curves, "corpus": _corpus, "run": life}[recipe.kind](recipe)
     lead = " · ".join(str(Path(place)) for place in (recipe.model, recipe.corpus) if place)
     write(out, document(title, lead, sections))
     Screen(quiet).say(f"{out} is written; open it in a browser")
@@ -79,7 +79,7 @@ def _corpus(recipe: Recipe) -> tuple[str, list[Html]]:
     return "What the corpus holds", [data(_opened(recipe))]
 
 
-def _run(recipe: Recipe) -> tuple[str, list[Html]]:
+def life(recipe: Recipe) -> tuple[str, list[Html]]:
     """All of it on one page, the samples as this very model was shown them."""
     from ..predict import load
 
