@@ -3,12 +3,14 @@
 import json
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import api
-from .predict import Predictor
 from .screen import Screen
 from .show.lesson import Answer, Lesson, Score
+
+if TYPE_CHECKING:
+    from .predict import Predictor
 
 # The same for the model that was pre-trained and for the one that was not. Small updates, since few texts must make many of
 # them; three times the rate, and the one from scratch learns nothing. Chosen with the judged texts in sight.
@@ -46,7 +48,7 @@ def _above(found: dict[str, Any]) -> Score:
     return Score("points above", above["low"], above["value"], above["high"])
 
 
-def _predicted(predictor: Predictor, examples: list[dict[str, str]]) -> list[Answer]:
+def _predicted(predictor: "Predictor", examples: list[dict[str, str]]) -> list[Answer]:
     said = predictor([one["text"] for one in examples])
     return [Answer(answer["label"], max(answer["scores"].values()), one["label"], one["text"])
             for one, answer in zip(examples, said, strict=True)]  # fmt: skip

@@ -4,11 +4,12 @@ python -m bertsmith.quickstart [folder=out/quickstart] [minutes=1]
 """
 
 import math
+import os
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from . import api, packages
 from .artifacts import write_whole
@@ -16,11 +17,13 @@ from .config import Config, parse, read
 from .docstrings import gather, written
 from .errors import BadInput, Stopped
 from .lesson import STUDY, STUDY_SMALL, taught
-from .predict import Predictor
 from .screen import Screen
 from .show.answers import answers
 from .show.lesson import Lesson, lesson
 from .show.page import document, note, section, write
+
+if TYPE_CHECKING:
+    from .predict import Predictor
 
 SHIPPED = "mini-en"
 VOCABULARY = 4000
@@ -56,6 +59,8 @@ class Quickstart(Config, frozen=True):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    # Set before torch is loaded: threads that spin while they wait for each other crawl where the cores have other work too.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         run(read(Quickstart, overrides=sys.argv[1:] if arguments is None else arguments))
     except BadInput as error:
@@ -175,7 +180,7 @@ def _taught(folder: Path, base: str, study: dict[str, Any], tell: Steps) -> Less
     return taught(folder, base, study, tell.screen)
 
 
-def _asked(predictor: Predictor, texts: Sequence[str], screen: Screen) -> None:
+def _asked(predictor: "Predictor", texts: Sequence[str], screen: Screen) -> None:
     rows = []
     for text in texts:
         guesses = predictor.fill(text, top=4)[0]

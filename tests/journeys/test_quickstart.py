@@ -1,7 +1,9 @@
 """The quickstart: prose is gathered from source files that never run, and becomes a model, a task and a report."""
 
 import json
+import os
 import re
+import subprocess
 import sys
 from html import unescape
 from pathlib import Path
@@ -294,3 +296,11 @@ def test_a_wrong_setting_is_one_line(capsys):
     assert "did you mean 'minutes'" in capsys.readouterr().err
     assert quickstart.main(["minutes=0"]) == 2
     assert "must be above 0" in capsys.readouterr().err
+
+
+def test_threads_are_told_not_to_spin_before_torch_is_loaded():
+    begin = "import os, sys, bertsmith.quickstart as q; assert 'torch' not in sys.modules"
+    code = begin + "; q.main(['minutes=0']); print(os.environ['OMP_WAIT_POLICY'])"
+    clean = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True)
+    assert done.stdout.strip() == "passive"
