@@ -87,7 +87,7 @@ def test_pretraining_does_not_begin_from_a_folder_that_others_made(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     recipe = pretrain.Recipe(corpus="c", out="o", init=str(tmp_path))
     with pytest.raises(BadInput, match="is not a folder that bertsmith made"):
-        pretrain._model_config(recipe, None)  # before anything is asked of the corpus
+        pretrain.model_config(recipe, None)  # before anything is asked of the corpus
 
 
 def test_generators_of_texts_are_read_whole_and_other_things_are_refused(folders):

@@ -218,8 +218,8 @@ def test_each_phase_reads_its_own_length(corpus):
 
     recipe = read(pretrain.Recipe, None, phased(corpus, "nowhere")[1:])
     opened = pretrain.Corpus.open(corpus)
-    config = pretrain._model_config(recipe, opened)
-    readings = [pretrain._reading(recipe, opened, pretrain.np.arange(60), length, config) for length, _ in recipe.phases()]
+    config = pretrain.model_config(recipe, opened)
+    readings = [pretrain.reading(recipe, opened, pretrain.np.arange(60), length, config) for length, _ in recipe.phases()]
     with Ahead(readings[0].maker, 0) as ahead:
         batch = partial(pretrain._batch, recipe, readings, ahead)
         assert batch(3, 0.49).inputs.layout.longest <= 16 < batch(3, 0.51).inputs.layout.longest <= 64

@@ -247,7 +247,7 @@ def test_what_would_leave_nothing_to_show_is_refused(tmp_path, corpus, objective
 def test_the_documents_are_those_that_pretraining_learns_from(tmp_path, corpus, objective):
     told = {"corpus": str(corpus.path), "objective": objective, "held_out": 0.3, "seed": 5, "out": str(tmp_path)}
     shown = show._reading(parse(show.Recipe, {"kind": "masks", **told}), corpus).documents
-    assert np.array_equal(shown, pretrain._split(parse(pretrain.Recipe, told), corpus)[0])
+    assert np.array_equal(shown, pretrain.split(parse(pretrain.Recipe, told), corpus)[0])
 
 
 def test_the_command_line_takes_the_kind_as_a_word(tmp_path, corpus, capsys):

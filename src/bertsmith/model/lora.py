@@ -51,7 +51,7 @@ def adapt(model: Model, config: Lora, seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for owner, name, linear in _linears(model, config):
-            setattr(owner, name, Beside(linear, config, 3 if name == "qkv" else 1))
+            setattr(owner, name, Beside(linear, config, getattr(linear.weight, "parts", 1)))
 
 
 def merge(model: Model) -> None:

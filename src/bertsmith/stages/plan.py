@@ -98,9 +98,9 @@ def _subject(recipe: Recipe) -> Subject:
             raise BadInput("train.epochs needs a corpus to be counted by; give corpus=FOLDER, or train.steps or train.minutes")
         return Subject(recipe, _config(recipe), None, 1.5 * recipe.eval_tokens, recipe.train, [], machine)
     corpus = Corpus.open(named(recipe.corpus, "corpus"), check=False)
-    learn, valid, judged = pretrain._split(recipe, corpus)
-    config = pretrain._model_config(recipe, corpus)
-    readings = [pretrain._reading(recipe, corpus, learn, length, config) for length, _ in phases]
+    learn, valid, judged = pretrain.split(recipe, corpus)
+    config = pretrain.model_config(recipe, corpus)
+    readings = [pretrain.reading(recipe, corpus, learn, length, config) for length, _ in phases]
     train = recipe.train.resolved(readings[0].an_epoch)
     return Subject(recipe, config, corpus, _judged(recipe, valid, judged), train, readings, machine)
 

@@ -69,10 +69,14 @@ def run(recipe: Recipe, quiet: bool = False, on_step: Hook = lambda step, row: N
 
 
 def _trained(recipe: Recipe, out: Path, corpus: Corpus, identity: str, screen: Screen, on_step: Hook) -> dict[str, Any]:
-    learn, judge, judged = _split(recipe, corpus)
+    learn, judge, judged = split(recipe, corpus)
     _tell_unread(recipe, corpus, screen)
-    config = _model_config(recipe, corpus)
-    readings = [_reading(recipe, corpus, learn, length, config) for length, _ in recipe.phases()]
+    config = model_config(recipe, corpus)
+    if not config.encoder.table and not getattr(config.encoder.mixer, "rotary", None):
+        screen.warn(
+            "this model knows no positions, so it reads words in any order alike; set model.mixer.rotary=10000, or table=true"
+        )
+    readings = [reading(recipe, corpus, learn, length, config) for length, _ in recipe.phases()]
 
     def attempt(train: Train) -> tuple[Trainer, Model, dict[str, Any]]:
         model = _begun(recipe, config, corpus, screen)
@@ -109,7 +113,7 @@ def _batch(recipe: Recipe, readings: list[Batches], ahead: Ahead, k: int, done: 
     return recipe.objective.batch(ahead(k, readings[phase].rows))
 
 
-def _split(recipe: Recipe, corpus: Corpus) -> tuple[np.ndarray, Corpus, np.ndarray]:
+def split(recipe: Recipe, corpus: Corpus) -> tuple[np.ndarray, Corpus, np.ndarray]:
     """Documents to learn from, and the corpus and documents to be judged on."""
     if recipe.valid:
         valid = Corpus.open(named(recipe.valid, "valid"))
@@ -121,7 +125,7 @@ def _split(recipe: Recipe, corpus: Corpus) -> tuple[np.ndarray, Corpus, np.ndarr
     return learn, corpus, judged
 
 
-def _model_config(recipe: Recipe, corpus: Corpus) -> ModelConfig:
+def model_config(recipe: Recipe, corpus: Corpus) -> ModelConfig:
     heads = recipe.objective.heads()
     if recipe.init is None:
         return ModelConfig(
@@ -139,7 +143,7 @@ def _model_config(recipe: Recipe, corpus: Corpus) -> ModelConfig:
     return ModelConfig(encoder=config.encoder, vocabulary=max(config.vocabulary, len(corpus.tokenizer)), heads=heads)
 
 
-def _reading(recipe: Recipe, corpus: Corpus, documents: np.ndarray, length: int, config: ModelConfig) -> Batches:
+def reading(recipe: Recipe, corpus: Corpus, documents: np.ndarray, length: int, config: ModelConfig) -> Batches:
     if config.encoder.segments < 2 and isinstance(recipe.objective, Pairs):
         raise BadInput("model.segments=1 has no segment B for sentence pairs; set it to 2, or choose objective=masked")
     if length > config.encoder.positions:
@@ -171,11 +175,11 @@ def _trials(
             screen.warn(f"{corpus.path} has too few documents to hold some out: nothing is evaluated; give valid=FOLDER")
         return {}
     length = recipe.length[-1]
-    reading = recipe.objective.batches(corpus, documents, length, tokens, recipe.seed)
-    reading(0)  # what cannot be evaluated is found before the training, not after it
+    held = recipe.objective.batches(corpus, documents, length, tokens, recipe.seed)
+    held(0)  # what cannot be evaluated is found before the training, not after it
 
     def valid() -> Iterator[Batch]:
-        return map(recipe.objective.batch, islice(reading, max(1, recipe.eval_tokens // tokens)))
+        return map(recipe.objective.batch, islice(held, max(1, recipe.eval_tokens // tokens)))
 
     return {"valid": valid, "alone": lambda: alone(corpus, documents, length, tokens, recipe.seed, recipe.eval_tokens // 2)}
 

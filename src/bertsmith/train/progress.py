@@ -11,7 +11,7 @@ class Progress(msgspec.Struct):
     """With the tensors beside it, everything that the next step depends on."""
 
     step: int = 0  # updates behind us, skipped ones too
-    jump: int = 0  # micro-batches left out, since they ended in a rollback
+    jump: int = 0  # updates whose micro-batches are left out, since they ended in a rollback
     rate_factor: float = 1.0  # halved by each rollback
     rollbacks: int = 0
     skipped: int = 0

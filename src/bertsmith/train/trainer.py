@@ -137,7 +137,7 @@ class Trainer:
 
     def _batches(self, batch: Batches, step: int, done: float) -> Held:
         """The micro-batches of a step, on the device: those fetched while the last step ran, if they are of this one."""
-        first, own = self.progress.jump + step * self.config.accumulate, self.ranks.own(self.config.accumulate)
+        first, own = (self.progress.jump + step) * self.config.accumulate, self.ranks.own(self.config.accumulate)
         if self._ahead is None or self._ahead[0] != first:
             self._ahead = first, [batch(first + i, done).to(self.prepared.device) for i in own]
         return [(dice(self.seed, step, i), made) for i, made in zip(own, self._ahead[1], strict=True)]
@@ -249,7 +249,7 @@ class Trainer:
         assert saved, "a run begins with a checkpoint"
         self._restore(saved)
         new = self.progress
-        new.jump = old.jump + (old.step - new.step) * self.config.accumulate
+        new.jump = old.jump + old.step - new.step
         new.rate_factor, new.rollbacks = old.rate_factor / 2, old.rollbacks + 1
         new.skipped, new.tokens = old.skipped, old.tokens
         new.elapsed, new.pace, new.lost = old.elapsed, old.pace, old.lost
