@@ -89,7 +89,7 @@ def test_weights_that_do_not_fit_are_refused_by_name(fault, tmp_path):
     ("settings", "words"),
     [
         ({"model_type": "albert"}, "holds 0 blocks"),
-        ({"model_type": "gpt2"}, "known: bert, roberta, distilbert, albert, electra"),
+        ({"model_type": "llama"}, "known: bert, roberta, distilbert, albert, electra, gpt2, openai-gpt"),
         ({"hidden_act": "silu"}, "hidden_act = 'silu'"),
         ({"inner_group_num": 2}, "inner_group_num"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
