@@ -8,7 +8,13 @@ from importlib import import_module
 from pathlib import Path
 
 NAMES = ("preparing", "batching", "stepping", "finetuning", "predicting", "loading", "generating")
-ASKED = ("scores", "gpu_pretrain", "foretelling", "vectors", "scaling")  # minutes to hours, or in need of files or a GPU: only by name
+ASKED = (
+    "scores",
+    "gpu_pretrain",
+    "foretelling",
+    "vectors",
+    "scaling",
+)  # minutes to hours, or in need of files or a GPU: only by name
 
 
 def main() -> None:

@@ -1,13 +1,14 @@
 """A trained BERT of short texts becomes one of long ones, goes on learning, and does tasks with its question in sight."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
-from bertsmith import api
+from bertsmith import api, config
 from bertsmith.cli import main
 from bertsmith.errors import BadInput
 from bertsmith.model import checkpoint
@@ -17,6 +18,7 @@ from bertsmith.model.mixers import Convolution, Dense, Lstm, Window
 from bertsmith.model.swap import adopted, lengthened, swapped, tiled
 from bertsmith.model.types import Inputs
 from bertsmith.objectives.reading import batch
+from bertsmith.stages import stage
 from bertsmith.tasks import Answering, Choose, Classify, Tag
 from bertsmith.tasks.base import Encoded
 
@@ -145,3 +147,9 @@ def test_a_converted_model_learns_to_answer_questions(long, tmp_path):
     told = api.finetune(task="answer", model=str(long), data={"train": str(file), "dev": str(file)}, length=64, train=TRAIN,
                         out=str(out), quiet=True)  # fmt: skip
     assert told["made"] and 0 <= told["dev"]["f1"] <= 1
+
+
+@pytest.mark.parametrize("name", ["longformer", "longformer-causal"])
+def test_the_recipes_can_be_read(name):
+    recipe = config.read(stage("pretrain").Recipe, Path(__file__).parents[2] / "recipes" / f"{name}.toml")
+    assert recipe.init if recipe.model is None else len(recipe.model.mixer.reach) == recipe.model.layers

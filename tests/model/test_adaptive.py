@@ -23,6 +23,7 @@ def mixer_of(spans=SPANS, **more):
     mixer = Adaptive(heads=HEADS, **({"longest": 40, "ramp": 8} | more)).build(WIDTH).eval()
     torch.nn.init.normal_(mixer.places.weight)
     mixer.span.data.copy_(torch.tensor(spans))
+    mixer.ready()
     return mixer
 
 
@@ -111,6 +112,7 @@ def test_the_slope_of_a_span_is_that_of_a_small_step():
 
     def price(span):
         mixer.span.data = span
+        mixer.ready()
         return mixer(x, layout).square().sum()
 
     start, step = mixer.span.data.clone(), 1e-4
@@ -126,6 +128,7 @@ def test_the_slope_of_a_span_is_that_of_a_small_step():
 
 def test_a_span_that_was_pushed_below_zero_comes_back_and_can_grow_again():
     mixer = mixer_of([-0.5, 2.0, 0.1, 0.2], causal=True).train()
+    mixer.ready()
     x = torch.randn(50, WIDTH)
     mixer(x, Layout.of([50])).square().sum().backward()
     assert mixer.span.tolist()[:2] == [0.0, 1.0]
@@ -142,3 +145,14 @@ def test_time_follows_the_span():
         mixer(x, layout)
         took[share] = time.process_time() - began
     assert took[1.0] > 4 * took[0.0]
+
+
+def test_a_model_follows_spans_that_change():
+    """Between passes, by an optimizer or by weights that were loaded: what is computed grows with them."""
+    model, ids = model_of(), torch.arange(40)
+    near = model(Inputs(ids, Layout.of([40])))
+    model.load_state_dict({name: torch.ones_like(w) if "span" in name else w for name, w in model.state_dict().items()})
+    far = model(Inputs(ids, Layout.of([40])))
+    assert not torch.allclose(near, far)
+    assert [mixer.reach for mixer in model.encoder.stack.mixers] == [64, 64]
+    assert_close(far, model_of(begin=1.0)(Inputs(ids, Layout.of([40]))))

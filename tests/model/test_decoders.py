@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from bertsmith.errors import BadInput
+from bertsmith.model.apart import Alibi, Relative
 from bertsmith.model.decoders import Attention, Recurrent
 from bertsmith.model.decoders.looking import Looking
 from bertsmith.model.encoder import EncoderConfig
@@ -15,7 +16,7 @@ from bertsmith.model.feedforward import FeedForward
 from bertsmith.model.generate import Beam, Greedy, written
 from bertsmith.model.heads import WordHead
 from bertsmith.model.layout import Layout
-from bertsmith.model.mixers import Dense, Lstm
+from bertsmith.model.mixers import Dense, LongShort, Lstm
 from bertsmith.model.model import ModelConfig, built
 from bertsmith.model.seq2seq import hidden, stepper
 from bertsmith.model.types import Inputs
@@ -58,13 +59,16 @@ def stepped(decoder, made, answers, state):
 ENCODERS = [
     {}, {"norm": "before"}, {"mixer": Dense(heads=4, rotary=100.0), "table": False}, {"table": "sinusoid", "scaled": True},
     {"mixer": Lstm(), "norm": "none", "feedforward": None, "embedding": 8}, {"groups": 1, "norm_bias": False},
+    {"mixer": LongShort(heads=2, kernels=(3, 5))}, {"mixer": LongShort(heads=2, kernels=(4,), dynamic=True), "norm": "before"},
+    {"mixer": Dense(heads=4, distance=Relative(buckets=8, furthest=10)), "table": False},
+    {"mixer": Dense(heads=4, distance=Alibi()), "table": False},
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("settings", ENCODERS)
 def test_what_is_written_step_by_step_is_what_is_read_at_once(kind, settings):
-    if kind == "shared" and isinstance(settings.get("mixer"), Lstm):
+    if kind == "shared" and isinstance(settings.get("mixer"), Lstm | LongShort):
         with pytest.raises(BadInput, match="this encoder has others"):
             model(KINDS[kind], **settings)
         return

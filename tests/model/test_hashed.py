@@ -5,6 +5,8 @@ import torch
 from torch.testing import assert_close
 
 from bertsmith.errors import BadInput
+from bertsmith.model import buckets
+from bertsmith.model.hashes import Hashes, ranks, unit
 from bertsmith.model.layout import Layout
 from bertsmith.model.mixers import Hashed
 
@@ -156,3 +158,67 @@ def test_what_cannot_be_is_refused():
         Hashed(heads=5).build(WIDTH)
     with pytest.raises(BadInput, match="prefixes"):
         built()(given((6,))[0], Layout.of([6], prefix=[2]))
+
+
+def sorted_by_hashes(q, rounds, reach, sequences=3):
+    """Order and codes, as the mixer finds them, of tokens in so many sequences."""
+    owner = torch.arange(q.shape[1]) * sequences // q.shape[1]
+    label = owner * 4 + Hashes(len(q), q.shape[2], rounds, (4,), 0).eval()(q)
+    order = label.argsort(dim=-1, stable=True)
+    return order, ranks(order) + label * (reach + 1)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_pieces_of_any_size_add_up_to_the_same(causal, monkeypatch):
+    torch.manual_seed(0)
+    q, v = torch.randn(2, 150, 16, dtype=torch.float64), torch.randn(2, 150, 16, dtype=torch.float64)
+    given = (*sorted_by_hashes(q.float(), 3, 20), 20, causal)
+    found = []
+    for most in (1, 1 << 30):
+        monkeypatch.setattr(buckets, "MOST", most)
+        leaves = [t.clone().requires_grad_() for t in (q, unit(q), v)]
+        out, mass = buckets.met(*leaves, *given)
+        found.append([out, mass, *torch.autograd.grad((out * mass[..., None].tanh()).sum(), leaves)])
+    for one, other in zip(*found, strict=True):
+        assert_close(one, other, atol=1e-9, rtol=1e-7)
+
+
+def test_slopes_are_those_of_differences():
+    torch.manual_seed(0)
+    q, v = torch.randn(1, 24, 4, dtype=torch.float64), torch.randn(1, 24, 4, dtype=torch.float64)
+    order, code = sorted_by_hashes(q.float(), 2, 5)
+    leaves = [t.clone().requires_grad_() for t in (q, unit(q).double(), v)]
+    assert torch.autograd.gradcheck(lambda a, b, c: buckets._Met.apply(a, b, c, order, code, 5, False), leaves, atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("rounds", "reach", "width", "length"), [(1, 5, 16, 130), (4, 64, 64, 3000), (3, 100, 32, 700)])
+def test_the_kernel_gathers_what_torch_does(causal, rounds, reach, width, length):
+    from bertsmith.model.kernels.buckets import gathered
+
+    torch.manual_seed(0)
+    q, v = torch.randn(2, length, width), torch.randn(2, length, width)
+    order, code = sorted_by_hashes(q, rounds, reach)
+    found = []
+    for kind, run in ((torch.float64, buckets._Met.apply), (torch.bfloat16, gathered)):
+        leaves = [t.to("cuda", kind).requires_grad_() for t in (q, unit(q), v)]
+        out, mass = run(*leaves, order.cuda(), code.cuda(), reach, causal)
+        mixed = (mass.softmax(0)[..., None].to(kind) * out).sum(0)
+        slopes = torch.autograd.grad((mixed * torch.linspace(-1, 1, width, device="cuda", dtype=kind)).sum(), leaves)
+        found.append([out, mixed, *slopes])
+    for exact, half in zip(*found, strict=True):
+        assert (exact - half.double()).norm() <= 0.01 * exact.norm()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+def test_half_precision_on_a_gpu_is_near_float32_on_the_host(causal):
+    mixer, (x, layout) = built(buckets=8, rounds=4, reach=16, causal=causal), given((300, 77, 1, 150))
+    exact = mixer(x, layout)
+    mixer, x, layout = mixer.cuda(), x.cuda(), layout.to("cuda")
+    assert_close(mixer(x, layout).cpu(), exact, atol=1e-3, rtol=1e-3)
+    with torch.autocast("cuda", torch.bfloat16):
+        half = mixer(x, layout).float().cpu()
+    rows = ((half - exact).norm(dim=1) / exact.norm(dim=1)).sort().values
+    assert rows[int(0.8 * len(rows))] < 0.05  # a few tokens on the border of two buckets fall to the other side

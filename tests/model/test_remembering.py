@@ -10,9 +10,12 @@ from bertsmith.model.encoder import EncoderConfig
 from bertsmith.model.feedforward import FeedForward
 from bertsmith.model.generate import Beam, Greedy, written
 from bertsmith.model.heads import WordHead
+from bertsmith.model.layout import Layout
+from bertsmith.model.memory import Memory
 from bertsmith.model.mixers import Adaptive, Dense, Recurrent
 from bertsmith.model.model import ModelConfig, built
 from bertsmith.model.remembering import Remembering, steps
+from bertsmith.model.types import Inputs
 
 MIXERS = [
     Recurrent(heads=2, remembers=3), Recurrent(heads=2, remembers=3, recalls=5, same_length=True),
@@ -59,3 +62,27 @@ def test_a_model_that_must_be_told_positions_or_forgets_a_layer_reads_again():
     assert not steps(model_of(MIXERS[0], table=True))
     assert not steps(model_of(Recurrent(heads=2, remembers=0)))
     assert not steps(model_of(Dense(heads=2, causal=True)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mixer", MIXERS, ids=str)
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+def test_a_gpu_remembers_and_learns_the_same(mixer, half):
+    """Two segments of ragged rows, there and back: within rounding of the CPU."""
+    found = {}
+    for device in ("cpu", "cuda"):
+        model = model_of(mixer).to(device)
+        memory = Memory.empty(3, torch.device(device))
+        for turn, lengths in enumerate(((9, 4, 12), (70, 2, 33))):
+            layout = Layout.of(lengths).to(device)
+            ids = torch.randint(0, 30, (sum(lengths),), generator=torch.Generator().manual_seed(turn)).to(device)
+            with torch.autocast(device, torch.bfloat16, enabled=half and device == "cuda"):
+                out = model(Inputs(ids, layout, memory=memory))
+            memory = memory.after(layout)
+        out.float().square().sum().backward()
+        slopes = [
+            weight.grad.flatten() for name, weight in model.named_parameters() if "heads" not in name and "span" not in name
+        ]
+        found[device] = out.detach().float().cpu(), torch.cat(slopes).cpu()
+    for exact, other in zip(found["cpu"], found["cuda"], strict=True):
+        assert (exact - other).norm() / exact.norm() < (0.05 if half else 2e-3)

@@ -21,8 +21,9 @@ WIDTH, HEADS = 16, 2
 def xl(**more):
     given = {"layers": 2, "norm": "after"} | {key: more.pop(key) for key in ("layers", "norm", "groups") if key in more}
     return EncoderConfig(
-        width=WIDTH, mixer=Recurrent(heads=HEADS, **({"remembers": 6} | more)), table=False,
-        feedforward=FeedForward(inner=24, activation="relu"), segments=0, embedding_norm=False, dropout=0.0, positions=4096, pooler="none", deviation=0.3, **given,
+        width=WIDTH, mixer=Recurrent(heads=HEADS, **({"remembers": 6} | more)), table=False, segments=0,
+        feedforward=FeedForward(inner=24, activation="relu"), embedding_norm=False, dropout=0.0, positions=4096,
+        pooler="none", deviation=0.3, **given,
     )  # fmt: skip
 
 

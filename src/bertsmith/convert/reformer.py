@@ -117,8 +117,9 @@ def _encoder(config: dict[str, Any], source: str) -> EncoderConfig:
         fed = {"inner": config["feed_forward_size"], "activation": activation}
         values = {
             "layers": len(layers), "width": 2 * config["hidden_size"], "embedding": config["hidden_size"],
-            "reversible": "halves", "norm": "before", "segments": 0, "embedding_norm": False, "positions": longest, "table": table, "pooler": "none",
-            "dropout": config["hidden_dropout_prob"], "eps": config["layer_norm_eps"], "deviation": config["initializer_range"],
+            "reversible": "halves", "norm": "before", "segments": 0, "embedding_norm": False, "pooler": "none",
+            "positions": longest, "table": table, "dropout": config["hidden_dropout_prob"], "eps": config["layer_norm_eps"],
+            "deviation": config["initializer_range"],
             "feedforward": fed | ({"chunk": config["chunk_size_feed_forward"]} if config["chunk_size_feed_forward"] else {}),
             "mixer": _mixer(config, layers, longest),
         }  # fmt: skip

@@ -105,16 +105,20 @@ class Reached:
 
 @dataclass(frozen=True)
 class Continuing:
-    """A causal model as a stepper."""
+    """A causal model as a stepper.
+
+    `joint` is UniLM's way (Dong et al. 2019): a prompt sees all of itself, and what is written is segment B behind it.
+    """
 
     model: Model
     tokens: int  # to be written at most, for which room is made at once
     known: int | None = None  # words of the table that there are; without it, all
+    joint: bool = False
 
     def begin(self, prompts: Sequence[Ints]) -> tuple[Reached, Tensor]:
         lengths = [len(prompt) for prompt in prompts]
         cache = Cache(max(lengths) + self.tokens)
-        layout = Filling.around(Layout.of(lengths).to(self._device), cache)
+        layout = Filling.around(Layout.of(lengths, lengths if self.joint else None).to(self._device), cache)
         tokens = torch.cat([torch.as_tensor(prompt) for prompt in prompts]).to(self._device)
         rows = self.model(Inputs(tokens, layout, wanted=layout.lasts))
         place = torch.tensor(lengths, device=self._device)
@@ -125,7 +129,7 @@ class Continuing:
         lengths, longest = [length + 1 for length in state.lengths], max(state.lengths) + 1
         rows = torch.arange(count, device=tokens.device)
         layout = Growing(torch.ones(count), rows, rows, state.place, longest, cache=state.cache, same=min(lengths) == longest)
-        hidden = self.model(Inputs(tokens, layout))
+        hidden = self.model(Inputs(tokens, layout, torch.ones_like(tokens) if self.joint else None))
         return Reached(state.cache, lengths, state.place + 1), self.model.scores(HEAD, hidden)[:, : self.known]
 
     def reorder(self, state: Reached, rows: Tensor) -> Reached:

@@ -15,7 +15,7 @@ from .axial import Axial
 from .feedforward import FeedForward
 from .fronts import Characters, FrontConfig, Grams
 from .join import Join, Sum
-from .mixers import Adaptive, Chunked, Convolution, Dense, LongShort, Lstm, MixerConfig, Recurrent, Window
+from .mixers import Adaptive, Chunked, Convolution, Dense, Hashed, LongShort, Lstm, MixerConfig, Recurrent, Window
 from .precision import halved
 from .reversible import Reversible, Twice
 from .sinusoid import sinusoid
@@ -30,7 +30,9 @@ class Others(Config, frozen=True):
     """Blocks that mix otherwise than the model says: all but every n-th, counted from the first."""
 
     every: Annotated[Count, "of so many blocks the first mixes as model.mixer says"] = 3
-    mixer: Annotated[MixerConfig, "how tokens exchange information in the others"] = Window(reach=(64,), anchors=False)
+    mixer: Annotated[Dense | Window | LongShort, "how tokens exchange information in the others"] = Window(
+        reach=(64,), anchors=False
+    )
 
 
 class EncoderConfig(Config, frozen=True):
@@ -142,6 +144,14 @@ def lite(layers: int, width: int) -> EncoderConfig:
     return EncoderConfig(layers=layers, width=width, mixer=mixer, feedforward=FeedForward(inner=width))
 
 
+def reformer(layers: int, width: int, side: int) -> EncoderConfig:
+    """The parts of Kitaev et al. 2020, for texts up to a square of this side: hashes, reversible blocks, axial positions."""
+    return EncoderConfig(
+        layers=layers, width=width, mixer=Hashed(heads=width // 64, buckets=(16, 16)), norm="before", reversible=True,
+        feedforward=FeedForward(inner=4 * width), positions=side * side, table=Axial(shape=(side, side)), eps=1e-5,
+    )  # fmt: skip
+
+
 def longformer(layers: int, width: int) -> EncoderConfig:
     """The sizes of Beltagy et al. 2020, which are RoBERTa's: windows of 512, texts of 4,096 tokens, one segment."""
     return msgspec.structs.replace(bert(layers, width), mixer=Window(heads=width // 64), positions=4096, segments=1, eps=1e-5)
@@ -219,6 +229,8 @@ EncoderConfig.presets.update(
         "modernbert-large": modernbert(28, 1024, 2624),
         "lite-mini": lite(4, 256),
         "lite-base": lite(12, 768),
+        "reformer-mini": reformer(4, 256, 64),
+        "reformer-base": reformer(12, 768, 128),
         "longformer-mini": longformer(4, 256),
         "longformer-base": longformer(12, 768),
         "longformer-large": longformer(24, 1024),

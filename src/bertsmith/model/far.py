@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from . import kernels
-from .layout import FLASH, Layout
+from .layout import FLASH
 
 MANY = 64  # anchors that tokens are held against at once; those of other sequences are hidden then
 
@@ -42,7 +42,7 @@ class Far:
     """Where tokens and anchors stand; the tokens may be in any order that keeps sequences together."""
 
     sight: Sight
-    host: Layout  # where the sequences lie
+    starts: np.ndarray  # (sequences + 1,): where each sequence begins, and the last ends
     owner: Tensor  # (tokens,)
     place: Tensor
     anchors: Tensor  # (anchors,): among the tokens, those of a sequence beside each other
@@ -87,13 +87,13 @@ class Far:
     @cached_property
     def beyond(self) -> list[int]:
         """The sequences that have anchors, and tokens that do not see them through their windows."""
-        longer = (self.host.lengths.numpy() > self.sight.reach + 1) | (self.sight.step > 1)
+        longer = (np.diff(self.starts) > self.sight.reach + 1) | (self.sight.step > 1)
         found: list[int] = np.flatnonzero(longer & (np.diff(self.borders) > 0)).tolist()
         return found
 
     @cached_property
     def runs(self) -> list[Run]:
-        starts, found = self.host.starts.tolist(), list[tuple[int, int]]()
+        starts, found = self.starts.tolist(), list[tuple[int, int]]()
         for one in self.beyond:
             joins = found and found[-1][1] == one and self.borders[one + 1] - self.borders[found[-1][0]] <= MANY
             found[-1:] = [(found[-1][0], one + 1)] if joins else [*found[-1:], (one, one + 1)]

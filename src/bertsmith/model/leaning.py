@@ -38,29 +38,30 @@ def squared(row: Tensor, longest: int) -> Tensor:
 
 def flexed(q: Tensor, k: Tensor, v: Tensor, layout: Layout, row: Tensor, causal: bool) -> Tensor:
     """Blocks of the pack in which no two tokens are of one sequence are not looked at, and no square is made."""
-    owner, place, last = layout.owner, layout.place, layout.longest - 1
+    owner, place = layout.owner, layout.place
+    shifted = place + (layout.longest - 1)  # no number of the batch in what is compiled
 
     def seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         same = owner[query] == owner[key]
         return same & (place[key] <= place[query]) if causal else same
 
     def leaning(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return score + row[head, place[key] - place[query] + last]
+        return score + row[head, shifted[key] - place[query]]
 
-    attention, blocks = _flex(q.is_cuda and not torch.compiler.is_compiling())
-    tokens = q.shape[0]
-    mask = layout.once(("blocks", causal), lambda: blocks(seen, None, None, tokens, tokens, device=str(q.device)))
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    inside, tokens = torch.compiler.is_compiling(), q.shape[0]
+    attention, blocks = _compiled() if q.is_cuda and not inside else (flex_attention, create_block_mask)
+    mask = layout.once(("leaning", causal), lambda: blocks(seen, None, None, tokens, tokens, device=str(q.device)))
     out: Tensor = attention(*(t.transpose(0, 1)[None] for t in (q, k, v)), score_mod=leaning, block_mask=mask)
     return out[0].transpose(0, 1)
 
 
 @cache
-def _flex(compiled: bool) -> tuple[Any, Any]:
-    """Attention, and what makes its blocks; plain torch makes the whole square of both."""
+def _compiled() -> tuple[Any, Any]:
+    """Attention, and what makes its blocks: uncompiled, both make the whole square."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    if not compiled:
-        return flex_attention, create_block_mask
     return torch.compile(flex_attention, dynamic=True), torch.compile(create_block_mask, dynamic=True)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from .band import Band
 from .layout import Layout
 
-PIECE = 32  # blocks at a time on a CPU: what is computed on the way back is as large as the piece, not as the text
+PIECE = 16  # blocks at a time on a CPU: what is computed on the way back is as large as the piece, not as the text
 Three = tuple[Tensor, Tensor, Tensor]
 
 

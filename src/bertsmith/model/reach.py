@@ -86,18 +86,27 @@ class _Joined(torch.autograd.Function):
 
 def _course(layout: Layout, sight: Sight) -> Course:
     """Found on the host, once a batch."""
-    host, device, step = Layout.of(layout.lengths), layout.owner.device, sight.step
-    anchors = (host.firsts if layout.anchors is None else layout.anchors).numpy() if sight.anchored else np.zeros(0, np.int64)
-    borders = np.searchsorted(anchors, host.starts.numpy())
-    within, owner, place = layout, layout.owner, layout.place
-    order = back = None
+    sizes, device, step = np.array(layout.lengths.tolist()), layout.owner.device, sight.step
+    starts = np.concatenate([[0], sizes.cumsum()])
+    chosen = starts[:-1] if layout.anchors is None else np.array(layout.anchors.tolist(), np.int64)
+    anchors = chosen if sight.anchored else chosen[:0]
+    borders = np.searchsorted(anchors, starts)
+    within, owner, place, order, back = layout, layout.owner, layout.place, None, None
     if step > 1:
-        sorted_ = np.lexsort((host.place.numpy(), host.place.numpy() % step, host.owner.numpy()))
-        sizes = [-(-(length - first) // step) for length in layout.lengths.tolist() for first in range(min(step, length))]
-        order, back = (torch.from_numpy(one).to(device) for one in (sorted_, np.argsort(sorted_)))
-        within, owner, place, anchors = Layout.of(sizes).to(device), owner[order], place[order], np.argsort(sorted_)[anchors]
-    far = Far(sight, host, owner, place, torch.from_numpy(anchors).to(device), borders)
+        there = _dilated(sizes, starts, step)
+        here = np.argsort(there)
+        order, back = (torch.from_numpy(one).to(device) for one in (there, here))
+        shorter = [-(-(size - first) // step) for size in sizes.tolist() for first in range(min(step, size))]
+        within, owner, place, anchors = Layout.of(shorter).to(device), owner[order], place[order], here[anchors]
+    far = Far(sight, starts, owner, place, torch.from_numpy(anchors).to(device), borders)
     return Course(within, order, back, far.anchors, far if far.beyond else None)
+
+
+def _dilated(sizes: np.ndarray, starts: np.ndarray, step: int) -> np.ndarray:
+    """(tokens,): of each sequence every `step`-th token, then those one behind them, and so on."""
+    owner = np.arange(len(sizes)).repeat(sizes)
+    place = np.arange(len(owner)) - starts[owner]
+    return np.lexsort((place, place % step, owner))
 
 
 def _plain(q: Tensor, k: Tensor, v: Tensor, layout: Layout, sight: Sight, dropout: float) -> Tensor:

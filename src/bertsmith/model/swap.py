@@ -21,6 +21,10 @@ def swapped(encoder: EncoderConfig, mixer: MixerConfig) -> EncoderConfig:
     What decides the meaning of the weights (heads, bias, rotary, causal) stays; only what is said otherwise is refused.
     """
     old = encoder.mixer
+    if isinstance(old, Dense) and old.distance is not None and isinstance(mixer, Window):
+        raise BadInput(
+            f"mixer=window knows nothing of mixer.distance={_word(old.distance)}, by which this model tells places apart"
+        )
     if isinstance(old, Dense | Window) and isinstance(mixer, Dense | Window):
         _unsaid(old, mixer)
         mixer = msgspec.structs.replace(mixer, **{name: getattr(old, name) for name in KEPT})

@@ -1,4 +1,4 @@
-"""A corpus, its masks, a run, the senses of a word or the spans of heads as an offline page for people."""
+"""A corpus, its masks, a run, the senses of a word, the spans or the buckets of heads as an offline page for people."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -11,6 +11,8 @@ from ..errors import BadInput
 from ..objectives import ObjectiveConfig, Pairs
 from ..screen import Screen
 from ..show.answers import answers
+from ..show.buckets import Layer as Bucketed
+from ..show.buckets import buckets
 from ..show.curves import curves, results
 from ..show.data import data
 from ..show.masks import masks
@@ -19,14 +21,15 @@ from ..show.spans import Layer, spans
 from .pretrain import Length
 from .senses import page as senses
 
-Kind = Literal["masks", "curves", "corpus", "run", "senses", "spans"]
+Kind = Literal["masks", "curves", "corpus", "run", "senses", "spans", "buckets"]
 KINDS = get_args(Kind)
 NEEDS = {"masks": ("corpus",), "curves": ("model",), "corpus": ("corpus",), "run": ("corpus", "model"),
-         "senses": ("data",), "spans": ("model",)}  # fmt: skip
+         "senses": ("data",), "spans": ("model",), "buckets": ("model", "corpus")}  # fmt: skip
 TAKES = {"masks": ("objective", "length", "samples", "seed", "epoch", "held_out"), "curves": ("corpus",), "corpus": (),
          "run": ("samples", "epoch", "texts"), "senses": ("model", "models", "word", "points"),
-         "spans": ()}  # fmt: skip
+         "spans": (), "buckets": ()}  # fmt: skip
 BATCH = 16_384  # tokens looked at together
+LOOKED = 2048  # tokens whose buckets are looked at, pair by pair
 
 
 class Recipe(Config, frozen=True):
@@ -35,9 +38,11 @@ class Recipe(Config, frozen=True):
     kind: Annotated[Kind, "what to show; `bertsmith show masks ...` says it too"]
     out: Annotated[str, "the page to write: one HTML file"]
     corpus: Annotated[
-        str | None, "masks, corpus, run: the folder `prepare` made; curves: for the baseline of a run in progress"
+        str | None, "masks, corpus, run, buckets: the folder `prepare` made; curves: for the baseline of a run in progress"
     ] = None
-    model: Annotated[str | None, "curves, run, senses, spans: a checkpoint; curves also while it is being trained"] = None
+    model: Annotated[str | None, "curves, run, senses, spans, buckets: a checkpoint; curves also while it is being trained"] = (
+        None
+    )
     objective: Annotated[ObjectiveConfig, "masks: as `pretrain` takes it"] = Pairs()
     length: Annotated[Length, "masks: longest sequence"] = 128
     samples: Annotated[Count, "masks, run: samples to show"] = 12
@@ -63,6 +68,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
         title, sections, told = senses(models, str(recipe.data), recipe.word, recipe.points, screen)
     else:
         pages = {"masks": _masks, "curves": _curves, "corpus": _corpus, "run": life, "spans": _spans}
+        pages |= {"buckets": _buckets}
         title, sections = pages[recipe.kind](recipe)
     places = (recipe.model, *recipe.models, recipe.corpus, recipe.data)
     write(out, document(title, " · ".join(str(Path(place)) for place in places if place), sections))
@@ -111,6 +117,23 @@ def _spans(recipe: Recipe) -> tuple[str, list[Html]]:
     config = mixers[0].config
     layers = [Layer(mixer.spans.tolist(), mixer.reach) for mixer in mixers]
     return "How far its heads look", [spans(layers, config.longest, config.ramp, config.causal)]
+
+
+def _buckets(recipe: Recipe) -> tuple[str, list[Html]]:
+    import torch
+
+    from ..model import checkpoint
+    from ..model.census import census
+    from ..model.layout import Layout
+    from ..model.types import Inputs
+
+    model, _, _ = checkpoint.load(_trained(recipe))
+    some = _opened(recipe).tokens[: min(LOOKED, model.config.encoder.positions)]
+    tokens = torch.from_numpy(some.astype("int64"))
+    found = census(model, Inputs(tokens, Layout.of([len(tokens)])))
+    if not found:
+        raise BadInput(f"{recipe.model} has no buckets; a model of mixer=hashed does, such as model=reformer-mini")
+    return "Whom its hashes bring together", [buckets([Bucketed(*layer) for layer in found], len(tokens))]
 
 
 def life(recipe: Recipe) -> tuple[str, list[Html]]:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...config import Chance, Count, Variant
@@ -13,9 +12,10 @@ from ...errors import BadInput
 from ..feedforward import FeedForward
 from ..join import Join
 from ..layout import Layout
-from ..mixers.dense import Dense, DenseAttention
+from ..mixers import Dense, LongShort
+from ..mixers.dense import DenseAttention, Past
+from ..mixers.long_short import LongShortMixer
 from ..precision import halved
-from ..rotary import turned
 from ..stack import Block
 from ..types import Inputs
 from .base import Decoder, looked_up
@@ -42,16 +42,14 @@ class Attention(Variant, frozen=True):
 
     def within(self, encoder: "EncoderConfig") -> "EncoderConfig":
         """The blocks of this decoder as an encoder's: what is not said is taken from there."""
-        dense = encoder.mixer if isinstance(encoder.mixer, Dense) else Dense(heads=max(1, encoder.width // 64))
+        given = encoder.mixer
+        dense = given if isinstance(given, Dense | LongShort) else Dense(heads=max(1, encoder.width // 64))
         mixer = msgspec.structs.replace(dense, heads=self.heads or dense.heads, causal=True)
         fed = self.feedforward or encoder.feedforward or FeedForward(inner=4 * encoder.width)
         norm = self.norm or ("after" if encoder.norm == "none" else encoder.norm)
         dropout = encoder.dropout if self.dropout is None else self.dropout
         own = {"layers": self.layers or max(1, encoder.layers), "groups": None, "others": None, "residual": "all"}
         return msgspec.structs.replace(encoder, mixer=mixer, feedforward=fed, norm=norm, dropout=dropout, **own)
-
-
-Past = tuple[Tensor, Tensor]  # keys and values, (rows, heads, place, width of a head)
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,8 @@ class AttentionDecoder(Decoder):
         plain = isinstance(encoder.mixer, Dense) and not encoder.others
         if config.shared and (not plain or encoder.norm == "none" or not encoder.feedforward):
             raise BadInput("decoder.shared=true shares blocks of dense attention with norms, and this encoder has others")
-        self.blocks = nn.ModuleList() if config.shared else nn.ModuleList(Block(own) for _ in range(own.layers))
+        count = 0 if config.shared else own.layers
+        self.blocks = nn.ModuleList(Block(own.at(number, count)) for number in range(count))
         for block in self.blocks[1:]:
             block.mixer.share(self.blocks[0].mixer)  # type: ignore[union-attr, operator]
         self.crossings = nn.ModuleList(Crossing(own) for _ in range(own.layers))
@@ -112,14 +111,15 @@ class AttentionDecoder(Decoder):
         past: list[Past] = []
         for number, (block, crossing) in enumerate(self._layers(encoder)):
             x, stream = self._entered(block, said, stream)
-            mixed, kept = _continued(block.mixer, x, state.past[number] if state.past else None, state.place)
+            assert isinstance(block.mixer, DenseAttention | LongShortMixer)
+            mixed, kept = block.mixer.step(x, state.past[number] if state.past else None, state.place)
             past.append(kept)
             x, stream = (crossing.norm if self.norm_first else block.mixer_norm)(stream, mixed)
             said, stream = self._fed(block, crossing, stream, crossing.step(x, state.seen[number], state.real))
         return replace(state, past=past, place=state.place + 1), self._left(said, stream, None)
 
     def reorder(self, state: State, rows: Tensor) -> State:
-        past = [(k.index_select(0, rows), v.index_select(0, rows)) for k, v in state.past]
+        past = [tuple(part.index_select(0, rows) for part in kept) for kept in state.past]
         owner = state.owner.index_select(0, rows)
         if torch.equal(owner, state.owner):  # the same texts in the same places, as from step to step of a beam
             return replace(state, past=past)
@@ -165,20 +165,5 @@ def _kind(config: "EncoderConfig") -> tuple[object, ...]:
 
 
 def _causal(mixer: nn.Module, x: Tensor, layout: Layout) -> Tensor:
-    """A block's own attention, that sees only what came before, whether it is the decoder's or shared with the encoder."""
-    assert isinstance(mixer, DenseAttention)
-    return mixer.sees(x, layout, causal=True)
-
-
-def _continued(mixer: nn.Module, x: Tensor, past: Past | None, place: int) -> tuple[Tensor, Past]:
-    """The same of one more token a row, and the keys and values with its own behind them."""
-    assert isinstance(mixer, DenseAttention)
-    qkv, heads = mixer.project.qkv(x), mixer.project.heads
-    if mixer.rotary:
-        places = torch.full((len(x),), place, device=x.device)
-        qkv = turned(qkv, mixer.rotary.turns(place + 1, x.device), places, heads)
-    q, k, v = qkv.unflatten(-1, (3, heads, 1, -1)).unbind(1)
-    if past is not None:
-        k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
-    leaning = mixer.apart(torch.arange(-place, 1, device=x.device))[:, None].to(q.dtype) if mixer.apart else None
-    return mixer.project.out(F.scaled_dot_product_attention(q, k, v, leaning).flatten(1)), (k, v)
+    """A block's own mixing, that sees only what came before, whether it is the decoder's or shared with the encoder."""
+    return mixer.mixed(x, layout, causal=True) if isinstance(mixer, DenseAttention) else mixer(x, layout)

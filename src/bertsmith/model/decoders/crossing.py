@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..layout import Layout
-from ..mixers.dense import Dense
+from ..mixers import Dense, LongShort
 
 if TYPE_CHECKING:
     from ..encoder import EncoderConfig
@@ -19,9 +19,10 @@ class Crossing(nn.Module):
 
     def __init__(self, config: "EncoderConfig") -> None:
         super().__init__()
-        assert isinstance(config.mixer, Dense)
+        assert isinstance(config.mixer, Dense | LongShort)
         width, bias = config.width, config.mixer.bias
-        self.heads, self.dropout = config.mixer.heads, config.mixer.dropout
+        halves = 2 if isinstance(config.mixer, LongShort) else 1  # whose heads are of half the width
+        self.heads, self.dropout = halves * config.mixer.heads, config.mixer.dropout
         self.q, self.kv, self.out = (nn.Linear(width, times * width, bias=bias) for times in (1, 2, 1))
         self.kv.weight.parts = 2  # type: ignore[attr-defined]  # an optimizer may treat each by itself
         self.norm = config.join()

@@ -52,8 +52,9 @@ def _far(mine, here, owner, place, anchor, reach, STEP: tl.constexpr, CAUSAL: tl
 
 
 @triton.jit
-def _forward(q, k, v, out, sums, owner, place, anchors, first, tokens, q_row, q_head, k_row, k_head, v_row, v_head, o_row, o_head,
-             scale, reach, STEP: tl.constexpr, CAUSAL: tl.constexpr, WIDTH: tl.constexpr, TALL: tl.constexpr):  # fmt: skip
+def _forward(q, k, v, out, sums, owner, place, anchors, first, tokens, q_row, q_head, k_row, k_head, v_row, v_head, o_row,
+             o_head, scale, reach, STEP: tl.constexpr, CAUSAL: tl.constexpr, WIDTH: tl.constexpr,
+             TALL: tl.constexpr):  # fmt: skip
     head = tl.program_id(1)
     row = tl.program_id(0).to(tl.int64) * TALL + tl.arange(0, TALL)
     real, column = row < tokens, tl.arange(0, WIDTH)

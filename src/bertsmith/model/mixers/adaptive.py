@@ -44,7 +44,10 @@ class Lying(NamedTuple):
 
 
 class AdaptiveAttention(Mixer):
-    """No key further away than the longest span of its heads, ramp included, is looked at or remembered."""
+    """No key further away than the longest span of its heads, ramp included, is looked at or remembered.
+
+    The encoder calls `ready` before each pass; who calls a mixer alone, and has changed its spans, does so too.
+    """
 
     def __init__(self, config: Adaptive, width: int) -> None:
         super().__init__()
@@ -86,8 +89,6 @@ class AdaptiveAttention(Mixer):
         return min(longest, math.ceil((share * longest + ramp) / ramp) * ramp)
 
     def forward(self, x: Tensor, layout: Layout, past: Past | None = None) -> Tensor:
-        if not torch.compiler.is_compiling():
-            self.ready()
         rows = x[None] if past is None else layout.grid(x)
         band, owner, before, before_owner = self._lying(rows, layout, past)
         q, k, v = (part.transpose(1, 2) for part in self.project(rows))  # (rows, heads, length, width of a head)

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from ...config import Chance, Config, Count, Variant, Whole
 from ...errors import BadInput
+from ..buckets import LONELY
 from ..hashes import Hashes, ranks, taken, unit
 from ..layout import Layout
 from ..ring import Ring
 from .base import Mixer
-from .hashed import LONELY
 
 HIDDEN = -1e9  # less than LONELY, and still a number
 

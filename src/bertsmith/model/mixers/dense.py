@@ -2,14 +2,18 @@
 
 from typing import Annotated
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ...config import Chance, Count, Positive, Variant
 from ...errors import BadInput
 from ..apart import Apart, DistanceConfig, Relative
 from ..layout import Layout
-from ..rotary import Rotary
+from ..rotary import Rotary, turned
 from .base import Heads, Mixer
+
+Past = tuple[Tensor, ...]  # what a mixer keeps of a text that goes on; here keys and values, (rows, heads, place, width)
 
 
 class Dense(Variant, frozen=True):
@@ -49,10 +53,22 @@ class DenseAttention(Mixer):
         return self.owner[0].distance if self.owner else self.distance
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        return self.sees(x, layout, self.causal)
+        return self.mixed(x, layout, self.causal)
 
-    def sees(self, x: Tensor, layout: Layout, causal: bool) -> Tensor:
+    def mixed(self, x: Tensor, layout: Layout, causal: bool) -> Tensor:
         dropout = self.dropout if self.training else 0.0
         turns = self.rotary.turns(layout.longest, x.device) if self.rotary else None
         heads = self.project.heads
         return self.project.out(layout.mix(self.project.qkv(x), heads, turns, causal, dropout, self.apart))
+
+    def step(self, x: Tensor, past: Past | None, place: int) -> tuple[Tensor, Past]:
+        """(rows, width): of one more token a text, at its place, and what it leaves for the next."""
+        qkv, heads = self.project.qkv(x), self.project.heads
+        if self.rotary:
+            places = torch.full((x.shape[0],), place, device=x.device)
+            qkv = turned(qkv, self.rotary.turns(place + 1, x.device), places, heads)
+        q, k, v = qkv.unflatten(-1, (3, heads, 1, -1)).unbind(1)
+        if past is not None:
+            k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
+        leaning = self.apart(torch.arange(-place, 1, device=x.device))[:, None].to(q.dtype) if self.apart else None
+        return self.project.out(F.scaled_dot_product_attention(q, k, v, leaning).flatten(1)), (k, v)

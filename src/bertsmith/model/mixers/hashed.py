@@ -9,12 +9,10 @@ from torch import Tensor, nn
 
 from ...config import Count, Variant, Whole
 from ...errors import BadInput
-from ..band import Band
-from ..hashes import Hashes, ranks, taken, unit
+from ..buckets import LONELY, met
+from ..hashes import Hashes, ranks, unit
 from ..layout import Layout
 from .base import Mixer
-
-LONELY = -1e5  # the score of a token with itself: enough if it is alone, nothing beside any other
 
 
 class Hashed(Variant, frozen=True):
@@ -73,13 +71,17 @@ class HashedAttention(Mixer):
 
     def _hashed(self, qk: Tensor, v: Tensor, layout: Layout) -> Tensor:
         qk, v = qk.transpose(0, 1), v.transpose(0, 1)
+        mixed, mass = met(qk, unit(qk), v, *self.sort(qk, layout), self.config.reach, self.config.causal)
+        return (mass.softmax(0)[..., None].to(v.dtype) * mixed).sum(0).transpose(0, 1)
+
+    def sort(self, qk: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        """(rounds, heads, tokens) twice: the order of each round by bucket, and the codes of the tokens.
+
+        Codes of two differ by no more than the reach if they are in one bucket, and as near as that there.
+        """
         label = self._labels(qk, layout)
         order = label.argsort(dim=-1, stable=True)
-        rank = ranks(order)
-        code = rank + label * (self.config.reach + 1)  # those of two tokens in one bucket, within reach, differ by no more
-        mixed, mass = self._rounds(taken(qk, order), taken(v, order), taken(code.permute(1, 2, 0), order))
-        weights = taken(mass, rank).softmax(0)
-        return (weights.to(v.dtype) * taken(mixed, rank)).sum(0).transpose(0, 1)
+        return order, (ranks(order) + label * (self.config.reach + 1)).to(label.dtype)
 
     def _labels(self, qk: Tensor, layout: Layout) -> Tensor:
         """(rounds, heads, tokens): one number for a sequence and a bucket."""
@@ -87,28 +89,10 @@ class HashedAttention(Mixer):
         bucket = self.hashes(qk)
         if not self.config.causal:  # a short sequence is one bucket: to see all of it costs no more
             bucket = bucket.masked_fill(layout.once(("short", self.config.reach), lambda: self._short(layout)), 0)
-        return layout.owner * self.hashes.buckets + bucket
+        most = layout.owner.shape[0] + 2 * layout.sequences * self.hashes.buckets * (self.config.reach + 2)
+        return (layout.owner * self.hashes.buckets + bucket).to(torch.int32 if most < 2**31 else torch.int64)  # quicker to sort
 
     def _short(self, layout: Layout) -> Tensor:
         """(tokens,) bool: of a sequence that lies within the reach of each of its tokens."""
         sizes = torch.zeros(2 * layout.sequences, dtype=torch.long, device=layout.owner.device)  # padding owns itself
         return sizes.index_add(0, layout.owner, torch.ones_like(layout.owner))[layout.owner] <= self.config.reach + 1
-
-    def _rounds(self, qk: Tensor, v: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """What each sorted token gathers, and the logarithm of the mass it was gathered with."""
-        band = Band(qk.shape[-2], self.config.reach, self.config.causal)
-        scores = (band.queries(qk) @ band.keys(unit(qk)).mT).float()
-        apart = -2 * (self.config.reach + 1)  # padding is in no bucket
-        mine, theirs = band.queries(codes, apart), band.keys(codes, apart)
-        if self.config.rounds > 1:  # a key met in several rounds counts once
-            met = sum(self._near(mine[..., n], theirs[..., n]).byte() for n in range(self.config.rounds))
-            scores = scores - met.clamp(min=1).log()  # type: ignore[union-attr]
-        own = [self._near(mine[n, ..., n], theirs[n, ..., n]) for n in range(self.config.rounds)]
-        scores = scores.masked_fill(band.ahead(qk.device) == 0, LONELY).masked_fill(~torch.stack(own), float("-inf"))
-        mixed = scores.softmax(-1).to(v.dtype) @ band.keys(v)
-        return band.flat(mixed), band.flat(scores.logsumexp(-1, keepdim=True))
-
-    def _near(self, mine: Tensor, theirs: Tensor) -> Tensor:
-        """(.., block, sight) bool: in one bucket, and within reach there."""
-        behind = mine[..., None] - theirs[..., None, :]
-        return (behind >= 0) & (behind <= self.config.reach) if self.config.causal else behind.abs() <= self.config.reach

@@ -12,7 +12,7 @@ from ...config import Chance, Count, Positive, Variant
 from ...errors import BadInput
 from ..layout import Layout
 from .base import Mixer
-from .dense import Dense
+from .dense import Dense, DenseAttention, Past
 
 
 class LongShort(Variant, frozen=True):
@@ -45,11 +45,18 @@ class LongShortMixer(Mixer):
             raise BadInput(f"half of a width of {width} does not divide into {config.filters} filters; change model.width, or "
                            "model.mixer.filters")  # fmt: skip
         dense = Dense(heads=config.heads, causal=config.causal, dropout=config.dropout, bias=config.bias, rotary=config.rotary)
-        self.far, self.near = dense.build(half), Filtered(config, half)
+        self.far, self.near = DenseAttention(dense, half), Filtered(config, half)
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         far, near = x.chunk(2, -1)
         return torch.cat([self.far(far, layout), self.near(near, layout)], -1)
+
+    def step(self, x: Tensor, past: Past | None, place: int) -> tuple[Tensor, Past]:
+        """(rows, width): of one more token a text, at its place, and what it leaves for the next."""
+        far, near = x.chunk(2, -1)
+        seen, kept = self.far.step(far, None if past is None else past[:2], place)
+        filtered, last = self.near.step(near, None if past is None else past[2])
+        return torch.cat([seen, filtered], -1), (*kept, last)
 
 
 class Filtered(nn.Module):
@@ -70,6 +77,14 @@ class Filtered(nn.Module):
         weights = self._weights(x) * inside[:, None].to(x.dtype)  # beyond the ends of a text there is nothing
         mixed: Tensor = _Mean.apply(x.unflatten(-1, (self.filters, -1)), weights, self.before)
         return self.out(mixed.flatten(1))
+
+    def step(self, x: Tensor, past: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Of one more token a text, behind the last that a causal filter sees: (rows, tokens, width)."""
+        x = F.glu(self.gate(x))
+        seen = x[:, None] if past is None else torch.cat([past, x[:, None]], 1)[:, -self.seen :]
+        weights = self._weights(x)[..., self.seen - seen.shape[1] :]
+        mixed = (seen.unflatten(-1, (self.filters, -1)) * weights.transpose(1, 2)[..., None]).sum(1)
+        return self.out(mixed.flatten(1)), seen
 
     def _weights(self, x: Tensor) -> Tensor:
         """(tokens, filters, tokens seen), or one row for all tokens: they add up to 1."""
