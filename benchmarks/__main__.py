@@ -10,7 +10,7 @@ from pathlib import Path
 NAMES = ("preparing", "batching", "stepping", "finetuning", "predicting", "loading", "generating")
 ASKED = (
     "scores",
-    "gpu_pretrain",
+    "gpu_pretrain", "gpu_feeding",
     "foretelling",
     "vectors",
     "scaling",

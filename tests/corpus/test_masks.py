@@ -114,6 +114,26 @@ def test_words_are_hidden_whole_and_share_one_fate(masks, language):
         assert ((batch.tokens[both] == tokenizer.mask) == (batch.tokens[both - 1] == tokenizer.mask)).all()
 
 
+def test_a_share_of_the_samples_has_its_pieces_hidden_one_by_one():
+    reading = batches(chinese(2000), WholeWords(singly=0.3))
+    whole, rows = batches(chinese(2000), WholeWords()), [reading.rows(k) for k in range(4)]
+    broken, kept, shares = [], [], []
+    for k, (plan, epoch) in enumerate(rows):
+        ids, source, lengths = reading.maker._packed(plan)
+        words = reading.maker._words(ids, source, lengths, plan, epoch)
+        longest = np.zeros(len(lengths), np.int64)
+        np.maximum.at(longest, words.sample, words.sizes)
+        apart = longest == 1
+        broken.append(apart)
+        owner = np.repeat(np.arange(len(lengths)), lengths)
+        asked, other = (np.bincount(owner[one(k).where], minlength=len(lengths)) for one in (reading, whole))
+        kept.append((asked == other)[~apart])
+        shares.append(asked.sum() / words.sizes.sum())
+    assert np.concatenate(broken).mean() == pytest.approx(0.3, abs=0.05)
+    assert np.concatenate(kept).all()  # the others are as they would be without it
+    assert np.mean(shares) == pytest.approx(0.15, abs=0.01)
+
+
 def test_spans_have_the_published_lengths():
     odds = Spans().odds()
     assert odds.sum() == pytest.approx(1) and len(odds) == 10

@@ -17,8 +17,8 @@ SENSIBLE = {  # texts, and words of which one should be among the first ten for 
     ],
     "mini-zh": [
         ("北京是中国的首[MASK]。", "都"),
-        ("他是一名大[MASK]生，在学校学习。", "学 一 三 二 四"),
-        ("我们应该努力学[MASK]。", "习 会 好"),
+        ("本法自公布之日起[MASK]行。", "施 执 实"),
+        ("我们[MASK]去北京。", "就 要 再 也 想"),
     ],
 }
 every_model = pytest.mark.parametrize("name", shipped.names())

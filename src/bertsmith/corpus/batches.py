@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadInput
-from ..random import shuffled
+from ..random import bits, shuffled, uniform
 from .masks import MaskConfig, Words, hidden
 from .store import Corpus
 from .views import PairConfig, Plan, Streams, ViewConfig
@@ -74,7 +74,10 @@ class Maker:
         free = np.flatnonzero((source >= 0) & ~self.corpus.tokenizer.special[ids])
         sample = np.repeat(np.arange(len(lengths)), lengths)[free]
         apart = np.diff(free, prepend=-2) > 1  # behind a gap a word begins, whatever its piece
-        starts = np.flatnonzero(apart | self.corpus.starts_word(source[free])) if self.masks.by_word else np.arange(len(free))
+        begun = apart | self.corpus.starts_word(source[free]) if self.masks.by_word else np.ones(len(free), bool)
+        if (share := getattr(self.masks, "singly", 0.0)) > 0:
+            begun |= (uniform(bits(self.seed, "mask singly", epoch, plan.names)) < share)[sample]
+        starts = np.flatnonzero(begun)
         sizes = np.diff(starts, append=len(free))
         quota = self.rate * np.bincount(sample, minlength=len(lengths)).astype(np.float64)
         return Words(free[starts], sizes, sample[starts], begins, plan.names, quota, self.seed, epoch)

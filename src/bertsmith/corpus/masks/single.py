@@ -1,17 +1,15 @@
 """Pieces or whole words, chosen one by one until a share of the tokens is hidden."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from ...config import Variant
+from ...config import Chance, Variant
 from .base import Ints, Words
 
 
-class WholeWords(Variant, frozen=True):
-    """Whole words: all pieces of a word are hidden together, Chinese words where the corpus marks them."""
-
-    by_word: ClassVar[bool] = True
+class OneByOne(Variant, frozen=True):
+    """Units chosen in random order."""
 
     def units(self, words: Words) -> Ints:
         """Words in random order while they fit the quota; the one that passes it is taken by the chance that evens it out."""
@@ -28,7 +26,16 @@ class WholeWords(Variant, frozen=True):
         return unit
 
 
-class Pieces(WholeWords, frozen=True):
+class WholeWords(OneByOne, frozen=True):
+    """Whole words: all pieces of a word are hidden together, Chinese words where the corpus marks them."""
+
+    by_word: ClassVar[bool] = True
+    singly: Annotated[
+        Chance, "share of the samples in which pieces are hidden one by one; without any, half a word is a riddle"
+    ] = 0.0
+
+
+class Pieces(OneByOne, frozen=True):
     """Single pieces, as BERT was first trained."""
 
     by_word: ClassVar[bool] = False
