@@ -3,7 +3,8 @@
 Keys: lengths=1024,2048,... kinds=dense,window,... device=cpu width=768 heads=12 tokens=N rounds=2 most=60 threads=1
       layers=0 (the mixer alone; else a whole model of so many) recompute=1 dropout=0 out=FOLDER (for time.svg, memory.svg)
 `tokens` are of a batch: as many texts as they hold, one at least. A mixer that took more than `most` seconds is not asked
-for longer texts. On CUDA in bf16, on a CPU in float32; with one thread, seconds are the processor's own. The peer is full attention, mixer=dense, at the same length.
+for longer texts. On CUDA in bf16, on a CPU in float32; with one thread, seconds are the processor's own. The
+peer is full attention, mixer=dense, at the same length.
 """
 
 import json
@@ -75,15 +76,15 @@ def measured(asked: dict[str, Any]) -> dict[str, float]:
     """Seconds of one way there and back, and bytes beyond what there was before it."""
     torch.manual_seed(0)
     torch.set_num_threads(asked["threads"])
-    step = _work(asked)
+    step, read = _work(asked), {"tokens": float(max(1, asked["tokens"] // asked["length"]) * asked["length"])}
     if asked["device"] == "cuda":
-        return _on_cuda(step, asked["rounds"])
+        return read | _on_cuda(step, asked["rounds"])
     before = _now()
     clock = time.process_time if asked["threads"] == 1 else time.perf_counter  # others' work does not lengthen the first
     first = _seconds(step, clock)
     taken = [first] if first > 10 else [_seconds(step, clock) for _ in range(asked["rounds"])]
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"seconds": statistics.median(taken), "bytes": max(most - before, 1.0)}
+    return read | {"seconds": statistics.median(taken), "bytes": max(most - before, 1.0)}
 
 
 def _work(asked: dict[str, Any]) -> Callable[[], None]:
@@ -146,10 +147,14 @@ def _now() -> float:
 def _row(kind: str, at: tuple[int, dict[str, float]], dense: dict[int, dict[str, float]]) -> Row:
     length, told = at
     peer = dense.get(length)
-    words = f"{told['seconds'] * 1e3:,.0f} ms, {told['bytes'] / 1e9:.2f} GB"
-    against = f"full {peer['seconds'] * 1e3:,.0f} ms, {peer['bytes'] / 1e9:.2f} GB" if peer else "-"
     ratio = f"{peer['seconds'] / told['seconds']:.1f}x" if peer else "-"
-    return f"{kind} at {length:,}", words, against, ratio, "4x" if (kind, length) == ("window", 8192) else ""
+    goal = "4x" if (kind, length) == ("window", 8192) else ""
+    return f"{kind} at {length:,}", _words(told), f"full {_words(peer)}" if peer else "-", ratio, goal
+
+
+def _words(told: dict[str, float]) -> str:
+    pace = told["tokens"] / told["seconds"]
+    return f"{told['seconds'] * 1e3:,.0f} ms, {pace:,.0f} tokens/s, {told['bytes'] / 1e9:.2f} GB"
 
 
 def _drawn(folder: Path, found: dict[str, dict[int, dict[str, float]]]) -> None:

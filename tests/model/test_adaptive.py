@@ -156,3 +156,25 @@ def test_a_model_follows_spans_that_change():
     assert not torch.allclose(near, far)
     assert [mixer.reach for mixer in model.encoder.stack.mixers] == [64, 64]
     assert_close(far, model_of(begin=1.0)(Inputs(ids, Layout.of([40]))))
+
+
+def test_a_span_grows_to_where_the_answer_is_and_others_shrink():
+    """What is asked stands 24 tokens back, where a new head sees a quarter of it; without a question nothing is looked at."""
+    dice, widest, losses = torch.Generator().manual_seed(0), {}, {}
+    for asks in (True, False):
+        mixer = mixer_of([0.1] * HEADS, longest=64, ramp=32, causal=True, price=2e-3).train()
+        head = torch.nn.Linear(WIDTH, 1)
+        optimizer = torch.optim.Adam([*mixer.parameters(), *head.parameters()], 1e-2)
+        for step in range(150):
+            x = torch.randn(192, WIDTH, generator=dice)
+            mixer.ready()
+            said = head(mixer(x, Layout.of([192])))[24:, 0]
+            loss = (said - (x[:-24, 0] if asks else 0)).square().mean() + mixer.penalty()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            spans = sorted(mixer.spans.tolist()) if step > 50 else [0.0] * HEADS
+            widest[asks] = max(widest.get(asks, spans), spans, key=lambda some: some[-1])
+        losses[asks] = loss.item()
+    assert losses[True] < 0.2
+    assert widest[True][-1] > 12 and widest[True][0] < 1 and widest[False][-1] < 1

@@ -133,7 +133,8 @@ def test_a_gate_opens_and_shuts_what_lies_beside_it(activation, bias):
     gate, value = F.linear(x, part.up.weight[:INNER]), F.linear(x, part.up.weight[INNER:])
     if bias:
         gate, value = gate + part.up.bias[:INNER], value + part.up.bias[INNER:]
-    opened = {"gelu": F.gelu, "gelu-tanh": lambda t: F.gelu(t, approximate="tanh"), "relu": F.relu, "silu": F.silu}[activation](gate)
+    known = {"gelu": F.gelu, "gelu-tanh": lambda t: F.gelu(t, approximate="tanh"), "relu": F.relu, "silu": F.silu}
+    opened = known[activation](gate)
     assert_close(part(x), F.linear(opened * value, part.down.weight, part.down.bias))
 
 

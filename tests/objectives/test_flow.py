@@ -9,6 +9,7 @@ from torch.testing import assert_close
 
 from bertsmith.corpus.store import Corpus
 from bertsmith.corpus.views import Streams
+from bertsmith.errors import BadInput
 from bertsmith.model.encoder import EncoderConfig
 from bertsmith.model.feedforward import FeedForward
 from bertsmith.model.layout import Layout
@@ -17,6 +18,7 @@ from bertsmith.model.mixers import Adaptive, Dense, Recurrent
 from bertsmith.model.model import ModelConfig, built
 from bertsmith.model.types import Inputs
 from bertsmith.objectives import Causal, Masked
+from bertsmith.stages import pretrain
 from bertsmith.train import Train, Trainer
 from tests.journeys.test_pretraining import killed_command, ran
 
@@ -129,3 +131,17 @@ def test_a_lost_carry_would_be_seen(corpus, tmp_path):
             carry = () if forget else loss.carry
         losses.append(loss.parts["words"].item())
     assert losses[0] != losses[1]
+
+
+def test_a_stream_is_read_by_one_process(corpus, tmp_path, monkeypatch):
+    """Row b of the next batch is another process's: nothing would ever be remembered."""
+    recipe = pretrain.Recipe(
+        corpus=str(corpus), out=str(tmp_path), objective=Causal(view=Streams()), model=EncoderConfig(mixer=XL)
+    )
+    text = Corpus.open(corpus)
+    config = pretrain.model_config(recipe, text)
+    assert pretrain.reading(recipe, text, np.arange(5), 24, config).an_epoch > 0
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(BadInput, match="one process"):
+        pretrain.reading(recipe, text, np.arange(5), 24, config)

@@ -18,7 +18,7 @@ def met(q: Tensor, k: Tensor, v: Tensor, order: Tensor, code: Tensor, reach: int
     """(heads, tokens, width) thrice to (rounds, heads, tokens, width), and the logarithm of the mass of each, without width.
 
     `order` sorts the tokens of each round and head by bucket; two meet in a round if their `code` of it differ by no more
-    than the reach. A key that is met in several rounds has its weight divided among them. `LONELY` is a token's own score.
+    than the reach. A key that is met in several rounds counts in the first. `LONELY` is a token's score of itself.
     """
     if kernels.serves(q):
         from .kernels.buckets import WIDTHS, gathered
@@ -69,7 +69,7 @@ class _Round:
         ):
             scores = self._scores(queries, keys, *codes)
             mass = scores.logsumexp(-1, keepdim=True)
-            outs.append((scores - mass).exp().to(v.dtype) @ values)
+            outs.append(scores.sub_(mass).exp_().to(v.dtype) @ values)
             masses.append(mass)
         return self._out(band.flat(torch.cat(outs, 1))), self._out(band.flat(torch.cat(masses, 1)))[..., 0]
 
@@ -87,9 +87,9 @@ class _Round:
             *(band.queries(self._in(q)), band.keys(self._in(k)), band.keys(self._in(v)), band.queries(self._in(slope))),
             *(band.queries(self._in(mass[..., None])), band.queries(self._in(lean)), *self._codes()),
         ):
-            weights = (self._scores(queries, keys, *codes) - sums).exp()
-            down = weights * (_wide(grad @ values.mT) + leans)
-            down = down.masked_fill(band.ahead(q.device) == 0, 0.0).to(q.dtype)  # that score is what it is
+            weights = self._scores(queries, keys, *codes).sub_(sums).exp_()
+            down = _wide(grad @ values.mT).add_(leans).mul_(weights)
+            down = down.masked_fill_(band.ahead(q.device) == 0, 0.0).to(q.dtype)  # that score is what it is
             dq.append(down @ keys)
             _added(dk, down.mT @ queries, first, band.block)
             _added(dv, weights.to(v.dtype).mT @ grad, first, band.block)
@@ -98,20 +98,15 @@ class _Round:
         return self._out(band.flat(torch.cat(dq, 1))), *map(self._out, back)  # type: ignore[return-value]
 
     def _scores(self, queries: Tensor, keys: Tensor, mine: Tensor, theirs: Tensor) -> Tensor:
-        """(heads, blocks, block, sight) in float32"""
-        scores, own = _wide(queries @ keys.mT), self._near(mine[..., self.turn], theirs[..., self.turn])
-        if self.order.shape[0] > 1:
-            times = own.float()
-            for turn in range(self.order.shape[0]):
-                if turn != self.turn:
-                    times = times + self._near(mine[..., turn], theirs[..., turn])
-            scores = scores - times.clamp(min=1).log()
-        scores = scores.masked_fill(self._band.ahead(scores.device) == 0, LONELY)
-        return scores.masked_fill(~own, float("-inf"))
+        """(heads, blocks, block, sight) in float32; -inf where two do not meet, or met before."""
+        scores, hidden = _wide(queries @ keys.mT), ~self._near(mine[..., self.turn], theirs[..., self.turn])
+        for turn in range(self.turn):
+            hidden = hidden.logical_or_(self._near(mine[..., turn], theirs[..., turn]))
+        return scores.masked_fill_(hidden, float("-inf")).masked_fill_(self._band.ahead(scores.device) == 0, LONELY)
 
     def _near(self, mine: Tensor, theirs: Tensor) -> Tensor:
         behind = mine[..., None] - theirs[..., None, :]
-        return (behind >= 0) & (behind <= self.reach) if self.causal else behind.abs() <= self.reach
+        return (behind >= 0) & (behind <= self.reach) if self.causal else behind.abs_() <= self.reach
 
     def _codes(self) -> tuple[Tensor, Tensor]:
         """Of queries and of keys, in all rounds; padding is in no bucket."""

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 class RarityHead(Variant, frozen=True, tag="by-rarity"):
     """The logarithm of the chance of every word; ids must be in order of frequency."""
 
-    cutoffs: Annotated[tuple[Count, ...], Meta(min_length=1), "the first id of every cluster but that of the frequent words"]
+    cutoffs: Annotated[tuple[Count, ...], Meta(min_length=1), "the first id of every cluster but that of frequent words"] = (
+        2_000, 10_000,
+    )  # fmt: skip
     shrink: Annotated[Shrink, "each cluster is scored with so many times fewer numbers than the one before"] = 4.0
     tied: Annotated[bool, "the tables are those of model.front=by-rarity, of the same cutoffs; else its own"] = False
     bias: Annotated[bool, "a number for every word beside the tables"] = True

@@ -17,7 +17,9 @@ Shrink = Annotated[float, Meta(ge=1, le=1e6)]
 class ByRarity(Variant, frozen=True):
     """Tables of clusters of words; ids must be in order of frequency."""
 
-    cutoffs: Annotated[tuple[Count, ...], Meta(min_length=1), "the first id of every cluster but that of the frequent words"]
+    cutoffs: Annotated[tuple[Count, ...], Meta(min_length=1), "the first id of every cluster but that of frequent words"] = (
+        2_000, 10_000,
+    )  # fmt: skip
     shrink: Annotated[Shrink, "each cluster has so many times fewer numbers a word than the one before"] = 4.0
 
     table: ClassVar[int] = 0  # numbers in the encoder's table of tokens: there is none

@@ -56,19 +56,17 @@ def _put(x, value, row, real, WIDTH: tl.constexpr):
 
 @triton.jit
 def _scores(q, k, code, query, key, asked, there, same, turn, heads, tokens, reach, ROUNDS: tl.constexpr, CAUSAL: tl.constexpr):
-    """(queries, keys): -inf where two do not meet in this round; divided among the rounds in which they do."""
-    times = tl.zeros((query.shape[0], key.shape[0]), tl.float32)
-    seen = asked[:, None] & there[None, :]
+    """(queries, keys): -inf where two do not meet in this round, or have met in one before."""
+    real = asked[:, None] & there[None, :]
+    seen = real
     for number in tl.static_range(ROUNDS):
-        codes = code + number * heads * tokens
-        behind = tl.load(codes + query, mask=asked, other=0)[:, None] - tl.load(codes + key, mask=there, other=0)[None, :]
-        near = (behind <= reach) & (behind >= (0 if CAUSAL else -reach))
-        times += tl.where(near, 1.0, 0.0)
-        seen = seen & (near | (number != turn))
-    scores = tl.dot(q, tl.trans(k)).to(tl.float32)
-    if ROUNDS > 1:
-        scores -= tl.log(tl.maximum(times, 1.0))
-    return tl.where(seen, tl.where(same, -1e5, scores), float("-inf"))
+        if number <= turn:
+            codes = code + number * heads * tokens
+            behind = tl.load(codes + query, mask=asked, other=0)[:, None] - tl.load(codes + key, mask=there, other=0)[None, :]
+            near = (behind <= reach) & (behind >= (0 if CAUSAL else -reach))
+            seen = seen & (near ^ (number != turn))
+    scores = tl.where(seen, tl.dot(q, tl.trans(k)).to(tl.float32), float("-inf"))
+    return tl.where(same & real, -1e5, scores)
 
 
 @triton.jit

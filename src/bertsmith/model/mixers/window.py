@@ -86,10 +86,20 @@ class WindowAttention(Mixer):
         few = anchors.shape[0] * heads <= x.shape[1] // 2
         if self.rotary is None and (few or not layout.gapless or torch.compiler.is_compiling()):
             return self._folded(x, layout)
-        q, k, v = self._turned(self.anchored(x), layout).unflatten(-1, (3, heads, -1)).unbind(-3)
-        hidden = self._hidden(layout)
-        q, k, v = (t.transpose(0, 1)[None] for t in (q[anchors], k, v))
-        return F.scaled_dot_product_attention(q, k, v, ~hidden)[0].transpose(0, 1).flatten(1)
+        q, k, v = self._asking(x, layout)
+        q, k, v = (t.unflatten(-1, (heads, -1)).transpose(0, 1)[None] for t in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, ~self._hidden(layout))[0].transpose(0, 1).flatten(1)
+
+    def _asking(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of the anchors, (anchors, width), keys and values of every token, (tokens, width)."""
+        assert self.anchored is not None
+        if self.rotary is not None:
+            q, k, v = self._turned(self.anchored(x), layout).chunk(3, -1)
+            return q[layout.anchored], k, v
+        (own, rest), bias, width = self.anchored.weight.tensor_split([x.shape[1]]), self.anchored.bias, x.shape[1]
+        begin, end = (None, None) if bias is None else (bias[:width], bias[width:])
+        k, v = F.linear(x, rest, end).chunk(2, -1)
+        return F.linear(x[layout.anchored], own, begin), k, v
 
     def _folded(self, x: Tensor, layout: Layout) -> Tensor:
         """The same without keys and values of every token, which cost more than a few anchors gain from them.
