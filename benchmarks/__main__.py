@@ -10,7 +10,8 @@ from pathlib import Path
 NAMES = ("preparing", "batching", "stepping", "finetuning", "predicting", "loading", "generating")
 ASKED = (
     "scores",
-    "gpu_pretrain", "gpu_feeding",
+    "gpu_pretrain",
+    "gpu_feeding",
     "foretelling",
     "vectors",
     "scaling",

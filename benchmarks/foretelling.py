@@ -9,7 +9,7 @@ from typing import Any
 
 from bertsmith import api
 from bertsmith.config import plain
-from bertsmith.model.encoder import nnlm
+from bertsmith.model.presets import nnlm
 
 from .material import Material
 from .trigram import Trigram, texts

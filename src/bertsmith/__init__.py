@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 __all__ = [
+    "convert_long",
     "doctor",
     "embed",
     "evaluate",
@@ -26,6 +27,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .api import (
+        convert_long,
         doctor,
         embed,
         evaluate,

@@ -7,11 +7,12 @@ import torch
 
 from bertsmith import api
 from bertsmith.errors import BadInput
-from bertsmith.model.encoder import EncoderConfig, nnlm
+from bertsmith.model.encoder import EncoderConfig
 from bertsmith.model.fronts import Grams
 from bertsmith.model.heads import WordHead
 from bertsmith.model.layout import Layout
 from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.presets import nnlm
 from bertsmith.model.types import Inputs
 from tests.conftest import prepared, prose
 

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from ..artifacts import read_json
 from ..errors import BadInput
-from ..model.encoder import EncoderConfig, Residual, elmo
 from ..model.fronts.characters import Characters
 from ..model.mixers import Lstm
 from ..model.model import Model, ModelConfig
+from ..model.presets import elmo
+from ..model.shape import EncoderConfig, Residual
 from ..text.lexicon import SYMBOLS
 from ..text.tokenizer import SPECIALS, Tokenizer, marked
 

@@ -89,4 +89,3 @@ def _cells(config: Lstm, read: int, given: int) -> nn.LSTM | nn.GRU:
     with torch.no_grad():
         dict(cells.named_parameters())["bias_ih_l0"][hidden : 2 * hidden] = 1.0  # it begins by remembering
     return cells
-
