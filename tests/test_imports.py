@@ -31,19 +31,23 @@ MAY_IMPORT = {
     "metrics": "errors random",
     "tasks": "errors config artifacts random metrics text",
     "corpus": "errors config artifacts random workers text",
-    "model": "errors config artifacts tensors text.tokenizer",
+    "vectors": "errors artifacts metrics text",
+    "model": "errors config artifacts random tensors text.tokenizer text.lexicon text.grams",
     "convert": "errors config artifacts tensors text tasks model",
     "train": "errors config artifacts tensors screen place",
     "objectives": "errors config random corpus tasks model train.loss",
     "runtime": "errors model corpus.batches",
     "fill": "errors text tasks model runtime",
-    "predict": "errors config artifacts text tasks model objectives place runtime fill",
+    "replies": "text tasks model runtime",
+    "continuing": "errors text tasks model runtime fill",
+    "predict": "errors config artifacts text tasks model objectives place runtime fill replies continuing",
     "show": "errors config artifacts random text corpus",
-    "evaluate": "errors config metrics text tasks predict show",
+    "evaluate": "errors config metrics text tasks model predict show",
     "plan": "errors config corpus model objectives train",
+    "race": "errors workers text corpus tasks model objectives plan show evaluate",
     "doctor": "errors config artifacts random tensors text corpus model objectives train.state show",
     "stages": "errors config artifacts random screen text corpus tasks model convert tensors train objectives predict show "
-    "evaluate runtime place plan doctor models",
+    "evaluate runtime place plan doctor models vectors race continuing",
     "api": "errors config stages runtime predict models",
     "lesson": "api predict screen show.lesson",
     "quickstart": "errors config artifacts screen docstrings packages lesson api predict show stages.show",
@@ -51,7 +55,7 @@ MAY_IMPORT = {
     "__init__": "api",
     "__main__": "cli",
 }
-NO_TENSORS = "errors config models artifacts random screen docstrings packages text corpus show api cli __init__"
+NO_TENSORS = "errors config models artifacts random screen docstrings packages text corpus vectors show api cli __init__"
 WITHOUT_TORCH = [name for name in NAMES if name.split(".")[0] in NO_TENSORS.split()]
 WITHOUT_TORCH += ["stages", "stages.prepare", "stages.tokenizer"]
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 __all__ = [
+    "convert_long",
     "doctor",
     "embed",
     "evaluate",
@@ -18,6 +19,7 @@ __all__ = [
     "predict",
     "prepare",
     "pretrain",
+    "race",
     "show",
     "suite",
     "train_tokenizer",
@@ -25,6 +27,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .api import (
+        convert_long,
         doctor,
         embed,
         evaluate,
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
         predict,
         prepare,
         pretrain,
+        race,
         show,
         suite,
         train_tokenizer,

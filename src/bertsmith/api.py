@@ -49,6 +49,11 @@ def suite(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
     return _run("suite", recipe, quiet)
 
 
+def race(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
+    """Members of the family on one corpus with one budget, in one table; what `bertsmith race --json` prints."""
+    return _run("race", recipe, quiet)
+
+
 def predict(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
     """Answers to a text or a file, one JSON a line; what `bertsmith predict` does."""
     return _run("predict", recipe, quiet)
@@ -62,6 +67,11 @@ def embed(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
 def import_model(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
     """Somebody else's checkpoint to a checkpoint folder; what `bertsmith import --json` prints."""
     return _run("import", recipe, quiet)
+
+
+def convert_long(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
+    """A checkpoint of short texts to one of long ones, by windows; what `bertsmith convert-long --json` prints."""
+    return _run("convert-long", recipe, quiet)
 
 
 def export(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:

@@ -136,7 +136,8 @@ def _assign(kind: Any, values: dict[str, Any], names: list[str], literal: str, a
         values[name] = value
         return
     if field and values.get(name) is None:
-        values[name] = plain(_default(field)) or {}
+        default = plain(_default(field))
+        values[name] = {} if isinstance(default, bool) and any(map(_is_table, _parts(inner))) else default or {}
     table = _expanded(inner, values.setdefault(name, {}))
     if not isinstance(table, dict) or not (inner is Any or any(map(_is_table, _parts(inner)))):
         raise RecipeError(f"{at}{name} takes {_takes(inner)}: there is no {rest[0]!r} inside")
@@ -149,12 +150,12 @@ def _expanded(kind: Any, value: Any, default: Any = None) -> Any:
     members, parts = list(_structs(kind)), _parts(kind)
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
-    if isinstance(value, str) and str not in parts:
-        for member in members:
-            if value in member.presets:  # type: ignore[attr-defined]
-                return plain(member.presets[value])  # type: ignore[attr-defined]
-        if any(member.__struct_config__.tag for member in members):
-            return {"kind": value}
+    if isinstance(value, str) and value in (presets := {n: p for m in members for n, p in m.presets.items()}):  # type: ignore[attr-defined]
+        return plain(presets[value])
+    if value == "none" and _optional(kind) and str not in parts and value not in _words(kind):  # TOML has no word for nothing
+        return None
+    if isinstance(value, str) and str not in parts and any(member.__struct_config__.tag for member in members):
+        return {"kind": value}
     if isinstance(value, dict) and members:
         if isinstance(default, Variant) and "kind" not in value:
             value = {"kind": default.__struct_config__.tag, **value}
@@ -187,7 +188,10 @@ def _explained(kind: Any, values: Any, message: str) -> str:
 
 def _elsewhere(kind: Any, name: str) -> str | None:
     """For a key of another table: `steps`, where `train.steps` is meant."""
-    found = [key.name for key in keys(kind) if key.name.endswith(f".{name}") and "[" not in key.name]
+    every = list(keys(kind))
+    usual = {f"{key.name}[{key.default}]" for key in every}  # of several kinds, the one that is there anyway
+    named = [key.name for key in every if key.name.endswith(f".{name}")]
+    found = [re.sub(r"\[.*?\]", "", one) for one in named if all(one[: end.end()] in usual for end in re.finditer(r"\]", one))]
     return f"did you mean {min(found, key=lambda dotted: dotted.count('.'))!r}?" if found else None
 
 
@@ -220,6 +224,10 @@ def _parts(kind: Any) -> list[Any]:
     kind, _ = _meaning(kind)
     members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     return [member for member in members if member is not NoneType]
+
+
+def _optional(kind: Any) -> bool:
+    return NoneType in get_args(_meaning(kind)[0])
 
 
 def _is_text(kind: Any) -> bool:
@@ -274,11 +282,21 @@ def _takes(kind: Any) -> str:
     return {str: "text", int: "number", float: "number", bool: "true | false"}.get(kind, getattr(kind, "__name__", str(kind)))
 
 
+def _table(default: msgspec.Struct) -> str:
+    """A variant by its kind, and by what it has that its kind has not."""
+    told = {"kind": default.__struct_config__.tag}
+    fields = {field.name: _default(field) for field in msgspec.structs.fields(default)}
+    told |= {name: getattr(default, name) for name, usual in fields.items() if getattr(default, name) != usual}
+    if len(told) == 1:
+        return str(told["kind"])
+    return "{" + ", ".join(f"{name} = {json.dumps(plain(value))}" for name, value in told.items()) + "}"
+
+
 def _shown(default: Any, members: Iterable[type] = ()) -> str:
     """A default as somebody would type it."""
     if isinstance(default, msgspec.Struct):
         named = [name for m in members for name, value in getattr(m, "presets", {}).items() if value == default]
-        return str(named[0] if named else default.__struct_config__.tag or "")
+        return str(named[0] if named else _table(default) if default.__struct_config__.tag else "")
     if isinstance(default, list | tuple):
         return f"[{', '.join(json.dumps(one, ensure_ascii=False) if isinstance(one, str) else _shown(one) for one in default)}]"
     return "" if default is None else str(default).lower() if isinstance(default, bool) else str(default)

@@ -20,6 +20,11 @@ class Words:
 
     def __init__(self, runtime: Runtime, tokenizer: Tokenizer, length: int) -> None:
         self.runtime, self.tokenizer, self.length = runtime, tokenizer, length
+        if runtime.model.config.encoder.causal:
+            raise BadInput("this model reads from left to right, and was never asked for what is hidden; it writes on, by "
+                           "`bertsmith predict` or .generate")  # fmt: skip
+        if runtime.model.decoder is not None:
+            raise BadInput("this model answers texts by texts, and fills no masks; ask it by `bertsmith predict`")
         if "words" not in runtime.model.heads:
             there = ", ".join(runtime.model.heads) or "none"
             raise BadInput(f"this model has no head for words (its heads: {there}); one that `pretrain` made fills masks")
@@ -77,7 +82,7 @@ class Words:
                 mine = owner[chosen[number]]
                 totals[mine] += float(row[0, ids[mine][where[chosen[number]]]])
         words = [max(int((~continues[one[some]]).sum()), len(some) > 0) for one, some in zip(ids, places, strict=True)]
-        return [_likely(total, len(some), count) for total, some, count in zip(totals.tolist(), places, words, strict=True)]
+        return [likely(total, len(some), count) for total, some, count in zip(totals.tolist(), places, words, strict=True)]
 
     def _marked(self, text: str, top: int = 1) -> tuple[Ints, list[int]]:
         if not isinstance(text, str):
@@ -147,7 +152,7 @@ class Words:
         return [{"word": pieces[number], "score": round(value, 6)} for value, number in pairs]
 
 
-def _likely(total: float, tokens: int, words: int) -> dict[str, Any]:
+def likely(total: float, tokens: int, words: int) -> dict[str, Any]:
     """Means are absent where there is nothing to take them over."""
     per = {"per_token": total / tokens, "per_word": total / words} if tokens else {"per_token": None, "per_word": None}
     return {"total": total, **per, "tokens": tokens, "words": words}

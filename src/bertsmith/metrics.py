@@ -113,7 +113,36 @@ def f1_counted(answers: ArrayLike, truths: ArrayLike) -> Floats:
     return _harmonic(left[..., 0].sum(-1), left[..., 1].sum(-1), right[..., 0].sum(-1))
 
 
-COUNTED = (mean, ratio, f1_counted)  # of what somebody counted in each example: for intervals, not for recipes
+def bleu(answers: ArrayLike, truths: ArrayLike) -> Floats:
+    """sacreBLEU of all examples together, from what `bleu_counts` gives for each: (..., n, 10) -> (...), from 0 to 1."""
+    sums = np.asarray(answers, np.int64).sum(-2)
+    judge = _sacrebleu().BLEU.compute_bleu
+    found = [judge(row[:4], row[4:8], row[8], row[9], smooth_method="exp").score for row in sums.reshape(-1, 10).tolist()]
+    return np.minimum(np.array(found).reshape(sums.shape[:-1]) / 100, 1.0)  # theirs may be 100.00000000000004
+
+
+def bleu_counts(answers: Sequence[str], truths: Sequence[str], words: str = "13a") -> NDArray[np.int64]:
+    """(n, 10): n-grams that are right and that are there, of one to four words cut as `words` says, and both lengths."""
+    judge = _sacrebleu().BLEU(tokenize=words, effective_order=True)  # which the counts of a sentence do not depend on
+    found = [judge.sentence_score(said, [true]) for said, true in zip(answers, truths, strict=True)]
+    return np.array([[*one.counts, *one.totals, one.sys_len, one.ref_len] for one in found], np.int64).reshape(-1, 10)
+
+
+def chrf(answers: Sequence[str], truths: Sequence[str]) -> float:
+    """The F-score of shared runs of one to six characters, of all examples together (Popovic 2015), from 0 to 1."""
+    return float(_sacrebleu().CHRF().corpus_score(list(answers), [list(truths)]).score) / 100 if len(truths) else math.nan
+
+
+def _sacrebleu() -> Any:
+    try:
+        from sacrebleu import metrics as found
+    except ImportError:
+        raise BadInput("texts that a model wrote are judged by sacreBLEU, which is not installed: pip install bertsmith[eval]; "
+                       "without data.dev a model is trained all the same") from None  # fmt: skip
+    return found
+
+
+COUNTED = (mean, ratio, f1_counted, bleu)  # of what somebody counted in each example: for intervals, not for recipes
 
 
 def confusion(answers: Sequence[Any], truths: Sequence[Any], labels: Sequence[Any]) -> NDArray[np.int64]:

@@ -10,16 +10,20 @@ from numpy.typing import NDArray
 
 from .artifacts import named
 from .config import parse
+from .continuing import Continuations, continues
 from .errors import BadInput
 from .fill import Words
 from .model import checkpoint
+from .model.generate import SearchConfig
 from .model.model import Model
 from .objectives.contrastive import pooled
 from .objectives.reading import Reading, batch
 from .objectives.teaching import teaching
+from .objectives.translate import Translate
 from .place import place
+from .replies import replied
 from .runtime import Precision, Runtime
-from .tasks import Similar, TaskConfig
+from .tasks import Generate, Similar, TaskConfig
 from .tasks.asking import asked, lines
 from .tasks.base import Encoded, averaged, sequences
 from .tasks.similar import Pool, listed, nearest
@@ -41,16 +45,20 @@ class Predictor:
         self.model, self.tokenizer, self.card, self.task = model.eval(), tokenizer, card, task
         self.length = length or model.config.encoder.positions
         self.runtime = Runtime(model, precision)
+        self.search: SearchConfig | None = None  # how task=generate writes, if not as the task says
 
     def __call__(self, given: Any = None, second: Any = None, /, *, batch_tokens: int | None = None, **fields: Any) -> Any:
         """The answer to one question, or a list of answers to several, as plain values.
 
         A question is a text (`model("a fine film")`), two (`model("a film", "a movie")`), or its fields by name:
         `model(question=..., context=...)`, `model(context=..., options=[...])`, `model(tokens=[...])`; several are a
-        list of texts, or of dictionaries of such fields. A model without a task fills the masks of its texts.
+        list of texts, or of dictionaries of such fields. A model without a task fills the masks of its texts, or writes
+        on, if it reads from left to right.
         """
         if self.task is None and not fields and second is None:
             texts, one = lines(given)
+            if continues(self.model):
+                return self.generate(given, batch_tokens=batch_tokens)
             filled = [self.fill(text) for text in texts]
             return filled[0] if one else filled
         task = self.taught()
@@ -74,10 +82,13 @@ class Predictor:
         return task.decode(self.scores(encoded, batch_tokens), encoded, examples)
 
     def scores(self, encoded: Encoded, batch_tokens: int | None = None) -> list[np.ndarray]:
-        """What the task's head says of each sequence (of each example, where its windows are joined)."""
+        """What the task's head says of each sequence (of each example, where its windows are joined); generate: ids written."""
         task = self.taught()
+        if isinstance(task, Generate):
+            return list(replied(self.runtime, self.tokenizer, task, encoded.ids, self.search, batch_tokens))
         bare = Encoded(encoded.ids, encoded.segments, encoded.example, {}, encoded.facts)
         reading, objective = Reading(task, bare, batch_tokens or self.runtime.batch_tokens, 0, shuffle=False), teaching(task)
+        assert not isinstance(objective, Translate)
         found = dict[int, np.ndarray]()
         for chosen in reading.cut(0):
             units = [reading.units[i] for i in chosen]
@@ -102,7 +113,7 @@ class Predictor:
         for chosen in self.runtime.batches(np.array([len(text) for text in ids], np.int64), batch_tokens):
             with self.runtime.answering():
                 hidden, layout = self.runtime.hidden([ids[i] for i in chosen])
-                vectors[chosen] = pooled(hidden, layout, pool).float().cpu().numpy()
+                vectors[chosen] = pooled(hidden, layout, pool, self.model.config.encoder.causal).float().cpu().numpy()
         if len(ids) > len(some):  # the windows of a long text, as one
             vectors = averaged(vectors, replace(encoded, facts=[]), len(some)).astype(np.float32)
         return vectors[0] if one else vectors
@@ -135,12 +146,27 @@ class Predictor:
             return words.choose(text, candidates)
         return words.together(text, top) if together else words.fill(text, top)
 
+    def generate(self, texts: str | Sequence[str], kind: str = "greedy", batch_tokens: int | None = None, **search: Any) -> Any:
+        """What a causal model writes on: `{"text": " and so on", "tokens": [...], "log": -12.3, "ended": False}`.
+
+        `kind` is greedy, sample or beam, and `search` what that takes: `generate("Once", kind="sample", top_p=0.9,
+        tokens=50)`. A text is continued alike whatever else is asked with it.
+        """
+        some, one = lines(texts)
+        chosen: SearchConfig = parse(SearchConfig, {"kind": kind, **search}, "generate")  # type: ignore[arg-type]
+        found = Continuations(self.runtime, self.tokenizer).write(some, chosen, batch_tokens)
+        return found[0] if one else found
+
     def likelihood(self, texts: str | Sequence[str], batch_tokens: int | None = None) -> Any:
         """How likely the model finds each text, every token hidden alone: `{"total": -31.2, "per_token": -2.6, ...}`.
 
-        Natural logarithms. It takes a reading of a text for each of its tokens.
+        Natural logarithms. It takes a reading of a text for each of its tokens; of a causal model, which gives the
+        probability of the text itself, only one.
         """
         some, one = lines(texts)
+        if continues(self.model):
+            told = Continuations(self.runtime, self.tokenizer).likelihood(some, batch_tokens)
+            return told[0] if one else told
         found = Words(self.runtime, self.tokenizer, self.length).likelihood(some, batch_tokens)
         return found[0] if one else found
 

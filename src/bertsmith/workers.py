@@ -21,7 +21,7 @@ class Workers:
         self.pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begun, (begin, given))
 
     def submit(self, work: Callable[..., T], *given: Any) -> "Future[T]":
-        with _another_main():  # processes are started here, when there is work for them
+        with another_main():  # processes are started here, when there is work for them
             return self.pool.submit(work, *given)
 
     def __enter__(self) -> "Workers":
@@ -32,7 +32,7 @@ class Workers:
 
 
 @contextmanager
-def _another_main() -> Iterator[None]:
+def another_main() -> Iterator[None]:
     """A spawned process runs the file of `__main__` again, and a script without a guard would start all over in it."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")

@@ -5,22 +5,68 @@ import torch
 from torch.testing import assert_close
 
 from bertsmith.errors import BadInput
+from bertsmith.model.apart import Alibi, Relative
 from bertsmith.model.layout import Layout, Rectangle
-from bertsmith.model.mixers import Dense, MixerConfig
+from bertsmith.model.mixers import (
+    Adaptive,
+    Chunked,
+    Convolution,
+    Dense,
+    Hashed,
+    LongShort,
+    Lstm,
+    MixerConfig,
+    Recurrent,
+    Window,
+)
+from bertsmith.model.mixers.chunked import Chunks
 from tests.model.test_rotary import by_complex_numbers
 
 WIDTH, LENGTHS = 32, (17, 5, 40, 1, 23)
-MIXERS = [Dense(heads=4), Dense(heads=4, rotary=100.0, bias=False)]
-CAUSAL = [Dense(heads=4, causal=True), Dense(heads=4, causal=True, rotary=100.0)]
+DENSE = [Dense(heads=4), Dense(heads=4, rotary=100.0, bias=False)]
+CAUSAL_DENSE = [Dense(heads=4, causal=True), Dense(heads=4, causal=True, rotary=100.0)]
+MIXERS = [
+    *DENSE, Lstm(), Lstm(hidden=40), Lstm(directions="apart", hidden=40, clip=0.3), Lstm(cell="gru"), Convolution(),
+    Convolution(widths=(1, 2, 6, 3), activation="tanh"), Recurrent(heads=4, causal=False),
+    Recurrent(heads=4, causal=False, clamp=6, same_length=True, remembers=9, bias=True), Adaptive(heads=4, longest=48, ramp=8),
+]  # fmt: skip
+REACHING = [
+    Recurrent(heads=4), Recurrent(heads=4, same_length=True, remembers=9, clamp=5, bias=True),
+    Adaptive(heads=4, longest=48, ramp=8, causal=True), Adaptive(heads=4, longest=20, ramp=32, causal=True),
+]  # fmt: skip
+CAUSAL = [*CAUSAL_DENSE, Lstm(directions="forward"), Lstm(directions="forward", clip=0.3), Convolution(causal=True), *REACHING]
 
 
 def name(config):
-    return config.__struct_config__.tag + ("-causal" if config.causal else "") + ("-rotary" if config.rotary else "")
+    told = {field: getattr(config, field) for field in config.__struct_fields__}
+    return "-".join([config.__struct_config__.tag, *(f"{n}={v}" for n, v in told.items() if v and n != "heads")])
 
+
+MIXERS += [
+    Window(heads=4, reach=(4,)), Window(heads=4, reach=(4,), anchors=False), Window(heads=4, reach=(64,)),
+    Window(heads=4, reach=(3,), dilation=(2, 3), bias=False), Window(heads=4, reach=(5,), rotary=100.0),
+]  # fmt: skip
+CAUSAL += [Window(heads=4, reach=(4,), causal=True), Window(heads=4, reach=(3,), dilation=(2,), anchors=False, causal=True)]
+
+MIXERS += [Hashed(heads=4, buckets=4, rounds=3, reach=4), Hashed(heads=4, buckets=1, bias=False)]
+MIXERS += [
+    Chunked(heads=4, layers=("near",), near=Chunks(chunk=4)),
+    Chunked(heads=4, size=6, layers=("hashed",), hashed=Chunks(chunk=4, after=1), buckets=4, rounds=3),
+]
+CAUSAL += [Chunked(heads=4, layers=("near",), near=Chunks(chunk=4), causal=True)]  # those of hashes are so in part alone
+CAUSAL += [Hashed(heads=4, buckets=(2, 4), rounds=2, reach=3, causal=True), Hashed(heads=4, buckets=1, causal=True)]
+
+MIXERS += [LongShort(kernels=(5,)), LongShort(kernels=(4,), dynamic=True, filters=8, bias=False, rotary=100.0)]
+CAUSAL += [LongShort(kernels=(5,), causal=True), LongShort(kernels=(31,), dynamic=True, causal=True)]
+
+MIXERS += [Dense(heads=4, distance=Alibi()), Dense(heads=4, distance=Relative(buckets=8, furthest=12))]
+CAUSAL += [Dense(heads=4, distance=Alibi(), causal=True), Dense(heads=4, distance=Relative(buckets=4, furthest=9), causal=True)]
 
 every_mixer = pytest.mark.parametrize("config", MIXERS, ids=name)
 every_causal_mixer = pytest.mark.parametrize("config", CAUSAL, ids=name)
 both = pytest.mark.parametrize("config", MIXERS + CAUSAL, ids=name)
+dense = pytest.mark.parametrize("config", DENSE + CAUSAL_DENSE, ids=name)
+compiled = pytest.mark.parametrize("config", [c for c in MIXERS + CAUSAL if c.build(WIDTH).compiles], ids=name)
 
 
 def built(config):
@@ -28,6 +74,7 @@ def built(config):
     mixer = config.build(WIDTH).eval()
     for weight in mixer.parameters():  # none may hide behind a zero it starts with
         torch.nn.init.normal_(weight, std=0.2)
+    mixer.ready()  # a compiled graph cannot be
     return mixer
 
 
@@ -74,7 +121,7 @@ def test_gradients_reach_every_weight(config):
     assert not [n for n, p in mixer.named_parameters() if p.grad is None or not p.grad.any()]
 
 
-@both
+@compiled
 def test_compiles_whole_and_serves_other_lengths(config):
     torch._dynamo.reset()
     graphs = []
@@ -92,7 +139,7 @@ def test_compiles_whole_and_serves_other_lengths(config):
     assert len(graphs) <= 2  # one for the first lengths, one for all others
 
 
-@both
+@dense
 @pytest.mark.parametrize("lengths", [LENGTHS, (60, 33, 70), (12, 12)], ids=["rectangle", "one by one", "even"])
 def test_dense_agrees_with_the_whole_square_of_scores(config, lengths):
     mixer, (x, layout) = built(config), tokens(lengths)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch.testing import assert_close
 
 from bertsmith.errors import BadInput
@@ -35,6 +36,15 @@ def test_layers_are_joined_as_the_words_say():
         mix.scale.fill_(3.0)
     shares = torch.tensor([0.0, 1.0, 2.0]).softmax(0)
     assert_close(mix.read(states(), LAYOUT), 3 * (shares[0] * low + shares[1] * middle + shares[2] * top))
+
+
+def test_a_mix_of_one_layer_and_its_words_is_taglms():
+    low, top, _ = states()
+    mix = FeatureHead(outputs=2, features=Features(layers="mix")).build(replace(ENCODER, layers=1), 30)
+    with torch.no_grad():
+        mix.weights.copy_(torch.tensor([-1e4, 0.0]))
+        mix.scale.fill_(2.0)
+    assert_close(mix.read([low, top], LAYOUT), 2 * top)
 
 
 def test_an_lstm_reads_each_sequence_alone_and_both_ways():

@@ -125,7 +125,7 @@ def test_rows_wanted_are_those_of_the_whole_in_the_order_asked(kind, recompute):
         assert [len(state) for state in kept] == [sum(LENGTHS)] * LAYERS + [len(rows)]
 
 
-@pytest.mark.parametrize("activation", ["gelu", "gelu-tanh", "relu"])
+@pytest.mark.parametrize("activation", ["gelu", "gelu-tanh", "relu", "silu"])
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_gate_opens_and_shuts_what_lies_beside_it(activation, bias):
     torch.manual_seed(0)
@@ -133,7 +133,8 @@ def test_a_gate_opens_and_shuts_what_lies_beside_it(activation, bias):
     gate, value = F.linear(x, part.up.weight[:INNER]), F.linear(x, part.up.weight[INNER:])
     if bias:
         gate, value = gate + part.up.bias[:INNER], value + part.up.bias[INNER:]
-    opened = {"gelu": F.gelu, "gelu-tanh": lambda t: F.gelu(t, approximate="tanh"), "relu": F.relu}[activation](gate)
+    known = {"gelu": F.gelu, "gelu-tanh": lambda t: F.gelu(t, approximate="tanh"), "relu": F.relu, "silu": F.silu}
+    opened = known[activation](gate)
     assert_close(part(x), F.linear(opened * value, part.down.weight, part.down.bias))
 
 

@@ -19,6 +19,8 @@ SIZES = {
     "Bert": BERT,
     "Roberta": {**BERT, "max_position_embeddings": 66, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1,
                 "bos_token_id": 2, "eos_token_id": 3},
+    "Longformer": {**BERT, "max_position_embeddings": 66, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1,
+                   "bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 3, "attention_window": [4, 8]},
     "DistilBert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "vocab_size": WORDS,
                    "max_position_embeddings": 64},
     "Albert": {**BERT, "embedding_size": 16, "num_hidden_layers": 5, "num_hidden_groups": 2},

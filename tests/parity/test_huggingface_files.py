@@ -89,8 +89,8 @@ def test_weights_that_do_not_fit_are_refused_by_name(fault, tmp_path):
     ("settings", "words"),
     [
         ({"model_type": "albert"}, "holds 0 blocks"),
-        ({"model_type": "gpt2"}, "known: bert, roberta, distilbert, albert, electra"),
-        ({"hidden_act": "silu"}, "hidden_act = 'silu'"),
+        ({"model_type": "llama"}, "known: bert, roberta, longformer, distilbert, albert, electra, gpt2, openai-gpt"),
+        ({"hidden_act": "mish"}, "hidden_act = 'mish'"),
         ({"inner_group_num": 2}, "inner_group_num"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ({"is_decoder": True}, "is_decoder"),

@@ -68,3 +68,16 @@ def test_a_recipe_that_cannot_be_trained_is_refused_at_once(train, words):
 
 def test_a_recipe_names_an_optimizer_by_its_kind():
     assert read(Train, overrides=["optimizer=lamb", "optimizer.eps=1e-5", "steps=4"]).optimizer == Lamb(eps=1e-5)
+
+
+@pytest.mark.parametrize(("width", "warmup"), [(512, 40), (64, 7)])
+def test_inverse_sqrt_is_the_schedule_of_the_transformer(width, warmup):
+    peak, steps = (width * warmup) ** -0.5, 200
+    for done in range(steps):
+        paper = width**-0.5 * min((done + 1) ** -0.5, (done + 1) * warmup**-1.5)
+        assert peak * factor("inverse-sqrt", done / steps, warmup / steps, step=1 / steps) == pytest.approx(paper)
+
+
+def test_inverse_sqrt_falls_from_the_end_of_its_warmup():
+    with pytest.raises(BadInput, match="warmup"):
+        Train(steps=10, warmup=0, schedule="inverse-sqrt").check()

@@ -30,12 +30,15 @@ def agreed(model: Model, folder: Path, family: Family, form: Form) -> dict[str, 
 @torch.inference_mode()
 def differences(model: Model, folder: Path, family: Family, form: Form) -> dict[str, float]:
     """The largest difference of the hidden states (of numbers near 1) and of each head's scores."""
-    peer = _loaded(folder, form.name)
+    peer = loaded(folder, form.name)
     inputs = _random(model, getattr(peer.config, "pad_token_id", 0) or 0)
     layout = inputs.layout
     grid = {"input_ids": layout.grid(inputs.tokens), "attention_mask": layout.real().long()}
     if "segments" in family.tables and inputs.segments is not None:
         grid["token_type_ids"] = layout.grid(inputs.segments)
+    if family.windows:  # as in ours, the first token of each meets all others
+        anchors = torch.zeros_like(inputs.tokens).index_fill(0, layout.anchored, 1)
+        grid["global_attention_mask"] = layout.grid(anchors)
     if form.shape == "choice":  # the sequences are options of one question
         grid = {name: rows[None] for name, rows in grid.items()}
     theirs, hidden = peer(**grid, output_hidden_states=True), model(inputs)
@@ -58,7 +61,7 @@ def _scores(theirs: Any, head: str, form: Form) -> Tensor:
     return theirs.logits
 
 
-def _loaded(folder: Path, architecture: str) -> Any:
+def loaded(folder: Path, architecture: str) -> Any:
     try:
         import transformers
     except ImportError:
@@ -88,7 +91,8 @@ def _random(model: Model, pad: int) -> Inputs:
     size = (len(layout.owner),)
     tokens = torch.randint(0, model.config.vocabulary, size, generator=stream)
     tokens[tokens == pad] = (pad + 1) % model.config.vocabulary
-    return Inputs(tokens, layout, torch.randint(0, encoder.segments, size, generator=stream))
+    segments = torch.randint(0, encoder.segments, size, generator=stream) if encoder.segments else None
+    return Inputs(tokens, layout, segments)
 
 
 def _apart(ours: Tensor, theirs: Tensor) -> float:

@@ -7,6 +7,8 @@ import msgspec
 from ..config import RecipeError, parse, plain
 from ..errors import BadInput
 from ..model.encoder import EncoderConfig
+from ..model.mixers import Window
+from .longformer import WINDOW, shortest, windowed, windows
 from .names import BERT, FAMILIES, Family, Form
 
 # What other values would change, and our model does not have.
@@ -15,12 +17,14 @@ ONLY: dict[str, tuple[Any, ...]] = {
     "is_decoder": (False,),
     "add_cross_attention": (False,),
     "inner_group_num": (1,),
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
 }
 ACTIVATIONS = {
     "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu-tanh", "gelu_fast": "gelu-tanh", "relu": "relu",
-    "gelu_pytorch_tanh": "gelu-tanh", "gelu_python_tanh": "gelu-tanh",
+    "gelu_pytorch_tanh": "gelu-tanh", "gelu_python_tanh": "gelu-tanh", "silu": "silu", "swish": "silu",
 }  # fmt: skip
-SPELT = {"gelu": "gelu", "gelu-tanh": "gelu_new", "relu": "relu"}
+SPELT = {"gelu": "gelu", "gelu-tanh": "gelu_new", "relu": "relu", "silu": "silu"}
 OPTIONAL = ("dropout", "mixer.dropout", "eps", "deviation", "feedforward.activation")  # Google's leave some out: BERT's own
 
 
@@ -53,11 +57,17 @@ def ours(family: Family, config: dict[str, Any], source: str) -> EncoderConfig:
     for name, theirs in family.sizes.items():
         if config.get(theirs) is not None:
             values[name] = config[theirs]
+        elif name == "feedforward.inner" and family.four:
+            continue
         elif name not in OPTIONAL:
             raise BadInput(f"{source} does not say {theirs}; it is not a whole config.json of a {family.kind}")
     if isinstance(values["positions"], int):
         values["positions"] -= skipped(family, config, source)
     values |= _activation(family, values, source)
+    if family.windows:
+        values |= windowed(config, values["layers"], values["mixer.heads"], source)
+    if family.four and isinstance(values["width"], int):
+        values.setdefault("feedforward.inner", 4 * values["width"])
     if family.widens == "narrow" and values["embedding"] == values["width"]:
         values["embedding"] = None
     try:
@@ -69,24 +79,35 @@ def ours(family: Family, config: dict[str, Any], source: str) -> EncoderConfig:
 
 
 def canonical(encoder: EncoderConfig) -> EncoderConfig:
-    """As many different blocks as layers is the same as not sharing them."""
+    """As many different blocks as layers is the same as not sharing them; so is one reach for each layer, if all are alike."""
+    if isinstance(encoder.mixer, Window):
+        reach = tuple(shortest(list(encoder.mixer.reach)))
+        encoder = msgspec.structs.replace(encoder, mixer=msgspec.structs.replace(encoder.mixer, reach=reach))
     return msgspec.structs.replace(encoder, groups=None) if encoder.groups == encoder.layers else encoder
 
 
 def theirs(family: Family, form: Form, encoder: EncoderConfig, special: dict[str, int]) -> dict[str, Any]:
     """A config.json that transformers reads back as this very encoder; refused, where theirs cannot be that."""
     values = flat(plain(canonical(encoder)))
+    if encoder.feedforward is None or (unknown := [key for key in family.sizes if key not in values]):
+        lacking = "feedforward" if encoder.feedforward is None else unknown[0]
+        raise BadInput(f"this model has no {lacking}, as every {family.kind} of Hugging Face does; it stays in bertsmith's "
+                       "own format")  # fmt: skip
     told = {name: values[key] for key, name in family.sizes.items()}
-    told[family.sizes["feedforward.activation"]] = SPELT[encoder.feedforward.activation]
+    spelt = SPELT | {ours: word for word, ours in family.spelt.items()}
+    told[family.sizes["feedforward.activation"]] = spelt[encoder.feedforward.activation]
+    told |= {name: values[key] for name, key in family.same.items()}
     if "groups" in family.sizes:
         told[family.sizes["groups"]] = encoder.groups or encoder.layers
     if "embedding" in family.sizes:
         told[family.sizes["embedding"]] = encoder.embedded
     config = {"model_type": family.kind, "architectures": [form.name], **told, "pad_token_id": special["pad"]}
     config |= {"tie_word_embeddings": True, "torch_dtype": "float32"}
-    if family.kind in ("roberta", "albert"):
+    if family.windows and isinstance(encoder.mixer, Window):
+        config |= {WINDOW: windows(list(encoder.mixer.reach), encoder.layers), "sep_token_id": special["sep"]}
+    if family.kind in ("roberta", "albert", "longformer") or family.bare:
         config |= {"bos_token_id": special["cls"], "eos_token_id": special["sep"]}
-    config["max_position_embeddings"] += skipped(family, config, "config.json")
+    config[family.sizes["positions"]] += skipped(family, config, "config.json")
     back = flat(plain(ours(family, config, "config.json")))
     matters = {name: value for name, value in values.items() if name != "pooler" or form.pooler}
     if lost := [f"{name} = {value!r}" for name, value in matters.items() if back.get(name) != value]:
@@ -98,8 +119,8 @@ def theirs(family: Family, form: Form, encoder: EncoderConfig, special: dict[str
 
 def heard(family: Family, encoder: EncoderConfig, heads: tuple[str, ...], source: str) -> None:
     """Refuses a head over the words that the family gives another activation than the blocks."""
-    if family.erf and "words" in heads and encoder.feedforward.activation != "gelu":
-        raise BadInput(f"{source}: the blocks have {encoder.feedforward.activation}, but a {family.kind}'s head over the words "
+    if family.erf and "words" in heads and encoder.activation != "gelu":
+        raise BadInput(f"{source}: the blocks have {encoder.activation}, but a {family.kind}'s head over the words "
                        "has GELU by erf; this model has one for both")  # fmt: skip
 
 
@@ -112,10 +133,10 @@ def _activation(family: Family, values: dict[str, Any], source: str) -> dict[str
     name = values.get(key := "feedforward.activation")
     if name is None:
         return {}
-    if name not in ACTIVATIONS:
-        known = ", ".join(ACTIVATIONS)
+    if name not in (words := family.spelt or ACTIVATIONS):
+        known = ", ".join(words)
         raise BadInput(f"{source} has {family.sizes[key]} = {name!r}, which this model does not have; known: {known}")
-    return {key: ACTIVATIONS[name]}
+    return {key: words[name]}
 
 
 def nested(values: dict[str, Any]) -> dict[str, Any]:

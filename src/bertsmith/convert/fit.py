@@ -49,9 +49,10 @@ def fitted(family: Family, config: dict[str, Any], tensors: dict[str, Tensor], s
     unmatched = _unmatched(family, tensors.keys() - used, source)
     heads = _heads(family, form, config, tensors)
     model = _empty(ModelConfig(encoder=encoder, vocabulary=_words(config, source), heads=heads), source)
-    weights = {mine: torch.cat([_real(name, tensors[name], source) for name in names]) for mine, names in where.items()}
+    real = {name: _real(name, tensors[name], source) for names in where.values() for name in names}
+    weights = {mine: torch.cat([_turned(family, mine, real[name]) for name in names]) for mine, names in where.items()}
     rest = _cut(family, config, weights, source)
-    initialised = [name for name in POOLER if name not in where]
+    initialised = [name for name in POOLER if name not in where and encoder.pooler != "none"]
     weights |= _filled(encoder, where)
     _same_shapes(model, weights, where, source)
     model.load_state_dict(weights, assign=True)
@@ -70,10 +71,16 @@ def unfitted(family: Family, form: Form, model: Model, skip: int, rest: dict[str
     prefix = family.prefix if not form.heads else ""
     parts = {mine: weights[mine].chunk(len(names)) for mine, names in where.items()}
     return {
-        name.removeprefix(prefix): part.contiguous().clone()
+        name.removeprefix(prefix): _turned(family, mine, part).contiguous().clone()
         for mine, names in where.items()
         for name, part in zip(names, parts[mine], strict=True)
     }
+
+
+def _turned(family: Family, mine: str, tensor: Tensor) -> Tensor:
+    """The matrices of blocks stand the other way round in GPT's files, which were written for products from the left."""
+    across = family.across and mine.startswith("encoder.stack.blocks.") and tensor.ndim == 2
+    return tensor.T.contiguous() if across else tensor
 
 
 def _named(family: Family, tensors: dict[str, Tensor], source: str) -> dict[str, Tensor]:
@@ -110,6 +117,9 @@ def _form(family: Family, config: dict[str, Any], tensors: dict[str, Tensor], so
                            "correct `architectures` there")  # fmt: skip
         if task := task_of(form, config, len(score), source):
             return form, task
+    if family.bare:
+        headless = names == [family.forms[0].name]  # files do not tell: the head has no weights of its own
+        return family.forms[0 if headless else 1], None
     heads = tuple(sorted(head for head in family.heads if present(family, head, tensors)))
     return Form("", heads, family.pooler), None
 
@@ -162,8 +172,12 @@ def _heads(family: Family, form: Form, config: dict[str, Any], tensors: dict[str
         elif head == "next":
             known[head] = LabelHead(labels=len(tensors[f"{family.heads[head]['score']}.weight"]))
         else:
-            known[head] = WordHead() if head == "words" else ReplacedHead()
+            known[head] = word_head(family) if head == "words" else ReplacedHead()
     return known
+
+
+def word_head(family: Family) -> WordHead:
+    return WordHead(transform=False, bias=False) if family.bare else WordHead()
 
 
 def _nothing_missing(names: Iterable[str], source: str) -> None:
@@ -190,9 +204,9 @@ def _cut(family: Family, config: dict[str, Any], weights: dict[str, Tensor], sou
 def _filled(encoder: EncoderConfig, where: Places) -> dict[str, Tensor]:
     """A new pooler where there is none, and zeros for a family without segments: adding them changes nothing."""
     out: dict[str, Tensor] = {}
-    if SEGMENTS not in where:
+    if SEGMENTS not in where and encoder.segments:
         out[SEGMENTS] = torch.zeros(encoder.segments, encoder.embedded)
-    if POOLER[0] not in where:
+    if POOLER[0] not in where and encoder.pooler != "none":
         weight, limit = torch.empty(encoder.width, encoder.width), 2 * encoder.deviation
         stream = torch.Generator().manual_seed(0)
         out[POOLER[0]] = nn.init.trunc_normal_(weight, std=encoder.deviation, a=-limit, b=limit, generator=stream)

@@ -15,12 +15,12 @@ from ..errors import BadInput
 from ..model.checkpoint import INDEX, SHARD, save_weights
 from ..model.heads import LabelHead, TextHead, TokenHead
 from ..model.model import Model
-from ..tasks import TaskConfig
+from ..tasks import Generate, TaskConfig
 from ..text.tokenizer import Tokenizer
 from . import vocabulary
 from .configs import chosen, family_of, heard, skipped, theirs
 from .files import read_weights, weight_files
-from .fit import POSITIONS, SEGMENTS, Fitted, fitted, unfitted
+from .fit import POSITIONS, SEGMENTS, Fitted, fitted, unfitted, word_head
 from .names import FAMILIES, Family, Form
 from .tasks import SHAPES, told
 
@@ -60,7 +60,7 @@ def write(folder: Path, model: Model, tokenizer: Tokenizer, record: Record, limi
     target = target_of(model, tokenizer, record)
     encoder = target.model.config.encoder
     write_json(folder / "config.json", target.config)
-    vocabulary.written(folder, tokenizer, encoder.positions, encoder.segments)
+    vocabulary.written(folder, tokenizer, encoder.positions, encoder.segments, encoder.causal)
     skip = skipped(target.family, target.config, str(folder))
     weights = unfitted(target.family, target.form, target.model, skip, record.rest)
     save_weights(folder, weights, limit)
@@ -84,6 +84,9 @@ def target_of(model: Model, tokenizer: Tokenizer, record: Record) -> Target:
 def class_of(family: Family, model: Model, task: TaskConfig | None) -> Form:
     """The family's class with the heads of the model."""
     heads = tuple(sorted(model.config.heads))
+    if model.decoder is not None or isinstance(task, Generate):
+        raise BadInput(f"this model answers texts by texts, which Hugging Face's {family.kind} does not; it stays in "
+                       "bertsmith's own format")  # fmt: skip
     if heads == ("task",) and task is None:
         raise BadInput("this model's head `task` has no task in its folder's config.json, to say what its scores are of")
     form = family.form(heads, SHAPES.get(type(task)) if heads else None)
@@ -95,6 +98,9 @@ def class_of(family: Family, model: Model, task: TaskConfig | None) -> Form:
     for name, head in model.config.heads.items():
         if name == "next" and head != LabelHead(labels=2):
             raise BadInput("this model's head `next` has other than two labels, which Hugging Face's has not")
+        if name == "words" and head != word_head(family):
+            raise BadInput(f"this model's head over the words is not as that of Hugging Face's {family.kind}; it stays in "
+                           "bertsmith's own format")  # fmt: skip
         if name == "task" and not isinstance(head, TextHead | TokenHead):
             raise BadInput(f"this model's head `task` is of the kind {head.__struct_config__.tag}, which Hugging Face has not")
     return form
@@ -133,10 +139,10 @@ def _target(family: Family, model: Model, tokenizer: Tokenizer, record: Record) 
 
 def _without_segments(model: Model) -> Model:
     """Its only segment, which every token has, told by the positions instead; those of an untouched import stay as they are."""
-    if model.state_dict()[SEGMENTS].any():
+    if SEGMENTS in model.state_dict() and model.state_dict()[SEGMENTS].any():
         model = deepcopy(model)
         with torch.no_grad():
-            assert model.encoder.positions is not None  # such a model is not exported
+            assert model.encoder.positions is not None and model.encoder.segments is not None  # such models are not exported
             model.encoder.positions.weight += model.encoder.segments.weight[0]
             model.encoder.segments.weight.zero_()
     return model

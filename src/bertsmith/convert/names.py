@@ -41,6 +41,13 @@ class Family:
     offset: bool = False  # positions begin after the padding's id
     widens: Literal["never", "narrow", "always"] = "never"  # a projection above the tables: where they are narrower, or always
     erf: bool = False  # the head over the words has GELU by erf, whatever the blocks have
+    bare: bool = False  # the head over the words is the table of tokens alone
+    across: bool = False  # the matrices of blocks are stored the other way round
+    four: bool = False  # the inner width is four times the outer where config.json does not say
+    spelt: dict[str, str] = field(default_factory=dict)  # activations that it calls as others call another
+    same: dict[str, str] = field(default_factory=dict)  # keys of theirs that say once more what a key of ours does
+    windows: bool = False  # its attention is within windows, and anchors have matrices of their own
+    buffers: str = r"(^|\.)(position_ids|token_type_ids)$"  # what older versions kept in the file, and is no weight
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -154,6 +161,26 @@ ROBERTA = Family(
     erf=True,
 )  # fmt: skip
 
+LONGFORMER = replace(
+    ROBERTA,
+    kind="longformer",
+    prefix="longformer.",
+    blocks={
+        **BLOCKS,
+        "mixer.anchored": ("attention.self.query_global", "attention.self.key_global", "attention.self.value_global"),
+    },
+    copies={
+        "lm_head.decoder.weight": "longformer.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    },
+    forms=_forms(
+        "Longformer", ("longformer.pooler.dense", "classifier.dense", "longformer.pooler.dense"),
+        ("hidden_dropout_prob", "hidden_dropout_prob", None), score="classifier.out_proj",
+    ),
+    fixed={**ROBERTA.fixed, "mixer.kind": "window"},
+    windows=True,
+)  # fmt: skip
+
 DISTILBERT = Family(
     kind="distilbert",
     prefix="distilbert.",
@@ -246,4 +273,51 @@ ELECTRA = Family(
     erf=True,
 )  # fmt: skip
 
-FAMILIES = {family.kind: family for family in (BERT, ROBERTA, DISTILBERT, ALBERT, ELECTRA)}
+GPT2 = Family(
+    kind="gpt2",
+    prefix="transformer.",
+    tables={"tokens": "wte", "positions": "wpe"},
+    layers={"stack.norm": "ln_f"},
+    block="h.{}.",
+    blocks={
+        QKV: ("attn.c_attn",),
+        "mixer.project.out": ("attn.c_proj",),
+        "mixer_norm": ("ln_1",),
+        "feedforward.up": ("mlp.c_fc",),
+        "feedforward.down": ("mlp.c_proj",),
+        "feedforward_norm": ("ln_2",),
+    },
+    heads={"words": {}},
+    copies={"lm_head.weight": "transformer.wte.weight"},
+    forms=(Form("GPT2Model"), Form("GPT2LMHeadModel", ("words",))),
+    sizes={
+        "layers": "n_layer", "width": "n_embd", "mixer.heads": "n_head", "feedforward.inner": "n_inner",
+        "feedforward.activation": "activation_function", "positions": "n_positions", "dropout": "resid_pdrop",
+        "mixer.dropout": "attn_pdrop", "eps": "layer_norm_epsilon", "deviation": "initializer_range",
+    },
+    fixed={"mixer.causal": True, "norm": "before", "segments": 0, "embedding_norm": False, "pooler": "none", "groups": None,
+           "embedding": None},
+    defaults={"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "n_positions": 1024},
+    bare=True,
+    across=True,
+    four=True,
+    same={"embd_pdrop": "dropout"},
+    buffers=r"\.attn\.(masked_)?bias$",
+)  # fmt: skip
+
+OPENAI_GPT = replace(
+    GPT2,
+    kind="openai-gpt",
+    tables={"tokens": "tokens_embed", "positions": "positions_embed"},
+    layers={},
+    copies={"lm_head.weight": "transformer.tokens_embed.weight"},
+    forms=(Form("OpenAIGPTModel"), Form("OpenAIGPTLMHeadModel", ("words",))),
+    sizes={ours: theirs for ours, theirs in GPT2.sizes.items() if ours != "feedforward.inner"}
+    | {"feedforward.activation": "afn"},
+    fixed={**GPT2.fixed, "norm": "after"},
+    defaults={"afn": "gelu", "layer_norm_epsilon": 1e-5, "n_positions": 512},
+    spelt={"gelu": "gelu-tanh", "relu": "relu"},
+    buffers=r"\.attn\.bias$|(^|\.)position_ids$",
+)
+
+FAMILIES = {family.kind: family for family in (BERT, ROBERTA, LONGFORMER, DISTILBERT, ALBERT, ELECTRA, GPT2, OPENAI_GPT)}

@@ -38,8 +38,8 @@ def present(family: Family, head: str, tensors: Iterable[str]) -> bool:
 
 def normal(family: Family, name: str) -> str | None:
     """A name as today's files have it: old names of norms, encoders saved alone; None for what is no weight."""
-    if name.endswith((".position_ids", ".token_type_ids")) or name in ("position_ids", "token_type_ids"):
-        return None  # counts from 0 that older versions kept in the file
+    if re.search(family.buffers, name):
+        return None
     name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
     return family.prefix + name if name.startswith(family.roots) else name
 

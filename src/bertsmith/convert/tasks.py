@@ -49,7 +49,9 @@ def told(task: TaskConfig, form: Form, dropout: float, hidden: float) -> dict[st
         out |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "problem_type": PROBLEMS[0]}
     if isinstance(task, Classify):
         out["problem_type"] = PROBLEMS[2 if task.many else 1]
-    plain = form.dropout in (None, "dropout") or (form.dropout == "classifier_dropout" and dropout == hidden)
+    plain = form.dropout in (None, "dropout", "hidden_dropout_prob") or (
+        form.dropout == "classifier_dropout" and dropout == hidden
+    )
     return out if plain else {**out, str(form.dropout): dropout}
 
 

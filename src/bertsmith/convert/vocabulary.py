@@ -9,7 +9,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from ..artifacts import read_json, write_json, write_whole
 from ..errors import BadInput
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizer import END, WORD_END, Tokenizer
 
 SLOW = ("BertNormalizer", "BertPreTokenizer", "WordPiece")  # what BertTokenizer does
 
@@ -24,15 +24,15 @@ def taken(folder: Path, given: Path | None, lowercase: bool | None) -> Tokenizer
     if (folder / "vocab.txt").exists():
         return _google(folder / "vocab.txt", lowercase)
     if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
-        return _byte_level(folder)
+        return _merged(folder)
     raise BadInput(f"{folder} holds no tokenizer.json and no vocab.txt; give one with tokenizer=FILE")
 
 
-def written(folder: Path, tokenizer: Tokenizer, positions: int, segments: int) -> None:
+def written(folder: Path, tokenizer: Tokenizer, positions: int, segments: int, causal: bool = False) -> None:
     """tokenizer.json, tokenizer_config.json and, for BERT's own kind, vocab.txt."""
     rust = Rust.from_str(tokenizer.data.decode())
     if rust.post_processor is None:
-        rust.post_processor = _template(tokenizer, segments)
+        rust.post_processor = _template(tokenizer, segments, causal)
     write_whole(folder / "tokenizer.json", rust.to_str(pretty=True).encode())
     state = tokenizer.state
     google = tuple((state[part] or {}).get("type") for part in ("normalizer", "pre_tokenizer", "model")) == SLOW
@@ -79,16 +79,23 @@ def _numbered(path: Path, lowercase: bool | None) -> Tokenizer:
     return Tokenizer.google(named if pieces[-1] else named[:-1], lowercase, str(path))
 
 
-def _byte_level(folder: Path) -> Tokenizer:
-    """RoBERTa's, as its first releases kept it."""
+def _merged(folder: Path) -> Tokenizer:
+    """RoBERTa's and GPT-2's, as their first releases kept them, or GPT's, whose pieces say where a word ends."""
+    files = str(folder / "vocab.json"), str(folder / "merges.txt")
     try:
-        rust = Rust(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
+        rust = Rust(models.BPE.from_file(*files))
+        ends = any(piece.endswith(WORD_END) for piece in rust.get_vocab())
+        if ends:
+            rust = Rust(models.BPE.from_file(*files, unk_token="<unk>", end_of_word_suffix=WORD_END))
     except Exception as error:  # the library raises bare Exception
-        raise BadInput(f"{folder / 'vocab.json'} and merges.txt are no byte-level tokenizer: {error}") from None
-    rust.pre_tokenizer, rust.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    rust.add_special_tokens(
-        [name for name in ("<s>", "<pad>", "</s>", "<unk>", "<mask>") if rust.token_to_id(name) is not None]
-    )
+        raise BadInput(f"{files[0]} and merges.txt are no tokenizer of merged pieces: {error}") from None
+    if ends:
+        rust.normalizer, rust.pre_tokenizer = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+        rust.decoder = decoders.BPEDecoder(suffix=WORD_END)
+    else:
+        rust.pre_tokenizer, rust.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    names = ("<s>", "<pad>", "</s>", "<unk>", "<mask>", END)
+    rust.add_special_tokens([name for name in names if rust.token_to_id(name) is not None])
     return Tokenizer(rust, str(folder / "vocab.json"))
 
 
@@ -96,12 +103,12 @@ def _special(tokenizer: Tokenizer) -> list[str]:
     return [tokenizer.pieces[number] for number in (tokenizer.pad, tokenizer.unk, tokenizer.cls, tokenizer.sep, tokenizer.mask)]
 
 
-def _template(tokenizer: Tokenizer, segments: int) -> processors.TemplateProcessing:
-    """[CLS] A [SEP] B [SEP], the second of them in segment B where there is one."""
+def _template(tokenizer: Tokenizer, segments: int, causal: bool) -> processors.TemplateProcessing:
+    """[CLS] A [SEP] B [SEP], the second of them in segment B where there is one; a text to be written on has no end yet."""
     _, _, cls, sep, _ = _special(tokenizer)
-    second = min(segments, 2) - 1
+    second = max(min(segments, 2) - 1, 0)
     return processors.TemplateProcessing(
-        single=f"{cls}:0 $A:0 {sep}:0",
+        single=f"{cls}:0 $A:0" if causal else f"{cls}:0 $A:0 {sep}:0",
         pair=f"{cls}:0 $A:0 {sep}:0 $B:{second} {sep}:{second}",
         special_tokens=[(cls, tokenizer.cls), (sep, tokenizer.sep)],
     )

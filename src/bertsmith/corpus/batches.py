@@ -13,7 +13,7 @@ from ..errors import BadInput
 from ..random import bits, shuffled, uniform
 from .masks import MaskConfig, Words, hidden
 from .store import Corpus
-from .views import PairConfig, Plan, ViewConfig
+from .views import PairConfig, Plan, Streams, ViewConfig
 from .views.base import spread
 
 Ints = NDArray[np.int64]
@@ -29,6 +29,7 @@ class Arrays:
     where: Ints  # (targets,): token positions asked about
     words: Ints  # (targets,): what stood there
     labels: Ints | None  # (sequences,)
+    flow: Ints | None = None  # (sequences, 2): the number of each, and of the one it goes on from, as a plan has them
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Maker:
         masked = hidden(ids, words, self.masks.units(words), tokenizer.mask, tokenizer.ordinary)
         order = np.argsort(masked.where)
         segments = self._segments(plan) if plan.segmented else None
-        return Arrays(masked.shown, lengths, segments, masked.where[order], masked.answers[order], plan.labels)
+        return Arrays(masked.shown, lengths, segments, masked.where[order], masked.answers[order], plan.labels, plan.flow)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Maker, (self.path, self.masks, self.rate, self.seed)  # not the map: each process opens its own
@@ -130,11 +131,16 @@ class Batches:
         if epoch not in self.plans:
             seed, corpus = self.maker.seed, self.maker.corpus
             plan = self.view.plan(corpus, self.documents, self.length, seed, self._drawn(epoch))
-            order = shuffled(len(plan), seed, "sample order", epoch)
             for old in [e for e in self.plans if e != epoch - 1]:
                 del self.plans[old]
-            self.plans[epoch] = plan, np.split(order, cuts(plan.lengths[order], self.tokens))
+            self.plans[epoch] = plan, self._cut(plan, epoch)
         return self.plans[epoch]
+
+    def _cut(self, plan: Plan, epoch: int) -> list[Ints]:
+        if isinstance(self.view, Streams):
+            return self.view.rows(len(plan), self.tokens // self.length)
+        order = shuffled(len(plan), self.maker.seed, "sample order", epoch)
+        return np.split(order, cuts(plan.lengths[order], self.tokens))
 
 
 def cuts(lengths: Ints, budget: int) -> list[int]:

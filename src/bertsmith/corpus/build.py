@@ -61,6 +61,7 @@ class Encoded:
     borders: NDArray[np.int64]  # sentences before which a document ends; 0 and all are possible
     hashes: NDArray[np.uint64]  # of each sentence's text
     words: NDArray[np.bool_] | None  # for each token, where a segmenter was asked
+    bytes: int = 0  # of its text in UTF-8, without the ends of lines
 
 
 def prepare(config: Prepare, on_read: Progress = lambda read, of: None) -> tuple[Path, bool]:
@@ -135,6 +136,8 @@ def _finished(part: Path, config: Prepare, tokenizer: Tokenizer, facts: dict[str
                        "(one sentence or paragraph a line, a blank line between documents)")  # fmt: skip
     dtype = _dtype(tokenizer)
     facts |= {"duplicates": _without_repeats(part, dtype, config.drop)}
+    if (counted := read_json(part / JOURNAL).get("bytes")) and not config.drop:  # of what is left out nobody kept the text
+        facts |= {"bytes": counted}
     tokenizer.save(part)
     write_json(part / "card.json", card.made(part, tokenizer, dtype) | facts)
     names = (TOKENS, SENTENCES, DOCUMENTS, WORDS, "card.json", "tokenizer.json")
@@ -174,6 +177,7 @@ class _Writing:
         self.blocks, self.complete = note.get("blocks", 0), note.get("complete", False)
         self.tokens, self.sentences = note.get("tokens", 0), note.get("sentences", 0)
         self.border = note.get("border", -1)  # the last document border written
+        self.bytes: int | None = note.get("bytes") if note else 0
         self.sizes: dict[str, int] = note.get("sizes", {})
         if self.complete:
             return
@@ -188,6 +192,7 @@ class _Writing:
             self.marks.add(block.words)
         self._add_borders(np.unique(self.sentences + block.borders))
         self.tokens, self.sentences = self.tokens + len(block.tokens), self.sentences + len(block.lengths)
+        self.bytes = None if self.bytes is None else self.bytes + block.bytes
         self.blocks += 1
         if self.blocks % self.EVERY == 0:
             self._note()
@@ -222,7 +227,7 @@ class _Writing:
         sizes = {name: file.tell() for name, file in self.files.items()}
         note = {"made_by": self.made_by, "blocks": self.blocks, "complete": self.complete, "tokens": self.tokens}
         note |= {"sentences": self.sentences, "border": self.border, "sizes": sizes}
-        note |= {"spare": self.marks.spare.hex() if self.marks else ""}
+        note |= {"spare": self.marks.spare.hex() if self.marks else "", "bytes": self.bytes}
         write_json(self.part / JOURNAL, note)
 
 
@@ -262,7 +267,8 @@ class _Encoder:
         kept = lengths > 0
         borders = np.append(kept.cumsum()[blank], [kept.sum()] if ends else [])
         words = self._words(lines, tokens, lengths) if self.segment else None
-        return Encoded(tokens, lengths[kept], borders.astype(np.int64), _hashes(given, lines)[kept], words)
+        size = len("".join(given).encode("utf-8", "replace"))
+        return Encoded(tokens, lengths[kept], borders.astype(np.int64), _hashes(given, lines)[kept], words, size)
 
     def _words(self, lines: list[str], tokens: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Where words begin, by offsets: the ids are those without a segmenter."""

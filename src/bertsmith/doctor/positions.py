@@ -18,6 +18,8 @@ UNTRAINED = 0.25  # of the table
 
 def unordered(probe: Probe, baseline: float | None) -> Iterator[Finding]:
     """`baseline` is what the same words cost by frequency alone; a model that is no better cannot show what it uses."""
+    if not probe.model.config.encoder.layers:
+        return  # a table of words is a bag of words, and means to be
     (hidden, _, _), other = probe.read, probe.stirred
     apart = (other - hidden)[probe.ordinary].norm(dim=-1) / hidden[probe.ordinary].norm(dim=-1).clamp(min=1e-9)
     changed = float(apart.mean())

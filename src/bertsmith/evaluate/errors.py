@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..metrics import ranks
-from ..tasks import Answering, Choose, Classify, Regress, Similar, Tag
+from ..tasks import Answering, Choose, Classify, Generate, Regress, Similar, Tag
 from .faults import Span, sentences
 from .judge import Judged
 
@@ -32,6 +32,7 @@ def mistakes(judged: Judged) -> list[Mistake]:
     """All of them, worst first; equals in the order of the file."""
     kinds: dict[type, Callable[[Judged], list[Mistake]]] = {
         Classify: _labels, Regress: _numbers, Similar: _likeness, Tag: _tags, Answering: _answers, Choose: _choices,
+        Generate: _replies,
     }  # fmt: skip
     return sorted(kinds[type(judged.task)](judged), key=lambda one: -one.loss)
 
@@ -102,6 +103,17 @@ def _answers(judged: Judged) -> list[Mistake]:
     return found
 
 
+def _replies(judged: Judged) -> list[Mistake]:
+    """By how little of the longest common subsequence there is."""
+    task, found = judged.task, []
+    assert isinstance(task, Generate)
+    scores = task.each(judged.answers, judged.examples)
+    for said, one, shared, same in zip(judged.answers, judged.examples, scores["rougeL"], scores["exact"], strict=True):
+        if not same:
+            found.append(Mistake("text", one.place, _cut(one.target), _cut(said.text), None, float(1 - shared), _told(one)))
+    return found
+
+
 def _passage(said: Any, one: Any) -> list[Span]:
     """The passage around what was said and what is true; where they overlap, both marks are one."""
     marks = [(*one.span, "true")] if one.span else []
@@ -124,7 +136,7 @@ def _passage(said: Any, one: Any) -> list[Span]:
 
 
 def _told(example: Any) -> list[list[Span]]:
-    return [[Span(_cut(text))] for text in (example.text, example.text_b) if text is not None]
+    return [[Span(_cut(text))] for text in (example.text, getattr(example, "text_b", None)) if text is not None]
 
 
 def _cut(text: str) -> str:

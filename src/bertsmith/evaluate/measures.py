@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .. import metrics
 from ..errors import BadInput
 from ..metrics import Array, Interval, Metric
-from ..tasks import Answering, Choose, Classify, Regress, Similar, Tag, TaskConfig
+from ..tasks import Answering, Choose, Classify, Generate, Regress, Similar, Tag, TaskConfig
 from ..tasks.entities import entities, marks_spans
 
 SEED = 0  # of the resamples: the same examples and answers have the same interval, whoever asks
@@ -62,7 +62,7 @@ def headline(task: TaskConfig) -> str:
         return "f1" if marks_spans(task.labels) else "accuracy"
     if isinstance(task, Classify) and task.many:
         return "f1_micro"
-    return {Answering: "f1", Regress: "pearson", Similar: "spearman"}.get(type(task), "accuracy")
+    return {Answering: "f1", Regress: "pearson", Similar: "spearman", Generate: "bleu"}.get(type(task), "accuracy")
 
 
 def deciding(task: TaskConfig, best: str | None = None) -> str:
@@ -83,6 +83,8 @@ def names(task: TaskConfig) -> list[str]:
     if isinstance(task, Answering):
         sides = [f"{side}_{name}" for side in ("has_answer", "no_answer") for name in ("exact", "f1")]
         return ["exact", "f1", *(sides if task.no_answer else ())]
+    if isinstance(task, Generate):
+        return ["bleu", "chrf", "rouge1", "rouge2", "rougeL", "exact", "length"]
     return ["accuracy"] if isinstance(task, Choose) else ["pearson", "spearman"]
 
 
@@ -106,6 +108,8 @@ def right(task: TaskConfig, answers: Sequence[Any], examples: Sequence[Any]) -> 
         return (given == true).all(-1)
     if isinstance(task, Answering):
         return task.each(answers, examples)[0] == 1
+    if isinstance(task, Generate):
+        return task.each(answers, examples)["exact"] == 1
     tests: dict[type, Callable[[Any, Any], bool]] = {
         Classify: lambda said, one: said.label == one.label,
         Choose: lambda said, one: said.choice == one.label,
@@ -150,6 +154,14 @@ def _answer(task: Answering, answers: Sequence[Any], examples: Sequence[Any]) ->
     return found
 
 
+def _generate(task: Generate, answers: Sequence[Any], examples: Sequence[Any]) -> dict[str, Measure]:
+    """But for chrF, whose counts sacreBLEU does not tell."""
+    counts = metrics.bleu_counts(*task.texts(answers, examples), task.words)
+    zeros = np.zeros(len(counts))
+    means = {name: Measure(metrics.mean, values, zeros) for name, values in task.each(answers, examples).items()}
+    return {"bleu": Measure(metrics.bleu, counts, zeros), **means}
+
+
 def _tag(task: Tag, answers: Sequence[Any], examples: Sequence[Any]) -> dict[str, Measure]:
     """Entities are counted in each sentence once: a thousand resamples then only add."""
     pairs = [(said.tags, one.tags) for said, one in zip(answers, examples, strict=True)]
@@ -187,4 +199,5 @@ _OF: dict[type, Callable[..., dict[str, Measure]]] = {
     Tag: _tag,
     Answering: _answer,
     Choose: _choose,
+    Generate: _generate,
 }

@@ -191,7 +191,8 @@ def _texts(example: Any) -> list[str]:
         return [example.context, *(f"{example.question or ''} {option}" for option in example.options)]
     if hasattr(example, "context"):
         return [example.question, example.context]
-    return [example.text] + ([example.text_b] if example.text_b is not None else [])
+    second = getattr(example, "text_b", None)
+    return [example.text] + ([second] if second is not None else [])
 
 
 def _broken(texts: list[list[int]], continues: NDArray[np.bool_]) -> float:

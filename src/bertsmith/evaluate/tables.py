@@ -81,6 +81,7 @@ def worst(study: Study, most: int) -> Html:
         "tag": "sentences with most faults",
         "answer": "the surest of the wrong answers",
         "choose": "those whose right option seemed least likely",
+        "generate": "those with the least in common with the truth",
     }[study.kind]
     wrong = "" if study.kind in ("regress", "similar") else f"{len(every):,} of {count:,} are not all right. "
     return section("Worst mistakes", note(f"{wrong}Here are {told}, {min(most, len(every)):,} of them."), key(study),

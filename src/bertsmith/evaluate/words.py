@@ -19,6 +19,12 @@ NAMES = {
     "has_answer_f1": ("F1, answerable", "of questions that have an answer"),
     "no_answer_exact": ("exact, unanswerable", "of questions that have none"),
     "no_answer_f1": ("F1, unanswerable", "of questions that have none"),
+    "bleu": ("BLEU", "sacreBLEU of all answers together"),
+    "chrf": ("chrF", "runs of characters shared, of all answers together"),
+    "rouge1": ("ROUGE-1", "words shared"),
+    "rouge2": ("ROUGE-2", "pairs of words shared"),
+    "rougeL": ("ROUGE-L", "longest common subsequence"),
+    "length": ("same length", "answers with as many characters as the truth"),
     "mean error": ("mean error", "how far off, on average"),
 }
 NUMBERS = ("pearson", "spearman", "matthews", "mean error")  # the others are shares

@@ -8,12 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Activation = Literal["gelu", "gelu-tanh", "relu"]
-PoolActivation = Literal["tanh", "relu", "gelu"]
+Activation = Literal["gelu", "gelu-tanh", "relu", "silu"]
+PoolActivation = Literal["tanh", "relu", "gelu", "none"]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,  # in its erf form, as BERT
     "gelu-tanh": partial(F.gelu, approximate="tanh"),  # as ALBERT; others call it gelu_new
     "relu": F.relu,
+    "silu": F.silu,
     "tanh": torch.tanh,
 }

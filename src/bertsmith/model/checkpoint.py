@@ -61,7 +61,9 @@ def load(folder: Path, check: bool = True) -> tuple[Model, Tokenizer, dict[str, 
     config = parse(ModelConfig, recorded(folder)["model"], str(folder / "config.json"))
     model = Model(config, drawn=False)
     _strictly(model, load_weights(folder), folder)
-    return model.eval(), Tokenizer.load(folder / "tokenizer.json"), read_json(folder / "card.json")
+    tokenizer = Tokenizer.load(folder / "tokenizer.json")
+    model.meet(tokenizer)
+    return model.eval(), tokenizer, read_json(folder / "card.json")
 
 
 def recorded(folder: Path) -> dict[str, Any]:

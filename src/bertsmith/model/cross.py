@@ -6,7 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from ..config import Chance, Count, Variant
+from ..errors import BadInput
 from .layout import Layout
+from .mixers import Dense
 from .mixers.base import Heads
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ class CrossBlock(nn.Module):
 
     def __init__(self, config: "EncoderConfig") -> None:
         super().__init__()
+        if config.feedforward is None or not isinstance(config.mixer, Dense):
+            raise BadInput("pairs that attend to each other want a model of attention and feed-forwards; leave out task.cross")
         self.project = Heads(config.width, config.mixer.heads)
         self.feedforward = config.feedforward.build(config.width)
         self.mixer_norm, self.feedforward_norm = config.layer_norm(), config.layer_norm()

@@ -54,9 +54,11 @@ class FeatureScores(nn.Module):
         x = self._joined(states)
         if self.lstm is None:
             return x
-        packed = nn.utils.rnn.pack_padded_sequence(layout.grid(x), layout.lengths, batch_first=True, enforce_sorted=False)
-        grid, _ = nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
-        return layout.flat(grid)
+        with torch.autocast(x.device.type, enabled=False):  # cuDNN's would be float16, which loses small gradients
+            grid = layout.grid(x.to(self.score.weight.dtype))
+            packed = nn.utils.rnn.pack_padded_sequence(grid, layout.lengths, batch_first=True, enforce_sorted=False)
+            grid, _ = nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
+        return layout.flat(grid).to(x.dtype)
 
     def forward(self, rows: Tensor, encoder: "Encoder") -> Tensor:
         return self.score(self.drop(rows))

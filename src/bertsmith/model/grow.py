@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-TABLES = ("encoder.tokens.weight", "heads.words.bias")  # a row, or a number, for every token
+TABLES = ("encoder.tokens.weight", "heads.words.bias", "heads.words.table.weight")  # a row, or a number, for every token
 
 
 def grown(weights: dict[str, Tensor], first: int, origins: Sequence[Sequence[int]]) -> dict[str, Tensor]:

@@ -4,14 +4,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import torch
 import torch.nn.functional as F
+from msgspec.structs import replace
 from torch import Tensor, nn
 
 from ..config import Chance, Count, Variant
+from ..errors import BadInput
 from . import kernels
 from .activations import ACTIVATIONS
 from .crf import ChainHead
 from .cross import CrossHead
 from .features import FeatureHead
+from .generator import GeneratorHead
+from .rarity_head import RarityHead
+from .tree import TreeHead
 
 if TYPE_CHECKING:
     from .encoder import Encoder, EncoderConfig
@@ -20,8 +25,27 @@ if TYPE_CHECKING:
 class WordHead(Variant, frozen=True, tag="words"):
     """A score for every word, by the table of token embeddings."""
 
+    transform: Annotated[bool, "a matrix, the activation and a norm before the table, as BERT; GPT has none"] = True
+    tied: Annotated[bool, "the table is that of the embeddings; else one of its own"] = True
+    bias: Annotated[bool, "a number for every word beside the table"] = True
+
     def build(self, encoder: "EncoderConfig", vocabulary: int) -> "WordScores":
-        return WordScores(encoder, vocabulary)
+        return WordScores(self, encoder, vocabulary)
+
+
+class HalfHead(Variant, frozen=True, tag="half"):
+    """A score for every word, of half the channels: those that read forward, or those that read backward."""
+
+    tied: Annotated[bool, "the table is that of the embeddings, which have half the width; else one of its own"] = False
+    bias: Annotated[bool, "a number for every word beside the table"] = True
+
+    def build(self, encoder: "EncoderConfig", vocabulary: int) -> "WordScores":
+        half = encoder.width // 2
+        if self.tied and (encoder.front is not None or encoder.embedded != half):
+            raise BadInput(f"a tied softmax over half the channels wants tables of {half} numbers; set model.embedding={half}, "
+                           "or the head's tied=false")  # fmt: skip
+        of_half = replace(encoder, width=half, embedding=None, front=None)
+        return WordScores(WordHead(transform=False, tied=self.tied, bias=self.bias), of_half, vocabulary)
 
 
 class ReplacedHead(Variant, frozen=True, tag="replaced"):
@@ -60,19 +84,28 @@ class TextHead(Variant, frozen=True, tag="text"):
         return TextScores(encoder.width, self.outputs, self.dropout)
 
 
-HeadConfig = WordHead | ReplacedHead | LabelHead | TokenHead | TextHead | FeatureHead | ChainHead | CrossHead
+HeadConfig = (
+    WordHead | HalfHead | ReplacedHead | LabelHead | TokenHead | TextHead | FeatureHead | ChainHead | CrossHead | TreeHead
+    | RarityHead | GeneratorHead
+)  # fmt: skip
 
 
 class WordScores(nn.Module):
-    def __init__(self, config: "EncoderConfig", vocabulary: int) -> None:
+    def __init__(self, config: WordHead, encoder: "EncoderConfig", vocabulary: int) -> None:
         super().__init__()
-        self.transform, self.norm = nn.Linear(config.width, config.embedded), config.layer_norm(config.embedded)
-        self.bias = nn.Parameter(torch.zeros(vocabulary))
-        self.activation = ACTIVATIONS[config.feedforward.activation]
+        self.transform, self.norm, width = None, None, encoder.width
+        if config.transform:
+            width = encoder.embedded
+            self.transform, self.norm = nn.Linear(encoder.width, width), encoder.layer_norm(width)
+            self.activation = ACTIVATIONS[encoder.activation]
+        elif config.tied and encoder.embedded != width:
+            raise BadInput(f"tables of {encoder.embedded} score no states of {width} without a matrix between them; set the "
+                           "head's transform=true, or tied=false")  # fmt: skip
+        self.bias = nn.Parameter(torch.zeros(vocabulary)) if config.bias else None
+        self.table = None if config.tied else nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, rows: Tensor, encoder: "Encoder") -> Tensor:
-        # The table is the encoder's and not an attribute: tied weights stay one tensor in the checkpoint.
-        return F.linear(self._transformed(rows), encoder.tokens.weight, self.bias)
+        return F.linear(self._transformed(rows), self._words(encoder), self.bias)
 
     def entropy(self, rows: Tensor, encoder: "Encoder", answers: Tensor) -> tuple[Tensor, Tensor]:
         """The summed cross entropy of these answers, and how many of them came first."""
@@ -80,11 +113,16 @@ class WordScores(nn.Module):
             return entropy(self(rows, encoder), answers)
         from .kernels.entropy import entropy as fused
 
-        kind = rows.dtype
-        return fused(self._transformed(rows).to(kind), encoder.tokens.weight.to(kind), self.bias.to(kind), answers)
+        kind, words = rows.dtype, self._words(encoder)
+        bias = words.new_zeros(len(words)) if self.bias is None else self.bias
+        return fused(self._transformed(rows).to(kind), words.to(kind), bias.to(kind), answers)
+
+    def _words(self, encoder: "Encoder") -> Tensor:
+        # A tied table is the encoder's and not an attribute: it stays one tensor in the checkpoint.
+        return encoder.tokens.weight if self.table is None else self.table.weight
 
     def _transformed(self, rows: Tensor) -> Tensor:
-        return self.norm(self.activation(self.transform(rows)))
+        return rows if self.transform is None or self.norm is None else self.norm(self.activation(self.transform(rows)))
 
 
 def entropy(scores: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,7 +135,7 @@ class ReplacedScores(nn.Module):
     def __init__(self, config: "EncoderConfig") -> None:
         super().__init__()
         self.transform, self.score = nn.Linear(config.width, config.width), nn.Linear(config.width, 1)
-        self.activation = ACTIVATIONS[config.feedforward.activation]
+        self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, rows: Tensor, encoder: "Encoder") -> Tensor:
         return self.score(self.activation(self.transform(rows)))

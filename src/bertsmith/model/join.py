@@ -23,3 +23,16 @@ class Join(nn.LayerNorm):
         total = stream if said is None else stream + F.dropout(said, dropout)
         normed = super().forward(total)
         return (normed, total) if self.first else (normed, normed)
+
+
+class Sum(nn.Module):
+    """No norm: what was said is added to the stream, or takes its place."""
+
+    def __init__(self, dropout: float, added: bool) -> None:
+        super().__init__()
+        self.dropout, self.added = dropout, added
+
+    def forward(self, stream: Tensor, said: Tensor) -> tuple[Tensor, Tensor]:
+        said = F.dropout(said, self.dropout, self.training)
+        total = stream + said if self.added else said
+        return total, total

@@ -1,18 +1,24 @@
 """Where the sequences lie among the packed tokens, and how to attend within each of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self, cast
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from . import kernels
 from .rotary import turned
 
+if TYPE_CHECKING:
+    from .apart import Apart
+
 FLASH = (torch.float16, torch.bfloat16)
+Lengths = Sequence[int] | Tensor | NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -27,15 +33,18 @@ class Layout:
     owner: Tensor  # (tokens,): the sequence of each token; equal owners may see each other
     place: Tensor  # (tokens,): its position there
     longest: int
+    prefix: Tensor | None = None  # (sequences,), on the host: so many first tokens see each other where all else is causal
+    anchors: Tensor | None = None  # (anchors,) in order, on the host: tokens that meet their whole sequence (Longformer)
 
     @classmethod
-    def of(cls, lengths: Sequence[int] | Tensor) -> "Layout":
+    def of(cls, lengths: Lengths, prefix: Lengths | None = None, anchors: Lengths | None = None) -> "Layout":
         sizes = np.asarray(lengths)  # numpy: torch's threads wait for each other, which costs more than it counts here
         starts = np.concatenate([[0], sizes.cumsum()])
         owner = np.arange(len(sizes)).repeat(sizes)
         place = np.arange(len(owner)) - starts[owner]
         tensor = torch.from_numpy
-        return Layout(tensor(sizes), tensor(starts.astype(np.int32)), tensor(owner), tensor(place), int(sizes.max()))
+        more = (None if given is None else torch.as_tensor(given) for given in (prefix, anchors))
+        return Layout(tensor(sizes), tensor(starts.astype(np.int32)), tensor(owner), tensor(place), int(sizes.max()), *more)
 
     gapless = True  # what `starts` bounds is all real
 
@@ -49,16 +58,48 @@ class Layout:
         return self.starts[:-1].long()
 
     @property
+    def lasts(self) -> Tensor:
+        """(sequences,): the last token of each, where a causal model has read the whole."""
+        return self.starts[1:].long() - 1
+
+    @property
+    def anchored(self) -> Tensor:
+        """(anchors,), beside the tokens: those that somebody chose, or else the first of each sequence."""
+        if self.anchors is None:
+            return self.firsts
+        return cast(Tensor, self.once("anchored", lambda: cast(Tensor, self.anchors).to(self.starts.device, non_blocking=True)))
+
+    def once(self, name: Hashable, find: Callable[[], Any]) -> Any:
+        """What a mixer finds out about this layout, for the layers above it too; a compiled graph finds it anew."""
+        if torch.compiler.is_compiling():
+            return find()
+        if name not in self._found:
+            self._found[name] = find()
+        return self._found[name]
+
+    @cached_property
+    def _found(self) -> dict[Hashable, Any]:
+        return {}
+
+    @property
     def even(self) -> bool:
         """All of one length: the rectangle is a view."""
         return self.owner.shape[0] == self.sequences * self.longest
 
-    def mix(self, qkv: Tensor, heads: int, turns: Tensor | None = None, causal: bool = False, dropout: float = 0.0) -> Tensor:
+    def mix(
+        self, qkv: Tensor, heads: int, turns: Tensor | None = None, causal: bool = False, dropout: float = 0.0,
+        apart: "Apart | None" = None,
+    ) -> Tensor:  # fmt: skip
         """(tokens, 3 x width) -> (tokens, width): queries, keys and values side by side, turned by their places if `turns`
-        are given (Rotary)."""
+        are given (Rotary), their scores leaning on distance if `apart` is."""
         if turns is not None:
             qkv = turned(qkv, turns, self.place, heads)
-        if self.gapless and not dropout and kernels.serves(qkv):
+        if apart is not None:
+            from .leaning import leant
+
+            q, k, v = qkv.unflatten(-1, (3, heads, -1)).unbind(-3)
+            return leant(q, k, v, self, apart, causal, dropout).flatten(-2)
+        if self.gapless and not dropout and self.prefix is None and kernels.serves(qkv):
             from .kernels.attention import LONGEST, WIDTHS, attended
 
             if self.longest <= LONGEST and qkv.shape[1] // (3 * heads) in WIDTHS:
@@ -75,6 +116,8 @@ class Layout:
         Flash attention drops nothing out: `dropout` on a GPU takes the padded rectangle instead, which is slower.
         """
         seen = self if keys is None else keys
+        if causal and keys is None and self.prefix is not None:
+            return self._after_prefixes(q, k, v, dropout)
         if self.gapless and q.is_cuda and q.dtype in FLASH and not dropout:
             from torch.nn.attention.varlen import varlen_attn
 
@@ -90,6 +133,36 @@ class Layout:
             return torch.cat([_attended(q, k, v, causal, dropout)[0] for q, k, v in zip(*parts, strict=True)])
         mask = None if seen.even else seen.real()[:, None, None]
         return self.flat(_attended(self.grid(q), seen.grid(k), seen.grid(v), causal, dropout, mask))
+
+    def _after_prefixes(self, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
+        """Prefixes see all of themselves, what follows sees all before it (UniLM, Dong et al. 2019).
+
+        Flash attention in two calls: prefixes by themselves; what follows, causal over the whole of its sequence, the
+        last query beside the last key.
+        """
+        if self.gapless and q.is_cuda and q.dtype in FLASH and not dropout:
+            (inside, prefixes), (behind, rests) = self._halves
+            out = torch.empty_like(v)
+            if len(inside):
+                out[inside] = prefixes.attend(q[inside], k[inside], v[inside])
+            if len(behind):
+                out[behind] = rests.attend(q[behind], k, v, causal=True, keys=self)
+            return out
+        prefix = cast(Tensor, self.prefix)
+        if self.one_by_one and not q.is_cuda:
+            parts = (t[None].split(self.lengths.tolist(), dim=1) for t in (q, k, v))
+            each = zip(*parts, prefix[:, None, None], strict=True)
+            return torch.cat([_attended(q, k, v, False, dropout, prefixed(q.shape[1], one))[0] for q, k, v, one in each])
+        sight = prefixed(self.longest, prefix.to(q.device)[:, None, None]) & self.real()[:, None]
+        return self.flat(_attended(self.grid(q), self.grid(k), self.grid(v), False, dropout, sight[:, None]))
+
+    @cached_property
+    def _halves(self) -> list[tuple[Tensor, "Layout"]]:
+        """Prefixes, and what follows them: which tokens they are, and how they lie by themselves; found on the host."""
+        whole, prefix = Layout.of(self.lengths), cast(Tensor, self.prefix)
+        inside, device = whole.place < prefix[whole.owner], self.starts.device
+        parts = ((inside, prefix), (~inside, self.lengths - prefix))
+        return [(rows.nonzero().squeeze(1).to(device), Layout.of(sizes).to(device)) for rows, sizes in parts]
 
     @property
     def one_by_one(self) -> bool:
@@ -115,12 +188,17 @@ class Layout:
         """(tokens, width) -> (sequences, width)"""
         return means(x, self.owner, self.starts.diff())
 
+    def most(self, x: Tensor) -> Tensor:
+        """(tokens, width) -> (sequences, width): the largest of each number."""
+        least = x.new_full((self.sequences, x.shape[1]), float("-inf"))
+        return least.scatter_reduce(0, self.owner[:, None].expand_as(x), x, "amax")
+
     def real(self) -> Tensor:
         """(sequences, longest) bool: False where a sequence is over."""
         return torch.arange(self.longest, device=self.starts.device) < self.starts.diff()[:, None]
 
     def to(self, device: Any) -> Self:
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "lengths"}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("lengths", "prefix", "anchors")}
         moved: dict[str, Any] = {n: v.to(device, non_blocking=True) for n, v in values.items() if isinstance(v, Tensor)}
         return replace(self, **moved)
 
@@ -160,6 +238,12 @@ def means(rows: Tensor, owner: Tensor, sizes: Tensor | None = None) -> Tensor:
     sizes = torch.bincount(owner) if sizes is None else sizes
     sums = rows.new_zeros(sizes.shape[0], rows.shape[1]).index_add(0, owner, rows)
     return sums / sizes[:, None].to(rows.dtype)
+
+
+def prefixed(length: int, prefix: Tensor) -> Tensor:
+    """(..., length, length) bool, for prefixes (..., 1, 1): what each token sees."""
+    place = torch.arange(length, device=prefix.device)
+    return (place <= place[:, None]) | (place < prefix)
 
 
 def _attended(q: Tensor, k: Tensor, v: Tensor, causal: bool, dropout: float, mask: Tensor | None = None) -> Tensor:

@@ -65,7 +65,7 @@ def merge(model: Model) -> None:
 def _linears(model: Model, config: Lora) -> list[tuple[nn.Module, str, nn.Linear]]:
     parts: list[nn.Module] = []
     for block in model.encoder.stack.blocks:
-        parts += [block.mixer, block.feedforward] if config.on == "all" else [block.mixer]  # type: ignore[list-item]
+        parts += [block.mixer, *[block.feedforward] * (config.on == "all" and block.feedforward is not None)]  # type: ignore[list-item]
     return [
         (owner, name, child)
         for part in parts

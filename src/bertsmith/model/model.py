@@ -1,4 +1,4 @@
-"""A model: an encoder, and the heads it was trained with, by name."""
+"""A model: an encoder, a decoder if it writes, and the heads it was trained with, by name."""
 
 from typing import Self
 
@@ -7,8 +7,15 @@ import torch
 from torch import Tensor, nn
 
 from ..config import Config
+from ..errors import BadInput
+from ..text.tokenizer import Tokenizer
+from .decoders import Decoder, DecoderConfig
 from .encoder import Encoder, EncoderConfig
+from .fronts.characters import Speller
+from .fronts.subwords import Composer
+from .generator import Generator, GeneratorHead
 from .heads import HeadConfig, entropy
+from .mixers import Mixer
 from .types import Inputs
 
 
@@ -18,6 +25,7 @@ class ModelConfig(Config, frozen=True):
     encoder: EncoderConfig
     vocabulary: int
     heads: dict[str, HeadConfig] = msgspec.field(default_factory=dict)
+    decoder: DecoderConfig | None = None
 
 
 class Model(nn.Module):
@@ -27,11 +35,16 @@ class Model(nn.Module):
         """`drawn=False` leaves the weights as they come, for somebody who has others to put there."""
         super().__init__()
         self.config = config
+        if config.decoder and config.encoder.reversible:
+            raise BadInput("a reversible encoder has two sides, and a decoder reads one; set model.reversible=false")
         self.encoder = Encoder(config.encoder, config.vocabulary)
+        self.decoder: Decoder | None = config.decoder.build(config.encoder) if config.decoder else None
         heads = {name: head.build(config.encoder, config.vocabulary) for name, head in config.heads.items()}
         self.heads = nn.ModuleDict(heads)
         for module in self.modules() if drawn else ():
             _initialise(module, config.encoder.deviation)
+        if drawn and self.encoder.front is not None:
+            self.encoder.front.begin()
 
     def forward(self, inputs: Inputs, kept: list[Tensor] | None = None) -> Tensor:
         """(tokens, width): hidden states of every token; those of every layer go into `kept`, if somebody wants them."""
@@ -47,6 +60,27 @@ class Model(nn.Module):
         own = getattr(self.heads[head], "entropy", None) if head in self.heads else None
         return own(rows, self.encoder, answers) if own else entropy(self.scores(head, rows), answers)
 
+    @property
+    def remembers(self) -> bool:
+        """What it makes of a text may depend on what stood before it: it takes `Inputs.memory`."""
+        return any(mixer.remembers for mixer in self.encoder.stack.mixers)
+
+    def penalty(self) -> Tensor | float:
+        """What its parts ask for themselves, whatever is learnt: Adaptive-Span's price of looking far."""
+        return sum((mixer.penalty() for mixer in self.encoder.stack.mixers), start=0.0)
+
+    def meet(self, tokenizer: Tokenizer) -> None:
+        """A front that spells its words learns from the tokenizer how, and opens it: no word is unknown to it."""
+        if isinstance(self.encoder.front, Speller | Composer):
+            self.encoder.front.meet(tokenizer.opened())
+
+    def finish(self) -> None:
+        """Takes away the heads that only its training needed."""
+        kept = {name: head for name, head in self.config.heads.items() if not isinstance(head, GeneratorHead)}
+        for name in self.config.heads.keys() - kept:
+            del self.heads[name]
+        self.config = msgspec.structs.replace(self.config, heads=kept)
+
     def train(self, mode: bool = True) -> Self:
         """As ever, but for what is kept still."""
         super().train(mode)
@@ -56,7 +90,13 @@ class Model(nn.Module):
 
     def compile_parts(self) -> None:
         """The encoder as one graph; what follows depends on how many words are hidden, and changes with every batch."""
-        self.encoder.stack.compile(dynamic=True)
+        if any(isinstance(part, Mixer) and not part.compiles for part in self.modules()):
+            raise BadInput("a model that goes from token to token (mixer=lstm) does not compile; leave out train.compile")
+        if self.config.encoder.reversible:
+            raise BadInput("a reversible model runs its blocks anew on the way back: no graph does; leave out train.compile")
+        for part in (self.encoder, *self.heads.values()):
+            if isinstance(part, Encoder | Generator):
+                part.stack.compile(dynamic=True)
 
 
 def built(config: ModelConfig, seed: int) -> Model:

@@ -1,11 +1,12 @@
 """What goes into a model, and what comes out."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
 from .layout import Layout
+from .memory import Memory
 
 
 @dataclass(frozen=True)
@@ -15,11 +16,14 @@ class Inputs:
     segments: Tensor | None = None  # (tokens,): sentence A or B
     nudge: Tensor | None = None  # (tokens, width of the tables): added to the embedded tokens, before their norm
     wanted: Tensor | None = None  # (rows,): the tokens whose last hidden states are asked for, if not all are
+    memory: Memory | None = None  # of what stood before the sequences, for models that remember
 
     def to(self, device: Any) -> "Inputs":
-        others = (self.segments, self.nudge, self.wanted)
-        moved = (None if t is None else t.to(device, non_blocking=True) for t in others)
-        return Inputs(self.tokens.to(device, non_blocking=True), self.layout.to(device), *moved)
+        others = {"segments": self.segments, "nudge": self.nudge, "wanted": self.wanted}
+        moved: dict[str, Any] = {name: t.to(device, non_blocking=True) for name, t in others.items() if t is not None}
+        memory = None if self.memory is None else self.memory.to(device)
+        tokens, layout = self.tokens.to(device, non_blocking=True), self.layout.to(device)
+        return replace(self, tokens=tokens, layout=layout, memory=memory, **moved)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ class Adversarial:
     def loss(self, model: Model, batch: Batch, carry: tuple[Tensor, ...] = ()) -> Loss:
         if not model.training:
             return self.inner.loss(model, batch, carry)
-        here = torch.zeros(batch.tokens, model.encoder.tokens.embedding_dim, device=batch.inputs.tokens.device)
+        here = torch.zeros(batch.tokens, model.config.encoder.embedded, device=batch.inputs.tokens.device)
         clean, here = self._moved(model, batch, carry, here)
         for _ in range(self.adversary.steps - 1):
             _, here = self._moved(model, batch, carry, here)

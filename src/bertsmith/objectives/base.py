@@ -20,6 +20,7 @@ Ints = NDArray[np.int64]
 
 class Objective(Protocol):
     least: ClassVar[int]  # sentences a document must have to be read
+    hides: ClassVar[bool]  # words are hidden, so that a model of it fills masks
 
     def heads(self) -> dict[str, HeadConfig]:
         """The heads it needs, by name."""

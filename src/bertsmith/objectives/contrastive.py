@@ -36,7 +36,8 @@ class Contrastive:
 
     def scores(self, model: Model, batch: Batch) -> Tensor:
         """A vector a sequence, or a text where its windows are joined."""
-        return joined(pooled(model(batch.inputs), batch.inputs.layout, self.task.pool), batch)
+        rows = pooled(model(batch.inputs), batch.inputs.layout, self.task.pool, model.config.encoder.causal)
+        return joined(rows, batch)
 
     def loss(self, model: Model, batch: Batch, carry: tuple[Tensor, ...] = ()) -> Loss:
         return self.price(self.scores(model, batch).float(), batch)
@@ -73,6 +74,9 @@ def doubtful(texts: Tensor) -> Tensor:
     return alike
 
 
-def pooled(hidden: Tensor, layout: Layout, pool: Pool) -> Tensor:
-    """(tokens, width) -> (sequences, width): the first token of each, or the mean of all, [CLS] and [SEP] with them."""
-    return hidden[layout.firsts] if pool == "first" else layout.mean(hidden.float())
+def pooled(hidden: Tensor, layout: Layout, pool: Pool, causal: bool = False) -> Tensor:
+    """(tokens, width) -> (sequences, width): the first token of each, of a causal model the last, which alone has seen the
+    text; or the mean of all, [CLS] and [SEP] with them."""
+    if pool == "first":
+        return hidden[layout.lasts if causal else layout.firsts]
+    return layout.mean(hidden.float())

@@ -13,10 +13,12 @@ from ..corpus.masks import MaskConfig, Pieces
 from ..corpus.store import Corpus
 from ..corpus.views import PairConfig, ViewConfig, Windows
 from ..model.heads import HeadConfig, WordHead
+from ..model.memory import Memory
 from ..model.model import Model
 from ..model.types import Batch, Inputs
 from ..train.loss import Loss
 from .base import Ints, packed
+from .flow import carried, flowing, recalled
 
 
 class Masked(Variant, frozen=True):
@@ -26,6 +28,7 @@ class Masked(Variant, frozen=True):
     repeats: Annotated[Count | None, "epochs after which samples and masks come again: 10 is BERT's static masking"] = None
 
     least: ClassVar[int] = 1  # sentences a document must have to be read
+    hides: ClassVar[bool] = True
 
     def heads(self) -> dict[str, HeadConfig]:
         return {"words": WordHead()}
@@ -35,10 +38,12 @@ class Masked(Variant, frozen=True):
 
     def batch(self, arrays: Arrays) -> Batch:
         targets = {"where": torch.from_numpy(arrays.where), "words": torch.from_numpy(arrays.words)}
-        return Batch(packed(arrays), targets, {"words": len(arrays.where)})
+        return Batch(packed(arrays), targets | flowing(arrays), {"words": len(arrays.where)})
 
     def loss(self, model: Model, batch: Batch, carry: tuple[Tensor, ...] = ()) -> Loss:
-        return word_loss(model, batch, model(asked(batch.inputs, batch.targets["where"])))
+        memory = recalled(model, batch, carry)
+        loss = word_loss(model, batch, model(asked(batch.inputs, batch.targets["where"], memory)))
+        return replace(loss, carry=carried(memory, batch))
 
 
 def batches(
@@ -48,9 +53,9 @@ def batches(
     return Batches(Maker(corpus.path, masks, rate, seed), view, documents, length, tokens, repeats)
 
 
-def asked(inputs: Inputs, where: Tensor) -> Inputs:
+def asked(inputs: Inputs, where: Tensor, memory: Memory | None = None) -> Inputs:
     """No other row leaves the last block, and none reaches the vocabulary."""
-    return replace(inputs, wanted=where)
+    return replace(inputs, wanted=where, memory=memory)
 
 
 def word_loss(model: Model, batch: Batch, rows: Tensor) -> Loss:

@@ -26,6 +26,7 @@ class Pairs(Variant, frozen=True):
     repeats: Annotated[Count | None, "epochs after which samples and masks come again: 10 is BERT's static masking"] = None
 
     least: ClassVar[int] = 2  # sentences a document must have to be read: one alone makes no pair
+    hides: ClassVar[bool] = True
 
     def heads(self) -> dict[str, HeadConfig]:
         return {"words": WordHead(), "next": LabelHead(labels=2)}

@@ -47,7 +47,10 @@ class Reading:
     def __call__(self, k: int, done: float = 0.0) -> Batch:
         epoch, place = divmod(k, self.an_epoch)
         batches = self.known[epoch] if epoch in self.known else self._remembered(epoch)
-        return batch(self.task, self.encoded, [self.units[i] for i in batches[place % len(batches)]], self.joined)
+        return self.made([self.units[i] for i in batches[place % len(batches)]])
+
+    def made(self, units: list[Ints]) -> Batch:
+        return batch(self.task, self.encoded, units, self.joined)
 
     def cut(self, epoch: int) -> list[Ints]:
         """The units of each batch; one that is larger than the budget has a batch of its own."""
@@ -71,7 +74,7 @@ def batch(task: TaskConfig, encoded: Encoded, units: list[Ints], joined: bool = 
     """These sequences as a model takes them, with their targets where they are known."""
     chosen = np.concatenate(units)
     ids, segments = ([part[i] for i in chosen] for part in (encoded.ids, encoded.segments))
-    layout = Layout.of([len(one) for one in ids])
+    layout = Layout.of([len(one) for one in ids], anchors=_anchors(task, segments))
     inputs = Inputs(torch.from_numpy(np.concatenate(ids)), layout, torch.from_numpy(np.concatenate(segments)))
     group = np.repeat(np.arange(len(units)), [len(unit) for unit in units])
     targets = {"joined": group} if joined else {}
@@ -86,6 +89,16 @@ def batch(task: TaskConfig, encoded: Encoded, units: list[Ints], joined: bool = 
     )
     tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in targets.items()}
     return Batch(inputs, tensors, {"task": max(count, 1)})
+
+
+def _anchors(task: TaskConfig, segments: list[Ints]) -> Ints | None:
+    """Tokens that meet their whole sequence in a model of windows: [CLS], and the segment that the task names; None: [CLS]."""
+    if (number := getattr(task, "anchored", None)) is None:
+        return None
+    marked = [one == number for one in segments]
+    for one in marked:
+        one[0] = True
+    return np.flatnonzero(np.concatenate(marked))
 
 
 def _by_text(encoded: Encoded, chosen: Ints, group: Ints, joined: bool) -> dict[str, Ints]:

@@ -1,6 +1,6 @@
 """Fine-tuning: examples with their answers, and what each kind of task pays for a wrong one."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 import torch
@@ -16,7 +16,7 @@ from ..model.layout import means
 from ..model.model import Model
 from ..model.types import Batch
 from ..tasks import Answering, Choose, Classify, Regress, Tag, TaskConfig
-from ..tasks.base import Cross
+from ..tasks.base import Both, Cross
 from ..train.loss import Loss
 from .reading import IGNORED
 
@@ -46,6 +46,10 @@ class Supervised:
         return CrossHead(outputs=self.task.outputs, blocks=pair.blocks) if isinstance(pair, Cross) else None
 
     @property
+    def swapped(self) -> bool:
+        return isinstance(self.task, Classify | Regress) and isinstance(self.task.pair, Both)
+
+    @property
     def chained(self) -> bool:
         return isinstance(self.task, Tag) and self.task.crf
 
@@ -56,21 +60,24 @@ class Supervised:
         moves = tuple(tuple(round(one, 6) for one in row) for row in _moves(model).tolist())
         return msgspec.structs.replace(self.task, moves=moves)
 
-    def scores(self, model: Model, batch: Batch) -> Tensor:
-        """A row a sequence, or an example where its windows are joined, or a token."""
+    def scores(self, model: Model, batch: Batch, hidden: Tensor | None = None) -> Tensor:
+        """A row a sequence, or an example where its windows are joined, or a token; `hidden` are all rows, if known."""
         head, layout = model.heads["task"], batch.inputs.layout
         if isinstance(head, CrossScores):
-            return model.scores("task", head.read(model(batch.inputs), layout))
+            return model.scores("task", head.read(model(batch.inputs) if hidden is None else hidden, layout))
         if isinstance(head, FeatureScores):
             states: list[Tensor] = []
             states[-1:] = [model(batch.inputs, states)]  # the last layer as the encoder gives it, normed
             tokens = head.read(states, layout)
             rows = layout.mean(tokens)
         elif self.task.head == "text":
-            rows = tokens = model(replace(batch.inputs, wanted=layout.firsts))
+            rows = tokens = model.encoder.texts(batch.inputs, hidden)
         else:
-            rows = tokens = model(batch.inputs)
-        return model.scores("task", joined(rows, batch) if self.task.head == "text" else tokens)
+            rows = tokens = model(batch.inputs) if hidden is None else hidden
+        if self.task.head != "text":
+            return model.scores("task", tokens)
+        rows = joined(rows, batch)
+        return model.scores("task", 2 * rows if self.swapped else rows)  # of two orders the sum, not the mean
 
     def loss(self, model: Model, batch: Batch, carry: tuple[Tensor, ...] = ()) -> Loss:
         return self.price(self.scores(model, batch).float(), batch, self.moves(model))

@@ -1,17 +1,20 @@
-"""Which objective teaches a task: most have a head that is paid for its answers, `similar` has none."""
+"""Which objective teaches a task: most have a head that is paid for its answers, `similar` and `generate` have none."""
 
 from ..errors import BadInput
 from ..model.features import Features
-from ..tasks import Similar, TaskConfig
+from ..tasks import Generate, Similar, TaskConfig
 from .contrastive import Contrastive
 from .supervised import Supervised
+from .translate import Translate
 
-Lesson = Supervised | Contrastive
+Lesson = Supervised | Contrastive | Translate
 
 
 def teaching(task: TaskConfig, features: Features | None = None) -> Lesson:
-    if not isinstance(task, Similar):
+    if not isinstance(task, Similar | Generate):
         return Supervised(task, features)
     if features is not None:
-        raise BadInput("features are what a head reads, and task=similar has none; leave them out, and choose task.pool")
-    return Contrastive(task)
+        other = "and choose task.pool" if isinstance(task, Similar) else "for the last layer is read"
+        kind = task.__struct_config__.tag
+        raise BadInput(f"features are what a head reads, and task={kind} has none; leave them out, {other}")
+    return Contrastive(task) if isinstance(task, Similar) else Translate(task)

@@ -33,8 +33,9 @@ def taken(model: nn.Module, kept: Kept, train: Train, steps: int, tokenizer: int
     saves = [first] + [checkpoint] * (len(range(train.save_every, steps, train.save_every)) + 1)
     words = tokenizer + WORDS + ROW * (steps // train.log_every)
     best = weights * (2 if train.stop else 0)  # and one being written
-    ending = sum(saves[-train.keep :]) + weights
-    return Disk(weights, checkpoint, max(_window(saves, train.keep + 1), ending) + best + words, weights + words, corpus)
+    keep = max(train.keep, train.average)
+    ending = sum(saves[-keep:]) + weights
+    return Disk(weights, checkpoint, max(_window(saves, keep + 1), ending) + best + words, weights + words, corpus)
 
 
 def stored(tensors: Mapping[str, Slot]) -> int:

@@ -24,7 +24,7 @@ class Ledger(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        self.flops += _flops(func, args, kwargs or {}, out)
+        self.flops += flops_of(func, args, kwargs or {}, out)
         fresh = [self._enters(leaf.untyped_storage()) for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
         self.calls += any(fresh)  # a view is no work
         return out
@@ -43,8 +43,14 @@ class Ledger(TorchDispatchMode):
         self.now -= size
 
 
-def _flops(func: Any, args: Any, kwargs: Any, out: Any) -> int:
+def flops_of(func: Any, args: Any, kwargs: Any, out: Any) -> int:
+    """Operations of the products of matrices in one call of a kernel, two for a multiply-add."""
     packet = func._overloadpacket
+    if packet is aten.mkldnn_rnn_layer:  # all steps of a layer of an LSTM
+        steps, weights = args[0].shape[0] * args[0].shape[1], args[1].numel() + args[2].numel()
+        return int(2 * steps * weights)
+    if packet is aten._cudnn_rnn:  # the same on a GPU, of packed sequences
+        return int(2 * args[0].numel() // args[0].shape[-1] * sum(weight.numel() for weight in args[1] if weight.ndim == 2))
     if packet in _ATTENTION:  # which torch's own table leaves out on a CPU
         q, k = args[_FIRST[packet]], args[_FIRST[packet] + 1]
         return int(_ATTENTION[packet] * q.numel() * k.shape[-2])

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from .page import Html, element
 
-TONES = ("one", "two", "three", "four")
+TONES = ("one", "two", "three", "four", "five", "six", "seven", "eight")
 WIDE, HALF, HIGH = 900, 430, 280  # two of half the width stand side by side
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 10, 42
 MOST = 500  # points of a line: more than a screen can show apart

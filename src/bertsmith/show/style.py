@@ -5,6 +5,7 @@ STYLE = """
   color-scheme: light dark;
   --page: #f7f7f5; --card: #ffffff; --ink: #1b1c1d; --soft: #63676c; --faint: #dfe0e2; --grid: #ebecee;
   --one: #2a6fd0; --two: #d9622b; --three: #178a63; --four: #8a57c2;
+  --five: #b98a00; --six: #c8447c; --seven: #2c9aa8; --eight: #7a6652;
   --masked: #d7e6fb; --masked-ink: #174e9c; --swapped: #fde0cf; --swapped-ink: #97400f;
   --kept: #d3f0e3; --kept-ink: #0d6145; --warn: #fff3d6; --warn-ink: #6d4a00;
 }
@@ -12,6 +13,7 @@ STYLE = """
   :root {
     --page: #151617; --card: #1e2022; --ink: #e9eaec; --soft: #a0a5ab; --faint: #373a3d; --grid: #2b2e30;
     --one: #6aa5f4; --two: #f0905f; --three: #4fc498; --four: #bb93e8;
+    --five: #e0b93c; --six: #f07fae; --seven: #63c9d6; --eight: #b7a28a;
     --masked: #1d3a63; --masked-ink: #b9d6ff; --swapped: #59301a; --swapped-ink: #ffc9a8;
     --kept: #153f30; --kept-ink: #9fe5c8; --warn: #40330f; --warn-ink: #ffdf94;
   }
@@ -63,9 +65,12 @@ svg text.value { fill: var(--ink); }
 .grid { stroke: var(--grid); } .axis { stroke: var(--faint); }
 .curve { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; }
 .one { stroke: var(--one); } .two { stroke: var(--two); } .three { stroke: var(--three); } .four { stroke: var(--four); }
+.five { stroke: var(--five); } .six { stroke: var(--six); } .seven { stroke: var(--seven); } .eight { stroke: var(--eight); }
 .dot { stroke: var(--card); stroke-width: 1.5; }
 .dot.one, .bar { fill: var(--one); }
 .dot.two { fill: var(--two); } .dot.three { fill: var(--three); } .dot.four { fill: var(--four); }
+.dot.five { fill: var(--five); } .dot.six { fill: var(--six); } .dot.seven { fill: var(--seven); }
+.dot.eight { fill: var(--eight); }
 .level { stroke: var(--soft); stroke-width: 1.5; stroke-dasharray: 6 5; }
 .track { background: var(--grid); border-radius: 4px; min-width: 5rem; height: .55rem; margin-top: .5rem; }
 .track span { display: block; height: 100%; border-radius: 4px; background: var(--one); }
@@ -108,6 +113,16 @@ td.group { font-weight: 600; padding-top: .9rem; }
 .mistake p { margin: .25rem 0; overflow-wrap: anywhere; } .mistake mark { white-space: normal; }
 .mistake .verdict { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; font-size: .93rem; }
 .mistake small { color: var(--soft); overflow-wrap: anywhere; }
+main:has(.race) { max-width: 88rem; } main:has(.race) .pair td { white-space: nowrap; }
+main:has(.race) .pair { grid-template-columns: repeat(auto-fit, minmax(min(31rem, 100%), 1fr)); }
+.race table { font-size: .86rem; } .race th, .race td { white-space: nowrap; padding-right: 1rem; }
+.race small { color: var(--soft); }
+.panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(17rem, 1fr)); gap: 1rem 1.2rem; }
+.panels figure { margin: 0; } .panels figcaption small { color: var(--soft); font-weight: 400; margin-left: .5rem; }
+.panel { fill: var(--page); stroke: var(--faint); }
+.point .dot { fill-opacity: .78; stroke-width: .8; } .point .link { visibility: hidden; stroke-width: 1.5; }
+.point:hover .link { visibility: visible; } .point:hover .dot { fill-opacity: 1; stroke: var(--ink); stroke-width: 2; }
+.context { text-align: right; color: var(--soft); } .context + td { white-space: nowrap; font-weight: 600; }
 details > summary { cursor: pointer; color: var(--one); margin: .6rem 0; }
 @media print {
   body { background: #fff; font-size: 11pt; } main { padding: 0; max-width: none; } nav { display: none; }

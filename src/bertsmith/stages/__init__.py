@@ -9,13 +9,15 @@ from types import ModuleType
 STAGES = {
     "tokenizer": "train a tokenizer on text files",
     "prepare": "turn text files into a corpus of ids",
-    "pretrain": "train a model on a corpus",
+    "pretrain": "train a model, or word vectors, on a corpus",
     "plan": "tell what a pre-training will take: parameters, memory, time, disk",
-    "import": "read somebody else's checkpoint: Hugging Face, TensorFlow",
+    "import": "read somebody else's checkpoint or word vectors: Hugging Face, TensorFlow, ELMo, word2vec",
+    "convert-long": "give a trained model windows instead of full attention, and longer texts (Longformer)",
     "export": "write a checkpoint for other libraries",
-    "finetune": "teach a model a task: classify, regress, tag, answer, choose, similar",
+    "finetune": "teach a model a task: classify, regress, tag, answer, choose, similar, generate",
     "evaluate": "score a fine-tuned model on a file, and report what it gets wrong",
     "suite": "fine-tune models on many tasks with several seeds, into one table",
+    "race": "train family members on one corpus with one budget, and compare them on tasks",
     "predict": "answer texts or a file, one JSON a line",
     "embed": "turn texts into vectors, or find the nearest of others",
     "doctor": "say what is wrong with a corpus or a run, and what to try",
@@ -25,4 +27,4 @@ STAGES = {
 
 def stage(name: str) -> ModuleType:
     """The module of a stage: its `Recipe` and its `run(recipe, quiet)`."""
-    return import_module(f".{name}", __name__)
+    return import_module(f".{name.replace('-', '_')}", __name__)

@@ -1,4 +1,4 @@
-"""Texts, or a file of any size, to a vector each; or to those documents whose vectors are nearest."""
+"""Texts, or a file of any size, to a vector each; or to those documents whose vectors are nearest; words, to theirs."""
 
 import json
 import sys
@@ -20,19 +20,26 @@ from ..screen import Screen
 from ..tasks.asking import texts_of
 from ..tasks.similar import Pool, listed, nearest
 from . import resumed
+from .asked import told
+from .words import vectors_of
 
 AT_ONCE = 4096  # texts: sorted by length among themselves, and all that is held in memory
 
 
 class Recipe(Config, frozen=True):
-    model: Annotated[str, "any checkpoint folder, fine-tuned, pre-trained or imported"]
+    model: Annotated[str, "any checkpoint folder, fine-tuned, pre-trained or imported; for words, a file of vectors too"]
     text: Annotated[str | None, "one text"] = None
     data: Annotated[str | None, "a file of texts: .txt with one a line, or `text` of .tsv, .csv, .jsonl"] = None
     columns: Annotated[dict[str, str], "what text is called in the files"] = msgspec.field(default_factory=dict)
     out: Annotated[str | None, "a .npy file for the vectors, a row a text; or with documents a .jsonl for what is found"] = None
     pool: Annotated[Pool | None, "mean of a text's tokens, or the first; as the model was taught, mean if it was not"] = None
     documents: Annotated[str | None, "a .npy of vectors, or a file of texts: find in it what is nearest to each text"] = None
-    top: Annotated[Count, "documents: how many are found for each text"] = 5
+    top: Annotated[Count, "documents, word, analogy: how many are found for each"] = 5
+    word: Annotated[str | None, "a word: those nearest to it in the table of token vectors"] = None
+    analogy: Annotated[tuple[str, ...], "three words: the first is to the second as the third is to what?"] = ()
+    similarity: Annotated[tuple[str, ...], "files of word pairs that people rated (WordSim-353, SimLex-999): Spearman"] = ()
+    analogies: Annotated[tuple[str, ...], "files of analogies as Google's questions-words.txt: accuracy by section"] = ()
+    fold: Annotated[bool, "similarity, analogies: case makes no difference, the earliest row of a word counts"] = True
     batch_tokens: Annotated[Count | None, "tokens of one batch; what suits the device, if nothing is said"] = None
     device: Annotated[str, "auto, cpu, cuda or cuda:0"] = "auto"
     precision: Annotated[Precision, "auto: bf16 on a GPU, fp32 on a CPU"] = "auto"
@@ -47,8 +54,10 @@ class Shelf(NamedTuple):
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Files go on where a killed run of the same command left them, and have their names when they are whole."""
+    if recipe.word is not None or recipe.analogy or recipe.similarity or recipe.analogies:
+        return _asked(recipe, Screen(quiet))
     if (recipe.text is None) == (recipe.data is None):
-        raise BadInput("give text=... or data=FILE, one of the two")
+        raise BadInput("give text=... or data=FILE, one of the two; or of words: word, analogy, similarity, analogies")
     out = resumed.writable(named(recipe.out, "out"), recipe.data, recipe.documents) if recipe.out is not None else None
     if recipe.documents is None and out is not None and out.suffix != ".npy":
         raise BadInput(f"out={out}: vectors are written as .npy; give such a name")
@@ -63,6 +72,18 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     else:
         _filed(recipe, predictor, out, (rows, width), screen)
     return {"model": recipe.model, "rows": rows, "width": width, "pool": recipe.pool or predictor.pool, "out": recipe.out}
+
+
+def _asked(recipe: Recipe, screen: Screen) -> dict[str, Any]:
+    """Of words rather than texts: the token table alone answers."""
+    if wrong := [name for name in ("text", "data", "documents", "out", "pool") if getattr(recipe, name) is not None]:
+        raise BadInput(
+            f"{wrong[0]} is for texts, and word, analogy, similarity and analogies for words; ask for one or the other"
+        )
+    likeness, questions = ([named(one, key) for one in getattr(recipe, key)] for key in ("similarity", "analogies"))
+    vectors = vectors_of(named(recipe.model, "model"))
+    found = told(vectors, recipe.word, recipe.analogy, likeness, questions, recipe.top, recipe.fold, screen)
+    return {"model": recipe.model, **found}
 
 
 def _filed(recipe: Recipe, predictor: Predictor, out: Path, shape: tuple[int, int], screen: Screen) -> None:

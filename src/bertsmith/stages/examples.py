@@ -9,8 +9,9 @@ from ..config import Config, parse, plain
 from ..errors import BadInput
 from ..evaluate.judge import known
 from ..screen import Screen
-from ..tasks import Answering, Classify, Regress, Similar, Tag, TaskConfig
+from ..tasks import Answering, Classify, Generate, Regress, Similar, Tag, TaskConfig
 from ..tasks.entities import marks_spans
+from ..tasks.generate import Reply
 from ..text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ def _judgeable(task: TaskConfig, dev: list[Any], place: str) -> None:
         _of_a_kind(task, dev)
     elif not isinstance(task, Answering):
         task.fitted(dev)  # refuses an example without its label
+    if isinstance(task, Generate):
+        task.judge([Reply(str(dev[0].target))], dev[:1])  # what judges is installed
 
 
 def _of_a_kind(task: Tag, dev: list[Any]) -> None:

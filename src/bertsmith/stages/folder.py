@@ -29,7 +29,8 @@ FREE = ("workers", "device", "keep", "save_every", "eval_every", "log_every", "t
 def identity(recipe: Config, **contents: str | None) -> str:
     """A name for all that decides the result; `contents` are known by what they hold, not by where they lie."""
     told = plain(recipe)
-    free = [name for name in FREE if name != "eval_every" or not told["train"]["stop"]]  # which decides where a run stops
+    fixed = ["eval_every"] * bool(told["train"]["stop"]) + ["save_every"] * bool(told["train"]["average"])  # decide the end
+    free = [name for name in FREE if name not in fixed]
     told["train"] = {name: value for name, value in told["train"].items() if name not in free}
     for name, place in contents.items():
         *path, last = name.split(".")
@@ -74,7 +75,7 @@ def descent(source: Path) -> dict[str, str]:
 
 def _told(out: Path, name: str, screen: Screen) -> dict[str, Any] | None:
     if not (out / MANIFEST).exists():
-        vacant(out, "state/step-*", "seeds")
+        vacant(out, "state/step-*", "state/counts", "seeds")
         return None
     card = read_json(out / "card.json")
     if card.get("identity") != name:
@@ -93,6 +94,7 @@ def _known(path: Path) -> str:
 def _without_state(out: Path) -> None:
     for saved in (out / "state").glob("step-*"):
         shutil.rmtree(saved)
+    shutil.rmtree(out / "state" / "counts", ignore_errors=True)  # of pairs of words
     for best in (out / "state").glob("best-*"):
         best.unlink()
     with suppress(OSError):

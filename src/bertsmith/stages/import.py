@@ -1,4 +1,4 @@
-"""Somebody else's checkpoint to a folder of ours: the model, its tokenizer, and what of it found no place."""
+"""Somebody else's checkpoint, or vectors, to a folder of ours: the model, its tokenizer, and what of it found no place."""
 
 import platform
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ import torch
 from .. import __version__, tensors
 from ..artifacts import MANIFEST, checksum, claimed, fingerprint, named, new_folder, read_json, vacant
 from ..config import Chance, Config, plain
-from ..convert import hub, huggingface, tensorflow
+from ..convert import elmo, hub, huggingface, reformer, tensorflow
 from ..convert.agreement import agreed
 from ..convert.fit import Fitted
 from ..convert.names import Family
@@ -21,12 +21,13 @@ from ..model.model import Model
 from ..screen import Screen
 from ..text.tokenizer import Tokenizer
 from .folder import command
+from .worded import imported
 
 
 class Recipe(Config, frozen=True):
     """A checkpoint and where it goes."""
 
-    source: Annotated[str, "a Hugging Face folder, a name on its hub, or a TensorFlow checkpoint: folder, prefix or .index"]
+    source: Annotated[str, "a Hugging Face folder or hub name, a TensorFlow checkpoint (folder, prefix, .index), or vectors"]
     out: Annotated[str, "the checkpoint folder to make"]
     tokenizer: Annotated[str | None, "a tokenizer.json or vocab.txt, where the source has none"] = None
     lowercase: Annotated[bool | None, "fold case, for a vocab.txt that does not say; without it, by its pieces"] = None
@@ -37,15 +38,23 @@ class Recipe(Config, frozen=True):
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Makes the folder, or says that it is there already."""
     screen, out = Screen(quiet), named(recipe.out, "out")
+    if (file := named(recipe.source, "source")).is_file() and tensorflow.prefix_of(file) is None:
+        if recipe.check or recipe.tokenizer is not None or recipe.attention_dropout:
+            raise BadInput(f"{file} is a file of vectors: check, tokenizer and attention_dropout are for other sources")
+        return imported(recipe, file, out, recipe.lowercase, screen)
     with claimed(out):
         if not (out / MANIFEST).exists():
             vacant(out)
         source = _source(recipe, quiet)
+        if spelt := elmo.files_of(source):
+            return _elmo(recipe, *spelt, out, screen)
+        if reformer.written_there(source):
+            return _reformer(recipe, source, out, screen)
         family, found, files = _read(source, recipe.attention_dropout)
         tokenizer = _tokenizer(recipe, source, found.model)
         sums = {path.name: checksum(path) for path in files}
         identity = fingerprint([_settings(recipe), sums, tokenizer.fingerprint])
-        result = _result(family, found, tokenizer)
+        result = _result(family.kind, found, tokenizer)
         if recipe.check:
             result["differences"] = _checked(found, source, family)
         if made := not _finished(out, identity, screen):
@@ -67,7 +76,7 @@ def _read(source: Path, dropout: float) -> tuple[Family, Fitted, list[Path]]:
     if not source.is_dir():
         raise BadInput(f"there is no folder {source}, and no TensorFlow checkpoint {source}.index; download the model first")
     if not (source / "config.json").exists():
-        raise BadInput(f"{source} holds neither config.json (Hugging Face) nor a .index (TensorFlow)")
+        raise BadInput(f"{source} holds neither config.json (Hugging Face) nor a .index (TensorFlow) nor *options.json (ELMo)")
     return huggingface.read(source, dropout)
 
 
@@ -84,10 +93,36 @@ def _settings(recipe: Recipe) -> dict[str, Any]:
     return {name: value for name, value in plain(recipe).items() if name in ("lowercase", "attention_dropout")}
 
 
-def _result(family: Family, found: Fitted, tokenizer: Tokenizer) -> dict[str, Any]:
+def _elmo(recipe: Recipe, options: Path, weights: Path, out: Path, screen: Screen) -> dict[str, Any]:
+    """Published ELMos have no vocabulary: words are spelt, and without a tokenizer they are what stands between blanks."""
+    if recipe.check:
+        raise BadInput("check=true compares with transformers, which reads no ELMo; leave it out")
+    given = Tokenizer.load(named(recipe.tokenizer, "tokenizer"), recipe.lowercase) if recipe.tokenizer is not None else None
+    model, tokenizer = elmo.read(options, weights, given)
+    found, sums = Fitted(model, None, [], []), {path.name: checksum(path) for path in (options, weights)}
+    identity, result = fingerprint([_settings(recipe), sums, tokenizer.fingerprint]), _result(elmo.KIND, found, tokenizer)
+    if made := not _finished(out, identity, screen):
+        _publish(recipe, tokenizer, found, {"identity": identity, "files": sums, "result": result})
+    return _told(out, result, screen, made)
+
+
+def _reformer(recipe: Recipe, source: Path, out: Path, screen: Screen) -> dict[str, Any]:
+    if recipe.attention_dropout:
+        raise BadInput("a Reformer's config.json says how much of its attention is dropped out; leave out attention_dropout")
+    found, files = reformer.read(source)
+    tokenizer, sums = _tokenizer(recipe, source, found.model), {path.name: checksum(path) for path in files}
+    identity, result = fingerprint([_settings(recipe), sums, tokenizer.fingerprint]), _result(reformer.KIND, found, tokenizer)
+    if recipe.check:
+        result["differences"] = reformer.agreed(found.model, source)
+    if made := not _finished(out, identity, screen):
+        _publish(recipe, tokenizer, found, {"identity": identity, "files": sums, "result": result})
+    return _told(out, result, screen, made)
+
+
+def _result(kind: str, found: Fitted, tokenizer: Tokenizer) -> dict[str, Any]:
     config = found.model.config
     return {
-        "family": family.kind, "layers": config.encoder.layers, "width": config.encoder.width, "heads": sorted(config.heads),
+        "family": kind, "layers": config.encoder.layers, "width": config.encoder.width, "heads": sorted(config.heads),
         "task": None if found.task is None else found.task.__struct_config__.tag,
         "vocabulary": config.vocabulary, "pieces": len(tokenizer), "positions": config.encoder.positions,
         "parameters": sum(weight.numel() for weight in found.model.parameters()),

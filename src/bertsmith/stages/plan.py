@@ -120,6 +120,7 @@ def _judged(recipe: Recipe, corpus: Corpus, documents: np.ndarray) -> float:
     """Tokens an evaluation reads: held-out text as it is trained on, then copies of it with each word hidden alone."""
     text = int(np.diff(corpus.borders)[documents].sum())
     copied = text * text / max(1, int(np.diff(corpus.documents)[documents].sum()))  # each sentence as often as it has words
+    copied = copied if recipe.objective.hides else 0.0
     return min(max(recipe.eval_tokens, recipe.train.batch_tokens), text) + min(recipe.eval_tokens // 2, copied)
 
 

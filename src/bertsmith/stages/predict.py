@@ -10,12 +10,14 @@ from typing import Annotated, Any
 import msgspec
 
 from ..artifacts import named
-from ..config import Config, Count
+from ..config import Config, Count, plain
+from ..continuing import continues
 from ..errors import BadInput
+from ..model.generate import Greedy, SearchConfig
 from ..predict import Predictor, load
 from ..runtime import Precision
 from ..screen import Screen
-from ..tasks import Tag
+from ..tasks import Generate, Tag
 from ..tasks.asking import fault_of, unanswered, worded
 from ..tasks.stretches import Reach, Stretch, stretches
 from ..tasks.tables import BadRow
@@ -29,8 +31,8 @@ Answers = Callable[[Stretch], list[Any]]
 
 
 class Recipe(Config, frozen=True):
-    model: Annotated[str, "the folder `finetune` made; one that `pretrain` made fills masks"]
-    text: Annotated[str | None, "one text to answer, or with [MASK] to fill"] = None
+    model: Annotated[str, "the folder `finetune` made; one that `pretrain` made fills masks, or writes on, if it is causal"]
+    text: Annotated[str | None, "one text to answer, or with [MASK] to fill, or to write on"] = None
     text_b: Annotated[str | None, "the second text of a pair"] = None
     question: Annotated[str | None, "answer, choose: what is asked"] = None
     context: Annotated[str | None, "answer, choose: the passage it is asked about"] = None
@@ -46,6 +48,9 @@ class Recipe(Config, frozen=True):
     top: Annotated[Count, "words told of each mask"] = 5
     together: Annotated[bool, "fill several masks one after another, the surest first, each knowing those before"] = False
     candidates: Annotated[tuple[str, ...] | None, "words for the one mask of a text, to be ranked"] = None
+    generate: Annotated[
+        SearchConfig, "how a causal model writes on: greedy, sample, beam; with task=generate, if not as the task says"
+    ] = Greedy()
     likelihood: Annotated[bool, "how likely a pre-trained model finds texts, each token hidden alone"] = False
     out: Annotated[str | None, "a .jsonl file for the answers; without one they go to the terminal"] = None
     batch_tokens: Annotated[Count | None, "tokens of one batch; what suits the device, if nothing is said"] = None
@@ -140,6 +145,11 @@ def _beside(answer: Answers) -> Answers:
 
 
 def _asked(recipe: Recipe, predictor: Predictor) -> Answers:
+    if recipe.generate != Greedy():
+        if not isinstance(predictor.task, Generate):
+            raise BadInput("generate=... is for a model that writes, and the task of this one is another; leave it out")
+        predictor.search = recipe.generate
+
     def answer(some: Stretch) -> list[Any]:
         rows, before, after = ([one.example for one in part] for part in some)
         found = predictor.answers(rows, recipe.batch_tokens, before, after)
@@ -151,6 +161,11 @@ def _asked(recipe: Recipe, predictor: Predictor) -> Answers:
 def _worded(recipe: Recipe, predictor: Predictor) -> Answers:
     if recipe.likelihood:
         return lambda some: predictor.likelihood(some.rows, recipe.batch_tokens)
+    if continues(predictor.model):
+        search = plain(recipe.generate)
+        return lambda some: predictor.generate(some.rows, batch_tokens=recipe.batch_tokens, **search)
+    if recipe.generate != Greedy():
+        raise BadInput("generate=... is for a causal model without a task; this one was made otherwise")
     if recipe.candidates:
         return lambda some: [{"candidates": predictor.fill(text, candidates=recipe.candidates)} for text in some.rows]
     return lambda some: [{"masks": predictor.fill(text, recipe.top, together=recipe.together)} for text in some.rows]

@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from msgspec import Meta
 
@@ -16,14 +17,17 @@ from ..config import Chance, Config, Count, Share, parse
 from ..corpus.ahead import Ahead
 from ..corpus.batches import Batches
 from ..corpus.store import Corpus
+from ..corpus.views import Streams
 from ..errors import BadInput
 from ..model import checkpoint
 from ..model.encoder import EncoderConfig
 from ..model.grow import grown
 from ..model.model import Model, ModelConfig, built
+from ..model.swap import adopted, swapped
 from ..model.types import Batch
-from ..objectives import ObjectiveConfig, Pairs
+from ..objectives import BothWays, Causal, ObjectiveConfig, Pairs
 from ..objectives.alone import alone
+from ..objectives.tabled import Tabled
 from ..screen import Screen
 from ..text.extension import extends, origins
 from ..text.tokenizer import Tokenizer
@@ -31,6 +35,8 @@ from ..train.ranks import world
 from ..train.recipe import Train
 from ..train.trainer import Hook, Trainer
 from . import folder, memory
+from .vectors import filled
+from .words import given, vectors_of
 
 Length = Annotated[int, Meta(ge=8, le=2**31)]  # less leaves no room for text between [CLS] and [SEP]
 
@@ -41,7 +47,11 @@ class Recipe(Config, frozen=True):
     corpus: Annotated[str, "the folder `prepare` made"]
     out: Annotated[str, "the checkpoint folder to make"]
     model: Annotated[EncoderConfig | None, "a preset or a table; bert-base, if nothing and no init is given"] = None
-    objective: Annotated[ObjectiveConfig, "pairs: masked words and sentence pairs; masked: words alone"] = Pairs()
+    objective: Annotated[
+        ObjectiveConfig,
+        "pairs: masked words and sentence pairs; masked: words alone; replaced: ELECTRA's; causal: the next; both-ways: "
+        "ELMo's; skip-gram, cbow, glove: vectors of words",
+    ] = Pairs()
     length: Annotated[tuple[Length, ...], Meta(min_length=1), "longest sequence, or one for each phase: [128, 512]"] = (128,)
     shares: Annotated[tuple[Share, ...], "of the run for each length; two lengths share it 0.9 to 0.1"] = ()
     train: Annotated[Train, "how long, how fast, in what numbers"] = Train()
@@ -49,6 +59,7 @@ class Recipe(Config, frozen=True):
     held_out: Annotated[Chance, "share of the documents to evaluate on"] = 0.01
     eval_tokens: Annotated[Count, "tokens an evaluation reads at most"] = 131_072
     init: Annotated[str | None, "a checkpoint folder to go on from; the corpus may be of an extension of its tokenizer"] = None
+    vectors: Annotated[str | None, "a file or folder of word vectors, with which the token table of a new model begins"] = None
     seed: Annotated[int, "of weights, order, pairs, masks and dropout"] = 0
 
     def phases(self) -> list[tuple[int, float]]:
@@ -63,16 +74,18 @@ def run(recipe: Recipe, quiet: bool = False, on_step: Hook = lambda step, row: N
     """Trains, or goes on with a run that was interrupted, or says that it is done already."""
     screen, out = Screen(quiet), named(recipe.out, "out")
     corpus = Corpus.open(named(recipe.corpus, "corpus"))
-    name = folder.identity(recipe, corpus=recipe.corpus, valid=recipe.valid, init=recipe.init)
+    name = folder.identity(recipe, corpus=recipe.corpus, valid=recipe.valid, init=recipe.init, vectors=recipe.vectors)
     with folder.opened(out, name, screen) as told:
-        return told or _trained(recipe, out, corpus, name, screen, on_step)
+        if told or not isinstance(recipe.objective, Tabled):
+            return told or _trained(recipe, out, corpus, name, screen, on_step)
+        return filled(recipe, out, corpus, name, screen)
 
 
 def _trained(recipe: Recipe, out: Path, corpus: Corpus, identity: str, screen: Screen, on_step: Hook) -> dict[str, Any]:
     learn, judge, judged = split(recipe, corpus)
     _tell_unread(recipe, corpus, screen)
     config = model_config(recipe, corpus)
-    if not config.encoder.table and not getattr(config.encoder.mixer, "rotary", None):
+    if _placeless(config.encoder):
         screen.warn(
             "this model knows no positions, so it reads words in any order alike; set model.mixer.rotary=10000, or table=true"
         )
@@ -91,7 +104,8 @@ def _trained(recipe: Recipe, out: Path, corpus: Corpus, identity: str, screen: S
 
     train = recipe.train.resolved(readings[0].an_epoch)  # as given: an epoch has as many updates, however they are split
     trainer, model, summary = memory.fitted(train, max(recipe.length), out, attempt, screen)
-    result = _result(summary, corpus, model) | memory.lowered(out)
+    model.finish()
+    result = _result(summary, corpus, model) | _language(recipe, summary, judge.card) | memory.lowered(out)
     if trainer.leader:
         memory.forget(out)
         card = {"identity": identity, "result": result, "corpus": {k: v for k, v in corpus.card.items() if k != "settings"}}
@@ -100,6 +114,12 @@ def _trained(recipe: Recipe, out: Path, corpus: Corpus, identity: str, screen: S
         screen.table(str(out), [(name, f"{value:,.4g}" if isinstance(value, float) else f"{value:,}")
                                 for name, value in result.items() if isinstance(value, int | float)])  # fmt: skip
     return {"out": str(out), "made": True, **result}
+
+
+def _placeless(encoder: EncoderConfig) -> bool:
+    """Attention that neither tables nor turns nor distances tell where a token stands."""
+    told = [encoder.table, *(getattr(encoder.mixer, name, name == "rotary") for name in ("rotary", "distance"))]
+    return bool(encoder.layers) and not any(told)
 
 
 def _cut(readings: list[Batches], tokens: int) -> list[Batches]:
@@ -131,8 +151,11 @@ def model_config(recipe: Recipe, corpus: Corpus) -> ModelConfig:
         return ModelConfig(
             encoder=recipe.model or EncoderConfig.presets["bert-base"], vocabulary=len(corpus.tokenizer), heads=heads
         )
-    if recipe.model is not None:
-        raise BadInput(f"init={recipe.init} brings its own model; leave out `model`")
+    usual = EncoderConfig()
+    if recipe.model == usual or (recipe.model and msgspec.structs.replace(recipe.model, mixer=usual.mixer) != usual):
+        raise BadInput(f"init={recipe.init} brings its own model; leave out `model`, or say no more of it than model.mixer")
+    if recipe.vectors is not None:
+        raise BadInput(f"init={recipe.init} brings its own token table; leave out `vectors`")
     init = named(recipe.init, "init")
     record = checkpoint.recorded(init)
     if record["tokenizer"] != corpus.card["tokenizer"] and not extends(corpus.tokenizer, Tokenizer.load(init)):
@@ -140,12 +163,19 @@ def model_config(recipe: Recipe, corpus: Corpus) -> ModelConfig:
                        f"({record['tokenizer'][:8]}); run `prepare` again with tokenizer={init}, or with one that "
                        f"`bertsmith tokenizer extend={init}` makes")  # fmt: skip
     config = parse(ModelConfig, record["model"], str(init / "config.json"))
-    return ModelConfig(encoder=config.encoder, vocabulary=max(config.vocabulary, len(corpus.tokenizer)), heads=heads)
+    encoder = config.encoder if recipe.model is None else swapped(config.encoder, recipe.model.mixer)
+    return ModelConfig(encoder=encoder, vocabulary=max(config.vocabulary, len(corpus.tokenizer)), heads=heads)
 
 
 def reading(recipe: Recipe, corpus: Corpus, documents: np.ndarray, length: int, config: ModelConfig) -> Batches:
     if config.encoder.segments < 2 and isinstance(recipe.objective, Pairs):
-        raise BadInput("model.segments=1 has no segment B for sentence pairs; set it to 2, or choose objective=masked")
+        raise BadInput(f"model.segments={config.encoder.segments} has no segment B for sentence pairs; set it to 2, or "
+                       "choose objective=masked")  # fmt: skip
+    if isinstance(recipe.objective, Causal | BothWays):
+        recipe.objective.check(config.encoder)
+    if world() > 1 and isinstance(getattr(recipe.objective, "view", None), Streams):
+        raise BadInput("a stream goes on from each batch to the next, which other processes read; run it in one process, or "
+                       "choose another objective.view, such as windows")  # fmt: skip
     if length > config.encoder.positions:
         raise BadInput(f"length {length} is more than the model's {config.encoder.positions} positions; lower it, or set "
                        f"model.positions={length}")  # fmt: skip
@@ -154,22 +184,25 @@ def reading(recipe: Recipe, corpus: Corpus, documents: np.ndarray, length: int, 
 
 def _begun(recipe: Recipe, config: ModelConfig, corpus: Corpus, screen: Screen) -> Model:
     model = built(config, recipe.seed)
+    model.meet(corpus.tokenizer)
     if recipe.init:
         before, tokenizer, _ = checkpoint.load(named(recipe.init, "init"))
-        weights = before.state_dict()
+        weights = adopted(before.state_dict(), config.encoder)
         if (new := len(corpus.tokenizer) - len(tokenizer)) > 0:
             weights = grown(weights, len(tokenizer), origins(corpus.tokenizer, tokenizer))
             screen.say(f"init: {new:,} new tokens begin as the mean of the old ones that spell them, {len(tokenizer):,} stay")
         found = model.load_state_dict(weights, strict=False)
         for name in (*found.missing_keys, *found.unexpected_keys):
             screen.say(f"init: {name} {'begins anew' if name in found.missing_keys else 'is not used by this objective'}")
+    if recipe.vectors is not None:
+        given(model, corpus.tokenizer, vectors_of(named(recipe.vectors, "vectors")), screen)
     return model
 
 
 def _trials(
     recipe: Recipe, corpus: Corpus, documents: np.ndarray, tokens: int, screen: Screen
 ) -> dict[str, Callable[[], Iterator[Batch]]]:
-    """Held-out text as it is trained on, and with each word hidden alone."""
+    """Held-out text as it is trained on, and, where words are hidden, with each word hidden alone."""
     if not len(documents):
         if recipe.held_out:
             screen.warn(f"{corpus.path} has too few documents to hold some out: nothing is evaluated; give valid=FOLDER")
@@ -181,7 +214,10 @@ def _trials(
     def valid() -> Iterator[Batch]:
         return map(recipe.objective.batch, islice(held, max(1, recipe.eval_tokens // tokens)))
 
-    return {"valid": valid, "alone": lambda: alone(corpus, documents, length, tokens, recipe.seed, recipe.eval_tokens // 2)}
+    trials: dict[str, Callable[[], Iterator[Batch]]] = {"valid": valid}
+    if recipe.objective.hides:
+        trials["alone"] = lambda: alone(corpus, documents, length, tokens, recipe.seed, recipe.eval_tokens // 2)
+    return trials
 
 
 def _result(summary: dict[str, Any], corpus: Corpus, model: Model) -> dict[str, Any]:
@@ -194,6 +230,15 @@ def _result(summary: dict[str, Any], corpus: Corpus, model: Model) -> dict[str, 
     if "loss" in summary["trials"].get("alone", {}):  # held-out text may be unknown words alone
         result["pseudo_perplexity"] = math.exp(min(summary["trials"]["alone"]["loss"], 700))
     return result
+
+
+def _language(recipe: Recipe, summary: dict[str, Any], card: dict[str, Any]) -> dict[str, float]:
+    """How well a model that reads from left to right foretells held-out text; in bits, where its bytes were counted."""
+    nats = summary["trials"].get("valid", {}).get("loss")
+    if nats is None or not isinstance(recipe.objective, Causal | BothWays):
+        return {}
+    told = {"perplexity": math.exp(min(nats, 700))}
+    return told | ({"bits_per_byte": nats / math.log(2) * card["tokens"] / card["bytes"]} if card.get("bytes") else {})
 
 
 def _tell_unread(recipe: Recipe, corpus: Corpus, screen: Screen) -> None:

@@ -15,6 +15,7 @@ from ..errors import BadInput
 from ..evaluate.measures import deciding, names
 from ..evaluate.suite import AVERAGE, Run, Table, page
 from ..model import checkpoint
+from ..model.encoder import EncoderConfig
 from ..screen import Screen
 from ..show.page import write
 from ..text.tokenizer import Tokenizer
@@ -104,25 +105,29 @@ def _settings(recipe: Recipe, model: str, task: str) -> dict[str, Any]:
             raise BadInput(f"{kind}.{name}.{wrong[0]} is for the suite to say; leave it out")
     if wrong := [word for word in SUITES if word in recipe.every]:
         raise BadInput(f"every.{wrong[0]} is for the suite to say; leave it out")
-    return _merged(_merged(recipe.every, own), recipe.tasks[task])
+    return merged(merged(recipe.every, own), recipe.tasks[task])
 
 
-def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Tables are merged key by key; of anything else the one above holds."""
-    both = {key: _merged(below[key], above[key]) for key in below.keys() & above.keys()
-            if isinstance(below[key], dict) and isinstance(above[key], dict)}  # fmt: skip
+def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Tables are merged key by key; of anything else, and of a table of another `kind`, the one above holds."""
+    both = {key: merged(below[key], above[key]) for key in below.keys() & above.keys() if _alike(below[key], above[key])}
     return {**below, **above, **both}
+
+
+def _alike(below: Any, above: Any) -> bool:
+    tables = isinstance(below, dict) and isinstance(above, dict)
+    return tables and above.get("kind", below.get("kind")) == below.get("kind")
 
 
 def _checked(plan: list[Planned], screen: Screen) -> dict[str, tuple[str, ...]]:
     """The scores each task is measured by, when all its files and every model's folder are found good."""
-    models = {place: _model(place) for place in dict.fromkeys(one.recipe.model for one in plan)}
+    models = {place: _model(*place) for place in dict.fromkeys((one.recipe.model, one.recipe.tokenizer) for one in plan)}
     metrics, seen = dict[str, tuple[str, ...]](), set[tuple[str, str]]()
     for one in plan:
-        positions, tokenizer = models[one.recipe.model]
+        positions, tokenizer = models[one.recipe.model, one.recipe.tokenizer]
         if (one.task, one.model) not in seen:  # by name: the same folder may be there twice, with other settings
             seen.add((one.task, one.model))
-            chosen = _measured(one, tokenizer, screen)
+            chosen = measured(one, tokenizer, screen)
             if metrics.setdefault(one.task, chosen) != chosen:
                 raise BadInput(f"tasks.{one.task}: models.{one.model} is to be measured by {', '.join(chosen)}, others by "
                                f"{', '.join(metrics[one.task])}; give tasks.{one.task}.metrics")  # fmt: skip
@@ -136,12 +141,14 @@ def _checked(plan: list[Planned], screen: Screen) -> dict[str, tuple[str, ...]]:
     return metrics
 
 
-def _model(place: str) -> tuple[int, Tokenizer]:
+def _model(place: str | EncoderConfig, words: str | None) -> tuple[int, Tokenizer]:
+    if not isinstance(place, str):
+        return place.positions, Tokenizer.load(named(words or "", "tokenizer"))
     model, tokenizer, _ = checkpoint.load(named(place, "model"))
     return model.config.encoder.positions, tokenizer
 
 
-def _measured(one: Planned, tokenizer: Tokenizer, screen: Screen) -> tuple[str, ...]:
+def measured(one: Planned, tokenizer: Tokenizer, screen: Screen) -> tuple[str, ...]:
     try:
         finetune.check(one.recipe)
         examples = examples_of(one.recipe, tokenizer, screen)

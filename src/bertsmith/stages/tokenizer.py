@@ -5,7 +5,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from ..artifacts import MANIFEST, checksum, claimed, fingerprint, named, new_folder, read_json, vacant, write_json
 from ..config import Config, Count, RecipeError, plain
@@ -27,18 +27,19 @@ class Recipe(Config, frozen=True):
     texts: Annotated[tuple[str, ...], "files, folders or patterns: .txt .gz .xz .bz2 .zst .jsonl .tsv .csv .parquet"]
     out: Annotated[str, "the tokenizer folder to make"]
     column: Annotated[str, "of .tsv .csv .jsonl .parquet: where the documents stand, one a row"] = "text"
-    kind: Annotated[Kind, "how words are cut into pieces"] = "wordpiece"
+    kind: Annotated[Kind, "how words are cut into pieces; word: not at all, rare ones are [UNK]"] = "wordpiece"
     size: Annotated[Count, "pieces at most, special tokens among them"] = 30_000
     hex: Annotated[bool, "kind=byte: texts are bytes written in hex, here and wherever this tokenizer is used"] = False
+    language: Annotated[Literal["en", "zh"], "kind=word: zh cuts Chinese words, by jieba, else an ideograph is a word"] = "en"
     lowercase: Annotated[bool, "fold case (and, for all but the byte kinds, accents)"] = True
-    least: Annotated[Count, "occurrences a pair, or a new piece of `extend`, needs to become a piece"] = 2
+    least: Annotated[Count, "occurrences a pair, a word (kind=word) or a new piece of `extend` needs to become a piece"] = 2
     alphabet: Annotated[Count, "characters at most, the most frequent ones"] = 6_000
     score: Annotated[Score, "wordpiece: gain in likelihood, or the ratio count(ab) / count(a) count(b)"] = "gain"
     extend: Annotated[str | None, "a tokenizer (folder, tokenizer.json, vocab.txt) to add pieces to; its ids stay"] = None
     add: Annotated[Count | None, "with extend: new pieces at most, those that shorten the text most"] = None
 
 
-OF_ITS_OWN = ("kind", "size", "hex", "lowercase", "alphabet", "score")  # what a tokenizer that is extended brings
+OF_ITS_OWN = ("kind", "size", "hex", "language", "lowercase", "alphabet", "score")  # what a tokenizer that is extended brings
 SHOWN = 20  # new pieces
 COSTLY = "costliest words"  # a list, too long for two columns
 
@@ -65,15 +66,16 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
 
 def _learnt(recipe: Recipe, paths: list[Path], folder: Path, screen: Screen) -> tuple[Tokenizer, dict[str, Any]]:
     with screen.bar("counting words", "bytes") as bar:
-        words = hexed.words if recipe.hex else Words(recipe.kind, recipe.lowercase)
+        words = hexed.words if recipe.hex else Words(recipe.kind, recipe.lowercase, recipe.language == "zh")
         counts = count_words(_texts(recipe, paths, bar), words, folder=folder)
     with screen.bar("learning pieces") as bar:
         learnt = train(
             recipe.kind, counts, recipe.size, specials=SPECIALS, least=recipe.least, alphabet=recipe.alphabet,
             score=recipe.score, progress=bar,
         )  # fmt: skip
-    rust = in_hex(SPECIALS) if recipe.hex else around(recipe.kind, model(learnt), recipe.lowercase)
-    tokenizer = Tokenizer(rust, recipe.out)
+    segments = recipe.language == "zh"
+    rust = in_hex(SPECIALS) if recipe.hex else around(recipe.kind, model(learnt), recipe.lowercase, segments)
+    tokenizer = Tokenizer(rust, recipe.out, segments)
     card = {"kind": recipe.kind, "size": len(tokenizer), "tokenizer": tokenizer.fingerprint, "settings": plain(recipe)}
     return tokenizer, {**card, "quality": asdict(_quality(counts, tokenizer))}
 
@@ -82,6 +84,8 @@ def _parent(recipe: Recipe) -> Tokenizer | None:
     """The tokenizer to extend, if one is; settings that go with the other way are refused."""
     if recipe.hex and recipe.kind != "byte":
         raise RecipeError(f"hex=true reads a token a byte: say kind=byte, not {recipe.kind}, or leave it out")
+    if recipe.language == "zh" and recipe.kind != "word":
+        raise RecipeError(f"language=zh makes Chinese words of kind=word; {recipe.kind} knows no segmenter: leave it out")
     if recipe.extend is None:
         if recipe.add is not None:
             raise RecipeError(f"add={recipe.add} goes with extend=TOKENIZER; how large a new vocabulary is, `size` says")

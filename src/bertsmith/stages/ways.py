@@ -8,7 +8,7 @@ from ..model.model import Model
 from ..train.pace import Pace, Paces
 
 _BLOCK = re.compile(r"encoder\.stack\.blocks\.(\d+)\.")
-_ABOVE = ("heads.", "encoder.pooler.", "encoder.stack.norm.")
+_ABOVE = ("heads.", "decoder.", "encoder.pooler.", "encoder.stack.norm.")
 
 
 def depth(name: str, blocks: int) -> int:
@@ -17,14 +17,14 @@ def depth(name: str, blocks: int) -> int:
     return int(found[1]) + 1 if found else blocks + 1 if name.startswith(_ABOVE) else 0
 
 
-def freeze(model: Model, layers: int | Literal["all"]) -> None:
+def freeze(model: Model, layers: int | Literal["embeddings", "all"]) -> None:
     """What is frozen drops nothing out either: it gives the same features for the same text, always."""
     stack, encoder = model.encoder.stack, model.encoder
     blocks = len(stack.blocks)
-    count = blocks if layers == "all" else layers
+    count = blocks if layers == "all" else 0 if layers == "embeddings" else layers
     if count > blocks:
         raise BadInput(f"freeze={layers} is more than the model's {blocks} blocks; take fewer, or freeze=all")
-    if not count:
+    if layers == 0:
         return
     for name, weight in model.named_parameters():
         if depth(name, blocks) <= count:

@@ -4,10 +4,11 @@ from .answer import Answering
 from .base import Task
 from .choose import Choose
 from .classify import Classify
+from .generate import Generate
 from .regress import Regress
 from .similar import Similar
 from .tag import Tag
 
-TaskConfig = Classify | Regress | Tag | Answering | Choose | Similar
+TaskConfig = Classify | Regress | Tag | Answering | Choose | Similar | Generate
 
-__all__ = ["Answering", "Choose", "Classify", "Regress", "Similar", "Tag", "Task", "TaskConfig"]
+__all__ = ["Answering", "Choose", "Classify", "Generate", "Regress", "Similar", "Tag", "Task", "TaskConfig"]

@@ -57,6 +57,7 @@ class Answering(Guided, frozen=True, tag="answer"):
     head: ClassVar[Head] = "span"
     outputs: ClassVar[int] = 2
     slots: ClassVar[tuple[str, ...]] = ("question", "context")
+    anchored: ClassVar[int | None] = 0  # the question
 
     def read(self, path: Path) -> Kept[Question]:
         return Kept(path, questions(path, self.no_answer, self.named), self.skip_bad)
@@ -73,7 +74,7 @@ class Answering(Guided, frozen=True, tag="answer"):
         if length < 8:
             raise BadInput(f"sequences of {length} tokens leave no room for a passage; take a length of 8 or more")
         contexts = list(dict.fromkeys(tokenizer.readable(one.context) for one in examples))
-        passages = dict(zip(contexts, tokenizer.rust.encode_batch(contexts, add_special_tokens=False), strict=True))
+        passages = dict(zip(contexts, tokenizer.encode_all(contexts), strict=True))
         encoded, owners, places = Encoded([], [], np.zeros(0, np.int64)), list[int](), list[tuple[int, int]]()
         asking = zip(ids_of([one.question for one in examples], tokenizer), self.beside(examples, tokenizer), strict=True)
         for number, (asked, guides) in enumerate(asking):

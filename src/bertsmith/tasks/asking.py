@@ -13,7 +13,7 @@ from ..config import plain
 from ..errors import BadInput
 from ..text.tables import is_json, shown
 from ..text.tokenizer import whole
-from . import Answering, Choose, Classify, Regress, Similar, Tag, TaskConfig
+from . import Answering, Choose, Classify, Generate, Regress, Similar, Tag, TaskConfig
 from .conll import Sentence, is_columns, sentences, untagged
 from .guides import Guided
 from .kept import Kept
@@ -23,7 +23,7 @@ from .tag import sentence_of
 from .texts import OfTexts
 
 NOWHERE = Path("question.jsonl")  # where a question stands that is in no file
-TRUTHS = ("label", "tags", "answers", "score", "span", "negative")
+TRUTHS = ("label", "tags", "answers", "score", "span", "negative", "target")
 
 
 class Shape(NamedTuple):
@@ -38,6 +38,7 @@ SHAPES: dict[type, Shape] = {
     Classify: Shape(("text",), ("text_b",), 'model("a fine film")'),
     Regress: Shape(("text",), ("text_b",), 'model("a fine film")'),
     Similar: Shape(("text", "text_b"), (), 'model("a fine film", "a good film")'),
+    Generate: Shape(("text",), (), 'model("a text to be answered")'),
     Choose: Shape(("context", "options"), ("question",), 'model(context="It rains.", options=["wet", "dry"])'),
     Answering: Shape(("question", "context"), (), 'model(question="Who sings?", context="She sings.")'),
     Tag: Shape(("text",), ("tokens",), 'model("Ada was here") or model(tokens=["Ada", "was", "here"])'),
@@ -98,7 +99,7 @@ def _kept(task: TaskConfig, path: Path) -> Kept[Any]:
         if _table(path) or (is_lines(path) and not is_columns(path, task.labels)):
             return Kept(path, examples(path, partial(_sentence, task), task.columns))
         return Kept(path, map(_untagged, sentences(path, untagged(task.columns), task.named)))
-    hidden = {**task.columns, **dict.fromkeys(("label", "score", "negative"), "")}
+    hidden = {**task.columns, **dict.fromkeys(("label", "score", "negative", "target"), "")}
     return msgspec.structs.replace(task, columns=hidden, skip_bad=False).read(path)
 
 

@@ -29,7 +29,12 @@ class Cross(Variant, frozen=True):
     blocks: Annotated[Count, "blocks in which each side attends to the other"] = 2
 
 
-Pair = Joint | Cross
+class Both(Variant, frozen=True):
+    """[CLS] text [SEP] text_b [SEP] and the other way round, as GPT reads texts that may be swapped: what stands for each of
+    the two sequences is added."""
+
+
+Pair = Joint | Cross | Both
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +116,7 @@ class Part:
 
 def ids_of(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
     """The ids of each text, without special tokens."""
-    encodings = tokenizer.rust.encode_batch_fast([tokenizer.readable(text) for text in texts], add_special_tokens=False)
-    return [encoding.ids for encoding in encodings]
+    return [encoding.ids for encoding in tokenizer.encode_all(texts, offsets=False)]
 
 
 def windows(count: int, size: int, stride: int) -> list[tuple[int, int]]:

@@ -50,6 +50,7 @@ class Choose(Guided, frozen=True):
     head: ClassVar[Head] = "text"
     outputs: ClassVar[int] = 1
     slots: ClassVar[tuple[str, ...]] = ("context", "options")  # the question is with the option
+    anchored: ClassVar[int | None] = 1  # question and option
 
     def read(self, path: Path) -> Kept[Question]:
         """Lines of .jsonl: {"context": ..., "question": ..., "options": [...], "label": 0}; question and label may miss."""

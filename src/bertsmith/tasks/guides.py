@@ -61,6 +61,7 @@ class Guided(Variant, frozen=True):
     guides: Annotated[tuple[str, ...], "the special tokens of the template; learnt from data.train"] = ()
 
     slots: ClassVar[tuple[str, ...]] = ("text", "text_b")  # the texts of a sequence, in order, as a template names them
+    anchored: ClassVar[int | None] = None  # the segment that meets the whole sequence, beside [CLS], in a model of windows
 
     def named(self, value: Callable[[str], str]) -> tuple[str, ...]:
         """The guides of a row, by what it holds in a column."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..config import Count
 from ..errors import BadInput
 from ..text.tokenizer import Tokenizer
-from .base import Encoded, Example, Head, Joint, Long, Pair, Part, by_row, sequences
+from .base import Both, Encoded, Example, Head, Joint, Long, Pair, Part, by_row, sequences
 from .guides import Guided, Guides
 from .kept import Kept
 from .tables import Row, examples, unlabelled
@@ -35,7 +35,9 @@ T = TypeVar("T", bound=Labelled[Any])
 class OfTexts(Guided, Generic[T], frozen=True):
     """A task that gives a text, or a pair, one row of scores; each kind says what an example of a row is, and its target."""
 
-    pair: Annotated[Pair, "text and text_b: joint, in one sequence, or cross, each by itself, joined by attention"] = Joint()
+    pair: Annotated[
+        Pair, "text and text_b: joint, in one sequence; both, in one for each order; cross, each by itself, joined by attention"
+    ] = Joint()
     long: Annotated[
         Long, "texts that do not fit: cut at the end, or windows whose scores are averaged, or that the model joins"
     ] = "truncate"
@@ -59,7 +61,9 @@ class OfTexts(Guided, Generic[T], frozen=True):
             texts = [(one.text, one.text_b) for one in examples]
             encoded = sequences(texts, tokenizer, length, self.long, self.stride, guides)
         else:
-            encoded = self._crossed(examples, guides, tokenizer, length)
+            self._in_pairs(examples)
+            way = self._swapped if isinstance(self.pair, Both) else self._crossed
+            encoded = way(examples, guides, tokenizer, length)
         if not examples or any(one.label is None for one in examples):
             return encoded
         return replace(encoded, targets={"label": by_row(self._targets(examples), encoded)})
@@ -84,16 +88,28 @@ class OfTexts(Guided, Generic[T], frozen=True):
 
     def _crossed(self, examples: Sequence[T], guides: Sequence[Guides], tokenizer: Tokenizer, length: int) -> Encoded:
         """The texts of a pair as two sequences, one after the other, each cut at its end."""
-        if self.long != "truncate":
-            raise BadInput(f"task.pair=cross gives each text the whole length of {length} tokens and cuts it there; leave out "
-                           f"task.long={self.long}, or take task.pair=joint")  # fmt: skip
-        if lone := next((one for one in examples if one.text_b is None), None):
-            raise BadInput(
-                f"{lone.place} has no text_b, which task.pair=cross attends to; name its column: columns.text_b, or in "
-                "finetune data.columns.text_b=..."
-            )
         sides = [(side, None) for one in examples for side in (one.text, one.text_b or "")]
         halves = [half for one in guides for half in (Guides(first=one.first), Guides(first=one.second, last=one.last))]
-        encoded = sequences(sides, tokenizer, length, guides=halves)
-        facts = [Part(side, 2, pooled=True) for _ in examples for side in range(2)]
-        return replace(encoded, example=np.repeat(np.arange(len(examples)), 2), facts=facts)
+        return _by_two(sequences(sides, tokenizer, length, guides=halves))
+
+    def _swapped(self, examples: Sequence[T], guides: Sequence[Guides], tokenizer: Tokenizer, length: int) -> Encoded:
+        """A pair as two sequences, one for each order; guide tokens stay with their texts."""
+        orders = [order for one in examples for order in ((one.text, one.text_b), (one.text_b or "", one.text))]
+        beside = [guide for one in guides for guide in (one, Guides(one.second, one.first, one.last))]
+        return _by_two(sequences(orders, tokenizer, length, guides=beside))
+
+    def _in_pairs(self, examples: Sequence[T]) -> None:
+        kind = self.pair.__struct_config__.tag
+        if self.long != "truncate":
+            raise BadInput(f"task.pair={kind} makes two sequences of a pair, and cuts them at the length; leave out "
+                           f"task.long={self.long}, or take task.pair=joint")  # fmt: skip
+        if lone := next((one for one in examples if one.text_b is None), None):
+            raise BadInput(f"{lone.place} has no text_b, which task.pair={kind} reads beside it; name its column: "
+                           "columns.text_b, or in finetune data.columns.text_b=...")  # fmt: skip
+
+
+def _by_two(encoded: Encoded) -> Encoded:
+    """The model joins two sequences to one answer."""
+    pairs = len(encoded.ids) // 2
+    facts = [Part(side, 2, pooled=True) for _ in range(pairs) for side in range(2)]
+    return replace(encoded, example=np.repeat(np.arange(pairs), 2), facts=facts)

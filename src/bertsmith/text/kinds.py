@@ -7,16 +7,20 @@ from itertools import chain
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Rust
 
+from .cutting import Cut
 from .hexed import BYTES
-from .pieces import BERT_RUNS, SPACED_RUNS
+from .pieces import BERT_RUNS, CLAUSES, SPACED_RUNS
 from .tokenizer import UNK, bert, marked
 from .vocabulary import WORD_START, Kind
 
 REMEMBERED = 300_000  # runs whose words are kept
 
 
-def around(kind: Kind, model: models.Model, lowercase: bool) -> Rust:
-    """A whole tokenizer: BERT's words for most kinds, raw bytes with their spaces for the byte kinds."""
+def around(kind: Kind, model: models.Model, lowercase: bool, segments: bool = False) -> Rust:
+    """A whole tokenizer: BERT's words for most kinds, raw bytes with their spaces for the byte kinds.
+
+    `segments` leaves ideographs together, for the segmenter of `Tokenizer(..., segments=True)`.
+    """
     if kind in ("byte", "byte-bpe"):
         rust = Rust(model)
         rust.normalizer = normalizers.Lowercase() if lowercase else None
@@ -24,6 +28,8 @@ def around(kind: Kind, model: models.Model, lowercase: bool) -> Rust:
         rust.decoder = decoders.ByteLevel()
         return marked(rust)
     rust = bert(model, lowercase)
+    if segments:
+        rust.normalizer = normalizers.BertNormalizer(lowercase=lowercase, handle_chinese_chars=False)
     if kind == "unigram":
         mark = pre_tokenizers.Metaspace(replacement=WORD_START, prepend_scheme="always", split=False)
         rust.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.BertPreTokenizer(), mark])
@@ -45,10 +51,12 @@ def in_hex(specials: Sequence[str]) -> Rust:
 class Words:
     """Blocks of text to the words a vocabulary of this kind is learnt from; each distinct run is cleaned once."""
 
-    def __init__(self, kind: Kind, lowercase: bool) -> None:
+    def __init__(self, kind: Kind, lowercase: bool, segments: bool = False) -> None:
         self.raw = kind in ("byte", "byte-bpe")
-        self.runs: re.Pattern[str] = SPACED_RUNS if self.raw else BERT_RUNS
-        self.normalizer = normalizers.Lowercase() if self.raw else normalizers.BertNormalizer(lowercase=lowercase)
+        self.runs: re.Pattern[str] = SPACED_RUNS if self.raw else CLAUSES if segments else BERT_RUNS
+        cleaning = normalizers.BertNormalizer(lowercase=lowercase, handle_chinese_chars=not segments)
+        self.normalizer = normalizers.Lowercase() if self.raw else cleaning
+        self.cut = Cut() if segments else None
         self.lowercase = lowercase
         self.known: dict[str, list[str]] = {}
 
@@ -65,7 +73,7 @@ class Words:
             return []
         if not self.raw:
             split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str(self.normalizer.normalize_str(run))
-            return [word for word, _ in split]
+            return [part for word, _ in split for part in (self.cut(word) if self.cut else [word])]
         text = self.normalizer.normalize_str(run) if self.lowercase else run
         spaced = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True, trim_offsets=False)
         return [text[a:b] for _, (a, b) in spaced.pre_tokenize_str(text)]

@@ -15,14 +15,16 @@ from .tokenizer import Tokenizer
 
 # Characters that are always a word of their own for BERT: punctuation, and Chinese characters. Leaving some out costs
 # time, never exactness: they are then split inside a longer run.
-ALONE = (
+PUNCTUATION = (
     r"!-/:-@\[-`{-~"
     r"\u00a1\u00a7\u00ab\u00b6\u00b7\u00bb\u00bf\u2010-\u2027\u2030-\u2043\u2045-\u2051\u2053-\u205e"
     r"\u3001-\u3003\u3008-\u3011\u3014-\u301f\uff01-\uff03\uff05-\uff0a\uff0c-\uff0f\uff1a\uff1b\uff1f\uff20"
-    r"\uff3b-\uff3d\uff3f\uff5b\uff5d\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    r"\uff3b-\uff3d\uff3f\uff5b\uff5d"
 )
+ALONE = PUNCTUATION + r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 SPACE = r" \t\r\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"  # white space, newline apart
 BERT_RUNS = re.compile(rf"\n|[{ALONE}]|[^\n{SPACE}{ALONE}]+")
+CLAUSES = re.compile(rf"\n|[{PUNCTUATION}]|[^\n{SPACE}{PUNCTUATION}]+")  # where a segmenter cuts words between those
 # Byte-level splitting joins a space with the word after it, and nothing with a space after it.
 SPACED_RUNS = re.compile(rf"\n|[{SPACE}\v\f\x85]*[^\n{SPACE}\v\f\x85]+|[{SPACE}\v\f\x85]+")
 LINES = re.compile(r"\n|[^\n]+")
@@ -97,6 +99,8 @@ def _runs(tokenizer: Tokenizer) -> re.Pattern[str]:
     if any(not token["special"] for token in state["added_tokens"]):
         return LINES  # such a token is found anywhere in a text, over spaces and inside words
     normalizer, splitter = state["normalizer"] or {}, state["pre_tokenizer"] or {}
+    if tokenizer.segments and normalizer["clean_text"]:
+        return CLAUSES
     first = (splitter.get("pretokenizers") or [splitter])[0]
     bert = normalizer.get("type") == "BertNormalizer" and normalizer["clean_text"] and normalizer["handle_chinese_chars"]
     if bert and first.get("type") == "BertPreTokenizer":

@@ -14,18 +14,25 @@ from tokenizers import Tokenizer as Rust
 
 from ..artifacts import fingerprint, write_whole
 from ..errors import BadInput
+from . import cutting
 from .hexed import BYTES, fault
+from .lexicon import Lexicon, numbered
 
 PAD, UNK, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # What other families call the same five, in the same order.
 ALIASES = {PAD: ("<pad>",), UNK: ("<unk>",), CLS: ("<s>",), SEP: ("</s>",), MASK: ("<mask>",)}
+END, WORD_END = "<|endoftext|>", "</w>"  # the one special token of GPT-2; what a piece of GPT that ends a word ends with
 
 
 class Tokenizer:
     """Text to ids and back. `tokenizer.json` is its whole state, in the format of the `tokenizers` library."""
 
-    def __init__(self, rust: Rust, source: str = "tokenizer") -> None:
-        self.rust, self.source = rust, source
+    def __init__(self, rust: Rust, source: str = "tokenizer", segments: bool = False) -> None:
+        """`segments`: Chinese words are its tokens, cut by jieba; the file says so too."""
+        self.rust, self.source, self.segments = rust, source, segments
+        self.lexicon: Lexicon | None = None  # of a tokenizer whose model spells words: `opened`
+        if segments:
+            self.data = cutting.install(rust)
         rust.no_padding()
         rust.no_truncation()
         self.pad, self.unk, self.cls, self.sep, self.mask = (self._special(name) for name in SPECIALS)
@@ -51,7 +58,7 @@ class Tokenizer:
     @classmethod
     def parsed(cls, data: bytes, source: str = "tokenizer.json") -> "Tokenizer":
         try:
-            return cls(Rust.from_buffer(data), source)
+            return cls(Rust.from_buffer(data), source, cutting.asked(data))
         except BadInput:
             raise
         except Exception as error:  # the library raises bare Exception
@@ -147,15 +154,30 @@ class Tokenizer:
         rust = Rust.from_buffer(self.data)
         new = rust.add_special_tokens([name for name in names if rust.token_to_id(name) is None])
         rust.add_special_tokens(list(names))
-        longer = Tokenizer(rust, self.source)
+        longer = Tokenizer(rust, self.source, self.segments)
         if len(longer) != len(self) + new:  # the library counts from the number of pieces, not from the last id
             raise BadInput(f"{self.source} has ids that no piece uses, where new tokens would lie on old ones; fill them "
                            "with pieces such as [unused-7]")  # fmt: skip
         return longer
 
+    def opened(self) -> Lexicon:
+        """From now on a word outside the vocabulary has a number behind it, and the lexicon knows how it is spelt."""
+        self.lexicon = self.lexicon or Lexicon(self.pieces, self.cls, self.sep)
+        return self.lexicon
+
     def encode(self, text: str) -> Encoding:
         """One text, without special tokens; `.ids` and `.offsets` into the text."""
-        return self.rust.encode(self.readable(text), add_special_tokens=False)
+        return self.encode_all([text])[0]
+
+    def encode_all(self, texts: Sequence[str], offsets: bool = True) -> list[Encoding]:
+        """Many texts at once, quicker where nobody asks for the offsets."""
+        read = [self.readable(text) for text in texts]
+        many = self.rust.encode_batch if offsets or self.lexicon else self.rust.encode_batch_fast
+        found = many(read, add_special_tokens=False)
+        if self.lexicon is None:
+            return found
+        clean = self.rust.normalizer.normalize_str if self.rust.normalizer else str
+        return [numbered(one, text, self.unk, clean, self.lexicon) for one, text in zip(found, read, strict=True)]
 
     def encode_marked(self, text: str) -> list[int]:
         """The ids of a text in which `[MASK]` stands for the mask token itself.
@@ -170,8 +192,14 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         return self.rust.decode([int(i) for i in ids], skip_special_tokens=False)
 
+    @property
+    def _only(self) -> tuple[str, ...]:
+        """What stands for all five in vocabularies that have but one special token: GPT-2's, and GPT's."""
+        merged = getattr(self.rust.model, "end_of_word_suffix", None) == WORD_END
+        return (END, "<unk>") if merged else (END,)
+
     def _special(self, name: str) -> int:
-        for alias in (name, *ALIASES[name]):
+        for alias in (name, *ALIASES[name], *self._only):
             if (number := self.rust.token_to_id(alias)) is not None:
                 return number
         raise BadInput(f"{self.source} has no {name}; add a line {name} to it, or train a tokenizer with `bertsmith tokenizer`")

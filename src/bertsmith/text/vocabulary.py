@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from ..errors import BadInput
 from .wordpiece import INSIDE, Score, forms, learn
 
-Kind = Literal["wordpiece", "bpe", "byte-bpe", "unigram", "char", "byte"]
+Kind = Literal["wordpiece", "bpe", "byte-bpe", "unigram", "char", "byte", "word"]
 Counts = list[tuple[str, int]]
 Progress = Callable[[int, int], None]
 
@@ -50,8 +50,9 @@ def train(
     """Learn at most `size` pieces; there are fewer when the words give no more.
 
     Words come as the tokenizer will cut them: normalised, for byte-bpe with the space before them (" the"), for unigram
-    without their start mark. A pair under `least` occurrences is not merged. A word takes no part if it spells a
-    special token or has a character that is not among the `alphabet` most frequent; the byte kinds know every character.
+    without their start mark. A pair (for `word`, a word) under `least` occurrences makes no piece. A word takes no part
+    if it spells a special token or has a character that is not among the `alphabet` most frequent; the byte kinds know
+    every character, and `word` does not look at them.
     `score` is WordPiece's alone: `gain` is the change in log-likelihood, `ratio` is count(ab) / (count(a) count(b)),
     which prefers rare pairs so strongly that it needs a `least` near a ten-thousandth of the running words. Of more than
     ten million running words, bpe, byte-bpe and unigram learn from an even sample of so many, with `least` made smaller in
@@ -62,6 +63,8 @@ def train(
     if kind == "byte":
         return Vocabulary(kind, [*specials, *byte_characters()], merges=[])
     words = _words(kind, counts, specials, alphabet)
+    if kind == "word":
+        return Vocabulary(kind, [*specials, *_frequent_words(words, size - len(specials), least)])
     if kind == "wordpiece":
         return Vocabulary(kind, _wordpiece(words, size, specials, least, score, progress))
     if kind == "char":
@@ -76,6 +79,8 @@ def model(vocabulary: Vocabulary) -> models.Model:
     ids = {piece: number for number, piece in enumerate(vocabulary.pieces)}
     if vocabulary.kind in ("wordpiece", "char"):
         return models.WordPiece(ids, unk_token=UNKNOWN, max_input_chars_per_word=LONGEST)
+    if vocabulary.kind == "word":
+        return models.WordLevel(ids, unk_token=UNKNOWN)
     if vocabulary.kind == "unigram":
         return models.Unigram(list(zip(vocabulary.pieces, vocabulary.scores or [], strict=True)), unk_id=ids[UNKNOWN])
     if vocabulary.kind == "bpe":
@@ -114,7 +119,7 @@ def _words(kind: Kind, counts: Iterable[tuple[str, int]], specials: Sequence[str
     if kind == "byte-bpe":
         table = byte_characters()
         words = [("".join([table[byte] for byte in word.encode()]), n) for word, n in words]
-    elif kind != "char":
+    elif kind not in ("char", "word"):
         known = _frequent(words, alphabet)
         words = [(word, n) for word, n in words if known.issuperset(word)]
     if kind == "unigram":
@@ -146,6 +151,14 @@ def _characters(words: Counts, room: int) -> list[str]:
         for form in forms(word):
             counter[form] += n
     return sorted(counter, key=lambda form: (-counter[form], form))[: max(room, 0)]
+
+
+def _frequent_words(words: Counts, room: int, least: int) -> list[str]:
+    """The most frequent words, whole; ties by spelling."""
+    kept = sorted(((n, word) for word, n in words if n >= least), key=lambda entry: (-entry[0], entry[1]))
+    if not kept:
+        raise BadInput(f"no word occurs {least} times; lower `least`, or give more text")
+    return [word for _, word in kept[:room]]
 
 
 def _bpe(kind: Kind, words: Counts, size: int, specials: Sequence[str], least: int, progress: Progress) -> Vocabulary:

@@ -35,6 +35,7 @@ class Train(Config, frozen=True):
     workers: Annotated[Whole, "processes that make batches ahead of time; 0 for none"] = 0
     save_every: Annotated[Count, "steps from one checkpoint to the next"] = 1000
     keep: Annotated[Count, "checkpoints kept, the newest"] = 2
+    average: Annotated[Whole, "the mean of so many checkpoints, the last ones, is the result; 0: the last weights"] = 0
     eval_every: Annotated[Whole, "steps from one evaluation to the next; 0 for one at the end"] = 0
     stop: Annotated[Whole, "evaluations in a row without a better score that end the run; the best weights stay; 0: no end"] = 0
     log_every: Annotated[Count, "steps that one row of metrics.jsonl sums up"] = 10
@@ -65,5 +66,9 @@ class Train(Config, frozen=True):
         for name in ("decay", "clip", "workers", "eval_every", "spike", "cooldown"):
             if getattr(self, name) < 0:
                 raise BadInput(f"train.{name} = {getattr(self, name):g} must not be negative")
+        if self.schedule == "inverse-sqrt" and not self.warmup:
+            raise BadInput("train.schedule=inverse-sqrt falls from the end of its warm-up; give train.warmup, such as 4000")
+        if self.average and self.stop:
+            raise BadInput("train.stop keeps the best weights and train.average the mean of the last; leave one of them out")
         if self.epochs is None or self.warmup < 1:
             warm_share(self.warmup, self.steps)

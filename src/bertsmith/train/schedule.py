@@ -6,7 +6,7 @@ from typing import Literal
 
 from ..errors import BadInput
 
-Kind = Literal["linear", "cosine", "constant", "trapezoid", "slanted"]
+Kind = Literal["linear", "cosine", "constant", "trapezoid", "slanted", "inverse-sqrt"]
 
 LOWEST = 1 / 32  # of a slanted triangle
 
@@ -22,11 +22,13 @@ def factor(kind: Kind, done: float, warm: float, cooldown: float = 0.3, step: fl
 
     `step` is the share one step takes: the first step of a warm-up is then not wasted on a rate of 0.
     A trapezoid stays flat until the last `cooldown` of the run; a slanted triangle (Howard and Ruder 2018) rises from
-    and falls to a 32nd of the peak.
+    and falls to a 32nd of the peak; inverse-sqrt (Vaswani et al. 2017) falls by the root of the steps, and never ends.
     """
     if kind == "slanted":
         return LOWEST + (1 - LOWEST) * factor("linear", done, warm, step=step)
     up = min(1.0, (done + step) / warm) if warm > 0 else 1.0
+    if kind == "inverse-sqrt":
+        return min(up, math.sqrt(warm / max(done + step, warm)))
     if kind == "trapezoid":
         return min(up, _clipped((1 - done) / cooldown) if cooldown > 0 else 1.0)
     behind = _clipped((done - warm) / (1 - warm)) if warm < 1 else 0.0

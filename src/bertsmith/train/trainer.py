@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..errors import BadInput, Stopped
-from . import best, checkpoint, devices, optimizer, pace, progress, ranks, schedule, state, stop, trial
+from . import average, best, checkpoint, devices, optimizer, pace, progress, ranks, schedule, state, stop, trial
 from .clock import Clock
 from .display import Display, spoken
 from .guard import Guard
@@ -105,6 +105,7 @@ class Trainer:
                     self._stop()
             self._finish()
             self._recall()
+            self._average()
         return self._summary(self.progress.tokens - before)
 
     def rate(self) -> float:
@@ -240,6 +241,13 @@ class Trainer:
             best.recall(self.folder / "state", p.best_step, self.model)
             self.display.say(f"the best weights are those of step {p.best_step}")
 
+    def _average(self) -> None:
+        """The mean of the last checkpoints, in place of the last weights alone."""
+        if self.config.average:
+            self.ranks.first(None)  # nobody reads while the last is still being written
+            steps = average.recall(self.folder / "state", self.config.average, self.progress.step, self.model)
+            self.display.say(f"the weights are the mean of those of steps {', '.join(map(str, steps))}")
+
     def _roll_back(self) -> None:
         """Back to the last checkpoint, past the batches that led here, at half the rate."""
         old = self.progress
@@ -319,7 +327,7 @@ class Trainer:
             p.metrics_bytes = self.metrics.settled()
             tensors = checkpoint.packed(self.model, self.optimizer, carries)
             state.save(self.folder / "state" / f"step-{p.step}", tensors, progress.plain(p))
-            state.prune(self.folder / "state", self.config.keep, p.step)
+            state.prune(self.folder / "state", max(self.config.keep, self.config.average), p.step)
             best.prune(self.folder / "state")
             if p.step:
                 self.display.say(f"step {p.step}: saved")

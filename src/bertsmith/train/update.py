@@ -53,7 +53,10 @@ class Update:
             torch.manual_seed(seed)
             with self.autocast():
                 loss = checked(self.objective.loss(self.model, batch.to(self.device), carry), batch)
-                whole = _divided(loss, counts)
+                whole, price = _divided(loss, counts), _price(self.model)
+            if isinstance(price, Tensor):  # in equal shares: an update asks for it once
+                whole = whole + price / (len(batches) * self.ranks.count)
+                meter.add("price", price, 1)
             if whole.requires_grad:  # a batch without targets has nothing to say
                 self.scaler.scale(whole).backward()
             meter.add_loss(loss, batch)
@@ -114,6 +117,11 @@ class Update:
 
     def _moved(self) -> bool:
         return any(weight.grad is not None for weight in self.weights)
+
+
+def _price(model: nn.Module) -> Tensor | float:
+    """What the model asks for itself, whatever it learns: no target is to blame for it."""
+    return model.penalty() if hasattr(model, "penalty") else 0.0  # type: ignore[operator]
 
 
 def _divided(loss: Loss, counts: dict[str, int]) -> Tensor:

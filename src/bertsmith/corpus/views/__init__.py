@@ -3,11 +3,13 @@
 from .base import Plan, View
 from .pairs import NextSentence, SentenceOrder
 from .sentences import DocSentences, FullSentences
+from .streams import Streams
 from .windows import Windows
 
-ViewConfig = Windows | DocSentences | FullSentences
+ViewConfig = Windows | DocSentences | FullSentences | Streams
 PairConfig = NextSentence | SentenceOrder
 
 __all__ = [
-    "DocSentences", "FullSentences", "NextSentence", "PairConfig", "Plan", "SentenceOrder", "View", "ViewConfig", "Windows",
+    "DocSentences", "FullSentences", "NextSentence", "PairConfig", "Plan", "SentenceOrder", "Streams", "View", "ViewConfig",
+    "Windows",
 ]  # fmt: skip

@@ -21,6 +21,7 @@ class Plan:
     names: Ints  # (samples,): what a sample is called in the dice, the same in any selection
     labels: NDArray[np.int64] | None = None  # (samples,): what an objective asks of the pair
     segmented: bool = False  # the second span is segment B
+    flow: Ints | None = None  # (samples, 2): a number of its own, and that of the sample it goes on from, or -1
 
     @classmethod
     def of(
@@ -45,7 +46,8 @@ class Plan:
         where = spread(self.first[samples], sizes)
         labels = None if self.labels is None else self.labels[samples]
         first = np.append(0, sizes.cumsum())
-        return Plan(self.starts[where], self.ends[where], first, self.names[samples], labels, self.segmented)
+        flow = None if self.flow is None else self.flow[samples]
+        return Plan(self.starts[where], self.ends[where], first, self.names[samples], labels, self.segmented, flow)
 
 
 class View(Protocol):

@@ -1,7 +1,9 @@
 """The one interface behind every way of moving information between tokens."""
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import BadInput
@@ -10,6 +12,28 @@ from ..layout import Layout
 
 class Mixer(nn.Module, ABC):
     """(tokens, width) in, the same out; what a token becomes never depends on another sequence."""
+
+    compiles: ClassVar[bool] = True  # into one graph
+
+    @property
+    def remembers(self) -> int:
+        """Past positions that the stack keeps for it; one that remembers takes them as a third argument, `past`."""
+        return 0
+
+    @property
+    def sees(self) -> int | None:
+        """Past positions that it could see at all; None: all there are."""
+        return None
+
+    def ready(self) -> None:
+        """Called before a pass, outside of any compiled graph: for what a graph cannot read from its weights."""
+
+    def share(self, first: "Mixer") -> None:
+        """Takes from the first block's mixer what all layers have in common."""
+
+    def penalty(self) -> Tensor | float:
+        """A price of its own, added to what is learnt whatever that is."""
+        return 0.0
 
     @abstractmethod
     def forward(self, x: Tensor, layout: Layout) -> Tensor: ...
@@ -31,6 +55,15 @@ class Heads(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(-3)
         return q, k, v
+
+    def seen(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values alone, of what is looked at and asks nothing."""
+        if type(self.qkv) is not nn.Linear:  # something learns beside it (LoRA)
+            return self(x)[1:]
+        width = self.qkv.in_features
+        bias = None if self.qkv.bias is None else self.qkv.bias[width:]
+        k, v = F.linear(x, self.qkv.weight[width:], bias).unflatten(-1, (2, self.heads, -1)).unbind(-3)
+        return k, v
 
     def join(self, x: Tensor) -> Tensor:
         return self.out(x.flatten(-2))

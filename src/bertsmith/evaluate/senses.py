@@ -1,0 +1,75 @@
+"""How well vectors of a word tell its senses apart: by the nearest known occurrence, and by the nearest sense."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import BadInput
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+EQUAL = 1e-5  # cosines this near are one: static vectors are all alike, and must not be told apart by rounding
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Shares of right senses."""
+
+    nearest: float  # that of the most similar known occurrence
+    centroid: float  # that whose mean is most similar
+    frequent: float  # always the most frequent one: what a reader of no context gets
+    judged: int
+
+
+def scored(learn: Floats, senses: Sequence[str], judge: Floats | None = None, right: Sequence[str] = ()) -> Scores:
+    """Vectors with known senses, and those to be judged; without any, each is judged by all the others.
+
+    Among equally near ones the most frequent sense counts, so that vectors without context score as no context does.
+    """
+    names, numbers = np.unique(np.array(senses), return_inverse=True)
+    if len(learn) < 2:
+        raise BadInput("senses are told apart by other sentences with known senses; give two at least")
+    known, own = unit(learn), np.eye(len(names))[numbers]
+    if judge is None:
+        return _by_the_others(known, own)
+    answers = np.array([np.flatnonzero(names == sense)[0] if sense in names else -1 for sense in right])
+    asked, often = unit(judge), own.sum(0)
+    near = _voted(asked @ known.T, own, often)
+    middle = _voted(asked @ unit(own.T @ known).T, np.eye(len(names)), often)
+    return _scores(answers, near, middle, np.full(len(answers), often.argmax()))
+
+
+def _by_the_others(known: Floats, own: NDArray[np.float64]) -> Scores:
+    alike, answers, often = known @ known.T, own.argmax(1), own.sum(0) - own  # of the others, for each
+    np.fill_diagonal(alike, -np.inf)
+    near = _voted(alike, own, often)
+    sums = (own.T @ known)[None] - own[:, :, None] * known[:, None]
+    middles = np.einsum("nd,nsd->ns", known, unit(sums))
+    middles[often == 0] = -np.inf
+    middle = _voted(middles, np.eye(own.shape[1]), often)
+    return _scores(answers, near, middle, often.argmax(1))
+
+
+def _scores(answers: Ints, nearest: Ints, centroid: Ints, frequent: Ints) -> Scores:
+    near, middle, often = (float(np.mean(found == answers)) for found in (nearest, centroid, frequent))
+    return Scores(near, middle, often, len(answers))
+
+
+def neighbours(vectors: Floats, most: int) -> NDArray[np.int64]:
+    """(occurrences, most): the most similar others of each, the nearest first."""
+    alike = unit(vectors) @ unit(vectors).T
+    np.fill_diagonal(alike, -np.inf)
+    return np.argsort(-alike, axis=1, kind="stable")[:, : min(most, len(vectors) - 1)]
+
+
+def unit(vectors: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Of length 1; what has none stays."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+
+def _voted(alike: NDArray[np.floating], own: NDArray[np.float64], often: NDArray[np.float64]) -> NDArray[np.int64]:
+    """(asked, known) similarities to a sense each: most of the nearest have it, and of those the most frequent."""
+    nearest = alike >= alike.max(1, keepdims=True) - EQUAL
+    return np.argmax(nearest @ own + often / (1.0 + often.sum(-1, keepdims=True)), axis=1)

@@ -1,0 +1,138 @@
+"""Longformer: a window around each token, and a few anchors that see, and are seen by, their whole sequence."""
+
+from typing import Annotated
+
+import msgspec
+import torch
+import torch.nn.functional as F
+from msgspec import Meta
+from torch import Tensor, nn
+
+from ...config import Chance, Count, Positive, Variant, Whole
+from ...errors import BadInput
+from ..far import Sight
+from ..layout import FLASH, Layout
+from ..reach import reached
+from ..rotary import Rotary, turned
+from .base import Heads, Mixer
+
+
+class Window(Variant, frozen=True):
+    heads: Annotated[Count, "attention heads"] = 12
+    reach: Annotated[
+        tuple[Count, ...], Meta(min_length=1), "tokens seen on each side: half of the paper's window; or one for each layer"
+    ] = (256,)
+    dilation: Annotated[tuple[Count, ...], "of the last heads, such as [2, 2]: each sees every second token, twice as far"] = ()
+    dilated: Annotated[Whole | None, "layers from the top whose heads are dilated; all, if none"] = None
+    anchors: Annotated[bool, "tokens that meet their whole sequence: those a task chooses, or [CLS]"] = True
+    causal: Annotated[bool, "see only what came before"] = False
+    dropout: Annotated[Chance, "on attention weights; above 0 takes a slower path"] = 0.0
+    bias: Annotated[bool, "add a bias after each matrix"] = True
+    rotary: Annotated[Positive | None, "longest period of rotary positions, such as 10000; with model.table=false"] = None
+
+    def at(self, layer: int, layers: int) -> "Window":
+        """That of one layer."""
+        if len(self.reach) not in (1, layers):
+            raise BadInput(f"model.mixer.reach has {len(self.reach)} numbers for {layers} layers; give one, or one each")
+        dilation = self.dilation if self.dilated is None or layer >= layers - self.dilated else ()
+        reach = self.reach[layer if len(self.reach) > 1 else 0]
+        return msgspec.structs.replace(self, reach=(reach,), dilation=dilation, dilated=None)
+
+    def build(self, width: int) -> Mixer:
+        return WindowAttention(self.at(0, 1), width)
+
+
+class WindowAttention(Mixer):
+    def __init__(self, config: Window, width: int) -> None:
+        super().__init__()
+        if len(config.dilation) > config.heads:
+            raise BadInput(f"model.mixer.dilation has {len(config.dilation)} numbers for {config.heads} heads; shorten it")
+        self.causal, self.dropout, (self.reach,) = config.causal, config.dropout, config.reach
+        self.project = Heads(width, config.heads, config.bias)
+        self.anchored = nn.Linear(width, 3 * width, bias=config.bias) if config.anchors else None  # section 3.1: its own
+        if self.anchored is not None:
+            self.anchored.weight.parts = 3  # type: ignore[attr-defined]  # an optimizer may treat each by itself
+        self.rotary = Rotary(width // config.heads, config.rotary) if config.rotary else None
+        steps = [1] * (config.heads - len(config.dilation)) + list(config.dilation)
+        self.steps = {step: [n for n, one in enumerate(steps) if one == step] for step in sorted(set(steps))}
+
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        if layout.prefix is not None:
+            raise BadInput("a window does not know of prefixes that see each other (UniLM); train a model with mixer=dense")
+        rows = None if self.anchored is None else self._far(x, layout)
+        return self.project.out(self._near(self._turned(self.project.qkv(x), layout), rows, layout))
+
+    def _near(self, qkv: Tensor, rows: Tensor | None, layout: Layout) -> Tensor:
+        """(tokens, width): every token over its window and the anchors of its sequence; the anchors' own rows are known."""
+        heads, dropout = self.project.heads, self.dropout if self.training else 0.0
+        if list(self.steps) == [1] and layout.longest <= self.reach + 1:  # a window that hides nothing
+            mixed = layout.mix(qkv, heads, None, self.causal, dropout)
+            return mixed if rows is None else mixed.index_copy(0, layout.anchored, rows.to(mixed.dtype))
+        three, own = qkv.unflatten(-1, (3, heads, -1)).unbind(-3), None if rows is None else rows.unflatten(-1, (heads, -1))
+        outs = []
+        for step, some in self.steps.items():
+            sight, alone = Sight(self.reach, step, self.causal, rows is not None), len(self.steps) == 1
+            q, k, v = three if alone else (t[:, some] for t in three)
+            outs.append(reached(q, k, v, layout, sight, own if alone or own is None else own[:, some], dropout))
+        if len(outs) == 1:
+            return outs[0].flatten(-2)
+        order = torch.tensor([head for some in self.steps.values() for head in some], device=qkv.device).argsort()
+        return torch.cat(outs, 1).index_select(1, order).flatten(-2)
+
+    def _far(self, x: Tensor, layout: Layout) -> Tensor:
+        """(anchors, width): the anchors over all tokens of their sequences."""
+        assert self.anchored is not None
+        anchors, heads = layout.anchored, self.project.heads
+        few = anchors.shape[0] * heads <= x.shape[1] // 2
+        if self.rotary is None and (few or not layout.gapless or torch.compiler.is_compiling()):
+            return self._folded(x, layout)
+        q, k, v = self._asking(x, layout)
+        q, k, v = (t.unflatten(-1, (heads, -1)).transpose(0, 1)[None] for t in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, ~self._hidden(layout))[0].transpose(0, 1).flatten(1)
+
+    def _asking(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of the anchors, (anchors, width), keys and values of every token, (tokens, width)."""
+        assert self.anchored is not None
+        if self.rotary is not None:
+            q, k, v = self._turned(self.anchored(x), layout).chunk(3, -1)
+            return q[layout.anchored], k, v
+        (own, rest), bias, width = self.anchored.weight.tensor_split([x.shape[1]]), self.anchored.bias, x.shape[1]
+        begin, end = (None, None) if bias is None else (bias[:width], bias[width:])
+        k, v = F.linear(x, rest, end).chunk(2, -1)
+        return F.linear(x[layout.anchored], own, begin), k, v
+
+    def _folded(self, x: Tensor, layout: Layout) -> Tensor:
+        """The same without keys and values of every token, which cost more than a few anchors gain from them.
+
+        A score q (W x + b) is (q W) x + q b, and a mean of values W x + b is W of the mean of x, plus b.
+        """
+        assert self.anchored is not None
+        heads, bias = self.project.heads, self.anchored.bias
+        (wq, wk, wv), (bq, bk, bv) = self.anchored.weight.chunk(3), [None] * 3 if bias is None else bias.chunk(3)
+        wk, wv = (weight.unflatten(0, (heads, -1)).to(x.dtype) for weight in (wk, wv))
+        q = F.linear(x[layout.anchored], wq, bq).unflatten(-1, (heads, -1)) * (x.shape[1] // heads) ** -0.5
+        asked = torch.einsum("ahd,hdw->ahw", q, wk)
+        scores = (asked.flatten(0, 1) @ x.T).unflatten(0, asked.shape[:2])  # (anchors, heads, tokens)
+        if bk is not None:
+            scores = scores + (q * bk.unflatten(0, (heads, -1))).sum(-1, keepdim=True)
+        scores = scores.masked_fill(self._hidden(layout)[:, None], float("-inf"))
+        weights = scores.softmax(-1, torch.float32 if scores.dtype in FLASH else None).to(x.dtype)
+        means = (weights.flatten(0, 1) @ x).unflatten(0, asked.shape[:2])
+        out = torch.einsum("ahw,hdw->ahd", means, wv).flatten(1)
+        return out if bv is None else out + bv
+
+    def _hidden(self, layout: Layout) -> Tensor:
+        """(anchors, tokens) bool: of another sequence, or yet to come; found once for all layers."""
+
+        def find() -> Tensor:
+            owner, place, anchors = layout.owner, layout.place, layout.anchored
+            hidden = owner[anchors][:, None] != owner
+            return hidden | (place > place[anchors][:, None]) if self.causal else hidden
+
+        found: Tensor = layout.once(("hidden from anchors", self.causal), find)
+        return found
+
+    def _turned(self, qkv: Tensor, layout: Layout) -> Tensor:
+        if self.rotary is None:
+            return qkv
+        return turned(qkv, self.rotary.turns(layout.longest, qkv.device), layout.place, self.project.heads)

@@ -1,0 +1,1 @@
+"""The family side by side: every member, the same text, the same budget of multiplications, the same tasks."""

@@ -1,0 +1,134 @@
+"""A corpus to vectors of its words: the loop of objectives that fill a table, killed and taken up again like any run."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import fields
+
+from ..corpus.store import Corpus
+from ..errors import BadInput, Stopped
+from ..model.encoder import EncoderConfig
+from ..objectives.learning import Learning
+from ..objectives.tabled import Filling, Tabled
+from ..place import place
+from ..screen import Screen
+from ..train import state
+from ..train.clock import Clock
+from ..train.display import Display
+from ..train.log import Metrics
+from ..train.ranks import world
+from ..train.recipe import Train
+from ..train.stop import watched
+from . import folder
+
+if TYPE_CHECKING:
+    from .pretrain import Recipe
+
+SAVE = 60.0  # seconds from one checkpoint to the next
+
+
+def filled(recipe: "Recipe", out: Path, corpus: Corpus, identity: str, screen: Screen) -> dict[str, Any]:
+    """Fills the table, or goes on with one, and publishes it as a model whose token table it is."""
+    epochs, objective = check(recipe), settled(recipe)
+    began, device = time.monotonic(), place(recipe.train.device, "train.device")
+    with screen.bar("counting", "") as bar:
+        work = objective.filling(corpus, out / "state", epochs, recipe.seed, device, bar)
+    if isinstance(work, Learning):
+        work.read_ahead(recipe.train.workers)
+        if _set(recipe.train, Train(), "batch_tokens"):
+            work.step_by(recipe.train.batch_tokens)
+    tokens = int(len(corpus.tokens) * epochs)
+    told = _fitted(work, out, identity, screen, recipe.train, tokens // max(1, work.turns))
+    model, facts = work.finished()
+    facts |= {"parameters": sum(weight.numel() for weight in model.parameters())}
+    result = {**told, **facts, "seconds": round(time.monotonic() - began, 1), "tokens": tokens}
+    card = {"identity": identity, "result": result, "corpus": {k: v for k, v in corpus.card.items() if k != "settings"}}
+    folder.publish(out, model, corpus.tokenizer, card, {"stage": "pretrain", "family": "vectors"}, recipe)
+    screen.table(
+        str(out), [(name, f"{value:,.5g}" if isinstance(value, float) else f"{value:,}") for name, value in result.items()]
+    )
+    return {"out": str(out), "made": True, **result}
+
+
+def settled(recipe: "Recipe") -> Tabled:
+    """The objective, with what `model.width` and `train.rate` say of it."""
+    objective, train = recipe.objective, recipe.train
+    assert isinstance(objective, Tabled)
+    said: dict[str, float] = {"width": recipe.model.width} if recipe.model else {}
+    said |= {"rate": train.rate} if train.rate != Train().rate else {}
+    return msgspec.structs.replace(objective, **said)
+
+
+def check(recipe: "Recipe") -> float:
+    """The epochs; settings of networks, which would do nothing here, are refused by name."""
+    objective, train, usual = recipe.objective, recipe.train, Train()
+    assert isinstance(objective, Tabled)
+    kind = objective.__struct_config__.tag
+    for name in ("init", "vectors", "valid"):
+        if getattr(recipe, name) is not None:
+            raise BadInput(f"objective={kind} makes a table of words from the corpus alone; leave out {name}")
+    if recipe.model and recipe.model != EncoderConfig(width=recipe.model.width):
+        raise BadInput(f"objective={kind} makes a table of words, and no network: of `model` it takes model.width alone")
+    if wrong := [f.name for f in fields(train) if f.name not in objective.own and _set(train, usual, f.name)]:
+        takes = ", ".join(f"train.{name}" for name in objective.own)
+        raise BadInput(f"train.{wrong[0]} is for networks: objective={kind} takes {takes}; see objective.* for the rest")
+    if world() > 1:
+        raise BadInput(f"objective={kind} is learnt by one process; start it without torchrun")
+    return _epochs(objective, train.epochs)
+
+
+def _set(train: Train, usual: Train, name: str) -> bool:
+    return bool(getattr(train, name) != getattr(usual, name))
+
+
+def _epochs(objective: Tabled, given: float | None) -> float:
+    epochs = objective.usual if given is None else given
+    if epochs is None or (epochs != int(epochs) and not objective.cuts):
+        raise BadInput(f"objective={objective.__struct_config__.tag} goes through its data whole times: give "
+                       "train.epochs=10, say")  # fmt: skip
+    return epochs if objective.cuts else int(epochs)
+
+
+def _fitted(work: Filling, out: Path, identity: str, screen: Screen, train: Train, tokens: int) -> dict[str, Any]:
+    """Turn after turn to the end; `tokens` of the corpus go into each."""
+    metrics, where = Metrics(out), out / "state"
+    done, row = _taken_up(work, where, identity, metrics, screen)
+
+    def save(turn: int) -> float:
+        facts = {"fingerprint": identity, "turn": turn, "metrics": metrics.settled(), "row": row}
+        state.save(where / f"step-{turn}", {"tables": work.state()}, facts)
+        state.prune(where, train.keep, turn)
+        return time.monotonic()
+
+    saved = save(0) if not done else time.monotonic()  # the folder is ours, and a full disk is met now
+    with watched() as asked, Display(quiet=screen.quiet) as display:
+        clock = Clock()
+        for k in range(done, work.turns):
+            with clock.step():
+                row = work.turn(k)
+            metrics.row(k + 1, **row)
+            pace = {"speed": tokens / (clock.pace or 1), "left": (work.turns - k - 1) * clock.pace}
+            display.show((k + 1) / work.turns, f"turn {k + 1}/{work.turns}", {**row, **pace})
+            if asked or time.monotonic() - saved > SAVE or k + 1 == work.turns:
+                saved = save(k + 1)
+            if asked:
+                raise Stopped(
+                    f"stopped after {k + 1} of {work.turns} turns, which are saved; run the same command again to go on"
+                )
+    return {"turns": work.turns, **({"loss": row["loss"]} if row else {})}
+
+
+def _taken_up(work: Filling, where: Path, identity: str, metrics: Metrics, screen: Screen) -> tuple[int, dict[str, float]]:
+    """Turns that are done already, and what the last of them told."""
+    found = state.newest(where, screen.warn)
+    if found is None:
+        metrics.cut(0, 0)
+        return 0, {}
+    if found.facts["fingerprint"] != identity:
+        raise BadInput(f"{where.parent} was started by another recipe; choose another out, or remove it")
+    work.load(found.tensors["tables"])
+    metrics.cut(found.facts["metrics"], found.facts["turn"])
+    screen.say(f"{where.parent}: going on after {found.facts['turn']} of {work.turns} turns")
+    return int(found.facts["turn"]), found.facts["row"]

@@ -1,0 +1,104 @@
+"""Words with a vector each: which are near one another, and which stand to a third as two others do."""
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import BadInput
+
+Matrix = NDArray[np.float32]
+Rows = NDArray[np.int64]
+
+AT_ONCE = 1 << 24  # cosines held in memory at a time
+
+
+class Vectors:
+    """`words[i]` has the row `matrix[i]`; where order means anything, frequent words come first.
+
+    A subclass that can make vectors of words it has no row for overrides `vector` and `knows`: all else asks these.
+    """
+
+    def __init__(self, words: Sequence[str], matrix: NDArray[Any]) -> None:
+        self.words, self.matrix = list(words), np.asarray(matrix, np.float32)
+        if self.matrix.ndim != 2 or len(self.matrix) != len(self.words) or not self.matrix.size:
+            raise BadInput(f"{len(self.words):,} words do not go with a matrix of {self.matrix.shape}; there is a row a word")
+        if len(self.index) < len(self.words):
+            twice = next(word for row, word in enumerate(self.words) if self.index[word] != row)
+            raise BadInput(f"the word {twice!r} stands twice; a word has one vector")
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        return {word: row for row, word in enumerate(self.words)}
+
+    @property
+    def width(self) -> int:
+        return self.matrix.shape[1]
+
+    @cached_property
+    def unit(self) -> Matrix:
+        """Rows of length 1; one of zeros stays."""
+        return unit_rows(self.matrix)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def knows(self, word: str) -> bool:
+        return word in self.index
+
+    def vector(self, word: str) -> Matrix:
+        """(width,)."""
+        if word not in self.index:
+            near = get_close_matches(word, self.words[:100_000], n=1, cutoff=0.7)
+            raise BadInput(f"there is no vector for {word!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        return self.matrix[self.index[word]]
+
+    def units(self, words: Iterable[str]) -> Matrix:
+        """(words, width): the vectors of these words, each of length 1."""
+        return unit_rows(np.stack([self.vector(word) for word in words]))
+
+    def similarity(self, a: str, b: str) -> float:
+        """The cosine of two words' vectors."""
+        left, right = self.units([a, b])
+        return float(left @ right)
+
+    def neighbours(self, word: str, top: int = 10) -> list[tuple[str, float]]:
+        """The words nearest by cosine, best first, itself left out."""
+        return self._named(self.units([word]), [word], top)
+
+    def analogy(self, a: str, b: str, c: str, top: int = 10) -> list[tuple[str, float]]:
+        """`a` is to `b` as `c` is to ...: nearest to b - a + c (3CosAdd), the three themselves left out."""
+        of_a, of_b, of_c = self.units([a, b, c])
+        return self._named(unit_rows((of_b - of_a + of_c)[None]), [a, b, c], top)
+
+    def first(self, goals: Matrix, without: Rows, limit: int | None = None) -> Rows:
+        """For each goal (goals, width) the row of the nearest word among the first `limit`.
+
+        `without` (goals, some) names rows that are no answer; -1 names none.
+        """
+        unit, found = self.unit[:limit], np.zeros(len(goals), np.int64)
+        step = max(1, AT_ONCE // len(unit))
+        for at in range(0, len(goals), step):
+            scores = goals[at : at + step] @ unit.T
+            left_out = without[at : at + step]
+            row, column = np.nonzero((left_out >= 0) & (left_out < len(unit)))
+            scores[row, left_out[row, column]] = -np.inf
+            found[at : at + step] = scores.argmax(1)
+        return found
+
+    def _named(self, goal: Matrix, without: Sequence[str], top: int) -> list[tuple[str, float]]:
+        if top < 1:
+            raise BadInput(f"the {top} nearest are none; ask for one or more")
+        scores = (self.unit @ goal[0]).astype(np.float64)
+        scores[[self.index[word] for word in without if word in self.index]] = -np.inf
+        some = np.argsort(-scores, kind="stable")[:top]
+        return [(self.words[row], float(scores[row])) for row in some if np.isfinite(scores[row])]
+
+
+def unit_rows(matrix: NDArray[Any]) -> Matrix:
+    """Each of length 1; one of zeros stays."""
+    lengths = np.sqrt(np.einsum("...i,...i->...", matrix, matrix, dtype=np.float64))[..., None]
+    return (matrix / np.where(lengths > 0, lengths, 1)).astype(np.float32)

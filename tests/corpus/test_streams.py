@@ -1,0 +1,88 @@
+"""Streams: row b of a batch goes on where row b of the one before it ended."""
+
+import numpy as np
+import pytest
+
+from bertsmith.corpus.ahead import Ahead
+from bertsmith.corpus.store import Corpus
+from bertsmith.corpus.views import Streams
+from bertsmith.objectives import Causal, Masked
+
+ROWS, LENGTH = 4, 24
+
+
+def reading(path, across=False, objective=Causal, seed=3):
+    corpus = Corpus.open(path)
+    documents = np.arange(len(corpus.documents) - 1)
+    return objective(view=Streams(across=across)).batches(corpus, documents, LENGTH, ROWS * LENGTH, seed)
+
+
+def rows_of(arrays):
+    return np.split(arrays.tokens, arrays.lengths.cumsum()[:-1])
+
+
+@pytest.mark.parametrize("across", [True, False])
+def test_every_row_goes_on_from_the_row_above_it(corpus, across):
+    batches = reading(corpus, across)
+    before, text = None, Corpus.open(corpus)
+    for k in range(batches.an_epoch):
+        plan, _ = batches.rows(k)
+        assert len(plan) == (ROWS if k < batches.an_epoch - 1 else len(plan)) and len(plan) <= ROWS
+        for row in range(len(plan)):
+            number, goes_on = plan.flow[row]
+            opens = plan.starts[row] in text.borders
+            if before is not None and not (opens and not across):
+                assert goes_on == before.flow[row][0] == number - 1
+                assert opens or plan.starts[row] == before.ends[row]
+            elif before is not None:
+                assert goes_on == -1
+        before = plan
+
+
+def test_every_token_of_the_corpus_is_asked_once_and_of_the_one_before_it(corpus):
+    batches, text = reading(corpus), Corpus.open(corpus)
+    asked, streams = 0, [[] for _ in range(ROWS)]
+    for arrays in batches:
+        assert arrays.where.tolist() == list(range(len(arrays.tokens))) and arrays.lengths.max() <= LENGTH
+        asked += len(arrays.words)
+        for row, (ids, words) in enumerate(
+            zip(rows_of(arrays), np.split(arrays.words, arrays.lengths.cumsum()[:-1]), strict=True)
+        ):
+            streams[row].append((ids, words))
+    assert asked == len(text.tokens) + len(text.documents) - 1  # all of the text, and the end of each document
+    sep, cls = text.tokenizer.sep, text.tokenizer.cls
+    for stream in streams:
+        ids, words = (np.concatenate(part) for part in zip(*stream, strict=True))
+        follows = np.where(words[:-1] == sep, ids[1:] == cls, words[:-1] == ids[1:])
+        assert follows.all()
+
+
+def test_batch_k_needs_no_history_and_epochs_differ(corpus):
+    forward = reading(corpus)
+    batches = [forward(k) for k in range(2 * forward.an_epoch + 1)]
+    for k in (2 * forward.an_epoch, 1, forward.an_epoch):
+        again = reading(corpus)(k)
+        assert all(np.array_equal(getattr(again, n), getattr(batches[k], n)) for n in ("tokens", "lengths", "words", "flow"))
+    assert not np.array_equal(batches[0].tokens, batches[forward.an_epoch].tokens)
+
+
+@pytest.mark.parametrize("objective", [Causal, Masked])
+def test_workers_make_the_same_batches(corpus, objective):
+    batches = reading(corpus, objective=objective)
+    with Ahead(batches.maker, 1) as ahead:
+        made = [ahead(k, batches.rows) for k in range(3)]
+    for k, other in enumerate(made):
+        assert all(np.array_equal(getattr(other, n), getattr(batches(k), n)) for n in ("tokens", "words", "flow"))
+
+
+def test_masked_streams_are_samples_like_others(corpus):
+    batches = reading(corpus, objective=Masked)
+    tokenizer = batches.maker.corpus.tokenizer
+    for ids in rows_of(batches(1)):
+        assert ids[0] == tokenizer.cls and ids[-1] == tokenizer.sep
+
+
+def test_fewer_samples_than_rows_make_one_short_batch():
+    assert [one.tolist() for one in Streams().rows(3, 8)] == [[0, 1, 2]]
+    assert [one.tolist() for one in Streams().rows(7, 3)] == [[0, 3, 5], [1, 4, 6], [2]]
+    assert Streams().rows(0, 3) == []

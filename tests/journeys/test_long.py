@@ -1,0 +1,155 @@
+"""A trained BERT of short texts becomes one of long ones, goes on learning, and does tasks with its question in sight."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from bertsmith import api, config
+from bertsmith.cli import main
+from bertsmith.errors import BadInput
+from bertsmith.model import checkpoint
+from bertsmith.model.encoder import EncoderConfig
+from bertsmith.model.layout import Layout
+from bertsmith.model.mixers import Convolution, Dense, Lstm, Window
+from bertsmith.model.swap import adopted, lengthened, swapped, tiled
+from bertsmith.model.types import Inputs
+from bertsmith.objectives.reading import batch
+from bertsmith.stages import stage
+from bertsmith.tasks import Answering, Choose, Classify, Tag
+from bertsmith.tasks.base import Encoded
+
+SMALL = {"layers": 2, "width": 32, "mixer": {"heads": 4}, "feedforward": {"inner": 48}, "positions": 32}
+TRAIN = {"steps": 2, "batch_tokens": 256, "warmup": 0, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory, corpus):
+    out = tmp_path_factory.mktemp("long") / "bert"
+    api.pretrain(corpus=str(corpus), model=SMALL, length=32, train=TRAIN, out=str(out), quiet=True)
+    return out
+
+
+@pytest.fixture(scope="module")
+def long(bert):
+    out = bert.parent / "long"
+    assert main(["convert-long", f"model={bert}", f"out={out}", "length=100", "reach=15", "--quiet"]) == 0
+    return out
+
+
+def read(folder, length, seed=1):
+    model = checkpoint.load(folder)[0]
+    tokens = torch.randint(5, 80, (2 * length,), generator=torch.Generator().manual_seed(seed))
+    return model(Inputs(tokens, Layout.of([length, length])))
+
+
+def test_texts_within_reach_are_read_as_before_and_longer_ones_can_be(bert, long):
+    assert_close(read(long, 16), read(bert, 16), atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(read(long, 32), read(bert, 32), atol=1e-3)  # there, some tokens do not see each other
+    assert read(long, 100).shape == (200, 32)
+    with pytest.raises(BadInput, match="longer than the model's 32 positions"):
+        read(bert, 33)
+
+
+def test_positions_are_tiled_and_anchors_begin_as_copies(bert, long):
+    before, after = (checkpoint.load(folder)[0].state_dict() for folder in (bert, long))
+    table = before["encoder.positions.weight"]
+    assert torch.equal(after["encoder.positions.weight"], torch.cat([table, table, table, table[:4]]))
+    for name in [name for name in before if "mixer.project.qkv" in name]:
+        assert torch.equal(after[name.replace("project.qkv", "anchored")], before[name])
+        assert torch.equal(after[name], before[name])
+
+
+def test_pre_training_goes_on_from_it_and_teaches_the_anchors(long, corpus, tmp_path):
+    out = tmp_path / "on"
+    api.pretrain(corpus=str(corpus), init=str(long), objective="masked", length=100, train=TRAIN, out=str(out), quiet=True)
+    before, after = (checkpoint.load(folder)[0].state_dict() for folder in (long, out))
+    moved = [name for name in after if name.endswith("anchored.weight")]
+    assert len(moved) == 2 and not any(torch.equal(before[name], after[name]) for name in moved)
+
+
+def test_a_mixer_is_swapped_by_its_name_alone(bert, corpus, tmp_path):
+    words = {"corpus": str(corpus), "init": str(bert), "length": 32, "train": TRAIN, "out": str(tmp_path / "out")}
+    words["quiet"] = True
+    api.pretrain(model={"mixer": {"kind": "window", "reach": 4}}, **words)
+    encoder = checkpoint.load(tmp_path / "out")[0].config.encoder
+    assert encoder.mixer == Window(heads=4, reach=(4,)) and encoder.width == 32
+    for model, said in (
+        ({"mixer": "window", "width": 64}, "brings its own model"),
+        ("bert-base", "brings its own model"),
+        ({"mixer": "lstm"}, "mixer=lstm cannot take over the weights of mixer=dense: it needs"),
+        ({"mixer": {"kind": "window", "heads": 8}}, r"mixer\.heads = 8 is not what the weights were trained with, 4"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            api.pretrain(model=model, **words | {"out": str(tmp_path / "no")})
+
+
+def test_the_same_command_again_finds_its_work_done_and_another_is_refused(bert, long):
+    words = {"model": str(bert), "out": str(long), "length": 100, "quiet": True}
+    assert api.convert_long(reach=15, **words)["made"] is False
+    with pytest.raises(BadInput, match="holds another model"):
+        api.convert_long(reach=16, **words)
+
+
+@pytest.mark.parametrize(("mixer", "says"), [
+    (Lstm(), "it needs project.out.bias, project.out.weight"),
+    (Convolution(), "it has no use for filters"),
+])  # fmt: skip
+def test_what_has_no_queries_and_keys_gets_no_window(mixer, says):
+    with pytest.raises(BadInput, match=says):
+        swapped(EncoderConfig(width=32, layers=1, mixer=mixer), Window(heads=4))
+
+
+def test_a_window_goes_back_to_full_attention_without_its_anchors():
+    encoder = EncoderConfig(width=32, layers=1, mixer=Window(heads=4, causal=True))
+    dense = swapped(encoder, Dense())
+    assert dense.mixer == Dense(heads=4, causal=True)
+    weights = {"a.mixer.project.qkv.weight": torch.ones(1), "a.mixer.anchored.weight": torch.zeros(1)}
+    assert set(adopted(weights, dense)) == {"a.mixer.project.qkv.weight"}
+    assert adopted(weights, encoder)["a.mixer.anchored.weight"] == 0  # those it has stay
+
+
+def test_positions_are_never_lost():
+    assert torch.equal(tiled(torch.arange(3.0)[:, None], 3), torch.arange(3.0)[:, None])
+    with pytest.raises(BadInput, match="less than the model's 512 positions"):
+        lengthened(EncoderConfig(), 256)
+
+
+def encoded():
+    ids = [np.arange(7), np.arange(5)]
+    return Encoded(ids, [np.array([0, 0, 0, 1, 1, 1, 1]), np.array([0, 0, 1, 1, 1])], np.array([0, 1]))
+
+
+@pytest.mark.parametrize(("task", "anchors"), [
+    (Answering(), [0, 1, 2, 7, 8]), (Choose(), [0, 3, 4, 5, 6, 7, 9, 10, 11]), (Classify(labels=("a", "b")), None),
+    (Tag(labels=("O",)), None),
+])  # fmt: skip
+def test_a_task_chooses_what_meets_the_whole_text(task, anchors):
+    units = [np.array([0, 1])] if isinstance(task, Choose) else [np.array([0]), np.array([1])]
+    data = encoded()
+    if isinstance(task, Choose):
+        data.facts.extend(type("Fact", (), {"number": 0})() for _ in range(2))
+    layout = batch(task, data, units).inputs.layout
+    assert (None if layout.anchors is None else layout.anchors.tolist()) == anchors
+    assert layout.anchored.tolist() == (anchors or [0, 7])
+
+
+def test_a_converted_model_learns_to_answer_questions(long, tmp_path):
+    context = "the people said so . " * 8 + "she was there ."
+    answer = {"text": "she", "answer_start": context.index("she was")}
+    asked = [{"id": str(n), "question": f"who was {word}", "answers": [answer]} for n, word in enumerate(["there", "it", "up"])]
+    file = tmp_path / "train.json"
+    file.write_text(json.dumps({"data": [{"paragraphs": [{"context": context, "qas": asked}]}]}))
+    out = tmp_path / "answers"
+    told = api.finetune(task="answer", model=str(long), data={"train": str(file), "dev": str(file)}, length=64, train=TRAIN,
+                        out=str(out), quiet=True)  # fmt: skip
+    assert told["made"] and 0 <= told["dev"]["f1"] <= 1
+
+
+@pytest.mark.parametrize("name", ["longformer", "longformer-causal"])
+def test_the_recipes_can_be_read(name):
+    recipe = config.read(stage("pretrain").Recipe, Path(__file__).parents[2] / "recipes" / f"{name}.toml")
+    assert recipe.init if recipe.model is None else len(recipe.model.mixer.reach) == recipe.model.layers

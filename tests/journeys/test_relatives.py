@@ -1,0 +1,37 @@
+"""Recipes of BERT's relatives, made small: each learns from text, and fills masks or tells fakes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import bertsmith
+from tests.journeys.test_pretraining import answer
+
+ROOT = Path(__file__).parents[2]
+TINY = """
+model.layers=3 model.width=32 model.mixer.heads=2 model.feedforward.inner=64 model.positions=64 model.deviation=0.1 length=64
+shares=[] train.batch_tokens=512 train.accumulate=1 train.steps=30 train.precision=fp32 train.compile=false train.workers=0
+train.warmup=0.1 train.log_every=5 eval_tokens=2048 held_out=0.1
+""".split()  # noqa: SIM905
+OWN = {
+    "albert": ["model.embedding=16", "train.rate=1e-2"],
+    "electra": ["model.embedding=16"],
+    "modernbert": ["model.others.mixer.heads=2", "model.others.mixer.reach=[4]"],
+    "lite": ["model.mixer.filters=2"],
+    "roberta-style": [],
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_the_recipe_learns(name, corpus, tmp_path):
+    out = tmp_path / name
+    recipe = (ROOT / "recipes" / f"{name}.toml").read_text().replace("epochs = 20\n", "")  # steps are given instead
+    (tmp_path / "recipe.toml").write_text(recipe)
+    made = answer("pretrain", tmp_path / "recipe.toml", f"corpus={corpus}", f"out={out}", *TINY, *OWN[name])
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert made["valid_loss_words"] < rows[0]["loss.words"]
+    model = bertsmith.load(out).model
+    assert len(model.encoder.stack.blocks) == (1 if name == "albert" else 3)
+    heads = {"albert": ["words", "next"], "electra": ["replaced"]}
+    assert list(model.config.heads) == heads.get(name, ["words"])

@@ -1,0 +1,200 @@
+"""Decoders: what is written step by step is what is learnt at once, and no answer knows of another."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from bertsmith.errors import BadInput
+from bertsmith.model.apart import Alibi, Relative
+from bertsmith.model.decoders import Attention, Recurrent
+from bertsmith.model.decoders.looking import Looking
+from bertsmith.model.encoder import EncoderConfig
+from bertsmith.model.feedforward import FeedForward
+from bertsmith.model.generate import Beam, Greedy, written
+from bertsmith.model.heads import WordHead
+from bertsmith.model.layout import Layout
+from bertsmith.model.mixers import Dense, LongShort, Lstm
+from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.seq2seq import hidden, stepper
+from bertsmith.model.types import Inputs
+
+WORDS, START, END = 20, 2, 3
+SOURCES, ANSWER = [5, 2, 7], 6
+KINDS = {
+    "attention": Attention(),
+    "one block": Attention(layers=1, heads=2, feedforward=FeedForward(inner=20, activation="relu"), norm="before"),
+    "shared": Attention(shared=True),
+    **{f"{cell} {score}": Recurrent(cell=cell, score=score, layers=1 + (cell == "lstm"))
+       for cell, score in product(("gru", "lstm"), ("additive", "dot", "general", "none"))},
+}  # fmt: skip
+
+
+def model(decoder=None, **settings):
+    given = {"layers": 2, "width": 16, "mixer": Dense(heads=4), "feedforward": FeedForward(inner=24), "positions": 24}
+    encoder = EncoderConfig(**{**given, "deviation": 0.3, "eps": 1e-5, **settings})
+    heads = {"words": WordHead(transform=False, bias=False, tied=False)}  # a tied table would repeat what it reads
+    return built(ModelConfig(encoder=encoder, vocabulary=WORDS, heads=heads, decoder=decoder), 0).eval()
+
+
+def texts(*lengths, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(5, WORDS, length) for length in lengths]
+
+
+def packed(parts, prefix=None):
+    return Inputs(torch.from_numpy(np.concatenate(parts)), Layout.of([len(one) for one in parts], prefix))
+
+
+def stepped(decoder, made, answers, state):
+    rows = []
+    for column in torch.from_numpy(np.stack(answers, 1)):
+        state, found = decoder.step(state, column, made.encoder)
+        rows.append(found)
+    return state, torch.stack(rows, 1)
+
+
+ENCODERS = [
+    {}, {"norm": "before"}, {"mixer": Dense(heads=4, rotary=100.0), "table": False}, {"table": "sinusoid", "scaled": True},
+    {"mixer": Lstm(), "norm": "none", "feedforward": None, "embedding": 8}, {"groups": 1, "norm_bias": False},
+    {"mixer": LongShort(heads=2, kernels=(3, 5))}, {"mixer": LongShort(heads=2, kernels=(4,), dynamic=True), "norm": "before"},
+    {"mixer": Dense(heads=4, distance=Relative(buckets=8, furthest=10)), "table": False},
+    {"mixer": Dense(heads=4, distance=Alibi()), "table": False},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("settings", ENCODERS)
+def test_what_is_written_step_by_step_is_what_is_read_at_once(kind, settings):
+    if kind == "shared" and isinstance(settings.get("mixer"), Lstm | LongShort):
+        with pytest.raises(BadInput, match="this encoder has others"):
+            model(KINDS[kind], **settings)
+        return
+    made = model(KINDS[kind], **settings)
+    source, answers = packed(texts(*SOURCES)), texts(*[ANSWER] * 3, seed=1)
+    with torch.no_grad():
+        seen = made(source)
+        state = made.decoder.begin(seen, source.layout, made.encoder)
+        _, rows = stepped(made.decoder, made, answers, state)
+        whole = made.decoder(packed(answers), seen, source.layout, made.encoder)
+    torch.testing.assert_close(rows.flatten(0, 1), whole, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_a_state_can_be_dropped_doubled_and_swapped(kind):
+    made = model(KINDS[kind])
+    source, answers, rows = packed(texts(*SOURCES)), texts(*[ANSWER] * 3, seed=1), torch.tensor([2, 0, 2, 2])
+    begun, more = [one[:3] for one in answers], [one[3:] for one in answers]
+    with torch.no_grad():
+        first = made.decoder.begin(made(source), source.layout, made.encoder)
+        state, _ = stepped(made.decoder, made, begun, first)
+        _, plain = stepped(made.decoder, made, more, state)
+        moved = made.decoder.reorder(state, rows)
+        _, found = stepped(made.decoder, made, [more[row] for row in rows], moved)
+        early = made.decoder.reorder(first, rows)
+        _, anew = stepped(made.decoder, made, [answers[row] for row in rows], early)
+    torch.testing.assert_close(found, plain[rows], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(anew[:, 3:], plain[rows], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_answer_knows_of_another_or_of_what_follows(kind):
+    made = model(KINDS[kind])
+    sources, answers = texts(*SOURCES), texts(4, 6, 3, seed=1)
+    with torch.no_grad():
+        source = packed(sources)
+        together = packed(answers).layout.grid(made.decoder(packed(answers), made(source), source.layout, made.encoder))
+        for number, (one, said) in enumerate(zip(sources, answers, strict=True)):
+            alone = packed([one])
+            found = made.decoder(packed([said[:2]]), made(alone), alone.layout, made.encoder)
+            torch.testing.assert_close(found, together[number, :2], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("score", ["additive", "dot", "general"])
+def test_scores_are_those_of_the_papers(score):
+    torch.manual_seed(0)
+    look, layout, states, asked = Looking(score, 6), Layout.of([3, 5]), torch.randn(8, 6), torch.randn(2, 4, 6)
+    found = look(asked, look.source(states, layout))
+    for text, (start, end) in enumerate(((0, 3), (3, 8))):
+        for step in range(4):
+            q, weights = asked[text, step], []
+            for h in states[start:end]:
+                if score == "additive":
+                    weights.append(look.value.weight[0] @ torch.tanh(look.query.weight @ q + look.key.weight @ h))
+                else:
+                    weights.append((q if score == "dot" else look.query.weight @ q) @ h)
+            share = torch.stack(weights).softmax(0)
+            torch.testing.assert_close(found[text, step], share @ states[start:end], atol=1e-5, rtol=1e-5)
+
+
+def test_without_attention_the_source_is_one_vector():
+    look, layout = Looking("none", 4), Layout.of([3])
+    states = torch.randn(3, 4)
+    found = look(torch.randn(1, 5, 4), look.source(states, layout))
+    torch.testing.assert_close(found, states.mean(0).expand(1, 5, 4))
+
+
+def test_a_decoder_begins_as_its_encoder_but_for_attention_to_the_source():
+    made = model(Attention(), norm="before")
+    made.decoder.start_from(made.encoder)
+    theirs = made.encoder.stack.state_dict()
+    for name, weight in made.decoder.state_dict().items():
+        if not name.startswith("crossings."):
+            assert torch.equal(weight, theirs[name]), name
+    assert any(name.startswith("crossings.") for name in made.decoder.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("decoder", "words"),
+    [(Attention(layers=3), "decoder.layers=3"), (Attention(norm="before"), "begin as those"),
+     (Attention(feedforward=FeedForward(inner=8)), "begin as those")],
+)  # fmt: skip
+def test_a_decoder_of_another_kind_cannot_begin_as_its_encoder(decoder, words):
+    made = model(decoder)
+    with pytest.raises(BadInput, match=words):
+        made.decoder.start_from(made.encoder)
+
+
+def test_shared_blocks_are_one_tensor_each_and_are_taken_as_they_are():
+    made, apart = model(Attention(shared=True)), model(Attention())
+    assert not any(name.startswith("decoder.blocks") for name in made.state_dict())
+    assert sum(p.numel() for p in made.parameters()) < sum(p.numel() for p in apart.parameters())
+    apart.decoder.start_from(apart.encoder)
+    apart.load_state_dict(made.state_dict() | {n: w for n, w in apart.state_dict().items() if n.startswith("decoder.blocks")})
+    apart.decoder.start_from(apart.encoder)
+    source, answer = packed(texts(4)), packed(texts(3, seed=1))
+    with torch.no_grad():
+        left, right = (hidden(one, source, answer) for one in (made, apart))
+    torch.testing.assert_close(left, right)
+    with pytest.raises(BadInput, match="leave out the decoder's own settings"):
+        model(Attention(shared=True, layers=1))
+
+
+def reread(made, source, search_tokens):
+    """Greedy, every text read from its beginning for every token: the slow way."""
+    said = []
+    while len(said) < search_tokens:
+        if made.decoder is None:
+            inputs = packed([np.concatenate([source, np.array(said, np.int64)])], [len(source)])
+            kinds = torch.from_numpy((np.arange(len(inputs.tokens)) >= len(source)).astype(np.int64))
+            rows = made(replace(inputs, segments=kinds))
+        else:
+            rows = hidden(made, packed([source]), packed([np.array([START, *said])]))
+        token = int(made.scores("words", rows)[-1].argmax())
+        said.append(token)
+    return said
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "one stack"])
+def test_cached_writing_is_the_same_as_reading_again(kind):
+    made = model(KINDS[kind]) if kind != "one stack" else model(mixer=Dense(heads=4, causal=True))
+    sources = texts(*SOURCES, 1, 6, seed=3)
+    with torch.no_grad():
+        found = written(stepper(made, START, 10), sources, Greedy(tokens=10))
+        assert [one.tokens for one in found] == [reread(made, one, 10) for one in sources]
+        beams = written(stepper(made, START, 10), sources, Beam(tokens=10, size=3), END)
+        alone = [written(stepper(made, START, 10), [one], Beam(tokens=10, size=3), END)[0] for one in sources]
+    assert [one.tokens for one in beams] == [one.tokens for one in alone]
+    assert len({tuple(one.tokens) for one in found}) > 1

@@ -1,0 +1,192 @@
+"""Longformer's window against a slow reading of its paper, over the whole square of scores."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+import torch
+from torch.testing import assert_close
+
+from bertsmith.errors import BadInput
+from bertsmith.model import far
+from bertsmith.model.encoder import EncoderConfig
+from bertsmith.model.far import Sight
+from bertsmith.model.layout import Layout
+from bertsmith.model.mixers import Window
+from bertsmith.model.reach import reached
+from bertsmith.model.stack import Stack
+from tests.model.test_rotary import by_complex_numbers
+
+WIDTH, LENGTHS = 32, (17, 5, 90, 1, 23)
+SOME = [0, 3, 17, 22, 25, 60, 111, 112, 113, 130]  # of every sequence one, of some several
+CONFIGS = [
+    Window(heads=4, reach=(4,)),
+    Window(heads=4, reach=(2,), dilation=(2, 3, 3)),
+    Window(heads=4, reach=(3,), dilation=(3, 1, 2), bias=False),
+    Window(heads=4, reach=(6,), causal=True),
+    Window(heads=4, reach=(2,), dilation=(2, 2), causal=True),
+    Window(heads=4, reach=(4,), anchors=False),
+    Window(heads=4, reach=(3,), dilation=(4,), anchors=False, causal=True),
+    Window(heads=4, reach=(4,), rotary=100.0),
+]
+
+
+def name(config):
+    return "-".join(f"{n}={v}" for n, v in msgspec.structs.asdict(config).items() if v and n not in ("heads", "dilated"))
+
+
+every_window = pytest.mark.parametrize("config", CONFIGS, ids=name)
+
+
+def built(config, kind=torch.float64):
+    torch.manual_seed(1)
+    mixer = config.build(WIDTH).eval().to(kind)
+    for weight in mixer.parameters():
+        torch.nn.init.normal_(weight, std=0.2)
+    return mixer
+
+
+def whole_square(config, mixer, x, layout):
+    """Who sees whom, spelled out token by token; then an ordinary softmax with anchors' rows from their own matrices."""
+    count, heads, anchors = len(x), config.heads, set(layout.anchored.tolist()) if config.anchors else set()
+    steps = [1] * (heads - len(config.dilation)) + list(config.dilation)
+    owner, place = layout.owner.tolist(), layout.place.tolist()
+
+    def sees(head, a, b):
+        apart = place[a] - place[b]
+        if owner[a] != owner[b] or (config.causal and apart < 0):
+            return False
+        near = abs(apart) <= config.reach[0] * steps[head] and apart % steps[head] == 0
+        return near or a in anchors or b in anchors
+
+    visible = torch.tensor([[[sees(h, a, b) for b in range(count)] for a in range(count)] for h in range(heads)])
+    rows = []
+    for linear in (mixer.project.qkv, mixer.anchored or mixer.project.qkv):
+        q, k, v = linear(x).unflatten(-1, (3, heads, -1)).unbind(-3)
+        if config.rotary:
+            q, k = (by_complex_numbers(t, layout.place, config.rotary).to(t.dtype) for t in (q, k))
+        scores = torch.einsum("qhd,khd->hqk", q, k) / q.shape[-1] ** 0.5
+        rows.append(torch.einsum("hqk,khd->qhd", scores.masked_fill(~visible, float("-inf")).softmax(-1), v).flatten(1))
+    own = torch.tensor([token in anchors for token in range(count)])
+    return mixer.project.out(torch.where(own[:, None], rows[1], rows[0]))
+
+
+@every_window
+@pytest.mark.parametrize(
+    ("lengths", "anchors"), [(LENGTHS, None), (LENGTHS, SOME), ((60, 40), None), ((70,), (0, 5, 50))],
+    ids=["firsts", "chosen", "few firsts", "few chosen"],
+)  # fmt: skip
+def test_a_window_is_the_whole_square_with_most_of_it_hidden(config, lengths, anchors):
+    mixer, x = built(config), torch.randn(sum(lengths), WIDTH, dtype=torch.float64, requires_grad=True)
+    layout, down = Layout.of(lengths, anchors=anchors), torch.randn(sum(lengths), WIDTH, dtype=torch.float64)
+    wanted = [x, *mixer.parameters()]
+    ours, theirs = mixer(x, layout), whole_square(config, mixer, x, layout)
+    close = {"atol": 1e-5, "rtol": 1e-5} if config.rotary else {"atol": 1e-9, "rtol": 1e-9}  # which turns in float32
+    assert_close(ours, theirs, **close)
+    for got, want in zip(torch.autograd.grad(ours, wanted, down), torch.autograd.grad(theirs, wanted, down), strict=True):
+        assert_close(got, want, **close)
+
+
+@every_window
+def test_the_slow_way_comes_to_the_same_end(config, monkeypatch):
+    mixer, x = built(config), torch.randn(sum(LENGTHS), WIDTH, dtype=torch.float64)
+    quick = mixer(x, Layout.of(LENGTHS, anchors=SOME))
+    monkeypatch.setattr(Layout, "gapless", False)
+    assert_close(mixer(x, Layout.of(LENGTHS, anchors=SOME)), quick, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("many", [1, 3, 1000])
+def test_anchors_are_joined_some_at_a_time(many, monkeypatch):
+    mixer, x = built(CONFIGS[1]), torch.randn(sum(LENGTHS), WIDTH, dtype=torch.float64)
+    wanted = mixer(x, Layout.of(LENGTHS, anchors=SOME))
+    monkeypatch.setattr(far, "MANY", many)
+    assert_close(mixer(x, Layout.of(LENGTHS, anchors=SOME)), wanted, atol=1e-10, rtol=1e-10)
+
+
+def kept(config, length):
+    """Bytes that one layer keeps for the way back, what many layers share not counted."""
+    mixer, x, layout, seen = built(config, torch.float32), torch.randn(length, WIDTH), Layout.of([length]), {}
+    mixer(x, layout)
+    shared = {t.data_ptr() for t in layout._found.values() if isinstance(t, torch.Tensor)}
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: seen.update({t.data_ptr(): t.nbytes}) or t, lambda t: t):
+        mixer(x.requires_grad_(), layout)
+    return sum(size for place, size in seen.items() if place not in shared)
+
+
+@pytest.mark.parametrize("config", CONFIGS[:2], ids=name)
+def test_what_is_kept_grows_with_the_text_and_not_with_its_square(config):
+    assert kept(config, 4096) < 2.1 * kept(config, 2048) < 2048 * WIDTH * 4 * 40
+
+
+def test_what_a_layer_finds_out_about_a_batch_serves_those_above():
+    layout, x = Layout.of([300, 40]), torch.randn(340, WIDTH)
+    mixers = [built(CONFIGS[1], torch.float32) for _ in range(2)]
+    mixers[0](x, layout)
+    found = dict(layout._found)
+    mixers[1](x, layout)
+    assert found and all(layout._found[name] is value for name, value in found.items()) and len(found) == len(layout._found)
+
+
+def test_reach_and_dilation_may_grow_with_the_layers():
+    config = Window(heads=4, reach=(2, 4, 8), dilation=(2, 2), dilated=1)
+    stack = Stack(EncoderConfig(layers=3, width=WIDTH, mixer=config))
+    assert [block.mixer.reach for block in stack.blocks] == [2, 4, 8]
+    assert [list(block.mixer.steps) for block in stack.blocks] == [[1], [1], [1, 2]]
+    with pytest.raises(BadInput, match="reach has 3 numbers for 2 layers"):
+        Stack(EncoderConfig(layers=2, width=WIDTH, mixer=config))
+
+
+@pytest.mark.parametrize(("config", "said"), [
+    (Window(heads=4, dilation=(2,) * 5), "dilation has 5 numbers for 4 heads"),
+    (Window(heads=5), "does not divide into 5 heads"),
+])  # fmt: skip
+def test_what_cannot_be_built_is_refused(config, said):
+    with pytest.raises(BadInput, match=said):
+        config.build(WIDTH)
+
+
+def test_prefixes_are_refused():
+    with pytest.raises(BadInput, match="prefixes"):
+        built(CONFIGS[3], torch.float32)(torch.randn(10, WIDTH), Layout.of([10], prefix=[4]))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("heads", [4, 16], ids=["heads of 32", "heads of 8"])
+@pytest.mark.parametrize("config", CONFIGS, ids=name)
+@pytest.mark.parametrize("anchors", [None, [0, 5, 9, 700, 1500, 1537, 2100]], ids=["firsts", "chosen"])
+def test_flash_agrees_with_float32(config, anchors, heads):
+    """On CUDA in half precision: within rounding of the plain way, there and back."""
+    torch.manual_seed(0)
+    config = msgspec.structs.replace(config, heads=heads, reach=(config.reach[0] * 40,))
+    mixer, x = config.build(128).cuda(), torch.randn(2200, 128, device="cuda")
+    results = []
+    for half in (False, True):
+        layout, inputs = Layout.of([700, 37, 800, 663], anchors=anchors).to("cuda"), x.clone().requires_grad_()
+        mixer.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+            out = mixer(inputs, layout)
+        out.float().square().sum().backward()
+        results.append([out.float(), inputs.grad, *(p.grad.clone() for n, p in mixer.named_parameters() if "weight" in n)])
+    for exact, rounded in zip(*results, strict=True):
+        assert (exact - rounded).norm() / exact.norm() < 0.03
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sight", [Sight(5), Sight(3, 2), Sight(6, causal=True), Sight(2, 3, True)], ids=str)
+@pytest.mark.parametrize("anchors", [None, SOME], ids=["firsts", "chosen"])
+def test_the_kernel_joins_anchors_as_torch_does(sight, anchors, monkeypatch):
+    """Triton's interpreter runs it, too: TRITON_INTERPRET=1 python -m pytest -m gpu -k kernel_joins."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    layout = Layout.of(LENGTHS, anchors=anchors).to(device)
+    qkv, grad = torch.randn(2, sum(LENGTHS), 3 * 64, device=device).half()
+    results = []
+    for quick in (True, False):
+        monkeypatch.setattr(far.Far, "_quick", lambda self, q, quick=quick: quick)
+        given = qkv.clone().requires_grad_()
+        q, k, v = given.unflatten(-1, (3, 2, 32)).unbind(1)
+        out = reached(q, k, v, layout, replace(sight, anchored=True))
+        out.backward(grad[:, :64].unflatten(-1, (2, 32)))
+        results.append((out.detach().float(), given.grad.float()))
+    for ours, theirs in zip(*results, strict=True):
+        assert (ours - theirs).norm() / theirs.norm() < 2e-3

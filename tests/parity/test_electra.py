@@ -1,0 +1,165 @@
+"""The losses of replaced-token detection are those of transformers' generator and discriminator, weights copied in."""
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from bertsmith.config import parse
+from bertsmith.convert.names import ELECTRA
+from bertsmith.corpus.store import Corpus
+from bertsmith.errors import BadInput
+from bertsmith.model.encoder import EncoderConfig
+from bertsmith.model.heads import WordHead
+from bertsmith.model.model import Model, ModelConfig, built
+from bertsmith.objectives import Replaced
+
+transformers = pytest.importorskip("transformers")
+
+SMALL = {"layers": 2, "width": 32, "embedding": 16, "mixer": {"heads": 4}, "feedforward": {"inner": 48}, "positions": 64,
+         "pooler": "gelu", "dropout": 0.0}  # fmt: skip
+SIZES = {"embedding_size": 16, "num_hidden_layers": 2, "max_position_embeddings": 64, "hidden_dropout_prob": 0.0,
+         "attention_probs_dropout_prob": 0.0}  # fmt: skip
+LARGE = {**SIZES, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48}
+QUARTER = {**SIZES, "hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 12}
+
+
+def given(corpus, objective, samples=12):
+    reading = objective.batches(Corpus.open(corpus), np.arange(60), 64, 1 << 12, 0)
+    plan, epoch = reading.rows(0)
+    return objective.batch(reading.maker(plan.chosen(np.arange(samples)), epoch))
+
+
+def ours(corpus, objective):
+    vocabulary = len(Corpus.open(corpus).tokenizer)
+    model = built(ModelConfig(encoder=parse(EncoderConfig, SMALL), vocabulary=vocabulary, heads=objective.heads()), 0)
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    return model
+
+
+def copied(name, sizes, weights, vocabulary, head):
+    """A model of theirs with weights of ours: the encoder's names, and those of one head, as `import` knows them."""
+    kind = getattr(transformers, name)
+    theirs = kind(kind.config_class(vocab_size=vocabulary, **sizes))
+    held = {}
+    for part, module in {**ELECTRA.tables, **ELECTRA.layers}.items():
+        held |= {f"electra.{module}{end}": weights.get(f"encoder.{part}{end}") for end in (".weight", ".bias")}
+    for layer in range(2):
+        for part, modules in ELECTRA.blocks.items():
+            for end in (".weight", ".bias"):
+                whole = weights[f"encoder.stack.blocks.{layer}.{part}{end}"].chunk(len(modules))
+                held |= {
+                    f"electra.{ELECTRA.block.format(layer)}{module}{end}": one
+                    for module, one in zip(modules, whole, strict=True)
+                }
+    for part, module in ELECTRA.heads[head].items():
+        ends = {"": ""} if part == "bias" else {".weight": ".weight", ".bias": ".bias"}
+        held |= {f"{module}{end}": weights[f"heads.{head}.{part}{end}"] for end in ends}
+    held = {key: weight for key, weight in held.items() if weight is not None}
+    missing, unexpected = theirs.load_state_dict(held, strict=False)
+    assert not unexpected and not [
+        key for key in missing if "position_ids" not in key and "generator_lm_head.weight" not in key
+    ]
+    return theirs.eval()
+
+
+def padded(batch, tokens):
+    layout = batch.inputs.layout
+    segments = batch.inputs.segments if batch.inputs.segments is not None else torch.zeros_like(tokens)
+    return {"input_ids": layout.grid(tokens), "attention_mask": layout.real().long(), "token_type_ids": layout.grid(segments)}
+
+
+def test_both_losses_are_those_of_transformers(corpus):
+    objective = Replaced()
+    model, batch = ours(corpus, objective).eval(), given(corpus, objective)
+    loss, held = objective.loss(model, batch), model.state_dict()
+    layout, where, words = batch.inputs.layout, batch.targets["where"], batch.targets["words"]
+    vocabulary = model.config.vocabulary
+
+    small = {
+        "heads.words" + key.removeprefix("heads.generator.words"): w for key, w in held.items() if "generator.words" in key
+    }
+    small |= {key.replace("heads.generator.", "encoder."): w for key, w in held.items()
+              if key.startswith(("heads.generator.stack", "heads.generator.widen"))}  # fmt: skip
+    small = {**{key: w for key, w in held.items() if key.startswith("encoder.") and "stack" not in key}, **small}
+    generator = copied("ElectraForMaskedLM", QUARTER, small, vocabulary, "words")
+    labels = torch.full_like(batch.inputs.tokens, -100).index_copy(0, where, words)
+    asked = layout.grid(labels).masked_fill(~layout.real(), -100)
+    theirs = generator(**padded(batch, batch.inputs.tokens), labels=asked)
+    assert_close(loss.parts["words"] / batch.counts["words"], theirs.loss, atol=1e-5, rtol=1e-5)
+
+    rows = model.heads["generator"](batch.inputs, model.encoder)
+    drawn = model.heads["generator"].drawn(rows[where], model.encoder)
+    shown = batch.inputs.tokens.index_copy(0, where, drawn)
+    fake = torch.zeros_like(shown).index_copy(0, where, (drawn != words).long())
+    assert 0 < fake.sum() <= len(where)
+    discriminator = copied("ElectraForPreTraining", LARGE, held, vocabulary, "replaced")
+    theirs = discriminator(**padded(batch, shown), labels=layout.grid(fake))
+    assert_close(loss.parts["replaced"] / batch.counts["replaced"], 50 * theirs.loss, atol=1e-4, rtol=1e-5)
+    called = torch.cat([one[real] for one, real in zip(theirs.logits > 0, layout.real(), strict=True)])
+    assert int(loss.report["replaced_accuracy"][0]) == int((called == fake.bool()).sum())
+    assert [int(n) for n in loss.report["replaced_found"]] == [int((called & fake.bool()).sum()), int(fake.sum())]
+
+
+def test_the_discriminator_teaches_the_generator_nothing_but_through_the_tables(corpus):
+    objective = Replaced(weight=1.0)
+    model, batch = ours(corpus, objective), given(corpus, objective)
+    torch.manual_seed(0)
+    objective.loss(model, batch).parts["replaced"].backward()
+    moved = {name for name, weight in model.named_parameters() if weight.grad is not None}
+    assert "encoder.tokens.weight" in moved and not [name for name in moved if "generator" in name]
+    model.zero_grad()
+    objective.loss(model, batch).parts["words"].backward()
+    still = {name for name, weight in model.named_parameters() if weight.grad is None}
+    assert not [name for name in still if "generator" in name or name in ("encoder.tokens.weight", "encoder.positions.weight")]
+    assert all("stack" in name or "replaced" in name or "pooler" in name or "widen" in name for name in still)
+
+
+def test_words_are_drawn_as_likely_as_they_score_and_again_the_same(corpus):
+    model = ours(corpus, Replaced()).train()
+    generator = model.heads["generator"]
+    rows = torch.randn(1, 8).expand(20_000, -1)
+    torch.manual_seed(1)
+    drawn = generator.drawn(rows, model.encoder)
+    shares = generator.words(rows[:1], model.encoder).softmax(-1)[0]
+    found = torch.bincount(drawn, minlength=len(shares)) / len(drawn)
+    assert (found - shares).abs().max() < 0.02
+    torch.manual_seed(1)
+    assert torch.equal(drawn, generator.drawn(rows, model.encoder))
+    assert not torch.equal(drawn, generator.drawn(rows, model.encoder))
+    model.eval()  # where nothing is seeded
+    assert torch.equal(generator.drawn(rows, model.encoder), generator.drawn(rows, model.encoder))
+
+
+@pytest.mark.parametrize(("preset", "size", "width", "heads", "inner"), [
+    ("electra-small", 0.25, 64, 1, 256), ("electra-base", 1 / 3, 256, 4, 1024), ("electra-large", 0.25, 256, 4, 1024),
+    ("electra-base", 1.0, 768, 12, 3072),
+])  # fmt: skip
+def test_generators_have_the_sizes_of_the_paper(preset, size, width, heads, inner):
+    head, encoder = Replaced(size=size).heads()["generator"], EncoderConfig.presets[preset]
+    small = head.within(encoder)
+    assert (small.layers, small.width, small.mixer.heads, small.feedforward.inner) == (encoder.layers, width, heads, inner)
+    assert small.embedded == encoder.embedded
+
+
+def test_blocks_of_other_kinds_have_generators_of_their_kind():
+    objective = Replaced(size=0.5)
+    for preset in ("lite-mini", "modernbert-mini", "longformer-mini", "albert-base"):
+        encoder = EncoderConfig.presets[preset]
+        with torch.device("meta"):
+            model = Model(ModelConfig(encoder=encoder, vocabulary=50, heads=objective.heads()))
+        kinds = [type(block.mixer) for block in model.heads["generator"].stack.blocks]
+        assert kinds == [type(block.mixer) for block in model.encoder.stack.blocks]
+    with pytest.raises(BadInput, match="wants a model of tables and feed-forwards"):
+        objective.heads()["generator"].within(EncoderConfig.presets["elmo"])
+
+
+def test_a_finished_model_has_no_generator(corpus):
+    model = ours(corpus, Replaced())
+    model.finish()
+    assert list(model.config.heads) == list(model.heads) == ["replaced"]
+    assert not [name for name in model.state_dict() if "generator" in name]
+    plain = built(ModelConfig(encoder=parse(EncoderConfig, SMALL), vocabulary=9, heads={"words": WordHead()}), 0)
+    plain.finish()
+    assert list(plain.heads) == ["words"]

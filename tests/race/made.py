@@ -1,0 +1,53 @@
+"""A race small enough for a test: made-up text, a task that words decide, members of two layers."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.conftest import WORDS, prose
+
+SMALL = {"layers": 1, "width": 32, "mixer": {"kind": "dense", "heads": 2}, "feedforward": {"inner": 32}, "positions": 32}
+CAUSAL = SMALL | {"mixer": {"kind": "dense", "heads": 2, "causal": True}}
+
+
+def rows(count: int, seed: int) -> str:
+    """Texts about `people` or about `time`, and which."""
+    rng = np.random.default_rng(seed)
+    lines = ["text\tlabel"]
+    for _ in range(count):
+        label = ("people", "time", "time")[rng.integers(3)]
+        lines.append(" ".join([*rng.choice(WORDS[:20], 4), label]) + f"\t{label}")
+    return "\n".join(lines) + "\n"
+
+
+def files(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "text.txt").write_text(prose(40))
+    (folder / "valid.txt").write_text(prose(6, seed=1))
+    (folder / "train.tsv").write_text(rows(24, 0))
+    (folder / "dev.tsv").write_text(rows(12, 2))
+    return folder
+
+
+def settings(folder: Path, out: Path, **changes: Any) -> dict[str, Any]:
+    data = {"train": str(folder / "train.tsv"), "dev": str(folder / "dev.tsv")}
+    return {
+        "out": str(out),
+        "texts": [str(folder / "text.txt")],
+        "valid": [str(folder / "valid.txt")],
+        "tokenizer": {"kind": "wordpiece", "size": 200},
+        "prepare": {"workers": 1},
+        "budget": {"flops": 3e8},
+        "every": {"length": 32, "eval_tokens": 512, "train": {"batch_tokens": 256, "rate": 1e-3, "device": "cpu"}},
+        "frozen": {"length": 32, "freeze": "all", "features": {"layers": "mix"}, "train": {"steps": 2, "device": "cpu"}},
+        "tuned": {"length": 32, "train": {"steps": 2, "device": "cpu"}},
+        "tasks": {"about": {"task": "classify", "data": data}},
+        "seeds": [0],
+        "members": {
+            "bert": {"model": SMALL},
+            "left": {"model": CAUSAL, "objective": "causal"},
+            "left-lstm": {"of": "left", "tuned": {"features": {"layers": "last", "lstm": 1}}, "frozen": False},
+        },
+        **changes,
+    }
