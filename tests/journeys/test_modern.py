@@ -1,14 +1,11 @@
 """A model of today, moved by Muon: turned and not tabled, gated, without biases; killed and resumed, filled, taught, kept."""
 
-import json
-
 import numpy as np
 import pytest
 
-import bertsmith
 from bertsmith.tensors import load
 from tests.journeys.test_finetuning import FAST, classified, written
-from tests.journeys.test_pretraining import SMALL, answer, killed_command, ran, refused
+from tests.journeys.test_pretraining import SMALL, answer, killed_command, learnt, ran, refused
 
 MODERN = """
 model.norm=before model.norm_bias=false model.table=false model.mixer.rotary=1000 model.mixer.bias=false
@@ -29,15 +26,8 @@ def straight(corpus, tmp_path_factory):
 
 
 def test_it_learns_and_fills_what_is_masked(straight):
-    out, made = straight
-    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert (made["step"], made["skipped"]) == (40, 0)
-    assert made["valid_loss_words"] < rows[0]["loss.words"] - 0.3
-    names = set(load(out / "model.safetensors"))
+    names = learnt(*straight)
     assert not [name for name in names if "positions" in name or (".stack." in name and "bias" in name)]
-    guesses = bertsmith.load(out).fill("the [MASK] of [MASK]")
-    assert [len(guess) for guess in guesses] == [5, 5]
-    assert guesses == bertsmith.load(out).fill("the [MASK] of [MASK]")
 
 
 @pytest.mark.parametrize("more", [["train.workers=1"], ["train.recompute=true"]], ids=["workers", "recompute"])

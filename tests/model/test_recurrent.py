@@ -117,3 +117,19 @@ def test_such_a_model_says_that_it_does_not_compile():
     config = EncoderConfig(layers=1, width=8, mixer=Lstm(), feedforward=None)
     with pytest.raises(BadInput, match=r"leave out train\.compile"):
         built(ModelConfig(encoder=config, vocabulary=5), 0).compile_parts()
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_where_others_take_half_the_digits_it_keeps_its_own_and_answers_in_theirs(device, cell):
+    torch.manual_seed(3)
+    mixer, layout = Lstm(cell=cell).build(WIDTH).to(device), Layout.of(LENGTHS).to(device)
+    x = torch.randn(sum(LENGTHS), WIDTH, device=device).bfloat16().requires_grad_()
+    with torch.autocast(device, torch.bfloat16):
+        got = mixer(x, layout)
+    assert got.dtype == torch.bfloat16
+    assert_close(got, mixer(x.float(), layout).bfloat16())
+    got.float().sum().backward()
+    assert x.grad is not None and all(
+        weight.grad is not None and weight.grad.dtype == torch.float32 for weight in mixer.parameters()
+    )

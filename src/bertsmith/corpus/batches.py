@@ -75,8 +75,8 @@ class Maker:
         sample = np.repeat(np.arange(len(lengths)), lengths)[free]
         apart = np.diff(free, prepend=-2) > 1  # behind a gap a word begins, whatever its piece
         begun = apart | self.corpus.starts_word(source[free]) if self.masks.by_word else np.ones(len(free), bool)
-        if (share := getattr(self.masks, "singly", 0.0)) > 0:
-            begun |= (uniform(bits(self.seed, "mask singly", epoch, plan.names)) < share)[sample]
+        if self.masks.singly > 0:
+            begun |= (uniform(bits(self.seed, "mask singly", epoch, plan.names)) < self.masks.singly)[sample]
         starts = np.flatnonzero(begun)
         sizes = np.diff(starts, append=len(free))
         quota = self.rate * np.bincount(sample, minlength=len(lengths)).astype(np.float64)

@@ -14,6 +14,7 @@ class Runs(Variant, frozen=True):
     """Runs of neighbouring words whose lengths are drawn from `odds`."""
 
     by_word: ClassVar[bool] = True
+    singly: ClassVar[float] = 0.0
 
     def odds(self) -> NDArray[np.float64]:
         """The chance of a run of 1, 2, ... words."""

@@ -39,3 +39,4 @@ class Pieces(OneByOne, frozen=True):
     """Single pieces, as BERT was first trained."""
 
     by_word: ClassVar[bool] = False
+    singly: ClassVar[float] = 0.0
