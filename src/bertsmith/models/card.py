@@ -69,7 +69,7 @@ def _scores(scores: dict[str, dict[str, float]]) -> list[str]:
     if not scores:
         return []
     models = list(dict.fromkeys(model for row in scores.values() for model in row))
-    rows = [(task, *(f"{row[model]:.4g}" if model in row else "" for model in models)) for task, row in scores.items()]
+    rows = [(task, *(f"{row[model]:.1f}" if model in row else "" for model in models)) for task, row in scores.items()]
     return [_table(("task", *models), rows)]
 
 
