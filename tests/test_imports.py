@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "random": "errors",
     "screen": "errors",
     "workers": "errors",
+    "jobs": "errors workers",
     "tensors": "errors",
     "place": "errors",
     "docstrings": "errors",
@@ -44,10 +45,10 @@ MAY_IMPORT = {
     "show": "errors config artifacts random text corpus",
     "evaluate": "errors config metrics text tasks model predict show",
     "plan": "errors config corpus model objectives train",
-    "race": "errors workers text corpus tasks model objectives plan show evaluate",
+    "race": "errors text corpus tasks model objectives plan show evaluate",
     "doctor": "errors config artifacts random tensors text corpus model objectives train.state show",
-    "stages": "errors config artifacts random screen text corpus tasks model convert tensors train objectives predict show "
-    "evaluate runtime place plan doctor models vectors race continuing",
+    "stages": "errors config artifacts random screen jobs text corpus tasks model convert tensors train objectives predict "
+    "show evaluate runtime place plan doctor models vectors race continuing",
     "api": "errors config stages runtime predict models",
     "lesson": "api predict screen show.lesson",
     "quickstart": "errors config artifacts screen docstrings packages lesson api predict show stages.show",

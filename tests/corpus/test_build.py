@@ -54,6 +54,17 @@ def test_workers_change_no_byte(tmp_path, vocabulary, small_blocks, workers):
         assert (one / name).read_bytes() == (many / name).read_bytes(), name
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_bytes_of_unknown_words_are_counted(tmp_path, vocabulary, small_blocks, workers):
+    strange = ["to 文中 be", "ЖЖЖ people ЖЖЖ"]
+    lines = [*strange, "the time", *strange] * 40
+    corpus = prepared(written(tmp_path / "a.txt", "\n\n".join(lines)), vocabulary, tmp_path / "out", workers=workers)
+    found, tokenizer = Corpus.open(corpus), Tokenizer.load(vocabulary)
+    assert tokenizer.encode(strange[0]).ids.count(tokenizer.unk) == 2 == tokenizer.encode(strange[1]).ids.count(tokenizer.unk)
+    assert found.card["unknown bytes"] == 80 * (2 * (3 + 1) + 2 * (6 + 1))  # each with one for its end
+    assert found.card["bytes"] == sum(len(line.encode()) for line in lines)
+
+
 def test_blocks_change_no_byte(tmp_path, vocabulary, monkeypatch):
     texts = written(tmp_path / "a.txt", prose(60, seed=2))
     whole = prepared(texts, vocabulary, tmp_path / "whole")

@@ -1,6 +1,10 @@
 """Suites: one table of tasks, models and seeds, refused before any training or gone on with after any interruption."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -9,8 +13,8 @@ import pytest
 
 from bertsmith.config import read
 from bertsmith.errors import Stopped
-from bertsmith.evaluate.suite import Run, Table, page
-from bertsmith.stages.suite import Recipe, _planned
+from bertsmith.evaluate.suite import Fault, Run, Table, page
+from bertsmith.stages.suite import Recipe, _planned, longest_first
 from bertsmith.train.trainer import Trainer
 from tests.evaluate.test_report import checked
 from tests.journeys.test_finetuning import classified, rated, written
@@ -84,6 +88,52 @@ def test_an_interrupted_suite_goes_on_to_the_same_table(suite, tmp_path, monkeyp
     text = checked((tmp_path / "killed" / "report.html").read_bytes()).text
     assert f"{100 * cell['mean']:.1f} ± {100 * cell['deviation']:.1f}" in text and "still to be done" not in text
     assert json.loads((tmp_path / "killed" / "scores.json").read_text())["left"] == 0
+
+
+def test_jobs_change_nothing_but_the_time(suite, tmp_path):
+    alone, both = (answer("suite", suite, f"out={tmp_path / str(jobs)}", f"jobs={jobs}") for jobs in (1, 2))
+    assert alone["table"] == both["table"] and alone["runs"] == both["runs"] and len(both["runs"]) == 4
+    written = [json.loads((tmp_path / str(jobs) / "scores.json").read_text()) for jobs in (1, 2)]
+    assert written[0] == written[1] and written[0]["left"] == 0 and not written[0]["faults"]
+
+
+def test_jobs_that_were_interrupted_go_on(suite, tmp_path):
+    words, out = [sys.executable, "-m", "bertsmith", "suite", str(suite), f"out={tmp_path / 'out'}", "jobs=2"], tmp_path / "out"
+    going = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+    while going.poll() is None and not (out / "scores.json").exists():
+        time.sleep(0.05)
+    going.send_signal(signal.SIGINT)
+    assert going.wait(60) in (0, 130)  # it may have been quick
+    done = json.loads((out / "scores.json").read_text())["runs"]
+    found = answer("suite", suite, f"out={out}", "jobs=2")
+    assert 1 <= len(done) <= len(found["runs"]) == 4 and all(one in found["runs"] for one in done)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_run_that_fails_is_told_of_and_stops_no_other(suite, tmp_path, jobs):
+    taken = tmp_path / "out" / "runs" / "tiny" / "mood" / "seed-1"
+    taken.mkdir(parents=True)
+    (taken / "diary.txt").write_text("somebody's")
+    told = ran("suite", suite, f"out={tmp_path / 'out'}", f"jobs={jobs}", "--json", code=1)
+    found = json.loads(told.stdout.splitlines()[-1])
+    assert len(found["runs"]) == 3 and found["table"]["tiny"]["mood"]["seeds"] == 1
+    (fault,) = found["faults"]
+    assert (fault["model"], fault["task"], fault["seed"]) == ("tiny", "mood", 1) and "holds other things" in fault["error"]
+    assert "tiny on mood, seed 1: " in told.stderr and fault["error"] in told.stderr
+    kept = json.loads((tmp_path / "out" / "scores.json").read_text())
+    assert kept["faults"] == found["faults"] and kept["left"] == 0
+    assert "tiny on mood, seed 1: " in checked((tmp_path / "out" / "report.html").read_bytes()).text
+    (taken / "diary.txt").unlink()
+    assert not answer("suite", suite, f"out={tmp_path / 'out'}")["faults"]
+
+
+def test_most_work_comes_first_within_a_seed(suite, tmp_path):
+    recipe = read(Recipe, suite, [f"out={tmp_path / 'out'}"])
+    order = [(one.recipe.seed, one.task) for one in longest_first(list(_planned(recipe, tmp_path / "out")), recipe.seeds)]
+    assert order == [(0, "mood"), (0, "stars"), (1, "mood"), (1, "stars")]  # two epochs, and one
+    recipe = read(Recipe, suite, [f"out={tmp_path / 'out'}", "tasks.stars.train.epochs=9", "seeds=[1,0]"])
+    order = [(one.recipe.seed, one.task) for one in longest_first(list(_planned(recipe, tmp_path / "out")), recipe.seeds)]
+    assert order == [(1, "stars"), (1, "mood"), (0, "stars"), (0, "mood")]
 
 
 def test_a_model_may_be_a_table_and_the_terminal_shows_the_result(suite, tiny, tmp_path):
@@ -205,6 +255,12 @@ def test_the_average_waits_for_every_task():
     assert first.cell("one", "average") is None and first.cell("two", "x") is None
     assert first.rows()[2] == ["two", "", "", ""]
     checked(page(first, 11))
+
+
+def test_a_cell_of_which_only_a_fault_is_known_says_so():
+    found = Table(("one",), ("x", "y"), [Run("one", "y", 0, {"f1": 0.5}, ("f1",))], [Fault("one", "x", 0, "<no memory>")])
+    assert found.rows()[1] == ["one", "failed", "50.0", ""]
+    assert "one on x, seed 0: <no memory>" in checked(page(found, 0)).text
 
 
 def test_a_score_that_is_none_is_a_dash():

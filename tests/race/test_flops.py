@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -13,7 +14,7 @@ from bertsmith.objectives import Masked
 from bertsmith.plan.batches import made_up
 from bertsmith.race.flops import LEARNING, forward, per_token
 from bertsmith.stages import pretrain
-from bertsmith.stages.costs import cost
+from bertsmith.stages.costs import A_MINUTE, afforded, cost
 
 SMALL = {"layers": 2, "width": 32, "mixer": {"kind": "dense", "heads": 2}, "feedforward": {"inner": 64}, "dropout": 0.0}
 CAUSAL = SMALL | {"mixer": {"kind": "dense", "heads": 2, "causal": True}}
@@ -84,6 +85,23 @@ def test_a_step_costs_as_much_as_its_tokens_do(corpus):
     assert more == pytest.approx(2 * each) and fewer == an_epoch / 2
 
 
+def test_phases_of_several_lengths_cost_their_mean(corpus):
+    phases = {"length": [16, 32], "shares": [0.75, 0.25]}
+    (both, opened, *_), (short, *_), (long, *_) = (
+        begun(corpus, SMALL, "masked", **changes) for changes in (phases, {"length": 16}, {"length": 32})
+    )
+    (mean, updates), (few, an_epoch), (more, _) = (cost(one, opened) for one in (both, short, long))
+    assert mean == pytest.approx(0.75 * few + 0.25 * more) and few != more and updates == an_epoch
+
+
+def test_members_are_saved_about_once_a_minute(corpus):
+    recipe, opened, *_ = begun(corpus, SMALL, "masked", train={"steps": 1, "batch_tokens": 256, "save_every": 10**9})
+    step, _ = cost(recipe, opened)
+    assert afforded(recipe, opened, 1e9, None)[0].train.save_every == A_MINUTE["cpu"] // step
+    averaged = replace(recipe, train=replace(recipe.train, average=2, save_every=5))
+    assert afforded(averaged, opened, 1e9, None)[0].train.save_every == 5
+
+
 def test_counting_leaves_the_model_as_it_was(corpus):
     recipe, _, model, batch = begun(corpus, SMALL, "masked")
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
@@ -91,3 +109,14 @@ def test_counting_leaves_the_model_as_it_was(corpus):
     assert per_token(model, recipe.objective, batch) * batch.tokens == LEARNING * forward(model, recipe.objective, batch)
     assert model.training and all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
     assert all(weight.grad is None for weight in model.parameters())
+
+
+def test_what_is_remembered_costs_too(corpus):
+    """Once its memory is full, every token of a segment of 32 meets 64 more."""
+    recurrent = CAUSAL | {"table": False, "mixer": {"kind": "recurrent", "heads": 2, "remembers": 0}}
+    long = recurrent | {"mixer": recurrent["mixer"] | {"remembers": 64}}
+    streams = {"kind": "causal", "view": {"kind": "streams", "across": True}}
+    (none, opened, *_), (some, *_) = (begun(corpus, model, streams) for model in (recurrent, long))
+    (few, _), (more, _) = cost(none, opened), cost(some, opened)
+    tokens, width = 256, 32
+    assert more - few > LEARNING * 2 * 2 * tokens * 64 * 2 * width  # layers, scores and sums; distances come on top

@@ -1,15 +1,14 @@
-"""The parts of a race by themselves: jobs that fail or die, bits of unknown words, and what is usual."""
+"""The parts of a race by themselves: bits of unknown words, what is usual, tables and dots."""
 
+import math
 import re
 from itertools import combinations
 
 import pytest
 
-from bertsmith.errors import Stopped
 from bertsmith.evaluate.suite import Run, Table
 from bertsmith.race.baseline import majority
-from bertsmith.race.bits import bits_per_byte, unknown_bytes
-from bertsmith.race.jobs import Job, carried_out
+from bertsmith.race.bits import bits_per_byte
 from bertsmith.race.table import Entry, Race, scientific
 from bertsmith.show.dots import Dot, dots
 from bertsmith.stages.suite import merged
@@ -17,43 +16,18 @@ from bertsmith.tasks import Answering, Tag
 from bertsmith.tasks.tag import Sentence
 from bertsmith.text.tokenizer import Tokenizer
 from tests.conftest import PIECES
-from tests.race.work import dies, fault, noted, stops, wrong
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_job_that_fails_is_told_of_and_the_others_go_on(tmp_path, count):
-    told = {}
-
-    def ended(job, said):
-        told[job.name] = said
-        return [Job("after", noted, (tmp_path / "after", "b"))] if job.name == "first" else []
-
-    jobs = [Job("wrong", wrong, ()), Job("first", noted, (tmp_path / "first", "a")), Job("fault", fault, ())]
-    carried_out(jobs, count, ended)
-    assert told.pop("fault").startswith("ZeroDivisionError: a programmer's (work.py:")
-    assert told == {"wrong": "a person's mistake", "first": None, "after": None}
-    assert (tmp_path / "after").read_text() == "b"
+def test_bits_of_a_text_count_unknown_words_as_they_would_be_sent():
+    card = {"tokens": 10, "bytes": 60, "unknown rate": 0.1, "unknown bytes": 0}
+    assert bits_per_byte(3 * math.log(2), card) == pytest.approx(0.5)
+    assert bits_per_byte(0.0, card | {"unknown bytes": 15}) == pytest.approx(2.0)
 
 
-def test_a_process_that_dies_is_told_of():
-    told = {}
-    carried_out([Job("dies", dies, ())], 2, lambda job, said: told.setdefault(job.name, said) and [])
-    assert "its process died (SIGKILL" in told["dies"]
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_job_that_was_asked_to_stop_stops_all(count):
-    with pytest.raises(Stopped):
-        carried_out([Job("stops", stops, ())], count, lambda job, said: pytest.fail("it did not end"))
-
-
-def test_bits_of_a_text_count_unknown_words_as_they_would_be_sent(tmp_path):
-    assert bits_per_byte(0.6931471805599453 * 3, tokens=10, size=60) == pytest.approx(0.5)
-    assert bits_per_byte(0.0, 10, 60, unknown=15) == pytest.approx(2.0)
-    tokenizer = Tokenizer.google(PIECES)
-    (tmp_path / "t.txt").write_text("the 中 people\n\nto 文中 be\n", encoding="utf-8")
-    assert tokenizer.encode("中").ids == [tokenizer.unk]
-    assert unknown_bytes(tokenizer, [str(tmp_path / "t.txt")]) == 3 * (3 + 1)
+def test_no_bits_are_told_of_a_corpus_that_did_not_count_its_bytes():
+    old = {"tokens": 10, "bytes": 60, "unknown rate": 0.1}
+    assert bits_per_byte(1.0, old) is None and bits_per_byte(1.0, {"tokens": 10, "unknown rate": 0.0}) is None
+    assert bits_per_byte(3 * math.log(2), old | {"unknown rate": 0.0}) == pytest.approx(0.5)
 
 
 def test_usual_tags_are_judged_like_any_answers():

@@ -173,7 +173,7 @@ def test_who_takes_the_checkpoint_of_a_member_that_failed_fails_with_it(folder, 
         ({"members": {"a": {"model": SMALL, "tuned": {"seed": 3}}}}, "members.a.tuned.seed is for the race to say"),
         ({"corpus": "x"}, "texts=FILES or corpus=FOLDER, one of the two"),
         ({"seeds": [1, 1]}, "name one twice"),
-        ({"tasks": {}}, "needs members, tasks and seeds"),
+        ({"seeds": []}, "needs members and seeds"),
     ],
 )
 def test_a_wrong_recipe_is_refused_before_anything_is_made(folder, tmp_path, changes, said):
@@ -211,3 +211,21 @@ def test_the_recipe_that_comes_with_the_project_names_members_that_can_run(folde
     assert kinds >= {"pairs", "masked", "causal", "both-ways", "skip-gram", "glove"}
     spent = {one.name: one.flops for one in runners}
     assert spent["bert-untrained"] == 0 < spent["word2vec"] < spent["bert"] <= recipe.budget.flops
+
+
+def test_the_race_of_characters_names_members_that_can_run(folder, tmp_path):
+    words = [f"texts={folder / 'text.txt'}", f"valid={folder / 'valid.txt'}", f"out={tmp_path}", "prepare.workers=1"]
+    recipe = read(race.Recipe, Path(race.__file__).parents[3] / "recipes" / "characters.toml", words)
+    runners = field(recipe, tmp_path, Screen(True))
+    assert all(one.faults == () and one.flops <= recipe.budget.flops for one in runners)
+    kinds = {one.recipe.model.mixer.__struct_config__.tag for one in runners}
+    assert kinds == {"dense", "recurrent", "window", "adaptive", "hashed", "long-short"}
+
+
+def test_a_race_of_text_alone_has_no_tasks(folder):
+    """Bits per byte are all that is asked of who reads from left to right."""
+    told = settings(folder, folder / "text alone", members={"left": {"model": CAUSAL, "objective": "causal"}}, tasks={})
+    found = race.run(parse(race.Recipe, told), quiet=True)
+    (left,) = found["members"]
+    assert left["bits_per_byte"] > 0 and left["scores"] == {} and not left["faults"]
+    assert "Measured by" not in (folder / "text alone" / "report.html").read_text()

@@ -62,6 +62,7 @@ class Encoded:
     hashes: NDArray[np.uint64]  # of each sentence's text
     words: NDArray[np.bool_] | None  # for each token, where a segmenter was asked
     bytes: int = 0  # of its text in UTF-8, without the ends of lines
+    unknown: int = 0  # of those, what the tokenizer does not know, and a byte for the end of each such word
 
 
 def prepare(config: Prepare, on_read: Progress = lambda read, of: None) -> tuple[Path, bool]:
@@ -136,8 +137,9 @@ def _finished(part: Path, config: Prepare, tokenizer: Tokenizer, facts: dict[str
                        "(one sentence or paragraph a line, a blank line between documents)")  # fmt: skip
     dtype = _dtype(tokenizer)
     facts |= {"duplicates": _without_repeats(part, dtype, config.drop)}
-    if (counted := read_json(part / JOURNAL).get("bytes")) and not config.drop:  # of what is left out nobody kept the text
-        facts |= {"bytes": counted}
+    note = read_json(part / JOURNAL)
+    if not config.drop:  # of what is left out nobody kept the text
+        facts |= {name: note[name] for name in ("bytes", "unknown bytes") if note.get(name) is not None}
     tokenizer.save(part)
     write_json(part / "card.json", card.made(part, tokenizer, dtype) | facts)
     names = (TOKENS, SENTENCES, DOCUMENTS, WORDS, "card.json", "tokenizer.json")
@@ -178,6 +180,7 @@ class _Writing:
         self.tokens, self.sentences = note.get("tokens", 0), note.get("sentences", 0)
         self.border = note.get("border", -1)  # the last document border written
         self.bytes: int | None = note.get("bytes") if note else 0
+        self.unknown: int | None = note.get("unknown bytes") if note else 0  # None: begun by a version that did not count
         self.sizes: dict[str, int] = note.get("sizes", {})
         if self.complete:
             return
@@ -193,6 +196,7 @@ class _Writing:
         self._add_borders(np.unique(self.sentences + block.borders))
         self.tokens, self.sentences = self.tokens + len(block.tokens), self.sentences + len(block.lengths)
         self.bytes = None if self.bytes is None else self.bytes + block.bytes
+        self.unknown = None if self.unknown is None else self.unknown + block.unknown
         self.blocks += 1
         if self.blocks % self.EVERY == 0:
             self._note()
@@ -228,7 +232,7 @@ class _Writing:
         note = {"made_by": self.made_by, "blocks": self.blocks, "complete": self.complete, "tokens": self.tokens}
         note |= {"sentences": self.sentences, "border": self.border, "sizes": sizes}
         note |= {"spare": self.marks.spare.hex() if self.marks else "", "bytes": self.bytes}
-        write_json(self.part / JOURNAL, note)
+        write_json(self.part / JOURNAL, note | {"unknown bytes": self.unknown})
 
 
 def _encoded(blocks: Iterable[Block], config: Prepare, tokenizer: Tokenizer) -> Iterator[tuple[Block, Encoded]]:
@@ -262,13 +266,15 @@ class _Encoder:
         given = text.split("\n")
         text = cut(text) if self.cutting else text
         lines = text.split("\n")
-        tokens, lengths = self.pieces.lines(text)
+        met = self.pieces.met(text)
+        tokens, lengths = self.pieces.ids(met)
         blank = np.fromiter((not line for line in lines), bool, len(lines))
         kept = lengths > 0
         borders = np.append(kept.cumsum()[blank], [kept.sum()] if ends else [])
         words = self._words(lines, tokens, lengths) if self.segment else None
         size = len("".join(given).encode("utf-8", "replace"))
-        return Encoded(tokens, lengths[kept], borders.astype(np.int64), _hashes(given, lines)[kept], words, size)
+        hashes, unknown = _hashes(given, lines)[kept], self.pieces.unknown(met)
+        return Encoded(tokens, lengths[kept], borders.astype(np.int64), hashes, words, size, unknown)
 
     def _words(self, lines: list[str], tokens: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Where words begin, by offsets: the ids are those without a segmenter."""

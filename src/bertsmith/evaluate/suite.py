@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean, stdev
 from typing import Any
 
@@ -29,6 +29,19 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Fault:
+    """A run that failed, and what was wrong."""
+
+    model: str
+    task: str
+    seed: int
+    error: str
+
+    def __str__(self) -> str:
+        return f"{self.model} on {self.task}, seed {self.seed}: {self.error}"
+
+
+@dataclass(frozen=True)
 class Cell:
     """A score over seeds; the deviation is that of a sample, None for a single seed."""
 
@@ -50,6 +63,7 @@ class Table:
     models: tuple[str, ...]
     tasks: tuple[str, ...]
     runs: Sequence[Run]
+    faults: Sequence[Fault] = ()
 
     def cell(self, model: str, task: str) -> Cell | None:
         """None until a run is done; the average waits for every task, and takes the seeds that all of them have."""
@@ -60,19 +74,24 @@ class Table:
     def rows(self) -> list[list[str]]:
         """As text, with a head."""
         columns = [*self.tasks, AVERAGE]
-        return [["", *columns], *([model, *(str(self.cell(model, one) or "") for one in columns)] for model in self.models)]
+        return [["", *columns], *([model, *(self.shown(model, one) for one in columns)] for model in self.models)]
+
+    def shown(self, model: str, task: str) -> str:
+        """A cell as text, where nothing but a fault is known, that."""
+        failed = any((one.model, one.task) == (model, task) for one in self.faults)
+        return str(self.cell(model, task) or ("failed" if failed else ""))
 
     def best(self, task: str) -> float:
         means = [cell.mean for model in self.models if (cell := self.cell(model, task)) and not math.isnan(cell.mean)]
         return max(means, default=math.nan)
 
     def plain(self) -> dict[str, Any]:
-        """By model and task: mean, deviation and seeds; and every run with all its scores."""
+        """By model and task: mean, deviation and seeds; every run with all its scores; and what failed."""
         told = {m: {t: cell and {"mean": cell.mean, "deviation": cell.deviation, "seeds": cell.seeds}
                     for t in (*self.tasks, AVERAGE) for cell in (self.cell(m, t),)} for m in self.models}  # fmt: skip
         runs = [{"model": one.model, "task": one.task, "seed": one.seed, "score": one.score, "scores": one.scores}
                 for one in self.runs]  # fmt: skip
-        return {"table": told, "runs": runs}
+        return {"table": told, "runs": runs, "faults": [asdict(one) for one in self.faults]}
 
     def _by_seed(self, model: str) -> list[list[float]]:
         mine = [run for run in self.runs if run.model == model]
@@ -94,6 +113,7 @@ def _results(found: Table, left: int) -> Html:
     told = ("Mean over seeds and, behind ±, their deviation, times 100; the best of each column is bold. A task with several "
             "scores counts by their mean.")  # fmt: skip
     warned = [note(f"{left} runs are still to be done: run the same command again to go on.", "warning")] if left else []
+    warned += [note(f"failed: {fault}", "warning") for fault in found.faults]
     return section("Results", *warned, note(told), table([*rows, measured], ["", *columns]))
 
 
@@ -128,7 +148,7 @@ def _cell(scores: list[float]) -> Cell | None:
 def _shown(found: Table, model: str, task: str) -> Html:
     cell = found.cell(model, task)
     best = cell is not None and cell.mean == found.best(task) and len(found.models) > 1
-    return element("b" if best else "span", str(cell or "–"), class_="best" if best else None)
+    return element("b" if best else "span", found.shown(model, task) or "–", class_="best" if best else None)
 
 
 def _edges(cell: Cell) -> tuple[float, float]:

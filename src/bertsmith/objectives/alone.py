@@ -1,6 +1,6 @@
 """Pseudo-perplexity: every word of a text hidden alone, the rest in sight (Salazar et al. 2020)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -14,27 +14,38 @@ from .base import Ints
 LONGEST = 64  # tokens of a text: the cost is its square
 
 
+Copy = tuple[Ints, int]  # a sentence, and where a word of it is hidden
+
+
 def alone(corpus: Corpus, documents: Ints, length: int, tokens: int, seed: int, limit: int) -> Iterator[Batch]:
     """Batches of copies of held-out sentences, each copy with one word hidden; about `limit` tokens of them in all."""
+    some, size = list[Copy](), 0
+    for ids, where in _copies(corpus, documents, length, seed, limit):
+        if some and size + len(ids) > tokens:
+            yield _batch(some, corpus.tokenizer.mask)
+            some, size = [], 0
+        some.append((ids, where))
+        size += len(ids)
+    if some:
+        yield _batch(some, corpus.tokenizer.mask)
+
+
+def _copies(corpus: Corpus, documents: Ints, length: int, seed: int, limit: int) -> Iterator[Copy]:
     tokenizer, spent = corpus.tokenizer, 0
     sentences = np.concatenate([np.arange(corpus.documents[d], corpus.documents[d + 1]) for d in documents])
     for number in sentences[shuffled(len(sentences), seed, "alone")]:
-        body = corpus.tokens[corpus.sentences[number] : corpus.sentences[number + 1]][: min(length, LONGEST) - 2].astype(
-            np.int64
-        )
-        ids = np.concatenate([[tokenizer.cls], body, [tokenizer.sep]])
+        body = corpus.tokens[corpus.sentences[number] : corpus.sentences[number + 1]][: min(length, LONGEST) - 2]
+        ids = np.concatenate([[tokenizer.cls], body.astype(np.int64), [tokenizer.sep]])
         where = np.flatnonzero(~tokenizer.special[ids])
-        for some in np.array_split(where, -(-len(where) * len(ids) // tokens)) if len(where) else []:
-            yield _copies(ids, some, tokenizer.mask)
+        yield from ((ids, int(place)) for place in where)
         spent += len(where) * len(ids)
         if spent >= limit:
             return
 
 
-def _copies(ids: Ints, where: Ints, mask: int) -> Batch:
-    rows = np.tile(ids, (len(where), 1))
-    rows[np.arange(len(where)), where] = mask
-    layout = Layout.of([len(ids)] * len(where))
-    places = np.arange(len(where)) * len(ids) + where
-    targets = {"where": torch.from_numpy(places), "words": torch.from_numpy(ids[where])}
-    return Batch(Inputs(torch.from_numpy(rows.ravel()), layout), targets, {"words": len(where)})
+def _batch(copies: Sequence[Copy], mask: int) -> Batch:
+    ids, sizes = np.concatenate([ids for ids, _ in copies]), np.array([len(ids) for ids, _ in copies])
+    places = sizes.cumsum() - sizes + np.array([where for _, where in copies])
+    targets = {"where": torch.from_numpy(places), "words": torch.from_numpy(ids[places])}
+    ids[places] = mask
+    return Batch(Inputs(torch.from_numpy(ids), Layout.of(sizes)), targets, {"words": len(copies)})

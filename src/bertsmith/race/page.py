@@ -24,16 +24,17 @@ def page(race: Race) -> bytes:
     members = len(race.entries)
     lead = f"{members} rows · {len(race.tasks)} tasks · {scientific(race.budget)} FLOPs each"
     faults = [_faults(race)] if any(one.faults for one in race.entries) else []
-    return document("The race", lead, [_table(race), *faults, _plots(race), _apart(race)])
+    scores = [_plots(race), _apart(race)] if race.tasks else []
+    return document("The race", lead, [_table(race), *faults, *scores])
 
 
 def _table(race: Race) -> Html:
     head = ["", *(HEADS[name] for name in race.facts), *(_head(task, way) for task, way in race.columns)]
     rows = [_row(race, one) for one in race.entries]
-    told = f"Measured by: {'; '.join(f'{task}: {_measured(race, task)}' for task in race.tasks)}."
+    told = [note(f"Measured by: {'; '.join(f'{task}: {_measured(race, task)}' for task in race.tasks)}.")] if race.tasks else []
     left = f"{race.left} jobs are still to be done: run the same command again to go on."
     warned = [note(left, "warning")] if race.left else []
-    return section("Table", *warned, note(COUNTED), note(told), element("div", table(rows, head), class_="race"))
+    return section("Table", *warned, note(COUNTED), *told, element("div", table(rows, head), class_="race"))
 
 
 def _row(race: Race, one: Entry) -> list[Html]:

@@ -3,22 +3,21 @@
 import math
 import re
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from ..artifacts import MANIFEST, fingerprint, named, read_json
+from ..artifacts import MANIFEST, fingerprint, read_json
 from ..config import parse
-from ..corpus.store import Corpus
 from ..errors import BadInput
 from ..evaluate.suite import AVERAGE
 from ..objectives.tabled import Tabled
-from ..race.bits import bits_per_byte, unknown_bytes
+from ..race.bits import bits_per_byte
 from ..screen import Screen
 from ..train.recipe import Train
-from . import finetune, prepare, pretrain, tokenizer
+from . import finetune, pretrain
+from .corpora import Corpora, Cut, corpus_of
 from .costs import afforded, spent
 from .suite import merged
 
@@ -33,31 +32,7 @@ USUAL: dict[str, dict[str, Any]] = {
     "frozen": {"freeze": "all", "features": {"layers": "mix"}, "train": {"rate": 1e-3}},
     "tuned": {},
 }
-PIECES = {"kind": "wordpiece", "size": 8000}
 NAME = r"[\w][\w.+-]*"
-
-
-@dataclass(frozen=True)
-class Cut:
-    """The text as one tokenizer cuts it: to learn from, and to be judged on."""
-
-    corpus: Path | None = None
-    valid: Path | None = None
-    unknown: int = 0  # bytes of held-out words that the tokenizer does not know
-
-    @property
-    def opened(self) -> Corpus:
-        return Corpus.open(self.corpus or Path(), check=False)
-
-    @cached_property
-    def measure(self) -> tuple[int, int]:
-        """Tokens and bytes of the text that is judged on, or, where some is held out, of all."""
-        place = self.valid or self.corpus
-        card = read_json(place / "card.json") if place else {}
-        return int(card.get("tokens", 0)), int(card.get("bytes", 0))
-
-
-Corpora = dict[str, Cut]
 
 
 @dataclass(frozen=True)
@@ -74,23 +49,44 @@ class Runner:
     runs: dict[str, dict[str, list[finetune.Recipe]]]  # by way and task, one a seed
     faults: tuple[str, ...] = ()
 
+    @property
+    def reads(self) -> float:
+        """Tokens in all its training."""
+        if self.recipe is None or self.untrained:
+            return 0.0
+        train = self.recipe.train
+        return (train.steps or 0) * train.accumulate * train.batch_tokens + (train.epochs or 0) * self.cut.opened.card["tokens"]
+
+    @property
+    def identity(self) -> str:
+        """A name for all that decides what it makes; how long and how fast decides nothing where nothing is learnt."""
+        assert self.recipe is not None
+        if not self.untrained:
+            return pretrain.identity_of(self.recipe)
+        return fingerprint(["untrained", pretrain.identity_of(replace(self.recipe, train=Train(steps=1)))])
+
+    @property
+    def made(self) -> bool:
+        """Its folder holds what its recipe makes, not what another budget or recipe once did."""
+        if self.recipe is None or not (self.folder / MANIFEST).exists():
+            return False
+        return bool(read_json(self.folder / "card.json").get("identity") == self.identity)
+
     def facts(self) -> dict[str, float]:
         """What its folder tells, when it is done; nothing before."""
-        if not (self.folder / MANIFEST).exists():
+        if self.recipe is None or not self.made:
             return {}
         result = read_json(self.folder / "card.json")["result"]
-        flops = spent(self.recipe, self.flops, result) if self.recipe else self.flops
+        flops = spent(self.recipe, self.flops, result)
         facts = {"parameters": result["parameters"], "flops": flops, "steps": result.get("step", 0)}
         facts |= {name: result[name] for name in ("seconds", "tokens") if result.get(name)}
         return facts | self._language(result)
 
     def _language(self, result: dict[str, Any]) -> dict[str, float]:
-        nats, hidden = foretold(result), result.get("pseudo_perplexity")
-        tokens, size = self.cut.measure
-        if not size or self.untrained:
-            return {}
-        told = {} if nats is None else {"bits_per_byte": bits_per_byte(nats, tokens, size, self.cut.unknown)}
-        return told | ({"pseudo_bits_per_byte": bits_per_byte(math.log(hidden), tokens, size)} if hidden else {})
+        hidden = result.get("pseudo_perplexity")
+        nats = {"bits_per_byte": foretold(result), "pseudo_bits_per_byte": math.log(hidden) if hidden else None}
+        bits = {name: bits_per_byte(each, self.cut.card) for name, each in nats.items() if each is not None}
+        return {name: each for name, each in bits.items() if each is not None}
 
 
 def foretold(result: dict[str, Any]) -> float | None:
@@ -108,11 +104,11 @@ def field(recipe: "Recipe", out: Path, screen: Screen) -> list[Runner]:
 
 
 def read_run(recipe: finetune.Recipe) -> dict[str, float] | None:
-    """The scores of a run that is done, as it left them beside its folder."""
+    """The scores of a run that is done, as it left them beside its folder; none of a run of another recipe or model."""
     path = scores_of(recipe)
-    if not path.exists():
+    if not path.exists() or (told := read_json(path)).get("identity") != finetune.identity_of(recipe):
         return None
-    return {name: math.nan if value is None else float(value) for name, value in read_json(path)["dev"].items()}
+    return {name: math.nan if value is None else float(value) for name, value in told["dev"].items()}
 
 
 def scores_of(recipe: finetune.Recipe) -> Path:
@@ -120,8 +116,8 @@ def scores_of(recipe: finetune.Recipe) -> Path:
 
 
 def _check(recipe: "Recipe") -> None:
-    if not recipe.members or not recipe.tasks or not recipe.seeds:
-        raise BadInput("a race needs members, tasks and seeds, at least one of each")
+    if not recipe.members or not recipe.seeds:
+        raise BadInput("a race needs members and seeds, at least one of each")
     if len(set(recipe.seeds)) < len(recipe.seeds):
         raise BadInput(f"seeds {list(recipe.seeds)} name one twice")
     if bool(recipe.corpus) == bool(recipe.texts):
@@ -146,9 +142,10 @@ def _runner(recipe: "Recipe", name: str, out: Path, known: Corpora, screen: Scre
     member = recipe.members[name]
     of, source = member.get("of"), recipe.members[member.get("of", name)]
     folder, untrained = out / "members" / (of or name), bool(source.get("untrained"))
-    runs = {way: _ways(recipe, name, way, folder, out) for way in ("frozen", "tuned") if member.get(way, True) is not False}
+    ways = [way for way in ("frozen", "tuned") if recipe.tasks and member.get(way, True) is not False]
+    runs = {way: _ways(recipe, name, way, folder, out) for way in ways}
     try:
-        cut = _corpus(recipe, source, out, known, screen)
+        cut = corpus_of(recipe, source, out, known, screen.quiet)
     except BadInput as fault:
         if not {"corpus", "tokenizer"} & source.keys():  # it is everybody's
             raise
@@ -203,39 +200,3 @@ def _tabled(trained: pretrain.Recipe, name: str, member: dict[str, Any]) -> pret
         raise BadInput(f"members.{name}.{wrong[0]}: a table of words is described by objective.* alone; leave it out")
     train = Train(epochs=1.0, device=trained.train.device, keep=trained.train.keep)
     return replace(trained, model=None, valid=None, train=train)
-
-
-def _corpus(recipe: "Recipe", source: dict[str, Any], out: Path, known: Corpora, screen: Screen) -> Cut:
-    """The corpus of a member, made if need be, once for all that share its tokenizer."""
-    if place := source.get("corpus", None if "tokenizer" in source else recipe.corpus):
-        return Cut(Corpus.open(named(place, "corpus")).path)
-    if not recipe.texts:
-        raise BadInput("a tokenizer of its own needs texts=FILES to cut; give texts, or a corpus made with it")
-    given = source.get("tokenizer", recipe.tokenizer) or PIECES
-    name = f"{given.get('kind', 'wordpiece')}-{fingerprint(given)[:6]}" if isinstance(given, dict) else fingerprint(given)[:8]
-    if name not in known:
-        known[name] = _made(recipe, given, out, name, screen)
-    return known[name]
-
-
-def _made(recipe: "Recipe", given: str | dict[str, Any], out: Path, name: str, screen: Screen) -> Cut:
-    words = _tokenizer(recipe, given, out / "tokenizers" / name, screen)
-
-    def prepared(texts: tuple[str, ...], place: Path) -> Path:
-        settings = {**recipe.prepare, "texts": list(texts), "tokenizer": str(words), "out": str(place)}
-        prepare.run(parse(prepare.Recipe, settings, "prepare"), screen.quiet or (place / MANIFEST).exists())
-        return place
-
-    corpus = prepared(recipe.texts, out / "corpora" / name)
-    if not recipe.valid:
-        return Cut(corpus)
-    valid = Corpus.open(prepared(recipe.valid, out / "corpora" / f"{name}-valid"), check=False)
-    return Cut(corpus, valid.path, unknown_bytes(valid.tokenizer, recipe.valid) if valid.card["unknown rate"] else 0)
-
-
-def _tokenizer(recipe: "Recipe", given: str | dict[str, Any], place: Path, screen: Screen) -> Path:
-    if isinstance(given, str):
-        return named(given, "tokenizer")
-    settings = {**given, "texts": list(recipe.texts), "out": str(place)}
-    tokenizer.run(parse(tokenizer.Recipe, settings, "tokenizer"), screen.quiet or (place / MANIFEST).exists())
-    return place

@@ -10,8 +10,8 @@ from ..artifacts import claimed, named, vacant, write_json
 from ..config import Config, Count, Positive
 from ..errors import BadInput
 from ..evaluate.suite import Run, Table
+from ..jobs import Job, carried_out, interrupted_by_signals
 from ..race.baseline import majority
-from ..race.jobs import Job, carried_out
 from ..race.page import page
 from ..race.table import Entry, Race
 from ..screen import Screen
@@ -44,10 +44,11 @@ class Recipe(Config, frozen=True):
         dict[str, dict[str, Any]],
         "by name: settings of `pretrain` (model, objective ...), and of, untrained, corpus, tokenizer, frozen, tuned",
     ]
-    tasks: Annotated[
-        dict[str, dict[str, Any]], "by name: what `finetune` takes (task, data.train, data.dev ...), and metrics for the table"
-    ]
     out: Annotated[str, "the folder for race.json, report.html, members and runs"]
+    tasks: Annotated[
+        dict[str, dict[str, Any]],
+        "by name: what `finetune` takes (task, data.train, data.dev ...), and metrics for the table; none: text alone",
+    ] = msgspec.field(default_factory=dict)
     budget: Annotated[Budget, "the same for all"] = Budget()
     corpus: Annotated[str | None, "the folder `prepare` made; or texts"] = None
     texts: Annotated[tuple[str, ...], "files, folders or patterns, which members cut by their own tokenizers"] = ()
@@ -78,7 +79,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     screen, out = Screen(quiet), vacant(named(recipe.out, "out"), "race.json", "corpora", "members")
     if world() > 1:
         raise BadInput("a race starts its own processes, jobs=N of them; start it without torchrun")
-    with claimed(out):
+    with claimed(out), interrupted_by_signals():
         out.mkdir(parents=True, exist_ok=True)
         write_json(out / "race.json", {"left": None})  # this folder is ours
         runners = field(recipe, out, screen)
@@ -121,16 +122,20 @@ class _Course:
                 self.faults[one.name].append(f"{one.of} failed")
         self.jobs = {job.name: (one, job) for one in runners if not self.faults[one.name] for job in self._jobs(one)}
         self.left = set(self.jobs)
+        self.scores = dict[str, dict[str, float]]()  # by the folder of a run, once it is done
 
     def run(self) -> Race:
-        carried_out([job for one, job in self.jobs.values() if job.name == _learning(one)], self.recipe.jobs, self.ended)
+        """Who reads the most begins: of one budget that is the smallest, whose many steps take longest."""
+        first = sorted(self.runners, key=lambda one: -one.reads)
+        begun = [self.jobs[_learning(one)][1] for one in first if _learning(one) in self.jobs]
+        carried_out(begun, self.recipe.jobs, self.ended)
         return self.told()
 
     def ended(self, job: Job, fault: str | None) -> list[Job]:
         """What may be begun now: when a member has learnt from text, its runs and those of who takes its checkpoint."""
         self.left.discard(job.name)
         runner = self.jobs[job.name][0]
-        if fault:
+        if fault and fault not in self.faults[runner.name]:
             self.faults[runner.name].append(fault)
         done = f"{len(self.jobs) - len(self.left)} of {len(self.jobs)}"
         self.screen.say(f"{done}: {job.name}" + (f" failed: {fault}" if fault else ""))
@@ -148,11 +153,11 @@ class _Course:
         return race
 
     def _jobs(self, one: Runner) -> list[Job]:
-        """Its training on text, unless it takes another's checkpoint, and its runs, by ways."""
+        """Its training on text, unless it takes another's checkpoint, and its runs, by ways and tasks."""
         quiet = self.screen.quiet or self.recipe.jobs > 1
         jobs = [] if one.of else [Job(_learning(one), pretrained, (one, quiet))]
-        for way, runs in one.runs.items():
-            jobs.append(Job(f"{one.name}: {way}", taught, ([run for some in runs.values() for run in some], self.recipe.keep)))
+        for way, tasks in one.runs.items():
+            jobs += [Job(f"{one.name}: {way}, {task}", taught, (runs, self.recipe.keep)) for task, runs in tasks.items()]
         return jobs
 
     def _following(self, runner: Runner) -> list[Job]:
@@ -175,20 +180,21 @@ class _Course:
         baseline = [Run(MAJORITY, task, 0, usual[task], metrics[task]) for task in metrics if usual[task]]
         ways = dict[str, Table]()
         for way in dict.fromkeys(way for one in self.runners for way in one.runs):
-            runs = [run for one in self.runners for run in _runs(one, way, metrics)]
+            runs = [run for one in self.runners if named[one.of or one.name].made for run in self._runs(one, way)]
             ways[way] = Table((*named, MAJORITY), tasks, [*runs, *baseline])
-        return Race([*entries, Entry(MAJORITY)], ways, tasks, metrics, self.recipe.budget.flops, len(self.left))
+        usually = [Entry(MAJORITY)] if tasks else []
+        return Race([*entries, *usually], ways, tasks, metrics, self.recipe.budget.flops, len(self.left))
+
+    def _runs(self, one: Runner, way: str) -> list[Run]:
+        """Those that are done."""
+        found = []
+        for task, recipes in one.runs.get(way, {}).items():
+            for recipe in recipes if task in self.tasks.metrics else []:
+                if (scores := self.scores.get(recipe.out) or read_run(recipe)) is not None:
+                    self.scores[recipe.out] = scores
+                    found.append(Run(one.name, task, recipe.seed, scores, self.tasks.metrics[task]))
+        return found
 
 
 def _learning(one: Runner) -> str:
     return f"{one.name}: pretrain"
-
-
-def _runs(one: Runner, way: str, metrics: dict[str, tuple[str, ...]]) -> list[Run]:
-    """Those that are done."""
-    found = []
-    for task, recipes in one.runs.get(way, {}).items():
-        for recipe in recipes:
-            if (scores := read_run(recipe)) is not None and task in metrics:
-                found.append(Run(one.name, task, recipe.seed, scores, metrics[task]))
-    return found

@@ -4,12 +4,11 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..artifacts import fingerprint, named, read_json, write_json
-from ..config import plain
+from ..artifacts import named, read_json, write_json
 from ..corpus.store import Corpus
 from ..errors import BadInput, Stopped
+from ..jobs import told_of
 from ..model.model import built
-from ..race.jobs import told_of
 from ..screen import Screen
 from . import finetune, folder, pretrain
 from .field import Runner, scores_of
@@ -21,7 +20,7 @@ def pretrained(one: Runner, quiet: bool) -> None:
     if not one.untrained:
         pretrain.run(one.recipe, quiet)
         return
-    corpus, identity = Corpus.open(named(one.recipe.corpus, "corpus")), fingerprint(["untrained", plain(one.recipe)])
+    corpus, identity = Corpus.open(named(one.recipe.corpus, "corpus")), one.identity
     with folder.opened(one.folder, identity, Screen(True)) as told:
         if told:
             return

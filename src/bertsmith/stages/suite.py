@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,10 +10,11 @@ from typing import Annotated, Any
 import msgspec
 
 from ..artifacts import MANIFEST, claimed, named, read_json, vacant, write_json
-from ..config import Config, parse
+from ..config import Config, Count, parse
 from ..errors import BadInput
 from ..evaluate.measures import deciding, names
-from ..evaluate.suite import AVERAGE, Run, Table, page
+from ..evaluate.suite import AVERAGE, Fault, Run, Table, page
+from ..jobs import Job, carried_out
 from ..model import checkpoint
 from ..model.encoder import EncoderConfig
 from ..screen import Screen
@@ -41,6 +42,7 @@ class Recipe(Config, frozen=True):
         msgspec.field(default_factory=dict)
     )
     seeds: Annotated[tuple[int, ...], "one run each"] = (0, 1, 2)
+    jobs: Annotated[Count, "processes at work side by side"] = 1
 
 
 class Planned(msgspec.Struct, frozen=True):
@@ -51,31 +53,88 @@ class Planned(msgspec.Struct, frozen=True):
     metrics: tuple[str, ...]
     recipe: finetune.Recipe
 
+    @property
+    def name(self) -> str:
+        return f"{self.model} on {self.task}, seed {self.recipe.seed}"
+
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
-    """Every file is read and every model opened before anything is trained; the table is written anew after each run."""
+    """Every file is read and every model opened before anything is trained; a run that fails is told of, and stops no other."""
     screen, out = Screen(quiet), vacant(named(recipe.out, "out"), "scores.json", "runs")
     if world() > 1:
-        raise BadInput("a suite is run by one process, one run after another; start it without torchrun")
+        raise BadInput("a suite starts its own processes, jobs=N of them; start it without torchrun")
     with claimed(out):
         plan = list(_planned(recipe, out))
-        metrics = _checked(plan, screen)
-        done: list[Run] = []
-        for number, one in enumerate(plan, start=1):
-            screen.say(f"{number} of {len(plan)}: {one.model} on {one.task}, seed {one.recipe.seed}")
-            made = finetune.run(one.recipe, quiet)
-            scores = {name: math.nan if value is None else value for name, value in made["dev"].items()}
-            done.append(Run(one.model, one.task, one.recipe.seed, scores, metrics[one.task]))
-            found = Table(tuple(recipe.models), tuple(recipe.tasks), done)
-            _write(out, found, len(plan) - number)
-    rows = found.rows()
-    screen.table(str(out / "report.html"), [tuple(row) for row in rows])
+        found = _Course(recipe, plan, _checked(plan, screen), out, screen).run()
+    screen.table(str(out / "report.html"), [tuple(row) for row in found.rows()])
+    for fault in found.faults:
+        screen.warn(str(fault))
     return {"out": str(out), **found.plain()}
 
 
-def _write(out: Path, found: Table, left: int) -> None:
-    write_json(out / "scores.json", {"left": left, **found.plain()})
-    write(out / "report.html", page(found, left))
+def code(result: dict[str, Any]) -> int:
+    """1 where some run failed."""
+    return int(bool(result["faults"]))
+
+
+class _Course:
+    """The suite while it runs: what is done, what failed, and the table of it, written anew when a run ends."""
+
+    def __init__(
+        self, recipe: Recipe, plan: Sequence[Planned], metrics: dict[str, tuple[str, ...]], out: Path, screen: Screen
+    ) -> None:
+        self.recipe, self.metrics, self.out, self.screen = recipe, metrics, out, screen
+        self.plan = {one.name: one for one in plan}
+        self.done, self.faults = dict[str, Run](), dict[str, Fault]()
+
+    def run(self) -> Table:
+        quiet, order = self.screen.quiet or self.recipe.jobs > 1, longest_first(list(self.plan.values()), self.recipe.seeds)
+        jobs = [Job(one.name, taught, (one, f"{k} of {len(order)}", quiet)) for k, one in enumerate(order, start=1)]
+        carried_out(jobs, self.recipe.jobs, self.ended)
+        return self.table()
+
+    def ended(self, job: Job, fault: str | None) -> list[Job]:
+        one = self.plan[job.name]
+        if fault is None:
+            self.done[job.name] = Run(one.model, one.task, one.recipe.seed, scores(one), self.metrics[one.task])
+        else:
+            self.faults[job.name] = Fault(one.model, one.task, one.recipe.seed, fault)
+        ended, left = len(self.done) + len(self.faults), len(self.plan) - len(self.done) - len(self.faults)
+        if fault or self.recipe.jobs > 1:
+            self.screen.say(f"{ended} of {len(self.plan)}: {job.name}" + (f" failed: {fault}" if fault else ""))
+        write_json(self.out / "scores.json", {"left": left, **self.table().plain()})
+        write(self.out / "report.html", page(self.table(), left))
+        return []
+
+    def table(self) -> Table:
+        """In the order of the recipe, whatever ended first."""
+        done = [self.done[name] for name in self.plan if name in self.done]
+        faults = [self.faults[name] for name in self.plan if name in self.faults]
+        return Table(tuple(self.recipe.models), tuple(self.recipe.tasks), done, faults)
+
+
+def taught(one: Planned, place: str, quiet: bool) -> None:
+    Screen(quiet).say(f"{place}: {one.name}")
+    finetune.run(one.recipe, quiet)
+
+
+def scores(one: Planned) -> dict[str, float]:
+    """Of a run that is done, on its dev file."""
+    told = read_json(Path(one.recipe.out) / "card.json")["result"]["dev"]
+    return {name: math.nan if value is None else float(value) for name, value in told.items()}
+
+
+def longest_first(plan: Sequence[Planned], seeds: Sequence[int]) -> list[Planned]:
+    """Seeds still go round last; within one, the most work comes first, so that processes have ended at about one time."""
+    return sorted(plan, key=lambda one: (seeds.index(one.recipe.seed), -_work(one.recipe)))
+
+
+def _work(recipe: finetune.Recipe) -> float:
+    """Bytes of examples it reads, about."""
+    train = recipe.train.timed()
+    if train.epochs is None:
+        return math.inf if train.steps is None else 4.0 * train.steps * train.accumulate * train.batch_tokens
+    return train.epochs * named(recipe.data.train, "data").stat().st_size
 
 
 def _planned(recipe: Recipe, out: Path) -> Iterator[Planned]:

@@ -43,20 +43,31 @@ class Pieces:
 
     def lines(self, text: str) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]:
         """The ids of all lines one after another, and how many each line has."""
+        return self.ids(self.met(text))
+
+    def met(self, text: str) -> NDArray[np.int64]:
+        """The runs of a text by number, for `ids` and `unknown`; good until the next text."""
         if len(self.numbers) > self.limit:
             self._forget()
         found = self.runs.findall(text + "\n")
         numbers = np.fromiter(map(self.numbers.__getitem__, found), np.int64, len(found))
         self._learn()
-        sizes = self.sizes[numbers]
+        return numbers
+
+    def ids(self, met: NDArray[np.int64]) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]:
+        sizes = self.sizes[met]
         ends = sizes.cumsum()
-        where = np.repeat(self.starts[numbers] - ends + sizes, sizes) + np.arange(ends[-1])
-        return self.flat[where], np.diff(ends[numbers == 0], prepend=0)
+        where = np.repeat(self.starts[met] - ends + sizes, sizes) + np.arange(ends[-1])
+        return self.flat[where], np.diff(ends[met == 0], prepend=0)
+
+    def unknown(self, met: NDArray[np.int64]) -> int:
+        """Bytes it takes to spell the words that the tokenizer does not know, each with one for its end."""
+        return int(self.spelt[met].sum())
 
     def _forget(self) -> None:
         self.numbers = _Numbers({"\n": 0})
         self.flat = np.zeros(0, self.dtype)
-        self.starts = self.sizes = np.zeros(1, np.int64)
+        self.starts = self.sizes = self.spelt = np.zeros(1, np.int64)
 
     def _learn(self) -> None:
         if not (new := self.numbers.new):
@@ -67,7 +78,18 @@ class Pieces:
         flat = np.fromiter((i for piece in ids for i in piece), self.dtype, int(sizes.sum()))
         self.flat = np.concatenate([self.flat, flat])
         self.starts, self.sizes = np.concatenate([self.starts, starts]), np.concatenate([self.sizes, sizes])
+        self.spelt = np.concatenate([self.spelt, self._spelt(new, ids)])
         self.numbers.new = []
+
+    def _spelt(self, runs: list[str], ids: list[list[int]]) -> NDArray[np.int64]:
+        """Bytes of the unknown words of each run."""
+        unk, sizes = self.tokenizer.unk, np.zeros(len(runs), np.int64)
+        where = [number for number, piece in enumerate(ids) if unk in piece]
+        encodings = self.tokenizer.rust.encode_batch([runs[number] for number in where], add_special_tokens=False)
+        for number, encoding in zip(where, encodings, strict=True):
+            spans = [span for one, span in zip(encoding.ids, encoding.offsets, strict=True) if one == unk]
+            sizes[number] = sum(len(runs[number][start:end].encode("utf-8", "replace")) + 1 for start, end in spans)
+        return sizes
 
     def _encoded(self, runs: list[str]) -> list[list[int]]:
         """The ids of each run. Plain letters and digits are a word as they stand: for them the model alone is asked."""

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 from bertsmith.errors import BadInput, Stopped
@@ -9,6 +10,10 @@ from bertsmith.errors import BadInput, Stopped
 
 def noted(path: Path, text: str) -> None:
     path.write_text(text)
+
+
+def signed(path: Path) -> None:
+    path.write_text(str(os.getpid()))
 
 
 def wrong() -> None:
@@ -25,3 +30,18 @@ def dies() -> None:
 
 def stops() -> None:
     raise Stopped("asked to")
+
+
+def persists(path: Path) -> None:
+    """Asked to stop, it comes to its end all the same."""
+    path.write_text("begun")
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        path.write_text("done")
+
+
+def stops_after(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)
+    stops()
