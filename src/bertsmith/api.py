@@ -6,7 +6,7 @@ bertsmith.pretrain(corpus="corpus", model="bert-mini", train={"steps": 1000}, ou
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .config import parse
+from .config import typed
 from .stages import stage
 
 if TYPE_CHECKING:
@@ -108,4 +108,4 @@ def models() -> dict[str, str]:
 
 def _run(name: str, recipe: dict[str, Any], quiet: bool) -> dict[str, Any]:
     module = stage(name)
-    return module.run(parse(module.Recipe, recipe, name), quiet)
+    return module.run(typed(module.Recipe, recipe, name), quiet)

@@ -38,6 +38,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     presets: ClassVar[dict[str, Any]] = {}  # whole values a recipe may name by one word
 
+    def hear(self, said: dict[str, Any]) -> None:
+        """Refuses what contradicts itself; `said` is what somebody typed, without what is there if nothing is said."""
+
 
 class Variant(Config, frozen=True, tag_field="kind", tag=kebab):
     """One member of a union, named in a recipe by its class: `kind = "long-short"` is `LongShort`."""
@@ -67,7 +70,16 @@ def read(kind: type[T], path: Path | None = None, overrides: Iterable[str] = ())
             raise RecipeError(f"{override!r} is not key=value; write for example `train.steps=1000`")
         _assign(kind, values, names, literal.strip())
     sources = [str(path)] * (path is not None) + ["the command line"] * (path is None or bool(overrides))
-    return parse(kind, values, " and ".join(sources))
+    return typed(kind, values, " and ".join(sources))
+
+
+def typed(kind: type[T], values: Any, source: str = "recipe") -> T:
+    """What somebody says, as `parse` reads it; the recipe hears what was said, and what was not."""
+    values = _expanded(kind, values)
+    found = parse(kind, values, source)
+    if isinstance(found, Config):
+        found.hear(values)
+    return found
 
 
 def parse(kind: type[T], values: Any, source: str = "recipe") -> T:
@@ -136,7 +148,7 @@ def _assign(kind: Any, values: dict[str, Any], names: list[str], literal: str, a
         values[name] = value
         return
     if field and values.get(name) is None:
-        default = plain(_default(field))
+        default = _own(_default(field))
         values[name] = {} if isinstance(default, bool) and any(map(_is_table, _parts(inner))) else default or {}
     table = _expanded(inner, values.setdefault(name, {}))
     if not isinstance(table, dict) or not (inner is Any or any(map(_is_table, _parts(inner)))):
@@ -282,14 +294,20 @@ def _takes(kind: Any) -> str:
     return {str: "text", int: "number", float: "number", bool: "true | false"}.get(kind, getattr(kind, "__name__", str(kind)))
 
 
-def _table(default: msgspec.Struct) -> str:
-    """A variant by its kind, and by what it has that its kind has not."""
-    told = {"kind": default.__struct_config__.tag}
+def _own(default: Any) -> Any:
+    """A default as plain values; a struct by its kind, if it has one, and by what it has that its kind has not."""
+    if not isinstance(default, msgspec.Struct):
+        return plain(default)
+    told = {"kind": default.__struct_config__.tag} if default.__struct_config__.tag else {}
     fields = {field.name: _default(field) for field in msgspec.structs.fields(default)}
-    told |= {name: getattr(default, name) for name, usual in fields.items() if getattr(default, name) != usual}
+    return told | {name: plain(getattr(default, name)) for name, usual in fields.items() if getattr(default, name) != usual}
+
+
+def _table(default: msgspec.Struct) -> str:
+    told = _own(default)
     if len(told) == 1:
         return str(told["kind"])
-    return "{" + ", ".join(f"{name} = {json.dumps(plain(value))}" for name, value in told.items()) + "}"
+    return "{" + ", ".join(f"{name} = {json.dumps(value)}" for name, value in told.items()) + "}"
 
 
 def _shown(default: Any, members: Iterable[type] = ()) -> str:

@@ -39,9 +39,10 @@ class Continuations:
         room = [min(search.tokens, limit - len(prompt)) for prompt in prompts]
         sizes = np.array([len(prompt) + left for prompt, left in zip(prompts, room, strict=True)], np.int64)
         found: dict[int, Written] = {}
+        stepper = self._stepper(search.tokens)  # out of inference: it lays weights down anew, which may be trained later
         for chosen in self.runtime.batches(sizes, tokens):
             with self.runtime.answering():
-                some = written(self._stepper(search.tokens), [prompts[i] for i in chosen], search, self.tokenizer.sep,
+                some = written(stepper, [prompts[i] for i in chosen], search, self.tokenizer.sep,
                                [room[i] for i in chosen])  # fmt: skip
             found |= dict(zip(chosen.tolist(), some, strict=True))
         return [self._told(prompt, found[number]) for number, prompt in enumerate(prompts)]

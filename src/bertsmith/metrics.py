@@ -309,6 +309,12 @@ def _harmonic(both: Array, given: Array, true: Array) -> Floats:
     return 2 * both / np.maximum(given + true, 1)
 
 
+def unit_rows(rows: Array) -> NDArray[np.float32]:
+    """Each of length 1; one of zeros stays: (..., n) -> (..., n)."""
+    lengths = np.sqrt(np.einsum("...i,...i->...", rows, rows, dtype=np.float64))[..., None]
+    return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+
+
 def _unit(values: Floats) -> Floats:
     """Centred and of length 1, whatever the scale; scaled first, so that no square is too small or too large."""
     centred = values - values.mean(-1, keepdims=True)

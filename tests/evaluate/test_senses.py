@@ -94,6 +94,10 @@ def test_a_table_points_at_its_word_in_three_ways(tmp_path):
     assert read(path, "bank")[0].learn[0].start == 12  # alone, whatever its letters
     path.write_text("text\n他买了苹果手机\n")
     assert read(path, "苹果")[0].learn[0].word == "苹果"
+    path.write_text("text\nIl y a des années, né à Lyon\n", encoding="utf-8")
+    assert read(path, "né")[0].learn[0].start == 19  # and not in années
+    path.write_text("text\nACC++, C++11 and C++.\n")
+    assert read(path, "c++")[0].learn[0].start == 17
 
 
 @pytest.mark.parametrize(
@@ -135,6 +139,10 @@ def test_a_folder_of_coarse_senses_is_read_with_its_names(tmp_path):
     assert [one.word for one in read(tmp_path, None)] == ["bank", "bow"]
     with pytest.raises(BadInput, match=r"no sentences of 'seal', only: bank, bow"):
         read(tmp_path, "seal")
+    for name in ("train.data.txt", "train.gold.txt"):
+        (tmp_path / "bow" / name).write_text("")
+    with pytest.raises(BadInput, match=r"bow: train\.data\.txt holds no sentence"):
+        read(tmp_path, "bow")
 
 
 @pytest.fixture(scope="module")

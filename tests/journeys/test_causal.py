@@ -91,3 +91,11 @@ def test_what_cannot_be_asked_is_said(rounds):
 
 def test_a_text_has_a_vector(rounds):
     assert bertsmith.load(rounds).embed(["the of", "and"]).shape == (2, 32)
+
+
+def test_a_model_that_has_written_can_be_trained(rounds):
+    predictor = bertsmith.load(rounds, device="cpu")
+    predictor.generate(WORDS[3], tokens=2)
+    model = predictor.model.train()
+    model(Inputs(torch.tensor([5, 6, 7]), Layout.of([3]))).sum().backward()
+    assert not any(weight.is_inference() for weight in model.parameters())

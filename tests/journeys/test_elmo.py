@@ -97,3 +97,12 @@ def test_taglm_is_the_case_of_one_layer(corpus, files, tmp_path):
 def test_a_model_that_sees_its_answers_is_refused(corpus, tmp_path):
     line = ["pretrain", "model=bilstm", f"corpus={corpus}", f"out={tmp_path / 'out'}", "train.steps=1"]
     assert "never meet" in refused(*line, "objective=both-ways")
+
+
+def test_words_that_pre_training_cannot_spell_are_told(corpus, tmp_path):
+    line = ["pretrain", "model=elmo", *SMALL, "train.steps=1"]
+    assert "spelt [UNK]" not in ran(*line, f"corpus={corpus}", f"out={tmp_path / 'known'}").stderr
+    (tmp_path / "text.txt").write_text("one zebra two three\n\n" * 30, encoding="utf-8")
+    ran("prepare", f"texts={tmp_path / 'text.txt'}", f"tokenizer={corpus}", f"out={tmp_path / 'corpus'}")
+    told = ran(*line, f"corpus={tmp_path / 'corpus'}", f"out={tmp_path / 'out'}").stderr
+    assert "25.0% of the corpus are words its tokenizer does not know" in told

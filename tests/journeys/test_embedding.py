@@ -105,6 +105,8 @@ def test_what_cannot_be_done_with_vectors_is_said(bert, tmp_path):  # noqa: F811
     np.save(tmp_path / "narrow.npy", np.ones((3, 5), np.float32))
     assert "32 wide" in refused("embed", f"model={bert}", data, f"documents={tmp_path / 'narrow.npy'}")
     assert "cannot be read" in refused("embed", f"model={bert}", data, f"documents={tmp_path / 'none.npy'}")
+    (tmp_path / "empty.npy").write_bytes(b"")
+    assert "cannot be read" in refused("embed", f"model={bert}", data, f"documents={tmp_path / 'empty.npy'}")
     vector = json.loads(ran("embed", f"model={bert}", "text=the way").stdout)
     np.testing.assert_allclose(vector, bertsmith.load(bert).embed("the way"), atol=1e-5)
     train = written(tmp_path / "train.jsonl", pairs(8, 0))

@@ -12,12 +12,15 @@ import torch
 
 import bertsmith
 from bertsmith import api
+from bertsmith.config import parse, read
 from bertsmith.corpus.store import Corpus
 from bertsmith.errors import BadInput, Stopped
 from bertsmith.model import checkpoint
 from bertsmith.objectives.learning import Learning
 from bertsmith.objectives.neighbours import SkipGram
+from bertsmith.stages.pretrain import Recipe
 from bertsmith.stages.words import vectors_of
+from bertsmith.train.recipe import Train
 
 KINDS = [
     ["cat", "dog", "horse", "cow", "goat"],
@@ -99,6 +102,7 @@ def test_a_word_never_seen_is_made_of_its_n_grams(words, tmp_path):
     assert found.similarity("greenish", "green") > found.similarity("greenish", "horse")
     predictor = bertsmith.load(tmp_path / "out", device="cpu")
     assert predictor.embed("greenish") == pytest.approx(found.vector("greenish") / 3, abs=1e-6)
+    assert (found.vector("GreenISH") == found.vector("greenish")).all()  # as in a text
 
 
 KILLED = """
@@ -153,6 +157,10 @@ def test_a_run_that_is_stopped_says_where(words, tmp_path, monkeypatch):
         ({"train": {"steps": 9, "epochs": None}}, "train.steps is for networks"),
         ({"model": {"width": 12, "layers": 2}}, "takes model.width alone"),
         ({"model": None, "init": "mini-en"}, "leave out init"),
+        ({"train": {"rate": 1e-4}}, "train.rate=0.0001 is what networks have.*say objective.rate=0.0001"),
+        ({"train": {"rate": 0.1}, "objective": {"kind": "cbow", "rate": 0.2}}, "objective.rate=0.2 and train.rate=0.1 say two"),
+        ({"objective": {"kind": "skip-gram", "width": 8}}, "objective.width=8 and model.width=12 say two things"),
+        ({"objective": {"kind": "skip-gram", "width": 100}}, "objective.width=100 and model.width=12 say two things"),
         ({"objective": {"kind": "skip-gram", "subwords": {"least": 4, "most": 3}}}, "4 to 3 characters are none"),
     ],
 )
@@ -168,6 +176,34 @@ def test_the_rate_the_width_and_the_batch_may_be_said_where_networks_have_theirs
     learnt(words, tmp_path / "c", {"kind": "cbow", "rate": 0.2}, train={"epochs": 0.5, "batch_tokens": 64})
     made = [(tmp_path / name / "model.safetensors").read_bytes() for name in "abc"]
     assert made[0] == made[1] != made[2]
+
+
+def test_what_is_said_on_the_command_line_is_told_from_what_is_not():
+    given = ["corpus=c", "out=o", "objective=skip-gram", "train.epochs=2"]
+    assert read(Recipe, overrides=[*given, "objective.rate=1e-4"]).train == Train(epochs=2)
+    with pytest.raises(BadInput, match=r"say objective\.rate=0\.0001"):
+        read(Recipe, overrides=[*given, "train.rate=1e-4"])
+    assert read(Recipe, overrides=["corpus=c", "out=o", "train.rate=1e-4"]).train == Train()  # of a network
+
+
+@pytest.mark.parametrize("tree", [False, True])
+@pytest.mark.parametrize("kind", ["skip-gram", "cbow"])
+def test_a_stretch_without_a_known_word_teaches_nothing(words, tmp_path, kind, tree):
+    corpus = Corpus.open(words)
+    tokens = corpus.tokens.copy()
+    tokens[: len(tokens) // 4] = corpus.tokenizer.unk
+    object.__setattr__(corpus, "tokens", tokens)
+    work = parse(Recipe, {"corpus": "c", "out": "o", "objective": {"kind": kind, "tree": tree, "width": 4}}).objective.filling(
+        corpus, tmp_path, 1, 0, torch.device("cpu"), lambda done, of: None
+    )
+    before = work.table.rows.clone()
+    assert work.turn(0)["loss"] == 0 and torch.equal(work.table.rows, before)
+    assert work.turn(work.turns - 1)["loss"] > 0
+
+
+def test_a_step_takes_a_chunk_at_least(words, tmp_path):
+    learnt(words, tmp_path / "out", {"kind": "cbow"}, train={"epochs": 0.3, "batch_tokens": 5})
+    assert np.isfinite(vectors_of(tmp_path / "out").matrix).all()
 
 
 def test_a_corpus_without_words_is_refused(words, tmp_path):

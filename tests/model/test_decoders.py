@@ -198,3 +198,18 @@ def test_cached_writing_is_the_same_as_reading_again(kind):
         alone = [written(stepper(made, START, 10), [one], Beam(tokens=10, size=3), END)[0] for one in sources]
     assert [one.tokens for one in beams] == [one.tokens for one in alone]
     assert len({tuple(one.tokens) for one in found}) > 1
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("kind", [name for name in KINDS if name.startswith(("gru", "lstm"))])
+def test_cells_keep_all_digits_where_others_take_half(device, kind):
+    made = model(KINDS[kind], dropout=0.0).to(device)
+    source, answer = packed(texts(*SOURCES)).to(device), packed(texts(*[ANSWER] * len(SOURCES), seed=1)).to(device)
+    seen = made.encoder(source).bfloat16()
+    exact = made.decoder(answer, seen.float(), source.layout, made.encoder)
+    made.train()
+    with torch.autocast(device, torch.bfloat16):
+        said = made.decoder(answer, seen, source.layout, made.encoder)
+    torch.testing.assert_close(said.float(), exact, atol=0.03, rtol=0.1)
+    said.float().sum().backward()
+    assert all(weight.grad is not None and weight.grad.dtype == torch.float32 for weight in made.decoder.cell.parameters())

@@ -123,6 +123,13 @@ def test_the_log_is_the_probability_of_what_was_written():
         assert each.ended or len(tokens) == 10
 
 
+@pytest.mark.parametrize("search", [Greedy(tokens=6, repeat=1), Sample(tokens=6, repeat=1), Beam(tokens=6, repeat=1, size=3)],
+                         ids=["greedy", "sample", "beam"])  # fmt: skip
+def test_the_log_is_the_model_s_own_where_repeats_are_left_out(search):
+    found = written(Table(9), [[1]], search, end=None)[0]
+    assert found.log == pytest.approx(Table(9).log([1], found.tokens), abs=1e-4)
+
+
 def test_no_text_is_longer_than_its_room():
     found = written(Table(), [[1], [2], [0]], Greedy(tokens=6), end=None, room=[0, 2, 100])
     assert [len(one.tokens) for one in found] == [0, 2, 6] and not any(one.ended for one in found)
@@ -165,6 +172,12 @@ def frequencies(count=40_000, **search):
 def test_tokens_come_as_often_as_they_are_likely(temperature):
     scores, seen = frequencies(temperature=temperature, top_k=None, top_p=1.0)
     assert_close(seen, (scores / temperature).softmax(-1), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("more", [{"top_k": None, "top_p": 1.0}, {"top_k": 3, "top_p": 0.9}])
+def test_next_to_no_temperature_is_the_likeliest(more):
+    _, seen = frequencies(temperature=1e-40, **more)
+    assert seen[0] == 1
 
 
 def test_top_k_and_top_p_keep_the_likeliest_and_no_others():

@@ -10,7 +10,9 @@ from bertsmith.convert.names import ELECTRA
 from bertsmith.corpus.store import Corpus
 from bertsmith.errors import BadInput
 from bertsmith.model.encoder import EncoderConfig
+from bertsmith.model.feedforward import FeedForward
 from bertsmith.model.heads import WordHead
+from bertsmith.model.mixers import Adaptive, Convolution, Lstm, Window
 from bertsmith.model.model import Model, ModelConfig, built
 from bertsmith.objectives import Replaced
 
@@ -163,3 +165,25 @@ def test_a_finished_model_has_no_generator(corpus):
     plain = built(ModelConfig(encoder=parse(EncoderConfig, SMALL), vocabulary=9, heads={"words": WordHead()}), 0)
     plain.finish()
     assert list(plain.heads) == ["words"]
+
+
+@pytest.mark.parametrize(("mixer", "width"), [
+    (Window(heads=4, dilation=(2, 3)), 16), (Window(heads=4, dilation=(2, 2, 3, 3)), 16), (Convolution(), 16),
+    (Lstm(hidden=100), 16), (Lstm(directions="forward"), 16),
+])  # fmt: skip
+def test_generators_of_other_mixers_are_as_small(mixer, width):
+    encoder = EncoderConfig(layers=2, width=64, mixer=mixer, feedforward=FeedForward(inner=128))
+    small = Replaced(size=0.25).heads()["generator"].within(encoder)
+    assert (small.width, small.feedforward.inner) == (width, 32)
+    assert getattr(small.mixer, "dilation", ()) == {2: (), 4: (3,)}.get(len(getattr(mixer, "dilation", ())), ())
+    with torch.device("meta"):
+        Model(ModelConfig(encoder=encoder, vocabulary=50, heads=Replaced().heads()))
+
+
+def test_a_generator_pays_its_price_and_keeps_as_little_as_the_model():
+    mixer = Adaptive(heads=4, longest=64, ramp=8, begin=0.5, price=1e-3)
+    encoder = EncoderConfig(layers=2, width=64, mixer=mixer, feedforward=FeedForward(inner=128))
+    model = Model(ModelConfig(encoder=encoder, vocabulary=50, heads=Replaced().heads()))
+    assert model.penalty().item() == pytest.approx(4 * 1e-3 * 32)
+    model.recompute(True)
+    assert model.encoder.stack.recompute and model.heads["generator"].stack.recompute

@@ -10,7 +10,9 @@ from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
 import bertsmith
+from bertsmith.convert.huggingface import Record, target_of
 from bertsmith.convert.vocabulary import taken
+from bertsmith.errors import BadInput
 from bertsmith.model import checkpoint
 from bertsmith.model.encoder import EncoderConfig
 from bertsmith.model.heads import WordHead
@@ -128,6 +130,15 @@ def test_a_model_of_our_own_goes_out_as_the_class_that_can_say_it(norm, wanted, 
     checkpoint.save(tmp_path / "ours", built(config, 0), tokenizer, {}, {"tokenizer": tokenizer.fingerprint})
     result = run("export", model=tmp_path / "ours", out=tmp_path / "hf", check=True)
     assert result["class"] == wanted and max(result["differences"].values()) < 1e-5
+
+
+@pytest.mark.parametrize(("preset", "kind"), [("gpt2", "gpt2"), ("gpt", "openai-gpt")])
+def test_a_gpt_that_none_of_theirs_can_say_is_refused_for_its_own_fault(preset, kind, tmp_path):
+    vocabulary(tmp_path, "gpt2")
+    encoder = msgspec.structs.replace(EncoderConfig.presets[preset], layers=1, width=32, mixer=Dense(heads=2, causal=True))
+    config = ModelConfig(encoder=encoder, vocabulary=300, heads={"words": WordHead(transform=False, tied=False)})
+    with pytest.raises(BadInput, match=f"Hugging Face's {kind}"):
+        target_of(built(config, 0), taken(tmp_path, None, None), Record())
 
 
 @pytest.mark.parametrize(("preset", "words", "count"), [

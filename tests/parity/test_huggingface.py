@@ -155,7 +155,7 @@ def test_our_own_models_go_out_and_others_are_refused(tmp_path, vocabulary, caps
     )
     for name, heads, encoder, words in (
         ("before", both, {"norm": "before"}, "norm = 'before'"),
-        ("causal", both, {"mixer": {"kind": "dense", "heads": 4, "causal": True}}, "mixer.causal = True"),
+        ("causal", both, {"mixer": {"kind": "dense", "heads": 4, "causal": True}}, "openai-gpt has a place for words"),
         ("labels", {"labels": LabelHead(labels=3)}, {}, "a place for next, task, words"),
         ("three", {"next": LabelHead(labels=3)}, {}, "other than two labels"),
     ):

@@ -144,3 +144,22 @@ def test_words_that_a_format_cannot_hold_are_refused(tmp_path, form):
         with pytest.raises(BadInput, match=r"write \.npy"):
             write(tmp_path / "v", Vectors([word], np.ones((1, 2))), form)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_words_of_an_array_may_have_the_line_ends_of_windows(tmp_path):
+    np.save(tmp_path / "v.npy", np.eye(2))
+    (tmp_path / "v.words.txt").write_bytes(b"king\r\nqueen\r\n")
+    assert read(tmp_path / "v.npy").words == ["king", "queen"]
+
+
+def test_an_array_and_its_words_are_written_together_or_not_at_all(tmp_path, monkeypatch):
+    write(tmp_path / "v.npy", Vectors(["king", "queen"], np.eye(2)))
+
+    def full(*given):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(np, "save", full)
+        write(tmp_path / "v.npy", Vectors(["queen", "king"], 3 * np.eye(2)))
+    assert read(tmp_path / "v.npy").words == ["king", "queen"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["v.npy", "v.words.txt"]

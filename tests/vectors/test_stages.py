@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 
 import numpy as np
 import pytest
@@ -146,3 +147,26 @@ def test_a_bag_of_vectors_is_fine_tuned_frozen_or_not(folder, vectors, tmp_path,
     assert told["dev"]["accuracy"] > 0.9
     table = checkpoint.load(tmp_path / "out")[0].encoder.tokens.weight[5:].detach().numpy()
     assert (table == vectors.matrix).all() == (freeze == "all")
+
+
+def test_the_words_of_an_array_are_part_of_what_is_imported(vectors, tmp_path):
+    write(tmp_path / "v.npy", vectors)
+    api.import_model(source=str(tmp_path / "v.npy"), out=str(tmp_path / "m"), quiet=True)
+    write(tmp_path / "v.npy", Vectors(NAMES[::-1], vectors.matrix))
+    with pytest.raises(BadInput, match="holds another model"):
+        api.import_model(source=str(tmp_path / "v.npy"), out=str(tmp_path / "m"), quiet=True)
+
+
+def test_words_whose_row_is_zero_begin_as_those_that_have_none(vectors, vocabulary, tmp_path, capsys):
+    (tmp_path / "text.txt").write_text(prose(12))
+    corpus = prepared(tmp_path / "text.txt", vocabulary, tmp_path / "corpus")
+    matrix = vectors.matrix.copy()
+    matrix[NAMES.index("people")] = 0
+    train = {"steps": 1, "rate": 1e-12, "device": "cpu"}
+    for name, some in (("whole", vectors), ("gap", Vectors(NAMES, matrix))):
+        write(tmp_path / f"{name}.txt", some)
+        api.pretrain(out=str(tmp_path / name), corpus=str(corpus), objective="masked", model=TINY, train=train,
+                     vectors=str(tmp_path / f"{name}.txt"))  # fmt: skip
+    whole, gap = (int(one.replace(",", "")) for one in re.findall(r"vectors: ([\d,]+) of", capsys.readouterr().err))
+    model, tokenizer, _ = checkpoint.load(tmp_path / "gap")
+    assert gap == whole - 1 and model.encoder.tokens.weight[tokenizer.pieces.index("people")].any()

@@ -10,6 +10,7 @@ from bertsmith.text.vocabulary import model, train
 from bertsmith.vectors import Vectors, of_table
 from bertsmith.vectors.judge import answered, likeness
 from bertsmith.vectors.questions import pairs
+from bertsmith.vectors.spelt import Spelt
 
 WORDS = ["man", "woman", "king", "queen", "apple", "King", "pear"]
 
@@ -119,3 +120,28 @@ def test_the_table_of_any_tokenizer_is_vectors_of_its_words():
     spaced = Tokenizer(around("byte-bpe", model(learnt), False))
     found = of_table(spaced, np.ones((len(spaced), 2)))
     assert "king" in found.words and not any("Ġ" in word for word in found.words)
+
+
+def test_words_of_bytes_are_read_as_the_text_they_spell():
+    counts = [(" café", 50), (" 天", 50), ("  x", 9), *((f" {letter}", 9) for letter in "éèàü")]
+    spaced = Tokenizer(around("byte-bpe", model(train("byte-bpe", counts, 300, specials=SPECIALS)), False))
+    assert {"ĠÃ", "ĠĠx"} <= set(spaced.pieces)  # half a character, and a space before a word
+    found = of_table(spaced, np.ones((len(spaced), 2))).words
+    assert {"café", "天", "é", "x"} <= set(found)
+    assert not any("Ã" in word or word.split() != [word] for word in found)
+
+
+def test_words_whose_row_is_zero_are_not_known(tmp_path):
+    vectors = Vectors(["a", "b", "c", "d"], np.array([[1, 0], [0.9, 0.1], [0, 0], [0.2, 1]]))
+    (tmp_path / "p.tsv").write_text("a\tb\t9\nc\td\t8\na\tc\t1\na\td\t3\n")
+    told = likeness(vectors, tmp_path / "p.tsv")
+    assert (told.pairs, told.coverage) == (2, 0.5) and not vectors.knows("c")
+    (tmp_path / "q.txt").write_text(": some\na b d c\na b d a\n")
+    assert [answered(vectors, tmp_path / "q.txt").total[k] for k in (1, 2)] == [2, 1]
+
+
+def test_a_word_made_of_n_grams_is_spelt_as_the_tokenizer_cleans_it():
+    buckets = np.random.default_rng(0).normal(size=(50, 4))
+    spelt = Spelt(["cat", "dog"], np.eye(4)[:2], buckets, 2, 3, lambda text: text.lower())
+    assert (spelt.vector("CATTY") == spelt.vector("catty")).all() and (spelt.vector("Cat") == spelt.vector("cat")).all()
+    assert spelt.neighbours("Cat") == [("dog", 0.0)]

@@ -71,9 +71,10 @@ def write(folder: Path, model: Model, tokenizer: Tokenizer, record: Record, limi
 
 
 def target_of(model: Model, tokenizer: Tokenizer, record: Record) -> Target:
-    """The class of the family it came from, or of BERT, or of the first that can say all of the model."""
-    faults: list[BadInput] = []
-    for family in dict.fromkeys([record.kind or "bert", *FAMILIES]):
+    """The class of the family it came from, of BERT (of GPT, if it is causal), or of the first that can say all of it."""
+    faults, encoder = list[BadInput](), model.config.encoder
+    usual = ("gpt2" if encoder.norm == "before" else "openai-gpt") if encoder.causal else "bert"
+    for family in dict.fromkeys([record.kind or usual, *FAMILIES]):
         try:
             return _target(chosen(family), model, tokenizer, record)
         except BadInput as fault:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..errors import BadInput
 from ..tasks.tables import BadRow, Row, rows
+from ..text.segment import IDEOGRAPH
 from ..text.tables import Lines
 
 MARKED = re.compile(r"\[\[(.+?)\]\]")  # a word pointed at: on the left [[bank]] of the river
@@ -96,9 +97,9 @@ def nth(text: str, position: int, place: str) -> tuple[int, int]:
 
 
 def first(text: str, word: str, place: str) -> tuple[int, int]:
-    """Small and capital letters are alike; a word of letters must stand alone, one of Chinese characters need not."""
-    alone = r"\b" if word.isascii() else ""
-    found = re.search(f"{alone}{re.escape(word)}{alone}", text, re.IGNORECASE)
+    """Small and capital letters are alike; a word must stand alone, but where it begins or ends with an ideograph."""
+    before, after = ("" if IDEOGRAPH.match(end) else border for end, border in ((word[:1], r"(?<!\w)"), (word[-1:], r"(?!\w)")))
+    found = re.search(f"{before}{re.escape(word)}{after}", text, re.IGNORECASE)
     if not found:
         raise BadInput(f"{place} does not hold the word {word!r}; mend the sentence, or point at another form as [[form]]")
     return found.span()
@@ -118,7 +119,10 @@ def _words(path: Path, word: str | None) -> list[Path]:
 
 def _folder(path: Path) -> Sentences:
     names = _classes(path / "classes_map.txt")
-    return Sentences(path.name, list(_golden(path, TRAIN, names)), list(_golden(path, TEST, names)))
+    learn = list(_golden(path, TRAIN, names))
+    if not learn:
+        raise BadInput(f"{path}: {TRAIN} holds no sentence, and senses are learnt from those; fill it, or leave the folder out")
+    return Sentences(path.name, learn, list(_golden(path, TEST, names)))
 
 
 def _golden(path: Path, name: str, names: dict[str, str]) -> Iterator[Occurrence]:

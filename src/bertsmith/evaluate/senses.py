@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadInput
+from ..metrics import unit_rows
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -31,13 +32,13 @@ def scored(learn: Floats, senses: Sequence[str], judge: Floats | None = None, ri
     names, numbers = np.unique(np.array(senses), return_inverse=True)
     if len(learn) < 2:
         raise BadInput("senses are told apart by other sentences with known senses; give two at least")
-    known, own = unit(learn), np.eye(len(names))[numbers]
+    known, own = unit_rows(learn), np.eye(len(names))[numbers]
     if judge is None:
         return _by_the_others(known, own)
     answers = np.array([np.flatnonzero(names == sense)[0] if sense in names else -1 for sense in right])
-    asked, often = unit(judge), own.sum(0)
+    asked, often = unit_rows(judge), own.sum(0)
     near = _voted(asked @ known.T, own, often)
-    middle = _voted(asked @ unit(own.T @ known).T, np.eye(len(names)), often)
+    middle = _voted(asked @ unit_rows(own.T @ known).T, np.eye(len(names)), often)
     return _scores(answers, near, middle, np.full(len(answers), often.argmax()))
 
 
@@ -46,7 +47,7 @@ def _by_the_others(known: Floats, own: NDArray[np.float64]) -> Scores:
     np.fill_diagonal(alike, -np.inf)
     near = _voted(alike, own, often)
     sums = (own.T @ known)[None] - own[:, :, None] * known[:, None]
-    middles = np.einsum("nd,nsd->ns", known, unit(sums))
+    middles = np.einsum("nd,nsd->ns", known, unit_rows(sums))
     middles[often == 0] = -np.inf
     middle = _voted(middles, np.eye(own.shape[1]), often)
     return _scores(answers, near, middle, often.argmax(1))
@@ -59,14 +60,9 @@ def _scores(answers: Ints, nearest: Ints, centroid: Ints, frequent: Ints) -> Sco
 
 def neighbours(vectors: Floats, most: int) -> NDArray[np.int64]:
     """(occurrences, most): the most similar others of each, the nearest first."""
-    alike = unit(vectors) @ unit(vectors).T
+    alike = unit_rows(vectors) @ unit_rows(vectors).T
     np.fill_diagonal(alike, -np.inf)
     return np.argsort(-alike, axis=1, kind="stable")[:, : min(most, len(vectors) - 1)]
-
-
-def unit(vectors: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Of length 1; what has none stays."""
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
 def _voted(alike: NDArray[np.floating], own: NDArray[np.float64], often: NDArray[np.float64]) -> NDArray[np.int64]:

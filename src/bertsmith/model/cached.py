@@ -10,12 +10,11 @@ from torch import Tensor
 
 from .apart import Apart
 from .generate import Ints
+from .heads import HEAD
 from .layout import Layout
 from .model import Model
 from .rotary import turned
 from .types import Inputs
-
-HEAD = "words"
 
 
 @dataclass

@@ -7,13 +7,16 @@ from torch import Tensor
 
 NEAR = 1024  # the likeliest, among which top_p is looked for first: to sort a whole vocabulary takes longer than a small model
 
+TINY = torch.finfo(torch.float32).tiny
+
 
 def drawn(scores: Tensor, dice: Tensor, temperature: float, top_k: int | None, top_p: float) -> Tensor:
     """(rows, vocabulary) and (rows,) of [0, 1) in float64 to (rows,): the token where the sum of shares passes the die.
 
     The temperature comes first, then top_k, then top_p of what that left; the token that reaches top_p is still in.
     """
-    scores = scores.float() / temperature
+    scores = scores.float()
+    scores = (scores - scores.amax(-1, keepdim=True)) / max(temperature, TINY)  # no temperature makes it overflow
     if top_k is None and top_p >= 1:
         return _passed(scores.softmax(-1), dice)
     best, ids = _likely(scores, top_k, top_p)

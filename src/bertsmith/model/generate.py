@@ -68,7 +68,8 @@ SearchConfig = Greedy | Sample | Beam
 
 @dataclass(frozen=True)
 class Written:
-    """What follows one prompt, without the token that ended it; `log` is its log-probability, that token's included."""
+    """What follows one prompt, without the token that ended it; `log` is its log-probability, that token's included,
+    as the model has it, whatever the search left out."""
 
     tokens: list[int]
     log: float
@@ -99,8 +100,8 @@ def fanned(stepper: Stepper, prompts: Sequence[Ints], search: Beam, end: int | N
     rows = torch.arange(len(live), device=scores.device).repeat_interleave(size)
     state, scores = stepper.reorder(state, rows), scores.index_select(0, rows)
     while True:
-        scores = _free(scores, [beam.tokens for fan in live for beam in fan.beams], search.repeat)
-        parents = _grown(live, scores, end)
+        logs = _free(scores.float().log_softmax(-1), [beam.tokens for fan in live for beam in fan.beams], search.repeat)
+        parents = _grown(live, logs, end)
         kept = [number * size + parent for number, fan in enumerate(live) if not fan.over for parent in parents[number]]
         live = [fan for fan in live if not fan.over]
         if not live:
@@ -110,12 +111,11 @@ def fanned(stepper: Stepper, prompts: Sequence[Ints], search: Beam, end: int | N
         state, scores = stepper.step(state, torch.tensor(tokens, device=scores.device))
 
 
-def _grown(fans: Sequence[Fan], scores: Tensor, end: int | None) -> list[list[int]]:
+def _grown(fans: Sequence[Fan], logs: Tensor, end: int | None) -> list[list[int]]:
     """Every fan one token longer; the beams each of its new ones go on from. Half the candidates may be ends."""
-    size, words = fans[0].size, scores.shape[-1]
-    totals = torch.tensor([beam.log for fan in fans for beam in fan.beams], device=scores.device)
-    logs = totals[:, None] + scores.float().log_softmax(-1)
-    best, places = logs.view(len(fans), size * words).topk(min(2 * size, size * words))
+    size, words = fans[0].size, logs.shape[-1]
+    totals = torch.tensor([beam.log for fan in fans for beam in fan.beams], device=logs.device)
+    best, places = (totals[:, None] + logs).view(len(fans), size * words).topk(min(2 * size, size * words))
     each = zip(fans, best.tolist(), places.tolist(), strict=True)
     return [fan.grow(sums, some, words, end) for fan, sums, some in each]
 
@@ -149,8 +149,7 @@ def _walk(stepper: Stepper, prompts: Sequence[Ints], search: Greedy | Sample, en
     state, scores = stepper.begin([prompts[line.number] for line in lines])
     dice = _dice(search, [prompts[line.number] for line in lines], max(line.most for line in lines), scores.device)
     for nth in range(dice.shape[1]):
-        scores = _free(scores, [line.tokens for line in lines], search.repeat)
-        tokens = _chosen(scores, search, dice[:, nth])
+        tokens = _chosen(_free(scores, [line.tokens for line in lines], search.repeat), search, dice[:, nth])
         logs = scores.gather(1, tokens[:, None]).squeeze(1).float() - scores.float().logsumexp(-1)
         for line, token, log in zip(lines, tokens.tolist(), logs.tolist(), strict=True):
             line.add(token, log, end)

@@ -21,6 +21,8 @@ from .tree import TreeHead
 if TYPE_CHECKING:
     from .encoder import Encoder, EncoderConfig
 
+HEAD = "words"  # the name of the head that says what is written next
+
 
 class WordHead(Variant, frozen=True, tag="words"):
     """A score for every word, by the table of token embeddings."""

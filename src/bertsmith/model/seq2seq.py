@@ -9,11 +9,10 @@ from torch import Tensor
 
 from .cached import Continuing
 from .generate import Ints, Stepper
+from .heads import HEAD
 from .layout import Layout
 from .model import Model
 from .types import Inputs
-
-HEAD = "words"
 
 
 def stepper(model: Model, start: int, tokens: int) -> Stepper:

@@ -5,15 +5,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..model.heads import HeadConfig, WordHead
+from ..model.heads import HEAD, HeadConfig, WordHead
 from ..model.model import Model
 from ..model.types import Batch
 from ..train.loss import Loss
 from .base import Ints
 from .reading import Reading
 from .supervised import Supervised
-
-HEAD = "words"
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class Learning:
 
     def turn(self, k: int) -> dict[str, float]:
         chunks, words = self._stretch(k)
-        steps = max(1, len(chunks.sides) * WORDS // self.step)
+        steps = max(1, min(len(chunks.sides), len(chunks.sides) * WORDS // self.step))  # a chunk is not cut
         costs, rate = [], self._pace(k)
         way = getattr(self.against, self.setting.way)
         for nth, some in enumerate(chunks.dealt(steps) if len(chunks.sides) else []):

@@ -66,11 +66,6 @@ class Tables:
         return found
 
 
-def baseline(x: Tensor, most: float = 100.0, power: float = 0.75) -> float:
-    """The sum of f(x) log(x)^2: what tables of zeros would cost."""
-    return float(((x / most).clamp(max=1) ** power * x.log() ** 2).sum())
-
-
 def _spread(slopes: Tensor, rows: Tensor, others: Tensor, table: Tensor, still: int) -> tuple[Tensor, Tensor]:
     """The gradient of each row that occurs: the sum of its pairs' slopes times the other's row; none for the ones."""
     order = torch.argsort(rows)

@@ -74,6 +74,8 @@ class Stretches:
 
     def _cut(self, ids: Tensor, sides: Tensor, k: int) -> Chunks:
         window, words, noise, *_ = self.reading
+        if not len(ids):  # not one known word
+            return Chunks(*(ids.new_zeros(0, size) for size in (words + 2 * window, words, noise)))
         chunks = -(-len(ids) // words)
         rest = chunks * words - len(ids)
         around = F.pad(ids, (window, window + rest)).unfold(0, words + 2 * window, words)

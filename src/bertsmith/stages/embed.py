@@ -130,7 +130,7 @@ def _shelf(recipe: Recipe, predictor: Predictor) -> Shelf:
 def _mapped(path: Path, width: int) -> NDArray[Any]:
     try:
         vectors = np.load(path, mmap_mode="r")
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, EOFError) as error:
         raise BadInput(f"documents={path} cannot be read as .npy: {error}; `bertsmith embed` makes one") from None
     if vectors.ndim != 2 or vectors.shape[1] != width:
         raise BadInput(f"documents={path} holds {vectors.shape}, where this model's vectors are {width} wide; embed it again")

@@ -61,6 +61,18 @@ def settled(recipe: "Recipe") -> Tabled:
     return msgspec.structs.replace(objective, **said)
 
 
+def agreed(objective: Tabled, said: dict[str, Any]) -> None:
+    """Refuses, of a recipe as it was typed, two widths or two rates, and a rate that cannot be told from none."""
+    kind, tables = objective.__struct_config__.tag, {name: part for name, part in said.items() if isinstance(part, dict)}
+    own, model, train = (tables.get(name, {}) for name in ("objective", "model", "train"))
+    for name, part, others in (("width", "model", model if len(model) == 1 else {}), ("rate", "train", train)):
+        if None not in (mine := own.get(name), other := others.get(name)) and mine != other:
+            raise BadInput(f"objective.{name}={mine} and {part}.{name}={other} say two things of one; leave out one of them")
+    if train.get("rate") == Train().rate and own.get("rate") is None:
+        raise BadInput(f"train.rate={train['rate']:g} is what networks have if nothing is said, and would not be heard here; "
+                       f"if objective={kind} is to have it, say objective.rate={train['rate']:g}")  # fmt: skip
+
+
 def check(recipe: "Recipe") -> float:
     """The epochs; settings of networks, which would do nothing here, are refused by name."""
     objective, train, usual = recipe.objective, recipe.train, Train()

@@ -21,13 +21,15 @@ from ..text.segment import IDEOGRAPH
 from ..text.tokenizer import SPECIALS, Tokenizer
 from ..text.vocabulary import Vocabulary, model
 from ..vectors import Format, Vectors, read, write
+from ..vectors.files import files_of
 from .folder import command
 from .words import vectors_of
 
 
 def imported(recipe: Config, source: Path, out: Path, lowercase: bool | None, screen: Screen) -> dict[str, Any]:
     """The folder of a file of vectors; its tokenizer knows these words and no others."""
-    identity = fingerprint([lowercase, checksum(source)])
+    files = {path.name: checksum(path) for path in files_of(source) if path.is_file()}
+    identity = fingerprint([lowercase, *files.values()])
     with claimed(out):
         if made := not (out / MANIFEST).exists():
             vacant(out)
@@ -35,7 +37,7 @@ def imported(recipe: Config, source: Path, out: Path, lowercase: bool | None, sc
             tokenizer = tokenizer_of(vectors.words, lowercase, str(source))
             result = {"family": "vectors", "vocabulary": len(tokenizer), "width": vectors.width, "words": len(vectors)}
             result["met"] = met(tokenizer, vectors.words)
-            card = {"identity": identity, "files": {source.name: checksum(source)}, "result": result}
+            card = {"identity": identity, "files": files, "result": result}
             _publish(recipe, out, _table(vectors, tokenizer), tokenizer, card)
         elif read_json(out / "card.json").get("identity") != identity:
             raise BadInput(f"{out} holds another model; choose another out, or remove it")

@@ -1,14 +1,13 @@
 """Vectors in files: word2vec's text and binary formats, GloVe's text (no header), and .npy with the words beside it."""
 
 import codecs
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Literal, get_args
 
 import numpy as np
 
-from ..artifacts import write_whole
 from ..errors import BadInput
 from . import binary, lines
 from .header import decoded
@@ -40,6 +39,11 @@ def read(path: Path) -> Vectors:
     return Vectors(words, matrix)
 
 
+def files_of(path: Path) -> list[Path]:
+    """What is read for vectors of that name: the file, and beside an .npy its words."""
+    return [path, *([path.with_suffix(WORDS)] if path.suffix == ".npy" else [])]
+
+
 def format_of(path: Path) -> Format:
     """What a name asks for: `.bin`, `.npy`, or text with word2vec's header."""
     return "binary" if path.suffix == ".bin" else "npy" if path.suffix == ".npy" else "text"
@@ -61,7 +65,7 @@ def write(path: Path, vectors: Vectors, form: Format | None = None) -> None:
         return
     rows = binary.rows(vectors) if form == "binary" else lines.rows(vectors)
     head = [] if form == "glove" else [f"{len(vectors)} {vectors.width}\n".encode()]
-    _write_chunks(path, chain(head, rows))
+    _write({path: lambda file: file.writelines(chain(head, rows))})
 
 
 def _array(path: Path) -> tuple[list[str], Matrix]:
@@ -73,6 +77,8 @@ def _array(path: Path) -> tuple[list[str], Matrix]:
     except (ValueError, OSError, EOFError) as error:
         raise BadInput(f"{path} cannot be read as .npy: {error}") from None
     names = beside.read_bytes().removeprefix(codecs.BOM_UTF8).removesuffix(b"\n").split(b"\n")
+    if all(name.endswith(b"\r") for name in names):  # Windows' line ends
+        names = [name[:-1] for name in names]
     words = [decoded(beside, name, f"line {number:,}") for number, name in enumerate(names, 1)]
     if matrix.ndim != 2 or len(matrix) != len(words) or not np.issubdtype(matrix.dtype, np.floating) or not matrix.size:
         raise BadInput(f"{path} holds {matrix.dtype} {list(matrix.shape)}, and {beside} {len(words):,} words; there is a row "
@@ -83,21 +89,21 @@ def _array(path: Path) -> tuple[list[str], Matrix]:
 def _write_array(path: Path, vectors: Vectors) -> None:
     if wrong := next((word for word in vectors.words if "\n" in word), None):
         raise BadInput(f"the word {wrong!r} holds a line end; a file of words has one a line")
-    write_whole(path.with_suffix(WORDS), "".join(f"{word}\n" for word in vectors.words).encode())
-    _write(path, lambda file: np.save(file, vectors.matrix))
+    words = "".join(f"{word}\n" for word in vectors.words).encode()
+    _write({path: lambda file: np.save(file, vectors.matrix), path.with_suffix(WORDS): lambda file: file.write(words)})
 
 
-def _write_chunks(path: Path, chunks: Iterable[bytes]) -> None:
-    _write(path, lambda file: file.writelines(chunks))
-
-
-def _write(path: Path, fill: Callable[[BinaryIO], None]) -> None:
-    part = path.with_name(path.name + ".part")
+def _write(files: Mapping[Path, Callable[[BinaryIO], object]]) -> None:
+    """All of them are written before the first has its name: none of new ones lies beside an old one for want of room."""
+    parts = {path: path.with_name(path.name + ".part") for path in files}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
-            fill(file)
-        part.replace(path)
+        for path, fill in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with parts[path].open("wb") as file:
+                fill(file)
+        for path, part in parts.items():
+            part.replace(path)
     except BaseException:
-        part.unlink(missing_ok=True)
+        for part in parts.values():
+            part.unlink(missing_ok=True)
         raise

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import BadInput
-from ..metrics import pearson, spearman
+from ..metrics import pearson, spearman, unit_rows
 from .questions import Pair, Question, analogies, pairs
-from .vectors import Vectors, unit_rows
+from .vectors import Vectors
 
 MOST = 300_000  # rows an analogy is answered from, as gensim has it
 
@@ -40,14 +40,15 @@ class Section(NamedTuple):
 class Spelling:
     """Which row a word of a question is: as written, or, with `fold`, whatever its case, the earliest row of such.
 
-    Folded, rows that differ by case alone are one answer.
+    Folded, rows that differ by case alone are one answer. Rows of zeros are none.
     """
 
     def __init__(self, vectors: Vectors, fold: bool = True, limit: int | None = None) -> None:
         self.vectors, self.fold = vectors, fold
         self.rows = dict[str, int]()
         for row, word in enumerate(vectors.words[:limit]):
-            self.rows.setdefault(self.form(word), row)
+            if vectors.said[row]:
+                self.rows.setdefault(self.form(word), row)
 
     def form(self, word: str) -> str:
         return word.upper() if self.fold else word
@@ -111,7 +112,7 @@ def _right(spelling: Spelling, rows: np.ndarray, most: int) -> np.ndarray:
     a, b, c, expected = rows.T
     unit = vectors.unit
     goals = unit_rows(unit[b] - unit[a] + unit[c])
-    same = np.array([spelling.rows[spelling.form(word)] for word in vectors.words[:most]], np.int64)
+    same = np.array([spelling.rows.get(spelling.form(word), row) for row, word in enumerate(vectors.words[:most])], np.int64)
     found = vectors.first(goals, _alike(same, rows[:, :3]), most)
     return same[found] == expected
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadInput
+from ..metrics import unit_rows
 
 Matrix = NDArray[np.float32]
 Rows = NDArray[np.int64]
@@ -17,7 +18,8 @@ AT_ONCE = 1 << 24  # cosines held in memory at a time
 
 
 class Vectors:
-    """`words[i]` has the row `matrix[i]`; where order means anything, frequent words come first.
+    """`words[i]` has the row `matrix[i]`; where order means anything, frequent words come first. A word whose row
+    is of zeros is not known: the text it was learnt from did not hold it.
 
     A subclass that can make vectors of words it has no row for overrides `vector` and `knows`: all else asks these.
     """
@@ -34,6 +36,11 @@ class Vectors:
     def index(self) -> dict[str, int]:
         return {word: row for row, word in enumerate(self.words)}
 
+    @cached_property
+    def said(self) -> NDArray[np.bool_]:
+        """For every row: it is not of zeros."""
+        return np.asarray(self.matrix.any(1))
+
     @property
     def width(self) -> int:
         return self.matrix.shape[1]
@@ -46,15 +53,20 @@ class Vectors:
     def __len__(self) -> int:
         return len(self.words)
 
+    def row(self, word: str) -> int | None:
+        """Its number; None for a word that has none."""
+        return self.index.get(word)
+
     def knows(self, word: str) -> bool:
-        return word in self.index
+        row = self.row(word)
+        return row is not None and bool(self.said[row])
 
     def vector(self, word: str) -> Matrix:
         """(width,)."""
-        if word not in self.index:
-            near = get_close_matches(word, self.words[:100_000], n=1, cutoff=0.7)
-            raise BadInput(f"there is no vector for {word!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-        return self.matrix[self.index[word]]
+        if (row := self.row(word)) is not None:
+            return self.matrix[row]
+        near = get_close_matches(word, self.words[:100_000], n=1, cutoff=0.7)
+        raise BadInput(f"there is no vector for {word!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
 
     def units(self, words: Iterable[str]) -> Matrix:
         """(words, width): the vectors of these words, each of length 1."""
@@ -93,12 +105,6 @@ class Vectors:
         if top < 1:
             raise BadInput(f"the {top} nearest are none; ask for one or more")
         scores = (self.unit @ goal[0]).astype(np.float64)
-        scores[[self.index[word] for word in without if word in self.index]] = -np.inf
+        scores[[row for word in without if (row := self.row(word)) is not None]] = -np.inf
         some = np.argsort(-scores, kind="stable")[:top]
         return [(self.words[row], float(scores[row])) for row in some if np.isfinite(scores[row])]
-
-
-def unit_rows(matrix: NDArray[Any]) -> Matrix:
-    """Each of length 1; one of zeros stays."""
-    lengths = np.sqrt(np.einsum("...i,...i->...", matrix, matrix, dtype=np.float64))[..., None]
-    return (matrix / np.where(lengths > 0, lengths, 1)).astype(np.float32)

@@ -92,6 +92,8 @@ class RecurrentDecoder(Decoder):
         return memory, self.drop(torch.tanh(self.say(torch.cat([hidden, found.to(hidden.dtype), told.to(hidden.dtype)], -1))))
 
     def _run(self, memory: Memory, told: Tensor) -> tuple[Memory, Tensor]:
-        given = memory if self.lstm else memory[0]
-        hidden, left = self.cell(told, given)
+        kind = self.first.weight.dtype
+        memory = tuple(part.to(kind) for part in memory)
+        with torch.autocast(told.device.type, enabled=False):  # cuDNN's would be float16, which loses small gradients
+            hidden, left = self.cell(told.to(kind), memory if self.lstm else memory[0])
         return (left if self.lstm else (left,)), hidden
