@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.scaling import KINDS, NUMBERS, measured
+from benchmarks.scaling import KINDS, NUMBERS, measured, ours
 
 SMALL = NUMBERS | {"width": 32, "heads": 4, "rounds": 1, "device": "cpu", "dropout": 0.0, "length": 40}
 
@@ -10,5 +10,5 @@ SMALL = NUMBERS | {"width": 32, "heads": 4, "rounds": 1, "device": "cpu", "dropo
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layers", [0, 1])
 def test_every_mixer_is_measured_alone_and_in_a_model(kind, layers):
-    told = measured(SMALL | {"kind": kind, "layers": layers, "tokens": 80})
+    told = measured(SMALL | {"kind": kind, "layers": layers, "tokens": 80}, ours)
     assert told["seconds"] > 0 and told["bytes"] > 0

@@ -5,7 +5,9 @@ import torch
 from torch.testing import assert_close
 
 from bertsmith.errors import BadInput
+from bertsmith.model import lora
 from bertsmith.model.apart import Alibi, Relative
+from bertsmith.model.encoder import EncoderConfig
 from bertsmith.model.layout import Layout, Rectangle
 from bertsmith.model.mixers import (
     Adaptive,
@@ -20,6 +22,9 @@ from bertsmith.model.mixers import (
     Window,
 )
 from bertsmith.model.mixers.chunked import Chunks
+from bertsmith.model.model import ModelConfig
+from bertsmith.model.model import built as model_of
+from bertsmith.model.types import Inputs
 from tests.model.test_rotary import by_complex_numbers
 
 WIDTH, LENGTHS = 32, (17, 5, 40, 1, 23)
@@ -119,6 +124,22 @@ def test_gradients_reach_every_weight(config):
     mixer, (x, layout) = built(config).train(), tokens()
     mixer(x, layout).square().mean().backward()
     assert not [n for n, p in mixer.named_parameters() if p.grad is None or not p.grad.any()]
+
+
+@both
+def test_small_matrices_stand_beside_its_own_and_are_merged_with_them(config):
+    encoder = EncoderConfig(layers=2, width=WIDTH, mixer=config, feedforward=None, positions=64, deviation=0.2)
+    model, given = model_of(ModelConfig(encoder=encoder, vocabulary=60), 0).eval(), Inputs(torch.arange(86) % 60, tokens()[1])
+    plain = model(given)
+    lora.adapt(model, lora.Lora(rank=2), seed=1)
+    assert_close(model(given), plain, atol=1e-5, rtol=1e-5)
+    beside = [part for part in model.modules() if isinstance(part, lora.Beside)]
+    for part in beside:
+        torch.nn.init.normal_(part.up, std=0.1)
+    taught = model(given)
+    assert not beside or not torch.allclose(taught, plain, atol=1e-3)
+    lora.merge(model)
+    assert_close(model(given), taught, atol=1e-4, rtol=1e-4)
 
 
 @compiled

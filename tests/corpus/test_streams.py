@@ -29,10 +29,11 @@ def test_every_row_goes_on_from_the_row_above_it(corpus, across):
         plan, _ = batches.rows(k)
         assert len(plan) == (ROWS if k < batches.an_epoch - 1 else len(plan)) and len(plan) <= ROWS
         for row in range(len(plan)):
-            number, goes_on = plan.flow[row]
+            end, goes_on = plan.flow[row]
+            assert end == plan.ends[row]
             opens = plan.starts[row] in text.borders
             if before is not None and not (opens and not across):
-                assert goes_on == before.flow[row][0] == number - 1
+                assert goes_on == before.flow[row][0]
                 assert opens or plan.starts[row] == before.ends[row]
             elif before is not None:
                 assert goes_on == -1
@@ -86,3 +87,17 @@ def test_fewer_samples_than_rows_make_one_short_batch():
     assert [one.tolist() for one in Streams().rows(3, 8)] == [[0, 1, 2]]
     assert [one.tolist() for one in Streams().rows(7, 3)] == [[0, 3, 5], [1, 4, 6], [2]]
     assert Streams().rows(0, 3) == []
+
+
+def test_another_length_goes_on_from_the_same_place_or_nowhere(corpus):
+    """Where the length of a phase changes, batch k + 1 is cut otherwise: what is remembered is still of the text before."""
+    text = Corpus.open(corpus)
+    documents, goes_on = np.arange(len(text.documents) - 1), 0
+    short, long = (Causal(view=Streams()).batches(text, documents, length, 192, 3) for length in (16, 48))
+    for k in range(1, min(short.an_epoch, long.an_epoch)):
+        (before, _), (after, _) = short.rows(k - 1), long.rows(k)
+        rows = min(len(before), len(after))
+        same = after.flow[:rows, 1] == before.flow[:rows, 0]
+        assert (after.starts[:rows][same] == before.ends[:rows][same]).all()
+        goes_on += same.sum()
+    assert goes_on < 5

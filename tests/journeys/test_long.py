@@ -6,19 +6,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from torch.testing import assert_close
 
 from bertsmith import api, config
 from bertsmith.cli import main
 from bertsmith.errors import BadInput
 from bertsmith.model import checkpoint
+from bertsmith.model.apart import Alibi
 from bertsmith.model.encoder import EncoderConfig
+from bertsmith.model.feedforward import FeedForward
 from bertsmith.model.layout import Layout
-from bertsmith.model.mixers import Convolution, Dense, Lstm, Window
+from bertsmith.model.mixers import Chunked, Convolution, Dense, Hashed, LongShort, Lstm, Recurrent, Window
+from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.shape import Others
 from bertsmith.model.swap import adopted, lengthened, swapped, tiled
 from bertsmith.model.types import Inputs
 from bertsmith.objectives.reading import batch
 from bertsmith.stages import stage
+from bertsmith.stages.convert_long import Recipe, converted
 from bertsmith.tasks import Answering, Choose, Classify, Tag
 from bertsmith.tasks.base import Encoded
 
@@ -61,6 +67,17 @@ def test_positions_are_tiled_and_anchors_begin_as_copies(bert, long):
     for name in [name for name in before if "mixer.project.qkv" in name]:
         assert torch.equal(after[name.replace("project.qkv", "anchored")], before[name])
         assert torch.equal(after[name], before[name])
+
+
+def test_rotary_positions_need_no_table(corpus, tmp_path, capsys):
+    """They are distances: what a window sees is as far away as ever."""
+    model = SMALL | {"table": False, "mixer": {"heads": 4, "rotary": 10000.0}}
+    api.pretrain(corpus=str(corpus), model=model, length=32, train=TRAIN, out=str(tmp_path / "bert"), quiet=True)
+    assert main(["convert-long", f"model={tmp_path / 'bert'}", f"out={tmp_path / 'long'}", "length=100", "reach=15"]) == 0
+    assert "anchors meet up to 100, which they have yet to learn" in " ".join(capsys.readouterr().err.split())
+    assert checkpoint.load(tmp_path / "long")[0].config.encoder.mixer.rotary == 10000.0
+    assert_close(read(tmp_path / "long", 16), read(tmp_path / "bert", 16), atol=1e-5, rtol=1e-5)
+    assert read(tmp_path / "long", 100).shape == (200, 32)
 
 
 def test_pre_training_goes_on_from_it_and_teaches_the_anchors(long, corpus, tmp_path):
@@ -107,9 +124,81 @@ def test_a_window_goes_back_to_full_attention_without_its_anchors():
     encoder = EncoderConfig(width=32, layers=1, mixer=Window(heads=4, causal=True))
     dense = swapped(encoder, Dense())
     assert dense.mixer == Dense(heads=4, causal=True)
-    weights = {"a.mixer.project.qkv.weight": torch.ones(1), "a.mixer.anchored.weight": torch.zeros(1)}
-    assert set(adopted(weights, dense)) == {"a.mixer.project.qkv.weight"}
-    assert adopted(weights, encoder)["a.mixer.anchored.weight"] == 0  # those it has stay
+    block = "encoder.stack.blocks.0.mixer."
+    weights = {f"{block}project.qkv.weight": torch.ones(1), f"{block}anchored.weight": torch.zeros(1)}
+    assert set(adopted(weights, dense)) == {f"{block}project.qkv.weight"}
+    assert adopted(weights, encoder)[f"{block}anchored.weight"] == 0  # those it has stay
+
+
+SWAPS = {
+    "alibi": (Dense(heads=4, distance=Alibi()), Dense(dropout=0.1), Dense(heads=4, distance=Alibi(), dropout=0.1)),
+    "heads": (Hashed(heads=4), Hashed(rounds=8), Hashed(heads=4, rounds=8)),
+    "direction": (Hashed(heads=4, causal=True), Hashed(reach=9), Hashed(heads=4, causal=True, reach=9)),
+    "rotary": (LongShort(heads=2, rotary=100.0), LongShort(dropout=0.1), LongShort(heads=2, rotary=100.0, dropout=0.1)),
+    "size": (Chunked(heads=4, size=6), Chunked(rounds=3), Chunked(heads=4, size=6, rounds=3)),
+}
+
+
+@pytest.mark.parametrize(("old", "said", "found"), SWAPS.values(), ids=SWAPS)
+def test_what_decides_the_meaning_of_the_weights_stays(old, said, found):
+    assert swapped(EncoderConfig(width=48, layers=3, mixer=old), said).mixer == found
+
+
+REFUSED = {
+    "heads": (LongShort(heads=4), LongShort(heads=8), "heads = 8 is not what the weights were trained with, 4"),
+    "direction": (Convolution(), Convolution(causal=True), "causal = True is not"),
+    "backwards": (Recurrent(heads=4), Recurrent(heads=4, causal=False), "causal = False is not"),
+    "distance": (Dense(heads=4), Dense(distance=Alibi()), r"distance = Alibi\(\) is not .* trained with, None"),
+    "activation": (Convolution(), Convolution(activation="tanh"), "activation = tanh is not"),
+    "upper blocks": (LongShort(kernels=(3, 7)), LongShort(kernels=(3, 9)), "long-short: other shapes has near.kernel"),
+    "chunks": (Chunked(heads=4), Chunked(layers=("near",)), "chunked: other shapes has project.weight"),
+    "shared": (Recurrent(heads=4, shared=True), Recurrent(), "it needs content, distant"),
+    "no heads": (Lstm(), Window(), "mixer=window cannot take over the weights of mixer=lstm"),
+    "other heads": (LongShort(heads=4), Window(), "mixer=window cannot take over the weights of mixer=long-short"),
+}
+
+
+@pytest.mark.parametrize(("old", "said", "why"), REFUSED.values(), ids=REFUSED)
+def test_a_mixer_that_would_read_them_otherwise_is_refused(old, said, why):
+    with pytest.raises(BadInput, match=why):
+        swapped(EncoderConfig(width=32, layers=3, mixer=old), said)
+
+
+def mixed(anchors):
+    others = Others(mixer=Window(heads=4, reach=(4,), anchors=anchors))
+    return EncoderConfig(
+        layers=3, width=32, mixer=Dense(heads=4), others=others, feedforward=FeedForward(inner=48), positions=64
+    )
+
+
+@pytest.mark.parametrize("anchors", [False, True])
+def test_anchors_are_of_the_blocks_that_have_them(anchors):
+    before = built(ModelConfig(encoder=mixed(anchors), vocabulary=80), 0).eval()
+    assert adopted(before.state_dict(), mixed(anchors)).keys() == before.state_dict().keys()
+    after, tokens = converted(before, Recipe(model="a", out="b", length=128)), torch.arange(40)
+    assert [block.mixer.anchored is not None for block in after.encoder.stack.blocks] == [True, anchors, anchors]
+    assert_close(*(one(Inputs(tokens, Layout.of([40]))) for one in (after, before)), atol=1e-5, rtol=1e-5)
+
+
+def test_windows_stay_as_they_are_unless_something_is_said():
+    windows = Window(heads=4, reach=(4, 8), dilation=(2, 2), dilated=1, dropout=0.1)
+    before = built(ModelConfig(encoder=EncoderConfig(layers=2, width=32, mixer=windows), vocabulary=80), 0)
+    made = [converted(before, Recipe(model="a", out="b", length=600, **said)).config.encoder.mixer
+            for said in ({}, {"reach": (9,)}, {"dilation": ()}, {"dilation": (3,)})]  # fmt: skip
+    assert made == [windows, *(replace(windows, **said) for said in (
+        {"reach": (9,)}, {"dilation": (), "dilated": None}, {"dilation": (3,), "dilated": None}
+    ))]  # fmt: skip
+    with pytest.raises(BadInput, match=r"reach=\[\] sees nothing"):
+        converted(before, Recipe(model="a", out="b", length=600, reach=()))
+
+
+def test_dropout_that_is_left_out_is_told(corpus, tmp_path, capsys):
+    model = SMALL | {"mixer": {"heads": 4, "dropout": 0.1}}
+    api.pretrain(corpus=str(corpus), model=model, length=32, train=TRAIN, out=str(tmp_path / "bert"), quiet=True)
+    assert main(["convert-long", f"model={tmp_path / 'bert'}", f"out={tmp_path / 'long'}", "length=100"]) == 0
+    assert "mixer.dropout=0.1 is left out" in " ".join(capsys.readouterr().err.split())
+    assert checkpoint.load(tmp_path / "long")[0].config.encoder.mixer == Window(heads=4)
+    assert json.loads((tmp_path / "long" / "config.json").read_text())["recipe"]["reach"] == [256]
 
 
 def test_positions_are_never_lost():

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from bertsmith.errors import BadInput
 from bertsmith.model.encoder import EncoderConfig
 from bertsmith.model.feedforward import FeedForward
 from bertsmith.model.layout import Layout
@@ -178,3 +179,8 @@ def test_a_span_grows_to_where_the_answer_is_and_others_shrink():
         losses[asks] = loss.item()
     assert losses[True] < 0.2
     assert widest[True][-1] > 12 and widest[True][0] < 1 and widest[False][-1] < 1
+
+
+def test_a_model_that_learns_how_far_it_looks_is_not_compiled():
+    with pytest.raises(BadInput, match=r"leave out train\.compile"):
+        model_of().compile_parts()

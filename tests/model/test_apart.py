@@ -15,6 +15,8 @@ from bertsmith.model.layout import Layout
 from bertsmith.model.leaning import flexed, leant
 from bertsmith.model.mixers import Dense
 from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.shape import Others
+from bertsmith.model.stack import Stack
 from bertsmith.model.types import Inputs
 
 KINDS = [Alibi(), Relative(buckets=8, furthest=12)]
@@ -170,3 +172,16 @@ def test_a_recipe_names_it_by_one_word():
         Dense(heads=4, rotary=100.0, distance=Alibi()).build(32)
     with pytest.raises(BadInput, match="a multiple of 4"):
         msgspec.structs.replace(Relative(), buckets=6).build(4, False)
+
+
+@pytest.mark.parametrize(
+    "other", [{"heads": 4}, {"distance": Relative(buckets=16)}, {"distance": Relative(shared=False)}], ids=str
+)
+def test_blocks_of_another_kind_have_a_table_of_their_own(other):
+    mixer = Dense(heads=2, distance=Relative())
+    kinds = Others(every=2, mixer=msgspec.structs.replace(mixer, **other))
+    stack = Stack(EncoderConfig(layers=3, width=16, mixer=mixer, others=kinds))
+    first, second, third = (block.mixer for block in stack.blocks)
+    assert third.apart is first.apart and second.apart is not first.apart
+    assert second.apart.table.weight.shape == (kinds.mixer.distance.buckets, kinds.mixer.heads)
+    stack(torch.randn(9, 16), Layout.of([9]))

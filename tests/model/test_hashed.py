@@ -222,3 +222,11 @@ def test_half_precision_on_a_gpu_is_near_float32_on_the_host(causal):
         half = mixer(x, layout).float().cpu()
     rows = ((half - exact).norm(dim=1) / exact.norm(dim=1)).sort().values
     assert rows[int(0.8 * len(rows))] < 0.05  # a few tokens on the border of two buckets fall to the other side
+
+
+def test_one_bucket_is_read_in_half_precision():
+    torch.manual_seed(0)
+    mixer, x, layout = Hashed(heads=2, buckets=1).build(16), torch.randn(6, 16), Layout.of([5, 1])
+    with torch.autocast("cpu", torch.float16):
+        half = mixer(x, layout)
+    assert_close(half.float(), mixer(x, layout), atol=1e-2, rtol=1e-2)

@@ -36,20 +36,20 @@ def inputs(lengths=LENGTHS, **more):
     return Inputs(torch.arange(sum(lengths)) % 60, Layout.of(lengths), **more)
 
 
-def learnt(made, given, seed=1):
+def learnt(made, given, seed=1, kept=None):
     """What leaves the model, and the gradients of all weights; the same dice every time."""
     torch.manual_seed(seed)
     made.zero_grad()
-    out = made(given)
+    out = made(given, kept)
     torch.manual_seed(2)
-    (out * torch.randn(out.shape)).sum().backward()
+    (out * torch.randn(out.shape).to(out.device)).sum().backward()
     return out.detach(), {name: weight.grad for name, weight in made.named_parameters() if weight.grad is not None}
 
 
-def plainly(monkeypatch, made, given, seed=1):
+def plainly(monkeypatch, made, given, seed=1, kept=None):
     with monkeypatch.context() as patch:
         patch.setattr(There, "run", There.plain)
-        return learnt(made, given, seed)
+        return learnt(made, given, seed, kept)
 
 
 @pytest.mark.parametrize("reversible", [True, "halves"])
@@ -72,6 +72,17 @@ def test_shared_blocks_learn_from_every_call(groups, monkeypatch):
     found, plain = learnt(made, inputs())[1], plainly(monkeypatch, made, inputs())[1]
     for name in plain:
         assert_close(found[name], plain[name], atol=1e-4, rtol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize(
+    "mixer", [MIXERS["recurrent"], {"heads": 4, "distance": {"kind": "relative", "buckets": 8}}, {"heads": 4}]
+)
+def test_weights_of_another_block_learn_where_states_are_looked_at(mixer, monkeypatch):
+    made = model(mixer=mixer)
+    found, plain = learnt(made, inputs(), kept=[])[1], plainly(monkeypatch, made, inputs(), kept=[])[1]
+    assert found.keys() == plain.keys()
+    for name in plain:
+        assert_close(found[name], plain[name], atol=1e-4, rtol=1e-4, msg=name)
 
 
 def test_the_equations():

@@ -6,14 +6,18 @@ import msgspec
 import pytest
 import torch
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from bertsmith.errors import BadInput
 from bertsmith.model import far
+from bertsmith.model.band import Band
 from bertsmith.model.encoder import EncoderConfig
 from bertsmith.model.far import Sight
-from bertsmith.model.layout import Layout
+from bertsmith.model.layout import Layout, Rectangle
 from bertsmith.model.mixers import Window
 from bertsmith.model.reach import reached
+from bertsmith.model.sheets import runs
 from bertsmith.model.stack import Stack
 from tests.model.test_rotary import by_complex_numbers
 
@@ -190,3 +194,57 @@ def test_the_kernel_joins_anchors_as_torch_does(sight, anchors, monkeypatch):
         results.append((out.detach().float(), given.grad.float()))
     for ours, theirs in zip(*results, strict=True):
         assert (ours - theirs).norm() / theirs.norm() < 2e-3
+
+
+class Largest(TorchDispatchMode):
+    """How many numbers the largest tensor has that is made meanwhile."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        made = [one.numel() for one in tree_leaves(out) if isinstance(one, torch.Tensor)]
+        self.numbers = max([self.numbers, *made])
+        return out
+
+
+@pytest.mark.parametrize("how", ["packed", "rectangle", "compiled", "uneven", "chosen"])
+@pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[-1]], ids=name)
+def test_what_anchors_see_never_grows_with_sequences_times_tokens(config, how, monkeypatch):
+    lengths = [9] * 400 if how != "uneven" else [200, *[9] * 400]
+    tokens, layout = sum(lengths), Layout.of(lengths, anchors=range(0, 3600, 9) if how == "chosen" else None)
+    if how == "rectangle":
+        layout = Rectangle.around(layout.real())
+    if how == "compiled":
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    mixer, x = built(config, torch.float32), torch.randn(tokens, WIDTH)
+    with Largest() as largest, torch.no_grad():
+        mixer._far(x, layout)
+    assert largest.numbers <= max(3 * WIDTH, config.heads * far.MANY) * tokens < 400 * tokens
+
+
+def test_dropout_falls_on_what_anchors_see_too():
+    mixer, x, layout = built(Window(heads=4, reach=(2,), dropout=0.5), torch.float32), torch.randn(40, WIDTH), Layout.of([40])
+    still = mixer(x, layout)[0]
+    mixer.train()
+    draws = torch.stack([mixer(x, layout)[0] for _ in range(400)])
+    assert not torch.allclose(draws[0], draws[1])
+    assert_close(draws.mean(0), still, atol=0.15, rtol=0.1)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_slopes_go_back_to_the_keys_of_a_band(causal):
+    band = Band(23, 5, causal)
+    x, slopes = torch.randn(2, 23, 3, requires_grad=True), torch.randn(2, band.blocks, band.sight, 3)
+    whole = torch.zeros(2, band.blocks + -(-band.sight // band.block), band.block, 3)
+    for first in (0, 2):
+        band.add(whole, slopes[:, first : first + 2 if first == 0 else None], first)
+    (wanted,) = torch.autograd.grad(band.keys(x), x, slopes)
+    assert_close(whole.flatten(1, 2)[:, band.reach :][:, : band.tokens], wanted)
+
+
+@pytest.mark.parametrize(
+    ("most", "found"), [(1, [(0, 1), (1, 2), (3, 4), (4, 5)]), (3, [(0, 1), (1, 2), (3, 5)]), (9, [(0, 2), (3, 5)])]
+)
+def test_neighbours_share_a_run_as_long_as_their_anchors_are_few(most, found):
+    assert list(runs([0, 1, 3, 4], [0, 2, 6, 6, 7, 9], most)) == found

@@ -34,8 +34,8 @@ def test_scores_have_a_column_for_each_model_and_gaps_stay_empty():
     assert section(card(), "Scores").splitlines() == [
         "| task | tiny-en | a coin |",
         "| --- | --- | --- |",
-        "| SST-2 | 51 | 50 |",
-        "| RTE |  | 50 |",
+        "| SST-2 | 51.0 | 50.0 |",
+        "| RTE |  | 50.0 |",
         "",
         "Dev sets, 3 seeds.",
     ]

@@ -186,4 +186,4 @@ def test_the_command_line_makes_folder_and_card(source, tmp_path, capsys):
     words = [f"model={source}", f"out={tmp_path / 'x'}", "format=packed", f"card={told(tmp_path)}"]
     assert cli.main(["export", *words, "--quiet", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["format"] == "packed"
-    assert "| SST-2 | 51 | 50 |" in (tmp_path / "x" / "card.md").read_text(encoding="utf-8")
+    assert "| SST-2 | 51.0 | 50.0 |" in (tmp_path / "x" / "card.md").read_text(encoding="utf-8")

@@ -19,6 +19,7 @@ from bertsmith.model.heads import WordHead
 from bertsmith.model.mixers import Dense
 from bertsmith.model.model import ModelConfig, built
 from bertsmith.objectives import Causal
+from bertsmith.stages import pretrain
 from tests.conftest import WORDS, prepared
 from tests.journeys.test_pretraining import answer, ran
 
@@ -138,6 +139,13 @@ def test_text_to_a_language_model(tmp_path, rounds):
     ran("show", "run", f"model={tmp_path / 'gpt'}", f"corpus={rounds}", f"out={tmp_path / 'run.html'}")
     told = ran("show", "masks", f"corpus={rounds}", "objective=causal", f"out={tmp_path / 'm.html'}", code=2)
     assert "hides no words" in told.stderr
+
+
+def test_an_unknown_word_costs_eight_bits_a_byte():
+    card = {"tokens": 10, "bytes": 60, "unknown rate": 0.2, "unknown bytes": 15}
+    recipe = pretrain.Recipe(corpus="-", out="-", objective=Causal())
+    told = pretrain._language(recipe, {"trials": {"valid": {"loss": 3 * math.log(2)}}}, card)
+    assert told["perplexity"] == pytest.approx(8) and told["bits_per_byte"] == pytest.approx((30 + 8 * 15) / 60)
 
 
 def test_the_card_counts_the_bytes_of_the_text(corpus):

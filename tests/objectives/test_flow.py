@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from bertsmith.cli import main
 from bertsmith.corpus.store import Corpus
 from bertsmith.corpus.views import Streams
 from bertsmith.errors import BadInput
@@ -17,7 +18,7 @@ from bertsmith.model.memory import Memory
 from bertsmith.model.mixers import Adaptive, Dense, Recurrent
 from bertsmith.model.model import ModelConfig, built
 from bertsmith.model.types import Inputs
-from bertsmith.objectives import Causal, Masked
+from bertsmith.objectives import Causal, Masked, Replaced
 from bertsmith.stages import pretrain
 from bertsmith.train import Train, Trainer
 from tests.journeys.test_pretraining import killed_command, ran
@@ -145,3 +146,20 @@ def test_a_stream_is_read_by_one_process(corpus, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(BadInput, match="one process"):
         pretrain.reading(recipe, text, np.arange(5), 24, config)
+
+
+def test_an_objective_that_carries_nothing_reads_no_streams(corpus, tmp_path):
+    recipe = pretrain.Recipe(corpus=str(corpus), out=str(tmp_path), objective=Replaced(view=Streams()), model=EncoderConfig())
+    text = Corpus.open(corpus)
+    with pytest.raises(BadInput, match=r"objective=replaced carries no memory.*objective\.view"):
+        pretrain.reading(recipe, text, np.arange(5), 24, pretrain.model_config(recipe, text))
+
+
+@pytest.mark.parametrize("view", ["streams", "windows"])
+def test_a_model_that_could_remember_and_does_not_is_told_so(corpus, tmp_path, capsys, view):
+    words = [word for word in SMALL if not word.startswith(("train.steps", "objective.view"))]
+    assert (
+        main(["pretrain", f"corpus={corpus}", f"out={tmp_path / 'out'}", *words, f"objective.view={view}", "train.steps=1"])
+        == 0
+    )
+    assert ("set objective.view=streams" in " ".join(capsys.readouterr().err.split())) == (view == "windows")

@@ -29,7 +29,7 @@ class Arrays:
     where: Ints  # (targets,): token positions asked about
     words: Ints  # (targets,): what stood there
     labels: Ints | None  # (sequences,)
-    flow: Ints | None = None  # (sequences, 2): the number of each, and of the one it goes on from, as a plan has them
+    flow: Ints | None = None  # (sequences, 2): where each ends, and the one it goes on from, as a plan has them
 
 
 @dataclass(frozen=True)

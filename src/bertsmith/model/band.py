@@ -61,3 +61,11 @@ class Band:
         ahead, owner = self.ahead(owner.device), owner[..., None]
         near = (ahead >= -self.reach) & (ahead <= (0 if self.causal else self.reach))
         return (self.queries(owner, -1) == self.keys(owner, -1, None if before is None else before[..., None]).mT) & near
+
+    def add(self, whole: Tensor, part: Tensor, first: int) -> None:
+        """Adds (heads, blocks, sight, width), of the blocks from `first` on, where their keys came from: keys of a block lie
+        in it and in those around it."""
+        blocks, sight = part.shape[1:3]
+        for number, start in enumerate(range(0, sight, self.block)):
+            size = min(self.block, sight - start)
+            whole[:, first + number : first + number + blocks, :size] += part[:, :, start : start + size]

@@ -91,8 +91,8 @@ class _Round:
             down = _wide(grad @ values.mT).add_(leans).mul_(weights)
             down = down.masked_fill_(band.ahead(q.device) == 0, 0.0).to(q.dtype)  # that score is what it is
             dq.append(down @ keys)
-            _added(dk, down.mT @ queries, first, band.block)
-            _added(dv, weights.to(v.dtype).mT @ grad, first, band.block)
+            band.add(dk, down.mT @ queries, first)
+            band.add(dv, weights.to(v.dtype).mT @ grad, first)
             first += queries.shape[1]
         back = (whole.flatten(1, 2)[:, band.reach :][:, : band.tokens] for whole in (dk, dv))
         return self._out(band.flat(torch.cat(dq, 1))), *map(self._out, back)  # type: ignore[return-value]
@@ -132,14 +132,6 @@ class _Round:
     def _out(self, x: Tensor) -> Tensor:
         """And back."""
         return torch.empty_like(x).scatter_(1, self.order[self.turn][..., None].expand_as(x), x)
-
-
-def _added(whole: Tensor, part: Tensor, first: int, block: int) -> None:
-    """Adds (heads, blocks, sight, width) where they came from: keys of a block lie in it and in those around it."""
-    blocks, sight = part.shape[1:3]
-    for number, start in enumerate(range(0, sight, block)):
-        size = min(block, sight - start)
-        whole[:, first + number : first + number + blocks, :size] += part[:, :, start : start + size]
 
 
 def _wide(x: Tensor) -> Tensor:

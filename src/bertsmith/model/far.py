@@ -9,6 +9,7 @@ from torch import Tensor
 
 from . import kernels
 from .layout import FLASH
+from .sheets import runs
 
 MANY = 64  # anchors that tokens are held against at once; those of other sequences are hidden then
 
@@ -93,11 +94,10 @@ class Far:
 
     @cached_property
     def runs(self) -> list[Run]:
-        starts, found = self.starts.tolist(), list[tuple[int, int]]()
-        for one in self.beyond:
-            joins = found and found[-1][1] == one and self.borders[one + 1] - self.borders[found[-1][0]] <= MANY
-            found[-1:] = [(found[-1][0], one + 1)] if joins else [*found[-1:], (one, one + 1)]
-        return [self._run(slice(starts[a], starts[b]), slice(self.borders[a], self.borders[b])) for a, b in found]
+        starts, borders = self.starts.tolist(), self.borders.tolist()
+        return [
+            self._run(slice(starts[a], starts[b]), slice(borders[a], borders[b])) for a, b in runs(self.beyond, borders, MANY)
+        ]
 
     def _run(self, here: slice, some: slice) -> Run:
         anchors = self.anchors[some]

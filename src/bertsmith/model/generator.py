@@ -30,15 +30,20 @@ class GeneratorHead(Variant, frozen=True, tag="generator"):
         """The generator as an encoder: as many layers, all of them narrower."""
         if encoder.front is not None or encoder.feedforward is None:
             raise BadInput("objective=replaced wants a model of tables and feed-forwards, such as model=electra-small")
-        heads = getattr(encoder.mixer, "heads", 1)
-        few = max(1, round(heads * self.size))
-        width, fed = encoder.width // heads * few, encoder.feedforward
+        width, fed = self._width(encoder), encoder.feedforward
         inner = max(1, round(fed.inner * width / encoder.width))
         others = encoder.others and replace(encoder.others, mixer=_fewer(encoder.others.mixer, self.size))
         return replace(
             encoder, width=width, embedding=None if width == encoder.embedded else encoder.embedded, others=others,
             mixer=_fewer(encoder.mixer, self.size), feedforward=replace(fed, inner=inner),
         )  # fmt: skip
+
+    def _width(self, encoder: "EncoderConfig") -> int:
+        """That of fewer heads; without any, a share, and even: two ways of reading may give half of it each."""
+        heads = getattr(encoder.mixer, "heads", None)
+        if heads is None:
+            return encoder.width if self.size == 1 else 2 * max(1, round(encoder.width * self.size / 2))
+        return encoder.width // heads * int(_fewer(encoder.mixer, self.size).heads)
 
 
 class Generator(nn.Module):
@@ -70,6 +75,9 @@ class Generator(nn.Module):
 
 
 def _fewer(mixer: Any, size: float) -> Any:
-    """With fewer heads, and filters, of the same width."""
-    counts = {name: getattr(mixer, name) for name in ("heads", "filters") if hasattr(mixer, name)}
-    return replace(mixer, **{name: max(1, round(count * size)) for name, count in counts.items()})
+    """With fewer heads, and filters, of the same width, fewer of them dilated; with fewer cells."""
+    counts = {name: getattr(mixer, name, None) for name in ("heads", "filters", "hidden")}
+    less = {name: max(1, round(count * size)) for name, count in counts.items() if count}
+    if dilation := getattr(mixer, "dilation", ()):
+        less["dilation"] = dilation[len(dilation) - min(less["heads"], round(len(dilation) * size)) :]
+    return replace(mixer, **less)

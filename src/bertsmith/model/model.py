@@ -16,6 +16,8 @@ from .fronts.subwords import Composer
 from .generator import Generator, GeneratorHead
 from .heads import HeadConfig, entropy
 from .mixers import Mixer
+from .mixers.adaptive import AdaptiveAttention
+from .stack import Stack
 from .types import Inputs
 
 
@@ -67,7 +69,17 @@ class Model(nn.Module):
 
     def penalty(self) -> Tensor | float:
         """What its parts ask for themselves, whatever is learnt: Adaptive-Span's price of looking far."""
-        return sum((mixer.penalty() for mixer in self.encoder.stack.mixers), start=0.0)
+        return sum((mixer.penalty() for stack in self.stacks for mixer in stack.mixers), start=0.0)
+
+    @property
+    def stacks(self) -> list[Stack]:
+        """The encoder's, and a generator's, if it learns beside one."""
+        return [self.encoder.stack, *(head.stack for head in self.heads.values() if isinstance(head, Generator))]
+
+    def recompute(self, again: bool) -> None:
+        """Whether activations are computed again on the way back, not kept."""
+        for stack in self.stacks:
+            stack.recompute = again
 
     def meet(self, tokenizer: Tokenizer) -> None:
         """A front that spells its words learns from the tokenizer how, and opens it: no word is unknown to it."""
@@ -94,9 +106,11 @@ class Model(nn.Module):
             raise BadInput("a model that goes from token to token (mixer=lstm) does not compile; leave out train.compile")
         if self.config.encoder.reversible:
             raise BadInput("a reversible model runs its blocks anew on the way back: no graph does; leave out train.compile")
-        for part in (self.encoder, *self.heads.values()):
-            if isinstance(part, Encoder | Generator):
-                part.stack.compile(dynamic=True)
+        if any(isinstance(mixer, AdaptiveAttention) for stack in self.stacks for mixer in stack.mixers):
+            raise BadInput("heads that learn how far they look (mixer=adaptive) want another graph whenever one looks further; "
+                           "leave out train.compile")  # fmt: skip
+        for stack in self.stacks:
+            stack.compile(dynamic=True)
 
 
 def built(config: ModelConfig, seed: int) -> Model:

@@ -81,7 +81,7 @@ class Blocks:
             )
             downs.append(dq)
             for whole, part in zip((dk, dv), others, strict=True):
-                _added(whole, part.transpose(0, 1), number * PIECE, band.block)
+                band.add(whole, part.transpose(0, 1), number * PIECE)
         dq = _last(band.flat(torch.cat(downs).transpose(0, 1)))
         dk, dv = (_last(whole.flatten(1, 2)[:, band.reach :][:, : band.tokens]) for whole in (dk, dv))
         return dq, dk, dv
@@ -107,11 +107,3 @@ def _first(x: Tensor) -> Tensor:
 
 
 _last = _first
-
-
-def _added(whole: Tensor, part: Tensor, first: int, block: int) -> None:
-    """Adds (heads, blocks, sight, width) where they came from: keys of a block lie in it and in those behind it."""
-    blocks, sight = part.shape[1:3]
-    for number, start in enumerate(range(0, sight, block)):
-        size = min(block, sight - start)
-        whole[:, first + number : first + number + blocks, :size] += part[:, :, start : start + size]

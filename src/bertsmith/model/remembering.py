@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .cached import HEAD
 from .fronts import ByRarity
 from .generate import Ints
+from .heads import HEAD
 from .layout import Layout
 from .memory import Memory
 from .model import Model

@@ -86,8 +86,8 @@ class There:
 
     def run(self, one: Tensor, two: Tensor) -> Two:
         """What leaves the last block. Where something learns, nothing but that is kept for the way back."""
-        weights = [weight for block in self.blocks for weight in block.parameters() if weight.requires_grad]
-        weights = list(dict.fromkeys(weights))  # shared blocks stand there several times
+        used = (weight for block in self.blocks for weight in (*block.parameters(), *block.mixer.borrowed))
+        weights = [weight for weight in dict.fromkeys(used) if weight.requires_grad]  # shared blocks stand there several times
         if torch.is_grad_enabled() and (weights or one.requires_grad):
             return _Kept.apply(self, one, two, *weights)
         return self.plain(one, two)

@@ -1,5 +1,6 @@
 """Another mixer, or a longer table of positions, for a model that has been trained: what of its weights still serves."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -10,41 +11,45 @@ from ..config import kebab
 from ..errors import BadInput
 from .encoder import EncoderConfig
 from .mixers import Dense, MixerConfig, Window
+from .stack import Stack
 
-QKV, ANCHORED, POSITIONS = ".mixer.project.qkv.", ".mixer.anchored.", "encoder.positions.weight"
-KEPT = ("heads", "bias", "rotary", "causal")  # of attention: with others the weights would mean something else
+QKV, ANCHORED, POSITIONS = "project.qkv.", "anchored.", "encoder.positions.weight"
+OF_A_MIXER = re.compile(r"encoder\.stack\.blocks\.(\d+)\.mixer\.")
+KEPT = ("heads", "bias", "rotary", "causal", "distance", "dynamic", "filters", "size", "activation")
+"""With others the same weights would mean something else."""
 
 
 def swapped(encoder: EncoderConfig, mixer: MixerConfig) -> EncoderConfig:
     """The same encoder with another mixer; refused where that has weights that the trained one lacks, or has no use for some.
 
-    What decides the meaning of the weights (heads, bias, rotary, causal) stays; only what is said otherwise is refused.
+    What decides the meaning of the weights (heads, direction and the like) stays; only what is said otherwise is refused.
     """
     old = encoder.mixer
     if isinstance(old, Dense) and old.distance is not None and isinstance(mixer, Window):
         raise BadInput(
             f"mixer=window knows nothing of mixer.distance={_word(old.distance)}, by which this model tells places apart"
         )
-    if isinstance(old, Dense | Window) and isinstance(mixer, Dense | Window):
-        _unsaid(old, mixer)
-        mixer = msgspec.structs.replace(mixer, **{name: getattr(old, name) for name in KEPT})
-    had, wants = (_weights(one, encoder) for one in (old, mixer))
-    lacking = [name for name in wants.keys() - had.keys() if not name.startswith("anchored.")]
-    spare = [name for name in had.keys() - wants.keys() if not name.startswith("anchored.")]
-    other = [name for name in wants.keys() & had.keys() if wants[name] != had[name]]
+    new = msgspec.structs.replace(encoder, mixer=_agreeing(mixer, old))
+    had, wants = _weights(encoder), _weights(new)
+    lacking, spare = wants.keys() - had.keys(), had.keys() - wants.keys()
+    other = {name for name in wants.keys() & had.keys() if wants[name] != had[name]}
     if lacking or spare or other:
         raise BadInput(f"mixer={_word(mixer)} cannot take over the weights of mixer={_word(old)}: "
                        f"{_why(lacking, spare, other)}; train one from the beginning")  # fmt: skip
-    return msgspec.structs.replace(encoder, mixer=mixer)
+    _unsaid(mixer, new.mixer)
+    return new
 
 
 def adopted(weights: dict[str, Tensor], encoder: EncoderConfig) -> dict[str, Tensor]:
     """A model's weights for this encoder: anchors begin with the matrices of all tokens, positions are tiled to its length."""
-    anchored = isinstance(encoder.mixer, Window) and encoder.mixer.anchors
-    out = {name: tensor for name, tensor in weights.items() if anchored or ANCHORED not in name}
+    out = {}
     for name, tensor in weights.items():
-        if anchored and QKV in name:
-            out.setdefault(name.replace(QKV, ANCHORED), tensor.clone())
+        found = OF_A_MIXER.match(name)
+        anchored, part = found and _anchored(encoder, int(found[1])), name[found.end() :] if found else ""
+        if anchored or not part.startswith(ANCHORED):
+            out[name] = tensor
+        if found and anchored and part.startswith(QKV) and (copy := found[0] + part.replace(QKV, ANCHORED)) not in weights:
+            out[copy] = tensor.clone()
     if POSITIONS in out:
         out[POSITIONS] = tiled(out[POSITIONS], encoder.positions)
     return out
@@ -62,24 +67,42 @@ def lengthened(encoder: EncoderConfig, length: int) -> EncoderConfig:
     return msgspec.structs.replace(encoder, positions=length)
 
 
-def _unsaid(old: Dense | Window, new: Dense | Window) -> None:
-    usual = type(new)()
-    for name in KEPT:
-        said, is_ = getattr(new, name), getattr(old, name)
-        if said not in (is_, getattr(usual, name)):
-            raise BadInput(f"mixer.{name} = {said} is not what the weights were trained with, {is_}; leave it out")
+def _agreeing(mixer: Any, old: Any) -> Any:
+    """It, with what decides the meaning of the weights as it was trained."""
+    usual = {"heads": 1}  # of a mixer that has none: any serves to tell what else it lacks
+    return msgspec.structs.replace(mixer, **{
+        name: getattr(old, name, usual.get(name, getattr(type(mixer)(), name))) for name in KEPT if _has(mixer, name)
+    })  # fmt: skip
 
 
-def _weights(mixer: MixerConfig, encoder: EncoderConfig) -> dict[str, torch.Size]:
-    """The shapes of the first block's, by name."""
-    config = msgspec.structs.replace(encoder, mixer=mixer).at(0, encoder.groups or encoder.layers)
+def _unsaid(said: Any, kept: Any) -> None:
+    usual = type(said)()
+    for name in filter(lambda name: _has(said, name), KEPT):
+        asked, is_ = getattr(said, name), getattr(kept, name)
+        if asked not in (is_, getattr(usual, name)):
+            raise BadInput(f"mixer.{name} = {asked} is not what the weights were trained with, {is_}; leave it out")
+
+
+def _anchored(encoder: EncoderConfig, block: int) -> bool:
+    mixer = encoder.at(block, encoder.groups or encoder.layers).mixer
+    return isinstance(mixer, Window) and mixer.anchors
+
+
+def _weights(encoder: EncoderConfig) -> dict[str, torch.Size]:
+    """The shapes of all blocks' but for anchors', which come and go, by name."""
     with torch.device("meta"):
-        return {name: tensor.shape for name, tensor in config.mixer.build(encoder.width).state_dict().items()}
+        found = Stack(encoder).state_dict().items()
+    return {name: tensor.shape for name, tensor in found if f".mixer.{ANCHORED}" not in name}
 
 
-def _why(lacking: list[str], spare: list[str], other: list[str]) -> str:
+def _why(lacking: set[str], spare: set[str], other: set[str]) -> str:
     told = {"it needs": lacking, "it has no use for": spare, "other shapes has": other}
-    return ", ".join(f"{what} {', '.join(sorted(names)[:4])}" for what, names in told.items() if names)
+    parts = {what: sorted({name.split(".mixer.")[-1] for name in names})[:4] for what, names in told.items()}
+    return ", ".join(f"{what} {', '.join(names)}" for what, names in parts.items() if names)
+
+
+def _has(mixer: Any, name: str) -> bool:
+    return name in mixer.__struct_fields__
 
 
 def _word(mixer: Any) -> str:

@@ -13,7 +13,7 @@ Carry = tuple[Tensor, ...]
 
 
 def flowing(arrays: Arrays) -> dict[str, Tensor]:
-    """For a batch's targets: (sequences, 2), the number of each and of the one it goes on from."""
+    """For a batch's targets: (sequences, 2), where each ends in the corpus, and where the one it goes on from did."""
     return {} if arrays.flow is None else {FLOW: torch.from_numpy(arrays.flow)}
 
 
@@ -29,8 +29,8 @@ def recalled(model: Model, batch: Batch, carry: Carry) -> Memory | None:
     rows = flow.shape[0]
     if not carry or len(carry[0]) < rows:
         return Memory.empty(rows, flow.device)
-    numbers, seen, *layers = (tensor[:rows] for tensor in carry)
-    return Memory(torch.where(flow[:, 1] == numbers, seen, 0), tuple(layers))
+    ends, seen, *layers = (tensor[:rows] for tensor in carry)
+    return Memory(torch.where(flow[:, 1] == ends, seen, 0), tuple(layers))
 
 
 def carried(memory: Memory | None, batch: Batch) -> Carry:

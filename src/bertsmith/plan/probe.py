@@ -82,7 +82,7 @@ def _timed(run: Run, tokens: int, accumulate: int, seconds: float) -> Pace:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         model = run.model()
-        model.encoder.stack.recompute = train.recompute
+        model.recompute(train.recompute)
         trainer = Trainer(model, run.objective, train, Path(folder), seed=0, on_step=watch.stepped, quiet=True)
         watch.begin()
         with suppress(_Enough):

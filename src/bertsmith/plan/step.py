@@ -30,7 +30,7 @@ def walked(
     """
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = Model(config, drawn=False)
-        model.encoder.stack.recompute = recompute
+        model.recompute(recompute)
         ledger = Ledger([*model.parameters(), *model.buffers()])
         turn = _Turn(ledger)
         model.encoder.register_forward_hook(turn.encoded)

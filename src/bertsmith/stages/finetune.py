@@ -249,7 +249,7 @@ def _config(recipe: Recipe, base: Model, weights: dict[str, Tensor], objective: 
 def _begun(recipe: Recipe, config: ModelConfig, weights: dict[str, Tensor], base: Model) -> Model:
     """The model to train: what is frozen is, what stands beside it does."""
     model = built(config, recipe.seed)
-    model.encoder.stack.recompute = recipe.train.recompute
+    model.recompute(recipe.train.recompute)
     if not recipe.scratch:
         model.encoder.load_state_dict(weights)
     if isinstance(recipe.task, Generate):

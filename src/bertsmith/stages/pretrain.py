@@ -21,13 +21,16 @@ from ..corpus.views import Streams
 from ..errors import BadInput
 from ..model import checkpoint
 from ..model.encoder import EncoderConfig
+from ..model.fronts import Characters
 from ..model.grow import grown
+from ..model.mixers import Recurrent
 from ..model.model import Model, ModelConfig, built
 from ..model.swap import adopted, swapped
 from ..model.types import Batch
-from ..objectives import BothWays, Causal, ObjectiveConfig, Pairs
+from ..objectives import BothWays, Causal, ObjectiveConfig, Pairs, Replaced
 from ..objectives.alone import alone
 from ..objectives.tabled import Tabled
+from ..race.bits import bits_per_byte
 from ..screen import Screen
 from ..text.extension import extends, origins
 from ..text.tokenizer import Tokenizer
@@ -35,9 +38,10 @@ from ..train.ranks import world
 from ..train.recipe import Train
 from ..train.trainer import Hook, Trainer
 from . import folder, memory
-from .vectors import filled
+from .vectors import agreed, filled
 from .words import given, vectors_of
 
+UNKNOWN = 0.01  # share of a corpus: above it, a model that spells its words is told what it misses
 Length = Annotated[int, Meta(ge=8, le=2**31)]  # less leaves no room for text between [CLS] and [SEP]
 
 
@@ -69,16 +73,25 @@ class Recipe(Config, frozen=True):
             raise BadInput(f"shares {list(shares)} do not go with length {list(self.length)}; one for each, adding up to 1")
         return list(zip(self.length, np.cumsum(shares).tolist(), strict=True))
 
+    def hear(self, said: dict[str, Any]) -> None:
+        if isinstance(self.objective, Tabled):
+            agreed(self.objective, said)
+
 
 def run(recipe: Recipe, quiet: bool = False, on_step: Hook = lambda step, row: None) -> dict[str, Any]:
     """Trains, or goes on with a run that was interrupted, or says that it is done already."""
     screen, out = Screen(quiet), named(recipe.out, "out")
     corpus = Corpus.open(named(recipe.corpus, "corpus"))
-    name = folder.identity(recipe, corpus=recipe.corpus, valid=recipe.valid, init=recipe.init, vectors=recipe.vectors)
+    name = identity_of(recipe)
     with folder.opened(out, name, screen) as told:
         if told or not isinstance(recipe.objective, Tabled):
             return told or _trained(recipe, out, corpus, name, screen, on_step)
         return filled(recipe, out, corpus, name, screen)
+
+
+def identity_of(recipe: Recipe) -> str:
+    """A name for all that decides what the run makes."""
+    return folder.identity(recipe, corpus=recipe.corpus, valid=recipe.valid, init=recipe.init, vectors=recipe.vectors)
 
 
 def _trained(recipe: Recipe, out: Path, corpus: Corpus, identity: str, screen: Screen, on_step: Hook) -> dict[str, Any]:
@@ -89,11 +102,17 @@ def _trained(recipe: Recipe, out: Path, corpus: Corpus, identity: str, screen: S
         screen.warn(
             "this model knows no positions, so it reads words in any order alike; set model.mixer.rotary=10000, or table=true"
         )
+    if _remembers(config.encoder) and not _streams(recipe):
+        screen.warn("this model can remember the text before each sequence, and will not: nothing goes on from batch to batch; "
+                    "set objective.view=streams, or model.mixer.remembers=0")  # fmt: skip
+    if isinstance(config.encoder.front, Characters) and (unknown := corpus.card["unknown rate"]) > UNKNOWN:
+        screen.warn(f"{unknown:.1%} of the corpus are words its tokenizer does not know, and all of them are spelt [UNK] here: "
+                    "letters are learnt from the others alone; a larger `tokenizer size=` leaves fewer")  # fmt: skip
     readings = [reading(recipe, corpus, learn, length, config) for length, _ in recipe.phases()]
 
     def attempt(train: Train) -> tuple[Trainer, Model, dict[str, Any]]:
         model = _begun(recipe, config, corpus, screen)
-        model.encoder.stack.recompute = train.recompute
+        model.recompute(train.recompute)
         with Ahead(readings[0].maker, train.workers, world()) as ahead:
             trainer = Trainer(
                 model, recipe.objective, train, out, seed=recipe.seed, fingerprint=identity, on_step=on_step,
@@ -120,6 +139,15 @@ def _placeless(encoder: EncoderConfig) -> bool:
     """Attention that neither tables nor turns nor distances tell where a token stands."""
     told = [encoder.table, *(getattr(encoder.mixer, name, name == "rotary") for name in ("rotary", "distance"))]
     return bool(encoder.layers) and not any(told)
+
+
+def _remembers(encoder: EncoderConfig) -> bool:
+    """It is made to go on from text to text: Transformer-XL; adaptive spans alone want no memory to be of use."""
+    return isinstance(encoder.mixer, Recurrent) and encoder.mixer.remembers > 0 and bool(encoder.layers)
+
+
+def _streams(recipe: Recipe) -> bool:
+    return isinstance(getattr(recipe.objective, "view", None), Streams)
 
 
 def _cut(readings: list[Batches], tokens: int) -> list[Batches]:
@@ -173,7 +201,10 @@ def reading(recipe: Recipe, corpus: Corpus, documents: np.ndarray, length: int, 
                        "choose objective=masked")  # fmt: skip
     if isinstance(recipe.objective, Causal | BothWays):
         recipe.objective.check(config.encoder)
-    if world() > 1 and isinstance(getattr(recipe.objective, "view", None), Streams):
+    if _streams(recipe) and isinstance(recipe.objective, Replaced):
+        raise BadInput("objective=replaced carries no memory from batch to batch: its generator has none; choose another "
+                       "objective.view, such as windows")  # fmt: skip
+    if world() > 1 and _streams(recipe):
         raise BadInput("a stream goes on from each batch to the next, which other processes read; run it in one process, or "
                        "choose another objective.view, such as windows")  # fmt: skip
     if length > config.encoder.positions:
@@ -237,8 +268,8 @@ def _language(recipe: Recipe, summary: dict[str, Any], card: dict[str, Any]) -> 
     nats = summary["trials"].get("valid", {}).get("loss")
     if nats is None or not isinstance(recipe.objective, Causal | BothWays):
         return {}
-    told = {"perplexity": math.exp(min(nats, 700))}
-    return told | ({"bits_per_byte": nats / math.log(2) * card["tokens"] / card["bytes"]} if card.get("bytes") else {})
+    bits = bits_per_byte(nats, card)
+    return {"perplexity": math.exp(min(nats, 700))} | ({} if bits is None else {"bits_per_byte": bits})
 
 
 def _tell_unread(recipe: Recipe, corpus: Corpus, screen: Screen) -> None:

@@ -21,7 +21,7 @@ class Plan:
     names: Ints  # (samples,): what a sample is called in the dice, the same in any selection
     labels: NDArray[np.int64] | None = None  # (samples,): what an objective asks of the pair
     segmented: bool = False  # the second span is segment B
-    flow: Ints | None = None  # (samples, 2): a number of its own, and that of the sample it goes on from, or -1
+    flow: Ints | None = None  # (samples, 2): where it ends in the corpus, and where the one it goes on from did, or -1
 
     @classmethod
     def of(

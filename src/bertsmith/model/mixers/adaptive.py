@@ -84,7 +84,7 @@ class AdaptiveAttention(Mixer):
         self.reach = self._rounded(min(max(most, 0.0), 1.0))
 
     def _rounded(self, share: float) -> int:
-        """In steps of a ramp: compiled graphs are few then."""
+        """In steps of a ramp: bands of few sizes."""
         ramp, longest = self.config.ramp, self.config.longest
         return min(longest, math.ceil((share * longest + ramp) / ramp) * ramp)
 

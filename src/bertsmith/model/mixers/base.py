@@ -31,6 +31,11 @@ class Mixer(nn.Module, ABC):
     def share(self, first: "Mixer") -> None:
         """Takes from the first block's mixer what all layers have in common."""
 
+    @property
+    def borrowed(self) -> list[nn.Parameter]:
+        """Weights that it uses, and another block's mixer has."""
+        return []
+
     def penalty(self) -> Tensor | float:
         """A price of its own, added to what is learnt whatever that is."""
         return 0.0

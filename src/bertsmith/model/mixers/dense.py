@@ -4,7 +4,7 @@ from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...config import Chance, Count, Positive, Variant
 from ...errors import BadInput
@@ -41,12 +41,16 @@ class DenseAttention(Mixer):
                 "positions are turned or scores lean on distance, not both; leave out model.mixer.rotary or distance"
             )
         self.distance = config.distance.build(config.heads, config.causal) if config.distance else None
-        self.common = isinstance(config.distance, Relative) and config.distance.shared
+        self.common = _common(config)
         self.owner: tuple[DenseAttention, ...] = ()  # of the distance, if another block is; a tuple, so it has it alone
 
     def share(self, first: Mixer) -> None:
-        if self.common and isinstance(first, DenseAttention) and first.common:
+        if self.common and isinstance(first, DenseAttention) and first.common == self.common:
             self.distance, self.owner = None, (first,)
+
+    @property
+    def borrowed(self) -> list[nn.Parameter]:
+        return [weight for owner in self.owner if owner.distance for weight in owner.distance.parameters()]
 
     @property
     def apart(self) -> Apart | None:
@@ -72,3 +76,9 @@ class DenseAttention(Mixer):
             k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
         leaning = self.apart(torch.arange(-place, 1, device=x.device))[:, None].to(q.dtype) if self.apart else None
         return self.project.out(F.scaled_dot_product_attention(q, k, v, leaning).flatten(1)), (k, v)
+
+
+def _common(config: Dense) -> tuple[Relative, int, bool] | None:
+    """What two mixers must have alike to read one table of distances; None: it has no table, or keeps it for itself."""
+    shared = isinstance(config.distance, Relative) and config.distance.shared
+    return (config.distance, config.heads, config.causal) if shared else None  # type: ignore[return-value]

@@ -61,7 +61,7 @@ class HashedAttention(Mixer):
 
     def _whole(self, qk: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """One bucket: the whole square of scores."""
-        alone = torch.full((layout.longest,), LONELY, device=v.device, dtype=v.dtype).diag()
+        alone = torch.full((layout.longest,), max(LONELY, torch.finfo(v.dtype).min / 2), device=v.device, dtype=v.dtype).diag()
         seen = layout.real()[:, None, None]
         if self.config.causal:
             seen = seen & torch.ones_like(alone, dtype=torch.bool).tril()

@@ -36,7 +36,7 @@ class RecurrentAttention(Mixer):
 
     def __init__(self, config: Recurrent, width: int) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.width = config, width
         self.project = Heads(width, config.heads, config.bias)
         self.distance = nn.Linear(width, width, bias=False)
         each = width // config.heads
@@ -56,6 +56,10 @@ class RecurrentAttention(Mixer):
         if self.config.shared and isinstance(first, RecurrentAttention):
             self.content = self.distant = None
             self.owner = (first,)
+
+    @property
+    def borrowed(self) -> list[nn.Parameter]:
+        return [weight for owner in self.owner for weight in (owner.content, owner.distant) if weight is not None]
 
     def forward(self, x: Tensor, layout: Layout, past: Past | None = None) -> Tensor:
         q, k, v = (layout.grid(part) for part in self.project(x))
@@ -81,7 +85,7 @@ class RecurrentAttention(Mixer):
         apart = torch.arange(nearest, keys + 1, device=q.device).flip(0)
         if self.config.clamp is not None:
             apart = apart.clamp(-self.config.clamp, self.config.clamp)
-        found = self.distance(waves(apart, self.distance.in_features).to(q.dtype))
+        found = self.distance(waves(apart, self.width).to(q.dtype))
         return found.unflatten(-1, (self.project.heads, -1)).transpose(0, 1)
 
     def _visible(self, layout: Layout, past: Past | None) -> Tensor:

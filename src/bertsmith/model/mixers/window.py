@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from ...config import Chance, Count, Positive, Variant, Whole
 from ...errors import BadInput
-from ..far import Sight
+from ..far import MANY, Sight
 from ..layout import FLASH, Layout
 from ..reach import reached
 from ..rotary import Rotary, turned
+from ..sheets import Sheet, sheets
 from .base import Heads, Mixer
 
 
@@ -81,19 +82,24 @@ class WindowAttention(Mixer):
 
     def _far(self, x: Tensor, layout: Layout) -> Tensor:
         """(anchors, width): the anchors over all tokens of their sequences."""
-        assert self.anchored is not None
-        anchors, heads = layout.anchored, self.project.heads
-        few = anchors.shape[0] * heads <= x.shape[1] // 2
-        if self.rotary is None and (few or not layout.gapless or torch.compiler.is_compiling()):
-            return self._folded(x, layout)
-        q, k, v = self._asking(x, layout)
-        q, k, v = (t.unflatten(-1, (heads, -1)).transpose(0, 1)[None] for t in (q, k, v))
-        return F.scaled_dot_product_attention(q, k, v, ~self._hidden(layout))[0].transpose(0, 1).flatten(1)
+        folds = type(self.anchored) is nn.Linear and self.rotary is None  # nothing is turned, or learns beside it (LoRA)
+        most = max(1, x.shape[1] // self.project.heads // 2) if folds else MANY  # more gain from keys and values
+        found: list[Sheet] = layout.once(("sheets", most, self.causal), lambda: sheets(layout, most, self.causal))
+        if folds and (torch.compiler.is_compiling() or all(sheet.hidden.shape[-2] <= most for sheet in found)):
+            rows = x[layout.anchored]
+            outs = [self._folded(sheet.anchors(rows), sheet.tokens(x, layout), sheet.hidden) for sheet in found]
+        else:
+            rows, k, v = self._asking(x, layout)
+            outs = [
+                self._met(sheet.anchors(rows), sheet.tokens(k, layout), sheet.tokens(v, layout), sheet.hidden)
+                for sheet in found
+            ]
+        return torch.cat([out.flatten(0, -2) for out in outs]) if outs else x[:0]
 
     def _asking(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of the anchors, (anchors, width), keys and values of every token, (tokens, width)."""
-        assert self.anchored is not None
-        if self.rotary is not None:
+        if self.rotary is not None or type(self.anchored) is not nn.Linear:
+            assert self.anchored is not None
             q, k, v = self._turned(self.anchored(x), layout).chunk(3, -1)
             return q[layout.anchored], k, v
         (own, rest), bias, width = self.anchored.weight.tensor_split([x.shape[1]]), self.anchored.bias, x.shape[1]
@@ -101,36 +107,34 @@ class WindowAttention(Mixer):
         k, v = F.linear(x, rest, end).chunk(2, -1)
         return F.linear(x[layout.anchored], own, begin), k, v
 
-    def _folded(self, x: Tensor, layout: Layout) -> Tensor:
-        """The same without keys and values of every token, which cost more than a few anchors gain from them.
+    def _met(self, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor) -> Tensor:
+        """(.., anchors, width): of (.., anchors, width) and twice (.., tokens, width), by plain products: queries are few."""
+        q, k, v = (t.unflatten(-1, (self.project.heads, -1)).transpose(-3, -2) for t in (q, k, v))
+        weights = self._weights(q * q.shape[-1] ** -0.5 @ k.mT, hidden[..., None, :, :]).to(v.dtype)
+        return (weights @ v).transpose(-3, -2).flatten(-2)
 
-        A score q (W x + b) is (q W) x + q b, and a mean of values W x + b is W of the mean of x, plus b.
+    def _folded(self, asking: Tensor, x: Tensor, hidden: Tensor) -> Tensor:
+        """The same of what they are made of, without keys and values of every token, which cost more than a few anchors gain.
+
+        A score q (W x + b) is (q W) x + q b, of which the second part is one for all tokens, and changes no weight; a
+        mean of values W x + b is W of the mean of x, plus b.
         """
         assert self.anchored is not None
         heads, bias = self.project.heads, self.anchored.bias
-        (wq, wk, wv), (bq, bk, bv) = self.anchored.weight.chunk(3), [None] * 3 if bias is None else bias.chunk(3)
+        (wq, wk, wv), (bq, _, bv) = self.anchored.weight.chunk(3), [None] * 3 if bias is None else bias.chunk(3)
         wk, wv = (weight.unflatten(0, (heads, -1)).to(x.dtype) for weight in (wk, wv))
-        q = F.linear(x[layout.anchored], wq, bq).unflatten(-1, (heads, -1)) * (x.shape[1] // heads) ** -0.5
-        asked = torch.einsum("ahd,hdw->ahw", q, wk)
-        scores = (asked.flatten(0, 1) @ x.T).unflatten(0, asked.shape[:2])  # (anchors, heads, tokens)
-        if bk is not None:
-            scores = scores + (q * bk.unflatten(0, (heads, -1))).sum(-1, keepdim=True)
-        scores = scores.masked_fill(self._hidden(layout)[:, None], float("-inf"))
-        weights = scores.softmax(-1, torch.float32 if scores.dtype in FLASH else None).to(x.dtype)
-        means = (weights.flatten(0, 1) @ x).unflatten(0, asked.shape[:2])
-        out = torch.einsum("ahw,hdw->ahd", means, wv).flatten(1)
+        q = F.linear(asking, wq, bq).unflatten(-1, (heads, -1)) * (x.shape[-1] // heads) ** -0.5
+        asked = torch.einsum("...ahd,hdw->...ahw", q, wk)
+        scores = (asked.flatten(-3, -2) @ x.mT).unflatten(-2, asked.shape[-3:-1])  # (.., anchors, heads, tokens)
+        weights = self._weights(scores, hidden[..., None, :]).to(x.dtype)
+        means = (weights.flatten(-3, -2) @ x).unflatten(-2, asked.shape[-3:-1])
+        out = torch.einsum("...ahw,hdw->...ahd", means, wv).flatten(-2)
         return out if bv is None else out + bv
 
-    def _hidden(self, layout: Layout) -> Tensor:
-        """(anchors, tokens) bool: of another sequence, or yet to come; found once for all layers."""
-
-        def find() -> Tensor:
-            owner, place, anchors = layout.owner, layout.place, layout.anchored
-            hidden = owner[anchors][:, None] != owner
-            return hidden | (place > place[anchors][:, None]) if self.causal else hidden
-
-        found: Tensor = layout.once(("hidden from anchors", self.causal), find)
-        return found
+    def _weights(self, scores: Tensor, hidden: Tensor) -> Tensor:
+        """(.., tokens): of what is not hidden, adding up to 1 in training but for what drops out."""
+        shares = scores.masked_fill(hidden, float("-inf")).softmax(-1, torch.float32 if scores.dtype in FLASH else None)
+        return F.dropout(shares, self.dropout, self.training)
 
     def _turned(self, qkv: Tensor, layout: Layout) -> Tensor:
         if self.rotary is None:
