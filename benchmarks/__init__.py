@@ -8,4 +8,5 @@ suite=FILE.toml ...                  see scores.py
 text=FILE valid=FILE size=N ...      see foretelling.py
 ways=skip-gram,cbow pairs=FILES ...  see vectors.py
 lengths=1024,2048,... kinds=dense,window ...     see scaling.py
+reviews=FILE covid=FILE squad=FILE ...     see long_documents.py
 """

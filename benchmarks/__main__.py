@@ -15,6 +15,8 @@ ASKED = (
     "foretelling",
     "vectors",
     "scaling",
+    "reformer",
+    "long_documents",
 )  # minutes to hours, or in need of files or a GPU: only by name
 
 

@@ -2,6 +2,7 @@
 
 text=FILE valid=FILE     one text to learn from, and one to be judged on
 size=N least=N epochs=N rate=R batch_tokens=N device=cuda order=N numbers=N inner=N direct=false dropout=P     how NNLM is made
+decay=W precision=bf16 eval_every=N     how it learns; the perplexity is that at the end, whatever was told before
 """
 
 from pathlib import Path
@@ -49,6 +50,7 @@ def _trained(stuff: Material, learn: Path, judged: Path) -> dict[str, Any]:
         "epochs": float(stuff.given.get("epochs", 5)), "rate": float(stuff.given.get("rate", 1e-3)), "warmup": 0.02,
         "batch_tokens": stuff.number("batch_tokens", 4096), "device": stuff.given.get("device", "cpu"), "spike": 0.0,
         "decay": float(stuff.given.get("decay", 0.01)), "precision": stuff.given.get("precision", "fp32"),
+        "eval_every": stuff.number("eval_every", 0), "save_every": 1_000_000,
     }  # fmt: skip
     head = {"transform": False, "tied": False, "bias": True}
     return api.pretrain(

@@ -1,12 +1,14 @@
-"""Time and memory of every mixer against the length of a text, there and back, each measurement in a process of its own.
+"""Time and memory of every mixer against the length of a text, there and back; on a CPU each in a process of its own.
 
 Keys: lengths=1024,2048,... kinds=dense,window,... device=cpu width=768 heads=12 tokens=N rounds=2 most=60 threads=1
-      layers=0 (the mixer alone; else a whole model of so many) recompute=1 dropout=0 out=FOLDER (for time.svg, memory.svg)
+      layers=0 (the mixer alone; else a whole model of so many) recompute=1 compile=1 reversible=1 dropout=0
+      out=FOLDER (for time.svg, memory.svg)
 `tokens` are of a batch: as many texts as they hold, one at least. A mixer that took more than `most` seconds is not asked
 for longer texts. On CUDA in bf16, on a CPU in float32; with one thread, seconds are the processor's own. The
 peer is full attention, mixer=dense, at the same length.
 """
 
+import gc
 import json
 import os
 import resource
@@ -33,8 +35,10 @@ from bertsmith.show.loglog import loglog
 from .material import Material
 
 Row = tuple[str, str, str, str, str]
+Work = Callable[[dict[str, Any]], Callable[[], None]]
 KINDS = tuple(str(kind.__struct_config__.tag) for kind in get_args(MixerConfig))
-NUMBERS = {"width": 768, "heads": 12, "tokens": 0, "rounds": 2, "threads": 1, "layers": 0, "recompute": 0}
+NUMBERS = {"width": 768, "heads": 12, "tokens": 0, "rounds": 2, "threads": 1, "layers": 0}
+NUMBERS |= {"recompute": 0, "compile": 0, "reversible": 0}
 
 
 def run(stuff: Material) -> list[Row]:
@@ -50,7 +54,7 @@ def _grown(stuff: Material, kind: str, lengths: list[int]) -> dict[int, dict[str
     for length in lengths:
         asked = {name: stuff.number(name, usual) for name, usual in NUMBERS.items()} | {"kind": kind, "length": length}
         asked |= {"device": stuff.given.get("device", "cpu"), "dropout": float(stuff.given.get("dropout", 0))}
-        told = _apart(asked)
+        told = here(asked, ours) if asked["device"] == "cuda" else _apart(asked)
         if told is None:
             break
         found[length] = told
@@ -72,11 +76,22 @@ def _apart(asked: dict[str, Any]) -> dict[str, float] | None:
     return told
 
 
-def measured(asked: dict[str, Any]) -> dict[str, float]:
+def here(asked: dict[str, Any], made: Work) -> dict[str, float] | None:
+    """In this process: on CUDA torch counts what each measurement takes; None where there was not enough of it."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    try:
+        return measured(asked, made)
+    except torch.OutOfMemoryError as error:
+        print(f"{asked['length']}: {str(error)[:300]}", file=sys.stderr)
+        return None
+
+
+def measured(asked: dict[str, Any], made: Work) -> dict[str, float]:
     """Seconds of one way there and back, and bytes beyond what there was before it."""
     torch.manual_seed(0)
     torch.set_num_threads(asked["threads"])
-    step, read = _work(asked), {"tokens": float(max(1, asked["tokens"] // asked["length"]) * asked["length"])}
+    step, read = made(asked), {"tokens": float(max(1, asked["tokens"] // asked["length"]) * asked["length"])}
     if asked["device"] == "cuda":
         return read | _on_cuda(step, asked["rounds"])
     before = _now()
@@ -87,10 +102,10 @@ def measured(asked: dict[str, Any]) -> dict[str, float]:
     return read | {"seconds": statistics.median(taken), "bytes": max(most - before, 1.0)}
 
 
-def _work(asked: dict[str, Any]) -> Callable[[], None]:
+def ours(asked: dict[str, Any]) -> Callable[[], None]:
     texts = max(1, asked["tokens"] // asked["length"])
     layout = Layout.of([asked["length"]] * texts).to(asked["device"])
-    named = {"kind": asked["kind"]}
+    named = {"kind": asked["kind"], **asked.get("mixer", {})}
     fields = next(one.__struct_fields__ for one in get_args(MixerConfig) if one.__struct_config__.tag == asked["kind"])
     mixer: Any = parse(MixerConfig, named | ({"heads": asked["heads"]} if "heads" in fields else {}))  # type: ignore[arg-type]
     half = asked["device"] == "cuda"
@@ -111,10 +126,13 @@ def _work(asked: dict[str, Any]) -> Callable[[], None]:
 
 def _whole(asked: dict[str, Any], mixer: Any, layout: Layout) -> Callable[[], Tensor]:
     encoder = EncoderConfig(
-        layers=asked["layers"], width=asked["width"], mixer=mixer, positions=asked["length"], dropout=asked["dropout"]
-    )
+        layers=asked["layers"], width=asked["width"], mixer=mixer, positions=asked["length"], dropout=asked["dropout"],
+        reversible=bool(asked["reversible"]), norm="before" if asked["reversible"] else "after",
+    )  # fmt: skip
     model = Model(ModelConfig(encoder=encoder, vocabulary=30_522)).to(asked["device"]).train()
     model.encoder.stack.recompute = bool(asked["recompute"])
+    if asked["compile"]:
+        model.compile_parts()
     inputs = Inputs(torch.randint(5, 30_000, (len(layout.owner),), device=asked["device"]), layout)
     return lambda: model(inputs)
 
@@ -124,13 +142,13 @@ def _on_cuda(step: Callable[[], None], rounds: int) -> dict[str, float]:
         step()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
-    taken = []
-    for _ in range(max(rounds, 5)):
-        start = time.perf_counter()
+    held = float(torch.cuda.memory_allocated())
+    start, count = time.perf_counter(), max(rounds, 5)
+    for _ in range(count):  # in a row, as when training: the host need not wait for the device
         step()
-        torch.cuda.synchronize()
-        taken.append(time.perf_counter() - start)
-    return {"seconds": statistics.median(taken), "bytes": float(torch.cuda.max_memory_allocated())}
+    torch.cuda.synchronize()
+    seconds = (time.perf_counter() - start) / count
+    return {"seconds": seconds, "bytes": float(torch.cuda.max_memory_allocated()), "held": held}
 
 
 def _seconds(work: Callable[[], None], clock: Callable[[], float]) -> float:
@@ -149,12 +167,13 @@ def _row(kind: str, at: tuple[int, dict[str, float]], dense: dict[int, dict[str,
     peer = dense.get(length)
     ratio = f"{peer['seconds'] / told['seconds']:.1f}x" if peer else "-"
     goal = "4x" if (kind, length) == ("window", 8192) else ""
-    return f"{kind} at {length:,}", _words(told), f"full {_words(peer)}" if peer else "-", ratio, goal
+    return f"{kind} at {length:,}", words(told), f"full {words(peer)}" if peer else "-", ratio, goal
 
 
-def _words(told: dict[str, float]) -> str:
+def words(told: dict[str, float]) -> str:
     pace = told["tokens"] / told["seconds"]
-    return f"{told['seconds'] * 1e3:,.0f} ms, {pace:,.0f} tokens/s, {told['bytes'] / 1e9:.2f} GB"
+    held = f" ({told['held'] / 1e9:.2f} held between steps)" if "held" in told else ""
+    return f"{told['seconds'] * 1e3:,.0f} ms, {pace:,.0f} tokens/s, {told['bytes'] / 1e9:.2f} GB{held}"
 
 
 def _drawn(folder: Path, found: dict[str, dict[int, dict[str, float]]]) -> None:
@@ -165,4 +184,4 @@ def _drawn(folder: Path, found: dict[str, dict[int, dict[str, float]]]) -> None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measured(json.loads(sys.argv[1]))))
+    print(json.dumps(measured(json.loads(sys.argv[1]), ours)))
