@@ -126,7 +126,7 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(words, tmp_path, capsys):
     died = subprocess.run([sys.executable, "-c", KILLED, str(words), str(tmp_path / "killed")], check=False)
     assert died.returncode == -9 and not (tmp_path / "killed" / "config.json").exists()
     api.pretrain(corpus=str(words), out=str(tmp_path / "killed"), objective={"kind": "skip-gram"}, model={"width": 12},
-                 train={"epochs": 4, "device": "cpu", "workers": 1})  # fmt: skip
+                 train={"epochs": 4, "device": "cpu"})  # fmt: skip
     assert "going on after 5 of" in capsys.readouterr().err
     learnt(words, tmp_path / "whole", {"kind": "skip-gram"})
     for name in ("model.safetensors", "metrics.jsonl"):

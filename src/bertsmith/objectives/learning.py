@@ -1,7 +1,6 @@
 """A table of words that learns from neighbours, stretch after stretch of the corpus."""
 
 import math
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch import Tensor
 from ..corpus.card import unigrams
 from ..corpus.store import Corpus
 from ..errors import BadInput
-from ..model.ancestors.chunks import Bands, Chunks
+from ..model.ancestors.chunks import Bands
 from ..model.ancestors.huffman import huffman
 from ..model.ancestors.negatives import Negatives
 from ..model.ancestors.published import published
@@ -59,11 +58,9 @@ class Learning:
         self.paths = None if setting.negatives else huffman(counts)
         self._begin(seed, device)
         self.against = self._against(device)
-        self.waiting: dict[int, Future[tuple[Chunks, int]]] = {}
-        self.read_ahead(0)
 
     def turn(self, k: int) -> dict[str, float]:
-        chunks, words = self._stretch(k)
+        chunks, words = self.read(k)
         steps = max(1, min(len(chunks.sides), len(chunks.sides) * WORDS // self.step))  # a chunk is not cut
         costs, rate = [], self._pace(k)
         way = getattr(self.against, self.setting.way)
@@ -75,10 +72,6 @@ class Learning:
         if not math.isfinite(loss):
             raise BadInput(f"the vectors grew beyond all numbers in turn {k + 1}; lower objective.rate ({self.setting.rate:g})")
         return {"loss": loss, "rate": rate, "words": words}
-
-    def read_ahead(self, threads: int) -> None:
-        """While a stretch is learnt from, so many threads read those behind it: the same stretches, sooner."""
-        self.threads, self.pool = threads, ThreadPoolExecutor(threads) if threads else None
 
     def step_by(self, words: int) -> None:
         """So many words of text move the tables at once: many are quicker on a GPU, few learn a little more."""
@@ -96,7 +89,6 @@ class Learning:
             rows.copy_(state[name])
 
     def finished(self) -> tuple[Model, dict[str, Any]]:
-        self.read_ahead(0)
         words = torch.arange(len(self.tokenizer), device=self.table.rows.device)
         vectors = self.inputs.open(words)[0].cpu()
         unseen = self.tokenizer.special if self.setting.subwords else self.counts == 0
@@ -105,14 +97,6 @@ class Learning:
         buckets = self.table.rows[len(words) :].cpu() if grams else None
         model = published(vectors, self.outputs.rows.cpu(), self.paths, grams, buckets)
         return model, {"width": self.setting.width, "words": int(np.count_nonzero(self.counts))}
-
-    def _stretch(self, k: int) -> tuple[Chunks, int]:
-        if self.pool is None:
-            return self.read(k)
-        for ahead in range(k, min(k + 1 + self.threads, self.turns)):
-            if ahead not in self.waiting:
-                self.waiting[ahead] = self.pool.submit(self.read, ahead)
-        return self.waiting.pop(k).result()
 
     def _pace(self, k: int) -> float:
         rate = self.rate(k)

@@ -24,7 +24,7 @@ class Neighbours(Tabled, frozen=True):
     sample: Annotated[Amount, "words of a larger share of the text are thinned out; 0: none is"] = 1e-3
     subwords: Annotated[CharacterGrams | None, "fastText: words are made of n-grams too, and new words of these alone"] = None
 
-    own: ClassVar[tuple[str, ...]] = ("epochs", "rate", "batch_tokens", "device", "workers", "keep")
+    own: ClassVar[tuple[str, ...]] = ("epochs", "rate", "batch_tokens", "device", "keep")
     usual: ClassVar[float | None] = 5
     cuts: ClassVar[bool] = True
     way: ClassVar[str]

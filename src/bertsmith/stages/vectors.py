@@ -35,10 +35,8 @@ def filled(recipe: "Recipe", out: Path, corpus: Corpus, identity: str, screen: S
     began, device = time.monotonic(), place(recipe.train.device, "train.device")
     with screen.bar("counting", "") as bar:
         work = objective.filling(corpus, out / "state", epochs, recipe.seed, device, bar)
-    if isinstance(work, Learning):
-        work.read_ahead(recipe.train.workers)
-        if _set(recipe.train, Train(), "batch_tokens"):
-            work.step_by(recipe.train.batch_tokens)
+    if isinstance(work, Learning) and _set(recipe.train, Train(), "batch_tokens"):
+        work.step_by(recipe.train.batch_tokens)
     tokens = int(len(corpus.tokens) * epochs)
     told = _fitted(work, out, identity, screen, recipe.train, tokens // max(1, work.turns))
     model, facts = work.finished()
