@@ -6,9 +6,9 @@ from itertools import combinations
 
 import pytest
 
+from bertsmith.corpus.bits import bits_per_byte
 from bertsmith.evaluate.suite import Run, Table
 from bertsmith.race.baseline import majority
-from bertsmith.race.bits import bits_per_byte
 from bertsmith.race.table import Entry, Race, scientific
 from bertsmith.show.dots import Dot, dots
 from bertsmith.stages.suite import merged

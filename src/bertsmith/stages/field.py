@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from ..artifacts import MANIFEST, fingerprint, read_json
 from ..config import parse
+from ..corpus.bits import bits_per_byte
 from ..errors import BadInput
 from ..evaluate.suite import AVERAGE
 from ..objectives.tabled import Tabled
-from ..race.bits import bits_per_byte
 from ..screen import Screen
 from ..train.recipe import Train
 from . import finetune, pretrain

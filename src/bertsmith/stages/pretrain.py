@@ -16,6 +16,7 @@ from ..artifacts import named
 from ..config import Chance, Config, Count, Share, parse
 from ..corpus.ahead import Ahead
 from ..corpus.batches import Batches
+from ..corpus.bits import bits_per_byte
 from ..corpus.store import Corpus
 from ..corpus.views import Streams
 from ..errors import BadInput
@@ -30,7 +31,6 @@ from ..model.types import Batch
 from ..objectives import BothWays, Causal, ObjectiveConfig, Pairs, Replaced
 from ..objectives.alone import alone
 from ..objectives.tabled import Tabled
-from ..race.bits import bits_per_byte
 from ..screen import Screen
 from ..text.extension import extends, origins
 from ..text.tokenizer import Tokenizer
