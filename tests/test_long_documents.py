@@ -99,3 +99,16 @@ def test_every_review_is_judged_once(tmp_path, own):
             for name in ("train", "test")}  # fmt: skip
     assert sorted(line for test in read["test"] for line in test) == sorted(read["train"][0] + read["test"][0])
     assert [len(test) for test in read["test"]] == [4] * 5
+
+
+def test_joined_passages_keep_their_answers(tmp_path, monkeypatch):
+    monkeypatch.setattr(long_folds, "JOINED", 120)
+    texts = [prose(2, seed).replace("\n", " ")[:50] for seed in range(5)]
+    passages = [_article(text)["paragraphs"][0] for text in texts]
+    (tmp_path / "squad.json").write_text(json.dumps({"data": [{"paragraphs": passages[:3]}, {"paragraphs": passages[3:]}]}))
+    long_folds.joined(tmp_path / "squad.json", tmp_path)
+    articles = json.loads(long_folds.joined_of(tmp_path).read_text())["data"]
+    assert [[len(text["qas"]) for text in one["paragraphs"]] for one in articles] == [[2, 1], [2]]
+    for text in (text for one in articles for text in one["paragraphs"]):
+        for answer in (answer for asked in text["qas"] for answer in asked["answers"]):
+            assert text["context"][answer["answer_start"] :].startswith(answer["text"])

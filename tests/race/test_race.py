@@ -4,6 +4,7 @@ import json
 import math
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import msgspec
 import pytest
@@ -19,6 +20,7 @@ from bertsmith.stages.costs import afforded, cost
 from bertsmith.stages.field import field
 from tests.race.made import CAUSAL, SMALL, files, settings
 
+SVG = "{http://www.w3.org/2000/svg}"
 MORE = {"broken": {"model": SMALL | {"width": 33}}, "untrained": {"model": SMALL, "untrained": True}}
 
 
@@ -89,6 +91,17 @@ def test_a_member_that_fails_says_why_and_stops_no_other(ran):
     assert row(told, "left-lstm")["scores"]["frozen"]["about"] is None
     page = (out / "report.html").read_text()
     assert "a width of 33 does not divide" in page and not re.search(r"https?://|<script|<link", page)
+
+
+def test_the_ladder_has_a_rung_for_each_that_scored_the_best_above(ran):
+    _, told, out = ran
+    drawn = ElementTree.fromstring((out / "race.svg").read_text())
+    names = [text.text for text in drawn.iter(f"{SVG}text") if text.get("class") == "end"]
+    best = {one["name"]: max((way["average"]["mean"] for way in one["scores"].values() if way["average"]), default=None)
+            for one in told["members"]}  # fmt: skip
+    scored = {name: score for name, score in best.items() if score is not None and not math.isnan(score)}
+    assert set(names) == set(scored) and "broken" not in names and len(names) > 3
+    assert [scored[name] for name in names] == sorted(scored.values(), reverse=True)
 
 
 def test_the_baseline_answers_what_is_most_usual(ran, folder):

@@ -12,6 +12,7 @@ from ..errors import BadInput
 from ..evaluate.suite import Run, Table
 from ..jobs import Job, carried_out, interrupted_by_signals
 from ..race.baseline import majority
+from ..race.ladder import ladder
 from ..race.page import page
 from ..race.table import Entry, Race
 from ..screen import Screen
@@ -44,7 +45,7 @@ class Recipe(Config, frozen=True):
         dict[str, dict[str, Any]],
         "by name: settings of `pretrain` (model, objective ...), and of, untrained, corpus, tokenizer, frozen, tuned",
     ]
-    out: Annotated[str, "the folder for race.json, report.html, members and runs"]
+    out: Annotated[str, "the folder for race.json, report.html, race.svg, members and runs"]
     tasks: Annotated[
         dict[str, dict[str, Any]],
         "by name: what `finetune` takes (task, data.train, data.dev ...), and metrics for the table; none: text alone",
@@ -150,6 +151,8 @@ class _Course:
         race = self._race()
         write_json(self.out / "race.json", race.plain())
         write(self.out / "report.html", page(race))
+        if drawn := ladder(race):
+            write(self.out / "race.svg", drawn)
         return race
 
     def _jobs(self, one: Runner) -> list[Job]:
