@@ -68,13 +68,7 @@ def theirs(asked: dict[str, Any]) -> Callable[[], None]:
     )  # fmt: skip
     model = ReformerModel(config).to(asked["device"]).train()
     words = torch.randint(5, 30_000, (texts, length), device=asked["device"])
-
-    def there_and_back() -> None:
-        with torch.autocast(asked["device"], torch.bfloat16, enabled=asked["device"] == "cuda"):
-            out = model(words).last_hidden_state
-        out.float().square().mean().backward()
-
-    return there_and_back
+    return scaling.there_and_back(lambda: model(words).last_hidden_state, list(model.parameters()), asked["device"])
 
 
 def _row(what: str, told: dict[str, float] | None, peer: dict[str, float] | None, goal: str) -> Row:

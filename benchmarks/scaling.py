@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -108,23 +108,29 @@ def ours(asked: dict[str, Any]) -> Callable[[], None]:
     named = {"kind": asked["kind"], **asked.get("mixer", {})}
     fields = next(one.__struct_fields__ for one in get_args(MixerConfig) if one.__struct_config__.tag == asked["kind"])
     mixer: Any = parse(MixerConfig, named | ({"heads": asked["heads"]} if "heads" in fields else {}))  # type: ignore[arg-type]
-    half = asked["device"] == "cuda"
     if asked["layers"]:
-        step = _whole(asked, mixer, layout)
+        step, learnt = _whole(asked, mixer, layout)
     else:
         part = mixer.build(asked["width"]).to(asked["device"]).train()
         x = torch.randn(texts * asked["length"], asked["width"], device=asked["device"], requires_grad=True)
-        step = lambda: part(x, layout)
+        step, learnt = lambda: part(x, layout), [x, *part.parameters()]
+    return there_and_back(step, learnt, asked["device"])
 
-    def there_and_back() -> None:
-        with torch.autocast(asked["device"], torch.bfloat16, enabled=half):
+
+def there_and_back(step: Callable[[], Tensor], learnt: Sequence[Tensor], device: str) -> Callable[[], None]:
+    """A step of training but for the optimizer, which has let go of the gradients of the step before."""
+
+    def both() -> None:
+        for one in learnt:
+            one.grad = None
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             out = step()
         out.float().square().mean().backward()
 
-    return there_and_back
+    return both
 
 
-def _whole(asked: dict[str, Any], mixer: Any, layout: Layout) -> Callable[[], Tensor]:
+def _whole(asked: dict[str, Any], mixer: Any, layout: Layout) -> tuple[Callable[[], Tensor], list[Tensor]]:
     encoder = EncoderConfig(
         layers=asked["layers"], width=asked["width"], mixer=mixer, positions=asked["length"], dropout=asked["dropout"],
         reversible=bool(asked["reversible"]), norm="before" if asked["reversible"] else "after",
@@ -134,7 +140,7 @@ def _whole(asked: dict[str, Any], mixer: Any, layout: Layout) -> Callable[[], Te
     if asked["compile"]:
         model.compile_parts()
     inputs = Inputs(torch.randint(5, 30_000, (len(layout.owner),), device=asked["device"]), layout)
-    return lambda: model(inputs)
+    return lambda: model(inputs), list(model.parameters())
 
 
 def _on_cuda(step: Callable[[], None], rounds: int) -> dict[str, float]:

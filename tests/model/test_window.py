@@ -187,11 +187,12 @@ def test_the_kernel_joins_anchors_as_torch_does(sight, anchors, monkeypatch):
     results = []
     for quick in (True, False):
         monkeypatch.setattr(far.Far, "_quick", lambda self, q, quick=quick: quick)
-        given = qkv.clone().requires_grad_()
-        q, k, v = given.unflatten(-1, (3, 2, 32)).unbind(1)
-        out = reached(q, k, v, layout, replace(sight, anchored=True))
+        given, shift = qkv.clone().requires_grad_(), torch.zeros(3, 2, 32, device=device, requires_grad=True)
+        out = reached(given.unflatten(-1, (3, 2, 32)), None, shift, layout, replace(sight, anchored=True))
         out.backward(grad[:, :64].unflatten(-1, (2, 32)))
-        results.append((out.detach().float(), given.grad.float()))
+        assert (shift.grad is not None) == quick
+        total = given.grad.float().sum(0) if shift.grad is None else shift.grad.flatten()
+        results.append((out.detach().float(), given.grad.float(), total))
     for ours, theirs in zip(*results, strict=True):
         assert (ours - theirs).norm() / theirs.norm() < 2e-3
 

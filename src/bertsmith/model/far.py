@@ -49,12 +49,13 @@ class Far:
     anchors: Tensor  # (anchors,): among the tokens, those of a sequence beside each other
     borders: np.ndarray  # (sequences + 1,): where the anchors of each begin
 
-    def join(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, scale: float) -> None:
+    def join(self, qkv: Tensor, out: Tensor, sums: Tensor, scale: float) -> None:
         """`out` and `sums`, of tokens over those near them, become those of both."""
-        if self._quick(q):
+        if self._quick(qkv):
             from .kernels.anchors import joined
 
-            return joined(q, k, v, out, sums, self._where, self._rule, scale)
+            return joined(qkv, out, sums, self._where, self._rule, scale)
+        q, k, v = qkv.unbind(1)
         for run in self.runs:
             scores, before = _scores(q, k, run, scale), sums[:, run.here]
             total = torch.logaddexp(before, scores.logsumexp(-1))
@@ -64,18 +65,18 @@ class Far:
             sums[:, run.here] = total
 
     def back(
-        self, grad: Tensor, given: tuple[Tensor, Tensor, Tensor], out: Tensor, sums: Tensor,
-        down: tuple[Tensor, Tensor, Tensor], scale: float,
-    ) -> None:  # fmt: skip
-        """Adds what anchors beyond the window did to the slopes of queries, keys and values."""
-        (q, k, v), (dq, dk, dv) = given, down
-        if self._quick(q) and not torch.are_deterministic_algorithms_enabled():
+        self, grad: Tensor, qkv: Tensor, out: Tensor, sums: Tensor, down: tuple[Tensor, Tensor, Tensor], scale: float,
+        total: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        """(tokens, 3, heads, width): slopes of queries, keys and values, of which those in `down` are of what lies within; if
+        `total`, what they add up to, (3, heads, width), where that is known without reading them again."""
+        if self._quick(qkv) and not torch.are_deterministic_algorithms_enabled():
             from .kernels.anchors import slopes
 
-            keys, values = slopes(grad, q, k, v, out, sums, dq, self._where, self._rule, scale)
-            dk.index_add_(0, self.anchors, keys.to(dk.dtype))
-            dv.index_add_(0, self.anchors, values.to(dv.dtype))
-            return
+            slope, parts, more = slopes(grad, qkv, out, sums, down, self._where, self._rule, scale)
+            slope[:, 1:].index_add_(0, self.anchors, more.to(slope.dtype))
+            return slope, parts.sum(0) if total else None
+        (q, k, v), (dq, dk, dv) = qkv.unbind(1), down
         for run in self.runs:
             above, asked = _heads(grad[run.here]), _heads(q[run.here])
             weights = (_scores(q, k, run, scale) - sums[:, run.here, None]).exp_()
@@ -84,6 +85,7 @@ class Far:
             dq[run.here] += (slope @ _heads(k[run.anchors])).transpose(0, 1).to(dq.dtype)
             dk.index_add_(0, run.anchors, (slope.mT @ asked).transpose(0, 1).to(dk.dtype))
             dv.index_add_(0, run.anchors, (weights.mT @ above).transpose(0, 1).to(dv.dtype))
+        return torch.stack(down, 1), None
 
     @cached_property
     def beyond(self) -> list[int]:
@@ -105,12 +107,12 @@ class Far:
         hidden = (self.owner[here, None] != self.owner[anchors]) | self.sight.near(behind)
         return Run(here, anchors, hidden | (behind < 0) if self.sight.causal else hidden)
 
-    def _quick(self, q: Tensor) -> bool:
-        if not kernels.serves(q):
+    def _quick(self, qkv: Tensor) -> bool:
+        if not kernels.serves(qkv):
             return False
         from .kernels.anchors import fits
 
-        return fits(q)
+        return fits(qkv)
 
     @cached_property
     def _where(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:

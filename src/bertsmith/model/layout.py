@@ -55,7 +55,7 @@ class Layout:
     @property
     def firsts(self) -> Tensor:
         """(sequences,): the first token of each, where BERT keeps what it knows of the whole."""
-        return self.starts[:-1].long()
+        return cast(Tensor, self.once("firsts", lambda: self.starts[:-1].long()))
 
     @property
     def lasts(self) -> Tensor:
@@ -74,7 +74,8 @@ class Layout:
         if torch.compiler.is_compiling():
             return find()
         if name not in self._found:
-            self._found[name] = find()
+            with torch.inference_mode(False):  # it may serve training later
+                self._found[name] = find()
         return self._found[name]
 
     @cached_property
@@ -85,6 +86,11 @@ class Layout:
     def even(self) -> bool:
         """All of one length: the rectangle is a view."""
         return self.owner.shape[0] == self.sequences * self.longest
+
+    @property
+    def views(self) -> bool:
+        """Whether `grid` copies nothing."""
+        return self.even
 
     def mix(
         self, qkv: Tensor, heads: int, turns: Tensor | None = None, causal: bool = False, dropout: float = 0.0,
@@ -219,6 +225,7 @@ class Rectangle(Layout):
         return Rectangle(mask.sum(1), starts, owner, place, length, mask=mask)
 
     gapless = even = one_by_one = False
+    views = True
 
     def grid(self, x: Tensor) -> Tensor:
         return x.unflatten(0, self.mask.shape)

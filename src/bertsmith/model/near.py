@@ -45,7 +45,7 @@ class Flash:
         return out, sums
 
     def backward(self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, scale: float) -> Three:
-        dice = torch.zeros(2, dtype=torch.uint64, device=q.device)  # which nothing throws: there is no dropout
+        dice = self.layout.once("dice", lambda: torch.zeros(2, dtype=torch.uint64, device=q.device))  # never thrown
         given = (grad, q, k, v, out, sums, *self._borders, 0.0, False, dice, dice)
         down: Three = torch.ops.aten._flash_attention_backward(*given, scale=scale, **self._window)
         return down

@@ -26,62 +26,66 @@ class Course:
 
 
 def reached(
-    q: Tensor, k: Tensor, v: Tensor, layout: Layout, sight: Sight, anchored: Tensor | None = None, dropout: float = 0.0
+    qkv: Tensor, anchored: Tensor | None, shift: Tensor | None, layout: Layout, sight: Sight, dropout: float = 0.0
 ) -> Tensor:
-    """(tokens, heads, width) three times in, once out. `anchored` (anchors, heads, width) is what anchors themselves see,
-    which is another's work, and stands in their rows."""
-    quick = q.dtype in FLASH if q.is_cuda else not torch.compiler.is_compiling()
+    """(tokens, 3, heads, width) -> (tokens, heads, width). `anchored` (anchors, heads, width) is what anchors themselves
+    see, which is another's work, and stands in their rows. `shift` (3, heads, width) has been added to every row of `qkv`;
+    its slope is given where it costs nothing."""
+    quick = qkv.dtype in FLASH if qkv.is_cuda else not torch.compiler.is_compiling()
     if quick and layout.gapless and not dropout:
-        return _quick(q, k, v, layout, sight, anchored)
-    out = _plain(q, k, v, layout, sight, dropout)
+        return _quick(qkv, anchored, shift, layout, sight)
+    out = _plain(qkv, layout, sight, dropout)
     return out if anchored is None else out.index_copy(0, layout.anchored, anchored.to(out.dtype))
 
 
 @torch.compiler.disable
-def _quick(q: Tensor, k: Tensor, v: Tensor, layout: Layout, sight: Sight, anchored: Tensor | None) -> Tensor:
+def _quick(qkv: Tensor, anchored: Tensor | None, shift: Tensor | None, layout: Layout, sight: Sight) -> Tensor:
     """By kernels, which no compiler need see: on CUDA a graph ends before them and begins again behind them."""
     course: Course = layout.once(sight, lambda: _course(layout, sight))
-    width, gap = q.shape[-1], -q.shape[-1] % 8 if q.is_cuda else 0
+    width, gap = qkv.shape[-1], -qkv.shape[-1] % 8 if qkv.is_cuda else 0
     if gap:  # heads as the kernel wants them; zeros add nothing to a product
-        q, k, v = (F.pad(t, (0, gap)) for t in (q, k, v))
-        anchored = None if anchored is None else F.pad(anchored, (0, gap))
+        qkv, anchored, shift = F.pad(qkv, (0, gap)), *(None if t is None else F.pad(t, (0, gap)) for t in (anchored, shift))
     if course.order is not None:
-        q, k, v = (t.index_select(0, course.order) for t in (q, k, v))
-    near = (Flash if q.is_cuda else Blocks)(course.layout, sight.reach, sight.causal)
-    out: Tensor = _Joined.apply(q, k, v, anchored, near, course, width**-0.5)
-    return (out if course.back is None else out.index_select(0, course.back))[..., :width]
+        qkv = qkv.index_select(0, course.order)
+    near = (Flash if qkv.is_cuda else Blocks)(course.layout, sight.reach, sight.causal)
+    out: Tensor = _Joined.apply(qkv.contiguous(), anchored, shift, near, course, width**-0.5)
+    out = out if course.back is None else out.index_select(0, course.back)
+    return out[..., :width] if gap else out
 
 
 class _Joined(torch.autograd.Function):
     """Scores are computed again on the way back: nothing as large as they are is kept.
 
-    So is the output kept once, with the anchors' rows in it: on the way back those ask for nothing here.
+    So is the output kept once, with the anchors' rows in it. On the way back those ask for nothing here: as if the weights of
+    what they see had been divided by infinity.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, anchored: Tensor | None, near: Near, course: Course, scale: float
+        ctx: Any, qkv: Tensor, anchored: Tensor | None, shift: Tensor | None, near: Near, course: Course, scale: float
     ) -> Tensor:
-        with torch.autocast(q.device.type, enabled=False):
+        with torch.autocast(qkv.device.type, enabled=False):
+            q, k, v = qkv.unbind(1)
             out, sums = near.forward(q, k, v, scale)
             if course.far is not None:
-                course.far.join(q, k, v, out, sums, scale)
+                course.far.join(qkv, out, sums, scale)
             if anchored is not None:
                 out.index_copy_(0, course.anchors, anchored.to(out.dtype))
-        ctx.save_for_backward(q, k, v, out, sums)
+                sums.index_fill_(1, course.anchors, float("inf"))
+        ctx.save_for_backward(qkv, out, sums)
         ctx.how = None if anchored is None else anchored.dtype, near, course, scale
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        (*given, out, sums), (kind, near, course, scale) = ctx.saved_tensors, ctx.how
-        rows = None if kind is None else grad[course.anchors].to(kind)
-        grad = grad.contiguous() if kind is None else grad.index_fill(0, course.anchors, 0).contiguous()
+        (qkv, out, sums), (kind, near, course, scale), grad = ctx.saved_tensors, ctx.how, grad.contiguous()
+        rows = None if kind is None else grad.index_select(0, course.anchors).to(kind)
         with torch.autocast(grad.device.type, enabled=False):
-            down = near.backward(grad, *given, out, sums, scale)
-            if course.far is not None:
-                course.far.back(grad, given, out, sums, down, scale)
-        return *down, rows, None, None, None
+            down = near.backward(grad, *qkv.unbind(1), out, sums, scale)
+            if course.far is None:
+                return torch.stack(down, 1), rows, None, None, None, None
+            slope, total = course.far.back(grad, qkv, out, sums, down, scale, ctx.needs_input_grad[2])
+        return slope, rows, total, None, None, None
 
 
 def _course(layout: Layout, sight: Sight) -> Course:
@@ -109,11 +113,11 @@ def _dilated(sizes: np.ndarray, starts: np.ndarray, step: int) -> np.ndarray:
     return np.lexsort((place, place % step, owner))
 
 
-def _plain(q: Tensor, k: Tensor, v: Tensor, layout: Layout, sight: Sight, dropout: float) -> Tensor:
+def _plain(qkv: Tensor, layout: Layout, sight: Sight, dropout: float) -> Tensor:
     """The same for any numbers, any device, padded rectangles and compiled graphs: anchors stand beside the band's keys."""
     owner, anchors = layout.owner, layout.anchored if sight.anchored else layout.firsts[:0]
     band = Band(owner.shape[0], sight.reach * sight.step, sight.causal)
-    q, k, v = (t.transpose(0, 1) for t in (q, k, v))
+    q, k, v = (t.transpose(0, 1) for t in qkv.unbind(1))
     seen = layout.once(("seen", sight), lambda: _seen(band, layout, sight, anchors))
     keys, values = (torch.cat([band.keys(t), t[:, None, anchors].expand(-1, band.blocks, -1, -1)], dim=2) for t in (k, v))
     mixed = F.scaled_dot_product_attention(band.queries(q), keys, values, seen, dropout_p=dropout)

@@ -28,6 +28,26 @@ class Sheet:
         """(anchors, ..) -> (anchors of the run, ..) or (sequences, 1, ..)"""
         return rows[:, None] if self.some is None else rows[self.some]
 
+    def groups(self, x: Tensor, layout: Layout) -> Tensor:
+        """(tokens, width) -> (groups, tokens, width): a run is one group, in a rectangle each sequence is."""
+        found = self.tokens(x, layout)
+        return found if self.here is None else found[None]
+
+    def grouped(self, rows: Tensor) -> Tensor:
+        """(heads, anchors, width) -> (groups, heads x anchors of each, width)"""
+        return rows.transpose(0, 1) if self.some is None else rows[:, self.some].reshape(1, -1, rows.shape[-1])
+
+    def apart(self, rows: Tensor, heads: int) -> Tensor:
+        """The way back: (heads, anchors of this sheet, width)."""
+        return rows.transpose(0, 1) if self.some is None else rows[0].unflatten(0, (heads, -1))
+
+    def add(self, x: Tensor, left: Tensor, right: Tensor, layout: Layout) -> None:
+        """Adds the product of (groups, tokens, n) and (groups, n, width) to the tokens, in place where they lie as groups."""
+        if self.here is None and not layout.views:
+            x += layout.flat(left @ right)
+        else:
+            self.groups(x, layout).baddbmm_(left, right)
+
 
 def sheets(layout: Layout, most: int, causal: bool = False) -> list[Sheet]:
     """Runs of at most `most` anchors, or of one sequence; or one rectangle, where that is all anchors need.

@@ -7,35 +7,36 @@ from torch import Tensor
 
 TALL = 64  # queries of a program
 Place = tuple[Tensor, Tensor, Tensor, Tensor]  # owner and place of tokens; anchors among them; where each owner's begin
+Three = tuple[Tensor, Tensor, Tensor]
 Rule = tuple[int, int, bool]  # how far a window reaches, in tokens; its step; causal
 
 
-def fits(q: Tensor) -> bool:
+def fits(qkv: Tensor) -> bool:
     """A program holds whole heads, whose width is a power of two."""
-    return q.shape[-1] & (q.shape[-1] - 1) == 0 and 8 <= q.shape[-1] <= 256
+    width = qkv.shape[-1]
+    return width & (width - 1) == 0 and 8 <= width <= 256
 
 
-def joined(q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, place: Place, rule: Rule, scale: float) -> None:
+def joined(qkv: Tensor, out: Tensor, sums: Tensor, place: Place, rule: Rule, scale: float) -> None:
     """Changes `out` (tokens, heads, width) and `sums` (heads, tokens) to be of the anchors beyond the window, too."""
-    grid = (triton.cdiv(q.shape[0], TALL), q.shape[1])
-    _forward[grid](q, k, v, out, sums, *place, q.shape[0], *_strides(q, k, v), out.stride(0), out.stride(1), scale,
-                   rule[0], STEP=rule[1], CAUSAL=rule[2], WIDTH=q.shape[2], TALL=TALL)  # fmt: skip
+    (tokens, heads, width), (reach, step, causal) = out.shape, rule
+    _forward[(triton.cdiv(tokens, TALL), heads)](
+        qkv, out, sums, *place, tokens, scale, reach, STEP=step, CAUSAL=causal, WIDTH=width, TALL=TALL
+    )
 
 
-def slopes(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, dq: Tensor, place: Place, rule: Rule, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Adds to `dq`, and gives what to add to the anchors' keys and values: (anchors, heads, width) twice, in float32."""
-    dk, dv = torch.zeros(2, place[2].shape[0], *q.shape[1:], dtype=torch.float32, device=q.device)
-    grid = (triton.cdiv(q.shape[0], TALL), q.shape[1])
-    _backward[grid](grad, q, k, v, out, sums, dq, dk, dv, *place, q.shape[0], *_strides(q, k, v), out.stride(0), out.stride(1),
-                    dq.stride(0), dq.stride(1), scale, rule[0], STEP=rule[1], CAUSAL=rule[2], WIDTH=q.shape[2],
-                    TALL=TALL)  # fmt: skip
-    return dk, dv
-
-
-def _strides(*three: Tensor) -> tuple[int, ...]:
-    return tuple(stride for t in three for stride in t.stride()[:2])
+def slopes(grad: Tensor, qkv: Tensor, out: Tensor, sums: Tensor, down: Three, place: Place, rule: Rule, scale: float) -> Three:
+    """(tokens, 3, heads, width): those in `down` (of queries, keys and values, each by itself), and to the queries' added what
+    anchors do. In float32, (some, 3, heads, width): what they add up to when added up; and, as a part of that, (anchors, 2,
+    heads, width): what is still to be added to the keys and values of anchors."""
+    (tokens, heads, width), (reach, step, causal) = out.shape, rule
+    slope, programs = torch.empty_like(qkv), triton.cdiv(tokens, TALL)
+    totals = torch.zeros(programs + place[2].shape[0], 3, heads, width, dtype=torch.float32, device=qkv.device)
+    _backward[(programs, heads)](
+        grad, qkv, out, sums, *(t.contiguous() for t in down), slope, totals, *place, tokens, scale, reach,
+        STEP=step, CAUSAL=causal, WIDTH=width, TALL=TALL,
+    )  # fmt: skip
+    return slope, totals, totals[programs:, 1:]
 
 
 @triton.jit
@@ -52,23 +53,22 @@ def _far(mine, here, owner, place, anchor, reach, STEP: tl.constexpr, CAUSAL: tl
 
 
 @triton.jit
-def _forward(q, k, v, out, sums, owner, place, anchors, first, tokens, q_row, q_head, k_row, k_head, v_row, v_head, o_row,
-             o_head, scale, reach, STEP: tl.constexpr, CAUSAL: tl.constexpr, WIDTH: tl.constexpr,
-             TALL: tl.constexpr):  # fmt: skip
-    head = tl.program_id(1)
+def _forward(qkv, out, sums, owner, place, anchors, first, tokens, scale, reach, STEP: tl.constexpr, CAUSAL: tl.constexpr,
+             WIDTH: tl.constexpr, TALL: tl.constexpr):  # fmt: skip
+    head, side = tl.program_id(1), tl.num_programs(1) * WIDTH
     row = tl.program_id(0).to(tl.int64) * TALL + tl.arange(0, TALL)
-    real, column = row < tokens, tl.arange(0, WIDTH)
+    real, column = row < tokens, head * WIDTH + tl.arange(0, WIDTH)
     mine, here = tl.load(owner + row, mask=real, other=-1), tl.load(place + row, mask=real, other=0)
-    at = row[:, None] * o_row + head * o_head + column[None, :]
-    asked = tl.load(q + row[:, None] * q_row + head * q_head + column[None, :], mask=real[:, None], other=0.0).to(tl.float32)
+    at = row[:, None] * side + column[None, :]
+    asked = tl.load(qkv + row[:, None] * (3 * side) + column[None, :], mask=real[:, None], other=0.0).to(tl.float32)
     mixed = tl.load(out + at, mask=real[:, None], other=0.0).to(tl.float32)
     total = tl.load(sums + head * tokens + row, mask=real, other=0.0)
     begin = tl.load(first + tl.load(owner + tl.program_id(0).to(tl.int64) * TALL))
     end = tl.load(first + tl.max(mine, 0) + 1)
     for number in range(begin, end):
         anchor = tl.load(anchors + number)
-        key = tl.load(k + anchor * k_row + head * k_head + column).to(tl.float32)
-        value = tl.load(v + anchor * v_row + head * v_head + column).to(tl.float32)
+        key = tl.load(qkv + (3 * anchor + 1) * side + column).to(tl.float32)
+        value = tl.load(qkv + (3 * anchor + 2) * side + column).to(tl.float32)
         score = tl.sum(asked * key[None, :], 1) * scale
         score = tl.where(_far(mine, here, owner, place, anchor, reach, STEP, CAUSAL), score, float("-inf"))
         most = tl.maximum(total, score)
@@ -80,32 +80,38 @@ def _forward(q, k, v, out, sums, owner, place, anchors, first, tokens, q_row, q_
 
 
 @triton.jit
-def _backward(grad, q, k, v, out, sums, dq, dk, dv, owner, place, anchors, first, tokens, q_row, q_head, k_row, k_head, v_row,
-              v_head, o_row, o_head, d_row, d_head, scale, reach, STEP: tl.constexpr, CAUSAL: tl.constexpr,
-              WIDTH: tl.constexpr, TALL: tl.constexpr):  # fmt: skip
-    head = tl.program_id(1)
+def _backward(grad, qkv, out, sums, dq, dk, dv, slope, totals, owner, place, anchors, first, tokens, scale, reach,
+              STEP: tl.constexpr, CAUSAL: tl.constexpr, WIDTH: tl.constexpr, TALL: tl.constexpr):  # fmt: skip
+    head, side = tl.program_id(1), tl.num_programs(1) * WIDTH
     row = tl.program_id(0).to(tl.int64) * TALL + tl.arange(0, TALL)
-    real, column = row < tokens, tl.arange(0, WIDTH)
+    real, column = row < tokens, head * WIDTH + tl.arange(0, WIDTH)
     mine, here = tl.load(owner + row, mask=real, other=-1), tl.load(place + row, mask=real, other=0)
-    at = row[:, None] * o_row + head * o_head + column[None, :]
-    to = row[:, None] * d_row + head * d_head + column[None, :]
-    asked = tl.load(q + row[:, None] * q_row + head * q_head + column[None, :], mask=real[:, None], other=0.0).to(tl.float32)
+    at, to = row[:, None] * side + column[None, :], row[:, None] * (3 * side) + column[None, :]
+    keys = tl.load(dk + at, mask=real[:, None], other=0.0)
+    values = tl.load(dv + at, mask=real[:, None], other=0.0)
+    asked = tl.load(qkv + to, mask=real[:, None], other=0.0).to(tl.float32)
     down = tl.load(grad + at, mask=real[:, None], other=0.0).to(tl.float32)
     mean = tl.sum(down * tl.load(out + at, mask=real[:, None], other=0.0).to(tl.float32), 1)
     total = tl.load(sums + head * tokens + row, mask=real, other=0.0)
-    turned = tl.load(dq + to, mask=real[:, None], other=0.0).to(tl.float32)
+    turned = tl.load(dq + at, mask=real[:, None], other=0.0).to(tl.float32)
     begin = tl.load(first + tl.load(owner + tl.program_id(0).to(tl.int64) * TALL))
     end = tl.load(first + tl.max(mine, 0) + 1)
     for number in range(begin, end):
         anchor = tl.load(anchors + number)
-        key = tl.load(k + anchor * k_row + head * k_head + column).to(tl.float32)
-        value = tl.load(v + anchor * v_row + head * v_head + column).to(tl.float32)
+        key = tl.load(qkv + (3 * anchor + 1) * side + column).to(tl.float32)
+        value = tl.load(qkv + (3 * anchor + 2) * side + column).to(tl.float32)
         score = tl.sum(asked * key[None, :], 1) * scale
         far = _far(mine, here, owner, place, anchor, reach, STEP, CAUSAL)
         weight = tl.where(far, tl.exp(score - total), 0.0)
-        slope = weight * (tl.sum(down * value[None, :], 1) - mean) * scale
-        turned += slope[:, None] * key[None, :]
-        sum_at = (number * tl.num_programs(1) + head) * WIDTH + column
-        tl.atomic_add(dk + sum_at, tl.sum(slope[:, None] * asked, 0))
-        tl.atomic_add(dv + sum_at, tl.sum(weight[:, None] * down, 0))
-    tl.store(dq + to, turned.to(dq.dtype.element_ty), mask=real[:, None])
+        turn = weight * (tl.sum(down * value[None, :], 1) - mean) * scale
+        turned += turn[:, None] * key[None, :]
+        more = totals + (tl.num_programs(0) + number) * (3 * side) + column
+        tl.atomic_add(more + side, tl.sum(turn[:, None] * asked, 0))
+        tl.atomic_add(more + 2 * side, tl.sum(weight[:, None] * down, 0))
+    tl.store(slope + to, turned.to(slope.dtype.element_ty), mask=real[:, None])
+    tl.store(slope + to + side, keys, mask=real[:, None])
+    tl.store(slope + to + 2 * side, values, mask=real[:, None])
+    sums_at = totals + tl.program_id(0) * (3 * side) + column
+    tl.store(sums_at, tl.sum(turned, 0))
+    tl.store(sums_at + side, tl.sum(keys.to(tl.float32), 0))
+    tl.store(sums_at + 2 * side, tl.sum(values.to(tl.float32), 0))

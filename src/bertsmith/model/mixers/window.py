@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ...config import Chance, Count, Positive, Variant, Whole
 from ...errors import BadInput
+from ..asking import asked
 from ..far import MANY, Sight
 from ..layout import FLASH, Layout
 from ..reach import reached
@@ -60,32 +61,49 @@ class WindowAttention(Mixer):
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         if layout.prefix is not None:
             raise BadInput("a window does not know of prefixes that see each other (UniLM); train a model with mixer=dense")
-        rows = None if self.anchored is None else self._far(x, layout)
-        return self.project.out(self._near(self._turned(self.project.qkv(x), layout), rows, layout))
+        qkv, rows, shift = self._asked(x, layout)
+        return self.project.out(self._near(self._turned(qkv, layout), rows, shift, layout))
 
-    def _near(self, qkv: Tensor, rows: Tensor | None, layout: Layout) -> Tensor:
+    def _near(self, qkv: Tensor, rows: Tensor | None, shift: Tensor | None, layout: Layout) -> Tensor:
         """(tokens, width): every token over its window and the anchors of its sequence; the anchors' own rows are known."""
         heads, dropout = self.project.heads, self.dropout if self.training else 0.0
         if list(self.steps) == [1] and layout.longest <= self.reach + 1:  # a window that hides nothing
             mixed = layout.mix(qkv, heads, None, self.causal, dropout)
             return mixed if rows is None else mixed.index_copy(0, layout.anchored, rows.to(mixed.dtype))
-        three, own = qkv.unflatten(-1, (3, heads, -1)).unbind(-3), None if rows is None else rows.unflatten(-1, (heads, -1))
+        qkv, own = qkv.unflatten(-1, (3, heads, -1)), None if rows is None else rows.unflatten(-1, (heads, -1))
+        bias = shift.unflatten(-1, (3, heads, -1)) if shift is not None and len(self.steps) == 1 else None
         outs = []
         for step, some in self.steps.items():
             sight, alone = Sight(self.reach, step, self.causal, rows is not None), len(self.steps) == 1
-            q, k, v = three if alone else (t[:, some] for t in three)
-            outs.append(reached(q, k, v, layout, sight, own if alone or own is None else own[:, some], dropout))
+            some_qkv = qkv if alone else qkv[..., some, :]
+            outs.append(reached(some_qkv, own if alone or own is None else own[:, some], bias, layout, sight, dropout))
         if len(outs) == 1:
             return outs[0].flatten(-2)
         order = torch.tensor([head for some in self.steps.values() for head in some], device=qkv.device).argsort()
         return torch.cat(outs, 1).index_select(1, order).flatten(-2)
 
-    def _far(self, x: Tensor, layout: Layout) -> Tensor:
-        """(anchors, width): the anchors over all tokens of their sequences."""
+    def _asked(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """(tokens, 3 x width): queries, keys and values of all; what the anchors see, if there are any; a bias (`asked`)."""
+        qkv, anchored = self.project.qkv, self.anchored
+        if anchored is None:
+            return qkv(x), None, None
+        learns = torch.is_grad_enabled() and not torch.compiler.is_compiling() and not (self.dropout and self.training)
+        found, folds = self._sheets(x, layout)
+        if folds and found and learns and type(qkv) is nn.Linear:
+            return asked(x, qkv, anchored, found, layout, self.project.heads)
+        return qkv(x), self._far(x, layout), None
+
+    def _sheets(self, x: Tensor, layout: Layout) -> tuple[list[Sheet], bool]:
+        """Where anchors are held against their tokens, and whether they are so few that keys and values are folded."""
         folds = type(self.anchored) is nn.Linear and self.rotary is None  # nothing is turned, or learns beside it (LoRA)
         most = max(1, x.shape[1] // self.project.heads // 2) if folds else MANY  # more gain from keys and values
         found: list[Sheet] = layout.once(("sheets", most, self.causal), lambda: sheets(layout, most, self.causal))
-        if folds and (torch.compiler.is_compiling() or all(sheet.hidden.shape[-2] <= most for sheet in found)):
+        return found, folds and (torch.compiler.is_compiling() or all(sheet.hidden.shape[-2] <= most for sheet in found))
+
+    def _far(self, x: Tensor, layout: Layout) -> Tensor:
+        """(anchors, width): the anchors over all tokens of their sequences."""
+        found, folds = self._sheets(x, layout)
+        if folds:
             rows = x[layout.anchored]
             outs = [self._folded(sheet.anchors(rows), sheet.tokens(x, layout), sheet.hidden) for sheet in found]
         else:
@@ -114,11 +132,8 @@ class WindowAttention(Mixer):
         return (weights @ v).transpose(-3, -2).flatten(-2)
 
     def _folded(self, asking: Tensor, x: Tensor, hidden: Tensor) -> Tensor:
-        """The same of what they are made of, without keys and values of every token, which cost more than a few anchors gain.
-
-        A score q (W x + b) is (q W) x + q b, of which the second part is one for all tokens, and changes no weight; a
-        mean of values W x + b is W of the mean of x, plus b.
-        """
+        """The same of what they are made of, as `asking` has it, by torch's own means: keys and values of every token cost
+        more than a few anchors gain."""
         assert self.anchored is not None
         heads, bias = self.project.heads, self.anchored.bias
         (wq, wk, wv), (bq, _, bv) = self.anchored.weight.chunk(3), [None] * 3 if bias is None else bias.chunk(3)
