@@ -1,6 +1,7 @@
 """Vectors of words against gensim: the same text, words, sizes, epochs and threads, an epoch of each in turns.
 
-Keys: texts=FILES size=30000 epochs=3 threads=1 ways=skip-gram,cbow,glove device=cpu peer=gensim pairs=FILES analogies=FILES
+Keys: texts=FILES size=30000 epochs=3 threads=1 ways=skip-gram,cbow,cbow-tree,glove device=cpu peer=gensim pairs=FILES
+analogies=FILES; a tree is hierarchical softmax on both sides, in place of negatives.
 Needs gensim; peer=none measures our side alone. With device=cuda the peer has the cores, `threads` of them. GloVe has no peer.
 """
 
@@ -24,7 +25,7 @@ from bertsmith.vectors import Vectors, judge, of_table
 from .material import Material
 
 Row = tuple[str, str, str, str, str]
-WAYS = {"skip-gram": SkipGram, "cbow": Cbow}
+WAYS = {"skip-gram": SkipGram(), "cbow": Cbow(), "skip-gram-tree": SkipGram(tree=True), "cbow-tree": Cbow(tree=True)}
 GLOVE = {"kind": "glove", "rate": 0.2}  # learns as much in three epochs as 0.05 in a dozen
 
 
@@ -59,8 +60,7 @@ def _lines(corpus: Corpus, path: Path) -> Path:
 def _compared(stuff: Material, way: str, corpus: Corpus, lines: Path | None) -> list[Row]:
     epochs, threads, device = stuff.number("epochs", 3), stuff.number("threads", 1), stuff.given.get("device", "cpu")
     torch.set_num_threads(threads)
-    config = parse(WAYS[way], {"kind": way}, "benchmark")  # type: ignore[arg-type]
-    ours = config.filling(corpus, stuff.folder, epochs, 0, torch.device(device), lambda done, of: None)
+    ours = WAYS[way].filling(corpus, stuff.folder, epochs, 0, torch.device(device), lambda done, of: None)
     peer, words = lines and _gensim(way, lines, threads), int((~corpus.tokenizer.special[corpus.tokens]).sum())
     taken = [(_timed(lambda e=e: _epoch(ours, e, epochs)),
               _timed(lambda e=e: _peer_epoch(peer, lines, e, epochs)) if lines else np.nan) for e in range(epochs)]  # fmt: skip
@@ -108,8 +108,9 @@ def _gensim(way: str, lines: Path, threads: int) -> Any:
     """Its usual settings, which are ours: window 5, 5 negatives, sample 1e-3."""
     from gensim.models import Word2Vec
 
-    made = Word2Vec(vector_size=100, window=5, negative=5, sample=1e-3, sg=int(way == "skip-gram"), min_count=1,
-                    workers=threads, seed=1, epochs=1)  # fmt: skip
+    tree = way.endswith("-tree")
+    made = Word2Vec(vector_size=100, window=5, negative=0 if tree else 5, hs=int(tree), sample=1e-3,
+                    sg=int(way.startswith("skip-gram")), min_count=1, workers=threads, seed=1, epochs=1)  # fmt: skip
     made.build_vocab(corpus_file=str(lines))
     return made
 

@@ -134,6 +134,25 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(words, tmp_path, capsys):
     assert not (tmp_path / "killed" / "state").exists()
 
 
+@pytest.mark.parametrize("objective", WAYS, ids=str)
+def test_the_vectors_are_the_same_bits_by_one_thread_and_by_two(words, tmp_path, objective):
+    def learnt_by(threads):
+        torch.set_num_threads(threads)
+        way = parse(Recipe, {"corpus": "c", "out": "o", "objective": {**objective, "width": 12}}).objective
+        work = way.filling(Corpus.open(words), tmp_path, 1, 0, torch.device("cpu"), lambda done, of: None)
+        work.step_by(256)  # several steps a turn
+        losses = [work.turn(k)["loss"] for k in range(3)]
+        assert torch.get_num_threads() == threads
+        return losses, work.state()
+
+    before = torch.get_num_threads()
+    try:
+        (losses, one), (same, two) = learnt_by(1), learnt_by(2)
+    finally:
+        torch.set_num_threads(before)
+    assert losses == same and all(torch.equal(one[name], two[name]) for name in one)
+
+
 def test_a_run_that_is_stopped_says_where(words, tmp_path, monkeypatch):
     whole = Learning.turn
 

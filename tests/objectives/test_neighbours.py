@@ -87,8 +87,11 @@ def test_a_step_goes_down_the_gradient_of_the_formula(way, against):
     loss.backward()
     inputs, outputs = Table(u.detach().clone()), Table(v.detach().clone())
     target = Tree(outputs, *(torch.from_numpy(one).long() for one in paths)) if rest else Negatives(outputs, 2)
-    cost = getattr(target, way)(chunks, Bands(WINDOW, PLACES), inputs, RATE, True)
-    assert cost == pytest.approx(loss.item() / count, rel=1e-5)
+    step = getattr(target, way)(chunks, Bands(WINDOW, PLACES), inputs, RATE, True)
+    assert torch.equal(inputs.rows, u) and torch.equal(outputs.rows, v)  # until it is taken
+    for change in step.inputs + step.outputs:
+        change()
+    assert step.loss == pytest.approx(loss.item() / count, rel=1e-5)
     torch.testing.assert_close(inputs.rows, u.detach() - RATE * u.grad, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(outputs.rows, v.detach() - RATE * v.grad, rtol=1e-5, atol=1e-5)
 

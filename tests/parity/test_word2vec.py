@@ -86,7 +86,9 @@ def test_a_step_of_hierarchical_softmax_is_gensim_s(way):
     mine, inputs = tree(model), Table(torch.from_numpy(model.wv.vectors.copy()))
     before, nodes = model.wv.vectors.copy(), model.syn1.copy()
     theirs, ours = by_hand(model, way, looked_up, divided=False), by_hand(model, way, exact, divided=True)
-    getattr(mine, way)(chunks(model), Bands(1, len(SENTENCE)), inputs, 1.0, False)
+    step = getattr(mine, way)(chunks(model), Bands(1, len(SENTENCE)), inputs, 1.0, False)
+    for change in step.inputs + step.outputs:
+        change()
     model.train([SENTENCE], total_examples=1, epochs=1, start_alpha=RATE, end_alpha=RATE)
     np.testing.assert_allclose(inputs.rows.numpy() - before, ours[0], atol=1e-5)
     np.testing.assert_allclose(mine.outputs.rows[: len(nodes)].numpy() - nodes, ours[1], atol=1e-5)

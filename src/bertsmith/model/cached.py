@@ -19,18 +19,18 @@ from .types import Inputs
 
 @dataclass
 class Cache:
-    """(rows, heads, room, width of a head) twice for every layer, made when the first text goes through it."""
+    """(2, rows, heads, room, width of a head) for every layer, keys and values, made when the first text goes through it."""
 
     room: int  # tokens a row may have
-    layers: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    layers: list[Tensor] = field(default_factory=list)
     turn: int = 0  # the layer that is asked next
 
-    def __next__(self) -> tuple[Tensor, Tensor]:
+    def __next__(self) -> Tensor:
         self.turn += 1
         return self.layers[self.turn - 1]
 
     def chosen(self, rows: Tensor) -> "Cache":
-        return Cache(self.room, [(keys.index_select(0, rows), values.index_select(0, rows)) for keys, values in self.layers])
+        return Cache(self.room, [layer.index_select(1, rows) for layer in self.layers])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +49,11 @@ class Filling(Layout):
     ) -> Tensor:  # fmt: skip
         if turns is not None:
             qkv = turned(qkv, turns, self.place, heads)
-        _, k, v = qkv.unflatten(-1, (3, heads, -1)).unbind(-3)
+        new = qkv.unflatten(-1, (3, heads, -1))[:, 1:]  # (tokens, 2, heads, width of a head)
         # Zeros: what stands behind a short text is not looked at, but no number times 0 is no number.
-        keys, values = (k.new_zeros(self.sequences, heads, self.cache.room, k.shape[-1]) for _ in range(2))
-        keys[self.owner, :, self.place], values[self.owner, :, self.place] = k, v
-        self.cache.layers.append((keys, values))
+        layer = new.new_zeros(2, self.sequences, heads, self.cache.room, new.shape[-1])
+        layer[:, self.owner, :, self.place] = new
+        self.cache.layers.append(layer)
         return super().mix(qkv, heads, None, causal, dropout, apart)
 
 
@@ -70,15 +70,14 @@ class Growing(Layout):
     ) -> Tensor:  # fmt: skip
         if turns is not None:
             qkv = turned(qkv, turns, self.place, heads)
-        q, k, v = qkv.view(qkv.shape[0], 3, heads, -1).unbind(1)
-        keys, values = next(self.cache)
+        qkv, layer = qkv.view(qkv.shape[0], 3, heads, 1, -1), next(self.cache)
         if self.same:
-            keys[:, :, self.longest - 1], values[:, :, self.longest - 1] = k, v
+            layer[:, :, :, self.longest - 1] = qkv[:, 1:, :, 0].transpose(0, 1)
         else:
-            keys[self.owner, :, self.place], values[self.owner, :, self.place] = k, v
-        keys, values = keys[:, :, : self.longest], values[:, :, : self.longest]
-        seen = self.sight if apart is None else self._leaning(apart).to(q.dtype)
-        return F.scaled_dot_product_attention(q[:, :, None], keys, values, seen).flatten(1)
+            layer[:, self.owner, :, self.place] = qkv[:, 1:, :, 0]
+        keys, values = layer[:, :, :, : self.longest].unbind()
+        seen = self.sight if apart is None else self._leaning(apart).to(qkv.dtype)
+        return F.scaled_dot_product_attention(qkv[:, 0], keys, values, seen).flatten(1)
 
     def _leaning(self, apart: Apart) -> Tensor:
         """(rows, heads, 1, longest): what distances add to the scores; nothing is left where a text is over."""

@@ -150,7 +150,7 @@ def _walk(stepper: Stepper, prompts: Sequence[Ints], search: Greedy | Sample, en
     dice = _dice(search, [prompts[line.number] for line in lines], max(line.most for line in lines), scores.device)
     for nth in range(dice.shape[1]):
         tokens = _chosen(_free(scores, [line.tokens for line in lines], search.repeat), search, dice[:, nth])
-        logs = scores.gather(1, tokens[:, None]).squeeze(1).float() - scores.float().logsumexp(-1)
+        logs = scores.float().log_softmax(-1).gather(1, tokens[:, None]).squeeze(1)
         for line, token, log in zip(lines, tokens.tolist(), logs.tolist(), strict=True):
             line.add(token, log, end)
         going = [row for row, line in enumerate(lines) if not line.over]

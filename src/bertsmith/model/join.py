@@ -20,7 +20,7 @@ class Join(nn.LayerNorm):
             from .kernels.norms import joined
 
             return joined(stream, said, self.weight, self.bias, self.eps, dropout, self.first)
-        total = stream if said is None else stream + F.dropout(said, dropout)
+        total = stream if said is None else stream + (F.dropout(said, dropout) if dropout else said)
         normed = super().forward(total)
         return (normed, total) if self.first else (normed, normed)
 

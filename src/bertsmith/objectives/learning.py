@@ -1,6 +1,8 @@
 """A table of words that learns from neighbours, stretch after stretch of the corpus."""
 
 import math
+from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,11 +13,12 @@ from torch import Tensor
 from ..corpus.card import unigrams
 from ..corpus.store import Corpus
 from ..errors import BadInput
-from ..model.ancestors.chunks import Bands
+from ..model.ancestors.chunks import Bands, Chunks
+from ..model.ancestors.hands import Hands, hands
 from ..model.ancestors.huffman import huffman
 from ..model.ancestors.negatives import Negatives
 from ..model.ancestors.published import published
-from ..model.ancestors.tables import BOUND, Source, Spelt, Table
+from ..model.ancestors.tables import Change, Source, Spelt, Step, Table
 from ..model.ancestors.tree import Tree
 from ..model.fronts.subwords import CharacterGrams
 from ..model.model import Model
@@ -26,7 +29,8 @@ Floats = NDArray[np.float64]
 WORDS = 32  # of a chunk
 NOISE = {"skip_gram": 32, "cbow": 16}  # words drawn for a chunk: each foretold word sees them all, not its own few
 LOWEST = 1e-4  # of the rate, at the end
-STEP = {"cpu": (512, 2048), "cuda": (8192, 8192)}  # words of a step, if nobody says
+STEP = {"cpu": 2048, "cuda": 8192}  # words of a step, if nobody says
+PARTS = {"cpu": 2, "cuda": 1}  # of a step, which may be computed at once; a GPU is kept busy by one
 TOLD = 16  # steps from one loss that is looked at to the next
 
 
@@ -60,14 +64,14 @@ class Learning:
         self.against = self._against(device)
 
     def turn(self, k: int) -> dict[str, float]:
-        chunks, words = self.read(k)
-        steps = max(1, min(len(chunks.sides), len(chunks.sides) * WORDS // self.step))  # a chunk is not cut
-        costs, rate = [], self._pace(k)
-        way = getattr(self.against, self.setting.way)
-        for nth, some in enumerate(chunks.dealt(steps) if len(chunks.sides) else []):
-            rate = self.rate(k + nth / steps)
-            cost = way(some, self.bands, self.inputs, rate, nth % TOLD == 0)
-            costs += [cost] if cost is not None else []
+        costs, rate = list[Tensor](), self._pace(k)
+        with hands(self.parts) as both:
+            chunks, words = self.read(k)
+            steps = max(1, min(len(chunks.sides), len(chunks.sides) * WORDS // self.step))  # a chunk is not cut
+            dealt = chunks.dealt(steps * self.parts) if len(chunks.sides) else []
+            for nth in range(len(dealt) // self.parts):
+                rate = self.rate(k + nth / steps)
+                costs += self._step(dealt[nth * self.parts :][: self.parts], rate, nth % TOLD == 0, both)
         loss = float(torch.stack(costs).mean()) if costs else 0.0
         if not math.isfinite(loss):
             raise BadInput(f"the vectors grew beyond all numbers in turn {k + 1}; lower objective.rate ({self.setting.rate:g})")
@@ -98,6 +102,13 @@ class Learning:
         model = published(vectors, self.outputs.rows.cpu(), self.paths, grams, buckets)
         return model, {"width": self.setting.width, "words": int(np.count_nonzero(self.counts))}
 
+    def _step(self, parts: list[Chunks], rate: float, told: bool, both: Hands) -> list[Tensor]:
+        """Every part at the tables as they were, then either table by all of its changes, in one order."""
+        way = getattr(self.against, self.setting.way)
+        steps: list[Step] = both([partial(way, one, self.bands, self.inputs, rate, told) for one in parts if len(one.sides)])
+        both([partial(_made, [one.inputs for one in steps]), partial(_made, [one.outputs for one in steps])])
+        return [one.loss for one in steps if one.loss is not None]
+
     def _pace(self, k: int) -> float:
         rate = self.rate(k)
         self.table.pace(rate)
@@ -105,16 +116,17 @@ class Learning:
         return rate
 
     def _begin(self, seed: int, device: torch.device) -> None:
-        """The tables, and how many words a step takes: as many as move no row too often, if that is not too few."""
-        grams, width, rate = self.setting.subwords, self.setting.width, self.setting.rate
+        """The tables, and how many words a step takes."""
+        grams, width = self.setting.subwords, self.setting.width
         parts = grams.parts(self.tokenizer.pieces, self.tokenizer.special) if grams else None
         moved, turned = self._moved()
         moved = moved if parts is None else by_parts(moved, *parts, len(moved) + (grams.buckets if grams else 0))
-        least, most = STEP["cuda" if device.type == "cuda" else "cpu"]
         begun = drawn(len(moved), width, 2 if grams else 1, seed)
         self.table = Table(begun.to(device), torch.from_numpy(moved).float().to(device))
         self.outputs = Table(torch.zeros(len(turned), width, device=device), torch.from_numpy(turned).float().to(device))
-        self.step_by(int(min(most, max(least, BOUND / (rate * max(moved.max(), turned.max()))))))
+        kind = "cuda" if device.type == "cuda" else "cpu"
+        self.parts = PARTS[kind]
+        self.step_by(STEP[kind])
         self.inputs: Source = self.table
         if parts is not None:
             self.inputs = Spelt(self.table, *(torch.from_numpy(one).to(device) for one in parts))
@@ -134,6 +146,11 @@ class Learning:
         nodes = np.bincount(self.paths.nodes.ravel(), np.repeat(share, self.paths.nodes.shape[1]), len(share) + 1)
         nodes[-1] = 0  # padding moves nothing
         return pairs * self.paths.lengths * share, (pairs * nodes).astype(np.float64)
+
+
+def _made(changes: list[list[Change]]) -> None:
+    for one in chain.from_iterable(changes):
+        one()
 
 
 def by_parts(moved: Floats, parts: NDArray[np.int64], starts: NDArray[np.int64], rows: int) -> Floats:

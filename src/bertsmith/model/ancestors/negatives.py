@@ -4,6 +4,7 @@ Each pair has `ratio` wrong words in expectation (Mikolov et al. 2013): the chun
 gradient of the sum over pairs, at the vectors as they were before it.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -11,15 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .chunks import Bands, Chunks
-from .tables import Put, Source
+from .tables import Put, Source, Step
 
 
 class Negatives(NamedTuple):
     outputs: Source  # a row for every word
     ratio: int  # wrong words for each right one
 
-    def skip_gram(self, chunks: Chunks, bands: Bands, inputs: Source, rate: float, told: bool) -> Tensor | None:
-        """The word in the middle foretells each that it sees; returns the mean loss of a pair, if it is to be told."""
+    def skip_gram(self, chunks: Chunks, bands: Bands, inputs: Source, rate: float, told: bool) -> Step:
+        """The word in the middle foretells each that it sees."""
         (u, put_u), (v, put_v) = _opened(inputs, chunks.centres), _opened(self.outputs, chunks.around)
         z, put_z = _opened(self.outputs, chunks.noise)
         near, times = bands.near(chunks.sides), self._times(chunks, bands.counted(chunks.sides))
@@ -27,12 +28,10 @@ class Negatives(NamedTuple):
         cost = _mean(right, near, wrong, times) if told else None
         right.neg_().sigmoid_().mul_(near).mul_(rate)
         wrong.sigmoid_().mul_(times.mul_(-rate))
-        put_u(torch.bmm(right, v).baddbmm_(wrong, z))
-        put_v(torch.bmm(right.mT, u))
-        put_z(torch.bmm(wrong.mT, u))
-        return cost
+        change_u, change_v, change_z = torch.bmm(right, v).baddbmm_(wrong, z), torch.bmm(right.mT, u), torch.bmm(wrong.mT, u)
+        return Step([partial(put_u, change_u)], [partial(put_v, change_v), partial(put_z, change_z)], cost)
 
-    def cbow(self, chunks: Chunks, bands: Bands, inputs: Source, rate: float, told: bool) -> Tensor | None:
+    def cbow(self, chunks: Chunks, bands: Bands, inputs: Source, rate: float, told: bool) -> Step:
         """The mean of what it sees foretells the word in the middle."""
         (u, put_u), (v, put_v) = _opened(inputs, chunks.around), _opened(self.outputs, chunks.centres)
         z, put_z = _opened(self.outputs, chunks.noise)
@@ -43,10 +42,9 @@ class Negatives(NamedTuple):
         cost = _mean(right, real, wrong, times) if told else None
         right.neg_().sigmoid_().mul_(real).mul_(rate)
         wrong.sigmoid_().mul_(times.mul_(-rate))
-        put_z(torch.bmm(wrong.mT, hidden))
-        put_u(torch.bmm(mean.mT, v.mul_(right).baddbmm_(wrong, z)))
-        put_v(hidden.mul_(right))
-        return cost
+        change_z = torch.bmm(wrong.mT, hidden)
+        change_u = torch.bmm(mean.mT, v.mul_(right).baddbmm_(wrong, z))
+        return Step([partial(put_u, change_u)], [partial(put_v, hidden.mul_(right)), partial(put_z, change_z)], cost)
 
     def _times(self, chunks: Chunks, pairs: Tensor) -> Tensor:
         return pairs * (self.ratio / chunks.noise.shape[1])

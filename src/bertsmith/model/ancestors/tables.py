@@ -1,7 +1,7 @@
 """Tables whose rows are read and moved a few at a time."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,6 +9,15 @@ from torch import Tensor
 BOUND = 4.0  # times the rate: steps that one row may take at once, at the full length of each
 
 Put = Callable[[Tensor], None]
+Change = Callable[[], None]
+
+
+class Step(NamedTuple):
+    """What a rule makes of some text: changes of either table, which are yet to be made."""
+
+    inputs: list[Change]
+    outputs: list[Change]
+    loss: Tensor | None  # mean of what was foretold, if it was to be told
 
 
 class Source(Protocol):
@@ -38,12 +47,16 @@ class Table:
     def open(self, ids: Tensor) -> tuple[Tensor, Put]:
         return self.rows.index_select(0, ids), lambda change: self.add(ids, change)
 
-    def add(self, ids: Tensor, change: Tensor) -> None:
-        change = change if self.scale is None else change.mul_(self.scale.index_select(0, ids))
-        if change.is_cuda:
-            self.rows.index_add_(0, ids, change)
-        else:  # several times as quick there
-            self.rows.scatter_add_(0, ids[:, None].expand_as(change), change)
+    def add(self, ids: Tensor, change: Tensor, times: Tensor | None = None) -> None:
+        """`times` (ids, 1) lengthens each change; the tensor it comes in is used up."""
+        if self.scale is not None:
+            short = self.scale.index_select(0, ids)
+            times = short if times is None else short.mul_(times)
+        self.rows.index_add_(0, ids, change if times is None else change.mul_(times))
+
+    def summed(self, ids: Tensor, starts: Tensor, times: Tensor) -> Tensor:
+        """(starts, width): the rows of each run of `ids`, added up so many times each."""
+        return F.embedding_bag(ids, self.rows, starts, mode="sum", per_sample_weights=times)
 
 
 class Spelt:
