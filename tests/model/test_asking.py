@@ -6,6 +6,7 @@ from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
 from bertsmith.model.asking import asked
+from bertsmith.model.far import Far
 from bertsmith.model.layout import Layout, Rectangle
 from bertsmith.model.mixers import Window
 
@@ -133,3 +134,23 @@ def test_only_what_learns_and_drops_nothing_goes_this_way(how, monkeypatch):
     with torch.set_grad_enabled(how != "asks"):
         mixer(*drawn([17, 5, 90], None))
     assert bool(used) == (how == "learns")
+
+
+@pytest.mark.parametrize("dilation", [(), (2,)], ids=["plain", "dilated"])
+@pytest.mark.parametrize("lengths", [[17, 5, 90, 1, 23], [5, 4, 3]], ids=["longer than windows", "within them"])
+def test_a_bias_learns_the_same_if_the_slopes_are_added_up_on_the_way(lengths, dilation, monkeypatch):
+    """As the kernel of anchors does on a GPU, for as many heads as it has and no more."""
+    mixer, (x, layout) = built(dilation=dilation), drawn(lengths, None)
+    down = torch.randn(len(x), WIDTH, dtype=x.dtype)
+    wanted = torch.autograd.grad((mixer(x, layout) * down).sum(), mixer.project.qkv.bias)
+    plain, told = Far.back, []
+
+    def summed(self, *given):
+        slope, _ = plain(self, *given)
+        told.append(given[-1])
+        return slope, slope.sum(0) if given[-1] else None
+
+    monkeypatch.setattr(Far, "back", summed)
+    found = torch.autograd.grad((mixer(x, layout) * down).sum(), mixer.project.qkv.bias)
+    assert_close(found, wanted, atol=1e-12, rtol=1e-12)
+    assert any(told) == (not dilation and max(lengths) > 5)
