@@ -238,6 +238,20 @@ def test_a_converted_model_learns_to_answer_questions(long, tmp_path):
     assert told["made"] and 0 <= told["dev"]["f1"] <= 1
 
 
+def test_a_model_that_was_taught_a_task_does_it_on_longer_texts(bert, tmp_path):
+    file = tmp_path / "train.tsv"
+    file.write_text("text\tlabel\n" + "".join(f"the people said so {word}\t{word}\n" for word in ("up", "it")))
+    taught = {"task": "classify", "data": {"train": str(file)}, "length": 32, "train": TRAIN}
+    api.finetune(model=str(bert), out=str(tmp_path / "short"), quiet=True, **taught)
+    told = api.convert_long(model=str(tmp_path / "short"), length=100, reach=[15], out=str(tmp_path / "long"), quiet=True)
+    assert told["made"] and checkpoint.recorded(tmp_path / "long")["length"] == 100
+    short, long = (api.load(str(tmp_path / name)) for name in ("short", "long"))
+    brief, lengthy = "the people said so", "she was there . " * 15 + "the people said so it"
+    assert long(brief)["scores"] == pytest.approx(short(brief)["scores"], abs=1e-5)
+    changed = lengthy.replace("so it", "so up")
+    assert short(lengthy)["scores"] == short(changed)["scores"] and long(lengthy)["scores"] != long(changed)["scores"]
+
+
 @pytest.mark.parametrize("name", ["longformer", "longformer-causal"])
 def test_the_recipes_can_be_read(name):
     recipe = config.read(stage("pretrain").Recipe, Path(__file__).parents[2] / "recipes" / f"{name}.toml")

@@ -50,6 +50,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
             record = {name: value for name, value in checkpoint.recorded(source).items() if name not in MADE}
             record |= {"stage": "convert-long", "recipe": plain(recipe), "tokenizer": tokenizer.fingerprint}
             record |= {"family": "longformer"} if record.get("family") == "roberta" else {}
+            record |= {"length": recipe.length} if "length" in record else {}  # what it was taught, it does on longer texts
             card = {"identity": identity, "source": recipe.model, "command": command()}
             with new_folder(out) as part:
                 checkpoint.write(part, model, tokenizer, card, record | {"version": __version__})
