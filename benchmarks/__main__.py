@@ -17,6 +17,7 @@ ASKED = (
     "scaling",
     "reformer",
     "long_documents",
+    "long_questions",
 )  # minutes to hours, or in need of files or a GPU: only by name
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from bertsmith import api
 from bertsmith.artifacts import write_json
 
-from .long_folds import joined_of, part
+from .long_folds import part
 
 ARMS = {"reviews": ("window", "cut", "near", "parts"), "covid": ("window", "cut", "near", "strided")}
 MLM, BEFORE = "mlm", "before"  # further reading by windows, and what the model was worth before it
@@ -112,17 +112,12 @@ def _begun(asked: Asked) -> Iterator[Step]:
     how = {"optimizer": {"kind": "muon"}, "warmup": 0.05, "workers": 3 if asked.device.startswith("cuda") else 0}
     train = asked.train(asked.rate, 16 * asked.long, minutes=asked.minutes, **how)
     yield Step(MLM, "pretrain", on | {"out": asked.made(MLM), "train": train}, ("corpus", "longer"))
-    yield Step("squad-dense", "finetune", _questions(asked, asked.short * 3 // 4, asked.squad, 16 * asked.short, 2)
-               | {"model": asked.model, "out": asked.made("squad-dense")})  # fmt: skip
-    yield Step("squad-window", "finetune", _questions(asked, asked.long, str(joined_of(asked.out)), 4 * asked.long, 1)
-               | {"model": asked.made(MLM), "out": asked.made("squad-window")}, (MLM,))  # fmt: skip
+    questions = {"task": {"kind": "answer", "stride": asked.short * 3 // 8}, "length": asked.short * 3 // 4, "dropout": 0.1,
+                 "data": {"train": asked.squad}, "train": asked.train(2e-4, 16 * asked.short, epochs=2)}  # fmt: skip
+    yield Step("squad-dense", "finetune", questions | {"model": asked.model, "out": asked.made("squad-dense")})
+    yield Step("squad-window", "finetune", questions | {"model": asked.made(MLM), "out": asked.made("squad-window")}, (MLM,))
     hardly = {**asked.train(1e-9, 16 * asked.long), "steps": 1}
     yield Step(BEFORE, "pretrain", on | {"out": asked.made(BEFORE), "train": hardly}, ("corpus", "longer"))
-
-
-def _questions(asked: Asked, length: int, data: str, tokens: int, epochs: int) -> dict[str, Any]:
-    return {"task": {"kind": "answer", "stride": length // 2}, "length": length, "dropout": 0.1, "data": {"train": data},
-            "train": asked.train(2e-4, tokens, epochs=epochs)}  # fmt: skip
 
 
 def _arms(asked: Asked, what: str) -> dict[str, Arm]:

@@ -6,7 +6,7 @@ python -m benchmarks long_documents reviews=FILE.jsonl covid=FILE.json squad=FIL
 
 reviews    a JSON object a line, {"text": ..., "label": ..., "fold": 0}; without folds they are dealt out in turn
 covid      SQuAD's JSON: data > paragraphs > context and qas > id, question, answers > text, answer_start
-squad      the same, of short passages: what models learn from before they meet the articles; windows with neighbours joined
+squad      the same, of short passages: what models learn from before they meet the articles
 texts      long documents for further reading, words hidden, as `prepare` takes them; all files may be packed (.xz .gz)
 minutes    of that reading, beside which no more than a third of the jobs are at work
 seconds    after which work is stopped, which may take 30 more to save; 0: the table alone, from what is there
@@ -46,7 +46,6 @@ def run(stuff: Material) -> list[Row]:
     if time.monotonic() < end:
         long_folds.reviews(Path(stuff.given["reviews"]), asked.folds["reviews"], asked.out)
         long_folds.articles(Path(stuff.given["covid"]), asked.folds["covid"], asked.out)
-        long_folds.joined(Path(asked.squad), asked.out)
         course = Course(asked, stuff.number("jobs", 1))
         with _until(end):
             carried_out(course.begun(), course.count, course.ended)

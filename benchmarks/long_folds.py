@@ -10,7 +10,6 @@ from bertsmith.errors import BadInput
 from bertsmith.text.files import unpacked
 
 CHARACTERS = 28_000  # of an article, at most: about two windows of 4,096 pieces
-JOINED = 10_000  # of neighbouring passages in one text
 ENDINGS = {"reviews": "jsonl", "covid": "json"}
 
 
@@ -39,33 +38,6 @@ def articles(path: Path, folds: int, out: Path) -> None:
         for name, wanted in (("train", False), ("test", True)):
             chosen = [article for number, article in enumerate(kept) if (number % folds == fold) == wanted]
             _write(part(out, "covid", fold, name), path, [json.dumps({"data": chosen})] if chosen else [])
-
-
-def joined_of(out: Path) -> Path:
-    return out / "folds" / "joined.json"
-
-
-def joined(path: Path, out: Path) -> None:
-    """Questions about short passages as questions about long texts: neighbours of an article are one text."""
-    found = []
-    for article in json.loads(_text(path))["data"]:
-        texts: list[dict[str, Any]] = []
-        for passage in article["paragraphs"]:
-            if not texts or len(texts[-1]["context"]) + len(passage["context"]) > JOINED:
-                texts.append({"context": "", "qas": []})
-            _append(texts[-1], passage)
-        found.append({"paragraphs": texts})
-    _write(joined_of(out), path, [json.dumps({"data": found})] if found else [])
-
-
-def _append(text: dict[str, Any], passage: dict[str, Any]) -> None:
-    """The passage behind what is there, and its questions, whose answers begin so much later."""
-    text["context"] += "\n" if text["context"] else ""
-    shift = len(text["context"])
-    text["context"] += passage["context"]
-    for asked in passage["qas"]:
-        answers = [answer | {"answer_start": answer["answer_start"] + shift} for answer in asked["answers"]]
-        text["qas"].append(asked | {"answers": answers})
 
 
 def _review(path: Path, number: int, line: str) -> dict[str, Any]:

@@ -4,11 +4,12 @@ import json
 
 import pytest
 
-from benchmarks import long_documents, long_folds
+from benchmarks import long_documents, long_folds, long_questions
 from benchmarks.long_arms import ARMS, steps, told_of
 from benchmarks.long_documents import Course
 from benchmarks.material import Material
 from bertsmith import api
+from bertsmith.model import checkpoint
 from tests.conftest import prose
 
 SMALL = {"layers": 1, "width": 16, "mixer": {"heads": 2}, "feedforward": {"inner": 16}, "positions": 32}
@@ -101,14 +102,23 @@ def test_every_review_is_judged_once(tmp_path, own):
     assert [len(test) for test in read["test"]] == [4] * 5
 
 
-def test_joined_passages_keep_their_answers(tmp_path, monkeypatch):
-    monkeypatch.setattr(long_folds, "JOINED", 120)
+def test_joined_passages_keep_their_answers(tmp_path):
     texts = [prose(2, seed).replace("\n", " ")[:50] for seed in range(5)]
     passages = [_article(text)["paragraphs"][0] for text in texts]
     (tmp_path / "squad.json").write_text(json.dumps({"data": [{"paragraphs": passages[:3]}, {"paragraphs": passages[3:]}]}))
-    long_folds.joined(tmp_path / "squad.json", tmp_path)
-    articles = json.loads(long_folds.joined_of(tmp_path).read_text())["data"]
-    assert [[len(text["qas"]) for text in one["paragraphs"]] for one in articles] == [[2, 1], [2]]
-    for text in (text for one in articles for text in one["paragraphs"]):
-        for answer in (answer for asked in text["qas"] for answer in asked["answers"]):
-            assert text["context"][answer["answer_start"] :].startswith(answer["text"])
+    for every, counts in ((1, [[2, 1], [2]]), (2, [[1, 1], [1]]), (3, [[1], [1]])):
+        articles = long_questions.joined(tmp_path / "squad.json", 120, every)
+        assert [[len(text["qas"]) for text in one["paragraphs"]] for one in articles] == counts
+        for text in (text for one in articles for text in one["paragraphs"]):
+            for answer in (answer for asked in text["qas"] for answer in asked["answers"]):
+                assert text["context"][answer["answer_start"] :].startswith(answer["text"])
+
+
+def test_a_reader_is_made_long_and_judged_against_itself_cut_off(given, tmp_path):
+    told = {"model": given["model"], "squad": given["squad"], "dev": given["covid"], "out": str(tmp_path / "out"), "every": "1"}
+    told |= {"length": "64", "short": "32", "taught": "32", "reach": "8", "steps": "1", "device": "cpu"}
+    rows = long_questions.run(Material(tmp_path, told))
+    assert [row[0][:2] for row in rows] == ["f1", "ex"] and all("of 4 questions" in row[0] for row in rows)
+    assert checkpoint.recorded(tmp_path / "out/long")["length"] == 64
+    assert checkpoint.recorded(tmp_path / "out/cut")["length"] == 32
+    assert long_questions.run(Material(tmp_path, told)) == rows
