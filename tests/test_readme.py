@@ -26,9 +26,17 @@ def test_both_show_the_same_tree():
     assert tree(CHINESE) == tree(ENGLISH)
 
 
+def headings(text):
+    """As they are linked to: in small letters, with hyphens for spaces."""
+    return {found.lower().replace(" ", "-") for found in re.findall(r"^#+ ([\w ]+)$", text, re.MULTILINE)}
+
+
 def test_both_name_the_same_places_and_they_are_there():
     links = [set(re.findall(r"\]\(([^)]+)\)", text)) - {"README.md", "README.zh.md"} for text in (ENGLISH, CHINESE)]
     assert links[0] == links[1]
-    assert all((ROOT / link).exists() for link in links[0])
+    for link in links[0]:
+        file, _, part = link.partition("#")
+        assert (ROOT / file).exists()
+        assert not part or part in headings((ROOT / file).read_text(encoding="utf-8"))
     targets = [set(re.findall(r"`(make [\w-]+)", text)) for text in (ENGLISH, CHINESE)]
     assert targets[0] == targets[1]
