@@ -19,7 +19,7 @@ def part(out: Path, what: str, fold: int, name: str) -> Path:
 
 
 def reviews(path: Path, folds: int, out: Path) -> None:
-    rows = [_review(path, number, line) for number, line in enumerate(_text(path).splitlines()) if line.strip()]
+    rows = [_review(path, number, line) for number, line in enumerate(text_of(path).splitlines()) if line.strip()]
     known = sorted({row["fold"] for row in rows})
     rank = {fold: place * folds // len(known) for place, fold in enumerate(known)}  # ten folds are five of two each
     places = [rank[row["fold"]] if len(known) >= folds else number % folds for number, row in enumerate(rows)]
@@ -32,7 +32,7 @@ def reviews(path: Path, folds: int, out: Path) -> None:
 
 def articles(path: Path, folds: int, out: Path) -> None:
     """Those with most questions are dealt out first; the longest are left out."""
-    kept = [one for one in json.loads(_text(path))["data"] if _longest(one) <= CHARACTERS]
+    kept = [one for one in json.loads(text_of(path))["data"] if _longest(one) <= CHARACTERS]
     kept.sort(key=lambda article: -sum(len(paragraph["qas"]) for paragraph in article["paragraphs"]))
     for fold in range(folds):
         for name, wanted in (("train", False), ("test", True)):
@@ -51,7 +51,7 @@ def _longest(article: dict[str, Any]) -> int:
     return max((len(paragraph["context"]) for paragraph in article["paragraphs"]), default=0)
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
     return b"".join(data for data, _ in unpacked(path)).decode("utf-8")
 
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from bertsmith import api
 from bertsmith.artifacts import write_whole
-from bertsmith.text.files import unpacked
 
+from .long_folds import text_of
 from .material import Material
 
 FILES = ("model", "squad", "dev", "out")
@@ -46,7 +46,7 @@ def run(stuff: Material) -> list[Row]:
 def joined(path: Path, characters: int, every: int) -> list[dict[str, Any]]:
     """Articles whose neighbouring passages are one text, each with every so-many-th of all questions."""
     articles, number = [], 0
-    for article in json.loads(b"".join(data for data, _ in unpacked(path)))["data"]:
+    for article in json.loads(text_of(path))["data"]:
         texts: list[dict[str, Any]] = []
         for passage in article["paragraphs"]:
             if not texts or len(texts[-1]["context"]) + len(passage["context"]) > characters:

@@ -24,14 +24,17 @@ class Hands(NamedTuple):
 @contextmanager
 def hands(wanted: int) -> Iterator[Hands]:
     """Two, if so many are wanted and torch may have two threads; each then computes in one, so that no number depends on how
-    many there are.
+    many there are. One is torch as it is.
 
     torch's own threads share a single operation, and those of a step are over before threads have found together.
     """
+    if wanted == 1:
+        yield Hands(None)
+        return
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        if min(wanted, threads) == 1:
+        if threads == 1:
             yield Hands(None)
         else:
             with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,)) as other:

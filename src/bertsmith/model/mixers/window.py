@@ -71,14 +71,14 @@ class WindowAttention(Mixer):
             mixed = layout.mix(qkv, heads, None, self.causal, dropout)
             return mixed if rows is None else mixed.index_copy(0, layout.anchored, rows.to(mixed.dtype))
         qkv, own = qkv.unflatten(-1, (3, heads, -1)), None if rows is None else rows.unflatten(-1, (heads, -1))
-        bias = shift.unflatten(-1, (3, heads, -1)) if shift is not None and len(self.steps) == 1 else None
-        outs = []
-        for step, some in self.steps.items():
-            sight, alone = Sight(self.reach, step, self.causal, rows is not None), len(self.steps) == 1
-            some_qkv = qkv if alone else qkv[..., some, :]
-            outs.append(reached(some_qkv, own if alone or own is None else own[:, some], bias, layout, sight, dropout))
-        if len(outs) == 1:
-            return outs[0].flatten(-2)
+        sights = [Sight(self.reach, step, self.causal, rows is not None) for step in self.steps]
+        if len(sights) == 1:
+            bias = None if shift is None else shift.unflatten(-1, (3, heads, -1))
+            return reached(qkv, own, bias, layout, sights[0], dropout).flatten(-2)
+        outs = [  # of some heads alone: a sum of their slopes would be the bias's in part
+            reached(qkv[..., some, :], None if own is None else own[:, some], None, layout, sight, dropout)
+            for sight, some in zip(sights, self.steps.values(), strict=True)
+        ]
         order = torch.tensor([head for some in self.steps.values() for head in some], device=qkv.device).argsort()
         return torch.cat(outs, 1).index_select(1, order).flatten(-2)
 
