@@ -8,10 +8,12 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from types import ModuleType, TracebackType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+LEFT_TO_PARENT = (signal.SIGINT, signal.SIGTERM)
 
 
 class Workers:
@@ -21,7 +23,7 @@ class Workers:
         self.pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begun, (begin, given))
 
     def submit(self, work: Callable[..., T], *given: Any) -> "Future[T]":
-        with another_main():  # processes are started here, when there is work for them
+        with another_main(), _held_back():  # processes are started here, when there is work for them
             return self.pool.submit(work, *given)
 
     def __enter__(self) -> "Workers":
@@ -42,10 +44,22 @@ def another_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """A process started inside is not reached by signals until it has chosen to ignore them, which takes it seconds."""
+    resource_tracker.ensure_running()  # when it is started later, it lets the signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_PARENT)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _begun(begin: Callable[..., None], given: tuple[Any, ...]) -> None:
     """Ctrl-C goes to every process of a terminal: the parent decides what it means, and its end is the workers' end."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in LEFT_TO_PARENT:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, LEFT_TO_PARENT)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     begin(*given)
 
