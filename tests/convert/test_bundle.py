@@ -114,10 +114,10 @@ def test_small_files_that_ask_for_much_work_are_refused_at_once(tmp_path):
     again = body + index + tail.ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57)
     for written, words in ((again, "overlap"), (table([(b"a" * 5000 + b"%d" % i, b"") for i in range(9)]), "too long")):
         (tmp_path / "m.index").write_bytes(written)
-        began = time.perf_counter()
+        began = time.process_time()
         with pytest.raises(BadInput, match=words):
             Bundle(tmp_path / "m")
-        assert time.perf_counter() - began < 5
+        assert time.process_time() - began < 5
 
 
 @given(st.binary(max_size=200))

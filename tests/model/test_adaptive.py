@@ -136,15 +136,18 @@ def test_a_span_that_was_pushed_below_zero_comes_back_and_can_grow_again():
     assert mixer.span.grad[0] != 0
 
 
+def processor_seconds(mixer, x, layout):
+    began = time.process_time()
+    mixer(x, layout)
+    return time.process_time() - began
+
+
 @torch.no_grad()
 def test_time_follows_the_span():
     x, layout, took = torch.randn(4096, WIDTH), Layout.of([4096]), {}
     for share in (0.0, 1.0):
         mixer = mixer_of([share] * HEADS, longest=2048, ramp=32, causal=True)
-        mixer(x, layout)
-        began = time.process_time()
-        mixer(x, layout)
-        took[share] = time.process_time() - began
+        took[share] = min(processor_seconds(mixer, x, layout) for _ in range(4))
     assert took[1.0] > 4 * took[0.0]
 
 

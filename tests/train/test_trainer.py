@@ -77,12 +77,23 @@ def test_batches_are_told_how_far_the_run_is(tmp_path):
     assert told == [(k, k // 2 / 4) for k in range(8)]
 
 
-def test_a_run_by_the_clock_ends_on_time_at_a_rate_near_zero(tmp_path):
-    seen = []
+class Watch:
+    """A clock that goes on when it is told to, however busy the machine is."""
+
+    def __init__(self, monkeypatch):
+        self.now = 100.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+    def wait(self, seconds):
+        self.now += seconds
+
+
+def test_a_run_by_the_clock_ends_on_time_at_a_rate_near_zero(tmp_path, monkeypatch):
+    seen, watch = [], Watch(monkeypatch)
     config = Train(minutes=1.5 / 60, rate=1.0, warmup=0.1, save_every=10_000, device="cpu")
 
     def slowly(k, done):
-        time.sleep(0.005)
+        watch.wait(0.005)
         seen.append(done)
         return toy.Data()(k, done)
 
@@ -97,10 +108,11 @@ def test_a_run_by_the_clock_ends_on_time_at_a_rate_near_zero(tmp_path):
     assert (again["step"], again["trials"]) == (summary["step"], summary["trials"])
 
 
-def test_the_time_of_earlier_sittings_counts(tmp_path):
-    config = Train(minutes=2 / 60, save_every=1, device="cpu")
+def test_the_time_of_earlier_sittings_counts(tmp_path, monkeypatch):
+    config, watch = Train(minutes=2 / 60, save_every=1, device="cpu"), Watch(monkeypatch)
 
     def die(step, row):
+        watch.wait(0.1)
         if trainer.progress.elapsed > 1:
             raise toy.Died
 
@@ -108,7 +120,8 @@ def test_the_time_of_earlier_sittings_counts(tmp_path):
     with pytest.raises(toy.Died):
         trainer.fit(toy.Data())
     told = []
-    toy.trainer(tmp_path, config).fit(lambda k, done: told.append(done) or toy.Data()(k, done))
+    again = toy.trainer(tmp_path, config, on_step=lambda step, row: watch.wait(0.1))
+    again.fit(lambda k, done: told.append(done) or toy.Data()(k, done))
     assert told[0] > 0.4
 
 
@@ -182,13 +195,13 @@ def test_lines_change_no_file_and_are_not_there_when_quiet_or_beside_a_bar(tmp_p
     told_by_a_slow_run(tmp_path / "bar", capsys)
 
 
-def test_a_slow_start_does_not_use_up_the_warm_up(tmp_path):
+def test_a_slow_start_does_not_use_up_the_warm_up(tmp_path, monkeypatch):
     """Compiling takes most of a minute: the second step must still be at the foot of the slope."""
     config, rates = Train(minutes=3 / 60, rate=1.0, warmup=0.3, schedule="constant", save_every=10_000, device="cpu"), []
-    data = toy.Data()
+    data, watch = toy.Data(), Watch(monkeypatch)
 
     def slow(k, done):
-        time.sleep(1.2 if k == 0 else 0.02)
+        watch.wait(1.2 if k == 0 else 0.02)
         return data(k, done)
 
     toy.trainer(tmp_path, config, on_step=lambda step, row: rates.append(row["rate"])).fit(slow)
