@@ -1,6 +1,6 @@
 """Anchors that lie beyond a token's window, joined to the softmax over what lies within."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -23,9 +23,14 @@ class Sight:
     causal: bool = False
     anchored: bool = False
 
+    @property
+    def edge(self) -> int:
+        """How far it sees."""
+        return self.reach * self.step
+
     def near(self, behind: Tensor) -> Tensor:
         """Whether a token so far behind (or ahead, if negative) is within reach."""
-        inside = (behind <= self.reach * self.step) & (behind >= (0 if self.causal else -self.reach * self.step))
+        inside = (behind <= self.edge) & (behind >= (0 if self.causal else -self.edge))
         return inside & (behind % self.step == 0)
 
 
@@ -48,6 +53,7 @@ class Far:
     place: Tensor
     anchors: Tensor  # (anchors,): among the tokens, those of a sequence beside each other
     borders: np.ndarray  # (sequences + 1,): where the anchors of each begin
+    late: bool = True  # whether a token may have an anchor ahead of it that is not in its window
 
     def join(self, qkv: Tensor, out: Tensor, sums: Tensor, scale: float) -> None:
         """`out` and `sums`, of tokens over those near them, become those of both."""
@@ -95,6 +101,14 @@ class Far:
         return found
 
     @cached_property
+    def sides(self) -> list[tuple["Far", bool]]:
+        """The same of anchors behind a token alone; then, if there are any, of those ahead, for which places are counted
+        backwards. True is said of the first."""
+        alone = replace(self.sight, causal=True)
+        found = [(replace(self, sight=alone), True), (replace(self, sight=alone, place=-self.place), False)]
+        return found if self.late and not self.sight.causal else found[:1]
+
+    @cached_property
     def runs(self) -> list[Run]:
         starts, borders = self.starts.tolist(), self.borders.tolist()
         return [
@@ -121,7 +135,7 @@ class Far:
 
     @property
     def _rule(self) -> tuple[int, int, bool]:
-        return self.sight.reach * self.sight.step, self.sight.step, self.sight.causal
+        return self.sight.edge, self.sight.step, self.sight.causal
 
 
 def _scores(q: Tensor, k: Tensor, run: Run, scale: float) -> Tensor:

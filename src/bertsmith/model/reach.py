@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .band import Band
+from .edge import Edge, doubled
 from .far import Far, Sight
 from .layout import FLASH, Layout
 from .near import Blocks, Flash, Near
@@ -26,20 +27,23 @@ class Course:
 
 
 def reached(
-    qkv: Tensor, anchored: Tensor | None, shift: Tensor | None, layout: Layout, sight: Sight, dropout: float = 0.0
-) -> Tensor:
+    qkv: Tensor, anchored: Tensor | None, shift: Tensor | None, layout: Layout, sight: Sight, dropout: float = 0.0,
+    turns: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """(tokens, 3, heads, width) -> (tokens, heads, width). `anchored` (anchors, heads, width) is what anchors themselves
     see, which is another's work, and stands in their rows. `shift` (3, heads, width) has been added to every row of `qkv`;
-    its slope is given where it costs nothing."""
+    its slope is given where it costs nothing. By `turns` queries and keys have been turned, if they have (`Edge`)."""
     quick = qkv.dtype in FLASH if qkv.is_cuda else not torch.compiler.is_compiling()
     if quick and layout.gapless and not dropout:
-        return _quick(qkv, anchored, shift, layout, sight)
-    out = _plain(qkv, layout, sight, dropout)
+        return _quick(qkv, anchored, shift, layout, sight, turns)
+    out = _plain(qkv, layout, sight, dropout, turns)
     return out if anchored is None else out.index_copy(0, layout.anchored, anchored.to(out.dtype))
 
 
 @torch.compiler.disable
-def _quick(qkv: Tensor, anchored: Tensor | None, shift: Tensor | None, layout: Layout, sight: Sight) -> Tensor:
+def _quick(
+    qkv: Tensor, anchored: Tensor | None, shift: Tensor | None, layout: Layout, sight: Sight, turns: Tensor | None
+) -> Tensor:
     """By kernels, which no compiler need see: on CUDA a graph ends before them and begins again behind them."""
     course: Course = layout.once(sight, lambda: _course(layout, sight))
     width, gap = qkv.shape[-1], -qkv.shape[-1] % 8 if qkv.is_cuda else 0
@@ -48,7 +52,8 @@ def _quick(qkv: Tensor, anchored: Tensor | None, shift: Tensor | None, layout: L
     if course.order is not None:
         qkv = qkv.index_select(0, course.order)
     near = (Flash if qkv.is_cuda else Blocks)(course.layout, sight.reach, sight.causal)
-    out: Tensor = _Joined.apply(qkv.contiguous(), anchored, shift, near, course, width**-0.5)
+    far = course.far if course.far is None or turns is None else Edge(course.far, turns)
+    out: Tensor = _Joined.apply(qkv.contiguous(), anchored, shift, near, far, course.anchors, width**-0.5)
     out = out if course.back is None else out.index_select(0, course.back)
     return out[..., :width] if gap else out
 
@@ -62,30 +67,32 @@ class _Joined(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, qkv: Tensor, anchored: Tensor | None, shift: Tensor | None, near: Near, course: Course, scale: float
-    ) -> Tensor:
+        ctx: Any, qkv: Tensor, anchored: Tensor | None, shift: Tensor | None, near: Near, far: Far | Edge | None,
+        anchors: Tensor, scale: float,
+    ) -> Tensor:  # fmt: skip
         with torch.autocast(qkv.device.type, enabled=False):
             q, k, v = qkv.unbind(1)
             out, sums = near.forward(q, k, v, scale)
-            if course.far is not None:
-                course.far.join(qkv, out, sums, scale)
+            if far is not None:
+                far.join(qkv, out, sums, scale)
             if anchored is not None:
-                out.index_copy_(0, course.anchors, anchored.to(out.dtype))
-                sums.index_fill_(1, course.anchors, float("inf"))
+                out.index_copy_(0, anchors, anchored.to(out.dtype))
+                sums.index_fill_(1, anchors, float("inf"))
         ctx.save_for_backward(qkv, out, sums)
-        ctx.how = None if anchored is None else anchored.dtype, near, course, scale
+        ctx.how = None if anchored is None else anchored.dtype, near, far, anchors, scale
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        (qkv, out, sums), (kind, near, course, scale), grad = ctx.saved_tensors, ctx.how, grad.contiguous()
-        rows = None if kind is None else grad.index_select(0, course.anchors).to(kind)
+        (qkv, out, sums), (kind, near, far, anchors, scale), grad = ctx.saved_tensors, ctx.how, grad.contiguous()
+        rows, total = None if kind is None else grad.index_select(0, anchors).to(kind), None
         with torch.autocast(grad.device.type, enabled=False):
             down = near.backward(grad, *qkv.unbind(1), out, sums, scale)
-            if course.far is None:
-                return torch.stack(down, 1), rows, None, None, None, None
-            slope, total = course.far.back(grad, qkv, out, sums, down, scale, ctx.needs_input_grad[2])
-        return slope, rows, total, None, None, None
+            if far is None:
+                slope = torch.stack(down, 1)
+            else:
+                slope, total = far.back(grad, qkv, out, sums, down, scale, ctx.needs_input_grad[2])
+        return slope, rows, total, None, None, None, None
 
 
 def _course(layout: Layout, sight: Sight) -> Course:
@@ -95,6 +102,7 @@ def _course(layout: Layout, sight: Sight) -> Course:
     chosen = starts[:-1] if layout.anchors is None else np.array(layout.anchors.tolist(), np.int64)
     anchors = chosen if sight.anchored else chosen[:0]
     borders = np.searchsorted(anchors, starts)
+    late = bool((anchors - starts[np.searchsorted(starts, anchors, "right") - 1] > (sight.reach if step == 1 else 0)).any())
     within, owner, place, order, back = layout, layout.owner, layout.place, None, None
     if step > 1:
         there = _dilated(sizes, starts, step)
@@ -102,7 +110,7 @@ def _course(layout: Layout, sight: Sight) -> Course:
         order, back = (torch.from_numpy(one).to(device) for one in (there, here))
         shorter = [-(-(size - first) // step) for size in sizes.tolist() for first in range(min(step, size))]
         within, owner, place, anchors = Layout.of(shorter).to(device), owner[order], place[order], here[anchors]
-    far = Far(sight, starts, owner, place, torch.from_numpy(anchors).to(device), borders)
+    far = Far(sight, starts, owner, place, torch.from_numpy(anchors).to(device), borders, late)
     return Course(within, order, back, far.anchors, far if far.beyond else None)
 
 
@@ -113,23 +121,31 @@ def _dilated(sizes: np.ndarray, starts: np.ndarray, step: int) -> np.ndarray:
     return np.lexsort((place, place % step, owner))
 
 
-def _plain(qkv: Tensor, layout: Layout, sight: Sight, dropout: float) -> Tensor:
+def _plain(qkv: Tensor, layout: Layout, sight: Sight, dropout: float, turns: Tensor | None) -> Tensor:
     """The same for any numbers, any device, padded rectangles and compiled graphs: anchors stand beside the band's keys."""
     owner, anchors = layout.owner, layout.anchored if sight.anchored else layout.firsts[:0]
-    band = Band(owner.shape[0], sight.reach * sight.step, sight.causal)
-    q, k, v = (t.transpose(0, 1) for t in qkv.unbind(1))
-    seen = layout.once(("seen", sight), lambda: _seen(band, layout, sight, anchors))
-    keys, values = (torch.cat([band.keys(t), t[:, None, anchors].expand(-1, band.blocks, -1, -1)], dim=2) for t in (k, v))
-    mixed = F.scaled_dot_product_attention(band.queries(q), keys, values, seen, dropout_p=dropout)
+    band = Band(owner.shape[0], sight.edge, sight.causal)
+    q, k, v = qkv.unbind(1)
+    ends, known = k[anchors], v[anchors]
+    if turns is not None:
+        (q, k, ends), known = doubled(q, k, turns, anchors, layout.place, sight.edge), torch.cat([known, known])
+    q, k, v, ends, known = (t.transpose(0, 1) for t in (q, k, v, ends, known))
+    seen = layout.once(("seen", sight, turns is None), lambda: _seen(band, layout, sight, anchors, turns is not None))
+    keys, values = (
+        torch.cat([band.keys(t), beside[:, None].expand(-1, band.blocks, -1, -1)], dim=2)
+        for t, beside in ((k, ends), (v, known))
+    )
+    mixed = F.scaled_dot_product_attention(band.queries(q), keys, values, seen, dropout_p=dropout, scale=qkv.shape[-1] ** -0.5)
     return band.flat(mixed).transpose(0, 1)
 
 
-def _seen(band: Band, layout: Layout, sight: Sight, anchors: Tensor) -> Tensor:
-    """(1, blocks, block, sight of the band + anchors): an anchor is met once, among the anchors."""
+def _seen(band: Band, layout: Layout, sight: Sight, anchors: Tensor, sides: bool) -> Tensor:
+    """(1, blocks, block, sight of the band + anchors): within reach, and the anchors beyond it; of two `sides` apart."""
     owner, place = layout.owner, layout.place
-    anchored = torch.zeros_like(owner, dtype=torch.bool).index_fill(0, anchors, True)
-    beside = band.visible(owner) & ~band.keys(anchored[:, None]).mT & (band.ahead(owner.device) % sight.step == 0)
-    among = band.queries(owner[:, None], fill=-1) == owner[anchors]
-    if sight.causal:
-        among = among & (band.queries(place[:, None]) >= place[anchors])
+    beside = band.visible(owner) & (band.ahead(owner.device) % sight.step == 0)
+    behind = band.queries(place[:, None]) - place[anchors]
+    among = (band.queries(owner[:, None], fill=-1) == owner[anchors]) & ~sight.near(behind)
+    if sight.causal or sides:
+        parts = [among & (behind >= 0)] + ([among & (behind < 0) & (not sight.causal)] if sides else [])
+        among = torch.cat(parts, -1)
     return torch.cat([beside, among], dim=-1)[None]

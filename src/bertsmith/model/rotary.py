@@ -1,6 +1,7 @@
 """Rotary positions: queries and keys are turned by their places, so that a product of two depends on their distance."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import BadInput
@@ -36,6 +37,14 @@ def turned(qkv: Tensor, turns: Tensor, places: Tensor, heads: int) -> Tensor:
     q, k, v = qkv.unflatten(-1, (3, heads, -1)).unbind(-3)
     cosine, sine = turns[places][:, None].to(qkv.dtype).chunk(2, -1)
     return torch.stack([_turn(q, cosine, sine), _turn(k, cosine, sine), v], -3).flatten(-3)
+
+
+def spun(x: Tensor, turns: Tensor, by: Tensor) -> Tensor:
+    """(.., heads, width of a head), turned on by so many places, or back; all `by` (..) are less than those in `turns`, and
+    what heads are wider than that is zeros."""
+    cosine, sine = turns[by.abs()][..., None, :].chunk(2, -1)
+    found, gap = _turn(x[..., : turns.shape[1]], cosine, sine * by.sign()[..., None, None]), x.shape[-1] - turns.shape[1]
+    return (F.pad(found, (0, gap)) if gap else found).to(x.dtype)
 
 
 def _turn(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:

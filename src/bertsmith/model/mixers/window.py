@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ...config import Chance, Count, Positive, Variant, Whole
 from ...errors import BadInput
 from ..asking import asked
+from ..edge import scores
 from ..far import MANY, Sight
 from ..layout import FLASH, Layout
 from ..reach import reached
@@ -71,12 +72,13 @@ class WindowAttention(Mixer):
             mixed = layout.mix(qkv, heads, None, self.causal, dropout)
             return mixed if rows is None else mixed.index_copy(0, layout.anchored, rows.to(mixed.dtype))
         qkv, own = qkv.unflatten(-1, (3, heads, -1)), None if rows is None else rows.unflatten(-1, (heads, -1))
+        turns = None if rows is None else self._turns(layout, qkv.device)
         sights = [Sight(self.reach, step, self.causal, rows is not None) for step in self.steps]
         if len(sights) == 1:
             bias = None if shift is None else shift.unflatten(-1, (3, heads, -1))
-            return reached(qkv, own, bias, layout, sights[0], dropout).flatten(-2)
+            return reached(qkv, own, bias, layout, sights[0], dropout, turns).flatten(-2)
         outs = [  # of some heads alone: a sum of their slopes would be the bias's in part
-            reached(qkv[..., some, :], None if own is None else own[:, some], None, layout, sight, dropout)
+            reached(qkv[..., some, :], None if own is None else own[:, some], None, layout, sight, dropout, turns)
             for sight, some in zip(sights, self.steps.values(), strict=True)
         ]
         order = torch.tensor([head for some in self.steps.values() for head in some], device=qkv.device).argsort()
@@ -108,28 +110,33 @@ class WindowAttention(Mixer):
             outs = [self._folded(sheet.anchors(rows), sheet.tokens(x, layout), sheet.hidden) for sheet in found]
         else:
             rows, k, v = self._asking(x, layout)
-            outs = [
-                self._met(sheet.anchors(rows), sheet.tokens(k, layout), sheet.tokens(v, layout), sheet.hidden)
-                for sheet in found
-            ]
+            outs = [self._met(self._scores(sheet, rows, k, layout), sheet.tokens(v, layout), sheet.hidden) for sheet in found]
         return torch.cat([out.flatten(0, -2) for out in outs]) if outs else x[:0]
 
     def _asking(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries of the anchors, (anchors, width), keys and values of every token, (tokens, width)."""
-        if self.rotary is not None or type(self.anchored) is not nn.Linear:
+        """Queries of the anchors, (anchors, width), keys and values of every token, (tokens, width); none is turned."""
+        if type(self.anchored) is not nn.Linear:
             assert self.anchored is not None
-            q, k, v = self._turned(self.anchored(x), layout).chunk(3, -1)
+            q, k, v = self.anchored(x).chunk(3, -1)
             return q[layout.anchored], k, v
         (own, rest), bias, width = self.anchored.weight.tensor_split([x.shape[1]]), self.anchored.bias, x.shape[1]
         begin, end = (None, None) if bias is None else (bias[:width], bias[width:])
         k, v = F.linear(x, rest, end).chunk(2, -1)
         return F.linear(x[layout.anchored], own, begin), k, v
 
-    def _met(self, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor) -> Tensor:
-        """(.., anchors, width): of (.., anchors, width) and twice (.., tokens, width), by plain products: queries are few."""
-        q, k, v = (t.unflatten(-1, (self.project.heads, -1)).transpose(-3, -2) for t in (q, k, v))
-        weights = self._weights(q * q.shape[-1] ** -0.5 @ k.mT, hidden[..., None, :, :]).to(v.dtype)
-        return (weights @ v).transpose(-3, -2).flatten(-2)
+    def _scores(self, sheet: Sheet, rows: Tensor, k: Tensor, layout: Layout) -> Tensor:
+        """(.., heads, anchors, tokens) of (anchors, width) and (tokens, width), by plain products: queries are few."""
+        q, k = (t.unflatten(-1, (self.project.heads, -1)) for t in (sheet.anchors(rows), sheet.tokens(k, layout)))
+        turns = self._turns(layout, q.device)
+        if turns is None:
+            return (q * q.shape[-1] ** -0.5).transpose(-3, -2) @ k.transpose(-3, -2).mT
+        at, place = sheet.anchors(layout.place[layout.anchored]), sheet.tokens(layout.place, layout)
+        return scores(q, k, turns, at, place, self.reach)
+
+    def _met(self, scores: Tensor, v: Tensor, hidden: Tensor) -> Tensor:
+        """(.., anchors, width): of (.., heads, anchors, tokens) and (.., tokens, width)."""
+        v = v.unflatten(-1, (self.project.heads, -1)).transpose(-3, -2)
+        return (self._weights(scores, hidden[..., None, :, :]).to(v.dtype) @ v).transpose(-3, -2).flatten(-2)
 
     def _folded(self, asking: Tensor, x: Tensor, hidden: Tensor) -> Tensor:
         """The same of what they are made of, as `asking` has it, by torch's own means: keys and values of every token cost
@@ -152,6 +159,9 @@ class WindowAttention(Mixer):
         return F.dropout(shares, self.dropout, self.training)
 
     def _turned(self, qkv: Tensor, layout: Layout) -> Tensor:
-        if self.rotary is None:
-            return qkv
-        return turned(qkv, self.rotary.turns(layout.longest, qkv.device), layout.place, self.project.heads)
+        turns = self._turns(layout, qkv.device)
+        return qkv if turns is None else turned(qkv, turns, layout.place, self.project.heads)
+
+    def _turns(self, layout: Layout, device: torch.device) -> Tensor | None:
+        """For places, and for the edges of windows around them."""
+        return None if self.rotary is None else self.rotary.turns(layout.longest + self.reach * max(self.steps), device)
