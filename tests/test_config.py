@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import permutations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -176,6 +177,16 @@ def test_a_preset_is_named_by_a_word_and_changed_inside():
     assert EncoderConfig.presets["bert-mini"] == mini and mini.layers == 4  # the preset itself is as it was
 
 
+def test_a_whole_is_said_before_its_parts_in_any_order():
+    for words in permutations(["part=small", "part.size=5", "part.inner={share=0.25}", "part.inner.count=9"]):
+        assert read(Outer, None, words).part == Small(size=5, inner=Inner(count=9, share=0.25))
+    for words in permutations(["part.kind=small", "part.size=5", "part.inner.count=9"]):
+        assert read(Outer, None, words).part == Small(size=5, inner=Inner(count=9))
+    for words in permutations(["model=bert-mini", "model.layers=3"]):
+        assert (mini := read(Recipe, None, [*GIVEN, *words]).model).layers == 3 and mini.width == 256
+    assert read(Outer, None, ["inner.count=4", "inner.count=6"]).inner.count == 6  # of two that say the same, the last counts
+
+
 def test_a_preset_in_a_file_is_changed_by_the_command_line(tmp_path):
     (tmp_path / "run.toml").write_text('corpus = "c"\nout = "o"\nmodel = "bert-tiny"\nobjective = "masked"\n')
     recipe = read(Recipe, tmp_path / "run.toml", ["model.layers=9", "objective.masks=spans"])
@@ -202,11 +213,13 @@ def test_a_table_without_a_kind_is_of_the_kind_of_the_default(tmp_path):
     assert recipe.objective == Pairs(rate=0.3, pairs=NextSentence(short=0.7)) and recipe.train.optimizer == Adamw(eps=0.1)
 
 
-def test_another_kind_begins_as_its_own_defaults():
-    assert read(Outer, overrides=["part.size=7", "part.kind=small"]).part == Small()
-    assert read(Outer, overrides=["part.size=7", "part=small"]).part == Small()
-    assert read(Outer, overrides=["part.size=7", "part.kind=large-one"]).part == LargeOne(size=7)  # it was that already
-    assert read(Outer, overrides=["part.kind=small", "part.size=7"]).part == Small(size=7)
+def test_another_kind_begins_as_its_own_defaults(tmp_path):
+    (tmp_path / "run.toml").write_text("part = {size = 7}\n")
+    for said, found in {
+        "part.kind=small": Small(), "part=small": Small(), "part.kind=large-one": LargeOne(size=7),  # it was that already
+    }.items():  # fmt: skip
+        assert read(Outer, tmp_path / "run.toml", [said]).part == found
+    assert read(Outer, tmp_path / "run.toml", ["part.kind=small", "part.size=8"]).part == Small(size=8)
 
 
 def test_a_field_that_is_merely_called_kind_resets_nothing():

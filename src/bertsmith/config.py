@@ -61,14 +61,13 @@ class Key:
 
 
 def read(kind: type[T], path: Path | None = None, overrides: Iterable[str] = ()) -> T:
-    """Read a recipe; `overrides` are dotted assignments such as `train.steps=4` or `model=bert-mini`."""
+    """Read a recipe; `overrides` are dotted assignments such as `train.steps=4` or `model=bert-mini`.
+
+    Whatever their order, a whole is said before its parts: `model.layers=4 model=bert-mini` has four layers.
+    """
     values, overrides = _expanded(kind, _toml(path) if path else {}), list(overrides)
-    for override in overrides:
-        dotted, equals, literal = override.partition("=")
-        names = [name.strip() for name in dotted.split(".")]
-        if not equals or not all(names):
-            raise RecipeError(f"{override!r} is not key=value; write for example `train.steps=1000`")
-        _assign(kind, values, names, literal.strip())
+    for names, literal in sorted(map(_assigned, overrides), key=lambda one: len(one[0]) - (one[0][-1] == "kind")):
+        _assign(kind, values, names, literal)
     sources = [str(path)] * (path is not None) + ["the command line"] * (path is None or bool(overrides))
     return typed(kind, values, " and ".join(sources))
 
@@ -120,6 +119,14 @@ def _toml(path: Path) -> dict[str, Any]:
         raise RecipeError(f"there is no recipe {path}; a recipe is a TOML file, a setting is key=value") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path} is not TOML: {error}") from None
+
+
+def _assigned(override: str) -> tuple[list[str], str]:
+    dotted, equals, literal = override.partition("=")
+    names = [name.strip() for name in dotted.split(".")]
+    if not equals or not all(names):
+        raise RecipeError(f"{override!r} is not key=value; write for example `train.steps=1000`")
+    return names, literal.strip()
 
 
 def _value(literal: str, kind: Any) -> Any:
