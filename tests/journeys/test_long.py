@@ -17,14 +17,15 @@ from bertsmith.model.apart import Alibi
 from bertsmith.model.encoder import EncoderConfig
 from bertsmith.model.feedforward import FeedForward
 from bertsmith.model.layout import Layout
-from bertsmith.model.mixers import Chunked, Convolution, Dense, Hashed, LongShort, Lstm, Recurrent, Window
+from bertsmith.model.mixers import Adaptive, Chunked, Convolution, Dense, Hashed, LongShort, Lstm, Recurrent, Window
 from bertsmith.model.model import ModelConfig, built
 from bertsmith.model.shape import Others
-from bertsmith.model.swap import adopted, lengthened, swapped, tiled
+from bertsmith.model.swap import adopted, going_on, lengthened, swapped, tiled
 from bertsmith.model.types import Inputs
 from bertsmith.objectives.reading import batch
 from bertsmith.stages import stage
 from bertsmith.stages.convert_long import Recipe, converted
+from bertsmith.stages.pretrain import _placeless
 from bertsmith.tasks import Answering, Choose, Classify, Tag
 from bertsmith.tasks.base import Encoded
 
@@ -142,6 +143,50 @@ SWAPS = {
 @pytest.mark.parametrize(("old", "said", "found"), SWAPS.values(), ids=SWAPS)
 def test_what_decides_the_meaning_of_the_weights_stays(old, said, found):
     assert swapped(EncoderConfig(width=48, layers=3, mixer=old), said).mixer == found
+
+
+def test_going_on_with_a_mixer_of_the_same_kind_changes_what_is_said_alone():
+    window = Window(heads=4, reach=(8,), dilation=(2,), dilated=1, anchors=False)
+    for old, said, found in (
+        (window, Window(dropout=0.1), replace(window, dropout=0.1)),
+        (Recurrent(heads=4, clamp=8, same_length=True), Recurrent(remembers=32),
+         Recurrent(heads=4, clamp=8, same_length=True, remembers=32)),
+        (Recurrent(heads=4, shared=True), Recurrent(remembers=32), Recurrent(heads=4, shared=True, remembers=32)),
+        (Adaptive(heads=4, longest=64), Adaptive(price=0.1), Adaptive(heads=4, longest=64, price=0.1)),
+        (LongShort(heads=4, kernels=(3, 5, 7)), LongShort(dropout=0.1), LongShort(heads=4, kernels=(3, 5, 7), dropout=0.1)),
+    ):  # fmt: skip
+        assert swapped(EncoderConfig(width=32, layers=3, mixer=old), going_on(said, old)).mixer == found
+    assert going_on(Window(), Dense(heads=4)) == Window()
+    with pytest.raises(BadInput, match="heads = 8 is not"):
+        swapped(EncoderConfig(width=32, layers=3, mixer=window), going_on(Window(heads=8), window))
+
+
+def test_what_it_goes_on_with_is_told(long, corpus, tmp_path, capsys):
+    words = [f"corpus={corpus}", f"init={long}", f"out={tmp_path / 'out'}", "length=32", "train.steps=1", "train.device=cpu"]
+    assert main(["pretrain", *words, "model.mixer=window", "model.mixer.dropout=0.1"]) == 0
+    assert "goes on with mixer=window, heads=4, reach=[15], dropout=0.1" in " ".join(capsys.readouterr().err.split())
+    assert checkpoint.load(tmp_path / "out")[0].config.encoder.mixer == Window(heads=4, reach=(15,), dropout=0.1)
+
+
+ROTARY = Window(heads=4, rotary=100.0, anchors=False)
+
+
+@pytest.mark.parametrize(("mixer", "others", "placeless"), [
+    (Dense(heads=4), None, True), (Dense(heads=4, rotary=100.0), None, False), (Dense(heads=4, distance=Alibi()), None, False),
+    (Dense(heads=4), Others(mixer=ROTARY), False), (Dense(heads=4), Others(), True), (Window(heads=4), None, True),
+    (Hashed(heads=4), None, True), (Chunked(heads=4), None, True), (LongShort(heads=4), None, False),
+    (Recurrent(heads=4), None, False), (Adaptive(heads=4), None, False), (Lstm(), None, False),
+])  # fmt: skip
+def test_a_model_that_tells_no_places_apart_is_known(mixer, others, placeless):
+    """By what is asked before training, and by what a model makes of words in another order."""
+    others = others and replace(others, mixer=replace(others.mixer, heads=4))
+    encoder = EncoderConfig(layers=2, width=32, mixer=mixer, others=others, table=False, feedforward=FeedForward(inner=48))
+    assert _placeless(encoder) == placeless and not _placeless(replace(encoder, table=True))
+    model, words = built(ModelConfig(encoder=replace(encoder, deviation=0.3), vocabulary=50), 0).eval(), torch.arange(5, 25)
+    other = torch.cat([words[:1], words[1:-1].flip(0), words[-1:]])
+    with torch.no_grad():
+        rows = [model(Inputs(given, Layout.of([20])))[-1] for given in (words, other)]
+    assert torch.allclose(*rows, atol=1e-4) == placeless
 
 
 REFUSED = {

@@ -1,17 +1,19 @@
 """Cross-attention between the two texts of a pair, against torch's own and against a mask over everything."""
 
+import msgspec
 import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
 
 from bertsmith.config import parse, plain
+from bertsmith.errors import BadInput
 from bertsmith.model.cross import CrossBlock, CrossHead, swapped
 from bertsmith.model.encoder import EncoderConfig
 from bertsmith.model.feedforward import FeedForward
 from bertsmith.model.heads import HeadConfig
 from bertsmith.model.layout import Layout
-from bertsmith.model.mixers import Dense
+from bertsmith.model.mixers import Adaptive, Dense, Hashed, Lstm, Window
 from bertsmith.model.model import ModelConfig, built
 from bertsmith.model.types import Inputs
 
@@ -154,3 +156,19 @@ def test_flash_attention_takes_two_layouts(lengths):
     wanted = queries.attend(q, k, v, keys=keys)  # float32: the rectangle
     found = queries.attend(q.bfloat16(), k.bfloat16(), v.bfloat16(), keys=keys)
     assert_close(found.float(), wanted, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    "mixer", [Window(heads=4, reach=(2,)), Hashed(heads=4), Adaptive(heads=4, longest=16), Lstm()], ids=str
+)
+def test_the_texts_of_a_pair_may_be_read_by_any_mixer(mixer):
+    config = msgspec.structs.replace(encoder(), mixer=mixer)
+    made = built(ModelConfig(encoder=config, vocabulary=50, heads={"task": CrossHead(outputs=3, blocks=1)}), 1).eval()
+    together = scored(made, tokens(SHORT), SHORT)
+    assert_close(scored(made, tokens(SHORT)[:8], SHORT[:2]), together[:1], rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_without_feed_forwards_is_refused():
+    config = msgspec.structs.replace(encoder(), feedforward=None)
+    with pytest.raises(BadInput, match=r"set task\.pair=joint, or both"):
+        built(ModelConfig(encoder=config, vocabulary=50, heads={"task": CrossHead(outputs=3, blocks=1)}), 1)

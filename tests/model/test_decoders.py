@@ -16,7 +16,7 @@ from bertsmith.model.feedforward import FeedForward
 from bertsmith.model.generate import Beam, Greedy, written
 from bertsmith.model.heads import WordHead
 from bertsmith.model.layout import Layout
-from bertsmith.model.mixers import Dense, LongShort, Lstm
+from bertsmith.model.mixers import Adaptive, Chunked, Dense, Hashed, LongShort, Lstm, Window
 from bertsmith.model.model import ModelConfig, built
 from bertsmith.model.seq2seq import hidden, stepper
 from bertsmith.model.types import Inputs
@@ -155,6 +155,37 @@ def test_a_decoder_of_another_kind_cannot_begin_as_its_encoder(decoder, words):
     made = model(decoder)
     with pytest.raises(BadInput, match=words):
         made.decoder.start_from(made.encoder)
+
+
+TURNED = Window(heads=4, reach=(3,), rotary=100.0, bias=False)
+
+
+@pytest.mark.parametrize(("mixer", "new"), [
+    (TURNED, None), (Hashed(heads=4), "what its tokens see of each other"), (LongShort(heads=2), "what its tokens see"),
+    (Adaptive(heads=4, longest=16), "what its tokens see"), (Chunked(heads=3, size=4), "what its tokens see"),
+], ids=str)  # fmt: skip
+def test_a_decoder_beside_another_mixer_begins_as_far_as_both_are_alike(mixer, new):
+    made = model(Attention(), mixer=mixer, table=False)
+    before, theirs = made.decoder.state_dict(), made.encoder.stack.state_dict()
+    before = {name: weight.clone() for name, weight in before.items()}
+    told = made.decoder.start_from(made.encoder)
+    assert told == new or (new and told.startswith(new))
+    for name, weight in made.decoder.state_dict().items():
+        same = not name.startswith("crossings.") and (new is None or ".mixer." not in name)
+        assert torch.equal(weight, theirs[name] if same else before[name]), name
+
+
+def test_a_decoder_tells_places_apart_whatever_its_encoder_does():
+    assert model(Attention(), mixer=TURNED, table=False).decoder.own.mixer == Dense(
+        heads=4, rotary=100.0, bias=False, causal=True
+    )
+    for mixer in (Hashed(heads=4), Adaptive(heads=4), Lstm()):
+        assert model(Attention(), mixer=mixer).decoder.own.mixer.rotary is None  # the table tells
+        made = model(Attention(), mixer=mixer, table=False)
+        source, words = texts(4), texts(5, seed=1)[0]
+        with torch.no_grad():  # of all words but the last in another order, the last row is another
+            rows = [hidden(made, packed(source), packed([given]))[-1] for given in (words, words[[3, 2, 1, 0, 4]])]
+        assert not torch.allclose(*rows, atol=1e-4)
 
 
 def test_shared_blocks_are_one_tensor_each_and_are_taken_as_they_are():

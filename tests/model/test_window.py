@@ -160,6 +160,11 @@ def test_reach_and_dilation_may_grow_with_the_layers():
         Stack(EncoderConfig(layers=2, width=WIDTH, mixer=config))
 
 
+def test_layers_of_dilated_heads_want_dilated_heads():
+    with pytest.raises(BadInput, match=r"dilated=1 says which layers .* name some, such as dilation=\[2, 2\]"):
+        Stack(EncoderConfig(layers=3, width=WIDTH, mixer=Window(heads=4, dilated=1)))
+
+
 @pytest.mark.parametrize(("config", "said"), [
     (Window(heads=4, dilation=(2,) * 5), "dilation has 5 numbers for 4 heads"),
     (Window(heads=5), "does not divide into 5 heads"),

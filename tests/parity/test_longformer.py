@@ -12,7 +12,7 @@ from bertsmith.convert.longformer import windowed
 from bertsmith.errors import BadInput
 from bertsmith.model import checkpoint
 from bertsmith.model.encoder import EncoderConfig
-from bertsmith.model.heads import WordHead
+from bertsmith.model.heads import LabelHead, WordHead
 from bertsmith.model.layout import Layout
 from bertsmith.model.model import Model, ModelConfig, built
 from bertsmith.model.types import Inputs
@@ -67,6 +67,24 @@ def test_our_own_window_goes_out_as_a_longformer_if_a_longformer_can_be_it(tmp_p
         else:
             result = run("export", **recipe)
             assert result["class"] == "LongformerForMaskedLM" and max(result["differences"].values()) < 1e-5
+
+
+@pytest.mark.parametrize(("mixer", "heads", "said"), [
+    ({"kind": "window", "reach": [5]}, ("words", "next"), "has the heads next, words; Hugging Face's longformer has a place"),
+    ({"kind": "hashed"}, ("words",), "Hugging Face's bert has no mixer=hashed"),
+    ({"kind": "adaptive"}, ("words",), "Hugging Face's bert has no mixer=adaptive"),
+    ({"kind": "window", "reach": [5], "rotary": 100.0}, ("words",), "Hugging Face's longformer cannot say mixer.rotary"),
+])  # fmt: skip
+def test_what_cannot_go_out_is_named(mixer, heads, said, tmp_path, vocabulary):
+    tokenizer = Tokenizer.load(vocabulary)
+    small = {"layers": 2, "width": 32, "feedforward": {"inner": 40}, "positions": 70, "mixer": {"heads": 4, **mixer}}
+    both = {"words": WordHead(), "next": LabelHead(labels=2)}
+    config = ModelConfig(
+        encoder=parse(EncoderConfig, small), vocabulary=len(tokenizer), heads={name: both[name] for name in heads}
+    )
+    checkpoint.save(tmp_path / "ours", built(config, 0), tokenizer, {}, {"stage": "test"})
+    with pytest.raises(BadInput, match=said):
+        run("export", model=tmp_path / "ours", out=tmp_path / "hf")
 
 
 def test_the_published_size_of_the_base_model():

@@ -7,7 +7,7 @@ import msgspec
 from ..config import RecipeError, parse, plain
 from ..errors import BadInput
 from ..model.encoder import EncoderConfig
-from ..model.mixers import Window
+from ..model.mixers import Dense, Window
 from .longformer import WINDOW, shortest, windowed, windows
 from .names import BERT, FAMILIES, Family, Form
 
@@ -89,6 +89,9 @@ def canonical(encoder: EncoderConfig) -> EncoderConfig:
 def theirs(family: Family, form: Form, encoder: EncoderConfig, special: dict[str, int]) -> dict[str, Any]:
     """A config.json that transformers reads back as this very encoder; refused, where theirs cannot be that."""
     values = flat(plain(canonical(encoder)))
+    if not isinstance(encoder.mixer, Window if family.windows else Dense):
+        raise BadInput(f"Hugging Face's {family.kind} has no mixer={values['mixer.kind']}; such a model stays in bertsmith's "
+                       "own format")  # fmt: skip
     if encoder.feedforward is None or (unknown := [key for key in family.sizes if key not in values]):
         lacking = "feedforward" if encoder.feedforward is None else unknown[0]
         raise BadInput(f"this model has no {lacking}, as every {family.kind} of Hugging Face does; it stays in bertsmith's "

@@ -14,6 +14,7 @@ from ..config import parse
 from ..errors import BadInput
 from ..model.checkpoint import INDEX, SHARD, save_weights
 from ..model.heads import LabelHead, TextHead, TokenHead
+from ..model.mixers import Window
 from ..model.model import Model
 from ..tasks import Generate, TaskConfig
 from ..text.tokenizer import Tokenizer
@@ -71,15 +72,22 @@ def write(folder: Path, model: Model, tokenizer: Tokenizer, record: Record, limi
 
 
 def target_of(model: Model, tokenizer: Tokenizer, record: Record) -> Target:
-    """The class of the family it came from, of BERT (of GPT, if it is causal), or of the first that can say all of it."""
-    faults, encoder = list[BadInput](), model.config.encoder
-    usual = ("gpt2" if encoder.norm == "before" else "openai-gpt") if encoder.causal else "bert"
-    for family in dict.fromkeys([record.kind or usual, *FAMILIES]):
+    """The class of the family it came from, of the nearest to it, or of the first that can say all of it; if none can, what
+    the first lacks is told."""
+    faults = list[BadInput]()
+    for family in dict.fromkeys([record.kind or _nearest(model), *FAMILIES]):
         try:
             return _target(chosen(family), model, tokenizer, record)
         except BadInput as fault:
             faults.append(fault)
     raise faults[0]
+
+
+def _nearest(model: Model) -> str:
+    encoder = model.config.encoder
+    if encoder.causal:
+        return "gpt2" if encoder.norm == "before" else "openai-gpt"
+    return "longformer" if isinstance(encoder.mixer, Window) else "electra" if "replaced" in model.config.heads else "bert"
 
 
 def class_of(family: Family, model: Model, task: TaskConfig | None) -> Form:

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from ..config import Chance, Count, Variant
 from ..errors import BadInput
 from .layout import Layout
-from .mixers import Dense
 from .mixers.base import Heads
 
 if TYPE_CHECKING:
@@ -51,12 +50,13 @@ class CrossBlock(nn.Module):
 
     def __init__(self, config: "EncoderConfig") -> None:
         super().__init__()
-        if config.feedforward is None or not isinstance(config.mixer, Dense):
-            raise BadInput("pairs that attend to each other want a model of attention and feed-forwards; leave out task.cross")
-        self.project = Heads(config.width, config.mixer.heads)
+        if config.feedforward is None:
+            raise BadInput("pairs that attend to each other want a model with feed-forwards; set task.pair=joint, or both")
+        attention = config.attention()
+        self.project = Heads(config.width, attention.heads)
         self.feedforward = config.feedforward.build(config.width)
         self.mixer_norm, self.feedforward_norm = config.layer_norm(), config.layer_norm()
-        self.drop, self.dropout = nn.Dropout(config.dropout), config.mixer.dropout
+        self.drop, self.dropout = nn.Dropout(config.dropout), attention.dropout
         self.norm_first = config.norm == "before"
 
     def forward(self, x: Tensor, layout: Layout, partner: Layout, index: Tensor) -> Tensor:

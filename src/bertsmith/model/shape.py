@@ -14,6 +14,7 @@ from .join import Join, Sum
 from .mixers import Chunked, Dense, LongShort, MixerConfig, Window
 from .reversible import Reversible
 
+ROTARY = 10_000.0  # the longest period that is usual
 Pool = Literal["token", "mean", "max"]
 Residual = Literal["all", "between", "none"]
 
@@ -83,6 +84,18 @@ class EncoderConfig(Config, frozen=True):
         mixer = self.others.mixer if self.others and layer % self.others.every else self.mixer
         mixer = mixer.at(layer, layers) if isinstance(mixer, Window | LongShort | Chunked) else mixer
         return msgspec.structs.replace(self, mixer=mixer)
+
+    def attention(self) -> Dense:
+        """Full attention as its mixer's, as far as that has some: for blocks beside the encoder's own. What nothing else tells
+        where a token stands, turns do."""
+        mixer, width = self.mixer, self.width
+        if isinstance(mixer, Dense):
+            return mixer
+        few = next(heads for heads in range(max(1, width // 64), 0, -1) if width % heads == 0)
+        heads = getattr(mixer, "heads", few)
+        rotary = getattr(mixer, "rotary", None) or (None if self.table else ROTARY)
+        has = {name: getattr(mixer, name) for name in ("bias", "dropout") if hasattr(mixer, name)}
+        return Dense(heads=few if width % heads else heads, rotary=rotary, **has)
 
     def layer_norm(self, width: int | None = None) -> nn.LayerNorm:
         return nn.LayerNorm(width or self.width, eps=self.eps, bias=self.norm_bias)

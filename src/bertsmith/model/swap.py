@@ -26,9 +26,8 @@ def swapped(encoder: EncoderConfig, mixer: MixerConfig) -> EncoderConfig:
     """
     old = encoder.mixer
     if isinstance(old, Dense) and old.distance is not None and isinstance(mixer, Window):
-        raise BadInput(
-            f"mixer=window knows nothing of mixer.distance={_word(old.distance)}, by which this model tells places apart"
-        )
+        raise BadInput(f"mixer=window knows nothing of mixer.distance={_word(old.distance)}, by which this model tells places "
+                       "apart; stay with mixer=dense, or train one with a table of positions or mixer.rotary")  # fmt: skip
     new = msgspec.structs.replace(encoder, mixer=_agreeing(mixer, old))
     had, wants = _weights(encoder), _weights(new)
     lacking, spare = wants.keys() - had.keys(), had.keys() - wants.keys()
@@ -38,6 +37,17 @@ def swapped(encoder: EncoderConfig, mixer: MixerConfig) -> EncoderConfig:
                        f"{_why(lacking, spare, other)}; train one from the beginning")  # fmt: skip
     _unsaid(mixer, new.mixer)
     return new
+
+
+def going_on(said: MixerConfig, old: MixerConfig) -> MixerConfig:
+    """What is said of a mixer of the same kind, where all that is not said stays as it was trained; what is usual counts as
+    not said. Of another kind there is nothing to go on with."""
+    if type(said) is not type(old):
+        return said
+    usual = type(said)()
+    return msgspec.structs.replace(old, **{
+        name: value for name in said.__struct_fields__ if (value := getattr(said, name)) != getattr(usual, name)
+    })  # fmt: skip
 
 
 def adopted(weights: dict[str, Tensor], encoder: EncoderConfig) -> dict[str, Tensor]:

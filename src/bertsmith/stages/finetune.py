@@ -221,7 +221,7 @@ def _enrolled(recipe: Recipe, screen: Screen) -> Pupil:
     config = _config(recipe, base, weights, objective)
     if isinstance(examples.task, Generate):
         config = writers.writing(recipe, examples.task, base, config)
-    model = _begun(recipe, config, weights, base)
+    model = _begun(recipe, config, weights, base, screen)
     model.meet(tokenizer)
     return Pupil(examples, objective, Predictor(model, tokenizer, {}, examples.task, recipe.length), metric)
 
@@ -246,14 +246,14 @@ def _config(recipe: Recipe, base: Model, weights: dict[str, Tensor], objective: 
     return ModelConfig(encoder=encoder, vocabulary=vocabulary, heads=heads)
 
 
-def _begun(recipe: Recipe, config: ModelConfig, weights: dict[str, Tensor], base: Model) -> Model:
+def _begun(recipe: Recipe, config: ModelConfig, weights: dict[str, Tensor], base: Model, screen: Screen) -> Model:
     """The model to train: what is frozen is, what stands beside it does."""
     model = built(config, recipe.seed)
     model.recompute(recipe.train.recompute)
     if not recipe.scratch:
         model.encoder.load_state_dict(weights)
     if isinstance(recipe.task, Generate):
-        writers.begin(recipe, model, base)
+        writers.begin(recipe, model, base, screen)
     if recipe.lm and not recipe.scratch:
         aside.begin(model, base)
     if recipe.lora:

@@ -1,5 +1,6 @@
 """A corpus to a pre-trained model, in a run that can be killed and proved."""
 
+import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,7 +14,7 @@ import numpy as np
 from msgspec import Meta
 
 from ..artifacts import named
-from ..config import Chance, Config, Count, Share, parse
+from ..config import Chance, Config, Count, Share, parse, plain
 from ..corpus.ahead import Ahead
 from ..corpus.batches import Batches
 from ..corpus.bits import bits_per_byte
@@ -24,9 +25,9 @@ from ..model import checkpoint
 from ..model.encoder import EncoderConfig
 from ..model.fronts import Characters
 from ..model.grow import grown
-from ..model.mixers import Recurrent
+from ..model.mixers import Chunked, Dense, Hashed, MixerConfig, Recurrent, Window
 from ..model.model import Model, ModelConfig, built
-from ..model.swap import adopted, swapped
+from ..model.swap import adopted, going_on, swapped
 from ..model.types import Batch
 from ..objectives import BothWays, Causal, ObjectiveConfig, Pairs, Replaced
 from ..objectives.alone import alone
@@ -99,9 +100,10 @@ def _trained(recipe: Recipe, out: Path, corpus: Corpus, identity: str, screen: S
     _tell_unread(recipe, corpus, screen)
     config = model_config(recipe, corpus)
     if _placeless(config.encoder):
-        screen.warn(
-            "this model knows no positions, so it reads words in any order alike; set model.mixer.rotary=10000, or table=true"
-        )
+        turns = "model.mixer.rotary=10000, or " if "rotary" in config.encoder.mixer.__struct_fields__ else ""
+        screen.warn(f"this model knows no positions, so it reads words in any order alike; set {turns}model.table=true")
+    if recipe.init and recipe.model:
+        screen.say(f"goes on with {_described(config.encoder.mixer)}")
     if _remembers(config.encoder) and not _streams(recipe):
         screen.warn("this model can remember the text before each sequence, and will not: nothing goes on from batch to batch; "
                     "set objective.view=streams, or model.mixer.remembers=0")  # fmt: skip
@@ -137,8 +139,21 @@ def _trained(recipe: Recipe, out: Path, corpus: Corpus, identity: str, screen: S
 
 def _placeless(encoder: EncoderConfig) -> bool:
     """Attention that neither tables nor turns nor distances tell where a token stands."""
-    told = [encoder.table, *(getattr(encoder.mixer, name, name == "rotary") for name in ("rotary", "distance"))]
-    return bool(encoder.layers) and not any(told)
+    mixers = [encoder.mixer, *([encoder.others.mixer] if encoder.others else [])]
+    return bool(encoder.layers) and not encoder.table and not any(map(_tells_places, mixers))
+
+
+def _tells_places(mixer: MixerConfig) -> bool:
+    """All do but attention that has to be told; filters and recurrence know what is beside what."""
+    if isinstance(mixer, Dense | Window):
+        return bool(mixer.rotary or getattr(mixer, "distance", None))
+    return not isinstance(mixer, Hashed | Chunked)
+
+
+def _described(mixer: MixerConfig) -> str:
+    """Its kind, and what is not as usual."""
+    usual, (kind, *told) = plain(type(mixer)()), plain(mixer).items()
+    return ", ".join([f"mixer={kind[1]}", *(f"{name}={json.dumps(value)}" for name, value in told if value != usual[name])])
 
 
 def _remembers(encoder: EncoderConfig) -> bool:
@@ -191,7 +206,9 @@ def model_config(recipe: Recipe, corpus: Corpus) -> ModelConfig:
                        f"({record['tokenizer'][:8]}); run `prepare` again with tokenizer={init}, or with one that "
                        f"`bertsmith tokenizer extend={init}` makes")  # fmt: skip
     config = parse(ModelConfig, record["model"], str(init / "config.json"))
-    encoder = config.encoder if recipe.model is None else swapped(config.encoder, recipe.model.mixer)
+    encoder = config.encoder
+    if recipe.model is not None:
+        encoder = swapped(encoder, going_on(recipe.model.mixer, encoder.mixer))
     return ModelConfig(encoder=encoder, vocabulary=max(config.vocabulary, len(corpus.tokenizer)), heads=heads)
 
 

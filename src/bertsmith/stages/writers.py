@@ -8,6 +8,7 @@ from ..errors import BadInput
 from ..model.mixers import Dense
 from ..model.model import Model, ModelConfig
 from ..model.seq2seq import HEAD
+from ..screen import Screen
 from ..tasks import Generate
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def writing(recipe: "Recipe", task: Generate, base: Model, config: ModelConfig) 
     return msgspec.structs.replace(config, encoder=encoder, decoder=decoder, heads=heads)
 
 
-def begin(recipe: "Recipe", model: Model, base: Model) -> None:
+def begin(recipe: "Recipe", model: Model, base: Model, screen: Screen) -> None:
     """What the model it comes from knew of writing: its head for words, its decoder; or the decoder begins as its encoder."""
     if recipe.scratch or not isinstance(recipe.model, str):
         return
@@ -45,8 +46,8 @@ def begin(recipe: "Recipe", model: Model, base: Model) -> None:
         model.heads[HEAD].load_state_dict(base.heads[HEAD].state_dict())
     if model.decoder is not None and base.decoder is not None:
         model.decoder.load_state_dict(base.decoder.state_dict())
-    elif model.decoder is not None:
-        model.decoder.start_from(model.encoder)
+    elif model.decoder is not None and (new := model.decoder.start_from(model.encoder)):
+        screen.say(f"the decoder cannot begin as this encoder: {new} begins anew, as attention to the source always does")
 
 
 def _room(length: int, longest: int, positions: int, joint: bool) -> None:

@@ -12,7 +12,7 @@ from ...errors import BadInput
 from ..feedforward import FeedForward
 from ..join import Join
 from ..layout import Layout
-from ..mixers import Dense, LongShort
+from ..mixers import Dense, LongShort, Window
 from ..mixers.dense import DenseAttention, Past
 from ..mixers.long_short import LongShortMixer
 from ..precision import halved
@@ -42,9 +42,8 @@ class Attention(Variant, frozen=True):
 
     def within(self, encoder: "EncoderConfig") -> "EncoderConfig":
         """The blocks of this decoder as an encoder's: what is not said is taken from there."""
-        given = encoder.mixer
-        dense = given if isinstance(given, Dense | LongShort) else Dense(heads=max(1, encoder.width // 64))
-        mixer = msgspec.structs.replace(dense, heads=self.heads or dense.heads, causal=True)
+        given = encoder.mixer if isinstance(encoder.mixer, LongShort) else encoder.attention()
+        mixer = msgspec.structs.replace(given, heads=self.heads or given.heads, causal=True)
         fed = self.feedforward or encoder.feedforward or FeedForward(inner=4 * encoder.width)
         norm = self.norm or ("after" if encoder.norm == "none" else encoder.norm)
         dropout = encoder.dropout if self.dropout is None else self.dropout
@@ -77,7 +76,7 @@ class AttentionDecoder(Decoder):
         for block in self.blocks[1:]:
             block.mixer.share(self.blocks[0].mixer)  # type: ignore[union-attr, operator]
         self.crossings = nn.ModuleList(Crossing(own) for _ in range(own.layers))
-        self.alike = _kind(own) == _kind(encoder)
+        self.own = own
         self.norm_first = own.norm == "before"
         self.norm = own.join() if self.norm_first else nn.Identity()
 
@@ -87,19 +86,28 @@ class AttentionDecoder(Decoder):
             said, stream = self._read(block, crossing, said, stream, answer.layout, source, layout)
         return self._left(said, stream, answer.wanted)
 
-    def start_from(self, encoder: "Encoder") -> None:
-        """Each block begins as the encoder's of its number (BERT2BERT); attention to the source stays new."""
-        stack = encoder.stack
+    def start_from(self, encoder: "Encoder") -> str | None:
+        """Each block begins as the encoder's of its number (BERT2BERT), as far as both are of one kind; what is new is told.
+        Attention to the source always is."""
+        stack, said = encoder.stack, self.config
         if len(self.blocks) > len(stack.turns):
             raise BadInput(f"decoder.layers={len(self.blocks)} is more than the {len(stack.turns)} blocks of the encoder, "
                            "which they begin as; lower it, or begin anew with scratch=true")  # fmt: skip
-        if not self.alike:
+        fed, mixed = self._alike(encoder.config)
+        if not (fed and mixed) and (said.heads, said.feedforward, said.norm) != (None,) * 3:
             raise BadInput("the decoder's blocks are not of the encoder's kind, and cannot begin as those; leave out "
                            "decoder.heads, feedforward and norm, or begin anew with scratch=true")  # fmt: skip
         for number, block in enumerate(self.blocks):
-            block.load_state_dict(stack.blocks[stack.turns[number]].state_dict())
-        if isinstance(self.norm, Join) and isinstance(stack.norm, Join):
+            _filled(block, stack.blocks[stack.turns[number]], fed, mixed)
+        if fed and isinstance(self.norm, Join) and isinstance(stack.norm, Join):
             self.norm.load_state_dict(stack.norm.state_dict())
+        return None if mixed or not self.blocks else "what its tokens see of each other" if fed else "all of it"
+
+    def _alike(self, encoder: "EncoderConfig") -> tuple[bool, bool]:
+        """Whether norms and feed-forwards are as the encoder's, and attention too, but for what it may not see."""
+        fed = (self.own.feedforward, self.own.norm) == (encoder.feedforward, encoder.norm)
+        attention = msgspec.structs.replace(encoder.attention(), causal=True)
+        return fed, fed and isinstance(encoder.mixer, Dense | Window) and self.own.mixer == attention
 
     def begin(self, source: Tensor, layout: Layout, encoder: "Encoder") -> State:
         heads = [crossing.keys(source, layout) for _, crossing in self._layers(encoder)]
@@ -158,10 +166,14 @@ class AttentionDecoder(Decoder):
         return x if wanted is None else x.index_select(0, wanted)
 
 
-def _kind(config: "EncoderConfig") -> tuple[object, ...]:
-    """What two blocks must have in common for one to begin as the other."""
-    mixer = msgspec.structs.replace(config.mixer, causal=True) if isinstance(config.mixer, Dense) else config.mixer
-    return mixer, config.feedforward, config.norm
+def _filled(block: nn.Module, theirs: nn.Module, fed: bool, mixed: bool) -> None:
+    """Takes over the weights that mean the same in both."""
+    wanted, given = block.state_dict(), theirs.state_dict()
+    taken = {
+        name: given[name] for name, weight in wanted.items()
+        if (mixed if name.startswith("mixer.") else fed) and name in given and given[name].shape == weight.shape
+    }  # fmt: skip
+    block.load_state_dict(wanted | taken)
 
 
 def _causal(mixer: nn.Module, x: Tensor, layout: Layout) -> Tensor:

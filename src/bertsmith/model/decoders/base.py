@@ -36,8 +36,9 @@ class Decoder(nn.Module, ABC):
     def reorder(self, state: Any, rows: Tensor) -> Any:
         """The state with these rows."""
 
-    def start_from(self, encoder: "Encoder") -> None:
-        """Begins as a pre-trained encoder, where it has parts of the same kind; else as it is."""
+    def start_from(self, encoder: "Encoder") -> str | None:
+        """Begins as a pre-trained encoder, where it has parts of the same kind; what it would have, and is new, is told."""
+        return None
 
 
 def looked_up(encoder: "Encoder", tokens: Tensor, place: int) -> Tensor:

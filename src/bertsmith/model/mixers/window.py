@@ -37,6 +37,9 @@ class Window(Variant, frozen=True):
         """That of one layer."""
         if len(self.reach) not in (1, layers):
             raise BadInput(f"model.mixer.reach has {len(self.reach)} numbers for {layers} layers; give one, or one each")
+        if self.dilated is not None and not self.dilation:
+            raise BadInput(f"dilated={self.dilated} says which layers have dilated heads, of which there are none; name some, "
+                           "such as dilation=[2, 2], or leave it out")  # fmt: skip
         dilation = self.dilation if self.dilated is None or layer >= layers - self.dilated else ()
         reach = self.reach[layer if len(self.reach) > 1 else 0]
         return msgspec.structs.replace(self, reach=(reach,), dilation=dilation, dilated=None)
