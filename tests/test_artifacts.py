@@ -204,8 +204,13 @@ def test_what_holds_nothing_that_is_settled_has_no_content(folder, tmp_path):
 
 def test_only_a_vacant_place_is_taken(tmp_path):
     assert artifacts.vacant(tmp_path / "new") == tmp_path / "new"
+    (tmp_path / "state").mkdir()  # what a run leaves that was stopped while it saved for the first time
+    assert artifacts.vacant(tmp_path) == tmp_path
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(BadInput, match="holds other things; choose another out"):
+        artifacts.vacant(tmp_path)
+    (tmp_path / "state" / "mine").touch()
+    with pytest.raises(BadInput, match="holds other things"):
         artifacts.vacant(tmp_path)
     assert artifacts.vacant(tmp_path, "notes.txt") == tmp_path
     with pytest.raises(BadInput, match="is a file"):

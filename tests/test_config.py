@@ -81,6 +81,7 @@ def fault(kind: Any, *overrides: str, path: Path | None = None) -> str:
         ("heads=3", "heads is not known; did you mean 'model.mixer.heads'?"),
         ("dropout=0", "dropout is not known; did you mean 'model.dropout'?"),
         ("train.layers=3", "train.layers is not known; did you mean 'model.layers'?"),
+        ("model={mixer={kind='lstm', heads=4}}", "model.mixer.heads is not known; known: cell, "),
     ],
 )
 def test_an_unknown_key_is_named_with_the_nearest_at_every_depth(override, told):

@@ -56,12 +56,18 @@ def _possible(path: Path, key: str) -> Path:
 
 
 def vacant(folder: Path, *own: str) -> Path:
-    """The folder, if it may be written: it is not there, or empty, or holds what a run of ours leaves (patterns)."""
+    """The folder, if it may be written: it is not there, or empty but for empty folders, or holds what a run of ours leaves
+    (patterns)."""
     if folder.exists() and not folder.is_dir():
         raise BadInput(f"{folder} is a file, where a folder is to be made; choose another name, or remove it")
-    if folder.exists() and any(folder.iterdir()) and not any(any(folder.glob(name)) for name in own):
+    if folder.exists() and not _bare(folder) and not any(any(folder.glob(name)) for name in own):
         raise BadInput(f"{folder} exists and holds other things; choose another out, or remove it")
     return folder
+
+
+def _bare(folder: Path) -> bool:
+    """A run that was stopped while it saved for the first time leaves no more."""
+    return all(one.is_dir() and not any(one.iterdir()) for one in folder.iterdir())
 
 
 @contextmanager

@@ -195,7 +195,8 @@ def _explained(kind: Any, values: Any, message: str) -> str:
     if named := re.search(r"(unknown|missing required) field `(.*)`", what):
         dotted = ".".join([*path, named[2]])
         if named[1] == "unknown":
-            return f"{dotted} is not known; {_elsewhere(kind, named[2]) or _nearest(named[2], sorted(_fields(here, value)))}"
+            other = _elsewhere(kind, dotted) or _nearest(named[2], sorted(_fields(here, value)))
+            return f"{dotted} is not known; {other}"
         known = _words(_at(kind, values, [*path, named[2]])[0]) or (_words(here) if named[2] == "kind" else [])
         return f"{dotted} is missing" + (f"; known: {', '.join(known)}" if known else " and has no default")
     if what.startswith("Invalid value"):  # of `kind`: the word stands for its table
@@ -205,13 +206,14 @@ def _explained(kind: Any, values: Any, message: str) -> str:
     return f"{told} is not known; {_nearest(value, known)}" if known else f"{told}: {what[0].lower()}{what[1:]}"
 
 
-def _elsewhere(kind: Any, name: str) -> str | None:
+def _elsewhere(kind: Any, dotted: str) -> str | None:
     """For a key of another table: `steps`, where `train.steps` is meant."""
-    every = list(keys(kind))
+    every, name = list(keys(kind)), dotted.rpartition(".")[2]
     usual = {f"{key.name}[{key.default}]" for key in every}  # of several kinds, the one that is there anyway
     named = [key.name for key in every if key.name.endswith(f".{name}")]
     found = [re.sub(r"\[.*?\]", "", one) for one in named if all(one[: end.end()] in usual for end in re.finditer(r"\]", one))]
-    return f"did you mean {min(found, key=lambda dotted: dotted.count('.'))!r}?" if found else None
+    found = [one for one in found if one != dotted]  # it is there for another kind
+    return f"did you mean {min(found, key=lambda one: one.count('.'))!r}?" if found else None
 
 
 def _at(kind: Any, value: Any, path: list[str]) -> tuple[Any, Any]:

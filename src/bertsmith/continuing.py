@@ -61,8 +61,8 @@ class Continuations:
                 inside = layout.owner[1:] == layout.owner[:-1]
                 sums = torch.zeros(len(chosen), dtype=torch.float64, device=hidden.device)
                 totals[chosen] = sums.index_add(0, layout.owner[1:][inside], logs[inside].double()).cpu().numpy()
-        begins = ~self.tokenizer.continues
-        counts = [max(int(begins[one[1:]].sum()), len(one) > 1) for one in ids]
+        begins, own = ~self.tokenizer.continues, self.tokenizer.cls != self.tokenizer.unk
+        counts = [int(begins[one[2:]].sum()) + int(len(one) > 1 and (own or begins[one[1]])) for one in ids]
         return [likely(total, len(one) - 1, count) for total, one, count in zip(totals.tolist(), ids, counts, strict=True)]
 
     def _begun(self, texts: Sequence[str]) -> list[Ints]:

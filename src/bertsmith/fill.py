@@ -81,7 +81,7 @@ class Words:
             for number, row in self._each(copies, [where[i : i + 1] for i in chosen], int(lengths[chosen].sum())):
                 mine = owner[chosen[number]]
                 totals[mine] += float(row[0, ids[mine][where[chosen[number]]]])
-        words = [max(int((~continues[one[some]]).sum()), len(some) > 0) for one, some in zip(ids, places, strict=True)]
+        words = [int((~continues[one[some[1:]]]).sum()) + min(len(some), 1) for one, some in zip(ids, places, strict=True)]
         return [likely(total, len(some), count) for total, some, count in zip(totals.tolist(), places, words, strict=True)]
 
     def _marked(self, text: str, top: int = 1) -> tuple[Ints, list[int]]:

@@ -68,6 +68,12 @@ def test_what_cannot_be_fetched_is_said_with_the_way_out(tmp_path, server, monke
     assert "try again with the network, or give a folder" in refusal("org/nothing")
 
 
+def test_the_usual_hub_is_asked_where_none_is_named(monkeypatch):
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    assert "there is no folder org/nothing, and http://127.0.0.1:9 did not give" in refusal("org/nothing")
+
+
 def test_without_the_library_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(BadInput, match=r"no folder org/name.*pip install 'bertsmith\[hub\]'"):

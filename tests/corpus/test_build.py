@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from bertsmith.corpus.store import DOCUMENTS, SENTENCES, TOKENS, WORDS, Corpus
 from bertsmith.errors import BadInput
 from bertsmith.text.tokenizer import Tokenizer
 from tests.conftest import han, prepared, prose
+from tests.corpus.test_words import saved
 
 ARRAYS = (TOKENS, SENTENCES, DOCUMENTS)
 
@@ -43,6 +45,30 @@ def test_a_corpus_is_its_text_as_ids(tmp_path, vocabulary):
     assert corpus.tokens.tolist() == [i for line in lines for i in tokenizer.encode(line).ids]
     assert np.diff(corpus.sentences).tolist() == [len(tokenizer.encode(line).ids) for line in lines]
     assert corpus.tokens.dtype == np.uint16
+
+
+SPACED = """the first one. 2 the second, and then
+some more of it.
+天地玄黄。宇宙洪荒。
+here it 天
+ends.
+
+another text.
+"""
+
+
+@pytest.mark.parametrize("sentences", ["cut", "lines"])
+@pytest.mark.parametrize("block", [1 << 20, 40])
+def test_where_pieces_carry_their_space_sentences_of_a_document_are_apart(sentences, block, tmp_path, monkeypatch):
+    """What a model that writes learns from is the text as somebody would write it, not sentence glued to sentence."""
+    monkeypatch.setattr(build, "BLOCK", block)
+    saved(tmp_path, "byte-bpe", prose(30) + SPACED)
+    folder = prepared(written(tmp_path / "a.txt", SPACED), tmp_path / "tokenizer.json", tmp_path / "out", sentences=sentences)
+    corpus = Corpus.open(folder)
+    texts = [corpus.tokenizer.rust.decode(corpus.tokens[a:b].tolist()) for a, b in pairwise(corpus.borders.tolist())]
+    first = "the first one. 2 the second, and then some more of it.天地玄黄。宇宙洪荒。here it 天ends."
+    assert texts == [first, "another text."]
+    assert corpus.card["bytes"] == sum(len(text.encode()) for text in texts)
 
 
 @pytest.mark.parametrize("workers", [2, 5])

@@ -71,7 +71,7 @@ def test_offsets_without_their_spaces_give_the_same_words(tmp_path):
     tokenizer = Tokenizer.load(saved(tmp_path, "byte-bpe", " ".join(han(20)) + " the people made this way"))
     trimming = Tokenizer.parsed(tokenizer.data)
     trimming.rust.post_processor = processors.ByteLevel(trim_offsets=True)
-    marks = [build._Encoder(t.rust.to_str().encode(), False, "tests.corpus.test_words:cut")(TEXT, True).words
+    marks = [build._Encoder(t.rust.to_str().encode(), False, "tests.corpus.test_words:cut")(TEXT, "", True).words
              for t in (tokenizer, trimming)]  # fmt: skip
     offsets = [t.encode("天地 the").offsets for t in (tokenizer, trimming)]
     assert offsets[0] != offsets[1] and np.array_equal(*marks)
@@ -81,8 +81,8 @@ def test_marks_that_belong_to_other_ids_are_never_written(monkeypatch):
     tokenizer = Tokenizer.google(PIECES)
     tokenizer.rust.add_tokens(["way of"])
     data = tokenizer.rust.to_str().encode()
-    encoded = build._Encoder(data, False, "tests.corpus.test_words:cut")("the way of天地玄", True)
+    encoded = build._Encoder(data, False, "tests.corpus.test_words:cut")("the way of天地玄", "", True)
     assert len(encoded.words) == len(encoded.tokens) == 5
     monkeypatch.setattr(pieces, "_runs", lambda tokenizer: pieces.BERT_RUNS)  # as if the token's spaces were not known
     with pytest.raises(BadInput, match="'the way of天地玄' run by run"):
-        build._Encoder(data, False, "tests.corpus.test_words:cut")("the way of天地玄", True)
+        build._Encoder(data, False, "tests.corpus.test_words:cut")("the way of天地玄", "", True)

@@ -73,6 +73,7 @@ def test_likelihood_is_the_chain_rule(rounds):
             logs = model.model.scores("words", model.model(Inputs(ids, Layout.of([len(ids)])))).log_softmax(-1)
         total = sum(float(logs[n, token]) for n, token in enumerate(ids[1:].tolist()))
         assert told["total"] == pytest.approx(total, abs=1e-3) and told["tokens"] == len(ids) - 1
+        assert (told["words"], type(told["words"])) == (len(text.split()), int)  # the first has no space before it
     assert found[0]["per_token"] > found[2]["per_token"] + math.log(2)  # in order it is likelier
 
 

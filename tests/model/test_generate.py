@@ -64,10 +64,11 @@ class Table:
 
 
 def every_text(words, most, end):
-    """All that may follow a prompt: up to `most` tokens, ended by `end`; the end counts as one of them."""
+    """All that may follow a prompt: up to `most` tokens, ended by `end`, which counts as one of them, or cut off."""
     others = [word for word in range(words) if word != end]
     for length in range(most):
         yield from ((*body, end) for body in itertools.product(others, repeat=length))
+    yield from itertools.product(others, repeat=most)
 
 
 WAYS = {"after": {"norm": "after"}, "before": {}, "rotary": {"rotary": 100.0}, "shared": {"groups": 1}}
@@ -146,7 +147,7 @@ def test_a_beam_that_is_wide_enough_finds_the_best_of_all_texts(alpha, seed):
         scored = {text: table.log(prompt, text) / ((5 + len(text)) / 6) ** alpha for text in every_text(4, most, end)}
         best = sorted(scored, key=scored.__getitem__, reverse=True)
         found = fanned(table, [prompt], Beam(size=100, alpha=alpha, tokens=most), end, [most])[0]
-        assert [tuple([*one.tokens, end]) for one in found[:10]] == best[:10]
+        assert [tuple([*one.tokens, *[end] * one.whole]) for one in found[:10]] == best[:10]
         assert [one.score for one in found[:10]] == pytest.approx([scored[text] for text in best[:10]], abs=1e-4)
 
 

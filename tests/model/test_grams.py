@@ -8,7 +8,7 @@ import torch
 from bertsmith import api
 from bertsmith.errors import BadInput
 from bertsmith.model.encoder import EncoderConfig
-from bertsmith.model.fronts import Grams
+from bertsmith.model.fronts import Characters, Grams
 from bertsmith.model.heads import WordHead
 from bertsmith.model.layout import Layout
 from bertsmith.model.model import ModelConfig, built
@@ -83,3 +83,15 @@ def test_it_learns_a_language_that_repeats_itself(vocabulary, tmp_path):
     )  # fmt: skip
     assert told["perplexity"] == pytest.approx(math.exp(told["valid_loss"])) and told["perplexity"] < 6
     assert told["valid_loss"] < 0.5 * told["unigram_entropy"]
+
+
+def test_a_head_with_a_matrix_before_it_scores_by_the_table_of_the_front():
+    """Rows of 6 numbers, which states of 28 do not have; without the matrix that is said."""
+    encoder = nnlm(4, 6, 10)
+    made = built(ModelConfig(encoder=encoder, vocabulary=12, heads={"words": WordHead()}), 0)
+    assert made.scores("words", made(Inputs(IDS, Layout.of(LENGTHS)))).shape == (10, 12)
+    with pytest.raises(BadInput, match="tables of 6 score no states of 28 without a matrix"):
+        built(ModelConfig(encoder=encoder, vocabulary=12, heads={"words": WordHead(transform=False)}), 0)
+    spelt = EncoderConfig(layers=0, width=8, front=Characters())
+    with pytest.raises(BadInput, match="no table of tokens"):
+        built(ModelConfig(encoder=spelt, vocabulary=12, heads={"words": WordHead()}), 0)

@@ -40,6 +40,23 @@ def test_one_word_has_a_panel_a_layer_and_its_scores(sentences, tmp_path, capsys
     assert not re.search(r"https?://|@import|url\(|<script|<link", page)
 
 
+def test_rows_without_the_word_are_left_out_and_counted(sentences, tmp_path, capsys):
+    path = tmp_path / "some.tsv"
+    path.write_text(sentences.read_text() + "nothing of it\tmoney\n")
+    words = ["show", "senses", "model=mini-en", f"data={path}", "word=time", f"out={tmp_path / 'p.html'}"]
+    assert main(words) == 2 and "skip_bad=true" in capsys.readouterr().err
+    assert main([*words, "skip_bad=true"]) == 0
+    assert "1 row left out; the first: " in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_file_of_vectors_is_told_how_it_becomes_a_model(sentences, tmp_path, capsys):
+    (tmp_path / "v.txt").write_text("time 1 2\n")
+    assert (
+        main(["show", "senses", f"model={tmp_path / 'v.txt'}", f"data={sentences}", "word=time", f"out={tmp_path / 'p'}"]) == 2
+    )
+    assert "`bertsmith import source=" in capsys.readouterr().err
+
+
 def test_many_words_have_a_table_and_no_picture(tmp_path):
     for word in ("time", "people"):
         coarse(tmp_path / "data", word)

@@ -128,6 +128,25 @@ def test_pretraining_begins_with_the_vectors_of_words_both_know(folder, vectors,
         api.pretrain(out=str(tmp_path / "n"), init=str(tmp_path / "m"), train=train, quiet=True, **settings)
 
 
+@pytest.mark.parametrize(("name", "value"), [("length", 64), ("held_out", 0.5), ("eval_tokens", 5)])
+@pytest.mark.parametrize("objective", ["skip-gram", "glove"])
+def test_what_only_networks_read_by_is_refused(name, value, objective, corpus, tmp_path):
+    with pytest.raises(BadInput, match=f"leave out {name}"):
+        api.pretrain(corpus=str(corpus), objective=objective, out=str(tmp_path / "o"), quiet=True, **{name: value})
+
+
+@pytest.mark.parametrize("objective", ["skip-gram", "cbow"])
+def test_little_text_is_learnt_from_too(objective, vocabulary, tmp_path):
+    """At what is usual, from some thousand words in which one always follows another."""
+    pairs = [("the", "people"), ("time", "water"), ("first", "made"), ("over", "down")]
+    rng = np.random.default_rng(0)
+    lines = [" ".join(word for n in rng.permutation(4) for word in pairs[n]) for _ in range(1000)]
+    (tmp_path / "text.txt").write_text("\n\n".join(lines))
+    corpus = prepared(tmp_path / "text.txt", vocabulary, tmp_path / "corpus")
+    told = api.pretrain(corpus=str(corpus), objective={"kind": objective, "width": 16}, out=str(tmp_path / "o"), quiet=True)
+    assert told["loss"] < 0.9 * 6 * np.log(2)  # one right and five wrong, by chance
+
+
 @pytest.mark.parametrize("freeze", [0, "all"])
 def test_a_bag_of_vectors_is_fine_tuned_frozen_or_not(folder, vectors, tmp_path, freeze):
     rng = np.random.default_rng(0)

@@ -23,9 +23,10 @@ def fetched(name: str, quiet: bool = False) -> Path:
     """A folder with the files of a model that an import needs, from the hub at HF_ENDPOINT, or kept from the last time."""
     try:
         import huggingface_hub as hub
+        from huggingface_hub import constants, errors
     except ImportError:
         raise BadInput(f"there is no folder {name}; to fetch a model of that name, `pip install 'bertsmith[hub]'`") from None
-    endpoint = os.environ.get("HF_ENDPOINT") or hub.constants.ENDPOINT
+    endpoint = os.environ.get("HF_ENDPOINT") or constants.ENDPOINT
     try:
         names = [file.rfilename for file in hub.HfApi(endpoint=endpoint).model_info(name).siblings or ()]
         wanted = _needed(names)
@@ -33,10 +34,10 @@ def fetched(name: str, quiet: bool = False) -> Path:
             raise BadInput(f"{name} at {endpoint} holds no config.json; it is not a model that transformers loads")
         with _bars(hub, quiet):
             return Path(hub.snapshot_download(name, allow_patterns=wanted, endpoint=endpoint))
-    except hub.errors.GatedRepoError:
+    except errors.GatedRepoError:
         raise BadInput(f"{name} at {endpoint} is given to those who accept its terms; do so on its page, then `hf auth login`"
                        ) from None  # fmt: skip
-    except hub.errors.RepositoryNotFoundError:
+    except errors.RepositoryNotFoundError:
         raise BadInput(f"there is no folder {name}, and {endpoint} has no model of that name, or it is private: correct the "
                        "name, or `hf auth login`") from None  # fmt: skip
     except BadInput:

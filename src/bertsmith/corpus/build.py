@@ -19,6 +19,7 @@ from ..config import Config, Whole, plain
 from ..errors import BadInput
 from ..text import documents, files, hexed, segment
 from ..text.documents import Block
+from ..text.joints import joints, spaced
 from ..text.pieces import Pieces
 from ..text.sentences import cut
 from ..text.tokenizer import Tokenizer
@@ -61,7 +62,7 @@ class Encoded:
     borders: NDArray[np.int64]  # sentences before which a document ends; 0 and all are possible
     hashes: NDArray[np.uint64]  # of each sentence's text
     words: NDArray[np.bool_] | None  # for each token, where a segmenter was asked
-    bytes: int = 0  # of its text in UTF-8, without the ends of lines
+    bytes: int = 0  # of its text in UTF-8, without the ends of lines but for those that are spaces
     unknown: int = 0  # of those, what the tokenizer does not know, and a byte for the end of each such word
 
 
@@ -75,7 +76,7 @@ def prepare(config: Prepare, on_read: Progress = lambda read, of: None) -> tuple
     sources = [{"name": p.name, "bytes": p.stat().st_size, "sha256": checksum(p)} for p in paths]
     recipe: dict[str, Any] = {"sources": sources, "tokenizer": tokenizer.fingerprint, "segmenter": config.segments_by}
     recipe |= {"sentences": config.sentences, "drop": sorted(config.drop), "column": config.column}
-    made_by = fingerprint(recipe)
+    made_by = fingerprint(recipe | ({"spaced": True} if spaces(tokenizer) else {}))
     with claimed(out):
         if (out / MANIFEST).exists():
             if read_json(out / "card.json").get("made_by") == made_by:
@@ -241,12 +242,12 @@ def _encoded(blocks: Iterable[Block], config: Prepare, tokenizer: Tokenizer) -> 
     begin = (tokenizer.data, config.sentences == "cut", config.segments_by)
     if workers == 1:
         encoder = _Encoder(*begin)
-        yield from ((block, encoder(block.text, block.ends)) for block in blocks)
+        yield from ((block, encoder(block.text, block.before, block.ends)) for block in blocks)
         return
     waiting: deque[tuple[Block, Future[Encoded]]] = deque()
     with Workers(workers, _begin, begin) as pool:
         for block in blocks:
-            waiting.append((block, pool.submit(_work, block.text, block.ends)))
+            waiting.append((block, pool.submit(_work, block.text, block.before, block.ends)))
             if len(waiting) > workers + 1:
                 first, future = waiting.popleft()
                 yield first, future.result()
@@ -259,12 +260,14 @@ class _Encoder:
 
     def __init__(self, tokenizer: bytes, cutting: bool, segmenter: str | None) -> None:
         self.tokenizer, self.cutting = Tokenizer.parsed(tokenizer), cutting
-        self.pieces = Pieces(self.tokenizer)
+        self.pieces, self.spaced = Pieces(self.tokenizer), spaces(self.tokenizer)
         self.segment = segment.segmenter(segmenter) if segmenter else None
 
-    def __call__(self, text: str, ends: bool) -> Encoded:
-        given = text.split("\n")
+    def __call__(self, text: str, before: str, ends: bool) -> Encoded:
+        given, apart = text.split("\n"), joints(text, before) if self.spaced else 0
         text = cut(text) if self.cutting else text
+        sentences = text.split("\n")
+        text = spaced(text, before) if self.spaced else text
         lines = text.split("\n")
         met = self.pieces.met(text)
         tokens, lengths = self.pieces.ids(met)
@@ -272,8 +275,8 @@ class _Encoder:
         kept = lengths > 0
         borders = np.append(kept.cumsum()[blank], [kept.sum()] if ends else [])
         words = self._words(lines, tokens, lengths) if self.segment else None
-        size = len("".join(given).encode("utf-8", "replace"))
-        hashes, unknown = _hashes(given, lines)[kept], self.pieces.unknown(met)
+        size = len("".join(given).encode("utf-8", "replace")) + apart
+        hashes, unknown = _hashes(given, sentences)[kept], self.pieces.unknown(met)
         return Encoded(tokens, lengths[kept], borders.astype(np.int64), hashes, words, size, unknown)
 
     def _words(self, lines: list[str], tokens: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -304,6 +307,11 @@ def _hashes(given: list[str], lines: list[str]) -> NDArray[np.uint64]:
     return np.repeat(each, sizes) + nth.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
 
 
+def spaces(tokenizer: Tokenizer) -> bool:
+    """Its pieces begin with the space before their word, and it puts none before a text by itself."""
+    return tokenizer.marks_starts == "Ġ" and tokenizer.joins_spaces and not tokenizer.encode("a").tokens[0].startswith("Ġ")
+
+
 _ENCODER: list[_Encoder] = []  # one in each worker process, made when it begins
 
 
@@ -312,5 +320,5 @@ def _begin(tokenizer: bytes, cutting: bool, segmenter: str | None) -> None:
     _ENCODER.append(_Encoder(tokenizer, cutting, segmenter))
 
 
-def _work(text: str, ends: bool) -> Encoded:
-    return _ENCODER[0](text, ends)
+def _work(text: str, before: str, ends: bool) -> Encoded:
+    return _ENCODER[0](text, before, ends)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,28 +50,35 @@ class Sentences:
         return self.judge or self.learn
 
 
-def read(path: Path, word: str | None) -> list[Sentences]:
+def read(path: Path, word: str | None, skipped: Callable[[BadInput], None] | None = None) -> list[Sentences]:
     """Of a table with columns text and, if it has them, position (of the word, counted from 0 between spaces) and sense;
     or of a folder of CoarseWSD-20, or of all its words.
 
-    A table points at the word by its position, by `[[bank]]`, or not at all: then it is the first `word` of the text.
+    A table points at the word by its position, by `[[bank]]`, or not at all: then it is the first `word` of the text. Rows
+    that are broken, or do not hold the word, are left out if somebody wants to hear of them.
     """
     if path.is_dir():
         return [_folder(one) for one in _words(path, word)]
-    found = [_of_row(row, word) for row in rows(path) if not _bad(row)]
+    found = [one for row in rows(path) if (one := _of_row(row, word, skipped))]
     if not found:
-        raise BadInput(f"{path} holds no sentence; it needs a column text, a sentence a line")
+        usable = " that can be used" if skipped else ""
+        raise BadInput(f"{path} holds no sentence{usable}; it needs a column text, a sentence a line")
     return [Sentences(word or found[0].word.lower(), found, [])]
 
 
-def _bad(row: Row | BadRow) -> bool:
+def _of_row(row: Row | BadRow, word: str | None, skipped: Callable[[BadInput], None] | None) -> Occurrence | None:
+    try:
+        return _occurrence(row, word)
+    except BadInput as fault:
+        if skipped is None:
+            raise
+        skipped(fault)
+        return None
+
+
+def _occurrence(row: Row | BadRow, word: str | None) -> Occurrence:
     if isinstance(row, BadRow):
         raise row
-    return False
-
-
-def _of_row(row: Row | BadRow, word: str | None) -> Occurrence:
-    assert isinstance(row, Row)
     text, sense, position = row.text("text"), row.get("sense"), row.number("position")
     text, (start, end) = _place(text, position, word, row)
     return Occurrence(text, start, end, None if sense in (None, "") else str(sense), row.place)
@@ -101,7 +108,8 @@ def first(text: str, word: str, place: str) -> tuple[int, int]:
     before, after = ("" if IDEOGRAPH.match(end) else border for end, border in ((word[:1], r"(?<!\w)"), (word[-1:], r"(?!\w)")))
     found = re.search(f"{before}{re.escape(word)}{after}", text, re.IGNORECASE)
     if not found:
-        raise BadInput(f"{place} does not hold the word {word!r}; mend the sentence, or point at another form as [[form]]")
+        raise BadInput(f"{place} does not hold the word {word!r}; mend the sentence, point at another form as [[form]], or "
+                       "leave such rows out by skip_bad=true")  # fmt: skip
     return found.span()
 
 

@@ -39,23 +39,23 @@ def scored(learn: Floats, senses: Sequence[str], judge: Floats | None = None, ri
     asked, often = unit_rows(judge), own.sum(0)
     near = _voted(asked @ known.T, own, often)
     middle = _voted(asked @ unit_rows(own.T @ known).T, np.eye(len(names)), often)
-    return _scores(answers, near, middle, np.full(len(answers), often.argmax()))
+    return _scores(answers, near, middle, often)
 
 
 def _by_the_others(known: Floats, own: NDArray[np.float64]) -> Scores:
-    alike, answers, often = known @ known.T, own.argmax(1), own.sum(0) - own  # of the others, for each
+    alike, answers, often = known @ known.T, own.argmax(1), own.sum(0)
     np.fill_diagonal(alike, -np.inf)
     near = _voted(alike, own, often)
     sums = (own.T @ known)[None] - own[:, :, None] * known[:, None]
     middles = np.einsum("nd,nsd->ns", known, unit_rows(sums))
-    middles[often == 0] = -np.inf
+    middles[own == often] = -np.inf  # of a sense with no other occurrence
     middle = _voted(middles, np.eye(own.shape[1]), often)
-    return _scores(answers, near, middle, often.argmax(1))
+    return _scores(answers, near, middle, often)
 
 
-def _scores(answers: Ints, nearest: Ints, centroid: Ints, frequent: Ints) -> Scores:
-    near, middle, often = (float(np.mean(found == answers)) for found in (nearest, centroid, frequent))
-    return Scores(near, middle, often, len(answers))
+def _scores(answers: Ints, nearest: Ints, centroid: Ints, often: NDArray[np.float64]) -> Scores:
+    near, middle, most = (float(np.mean(found == answers)) for found in (nearest, centroid, often.argmax()))
+    return Scores(near, middle, most, len(answers))
 
 
 def neighbours(vectors: Floats, most: int) -> NDArray[np.int64]:
@@ -66,6 +66,6 @@ def neighbours(vectors: Floats, most: int) -> NDArray[np.int64]:
 
 
 def _voted(alike: NDArray[np.floating], own: NDArray[np.float64], often: NDArray[np.float64]) -> NDArray[np.int64]:
-    """(asked, known) similarities to a sense each: most of the nearest have it, and of those the most frequent."""
+    """(asked, known) similarities to a sense each: the most frequent of those that the nearest have."""
     nearest = alike >= alike.max(1, keepdims=True) - EQUAL
-    return np.argmax(nearest @ own + often / (1.0 + often.sum(-1, keepdims=True)), axis=1)
+    return np.argmax((nearest @ own > 0) * often, axis=1)

@@ -55,8 +55,8 @@ class Fan:
         return parents
 
     def best(self) -> list[Ended]:
-        """The best first; those that did not end count only if none did."""
-        if not self.ended:
+        """The best first; where there was no more room, those that did not end count as they are."""
+        if not self.ended or len(self.beams[0].tokens) >= self.most:
             for beam in self.beams:
                 if beam.log > NEVER:
                     self._end(beam.log, beam.tokens, len(beam.tokens), whole=False)

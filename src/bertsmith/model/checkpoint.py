@@ -55,6 +55,8 @@ def load(folder: Path, check: bool = True) -> tuple[Model, Tokenizer, dict[str, 
     if not (folder / "config.json").exists():
         busy = (folder / "state").exists()
         hint = "its training has not ended: run the same command again" if busy else "`pretrain` makes one"
+        if folder.is_file():
+            hint = f"if it holds vectors of words, `bertsmith import source={folder} out=...` makes one of them"
         raise BadInput(f"{folder} holds no model; {hint}")
     if check and (folder / MANIFEST).exists():
         verify(folder)

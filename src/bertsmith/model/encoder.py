@@ -27,8 +27,7 @@ class Encoder(nn.Module):
     def __init__(self, config: EncoderConfig, vocabulary: int) -> None:
         super().__init__()
         self.config = config
-        rows = config.embedded if config.front is None else config.front.table
-        self.tokens: nn.Embedding = nn.Embedding(vocabulary, rows) if rows else None  # type: ignore[assignment]
+        self.tokens: nn.Embedding = nn.Embedding(vocabulary, config.tabled) if config.tabled else None  # type: ignore[assignment]
         self.front = config.front.build(config.width, vocabulary) if config.front else None
         self.positions = nn.Embedding(config.positions, config.embedded) if config.table is True else None
         axial = config.table if isinstance(config.table, Axial) else None

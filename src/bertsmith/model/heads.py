@@ -96,12 +96,14 @@ class WordScores(nn.Module):
     def __init__(self, config: WordHead, encoder: "EncoderConfig", vocabulary: int) -> None:
         super().__init__()
         self.transform, self.norm, width = None, None, encoder.width
+        if config.tied and not encoder.tabled:
+            raise BadInput("this model has no table of tokens to score words by; set the head's tied=false")
         if config.transform:
-            width = encoder.embedded
+            width = encoder.tabled or width
             self.transform, self.norm = nn.Linear(encoder.width, width), encoder.layer_norm(width)
             self.activation = ACTIVATIONS[encoder.activation]
-        elif config.tied and encoder.embedded != width:
-            raise BadInput(f"tables of {encoder.embedded} score no states of {width} without a matrix between them; set the "
+        elif config.tied and encoder.tabled != width:
+            raise BadInput(f"tables of {encoder.tabled} score no states of {width} without a matrix between them; set the "
                            "head's transform=true, or tied=false")  # fmt: skip
         self.bias = nn.Parameter(torch.zeros(vocabulary)) if config.bias else None
         self.table = None if config.tied else nn.Linear(width, vocabulary, bias=False)

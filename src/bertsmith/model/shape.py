@@ -68,6 +68,11 @@ class EncoderConfig(Config, frozen=True):
         return self.embedding or self.width if self.front is None else self.width
 
     @property
+    def tabled(self) -> int:
+        """Numbers in the table of tokens; 0: there is none."""
+        return self.embedded if self.front is None else self.front.table
+
+    @property
     def activation(self) -> Activation:
         """Of the heads of pre-training: that of the blocks, if they have one."""
         return self.feedforward.activation if self.feedforward else "gelu"

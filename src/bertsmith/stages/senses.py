@@ -32,10 +32,13 @@ class Seen:
 
 
 def page(
-    models: Sequence[str], data: str, word: str | None, points: int, screen: Screen
+    models: Sequence[str], data: str, word: str | None, points: int, skip_bad: bool, screen: Screen
 ) -> tuple[str, list[Html], dict[str, Any]]:
     """Title, sections and what was scored. Of one word there is a picture; of many only the tables."""
-    words = read(named(data, "data"), word)
+    faults = list[BadInput]()
+    words = read(named(data, "data"), word, faults.append if skip_bad else None)
+    if faults:
+        screen.warn(f"{len(faults):,} row{'s' * (len(faults) > 1)} left out; the first: {faults[0]}")
     names = _names(models)
     seen = [one for name, place in names.items() for one in _seen(name, load(place), words, points, screen)]
     table = _table(seen)

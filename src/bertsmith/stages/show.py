@@ -26,7 +26,7 @@ KINDS = get_args(Kind)
 NEEDS = {"masks": ("corpus",), "curves": ("model",), "corpus": ("corpus",), "run": ("corpus", "model"),
          "senses": ("data",), "spans": ("model",), "buckets": ("model", "corpus")}  # fmt: skip
 TAKES = {"masks": ("objective", "length", "samples", "seed", "epoch", "held_out"), "curves": ("corpus",), "corpus": (),
-         "run": ("samples", "epoch", "texts"), "senses": ("model", "models", "word", "points"),
+         "run": ("samples", "epoch", "texts"), "senses": ("model", "models", "word", "points", "skip_bad"),
          "spans": (), "buckets": ()}  # fmt: skip
 BATCH = 16_384  # tokens looked at together
 LOOKED = 2048  # tokens whose buckets are looked at, pair by pair
@@ -56,6 +56,7 @@ class Recipe(Config, frozen=True):
     ] = None
     word: Annotated[str | None, "senses: the word; without one, all that a folder of folders holds, in tables alone"] = None
     points: Annotated[Count, "senses: occurrences drawn, evenly from all"] = 150
+    skip_bad: Annotated[bool, "senses: leave out rows of a table that are broken or lack the word, and say how many"] = False
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
@@ -65,7 +66,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     screen, told = Screen(quiet), dict[str, Any]()
     if recipe.kind == "senses":
         models = [*([recipe.model] if recipe.model else []), *recipe.models]
-        title, sections, told = senses(models, str(recipe.data), recipe.word, recipe.points, screen)
+        title, sections, told = senses(models, str(recipe.data), recipe.word, recipe.points, recipe.skip_bad, screen)
     else:
         pages = {"masks": _masks, "curves": _curves, "corpus": _corpus, "run": life, "spans": _spans}
         pages |= {"buckets": _buckets}

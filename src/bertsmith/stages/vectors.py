@@ -60,9 +60,12 @@ def settled(recipe: "Recipe") -> Tabled:
 
 
 def agreed(objective: Tabled, said: dict[str, Any]) -> None:
-    """Refuses, of a recipe as it was typed, two widths or two rates, and a rate that cannot be told from none."""
+    """Refuses, of a recipe as it was typed, what only networks need, two widths or two rates, and a rate that cannot be told
+    from none."""
     kind, tables = objective.__struct_config__.tag, {name: part for name, part in said.items() if isinstance(part, dict)}
     own, model, train = (tables.get(name, {}) for name in ("objective", "model", "train"))
+    if unread := [name for name in ("length", "shares", "held_out", "eval_tokens") if name in said]:
+        raise BadInput(f"objective={kind} learns from the whole corpus, word by word; leave out {unread[0]}")
     for name, part, others in (("width", "model", model if len(model) == 1 else {}), ("rate", "train", train)):
         if None not in (mine := own.get(name), other := others.get(name)) and mine != other:
             raise BadInput(f"objective.{name}={mine} and {part}.{name}={other} say two things of one; leave out one of them")
@@ -112,9 +115,8 @@ def _fitted(work: Filling, out: Path, identity: str, screen: Screen, train: Trai
         state.prune(where, train.keep, turn)
         return time.monotonic()
 
-    saved = save(0) if not done else time.monotonic()  # the folder is ours, and a full disk is met now
     with watched() as asked, Display(quiet=screen.quiet) as display:
-        clock = Clock()
+        saved, clock = save(0) if not done else time.monotonic(), Clock()  # the folder is ours, and a full disk is met now
         for k in range(done, work.turns):
             with clock.step():
                 row = work.turn(k)

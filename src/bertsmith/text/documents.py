@@ -31,6 +31,7 @@ class Block:
     """Lines parted by a newline, documents by an empty line; no other empty line, no carriage return."""
 
     text: str
+    before: str  # the last character before the space that parts it from the block before, if a document goes on from there
     ends: bool  # the last document is complete; if not, it goes on in the next block
     read: int  # bytes of the files, as they lie on disk, read so far: for progress
     source: str  # the file of the first line
@@ -69,6 +70,7 @@ def blocks(paths: Sequence[Path], size: int = 4 << 20, reading: Reading = Readin
     They are cut between documents; a document longer than `size` between its lines, a longer line at a space.
     """
     text, base, files = "", 0, deque[tuple[int, str]]()  # `base`: where in the whole stream `text` begins
+    before = ""
     for piece in _tidied(paths, reading):
         gap = piece.gap if text else piece.gap.lstrip("\n")
         if not files or files[-1][1] != piece.source:
@@ -80,8 +82,8 @@ def blocks(paths: Sequence[Path], size: int = 4 << 20, reading: Reading = Readin
             while len(files) > 1 and files[1][0] <= base + at:
                 files.popleft()
             if not (block := text[at:end]).isspace():  # it is where a line begins with more white space than a block holds
-                yield Block(block, ends, piece.read, files[0][1])
-            at = following
+                yield Block(block, before, ends, piece.read, files[0][1])
+            at, before = following, "" if ends or following == end else text[end - 1]
         text, base = text[at:], base + at
 
 
