@@ -75,7 +75,7 @@ def test_rotary_positions_need_no_table(corpus, tmp_path, capsys):
     model = SMALL | {"table": False, "mixer": {"heads": 4, "rotary": 10000.0}}
     api.pretrain(corpus=str(corpus), model=model, length=32, train=TRAIN, out=str(tmp_path / "bert"), quiet=True)
     assert main(["convert-long", f"model={tmp_path / 'bert'}", f"out={tmp_path / 'long'}", "length=100", "reach=15"]) == 0
-    assert "anchors meet up to 100, which they have yet to learn" in " ".join(capsys.readouterr().err.split())
+    assert "anchors beyond it are met as if they stood at its edge" in " ".join(capsys.readouterr().err.split())
     assert checkpoint.load(tmp_path / "long")[0].config.encoder.mixer.rotary == 10000.0
     assert_close(read(tmp_path / "long", 16), read(tmp_path / "bert", 16), atol=1e-5, rtol=1e-5)
     assert read(tmp_path / "long", 100).shape == (200, 32)

@@ -91,7 +91,7 @@ def _tell(before: Model, recipe: Recipe, screen: Screen) -> None:
         screen.say(f"{encoder.positions:,} positions are tiled to {recipe.length:,}; it has yet to learn what they mean: "
                    "go on with `pretrain init=`")  # fmt: skip
     if getattr(encoder.mixer, "rotary", None) and recipe.length > encoder.positions:
-        met = f"; anchors meet up to {recipe.length:,}, which they have yet to learn: go on with `pretrain init=`"
+        met = ", and anchors beyond it are met as if they stood at its edge"
         screen.say("rotary positions tell distances, and need no table: within a window they are as it was trained with"
                    + (met if recipe.anchors else ""))  # fmt: skip
     if (dropout := getattr(encoder.mixer, "dropout", 0.0)) and not isinstance(encoder.mixer, Window):
