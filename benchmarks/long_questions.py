@@ -2,7 +2,7 @@
 
 python -m benchmarks long_questions model=FOLDER squad=FILE.json dev=FILE.json out=FOLDER
        [every=30] [characters=10000] [length=4096] [short=512] [taught=256] [reach=256] [epochs=1]
-       [rate=1.5e-4] [steps=N] [device=cpu]
+       [rate=1.5e-4] [steps=N] [device=cpu] [precision=bf16]
 
 model       a trained encoder with a table of positions or without, such as an imported MiniLM
 squad, dev  SQuAD's JSON, to learn from and to be judged on; all files may be packed (.xz .gz)
@@ -75,6 +75,7 @@ def _readers(stuff: Material, out: Path, long: int, short: int) -> None:
     data, device = {"train": given["squad"]}, given.get("device", "auto")
     much = {"steps": int(given["steps"])} if "steps" in given else {"epochs": float(given.get("epochs", 1))}
     train = {"rate": float(given.get("rate", 1.5e-4)), "batch_tokens": 16 * taught, "device": device, **much}
+    train |= {"precision": given["precision"]} if "precision" in given else {}
     api.finetune(task=task, model=given["model"], data=data, length=taught, train=train, out=str(out / "reader"), quiet=True)
     reader, reach = str(out / "reader"), [stuff.number("reach", 256)]
     api.convert_long(model=reader, length=long, reach=reach, out=str(out / "long"), quiet=True)
