@@ -135,16 +135,19 @@ def test_what_only_networks_read_by_is_refused(name, value, objective, corpus, t
         api.pretrain(corpus=str(corpus), objective=objective, out=str(tmp_path / "o"), quiet=True, **{name: value})
 
 
-@pytest.mark.parametrize("objective", ["skip-gram", "cbow"])
-def test_little_text_is_learnt_from_too(objective, vocabulary, tmp_path):
-    """At what is usual, from some thousand words in which one always follows another."""
+def test_a_table_that_learnt_nothing_is_told_of_with_the_way_out(vocabulary, tmp_path, capsys):
+    """From some thousand words in which one always follows another."""
     pairs = [("the", "people"), ("time", "water"), ("first", "made"), ("over", "down")]
     rng = np.random.default_rng(0)
     lines = [" ".join(word for n in rng.permutation(4) for word in pairs[n]) for _ in range(1000)]
     (tmp_path / "text.txt").write_text("\n\n".join(lines))
     corpus = prepared(tmp_path / "text.txt", vocabulary, tmp_path / "corpus")
-    told = api.pretrain(corpus=str(corpus), objective={"kind": objective, "width": 16}, out=str(tmp_path / "o"), quiet=True)
-    assert told["loss"] < 0.9 * 6 * np.log(2)  # one right and five wrong, by chance
+    words = {"corpus": str(corpus), "objective": {"kind": "skip-gram", "width": 16}}
+    told = api.pretrain(out=str(tmp_path / "usual"), **words)
+    assert told["loss"] == pytest.approx(6 * np.log(2), rel=0.01)
+    assert "is that of chance: nothing was learnt" in " ".join(capsys.readouterr().err.split())
+    told = api.pretrain(out=str(tmp_path / "small"), train={"batch_tokens": 64}, **words)
+    assert told["loss"] < 0.9 * 6 * np.log(2) and "chance" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("freeze", [0, "all"])

@@ -30,7 +30,6 @@ WORDS = 32  # of a chunk
 NOISE = {"skip_gram": 32, "cbow": 16}  # words drawn for a chunk: each foretold word sees them all, not its own few
 LOWEST = 1e-4  # of the rate, at the end
 STEP = {"cpu": 2048, "cuda": 8192}  # words of a step, if nobody says
-STEPS = 1000  # that a run should have: where there is little text, they are shorter
 PARTS = {"cpu": 2, "cuda": 1}  # of a step, which may be computed at once; a GPU is kept busy by one
 TOLD = 16  # steps from one loss that is looked at to the next
 
@@ -82,6 +81,11 @@ class Learning:
         """So many words of text move the tables at once: many are quicker on a GPU, few learn a little more."""
         self.step = self.table.batch = self.outputs.batch = words
 
+    @property
+    def chance(self) -> float | None:
+        """The loss of a table that tells no word from another; None of a tree, where it depends on the words."""
+        return (1 + self.setting.negatives) * math.log(2) if self.setting.negatives else None
+
     def rate(self, turn: float) -> float:
         """It falls evenly to almost nothing."""
         return self.setting.rate * max(1 - turn / self.turns, LOWEST)
@@ -127,8 +131,7 @@ class Learning:
         self.outputs = Table(torch.zeros(len(turned), width, device=device), torch.from_numpy(turned).float().to(device))
         kind = "cuda" if device.type == "cuda" else "cpu"
         self.parts = PARTS[kind]
-        read = int(self.counts.sum() * self.turns / self.read.an_epoch)
-        self.step_by(max(WORDS * self.parts, min(STEP[kind], read // STEPS)))
+        self.step_by(STEP[kind])
         self.inputs: Source = self.table
         if parts is not None:
             self.inputs = Spelt(self.table, *(torch.from_numpy(one).to(device) for one in parts))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .pretrain import Recipe
 
 SAVE = 60.0  # seconds from one checkpoint to the next
+AT_CHANCE = 0.99  # of the loss of chance
 
 
 def filled(recipe: "Recipe", out: Path, corpus: Corpus, identity: str, screen: Screen) -> dict[str, Any]:
@@ -39,6 +40,11 @@ def filled(recipe: "Recipe", out: Path, corpus: Corpus, identity: str, screen: S
         work.step_by(recipe.train.batch_tokens)
     tokens = int(len(corpus.tokens) * epochs)
     told = _fitted(work, out, identity, screen, recipe.train, tokens // max(1, work.turns))
+    if isinstance(work, Learning) and work.chance and told.get("loss", 0) > AT_CHANCE * work.chance:
+        screen.warn(
+            f"a loss of {told['loss']:.3f} is that of chance: nothing was learnt; where there is little text, many small "
+            "steps help (train.batch_tokens=64), more of it (train.epochs=50), all of its words (objective.sample=0)"
+        )
     model, facts = work.finished()
     facts |= {"parameters": sum(weight.numel() for weight in model.parameters())}
     result = {**told, **facts, "seconds": round(time.monotonic() - began, 1), "tokens": tokens}
