@@ -15,8 +15,8 @@ from bertsmith.convert.fit import fitted
 from bertsmith.convert.names import FAMILIES
 from bertsmith.model.cached import Continuing, Rereading
 from bertsmith.model.generate import Greedy, written
-from bertsmith.model.laid import by_columns
 from bertsmith.model.model import Model
+from bertsmith.model.thin import thinned
 
 from .material import Material
 from .sides import seconds
@@ -52,7 +52,7 @@ def pair(sizes: dict[str, Any]) -> tuple[Model, Any]:
     config = transformers.GPT2Config(bos_token_id=0, eos_token_id=None, pad_token_id=0, **sizes)
     theirs = transformers.GPT2LMHeadModel(config).eval()
     model = fitted(FAMILIES["gpt2"], config.to_dict(), deepcopy(dict(theirs.state_dict())), "benchmark").model
-    return by_columns(model), theirs
+    return thinned(model), theirs
 
 
 def _cached(name: str, model: Model, tokens: int, texts: int) -> Row:

@@ -10,10 +10,10 @@ from .errors import BadInput
 from .fill import likely
 from .model.cached import Continuing, Rereading
 from .model.generate import SearchConfig, Stepper, Written, written
-from .model.laid import by_columns
 from .model.mixers import Dense
 from .model.model import Model
 from .model.remembering import Remembering, steps
+from .model.thin import thinned
 from .runtime import Ints, Runtime
 from .tasks.base import ids_of
 from .text.tokenizer import Tokenizer
@@ -80,7 +80,7 @@ class Continuations:
         encoder = self.model.config.encoder
         cached = isinstance(encoder.mixer, Dense) and encoder.others is None and encoder.front is None
         known = len(self.tokenizer)  # a table may be padded beyond its words
-        by_columns(self.model)
+        thinned(self.model)
         if cached:
             return Continuing(self.model, tokens, known)
         return Remembering(self.model, known) if steps(self.model) else Rereading(self.model, known)

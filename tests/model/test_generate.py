@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
+from bertsmith.model import thin
 from bertsmith.model.cached import Continuing, Rereading
 from bertsmith.model.checkpoint import save_weights
 from bertsmith.model.drawn import barred, drawn
@@ -16,7 +17,6 @@ from bertsmith.model.encoder import EncoderConfig
 from bertsmith.model.feedforward import FeedForward
 from bertsmith.model.generate import Beam, Greedy, Sample, fanned, written
 from bertsmith.model.heads import WordHead
-from bertsmith.model.laid import by_columns
 from bertsmith.model.mixers import Dense
 from bertsmith.model.model import ModelConfig, built
 
@@ -221,14 +221,16 @@ def test_identical_prompts_are_alike_and_seeds_are_not():
 
 
 @torch.inference_mode()
-def test_a_model_laid_down_by_columns_writes_and_saves_as_before(tmp_path):
+def test_a_model_that_multiplies_in_parts_writes_and_saves_as_before(tmp_path, monkeypatch):
+    monkeypatch.setattr(thin, "LARGE", 1)
     one = model()
     before = written(Continuing(one, 12), prompts(), Greedy(tokens=12))
-    weights = {name: weight.clone() for name, weight in one.state_dict().items()}
-    by_columns(one)
-    assert not any(w.is_contiguous() for n, w in one.named_parameters() if n.endswith(("up.weight", "qkv.weight")))
+    weights, made = {name: weight.clone() for name, weight in one.state_dict().items()}, []
+    assert thin.thinned(one) is one
+    product = thin.product
+    monkeypatch.setattr(thin, "product", lambda *given: made.append(given[0].shape) or product(*given))
     after = written(Continuing(one, 12), prompts(), Greedy(tokens=12))
-    assert [each.tokens for each in after] == [each.tokens for each in before]
+    assert [each.tokens for each in after] == [each.tokens for each in before] and made
     save_weights(tmp_path, one.state_dict())
     held = load_file(tmp_path / "model.safetensors")
     assert all(torch.equal(held[name], weight) for name, weight in weights.items())

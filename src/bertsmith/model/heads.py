@@ -16,6 +16,7 @@ from .cross import CrossHead
 from .features import FeatureHead
 from .generator import GeneratorHead
 from .rarity_head import RarityHead
+from .thin import product
 from .tree import TreeHead
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class WordScores(nn.Module):
         self.table = None if config.tied else nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, rows: Tensor, encoder: "Encoder") -> Tensor:
-        return F.linear(self._transformed(rows), self._words(encoder), self.bias)
+        return product(self._transformed(rows), self._words(encoder), self.bias)
 
     def entropy(self, rows: Tensor, encoder: "Encoder", answers: Tensor) -> tuple[Tensor, Tensor]:
         """The summed cross entropy of these answers, and how many of them came first."""
