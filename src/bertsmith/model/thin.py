@@ -28,7 +28,7 @@ def thinned(model: T) -> T:
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """(rows, out) of (rows, in) and (out, in)."""
-    if x.shape[0] > SOME or x.dim() != 2 or weight.numel() < LARGE or torch.is_grad_enabled() or not _plain(x, weight):
+    if torch.compiler.is_compiling() or torch.is_grad_enabled() or x.shape[0] > SOME or not _worth(x, weight):
         return F.linear(x, weight, bias)
     rows, (out, into), parts = x.shape[0], weight.shape, _parts(weight.shape[0])
     apart = weight.view(parts, out // parts, into)
@@ -45,8 +45,9 @@ def _forward(module: nn.Linear, x: Tensor) -> Tensor:
     return product(x, module.weight, module.bias)
 
 
-def _plain(x: Tensor, weight: Tensor) -> bool:
-    return x.dtype == weight.dtype and weight.is_contiguous() and x.device.type == "cpu" and _parts(weight.shape[0]) > 1
+def _worth(x: Tensor, weight: Tensor) -> bool:
+    large = weight.numel() >= LARGE and x.device.type == "cpu" and x.dim() == 2
+    return large and x.dtype == weight.dtype and weight.is_contiguous() and _parts(weight.shape[0]) > 1
 
 
 @lru_cache
