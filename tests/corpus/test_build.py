@@ -141,6 +141,11 @@ def test_made_twice_is_made_once_and_other_settings_are_refused(tmp_path, vocabu
         prepared(texts, vocabulary, tmp_path / "out", drop=["lines"])
 
 
+def test_a_place_that_holds_empty_folders_is_taken(tmp_path, vocabulary):
+    (tmp_path / "out" / "state").mkdir(parents=True)
+    Corpus.open(prepared(written(tmp_path / "a.txt", prose(5)), vocabulary, tmp_path / "out"))
+
+
 def test_duplicates_are_counted_always_and_dropped_on_request(tmp_path, vocabulary):
     text = "The one.\nThe two.\n\nThe one.\nThe two.\n\nThe two.\nThe way.\n"
     texts = written(tmp_path / "a.txt", text)

@@ -25,7 +25,6 @@ from bertsmith.model.types import Inputs
 from bertsmith.objectives.reading import batch
 from bertsmith.stages import stage
 from bertsmith.stages.convert_long import Recipe, converted
-from bertsmith.stages.pretrain import _placeless
 from bertsmith.tasks import Answering, Choose, Classify, Tag
 from bertsmith.tasks.base import Encoded
 
@@ -181,7 +180,7 @@ def test_a_model_that_tells_no_places_apart_is_known(mixer, others, placeless):
     """By what is asked before training, and by what a model makes of words in another order."""
     others = others and replace(others, mixer=replace(others.mixer, heads=4))
     encoder = EncoderConfig(layers=2, width=32, mixer=mixer, others=others, table=False, feedforward=FeedForward(inner=48))
-    assert _placeless(encoder) == placeless and not _placeless(replace(encoder, table=True))
+    assert encoder.placeless == placeless and not replace(encoder, table=True).placeless
     model, words = built(ModelConfig(encoder=replace(encoder, deviation=0.3), vocabulary=50), 0).eval(), torch.arange(5, 25)
     other = torch.cat([words[:1], words[1:-1].flip(0), words[-1:]])
     with torch.no_grad():

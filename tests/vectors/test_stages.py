@@ -135,6 +135,20 @@ def test_what_only_networks_read_by_is_refused(name, value, objective, corpus, t
         api.pretrain(corpus=str(corpus), objective=objective, out=str(tmp_path / "o"), quiet=True, **{name: value})
 
 
+def test_a_run_that_was_stopped_while_it_saved_for_the_first_time_goes_on(corpus, tmp_path, monkeypatch):
+    words = {"corpus": str(corpus), "objective": {"kind": "skip-gram", "width": 8}, "out": str(tmp_path / "o"), "quiet": True}
+
+    def stop(part):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bertsmith.artifacts.seal", stop)
+        with pytest.raises(KeyboardInterrupt):
+            api.pretrain(**words)
+    assert [one.name for one in (tmp_path / "o").rglob("*") if one.is_file()] in ([], ["metrics.jsonl"])
+    assert api.pretrain(**words)["made"]
+
+
 def test_a_table_that_learnt_nothing_is_told_of_with_the_way_out(vocabulary, tmp_path, capsys):
     """From some thousand words in which one always follows another."""
     pairs = [("the", "people"), ("time", "water"), ("first", "made"), ("over", "down")]

@@ -19,7 +19,7 @@ from ..config import Config, Whole, plain
 from ..errors import BadInput
 from ..text import documents, files, hexed, segment
 from ..text.documents import Block
-from ..text.joints import joints, spaced
+from ..text.joints import joints, spaced, wanted
 from ..text.pieces import Pieces
 from ..text.sentences import cut
 from ..text.tokenizer import Tokenizer
@@ -76,7 +76,7 @@ def prepare(config: Prepare, on_read: Progress = lambda read, of: None) -> tuple
     sources = [{"name": p.name, "bytes": p.stat().st_size, "sha256": checksum(p)} for p in paths]
     recipe: dict[str, Any] = {"sources": sources, "tokenizer": tokenizer.fingerprint, "segmenter": config.segments_by}
     recipe |= {"sentences": config.sentences, "drop": sorted(config.drop), "column": config.column}
-    made_by = fingerprint(recipe | ({"spaced": True} if spaces(tokenizer) else {}))
+    made_by = fingerprint(recipe | ({"spaced": True} if wanted(tokenizer) else {}))
     with claimed(out):
         if (out / MANIFEST).exists():
             if read_json(out / "card.json").get("made_by") == made_by:
@@ -89,7 +89,9 @@ def prepare(config: Prepare, on_read: Progress = lambda read, of: None) -> tuple
         except OSError as error:
             raise _no_space(part) if error.errno == errno.ENOSPC else error from None
         if out.exists():
-            out.rmdir()  # it is empty
+            for inner in out.iterdir():
+                inner.rmdir()  # empty, as `vacant` found it
+            out.rmdir()
         part.replace(out)
     return out, True
 
@@ -260,7 +262,7 @@ class _Encoder:
 
     def __init__(self, tokenizer: bytes, cutting: bool, segmenter: str | None) -> None:
         self.tokenizer, self.cutting = Tokenizer.parsed(tokenizer), cutting
-        self.pieces, self.spaced = Pieces(self.tokenizer), spaces(self.tokenizer)
+        self.pieces, self.spaced = Pieces(self.tokenizer), wanted(self.tokenizer)
         self.segment = segment.segmenter(segmenter) if segmenter else None
 
     def __call__(self, text: str, before: str, ends: bool) -> Encoded:
@@ -305,11 +307,6 @@ def _hashes(given: list[str], lines: list[str]) -> NDArray[np.uint64]:
             at += int(sizes[number])
     nth = np.arange(len(lines)) - np.repeat(sizes.cumsum() - sizes, sizes)
     return np.repeat(each, sizes) + nth.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-
-
-def spaces(tokenizer: Tokenizer) -> bool:
-    """Its pieces begin with the space before their word, and it puts none before a text by itself."""
-    return tokenizer.marks_starts == "Ġ" and tokenizer.joins_spaces and not tokenizer.encode("a").tokens[0].startswith("Ġ")
 
 
 _ENCODER: list[_Encoder] = []  # one in each worker process, made when it begins

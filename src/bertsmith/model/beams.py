@@ -31,7 +31,7 @@ class Fan:
         self.size, self.alpha, self.most = size, alpha, most
         self.beams = [Open(0.0), *[Open(NEVER)] * (size - 1)]
         self.ended: list[Ended] = []
-        self.over = most < 1
+        self.over = self.full = most < 1  # nothing more is to be written; for want of room
 
     def grow(self, logs: Sequence[float], places: Sequence[int], vocabulary: int, end: int | None) -> list[int]:
         """One token more, from the best candidates: place p is token p % vocabulary after beam p // vocabulary.
@@ -56,10 +56,10 @@ class Fan:
 
     def best(self) -> list[Ended]:
         """The best first; where there was no more room, those that did not end count as they are."""
-        if not self.ended or len(self.beams[0].tokens) >= self.most:
-            for beam in self.beams:
-                if beam.log > NEVER:
-                    self._end(beam.log, beam.tokens, len(beam.tokens), whole=False)
+        left, self.beams = self.beams if not self.ended or self.full else [], []
+        for beam in left:
+            if beam.log > NEVER:
+                self._end(beam.log, beam.tokens, len(beam.tokens), whole=False)
         return self.ended
 
     def _end(self, log: float, tokens: list[int], length: int, whole: bool) -> None:
@@ -69,7 +69,8 @@ class Fan:
 
     def _settled(self) -> bool:
         """There is no room left, or what is still open cannot come before what has ended, however long it gets."""
-        if len(self.beams[0].tokens) >= self.most or self.beams[0].log == NEVER:
+        self.full = len(self.beams[0].tokens) >= self.most
+        if self.full or self.beams[0].log == NEVER:
             return True
         return len(self.ended) == self.size and self.beams[0].log / self._penalty(self.most) <= self.ended[-1].score
 

@@ -67,10 +67,11 @@ def scores(q: Tensor, k: Tensor, turns: Tensor, at: Tensor, place: Tensor, edge:
     """(.., heads, anchors, tokens): queries (.., anchors, heads, width) of anchors `at` their places, and keys of tokens at
     theirs, neither of them turned yet; no token is further away than the edge."""
     behind = (at[..., :, None] - place[..., None, :])[..., None, :, :]
-    near = _products(spun(q, turns, at), spun(k, turns, place))
-    after, before = (_products(spun(q, turns, torch.full_like(at, by)), k) for by in (edge, -edge))
+    near = products(spun(q, turns, at), spun(k, turns, place))
+    after, before = (products(spun(q, turns, torch.full_like(at, by)), k) for by in (edge, -edge))
     return torch.where(behind > edge, after, torch.where(behind < -edge, before, near))
 
 
-def _products(q: Tensor, k: Tensor) -> Tensor:
+def products(q: Tensor, k: Tensor) -> Tensor:
+    """(.., heads, anchors, tokens), of queries and keys as they are."""
     return (q * q.shape[-1] ** -0.5).transpose(-3, -2) @ k.transpose(-3, -2).mT

@@ -145,7 +145,8 @@ def _seen(band: Band, layout: Layout, sight: Sight, anchors: Tensor, sides: bool
     beside = band.visible(owner) & (band.ahead(owner.device) % sight.step == 0)
     behind = band.queries(place[:, None]) - place[anchors]
     among = (band.queries(owner[:, None], fill=-1) == owner[anchors]) & ~sight.near(behind)
-    if sight.causal or sides:
-        parts = [among & (behind >= 0)] + ([among & (behind < 0) & (not sight.causal)] if sides else [])
-        among = torch.cat(parts, -1)
+    if sight.causal:
+        among = among & (behind >= 0)
+    if sides:
+        among = torch.cat([among & (behind >= 0), among & (behind < 0)], -1)
     return torch.cat([beside, among], dim=-1)[None]

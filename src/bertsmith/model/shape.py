@@ -11,7 +11,7 @@ from .axial import Axial
 from .feedforward import FeedForward
 from .fronts import FrontConfig
 from .join import Join, Sum
-from .mixers import Chunked, Dense, LongShort, MixerConfig, Window
+from .mixers import Chunked, Dense, Hashed, LongShort, MixerConfig, Window
 from .reversible import Reversible
 
 ROTARY = 10_000.0  # the longest period that is usual
@@ -84,6 +84,12 @@ class EncoderConfig(Config, frozen=True):
         mixing = [getattr(part, "causal", False) for part in parts if part is not None]
         return bool(mixing) and all(mixing)
 
+    @property
+    def placeless(self) -> bool:
+        """Attention that neither tables nor turns nor distances tell where a token stands."""
+        mixers = [self.mixer, *([self.others.mixer] if self.others else [])]
+        return bool(self.layers) and not self.table and not any(map(_tells_places, mixers))
+
     def at(self, layer: int, layers: int) -> "EncoderConfig":
         """That of one block, where its mixer is not the same in all of them."""
         mixer = self.others.mixer if self.others and layer % self.others.every else self.mixer
@@ -112,3 +118,10 @@ class EncoderConfig(Config, frozen=True):
         """How what a part of a block says joins the stream; `first` of the first block."""
         added = self.residual == "all" or (self.residual == "between" and not first)
         return Sum(self.dropout, added) if self.norm == "none" else self.join()
+
+
+def _tells_places(mixer: MixerConfig) -> bool:
+    """All do but attention that has to be told; filters and recurrence know what is beside what."""
+    if isinstance(mixer, Dense | Window):
+        return bool(mixer.rotary or getattr(mixer, "distance", None))
+    return not isinstance(mixer, Hashed | Chunked)

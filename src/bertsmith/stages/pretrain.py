@@ -25,7 +25,7 @@ from ..model import checkpoint
 from ..model.encoder import EncoderConfig
 from ..model.fronts import Characters
 from ..model.grow import grown
-from ..model.mixers import Chunked, Dense, Hashed, MixerConfig, Recurrent, Window
+from ..model.mixers import MixerConfig, Recurrent
 from ..model.model import Model, ModelConfig, built
 from ..model.swap import adopted, going_on, swapped
 from ..model.types import Batch
@@ -99,7 +99,7 @@ def _trained(recipe: Recipe, out: Path, corpus: Corpus, identity: str, screen: S
     learn, judge, judged = split(recipe, corpus)
     _tell_unread(recipe, corpus, screen)
     config = model_config(recipe, corpus)
-    if _placeless(config.encoder):
+    if config.encoder.placeless:
         turns = "model.mixer.rotary=10000, or " if "rotary" in config.encoder.mixer.__struct_fields__ else ""
         screen.warn(f"this model knows no positions, so it reads words in any order alike; set {turns}model.table=true")
     if recipe.init and recipe.model:
@@ -135,19 +135,6 @@ def _trained(recipe: Recipe, out: Path, corpus: Corpus, identity: str, screen: S
         screen.table(str(out), [(name, f"{value:,.4g}" if isinstance(value, float) else f"{value:,}")
                                 for name, value in result.items() if isinstance(value, int | float)])  # fmt: skip
     return {"out": str(out), "made": True, **result}
-
-
-def _placeless(encoder: EncoderConfig) -> bool:
-    """Attention that neither tables nor turns nor distances tell where a token stands."""
-    mixers = [encoder.mixer, *([encoder.others.mixer] if encoder.others else [])]
-    return bool(encoder.layers) and not encoder.table and not any(map(_tells_places, mixers))
-
-
-def _tells_places(mixer: MixerConfig) -> bool:
-    """All do but attention that has to be told; filters and recurrence know what is beside what."""
-    if isinstance(mixer, Dense | Window):
-        return bool(mixer.rotary or getattr(mixer, "distance", None))
-    return not isinstance(mixer, Hashed | Chunked)
 
 
 def _described(mixer: MixerConfig) -> str:

@@ -5,10 +5,17 @@ Without it a model that writes would learn that nothing stands between sentences
 
 import re
 
+from .tokenizer import Tokenizer
+
 # Chinese, Japanese, and their marks
 _UNSPACED = "\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0002fa1f"
 _JOINT = re.compile(rf"(?<=[^\s{_UNSPACED}])\n(?=[^\s{_UNSPACED}])")
 _SPACED = re.compile(rf"[^\s{_UNSPACED}]")
+
+
+def wanted(tokenizer: Tokenizer) -> bool:
+    """Its pieces begin with the space before their word, and it puts none before a text by itself."""
+    return tokenizer.marks_starts == "Ġ" and tokenizer.joins_spaces and not tokenizer.encode("a").tokens[0].startswith("Ġ")
 
 
 def spaced(lines: str, before: str = "") -> str:

@@ -94,7 +94,7 @@ class AttentionDecoder(Decoder):
             raise BadInput(f"decoder.layers={len(self.blocks)} is more than the {len(stack.turns)} blocks of the encoder, "
                            "which they begin as; lower it, or begin anew with scratch=true")  # fmt: skip
         fed, mixed = self._alike(encoder.config)
-        if not (fed and mixed) and (said.heads, said.feedforward, said.norm) != (None,) * 3:
+        if not mixed and (said.heads, said.feedforward, said.norm) != (None,) * 3:
             raise BadInput("the decoder's blocks are not of the encoder's kind, and cannot begin as those; leave out "
                            "decoder.heads, feedforward and norm, or begin anew with scratch=true")  # fmt: skip
         for number, block in enumerate(self.blocks):

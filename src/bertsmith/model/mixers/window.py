@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ...config import Chance, Count, Positive, Variant, Whole
 from ...errors import BadInput
 from ..asking import asked
-from ..edge import scores
+from ..edge import products, scores
 from ..far import MANY, Sight
 from ..layout import FLASH, Layout
 from ..reach import reached
@@ -132,7 +132,7 @@ class WindowAttention(Mixer):
         q, k = (t.unflatten(-1, (self.project.heads, -1)) for t in (sheet.anchors(rows), sheet.tokens(k, layout)))
         turns = self._turns(layout, q.device)
         if turns is None:
-            return (q * q.shape[-1] ** -0.5).transpose(-3, -2) @ k.transpose(-3, -2).mT
+            return products(q, k)
         at, place = sheet.anchors(layout.place[layout.anchored]), sheet.tokens(layout.place, layout)
         return scores(q, k, turns, at, place, self.reach)
 
