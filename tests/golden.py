@@ -1,0 +1,1336 @@
+"""Records what the package computes, so that a refactoring can be shown to change nothing.
+
+    python tests/golden.py record FOLDER [--only files,batches,pretrain,finetune,answers,export,stages]
+                                         [--seed 0] [--match TEXT]
+    python tests/golden.py compare FOLDER FOLDER [--ignore-names]
+    python tests/golden.py commit FOLDER        # writes the hashes of sections files and batches to tests/golden.json
+
+It records whatever `bertsmith` is on the path: `PYTHONPATH=/path/to/src python tests/golden.py record /tmp/old`.
+Everything is driven through the command line (`python -m bertsmith STAGE key=value`, in this process), `bertsmith.load`
+and files on disk; the one exception is `batches_of` at the end of this file. Floats are bit-equal only on one machine
+with one version of torch; hashes of files and batches hold anywhere with the pinned versions.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import importlib.util
+import io
+import json
+import os
+import random
+import runpy
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = dict[str, NDArray[Any]]
+Settings = str | tuple[str, ...]  # key=value words; a tuple where a value has spaces
+
+SECTIONS = ("files", "batches", "pretrain", "finetune", "answers", "export", "stages")
+COMMITTED = ("files", "batches")  # integers and bytes: the same on every machine
+COMMITTED_FILE = Path(__file__).with_name("golden.json")
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Recipes: the keys of today. A later renaming of recipe keys has to adapt the tables from here to "end of recipes".
+# ---------------------------------------------------------------------------------------------------------------------
+
+TOKENIZERS: dict[str, str] = {
+    "pieces": "texts=en.txt kind=wordpiece size=420",
+    "pieces-ratio": "texts=en.txt kind=wordpiece size=300 score=ratio lowercase=false",
+    "bpe": "texts=en.txt kind=bpe size=400",
+    "byte-bpe": "texts=en.txt kind=byte-bpe size=400",
+    "unigram": "texts=en.txt kind=unigram size=300",
+    "char": "texts=en.txt kind=char size=200",
+    "byte": "texts=en.txt kind=byte",
+    "hex": "texts=payloads.tsv column=payload kind=byte hex=true",
+    "word": "texts=en.txt kind=word size=600",
+    "extended": "texts=domain.txt extend=tokenizers/pieces add=20 least=2",
+    "zh-pieces": "texts=zh.txt kind=wordpiece size=400",
+    "zh-char": "texts=zh.txt kind=char size=300",
+    "zh-word": "texts=zh.txt kind=word language=zh size=300",
+}
+
+CORPORA: dict[str, str] = {
+    "en": "texts=en.txt tokenizer=tokenizers/pieces",
+    "en-drop": 'texts=en.txt tokenizer=tokenizers/pieces drop=["lines","documents"]',
+    "en-lines": "texts=en.txt tokenizer=tokenizers/char sentences=lines",
+    "en-bpe": "texts=en.txt tokenizer=tokenizers/byte-bpe",
+    "en-unigram": "texts=en.txt tokenizer=tokenizers/unigram",
+    "word": "texts=en.txt tokenizer=tokenizers/word",
+    "domain": "texts=domain.txt tokenizer=tokenizers/extended",
+    "hex": "texts=payloads.tsv column=payload tokenizer=tokenizers/hex",
+    "zh": "texts=zh.txt tokenizer=tokenizers/zh-pieces language=zh",
+    "zh-plain": "texts=zh.txt tokenizer=tokenizers/zh-char",
+    "zh-word": "texts=zh.txt tokenizer=tokenizers/zh-word language=zh",
+}
+
+MASKS: dict[str, str] = {
+    "pieces": "objective.masks=pieces",
+    "whole-words": "objective.masks=whole-words",
+    "singly": "objective.masks.kind=whole-words objective.masks.singly=0.5",
+    "spans": "objective.masks.kind=spans objective.masks.p=0.3 objective.masks.longest=5",
+    "ngrams": "objective.masks.kind=ngrams objective.masks.longest=4",
+}
+VIEWS: dict[str, str] = {
+    "windows": "objective.view=windows",
+    "doc-sentences": "objective.view=doc-sentences",
+    "full-sentences": "objective.view=full-sentences",
+    "streams": "objective.view=streams",
+    "streams-across": "objective.view.kind=streams objective.view.across=true",
+}
+PAIRS: dict[str, str] = {
+    "next": "objective.pairs=next-sentence",
+    "next-google": "objective.pairs.kind=next-sentence objective.pairs.style=google",
+    "next-short": "objective.pairs.kind=next-sentence objective.pairs.short=0.5",
+    "order": "objective.pairs=sentence-order",
+}
+
+
+def list_batch_recipes() -> dict[str, tuple[str, str]]:
+    """Every reading of a corpus, by name: the corpus, and the settings of `pretrain`."""
+    recipes: dict[str, tuple[str, str]] = {}
+    for corpus in ("en", "zh"):
+        for mask, hidden in MASKS.items():
+            for view, read in VIEWS.items():
+                recipes[f"{corpus}-masked-{view}-{mask}"] = corpus, f"objective=masked {read} {hidden}"
+            for pair, drawn in PAIRS.items():
+                recipes[f"{corpus}-pairs-{pair}-{mask}"] = corpus, f"objective=pairs {drawn} {hidden}"
+    for view, read in VIEWS.items():
+        recipes[f"causal-{view}"] = "en-bpe", f"objective=causal {read}"
+        recipes[f"both-ways-{view}"] = "word", f"objective=both-ways {read}"
+        if "streams" not in view:
+            recipes[f"replaced-{view}"] = "en", f"objective=replaced {read} objective.masks=whole-words"
+    recipes["masked-repeats"] = "en", "objective=masked objective.repeats=2 objective.rate=0.3"
+    recipes["pairs-repeats"] = "en-unigram", "objective=pairs objective.repeats=2"
+    recipes["hex-spans"] = "hex", "objective=masked objective.view=doc-sentences objective.masks=spans"
+    recipes["domain"] = "domain", "objective=masked objective.masks=whole-words"
+    for kind in ("skip-gram", "cbow"):
+        recipes[kind] = "word", f"objective={kind} objective.width=8 objective.window=3 objective.sample=0.01"
+        recipes[f"{kind}-tree"] = "word", f"objective={kind} objective.width=8 objective.tree=true"
+    recipes["glove"] = "word", "objective=glove objective.width=8 objective.window=4"
+    recipes["glove-document"] = "word", "objective=glove objective.width=8 objective.window=4 objective.within=document"
+    return recipes
+
+
+BATCH = "length=32 train.batch_tokens=256 held_out=0.1"  # of every batch recipe but those of word vectors
+BATCH_NUMBERS = (0, 1, 5, 60)  # 60 lies in a later epoch
+
+STEPS = "train.steps=20 train.log_every=5 train.device=cpu"
+LEARN = f"{STEPS} train.batch_tokens=512 train.rate=3e-3 train.warmup=0.1 eval_tokens=1024 held_out=0.1 length=64"
+SIZE = "model.layers=2 model.width=32 model.feedforward.inner=64 model.positions=64 model.deviation=0.1 model.dropout=0.1"
+BARE = "model.width=32 model.positions=64 model.dropout=0.1"  # of models without a feed-forward
+HEADS = "model.mixer.heads=2"
+TABLE = "train.device=cpu model.width=12"  # of word vectors
+TINY = f"model=bert-tiny {SIZE} {HEADS} {LEARN}"
+PLACES = "model.table=false"
+
+PRETRAIN: dict[str, tuple[str, str]] = {
+    # objectives
+    "bert": ("en", f"{TINY} objective=pairs"),
+    "bert-before": ("en", f"{TINY} objective=pairs model.norm=before"),
+    "bert-order": ("en", f"{TINY} objective=pairs objective.pairs=sentence-order objective.masks=ngrams"),
+    "bert-masked": ("en", f"{TINY} objective=masked"),
+    "bert-zh": ("zh", f"{TINY} objective=pairs objective.masks.kind=whole-words objective.masks.singly=0.5"),
+    "roberta": ("en-bpe", f"model=roberta-base {SIZE} {HEADS} {LEARN} objective=masked objective.view=full-sentences"),
+    "distilbert": ("en", f"model=distilbert {SIZE} {HEADS} {LEARN} objective=masked"),
+    "albert": (
+        "en",
+        f"model=albert-base {SIZE} {HEADS} {LEARN} model.embedding=16 objective=pairs objective.pairs=sentence-order "
+        "objective.masks=ngrams train.optimizer=lamb",
+    ),
+    "electra": ("en", f"model=electra-small {SIZE} {HEADS} {LEARN} model.embedding=16 objective=replaced objective.size=0.5"),
+    "modernbert": (
+        "en",
+        f"model=modernbert-mini {SIZE} {HEADS} {LEARN} model.layers=3 model.others.mixer.heads=2 model.others.mixer.reach=[4] "
+        "objective=masked objective.view=full-sentences objective.rate=0.3",
+    ),
+    "gpt": ("en-bpe", f"model=gpt {SIZE} {HEADS} {LEARN} model.feedforward.inner=128 objective=causal train.steps=200"),
+    "lstm-projected": ("word", f"model=bilstm {BARE} {LEARN} objective=masked model.mixer.hidden=24 model.mixer.clip=3.0"),
+    "gpt2": ("en-bpe", f"model=gpt2 {SIZE} {HEADS} {LEARN} objective=causal"),
+    "gpt-rarity": (
+        "word",
+        f"model=gpt2 {SIZE} {HEADS} {LEARN} objective=causal model.front.kind=by-rarity model.front.cutoffs=[100,200] "
+        "objective.head.kind=by-rarity objective.head.cutoffs=[100,200] objective.head.tied=true",
+    ),
+    "gpt-rarity-head": (
+        "word",
+        f"model=gpt2 {SIZE} {HEADS} {LEARN} objective=causal objective.head.kind=by-rarity objective.head.cutoffs=[100,200]",
+    ),
+    "elmo": (
+        "word",
+        f"model=elmo {BARE} {LEARN} objective=both-ways model.mixer.hidden=24 model.front.filters=[[1,16],[2,16]] "
+        "model.front.letters=10 model.front.highways=1",
+    ),
+    "taglm": (
+        "word",
+        f"model=taglm {BARE} {LEARN} objective=both-ways model.mixer.hidden=24 model.front.filters=[[1,16],[2,16]] "
+        "model.front.letters=10 model.front.highways=1",
+    ),
+    "nnlm": (
+        "word",
+        f"model=nnlm {LEARN} objective=causal model.front.numbers=8 model.front.inner=10 model.width=42 model.dropout=0.1 "
+        "objective.head.transform=false objective.head.tied=false objective.head.bias=true",
+    ),
+    "skip-gram": ("word", f"{TABLE} objective=skip-gram train.epochs=2 objective.window=3"),
+    "skip-gram-tree": ("word", f"{TABLE} objective=skip-gram objective.tree=true train.epochs=2"),
+    "skip-gram-subwords": ("word", f"{TABLE} objective=skip-gram objective.subwords.buckets=500 train.epochs=2"),
+    "cbow": ("word", f"{TABLE} objective=cbow train.epochs=2 train.batch_tokens=256"),
+    "cbow-tree": ("word", f"{TABLE} objective=cbow objective.tree=true train.epochs=2"),
+    "cbow-subwords": ("word", f"{TABLE} objective=cbow objective.subwords.buckets=500 train.epochs=2"),
+    "glove": ("word", f"{TABLE} objective=glove objective.window=4 train.epochs=4"),
+    "glove-document": ("word", f"{TABLE} objective=glove objective.within=document objective.pairs=1000 train.epochs=3"),
+    # mixers
+    "dense-dropout": ("en", f"{TINY} objective=masked model.mixer.dropout=0.1"),
+    "dense-rotary": (
+        "en",
+        f"{TINY} objective=masked {PLACES} model.mixer.rotary=1000 model.mixer.bias=false model.norm=before "
+        "model.norm_bias=false model.feedforward.gated=true model.feedforward.bias=false",
+    ),
+    "dense-alibi": ("en", f"{TINY} objective=masked {PLACES} model.mixer.distance=alibi"),
+    "dense-relative": ("en", f"{TINY} objective=masked {PLACES} model.mixer.distance=relative"),
+    "dense-relative-apart": (
+        "en",
+        f"{TINY} objective=masked {PLACES} model.mixer.distance.kind=relative model.mixer.distance.shared=false "
+        "model.mixer.distance.buckets=8 model.mixer.distance.furthest=20",
+    ),
+    "window": ("en", f"{TINY} objective=masked model.mixer.kind=window model.mixer.reach=[6]"),
+    "window-dilated": (
+        "en",
+        f"{TINY} objective=masked model.mixer.kind=window model.mixer.reach=[4,8] model.mixer.dilation=[2] "
+        "model.mixer.dilated=1 model.mixer.dropout=0.1",
+    ),
+    "window-causal": (
+        "en-bpe",
+        f"{TINY} objective=causal model.mixer.kind=window model.mixer.reach=[6] model.mixer.causal=true "
+        f"model.mixer.anchors=false {PLACES} model.mixer.rotary=1000 model.segments=0",
+    ),
+    "longformer": ("en", f"model=longformer-mini {SIZE} {HEADS} {LEARN} objective=masked model.mixer.reach=[8]"),
+    "recurrent": (
+        "en-bpe",
+        f"model=transformer-xl {SIZE} {HEADS} {LEARN} objective=causal objective.view=streams model.mixer.remembers=16 "
+        "model.mixer.recalls=24 model.mixer.dropout=0.1 length=24",
+    ),
+    "recurrent-shared": (
+        "en-bpe",
+        f"model=transformer-xl-char {SIZE} {HEADS} {LEARN} objective=causal objective.view.kind=streams "
+        "objective.view.across=true model.mixer.remembers=16 model.mixer.recalls=16 model.mixer.shared=true "
+        "model.mixer.same_length=true model.mixer.clamp=20 length=24",
+    ),
+    "recurrent-masked": (
+        "en",
+        f"{TINY} objective=masked objective.view=streams model.mixer.kind=recurrent model.mixer.causal=false "
+        f"model.mixer.remembers=8 {PLACES} length=24",
+    ),
+    "adaptive": (
+        "en-bpe",
+        f"model=adaptive-span {SIZE} {HEADS} {LEARN} objective=causal objective.view=streams model.mixer.longest=32 "
+        "model.mixer.ramp=8 model.mixer.begin=0.25 length=24",
+    ),
+    "adaptive-masked": (
+        "en",
+        f"{TINY} objective=masked model.mixer.kind=adaptive model.mixer.longest=32 model.mixer.ramp=8 model.mixer.begin=0.25 "
+        f"{PLACES}",
+    ),
+    "hashed": (
+        "en",
+        f"{TINY} objective=masked model.mixer.kind=hashed model.mixer.buckets=4 model.mixer.rounds=2 model.mixer.reach=8",
+    ),
+    "hashed-causal": (
+        "en-bpe",
+        f"{TINY} objective=causal model.mixer.kind=hashed model.mixer.buckets=4 model.mixer.rounds=2 model.mixer.reach=8 "
+        "model.mixer.causal=true model.segments=0",
+    ),
+    "reformer": (
+        "en",
+        f"model=reformer-mini {SIZE} {HEADS} {LEARN} objective=masked model.mixer.buckets=[2,2] model.mixer.rounds=2 "
+        "model.mixer.reach=8 model.feedforward.chunk=100 model.table.shape=[8,8]",
+    ),
+    "reversible-halves": (
+        "en",
+        f"{TINY} objective=masked model.norm=before model.reversible=halves model.width=64",
+    ),
+    "chunked": (
+        "en-bpe",
+        f"{TINY} objective=causal model.mixer.kind=chunked model.mixer.near.chunk=8 model.mixer.hashed.chunk=8 "
+        "model.mixer.buckets=4 model.mixer.rounds=2 model.mixer.causal=true model.segments=0",
+    ),
+    "chunked-masked": (
+        "en",
+        f"{TINY} objective=masked model.mixer.kind=chunked model.mixer.near.chunk=8 model.mixer.near.after=1 "
+        "model.mixer.hashed.chunk=8 model.mixer.hashed.after=1 model.mixer.buckets=4",
+    ),
+    "long-short": (
+        "en",
+        f"{TINY} objective=masked model.mixer.kind=long-short model.mixer.filters=2 model.mixer.kernels=[3,7] "
+        "model.mixer.dropout=0.1",
+    ),
+    "long-short-dynamic": (
+        "en",
+        f"{TINY} objective=masked model.mixer.kind=long-short model.mixer.filters=2 model.mixer.kernels=[3,7] "
+        f"model.mixer.dynamic=true {PLACES} model.mixer.rotary=1000",
+    ),
+    "lite": ("en", f"model=lite-mini {SIZE} {HEADS} {LEARN} objective=masked model.mixer.filters=2"),
+    "lstm": ("en", f"model=bilstm {BARE} {LEARN} objective=masked"),
+    "lstm-forward": ("word", f"model=bilstm {BARE} {LEARN} objective=causal model.mixer.directions=forward model.segments=0"),
+    "gru": ("word", f"model=bilstm {BARE} {LEARN} objective=masked model.mixer.cell=gru"),
+    "convolution": ("en", f"model=textcnn {BARE} {LEARN} objective=masked model.mixer.widths=[3,5]"),
+    "convolution-causal": (
+        "word",
+        f"model=textcnn {BARE} {LEARN} objective=causal model.mixer.widths=[2,3] model.mixer.causal=true "
+        "model.mixer.activation=tanh model.segments=0",
+    ),
+    "sinusoid": ("en", f"{TINY} objective=masked model.table=sinusoid model.scaled=true model.pool=mean model.pooler=none"),
+    # optimizers, schedules, ways to run
+    "bert-adam": ("en", f"{TINY} objective=masked train.optimizer=bert-adam train.schedule=constant"),
+    "lamb": ("en", f"{TINY} objective=masked train.optimizer=lamb train.schedule=cosine"),
+    "muon": ("en", f"{TINY} objective=masked train.optimizer=muon train.schedule=trapezoid train.cooldown=0.5"),
+    "slanted": ("en", f"{TINY} objective=masked train.schedule=slanted train.accumulate=2 train.recompute=true"),
+    "inverse-sqrt": (
+        "en",
+        f"{TINY} objective=masked train.schedule=inverse-sqrt train.average=3 train.save_every=5 train.keep=3 "
+        "train.eval_every=10",
+    ),
+    "phases": (
+        "en",
+        f"{TINY} objective=pairs objective.repeats=2 length=[24,64] shares=[0.5,0.5] train.decay=0.1 train.clip=0.5",
+    ),
+    "continued": ("domain", f"init=models/bert {LEARN} objective=masked objective.masks=whole-words"),
+    "to-window": ("en", f"init=models/bert {LEARN} objective=masked model.mixer.kind=window {HEADS} model.mixer.reach=[8]"),
+    "from-vectors": (
+        "word",
+        f"model=bilstm {BARE} {LEARN} model.embedding=12 objective=masked vectors=models/skip-gram",
+    ),
+    "hex": ("hex", f"{TINY} objective=masked objective.view=doc-sentences objective.masks=spans model.norm=before"),
+}
+
+TASK = "train.device=cpu train.batch_tokens=512 train.rate=3e-3 train.log_every=10 train.steps=60 length=32"
+ANEW = "model.layers=2 model.width=32 model.positions=64 model.deviation=0.18 model.table=sinusoid model.scaled=true"
+WRITE = "task.longest=16 task.beam=2"
+BERT = "model=models/bert-before"
+GPT = "model=models/gpt"
+
+# name: the data files (of `write_examples`), and the settings of `finetune`
+FINETUNE: dict[str, tuple[str, Settings]] = {
+    "classify": ("classify", f"task=classify {BERT} {TASK} train.steps=100"),
+    "classify-pair": ("pair", f"task=classify {BERT} {TASK}"),
+    "classify-both": ("pair", f"task=classify task.pair=both {BERT} {TASK}"),
+    "classify-cross": ("pair", f"task=classify task.pair.kind=cross task.pair.blocks=1 {BERT} {TASK} train.head_rate=5"),
+    "classify-many": ("many", f"task=classify task.many=true {BERT} {TASK}"),
+    "classify-weights": ("classify", f"task=classify task.weights=balanced task.positive=good {BERT} {TASK}"),
+    "classify-window": ("long", f"task=classify long=window task.stride=16 {BERT} {TASK}"),
+    "classify-hierarchical": ("long", f"task=classify long=hierarchical task.stride=16 {BERT} {TASK}"),
+    "classify-truncate": ("long", f"task=classify long=truncate {BERT} {TASK}"),
+    "classify-template": (
+        "hex",
+        (
+            *f"task=classify model=models/hex data.columns.text=payload {TASK}".split(),
+            "task.template='[direction={direction}] {text}'",
+        ),
+    ),
+    "classify-zh": ("zh", f"task=classify model=models/bert-zh {TASK}"),
+    "classify-electra": ("classify", f"task=classify model=models/electra {TASK}"),
+    "classify-window-mixer": ("classify", f"task=classify model=models/window {TASK}"),
+    "classify-hashed-mixer": ("classify", f"task=classify model=models/reformer {TASK}"),
+    "classify-gpt": ("classify", f"task=classify {GPT} {TASK} lm=0.5"),
+    "classify-textcnn": ("classify", f"task=classify model=textcnn model.width=30 tokenizer=tokenizers/word {TASK}"),
+    "classify-bilstm": ("classify", f"task=classify model=bilstm model.width=32 tokenizer=tokenizers/word {TASK}"),
+    "classify-vectors": (
+        "classify",
+        f"task=classify model=textcnn model.width=12 tokenizer=tokenizers/word vectors=models/cbow freeze=embeddings {TASK}",
+    ),
+    "classify-subwords": ("classify", f"task=classify model=models/skip-gram-subwords {TASK}"),
+    "regress": ("regress", f"task=regress {BERT} {TASK}"),
+    "regress-pair": ("regress-pair", f"task=regress task.pair=both {GPT} {TASK} lm=0.5"),
+    "tag": ("tag", f"task=tag {BERT} {TASK} train.steps=100"),
+    "tag-crf": ("tag", f"task=tag task.crf=true task.context=true {BERT} {TASK}"),
+    "tag-elmo": (
+        "tag",
+        (*f"task=tag task.crf=true model=models/elmo freeze=all {TASK}".split(), "features={layers='mix',lstm=1}"),
+    ),
+    "answer": ("answer", f"task=answer {BERT} {TASK} task.stride=8"),
+    "answer-no-answer": ("answer-none", f"task=answer task.no_answer=true {BERT} {TASK}"),
+    "answer-cmrc": ("answer-zh", f"task=answer task.scorer=cmrc model=models/bert-zh {TASK}"),
+    "choose": ("choose", f"task=choose {BERT} {TASK}"),
+    "similar-scores": ("similar-scores", f"task=similar {BERT} {TASK}"),
+    "similar-pairs": ("similar-pairs", f"task=similar {BERT} {TASK}"),
+    "similar-negatives": ("similar-negatives", f"task=similar task.pool=first {BERT} {TASK}"),
+    "generate-attention": (
+        "generate",
+        f"task=generate {WRITE} decoder=attention tokenizer=tokenizers/word {ANEW} {HEADS} model.feedforward.inner=64 {TASK} "
+        "train.steps=200",
+    ),
+    "generate-recurrent": (
+        "generate",
+        f"task=generate {WRITE} decoder=recurrent model=bilstm model.layers=1 model.width=32 model.dropout=0.0 "
+        f"model.deviation=0.2 tokenizer=tokenizers/word {TASK} train.rate=1e-2 "
+        "train.steps=200",
+    ),
+    "generate-general": (
+        "generate",
+        f"task=generate {WRITE} decoder.kind=recurrent decoder.score=general decoder.cell=lstm tokenizer=tokenizers/word "
+        f"{ANEW} {HEADS} model.feedforward.inner=64 {TASK} train.average=2 train.save_every=5 train.schedule=inverse-sqrt",
+    ),
+    "generate-bert2bert": ("generate", f"task=generate {WRITE} decoder=attention {BERT} {TASK}"),
+    "generate-shared": ("generate", f"task=generate {WRITE} decoder.kind=attention decoder.shared=true {BERT} {TASK}"),
+    "generate-unilm": ("generate", f"task=generate {WRITE} {BERT} {TASK}"),
+    "after-classify": ("classify", f"task=classify model=models/bert {TASK} train.steps=20"),  # norms after, to be exported
+    "after-tag": ("tag", f"task=tag model=models/bert {TASK} train.steps=20"),
+    "after-answer": ("answer", f"task=answer model=models/bert {TASK} train.steps=20"),
+    "after-choose": ("choose", f"task=choose model=models/bert {TASK} train.steps=20"),
+    "after-regress": ("regress", f"task=regress model=models/bert {TASK} train.steps=20"),
+    "lora": ("classify", f"task=classify {BERT} {TASK} lora.rank=4 lora.alpha=8 lora.dropout=0.1 lora.on=all"),
+    "lora-attention": ("tag", f"task=tag {BERT} {TASK} lora.rank=2"),
+    "features-concat": ("classify", f"task=classify {BERT} {TASK} freeze=all features.layers=concat features.last=2"),
+    "features-sum": ("tag", f"task=tag {BERT} {TASK} freeze=all features.layers=sum features.last=2 features.lstm=1"),
+    "features-mix": ("tag", f"task=tag {BERT} {TASK} features.layers=mix"),
+    "freeze-one": ("classify", f"task=classify {BERT} {TASK} freeze=1"),
+    "gradual": (
+        "classify",
+        f"task=classify {BERT} {TASK} train.thaw=0.5 train.layer_decay=0.385 train.schedule=slanted",
+    ),
+    "steady": (
+        "classify",
+        f"task=classify {BERT} {TASK} rdrop=1.0 adversary=fgm adversary.size=0.1 train.layer_decay=0.9 train.stop=2 "
+        "train.eval_every=10",
+    ),
+    "fgm": ("classify", f"task=classify {BERT} {TASK} adversary=fgm adversary.size=0.1"),
+    "pgd": (
+        "classify",
+        f"task=classify {BERT} {TASK} adversary=pgd adversary.size=0.1 adversary.steps=2 adversary.stride=0.06",
+    ),
+    "rdrop": ("tag", f"task=tag {BERT} {TASK} rdrop=1.0"),
+    "scratch": ("classify", f"task=classify {BERT} {TASK} scratch=true dropout=0.3 train.optimizer=muon"),
+    "seeds": ("classify", f"task=classify {BERT} {TASK} seeds=[0,1] best=accuracy train.steps=20"),
+}
+
+GENERATE: dict[str, str] = {  # ways a causal model writes on
+    "greedy": "generate=greedy generate.tokens=12",
+    "greedy-repeat": "generate=greedy generate.tokens=12 generate.repeat=2",
+    "sample": "generate=sample generate.tokens=12 generate.seed=3",
+    "sample-top": "generate=sample generate.tokens=12 generate.top_k=20 generate.top_p=0.9 generate.temperature=1.3",
+    "beam": "generate=beam generate.tokens=10 generate.size=3",
+    "beam-alpha": "generate=beam generate.tokens=10 generate.size=2 generate.alpha=0 generate.repeat=2",
+}
+
+WRITERS = ("gpt", "gpt2", "recurrent", "adaptive", "window-causal", "hashed-causal", "gpt-rarity", "lstm-forward", "chunked")
+EMBEDDERS = ("bert", "bert-zh", "albert", "window-dilated", "reformer", "long-short-dynamic", "elmo", "skip-gram-subwords")
+
+# name: the folder, and the settings of `export`
+EXPORT: dict[str, tuple[str, str]] = {
+    "bert": ("models/bert", "format=hf"),
+    "roberta": ("models/roberta", "format=hf"),
+    "albert": ("models/albert", "format=hf"),
+    "distilbert": ("models/distilbert", "format=hf"),
+    "electra": ("models/electra", "format=hf"),
+    "gpt": ("models/gpt", "format=hf"),
+    "gpt2": ("models/gpt2", "format=hf"),
+    "longformer": ("models/longformer", "format=hf"),
+    "classify": ("tasks/after-classify", "format=hf"),
+    "tag": ("tasks/after-tag", "format=hf"),
+    "answer": ("tasks/after-answer", "format=hf"),
+    "choose": ("tasks/after-choose", "format=hf"),
+    "regress": ("tasks/after-regress", "format=hf"),
+}
+PACKED = ("models/bert", "models/gpt", "tasks/classify")
+NOT_EVALUATED = ("classify-subwords",)  # `evaluate` fails on words that only n-grams spell (IndexError in slices, 765d9ca)
+CONVERT_LONG = "length=128 reach=[8]"
+
+RUN = "train={steps=12,batch_tokens=512,rate=3e-3,device='cpu'}"
+CLASSIFY_FILES = "data={train='data/classify-train.jsonl',dev='data/classify-dev.jsonl'}"
+TAG_FILES = "data={train='data/tag-train.jsonl',dev='data/tag-dev.jsonl'}"
+MEMBER = "layers=2,width=32,positions=64,deviation=0.1,feedforward={inner=64}"
+
+# name: the stage, the models it needs, and its settings
+STAGES: dict[str, tuple[str, tuple[str, ...], Settings]] = {
+    "plan-base": ("plan", (), "model=bert-base train.steps=1000 train.precision=bf16 machine=h200"),
+    "plan-window": ("plan", (), "model=longformer-base objective=masked length=2048 train.steps=1000 machine=h200"),
+    "plan-albert": ("plan", (), "model=albert-base train.steps=1000 train.optimizer=lamb machine=h200"),
+    "plan-gpt": ("plan", (), "model=gpt2 objective=causal length=512 train.steps=1000 train.optimizer=muon machine=h200"),
+    "plan-electra": ("plan", (), "model=electra-small objective=replaced train.steps=1000 train.recompute=true machine=h200"),
+    "plan-reformer": ("plan", (), "model=reformer-mini objective=masked length=1024 train.steps=1000 machine=h200"),
+    "suite": (
+        "suite",
+        ("bert-before", "window"),
+        (
+            "models={bert='models/bert-before',window={model='models/window',scratch=true}}",
+            f"tasks={{mood={{task='classify',{CLASSIFY_FILES}}},names={{task='tag',{TAG_FILES},metrics=['f1']}}}}",
+            f"every={{length=32,{RUN}}}",
+            "seeds=[0,1]",
+        ),
+    ),
+    "race": (
+        "race",
+        (),
+        (
+            *['texts=["en.txt"]', 'valid=["domain.txt"]', "seeds=[0]", "budget.flops=2e9", "budget.epochs=5"],
+            "tokenizer={kind='wordpiece',size=400}",
+            f"every={{length=32,eval_tokens=1024,train={{batch_tokens=512,rate=3e-3,device='cpu'}},model={{{MEMBER}}}}}",
+            f"frozen={{length=32,freeze='all',features={{layers='mix'}},{RUN}}}",
+            f"tuned={{length=32,{RUN}}}",
+            f"tasks={{mood={{task='classify',{CLASSIFY_FILES}}}}}",
+            "members={bert={objective='pairs',model={mixer={kind='dense',heads=2}}},"
+            "gpt={objective='causal',model={mixer={kind='dense',heads=2,causal=true}}},"
+            "words={objective={kind='skip-gram',width=32},tokenizer={kind='word',size=500}},"
+            "none={untrained=true,model={mixer={kind='dense',heads=2}}}}",
+        ),
+    ),
+    "doctor-model": ("doctor", ("bert",), "folder=models/bert corpus=corpora/en"),
+    "doctor-corpus": ("doctor", ("bert",), "folder=corpora/en"),
+}
+
+# ---------------------------------------------------------------------------------------------------------------------
+# end of recipes
+# ---------------------------------------------------------------------------------------------------------------------
+
+# left out of JSON files and results: dates, versions, paths, timings, command lines, and what names a recipe
+VOLATILE = frozenset(
+    {"identity", "made_by", "settings", "command", "versions", "version", "date", "seconds", "tokens_per_second", "out"}
+    | {"recipe", "transformers_version", "_name_or_path"}
+)
+
+
+# text
+
+
+def choose(rng: random.Random, options: "list[Any] | str") -> Any:
+    """By `random` alone, whose numbers no version of Python has changed."""
+    return options[int(rng.random() * len(options))]
+
+
+def skewed(rng: random.Random, options: "list[Any] | str") -> Any:
+    """The first ones more often."""
+    return options[int(rng.random() ** 2.5 * len(options))]
+
+
+COMMON = "the of and to in a is that it was for on are as with his they at be this people water one two way made"
+
+
+def invent_words(seed: int) -> list[str]:
+    rng = random.Random(seed)
+    found = dict.fromkeys(COMMON.split())
+    while len(found) < 220:
+        stem = "".join(choose(rng, "bcdfglmnprstvw") + choose(rng, "aeiou") for _ in range(1 + int(rng.random() * 3)))
+        found[stem + choose(rng, ["", "", "n", "s", "ing", "ed", "er", "ly", "é"])] = None
+    return list(found)
+
+
+def follow_words(rng: random.Random, words: list[str], size: int) -> list[str]:
+    """Two of three words are told by the one before, so that there is something to learn."""
+    at = int(rng.random() ** 2.5 * len(words))
+    chosen = [at]
+    while len(chosen) < size:
+        at = (at * 5 + 3) % len(words) if rng.random() < 0.66 else int(rng.random() ** 2.5 * len(words))
+        chosen.append(at)
+    return [words[number] for number in chosen]
+
+
+def write_sentence(rng: random.Random, words: list[str], longest: int = 16) -> str:
+    size = 3 + int(rng.random() * (longest - 3))
+    chosen = follow_words(rng, words, size)
+    if rng.random() < 0.2:
+        chosen[size // 2] += ","
+    if rng.random() < 0.1:
+        chosen.append(str(int(rng.random() * 2000)))
+    return " ".join(chosen).capitalize() + choose(rng, "....?!")
+
+
+def write_english(documents: int, seed: int, words: list[str]) -> str:
+    """Documents of 1 to 10 lines; some lines and documents come twice."""
+    rng, texts, lines = random.Random(seed), list[str](), list[str]()
+    for number in range(documents):
+        new = [write_sentence(rng, words) for _ in range(1 + int(rng.random() * 10))]
+        lines += new
+        if number % 9 == 8:
+            new.append(choose(rng, lines))
+        texts.append(texts[number // 2] if number % 13 == 12 else "\n".join(new))
+    return "\n\n".join(texts) + "\n"
+
+
+CHINESE_TEXT = """
+我们 他们 中国 北京 上海 今天 明天 学生 老师 学校 喜欢 研究 生命 起源 经济 发展 社会 科学 技术 电脑 手机 朋友 家庭 音乐
+电影 图书馆 天气 非常 美丽 城市 历史 文化 语言 模型 训练 数据 问题 答案 时间 工作
+的 是 在 了 和 有 不 人 这 大 来 上 个 到 说 为
+"""
+CHINESE = CHINESE_TEXT.split()
+
+
+def write_chinese_sentence(rng: random.Random) -> str:
+    words = [str(skewed(rng, CHINESE)) for _ in range(3 + int(rng.random() * 9))]
+    if rng.random() < 0.2:
+        words[1] += "，"
+    return "".join(words) + choose(rng, "。。。？！")
+
+
+def write_chinese(documents: int, seed: int) -> str:
+    rng = random.Random(seed)
+    texts = ["\n".join(write_chinese_sentence(rng) for _ in range(1 + int(rng.random() * 8))) for _ in range(documents)]
+    return "\n\n".join(texts) + "\n"
+
+
+def write_texts(seed: int) -> None:
+    """All text files, into the working directory."""
+    words = invent_words(seed + 1)
+    Path("en.txt").write_text(write_english(120, seed + 2, words), encoding="utf-8")
+    Path("domain.txt").write_text(write_english(40, seed + 3, [*words[:30], "zebrafish", "quokka", "xylem"]), encoding="utf-8")
+    Path("zh.txt").write_text(write_chinese(90, seed + 4), encoding="utf-8")
+    rows = ["payload\tdirection\tlabel"]
+    rng = random.Random(seed + 5)
+    for _ in range(120):
+        loud, direction = rng.random() < 0.5, choose(rng, "cs")
+        data = bytes([0xFF if loud else 1, *(int(rng.random() * 256) for _ in range(3 + int(rng.random() * 20)))])
+        rows.append(f"{data.hex()}\t{direction}\t{'loud' if loud else 'soft'}-{direction}")
+    Path("payloads.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+
+# examples of tasks
+
+
+def classify_row(rng: random.Random, words: list[str]) -> dict[str, Any]:
+    good = rng.random() < 0.4
+    text = write_sentence(rng, words, 10)
+    return {"text": f"{text} {'people' if good else 'water'}", "label": "good" if good else "bad"}
+
+
+def pair_row(rng: random.Random, words: list[str]) -> dict[str, Any]:
+    same, first = rng.random() < 0.5, choose(rng, ["people", "water"])
+    second = first if same else {"people": "water", "water": "people"}[first]
+    texts = [f"{write_sentence(rng, words, 7)} {word}" for word in (first, second)]
+    return {"text": texts[0], "text_b": texts[1], "label": str(same)}
+
+
+def many_row(rng: random.Random, words: list[str]) -> dict[str, Any]:
+    chosen = [word for word in ("people", "water", "way") if rng.random() < 0.4]
+    return {"text": " ".join([write_sentence(rng, words, 8), *chosen]), "label": "|".join(chosen)}
+
+
+def long_row(rng: random.Random, words: list[str]) -> dict[str, Any]:
+    row = classify_row(rng, words)
+    return row | {"text": " ".join([write_sentence(rng, words, 30), write_sentence(rng, words, 30), row["text"]])}
+
+
+def regress_row(rng: random.Random, words: list[str]) -> dict[str, Any]:
+    row = classify_row(rng, words)
+    return {"text": row["text"], "label": 2.0 * (row["label"] == "good") + round(rng.random(), 3) / 4}
+
+
+def regress_pair_row(rng: random.Random, words: list[str]) -> dict[str, Any]:
+    row = pair_row(rng, words)
+    return row | {"label": float(row["label"] == "True")}
+
+
+def tag_row(rng: random.Random, words: list[str]) -> dict[str, Any]:
+    tokens = [str(skewed(rng, words)) for _ in range(5 + int(rng.random() * 6))]
+    tags = ["O"] * len(tokens)
+    place = int(rng.random() * (len(tokens) - 2))
+    tokens[place : place + 2], tags[place : place + 2] = ["john", "smith"], ["B-PER", "I-PER"]
+    if rng.random() < 0.7:
+        tokens[-1], tags[-1] = choose(rng, ["paris", "london"]), "B-LOC"
+    return {"tokens": tokens, "tags": tags}
+
+
+def choose_row(rng: random.Random, words: list[str]) -> dict[str, Any]:
+    right, options = int(rng.random() * 3), [write_sentence(rng, words, 6) for _ in range(3)]
+    options[right] += " people"
+    return {"context": write_sentence(rng, words, 9), "options": options, "label": right}
+
+
+def zh_row(rng: random.Random, words: list[str]) -> dict[str, Any]:
+    good = rng.random() < 0.5
+    return {"text": write_chinese_sentence(rng) + ("喜欢" if good else "问题"), "label": "好" if good else "坏"}
+
+
+def similar_scores_row(rng: random.Random, words: list[str]) -> dict[str, Any]:
+    row = pair_row(rng, words)
+    return {"text": row["text"], "text_b": row["text_b"], "score": 1.0 + 4.0 * (row["label"] == "True")}
+
+
+def similar_pairs_row(rng: random.Random, words: list[str]) -> dict[str, Any]:
+    text = write_sentence(rng, words, 8)
+    return {"text": text, "text_b": text.lower() + " way"}
+
+
+def similar_negatives_row(rng: random.Random, words: list[str]) -> dict[str, Any]:
+    return similar_pairs_row(rng, words) | {"negative": write_sentence(rng, words, 8)}
+
+
+def generate_row(rng: random.Random, words: list[str]) -> dict[str, Any]:
+    chosen = [str(choose(rng, words[:12])) for _ in range(1 + int(rng.random() * 4))]
+    return {"source": " ".join(chosen), "target": " ".join(reversed(chosen))}
+
+
+def answer_paragraph(rng: random.Random, words: list[str], number: int, kind: str) -> dict[str, Any]:
+    if kind == "answer-zh":
+        said = [str(choose(rng, CHINESE)) for _ in range(12)]
+        answer, question, context = "图书馆", "在哪里", "".join([*said[:6], "图书馆", *said[6:]])
+    else:
+        said = [word for word in (str(skewed(rng, words)) for _ in range(14)) if word != "water"]
+        answer, question, context = "water", "what is made", " ".join([*said[:5], "water", *said[5:]])
+    one: dict[str, Any] = {"id": str(number), "question": question}
+    if kind == "answer-none" and rng.random() < 0.4:
+        context = context.replace(answer, "way")
+        one |= {"answers": [], "is_impossible": True}
+    else:
+        one |= {"answers": [{"text": answer, "answer_start": context.index(answer)}]}
+        one |= {"is_impossible": False} if kind == "answer-none" else {}
+    return {"context": context, "qas": [one]}
+
+
+ROWS: dict[str, Callable[[random.Random, list[str]], dict[str, Any]]] = {
+    "classify": classify_row,
+    "pair": pair_row,
+    "many": many_row,
+    "long": long_row,
+    "regress": regress_row,
+    "regress-pair": regress_pair_row,
+    "tag": tag_row,
+    "choose": choose_row,
+    "zh": zh_row,
+    "similar-scores": similar_scores_row,
+    "similar-pairs": similar_pairs_row,
+    "similar-negatives": similar_negatives_row,
+    "generate": generate_row,
+}
+SQUAD = ("answer", "answer-none", "answer-zh")
+COUNTS = {"train": 300, "dev": 24}
+
+
+def name_examples(kind: str, part: str) -> str:
+    """The file of these examples."""
+    if kind == "hex":
+        return "payloads.tsv"
+    if part == "dev" and kind.startswith("similar"):
+        kind = "similar-scores"
+    return f"data/{kind}-{part}.{'json' if kind in SQUAD else 'jsonl'}"
+
+
+def write_examples(seed: int) -> None:
+    words = invent_words(seed + 1)
+    Path("data").mkdir(exist_ok=True)
+    for part, count in COUNTS.items():
+        rng = random.Random(f"{seed} {part}")
+        for kind, make in ROWS.items():
+            lines = [json.dumps(make(rng, words), ensure_ascii=False) + "\n" for _ in range(count)]
+            Path(f"data/{kind}-{part}.jsonl").write_text("".join(lines), encoding="utf-8")
+        for kind in SQUAD:
+            paragraphs = [answer_paragraph(rng, words, number, kind) for number in range(count)]
+            told = {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
+            Path(f"data/{kind}-{part}.json").write_text(json.dumps(told, ensure_ascii=False), encoding="utf-8")
+
+
+# driving the package
+
+
+class StageError(RuntimeError):
+    """A stage that ended with another exit code than 0."""
+
+
+def run_stage(stage: str, *settings: Settings) -> dict[str, Any]:
+    """`python -m bertsmith STAGE key=value ... --json --quiet` in this process; what it prints as JSON.
+
+    Of a setting that is given twice, the last holds.
+    """
+    words = [word for some in settings for word in (some.split() if isinstance(some, str) else some)]
+    unique = {word.partition("=")[0]: word for word in words}
+    printed, said, before = io.StringIO(), io.StringIO(), sys.argv
+    sys.argv = ["bertsmith", stage, *unique.values(), "--json", "--quiet"]
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):
+            runpy.run_module("bertsmith", run_name="__main__", alter_sys=True)
+    except SystemExit as done:
+        if done.code and not (stage == "doctor" and done.code == 1):  # 1: problems were found
+            raise StageError(f"{' '.join(sys.argv)}: {said.getvalue().strip()[-600:]}") from None
+    finally:
+        sys.argv = before
+    lines = printed.getvalue().splitlines()
+    return json.loads(lines[-1]) if lines else {}
+
+
+def without_volatile(value: Any) -> Any:
+    """JSON without dates, versions, paths, timings and command lines."""
+    if isinstance(value, dict):
+        return {name: without_volatile(inner) for name, inner in value.items() if name not in VOLATILE}
+    return [without_volatile(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def hash_bytes(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def hash_array(array: NDArray[Any] | None) -> str:
+    if array is None:
+        return "none"
+    array = np.ascontiguousarray(array)
+    return f"{array.dtype.str}{list(array.shape)}:{hash_bytes(array.tobytes())}"
+
+
+def hash_json(value: Any) -> str:
+    return hash_bytes(json.dumps(without_volatile(value), sort_keys=True, ensure_ascii=False).encode())
+
+
+def hash_folder(folder: Path) -> dict[str, str]:
+    """Every file but the manifest, which holds checksums of the others; JSON without what is volatile."""
+    hashes = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json"):
+        name = path.relative_to(folder).as_posix()
+        hashes[name] = hash_bytes(path.read_bytes())
+        if path.name == "card.json":
+            hashes[name] = hash_json(json.loads(path.read_text(encoding="utf-8")))
+    return hashes
+
+
+def read_tensors(folder: Path) -> Arrays:
+    from safetensors.numpy import load_file
+
+    found: Arrays = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        found |= load_file(path)
+    if not found:
+        raise FileNotFoundError(f"no tensors in {folder}")
+    return found
+
+
+def read_lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+# records
+
+
+@dataclass
+class Record:
+    """What one item gives: hashes of bytes and integers, plain values (exact, floats too), and tensors."""
+
+    hashes: dict[str, str] = field(default_factory=dict)
+    values: Any = None
+    tensors: Arrays = field(default_factory=dict)
+
+
+def plain(value: Any) -> Any:
+    """Values that JSON holds exactly."""
+    if isinstance(value, dict):
+        return {str(name): plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    return value.item() if isinstance(value, np.generic) else value
+
+
+@dataclass
+class Recorder:
+    """Runs items in the working directory; models that an item needs are made when they are first asked for."""
+
+    seed: int = 0
+    match: str = ""
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def prepare_folder(self) -> None:
+        write_texts(self.seed)
+        write_examples(self.seed)
+
+    def make_tokenizer(self, name: str) -> Path:
+        folder = Path("tokenizers") / name
+        if not folder.exists():
+            if "tokenizers/pieces" in TOKENIZERS[name]:
+                self.make_tokenizer("pieces")
+            run_stage("tokenizer", TOKENIZERS[name], f"out={folder}")
+        return folder
+
+    def make_corpus(self, name: str) -> Path:
+        folder = Path("corpora") / name
+        if not folder.exists():
+            words = dict(word.split("=", 1) for word in CORPORA[name].split())
+            self.make_tokenizer(Path(words["tokenizer"]).name)
+            run_stage("prepare", CORPORA[name], f"workers=1 out={folder}")
+        return folder
+
+    def make_needed(self, settings: Settings) -> None:
+        """The folders that these settings name."""
+        for word in settings.split() if isinstance(settings, str) else settings:
+            folder = Path(word.partition("=")[2])
+            if folder.parent == Path("models"):
+                self.make_model(folder.name)
+            if folder.parent == Path("tokenizers"):
+                self.make_tokenizer(folder.name)
+
+    def make_model(self, name: str) -> Path:
+        folder, (corpus, settings) = Path("models") / name, PRETRAIN[name]
+        if not (folder / "config.json").exists():
+            self.make_needed(settings)
+            self.reset_seeds()
+            result = run_stage("pretrain", f"corpus={self.make_corpus(corpus)}", settings, f"out={folder} seed={self.seed}")
+            (folder.parent / f"{name}.result.json").write_text(json.dumps(result))
+        return folder
+
+    def make_task(self, name: str) -> Path:
+        folder, (kind, settings) = Path("tasks") / name, FINETUNE[name]
+        if not (folder / "config.json").exists():
+            self.make_needed(settings)
+            self.reset_seeds()
+            files = f"data.train={name_examples(kind, 'train')} data.dev={name_examples(kind, 'dev')}"
+            result = run_stage("finetune", settings, files, f"out={folder} seed={self.seed}")
+            (folder.parent / f"{name}.result.json").write_text(json.dumps(result))
+        return folder
+
+    def reset_seeds(self) -> None:
+        """Whatever is drawn without a seed of its own."""
+        import torch
+
+        random.seed(self.seed)
+        np.random.seed(self.seed)
+        torch.manual_seed(self.seed)
+
+    def list_items(self, section: str) -> Iterator[tuple[str, Callable[[], Record]]]:
+        listed: dict[str, Callable[[], Iterator[tuple[str, Callable[[], Record]]]]] = {
+            "files": self.list_files,
+            "batches": self.list_batches,
+            "pretrain": self.list_pretrain,
+            "finetune": self.list_finetune,
+            "answers": self.list_answers,
+            "export": self.list_export,
+            "stages": self.list_stages,
+        }
+        return listed[section]()
+
+    def record_section(self, section: str, out: Path) -> None:
+        from safetensors.numpy import save_file
+
+        told, tensors, begun, count = dict[str, Any](), Arrays(), time.monotonic(), 0
+        for name, make in self.list_items(section):
+            if self.match not in name:
+                continue
+            count, began = count + 1, time.monotonic()
+            self.reset_seeds()
+            try:
+                record = make()
+                told[name] = {"hashes": record.hashes} if record.hashes else {}
+                told[name] |= {} if record.values is None else {"values": plain(record.values)}
+                told[name] |= {"tensors": len(record.tensors)} if record.tensors else {}
+                tensors |= {f"{name}|{key}": np.ascontiguousarray(array) for key, array in record.tensors.items()}
+            except Exception as error:  # one that fails must not stop the others
+                told[name] = {"error": f"{type(error).__name__}: {error}"}
+                self.failed[f"{section}/{name}"] = told[name]["error"]
+            took = time.monotonic() - began
+            if took > 3 or count % 20 == 0:
+                print(f"  {section}: {count} items, {name} took {took:.1f} s", file=sys.stderr, flush=True)
+        (out / f"{section}.json").write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        if tensors:
+            save_file(tensors, out / f"{section}.safetensors")
+        print(f"{section}: {count} items, {len(tensors)} tensors, {time.monotonic() - begun:.0f} s", flush=True)
+
+    # section files
+
+    def list_files(self) -> Iterator[tuple[str, Callable[[], Record]]]:
+        for name in TOKENIZERS:
+            yield f"tokenizer-{name}", lambda name=name: Record(hash_folder(self.make_tokenizer(name)))
+        for name in CORPORA:
+            yield f"corpus-{name}", lambda name=name: Record(hash_folder(self.make_corpus(name)))
+
+    # section batches
+
+    def list_batches(self) -> Iterator[tuple[str, Callable[[], Record]]]:
+        for name, (corpus, settings) in list_batch_recipes().items():
+            yield name, lambda corpus=corpus, settings=settings: self.record_batches(corpus, settings)
+
+    def record_batches(self, corpus: str, settings: str) -> Record:
+        words = ["corpus=" + str(self.make_corpus(corpus)), "out=none", f"seed={self.seed}", *settings.split()]
+        words += [] if "objective.width" in settings else BATCH.split()  # word vectors are learnt from the whole corpus
+        found = batches_of(words, BATCH_NUMBERS)
+        return Record({f"{k} {name}": hash_array(array) for k, arrays in found.items() for name, array in arrays.items()})
+
+    # section pretrain
+
+    def list_pretrain(self) -> Iterator[tuple[str, Callable[[], Record]]]:
+        for name in PRETRAIN:
+            yield name, lambda name=name: self.record_model(self.make_model(name))
+        yield "convert-long", self.record_long
+
+    def record_model(self, folder: Path) -> Record:
+        values = {"result": without_volatile(json.loads((folder.parent / f"{folder.name}.result.json").read_text()))}
+        if (folder / "metrics.jsonl").exists():
+            values["metrics"] = without_volatile(read_lines(folder / "metrics.jsonl"))
+        return Record(values=values, tensors=read_tensors(folder))
+
+    def record_long(self) -> Record:
+        self.make_model("bert")
+        run_stage("convert-long", f"model=models/bert out=models/bert-long {CONVERT_LONG}")
+        return Record(tensors=read_tensors(Path("models/bert-long")))
+
+    # section finetune
+
+    def list_finetune(self) -> Iterator[tuple[str, Callable[[], Record]]]:
+        for name in FINETUNE:
+            yield name, lambda name=name: self.record_task(name)
+
+    def record_task(self, name: str) -> Record:
+        """Weights, scores, and predictions by the command line; config.json has what was tuned (thresholds, labels)."""
+        folder, kind = self.make_task(name), FINETUNE[name][0]
+        record = self.record_model(folder)
+        data, answers = name_examples(kind, "dev"), Path("tasks") / f"{name}.answers.jsonl"
+        run_stage("predict", f"model={folder} data={data} out={answers} device=cpu precision=fp32")
+        record.values["answers"] = without_volatile(read_lines(answers))
+        if name not in NOT_EVALUATED:
+            judged = run_stage("evaluate", f"model={folder} data={data} device=cpu precision=fp32")
+            record.values["evaluate"] = {part: judged[part] for part in ("scores", "intervals") if part in judged}
+        record.values["task"] = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("task")
+        return record
+
+    # section answers
+
+    def list_answers(self) -> Iterator[tuple[str, Callable[[], Record]]]:
+        yield (
+            "mini-en",
+            lambda: self.record_shipped("mini-en", "He opened the [MASK] and [MASK] in.", "A [MASK] day.", "en.txt"),
+        )
+        yield "mini-zh", lambda: self.record_shipped("mini-zh", "北京是中[MASK]的首[MASK]。", "今天天[MASK]很好。", "zh.txt")
+        yield "mini-en-words", self.record_word_queries
+        for name in WRITERS:
+            yield f"generate-{name}", lambda name=name: self.record_generation(name)
+        for name in EMBEDDERS:
+            yield f"embed-{name}", lambda name=name: self.record_embedding(name)
+        for name in ("classify", "classify-pair", "tag-crf", "answer", "choose", "regress", "generate-attention"):
+            yield f"load-{name}", lambda name=name: self.record_loaded(name)
+
+    def read_sentences(self, file: str, count: int) -> list[str]:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+        return [line for line in lines if line][:count]
+
+    def load_model(self, folder: str | Path) -> Any:
+        import bertsmith
+
+        return bertsmith.load(folder, device="cpu", precision="fp32")
+
+    def record_shipped(self, name: str, several: str, one: str, file: str) -> Record:
+        model, texts = self.load_model(name), self.read_sentences(file, 6)
+        candidates = ["happy", "sunny", "rainy"] if file == "en.txt" else ["气", "空", "色"]
+        values = {
+            "fill": model.fill(several, top=5),
+            "together": model.fill(several, top=3, together=True),
+            "candidates": model.fill(one, candidates=candidates),
+            "likelihood": model.likelihood(texts[:3]),
+            "nearest": model.nearest(texts[:2], texts, top=3),
+            "called": model(one),
+        }
+        return Record(values=values, tensors={"mean": model.embed(texts), "first": model.embed(texts, pool="first")})
+
+    def record_word_queries(self) -> Record:
+        """`embed` as a stage: words near a word, an analogy, vectors written to a file."""
+        data = Path("data/texts.txt")
+        data.write_text("\n".join(self.read_sentences("en.txt", 5)) + "\n", encoding="utf-8")
+        base = "model=mini-en device=cpu precision=fp32"
+        run_stage("embed", f"{base} data={data} out=data/vectors.npy")
+        run_stage("embed", f"{base} data={data} documents={data} top=2 out=data/nearest.jsonl")
+        values = {
+            "word": without_volatile(run_stage("embed", f"{base} word=house top=4")),
+            "analogy": without_volatile(run_stage("embed", f'{base} analogy=["man","woman","king"] top=4')),
+            "nearest": read_lines(Path("data/nearest.jsonl")),
+        }
+        return Record(values=values, tensors={"vectors": np.load("data/vectors.npy")})
+
+    def record_generation(self, name: str) -> Record:
+        folder = self.make_model(name)
+        prompts = Path(f"data/prompts-{name}.txt")
+        prompts.write_text(
+            "\n".join(["The people", "A way of", *self.read_sentences("domain.txt", 2)]) + "\n", encoding="utf-8"
+        )
+        values: dict[str, Any] = {}
+        for way, settings in GENERATE.items():
+            answers = Path(f"data/{name}-{way}.jsonl")
+            run_stage("predict", f"model={folder} data={prompts} out={answers} device=cpu precision=fp32", settings)
+            values[way] = read_lines(answers)
+        values["likelihood"] = self.load_model(folder).likelihood(self.read_sentences("en.txt", 3))
+        return Record(values=values)
+
+    def record_embedding(self, name: str) -> Record:
+        folder = self.make_model(name)
+        texts = self.read_sentences("zh.txt" if name.endswith("zh") else "en.txt", 6)
+        model = self.load_model(folder)
+        return Record(values=model.nearest(texts[0], texts, top=3), tensors={"mean": model.embed(texts)})
+
+    def record_loaded(self, name: str) -> Record:
+        """Examples asked in Python; `scores` and all else that an answer holds."""
+        model, kind = self.load_model(self.make_task(name)), FINETUNE[name][0]
+        path = Path(name_examples(kind, "dev"))
+        if kind in SQUAD:
+            paragraphs = json.loads(path.read_text(encoding="utf-8"))["data"][0]["paragraphs"][:6]
+            rows = [{"question": one["qas"][0]["question"], "context": one["context"]} for one in paragraphs]
+        else:
+            asked = {"text", "text_b", "tokens", "context", "options", "source"}
+            rows = [{key: value for key, value in row.items() if key in asked} for row in read_lines(path)[:6]]
+        if set(rows[0]) in ({"text"}, {"source"}):
+            return Record(values=model([next(iter(row.values())) for row in rows]))
+        return Record(values=model(rows))
+
+    # section export
+
+    def list_export(self) -> Iterator[tuple[str, Callable[[], Record]]]:
+        for name in EXPORT:
+            yield f"hf-{name}", lambda name=name: self.record_export(name)
+        for folder in PACKED:
+            yield f"packed-{Path(folder).name}", lambda folder=folder: self.record_packed(folder)
+        yield "vectors", self.record_vectors
+
+    def make_folder(self, folder: str) -> Path:
+        path = Path(folder)
+        return self.make_model(path.name) if path.parent == Path("models") else self.make_task(path.name)
+
+    def record_export(self, name: str) -> Record:
+        """The tensors of other libraries' format, and those of the checkpoint that is imported from it again."""
+        folder, settings = EXPORT[name]
+        out, back = Path("hf") / name, Path("imported") / name
+        result = run_stage("export", f"model={self.make_folder(folder)} out={out}", settings)
+        run_stage("import", f"source={out} out={back}")
+        tensors = {f"hf {key}": array for key, array in read_tensors(out).items()}
+        tensors |= {f"imported {key}": array for key, array in read_tensors(back).items()}
+        config = without_volatile(json.loads((out / "config.json").read_text(encoding="utf-8")))
+        hashes = {"vocabulary": hash_bytes((out / "tokenizer.json").read_bytes())}
+        return Record(hashes, {"config": config, "result": without_volatile(result)}, tensors)
+
+    def record_packed(self, folder: str) -> Record:
+        out = Path("packed") / Path(folder).name
+        run_stage("export", f"model={self.make_folder(folder)} out={out} format=packed")
+        texts = self.read_sentences("en.txt", 4)
+        return Record(tensors=read_tensors(out) | {"embed": self.load_model(out).embed(texts)})
+
+    def record_vectors(self) -> Record:
+        self.make_model("cbow")
+        hashes = {}
+        for name in ("vectors.txt", "vectors.bin", "vectors.npy"):
+            run_stage("export", f"model=models/cbow format=vectors out=data/cbow-{name}")
+            hashes[name] = hash_bytes(Path(f"data/cbow-{name}").read_bytes())
+        run_stage("import", "source=data/cbow-vectors.bin out=imported/cbow")
+        return Record(hashes, tensors=read_tensors(Path("imported/cbow")))
+
+    # section stages
+
+    def list_stages(self) -> Iterator[tuple[str, Callable[[], Record]]]:
+        for name in STAGES:
+            yield name, lambda name=name: self.record_stage(name)
+
+    def record_stage(self, name: str) -> Record:
+        """What a stage that judges, counts or compares prints as JSON."""
+        stage, models, settings = STAGES[name]
+        for model in models:
+            self.make_model(model)
+        out = f"out=stages/{name}" if stage in ("suite", "race") else ""
+        return Record(values=without_volatile(run_stage(stage, settings, out)))
+
+
+def record(out: Path, sections: "tuple[str, ...] | list[str]" = SECTIONS, seed: int = 0, match: str = "") -> dict[str, str]:
+    """Writes these sections to a folder; what failed, by item."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    print(f"recording {Path(importlib.util.find_spec('bertsmith').origin).parent}", flush=True)  # type: ignore[union-attr, arg-type]
+    out = out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    work, recorder, begun = Path(tempfile.mkdtemp(prefix="golden-")), Recorder(seed, match), time.monotonic()
+    try:
+        with contextlib.chdir(work):
+            recorder.prepare_folder()
+            for section in sections:
+                recorder.record_section(section, out)
+    finally:
+        torch.set_num_threads(threads)
+        shutil.rmtree(work, ignore_errors=True)
+    print(f"recorded in {time.monotonic() - begun:.0f} s; {len(recorder.failed)} items failed", flush=True)
+    for name, error in recorder.failed.items():
+        print(f"FAILED {name}: {error}", flush=True)
+    return recorder.failed
+
+
+# comparing
+
+
+def flatten(value: Any, path: str = "") -> dict[str, Any]:
+    """Every leaf by its place."""
+    if isinstance(value, dict | list):
+        inner = value.items() if isinstance(value, dict) else enumerate(value)
+        return {place: leaf for name, one in inner for place, leaf in flatten(one, f"{path}/{name}").items()} or {
+            path: str(value)
+        }
+    return {path: value}
+
+
+def measure_difference(first: Any, second: Any) -> float:
+    """The largest absolute difference of two numbers or arrays, inf if they cannot be compared."""
+    numbers = isinstance(first, int | float | np.ndarray) and isinstance(second, int | float | np.ndarray)
+    if not numbers or np.shape(first) != np.shape(second):
+        return float("inf")
+    if not np.size(first):
+        return 0.0
+    return float(np.max(np.abs(np.asarray(first, np.float64) - np.asarray(second, np.float64))))
+
+
+def is_same(first: Any, second: Any) -> bool:
+    """Bit for bit."""
+    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
+        return (first.dtype, first.shape, first.tobytes()) == (second.dtype, second.shape, second.tobytes())
+    return type(first) is type(second) and repr(first) == repr(second)
+
+
+def key_of(value: Any) -> tuple[str, str]:
+    return ("tensor", hash_array(value)) if isinstance(value, np.ndarray) else ("value", repr(value))
+
+
+def read_section(folder: Path, section: str) -> dict[str, dict[str, Any]]:
+    """By item: every hash, value and tensor by its name."""
+    from safetensors.numpy import load_file
+
+    path = folder / f"{section}.json"
+    if not path.exists():
+        return {}
+    items = {name: flatten(told) for name, told in json.loads(path.read_text(encoding="utf-8")).items()}
+    if (tensors := folder / f"{section}.safetensors").exists():
+        for name, array in load_file(tensors).items():
+            item, _, key = name.partition("|")
+            items[item][f"/tensor/{key}"] = array
+    return items
+
+
+def compare_items(first: dict[str, Any], second: dict[str, Any], ignore_names: bool) -> list[str]:
+    """What differs, a line each."""
+    if ignore_names:
+        counts = Counter(map(key_of, first.values())), Counter(map(key_of, second.values()))
+        lost, new = counts[0] - counts[1], counts[1] - counts[0]
+        return [f"{sum(lost.values())} values are gone, {sum(new.values())} are new"] if lost or new else []
+    lines = [f"{name} is only in the first" for name in first.keys() - second.keys()]
+    lines += [f"{name} is only in the second" for name in second.keys() - first.keys()]
+    for name in first.keys() & second.keys():
+        if not is_same(first[name], second[name]):
+            difference = measure_difference(first[name], second[name])
+            told = f"{str(first[name])[:80]!r} / {str(second[name])[:80]!r}"
+            lines.append(f"{name}: {told if difference == float('inf') else f'max abs difference {difference:.3g}'}")
+    return sorted(lines)
+
+
+def compare(first: Path, second: Path, ignore_names: bool = False) -> bool:
+    """A line for each section, and one for each item that differs; whether all is the same."""
+    same = True
+    for section in SECTIONS:
+        left, right = read_section(first, section), read_section(second, section)
+        if not left and not right:
+            continue
+        lines = [f"{name}: only in one of the two" for name in sorted(left.keys() ^ right.keys())]
+        for name in sorted(left.keys() & right.keys()):
+            if differing := compare_items(left[name], right[name], ignore_names):
+                lines.append(f"{name}: {len(differing)} differences: " + "; ".join(differing[:4]))
+        errors = sum("/error" in item for item in right.values())
+        values = sum(len(item) for item in right.values())
+        state = f"{len(lines)} items DIFFER" if lines else "same"
+        print(f"{section}: {state} ({len(right)} items, {values} values, {errors} errors)")
+        for line in lines:
+            print(f"  {line}")
+        same = same and not lines
+    return same
+
+
+def commit(folder: Path, target: Path = COMMITTED_FILE) -> None:
+    """The hashes that hold on every machine, to a file for git: one hash an item."""
+    told = {section: summarize(json.loads((folder / f"{section}.json").read_text(encoding="utf-8"))) for section in COMMITTED}
+    target.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def summarize(items: dict[str, Any]) -> dict[str, Any]:
+    """Hashes of files by name; those of batches as one."""
+    return {name: item["error"] if "error" in item else shorten(item["hashes"]) for name, item in items.items()}
+
+
+def shorten(hashes: dict[str, str]) -> Any:
+    return hashes if len(hashes) < 12 else hash_json(hashes)
+
+
+def pin_machine() -> None:
+    """One thread, no GPU; before torch is imported."""
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def main() -> int:
+    pin_machine()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    recording = commands.add_parser("record")
+    recording.add_argument("out", type=Path)
+    recording.add_argument("--only", default=",".join(SECTIONS), help="sections, with commas between")
+    recording.add_argument("--seed", type=int, default=0, help="another one must make `compare` fail")
+    recording.add_argument("--match", default="", help="only items whose name has this text")
+    comparing = commands.add_parser("compare")
+    comparing.add_argument("first", type=Path)
+    comparing.add_argument("second", type=Path)
+    comparing.add_argument("--ignore-names", action="store_true", help="compare the multiset of values, where names changed")
+    committing = commands.add_parser("commit")
+    committing.add_argument("folder", type=Path)
+    given = parser.parse_args()
+    if given.command == "record":
+        sections = given.only.split(",")
+        if unknown := set(sections) - set(SECTIONS):
+            parser.error(f"no such section: {', '.join(sorted(unknown))}; known: {', '.join(SECTIONS)}")
+        return 1 if record(given.out, sections, given.seed, given.match) else 0
+    if given.command == "compare":
+        return 0 if compare(given.first, given.second, given.ignore_names) else 1
+    commit(given.folder)
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Internals of the package: the only place that imports them, to be adapted when they are renamed.
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def batches_of(settings: list[str], numbers: tuple[int, ...]) -> dict[int, Arrays]:
+    """Batches k of a `pretrain` recipe (key=value words), by k: every array of each, under names of this script."""
+    import torch
+
+    from bertsmith.config import read
+    from bertsmith.corpus.store import Corpus
+    from bertsmith.objectives.tabled import Tabled
+    from bertsmith.stages.pretrain import Recipe, split
+
+    recipe = read(Recipe, None, settings)
+    corpus = Corpus.open(Path(recipe.corpus))
+    if not isinstance(recipe.objective, Tabled):
+        documents, _, _ = split(recipe, corpus)
+        batches = recipe.objective.batches(corpus, documents, recipe.length[0], recipe.train.batch_tokens, recipe.seed)
+        found = {}
+        for k in numbers:
+            made = batches(k)
+            found[k] = {
+                "tokens": made.tokens,
+                "lengths": made.lengths,
+                "segments": made.segments,
+                "positions": made.where,
+                "targets": made.words,
+                "labels": made.labels,
+                "streams": made.flow,
+            }
+        return found
+    with tempfile.TemporaryDirectory() as folder:
+        learning = recipe.objective.filling(corpus, Path(folder), 100, recipe.seed, torch.device("cpu"), lambda done, of: None)
+        if hasattr(learning, "read"):  # skip-gram and cbow: chunks of text, windows, noise
+            chunks = {k: learning.read(k)[0] for k in numbers}
+            return {
+                k: {"tokens": one.around.numpy(), "windows": one.sides.numpy(), "negatives": one.noise.numpy()}
+                for k, one in chunks.items()
+            }
+        found = {}
+        for k in numbers:  # glove: pairs of words and their counts
+            rows, columns, counts = learning._pairs(k % learning.parts, k)
+            found[k] = {"rows": rows.numpy(), "columns": columns.numpy(), "counts": counts.numpy()}
+        return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
