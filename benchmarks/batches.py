@@ -1,6 +1,6 @@
 """The budget of tokens whose batches hold, in the mean, as many sequences as a peer's."""
 
-from bertsmith.objectives.reading import Reading
+from bertsmith.objectives.supervised import Reading
 from bertsmith.tasks import TaskConfig
 from bertsmith.tasks.base import Encoded
 

@@ -6,11 +6,11 @@ import time
 import numpy as np
 
 from bertsmith import api
-from bertsmith.corpus.ahead import Ahead
-from bertsmith.corpus.batches import Batches, Maker
-from bertsmith.corpus.masks import WholeWords
+from bertsmith.corpus.collate import Maker
+from bertsmith.corpus.loader import Ahead, Batches
+from bertsmith.corpus.masking import WholeWords
+from bertsmith.corpus.sampling import NextSentence
 from bertsmith.corpus.store import Corpus
-from bertsmith.corpus.views import NextSentence
 
 from .material import Material
 

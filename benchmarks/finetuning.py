@@ -16,12 +16,11 @@ import torch
 
 from bertsmith.model import checkpoint
 from bertsmith.model.model import ModelConfig, built
-from bertsmith.objectives.reading import Reading
-from bertsmith.objectives.supervised import Supervised
+from bertsmith.objectives.supervised import Reading, Supervised
 from bertsmith.tasks import Classify
-from bertsmith.tasks.classify import Text
-from bertsmith.train.optimizer import Adamw
-from bertsmith.train.recipe import Train
+from bertsmith.tasks.classification import Text
+from bertsmith.train.config import Train
+from bertsmith.train.optim import Adamw
 from bertsmith.train.trainer import Trainer
 
 from . import peer

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertsmith.convert.fit import fitted
-from bertsmith.convert.names import FAMILIES
-from bertsmith.model.cached import Continuing, Rereading
-from bertsmith.model.generate import Greedy, written
+from bertsmith.convert.huggingface.mapping import fitted
+from bertsmith.convert.huggingface.names import FAMILIES
+from bertsmith.model.generation.kv_cache import Continuing, Rereading
+from bertsmith.model.generation.search import Greedy, written
 from bertsmith.model.model import Model
-from bertsmith.model.thin import thinned
+from bertsmith.model.small_matmul import thinned
 
 from .material import Material
 from .sides import seconds

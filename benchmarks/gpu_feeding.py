@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 from bertsmith import api
-from bertsmith.corpus.ahead import Ahead
-from bertsmith.corpus.batches import Arrays
+from bertsmith.corpus.collate import Arrays
+from bertsmith.corpus.loader import Ahead
 
 from .material import Material
 

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertsmith.corpus.batches import Arrays
-from bertsmith.model.encoder import EncoderConfig
+from bertsmith.corpus.collate import Arrays
+from bertsmith.model.batch import Batch
+from bertsmith.model.config import EncoderConfig
 from bertsmith.model.model import ModelConfig, built
-from bertsmith.model.types import Batch
 from bertsmith.objectives import Pairs
-from bertsmith.train import devices, optimizer, ranks
-from bertsmith.train.recipe import Train
-from bertsmith.train.update import Update
+from bertsmith.train import distributed, optim, precision
+from bertsmith.train.config import Train
+from bertsmith.train.step import Update
 
 from .material import Material
 
@@ -80,9 +80,9 @@ def _ours(arrays: Arrays, name: str) -> Callable[[], Any]:
     """What the trainer does in a step, reading of the losses included."""
     objective, train = Pairs(), Train(steps=1, precision="bf16", device="cuda")
     model = built(ModelConfig(encoder=EncoderConfig.presets[name], vocabulary=WORDS, heads=objective.heads()), 0)
-    prepared = devices.prepare(model.train(), train)
-    moving = train.optimizer.build(optimizer.groups(model, train.decay), train.rate)
-    update = Update(objective, prepared, ranks.joined(prepared.device, 1), moving, train.clip)
+    prepared = precision.prepare(model.train(), train)
+    moving = train.optimizer.build(optim.groups(model, train.decay), train.rate)
+    update = Update(objective, prepared, distributed.joined(prepared.device, 1), moving, train.clip)
     batch: Batch = objective.batch(arrays).to(prepared.device)
 
     def step() -> None:

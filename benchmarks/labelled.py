@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 from bertsmith.tasks import Classify
-from bertsmith.tasks.classify import Text
+from bertsmith.tasks.classification import Text
 
 from .material import Material
 

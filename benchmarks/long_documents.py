@@ -30,7 +30,7 @@ from types import FrameType
 
 from bertsmith.artifacts import write_json
 from bertsmith.errors import Stopped
-from bertsmith.jobs import Job, carried_out, interrupted_by_signals
+from bertsmith.processes import Job, carried_out, interrupted_by_signals
 
 from . import long_folds
 from .long_arms import MLM, Asked, Step, steps, told_of, worked

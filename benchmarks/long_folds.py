@@ -7,7 +7,7 @@ from typing import Any
 
 from bertsmith.artifacts import write_whole
 from bertsmith.errors import BadInput
-from bertsmith.text.files import unpacked
+from bertsmith.tokenization.files import unpacked
 
 CHARACTERS = 28_000  # of an article, at most: about two windows of 4,096 pieces
 ENDINGS = {"reviews": "jsonl", "covid": "json"}

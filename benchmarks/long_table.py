@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from bertsmith.artifacts import read_json
-from bertsmith.evaluate.compare import Difference, compared
-from bertsmith.evaluate.judge import Judged, known
-from bertsmith.evaluate.measures import headline
+from bertsmith.evaluation.evaluate import Judged, known
+from bertsmith.evaluation.measures import headline
+from bertsmith.evaluation.significance import Difference, compared
 from bertsmith.tasks import Answering, Classify
-from bertsmith.tasks.answer import Answered
-from bertsmith.tasks.classify import Label
+from bertsmith.tasks.classification import Label
+from bertsmith.tasks.question_answering import Answered
 
 from .long_arms import ARMS, BEFORE, MLM, answers_of, told_of
 from .long_folds import part

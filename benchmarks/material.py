@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from bertsmith import api
-from bertsmith.text import documents, files
+from bertsmith.tokenization import documents, files
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Material:
     def texts(self) -> list[Path]:
         texts = self.given.get("texts")
         if texts is None:
-            from bertsmith.docstrings import gather, written
+            from bertsmith.quickstart.docstrings import gather, written
 
             (self.folder / "text.txt").write_bytes(written(gather()))
             texts = str(self.folder / "text.txt")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from bertsmith import api
-from bertsmith.plan.machines import MACHINES, Machine
+from bertsmith.planning.machines import MACHINES, Machine
 
 from .material import Material
 

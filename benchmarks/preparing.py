@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from bertsmith.corpus.store import Corpus
-from bertsmith.text import documents
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tokenization import documents
+from bertsmith.tokenization.tokenizer import Tokenizer
 
 from .material import Material
 

@@ -24,13 +24,13 @@ import torch
 from torch import Tensor
 
 from bertsmith.config import parse
-from bertsmith.model.encoder import EncoderConfig
-from bertsmith.model.layout import Layout
+from bertsmith.model.batch import Inputs
+from bertsmith.model.config import EncoderConfig
 from bertsmith.model.mixers import MixerConfig
 from bertsmith.model.model import Model, ModelConfig
-from bertsmith.model.types import Inputs
-from bertsmith.show.chart import Series
-from bertsmith.show.loglog import loglog
+from bertsmith.model.packing import Layout
+from bertsmith.reports.charts import Series
+from bertsmith.reports.log_log import loglog
 
 from .material import Material
 

@@ -16,12 +16,12 @@ import numpy as np
 from bertsmith import api
 from bertsmith.config import Amount, Config, Count, Positive, parse, plain
 from bertsmith.tasks import Answering, Classify, Regress, Tag
-from bertsmith.tasks.answer import Answered
 from bertsmith.tasks.base import Encoded
-from bertsmith.tasks.classify import Label
-from bertsmith.tasks.regress import Value
-from bertsmith.tasks.tag import Tagged, Window
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tasks.classification import Label
+from bertsmith.tasks.question_answering import Answered
+from bertsmith.tasks.regression import Value
+from bertsmith.tasks.token_classification import Tagged, Window
+from bertsmith.tokenization.tokenizer import Tokenizer
 
 from . import peer
 from .batches import budget

@@ -5,9 +5,9 @@ import torch
 
 from bertsmith import api
 from bertsmith.corpus.store import Corpus
-from bertsmith.model.encoder import EncoderConfig
+from bertsmith.model.batch import Batch
+from bertsmith.model.config import EncoderConfig
 from bertsmith.model.model import ModelConfig, built
-from bertsmith.model.types import Batch
 from bertsmith.objectives import Pairs
 
 from .material import Material

@@ -18,9 +18,8 @@ from bertsmith import api
 from bertsmith.config import parse
 from bertsmith.corpus.store import Corpus
 from bertsmith.objectives.glove import Glove
-from bertsmith.objectives.neighbours import Cbow, SkipGram
-from bertsmith.objectives.tabled import Filling
-from bertsmith.vectors import Vectors, judge, of_table
+from bertsmith.objectives.word2vec import Cbow, Filling, SkipGram
+from bertsmith.word_vectors import Vectors, benchmarks, of_table
 
 from .material import Material
 
@@ -124,10 +123,10 @@ def _peer_epoch(peer: Any, lines: Path, epoch: int, epochs: int) -> None:
 def _judged(stuff: Material, way: str, ours: Vectors, peer: Vectors | None) -> list[Row]:
     rows: list[Row] = []
     for name in filter(None, stuff.given.get("pairs", "").split(",")):
-        found = [100 * judge.likeness(side, Path(name)).spearman for side in (ours, peer) if side]
+        found = [100 * benchmarks.likeness(side, Path(name)).spearman for side in (ours, peer) if side]
         rows.append(_scored(f"{way}: Spearman, {Path(name).name}", found))
     for name in filter(None, stuff.given.get("analogies", "").split(",")):
-        found = [100 * judge.answered(side, Path(name)).total.accuracy for side in (ours, peer) if side]
+        found = [100 * benchmarks.answered(side, Path(name)).total.accuracy for side in (ours, peer) if side]
         rows.append(_scored(f"{way}: analogies, {Path(name).name}, %", found))
     return rows
 

@@ -11,7 +11,7 @@ from bertsmith.model import checkpoint
 from bertsmith.model.model import ModelConfig, built
 from bertsmith.objectives.supervised import Supervised
 from bertsmith.tasks import Classify
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tokenization.tokenizer import Tokenizer
 
 from . import peer
 from .material import Material

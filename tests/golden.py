@@ -1296,13 +1296,13 @@ def batches_of(settings: list[str], numbers: tuple[int, ...]) -> dict[int, Array
 
     from bertsmith.config import read
     from bertsmith.corpus.store import Corpus
-    from bertsmith.objectives.tabled import Tabled
-    from bertsmith.stages.pretrain import Recipe, split
+    from bertsmith.objectives.word2vec import Tabled
+    from bertsmith.pretraining.setup import PretrainRecipe, split_corpus
 
-    recipe = read(Recipe, None, settings)
+    recipe = read(PretrainRecipe, None, settings)
     corpus = Corpus.open(Path(recipe.corpus))
     if not isinstance(recipe.objective, Tabled):
-        documents, _, _ = split(recipe, corpus)
+        documents, _, _ = split_corpus(recipe, corpus)
         batches = recipe.objective.batches(corpus, documents, recipe.length[0], recipe.train.batch_tokens, recipe.seed)
         found = {}
         for k in numbers:

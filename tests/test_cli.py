@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from bertsmith import __version__, cli
+from bertsmith.commands import STAGES, stage
 from bertsmith.config import keys
+from bertsmith.corpus.build import Prepare
 from bertsmith.errors import BadInput, Stopped
-from bertsmith.stages import STAGES, stage
-from bertsmith.stages.prepare import Recipe
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", "on", "mat", "."]
 
@@ -130,9 +130,9 @@ class Failing:
     """A stage whose work ends in some way."""
 
     def __init__(self, end: object) -> None:
-        self.Recipe, self.end = Recipe, end
+        self.Recipe, self.end = Prepare, end
 
-    def run(self, recipe: Recipe, quiet: bool) -> object:
+    def run(self, recipe: Prepare, quiet: bool) -> object:
         if isinstance(self.end, BaseException):
             raise self.end
         return self.end

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertsmith.commands import STAGES, stage
 from bertsmith.config import Config, Key, RecipeError, Variant, keys, parse, plain, read
-from bertsmith.corpus.masks import Pieces, Spans, WholeWords
-from bertsmith.corpus.views import NextSentence, SentenceOrder, Windows
-from bertsmith.model.encoder import EncoderConfig
+from bertsmith.corpus.masking import Pieces, Spans, WholeWords
+from bertsmith.corpus.sampling import NextSentence, SentenceOrder, Windows
+from bertsmith.model.config import EncoderConfig
 from bertsmith.objectives import Masked, Pairs
-from bertsmith.stages import STAGES, stage
-from bertsmith.stages.pretrain import Recipe
-from bertsmith.train.optimizer import Adamw, Lamb
+from bertsmith.pretraining.setup import PretrainRecipe
+from bertsmith.train.optim import Adamw, Lamb
 
 GIVEN = ["corpus=c", "out=o"]  # what `pretrain` cannot do without
 
@@ -85,7 +85,7 @@ def fault(kind: Any, *overrides: str, path: Path | None = None) -> str:
     ],
 )
 def test_an_unknown_key_is_named_with_the_nearest_at_every_depth(override, told):
-    assert told in fault(Recipe, *GIVEN, override)
+    assert told in fault(PretrainRecipe, *GIVEN, override)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_an_unknown_key_is_named_with_the_nearest_at_every_depth(override, told)
     ],
 )
 def test_an_unknown_word_is_named_with_the_nearest(override, told):
-    assert told in fault(Recipe, *GIVEN, override)
+    assert told in fault(PretrainRecipe, *GIVEN, override)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_an_unknown_word_is_named_with_the_nearest(override, told):
     ],
 )
 def test_a_wrong_type_names_the_place_and_the_value(override, told):
-    assert told in fault(Recipe, *GIVEN, override)
+    assert told in fault(PretrainRecipe, *GIVEN, override)
 
 
 def test_a_word_that_is_none_of_a_lists_words_is_named():
@@ -131,14 +131,14 @@ def test_a_word_that_is_none_of_a_lists_words_is_named():
 
 
 def test_a_missing_key_is_named():
-    assert "out is missing and has no default" in fault(Recipe, "corpus=c")
+    assert "out is missing and has no default" in fault(PretrainRecipe, "corpus=c")
     assert "kind is missing; known: masks, curves" in fault(stage("show").Recipe, "out=o")
     assert "maybe.kind is missing; known: small, large-one" in fault(Outer, "maybe.size=3")
 
 
 @pytest.mark.parametrize("override", ["train.steps", "=3", "a..b=3", ".a=3", "a.=3", "", " =1"])
 def test_what_is_not_key_and_value_is_refused(override):
-    assert f"{override!r} is not key=value" in fault(Recipe, *GIVEN, override)
+    assert f"{override!r} is not key=value" in fault(PretrainRecipe, *GIVEN, override)
 
 
 @pytest.mark.parametrize("override", ["sizes=[1,x]", "text=[a.txt,b.txt]", "inner={count=}", 'text="a"b"'])
@@ -149,10 +149,10 @@ def test_brackets_and_quotes_that_are_not_toml_are_not_taken_for_words(override)
 def test_an_error_tells_whether_file_or_command_line_is_to_blame(tmp_path):
     recipe = tmp_path / "run.toml"
     recipe.write_text('corpus = "c"\nout = "o"\n')
-    assert fault(Recipe, "corpus=c").startswith("the command line: ")
-    assert fault(Recipe, "sed=1", path=recipe).startswith(f"{recipe} and the command line: ")
+    assert fault(PretrainRecipe, "corpus=c").startswith("the command line: ")
+    assert fault(PretrainRecipe, "sed=1", path=recipe).startswith(f"{recipe} and the command line: ")
     recipe.write_text('corpus = "c"\nout = "o"\n[train]\nstps = 3\n')
-    assert fault(Recipe, path=recipe) == f"{recipe}: train.stps is not known; did you mean 'steps'?"
+    assert fault(PretrainRecipe, path=recipe) == f"{recipe}: train.stps is not known; did you mean 'steps'?"
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_an_error_tells_whether_file_or_command_line_is_to_blame(tmp_path):
 def test_a_recipe_that_cannot_be_read_is_named(tmp_path, data, told):
     if data is not None:
         (tmp_path / "run.toml").write_bytes(data)
-    line = fault(Recipe, path=tmp_path / "run.toml")
+    line = fault(PretrainRecipe, path=tmp_path / "run.toml")
     assert re.search(told, line) and str(tmp_path / "run.toml") in line
 
 
@@ -170,8 +170,8 @@ def test_a_recipe_that_cannot_be_read_is_named(tmp_path, data, told):
 
 def test_a_preset_is_named_by_a_word_and_changed_inside():
     mini = EncoderConfig.presets["bert-mini"]
-    assert read(Recipe, overrides=[*GIVEN, "model=bert-mini"]).model == mini
-    changed = read(Recipe, overrides=[*GIVEN, "model=bert-mini", "model.layers=3", "model.mixer.causal=true"]).model
+    assert read(PretrainRecipe, overrides=[*GIVEN, "model=bert-mini"]).model == mini
+    changed = read(PretrainRecipe, overrides=[*GIVEN, "model=bert-mini", "model.layers=3", "model.mixer.causal=true"]).model
     wanted = plain(mini)
     wanted["layers"], wanted["mixer"]["causal"] = 3, True
     assert plain(changed) == wanted
@@ -184,13 +184,13 @@ def test_a_whole_is_said_before_its_parts_in_any_order():
     for words in permutations(["part.kind=small", "part.size=5", "part.inner.count=9"]):
         assert read(Outer, None, words).part == Small(size=5, inner=Inner(count=9))
     for words in permutations(["model=bert-mini", "model.layers=3"]):
-        assert (mini := read(Recipe, None, [*GIVEN, *words]).model).layers == 3 and mini.width == 256
+        assert (mini := read(PretrainRecipe, None, [*GIVEN, *words]).model).layers == 3 and mini.width == 256
     assert read(Outer, None, ["inner.count=4", "inner.count=6"]).inner.count == 6  # of two that say the same, the last counts
 
 
 def test_a_preset_in_a_file_is_changed_by_the_command_line(tmp_path):
     (tmp_path / "run.toml").write_text('corpus = "c"\nout = "o"\nmodel = "bert-tiny"\nobjective = "masked"\n')
-    recipe = read(Recipe, tmp_path / "run.toml", ["model.layers=9", "objective.masks=spans"])
+    recipe = read(PretrainRecipe, tmp_path / "run.toml", ["model.layers=9", "objective.masks=spans"])
     assert (recipe.model.layers, recipe.model.width) == (9, 128) and recipe.objective == Masked(masks=Spans())
 
 
@@ -200,17 +200,19 @@ def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path):
 
 
 def test_a_kind_is_named_by_a_bare_word_at_every_depth():
-    assert read(Recipe, overrides=[*GIVEN, "objective=masked"]).objective == Masked()
-    recipe = read(Recipe, overrides=[*GIVEN, "objective.masks=whole-words", "objective.pairs=sentence-order"])
+    assert read(PretrainRecipe, overrides=[*GIVEN, "objective=masked"]).objective == Masked()
+    recipe = read(PretrainRecipe, overrides=[*GIVEN, "objective.masks=whole-words", "objective.pairs=sentence-order"])
     assert recipe.objective == Pairs(masks=WholeWords(), pairs=SentenceOrder())
-    recipe = read(Recipe, overrides=[*GIVEN, "objective=masked", "objective.masks=spans", "objective.masks.longest=5"])
+    recipe = read(PretrainRecipe, overrides=[*GIVEN, "objective=masked", "objective.masks=spans", "objective.masks.longest=5"])
     assert recipe.objective == Masked(masks=Spans(longest=5), view=Windows())
-    assert read(Recipe, overrides=[*GIVEN, "train.optimizer=lamb", "train.optimizer.eps=1"]).train.optimizer == Lamb(eps=1)
+    assert read(PretrainRecipe, overrides=[*GIVEN, "train.optimizer=lamb", "train.optimizer.eps=1"]).train.optimizer == Lamb(
+        eps=1
+    )
 
 
 def test_a_table_without_a_kind_is_of_the_kind_of_the_default(tmp_path):
     (tmp_path / "run.toml").write_text('corpus = "c"\nout = "o"\n[objective]\nrate = 0.3\n[train.optimizer]\neps = 0.1\n')
-    recipe = read(Recipe, tmp_path / "run.toml", ["objective.pairs.short=0.7"])
+    recipe = read(PretrainRecipe, tmp_path / "run.toml", ["objective.pairs.short=0.7"])
     assert recipe.objective == Pairs(rate=0.3, pairs=NextSentence(short=0.7)) and recipe.train.optimizer == Adamw(eps=0.1)
 
 
@@ -237,7 +239,7 @@ def test_a_table_left_out_begins_as_the_default_of_its_place():
     assert read(Outer, overrides=["part=small", "part.inner.open=true"]).part == Small(inner=Inner(count=7, open=True))
     assert read(Outer, overrides=["maybe.kind=small", "maybe.size=3"]).maybe == Small(size=3)
     assert read(Outer, overrides=["part.beside.size=3"]).part == LargeOne(size=50, beside=Small(size=3))
-    assert read(Recipe, overrides=[*GIVEN, "model.layers=3"]).model == EncoderConfig(layers=3)
+    assert read(PretrainRecipe, overrides=[*GIVEN, "model.layers=3"]).model == EncoderConfig(layers=3)
 
 
 def test_a_table_of_free_names_takes_any_name():
@@ -245,7 +247,7 @@ def test_a_table_of_free_names_takes_any_name():
 
 
 def test_one_word_or_number_does_where_a_list_is_taken(tmp_path):
-    recipe = read(Recipe, overrides=[*GIVEN, "length=128", "shares=1"])
+    recipe = read(PretrainRecipe, overrides=[*GIVEN, "length=128", "shares=1"])
     assert (recipe.length, recipe.shares) == ((128,), (1.0,))
     recipe = read(stage("prepare").Recipe, overrides=["texts=a.txt", "tokenizer=t", "out=o", "drop=lines"])
     assert (recipe.texts, recipe.drop) == (("a.txt",), ("lines",))
@@ -281,7 +283,8 @@ def test_python_may_pass_paths_tuples_and_structs():
     recipe = parse(stage("prepare").Recipe, {"texts": (Path("a"), "b"), "tokenizer": Path("t"), "out": "o"})
     assert (recipe.texts, recipe.tokenizer) == (("a", "b"), "t")
     recipe = parse(
-        Recipe, {"corpus": "c", "out": "o", "model": EncoderConfig(layers=2), "objective": Masked(rate=0.2), "length": 64}
+        PretrainRecipe,
+        {"corpus": "c", "out": "o", "model": EncoderConfig(layers=2), "objective": Masked(rate=0.2), "length": 64},
     )
     assert (recipe.model.layers, recipe.objective.rate, recipe.length) == (2, 0.2, (64,))
 
@@ -340,7 +343,7 @@ def test_every_key_of_a_stage_is_listed_once_with_a_meaning(name):
 
 
 def test_the_walk_over_structs_sees_the_deepest():
-    assert {Recipe, EncoderConfig, Masked, Spans, Pieces, SentenceOrder, Lamb} <= structs(Recipe)
+    assert {PretrainRecipe, EncoderConfig, Masked, Spans, Pieces, SentenceOrder, Lamb} <= structs(PretrainRecipe)
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -363,9 +366,9 @@ def test_a_default_is_shown_as_it_can_be_typed(name):
     ],
 )
 def test_a_recipe_written_down_and_read_again_is_the_same(overrides, tmp_path):
-    recipe = read(Recipe, overrides=[*GIVEN, *overrides])
-    assert parse(Recipe, plain(recipe)) == recipe
-    assert parse(Recipe, json.loads(json.dumps(plain(recipe)))) == recipe
+    recipe = read(PretrainRecipe, overrides=[*GIVEN, *overrides])
+    assert parse(PretrainRecipe, plain(recipe)) == recipe
+    assert parse(PretrainRecipe, json.loads(json.dumps(plain(recipe)))) == recipe
 
 
 # Any value survives the way through a dotted name

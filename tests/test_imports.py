@@ -18,47 +18,46 @@ NAMES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix("._
 MAY_IMPORT = {
     "errors": "",
     "config": "errors",
-    "models": "errors config",
-    "artifacts": "errors models.shipped",
-    "random": "errors",
-    "screen": "errors",
-    "workers": "errors",
-    "jobs": "errors workers",
+    "pretrained": "errors config",
+    "artifacts": "errors pretrained.shipped",
+    "rng": "errors",
+    "console": "errors",
+    "processes": "errors",
     "tensors": "errors",
-    "place": "errors",
-    "docstrings": "errors",
-    "packages": "docstrings",
-    "text": "errors config artifacts random",
-    "metrics": "errors random",
-    "tasks": "errors config artifacts random metrics text",
-    "corpus": "errors config artifacts random workers text",
-    "vectors": "errors artifacts metrics text",
-    "model": "errors config artifacts random tensors text.tokenizer text.lexicon text.grams",
-    "convert": "errors config artifacts tensors text tasks model",
-    "train": "errors config artifacts tensors screen place",
-    "objectives": "errors config random corpus tasks model train.loss",
-    "runtime": "errors model corpus.batches",
-    "fill": "errors text tasks model runtime",
-    "replies": "text tasks model runtime",
-    "continuing": "errors text tasks model runtime fill",
-    "predict": "errors config artifacts text tasks model objectives place runtime fill replies continuing",
-    "show": "errors config artifacts random text corpus",
-    "evaluate": "errors config metrics text tasks model predict show",
-    "plan": "errors config corpus model objectives train",
-    "race": "errors text corpus tasks model objectives plan show evaluate",
-    "doctor": "errors config artifacts random tensors text corpus model objectives train.state show",
-    "stages": "errors config artifacts random screen jobs text corpus tasks model convert tensors train objectives predict "
-    "show evaluate runtime place plan doctor models vectors race continuing",
-    "api": "errors config stages runtime predict models",
-    "lesson": "api predict screen show.lesson",
-    "quickstart": "errors config artifacts screen docstrings packages lesson api predict show stages.show",
-    "cli": "errors config stages",
+    "device": "errors",
+    "metrics": "errors rng",
+    "tokenization": "errors config artifacts rng console",
+    "tasks": "errors config artifacts rng metrics tokenization",
+    "corpus": "errors config artifacts rng processes console tokenization",
+    "model": "errors config artifacts rng tensors tokenization.tokenizer tokenization.characters",
+    "word_vectors": "errors config artifacts rng metrics tokenization corpus model console",
+    "train": "errors config artifacts tensors console device",
+    "objectives": "errors config rng corpus tasks model train.loss word_vectors",
+    "inference": "errors config artifacts tokenization tasks corpus.collate corpus.loader model objectives device",
+    "reports": "errors config artifacts rng tokenization corpus",
+    "evaluation": "errors config rng console artifacts metrics tokenization tasks model word_vectors inference reports",
+    "runs": "errors config artifacts console model tokenization train",
+    "convert": "errors config artifacts tensors console tokenization tasks model word_vectors inference runs pretrained",
+    "planning": "errors config corpus model objectives train",
+    "diagnostics": "errors config artifacts rng tensors tokenization corpus model objectives train.checkpoint reports",
+    "pretraining": "errors config artifacts console device corpus tokenization model word_vectors objectives train runs",
+    "finetuning": "errors config artifacts console processes reports tokenization tasks model word_vectors objectives "
+    "train runs inference evaluation "
+    "pretraining",
+    "race": "errors config artifacts console processes tokenization corpus tasks model objectives train runs planning "
+    "reports evaluation inference word_vectors pretraining finetuning",
+    "commands": "errors config artifacts rng console processes tokenization corpus tasks model convert tensors train "
+    "objectives inference reports evaluation device planning diagnostics pretrained word_vectors race runs pretraining finetuning",
+    "api": "errors config commands inference pretrained",
+    "quickstart": "errors config artifacts console api inference reports commands.show",
+    "cli": "errors config commands",
     "__init__": "api",
     "__main__": "cli",
 }
-NO_TENSORS = "errors config models artifacts random screen docstrings packages text corpus vectors show api cli __init__"
+NO_TENSORS = "errors config pretrained artifacts rng console tokenization corpus reports api cli __init__"
 WITHOUT_TORCH = [name for name in NAMES if name.split(".")[0] in NO_TENSORS.split()]
-WITHOUT_TORCH += ["stages", "stages.prepare", "stages.tokenizer"]
+WITHOUT_TORCH += ["commands", "commands.prepare", "commands.tokenizer", "quickstart.docstrings"]
+WITHOUT_TORCH += ["word_vectors", "word_vectors.keyed_vectors", "word_vectors.files", "word_vectors.benchmarks"]
 
 
 class Import(NamedTuple):
@@ -114,13 +113,13 @@ def test_imports_point_down_the_layers(name):
 @pytest.mark.parametrize(
     ("name", "source", "target"),
     [
-        ("text.pieces", "from ..corpus.store import Corpus", "corpus.store"),
-        ("text.pieces", "from ..corpus import store", "corpus.store"),
-        ("text.pieces", "def f():\n    from .. import corpus", "corpus"),
-        ("corpus.views.pairs", "from ...model.layout import Layout", "model.layout"),
+        ("tokenization.fast_encode", "from ..corpus.store import Corpus", "corpus.store"),
+        ("tokenization.fast_encode", "from ..corpus import store", "corpus.store"),
+        ("tokenization.fast_encode", "def f():\n    from .. import corpus", "corpus"),
+        ("corpus.sampling.sentence_pairs", "from ...model.packing import Layout", "model.packing"),
         ("corpus.store", "import bertsmith.cli", "cli"),
-        ("model.checkpoint", "from ..text.documents import found", "text.documents"),
-        ("objectives.masked", "from ..train.trainer import Trainer", "train.trainer"),
+        ("model.checkpoint", "from ..tokenization.documents import found", "tokenization.documents"),
+        ("objectives.mlm", "from ..train.trainer import Trainer", "train.trainer"),
         ("errors", "from . import config", "config"),
     ],
 )

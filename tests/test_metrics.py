@@ -5,9 +5,11 @@ from functools import partial
 import numpy as np
 import pytest
 
-from bertsmith import metrics
 from bertsmith.errors import BadInput
-from bertsmith.metrics import METRICS, calibration_error, confusion, interval, mcnemar, paired, reliability, temperature
+from bertsmith.metrics import intervals
+from bertsmith.metrics.calibration import calibration_error, reliability, temperature
+from bertsmith.metrics.intervals import interval, mcnemar, paired
+from bertsmith.metrics.scores import METRICS, confusion, f1
 
 RNG = np.random.default_rng(0)
 
@@ -40,7 +42,7 @@ def test_an_interval_holds_its_score_and_repeats(name, monkeypatch):
     assert found.low < found.value < found.high and found.value == float(METRICS[name](answers, truths))
     slow = interval(lambda a, t: METRICS[name](a, t), list(answers), list(truths), seed=1, samples=200)
     assert (slow.low, slow.high) == pytest.approx((found.low, found.high), abs=1e-12)
-    monkeypatch.setattr(metrics, "AT_ONCE", 1000)
+    monkeypatch.setattr(intervals, "AT_ONCE", 1000)
     assert interval(name, answers, truths, seed=1, samples=200) == found
     draws = [interval(name, answers, truths, seed=seed, samples=3) for seed in range(8)]
     assert len({one.low for one in draws}) > 2
@@ -61,10 +63,10 @@ def test_words_are_judged_as_numbers_are():
     words = np.array(["no", "yes"])
     for name in ("accuracy", "f1_macro", "matthews"):
         assert interval(name, words[answers], words[truths], seed=0, samples=50) == interval(name, answers, truths, 0, 50)
-    yes = partial(metrics.f1, positive="yes")
+    yes = partial(f1, positive="yes")
     assert interval(yes, words[answers], words[truths], 0, 50) == interval("f1", answers, truths, 0, 50)
     with pytest.raises(BadInput, match="f1 is of one label"):
-        metrics.f1(words[answers], words[truths])
+        f1(words[answers], words[truths])
 
 
 def test_resamples_without_a_score_are_left_out():

@@ -15,17 +15,17 @@ from bertsmith import api
 from bertsmith.config import plain
 from bertsmith.errors import BadInput
 from bertsmith.model import checkpoint
-from bertsmith.model.encoder import EncoderConfig
-from bertsmith.model.feedforward import FeedForward
+from bertsmith.model.batch import Inputs
+from bertsmith.model.config import EncoderConfig
 from bertsmith.model.heads import WordHead
-from bertsmith.model.layout import Layout
 from bertsmith.model.mixers import Dense
 from bertsmith.model.model import ModelConfig, built
-from bertsmith.model.types import Inputs
-from bertsmith.objectives.teaching import teaching
+from bertsmith.model.packing import Layout
+from bertsmith.model.sublayers import FeedForward
+from bertsmith.objectives.task_objective import teaching
 from bertsmith.tasks import Answering, Choose, Classify, Regress, Similar, Tag
-from bertsmith.tasks.asking import asked
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tasks.requests import asked
+from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.conftest import PIECES
 
 TOKENIZER = Tokenizer.google(PIECES)
@@ -102,11 +102,12 @@ def test_every_stage_is_a_function_of_the_package_whatever_part_is_imported():
     offered = {name for name in functions if not name.startswith("_")}
     assert offered == set(bertsmith.__all__)
     code = (
-        "import bertsmith, bertsmith.predict, bertsmith.evaluate.judge, bertsmith.show.page\n"
-        "from bertsmith import api, predict\n"
-        "from bertsmith.predict import Predictor, load\n"
+        "import bertsmith, bertsmith.inference.predictor, bertsmith.evaluation.evaluate, bertsmith.reports.html\n"
+        "import bertsmith.race.table\n"
+        "from bertsmith import api, race\n"
+        "from bertsmith.inference.predictor import Predictor, load\n"
         "assert all(getattr(bertsmith, name) is getattr(api, name) for name in bertsmith.__all__)\n"
-        "assert predict is api.predict and isinstance(Predictor, type) and load is not api.load\n"
+        "assert race is api.race and isinstance(Predictor, type) and load is not api.load\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -11,9 +11,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from bertsmith.evaluate.judge import judged
-from bertsmith.predict import load
-from bertsmith.stages import embed, predict, resumed
+from bertsmith.commands import embed, predict
+from bertsmith.evaluation.evaluate import judged
+from bertsmith.inference import output_files
+from bertsmith.inference.predictor import load
 from tests.journeys.test_pretraining import ROOT, answer, ran, refused
 from tests.test_predict import TASKS, saved
 
@@ -281,10 +282,10 @@ def test_vectors_of_a_file_are_those_of_its_texts_and_go_on_where_they_were_kill
 def test_half_a_line_is_cut_off(tmp_path):
     (tmp_path / "a.part").write_bytes(b'{"a": 1}\n{"b": 2}\n{"c"')
     with (tmp_path / "a.part").open("ab+") as file:
-        assert resumed._whole_lines(file) == 2
+        assert output_files._whole_lines(file) == 2
         file.write(b"x\n")
     assert (tmp_path / "a.part").read_bytes() == b'{"a": 1}\n{"b": 2}\nx\n'
     (tmp_path / "b.part").write_bytes(b"half")
     with (tmp_path / "b.part").open("ab+") as file:
-        assert resumed._whole_lines(file) == 0
+        assert output_files._whole_lines(file) == 0
     assert (tmp_path / "b.part").read_bytes() == b""

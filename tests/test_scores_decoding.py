@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.scoring import Taught, _decoding, _tags, decodings
 from bertsmith.tasks import Classify, Tag
-from bertsmith.tasks.conll import Sentence
+from bertsmith.tasks.conll_files import Sentence
 
 TASK = Tag(labels=("B-PER", "I-PER", "O"), scheme="bio")
 GOLD = [Sentence(tokens=("Mr", "Peter", "Blackburn", "said"), tags=("O", "B-PER", "I-PER", "O"))]

@@ -11,10 +11,10 @@ from benchmarks.scores import _cases
 from benchmarks.scoring import Case, Task
 from bertsmith.config import parse, plain
 from bertsmith.errors import BadInput
-from bertsmith.tasks.answer import Answered
-from bertsmith.tasks.classify import Label
-from bertsmith.tasks.regress import Value
-from bertsmith.tasks.tag import Tagged
+from bertsmith.tasks.classification import Label
+from bertsmith.tasks.question_answering import Answered
+from bertsmith.tasks.regression import Value
+from bertsmith.tasks.token_classification import Tagged
 
 SUITE = Path(__file__).parents[1] / "benchmarks/scores.toml"
 NAMES = ("sst2", "mrpc", "stsb", "conll", "squad", "cmrc", "msra", "chnsenti")

@@ -4,27 +4,6 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-__all__ = [
-    "convert_long",
-    "doctor",
-    "embed",
-    "evaluate",
-    "export",
-    "finetune",
-    "import_model",
-    "load",
-    "models",
-    "plan",
-    "predict",
-    "prepare",
-    "pretrain",
-    "race",
-    "show",
-    "suite",
-    "train_tokenizer",
-]
-
 if TYPE_CHECKING:
     from .api import (
         convert_long,
@@ -45,6 +24,28 @@ if TYPE_CHECKING:
         suite,
         train_tokenizer,
     )
+
+
+__version__ = "0.1.0"
+__all__ = [
+    "convert_long",
+    "doctor",
+    "embed",
+    "evaluate",
+    "export",
+    "finetune",
+    "import_model",
+    "load",
+    "models",
+    "plan",
+    "predict",
+    "prepare",
+    "pretrain",
+    "race",
+    "show",
+    "suite",
+    "train_tokenizer",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,12 +6,12 @@ bertsmith.pretrain(corpus="corpus", model="bert-mini", train={"steps": 1000}, ou
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .commands import stage
 from .config import typed
-from .stages import stage
 
 if TYPE_CHECKING:
-    from .predict import Predictor
-    from .runtime import Precision
+    from .inference.predictor import Predictor
+    from .inference.runtime import Precision
 
 
 def train_tokenizer(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
@@ -94,14 +94,14 @@ def load(folder: str | Path, device: str = "auto", precision: "Precision" = "aut
 
     A folder of that name in the working directory is meant first. On a GPU if there is one; precision `auto` is bf16 there.
     """
-    from .predict import load
+    from .inference.predictor import load
 
     return load(folder, device, precision)
 
 
 def models() -> dict[str, str]:
     """The models that come with the package: each name, for `load` and wherever a stage takes a model, and what it is."""
-    from .models.shipped import models
+    from .pretrained.shipped import models
 
     return models()
 

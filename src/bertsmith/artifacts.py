@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from .errors import BadInput
-from .models import shipped
+from .pretrained import shipped
 
 MANIFEST = "manifest.json"
 MAKING = ".making"  # in a folder that is being made: it is ours to remove

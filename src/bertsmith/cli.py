@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 
 from . import __version__
+from .commands import STAGES, stage
 from .config import keys, read
 from .errors import BadInput, Stopped
-from .stages import STAGES, stage
 
 USAGE = "bertsmith STAGE [RECIPE.toml] [key=value ...] [--json] [--quiet]"
 FLAGS = ("--json", "--quiet", "--help", "-h")

@@ -6,9 +6,8 @@ from torch.testing import assert_close
 
 from bertsmith.errors import BadInput
 from bertsmith.model import lora
-from bertsmith.model.apart import Alibi, Relative
-from bertsmith.model.encoder import EncoderConfig
-from bertsmith.model.layout import Layout, Rectangle
+from bertsmith.model.batch import Inputs
+from bertsmith.model.config import EncoderConfig
 from bertsmith.model.mixers import (
     Adaptive,
     Chunked,
@@ -21,11 +20,12 @@ from bertsmith.model.mixers import (
     Recurrent,
     Window,
 )
-from bertsmith.model.mixers.chunked import Chunks
+from bertsmith.model.mixers.reformer.chunked import Chunks
 from bertsmith.model.model import ModelConfig
 from bertsmith.model.model import built as model_of
-from bertsmith.model.types import Inputs
-from tests.model.test_rotary import by_complex_numbers
+from bertsmith.model.packing import Layout, Rectangle
+from bertsmith.model.position_bias import Alibi, Relative
+from tests.model.test_rope import by_complex_numbers
 
 WIDTH, LENGTHS = 32, (17, 5, 40, 1, 23)
 DENSE = [Dense(heads=4), Dense(heads=4, rotary=100.0, bias=False)]

@@ -8,10 +8,10 @@ import torch
 from safetensors.torch import load_file
 
 from bertsmith.cli import main
-from bertsmith.convert.hub import _needed, fetched, is_name
+from bertsmith.convert.huggingface.hub import _needed, fetched, is_name
 from bertsmith.errors import BadInput
-from tests.convert.hub import serving
-from tests.parity.hugging import theirs
+from tests.convert.hub_server import serving
+from tests.parity.huggingface_models import theirs
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 

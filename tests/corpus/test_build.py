@@ -12,12 +12,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from bertsmith.corpus import build, duplicates, marks
+from bertsmith.corpus import build, dedup, store
 from bertsmith.corpus.store import DOCUMENTS, SENTENCES, TOKENS, WORDS, Corpus
 from bertsmith.errors import BadInput
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.conftest import han, prepared, prose
-from tests.corpus.test_words import saved
+from tests.corpus.test_chinese_words import saved
 
 ARRAYS = (TOKENS, SENTENCES, DOCUMENTS)
 
@@ -193,8 +193,8 @@ def test_repeats_are_found_in_bounded_memory(tmp_path, monkeypatch):
     values = np.random.default_rng(0).integers(0, 2**64, 500, dtype=np.uint64)[np.random.default_rng(1).integers(0, 500, 5000)]
     want = np.ones(5000, bool)
     want[np.unique(values, return_index=True)[1]] = False
-    monkeypatch.setattr(duplicates, "MEMORY", 64)
-    assert np.array_equal(duplicates.again(values, tmp_path / "flags"), want)
+    monkeypatch.setattr(dedup, "MEMORY", 64)
+    assert np.array_equal(dedup.again(values, tmp_path / "flags"), want)
 
 
 def test_words_of_chinese_are_marked_and_ids_do_not_change(tmp_path, vocabulary):
@@ -216,13 +216,13 @@ def test_words_of_chinese_are_marked_and_ids_do_not_change(tmp_path, vocabulary)
 def test_marks_survive_any_cutting(tmp_path):
     flags = np.random.default_rng(0).random(1001) < 0.5
     with (tmp_path / "marks").open("wb") as file:
-        writer = marks.MarkWriter(file)
+        writer = store.MarkWriter(file)
         for part in np.split(flags, [3, 3, 20, 500, 501]):
             writer.add(part)
         writer.finish()
     stored = np.fromfile(tmp_path / "marks", np.uint8)
-    assert np.array_equal(marks.between(stored, 13, 777), flags[13:777])
-    assert np.array_equal(marks.at(stored, np.arange(1001)), flags)
+    assert np.array_equal(store.between(stored, 13, 777), flags[13:777])
+    assert np.array_equal(store.at(stored, np.arange(1001)), flags)
 
 
 def test_the_card_counts_what_is_there(corpus):

@@ -12,7 +12,7 @@ from bertsmith.corpus import cooccurrence
 from bertsmith.corpus.cooccurrence import counted
 from bertsmith.corpus.store import Corpus
 from bertsmith.errors import BadInput
-from bertsmith.text.tokenizer import SPECIALS, Tokenizer
+from bertsmith.tokenization.tokenizer import SPECIALS, Tokenizer
 from tests.conftest import prepared, prose
 
 TOKENIZER = Tokenizer.google([*SPECIALS, *"abcdefgh"])

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from bertsmith.corpus.ahead import Ahead
+from bertsmith.corpus.loader import Ahead
+from bertsmith.corpus.sampling import Streams
 from bertsmith.corpus.store import Corpus
-from bertsmith.corpus.views import Streams
 from bertsmith.objectives import Causal, Masked
 
 ROWS, LENGTH = 4, 24

@@ -4,7 +4,8 @@ import pytest
 
 from bertsmith import api
 from bertsmith.config import parse
-from bertsmith.stages import pretrain
+from bertsmith.pretraining.run import pretrain
+from bertsmith.pretraining.setup import PretrainRecipe
 
 pytestmark = pytest.mark.gpu
 
@@ -47,7 +48,7 @@ def trained(corpus, out, kind, length, die=0, **train):
                 "optimizer": {"kind": optimizer}, **train}  # fmt: skip
     recipe = {"corpus": str(corpus), "out": str(out), "model": model, "objective": objective, "length": [length],
               "train": settings}  # fmt: skip
-    return pretrain.run(parse(pretrain.Recipe, recipe, "test"), quiet=True, on_step=at)
+    return pretrain(parse(PretrainRecipe, recipe, "test"), quiet=True, on_step=at)
 
 
 @pytest.mark.parametrize("length", [128, 400])

@@ -7,7 +7,7 @@ import pytest
 
 import bertsmith
 from bertsmith import config
-from bertsmith.stages import stage
+from bertsmith.commands import stage
 from tests.conftest import WORDS
 from tests.journeys.test_finetuning import FAST, bert, written  # noqa: F401
 from tests.journeys.test_pretraining import ROOT, SMALL, answer, ran, refused

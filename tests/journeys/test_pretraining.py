@@ -11,6 +11,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 import bertsmith
@@ -152,7 +153,7 @@ def test_accumulating_four_quarters_equals_one_whole(corpus):
     import torch
 
     from bertsmith.corpus.store import Corpus
-    from bertsmith.model.encoder import EncoderConfig
+    from bertsmith.model.config import EncoderConfig
     from bertsmith.model.model import ModelConfig, built
     from bertsmith.objectives import Pairs
     from bertsmith.train import Train, Trainer
@@ -225,15 +226,17 @@ def test_each_phase_reads_its_own_length(corpus):
     from functools import partial
 
     from bertsmith.config import read
-    from bertsmith.corpus.ahead import Ahead
-    from bertsmith.stages import pretrain
+    from bertsmith.corpus.loader import Ahead
+    from bertsmith.corpus.store import Corpus
+    from bertsmith.pretraining.run import _batch
+    from bertsmith.pretraining.setup import PretrainRecipe, build_batches, build_model_config
 
-    recipe = read(pretrain.Recipe, None, phased(corpus, "nowhere")[1:])
-    opened = pretrain.Corpus.open(corpus)
-    config = pretrain.model_config(recipe, opened)
-    readings = [pretrain.reading(recipe, opened, pretrain.np.arange(60), length, config) for length, _ in recipe.phases()]
+    recipe = read(PretrainRecipe, None, phased(corpus, "nowhere")[1:])
+    opened = Corpus.open(corpus)
+    config = build_model_config(recipe, opened)
+    readings = [build_batches(recipe, opened, np.arange(60), length, config) for length, _ in recipe.phases()]
     with Ahead(readings[0].maker, 0) as ahead:
-        batch = partial(pretrain._batch, recipe, readings, ahead)
+        batch = partial(_batch, recipe, readings, ahead)
         assert batch(3, 0.49).inputs.layout.longest <= 16 < batch(3, 0.51).inputs.layout.longest <= 64
 
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith import docstrings, packages, quickstart
 from bertsmith.config import parse
-from bertsmith.docstrings import Document, gather, gathered, is_prose, package_of, paragraphs, sources
+from bertsmith.console import Screen
 from bertsmith.errors import BadInput
 from bertsmith.model import checkpoint
 from bertsmith.model.model import ModelConfig, built
-from bertsmith.models import shipped
-from bertsmith.screen import Screen
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.pretrained import shipped
+from bertsmith.quickstart import docstrings, run
+from bertsmith.quickstart.docstrings import Document, gather, gathered, is_prose, package_of, paragraphs, sources
+from bertsmith.tokenization.tokenizer import Tokenizer
 
 DOCSTRING = """
     Return the sum of all numbers in the list. The list
@@ -152,31 +152,31 @@ def library(name: str, files: int, texts: int = 4) -> list[Document]:
 
 def test_what_is_judged_is_from_files_that_nothing_is_learnt_from():
     documents = [*library("much", 900), *library("some", 90), *library("little", 5), *library("more", 120)]
-    task = packages.task_of(documents)
+    task = docstrings.task_of(documents)
     assert task and task.labels == ["more", "much", "some"]
     where = {text: (one.package, one.path) for one in documents for text in one.paragraphs}
     learnt, judged = ({where[row["text"]] for row in rows} for rows in (task.learn, task.judge))
     assert judged <= task.held_out and not learnt & task.held_out
-    for rows, most in ((task.learn, packages.LEARN), (task.judge, packages.JUDGE)):
+    for rows, most in ((task.learn, docstrings.LEARN), (task.judge, docstrings.JUDGE)):
         sizes = {label: sum(row["label"] == label for row in rows) for label in task.labels}
-        assert len(set(sizes.values())) == 1 and packages.FEWEST <= sizes["some"] <= most
+        assert len(set(sizes.values())) == 1 and docstrings.FEWEST <= sizes["some"] <= most
         assert all(where[row["text"]][0] == row["label"] for row in rows)
         assert len({row["text"] for row in rows}) == len(rows)
     assert len({row["label"] for row in task.learn[:20]}) == 3  # mixed
-    assert packages.task_of(documents[::-1]) == task
+    assert docstrings.task_of(documents[::-1]) == task
 
 
 def test_every_file_gives_one_text_before_any_gives_two():
     documents = [*library("one", 400, texts=9), *library("two", 400, texts=9)]
-    task = packages.task_of(documents)
+    task = docstrings.task_of(documents)
     assert task is not None
     where = {text: one.path for one in documents for text in one.paragraphs}
-    assert len({where[row["text"]] for row in task.learn}) == 2 * packages.LEARN  # of about 320 files each
+    assert len({where[row["text"]] for row in task.learn}) == 2 * docstrings.LEARN  # of about 320 files each
 
 
 def test_one_package_is_no_task():
-    assert packages.task_of(library("much", 900)) is None
-    assert packages.task_of([*library("much", 900), *library("short", 900, texts=0)]) is None
+    assert docstrings.task_of(library("much", 900)) is None
+    assert docstrings.task_of([*library("much", 900), *library("short", 900, texts=0)]) is None
 
 
 def sentence(n: int) -> str:
@@ -187,8 +187,8 @@ def sentence(n: int) -> str:
 @pytest.fixture
 def two_libraries(tmp_path, monkeypatch):
     """Source files of two packages that are easily told apart, and few texts asked of each."""
-    monkeypatch.setattr(packages, "LEARN", 40)
-    monkeypatch.setattr(packages, "JUDGE", 40)
+    monkeypatch.setattr(docstrings, "LEARN", 40)
+    monkeypatch.setattr(docstrings, "JUDGE", 40)
     told_of = {"cooking": "It is a meal that somebody eats at night", "sailing": "It is a boat that the wind moves far away"}
     files = {
         f"{name}/m{d:02}.py": module(*(f"{sentence(7 * d + s)} {end} for {d} or {s} days." for s in range(6)))
@@ -211,9 +211,7 @@ def tiny_weights(tmp_path, monkeypatch, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
     config = parse(ModelConfig, {"encoder": encoder, "vocabulary": len(tokenizer), "heads": {"words": {"kind": "words"}}})
     record = {"stage": "pretrain", "tokenizer": tokenizer.fingerprint}
-    checkpoint.save(
-        tmp_path / "models" / quickstart.SHIPPED, built(config, 0), tokenizer, {"identity": "", "result": {}}, record
-    )
+    checkpoint.save(tmp_path / "models" / run.SHIPPED, built(config, 0), tokenizer, {"identity": "", "result": {}}, record)
     monkeypatch.setattr(shipped, "ROOT", tmp_path / "models")
 
 
@@ -226,8 +224,8 @@ LIFE = ["Results", "Filled masks", "Curves", "Masks", "Corpus"]  # of a run
 
 def test_without_weights_from_source_files_to_a_report_and_again(tmp_path, capsys, two_libraries, no_weights):
     folder = tmp_path / "quick"
-    recipe = quickstart.Quickstart(folder=str(folder), minutes=0.03, roots=(str(two_libraries),))
-    result = quickstart.run(recipe, Screen())
+    recipe = run.Quickstart(folder=str(folder), minutes=0.03, roots=(str(two_libraries),))
+    result = run.run(recipe, Screen())
     told = capsys.readouterr().err
     assert told.startswith("mini-en is not in this checkout") and result["base"] is None
     assert result["made"] and f"{result['valid_loss_words']:.3f} nats" in told and f"{result['unigram_entropy']:.3f}" in told
@@ -240,18 +238,18 @@ def test_without_weights_from_source_files_to_a_report_and_again(tmp_path, capsy
     text, judged = (folder / "text.txt").read_text(), (folder / "judge.jsonl").read_text().splitlines()
     assert judged and not any(json.loads(line)["text"] in text for line in judged)
 
-    again = quickstart.run(recipe, Screen())
+    again = run.run(recipe, Screen())
     assert not again["made"] and again["valid_loss_words"] == result["valid_loss_words"]
     assert again["taught"] == result["taught"] and capsys.readouterr().err.count("is there already") >= 4
 
 
 def test_it_starts_from_the_shipped_model_and_still_makes_one_from_zero(tmp_path, capsys, two_libraries, tiny_weights):
     folder = tmp_path / "quick"
-    result = quickstart.run(quickstart.Quickstart(folder=str(folder), minutes=0.02, roots=(str(two_libraries),)), Screen())
+    result = run.run(run.Quickstart(folder=str(folder), minutes=0.02, roots=(str(two_libraries),)), Screen())
     told = capsys.readouterr().err
     steps = [f"{number}/7" for number in range(1, 8)]
     assert [told.index(step) for step in steps] == sorted(told.index(step) for step in steps)
-    assert told.index(quickstart.ENGLISH[0]) < told.index("2/7") and told.index("4/7") < told.index(quickstart.TEXTS[0])
+    assert told.index(run.ENGLISH[0]) < told.index("2/7") and told.index("4/7") < told.index(run.TEXTS[0])
     assert result["base"] == "mini-en" and result["made"] and f"{result['unigram_entropy']:.3f}" in told
     assert "bertsmith.load('mini-en')" in told and f"model={folder / 'taught'}" in told
 
@@ -275,8 +273,8 @@ def test_it_starts_from_the_shipped_model_and_still_makes_one_from_zero(tmp_path
     assert (
         "<h1>From mini-en, and from nothing</h1>" in page
         and page.count('class="whisker"') == 2
-        and quickstart.ENGLISH[0] in page
-        and quickstart.TEXTS[0] in page
+        and run.ENGLISH[0] in page
+        and run.TEXTS[0] in page
     )
     assert all(one.text in unescape(page) for one in result["taught"]["answers"]) and "cooking" in page
 
@@ -285,21 +283,21 @@ def test_without_packages_to_tell_apart_the_rest_is_done(tmp_path, capsys, tiny_
     files = {
         f"pkg/m{d:02}.py": module(*(f"{sentence(7 * d + s)} This is told {d} times." for s in range(6))) for d in range(60)
     }
-    recipe = quickstart.Quickstart(folder=str(tmp_path / "quick"), minutes=0.01, roots=(str(written(tmp_path / "src", files)),))
-    assert quickstart.run(recipe, Screen())["taught"] is None
+    recipe = run.Quickstart(folder=str(tmp_path / "quick"), minutes=0.01, roots=(str(written(tmp_path / "src", files)),))
+    assert run.run(recipe, Screen())["taught"] is None
     assert "no two packages" in capsys.readouterr().err
     assert headings(tmp_path / "quick" / "report.html") == ["The shipped model", "A small BERT from zero", *LIFE]
 
 
 def test_a_wrong_setting_is_one_line(capsys):
-    assert quickstart.main(["minuts=3"]) == 2
+    assert run.main(["minuts=3"]) == 2
     assert "did you mean 'minutes'" in capsys.readouterr().err
-    assert quickstart.main(["minutes=0"]) == 2
+    assert run.main(["minutes=0"]) == 2
     assert "must be above 0" in capsys.readouterr().err
 
 
 def test_threads_are_told_not_to_spin_before_torch_is_loaded():
-    begin = "import os, sys, bertsmith.quickstart as q; assert 'torch' not in sys.modules"
+    begin = "import os, sys, bertsmith.quickstart.run as q; assert 'torch' not in sys.modules"
     code = begin + "; q.main(['minutes=0']); print(os.environ['OMP_WAIT_POLICY'])"
     clean = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True)

@@ -16,11 +16,11 @@ from bertsmith.config import parse, read
 from bertsmith.corpus.store import Corpus
 from bertsmith.errors import BadInput, Stopped
 from bertsmith.model import checkpoint
-from bertsmith.objectives.learning import Learning
-from bertsmith.objectives.neighbours import SkipGram
-from bertsmith.stages.pretrain import Recipe
-from bertsmith.stages.words import vectors_of
-from bertsmith.train.recipe import Train
+from bertsmith.objectives.word2vec import SkipGram
+from bertsmith.pretraining.setup import PretrainRecipe
+from bertsmith.train.config import Train
+from bertsmith.word_vectors.models import vectors_of
+from bertsmith.word_vectors.word2vec import Learning
 
 KINDS = [
     ["cat", "dog", "horse", "cow", "goat"],
@@ -108,9 +108,9 @@ def test_a_word_never_seen_is_made_of_its_n_grams(words, tmp_path):
 KILLED = """
 import os, sys
 from bertsmith import api
-from bertsmith.objectives.learning import Learning
-from bertsmith.stages import vectors
-vectors.SAVE = 0.0
+from bertsmith.word_vectors.word2vec import Learning
+from bertsmith.pretraining import word_vectors
+word_vectors.SAVE = 0.0
 whole = Learning.turn
 def turn(self, k):
     if k == 5:
@@ -138,7 +138,7 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(words, tmp_path, capsys):
 def test_the_vectors_are_the_same_bits_by_one_thread_and_by_two(words, tmp_path, objective):
     def learnt_by(threads):
         torch.set_num_threads(threads)
-        way = parse(Recipe, {"corpus": "c", "out": "o", "objective": {**objective, "width": 12}}).objective
+        way = parse(PretrainRecipe, {"corpus": "c", "out": "o", "objective": {**objective, "width": 12}}).objective
         work = way.filling(Corpus.open(words), tmp_path, 1, 0, torch.device("cpu"), lambda done, of: None)
         work.step_by(256)  # several steps a turn
         losses = [work.turn(k)["loss"] for k in range(3)]
@@ -199,10 +199,10 @@ def test_the_rate_the_width_and_the_batch_may_be_said_where_networks_have_theirs
 
 def test_what_is_said_on_the_command_line_is_told_from_what_is_not():
     given = ["corpus=c", "out=o", "objective=skip-gram", "train.epochs=2"]
-    assert read(Recipe, overrides=[*given, "objective.rate=1e-4"]).train == Train(epochs=2)
+    assert read(PretrainRecipe, overrides=[*given, "objective.rate=1e-4"]).train == Train(epochs=2)
     with pytest.raises(BadInput, match=r"say objective\.rate=0\.0001"):
-        read(Recipe, overrides=[*given, "train.rate=1e-4"])
-    assert read(Recipe, overrides=["corpus=c", "out=o", "train.rate=1e-4"]).train == Train()  # of a network
+        read(PretrainRecipe, overrides=[*given, "train.rate=1e-4"])
+    assert read(PretrainRecipe, overrides=["corpus=c", "out=o", "train.rate=1e-4"]).train == Train()  # of a network
 
 
 @pytest.mark.parametrize("tree", [False, True])
@@ -212,9 +212,9 @@ def test_a_stretch_without_a_known_word_teaches_nothing(words, tmp_path, kind, t
     tokens = corpus.tokens.copy()
     tokens[: len(tokens) // 4] = corpus.tokenizer.unk
     object.__setattr__(corpus, "tokens", tokens)
-    work = parse(Recipe, {"corpus": "c", "out": "o", "objective": {"kind": kind, "tree": tree, "width": 4}}).objective.filling(
-        corpus, tmp_path, 1, 0, torch.device("cpu"), lambda done, of: None
-    )
+    work = parse(
+        PretrainRecipe, {"corpus": "c", "out": "o", "objective": {"kind": kind, "tree": tree, "width": 4}}
+    ).objective.filling(corpus, tmp_path, 1, 0, torch.device("cpu"), lambda done, of: None)
     before = work.table.rows.clone()
     assert work.turn(0)["loss"] == 0 and torch.equal(work.table.rows, before)
     assert work.turn(work.turns - 1)["loss"] > 0

@@ -8,18 +8,18 @@ import pytest
 import torch
 
 from bertsmith.errors import BadInput
-from bertsmith.model.apart import Alibi, Relative
+from bertsmith.model.batch import Inputs
+from bertsmith.model.config import EncoderConfig
 from bertsmith.model.decoders import Attention, Recurrent
-from bertsmith.model.decoders.looking import Looking
-from bertsmith.model.encoder import EncoderConfig
-from bertsmith.model.feedforward import FeedForward
-from bertsmith.model.generate import Beam, Greedy, written
+from bertsmith.model.decoders.rnn import Looking
+from bertsmith.model.generation.search import Beam, Greedy, written
+from bertsmith.model.generation.seq2seq import hidden, stepper
 from bertsmith.model.heads import WordHead
-from bertsmith.model.layout import Layout
 from bertsmith.model.mixers import Adaptive, Chunked, Dense, Hashed, LongShort, Lstm, Window
 from bertsmith.model.model import ModelConfig, built
-from bertsmith.model.seq2seq import hidden, stepper
-from bertsmith.model.types import Inputs
+from bertsmith.model.packing import Layout
+from bertsmith.model.position_bias import Alibi, Relative
+from bertsmith.model.sublayers import FeedForward
 
 WORDS, START, END = 20, 2, 3
 SOURCES, ANSWER = [5, 2, 7], 6

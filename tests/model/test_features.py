@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from torch.testing import assert_close
 
 from bertsmith.errors import BadInput
-from bertsmith.model.features import FeatureHead, Features
-from bertsmith.model.layout import Layout
+from bertsmith.model.heads.features import FeatureHead, Features
+from bertsmith.model.packing import Layout
 
 from .test_lora import ENCODER, inputs, model
 

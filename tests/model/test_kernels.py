@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bertsmith.model.layout import Layout
-from bertsmith.model.rotary import Rotary, turned
+from bertsmith.model.packing import Layout
+from bertsmith.model.positions import Rotary, turned
 
 pytestmark = pytest.mark.gpu
 LENGTHS = [5, 128, 1, 77]
@@ -30,7 +30,7 @@ def near(ours, theirs, limit=8e-3):
 @pytest.mark.parametrize("told", [False, True])
 @pytest.mark.parametrize("shifted", [False, True])
 def test_joining_is_adding_and_norming(width, sum_too, told, shifted):
-    from bertsmith.model.kernels.norms import joined
+    from bertsmith.model.kernels.add_norm import joined
 
     stream, said = drawn(300, width), drawn(300, width, seed=1) if told else None
     gain, shift = drawn(width, kind=torch.float32), drawn(width, kind=torch.float32, seed=2) if shifted else None
@@ -48,7 +48,7 @@ def test_joining_is_adding_and_norming(width, sum_too, told, shifted):
 
 
 def test_one_of_the_two_may_be_unused():
-    from bertsmith.model.kernels.norms import joined
+    from bertsmith.model.kernels.add_norm import joined
 
     stream, said, gain = drawn(10, 64), drawn(10, 64, seed=1), drawn(64, kind=torch.float32)
     for used in (0, 1):
@@ -61,7 +61,7 @@ def test_one_of_the_two_may_be_unused():
 
 
 def test_dropout_drops_its_share_and_the_same_on_the_way_back():
-    from bertsmith.model.kernels.norms import joined
+    from bertsmith.model.kernels.add_norm import joined
 
     said, gain = torch.ones(4096, 768, device="cuda", dtype=torch.bfloat16, requires_grad=True), drawn(768, kind=torch.float32)
     torch.manual_seed(3)
@@ -97,7 +97,7 @@ def test_gelu_of_a_biased_product_and_as_a_gate(tanh):
 
 @pytest.mark.parametrize("words", [50, 4096, 5001, 30_528])
 def test_entropy_of_a_tables_scores(words):
-    from bertsmith.model.kernels.entropy import entropy
+    from bertsmith.model.kernels.cross_entropy import entropy
 
     rows, table, bias = drawn(200, 64), drawn(words, 64, seed=1), drawn(words, seed=2)
     answers = torch.randint(words, (200,), device="cuda", generator=torch.Generator("cuda").manual_seed(0))

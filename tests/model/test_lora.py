@@ -5,14 +5,14 @@ import torch
 from torch.testing import assert_close
 
 from bertsmith.model import lora
-from bertsmith.model.encoder import EncoderConfig
-from bertsmith.model.feedforward import FeedForward
+from bertsmith.model.batch import Inputs
+from bertsmith.model.config import EncoderConfig
 from bertsmith.model.heads import TextHead
-from bertsmith.model.layout import Layout
 from bertsmith.model.lora import Beside, Lora
 from bertsmith.model.mixers import Dense
 from bertsmith.model.model import Model, ModelConfig, built
-from bertsmith.model.types import Inputs
+from bertsmith.model.packing import Layout
+from bertsmith.model.sublayers import FeedForward
 
 ENCODER = EncoderConfig(
     layers=2, width=16, mixer=Dense(heads=2), feedforward=FeedForward(inner=32), positions=16, deviation=0.2

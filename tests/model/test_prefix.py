@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from bertsmith.model.cached import Cache, Filling
-from bertsmith.model.layout import Layout
+from bertsmith.model.generation.kv_cache import Cache, Filling
 from bertsmith.model.mixers import Dense
+from bertsmith.model.packing import Layout
 
 HEADS, WIDTH = 2, 16
 CASES = {

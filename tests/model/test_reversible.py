@@ -6,12 +6,12 @@ from torch.testing import assert_close
 
 from bertsmith.config import parse
 from bertsmith.errors import BadInput
-from bertsmith.model.encoder import EncoderConfig
-from bertsmith.model.layout import Layout
-from bertsmith.model.memory import Memory
+from bertsmith.model.batch import Inputs
+from bertsmith.model.config import EncoderConfig
+from bertsmith.model.mixers.reformer.reversible import There
 from bertsmith.model.model import ModelConfig, built
-from bertsmith.model.reversible import There
-from bertsmith.model.types import Inputs
+from bertsmith.model.packing import Layout
+from bertsmith.model.segment_memory import Memory
 
 LENGTHS = (9, 21, 1)
 SMALL = {"layers": 4, "width": 32, "mixer": {"heads": 4}, "feedforward": {"inner": 40}, "positions": 64, "norm": "before",

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from bertsmith.model.encoder import EncoderConfig
-from bertsmith.model.feedforward import FeedForward
-from bertsmith.model.layout import Layout
-from bertsmith.model.memory import Memory, Past
+from bertsmith.model.batch import Inputs
+from bertsmith.model.config import EncoderConfig
 from bertsmith.model.mixers import Recurrent
 from bertsmith.model.model import ModelConfig, built
-from bertsmith.model.types import Inputs
+from bertsmith.model.packing import Layout
+from bertsmith.model.segment_memory import Memory, Past
+from bertsmith.model.sublayers import FeedForward
 
 WIDTH, HEADS = 16, 2
 

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from bertsmith.model.encoder import EncoderConfig
-from bertsmith.model.feedforward import FeedForward
+from bertsmith.model.config import EncoderConfig
 from bertsmith.model.mixers import Dense
 from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.sublayers import FeedForward
 from bertsmith.objectives.contrastive import Contrastive, doubtful, pooled
-from bertsmith.objectives.reading import Reading
-from bertsmith.objectives.teaching import teaching
+from bertsmith.objectives.supervised import Reading
+from bertsmith.objectives.task_objective import teaching
 from bertsmith.tasks import Similar
-from bertsmith.tasks.similar import Pair
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tasks.similarity import Pair
+from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.conftest import PIECES
 
 TOKENIZER = Tokenizer.google(PIECES)
@@ -30,8 +30,8 @@ def model():
 
 def vector(model, text, pool):
     """One text by itself: no batch, no packing with others."""
-    from bertsmith.model.layout import Layout
-    from bertsmith.model.types import Inputs
+    from bertsmith.model.batch import Inputs
+    from bertsmith.model.packing import Layout
 
     ids = [TOKENIZER.cls, *TOKENIZER.encode(text).ids, TOKENIZER.sep]
     hidden = model(Inputs(torch.tensor(ids), Layout.of([len(ids)])))
@@ -112,7 +112,7 @@ def test_what_belongs_together_shares_a_batch(model):
 
 
 def test_vectors_are_pooled_without_their_neighbours(model):
-    from bertsmith.model.layout import Layout
+    from bertsmith.model.packing import Layout
 
     hidden = torch.from_numpy(np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32))
     layout = Layout.of([3, 4])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bertsmith.objectives.least_squares import Tables, batches
+from bertsmith.word_vectors.glove import Tables, batches
 
 torch.manual_seed(0)
 WORDS, WIDTH = 30, 6

@@ -10,14 +10,14 @@ from torch.testing import assert_close
 from bertsmith.config import parse
 from bertsmith.errors import BadInput
 from bertsmith.model import checkpoint
-from bertsmith.model.encoder import EncoderConfig
+from bertsmith.model.batch import Inputs
+from bertsmith.model.config import EncoderConfig
 from bertsmith.model.heads import ReplacedHead, WordHead
-from bertsmith.model.layout import Layout
 from bertsmith.model.model import Model, ModelConfig, built
-from bertsmith.model.types import Inputs
+from bertsmith.model.packing import Layout
 from bertsmith.objectives import Pairs
-from bertsmith.text.tokenizer import Tokenizer
-from tests.parity.hugging import imported, run, theirs, transformers
+from bertsmith.tokenization.tokenizer import Tokenizer
+from tests.parity.huggingface_models import imported, run, theirs, transformers
 
 SMALL = {"layers": 5, "width": 32, "mixer": {"heads": 4}, "feedforward": {"inner": 40}, "positions": 24}
 

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from bertsmith.model.encoder import EncoderConfig
-from bertsmith.model.feedforward import FeedForward
-from bertsmith.model.layout import Layout, Rectangle
+from bertsmith.model.batch import Batch, Inputs
+from bertsmith.model.config import EncoderConfig
 from bertsmith.model.mixers import Dense
 from bertsmith.model.model import Model, ModelConfig
-from bertsmith.model.types import Batch, Inputs
+from bertsmith.model.packing import Layout, Rectangle
+from bertsmith.model.sublayers import FeedForward
 from bertsmith.objectives import Pairs
 
 transformers = pytest.importorskip("transformers")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.tasks.entities import Entity, accuracy, counted, entities, scores
+from bertsmith.tasks.scorers.conlleval import Entity, accuracy, counted, entities, scores
 
 # conlleval's rules for when a chunk ends and starts between two tags of the same type, as its documentation tables them;
 # where the types differ, a chunk ends unless the first tag is O, and one starts unless the second is.

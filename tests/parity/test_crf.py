@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from bertsmith.config import parse, plain
-from bertsmith.model.crf import Chains
-from bertsmith.model.encoder import EncoderConfig
+from bertsmith.model.config import EncoderConfig
+from bertsmith.model.heads.crf import Chains
 from bertsmith.model.model import ModelConfig, built
-from bertsmith.objectives.reading import Reading, batch
-from bertsmith.objectives.supervised import Supervised
-from bertsmith.tasks.conll import Sentence
-from bertsmith.tasks.legal import allowed, best_path, follows, is_legal
-from bertsmith.tasks.tag import Tag
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.objectives.supervised import Reading, Supervised, batch
+from bertsmith.tasks.conll_files import Sentence
+from bertsmith.tasks.tag_schemes import allowed, best_path, follows, is_legal
+from bertsmith.tasks.token_classification import Tag
+from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.conftest import WORDS as ENGLISH
 
 BIO = ("B-X", "I-X", "B-Y", "I-Y", "O")

@@ -6,14 +6,14 @@ import torch
 from torch.testing import assert_close
 
 from bertsmith.config import parse
-from bertsmith.convert.names import ELECTRA
+from bertsmith.convert.huggingface.names import ELECTRA
 from bertsmith.corpus.store import Corpus
 from bertsmith.errors import BadInput
-from bertsmith.model.encoder import EncoderConfig
-from bertsmith.model.feedforward import FeedForward
+from bertsmith.model.config import EncoderConfig
 from bertsmith.model.heads import WordHead
 from bertsmith.model.mixers import Adaptive, Convolution, Lstm, Window
 from bertsmith.model.model import Model, ModelConfig, built
+from bertsmith.model.sublayers import FeedForward
 from bertsmith.objectives import Replaced
 
 transformers = pytest.importorskip("transformers")

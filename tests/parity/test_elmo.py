@@ -14,8 +14,8 @@ import bertsmith
 from bertsmith.convert import elmo
 from bertsmith.errors import BadInput
 from bertsmith.model import checkpoint
-from bertsmith.model.layout import Layout
-from bertsmith.model.types import Inputs
+from bertsmith.model.batch import Inputs
+from bertsmith.model.packing import Layout
 from tests.journeys.test_pretraining import answer, refused
 
 FILTERS, NUMBERS, HIDDEN, GIVEN, CLIP, LAYERS = [[1, 3], [2, 4], [4, 5]], 4, 7, 6, 0.15, 2

@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from bertsmith.objectives.reading import Reading
-from bertsmith.objectives.supervised import Supervised
+from bertsmith.objectives.supervised import Reading, Supervised
 from bertsmith.tasks import Tag
-from bertsmith.tasks.conll import Sentence
-from bertsmith.train.optimizer import Adamw
-from bertsmith.train.recipe import Train
+from bertsmith.tasks.conll_files import Sentence
+from bertsmith.train.config import Train
+from bertsmith.train.optim import Adamw
 from bertsmith.train.trainer import Trainer
-from tests.parity.hugging import imported, theirs, transformers
+from tests.parity.huggingface_models import imported, theirs, transformers
 
 LABELS = ("B", "I", "O")
 STEPS, RATE = 8, 1e-3

@@ -10,21 +10,21 @@ from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
 import bertsmith
-from bertsmith.convert.huggingface import Record, target_of
-from bertsmith.convert.vocabulary import taken
+from bertsmith.convert.huggingface.folder import Record, target_of
+from bertsmith.convert.huggingface.tokenizer import taken
 from bertsmith.errors import BadInput
 from bertsmith.model import checkpoint
-from bertsmith.model.encoder import EncoderConfig
+from bertsmith.model.batch import Inputs
+from bertsmith.model.config import EncoderConfig
 from bertsmith.model.heads import WordHead
-from bertsmith.model.layout import Layout
 from bertsmith.model.mixers import Dense
 from bertsmith.model.model import ModelConfig, built
-from bertsmith.model.types import Inputs
-from bertsmith.plan.step import blank
-from bertsmith.text.tokenizer import END, Tokenizer
+from bertsmith.model.packing import Layout
+from bertsmith.planning.step import blank
+from bertsmith.tokenization.tokenizer import END, Tokenizer
 from tests.conftest import prepared, prose
 from tests.journeys.test_pretraining import answer
-from tests.parity.hugging import imported, run, transformers
+from tests.parity.huggingface_models import imported, run, transformers
 
 LENGTHS = (17, 5, 40, 1, 23)
 SMALL = {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64}

@@ -8,15 +8,15 @@ from safetensors.torch import load_file
 from torch.testing import assert_close
 
 from bertsmith.cli import main
+from bertsmith.commands import stage
 from bertsmith.config import parse
-from bertsmith.convert import huggingface
-from bertsmith.convert.names import BERT as FAMILY
+from bertsmith.convert.huggingface import folder as huggingface
+from bertsmith.convert.huggingface.names import BERT as FAMILY
 from bertsmith.errors import BadInput
 from bertsmith.model import checkpoint
-from bertsmith.model.layout import Layout
-from bertsmith.model.types import Inputs
-from bertsmith.stages import stage
-from tests.parity.hugging import CLASSES, WORDS, imported, renamed, run, theirs, transformers
+from bertsmith.model.batch import Inputs
+from bertsmith.model.packing import Layout
+from tests.parity.huggingface_models import CLASSES, WORDS, imported, renamed, run, theirs, transformers
 
 LENGTHS = (17, 5, 40, 1, 23)
 MASKED = FAMILY.form(("words",), None)
@@ -111,7 +111,7 @@ def test_attention_dropout_is_kept_when_asked_for(tmp_path):
 
 def test_the_check_finds_a_model_that_answers_otherwise(tmp_path):
     """A norm of another eps has the same weights: only answers tell it."""
-    from bertsmith.convert.agreement import differences
+    from bertsmith.convert.parity import differences
 
     theirs("BertForPreTraining", tmp_path / "hf")
     result, model, _ = imported(tmp_path / "hf", tmp_path / "ours", check=True)
@@ -131,10 +131,10 @@ def test_the_same_import_again_does_nothing_and_another_is_refused(tmp_path):
 
 
 def test_our_own_models_go_out_and_others_are_refused(tmp_path, vocabulary, capsys):
-    from bertsmith.model.encoder import EncoderConfig
+    from bertsmith.model.config import EncoderConfig
     from bertsmith.model.heads import LabelHead, WordHead
     from bertsmith.model.model import ModelConfig, built
-    from bertsmith.text.tokenizer import Tokenizer
+    from bertsmith.tokenization.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(vocabulary)
 

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from bertsmith.errors import BadInput
 from bertsmith.model import checkpoint
-from tests.parity.hugging import WORDS, imported, renamed, theirs
+from tests.parity.huggingface_models import WORDS, imported, renamed, theirs
 
 
 @pytest.mark.parametrize("way", ["sharded", "bin", "sharded bin", "old names", "no prefix", "tied twice", "half"])

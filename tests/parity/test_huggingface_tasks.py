@@ -9,17 +9,17 @@ from safetensors.torch import load_file
 
 import bertsmith
 from bertsmith.config import parse
-from bertsmith.convert import huggingface
+from bertsmith.convert.huggingface import folder as huggingface
 from bertsmith.errors import BadInput
 from bertsmith.model import checkpoint
-from bertsmith.model.encoder import EncoderConfig
-from bertsmith.model.features import FeatureHead, Features
+from bertsmith.model.config import EncoderConfig
 from bertsmith.model.heads import TextHead
+from bertsmith.model.heads.features import FeatureHead, Features
 from bertsmith.model.model import ModelConfig, built
 from bertsmith.tasks import Answering, Choose, Classify, Regress, Tag
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.conftest import PIECES
-from tests.parity.hugging import SIZES, imported, renamed, run, theirs, transformers
+from tests.parity.huggingface_models import SIZES, imported, renamed, run, theirs, transformers
 
 FAMILIES = tuple(SIZES)
 every_family = pytest.mark.parametrize("family", FAMILIES)

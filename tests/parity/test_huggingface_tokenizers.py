@@ -6,11 +6,11 @@ import pytest
 from tokenizers import Tokenizer as Rust
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from bertsmith.commands import stage
 from bertsmith.errors import BadInput
 from bertsmith.model import checkpoint
-from bertsmith.stages import stage
 from tests.conftest import PIECES, prose
-from tests.parity.hugging import WORDS, imported, run, theirs, transformers
+from tests.parity.huggingface_models import WORDS, imported, run, theirs, transformers
 
 TEXTS = ["The people of a way.", "Naïve 天地, what?", "unheardof WORDS — it's [MASK]", ""]
 

@@ -8,16 +8,16 @@ from safetensors.torch import load_file
 from torch.testing import assert_close
 
 from bertsmith.config import parse
-from bertsmith.convert.longformer import windowed
+from bertsmith.convert.huggingface.config import windowed
 from bertsmith.errors import BadInput
 from bertsmith.model import checkpoint
-from bertsmith.model.encoder import EncoderConfig
+from bertsmith.model.batch import Inputs
+from bertsmith.model.config import EncoderConfig
 from bertsmith.model.heads import LabelHead, WordHead
-from bertsmith.model.layout import Layout
 from bertsmith.model.model import Model, ModelConfig, built
-from bertsmith.model.types import Inputs
-from bertsmith.text.tokenizer import Tokenizer
-from tests.parity.hugging import WORDS, imported, run, theirs, transformers
+from bertsmith.model.packing import Layout
+from bertsmith.tokenization.tokenizer import Tokenizer
+from tests.parity.huggingface_models import WORDS, imported, run, theirs, transformers
 
 LENGTHS = (17, 5, 60, 1, 23)
 CHOSEN = {"none": [], "firsts": None, "chosen": [0, 1, 17, 22, 25, 26, 27, 60, 83]}

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 from sklearn import metrics as sklearn
 
-from bertsmith import metrics
+from bertsmith.metrics import calibration, intervals
+from bertsmith.metrics import scores as scores_
 
 CLOSE = {"rtol": 0, "atol": 1e-12}
 
@@ -36,24 +37,24 @@ def labelled():
 @pytest.mark.parametrize("pair", list(labelled()), ids=lambda pair: f"{len(pair[0])}-{len({*pair[1].tolist()})}")
 def test_scores_of_labels(pair):
     answers, truths = pair
-    np.testing.assert_allclose(metrics.accuracy(answers, truths), sklearn.accuracy_score(truths, answers), **CLOSE)
-    np.testing.assert_allclose(metrics.f1_macro(answers, truths), sklearn.f1_score(truths, answers, average="macro"), **CLOSE)
-    np.testing.assert_allclose(metrics.f1_micro(answers, truths), sklearn.f1_score(truths, answers, average="micro"), **CLOSE)
-    np.testing.assert_allclose(metrics.matthews(answers, truths), sklearn.matthews_corrcoef(truths, answers), **CLOSE)
+    np.testing.assert_allclose(scores_.accuracy(answers, truths), sklearn.accuracy_score(truths, answers), **CLOSE)
+    np.testing.assert_allclose(scores_.f1_macro(answers, truths), sklearn.f1_score(truths, answers, average="macro"), **CLOSE)
+    np.testing.assert_allclose(scores_.f1_micro(answers, truths), sklearn.f1_score(truths, answers, average="micro"), **CLOSE)
+    np.testing.assert_allclose(scores_.matthews(answers, truths), sklearn.matthews_corrcoef(truths, answers), **CLOSE)
     labels = sorted({*answers.tolist(), *truths.tolist()})
     want = sklearn.confusion_matrix(truths, answers, labels=labels)
-    assert metrics.confusion(answers.tolist(), truths.tolist(), labels).tolist() == want.tolist()
+    assert scores_.confusion(answers.tolist(), truths.tolist(), labels).tolist() == want.tolist()
     for label in labels[:5]:
         want = sklearn.f1_score(truths, answers, labels=[label], average=None)[0]
-        np.testing.assert_allclose(metrics.f1(answers, truths, positive=label), want, **CLOSE)
+        np.testing.assert_allclose(scores_.f1(answers, truths, positive=label), want, **CLOSE)
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=12))
 def test_binary_scores(pairs):
     answers, truths = np.array(pairs).T
     want = sklearn.f1_score(truths, answers, labels=[0, 1], pos_label=1, zero_division=0)
-    np.testing.assert_allclose(metrics.f1(answers, truths), want, **CLOSE)
-    np.testing.assert_allclose(metrics.matthews(answers, truths), sklearn.matthews_corrcoef(truths, answers), **CLOSE)
+    np.testing.assert_allclose(scores_.f1(answers, truths), want, **CLOSE)
+    np.testing.assert_allclose(scores_.matthews(answers, truths), sklearn.matthews_corrcoef(truths, answers), **CLOSE)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.3, 1.0])
@@ -63,8 +64,8 @@ def test_scores_of_many_labels_at_once(share, count):
     truths = rng.random((count, 6)) < 0.2
     answers = rng.random((count, 6)) < share
     truths[:, 4:], answers[:, 5] = False, False  # a label that is never true, and one never answered either
-    np.testing.assert_allclose(metrics.exact(answers, truths), sklearn.accuracy_score(truths, answers), **CLOSE)
-    for ours, average in [(metrics.f1_macro_many, "macro"), (metrics.f1_micro_many, "micro")]:
+    np.testing.assert_allclose(scores_.exact(answers, truths), sklearn.accuracy_score(truths, answers), **CLOSE)
+    for ours, average in [(scores_.f1_macro_many, "macro"), (scores_.f1_micro_many, "micro")]:
         np.testing.assert_allclose(ours(answers, truths), sklearn.f1_score(truths, answers, average=average), **CLOSE)
 
 
@@ -87,13 +88,13 @@ def numbered():
 
 @pytest.mark.parametrize("pair", list(numbered()), ids=lambda pair: str(len(pair[0])))
 def test_correlations(pair):
-    np.testing.assert_allclose(metrics.pearson(*pair), stats.pearsonr(*pair).statistic, **CLOSE)
-    np.testing.assert_allclose(metrics.spearman(*pair), stats.spearmanr(*pair).statistic, **CLOSE)
+    np.testing.assert_allclose(scores_.pearson(*pair), stats.pearsonr(*pair).statistic, **CLOSE)
+    np.testing.assert_allclose(scores_.spearman(*pair), stats.spearmanr(*pair).statistic, **CLOSE)
 
 
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=20))
 def test_ranks_of_ties(values):
-    assert metrics.ranks(np.array(values)).tolist() == stats.rankdata(values).tolist()
+    assert scores_.ranks(np.array(values)).tolist() == stats.rankdata(values).tolist()
 
 
 @pytest.mark.parametrize(("only", "other"), [(0, 0), (1, 0), (0, 6), (5, 5), (12, 31), (400, 520), (3000, 3100)])
@@ -102,7 +103,7 @@ def test_mcnemar(only, other):
     left, right = truths.copy(), truths.copy()
     right[:only], left[only : only + other] = 0, 0
     want = stats.binomtest(only, only + other, 0.5).pvalue if only + other else 1.0
-    np.testing.assert_allclose(metrics.mcnemar(left, right, truths), want, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(intervals.mcnemar(left, right, truths), want, rtol=1e-9, atol=1e-12)
 
 
 def test_temperature_is_where_the_likelihood_peaks():
@@ -114,7 +115,7 @@ def test_temperature_is_where_the_likelihood_peaks():
         return sklearn.log_loss(truths, np.exp(scores / np.exp(log) - np.logaddexp.reduce(scores / np.exp(log), 1)[:, None]))
 
     want = optimize.minimize_scalar(surprise, bounds=(-4, 4), method="bounded", options={"xatol": 1e-9}).x
-    assert np.log(metrics.temperature(scores, truths)) == pytest.approx(want, abs=1e-6)
+    assert np.log(calibration.temperature(scores, truths)) == pytest.approx(want, abs=1e-6)
 
 
 def test_calibration_error_is_its_definition():
@@ -125,4 +126,4 @@ def test_calibration_error_is_its_definition():
     for low, high in zip(np.arange(15) / 15, np.arange(1, 16) / 15, strict=True):
         here = (sure > low) & (sure <= high)
         total += here.mean() * abs(sure[here].mean() - right[here].mean())
-    np.testing.assert_allclose(metrics.calibration_error(sure, right), total, **CLOSE)
+    np.testing.assert_allclose(calibration.calibration_error(sure, right), total, **CLOSE)

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from bertsmith.model.apart import Alibi, Relative, slopes
-from bertsmith.model.layout import Layout
 from bertsmith.model.mixers import Dense
+from bertsmith.model.packing import Layout
+from bertsmith.model.position_bias import Alibi, Relative, slopes
 
 transformers = pytest.importorskip("transformers")
 

@@ -10,10 +10,10 @@ import torch
 from torch.testing import assert_close
 
 import bertsmith
-from bertsmith.convert.bundle import Bundle
-from bertsmith.model.layout import Layout
-from bertsmith.model.types import Inputs
-from tests.parity.hugging import imported, run, transformers
+from bertsmith.convert.tf_checkpoint.bundle import Bundle
+from bertsmith.model.batch import Inputs
+from bertsmith.model.packing import Layout
+from tests.parity.huggingface_models import imported, run, transformers
 
 pytestmark = pytest.mark.slow
 

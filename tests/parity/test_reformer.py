@@ -7,13 +7,13 @@ import torch
 from torch.testing import assert_close
 
 from bertsmith.errors import BadInput
-from bertsmith.model.axial import Axial
-from bertsmith.model.layout import Layout
+from bertsmith.model.batch import Inputs
 from bertsmith.model.mixers import Chunked, Hashed
-from bertsmith.model.mixers.chunked import Chunks
-from bertsmith.model.types import Inputs
+from bertsmith.model.mixers.reformer.chunked import Chunks
+from bertsmith.model.packing import Layout
+from bertsmith.model.positions import Axial
 from tests.conftest import PIECES
-from tests.parity.hugging import imported, transformers
+from tests.parity.huggingface_models import imported, transformers
 
 reformer = transformers.models.reformer.modeling_reformer
 SEED = 3

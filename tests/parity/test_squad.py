@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.tasks import cmrc, squad
+from bertsmith.tasks.scorers import cmrc, squad
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from bertsmith.commands import stage
 from bertsmith.config import parse
 from bertsmith.errors import BadInput
 from bertsmith.model import checkpoint
-from bertsmith.model.layout import Layout
-from bertsmith.model.types import Inputs
-from bertsmith.stages import stage
+from bertsmith.model.batch import Inputs
+from bertsmith.model.packing import Layout
 from tests.conftest import PIECES
-from tests.convert.writing import write_bundle
+from tests.convert.tf_checkpoint_writer import write_bundle
 
 transformers = pytest.importorskip("transformers")
 transformers.utils.logging.set_verbosity_error()

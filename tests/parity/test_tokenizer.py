@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Rust
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from bertsmith.text.kinds import around
-from bertsmith.text.pieces import BERT_RUNS, LINES, SPACED_RUNS, Pieces
-from bertsmith.text.tokenizer import Tokenizer
-from bertsmith.text.vocabulary import model, train
+from bertsmith.tokenization.fast_encode import BERT_RUNS, LINES, SPACED_RUNS, Pieces
+from bertsmith.tokenization.pipeline import around
+from bertsmith.tokenization.tokenizer import Tokenizer
+from bertsmith.tokenization.trainers import model, train
 from tests.conftest import LETTERS, PIECES, SPECIALS, prose
 
 CASED = [*PIECES, *LETTERS.upper(), *(f"##{c}" for c in LETTERS.upper()), "é", "##é", "İ", "##̇", "ß", "##ß"]

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
+from bertsmith.model.batch import Inputs
+from bertsmith.model.config import EncoderConfig
 from bertsmith.model.decoders import Attention
-from bertsmith.model.encoder import EncoderConfig
-from bertsmith.model.feedforward import FeedForward
-from bertsmith.model.layout import Layout
 from bertsmith.model.mixers import Dense
 from bertsmith.model.model import ModelConfig, built
-from bertsmith.model.sinusoid import sinusoid
-from bertsmith.model.types import Inputs
+from bertsmith.model.packing import Layout
+from bertsmith.model.positions import sinusoid
+from bertsmith.model.sublayers import FeedForward
 
 WIDTH, HEADS, INNER, WORDS = 32, 4, 48, 30
 SOURCES, ANSWERS = [7, 3, 5, 1], [4, 6, 1, 5]

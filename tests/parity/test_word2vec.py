@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from bertsmith.model.ancestors.chunks import Bands, Chunks
-from bertsmith.model.ancestors.huffman import huffman
-from bertsmith.model.ancestors.tables import Table
-from bertsmith.model.ancestors.tree import Tree
-from bertsmith.model.fronts.subwords import CharacterGrams, Composer
-from bertsmith.text.grams import grams
+from bertsmith.model.embeddings.fasttext import CharacterGrams, Composer
+from bertsmith.tokenization.characters import grams
+from bertsmith.word_vectors.hierarchical_softmax import Tree, huffman
+from bertsmith.word_vectors.tables import Table
+from bertsmith.word_vectors.windows import Bands, Chunks
 
 gensim = pytest.importorskip("gensim")
 from gensim.models import FastText, Word2Vec  # noqa: E402
@@ -125,7 +124,7 @@ def test_a_word_never_seen_has_gensim_s_vector():
 
 
 def test_a_known_word_has_gensim_s_vector():
-    from bertsmith.model.ancestors.tables import Spelt
+    from bertsmith.word_vectors.tables import Spelt
 
     model = FastText([SENTENCE] * 3, vector_size=8, min_count=1, bucket=300, epochs=2, seed=1, workers=1)
     words = model.wv.index_to_key

@@ -8,13 +8,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bertsmith.config import parse
 from bertsmith.corpus.store import Corpus
-from bertsmith.model.encoder import EncoderConfig
+from bertsmith.model.config import EncoderConfig
 from bertsmith.model.model import ModelConfig, built
 from bertsmith.objectives import Masked
-from bertsmith.plan.batches import made_up
+from bertsmith.planning.step import made_up
+from bertsmith.pretraining.setup import PretrainRecipe, build_batches, build_model_config, split_corpus
+from bertsmith.race.budget import A_MINUTE, afforded, cost
 from bertsmith.race.flops import LEARNING, forward, per_token
-from bertsmith.stages import pretrain
-from bertsmith.stages.costs import A_MINUTE, afforded, cost
 
 SMALL = {"layers": 2, "width": 32, "mixer": {"kind": "dense", "heads": 2}, "feedforward": {"inner": 64}, "dropout": 0.0}
 CAUSAL = SMALL | {"mixer": {"kind": "dense", "heads": 2, "causal": True}}
@@ -40,10 +40,10 @@ MEMBERS = {
 def begun(corpus, model, objective, **changes):
     settings = {"corpus": str(corpus), "out": "-", "model": model, "objective": objective, "length": 32,
                 "train": {"steps": 1, "batch_tokens": 256}, **changes}  # fmt: skip
-    recipe, opened = parse(pretrain.Recipe, settings), Corpus.open(corpus)
-    config = pretrain.model_config(recipe, opened)
-    learn, _, _ = pretrain.split(recipe, opened)
-    batch = recipe.objective.batch(pretrain.reading(recipe, opened, learn, 32, config)(0))
+    recipe, opened = parse(PretrainRecipe, settings), Corpus.open(corpus)
+    config = build_model_config(recipe, opened)
+    learn, _, _ = split_corpus(recipe, opened)
+    batch = recipe.objective.batch(build_batches(recipe, opened, learn, 32, config)(0))
     model = built(config, 0)
     model.meet(opened.tokenizer)
     return recipe, opened, model, batch

@@ -12,13 +12,13 @@ import pytest
 from bertsmith import cli
 from bertsmith.artifacts import read_json
 from bertsmith.config import parse, read
+from bertsmith.console import Screen
 from bertsmith.corpus.store import Corpus
 from bertsmith.errors import BadInput
-from bertsmith.screen import Screen
-from bertsmith.stages import race, running
-from bertsmith.stages.costs import afforded, cost
-from bertsmith.stages.field import field
-from tests.race.made import CAUSAL, SMALL, files, settings
+from bertsmith.race import execution, run
+from bertsmith.race.budget import afforded, cost
+from bertsmith.race.entries import field
+from tests.race.builders import CAUSAL, SMALL, files, settings
 
 SVG = "{http://www.w3.org/2000/svg}"
 MORE = {"broken": {"model": SMALL | {"width": 33}}, "untrained": {"model": SMALL, "untrained": True}}
@@ -34,8 +34,8 @@ def ran(folder):
     """A whole race with a member that cannot be built, and what it told."""
     told = settings(folder, folder / "whole")
     told["members"] |= MORE
-    recipe = parse(race.Recipe, told)
-    return recipe, race.run(recipe, quiet=True), folder / "whole"
+    recipe = parse(run.RaceRecipe, told)
+    return recipe, run.race(recipe, quiet=True), folder / "whole"
 
 
 def row(told, name):
@@ -84,7 +84,7 @@ def test_bits_are_told_of_those_who_read_from_left_to_right(ran):
 def test_a_member_that_fails_says_why_and_stops_no_other(ran):
     _, told, out = ran
     assert row(told, "broken")["faults"] == ["a width of 33 does not divide into 2 heads; try model.mixer.heads=1"]
-    assert race.code(told) == 1 and told["left"] == 0
+    assert run.code(told) == 1 and told["left"] == 0
     for name in ("bert", "left", "untrained"):
         assert row(told, name)["faults"] == [] and row(told, name)["scores"]["frozen"]["about"]["seeds"] == 1
     assert row(told, "left-lstm")["scores"]["tuned"]["about"]["seeds"] == 1
@@ -120,8 +120,8 @@ def test_only_scores_are_left_of_runs_unless_models_are_to_be_kept(ran):
 def test_the_same_command_reads_what_is_done(ran, monkeypatch):
     recipe, told, out = ran
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
-    monkeypatch.setattr(running.finetune, "run", lambda *_: pytest.fail("a run that is done is done again"))
-    again = race.run(recipe, quiet=True)
+    monkeypatch.setattr(execution, "finetune", lambda *_: pytest.fail("a run that is done is done again"))
+    again = run.race(recipe, quiet=True)
     assert again == told and before == {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
 
 
@@ -130,7 +130,7 @@ def test_a_half_done_race_goes_on(ran, folder, tmp_path, monkeypatch, capsys):
     told["members"] |= MORE
     path = tmp_path / "race.toml"
     path.write_text("".join(f"{key} = {_toml(value)}\n" for key, value in told.items()))
-    real, calls = running.finetune.run, []
+    real, calls = execution.finetune, []
 
     def interrupted(recipe, quiet=False):
         calls.append(recipe.out)
@@ -138,7 +138,7 @@ def test_a_half_done_race_goes_on(ran, folder, tmp_path, monkeypatch, capsys):
             raise KeyboardInterrupt
         return real(recipe, quiet)
 
-    monkeypatch.setattr(running.finetune, "run", interrupted)
+    monkeypatch.setattr(execution, "finetune", interrupted)
     assert cli.main(["race", str(path), "--quiet"]) == 130
     half = read_json(tmp_path / "half" / "race.json")
     assert half["left"] > 0 and "go on" in capsys.readouterr().err
@@ -155,7 +155,7 @@ def test_two_processes_come_to_the_same_table(ran, folder, tmp_path):
         "bert": told["members"]["bert"] | {"frozen": False},
         "dying": {"model": SMALL, "train": {"device": "cuda:99"}},
     }
-    found = race.run(parse(race.Recipe, told), quiet=True)
+    found = run.race(parse(run.RaceRecipe, told), quiet=True)
     assert (
         row(found, "bert")["faults"] == [] and row(found, "bert")["scores"]["tuned"] == row(ran[1], "bert")["scores"]["tuned"]
     )
@@ -165,7 +165,7 @@ def test_two_processes_come_to_the_same_table(ran, folder, tmp_path):
 def test_who_takes_the_checkpoint_of_a_member_that_failed_fails_with_it(folder, tmp_path):
     told = settings(folder, tmp_path / "out")
     told["members"] = {"broken": {"model": SMALL | {"width": 33}}, "heir": {"of": "broken"}, "bert": {"model": SMALL}}
-    found = race.run(parse(race.Recipe, told), quiet=True)
+    found = run.race(parse(run.RaceRecipe, told), quiet=True)
     assert row(found, "heir")["faults"] == ["broken failed"] and found["left"] == 0 and not row(found, "bert")["faults"]
 
 
@@ -191,7 +191,7 @@ def test_who_takes_the_checkpoint_of_a_member_that_failed_fails_with_it(folder, 
 )
 def test_a_wrong_recipe_is_refused_before_anything_is_made(folder, tmp_path, changes, said):
     with pytest.raises(BadInput, match=said):
-        race.run(parse(race.Recipe, settings(folder, tmp_path / "out", **changes)), quiet=True)
+        run.race(parse(run.RaceRecipe, settings(folder, tmp_path / "out", **changes)), quiet=True)
     assert not (tmp_path / "out" / "members").exists()
 
 
@@ -199,7 +199,7 @@ def test_a_task_that_cannot_be_read_is_named_before_anything_learns(folder, tmp_
     told = settings(folder, tmp_path / "out")
     told["tasks"]["about"]["data"]["dev"] = str(folder / "none.tsv")
     with pytest.raises(BadInput, match=r"tasks.about: .*none\.tsv"):
-        race.run(parse(race.Recipe, told), quiet=True)
+        run.race(parse(run.RaceRecipe, told), quiet=True)
     assert not (tmp_path / "out" / "members").exists()
 
 
@@ -217,7 +217,7 @@ def test_the_recipe_that_comes_with_the_project_names_members_that_can_run(folde
         f"valid={folder / 'valid.txt'}",
         f"out={tmp_path}",
     ]
-    recipe = read(race.Recipe, Path(race.__file__).parents[3] / "recipes" / "race.toml", [*words, "prepare.workers=1"])
+    recipe = read(run.RaceRecipe, Path(run.__file__).parents[3] / "recipes" / "race.toml", [*words, "prepare.workers=1"])
     runners = field(recipe, tmp_path, Screen(True))
     assert len(runners) >= 10 and all(one.faults == () for one in runners)
     kinds = {one.recipe.objective.__struct_config__.tag for one in runners if one.recipe}
@@ -228,7 +228,7 @@ def test_the_recipe_that_comes_with_the_project_names_members_that_can_run(folde
 
 def test_the_race_of_characters_names_members_that_can_run(folder, tmp_path):
     words = [f"texts={folder / 'text.txt'}", f"valid={folder / 'valid.txt'}", f"out={tmp_path}", "prepare.workers=1"]
-    recipe = read(race.Recipe, Path(race.__file__).parents[3] / "recipes" / "characters.toml", words)
+    recipe = read(run.RaceRecipe, Path(run.__file__).parents[3] / "recipes" / "characters.toml", words)
     runners = field(recipe, tmp_path, Screen(True))
     assert all(one.faults == () and one.flops <= recipe.budget.flops for one in runners)
     kinds = {one.recipe.model.mixer.__struct_config__.tag for one in runners}
@@ -238,7 +238,7 @@ def test_the_race_of_characters_names_members_that_can_run(folder, tmp_path):
 def test_a_race_of_text_alone_has_no_tasks(folder):
     """Bits per byte are all that is asked of who reads from left to right."""
     told = settings(folder, folder / "text alone", members={"left": {"model": CAUSAL, "objective": "causal"}}, tasks={})
-    found = race.run(parse(race.Recipe, told), quiet=True)
+    found = run.race(parse(run.RaceRecipe, told), quiet=True)
     (left,) = found["members"]
     assert left["bits_per_byte"] > 0 and left["scores"] == {} and not left["faults"]
     assert "Measured by" not in (folder / "text alone" / "report.html").read_text()

@@ -11,11 +11,11 @@ import torch
 
 from bertsmith.errors import BadInput
 from bertsmith.train import Train
-from bertsmith.train.clock import Clock
-from bertsmith.train.devices import prepare
-from bertsmith.train.display import Display
+from bertsmith.train.logging import Display
+from bertsmith.train.precision import prepare
+from bertsmith.train.progress import Clock
 
-from . import training_toy as toy
+from . import toy_objective as toy
 
 
 def rows(folder):

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from ..artifacts import read_json
 from ..errors import BadInput
-from ..model.fronts.characters import Characters
+from ..model.config import EncoderConfig, Residual
+from ..model.embeddings.char_cnn import Characters
 from ..model.mixers import Lstm
 from ..model.model import Model, ModelConfig
 from ..model.presets import elmo
-from ..model.shape import EncoderConfig, Residual
-from ..text.lexicon import SYMBOLS
-from ..text.tokenizer import SPECIALS, Tokenizer, marked
+from ..tokenization.characters import SYMBOLS
+from ..tokenization.tokenizer import SPECIALS, Tokenizer, marked
 
 KIND = "elmo"
 GATES = (0, 2, 1, 3)  # theirs are in, new, forget, out; torch's are in, forget, new, out

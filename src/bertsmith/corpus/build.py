@@ -17,16 +17,14 @@ from numpy.typing import NDArray
 from ..artifacts import MANIFEST, checksum, claimed, fingerprint, named, read_json, seal, vacant, verify, write_json
 from ..config import Config, Whole, plain
 from ..errors import BadInput
-from ..text import documents, files, hexed, segment
-from ..text.documents import Block
-from ..text.joints import joints, spaced, wanted
-from ..text.pieces import Pieces
-from ..text.sentences import cut
-from ..text.tokenizer import Tokenizer
-from ..workers import Workers
-from . import card, duplicates
-from .marks import MarkWriter
-from .store import DOCUMENTS, SENTENCES, TOKENS, WORDS
+from ..processes import Workers
+from ..tokenization import chinese, documents, files, hex_bytes
+from ..tokenization.documents import Block
+from ..tokenization.fast_encode import Pieces
+from ..tokenization.sentences import cut, joints, spaced, wanted
+from ..tokenization.tokenizer import Tokenizer
+from . import card, dedup
+from .store import DOCUMENTS, SENTENCES, TOKENS, WORDS, MarkWriter
 
 HASHES, JOURNAL = "hashes.bin", "journal.json"
 Progress = Callable[[int, int], None]
@@ -72,7 +70,7 @@ def prepare(config: Prepare, on_read: Progress = lambda read, of: None) -> tuple
     paths = files.found(config.texts)
     tokenizer = Tokenizer.load(named(config.tokenizer, "tokenizer"), config.lowercase)
     if config.segments_by:
-        segment.segmenter(config.segments_by)  # missing packages are found before the hour of work
+        chinese.segmenter(config.segments_by)  # missing packages are found before the hour of work
     sources = [{"name": p.name, "bytes": p.stat().st_size, "sha256": checksum(p)} for p in paths]
     recipe: dict[str, Any] = {"sources": sources, "tokenizer": tokenizer.fingerprint, "segmenter": config.segments_by}
     recipe |= {"sentences": config.sentences, "drop": sorted(config.drop), "column": config.column}
@@ -116,7 +114,7 @@ def _made(
     else:
         _filled(part, config, paths, tokenizer, facts["made_by"], on_read)
         _finished(part, config, tokenizer, facts)
-    for name in (HASHES, JOURNAL, *duplicates.FILES):  # last: until it is sealed, a kill must find the journal
+    for name in (HASHES, JOURNAL, *dedup.FILES):  # last: until it is sealed, a kill must find the journal
         (part / name).unlink(missing_ok=True)
 
 
@@ -125,7 +123,7 @@ def _filled(part: Path, config: Prepare, paths: list[Path], tokenizer: Tokenizer
     writing = _Writing(part, made_by, _dtype(tokenizer), bool(config.segments_by))
     if writing.complete:
         return
-    total, reading = files.size(paths), documents.Reading(config.column, hexed.fault if tokenizer.hex else None)
+    total, reading = files.size(paths), documents.Reading(config.column, hex_bytes.fault if tokenizer.hex else None)
     todo = (block for number, block in enumerate(documents.blocks(paths, BLOCK, reading)) if number >= writing.blocks)
     for block, encoded in _encoded(todo, config, tokenizer):
         writing.add(encoded)
@@ -153,11 +151,11 @@ def _without_repeats(part: Path, dtype: np.dtype[Any], drop: tuple[str, ...]) ->
     """Count exact duplicates, and leave out those that were asked for; killed half-way, it begins or ends the swap again."""
     note = read_json(part / JOURNAL)
     if "duplicates" not in note:
-        repeats = duplicates.found(part, part / HASHES)
-        gone = duplicates.left_out(part, dtype, repeats, drop) if drop else 0
+        repeats = dedup.found(part, part / HASHES)
+        gone = dedup.left_out(part, dtype, repeats, drop) if drop else 0
         note["duplicates"] = {**repeats.counts, "sentences dropped": gone}
         write_json(part / JOURNAL, note)
-    duplicates.swapped(part)
+    dedup.swapped(part)
     return note["duplicates"]
 
 
@@ -263,7 +261,7 @@ class _Encoder:
     def __init__(self, tokenizer: bytes, cutting: bool, segmenter: str | None) -> None:
         self.tokenizer, self.cutting = Tokenizer.parsed(tokenizer), cutting
         self.pieces, self.spaced = Pieces(self.tokenizer), wanted(self.tokenizer)
-        self.segment = segment.segmenter(segmenter) if segmenter else None
+        self.segment = chinese.segmenter(segmenter) if segmenter else None
 
     def __call__(self, text: str, before: str, ends: bool) -> Encoded:
         given, apart = text.split("\n"), joints(text, before) if self.spaced else 0
@@ -292,7 +290,7 @@ class _Encoder:
             if not np.array_equal(encoding.ids, ids):
                 raise BadInput(f"the ids of {line[:60]!r} run by run are not those of the whole line, so its words cannot be "
                                "marked: a fault of bertsmith's, please report it with the tokenizer.json")  # fmt: skip
-            marks.append(segment.marked(line, self.segment(line), encoding.offsets, self.tokenizer.continues[ids], spaced))
+            marks.append(chinese.marked(line, self.segment(line), encoding.offsets, self.tokenizer.continues[ids], spaced))
         return np.concatenate(marks)
 
 

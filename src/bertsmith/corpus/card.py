@@ -1,12 +1,13 @@
 """The data card: what a corpus holds, counted from its own files."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..text.tokenizer import Tokenizer
+from ..tokenization.tokenizer import Tokenizer
 from .store import DOCUMENTS, SENTENCES, TOKENS, WORDS
 
 STEP = 1 << 22  # tokens counted at a time
@@ -54,3 +55,14 @@ def warnings(card: dict[str, Any]) -> list[str]:
     if card["sentences"] == card["documents"]:
         found.append("every document is one sentence: there are no following sentences to learn from (objective=masked)")
     return found
+
+
+A_BYTE = 8
+
+
+def bits_per_byte(nats: float, card: dict[str, Any]) -> float | None:
+    """Of the text of a corpus at `nats` a token; None where its card does not tell, having left out or not counted some."""
+    unknown = card.get("unknown bytes", None if card["unknown rate"] else 0)
+    if not card.get("bytes") or unknown is None:
+        return None
+    return float(nats / math.log(2) * card["tokens"] + A_BYTE * unknown) / float(card["bytes"])

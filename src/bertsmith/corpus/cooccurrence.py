@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..artifacts import read_json, write_json
 from ..errors import BadInput
-from ..random import shuffled
+from ..rng import shuffled
 from .store import Corpus
 
 Within = Literal["sentence", "document"]

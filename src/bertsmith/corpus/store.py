@@ -1,4 +1,4 @@
-"""A prepared corpus: clean ids, where sentences and documents begin, mapped from disk and never copied."""
+"""Word marks on disk: a bit a token, written and read without ever holding all of them."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,9 +10,37 @@ from numpy.typing import NDArray
 
 from ..artifacts import MANIFEST, read_json, verify
 from ..errors import BadInput
-from ..random import shuffled
-from ..text.tokenizer import Tokenizer
-from . import marks
+from ..rng import shuffled
+from ..tokenization.tokenizer import Tokenizer
+
+
+class MarkWriter:
+    """Appends flags to a file as bits; up to seven wait in `spare` until their byte is full."""
+
+    def __init__(self, file: Any, spare: bytes = b"") -> None:
+        self.file, self.spare = file, spare
+
+    def add(self, flags: NDArray[np.bool_]) -> None:
+        flat = np.concatenate([np.frombuffer(self.spare, np.uint8), flags.astype(np.uint8)])
+        full = len(flat) // 8 * 8
+        self.file.write(np.packbits(flat[:full]).tobytes())
+        self.spare = flat[full:].tobytes()
+
+    def finish(self) -> None:
+        self.file.write(np.packbits(np.frombuffer(self.spare, np.uint8)).tobytes())
+        self.spare = b""
+
+
+def between(marks: NDArray[np.uint8], first: int, last: int) -> NDArray[np.bool_]:
+    """The flags of tokens first..last-1."""
+    flat = np.unpackbits(marks[first >> 3 : (last + 7) >> 3])
+    return flat[first & 7 : (first & 7) + last - first].astype(bool)
+
+
+def at(marks: NDArray[np.uint8], where: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """The flags of the tokens at these positions."""
+    return (marks[where >> 3] >> (7 - (where & 7)).astype(np.uint8) & 1).astype(bool)
+
 
 TOKENS, SENTENCES, DOCUMENTS, WORDS = "tokens.bin", "sentences.bin", "documents.bin", "words.bin"
 
@@ -57,7 +85,7 @@ class Corpus:
     def starts_word(self, where: NDArray[np.int64]) -> NDArray[np.bool_]:
         """For token positions: does a word begin there? By the segmenter if there was one, else by the pieces."""
         if self.words is not None:
-            return marks.at(self.words, where)
+            return at(self.words, where)
         begins = ~self.tokenizer.continues[self.tokens[where]]
         if self.tokenizer.marks_starts:  # by the space before it, which the first word of a sentence has not
             others = np.flatnonzero(~begins)

@@ -9,9 +9,9 @@ from .. import tensors
 from ..artifacts import MANIFEST, new_folder, read_json, verify, write_json
 from ..config import parse, plain
 from ..errors import BadInput
-from ..text.tokenizer import Tokenizer
+from ..tokenization.tokenizer import Tokenizer
+from .int8 import STORED, expanded, packed
 from .model import Model, ModelConfig
-from .packed import STORED, expanded, packed
 
 SHARD = 2 << 30  # bytes
 WEIGHTS = "model.safetensors"

@@ -7,16 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import BadInput
-from .activations import ACTIVATIONS
-from .axial import Axial
-from .join import Join
-from .precision import halved
+from .batch import Inputs
+from .config import EncoderConfig
+from .mixers.reformer.reversible import Twice
+from .positions import Axial, sinusoid
 from .presets import PRESETS
-from .reversible import Twice
-from .shape import EncoderConfig
-from .sinusoid import sinusoid
-from .stack import Stack
-from .types import Inputs
+from .sublayers import ACTIVATIONS, Join, halved
+from .transformer import Stack
 
 EncoderConfig.presets.update(PRESETS)
 

@@ -8,17 +8,18 @@ from torch import Tensor, nn
 
 from ..config import Config
 from ..errors import BadInput
-from ..text.tokenizer import Tokenizer
+from ..tokenization.tokenizer import Tokenizer
+from .batch import Inputs
+from .config import EncoderConfig
 from .decoders import Decoder, DecoderConfig
-from .encoder import Encoder, EncoderConfig
-from .fronts.characters import Speller
-from .fronts.subwords import Composer
-from .generator import Generator, GeneratorHead
+from .embeddings.char_cnn import Speller
+from .embeddings.fasttext import Composer
+from .encoder import Encoder
 from .heads import HeadConfig, entropy
+from .heads.electra_generator import Generator, GeneratorHead
 from .mixers import Mixer
-from .mixers.adaptive import AdaptiveAttention
-from .stack import Stack
-from .types import Inputs
+from .mixers.adaptive_span import AdaptiveAttention
+from .transformer import Stack
 
 
 class ModelConfig(Config, frozen=True):

@@ -4,11 +4,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from .axial import Axial
-from .feedforward import FeedForward
-from .fronts import Characters, Grams
+from .config import EncoderConfig, Others, Residual
+from .embeddings import Characters, Grams
 from .mixers import Adaptive, Convolution, Dense, Hashed, LongShort, Lstm, Recurrent, Window
-from .shape import EncoderConfig, Others, Residual
+from .positions import Axial
+from .sublayers import FeedForward
 
 
 def bert(layers: int, width: int) -> EncoderConfig:

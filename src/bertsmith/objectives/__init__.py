@@ -1,13 +1,12 @@
 """What models learn from. To add one: write its file, then name it in two lines here."""
 
 from .base import Objective
-from .both_ways import BothWays
-from .causal import Causal
+from .bilm import BothWays
+from .clm import Causal
 from .glove import Glove
-from .masked import Masked
-from .neighbours import Cbow, SkipGram
-from .pairs import Pairs
-from .replaced import Replaced
+from .mlm import Masked, Pairs
+from .rtd import Replaced
+from .word2vec import Cbow, SkipGram
 
 ObjectiveConfig = Pairs | Masked | Replaced | Causal | BothWays | Glove | SkipGram | Cbow
 

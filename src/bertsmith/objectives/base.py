@@ -7,12 +7,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..corpus.batches import Arrays, Batches
+from ..corpus.collate import Arrays
+from ..corpus.loader import Batches
 from ..corpus.store import Corpus
+from ..model.batch import Batch, Inputs
 from ..model.heads import HeadConfig
-from ..model.layout import Layout
 from ..model.model import Model
-from ..model.types import Batch, Inputs
+from ..model.packing import Layout
 from ..train.loss import Loss
 
 Ints = NDArray[np.int64]

@@ -6,12 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..model.batch import Batch
 from ..model.heads import HeadConfig
-from ..model.layout import Layout
 from ..model.model import Model
-from ..model.types import Batch
+from ..model.packing import Layout
 from ..tasks import Similar
-from ..tasks.similar import Pool
+from ..tasks.similarity import Pool
 from ..train.loss import Loss
 from .supervised import joined
 

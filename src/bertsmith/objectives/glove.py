@@ -13,11 +13,11 @@ from ..config import Count, Positive
 from ..corpus.cooccurrence import Counts, Progress, counted
 from ..corpus.store import Corpus
 from ..errors import BadInput
-from ..model.bag import bag
 from ..model.model import Model
-from ..random import bits, shuffled
-from .least_squares import Tables, batches
-from .tabled import Tabled
+from ..rng import bits, shuffled
+from ..word_vectors.glove import Tables, batches
+from ..word_vectors.models import bag
+from .word2vec import Tabled
 
 TURN = 1 << 22  # pairs of one piece of work, at most
 

@@ -1,13 +1,13 @@
 """What a model may be asked to do with text. To add a task: write its file, then name it in two lines here."""
 
-from .answer import Answering
 from .base import Task
-from .choose import Choose
-from .classify import Classify
-from .generate import Generate
-from .regress import Regress
-from .similar import Similar
-from .tag import Tag
+from .classification import Classify
+from .multiple_choice import Choose
+from .question_answering import Answering
+from .regression import Regress
+from .seq2seq import Generate
+from .similarity import Similar
+from .token_classification import Tag
 
 TaskConfig = Classify | Regress | Tag | Answering | Choose | Similar | Generate
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ..config import Count, Variant
 from ..errors import BadInput
-from ..text.tokenizer import Tokenizer
-from .guides import NONE, Guides
+from ..tokenization.tokenizer import Tokenizer
+from .special_tokens import NONE, Guides
 
 Head = Literal["text", "token", "span"]
 Scores = Sequence[NDArray[Any]] | NDArray[Any]
@@ -217,3 +217,15 @@ def _joined(
     ids.append(tokenizer.sep)
     whole_ids = np.array([*ids, *guides.second, *second, *guides.last, tokenizer.sep], np.int64)
     return whole_ids, (np.arange(len(whole_ids)) >= len(ids)).astype(np.int64)
+
+
+def most_context(windows: Sequence[tuple[int, int]], count: int) -> NDArray[np.int64]:
+    """For each place, the window with the most on its poorer side (BERT's rule; in a draw the longer one, then the first)."""
+    best, owner = np.full(count, -1.0), np.zeros(count, np.int64)
+    for number, (start, end) in enumerate(windows):
+        places = np.arange(end - start)
+        context = np.minimum(places, places[::-1]) + 0.01 * (end - start)
+        better = context > best[start:end]
+        best[start:end][better] = context[better]
+        owner[start:end][better] = number
+    return owner

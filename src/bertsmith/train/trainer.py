@@ -10,16 +10,17 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..errors import BadInput, Stopped
-from . import average, best, checkpoint, devices, optimizer, pace, progress, ranks, schedule, state, stop, trial
-from .clock import Clock
-from .display import Display, spoken
-from .guard import Guard
-from .log import Metrics
+from . import checkpoint, distributed, optim, param_groups, precision, progress, schedule, signals
+from . import checkpoint as average
+from . import checkpoint as best
+from . import checkpoint as state
+from . import step as trial
+from .anomaly import Guard
+from .config import Train
+from .logging import PART, Display, Metrics, Tally, spoken
 from .loss import Batch, Objective
-from .progress import Progress
-from .recipe import Train
-from .tally import PART, Tally
-from .update import Update
+from .progress import Clock, Progress
+from .step import Update
 
 ROLLBACKS = 3  # after that, the run is not unlucky but wrong
 
@@ -43,7 +44,7 @@ class Trainer:
         seed: int,
         trials: Trials | None = None,
         score: Score | None = None,
-        paces: pace.Paces = pace.alike,
+        paces: param_groups.Paces = param_groups.alike,
         on_step: Hook = lambda step, report: None,
         quiet: bool = False,
         baseline: tuple[str, float] | None = None,
@@ -62,12 +63,12 @@ class Trainer:
             raise BadInput("train.stop needs something to be judged on: give a dev file, or hold some text out")
         self.config, self.folder, self.seed, self.on_step = config, folder, seed, on_step
         self.objective, self.trials, self.score = objective, trials or {}, score
-        self.prepared = devices.prepare(model, config)
+        self.prepared = precision.prepare(model, config)
         self.model = self.prepared.model
-        self.ranks = ranks.joined(self.prepared.device, config.accumulate)
+        self.ranks = distributed.joined(self.prepared.device, config.accumulate)
         self.display = Display(self.ranks.leader, quiet, baseline)
         self.metrics = Metrics(folder, self.ranks.leader, config.tensorboard)
-        self.optimizer = config.optimizer.build(optimizer.groups(self.model, config.decay, paces), config.rate)
+        self.optimizer = config.optimizer.build(optim.groups(self.model, config.decay, paces), config.rate)
         self.update = Update(objective, self.prepared, self.ranks, self.optimizer, config.clip)
         self.progress = Progress(fingerprint=fingerprint)
         self.guard = Guard(config.spike, config.patience)
@@ -91,7 +92,7 @@ class Trainer:
         run lies behind. Raises Stopped, with everything saved, after Ctrl-C or SIGTERM.
         """
         before = self.progress.tokens
-        with stop.watched() as asked, self.display:
+        with signals.watched() as asked, self.display:
             self._begin()
             while not self._over():
                 with self.clock.step():
@@ -117,7 +118,7 @@ class Trainer:
 
     def _step(self, batch: Batches) -> dict[str, float]:
         p, rate, (done, _) = self.progress, self.rate(), self._place()
-        pace.wake(self.optimizer, done)
+        param_groups.wake(self.optimizer, done)
         pending = self.update.gradients(self._batches(batch, p.step, done), self.carry)
         if self.update.decides:
             self.update.attempt(pending, rate, self.guard.limit)
@@ -232,20 +233,20 @@ class Trainer:
             return
         p.best, p.best_step, p.stale = found, p.step, 0
         if self.leader:
-            best.keep(self.folder / "state", p.step, self.model)
+            best.save_best(self.folder / "state", p.step, self.model)
 
     def _recall(self) -> None:
         """The best weights, where they are not the last."""
         p = self.progress
         if p.best_step >= 0 and p.best_step != p.step:
-            best.recall(self.folder / "state", p.best_step, self.model)
+            best.load_best(self.folder / "state", p.best_step, self.model)
             self.display.say(f"the best weights are those of step {p.best_step}")
 
     def _average(self) -> None:
         """The mean of the last checkpoints, in place of the last weights alone."""
         if self.config.average:
             self.ranks.first(None)  # nobody reads while the last is still being written
-            steps = average.recall(self.folder / "state", self.config.average, self.progress.step, self.model)
+            steps = average.load_average(self.folder / "state", self.config.average, self.progress.step, self.model)
             self.display.say(f"the weights are the mean of those of steps {', '.join(map(str, steps))}")
 
     def _roll_back(self) -> None:
@@ -325,16 +326,16 @@ class Trainer:
         p.elapsed, p.pace, p.lost = self.clock.elapsed, self.clock.pace, self.clock.lost
         if self.leader:
             p.metrics_bytes = self.metrics.settled()
-            tensors = checkpoint.packed(self.model, self.optimizer, carries)
+            tensors = checkpoint.collect_tensors(self.model, self.optimizer, carries)
             state.save(self.folder / "state" / f"step-{p.step}", tensors, progress.plain(p))
             state.prune(self.folder / "state", max(self.config.keep, self.config.average), p.step)
-            best.prune(self.folder / "state")
+            best.prune_best(self.folder / "state")
             if p.step:
                 self.display.say(f"step {p.step}: saved")
 
     def _restore(self, saved: state.Saved) -> None:
         self.progress = p = progress.read(saved.facts, str(saved.folder / state.PROGRESS))
-        checkpoint.unpack(saved, self.model, self.optimizer)
+        checkpoint.restore_tensors(saved, self.model, self.optimizer)
         self.carry = checkpoint.carried(saved, self.ranks.rank, self.ranks.count, self.prepared.device)
         if p.scaler and self.prepared.scaler.is_enabled():
             self.prepared.scaler.load_state_dict(p.scaler)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..layout import Layout
-from ..types import Inputs
+from ..batch import Inputs
+from ..packing import Layout
 
 if TYPE_CHECKING:
     from ..encoder import Encoder

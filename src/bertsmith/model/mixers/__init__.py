@@ -1,15 +1,15 @@
 """Ways of moving information between tokens. To add one: write its file, then name it in two lines here."""
 
-from .adaptive import Adaptive
+from .adaptive_span import Adaptive
+from .attention import Dense
 from .base import Mixer
-from .chunked import Chunked
-from .convolution import Convolution
-from .dense import Dense
-from .hashed import Hashed
-from .long_short import LongShort
-from .lstm import Lstm
-from .recurrent import Recurrent
-from .window import Window
+from .cnn import Convolution
+from .lite_transformer import LongShort
+from .longformer.layer import Window
+from .reformer.chunked import Chunked
+from .reformer.layer import Hashed
+from .rnn import Lstm
+from .transformer_xl import Recurrent
 
 MixerConfig = Dense | Lstm | Convolution | Recurrent | Adaptive | Window | Hashed | Chunked | LongShort
 

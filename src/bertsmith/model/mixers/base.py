@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import BadInput
-from ..layout import Layout
+from ..packing import Layout
 
 
 class Mixer(nn.Module, ABC):

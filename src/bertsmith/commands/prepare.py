@@ -1,0 +1,5 @@
+"""`bertsmith prepare`: text files to a corpus folder, with a data card."""
+
+from ..corpus.prepare import Recipe, run
+
+__all__ = ["Recipe", "run"]

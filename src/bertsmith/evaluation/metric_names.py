@@ -1,0 +1,59 @@
+"""Scores in words: what each is called, and how people write its value."""
+
+import math
+
+from ..metrics.intervals import Interval
+
+NAMES = {
+    "accuracy": ("accuracy", "share answered right"),
+    "f1": ("F1", "precision and recall in one"),
+    "f1_macro": ("F1, macro", "mean over labels: rare ones count as much"),
+    "f1_micro": ("F1, micro", "over all labels together"),
+    "matthews": ("Matthews", "correlation of answers and truth; 0 is chance"),
+    "pearson": ("Pearson", "linear correlation"),
+    "spearman": ("Spearman", "correlation of ranks"),
+    "exact": ("exact match", "answers that are word for word right"),
+    "precision": ("precision", "of what was found, the share that is right"),
+    "recall": ("recall", "of what there is, the share that was found"),
+    "has_answer_exact": ("exact, answerable", "of questions that have an answer"),
+    "has_answer_f1": ("F1, answerable", "of questions that have an answer"),
+    "no_answer_exact": ("exact, unanswerable", "of questions that have none"),
+    "no_answer_f1": ("F1, unanswerable", "of questions that have none"),
+    "bleu": ("BLEU", "sacreBLEU of all answers together"),
+    "chrf": ("chrF", "runs of characters shared, of all answers together"),
+    "rouge1": ("ROUGE-1", "words shared"),
+    "rouge2": ("ROUGE-2", "pairs of words shared"),
+    "rougeL": ("ROUGE-L", "longest common subsequence"),
+    "length": ("same length", "answers with as many characters as the truth"),
+    "mean error": ("mean error", "how far off, on average"),
+}
+NUMBERS = ("pearson", "spearman", "matthews", "mean error")  # the others are shares
+
+
+def title(name: str) -> str:
+    kind, dot, label = name.partition(".")
+    return f"{title(kind)} of {label}" if dot else NAMES.get(name, (name.replace("_", " "), ""))[0]
+
+
+def meaning(name: str) -> str:
+    return NAMES.get(name, ("", ""))[1]
+
+
+def value(name: str, score: float | None) -> str:
+    """87.2%, or 0.872 for a correlation; a dash where there is none."""
+    if score is None or math.isnan(score):
+        return "–"
+    return f"{score:.3f}" if name in NUMBERS or name.endswith("threshold") else f"{score:.1%}"
+
+
+def between(name: str, found: Interval) -> str:
+    """84.9 – 89.3%."""
+    low, high = value(name, found.low), value(name, found.high)
+    if "–" in (low, high):
+        return "–"
+    return f"{low.removesuffix('%')} – {high}"
+
+
+def chance(p: float) -> str:
+    """A p-value as it is read: never 0."""
+    return "–" if math.isnan(p) else "below 0.001" if p < 0.001 else f"{p:.3f}"

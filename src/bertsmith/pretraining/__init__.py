@@ -1,0 +1,1 @@
+"""What a pre-training run is assembled from, beside its command."""

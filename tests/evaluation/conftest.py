@@ -1,0 +1,20 @@
+"""A tiny model with random weights, in a folder: enough to be taught something easy."""
+
+import pytest
+
+from bertsmith.config import parse
+from bertsmith.model import checkpoint
+from bertsmith.model.model import ModelConfig, built
+from bertsmith.tokenization.tokenizer import Tokenizer
+
+TINY = {"layers": 1, "width": 32, "mixer": {"kind": "dense", "heads": 2}, "feedforward": {"inner": 64}, "positions": 64,
+        "dropout": 0.0, "norm": "before", "deviation": 0.1}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory, vocabulary):
+    folder = tmp_path_factory.mktemp("tiny") / "tiny"
+    tokenizer = Tokenizer.load(vocabulary)
+    config = parse(ModelConfig, {"encoder": TINY, "vocabulary": len(tokenizer), "heads": {}})
+    checkpoint.save(folder, built(config, 0), tokenizer, {}, {"stage": "pretrain"})
+    return folder

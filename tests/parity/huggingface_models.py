@@ -1,0 +1,59 @@
+"""Small random models of transformers' classes, saved as folders, and the stages that take them in and out."""
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from bertsmith.commands import stage
+from bertsmith.config import parse
+from bertsmith.model import checkpoint
+from tests.conftest import PIECES
+
+transformers = pytest.importorskip("transformers")
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+WORDS = len(PIECES)
+BERT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": WORDS}
+SIZES = {
+    "Bert": BERT,
+    "Roberta": {**BERT, "max_position_embeddings": 66, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1,
+                "bos_token_id": 2, "eos_token_id": 3},
+    "Longformer": {**BERT, "max_position_embeddings": 66, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1,
+                   "bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 3, "attention_window": [4, 8]},
+    "DistilBert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "vocab_size": WORDS,
+                   "max_position_embeddings": 64},
+    "Albert": {**BERT, "embedding_size": 16, "num_hidden_layers": 5, "num_hidden_groups": 2},
+    "Electra": {**BERT, "embedding_size": 16},
+}  # fmt: skip
+TASKS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
+CLASSES = [family + rest for family in SIZES for rest in ("Model", "ForMaskedLM", *TASKS)]
+CLASSES += ["BertForPreTraining", "BertForNextSentencePrediction", "AlbertForPreTraining", "ElectraForPreTraining"]
+
+
+def theirs(name, folder, **settings):
+    """A small random model of a class, saved with a vocabulary beside it."""
+    torch.manual_seed(0)
+    kind, family = getattr(transformers, name), next(family for family in SIZES if name.startswith(family))
+    model = kind(kind.config_class(**{**SIZES[family], **settings}))
+    for weight in model.parameters():  # biases, norms and padding's rows, too, must matter
+        torch.nn.init.normal_(weight, std=0.2)
+    model.save_pretrained(folder)
+    (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n", encoding="utf-8")
+    return model.eval()
+
+
+def run(name, **recipe):
+    module = stage(name)
+    return module.run(parse(module.Recipe, {key: str(v) if key != "check" else v for key, v in recipe.items()}), True)
+
+
+def imported(source, out, **more):
+    return run("import", source=source, out=out, **more), *checkpoint.load(out)[:2]
+
+
+def renamed(folder, change):
+    path = folder / "model.safetensors"
+    weights = change(load_file(path))
+    save_file(weights, path)
+    return weights

@@ -1,0 +1,45 @@
+"""Models that go from token to token, or spell their words, are planned as others are."""
+
+import pytest
+import torch
+
+from bertsmith.config import parse
+from bertsmith.model.config import EncoderConfig
+from bertsmith.model.model import ModelConfig
+from bertsmith.objectives import BothWays, Masked
+from bertsmith.planning import step
+from bertsmith.planning.step import flops_of, walked
+from tests.model.test_char_cnn import TINY
+
+WIDTH, LENGTH, TOKENS = 32, 16, 256
+BARE = {"width": WIDTH, "feedforward": "none", "norm": "none", "residual": "none", "table": False, "dropout": 0.0}
+
+
+def flops(objective, **values):
+    config = ModelConfig(encoder=parse(EncoderConfig, values), vocabulary=90, heads=objective.heads())
+    batch = step.made_up(objective, TOKENS, LENGTH, 90)
+    return walked(config, objective, batch, half=False, recompute=False).flops
+
+
+@pytest.mark.parametrize(
+    ("mixer", "products"),
+    [
+        ({"kind": "lstm"}, 2 * 4 * (WIDTH // 2) * (WIDTH + WIDTH // 2)),  # two ways, four gates, of what is read and was said
+        ({"kind": "lstm", "directions": "apart"}, 2 * 4 * (WIDTH // 2) * WIDTH),
+        ({"kind": "lstm", "directions": "forward", "hidden": 48, "clip": 3.0}, 4 * 48 * 2 * WIDTH + 48 * WIDTH),
+        ({"kind": "convolution", "widths": [3, 5]}, (3 + 5) * WIDTH * WIDTH // 2),
+    ],
+)
+def test_a_layer_costs_its_matrices_there_and_twice_back(mixer, products):
+    one, two = (flops(Masked(), layers=layers, mixer=mixer, **BARE) for layers in (1, 2))
+    assert two - one == pytest.approx(3 * 2 * products * TOKENS, rel=0.05)  # at its first step nothing was said yet
+
+
+def test_a_model_that_spells_is_planned_without_a_word():
+    assert flops(BothWays(), **TINY) > flops(BothWays(), **{k: v for k, v in TINY.items() if k != "front"}) > 0
+
+
+def test_a_gpus_kernel_for_all_steps_counts_as_its_matrices():
+    read, said, biases = torch.zeros(4 * 8, 6), torch.zeros(4 * 8, 8), torch.zeros(4 * 8)
+    kernel = torch.ops.aten._cudnn_rnn.default
+    assert flops_of(kernel, (torch.zeros(11, 6), [read, said, biases, biases]), {}, None) == 2 * 11 * 32 * (6 + 8)

@@ -1,0 +1,69 @@
+"""A tiny pre-trained model with a tokenizer of its own, and a package that ships it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bertsmith
+from bertsmith.config import parse
+from bertsmith.model import checkpoint
+from bertsmith.model.model import ModelConfig, built
+from bertsmith.pretrained import shipped
+from bertsmith.tokenization.tokenizer import Tokenizer
+
+TINY = {"layers": 2, "width": 32, "mixer": {"kind": "dense", "heads": 2}, "feedforward": {"inner": 64}, "positions": 32,
+        "dropout": 0.0, "deviation": 0.1}  # fmt: skip
+FACTS = {
+    "summary": "a tiny English BERT",
+    "language": "English",
+    "data": {"Letters": {"licence": "CC0", "about": "all 26 of them"}},
+    "recipe": "bertsmith pretrain recipes/tiny.toml",
+    "minutes": 0.5,
+    "machine": "one core",
+    "scores": {"SST-2": {"tiny-en": 51.0, "a coin": 50}, "RTE": {"a coin": 50}},
+    "scored": "Dev sets, 3 seeds.",
+    "limits": ["It knows nothing."],
+    "licence": "Apache-2.0",
+}
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory, vocabulary: Path) -> Path:
+    """A checkpoint folder as `pretrain` leaves it, with weights nobody trained."""
+    folder, tokenizer = tmp_path_factory.mktemp("source") / "bert", Tokenizer.load(vocabulary)
+    config = parse(ModelConfig, {"encoder": TINY, "vocabulary": len(tokenizer), "heads": {"words": {"kind": "words"}}})
+    record = {"stage": "pretrain", "tokenizer": tokenizer.fingerprint, "recipe": {"seed": 5, "length": [32]}}
+    checkpoint.save(folder, built(config, 0), tokenizer, {"identity": "abc", "result": {"step": 7}}, record)
+    return folder
+
+
+def told(folder: Path, **other: Any) -> Path:
+    """The facts as a file, some of them changed."""
+    lines = [f"{name} = {_toml(value)}" for name, value in {**FACTS, **other}.items()]
+    (folder / "facts.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder / "facts.toml"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(key)} = {_toml(one)}' for key, one in value.items())}}}"
+    return json.dumps(value)
+
+
+@pytest.fixture(scope="session")
+def package(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Path:
+    """A folder of shipped models, with one in it."""
+    root = tmp_path_factory.mktemp("package")
+    card = told(tmp_path_factory.mktemp("facts"))
+    bertsmith.export(model=source, out=root / "tiny-en", format="packed", card=card, quiet=True)
+    return root
+
+
+@pytest.fixture
+def ships(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The package ships tiny-en, and the working directory is empty."""
+    monkeypatch.setattr(shipped, "ROOT", package)
+    monkeypatch.chdir(tmp_path)
+    return package

@@ -1,0 +1,50 @@
+"""`bertsmith show spans`: every head of every layer, as the checkpoint has it."""
+
+import re
+
+import pytest
+import torch
+
+from bertsmith import api
+from bertsmith.corpus.store import Corpus
+from bertsmith.errors import BadInput
+from bertsmith.model import checkpoint
+from bertsmith.model.config import EncoderConfig
+from bertsmith.model.mixers import Adaptive, Dense
+from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.sublayers import FeedForward
+from bertsmith.reports.mixer_stats import SpanLayer, spans
+
+SHARES = [[0.0, 0.125, 0.5], [0.25, 1.0, 0.03125]]
+
+
+def saved(folder, corpus, mixer):
+    encoder = EncoderConfig(layers=2, width=24, mixer=mixer, feedforward=FeedForward(inner=16), positions=64)
+    text = Corpus.open(corpus)
+    model = built(ModelConfig(encoder=encoder, vocabulary=len(text.tokenizer)), 0)
+    if isinstance(mixer, Adaptive):
+        for block, shares in zip(model.encoder.stack.blocks, SHARES, strict=True):
+            block.mixer.span.data = torch.tensor(shares)
+    checkpoint.save(folder, model, text.tokenizer, {}, {"stage": "pretrain"})
+    return folder
+
+
+def test_the_page_tells_every_span_of_a_checkpoint(corpus, tmp_path):
+    folder = saved(tmp_path / "model", corpus, Adaptive(heads=3, longest=512, causal=True))
+    told = api.show(kind="spans", model=str(folder), out=str(tmp_path / "spans.html"), quiet=True)
+    page = (tmp_path / "spans.html").read_text(encoding="utf-8")
+    assert told["kind"] == "spans" and "http" not in page
+    cells = re.findall(r'<td class="right"[^>]*>([\d,]+)</td>', page)
+    assert cells == ["0", "64", "256", "128", "512", "16"]
+    assert page.count("<td>288</td>") == 1 and page.count("<td>512</td>") == 1  # the reach of each layer
+
+
+def test_a_model_without_spans_is_refused(corpus, tmp_path):
+    folder = saved(tmp_path / "model", corpus, Dense(heads=3))
+    with pytest.raises(BadInput, match="mixer=adaptive"):
+        api.show(kind="spans", model=str(folder), out=str(tmp_path / "spans.html"), quiet=True)
+
+
+def test_further_is_darker():
+    heats = [int(n) for n in re.findall(r"--heat: (\d+)", spans([SpanLayer([0.0, 10.0, 1000.0], 1000)], 1000, 32, True))]
+    assert heats == sorted(heats) and heats[0] == 0 and heats[2] == 90

@@ -1,0 +1,110 @@
+"""The page of senses: a panel a layer, every sentence to be read, nothing fetched, the scores in numbers beside it."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from bertsmith.cli import main
+from bertsmith.commands import show
+from bertsmith.config import read
+from bertsmith.reports.scatter import Mark, cloud, flattened
+from tests.evaluation.test_word_senses import coarse
+
+SENTENCES = """text\tsense
+the first time was <b>\triver
+the last time & so on\triver
+some time ago\tmoney
+a time of his\tmoney
+"""
+
+
+@pytest.fixture(scope="module")
+def sentences(tmp_path_factory):
+    path = tmp_path_factory.mktemp("senses") / "time.tsv"
+    path.write_text(SENTENCES)
+    return path
+
+
+def test_one_word_has_a_panel_a_layer_and_its_scores(sentences, tmp_path, capsys):
+    out = tmp_path / "time.html"
+    assert main(["show", "senses", "model=mini-en", f"data={sentences}", "word=time", f"out={out}", "--json", "--quiet"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    page = out.read_text()
+    layers = told["scores"]["mini-en"]
+    assert len(layers) == 7 == len(re.findall("<figcaption>mini-en, ", page)) and told["words"] == ["time"]
+    assert layers[0]["nearest"] == layers[0]["frequent"]  # a table alone knows one vector a word
+    assert page.count('class="point"') == 7 * 4 and "all 4 are one point" in page
+    assert "the first time was &lt;b&gt;" in page and "<b>\n" not in page
+    assert not re.search(r"https?://|@import|url\(|<script|<link", page)
+
+
+def test_rows_without_the_word_are_left_out_and_counted(sentences, tmp_path, capsys):
+    path = tmp_path / "some.tsv"
+    path.write_text(sentences.read_text() + "nothing of it\tmoney\n")
+    words = ["show", "senses", "model=mini-en", f"data={path}", "word=time", f"out={tmp_path / 'p.html'}"]
+    assert main(words) == 2 and "skip_bad=true" in capsys.readouterr().err
+    assert main([*words, "skip_bad=true"]) == 0
+    assert "1 row left out; the first: " in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_file_of_vectors_is_told_how_it_becomes_a_model(sentences, tmp_path, capsys):
+    (tmp_path / "v.txt").write_text("time 1 2\n")
+    assert (
+        main(["show", "senses", f"model={tmp_path / 'v.txt'}", f"data={sentences}", "word=time", f"out={tmp_path / 'p'}"]) == 2
+    )
+    assert "`bertsmith import source=" in capsys.readouterr().err
+
+
+def test_many_words_have_a_table_and_no_picture(tmp_path):
+    for word in ("time", "people"):
+        coarse(tmp_path / "data", word)
+        for name in ("train", "test"):
+            path = tmp_path / "data" / word / f"{name}.data.txt"
+            path.write_text(path.read_text().replace("bank", word))
+    recipe = read(
+        show.Recipe, None, ["kind=senses", "model=mini-en", f"data={tmp_path / 'data'}", f"out={tmp_path / 'p.html'}"]
+    )
+    told = show.run(recipe, quiet=True)
+    assert set(told["scores"]["mini-en"][3]["words"]) == {"time", "people"}
+    page = (tmp_path / "p.html").read_text()
+    assert "Word by word" in page and 'class="point"' not in page
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["model=mini-en"], "show senses needs data=FILE"),
+        (["data=x.tsv", "word=a"], "show senses needs model=FOLDER"),
+        (["model=mini-en", "data=x.tsv", "epoch=3"], "show senses has no use for epoch"),
+    ],
+)
+def test_what_is_missing_is_said(settings, said, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.tsv").write_text("text\na b\n")
+    assert main(["show", "senses", *settings, "out=p.html"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_points_are_laid_out_by_their_principal_components():
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(30, 10)) * np.array([9, 4, *[0.1] * 8])
+    flat = flattened(vectors)
+    values, directions = np.linalg.eigh(np.cov(vectors.T))
+    assert np.allclose(flat.var(0, ddof=1), values[::-1][:2])
+    middle = vectors - vectors.mean(0)
+    for column, direction in zip(flat.T, directions.T[::-1], strict=False):
+        assert np.allclose(np.abs(column), np.abs(middle @ direction))
+    assert np.array_equal(flat, flattened(vectors)) and not flattened(np.ones((5, 3))).any()
+    assert flattened(np.array([[1.0, 2.0], [3.0, 4.0]])).shape == (2, 2)
+
+
+def test_a_point_leads_to_its_neighbours():
+    drawn = cloud(
+        "<a>",
+        "90%",
+        np.array([[0.0, 0.0], [1.0, 1.0], [2.0, 0.0]]),
+        [Mark("one", "x & y", (2,)), Mark("two", "z"), Mark("two", "w")],
+    )
+    assert drawn.count("<circle") == 3 and drawn.count("<line") == 1 and "x &amp; y" in drawn and "&lt;a&gt;" in drawn
