@@ -2,12 +2,13 @@
 
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import pytest
 
 from bertsmith.errors import BadInput
-from bertsmith.rng import below, bits, shuffled, uniform
+from bertsmith.rng import Stream, below, bits, shuffled, uniform
 
 MANY = 300_000
 
@@ -126,3 +127,9 @@ def test_shuffles_differ_between_epochs_and_are_even():
     _, counts = np.unique(orders, axis=0, return_counts=True)
     assert len(counts) == 24
     assert ((counts - 200) ** 2 / 200).sum() < 55  # 23 degrees of freedom: 55 is passed once in 5000
+
+
+def test_stream_keys_are_frozen():
+    """Their spelling decides what is drawn: one that changes changes every corpus split, mask and batch."""
+    keys = sorted(value for name, value in vars(Stream).items() if name.isupper())
+    assert zlib.crc32("\n".join(keys).encode()) == 2468205832 and len(set(keys)) == len(keys) == 31

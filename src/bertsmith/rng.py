@@ -13,6 +13,44 @@ from .errors import BadInput
 
 Bits = NDArray[np.uint64]
 
+
+class Stream:
+    """Keys of the random streams. A key is hashed into every number of its stream, so its spelling decides what is drawn:
+    never change one, whatever its words."""
+
+    VALIDATION_SPLIT = "held out"  # documents held out for evaluation
+    DOCUMENT_ORDER = "document order"
+    SAMPLE_ORDER = "sample order"  # order of samples in an epoch
+    EXAMPLE_ORDER = "examples"  # order of fine-tuning examples
+    WINDOW_OFFSET = "windows"  # where a document's first window is cut
+    PAIR_IS_RANDOM = "pairs away"  # NSP: random second segment; SOP: swapped segments
+    PAIR_SPLIT = "pairs middle"  # where segment A ends
+    PAIR_SHORT = "pairs brief"  # whether the target length is shortened
+    PAIR_TARGET_LENGTH = "pairs target"
+    PAIR_DOCUMENT = "pairs other"  # document of a random second segment; the attempt's number follows
+    PAIR_START = "pairs start"  # first sentence of a random second segment
+    TRUNCATE_A = "front a"  # truncation from front or back
+    TRUNCATE_B = "front b"
+    TRUNCATE_MORE = "more coins"
+    MASK_CORRUPTION = "mask fate"  # 80/10/10
+    MASK_REPLACEMENT = "mask swap"  # the random token of the 10 %
+    MASK_ORDER = "mask order"
+    MASK_LAST = "mask last"  # whether the last word over the quota is masked
+    MASK_SPAN_START = "mask place"
+    MASK_SPAN_LENGTH = "mask size"
+    MASK_SPAN_LAST = "mask more"
+    MASK_SINGLE_TOKENS = "mask singly"  # samples that are masked by token instead of word
+    COOCCURRENCE_BLOCKS = "blocks of counts"
+    GLOVE_SHARDS = "parts of counts"
+    GLOVE_PAIRS = "pairs"
+    WORD2VEC_WINDOWS = "neighbours"  # subsampling and window sizes
+    WORD2VEC_NEGATIVES = "noise"
+    GENERATION = "writing"  # sampled tokens
+    BOOTSTRAP = "bootstrap"
+    PSEUDO_PERPLEXITY = "alone"  # which sentences are scored
+    SHUFFLED_WORDS = "stirred"  # diagnostics: words in another order
+
+
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 

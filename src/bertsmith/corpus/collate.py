@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..rng import bits, uniform
+from ..rng import Stream, bits, uniform
 from .masking import MaskConfig, Words, hidden
 from .sampling import Plan
 from .sampling.base import spread
@@ -74,7 +74,7 @@ class Maker:
         apart = np.diff(free, prepend=-2) > 1  # behind a gap a word begins, whatever its piece
         begun = apart | self.corpus.starts_word(source[free]) if self.masks.by_word else np.ones(len(free), bool)
         if self.masks.singly > 0:
-            begun |= (uniform(bits(self.seed, "mask singly", epoch, plan.names)) < self.masks.singly)[sample]
+            begun |= (uniform(bits(self.seed, Stream.MASK_SINGLE_TOKENS, epoch, plan.names)) < self.masks.singly)[sample]
         starts = np.flatnonzero(begun)
         sizes = np.diff(starts, append=len(free))
         quota = self.rate * np.bincount(sample, minlength=len(lengths)).astype(np.float64)

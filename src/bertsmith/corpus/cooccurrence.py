@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..artifacts import read_json, write_json
 from ..errors import BadInput
-from ..rng import shuffled
+from ..rng import Stream, shuffled
 from .store import Corpus
 
 Within = Literal["sentence", "document"]
@@ -157,7 +157,7 @@ def _merged(runs: list[Path], out: Path, window: int, memory: int) -> list[int]:
         for number, ends in enumerate(pairwise(cuts)):
             pieces = [_read(run, RUN, int(a), int(b)) for run, a, b in zip(runs, *ends, strict=True)]
             keys, sums = _joined(np.concatenate(pieces))
-            order = shuffled(len(keys), 0, "blocks of counts", number)
+            order = shuffled(len(keys), 0, Stream.COOCCURRENCE_BLOCKS, number)
             entries = np.empty(len(keys), ENTRY)
             entries["i"], entries["j"] = (keys >> np.uint64(32))[order], (keys & np.uint64(2**32 - 1))[order]
             entries["x"] = (sums / unit(window))[order]

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import BadInput
 from ..processes import Workers
-from ..rng import shuffled
+from ..rng import Stream, shuffled
 from .collate import Arrays, Ints, Maker
 from .sampling import PairConfig, Plan, Streams, ViewConfig
 
@@ -66,7 +66,7 @@ class Batches:
     def _cut(self, plan: Plan, epoch: int) -> list[Ints]:
         if isinstance(self.view, Streams):
             return self.view.rows(len(plan), self.tokens // self.length)
-        order = shuffled(len(plan), self.maker.seed, "sample order", epoch)
+        order = shuffled(len(plan), self.maker.seed, Stream.SAMPLE_ORDER, epoch)
         return np.split(order, cuts(plan.lengths[order], self.tokens))
 
 

@@ -8,7 +8,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from ..config import Chance, Count, Variant
-from ..rng import below, bits, uniform
+from ..rng import Stream, below, bits, uniform
 
 Ints = NDArray[np.int64]
 
@@ -27,7 +27,7 @@ class Words:
     epoch: int
 
     def dice(self, purpose: str, sample: Ints, nth: Ints | int) -> NDArray[np.float64]:
-        return uniform(bits(self.seed, "mask " + purpose, self.epoch, self.names[sample], nth))
+        return uniform(bits(self.seed, purpose, self.epoch, self.names[sample], nth))
 
     @property
     def nth(self) -> Ints:
@@ -53,9 +53,9 @@ def hidden(ids: Ints, words: Words, unit: Ints, mask: int, ordinary: Ints) -> Ma
     chosen = unit >= 0
     sizes, starts, sample = words.sizes[chosen], words.starts[chosen], words.sample[chosen]
     where = np.repeat(starts - sizes.cumsum() + sizes, sizes) + np.arange(sizes.sum())
-    fate = np.repeat(words.dice("fate", sample, unit[chosen]), sizes)
+    fate = np.repeat(words.dice(Stream.MASK_CORRUPTION, sample, unit[chosen]), sizes)
     owner = np.repeat(sample, sizes)
-    swap = bits(words.seed, "mask swap", words.epoch, words.names[owner], where - words.begins[owner])
+    swap = bits(words.seed, Stream.MASK_REPLACEMENT, words.epoch, words.names[owner], where - words.begins[owner])
     others = ordinary[below(swap, len(ordinary))]
     shown = ids.copy()
     shown[where] = np.where(fate < 0.8, mask, np.where(fate < 0.9, others, ids[where]))
@@ -68,13 +68,13 @@ class OneByOne(Variant, frozen=True):
     def units(self, words: Words) -> Ints:
         """Words in random order while they fit the quota; the one that passes it is taken by the chance that evens it out."""
         nth = words.nth
-        order = np.lexsort([words.dice("order", words.sample, nth), words.sample])
+        order = np.lexsort([words.dice(Stream.MASK_ORDER, words.sample, nth), words.sample])
         sizes, sample = words.sizes[order], words.sample[order]
         ends = sizes.cumsum()
         before = ends - sizes
         before = before - before[np.searchsorted(sample, sample, side="left")]
         left = words.quota[sample] - before
-        taken = (left >= sizes) | ((left > 0) & (words.dice("last", sample, 0) * sizes < left))
+        taken = (left >= sizes) | ((left > 0) & (words.dice(Stream.MASK_LAST, sample, 0) * sizes < left))
         unit = np.full(len(order), -1)
         unit[order[taken]] = nth[order[taken]]
         return unit
@@ -116,7 +116,7 @@ class Runs(Variant, frozen=True):
         owner, nth, size = self._drawn(words, count)
         hidden, runs = (np.bincount(owner, by, minlength=len(count)).astype(np.int64) for by in (size, None))
         sample, place = _numbered(count - hidden + runs)  # an item is a run, or a word that stays
-        order = np.lexsort([words.dice("place", sample, place), sample])
+        order = np.lexsort([words.dice(Stream.MASK_SPAN_START, sample, place), sample])
         chosen = order[np.searchsorted(sample, owner) + nth]
         unit, length = np.full(len(sample), -1), np.ones(len(sample), np.int64)
         unit[chosen], length[chosen] = nth, size
@@ -133,11 +133,11 @@ class Runs(Variant, frozen=True):
         quota = words.quota * count / np.maximum(tokens, 1)  # in words: their sizes have no part in which are hidden
         owner, nth = _numbered(np.ceil(quota).astype(np.int64))
         chances = self.odds().cumsum()
-        size = 1 + np.searchsorted(chances, words.dice("size", owner, nth) * chances[-1], side="right")
+        size = 1 + np.searchsorted(chances, words.dice(Stream.MASK_SPAN_LENGTH, owner, nth) * chances[-1], side="right")
         before = np.minimum(_sums(size, owner) - size, count[owner])
         left, room = quota[owner] - before, count[owner] - before
         excess = self._mean_below(room) - self._mean_below(left)
-        last = words.dice("more", owner, nth) * (left + excess) >= left
+        last = words.dice(Stream.MASK_SPAN_LAST, owner, nth) * (left + excess) >= left
         taken = _sums(last, owner) == 0
         return owner[taken], nth[taken], np.minimum(size, room)[taken]
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..artifacts import MANIFEST, read_json, verify
 from ..errors import BadInput
-from ..rng import shuffled
+from ..rng import Stream, shuffled
 from ..tokenization.tokenizer import Tokenizer
 
 
@@ -95,7 +95,7 @@ class Corpus:
     def split(self, held_out: float, seed: int, least: int = 1) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Document numbers to learn from, and those held out, of at least so many sentences: chosen by the seed alone."""
         count = len(self.documents) - 1
-        order = shuffled(count, seed, "held out")
+        order = shuffled(count, seed, Stream.VALIDATION_SPLIT)
         fit = order[np.diff(self.documents)[order] >= least]
         wanted = max(round(held_out * count), 2) if held_out > 0 and len(fit) >= 8 else 0  # two: pairs need another document
         if wanted and count - wanted < 2:

@@ -17,7 +17,7 @@ from ..model.model import Model
 from ..model.packing import Layout
 from ..objectives import Masked, ObjectiveConfig
 from ..objectives.base import packed
-from ..rng import bits
+from ..rng import Stream, bits
 
 SHORT = 4  # tokens: in texts that are no longer, every pattern looks like every other
 
@@ -124,7 +124,7 @@ class Probe:
     def _order(self) -> Tensor:
         """Words change places between two marks, so that segments and lengths stay."""
         stretch = 2 * self._marks.cumsum() - self._marks
-        return torch.from_numpy(np.lexsort([bits(0, "stirred", np.arange(len(stretch))), stretch]))
+        return torch.from_numpy(np.lexsort([bits(0, Stream.SHUFFLED_WORDS, np.arange(len(stretch))), stretch]))
 
 
 def probe(model: Model, corpus: Corpus, recipe: dict[str, Any], objective: ObjectiveConfig | None) -> Probe:

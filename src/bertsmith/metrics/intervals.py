@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import BadInput
-from ..rng import below, bits
+from ..rng import Stream, below, bits
 from .scores import COUNTED, METRICS, Array, Metric, _aligned, _coded, _named, f1
 
 AT_ONCE = 1 << 22  # values resampled at a time
@@ -103,4 +103,4 @@ def _resampled(
 
 
 def _drawn(count: int, seed: int, first: int, end: int) -> NDArray[np.int64]:
-    return below(bits(seed, "bootstrap", np.arange(first, end)[:, None], np.arange(count)), count)
+    return below(bits(seed, Stream.BOOTSTRAP, np.arange(first, end)[:, None], np.arange(count)), count)

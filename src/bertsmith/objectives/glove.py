@@ -14,7 +14,7 @@ from ..corpus.cooccurrence import Counts, Progress, counted
 from ..corpus.store import Corpus
 from ..errors import BadInput
 from ..model.model import Model
-from ..rng import bits, shuffled
+from ..rng import Stream, bits, shuffled
 from ..word_vectors.glove import Tables, batches
 from ..word_vectors.models import bag
 from .word2vec import Tabled
@@ -58,7 +58,7 @@ class Fitting:
 
     def turn(self, k: int) -> dict[str, float]:
         epoch, nth = divmod(k, self.parts)
-        part = int(shuffled(self.parts, self.seed, "parts of counts", epoch)[nth])
+        part = int(shuffled(self.parts, self.seed, Stream.GLOVE_SHARDS, epoch)[nth])
         i, j, x = self._pairs(part, k)
         total, config = torch.zeros((), dtype=torch.float64, device=self.device), self.config
         for some in batches(len(x), config.pairs):
@@ -89,7 +89,7 @@ class Fitting:
         entries = self.counts.part(part, self.parts)
         other = entries[entries["i"] != entries["j"]]
         i, j = (np.concatenate([entries[a], other[b]]).astype(np.int64) for a, b in ("ij", "ji"))
-        order = np.argsort(bits(self.seed, "pairs", turn, np.arange(len(i))))
+        order = np.argsort(bits(self.seed, Stream.GLOVE_PAIRS, turn, np.arange(len(i))))
         x = np.concatenate([entries["x"], other["x"]])[order]
         return self._moved(i[order]), self._moved(j[order]), self._moved(x)
 

@@ -8,7 +8,7 @@ import torch
 from ..corpus.store import Corpus
 from ..model.batch import Batch, Inputs
 from ..model.packing import Layout
-from ..rng import shuffled
+from ..rng import Stream, shuffled
 from .base import Ints
 
 LONGEST = 64  # tokens of a text: the cost is its square
@@ -33,7 +33,7 @@ def alone(corpus: Corpus, documents: Ints, length: int, tokens: int, seed: int, 
 def _copies(corpus: Corpus, documents: Ints, length: int, seed: int, limit: int) -> Iterator[Copy]:
     tokenizer, spent = corpus.tokenizer, 0
     sentences = np.concatenate([np.arange(corpus.documents[d], corpus.documents[d + 1]) for d in documents])
-    for number in sentences[shuffled(len(sentences), seed, "alone")]:
+    for number in sentences[shuffled(len(sentences), seed, Stream.PSEUDO_PERPLEXITY)]:
         body = corpus.tokens[corpus.sentences[number] : corpus.sentences[number + 1]][: min(length, LONGEST) - 2]
         ids = np.concatenate([[tokenizer.cls], body.astype(np.int64), [tokenizer.sep]])
         where = np.flatnonzero(~tokenizer.special[ids])

@@ -18,7 +18,7 @@ from ..model.heads.cross_attention import CrossHead, CrossScores
 from ..model.heads.features import FeatureHead, Features, FeatureScores
 from ..model.model import Model
 from ..model.packing import Layout, means
-from ..rng import shuffled
+from ..rng import Stream, shuffled
 from ..tasks import Answering, Choose, Classify, Regress, Similar, Tag, TaskConfig
 from ..tasks.base import Both, Cross, Encoded
 from ..train.loss import Loss
@@ -65,7 +65,9 @@ class Reading:
     def cut(self, epoch: int) -> list[Ints]:
         """The units of each batch; one that is larger than the budget has a batch of its own."""
         sizes = self.sizes
-        order = shuffled(len(sizes), self.seed, "examples", epoch) if self.shuffle else np.argsort(sizes, kind="stable")
+        order = (
+            shuffled(len(sizes), self.seed, Stream.EXAMPLE_ORDER, epoch) if self.shuffle else np.argsort(sizes, kind="stable")
+        )
         return np.split(order, cuts(sizes[order], max(self.tokens, int(sizes.max()))))
 
     @cached_property

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..corpus.store import Corpus
-from ..rng import bits
+from ..rng import Stream, bits
 
 # 64-bit words are signed here: products and xor are the same, but a shift to the right must not bring the sign along.
 _STEP = 0x9E3779B97F4A7C15 - 2**64
@@ -123,7 +123,7 @@ class Stretches:
         epoch, nth = divmod(k, self.an_epoch)
         first, last = (len(self.corpus.tokens) * i // self.an_epoch for i in (nth, nth + 1))
         ids = torch.from_numpy(self.corpus.tokens[first:last].astype(np.int32)).to(self.device)
-        dice = drawn(self.seed, "neighbours", epoch, first, last - first, self.device)
+        dice = drawn(self.seed, Stream.WORD2VEC_WINDOWS, epoch, first, last - first, self.device)
         stays = (top(dice, 31) < self._keep[ids]).nonzero().squeeze(1)
         sides = self._sides(self._sentences(first, last).index_select(0, stays), dice.index_select(0, stays))
         return self._cut(ids.index_select(0, stays).long(), sides, k), last - first
@@ -156,7 +156,7 @@ class Stretches:
         around = F.pad(ids, (window, window + rest)).unfold(0, words + 2 * window, words)
         drawn_noise = ids.new_zeros(chunks, 0)
         if self._noise is not None:
-            dice = drawn(self.seed, "noise", k, 0, chunks * noise, self.device)
+            dice = drawn(self.seed, Stream.WORD2VEC_NEGATIVES, k, 0, chunks * noise, self.device)
             drawn_noise = self._noise[top(dice, TABLE)].view(chunks, noise).long()
         return Chunks(around[:chunks], F.pad(sides, (0, rest)).view(chunks, words), drawn_noise)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...config import Share, Variant
 from ...errors import BadInput
-from ...rng import Bits, below, bits, uniform
+from ...rng import Bits, Stream, below, bits, uniform
 from ..store import Corpus
 from .base import Ints, Plan
 
@@ -33,10 +33,10 @@ class NextSentence(Variant, frozen=True):
 
     def _pair(self, walk: "_Walk", chunk: "_Chunk") -> "_Pairs":
         alone = chunk.stop - chunk.start == 1
-        away = uniform(walk.dice("away", chunk)) < 0.5
+        away = uniform(walk.dice(Stream.PAIR_IS_RANDOM, chunk)) < 0.5
         if self.style == "google":
             away |= alone
-        middle = chunk.start + np.where(alone, 1, 1 + below(walk.dice("middle", chunk), chunk.stop - chunk.start - 1))
+        middle = chunk.start + np.where(alone, 1, 1 + below(walk.dice(Stream.PAIR_SPLIT, chunk), chunk.stop - chunk.start - 1))
         other, other_stop = walk.elsewhere(chunk, walk.tokens[middle] - walk.tokens[chunk.start], self.style)
         second, stop = np.where(away, other, middle), np.where(away, other_stop, chunk.stop)
         after = np.where(away, middle, chunk.stop)  # what A's chunk did not use is put back
@@ -53,8 +53,8 @@ class SentenceOrder(Variant, frozen=True):
         return _planned(corpus, walk.rounds(self._pair), length - 3, seed, epoch)
 
     def _pair(self, walk: "_Walk", chunk: "_Chunk") -> "_Pairs":
-        swap = uniform(walk.dice("away", chunk)) < 0.5
-        middle = chunk.start + 1 + below(walk.dice("middle", chunk), chunk.stop - chunk.start - 1)
+        swap = uniform(walk.dice(Stream.PAIR_IS_RANDOM, chunk)) < 0.5
+        middle = chunk.start + 1 + below(walk.dice(Stream.PAIR_SPLIT, chunk), chunk.stop - chunk.start - 1)
         first, first_stop = np.where(swap, middle, chunk.start), np.where(swap, chunk.stop, middle)
         second, second_stop = np.where(swap, chunk.start, middle), np.where(swap, middle, chunk.stop)
         return _Pairs(first, first_stop, second, second_stop, swap.astype(np.int64), chunk.stop)
@@ -111,8 +111,8 @@ class _Walk:
     def _chunk(self, live: Ints, round: int, least: int) -> _Chunk:
         start, stop = self.at[live], self.stop[live]
         turn = 0 if self.lone else round  # the published code draws one length for a whole document
-        brief = uniform(self._dice("brief", live, turn)) < self.short
-        target = np.where(brief, 2 + below(self._dice("target", live, turn), self.room - 1), self.room)
+        brief = uniform(self._dice(Stream.PAIR_SHORT, live, turn)) < self.short
+        target = np.where(brief, 2 + below(self._dice(Stream.PAIR_TARGET_LENGTH, live, turn), self.room - 1), self.room)
         full = np.searchsorted(self.tokens, self.tokens[start] + target, side="left")
         end = np.minimum(np.maximum(full, start + least), stop)
         if not self.lone:
@@ -123,14 +123,14 @@ class _Walk:
         """A run from another document, as long as A leaves room for."""
         own, count = self.document[chunk.stretch], len(self.begin)
         if style == "google":  # ten tries to miss A's own document, then it is taken
-            other = below(self.dice("other 0", chunk), count)
+            other = below(self.dice(f"{Stream.PAIR_DOCUMENT} 0", chunk), count)
             for attempt in range(1, 10):
-                other = np.where(other == own, below(self.dice(f"other {attempt}", chunk), count), other)
+                other = np.where(other == own, below(self.dice(f"{Stream.PAIR_DOCUMENT} {attempt}", chunk), count), other)
         else:
-            other = below(self.dice("other 0", chunk), count - 1)
+            other = below(self.dice(f"{Stream.PAIR_DOCUMENT} 0", chunk), count - 1)
             other += other >= own
         begin, end = self.begin[other], self.end[other]
-        start = begin + below(self.dice("start", chunk), end - begin)
+        start = begin + below(self.dice(Stream.PAIR_START, chunk), end - begin)
         full = np.searchsorted(self.tokens, self.tokens[start] + chunk.target - used, side="left")
         return start, np.minimum(np.maximum(full, start + 1), end)
 
@@ -138,7 +138,7 @@ class _Walk:
         return self._dice(purpose, chunk.stretch, chunk.round)
 
     def _dice(self, purpose: str, stretch: Ints, round: int) -> Bits:
-        return bits(self.seed, "pairs " + purpose, self.epoch, stretch, round)
+        return bits(self.seed, purpose, self.epoch, stretch, round)
 
 
 def _planned(corpus: Corpus, rounds: list[tuple[Ints, int, _Pairs]], room: int, seed: int, epoch: int) -> Plan:
@@ -165,8 +165,8 @@ def truncated(a: Ints, a_end: Ints, b: Ints, b_end: Ints, room: int, seed: int, 
     from_a = np.where(long_a > long_b, lead, 0) + rest // 2
     from_b = np.where(long_a > long_b, 0, lead) + rest - rest // 2
     each = np.arange(len(a))
-    front_a = _heads(from_a, bits(seed, "front a", epoch, each))
-    front_b = _heads(from_b, bits(seed, "front b", epoch, each))
+    front_a = _heads(from_a, bits(seed, Stream.TRUNCATE_A, epoch, each))
+    front_b = _heads(from_b, bits(seed, Stream.TRUNCATE_B, epoch, each))
     return a + front_a, a_end - from_a + front_a, b + front_b, b_end - from_b + front_b
 
 
@@ -175,7 +175,7 @@ def _heads(coins: Ints, dice: Bits) -> Ints:
     heads = np.zeros_like(coins)
     for nth in range(0, int(coins.max(initial=0)), 64):
         thrown = np.clip(coins - nth, 0, 64).astype(np.uint64)
-        fallen = dice if nth == 0 else bits(0, "more coins", dice, nth)
+        fallen = dice if nth == 0 else bits(0, Stream.TRUNCATE_MORE, dice, nth)
         kept = np.where(thrown == 64, fallen, fallen & ((np.uint64(1) << np.minimum(thrown, np.uint64(63))) - np.uint64(1)))
         heads += np.bitwise_count(kept).astype(np.int64)
     return heads

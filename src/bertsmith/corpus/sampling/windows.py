@@ -5,7 +5,7 @@ from typing import Annotated
 import numpy as np
 
 from ...config import Variant
-from ...rng import below, bits, shuffled
+from ...rng import Stream, below, bits, shuffled
 from ..store import Corpus
 from .base import Ints, Plan, spread
 
@@ -16,7 +16,7 @@ class Windows(Variant, frozen=True):
     def plan(self, corpus: Corpus, documents: Ints, length: int, seed: int, epoch: int) -> Plan:
         room = length - 2
         begin, end = corpus.borders[documents], corpus.borders[documents + 1]
-        lead = below(bits(seed, "windows", epoch, documents), np.minimum(room, end - begin))  # the first cut moves
+        lead = below(bits(seed, Stream.WINDOW_OFFSET, epoch, documents), np.minimum(room, end - begin))  # the first cut moves
         sizes = -(-(end - begin - lead) // room) + (lead > 0)
         owner = np.repeat(np.arange(len(documents)), sizes)
         nth = spread(np.zeros(len(documents), np.int64), sizes) - (lead > 0)[owner]
@@ -40,7 +40,7 @@ class FullSentences(Variant, frozen=True):
     """As many whole sentences as fit; at a document's end the next one follows, a [SEP] between them."""
 
     def plan(self, corpus: Corpus, documents: Ints, length: int, seed: int, epoch: int) -> Plan:
-        order = documents[shuffled(len(documents), seed, "document order", epoch)]
+        order = documents[shuffled(len(documents), seed, Stream.DOCUMENT_ORDER, epoch)]
         first, counts = corpus.documents[order], np.diff(corpus.documents)[order]
         sentences = spread(first, counts)
         sizes = np.diff(corpus.sentences)[sentences]
@@ -91,7 +91,7 @@ class Streams(Variant, frozen=True):
     across: Annotated[bool, "what is remembered goes on from a document into the next, as if they were one text"] = False
 
     def plan(self, corpus: Corpus, documents: Ints, length: int, seed: int, epoch: int) -> Plan:
-        order = documents[shuffled(len(documents), seed, "document order", epoch)]
+        order = documents[shuffled(len(documents), seed, Stream.DOCUMENT_ORDER, epoch)]
         plan = Windows().plan(corpus, order, length, seed, epoch)
         borders = corpus.borders
         opens = borders[np.searchsorted(borders, plan.starts)] == plan.starts

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...config import Amount, Count, Positive, Variant
-from ...rng import bits, uniform
+from ...rng import Stream, bits, uniform
 from .sampling import barred, drawn
 
 NEVER = float("-inf")
@@ -242,7 +242,7 @@ def _dice(search: Greedy | Sample, prompts: Sequence[Ints], most: int, device: A
     if isinstance(search, Greedy):
         return torch.zeros(len(prompts), most, dtype=torch.float64, device=device)
     keys = np.array([zlib.crc32(np.asarray(prompt, np.int64).tobytes()) for prompt in prompts])
-    return torch.from_numpy(uniform(bits(search.seed, "writing", keys[:, None], np.arange(most)))).to(device)
+    return torch.from_numpy(uniform(bits(search.seed, Stream.GENERATION, keys[:, None], np.arange(most)))).to(device)
 
 
 def _chosen(scores: Tensor, search: Greedy | Sample, dice: Tensor) -> Tensor:
