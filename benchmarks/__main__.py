@@ -7,8 +7,8 @@ import tempfile
 from importlib import import_module
 from pathlib import Path
 
-NAMES = ("preparing", "batching", "stepping", "finetuning", "predicting", "loading", "generating")
-ASKED = (
+DEFAULT_BENCHMARKS = ("preparing", "batching", "stepping", "finetuning", "predicting", "loading", "generating")
+OPTIONAL_BENCHMARKS = (
     "scores",
     "gpu_pretrain",
     "gpu_feeding",
@@ -24,14 +24,14 @@ ASKED = (
 def main() -> None:
     words = [word for word in sys.argv[1:] if "=" not in word]
     given = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
-    if unknown := set(words) - {*NAMES, *ASKED}:
-        sys.exit(f"there is no benchmark {', '.join(unknown)}; known: {', '.join([*NAMES, *ASKED])}")
+    if unknown := set(words) - {*DEFAULT_BENCHMARKS, *OPTIONAL_BENCHMARKS}:
+        sys.exit(f"there is no benchmark {', '.join(unknown)}; known: {', '.join([*DEFAULT_BENCHMARKS, *OPTIONAL_BENCHMARKS])}")
     rows: list[tuple[str, str, str, str, str]] = []
     with tempfile.TemporaryDirectory(prefix="bertsmith-bench-") as folder:
-        from .material import Material
+        from .material import BenchmarkInputs
 
-        stuff = Material(Path(folder), given)
-        for name in words or NAMES:
+        stuff = BenchmarkInputs(Path(folder), given)
+        for name in words or DEFAULT_BENCHMARKS:
             rows += import_module(f"benchmarks.{name}").run(stuff)
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     machine = platform.processor() or platform.machine()

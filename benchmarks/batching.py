@@ -6,30 +6,30 @@ import time
 import numpy as np
 
 from bertsmith import api
-from bertsmith.corpus.collate import Maker
-from bertsmith.corpus.loader import Ahead, Batches
-from bertsmith.corpus.masking import WholeWords
+from bertsmith.corpus.collate import Collator
+from bertsmith.corpus.loader import BatchLoader, Prefetcher
+from bertsmith.corpus.masking import WholeWordMasking
 from bertsmith.corpus.sampling import NextSentence
 from bertsmith.corpus.store import Corpus
 
-from .material import Material
+from .material import BenchmarkInputs
 
-TOKENS = 65_536
+BATCH_TOKENS = 65_536
 
 
-def run(stuff: Material) -> list[tuple[str, str, str, str, str]]:
-    out = stuff.folder / "batching"
-    api.prepare(texts=[str(path) for path in stuff.texts[:1]], tokenizer=str(stuff.tokenizer), out=str(out), quiet=True)
+def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
+    out = bench.folder / "batching"
+    api.prepare(texts=[str(path) for path in bench.texts[:1]], tokenizer=str(bench.tokenizer), out=str(out), quiet=True)
     corpus = Corpus.open(out)
-    documents = np.arange(len(corpus.documents) - 1)
-    reading = Batches(Maker(out, WholeWords(), 0.15, 0), NextSentence(), documents, 128, TOKENS)
+    documents = np.arange(len(corpus.document_offsets) - 1)
+    reading = BatchLoader(Collator(out, WholeWordMasking(), 0.15, 0), NextSentence(), documents, 128, BATCH_TOKENS)
     start = time.perf_counter()
-    batches = reading.an_epoch
+    batches = reading.batches_per_epoch
     planned = time.perf_counter() - start
-    one = _speed(reading, 0, 20)
-    many = _speed(reading, 8, 120)
+    one = _measure_speed(reading, 0, 20)
+    many = _measure_speed(reading, 8, 120)
     cores = f" on {os.cpu_count()} cores"
-    plan = f"{len(reading._planned(0)[0]) / planned / 1e3:.0f} thousand samples/s"
+    plan = f"{len(reading._epoch_index(0)[0]) / planned / 1e3:.0f} thousand samples/s"
     return [
         (f"plan an epoch of pairs ({batches} batches)", plan, "", "", ""),
         ("make batches, one process", f"{one / 1e3:.0f} thousand tokens/s", "", "", "150 thousand"),
@@ -37,11 +37,11 @@ def run(stuff: Material) -> list[tuple[str, str, str, str, str]]:
     ]
 
 
-def _speed(reading: Batches, workers: int, count: int) -> float:
-    with Ahead(reading.maker, workers) as ahead:
+def _measure_speed(loader: BatchLoader, workers: int, num_batches: int) -> float:
+    with Prefetcher(loader.collator, workers) as ahead:
         for k in range(2 * workers + 1):  # the processes start, and map the corpus
-            ahead(k, reading.rows)
+            ahead(k, loader.select_samples)
         start, tokens = time.perf_counter(), 0
-        for k in range(2 * workers + 1, 2 * workers + 1 + count):
-            tokens += len(ahead(k, reading.rows).tokens)
+        for k in range(2 * workers + 1, 2 * workers + 1 + num_batches):
+            tokens += len(ahead(k, loader.select_samples).input_ids)
         return tokens / (time.perf_counter() - start)

@@ -15,53 +15,53 @@ from typing import Any
 import torch
 
 from bertsmith.model import checkpoint
-from bertsmith.model.model import ModelConfig, built
-from bertsmith.objectives.supervised import Reading, Supervised
-from bertsmith.tasks import Classify
-from bertsmith.tasks.classification import Text
-from bertsmith.train.config import Train
+from bertsmith.model.model import ModelConfig, build_model
+from bertsmith.objectives.supervised import ExampleBatches, Supervised
+from bertsmith.tasks import TextClassification
+from bertsmith.tasks.classification import ClassificationExample
+from bertsmith.train.config import TrainConfig
 from bertsmith.train.optim import Adamw
 from bertsmith.train.trainer import Trainer
 
 from . import peer
-from .batches import budget
-from .labelled import labelled
-from .material import Material
-from .weights import Weights, pretrained
+from .batches import find_batch_tokens
+from .labelled import load_labelled_texts
+from .material import BenchmarkInputs
+from .weights import WeightFolders, import_pretrained
 
-KINDS = {"short": ("sentences", 128, 32), "long": ("documents", 512, 8)}  # length, examples of a batch
-WARM = 20  # steps before the clock runs: compiling takes some of them
+WORKLOADS = {"short": ("sentences", 128, 32), "long": ("documents", 512, 8)}  # length, examples of a batch
+WARMUP_STEPS = 20  # steps before the clock runs: compiling takes some of them
 
 
-class Clock:
+class StepTimer:
     """The time between two steps, when the device has done all it was asked."""
 
-    def __init__(self, first: int, last: int) -> None:
-        self.first, self.last, self.taken = first, last, 0.0
+    def __init__(self, first_step: int, last_step: int) -> None:
+        self.first_step, self.last_step, self.elapsed = first_step, last_step, 0.0
 
     def __call__(self, step: int) -> None:
-        if step not in (self.first, self.last):
+        if step not in (self.first_step, self.last_step):
             return
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        self.taken = time.perf_counter() - self.taken
+        self.elapsed = time.perf_counter() - self.elapsed
 
 
-def run(stuff: Material) -> list[tuple[str, str, str, str, str]]:
-    weights = pretrained(stuff)
-    kinds = [kind for kind in KINDS if kind in stuff.given or not {*KINDS} & {*stuff.given}]
-    return [row for kind in kinds for row in _rows(stuff, weights, kind)]
+def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
+    weights = import_pretrained(bench)
+    kinds = [kind for kind in WORKLOADS if kind in bench.options or not {*WORKLOADS} & {*bench.options}]
+    return [row for kind in kinds for row in _compare(bench, weights, kind)]
 
 
-def _rows(stuff: Material, weights: Weights, kind: str) -> list[tuple[str, str, str, str, str]]:
-    name, length, batch = KINDS[kind]
-    batch, steps = stuff.number("batch", batch), stuff.number("steps", 24)
-    examples = labelled(stuff, kind)
-    ours, tokens = _ours(stuff, weights.ours, examples, length, batch, steps)
-    theirs = [_theirs(stuff, weights.theirs, examples, length, batch, steps, dropout) for dropout in (0.0, None)]
-    speeds = [[side() for side in (ours, *theirs)] for _ in range(stuff.number("rounds", 3))]
+def _compare(bench: BenchmarkInputs, weights: WeightFolders, kind: str) -> list[tuple[str, str, str, str, str]]:
+    name, length, batch = WORKLOADS[kind]
+    batch, steps = bench.int_option("batch", batch), bench.int_option("steps", 24)
+    examples = load_labelled_texts(bench, kind)
+    ours, tokens = _build_ours(bench, weights.ours, examples, length, batch, steps)
+    theirs = [_build_theirs(bench, weights.theirs, examples, length, batch, steps, dropout) for dropout in (0.0, None)]
+    speeds = [[side() for side in (ours, *theirs)] for _ in range(bench.int_option("rounds", 3))]
     mine, peers, as_it_comes = (statistics.median(side) for side in zip(*speeds, strict=True))
-    where = f"{_device(stuff)}, {stuff.given.get('precision', 'fp32')}"
+    where = f"{_device_name(bench)}, {bench.options.get('precision', 'fp32')}"
     what = f"fine-tune on {name} ({tokens:.0f} tokens in the mean, {batch} a batch, {where})"
     said, peer_said = f"{mine:,.1f} examples/s", "transformers' Trainer {:,.1f} examples/s".format
     return [
@@ -76,56 +76,67 @@ def _rows(stuff: Material, weights: Weights, kind: str) -> list[tuple[str, str, 
     ]
 
 
-def _ours(
-    stuff: Material, folder: Path, examples: Sequence[Text], length: int, batch: int, steps: int
+def _build_ours(
+    bench: BenchmarkInputs,
+    folder: Path,
+    examples: Sequence[ClassificationExample],
+    max_length: int,
+    batch_size: int,
+    steps: int,
 ) -> tuple[Callable[[], float], float]:
     """A round, giving examples a second; and the tokens of an example."""
     base, tokenizer, _ = checkpoint.load(folder)
-    task = Classify().fitted(examples)
-    encoded, objective = task.encode(examples, tokenizer, length), Supervised(task)
-    reading = Reading(task, encoded, budget(task, encoded, batch), 0)
+    task = TextClassification().fit(examples)
+    encoded, objective = task.encode(examples, tokenizer, max_length), Supervised(task)
+    reading = ExampleBatches(task, encoded, find_batch_tokens(task, encoded, batch_size), 0)
     config = ModelConfig(base.config.encoder, base.config.vocabulary, objective.heads())
-    recipe = Train(steps=WARM + steps, batch_tokens=reading.tokens, rate=5e-5, warmup=0, decay=0, optimizer=Adamw(eps=1e-8),
-                   device=_device(stuff), precision=stuff.given.get("precision", "fp32"),  # type: ignore[arg-type]
-                   compile=stuff.given.get("compile") == "true")  # fmt: skip
+    recipe = TrainConfig(steps=WARMUP_STEPS + steps, batch_tokens=reading.batch_tokens, rate=5e-5, warmup=0, decay=0, optimizer=Adamw(eps=1e-8),
+                   device=_device_name(bench), precision=bench.options.get("precision", "fp32"),  # type: ignore[arg-type]
+                   compile=bench.options.get("compile") == "true")  # fmt: skip
 
-    def once() -> float:
-        model, clock, out = built(config, 0), Clock(WARM, WARM + steps), stuff.folder / "ours"
+    def run_round() -> float:
+        model, clock, out = build_model(config, 0), StepTimer(WARMUP_STEPS, WARMUP_STEPS + steps), bench.folder / "ours"
         model.encoder.load_state_dict(base.encoder.state_dict())
         timed = lambda step, report: clock(step)
         Trainer(model, objective, recipe, out, seed=0, quiet=True, on_step=timed).fit(reading)
         shutil.rmtree(out)
-        return sum(reading(k).counts["task"] for k in range(WARM, WARM + steps)) / clock.taken
+        return sum(reading(k).target_counts["task"] for k in range(WARMUP_STEPS, WARMUP_STEPS + steps)) / clock.elapsed
 
-    return once, sum(len(ids) for ids in encoded.ids) / len(encoded.ids)
+    return run_round, sum(len(ids) for ids in encoded.input_ids) / len(encoded.input_ids)
 
 
-def _theirs(
-    stuff: Material, folder: Path, examples: Sequence[Text], length: int, batch: int, steps: int, dropout: float | None
+def _build_theirs(
+    bench: BenchmarkInputs,
+    folder: Path,
+    examples: Sequence[ClassificationExample],
+    max_length: int,
+    batch_size: int,
+    steps: int,
+    attention_dropout: float | None,
 ) -> Callable[[], float]:
     from transformers import TrainerCallback
 
-    class Timed(TrainerCallback):
-        def __init__(self, clock: Clock) -> None:
-            self.clock = clock
+    class TimerCallback(TrainerCallback):
+        def __init__(self, timer: StepTimer) -> None:
+            self.timer = timer
 
-        def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            self.clock(state.global_step)
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self.timer(state.global_step)
 
-    tokenizer = peer.tokenizer(folder)
+    tokenizer = peer.load_tokenizer(folder)
     labels = sorted({str(one.label) for one in examples})
-    features = peer.texts(tokenizer, examples, length, labels)
-    how = {"precision": stuff.given.get("precision", "fp32"), "device": _device(stuff)}
+    features = peer.encode_texts(tokenizer, examples, max_length, labels)
+    how = {"precision": bench.options.get("precision", "fp32"), "device": _device_name(bench)}
 
-    def once() -> float:
-        clock, out = Clock(WARM, WARM + steps), stuff.folder / "theirs"
-        model = peer.model("classify", folder, len(labels), dropout)
-        peer.trainer(model, tokenizer, features, out, callbacks=[Timed(clock)], max_steps=WARM + steps,
-                     per_device_train_batch_size=batch, learning_rate=5e-5, **how).train()  # fmt: skip
-        return batch * steps / clock.taken
+    def run_round() -> float:
+        clock, out = StepTimer(WARMUP_STEPS, WARMUP_STEPS + steps), bench.folder / "theirs"
+        model = peer.load_model("classify", folder, len(labels), attention_dropout)
+        peer.build_trainer(model, tokenizer, features, out, callbacks=[TimerCallback(clock)], max_steps=WARMUP_STEPS + steps,
+                     per_device_train_batch_size=batch_size, learning_rate=5e-5, **how).train()  # fmt: skip
+        return batch_size * steps / clock.elapsed
 
-    return once
+    return run_round
 
 
-def _device(stuff: Material) -> str:
-    return stuff.given.get("device", "cuda" if torch.cuda.is_available() else "cpu")
+def _device_name(bench: BenchmarkInputs) -> str:
+    return bench.options.get("device", "cuda" if torch.cuda.is_available() else "cpu")

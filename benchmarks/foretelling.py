@@ -9,55 +9,55 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith import api
-from bertsmith.config import plain
+from bertsmith.config import to_dict
 from bertsmith.model.presets import nnlm
 
-from .material import Material
-from .trigram import Trigram, texts
+from .material import BenchmarkInputs
+from .trigram import KneserNeyTrigram, read_tokens
 
-LENGTH = 1024
+MAX_LENGTH = 1024
 
 
-def run(stuff: Material) -> list[tuple[str, str, str, str, str]]:
-    learn, judged, vocabulary = _prepared(stuff)
-    stream, held = texts(learn), texts(judged)
+def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
+    learn, judged, vocabulary = _prepare_corpora(bench)
+    stream, held = read_tokens(learn), read_tokens(judged)
     words, start = vocabulary["size"], 2  # [CLS]
-    control = Trigram(stream, words, start).perplexity(held)
-    told = _trained(stuff, learn, judged)
-    name = f"perplexity of {(held != start).sum():,} words, vocabulary {words:,}, unknown {_unknown(held):.1%}"
+    control = KneserNeyTrigram(stream, words, start).perplexity(held)
+    told = _train_nnlm(bench, learn, judged)
+    name = f"perplexity of {(held != start).sum():,} words, vocabulary {words:,}, unknown {_unknown_fraction(held):.1%}"
     ratio = told["perplexity"] / control
     return [(name, f"{told['perplexity']:.1f}", f"{control:.1f}", f"{ratio:.2f}", "below 1")]
 
 
-def _prepared(stuff: Material) -> tuple[Path, Path, dict[str, Any]]:
-    files = {name: stuff.given[name] for name in ("text", "valid")}
+def _prepare_corpora(bench: BenchmarkInputs) -> tuple[Path, Path, dict[str, Any]]:
+    files = {name: bench.options[name] for name in ("text", "valid")}
     made = api.train_tokenizer(
-        kind="word", texts=files["text"], size=stuff.number("size", 50_000), lowercase=False,
-        least=stuff.number("least", 2), out=str(stuff.folder / "words"), quiet=True,
+        kind="word", texts=files["text"], size=bench.int_option("size", 50_000), lowercase=False,
+        least=bench.int_option("least", 2), out=str(bench.folder / "words"), quiet=True,
     )  # fmt: skip
     for name, path in files.items():
         api.prepare(
-            texts=path, tokenizer=str(stuff.folder / "words"), sentences="lines", out=str(stuff.folder / name), quiet=True
+            texts=path, tokenizer=str(bench.folder / "words"), sentences="lines", out=str(bench.folder / name), quiet=True
         )
-    return stuff.folder / "text", stuff.folder / "valid", made
+    return bench.folder / "text", bench.folder / "valid", made
 
 
-def _trained(stuff: Material, learn: Path, judged: Path) -> dict[str, Any]:
-    direct = stuff.given.get("direct", "true") == "true"
-    model = plain(nnlm(stuff.number("order", 5), stuff.number("numbers", 60), stuff.number("inner", 100), direct))
-    model["dropout"] = float(stuff.given.get("dropout", 0.0))
+def _train_nnlm(bench: BenchmarkInputs, train_corpus: Path, valid_corpus: Path) -> dict[str, Any]:
+    direct = bench.options.get("direct", "true") == "true"
+    model = to_dict(nnlm(bench.int_option("order", 5), bench.int_option("numbers", 60), bench.int_option("inner", 100), direct))
+    model["dropout"] = float(bench.options.get("dropout", 0.0))
     train = {
-        "epochs": float(stuff.given.get("epochs", 5)), "rate": float(stuff.given.get("rate", 1e-3)), "warmup": 0.02,
-        "batch_tokens": stuff.number("batch_tokens", 4096), "device": stuff.given.get("device", "cpu"), "spike": 0.0,
-        "decay": float(stuff.given.get("decay", 0.01)), "precision": stuff.given.get("precision", "fp32"),
-        "eval_every": stuff.number("eval_every", 0), "save_every": 1_000_000,
+        "epochs": float(bench.options.get("epochs", 5)), "rate": float(bench.options.get("rate", 1e-3)), "warmup": 0.02,
+        "batch_tokens": bench.int_option("batch_tokens", 4096), "device": bench.options.get("device", "cpu"), "spike": 0.0,
+        "decay": float(bench.options.get("decay", 0.01)), "precision": bench.options.get("precision", "fp32"),
+        "eval_every": bench.int_option("eval_every", 0), "save_every": 1_000_000,
     }  # fmt: skip
     head = {"transform": False, "tied": False, "bias": True}
     return api.pretrain(
-        corpus=str(learn), valid=str(judged), model=model, objective={"kind": "causal", "head": head}, length=LENGTH,
-        train=train, eval_tokens=1 << 40, out=str(stuff.folder / "nnlm"),
+        corpus=str(train_corpus), valid=str(valid_corpus), model=model, objective={"kind": "causal", "head": head}, length=MAX_LENGTH,
+        train=train, eval_tokens=1 << 40, out=str(bench.folder / "nnlm"),
     )  # fmt: skip
 
 
-def _unknown(stream: Any) -> float:
-    return float((stream == 1).mean())  # [UNK]
+def _unknown_fraction(tokens: Any) -> float:
+    return float((tokens == 1).mean())  # [UNK]

@@ -11,39 +11,42 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertsmith.convert.huggingface.mapping import fitted
+from bertsmith.convert.huggingface.mapping import convert_from_hf
 from bertsmith.convert.huggingface.names import FAMILIES
-from bertsmith.model.generation.kv_cache import Continuing, Rereading
-from bertsmith.model.generation.search import Greedy, written
+from bertsmith.model.generation.kv_cache import KVCacheDecoder, UncachedDecoder
+from bertsmith.model.generation.search import Greedy, generate
 from bertsmith.model.model import Model
-from bertsmith.model.small_matmul import thinned
+from bertsmith.model.small_matmul import use_small_linear
 
-from .material import Material
-from .sides import seconds
+from .material import BenchmarkInputs
+from .sides import median_seconds
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"n_layer": 2, "n_embd": 128, "n_head": 2, "vocab_size": 5000},
     "small": {"n_layer": 4, "n_embd": 512, "n_head": 8, "vocab_size": 20_000},
     "base": {"n_layer": 12, "n_embd": 768, "n_head": 12, "vocab_size": 50_257},
 }
-PROMPT, WARM = 16, 8
-BATCHES = {"one text": (PROMPT,), "eight texts of 4 to 60 tokens": (4, 60, 12, 33, 8, 21, 47, 16)}
+PROMPT_LENGTH, WARMUP_TOKENS = 16, 8
+BATCH_LENGTHS = {"one text": (PROMPT_LENGTH,), "eight texts of 4 to 60 tokens": (4, 60, 12, 33, 8, 21, 47, 16)}
 
 Row = tuple[str, str, str, str, str]
 
 
-def run(stuff: Material) -> list[Row]:
+def run(bench: BenchmarkInputs) -> list[Row]:
     """Random weights: what is written means nothing, and takes as long."""
-    tokens, rounds, device = stuff.number("tokens", 256), stuff.number("rounds", 3), stuff.given.get("device", "cpu")
+    tokens, rounds, device = bench.int_option("tokens", 256), bench.int_option("rounds", 3), bench.options.get("device", "cpu")
     rows: list[Row] = []
-    for name in stuff.given.get("sizes", "tiny,small").split(","):
-        ours, theirs = (side.to(device) for side in pair(SIZES[name]))
-        rows += [_cached(name, ours, tokens, count) for count in ((1, 64) if device != "cpu" else (1,))]
-        rows += [_beside(f"{name}, {what}", ours, theirs, lengths, tokens, rounds) for what, lengths in BATCHES.items()]
+    for name in bench.options.get("sizes", "tiny,small").split(","):
+        ours, theirs = (side.to(device) for side in build_models(SIZES[name]))
+        rows += [_compare_cache(name, ours, tokens, count) for count in ((1, 64) if device != "cpu" else (1,))]
+        rows += [
+            _compare_transformers(f"{name}, {what}", ours, theirs, lengths, tokens, rounds)
+            for what, lengths in BATCH_LENGTHS.items()
+        ]
     return rows
 
 
-def pair(sizes: dict[str, Any]) -> tuple[Model, Any]:
+def build_models(sizes: dict[str, Any]) -> tuple[Model, Any]:
     """One model, ours and theirs."""
     import transformers
 
@@ -51,52 +54,69 @@ def pair(sizes: dict[str, Any]) -> tuple[Model, Any]:
     torch.manual_seed(0)
     config = transformers.GPT2Config(bos_token_id=0, eos_token_id=None, pad_token_id=0, **sizes)
     theirs = transformers.GPT2LMHeadModel(config).eval()
-    model = fitted(FAMILIES["gpt2"], config.to_dict(), deepcopy(dict(theirs.state_dict())), "benchmark").model
-    return thinned(model), theirs
+    model = convert_from_hf(FAMILIES["gpt2"], config.to_dict(), deepcopy(dict(theirs.state_dict())), "benchmark").model
+    return use_small_linear(model), theirs
 
 
-def _cached(name: str, model: Model, tokens: int, texts: int) -> Row:
-    prompts, found = made((PROMPT,) * texts), dict[str, Any]()
-    fast, slow = (lambda: found.update(fast=said(Continuing(model, tokens), prompts, tokens)),
-                  lambda: found.update(slow=said(Rereading(model), prompts, tokens)))  # fmt: skip
-    for stepper in (Continuing(model, WARM), Rereading(model)):  # the whole would take minutes on a CPU
-        said(stepper, prompts, WARM)
-    mine, other = (one / texts for one in seconds(fast, slow, rounds=1, warm=0))
+def _compare_cache(name: str, model: Model, max_new_tokens: int, batch_size: int) -> Row:
+    prompts, found = random_prompts((PROMPT_LENGTH,) * batch_size), dict[str, Any]()
+    fast, slow = (lambda: found.update(fast=generate_ours(KVCacheDecoder(model, max_new_tokens), prompts, max_new_tokens)),
+                  lambda: found.update(slow=generate_ours(UncachedDecoder(model), prompts, max_new_tokens)))  # fmt: skip
+    for stepper in (KVCacheDecoder(model, WARMUP_TOKENS), UncachedDecoder(model)):  # the whole would take minutes on a CPU
+        generate_ours(stepper, prompts, WARMUP_TOKENS)
+    mine, other = (one / batch_size for one in median_seconds(fast, slow, rounds=1, warmup=0))
     alike = np.mean(np.array(found["fast"]) == np.array(found["slow"]))
-    what = f"generate {tokens} tokens, {name}, {texts} text{'s' * (texts > 1)} ({alike:.0%} of the tokens alike)"
-    return what, f"cached: {tokens / mine:,.1f} tokens/s", f"uncached: {tokens / other:,.1f}", f"{other / mine:.1f}x", "10x"
+    what = (
+        f"generate {max_new_tokens} tokens, {name}, {batch_size} text{'s' * (batch_size > 1)} ({alike:.0%} of the tokens alike)"
+    )
+    return (
+        what,
+        f"cached: {max_new_tokens / mine:,.1f} tokens/s",
+        f"uncached: {max_new_tokens / other:,.1f}",
+        f"{other / mine:.1f}x",
+        "10x",
+    )
 
 
-def _beside(what: str, ours: Model, theirs: Any, lengths: Sequence[int], tokens: int, rounds: int) -> Row:
-    prompts, count = made(lengths), tokens * len(lengths)
-    ids, mask = (side.to(theirs.device) for side in left(prompts))
+def _compare_transformers(
+    label: str, ours: Model, theirs: Any, lengths: Sequence[int], max_new_tokens: int, rounds: int
+) -> Row:
+    prompts, count = random_prompts(lengths), max_new_tokens * len(lengths)
+    ids, mask = (side.to(theirs.device) for side in pad_left(prompts))
 
-    def peer() -> list[list[int]]:
-        with torch.inference_mode(), halves(theirs.device):
-            out = theirs.generate(ids, attention_mask=mask, max_new_tokens=tokens, do_sample=False, pad_token_id=0)
+    def generate_theirs() -> list[list[int]]:
+        with torch.inference_mode(), autocast(theirs.device):
+            out = theirs.generate(ids, attention_mask=mask, max_new_tokens=max_new_tokens, do_sample=False, pad_token_id=0)
         return out[:, ids.shape[1] :].tolist()
 
-    alike = np.mean(np.array(said(Continuing(ours, tokens), prompts, tokens)) == np.array(peer()))
-    mine, other = seconds(lambda: said(Continuing(ours, tokens), prompts, tokens), peer, rounds=rounds, warm=0)
-    name = f"generate {tokens} tokens, {what} ({alike:.0%} of the tokens alike)"
+    alike = np.mean(
+        np.array(generate_ours(KVCacheDecoder(ours, max_new_tokens), prompts, max_new_tokens)) == np.array(generate_theirs())
+    )
+    mine, other = median_seconds(
+        lambda: generate_ours(KVCacheDecoder(ours, max_new_tokens), prompts, max_new_tokens),
+        generate_theirs,
+        rounds=rounds,
+        warmup=0,
+    )
+    name = f"generate {max_new_tokens} tokens, {label} ({alike:.0%} of the tokens alike)"
     return name, f"{count / mine:,.1f} tokens/s", f"transformers: {count / other:,.1f}", f"{other / mine:.2f}x", "1x"
 
 
-def said(stepper: Continuing | Rereading, prompts: Sequence[Any], tokens: int) -> list[list[int]]:
-    with torch.inference_mode(), halves(next(stepper.model.parameters()).device):
-        return [one.tokens for one in written(stepper, prompts, Greedy(tokens=tokens))]
+def generate_ours(stepper: KVCacheDecoder | UncachedDecoder, prompts: Sequence[Any], max_new_tokens: int) -> list[list[int]]:
+    with torch.inference_mode(), autocast(next(stepper.model.parameters()).device):
+        return [one.tokens for one in generate(stepper, prompts, Greedy(tokens=max_new_tokens))]
 
 
-def halves(device: torch.device) -> torch.autocast:
+def autocast(device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
 
 
-def made(lengths: Sequence[int]) -> list[Any]:
+def random_prompts(lengths: Sequence[int]) -> list[Any]:
     rng = np.random.default_rng(0)
     return [rng.integers(1, 5000, length) for length in lengths]
 
 
-def left(prompts: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+def pad_left(prompts: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
     """As transformers wants prompts of several lengths: padding before them."""
     longest = max(len(one) for one in prompts)
     ids = np.stack([np.pad(one, (longest - len(one), 0)) for one in prompts])

@@ -9,46 +9,46 @@ import time
 from typing import Any
 
 from bertsmith import api
-from bertsmith.corpus.collate import Arrays
-from bertsmith.corpus.loader import Ahead
+from bertsmith.corpus.collate import NumpyBatch
+from bertsmith.corpus.loader import Prefetcher
 
-from .material import Material
+from .material import BenchmarkInputs
 
-SETTLED = 0.2  # of the steps, in which kernels are compiled and workers begin
+WARMUP_FRACTION = 0.2  # of the steps, in which kernels are compiled and workers begin
 
 
-class Watched:
+class BatchWaitTimer:
     """Takes the time of every call for a batch, as long as it is entered."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[float, float]] = []  # when, and for how long
-        self.plain = Ahead.__call__
+        self.waits: list[tuple[float, float]] = []  # when, and for how long
+        self.original_call = Prefetcher.__call__
 
-    def __enter__(self) -> "Watched":
-        def call(ahead: Ahead, k: int, rows: Any) -> Arrays:
+    def __enter__(self) -> "BatchWaitTimer":
+        def call(prefetcher: Prefetcher, k: int, rows: Any) -> NumpyBatch:
             start = time.perf_counter()
-            arrays = self.plain(ahead, k, rows)
-            self.asked.append((start, time.perf_counter() - start))
+            arrays = self.original_call(prefetcher, k, rows)
+            self.waits.append((start, time.perf_counter() - start))
             return arrays
 
-        Ahead.__call__ = call  # type: ignore[assignment, method-assign]
+        Prefetcher.__call__ = call  # type: ignore[assignment, method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
-        Ahead.__call__ = self.plain  # type: ignore[assignment, method-assign]
+        Prefetcher.__call__ = self.original_call  # type: ignore[assignment, method-assign]
 
     @property
-    def share(self) -> float:
-        settled = self.asked[int(len(self.asked) * SETTLED) :]
+    def wait_fraction(self) -> float:
+        settled = self.waits[int(len(self.waits) * WARMUP_FRACTION) :]
         return sum(took for _, took in settled[:-1]) / (settled[-1][0] - settled[0][0])
 
 
-def run(stuff: Material) -> list[tuple[str, str, str, str, str]]:
-    train = {"steps": stuff.number("steps", 150), "batch_tokens": stuff.number("tokens", 65_536), "precision": "bf16"}
-    train |= {"workers": stuff.number("workers", 12), "save_every": 10**9}
-    model, length = stuff.given.get("model", "bert-base"), stuff.number("length", 128)
-    with Watched() as watched:
-        told = api.pretrain(corpus=stuff.given["corpus"], model=model, length=[length], train=train, eval_tokens=8192,
-                            out=str(stuff.folder / "fed"), quiet=True)  # fmt: skip
+def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
+    train = {"steps": bench.int_option("steps", 150), "batch_tokens": bench.int_option("tokens", 65_536), "precision": "bf16"}
+    train |= {"workers": bench.int_option("workers", 12), "save_every": 10**9}
+    model, length = bench.options.get("model", "bert-base"), bench.int_option("length", 128)
+    with BatchWaitTimer() as watched:
+        told = api.pretrain(corpus=bench.options["corpus"], model=model, length=[length], train=train, eval_tokens=8192,
+                            out=str(bench.folder / "fed"), quiet=True)  # fmt: skip
     what = f"{model}, length {length}, {train['workers']} workers"
-    return [(what, f"{told['tokens_per_second'] / 1000:,.0f}k tokens/s", "", f"{watched.share:.2%} waiting", "<= 2 %")]
+    return [(what, f"{told['tokens_per_second'] / 1000:,.0f}k tokens/s", "", f"{watched.wait_fraction:.2%} waiting", "<= 2 %")]

@@ -18,93 +18,95 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertsmith.corpus.collate import Arrays
+from bertsmith.corpus.collate import NumpyBatch
 from bertsmith.model.batch import Batch
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.model import ModelConfig, built
-from bertsmith.objectives import Pairs
+from bertsmith.model.model import ModelConfig, build_model
+from bertsmith.objectives import SentencePairMLM
 from bertsmith.train import distributed, optim, precision
-from bertsmith.train.config import Train
-from bertsmith.train.step import Update
+from bertsmith.train.config import TrainConfig
+from bertsmith.train.step import UpdateStep
 
-from .material import Material
+from .material import BenchmarkInputs
 
-WORDS, GOALS = 30_528, {"128": 1000, "512": 900, "mixed-128": 950, "mixed-512": 850}
+VOCAB_SIZE, GOALS = 30_528, {"128": 1000, "512": 900, "mixed-128": 950, "mixed-512": 850}
 
 Row = tuple[str, str, str, str, str]
 
 
 @dataclass(frozen=True)
 class Speed:
-    tokens: float  # real ones, in a second
-    gigabytes: float  # at the peak
+    tokens_per_second: float  # real ones, in a second
+    peak_gigabytes: float  # at the peak
 
     def __str__(self) -> str:
-        return f"{self.tokens / 1000:,.0f}k tokens/s, {self.gigabytes:.1f} GB"
+        return f"{self.tokens_per_second / 1000:,.0f}k tokens/s, {self.peak_gigabytes:.1f} GB"
 
 
-def run(stuff: Material) -> list[Row]:
-    peers = [name for name in stuff.given.get("peer", "sdpa").split(",") if name]
+def run(bench: BenchmarkInputs) -> list[Row]:
+    peers = [name for name in bench.options.get("peer", "sdpa").split(",") if name]
     rows = []
-    for number, case in enumerate(stuff.given.get("cases", ",".join(GOALS)).split(",")):
-        arrays = _arrays(case, stuff.number("tokens", 65_536))
-        name, trace = stuff.given.get("model", "bert-base"), stuff.given.get("trace") if number == 0 else None
-        ours = _speed(_ours(arrays, name), arrays, stuff.number("steps", 20), trace)
-        what = f"{name}, {len(arrays.tokens):,} tokens, lengths {case}"
+    for number, case in enumerate(bench.options.get("cases", ",".join(GOALS)).split(",")):
+        arrays = _random_arrays(case, bench.int_option("tokens", 65_536))
+        name, trace = bench.options.get("model", "bert-base"), bench.options.get("trace") if number == 0 else None
+        ours = _measure_speed(_build_our_step(arrays, name), arrays, bench.int_option("steps", 20), trace)
+        what = f"{name}, {len(arrays.input_ids):,} tokens, lengths {case}"
         goal = f"{GOALS[case]}k" if name == "bert-base" and case in GOALS else ""
         for peer in peers or [""]:
-            theirs = _speed(_theirs(arrays, name, peer), arrays, stuff.number("steps", 20)) if peer else None
-            ratio = f"{ours.tokens / theirs.tokens:.2f}x" if theirs else ""
+            theirs = (
+                _measure_speed(_build_their_step(arrays, name, peer), arrays, bench.int_option("steps", 20)) if peer else None
+            )
+            ratio = f"{ours.tokens_per_second / theirs.tokens_per_second:.2f}x" if theirs else ""
             rows.append((what, str(ours), f"transformers, {peer}: {theirs}" if theirs else "", ratio, goal))
             print(*rows[-1], sep="  ", flush=True)
     return rows
 
 
-def _arrays(case: str, tokens: int) -> Arrays:
+def _random_arrays(case: str, num_tokens: int) -> NumpyBatch:
     """Random words in sequences of one length, or of mixed lengths."""
     dice, longest = np.random.default_rng(0), int(case.split("-")[-1])
-    lengths = np.full(tokens // longest, longest)
+    lengths = np.full(num_tokens // longest, longest)
     if case.startswith("mixed"):
-        drawn = dice.integers(longest // 8, longest + 1, 16 * tokens // longest)
-        lengths = drawn[: int(np.searchsorted(drawn.cumsum(), tokens))]
-    words = dice.integers(1000, WORDS, int(lengths.sum()))
+        drawn = dice.integers(longest // 8, longest + 1, 16 * num_tokens // longest)
+        lengths = drawn[: int(np.searchsorted(drawn.cumsum(), num_tokens))]
+    words = dice.integers(1000, VOCAB_SIZE, int(lengths.sum()))
     firsts = np.concatenate([[0], lengths.cumsum()[:-1]])
     words[firsts] = 101
     place = np.arange(len(words)) - np.repeat(firsts, lengths)
     where = np.flatnonzero((dice.random(len(words)) < 0.15) & (place > 0))
     segments = (place >= np.repeat(lengths // 2, lengths)).astype(np.int64)
-    return Arrays(words, lengths, segments, where, words[where], dice.integers(0, 2, len(lengths)))
+    return NumpyBatch(words, lengths, segments, where, words[where], dice.integers(0, 2, len(lengths)))
 
 
-def _ours(arrays: Arrays, name: str) -> Callable[[], Any]:
+def _build_our_step(arrays: NumpyBatch, name: str) -> Callable[[], Any]:
     """What the trainer does in a step, reading of the losses included."""
-    objective, train = Pairs(), Train(steps=1, precision="bf16", device="cuda")
-    model = built(ModelConfig(encoder=EncoderConfig.presets[name], vocabulary=WORDS, heads=objective.heads()), 0)
-    prepared = precision.prepare(model.train(), train)
-    moving = train.optimizer.build(optim.groups(model, train.decay), train.rate)
-    update = Update(objective, prepared, distributed.joined(prepared.device, 1), moving, train.clip)
-    batch: Batch = objective.batch(arrays).to(prepared.device)
+    objective, train = SentencePairMLM(), TrainConfig(steps=1, precision="bf16", device="cuda")
+    model = build_model(ModelConfig(encoder=EncoderConfig.presets[name], vocabulary=VOCAB_SIZE, heads=objective.heads()), 0)
+    prepared = precision.prepare_model(model.train(), train)
+    moving = train.optimizer.build(optim.build_param_groups(model, train.decay), train.rate)
+    update = UpdateStep(objective, prepared, distributed.init_distributed(prepared.device, 1), moving, train.clip)
+    batch: Batch = objective.to_batch(arrays).to(prepared.device)
 
     def step() -> None:
-        pending = update.gradients([(0, batch)], ())
-        update.attempt(pending, 1e-4, math.inf)
-        update.read(pending)
+        pending = update.compute_grads([(0, batch)], ())
+        update.apply_unless_anomalous(pending, 1e-4, math.inf)
+        update.fetch_result(pending)
 
     return step
 
 
-def _theirs(arrays: Arrays, name: str, peer: str) -> Callable[[], Any]:
+def _build_their_step(arrays: NumpyBatch, name: str, peer: str) -> Callable[[], Any]:
     from transformers import BertConfig, BertForPreTraining
 
     ours = EncoderConfig.presets[name]
     sizes = {"hidden_size": ours.width, "num_hidden_layers": ours.layers, "num_attention_heads": ours.mixer.heads,
              "intermediate_size": ours.feedforward.inner}  # fmt: skip
-    config = BertConfig(vocab_size=WORDS, attention_probs_dropout_prob=0.0, attn_implementation="sdpa", **sizes)
+    config = BertConfig(vocab_size=VOCAB_SIZE, attention_probs_dropout_prob=0.0, attn_implementation="sdpa", **sizes)
     model = BertForPreTraining(config).cuda().train()
     if peer == "compile":
         model.compile()
     moving = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    inputs = _padded(arrays)
+    inputs = _pad_inputs(arrays)
 
     def step() -> None:
         with torch.autocast("cuda", torch.bfloat16):
@@ -118,22 +120,22 @@ def _theirs(arrays: Arrays, name: str, peer: str) -> Callable[[], Any]:
     return step
 
 
-def _padded(arrays: Arrays) -> dict[str, torch.Tensor]:
+def _pad_inputs(arrays: NumpyBatch) -> dict[str, torch.Tensor]:
     """The rectangle around the same sequences; no mask where it is full."""
-    layout, labels = Pairs().batch(arrays).inputs.layout, np.full(len(arrays.tokens), -100)
-    labels[arrays.where] = arrays.words
-    assert arrays.segments is not None and arrays.labels is not None
-    real = layout.real()
-    grids = {"input_ids": arrays.tokens, "token_type_ids": arrays.segments, "labels": labels}
-    inputs = {name: layout.grid(torch.from_numpy(values)) for name, values in grids.items()}
+    layout, labels = SentencePairMLM().to_batch(arrays).inputs.layout, np.full(len(arrays.input_ids), -100)
+    labels[arrays.output_indices] = arrays.target_ids
+    assert arrays.token_type_ids is not None and arrays.labels is not None
+    real = layout.padding_mask()
+    grids = {"input_ids": arrays.input_ids, "token_type_ids": arrays.token_type_ids, "labels": labels}
+    inputs = {name: layout.pad(torch.from_numpy(values)) for name, values in grids.items()}
     inputs["labels"] = inputs["labels"].masked_fill(~real, -100)
     inputs["next_sentence_label"] = torch.from_numpy(arrays.labels)
-    if not layout.even:
+    if not layout.is_uniform:
         inputs["attention_mask"] = real.long()
     return {name: values.cuda() for name, values in inputs.items()}
 
 
-def _speed(step: Callable[[], Any], arrays: Arrays, steps: int, trace: str | None = None) -> Speed:
+def _measure_speed(step: Callable[[], Any], arrays: NumpyBatch, steps: int, trace_path: str | None = None) -> Speed:
     """The median step by the device's clock, after steps that compile and settle."""
     for _ in range(3):
         step()
@@ -146,15 +148,15 @@ def _speed(step: Callable[[], Any], arrays: Arrays, steps: int, trace: str | Non
     torch.cuda.synchronize()
     taken = statistics.median(a.elapsed_time(b) for a, b in pairwise(marks))
     peak = torch.cuda.max_memory_allocated() / 1e9
-    if trace:
-        _trace(step, trace)
+    if trace_path:
+        _write_trace(step, trace_path)
     del step
     gc.collect()
     torch.cuda.empty_cache()
-    return Speed(len(arrays.tokens) / taken * 1000, peak)
+    return Speed(len(arrays.input_ids) / taken * 1000, peak)
 
 
-def _trace(step: Callable[[], Any], path: str) -> None:
+def _write_trace(step: Callable[[], Any], path: str) -> None:
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:

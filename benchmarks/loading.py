@@ -4,27 +4,29 @@ import os
 import subprocess
 import sys
 
-from .material import Material
-from .sides import seconds
-from .weights import classifier
+from .material import BenchmarkInputs
+from .sides import median_seconds
+from .weights import build_classifiers
 
-OURS = "import bertsmith; print(bertsmith.load({folder!r})('a fine film')['label'])"
-THEIRS = "from transformers import pipeline; print(pipeline('text-classification', {folder!r})('a fine film')[0]['label'])"
+OUR_CODE = "import bertsmith; print(bertsmith.load({folder!r})('a fine film')['label'])"
+THEIR_CODE = "from transformers import pipeline; print(pipeline('text-classification', {folder!r})('a fine film')[0]['label'])"
 
 
-def run(stuff: Material) -> list[tuple[str, str, str, str, str]]:
-    weights = classifier(stuff, 512)
+def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
+    weights = build_classifiers(bench, 512)
     said: set[str] = set()
 
-    def asked(code: str) -> None:
+    def run_process(code: str) -> None:
         surroundings = {**os.environ, "HF_HUB_OFFLINE": "1"}
         done = subprocess.run([sys.executable, "-c", code], env=surroundings, capture_output=True, text=True)
         if done.returncode:
             sys.exit(done.stderr)
         said.add(done.stdout.strip())
 
-    codes = OURS.format(folder=str(weights.ours)), THEIRS.format(folder=str(weights.theirs))
-    ours, theirs = seconds(*[lambda code=code: asked(code) for code in codes], rounds=stuff.number("rounds", 5))
+    codes = OUR_CODE.format(folder=str(weights.ours)), THEIR_CODE.format(folder=str(weights.theirs))
+    ours, theirs = median_seconds(
+        *[lambda code=code: run_process(code) for code in codes], rounds=bench.int_option("rounds", 5)
+    )
     alike = "same label" if len(said) == 1 else "ANOTHER label"
     return [(f"import, load, first answer of a new process ({alike})", f"{ours:.2f} s", f"transformers {theirs:.2f} s",
              f"{theirs / ours:.2f}x", "2x")]  # fmt: skip

@@ -29,112 +29,112 @@ from threading import Event
 from types import FrameType
 
 from bertsmith.artifacts import write_json
-from bertsmith.errors import Stopped
-from bertsmith.processes import Job, carried_out, interrupted_by_signals
+from bertsmith.errors import Interrupted
+from bertsmith.processes import Job, run_jobs, sigterm_as_interrupt
 
 from . import long_folds
-from .long_arms import MLM, Asked, Step, steps, told_of, worked
-from .long_table import Row, pooled, rows
-from .material import Material
+from .long_arms import MLM_STEP, ExperimentConfig, ExperimentStep, facts_path, plan_steps, run_step
+from .long_table import Row, format_rows, pool_folds
+from .material import BenchmarkInputs
 
-FILES = ("reviews", "covid", "squad", "texts", "out")
+REQUIRED_KEYS = ("reviews", "covid", "squad", "texts", "out")
 
 
-def run(stuff: Material) -> list[Row]:
-    end = time.monotonic() + float(stuff.given.get("seconds", "1e6"))
-    asked = _asked(stuff)
+def run(bench: BenchmarkInputs) -> list[Row]:
+    end = time.monotonic() + float(bench.options.get("seconds", "1e6"))
+    asked = _read_config(bench)
     if time.monotonic() < end:
-        long_folds.reviews(Path(stuff.given["reviews"]), asked.folds["reviews"], asked.out)
-        long_folds.articles(Path(stuff.given["covid"]), asked.folds["covid"], asked.out)
-        course = Course(asked, stuff.number("jobs", 1))
-        with _until(end):
-            carried_out(course.begun(), course.count, course.ended)
-    table = pooled(asked.out, asked.folds)
+        long_folds.write_review_folds(Path(bench.options["reviews"]), asked.folds["reviews"], asked.out)
+        long_folds.write_article_folds(Path(bench.options["covid"]), asked.folds["covid"], asked.out)
+        course = StepScheduler(asked, bench.int_option("jobs", 1))
+        with _stop_at(end):
+            run_jobs(course.start_ready(), course.max_jobs, course.on_job_end)
+    table = pool_folds(asked.out, asked.folds)
     write_json(asked.out / "table.json", table)
-    return rows(table)
+    return format_rows(table)
 
 
-def _asked(stuff: Material) -> Asked:
-    given = stuff.given
-    if missing := [name for name in FILES if name not in given]:
+def _read_config(bench: BenchmarkInputs) -> ExperimentConfig:
+    given = bench.options
+    if missing := [name for name in REQUIRED_KEYS if name not in given]:
         sys.exit(f"long_documents needs {'=... '.join(missing)}=...; see benchmarks/long_documents.py")
     device = given.get("device", "cpu")
     reviews, covid = map(int, given.get("folds", "5,3").split(","))
     out = Path(given["out"])
     out.mkdir(parents=True, exist_ok=True)
-    return Asked(
+    return ExperimentConfig(
         out=out, model=given.get("model", "mini-en"), texts=given["texts"].split(","), squad=given["squad"],
         folds={"reviews": reviews, "covid": covid}, device=device,
-        precision=given.get("precision", "bf16" if device.startswith("cuda") else "fp32"), long=stuff.number("length", 4096),
-        short=stuff.number("short", 512), reach=stuff.number("reach", 256), minutes=float(given.get("minutes", 1)),
-        rate=float(given.get("rate", 5e-4)), steps=stuff.number("steps", 0) or None,
+        precision=given.get("precision", "bf16" if device.startswith("cuda") else "fp32"), long_length=bench.int_option("length", 4096),
+        short_length=bench.int_option("short", 512), window_per_side=bench.int_option("reach", 256), minutes=float(given.get("minutes", 1)),
+        learning_rate=float(given.get("rate", 5e-4)), steps=bench.int_option("steps", 0) or None,
     )  # fmt: skip
 
 
-class Course:
+class StepScheduler:
     """Steps in the order of their need: one is begun when all it waits for is done and a place is free."""
 
-    def __init__(self, asked: Asked, count: int) -> None:
-        self.asked, self.count, self.start = asked, count, time.monotonic()
-        self.waiting = steps(asked)
-        self.going, self.done, self.failed = set[str](), set[str](), set[str]()
+    def __init__(self, config: ExperimentConfig, max_jobs: int) -> None:
+        self.config, self.max_jobs, self.start_time = config, max_jobs, time.monotonic()
+        self.waiting = plan_steps(config)
+        self.running, self.done, self.failed = set[str](), set[str](), set[str]()
 
     @property
-    def places(self) -> int:
+    def job_limit(self) -> int:
         """Until windows can begin, most are kept free: the reading that they wait for has its minutes nearly for itself."""
-        return self.count if MLM in self.done | self.failed else max(1, self.count // 3)
+        return self.max_jobs if MLM_STEP in self.done | self.failed else max(1, self.max_jobs // 3)
 
-    def begun(self) -> list[Job]:
-        ready = [step for step in self.waiting if self.done.issuperset(step.needs)]
-        return [self._job(step) for step in ready[: self.places - len(self.going)]]
+    def start_ready(self) -> list[Job]:
+        ready = [step for step in self.waiting if self.done.issuperset(step.depends_on)]
+        return [self._start_step(step) for step in ready[: self.job_limit - len(self.running)]]
 
-    def ended(self, job: Job, fault: str | None) -> Sequence[Job]:
-        self.going.remove(job.name)
-        if fault is None:
+    def on_job_end(self, job: Job, error: str | None) -> Sequence[Job]:
+        self.running.remove(job.name)
+        if error is None:
             self.done.add(job.name)
-            self._say(json.dumps(json.loads(told_of(self.asked.out, job.name).read_bytes())))
+            self._print(json.dumps(json.loads(facts_path(self.config.out, job.name).read_bytes())))
         else:
-            self._lost(job.name, fault)
-        return self.begun()
+            self._fail_step(job.name, error)
+        return self.start_ready()
 
-    def _job(self, step: Step) -> Job:
+    def _start_step(self, step: ExperimentStep) -> Job:
         self.waiting.remove(step)
-        self.going.add(step.name)
-        return Job(step.name, worked, (step, self.asked.out, self.asked.device))
+        self.running.add(step.name)
+        return Job(step.name, run_step, (step, self.config.out, self.config.device))
 
-    def _lost(self, name: str, fault: str) -> None:
+    def _fail_step(self, name: str, error: str) -> None:
         """With all that waits for it, which stands behind it; what they told under other settings is not pooled."""
-        self._give_up(name, f"failed: {fault}")
+        self._give_up(name, f"failed: {error}")
         for step in list(self.waiting):
-            if lost := self.failed.intersection(step.needs):
+            if lost := self.failed.intersection(step.depends_on):
                 self.waiting.remove(step)
                 self._give_up(step.name, f"is left out, for want of {min(lost)}")
 
-    def _give_up(self, name: str, why: str) -> None:
+    def _give_up(self, name: str, reason: str) -> None:
         self.failed.add(name)
-        told_of(self.asked.out, name).unlink(missing_ok=True)
-        self._say(f"{name} {why}")
+        facts_path(self.config.out, name).unlink(missing_ok=True)
+        self._print(f"{name} {reason}")
 
-    def _say(self, text: str) -> None:
-        print(f"{time.monotonic() - self.start:.0f} s  {text}", flush=True)
+    def _print(self, text: str) -> None:
+        print(f"{time.monotonic() - self.start_time:.0f} s  {text}", flush=True)
 
 
 @contextmanager
-def _until(end: float) -> Iterator[None]:
+def _stop_at(deadline: float) -> Iterator[None]:
     """When the time is up, it is as if somebody had asked to stop: what is at work is saved, and nothing is raised."""
     up = Event()
 
-    def stop(number: int, frame: FrameType | None) -> None:
+    def stop(signal_number: int, frame: FrameType | None) -> None:
         up.set()
         signal.raise_signal(signal.SIGTERM)
 
     before = signal.signal(signal.SIGALRM, stop)
     try:
-        with interrupted_by_signals():
-            signal.setitimer(signal.ITIMER_REAL, max(0.01, end - time.monotonic()))
+        with sigterm_as_interrupt():
+            signal.setitimer(signal.ITIMER_REAL, max(0.01, deadline - time.monotonic()))
             yield
             signal.setitimer(signal.ITIMER_REAL, 0)
-    except (Stopped, KeyboardInterrupt):
+    except (Interrupted, KeyboardInterrupt):
         if not up.is_set():
             raise
         print("the time is up; the same command goes on", flush=True)

@@ -19,46 +19,46 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith import api
-from bertsmith.artifacts import write_whole
+from bertsmith.artifacts import write_atomic
 
-from .long_folds import text_of
-from .material import Material
+from .long_folds import read_text
+from .material import BenchmarkInputs
 
-FILES = ("model", "squad", "dev", "out")
+REQUIRED_KEYS = ("model", "squad", "dev", "out")
 Row = tuple[str, str, str, str, str]
 
 
-def run(stuff: Material) -> list[Row]:
-    given = stuff.given
-    if missing := [name for name in FILES if name not in given]:
+def run(bench: BenchmarkInputs) -> list[Row]:
+    given = bench.options
+    if missing := [name for name in REQUIRED_KEYS if name not in given]:
         sys.exit(f"long_questions needs {'=... '.join(missing)}=...; see benchmarks/long_questions.py")
     out = Path(given["out"])
-    long, short = stuff.number("length", 4096), stuff.number("short", 512)
-    asked = joined(Path(given["dev"]), stuff.number("characters", 10_000), stuff.number("every", 30))
+    long, short = bench.int_option("length", 4096), bench.int_option("short", 512)
+    asked = join_passages(Path(given["dev"]), bench.int_option("characters", 10_000), bench.int_option("every", 30))
     out.mkdir(parents=True, exist_ok=True)
-    write_whole(out / "joined.json", json.dumps({"data": asked}).encode())
-    _readers(stuff, out, long, short)
+    write_atomic(out / "joined.json", json.dumps({"data": asked}).encode())
+    _build_readers(bench, out, long, short)
     told = api.evaluate(model=str(out / "long"), data=str(out / "joined.json"), against=str(out / "cut"),
                         device=given.get("device", "auto"), out=str(out / "judged"), quiet=True)  # fmt: skip
-    return [_row(told, name, f"{long:,}", f"{short:,}") for name in ("f1", "exact")]
+    return [_format_row(told, name, f"{long:,}", f"{short:,}") for name in ("f1", "exact")]
 
 
-def joined(path: Path, characters: int, every: int) -> list[dict[str, Any]]:
+def join_passages(path: Path, max_characters: int, sample_every: int) -> list[dict[str, Any]]:
     """Articles whose neighbouring passages are one text, each with every so-many-th of all questions."""
     articles, number = [], 0
-    for article in json.loads(text_of(path))["data"]:
+    for article in json.loads(read_text(path))["data"]:
         texts: list[dict[str, Any]] = []
         for passage in article["paragraphs"]:
-            if not texts or len(texts[-1]["context"]) + len(passage["context"]) > characters:
+            if not texts or len(texts[-1]["context"]) + len(passage["context"]) > max_characters:
                 texts.append({"context": "", "qas": []})
-            chosen = [one for place, one in enumerate(passage["qas"], number) if place % every == 0]
+            chosen = [one for place, one in enumerate(passage["qas"], number) if place % sample_every == 0]
             number += len(passage["qas"])
-            _append(texts[-1], passage["context"], chosen)
+            _append_passage(texts[-1], passage["context"], chosen)
         articles += [{"paragraphs": kept}] if (kept := [text for text in texts if text["qas"]]) else []
     return articles
 
 
-def _append(text: dict[str, Any], passage: str, questions: list[dict[str, Any]]) -> None:
+def _append_passage(text: dict[str, Any], passage: str, questions: list[dict[str, Any]]) -> None:
     """The passage behind what is there, and its questions, whose answers begin so much later."""
     text["context"] += "\n" if text["context"] else ""
     shift = len(text["context"])
@@ -68,25 +68,31 @@ def _append(text: dict[str, Any], passage: str, questions: list[dict[str, Any]])
         text["qas"].append(asked | {"answers": answers})
 
 
-def _readers(stuff: Material, out: Path, long: int, short: int) -> None:
+def _build_readers(bench: BenchmarkInputs, out: Path, long_length: int, short_length: int) -> None:
     """One that is taught, the same made long, and the same that sees the beginning of a text alone."""
-    given, taught = stuff.given, stuff.number("taught", 256)
+    given, taught = bench.options, bench.int_option("taught", 256)
     task = {"kind": "answer", "stride": taught // 2}
     data, device = {"train": given["squad"]}, given.get("device", "auto")
     much = {"steps": int(given["steps"])} if "steps" in given else {"epochs": float(given.get("epochs", 1))}
     train = {"rate": float(given.get("rate", 1.5e-4)), "batch_tokens": 16 * taught, "device": device, **much}
     train |= {"precision": given["precision"]} if "precision" in given else {}
     api.finetune(task=task, model=given["model"], data=data, length=taught, train=train, out=str(out / "reader"), quiet=True)
-    reader, reach = str(out / "reader"), [stuff.number("reach", 256)]
-    api.convert_long(model=reader, length=long, reach=reach, out=str(out / "long"), quiet=True)
+    reader, reach = str(out / "reader"), [bench.int_option("reach", 256)]
+    api.convert_long(model=reader, length=long_length, reach=reach, out=str(out / "long"), quiet=True)
     still = {"rate": 1e-12, "steps": 1, "warmup": 0, "batch_tokens": 16 * taught, "device": device}
-    api.finetune(task=task | {"long": "truncate"}, model=reader, data=data, length=short, train=still, out=str(out / "cut"),
+    api.finetune(task=task | {"long": "truncate"}, model=reader, data=data, length=short_length, train=still, out=str(out / "cut"),
                  quiet=True)  # fmt: skip
 
 
-def _row(told: dict[str, Any], name: str, long: str, short: str) -> Row:
-    (low, high), other = told["intervals"][name], next(one for one in told["against"]["differences"] if one["name"] == name)
+def _format_row(result: dict[str, Any], name: str, long_length: str, short_length: str) -> Row:
+    (low, high), other = result["intervals"][name], next(one for one in result["against"]["differences"] if one["name"] == name)
     above = other["above"]
     apart = f"{above['value']:+.4f} ({above['low']:+.4f} to {above['high']:+.4f}, p = {other['p']:.3f})"
-    what = f"{name} of {told['examples']} questions, windows at {long}"
-    return what, f"{other['score']:.4f} ({low:.4f} to {high:.4f})", f"first {short}: {other['other']:.4f}", apart, "above 0"
+    what = f"{name} of {result['examples']} questions, windows at {long_length}"
+    return (
+        what,
+        f"{other['score']:.4f} ({low:.4f} to {high:.4f})",
+        f"first {short_length}: {other['other']:.4f}",
+        apart,
+        "above 0",
+    )

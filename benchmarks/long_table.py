@@ -9,98 +9,101 @@ from typing import Any
 import msgspec
 
 from bertsmith.artifacts import read_json
-from bertsmith.evaluation.evaluate import Judged, known
-from bertsmith.evaluation.measures import headline
-from bertsmith.evaluation.significance import Difference, compared
-from bertsmith.tasks import Answering, Classify
-from bertsmith.tasks.classification import Label
-from bertsmith.tasks.question_answering import Answered
+from bertsmith.evaluation.evaluate import Evaluation, is_labeled
+from bertsmith.evaluation.measures import get_primary_metric
+from bertsmith.evaluation.significance import Difference, compare_evaluations
+from bertsmith.tasks import QuestionAnswering, TextClassification
+from bertsmith.tasks.classification import ClassificationPrediction
+from bertsmith.tasks.question_answering import QuestionAnsweringPrediction
 
-from .long_arms import ARMS, BEFORE, MLM, answers_of, told_of
-from .long_folds import part
+from .long_arms import ARMS, BEFORE_STEP, MLM_STEP, answers_path, facts_path
+from .long_folds import fold_path
 
 Row = tuple[str, str, str, str, str]
-KINDS: dict[str, tuple[Any, Any]] = {"reviews": (Classify(), Label), "covid": (Answering(), Answered)}
+DATASETS: dict[str, tuple[Any, Any]] = {
+    "reviews": (TextClassification(), ClassificationPrediction),
+    "covid": (QuestionAnswering(), QuestionAnsweringPrediction),
+}
 
 
-def pooled(out: Path, counts: Mapping[str, int]) -> dict[str, Any]:
+def pool_folds(out: Path, num_folds: Mapping[str, int]) -> dict[str, Any]:
     """From files in `out` alone: each of the `arms`, `pairs` of them on folds that both have, and `reading` of text."""
-    table: dict[str, Any] = {"reading": _reading(out), "arms": {}, "pairs": []}
+    table: dict[str, Any] = {"reading": _mlm_losses(out), "arms": {}, "pairs": []}
     for what, arms in ARMS.items():
-        there = {arm: folds for arm in arms if (folds := _there(out, what, arm, counts[what]))}
+        there = {arm: folds for arm in arms if (folds := _finished_folds(out, what, arm, num_folds[what]))}
         for arm, folds in there.items():
-            found = judged(out, what, arm, folds)
+            found = evaluate_arm(out, what, arm, folds)
             scores = {name: asdict(one) for name, one in found.intervals.items()}
             table["arms"][f"{what} {arm}"] = {"folds": sorted(folds), "examples": len(found.examples), **scores}
         for arm, other in combinations(there, 2):
             if both := there[arm] & there[other]:
-                table["pairs"].append(_pair(out, what, (arm, other), both))
+                table["pairs"].append(_compare_arms(out, what, (arm, other), both))
     return table
 
 
-def judged(out: Path, what: str, arm: str, folds: set[int]) -> Judged:
+def evaluate_arm(out: Path, dataset: str, arm: str, folds: set[int]) -> Evaluation:
     """An arm's answers to the test files of these folds, as if they were one file."""
-    task, answer = KINDS[what]
+    task, answer = DATASETS[dataset]
     examples, answers = [], []
     for fold in sorted(folds):
-        lines = answers_of(out, f"{what}-{arm}-{fold}").read_text(encoding="utf-8").splitlines()
-        for line, example in zip(lines, task.read(part(out, what, fold, "test")), strict=True):
-            if known(task, example):
+        lines = answers_path(out, f"{dataset}-{arm}-{fold}").read_text(encoding="utf-8").splitlines()
+        for line, example in zip(lines, task.read(fold_path(out, dataset, fold, "test")), strict=True):
+            if is_labeled(task, example):
                 examples.append(example)
                 answers.append(msgspec.json.decode(line, type=answer))
-    if isinstance(task, Classify):
-        task = Classify(labels=tuple(answers[0].scores))
-    return Judged(task, examples, answers, task.judge(answers, examples))
+    if isinstance(task, TextClassification):
+        task = TextClassification(labels=tuple(answers[0].scores))
+    return Evaluation(task, examples, answers, task.compute_metrics(answers, examples))
 
 
-def rows(table: dict[str, Any]) -> list[Row]:
+def format_rows(table: dict[str, Any]) -> list[Row]:
     """The main score of each pair of arms; of an arm that has no other beside it, its own."""
     paired = {f"{one['what']} {arm}" for one in table["pairs"] for arm in one["arms"]}
-    alone = [_alone(name, one) for name, one in table["arms"].items() if name not in paired]
-    return [*_read_on(table["reading"]), *alone, *(_told(one) for one in table["pairs"])]
+    alone = [_arm_row(name, one) for name, one in table["arms"].items() if name not in paired]
+    return [*_mlm_rows(table["reading"]), *alone, *(_pair_row(one) for one in table["pairs"])]
 
 
-def _there(out: Path, what: str, arm: str, count: int) -> set[int]:
+def _finished_folds(out: Path, dataset: str, arm: str, num_folds: int) -> set[int]:
     """Folds that are done."""
-    return {fold for fold in range(count) if told_of(out, f"{what}-{arm}-{fold}").exists()}
+    return {fold for fold in range(num_folds) if facts_path(out, f"{dataset}-{arm}-{fold}").exists()}
 
 
-def _pair(out: Path, what: str, arms: tuple[str, str], folds: set[int]) -> dict[str, Any]:
-    sides = [judged(out, what, arm, folds) for arm in arms]
-    name = headline(sides[0].task)
-    found: list[Difference] = compared(*sides).differences
-    return {"what": what, "arms": arms, "folds": sorted(folds), "examples": len(sides[0].examples), "metric": name,
+def _compare_arms(out: Path, dataset: str, arms: tuple[str, str], folds: set[int]) -> dict[str, Any]:
+    sides = [evaluate_arm(out, dataset, arm, folds) for arm in arms]
+    name = get_primary_metric(sides[0].task)
+    found: list[Difference] = compare_evaluations(*sides).differences
+    return {"what": dataset, "arms": arms, "folds": sorted(folds), "examples": len(sides[0].examples), "metric": name,
             "sides": [asdict(side.intervals[name]) for side in sides],
             "differences": {one.name: asdict(one.above) | {"p": one.p, "exact p": one.exact_p} for one in found}}  # fmt: skip
 
 
-def _reading(out: Path) -> dict[str, Any]:
+def _mlm_losses(out: Path) -> dict[str, Any]:
     """Held-out text, words hidden, before and after further reading; nothing until both are done."""
-    paths = [told_of(out, name) for name in (BEFORE, MLM)]
+    paths = [facts_path(out, name) for name in (BEFORE_STEP, MLM_STEP)]
     found = [read_json(path) for path in paths] if all(path.exists() for path in paths) else []
-    return {name: one for name, one in zip((BEFORE, MLM), found, strict=False) if "valid_loss" in one}
+    return {name: one for name, one in zip((BEFORE_STEP, MLM_STEP), found, strict=False) if "valid_loss" in one}
 
 
-def _read_on(reading: dict[str, Any]) -> list[Row]:
-    if len(reading) < 2:
+def _mlm_rows(losses: dict[str, Any]) -> list[Row]:
+    if len(losses) < 2:
         return []
-    before, after = (reading[name]["valid_loss"] for name in (BEFORE, MLM))
-    what = f"loss of hidden words after {reading[MLM]['tokens']:,} tokens, {reading[MLM]['tokens_per_second']:,.0f} a second"
+    before, after = (losses[name]["valid_loss"] for name in (BEFORE_STEP, MLM_STEP))
+    what = f"loss of hidden words after {losses[MLM_STEP]['tokens']:,} tokens, {losses[MLM_STEP]['tokens_per_second']:,.0f} a second"
     return [(what, f"{after:.4f}", f"before {before:.4f}", f"{after - before:+.4f}", "below 0")]
 
 
-def _alone(name: str, one: dict[str, Any]) -> Row:
-    metric = "accuracy" if "accuracy" in one else "f1"
-    return f"{name}, {metric} of {one['examples']:,}, {len(one['folds'])} folds", _around(one[metric]), "", "", ""
+def _arm_row(name: str, arm: dict[str, Any]) -> Row:
+    metric = "accuracy" if "accuracy" in arm else "f1"
+    return f"{name}, {metric} of {arm['examples']:,}, {len(arm['folds'])} folds", _format_interval(arm[metric]), "", "", ""
 
 
-def _told(pair: dict[str, Any]) -> Row:
+def _pair_row(pair: dict[str, Any]) -> Row:
     (arm, other), (mine, theirs), metric = pair["arms"], pair["sides"], pair["metric"]
     above = pair["differences"][metric]
     what = f"{pair['what']} {arm}, {metric} of {pair['examples']:,}, {len(pair['folds'])} folds"
     apart = f"{above['value']:+.4f} ({above['low']:+.4f} to {above['high']:+.4f}, p = {above['p']:.3f})"
-    return what, _around(mine), f"{other} {_around(theirs)}", apart, "above 0" if arm == "window" else ""
+    return what, _format_interval(mine), f"{other} {_format_interval(theirs)}", apart, "above 0" if arm == "window" else ""
 
 
-def _around(one: dict[str, float]) -> str:
-    return f"{one['value']:.4f} ({one['low']:.4f} to {one['high']:.4f})"
+def _format_interval(interval: dict[str, float]) -> str:
+    return f"{interval['value']:.4f} ({interval['low']:.4f} to {interval['high']:.4f})"

@@ -11,26 +11,26 @@ from bertsmith.tokenization import documents, files
 
 
 @dataclass(frozen=True)
-class Material:
+class BenchmarkInputs:
     """A folder to work in, the keys of the command line, and text, made when somebody asks for it."""
 
     folder: Path
-    given: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def texts(self) -> list[Path]:
-        texts = self.given.get("texts")
+        texts = self.options.get("texts")
         if texts is None:
-            from bertsmith.quickstart.docstrings import gather, written
+            from bertsmith.quickstart.docstrings import collect_documents, to_corpus_text
 
-            (self.folder / "text.txt").write_bytes(written(gather()))
+            (self.folder / "text.txt").write_bytes(to_corpus_text(collect_documents()))
             texts = str(self.folder / "text.txt")
-        found = files.found(texts.split(","))
-        return [_unpacked(path, self.folder / f"{number}.txt") for number, path in enumerate(found)]
+        found = files.find_files(texts.split(","))
+        return [_unpack(path, self.folder / f"{number}.txt") for number, path in enumerate(found)]
 
     @cached_property
     def tokenizer(self) -> Path:
-        if vocabulary := self.given.get("vocabulary"):
+        if vocabulary := self.options.get("vocabulary"):
             target = self.folder / Path(vocabulary).name
             shutil.copy(vocabulary, target)
         else:
@@ -38,13 +38,13 @@ class Material:
             api.train_tokenizer(texts=[str(path) for path in self.texts[:1]], size=30_000, out=str(target), quiet=True)
         return target
 
-    def number(self, name: str, usual: int) -> int:
-        return int(self.given.get(name, usual))
+    def int_option(self, name: str, default: int) -> int:
+        return int(self.options.get(name, default))
 
 
-def _unpacked(path: Path, plain: Path) -> Path:
+def _unpack(path: Path, target: Path) -> Path:
     """Unpacking is no side's merit: both begin with plain text."""
-    with plain.open("w", encoding="utf-8") as out:
-        for block in documents.blocks([path]):
-            out.write(block.text + ("\n\n" if block.ends else "\n"))
-    return plain
+    with target.open("w", encoding="utf-8") as out:
+        for block in documents.read_blocks([path]):
+            out.write(block.text + ("\n\n" if block.ends_document else "\n"))
+    return target

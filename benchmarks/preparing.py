@@ -13,19 +13,19 @@ from bertsmith.corpus.store import Corpus
 from bertsmith.tokenization import documents
 from bertsmith.tokenization.tokenizer import Tokenizer
 
-from .material import Material
+from .material import BenchmarkInputs
 
 PEER_BYTES = 24 << 20  # the peer gets this much of the text: it is slow, and its speed does not change
 
 
-def run(stuff: Material) -> list[tuple[str, str, str, str, str]]:
-    out = stuff.folder / "corpus"
-    raw = sum(len(block.text.encode()) for block in documents.blocks(stuff.texts))
-    cut_taken, cut_peak = _prepared(stuff, out, "cut")
+def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
+    out = bench.folder / "corpus"
+    raw = sum(len(block.text.encode()) for block in documents.read_blocks(bench.texts))
+    cut_taken, cut_peak = _run_prepare(bench, out, "cut")
     shutil.rmtree(out)
-    taken, peak = _prepared(stuff, out, "lines")
+    taken, peak = _run_prepare(bench, out, "lines")
     corpus = Corpus.open(out)
-    peer, same = _peer(stuff, corpus)
+    peer, same = _measure_peer(bench, corpus)
     ours, cutting, theirs = raw / taken / 1e6, raw / cut_taken / 1e6, peer / 1e6
     index = sum((out / name).stat().st_size for name in ("sentences.bin", "documents.bin"))
     disk = sum(p.stat().st_size for p in out.iterdir() if p.suffix == ".bin") - index
@@ -40,16 +40,16 @@ def run(stuff: Material) -> list[tuple[str, str, str, str, str]]:
     return rows
 
 
-def _prepared(stuff: Material, out: Path, sentences: str) -> tuple[float, int]:
+def _run_prepare(bench: BenchmarkInputs, out: Path, sentences: str) -> tuple[float, int]:
     """Seconds, and the most memory its processes held together."""
-    texts = "texts=[" + ",".join(f'"{path}"' for path in stuff.texts) + "]"
+    texts = "texts=[" + ",".join(f'"{path}"' for path in bench.texts) + "]"
     words = [
         sys.executable,
         "-m",
         "bertsmith",
         "prepare",
         texts,
-        f"tokenizer={stuff.tokenizer}",
+        f"tokenizer={bench.tokenizer}",
         f"out={out}",
         f"sentences={sentences}",
         "--quiet",
@@ -57,14 +57,14 @@ def _prepared(stuff: Material, out: Path, sentences: str) -> tuple[float, int]:
     start, peak = time.perf_counter(), 0
     process = subprocess.Popen(words)
     while process.poll() is None:
-        peak = max(peak, sum(_resident(pid) for pid in [process.pid, *_children(process.pid)]))
+        peak = max(peak, sum(_pss_bytes(pid) for pid in [process.pid, *_child_pids(process.pid)]))
         time.sleep(0.05)
     if process.returncode:
         sys.exit("prepare failed")
     return time.perf_counter() - start, peak
 
 
-def _children(parent: int) -> list[int]:
+def _child_pids(parent: int) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -72,11 +72,11 @@ def _children(parent: int) -> list[int]:
         except OSError:
             continue
         if int(fields[1]) == parent:
-            found += [int(path.parent.name), *_children(int(path.parent.name))]
+            found += [int(path.parent.name), *_child_pids(int(path.parent.name))]
     return found
 
 
-def _resident(pid: int) -> int:
+def _pss_bytes(pid: int) -> int:
     """Bytes of its own: pages shared with others (the mapped libraries) are counted in part, as the kernel does."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
@@ -85,18 +85,18 @@ def _resident(pid: int) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
 
 
-def _peer(stuff: Material, corpus: Corpus) -> tuple[float, bool]:
+def _measure_peer(bench: BenchmarkInputs, corpus: Corpus) -> tuple[float, bool]:
     """Bytes a second of `encode_batch_fast` on all cores, and whether its ids are ours."""
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
-    tokenizer = Tokenizer.load(stuff.tokenizer)
+    tokenizer = Tokenizer.load(bench.tokenizer)
     lines, size = [], 0
-    for block in documents.blocks(stuff.texts):
+    for block in documents.read_blocks(bench.texts):
         lines += [line for line in block.text.split("\n") if line]
         size += len(block.text.encode())
         if size > PEER_BYTES:
             break
     start = time.perf_counter()
-    encodings = tokenizer.rust.encode_batch_fast(lines, add_special_tokens=False)
+    encodings = tokenizer.backend_tokenizer.encode_batch_fast(lines, add_special_tokens=False)
     taken = time.perf_counter() - start
     ids = np.fromiter((i for e in encodings for i in e.ids), np.int64)
     return sum(len(line.encode()) for line in lines) / taken, np.array_equal(ids, corpus.tokens[: len(ids)])

@@ -13,67 +13,75 @@ from typing import Any
 import torch
 
 from . import scaling
-from .material import Material
-from .scaling import NUMBERS, Row, ours
+from .material import BenchmarkInputs
+from .scaling import INT_OPTIONS, Row, build_our_step
 
-ROUNDS, CHUNK = 4, 64
+NUM_HASHES, CHUNK_LENGTH = 4, 64
 
 
-def run(stuff: Material) -> list[Row]:
+def run(bench: BenchmarkInputs) -> list[Row]:
     rows = []
-    for length in _numbers(stuff, "lengths", "4096,16384"):
-        asked = _asked(stuff, length)
-        peer = scaling.here(asked, theirs)
+    for length in _int_list(bench, "lengths", "4096,16384"):
+        asked = _build_spec(bench, length)
+        peer = scaling.measure_in_process(asked, build_their_step)
         for reversible in (0, 1):
-            told = scaling.here(asked | {"mixer": _mixer(length), "reversible": reversible}, ours)
-            rows.append(_row(f"hashed at {length:,}{', reversible' * reversible}", told, peer, "3x"))
-    for layers in _numbers(stuff, "depths", "6,12,24,48"):
-        asked = _asked(stuff, stuff.number("deep", 4096)) | {"layers": layers, "mixer": _mixer(stuff.number("deep", 4096))}
-        told, plain = scaling.here(asked | {"reversible": 1}, ours), scaling.here(asked, ours)
-        rows.append(_row(f"{layers} layers, reversible; beside it plain", told, plain, ""))
+            told = scaling.measure_in_process(
+                asked | {"mixer": _mixer_settings(length), "reversible": reversible}, build_our_step
+            )
+            rows.append(_format_row(f"hashed at {length:,}{', reversible' * reversible}", told, peer, "3x"))
+    for layers in _int_list(bench, "depths", "6,12,24,48"):
+        asked = _build_spec(bench, bench.int_option("deep", 4096)) | {
+            "layers": layers,
+            "mixer": _mixer_settings(bench.int_option("deep", 4096)),
+        }
+        told, plain = (
+            scaling.measure_in_process(asked | {"reversible": 1}, build_our_step),
+            scaling.measure_in_process(asked, build_our_step),
+        )
+        rows.append(_format_row(f"{layers} layers, reversible; beside it plain", told, plain, ""))
     return rows
 
 
-def _numbers(stuff: Material, name: str, usual: str) -> list[int]:
-    return [int(one) for one in stuff.given.get(name, usual).split(",") if one]
+def _int_list(bench: BenchmarkInputs, name: str, default: str) -> list[int]:
+    return [int(one) for one in bench.options.get(name, default).split(",") if one]
 
 
-def _asked(stuff: Material, length: int) -> dict[str, Any]:
-    asked: dict[str, Any] = {name: stuff.number(name, usual) for name, usual in (NUMBERS | {"layers": 12}).items()}
-    asked |= {"tokens": stuff.number("tokens", 32_768), "length": length, "dropout": 0.0, "kind": "hashed"}
-    return asked | {"device": stuff.given.get("device", "cuda")}
+def _build_spec(bench: BenchmarkInputs, length: int) -> dict[str, Any]:
+    asked: dict[str, Any] = {name: bench.int_option(name, usual) for name, usual in (INT_OPTIONS | {"layers": 12}).items()}
+    asked |= {"tokens": bench.int_option("tokens", 32_768), "length": length, "dropout": 0.0, "kind": "hashed"}
+    return asked | {"device": bench.options.get("device", "cuda")}
 
 
-def _buckets(length: int) -> list[int]:
+def _num_buckets(length: int) -> list[int]:
     """Two for each chunk, in two factors where they are many: as transformers sets them."""
-    power = (2 * length // CHUNK).bit_length() - 1
-    return [2**power] if 2**power <= 2 * CHUNK else [2 ** (power // 2), 2 ** (power - power // 2)]
+    power = (2 * length // CHUNK_LENGTH).bit_length() - 1
+    return [2**power] if 2**power <= 2 * CHUNK_LENGTH else [2 ** (power // 2), 2 ** (power - power // 2)]
 
 
-def _mixer(length: int) -> dict[str, Any]:
-    return {"buckets": _buckets(length), "rounds": ROUNDS, "reach": CHUNK}
+def _mixer_settings(length: int) -> dict[str, Any]:
+    return {"buckets": _num_buckets(length), "rounds": NUM_HASHES, "reach": CHUNK_LENGTH}
 
 
-def theirs(asked: dict[str, Any]) -> Callable[[], None]:
+def build_their_step(spec: dict[str, Any]) -> Callable[[], None]:
     from transformers import ReformerConfig, ReformerModel
 
-    length, texts = asked["length"], max(1, asked["tokens"] // asked["length"])
-    buckets = _buckets(length)
+    length, texts = spec["length"], max(1, spec["tokens"] // spec["length"])
+    buckets = _num_buckets(length)
     config = ReformerConfig(
-        attn_layers=["lsh"] * asked["layers"], hidden_size=asked["width"], num_attention_heads=asked["heads"],
-        attention_head_size=asked["width"] // asked["heads"], feed_forward_size=4 * asked["width"], vocab_size=30_522,
-        num_hashes=ROUNDS, num_buckets=buckets if len(buckets) > 1 else buckets[0], lsh_attn_chunk_length=CHUNK,
+        attn_layers=["lsh"] * spec["layers"], hidden_size=spec["width"], num_attention_heads=spec["heads"],
+        attention_head_size=spec["width"] // spec["heads"], feed_forward_size=4 * spec["width"], vocab_size=30_522,
+        num_hashes=NUM_HASHES, num_buckets=buckets if len(buckets) > 1 else buckets[0], lsh_attn_chunk_length=CHUNK_LENGTH,
         lsh_num_chunks_after=0, axial_pos_embds=False, max_position_embeddings=length, hidden_dropout_prob=0.0,
         lsh_attention_probs_dropout_prob=0.0, is_decoder=False,
     )  # fmt: skip
-    model = ReformerModel(config).to(asked["device"]).train()
-    words = torch.randint(5, 30_000, (texts, length), device=asked["device"])
-    return scaling.there_and_back(lambda: model(words).last_hidden_state, list(model.parameters()), asked["device"])
+    model = ReformerModel(config).to(spec["device"]).train()
+    words = torch.randint(5, 30_000, (texts, length), device=spec["device"])
+    return scaling.build_forward_backward(lambda: model(words).last_hidden_state, list(model.parameters()), spec["device"])
 
 
-def _row(what: str, told: dict[str, float] | None, peer: dict[str, float] | None, goal: str) -> Row:
-    ratio = f"{peer['seconds'] / told['seconds']:.1f}x" if told and peer else "-"
-    mine, other = (scaling.words(side) if side else "out of memory" for side in (told, peer))
-    row = what, mine, other, ratio, goal
+def _format_row(label: str, result: dict[str, float] | None, peer: dict[str, float] | None, goal: str) -> Row:
+    ratio = f"{peer['seconds'] / result['seconds']:.1f}x" if result and peer else "-"
+    mine, other = (scaling.format_result(side) if side else "out of memory" for side in (result, peer))
+    row = label, mine, other, ratio, goal
     print(*row, sep="  ", flush=True)
     return row

@@ -5,13 +5,13 @@ import time
 from collections.abc import Callable
 
 
-def seconds(*sides: Callable[[], object], rounds: int = 5, warm: int = 1) -> list[float]:
+def median_seconds(*functions: Callable[[], object], rounds: int = 5, warmup: int = 1) -> list[float]:
     """The median time of each side."""
-    taken: list[list[float]] = [[] for _ in sides]
-    for number in range(warm + rounds):
-        for side, times in zip(sides, taken, strict=True):
+    taken: list[list[float]] = [[] for _ in functions]
+    for number in range(warmup + rounds):
+        for side, times in zip(functions, taken, strict=True):
             start = time.perf_counter()
             side()
-            if number >= warm:
+            if number >= warmup:
                 times.append(time.perf_counter() - start)
     return [statistics.median(times) for times in taken]

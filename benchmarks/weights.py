@@ -6,55 +6,55 @@ from typing import Any, NamedTuple
 import torch
 
 from bertsmith import api
-from bertsmith.config import parse, plain
+from bertsmith.config import from_dict, to_dict
 from bertsmith.model import checkpoint
-from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.objectives.supervised import Supervised
-from bertsmith.tasks import Classify
+from bertsmith.tasks import TextClassification
 from bertsmith.tokenization.tokenizer import Tokenizer
 
 from . import peer
-from .material import Material
+from .material import BenchmarkInputs
 
 
-class Weights(NamedTuple):
+class WeightFolders(NamedTuple):
     ours: Path
     theirs: Path
 
 
-def pretrained(stuff: Material) -> Weights:
+def import_pretrained(bench: BenchmarkInputs) -> WeightFolders:
     """Without a head; no side has dropout on attention."""
-    ours, theirs = stuff.folder / "pretrained", Path(stuff.given.get("model", stuff.folder / "huggingface"))
-    if "model" not in stuff.given and not theirs.exists():
-        _random(stuff, theirs)
+    ours, theirs = bench.folder / "pretrained", Path(bench.options.get("model", bench.folder / "huggingface"))
+    if "model" not in bench.options and not theirs.exists():
+        _export_random_model(bench, theirs)
     api.import_model(source=str(theirs), out=str(ours), quiet=True)
-    return Weights(ours, theirs)
+    return WeightFolders(ours, theirs)
 
 
-def classifier(stuff: Material, length: int) -> Weights:
+def build_classifiers(bench: BenchmarkInputs, length: int) -> WeightFolders:
     """With one and the same head of two labels."""
-    base, out = pretrained(stuff), Weights(stuff.folder / "classifier", stuff.folder / "classifier-huggingface")
+    base, out = import_pretrained(bench), WeightFolders(bench.folder / "classifier", bench.folder / "classifier-huggingface")
     if out.ours.exists():
         return out
-    theirs = peer.model("classify", base.theirs, 2)
+    theirs = peer.load_model("classify", base.theirs, 2)
     theirs.save_pretrained(out.theirs)
-    peer.tokenizer(base.theirs).save_pretrained(out.theirs)
+    peer.load_tokenizer(base.theirs).save_pretrained(out.theirs)
     encoder, tokenizer, _ = checkpoint.load(base.ours)
-    task = Classify(labels=("LABEL_0", "LABEL_1"))
+    task = TextClassification(labels=("LABEL_0", "LABEL_1"))
     config = ModelConfig(encoder.config.encoder, encoder.config.vocabulary, Supervised(task).heads())
-    model = built(config, 0)
+    model = build_model(config, 0)
     model.encoder.load_state_dict(encoder.encoder.state_dict())
     with torch.no_grad():
         for name in ("weight", "bias"):
             getattr(model.heads["task"].score, name).copy_(getattr(theirs.classifier, name))
-    record: dict[str, Any] = {"stage": "finetune", "task": plain(task), "length": length}
+    record: dict[str, Any] = {"stage": "finetune", "task": to_dict(task), "length": length}
     checkpoint.save(out.ours, model, tokenizer, {}, record)
     return out
 
 
-def _random(stuff: Material, folder: Path) -> None:
-    tokenizer = Tokenizer.load(stuff.tokenizer)
+def _export_random_model(bench: BenchmarkInputs, folder: Path) -> None:
+    tokenizer = Tokenizer.load(bench.tokenizer)
     sizes = {"layers": 6, "width": 384, "mixer": {"heads": 12}, "feedforward": {"inner": 1536}}
-    config = parse(ModelConfig, {"encoder": sizes, "vocabulary": len(tokenizer)}, "the random model")
-    checkpoint.save(stuff.folder / "random", built(config, 0), tokenizer, {}, {})
-    api.export(model=str(stuff.folder / "random"), out=str(folder), quiet=True)
+    config = from_dict(ModelConfig, {"encoder": sizes, "vocabulary": len(tokenizer)}, "the random model")
+    checkpoint.save(bench.folder / "random", build_model(config, 0), tokenizer, {}, {})
+    api.export(model=str(bench.folder / "random"), out=str(folder), quiet=True)

@@ -82,8 +82,8 @@ def twos(text: str) -> list[str]:
 
 
 def prepared(text: Path, vocabulary: Path, out: Path, **settings: object) -> Path:
-    from bertsmith.config import parse
-    from bertsmith.corpus.build import Prepare, prepare
+    from bertsmith.config import from_dict
+    from bertsmith.corpus.build import Prepare, build_corpus
 
     values = {"texts": [str(text)], "tokenizer": str(vocabulary), "out": str(out), "workers": 1, **settings}
-    return prepare(parse(Prepare, values))[0]
+    return build_corpus(from_dict(Prepare, values))[0]

@@ -1294,40 +1294,42 @@ def batches_of(settings: list[str], numbers: tuple[int, ...]) -> dict[int, Array
     """Batches k of a `pretrain` recipe (key=value words), by k: every array of each, under names of this script."""
     import torch
 
-    from bertsmith.config import read
+    from bertsmith.config import read_recipe
     from bertsmith.corpus.store import Corpus
-    from bertsmith.objectives.word2vec import Tabled
+    from bertsmith.objectives.word2vec import WordVectorObjective
     from bertsmith.pretraining.setup import PretrainRecipe, split_corpus
 
-    recipe = read(PretrainRecipe, None, settings)
+    recipe = read_recipe(PretrainRecipe, None, settings)
     corpus = Corpus.open(Path(recipe.corpus))
-    if not isinstance(recipe.objective, Tabled):
+    if not isinstance(recipe.objective, WordVectorObjective):
         documents, _, _ = split_corpus(recipe, corpus)
-        batches = recipe.objective.batches(corpus, documents, recipe.length[0], recipe.train.batch_tokens, recipe.seed)
+        batches = recipe.objective.build_batches(corpus, documents, recipe.length[0], recipe.train.batch_tokens, recipe.seed)
         found = {}
         for k in numbers:
             made = batches(k)
             found[k] = {
-                "tokens": made.tokens,
+                "tokens": made.input_ids,
                 "lengths": made.lengths,
-                "segments": made.segments,
-                "positions": made.where,
-                "targets": made.words,
+                "segments": made.token_type_ids,
+                "positions": made.output_indices,
+                "targets": made.target_ids,
                 "labels": made.labels,
-                "streams": made.flow,
+                "streams": made.stream_positions,
             }
         return found
     with tempfile.TemporaryDirectory() as folder:
-        learning = recipe.objective.filling(corpus, Path(folder), 100, recipe.seed, torch.device("cpu"), lambda done, of: None)
-        if hasattr(learning, "read"):  # skip-gram and cbow: chunks of text, windows, noise
-            chunks = {k: learning.read(k)[0] for k in numbers}
+        learning = recipe.objective.build_trainer(
+            corpus, Path(folder), 100, recipe.seed, torch.device("cpu"), lambda done, of: None
+        )
+        if not hasattr(learning, "_load_pairs"):  # skip-gram and cbow: chunks of text, windows, noise
+            chunks = {k: learning.shards(k)[0] for k in numbers}
             return {
-                k: {"tokens": one.around.numpy(), "windows": one.sides.numpy(), "negatives": one.noise.numpy()}
+                k: {"tokens": one.context_ids.numpy(), "windows": one.extents.numpy(), "negatives": one.noise_ids.numpy()}
                 for k, one in chunks.items()
             }
         found = {}
         for k in numbers:  # glove: pairs of words and their counts
-            rows, columns, counts = learning._pairs(k % learning.parts, k)
+            rows, columns, counts = learning._load_pairs(k % learning.num_parts, k)
             found[k] = {"rows": rows.numpy(), "columns": columns.numpy(), "counts": counts.numpy()}
         return found
 

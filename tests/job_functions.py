@@ -5,7 +5,7 @@ import signal
 import time
 from pathlib import Path
 
-from bertsmith.errors import BadInput, Stopped
+from bertsmith.errors import Interrupted, UserError
 
 
 def noted(path: Path, text: str) -> None:
@@ -17,7 +17,7 @@ def signed(path: Path) -> None:
 
 
 def wrong() -> None:
-    raise BadInput("a person's mistake")
+    raise UserError("a person's mistake")
 
 
 def fault() -> None:
@@ -29,7 +29,7 @@ def dies() -> None:
 
 
 def stops() -> None:
-    raise Stopped("asked to")
+    raise Interrupted("asked to")
 
 
 def persists(path: Path) -> None:

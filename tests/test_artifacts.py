@@ -6,8 +6,18 @@ from pathlib import Path
 import pytest
 
 from bertsmith import artifacts
-from bertsmith.artifacts import MANIFEST, checksum, fingerprint, new_folder, read_json, seal, verify, write_json, write_whole
-from bertsmith.errors import BadInput
+from bertsmith.artifacts import (
+    MANIFEST,
+    atomic_folder,
+    checksum,
+    fingerprint,
+    read_json,
+    verify_manifest,
+    write_atomic,
+    write_json,
+    write_manifest,
+)
+from bertsmith.errors import UserError
 
 
 def listing(folder: Path) -> list[str]:
@@ -21,7 +31,7 @@ def no_space(*_: object) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A sealed folder with a file in a folder within."""
-    with new_folder(tmp_path / "made") as part:
+    with atomic_folder(tmp_path / "made") as part:
         (part / "tokens.bin").write_bytes(bytes(1000))
         (part / "inner").mkdir()
         (part / "inner" / "card.json").write_text("{}")
@@ -30,25 +40,25 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path):
-    write_whole(tmp_path / "a.json", b"old")
-    write_whole(tmp_path / "a.json", b"new")
+    write_atomic(tmp_path / "a.json", b"old")
+    write_atomic(tmp_path / "a.json", b"new")
     assert listing(tmp_path) == ["a.json"] and (tmp_path / "a.json").read_bytes() == b"new"
 
 
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
 def test_a_failing_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch, failing):
-    write_whole(tmp_path / "a.json", b"old")
+    write_atomic(tmp_path / "a.json", b"old")
     monkeypatch.setattr(os if failing == "fsync" else Path, failing, no_space)
     with pytest.raises(OSError, match="No space"):
-        write_whole(tmp_path / "a.json", b"new, and longer than before")
+        write_atomic(tmp_path / "a.json", b"new, and longer than before")
     assert listing(tmp_path) == ["a.json"] and (tmp_path / "a.json").read_bytes() == b"old"
 
 
 def test_the_old_file_is_whole_while_the_new_one_is_being_written(tmp_path, monkeypatch):
     seen = []
-    write_whole(tmp_path / "a", b"old")
+    write_atomic(tmp_path / "a", b"old")
     monkeypatch.setattr(os, "fsync", lambda _: seen.append((tmp_path / "a").read_bytes()))
-    write_whole(tmp_path / "a", b"new")
+    write_atomic(tmp_path / "a", b"new")
     assert seen == [b"old"]
 
 
@@ -65,21 +75,21 @@ def test_json_comes_back_as_it_was(tmp_path):
 def test_json_that_cannot_be_read_names_the_file(tmp_path, data, told):
     if data is not None:
         (tmp_path / "a.json").write_bytes(data)
-    with pytest.raises(BadInput, match=told):
+    with pytest.raises(UserError, match=told):
         read_json(tmp_path / "a.json")
 
 
 def test_a_new_folder_is_not_there_before_it_is_whole(tmp_path):
-    with new_folder(tmp_path / "deep" / "made") as part:
+    with atomic_folder(tmp_path / "deep" / "made") as part:
         (part / "a").write_text("a")
         assert not (tmp_path / "deep" / "made").exists()
     assert listing(tmp_path / "deep") == ["made", "made/a", f"made/{MANIFEST}"]
-    verify(tmp_path / "deep" / "made")
+    verify_manifest(tmp_path / "deep" / "made")
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_an_exception_leaves_nothing(tmp_path, error):
-    with pytest.raises(error), new_folder(tmp_path / "made") as part:
+    with pytest.raises(error), atomic_folder(tmp_path / "made") as part:
         (part / "a").write_text("a")
         raise error
     assert listing(tmp_path) == []
@@ -87,40 +97,40 @@ def test_an_exception_leaves_nothing(tmp_path, error):
 
 def test_a_folder_that_cannot_be_sealed_is_not_made(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", no_space)
-    with pytest.raises(OSError, match="No space"), new_folder(tmp_path / "made") as part:
+    with pytest.raises(OSError, match="No space"), atomic_folder(tmp_path / "made") as part:
         (part / "a").write_text("a")
     assert listing(tmp_path) == []
 
 
 def test_an_existing_folder_is_replaced_at_the_end_only(folder):
-    with new_folder(folder) as part:
+    with atomic_folder(folder) as part:
         (part / "new").write_text("new")
-        verify(folder)
+        verify_manifest(folder)
         assert (folder / "tokens.bin").exists()
     assert listing(folder.parent) == ["made", f"made/{MANIFEST}", "made/new"]
 
 
 def test_an_exception_leaves_the_existing_folder_as_it_was(folder):
     before = listing(folder.parent)
-    with pytest.raises(RuntimeError), new_folder(folder) as part:
+    with pytest.raises(RuntimeError), atomic_folder(folder) as part:
         (part / "tokens.bin").write_text("half")
         raise RuntimeError
     assert listing(folder.parent) == before
-    verify(folder)
+    verify_manifest(folder)
 
 
 def test_what_a_dead_run_left_is_not_taken_over(tmp_path):
     (tmp_path / "made.part").mkdir()
     (tmp_path / "made.part" / "stale").write_text("of a run that died")
-    (tmp_path / "made.part" / artifacts.MAKING).touch()
-    with new_folder(tmp_path / "made") as part:
+    (tmp_path / "made.part" / artifacts.IN_PROGRESS).touch()
+    with atomic_folder(tmp_path / "made") as part:
         (part / "a").write_text("a")
     assert listing(tmp_path) == ["made", "made/a", f"made/{MANIFEST}"]
 
 
 def test_a_file_in_the_place_of_a_folder_is_refused_before_the_work(tmp_path):
     (tmp_path / "made").write_text("precious")
-    with pytest.raises(BadInput, match="made is a file"), new_folder(tmp_path / "made"):
+    with pytest.raises(UserError, match="made is a file"), atomic_folder(tmp_path / "made"):
         raise AssertionError("the work was begun")
     assert (tmp_path / "made").read_text() == "precious"
 
@@ -128,9 +138,9 @@ def test_a_file_in_the_place_of_a_folder_is_refused_before_the_work(tmp_path):
 def test_the_current_folder_has_a_name_too(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    with new_folder(Path(".")) as part:
+    with atomic_folder(Path(".")) as part:
         (part / "a").write_text("a")
-    verify(tmp_path / "here")
+    verify_manifest(tmp_path / "here")
 
 
 def test_the_manifest_names_every_file_below_with_size_and_checksum(folder):
@@ -140,11 +150,11 @@ def test_the_manifest_names_every_file_below_with_size_and_checksum(folder):
 
 
 def test_only_named_files_are_sealed_if_some_are_named(folder):
-    seal(folder, ["tokens.bin"])
+    write_manifest(folder, ["tokens.bin"])
     (folder / "inner" / "card.json").unlink()
-    verify(folder)
+    verify_manifest(folder)
     with pytest.raises(FileNotFoundError, match="absent"):
-        seal(folder, ["absent"])
+        write_manifest(folder, ["absent"])
 
 
 @pytest.mark.parametrize("name", ["tokens.bin", "inner/card.json", f"inner/{MANIFEST}"])
@@ -158,10 +168,10 @@ def test_truncation_a_flipped_bit_growth_and_loss_are_found_and_the_file_is_name
         (None, "is missing"),
     ]:
         (folder / name).unlink() if data is None else (folder / name).write_bytes(data)
-        with pytest.raises(BadInput, match=rf"{folder}/{name} {told}.*make {folder} again"):
-            verify(folder)
+        with pytest.raises(UserError, match=rf"{folder}/{name} {told}.*make {folder} again"):
+            verify_manifest(folder)
         (folder / name).write_bytes(whole)
-    verify(folder)
+    verify_manifest(folder)
 
 
 @pytest.mark.parametrize(
@@ -169,15 +179,15 @@ def test_truncation_a_flipped_bit_growth_and_loss_are_found_and_the_file_is_name
 )
 def test_a_damaged_manifest_is_named(folder, data):
     (folder / MANIFEST).write_bytes(data)
-    with pytest.raises(BadInput, match=rf"{MANIFEST} is damaged"):
-        verify(folder)
+    with pytest.raises(UserError, match=rf"{MANIFEST} is damaged"):
+        verify_manifest(folder)
 
 
 def test_a_folder_that_is_not_there_or_not_sealed_is_named(tmp_path):
-    with pytest.raises(BadInput, match=r"there is no folder .*absent"):
-        verify(tmp_path / "absent")
-    with pytest.raises(BadInput, match=rf"{MANIFEST} is missing"):
-        verify(tmp_path)
+    with pytest.raises(UserError, match=r"there is no folder .*absent"):
+        verify_manifest(tmp_path / "absent")
+    with pytest.raises(UserError, match=rf"{MANIFEST} is missing"):
+        verify_manifest(tmp_path)
 
 
 def test_equal_values_have_equal_fingerprints_whatever_the_order_of_their_keys():
@@ -187,52 +197,52 @@ def test_equal_values_have_equal_fingerprints_whatever_the_order_of_their_keys()
 
 
 def test_a_file_is_known_by_what_it_holds_and_a_sealed_folder_by_its_manifest(folder, tmp_path):
-    before = artifacts.content(folder), artifacts.content(folder / "tokens.bin")
+    before = artifacts.content_hash(folder), artifacts.content_hash(folder / "tokens.bin")
     assert before == (checksum(folder / MANIFEST), checksum(folder / "tokens.bin"))
     moved = folder.rename(tmp_path / "elsewhere")
-    assert (artifacts.content(moved), artifacts.content(moved / "tokens.bin")) == before
+    assert (artifacts.content_hash(moved), artifacts.content_hash(moved / "tokens.bin")) == before
     (moved / "tokens.bin").write_bytes(bytes(999) + b"x")
-    seal(moved)
-    assert artifacts.content(moved) != before[0] and artifacts.content(moved / "tokens.bin") != before[1]
+    write_manifest(moved)
+    assert artifacts.content_hash(moved) != before[0] and artifacts.content_hash(moved / "tokens.bin") != before[1]
 
 
 def test_what_holds_nothing_that_is_settled_has_no_content(folder, tmp_path):
     os.mkfifo(tmp_path / "pipe")  # reading it would take it from whoever is to read it, or wait for ever
     (folder / MANIFEST).unlink()
-    assert [artifacts.content(path) for path in (folder, tmp_path / "pipe", tmp_path / "absent")] == ["", "", ""]
+    assert [artifacts.content_hash(path) for path in (folder, tmp_path / "pipe", tmp_path / "absent")] == ["", "", ""]
 
 
 def test_only_a_vacant_place_is_taken(tmp_path):
-    assert artifacts.vacant(tmp_path / "new") == tmp_path / "new"
+    assert artifacts.check_writable(tmp_path / "new") == tmp_path / "new"
     (tmp_path / "state").mkdir()  # what a run leaves that was stopped while it saved for the first time
-    assert artifacts.vacant(tmp_path) == tmp_path
+    assert artifacts.check_writable(tmp_path) == tmp_path
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(BadInput, match="holds other things; choose another out"):
-        artifacts.vacant(tmp_path)
+    with pytest.raises(UserError, match="holds other things; choose another out"):
+        artifacts.check_writable(tmp_path)
     (tmp_path / "state" / "mine").touch()
-    with pytest.raises(BadInput, match="holds other things"):
-        artifacts.vacant(tmp_path)
-    assert artifacts.vacant(tmp_path, "notes.txt") == tmp_path
-    with pytest.raises(BadInput, match="is a file"):
-        artifacts.vacant(tmp_path / "notes.txt")
-    with pytest.raises(BadInput, match="out is empty"):
-        artifacts.named(" ", "out")
+    with pytest.raises(UserError, match="holds other things"):
+        artifacts.check_writable(tmp_path)
+    assert artifacts.check_writable(tmp_path, "notes.txt") == tmp_path
+    with pytest.raises(UserError, match="is a file"):
+        artifacts.check_writable(tmp_path / "notes.txt")
+    with pytest.raises(UserError, match="out is empty"):
+        artifacts.resolve_path(" ", "out")
 
 
 def test_somebodys_folder_of_the_working_name_is_not_removed(tmp_path):
     (tmp_path / "made.part").mkdir()
     (tmp_path / "made.part" / "thesis.txt").write_text("mine")
-    with pytest.raises(BadInput, match=r"made\.part exists and holds other things"), new_folder(tmp_path / "made"):
+    with pytest.raises(UserError, match=r"made\.part exists and holds other things"), atomic_folder(tmp_path / "made"):
         pass
     assert (tmp_path / "made.part" / "thesis.txt").read_text() == "mine"
 
 
 def test_a_folder_is_claimed_by_one_at_a_time(tmp_path):
-    with artifacts.claimed(tmp_path / "out"):
-        with pytest.raises(BadInput, match="another run is writing"), artifacts.claimed(tmp_path / "out"):
+    with artifacts.lock_output(tmp_path / "out"):
+        with pytest.raises(UserError, match="another run is writing"), artifacts.lock_output(tmp_path / "out"):
             pass
-        with artifacts.claimed(tmp_path / "other"):
+        with artifacts.lock_output(tmp_path / "other"):
             pass
-    with artifacts.claimed(tmp_path / "out"):
+    with artifacts.lock_output(tmp_path / "out"):
         pass
     assert list(tmp_path.iterdir()) == []

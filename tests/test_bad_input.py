@@ -7,9 +7,9 @@ import pytest
 
 import bertsmith
 from bertsmith.commands import evaluate
-from bertsmith.errors import BadInput
+from bertsmith.errors import UserError
 from bertsmith.pretraining.setup import PretrainRecipe, build_model_config
-from bertsmith.tasks import Classify
+from bertsmith.tasks import TextClassification
 from tests.journeys.test_pretraining import answer, ran, refused
 from tests.test_predict import TASKS, saved
 from tests.test_predict_files import written
@@ -18,7 +18,7 @@ from tests.test_predict_files import written
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    lenient = {"lenient": Classify(labels=("bad", "good"), skip_bad=True)}
+    lenient = {"lenient": TextClassification(labels=("bad", "good"), skip_bad=True)}
     columns = {"columns": msgspec.structs.replace(TASKS["tag"], columns={"tags": "3"})}
     return {kind: saved(folder / kind, task) for kind, task in {**TASKS, **lenient, **columns, "words": None}.items()}
 
@@ -87,7 +87,7 @@ def test_a_folder_that_others_made_is_refused_with_the_way_to_import_it(tmp_path
 def test_pretraining_does_not_begin_from_a_folder_that_others_made(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     recipe = PretrainRecipe(corpus="c", out="o", init=str(tmp_path))
-    with pytest.raises(BadInput, match="is not a folder that bertsmith made"):
+    with pytest.raises(UserError, match="is not a folder that bertsmith made"):
         build_model_config(recipe, None)  # before anything is asked of the corpus
 
 
@@ -95,7 +95,7 @@ def test_generators_of_texts_are_read_whole_and_other_things_are_refused(folders
     words = bertsmith.load(folders["words"])
     assert words.embed(one for one in ("the", "now")).shape == (2, 32)
     for wrong in (None, 0, 1.5, ["the", 0], ["the", None], ["the", "", b"now"], {"the": 1}, b"the"):
-        with pytest.raises(BadInput, match="is not a text"):
+        with pytest.raises(UserError, match="is not a text"):
             words.embed(wrong)
 
 
@@ -113,20 +113,20 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_arguments_are_refused(folders, name):
-    with pytest.raises(BadInput):
+    with pytest.raises(UserError):
         WRONG[name](bertsmith.load(folders["words"]))
 
 
 @pytest.mark.parametrize("words", [{"precision": "fp16"}, {"device": "1"}, {"device": 1}, {"device": "cuda:"}])
 def test_unknown_numbers_and_devices_are_refused(folders, words):
-    with pytest.raises(BadInput, match="is not known"):
+    with pytest.raises(UserError, match="is not known"):
         bertsmith.load(folders["words"], **words)
 
 
 def test_questions_that_are_none_are_refused(folders):
-    with pytest.raises(BadInput, match="text is missing"):
+    with pytest.raises(UserError, match="text is missing"):
         bertsmith.load(folders["tag"])([None])
-    with pytest.raises(BadInput, match="as many second ones"):
+    with pytest.raises(UserError, match="as many second ones"):
         bertsmith.load(folders["classify"])(["a"], 5)
 
 

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from bertsmith import __version__, cli
-from bertsmith.commands import STAGES, stage
-from bertsmith.config import keys
+from bertsmith.commands import STAGES, load_stage
+from bertsmith.config import iter_keys
 from bertsmith.corpus.build import Prepare
-from bertsmith.errors import BadInput, Stopped
+from bertsmith.errors import Interrupted, UserError
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", "on", "mat", "."]
 
@@ -51,9 +51,9 @@ def test_the_page_of_a_stage_lists_every_key(capsys, name, words):
     assert cli.main([name, *words]) == 0
     told = capsys.readouterr()
     assert told.err == "" and f"bertsmith {name} [RECIPE.toml]" in told.out
-    for key in keys(stage(name).Recipe):
+    for key in iter_keys(load_stage(name).Recipe):
         line = next(line for line in told.out.splitlines() if line.startswith(f"  {key.name} "))
-        assert key.default in line and key.meaning in line and key.takes in line
+        assert key.default in line and key.description in line and key.type_name in line
 
 
 def test_the_version_is_told(capsys):
@@ -141,8 +141,8 @@ class Failing:
 @pytest.mark.parametrize(
     ("end", "code", "line"),
     [
-        (BadInput("the corpus is empty"), 2, "error: the corpus is empty"),
-        (Stopped("at step 7; run the same command again"), 130, "stopped: at step 7; run the same command again"),
+        (UserError("the corpus is empty"), 2, "error: the corpus is empty"),
+        (Interrupted("at step 7; run the same command again"), 130, "stopped: at step 7; run the same command again"),
         (KeyboardInterrupt(), 130, "stopped: run the same command again to go on"),
         (FileNotFoundError(2, "No such file or directory", "a/b.bin"), 2, "error: No such file or directory a/b.bin"),
         (OSError(28, "No space left on device"), 2, "error: No space left on device"),
@@ -151,29 +151,29 @@ class Failing:
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
 def test_how_a_stage_ends_is_how_the_command_ends(capsys, monkeypatch, words, end, code, line):
-    monkeypatch.setattr(cli, "stage", lambda name: Failing(end))
+    monkeypatch.setattr(cli, "load_stage", lambda name: Failing(end))
     assert cli.main([*words, "--json"]) == code
     told = capsys.readouterr()
     assert told.out == "" and told.err == f"{line}\n"
 
 
 def test_a_mistake_of_ours_is_not_hidden(monkeypatch, words):
-    monkeypatch.setattr(cli, "stage", lambda name: Failing(ZeroDivisionError("ours")))
+    monkeypatch.setattr(cli, "load_stage", lambda name: Failing(ZeroDivisionError("ours")))
     with pytest.raises(ZeroDivisionError):
         cli.main(words)
 
 
 def test_what_is_no_number_is_null_since_json_knows_no_nan(capsys, monkeypatch, words):
-    monkeypatch.setattr(cli, "stage", lambda name: Failing({"loss": float("nan"), "out": "语料"}))
+    monkeypatch.setattr(cli, "load_stage", lambda name: Failing({"loss": float("nan"), "out": "语料"}))
     assert cli.main([*words, "--json"]) == 0
     assert capsys.readouterr().out == '{"loss":null,"out":"语料"}\n'
 
 
 def test_a_stage_with_kinds_takes_the_kind_as_its_first_word(capsys, monkeypatch):
     told = []
-    module = stage("show")
+    module = load_stage("show")
     run = lambda recipe, quiet: told.append(recipe) or {}
-    monkeypatch.setattr(cli, "stage", lambda name: SimpleNamespace(Recipe=module.Recipe, KINDS=module.KINDS, run=run))
+    monkeypatch.setattr(cli, "load_stage", lambda name: SimpleNamespace(Recipe=module.Recipe, KINDS=module.KINDS, run=run))
     assert cli.main(["show", "masks", "corpus=c", "out=a.html", "kind=masks"]) == 0
     assert told[0] == module.Recipe(kind="masks", corpus="c", out="a.html")
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 from rich.cells import cell_len
 
-from bertsmith.console import Screen
+from bertsmith.console import Console
 
 
 class Terminal(io.StringIO):
@@ -21,28 +21,28 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def test_columns_of_a_table_align(capsys):
-    Screen().table("title", [("a", "1"), ("longer", "22"), ("", "3")])
+    Console().print_table("title", [("a", "1"), ("longer", "22"), ("", "3")])
     assert lines(capsys) == ["title", "  a       1", "  longer  22", "          3"]
 
 
 def test_columns_align_behind_characters_twice_as_wide_and_of_no_width(capsys):
     rows = [("猫和狗", "x"), ("cats", "x"), ("ｆｕｌｌ", "x"), ("cafe\u0301", "x"), ("かな", "x")]
-    Screen().table("动物", rows)
+    Console().print_table("动物", rows)
     title, *told = lines(capsys)
     assert title == "动物"
     assert [cell_len(line.removesuffix("x")) for line in told] == [2 + 8 + 2] * len(rows)
 
 
 def test_a_table_of_no_rows_is_its_title(capsys):
-    Screen().table("title", [])
+    Console().print_table("title", [])
     assert lines(capsys) == ["title"]
 
 
 def test_quiet_says_nothing_but_warnings(capsys):
-    screen = Screen(quiet=True)
-    screen.say("words")
-    screen.table("title", [("a", "1")])
-    with screen.bar("working") as advance:
+    screen = Console(quiet=True)
+    screen.info("words")
+    screen.print_table("title", [("a", "1")])
+    with screen.progress_bar("working") as advance:
         advance(1, 2)
     assert lines(capsys) == []
     screen.warn("no validation text")
@@ -50,7 +50,7 @@ def test_quiet_says_nothing_but_warnings(capsys):
 
 
 def test_a_bar_is_silent_where_there_is_no_terminal(capsys):
-    with Screen().bar("working", "bytes") as advance:
+    with Console().progress_bar("working", "bytes") as advance:
         advance(1, 2)
     assert lines(capsys) == []
 
@@ -61,7 +61,7 @@ def test_a_bar_is_drawn_on_a_terminal(monkeypatch, unit, amount):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(sys, "stderr", terminal)
-    with Screen().bar("preparing", unit) as advance:
+    with Console().progress_bar("preparing", unit) as advance:
         advance(3, 4)
     assert "preparing" in terminal.getvalue() and amount in terminal.getvalue()
 
@@ -69,6 +69,6 @@ def test_a_bar_is_drawn_on_a_terminal(monkeypatch, unit, amount):
 def test_a_quiet_bar_is_silent_on_a_terminal_too(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    with Screen(quiet=True).bar("preparing") as advance:
+    with Console(quiet=True).progress_bar("preparing") as advance:
         advance(3, 4)
     assert terminal.getvalue() == ""

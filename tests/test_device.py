@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from bertsmith.device import place
-from bertsmith.errors import BadInput
+from bertsmith.device import resolve_device
+from bertsmith.errors import UserError
 
 
 def gpus(monkeypatch, count):
@@ -15,8 +15,8 @@ def gpus(monkeypatch, count):
 @pytest.mark.parametrize("name", ["gpu", "1", "", "cuda:", "cuda:-1", "cuda:1x", "cuda:٣", "CPU", "cpu\n", 0, None])
 def test_what_names_no_device_is_refused(monkeypatch, name):
     gpus(monkeypatch, 8)
-    with pytest.raises(BadInput, match="is not known; write auto, cpu, cuda or cuda:0") as found:
-        place(name, "train.device")
+    with pytest.raises(UserError, match="is not known; write auto, cpu, cuda or cuda:0") as found:
+        resolve_device(name, "train.device")
     assert str(found.value).startswith(f"train.device={name!r} ")
 
 
@@ -26,12 +26,12 @@ def test_what_names_no_device_is_refused(monkeypatch, name):
 )
 def test_a_number_in_the_name_wins_over_that_of_the_process(monkeypatch, name, number, wanted):
     gpus(monkeypatch, 2)
-    assert place(name, number=number) == torch.device(wanted)
+    assert resolve_device(name, index=number) == torch.device(wanted)
 
 
 def test_without_a_gpu_auto_is_the_cpu_for_every_process(monkeypatch):
     gpus(monkeypatch, 0)
-    assert place("auto", number=3) == torch.device("cpu")
+    assert resolve_device("auto", index=3) == torch.device("cpu")
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,6 @@ def test_without_a_gpu_auto_is_the_cpu_for_every_process(monkeypatch):
 )
 def test_a_device_that_is_not_here_is_named_with_the_way_out(monkeypatch, count, name, number, says):
     gpus(monkeypatch, count)
-    with pytest.raises(BadInput) as found:
-        place(name, number=number)
+    with pytest.raises(UserError) as found:
+        resolve_device(name, index=number)
     assert str(found.value) == f"device={name}: {says}"

@@ -12,41 +12,48 @@ import torch
 
 import bertsmith
 from bertsmith import api
-from bertsmith.config import plain
-from bertsmith.errors import BadInput
+from bertsmith.config import to_dict
+from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.heads import WordHead
-from bertsmith.model.mixers import Dense
-from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.heads import LMHeadConfig
+from bertsmith.model.mixers import Attention
+from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
-from bertsmith.model.sublayers import FeedForward
-from bertsmith.objectives.task_objective import teaching
-from bertsmith.tasks import Answering, Choose, Classify, Regress, Similar, Tag
-from bertsmith.tasks.requests import asked
+from bertsmith.model.sublayers import FeedForwardConfig
+from bertsmith.objectives.task_objective import build_task_objective
+from bertsmith.tasks import (
+    MultipleChoice,
+    QuestionAnswering,
+    TextClassification,
+    TextRegression,
+    TextSimilarity,
+    TokenClassification,
+)
+from bertsmith.tasks.requests import parse_requests
 from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.conftest import PIECES
 
-TOKENIZER = Tokenizer.google(PIECES)
+TOKENIZER = Tokenizer.from_vocab(PIECES)
 ENCODER = EncoderConfig(
-    layers=2, width=32, mixer=Dense(heads=2), feedforward=FeedForward(inner=64), positions=48, deviation=0.2
+    layers=2, width=32, mixer=Attention(heads=2), feedforward=FeedForwardConfig(inner=64), positions=48, deviation=0.2
 )
 TASKS = {
-    "classify": Classify(labels=("bad", "good")),
-    "regress": Regress(),
-    "similar": Similar(),
-    "choose": Choose(),
-    "answer": Answering(),
-    "tag": Tag(labels=("B-PER", "I-PER", "O"), scheme="bio"),
+    "classify": TextClassification(labels=("bad", "good")),
+    "regress": TextRegression(),
+    "similar": TextSimilarity(),
+    "choose": MultipleChoice(),
+    "answer": QuestionAnswering(),
+    "tag": TokenClassification(labels=("B-PER", "I-PER", "O"), scheme="bio"),
 }
 
 
 def saved(folder, task=None):
     """A model of random weights, as `finetune` or `pretrain` would leave it."""
-    heads = teaching(task).heads() if task else {"words": WordHead()}
-    model = built(ModelConfig(encoder=ENCODER, vocabulary=len(TOKENIZER), heads=heads), 3)
-    record = {"task": plain(task), "length": 48} if task else {}
+    heads = build_task_objective(task).heads() if task else {"words": LMHeadConfig()}
+    model = build_model(ModelConfig(encoder=ENCODER, vocabulary=len(TOKENIZER), heads=heads), 3)
+    record = {"task": to_dict(task), "length": 48} if task else {}
     checkpoint.save(folder, model, TOKENIZER, {}, record)
     return folder
 
@@ -65,12 +72,12 @@ def words(tmp_path_factory):
 def logs(model, ids):
     """(length, words) log-probabilities of one sequence, with no batch around it."""
     with torch.inference_mode():
-        hidden = model.model(Inputs(torch.tensor(ids), Layout.of([len(ids)])))
+        hidden = model.model(Inputs(torch.tensor(ids), Layout.from_lengths([len(ids)])))
         return model.model.scores("words", hidden)[:, : len(TOKENIZER)].log_softmax(-1)
 
 
 def ids_of(text):
-    return [TOKENIZER.cls, *TOKENIZER.encode_marked(text), TOKENIZER.sep]
+    return [TOKENIZER.cls_token_id, *TOKENIZER.encode_with_mask(text), TOKENIZER.sep_token_id]
 
 
 def number(answer):
@@ -125,12 +132,12 @@ def test_a_truth_beside_a_question_is_not_looked_at(models):
 
 
 def test_what_guides_a_text_may_be_said_or_left_out():
-    task = Classify(labels=("a", "b"), template="[way={way}] {text}")
-    assert asked(task, "the", None, {"way": "up"})[0][0].example.guides == ("[way=up]",)
-    assert asked(task, ["the"], None, {})[0][0].example.guides == ("[way=?]",)
-    paired = Classify(labels=("a", "b"), columns={"text": "first", "text_b": "second"})
-    with pytest.raises(BadInput, match="text_b is missing"):
-        asked(paired, "the", None, {})
+    task = TextClassification(labels=("a", "b"), template="[way={way}] {text}")
+    assert parse_requests(task, "the", None, {"way": "up"})[0][0].example.guides == ("[way=up]",)
+    assert parse_requests(task, ["the"], None, {})[0][0].example.guides == ("[way=?]",)
+    paired = TextClassification(labels=("a", "b"), columns={"text": "first", "text_b": "second"})
+    with pytest.raises(UserError, match="text_b is missing"):
+        parse_requests(paired, "the", None, {})
 
 
 def test_entities_of_a_text_are_told_in_its_characters(models):
@@ -163,7 +170,7 @@ def test_entities_of_a_text_are_told_in_its_characters(models):
     ],
 )
 def test_a_wrong_shape_is_named_with_a_right_one(models, kind, given, fields, fault):
-    with pytest.raises(BadInput, match=fault):
+    with pytest.raises(UserError, match=fault):
         models[kind](given, **fields)
 
 
@@ -184,7 +191,7 @@ def test_empty_texts_and_texts_of_a_hundred_thousand_words(models):
 def test_each_mask_is_filled_by_what_one_reading_says(words):
     found = words.fill("the [MASK] said [MASK] .", top=3)
     row = logs(words, ids_of("the [MASK] said [MASK] ."))[2]
-    assert [one["word"] for one in found[0]] == [TOKENIZER.pieces[i] for i in row.topk(3).indices.tolist()]
+    assert [one["word"] for one in found[0]] == [TOKENIZER.id_to_token[i] for i in row.topk(3).indices.tolist()]
     assert found[0][0]["score"] == pytest.approx(row.max().exp().item(), abs=1e-5) and len(found) == 2
     assert words("the [MASK] said [MASK] .")[0][:3] == found[0]
 
@@ -192,12 +199,12 @@ def test_each_mask_is_filled_by_what_one_reading_says(words):
 def test_masks_filled_together_know_the_surest_of_them(words):
     text = "[MASK] people [MASK] the [MASK]"
     ids, best = ids_of(text), {}
-    while masked := [place for place, one in enumerate(ids) if one == TOKENIZER.mask]:
+    while masked := [place for place, one in enumerate(ids) if one == TOKENIZER.mask_token_id]:
         rows = logs(words, ids)
         surest = max(masked, key=lambda place: rows[place].max().item())
         ids[surest] = best[surest] = int(rows[surest].argmax())
     found = [mask[0]["word"] for mask in words.fill(text, together=True)]
-    assert found == [TOKENIZER.pieces[best[place]] for place in sorted(best)]
+    assert found == [TOKENIZER.id_to_token[best[place]] for place in sorted(best)]
     apart = [mask[0]["word"] for mask in words.fill(text)]
     assert apart != found, "or the test would not tell them apart"
 
@@ -210,9 +217,9 @@ def test_a_candidate_of_several_pieces_is_filled_from_left_to_right(words):
         pieces = TOKENIZER.encode(word).ids
         expected[word] = 0.0
         for place, piece in enumerate(pieces):
-            ids = [TOKENIZER.cls, *TOKENIZER.encode("the").ids, *pieces[:place]]
+            ids = [TOKENIZER.cls_token_id, *TOKENIZER.encode("the").ids, *pieces[:place]]
             at = len(ids)
-            ids += [TOKENIZER.mask] * (len(pieces) - place) + [*TOKENIZER.encode("said").ids, TOKENIZER.sep]
+            ids += [TOKENIZER.mask_token_id] * (len(pieces) - place) + [*TOKENIZER.encode("said").ids, TOKENIZER.sep_token_id]
             expected[word] += logs(words, ids)[at, piece].item()
     assert len(TOKENIZER.encode("xyz").ids) == 3 and len(TOKENIZER.encode("people").ids) == 1
     assert {one["word"]: one["log"] for one in found} == pytest.approx(expected, abs=1e-3)
@@ -225,8 +232,8 @@ def test_the_likelihood_of_a_text_is_the_sum_over_tokens_hidden_one_by_one(words
     found = words.likelihood(texts, batch_tokens=20)
     for text, one in zip(texts, found, strict=True):
         ids = ids_of(text)
-        asked = [place for place, piece in enumerate(ids) if not TOKENIZER.special[piece]]
-        total = sum(logs(words, [*ids[:p], TOKENIZER.mask, *ids[p + 1 :]])[p, ids[p]].item() for p in asked)
+        asked = [place for place, piece in enumerate(ids) if not TOKENIZER.is_special[piece]]
+        total = sum(logs(words, [*ids[:p], TOKENIZER.mask_token_id, *ids[p + 1 :]])[p, ids[p]].item() for p in asked)
         assert one["total"] == pytest.approx(total, abs=1e-3) and one["tokens"] == len(asked)
     assert found[0]["words"] == 4 < found[0]["tokens"] == 8  # wat-er is no piece of this vocabulary
     assert found[0]["per_word"] == pytest.approx(found[0]["total"] / 4)
@@ -246,14 +253,14 @@ def test_the_likelihood_of_a_text_is_the_sum_over_tokens_hidden_one_by_one(words
     ],
 )
 def test_what_cannot_be_filled_is_said(words, text, candidates, fault):
-    with pytest.raises(BadInput, match=fault):
+    with pytest.raises(UserError, match=fault):
         words.fill(text, candidates=candidates)
 
 
 def test_a_model_with_a_task_has_no_words(models, words):
-    with pytest.raises(BadInput, match="no head for words"):
+    with pytest.raises(UserError, match="no head for words"):
         models["classify"].fill("the [MASK]")
-    with pytest.raises(BadInput, match="was not fine-tuned"):
+    with pytest.raises(UserError, match="was not fine-tuned"):
         words("a", "b")
 
 
@@ -282,7 +289,7 @@ def test_the_nearest_of_texts_and_of_vectors_are_the_same(models):
 def test_where_a_model_answers_and_in_which_numbers(tmp_path, models):
     folder = saved(tmp_path / "m", TASKS["classify"])
     for name, fault in [("gpu", "write auto, cpu, cuda"), ("cuda:99", "no such device")]:
-        with pytest.raises(BadInput, match=fault):
+        with pytest.raises(UserError, match=fault):
             bertsmith.load(folder, device=name)
     exact, half = (bertsmith.load(folder, device="cpu", precision=one) for one in ("auto", "bf16"))
     a, b = exact.embed("the people said"), half.embed("the people said")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bertsmith.commands import embed, predict
-from bertsmith.evaluation.evaluate import judged
+from bertsmith.evaluation.evaluate import evaluate_model
 from bertsmith.inference import output_files
 from bertsmith.inference.predictor import load
 from tests.journeys.test_pretraining import ROOT, answer, ran, refused
@@ -56,14 +56,14 @@ def died(monkeypatch, stage, name, at):
 
 @pytest.mark.parametrize("cut", [0, 7, 64 * 70, -5])
 def test_a_killed_run_goes_on_byte_for_byte(folders, asked, tmp_path, monkeypatch, cut):
-    monkeypatch.setattr(predict, "AT_ONCE", 50)
+    monkeypatch.setattr(predict, "CHUNK_SIZE", 50)
     words = ["predict", f"model={folders['classify']}", f"data={asked}", "batch_tokens=100"]
     ran(*words, f"out={tmp_path / 'whole.jsonl'}")
     whole = (tmp_path / "whole.jsonl").read_bytes()
     died(monkeypatch, predict, "_line", 0)
     ran(*words, f"out={tmp_path / 'part.jsonl'}", code=130)
     monkeypatch.undo()
-    monkeypatch.setattr(predict, "AT_ONCE", 50)
+    monkeypatch.setattr(predict, "CHUNK_SIZE", 50)
     assert (tmp_path / "part.jsonl.part.json").exists() and not (tmp_path / "part.jsonl").exists()
     (tmp_path / "part.jsonl.part").write_bytes(whole[:cut])  # anywhere, inside a line too
     told = ran(*words, f"out={tmp_path / 'part.jsonl'}").stderr
@@ -93,7 +93,7 @@ def test_killed_outright_it_goes_on_byte_for_byte(folders, tmp_path):
 
 @pytest.mark.parametrize("change", ["model", "data", "setting"])
 def test_what_another_command_left_is_begun_anew(folders, asked, tmp_path, monkeypatch, change):
-    monkeypatch.setattr(predict, "AT_ONCE", 50)
+    monkeypatch.setattr(predict, "CHUNK_SIZE", 50)
     words = {"model": folders["classify"], "data": asked, "batch_tokens": 64, "out": tmp_path / "out.jsonl"}
     calls = died(monkeypatch, predict, "_line", 120)
     ran("predict", *(f"{name}={value}" for name, value in words.items()), code=130)
@@ -206,24 +206,24 @@ def test_a_document_is_seen_over_the_border_of_what_is_answered_at_once(tmp_path
     whole = tags(tmp_path / "whole.jsonl")
     predictor = load(model)
     examples = list(predictor.task.read(data))
-    assert whole == [list(one.tags) for one in judged(predictor, examples).answers]
+    assert whole == [list(one.tags) for one in evaluate_model(predictor, examples).predictions]
     cut = [list(one.tags) for at in range(0, 70, 7) for one in predictor.answers(examples[at : at + 7])]
     assert whole != cut, "a model that does not look at the document would test nothing"
-    monkeypatch.setattr(predict, "AT_ONCE", 7)
+    monkeypatch.setattr(predict, "CHUNK_SIZE", 7)
     ran(*words, f"out={tmp_path / 'some.jsonl'}")
     assert tags(tmp_path / "some.jsonl") == whole
     assert [json.loads(line)["tags"] for line in ran(*words).stdout.splitlines()] == whole
 
 
 def test_a_document_goes_on_where_a_killed_run_left_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(predict, "AT_ONCE", 7)
+    monkeypatch.setattr(predict, "CHUNK_SIZE", 7)
     model = saved(tmp_path / "model", msgspec.structs.replace(TASKS["tag"], context=True))
     words = ["predict", f"model={model}", f"data={sentences(tmp_path / 'data.txt')}", "batch_tokens=100"]
     ran(*words, f"out={tmp_path / 'whole.jsonl'}")
     died(monkeypatch, predict, "_line", 30)
     ran(*words, f"out={tmp_path / 'part.jsonl'}", code=130)
     monkeypatch.undo()
-    monkeypatch.setattr(predict, "AT_ONCE", 7)
+    monkeypatch.setattr(predict, "CHUNK_SIZE", 7)
     assert "going on after 28 answers" in ran(*words, f"out={tmp_path / 'part.jsonl'}").stderr
     assert (tmp_path / "part.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
@@ -234,7 +234,7 @@ def test_bad_rows_inside_a_document_are_not_seen(tmp_path, monkeypatch):
     data = written(tmp_path / "good.jsonl", rows)
     bad = written(tmp_path / "bad.jsonl", [one for row in rows for one in (row, {"tokens": None})])
     ran("predict", f"model={model}", f"data={data}", f"out={tmp_path / 'good.out'}")
-    monkeypatch.setattr(predict, "AT_ONCE", 3)
+    monkeypatch.setattr(predict, "CHUNK_SIZE", 3)
     ran("predict", f"model={model}", f"data={bad}", "skip_bad=true", f"out={tmp_path / 'bad.out'}")
     found = [json.loads(line) for line in (tmp_path / "bad.out").read_text().splitlines()]
     assert [one["tags"] for one in found[::2]] == tags(tmp_path / "good.out") and all("error" in one for one in found[1::2])
@@ -242,24 +242,24 @@ def test_bad_rows_inside_a_document_are_not_seen(tmp_path, monkeypatch):
 
 def test_no_more_is_read_than_is_being_answered(folders, tmp_path, monkeypatch):
     """A file is a stream: when the first answers are written, the rest is not read yet."""
-    monkeypatch.setattr(predict, "AT_ONCE", 10)
-    read, seen = predict.unanswered, []
+    monkeypatch.setattr(predict, "CHUNK_SIZE", 10)
+    read, seen = predict.read_requests, []
 
     def counted(*words):
         for one in read(*words):
             seen.append(1)
             yield one
 
-    monkeypatch.setattr(predict, "unanswered", counted)
+    monkeypatch.setattr(predict, "read_requests", counted)
     data = written(tmp_path / "many.jsonl", [{"text": text} for text in texts(200)])
     recipe = predict.Recipe(model=str(folders["classify"]), data=str(data))
-    chunks = predict._answers(recipe, predict.load(recipe.model), {})
+    chunks = predict._iter_answers(recipe, predict.load(recipe.model), {})
     assert len(next(chunks)) == 10 and len(seen) == 10
     assert len(next(chunks)) == 10 and len(seen) == 20
 
 
 def test_vectors_of_a_file_are_those_of_its_texts_and_go_on_where_they_were_killed(folders, tmp_path, monkeypatch):
-    monkeypatch.setattr(embed, "AT_ONCE", 40)
+    monkeypatch.setattr(embed, "CHUNK_SIZE", 40)
     some = texts(130)
     data = written(tmp_path / "some.jsonl", [{"text": one} for one in some])
     words = ["embed", f"model={folders['words']}", f"data={data}", "pool=first"]
@@ -273,7 +273,7 @@ def test_vectors_of_a_file_are_those_of_its_texts_and_go_on_where_they_were_kill
     ran(*words, f"out={tmp_path / 'killed.npy'}", code=130)
     assert not (tmp_path / "killed.npy").exists()
     monkeypatch.undo()
-    monkeypatch.setattr(embed, "AT_ONCE", 40)
+    monkeypatch.setattr(embed, "CHUNK_SIZE", 40)
     calls = died(monkeypatch, embed, "_vectors", 9)
     assert "going on after 80 texts" in ran(*words, f"out={tmp_path / 'killed.npy'}").stderr
     assert len(calls) == 2 and (tmp_path / "killed.npy").read_bytes() == (tmp_path / "straight.npy").read_bytes()
@@ -282,10 +282,10 @@ def test_vectors_of_a_file_are_those_of_its_texts_and_go_on_where_they_were_kill
 def test_half_a_line_is_cut_off(tmp_path):
     (tmp_path / "a.part").write_bytes(b'{"a": 1}\n{"b": 2}\n{"c"')
     with (tmp_path / "a.part").open("ab+") as file:
-        assert output_files._whole_lines(file) == 2
+        assert output_files._count_complete_lines(file) == 2
         file.write(b"x\n")
     assert (tmp_path / "a.part").read_bytes() == b'{"a": 1}\n{"b": 2}\nx\n'
     (tmp_path / "b.part").write_bytes(b"half")
     with (tmp_path / "b.part").open("ab+") as file:
-        assert output_files._whole_lines(file) == 0
+        assert output_files._count_complete_lines(file) == 0
     assert (tmp_path / "b.part").read_bytes() == b""

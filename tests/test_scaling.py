@@ -2,13 +2,13 @@
 
 import pytest
 
-from benchmarks.scaling import KINDS, NUMBERS, measured, ours
+from benchmarks.scaling import INT_OPTIONS, MIXER_KINDS, build_our_step, measure
 
-SMALL = NUMBERS | {"width": 32, "heads": 4, "rounds": 1, "device": "cpu", "dropout": 0.0, "length": 40}
+SMALL = INT_OPTIONS | {"width": 32, "heads": 4, "rounds": 1, "device": "cpu", "dropout": 0.0, "length": 40}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MIXER_KINDS)
 @pytest.mark.parametrize("layers", [0, 1])
 def test_every_mixer_is_measured_alone_and_in_a_model(kind, layers):
-    told = measured(SMALL | {"kind": kind, "layers": layers, "tokens": 80}, ours)
+    told = measure(SMALL | {"kind": kind, "layers": layers, "tokens": 80}, build_our_step)
     assert told["seconds"] > 0 and told["bytes"] > 0

@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 
-from benchmarks.scores import _cases
+from benchmarks.scores import _read_cases
 from benchmarks.scoring import Case, Task
-from bertsmith.config import parse, plain
-from bertsmith.errors import BadInput
-from bertsmith.tasks.classification import Label
-from bertsmith.tasks.question_answering import Answered
-from bertsmith.tasks.regression import Value
-from bertsmith.tasks.token_classification import Tagged
+from bertsmith.config import from_dict, to_dict
+from bertsmith.errors import UserError
+from bertsmith.tasks.classification import ClassificationPrediction
+from bertsmith.tasks.question_answering import QuestionAnsweringPrediction
+from bertsmith.tasks.regression import RegressionPrediction
+from bertsmith.tasks.token_classification import TokenClassificationPrediction
 
 SUITE = Path(__file__).parents[1] / "benchmarks/scores.toml"
 NAMES = ("sst2", "mrpc", "stsb", "conll", "squad", "cmrc", "msra", "chnsenti")
 TRUTHS = {
-    "classify": lambda one: Label(one.label, {}),
-    "regress": lambda one: Value(one.label),
-    "tag": lambda one: Tagged(one.tags),
-    "answer": lambda one: Answered(one.answers[0], *one.span, 0.0, 0.0, ()),
+    "classify": lambda one: ClassificationPrediction(one.label, {}),
+    "regress": lambda one: RegressionPrediction(one.label),
+    "tag": lambda one: TokenClassificationPrediction(one.tags),
+    "answer": lambda one: QuestionAnsweringPrediction(one.answers[0], *one.span, 0.0, 0.0, ()),
 }
 
 
@@ -34,7 +34,7 @@ def _table(columns: dict[str, str]) -> str:
 
 
 def _file(case: Case) -> str:
-    kind = plain(case.task)["kind"]
+    kind = to_dict(case.task)["kind"]
     if kind == "tag":
         return "EU B-ORG\nrejects O\n\nPeter B-PER\n"
     if kind == "answer":
@@ -45,7 +45,7 @@ def _file(case: Case) -> str:
 
 def _laid(folder: Path) -> dict[str, Case]:
     shutil.copy(SUITE, folder)
-    cases = _cases(folder / SUITE.name, None)
+    cases = _read_cases(folder / SUITE.name, None)
     for case in cases.values():
         for path in map(Path, (case.train, case.dev)):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,14 +66,14 @@ def test_it_has_the_tasks_of_the_results(tmp_path):
 def test_the_truth_has_the_best_of_the_score_it_names(tmp_path, name):
     case = _laid(tmp_path)[name]
     columns = {"columns": case.columns} if case.columns else {}
-    task: Any = parse(Task, plain(case.task) | columns)  # type: ignore[arg-type]
+    task: Any = from_dict(Task, to_dict(case.task) | columns)  # type: ignore[arg-type]
     examples = list(task.read(Path(case.dev)))
-    answers = [TRUTHS[plain(task)["kind"]](one) for one in examples]
+    answers = [TRUTHS[to_dict(task)["kind"]](one) for one in examples]
     assert task.fitted(examples).judge(answers, examples)[case.metric] == pytest.approx(1.0)
 
 
 def test_a_key_it_does_not_know_is_refused(tmp_path):
     suite = tmp_path / "suite.toml"
     suite.write_text(SUITE.read_text(encoding="utf-8").replace("overlap = 128", "overlapp = 128", 1), encoding="utf-8")
-    with pytest.raises(BadInput, match=r"suite\.toml, squad: .*overlapp"):
-        _cases(suite, None)
+    with pytest.raises(UserError, match=r"suite\.toml, squad: .*overlapp"):
+        _read_cases(suite, None)

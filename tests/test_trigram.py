@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.trigram import Trigram, discounts
+from benchmarks.trigram import KneserNeyTrigram, compute_discounts
 
 V, START = 12, 2
 
@@ -17,7 +17,7 @@ def stream(seed=0, texts=60):
 
 
 def test_every_context_has_one_to_share():
-    model = Trigram(stream(), V, START)
+    model = KneserNeyTrigram(stream(), V, START)
     for first in range(V):
         for second in range(V):
             given = np.full(V, first), np.full(V, second), np.arange(V)
@@ -28,7 +28,7 @@ def test_every_context_has_one_to_share():
 def test_a_word_is_weighed_by_how_many_words_it_follows():
     """San Francisco: frequent, but behind one word alone; it backs off to less than a word of many neighbours."""
     text = [START, START] + [5, 6] * 30 + [7, 9, 8, 9, 5, 9, 10, 9, 11, 9] + [3]
-    model = Trigram(np.array(text), V, START)
+    model = KneserNeyTrigram(np.array(text), V, START)
     francisco, common = model.probabilities(np.array([4, 4]), np.array([4, 4]), np.array([6, 9]))
     assert common > 2 * francisco
 
@@ -36,11 +36,13 @@ def test_a_word_is_weighed_by_how_many_words_it_follows():
 def test_discounts_are_chen_and_goodman_s():
     counts = np.repeat([1, 2, 3, 4, 9], [50, 20, 10, 5, 3])
     y = 50 / (50 + 2 * 20)
-    assert discounts(counts).tolist() == pytest.approx([0, 1 - 2 * y * 20 / 50, 2 - 3 * y * 10 / 20, 3 - 4 * y * 5 / 10])
+    assert compute_discounts(counts).tolist() == pytest.approx(
+        [0, 1 - 2 * y * 20 / 50, 2 - 3 * y * 10 / 20, 3 - 4 * y * 5 / 10]
+    )
 
 
 def test_perplexity_is_of_the_words_and_not_of_the_start():
-    model, held = Trigram(stream(), V, START), stream(1, 3)
+    model, held = KneserNeyTrigram(stream(), V, START), stream(1, 3)
     logs = [
         np.log(model.probabilities(*held[[[at - 2], [at - 1], [at]]])[0]) for at in range(2, len(held)) if held[at] != START
     ]

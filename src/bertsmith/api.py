@@ -6,8 +6,8 @@ bertsmith.pretrain(corpus="corpus", model="bert-mini", train={"steps": 1000}, ou
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .commands import stage
-from .config import typed
+from .commands import load_stage
+from .config import from_user
 
 if TYPE_CHECKING:
     from .inference.predictor import Predictor
@@ -101,11 +101,11 @@ def load(folder: str | Path, device: str = "auto", precision: "Precision" = "aut
 
 def models() -> dict[str, str]:
     """The models that come with the package: each name, for `load` and wherever a stage takes a model, and what it is."""
-    from .pretrained.shipped import models
+    from .pretrained.shipped import list_models
 
-    return models()
+    return list_models()
 
 
 def _run(name: str, recipe: dict[str, Any], quiet: bool) -> dict[str, Any]:
-    module = stage(name)
-    return module.run(typed(module.Recipe, recipe, name), quiet)
+    module = load_stage(name)
+    return module.run(from_user(module.Recipe, recipe, name), quiet)

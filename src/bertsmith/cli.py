@@ -8,22 +8,22 @@ from pathlib import Path
 import msgspec
 
 from . import __version__
-from .commands import STAGES, stage
-from .config import keys, read
-from .errors import BadInput, Stopped
+from .commands import STAGES, load_stage
+from .config import iter_keys, read_recipe
+from .errors import Interrupted, UserError
 
 USAGE = "bertsmith STAGE [RECIPE.toml] [key=value ...] [--json] [--quiet]"
 FLAGS = ("--json", "--quiet", "--help", "-h")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Runs one stage; 0 only if its work is done, 1 if a stage finds that all is not well, 2 for bad input, in one line."""
     try:
-        return _dispatched(list(sys.argv[1:] if arguments is None else arguments))
-    except Stopped as stopped:
+        return _dispatch(list(sys.argv[1:] if argv is None else argv))
+    except Interrupted as stopped:
         print(f"stopped: {stopped}", file=sys.stderr)
         return 130
-    except BadInput as error:
+    except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
@@ -35,54 +35,54 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _dispatched(words: list[str]) -> int:
-    if not words or words[0] in ("--help", "-h"):
-        print(_overview())
+def _dispatch(args: list[str]) -> int:
+    if not args or args[0] in ("--help", "-h"):
+        print(_format_overview())
         return 0
-    if words[0] == "--version":
+    if args[0] == "--version":
         print(__version__)
         return 0
-    name, *rest = words
+    name, *rest = args
     if name not in STAGES:
         near = get_close_matches(name, STAGES, n=1, cutoff=0.5)
-        raise BadInput(
+        raise UserError(
             f"there is no stage {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(STAGES)}")
         )
     if "--help" in rest or "-h" in rest:
-        print(_page(name))
+        print(_format_stage_help(name))
         return 0
-    return _ran(name, rest)
+    return _run_stage(name, rest)
 
 
-def _ran(name: str, rest: list[str]) -> int:
-    for word in rest:
+def _run_stage(name: str, args: list[str]) -> int:
+    for word in args:
         if word.startswith("-") and word not in FLAGS:
-            raise BadInput(f"there is no option {word}; settings are key=value, options are --json, --quiet, --help")
-    plain = [word for word in rest if not word.startswith("-")]
+            raise UserError(f"there is no option {word}; settings are key=value, options are --json, --quiet, --help")
+    plain = [word for word in args if not word.startswith("-")]
     recipes = [word for word in plain if "=" not in word]
     if len(recipes) > 1:
-        raise BadInput(f"{recipes[1]!r} is not key=value, and there is a recipe already ({recipes[0]}); usage: {USAGE}")
+        raise UserError(f"{recipes[1]!r} is not key=value, and there is a recipe already ({recipes[0]}); usage: {USAGE}")
     settings = [word for word in plain if "=" in word]
-    module = stage(name)
+    module = load_stage(name)
     first = getattr(module, "FIRST", "kind" if hasattr(module, "KINDS") else None)
     if recipes and not recipes[0].endswith(".toml") and first:
         settings, recipes = [f"{first}={recipes[0]}", *settings], []  # `show masks corpus=...`, `doctor out/bert`
-    recipe = read(module.Recipe, Path(recipes[0]) if recipes else None, settings)
-    result = module.run(recipe, "--quiet" in rest)
-    if "--json" in rest:
+    recipe = read_recipe(module.Recipe, Path(recipes[0]) if recipes else None, settings)
+    result = module.run(recipe, "--quiet" in args)
+    if "--json" in args:
         print(msgspec.json.encode(result).decode())  # what is no number becomes null, as JSON wants it
     return module.code(result) if hasattr(module, "code") else 0
 
 
-def _overview() -> str:
+def _format_overview() -> str:
     size = max(map(len, STAGES))
     stages = "\n".join(f"  {name.ljust(size)}  {meaning}" for name, meaning in STAGES.items())
     return f"usage: {USAGE}\n\nstages:\n{stages}\n\n`bertsmith STAGE --help` lists the keys of a stage."
 
 
-def _page(name: str) -> str:
+def _format_stage_help(name: str) -> str:
     """Every key with what it takes, its default and its meaning, in columns."""
-    rows = [(key.name, key.takes, key.default, key.meaning) for key in keys(stage(name).Recipe)]
+    rows = [(key.name, key.type_name, key.default, key.description) for key in iter_keys(load_stage(name).Recipe)]
     first, second = (min(max(len(row[i]) for row in rows), 44) for i in (0, 2))
     lines = [f"  {key.ljust(first)}  {default.ljust(second)}  {meaning}{f' ({takes})' if takes else ''}"
              for key, takes, default, meaning in rows]  # fmt: skip

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 
-class Screen:
+class Console:
     """All of it goes to stderr: stdout is for answers. A progress bar is drawn on a terminal only."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
 
-    def say(self, text: str) -> None:
+    def info(self, text: str) -> None:
         if not self.quiet:
             print(text, file=sys.stderr, flush=True)
 
@@ -19,18 +19,18 @@ class Screen:
         """Said even when quiet: it may cost somebody an hour."""
         print(f"warning: {text}", file=sys.stderr, flush=True)
 
-    def table(self, title: str, rows: Sequence[tuple[str, ...]]) -> None:
+    def print_table(self, title: str, rows: Sequence[tuple[str, ...]]) -> None:
         """Columns that align, one line a row; a Chinese character is as wide as two letters."""
         from rich.cells import cell_len
 
         sizes = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-        self.say(title)
+        self.info(title)
         for row in rows:
             cells = (cell + " " * (size - cell_len(cell)) for cell, size in zip(row, sizes, strict=True))
-            self.say("  " + "  ".join(cells).rstrip())
+            self.info("  " + "  ".join(cells).rstrip())
 
     @contextmanager
-    def bar(self, title: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
+    def progress_bar(self, title: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
         """Yields `advance(done, of)`."""
         if self.quiet or not sys.stderr.isatty():
             yield lambda done, of: None

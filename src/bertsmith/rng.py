@@ -9,9 +9,9 @@ import zlib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .errors import BadInput
+from .errors import UserError
 
-Bits = NDArray[np.uint64]
+RandomBits = NDArray[np.uint64]
 
 
 class Stream:
@@ -51,40 +51,40 @@ class Stream:
     SHUFFLED_WORDS = "stirred"  # diagnostics: words in another order
 
 
-_STEP = np.uint64(0x9E3779B97F4A7C15)
+_GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
-def bits(seed: int, purpose: str, *counters: ArrayLike) -> Bits:
+def random_bits(seed: int, stream: str, *counters: ArrayLike) -> RandomBits:
     """64 random bits for each element of the counters, broadcast together: the same whoever asks, whenever.
 
     A seed is any whole number of 64 bits, signed or not; -1 is the same as 2**64 - 1.
     """
     if not -(2**63) <= seed < 2**64:
-        raise BadInput(f"seed = {seed} is too large; take one of 64 bits, from {-(2**63)} to {2**64 - 1}")
+        raise UserError(f"seed = {seed} is too large; take one of 64 bits, from {-(2**63)} to {2**64 - 1}")
     with np.errstate(over="ignore"):
-        state: Bits = _mixed(np.asarray(seed % 2**64, np.uint64) + _STEP)
-        for counter in (zlib.crc32(purpose.encode()), *counters):
-            state = _mixed(state ^ _mixed(np.asarray(counter).astype(np.uint64) * _STEP + _STEP))
+        state: RandomBits = _splitmix64(np.asarray(seed % 2**64, np.uint64) + _GOLDEN_GAMMA)
+        for counter in (zlib.crc32(stream.encode()), *counters):
+            state = _splitmix64(state ^ _splitmix64(np.asarray(counter).astype(np.uint64) * _GOLDEN_GAMMA + _GOLDEN_GAMMA))
     return state
 
 
-def uniform(dice: Bits) -> NDArray[np.float64]:
+def uniform(bits: RandomBits) -> NDArray[np.float64]:
     """Numbers in [0, 1)."""
-    return (dice >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def below(dice: Bits, limit: ArrayLike) -> NDArray[np.int64]:
+def randint(bits: RandomBits, high: ArrayLike) -> NDArray[np.int64]:
     """Whole numbers from 0 up to, not including, `limit`."""
-    return (uniform(dice) * np.asarray(limit)).astype(np.int64)
+    return (uniform(bits) * np.asarray(high)).astype(np.int64)
 
 
-def shuffled(count: int, seed: int, purpose: str, *counters: int) -> NDArray[np.int64]:
+def permutation(n: int, seed: int, stream: str, *counters: int) -> NDArray[np.int64]:
     """The numbers 0..count-1 in random order."""
-    return np.argsort(bits(seed, purpose, *counters, np.arange(count)), kind="stable")
+    return np.argsort(random_bits(seed, stream, *counters, np.arange(n)), kind="stable")
 
 
-def _mixed(x: Bits) -> Bits:
+def _splitmix64(x: RandomBits) -> RandomBits:
     with np.errstate(over="ignore"):
         x = (x ^ (x >> np.uint64(30))) * _MIX_1
         x = (x ^ (x >> np.uint64(27))) * _MIX_2

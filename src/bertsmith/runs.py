@@ -13,42 +13,42 @@ from typing import Any
 import torch
 
 from . import __version__
-from .artifacts import MANIFEST, claimed, content, fingerprint, named, read_json, seal, vacant
-from .config import Config, plain
-from .console import Screen
-from .errors import BadInput
+from .artifacts import MANIFEST, check_writable, content_hash, fingerprint, lock_output, read_json, resolve_path, write_manifest
+from .config import Config, to_dict
+from .console import Console
+from .errors import UserError
 from .model import checkpoint
 from .model.model import Model
 from .tokenization.tokenizer import Tokenizer
-from .train.distributed import world
+from .train.distributed import world_size
 
 # What may differ when a run goes on: how the work is done. (Another kind of device rounds otherwise, all the same.)
-FREE = ("workers", "device", "keep", "save_every", "eval_every", "log_every", "tensorboard")
+RUN_ID_EXCLUDED = ("workers", "device", "keep", "save_every", "eval_every", "log_every", "tensorboard")
 
 
-def identity(recipe: Config, **contents: str | None) -> str:
+def compute_run_id(recipe: Config, **paths: str | None) -> str:
     """A name for all that decides the result; `contents` are known by what they hold, not by where they lie."""
-    told = plain(recipe)
+    told = to_dict(recipe)
     fixed = ["eval_every"] * bool(told["train"]["stop"]) + ["save_every"] * bool(told["train"]["average"])  # decide the end
-    free = [name for name in FREE if name not in fixed]
+    free = [name for name in RUN_ID_EXCLUDED if name not in fixed]
     told["train"] = {name: value for name, value in told["train"].items() if name not in free}
-    for name, place in contents.items():
+    for name, place in paths.items():
         *path, last = name.split(".")
-        reduce(dict.__getitem__, path, told)[last] = place and _known(named(place, name))
+        reduce(dict.__getitem__, path, told)[last] = place and _content_or_path(resolve_path(place, name))
     return fingerprint({name: value for name, value in told.items() if name != "out"})
 
 
 @contextmanager
-def opened(out: Path, name: str, screen: Screen) -> Iterator[dict[str, Any] | None]:
+def open_run(out: Path, run_id: str, console: Console) -> Iterator[dict[str, Any] | None]:
     """Holds the folder; yields what it has to tell if the same recipe made it already, None if there is work to do."""
-    if world() > 1:  # ranks share one folder
-        yield _told(out, name, screen)
+    if world_size() > 1:  # ranks share one folder
+        yield _read_finished_result(out, run_id, console)
         return
-    with claimed(out):
-        yield _told(out, name, screen)
+    with lock_output(out):
+        yield _read_finished_result(out, run_id, console)
 
 
-def command() -> list[str]:
+def command_line() -> list[str]:
     """The words that were typed, without where the program lies."""
     program = Path(sys.argv[0]).name
     return ["bertsmith" if program == "__main__.py" else program, *sys.argv[1:]]
@@ -59,39 +59,39 @@ def publish(
 ) -> None:
     """The finished folder; the manifest comes last and says so. The state it grew from goes."""
     versions = {"bertsmith": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
-    card |= {"command": command(), "versions": versions, "date": datetime.now(UTC).isoformat(timespec="seconds")}
-    record |= {"recipe": plain(recipe), "tokenizer": tokenizer.fingerprint, "version": __version__}
-    checkpoint.write(out, model, tokenizer, card, record)
+    card |= {"command": command_line(), "versions": versions, "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    record |= {"recipe": to_dict(recipe), "tokenizer": tokenizer.fingerprint, "version": __version__}
+    checkpoint.write_files(out, model, tokenizer, card, record)
     weights = [path.name for path in out.glob("model*.safetensors*")]
-    seal(out, ["config.json", "card.json", "tokenizer.json", "metrics.jsonl", *weights])
-    _without_state(out)
+    write_manifest(out, ["config.json", "card.json", "tokenizer.json", "metrics.jsonl", *weights])
+    _remove_state(out)
 
 
-def descent(source: Path) -> dict[str, str]:
+def read_family(source: Path) -> dict[str, str]:
     """The family that a folder says its model is of, for the record of a model that is made from it."""
     family = read_json(source / "config.json").get("family")
     return {"family": family} if family else {}
 
 
-def _told(out: Path, name: str, screen: Screen) -> dict[str, Any] | None:
+def _read_finished_result(out: Path, run_id: str, console: Console) -> dict[str, Any] | None:
     if not (out / MANIFEST).exists():
-        vacant(out, "state/step-*", "state/counts", "seeds")
+        check_writable(out, "state/step-*", "state/counts", "seeds")
         return None
     card = read_json(out / "card.json")
-    if card.get("identity") != name:
-        raise BadInput(f"{out} holds a model made by another recipe; choose another out, or remove it")
-    screen.say(f"{out} is there already, made by the same recipe")
-    _without_state(out)  # of a run killed between its last two breaths
+    if card.get("identity") != run_id:
+        raise UserError(f"{out} holds a model made by another recipe; choose another out, or remove it")
+    console.info(f"{out} is there already, made by the same recipe")
+    _remove_state(out)  # of a run killed between its last two breaths
     if "seeds" in card["result"]:
         shutil.rmtree(out / "seeds", ignore_errors=True)
     return {"out": str(out), "made": False, **card["result"]}
 
 
-def _known(path: Path) -> str:
-    return content(path) or str(path)  # what is not there is refused by the stage that needs it
+def _content_or_path(path: Path) -> str:
+    return content_hash(path) or str(path)  # what is not there is refused by the stage that needs it
 
 
-def _without_state(out: Path) -> None:
+def _remove_state(out: Path) -> None:
     for saved in (out / "state").glob("step-*"):
         shutil.rmtree(saved)
     shutil.rmtree(out / "state" / "counts", ignore_errors=True)  # of pairs of words

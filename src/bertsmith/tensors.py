@@ -7,22 +7,22 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from .errors import BadInput
+from .errors import UserError
 
 
-def save(tensors: dict[str, Tensor], path: Path) -> None:
+def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     try:
         save_file(tensors, path)
     except (SafetensorError, OSError) as error:
         needed, free = sum(tensor.nbytes for tensor in tensors.values()), shutil.disk_usage(path.parent).free
         if free < needed or "No space" in str(error):
-            raise BadInput(f"no space left for {path}: {needed:,} bytes are needed, {free:,} are free; make room and run the "
+            raise UserError(f"no space left for {path}: {needed:,} bytes are needed, {free:,} are free; make room and run the "
                            "same command again: it goes on from the last checkpoint") from None  # fmt: skip
-        raise BadInput(f"{path} cannot be written: {error}") from None
+        raise UserError(f"{path} cannot be written: {error}") from None
 
 
-def load(path: Path) -> dict[str, Tensor]:
+def load_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
-        raise BadInput(f"{path} cannot be read: {error}") from None
+        raise UserError(f"{path} cannot be read: {error}") from None

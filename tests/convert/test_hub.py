@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from bertsmith.cli import main
-from bertsmith.convert.huggingface.hub import _needed, fetched, is_name
-from bertsmith.errors import BadInput
+from bertsmith.convert.huggingface.hub import _select_files, download, is_repo_id
+from bertsmith.errors import UserError
 from tests.convert.hub_server import serving
 from tests.parity.huggingface_models import theirs
 
@@ -27,8 +27,8 @@ def server(tmp_path, monkeypatch):
 
 
 def refusal(name):
-    with pytest.raises(BadInput) as caught:
-        fetched(name, quiet=True)
+    with pytest.raises(UserError) as caught:
+        download(name, quiet=True)
     return str(caught.value)
 
 
@@ -48,10 +48,10 @@ def test_a_name_is_imported_as_its_folder_would_be(tmp_path, server, capsys):
 
 def test_what_was_fetched_before_serves_without_the_network(tmp_path, server, monkeypatch):
     theirs("BertModel", tmp_path / "hub/org/small")
-    before = fetched("org/small", quiet=True)
+    before = download("org/small", quiet=True)
     assert (tmp_path / "cache") in before.parents
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    assert fetched("org/small", quiet=True) == before
+    assert download("org/small", quiet=True) == before
     told = refusal("org/other")
     assert "there is no folder org/other" in told and "give a folder" in told
 
@@ -76,18 +76,18 @@ def test_the_usual_hub_is_asked_where_none_is_named(monkeypatch):
 
 def test_without_the_library_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(BadInput, match=r"no folder org/name.*pip install 'bertsmith\[hub\]'"):
-        fetched("org/name")
+    with pytest.raises(UserError, match=r"no folder org/name.*pip install 'bertsmith\[hub\]'"):
+        download("org/name")
 
 
 @pytest.mark.parametrize("name", ["org/name", "google-bert/bert-base_1.0"])
 def test_names(name):
-    assert is_name(name)
+    assert is_repo_id(name)
 
 
 @pytest.mark.parametrize("path", ["name", "./name", "../name", "/org/name", "a/b/c", "~/name/", "org/..", "C:\\a", "org/a b"])
 def test_paths_are_no_names(path):
-    assert not is_name(path)
+    assert not is_repo_id(path)
 
 
 SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
@@ -103,4 +103,4 @@ SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
     ],
 )
 def test_only_the_files_an_import_reads_are_wanted(held, wanted):
-    assert _needed(held) == wanted
+    assert _select_files(held) == wanted

@@ -7,11 +7,11 @@ import pytest
 
 from bertsmith.corpus import build
 from bertsmith.corpus.store import Corpus
-from bertsmith.errors import BadInput
+from bertsmith.errors import UserError
 from bertsmith.tokenization import fast_encode
-from bertsmith.tokenization.pipeline import Words, around
-from bertsmith.tokenization.tokenizer import SPECIALS, Tokenizer
-from bertsmith.tokenization.trainers import model, train
+from bertsmith.tokenization.pipeline import WordSplitter, assemble_tokenizer
+from bertsmith.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bertsmith.tokenization.trainers import build_model, train_vocabulary
 from tests.conftest import PIECES, han, prepared, prose
 
 spaced_kinds = pytest.mark.parametrize("kind", ["byte", "byte-bpe", "unigram"])
@@ -25,10 +25,10 @@ def cut(text):
 
 def saved(folder, kind, text, size=320):
     counts: dict[str, int] = {}
-    for word in Words(kind, True)(text):
+    for word in WordSplitter(kind, True)(text):
         counts[word] = counts.get(word, 0) + 1
-    learnt = train(kind, counts.items(), size, specials=SPECIALS)
-    Tokenizer(around(kind, model(learnt), True)).save(folder)
+    learnt = train_vocabulary(kind, counts.items(), size, special_tokens=SPECIAL_TOKENS)
+    Tokenizer(assemble_tokenizer(kind, build_model(learnt), True)).save(folder)
     return folder / "tokenizer.json"
 
 
@@ -52,7 +52,7 @@ def test_the_first_word_of_a_sentence_is_not_the_end_of_the_one_before(tmp_path,
     corpus = made(tmp_path, kind, text)
     assert words(corpus) == text.split()
     where = np.random.default_rng(0).permutation(len(corpus.tokens))[:200]
-    assert np.array_equal(corpus.starts_word(where), corpus.starts_word(np.arange(len(corpus.tokens)))[where])
+    assert np.array_equal(corpus.is_word_start(where), corpus.is_word_start(np.arange(len(corpus.tokens)))[where])
 
 
 @spaced_kinds
@@ -62,29 +62,29 @@ def test_words_of_chinese_are_those_of_the_segmenter(tmp_path, kind):
     got = words(corpus)
     assert [word for word in got if word] == want
     assert len(got) - len(want) == (0 if kind == "unigram" else 1)  # the first of two spaces stands alone
-    assert corpus.starts_word(corpus.sentences[:-1]).all()
+    assert corpus.is_word_start(corpus.sentence_offsets[:-1]).all()
 
 
 def test_offsets_without_their_spaces_give_the_same_words(tmp_path):
     from tokenizers import processors
 
     tokenizer = Tokenizer.load(saved(tmp_path, "byte-bpe", " ".join(han(20)) + " the people made this way"))
-    trimming = Tokenizer.parsed(tokenizer.data)
-    trimming.rust.post_processor = processors.ByteLevel(trim_offsets=True)
-    marks = [build._Encoder(t.rust.to_str().encode(), False, "tests.corpus.test_chinese_words:cut")(TEXT, "", True).words
+    trimming = Tokenizer.from_json(tokenizer.json_bytes)
+    trimming.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    marks = [build._BlockEncoder(t.backend_tokenizer.to_str().encode(), False, "tests.corpus.test_chinese_words:cut")(TEXT, "", True).word_starts
              for t in (tokenizer, trimming)]  # fmt: skip
     offsets = [t.encode("天地 the").offsets for t in (tokenizer, trimming)]
     assert offsets[0] != offsets[1] and np.array_equal(*marks)
 
 
 def test_marks_that_belong_to_other_ids_are_never_written(monkeypatch):
-    tokenizer = Tokenizer.google(PIECES)
-    tokenizer.rust.add_tokens(["way of"])
-    data = tokenizer.rust.to_str().encode()
-    encoded = build._Encoder(data, False, "tests.corpus.test_chinese_words:cut")("the way of天地玄", "", True)
-    assert len(encoded.words) == len(encoded.tokens) == 5
+    tokenizer = Tokenizer.from_vocab(PIECES)
+    tokenizer.backend_tokenizer.add_tokens(["way of"])
+    data = tokenizer.backend_tokenizer.to_str().encode()
+    encoded = build._BlockEncoder(data, False, "tests.corpus.test_chinese_words:cut")("the way of天地玄", "", True)
+    assert len(encoded.word_starts) == len(encoded.tokens) == 5
     monkeypatch.setattr(
-        fast_encode, "_runs", lambda tokenizer: fast_encode.BERT_RUNS
+        fast_encode, "_choose_run_pattern", lambda tokenizer: fast_encode.BERT_RUN_PATTERN
     )  # as if the token's spaces were not known
-    with pytest.raises(BadInput, match="'the way of天地玄' run by run"):
-        build._Encoder(data, False, "tests.corpus.test_chinese_words:cut")("the way of天地玄", "", True)
+    with pytest.raises(UserError, match="'the way of天地玄' run by run"):
+        build._BlockEncoder(data, False, "tests.corpus.test_chinese_words:cut")("the way of天地玄", "", True)

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.corpus import cooccurrence
-from bertsmith.corpus.cooccurrence import counted
+from bertsmith.corpus.cooccurrence import count_cooccurrences
 from bertsmith.corpus.store import Corpus
-from bertsmith.errors import BadInput
-from bertsmith.tokenization.tokenizer import SPECIALS, Tokenizer
+from bertsmith.errors import UserError
+from bertsmith.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer
 from tests.conftest import prepared, prose
 
-TOKENIZER = Tokenizer.google([*SPECIALS, *"abcdefgh"])
+TOKENIZER = Tokenizer.from_vocab([*SPECIAL_TOKENS, *"abcdefgh"])
 some_documents = st.lists(
     st.lists(st.lists(st.sampled_from([1, 5, 6, 7, 8, 9, 12]), min_size=1, max_size=12), min_size=1, max_size=4),
     min_size=1, max_size=5,
@@ -63,8 +63,8 @@ def both_orders(counts):
 def test_counts_are_those_of_one_loop_over_all_pairs(tmp_path_factory, documents, window, within, step):
     folder = tmp_path_factory.mktemp("counts")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cooccurrence, "LEAST", 1)
-        counts = counted(made(documents), folder, window, within, memory=48 * window * step)
+        patch.setattr(cooccurrence, "MIN_MEMORY", 1)
+        counts = count_cooccurrences(made(documents), folder, window, within, memory=48 * window * step)
     assert both_orders(counts) == pytest.approx(dict(by_force(documents, window, within)), rel=1e-6)
 
 
@@ -80,52 +80,54 @@ def settled(counts):
 
 
 def test_many_runs_and_blocks_make_the_counts_of_one(corpus, tmp_path, monkeypatch):
-    whole = counted(corpus, tmp_path / "whole")
-    monkeypatch.setattr(cooccurrence, "LEAST", 1)
-    parts = counted(corpus, tmp_path / "parts", memory=200_000)
-    assert len(whole.blocks) == 2 and len(parts.blocks) > 4
+    whole = count_cooccurrences(corpus, tmp_path / "whole")
+    monkeypatch.setattr(cooccurrence, "MIN_MEMORY", 1)
+    parts = count_cooccurrences(corpus, tmp_path / "parts", memory=200_000)
+    assert len(whole.block_starts) == 2 and len(parts.block_starts) > 4
     assert (settled(whole) == settled(parts)).all()  # bit for bit
     assert not (tmp_path / "parts" / "runs").exists()
 
 
 def test_blocks_hold_rising_keys_shuffled_and_parts_are_samples_of_all(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(cooccurrence, "LEAST", 1)
-    counts = counted(corpus, tmp_path, memory=200_000)
+    monkeypatch.setattr(cooccurrence, "MIN_MEMORY", 1)
+    counts = count_cooccurrences(corpus, tmp_path, memory=200_000)
     entries, keys = counts.entries, counts.entries["i"].astype(np.int64) << 32 | counts.entries["j"]
-    inside = [keys[a:b] for a, b in zip(counts.blocks[:-1], counts.blocks[1:], strict=True)]
+    inside = [keys[a:b] for a, b in zip(counts.block_starts[:-1], counts.block_starts[1:], strict=True)]
     assert all(left.max() < right.min() for left, right in pairwise(inside))
     assert not any((np.diff(block) > 0).all() for block in inside)
-    parts = [counts.part(number, 7) for number in range(7)]
+    parts = [counts.shard(number, 7) for number in range(7)]
     assert (np.sort(np.concatenate(parts), order=["i", "j"]) == settled(counts)).all()
     assert max(map(len, parts)) - min(map(len, parts)) <= len(inside)
     assert all(abs(part["i"].mean() - entries["i"].mean()) < 0.2 * entries["i"].std() for part in parts)
 
 
 def test_a_killed_count_goes_on_with_the_runs_it_has(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(cooccurrence, "LEAST", 1)
-    want = settled(counted(corpus, tmp_path / "whole", memory=200_000))
+    monkeypatch.setattr(cooccurrence, "MIN_MEMORY", 1)
+    want = settled(count_cooccurrences(corpus, tmp_path / "whole", memory=200_000))
 
     def stopped(done, of):
         if done > of // 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        counted(corpus, tmp_path / "killed", memory=200_000, progress=stopped)
+        count_cooccurrences(corpus, tmp_path / "killed", memory=200_000, progress=stopped)
     there = {run.name: run.stat().st_mtime_ns for run in (tmp_path / "killed" / "runs").glob("run-*")}
     seen = []
     monkeypatch.setattr(
-        cooccurrence, "_save", lambda path, *rest, save=cooccurrence._save: (seen.append(path.name), save(path, *rest))
+        cooccurrence,
+        "_write_run",
+        lambda path, *rest, save=cooccurrence._write_run: (seen.append(path.name), save(path, *rest)),
     )
-    assert (settled(counted(corpus, tmp_path / "killed", memory=200_000)) == want).all()
+    assert (settled(count_cooccurrences(corpus, tmp_path / "killed", memory=200_000)) == want).all()
     assert len(there) > 1 and not there.keys() & set(seen) and seen
     seen.clear()
-    counted(corpus, tmp_path / "killed", memory=200_000)
+    count_cooccurrences(corpus, tmp_path / "killed", memory=200_000)
     assert not seen  # and a finished one is found
-    counted(corpus, tmp_path / "killed", window=3, memory=200_000)
+    count_cooccurrences(corpus, tmp_path / "killed", window=3, memory=200_000)
     assert seen  # but not for other settings
 
 
 def test_windows_and_memory_have_limits(corpus, tmp_path):
     for wrong in ({"window": 0}, {"window": 21}, {"memory": 10}):
-        with pytest.raises(BadInput, match=next(iter(wrong))):
-            counted(corpus, tmp_path, **wrong)
+        with pytest.raises(UserError, match=next(iter(wrong))):
+            count_cooccurrences(corpus, tmp_path, **wrong)

@@ -25,8 +25,8 @@ def test_every_token_is_in_exactly_one_sample(view, length):
 def test_no_span_leaves_its_document_and_only_the_given_documents_are_read(view):
     corpus, some = made(60), np.arange(5, 60, 3)
     plan = view.plan(corpus, some, 64, 0, 0)
-    first = np.searchsorted(corpus.borders, plan.starts, side="right") - 1
-    last = np.searchsorted(corpus.borders, plan.ends - 1, side="right") - 1
+    first = np.searchsorted(corpus.document_token_offsets, plan.starts, side="right") - 1
+    last = np.searchsorted(corpus.document_token_offsets, plan.ends - 1, side="right") - 1
     assert (first == last).all()
     assert set(first) <= set(some)
 
@@ -44,12 +44,14 @@ def test_a_plan_is_a_pure_function_and_epochs_differ(view):
 def test_whole_sentences_are_cut_only_where_one_is_too_long():
     corpus = made(60, longest=30)
     for view in (DocSentences(), FullSentences()):
-        plan = view.plan(corpus, np.arange(60), 64, 0, 0)
-        assert np.isin(plan.starts, corpus.sentences).all() and np.isin(plan.ends, corpus.sentences).all()
+        plan = view.build_index(corpus, np.arange(60), 64, 0, 0)
+        assert (
+            np.isin(plan.span_starts, corpus.sentence_offsets).all() and np.isin(plan.span_ends, corpus.sentence_offsets).all()
+        )
 
 
 def test_full_sentences_go_on_into_the_next_document():
     corpus = made(60, longest=12, most=4)
-    full, doc = (view.plan(corpus, np.arange(60), 128, 0, 0) for view in (FullSentences(), DocSentences()))
-    assert np.diff(full.first).max() > 1 and np.diff(doc.first).max() == 1
+    full, doc = (view.build_index(corpus, np.arange(60), 128, 0, 0) for view in (FullSentences(), DocSentences()))
+    assert np.diff(full.span_offsets).max() > 1 and np.diff(doc.span_offsets).max() == 1
     assert full.lengths.mean() > 2 * doc.lengths.mean()

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from bertsmith.artifacts import seal
-from bertsmith.config import parse
-from bertsmith.corpus.build import Prepare, prepare
+from bertsmith.artifacts import write_manifest
+from bertsmith.config import from_dict
+from bertsmith.corpus.build import Prepare, build_corpus
 from bertsmith.corpus.store import Corpus
-from bertsmith.diagnostics.corpus_checks import fertility
-from bertsmith.errors import BadInput
+from bertsmith.diagnostics.corpus_checks import compute_fertility
+from bertsmith.errors import UserError
 from tests.conftest import HAN, LETTERS, han
 from tests.diagnostics.builders import WORDS, chained, corpus, found, problems, vocabulary
 
@@ -56,15 +56,15 @@ def test_a_vocabulary_of_other_words_leaves_words_unknown(tmp_path):
 def test_a_vocabulary_of_crumbs_is_told_by_pieces_a_word(tmp_path):
     crumbs = [*LETTERS, *(f"##{letter}" for letter in LETTERS), *(word + "x" for word in WORDS)]
     place = corpus(tmp_path, chained(60), [".", *crumbs])
-    assert fertility(Corpus.open(place)) == pytest.approx(4)
+    assert compute_fertility(Corpus.open(place)) == pytest.approx(4)
     assert "4.00 pieces" in found(place)["wrong vocabulary: words in crumbs"]["seen"]
     assert problems(place) == ["wrong vocabulary: words in crumbs"]
 
 
 def test_single_characters_are_no_crumbs(tmp_path):
-    assert fertility(Corpus.open(corpus(tmp_path / "han", han(40), [*HAN, "。", "word"]))) is None
+    assert compute_fertility(Corpus.open(corpus(tmp_path / "han", han(40), [*HAN, "。", "word"]))) is None
     letters = [*LETTERS, *(f"##{letter}" for letter in LETTERS)]
-    assert fertility(Corpus.open(corpus(tmp_path / "letters", chained(20), [".", *letters]))) is None
+    assert compute_fertility(Corpus.open(corpus(tmp_path / "letters", chained(20), [".", *letters]))) is None
 
 
 def test_pieces_that_never_occur_are_noted(tmp_path):
@@ -83,7 +83,7 @@ def test_a_tokenizer_that_is_not_the_corpus_own_is_told(tmp_path):
     other = corpus(tmp_path / "other", chained(60), [".", *reversed(WORDS)])
     (place / "tokenizer.json").write_bytes((other / "tokenizer.json").read_bytes())
     assert "tokenizer.json is damaged" in found(place)["damaged folder"]["seen"]
-    seal(place)
+    write_manifest(place)
     assert problems(place) == ["wrong vocabulary: another tokenizer"]
     assert "was made with tokenizer" in found(place)["wrong vocabulary: another tokenizer"]["seen"]
 
@@ -94,7 +94,7 @@ def test_a_vocabulary_without_a_mask_is_told(tmp_path):
     del state["model"]["vocab"]["[MASK]"]
     state["added_tokens"] = [token for token in state["added_tokens"] if token["content"] != "[MASK]"]
     (place / "tokenizer.json").write_text(json.dumps(state))
-    seal(place)
+    write_manifest(place)
     one = found(place)
     assert list(one) == ["masks missing"] and "has no [MASK]" in one["masks missing"]["seen"]
 
@@ -108,19 +108,19 @@ def test_a_preparation_that_was_interrupted_is_told(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepare(parse(Prepare, values), stop)
+        build_corpus(from_dict(Prepare, values), stop)
     assert problems(tmp_path / "corpus") == ["stopped half-way"]
-    prepare(parse(Prepare, values))
+    build_corpus(from_dict(Prepare, values))
     assert found(tmp_path / "corpus") == {}
 
 
 def test_what_is_neither_a_corpus_nor_a_run_is_refused(tmp_path, text):
-    with pytest.raises(BadInput, match="there is no folder"):
+    with pytest.raises(UserError, match="there is no folder"):
         found(tmp_path / "absent")
-    with pytest.raises(BadInput, match="neither a corpus nor a checkpoint"):
+    with pytest.raises(UserError, match="neither a corpus nor a checkpoint"):
         found(tmp_path)
     (tmp_path / "config.json").write_text('{"architectures": ["BertModel"]}')
-    with pytest.raises(BadInput, match="bertsmith import"):
+    with pytest.raises(UserError, match="bertsmith import"):
         found(tmp_path)
-    with pytest.raises(BadInput, match="is a corpus itself"):
+    with pytest.raises(UserError, match="is a corpus itself"):
         found(text, text)

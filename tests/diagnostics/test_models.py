@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from bertsmith.artifacts import seal
+from bertsmith.artifacts import write_manifest
 from bertsmith.corpus.store import Corpus
-from bertsmith.diagnostics.model_checks import counted, spread
-from bertsmith.diagnostics.probe import probe
+from bertsmith.diagnostics.model_checks import compute_cosine_distances, find_dead_heads
+from bertsmith.diagnostics.probe import build_probe
 from bertsmith.model import checkpoint
-from bertsmith.objectives.base import packed
+from bertsmith.objectives.base import to_inputs
 from tests.diagnostics.builders import found, problems, trained
 
 
@@ -25,7 +25,7 @@ def broken(healthy, tmp_path):
         weights = checkpoint.load_weights(run)
         change(weights)
         checkpoint.save_weights(run, weights)
-        seal(run)
+        write_manifest(run)
         return run
 
     return made
@@ -33,29 +33,29 @@ def broken(healthy, tmp_path):
 
 def probed(folder, text):
     told = json.loads((folder / "config.json").read_text())["recipe"]
-    return probe(checkpoint.load(folder)[0], Corpus.open(text), told, None)
+    return build_probe(checkpoint.load(folder)[0], Corpus.open(text), told, None)
 
 
 def test_the_probe_reads_as_the_model_does(healthy, text):
     one = probed(healthy, text)
-    hidden, kept, seen = one.read
+    hidden, kept, seen = one.forward_outputs
     with torch.inference_mode():
-        plain = one.model(packed(one.arrays))
+        plain = one.model(to_inputs(one.batch))
     torch.testing.assert_close(hidden, plain)
-    assert len(seen) == 2 and len(kept) == 3 and one.asked
-    assert one.cost(hidden) < one.cost(one.stirred)
-    assert (one.stirred - hidden).norm() > 0.1 * hidden.norm()
+    assert len(seen) == 2 and len(kept) == 3 and one.has_mlm
+    assert one.compute_mlm_loss(hidden) < one.compute_mlm_loss(one.shuffled_hidden_states)
+    assert (one.shuffled_hidden_states - hidden).norm() > 0.1 * hidden.norm()
 
 
 def test_stirring_moves_words_between_marks_only(healthy, text):
     one = probed(healthy, text)
-    order = one._order.numpy()
-    stirred = one.arrays.tokens[order]
-    marks = ~one.ordinary.numpy()
-    assert (stirred[marks] == one.arrays.tokens[marks]).all() and (stirred != one.arrays.tokens).any()
-    ends = one.arrays.lengths.cumsum()
-    for begin, end in zip(ends - one.arrays.lengths, ends, strict=True):
-        assert sorted(stirred[begin:end]) == sorted(one.arrays.tokens[begin:end])
+    order = one._shuffle_order.numpy()
+    stirred = one.batch.input_ids[order]
+    marks = ~one.text_mask.numpy()
+    assert (stirred[marks] == one.batch.input_ids[marks]).all() and (stirred != one.batch.input_ids).any()
+    ends = one.batch.lengths.cumsum()
+    for begin, end in zip(ends - one.batch.lengths, ends, strict=True):
+        assert sorted(stirred[begin:end]) == sorted(one.batch.input_ids[begin:end])
 
 
 def test_a_model_without_positions_is_told(text, tmp_path):
@@ -109,12 +109,12 @@ def test_a_head_that_looks_at_one_token_only_is_noted(broken, text):
         table[3] += 20 * sep / sep.norm()
 
     run = broken(change)
-    assert (0, 1) in counted(probed(run, text))[1]
+    assert (0, 1) in find_dead_heads(probed(run, text))[1]
     assert found(run)["dead heads"]["severity"] == "note"
 
 
 def test_no_head_of_a_healthy_model_is_dead(healthy, text):
-    assert counted(probed(healthy, text)) == ([], [], [], 4)
+    assert find_dead_heads(probed(healthy, text)) == ([], [], [], 4)
 
 
 def test_hidden_states_that_are_all_alike_are_told(broken, healthy, text):
@@ -123,5 +123,5 @@ def test_hidden_states_that_are_all_alike_are_told(broken, healthy, text):
         weights["encoder.stack.norm.bias"].add_(1)
 
     assert "collapsed hidden states" in problems(broken(change))
-    texts, tokens = spread(probed(healthy, text))
+    texts, tokens = compute_cosine_distances(probed(healthy, text))
     assert texts > 0.01 and tokens > 0.1

@@ -7,11 +7,11 @@ import struct
 import pytest
 
 import bertsmith
-from bertsmith.artifacts import claimed, seal
-from bertsmith.config import parse
+from bertsmith.artifacts import lock_output, write_manifest
+from bertsmith.config import from_dict
 from bertsmith.corpus import collate
 from bertsmith.diagnostics import run_log
-from bertsmith.errors import BadInput
+from bertsmith.errors import UserError
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.setup import PretrainRecipe
 from tests.diagnostics.builders import WORDS, chained, corpus, found, problems, recipe, trained
@@ -28,7 +28,7 @@ def without_corpus(run):
     record = json.loads((run / "config.json").read_text())
     record["recipe"]["corpus"] = "gone"
     (run / "config.json").write_text(json.dumps(record))
-    seal(run)
+    write_manifest(run)
 
 
 def test_a_healthy_run_has_no_finding(healthy):
@@ -61,7 +61,7 @@ def test_a_rate_too_high_is_told_first_and_what_follows_points_to_it(text, tmp_p
 
 
 def test_a_run_that_became_nan_is_told_from_its_log(text, tmp_path):
-    with pytest.raises(BadInput, match="training failed"):
+    with pytest.raises(UserError, match="training failed"):
         trained(text, tmp_path / "run", rate=1e9, clip=0.0)
     one = found(tmp_path / "run")
     assert list(one)[:2] == ["stopped half-way", "learning rate too high"]
@@ -75,7 +75,7 @@ def test_a_run_whose_loss_rises_is_told(healthy, tmp_path):
     last = [row for row in rows if "rate" in row][-1]
     worse = [{**last, "step": last["step"] + 5 * n, "loss": 3.7, "loss.words": 3.7, "norm": 20.0} for n in range(1, 30)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, *worse]))
-    seal(run)
+    write_manifest(run)
     seen = found(run)["learning rate too high"]["seen"]
     assert "the loss rose from" in seen and "gradients grew from" in seen
 
@@ -85,11 +85,11 @@ def test_a_few_skipped_spikes_are_a_note(healthy, tmp_path):
     for why, names in (("fp16 overflowed, its scale is halved", []), ("the gradient norm 9 is a spike", ["note"])):
         with (run / "metrics.jsonl").open("a") as file:
             file.write(json.dumps({"step": 200, "skipped": why}) + "\n")
-        seal(run)
+        write_manifest(run)
         assert [one["severity"] for one in found(run).values()] == names
     with (run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"step": 201, "skipped": "the loss is nan"}) + "\n")
-    seal(run)
+    write_manifest(run)
     assert problems(run) == ["learning rate too high"]
 
 
@@ -113,9 +113,9 @@ def test_masks_that_are_never_asked_for_are_told(text, tmp_path):
 
 
 def test_words_in_plain_sight_are_told_from_hidden_ones(text, tmp_path, monkeypatch):
-    hidden = collate.hidden
+    hidden = collate.mask_tokens
     with monkeypatch.context() as broken:
-        broken.setattr(collate, "hidden", lambda ids, *rest: _shown(hidden(ids, *rest), ids))
+        broken.setattr(collate, "mask_tokens", lambda ids, *rest: _shown(hidden(ids, *rest), ids))
         run = trained(text, tmp_path / "run", steps=100)
     one = found(run)
     assert next(iter(one)) == "masks missing" and "truly hidden cost" in one["masks missing"]["seen"]
@@ -141,7 +141,7 @@ def test_text_read_too_often_is_noted(healthy, tmp_path):
     card = json.loads((run / "card.json").read_text())
     card["corpus"]["tokens"] //= 20
     (run / "card.json").write_text(json.dumps(card))
-    seal(run)
+    write_manifest(run)
     assert {name: one["severity"] for name, one in found(run).items()} == {"too many epochs": "note"}
 
 
@@ -159,7 +159,7 @@ def unfinished(text, tmp_path_factory):
             raise Enough
 
     with pytest.raises(Enough):
-        pretrain(parse(PretrainRecipe, recipe(text, out, steps=200, save_every=20)), quiet=True, on_step=stop)
+        pretrain(from_dict(PretrainRecipe, recipe(text, out, steps=200, save_every=20)), quiet=True, on_step=stop)
     return out
 
 
@@ -172,7 +172,7 @@ def test_a_run_that_was_stopped_is_told(unfinished, text):
 
 
 def test_a_run_that_still_goes_on_is_not_called_dead(unfinished):
-    with claimed(unfinished):
+    with lock_output(unfinished):
         assert {name: one["severity"] for name, one in found(unfinished).items()} == {"still training": "note"}
 
 
@@ -182,7 +182,7 @@ def test_a_damaged_checkpoint_is_told(healthy, tmp_path):
     data[-4:] = struct.pack("<f", float("nan"))
     (run / "model.safetensors").write_bytes(data)
     assert list(found(run)) == ["damaged folder"]
-    seal(run)
+    write_manifest(run)
     assert problems(run) == ["weights lost"]
 
 
@@ -194,9 +194,9 @@ def test_a_corpus_of_another_tokenizer_is_told(healthy, tmp_path):
 
 
 def test_a_log_with_nothing_in_it_is_no_course(tmp_path):
-    assert run_log.read(tmp_path) is None
+    assert run_log.read_log(tmp_path) is None
     (tmp_path / "metrics.jsonl").touch()
-    assert run_log.read(tmp_path) is None
+    assert run_log.read_log(tmp_path) is None
 
 
 def test_going_on_from_a_model_is_judged_by_what_changed(healthy, text, tmp_path):

@@ -4,17 +4,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from bertsmith.evaluation.evaluate import Judged
-from bertsmith.tasks import Answering, Choose, Classify, Regress, Similar, Tag
-from bertsmith.tasks.classification import Text
+from bertsmith.evaluation.evaluate import Evaluation
+from bertsmith.tasks import (
+    MultipleChoice,
+    QuestionAnswering,
+    TextClassification,
+    TextRegression,
+    TextSimilarity,
+    TokenClassification,
+)
+from bertsmith.tasks.classification import ClassificationExample
 from bertsmith.tasks.conll_files import Sentence
-from bertsmith.tasks.multiple_choice import Choice
-from bertsmith.tasks.multiple_choice import Question as Options
-from bertsmith.tasks.question_answering import Answered
-from bertsmith.tasks.regression import Rated, Value
-from bertsmith.tasks.similarity import Likeness, Pair
-from bertsmith.tasks.squad_files import Question
-from bertsmith.tasks.token_classification import Tagged
+from bertsmith.tasks.multiple_choice import MultipleChoiceExample as Options
+from bertsmith.tasks.multiple_choice import MultipleChoicePrediction
+from bertsmith.tasks.question_answering import QuestionAnsweringPrediction
+from bertsmith.tasks.regression import RegressionExample, RegressionPrediction
+from bertsmith.tasks.similarity import SimilarityExample, SimilarityPrediction
+from bertsmith.tasks.squad_files import QuestionAnsweringExample
+from bertsmith.tasks.token_classification import TokenClassificationPrediction
 from tests.conftest import HAN, WORDS
 
 TAGS = ("B-LOC", "B-PER", "I-LOC", "I-PER", "O")
@@ -30,15 +37,16 @@ def classified(count=300, seed=0, margin=1.5, labels=("bad", "fair", "good"), pa
     raw = rng.normal(size=(count, len(labels)))
     raw[np.arange(count), truths] += margin
     examples = [
-        Text(phrase(rng), phrase(rng) if pair else None, labels[t], source="dev.tsv", line=i + 2) for i, t in enumerate(truths)
+        ClassificationExample(phrase(rng), phrase(rng) if pair else None, labels[t], source="dev.tsv", line=i + 2)
+        for i, t in enumerate(truths)
     ]
-    return of(Classify(labels=labels), examples, raw * sharp)
+    return of(TextClassification(labels=labels), examples, raw * sharp)
 
 
 def of(task, examples, raw):
     """A classifier that scored these examples so."""
-    answers = [task._answer(row) for row in task.probabilities(raw)]
-    return Judged(task, examples, answers, task.judge(answers, examples), raw)
+    answers = [task._to_prediction(row) for row in task.probabilities(raw)]
+    return Evaluation(task, examples, answers, task.judge(answers, examples), raw)
 
 
 def several(count=200, seed=0):
@@ -47,21 +55,32 @@ def several(count=200, seed=0):
     true = rng.random((count, 4)) < 0.3
     raw = np.where(true, 1.0, -1.0) + rng.normal(size=true.shape)
     examples = [
-        Text(phrase(rng), label="|".join(np.array(labels)[row]), source="dev.tsv", line=i + 2) for i, row in enumerate(true)
+        ClassificationExample(phrase(rng), label="|".join(np.array(labels)[row]), source="dev.tsv", line=i + 2)
+        for i, row in enumerate(true)
     ]
-    return of(Classify(labels=labels, many=True), examples, raw)
+    return of(TextClassification(labels=labels, many=True), examples, raw)
 
 
 def numbered(count=200, seed=0, noise=0.7):
     rng = np.random.default_rng(seed)
-    examples = [Rated(phrase(rng), phrase(rng), float(rng.uniform(0, 5)), source="dev.tsv", line=i + 2) for i in range(count)]
-    return finished(Regress(), examples, [Value(one.label + float(rng.normal()) * noise) for one in examples])
+    examples = [
+        RegressionExample(phrase(rng), phrase(rng), float(rng.uniform(0, 5)), source="dev.tsv", line=i + 2)
+        for i in range(count)
+    ]
+    return finished(
+        TextRegression(), examples, [RegressionPrediction(one.label + float(rng.normal()) * noise) for one in examples]
+    )
 
 
 def alike(count=200, seed=0):
     rng = np.random.default_rng(seed)
-    examples = [Pair(phrase(rng), phrase(rng), float(rng.uniform(0, 5)), source="dev.tsv", line=i + 2) for i in range(count)]
-    return finished(Similar(), examples, [Likeness(float(np.tanh(one.score / 5 + rng.normal() / 4))) for one in examples])
+    examples = [
+        SimilarityExample(phrase(rng), phrase(rng), float(rng.uniform(0, 5)), source="dev.tsv", line=i + 2)
+        for i in range(count)
+    ]
+    return finished(
+        TextSimilarity(), examples, [SimilarityPrediction(float(np.tanh(one.score / 5 + rng.normal() / 4))) for one in examples]
+    )
 
 
 def tagged(count=150, seed=0, wrong=0.15, chinese=False):
@@ -72,8 +91,8 @@ def tagged(count=150, seed=0, wrong=0.15, chinese=False):
         tags = rng.choice(TAGS, len(tokens), p=[0.15, 0.15, 0.1, 0.1, 0.5]).tolist()
         said = [str(rng.choice(TAGS)) if rng.random() < wrong else tag for tag in tags]
         examples.append(Sentence(tokens=tuple(tokens), tags=tuple(tags), source="dev.txt", line=i + 1))
-        answers.append(Tagged(tuple(said)))
-    return finished(Tag(labels=TAGS), examples, answers)
+        answers.append(TokenClassificationPrediction(tuple(said)))
+    return finished(TokenClassification(labels=TAGS), examples, answers)
 
 
 def asked(count=120, seed=0, no_answer=True):
@@ -85,15 +104,15 @@ def asked(count=120, seed=0, no_answer=True):
         end = start + len(" ".join(words[10:13]))
         none = no_answer and rng.random() < 0.3
         gold = () if none else (context[start:end],)
-        one = Question(question="what is " + words[0], context=context, id=str(i), answers=gold, source="dev.json",
+        one = QuestionAnsweringExample(question="what is " + words[0], context=context, id=str(i), answers=gold, source="dev.json",
                        span=None if none else (start, end))  # fmt: skip
         shift = len(words[10]) + 1 if rng.random() < 0.4 else 0
         silent = no_answer and rng.random() < 0.3
         said = "" if silent else context[start + shift : end]
         at = (None, None) if silent else (start + shift, end)
         examples.append(one)
-        answers.append(Answered(said, *at, float(rng.beta(4, 2)), float(rng.normal()), ()))
-    return finished(Answering(no_answer=no_answer), examples, answers)
+        answers.append(QuestionAnsweringPrediction(said, *at, float(rng.beta(4, 2)), float(rng.normal()), ()))
+    return finished(QuestionAnswering(no_answer=no_answer), examples, answers)
 
 
 def chosen(count=150, seed=0):
@@ -106,12 +125,12 @@ def chosen(count=150, seed=0):
         weights = np.exp(scores) / np.exp(scores).sum()
         best = int(weights.argmax())
         examples.append(Options(phrase(rng), options, "which", right, source="dev.jsonl", line=i + 1))
-        answers.append(Choice(best, options[best], weights.tolist()))
-    return finished(Choose(), examples, answers)
+        answers.append(MultipleChoicePrediction(best, options[best], weights.tolist()))
+    return finished(MultipleChoice(), examples, answers)
 
 
 def finished(task, examples, answers):
-    return Judged(task, examples, answers, task.judge(answers, examples))
+    return Evaluation(task, examples, answers, task.judge(answers, examples))
 
 
 def worse(judged, seed=0, share=0.3):
@@ -119,7 +138,7 @@ def worse(judged, seed=0, share=0.3):
     rng = np.random.default_rng(seed)
     task = judged.task
     said = [replace(one, label=str(rng.choice(task.labels))) if rng.random() < share else one for one in judged.answers]
-    return Judged(task, judged.examples, said, task.judge(said, judged.examples), judged.raw)
+    return Evaluation(task, judged.examples, said, task.judge(said, judged.examples), judged.raw)
 
 
 EVERY = {

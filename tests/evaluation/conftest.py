@@ -2,9 +2,9 @@
 
 import pytest
 
-from bertsmith.config import parse
+from bertsmith.config import from_dict
 from bertsmith.model import checkpoint
-from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.tokenization.tokenizer import Tokenizer
 
 TINY = {"layers": 1, "width": 32, "mixer": {"kind": "dense", "heads": 2}, "feedforward": {"inner": 64}, "positions": 64,
@@ -15,6 +15,6 @@ TINY = {"layers": 1, "width": 32, "mixer": {"kind": "dense", "heads": 2}, "feedf
 def tiny(tmp_path_factory, vocabulary):
     folder = tmp_path_factory.mktemp("tiny") / "tiny"
     tokenizer = Tokenizer.load(vocabulary)
-    config = parse(ModelConfig, {"encoder": TINY, "vocabulary": len(tokenizer), "heads": {}})
-    checkpoint.save(folder, built(config, 0), tokenizer, {}, {"stage": "pretrain"})
+    config = from_dict(ModelConfig, {"encoder": TINY, "vocabulary": len(tokenizer), "heads": {}})
+    checkpoint.save(folder, build_model(config, 0), tokenizer, {}, {"stage": "pretrain"})
     return folder

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from bertsmith.tasks import Answering, Classify
+from bertsmith.tasks import QuestionAnswering, TextClassification
 from tests.conftest import WORDS
 from tests.journeys.test_finetuning import asked, written
 from tests.journeys.test_pretraining import answer
@@ -28,8 +28,8 @@ def topics(path, count):
 
 # The task, how it is asked for, its files, the score it tells first, and its headline.
 KINDS = {
-    "answer": (Answering, ["task=answer"], questions, "exact", "f1"),
-    "many": (Classify, ["task=classify", "task.many=true"], topics, "accuracy", "f1_micro"),
+    "answer": (QuestionAnswering, ["task=answer"], questions, "exact", "f1"),
+    "many": (TextClassification, ["task=classify", "task.many=true"], topics, "accuracy", "f1_micro"),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
 

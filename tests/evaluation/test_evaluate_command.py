@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bertsmith
-from bertsmith.artifacts import verify
+from bertsmith.artifacts import verify_manifest
 from tests.evaluation.test_report import checked
 from tests.journeys.test_finetuning import classified, tagged, written
 from tests.journeys.test_pretraining import answer, ran, refused
@@ -40,7 +40,7 @@ def test_a_report_is_written_and_read(taught, tmp_path):
     words = ["evaluate", f"model={taught / 'good'}", f"data={taught / 'dev.jsonl'}", f"out={tmp_path / 'report'}", "errors=3"]
     told = answer(*words, f"against={taught / 'poor'}")
     assert {path.name for path in (tmp_path / "report").iterdir()} == {"scores.json", "report.html", "manifest.json"}
-    verify(tmp_path / "report")
+    verify_manifest(tmp_path / "report")
     page = checked((tmp_path / "report" / "report.html").read_bytes())
     assert f"{told['scores']['accuracy']:.1%}" in page.text and "Against poor" in page.text and "How sure it is" in page.text
     kept = json.loads((tmp_path / "report" / "scores.json").read_text())

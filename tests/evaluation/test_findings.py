@@ -5,44 +5,56 @@ import pytest
 from scipy.stats import binomtest
 from sklearn import metrics as sklearn
 
-from bertsmith.errors import BadInput
-from bertsmith.evaluation.calibration import calibration
-from bertsmith.evaluation.confusion import Confusion, by_label, shortened, tangle, usual
-from bertsmith.evaluation.errors import Span, faults, mistakes, sentences, tally
-from bertsmith.evaluation.significance import compared
-from bertsmith.tasks import Classify, Tag
-from bertsmith.tasks.classification import Text
+from bertsmith.errors import UserError
+from bertsmith.evaluation.calibration import compute_calibration
+from bertsmith.evaluation.confusion import (
+    ConfusionMatrix,
+    compute_confusion,
+    compute_label_counts,
+    compute_majority_baseline,
+    truncate_confusion,
+)
+from bertsmith.evaluation.errors import (
+    TextSpan,
+    count_entity_mistakes,
+    find_entity_mistakes,
+    find_mistakes,
+    find_sentence_mistakes,
+)
+from bertsmith.evaluation.significance import compare_evaluations
+from bertsmith.tasks import TextClassification, TokenClassification
+from bertsmith.tasks.classification import ClassificationExample
 from bertsmith.tasks.conll_files import Sentence
-from bertsmith.tasks.token_classification import Tagged
+from bertsmith.tasks.token_classification import TokenClassificationPrediction
 from tests.evaluation.builders import EVERY, asked, classified, finished, numbered, of, several, tagged, worse
 
 
 def test_labels_are_counted_as_scikit_learn_does():
     judged = classified()
-    said, true = [one.label for one in judged.answers], [one.label for one in judged.examples]
-    rows = by_label(judged)
+    said, true = [one.label for one in judged.predictions], [one.label for one in judged.examples]
+    rows = compute_label_counts(judged)
     want = sklearn.precision_recall_fscore_support(true, said, labels=[row.label for row in rows])
     found = [(row.counts.precision, row.counts.recall, row.counts.f1, row.counts.there) for row in rows]
     np.testing.assert_allclose(found, np.array(want).T)
-    assert tangle(judged).table == sklearn.confusion_matrix(true, said, labels=judged.task.labels).tolist()
-    assert usual(judged)[1] == max(true.count(label) for label in true) / len(true)
+    assert compute_confusion(judged).table == sklearn.confusion_matrix(true, said, labels=judged.task.labels).tolist()
+    assert compute_majority_baseline(judged)[1] == max(true.count(label) for label in true) / len(true)
 
 
 def test_of_many_labels_each_is_counted_by_itself():
     judged = several()
-    given, true = judged.task.held(judged.answers, judged.examples)
-    rows = sorted(by_label(judged), key=lambda row: row.label)
+    given, true = judged.task.label_matrices(judged.predictions, judged.examples)
+    rows = sorted(compute_label_counts(judged), key=lambda row: row.label)
     want = sklearn.precision_recall_fscore_support(true, given)
     np.testing.assert_allclose(
         [(r.counts.precision, r.counts.recall, r.counts.f1, r.counts.there) for r in rows], np.array(want).T
     )
-    assert tangle(judged) is None and usual(judged) is None
+    assert compute_confusion(judged) is None and compute_majority_baseline(judged) is None
 
 
 def test_a_large_confusion_table_keeps_the_labels_in_most_mistakes():
-    whole = Confusion(["a", "b", "c"], [[9, 0, 0], [0, 1, 5], [0, 2, 1]])
-    assert shortened(whole, 2) == Confusion(["b", "c"], [[1, 5], [2, 1]], 1)
-    assert whole.worst() == [("b", "c", 5), ("c", "b", 2)]
+    whole = ConfusionMatrix(["a", "b", "c"], [[9, 0, 0], [0, 1, 5], [0, 2, 1]])
+    assert truncate_confusion(whole, 2) == ConfusionMatrix(["b", "c"], [[1, 5], [2, 1]], 1)
+    assert whole.most_confused() == [("b", "c", 5), ("c", "b", 2)]
 
 
 @pytest.mark.parametrize(
@@ -59,14 +71,14 @@ def test_a_large_confusion_table_keeps_the_labels_in_most_mistakes():
     ],
 )
 def test_faults_of_entities_have_their_names(said, gold, kinds):
-    found = faults(tuple(said.split()), tuple(gold.split()))
+    found = find_entity_mistakes(tuple(said.split()), tuple(gold.split()))
     assert [f"{fault.kind}: {fault.types}" for fault in found] == kinds
 
 
 def test_faults_make_up_what_is_missing_to_the_scores():
     judged = tagged()
-    counts = tally(judged.answers, judged.examples)
-    row = [sum(getattr(r.counts, name) for r in by_label(judged)) for name in ("right", "found", "there")]
+    counts = count_entity_mistakes(judged.predictions, judged.examples)
+    row = [sum(getattr(r.counts, name) for r in compute_label_counts(judged)) for name in ("right", "found", "there")]
     made_up = sum(times for kind, _, times in counts if kind == "made up")
     missed = sum(times for kind, _, times in counts if kind == "missed")
     other = sum(times for kind, _, times in counts if kind not in ("made up", "missed"))
@@ -75,26 +87,32 @@ def test_faults_make_up_what_is_missing_to_the_scores():
 
 def test_a_sentence_is_told_with_its_faults_in_place():
     one = Sentence(tokens=("Kim", "Young", "saw", "Rome", "."), tags=("B-PER", "I-PER", "O", "B-LOC", "O"), source="d", line=3)
-    (found,) = sentences([Tagged(("B-PER", "I-PER", "O", "B-PER", "O"))], [one])
-    assert found.spans == [Span("Kim Young saw"), Span(" "), Span("Rome", "wrong type: LOC as PER"), Span(" "), Span(".")]
-    assert found.truth == "PER Kim Young, LOC Rome" and found.place == "d, line 3"
+    (found,) = find_sentence_mistakes([TokenClassificationPrediction(("B-PER", "I-PER", "O", "B-PER", "O"))], [one])
+    assert found.spans == [
+        TextSpan("Kim Young saw"),
+        TextSpan(" "),
+        TextSpan("Rome", "wrong type: LOC as PER"),
+        TextSpan(" "),
+        TextSpan("."),
+    ]
+    assert found.gold == "PER Kim Young, LOC Rome" and found.location == "d, line 3"
     han = Sentence(tokens=tuple("天地玄黄"), tags=("B-PER", "I-PER", "O", "O"))
-    (found,) = sentences([Tagged(("O", "O", "O", "O"))], [han])
-    assert found.spans == [Span("天地", "missed: PER"), Span("玄黄")]
+    (found,) = find_sentence_mistakes([TokenClassificationPrediction(("O", "O", "O", "O"))], [han])
+    assert found.spans == [TextSpan("天地", "missed: PER"), TextSpan("玄黄")]
 
 
 def test_a_long_sentence_is_cut_around_its_first_fault():
     tags = ["O"] * 500
     tags[400] = "B-PER"
     one = Sentence(tokens=tuple(f"w{i}" for i in range(500)), tags=tuple(tags))
-    (found,) = sentences([Tagged(("O",) * 500)], [one])
-    assert found.spans[0] == Span("… ") and Span("w400", "missed: PER") in found.spans
+    (found,) = find_sentence_mistakes([TokenClassificationPrediction(("O",) * 500)], [one])
+    assert found.spans[0] == TextSpan("… ") and TextSpan("w400", "missed: PER") in found.spans
 
 
 @pytest.mark.parametrize("kind", EVERY)
 def test_mistakes_come_worst_first_and_every_one_is_there(kind):
     judged = EVERY[kind]()
-    found = mistakes(judged)
+    found = find_mistakes(judged)
     assert [one.loss for one in found] == sorted((one.loss for one in found), reverse=True)
     assert all(one.place.startswith("dev") and one.texts for one in found)
     if kind in ("classify", "many", "choose"):
@@ -104,8 +122,8 @@ def test_mistakes_come_worst_first_and_every_one_is_there(kind):
 
 def test_the_worst_label_is_the_one_that_seemed_least_likely():
     judged = classified()
-    first = mistakes(judged)[0]
-    probable = [said.scores[one.label] for said, one in zip(judged.answers, judged.examples, strict=True)]
+    first = find_mistakes(judged)[0]
+    probable = [said.scores[one.label] for said, one in zip(judged.predictions, judged.examples, strict=True)]
     assert first.place == judged.examples[int(np.argmin(probable))].place and first.loss == pytest.approx(
         -np.log(min(probable))
     )
@@ -113,13 +131,13 @@ def test_the_worst_label_is_the_one_that_seemed_least_likely():
 
 def test_numbers_are_ordered_by_how_far_off_they_are():
     judged = numbered()
-    off = [abs(said.value - one.label) for said, one in zip(judged.answers, judged.examples, strict=True)]
-    assert mistakes(judged)[0].loss == max(off)
+    off = [abs(said.value - one.label) for said, one in zip(judged.predictions, judged.examples, strict=True)]
+    assert find_mistakes(judged)[0].loss == max(off)
 
 
 def test_an_answer_is_told_in_its_passage():
     judged = asked()
-    found = mistakes(judged)
+    found = find_mistakes(judged)
     assert {one.kind for one in found} == {"missed", "made up", "partly right"}
     partly = next(one for one in found if one.kind == "partly right")
     assert "".join(span.text for span in partly.texts[1] if span.mark == "both") == partly.truth
@@ -129,10 +147,10 @@ def test_an_answer_is_told_in_its_passage():
 
 def test_calibration_is_that_of_confidence_and_accuracy():
     raw = np.log([[0.9, 0.1]] * 10 + [[0.6, 0.4]] * 10)
-    task = Classify(labels=("a", "b"), temperature=0.5)
+    task = TextClassification(labels=("a", "b"), temperature=0.5)
     truths = ["a"] * 5 + ["b"] * 5 + ["a"] * 6 + ["b"] * 4
-    examples = [Text("t", label=label) for label in truths]
-    found = calibration(of(task, examples, raw))
+    examples = [ClassificationExample("t", label=label) for label in truths]
+    found = compute_calibration(of(task, examples, raw))
     assert found.before.error == pytest.approx(0.5 * abs(0.9 - 0.5) + 0.5 * abs(0.6 - 0.6))
     sharp = [0.81 / 0.82, 0.36 / 0.52]
     assert found.after.error == pytest.approx(0.5 * abs(sharp[0] - 0.5) + 0.5 * abs(sharp[1] - 0.6))
@@ -142,15 +160,15 @@ def test_calibration_is_that_of_confidence_and_accuracy():
 
 def test_temperature_mends_a_model_that_is_too_sure():
     judged = classified(1000, sharp=4.0)
-    task = judged.task.calibrated(judged.raw, judged.examples)
-    found = calibration(of(task, judged.examples, judged.raw))
+    task = judged.task.calibrate(judged.logits, judged.examples)
+    found = compute_calibration(of(task, judged.examples, judged.logits))
     assert found.after.error < 0.5 * found.before.error and found.after.loss < found.before.loss
 
 
 @pytest.mark.parametrize("kind", EVERY)
 def test_a_model_against_itself_is_no_better(kind):
     judged = EVERY[kind]()
-    found = compared(judged, judged)
+    found = compare_evaluations(judged, judged)
     assert {one.name for one in found.differences} == set(judged.measures)
     for one in found.differences:
         assert (one.above.value, one.above.low, one.above.high, one.p) == (0, 0, 0, 1)
@@ -160,10 +178,10 @@ def test_a_model_against_itself_is_no_better(kind):
 
 def test_a_much_worse_model_is_told_from_chance_and_a_shaken_one_is_not():
     judged = classified(400, margin=2.5)
-    noise = np.random.default_rng(1).normal(size=judged.raw.shape) / 4
+    noise = np.random.default_rng(1).normal(size=judged.logits.shape) / 4
     bad, like = (
-        compared(judged, worse(judged, share=0.5)),
-        compared(judged, of(judged.task, judged.examples, judged.raw + noise)),
+        compare_evaluations(judged, worse(judged, share=0.5)),
+        compare_evaluations(judged, of(judged.task, judged.examples, judged.logits + noise)),
     )
     accuracy = bad.differences[0]
     assert (
@@ -177,23 +195,25 @@ def test_a_much_worse_model_is_told_from_chance_and_a_shaken_one_is_not():
 
 def test_the_order_of_labels_does_not_matter():
     judged = classified()
-    turned = Classify(labels=judged.task.labels[::-1])
-    other = of(turned, judged.examples, judged.raw[:, ::-1])
-    assert all(one.above.value == 0 and one.p == 1 for one in compared(judged, other).differences)
+    turned = TextClassification(labels=judged.task.labels[::-1])
+    other = of(turned, judged.examples, judged.logits[:, ::-1])
+    assert all(one.above.value == 0 and one.p == 1 for one in compare_evaluations(judged, other).differences)
 
 
 def test_models_of_different_tasks_are_not_compared():
     judged = classified()
-    with pytest.raises(BadInput, match="does regress, this one classify"):
-        compared(judged, numbered())
-    with pytest.raises(BadInput, match=r"labels a, b, c, this one bad, fair, good"):
-        compared(judged, classified(labels=("a", "b", "c")))
-    with pytest.raises(BadInput, match="10 examples are judged there, 300 here"):
-        compared(judged, classified(10))
+    with pytest.raises(UserError, match="does regress, this one classify"):
+        compare_evaluations(judged, numbered())
+    with pytest.raises(UserError, match=r"labels a, b, c, this one bad, fair, good"):
+        compare_evaluations(judged, classified(labels=("a", "b", "c")))
+    with pytest.raises(UserError, match="10 examples are judged there, 300 here"):
+        compare_evaluations(judged, classified(10))
 
 
 def test_parts_of_speech_are_confused_by_tag():
     sentences_ = [Sentence(tokens=("a", "cat"), tags=("DET", "NOUN"), source="d")]
-    judged = finished(Tag(labels=("DET", "NOUN")), sentences_, [Tagged(("DET", "DET"))])
-    assert tangle(judged).worst() == [("NOUN", "DET", 1)]
-    assert tally(judged.answers, judged.examples) == [] and mistakes(judged)[0].texts[0][-1] == Span("cat", "NOUN as DET")
+    judged = finished(TokenClassification(labels=("DET", "NOUN")), sentences_, [TokenClassificationPrediction(("DET", "DET"))])
+    assert compute_confusion(judged).most_confused() == [("NOUN", "DET", 1)]
+    assert count_entity_mistakes(judged.predictions, judged.examples) == [] and find_mistakes(judged)[0].texts[0][
+        -1
+    ] == TextSpan("cat", "NOUN as DET")

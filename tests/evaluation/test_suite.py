@@ -11,10 +11,10 @@ from statistics import mean, stdev
 import numpy as np
 import pytest
 
-from bertsmith.config import read
-from bertsmith.errors import Stopped
-from bertsmith.evaluation.suite import Fault, Run, Table, page
-from bertsmith.finetuning.suite import SuiteRecipe, _planned, longest_first
+from bertsmith.config import read_recipe
+from bertsmith.errors import Interrupted
+from bertsmith.evaluation.suite import SuiteFailure, SuiteRun, SuiteTable, render_page
+from bertsmith.finetuning.suite import SuiteRecipe, _plan_runs, sort_longest_first
 from bertsmith.train.trainer import Trainer
 from tests.evaluation.test_report import checked
 from tests.journeys.test_finetuning import classified, rated, written
@@ -62,7 +62,7 @@ def dying(monkeypatch, runs):
 
     def stop(self, batch):
         if len(begun) > runs and self.progress.step == 7:
-            raise Stopped("as if killed")
+            raise Interrupted("as if killed")
         return step(self, batch)
 
     monkeypatch.setattr(Trainer, "fit", fit)
@@ -128,11 +128,15 @@ def test_a_run_that_fails_is_told_of_and_stops_no_other(suite, tmp_path, jobs):
 
 
 def test_most_work_comes_first_within_a_seed(suite, tmp_path):
-    recipe = read(SuiteRecipe, suite, [f"out={tmp_path / 'out'}"])
-    order = [(one.recipe.seed, one.task) for one in longest_first(list(_planned(recipe, tmp_path / "out")), recipe.seeds)]
+    recipe = read_recipe(SuiteRecipe, suite, [f"out={tmp_path / 'out'}"])
+    order = [
+        (one.recipe.seed, one.task) for one in sort_longest_first(list(_plan_runs(recipe, tmp_path / "out")), recipe.seeds)
+    ]
     assert order == [(0, "mood"), (0, "stars"), (1, "mood"), (1, "stars")]  # two epochs, and one
-    recipe = read(SuiteRecipe, suite, [f"out={tmp_path / 'out'}", "tasks.stars.train.epochs=9", "seeds=[1,0]"])
-    order = [(one.recipe.seed, one.task) for one in longest_first(list(_planned(recipe, tmp_path / "out")), recipe.seeds)]
+    recipe = read_recipe(SuiteRecipe, suite, [f"out={tmp_path / 'out'}", "tasks.stars.train.epochs=9", "seeds=[1,0]"])
+    order = [
+        (one.recipe.seed, one.task) for one in sort_longest_first(list(_plan_runs(recipe, tmp_path / "out")), recipe.seeds)
+    ]
     assert order == [(1, "stars"), (1, "mood"), (0, "stars"), (0, "mood")]
 
 
@@ -222,8 +226,8 @@ def test_runs_of_other_settings_are_not_taken_for_these(suite, tmp_path, monkeyp
 
 
 def test_the_example_is_a_suite():
-    recipe = read(SuiteRecipe, ROOT / "recipes" / "suite.toml")
-    plan = list(_planned(recipe, Path("out")))
+    recipe = read_recipe(SuiteRecipe, ROOT / "recipes" / "suite.toml")
+    plan = list(_plan_runs(recipe, Path("out")))
     assert len(plan) == len(recipe.models) * len(recipe.tasks) * len(recipe.seeds)
     scratch = next(one for one in plan if one.model == "scratch" and one.task == "MRPC")
     assert scratch.recipe.scratch and scratch.recipe.train.epochs == 5 and scratch.recipe.train.rate == 5e-5
@@ -232,42 +236,44 @@ def test_the_example_is_a_suite():
 
 def runs():
     rng = np.random.default_rng(0)
-    return [Run(model, task, seed, {"f1": float(rng.random()), "accuracy": 0.5}, ("f1",))
+    return [SuiteRun(model, task, seed, {"f1": float(rng.random()), "accuracy": 0.5}, ("f1",))
             for seed in (0, 1, 2) for model in ("one", "two") for task in ("x", "y")]  # fmt: skip
 
 
 def test_cells_are_means_with_the_deviation_of_a_sample():
-    found = Table(("one", "two"), ("x", "y"), runs())
+    found = SuiteTable(("one", "two"), ("x", "y"), runs())
     by_seed = np.array(
         [[next(r.score for r in runs() if (r.model, r.task, r.seed) == ("one", t, s)) for t in "xy"] for s in range(3)]
     )
     cell = found.cell("one", "x")
-    assert (cell.mean, cell.deviation) == pytest.approx((by_seed[:, 0].mean(), by_seed[:, 0].std(ddof=1)))
+    assert (cell.mean, cell.std) == pytest.approx((by_seed[:, 0].mean(), by_seed[:, 0].std(ddof=1)))
     average = found.cell("one", "average")
-    assert (average.mean, average.deviation) == pytest.approx((by_seed.mean(), by_seed.mean(1).std(ddof=1)))
+    assert (average.mean, average.std) == pytest.approx((by_seed.mean(), by_seed.mean(1).std(ddof=1)))
 
 
 def test_the_average_waits_for_every_task():
     some = runs()[:-1]  # the last seed of the second model lacks a task
-    found = Table(("one", "two"), ("x", "y"), some)
-    assert found.cell("two", "average").seeds == 2 and found.cell("two", "x").seeds == 3
-    first = Table(("one", "two"), ("x", "y"), some[:1])
+    found = SuiteTable(("one", "two"), ("x", "y"), some)
+    assert found.cell("two", "average").num_seeds == 2 and found.cell("two", "x").num_seeds == 3
+    first = SuiteTable(("one", "two"), ("x", "y"), some[:1])
     assert first.cell("one", "average") is None and first.cell("two", "x") is None
     assert first.rows()[2] == ["two", "", "", ""]
-    checked(page(first, 11))
+    checked(render_page(first, 11))
 
 
 def test_a_cell_of_which_only_a_fault_is_known_says_so():
-    found = Table(("one",), ("x", "y"), [Run("one", "y", 0, {"f1": 0.5}, ("f1",))], [Fault("one", "x", 0, "<no memory>")])
+    found = SuiteTable(
+        ("one",), ("x", "y"), [SuiteRun("one", "y", 0, {"f1": 0.5}, ("f1",))], [SuiteFailure("one", "x", 0, "<no memory>")]
+    )
     assert found.rows()[1] == ["one", "failed", "50.0", ""]
-    assert "one on x, seed 0: <no memory>" in checked(page(found, 0)).text
+    assert "one on x, seed 0: <no memory>" in checked(render_page(found, 0)).text
 
 
 def test_a_score_that_is_none_is_a_dash():
-    found = Table(("one",), ("x",), [Run("one", "x", 0, {"pearson": float("nan")}, ("pearson",))])
-    assert found.rows()[1] == ["one", "–", "–"] and "–" in checked(page(found, 0)).text
+    found = SuiteTable(("one",), ("x",), [SuiteRun("one", "x", 0, {"pearson": float("nan")}, ("pearson",))])
+    assert found.rows()[1] == ["one", "–", "–"] and "–" in checked(render_page(found, 0)).text
 
 
 def test_the_best_of_a_column_is_bold():
-    told = page(Table(("one", "two"), ("x", "y"), runs()), 0).decode()
+    told = render_page(SuiteTable(("one", "two"), ("x", "y"), runs()), 0).decode()
     assert told.count('<b class="best">') == 3

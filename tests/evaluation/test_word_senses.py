@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from bertsmith.errors import BadInput
-from bertsmith.evaluation.word_senses.occurrences import Occurrence, read
-from bertsmith.evaluation.word_senses.vectors import in_context, neighbours, pieces, scored
+from bertsmith.errors import UserError
+from bertsmith.evaluation.word_senses.occurrences import Occurrence, read_occurrences
+from bertsmith.evaluation.word_senses.vectors import compute_word_vectors, encode_occurrence, nearest_neighbors, score_senses
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.mixers import Dense
-from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.mixers import Attention
+from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.conftest import PIECES
 
@@ -44,15 +44,15 @@ def drawn(count: int, seed: int, senses: int = 3) -> tuple[np.ndarray, list[str]
 @pytest.mark.parametrize("seed", range(5))
 def test_scores_are_those_of_a_loop(seed):
     (learn, senses), (judge, right) = drawn(60, seed), drawn(25, seed + 100)
-    found = scored(learn, senses, judge, right)
+    found = score_senses(learn, senses, judge, right)
     assert (found.nearest, found.centroid, found.frequent) == pytest.approx(by_hand(learn, senses, judge, right))
-    assert found.judged == 25 and found.nearest > found.frequent
+    assert found.num_evaluated == 25 and found.nearest > found.frequent
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_without_others_each_is_judged_by_all_but_itself(seed):
     vectors, senses = drawn(40, seed)
-    found = scored(vectors, senses)
+    found = score_senses(vectors, senses)
     each = [by_hand(np.delete(vectors, i, 0), senses[:i] + senses[i + 1 :], vectors[i : i + 1], senses[i : i + 1])
             for i in range(40)]  # fmt: skip
     assert (found.nearest, found.centroid) == pytest.approx(tuple(np.mean(each, 0)[:2]))
@@ -63,23 +63,23 @@ def test_vectors_without_context_score_as_no_context_does():
     one = np.random.default_rng(0).normal(size=16).astype(np.float32)
     _, senses = drawn(50, 3)
     _, right = drawn(30, 4)
-    found = scored(np.tile(one, (50, 1)), senses, np.tile(one, (30, 1)) * 1.000001, right)
+    found = score_senses(np.tile(one, (50, 1)), senses, np.tile(one, (30, 1)) * 1.000001, right)
     assert found.nearest == found.centroid == found.frequent
     for some in (senses, ["river", "money"] * 12):
-        found = scored(np.tile(one, (len(some), 1)), some)
+        found = score_senses(np.tile(one, (len(some), 1)), some)
         assert found.nearest == found.centroid == found.frequent == max(some.count(s) for s in some) / len(some)
 
 
 def test_a_sense_that_was_never_seen_is_a_miss():
     vectors = np.eye(4, dtype=np.float32)
-    assert scored(vectors[:2], ["a", "b"], vectors[:2], ["a", "new"]).nearest == 0.5
-    with pytest.raises(BadInput, match="two at least"):
-        scored(vectors[:1], ["a"])
+    assert score_senses(vectors[:2], ["a", "b"], vectors[:2], ["a", "new"]).nearest == 0.5
+    with pytest.raises(UserError, match="two at least"):
+        score_senses(vectors[:1], ["a"])
 
 
 def test_neighbours_are_the_most_similar_others():
     vectors, _ = drawn(20, 7)
-    for number, found in enumerate(neighbours(vectors, 3)):
+    for number, found in enumerate(nearest_neighbors(vectors, 3)):
         others = sorted((i for i in range(20) if i != number), key=lambda i: -cosine(vectors[number], vectors[i]))
         assert found.tolist() == others[:3]
 
@@ -87,20 +87,20 @@ def test_neighbours_are_the_most_similar_others():
 def test_a_table_points_at_its_word_in_three_ways(tmp_path):
     path = tmp_path / "s.tsv"
     path.write_text("text\tposition\tsense\nthe bank of a bank .\t4\triver\n")
-    (found,) = read(path, None)
-    assert (found.learn[0].start, found.learn[0].word, found.learn[0].sense, found.judge) == (14, "bank", "river", [])
+    (found,) = read_occurrences(path, None)
+    assert (found.train[0].start, found.train[0].word, found.train[0].sense, found.test) == (14, "bank", "river", [])
     path.write_text("text\nthe bank of a [[bank]] .\n我吃[[苹果]]。\n")
-    assert [(one.text, one.start, one.word) for one in read(path, "bank")[0].learn] == [
+    assert [(one.text, one.start, one.word) for one in read_occurrences(path, "bank")[0].train] == [
         ("the bank of a bank .", 14, "bank"), ("我吃苹果。", 2, "苹果"),
     ]  # fmt: skip
     path.write_text("text\nBanks and a Bank\n")
-    assert read(path, "bank")[0].learn[0].start == 12  # alone, whatever its letters
+    assert read_occurrences(path, "bank")[0].train[0].start == 12  # alone, whatever its letters
     path.write_text("text\n他买了苹果手机\n")
-    assert read(path, "苹果")[0].learn[0].word == "苹果"
+    assert read_occurrences(path, "苹果")[0].train[0].word == "苹果"
     path.write_text("text\nIl y a des années, né à Lyon\n", encoding="utf-8")
-    assert read(path, "né")[0].learn[0].start == 19  # and not in années
+    assert read_occurrences(path, "né")[0].train[0].start == 19  # and not in années
     path.write_text("text\nACC++, C++11 and C++.\n")
-    assert read(path, "c++")[0].learn[0].start == 17
+    assert read_occurrences(path, "c++")[0].train[0].start == 17
 
 
 @pytest.mark.parametrize(
@@ -116,19 +116,19 @@ def test_a_table_points_at_its_word_in_three_ways(tmp_path):
 def test_what_cannot_be_found_is_named(tmp_path, text, word, match):
     path = tmp_path / "s.tsv"
     path.write_text(text)
-    with pytest.raises(BadInput, match=match):
-        read(path, word)
+    with pytest.raises(UserError, match=match):
+        read_occurrences(path, word)
 
 
 def test_rows_that_cannot_be_used_are_left_out_if_somebody_hears_of_them(tmp_path):
     path, faults = tmp_path / "s.tsv", []
     path.write_text("text\tsense\na river bank\t1\na river\t1\nthe banks\t2\nthe bank\t2\n")
-    (found,) = read(path, "bank", faults.append)
-    assert [one.text for one in found.learn] == ["a river bank", "the bank"] and len(faults) == 2
+    (found,) = read_occurrences(path, "bank", faults.append)
+    assert [one.text for one in found.train] == ["a river bank", "the bank"] and len(faults) == 2
     assert "leave such rows out by skip_bad=true" in str(faults[0])
     path.write_text("text\na river\n")
-    with pytest.raises(BadInput, match="holds no sentence that can be used"):
-        read(path, "bank", faults.append)
+    with pytest.raises(UserError, match="holds no sentence that can be used"):
+        read_occurrences(path, "bank", faults.append)
 
 
 def coarse(folder: Path, word: str = "bank") -> Path:
@@ -145,25 +145,25 @@ def coarse(folder: Path, word: str = "bank") -> Path:
 
 
 def test_a_folder_of_coarse_senses_is_read_with_its_names(tmp_path):
-    (found,) = read(coarse(tmp_path), "bank")
+    (found,) = read_occurrences(coarse(tmp_path), "bank")
     assert found.word == "bank" and found.senses == ["bank", "bank (geography)"]
-    assert [(one.start, one.sense) for one in found.learn] == [(4, "bank"), (7, "bank (geography)")]
-    assert [one.sense for one in found.judge] == ["bank (geography)"]
+    assert [(one.start, one.sense) for one in found.train] == [(4, "bank"), (7, "bank (geography)")]
+    assert [one.sense for one in found.test] == ["bank (geography)"]
     coarse(tmp_path, "bow")
-    assert [one.word for one in read(tmp_path, None)] == ["bank", "bow"]
-    with pytest.raises(BadInput, match=r"no sentences of 'seal', only: bank, bow"):
-        read(tmp_path, "seal")
+    assert [one.word for one in read_occurrences(tmp_path, None)] == ["bank", "bow"]
+    with pytest.raises(UserError, match=r"no sentences of 'seal', only: bank, bow"):
+        read_occurrences(tmp_path, "seal")
     for name in ("train.data.txt", "train.gold.txt"):
         (tmp_path / "bow" / name).write_text("")
-    with pytest.raises(BadInput, match=r"bow: train\.data\.txt holds no sentence"):
-        read(tmp_path, "bow")
+    with pytest.raises(UserError, match=r"bow: train\.data\.txt holds no sentence"):
+        read_occurrences(tmp_path, "bow")
 
 
 @pytest.fixture(scope="module")
 def predictor() -> Predictor:
-    tokenizer = Tokenizer.google([*PIECES, "苹", "果"])
-    encoder = EncoderConfig(layers=2, width=64, mixer=Dense(heads=2), positions=32)
-    return Predictor(built(ModelConfig(encoder=encoder, vocabulary=len(tokenizer)), 0), tokenizer, {})
+    tokenizer = Tokenizer.from_vocab([*PIECES, "苹", "果"])
+    encoder = EncoderConfig(layers=2, width=64, mixer=Attention(heads=2), positions=32)
+    return Predictor(build_model(ModelConfig(encoder=encoder, vocabulary=len(tokenizer)), 0), tokenizer, {})
 
 
 def test_a_word_of_several_pieces_is_their_mean(predictor):
@@ -171,9 +171,9 @@ def test_a_word_of_several_pieces_is_their_mean(predictor):
     for text, word in (("the bank was", "bank"), ("我说苹果好", "苹果")):
         start = text.index(word)
         one = Occurrence(text, start, start + len(word), None, "-")
-        ids, where = pieces(predictor.tokenizer, one, 32)
+        ids, where = encode_occurrence(predictor.tokenizer, one, 32)
         assert "".join(predictor.tokenizer.pieces[i].removeprefix("##") for i in ids[where]) == word
-        found, kept = in_context(predictor, [one, one]), []
+        found, kept = compute_word_vectors(predictor, [one, one]), []
         hidden, layout = predictor.runtime.hidden([ids])
         predictor.model(Inputs(torch.from_numpy(ids), layout), kept)
         assert len(found) == 3 and np.allclose(found[0][0], kept[0][where].mean(0).detach().numpy(), atol=1e-6)
@@ -183,13 +183,13 @@ def test_a_word_of_several_pieces_is_their_mean(predictor):
 def test_a_long_text_is_cut_around_its_word(predictor):
     text = "the " * 50 + "people" + " of" * 50
     one = Occurrence(text, 200, 206, None, "-")
-    ids, where = pieces(predictor.tokenizer, one, 32)
+    ids, where = encode_occurrence(predictor.tokenizer, one, 32)
     assert len(ids) == 32 and [predictor.tokenizer.pieces[i] for i in ids[where]] == ["people"]
     assert 10 < where[0] < 22
     edge = Occurrence(text, 0, 3, None, "-")
-    assert pieces(predictor.tokenizer, edge, 32)[1].tolist() == [1]
+    assert encode_occurrence(predictor.tokenizer, edge, 32)[1].tolist() == [1]
 
 
 def test_what_the_tokenizer_leaves_out_cannot_be_pointed_at(predictor):
-    with pytest.raises(BadInput, match=r"f, line 3: the tokenizer leaves nothing"):
-        pieces(predictor.tokenizer, Occurrence("a \x01 b", 2, 3, None, "f, line 3"), 32)
+    with pytest.raises(UserError, match=r"f, line 3: the tokenizer leaves nothing"):
+        encode_occurrence(predictor.tokenizer, Occurrence("a \x01 b", 2, 3, None, "f, line 3"), 32)

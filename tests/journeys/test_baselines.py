@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bertsmith
-from bertsmith.tensors import load
+from bertsmith.tensors import load_tensors
 from tests.conftest import WORDS
 from tests.journeys.test_finetuning import CASES, NAMES, PLACES, asked, classified, sentence, written
 from tests.journeys.test_pretraining import answer, ran, refused
@@ -73,13 +73,13 @@ def test_a_table_begins_with_vectors_and_may_keep_them(words, tmp_path):
     line = begun("textcnn", words, tmp_path, classified, *more, "freeze=embeddings")
     assert "3 of" in ran(*line).stderr
     model = bertsmith.load(tmp_path / "out")
-    table = load(tmp_path / "out" / "model.safetensors")["encoder.tokens.weight"].numpy()
+    table = load_tensors(tmp_path / "out" / "model.safetensors")["encoder.tokens.weight"].numpy()
     for word, vector in given.items():
-        assert np.allclose(table[model.tokenizer.pieces.index(word)], vector, atol=1e-6)
+        assert np.allclose(table[model.tokenizer.id_to_token.index(word)], vector, atol=1e-6)
     learnt = begun("textcnn", words, tmp_path, classified, *more, f"out={tmp_path / 'other'}")
     ran(*learnt)
-    other = load(tmp_path / "other" / "model.safetensors")["encoder.tokens.weight"].numpy()
-    assert not np.allclose(other[model.tokenizer.pieces.index("people")], given["people"], atol=1e-4)
+    other = load_tensors(tmp_path / "other" / "model.safetensors")["encoder.tokens.weight"].numpy()
+    assert not np.allclose(other[model.tokenizer.id_to_token.index("people")], given["people"], atol=1e-4)
     assert "model.embedding=48" in refused(*learnt, "model.width=20", f"out={tmp_path / 'narrow'}")
 
 

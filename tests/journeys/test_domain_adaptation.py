@@ -10,11 +10,11 @@ import torch
 
 import bertsmith
 from bertsmith import config
-from bertsmith.commands import stage
+from bertsmith.commands import load_stage
 from bertsmith.model import checkpoint
 from bertsmith.model.model import ModelConfig
-from bertsmith.model.surgery import grown
-from bertsmith.tokenization.extend import origins
+from bertsmith.model.surgery import resize_token_embeddings
+from bertsmith.tokenization.extend import map_to_parent_ids
 from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.conftest import HAN, WORDS
 from tests.journeys.test_pretraining import SMALL, answer, ran, refused
@@ -77,7 +77,7 @@ def test_the_folder_names_its_parent_and_tells_what_was_gained(home):
     assert sum(gain for _, gain in made["gains"]) == pytest.approx(saved)
     card = json.loads((home / "extended" / "card.json").read_text())
     assert card["parent"]["tokenizer"] == parent.fingerprint and card["parent"]["size"] == len(parent)
-    assert (home / "extended" / "vocab.txt").read_text().splitlines() == Tokenizer.load(home / "extended").pieces
+    assert (home / "extended" / "vocab.txt").read_text().splitlines() == Tokenizer.load(home / "extended").id_to_token
     assert "other text or settings" in refused(*words, "least=3")
 
 
@@ -103,16 +103,16 @@ def test_new_rows_are_the_mean_of_what_they_replace(home, tmp_path):
         before, after = old.state_dict()[name], new.state_dict()[name]
         torch.testing.assert_close(after[: len(parent)], before, atol=1e-6, rtol=0)
         assert len(after) == len(child) == len(parent) + 7
-        for row, ids in zip(after[len(parent) :], origins(child, parent), strict=True):
+        for row, ids in zip(after[len(parent) :], map_to_parent_ids(child, parent), strict=True):
             torch.testing.assert_close(row, before[ids].mean(0), atol=1e-6, rtol=0)
 
 
 def test_padding_of_a_table_is_used_before_it_grows():
     table = torch.arange(24.0).reshape(8, 3)  # six tokens, two rows of padding
     weights = {"encoder.tokens.weight": table, "encoder.norm.weight": table[0]}
-    one = grown(weights, 6, [[0, 2]])
+    one = resize_token_embeddings(weights, 6, [[0, 2]])
     torch.testing.assert_close(one["encoder.tokens.weight"], torch.cat([table[:6], table[1:2], table[7:]]))
-    three = grown(weights, 6, [[0, 2], [3], [0, 1, 2]])["encoder.tokens.weight"]
+    three = resize_token_embeddings(weights, 6, [[0, 2], [3], [0, 1, 2]])["encoder.tokens.weight"]
     torch.testing.assert_close(three, torch.cat([table[:6], table[[1, 3, 1]]]))
     assert one["encoder.norm.weight"] is weights["encoder.norm.weight"]
 
@@ -169,10 +169,10 @@ def test_chinese_is_told_that_its_characters_stay_alone(home, tmp_path):
     (tmp_path / "text.txt").write_text(f"{HAN}龘龘龘\n\n{HAN}\n", encoding="utf-8")
     done = ran("tokenizer", f"extend={home / 'bert'}", f"texts={tmp_path / 'text.txt'}", "add=50", f"out={tmp_path / 'out'}")
     assert "no new piece joins them" in done.stderr and "no more than 1:" in done.stderr
-    assert Tokenizer.load(tmp_path / "out").pieces[-1] == "龘"
+    assert Tokenizer.load(tmp_path / "out").id_to_token[-1] == "龘"
 
 
 @pytest.mark.parametrize(("recipe", "name"), [("domain-tokenizer", "tokenizer"), ("domain-pretrain", "pretrain")])
 def test_the_recipes_can_be_read(recipe, name):
-    read = config.read(stage(name).Recipe, ROOT / "recipes" / f"{recipe}.toml")
+    read = config.read_recipe(load_stage(name).Recipe, ROOT / "recipes" / f"{recipe}.toml")
     assert read.extend if name == "tokenizer" else read.init

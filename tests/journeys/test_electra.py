@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bertsmith
-from bertsmith.tensors import load
+from bertsmith.tensors import load_tensors
 from tests.journeys.test_finetuning import FAST, classified, written
 from tests.journeys.test_pretraining import SMALL, answer, killed_command, ran
 
@@ -30,16 +30,16 @@ def test_both_learn_and_the_discriminator_alone_is_published(straight):
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert made["valid_loss_words"] < rows[0]["loss.words"] - 0.1
     assert made["valid_loss_replaced"] < 50 * np.log(2) and made["valid_replaced_accuracy"] > 0.8
-    names = set(load(out / "model.safetensors"))
+    names = set(load_tensors(out / "model.safetensors"))
     assert "heads.replaced.score.weight" in names and not [name for name in names if "generator" in name]
-    assert made["parameters"] == sum(weight.numel() for weight in load(out / "model.safetensors").values())
+    assert made["parameters"] == sum(weight.numel() for weight in load_tensors(out / "model.safetensors").values())
     assert list(bertsmith.load(out).model.config.heads) == ["replaced"]
 
 
 def test_a_killed_run_draws_the_same_words_and_goes_on_to_the_same_end(corpus, straight, tmp_path):
     out = tmp_path / "model"
     killed_command(*words(corpus, out), until=out / "state" / "step-20")
-    assert any("heads.generator.stack" in key for key in load(out / "state/step-20/model.safetensors"))
+    assert any("heads.generator.stack" in key for key in load_tensors(out / "state/step-20/model.safetensors"))
     assert "going on from step" in ran(*words(corpus, out)).stderr
     for name in ("model.safetensors", "metrics.jsonl"):
         assert (out / name).read_bytes() == (straight[0] / name).read_bytes(), name

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bertsmith
-from bertsmith.tensors import load
+from bertsmith.tensors import load_tensors
 from tests.conftest import prose
 from tests.journeys.test_finetuning import sentence, written
 from tests.journeys.test_pretraining import answer, ran, refused
@@ -72,7 +72,7 @@ def files(tmp_path_factory):
 def test_frozen_features_tag_words_that_no_vocabulary_has(elmo, files, tmp_path):
     made = answer("finetune", "task=tag", f"model={elmo}", *files, f"out={tmp_path / 'out'}", *FROZEN, "train.epochs=20")
     assert made["dev"]["f1"] > 0.75
-    before, after = load(elmo / "model.safetensors"), load(tmp_path / "out" / "model.safetensors")
+    before, after = load_tensors(elmo / "model.safetensors"), load_tensors(tmp_path / "out" / "model.safetensors")
     held = [name for name in before if name.startswith("encoder.")]
     assert held and all((before[name] == after[name]).all() for name in held)
     assert after["heads.task.weights"].shape == (3,) and after["heads.task.weights"].any()  # the mix was learnt

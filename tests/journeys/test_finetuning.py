@@ -126,7 +126,7 @@ def test_documents_longer_than_the_model(bert, tmp_path, long):
 
 
 def test_fine_tuning_killed_goes_on_exactly(bert, tmp_path, monkeypatch):
-    from bertsmith.errors import Stopped
+    from bertsmith.errors import Interrupted
     from bertsmith.train.trainer import Trainer
 
     train = written(tmp_path / "train.jsonl", [classified(np.random.default_rng(i)) for i in range(200)])
@@ -136,7 +136,7 @@ def test_fine_tuning_killed_goes_on_exactly(bert, tmp_path, monkeypatch):
 
     def dying(self, batch):
         if self.progress.step == 17:
-            raise Stopped("as if killed")
+            raise Interrupted("as if killed")
         return step(self, batch)
 
     monkeypatch.setattr(Trainer, "_step", dying)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bertsmith
-from bertsmith.tensors import load
+from bertsmith.tensors import load_tensors
 from tests.journeys.test_finetuning import FAST, bert, classified, tagged, written  # noqa: F401
 from tests.journeys.test_pretraining import ROOT, answer, killed_command, ran, refused
 
@@ -47,7 +47,7 @@ def test_a_way_learns_and_its_folder_answers(bert, tmp_path, way):  # noqa: F811
 @pytest.mark.parametrize(("way", "still"), [("features", ("tokens", "blocks.0", "blocks.1")), ("top", ("tokens", "blocks.0"))])
 def test_what_is_frozen_is_as_it_was(bert, tmp_path, way, still):  # noqa: F811
     answer("finetune", *words("classify", bert, tmp_path, classified, *WAYS[way], "train.epochs=1"))
-    before, after = load(bert / "model.safetensors"), load(tmp_path / "out" / "model.safetensors")
+    before, after = load_tensors(bert / "model.safetensors"), load_tensors(tmp_path / "out" / "model.safetensors")
     same = {name for name in before.keys() & after.keys() if (before[name] == after[name]).all()}
     frozen = {name for name in after if name.startswith("encoder.") and any(part in name for part in still)}
     assert frozen and frozen <= same

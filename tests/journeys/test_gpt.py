@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import bertsmith
-from bertsmith.errors import BadInput
+from bertsmith.errors import UserError
 from bertsmith.model.batch import Inputs
 from bertsmith.model.packing import Layout
 from tests.conftest import WORDS, prepared
@@ -68,9 +68,11 @@ def test_likelihood_is_the_chain_rule(rounds):
     texts = [" ".join(WORDS[8:14]), "the", " ".join(WORDS[14:8:-1])]
     found = model.likelihood(texts)
     for text, told in zip(texts, found, strict=True):
-        ids = torch.tensor([model.tokenizer.cls, *model.tokenizer.encode(text).ids])
+        ids = torch.tensor([model.tokenizer.cls_token_id, *model.tokenizer.encode(text).ids])
         with torch.inference_mode():
-            logs = model.model.scores("words", model.model(Inputs(ids, Layout.of([len(ids)])))).log_softmax(-1)
+            logs = model.model.compute_logits("words", model.model(Inputs(ids, Layout.from_lengths([len(ids)])))).log_softmax(
+                -1
+            )
         total = sum(float(logs[n, token]) for n, token in enumerate(ids[1:].tolist()))
         assert told["total"] == pytest.approx(total, abs=1e-3) and told["tokens"] == len(ids) - 1
         assert (told["words"], type(told["words"])) == (len(text.split()), int)  # the first has no space before it
@@ -79,11 +81,11 @@ def test_likelihood_is_the_chain_rule(rounds):
 
 def test_what_cannot_be_asked_is_said(rounds):
     model = bertsmith.load(rounds)
-    with pytest.raises(BadInput, match="writes on"):
+    with pytest.raises(UserError, match="writes on"):
         model.fill("the [MASK] of")
-    with pytest.raises(BadInput, match="leave no room"):
+    with pytest.raises(UserError, match="leave no room"):
         model.generate(" ".join(WORDS))
-    with pytest.raises(BadInput, match="top_p"):
+    with pytest.raises(UserError, match="top_p"):
         model.generate("the", kind="beam", top_p=0.5)
     assert len(model.generate(" ".join(WORDS[:20]), tokens=1000)["tokens"]) <= 48  # as far as there are positions
     told = ran("predict", "model=mini-en", "text=the [MASK] of", "generate.tokens=5", code=2)
@@ -98,5 +100,5 @@ def test_a_model_that_has_written_can_be_trained(rounds):
     predictor = bertsmith.load(rounds, device="cpu")
     predictor.generate(WORDS[3], tokens=2)
     model = predictor.model.train()
-    model(Inputs(torch.tensor([5, 6, 7]), Layout.of([3]))).sum().backward()
+    model(Inputs(torch.tensor([5, 6, 7]), Layout.from_lengths([3]))).sum().backward()
     assert not any(weight.is_inference() for weight in model.parameters())

@@ -10,15 +10,15 @@ from torch.testing import assert_close
 
 import bertsmith
 from bertsmith.model import checkpoint
-from bertsmith.model.heads import TextHead, WordHead
-from bertsmith.model.model import ModelConfig, built
-from bertsmith.objectives.regularizers import Aside, Foretold
-from bertsmith.objectives.supervised import Reading, Supervised, batch
-from bertsmith.tasks import Choose, Classify, Regress
-from bertsmith.tasks.base import Both
-from bertsmith.tasks.classification import Text
-from bertsmith.tasks.multiple_choice import Question
-from bertsmith.tasks.regression import Rated
+from bertsmith.model.heads import LMHeadConfig, SequenceHeadConfig
+from bertsmith.model.model import ModelConfig, build_model
+from bertsmith.objectives.regularizers import AuxiliaryLM, AuxiliaryLMBatches
+from bertsmith.objectives.supervised import ExampleBatches, Supervised, build_batch
+from bertsmith.tasks import MultipleChoice, TextClassification, TextRegression
+from bertsmith.tasks.base import BothOrdersPair
+from bertsmith.tasks.classification import ClassificationExample
+from bertsmith.tasks.multiple_choice import MultipleChoiceExample
+from bertsmith.tasks.regression import RegressionExample
 from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.conftest import PIECES
 from tests.journeys.test_finetuning import CASES, FAST, asked, classified, sentence, written
@@ -93,7 +93,7 @@ def test_what_lm_cannot_go_with_is_said(gpt, corpus, tmp_path):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return Tokenizer.google(PIECES)
+    return Tokenizer.from_vocab(PIECES)
 
 
 def spelt(tokenizer, ids):
@@ -101,60 +101,74 @@ def spelt(tokenizer, ids):
 
 
 def model_for(task, tokenizer):
-    heads = {"task": TextHead(outputs=task.outputs, dropout=0.0), "words": WordHead(transform=False, bias=False)}
-    return built(ModelConfig(encoder=TINY, vocabulary=len(tokenizer), heads=heads), 3).eval()
+    heads = {"task": SequenceHeadConfig(outputs=task.outputs, dropout=0.0), "words": LMHeadConfig(transform=False, bias=False)}
+    return build_model(ModelConfig(encoder=TINY, vocabulary=len(tokenizer), heads=heads), 3).eval()
 
 
 def test_texts_are_framed_by_start_delimiter_and_extract(tokenizer):
-    task = Classify(labels=("a", "b"))
-    encoded = task.encode([Text("the of"), Text("the of", "and to")], tokenizer, 16)
-    assert [spelt(tokenizer, ids) for ids in encoded.ids] == [
+    task = TextClassification(labels=("a", "b"))
+    encoded = task.encode([ClassificationExample("the of"), ClassificationExample("the of", "and to")], tokenizer, 16)
+    assert [spelt(tokenizer, ids) for ids in encoded.input_ids] == [
         ["[CLS]", "the", "of", "[SEP]"],
         ["[CLS]", "the", "of", "[SEP]", "and", "to", "[SEP]"],
     ]
-    chosen = Choose().encode([Question("the of", ("and", "to"))], tokenizer, 16)
-    assert [spelt(tokenizer, ids)[-2] for ids in chosen.ids] == ["and", "to"]
-    both = Regress(pair=Both()).encode([Rated("the of", "and"), Rated("to", "in")], tokenizer, 16)
-    assert [spelt(tokenizer, ids) for ids in both.ids] == [
+    chosen = MultipleChoice().encode([MultipleChoiceExample("the of", ("and", "to"))], tokenizer, 16)
+    assert [spelt(tokenizer, ids)[-2] for ids in chosen.input_ids] == ["and", "to"]
+    both = TextRegression(pair=BothOrdersPair()).encode(
+        [RegressionExample("the of", "and"), RegressionExample("to", "in")], tokenizer, 16
+    )
+    assert [spelt(tokenizer, ids) for ids in both.input_ids] == [
         ["[CLS]", "the", "of", "[SEP]", "and", "[SEP]"],
         ["[CLS]", "and", "[SEP]", "the", "of", "[SEP]"],
         ["[CLS]", "to", "[SEP]", "in", "[SEP]"],
         ["[CLS]", "in", "[SEP]", "to", "[SEP]"],
     ]
-    assert both.example.tolist() == [0, 0, 1, 1]
+    assert both.example_index.tolist() == [0, 0, 1, 1]
 
 
 def test_a_text_is_read_at_its_last_token(tokenizer):
-    task = Classify(labels=("a", "b"))
+    task = TextClassification(labels=("a", "b"))
     model = model_for(task, tokenizer)
-    encoded = task.encode([Text("the of", label="a"), Text("and to in a", label="b")], tokenizer, 16)
-    made = batch(task, encoded, [np.array([0]), np.array([1])])
+    encoded = task.encode(
+        [ClassificationExample("the of", label="a"), ClassificationExample("and to in a", label="b")], tokenizer, 16
+    )
+    made = build_batch(task, encoded, [np.array([0]), np.array([1])])
     hidden = model(made.inputs)
-    wanted = model.heads["task"].score(model.encoder.pool(hidden[[3, 9]]))
-    assert_close(Supervised(task).scores(model, made), wanted)
-    assert_close(Supervised(task).scores(model, made, hidden), wanted)
+    wanted = model.heads["task"].score(model.encoder.apply_pooler(hidden[[3, 9]]))
+    assert_close(Supervised(task).compute_outputs(model, made), wanted)
+    assert_close(Supervised(task).compute_outputs(model, made, hidden), wanted)
 
 
 def test_the_states_of_both_orders_are_added(tokenizer):
-    task = Regress(pair=Both())
+    task = TextRegression(pair=BothOrdersPair())
     model = model_for(task, tokenizer)
-    reading = Reading(task, task.encode([Rated("the of", "and", 1.0), Rated("to", "in", 0.0)], tokenizer, 16), 64, 0, False)
-    made = batch(task, reading.encoded, reading.units, reading.joined)
-    ends = model(made.inputs)[made.inputs.layout.lasts].unflatten(0, (2, 2)).sum(1)
-    assert_close(Supervised(task).scores(model, made), model.heads["task"].score(model.encoder.pool(ends)))
+    reading = ExampleBatches(
+        task,
+        task.encode([RegressionExample("the of", "and", 1.0), RegressionExample("to", "in", 0.0)], tokenizer, 16),
+        64,
+        0,
+        False,
+    )
+    made = build_batch(task, reading.encoded, reading.groups, reading.pools_windows)
+    ends = model(made.inputs)[made.inputs.layout.last_token].unflatten(0, (2, 2)).sum(1)
+    assert_close(Supervised(task).compute_outputs(model, made), model.heads["task"].score(model.encoder.apply_pooler(ends)))
 
 
 def test_the_loss_is_that_of_the_task_and_so_much_of_the_next_tokens(tokenizer):
-    task = Classify(labels=("a", "b"))
+    task = TextClassification(labels=("a", "b"))
     model = model_for(task, tokenizer)
-    examples = [Text("the of", label="a"), Text("and to in a", "of the", label="b"), Text("in", label="a")]
-    made = Foretold(task, task.encode(examples, tokenizer, 16), 64, 0, shuffle=False)(0)
-    assert made.counts == {"task": 3, "words": made.tokens - 3}
-    loss = Aside(Supervised(task), 0.5).loss(model, made)
-    assert_close(loss.parts["task"], Supervised(task).loss(model, made).parts["task"])
-    scores, total = model.scores("words", model(made.inputs)), torch.zeros(())
-    for a, b in zip(made.inputs.layout.starts[:-1].tolist(), made.inputs.layout.starts[1:].tolist(), strict=True):
-        total += F.cross_entropy(scores[a : b - 1], made.inputs.tokens[a + 1 : b], reduction="sum")
+    examples = [
+        ClassificationExample("the of", label="a"),
+        ClassificationExample("and to in a", "of the", label="b"),
+        ClassificationExample("in", label="a"),
+    ]
+    made = AuxiliaryLMBatches(task, task.encode(examples, tokenizer, 16), 64, 0, shuffle=False)(0)
+    assert made.target_counts == {"task": 3, "words": made.num_tokens - 3}
+    loss = AuxiliaryLM(Supervised(task), 0.5).compute_loss(model, made)
+    assert_close(loss.parts["task"], Supervised(task).compute_loss(model, made).parts["task"])
+    scores, total = model.compute_logits("words", model(made.inputs)), torch.zeros(())
+    for a, b in zip(made.inputs.layout.cu_seqlens[:-1].tolist(), made.inputs.layout.cu_seqlens[1:].tolist(), strict=True):
+        total += F.cross_entropy(scores[a : b - 1], made.inputs.input_ids[a + 1 : b], reduction="sum")
     assert_close(loss.parts["words"], 0.5 * total)
 
 

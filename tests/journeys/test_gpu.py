@@ -3,7 +3,7 @@
 import pytest
 
 from bertsmith import api
-from bertsmith.config import parse
+from bertsmith.config import from_dict
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.setup import PretrainRecipe
 
@@ -48,7 +48,7 @@ def trained(corpus, out, kind, length, die=0, **train):
                 "optimizer": {"kind": optimizer}, **train}  # fmt: skip
     recipe = {"corpus": str(corpus), "out": str(out), "model": model, "objective": objective, "length": [length],
               "train": settings}  # fmt: skip
-    return pretrain(parse(PretrainRecipe, recipe, "test"), quiet=True, on_step=at)
+    return pretrain(from_dict(PretrainRecipe, recipe, "test"), quiet=True, on_step=at)
 
 
 @pytest.mark.parametrize("length", [128, 400])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertsmith.tensors import load
+from bertsmith.tensors import load_tensors
 from tests.journeys.test_finetuning import FAST, classified, written
 from tests.journeys.test_pretraining import SMALL, answer, killed_command, learnt, ran, refused
 
@@ -37,7 +37,7 @@ def test_a_killed_run_goes_on_to_the_same_end(corpus, straight, tmp_path, more):
     killed_command(*words(corpus, out, *more), until=out / "state" / "step-20")
     held = {path.name for path in (out / "state").glob("step-20/*")}
     assert "optimizer.safetensors" in held
-    assert any(key.endswith("qkv.weight/momentum") for key in load(out / "state/step-20/optimizer.safetensors"))
+    assert any(key.endswith("qkv.weight/momentum") for key in load_tensors(out / "state/step-20/optimizer.safetensors"))
     assert "going on from step" in ran(*words(corpus, out, *more)).stderr
     for name in ("model.safetensors", "metrics.jsonl"):
         assert (out / name).read_bytes() == (straight[0] / name).read_bytes(), name
@@ -72,4 +72,6 @@ def test_it_stays_in_our_own_format(straight, tmp_path):
 
 def test_it_is_planned_as_it_is(corpus, straight, tmp_path):
     planned = answer("plan", *words(corpus, tmp_path / "bert")[1:], "machine=h200")
-    assert planned["parameters"]["all"] == sum(weight.numel() for weight in load(straight[0] / "model.safetensors").values())
+    assert planned["parameters"]["all"] == sum(
+        weight.numel() for weight in load_tensors(straight[0] / "model.safetensors").values()
+    )

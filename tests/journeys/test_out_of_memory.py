@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from bertsmith.config import read
-from bertsmith.console import Screen
-from bertsmith.errors import BadInput
-from bertsmith.objectives import Pairs
+from bertsmith.config import read_recipe
+from bertsmith.console import Console
+from bertsmith.errors import UserError
+from bertsmith.objectives import SentencePairMLM
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.setup import PretrainRecipe
 from bertsmith.train import oom
-from bertsmith.train.config import Train
+from bertsmith.train.config import TrainConfig
 
 SMALL = """
 model=bert-tiny model.width=32 model.mixer.heads=2 model.feedforward.inner=64 model.positions=64 length=64
@@ -23,13 +23,13 @@ PHASES = ("length=[16,64]", "shares=[0.5,0.5]", "train.steps=20")
 
 
 def recipe(corpus, out, *more):
-    return read(PretrainRecipe, None, [f"corpus={corpus}", f"out={out}", *SMALL, *more])
+    return read_recipe(PretrainRecipe, None, [f"corpus={corpus}", f"out={out}", *SMALL, *more])
 
 
 @pytest.fixture
 def small_memory(monkeypatch):
     """Call it to let batches over so many tokens run out of memory, those of longer sequences than `spare`; gives the sizes."""
-    whole = Pairs.loss
+    whole = SentencePairMLM.compute_loss
 
     def limit(tokens, spare=0):
         tried = []
@@ -41,7 +41,7 @@ def small_memory(monkeypatch):
                 torch.empty(1 << 55, dtype=torch.uint8)  # what the allocator really says
             return whole(self, model, batch, carry)
 
-        monkeypatch.setattr(Pairs, "loss", loss)
+        monkeypatch.setattr(SentencePairMLM, "compute_loss", loss)
         return tried
 
     return limit
@@ -116,7 +116,7 @@ def test_a_run_that_was_lowered_and_killed_goes_on_as_if_it_had_not_been(corpus,
 
 def test_what_cannot_be_halved_is_refused_with_the_way_out(corpus, tmp_path, small_memory, capsys):
     tried = small_memory(20)
-    with pytest.raises(BadInput, match=r"64 tokens, which cannot be halved: a sequence may have 64; give train\.recompute=tr"):
+    with pytest.raises(UserError, match=r"64 tokens, which cannot be halved: a sequence may have 64; give train\.recompute=tr"):
         pretrain(recipe(corpus, tmp_path / "bert", "train.steps=12"), quiet=True)
     assert [line.split(" tokens")[0].split()[-1] for line in capsys.readouterr().err.splitlines()] == ["512", "256", "128"]
     assert len(tried) == 4
@@ -129,7 +129,7 @@ def test_another_error_is_nobody_s_to_swallow(corpus, tmp_path, monkeypatch, cap
         calls.append(batch.tokens)
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
-    monkeypatch.setattr(Pairs, "loss", loss)
+    monkeypatch.setattr(SentencePairMLM, "compute_loss", loss)
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
         pretrain(recipe(corpus, tmp_path / "bert", "train.steps=12"), quiet=True)
     assert len(calls) == 1 and "memory" not in capsys.readouterr().err
@@ -148,7 +148,7 @@ def test_another_error_is_nobody_s_to_swallow(corpus, tmp_path, monkeypatch, cap
     ],
 )
 def test_errors_of_memory_are_told_from_others(error, found):
-    assert oom.ran_out(error) is found
+    assert oom.is_oom(error) is found
 
 
 def test_what_the_failed_attempt_held_is_let_go_before_the_next(tmp_path):
@@ -165,15 +165,15 @@ def test_what_the_failed_attempt_held_is_let_go_before_the_next(tmp_path):
         held.append(weakref.ref(model))
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    found = oom.fitted(Train(steps=1, batch_tokens=128), 64, tmp_path, attempt, Screen(quiet=True))
+    found = oom.retry_on_oom(TrainConfig(steps=1, batch_tokens=128), 64, tmp_path, attempt, Console(quiet=True))
     assert (found.batch_tokens, found.accumulate) == (64, 2)
 
 
 def test_several_processes_are_told_what_to_give_instead(tmp_path, monkeypatch):
-    monkeypatch.setattr(oom, "world", lambda: 2)
+    monkeypatch.setattr(oom, "world_size", lambda: 2)
 
     def attempt(train):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    with pytest.raises(BadInput, match=r"train\.batch_tokens=64 train\.accumulate=4"):
-        oom.fitted(Train(steps=1, batch_tokens=128, accumulate=2), 64, tmp_path, attempt, Screen(quiet=True))
+    with pytest.raises(UserError, match=r"train\.batch_tokens=64 train\.accumulate=4"):
+        oom.retry_on_oom(TrainConfig(steps=1, batch_tokens=128, accumulate=2), 64, tmp_path, attempt, Console(quiet=True))

@@ -7,7 +7,7 @@ import pytest
 
 import bertsmith
 from bertsmith import config
-from bertsmith.commands import stage
+from bertsmith.commands import load_stage
 from tests.conftest import WORDS
 from tests.journeys.test_finetuning import FAST, bert, written  # noqa: F401
 from tests.journeys.test_pretraining import ROOT, SMALL, answer, ran, refused
@@ -85,9 +85,9 @@ def test_new_rows_of_the_table_are_the_mean_of_the_known_bytes(bytes_model, tmp_
     ran("finetune", "task=classify", *words)
     before, after = (bertsmith.load(folder) for folder in (bytes_model, tmp_path / "out"))
     old, new = (one.model.encoder.tokens.weight for one in (before, after))
-    assert after.tokenizer.pieces[len(before.tokenizer) :] == ["[direction=?]", "[direction=c]", "[direction=s]"]
+    assert after.tokenizer.id_to_token[len(before.tokenizer) :] == ["[direction=?]", "[direction=c]", "[direction=s]"]
     assert new[: len(old)].allclose(old, atol=1e-6)
-    assert new[len(old) :].allclose(old[before.tokenizer.ordinary].mean(0).expand(3, -1), atol=1e-6)
+    assert new[len(old) :].allclose(old[before.tokenizer.non_special_ids].mean(0).expand(3, -1), atol=1e-6)
 
 
 def test_text_is_refused_by_a_model_of_bytes_and_hex_by_a_model_of_text(bytes_model, bert, tmp_path):  # noqa: F811
@@ -142,8 +142,8 @@ def test_what_cross_attention_cannot_do_is_refused(bert, tmp_path):  # noqa: F81
 @pytest.mark.parametrize(("recipe", "name"), [("payloads-pretrain", "pretrain"), ("payloads-ndpi", "finetune"),
                                               ("payloads-ustc", "finetune"), ("pairs-cross", "finetune")])  # fmt: skip
 def test_the_recipes_can_be_read(recipe, name):
-    read = config.read(stage(name).Recipe, ROOT / "recipes" / f"{recipe}.toml")
+    read = config.read_recipe(load_stage(name).Recipe, ROOT / "recipes" / f"{recipe}.toml")
     if recipe == "payloads-ndpi":
-        assert read.task.named({"direction": "c", "transport": "TCP"}.get) == ("[direction=c]", "[transport=TCP]")
+        assert read.task.fill_template({"direction": "c", "transport": "TCP"}.get) == ("[direction=c]", "[transport=TCP]")
     if recipe == "pairs-cross":
         assert read.task.pair.blocks == 2

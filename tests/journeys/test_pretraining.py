@@ -16,8 +16,8 @@ import pytest
 
 import bertsmith
 from bertsmith.cli import main
-from bertsmith.errors import BadInput
-from bertsmith.tensors import load
+from bertsmith.errors import UserError
+from bertsmith.tensors import load_tensors
 from tests.conftest import han, prose
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +58,7 @@ def learnt(out, made):
     guesses = bertsmith.load(out).fill("the [MASK] of [MASK]")
     assert [len(guess) for guess in guesses] == [5, 5]
     assert guesses == bertsmith.load(out).fill("the [MASK] of [MASK]")
-    return set(load(out / "model.safetensors"))
+    return set(load_tensors(out / "model.safetensors"))
 
 
 @pytest.mark.parametrize(("language", "text"), [("en", prose(80)), ("zh", han(80))])
@@ -154,22 +154,22 @@ def test_accumulating_four_quarters_equals_one_whole(corpus):
 
     from bertsmith.corpus.store import Corpus
     from bertsmith.model.config import EncoderConfig
-    from bertsmith.model.model import ModelConfig, built
-    from bertsmith.objectives import Pairs
-    from bertsmith.train import Train, Trainer
+    from bertsmith.model.model import ModelConfig, build_model
+    from bertsmith.objectives import SentencePairMLM
+    from bertsmith.train import TrainConfig, Trainer
 
-    opened, objective = Corpus.open(corpus), Pairs()
-    reading = objective.batches(opened, np.arange(60), 64, 1 << 16, 0)
-    plan, epoch = reading.rows(0)
-    whole = [objective.batch(reading.maker(plan.chosen(np.arange(64)), epoch))]
-    parts = [objective.batch(reading.maker(plan.chosen(np.arange(i, i + 16)), epoch)) for i in range(0, 64, 16)]
+    opened, objective = Corpus.open(corpus), SentencePairMLM()
+    reading = objective.build_batches(opened, np.arange(60), 64, 1 << 16, 0)
+    plan, epoch = reading.select_samples(0)
+    whole = [objective.to_batch(reading.collator(plan.select(np.arange(64)), epoch))]
+    parts = [objective.to_batch(reading.collator(plan.select(np.arange(i, i + 16)), epoch)) for i in range(0, 64, 16)]
     encoder = EncoderConfig.presets["bert-tiny"]
     still = type(encoder)(**{**{f: getattr(encoder, f) for f in encoder.__struct_fields__}, "dropout": 0.0})
     weights = []
     for batches in (whole, parts):
-        model = built(ModelConfig(encoder=still, vocabulary=len(opened.tokenizer), heads=objective.heads()), 0)
+        model = build_model(ModelConfig(encoder=still, vocabulary=len(opened.tokenizer), heads=objective.heads()), 0)
         folder = corpus.parent / f"accumulated-{len(batches)}"
-        train = Train(steps=1, accumulate=len(batches), rate=1e-3, warmup=0, schedule="constant")
+        train = TrainConfig(steps=1, accumulate=len(batches), rate=1e-3, warmup=0, schedule="constant")
         Trainer(model, objective, train, folder, seed=0, quiet=True).fit(lambda k, done, batches=batches: batches[k])
         weights.append({name: weight.detach().clone() for name, weight in model.named_parameters()})
     rows = [json.loads((corpus.parent / f"accumulated-{n}" / "state/step-1/progress.json").read_text()) for n in (1, 4)]
@@ -225,19 +225,19 @@ def test_two_lengths_and_accumulation_go_on_exactly_too(corpus, tmp_path):
 def test_each_phase_reads_its_own_length(corpus):
     from functools import partial
 
-    from bertsmith.config import read
-    from bertsmith.corpus.loader import Ahead
+    from bertsmith.config import read_recipe
+    from bertsmith.corpus.loader import Prefetcher
     from bertsmith.corpus.store import Corpus
-    from bertsmith.pretraining.run import _batch
+    from bertsmith.pretraining.run import _get_batch
     from bertsmith.pretraining.setup import PretrainRecipe, build_batches, build_model_config
 
-    recipe = read(PretrainRecipe, None, phased(corpus, "nowhere")[1:])
+    recipe = read_recipe(PretrainRecipe, None, phased(corpus, "nowhere")[1:])
     opened = Corpus.open(corpus)
     config = build_model_config(recipe, opened)
     readings = [build_batches(recipe, opened, np.arange(60), length, config) for length, _ in recipe.phases()]
-    with Ahead(readings[0].maker, 0) as ahead:
-        batch = partial(_batch, recipe, readings, ahead)
-        assert batch(3, 0.49).inputs.layout.longest <= 16 < batch(3, 0.51).inputs.layout.longest <= 64
+    with Prefetcher(readings[0].collator, 0) as ahead:
+        batch = partial(_get_batch, recipe, readings, ahead)
+        assert batch(3, 0.49).inputs.layout.max_seqlen <= 16 < batch(3, 0.51).inputs.layout.max_seqlen <= 64
 
 
 def test_two_lengths_share_a_run(corpus, tmp_path):
@@ -302,11 +302,11 @@ def test_a_damaged_model_is_named(straight, tmp_path):
     data = bytearray((folder / "model.safetensors").read_bytes())
     data[-5] ^= 1
     (folder / "model.safetensors").write_bytes(data)
-    with pytest.raises(BadInput, match=r"model\.safetensors is damaged"):
+    with pytest.raises(UserError, match=r"model\.safetensors is damaged"):
         bertsmith.load(folder)
-    with pytest.raises(BadInput, match=r"no \[MASK\] in"):
+    with pytest.raises(UserError, match=r"no \[MASK\] in"):
         bertsmith.load(straight).fill("nothing to fill")
-    with pytest.raises(BadInput, match="longer than the model's 64 positions"):
+    with pytest.raises(UserError, match="longer than the model's 64 positions"):
         bertsmith.load(straight).fill("[MASK] " + "the " * 80)
 
 
@@ -324,11 +324,11 @@ def test_somebodys_files_are_not_touched(corpus, tmp_path):
 
 
 def test_a_second_run_into_the_same_folder_is_refused(corpus, tmp_path):
-    from bertsmith.artifacts import claimed
+    from bertsmith.artifacts import lock_output
 
     (tmp_path / "text.txt").write_text(prose(20), encoding="utf-8")
     texts, out = f"texts={tmp_path / 'text.txt'}", f"out={tmp_path / 'out'}"
-    with claimed(tmp_path / "out"):
+    with lock_output(tmp_path / "out"):
         assert "another run is writing" in refused("pretrain", *SMALL, "train.steps=2", f"corpus={corpus}", out)
         assert "another run is writing" in refused("prepare", texts, f"tokenizer={corpus}", out)
         assert "another run is writing" in refused("tokenizer", texts, "size=100", out)

@@ -10,14 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.config import parse
-from bertsmith.console import Screen
-from bertsmith.errors import BadInput
+from bertsmith.config import from_dict
+from bertsmith.console import Console
+from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
-from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.pretrained import shipped
 from bertsmith.quickstart import docstrings, run
-from bertsmith.quickstart.docstrings import Document, gather, gathered, is_prose, package_of, paragraphs, sources
+from bertsmith.quickstart.docstrings import (
+    Document,
+    collect_documents,
+    extract_paragraphs,
+    is_prose,
+    iter_documents,
+    list_source_files,
+    package_name,
+)
 from bertsmith.tokenization.tokenizer import Tokenizer
 
 DOCSTRING = """
@@ -53,7 +61,7 @@ DOCSTRING = """
 
 
 def test_sentences_stay_and_all_else_goes():
-    assert list(paragraphs(DOCSTRING)) == [
+    assert list(extract_paragraphs(DOCSTRING)) == [
         "Return the sum of all numbers in the list. The list is not changed by this.",
         "The collections.Counter of words is kept in memory until it is closed.",
         "The axis along which the numbers are added, counted from zero.",
@@ -92,49 +100,49 @@ def test_files_are_documents_in_order_without_repeats(tmp_path):
     extra, more = "A third sentence that only b has.", "A fourth one that only b has too."
     lonely = module(TWO, "Alone in its file, so it is left out.")
     root = written(tmp_path, {"b.py": module(ONE, extra, more), "a.py": module(ONE, TWO, ONE), "c.py": lonely})
-    assert list(gathered([root])) == [Document("a", "a.py", [ONE, TWO]), Document("b", "b.py", [extra, more])]
-    assert list(gathered([root])) == list(gathered([root]))
+    assert list(iter_documents([root])) == [Document("a", "a.py", [ONE, TWO]), Document("b", "b.py", [extra, more])]
+    assert list(iter_documents([root])) == list(iter_documents([root]))
 
 
 def test_tests_and_vendored_and_broken_files_are_passed_over(tmp_path):
     text = module(ONE, TWO)
     names = ["tests/a.py", "pkg/_vendor/b.py", "test_c.py", "d_pb2.py", "site-packages/e.py"]
     root = written(tmp_path, {**dict.fromkeys(names, text), "broken.py": text + "def (", "good.py": text})
-    assert [path.name for path in sources(root)] == ["broken.py", "good.py"]
-    assert [document.paragraphs for document in gathered([root])] == [[ONE, TWO]]
+    assert [path.name for path in list_source_files(root)] == ["broken.py", "good.py"]
+    assert [document.paragraphs for document in iter_documents([root])] == [[ONE, TWO]]
 
 
 def test_nothing_that_is_gathered_is_run(tmp_path):
     mark = tmp_path / "mark"
     root = written(tmp_path / "src", {"harmful.py": module(ONE, TWO, code=f"open({str(mark)!r}, 'w').close()\n")})
     before = set(sys.modules)
-    assert [document.paragraphs for document in gathered([root])] == [[ONE, TWO]]
+    assert [document.paragraphs for document in iter_documents([root])] == [[ONE, TWO]]
     assert not mark.exists() and "harmful" not in set(sys.modules) - before
 
 
 def test_long_texts_count_as_well_as_docstrings_but_not_f_strings(tmp_path):
     other = 'other = f"""\nThis one has a {value} inside of it, so\n\n\nit is none of ours at all.\n"""\n'
     source = f'help = """\n{ONE}\n\n{TWO}\n"""\n' + other
-    assert list(gathered([written(tmp_path, {"a.py": source})])) == [Document("a", "a.py", [ONE, TWO])]
+    assert list(iter_documents([written(tmp_path, {"a.py": source})])) == [Document("a", "a.py", [ONE, TWO])]
 
 
 def test_what_is_gathered_is_capped(tmp_path):
     root = written(tmp_path / "src", {f"{n:03}.py": module(f"{ONE} And {n}.", f"{TWO} And {n}.") for n in range(50)})
     seen = []
-    found = gather([root], limit=1000, on_read=lambda done, of: seen.append((done, of)))
+    found = collect_documents([root], max_characters=1000, on_read=lambda done, of: seen.append((done, of)))
     assert 1000 <= sum(len(document.text) for document in found) < 1200
     assert len(found) == len(seen) < 50 and seen[-1] == (1000, 1000)
 
 
 def test_no_prose_and_no_folder_are_bad_input(tmp_path):
-    with pytest.raises(BadInput, match="no prose"):
-        gather([written(tmp_path / "src", {"a.py": "x = 1\n"})])
-    with pytest.raises(BadInput, match="there is no folder"):
-        gather([tmp_path / "nowhere"])
+    with pytest.raises(UserError, match="no prose"):
+        collect_documents([written(tmp_path / "src", {"a.py": "x = 1\n"})])
+    with pytest.raises(UserError, match="there is no folder"):
+        collect_documents([tmp_path / "nowhere"])
 
 
 def test_a_package_is_the_first_folder_and_python_is_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(docstrings, "installed", lambda: [tmp_path / "lib", tmp_path / "packages"])
+    monkeypatch.setattr(docstrings, "library_folders", lambda: [tmp_path / "lib", tmp_path / "packages"])
     places = {
         "lib/email/message.py": "python",
         "lib/abc.py": "python",
@@ -142,7 +150,7 @@ def test_a_package_is_the_first_folder_and_python_is_one(tmp_path, monkeypatch):
         "packages/six.py": "six",
     }
     for name, package in places.items():
-        assert package_of(tmp_path / name.split("/")[0], tmp_path / name) == package
+        assert package_name(tmp_path / name.split("/")[0], tmp_path / name) == package
 
 
 def library(name: str, files: int, texts: int = 4) -> list[Document]:
@@ -152,31 +160,31 @@ def library(name: str, files: int, texts: int = 4) -> list[Document]:
 
 def test_what_is_judged_is_from_files_that_nothing_is_learnt_from():
     documents = [*library("much", 900), *library("some", 90), *library("little", 5), *library("more", 120)]
-    task = docstrings.task_of(documents)
+    task = docstrings.build_task(documents)
     assert task and task.labels == ["more", "much", "some"]
     where = {text: (one.package, one.path) for one in documents for text in one.paragraphs}
-    learnt, judged = ({where[row["text"]] for row in rows} for rows in (task.learn, task.judge))
-    assert judged <= task.held_out and not learnt & task.held_out
-    for rows, most in ((task.learn, docstrings.LEARN), (task.judge, docstrings.JUDGE)):
+    learnt, judged = ({where[row["text"]] for row in rows} for rows in (task.train, task.test))
+    assert judged <= task.held_out_files and not learnt & task.held_out_files
+    for rows, most in ((task.train, docstrings.TRAIN_PER_LABEL), (task.test, docstrings.TEST_PER_LABEL)):
         sizes = {label: sum(row["label"] == label for row in rows) for label in task.labels}
-        assert len(set(sizes.values())) == 1 and docstrings.FEWEST <= sizes["some"] <= most
+        assert len(set(sizes.values())) == 1 and docstrings.MIN_PER_LABEL <= sizes["some"] <= most
         assert all(where[row["text"]][0] == row["label"] for row in rows)
         assert len({row["text"] for row in rows}) == len(rows)
-    assert len({row["label"] for row in task.learn[:20]}) == 3  # mixed
-    assert docstrings.task_of(documents[::-1]) == task
+    assert len({row["label"] for row in task.train[:20]}) == 3  # mixed
+    assert docstrings.build_task(documents[::-1]) == task
 
 
 def test_every_file_gives_one_text_before_any_gives_two():
     documents = [*library("one", 400, texts=9), *library("two", 400, texts=9)]
-    task = docstrings.task_of(documents)
+    task = docstrings.build_task(documents)
     assert task is not None
     where = {text: one.path for one in documents for text in one.paragraphs}
-    assert len({where[row["text"]] for row in task.learn}) == 2 * docstrings.LEARN  # of about 320 files each
+    assert len({where[row["text"]] for row in task.train}) == 2 * docstrings.TRAIN_PER_LABEL  # of about 320 files each
 
 
 def test_one_package_is_no_task():
-    assert docstrings.task_of(library("much", 900)) is None
-    assert docstrings.task_of([*library("much", 900), *library("short", 900, texts=0)]) is None
+    assert docstrings.build_task(library("much", 900)) is None
+    assert docstrings.build_task([*library("much", 900), *library("short", 900, texts=0)]) is None
 
 
 def sentence(n: int) -> str:
@@ -187,8 +195,8 @@ def sentence(n: int) -> str:
 @pytest.fixture
 def two_libraries(tmp_path, monkeypatch):
     """Source files of two packages that are easily told apart, and few texts asked of each."""
-    monkeypatch.setattr(docstrings, "LEARN", 40)
-    monkeypatch.setattr(docstrings, "JUDGE", 40)
+    monkeypatch.setattr(docstrings, "TRAIN_PER_LABEL", 40)
+    monkeypatch.setattr(docstrings, "TEST_PER_LABEL", 40)
     told_of = {"cooking": "It is a meal that somebody eats at night", "sailing": "It is a boat that the wind moves far away"}
     files = {
         f"{name}/m{d:02}.py": module(*(f"{sentence(7 * d + s)} {end} for {d} or {s} days." for s in range(6)))
@@ -209,9 +217,11 @@ def tiny_weights(tmp_path, monkeypatch, vocabulary):
     """A package that ships a tiny model, which nobody trained, under the name the quickstart looks for."""
     encoder = {"layers": 1, "width": 32, "mixer": {"kind": "dense", "heads": 2}, "feedforward": {"inner": 64}, "positions": 64}
     tokenizer = Tokenizer.load(vocabulary)
-    config = parse(ModelConfig, {"encoder": encoder, "vocabulary": len(tokenizer), "heads": {"words": {"kind": "words"}}})
+    config = from_dict(ModelConfig, {"encoder": encoder, "vocabulary": len(tokenizer), "heads": {"words": {"kind": "words"}}})
     record = {"stage": "pretrain", "tokenizer": tokenizer.fingerprint}
-    checkpoint.save(tmp_path / "models" / run.SHIPPED, built(config, 0), tokenizer, {"identity": "", "result": {}}, record)
+    checkpoint.save(
+        tmp_path / "models" / run.SHIPPED_MODEL, build_model(config, 0), tokenizer, {"identity": "", "result": {}}, record
+    )
     monkeypatch.setattr(shipped, "ROOT", tmp_path / "models")
 
 
@@ -224,8 +234,8 @@ LIFE = ["Results", "Filled masks", "Curves", "Masks", "Corpus"]  # of a run
 
 def test_without_weights_from_source_files_to_a_report_and_again(tmp_path, capsys, two_libraries, no_weights):
     folder = tmp_path / "quick"
-    recipe = run.Quickstart(folder=str(folder), minutes=0.03, roots=(str(two_libraries),))
-    result = run.run(recipe, Screen())
+    recipe = run.QuickstartRecipe(folder=str(folder), minutes=0.03, roots=(str(two_libraries),))
+    result = run.run(recipe, Console())
     told = capsys.readouterr().err
     assert told.startswith("mini-en is not in this checkout") and result["base"] is None
     assert result["made"] and f"{result['valid_loss_words']:.3f} nats" in told and f"{result['unigram_entropy']:.3f}" in told
@@ -238,18 +248,18 @@ def test_without_weights_from_source_files_to_a_report_and_again(tmp_path, capsy
     text, judged = (folder / "text.txt").read_text(), (folder / "judge.jsonl").read_text().splitlines()
     assert judged and not any(json.loads(line)["text"] in text for line in judged)
 
-    again = run.run(recipe, Screen())
+    again = run.run(recipe, Console())
     assert not again["made"] and again["valid_loss_words"] == result["valid_loss_words"]
     assert again["taught"] == result["taught"] and capsys.readouterr().err.count("is there already") >= 4
 
 
 def test_it_starts_from_the_shipped_model_and_still_makes_one_from_zero(tmp_path, capsys, two_libraries, tiny_weights):
     folder = tmp_path / "quick"
-    result = run.run(run.Quickstart(folder=str(folder), minutes=0.02, roots=(str(two_libraries),)), Screen())
+    result = run.run(run.QuickstartRecipe(folder=str(folder), minutes=0.02, roots=(str(two_libraries),)), Console())
     told = capsys.readouterr().err
     steps = [f"{number}/7" for number in range(1, 8)]
     assert [told.index(step) for step in steps] == sorted(told.index(step) for step in steps)
-    assert told.index(run.ENGLISH[0]) < told.index("2/7") and told.index("4/7") < told.index(run.TEXTS[0])
+    assert told.index(run.ENGLISH_TEXTS[0]) < told.index("2/7") and told.index("4/7") < told.index(run.DOCSTRING_TEXTS[0])
     assert result["base"] == "mini-en" and result["made"] and f"{result['unigram_entropy']:.3f}" in told
     assert "bertsmith.load('mini-en')" in told and f"model={folder / 'taught'}" in told
 
@@ -273,8 +283,8 @@ def test_it_starts_from_the_shipped_model_and_still_makes_one_from_zero(tmp_path
     assert (
         "<h1>From mini-en, and from nothing</h1>" in page
         and page.count('class="whisker"') == 2
-        and run.ENGLISH[0] in page
-        and run.TEXTS[0] in page
+        and run.ENGLISH_TEXTS[0] in page
+        and run.DOCSTRING_TEXTS[0] in page
     )
     assert all(one.text in unescape(page) for one in result["taught"]["answers"]) and "cooking" in page
 
@@ -283,8 +293,8 @@ def test_without_packages_to_tell_apart_the_rest_is_done(tmp_path, capsys, tiny_
     files = {
         f"pkg/m{d:02}.py": module(*(f"{sentence(7 * d + s)} This is told {d} times." for s in range(6))) for d in range(60)
     }
-    recipe = run.Quickstart(folder=str(tmp_path / "quick"), minutes=0.01, roots=(str(written(tmp_path / "src", files)),))
-    assert run.run(recipe, Screen())["taught"] is None
+    recipe = run.QuickstartRecipe(folder=str(tmp_path / "quick"), minutes=0.01, roots=(str(written(tmp_path / "src", files)),))
+    assert run.run(recipe, Console())["taught"] is None
     assert "no two packages" in capsys.readouterr().err
     assert headings(tmp_path / "quick" / "report.html") == ["The shipped model", "A small BERT from zero", *LIFE]
 

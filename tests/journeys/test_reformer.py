@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertsmith.tensors import load
+from bertsmith.tensors import load_tensors
 from tests.journeys.test_finetuning import FAST, classified, written
 from tests.journeys.test_pretraining import answer, killed_command, learnt, ran, refused
 
@@ -49,7 +49,9 @@ def test_it_is_taught_a_task_as_any_other(straight, tmp_path):
 
 def test_it_is_planned_as_it_is(corpus, straight, tmp_path):
     planned = answer("plan", *words(corpus, tmp_path / "bert")[1:], "machine=h200")
-    assert planned["parameters"]["all"] == sum(weight.numel() for weight in load(straight[0] / "model.safetensors").values())
+    assert planned["parameters"]["all"] == sum(
+        weight.numel() for weight in load_tensors(straight[0] / "model.safetensors").values()
+    )
 
 
 def test_it_does_not_compile(corpus, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 import bertsmith
 from bertsmith import config
-from bertsmith.errors import BadInput
+from bertsmith.errors import UserError
 from bertsmith.finetuning.recipe import FinetuneRecipe
 from tests.journeys.test_pretraining import ROOT, SMALL, answer, ran, refused
 
@@ -113,13 +113,13 @@ def test_a_writer_may_be_told_how_to_write(writer):
     ("recipe", "kind"), [("translate", "attention"), ("couplets", "attention"), ("bert2bert", "attention")]
 )
 def test_the_recipes_can_be_read(recipe, kind):
-    found = config.read(FinetuneRecipe, ROOT / "recipes" / f"{recipe}.toml")
+    found = config.read_recipe(FinetuneRecipe, ROOT / "recipes" / f"{recipe}.toml")
     assert found.task.longest == found.length == 64 and found.decoder.__struct_config__.tag == kind
-    found.train.resolved(100).check()
+    found.train.resolve_epochs(100).check()
 
 
 def test_a_writer_fills_no_masks_and_has_no_place_in_hugging_faces_format(writer, tmp_path):
-    with pytest.raises(BadInput, match="fills no masks"):
+    with pytest.raises(UserError, match="fills no masks"):
         bertsmith.load(writer).fill("a [MASK]")
     assert "answers texts by texts" in refused("export", f"model={writer}", "format=hf", f"out={tmp_path / 'hf'}")
 

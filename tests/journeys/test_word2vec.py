@@ -12,15 +12,15 @@ import torch
 
 import bertsmith
 from bertsmith import api
-from bertsmith.config import parse, read
+from bertsmith.config import from_dict, read_recipe
 from bertsmith.corpus.store import Corpus
-from bertsmith.errors import BadInput, Stopped
+from bertsmith.errors import Interrupted, UserError
 from bertsmith.model import checkpoint
 from bertsmith.objectives.word2vec import SkipGram
 from bertsmith.pretraining.setup import PretrainRecipe
-from bertsmith.train.config import Train
-from bertsmith.word_vectors.models import vectors_of
-from bertsmith.word_vectors.word2vec import Learning
+from bertsmith.train.config import TrainConfig
+from bertsmith.word_vectors.models import load_vectors
+from bertsmith.word_vectors.word2vec import Word2VecTrainer
 
 KINDS = [
     ["cat", "dog", "horse", "cow", "goat"],
@@ -72,10 +72,10 @@ def learnt(words, out, objective, **changed):
 )
 def test_words_that_stand_in_like_places_are_near(words, tmp_path, objective):
     told = learnt(words, tmp_path / "out", objective)
-    found = vectors_of(tmp_path / "out")
-    right = [found.neighbours(word, 1)[0][0] in kind for kind in KINDS for word in kind]
+    found = load_vectors(tmp_path / "out")
+    right = [found.most_similar(word, 1)[0][0] in kind for kind in KINDS for word in kind]
     assert np.mean(right) >= 0.8
-    assert told["words"] == 23 and told["width"] == 12 and found.width == 12
+    assert told["words"] == 23 and told["width"] == 12 and found.vector_size == 12
     assert told["loss"] < (2.8 if objective.get("tree") else 0.693 * 6)
     assert not learnt(words, tmp_path / "out", objective)["made"]
 
@@ -83,26 +83,28 @@ def test_words_that_stand_in_like_places_are_near(words, tmp_path, objective):
 def test_the_folder_is_a_model_like_others(words, tmp_path):
     learnt(words, tmp_path / "out", {"kind": "cbow"})
     predictor = bertsmith.load(tmp_path / "out", device="cpu")
-    want = vectors_of(tmp_path / "out")
+    want = load_vectors(tmp_path / "out")
     found = predictor.embed("red house")
-    assert found == pytest.approx((want.vector("red") + want.vector("house")) / 4, abs=1e-6)  # [CLS] and [SEP] are zero
+    assert found == pytest.approx((want.get_vector("red") + want.get_vector("house")) / 4, abs=1e-6)  # [CLS] and [SEP] are zero
     model, tokenizer, _ = checkpoint.load(tmp_path / "out")
-    assert model.scores("words", model.encoder.tokens.weight[:3]).shape == (3, len(tokenizer))
-    unknown = model.encoder.tokens.weight[tokenizer.unk]
+    assert model.compute_logits("words", model.encoder.tokens.weight[:3]).shape == (3, len(tokenizer))
+    unknown = model.encoder.tokens.weight[tokenizer.unk_token_id]
     assert (unknown == 0).all()
 
 
 def test_a_word_never_seen_is_made_of_its_n_grams(words, tmp_path):
     objective = {"kind": "skip-gram", "rate": 0.1, "subwords": {"least": 2, "most": 4, "buckets": 800}, **SMALL}
     learnt(words, tmp_path / "out", objective)
-    found = vectors_of(tmp_path / "out")
+    found = load_vectors(tmp_path / "out")
     model, *_ = checkpoint.load(tmp_path / "out")
-    assert found.knows("greenish") and "greenish" not in found.index
-    assert found.vector("greenish") == pytest.approx(model.encoder.front.vectors(["greenish"])[0].detach().numpy(), abs=1e-6)
+    assert found.has_vector("greenish") and "greenish" not in found.key_to_index
+    assert found.get_vector("greenish") == pytest.approx(
+        model.encoder.front.embed_words(["greenish"])[0].detach().numpy(), abs=1e-6
+    )
     assert found.similarity("greenish", "green") > found.similarity("greenish", "horse")
     predictor = bertsmith.load(tmp_path / "out", device="cpu")
-    assert predictor.embed("greenish") == pytest.approx(found.vector("greenish") / 3, abs=1e-6)
-    assert (found.vector("GreenISH") == found.vector("greenish")).all()  # as in a text
+    assert predictor.embed("greenish") == pytest.approx(found.get_vector("greenish") / 3, abs=1e-6)
+    assert (found.get_vector("GreenISH") == found.get_vector("greenish")).all()  # as in a text
 
 
 KILLED = """
@@ -138,12 +140,12 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(words, tmp_path, capsys):
 def test_the_vectors_are_the_same_bits_by_one_thread_and_by_two(words, tmp_path, objective):
     def learnt_by(threads):
         torch.set_num_threads(threads)
-        way = parse(PretrainRecipe, {"corpus": "c", "out": "o", "objective": {**objective, "width": 12}}).objective
-        work = way.filling(Corpus.open(words), tmp_path, 1, 0, torch.device("cpu"), lambda done, of: None)
-        work.step_by(256)  # several steps a turn
-        losses = [work.turn(k)["loss"] for k in range(3)]
+        way = from_dict(PretrainRecipe, {"corpus": "c", "out": "o", "objective": {**objective, "width": 12}}).objective
+        work = way.build_trainer(Corpus.open(words), tmp_path, 1, 0, torch.device("cpu"), lambda done, of: None)
+        work.set_batch_words(256)  # several steps a turn
+        losses = [work.train_round(k)["loss"] for k in range(3)]
         assert torch.get_num_threads() == threads
-        return losses, work.state()
+        return losses, work.state_dict()
 
     before = torch.get_num_threads()
     try:
@@ -154,15 +156,15 @@ def test_the_vectors_are_the_same_bits_by_one_thread_and_by_two(words, tmp_path,
 
 
 def test_a_run_that_is_stopped_says_where(words, tmp_path, monkeypatch):
-    whole = Learning.turn
+    whole = Word2VecTrainer.train_round
 
     def turn(self, k):
         if k == 3:
             os.kill(os.getpid(), signal.SIGTERM)
         return whole(self, k)
 
-    monkeypatch.setattr(Learning, "turn", turn)
-    with pytest.raises(Stopped, match="stopped after 4 of"):
+    monkeypatch.setattr(Word2VecTrainer, "train_round", turn)
+    with pytest.raises(Interrupted, match="stopped after 4 of"):
         learnt(words, tmp_path / "out", {"kind": "cbow"})
 
 
@@ -185,7 +187,7 @@ def test_a_run_that_is_stopped_says_where(words, tmp_path, monkeypatch):
 )
 def test_what_would_do_nothing_or_harm_is_refused(words, tmp_path, changed, said):
     objective = changed.pop("objective", {"kind": "skip-gram"})
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(UserError, match=said):
         learnt(words, tmp_path / "out", objective, **dict(changed))
 
 
@@ -199,10 +201,12 @@ def test_the_rate_the_width_and_the_batch_may_be_said_where_networks_have_theirs
 
 def test_what_is_said_on_the_command_line_is_told_from_what_is_not():
     given = ["corpus=c", "out=o", "objective=skip-gram", "train.epochs=2"]
-    assert read(PretrainRecipe, overrides=[*given, "objective.rate=1e-4"]).train == Train(epochs=2)
-    with pytest.raises(BadInput, match=r"say objective\.rate=0\.0001"):
-        read(PretrainRecipe, overrides=[*given, "train.rate=1e-4"])
-    assert read(PretrainRecipe, overrides=["corpus=c", "out=o", "train.rate=1e-4"]).train == Train()  # of a network
+    assert read_recipe(PretrainRecipe, overrides=[*given, "objective.rate=1e-4"]).train == TrainConfig(epochs=2)
+    with pytest.raises(UserError, match=r"say objective\.rate=0\.0001"):
+        read_recipe(PretrainRecipe, overrides=[*given, "train.rate=1e-4"])
+    assert (
+        read_recipe(PretrainRecipe, overrides=["corpus=c", "out=o", "train.rate=1e-4"]).train == TrainConfig()
+    )  # of a network
 
 
 @pytest.mark.parametrize("tree", [False, True])
@@ -210,30 +214,32 @@ def test_what_is_said_on_the_command_line_is_told_from_what_is_not():
 def test_a_stretch_without_a_known_word_teaches_nothing(words, tmp_path, kind, tree):
     corpus = Corpus.open(words)
     tokens = corpus.tokens.copy()
-    tokens[: len(tokens) // 4] = corpus.tokenizer.unk
+    tokens[: len(tokens) // 4] = corpus.tokenizer.unk_token_id
     object.__setattr__(corpus, "tokens", tokens)
-    work = parse(
+    work = from_dict(
         PretrainRecipe, {"corpus": "c", "out": "o", "objective": {"kind": kind, "tree": tree, "width": 4}}
-    ).objective.filling(corpus, tmp_path, 1, 0, torch.device("cpu"), lambda done, of: None)
-    before = work.table.rows.clone()
-    assert work.turn(0)["loss"] == 0 and torch.equal(work.table.rows, before)
-    assert work.turn(work.turns - 1)["loss"] > 0
+    ).objective.build_trainer(corpus, tmp_path, 1, 0, torch.device("cpu"), lambda done, of: None)
+    before = work.input_table.rows.clone()
+    assert work.train_round(0)["loss"] == 0 and torch.equal(work.input_table.rows, before)
+    assert work.train_round(work.num_rounds - 1)["loss"] > 0
 
 
 def test_a_step_takes_a_chunk_at_least(words, tmp_path):
     learnt(words, tmp_path / "out", {"kind": "cbow"}, train={"epochs": 0.3, "batch_tokens": 5})
-    assert np.isfinite(vectors_of(tmp_path / "out").matrix).all()
+    assert np.isfinite(load_vectors(tmp_path / "out").matrix).all()
 
 
 def test_a_corpus_without_words_is_refused(words, tmp_path):
     corpus = Corpus.open(words)
     object.__setattr__(corpus, "tokens", np.zeros(100, np.uint16))
-    with pytest.raises(BadInput, match="fewer than two words"):
-        SkipGram().filling(corpus, tmp_path, 1, 0, torch.device("cpu"), lambda done, of: None)
+    with pytest.raises(UserError, match="fewer than two words"):
+        SkipGram().build_trainer(corpus, tmp_path, 1, 0, torch.device("cpu"), lambda done, of: None)
 
 
 def test_vectors_that_grow_beyond_all_numbers_end_the_run(words, tmp_path):
-    work = SkipGram(width=4, rate=0.5).filling(Corpus.open(words), tmp_path, 1, 0, torch.device("cpu"), lambda done, of: None)
-    work.table.rows[:] = torch.inf
-    with pytest.raises(BadInput, match=r"grew beyond all numbers in turn 1; lower objective.rate \(0.5\)"):
-        work.turn(0)
+    work = SkipGram(width=4, rate=0.5).build_trainer(
+        Corpus.open(words), tmp_path, 1, 0, torch.device("cpu"), lambda done, of: None
+    )
+    work.input_table.rows[:] = torch.inf
+    with pytest.raises(UserError, match=r"grew beyond all numbers in turn 1; lower objective.rate \(0.5\)"):
+        work.train_round(0)

@@ -5,16 +5,16 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from bertsmith.errors import BadInput
+from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.embeddings import ByRarity
-from bertsmith.model.embeddings.adaptive import Clusters, RarityHead
-from bertsmith.model.mixers import Recurrent
-from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.embeddings import AdaptiveInputConfig
+from bertsmith.model.embeddings.adaptive import AdaptiveSoftmaxHeadConfig, Clusters
+from bertsmith.model.mixers import TransformerXL
+from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
-from bertsmith.model.sublayers import FeedForward
+from bertsmith.model.sublayers import FeedForwardConfig
 from tests.journeys.test_pretraining import answer
 
 WORDS, WIDTH, CUTS = 200, 32, (20, 60, 150)
@@ -22,12 +22,12 @@ WORDS, WIDTH, CUTS = 200, 32, (20, 60, 150)
 
 def model_of(tied=False, bias=False, front=True):
     encoder = EncoderConfig(
-        layers=1, width=WIDTH, mixer=Recurrent(heads=2), feedforward=FeedForward(inner=32), table=False, segments=0,
+        layers=1, width=WIDTH, mixer=TransformerXL(heads=2), feedforward=FeedForwardConfig(inner=32), table=False, segments=0,
         embedding_norm=False, dropout=0.0, deviation=0.4, pooler="none",
-        front=ByRarity(cutoffs=CUTS, shrink=2.0) if front else None,
+        front=AdaptiveInputConfig(cutoffs=CUTS, shrink=2.0) if front else None,
     )  # fmt: skip
-    head = RarityHead(cutoffs=CUTS, shrink=2.0, tied=tied, bias=bias)
-    return built(ModelConfig(encoder=encoder, vocabulary=WORDS, heads={"words": head}), 0)
+    head = AdaptiveSoftmaxHeadConfig(cutoffs=CUTS, shrink=2.0, tied=tied, bias=bias)
+    return build_model(ModelConfig(encoder=encoder, vocabulary=WORDS, heads={"words": head}), 0)
 
 
 def torchs_own(model):
@@ -48,10 +48,10 @@ def asked(count=400):
 def test_losses_chances_and_slopes_are_torchs_own(tied):
     model, (rows, answers) = model_of(tied), asked()
     theirs = torchs_own(model)
-    mine, right = model.entropy("words", rows, answers)
+    mine, right = model.cross_entropy("words", rows, answers)
     out = theirs(rows, answers)
     assert_close(mine, out.loss * len(rows), atol=1e-3, rtol=1e-5)
-    assert_close(model.scores("words", rows), theirs.log_prob(rows), atol=1e-5, rtol=1e-5)
+    assert_close(model.compute_logits("words", rows), theirs.log_prob(rows), atol=1e-5, rtol=1e-5)
     assert int(right) == int((theirs.predict(rows) == answers).sum())
     mine.backward()
     (out.loss * len(rows)).backward()
@@ -66,10 +66,10 @@ def test_answers_that_come_first_are_counted_exactly():
     model, (rows, _) = model_of(bias=True), asked(600)
     torch.nn.init.normal_(model.heads["words"].bias, std=2.0)
     torch.nn.init.constant_(model.heads["words"].rare.bias, 4.0)
-    answers = model.scores("words", 2 * rows).argmax(-1)
+    answers = model.compute_logits("words", 2 * rows).argmax(-1)
     answers[::3] = (answers[::3] + 1) % WORDS
-    total, right = model.entropy("words", 2 * rows, answers)
-    scores = model.scores("words", 2 * rows)
+    total, right = model.cross_entropy("words", 2 * rows, answers)
+    scores = model.compute_logits("words", 2 * rows)
     assert int(right) == int((scores.argmax(-1) == answers).sum()) == 400
     assert (model.heads["words"].clusters.owner(answers) > 0).sum() > 50
     assert_close(total, F.cross_entropy(scores, answers, reduction="sum"), atol=1e-2, rtol=1e-5)
@@ -79,7 +79,7 @@ def test_answers_that_come_first_are_counted_exactly():
 def test_a_word_is_its_row_widened():
     model = model_of()
     front, ids = model.encoder.front, torch.tensor([0, 19, 20, 59, 60, 149, 150, 199])
-    found = front(ids, Layout.of([8]), None)
+    found = front(ids, Layout.from_lengths([8]), None)
     assert [table.weight.shape for table in front.tables] == [(20, 32), (40, 16), (90, 8), (50, 4)]
     for row, word in zip(found, ids.tolist(), strict=True):
         cluster = sum(word >= cut for cut in CUTS)
@@ -91,7 +91,7 @@ def test_tied_tables_are_one_tensor_and_every_weight_learns():
     model = model_of(tied=True, bias=True)
     assert not [name for name in model.state_dict() if name.startswith("heads.words.tables")]
     ids = torch.arange(WORDS)
-    total, _ = model.entropy("words", model(Inputs(ids, Layout.of([WORDS]))), ids.roll(-1))
+    total, _ = model.cross_entropy("words", model(Inputs(ids, Layout.from_lengths([WORDS]))), ids.roll(-1))
     total.backward()
     unmoved = {name for name, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()}
     assert not unmoved
@@ -99,12 +99,12 @@ def test_tied_tables_are_one_tensor_and_every_weight_learns():
 
 @pytest.mark.parametrize("cutoffs", [(20, 20), (0,), (200,), (30, 20)])
 def test_cutoffs_that_cut_nothing_are_refused(cutoffs):
-    with pytest.raises(BadInput, match="rising ids"):
-        Clusters.of(cutoffs, 4.0, 32, WORDS)
+    with pytest.raises(UserError, match="rising ids"):
+        Clusters.from_cutoffs(cutoffs, 4.0, 32, WORDS)
 
 
 def test_a_tied_head_wants_a_front_of_the_same_clusters():
-    with pytest.raises(BadInput, match="same cutoffs"):
+    with pytest.raises(UserError, match="same cutoffs"):
         model_of(tied=True, front=False)
 
 

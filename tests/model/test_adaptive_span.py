@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from bertsmith.errors import BadInput
+from bertsmith.errors import UserError
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.mixers import Adaptive
-from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.mixers import AdaptiveSpan
+from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
-from bertsmith.model.segment_memory import Memory, Past
-from bertsmith.model.sublayers import FeedForward
+from bertsmith.model.segment_memory import LayerMemory, SegmentMemory
+from bertsmith.model.sublayers import FeedForwardConfig
 
 WIDTH, HEADS = 16, 4
 SPANS = [0.011, 0.112, 0.371, 0.803]  # no whole positions: there a slope has two sides
@@ -21,10 +21,10 @@ SPANS = [0.011, 0.112, 0.371, 0.803]  # no whole positions: there a slope has tw
 
 def mixer_of(spans=SPANS, **more):
     torch.manual_seed(0)
-    mixer = Adaptive(heads=HEADS, **({"longest": 40, "ramp": 8} | more)).build(WIDTH).eval()
+    mixer = AdaptiveSpan(heads=HEADS, **({"longest": 40, "ramp": 8} | more)).build(WIDTH).eval()
     torch.nn.init.normal_(mixer.places.weight)
     mixer.span.data.copy_(torch.tensor(spans))
-    mixer.ready()
+    mixer.prepare_forward()
     return mixer
 
 
@@ -54,7 +54,7 @@ def test_a_mixer_agrees_with_the_whole_square(config, lengths):
     mixer = mixer_of(**config)
     torch.manual_seed(1)
     x = torch.randn(sum(lengths), WIDTH)
-    found, slow = mixer(x, Layout.of(lengths)), torch.cat([by_the_square(mixer, part) for part in x.split(lengths)])
+    found, slow = mixer(x, Layout.from_lengths(lengths)), torch.cat([by_the_square(mixer, part) for part in x.split(lengths)])
     assert_close(found, slow, atol=1e-5, rtol=1e-4)
     slopes = [torch.autograd.grad(out.square().sum(), list(mixer.parameters())) for out in (found, slow)]
     for mine, theirs in zip(*slopes, strict=True):
@@ -66,35 +66,35 @@ def test_a_mixer_agrees_with_the_whole_square(config, lengths):
 def test_what_is_remembered_is_seen_as_if_it_stood_there(config):
     mixer = mixer_of(**config)
     torch.manual_seed(1)
-    mixer.ready()
-    lengths, seen, reach = (20, 9, 50), torch.tensor([1000, 5, 0]), mixer.remembers
+    mixer.prepare_forward()
+    lengths, seen, reach = (20, 9, 50), torch.tensor([1000, 5, 0]), mixer.mem_len
     x, rows = torch.randn(sum(lengths), WIDTH), torch.randn(3, reach, WIDTH)
     pasts = [rows[row, reach - min(n, reach) :] for row, n in enumerate(seen.tolist())]
     slow = [by_the_square(mixer, part, past) for part, past in zip(x.split(lengths), pasts, strict=True)]
-    assert_close(mixer(x, Layout.of(lengths), Past(rows, seen)), torch.cat(slow), atol=1e-5, rtol=1e-4)
-    assert_close(mixer(x, Layout.of(lengths), Past(rows[:, -3:], seen.clamp(max=3))),
+    assert_close(mixer(x, Layout.from_lengths(lengths), LayerMemory(rows, seen)), torch.cat(slow), atol=1e-5, rtol=1e-4)
+    assert_close(mixer(x, Layout.from_lengths(lengths), LayerMemory(rows[:, -3:], seen.clamp(max=3))),
                  torch.cat([by_the_square(mixer, a, b[-3:]) for a, b in zip(x.split(lengths), pasts, strict=True)]),
                  atol=1e-5, rtol=1e-4)  # fmt: skip
 
 
 def model_of(**more):
     encoder = EncoderConfig(
-        layers=2, width=WIDTH, mixer=Adaptive(heads=HEADS, **({"longest": 64, "ramp": 8, "causal": True} | more)),
-        feedforward=FeedForward(inner=24), table=False, segments=0, dropout=0.0, positions=4096, deviation=0.3, pooler="none",
+        layers=2, width=WIDTH, mixer=AdaptiveSpan(heads=HEADS, **({"longest": 64, "ramp": 8, "causal": True} | more)),
+        feedforward=FeedForwardConfig(inner=24), table=False, segments=0, dropout=0.0, positions=4096, deviation=0.3, pooler="none",
     )  # fmt: skip
-    return built(ModelConfig(encoder=encoder, vocabulary=50), 0).eval()
+    return build_model(ModelConfig(encoder=encoder, vocabulary=50), 0).eval()
 
 
 @torch.no_grad()
 def test_a_trimmed_memory_loses_nothing():
     model = model_of(begin=0.3)
     ids = torch.randint(0, 50, (120,), generator=torch.Generator().manual_seed(0))
-    whole = model(Inputs(ids, Layout.of([120])))
-    memory, found = Memory.empty(1, ids.device), []
+    whole = model(Inputs(ids, Layout.from_lengths([120])))
+    memory, found = SegmentMemory.empty(1, ids.device), []
     for part in ids.split([30, 7, 50, 1, 32]):
-        layout = Layout.of([len(part)])
+        layout = Layout.from_lengths([len(part)])
         found.append(model(Inputs(part, layout, memory=memory)))
-        memory = memory.after(layout)
+        memory = memory.advance(layout)
     assert_close(torch.cat(found), whole, atol=1e-5, rtol=1e-4)
     assert [rows.shape[1] for rows in memory.layers] == [32, 32]  # 0.3 * 64 + 8, in steps of a ramp; never the longest, 64
 
@@ -109,11 +109,14 @@ def test_the_price_is_that_of_the_mean_span_of_each_layer_and_pulls_every_head_a
 
 def test_the_slope_of_a_span_is_that_of_a_small_step():
     mixer = mixer_of([0.21, 0.31, 0.41, 0.51]).double()
-    x, layout = torch.randn(60, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(2)), Layout.of([60])
+    x, layout = (
+        torch.randn(60, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(2)),
+        Layout.from_lengths([60]),
+    )
 
     def price(span):
         mixer.span.data = span
-        mixer.ready()
+        mixer.prepare_forward()
         return mixer(x, layout).square().sum()
 
     start, step = mixer.span.data.clone(), 1e-4
@@ -129,9 +132,9 @@ def test_the_slope_of_a_span_is_that_of_a_small_step():
 
 def test_a_span_that_was_pushed_below_zero_comes_back_and_can_grow_again():
     mixer = mixer_of([-0.5, 2.0, 0.1, 0.2], causal=True).train()
-    mixer.ready()
+    mixer.prepare_forward()
     x = torch.randn(50, WIDTH)
-    mixer(x, Layout.of([50])).square().sum().backward()
+    mixer(x, Layout.from_lengths([50])).square().sum().backward()
     assert mixer.span.tolist()[:2] == [0.0, 1.0]
     assert mixer.span.grad[0] != 0
 
@@ -144,7 +147,7 @@ def processor_seconds(mixer, x, layout):
 
 @torch.no_grad()
 def test_time_follows_the_span():
-    x, layout, took = torch.randn(4096, WIDTH), Layout.of([4096]), {}
+    x, layout, took = torch.randn(4096, WIDTH), Layout.from_lengths([4096]), {}
     for share in (0.0, 1.0):
         mixer = mixer_of([share] * HEADS, longest=2048, ramp=32, causal=True)
         took[share] = min(processor_seconds(mixer, x, layout) for _ in range(4))
@@ -154,12 +157,12 @@ def test_time_follows_the_span():
 def test_a_model_follows_spans_that_change():
     """Between passes, by an optimizer or by weights that were loaded: what is computed grows with them."""
     model, ids = model_of(), torch.arange(40)
-    near = model(Inputs(ids, Layout.of([40])))
+    near = model(Inputs(ids, Layout.from_lengths([40])))
     model.load_state_dict({name: torch.ones_like(w) if "span" in name else w for name, w in model.state_dict().items()})
-    far = model(Inputs(ids, Layout.of([40])))
+    far = model(Inputs(ids, Layout.from_lengths([40])))
     assert not torch.allclose(near, far)
     assert [mixer.reach for mixer in model.encoder.stack.mixers] == [64, 64]
-    assert_close(far, model_of(begin=1.0)(Inputs(ids, Layout.of([40]))))
+    assert_close(far, model_of(begin=1.0)(Inputs(ids, Layout.from_lengths([40]))))
 
 
 def test_a_span_grows_to_where_the_answer_is_and_others_shrink():
@@ -171,8 +174,8 @@ def test_a_span_grows_to_where_the_answer_is_and_others_shrink():
         optimizer = torch.optim.Adam([*mixer.parameters(), *head.parameters()], 1e-2)
         for step in range(150):
             x = torch.randn(192, WIDTH, generator=dice)
-            mixer.ready()
-            said = head(mixer(x, Layout.of([192])))[24:, 0]
+            mixer.prepare_forward()
+            said = head(mixer(x, Layout.from_lengths([192])))[24:, 0]
             loss = (said - (x[:-24, 0] if asks else 0)).square().mean() + mixer.penalty()
             optimizer.zero_grad()
             loss.backward()
@@ -185,5 +188,5 @@ def test_a_span_grows_to_where_the_answer_is_and_others_shrink():
 
 
 def test_a_model_that_learns_how_far_it_looks_is_not_compiled():
-    with pytest.raises(BadInput, match=r"leave out train\.compile"):
+    with pytest.raises(UserError, match=r"leave out train\.compile"):
         model_of().compile_parts()

@@ -4,24 +4,24 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from bertsmith.config import parse, read
-from bertsmith.errors import BadInput
+from bertsmith.config import from_dict, read_recipe
+from bertsmith.errors import UserError
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
-from bertsmith.model.positions import Axial
-from bertsmith.model.sublayers import FeedForward
+from bertsmith.model.positions import AxialPositionsConfig
+from bertsmith.model.sublayers import FeedForwardConfig
 
 SMALL = {"layers": 1, "width": 32, "mixer": {"heads": 4}, "feedforward": {"inner": 40}, "positions": 60}
 
 
 def model(**more):
-    return built(ModelConfig(encoder=parse(EncoderConfig, {**SMALL, **more}), vocabulary=30), 0).eval()
+    return build_model(ModelConfig(encoder=from_dict(EncoderConfig, {**SMALL, **more}), vocabulary=30), 0).eval()
 
 
 def test_a_place_is_a_row_beside_a_column():
-    table = Axial(shape=(3, 5), widths=(2, 4)).build(15, 6)
+    table = AxialPositionsConfig(shape=(3, 5), widths=(2, 4)).build(15, 6)
     found = table(torch.arange(15))
     rows, columns = (axis.weight for axis in table.axes)
     for place in range(15):
@@ -29,7 +29,7 @@ def test_a_place_is_a_row_beside_a_column():
 
 
 def test_three_axes_and_widths_left_to_the_model():
-    table = Axial(shape=(2, 3, 4)).build(24, 8)
+    table = AxialPositionsConfig(shape=(2, 3, 4)).build(24, 8)
     assert [tuple(axis.weight.shape) for axis in table.axes] == [(2, 2), (3, 3), (4, 3)]
     assert len(table(torch.arange(24)).unique(dim=0)) == 24
 
@@ -39,15 +39,15 @@ def test_a_model_has_few_rows_for_many_places():
     assert made.encoder.positions is None
     assert sum(weight.numel() for weight in made.encoder.axial.parameters()) == 8 * 32
     tokens = torch.full((20,), 3)
-    first = made(Inputs(tokens, Layout.of([20])))
+    first = made(Inputs(tokens, Layout.from_lengths([20])))
     assert not torch.allclose(first[0], first[19], atol=1e-4)
     first.sum().backward()
     assert all(weight.grad.any() for weight in made.encoder.axial.parameters())
 
 
 def test_a_recipe_says_it_by_dotted_names():
-    config = read(EncoderConfig, overrides=["table.shape=[4, 16]", "positions=64", "width=32"])
-    assert config.table == Axial(shape=(4, 16))
+    config = read_recipe(EncoderConfig, overrides=["table.shape=[4, 16]", "positions=64", "width=32"])
+    assert config.table == AxialPositionsConfig(shape=(4, 16))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_recipe_says_it_by_dotted_names():
     ],
 )
 def test_tables_that_do_not_fit_are_refused(table, words):
-    with pytest.raises(BadInput, match=words):
+    with pytest.raises(UserError, match=words):
         model(table=table)
 
 
@@ -67,7 +67,7 @@ def test_tables_that_do_not_fit_are_refused(table, words):
 @pytest.mark.parametrize("tokens", [1, 8, 50])
 def test_a_few_tokens_at_a_time_give_the_same(gated, tokens):
     torch.manual_seed(0)
-    whole, few = (FeedForward(inner=40, gated=gated, chunk=chunk).build(32) for chunk in (None, 8))
+    whole, few = (FeedForwardConfig(inner=40, gated=gated, chunk=chunk).build(32) for chunk in (None, 8))
     few.load_state_dict(whole.state_dict())
     x, target, slopes = torch.randn(tokens, 32), torch.randn(tokens, 32), []
     for part in (whole, few):
@@ -82,7 +82,7 @@ def test_a_few_tokens_at_a_time_give_the_same(gated, tokens):
 
 def test_a_few_tokens_at_a_time_keep_nothing_of_the_inner_width():
     def widest(chunk):
-        part, shapes = FeedForward(inner=4000, chunk=chunk).build(32), []
+        part, shapes = FeedForwardConfig(inner=4000, chunk=chunk).build(32), []
         with torch.autograd.graph.saved_tensors_hooks(lambda t: shapes.append(t.shape) or t, lambda t: t):
             part(torch.randn(64, 32, requires_grad=True))
         return max(shape[1] for shape in shapes if len(shape) == 2 and shape[0] in (8, 64))

@@ -12,24 +12,24 @@ from torch.testing import assert_close
 from bertsmith.model import small_matmul
 from bertsmith.model.checkpoint import save_weights
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.generation.kv_cache import Continuing, Rereading
-from bertsmith.model.generation.sampling import barred, drawn
-from bertsmith.model.generation.search import Beam, Greedy, Sample, fanned, written
-from bertsmith.model.heads import WordHead
-from bertsmith.model.mixers import Dense
-from bertsmith.model.model import ModelConfig, built
-from bertsmith.model.sublayers import FeedForward
+from bertsmith.model.generation.kv_cache import KVCacheDecoder, UncachedDecoder
+from bertsmith.model.generation.sampling import ban_ngrams, sample_tokens
+from bertsmith.model.generation.search import Beam, Greedy, Sample, beam_search, generate
+from bertsmith.model.heads import LMHeadConfig
+from bertsmith.model.mixers import Attention
+from bertsmith.model.model import ModelConfig, build_model
+from bertsmith.model.sublayers import FeedForwardConfig
 
 WORDS = 30
 
 
 def model(norm="before", rotary=None, words=WORDS, groups=None):
     encoder = EncoderConfig(
-        layers=3, groups=groups, width=32, mixer=Dense(heads=4, causal=True, rotary=rotary), norm=norm, table=rotary is None,
-        feedforward=FeedForward(inner=64), segments=0, embedding_norm=False, positions=64, deviation=0.3, eps=1e-5,
+        layers=3, groups=groups, width=32, mixer=Attention(heads=4, causal=True, rotary=rotary), norm=norm, table=rotary is None,
+        feedforward=FeedForwardConfig(inner=64), segments=0, embedding_norm=False, positions=64, deviation=0.3, eps=1e-5,
     )  # fmt: skip
-    heads = {"words": WordHead(transform=False, bias=False)}
-    return built(ModelConfig(encoder=encoder, vocabulary=words, heads=heads), 1).eval()
+    heads = {"words": LMHeadConfig(transform=False, bias=False)}
+    return build_model(ModelConfig(encoder=encoder, vocabulary=words, heads=heads), 1).eval()
 
 
 def prompts(lengths=(5, 1, 9, 9, 2), words=WORDS):
@@ -43,23 +43,23 @@ class Table:
     def __init__(self, words=4, seed=0):
         self.table = torch.from_numpy(np.random.default_rng(seed).normal(size=(words, words, words)) * 2).float()
 
-    def begin(self, prompts):
+    def prefill(self, prompts):
         state = torch.tensor([[0, int(one[-1])] for one in prompts])
         return state, self.table[state[:, 0], state[:, 1]]
 
-    def step(self, state, tokens):
+    def decode_step(self, state, tokens):
         state = torch.stack([state[:, 1], tokens], 1)
         return state, self.table[state[:, 0], state[:, 1]]
 
-    def reorder(self, state, rows):
+    def reorder_state(self, state, rows):
         return state.index_select(0, rows)
 
     def log(self, prompt, tokens):
-        state, scores = self.begin([prompt])
+        state, scores = self.prefill([prompt])
         total = 0.0
         for token in tokens:
             total += float(scores.log_softmax(-1)[0, token])
-            state, scores = self.step(state, torch.tensor([token]))
+            state, scores = self.decode_step(state, torch.tensor([token]))
         return total
 
 
@@ -78,15 +78,15 @@ WAYS = {"after": {"norm": "after"}, "before": {}, "rotary": {"rotary": 100.0}, "
 @torch.inference_mode()
 def test_scores_with_the_cache_are_those_without(way):
     one = model(**way)
-    cached, plain = Continuing(one, 20), Rereading(one)
-    (state, scores), (other, wanted) = cached.begin(prompts()), plain.begin(prompts())
+    cached, plain = KVCacheDecoder(one, 20), UncachedDecoder(one)
+    (state, scores), (other, wanted) = cached.prefill(prompts()), plain.prefill(prompts())
     for nth in range(20):
         assert_close(scores, wanted, atol=1e-5, rtol=1e-5)
         if nth == 7:  # some rows go, some come twice, in another order
             rows = torch.tensor([4, 0, 0, 2])
-            state, other, wanted = cached.reorder(state, rows), plain.reorder(other, rows), wanted[rows]
+            state, other, wanted = cached.reorder_state(state, rows), plain.reorder_state(other, rows), wanted[rows]
         tokens = wanted.argmax(-1)
-        (state, scores), (other, wanted) = cached.step(state, tokens), plain.step(other, tokens)
+        (state, scores), (other, wanted) = cached.decode_step(state, tokens), plain.decode_step(other, tokens)
 
 
 @pytest.mark.parametrize(
@@ -97,46 +97,46 @@ def test_scores_with_the_cache_are_those_without(way):
 @torch.inference_mode()
 def test_a_prompt_is_continued_alike_alone_in_any_batch_and_without_the_cache(search):
     one = model()
-    end = written(Continuing(one, search.tokens), prompts(), search)[2].tokens[search.tokens // 2]  # a token that comes
-    together = written(Continuing(one, search.tokens), prompts(), search, end)
+    end = generate(KVCacheDecoder(one, search.tokens), prompts(), search)[2].tokens[search.tokens // 2]  # a token that comes
+    together = generate(KVCacheDecoder(one, search.tokens), prompts(), search, end)
     assert {len(each.tokens) for each in together} != {search.tokens}  # some end before others
     for prompt, each in zip(prompts(), together, strict=True):
-        alone = written(Continuing(one, search.tokens), [prompt], search, end)[0]
-        slow = written(Rereading(one), [prompt], search, end)[0]
+        alone = generate(KVCacheDecoder(one, search.tokens), [prompt], search, end)[0]
+        slow = generate(UncachedDecoder(one), [prompt], search, end)[0]
         assert alone.tokens == slow.tokens == each.tokens and end not in alone.tokens
-        assert alone.log == pytest.approx(slow.log, abs=1e-4) == pytest.approx(each.log, abs=1e-4)
-    back = written(Continuing(one, search.tokens), prompts()[::-1], search, end)[::-1]
+        assert alone.log_prob == pytest.approx(slow.log_prob, abs=1e-4) == pytest.approx(each.log_prob, abs=1e-4)
+    back = generate(KVCacheDecoder(one, search.tokens), prompts()[::-1], search, end)[::-1]
     assert [each.tokens for each in back] == [each.tokens for each in together]
 
 
 @torch.inference_mode()
 def test_the_log_is_the_probability_of_what_was_written():
     one, search = model(), Sample(tokens=10, seed=2)
-    end = written(Continuing(one, 10), prompts(), search)[0].tokens[4]
-    for prompt, each in zip(prompts(), written(Continuing(one, 10), prompts(), search, end), strict=True):
-        tokens = [*each.tokens, *([end] if each.ended else [])]
-        state, scores = Rereading(one).begin([prompt])
+    end = generate(KVCacheDecoder(one, 10), prompts(), search)[0].tokens[4]
+    for prompt, each in zip(prompts(), generate(KVCacheDecoder(one, 10), prompts(), search, end), strict=True):
+        tokens = [*each.tokens, *([end] if each.is_finished else [])]
+        state, scores = UncachedDecoder(one).prefill([prompt])
         total = 0.0
         for token in tokens:
             total += float(scores.log_softmax(-1)[0, token])
-            state, scores = Rereading(one).step(state, torch.tensor([token]))
-        assert each.log == pytest.approx(total, abs=1e-4)
-        assert each.ended or len(tokens) == 10
+            state, scores = UncachedDecoder(one).decode_step(state, torch.tensor([token]))
+        assert each.log_prob == pytest.approx(total, abs=1e-4)
+        assert each.is_finished or len(tokens) == 10
 
 
 @pytest.mark.parametrize("search", [Greedy(tokens=6, repeat=1), Sample(tokens=6, repeat=1), Beam(tokens=6, repeat=1, size=3)],
                          ids=["greedy", "sample", "beam"])  # fmt: skip
 def test_the_log_is_the_model_s_own_where_repeats_are_left_out(search):
-    found = written(Table(9), [[1]], search, end=None)[0]
-    assert found.log == pytest.approx(Table(9).log([1], found.tokens), abs=1e-4)
+    found = generate(Table(9), [[1]], search, eos_token_id=None)[0]
+    assert found.log_prob == pytest.approx(Table(9).log([1], found.tokens), abs=1e-4)
 
 
 def test_no_text_is_longer_than_its_room():
-    found = written(Table(), [[1], [2], [0]], Greedy(tokens=6), end=None, room=[0, 2, 100])
-    assert [len(one.tokens) for one in found] == [0, 2, 6] and not any(one.ended for one in found)
-    found = written(Table(), [[1], [2], [0]], Beam(tokens=6), end=None, room=[0, 2, 100])
+    found = generate(Table(), [[1], [2], [0]], Greedy(tokens=6), eos_token_id=None, max_lengths=[0, 2, 100])
+    assert [len(one.tokens) for one in found] == [0, 2, 6] and not any(one.is_finished for one in found)
+    found = generate(Table(), [[1], [2], [0]], Beam(tokens=6), eos_token_id=None, max_lengths=[0, 2, 100])
     assert [len(one.tokens) for one in found] == [0, 2, 6]
-    assert written(Table(), [], Greedy()) == []
+    assert generate(Table(), [], Greedy()) == []
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
@@ -146,27 +146,30 @@ def test_a_beam_that_is_wide_enough_finds_the_best_of_all_texts(alpha, seed):
     for prompt in ([1], [3]):
         scored = {text: table.log(prompt, text) / ((5 + len(text)) / 6) ** alpha for text in every_text(4, most, end)}
         best = sorted(scored, key=scored.__getitem__, reverse=True)
-        found = fanned(table, [prompt], Beam(size=100, alpha=alpha, tokens=most), end, [most])[0]
-        assert [tuple([*one.tokens, *[end] * one.whole]) for one in found[:10]] == best[:10]
+        found = beam_search(table, [prompt], Beam(size=100, alpha=alpha, tokens=most), end, [most])[0]
+        assert [tuple([*one.tokens, *[end] * one.is_finished]) for one in found[:10]] == best[:10]
         assert [one.score for one in found[:10]] == pytest.approx([scored[text] for text in best[:10]], abs=1e-4)
 
 
 def test_a_beam_of_one_is_greedy():
     for seed in range(6):
-        greedy = written(Table(8, seed), [[1], [5]], Greedy(tokens=7), end=None)
-        beam = written(Table(8, seed), [[1], [5]], Beam(size=1, tokens=7), end=None)
+        greedy = generate(Table(8, seed), [[1], [5]], Greedy(tokens=7), eos_token_id=None)
+        beam = generate(Table(8, seed), [[1], [5]], Beam(size=1, tokens=7), eos_token_id=None)
         assert [one.tokens for one in greedy] == [one.tokens for one in beam]
 
 
 def test_a_longer_text_wins_with_a_higher_alpha():
-    lengths = [len(written(Table(6, 1), [[1]], Beam(size=30, tokens=8, alpha=alpha), end=4)[0].tokens) for alpha in (0.0, 5.0)]
+    lengths = [
+        len(generate(Table(6, 1), [[1]], Beam(size=30, tokens=8, alpha=alpha), eos_token_id=4)[0].tokens)
+        for alpha in (0.0, 5.0)
+    ]
     assert lengths[0] < lengths[1]
 
 
 def frequencies(count=40_000, **search):
     scores = torch.tensor([[2.0, 1.0, 0.0, -1.0, -5.0]]).expand(count, -1)
     dice = torch.from_numpy((np.arange(count) + 0.5) / count)
-    return scores[0], torch.bincount(drawn(scores, dice, **search), minlength=5) / count
+    return scores[0], torch.bincount(sample_tokens(scores, dice, **search), minlength=5) / count
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
@@ -196,40 +199,40 @@ def test_top_p_of_a_vocabulary_too_large_to_look_at_first_is_exact():
     scores = torch.zeros(1, 5000)
     scores[0, 77] = 3.0
     dice = torch.linspace(0, 0.999, 1000).double()
-    best = torch.bincount(drawn(scores.expand(1000, -1), dice, 1.0, None, 0.9), minlength=5000)
+    best = torch.bincount(sample_tokens(scores.expand(1000, -1), dice, 1.0, None, 0.9), minlength=5000)
     shares = scores[0].softmax(-1)
     kept = math.ceil((0.9 - float(shares[77])) / float(shares[0])) + 1
     assert best[77] > 1 and (best > 0).sum() <= kept and kept > 4000
 
 
 def test_no_run_comes_twice():
-    one = written(Table(3), [[1]], Greedy(tokens=12), end=None)[0].tokens
+    one = generate(Table(3), [[1]], Greedy(tokens=12), eos_token_id=None)[0].tokens
     assert len(set(itertools.pairwise(one))) < 11  # left alone, it goes round
     for search in (Greedy(tokens=30, repeat=2), Sample(tokens=30, repeat=2, seed=1), Beam(tokens=30, repeat=2, size=2)):
-        tokens = written(Table(9), [[1]], search, end=None)[0].tokens
+        tokens = generate(Table(9), [[1]], search, eos_token_id=None)[0].tokens
         assert len(set(itertools.pairwise(tokens))) == len(tokens) - 1 == 29
-    assert barred(torch.zeros(1, 4), [[1, 2, 1]], 1)[0].isinf().tolist() == [False, True, True, False]
-    assert barred(torch.zeros(1, 2), [[0, 1]], 1)[0].isinf().tolist() == [False, False]  # where nothing else is left
+    assert ban_ngrams(torch.zeros(1, 4), [[1, 2, 1]], 1)[0].isinf().tolist() == [False, True, True, False]
+    assert ban_ngrams(torch.zeros(1, 2), [[0, 1]], 1)[0].isinf().tolist() == [False, False]  # where nothing else is left
 
 
 def test_identical_prompts_are_alike_and_seeds_are_not():
     one = model()
     with torch.inference_mode():
-        a, b = written(Continuing(one, 20), [prompts()[0], prompts()[0]], Sample(tokens=20), None)
-        c = written(Continuing(one, 20), [prompts()[0]], Sample(tokens=20, seed=1), None)[0]
+        a, b = generate(KVCacheDecoder(one, 20), [prompts()[0], prompts()[0]], Sample(tokens=20), None)
+        c = generate(KVCacheDecoder(one, 20), [prompts()[0]], Sample(tokens=20, seed=1), None)[0]
     assert a.tokens == b.tokens != c.tokens
 
 
 @torch.inference_mode()
 def test_a_model_that_multiplies_in_parts_writes_and_saves_as_before(tmp_path, monkeypatch):
-    monkeypatch.setattr(small_matmul, "LARGE", 1)
+    monkeypatch.setattr(small_matmul, "MIN_WEIGHT_NUMEL", 1)
     one = model()
-    before = written(Continuing(one, 12), prompts(), Greedy(tokens=12))
+    before = generate(KVCacheDecoder(one, 12), prompts(), Greedy(tokens=12))
     weights, made = {name: weight.clone() for name, weight in one.state_dict().items()}, []
-    assert small_matmul.thinned(one) is one
-    product = small_matmul.product
-    monkeypatch.setattr(small_matmul, "product", lambda *given: made.append(given[0].shape) or product(*given))
-    after = written(Continuing(one, 12), prompts(), Greedy(tokens=12))
+    assert small_matmul.use_small_linear(one) is one
+    product = small_matmul.small_linear
+    monkeypatch.setattr(small_matmul, "small_linear", lambda *given: made.append(given[0].shape) or product(*given))
+    after = generate(KVCacheDecoder(one, 12), prompts(), Greedy(tokens=12))
     assert [each.tokens for each in after] == [each.tokens for each in before] and made
     save_weights(tmp_path, one.state_dict())
     held = load_file(tmp_path / "model.safetensors")

@@ -7,43 +7,45 @@ from torch.testing import assert_close
 
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.generation.kv_cache import Remembering, Rereading, steps
-from bertsmith.model.generation.search import Beam, Greedy, written
-from bertsmith.model.heads import WordHead
-from bertsmith.model.mixers import Adaptive, Dense, Recurrent
-from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.generation.kv_cache import SegmentMemoryDecoder, UncachedDecoder, supports_segment_memory
+from bertsmith.model.generation.search import Beam, Greedy, generate
+from bertsmith.model.heads import LMHeadConfig
+from bertsmith.model.mixers import AdaptiveSpan, Attention, TransformerXL
+from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
-from bertsmith.model.segment_memory import Memory
-from bertsmith.model.sublayers import FeedForward
+from bertsmith.model.segment_memory import SegmentMemory
+from bertsmith.model.sublayers import FeedForwardConfig
 
 MIXERS = [
-    Recurrent(heads=2, remembers=3), Recurrent(heads=2, remembers=3, recalls=5, same_length=True),
-    Adaptive(heads=2, longest=32, ramp=4, causal=True, begin=0.1),
+    TransformerXL(heads=2, remembers=3), TransformerXL(heads=2, remembers=3, recalls=5, same_length=True),
+    AdaptiveSpan(heads=2, longest=32, ramp=4, causal=True, begin=0.1),
 ]  # fmt: skip
 PROMPTS = [np.array([3, 1, 4, 1, 5, 9, 2, 6]), np.array([7]), np.array([2, 7, 1])]
 
 
 def model_of(mixer, **more):
     encoder = EncoderConfig(
-        layers=2, width=16, mixer=mixer, feedforward=FeedForward(inner=24), segments=0, embedding_norm=False,
+        layers=2, width=16, mixer=mixer, feedforward=FeedForwardConfig(inner=24), segments=0, embedding_norm=False,
         dropout=0.0, deviation=0.4, pooler="none", **({"table": False} | more),
     )  # fmt: skip
-    return built(ModelConfig(encoder=encoder, vocabulary=30, heads={"words": WordHead(transform=False, bias=False)}), 0).eval()
+    return build_model(
+        ModelConfig(encoder=encoder, vocabulary=30, heads={"words": LMHeadConfig(transform=False, bias=False)}), 0
+    ).eval()
 
 
 @pytest.mark.parametrize("mixer", MIXERS, ids=str)
 @torch.no_grad()
 def test_every_step_scores_as_if_all_were_read_again(mixer):
     model = model_of(mixer)
-    fast, slow = Remembering(model), Rereading(model)
-    (state, scores), (texts, again) = fast.begin(PROMPTS), slow.begin(PROMPTS)
+    fast, slow = SegmentMemoryDecoder(model), UncachedDecoder(model)
+    (state, scores), (texts, again) = fast.prefill(PROMPTS), slow.prefill(PROMPTS)
     for turn in range(14):
         assert_close(scores, again, atol=1e-4, rtol=1e-4)
         tokens = scores.argmax(-1)
         if turn == 5:
             rows = torch.tensor([2, 0, 0])
-            state, texts, tokens = fast.reorder(state, rows), slow.reorder(texts, rows), tokens[rows]
-        (state, scores), (texts, again) = fast.step(state, tokens), slow.step(texts, tokens)
+            state, texts, tokens = fast.reorder_state(state, rows), slow.reorder_state(texts, rows), tokens[rows]
+        (state, scores), (texts, again) = fast.decode_step(state, tokens), slow.decode_step(texts, tokens)
     if mixer is MIXERS[2]:
         assert [rows.shape[1] for rows in state.layers] == [8, 8]  # 0.1 * 32 + 4, in steps of a ramp
 
@@ -52,15 +54,17 @@ def test_every_step_scores_as_if_all_were_read_again(mixer):
 @torch.no_grad()
 def test_texts_come_out_the_same(search):
     model = model_of(MIXERS[0])
-    mine, theirs = (written(stepper, PROMPTS, search, end=0) for stepper in (Remembering(model), Rereading(model)))
+    mine, theirs = (
+        generate(stepper, PROMPTS, search, eos_token_id=0) for stepper in (SegmentMemoryDecoder(model), UncachedDecoder(model))
+    )
     assert [one.tokens for one in mine] == [one.tokens for one in theirs]
 
 
 def test_a_model_that_must_be_told_positions_or_forgets_a_layer_reads_again():
-    assert all(steps(model_of(mixer)) for mixer in MIXERS)
-    assert not steps(model_of(MIXERS[0], table=True))
-    assert not steps(model_of(Recurrent(heads=2, remembers=0)))
-    assert not steps(model_of(Dense(heads=2, causal=True)))
+    assert all(supports_segment_memory(model_of(mixer)) for mixer in MIXERS)
+    assert not supports_segment_memory(model_of(MIXERS[0], table=True))
+    assert not supports_segment_memory(model_of(TransformerXL(heads=2, remembers=0)))
+    assert not supports_segment_memory(model_of(Attention(heads=2, causal=True)))
 
 
 @pytest.mark.gpu
@@ -71,13 +75,13 @@ def test_a_gpu_remembers_and_learns_the_same(mixer, half):
     found = {}
     for device in ("cpu", "cuda"):
         model = model_of(mixer).to(device)
-        memory = Memory.empty(3, torch.device(device))
+        memory = SegmentMemory.empty(3, torch.device(device))
         for turn, lengths in enumerate(((9, 4, 12), (70, 2, 33))):
-            layout = Layout.of(lengths).to(device)
+            layout = Layout.from_lengths(lengths).to(device)
             ids = torch.randint(0, 30, (sum(lengths),), generator=torch.Generator().manual_seed(turn)).to(device)
             with torch.autocast(device, torch.bfloat16, enabled=half and device == "cuda"):
                 out = model(Inputs(ids, layout, memory=memory))
-            memory = memory.after(layout)
+            memory = memory.advance(layout)
         out.float().square().sum().backward()
         slopes = [
             weight.grad.flatten() for name, weight in model.named_parameters() if "heads" not in name and "span" not in name

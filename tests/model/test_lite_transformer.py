@@ -6,14 +6,14 @@ import torch.nn.functional as F
 from torch.autograd import gradcheck
 from torch.testing import assert_close
 
-from bertsmith.config import parse
-from bertsmith.errors import BadInput
+from bertsmith.config import from_dict
+from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.mixers import LongShort
-from bertsmith.model.mixers.lite_transformer import _Mean
-from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.mixers import LiteTransformer
+from bertsmith.model.mixers.lite_transformer import _LightweightConvFunction
+from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.tokenization.tokenizer import Tokenizer
 
@@ -22,7 +22,7 @@ WIDTH, LENGTHS = 32, (17, 5, 40, 1, 23)
 
 def mixer_of(**more):
     torch.manual_seed(1)
-    mixer = LongShort(**{"heads": 2, "filters": 4, **more}).build(WIDTH).eval()
+    mixer = LiteTransformer(**{"heads": 2, "filters": 4, **more}).build(WIDTH).eval()
     for weight in mixer.parameters():
         torch.nn.init.normal_(weight, std=0.3)
     return mixer
@@ -56,7 +56,7 @@ def slow(part, x, causal):
 @torch.no_grad()
 def test_half_of_the_channels_attend_and_half_are_filtered_as_loops_have_it(dynamic, causal, kernel):
     mixer, x = mixer_of(kernels=(kernel,), dynamic=dynamic, causal=causal), torch.randn(sum(LENGTHS), WIDTH)
-    found = mixer(x, Layout.of(LENGTHS))
+    found = mixer(x, Layout.from_lengths(LENGTHS))
     for text, ours in zip(x.split(LENGTHS), found.split(LENGTHS), strict=True):
         q, k, v = mixer.far.project(text[:, : WIDTH // 2])
         scores = torch.einsum("qhd,khd->hqk", q, k) * q.shape[-1] ** -0.5
@@ -72,11 +72,11 @@ def test_slopes_of_weighted_means_are_right(before):
     torch.manual_seed(0)
     x = torch.randn(7, 2, 3, dtype=torch.float64, requires_grad=True)
     weights = torch.randn(7, 2, 5, dtype=torch.float64, requires_grad=True)
-    assert gradcheck(lambda x, weights: _Mean.apply(x, weights, before), (x, weights))
+    assert gradcheck(lambda x, weights: _LightweightConvFunction.apply(x, weights, before), (x, weights))
 
 
 def test_weights_of_filters_are_dropped_in_training_only():
-    mixer, x, layout = mixer_of(kernels=(5,), dropout=0.5), torch.randn(sum(LENGTHS), WIDTH), Layout.of(LENGTHS)
+    mixer, x, layout = mixer_of(kernels=(5,), dropout=0.5), torch.randn(sum(LENGTHS), WIDTH), Layout.from_lengths(LENGTHS)
     assert_close(mixer(x, layout), mixer_of(kernels=(5,))(x, layout))
     mixer.train()
     near = x[:, WIDTH // 2 :]
@@ -88,12 +88,12 @@ def test_weights_of_filters_are_dropped_in_training_only():
 def test_kernels_grow_with_depth_and_a_folder_keeps_them(tmp_path, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
     mixer = {"kind": "long-short", "heads": 2, "kernels": [3, 7, 15], "filters": 4, "dynamic": True}
-    config = parse(EncoderConfig, {"layers": 5, "width": WIDTH, "mixer": mixer, "feedforward": {"inner": WIDTH}})
-    model = built(ModelConfig(encoder=config, vocabulary=len(tokenizer)), 0).eval()
+    config = from_dict(EncoderConfig, {"layers": 5, "width": WIDTH, "mixer": mixer, "feedforward": {"inner": WIDTH}})
+    model = build_model(ModelConfig(encoder=config, vocabulary=len(tokenizer)), 0).eval()
     assert [block.mixer.near.seen for block in model.encoder.stack.blocks] == [3, 7, 15, 15, 15]
     checkpoint.save(tmp_path / "model", model, tokenizer, {}, {"stage": "test"})
     back, _, _ = checkpoint.load(tmp_path / "model")
-    inputs = Inputs(torch.arange(30) % len(tokenizer), Layout.of([9, 21]))
+    inputs = Inputs(torch.arange(30) % len(tokenizer), Layout.from_lengths([9, 21]))
     assert back.config == model.config and torch.equal(back(inputs), model(inputs))
 
 
@@ -101,14 +101,14 @@ def test_the_flattened_block_is_a_third_as_large_as_berts():
     sizes = []
     for preset in ("bert-base", "lite-base"):
         with torch.device("meta"):
-            block = built(ModelConfig(encoder=EncoderConfig.presets[preset], vocabulary=9), 0).encoder.stack.blocks[0]
+            block = build_model(ModelConfig(encoder=EncoderConfig.presets[preset], vocabulary=9), 0).encoder.stack.blocks[0]
         sizes.append(sum(weight.numel() for weight in block.parameters()))
     assert sizes[1] < 0.35 * sizes[0]
 
 
 def test_a_width_that_does_not_split_is_refused():
-    with pytest.raises(BadInput, match=r"half of a width of 36 does not divide into 4 filters"):
-        LongShort(heads=2).build(36)
+    with pytest.raises(UserError, match=r"half of a width of 36 does not divide into 4 filters"):
+        LiteTransformer(heads=2).build(36)
 
 
 @pytest.mark.gpu
@@ -119,7 +119,7 @@ def test_half_precision_on_a_gpu_is_within_rounding(dynamic):
     for half in (False, True):
         given = x.clone().requires_grad_()
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
-            out = mixer(given, Layout.of(LENGTHS).to("cuda"))
+            out = mixer(given, Layout.from_lengths(LENGTHS).to("cuda"))
         out.float().square().sum().backward()
         results.append((out.float(), given.grad))
     for exact, other in zip(*results, strict=True):

@@ -9,31 +9,31 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from bertsmith.errors import BadInput
+from bertsmith.errors import UserError
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.mixers import Window
-from bertsmith.model.mixers.block_band import Band
+from bertsmith.model.mixers import Longformer
+from bertsmith.model.mixers.block_band import BlockBand
 from bertsmith.model.mixers.longformer import global_attention
-from bertsmith.model.mixers.longformer.attention import reached
-from bertsmith.model.mixers.longformer.global_attention import Sight, runs
-from bertsmith.model.packing import Layout, Rectangle
-from bertsmith.model.positions import Rotary
+from bertsmith.model.mixers.longformer.attention import longformer_attention
+from bertsmith.model.mixers.longformer.global_attention import AttentionPattern, group_sequences
+from bertsmith.model.packing import Layout, PaddedLayout
+from bertsmith.model.positions import RotaryEmbedding
 from bertsmith.model.transformer import Stack
 
 WIDTH, LENGTHS = 32, (17, 5, 90, 1, 23)
 SOME = [0, 3, 17, 22, 25, 60, 111, 112, 113, 130]  # of every sequence one, of some several
 CONFIGS = [
-    Window(heads=4, reach=(4,)),
-    Window(heads=4, reach=(2,), dilation=(2, 3, 3)),
-    Window(heads=4, reach=(3,), dilation=(3, 1, 2), bias=False),
-    Window(heads=4, reach=(6,), causal=True),
-    Window(heads=4, reach=(2,), dilation=(2, 2), causal=True),
-    Window(heads=4, reach=(4,), anchors=False),
-    Window(heads=4, reach=(3,), dilation=(4,), anchors=False, causal=True),
-    Window(heads=4, reach=(4,), rotary=100.0),
-    Window(heads=4, reach=(2,), rotary=100.0, dilation=(2, 3), bias=False),
-    Window(heads=4, reach=(3,), rotary=50.0, causal=True),
-    Window(heads=4, reach=(3,), rotary=50.0, anchors=False),
+    Longformer(heads=4, reach=(4,)),
+    Longformer(heads=4, reach=(2,), dilation=(2, 3, 3)),
+    Longformer(heads=4, reach=(3,), dilation=(3, 1, 2), bias=False),
+    Longformer(heads=4, reach=(6,), causal=True),
+    Longformer(heads=4, reach=(2,), dilation=(2, 2), causal=True),
+    Longformer(heads=4, reach=(4,), anchors=False),
+    Longformer(heads=4, reach=(3,), dilation=(4,), anchors=False, causal=True),
+    Longformer(heads=4, reach=(4,), rotary=100.0),
+    Longformer(heads=4, reach=(2,), rotary=100.0, dilation=(2, 3), bias=False),
+    Longformer(heads=4, reach=(3,), rotary=50.0, causal=True),
+    Longformer(heads=4, reach=(3,), rotary=50.0, anchors=False),
 ]
 
 
@@ -101,7 +101,7 @@ def whole_square(config, mixer, x, layout):
 )  # fmt: skip
 def test_a_window_is_the_whole_square_with_most_of_it_hidden(config, lengths, anchors):
     mixer, x = built(config), torch.randn(sum(lengths), WIDTH, dtype=torch.float64, requires_grad=True)
-    layout, down = Layout.of(lengths, anchors=anchors), torch.randn(sum(lengths), WIDTH, dtype=torch.float64)
+    layout, down = Layout.from_lengths(lengths, global_tokens=anchors), torch.randn(sum(lengths), WIDTH, dtype=torch.float64)
     wanted = [x, *mixer.parameters()]
     ours, theirs = mixer(x, layout), whole_square(config, mixer, x, layout)
     close = {"atol": 1e-5, "rtol": 1e-5} if config.rotary else {"atol": 1e-9, "rtol": 1e-9}  # which turns in float32
@@ -113,24 +113,24 @@ def test_a_window_is_the_whole_square_with_most_of_it_hidden(config, lengths, an
 @every_window
 def test_the_slow_way_comes_to_the_same_end(config, monkeypatch):
     mixer, x = built(config), torch.randn(sum(LENGTHS), WIDTH, dtype=torch.float64)
-    quick = mixer(x, Layout.of(LENGTHS, anchors=SOME))
-    monkeypatch.setattr(Layout, "gapless", False)
-    assert_close(mixer(x, Layout.of(LENGTHS, anchors=SOME)), quick, atol=1e-9, rtol=1e-9)
+    quick = mixer(x, Layout.from_lengths(LENGTHS, global_tokens=SOME))
+    monkeypatch.setattr(Layout, "is_packed", False)
+    assert_close(mixer(x, Layout.from_lengths(LENGTHS, global_tokens=SOME)), quick, atol=1e-9, rtol=1e-9)
 
 
 @pytest.mark.parametrize("many", [1, 3, 1000])
 def test_anchors_are_joined_some_at_a_time(many, monkeypatch):
     mixer, x = built(CONFIGS[1]), torch.randn(sum(LENGTHS), WIDTH, dtype=torch.float64)
-    wanted = mixer(x, Layout.of(LENGTHS, anchors=SOME))
-    monkeypatch.setattr(global_attention, "MANY", many)
-    assert_close(mixer(x, Layout.of(LENGTHS, anchors=SOME)), wanted, atol=1e-10, rtol=1e-10)
+    wanted = mixer(x, Layout.from_lengths(LENGTHS, global_tokens=SOME))
+    monkeypatch.setattr(global_attention, "MAX_GLOBAL_PER_GROUP", many)
+    assert_close(mixer(x, Layout.from_lengths(LENGTHS, global_tokens=SOME)), wanted, atol=1e-10, rtol=1e-10)
 
 
 def kept(config, length):
     """Bytes that one layer keeps for the way back, what many layers share not counted."""
-    mixer, x, layout, seen = built(config, torch.float32), torch.randn(length, WIDTH), Layout.of([length]), {}
+    mixer, x, layout, seen = built(config, torch.float32), torch.randn(length, WIDTH), Layout.from_lengths([length]), {}
     mixer(x, layout)
-    shared = {t.data_ptr() for t in layout._found.values() if isinstance(t, torch.Tensor)}
+    shared = {t.data_ptr() for t in layout._memo.values() if isinstance(t, torch.Tensor)}
     with torch.autograd.graph.saved_tensors_hooks(lambda t: seen.update({t.data_ptr(): t.nbytes}) or t, lambda t: t):
         mixer(x.requires_grad_(), layout)
     return sum(size for place, size in seen.items() if place not in shared)
@@ -142,40 +142,40 @@ def test_what_is_kept_grows_with_the_text_and_not_with_its_square(config):
 
 
 def test_what_a_layer_finds_out_about_a_batch_serves_those_above():
-    layout, x = Layout.of([300, 40]), torch.randn(340, WIDTH)
+    layout, x = Layout.from_lengths([300, 40]), torch.randn(340, WIDTH)
     mixers = [built(CONFIGS[1], torch.float32) for _ in range(2)]
     mixers[0](x, layout)
-    found = dict(layout._found)
+    found = dict(layout._memo)
     mixers[1](x, layout)
-    assert found and all(layout._found[name] is value for name, value in found.items()) and len(found) == len(layout._found)
+    assert found and all(layout._memo[name] is value for name, value in found.items()) and len(found) == len(layout._memo)
 
 
 def test_reach_and_dilation_may_grow_with_the_layers():
-    config = Window(heads=4, reach=(2, 4, 8), dilation=(2, 2), dilated=1)
+    config = Longformer(heads=4, reach=(2, 4, 8), dilation=(2, 2), dilated=1)
     stack = Stack(EncoderConfig(layers=3, width=WIDTH, mixer=config))
     assert [block.mixer.reach for block in stack.blocks] == [2, 4, 8]
     assert [list(block.mixer.steps) for block in stack.blocks] == [[1], [1], [1, 2]]
-    with pytest.raises(BadInput, match="reach has 3 numbers for 2 layers"):
+    with pytest.raises(UserError, match="reach has 3 numbers for 2 layers"):
         Stack(EncoderConfig(layers=2, width=WIDTH, mixer=config))
 
 
 def test_layers_of_dilated_heads_want_dilated_heads():
-    with pytest.raises(BadInput, match=r"dilated=1 says which layers .* name some, such as dilation=\[2, 2\]"):
-        Stack(EncoderConfig(layers=3, width=WIDTH, mixer=Window(heads=4, dilated=1)))
+    with pytest.raises(UserError, match=r"dilated=1 says which layers .* name some, such as dilation=\[2, 2\]"):
+        Stack(EncoderConfig(layers=3, width=WIDTH, mixer=Longformer(heads=4, dilated=1)))
 
 
 @pytest.mark.parametrize(("config", "said"), [
-    (Window(heads=4, dilation=(2,) * 5), "dilation has 5 numbers for 4 heads"),
-    (Window(heads=5), "does not divide into 5 heads"),
+    (Longformer(heads=4, dilation=(2,) * 5), "dilation has 5 numbers for 4 heads"),
+    (Longformer(heads=5), "does not divide into 5 heads"),
 ])  # fmt: skip
 def test_what_cannot_be_built_is_refused(config, said):
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(UserError, match=said):
         config.build(WIDTH)
 
 
 def test_prefixes_are_refused():
-    with pytest.raises(BadInput, match="prefixes"):
-        built(CONFIGS[3], torch.float32)(torch.randn(10, WIDTH), Layout.of([10], prefix=[4]))
+    with pytest.raises(UserError, match="prefixes"):
+        built(CONFIGS[3], torch.float32)(torch.randn(10, WIDTH), Layout.from_lengths([10], prefix_lengths=[4]))
 
 
 @pytest.mark.gpu
@@ -189,7 +189,7 @@ def test_flash_agrees_with_float32(config, anchors, heads):
     mixer, x = config.build(128).cuda(), torch.randn(2200, 128, device="cuda")
     results = []
     for half in (False, True):
-        layout, inputs = Layout.of([700, 37, 800, 663], anchors=anchors).to("cuda"), x.clone().requires_grad_()
+        layout, inputs = Layout.from_lengths([700, 37, 800, 663], global_tokens=anchors).to("cuda"), x.clone().requires_grad_()
         mixer.zero_grad()
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
             out = mixer(inputs, layout)
@@ -200,20 +200,26 @@ def test_flash_agrees_with_float32(config, anchors, heads):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("sight", [Sight(5), Sight(3, 2), Sight(6, causal=True), Sight(2, 3, True)], ids=str)
+@pytest.mark.parametrize(
+    "sight",
+    [AttentionPattern(5), AttentionPattern(3, 2), AttentionPattern(6, causal=True), AttentionPattern(2, 3, True)],
+    ids=str,
+)
 @pytest.mark.parametrize("anchors", [None, SOME], ids=["firsts", "chosen"])
 @pytest.mark.parametrize("period", [None, 50.0], ids=["", "rotary"])
 def test_the_kernel_joins_anchors_as_torch_does(sight, anchors, period, monkeypatch):
     """Triton's interpreter runs it, too: TRITON_INTERPRET=1 python -m pytest -m gpu -k kernel_joins."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
-    layout = Layout.of(LENGTHS, anchors=anchors).to(device)
+    layout = Layout.from_lengths(LENGTHS, global_tokens=anchors).to(device)
     qkv, grad = torch.randn(2, sum(LENGTHS), 3 * 64, device=device).half()
-    results, turns = [], None if period is None else Rotary(32, period).turns(200, torch.device(device))
+    results, turns = [], None if period is None else RotaryEmbedding(32, period).cos_sin(200, torch.device(device))
     for quick in (True, False):
-        monkeypatch.setattr(global_attention.Far, "_quick", lambda self, q, quick=quick: quick)
+        monkeypatch.setattr(global_attention.GlobalAttention, "_can_use_kernel", lambda self, q, quick=quick: quick)
         given, shift = qkv.clone().requires_grad_(), torch.zeros(3, 2, 32, device=device, requires_grad=True)
-        out = reached(given.unflatten(-1, (3, 2, 32)), None, shift, layout, replace(sight, anchored=True), turns=turns)
+        out = longformer_attention(
+            given.unflatten(-1, (3, 2, 32)), None, shift, layout, replace(sight, anchored=True), cos_sin=turns
+        )
         out.backward(grad[:, :64].unflatten(-1, (2, 32)))
         assert (shift.grad is not None) == (quick and turns is None)
         total = given.grad.float().sum(0) if shift.grad is None else shift.grad.flatten()
@@ -238,19 +244,23 @@ class Largest(TorchDispatchMode):
 @pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[7]], ids=name)
 def test_what_anchors_see_never_grows_with_sequences_times_tokens(config, how, monkeypatch):
     lengths = [9] * 400 if how != "uneven" else [200, *[9] * 400]
-    tokens, layout = sum(lengths), Layout.of(lengths, anchors=range(0, 3600, 9) if how == "chosen" else None)
+    tokens, layout = sum(lengths), Layout.from_lengths(lengths, global_tokens=range(0, 3600, 9) if how == "chosen" else None)
     if how == "rectangle":
-        layout = Rectangle.around(layout.real())
+        layout = PaddedLayout.from_mask(layout.padding_mask())
     if how == "compiled":
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     mixer, x = built(config, torch.float32), torch.randn(tokens, WIDTH)
     with Largest() as largest, torch.no_grad():
-        mixer._far(x, layout)
-    assert largest.numbers <= max(3 * WIDTH, config.heads * global_attention.MANY) * tokens < 400 * tokens
+        mixer._global_attention(x, layout)
+    assert largest.numbers <= max(3 * WIDTH, config.heads * global_attention.MAX_GLOBAL_PER_GROUP) * tokens < 400 * tokens
 
 
 def test_dropout_falls_on_what_anchors_see_too():
-    mixer, x, layout = built(Window(heads=4, reach=(2,), dropout=0.5), torch.float32), torch.randn(40, WIDTH), Layout.of([40])
+    mixer, x, layout = (
+        built(Longformer(heads=4, reach=(2,), dropout=0.5), torch.float32),
+        torch.randn(40, WIDTH),
+        Layout.from_lengths([40]),
+    )
     still = mixer(x, layout)[0]
     mixer.train()
     draws = torch.stack([mixer(x, layout)[0] for _ in range(400)])
@@ -260,17 +270,17 @@ def test_dropout_falls_on_what_anchors_see_too():
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_slopes_go_back_to_the_keys_of_a_band(causal):
-    band = Band(23, 5, causal)
-    x, slopes = torch.randn(2, 23, 3, requires_grad=True), torch.randn(2, band.blocks, band.sight, 3)
-    whole = torch.zeros(2, band.blocks + -(-band.sight // band.block), band.block, 3)
+    band = BlockBand(23, 5, causal)
+    x, slopes = torch.randn(2, 23, 3, requires_grad=True), torch.randn(2, band.num_blocks, band.keys_per_block, 3)
+    whole = torch.zeros(2, band.num_blocks + -(-band.keys_per_block // band.block_size), band.block_size, 3)
     for first in (0, 2):
-        band.add(whole, slopes[:, first : first + 2 if first == 0 else None], first)
-    (wanted,) = torch.autograd.grad(band.keys(x), x, slopes)
-    assert_close(whole.flatten(1, 2)[:, band.reach :][:, : band.tokens], wanted)
+        band.add_key_blocks(whole, slopes[:, first : first + 2 if first == 0 else None], first)
+    (wanted,) = torch.autograd.grad(band.to_key_blocks(x), x, slopes)
+    assert_close(whole.flatten(1, 2)[:, band.half_window :][:, : band.num_tokens], wanted)
 
 
 @pytest.mark.parametrize(
     ("most", "found"), [(1, [(0, 1), (1, 2), (3, 4), (4, 5)]), (3, [(0, 1), (1, 2), (3, 5)]), (9, [(0, 2), (3, 5)])]
 )
 def test_neighbours_share_a_run_as_long_as_their_anchors_are_few(most, found):
-    assert list(runs([0, 1, 3, 4], [0, 2, 6, 6, 7, 9], most)) == found
+    assert list(group_sequences([0, 1, 3, 4], [0, 2, 6, 6, 7, 9], most)) == found

@@ -5,10 +5,10 @@ import torch
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
-from bertsmith.model.mixers import Window
-from bertsmith.model.mixers.longformer.global_attention import Far
-from bertsmith.model.mixers.longformer.global_queries import asked
-from bertsmith.model.packing import Layout, Rectangle
+from bertsmith.model.mixers import Longformer
+from bertsmith.model.mixers.longformer.global_attention import GlobalAttention
+from bertsmith.model.mixers.longformer.global_queries import fused_qkv_and_global
+from bertsmith.model.packing import Layout, PaddedLayout
 
 WIDTH, HEADS = 32, 2
 FIRSTS = [[17, 5, 90, 1, 23], [40, 30], [9] * 20, [9, 8, 7, 9] * 5, [64]]  # runs; many in a rectangle, even and not
@@ -19,25 +19,25 @@ every_layout = pytest.mark.parametrize(("lengths", "anchors"), LAYOUTS, ids=str)
 
 def built(kind=torch.float64, **more):
     torch.manual_seed(1)
-    mixer = Window(heads=HEADS, reach=(4,), **more).build(WIDTH).to(kind)
+    mixer = Longformer(heads=HEADS, reach=(4,), **more).build(WIDTH).to(kind)
     for weight in mixer.parameters():
         torch.nn.init.normal_(weight, std=0.3)
     return mixer
 
 
 def by_one(mixer, x, layout):
-    found, folds = mixer._sheets(x, layout)
+    found, folds = mixer._global_groups(x, layout)
     assert folds
-    return asked(x, mixer.project.qkv, mixer.anchored, found, layout, HEADS)[:2]
+    return fused_qkv_and_global(x, mixer.project.qkv, mixer.anchored, found, layout, HEADS)[:2]
 
 
 def by_many(mixer, x, layout):
-    return mixer.project.qkv(x), mixer._far(x, layout)
+    return mixer.project.qkv(x), mixer._global_attention(x, layout)
 
 
 def drawn(lengths, anchors, kind=torch.float64):
     x = torch.randn(sum(lengths), WIDTH, dtype=kind, requires_grad=True)
-    return x, Layout.of(lengths, anchors=anchors)
+    return x, Layout.from_lengths(lengths, global_tokens=anchors)
 
 
 def slopes(way, mixer, x, layout, down):
@@ -64,8 +64,8 @@ def test_one_step_is_as_many(lengths, anchors, causal, bias):
 
 @pytest.mark.parametrize("lengths", [[17, 5, 9], [9, 8, 7, 9] * 5], ids=["run", "rectangle"])
 def test_a_padded_rectangle_too(lengths):
-    layout = Rectangle.around(Layout.of(lengths).real())
-    same(built(), torch.randn(len(layout.owner), WIDTH, dtype=torch.float64, requires_grad=True), layout)
+    layout = PaddedLayout.from_mask(Layout.from_lengths(lengths).padding_mask())
+    same(built(), torch.randn(len(layout.seq_id), WIDTH, dtype=torch.float64, requires_grad=True), layout)
 
 
 @pytest.mark.parametrize("frozen", ["x", "qkv", "qkv.bias", "anchored", "anchored.weight", "x anchored", "qkv anchored"])
@@ -81,7 +81,7 @@ def test_what_is_frozen_learns_nothing_and_changes_nothing_else(frozen):
 
 def test_a_bias_takes_the_sum_that_another_found():
     mixer, (x, layout) = built(), drawn([17, 5, 90], None)
-    said = asked(x, mixer.project.qkv, mixer.anchored, mixer._sheets(x, layout)[0], layout, HEADS)
+    said = fused_qkv_and_global(x, mixer.project.qkv, mixer.anchored, mixer._global_groups(x, layout)[0], layout, HEADS)
     down = [torch.randn_like(one) for one in said]
     for wanted, given in ((down[0].sum(0), 2), (down[2], 3)):
         (got,) = torch.autograd.grad(said[:given], mixer.project.qkv.bias, down[:given], retain_graph=True)
@@ -104,7 +104,7 @@ def test_gradients_are_those_of_small_steps():
 def test_half_precision_is_within_rounding(lengths, anchors):
     """Autocast on a CPU: as near to float64 as torch's own way is."""
     mixer, (x, layout) = built(torch.float32), drawn(lengths, anchors, torch.float32)
-    down = [torch.randn(len(x), 3 * WIDTH), torch.randn(len(layout.anchored), WIDTH)]
+    down = [torch.randn(len(x), 3 * WIDTH), torch.randn(len(layout.global_tokens), WIDTH)]
     with torch.autocast("cpu", torch.bfloat16):
         results = [slopes(way, mixer, x, layout, down) for way in (by_one, by_many)]
     assert all(one.dtype == torch.float32 for one in results[0][2:])
@@ -129,7 +129,10 @@ def test_a_mixer_computed_again_comes_to_the_same(half):
 @pytest.mark.parametrize("how", ["learns", "asks", "drops", "turns"])
 def test_only_what_learns_and_drops_nothing_goes_this_way(how, monkeypatch):
     used = []
-    monkeypatch.setattr("bertsmith.model.mixers.longformer.layer.asked", lambda *given: used.append(1) or asked(*given))
+    monkeypatch.setattr(
+        "bertsmith.model.mixers.longformer.layer.fused_qkv_and_global",
+        lambda *given: used.append(1) or fused_qkv_and_global(*given),
+    )
     mixer = built(dropout=0.1 if how == "drops" else 0.0, rotary=100.0 if how == "turns" else None).train()
     with torch.set_grad_enabled(how != "asks"):
         mixer(*drawn([17, 5, 90], None))
@@ -143,14 +146,14 @@ def test_a_bias_learns_the_same_if_the_slopes_are_added_up_on_the_way(lengths, d
     mixer, (x, layout) = built(dilation=dilation), drawn(lengths, None)
     down = torch.randn(len(x), WIDTH, dtype=x.dtype)
     wanted = torch.autograd.grad((mixer(x, layout) * down).sum(), mixer.project.qkv.bias)
-    plain, told = Far.back, []
+    plain, told = GlobalAttention.backward, []
 
     def summed(self, *given):
         slope, _ = plain(self, *given)
         told.append(given[-1])
         return slope, slope.sum(0) if given[-1] else None
 
-    monkeypatch.setattr(Far, "back", summed)
+    monkeypatch.setattr(GlobalAttention, "backward", summed)
     found = torch.autograd.grad((mixer(x, layout) * down).sum(), mixer.project.qkv.bias)
     assert_close(found, wanted, atol=1e-12, rtol=1e-12)
     assert any(told) == (not dilation and max(lengths) > 5)

@@ -6,31 +6,31 @@ import pytest
 import torch
 
 from bertsmith import api
-from bertsmith.errors import BadInput
+from bertsmith.errors import UserError
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.embeddings import Characters, Grams
-from bertsmith.model.heads import WordHead
-from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.embeddings import CharCNNConfig, NgramConfig
+from bertsmith.model.heads import LMHeadConfig
+from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.model.presets import nnlm
 from tests.conftest import prepared, prose
 
-HEAD = WordHead(transform=False, tied=False, bias=True)
+HEAD = LMHeadConfig(transform=False, tied=False, bias=True)
 IDS, LENGTHS = torch.tensor([2, 9, 7, 5, 8, 6, 3, 2, 6, 5]), [7, 3]
 
 
 def made(direct=True, order=4):
-    front = Grams(order=order, numbers=6, inner=10, direct=direct)
+    front = NgramConfig(order=order, numbers=6, inner=10, direct=direct)
     encoder = EncoderConfig(
-        layers=0, width=front.width, front=front, feedforward=None, norm="none", table=False, segments=0,
+        layers=0, width=front.hidden_size, front=front, feedforward=None, norm="none", table=False, segments=0,
         embedding_norm=False, dropout=0.0, deviation=0.5, pooler="none",
     )  # fmt: skip
-    return built(ModelConfig(encoder=encoder, vocabulary=12, heads={"words": HEAD}), 0).eval()
+    return build_model(ModelConfig(encoder=encoder, vocabulary=12, heads={"words": HEAD}), 0).eval()
 
 
 def scores(model, ids=IDS, lengths=LENGTHS):
-    return model.scores("words", model(Inputs(ids, Layout.of(lengths)))).detach()
+    return model.scores("words", model(Inputs(ids, Layout.from_lengths(lengths)))).detach()
 
 
 @pytest.mark.parametrize("direct", [True, False])
@@ -64,10 +64,12 @@ def test_only_the_last_words_of_the_own_text_are_read():
 
 
 def test_a_width_that_does_not_fit_is_told():
-    with pytest.raises(BadInput, match=r"set model\.width=28"):
-        built(ModelConfig(encoder=EncoderConfig(layers=0, front=Grams(order=4, numbers=6, inner=10)), vocabulary=12), 0)
-    with pytest.raises(BadInput, match="reads no word"):
-        built(ModelConfig(encoder=nnlm(1, 6, 10), vocabulary=12), 0)
+    with pytest.raises(UserError, match=r"set model\.width=28"):
+        build_model(
+            ModelConfig(encoder=EncoderConfig(layers=0, front=NgramConfig(order=4, numbers=6, inner=10)), vocabulary=12), 0
+        )
+    with pytest.raises(UserError, match="reads no word"):
+        build_model(ModelConfig(encoder=nnlm(1, 6, 10), vocabulary=12), 0)
 
 
 def test_it_learns_a_language_that_repeats_itself(vocabulary, tmp_path):
@@ -88,10 +90,10 @@ def test_it_learns_a_language_that_repeats_itself(vocabulary, tmp_path):
 def test_a_head_with_a_matrix_before_it_scores_by_the_table_of_the_front():
     """Rows of 6 numbers, which states of 28 do not have; without the matrix that is said."""
     encoder = nnlm(4, 6, 10)
-    made = built(ModelConfig(encoder=encoder, vocabulary=12, heads={"words": WordHead()}), 0)
-    assert made.scores("words", made(Inputs(IDS, Layout.of(LENGTHS)))).shape == (10, 12)
-    with pytest.raises(BadInput, match="tables of 6 score no states of 28 without a matrix"):
-        built(ModelConfig(encoder=encoder, vocabulary=12, heads={"words": WordHead(transform=False)}), 0)
-    spelt = EncoderConfig(layers=0, width=8, front=Characters())
-    with pytest.raises(BadInput, match="no table of tokens"):
-        built(ModelConfig(encoder=spelt, vocabulary=12, heads={"words": WordHead()}), 0)
+    made = build_model(ModelConfig(encoder=encoder, vocabulary=12, heads={"words": LMHeadConfig()}), 0)
+    assert made.compute_logits("words", made(Inputs(IDS, Layout.from_lengths(LENGTHS)))).shape == (10, 12)
+    with pytest.raises(UserError, match="tables of 6 score no states of 28 without a matrix"):
+        build_model(ModelConfig(encoder=encoder, vocabulary=12, heads={"words": LMHeadConfig(transform=False)}), 0)
+    spelt = EncoderConfig(layers=0, width=8, front=CharCNNConfig())
+    with pytest.raises(UserError, match="no table of tokens"):
+        build_model(ModelConfig(encoder=spelt, vocabulary=12, heads={"words": LMHeadConfig()}), 0)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from bertsmith.model.generation.kv_cache import Cache, Filling
-from bertsmith.model.mixers import Dense
+from bertsmith.model.generation.kv_cache import KVCache, PrefillLayout
+from bertsmith.model.mixers import Attention
 from bertsmith.model.packing import Layout
 
 HEADS, WIDTH = 2, 16
@@ -36,7 +36,7 @@ def tokens(lengths):
 @every_case
 def test_attention_is_that_of_a_dense_mask(lengths, prefix):
     q, k, v = tokens(lengths)
-    found = Layout.of(lengths, prefix).attend(q, k, v, causal=True)
+    found = Layout.from_lengths(lengths, prefix).attend(q, k, v, causal=True)
     assert_close(found, dense(q, k, v, lengths, prefix), atol=1e-5, rtol=1e-5)
 
 
@@ -44,13 +44,13 @@ def test_attention_is_that_of_a_dense_mask(lengths, prefix):
 def test_the_two_halves_that_a_gpu_computes_make_the_whole(lengths, prefix):
     """Prefixes by themselves; what follows, the last query beside the last key of its sequence."""
     q, k, v = tokens(lengths)
-    layout = Layout.of(lengths, prefix)
-    (inside, prefixes), (behind, rests) = layout._halves
+    layout = Layout.from_lengths(lengths, prefix)
+    (inside, prefixes), (behind, rests) = layout._prefixes_and_rests
     out = torch.full_like(v, float("nan"))
     if len(inside):
         out[inside] = prefixes.attend(q[inside], k[inside], v[inside])
     for number, part in enumerate(behind.split(rests.lengths.tolist())):
-        a, b = layout.starts[number : number + 2].tolist()
+        a, b = layout.cu_seqlens[number : number + 2].tolist()
         for nth, token in enumerate(part.tolist()):
             end = b - len(part) + nth + 1  # bottom-right: the last of the rest sees the last of the whole
             out[token] = dense(q[[token]].expand(end - a, -1, -1), k[a:end], v[a:end], (end - a,), (end - a,))[0]
@@ -60,30 +60,30 @@ def test_the_two_halves_that_a_gpu_computes_make_the_whole(lengths, prefix):
 @every_case
 def test_gradients_are_those_of_a_dense_mask(lengths, prefix):
     ours, theirs = (tokens(lengths).requires_grad_() for _ in range(2))
-    Layout.of(lengths, prefix).attend(*ours, causal=True).square().sum().backward()
+    Layout.from_lengths(lengths, prefix).attend(*ours, causal=True).square().sum().backward()
     dense(*theirs, lengths, prefix).square().sum().backward()
     assert_close(ours.grad, theirs.grad, atol=1e-4, rtol=1e-4)
 
 
 def test_a_causal_mixer_takes_prefixes_from_the_layout():
     torch.manual_seed(1)
-    mixer = Dense(heads=HEADS, causal=True, rotary=100.0).build(WIDTH).eval()
+    mixer = Attention(heads=HEADS, causal=True, rotary=100.0).build(WIDTH).eval()
     x = torch.randn(20, WIDTH)
-    whole, none, plain = (mixer(x, Layout.of([20], prefix)) for prefix in ([20], [0], None))
-    both_ways = Dense(heads=HEADS, rotary=100.0).build(WIDTH).eval()
+    whole, none, plain = (mixer(x, Layout.from_lengths([20], prefix)) for prefix in ([20], [0], None))
+    both_ways = Attention(heads=HEADS, rotary=100.0).build(WIDTH).eval()
     both_ways.load_state_dict(mixer.state_dict())
-    assert_close(whole, both_ways(x, Layout.of([20])))
+    assert_close(whole, both_ways(x, Layout.from_lengths([20])))
     assert_close(none, plain)
-    half = mixer(x, Layout.of([20], [8]))
-    assert_close(half[:8], both_ways(x[:8], Layout.of([8])))
+    half = mixer(x, Layout.from_lengths([20], [8]))
+    assert_close(half[:8], both_ways(x[:8], Layout.from_lengths([8])))
     assert not torch.allclose(half[:8], plain[:8])
     assert_close(half[8:], plain[8:])  # in one layer; what they see is another in the next
 
 
 def test_prefixes_move_with_their_layout_and_fill_a_cache():
-    layout = Layout.of([6, 4], [2, 3]).to("cpu")
-    assert layout.prefix.tolist() == [2, 3]
-    mixer, x = Dense(heads=HEADS, causal=True).build(WIDTH), torch.randn(10, WIDTH)
-    cache = Cache(8)
-    assert_close(mixer(x, Filling.around(layout, cache)), mixer(x, layout))
+    layout = Layout.from_lengths([6, 4], [2, 3]).to("cpu")
+    assert layout.prefix_lengths.tolist() == [2, 3]
+    mixer, x = Attention(heads=HEADS, causal=True).build(WIDTH), torch.randn(10, WIDTH)
+    cache = KVCache(8)
+    assert_close(mixer(x, PrefillLayout.from_layout(layout, cache)), mixer(x, layout))
     assert cache.layers[0][0].shape == (2, HEADS, 8, WIDTH // HEADS)

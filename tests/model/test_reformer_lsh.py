@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from bertsmith.errors import BadInput
-from bertsmith.model.mixers import Hashed
+from bertsmith.errors import UserError
+from bertsmith.model.mixers import Reformer
 from bertsmith.model.mixers.reformer import lsh
-from bertsmith.model.mixers.reformer.lsh import Hashes, ranks, unit
+from bertsmith.model.mixers.reformer.lsh import LshHash, invert_permutation, unit_norm
 from bertsmith.model.packing import Layout
 
 WIDTH, LENGTHS = 32, (17, 5, 40, 1, 23)
@@ -15,7 +15,7 @@ WIDTH, LENGTHS = 32, (17, 5, 40, 1, 23)
 
 def built(**settings):
     torch.manual_seed(3)
-    mixer = Hashed(heads=4, **settings).build(WIDTH).eval()
+    mixer = Reformer(heads=4, **settings).build(WIDTH).eval()
     for weight in mixer.parameters():
         torch.nn.init.normal_(weight, std=0.3)
     return mixer
@@ -23,7 +23,7 @@ def built(**settings):
 
 def given(lengths=LENGTHS):
     torch.manual_seed(4)
-    return torch.randn(sum(lengths), WIDTH), Layout.of(lengths)
+    return torch.randn(sum(lengths), WIDTH), Layout.from_lengths(lengths)
 
 
 def projected(mixer, x):
@@ -92,9 +92,9 @@ def test_a_token_meets_everyone_of_its_buckets_once(settings):
 def test_one_bucket_is_exact(causal, lengths):
     mixer, (x, layout) = built(buckets=1, causal=causal), given(lengths)
     qk, v = projected(mixer, x)
-    visible = (layout.owner == layout.owner[:, None]) & ~torch.eye(len(x), dtype=torch.bool)
+    visible = (layout.seq_id == layout.seq_id[:, None]) & ~torch.eye(len(x), dtype=torch.bool)
     if causal:
-        visible &= layout.place <= layout.place[:, None]
+        visible &= layout.position <= layout.position[:, None]
     visible |= torch.diag(~visible.any(1))  # nobody else is there
     scores = qk @ (qk / qk.norm(dim=-1, keepdim=True)).mT
     weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
@@ -145,27 +145,27 @@ def test_memory_grows_with_the_tokens_and_not_with_their_square():
     def kept(tokens):
         sizes = []
         with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, lambda t: t):
-            mixer(torch.randn(tokens, WIDTH), Layout.of([tokens]))
+            mixer(torch.randn(tokens, WIDTH), Layout.from_lengths([tokens]))
         return sum(sizes)
 
     assert kept(1600) < 2.1 * kept(800) < 4.3 * kept(400)
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(BadInput, match="buckets=5 is not even"):
+    with pytest.raises(UserError, match="buckets=5 is not even"):
         built(buckets=5)
-    with pytest.raises(BadInput, match="width of 32 does not divide into 5 heads"):
-        Hashed(heads=5).build(WIDTH)
-    with pytest.raises(BadInput, match="prefixes"):
-        built()(given((6,))[0], Layout.of([6], prefix=[2]))
+    with pytest.raises(UserError, match="width of 32 does not divide into 5 heads"):
+        Reformer(heads=5).build(WIDTH)
+    with pytest.raises(UserError, match="prefixes"):
+        built()(given((6,))[0], Layout.from_lengths([6], prefix_lengths=[2]))
 
 
 def sorted_by_hashes(q, rounds, reach, sequences=3):
     """Order and codes, as the mixer finds them, of tokens in so many sequences."""
     owner = torch.arange(q.shape[1]) * sequences // q.shape[1]
-    label = owner * 4 + Hashes(len(q), q.shape[2], rounds, (4,), 0).eval()(q)
+    label = owner * 4 + LshHash(len(q), q.shape[2], rounds, (4,), 0).eval()(q)
     order = label.argsort(dim=-1, stable=True)
-    return order, ranks(order) + label * (reach + 1)
+    return order, invert_permutation(order) + label * (reach + 1)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -175,9 +175,9 @@ def test_pieces_of_any_size_add_up_to_the_same(causal, monkeypatch):
     given = (*sorted_by_hashes(q.float(), 3, 20), 20, causal)
     found = []
     for most in (1, 1 << 30):
-        monkeypatch.setattr(lsh, "MOST", most)
-        leaves = [t.clone().requires_grad_() for t in (q, unit(q), v)]
-        out, mass = lsh.met(*leaves, *given)
+        monkeypatch.setattr(lsh, "MAX_SCORES", most)
+        leaves = [t.clone().requires_grad_() for t in (q, unit_norm(q), v)]
+        out, mass = lsh.lsh_attention(*leaves, *given)
         found.append([out, mass, *torch.autograd.grad((out * mass[..., None].tanh()).sum(), leaves)])
     for one, other in zip(*found, strict=True):
         assert_close(one, other, atol=1e-9, rtol=1e-7)
@@ -187,22 +187,22 @@ def test_slopes_are_those_of_differences():
     torch.manual_seed(0)
     q, v = torch.randn(1, 24, 4, dtype=torch.float64), torch.randn(1, 24, 4, dtype=torch.float64)
     order, code = sorted_by_hashes(q.float(), 2, 5)
-    leaves = [t.clone().requires_grad_() for t in (q, unit(q).double(), v)]
-    assert torch.autograd.gradcheck(lambda a, b, c: lsh._Met.apply(a, b, c, order, code, 5, False), leaves, atol=1e-4)
+    leaves = [t.clone().requires_grad_() for t in (q, unit_norm(q).double(), v)]
+    assert torch.autograd.gradcheck(lambda a, b, c: lsh._LshAttention.apply(a, b, c, order, code, 5, False), leaves, atol=1e-4)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("rounds", "reach", "width", "length"), [(1, 5, 16, 130), (4, 64, 64, 3000), (3, 100, 32, 700)])
 def test_the_kernel_gathers_what_torch_does(causal, rounds, reach, width, length):
-    from bertsmith.model.kernels.lsh_attention import gathered
+    from bertsmith.model.kernels.lsh_attention import fused_lsh_attention
 
     torch.manual_seed(0)
     q, v = torch.randn(2, length, width), torch.randn(2, length, width)
     order, code = sorted_by_hashes(q, rounds, reach)
     found = []
-    for kind, run in ((torch.float64, lsh._Met.apply), (torch.bfloat16, gathered)):
-        leaves = [t.to("cuda", kind).requires_grad_() for t in (q, unit(q), v)]
+    for kind, run in ((torch.float64, lsh._LshAttention.apply), (torch.bfloat16, fused_lsh_attention)):
+        leaves = [t.to("cuda", kind).requires_grad_() for t in (q, unit_norm(q), v)]
         out, mass = run(*leaves, order.cuda(), code.cuda(), reach, causal)
         mixed = (mass.softmax(0)[..., None].to(kind) * out).sum(0)
         slopes = torch.autograd.grad((mixed * torch.linspace(-1, 1, width, device="cuda", dtype=kind)).sum(), leaves)
@@ -220,13 +220,13 @@ def test_half_precision_on_a_gpu_is_near_float32_on_the_host(causal):
     assert_close(mixer(x, layout).cpu(), exact, atol=1e-3, rtol=1e-3)
     with torch.autocast("cuda", torch.bfloat16):
         half = mixer(x, layout).float().cpu()
-    rows = ((half - exact).norm(dim=1) / exact.norm(dim=1)).sort().values
+    rows = ((half - exact).norm(dim=1) / exact.norm(dim=1)).sort_by_bucket().values
     assert rows[int(0.8 * len(rows))] < 0.05  # a few tokens on the border of two buckets fall to the other side
 
 
 def test_one_bucket_is_read_in_half_precision():
     torch.manual_seed(0)
-    mixer, x, layout = Hashed(heads=2, buckets=1).build(16), torch.randn(6, 16), Layout.of([5, 1])
+    mixer, x, layout = Reformer(heads=2, buckets=1).build(16), torch.randn(6, 16), Layout.from_lengths([5, 1])
     with torch.autocast("cpu", torch.float16):
         half = mixer(x, layout)
     assert_close(half.float(), mixer(x, layout), atol=1e-2, rtol=1e-2)

@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from bertsmith.config import parse
-from bertsmith.errors import BadInput
+from bertsmith.config import from_dict
+from bertsmith.errors import UserError
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.mixers.reformer.reversible import There
-from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.mixers.reformer.reversible import ReversiblePass
+from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
-from bertsmith.model.segment_memory import Memory
+from bertsmith.model.segment_memory import SegmentMemory
 
 LENGTHS = (9, 21, 1)
 SMALL = {"layers": 4, "width": 32, "mixer": {"heads": 4}, "feedforward": {"inner": 40}, "positions": 64, "norm": "before",
@@ -28,12 +28,12 @@ MIXERS = {
 
 
 def model(**encoder):
-    config = parse(EncoderConfig, {**SMALL, **encoder})
-    return built(ModelConfig(encoder=config, vocabulary=60), 0).train()
+    config = from_dict(EncoderConfig, {**SMALL, **encoder})
+    return build_model(ModelConfig(encoder=config, vocabulary=60), 0).train()
 
 
 def inputs(lengths=LENGTHS, **more):
-    return Inputs(torch.arange(sum(lengths)) % 60, Layout.of(lengths), **more)
+    return Inputs(torch.arange(sum(lengths)) % 60, Layout.from_lengths(lengths), **more)
 
 
 def learnt(made, given, seed=1, kept=None):
@@ -48,7 +48,7 @@ def learnt(made, given, seed=1, kept=None):
 
 def plainly(monkeypatch, made, given, seed=1, kept=None):
     with monkeypatch.context() as patch:
-        patch.setattr(There, "run", There.plain)
+        patch.setattr(ReversiblePass, "forward", ReversiblePass.forward_autograd)
         return learnt(made, given, seed, kept)
 
 
@@ -124,11 +124,11 @@ def test_states_between_blocks_and_rows_that_are_wanted():
 def test_what_is_remembered_is_the_same(monkeypatch):
     made, memories = model(mixer={"kind": "recurrent", "heads": 4, "remembers": 12}, dropout=0.0), []
     for plain in (False, True):
-        memory = Memory.empty(3, torch.device("cpu"))
+        memory = SegmentMemory.empty(3, torch.device("cpu"))
         for _ in range(2):
             given = inputs(memory=memory)
             found = (plainly(monkeypatch, made, given) if plain else learnt(made, given))[1]
-            memory = memory.after(given.layout)
+            memory = memory.advance(given.layout)
         memories.append((memory, found))
     (ours, found), (theirs, plain) = memories
     assert len(ours.layers) == 4
@@ -182,7 +182,7 @@ def test_half_precision_is_that_of_the_way_there(monkeypatch):
     ours = [weight.grad.clone() for weight in made.encoder.stack.parameters()]
     made.zero_grad()
     with monkeypatch.context() as patch:
-        patch.setattr(There, "run", There.plain)
+        patch.setattr(ReversiblePass, "forward", ReversiblePass.forward_autograd)
         with torch.autocast("cpu", torch.bfloat16):
             out = made(inputs())
         out.float().square().sum().backward()
@@ -200,12 +200,12 @@ def test_half_precision_is_that_of_the_way_there(monkeypatch):
     ],
 )
 def test_what_cannot_be_run_backwards_is_refused(settings, words):
-    with pytest.raises(BadInput, match=words):
+    with pytest.raises(UserError, match=words):
         model(**settings)
 
 
 def test_a_reversible_model_does_not_compile():
-    with pytest.raises(BadInput, match=r"leave out train\.compile"):
+    with pytest.raises(UserError, match=r"leave out train\.compile"):
         model().compile_parts()
 
 
@@ -218,7 +218,7 @@ def test_dropout_is_replayed_on_a_gpu(mixer, monkeypatch):
     for plain in (False, True):
         with monkeypatch.context() as patch, torch.autocast("cuda", torch.bfloat16):
             if plain:
-                patch.setattr(There, "run", There.plain)
+                patch.setattr(ReversiblePass, "forward", ReversiblePass.forward_autograd)
             results.append(learnt(made, given))
     (ours, found), (wanted, plain) = results
     assert_close(ours, wanted, atol=0.05, rtol=0.05)

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from bertsmith.errors import BadInput
+from bertsmith.errors import UserError
 from bertsmith.model.config import EncoderConfig
 from bertsmith.model.mixers import Lstm
-from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
 
 LENGTHS, WIDTH = (4, 9, 1, 6), 6
@@ -15,7 +15,11 @@ LENGTHS, WIDTH = (4, 9, 1, 6), 6
 
 def made(**more):
     torch.manual_seed(3)
-    return Lstm(**more).build(WIDTH).double(), torch.randn(sum(LENGTHS), WIDTH, dtype=torch.double), Layout.of(LENGTHS)
+    return (
+        Lstm(**more).build(WIDTH).double(),
+        torch.randn(sum(LENGTHS), WIDTH, dtype=torch.double),
+        Layout.from_lengths(LENGTHS),
+    )
 
 
 def by_the_equations(cells, x, clip):
@@ -53,11 +57,11 @@ def test_a_clip_that_never_cuts_is_torchs_own_layer_in_states_and_slopes():
     cut, _, _ = made(directions="both", hidden=11, clip=1e6)
     found = []
     for mixer in (plain, cut):
-        out, ends = mixer.carried(x, layout)
+        out, ends = mixer.forward_with_state(x, layout)
         found.append([out, *ends[0], *ends[1], *torch.autograd.grad(out.square().sum(), list(mixer.parameters()))])
     for one, two in zip(*found, strict=True):
         assert_close(one, two)
-    for part, at in zip(x.split(LENGTHS), layout.starts.tolist(), strict=False):
+    for part, at in zip(x.split(LENGTHS), layout.cu_seqlens.tolist(), strict=False):
         own = torch.cat([plain.ways[0](part)[0], plain.ways[1](part.flip(0))[0].flip(0)], -1)
         assert_close(found[0][0][at : at + len(part)], own)
 
@@ -65,10 +69,10 @@ def test_a_clip_that_never_cuts_is_torchs_own_layer_in_states_and_slopes():
 @pytest.mark.parametrize("more", [{}, {"hidden": 11}, {"cell": "gru"}], ids=str)
 def test_steps_one_by_one_are_torchs_kernel_for_all_of_them(more):
     mixer, x, layout = made(directions="both", **more)
-    begun = mixer.carried(x.flip(0), layout)[1]  # some state to begin with
-    stepped, ends = mixer.carried(x, layout, begun)
+    begun = mixer.forward_with_state(x.flip(0), layout)[1]  # some state to begin with
+    stepped, ends = mixer.forward_with_state(x, layout, begun)
     with torch.no_grad():
-        whole, others = mixer.carried(x, layout, begun)
+        whole, others = mixer.forward_with_state(x, layout, begun)
     assert_close(stepped, whole)
     for one, two in zip(ends, others, strict=True):
         assert_close(one, two)
@@ -92,9 +96,9 @@ def test_a_memory_that_is_handed_on_is_one_long_sequence(clip):
     mixer, _, _ = made(directions="forward", clip=clip)
     torch.manual_seed(4)
     first, second = torch.randn(7, WIDTH, dtype=torch.double), torch.randn(5, WIDTH, dtype=torch.double)
-    one, state = mixer.carried(first, Layout.of([4, 3]))
-    two, _ = mixer.carried(second, Layout.of([2, 3]), state)
-    whole = mixer(torch.cat([first[:4], second[:2], first[4:], second[2:]]), Layout.of([6, 6]))
+    one, state = mixer.forward_with_state(first, Layout.from_lengths([4, 3]))
+    two, _ = mixer.forward_with_state(second, Layout.from_lengths([2, 3]), state)
+    whole = mixer(torch.cat([first[:4], second[:2], first[4:], second[2:]]), Layout.from_lengths([6, 6]))
     assert_close(torch.cat([one[:4], two[:2], one[4:], two[2:]]), whole)
 
 
@@ -107,23 +111,23 @@ def test_a_gru_is_torchs_own_on_each_sequence():
     ("wrong", "word"), [({"hidden": 2}, "raise model.mixer.hidden"), ({"cell": "gru", "clip": 3.0}, "cell=lstm")]
 )
 def test_what_no_cell_can_be_is_refused(wrong, word):
-    with pytest.raises(BadInput, match=word):
+    with pytest.raises(UserError, match=word):
         Lstm(**wrong).build(8)
-    with pytest.raises(BadInput, match="not even"):
+    with pytest.raises(UserError, match="not even"):
         Lstm().build(7)
 
 
 def test_such_a_model_says_that_it_does_not_compile():
     config = EncoderConfig(layers=1, width=8, mixer=Lstm(), feedforward=None)
-    with pytest.raises(BadInput, match=r"leave out train\.compile"):
-        built(ModelConfig(encoder=config, vocabulary=5), 0).compile_parts()
+    with pytest.raises(UserError, match=r"leave out train\.compile"):
+        build_model(ModelConfig(encoder=config, vocabulary=5), 0).compile_parts()
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_where_others_take_half_the_digits_it_keeps_its_own_and_answers_in_theirs(device, cell):
     torch.manual_seed(3)
-    mixer, layout = Lstm(cell=cell).build(WIDTH).to(device), Layout.of(LENGTHS).to(device)
+    mixer, layout = Lstm(cell=cell).build(WIDTH).to(device), Layout.from_lengths(LENGTHS).to(device)
     x = torch.randn(sum(LENGTHS), WIDTH, device=device).bfloat16().requires_grad_()
     with torch.autocast(device, torch.bfloat16):
         got = mixer(x, layout)

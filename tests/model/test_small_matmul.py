@@ -14,7 +14,7 @@ from bertsmith.model import small_matmul
 @given(st.integers(0, 20), st.integers(1, 90), st.integers(1, 40), st.booleans(), st.booleans())
 def test_a_product_is_torchs(rows, out, into, biased, columns):
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-        patch.setattr(small_matmul, "LARGE", 1)
+        patch.setattr(small_matmul, "MIN_WEIGHT_NUMEL", 1)
         draw = torch.Generator().manual_seed(rows * 1000 + out)
         weight = torch.randn(out, into, generator=draw, dtype=torch.float64)
         weight = weight.T.contiguous().T if columns else weight
@@ -22,7 +22,7 @@ def test_a_product_is_torchs(rows, out, into, biased, columns):
             torch.randn(rows, into, generator=draw).double(),
             torch.randn(out, generator=draw).double() if biased else None,
         )
-        found = small_matmul.product(x, weight, bias)
+        found = small_matmul.small_linear(x, weight, bias)
         assert found.shape == (rows, out)
         assert_close(found, F.linear(x, weight, bias), atol=1e-12, rtol=1e-12)
 
@@ -32,7 +32,7 @@ def test_a_layer_that_multiplies_in_parts_still_learns(rows):
     torch.manual_seed(0)
     plain, parts = nn.Linear(256, 512), nn.Linear(256, 512)
     parts.load_state_dict(plain.state_dict())
-    small_matmul.thinned(parts)
+    small_matmul.use_small_linear(parts)
     x, slopes = torch.randn(rows, 256), []
     for layer in (plain, parts):
         layer(x).square().sum().backward()
@@ -48,5 +48,5 @@ def test_large_matrices_are_parted_and_small_ones_are_not(monkeypatch):
     monkeypatch.setattr(torch, "baddbmm", lambda *given, baddbmm=torch.baddbmm: calls.append(given) or baddbmm(*given))
     with torch.no_grad():
         for out in (8, 1024):
-            small_matmul.product(torch.randn(1, 256), torch.randn(out, 256), torch.randn(out))
+            small_matmul.small_linear(torch.randn(1, 256), torch.randn(out, 256), torch.randn(out))
     assert [one[1].shape for one in calls] == [(4, 256, 256)]

@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from bertsmith.config import parse
+from bertsmith.config import from_dict
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
-from bertsmith.model.sublayers import FeedForward
+from bertsmith.model.sublayers import FeedForwardConfig
 
 LENGTHS, WIDTH, INNER, LAYERS = (5, 3, 40, 9), 16, 24, 3
 PLAIN = {"layers": LAYERS, "width": WIDTH, "mixer": {"heads": 2}, "feedforward": {"inner": INNER}, "positions": 64,
@@ -27,7 +27,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def model(kind, **more):
-    made = built(ModelConfig(encoder=parse(EncoderConfig, {**KINDS[kind], **more}), vocabulary=50), 0).train()
+    made = build_model(ModelConfig(encoder=from_dict(EncoderConfig, {**KINDS[kind], **more}), vocabulary=50), 0).train()
     dice = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, weight in made.named_parameters():
@@ -38,7 +38,7 @@ def model(kind, **more):
 
 def inputs(**more):
     tokens = torch.randint(50, (sum(LENGTHS),), generator=torch.Generator().manual_seed(2))
-    return Inputs(tokens, Layout.of(LENGTHS), **more)
+    return Inputs(tokens, Layout.from_lengths(LENGTHS), **more)
 
 
 def normed(norm, x):
@@ -77,7 +77,7 @@ def textbook(made, given):
 @pytest.mark.parametrize("keeping", [False, True])
 def test_states_and_slopes_are_those_of_the_textbook(kind, recompute, keeping):
     made, given, kept = model(kind), inputs(), []
-    made.encoder.stack.recompute = recompute
+    made.encoder.stack.gradient_checkpointing = recompute
     states, wanted = textbook(made, given)
     out = made(given, kept) if keeping else made(given)
     assert_close(out, wanted, atol=1e-5, rtol=1e-5)
@@ -103,7 +103,7 @@ def test_judging_is_training_without_dropout(kind):
 def test_keeping_states_or_recomputing_them_draws_the_same_dropout(kind, recompute):
     made, given, found = model(kind, dropout=0.2), inputs(), []
     for kept, again in ((None, False), ([], recompute), (None, recompute)):
-        made.encoder.stack.recompute = again
+        made.encoder.stack.gradient_checkpointing = again
         torch.manual_seed(7)
         out = made(given, kept)
         found.append((out, *torch.autograd.grad(out.square().sum(), list(made.encoder.stack.parameters()))))
@@ -116,12 +116,12 @@ def test_keeping_states_or_recomputing_them_draws_the_same_dropout(kind, recompu
 @pytest.mark.parametrize("recompute", [False, True])
 def test_rows_wanted_are_those_of_the_whole_in_the_order_asked(kind, recompute):
     made, given = model(kind), inputs()
-    made.encoder.stack.recompute = recompute
+    made.encoder.stack.gradient_checkpointing = recompute
     for rows in ([0], [56, 3, 3, 20], []):
         wanted, kept = torch.tensor(rows, dtype=torch.long), []
-        part = made(replace(given, wanted=wanted))
+        part = made(replace(given, output_indices=wanted))
         assert_close(part, made(given)[wanted])
-        assert_close(made(replace(given, wanted=wanted), kept), part)
+        assert_close(made(replace(given, output_indices=wanted), kept), part)
         assert [len(state) for state in kept] == [sum(LENGTHS)] * LAYERS + [len(rows)]
 
 
@@ -129,7 +129,7 @@ def test_rows_wanted_are_those_of_the_whole_in_the_order_asked(kind, recompute):
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_gate_opens_and_shuts_what_lies_beside_it(activation, bias):
     torch.manual_seed(0)
-    part, x = FeedForward(inner=INNER, activation=activation, gated=True, bias=bias).build(WIDTH), torch.randn(11, WIDTH)
+    part, x = FeedForwardConfig(inner=INNER, activation=activation, gated=True, bias=bias).build(WIDTH), torch.randn(11, WIDTH)
     gate, value = F.linear(x, part.up.weight[:INNER]), F.linear(x, part.up.weight[INNER:])
     if bias:
         gate, value = gate + part.up.bias[:INNER], value + part.up.bias[INNER:]

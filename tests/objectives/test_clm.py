@@ -9,23 +9,23 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from bertsmith.corpus.loader import Ahead
+from bertsmith.corpus.loader import Prefetcher
 from bertsmith.corpus.sampling import DocSentences, FullSentences, Windows
 from bertsmith.corpus.store import Corpus
-from bertsmith.errors import BadInput
+from bertsmith.errors import UserError
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.heads import WordHead
-from bertsmith.model.mixers import Dense
-from bertsmith.model.model import ModelConfig, built
-from bertsmith.model.sublayers import FeedForward
-from bertsmith.objectives import Causal
-from bertsmith.pretraining.run import _language
+from bertsmith.model.heads import LMHeadConfig
+from bertsmith.model.mixers import Attention
+from bertsmith.model.model import ModelConfig, build_model
+from bertsmith.model.sublayers import FeedForwardConfig
+from bertsmith.objectives import CausalLM
+from bertsmith.pretraining.run import _compute_perplexity
 from bertsmith.pretraining.setup import PretrainRecipe
 from tests.conftest import WORDS, prepared
 from tests.journeys.test_pretraining import answer, ran
 
 TINY = EncoderConfig(
-    layers=2, width=32, mixer=Dense(heads=2, causal=True), feedforward=FeedForward(inner=64), positions=64, segments=0,
+    layers=2, width=32, mixer=Attention(heads=2, causal=True), feedforward=FeedForwardConfig(inner=64), positions=64, segments=0,
     embedding_norm=False, dropout=0.0,
 )  # fmt: skip
 SMALL = """
@@ -40,7 +40,7 @@ def text(corpus):
 
 
 def batches(text, view=None, length=32, tokens=256):
-    return Causal(view=view or Windows()).batches(text, np.arange(len(text.documents) - 1), length, tokens, seed=3)
+    return CausalLM(view=view or Windows()).build_batches(text, np.arange(len(text.documents) - 1), length, tokens, seed=3)
 
 
 @pytest.mark.parametrize("view", [Windows(), DocSentences(), FullSentences()])
@@ -51,15 +51,15 @@ def test_every_token_but_the_first_is_asked_of_the_one_before_it(text, view):
         for length in arrays.lengths.tolist():
             expected += range(begin, begin + length - 1)
             begin += length
-        assert arrays.where.tolist() == expected and begin == len(arrays.tokens)
-        assert np.array_equal(arrays.words, arrays.tokens[arrays.where + 1])
+        assert arrays.output_indices.tolist() == expected and begin == len(arrays.input_ids)
+        assert np.array_equal(arrays.target_ids, arrays.input_ids[arrays.output_indices + 1])
 
 
 def test_a_sequence_ends_with_sep_exactly_where_its_document_ends(text):
     whole = {tuple(text.tokens[a:b].tolist()) for a, b in zip(text.borders[:-1], text.borders[1:], strict=True)}
-    cls, sep, ended, seen = text.tokenizer.cls, text.tokenizer.sep, 0, 0
+    cls, sep, ended, seen = text.tokenizer.cls_token_id, text.tokenizer.sep_token_id, 0, 0
     for arrays in batches(text):
-        for part in np.split(arrays.tokens, arrays.lengths.cumsum()[:-1]):
+        for part in np.split(arrays.input_ids, arrays.lengths.cumsum()[:-1]):
             body = tuple(part[1:-1].tolist() if part[-1] == sep else part[1:].tolist())
             assert part[0] == cls and sep not in body
             ended, seen = ended + (part[-1] == sep), seen + len(body)
@@ -69,45 +69,45 @@ def test_a_sequence_ends_with_sep_exactly_where_its_document_ends(text):
 
 def test_workers_make_the_same_batches(text):
     reading = batches(text)
-    with Ahead(reading.maker, 1) as ahead:
-        other = ahead(1, reading.rows)
-    assert np.array_equal(other.tokens, reading(1).tokens) and np.array_equal(other.words, reading(1).words)
+    with Prefetcher(reading.collator, 1) as ahead:
+        other = ahead(1, reading.select_samples)
+    assert np.array_equal(other.input_ids, reading(1).input_ids) and np.array_equal(other.target_ids, reading(1).target_ids)
 
 
 def test_the_loss_is_the_sum_over_all_targets(text):
-    objective = Causal()
-    model = built(ModelConfig(encoder=TINY, vocabulary=len(text.tokenizer), heads=objective.heads()), 0).eval()
-    batch = objective.batch(batches(text)(0))
-    loss = objective.loss(model, batch)
+    objective = CausalLM()
+    model = build_model(ModelConfig(encoder=TINY, vocabulary=len(text.tokenizer), heads=objective.heads()), 0).eval()
+    batch = objective.to_batch(batches(text)(0))
+    loss = objective.compute_loss(model, batch)
     scores = F.linear(model(batch.inputs), model.encoder.tokens.weight)
     total = sum(
-        F.cross_entropy(scores[a : b - 1], batch.inputs.tokens[a + 1 : b], reduction="sum")
-        for a, b in zip(batch.inputs.layout.starts[:-1], batch.inputs.layout.starts[1:], strict=True)
+        F.cross_entropy(scores[a : b - 1], batch.inputs.input_ids[a + 1 : b], reduction="sum")
+        for a, b in zip(batch.inputs.layout.cu_seqlens[:-1], batch.inputs.layout.cu_seqlens[1:], strict=True)
     )
     assert_close(loss.parts["words"], total)
-    assert batch.counts["words"] == batch.tokens - batch.inputs.layout.sequences
+    assert batch.target_counts["words"] == batch.num_tokens - batch.inputs.layout.num_sequences
     assert sorted(model.heads["words"].state_dict()) == []  # the table is the embeddings'
 
 
 @pytest.mark.parametrize(
     ("head", "parameters"),
     [
-        (WordHead(), {"transform.weight", "transform.bias", "norm.weight", "norm.bias", "bias"}),
-        (WordHead(transform=False), {"bias"}),
-        (WordHead(transform=False, tied=False, bias=False), {"table.weight"}),
+        (LMHeadConfig(), {"transform.weight", "transform.bias", "norm.weight", "norm.bias", "bias"}),
+        (LMHeadConfig(transform=False), {"bias"}),
+        (LMHeadConfig(transform=False, tied=False, bias=False), {"table.weight"}),
     ],
 )
 def test_a_head_has_the_parts_it_is_told(text, head, parameters):
-    model = built(ModelConfig(encoder=TINY, vocabulary=len(text.tokenizer), heads={"words": head}), 0)
+    model = build_model(ModelConfig(encoder=TINY, vocabulary=len(text.tokenizer), heads={"words": head}), 0)
     assert set(model.heads["words"].state_dict()) == parameters
-    batch = Causal().batch(batches(text)(0))
-    Causal().loss(model, batch).parts["words"].backward()
+    batch = CausalLM().to_batch(batches(text)(0))
+    CausalLM().compute_loss(model, batch).parts["words"].backward()
     assert not [n for n, p in model.heads.named_parameters() if p.grad is None or not p.grad.any()]
 
 
 def test_a_tied_head_without_a_matrix_wants_the_width_of_the_tables():
-    with pytest.raises(BadInput, match="transform=true, or tied=false"):
-        WordHead(transform=False).build(EncoderConfig(width=32, embedding=16), 100)
+    with pytest.raises(UserError, match="transform=true, or tied=false"):
+        LMHeadConfig(transform=False).build(EncoderConfig(width=32, embedding=16), 100)
 
 
 def test_a_model_that_sees_the_answers_is_refused(tmp_path, corpus):
@@ -144,8 +144,8 @@ def test_text_to_a_language_model(tmp_path, rounds):
 
 def test_an_unknown_word_costs_eight_bits_a_byte():
     card = {"tokens": 10, "bytes": 60, "unknown rate": 0.2, "unknown bytes": 15}
-    recipe = PretrainRecipe(corpus="-", out="-", objective=Causal())
-    told = _language(recipe, {"trials": {"valid": {"loss": 3 * math.log(2)}}}, card)
+    recipe = PretrainRecipe(corpus="-", out="-", objective=CausalLM())
+    told = _compute_perplexity(recipe, {"trials": {"valid": {"loss": 3 * math.log(2)}}}, card)
     assert told["perplexity"] == pytest.approx(8) and told["bits_per_byte"] == pytest.approx((30 + 8 * 15) / 60)
 
 
@@ -156,8 +156,10 @@ def test_the_card_counts_the_bytes_of_the_text(corpus):
 
 def test_a_causal_model_compiles_as_others_do(text):
     torch._dynamo.reset()
-    objective = Causal()
-    model = built(ModelConfig(encoder=TINY, vocabulary=len(text.tokenizer), heads=objective.heads()), 0)
-    plain = objective.loss(model, objective.batch(batches(text)(0))).parts["words"]
+    objective = CausalLM()
+    model = build_model(ModelConfig(encoder=TINY, vocabulary=len(text.tokenizer), heads=objective.heads()), 0)
+    plain = objective.compute_loss(model, objective.to_batch(batches(text)(0))).parts["words"]
     model.compile_parts()
-    assert_close(objective.loss(model, objective.batch(batches(text)(0))).parts["words"], plain, rtol=1e-4, atol=1e-3)
+    assert_close(
+        objective.compute_loss(model, objective.to_batch(batches(text)(0))).parts["words"], plain, rtol=1e-4, atol=1e-3
+    )

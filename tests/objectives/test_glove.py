@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bertsmith.word_vectors.glove import Tables, batches
+from bertsmith.word_vectors.glove import GloveTables, batch_slices
 
 torch.manual_seed(0)
 WORDS, WIDTH = 30, 6
@@ -28,16 +28,16 @@ def formula(w, v, b, c, i, j, x):
 
 
 def test_the_loss_is_the_paper_s():
-    tables, (i, j, x) = Tables(WORDS, WIDTH), pairs()
+    tables, (i, j, x) = GloveTables(WORDS, WIDTH), pairs()
     want = formula(*parts(tables), i, j, x)
     assert tables.step(i, j, x, 0.0) == pytest.approx(want.item(), rel=1e-6)
-    zero = Tables(WORDS, WIDTH)
+    zero = GloveTables(WORDS, WIDTH)
     zero.centres[:, :-1], zero.contexts[:, :-2], zero.contexts[:, -1] = 0, 0, 0
     assert zero.step(i, j, x, 0.0) == pytest.approx(float(((x / 100).clamp(max=1) ** 0.75 * x.log() ** 2).sum()), rel=1e-6)
 
 
 def test_steps_are_those_of_torch_on_the_formula_s_gradients():
-    tables, (i, j, x) = Tables(WORDS, WIDTH), pairs()
+    tables, (i, j, x) = GloveTables(WORDS, WIDTH), pairs()
     mine = parts(tables)
     optimizer = torch.optim.Adagrad(mine, lr=1.0, initial_accumulator_value=1 / 0.05**2, eps=1e-10)
     for _ in range(3):
@@ -51,7 +51,7 @@ def test_steps_are_those_of_torch_on_the_formula_s_gradients():
 
 
 def test_words_without_a_pair_stay_as_they_are():
-    tables = Tables(WORDS, WIDTH)
+    tables = GloveTables(WORDS, WIDTH)
     before = tables.centres.clone()
     tables.step(torch.tensor([3, 3]), torch.tensor([4, 3]), torch.tensor([5.0, 1.0]), 0.05)
     assert (tables.centres != before).any(1).nonzero().ravel().tolist() == [3]
@@ -62,21 +62,21 @@ def test_a_table_of_low_rank_is_fitted():
     left, right = torch.randn(WORDS, 3, generator=drawn), torch.randn(WORDS, 3, generator=drawn)
     x = (left @ right.T).exp().clamp(0.01, 1000)
     i, j = (index.ravel() for index in torch.meshgrid(torch.arange(WORDS), torch.arange(WORDS), indexing="ij"))
-    tables = Tables(WORDS, 8)
+    tables = GloveTables(WORDS, 8)
     losses = [float(tables.step(i, j, x.ravel(), 0.05)) for _ in range(400)]
     assert losses[-1] < 0.02 * losses[0]
 
 
 def test_what_is_given_away_is_the_sum_of_both_tables():
-    tables = Tables(WORDS, WIDTH, seed=5)
+    tables = GloveTables(WORDS, WIDTH, seed=5)
     assert torch.equal(tables.vectors, tables.centres[:, :WIDTH] + tables.contexts[:, :WIDTH])
-    again = Tables(WORDS, WIDTH, seed=6)
-    again.load(tables.state())
+    again = GloveTables(WORDS, WIDTH, seed=6)
+    again.load_state_dict(tables.state_dict())
     assert torch.equal(again.vectors, tables.vectors)
 
 
 def test_batches_are_even_and_whole():
     for pairs_, most in ((10, 3), (9, 3), (1, 100), (65_537, 65_536)):
-        cut = batches(pairs_, most)
+        cut = batch_slices(pairs_, most)
         assert [n for one in cut for n in range(pairs_)[one]] == list(range(pairs_))
         assert max(one.stop - one.start for one in cut) <= most

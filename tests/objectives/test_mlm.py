@@ -6,25 +6,27 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from bertsmith.config import parse
+from bertsmith.config import from_dict
 from bertsmith.corpus.sampling import SentenceOrder
 from bertsmith.corpus.store import Corpus
 from bertsmith.model.batch import Batch
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.model import ModelConfig, built
-from bertsmith.objectives import Masked, Pairs
+from bertsmith.model.model import ModelConfig, build_model
+from bertsmith.objectives import MaskedLM, SentencePairMLM
 
 PLAIN = {"layers": 2, "width": 16, "mixer": {"heads": 2}, "feedforward": {"inner": 24}, "positions": 64, "dropout": 0.0,
          "deviation": 0.3}  # fmt: skip
 MODERN = {**PLAIN, "norm": "before", "norm_bias": False, "table": False, "mixer": {"heads": 2, "rotary": 50.0, "bias": False},
           "feedforward": {"inner": 24, "gated": True, "bias": False}}  # fmt: skip
-every_objective = pytest.mark.parametrize("objective", [Masked(), Pairs(), Pairs(pairs=SentenceOrder())], ids=repr)
+every_objective = pytest.mark.parametrize(
+    "objective", [MaskedLM(), SentencePairMLM(), SentencePairMLM(pairs=SentenceOrder())], ids=repr
+)
 every_encoder = pytest.mark.parametrize("encoder", [PLAIN, MODERN], ids=["plain", "modern"])
 
 
 def model(corpus, encoder, objective):
     sizes = {"vocabulary": len(Corpus.open(corpus).tokenizer), "heads": objective.heads()}
-    return built(ModelConfig(encoder=parse(EncoderConfig, encoder), **sizes), 0).train()
+    return build_model(ModelConfig(encoder=from_dict(EncoderConfig, encoder), **sizes), 0).train()
 
 
 def batch(corpus, objective):
@@ -53,7 +55,9 @@ def test_the_loss_and_its_slopes_are_those_of_all_rows(corpus, objective, encode
     assert loss.parts.keys() == parts.keys() == given.counts.keys()
     for name, part in parts.items():
         assert_close(loss.parts[name], part, rtol=1e-5, atol=1e-4)
-    counts = {name: loss.report[kind] for name, kind in (("words", "mlm_accuracy"), ("next", "next_accuracy")) if name in parts}
+    counts = {
+        name: loss.metrics[kind] for name, kind in (("words", "mlm_accuracy"), ("next", "next_accuracy")) if name in parts
+    }
     assert {name: int(got) for name, (got, _) in counts.items()} == {name: int(got) for name, got in right.items()}
     assert {name: seen for name, (_, seen) in counts.items()} == given.counts
     used = [weight for name, weight in made.named_parameters() if "pooler" not in name or "next" in parts]
@@ -74,18 +78,20 @@ def test_only_the_rows_asked_for_leave_the_last_block(corpus, objective):
 
 
 def test_pairs_asked_for_their_words_alone_say_nothing_of_pairs(corpus):
-    made, given = model(corpus, MODERN, Pairs()), batch(corpus, Pairs())
-    alone = Batch(given.inputs, {name: given.targets[name] for name in ("where", "words")}, {"words": given.counts["words"]})
-    loss, whole = Pairs().loss(made, alone), Pairs().loss(made, given)
-    assert loss.parts.keys() == {"words"} and loss.report.keys() == {"mlm_accuracy"}
+    made, given = model(corpus, MODERN, SentencePairMLM()), batch(corpus, SentencePairMLM())
+    alone = Batch(
+        given.inputs, {name: given.targets[name] for name in ("where", "words")}, {"words": given.target_counts["words"]}
+    )
+    loss, whole = SentencePairMLM().compute_loss(made, alone), SentencePairMLM().compute_loss(made, given)
+    assert loss.parts.keys() == {"words"} and loss.metrics.keys() == {"mlm_accuracy"}
     assert_close(loss.parts["words"], whole.parts["words"])
 
 
 @every_encoder
 def test_a_batch_with_nothing_hidden_costs_nothing(corpus, encoder):
-    made, given = model(corpus, encoder, Masked()), batch(corpus, Masked())
+    made, given = model(corpus, encoder, MaskedLM()), batch(corpus, MaskedLM())
     none = torch.empty(0, dtype=torch.long)
-    loss = Masked().loss(made, Batch(given.inputs, {"where": none, "words": none}, {"words": 0}))
+    loss = MaskedLM().compute_loss(made, Batch(given.inputs, {"where": none, "words": none}, {"words": 0}))
     assert loss.parts["words"] == 0
     loss.parts["words"].backward()
     assert not [name for name, weight in made.named_parameters() if weight.grad is not None and weight.grad.any()]

@@ -4,8 +4,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bertsmith.commands import stage
-from bertsmith.config import parse
+from bertsmith.commands import load_stage
+from bertsmith.config import from_dict
 from bertsmith.model import checkpoint
 from tests.conftest import PIECES
 
@@ -44,8 +44,8 @@ def theirs(name, folder, **settings):
 
 
 def run(name, **recipe):
-    module = stage(name)
-    return module.run(parse(module.Recipe, {key: str(v) if key != "check" else v for key, v in recipe.items()}), True)
+    module = load_stage(name)
+    return module.run(from_dict(module.Recipe, {key: str(v) if key != "check" else v for key, v in recipe.items()}), True)
 
 
 def imported(source, out, **more):

@@ -7,15 +7,15 @@ import torch
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
-from bertsmith.config import parse
-from bertsmith.errors import BadInput
+from bertsmith.config import from_dict
+from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.heads import ReplacedHead, WordHead
-from bertsmith.model.model import Model, ModelConfig, built
+from bertsmith.model.heads import DiscriminatorHeadConfig, LMHeadConfig
+from bertsmith.model.model import Model, ModelConfig, build_model
 from bertsmith.model.packing import Layout
-from bertsmith.objectives import Pairs
+from bertsmith.objectives import SentencePairMLM
 from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.parity.huggingface_models import imported, run, theirs, transformers
 
@@ -23,19 +23,19 @@ SMALL = {"layers": 5, "width": 32, "mixer": {"heads": 4}, "feedforward": {"inner
 
 
 def small(heads=None, **encoder):
-    config = parse(EncoderConfig, {**SMALL, **encoder})
-    return built(ModelConfig(encoder=config, vocabulary=60, heads=heads or {}), 0).eval()
+    config = from_dict(EncoderConfig, {**SMALL, **encoder})
+    return build_model(ModelConfig(encoder=config, vocabulary=60, heads=heads or {}), 0).eval()
 
 
 def inputs(**more):
-    return Inputs(torch.arange(30) % 60, Layout.of([9, 21]), **more)
+    return Inputs(torch.arange(30) % 60, Layout.from_lengths([9, 21]), **more)
 
 
 @pytest.mark.parametrize("preset", [name for name in EncoderConfig.presets if name.startswith("albert-")])
 def test_every_preset_has_the_size_transformers_gives_it(preset):
     config = EncoderConfig.presets[preset]
     with torch.device("meta"):
-        model = Model(ModelConfig(encoder=config, vocabulary=30_000, heads=Pairs().heads()))
+        model = Model(ModelConfig(encoder=config, vocabulary=30_000, heads=SentencePairMLM().heads()))
         sizes = {"hidden_size": config.width, "num_hidden_layers": config.layers, "num_attention_heads": config.mixer.heads}
         peer = transformers.AlbertForPreTraining(transformers.AlbertConfig(intermediate_size=config.feedforward.inner, **sizes))
     assert sum(w.numel() for w in model.parameters()) == sum(w.numel() for w in peer.parameters())
@@ -54,7 +54,7 @@ def test_blocks_are_called_in_the_order_of_albert(layers, groups, tmp_path):
     assert len(model.encoder.stack.blocks) == groups
     tokens = torch.arange(5, 25)
     kept = []
-    model(Inputs(tokens, Layout.of([20])), kept)
+    model(Inputs(tokens, Layout.from_lengths([20])), kept)
     wanted = original(tokens[None], output_hidden_states=True).hidden_states
     assert len(kept) == layers + 1
     for ours, peer in zip(kept, wanted, strict=True):
@@ -80,28 +80,28 @@ def test_a_shared_block_is_one_set_of_tensors_and_learns_from_every_call(tmp_pat
 def test_recomputing_activations_of_shared_blocks_changes_nothing():
     model = small(groups=2, dropout=0.0).train()
     plain = torch.autograd.grad(model(inputs()).square().sum(), model.encoder.tokens.weight)[0]
-    model.encoder.stack.recompute = True
+    model.encoder.stack.gradient_checkpointing = True
     again = torch.autograd.grad(model(inputs()).square().sum(), model.encoder.tokens.weight)[0]
     assert torch.equal(plain, again)
 
 
 def test_narrow_tables_are_projected_after_their_norm_and_score_words_by_themselves():
-    model = small(embedding=8, heads=Pairs().heads())
+    model = small(embedding=8, heads=SentencePairMLM().heads())
     assert model.encoder.tokens.weight.shape == (60, 8) and model.encoder.norm.normalized_shape == (8,)
     hidden = model(inputs())
-    assert hidden.shape == (30, 32) and model.scores("words", hidden).shape == (30, 60)
+    assert hidden.shape == (30, 32) and model.compute_logits("words", hidden).shape == (30, 60)
     kept = []
     model(inputs(nudge=torch.zeros(30, 8)), kept)
     embedded = (
-        model.encoder.tokens(inputs().tokens)
-        + model.encoder.positions(inputs().layout.place)
+        model.encoder.tokens(inputs().input_ids)
+        + model.encoder.positions(inputs().layout.position)
         + model.encoder.segments.weight[0]
     )
     assert_close(kept[0], model.encoder.widen(model.encoder.norm(embedded, None)[0]))
 
 
 def test_more_blocks_than_layers_are_refused():
-    with pytest.raises(BadInput, match=r"6 different blocks for 5 layers; lower model\.groups"):
+    with pytest.raises(UserError, match=r"6 different blocks for 5 layers; lower model\.groups"):
         small(groups=6)
 
 
@@ -147,29 +147,29 @@ def test_other_spellings_of_gelu_are_known(spelt, tmp_path):
 @pytest.mark.parametrize("name", ["RobertaForMaskedLM", "ElectraForMaskedLM"])
 def test_a_head_over_words_with_another_activation_than_the_blocks_is_refused(name, tmp_path):
     theirs(name, tmp_path / "hf", hidden_act="relu")
-    with pytest.raises(BadInput, match=r"the blocks have relu.*this model has one for both"):
+    with pytest.raises(UserError, match=r"the blocks have relu.*this model has one for both"):
         imported(tmp_path / "hf", tmp_path / "ours")
 
 
 def test_our_own_models_go_to_the_family_that_can_say_them(tmp_path, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
     for number, (heads, encoder, wanted) in enumerate((
-        (Pairs().heads(), {"groups": 2, "embedding": 8}, "AlbertForPreTraining"),
-        ({"words": WordHead()}, {"embedding": 8}, "AlbertForMaskedLM"),
-        ({"replaced": ReplacedHead()}, {"embedding": 8}, "ElectraForPreTraining"),
-        ({"replaced": ReplacedHead()}, {}, "ElectraForPreTraining"),
-        ({"words": WordHead()}, {"groups": 5}, "BertForMaskedLM"),
+        (SentencePairMLM().heads(), {"groups": 2, "embedding": 8}, "AlbertForPreTraining"),
+        ({"words": LMHeadConfig()}, {"embedding": 8}, "AlbertForMaskedLM"),
+        ({"replaced": DiscriminatorHeadConfig()}, {"embedding": 8}, "ElectraForPreTraining"),
+        ({"replaced": DiscriminatorHeadConfig()}, {}, "ElectraForPreTraining"),
+        ({"words": LMHeadConfig()}, {"groups": 5}, "BertForMaskedLM"),
         ({}, {"pooler": "tanh"}, "BertModel"),
     )):  # fmt: skip
-        config = ModelConfig(encoder=parse(EncoderConfig, {**SMALL, **encoder}), vocabulary=len(tokenizer), heads=heads)
-        checkpoint.save(tmp_path / f"{number}", built(config, 0), tokenizer, {}, {"stage": "test"})
+        config = ModelConfig(encoder=from_dict(EncoderConfig, {**SMALL, **encoder}), vocabulary=len(tokenizer), heads=heads)
+        checkpoint.save(tmp_path / f"{number}", build_model(config, 0), tokenizer, {}, {"stage": "test"})
         result = run("export", model=tmp_path / f"{number}", out=tmp_path / f"hf-{number}", check=True)
         assert result["class"] == wanted and max(result["differences"].values()) < 1e-5
     for number, encoder in enumerate(({"groups": 2}, {"pooler": "relu"})):
         words = f"bert cannot say {next(f'{key} = {value!r}' for key, value in encoder.items())}"
         config = ModelConfig(
-            encoder=parse(EncoderConfig, {**SMALL, **encoder}), vocabulary=len(tokenizer), heads=Pairs().heads()
+            encoder=from_dict(EncoderConfig, {**SMALL, **encoder}), vocabulary=len(tokenizer), heads=SentencePairMLM().heads()
         )
-        checkpoint.save(tmp_path / f"no-{number}", built(config, 0), tokenizer, {}, {"stage": "test"})
-        with pytest.raises(BadInput, match=words):
+        checkpoint.save(tmp_path / f"no-{number}", build_model(config, 0), tokenizer, {}, {"stage": "test"})
+        with pytest.raises(UserError, match=words):
             run("export", model=tmp_path / f"no-{number}", out=tmp_path / "no")

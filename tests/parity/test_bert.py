@@ -6,11 +6,11 @@ from torch.testing import assert_close
 
 from bertsmith.model.batch import Batch, Inputs
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.mixers import Dense
+from bertsmith.model.mixers import Attention
 from bertsmith.model.model import Model, ModelConfig
-from bertsmith.model.packing import Layout, Rectangle
-from bertsmith.model.sublayers import FeedForward
-from bertsmith.objectives import Pairs
+from bertsmith.model.packing import Layout, PaddedLayout
+from bertsmith.model.sublayers import FeedForwardConfig
+from bertsmith.objectives import SentencePairMLM
 
 transformers = pytest.importorskip("transformers")
 
@@ -40,9 +40,9 @@ def theirs():
 
 def ours(original):
     encoder = EncoderConfig(
-        layers=3, width=32, mixer=Dense(heads=4), feedforward=FeedForward(inner=64), positions=64, dropout=0.0
+        layers=3, width=32, mixer=Attention(heads=4), feedforward=FeedForwardConfig(inner=64), positions=64, dropout=0.0
     )
-    model = Model(ModelConfig(encoder=encoder, vocabulary=VOCABULARY, heads=Pairs().heads()))
+    model = Model(ModelConfig(encoder=encoder, vocabulary=VOCABULARY, heads=SentencePairMLM().heads()))
     model.load_state_dict(renamed(original.state_dict()))
     return model.eval()
 
@@ -66,8 +66,8 @@ def renamed(weights):
 
 def batch():
     torch.manual_seed(1)
-    layout = Layout.of(LENGTHS)
-    tokens, segments = torch.randint(5, VOCABULARY, (sum(LENGTHS),)), (layout.place > 8).long()
+    layout = Layout.from_lengths(LENGTHS)
+    tokens, segments = torch.randint(5, VOCABULARY, (sum(LENGTHS),)), (layout.position > 8).long()
     where = torch.randperm(sum(LENGTHS))[:20].sort().values
     targets = {"where": where, "words": torch.randint(5, VOCABULARY, (20,)), "next": torch.randint(0, 2, (len(LENGTHS),))}
     return Batch(Inputs(tokens, layout, segments), targets, {"words": 20, "next": len(LENGTHS)})
@@ -88,15 +88,15 @@ def test_logits_equal():
     model = ours(original)
     inputs, mask = padded(data)
     want, hidden = original(**inputs), model(data.inputs)
-    assert_close(model.scores("words", hidden), want.prediction_logits[mask], atol=1e-5, rtol=1e-5)
-    next_scores = model.scores("next", hidden[data.inputs.layout.firsts])
+    assert_close(model.compute_logits("words", hidden), want.prediction_logits[mask], atol=1e-5, rtol=1e-5)
+    next_scores = model.compute_logits("next", hidden[data.inputs.layout.first_token])
     assert_close(next_scores, want.seq_relationship_logits, atol=1e-5, rtol=1e-5)
 
 
 def test_a_rectangle_gives_what_the_pack_gives():
     model, data = ours(theirs()), batch()
     inputs, mask = padded(data)
-    flat = Inputs(inputs["input_ids"].flatten(), Rectangle.around(mask), inputs["token_type_ids"].flatten())
+    flat = Inputs(inputs["input_ids"].flatten(), PaddedLayout.from_mask(mask), inputs["token_type_ids"].flatten())
     assert_close(model(flat)[mask.flatten()], model(data.inputs), atol=1e-5, rtol=1e-5)
 
 
@@ -106,8 +106,8 @@ def test_losses_and_gradients_equal():
     inputs, _ = padded(data)
     want = original(**inputs).loss
     want.backward()
-    loss = Pairs().loss(model, data)
-    got = sum(part / data.counts[name] for name, part in loss.parts.items())
+    loss = SentencePairMLM().compute_loss(model, data)
+    got = sum(part / data.target_counts[name] for name, part in loss.parts.items())
     got.backward()
     assert_close(got, want, atol=1e-5, rtol=1e-5)
     slopes = renamed({name: weight.grad for name, weight in original.named_parameters(remove_duplicate=False)})
@@ -127,7 +127,7 @@ def test_the_published_sizes(preset, parameters):
 def test_every_preset_has_the_size_transformers_gives_it(preset):
     config = EncoderConfig.presets[preset]
     with torch.device("meta"):
-        model = Model(ModelConfig(encoder=config, vocabulary=30_522, heads=Pairs().heads()))
+        model = Model(ModelConfig(encoder=config, vocabulary=30_522, heads=SentencePairMLM().heads()))
         sizes = {"hidden_size": config.width, "num_hidden_layers": config.layers, "intermediate_size": 4 * config.width}
         peer = transformers.BertForPreTraining(transformers.BertConfig(num_attention_heads=config.width // 64, **sizes))
     assert sum(w.numel() for w in model.parameters()) == sum(w.numel() for w in peer.parameters())

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.tasks.scorers.conlleval import Entity, accuracy, counted, entities, scores
+from bertsmith.tasks.scorers.conlleval import Entity, count_matches, entity_scores, get_entities, tag_accuracy
 
 # conlleval's rules for when a chunk ends and starts between two tags of the same type, as its documentation tables them;
 # where the types differ, a chunk ends unless the first tag is O, and one starts unless the second is.
@@ -52,7 +52,7 @@ def columns(tags):
 @given(columns(BIO))
 def test_counts_are_those_of_the_two_machines(rows):
     gold, guessed = [row[0] for row in rows], [row[1] for row in rows]
-    ours = {name: (c.right, c.found, c.there) for name, c in counted(guessed, gold).items()}
+    ours = {name: (c.right, c.found, c.there) for name, c in count_matches(guessed, gold).items()}
     assert ours == conlleval(gold, guessed)
 
 
@@ -60,7 +60,7 @@ def test_counts_are_those_of_the_two_machines(rows):
 @given(columns(["O", "B", "I"]))
 def test_tags_without_a_type_are_counted_too(rows):
     gold, guessed = [row[0] for row in rows], [row[1] for row in rows]
-    ours = {name: (c.right, c.found, c.there) for name, c in counted(guessed, gold).items()}
+    ours = {name: (c.right, c.found, c.there) for name, c in count_matches(guessed, gold).items()}
     assert ours == conlleval(gold, guessed)
 
 
@@ -70,7 +70,7 @@ def test_bioes_agrees_with_seqeval(rows):
     metrics = pytest.importorskip("seqeval.metrics.sequence_labeling")
     for tags in (row[side] for row in rows for side in (0, 1)):
         theirs = [(start, end + 1, name) for name, start, end in metrics.get_entities(list(tags))]
-        assert [(e.start, e.end, e.type) for e in entities(tags)] == sorted(theirs)
+        assert [(e.start, e.end, e.type) for e in get_entities(tags)] == sorted(theirs)
 
 
 @pytest.mark.parametrize(
@@ -87,19 +87,19 @@ def test_bioes_agrees_with_seqeval(rows):
     ],
 )
 def test_entities_of_a_sentence(tags, found):
-    assert entities(tags.split()) == found
+    assert get_entities(tags.split()) == found
 
 
 def test_scores_worked_by_hand():
     """Two of three found entities are right, of four; the last is cut in two by the sentence's end."""
     gold = [["B-PER", "I-PER", "O", "B-LOC"], ["I-LOC", "O", "B-PER"]]
     said = [["B-PER", "I-PER", "O", "B-PER"], ["I-LOC", "O", "O"]]
-    found = scores(said, gold)
+    found = entity_scores(said, gold)
     assert found["precision"] == pytest.approx(2 / 3) and found["recall"] == pytest.approx(2 / 4)
     assert found["f1"] == pytest.approx(2 * (2 / 3) * (2 / 4) / (2 / 3 + 2 / 4))
     assert found["f1.LOC"] == pytest.approx(2 / 3) and found["f1.PER"] == pytest.approx(1 / 2)
-    assert accuracy(said, gold) == pytest.approx(5 / 7)
+    assert tag_accuracy(said, gold) == pytest.approx(5 / 7)
 
 
 def test_nothing_found_and_nothing_there_score_nothing():
-    assert scores([["O"]], [["O"]]) == {"f1": 0.0, "precision": 0.0, "recall": 0.0}
+    assert entity_scores([["O"]], [["O"]]) == {"f1": 0.0, "precision": 0.0, "recall": 0.0}

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from bertsmith.config import parse, plain
+from bertsmith.config import from_dict, to_dict
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.heads.crf import Chains
-from bertsmith.model.model import ModelConfig, built
-from bertsmith.objectives.supervised import Reading, Supervised, batch
+from bertsmith.model.heads.crf import CRFBatch
+from bertsmith.model.model import ModelConfig, build_model
+from bertsmith.objectives.supervised import ExampleBatches, Supervised, build_batch
 from bertsmith.tasks.conll_files import Sentence
-from bertsmith.tasks.tag_schemes import allowed, best_path, follows, is_legal
-from bertsmith.tasks.token_classification import Tag
+from bertsmith.tasks.tag_schemes import can_follow, is_valid_sequence, transition_mask, viterbi_decode
+from bertsmith.tasks.token_classification import TokenClassification
 from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.conftest import WORDS as ENGLISH
 
@@ -39,8 +39,8 @@ def path_score(scores, path, moves, whole):
 def keeps(path, labels, scheme, whole):
     """Legal step by step; where a chain is open it may begin, or end, with anything."""
     tags = [labels[tag] for tag in path]
-    begins, ends = not whole[0] or follows("O", tags[0], scheme), not whole[1] or follows(tags[-1], "O", scheme)
-    return begins and ends and all(follows(before, here, scheme) for before, here in itertools.pairwise(tags))
+    begins, ends = not whole[0] or can_follow("O", tags[0], scheme), not whole[1] or can_follow(tags[-1], "O", scheme)
+    return begins and ends and all(can_follow(before, here, scheme) for before, here in itertools.pairwise(tags))
 
 
 def brute(scores, tags, moves, labels, scheme, whole):
@@ -70,8 +70,8 @@ def ours(scores, moves, whole, tags, labels, scheme):
     sides = torch.zeros(2 * len(scores), 2, dtype=torch.bool)
     sides[::2] = torch.tensor(whole)
     flat = torch.tensor([tag for path in tags for tag in path])
-    rule = None if scheme == "any" else torch.from_numpy(allowed(labels, scheme).copy())
-    return Chains.of(torch.cat(scores), flat, owner, sides).surprise(moves, rule)
+    rule = None if scheme == "any" else torch.from_numpy(transition_mask(labels, scheme).copy())
+    return CRFBatch.from_tokens(torch.cat(scores), flat, owner, sides).nll(moves, rule)
 
 
 @settings(max_examples=25)
@@ -105,15 +105,15 @@ def test_the_best_path_is_the_best_of_all(seed, which, size, learnt):
     rng = np.random.default_rng(seed)
     scores, moves = rng.normal(size=(size, len(labels))), rng.normal(size=(len(labels) + 1,) * 2) * learnt
     paths = list(itertools.product(range(len(labels)), repeat=size))
-    legal = [path for path in paths if is_legal([labels[tag] for tag in path], scheme)]
+    legal = [path for path in paths if is_valid_sequence([labels[tag] for tag in path], scheme)]
     tensors = torch.from_numpy(scores), torch.from_numpy(moves)
     best = max(legal or paths, key=lambda path: float(path_score(tensors[0], path, tensors[1], (True, True))))
-    assert tuple(best_path(scores, labels, scheme, moves if learnt else None)) == best
+    assert tuple(viterbi_decode(scores, labels, scheme, moves if learnt else None)) == best
 
 
 def test_probabilities_of_all_legal_paths_sum_to_one():
     scores, moves, _, _ = drawn(5, BIOES, "bioes", [4])
-    legal = [p for p in itertools.product(range(5), repeat=4) if is_legal([BIOES[tag] for tag in p], "bioes")]
+    legal = [p for p in itertools.product(range(5), repeat=4) if is_valid_sequence([BIOES[tag] for tag in p], "bioes")]
     losses = [ours(scores, moves, [(True, True)], [path], BIOES, "bioes") for path in legal]
     assert torch.cat(losses).neg().exp().sum().item() == pytest.approx(1)
 
@@ -123,12 +123,14 @@ def test_nothing_is_lost_in_single_precision_on_long_chains_with_illegal_steps()
     tags = torch.from_numpy(rng.choice([0, 2, 4], 3000))
     scores = torch.from_numpy(rng.normal(size=(3000, 5)) * 5) + 8 * torch.nn.functional.one_hot(tags, 5)
     moves = torch.from_numpy(rng.normal(size=(6, 6)))
-    rule = torch.from_numpy(allowed(BIO, "bio").copy())
+    rule = torch.from_numpy(transition_mask(BIO, "bio").copy())
     found = []
     for kind in (torch.float32, torch.float64):
         leaf = moves.to(kind).requires_grad_()
-        chains = Chains.of(scores.to(kind), tags, torch.zeros(3000, dtype=torch.long), torch.ones(1, 2, dtype=torch.bool))
-        loss = chains.surprise(leaf, rule).sum()
+        chains = CRFBatch.from_tokens(
+            scores.to(kind), tags, torch.zeros(3000, dtype=torch.long), torch.ones(1, 2, dtype=torch.bool)
+        )
+        loss = chains.nll(leaf, rule).sum()
         (slope,) = torch.autograd.grad(loss, leaf)
         found.append((loss.double(), slope.double()))
     assert_close(found[0][0], found[1][0], rtol=1e-5, atol=0)
@@ -145,21 +147,21 @@ def tagged(rng, size):
     tags = []
     for _ in range(size):
         before = tags[-1] if tags else "O"
-        tags.append(str(rng.choice([tag for tag in BIO if follows(before, tag, "bio")])))
+        tags.append(str(rng.choice([tag for tag in BIO if can_follow(before, tag, "bio")])))
     return Sentence(tokens=tuple(map(str, rng.choice(ENGLISH, size))), tags=tuple(tags))
 
 
 def taught(tokenizer, examples, **words):
     """An objective, a new model with random moves, and one batch of all examples."""
-    objective = Supervised(Tag(labels=BIO, **words).fitted(examples))
-    encoder = parse(
+    objective = Supervised(TokenClassification(labels=BIO, **words).fit(examples))
+    encoder = from_dict(
         EncoderConfig, {"width": 16, "layers": 1, "mixer": {"heads": 2}, "feedforward": {"inner": 32}, "positions": 64}
     )
-    model = built(ModelConfig(encoder=encoder, vocabulary=len(tokenizer), heads=objective.heads()), 0).eval()
+    model = build_model(ModelConfig(encoder=encoder, vocabulary=len(tokenizer), heads=objective.heads()), 0).eval()
     if "chain" in model.heads:
         torch.nn.init.normal_(model.heads["chain"].moves)
     encoded = objective.task.encode(examples, tokenizer, 14)
-    return objective, model, encoded, Reading(objective.task, encoded, 10**6, 0, shuffle=False)(0)
+    return objective, model, encoded, ExampleBatches(objective.task, encoded, 10**6, 0, shuffle=False)(0)
 
 
 @torch.no_grad()
@@ -168,16 +170,16 @@ def test_a_packed_batch_costs_what_its_sentences_and_windows_cost_one_by_one(tok
     examples = [tagged(rng, size) for size in (1, 3, 4, 40)]
     objective, model, encoded, packed = taught(tokenizer, examples, crf=True, overlap=4)
     task, moves = objective.task, model.heads["chain"].moves
-    assert task.scheme == "bio" and len(encoded.ids) > 5
+    assert task.scheme == "bio" and len(encoded.input_ids) > 5
     total = 0.0
-    for number, window in enumerate(encoded.facts):
+    for number, window in enumerate(encoded.metadata):
         if not len(window.tokens):
             continue
-        gold = [task.labels.index(examples[encoded.example[number]].tags[token]) for token in window.tokens]
-        rows = objective.scores(model, batch(task, encoded, [np.array([number])]))[window.places]
+        gold = [task.labels.index(examples[encoded.example_index[number]].tags[token]) for token in window.tokens]
+        rows = objective.compute_outputs(model, build_batch(task, encoded, [np.array([number])]))[window.places]
         total += chain_alone(rows, gold, moves, task.labels, window.whole)
-    loss = objective.loss(model, packed)
-    assert packed.counts["task"] == 48
+    loss = objective.compute_loss(model, packed)
+    assert packed.target_counts["task"] == 48
     assert float(loss.parts["task"]) == pytest.approx(total, rel=1e-5)
 
 
@@ -186,16 +188,16 @@ def chain_alone(scores, gold, moves, labels, whole):
     scores, moves, count = scores.double().numpy(), moves.double().numpy(), len(labels)
     reach = {}
     for tag in range(count):
-        if not whole[0] or follows("O", labels[tag], "bio"):
+        if not whole[0] or can_follow("O", labels[tag], "bio"):
             reach[tag] = scores[0, tag] + moves[-1, tag] * whole[0]
     for row in scores[1:]:
         reach = {
             tag: row[tag]
             + np.logaddexp.reduce(
-                [score + moves[a, tag] for a, score in reach.items() if follows(labels[a], labels[tag], "bio")]
+                [score + moves[a, tag] for a, score in reach.items() if can_follow(labels[a], labels[tag], "bio")]
             )
             for tag in range(count)
-            if any(follows(labels[a], labels[tag], "bio") for a in reach)
+            if any(can_follow(labels[a], labels[tag], "bio") for a in reach)
         }
     total = np.logaddexp.reduce([score + moves[tag, -1] * whole[1] for tag, score in reach.items()])
     return total - float(path_score(torch.from_numpy(scores), gold, torch.from_numpy(moves), whole))
@@ -206,9 +208,9 @@ def test_a_chain_that_has_learnt_nothing_is_a_softmax_a_token(tokenizer):
     examples = [tagged(np.random.default_rng(4), size) for size in (2, 5, 30)]
     (usual, _, _, _), (chained, model, _, packed) = (taught(tokenizer, examples, legal=False, crf=crf) for crf in (False, True))
     model.heads["chain"].moves.zero_()
-    mine, theirs = chained.loss(model, packed), usual.loss(model, packed)
+    mine, theirs = chained.compute_loss(model, packed), usual.compute_loss(model, packed)
     assert_close(mine.parts["task"], theirs.parts["task"])
-    assert mine.report["accuracy"] == theirs.report["accuracy"]
+    assert mine.metrics["accuracy"] == theirs.metrics["accuracy"]
 
 
 @pytest.mark.parametrize("tags", ["O I-X O", "I-Y I-X B-X"])
@@ -217,7 +219,7 @@ def test_a_slip_in_a_file_costs_something_finite(tokenizer, tags):
     slip = Sentence(tokens=("the", "way", "people"), tags=tuple(tags.split()))
     objective, model, _, packed = taught(tokenizer, [*(tagged(rng, 6) for _ in range(150)), slip], crf=True)
     assert objective.task.scheme == "bio"
-    loss = objective.loss(model, packed).parts["task"]
+    loss = objective.compute_loss(model, packed).parts["task"]
     loss.backward()
     assert 0 < loss.item() < 10_000
     assert all(weight.grad.isfinite().all() for weight in model.parameters() if weight.grad is not None)
@@ -226,15 +228,15 @@ def test_a_slip_in_a_file_costs_something_finite(tokenizer, tags):
 def test_what_was_learnt_is_in_the_task_and_decodes(tokenizer):
     examples = [tagged(np.random.default_rng(6), size) for size in (3, 12, 25)]
     objective, model, encoded, _ = taught(tokenizer, examples, crf=True)
-    task = objective.settled(model)
-    assert parse(Tag, plain(task)) == task and task.moves[0][1] == pytest.approx(
+    task = objective.finalize_task(model)
+    assert from_dict(TokenClassification, to_dict(task)) == task and task.moves[0][1] == pytest.approx(
         model.heads["chain"].moves[0, 1].item(), abs=1e-6
     )
-    assert taught(tokenizer, examples)[0].settled(model).moves == ()
-    scores = [np.zeros((len(ids), task.outputs)) for ids in encoded.ids]
+    assert taught(tokenizer, examples)[0].finalize_task(model).moves == ()
+    scores = [np.zeros((len(ids), task.num_outputs)) for ids in encoded.input_ids]
     told, untold = (one.decode(scores, encoded, examples)[0].tags for one in (task, objective.task))
     table = np.array(task.moves)
-    paths = [p for p in itertools.product(range(5), repeat=3) if is_legal([task.labels[tag] for tag in p], "bio")]
+    paths = [p for p in itertools.product(range(5), repeat=3) if is_valid_sequence([task.labels[tag] for tag in p], "bio")]
     best = max(paths, key=lambda p: table[-1, p[0]] + table[p[0], p[1]] + table[p[1], p[2]] + table[p[2], -1])
     assert told == tuple(task.labels[tag] for tag in best) != untold
 
@@ -247,5 +249,5 @@ def test_unknown_tags_and_sentences_without_any_cost_nothing(tokenizer):
     costs = []
     for some in ([strange], examples, [strange, *examples]):
         encoded = objective.task.encode(some, tokenizer, 14)
-        costs.append(float(objective.loss(model, Reading(objective.task, encoded, 10**6, 0)(0)).parts["task"]))
+        costs.append(float(objective.compute_loss(model, ExampleBatches(objective.task, encoded, 10**6, 0)(0)).parts["task"]))
     assert costs[0] == 0 and costs[1] > 0 and costs[2] == pytest.approx(costs[1])

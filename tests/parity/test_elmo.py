@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 import bertsmith
 from bertsmith.convert import elmo
-from bertsmith.errors import BadInput
+from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.batch import Inputs
 from bertsmith.model.packing import Layout
@@ -103,8 +103,8 @@ def test_every_layer_is_the_equations_of_the_paper(tmp_path, residual):
     made = answer("import", f"source={source}", f"out={tmp_path / 'ours'}")
     assert (made["family"], made["layers"], made["width"]) == ("elmo", LAYERS, 2 * GIVEN)
     model, tokenizer, _ = checkpoint.load(tmp_path / "ours")
-    ids = [[tokenizer.cls, *tokenizer.encode(text).ids, tokenizer.sep] for text in SENTENCES]
-    layout, kept = Layout.of([len(one) for one in ids]), []
+    ids = [[tokenizer.cls_token_id, *tokenizer.encode(text).ids, tokenizer.sep_token_id] for text in SENTENCES]
+    layout, kept = Layout.from_lengths([len(one) for one in ids]), []
     with torch.inference_mode():
         out = model(Inputs(torch.tensor([number for one in ids for number in one]), layout), kept)
     with h5py.File(source / "tiny_weights.hdf5") as file:
@@ -117,9 +117,9 @@ def test_every_layer_is_the_equations_of_the_paper(tmp_path, residual):
 def test_the_clip_of_the_fixture_cuts(tmp_path):
     """Else the test above would pass without one."""
     source = published(tmp_path / "theirs")
-    model, tokenizer = elmo.read(*elmo.files_of(source))
-    ids = torch.tensor([tokenizer.cls, *tokenizer.encode("The cat sat").ids, tokenizer.sep])
-    out = model.encoder.stack.blocks[0].mixer(model.encoder.front(ids, None, None), Layout.of([5]))
+    model, tokenizer = elmo.read(*elmo.find_files(source))
+    ids = torch.tensor([tokenizer.cls_token_id, *tokenizer.encode("The cat sat").ids, tokenizer.sep_token_id])
+    out = model.encoder.stack.blocks[0].mixer(model.encoder.front(ids, None, None), Layout.from_lengths([5]))
     assert float(out.detach().abs().max()) == pytest.approx(CLIP)
 
 
@@ -138,11 +138,11 @@ def test_what_is_no_elmo_is_refused_by_name(tmp_path):
     assert "not the options.json" in refused("import", f"source={source}", f"out={tmp_path / 'ours'}")
     good = published(tmp_path / "good")
     (good / "tiny_weights.hdf5").write_bytes(b"no hdf5")
-    with pytest.raises(BadInput, match=r"tiny_weights\.hdf5 is not the file"):
-        elmo.read(*elmo.files_of(good))
+    with pytest.raises(UserError, match=r"tiny_weights\.hdf5 is not the file"):
+        elmo.read(*elmo.find_files(good))
     (good / "other_options.json").write_text("{}")
-    with pytest.raises(BadInput, match=r"2 \*options\.json"):
-        elmo.files_of(good)
+    with pytest.raises(UserError, match=r"2 \*options\.json"):
+        elmo.find_files(good)
 
 
 @pytest.mark.slow
@@ -155,8 +155,8 @@ def test_the_outputs_that_were_published_with_the_tiny_model(tmp_path):
     encoder = model.encoder
     with torch.inference_mode():
         words = (held / "vocab_test.txt").read_text().splitlines()
-        ends = {"<S>": tokenizer.cls, "</S>": tokenizer.sep}
-        ids = torch.tensor([ends[word] if word in ends else tokenizer.lexicon.number(word) for word in words])
+        ends = {"<S>": tokenizer.cls_token_id, "</S>": tokenizer.sep_token_id}
+        ids = torch.tensor([ends[word] if word in ends else tokenizer.lexicon.get_id(word) for word in words])
         with h5py.File(held / "elmo_token_embeddings.hdf5") as file:
             assert_close(encoder.front(ids, None, None).chunk(2, -1)[0], torch.from_numpy(file["embedding"][...]),
                          atol=1e-5, rtol=1e-5)  # fmt: skip
@@ -165,10 +165,10 @@ def test_the_outputs_that_were_published_with_the_tiny_model(tmp_path):
             with h5py.File(held / f"lm_embeddings_{number}.hdf5") as file:
                 wanted = [torch.from_numpy(np.concatenate(file[str(i)], -1)) for i in range(len(sentences))]
             for text, theirs in zip(sentences, wanted, strict=True):
-                row = torch.tensor([tokenizer.cls, *tokenizer.encode(text).ids, tokenizer.sep])
-                layout = Layout.of([len(row)])
+                row = torch.tensor([tokenizer.cls_token_id, *tokenizer.encode(text).ids, tokenizer.sep_token_id])
+                layout = Layout.from_lengths([len(row)])
                 x = encoder.front(row, layout, None)
                 for layer, block in enumerate(encoder.stack.blocks):
-                    out, states[layer] = block.mixer.carried(x, layout, states[layer])
+                    out, states[layer] = block.mixer.forward_with_state(x, layout, states[layer])
                     x, _ = block.mixer_norm(x, out)
                 assert_close(x[1:-1], theirs, atol=1e-5, rtol=1e-5)

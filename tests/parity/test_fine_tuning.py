@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from bertsmith.objectives.supervised import Reading, Supervised
-from bertsmith.tasks import Tag
+from bertsmith.objectives.supervised import ExampleBatches, Supervised
+from bertsmith.tasks import TokenClassification
 from bertsmith.tasks.conll_files import Sentence
-from bertsmith.train.config import Train
+from bertsmith.train.config import TrainConfig
 from bertsmith.train.optim import Adamw
 from bertsmith.train.trainer import Trainer
 from tests.parity.huggingface_models import imported, theirs, transformers
@@ -16,7 +16,7 @@ LABELS = ("B", "I", "O")
 STEPS, RATE = 8, 1e-3
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "classifier_dropout": 0.0}
 WORDS = ("people", "way", "made", "they", "saw", "the", "then")
-HOW = Train(steps=STEPS, rate=RATE, warmup=0.0, decay=0.0, optimizer=Adamw(eps=1e-8), device="cpu")
+HOW = TrainConfig(steps=STEPS, rate=RATE, warmup=0.0, decay=0.0, optimizer=Adamw(eps=1e-8), device="cpu")
 
 
 def sentences():
@@ -55,8 +55,8 @@ def taught(model, batches):
 def test_every_update_is_theirs(tmp_path):
     model = theirs("BertForTokenClassification", tmp_path / "hf", num_labels=len(LABELS), **STILL).train()
     _, ours, tokenizer = imported(tmp_path / "hf", tmp_path / "ours")
-    task = Tag(labels=LABELS)
-    reading, told = Reading(task, task.encode(sentences(), tokenizer, 32), 40, seed=0), []
+    task = TokenClassification(labels=LABELS)
+    reading, told = ExampleBatches(task, task.encode(sentences(), tokenizer, 32), 40, seed=0), []
     rows = lambda step, row: told.append((row["loss"], row["norm"]))
     Trainer(ours, Supervised(task), HOW, tmp_path / "run", seed=0, quiet=True, on_step=rows).fit(reading)
     wanted = taught(model, [reading(k) for k in range(STEPS)])

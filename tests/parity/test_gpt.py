@@ -10,18 +10,18 @@ from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
 import bertsmith
-from bertsmith.convert.huggingface.folder import Record, target_of
-from bertsmith.convert.huggingface.tokenizer import taken
-from bertsmith.errors import BadInput
+from bertsmith.convert.huggingface.folder import CheckpointRecord, choose_target
+from bertsmith.convert.huggingface.tokenizer import read_tokenizer
+from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.heads import WordHead
-from bertsmith.model.mixers import Dense
-from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.heads import LMHeadConfig
+from bertsmith.model.mixers import Attention
+from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
-from bertsmith.planning.step import blank
-from bertsmith.tokenization.tokenizer import END, Tokenizer
+from bertsmith.planning.step import build_meta_model
+from bertsmith.tokenization.tokenizer import END_OF_TEXT, Tokenizer
 from tests.conftest import prepared, prose
 from tests.journeys.test_pretraining import answer
 from tests.parity.huggingface_models import imported, run, transformers
@@ -44,7 +44,7 @@ def vocabulary(folder, kind):
         rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         rust.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=299, initial_alphabet=alphabet, show_progress=False))
-        special = END
+        special = END_OF_TEXT
     else:
         rust = Rust(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
         rust.normalizer, rust.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
@@ -76,17 +76,17 @@ def test_answers_are_those_of_transformers(name, tmp_path):
     original = theirs(name, tmp_path / "hf")
     result, model, _ = imported(tmp_path / "hf", tmp_path / "ours", check=True)
     assert result["unmatched"] == result["initialised"] == [] and max(result["differences"].values()) < 1e-5
-    layout = Layout.of(LENGTHS)
+    layout = Layout.from_lengths(LENGTHS)
     tokens = torch.randint(0, model.config.vocabulary, (sum(LENGTHS),), generator=torch.Generator().manual_seed(1))
-    want = original(input_ids=layout.grid(tokens), attention_mask=layout.real().long(), output_hidden_states=True)
+    want = original(input_ids=layout.pad(tokens), attention_mask=layout.padding_mask().long(), output_hidden_states=True)
     kept = []
     hidden = model(Inputs(tokens, layout), kept)
-    assert_close(hidden, want.hidden_states[-1][layout.real()], atol=1e-5, rtol=1e-5)
+    assert_close(hidden, want.hidden_states[-1][layout.padding_mask()], atol=1e-5, rtol=1e-5)
     for ours, peer in zip(kept[:-1], want.hidden_states[:-1], strict=True):
-        assert_close(ours, peer[layout.real()], atol=1e-5, rtol=1e-5)
+        assert_close(ours, peer[layout.padding_mask()], atol=1e-5, rtol=1e-5)
     assert set(model.heads) == ({"words"} if "LMHead" in name else set())
     if "LMHead" in name:
-        assert_close(model.scores("words", hidden), want.logits[layout.real()], atol=1e-5, rtol=1e-5)
+        assert_close(model.compute_logits("words", hidden), want.logits[layout.padding_mask()], atol=1e-5, rtol=1e-5)
 
 
 @every_class
@@ -115,19 +115,19 @@ def test_files_of_the_first_releases_are_read(tmp_path):
     _, model, _ = imported(tmp_path / "hf", tmp_path / "ours")
     assert model.config.encoder.feedforward.inner == 50
     tokens = torch.arange(20)
-    hidden = model(Inputs(tokens, Layout.of([20])))
-    assert_close(model.scores("words", hidden), original(tokens[None]).logits[0], atol=1e-5, rtol=1e-5)
+    hidden = model(Inputs(tokens, Layout.from_lengths([20])))
+    assert_close(model.compute_logits("words", hidden), original(tokens[None]).logits[0], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("norm", "wanted"), [("before", "GPT2LMHeadModel"), ("after", "OpenAIGPTLMHeadModel")])
 def test_a_model_of_our_own_goes_out_as_the_class_that_can_say_it(norm, wanted, tmp_path):
     vocabulary(tmp_path, "gpt2")
-    tokenizer = taken(tmp_path, None, None)
+    tokenizer = read_tokenizer(tmp_path, None, None)
     encoder = EncoderConfig.presets["gpt2" if norm == "before" else "gpt"]
     fed = msgspec.structs.replace(encoder.feedforward, inner=128)
-    encoder = msgspec.structs.replace(encoder, layers=2, width=32, mixer=Dense(heads=2, causal=True), feedforward=fed)
-    config = ModelConfig(encoder=encoder, vocabulary=300, heads={"words": WordHead(transform=False, bias=False)})
-    checkpoint.save(tmp_path / "ours", built(config, 0), tokenizer, {}, {"tokenizer": tokenizer.fingerprint})
+    encoder = msgspec.structs.replace(encoder, layers=2, width=32, mixer=Attention(heads=2, causal=True), feedforward=fed)
+    config = ModelConfig(encoder=encoder, vocabulary=300, heads={"words": LMHeadConfig(transform=False, bias=False)})
+    checkpoint.save(tmp_path / "ours", build_model(config, 0), tokenizer, {}, {"tokenizer": tokenizer.fingerprint})
     result = run("export", model=tmp_path / "ours", out=tmp_path / "hf", check=True)
     assert result["class"] == wanted and max(result["differences"].values()) < 1e-5
 
@@ -135,10 +135,10 @@ def test_a_model_of_our_own_goes_out_as_the_class_that_can_say_it(norm, wanted, 
 @pytest.mark.parametrize(("preset", "kind"), [("gpt2", "gpt2"), ("gpt", "openai-gpt")])
 def test_a_gpt_that_none_of_theirs_can_say_is_refused_for_its_own_fault(preset, kind, tmp_path):
     vocabulary(tmp_path, "gpt2")
-    encoder = msgspec.structs.replace(EncoderConfig.presets[preset], layers=1, width=32, mixer=Dense(heads=2, causal=True))
-    config = ModelConfig(encoder=encoder, vocabulary=300, heads={"words": WordHead(transform=False, tied=False)})
-    with pytest.raises(BadInput, match=f"Hugging Face's {kind}"):
-        target_of(built(config, 0), taken(tmp_path, None, None), Record())
+    encoder = msgspec.structs.replace(EncoderConfig.presets[preset], layers=1, width=32, mixer=Attention(heads=2, causal=True))
+    config = ModelConfig(encoder=encoder, vocabulary=300, heads={"words": LMHeadConfig(transform=False, tied=False)})
+    with pytest.raises(UserError, match=f"Hugging Face's {kind}"):
+        choose_target(build_model(config, 0), read_tokenizer(tmp_path, None, None), CheckpointRecord())
 
 
 @pytest.mark.parametrize(("preset", "words", "count"), [
@@ -146,8 +146,8 @@ def test_a_gpt_that_none_of_theirs_can_say_is_refused_for_its_own_fault(preset, 
     ("gpt2-large", 50_257, 774_030_080), ("gpt2-xl", 50_257, 1_557_611_200),
 ])  # fmt: skip
 def test_presets_have_the_published_sizes(preset, words, count):
-    head = WordHead(transform=False, bias=False)
-    model = blank(ModelConfig(encoder=EncoderConfig.presets[preset], vocabulary=words, heads={"words": head}))
+    head = LMHeadConfig(transform=False, bias=False)
+    model = build_meta_model(ModelConfig(encoder=EncoderConfig.presets[preset], vocabulary=words, heads={"words": head}))
     assert sum(weight.numel() for weight in model.parameters()) == count
 
 
@@ -156,18 +156,18 @@ def test_texts_are_cut_as_by_transformers(kind, tmp_path):
     vocabulary(tmp_path, kind)
     files = {"vocab": str(tmp_path / "vocab.json"), "merges": str(tmp_path / "merges.txt")}
     peer = transformers.GPT2Tokenizer(**files) if kind == "gpt2" else transformers.OpenAIGPTTokenizer(**files)
-    ours = taken(tmp_path, None, None)
+    ours = read_tokenizer(tmp_path, None, None)
     (tmp_path / "saved").mkdir()
     ours.save(tmp_path / "saved")
     peer.save_pretrained(tmp_path / "json")
     assert (tmp_path / "json/tokenizer.json").exists()
-    for tokenizer in (ours, Tokenizer.load(tmp_path / "saved"), taken(tmp_path / "json", None, None)):
+    for tokenizer in (ours, Tokenizer.load(tmp_path / "saved"), read_tokenizer(tmp_path / "json", None, None)):
         for text in [*TEXTS, *prose(3, seed=5).splitlines()]:
             wanted = peer.encode(text, add_special_tokens=False)
             assert tokenizer.encode(text).ids == wanted
             if kind == "gpt2":
                 assert tokenizer.decode(wanted) == text
-        assert tokenizer.cls == tokenizer.sep == tokenizer.pad == tokenizer.mask
+        assert tokenizer.cls_token_id == tokenizer.sep_token_id == tokenizer.pad_token_id == tokenizer.mask_token_id
 
 
 @pytest.mark.parametrize("name", ["GPT2LMHeadModel", "OpenAIGPTLMHeadModel"])
@@ -181,10 +181,10 @@ def test_what_is_written_is_what_transformers_writes(name, tmp_path):
             ({"kind": "greedy"}, {"do_sample": False}),
             ({"kind": "beam", "size": 3, "alpha": 0.0}, {"num_beams": 3, "length_penalty": 0.0, "early_stopping": False}),
         ):
-            more = {"max_new_tokens": 20, "pad_token_id": 0, "eos_token_id": tokenizer.sep}
+            more = {"max_new_tokens": 20, "pad_token_id": 0, "eos_token_id": tokenizer.sep_token_id}
             wanted = original.generate(torch.tensor([ids]), **more, **theirs_)[0, len(ids) :].tolist()
             found = predictor.generate(text, **search, tokens=20)
-            assert found["tokens"] + [tokenizer.sep] * found["ended"] == wanted
+            assert found["tokens"] + [tokenizer.sep_token_id] * found["ended"] == wanted
 
 
 @pytest.mark.parametrize("name", ["GPT2LMHeadModel", "OpenAIGPTLMHeadModel"])

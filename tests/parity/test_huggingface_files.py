@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bertsmith.errors import BadInput
+from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from tests.parity.huggingface_models import WORDS, imported, renamed, theirs
 
@@ -57,7 +57,7 @@ def test_a_head_without_a_place_is_named_and_an_encoders_part_is_refused(tmp_pat
     assert result["unmatched"] == ["classifier.bias", "classifier.weight"]
     assert result["initialised"] == ["encoder.pooler.weight", "encoder.pooler.bias"]
     renamed(tmp_path / "hf", lambda held: {**held, "bert.encoder.layer.1.adapter.weight": torch.ones(3, 32)})
-    with pytest.raises(BadInput, match=r"no place for: bert\.encoder\.layer\.1\.adapter\.weight"):
+    with pytest.raises(UserError, match=r"no place for: bert\.encoder\.layer\.1\.adapter\.weight"):
         imported(tmp_path / "hf", tmp_path / "again")
     assert not (tmp_path / "again").exists()
 
@@ -81,7 +81,7 @@ def test_weights_that_do_not_fit_are_refused_by_name(fault, tmp_path):
     theirs("BertForMaskedLM", tmp_path / "hf")
     change, words = FAULTS[fault]
     renamed(tmp_path / "hf", change)
-    with pytest.raises(BadInput, match=words):
+    with pytest.raises(UserError, match=words):
         imported(tmp_path / "hf", tmp_path / "ours")
 
 
@@ -107,7 +107,7 @@ def test_models_this_one_cannot_be_are_refused_by_name(settings, words, tmp_path
     theirs("BertForMaskedLM", tmp_path / "hf")
     path = tmp_path / "hf/config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
-    with pytest.raises(BadInput, match=words):
+    with pytest.raises(UserError, match=words):
         imported(tmp_path / "hf", tmp_path / "ours")
 
 
@@ -124,7 +124,7 @@ def test_a_bin_gives_nothing_but_tensors(held, tmp_path, capsys):
     torch.save(held, path)
     if held == b"cut":
         path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(BadInput, match=r"pytorch_model\.bin"):
+    with pytest.raises(UserError, match=r"pytorch_model\.bin"):
         imported(tmp_path, tmp_path / "ours")
     assert "ran code" not in capsys.readouterr().out
 
@@ -134,7 +134,7 @@ def test_an_index_that_names_no_files_is_refused(names, tmp_path):
     theirs("BertModel", tmp_path)
     (tmp_path / "model.safetensors").unlink()
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
-    with pytest.raises(BadInput, match=r"model\.safetensors\.index\.json"):
+    with pytest.raises(UserError, match=r"model\.safetensors\.index\.json"):
         imported(tmp_path, tmp_path / "ours")
 
 
@@ -142,7 +142,7 @@ def test_a_folder_without_weights_config_or_tokenizer_is_refused(tmp_path):
     theirs("BertModel", tmp_path / "hf")
     for name, words in (("vocab.txt", "tokenizer=FILE"), ("model.safetensors", "no weights"), ("config.json", "neither")):
         (tmp_path / "hf" / name).unlink()
-        with pytest.raises(BadInput, match=words):
+        with pytest.raises(UserError, match=words):
             imported(tmp_path / "hf", tmp_path / "ours")
-    with pytest.raises(BadInput, match="there is no folder"):
+    with pytest.raises(UserError, match="there is no folder"):
         imported(tmp_path / "nothing", tmp_path / "ours")

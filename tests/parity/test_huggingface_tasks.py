@@ -8,15 +8,15 @@ import torch
 from safetensors.torch import load_file
 
 import bertsmith
-from bertsmith.config import parse
+from bertsmith.config import from_dict
 from bertsmith.convert.huggingface import folder as huggingface
-from bertsmith.errors import BadInput
+from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.heads import TextHead
-from bertsmith.model.heads.features import FeatureHead, Features
-from bertsmith.model.model import ModelConfig, built
-from bertsmith.tasks import Answering, Choose, Classify, Regress, Tag
+from bertsmith.model.heads import SequenceHeadConfig
+from bertsmith.model.heads.features import FeatureHeadConfig, FeaturesConfig
+from bertsmith.model.model import ModelConfig, build_model
+from bertsmith.tasks import MultipleChoice, QuestionAnswering, TextClassification, TextRegression, TokenClassification
 from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.conftest import PIECES
 from tests.parity.huggingface_models import SIZES, imported, renamed, run, theirs, transformers
@@ -30,7 +30,7 @@ TEXT = "The people made a way, and then they saw it."
 def asked(folder, text):
     """A text as transformers' model takes it, by the tokenizer that was taken along."""
     tokenizer = checkpoint.load(folder)[1]
-    return torch.tensor([[tokenizer.cls, *tokenizer.encode(text).ids, tokenizer.sep]])
+    return torch.tensor([[tokenizer.cls_token_id, *tokenizer.encode(text).ids, tokenizer.sep_token_id]])
 
 
 @every_family
@@ -59,10 +59,10 @@ def test_many_labels_and_numbers_are_told_from_one_label(tmp_path):
 
 
 TASKS = {
-    "ForSequenceClassification": ({"num_labels": 2}, Classify(labels=("LABEL_0", "LABEL_1"))),
-    "ForTokenClassification": (COLOURS, Tag(labels=("red", "green", "blue"))),
-    "ForQuestionAnswering": ({}, Answering()),
-    "ForMultipleChoice": ({}, Choose()),
+    "ForSequenceClassification": ({"num_labels": 2}, TextClassification(labels=("LABEL_0", "LABEL_1"))),
+    "ForTokenClassification": (COLOURS, TokenClassification(labels=("red", "green", "blue"))),
+    "ForQuestionAnswering": ({}, QuestionAnswering()),
+    "ForMultipleChoice": ({}, MultipleChoice()),
 }
 
 
@@ -144,18 +144,18 @@ def test_labels_that_do_not_fit_the_head_are_refused(labels, words, tmp_path):
     theirs("BertForSequenceClassification", tmp_path, **COLOURS)
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "id2label": labels}))
-    with pytest.raises(BadInput, match=words):
+    with pytest.raises(UserError, match=words):
         imported(tmp_path, tmp_path / "ours")
 
 
 def test_a_head_that_is_promised_and_not_there_is_missed(tmp_path):
     theirs("BertForSequenceClassification", tmp_path / "hf")
     renamed(tmp_path / "hf", lambda held: {key: w for key, w in held.items() if not key.startswith("classifier")})
-    with pytest.raises(BadInput, match=r"no classifier\.weight, though its config\.json says .*ForSequenceClassification"):
+    with pytest.raises(UserError, match=r"no classifier\.weight, though its config\.json says .*ForSequenceClassification"):
         imported(tmp_path / "hf", tmp_path / "ours")
     theirs("BertForSequenceClassification", tmp_path / "half")
     renamed(tmp_path / "half", lambda held: {key: w for key, w in held.items() if "pooler" not in key})
-    with pytest.raises(BadInput, match=r"lacks what its config\.json promises: bert\.pooler"):
+    with pytest.raises(UserError, match=r"lacks what its config\.json promises: bert\.pooler"):
         imported(tmp_path / "half", tmp_path / "ours")
 
 
@@ -185,13 +185,17 @@ def test_heads_that_transformers_has_not_stay_here(tmp_path, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
     encoder = {"layers": 1, "width": 32, "mixer": {"heads": 4}, "feedforward": {"inner": 40}}
     for heads, task, words in (
-        ({"task": FeatureHead(outputs=1, features=Features(last=1))}, Regress(), "of the kind features"),
-        ({"task": TextHead(outputs=1), "chain": TextHead(outputs=1)}, Regress(), "not for every set of them"),
-        ({"task": TextHead(outputs=1)}, None, "no task in its folder"),
+        ({"task": FeatureHeadConfig(outputs=1, features=FeaturesConfig(last=1))}, TextRegression(), "of the kind features"),
+        (
+            {"task": SequenceHeadConfig(outputs=1), "chain": SequenceHeadConfig(outputs=1)},
+            TextRegression(),
+            "not for every set of them",
+        ),
+        ({"task": SequenceHeadConfig(outputs=1)}, None, "no task in its folder"),
     ):
-        config = ModelConfig(encoder=parse(EncoderConfig, encoder), vocabulary=len(tokenizer), heads=heads)
-        with pytest.raises(BadInput, match=words):
-            huggingface.target_of(built(config, 0), tokenizer, huggingface.Record(task))
+        config = ModelConfig(encoder=from_dict(EncoderConfig, encoder), vocabulary=len(tokenizer), heads=heads)
+        with pytest.raises(UserError, match=words):
+            huggingface.choose_target(build_model(config, 0), tokenizer, huggingface.CheckpointRecord(task))
 
 
 def test_a_weight_without_a_place_is_not_lost_in_silence(tmp_path):
@@ -199,6 +203,6 @@ def test_a_weight_without_a_place_is_not_lost_in_silence(tmp_path):
     _, model, tokenizer = imported(tmp_path / "hf", tmp_path / "ours")
     model.heads["task"].extra = torch.nn.Parameter(torch.ones(2))
     (tmp_path / "back").mkdir()
-    with pytest.raises(BadInput, match=r"no place for heads\.task\.extra"):
-        huggingface.write(tmp_path / "back", model, tokenizer, huggingface.recorded(tmp_path / "ours"))
+    with pytest.raises(UserError, match=r"no place for heads\.task\.extra"):
+        huggingface.write(tmp_path / "back", model, tokenizer, huggingface.read_record(tmp_path / "ours"))
     assert load_file(tmp_path / "ours/model.safetensors").keys() == model.state_dict().keys() - {"heads.task.extra"}

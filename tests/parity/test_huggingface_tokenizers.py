@@ -6,8 +6,8 @@ import pytest
 from tokenizers import Tokenizer as Rust
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from bertsmith.commands import stage
-from bertsmith.errors import BadInput
+from bertsmith.commands import load_stage
+from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from tests.conftest import PIECES, prose
 from tests.parity.huggingface_models import WORDS, imported, run, theirs, transformers
@@ -32,7 +32,7 @@ def test_the_tokenizer_goes_along_and_comes_out_the_same(settings, tmp_path):
     peer = transformers.BertTokenizerFast(str(tmp_path / "hf/vocab.txt"), **settings)
     peer.save_pretrained(tmp_path / "peer")
     theirs_again = Rust.from_file(str(tmp_path / "peer/tokenizer.json"))
-    assert tokenizer.state["normalizer"] == json.loads(theirs_again.to_str())["normalizer"] | {"clean_text": True}
+    assert tokenizer.json_dict["normalizer"] == json.loads(theirs_again.to_str())["normalizer"] | {"clean_text": True}
     run("export", model=tmp_path / "ours", out=tmp_path / "back")
     agree(tmp_path / "back", tmp_path / "peer")
     assert (tmp_path / "back/vocab.txt").read_text(encoding="utf-8").split() == PIECES
@@ -54,7 +54,13 @@ def test_a_byte_level_tokenizer_goes_along_too(kept, tmp_path):
     else:
         rust.model.save(str(tmp_path / "hf"))
     _, _, tokenizer = imported(tmp_path / "hf", tmp_path / "ours")
-    assert (tokenizer.cls, tokenizer.pad, tokenizer.sep, tokenizer.unk, tokenizer.mask) == (0, 1, 2, 3, 4)
+    assert (
+        tokenizer.cls_token_id,
+        tokenizer.pad_token_id,
+        tokenizer.sep_token_id,
+        tokenizer.unk_token_id,
+        tokenizer.mask_token_id,
+    ) == (0, 1, 2, 3, 4)
     for text in TEXTS[:2]:
         assert tokenizer.encode(text).ids == rust.encode(text, add_special_tokens=False).ids
     run("export", model=tmp_path / "ours", out=tmp_path / "back")
@@ -65,11 +71,11 @@ def test_a_byte_level_tokenizer_goes_along_too(kept, tmp_path):
 def test_a_tokenizer_from_elsewhere_is_taken_as_told(tmp_path):
     theirs("BertModel", tmp_path / "hf")
     (tmp_path / "hf/vocab.txt").rename(tmp_path / "words.txt")
-    module = stage("import")
+    module = load_stage("import")
     take = lambda **more: module.run(module.Recipe(source=str(tmp_path / "hf"), **more), True)
     take(out=str(tmp_path / "cased"), tokenizer=str(tmp_path / "words.txt"), lowercase=False)
-    assert checkpoint.load(tmp_path / "cased")[1].state["normalizer"]["lowercase"] is False
-    with pytest.raises(BadInput, match="says itself"):
+    assert checkpoint.load(tmp_path / "cased")[1].json_dict["normalizer"]["lowercase"] is False
+    with pytest.raises(UserError, match="says itself"):
         take(out=str(tmp_path / "no"), tokenizer=str(tmp_path / "cased"), lowercase=True)
 
 
@@ -78,10 +84,10 @@ def test_a_blank_line_of_a_vocabulary_is_an_id_that_stands_for_nothing(tmp_path)
     pieces = [*PIECES[:50], "", *PIECES[51:]]
     (tmp_path / "hf/vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
     _, _, tokenizer = imported(tmp_path / "hf", tmp_path / "ours")
-    assert len(tokenizer) == WORDS and tokenizer.special[50] and tokenizer.encode(PIECES[-1]).ids == [WORDS - 1]
+    assert len(tokenizer) == WORDS and tokenizer.is_special[50] and tokenizer.encode(PIECES[-1]).ids == [WORDS - 1]
 
 
 def test_a_tokenizer_larger_than_the_table_is_refused(tmp_path):
     theirs("BertModel", tmp_path / "hf", vocab_size=WORDS - 1)
-    with pytest.raises(BadInput, match="another model's tokenizer"):
+    with pytest.raises(UserError, match="another model's tokenizer"):
         imported(tmp_path / "hf", tmp_path / "ours")

@@ -8,11 +8,11 @@ from torch.testing import assert_close
 from bertsmith.model import checkpoint
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.heads import WordHead
-from bertsmith.model.mixers import Dense, Window
-from bertsmith.model.mixers.attention import DenseAttention
-from bertsmith.model.mixers.longformer.layer import WindowAttention
-from bertsmith.model.model import Model, ModelConfig, built
+from bertsmith.model.heads import LMHeadConfig
+from bertsmith.model.mixers import Attention, Longformer
+from bertsmith.model.mixers.attention import SelfAttention
+from bertsmith.model.mixers.longformer.layer import LongformerAttention
+from bertsmith.model.model import Model, ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.parity.test_modernbert import ABSENT, VOCABULARY, WIDTH, renamed
@@ -47,11 +47,11 @@ def test_hidden_states_of_every_layer_agree():
     for name, weight in original.named_parameters():
         torch.nn.init.normal_(weight, mean=float("norm" in name), std=0.15)
     torch.nn.init.ones_(original.model.embeddings.norm.weight)
-    model = Model(ModelConfig(encoder=small(eps=1e-12), vocabulary=VOCABULARY, heads={"words": WordHead()})).eval()
+    model = Model(ModelConfig(encoder=small(eps=1e-12), vocabulary=VOCABULARY, heads={"words": LMHeadConfig()})).eval()
     weights = {renamed(name): weight for name, weight in original.state_dict().items() if name != "decoder.weight"}
     model.load_state_dict({**weights, **ABSENT})
     tokens, kept = torch.randint(3, VOCABULARY, (sum(LENGTHS),)), []
-    last = model(Inputs(tokens, Layout.of(LENGTHS)), kept)
+    last = model(Inputs(tokens, Layout.from_lengths(LENGTHS)), kept)
     wanted = [original(part[None], output_hidden_states=True).hidden_states for part in tokens.split(LENGTHS)]
     for layer, ours in enumerate([*kept[:-1], last]):
         assert_close(ours, torch.cat([states[layer][0] for states in wanted]), atol=2e-5, rtol=2e-5)
@@ -59,20 +59,20 @@ def test_hidden_states_of_every_layer_agree():
 
 def test_kinds_of_blocks_take_turns_and_a_folder_keeps_them(tmp_path, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
-    model = built(ModelConfig(encoder=small(), vocabulary=len(tokenizer)), 0).eval()
+    model = build_model(ModelConfig(encoder=small(), vocabulary=len(tokenizer)), 0).eval()
     kinds = [type(block.mixer) for block in model.encoder.stack.blocks]
-    assert kinds == [DenseAttention, WindowAttention, WindowAttention] * 2 + [DenseAttention]
+    assert kinds == [SelfAttention, LongformerAttention, LongformerAttention] * 2 + [SelfAttention]
     checkpoint.save(tmp_path / "model", model, tokenizer, {}, {"stage": "test"})
     back, _, _ = checkpoint.load(tmp_path / "model")
-    inputs = Inputs(torch.arange(30) % len(tokenizer), Layout.of([9, 21]))
+    inputs = Inputs(torch.arange(30) % len(tokenizer), Layout.from_lengths([9, 21]))
     assert back.config == model.config and torch.equal(back(inputs), model(inputs))
 
 
 def test_a_model_is_causal_if_all_its_blocks_are():
-    causal = Window(heads=4, causal=True)
+    causal = Longformer(heads=4, causal=True)
     others = msgspec.structs.replace(PRESET.others, mixer=causal)
-    assert not small(others=others).causal and not small(mixer=Dense(heads=4, causal=True)).causal
-    assert small(others=others, mixer=Dense(heads=4, causal=True)).causal
+    assert not small(others=others).is_causal and not small(mixer=Attention(heads=4, causal=True)).is_causal
+    assert small(others=others, mixer=Attention(heads=4, causal=True)).is_causal
 
 
 @pytest.mark.parametrize(("preset", "sizes"), [
@@ -84,7 +84,7 @@ def test_presets_have_the_published_sizes_but_for_what_ours_always_has(preset, s
     config = transformers.ModernBertConfig(**sizes)
     width = config.hidden_size
     with torch.device("meta"):
-        model = Model(ModelConfig(encoder=EncoderConfig.presets[preset], vocabulary=50368, heads={"words": WordHead()}))
+        model = Model(ModelConfig(encoder=EncoderConfig.presets[preset], vocabulary=50368, heads={"words": LMHeadConfig()}))
         peer = transformers.ModernBertForMaskedLM(config)
     alone = (width * width + width) + width + width
     assert sum(w.numel() for w in model.parameters()) == sum(w.numel() for w in peer.parameters()) + alone
@@ -102,7 +102,7 @@ def test_other_presets_have_the_sizes_of_their_families(preset, name, sizes):
     config = kind.config_class(**sizes)
     encoder = EncoderConfig.presets[preset]
     with torch.device("meta"):
-        model = Model(ModelConfig(encoder=encoder, vocabulary=config.vocab_size, heads={"words": WordHead()}))
+        model = Model(ModelConfig(encoder=encoder, vocabulary=config.vocab_size, heads={"words": LMHeadConfig()}))
         peer = kind(config)
     width = encoder.width
     alone = width * width + width  # the pooler

@@ -7,14 +7,14 @@ import torch
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
-from bertsmith.config import parse
-from bertsmith.convert.huggingface.config import windowed
-from bertsmith.errors import BadInput
+from bertsmith.config import from_dict
+from bertsmith.convert.huggingface.config import longformer_mixer_values
+from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.heads import LabelHead, WordHead
-from bertsmith.model.model import Model, ModelConfig, built
+from bertsmith.model.heads import LMHeadConfig, PooledHeadConfig
+from bertsmith.model.model import Model, ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.parity.huggingface_models import WORDS, imported, run, theirs, transformers
@@ -28,17 +28,17 @@ CHOSEN = {"none": [], "firsts": None, "chosen": [0, 1, 17, 22, 25, 26, 27, 60, 8
 def test_every_layer_is_that_of_transformers(window, anchors, tmp_path):
     original = theirs("LongformerModel", tmp_path / "hf", attention_window=window)
     _, model, _ = imported(tmp_path / "hf", tmp_path / "ours")
-    layout = Layout.of(LENGTHS, anchors=anchors if anchors is None else torch.tensor(anchors, dtype=torch.long))
+    layout = Layout.from_lengths(LENGTHS, global_tokens=anchors if anchors is None else torch.tensor(anchors, dtype=torch.long))
     tokens = torch.randint(5, WORDS, (sum(LENGTHS),), generator=torch.Generator().manual_seed(1))
-    marked = torch.zeros_like(tokens).index_fill(0, layout.anchored, 1)
+    marked = torch.zeros_like(tokens).index_fill(0, layout.global_tokens, 1)
     kept = []
     model(Inputs(tokens, layout), kept)
     want = original(
-        layout.grid(tokens), attention_mask=layout.real().long(), global_attention_mask=layout.grid(marked),
+        layout.pad(tokens), attention_mask=layout.padding_mask().long(), global_attention_mask=layout.pad(marked),
         output_hidden_states=True,
     ).hidden_states  # fmt: skip
     for ours, peer in zip(kept, want, strict=True):
-        assert_close(ours, peer[layout.real()], atol=1e-5, rtol=1e-5)
+        assert_close(ours, peer[layout.padding_mask()], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("window", "reach"), [([4, 8], (2, 4)), (6, (3,)), ([6, 6], (3,))])
@@ -57,12 +57,12 @@ def test_our_own_window_goes_out_as_a_longformer_if_a_longformer_can_be_it(tmp_p
     small = {"layers": 2, "width": 32, "feedforward": {"inner": 40}, "positions": 70}
     for number, more in enumerate(({}, {"dilation": [2]}, {"causal": True}, {"anchors": False})):
         mixer = {"kind": "window", "heads": 4, "reach": [5], **more}
-        encoder = parse(EncoderConfig, {**small, "mixer": mixer})
-        config = ModelConfig(encoder=encoder, vocabulary=len(tokenizer), heads={"words": WordHead()})
-        checkpoint.save(tmp_path / f"{number}", built(config, 0), tokenizer, {}, {"stage": "test"})
+        encoder = from_dict(EncoderConfig, {**small, "mixer": mixer})
+        config = ModelConfig(encoder=encoder, vocabulary=len(tokenizer), heads={"words": LMHeadConfig()})
+        checkpoint.save(tmp_path / f"{number}", build_model(config, 0), tokenizer, {}, {"stage": "test"})
         recipe = {"model": tmp_path / f"{number}", "out": tmp_path / f"hf-{number}", "check": True}
         if more:
-            with pytest.raises(BadInput):
+            with pytest.raises(UserError):
                 run("export", **recipe)
         else:
             result = run("export", **recipe)
@@ -78,12 +78,12 @@ def test_our_own_window_goes_out_as_a_longformer_if_a_longformer_can_be_it(tmp_p
 def test_what_cannot_go_out_is_named(mixer, heads, said, tmp_path, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
     small = {"layers": 2, "width": 32, "feedforward": {"inner": 40}, "positions": 70, "mixer": {"heads": 4, **mixer}}
-    both = {"words": WordHead(), "next": LabelHead(labels=2)}
+    both = {"words": LMHeadConfig(), "next": PooledHeadConfig(labels=2)}
     config = ModelConfig(
-        encoder=parse(EncoderConfig, small), vocabulary=len(tokenizer), heads={name: both[name] for name in heads}
+        encoder=from_dict(EncoderConfig, small), vocabulary=len(tokenizer), heads={name: both[name] for name in heads}
     )
-    checkpoint.save(tmp_path / "ours", built(config, 0), tokenizer, {}, {"stage": "test"})
-    with pytest.raises(BadInput, match=said):
+    checkpoint.save(tmp_path / "ours", build_model(config, 0), tokenizer, {}, {"stage": "test"})
+    with pytest.raises(UserError, match=said):
         run("export", model=tmp_path / "ours", out=tmp_path / "hf")
 
 
@@ -99,7 +99,7 @@ def test_the_published_size_of_the_base_model():
 def test_what_its_authors_config_says_of_dilation_and_direction_is_heard():
     config = {"attention_window": [4, 4, 8], "attention_dilation": [1, 2, 2], "autoregressive": True}
     told = {"mixer.reach": [2, 2, 4], "mixer.causal": True, "mixer.dilation": [2, 2, 2, 2], "mixer.dilated": 2}
-    assert windowed(config, 3, 4, "config.json") == told
+    assert longformer_mixer_values(config, 3, 4, "config.json") == told
 
 
 @pytest.mark.parametrize(("config", "said"), [
@@ -109,5 +109,5 @@ def test_what_its_authors_config_says_of_dilation_and_direction_is_heard():
     ({"attention_dilation": [1, 2, 3]}, "dilates its top layers"),
 ])  # fmt: skip
 def test_windows_that_our_mixer_cannot_have_are_refused(config, said):
-    with pytest.raises(BadInput, match=said):
-        windowed(config, 3, 4, "config.json")
+    with pytest.raises(UserError, match=said):
+        longformer_mixer_values(config, 3, 4, "config.json")

@@ -43,7 +43,7 @@ def test_scores_of_labels(pair):
     np.testing.assert_allclose(scores_.matthews(answers, truths), sklearn.matthews_corrcoef(truths, answers), **CLOSE)
     labels = sorted({*answers.tolist(), *truths.tolist()})
     want = sklearn.confusion_matrix(truths, answers, labels=labels)
-    assert scores_.confusion(answers.tolist(), truths.tolist(), labels).tolist() == want.tolist()
+    assert scores_.confusion_matrix(answers.tolist(), truths.tolist(), labels).tolist() == want.tolist()
     for label in labels[:5]:
         want = sklearn.f1_score(truths, answers, labels=[label], average=None)[0]
         np.testing.assert_allclose(scores_.f1(answers, truths, positive=label), want, **CLOSE)
@@ -94,7 +94,7 @@ def test_correlations(pair):
 
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=20))
 def test_ranks_of_ties(values):
-    assert scores_.ranks(np.array(values)).tolist() == stats.rankdata(values).tolist()
+    assert scores_.average_ranks(np.array(values)).tolist() == stats.rankdata(values).tolist()
 
 
 @pytest.mark.parametrize(("only", "other"), [(0, 0), (1, 0), (0, 6), (5, 5), (12, 31), (400, 520), (3000, 3100)])
@@ -115,7 +115,7 @@ def test_temperature_is_where_the_likelihood_peaks():
         return sklearn.log_loss(truths, np.exp(scores / np.exp(log) - np.logaddexp.reduce(scores / np.exp(log), 1)[:, None]))
 
     want = optimize.minimize_scalar(surprise, bounds=(-4, 4), method="bounded", options={"xatol": 1e-9}).x
-    assert np.log(calibration.temperature(scores, truths)) == pytest.approx(want, abs=1e-6)
+    assert np.log(calibration.fit_temperature(scores, truths)) == pytest.approx(want, abs=1e-6)
 
 
 def test_calibration_error_is_its_definition():
@@ -126,4 +126,4 @@ def test_calibration_error_is_its_definition():
     for low, high in zip(np.arange(15) / 15, np.arange(1, 16) / 15, strict=True):
         here = (sure > low) & (sure <= high)
         total += here.mean() * abs(sure[here].mean() - right[here].mean())
-    np.testing.assert_allclose(calibration.calibration_error(sure, right), total, **CLOSE)
+    np.testing.assert_allclose(calibration.expected_calibration_error(sure, right), total, **CLOSE)

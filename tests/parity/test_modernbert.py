@@ -6,11 +6,11 @@ from torch.testing import assert_close
 
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.heads import WordHead
-from bertsmith.model.mixers import Dense
+from bertsmith.model.heads import LMHeadConfig
+from bertsmith.model.mixers import Attention
 from bertsmith.model.model import Model, ModelConfig
-from bertsmith.model.packing import Layout, Rectangle
-from bertsmith.model.sublayers import FeedForward
+from bertsmith.model.packing import Layout, PaddedLayout
+from bertsmith.model.sublayers import FeedForwardConfig
 
 transformers = pytest.importorskip("transformers")
 
@@ -57,10 +57,10 @@ def renamed(name):
 def ours(original, period=THETA):
     """The same model here, by the names alone; a tensor of theirs without a place, or of ours without a source, is an error."""
     encoder = EncoderConfig(
-        layers=LAYERS, width=WIDTH, mixer=Dense(heads=4, bias=False, rotary=period), norm="before", norm_bias=False,
-        feedforward=FeedForward(inner=48, gated=True, bias=False), table=False, segments=1, positions=128,
+        layers=LAYERS, width=WIDTH, mixer=Attention(heads=4, bias=False, rotary=period), norm="before", norm_bias=False,
+        feedforward=FeedForwardConfig(inner=48, gated=True, bias=False), table=False, segments=1, positions=128,
     )  # fmt: skip
-    model = Model(ModelConfig(encoder=encoder, vocabulary=VOCABULARY, heads={"words": WordHead()}))
+    model = Model(ModelConfig(encoder=encoder, vocabulary=VOCABULARY, heads={"words": LMHeadConfig()}))
     weights = {renamed(name): weight for name, weight in original.state_dict().items() if name != "decoder.weight"}
     model.load_state_dict({**weights, **ABSENT})
     return model.eval()
@@ -85,7 +85,7 @@ def each(original, tokens, **more):
 def test_hidden_states_of_every_layer_agree_on_packed_sequences(pair):
     original, model = pair
     kept, tokens = [], packed()
-    last = model(Inputs(tokens, Layout.of(LENGTHS)), kept)
+    last = model(Inputs(tokens, Layout.from_lengths(LENGTHS)), kept)
     wanted = [output.hidden_states for output in each(original, tokens, output_hidden_states=True)]
     assert len(kept) == len(wanted[0]) == LAYERS + 1
     for layer in range(LAYERS):  # the last of theirs is normed, and so is what ours returns
@@ -95,13 +95,13 @@ def test_hidden_states_of_every_layer_agree_on_packed_sequences(pair):
 
 def test_logits_agree_with_padding_as_with_packing(pair):
     original, model = pair
-    tokens, layout = packed(), Layout.of(LENGTHS)
+    tokens, layout = packed(), Layout.from_lengths(LENGTHS)
     hidden = model(Inputs(tokens, layout))
     logits = model.scores("words", hidden)
     assert_close(logits, torch.cat([output.logits[0] for output in each(original, tokens)]), atol=1e-5, rtol=1e-5)
-    mask, grid = layout.real(), layout.grid(tokens)
+    mask, grid = layout.padding_mask(), layout.pad(tokens)
     assert_close(original(grid, attention_mask=mask.long()).logits[mask], logits, atol=1e-5, rtol=1e-5)
-    rectangle = model(Inputs(grid.flatten(), Rectangle.around(mask)))[mask.flatten()]
+    rectangle = model(Inputs(grid.flatten(), PaddedLayout.from_mask(mask)))[mask.flatten()]
     assert_close(rectangle, hidden, atol=1e-5, rtol=1e-5)
 
 
@@ -109,7 +109,7 @@ def test_gradients_agree(pair):
     original, model = pair
     tokens = packed()
     answers = torch.randint(VOCABULARY, tokens.shape, generator=torch.Generator().manual_seed(2))
-    model.entropy("words", model(Inputs(tokens, Layout.of(LENGTHS))), answers)[0].backward()
+    model.entropy("words", model(Inputs(tokens, Layout.from_lengths(LENGTHS))), answers)[0].backward()
     logits = torch.cat([output.logits[0] for output in each(original, tokens)])
     torch.nn.functional.cross_entropy(logits, answers, reduction="sum").backward()
     slopes = dict(model.named_parameters())
@@ -122,7 +122,7 @@ def test_gradients_agree(pair):
 def test_other_turns_are_another_model(pair):
     """So the agreement above is one of the turns too, and not of everything else alone."""
     original, model = pair
-    inputs = Inputs(packed(), Layout.of(LENGTHS))
+    inputs = Inputs(packed(), Layout.from_lengths(LENGTHS))
     other = ours(original, period=20 * THETA)
     assert (other(inputs) - model(inputs)).abs().max() > 0.1
 
@@ -131,11 +131,11 @@ def test_the_size_is_that_of_modernbert_but_for_what_ours_always_has():
     """Base, as published: a table of segments, a pooler, a bias in the head and the first block's norm are ours alone."""
     width, layers, inner, words = 768, 22, 1152, 50368
     encoder = EncoderConfig(
-        layers=layers, width=width, mixer=Dense(heads=12, bias=False, rotary=160_000.0), norm="before", norm_bias=False,
-        feedforward=FeedForward(inner=inner, gated=True, bias=False), table=False, segments=1, positions=8192,
+        layers=layers, width=width, mixer=Attention(heads=12, bias=False, rotary=160_000.0), norm="before", norm_bias=False,
+        feedforward=FeedForwardConfig(inner=inner, gated=True, bias=False), table=False, segments=1, positions=8192,
     )  # fmt: skip
     with torch.device("meta"):
-        model = Model(ModelConfig(encoder=encoder, vocabulary=words, heads={"words": WordHead()}))
+        model = Model(ModelConfig(encoder=encoder, vocabulary=words, heads={"words": LMHeadConfig()}))
         peer = transformers.ModernBertForMaskedLM(transformers.ModernBertConfig())
     alone = width + (width * width + width) + width + width
     assert sum(w.numel() for w in model.parameters()) == sum(w.numel() for w in peer.parameters()) + alone

@@ -32,9 +32,11 @@ def test_minilm_gives_the_hidden_states_of_transformers(tmp_path):
     assert result["unmatched"] == result["initialised"] == [] and max(result["differences"].values()) < 1e-5
     peer = transformers.BertModel.from_pretrained(source).eval()
     kept = []
-    ids = torch.tensor([tokenizer.cls, *tokenizer.encode("The quick brown fox jumps over the lazy dog.").ids, tokenizer.sep])
+    ids = torch.tensor(
+        [tokenizer.cls_token_id, *tokenizer.encode("The quick brown fox jumps over the lazy dog.").ids, tokenizer.sep_token_id]
+    )
     with torch.inference_mode():
-        model(Inputs(ids, Layout.of([len(ids)])), kept)
+        model(Inputs(ids, Layout.from_lengths([len(ids)])), kept)
         wanted = peer(ids[None], output_hidden_states=True).hidden_states
     for ours, theirs in zip(kept, wanted, strict=True):
         assert_close(ours, theirs[0], atol=1e-5, rtol=1e-5)
@@ -59,9 +61,9 @@ def test_a_chinese_checkpoint_with_narrow_tables_is_the_tensors_in_it(tmp_path):
     encoder, bundle = model.config.encoder, Bundle(prefix)
     assert (encoder.layers, encoder.groups, encoder.width, encoder.embedding) == (4, None, 312, 128)
     held = model.state_dict()
-    table = bundle.read("bert/embeddings/word_embeddings")
+    table = bundle.read_tensor("bert/embeddings/word_embeddings")
     assert table.dtype == np.float64 and np.array_equal(held["encoder.tokens.weight"].numpy(), table.astype(np.float32))
-    kernel = bundle.read("bert/encoder/embedding_hidden_mapping_in/kernel")
+    kernel = bundle.read_tensor("bert/encoder/embedding_hidden_mapping_in/kernel")
     assert np.array_equal(held["encoder.widen.weight"].numpy(), kernel.T)
     told = run("export", model=tmp_path / "ours", out=tmp_path / "hf", check=True)  # a family of transformers' that can be it
     assert told["class"] == "AlbertForMaskedLM" and max(told["differences"].values()) < 1e-4

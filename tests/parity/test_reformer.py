@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from bertsmith.errors import BadInput
+from bertsmith.errors import UserError
 from bertsmith.model.batch import Inputs
-from bertsmith.model.mixers import Chunked, Hashed
-from bertsmith.model.mixers.reformer.chunked import Chunks
+from bertsmith.model.mixers import Reformer, ReformerChunked
+from bertsmith.model.mixers.reformer.chunked import ChunkConfig
 from bertsmith.model.packing import Layout
-from bertsmith.model.positions import Axial
+from bertsmith.model.positions import AxialPositionsConfig
 from tests.conftest import PIECES
 from tests.parity.huggingface_models import imported, transformers
 
@@ -34,13 +34,13 @@ def pair(told):
     for weight in theirs.parameters():
         torch.nn.init.normal_(weight, std=0.3)
     near, hashed = (
-        Chunks(chunk=getattr(told, f"{word}_attn_chunk_length"), before=getattr(told, f"{word}_num_chunks_before"),
+        ChunkConfig(chunk=getattr(told, f"{word}_attn_chunk_length"), before=getattr(told, f"{word}_num_chunks_before"),
                after=getattr(told, f"{word}_num_chunks_after"))
         for word in ("local", "lsh")
     )  # fmt: skip
     buckets = told.num_buckets if isinstance(told.num_buckets, int) else tuple(told.num_buckets)
     kind = "near" if told.attn_layers[0] == "local" else "hashed"
-    ours = Chunked(heads=4, size=told.attention_head_size, layers=(kind,), near=near, hashed=hashed, buckets=buckets,
+    ours = ReformerChunked(heads=4, size=told.attention_head_size, layers=(kind,), near=near, hashed=hashed, buckets=buckets,
                    rounds=told.num_hashes, seed=SEED, causal=told.is_decoder).build(32).eval()  # fmt: skip
     inside = theirs.self_attention
     names = ("query", "key", "value") if kind == "near" else ("query_key", "value")
@@ -68,12 +68,15 @@ def test_attention_in_chunks(settings, length):
     x = torch.randn(1, length, 32)
     wanted = theirs(x).hidden_states[0]
     normed = theirs.layer_norm(x)[0]
-    found, alone = ours(normed, Layout.of([length])), 1 if settings.get("is_decoder") and "num_hashes" in settings else 0
+    found, alone = (
+        ours(normed, Layout.from_lengths([length])),
+        1 if settings.get("is_decoder") and "num_hashes" in settings else 0,
+    )
     assert_close(found[alone:], wanted[alone:], atol=1e-5, rtol=1e-5)
     # A first token, alone in a ring of rounds, has weights that sum to 1 here; theirs are exp(-1e5 - log) after rounding.
     assert_close(found[:alone], wanted[:alone], atol=0.02, rtol=0.02)
     beside = torch.randn(11, 32)  # packed with others it is the same
-    packed = ours(torch.cat([beside, normed]), Layout.of([11, length]))
+    packed = ours(torch.cat([beside, normed]), Layout.from_lengths([11, length]))
     assert_close(packed[11:], found, atol=1e-5, rtol=1e-5)
 
 
@@ -81,19 +84,19 @@ def test_attention_in_chunks(settings, length):
 def test_one_bucket_is_their_attention_to_all(causal):
     """Within one chunk transformers does not hash: shared queries and keys, and oneself only if alone."""
     theirs, _ = pair(config(is_decoder=causal, lsh_attn_chunk_length=32, attention_head_size=8))
-    ours, inside = Hashed(heads=4, buckets=1, causal=causal, bias=False).build(32).eval(), theirs.self_attention
+    ours, inside = Reformer(heads=4, buckets=1, causal=causal, bias=False).build(32).eval(), theirs.self_attention
     with torch.no_grad():
         ours.project.weight.copy_(torch.cat([inside.query_key.weight, inside.value.weight]))
         ours.out.weight.copy_(theirs.output.dense.weight)
     x = torch.randn(1, 30, 32)
     normed = theirs.layer_norm(x)[0]
-    assert_close(ours(normed, Layout.of([30])), theirs(x).hidden_states[0], atol=1e-5, rtol=1e-5)
+    assert_close(ours(normed, Layout.from_lengths([30])), theirs(x).hidden_states[0], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("length", [5, 64])
 def test_axial_positions(length):
     theirs = reformer.AxialPositionEmbeddings(config()).eval()
-    ours = Axial(shape=(8, 8), widths=(12, 20)).build(64, 32)
+    ours = AxialPositionsConfig(shape=(8, 8), widths=(12, 20)).build(64, 32)
     for number, weight in enumerate(theirs.weights):
         torch.nn.init.normal_(weight)
         ours.axes[number].weight = torch.nn.Parameter(weight.flatten(0, 1).clone())
@@ -134,7 +137,7 @@ def test_folders_come_in_and_answer_alike(name, settings, tmp_path):
     if settings.get("hash_seed", SEED) is not None:
         tokens = torch.arange(5, 45)
         body = original if name == "ReformerModel" else original.reformer
-        hidden = model(Inputs(tokens, Layout.of([40])))
+        hidden = model(Inputs(tokens, Layout.from_lengths([40])))
         assert_close(hidden, body(tokens[None], use_cache=False).last_hidden_state[0], atol=1e-5, rtol=1e-5)
 
 
@@ -142,7 +145,7 @@ def test_an_imported_reformer_learns_as_transformers_does(tmp_path):
     original = folder_of(tmp_path / "hf", "ReformerModel", attn_layers=["local"] * 3).train()
     model = imported(tmp_path / "hf", tmp_path / "ours")[1].train()
     tokens, target = torch.arange(64) + 5, torch.randn(64, 64)
-    (model(Inputs(tokens, Layout.of([64]))) * target).sum().backward()
+    (model(Inputs(tokens, Layout.from_lengths([64]))) * target).sum().backward()
     (original(tokens[None], use_cache=False).last_hidden_state[0] * target).sum().backward()
     for number, block in enumerate(model.encoder.stack.blocks):
         theirs = original.encoder.layers[number]
@@ -162,6 +165,6 @@ def test_what_does_not_fit_is_named(tmp_path):
         ({"axial_pos_shape": [8, 4]}, "promises"),
     ):
         (tmp_path / "hf/config.json").write_text(json.dumps(told | change))
-        with pytest.raises(BadInput, match=words):
+        with pytest.raises(UserError, match=words):
             imported(tmp_path / "hf", tmp_path / "ours")
     assert not (tmp_path / "ours").exists() or not list((tmp_path / "ours").glob("*.safetensors"))

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from bertsmith.commands import stage
-from bertsmith.config import parse
-from bertsmith.errors import BadInput
+from bertsmith.commands import load_stage
+from bertsmith.config import from_dict
+from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.batch import Inputs
 from bertsmith.model.packing import Layout
@@ -65,8 +65,8 @@ def written(folder, arrays, **settings):
 
 
 def imported(source, out):
-    module = stage("import")
-    result = module.run(parse(module.Recipe, {"source": str(source), "out": str(out)}), True)
+    module = load_stage("import")
+    result = module.run(from_dict(module.Recipe, {"source": str(source), "out": str(out)}), True)
     return result, checkpoint.load(out)[0]
 
 
@@ -75,14 +75,18 @@ def test_answers_are_those_of_the_same_numbers_in_transformers(named, tmp_path):
     original = theirs()
     result, model = imported(written(tmp_path / "tf", google(original.state_dict())) / named, tmp_path / "ours")
     assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["next", "words"])
-    layout = Layout.of([9, 24, 2])
+    layout = Layout.from_lengths([9, 24, 2])
     tokens = torch.randint(5, len(PIECES), (35,), generator=torch.Generator().manual_seed(1))
-    segments = (layout.place > 4).long()
+    segments = (layout.position > 4).long()
     hidden = model(Inputs(tokens, layout, segments))
-    grid = {"input_ids": layout.grid(tokens), "token_type_ids": layout.grid(segments), "attention_mask": layout.real().long()}
+    grid = {
+        "input_ids": layout.pad(tokens),
+        "token_type_ids": layout.pad(segments),
+        "attention_mask": layout.padding_mask().long(),
+    }
     want = original(**grid)
-    assert_close(model.scores("words", hidden), want.prediction_logits[layout.real()], atol=1e-5, rtol=1e-5)
-    assert_close(model.scores("next", hidden[layout.firsts]), want.seq_relationship_logits, atol=1e-5, rtol=1e-5)
+    assert_close(model.compute_logits("words", hidden), want.prediction_logits[layout.padding_mask()], atol=1e-5, rtol=1e-5)
+    assert_close(model.compute_logits("next", hidden[layout.first_token]), want.seq_relationship_logits, atol=1e-5, rtol=1e-5)
 
 
 def test_narrow_tables_are_projected_as_an_electra_of_the_same_numbers_does(tmp_path):
@@ -107,8 +111,8 @@ def test_narrow_tables_are_projected_as_an_electra_of_the_same_numbers_does(tmp_
     assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["words"])
     assert (model.config.encoder.embedding, model.config.encoder.groups) == (4, None)
     tokens = torch.arange(5, 25)
-    hidden = model(Inputs(tokens, Layout.of([20])))
-    assert_close(model.scores("words", hidden), original(tokens[None]).logits[0], atol=1e-5, rtol=1e-5)
+    hidden = model(Inputs(tokens, Layout.from_lengths([20])))
+    assert_close(model.compute_logits("words", hidden), original(tokens[None]).logits[0], atol=1e-5, rtol=1e-5)
 
 
 def test_other_kinds_of_numbers_become_float32(tmp_path):
@@ -134,25 +138,25 @@ def test_what_a_fine_tuned_checkpoint_holds_besides_is_named(tmp_path):
 def test_checkpoints_this_model_cannot_be_are_refused_by_name(tmp_path):
     arrays = google(theirs().state_dict())
     narrow = arrays | {"bert/encoder/embedding_hidden_mapping_in/kernel": np.ones((8, 8), dtype=np.float32)}
-    with pytest.raises(BadInput, match=r"lacks what.*embedding_hidden_mapping_in\.bias"):
+    with pytest.raises(UserError, match=r"lacks what.*embedding_hidden_mapping_in\.bias"):
         imported(written(tmp_path / "narrow", narrow, embedding_size=4), tmp_path / "ours")
     keras = arrays | {"_CHECKPOINTABLE_OBJECT_GRAPH": np.array(1)}
-    with pytest.raises(BadInput, match="Keras objects"):
+    with pytest.raises(UserError, match="Keras objects"):
         imported(written(tmp_path / "keras", keras), tmp_path / "ours")
     strange = arrays | {"bert/encoder/layer_0/extra/kernel": np.ones((2, 2), dtype=np.float32)}
-    with pytest.raises(BadInput, match=r"no place for: bert\.encoder\.layer\.0\.extra\.weight"):
+    with pytest.raises(UserError, match=r"no place for: bert\.encoder\.layer\.0\.extra\.weight"):
         imported(written(tmp_path / "strange", strange), tmp_path / "ours")
     counted = arrays | {"bert/pooler/dense/bias": np.arange(8)}
-    with pytest.raises(BadInput, match="holds int64"):
+    with pytest.raises(UserError, match="holds int64"):
         imported(written(tmp_path / "counted", counted), tmp_path / "ours")
 
 
 def test_a_folder_of_two_checkpoints_or_without_a_config_is_refused(tmp_path):
     folder = written(tmp_path / "tf", google(theirs().state_dict()))
     write_bundle(folder / "second.ckpt", {"x": np.ones(2, dtype=np.float32)})
-    with pytest.raises(BadInput, match="several checkpoints"):
+    with pytest.raises(UserError, match="several checkpoints"):
         imported(folder, tmp_path / "ours")
     (folder / "bert_config.json").unlink()
-    with pytest.raises(BadInput, match=r"no bert_config\.json"):
+    with pytest.raises(UserError, match=r"no bert_config\.json"):
         imported(folder / "bert_model.ckpt", tmp_path / "ours")
     assert not (tmp_path / "ours").exists()

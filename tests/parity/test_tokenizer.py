@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Rust
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from bertsmith.tokenization.fast_encode import BERT_RUNS, LINES, SPACED_RUNS, Pieces
-from bertsmith.tokenization.pipeline import around
+from bertsmith.tokenization.fast_encode import BERT_RUN_PATTERN, BYTE_LEVEL_RUN_PATTERN, LINE_PATTERN, CachedEncoder
+from bertsmith.tokenization.pipeline import assemble_tokenizer
 from bertsmith.tokenization.tokenizer import Tokenizer
-from bertsmith.tokenization.trainers import model, train
+from bertsmith.tokenization.trainers import build_model, train_vocabulary
 from tests.conftest import LETTERS, PIECES, SPECIALS, prose
 
 CASED = [*PIECES, *LETTERS.upper(), *(f"##{c}" for c in LETTERS.upper()), "é", "##é", "İ", "##̇", "ß", "##ß"]
@@ -31,8 +31,8 @@ def original(pieces, lowercase):
 
 @pytest.mark.parametrize(("pieces", "lowercase"), [(PIECES, True), (CASED, False)], ids=["uncased", "cased"])
 def test_ids_are_those_of_the_original(pieces, lowercase):
-    ours, theirs = Tokenizer.google(pieces), original(pieces, lowercase)
-    fast = Pieces(ours, limit=50)
+    ours, theirs = Tokenizer.from_vocab(pieces), original(pieces, lowercase)
+    fast = CachedEncoder(ours, max_cached_runs=50)
 
     @settings(max_examples=400, deadline=None)
     @given(st.lists(hostile, min_size=1, max_size=4))
@@ -40,7 +40,7 @@ def test_ids_are_those_of_the_original(pieces, lowercase):
         lines = [line.replace("\n", " ") for line in lines]
         want = [theirs.encode(line, add_special_tokens=False).ids for line in lines]
         assert [ours.encode(line).ids for line in lines] == want
-        ids, lengths = fast.lines("\n".join(lines))
+        ids, lengths = fast.encode_lines("\n".join(lines))
         assert lengths.tolist() == [len(line) for line in want]
         assert ids.tolist() == [number for line in want for number in line]
 
@@ -62,7 +62,7 @@ def with_tokens(rust, *texts):
 
 
 FOREIGN = {
-    "bert, tokens added": lambda: with_tokens(Tokenizer.google(PIECES).rust, "C++", "hello world", "eop"),
+    "bert, tokens added": lambda: with_tokens(Tokenizer.from_vocab(PIECES).backend_tokenizer, "C++", "hello world", "eop"),
     "byte-level, tokens added": lambda: with_tokens(byte_level(), "C++", "of the", " way to"),
     "byte-level, words not split": lambda: byte_level(use_regex=False),
     "byte-level": byte_level,
@@ -74,13 +74,13 @@ def test_ids_are_the_librarys_for_other_families_too(family):
     rust = FOREIGN[family]()
     theirs = Rust.from_str(rust.to_str())
     theirs.encode_special_tokens = True
-    fast = Pieces(Tokenizer(rust), limit=50)
+    fast = CachedEncoder(Tokenizer(rust), max_cached_runs=50)
 
     @settings(max_examples=100, deadline=None)
     @given(st.lists(hostile | st.sampled_from(["C++", " hello world", "people", " of the way", "way to"]), max_size=6))
     def check(parts):
         line = "".join(parts).replace("\n", " ")
-        ids, lengths = fast.lines(line + "\nC++ of the hello world, people on their way to it")
+        ids, lengths = fast.encode_lines(line + "\nC++ of the hello world, people on their way to it")
         want = [
             theirs.encode(text, add_special_tokens=False).ids
             for text in (line, "C++ of the hello world, people on their way to it")
@@ -91,26 +91,31 @@ def test_ids_are_the_librarys_for_other_families_too(family):
 
 
 def test_only_tokenizers_that_look_over_spaces_are_asked_line_by_line():
-    by_byte = Tokenizer(around("byte", model(train("byte", [], 300, specials=SPECIALS)), True))
-    assert Pieces(by_byte).runs is SPACED_RUNS is Pieces(Tokenizer(byte_level())).runs
-    assert Pieces(Tokenizer.google(PIECES)).runs is BERT_RUNS
-    assert Pieces(Tokenizer(byte_level(use_regex=False))).runs is LINES
+    by_byte = Tokenizer(
+        assemble_tokenizer("byte", build_model(train_vocabulary("byte", [], 300, special_tokens=SPECIALS)), True)
+    )
+    assert CachedEncoder(by_byte).run_pattern is BYTE_LEVEL_RUN_PATTERN is CachedEncoder(Tokenizer(byte_level())).run_pattern
+    assert CachedEncoder(Tokenizer.from_vocab(PIECES)).run_pattern is BERT_RUN_PATTERN
+    assert CachedEncoder(Tokenizer(byte_level(use_regex=False))).run_pattern is LINE_PATTERN
 
 
 def test_long_words_and_lone_surrogates():
-    tokenizer = Tokenizer.google(PIECES)
-    assert tokenizer.encode("a" * 100).ids == [tokenizer.rust.token_to_id("a")] + [tokenizer.rust.token_to_id("##a")] * 99
-    assert tokenizer.encode("a" * 101).ids == [tokenizer.unk]
+    tokenizer = Tokenizer.from_vocab(PIECES)
+    assert (
+        tokenizer.encode("a" * 100).ids
+        == [tokenizer.backend_tokenizer.token_to_id("a")] + [tokenizer.backend_tokenizer.token_to_id("##a")] * 99
+    )
+    assert tokenizer.encode("a" * 101).ids == [tokenizer.unk_token_id]
     assert tokenizer.encode("a\ud800b").ids == tokenizer.encode("ab").ids  # no file can hold it; it is dropped as U+FFFD is
-    assert tokenizer.encode("🙂").ids == [tokenizer.unk]
+    assert tokenizer.encode("🙂").ids == [tokenizer.unk_token_id]
 
 
 def test_special_tokens_in_a_text_are_only_text():
-    tokenizer = Tokenizer.google(PIECES)
-    assert tokenizer.mask not in tokenizer.encode("the [MASK] of").ids
-    ids, _ = Pieces(tokenizer).lines("the [MASK] of [SEP]")
-    assert not np.isin(ids, [tokenizer.mask, tokenizer.sep]).any()
-    assert tokenizer.encode_marked("the [MASK] of").count(tokenizer.mask) == 1
+    tokenizer = Tokenizer.from_vocab(PIECES)
+    assert tokenizer.mask_token_id not in tokenizer.encode("the [MASK] of").ids
+    ids, _ = CachedEncoder(tokenizer).encode_lines("the [MASK] of [SEP]")
+    assert not np.isin(ids, [tokenizer.mask_token_id, tokenizer.sep_token_id]).any()
+    assert tokenizer.encode_with_mask("the [MASK] of").count(tokenizer.mask_token_id) == 1
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
@@ -120,7 +125,7 @@ def test_every_border_of_a_run_is_a_border_of_words(lowercase):
     alone = [
         chr(c)
         for c in range(sys.maxunicode + 1)
-        if not 0xD800 <= c < 0xE000 and BERT_RUNS.findall(f"a{chr(c)}b") != [f"a{chr(c)}b"]
+        if not 0xD800 <= c < 0xE000 and BERT_RUN_PATTERN.findall(f"a{chr(c)}b") != [f"a{chr(c)}b"]
     ]
     assert len(alone) > 20_000  # the Chinese characters are among them
     for char in alone:

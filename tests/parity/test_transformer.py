@@ -8,12 +8,12 @@ from torch import nn
 
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.decoders import Attention
-from bertsmith.model.mixers import Dense
-from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.decoders import TransformerDecoderConfig
+from bertsmith.model.mixers import Attention
+from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
-from bertsmith.model.positions import sinusoid
-from bertsmith.model.sublayers import FeedForward
+from bertsmith.model.positions import sinusoidal_positions
+from bertsmith.model.sublayers import FeedForwardConfig
 
 WIDTH, HEADS, INNER, WORDS = 32, 4, 48, 30
 SOURCES, ANSWERS = [7, 3, 5, 1], [4, 6, 1, 5]
@@ -21,11 +21,11 @@ SOURCES, ANSWERS = [7, 3, 5, 1], [4, 6, 1, 5]
 
 def ours(norm: str, **settings):
     encoder = EncoderConfig(
-        layers=2, width=WIDTH, mixer=Dense(heads=HEADS), feedforward=FeedForward(inner=INNER, activation="relu"), norm=norm,
+        layers=2, width=WIDTH, mixer=Attention(heads=HEADS), feedforward=FeedForwardConfig(inner=INNER, activation="relu"), norm=norm,
         table="sinusoid", scaled=True, segments=0, embedding_norm=False, eps=1e-5, pooler="none", deviation=0.2,
         positions=16, **settings,
     )  # fmt: skip
-    model = built(ModelConfig(encoder=encoder, vocabulary=WORDS, decoder=Attention(layers=3)), 0)
+    model = build_model(ModelConfig(encoder=encoder, vocabulary=WORDS, decoder=TransformerDecoderConfig(layers=3)), 0)
     for name, weight in model.named_parameters():
         if name.endswith("bias") or "norm" in name:  # else biases of 0 and scales of 1 would hide each other
             nn.init.normal_(weight, std=0.3)
@@ -68,9 +68,9 @@ def _block(layer, block):
 
 def padded(tokens, lengths, table):
     """(texts, longest, width) as the paper embeds them, and where there is padding."""
-    layout = Layout.of(lengths)
-    grid = layout.grid(tokens)
-    return table[grid] * math.sqrt(WIDTH) + sinusoid(16, WIDTH)[: grid.shape[1]], ~layout.real()
+    layout = Layout.from_lengths(lengths)
+    grid = layout.pad(tokens)
+    return table[grid] * math.sqrt(WIDTH) + sinusoidal_positions(16, WIDTH)[: grid.shape[1]], ~layout.padding_mask()
 
 
 @pytest.mark.parametrize("norm", ["after", "before"])
@@ -79,7 +79,7 @@ def test_packed_batches_agree_with_padded_ones_of_torch(norm):
     source, answer = (
         torch.randint(WORDS, (sum(some),), generator=torch.Generator().manual_seed(1)) for some in (SOURCES, ANSWERS)
     )
-    inputs, told = Inputs(source, Layout.of(SOURCES)), Inputs(answer, Layout.of(ANSWERS))
+    inputs, told = Inputs(source, Layout.from_lengths(SOURCES)), Inputs(answer, Layout.from_lengths(ANSWERS))
     with torch.no_grad():
         hidden = model(inputs)
         said = model.decoder(told, hidden, inputs.layout, model.encoder)
@@ -89,12 +89,12 @@ def test_packed_batches_agree_with_padded_ones_of_torch(norm):
         memory = other.encoder(x, src_key_padding_mask=blank)
         causal = nn.Transformer.generate_square_subsequent_mask(max(ANSWERS)).isinf()
         found = other.decoder(y, memory, causal, tgt_key_padding_mask=unwritten, memory_key_padding_mask=blank)
-    torch.testing.assert_close(hidden, inputs.layout.flat(memory), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(said, told.layout.flat(found), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(hidden, inputs.layout.unpad(memory), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(said, told.layout.unpad(found), atol=1e-5, rtol=1e-5)
 
 
 def test_positions_are_the_papers_sines_and_cosines():
-    waves = sinusoid(50, 12)
+    waves = sinusoidal_positions(50, 12)
     for place in (0, 1, 7, 49):
         for column in range(12):
             angle = place / 10000 ** ((column - column % 2) / 12)
@@ -105,7 +105,7 @@ def test_gradients_agree_with_torch():
     model = ours("after")
     other = theirs(model, "after")
     source, answer = torch.arange(6), torch.arange(5) + 3
-    inputs, told = Inputs(source, Layout.of([6])), Inputs(answer, Layout.of([5]))
+    inputs, told = Inputs(source, Layout.from_lengths([6])), Inputs(answer, Layout.from_lengths([5]))
     model.decoder(told, model(inputs), inputs.layout, model.encoder).square().sum().backward()
     table = model.encoder.tokens.weight.detach()
     (x, _), (y, _) = padded(source, [6], table), padded(answer, [5], table)

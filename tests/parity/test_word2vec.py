@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from bertsmith.model.embeddings.fasttext import CharacterGrams, Composer
-from bertsmith.tokenization.characters import grams
-from bertsmith.word_vectors.hierarchical_softmax import Tree, huffman
-from bertsmith.word_vectors.tables import Table
-from bertsmith.word_vectors.windows import Bands, Chunks
+from bertsmith.model.embeddings.fasttext import CharNgramConfig, FastTextEmbedding
+from bertsmith.tokenization.characters import hash_ngrams
+from bertsmith.word_vectors.hierarchical_softmax import HierarchicalSoftmax, build_huffman_paths
+from bertsmith.word_vectors.tables import VectorTable
+from bertsmith.word_vectors.windows import Chunks, WindowMasks
 
 gensim = pytest.importorskip("gensim")
 from gensim.models import FastText, Word2Vec  # noqa: E402
@@ -48,7 +48,7 @@ def tree(model):
         )
     rows = torch.zeros(words + 1, model.vector_size)
     rows[: len(model.syn1)] = torch.from_numpy(model.syn1)
-    return Tree(Table(rows), nodes, turns)
+    return HierarchicalSoftmax(VectorTable(rows), nodes, turns)
 
 
 def by_hand(model, way, sigmoid, divided):
@@ -82,10 +82,10 @@ def test_a_step_of_hierarchical_softmax_is_gensim_s(way):
     """Both are what a loop finds, but for two ways of gensim's: its sigmoid is a table, and what moves the mean of CBOW moves
     each of its words as far, where a gradient is divided by their number."""
     model = begun(int(way == "skip_gram"))
-    mine, inputs = tree(model), Table(torch.from_numpy(model.wv.vectors.copy()))
+    mine, inputs = tree(model), VectorTable(torch.from_numpy(model.wv.vectors.copy()))
     before, nodes = model.wv.vectors.copy(), model.syn1.copy()
     theirs, ours = by_hand(model, way, looked_up, divided=False), by_hand(model, way, exact, divided=True)
-    step = getattr(mine, way)(chunks(model), Bands(1, len(SENTENCE)), inputs, 1.0, False)
+    step = getattr(mine, way)(chunks(model), WindowMasks(1, len(SENTENCE)), inputs, 1.0, False)
     for change in step.inputs + step.outputs:
         change()
     model.train([SENTENCE], total_examples=1, epochs=1, start_alpha=RATE, end_alpha=RATE)
@@ -102,12 +102,12 @@ def test_paths_are_as_long_as_gensim_s():
     model = Word2Vec(text, vector_size=4, hs=1, negative=0, min_count=1, epochs=1)
     counts = [model.wv.get_vecattr(word, "count") for word in model.wv.index_to_key]
     lengths = [len(model.wv.get_vecattr(word, "code")) for word in model.wv.index_to_key]
-    assert (huffman(counts).lengths * counts).sum() == np.dot(lengths, counts)
+    assert (build_huffman_paths(counts).lengths * counts).sum() == np.dot(lengths, counts)
 
 
 @pytest.mark.parametrize(("least", "most"), [(3, 6), (1, 2), (2, 2)])
 def test_n_grams_and_their_buckets_are_gensim_s(least, most):
-    found, starts = grams(WORDS, least, most, 5000)
+    found, starts = hash_ngrams(WORDS, least, most, 5000)
     for i, word in enumerate(WORDS):
         theirs = ft_ngram_hashes(word, least, most, 5000)
         assert least == 1 or len(theirs) == len(compute_ngrams(word, least, most))  # which has < and > alone, too
@@ -116,20 +116,20 @@ def test_n_grams_and_their_buckets_are_gensim_s(least, most):
 
 def test_a_word_never_seen_has_gensim_s_vector():
     model = FastText([SENTENCE] * 3, vector_size=8, min_count=1, bucket=300, epochs=2, seed=1, workers=1)
-    front = Composer(CharacterGrams(least=3, most=6, buckets=300), 8, len(model.wv))
+    front = FastTextEmbedding(CharNgramConfig(least=3, most=6, buckets=300), 8, len(model.wv))
     front.buckets.weight.data = torch.from_numpy(model.wv.vectors_ngrams.copy())
     unseen = ["cats", "birdsong", "über", "苹果树"]
     want = np.stack([model.wv.get_vector(word) for word in unseen])
-    np.testing.assert_allclose(front.vectors(unseen).detach().numpy(), want, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(front.embed_words(unseen).detach().numpy(), want, rtol=1e-5, atol=1e-7)
 
 
 def test_a_known_word_has_gensim_s_vector():
-    from bertsmith.word_vectors.tables import Spelt
+    from bertsmith.word_vectors.tables import NgramRows
 
     model = FastText([SENTENCE] * 3, vector_size=8, min_count=1, bucket=300, epochs=2, seed=1, workers=1)
     words = model.wv.index_to_key
-    parts, starts = CharacterGrams(buckets=300).parts(words, np.zeros(len(words), bool))
+    parts, starts = CharNgramConfig(buckets=300).embedding_rows(words, np.zeros(len(words), bool))
     rows = torch.from_numpy(np.concatenate([model.wv.vectors_vocab, model.wv.vectors_ngrams]))
-    spelt = Spelt(Table(rows), torch.from_numpy(parts), torch.from_numpy(starts))
-    found = spelt.open(torch.arange(len(words)))[0]
+    spelt = NgramRows(VectorTable(rows), torch.from_numpy(parts), torch.from_numpy(starts))
+    found = spelt.gather(torch.arange(len(words)))[0]
     np.testing.assert_allclose(found.numpy(), model.wv.vectors, rtol=1e-5, atol=1e-7)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bertsmith.word_vectors import Vectors, read, write
-from bertsmith.word_vectors.benchmarks import answered, likeness
+from bertsmith.word_vectors import KeyedVectors, read_vectors, write_vectors
+from bertsmith.word_vectors.benchmarks import evaluate_word_analogies, evaluate_word_pairs
 
 keyed = pytest.importorskip("gensim.models.keyedvectors")
 
@@ -16,7 +16,7 @@ MATRIX[:4] *= [[1e-7], [1e6], [1], [1]]
 
 @pytest.fixture(scope="module")
 def ours():
-    return Vectors(WORDS, MATRIX)
+    return KeyedVectors(WORDS, MATRIX)
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +31,9 @@ def test_files_have_the_same_bytes_both_ways(ours, theirs, tmp_path, form, optio
     name = "v.bin" if form == "binary" else "v.txt"
     theirs.save_word2vec_format(str(tmp_path / name), **options)
     (tmp_path / "ours").mkdir()
-    write(tmp_path / "ours" / name, ours, form)
+    write_vectors(tmp_path / "ours" / name, ours, form)
     assert (tmp_path / "ours" / name).read_bytes() == (tmp_path / name).read_bytes()
-    found = read(tmp_path / name)
+    found = read_vectors(tmp_path / name)
     assert found.words == WORDS and (found.matrix == MATRIX).all()
     reading = {"binary": form == "binary", "no_header": form == "glove"}
     again = keyed.KeyedVectors.load_word2vec_format(str(tmp_path / "ours" / name), **reading)
@@ -68,9 +68,9 @@ def test_analogies_score_the_same(tmp_path, fold, most):
     theirs = keyed.KeyedVectors(12)
     theirs.add_vectors(WORDS, matrix)
     score, sections = theirs.evaluate_word_analogies(str(tmp_path / "q.txt"), restrict_vocab=most, case_insensitive=fold)
-    found = answered(Vectors(WORDS, matrix), tmp_path / "q.txt", fold, most)
+    found = evaluate_word_analogies(KeyedVectors(WORDS, matrix), tmp_path / "q.txt", fold, most)
     wanted = [(s["section"], len(s["correct"]), len(s["correct"]) + len(s["incorrect"])) for s in sections[:-1]]
-    assert [(s.name, s.right, s.known) for s in found.sections] == wanted
+    assert [(s.name, s.num_correct, s.num_covered) for s in found.sections] == wanted
     assert found.total.accuracy == pytest.approx(score) and 0.1 < score < 1
 
 
@@ -80,7 +80,7 @@ def test_pairs_score_the_same(ours, theirs, tmp_path, fold):
     rows = [f"{'W' if n % 5 == 0 else 'w'}{n}\tw{m}\t{float(rng.integers(0, 10))}" for n, m in pairs]
     (tmp_path / "p.tsv").write_text("\n".join(rows) + "\n")
     pearson, spearman, unknown = theirs.evaluate_word_pairs(str(tmp_path / "p.tsv"), case_insensitive=fold)
-    told = likeness(ours, tmp_path / "p.tsv", fold)
+    told = evaluate_word_pairs(ours, tmp_path / "p.tsv", fold)
     assert told.spearman == pytest.approx(spearman[0], abs=1e-5)
     assert told.pearson == pytest.approx(pearson[0], abs=1e-5)
     assert 1 - told.coverage == pytest.approx(unknown / 100)

@@ -13,14 +13,14 @@ import pytest
 import bertsmith
 from bertsmith.cli import main
 from bertsmith.commands import plan
-from bertsmith.config import parse, read
-from bertsmith.errors import BadInput
+from bertsmith.config import from_dict, read_recipe
+from bertsmith.errors import UserError
 from bertsmith.planning import report, time
-from bertsmith.planning.benchmark import _grown
+from bertsmith.planning.benchmark import _extrapolate
 from bertsmith.planning.machines import MACHINES
-from bertsmith.planning.time import Pace
+from bertsmith.planning.time import Throughput
 from bertsmith.pretraining.setup import PretrainRecipe
-from bertsmith.train.config import Train
+from bertsmith.train.config import TrainConfig
 from tests.conftest import prose
 
 H200: dict[str, Any] = {"machine": "h200", "quiet": True}
@@ -62,7 +62,7 @@ def test_the_machines_that_can_be_named_are_those_of_the_table():
     ],
 )
 def test_what_cannot_be_planned_is_said(settings, told):
-    with pytest.raises(BadInput, match=told.replace("?", r"\?")):
+    with pytest.raises(UserError, match=told.replace("?", r"\?")):
         bertsmith.plan(**settings)
 
 
@@ -107,32 +107,37 @@ def test_steps_take_the_minutes_in_which_they_are_made():
 
 
 def test_phases_share_the_run():
-    fast, slow = (time.Phase(n, share, Pace(update, 1000, 2.0, 0.001, 0), an_epoch)
+    fast, slow = (time.Phase(n, share, Throughput(update, 1000, 2.0, 0.001, 0), an_epoch)
                   for n, share, update, an_epoch in ((128, 0.9, 1.0, 50), (512, 0.1, 3.0, 20)))  # fmt: skip
-    by_steps = time.followed(parse(Train, {"steps": 100}), [fast, slow], 5000, 10, 30)
+    by_steps = time.estimate_time(from_dict(TrainConfig, {"steps": 100}), [fast, slow], 5000, 10, 30)
     assert by_steps.training == pytest.approx(90 * 1 + 10 * 3) and by_steps.epochs == pytest.approx(90 / 50 + 10 / 20)
     assert by_steps.seconds == pytest.approx(2 + 120 + 5) and by_steps.tokens == 100_000
-    by_time = time.followed(parse(Train, {"minutes": 60, "save_every": 10**6}), [fast, slow], 0, 10, 30)
+    by_time = time.estimate_time(from_dict(TrainConfig, {"minutes": 60, "save_every": 10**6}), [fast, slow], 0, 10, 30)
     assert by_time.steps == pytest.approx(3598 * (0.9 / 1 + 0.1 / 3), abs=1)  # of the time, not of the steps
 
 
 def test_evaluations_and_checkpoints_are_counted_as_often_as_they_come():
-    train = parse(Train, {"steps": 100, "eval_every": 30, "save_every": 30})
-    found = time.followed(train, [time.Phase(128, 1.0, Pace(1.0, 1000, 0, 0.001, 0.01), None)], 2000, 10, 30)
+    train = from_dict(TrainConfig, {"steps": 100, "eval_every": 30, "save_every": 30})
+    found = time.estimate_time(train, [time.Phase(128, 1.0, Throughput(1.0, 1000, 0, 0.001, 0.01), None)], 2000, 10, 30)
     assert found.judging == pytest.approx(4 * 2) and found.saving == pytest.approx(4 * 0.3) and found.epochs is None
 
 
 def test_a_large_update_is_told_from_two_smaller_ones():
     """A second for the optimizer, and a millisecond a token."""
-    small, larger = (Pace(1 + n / 1000, n, 0, 0, 0) for n in (1000, 3000))
-    grown = _grown(larger, small, 10)
-    assert grown.tokens == 30_000 and grown.update == pytest.approx(31)
-    assert _grown(larger, None, 2).update == pytest.approx(8)
+    small, larger = (Throughput(1 + n / 1000, n, 0, 0, 0) for n in (1000, 3000))
+    grown = _extrapolate(larger, small, 10)
+    assert grown.update_tokens == 30_000 and grown.update_seconds == pytest.approx(31)
+    assert _extrapolate(larger, None, 2).update_seconds == pytest.approx(8)
 
 
 def test_numbers_are_written_as_people_read_them():
-    assert [report.clock(s) for s in (3.14, 299.8, 18_120, 964_800)] == ["3.1 s", "5 min 00 s", "5 h 02 min", "11 d 4 h"]
-    assert [report.bytes_of(n) for n in (12, 2500, 3.2e6, 1.5e9)] == ["12 bytes", "2.50 kB", "3.20 MB", "1.50 GB"]
+    assert [report.format_duration(s) for s in (3.14, 299.8, 18_120, 964_800)] == [
+        "3.1 s",
+        "5 min 00 s",
+        "5 h 02 min",
+        "11 d 4 h",
+    ]
+    assert [report.format_bytes(n) for n in (12, 2500, 3.2e6, 1.5e9)] == ["12 bytes", "2.50 kB", "3.20 MB", "1.50 GB"]
 
 
 def test_this_machine_is_measured_and_nothing_is_left(corpus, tmp_path, monkeypatch):
@@ -186,7 +191,7 @@ def test_the_peak_is_what_the_process_grows_by(tmp_path, corpus, recompute):
     """After a smaller run, with which the libraries came, and with an allocator that gives back what is freed."""
     words = f"""corpus={corpus} model=bert-small length=128 train.batch_tokens=4096 train.steps=3 eval_tokens=2048
         train.recompute={recompute} train.device=cpu""".split()
-    planned = plan.run(read(plan.Recipe, None, [*words, "seconds=0.1"]), quiet=True)["memory"]["counted"]
+    planned = plan.run(read_recipe(plan.Recipe, None, [*words, "seconds=0.1"]), quiet=True)["memory"]["counted"]
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "262144", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", RESIDENT, f"out={tmp_path / 'tiny'}", *words, f"out={tmp_path / 'bert'}"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)

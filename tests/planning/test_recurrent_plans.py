@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from bertsmith.config import parse
+from bertsmith.config import from_dict
 from bertsmith.model.config import EncoderConfig
 from bertsmith.model.model import ModelConfig
-from bertsmith.objectives import BothWays, Masked
+from bertsmith.objectives import BiLM, MaskedLM
 from bertsmith.planning import step
-from bertsmith.planning.step import flops_of, walked
+from bertsmith.planning.step import count_flops, trace_step
 from tests.model.test_char_cnn import TINY
 
 WIDTH, LENGTH, TOKENS = 32, 16, 256
@@ -16,9 +16,9 @@ BARE = {"width": WIDTH, "feedforward": "none", "norm": "none", "residual": "none
 
 
 def flops(objective, **values):
-    config = ModelConfig(encoder=parse(EncoderConfig, values), vocabulary=90, heads=objective.heads())
-    batch = step.made_up(objective, TOKENS, LENGTH, 90)
-    return walked(config, objective, batch, half=False, recompute=False).flops
+    config = ModelConfig(encoder=from_dict(EncoderConfig, values), vocabulary=90, heads=objective.heads())
+    batch = step.make_synthetic_batch(objective, TOKENS, LENGTH, 90)
+    return trace_step(config, objective, batch, half_precision=False, gradient_checkpointing=False).flops
 
 
 @pytest.mark.parametrize(
@@ -31,15 +31,15 @@ def flops(objective, **values):
     ],
 )
 def test_a_layer_costs_its_matrices_there_and_twice_back(mixer, products):
-    one, two = (flops(Masked(), layers=layers, mixer=mixer, **BARE) for layers in (1, 2))
+    one, two = (flops(MaskedLM(), layers=layers, mixer=mixer, **BARE) for layers in (1, 2))
     assert two - one == pytest.approx(3 * 2 * products * TOKENS, rel=0.05)  # at its first step nothing was said yet
 
 
 def test_a_model_that_spells_is_planned_without_a_word():
-    assert flops(BothWays(), **TINY) > flops(BothWays(), **{k: v for k, v in TINY.items() if k != "front"}) > 0
+    assert flops(BiLM(), **TINY) > flops(BiLM(), **{k: v for k, v in TINY.items() if k != "front"}) > 0
 
 
 def test_a_gpus_kernel_for_all_steps_counts_as_its_matrices():
     read, said, biases = torch.zeros(4 * 8, 6), torch.zeros(4 * 8, 8), torch.zeros(4 * 8)
     kernel = torch.ops.aten._cudnn_rnn.default
-    assert flops_of(kernel, (torch.zeros(11, 6), [read, said, biases, biases]), {}, None) == 2 * 11 * 32 * (6 + 8)
+    assert count_flops(kernel, (torch.zeros(11, 6), [read, said, biases, biases]), {}, None) == 2 * 11 * 32 * (6 + 8)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import bertsmith
-from bertsmith.config import parse
+from bertsmith.config import from_dict
 from bertsmith.model import checkpoint
-from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.pretrained import shipped
 from bertsmith.tokenization.tokenizer import Tokenizer
 
@@ -33,9 +33,9 @@ FACTS = {
 def source(tmp_path_factory: pytest.TempPathFactory, vocabulary: Path) -> Path:
     """A checkpoint folder as `pretrain` leaves it, with weights nobody trained."""
     folder, tokenizer = tmp_path_factory.mktemp("source") / "bert", Tokenizer.load(vocabulary)
-    config = parse(ModelConfig, {"encoder": TINY, "vocabulary": len(tokenizer), "heads": {"words": {"kind": "words"}}})
+    config = from_dict(ModelConfig, {"encoder": TINY, "vocabulary": len(tokenizer), "heads": {"words": {"kind": "words"}}})
     record = {"stage": "pretrain", "tokenizer": tokenizer.fingerprint, "recipe": {"seed": 5, "length": [32]}}
-    checkpoint.save(folder, built(config, 0), tokenizer, {"identity": "abc", "result": {"step": 7}}, record)
+    checkpoint.save(folder, build_model(config, 0), tokenizer, {"identity": "abc", "result": {"step": 7}}, record)
     return folder
 
 

@@ -1,12 +1,12 @@
 """The card of a model: the same sections for each, from facts, as tables that stay tables."""
 
-from bertsmith.config import parse
-from bertsmith.pretrained.card import SECTIONS, Facts, written
+from bertsmith.config import from_dict
+from bertsmith.pretrained.card import SECTIONS, CardFacts, render_card
 from tests.pretrained.conftest import FACTS
 
 
 def card(filled=(), about=None, **other):
-    return written("tiny-en", parse(Facts, {**FACTS, **other}), about or {}, filled)
+    return render_card("tiny-en", from_dict(CardFacts, {**FACTS, **other}), about or {}, filled)
 
 
 def section(text, title):

@@ -3,7 +3,7 @@
 import pytest
 
 import bertsmith
-from bertsmith.artifacts import verify
+from bertsmith.artifacts import verify_manifest
 from bertsmith.pretrained import shipped
 from bertsmith.pretrained.card import SECTIONS
 
@@ -21,7 +21,7 @@ SENSIBLE = {  # texts, and words of which one should be among the first ten for 
         ("我们[MASK]去北京。", "就 要 再 也 想"),
     ],
 }
-every_model = pytest.mark.parametrize("name", shipped.names())
+every_model = pytest.mark.parametrize("name", shipped.list_names())
 
 
 @every_model
@@ -31,14 +31,14 @@ def test_it_is_at_most_25_megabytes(name):
 
 @every_model
 def test_every_file_is_as_it_was_sealed_and_all_are_sealed(name):
-    verify(shipped.ROOT / name)
+    verify_manifest(shipped.ROOT / name)
     sealed = {"config.json", "card.json", "card.md", "tokenizer.json", "model.safetensors", "manifest.json"}
     assert sealed <= {path.name for path in (shipped.ROOT / name).iterdir()}
 
 
 @every_model
 def test_its_card_has_every_section(name):
-    card = (shipped.ROOT / name / shipped.CARD).read_text(encoding="utf-8")
+    card = (shipped.ROOT / name / shipped.CARD_FILE).read_text(encoding="utf-8")
     parts = card.split("\n## ")
     assert parts[0].startswith(f"# {name}: ") and bertsmith.models()[name]
     assert [part.partition("\n")[0] for part in parts[1:]] == list(SECTIONS)

@@ -10,9 +10,9 @@ import torch
 import bertsmith
 from bertsmith import cli, tensors
 from bertsmith.artifacts import read_json, write_json
-from bertsmith.errors import BadInput
+from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
-from bertsmith.model.int8 import SCALE, STORED
+from bertsmith.model.int8 import INT8_FORMAT, SCALE_SUFFIX
 from bertsmith.pretrained.card import SECTIONS
 from tests.pretrained.conftest import told
 
@@ -26,9 +26,9 @@ def folder(package: Path, tmp_path: Path) -> Path:
 
 def changed(folder: Path, change) -> None:
     """The stored tensors changed, and sealed no longer, so that names and shapes are what is looked at."""
-    stored = checkpoint.stored(folder)
+    stored = checkpoint.read_tensors(folder)
     change(stored)
-    tensors.save(stored, folder / checkpoint.WEIGHTS)
+    tensors.save_tensors(stored, folder / checkpoint.WEIGHTS_FILE)
     (folder / "manifest.json").unlink()
 
 
@@ -45,7 +45,7 @@ def test_the_packed_model_answers_as_its_source_nearly_does(source, package):
 
 def test_the_folder_says_how_its_weights_are_stored_and_keeps_what_its_source_told(source, package):
     record, before = read_json(package / "tiny-en" / "config.json"), read_json(source / "config.json")
-    assert record == {**before, "weights": STORED}
+    assert record == {**before, "weights": INT8_FORMAT}
     assert read_json(package / "tiny-en" / "card.json") == {"result": {"step": 7}}  # by another identity than its source
     assert (package / "tiny-en" / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
     assert set(read_json(package / "tiny-en" / "manifest.json")["files"]) == {
@@ -54,10 +54,10 @@ def test_the_folder_says_how_its_weights_are_stored_and_keeps_what_its_source_to
 
 
 def test_matrices_are_int8_and_the_file_is_small(source, package):
-    stored = checkpoint.stored(package / "tiny-en")
+    stored = checkpoint.read_tensors(package / "tiny-en")
     matrices = [name for name, tensor in stored.items() if tensor.ndim > 1]
-    assert matrices and all(stored[name].dtype == torch.int8 and name + SCALE in stored for name in matrices)
-    sizes = [(place / checkpoint.WEIGHTS).stat().st_size for place in (source, package / "tiny-en")]
+    assert matrices and all(stored[name].dtype == torch.int8 and name + SCALE_SUFFIX in stored for name in matrices)
+    sizes = [(place / checkpoint.WEIGHTS_FILE).stat().st_size for place in (source, package / "tiny-en")]
     assert sizes[1] < 0.4 * sizes[0]  # a tiny model is biases and names to a good part
 
 
@@ -82,15 +82,15 @@ def test_a_packed_folder_is_packed_again_and_written_as_float_by_whoever_trains_
     for name, weight in once.items():
         torch.testing.assert_close(twice[name], weight, rtol=1e-6, atol=0)
     model, tokenizer, card = checkpoint.load(package / "tiny-en")
-    checkpoint.save(tmp_path / "plain", model, tokenizer, card, checkpoint.recorded(package / "tiny-en"))
+    checkpoint.save(tmp_path / "plain", model, tokenizer, card, checkpoint.read_config(package / "tiny-en"))
     assert "weights" not in read_json(tmp_path / "plain" / "config.json")
-    assert all(torch.equal(weight, once[name]) for name, weight in checkpoint.stored(tmp_path / "plain").items())
+    assert all(torch.equal(weight, once[name]) for name, weight in checkpoint.read_tensors(tmp_path / "plain").items())
 
 
 def test_an_out_that_is_taken_is_refused_and_nothing_is_left_behind(source, tmp_path):
     (tmp_path / "small").mkdir()
     (tmp_path / "small" / "mine.txt").write_text("mine")
-    with pytest.raises(BadInput, match="holds other things"):
+    with pytest.raises(UserError, match="holds other things"):
         bertsmith.export(model=source, out=tmp_path / "small", format="packed", quiet=True)
     assert [path.name for path in tmp_path.rglob("*")] == ["small", "mine.txt"]
 
@@ -104,7 +104,7 @@ def test_an_out_that_is_taken_is_refused_and_nothing_is_left_behind(source, tmp_
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(source, tmp_path, settings, fault):
-    with pytest.raises(BadInput, match=fault):
+    with pytest.raises(UserError, match=fault):
         bertsmith.export(model=source, out=tmp_path / "small", quiet=True, **settings)
 
 
@@ -121,16 +121,16 @@ def test_settings_that_do_not_go_together_are_refused(source, tmp_path, settings
 )
 def test_wrong_facts_are_told_and_nothing_is_written(source, tmp_path, facts, fault):
     card = told(tmp_path, **facts)
-    with pytest.raises(BadInput, match=fault):
+    with pytest.raises(UserError, match=fault):
         bertsmith.export(model=source, out=tmp_path / "small", format="packed", card=card, quiet=True)
     assert list(tmp_path.iterdir()) == [card]
 
 
 def test_damage_is_found_by_the_checksum(folder):
-    data = bytearray((folder / checkpoint.WEIGHTS).read_bytes())
+    data = bytearray((folder / checkpoint.WEIGHTS_FILE).read_bytes())
     data[-1] ^= 1
-    (folder / checkpoint.WEIGHTS).write_bytes(data)
-    with pytest.raises(BadInput, match=r"model\.safetensors is damaged"):
+    (folder / checkpoint.WEIGHTS_FILE).write_bytes(data)
+    with pytest.raises(UserError, match=r"model\.safetensors is damaged"):
         bertsmith.load(folder)
 
 
@@ -138,11 +138,17 @@ def test_damage_is_found_by_the_checksum(folder):
     ("change", "fault"),
     [
         (lambda stored: stored.pop("encoder.norm.weight"), r"missing \['encoder.norm.weight'\]"),
-        (lambda stored: stored.pop(f"encoder.tokens.weight{SCALE}"), "encoder.tokens.weight is packed, and has no scale"),
+        (
+            lambda stored: stored.pop(f"encoder.tokens.weight{SCALE_SUFFIX}"),
+            "encoder.tokens.weight is packed, and has no scale",
+        ),
         (lambda stored: stored.update(more=torch.ones(2)), r"not known \['more'\]"),
         (
             lambda stored: stored.update(
-                {"encoder.tokens.weight": torch.ones(3, 4, dtype=torch.int8), f"encoder.tokens.weight{SCALE}": torch.ones(3)}
+                {
+                    "encoder.tokens.weight": torch.ones(3, 4, dtype=torch.int8),
+                    f"encoder.tokens.weight{SCALE_SUFFIX}": torch.ones(3),
+                }
             ),
             r"encoder.tokens.weight is \[3, 4\], not \[\d+, 32\]",
         ),
@@ -151,7 +157,7 @@ def test_damage_is_found_by_the_checksum(folder):
 )
 def test_names_and_shapes_are_held_to_the_config(folder, change, fault):
     changed(folder, change)
-    with pytest.raises(BadInput, match=f"does not fit its config.json: .*{fault}"):
+    with pytest.raises(UserError, match=f"does not fit its config.json: .*{fault}"):
         bertsmith.load(folder)
 
 
@@ -159,7 +165,7 @@ def test_names_and_shapes_are_held_to_the_config(folder, change, fault):
 def test_a_way_of_storing_that_is_not_known_is_refused(folder, weights):
     write_json(folder / "config.json", {**read_json(folder / "config.json"), "weights": weights})
     (folder / "manifest.json").unlink()
-    with pytest.raises(BadInput, match=r"stored as .*, which this bertsmith does not know"):
+    with pytest.raises(UserError, match=r"stored as .*, which this bertsmith does not know"):
         bertsmith.load(folder)
 
 
@@ -168,7 +174,7 @@ def test_int8_weights_that_the_config_does_not_speak_of_are_not_taken_for_number
     del record["weights"]
     write_json(folder / "config.json", record)
     (folder / "manifest.json").unlink()
-    with pytest.raises(BadInput, match=r"not known .*encoder.tokens.weight:scale"):
+    with pytest.raises(UserError, match=r"not known .*encoder.tokens.weight:scale"):
         bertsmith.load(folder)
 
 

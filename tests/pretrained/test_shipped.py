@@ -12,8 +12,8 @@ import pytest
 
 import bertsmith
 from bertsmith import cli
-from bertsmith.artifacts import named, read_json
-from bertsmith.errors import BadInput
+from bertsmith.artifacts import read_json, resolve_path
+from bertsmith.errors import UserError
 from bertsmith.pretrained import shipped
 from tests.conftest import prose
 
@@ -37,7 +37,7 @@ def test_a_package_without_models_lists_none_and_says_so(monkeypatch, tmp_path):
     for root in (tmp_path, tmp_path / "absent"):
         monkeypatch.setattr(shipped, "ROOT", root)
         assert bertsmith.models() == {}
-        with pytest.raises(BadInput, match="no model of that name comes with bertsmith; none does"):
+        with pytest.raises(UserError, match="no model of that name comes with bertsmith; none does"):
             bertsmith.load("mini-en")
 
 
@@ -53,15 +53,15 @@ def test_loaded_by_name_it_fills_and_embeds(ships):
 
 @pytest.mark.parametrize("key", ["model", "init", "folder", "tokenizer", "extend"])
 def test_a_folder_here_wins_over_the_shipped_one(ships, tmp_path, key):
-    assert named("tiny-en", key) == ships / "tiny-en"
-    assert named("./tiny-en/", "out") == Path("tiny-en")
+    assert resolve_path("tiny-en", key) == ships / "tiny-en"
+    assert resolve_path("./tiny-en/", "out") == Path("tiny-en")
     Path("tiny-en").mkdir()
-    assert named("tiny-en", key) == Path("tiny-en")
+    assert resolve_path("tiny-en", key) == Path("tiny-en")
 
 
 @pytest.mark.parametrize("key", ["out", "corpus", "data", "documents", "source"])
 def test_what_is_no_model_is_never_a_shipped_one(ships, key):
-    assert named("tiny-en", key) == Path("tiny-en")
+    assert resolve_path("tiny-en", key) == Path("tiny-en")
 
 
 def test_a_model_of_ones_own_by_that_name_is_the_one_that_is_loaded(ships, source):
@@ -71,7 +71,7 @@ def test_a_model_of_ones_own_by_that_name_is_the_one_that_is_loaded(ships, sourc
 
 @pytest.mark.parametrize("name", ["..", ".", "card.py", "__pycache__", "../models", "tiny-en/"])
 def test_only_the_names_of_models_are_names(ships, name):
-    assert shipped.folder(name) is None
+    assert shipped.find_folder(name) is None
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_wrong_name_lists_the_right_ones(ships, capsys, words):
 
 
 def test_a_path_that_is_not_there_is_not_taken_for_a_name(ships):
-    with pytest.raises(BadInput, match="out/tiny-en holds no model"):
+    with pytest.raises(UserError, match="out/tiny-en holds no model"):
         bertsmith.load("out/tiny-en")
 
 
@@ -106,7 +106,7 @@ def test_a_task_is_taught_to_it_judged_and_compared(ships):
     again = bertsmith.finetune(task="classify", model=str(ships / "tiny-en"), data={"train": rows, "dev": rows}, out="taught",
                                length=16, train=TRAIN, quiet=True)  # fmt: skip
     assert again["made"] is False  # by what the folder holds, not by how it was named
-    with pytest.raises(BadInput, match="was not fine-tuned for a task"):
+    with pytest.raises(UserError, match="was not fine-tuned for a task"):
         bertsmith.evaluate(model="tiny-en", data=rows, quiet=True)
     tasks, every = {"yes-no": {"task": "classify", "data": {"train": rows, "dev": rows}}}, {"train": TRAIN, "length": 16}
     table = bertsmith.suite(models={"tiny": "tiny-en"}, tasks=tasks, every=every, seeds=[0], out="suite", quiet=True)

@@ -6,15 +6,15 @@ from msgspec.structs import replace
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from bertsmith.config import parse
+from bertsmith.config import from_dict
 from bertsmith.corpus.store import Corpus
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.model import ModelConfig, built
-from bertsmith.objectives import Masked
-from bertsmith.planning.step import made_up
+from bertsmith.model.model import ModelConfig, build_model
+from bertsmith.objectives import MaskedLM
+from bertsmith.planning.step import make_synthetic_batch
 from bertsmith.pretraining.setup import PretrainRecipe, build_batches, build_model_config, split_corpus
-from bertsmith.race.budget import A_MINUTE, afforded, cost
-from bertsmith.race.flops import LEARNING, forward, per_token
+from bertsmith.race.budget import FLOPS_PER_MINUTE, fit_to_budget, measure_step_flops
+from bertsmith.race.flops import TRAIN_FORWARD_RATIO, forward_flops, train_flops_per_token
 
 SMALL = {"layers": 2, "width": 32, "mixer": {"kind": "dense", "heads": 2}, "feedforward": {"inner": 64}, "dropout": 0.0}
 CAUSAL = SMALL | {"mixer": {"kind": "dense", "heads": 2, "causal": True}}
@@ -40,12 +40,12 @@ MEMBERS = {
 def begun(corpus, model, objective, **changes):
     settings = {"corpus": str(corpus), "out": "-", "model": model, "objective": objective, "length": 32,
                 "train": {"steps": 1, "batch_tokens": 256}, **changes}  # fmt: skip
-    recipe, opened = parse(PretrainRecipe, settings), Corpus.open(corpus)
+    recipe, opened = from_dict(PretrainRecipe, settings), Corpus.open(corpus)
     config = build_model_config(recipe, opened)
     learn, _, _ = split_corpus(recipe, opened)
-    batch = recipe.objective.batch(build_batches(recipe, opened, learn, 32, config)(0))
-    model = built(config, 0)
-    model.meet(opened.tokenizer)
+    batch = recipe.objective.to_batch(build_batches(recipe, opened, learn, 32, config)(0))
+    model = build_model(config, 0)
+    model.attach_tokenizer(opened.tokenizer)
     return recipe, opened, model, batch
 
 
@@ -53,35 +53,37 @@ def begun(corpus, model, objective, **changes):
 def test_every_member_costs_what_torch_counts_there_and_back(corpus, name):
     recipe, _, model, batch = begun(corpus, *MEMBERS[name])
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as torches:  # the only attention that it counts here
-        parts = recipe.objective.loss(model.train(), batch).parts
+        parts = recipe.objective.compute_loss(model.train(), batch).parts
         torch.stack(list(parts.values())).sum().backward()
-    ours = per_token(model, recipe.objective, batch) * batch.tokens
+    ours = train_flops_per_token(model, recipe.objective, batch) * batch.num_tokens
     # A recurrence begins with zeros, which have no gradient: torch does less there, by a step in about thirty.
     apart = 0.04 if MEMBERS[name][0]["mixer"]["kind"] == "lstm" else 1e-9
     assert ours == pytest.approx(torches.get_total_flops(), rel=apart)
 
 
 def test_a_transformer_costs_what_the_formula_says():
-    model = built(ModelConfig(encoder=parse(EncoderConfig, SMALL), vocabulary=100, heads=Masked().heads()), 0)
-    batch, length, width = made_up(Masked(), 64, 16, 100), 16, 32
-    asked, tokens = batch.counts["words"], batch.tokens
+    model = build_model(ModelConfig(encoder=from_dict(EncoderConfig, SMALL), vocabulary=100, heads=MaskedLM().heads()), 0)
+    batch, length, width = make_synthetic_batch(MaskedLM(), 64, 16, 100), 16, 32
+    asked, tokens = batch.target_counts["words"], batch.num_tokens
     block = 4 * width * width + 2 * length * width + 2 * width * 64  # projections, scores and sums, feed-forward: multiply-adds
     spared = (tokens - asked) * 2 * width * 64  # in the last block only those asked for go on behind attention
     head = asked * (width * width + width * 100)
-    assert forward(model, Masked(), batch) == 2 * (2 * tokens * block - spared + head)
+    assert forward_flops(model, MaskedLM(), batch) == 2 * (2 * tokens * block - spared + head)
 
 
 def test_a_recurrent_layer_costs_its_weights_for_every_token(corpus):
     recipe, opened, model, batch = begun(corpus, LSTM, "causal")
-    asked = batch.counts["words"]
+    asked = batch.target_counts["words"]
     weights = sum(part.numel() for name, part in model.named_parameters() if "mixer" in name and "weight" in name)
-    assert forward(model, recipe.objective, batch) == 2 * (batch.tokens * weights + asked * 32 * len(opened.tokenizer))
+    assert forward_flops(model, recipe.objective, batch) == 2 * (
+        batch.num_tokens * weights + asked * 32 * len(opened.tokenizer)
+    )
 
 
 def test_a_step_costs_as_much_as_its_tokens_do(corpus):
     small, opened, _, _ = begun(corpus, SMALL, "masked")
     twice, _, _, _ = begun(corpus, SMALL, "masked", train={"steps": 1, "batch_tokens": 256, "accumulate": 2})
-    (each, an_epoch), (more, fewer) = cost(small, opened), cost(twice, opened)
+    (each, an_epoch), (more, fewer) = measure_step_flops(small, opened), measure_step_flops(twice, opened)
     assert more == pytest.approx(2 * each) and fewer == an_epoch / 2
 
 
@@ -90,23 +92,25 @@ def test_phases_of_several_lengths_cost_their_mean(corpus):
     (both, opened, *_), (short, *_), (long, *_) = (
         begun(corpus, SMALL, "masked", **changes) for changes in (phases, {"length": 16}, {"length": 32})
     )
-    (mean, updates), (few, an_epoch), (more, _) = (cost(one, opened) for one in (both, short, long))
+    (mean, updates), (few, an_epoch), (more, _) = (measure_step_flops(one, opened) for one in (both, short, long))
     assert mean == pytest.approx(0.75 * few + 0.25 * more) and few != more and updates == an_epoch
 
 
 def test_members_are_saved_about_once_a_minute(corpus):
     recipe, opened, *_ = begun(corpus, SMALL, "masked", train={"steps": 1, "batch_tokens": 256, "save_every": 10**9})
-    step, _ = cost(recipe, opened)
-    assert afforded(recipe, opened, 1e9, None)[0].train.save_every == A_MINUTE["cpu"] // step
+    step, _ = measure_step_flops(recipe, opened)
+    assert fit_to_budget(recipe, opened, 1e9, None)[0].train.save_every == FLOPS_PER_MINUTE["cpu"] // step
     averaged = replace(recipe, train=replace(recipe.train, average=2, save_every=5))
-    assert afforded(averaged, opened, 1e9, None)[0].train.save_every == 5
+    assert fit_to_budget(averaged, opened, 1e9, None)[0].train.save_every == 5
 
 
 def test_counting_leaves_the_model_as_it_was(corpus):
     recipe, _, model, batch = begun(corpus, SMALL, "masked")
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     model.train()
-    assert per_token(model, recipe.objective, batch) * batch.tokens == LEARNING * forward(model, recipe.objective, batch)
+    assert train_flops_per_token(model, recipe.objective, batch) * batch.num_tokens == TRAIN_FORWARD_RATIO * forward_flops(
+        model, recipe.objective, batch
+    )
     assert model.training and all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
     assert all(weight.grad is None for weight in model.parameters())
 
@@ -117,6 +121,6 @@ def test_what_is_remembered_costs_too(corpus):
     long = recurrent | {"mixer": recurrent["mixer"] | {"remembers": 64}}
     streams = {"kind": "causal", "view": {"kind": "streams", "across": True}}
     (none, opened, *_), (some, *_) = (begun(corpus, model, streams) for model in (recurrent, long))
-    (few, _), (more, _) = cost(none, opened), cost(some, opened)
+    (few, _), (more, _) = measure_step_flops(none, opened), measure_step_flops(some, opened)
     tokens, width = 256, 32
-    assert more - few > LEARNING * 2 * 2 * tokens * 64 * 2 * width  # layers, scores and sums; distances come on top
+    assert more - few > TRAIN_FORWARD_RATIO * 2 * 2 * tokens * 64 * 2 * width  # layers, scores and sums; distances come on top

@@ -11,13 +11,13 @@ import pytest
 
 from bertsmith import cli
 from bertsmith.artifacts import read_json
-from bertsmith.config import parse, read
-from bertsmith.console import Screen
+from bertsmith.config import from_dict, read_recipe
+from bertsmith.console import Console
 from bertsmith.corpus.store import Corpus
-from bertsmith.errors import BadInput
+from bertsmith.errors import UserError
 from bertsmith.race import execution, run
-from bertsmith.race.budget import afforded, cost
-from bertsmith.race.entries import field
+from bertsmith.race.budget import fit_to_budget, measure_step_flops
+from bertsmith.race.entries import build_entries
 from tests.race.builders import CAUSAL, SMALL, files, settings
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -34,7 +34,7 @@ def ran(folder):
     """A whole race with a member that cannot be built, and what it told."""
     told = settings(folder, folder / "whole")
     told["members"] |= MORE
-    recipe = parse(run.RaceRecipe, told)
+    recipe = from_dict(run.RaceRecipe, told)
     return recipe, run.race(recipe, quiet=True), folder / "whole"
 
 
@@ -55,20 +55,20 @@ def test_every_member_spends_the_same_budget_and_no_more(ran):
 
 def test_a_step_costs_what_the_model_is_counted_to(ran):
     recipe, told, out = ran
-    (bert, *_) = field(recipe, out, Screen(True))
+    (bert, *_) = build_entries(recipe, out, Console(True))
     assert row(told, "bert")["flops"] == pytest.approx(
-        row(told, "bert")["steps"] * cost(bert.recipe, Corpus.open(bert.cut.corpus))[0]
+        row(told, "bert")["steps"] * measure_step_flops(bert.recipe, Corpus.open(bert.text.corpus_path))[0]
     )
 
 
 def test_a_member_that_costs_little_reads_the_text_so_often_and_stops(ran):
     recipe, _, _ = ran
-    (bert, *_) = field(recipe, Path(recipe.out), Screen(True))
-    opened = Corpus.open(bert.cut.corpus)
-    each, an_epoch = cost(bert.recipe, opened)
-    short, spent = afforded(bert.recipe, opened, 1e15, 0.5)
+    (bert, *_) = build_entries(recipe, Path(recipe.out), Console(True))
+    opened = Corpus.open(bert.text.corpus_path)
+    each, an_epoch = measure_step_flops(bert.recipe, opened)
+    short, spent = fit_to_budget(bert.recipe, opened, 1e15, 0.5)
     assert short.train.steps == math.ceil(0.5 * an_epoch) and spent == pytest.approx(short.train.steps * each)
-    assert afforded(bert.recipe, opened, 1.0, None)[0].train.steps == 1
+    assert fit_to_budget(bert.recipe, opened, 1.0, None)[0].train.steps == 1
 
 
 def test_bits_are_told_of_those_who_read_from_left_to_right(ran):
@@ -155,7 +155,7 @@ def test_two_processes_come_to_the_same_table(ran, folder, tmp_path):
         "bert": told["members"]["bert"] | {"frozen": False},
         "dying": {"model": SMALL, "train": {"device": "cuda:99"}},
     }
-    found = run.race(parse(run.RaceRecipe, told), quiet=True)
+    found = run.race(from_dict(run.RaceRecipe, told), quiet=True)
     assert (
         row(found, "bert")["faults"] == [] and row(found, "bert")["scores"]["tuned"] == row(ran[1], "bert")["scores"]["tuned"]
     )
@@ -165,7 +165,7 @@ def test_two_processes_come_to_the_same_table(ran, folder, tmp_path):
 def test_who_takes_the_checkpoint_of_a_member_that_failed_fails_with_it(folder, tmp_path):
     told = settings(folder, tmp_path / "out")
     told["members"] = {"broken": {"model": SMALL | {"width": 33}}, "heir": {"of": "broken"}, "bert": {"model": SMALL}}
-    found = run.race(parse(run.RaceRecipe, told), quiet=True)
+    found = run.race(from_dict(run.RaceRecipe, told), quiet=True)
     assert row(found, "heir")["faults"] == ["broken failed"] and found["left"] == 0 and not row(found, "bert")["faults"]
 
 
@@ -190,16 +190,16 @@ def test_who_takes_the_checkpoint_of_a_member_that_failed_fails_with_it(folder, 
     ],
 )
 def test_a_wrong_recipe_is_refused_before_anything_is_made(folder, tmp_path, changes, said):
-    with pytest.raises(BadInput, match=said):
-        run.race(parse(run.RaceRecipe, settings(folder, tmp_path / "out", **changes)), quiet=True)
+    with pytest.raises(UserError, match=said):
+        run.race(from_dict(run.RaceRecipe, settings(folder, tmp_path / "out", **changes)), quiet=True)
     assert not (tmp_path / "out" / "members").exists()
 
 
 def test_a_task_that_cannot_be_read_is_named_before_anything_learns(folder, tmp_path):
     told = settings(folder, tmp_path / "out")
     told["tasks"]["about"]["data"]["dev"] = str(folder / "none.tsv")
-    with pytest.raises(BadInput, match=r"tasks.about: .*none\.tsv"):
-        run.race(parse(run.RaceRecipe, told), quiet=True)
+    with pytest.raises(UserError, match=r"tasks.about: .*none\.tsv"):
+        run.race(from_dict(run.RaceRecipe, told), quiet=True)
     assert not (tmp_path / "out" / "members").exists()
 
 
@@ -217,9 +217,9 @@ def test_the_recipe_that_comes_with_the_project_names_members_that_can_run(folde
         f"valid={folder / 'valid.txt'}",
         f"out={tmp_path}",
     ]
-    recipe = read(run.RaceRecipe, Path(run.__file__).parents[3] / "recipes" / "race.toml", [*words, "prepare.workers=1"])
-    runners = field(recipe, tmp_path, Screen(True))
-    assert len(runners) >= 10 and all(one.faults == () for one in runners)
+    recipe = read_recipe(run.RaceRecipe, Path(run.__file__).parents[3] / "recipes" / "race.toml", [*words, "prepare.workers=1"])
+    runners = build_entries(recipe, tmp_path, Console(True))
+    assert len(runners) >= 10 and all(one.errors == () for one in runners)
     kinds = {one.recipe.objective.__struct_config__.tag for one in runners if one.recipe}
     assert kinds >= {"pairs", "masked", "causal", "both-ways", "skip-gram", "glove"}
     spent = {one.name: one.flops for one in runners}
@@ -228,9 +228,9 @@ def test_the_recipe_that_comes_with_the_project_names_members_that_can_run(folde
 
 def test_the_race_of_characters_names_members_that_can_run(folder, tmp_path):
     words = [f"texts={folder / 'text.txt'}", f"valid={folder / 'valid.txt'}", f"out={tmp_path}", "prepare.workers=1"]
-    recipe = read(run.RaceRecipe, Path(run.__file__).parents[3] / "recipes" / "characters.toml", words)
-    runners = field(recipe, tmp_path, Screen(True))
-    assert all(one.faults == () and one.flops <= recipe.budget.flops for one in runners)
+    recipe = read_recipe(run.RaceRecipe, Path(run.__file__).parents[3] / "recipes" / "characters.toml", words)
+    runners = build_entries(recipe, tmp_path, Console(True))
+    assert all(one.errors == () and one.flops <= recipe.budget.flops for one in runners)
     kinds = {one.recipe.model.mixer.__struct_config__.tag for one in runners}
     assert kinds == {"dense", "recurrent", "window", "adaptive", "hashed", "long-short"}
 
@@ -238,7 +238,7 @@ def test_the_race_of_characters_names_members_that_can_run(folder, tmp_path):
 def test_a_race_of_text_alone_has_no_tasks(folder):
     """Bits per byte are all that is asked of who reads from left to right."""
     told = settings(folder, folder / "text alone", members={"left": {"model": CAUSAL, "objective": "causal"}}, tasks={})
-    found = run.race(parse(run.RaceRecipe, told), quiet=True)
+    found = run.race(from_dict(run.RaceRecipe, told), quiet=True)
     (left,) = found["members"]
     assert left["bits_per_byte"] > 0 and left["scores"] == {} and not left["faults"]
     assert "Measured by" not in (folder / "text alone" / "report.html").read_text()

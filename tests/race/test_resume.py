@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bertsmith.config import parse
-from bertsmith.console import Screen
+from bertsmith.config import from_dict
+from bertsmith.console import Console
 from bertsmith.race import run as race
-from bertsmith.race.entries import field, read_run
+from bertsmith.race.entries import build_entries, read_scores
 from tests.race.builders import CAUSAL, SMALL, files, settings
 
 MEMBERS = {"bert": {"model": SMALL}, "untrained": {"model": SMALL, "untrained": True}}
@@ -36,7 +36,7 @@ def told(tmp_path):
 
 
 def ran(told, **changes):
-    found = race.race(parse(race.RaceRecipe, told | changes), quiet=True)
+    found = race.race(from_dict(race.RaceRecipe, told | changes), quiet=True)
     return {one["name"]: one for one in found["members"]}
 
 
@@ -49,13 +49,13 @@ def test_another_budget_shows_no_old_scores(told):
 
 def test_scores_of_other_settings_or_another_model_are_not_read(told):
     ran(told)
-    recipe = parse(race.RaceRecipe, told)
-    (run,) = field(recipe, Path(recipe.out), Screen(True))[0].runs["tuned"]["about"]
-    assert read_run(run) is not None
-    assert read_run(msgspec.structs.replace(run, length=16)) is None
+    recipe = from_dict(race.RaceRecipe, told)
+    (run,) = build_entries(recipe, Path(recipe.out), Console(True))[0].runs["tuned"]["about"]
+    assert read_scores(run) is not None
+    assert read_scores(msgspec.structs.replace(run, length=16)) is None
     manifest = Path(run.model) / "manifest.json"
     manifest.write_text(manifest.read_text() + " ")
-    assert read_run(run) is None
+    assert read_scores(run) is None
 
 
 def test_how_the_work_is_done_may_change(told):

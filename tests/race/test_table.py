@@ -7,11 +7,11 @@ from itertools import combinations
 import pytest
 
 from bertsmith.corpus.card import bits_per_byte
-from bertsmith.evaluation.suite import Run, Table
-from bertsmith.finetuning.suite import merged
-from bertsmith.race.table import Entry, Race, majority, scientific
-from bertsmith.reports.scatter import Dot, dots
-from bertsmith.tasks import Answering, Tag
+from bertsmith.evaluation.suite import SuiteRun, SuiteTable
+from bertsmith.finetuning.suite import merge_settings
+from bertsmith.race.table import RaceResults, ResultRow, format_scientific, score_majority_baseline
+from bertsmith.reports.scatter import LabeledPoint, scatter_chart
+from bertsmith.tasks import QuestionAnswering, TokenClassification
 from bertsmith.tasks.conll_files import Sentence
 from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.conftest import PIECES
@@ -30,10 +30,10 @@ def test_no_bits_are_told_of_a_corpus_that_did_not_count_its_bytes():
 
 
 def test_usual_tags_are_judged_like_any_answers():
-    tokenizer, tag = Tokenizer.google(PIECES), Tag(labels=("NN", "VB"))
+    tokenizer, tag = Tokenizer.from_vocab(PIECES), TokenClassification(labels=("NN", "VB"))
     learn, dev = [sentence("NN NN VB")], [sentence("NN VB VB NN NN")]
-    assert majority(tag, learn, dev, tokenizer, 16)["accuracy"] == pytest.approx(0.6)
-    assert majority(Answering(), [], [], tokenizer, 16) == {}
+    assert score_majority_baseline(tag, learn, dev, tokenizer, 16)["accuracy"] == pytest.approx(0.6)
+    assert score_majority_baseline(QuestionAnswering(), [], [], tokenizer, 16) == {}
 
 
 def sentence(tags):
@@ -41,22 +41,27 @@ def sentence(tags):
 
 
 def test_a_table_aligns_tasks_and_ways():
-    runs = [Run("a", "t", seed, {"accuracy": value}, ("accuracy",)) for seed, value in ((0, 0.5), (1, 0.7))]
-    ways = {"frozen": Table(("a", "b"), ("t",), runs), "tuned": Table(("a", "b"), ("t",), [])}
+    runs = [SuiteRun("a", "t", seed, {"accuracy": value}, ("accuracy",)) for seed, value in ((0, 0.5), (1, 0.7))]
+    ways = {"frozen": SuiteTable(("a", "b"), ("t",), runs), "tuned": SuiteTable(("a", "b"), ("t",), [])}
     facts = {"parameters": 12_000, "flops": 1.5e15, "steps": 3}
-    race = Race([Entry("a", facts), Entry("b", faults=("no",))], ways, ("t",), {"t": ("accuracy",)}, 2e15)
-    assert race.rows() == [
+    race = RaceResults([ResultRow("a", facts), ResultRow("b", errors=("no",))], ways, ("t",), {"t": ("accuracy",)}, 2e15)
+    assert race.text_rows() == [
         ("", "params", "FLOPs", "t frozen", "t tuned", "average frozen", "average tuned"),
         ("a", "12k", "1.5e15", "60.0 ± 14.1", "–", "60.0 ± 14.1", "–"),
         ("b", "–", "–", "–", "–", "–", "–"),
     ]
-    assert race.plain()["members"][1]["faults"] == ["no"]
-    assert [scientific(value) for value in (0, 1, 999, 1.234e18)] == ["0", "1e0", "9.99e2", "1.23e18"]
+    assert race.to_dict()["members"][1]["faults"] == ["no"]
+    assert [format_scientific(value) for value in (0, 1, 999, 1.234e18)] == ["0", "1e0", "9.99e2", "1.23e18"]
 
 
 def test_named_dots_do_not_write_over_one_another():
-    given = [Dot("one", 1e5, 50.0), Dot("two", 1e5, 50.0), Dot("three", 1e5, 50.0), Dot("<four>", 1e7, 50.1, apart=2.0)]
-    figure = dots("<t>", given, "parameters", ("usual", 40.0))
+    given = [
+        LabeledPoint("one", 1e5, 50.0),
+        LabeledPoint("two", 1e5, 50.0),
+        LabeledPoint("three", 1e5, 50.0),
+        LabeledPoint("<four>", 1e7, 50.1, y_error=2.0),
+    ]
+    figure = scatter_chart("<t>", given, "parameters", ("usual", 40.0))
     found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="value">([^<]+)<', figure)
     boxes = [(float(x), float(y), len(name)) for x, y, name in found]
     assert len(boxes) == 4 and "&lt;four&gt;" in figure and "usual" in figure
@@ -66,6 +71,9 @@ def test_named_dots_do_not_write_over_one_another():
 
 def test_a_table_of_another_kind_takes_nothing_from_the_one_below():
     below = {"model": {"width": 8, "mixer": {"kind": "dense", "heads": 4}}}
-    assert merged(below, {"model": {"mixer": {"heads": 2}}})["model"] == {"width": 8, "mixer": {"kind": "dense", "heads": 2}}
-    assert merged(below, {"model": {"mixer": {"kind": "lstm"}}})["model"] == {"width": 8, "mixer": {"kind": "lstm"}}
-    assert merged(below, {"model": "bert-tiny"}) == {"model": "bert-tiny"}
+    assert merge_settings(below, {"model": {"mixer": {"heads": 2}}})["model"] == {
+        "width": 8,
+        "mixer": {"kind": "dense", "heads": 2},
+    }
+    assert merge_settings(below, {"model": {"mixer": {"kind": "lstm"}}})["model"] == {"width": 8, "mixer": {"kind": "lstm"}}
+    assert merge_settings(below, {"model": "bert-tiny"}) == {"model": "bert-tiny"}

@@ -7,22 +7,22 @@ import torch
 
 from bertsmith import api
 from bertsmith.corpus.store import Corpus
-from bertsmith.errors import BadInput
+from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.mixers import Adaptive, Dense
-from bertsmith.model.model import ModelConfig, built
-from bertsmith.model.sublayers import FeedForward
-from bertsmith.reports.mixer_stats import SpanLayer, spans
+from bertsmith.model.mixers import AdaptiveSpan, Attention
+from bertsmith.model.model import ModelConfig, build_model
+from bertsmith.model.sublayers import FeedForwardConfig
+from bertsmith.reports.mixer_stats import SpanLayer, render_spans
 
 SHARES = [[0.0, 0.125, 0.5], [0.25, 1.0, 0.03125]]
 
 
 def saved(folder, corpus, mixer):
-    encoder = EncoderConfig(layers=2, width=24, mixer=mixer, feedforward=FeedForward(inner=16), positions=64)
+    encoder = EncoderConfig(layers=2, width=24, mixer=mixer, feedforward=FeedForwardConfig(inner=16), positions=64)
     text = Corpus.open(corpus)
-    model = built(ModelConfig(encoder=encoder, vocabulary=len(text.tokenizer)), 0)
-    if isinstance(mixer, Adaptive):
+    model = build_model(ModelConfig(encoder=encoder, vocabulary=len(text.tokenizer)), 0)
+    if isinstance(mixer, AdaptiveSpan):
         for block, shares in zip(model.encoder.stack.blocks, SHARES, strict=True):
             block.mixer.span.data = torch.tensor(shares)
     checkpoint.save(folder, model, text.tokenizer, {}, {"stage": "pretrain"})
@@ -30,7 +30,7 @@ def saved(folder, corpus, mixer):
 
 
 def test_the_page_tells_every_span_of_a_checkpoint(corpus, tmp_path):
-    folder = saved(tmp_path / "model", corpus, Adaptive(heads=3, longest=512, causal=True))
+    folder = saved(tmp_path / "model", corpus, AdaptiveSpan(heads=3, longest=512, causal=True))
     told = api.show(kind="spans", model=str(folder), out=str(tmp_path / "spans.html"), quiet=True)
     page = (tmp_path / "spans.html").read_text(encoding="utf-8")
     assert told["kind"] == "spans" and "http" not in page
@@ -40,11 +40,11 @@ def test_the_page_tells_every_span_of_a_checkpoint(corpus, tmp_path):
 
 
 def test_a_model_without_spans_is_refused(corpus, tmp_path):
-    folder = saved(tmp_path / "model", corpus, Dense(heads=3))
-    with pytest.raises(BadInput, match="mixer=adaptive"):
+    folder = saved(tmp_path / "model", corpus, Attention(heads=3))
+    with pytest.raises(UserError, match="mixer=adaptive"):
         api.show(kind="spans", model=str(folder), out=str(tmp_path / "spans.html"), quiet=True)
 
 
 def test_further_is_darker():
-    heats = [int(n) for n in re.findall(r"--heat: (\d+)", spans([SpanLayer([0.0, 10.0, 1000.0], 1000)], 1000, 32, True))]
+    heats = [int(n) for n in re.findall(r"--heat: (\d+)", render_spans([SpanLayer([0.0, 10.0, 1000.0], 1000)], 1000, 32, True))]
     assert heats == sorted(heats) and heats[0] == 0 and heats[2] == 90

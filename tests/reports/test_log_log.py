@@ -7,13 +7,13 @@ from xml.etree import ElementTree
 import pytest
 
 from bertsmith.reports.charts import Series
-from bertsmith.reports.log_log import loglog
+from bertsmith.reports.log_log import loglog_chart
 
 LENGTHS = (512, 1024, 4096, 65536)
 
 
 def drawn(*series):
-    return ElementTree.fromstring(loglog("Time <there> & back", series, "tokens", "seconds"))
+    return ElementTree.fromstring(loglog_chart("Time <there> & back", series, "tokens", "seconds"))
 
 
 def lines(svg):

@@ -7,22 +7,22 @@ import torch
 
 from bertsmith import api
 from bertsmith.corpus.store import Corpus
-from bertsmith.errors import BadInput
+from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.mixers import Dense, Hashed
-from bertsmith.model.mixers.reformer.bucket_stats import census
-from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.mixers import Attention, Reformer
+from bertsmith.model.mixers.reformer.bucket_stats import compute_bucket_stats
+from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
-from bertsmith.model.sublayers import FeedForward
-from bertsmith.reports.mixer_stats import BucketLayer, buckets
+from bertsmith.model.sublayers import FeedForwardConfig
+from bertsmith.reports.mixer_stats import BucketLayer, render_buckets
 from tests.model.test_reformer_lsh import met
 
 
 def made(mixer, vocabulary=50, **more):
-    encoder = EncoderConfig(layers=2, width=32, mixer=mixer, feedforward=FeedForward(inner=16), positions=64, **more)
-    return built(ModelConfig(encoder=encoder, vocabulary=vocabulary), 0).eval()
+    encoder = EncoderConfig(layers=2, width=32, mixer=mixer, feedforward=FeedForwardConfig(inner=16), positions=64, **more)
+    return build_model(ModelConfig(encoder=encoder, vocabulary=vocabulary), 0).eval()
 
 
 def saved(folder, corpus, mixer):
@@ -33,10 +33,10 @@ def saved(folder, corpus, mixer):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_meetings_are_those_of_sets_found_one_by_one(causal):
-    model, lengths = made(Hashed(heads=4, buckets=4, rounds=2, reach=5, causal=causal), deviation=0.3), (40, 9)
+    model, lengths = made(Reformer(heads=4, buckets=4, rounds=2, reach=5, causal=causal), deviation=0.3), (40, 9)
     read = []
     model.encoder.stack.blocks[0].mixer.register_forward_pre_hook(lambda mixer, given: read.append(given[0]))
-    found = census(model, Inputs(torch.arange(49), Layout.of(lengths)))
+    found = compute_bucket_stats(model, Inputs(torch.arange(49), Layout.from_lengths(lengths)))
     assert len(found) == 2
     mixer = model.encoder.stack.blocks[0].mixer
     qk = mixer.project(read[0].clone()).chunk(2, -1)[0].view(49, 4, -1).transpose(0, 1)
@@ -44,19 +44,23 @@ def test_meetings_are_those_of_sets_found_one_by_one(causal):
     could = [token for token in range(49) if not causal or token not in (0, 40)]
     for head in range(4):
         sizes = [len(seen[head][token]) for token in could]
-        assert found[0].met[head] == pytest.approx(sum(sizes) / len(sizes))
-        assert found[0].alone[head] == pytest.approx(sizes.count(0) / len(sizes))
-        assert 0 < found[0].caught[head] < 1
+        assert found[0].mean_neighbors[head] == pytest.approx(sum(sizes) / len(sizes))
+        assert found[0].isolated_fraction[head] == pytest.approx(sizes.count(0) / len(sizes))
+        assert 0 < found[0].attention_recall[head] < 1
 
 
 def test_who_meets_everyone_catches_everything():
-    model = made(Hashed(heads=4, buckets=4, rounds=1, reach=64))
-    layer = census(model, Inputs(torch.arange(30), Layout.of([30])))[0]
-    assert layer.met == [29.0] * 4 and layer.alone == [0.0] * 4 and layer.caught == pytest.approx([1.0] * 4)
+    model = made(Reformer(heads=4, buckets=4, rounds=1, reach=64))
+    layer = compute_bucket_stats(model, Inputs(torch.arange(30), Layout.from_lengths([30])))[0]
+    assert (
+        layer.mean_neighbors == [29.0] * 4
+        and layer.isolated_fraction == [0.0] * 4
+        and layer.attention_recall == pytest.approx([1.0] * 4)
+    )
 
 
 def test_the_page_tells_of_every_head(corpus, tmp_path):
-    folder = saved(tmp_path / "model", corpus, Hashed(heads=4, buckets=4, rounds=2, reach=4))
+    folder = saved(tmp_path / "model", corpus, Reformer(heads=4, buckets=4, rounds=2, reach=4))
     told = api.show(kind="buckets", model=str(folder), corpus=str(corpus), out=str(tmp_path / "b.html"), quiet=True)
     page = (tmp_path / "b.html").read_text(encoding="utf-8")
     assert told["kind"] == "buckets" and "http" not in page
@@ -64,11 +68,11 @@ def test_the_page_tells_of_every_head(corpus, tmp_path):
 
 
 def test_a_model_without_buckets_is_refused(corpus, tmp_path):
-    folder = saved(tmp_path / "model", corpus, Dense(heads=4))
-    with pytest.raises(BadInput, match="mixer=hashed"):
+    folder = saved(tmp_path / "model", corpus, Attention(heads=4))
+    with pytest.raises(UserError, match="mixer=hashed"):
         api.show(kind="buckets", model=str(folder), corpus=str(corpus), out=str(tmp_path / "b.html"), quiet=True)
 
 
 def test_more_is_darker():
-    heats = [int(n) for n in re.findall(r"--heat: (\d+)", buckets([BucketLayer([1.0], [0.0], [0.2, 0.9])], 10))]
+    heats = [int(n) for n in re.findall(r"--heat: (\d+)", render_buckets([BucketLayer([1.0], [0.0], [0.2, 0.9])], 10))]
     assert heats == [18, 81]

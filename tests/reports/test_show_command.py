@@ -10,14 +10,23 @@ import pytest
 from bertsmith import api
 from bertsmith.cli import main
 from bertsmith.commands import show
-from bertsmith.config import parse
+from bertsmith.config import from_dict
 from bertsmith.corpus.store import Corpus
-from bertsmith.errors import BadInput
-from bertsmith.objectives import Masked, Pairs
+from bertsmith.errors import UserError
+from bertsmith.objectives import MaskedLM, SentencePairMLM
 from bertsmith.pretraining.setup import PretrainRecipe, split_corpus
-from bertsmith.reports.corpus import classes, frequent
-from bertsmith.reports.masking import FATES, counted, drawn, fate_of, label_names, masks, original, proportions
-from bertsmith.reports.training_curves import rows
+from bertsmith.reports.corpus import count_frequent_tokens, histogram_bins
+from bertsmith.reports.masking import (
+    CORRUPTIONS,
+    classify_corruption,
+    corruption_rows,
+    count_corruptions,
+    pair_label_names,
+    render_masks,
+    restore_tokens,
+    take_samples,
+)
+from bertsmith.reports.training_curves import read_metrics
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["a", "small", "cat", "##s", "sat", "on", "the", "mat", "<script>", "and", "dog", "##gy", '"', ".", "<", ">", "script"]
@@ -107,65 +116,71 @@ def test_the_corpus_page_shows_the_corpus_own_counts(tmp_path, corpus):
         shown = text.split(f"\n{fact}\n")[1].split("\n")[1]
         assert float(shown.replace(",", "")) == pytest.approx(corpus.card[fact], rel=1e-3)
     ids, counts = np.unique(corpus.tokens, return_counts=True)
-    most = frequent(corpus)
+    most = count_frequent_tokens(corpus)
     assert dict(most) == {corpus.tokenizer.pieces[i]: c for i, c in zip(ids, counts, strict=True)}
     assert [count for _, count in most] == sorted((count for _, count in most), reverse=True)
-    assert sum(classes(corpus.card["sentence lengths"]).values()) == corpus.card["sentences"]
+    assert sum(histogram_bins(corpus.card["sentence lengths"]).values()) == corpus.card["sentences"]
 
 
 def test_empty_classes_between_full_ones_are_kept():
-    assert classes({"2+": 3, "16+": 1}) == {"2": 3, "4": 0, "8": 0, "16": 1}
-    assert classes({}) == {}
+    assert histogram_bins({"2+": 3, "16+": 1}) == {"2": 3, "4": 0, "8": 0, "16": 1}
+    assert histogram_bins({}) == {}
 
 
 def reading_of(corpus, **objective):
     documents, _ = corpus.split(0.01, 0)
-    return Pairs(**objective).batches(corpus, documents, 32, 512, 0)
+    return SentencePairMLM(**objective).build_batches(corpus, documents, 32, 512, 0)
 
 
 @pytest.mark.parametrize("epoch", [0, 2])
 def test_samples_are_those_that_training_reads(corpus, epoch):
     reading = reading_of(corpus)
-    first = reading(epoch * reading.an_epoch)
-    one_by_one = [reading.maker(plan, at) for plan, at in drawn(reading, 5, epoch)]
-    tokens = np.concatenate([arrays.tokens for arrays in one_by_one])
-    assert (tokens == first.tokens[: len(tokens)]).all()
+    first = reading(epoch * reading.batches_per_epoch)
+    one_by_one = [reading.collator(plan, at) for plan, at in take_samples(reading, 5, epoch)]
+    tokens = np.concatenate([arrays.input_ids for arrays in one_by_one])
+    assert (tokens == first.input_ids[: len(tokens)]).all()
     assert [int(arrays.labels[0]) for arrays in one_by_one] == first.labels[:5].tolist()
 
 
 def test_what_stood_there_is_what_stands_in_the_corpus(corpus):
     reading = reading_of(corpus)
-    for plan, epoch in drawn(reading, 20, 0):
-        arrays = reading.maker(plan, epoch)
-        parts = [corpus.tokens[a:b] for a, b in zip(plan.starts, plan.ends, strict=True)]
+    for plan, epoch in take_samples(reading, 20, 0):
+        arrays = reading.collator(plan, epoch)
+        parts = [corpus.tokens[a:b] for a, b in zip(plan.span_starts, plan.span_ends, strict=True)]
         special = corpus.tokenizer
-        assert original(arrays).tolist() == [special.cls, *parts[0], special.sep, *parts[1], special.sep]
+        assert restore_tokens(arrays).tolist() == [
+            special.cls_token_id,
+            *parts[0],
+            special.sep_token_id,
+            *parts[1],
+            special.sep_token_id,
+        ]
 
 
 def test_proportions_are_sums_over_the_batches(corpus):
     reading = reading_of(corpus, rate=0.3)
-    counts, batches = counted(corpus, reading, 0), list(reading)
-    assert counts.samples == sum(len(b.lengths) for b in batches)
-    assert counts.chosen == sum(len(b.where) for b in batches)
+    counts, batches = count_corruptions(corpus, reading, 0), list(reading)
+    assert counts.num_samples == sum(len(b.lengths) for b in batches)
+    assert counts.num_selected == sum(len(b.output_indices) for b in batches)
     assert counts.labels == {label: sum(int((b.labels == label).sum()) for b in batches) for label in (0, 1)}
-    fates = np.concatenate([fate_of(b, corpus.tokenizer.mask) for b in batches])
-    assert counts.fates == {name: int((fates == number).sum()) for number, name in enumerate(FATES)}
-    told = {row[0]: row[1:] for row in proportions(counts, reading)}
-    assert told["tokens chosen"] == (counts.chosen, f"{counts.chosen / counts.free:.2%}", "30%")
-    assert told["of them masked"][0] / counts.chosen == pytest.approx(0.8, abs=0.08)
-    assert counts.chosen / counts.free == pytest.approx(0.3, abs=0.03)
+    fates = np.concatenate([classify_corruption(b, corpus.tokenizer.mask) for b in batches])
+    assert counts.corruptions == {name: int((fates == number).sum()) for number, name in enumerate(CORRUPTIONS)}
+    told = {row[0]: row[1:] for row in corruption_rows(counts, reading)}
+    assert told["tokens chosen"] == (counts.num_selected, f"{counts.num_selected / counts.num_maskable:.2%}", "30%")
+    assert told["of them masked"][0] / counts.num_selected == pytest.approx(0.8, abs=0.08)
+    assert counts.num_selected / counts.num_maskable == pytest.approx(0.3, abs=0.03)
 
 
 def test_the_masks_page_marks_each_target_in_its_colour(tmp_path, corpus):
     html = page(tmp_path, "masks", corpus=str(corpus.path), length=32, samples=6)
     reading = reading_of(corpus)
-    reading = Pairs().batches(corpus, reading.documents, 32, 16_384, 0)
-    fates = [fate_of(reading.maker(plan, at), corpus.tokenizer.mask) for plan, at in drawn(reading, 6, 0)]
-    for number, name in enumerate(FATES):
+    reading = SentencePairMLM().build_batches(corpus, reading.document_ids, 32, 16_384, 0)
+    fates = [classify_corruption(reading.collator(plan, at), corpus.tokenizer.mask) for plan, at in take_samples(reading, 6, 0)]
+    for number, name in enumerate(CORRUPTIONS):
         marks = html.count(f'<mark class="{name}">') - 1  # one is the legend's
         assert marks == sum(int((f == number).sum()) for f in fates)
     assert html.count('class="sample"') == 6
-    assert html.count('class="pill"') == 6 and all(name in html for name in label_names(reading))
+    assert html.count('class="pill"') == 6 and all(name in html for name in pair_label_names(reading))
 
 
 def test_pieces_of_a_word_are_joined(tmp_path, corpus):
@@ -187,7 +202,7 @@ def test_curves_of_a_run_in_progress_leave_out_what_a_rollback_undid(tmp_path):
              {"step": 3, "loss": 50.0}, {"step": 3, "skipped": "norm"}, {"step": 4, "rollback": 2, "rate_factor": 0.5},
              {"step": 3, "loss": 7.0, "loss.words": 6.0}]  # fmt: skip
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 4, "lo')
-    assert [(row["step"], row.get("loss")) for row in rows(tmp_path)] == [(1, 9.0), (2, None), (3, 7.0)]
+    assert [(row["step"], row.get("loss")) for row in read_metrics(tmp_path)] == [(1, 9.0), (2, None), (3, 7.0)]
     html = page(tmp_path, "curves", model=str(tmp_path))
     assert "3 steps, 20 tokens read." in html and "unigram" not in html
 
@@ -209,7 +224,7 @@ def test_the_run_page_shows_the_numbers_of_its_card(tmp_path, corpus, model):
 
 
 def bad(**keys) -> str:
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(UserError) as error:
         api.show(quiet=True, **keys)
     return str(error.value)
 
@@ -237,8 +252,8 @@ def test_what_would_leave_nothing_to_show_is_refused(tmp_path, corpus, objective
         for value in values:
             assert f"{key} = {value}" in bad(**given, **{key: value})
     assert "lower it" in bad(**given, held_out=0.99)
-    with pytest.raises(BadInput, match="0 documents to learn from make no sample"):
-        masks(corpus, Masked().batches(corpus, np.arange(0), 32, 512, 0), 3, 0)
+    with pytest.raises(UserError, match="0 documents to learn from make no sample"):
+        render_masks(corpus, MaskedLM().build_batches(corpus, np.arange(0), 32, 512, 0), 3, 0)
     assert not (tmp_path / "page.html").exists()
     api.show(**given, length=8, quiet=True)
     assert (tmp_path / "page.html").stat().st_size > 5000
@@ -247,8 +262,8 @@ def test_what_would_leave_nothing_to_show_is_refused(tmp_path, corpus, objective
 @pytest.mark.parametrize("objective", ["pairs", "masked"])
 def test_the_documents_are_those_that_pretraining_learns_from(tmp_path, corpus, objective):
     told = {"corpus": str(corpus.path), "objective": objective, "held_out": 0.3, "seed": 5, "out": str(tmp_path)}
-    shown = show._reading(parse(show.Recipe, {"kind": "masks", **told}), corpus).documents
-    assert np.array_equal(shown, split_corpus(parse(PretrainRecipe, told), corpus)[0])
+    shown = show._build_loader(from_dict(show.Recipe, {"kind": "masks", **told}), corpus).document_ids
+    assert np.array_equal(shown, split_corpus(from_dict(PretrainRecipe, told), corpus)[0])
 
 
 def test_the_command_line_takes_the_kind_as_a_word(tmp_path, corpus, capsys):

@@ -8,8 +8,8 @@ import pytest
 
 from bertsmith.cli import main
 from bertsmith.commands import show
-from bertsmith.config import read
-from bertsmith.reports.scatter import Mark, cloud, flattened
+from bertsmith.config import read_recipe
+from bertsmith.reports.scatter import Marker, project_pca, scatter_panel
 from tests.evaluation.test_word_senses import coarse
 
 SENTENCES = """text\tsense
@@ -63,7 +63,7 @@ def test_many_words_have_a_table_and_no_picture(tmp_path):
         for name in ("train", "test"):
             path = tmp_path / "data" / word / f"{name}.data.txt"
             path.write_text(path.read_text().replace("bank", word))
-    recipe = read(
+    recipe = read_recipe(
         show.Recipe, None, ["kind=senses", "model=mini-en", f"data={tmp_path / 'data'}", f"out={tmp_path / 'p.html'}"]
     )
     told = show.run(recipe, quiet=True)
@@ -90,21 +90,21 @@ def test_what_is_missing_is_said(settings, said, tmp_path, capsys, monkeypatch):
 def test_points_are_laid_out_by_their_principal_components():
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(30, 10)) * np.array([9, 4, *[0.1] * 8])
-    flat = flattened(vectors)
+    flat = project_pca(vectors)
     values, directions = np.linalg.eigh(np.cov(vectors.T))
     assert np.allclose(flat.var(0, ddof=1), values[::-1][:2])
     middle = vectors - vectors.mean(0)
     for column, direction in zip(flat.T, directions.T[::-1], strict=False):
         assert np.allclose(np.abs(column), np.abs(middle @ direction))
-    assert np.array_equal(flat, flattened(vectors)) and not flattened(np.ones((5, 3))).any()
-    assert flattened(np.array([[1.0, 2.0], [3.0, 4.0]])).shape == (2, 2)
+    assert np.array_equal(flat, project_pca(vectors)) and not project_pca(np.ones((5, 3))).any()
+    assert project_pca(np.array([[1.0, 2.0], [3.0, 4.0]])).shape == (2, 2)
 
 
 def test_a_point_leads_to_its_neighbours():
-    drawn = cloud(
+    drawn = scatter_panel(
         "<a>",
         "90%",
         np.array([[0.0, 0.0], [1.0, 1.0], [2.0, 0.0]]),
-        [Mark("one", "x & y", (2,)), Mark("two", "z"), Mark("two", "w")],
+        [Marker("one", "x & y", (2,)), Marker("two", "z"), Marker("two", "w")],
     )
     assert drawn.count("<circle") == 3 and drawn.count("<line") == 1 and "x &amp; y" in drawn and "&lt;a&gt;" in drawn

@@ -4,20 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.tasks import Tag
-from bertsmith.tasks.chunked_rows import Reach, stretches
+from bertsmith.tasks import TokenClassification
+from bertsmith.tasks.chunked_rows import DocumentContext, chunk_rows
 from bertsmith.tasks.conll_files import Sentence
-from bertsmith.tasks.requests import Asked
+from bertsmith.tasks.requests import Request
 from bertsmith.tasks.table_rows import BadRow
 from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.conftest import PIECES
 
-TOKENIZER = Tokenizer.google(PIECES)
+TOKENIZER = Tokenizer.from_vocab(PIECES)
 WORDS = ("the", "people", "zebra", "water", "\x07")  # of one piece, of several, of none
 
 
 def asked(document, tokens):
-    return Asked(Sentence(tokens=tuple(tokens), document=document, source="a.txt"))
+    return Request(Sentence(tokens=tuple(tokens), document=document, source="a.txt"))
 
 
 ROWS = st.lists(
@@ -41,9 +41,9 @@ def sequences(task, examples, length, start=0, stop=None):
 
 @given(rows=ROWS, size=st.integers(1, 7), length=st.integers(4, 20), context=st.one_of(st.just(True), st.integers(1, 8)))
 def test_sequences_are_those_of_the_whole_file(rows, size, length, context):
-    task = Tag(labels=("O",), context=context)
+    task = TokenClassification(labels=("O",), context=context)
     found, told = [], []
-    for one in stretches(iter(rows), size, Reach(task, TOKENIZER, length)):
+    for one in chunk_rows(iter(rows), size, DocumentContext(task, TOKENIZER, length)):
         before, here, after = good(one.before), good(one.rows), good(one.after)
         mine = sequences(task, [*before, *here, *after], length, len(before), len(before) + len(here))
         found += [(owner - len(before) + len(good(told)), ids) for owner, ids in mine]
@@ -60,16 +60,16 @@ def test_only_rows_that_are_seen_are_read_ahead_and_kept():
             read.append(number)
             yield asked("0" if number < 50 else "1", ["the", "people"])
 
-    found = stretches(file(), 10, Reach(Tag(context=5), TOKENIZER, 32))
+    found = chunk_rows(file(), 10, DocumentContext(TokenClassification(context=5), TOKENIZER, 32))
     sizes = [(len(one.before), len(one.rows), len(one.after), len(read)) for one in found]
     assert sizes[0] == (0, 10, 3, 13) and sizes[1] == (3, 10, 3, 23)
     assert sizes[4] == (3, 10, 0, 51)  # the next document has been met, and is not seen
     assert sizes[9] == (3, 10, 0, 100)
 
 
-@pytest.mark.parametrize("reach", [None, Reach(Tag(), TOKENIZER, 32)])
+@pytest.mark.parametrize("reach", [None, DocumentContext(TokenClassification(), TOKENIZER, 32)])
 def test_without_context_nothing_is_read_ahead(reach):
     rows = iter([asked("0", ["the"])] * 5)
-    first = next(stretches(rows, 2, reach))
+    first = next(chunk_rows(rows, 2, reach))
     assert (len(first.rows), len(first.before), len(first.after)) == (2, 0, 0)
     assert len(list(rows)) == 3

@@ -3,54 +3,54 @@
 import numpy as np
 import pytest
 
-from bertsmith.errors import BadInput
-from bertsmith.tasks import Choose
-from bertsmith.tasks.multiple_choice import Choice, Question
+from bertsmith.errors import UserError
+from bertsmith.tasks import MultipleChoice
+from bertsmith.tasks.multiple_choice import MultipleChoiceExample, MultipleChoicePrediction
 from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.conftest import PIECES
 
-TOKENIZER = Tokenizer.google(PIECES)
+TOKENIZER = Tokenizer.from_vocab(PIECES)
 EXAMPLES = [
-    Question("the people", ("now", "then"), "what time", 1),
-    Question("she said", ("no", "one", "two people"), label=0),
+    MultipleChoiceExample("the people", ("now", "then"), "what time", 1),
+    MultipleChoiceExample("she said", ("no", "one", "two people"), label=0),
 ]
 
 
 def test_every_option_is_a_sequence_after_its_context_and_question():
-    encoded = Choose().encode(EXAMPLES, TOKENIZER, 32)
-    told = [TOKENIZER.decode(one) for one in encoded.ids]
+    encoded = MultipleChoice().encode(EXAMPLES, TOKENIZER, 32)
+    told = [TOKENIZER.decode(one) for one in encoded.input_ids]
     assert told[0] == "[CLS] the people [SEP] what time now [SEP]" and told[4] == "[CLS] she said [SEP] two people [SEP]"
-    assert encoded.example.tolist() == [0, 0, 1, 1, 1] and encoded.targets["label"].tolist() == [1, 0]
-    assert [(one.number, one.of) for one in encoded.facts] == [(0, 1)] * 5
-    assert all(len(ids) == len(segments) for ids, segments in zip(encoded.ids, encoded.segments, strict=True))
+    assert encoded.example_index.tolist() == [0, 0, 1, 1, 1] and encoded.targets["label"].tolist() == [1, 0]
+    assert [(one.number, one.of) for one in encoded.metadata] == [(0, 1)] * 5
+    assert all(len(ids) == len(segments) for ids, segments in zip(encoded.input_ids, encoded.token_type_ids, strict=True))
 
 
 def test_a_long_context_leaves_the_options_whole():
-    encoded = Choose().encode([Question("of and " * 100, ("two people", "now"))], TOKENIZER, 16)
-    assert [len(one) for one in encoded.ids] == [16, 16] and not encoded.targets
-    assert TOKENIZER.decode(encoded.ids[0]).endswith("[SEP] two people [SEP]")
+    encoded = MultipleChoice().encode([MultipleChoiceExample("of and " * 100, ("two people", "now"))], TOKENIZER, 16)
+    assert [len(one) for one in encoded.input_ids] == [16, 16] and not encoded.targets
+    assert TOKENIZER.decode(encoded.input_ids[0]).endswith("[SEP] two people [SEP]")
 
 
 @pytest.mark.parametrize("shape", [(5,), (5, 1)])
 def test_scores_are_compared_within_a_question(shape):
-    encoded = Choose().encode(EXAMPLES, TOKENIZER, 32)
+    encoded = MultipleChoice().encode(EXAMPLES, TOKENIZER, 32)
     scores = np.array([1.0, 3.0, 900.0, 901.0, -5.0]).reshape(shape)
-    first, second = Choose().decode(scores, encoded, EXAMPLES)
-    assert first == Choice(1, "then", pytest.approx([1 / (1 + np.exp(2)), 1 / (1 + np.exp(-2))]))
+    first, second = MultipleChoice().decode(scores, encoded, EXAMPLES)
+    assert first == MultipleChoicePrediction(1, "then", pytest.approx([1 / (1 + np.exp(2)), 1 / (1 + np.exp(-2))]))
     assert second.option == "one" and sum(second.scores) == pytest.approx(1)
-    assert Choose().judge([first, second], EXAMPLES) == {"accuracy": 0.5}
-    assert Choose().decode(np.zeros((0, 1)), Choose().encode([], TOKENIZER, 32), []) == []
+    assert MultipleChoice().compute_metrics([first, second], EXAMPLES) == {"accuracy": 0.5}
+    assert MultipleChoice().decode(np.zeros((0, 1)), MultipleChoice().encode([], TOKENIZER, 32), []) == []
 
 
 def test_lines_are_read_with_and_without_question_and_label(tmp_path):
     (tmp_path / "a.jsonl").write_text(
         '{"article": "a", "question": "q", "options": ["x", "y"], "label": 1}\n{"article": "b", "options": ["x", "y", "z"]}\n'
     )
-    first, second = Choose(columns={"context": "article"}).read(tmp_path / "a.jsonl")
+    first, second = MultipleChoice(columns={"context": "article"}).read(tmp_path / "a.jsonl")
     assert (first.context, first.question, first.options, first.label) == ("a", "q", ("x", "y"), 1)
     assert (second.question, second.label, second.line) == (None, None, 2)
-    with pytest.raises(BadInput, match=r"a\.jsonl has no column 'answer', only: article, question, options, label"):
-        Choose(columns={"label": "answer"}).fitted([second])
+    with pytest.raises(UserError, match=r"a\.jsonl has no column 'answer', only: article, question, options, label"):
+        MultipleChoice(columns={"label": "answer"}).fit([second])
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,10 @@ def test_lines_are_read_with_and_without_question_and_label(tmp_path):
 )
 def test_options_and_labels_that_cannot_be_meant_are_bad_rows(tmp_path, fields, fault):
     (tmp_path / "a.jsonl").write_text(f'{{"context": "a", {fields}}}\n')
-    with pytest.raises(BadInput, match=rf"line 1: .*{fault}"):
-        list(Choose().read(tmp_path / "a.jsonl"))
+    with pytest.raises(UserError, match=rf"line 1: .*{fault}"):
+        list(MultipleChoice().read(tmp_path / "a.jsonl"))
 
 
 def test_a_table_without_lists_is_refused(tmp_path):
-    with pytest.raises(BadInput, match=r"give \.jsonl"):
-        Choose().read(tmp_path / "a.tsv")
+    with pytest.raises(UserError, match=r"give \.jsonl"):
+        MultipleChoice().read(tmp_path / "a.tsv")

@@ -6,8 +6,8 @@ import lzma
 import pytest
 import zstandard
 
-from bertsmith.errors import BadInput
-from bertsmith.tasks.table_rows import BadRow, Kept, Row, examples, rows
+from bertsmith.errors import UserError
+from bertsmith.tasks.table_rows import BadRow, ExampleReader, ExampleRow, read_examples, read_rows
 
 
 def written(tmp_path, name, text):
@@ -17,7 +17,7 @@ def written(tmp_path, name, text):
 
 
 def texts(path, columns=None, skip_bad=False):
-    return Kept(path, examples(path, lambda row: row.text("text"), columns or {}), skip_bad)
+    return ExampleReader(path, read_examples(path, lambda row: row.get_text("text"), columns or {}), skip_bad)
 
 
 def test_quotes_mean_nothing_in_tsv_and_much_in_csv(tmp_path):
@@ -29,7 +29,7 @@ def test_quotes_mean_nothing_in_tsv_and_much_in_csv(tmp_path):
 
 def test_a_quoted_text_may_go_over_lines_and_rows_know_where_they_begin(tmp_path):
     csv = written(tmp_path, "a.csv", 'text,label\n"one\ntwo",0\nthree,1\n')
-    found = [row for row in rows(csv) if isinstance(row, Row)]
+    found = [row for row in read_rows(csv) if isinstance(row, ExampleRow)]
     assert [(row.line, row.values["text"]) for row in found] == [(2, "one\ntwo"), (4, "three")]
 
 
@@ -38,7 +38,10 @@ def test_packed_files_read_like_plain_ones(tmp_path, pack, request):
     ending = request.node.callspec.id
     plain = '{"text": "天地", "label": 1}\n\n{"text": "b\\tc"}\n'.encode()
     path = written(tmp_path, f"a.jsonl.{ending}", pack(plain))
-    assert [(row.line, row.values["text"]) for row in rows(path) if isinstance(row, Row)] == [(1, "天地"), (3, "b\tc")]
+    assert [(row.line, row.values["text"]) for row in read_rows(path) if isinstance(row, ExampleRow)] == [
+        (1, "天地"),
+        (3, "b\tc"),
+    ]
 
 
 def test_marks_carriage_returns_and_missing_last_newlines_leave_no_trace(tmp_path):
@@ -55,10 +58,10 @@ def test_columns_by_name_and_by_number(tmp_path):
 
 def test_a_missing_column_names_those_there_are_and_cannot_be_skipped(tmp_path):
     path = written(tmp_path, "a.tsv", "id\tsentence\n7\tgood\n")
-    with pytest.raises(BadInput, match=r"a\.tsv has no column 'text', only: id, sentence; .*data\.columns\.text=") as fault:
+    with pytest.raises(UserError, match=r"a\.tsv has no column 'text', only: id, sentence; .*data\.columns\.text=") as fault:
         next(texts(path, skip_bad=True))
     assert not isinstance(fault.value, BadRow)
-    with pytest.raises(BadInput, match=r"has no column 'sentense'.*data\.columns\.text=sentence$"):
+    with pytest.raises(UserError, match=r"has no column 'sentense'.*data\.columns\.text=sentence$"):
         next(texts(path, {"text": "sentense"}))
     lines = written(tmp_path, "a.jsonl", '{"text": "a"}\n{"txt": "b"}\n')
     with pytest.raises(BadRow, match=r"a\.jsonl, line 2 has no column 'text', only: txt; .*data\.columns\.text=txt"):
@@ -88,7 +91,7 @@ def test_a_bad_row_is_named_or_skipped_and_counted(tmp_path, name):
         list(texts(path))
     lenient = texts(path, skip_bad=True)
     assert list(lenient) == ["one", "three"]
-    assert lenient.skipped == 1 and f"line {line}" in lenient.faults[0]
+    assert lenient.num_skipped == 1 and f"line {line}" in lenient.errors[0]
 
 
 def test_an_open_quote_is_named_where_it_opens(tmp_path):
@@ -108,12 +111,12 @@ def test_an_open_quote_is_named_where_it_opens(tmp_path):
     ],
 )
 def test_a_file_with_nothing_in_it_is_refused(tmp_path, name, text, fault):
-    with pytest.raises(BadInput, match=fault):
+    with pytest.raises(UserError, match=fault):
         list(texts(written(tmp_path, name, text), skip_bad=True))
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(BadInput, match=r"none\.tsv cannot be read: No such file"):
+    with pytest.raises(UserError, match=r"none\.tsv cannot be read: No such file"):
         list(texts(tmp_path / "none.tsv"))
 
 

@@ -9,13 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.config import parse, plain
-from bertsmith.errors import BadInput
-from bertsmith.tasks.base import most_context
+from bertsmith.config import from_dict, to_dict
+from bertsmith.errors import UserError
+from bertsmith.tasks.base import max_context_window
 from bertsmith.tasks.conll_files import Sentence
-from bertsmith.tasks.scorers.conlleval import entities
-from bertsmith.tasks.tag_schemes import best_path, is_legal, scheme_of
-from bertsmith.tasks.token_classification import IGNORED, Tag, Tagged, sentence_of
+from bertsmith.tasks.scorers.conlleval import get_entities
+from bertsmith.tasks.tag_schemes import detect_scheme, is_valid_sequence, viterbi_decode
+from bertsmith.tasks.token_classification import (
+    IGNORE_INDEX,
+    TokenClassification,
+    TokenClassificationPrediction,
+    sentence_from_text,
+)
 from bertsmith.tokenization.tokenizer import Tokenizer
 
 CONLL = """-DOCSTART- -X- O
@@ -45,7 +50,8 @@ def perfect(task, encoded):
     """Scores of a model that knows every target."""
     cuts = np.cumsum([len(ids) for ids in encoded.ids])[:-1]
     return [
-        np.eye(task.outputs + 1)[np.where(one == IGNORED, -1, one)][:, :-1] for one in np.split(encoded.targets["label"], cuts)
+        np.eye(task.outputs + 1)[np.where(one == IGNORE_INDEX, -1, one)][:, :-1]
+        for one in np.split(encoded.targets["label"], cuts)
     ]
 
 
@@ -59,43 +65,47 @@ def shown(tokenizer, encoded):
 
 
 def test_conll_columns_are_read_with_the_line_of_each_sentence(tmp_path):
-    first, second = Tag().read(written(tmp_path, CONLL))
+    first, second = TokenClassification().read(written(tmp_path, CONLL))
     assert (first.tokens, first.tags, first.line) == (("the", "people", "."), ("B-PER", "I-PER", "O"), 3)
-    assert (second.tokens, second.tags, second.place) == (("his",), ("B-LOC",), f"{tmp_path / 'train.txt'}, line 8")
+    assert (second.tokens, second.tags, second.location) == (("his",), ("B-LOC",), f"{tmp_path / 'train.txt'}, line 8")
 
 
 def test_documents_begin_at_docstart_or_with_another_name(tmp_path):
-    assert [one.document for one in Tag().read(written(tmp_path, CONLL))] == ["1", "2"]
-    assert {one.document for one in Tag().read(written(tmp_path, "the O\n\nhis O\n\n"))} == {"0"}  # one, if none is named
+    assert [one.document for one in TokenClassification().read(written(tmp_path, CONLL))] == ["1", "2"]
+    assert {one.document for one in TokenClassification().read(written(tmp_path, "the O\n\nhis O\n\n"))} == {
+        "0"
+    }  # one, if none is named
     rows = [{"tokens": ["the"], "tags": ["O"], "document": name} for name in ("a", "a", 7)]
     path = written(tmp_path, "\n".join(map(json.dumps, [*rows, {**rows[0], "document": []}])), "a.jsonl")
-    assert [one.document for one in Tag(skip_bad=True).read(path)] == ["a", "a", "7"]
-    with pytest.raises(BadInput, match="line 4: document is not a text"):
-        list(Tag().read(path))
+    assert [one.document for one in TokenClassification(skip_bad=True).read(path)] == ["a", "a", "7"]
+    with pytest.raises(UserError, match="line 4: document is not a text"):
+        list(TokenClassification().read(path))
 
 
 def test_other_columns_packed_files_tabs_and_windows_line_ends(tmp_path):
-    tags = [one.tags for one in Tag(columns={"tags": "1"}).read(written(tmp_path, CONLL))]
+    tags = [one.tags for one in TokenClassification(columns={"tags": "1"}).read(written(tmp_path, CONLL))]
     assert tags == [("DT", "NN", "."), ("PR",)]
     path = tmp_path / "test.txt.xz"
     path.write_bytes(lzma.compress("\ufeff天\tB-LOC\r\n\u3000\tO\r\n \tO\r\n\r\n".encode()))
-    assert [(one.tokens, one.tags) for one in Tag().read(path)] == [(("天", "\u3000", " "), ("B-LOC", "O", "O"))]
+    assert [(one.tokens, one.tags) for one in TokenClassification().read(path)] == [
+        (("天", "\u3000", " "), ("B-LOC", "O", "O"))
+    ]
 
 
 def test_one_column_is_a_file_without_tags(tmp_path, tokenizer):
-    task, (example,) = Tag(labels=("O",)), Tag().read(written(tmp_path, "the\npeople\n"))
+    task, (example,) = TokenClassification(labels=("O",)), TokenClassification().read(written(tmp_path, "the\npeople\n"))
     assert example.tags is None and task.encode([example], tokenizer, 16).targets == {}
-    with pytest.raises(BadInput, match="no sentence has tags"):
-        task.judge([Tagged(("O", "O"))], [example])
+    with pytest.raises(UserError, match="no sentence has tags"):
+        task.compute_metrics([TokenClassificationPrediction(("O", "O"))], [example])
 
 
 def test_json_lines_are_read(tmp_path):
     rows = [{"words": ["the", "people"], "tags": ["O", "B-X"]}, {"words": ["x"], "tags": []}]
     path = written(tmp_path, "\n".join(map(json.dumps, rows)), "a.jsonl")
-    with pytest.raises(BadInput, match="line 2: 1 tokens have 0 tags"):
-        list(Tag(columns={"tokens": "words"}).read(path))
-    reading = Tag(columns={"tokens": "words"}, skip_bad=True).read(path)
-    assert [one.tags for one in reading] == [("O", "B-X")] and reading.skipped == 1
+    with pytest.raises(UserError, match="line 2: 1 tokens have 0 tags"):
+        list(TokenClassification(columns={"tokens": "words"}).read(path))
+    reading = TokenClassification(columns={"tokens": "words"}, skip_bad=True).read(path)
+    assert [one.tags for one in reading] == [("O", "B-X")] and reading.num_skipped == 1
 
 
 @pytest.mark.parametrize(
@@ -103,34 +113,43 @@ def test_json_lines_are_read(tmp_path):
 )
 def test_a_bad_row_is_named_or_its_sentence_left_out(tmp_path, row, fault):
     path = written(tmp_path, f"the\tO\n\nhis\tO\n{row}\n\nher\tO\n")
-    with pytest.raises(BadInput, match=f"train.txt, line 4: .*{fault}.*skip_bad"):
-        list(Tag().read(path))
-    reading = Tag(skip_bad=True).read(path)
-    assert [one.tokens for one in reading] == [("the",), ("her",)] and reading.skipped == 1
+    with pytest.raises(UserError, match=f"train.txt, line 4: .*{fault}.*skip_bad"):
+        list(TokenClassification().read(path))
+    reading = TokenClassification(skip_bad=True).read(path)
+    assert [one.tokens for one in reading] == [("the",), ("her",)] and reading.num_skipped == 1
 
 
 def test_labels_and_scheme_are_learnt_and_stay_in_the_config(tmp_path):
-    task = Tag().fitted(list(Tag().read(written(tmp_path, CONLL))))
-    assert task.labels == ("B-LOC", "B-PER", "I-PER", "O") and task.scheme == "bio" and task.outputs == 4
-    assert parse(Tag, plain(task)) == task
+    task = TokenClassification().fit(list(TokenClassification().read(written(tmp_path, CONLL))))
+    assert task.labels == ("B-LOC", "B-PER", "I-PER", "O") and task.scheme == "bio" and task.num_outputs == 4
+    assert from_dict(TokenClassification, to_dict(task)) == task
 
 
 def test_a_tag_that_is_none_of_the_given_labels_is_named(tmp_path):
-    with pytest.raises(BadInput, match=r"train.txt, line 3: the tag 'I-PER' is none of task.labels; did you mean 'B-PER'"):
-        Tag(labels=("B-PER", "B-LOC", "O")).fitted(list(Tag().read(written(tmp_path, CONLL))))
+    with pytest.raises(UserError, match=r"train.txt, line 3: the tag 'I-PER' is none of task.labels; did you mean 'B-PER'"):
+        TokenClassification(labels=("B-PER", "B-LOC", "O")).fit(list(TokenClassification().read(written(tmp_path, CONLL))))
 
 
 def test_only_the_first_piece_of_a_token_carries_its_label(tokenizer):
-    task = Tag(labels=("B-X", "O"))
+    task = TokenClassification(labels=("B-X", "O"))
     encoded = task.encode([sentence("the zebra 天地 .", "O B-X O B-NEW")], tokenizer, 32)
-    pieces = [tokenizer.pieces[i] for i in encoded.ids[0]]
+    pieces = [tokenizer.pieces[i] for i in encoded.input_ids[0]]
     assert pieces == ["[CLS]", "the", "z", *("##e", "##b", "##r", "##a"), "天", "地", ".", "[SEP]"]
     here = encoded.targets["label"].tolist()
-    assert here == [IGNORED, 1, 0, *[IGNORED] * 4, 1, IGNORED, IGNORED, IGNORED]  # B-NEW was never learnt
+    assert here == [
+        IGNORE_INDEX,
+        1,
+        0,
+        *[IGNORE_INDEX] * 4,
+        1,
+        IGNORE_INDEX,
+        IGNORE_INDEX,
+        IGNORE_INDEX,
+    ]  # B-NEW was never learnt
 
 
 def test_tokens_without_a_piece_keep_their_place_and_are_outside(tokenizer):
-    task = Tag(labels=("B-X", "I-X", "O"), scheme="bio")
+    task = TokenClassification(labels=("B-X", "I-X", "O"), scheme="bio")
     example = Sentence(tokens=("\u200b", "the", "\x07", "people", " "), tags=("O", "B-X", "O", "B-X", "O"))
     encoded = task.encode([example], tokenizer, 16)
     (answer,) = task.decode(perfect(task, encoded), encoded, [example])
@@ -146,33 +165,35 @@ def test_long_sentences_are_windowed_and_stitched_without_loss(tokenizer, length
     words = [str(rng.choice(["the", "zebra", "天", "people", "\x07", "mm"])) for _ in range(60)]
     tags = ["O" if word == "\x07" else str(rng.choice(["B-X", "B-Y", "O"])) for word in words]
     examples = [Sentence(tokens=tuple(words), tags=tuple(tags)), sentence("the", "B-X")]
-    task = Tag(overlap=4).fitted(examples)
+    task = TokenClassification(overlap=4).fit(examples)
     encoded = task.encode(examples, tokenizer, length)
-    assert max(map(len, encoded.ids)) <= length and encoded.example.tolist().count(0) > 1
-    assert (encoded.targets["label"] != IGNORED).sum() == sum(word != "\x07" for word in words) + 1  # once each
+    assert max(map(len, encoded.input_ids)) <= length and encoded.example_index.tolist().count(0) > 1
+    assert (encoded.targets["label"] != IGNORE_INDEX).sum() == sum(word != "\x07" for word in words) + 1  # once each
     answers = task.decode(perfect(task, encoded), encoded, examples)
     assert [answer.tags for answer in answers] == [example.tags for example in examples]
 
 
 def test_a_token_is_scored_where_it_sees_most():
     windows = [(0, 8), (4, 12), (8, 14)]
-    assert most_context(windows, 14).tolist() == [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
+    assert max_context_window(windows, 14).tolist() == [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
 
 
 def test_entities_lost_to_truncation_are_misses(tokenizer):
     examples = [sentence("the people . his time", "B-X I-X O B-X I-X")]
-    task = Tag(long="truncate").fitted(examples)
+    task = TokenClassification(long="truncate").fit(examples)
     encoded = task.encode(examples, tokenizer, 5)
     answers = task.decode(perfect(task, encoded), encoded, examples)
     assert answers[0].tags == ("B-X", "I-X", "O", "O", "O")
-    judged = task.judge(answers, examples)
+    judged = task.compute_metrics(answers, examples)
     assert (judged["precision"], judged["recall"]) == (1, 0.5) and judged["accuracy"] == 3 / 5
 
 
 def test_parts_of_speech_have_accuracy_alone():
     gold = [sentence("the people", "DT NN")]
-    task = Tag().fitted(gold)
-    assert task.scheme == "any" and task.judge([Tagged(("DT", "VB"))], gold) == {"accuracy": 0.5}
+    task = TokenClassification().fit(gold)
+    assert task.scheme == "any" and task.compute_metrics([TokenClassificationPrediction(("DT", "VB"))], gold) == {
+        "accuracy": 0.5
+    }
 
 
 @pytest.mark.parametrize(
@@ -187,7 +208,7 @@ def test_parts_of_speech_have_accuracy_alone():
     ],
 )
 def test_the_scheme_is_what_the_tags_keep_to(scheme, sentences):
-    assert scheme_of([one.split() for one in sentences]) == scheme
+    assert detect_scheme([one.split() for one in sentences]) == scheme
 
 
 @pytest.mark.parametrize(
@@ -197,23 +218,25 @@ def test_the_best_path_is_the_best_of_all_legal_ones(scheme, labels):
     labels, rng = labels.split(), np.random.default_rng(1)
     for length in (1, 2, 4):
         scores = rng.normal(size=(length, len(labels)))
-        paths = [p for p in itertools.product(range(len(labels)), repeat=length) if is_legal([labels[i] for i in p], scheme)]
+        paths = [
+            p for p in itertools.product(range(len(labels)), repeat=length) if is_valid_sequence([labels[i] for i in p], scheme)
+        ]
         best = max(paths, key=lambda path: scores[range(length), path].sum())
-        assert tuple(best_path(scores, labels, scheme)) == best
+        assert tuple(viterbi_decode(scores, labels, scheme)) == best
 
 
 def test_legal_decoding_can_be_left_out(tokenizer):
     examples = [sentence("the people", "B-X I-X")]
     scores = [np.array([[0, 0], [0.0, 1], [0, 1], [0, 0]])]
     for legal, tags in ((True, ("B-X", "I-X")), (False, ("I-X", "I-X"))):
-        task = Tag(legal=legal).fitted(examples)
+        task = TokenClassification(legal=legal).fit(examples)
         encoded = task.encode(examples, tokenizer, 8)
         assert task.decode(scores, encoded, examples)[0].tags == tags
 
 
 def test_a_sentence_of_a_hundred_thousand_words(tokenizer):
     examples = [sentence("the " * 100_000, "O B-X " * 50_000)]
-    task = Tag().fitted(examples)
+    task = TokenClassification().fit(examples)
     encoded = task.encode(examples, tokenizer, 512)
     assert task.decode(perfect(task, encoded), encoded, examples)[0].tags == examples[0].tags
 
@@ -239,7 +262,7 @@ def documents(*texts):
 )
 def test_context_is_of_the_same_document_and_fills_the_room(tokenizer, context, length, seen):
     examples = documents("the way / his time / people", "now")
-    encoded = Tag(context=context).fitted(examples).encode(examples, tokenizer, length)
+    encoded = TokenClassification(context=context).fit(examples).encode(examples, tokenizer, length)
     assert shown(tokenizer, encoded) == seen
 
 
@@ -249,7 +272,7 @@ def test_context_is_whole_tokens_and_no_token_is_answered_for_a_neighbour(tokeni
         sentence("his time \x07", "B-X I-X O", document="a"),
         sentence("zebra", "B-X", document="a"),
     ]
-    task = Tag(context=True).fitted(examples)
+    task = TokenClassification(context=True).fit(examples)
     encoded = task.encode(examples, tokenizer, 9)
     assert shown(tokenizer, encoded) == [
         "the z ##e ##b ##r ##a his",
@@ -258,7 +281,7 @@ def test_context_is_whole_tokens_and_no_token_is_answered_for_a_neighbour(tokeni
     ]
     answers = task.decode(perfect(task, encoded), encoded, examples)
     assert [one.tags for one in answers] == [one.tags for one in examples]
-    assert (encoded.targets["label"] != IGNORED).sum() == 5
+    assert (encoded.targets["label"] != IGNORE_INDEX).sum() == 5
 
 
 @given(
@@ -276,10 +299,10 @@ def test_context_never_crosses_a_document_and_changes_no_answer(vocabulary, size
         )
         for number, size in sorted(sizes)
     ]
-    task = Tag(labels=("B-X", "I-X", "O"), context=context).fitted(examples)
+    task = TokenClassification(labels=("B-X", "I-X", "O"), context=context).fit(examples)
     encoded = task.encode(examples, tokenizer, length)
-    for owner, ids in zip(encoded.example, encoded.ids, strict=True):
-        pieces = {tokenizer.pieces[i] for i in ids[1:-1]}
+    for owner, ids in zip(encoded.example_index, encoded.input_ids, strict=True):
+        pieces = {tokenizer.id_to_token[i] for i in ids[1:-1]}
         number = int(examples[owner].document)
         assert len(ids) <= length and pieces <= set(han[10 * number : 10 * number + 9])
     assert [one.tags for one in task.decode(perfect(task, encoded), encoded, examples)] == [one.tags for one in examples]
@@ -287,7 +310,10 @@ def test_context_never_crosses_a_document_and_changes_no_answer(vocabulary, size
 
 def test_a_sentence_of_no_document_stands_alone(tokenizer):
     examples = [sentence("the way", "O O"), sentence("his time", "O O")]
-    assert shown(tokenizer, Tag(context=True).fitted(examples).encode(examples, tokenizer, 16)) == ["the way", "his time"]
+    assert shown(tokenizer, TokenClassification(context=True).fit(examples).encode(examples, tokenizer, 16)) == [
+        "the way",
+        "his time",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -302,18 +328,20 @@ def test_a_sentence_of_no_document_stands_alone(tokenizer):
 )
 def test_every_scheme_is_read_as_it_comes_and_answered_so(tokenizer, tags, found):
     examples = [sentence("the people of his", tags)] * 3
-    task = Tag().fitted(examples)
+    task = TokenClassification().fit(examples)
     encoded = task.encode(examples, tokenizer, 16)
     answer = task.decode(perfect(task, encoded), encoded, examples)[0]
     assert answer.tags == examples[0].tags
     assert (
-        [(one.start, one.end) for one in answer.entities] == [(one.start, one.end) for one in entities(tags.split())] == found
+        [(one.start, one.end) for one in answer.entities]
+        == [(one.start, one.end) for one in get_entities(tags.split())]
+        == found
     )
 
 
 def test_moves_that_do_not_fit_the_labels_are_refused():
-    with pytest.raises(BadInput, match="2 labels take 3 rows of 3 numbers"):
-        parse(Tag, {"kind": "tag", "labels": ["B-X", "O"], "moves": [[0.0, 1.0]]})
+    with pytest.raises(UserError, match="2 labels take 3 rows of 3 numbers"):
+        from_dict(TokenClassification, {"kind": "tag", "labels": ["B-X", "O"], "moves": [[0.0, 1.0]]})
 
 
 @pytest.mark.parametrize(
@@ -327,13 +355,13 @@ def test_moves_that_do_not_fit_the_labels_are_refused():
     ],
 )
 def test_a_raw_text_is_tokens_that_know_their_characters(text, tokens):
-    found, spans = sentence_of(text)
+    found, spans = sentence_from_text(text)
     assert list(found.tokens) == tokens.split() == [text[start:end] for start, end in spans]
 
 
 @given(st.text())
 def test_the_characters_of_tokens_are_in_order_and_leave_out_only_spaces(text):
-    found, spans = sentence_of(text)
+    found, spans = sentence_from_text(text)
     edges = [place for span in spans for place in span]
     assert edges == sorted(edges) and all(start < end for start, end in spans)
     rest = set(range(len(text))) - {place for span in spans for place in range(*span)}
@@ -342,10 +370,12 @@ def test_the_characters_of_tokens_are_in_order_and_leave_out_only_spaces(text):
 
 def test_a_raw_text_of_a_hundred_thousand_words_is_tagged_to_its_end(tokenizer):
     text = "the people, " * 50_000
-    example, spans = sentence_of(text)
-    task = Tag(labels=("B-X", "I-X", "O"), scheme="bio", moves=((0.5,) * 4,) * 4)
+    example, spans = sentence_from_text(text)
+    task = TokenClassification(labels=("B-X", "I-X", "O"), scheme="bio", moves=((0.5,) * 4,) * 4)
     encoded = task.encode([example], tokenizer, 512)
-    scores = [np.where(ids[:, None] == tokenizer.rust.token_to_id("people"), [3.0, 1, 0], [0.0, 1, 3]) for ids in encoded.ids]
+    scores = [
+        np.where(ids[:, None] == tokenizer.rust.token_to_id("people"), [3.0, 1, 0], [0.0, 1, 3]) for ids in encoded.input_ids
+    ]
     (answer,) = task.decode(scores, encoded, [example])
     assert len(answer.entities) == 50_000
     last = answer.entities[-1]

@@ -11,11 +11,18 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Rust
 from tokenizers import models, normalizers
 
-from bertsmith.errors import BadInput
-from bertsmith.tokenization.extend import extended, extends, kind_of, lone_ideographs, origins, words_of
-from bertsmith.tokenization.pipeline import around
-from bertsmith.tokenization.tokenizer import SPECIALS, Tokenizer, bert, marked
-from bertsmith.tokenization.trainers import Vocabulary, model, train
+from bertsmith.errors import UserError
+from bertsmith.tokenization.extend import (
+    build_word_splitter,
+    extend_tokenizer,
+    extensible_kind,
+    is_extension,
+    lone_ideograph_fraction,
+    map_to_parent_ids,
+)
+from bertsmith.tokenization.pipeline import assemble_tokenizer
+from bertsmith.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer, build_bert_tokenizer, register_special_tokens
+from bertsmith.tokenization.trainers import Vocabulary, build_model, train_vocabulary
 from tests.conftest import PIECES, WORDS, prose
 
 LETTERS = [*"abc", *(f"##{letter}" for letter in "abc")]
@@ -72,30 +79,32 @@ def extend_by_force(pieces: list[str], counts: dict[str, int], room: int, least:
     st.integers(1, 3),
 )
 def test_each_piece_is_the_best_one_at_its_time(begins, insides, counts, least):
-    pieces = list(dict.fromkeys([*SPECIALS, *LETTERS, *begins, *(f"##{inside}" for inside in insides)]))
+    pieces = list(dict.fromkeys([*SPECIAL_TOKENS, *LETTERS, *begins, *(f"##{inside}" for inside in insides)]))
     wanted = extend_by_force(pieces, counts, 6, least)
-    tokenizer = Tokenizer.google(pieces)
+    tokenizer = Tokenizer.from_vocab(pieces)
     if not wanted:
-        with pytest.raises(BadInput, match="would make this text shorter"):
-            extended(tokenizer, counts.items(), 6, least)
+        with pytest.raises(UserError, match="would make this text shorter"):
+            extend_tokenizer(tokenizer, counts.items(), 6, least)
         return
     shuffled = random.Random(0).sample(sorted(counts.items()), len(counts))
     for order in (counts.items(), shuffled):  # the order of the words decides nothing
-        extension = extended(tokenizer, order, 6, least)
+        extension = extend_tokenizer(tokenizer, order, 6, least)
         assert extension.gains == wanted
-    assert extension.tokenizer.pieces == pieces + [piece for piece, _ in wanted]
+    assert extension.tokenizer.id_to_token == pieces + [piece for piece, _ in wanted]
 
 
 def test_a_piece_that_cuts_other_words_worse_pays_for_them():
     """`abc` would save a piece in each abc, and leave b and d of each abcdbd without the `##cd` and `##bd` they are cut by."""
-    tokenizer = Tokenizer.google([*SPECIALS, *LETTERS, "##d", "ab", "##cdbd"])
-    assert extended(tokenizer, [("abc", 10), ("abcdbd", 4)], 1, 1).gains == [("abcdbd", 4)]  # abc: 10 - 4 x 2, less than 4
-    assert extended(tokenizer, [("abc", 10), ("abcdbd", 3)], 1, 1).gains == [("abc", 10 - 3 * 2)]
+    tokenizer = Tokenizer.from_vocab([*SPECIAL_TOKENS, *LETTERS, "##d", "ab", "##cdbd"])
+    assert extend_tokenizer(tokenizer, [("abc", 10), ("abcdbd", 4)], 1, 1).gains == [
+        ("abcdbd", 4)
+    ]  # abc: 10 - 4 x 2, less than 4
+    assert extend_tokenizer(tokenizer, [("abc", 10), ("abcdbd", 3)], 1, 1).gains == [("abc", 10 - 3 * 2)]
 
 
 def bpe_by_force(tokenizer: Tokenizer, counts: dict[str, int], room: int) -> list[tuple[str, int]]:
     out: list[tuple[str, int]] = []
-    state = json.loads(tokenizer.data)
+    state = json.loads(tokenizer.json_bytes)
     while len(out) < room:
         rust, pairs = Rust.from_str(json.dumps(state)), Counter()
         for word, count in counts.items():
@@ -122,9 +131,9 @@ def test_each_merge_is_the_most_frequent_pair_left(kind, seed):
     space, rng = " " if kind == "byte-bpe" else "", random.Random(seed)
     old = {space + "".join(rng.choices("abcd", k=rng.randint(1, 6))): rng.randint(1, 9) for _ in range(20)}
     new = {space + "".join(rng.choices("abcde", k=rng.randint(1, 9))): rng.randint(1, 9) for _ in range(30)}
-    learnt = train(kind, list(old.items()), 280 if space else 24, specials=SPECIALS)
-    tokenizer = Tokenizer(around(kind, model(learnt), True))
-    extension = extended(tokenizer, new.items(), 12)
+    learnt = train_vocabulary(kind, list(old.items()), 280 if space else 24, special_tokens=SPECIAL_TOKENS)
+    tokenizer = Tokenizer(assemble_tokenizer(kind, build_model(learnt), True))
+    extension = extend_tokenizer(tokenizer, new.items(), 12)
     assert extension.gains == bpe_by_force(tokenizer, new, 12) and len(extension.gains) == 12
     before, after = (
         sum(count * len(one.encode(word).ids) for word, count in new.items()) for one in (tokenizer, extension.tokenizer)
@@ -134,11 +143,15 @@ def test_each_merge_is_the_most_frequent_pair_left(kind, seed):
 
 def of_kind(kind: str) -> Tokenizer:
     if kind == "google":
-        return Tokenizer.google(PIECES)
+        return Tokenizer.from_vocab(PIECES)
     space = " " if kind == "byte-bpe" else ""
     alphabet = [*"abcdefghijklmnopqrstuvwxyz.,;", *(f"a{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
     counts = Counter(space + word for word in (*WORDS, *alphabet) for _ in range(len(word)))
-    return Tokenizer(around(kind, model(train(kind, list(counts.items()), 330, specials=SPECIALS)), True))
+    return Tokenizer(
+        assemble_tokenizer(
+            kind, build_model(train_vocabulary(kind, list(counts.items()), 330, special_tokens=SPECIAL_TOKENS)), True
+        )
+    )
 
 
 DOMAIN = (
@@ -147,93 +160,105 @@ DOMAIN = (
 
 
 def counted(tokenizer: Tokenizer, *texts: str) -> Counter[str]:
-    return Counter(word for text in texts for word in words_of(tokenizer)(text))
+    return Counter(word for text in texts for word in build_word_splitter(tokenizer)(text))
 
 
 @pytest.mark.parametrize("kind", ["google", "wordpiece", "bpe", "byte-bpe"])
 def test_old_text_is_cut_as_before_and_the_domain_is_shorter(kind):
     tokenizer = of_kind(kind)
-    child = extended(tokenizer, counted(tokenizer, DOMAIN).items(), 12).tokenizer
-    assert child.pieces[: len(tokenizer)] == tokenizer.pieces and len(child) > len(tokenizer)
+    child = extend_tokenizer(tokenizer, counted(tokenizer, DOMAIN).items(), 12).tokenizer
+    assert child.id_to_token[: len(tokenizer)] == tokenizer.id_to_token and len(child) > len(tokenizer)
     assert len(child.encode(DOMAIN).ids) < len(tokenizer.encode(DOMAIN).ids) - 10
     assert child.decode(child.encode(DOMAIN).ids) == tokenizer.decode(tokenizer.encode(DOMAIN).ids)
-    new = {piece.strip("Ġ#") for piece in child.pieces[len(tokenizer) :]}
+    new = {piece.strip("Ġ#") for piece in child.id_to_token[len(tokenizer) :]}
     lines = [line for line in prose(40, seed=3).splitlines() if not any(piece in line.lower() for piece in new)]
     assert len(lines) > 20 and all(child.encode(line).ids == tokenizer.encode(line).ids for line in lines)
-    assert extends(child, tokenizer) and not extends(tokenizer, child) and not extends(tokenizer, tokenizer)
-    assert Tokenizer.parsed(child.data).encode(DOMAIN).ids == child.encode(DOMAIN).ids
+    assert is_extension(child, tokenizer) and not is_extension(tokenizer, child) and not is_extension(tokenizer, tokenizer)
+    assert Tokenizer.from_json(child.json_bytes).encode(DOMAIN).ids == child.encode(DOMAIN).ids
 
 
 @pytest.mark.parametrize("kind", ["google", "wordpiece", "bpe", "byte-bpe"])
 def test_a_new_piece_stands_for_the_old_ones_that_spell_it(kind):
     tokenizer = of_kind(kind)
     counts = counted(tokenizer, DOMAIN)
-    child = extended(tokenizer, counts.items(), 12).tokenizer
-    replaced = origins(child, tokenizer)
+    child = extend_tokenizer(tokenizer, counts.items(), 12).tokenizer
+    replaced = map_to_parent_ids(child, tokenizer)
     assert len(replaced) == len(child) - len(tokenizer)
-    for piece, ids in zip(child.pieces[len(tokenizer) :], replaced, strict=True):
-        spelled = "".join(tokenizer.pieces[number].removeprefix("##") for number in ids)
+    for piece, ids in zip(child.id_to_token[len(tokenizer) :], replaced, strict=True):
+        spelled = "".join(tokenizer.id_to_token[number].removeprefix("##") for number in ids)
         assert len(ids) > 1 and spelled == piece.removeprefix("##")
-        assert tokenizer.pieces[ids[0]].startswith("##") == piece.startswith("##")
+        assert tokenizer.id_to_token[ids[0]].startswith("##") == piece.startswith("##")
     if kind == "google":
-        assert replaced[child.pieces.index("ribosom") - len(tokenizer)] == tokenizer.encode("ribosom").ids
+        assert replaced[child.id_to_token.index("ribosom") - len(tokenizer)] == tokenizer.encode("ribosom").ids
 
 
 def test_words_are_those_the_tokenizer_makes():
-    rust = bert(models.WordPiece({piece: i for i, piece in enumerate(PIECES)}, unk_token="[UNK]"), True)
+    rust = build_bert_tokenizer(models.WordPiece({piece: i for i, piece in enumerate(PIECES)}, unk_token="[UNK]"), True)
     rust.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=False)
     text = "Crème  BRÛLÉE, it's Zürich\u00a0天地-1.5% \u200b!\nnext"
-    for tokenizer in (Tokenizer(rust), Tokenizer.google(PIECES, False), Tokenizer.google(PIECES, True)):
-        split = tokenizer.rust.pre_tokenizer.pre_tokenize_str(tokenizer.rust.normalizer.normalize_str(text))
-        assert words_of(tokenizer)(text) == [word for word, _ in split]
+    for tokenizer in (Tokenizer(rust), Tokenizer.from_vocab(PIECES, False), Tokenizer.from_vocab(PIECES, True)):
+        split = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(
+            tokenizer.backend_tokenizer.normalizer.normalize_str(text)
+        )
+        assert build_word_splitter(tokenizer)(text) == [word for word, _ in split]
 
 
 def test_chinese_characters_are_not_joined_and_unknown_ones_are_added():
-    tokenizer = Tokenizer.google(PIECES)
+    tokenizer = Tokenizer.from_vocab(PIECES)
     counts = counted(tokenizer, "天地龘天地龘天地龘麤 the ribosome ribosome" * 3)
-    extension = extended(tokenizer, counts.items(), 10)
+    extension = extend_tokenizer(tokenizer, counts.items(), 10)
     assert ("龘", 9) in extension.gains and ("麤", 3) in extension.gains
     assert not any(len(piece) > 1 and ord(piece[-1]) > 0x3400 for piece, _ in extension.gains)
-    assert origins(extension.tokenizer, tokenizer)[[p for p, _ in extension.gains].index("龘")] == [tokenizer.unk]
-    assert lone_ideographs(counts.items()) == pytest.approx(30 / 39) and lone_ideographs([("the", 3)]) == 0
+    assert map_to_parent_ids(extension.tokenizer, tokenizer)[[p for p, _ in extension.gains].index("龘")] == [
+        tokenizer.unk_token_id
+    ]
+    assert lone_ideograph_fraction(counts.items()) == pytest.approx(30 / 39) and lone_ideograph_fraction([("the", 3)]) == 0
 
 
 def test_special_tokens_outside_the_vocabulary_keep_their_ids():
-    rust = bert(models.WordPiece({piece: i for i, piece in enumerate(PIECES)}, unk_token="[UNK]"), True)
+    rust = build_bert_tokenizer(models.WordPiece({piece: i for i, piece in enumerate(PIECES)}, unk_token="[UNK]"), True)
     rust.add_special_tokens(["[GUIDE]"])
     tokenizer = Tokenizer(rust)
-    child = extended(tokenizer, [("ribosome", 5)], 2).tokenizer
-    assert child.rust.token_to_id("[GUIDE]") == len(PIECES) and child.rust.token_to_id("ribosome") == len(PIECES) + 1
+    child = extend_tokenizer(tokenizer, [("ribosome", 5)], 2).tokenizer
+    assert (
+        child.backend_tokenizer.token_to_id("[GUIDE]") == len(PIECES)
+        and child.backend_tokenizer.token_to_id("ribosome") == len(PIECES) + 1
+    )
 
 
 def test_a_word_beyond_the_longest_takes_no_part():
-    tokenizer = Tokenizer.google(PIECES)
-    with pytest.raises(BadInput, match="fits it as it is"):
-        extended(tokenizer, [("ab" * 60, 9), ("the", 9)], 5)
+    tokenizer = Tokenizer.from_vocab(PIECES)
+    with pytest.raises(UserError, match="fits it as it is"):
+        extend_tokenizer(tokenizer, [("ab" * 60, 9), ("the", 9)], 5)
 
 
 @pytest.mark.parametrize("kind", ["unigram", "byte"])
 def test_kinds_that_would_cut_old_text_anew_are_refused(kind):
     counts = [(word, 5) for word in WORDS]
-    tokenizer = Tokenizer(around(kind, model(train(kind, counts, 300, specials=SPECIALS)), True), "folder")
-    with pytest.raises(BadInput, match="folder is of a kind that cannot be extended"):
-        kind_of(tokenizer)
+    tokenizer = Tokenizer(
+        assemble_tokenizer(kind, build_model(train_vocabulary(kind, counts, 300, special_tokens=SPECIAL_TOKENS)), True),
+        "folder",
+    )
+    with pytest.raises(UserError, match="folder is of a kind that cannot be extended"):
+        extensible_kind(tokenizer)
 
 
 def test_added_words_are_refused():
-    rust = bert(models.WordPiece({piece: i for i, piece in enumerate(PIECES)}, unk_token="[UNK]"), True)
+    rust = build_bert_tokenizer(models.WordPiece({piece: i for i, piece in enumerate(PIECES)}, unk_token="[UNK]"), True)
     rust.add_tokens(["ribo"])
-    with pytest.raises(BadInput, match="inside words"):
-        kind_of(Tokenizer(rust))
+    with pytest.raises(UserError, match="inside words"):
+        extensible_kind(Tokenizer(rust))
 
 
 def test_another_tokenizer_is_no_extension():
-    parent = Tokenizer.google(PIECES, True)
+    parent = Tokenizer.from_vocab(PIECES, True)
     longer = [*PIECES, "ribosome"]
-    assert extends(Tokenizer.google(longer, True), parent)
-    assert not extends(Tokenizer.google(longer, False), parent)  # another cleaning
-    assert not extends(Tokenizer.google([*longer[:-3], longer[-1], *longer[-3:-1]], True), parent)  # ids that moved
-    learnt = Vocabulary("bpe", [*SPECIALS, "a", "##b", "##c", "ab", "##bc"], merges=[("a", "##b")])
-    other = Vocabulary("bpe", [*learnt.pieces, "abc"], merges=[("##b", "##c"), ("a", "##bc")])
-    small, large = (Tokenizer(marked(around("bpe", model(one), True))) for one in (learnt, other))
-    assert not extends(large, small)  # merges in another order
+    assert is_extension(Tokenizer.from_vocab(longer, True), parent)
+    assert not is_extension(Tokenizer.from_vocab(longer, False), parent)  # another cleaning
+    assert not is_extension(Tokenizer.from_vocab([*longer[:-3], longer[-1], *longer[-3:-1]], True), parent)  # ids that moved
+    learnt = Vocabulary("bpe", [*SPECIAL_TOKENS, "a", "##b", "##c", "ab", "##bc"], merges=[("a", "##b")])
+    other = Vocabulary("bpe", [*learnt.tokens, "abc"], merges=[("##b", "##c"), ("a", "##bc")])
+    small, large = (
+        Tokenizer(register_special_tokens(assemble_tokenizer("bpe", build_model(one), True))) for one in (learnt, other)
+    )
+    assert not is_extension(large, small)  # merges in another order

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 
 from bertsmith.api import train_tokenizer
-from bertsmith.tokenization.fast_encode import Pieces
-from bertsmith.tokenization.pipeline import Words
-from bertsmith.tokenization.tokenizer import SPECIALS, Tokenizer
-from bertsmith.tokenization.trainers import Kind
+from bertsmith.tokenization.fast_encode import CachedEncoder
+from bertsmith.tokenization.pipeline import WordSplitter
+from bertsmith.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bertsmith.tokenization.trainers import TokenizerKind
 from tests.conftest import han, prose
 from tests.parity.test_tokenizer import hostile
 
-every_kind = pytest.mark.parametrize("kind", get_args(Kind))
+every_kind = pytest.mark.parametrize("kind", get_args(TokenizerKind))
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def trained(tmp_path_factory):
     """A tokenizer folder of each kind, and cased ones of two."""
     folder = tmp_path_factory.mktemp("kinds")
     (folder / "text.txt").write_text(prose(40) + "\n" + han(20) + "\nÜber Straße, café — naïve! 100%\n", encoding="utf-8")
-    for kind in get_args(Kind):
+    for kind in get_args(TokenizerKind):
         for lowercase in (True, False):
             out = folder / f"{kind}-{lowercase}"
             train_tokenizer(texts=str(folder / "text.txt"), kind=kind, size=400, lowercase=lowercase, out=str(out), quiet=True)
@@ -33,13 +33,13 @@ def trained(tmp_path_factory):
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_run_by_run_equals_whole_lines(trained, kind, lowercase):
     tokenizer = Tokenizer.load(trained / f"{kind}-{lowercase}")
-    fast = Pieces(tokenizer, limit=50)
+    fast = CachedEncoder(tokenizer, max_cached_runs=50)
 
     @settings(max_examples=150, deadline=None)
     @given(hostile)
     def check(line):
         line = line.replace("\n", " ")
-        ids, lengths = fast.lines(line + "\n" + line)
+        ids, lengths = fast.encode_lines(line + "\n" + line)
         want = tokenizer.encode(line).ids
         assert ids.tolist() == want * 2 and lengths.tolist() == [len(want)] * 2
 
@@ -49,9 +49,9 @@ def test_run_by_run_equals_whole_lines(trained, kind, lowercase):
 @every_kind
 def test_specials_stand_first_and_are_never_made_from_text(trained, kind):
     tokenizer = Tokenizer.load(trained / f"{kind}-True")
-    assert tokenizer.pieces[:5] == list(SPECIALS)
+    assert tokenizer.id_to_token[:5] == list(SPECIAL_TOKENS)
     ids = set(tokenizer.encode("[MASK] the [CLS][SEP] of [PAD]").ids)
-    assert ids.isdisjoint({tokenizer.mask, tokenizer.cls, tokenizer.sep, tokenizer.pad})
+    assert ids.isdisjoint({tokenizer.mask_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id})
 
 
 @every_kind
@@ -59,14 +59,14 @@ def test_ordinary_text_comes_back(trained, kind):
     tokenizer = Tokenizer.load(trained / f"{kind}-True")
     text = "the people made this way"
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
-    assert tokenizer.unk not in tokenizer.encode(text).ids
+    assert tokenizer.unk_token_id not in tokenizer.encode(text).ids
 
 
 @every_kind
 def test_words_begin_where_spaces_do(trained, kind):
     tokenizer = Tokenizer.load(trained / f"{kind}-True")
     encoding = tokenizer.encode("the people made")
-    begins = ~tokenizer.continues[encoding.ids]
+    begins = ~tokenizer.is_continuation[encoding.ids]
     begins[0] = True  # the first of a line has no space before it, which byte kinds would need
     assert begins.sum() == 3
 
@@ -92,20 +92,20 @@ def test_a_trained_wordpiece_vocabulary_loads_as_googles_do(trained):
 
 def test_case_is_read_off_a_vocabulary(vocabulary):
     assert Tokenizer.load(vocabulary).encode("THE").ids == Tokenizer.load(vocabulary).encode("the").ids
-    cased = Tokenizer.google([*SPECIALS, "The", "the"])
-    assert cased.encode("The the THE").ids == [5, 6, cased.unk]
+    cased = Tokenizer.from_vocab([*SPECIAL_TOKENS, "The", "the"])
+    assert cased.encode("The the THE").ids == [5, 6, cased.unk_token_id]
 
 
 def test_random_replacements_are_never_special_or_unused():
-    tokenizer = Tokenizer.google([*SPECIALS, "[unused0]", "the", "##s", "[unused99]"])
-    assert tokenizer.ordinary.tolist() == [6, 7]
-    assert np.flatnonzero(tokenizer.continues).tolist() == [7]
+    tokenizer = Tokenizer.from_vocab([*SPECIAL_TOKENS, "[unused0]", "the", "##s", "[unused99]"])
+    assert tokenizer.non_special_ids.tolist() == [6, 7]
+    assert np.flatnonzero(tokenizer.is_continuation).tolist() == [7]
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_words_are_those_the_tokenizer_cuts(lowercase):
     text = "The Café—at 天地, don't!\nÜber"
-    words = Words("wordpiece", lowercase)(text)
+    words = WordSplitter("wordpiece", lowercase)(text)
     want = ["The", "Café", "—", "at", "天", "地", ",", "don", "'", "t", "!", "Über"]
     assert words == (["the", "cafe", "—", "at", "天", "地", ",", "don", "'", "t", "!", "uber"] if lowercase else want)
-    assert Words("byte-bpe", False)("The way, don't") == ["The", " way", ",", " don", "'t"]
+    assert WordSplitter("byte-bpe", False)("The way, don't") == ["The", " way", ",", " don", "'t"]

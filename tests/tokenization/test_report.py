@@ -2,8 +2,8 @@
 
 import pytest
 
-from bertsmith.errors import BadInput
-from bertsmith.tokenization.report import measure
+from bertsmith.errors import UserError
+from bertsmith.tokenization.report import measure_quality
 
 CUTS = {"the": [1], "cats": [2, 3], "☃": [0], "a☃b": [4, 0, 5], "sat": [6]}
 
@@ -13,7 +13,7 @@ def cut(words: list[str]) -> list[list[int]]:
 
 
 def test_figures_agree_with_those_worked_out_by_hand():
-    quality = measure([("the", 10), ("cats", 4), ("☃", 2), ("a☃b", 3), ("sat", 1)], cut, unknown_id=0, vocabulary_size=9)
+    quality = measure_quality([("the", 10), ("cats", 4), ("☃", 2), ("a☃b", 3), ("sat", 1)], cut, unk_token_id=0, vocab_size=9)
     pieces = 10 + 4 * 2 + 2 + 3 * 3 + 1
     characters = 30 + 16 + 2 + 9 + 3
     assert (quality.words, quality.distinct) == (20, 5)
@@ -27,7 +27,7 @@ def test_figures_agree_with_those_worked_out_by_hand():
 
 
 def test_without_an_unknown_id_everything_is_known():
-    quality = measure([("the", 1), ("☃", 1)], cut, unknown_id=None, vocabulary_size=7)
+    quality = measure_quality([("the", 1), ("☃", 1)], cut, unk_token_id=None, vocab_size=7)
     assert (quality.unknown, quality.coverage, quality.whole) == (0, 1, 1)
 
 
@@ -39,7 +39,7 @@ def test_more_words_than_a_batch_holds_are_all_measured_and_the_costliest_kept()
         return [[7] * len(word) for word in words]
 
     counts = [("x" * (1 + number % 9), 1 + number) for number in range(10_000)]
-    quality = measure(iter(counts), lengths, unknown_id=None, vocabulary_size=8)
+    quality = measure_quality(iter(counts), lengths, unk_token_id=None, vocab_size=8)
     assert sum(sizes) == 10_000 and max(sizes) < 5000
     assert quality.fertility == pytest.approx(sum(len(w) * n for w, n in counts) / sum(n for _, n in counts))
     costs = sorted((n * (len(w) - 1), w) for w, n in counts)[-20:]
@@ -47,7 +47,7 @@ def test_more_words_than_a_batch_holds_are_all_measured_and_the_costliest_kept()
 
 
 def test_the_table_is_readable():
-    rows = dict(measure([("the", 3000), ("cats", 1000)], cut, unknown_id=0, vocabulary_size=9).table())
+    rows = dict(measure_quality([("the", 3000), ("cats", 1000)], cut, unk_token_id=0, vocab_size=9).table())
     assert rows["words"] == "4,000"
     assert rows["pieces per word"] == "1.250"
     assert rows["words in one piece"] == "75.00%"
@@ -55,5 +55,5 @@ def test_the_table_is_readable():
 
 
 def test_no_words_is_an_error_that_says_so():
-    with pytest.raises(BadInput, match="no words"):
-        measure([], cut, unknown_id=0, vocabulary_size=9)
+    with pytest.raises(UserError, match="no words"):
+        measure_quality([], cut, unk_token_id=0, vocab_size=9)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.tokenization.sentences import cut, sentences
+from bertsmith.tokenization.sentences import insert_sentence_breaks, split_sentences
 
 ENGLISH = """
 The cat sat.|It slept.
@@ -64,38 +64,39 @@ def table(text: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("wanted", table(ENGLISH), ids=" ".join)
 def test_english(wanted):
-    assert sentences(" ".join(wanted)) == wanted
+    assert split_sentences(" ".join(wanted)) == wanted
 
 
 @pytest.mark.parametrize("wanted", table(CHINESE), ids="".join)
 def test_chinese(wanted):
-    assert sentences("".join(wanted)) == [sentence.strip() for sentence in wanted]
+    assert split_sentences("".join(wanted)) == [sentence.strip() for sentence in wanted]
 
 
 def test_a_chinese_sentence_may_begin_after_an_english_period():
-    assert sentences("他说OK. 然后走了。") == ["他说OK.", "然后走了。"]
+    assert split_sentences("他说OK. 然后走了。") == ["他说OK.", "然后走了。"]
 
 
 def test_an_enumeration_stays_with_its_sentence():
     assert (
-        cut("1. Wash the rice. 2. Boil it.\n (3) Eat.\n12. Sleep.") == "1. Wash the rice.\n2. Boil it.\n (3) Eat.\n12. Sleep."
+        insert_sentence_breaks("1. Wash the rice. 2. Boil it.\n (3) Eat.\n12. Sleep.")
+        == "1. Wash the rice.\n2. Boil it.\n (3) Eat.\n12. Sleep."
     )
 
 
 def test_lines_and_empty_lines_between_documents_stay():
     text = "One. Two.\n\n  Three.  Four. \nfive."
-    assert cut(text) == "One.\nTwo.\n\n  Three.\nFour. \nfive."
+    assert insert_sentence_breaks(text) == "One.\nTwo.\n\n  Three.\nFour. \nfive."
 
 
 def test_what_has_one_sentence_a_line_is_unchanged():
     text = "The cat sat.\nMr. Smith came!\n\n他来了。\n“走吧！”\n3.14 is pi."
-    assert cut(text) == text
+    assert insert_sentence_breaks(text) == text
 
 
 def test_a_megabyte_of_marks_or_spaces_is_read_in_linear_time():
     for unit in (".", "?!", "。", "…", ". ", '."', "。”", "' ", "Mr. ", "1. "):
         text = unit * (500_000 // len(unit))
-        assert "".join(cut(text).split()) == "".join(text.split())
+        assert "".join(insert_sentence_breaks(text).split()) == "".join(text.split())
 
 
 words = st.sampled_from(
@@ -122,22 +123,24 @@ texts = st.lists(words, max_size=40).map("".join) | st.text(max_size=40)
 
 @given(texts)
 def test_only_white_space_changes(text):
-    assert "".join(cut(text).split()) == "".join(text.split())
-    assert cut(text).count("\n") >= text.count("\n")
+    assert "".join(insert_sentence_breaks(text).split()) == "".join(text.split())
+    assert insert_sentence_breaks(text).count("\n") >= text.count("\n")
 
 
 @given(texts)
 def test_what_is_cut_stays_as_it_is(text):
-    once = cut(text)
-    assert cut(once) == once
+    once = insert_sentence_breaks(text)
+    assert insert_sentence_breaks(once) == once
 
 
 @given(texts, texts)
 def test_lines_are_cut_each_alone(first, second):
-    assert cut(first + "\n" + second) == cut(first) + "\n" + cut(second)
+    assert insert_sentence_breaks(first + "\n" + second) == insert_sentence_breaks(first) + "\n" + insert_sentence_breaks(
+        second
+    )
 
 
 @given(texts)
 def test_sentences_are_the_lines_that_hold_something(text):
-    assert "".join("".join(sentences(text)).split()) == "".join(text.split())
-    assert all(sentence.strip() and "\n" not in sentence for sentence in sentences(text))
+    assert "".join("".join(split_sentences(text)).split()) == "".join(text.split())
+    assert all(sentence.strip() and "\n" not in sentence for sentence in split_sentences(text))

@@ -6,13 +6,13 @@ import math
 import pytest
 import torch
 
-from bertsmith.errors import BadInput
-from bertsmith.train import Train
-from bertsmith.train.anomaly import Guard
+from bertsmith.errors import UserError
+from bertsmith.train import TrainConfig
+from bertsmith.train.anomaly import AnomalyDetector
 
 from . import toy_objective as toy
 
-CALM = Train(steps=40, rate=1e-3, warmup=0, save_every=10, log_every=4, patience=3, device="cpu")
+CALM = TrainConfig(steps=40, rate=1e-3, warmup=0, save_every=10, log_every=4, patience=3, device="cpu")
 
 
 def rows(folder):
@@ -20,17 +20,17 @@ def rows(folder):
 
 
 def test_a_spike_is_measured_against_the_usual_norm():
-    guard = Guard(spike=10, patience=2)
-    assert [guard.judge(1.0, 1.0) for _ in range(15)] == [None] * 15
-    assert guard.judge(1.0, 1000.0) is None  # too little history to tell
-    assert guard.judge(1.0, 9.9) is None
-    assert "spike" in guard.judge(1.0, 10.1) and guard.bad == 1 and not guard.tired
-    assert 10.1 not in guard.norms
-    assert "loss is nan" in guard.judge(math.nan, 1.0) and guard.tired
-    assert "norm is inf" in guard.judge(1.0, math.inf)
-    assert guard.judge(1.0, 1.0) is None and guard.bad == 0
-    off = Guard(spike=0, patience=2, norms=[1.0] * 64)
-    assert off.judge(1.0, 1e9) is None
+    guard = AnomalyDetector(spike_factor=10, max_bad_steps=2)
+    assert [guard.check(1.0, 1.0) for _ in range(15)] == [None] * 15
+    assert guard.check(1.0, 1000.0) is None  # too little history to tell
+    assert guard.check(1.0, 9.9) is None
+    assert "spike" in guard.check(1.0, 10.1) and guard.bad_steps == 1 and not guard.should_roll_back
+    assert 10.1 not in guard.grad_norms
+    assert "loss is nan" in guard.check(math.nan, 1.0) and guard.should_roll_back
+    assert "norm is inf" in guard.check(1.0, math.inf)
+    assert guard.check(1.0, 1.0) is None and guard.bad_steps == 0
+    off = AnomalyDetector(spike_factor=0, max_bad_steps=2, grad_norms=[1.0] * 64)
+    assert off.check(1.0, 1e9) is None
 
 
 def test_a_bad_batch_is_skipped_and_told(tmp_path, capsys):
@@ -47,7 +47,7 @@ def test_a_bad_batch_is_skipped_and_told(tmp_path, capsys):
     assert {"step": 7, "skipped": "the loss is nan"} in rows(tmp_path)
     assert "step 7: skipped, the loss is nan" in capsys.readouterr().err
     assert all(math.isfinite(row["loss"]) for row in rows(tmp_path) if "loss" in row)
-    assert torch.isfinite(trainer.carry[0])
+    assert torch.isfinite(trainer.recurrent_state[0])
 
 
 def test_a_spike_is_skipped(tmp_path):
@@ -87,6 +87,6 @@ def test_a_run_that_rolled_back_is_resumed_exactly(at, tmp_path):
 
 def test_after_three_rollbacks_the_run_explains_itself(tmp_path):
     data = toy.Data(wild=frozenset(range(12, 1000)))
-    with pytest.raises(BadInput, match=r"after 3 rollbacks: the last losses were .*nan.*train\.rate.*train\.warmup"):
+    with pytest.raises(UserError, match=r"after 3 rollbacks: the last losses were .*nan.*train\.rate.*train\.warmup"):
         toy.trainer(tmp_path, CALM).fit(data)
     assert data.asked == list(range(25))  # ten good, two good, three bad for each of four tries, one ahead; none met twice

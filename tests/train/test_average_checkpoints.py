@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from bertsmith import tensors
-from bertsmith.config import read
-from bertsmith.errors import BadInput
-from bertsmith.train import Train
+from bertsmith.config import read_recipe
+from bertsmith.errors import UserError
+from bertsmith.train import TrainConfig
 from bertsmith.train.checkpoint import load_average
 
 from . import toy_objective as toy
@@ -22,7 +22,7 @@ def weights(model):
 def test_the_result_is_the_mean_of_the_last_checkpoints(tmp_path):
     trainer = toy.trainer(tmp_path, EVERY)
     trainer.fit(toy.Data())
-    saved = [tensors.load(tmp_path / "state" / f"step-{step}" / "model.safetensors") for step in (8, 10, 12)]
+    saved = [tensors.load_tensors(tmp_path / "state" / f"step-{step}" / "model.safetensors") for step in (8, 10, 12)]
     assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["step-10", "step-12", "step-8"]
     for name, value in weights(trainer.model).items():
         exact = torch.stack([one[name].double() for one in saved]).mean(0).float()
@@ -44,12 +44,12 @@ def test_weights_before_the_first_step_and_after_a_rollback_are_left_out(tmp_pat
         folder = tmp_path / f"step-{step}"
         folder.mkdir()
         filled = {name: torch.full_like(weight, value) for name, weight in model.state_dict().items()}
-        tensors.save(filled, folder / "model.safetensors")
+        tensors.save_tensors(filled, folder / "model.safetensors")
     assert load_average(tmp_path, 5, 9, model) == [3, 6, 9]
     assert model.weight.tolist() == [[3.0, 3.0]]
     assert load_average(tmp_path, 2, 9, model) == [6, 9] and model.bias.item() == 4.0
 
 
 def test_the_best_and_the_mean_are_not_asked_for_together():
-    with pytest.raises(BadInput, match=r"train.stop .* train.average"):
-        read(Train, overrides=["steps=10", "average=3", "stop=2"]).check()
+    with pytest.raises(UserError, match=r"train.stop .* train.average"):
+        read_recipe(TrainConfig, overrides=["steps=10", "average=3", "stop=2"]).check()

@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bertsmith.errors import BadInput
-from bertsmith.train import Train
+from bertsmith.errors import UserError
+from bertsmith.train import TrainConfig
 
 from . import toy_objective as toy
 
@@ -42,5 +42,5 @@ def test_two_interrupted_processes_of_two_micro_batches_equal_one_of_four(tmp_pa
 def test_micro_batches_that_cannot_be_shared_evenly_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
-    with pytest.raises(BadInput, match=r"train\.accumulate = 3 .* 2 processes; make it a multiple of 2, such as 4"):
-        toy.trainer(tmp_path, Train(steps=1, accumulate=3, device="cpu"))
+    with pytest.raises(UserError, match=r"train\.accumulate = 3 .* 2 processes; make it a multiple of 2, such as 4"):
+        toy.trainer(tmp_path, TrainConfig(steps=1, accumulate=3, device="cpu"))

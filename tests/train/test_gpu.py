@@ -50,14 +50,16 @@ def test_the_device_takes_the_steps_the_cpu_takes(tmp_path):
 def test_a_step_waits_for_the_device_once(tmp_path):
     trainer = toy.trainer(tmp_path, CUDA, trials={})
     batches = [(k, toy.Data()(k, 0.0).to("cuda")) for k in range(2)]
-    trainer.update.attempt(trainer.update.gradients(batches, ()), 1e-3, 100.0)  # the first step makes its state
+    trainer.update_step.apply_unless_anomalous(
+        trainer.update_step.compute_grads(batches, ()), 1e-3, 100.0
+    )  # the first step makes its state
     with warnings.catch_warnings(record=True) as waits:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
-            pending = trainer.update.gradients(batches, ())
-            trainer.update.attempt(pending, 1e-3, 100.0)
-            trainer.update.read(pending)
+            pending = trainer.update_step.compute_grads(batches, ())
+            trainer.update_step.apply_unless_anomalous(pending, 1e-3, 100.0)
+            trainer.update_step.fetch_result(pending)
         finally:
             torch.cuda.set_sync_debug_mode("default")
     assert len([wait for wait in waits if "called a synchronizing" in str(wait.message)]) == 1

@@ -8,12 +8,12 @@ from torch import nn
 
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.mixers import Dense
-from bertsmith.model.model import ModelConfig, built
+from bertsmith.model.mixers import Attention
+from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
-from bertsmith.model.sublayers import FeedForward
-from bertsmith.objectives import Pairs
-from bertsmith.train.optim import Muon, by_name, groups, newton_schulz, restore
+from bertsmith.model.sublayers import FeedForwardConfig
+from bertsmith.objectives import SentencePairMLM
+from bertsmith.train.optim import Muon, build_param_groups, load_optimizer_state, newton_schulz, optimizer_state_by_name
 
 RATE, DECAY, TIMES, STEPS = 2e-3, 0.1, 10.0, 5
 SHAPES = [(8, 8), (24, 8), (8, 24), (1, 6), (6, 1), (8, 8), (40, 64)]
@@ -48,7 +48,7 @@ def test_matrices_move_as_torchs_own_muon_moves_them(decay, momentum, half, monk
     if not half:
         monkeypatch.setattr(torch.Tensor, "bfloat16", lambda tensor: tensor.float().clone())
     ours, theirs = Matrices(), Matrices()
-    mine = Muon(momentum=momentum, times=TIMES).build(groups(ours, decay), RATE)
+    mine = Muon(momentum=momentum, times=TIMES).build(build_param_groups(ours, decay), RATE)
     peer = torch.optim.Muon(
         theirs.parameters(), lr=RATE * TIMES, weight_decay=decay, momentum=momentum, nesterov=True, adjust_lr_fn="original"
     )
@@ -85,7 +85,7 @@ def test_a_matrix_of_several_parts_moves_as_the_parts_would_alone():
     with torch.no_grad():
         for layer, part in zip(alone, whole[0].weight.chunk(3), strict=True):
             layer.weight.copy_(part)
-    optimizers = [Muon(times=TIMES).build(groups(model, DECAY), RATE) for model in (whole, alone, blind)]
+    optimizers = [Muon(times=TIMES).build(build_param_groups(model, DECAY), RATE) for model in (whole, alone, blind)]
     for step in range(STEPS):
         parts = slopes(step, [(8, 8)] * 3)
         whole[0].weight.grad, blind[0].weight.grad = torch.cat(parts), torch.cat(parts)
@@ -100,19 +100,19 @@ def test_a_matrix_of_several_parts_moves_as_the_parts_would_alone():
 
 def small(**more):
     encoder = EncoderConfig(
-        layers=2, width=16, mixer=Dense(heads=2, rotary=100.0, bias=False), norm="before", norm_bias=False, table=False,
-        feedforward=FeedForward(inner=24, gated=True, bias=False), dropout=0.0, embedding=8, **more,
+        layers=2, width=16, mixer=Attention(heads=2, rotary=100.0, bias=False), norm="before", norm_bias=False, table=False,
+        feedforward=FeedForwardConfig(inner=24, gated=True, bias=False), dropout=0.0, embedding=8, **more,
     )  # fmt: skip
-    return built(ModelConfig(encoder=encoder, vocabulary=50, heads=Pairs().heads()), 0).train()
+    return build_model(ModelConfig(encoder=encoder, vocabulary=50, heads=SentencePairMLM().heads()), 0).train()
 
 
 def give_slopes(model, step=0):
     """Those of a loss over words and pairs; every weight gets one."""
     tokens = (torch.arange(17) * 7 + step) % 50
-    inputs = Inputs(tokens, Layout.of([5, 3, 9]), (torch.arange(17) > 8).long())
+    inputs = Inputs(tokens, Layout.from_lengths([5, 3, 9]), (torch.arange(17) > 8).long())
     hidden = model(inputs)
     total = model.entropy("words", hidden, (tokens * 3 + 1) % 50)[0] / 17
-    (total + model.entropy("next", hidden[inputs.layout.firsts], torch.tensor([0, 1, 1]))[0]).backward()
+    (total + model.entropy("next", hidden[inputs.layout.first_token], torch.tensor([0, 1, 1]))[0]).backward()
 
 
 def between(model):
@@ -123,7 +123,7 @@ def between(model):
 
 def test_which_weights_are_matrices_between_layers():
     model = small()
-    marked = {weight for group in groups(model, DECAY) if group["matrices"] for weight in group["params"]}
+    marked = {weight for group in build_param_groups(model, DECAY) if group["matrices"] for weight in group["params"]}
     names = {name for name, weight in model.named_parameters() if weight in marked}
     block = {"mixer.project.qkv", "mixer.project.out", "feedforward.up", "feedforward.down"}
     blocks = {f"encoder.stack.blocks.{n}.{part}.weight" for n in range(2) for part in block}
@@ -136,7 +136,7 @@ def test_heads_tables_and_vectors_move_as_adamw_moves_them():
     """Given the same slopes, whatever the matrices do."""
     model, kind = small(), Muon(betas=(0.8, 0.95), eps=1e-5)
     peer = copy.deepcopy(model)
-    optimizer = kind.build(groups(model, DECAY), RATE)
+    optimizer = kind.build(build_param_groups(model, DECAY), RATE)
     matrices = between(model)
     rest = [
         {"params": [w for n, w in peer.named_parameters() if n not in matrices and (w.ndim > 1) == tall], "weight_decay": decay}
@@ -160,13 +160,13 @@ def test_heads_tables_and_vectors_move_as_adamw_moves_them():
 
 def copied(optimizer, model):
     weights = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-    return weights, {name: value.clone() for name, value in by_name(optimizer, model).items()}
+    return weights, {name: value.clone() for name, value in optimizer_state_by_name(optimizer, model).items()}
 
 
 @pytest.mark.parametrize("slope", [float("nan"), float("inf"), 3.0])
 def test_an_update_to_be_left_out_changes_nothing(slope):
     model = small()
-    optimizer = Muon().build(groups(model, DECAY), RATE)
+    optimizer = Muon().build(build_param_groups(model, DECAY), RATE)
     for step in range(3):
         give_slopes(model, step)
         optimizer.step()
@@ -186,7 +186,7 @@ def test_a_first_update_left_out_leaves_no_trace_in_what_follows():
     ends = []
     for left_out in (False, True):
         model = small()
-        optimizer = Muon().build(groups(model, DECAY), RATE)
+        optimizer = Muon().build(build_param_groups(model, DECAY), RATE)
         if left_out:
             for weight in model.parameters():
                 weight.grad = torch.full_like(weight, float("nan"))
@@ -204,32 +204,35 @@ def test_a_first_update_left_out_leaves_no_trace_in_what_follows():
 
 def test_a_run_goes_on_exactly_from_what_was_kept_by_name():
     model = small()
-    optimizer = Muon().build(groups(model, DECAY), RATE)
+    optimizer = Muon().build(build_param_groups(model, DECAY), RATE)
     for step in range(6):
         if step == 3:
-            kept, weights = {k: v.clone() for k, v in by_name(optimizer, model).items()}, copy.deepcopy(model.state_dict())
+            kept, weights = (
+                {k: v.clone() for k, v in optimizer_state_by_name(optimizer, model).items()},
+                copy.deepcopy(model.state_dict()),
+            )
         give_slopes(model, step)
         optimizer.step()
         optimizer.zero_grad()
     assert "encoder.stack.blocks.1.feedforward.up.weight/momentum" in kept and "encoder.tokens.weight/exp_avg_sq" in kept
     again = small()
     again.load_state_dict(weights)
-    other = Muon().build(groups(again, DECAY), RATE)
-    restore(other, again, kept)
-    assert all(torch.equal(value, kept[key]) for key, value in by_name(other, again).items())
+    other = Muon().build(build_param_groups(again, DECAY), RATE)
+    load_optimizer_state(other, again, kept)
+    assert all(torch.equal(value, kept[key]) for key, value in optimizer_state_by_name(other, again).items())
     for step in range(3, 6):
         give_slopes(again, step)
         other.step()
         other.zero_grad()
     for (name, weight), end in zip(again.named_parameters(), model.parameters(), strict=True):
         assert torch.equal(weight, end), name
-    assert by_name(other, again).keys() == by_name(optimizer, model).keys()
+    assert optimizer_state_by_name(other, again).keys() == optimizer_state_by_name(optimizer, model).keys()
 
 
 def test_matrices_without_a_slope_stay_and_those_that_had_one_lose_it():
     model = small()
-    optimizer = Muon().build(groups(model, DECAY), RATE)
-    model(Inputs(torch.arange(9), Layout.of([9]))).square().mean().backward()  # nobody asks the pooler
+    optimizer = Muon().build(build_param_groups(model, DECAY), RATE)
+    model(Inputs(torch.arange(9), Layout.from_lengths([9]))).square().mean().backward()  # nobody asks the pooler
     before = model.encoder.pooler.weight.detach().clone()
     optimizer.step()
     assert torch.equal(model.encoder.pooler.weight, before) and model.encoder.pooler.weight not in optimizer.state
@@ -240,7 +243,7 @@ def test_the_rate_of_matrices_is_so_many_times_that_of_the_run():
     ends = []
     for times, rate in ((10.0, 1e-3), (1.0, 1e-2)):
         matrices = Matrices()
-        optimizer = Muon(times=times).build(groups(matrices, 0.0), 1.0)
+        optimizer = Muon(times=times).build(build_param_groups(matrices, 0.0), 1.0)
         for group in optimizer.param_groups:
             group["lr"] = rate  # as the trainer sets it
         for layer, slope in zip(matrices.layers, slopes(0), strict=True):

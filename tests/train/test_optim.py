@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from bertsmith.errors import BadInput
-from bertsmith.train.optim import Adamw, BertAdam, Lamb, Muon, by_name, groups, restore
+from bertsmith.errors import UserError
+from bertsmith.train.optim import Adamw, BertAdam, Lamb, Muon, build_param_groups, load_optimizer_state, optimizer_state_by_name
 
 from . import toy_objective as toy
 
@@ -31,7 +31,7 @@ def gradients(step):
 
 def moved(kind, steps=6, decay=DECAY):
     pair = Pair()
-    optimizer = kind(betas=BETAS, eps=EPS).build(groups(pair, decay), RATE)
+    optimizer = kind(betas=BETAS, eps=EPS).build(build_param_groups(pair, decay), RATE)
     for step in range(steps):
         pair.matrix.grad, pair.vector.grad = gradients(step)
         optimizer.step()
@@ -68,7 +68,7 @@ def test_an_optimizer_does_what_its_formula_says(kind, correct, trust, decay):
 def test_bert_adam_is_adamw_whose_correction_was_undone():
     """At step t, AdamW with rate, eps and decay scaled by its own corrections takes the very same step."""
     pair = Pair()
-    optimizer = Adamw(betas=BETAS, eps=EPS).build(groups(pair, DECAY), RATE)
+    optimizer = Adamw(betas=BETAS, eps=EPS).build(build_param_groups(pair, DECAY), RATE)
     for step in range(6):
         pair.matrix.grad, pair.vector.grad = gradients(step)
         first, second = 1 - BETAS[0] ** (step + 1), math.sqrt(1 - BETAS[1] ** (step + 1))
@@ -83,7 +83,7 @@ def test_lamb_moves_a_zero_matrix_and_trusts_without_decay():
     pair = Pair()
     with torch.no_grad():
         pair.matrix.zero_()
-    optimizer = Lamb(betas=BETAS, eps=EPS).build(groups(pair, 0.0), RATE)
+    optimizer = Lamb(betas=BETAS, eps=EPS).build(build_param_groups(pair, 0.0), RATE)
     pair.matrix.grad = gradients(0)[0]
     optimizer.step()
     torch.testing.assert_close(pair.matrix.detach(), -RATE * pair.matrix.grad.sign(), rtol=1e-4, atol=0)
@@ -91,7 +91,7 @@ def test_lamb_moves_a_zero_matrix_and_trusts_without_decay():
 
 def trained(kind):
     model = toy.Model()
-    optimizer = kind().build(groups(model, 0.01), 1e-3)
+    optimizer = kind().build(build_param_groups(model, 0.01), 1e-3)
     for _ in range(2):
         model(torch.arange(20)).square().sum().backward()  # the heads have no gradient, so no state
         optimizer.step()
@@ -101,21 +101,21 @@ def trained(kind):
 @pytest.mark.parametrize("kind", [Adamw, BertAdam, Lamb, Muon])
 def test_state_is_kept_by_the_names_of_the_weights(kind):
     model, optimizer = trained(kind)
-    tensors = by_name(optimizer, model)
+    tensors = optimizer_state_by_name(optimizer, model)
     assert "tokens.weight/exp_avg" in tensors and not any(key.startswith("words") for key in tensors)
-    again = kind().build(groups(model, 0.01), 1e-3)
-    restore(again, model, tensors)
-    assert by_name(again, model).keys() == tensors.keys()
-    assert all(torch.equal(value, tensors[key]) for key, value in by_name(again, model).items())
+    again = kind().build(build_param_groups(model, 0.01), 1e-3)
+    load_optimizer_state(again, model, tensors)
+    assert optimizer_state_by_name(again, model).keys() == tensors.keys()
+    assert all(torch.equal(value, tensors[key]) for key, value in optimizer_state_by_name(again, model).items())
 
 
 def test_state_of_another_model_is_refused():
     model, optimizer = trained(Adamw)
-    tensors = by_name(optimizer, model)
-    with pytest.raises(BadInput, match=r"stranger/exp_avg .* does not train"):
-        restore(optimizer, model, {**tensors, "stranger/exp_avg": torch.zeros(2)})
-    with pytest.raises(BadInput, match=r"inner\.bias/exp_avg \[2\], its shape is \[16\]"):
-        restore(optimizer, model, {**tensors, "inner.bias/exp_avg": torch.zeros(2)})
+    tensors = optimizer_state_by_name(optimizer, model)
+    with pytest.raises(UserError, match=r"stranger/exp_avg .* does not train"):
+        load_optimizer_state(optimizer, model, {**tensors, "stranger/exp_avg": torch.zeros(2)})
+    with pytest.raises(UserError, match=r"inner\.bias/exp_avg \[2\], its shape is \[16\]"):
+        load_optimizer_state(optimizer, model, {**tensors, "inner.bias/exp_avg": torch.zeros(2)})
     model.tokens.weight.requires_grad_(False)
-    with pytest.raises(BadInput, match="does not train"):
-        restore(Adamw().build(groups(model, 0.01), 1e-3), model, tensors)
+    with pytest.raises(UserError, match="does not train"):
+        load_optimizer_state(Adamw().build(build_param_groups(model, 0.01), 1e-3), model, tensors)

@@ -5,20 +5,20 @@ import pytest
 import torch
 
 from bertsmith import tensors
-from bertsmith.errors import BadInput
-from bertsmith.train import Train
-from bertsmith.train.param_groups import Pace
-from bertsmith.train.schedule import factor
+from bertsmith.errors import UserError
+from bertsmith.train import TrainConfig
+from bertsmith.train.param_groups import ParamSchedule
+from bertsmith.train.schedule import lr_factor
 
 from . import toy_objective as toy
 
 
 def of_the_head(name):
-    return Pace(1.0, 0.0) if name.startswith(("words", "next")) else Pace(0.1, 0.5)
+    return ParamSchedule(1.0, 0.0) if name.startswith(("words", "next")) else ParamSchedule(0.1, 0.5)
 
 
 def weights(folder, step):
-    return tensors.load(folder / f"state/step-{step}/model.safetensors")
+    return tensors.load_tensors(folder / f"state/step-{step}/model.safetensors")
 
 
 def test_what_sleeps_does_not_move_until_its_time(tmp_path):
@@ -31,10 +31,10 @@ def test_what_sleeps_does_not_move_until_its_time(tmp_path):
 
 
 def test_a_slower_weight_takes_smaller_steps(tmp_path):
-    config = Train(steps=1, rate=1e-2, warmup=0, decay=0, device="cpu")
+    config = TrainConfig(steps=1, rate=1e-2, warmup=0, decay=0, device="cpu")
     moved = {}
     for pace in (1.0, 0.1):
-        run = toy.trainer(tmp_path / str(pace), config, toy.Model(), paces=lambda name, pace=pace: Pace(pace))
+        run = toy.trainer(tmp_path / str(pace), config, toy.Model(), paces=lambda name, pace=pace: ParamSchedule(pace))
         before = run.model.inner.weight.detach().clone()
         run.fit(toy.Data())
         moved[pace] = (run.model.inner.weight - before).abs().max().item()
@@ -60,7 +60,7 @@ def test_a_killed_run_with_paces_goes_on_as_if_it_had_not_been(tmp_path):
 
 @pytest.mark.parametrize(("done", "share"), [(0.0, 1 / 32), (0.05, 0.515625), (0.1, 1.0), (0.55, 0.515625), (1.0, 1 / 32)])
 def test_a_slanted_triangle_rises_quickly_and_falls_slowly(done, share):
-    assert factor("slanted", done, warm=0.1) == pytest.approx(share)
+    assert lr_factor("slanted", done, warmup_fraction=0.1) == pytest.approx(share)
 
 
 STOPPING = msgspec.structs.replace(toy.RECIPE, eval_every=2, stop=2)
@@ -104,13 +104,13 @@ def test_a_finished_run_recalls_its_best_weights_when_asked_again(tmp_path):
 
 
 def test_stopping_without_anything_to_judge_by_is_refused(tmp_path):
-    with pytest.raises(BadInput, match="judged on"):
+    with pytest.raises(UserError, match="judged on"):
         toy.trainer(tmp_path, STOPPING, trials=None)
 
 
 def test_a_run_that_may_stop_is_judged_each_epoch():
-    assert Train(epochs=3, stop=1).resolved(10).eval_every == 10
-    assert Train(epochs=3, stop=1, eval_every=4).resolved(10).eval_every == 4
+    assert TrainConfig(epochs=3, stop=1).resolve_epochs(10).eval_every == 10
+    assert TrainConfig(epochs=3, stop=1, eval_every=4).resolve_epochs(10).eval_every == 4
 
 
 def test_a_score_that_is_no_number_is_never_the_best(tmp_path):

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 import torch
 
-from bertsmith.errors import BadInput
-from bertsmith.train import Train
+from bertsmith.errors import UserError
+from bertsmith.train import TrainConfig
 
 from . import toy_objective as toy
 
@@ -77,7 +77,7 @@ def test_when_no_checkpoint_is_whole_the_damaged_file_is_named(tmp_path):
     toy.trainer(tmp_path).fit(toy.Data())
     for step in (8, 12):
         flip(tmp_path / "state" / f"step-{step}" / "model.safetensors")
-    with pytest.raises(BadInput, match=r"no checkpoint .* is whole: .*step-12/model\.safetensors is damaged.*remove"):
+    with pytest.raises(UserError, match=r"no checkpoint .* is whole: .*step-12/model\.safetensors is damaged.*remove"):
         toy.trainer(tmp_path)
 
 
@@ -93,13 +93,13 @@ def test_a_finished_run_is_not_trained_again(whole):
 
 def test_another_recipe_does_not_go_on_in_the_same_folder(tmp_path):
     toy.trainer(tmp_path, fingerprint="a1").fit(toy.Data())
-    with pytest.raises(BadInput, match=r"another recipe \(a1, not b2\); choose another out, or remove"):
+    with pytest.raises(UserError, match=r"another recipe \(a1, not b2\); choose another out, or remove"):
         toy.trainer(tmp_path, fingerprint="b2")
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     toy.trainer(tmp_path).fit(toy.Data())
-    with pytest.raises(BadInput, match=r"model\.safetensors does not fit this model"):
+    with pytest.raises(UserError, match=r"model\.safetensors does not fit this model"):
         toy.trainer(tmp_path, model=torch.nn.Linear(2, 2))
 
 
@@ -125,7 +125,7 @@ def test_a_signal_saves_and_says_how_to_go_on(number, tmp_path):
     step = len(rows.read_text().splitlines())
     assert f"stopped at step {step}" in words and "same command again" in words
     assert (tmp_path / "state" / f"step-{step}" / "manifest.json").exists()
-    config = Train(steps=100_000, rate=1e-3, save_every=100_000, log_every=1, device="cpu")
+    config = TrainConfig(steps=100_000, rate=1e-3, save_every=100_000, log_every=1, device="cpu")
     assert toy.trainer(tmp_path, config).progress.step == step
 
 

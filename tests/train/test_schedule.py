@@ -2,72 +2,77 @@
 
 import pytest
 
-from bertsmith.config import read
-from bertsmith.errors import BadInput
-from bertsmith.train import Train
+from bertsmith.config import read_recipe
+from bertsmith.errors import UserError
+from bertsmith.train import TrainConfig
 from bertsmith.train.optim import Lamb
-from bertsmith.train.schedule import factor, warm_share
+from bertsmith.train.schedule import lr_factor, resolve_warmup
 
 KINDS = ("linear", "cosine", "constant", "trapezoid")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_schedule_rises_step_by_step_to_its_peak(kind):
-    rates = [factor(kind, step / 100, 0.1, step=1 / 100) for step in range(100)]
+    rates = [lr_factor(kind, step / 100, 0.1, step_fraction=1 / 100) for step in range(100)]
     assert rates[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
     assert max(rates) == 1
-    assert factor(kind, 0, 0) == 1  # no warm-up, no rise
+    assert lr_factor(kind, 0, 0) == 1  # no warm-up, no rise
 
 
 def test_schedules_fall_as_they_are_named():
-    at = lambda kind, done: factor(kind, done, 0.2)
+    at = lambda kind, done: lr_factor(kind, done, 0.2)
     assert [at("linear", done) for done in (0.2, 0.6, 1.0)] == pytest.approx([1, 0.5, 0])
     assert [at("cosine", done) for done in (0.2, 0.4, 0.6, 1.0)] == pytest.approx([1, (1 + 0.5**0.5) / 2, 0.5, 0])
     assert [at("constant", done) for done in (0.2, 0.6, 1.0)] == [1, 1, 1]
     assert [at("trapezoid", done) for done in (0.2, 0.7, 0.85, 1.0)] == pytest.approx([1, 1, 0.5, 0])
-    assert factor("trapezoid", 0.85, 0.2, cooldown=0.6) == pytest.approx(0.25)
+    assert lr_factor("trapezoid", 0.85, 0.2, decay_fraction=0.6) == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine", "trapezoid"])
 def test_the_last_step_is_nearly_nothing_but_not_wasted(kind):
-    assert 0 < factor(kind, 999 / 1000, 0.01, step=1 / 1000) < 0.005
+    assert 0 < lr_factor(kind, 999 / 1000, 0.01, step_fraction=1 / 1000) < 0.005
 
 
 def test_warmup_is_a_share_below_one_and_steps_from_one_up():
-    assert (warm_share(0.25, 100), warm_share(25, 100), warm_share(1, 100), warm_share(0.25, None)) == (0.25, 0.25, 0.01, 0.25)
-    with pytest.raises(BadInput, match="minutes"):
-        warm_share(25, None)
-    with pytest.raises(BadInput, match="longer than the run of 100"):
-        warm_share(101, 100)
+    assert (resolve_warmup(0.25, 100), resolve_warmup(25, 100), resolve_warmup(1, 100), resolve_warmup(0.25, None)) == (
+        0.25,
+        0.25,
+        0.01,
+        0.25,
+    )
+    with pytest.raises(UserError, match="minutes"):
+        resolve_warmup(25, None)
+    with pytest.raises(UserError, match="longer than the run of 100"):
+        resolve_warmup(101, 100)
 
 
 def test_epochs_become_steps():
-    assert Train(epochs=3).resolved(100).steps == 300
-    assert Train(epochs=0.5, accumulate=4).resolved(101).steps == 13
-    assert Train(epochs=0.001).resolved(10).steps == 1
-    assert Train(epochs=3).resolved(100).epochs is None
-    assert Train(steps=7).resolved(100) == Train(steps=7)
+    assert TrainConfig(epochs=3).resolve_epochs(100).steps == 300
+    assert TrainConfig(epochs=0.5, accumulate=4).resolve_epochs(101).steps == 13
+    assert TrainConfig(epochs=0.001).resolve_epochs(10).steps == 1
+    assert TrainConfig(epochs=3).resolve_epochs(100).epochs is None
+    assert TrainConfig(steps=7).resolve_epochs(100) == TrainConfig(steps=7)
 
 
 @pytest.mark.parametrize(
     ("train", "words"),
     [
-        (Train(), "none of steps, epochs and minutes"),
-        (Train(steps=3, minutes=1), "steps and minutes"),
-        (Train(steps=0), "train.steps = 0"),
-        (Train(steps=5, rate=-1), "train.rate = -1"),
-        (Train(steps=5, keep=0), "train.keep"),
-        (Train(steps=5, clip=-1), "train.clip"),
-        (Train(minutes=1, warmup=10), "minutes"),
+        (TrainConfig(), "none of steps, epochs and minutes"),
+        (TrainConfig(steps=3, minutes=1), "steps and minutes"),
+        (TrainConfig(steps=0), "train.steps = 0"),
+        (TrainConfig(steps=5, rate=-1), "train.rate = -1"),
+        (TrainConfig(steps=5, keep=0), "train.keep"),
+        (TrainConfig(steps=5, clip=-1), "train.clip"),
+        (TrainConfig(minutes=1, warmup=10), "minutes"),
     ],
 )
 def test_a_recipe_that_cannot_be_trained_is_refused_at_once(train, words):
-    with pytest.raises(BadInput, match=words):
+    with pytest.raises(UserError, match=words):
         train.check()
 
 
 def test_a_recipe_names_an_optimizer_by_its_kind():
-    assert read(Train, overrides=["optimizer=lamb", "optimizer.eps=1e-5", "steps=4"]).optimizer == Lamb(eps=1e-5)
+    assert read_recipe(TrainConfig, overrides=["optimizer=lamb", "optimizer.eps=1e-5", "steps=4"]).optimizer == Lamb(eps=1e-5)
 
 
 @pytest.mark.parametrize(("width", "warmup"), [(512, 40), (64, 7)])
@@ -75,9 +80,9 @@ def test_inverse_sqrt_is_the_schedule_of_the_transformer(width, warmup):
     peak, steps = (width * warmup) ** -0.5, 200
     for done in range(steps):
         paper = width**-0.5 * min((done + 1) ** -0.5, (done + 1) * warmup**-1.5)
-        assert peak * factor("inverse-sqrt", done / steps, warmup / steps, step=1 / steps) == pytest.approx(paper)
+        assert peak * lr_factor("inverse-sqrt", done / steps, warmup / steps, step_fraction=1 / steps) == pytest.approx(paper)
 
 
 def test_inverse_sqrt_falls_from_the_end_of_its_warmup():
-    with pytest.raises(BadInput, match="warmup"):
-        Train(steps=10, warmup=0, schedule="inverse-sqrt").check()
+    with pytest.raises(UserError, match="warmup"):
+        TrainConfig(steps=10, warmup=0, schedule="inverse-sqrt").check()

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 import torch
 
-from bertsmith.errors import BadInput
-from bertsmith.train import Train
-from bertsmith.train.logging import Display
-from bertsmith.train.precision import prepare
+from bertsmith.errors import UserError
+from bertsmith.train import TrainConfig
+from bertsmith.train.logging import ProgressDisplay
+from bertsmith.train.precision import prepare_model
 from bertsmith.train.progress import Clock
 
 from . import toy_objective as toy
@@ -23,7 +23,7 @@ def rows(folder):
 
 
 def test_it_learns(tmp_path):
-    config = Train(steps=150, rate=1e-2, device="cpu", log_every=15)
+    config = TrainConfig(steps=150, rate=1e-2, device="cpu", log_every=15)
     summary = toy.trainer(tmp_path, config, toy.Model()).fit(toy.Data())
     losses = [row["loss"] for row in rows(tmp_path) if "trial" not in row]
     assert losses[-1] < 0.4 * losses[0]
@@ -41,7 +41,7 @@ def test_rows_sum_up_the_steps_between_them(tmp_path):
     assert list(logged[0]) == ["step", "loss", "loss.words", "loss.next", "rate", "norm", "tokens", "accuracy"]
     assert logged[1]["rate"] == seen[5]["rate"]
     assert logged[1]["norm"] == pytest.approx(sum(row["norm"] for row in seen[3:6]) / 3)
-    counts = [sum(toy.Data()(2 * step + i, 0).counts["next"] for i in range(2)) for step in range(3)]
+    counts = [sum(toy.Data()(2 * step + i, 0).target_counts["next"] for i in range(2)) for step in range(3)]
     expected = sum(n * row["loss.next"] for n, row in zip(counts, seen, strict=False)) / sum(counts)
     assert logged[0]["loss.next"] == pytest.approx(expected)
 
@@ -63,9 +63,9 @@ def test_evaluation_sums_over_its_batches_and_disturbs_nothing(tmp_path):
     trainer.model.eval()
     losses, carry = [], ()
     for batch in toy.trial():
-        loss = toy.Objective().loss(trainer.model, batch, carry)
-        carry = loss.carry
-        losses.append((loss.parts["words"].item(), batch.counts["words"]))
+        loss = toy.Objective().compute_loss(trainer.model, batch, carry)
+        carry = loss.recurrent_state
+        losses.append((loss.parts["words"].item(), batch.target_counts["words"]))
     expected = sum(a for a, _ in losses) / sum(b for _, b in losses)
     assert summary["trials"]["dev"]["loss.words"] == pytest.approx(expected, rel=1e-6)
 
@@ -90,7 +90,7 @@ class Watch:
 
 def test_a_run_by_the_clock_ends_on_time_at_a_rate_near_zero(tmp_path, monkeypatch):
     seen, watch = [], Watch(monkeypatch)
-    config = Train(minutes=1.5 / 60, rate=1.0, warmup=0.1, save_every=10_000, device="cpu")
+    config = TrainConfig(minutes=1.5 / 60, rate=1.0, warmup=0.1, save_every=10_000, device="cpu")
 
     def slowly(k, done):
         watch.wait(0.005)
@@ -109,7 +109,7 @@ def test_a_run_by_the_clock_ends_on_time_at_a_rate_near_zero(tmp_path, monkeypat
 
 
 def test_the_time_of_earlier_sittings_counts(tmp_path, monkeypatch):
-    config, watch = Train(minutes=2 / 60, save_every=1, device="cpu"), Watch(monkeypatch)
+    config, watch = TrainConfig(minutes=2 / 60, save_every=1, device="cpu"), Watch(monkeypatch)
 
     def die(step, row):
         watch.wait(0.1)
@@ -127,13 +127,13 @@ def test_the_time_of_earlier_sittings_counts(tmp_path, monkeypatch):
 
 def test_what_this_machine_lacks_is_refused_with_the_way_out(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(BadInput, match="no CUDA device here; write device=cpu, or auto"):
-        prepare(toy.Model(), Train(steps=1, device="cuda"))
-    with pytest.raises(BadInput, match="fp16 needs a CUDA device; on the CPU take bf16 or fp32"):
-        prepare(toy.Model(), Train(steps=1, device="cpu", precision="fp16"))
-    with pytest.raises(BadInput, match="'gpu' is not known"):
-        prepare(toy.Model(), Train(steps=1, device="gpu"))
-    assert prepare(toy.Model(), Train(steps=1)).device.type == "cpu"
+    with pytest.raises(UserError, match="no CUDA device here; write device=cpu, or auto"):
+        prepare_model(toy.Model(), TrainConfig(steps=1, device="cuda"))
+    with pytest.raises(UserError, match="fp16 needs a CUDA device; on the CPU take bf16 or fp32"):
+        prepare_model(toy.Model(), TrainConfig(steps=1, device="cpu", precision="fp16"))
+    with pytest.raises(UserError, match="'gpu' is not known"):
+        prepare_model(toy.Model(), TrainConfig(steps=1, device="gpu"))
+    assert prepare_model(toy.Model(), TrainConfig(steps=1)).device.type == "cpu"
 
 
 def test_a_model_may_say_which_parts_to_compile():
@@ -143,12 +143,12 @@ def test_a_model_may_say_which_parts_to_compile():
         def compile_parts(self):
             self.chosen = True
 
-    assert prepare(Choosy(), Train(steps=1, device="cpu", compile=True)).model.chosen
+    assert prepare_model(Choosy(), TrainConfig(steps=1, device="cpu", compile=True)).model.chosen
 
 
 def test_epochs_must_be_counted_first(tmp_path):
-    with pytest.raises(BadInput, match="resolved"):
-        toy.trainer(tmp_path, Train(epochs=1, device="cpu"))
+    with pytest.raises(UserError, match="resolved"):
+        toy.trainer(tmp_path, TrainConfig(epochs=1, device="cpu"))
 
 
 def test_tensorboard_gets_the_same_numbers(tmp_path):
@@ -173,7 +173,7 @@ def told_by_a_slow_run(folder, capsys, quiet=False):
     """Lines about steps of a run on a clock of its own, each step of which takes four seconds."""
     seconds = [100.0]
     trainer = toy.trainer(folder, quiet=quiet, on_step=lambda step, row: seconds.append(seconds[-1] + 4))
-    trainer.display = Display(quiet=quiet, baseline=("words", 6.71), now=lambda: seconds[-1])
+    trainer.display = ProgressDisplay(quiet=quiet, baseline=("words", 6.71), clock=lambda: seconds[-1])
     trainer.fit(toy.Data())
     return [line for line in capsys.readouterr().err.splitlines() if "tokens/s" in line]
 
@@ -191,13 +191,13 @@ def test_lines_change_no_file_and_are_not_there_when_quiet_or_beside_a_bar(tmp_p
     for name in ("metrics.jsonl", "state/step-12/model.safetensors"):
         assert (tmp_path / "loud" / name).read_bytes() == (tmp_path / "mute" / name).read_bytes()
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setattr(Display, "_show_plainly", lambda *_: pytest.fail("a line and a bar"))
+    monkeypatch.setattr(ProgressDisplay, "_print_line", lambda *_: pytest.fail("a line and a bar"))
     told_by_a_slow_run(tmp_path / "bar", capsys)
 
 
 def test_a_slow_start_does_not_use_up_the_warm_up(tmp_path, monkeypatch):
     """Compiling takes most of a minute: the second step must still be at the foot of the slope."""
-    config, rates = Train(minutes=3 / 60, rate=1.0, warmup=0.3, schedule="constant", save_every=10_000, device="cpu"), []
+    config, rates = TrainConfig(minutes=3 / 60, rate=1.0, warmup=0.3, schedule="constant", save_every=10_000, device="cpu"), []
     data, watch = toy.Data(), Watch(monkeypatch)
 
     def slow(k, done):
@@ -208,13 +208,15 @@ def test_a_slow_start_does_not_use_up_the_warm_up(tmp_path, monkeypatch):
     assert rates[1] < 0.2 and max(rates) > 0.95  # 1.2 of 3 seconds, without care, is past the warm-up of 0.9
 
 
-@pytest.mark.parametrize(("config", "left"), [(Train(steps=40, device="cpu"), 60), (Train(minutes=2, device="cpu"), 70)])
+@pytest.mark.parametrize(
+    ("config", "left"), [(TrainConfig(steps=40, device="cpu"), 60), (TrainConfig(minutes=2, device="cpu"), 70)]
+)
 def test_the_time_left_is_that_of_the_steps_or_of_the_minutes(tmp_path, monkeypatch, config, left):
     trainer = toy.trainer(tmp_path, config)
     trainer.progress.step = 10
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)
-    trainer.clock = Clock(elapsed=50.0, pace=2.0)
-    assert trainer._left() == left
+    trainer.clock = Clock(elapsed=50.0, step_seconds=2.0)
+    assert trainer._seconds_left() == left
 
 
 def test_the_bar_shows_the_baseline_beside_the_loss(tmp_path, monkeypatch, capsys):

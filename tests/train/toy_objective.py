@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from bertsmith.train import Loss, Train, Trainer
+from bertsmith.train import Loss, TrainConfig, Trainer
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,17 +36,17 @@ class Batch:
     words: Tensor  # -100 where there is no target
     next: Tensor
     scale: float = 1.0
-    counts: dict[str, int] = field(default_factory=dict)
+    target_counts: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.counts = self.counts or {"words": int((self.words >= 0).sum()), "next": int((self.next >= 0).sum())}
+        self.target_counts = self.target_counts or {"words": int((self.words >= 0).sum()), "next": int((self.next >= 0).sum())}
 
     @property
-    def tokens(self) -> int:
+    def num_tokens(self) -> int:
         return len(self.ids)
 
     def to(self, device: torch.device) -> "Batch":
-        return Batch(self.ids.to(device), self.words.to(device), self.next.to(device), self.scale, self.counts)
+        return Batch(self.ids.to(device), self.words.to(device), self.next.to(device), self.scale, self.target_counts)
 
     def part(self, first: int, last: int) -> "Batch":
         return Batch(self.ids[first:last], self.words[first:last], self.next[first:last], self.scale)
@@ -55,23 +55,23 @@ class Batch:
 class Objective:
     """Its carry is the number of batches met, which also moves the loss a little: a lost carry changes everything after."""
 
-    def loss(self, model: nn.Module, batch: Batch, carry: tuple[Tensor, ...]) -> Loss:
-        met = carry[0] if carry else torch.zeros((), device=batch.ids.device)
+    def compute_loss(self, model: nn.Module, batch: Batch, recurrent_state: tuple[Tensor, ...]) -> Loss:
+        met = recurrent_state[0] if recurrent_state else torch.zeros((), device=batch.ids.device)
         hidden = model(batch.ids)
         scores = model.words(hidden)
         words = nn.functional.cross_entropy(scores, batch.words, ignore_index=-100, reduction="sum")
         follows = nn.functional.cross_entropy(model.next(hidden), batch.next, ignore_index=-100, reduction="sum")
         right = (scores.argmax(-1) == batch.words).sum()
         parts = {"words": words * batch.scale, "next": follows * (1 + 0.01 * met)}
-        return Loss(parts, {"accuracy": (right, batch.counts["words"])}, (met + 1,))
+        return Loss(parts, {"accuracy": (right, batch.target_counts["words"])}, (met + 1,))
 
 
 class Forgetful(Objective):
     """Without the carry, so that the order of micro-batches cannot matter."""
 
-    def loss(self, model: nn.Module, batch: Batch, carry: tuple[Tensor, ...]) -> Loss:
-        loss = super().loss(model, batch, ())
-        return Loss(loss.parts, loss.report)
+    def compute_loss(self, model: nn.Module, batch: Batch, recurrent_state: tuple[Tensor, ...]) -> Loss:
+        loss = super().compute_loss(model, batch, ())
+        return Loss(loss.parts, loss.metrics)
 
 
 @dataclass
@@ -96,10 +96,10 @@ def trial() -> list[Batch]:
     return [Data()(1000 + k, 0.0) for k in range(3)]
 
 
-RECIPE = Train(steps=12, rate=3e-3, warmup=2, accumulate=2, save_every=4, log_every=3, eval_every=6, device="cpu")
+RECIPE = TrainConfig(steps=12, rate=3e-3, warmup=2, accumulate=2, save_every=4, log_every=3, eval_every=6, device="cpu")
 
 
-def trainer(folder: Path, config: Train = RECIPE, model: nn.Module | None = None, **more) -> Trainer:
+def trainer(folder: Path, config: TrainConfig = RECIPE, model: nn.Module | None = None, **more) -> Trainer:
     torch.set_num_threads(1)  # sums of one order, whoever runs them
     given = {"trials": {"dev": trial}, "seed": 5, "quiet": True, **more}
     return Trainer(model or Model(dropout=0.1), given.pop("objective", Objective()), config, folder, **given)
@@ -126,8 +126,8 @@ def run_and_die_saving(folder: str, at: int) -> None:
     """While a checkpoint is half written."""
     from bertsmith import artifacts
 
-    seal = artifacts.seal
-    artifacts.seal = lambda part: os._exit(9) if part.name == f"step-{at}.part" else seal(part)
+    seal = artifacts.write_manifest
+    artifacts.write_manifest = lambda part: os._exit(9) if part.name == f"step-{at}.part" else seal(part)
     trainer(Path(folder)).fit(Data())
 
 
@@ -135,12 +135,12 @@ def run_slowly(folder: str) -> None:
     """Long enough to be sent a signal."""
     import time
 
-    from bertsmith.errors import Stopped
+    from bertsmith.errors import Interrupted
 
-    slow = Train(steps=100_000, rate=1e-3, save_every=100_000, log_every=1, device="cpu")
+    slow = TrainConfig(steps=100_000, rate=1e-3, save_every=100_000, log_every=1, device="cpu")
     try:
         trainer(Path(folder), slow, trials={}, on_step=lambda step, _: time.sleep(0.01)).fit(Data())
-    except Stopped as stopped:
+    except Interrupted as stopped:
         print(stopped, file=sys.stderr)
         sys.exit(3)
 
@@ -161,7 +161,7 @@ class Died(Exception):
     pass
 
 
-SHARED = Train(steps=5, rate=3e-3, accumulate=4, save_every=2, log_every=1, device="cpu")
+SHARED = TrainConfig(steps=5, rate=3e-3, accumulate=4, save_every=2, log_every=1, device="cpu")
 
 
 def run_shared(folder: str) -> None:

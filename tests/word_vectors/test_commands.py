@@ -10,9 +10,9 @@ import torch
 
 import bertsmith
 from bertsmith import api
-from bertsmith.errors import BadInput
+from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
-from bertsmith.word_vectors import Vectors, read, write
+from bertsmith.word_vectors import KeyedVectors, read_vectors, write_vectors
 from tests.conftest import WORDS, prepared, prose
 
 NAMES = [*dict.fromkeys(WORDS), ",", "don't", "café"]
@@ -20,14 +20,14 @@ TINY = {"layers": 1, "width": 16, "mixer": {"heads": 2}, "feedforward": {"inner"
 
 
 @pytest.fixture(scope="module")
-def vectors() -> Vectors:
-    return Vectors(NAMES, np.random.default_rng(3).normal(size=(len(NAMES), 16)).astype(np.float32))
+def vectors() -> KeyedVectors:
+    return KeyedVectors(NAMES, np.random.default_rng(3).normal(size=(len(NAMES), 16)).astype(np.float32))
 
 
 @pytest.fixture(scope="module")
 def folder(vectors, tmp_path_factory):
     place = tmp_path_factory.mktemp("imported")
-    write(place / "v.txt", vectors)
+    write_vectors(place / "v.txt", vectors)
     told = api.import_model(source=str(place / "v.txt"), out=str(place / "model"), quiet=True)
     assert (told["words"], told["width"], told["met"]) == (len(NAMES), 16, len(NAMES) - 1)  # no text is cut into don't
     return place / "model"
@@ -36,7 +36,7 @@ def folder(vectors, tmp_path_factory):
 @pytest.mark.parametrize("name", ["v.txt", "v.bin", "v.npy"])
 def test_a_file_becomes_a_folder_and_the_same_file_again(folder, vectors, tmp_path, name):
     api.export(model=str(folder), format="vectors", out=str(tmp_path / name), quiet=True)
-    found = read(tmp_path / name)
+    found = read_vectors(tmp_path / name)
     assert found.words == NAMES and (found.matrix == vectors.matrix).all()
     again = api.import_model(source=str(tmp_path / name), out=str(tmp_path / "again"), quiet=True)
     assert (tmp_path / "again" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
@@ -50,7 +50,7 @@ def test_without_a_header_the_text_is_gloves(folder, tmp_path):
 
 def test_a_folder_holds_another_file_s_vectors_is_said(folder, tmp_path):
     (tmp_path / "other.txt").write_text("one 1 2\n")
-    with pytest.raises(BadInput, match="holds another model"):
+    with pytest.raises(UserError, match="holds another model"):
         api.import_model(source=str(tmp_path / "other.txt"), out=str(folder), quiet=True)
 
 
@@ -68,7 +68,7 @@ def test_case_is_kept_where_the_words_have_it(tmp_path):
 
 
 def test_words_are_asked_of_folders_and_of_files_alike(folder, vectors, tmp_path, capsys):
-    write(tmp_path / "v.bin", vectors)
+    write_vectors(tmp_path / "v.bin", vectors)
     for place in (folder, tmp_path / "v.bin"):
         told = api.embed(model=str(place), word="people", analogy=["the", "of", "and"], top=3, quiet=True)
         assert [row["word"] for row in told["neighbours"]] == [word for word, _ in vectors.neighbours("people", 3)]
@@ -97,7 +97,7 @@ def test_vectors_are_judged(folder, tmp_path):
     ],
 )
 def test_wrong_questions_are_answered_in_words(folder, asked, told):
-    with pytest.raises(BadInput, match=told):
+    with pytest.raises(UserError, match=told):
         api.embed(model=str(folder), quiet=True, **asked)
 
 
@@ -106,7 +106,7 @@ def test_the_table_of_a_deeper_model_counts_as_vectors(vocabulary, tmp_path):
     corpus = prepared(tmp_path / "text.txt", vocabulary, tmp_path / "corpus")
     api.pretrain(corpus=str(corpus), out=str(tmp_path / "deep"), model=TINY, train={"steps": 1, "device": "cpu"}, quiet=True)
     told = api.export(model=str(tmp_path / "deep"), format="vectors", out=str(tmp_path / "v.txt"), quiet=True)
-    words = read(tmp_path / "v.txt").words
+    words = read_vectors(tmp_path / "v.txt").words
     assert told["words"] == len(words) and "people" in words and not any(w.startswith(("##", "[")) and w[1:] for w in words)
 
 
@@ -119,19 +119,19 @@ def test_pretraining_begins_with_the_vectors_of_words_both_know(folder, vectors,
     told = capsys.readouterr().err
     model, tokenizer, _ = checkpoint.load(tmp_path / "m")
     table = model.encoder.tokens.weight.detach()
-    assert torch.equal(table[tokenizer.pieces.index("people")], torch.from_numpy(vectors.vector("people")))
-    both = sum(piece in vectors.index for piece in tokenizer.pieces)
+    assert torch.equal(table[tokenizer.id_to_token.index("people")], torch.from_numpy(vectors.vector("people")))
+    both = sum(piece in vectors.index for piece in tokenizer.id_to_token)
     assert f"vectors: {both:,} of " in told and both > 50
-    with pytest.raises(BadInput, match=r"set model\.embedding=16"):
+    with pytest.raises(UserError, match=r"set model\.embedding=16"):
         api.pretrain(out=str(tmp_path / "n"), model={**TINY, "width": 32}, train=train, quiet=True, **settings)
-    with pytest.raises(BadInput, match="leave out `vectors`"):
+    with pytest.raises(UserError, match="leave out `vectors`"):
         api.pretrain(out=str(tmp_path / "n"), init=str(tmp_path / "m"), train=train, quiet=True, **settings)
 
 
 @pytest.mark.parametrize(("name", "value"), [("length", 64), ("held_out", 0.5), ("eval_tokens", 5)])
 @pytest.mark.parametrize("objective", ["skip-gram", "glove"])
 def test_what_only_networks_read_by_is_refused(name, value, objective, corpus, tmp_path):
-    with pytest.raises(BadInput, match=f"leave out {name}"):
+    with pytest.raises(UserError, match=f"leave out {name}"):
         api.pretrain(corpus=str(corpus), objective=objective, out=str(tmp_path / "o"), quiet=True, **{name: value})
 
 
@@ -142,7 +142,7 @@ def test_a_run_that_was_stopped_while_it_saved_for_the_first_time_goes_on(corpus
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("bertsmith.artifacts.seal", stop)
+        patch.setattr("bertsmith.artifacts.write_manifest", stop)
         with pytest.raises(KeyboardInterrupt):
             api.pretrain(**words)
     assert [one.name for one in (tmp_path / "o").rglob("*") if one.is_file()] in ([], ["metrics.jsonl"])
@@ -186,10 +186,10 @@ def test_a_bag_of_vectors_is_fine_tuned_frozen_or_not(folder, vectors, tmp_path,
 
 
 def test_the_words_of_an_array_are_part_of_what_is_imported(vectors, tmp_path):
-    write(tmp_path / "v.npy", vectors)
+    write_vectors(tmp_path / "v.npy", vectors)
     api.import_model(source=str(tmp_path / "v.npy"), out=str(tmp_path / "m"), quiet=True)
-    write(tmp_path / "v.npy", Vectors(NAMES[::-1], vectors.matrix))
-    with pytest.raises(BadInput, match="holds another model"):
+    write_vectors(tmp_path / "v.npy", KeyedVectors(NAMES[::-1], vectors.matrix))
+    with pytest.raises(UserError, match="holds another model"):
         api.import_model(source=str(tmp_path / "v.npy"), out=str(tmp_path / "m"), quiet=True)
 
 
@@ -199,10 +199,10 @@ def test_words_whose_row_is_zero_begin_as_those_that_have_none(vectors, vocabula
     matrix = vectors.matrix.copy()
     matrix[NAMES.index("people")] = 0
     train = {"steps": 1, "rate": 1e-12, "device": "cpu"}
-    for name, some in (("whole", vectors), ("gap", Vectors(NAMES, matrix))):
-        write(tmp_path / f"{name}.txt", some)
+    for name, some in (("whole", vectors), ("gap", KeyedVectors(NAMES, matrix))):
+        write_vectors(tmp_path / f"{name}.txt", some)
         api.pretrain(out=str(tmp_path / name), corpus=str(corpus), objective="masked", model=TINY, train=train,
                      vectors=str(tmp_path / f"{name}.txt"))  # fmt: skip
     whole, gap = (int(one.replace(",", "")) for one in re.findall(r"vectors: ([\d,]+) of", capsys.readouterr().err))
     model, tokenizer, _ = checkpoint.load(tmp_path / "gap")
-    assert gap == whole - 1 and model.encoder.tokens.weight[tokenizer.pieces.index("people")].any()
+    assert gap == whole - 1 and model.encoder.tokens.weight[tokenizer.id_to_token.index("people")].any()

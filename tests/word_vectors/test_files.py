@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as some
 
-from bertsmith.errors import BadInput
-from bertsmith.word_vectors import FORMATS, Vectors, read, write
+from bertsmith.errors import UserError
+from bertsmith.word_vectors import FORMATS, KeyedVectors, read_vectors, write_vectors
 
 NAMES = {"text": "v.txt", "binary": "v.bin", "glove": "v.glove", "npy": "v.npy"}
 every_format = pytest.mark.parametrize("form", FORMATS)
@@ -21,9 +21,9 @@ words = st.lists(
 numbers = st.floats(-(2.0**90), 2.0**90, width=32, allow_subnormal=False)
 
 
-def made(count=20, width=7, seed=0) -> Vectors:
+def made(count=20, width=7, seed=0) -> KeyedVectors:
     matrix = np.random.default_rng(seed).normal(size=(count, width)).astype(np.float32)
-    return Vectors([f"w{number}" for number in range(count)], matrix)
+    return KeyedVectors([f"w{number}" for number in range(count)], matrix)
 
 
 @every_format
@@ -32,35 +32,35 @@ def made(count=20, width=7, seed=0) -> Vectors:
 def test_what_is_written_is_read_back_bit_for_bit(tmp_path, form, data):
     names = data.draw(words)
     matrix = data.draw(some.arrays(np.float32, (len(names), data.draw(st.integers(1, 5))), elements=numbers))
-    write(tmp_path / NAMES[form], Vectors(names, matrix), form)
-    found = read(tmp_path / NAMES[form])
+    write_vectors(tmp_path / NAMES[form], KeyedVectors(names, matrix), form)
+    found = read_vectors(tmp_path / NAMES[form])
     assert found.words == names and found.matrix.tobytes() == matrix.tobytes()
 
 
 def test_more_rows_than_a_block_come_back_in_order(tmp_path):
     vectors = made(10_000, 3)
-    write(tmp_path / "v.txt", vectors)
-    found = read(tmp_path / "v.txt")
+    write_vectors(tmp_path / "v.txt", vectors)
+    found = read_vectors(tmp_path / "v.txt")
     assert found.words == vectors.words and (found.matrix == vectors.matrix).all()
 
 
 def test_packed_text_and_words_with_spaces_are_read(tmp_path):
     with gzip.open(tmp_path / "glove.txt.gz", "wb") as file:
         file.write("the 0.5 -1e-3\n. . . 2 3\n天地 4 5\r\n".encode())
-    found = read(tmp_path / "glove.txt.gz")
+    found = read_vectors(tmp_path / "glove.txt.gz")
     assert found.words == ["the", ". . .", "天地"] and found.matrix.tolist()[1:] == [[2, 3], [4, 5]]
 
 
 def test_the_original_tools_binary_has_a_line_end_behind_each_vector(tmp_path):
     king, queen = struct.pack("<2f", 1, 2), struct.pack("<2f", 10, 2.5)
     (tmp_path / "v.bin").write_bytes(b"2 2\nking " + king + b"\nqueen " + queen + b"\n")
-    found = read(tmp_path / "v.bin")
+    found = read_vectors(tmp_path / "v.bin")
     assert found.words == ["king", "queen"] and found.matrix.tolist() == [[1, 2], [10, 2.5]]
 
 
 def test_of_a_word_that_stands_twice_the_first_counts(tmp_path):
     (tmp_path / "v.txt").write_text("3 1\na 1\nb 2\na 3\n")
-    found = read(tmp_path / "v.txt")
+    found = read_vectors(tmp_path / "v.txt")
     assert found.words == ["a", "b"] and found.matrix.ravel().tolist() == [1, 2]
 
 
@@ -81,17 +81,17 @@ def test_of_a_word_that_stands_twice_the_first_counts(tmp_path):
 )
 def test_a_malformed_text_is_named_by_its_line(tmp_path, text, told):
     (tmp_path / "v.txt").write_text(text)
-    with pytest.raises(BadInput, match=told):
-        read(tmp_path / "v.txt")
+    with pytest.raises(UserError, match=told):
+        read_vectors(tmp_path / "v.txt")
 
 
 def test_words_that_are_not_utf8_are_named(tmp_path):
     (tmp_path / "v.txt").write_bytes(b"a 1\n\xff\xfeb 2\n")
-    with pytest.raises(BadInput, match=r"line 2: .* is not UTF-8"):
-        read(tmp_path / "v.txt")
+    with pytest.raises(UserError, match=r"line 2: .* is not UTF-8"):
+        read_vectors(tmp_path / "v.txt")
     (tmp_path / "v.bin").write_bytes(b"1 1\n\xff " + struct.pack("<f", 1))
-    with pytest.raises(BadInput, match=r"byte 4: .* is not UTF-8"):
-        read(tmp_path / "v.bin")
+    with pytest.raises(UserError, match=r"byte 4: .* is not UTF-8"):
+        read_vectors(tmp_path / "v.bin")
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_words_that_are_not_utf8_are_named(tmp_path):
 )
 def test_a_malformed_binary_is_named_by_its_byte(tmp_path, data, told):
     (tmp_path / "v.bin").write_bytes(data)
-    with pytest.raises(BadInput, match=told):
-        read(tmp_path / "v.bin")
+    with pytest.raises(UserError, match=told):
+        read_vectors(tmp_path / "v.bin")
 
 
 @pytest.mark.parametrize("form", ["text", "binary"])
@@ -115,51 +115,51 @@ def test_a_malformed_binary_is_named_by_its_byte(tmp_path, data, told):
 @given(at=st.integers(0, 200), value=st.integers(0, 255), cut=st.integers(0, 220))
 def test_any_damage_is_read_or_refused_in_words(tmp_path, form, at, value, cut):
     path = tmp_path / NAMES[form]
-    write(path, made(5, 4), form)
+    write_vectors(path, made(5, 4), form)
     data = bytearray(path.read_bytes())[: cut or None]
     if at < len(data):
         data[at] = value
     path.write_bytes(data)
     try:
-        assert len(read(path)) <= 99
-    except BadInput as error:
+        assert len(read_vectors(path)) <= 99
+    except UserError as error:
         assert str(path) in str(error)
 
 
 def test_an_array_needs_its_words_and_as_many(tmp_path):
     np.save(tmp_path / "v.npy", np.zeros((2, 3)))
-    with pytest.raises(BadInput, match="needs its words"):
-        read(tmp_path / "v.npy")
+    with pytest.raises(UserError, match="needs its words"):
+        read_vectors(tmp_path / "v.npy")
     (tmp_path / "v.words.txt").write_text("one\n")
-    with pytest.raises(BadInput, match="1 words"):
-        read(tmp_path / "v.npy")
+    with pytest.raises(UserError, match="1 words"):
+        read_vectors(tmp_path / "v.npy")
     np.save(tmp_path / "v.npy", np.array([{}], object), allow_pickle=True)
-    with pytest.raises(BadInput, match=r"cannot be read as \.npy"):
-        read(tmp_path / "v.npy")
+    with pytest.raises(UserError, match=r"cannot be read as \.npy"):
+        read_vectors(tmp_path / "v.npy")
 
 
 @pytest.mark.parametrize("form", ["text", "binary", "glove"])
 def test_words_that_a_format_cannot_hold_are_refused(tmp_path, form):
     for word in ("new york", "a\nb", ""):
-        with pytest.raises(BadInput, match=r"write \.npy"):
-            write(tmp_path / "v", Vectors([word], np.ones((1, 2))), form)
+        with pytest.raises(UserError, match=r"write \.npy"):
+            write_vectors(tmp_path / "v", KeyedVectors([word], np.ones((1, 2))), form)
     assert not list(tmp_path.iterdir())
 
 
 def test_the_words_of_an_array_may_have_the_line_ends_of_windows(tmp_path):
     np.save(tmp_path / "v.npy", np.eye(2))
     (tmp_path / "v.words.txt").write_bytes(b"king\r\nqueen\r\n")
-    assert read(tmp_path / "v.npy").words == ["king", "queen"]
+    assert read_vectors(tmp_path / "v.npy").words == ["king", "queen"]
 
 
 def test_an_array_and_its_words_are_written_together_or_not_at_all(tmp_path, monkeypatch):
-    write(tmp_path / "v.npy", Vectors(["king", "queen"], np.eye(2)))
+    write_vectors(tmp_path / "v.npy", KeyedVectors(["king", "queen"], np.eye(2)))
 
     def full(*given):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
         patch.setattr(np, "save", full)
-        write(tmp_path / "v.npy", Vectors(["queen", "king"], 3 * np.eye(2)))
-    assert read(tmp_path / "v.npy").words == ["king", "queen"]
+        write_vectors(tmp_path / "v.npy", KeyedVectors(["queen", "king"], 3 * np.eye(2)))
+    assert read_vectors(tmp_path / "v.npy").words == ["king", "queen"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["v.npy", "v.words.txt"]

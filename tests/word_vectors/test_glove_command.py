@@ -12,10 +12,10 @@ import pytest
 
 import bertsmith
 from bertsmith import api
-from bertsmith.errors import BadInput
+from bertsmith.errors import UserError
 from bertsmith.objectives import glove
 from bertsmith.pretraining import word_vectors as stage
-from bertsmith.word_vectors import read
+from bertsmith.word_vectors import read_vectors
 from tests.conftest import prepared
 
 KINDS = (["cat", "dog", "cow", "pig"], ["red", "blue", "green", "pink"], ["one", "two", "three", "four"])
@@ -65,7 +65,7 @@ def test_the_folder_is_a_model_like_any_other(made, tmp_path):
     assert model.embed(["the cat eats", "zebra"]).shape == (2, 12)
     assert not model.embed("zebra").any()  # [UNK] was never fitted: it says nothing
     api.export(model=str(made), format="vectors", out=str(tmp_path / "v.txt"), quiet=True)
-    assert "cat" in read(tmp_path / "v.txt").words
+    assert "cat" in read_vectors(tmp_path / "v.txt").words
     assert not (made / "state").exists() and (made / "metrics.jsonl").read_text().count("\n") == 40
 
 
@@ -78,27 +78,27 @@ def test_made_once_it_is_found(made, corpus):
 
 
 def test_turns_of_many_parts_learn_too(corpus, made, tmp_path, monkeypatch):
-    monkeypatch.setattr(glove, "TURN", 64)
+    monkeypatch.setattr(glove, "PAIRS_PER_ROUND", 64)
     told = api.pretrain(**recipe(corpus, tmp_path / "parts"), quiet=True)
     assert told["turns"] > 100 and told["loss"] < 0.12
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(corpus, made, tmp_path, monkeypatch):
-    monkeypatch.setattr(stage, "SAVE", 0.0)
-    turn, out = glove.Fitting.turn, tmp_path / "killed"
+    monkeypatch.setattr(stage, "SAVE_SECONDS", 0.0)
+    turn, out = glove.GloveTrainer.train_round, tmp_path / "killed"
 
     def dying(self, k):
         if k == 17:
             raise KeyboardInterrupt
         return turn(self, k)
 
-    monkeypatch.setattr(glove.Fitting, "turn", dying)
+    monkeypatch.setattr(glove.GloveTrainer, "train_round", dying)
     with pytest.raises(KeyboardInterrupt):
         api.pretrain(**recipe(corpus, out), quiet=True)
     assert [path.name for path in sorted((out / "state").glob("step-*"))] == ["step-16", "step-17"]
-    with pytest.raises(BadInput, match="another recipe"):
+    with pytest.raises(UserError, match="another recipe"):
         api.pretrain(**recipe(corpus, out, width=8), quiet=True)
-    monkeypatch.setattr(glove.Fitting, "turn", turn)
+    monkeypatch.setattr(glove.GloveTrainer, "train_round", turn)
     api.pretrain(**recipe(corpus, out), quiet=True)
     assert (out / "model.safetensors").read_bytes() == (made / "model.safetensors").read_bytes()
     assert (out / "metrics.jsonl").read_bytes() == (made / "metrics.jsonl").read_bytes()
@@ -139,17 +139,17 @@ api.pretrain(**{recipe(corpus, tmp_path / "out")!r}, quiet=True)
 )
 def test_what_would_do_nothing_is_refused(corpus, tmp_path, more, told):
     given = recipe(corpus, tmp_path / "out") | more
-    with pytest.raises(BadInput, match=told):
+    with pytest.raises(UserError, match=told):
         api.pretrain(**given, quiet=True)
 
 
 def test_a_corpus_without_neighbours_is_refused(corpus, tmp_path):
     (tmp_path / "text.txt").write_text("cat\n\nzebra\ndog\n\n")
     lone = prepared(tmp_path / "text.txt", corpus, tmp_path / "corpus")
-    with pytest.raises(BadInput, match="no two words"):
+    with pytest.raises(UserError, match="no two words"):
         api.pretrain(**recipe(lone, tmp_path / "out"), quiet=True)
 
 
 def test_a_plan_of_it_is_refused_in_words(corpus, tmp_path):
-    with pytest.raises(BadInput, match="reads no sequences"):
+    with pytest.raises(UserError, match="reads no sequences"):
         api.plan(**recipe(corpus, tmp_path / "out"), quiet=True)

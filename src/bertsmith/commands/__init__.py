@@ -25,7 +25,7 @@ STAGES = {
 }
 
 
-def stage(name: str) -> ModuleType:
+def load_stage(name: str) -> ModuleType:
     """The module of a stage: its `Recipe` and its `run(recipe, quiet)`."""
     file = "import_model" if name == "import" else name.replace("-", "_")  # `import` is no name for a module
     return import_module(f".{file}", __name__)

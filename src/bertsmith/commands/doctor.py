@@ -4,10 +4,10 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ..artifacts import named
+from ..artifacts import resolve_path
 from ..config import Config
-from ..console import Screen
-from ..diagnostics.examine import Report, examined
+from ..console import Console
+from ..diagnostics.examine import DiagnosticReport, examine_folder
 from ..diagnostics.finding import Finding
 
 FIRST = "folder"  # `bertsmith doctor out/bert` says it too
@@ -22,14 +22,14 @@ class Recipe(Config, frozen=True):
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Says what is found, causes first; nothing is changed."""
-    screen = Screen(quiet)
-    corpus = named(recipe.corpus, "corpus") if recipe.corpus is not None else None
-    report = examined(named(recipe.folder, "folder"), corpus)
-    _told(recipe.folder, report, screen)
-    findings = [msgspec.to_builtins(one) for one in _sorted(report)]
-    notes = len(findings) - report.problems
-    return {"folder": recipe.folder, "kind": report.kind, "healthy": not report.problems, "problems": report.problems,
-            "notes": notes, "findings": findings, "not_looked_at": report.unseen}  # fmt: skip
+    screen = Console(quiet)
+    corpus = resolve_path(recipe.corpus, "corpus") if recipe.corpus is not None else None
+    report = examine_folder(resolve_path(recipe.folder, "folder"), corpus)
+    _print_report(recipe.folder, report, screen)
+    findings = [msgspec.to_builtins(one) for one in _sort_findings(report)]
+    notes = len(findings) - report.num_problems
+    return {"folder": recipe.folder, "kind": report.kind, "healthy": not report.num_problems, "problems": report.num_problems,
+            "notes": notes, "findings": findings, "not_looked_at": report.not_checked}  # fmt: skip
 
 
 def code(result: dict[str, Any]) -> int:
@@ -37,23 +37,25 @@ def code(result: dict[str, Any]) -> int:
     return 0 if result["healthy"] else 1
 
 
-def _sorted(report: Report) -> list[Finding]:
+def _sort_findings(report: DiagnosticReport) -> list[Finding]:
     """Problems first; within each, as they were found: what may be a cause before what may follow from it."""
     return sorted(report.findings, key=lambda one: one.severity != "problem")
 
 
-def _told(folder: str, report: Report, screen: Screen) -> None:
-    for one in _sorted(report):
-        if screen.quiet and one.severity == "problem":
-            screen.warn(f"{folder}: {one.name}: {one.seen}")
-        screen.table(f"{one.severity}: {one.name}", [("seen", one.seen), ("means", one.means), ("try", _tried(one))])
-    for what in report.unseen:
-        screen.say(f"not looked at: {what}")
-    count = len(report.findings) - report.problems
+def _print_report(folder: str, report: DiagnosticReport, console: Console) -> None:
+    for one in _sort_findings(report):
+        if console.quiet and one.severity == "problem":
+            console.warn(f"{folder}: {one.name}: {one.seen}")
+        console.print_table(
+            f"{one.severity}: {one.name}", [("seen", one.seen), ("means", one.means), ("try", _format_advice(one))]
+        )
+    for what in report.not_checked:
+        console.info(f"not looked at: {what}")
+    count = len(report.findings) - report.num_problems
     notes = f", {count} note{'s' * (count > 1)}" if count else ""
-    some = f"{report.problems} problem{'s' * (report.problems > 1)}"
-    screen.say(f"{folder} ({report.kind}): {some if report.problems else 'healthy'}{notes}")
+    some = f"{report.num_problems} problem{'s' * (report.num_problems > 1)}"
+    console.info(f"{folder} ({report.kind}): {some if report.num_problems else 'healthy'}{notes}")
 
 
-def _tried(finding: Finding) -> str:
+def _format_advice(finding: Finding) -> str:
     return f"{finding.setting}: {finding.way_out}" if finding.setting else finding.way_out

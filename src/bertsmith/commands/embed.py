@@ -11,19 +11,19 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..artifacts import named
-from ..config import Config, Count
-from ..console import Screen
-from ..errors import BadInput
+from ..artifacts import resolve_path
+from ..config import Config, PosInt
+from ..console import Console
+from ..errors import UserError
 from ..inference import output_files
 from ..inference.predictor import Predictor, load
 from ..inference.runtime import Precision
-from ..tasks.requests import texts_of
-from ..tasks.similarity import Pool, listed, nearest
-from ..word_vectors.models import vectors_of
-from ..word_vectors.queries import told
+from ..tasks.requests import read_valid_texts
+from ..tasks.similarity import Pooling, semantic_search, to_hits
+from ..word_vectors.models import load_vectors
+from ..word_vectors.queries import run_queries
 
-AT_ONCE = 4096  # texts: sorted by length among themselves, and all that is held in memory
+CHUNK_SIZE = 4096  # texts: sorted by length among themselves, and all that is held in memory
 
 
 class Recipe(Config, frozen=True):
@@ -32,20 +32,20 @@ class Recipe(Config, frozen=True):
     data: Annotated[str | None, "a file of texts: .txt with one a line, or `text` of .tsv, .csv, .jsonl"] = None
     columns: Annotated[dict[str, str], "what text is called in the files"] = msgspec.field(default_factory=dict)
     out: Annotated[str | None, "a .npy file for the vectors, a row a text; or with documents a .jsonl for what is found"] = None
-    pool: Annotated[Pool | None, "mean of a text's tokens, or the first; as the model was taught, mean if it was not"] = None
+    pool: Annotated[Pooling | None, "mean of a text's tokens, or the first; as the model was taught, mean if it was not"] = None
     documents: Annotated[str | None, "a .npy of vectors, or a file of texts: find in it what is nearest to each text"] = None
-    top: Annotated[Count, "documents, word, analogy: how many are found for each"] = 5
+    top: Annotated[PosInt, "documents, word, analogy: how many are found for each"] = 5
     word: Annotated[str | None, "a word: those nearest to it in the table of token vectors"] = None
     analogy: Annotated[tuple[str, ...], "three words: the first is to the second as the third is to what?"] = ()
     similarity: Annotated[tuple[str, ...], "files of word pairs that people rated (WordSim-353, SimLex-999): Spearman"] = ()
     analogies: Annotated[tuple[str, ...], "files of analogies as Google's questions-words.txt: accuracy by section"] = ()
     fold: Annotated[bool, "similarity, analogies: case makes no difference, the earliest row of a word counts"] = True
-    batch_tokens: Annotated[Count | None, "tokens of one batch; what suits the device, if nothing is said"] = None
+    batch_tokens: Annotated[PosInt | None, "tokens of one batch; what suits the device, if nothing is said"] = None
     device: Annotated[str, "auto, cpu, cuda or cuda:0"] = "auto"
     precision: Annotated[Precision, "auto: bf16 on a GPU, fp32 on a CPU"] = "auto"
 
 
-class Shelf(NamedTuple):
+class DocumentIndex(NamedTuple):
     """Documents to be searched: vectors mapped from their file, or texts with their vectors, all in memory."""
 
     vectors: NDArray[Any]
@@ -55,107 +55,119 @@ class Shelf(NamedTuple):
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Files go on where a killed run of the same command left them, and have their names when they are whole."""
     if recipe.word is not None or recipe.analogy or recipe.similarity or recipe.analogies:
-        return _asked(recipe, Screen(quiet))
+        return _query_words(recipe, Console(quiet))
     if (recipe.text is None) == (recipe.data is None):
-        raise BadInput("give text=... or data=FILE, one of the two; or of words: word, analogy, similarity, analogies")
-    out = output_files.writable(named(recipe.out, "out"), recipe.data, recipe.documents) if recipe.out is not None else None
+        raise UserError("give text=... or data=FILE, one of the two; or of words: word, analogy, similarity, analogies")
+    out = (
+        output_files.check_output_file(resolve_path(recipe.out, "out"), recipe.data, recipe.documents)
+        if recipe.out is not None
+        else None
+    )
     if recipe.documents is None and out is not None and out.suffix != ".npy":
-        raise BadInput(f"out={out}: vectors are written as .npy; give such a name")
+        raise UserError(f"out={out}: vectors are written as .npy; give such a name")
     if recipe.documents is None and out is None and recipe.data is not None:
-        raise BadInput("the vectors of a file are too many for a terminal; give out=vectors.npy")
-    screen, predictor = Screen(quiet), load(recipe.model, recipe.device, recipe.precision)
+        raise UserError("the vectors of a file are too many for a terminal; give out=vectors.npy")
+    screen, predictor = Console(quiet), load(recipe.model, recipe.device, recipe.precision)
     if recipe.documents is not None:
-        return _searched(recipe, predictor, out, screen)
-    rows, width = _counted(recipe), predictor.model.config.encoder.width
+        return _search_documents(recipe, predictor, out, screen)
+    rows, width = _count_texts(recipe), predictor.model.config.encoder.width
     if out is None:
-        sys.stdout.write(json.dumps(_vectors(recipe, predictor, [str(recipe.text)])[0].tolist()) + "\n")
+        sys.stdout.write(json.dumps(_embed(recipe, predictor, [str(recipe.text)])[0].tolist()) + "\n")
     else:
-        _filed(recipe, predictor, out, (rows, width), screen)
+        _write_vectors(recipe, predictor, out, (rows, width), screen)
     return {"model": recipe.model, "rows": rows, "width": width, "pool": recipe.pool or predictor.pool, "out": recipe.out}
 
 
-def _asked(recipe: Recipe, screen: Screen) -> dict[str, Any]:
+def _query_words(recipe: Recipe, console: Console) -> dict[str, Any]:
     """Of words rather than texts: the token table alone answers."""
     if wrong := [name for name in ("text", "data", "documents", "out", "pool") if getattr(recipe, name) is not None]:
-        raise BadInput(
+        raise UserError(
             f"{wrong[0]} is for texts, and word, analogy, similarity and analogies for words; ask for one or the other"
         )
-    likeness, questions = ([named(one, key) for one in getattr(recipe, key)] for key in ("similarity", "analogies"))
-    vectors = vectors_of(named(recipe.model, "model"))
-    found = told(vectors, recipe.word, recipe.analogy, likeness, questions, recipe.top, recipe.fold, screen)
+    likeness, questions = ([resolve_path(one, key) for one in getattr(recipe, key)] for key in ("similarity", "analogies"))
+    vectors = load_vectors(resolve_path(recipe.model, "model"))
+    found = run_queries(vectors, recipe.word, recipe.analogy, likeness, questions, recipe.top, recipe.fold, console)
     return {"model": recipe.model, **found}
 
 
-def _filed(recipe: Recipe, predictor: Predictor, out: Path, shape: tuple[int, int], screen: Screen) -> None:
+def _write_vectors(recipe: Recipe, predictor: Predictor, out: Path, shape: tuple[int, int], console: Console) -> None:
     with (
-        output_files.rows(out, output_files.identity(recipe, recipe.model, recipe.data), shape) as made,
-        screen.bar("texts") as bar,
+        output_files.open_array_output(out, output_files.compute_run_id(recipe, recipe.model, recipe.data), shape) as made,
+        console.progress_bar("texts") as bar,
     ):
-        if at := made.done:
-            screen.say(f"{out}: going on after {at:,} texts")
-        for some in _some(recipe, at):
-            made.array[at : at + len(some)] = _vectors(recipe, predictor, some)
-            made.mark(at := at + len(some))
+        if at := made.num_done:
+            console.info(f"{out}: going on after {at:,} texts")
+        for some in _iter_chunks(recipe, at):
+            made.array[at : at + len(some)] = _embed(recipe, predictor, some)
+            made.record_progress(at := at + len(some))
             bar(at, shape[0])
-    screen.say(f"{shape[0]:,} vectors of {shape[1]:,} numbers in {out}")
+    console.info(f"{shape[0]:,} vectors of {shape[1]:,} numbers in {out}")
 
 
-def _searched(recipe: Recipe, predictor: Predictor, out: Path | None, screen: Screen) -> dict[str, Any]:
-    shelf, count = _shelf(recipe, predictor), 0
+def _search_documents(recipe: Recipe, predictor: Predictor, out: Path | None, console: Console) -> dict[str, Any]:
+    shelf, count = _load_documents(recipe, predictor), 0
     if out is None:
-        for some in _some(recipe, 0):
-            sys.stdout.writelines(line.decode() for line in _found(recipe, predictor, some, shelf))
+        for some in _iter_chunks(recipe, 0):
+            sys.stdout.writelines(line.decode() for line in _nearest_lines(recipe, predictor, some, shelf))
             count += len(some)
     else:
-        with output_files.lines(out, output_files.identity(recipe, recipe.model, recipe.data, recipe.documents)) as (
+        with output_files.open_line_output(
+            out, output_files.compute_run_id(recipe, recipe.model, recipe.data, recipe.documents)
+        ) as (
             file,
             done,
         ):
-            count = done - done % AT_ONCE
-            for some in _some(recipe, count):
-                file.writelines(_found(recipe, predictor, some, shelf)[max(0, done - count) :])
+            count = done - done % CHUNK_SIZE
+            for some in _iter_chunks(recipe, count):
+                file.writelines(_nearest_lines(recipe, predictor, some, shelf)[max(0, done - count) :])
                 file.flush()
                 count += len(some)
-        screen.say(f"{count:,} answers in {out}")
+        console.info(f"{count:,} answers in {out}")
     return {"model": recipe.model, "answers": count, "documents": len(shelf.vectors), "out": recipe.out}
 
 
-def _found(recipe: Recipe, predictor: Predictor, some: list[str], shelf: Shelf) -> list[bytes]:
-    found = listed(*nearest(_vectors(recipe, predictor, some), shelf.vectors, recipe.top), shelf.texts)
+def _nearest_lines(recipe: Recipe, predictor: Predictor, texts: list[str], index: DocumentIndex) -> list[bytes]:
+    found = to_hits(*semantic_search(_embed(recipe, predictor, texts), index.vectors, recipe.top), index.texts)
     return [(json.dumps({"nearest": one}, ensure_ascii=False) + "\n").encode("utf-8", "replace") for one in found]
 
 
-def _shelf(recipe: Recipe, predictor: Predictor) -> Shelf:
-    path = named(str(recipe.documents), "documents")
+def _load_documents(recipe: Recipe, predictor: Predictor) -> DocumentIndex:
+    path = resolve_path(str(recipe.documents), "documents")
     if path.suffix == ".npy":
-        return Shelf(_mapped(path, predictor.model.config.encoder.width))
-    texts = list(texts_of(path, recipe.columns))
-    return Shelf(_vectors(recipe, predictor, texts), texts)
+        return DocumentIndex(_map_vectors(path, predictor.model.config.encoder.width))
+    texts = list(read_valid_texts(path, recipe.columns))
+    return DocumentIndex(_embed(recipe, predictor, texts), texts)
 
 
-def _mapped(path: Path, width: int) -> NDArray[Any]:
+def _map_vectors(path: Path, hidden_size: int) -> NDArray[Any]:
     try:
         vectors = np.load(path, mmap_mode="r")
     except (ValueError, OSError, EOFError) as error:
-        raise BadInput(f"documents={path} cannot be read as .npy: {error}; `bertsmith embed` makes one") from None
-    if vectors.ndim != 2 or vectors.shape[1] != width:
-        raise BadInput(f"documents={path} holds {vectors.shape}, where this model's vectors are {width} wide; embed it again")
+        raise UserError(f"documents={path} cannot be read as .npy: {error}; `bertsmith embed` makes one") from None
+    if vectors.ndim != 2 or vectors.shape[1] != hidden_size:
+        raise UserError(
+            f"documents={path} holds {vectors.shape}, where this model's vectors are {hidden_size} wide; embed it again"
+        )
     return vectors
 
 
-def _vectors(recipe: Recipe, predictor: Predictor, some: list[str]) -> NDArray[np.float32]:
-    return predictor.embed(some, recipe.pool, recipe.batch_tokens)
+def _embed(recipe: Recipe, predictor: Predictor, texts: list[str]) -> NDArray[np.float32]:
+    return predictor.embed(texts, recipe.pool, recipe.batch_tokens)
 
 
-def _some(recipe: Recipe, skip: int) -> Iterator[list[str]]:
-    rows = islice(_texts(recipe), skip, None)
-    while some := list(islice(rows, AT_ONCE)):
+def _iter_chunks(recipe: Recipe, skip: int) -> Iterator[list[str]]:
+    rows = islice(_iter_texts(recipe), skip, None)
+    while some := list(islice(rows, CHUNK_SIZE)):
         yield some
 
 
-def _texts(recipe: Recipe) -> Iterator[str]:
-    return iter([recipe.text]) if recipe.text is not None else texts_of(named(str(recipe.data), "data"), recipe.columns)
+def _iter_texts(recipe: Recipe) -> Iterator[str]:
+    return (
+        iter([recipe.text])
+        if recipe.text is not None
+        else read_valid_texts(resolve_path(str(recipe.data), "data"), recipe.columns)
+    )
 
 
-def _counted(recipe: Recipe) -> int:
-    return sum(1 for _ in _texts(recipe))
+def _count_texts(recipe: Recipe) -> int:
+    return sum(1 for _ in _iter_texts(recipe))

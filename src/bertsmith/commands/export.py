@@ -3,16 +3,16 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ..artifacts import MANIFEST, checksum, claimed, named, new_folder, vacant
-from ..config import Config, read
-from ..console import Screen
+from ..artifacts import MANIFEST, atomic_folder, check_writable, checksum, lock_output, resolve_path
+from ..config import Config, read_recipe
+from ..console import Console
 from ..convert.huggingface import folder
-from ..convert.int8 import packed
-from ..convert.parity import agreed
-from ..convert.word_vectors import exported
-from ..errors import BadInput
+from ..convert.int8 import export_int8
+from ..convert.parity import check_parity
+from ..convert.word_vectors import export_vectors
+from ..errors import UserError
 from ..model import checkpoint
-from ..pretrained.card import Facts
+from ..pretrained.card import CardFacts
 
 
 class Recipe(Config, frozen=True):
@@ -32,39 +32,47 @@ class Recipe(Config, frozen=True):
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Writes the folder and reads it back: what is there is what the model holds, or packed, as near as rounding leaves it."""
-    screen, out, source = Screen(quiet), named(recipe.out, "out"), named(recipe.model, "model")
+    screen, out, source = Console(quiet), resolve_path(recipe.out, "out"), resolve_path(recipe.model, "model")
     if recipe.format == "vectors":
         if recipe.check or recipe.card is not None:
-            raise BadInput("check and card are not for format=vectors; leave them out")
-        return exported(source, out, None if recipe.header else "glove", screen)
+            raise UserError("check and card are not for format=vectors; leave them out")
+        return export_vectors(source, out, None if recipe.header else "glove", screen)
     if recipe.format == "packed":
         if recipe.check:
-            raise BadInput("check=true is for format=hf; packed weights are compared with the model's own in any case")
-        return packed(source, out, read(Facts, named(recipe.card, "card")) if recipe.card is not None else None, screen)
+            raise UserError("check=true is for format=hf; packed weights are compared with the model's own in any case")
+        return export_int8(
+            source, out, read_recipe(CardFacts, resolve_path(recipe.card, "card")) if recipe.card is not None else None, screen
+        )
     if recipe.card is not None:
-        raise BadInput("card is for format=packed; leave it out")
-    return _exported(recipe, source, out, screen)
+        raise UserError("card is for format=packed; leave it out")
+    return _export_huggingface(recipe, source, out, screen)
 
 
-def _exported(recipe: Recipe, source: Path, out: Path, screen: Screen) -> dict[str, Any]:
+def _export_huggingface(recipe: Recipe, source: Path, out: Path, console: Console) -> dict[str, Any]:
     model, tokenizer, _ = checkpoint.load(source)
-    record = folder.recorded(source)
-    with claimed(out):
-        vacant(out)
-        with new_folder(out) as part:
+    record = folder.read_record(source)
+    with lock_output(out):
+        check_writable(out)
+        with atomic_folder(out) as part:
             target = folder.write(part, model, tokenizer, record)
-            family, form = target.family, target.form
-            folder.identical(part, target.model, form)
-            apart = agreed(model, part, family, form) if recipe.check else {}
+            family, form = target.family, target.architecture
+            folder.verify_roundtrip(part, target.model, form)
+            apart = check_parity(model, part, family, form) if recipe.check else {}
     if target.model is not model:
-        screen.say(f"added to the positions: encoder.segments, which {form.name} has no place for")
-    if not form.pooler and model.config.encoder.pooler != "none":
-        screen.say(f"left out: encoder.pooler, which {form.name} has no place for")
+        console.info(f"added to the positions: encoder.segments, which {form.name} has no place for")
+    if not form.pooler_module and model.config.encoder.pooler != "none":
+        console.info(f"left out: encoder.pooler, which {form.name} has no place for")
     for name, value in apart.items():
-        screen.say(f"checked: {name} differs from transformers' by {value:.1e} at most")
-    screen.say(f"{out}: {form.name}, every weight as in {source}")
-    return {"out": str(out), "class": form.name, "family": family.kind, "differences": apart, "files": _sums(out)}
+        console.info(f"checked: {name} differs from transformers' by {value:.1e} at most")
+    console.info(f"{out}: {form.name}, every weight as in {source}")
+    return {
+        "out": str(out),
+        "class": form.name,
+        "family": family.model_type,
+        "differences": apart,
+        "files": _file_checksums(out),
+    }
 
 
-def _sums(out: Path) -> dict[str, str]:
+def _file_checksums(out: Path) -> dict[str, str]:
     return {path.name: checksum(path) for path in sorted(out.iterdir()) if path.is_file() and path.name != MANIFEST}

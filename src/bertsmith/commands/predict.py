@@ -9,25 +9,25 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ..artifacts import named
-from ..config import Config, Count, plain
-from ..console import Screen
-from ..errors import BadInput
+from ..artifacts import resolve_path
+from ..config import Config, PosInt, to_dict
+from ..console import Console
+from ..errors import UserError
 from ..inference import output_files
 from ..inference.predictor import Predictor, load
 from ..inference.runtime import Precision
-from ..inference.text_generation import continues
-from ..model.generation.search import Greedy, SearchConfig
-from ..tasks import Generate, Tag
-from ..tasks.chunked_rows import Reach, Stretch, stretches
-from ..tasks.requests import fault_of, unanswered, worded
+from ..inference.text_generation import is_causal_lm
+from ..model.generation.search import GenerationConfig, Greedy
+from ..tasks import Seq2Seq, TokenClassification
+from ..tasks.chunked_rows import DocumentContext, RowChunk, chunk_rows
+from ..tasks.requests import error_without_hint, read_requests, read_texts
 from ..tasks.table_rows import BadRow
 
-AT_ONCE = 1024  # examples: sorted by length among themselves, and all that is held in memory, but for what context shows
-QUESTION = ("text", "text_b", "question", "context", "options")
-WORDS = ("candidates", "together", "likelihood")
+CHUNK_SIZE = 1024  # examples: sorted by length among themselves, and all that is held in memory, but for what context shows
+INPUT_KEYS = ("text", "text_b", "question", "context", "options")
+LM_KEYS = ("candidates", "together", "likelihood")
 
-Answers = Callable[[Stretch], list[Any]]
+AnswerFn = Callable[[RowChunk], list[Any]]
 
 
 class Recipe(Config, frozen=True):
@@ -45,140 +45,142 @@ class Recipe(Config, frozen=True):
         default_factory=dict
     )
     skip_bad: Annotated[bool, "rows that cannot be used are answered by an error in their place, and the work goes on"] = False
-    top: Annotated[Count, "words told of each mask"] = 5
+    top: Annotated[PosInt, "words told of each mask"] = 5
     together: Annotated[bool, "fill several masks one after another, the surest first, each knowing those before"] = False
     candidates: Annotated[tuple[str, ...] | None, "words for the one mask of a text, to be ranked"] = None
     generate: Annotated[
-        SearchConfig, "how a causal model writes on: greedy, sample, beam; with task=generate, if not as the task says"
+        GenerationConfig, "how a causal model writes on: greedy, sample, beam; with task=generate, if not as the task says"
     ] = Greedy()
     likelihood: Annotated[bool, "how likely a pre-trained model finds texts, each token hidden alone"] = False
     out: Annotated[str | None, "a .jsonl file for the answers; without one they go to the terminal"] = None
-    batch_tokens: Annotated[Count | None, "tokens of one batch; what suits the device, if nothing is said"] = None
+    batch_tokens: Annotated[PosInt | None, "tokens of one batch; what suits the device, if nothing is said"] = None
     device: Annotated[str, "auto, cpu, cuda or cuda:0"] = "auto"
     precision: Annotated[Precision, "auto: bf16 on a GPU, fp32 on a CPU"] = "auto"
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Answers as they come; a file goes on where a killed run of the same command left it."""
-    question = {name: value for name in QUESTION if (value := getattr(recipe, name)) is not None}
+    question = {name: value for name in INPUT_KEYS if (value := getattr(recipe, name)) is not None}
     if bool(question) == (recipe.data is not None):
-        raise BadInput("give text=... or data=FILE, one of the two")
-    out = output_files.writable(named(recipe.out, "out"), recipe.data) if recipe.out is not None else None
-    screen, predictor = Screen(quiet), load(recipe.model, recipe.device, recipe.precision)
+        raise UserError("give text=... or data=FILE, one of the two")
+    out = output_files.check_output_file(resolve_path(recipe.out, "out"), recipe.data) if recipe.out is not None else None
+    screen, predictor = Console(quiet), load(recipe.model, recipe.device, recipe.precision)
     if out is None:
         count = 0
-        for some in _answers(recipe, predictor, question):
-            sys.stdout.writelines(_line(answer).decode() for answer in some)
+        for some in _iter_answers(recipe, predictor, question):
+            sys.stdout.writelines(_to_json_line(answer).decode() for answer in some)
             count += len(some)
     else:
-        count = _filed(recipe, predictor, question, out, screen)
-        if recipe.skip_bad and (bad := _errors(out)):
+        count = _write_answers(recipe, predictor, question, out, screen)
+        if recipe.skip_bad and (bad := _count_errors(out)):
             screen.warn(f'{bad:,} rows could not be used; their lines of {out} say why, as {{"error": ...}}')
     return {"model": recipe.model, "answers": count, "out": recipe.out}
 
 
-def _filed(recipe: Recipe, predictor: Predictor, question: dict[str, Any], out: Path, screen: Screen) -> int:
+def _write_answers(recipe: Recipe, predictor: Predictor, inputs: dict[str, Any], out: Path, console: Console) -> int:
     with (
-        output_files.lines(out, output_files.identity(recipe, recipe.model, recipe.data)) as (file, done),
-        screen.bar("answers") as bar,
+        output_files.open_line_output(out, output_files.compute_run_id(recipe, recipe.model, recipe.data)) as (file, done),
+        console.progress_bar("answers") as bar,
     ):
         if done:
-            screen.say(f"{out}: going on after {done:,} answers")
-        count, of = done - done % AT_ONCE, _total(recipe, predictor, screen)
-        for some in _answers(recipe, predictor, question, count):
+            console.info(f"{out}: going on after {done:,} answers")
+        count, of = done - done % CHUNK_SIZE, _count_rows(recipe, predictor, console)
+        for some in _iter_answers(recipe, predictor, inputs, count):
             # Answers depend, in their last digits, on what shares their batches: the same are made again, and left out.
-            file.write(b"".join(map(_line, some[max(0, done - count) :])))
+            file.write(b"".join(map(_to_json_line, some[max(0, done - count) :])))
             file.flush()
             count += len(some)
             bar(count, of)
-    screen.say(f"{count:,} answers in {out}")
+    console.info(f"{count:,} answers in {out}")
     return count
 
 
-def _errors(out: Path) -> int:
+def _count_errors(out: Path) -> int:
     """Those of the whole file, also where a run before this one made some of it."""
     with out.open("rb") as file:
         return sum(line.startswith(b'{"error": ') for line in file)
 
 
-def _answers(recipe: Recipe, predictor: Predictor, question: dict[str, Any], skip: int = 0) -> Iterator[list[Any]]:
+def _iter_answers(recipe: Recipe, predictor: Predictor, inputs: dict[str, Any], skip: int = 0) -> Iterator[list[Any]]:
     """AT_ONCE at a time, without the first `skip`, a multiple of that."""
-    answer = _beside(_worded(recipe, predictor) if _of_words(recipe, predictor) else _asked(recipe, predictor))
+    answer = _with_row_errors(
+        _lm_answer_fn(recipe, predictor) if _uses_language_model(recipe, predictor) else _task_answer_fn(recipe, predictor)
+    )
     if recipe.data is None:
-        if _of_words(recipe, predictor):
-            if list(question) != ["text"]:
-                raise BadInput("a model without a task is given text=... alone; `bertsmith finetune` teaches it a task")
-            yield answer(Stretch([recipe.text]))
+        if _uses_language_model(recipe, predictor):
+            if list(inputs) != ["text"]:
+                raise UserError("a model without a task is given text=... alone; `bertsmith finetune` teaches it a task")
+            yield answer(RowChunk([recipe.text]))
         else:
-            yield [predictor(batch_tokens=recipe.batch_tokens, **question)]
+            yield [predictor(batch_tokens=recipe.batch_tokens, **inputs)]
         return
-    some = stretches(_rows(recipe, predictor), AT_ONCE, _reach(recipe, predictor))
-    yield from map(answer, islice(some, skip // AT_ONCE, None))
+    some = chunk_rows(_read_rows(recipe, predictor), CHUNK_SIZE, _document_context(recipe, predictor))
+    yield from map(answer, islice(some, skip // CHUNK_SIZE, None))
 
 
-def _rows(recipe: Recipe, predictor: Predictor) -> Iterator[Any]:
-    path = named(str(recipe.data), "data")
-    if _of_words(recipe, predictor):
-        return worded(path, recipe.columns, recipe.skip_bad)
-    task = predictor.taught()
+def _read_rows(recipe: Recipe, predictor: Predictor) -> Iterator[Any]:
+    path = resolve_path(str(recipe.data), "data")
+    if _uses_language_model(recipe, predictor):
+        return read_texts(path, recipe.columns, recipe.skip_bad)
+    task = predictor.require_task()
     if recipe.columns and hasattr(task, "columns"):
         task = msgspec.structs.replace(task, columns=recipe.columns)
-    return unanswered(task, path, recipe.skip_bad)
+    return read_requests(task, path, recipe.skip_bad)
 
 
-def _reach(recipe: Recipe, predictor: Predictor) -> Reach | None:
+def _document_context(recipe: Recipe, predictor: Predictor) -> DocumentContext | None:
     task = predictor.task
-    if not isinstance(task, Tag) or _of_words(recipe, predictor):
+    if not isinstance(task, TokenClassification) or _uses_language_model(recipe, predictor):
         return None
-    return Reach(task, predictor.tokenizer, predictor.length) if task.context else None
+    return DocumentContext(task, predictor.tokenizer, predictor.length) if task.context else None
 
 
-def _of_words(recipe: Recipe, predictor: Predictor) -> bool:
-    return predictor.task is None or any(getattr(recipe, name) for name in WORDS)
+def _uses_language_model(recipe: Recipe, predictor: Predictor) -> bool:
+    return predictor.task is None or any(getattr(recipe, name) for name in LM_KEYS)
 
 
-def _beside(answer: Answers) -> Answers:
+def _with_row_errors(answer_fn: AnswerFn) -> AnswerFn:
     """Answers stand beside their rows: one that cannot be used has what is wrong with it."""
 
-    def either(some: Stretch) -> list[Any]:
-        good = iter(answer(some._replace(rows=[one for one in some.rows if not isinstance(one, BadRow)])))
-        return [{"error": fault_of(one)} if isinstance(one, BadRow) else next(good) for one in some.rows]
+    def answer_or_error(chunk: RowChunk) -> list[Any]:
+        good = iter(answer_fn(chunk._replace(rows=[one for one in chunk.rows if not isinstance(one, BadRow)])))
+        return [{"error": error_without_hint(one)} if isinstance(one, BadRow) else next(good) for one in chunk.rows]
 
-    return either
+    return answer_or_error
 
 
-def _asked(recipe: Recipe, predictor: Predictor) -> Answers:
+def _task_answer_fn(recipe: Recipe, predictor: Predictor) -> AnswerFn:
     if recipe.generate != Greedy():
-        if not isinstance(predictor.task, Generate):
-            raise BadInput("generate=... is for a model that writes, and the task of this one is another; leave it out")
+        if not isinstance(predictor.task, Seq2Seq):
+            raise UserError("generate=... is for a model that writes, and the task of this one is another; leave it out")
         predictor.search = recipe.generate
 
-    def answer(some: Stretch) -> list[Any]:
-        rows, before, after = ([one.example for one in part] for part in some)
+    def answer(chunk: RowChunk) -> list[Any]:
+        rows, before, after = ([one.example for one in part] for part in chunk)
         found = predictor.answers(rows, recipe.batch_tokens, before, after)
-        return [one.told(said) for one, said in zip(some.rows, found, strict=True)]
+        return [one.to_dict(said) for one, said in zip(chunk.rows, found, strict=True)]
 
     return answer
 
 
-def _worded(recipe: Recipe, predictor: Predictor) -> Answers:
+def _lm_answer_fn(recipe: Recipe, predictor: Predictor) -> AnswerFn:
     if recipe.likelihood:
         return lambda some: predictor.likelihood(some.rows, recipe.batch_tokens)
-    if continues(predictor.model):
-        search = plain(recipe.generate)
+    if is_causal_lm(predictor.model):
+        search = to_dict(recipe.generate)
         return lambda some: predictor.generate(some.rows, batch_tokens=recipe.batch_tokens, **search)
     if recipe.generate != Greedy():
-        raise BadInput("generate=... is for a causal model without a task; this one was made otherwise")
+        raise UserError("generate=... is for a causal model without a task; this one was made otherwise")
     if recipe.candidates:
         return lambda some: [{"candidates": predictor.fill(text, candidates=recipe.candidates)} for text in some.rows]
     return lambda some: [{"masks": predictor.fill(text, recipe.top, together=recipe.together)} for text in some.rows]
 
 
-def _total(recipe: Recipe, predictor: Predictor, screen: Screen) -> int:
+def _count_rows(recipe: Recipe, predictor: Predictor, console: Console) -> int:
     """How many there will be, for the bar: the file is read once more, where there is somebody to see it."""
-    seen = recipe.data is not None and not screen.quiet and sys.stderr.isatty()
-    return sum(1 for _ in _rows(recipe, predictor)) if seen else 1
+    seen = recipe.data is not None and not console.quiet and sys.stderr.isatty()
+    return sum(1 for _ in _read_rows(recipe, predictor)) if seen else 1
 
 
-def _line(answer: Any) -> bytes:
+def _to_json_line(answer: Any) -> bytes:
     return (json.dumps(answer, ensure_ascii=False) + "\n").encode("utf-8", "replace")

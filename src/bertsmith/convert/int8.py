@@ -6,68 +6,68 @@ from typing import Any
 
 import torch
 
-from ..artifacts import claimed, new_folder, vacant, write_whole
-from ..console import Screen
-from ..errors import BadInput
+from ..artifacts import atomic_folder, check_writable, lock_output, write_atomic
+from ..console import Console
+from ..errors import UserError
 from ..inference.predictor import Predictor
 from ..model import checkpoint
 from ..model.batch import Inputs
-from ..model.int8 import furthest
+from ..model.int8 import max_rounding_error
 from ..model.model import Model
 from ..model.packing import Layout
-from ..pretrained.card import Facts, Filled, written
-from ..pretrained.shipped import CARD
+from ..pretrained.card import CardFacts, FillExamples, render_card
+from ..pretrained.shipped import CARD_FILE
 from ..tokenization.tokenizer import Tokenizer
-from .huggingface.folder import REST
+from .huggingface.folder import EXTRA_TENSORS_FILE
 
-BESIDE = ("metrics.jsonl", REST)  # taken along where the source has them
-HALF = 0.5 + 1e-3  # of a step: what rounding may cost a weight, and what float32 adds to that
+COPIED_FILES = ("metrics.jsonl", EXTRA_TENSORS_FILE)  # taken along where the source has them
+MAX_ERROR_STEPS = 0.5 + 1e-3  # of a step: what rounding may cost a weight, and what float32 adds to that
 
 
-def packed(source: Path, out: Path, facts: Facts | None, screen: Screen) -> dict[str, Any]:
+def export_int8(source: Path, out: Path, facts: CardFacts | None, console: Console) -> dict[str, Any]:
     """Writes the folder and reads it back: no weight may lie further from its old value than half a step of its row."""
     model, tokenizer, card = checkpoint.load(source)
-    with claimed(out):
-        vacant(out)
-        with new_folder(out) as part:
-            result = _written(part, source, model, tokenizer, card)
+    with lock_output(out):
+        check_writable(out)
+        with atomic_folder(out) as part:
+            result = _write_int8(part, source, model, tokenizer, card)
             if facts:
-                write_whole(part / CARD, _card(out.absolute().name, facts, part).encode())
+                write_atomic(part / CARD_FILE, _render_card(out.absolute().name, facts, part).encode())
     size = sum(path.stat().st_size for path in out.iterdir())
-    screen.say(f"{out}: {size / 1e6:.1f} MB; hidden states of random ids lie {result['hidden']:.2%} from those of {source}")
+    console.info(f"{out}: {size / 1e6:.1f} MB; hidden states of random ids lie {result['hidden']:.2%} from those of {source}")
     return {"out": str(out), "format": "packed", "bytes": size, **result}
 
 
-def _written(part: Path, source: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any]) -> dict[str, float]:
+def _write_int8(part: Path, source: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any]) -> dict[str, float]:
     own = ("model", "weights")
-    record = {name: value for name, value in checkpoint.recorded(source).items() if name not in own}
+    record = {name: value for name, value in checkpoint.read_config(source).items() if name not in own}
     told = {name: value for name, value in card.items() if name != "identity"}  # these are not the weights that it made
-    checkpoint.write(part, model, tokenizer, told, record, small=True)
-    for name in BESIDE:
+    checkpoint.write_files(part, model, tokenizer, told, record, as_int8=True)
+    for name in COPIED_FILES:
         if (source / name).exists():
             shutil.copy(source / name, part / name)
-    if (steps := furthest(model.state_dict(), checkpoint.stored(part))) > HALF:
-        raise BadInput(f"{part}: a weight came back {steps:.2f} steps from where it was; nothing is written")
-    return {"steps": steps, "hidden": _apart(model, checkpoint.load(part)[0])}
+    if (steps := max_rounding_error(model.state_dict(), checkpoint.read_tensors(part))) > MAX_ERROR_STEPS:
+        raise UserError(f"{part}: a weight came back {steps:.2f} steps from where it was; nothing is written")
+    return {"steps": steps, "hidden": _relative_difference(model, checkpoint.load(part)[0])}
 
 
 @torch.inference_mode()
-def _apart(model: Model, other: Model, length: int = 64) -> float:
+def _relative_difference(model: Model, other: Model, length: int = 64) -> float:
     """How far the hidden states of random ids lie apart, as a share of their size."""
     encoder, stream = model.config.encoder, torch.Generator().manual_seed(0)
-    layout = Layout.of([min(length, encoder.positions)])
-    tokens = torch.randint(0, model.config.vocabulary, (len(layout.owner),), generator=stream)
+    layout = Layout.from_lengths([min(length, encoder.positions)])
+    tokens = torch.randint(0, model.config.vocabulary, (len(layout.seq_id),), generator=stream)
     inputs = Inputs(tokens, layout, torch.zeros_like(tokens))
     ours = model(inputs)
     return float((other(inputs) - ours).norm() / ours.norm())
 
 
-def _card(name: str, facts: Facts, part: Path) -> str:
+def _render_card(name: str, facts: CardFacts, part: Path) -> str:
     model, tokenizer, card = checkpoint.load(part)
-    return written(name, facts, _about(model, part), _filled(Predictor(model, tokenizer, card), facts.examples))
+    return render_card(name, facts, _model_rows(model, part), _fill_examples(Predictor(model, tokenizer, card), facts.examples))
 
 
-def _about(model: Model, part: Path) -> dict[str, str]:
+def _model_rows(model: Model, part: Path) -> dict[str, str]:
     encoder, size = model.config.encoder, sum(path.stat().st_size for path in part.glob("model*.safetensors"))
     return {
         "parameters": f"{sum(weight.numel() for weight in model.parameters()):,}",
@@ -78,7 +78,7 @@ def _about(model: Model, part: Path) -> dict[str, str]:
     }
 
 
-def _filled(predictor: Predictor, texts: tuple[str, ...]) -> Filled:
+def _fill_examples(predictor: Predictor, texts: tuple[str, ...]) -> FillExamples:
     """What stands in the card is what the packed weights say; a text of several masks shows the words of each."""
     masks = [(text, predictor.fill(text)) for text in texts]
     return [(text, [one["word"] for found in filled for one in found]) for text, filled in masks]

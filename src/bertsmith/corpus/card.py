@@ -8,44 +8,51 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..tokenization.tokenizer import Tokenizer
-from .store import DOCUMENTS, SENTENCES, TOKENS, WORDS
+from .store import DOCUMENTS_FILE, SENTENCES_FILE, TOKENS_FILE, WORD_STARTS_FILE
 
-STEP = 1 << 22  # tokens counted at a time
-BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+CHUNK_TOKENS = 1 << 22  # tokens counted at a time
+LENGTH_BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
-def made(folder: Path, tokenizer: Tokenizer, dtype: np.dtype[Any]) -> dict[str, Any]:
-    sentences = np.memmap(folder / SENTENCES, np.int64, "r")
-    documents = np.fromfile(folder / DOCUMENTS, np.int64)
-    counts = unigrams(np.memmap(folder / TOKENS, dtype, "r"), len(tokenizer))
+def build_card(folder: Path, tokenizer: Tokenizer, dtype: np.dtype[Any]) -> dict[str, Any]:
+    sentences = np.memmap(folder / SENTENCES_FILE, np.int64, "r")
+    documents = np.fromfile(folder / DOCUMENTS_FILE, np.int64)
+    counts = count_unigrams(np.memmap(folder / TOKENS_FILE, dtype, "r"), len(tokenizer))
     tokens, sizes = int(counts.sum()), np.diff(sentences)
     card = {"documents": len(documents) - 1, "sentences": len(sizes), "tokens": tokens, "dtype": dtype.name}
-    card |= {"vocabulary": len(tokenizer), "tokenizer": tokenizer.fingerprint, "words marked": (folder / WORDS).exists()}
-    card |= {"unknown rate": round(float(counts[tokenizer.unk]) / tokens, 6), "unigram entropy": entropy(counts)}
-    card |= {"longest sentence": int(sizes.max()), "sentence lengths": histogram(sizes)}
-    return card | {"document lengths in sentences": histogram(np.diff(documents)), "warnings": warnings(card)}
+    card |= {
+        "vocabulary": len(tokenizer),
+        "tokenizer": tokenizer.fingerprint,
+        "words marked": (folder / WORD_STARTS_FILE).exists(),
+    }
+    card |= {
+        "unknown rate": round(float(counts[tokenizer.unk_token_id]) / tokens, 6),
+        "unigram entropy": unigram_entropy(counts),
+    }
+    card |= {"longest sentence": int(sizes.max()), "sentence lengths": length_histogram(sizes)}
+    return card | {"document lengths in sentences": length_histogram(np.diff(documents)), "warnings": card_warnings(card)}
 
 
-def unigrams(tokens: NDArray[Any], size: int) -> NDArray[np.int64]:
-    counts = np.zeros(size, np.int64)
-    for start in range(0, len(tokens), STEP):
-        counts += np.bincount(tokens[start : start + STEP], minlength=size)
+def count_unigrams(tokens: NDArray[Any], vocab_size: int) -> NDArray[np.int64]:
+    counts = np.zeros(vocab_size, np.int64)
+    for start in range(0, len(tokens), CHUNK_TOKENS):
+        counts += np.bincount(tokens[start : start + CHUNK_TOKENS], minlength=vocab_size)
     return counts
 
 
-def entropy(counts: NDArray[np.int64]) -> float:
+def unigram_entropy(counts: NDArray[np.int64]) -> float:
     """Nats a token that knowing only frequencies costs: a language model worth its name goes below."""
     shares = counts[counts > 0] / counts.sum()
     return round(float(-(shares * np.log(shares)).sum()), 4)
 
 
-def histogram(sizes: NDArray[np.int64]) -> dict[str, int]:
+def length_histogram(lengths: NDArray[np.int64]) -> dict[str, int]:
     """How many are at least 1, 2, 4, ... long, and shorter than the next."""
-    edges = np.array([*BINS, np.iinfo(np.int64).max])
-    return {f"{edge}+": int(n) for edge, n in zip(BINS, np.histogram(sizes, edges)[0], strict=True) if n}
+    edges = np.array([*LENGTH_BINS, np.iinfo(np.int64).max])
+    return {f"{edge}+": int(n) for edge, n in zip(LENGTH_BINS, np.histogram(lengths, edges)[0], strict=True) if n}
 
 
-def warnings(card: dict[str, Any]) -> list[str]:
+def card_warnings(card: dict[str, Any]) -> list[str]:
     found = []
     if card["documents"] == 1:
         found.append("one document only: next-sentence prediction has no other document to draw from; "
@@ -57,12 +64,12 @@ def warnings(card: dict[str, Any]) -> list[str]:
     return found
 
 
-A_BYTE = 8
+BITS_IN_BYTE = 8
 
 
-def bits_per_byte(nats: float, card: dict[str, Any]) -> float | None:
+def bits_per_byte(nll: float, card: dict[str, Any]) -> float | None:
     """Of the text of a corpus at `nats` a token; None where its card does not tell, having left out or not counted some."""
     unknown = card.get("unknown bytes", None if card["unknown rate"] else 0)
     if not card.get("bytes") or unknown is None:
         return None
-    return float(nats / math.log(2) * card["tokens"] + A_BYTE * unknown) / float(card["bytes"])
+    return float(nll / math.log(2) * card["tokens"] + BITS_IN_BYTE * unknown) / float(card["bytes"])

@@ -18,6 +18,6 @@ class Finding(msgspec.Struct, frozen=True):
     setting: str | None = None  # what to type, as key=value; none where no setting helps
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Short, and as a recipe takes it: 0.0003, 12000, 1e-07."""
     return f"{value:.2g}" if abs(value) < 10 else f"{round(value)}"

@@ -2,9 +2,9 @@
 
 import math
 
-from ..metrics.intervals import Interval
+from ..metrics.intervals import ConfidenceInterval
 
-NAMES = {
+METRIC_NAMES = {
     "accuracy": ("accuracy", "share answered right"),
     "f1": ("F1", "precision and recall in one"),
     "f1_macro": ("F1, macro", "mean over labels: rare ones count as much"),
@@ -27,33 +27,33 @@ NAMES = {
     "length": ("same length", "answers with as many characters as the truth"),
     "mean error": ("mean error", "how far off, on average"),
 }
-NUMBERS = ("pearson", "spearman", "matthews", "mean error")  # the others are shares
+DECIMAL_METRICS = ("pearson", "spearman", "matthews", "mean error")  # the others are shares
 
 
-def title(name: str) -> str:
+def display_name(name: str) -> str:
     kind, dot, label = name.partition(".")
-    return f"{title(kind)} of {label}" if dot else NAMES.get(name, (name.replace("_", " "), ""))[0]
+    return f"{display_name(kind)} of {label}" if dot else METRIC_NAMES.get(name, (name.replace("_", " "), ""))[0]
 
 
-def meaning(name: str) -> str:
-    return NAMES.get(name, ("", ""))[1]
+def describe(name: str) -> str:
+    return METRIC_NAMES.get(name, ("", ""))[1]
 
 
-def value(name: str, score: float | None) -> str:
+def format_score(name: str, score: float | None) -> str:
     """87.2%, or 0.872 for a correlation; a dash where there is none."""
     if score is None or math.isnan(score):
         return "–"
-    return f"{score:.3f}" if name in NUMBERS or name.endswith("threshold") else f"{score:.1%}"
+    return f"{score:.3f}" if name in DECIMAL_METRICS or name.endswith("threshold") else f"{score:.1%}"
 
 
-def between(name: str, found: Interval) -> str:
+def format_interval(name: str, interval: ConfidenceInterval) -> str:
     """84.9 – 89.3%."""
-    low, high = value(name, found.low), value(name, found.high)
+    low, high = format_score(name, interval.low), format_score(name, interval.high)
     if "–" in (low, high):
         return "–"
     return f"{low.removesuffix('%')} – {high}"
 
 
-def chance(p: float) -> str:
+def format_p_value(p: float) -> str:
     """A p-value as it is read: never 0."""
     return "–" if math.isnan(p) else "below 0.001" if p < 0.001 else f"{p:.3f}"

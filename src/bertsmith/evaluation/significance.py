@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import BadInput
+from ..errors import UserError
 from ..metrics import intervals
-from ..metrics.intervals import Interval
-from ..tasks import Choose, Classify
-from .evaluate import Judged
-from .measures import SEED, measures, right
+from ..metrics.intervals import ConfidenceInterval
+from ..tasks import MultipleChoice, TextClassification
+from .evaluate import Evaluation
+from .measures import BOOTSTRAP_SEED, compute_metrics, find_correct
 
-Right = NDArray[np.bool_] | None  # for every example; None where answers are numbers
+CorrectMask = NDArray[np.bool_] | None  # for every example; None where answers are numbers
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Difference:
     name: str
     score: float
     other: float
-    above: Interval  # score - other
+    above: ConfidenceInterval  # score - other
     p: float
     exact_p: float | None = None
 
 
 @dataclass(frozen=True)
-class Compared:
+class Comparison:
     differences: list[Difference]
     both: int | None = None  # examples both answer right; None where answers are numbers
     only: int | None = None
@@ -39,23 +39,32 @@ class Compared:
     won: tuple[int, ...] = ()
 
 
-def compared(judged: Judged, other: Judged) -> Compared:
+def compare_evaluations(evaluation: Evaluation, other: Evaluation) -> Comparison:
     """`judged` against the `other`: the same task, the same examples."""
-    _alike(judged, other)
-    theirs = measures(judged.task, other.answers, judged.examples)  # in one order of labels for both
-    sides = [right(judged.task, answers, judged.examples) for answers in (judged.answers, other.answers)]
+    _check_comparable(evaluation, other)
+    theirs = compute_metrics(evaluation.task, other.predictions, evaluation.examples)  # in one order of labels for both
+    sides = [
+        find_correct(evaluation.task, answers, evaluation.examples) for answers in (evaluation.predictions, other.predictions)
+    ]
     found = []
-    for name in (name for name in judged.measures if name in theirs):
-        mine = judged.measures[name]
-        pair = (mine.metric, mine.answers, theirs[name].answers, mine.truths, SEED)
-        exact = _mcnemar(judged, *sides) if name == "accuracy" else None
+    for name in (name for name in evaluation.metrics if name in theirs):
+        mine = evaluation.metrics[name]
+        pair = (mine.metric, mine.predictions, theirs[name].predictions, mine.references, BOOTSTRAP_SEED)
+        exact = _mcnemar(evaluation, *sides) if name == "accuracy" else None
         found.append(
-            Difference(name, mine.score, theirs[name].score, intervals.difference(*pair), intervals.paired(*pair), exact)
+            Difference(
+                name,
+                mine.score,
+                theirs[name].score,
+                intervals.bootstrap_difference(*pair),
+                intervals.paired_bootstrap_test(*pair),
+                exact,
+            )
         )
-    return Compared(found, **_counts(*sides))
+    return Comparison(found, **_count_outcomes(*sides))
 
 
-def _counts(mine: Right, theirs: Right) -> dict[str, Any]:
+def _count_outcomes(mine: CorrectMask, theirs: CorrectMask) -> dict[str, Any]:
     if mine is None or theirs is None:
         return {}
     won, lost = mine & ~theirs, theirs & ~mine
@@ -64,24 +73,28 @@ def _counts(mine: Right, theirs: Right) -> dict[str, Any]:
     return {name: int(chosen.sum()) for name, chosen in counts.items()} | numbers
 
 
-def _mcnemar(judged: Judged, mine: Right, theirs: Right) -> float | None:
+def _mcnemar(evaluation: Evaluation, mine: CorrectMask, theirs: CorrectMask) -> float | None:
     """Where accuracy is a share of examples; of tokens, which are not drawn one by one, it is not."""
-    if mine is None or theirs is None or not isinstance(judged.task, Classify | Choose):
+    if mine is None or theirs is None or not isinstance(evaluation.task, TextClassification | MultipleChoice):
         return None
     return intervals.mcnemar(mine, theirs, np.ones(len(mine), bool))
 
 
-def _alike(judged: Judged, other: Judged) -> None:
-    kinds = [one.task.__struct_config__.tag for one in (judged, other)]
+def _check_comparable(evaluation: Evaluation, other: Evaluation) -> None:
+    kinds = [one.task.__struct_config__.tag for one in (evaluation, other)]
     if kinds[0] != kinds[1]:
-        raise BadInput(f"against: the other model does {kinds[1]}, this one {kinds[0]}; compare models of one task")
-    mine, theirs = judged.task, other.task
-    if isinstance(mine, Classify) and isinstance(theirs, Classify) and _labels(mine) != _labels(theirs):
-        raise BadInput(f"against: the other model knows the labels {_labels(theirs)}, this one {_labels(mine)}; "
+        raise UserError(f"against: the other model does {kinds[1]}, this one {kinds[0]}; compare models of one task")
+    mine, theirs = evaluation.task, other.task
+    if (
+        isinstance(mine, TextClassification)
+        and isinstance(theirs, TextClassification)
+        and _format_labels(mine) != _format_labels(theirs)
+    ):
+        raise UserError(f"against: the other model knows the labels {_format_labels(theirs)}, this one {_format_labels(mine)}; "
                        "compare models of one task")  # fmt: skip
-    if len(judged.examples) != len(other.examples):
-        raise BadInput(f"against: {len(other.examples):,} examples are judged there, {len(judged.examples):,} here")
+    if len(evaluation.examples) != len(other.examples):
+        raise UserError(f"against: {len(other.examples):,} examples are judged there, {len(evaluation.examples):,} here")
 
 
-def _labels(task: Classify) -> str:
+def _format_labels(task: TextClassification) -> str:
     return ", ".join(sorted(task.labels)) + (" (several at once)" if task.many else "")

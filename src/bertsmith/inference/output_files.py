@@ -10,50 +10,52 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import __version__
-from ..artifacts import claimed, content, fingerprint, named, read_json, write_json
-from ..config import Config, plain
-from ..errors import BadInput
+from ..artifacts import content_hash, fingerprint, lock_output, read_json, resolve_path, write_json
+from ..config import Config, to_dict
+from ..errors import UserError
 
 
-class Lines(NamedTuple):
+class LineOutput(NamedTuple):
     file: BinaryIO
-    done: int  # whole lines that are in it already
+    num_done: int  # whole lines that are in it already
 
 
-class Rows(NamedTuple):
+class ArrayOutput(NamedTuple):
     array: NDArray[Any]
-    done: int  # rows that are in it already
-    mark: Callable[[int], None]  # so many are now
+    num_done: int  # rows that are in it already
+    record_progress: Callable[[int], None]  # so many are now
 
 
-def identity(recipe: Config, model: str, *files: str | None) -> str:
+def compute_run_id(recipe: Config, model: str, *files: str | None) -> str:
     """A name for all that decides the answers; the model and the files are known by what they hold."""
-    told = {name: value for name, value in plain(recipe).items() if name != "out"}
-    contents = [found for file in files if file and (found := content(named(file, "data")))]
-    folder = named(model, "model")
-    return fingerprint([__version__, told, contents, content(folder) or content(folder / "model.safetensors")])
+    told = {name: value for name, value in to_dict(recipe).items() if name != "out"}
+    contents = [found for file in files if file and (found := content_hash(resolve_path(file, "data")))]
+    folder = resolve_path(model, "model")
+    return fingerprint([__version__, told, contents, content_hash(folder) or content_hash(folder / "model.safetensors")])
 
 
-def writable(out: Path, *files: str | None) -> Path:
+def check_output_file(out: Path, *files: str | None) -> Path:
     """The file, if answers may be written to it: it is no folder, and none of the files they are made from."""
     if out.is_dir():
-        raise BadInput(f"out={out} is a folder, where a file is to be made; give the name of a file, such as {out / 'answers'}")
+        raise UserError(
+            f"out={out} is a folder, where a file is to be made; give the name of a file, such as {out / 'answers'}"
+        )
     for file in files:
-        if file and out.exists() and (path := named(file, "data")).exists() and out.samefile(path):
-            raise BadInput(f"out={out} is the file that is read, and would be lost; choose another out")
+        if file and out.exists() and (path := resolve_path(file, "data")).exists() and out.samefile(path):
+            raise UserError(f"out={out} is the file that is read, and would be lost; choose another out")
     return out
 
 
 @contextmanager
-def lines(out: Path, name: str) -> Iterator[Lines]:
+def open_line_output(out: Path, run_id: str) -> Iterator[LineOutput]:
     """A file to write lines to; it has its name only when all is well."""
-    part, note = _beside(out)
-    with claimed(out):
-        if not part.exists() or _known(note).get("identity") != name:
+    part, note = _partial_paths(out)
+    with lock_output(out):
+        if not part.exists() or _read_progress(note).get("identity") != run_id:
             part.unlink(missing_ok=True)
-            write_json(note, {"identity": name})
-        with part.open("ab+") as file, _nothing_left(part, note):
-            yield Lines(file, _whole_lines(file))
+            write_json(note, {"identity": run_id})
+        with part.open("ab+") as file, _remove_if_empty(part, note):
+            yield LineOutput(file, _count_complete_lines(file))
             file.flush()
             os.fsync(file.fileno())
         part.replace(out)
@@ -61,49 +63,49 @@ def lines(out: Path, name: str) -> Iterator[Lines]:
 
 
 @contextmanager
-def rows(out: Path, name: str, shape: tuple[int, int]) -> Iterator[Rows]:
+def open_array_output(out: Path, run_id: str, shape: tuple[int, int]) -> Iterator[ArrayOutput]:
     """A .npy of this shape to write rows to, mapped: it is never in memory whole."""
-    part, note = _beside(out)
-    with claimed(out):
-        known = _known(note)
-        again = part.exists() and known.get("identity") == name
+    part, note = _partial_paths(out)
+    with lock_output(out):
+        known = _read_progress(note)
+        again = part.exists() and known.get("identity") == run_id
         if not again:
             part.unlink(missing_ok=True)
-            write_json(note, {"identity": name, "done": 0})
+            write_json(note, {"identity": run_id, "done": 0})
         array = np.lib.format.open_memmap(part, "r+" if again else "w+", np.float32, shape)
 
-        def mark(done: int) -> None:
+        def record_progress(num_done: int) -> None:
             array.flush()
-            write_json(note, {"identity": name, "done": done})
+            write_json(note, {"identity": run_id, "done": num_done})
 
-        yield Rows(array, known["done"] if again else 0, mark)
+        yield ArrayOutput(array, known["done"] if again else 0, record_progress)
         array.flush()
         part.replace(out)
         note.unlink()
 
 
 @contextmanager
-def _nothing_left(part: Path, note: Path) -> Iterator[None]:
+def _remove_if_empty(part: Path, progress_file: Path) -> Iterator[None]:
     """Of work that was refused before its first line there is nothing to go on with."""
     try:
         yield
-    except BadInput:
+    except UserError:
         if not part.stat().st_size:
             part.unlink()
-            note.unlink()
+            progress_file.unlink()
         raise
 
 
-def _beside(out: Path) -> tuple[Path, Path]:
+def _partial_paths(out: Path) -> tuple[Path, Path]:
     """The file while it is being made, and what tells of which command."""
     return out.with_name(out.name + ".part"), out.with_name(out.name + ".part.json")
 
 
-def _known(note: Path) -> dict[str, Any]:
-    return dict(read_json(note)) if note.exists() else {}
+def _read_progress(progress_file: Path) -> dict[str, Any]:
+    return dict(read_json(progress_file)) if progress_file.exists() else {}
 
 
-def _whole_lines(file: BinaryIO) -> int:
+def _count_complete_lines(file: BinaryIO) -> int:
     """How many there are; half a line behind them is cut off."""
     file.seek(0)
     count, end, at = 0, 0, 0

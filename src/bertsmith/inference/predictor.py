@@ -8,27 +8,27 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ..artifacts import named
-from ..config import parse
-from ..device import place
-from ..errors import BadInput
+from ..artifacts import resolve_path
+from ..config import from_dict
+from ..device import resolve_device
+from ..errors import UserError
 from ..model import checkpoint
-from ..model.generation.search import SearchConfig
+from ..model.generation.search import GenerationConfig
 from ..model.model import Model
-from ..objectives.contrastive import pooled
-from ..objectives.seq2seq import Translate
-from ..objectives.supervised import Reading, batch
-from ..objectives.task_objective import teaching
-from ..tasks import Generate, Similar, TaskConfig
-from ..tasks.base import Encoded, averaged, sequences
-from ..tasks.requests import asked, lines
-from ..tasks.similarity import Pool, listed, nearest
+from ..objectives.contrastive import pool_tokens
+from ..objectives.seq2seq import Seq2SeqObjective
+from ..objectives.supervised import ExampleBatches, build_batch
+from ..objectives.task_objective import build_task_objective
+from ..tasks import Seq2Seq, TaskConfig, TextSimilarity
+from ..tasks.base import EncodedExamples, average_windows, encode_pairs
+from ..tasks.requests import as_text_list, parse_requests
+from ..tasks.similarity import Pooling, semantic_search, to_hits
 from ..tokenization.tokenizer import Tokenizer
-from .fill_mask import Words
+from .fill_mask import FillMask
 from .runtime import Precision, Runtime
-from .text_generation import Continuations, continues, replied
+from .text_generation import CausalGenerator, generate_targets, is_causal_lm
 
-Vectors = NDArray[np.float32]
+Embeddings = NDArray[np.float32]
 
 
 class Predictor:
@@ -44,9 +44,9 @@ class Predictor:
         self.model, self.tokenizer, self.card, self.task = model.eval(), tokenizer, card, task
         self.length = length or model.config.encoder.positions
         self.runtime = Runtime(model, precision)
-        self.search: SearchConfig | None = None  # how task=generate writes, if not as the task says
+        self.search: GenerationConfig | None = None  # how task=generate writes, if not as the task says
 
-    def __call__(self, given: Any = None, second: Any = None, /, *, batch_tokens: int | None = None, **fields: Any) -> Any:
+    def __call__(self, inputs: Any = None, text_pair: Any = None, /, *, batch_tokens: int | None = None, **fields: Any) -> Any:
         """The answer to one question, or a list of answers to several, as plain values.
 
         A question is a text (`model("a fine film")`), two (`model("a film", "a movie")`), or its fields by name:
@@ -54,16 +54,16 @@ class Predictor:
         list of texts, or of dictionaries of such fields. A model without a task fills the masks of its texts, or writes
         on, if it reads from left to right.
         """
-        if self.task is None and not fields and second is None:
-            texts, one = lines(given)
-            if continues(self.model):
-                return self.generate(given, batch_tokens=batch_tokens)
+        if self.task is None and not fields and text_pair is None:
+            texts, one = as_text_list(inputs)
+            if is_causal_lm(self.model):
+                return self.generate(inputs, batch_tokens=batch_tokens)
             filled = [self.fill(text) for text in texts]
             return filled[0] if one else filled
-        task = self.taught()
-        some, one = asked(task, given, second, fields)
+        task = self.require_task()
+        some, one = parse_requests(task, inputs, text_pair, fields)
         answers = self.answers([each.example for each in some], batch_tokens)
-        told = [each.told(answer) for each, answer in zip(some, answers, strict=True)]
+        told = [each.to_dict(answer) for each, answer in zip(some, answers, strict=True)]
         return told[0] if one else told
 
     def answers(
@@ -73,65 +73,68 @@ class Predictor:
 
         `before` and `after` are examples around these that are not answered: a task that shows the document sees them.
         """
-        task = self.taught()
+        task = self.require_task()
         if not examples:
             return []
         around = task.encode([*before, *examples, *after], self.tokenizer, self.length)
-        encoded = around.only(len(before), len(before) + len(examples))
+        encoded = around.select_examples(len(before), len(before) + len(examples))
         return task.decode(self.scores(encoded, batch_tokens), encoded, examples)
 
-    def scores(self, encoded: Encoded, batch_tokens: int | None = None) -> list[np.ndarray]:
+    def scores(self, encoded: EncodedExamples, batch_tokens: int | None = None) -> list[np.ndarray]:
         """What the task's head says of each sequence (of each example, where its windows are joined); generate: ids written."""
-        task = self.taught()
-        if isinstance(task, Generate):
-            return list(replied(self.runtime, self.tokenizer, task, encoded.ids, self.search, batch_tokens))
-        bare = Encoded(encoded.ids, encoded.segments, encoded.example, {}, encoded.facts)
-        reading, objective = Reading(task, bare, batch_tokens or self.runtime.batch_tokens, 0, shuffle=False), teaching(task)
-        assert not isinstance(objective, Translate)
+        task = self.require_task()
+        if isinstance(task, Seq2Seq):
+            return list(generate_targets(self.runtime, self.tokenizer, task, encoded.input_ids, self.search, batch_tokens))
+        bare = EncodedExamples(encoded.input_ids, encoded.token_type_ids, encoded.example_index, {}, encoded.metadata)
+        reading, objective = (
+            ExampleBatches(task, bare, batch_tokens or self.runtime.batch_tokens, 0, shuffle=False),
+            build_task_objective(task),
+        )
+        assert not isinstance(objective, Seq2SeqObjective)
         found = dict[int, np.ndarray]()
-        for chosen in reading.cut(0):
-            units = [reading.units[i] for i in chosen]
-            made = batch(task, bare, units, reading.joined)
-            with self.runtime.answering():
-                rows = objective.scores(self.model, made.to(self.runtime.device)).float().cpu()
-            numbers = [n for unit in units for n in unit if not reading.joined or bare.facts[n].number == 0]
-            parts = rows.split(made.inputs.layout.lengths.tolist()) if task.head != "text" else rows
+        for chosen in reading.split_epoch(0):
+            units = [reading.groups[i] for i in chosen]
+            made = build_batch(task, bare, units, reading.pools_windows)
+            with self.runtime.inference_context():
+                rows = objective.compute_outputs(self.model, made.to(self.runtime.device)).float().cpu()
+            numbers = [n for unit in units for n in unit if not reading.pools_windows or bare.metadata[n].number == 0]
+            parts = rows.split(made.inputs.layout.lengths.tolist()) if task.head_type != "text" else rows
             found |= {int(number): part.numpy() for number, part in zip(numbers, parts, strict=True)}
         return [found[number] for number in sorted(found)]
 
-    def embed(self, texts: str | Sequence[str], pool: Pool | None = None, batch_tokens: int | None = None) -> Vectors:
+    def embed(self, texts: str | Sequence[str], pool: Pooling | None = None, batch_tokens: int | None = None) -> Embeddings:
         """A vector a text, (texts, width), or (width,) of one; pooled as the model was taught, by the mean if it was not."""
-        some, one = lines(texts)
+        some, one = as_text_list(texts)
         pool = self.pool if pool is None else pool
-        if pool not in get_args(Pool):
-            raise BadInput(f"pool={pool} is not known; write {' or '.join(get_args(Pool))}")
-        long = (self.task.long, self.task.stride) if isinstance(self.task, Similar) else ()
-        encoded = sequences([(text, None) for text in some], self.tokenizer, self.length, *long)
-        ids = encoded.ids
+        if pool not in get_args(Pooling):
+            raise UserError(f"pool={pool} is not known; write {' or '.join(get_args(Pooling))}")
+        long = (self.task.long, self.task.stride) if isinstance(self.task, TextSimilarity) else ()
+        encoded = encode_pairs([(text, None) for text in some], self.tokenizer, self.length, *long)
+        ids = encoded.input_ids
         vectors = np.zeros((len(ids), self.model.config.encoder.width), np.float32)
-        for chosen in self.runtime.batches(np.array([len(text) for text in ids], np.int64), batch_tokens):
-            with self.runtime.answering():
-                hidden, layout = self.runtime.hidden([ids[i] for i in chosen])
-                vectors[chosen] = pooled(hidden, layout, pool, self.model.config.encoder.causal).float().cpu().numpy()
+        for chosen in self.runtime.batch_by_length(np.array([len(text) for text in ids], np.int64), batch_tokens):
+            with self.runtime.inference_context():
+                hidden, layout = self.runtime.compute_hidden_states([ids[i] for i in chosen])
+                vectors[chosen] = pool_tokens(hidden, layout, pool, self.model.config.encoder.is_causal).float().cpu().numpy()
         if len(ids) > len(some):  # the windows of a long text, as one
-            vectors = averaged(vectors, replace(encoded, facts=[]), len(some)).astype(np.float32)
+            vectors = average_windows(vectors, replace(encoded, metadata=[]), len(some)).astype(np.float32)
         return vectors[0] if one else vectors
 
     @property
-    def pool(self) -> Pool:
-        return self.task.pool if isinstance(self.task, Similar) else "mean"
+    def pool(self) -> Pooling:
+        return self.task.pool if isinstance(self.task, TextSimilarity) else "mean"
 
     def nearest(
-        self, queries: str | Sequence[str], documents: Sequence[str] | NDArray[Any], top: int = 5, pool: Pool | None = None
+        self, queries: str | Sequence[str], documents: Sequence[str] | NDArray[Any], top: int = 5, pool: Pooling | None = None
     ) -> list[Any]:
         """The documents likest each query, best first: `[{"row": 12, "score": 0.83, "text": "..."}, ...]`.
 
         Documents may be vectors that `embed` made, mapped from a file if they are many; then there is no text to tell.
         """
-        some, one = lines(queries)
-        texts = None if isinstance(documents, np.ndarray) else lines(documents)[0]
+        some, one = as_text_list(queries)
+        texts = None if isinstance(documents, np.ndarray) else as_text_list(documents)[0]
         vectors = documents if isinstance(documents, np.ndarray) else self.embed(texts or [], pool)
-        found = listed(*nearest(self.embed(some, pool), vectors, top), texts)
+        found = to_hits(*semantic_search(self.embed(some, pool), vectors, top), texts)
         return found[0] if one else found
 
     def fill(self, text: str, top: int = 5, candidates: Sequence[str] | None = None, together: bool = False) -> list[Any]:
@@ -140,10 +143,10 @@ class Predictor:
         Masks are filled each as if the others stayed; `together`, the surest first, and the next ones knowing it. Or the
         `candidates` for the one mask, likeliest first: `[{"word": "New York", "score": 0.9, "log": -4.1}, ...]`.
         """
-        words = Words(self.runtime, self.tokenizer, self.length)
+        words = FillMask(self.runtime, self.tokenizer, self.length)
         if candidates is not None:
-            return words.choose(text, candidates)
-        return words.together(text, top) if together else words.fill(text, top)
+            return words.score_candidates(text, candidates)
+        return words.fill_jointly(text, top) if together else words.fill(text, top)
 
     def generate(self, texts: str | Sequence[str], kind: str = "greedy", batch_tokens: int | None = None, **search: Any) -> Any:
         """What a causal model writes on: `{"text": " and so on", "tokens": [...], "log": -12.3, "ended": False}`.
@@ -151,9 +154,9 @@ class Predictor:
         `kind` is greedy, sample or beam, and `search` what that takes: `generate("Once", kind="sample", top_p=0.9,
         tokens=50)`. A text is continued alike whatever else is asked with it.
         """
-        some, one = lines(texts)
-        chosen: SearchConfig = parse(SearchConfig, {"kind": kind, **search}, "generate")  # type: ignore[arg-type]
-        found = Continuations(self.runtime, self.tokenizer).write(some, chosen, batch_tokens)
+        some, one = as_text_list(texts)
+        chosen: GenerationConfig = from_dict(GenerationConfig, {"kind": kind, **search}, "generate")  # type: ignore[arg-type]
+        found = CausalGenerator(self.runtime, self.tokenizer).generate(some, chosen, batch_tokens)
         return found[0] if one else found
 
     def likelihood(self, texts: str | Sequence[str], batch_tokens: int | None = None) -> Any:
@@ -162,17 +165,17 @@ class Predictor:
         Natural logarithms. It takes a reading of a text for each of its tokens; of a causal model, which gives the
         probability of the text itself, only one.
         """
-        some, one = lines(texts)
-        if continues(self.model):
-            told = Continuations(self.runtime, self.tokenizer).likelihood(some, batch_tokens)
+        some, one = as_text_list(texts)
+        if is_causal_lm(self.model):
+            told = CausalGenerator(self.runtime, self.tokenizer).log_likelihood(some, batch_tokens)
             return told[0] if one else told
-        found = Words(self.runtime, self.tokenizer, self.length).likelihood(some, batch_tokens)
+        found = FillMask(self.runtime, self.tokenizer, self.length).pseudo_log_likelihood(some, batch_tokens)
         return found[0] if one else found
 
-    def taught(self) -> TaskConfig:
+    def require_task(self) -> TaskConfig:
         """Its task; a model that was only pre-trained has none."""
         if self.task is None:
-            raise BadInput(
+            raise UserError(
                 "this model was not fine-tuned for a task; `bertsmith finetune` does that, and .fill fills its masks"
             )
         return self.task
@@ -180,9 +183,9 @@ class Predictor:
 
 def load(folder: str | Path, device: str = "auto", precision: Precision = "auto") -> Predictor:
     """The model in a checkpoint folder, ready to answer: on a GPU where there is one, or where `device` says."""
-    path = named(folder, "folder")
-    where = place(device)
+    path = resolve_path(folder, "folder")
+    where = resolve_device(device)
     model, tokenizer, card = checkpoint.load(path)
-    record = checkpoint.recorded(path)
-    task = parse(TaskConfig, record["task"], str(path / "config.json")) if "task" in record else None  # type: ignore[arg-type]
+    record = checkpoint.read_config(path)
+    task = from_dict(TaskConfig, record["task"], str(path / "config.json")) if "task" in record else None  # type: ignore[arg-type]
     return Predictor(model.to(where), tokenizer, card, task, record.get("length", 0), precision)

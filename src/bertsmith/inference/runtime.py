@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..corpus.loader import cuts
-from ..errors import BadInput
+from ..corpus.loader import batch_boundaries
+from ..errors import UserError
 from ..model.batch import Inputs
 from ..model.model import Model
 from ..model.packing import Layout
@@ -24,7 +24,7 @@ class Runtime:
 
     def __init__(self, model: Model, precision: Precision = "auto") -> None:
         if precision not in get_args(Precision):
-            raise BadInput(f"precision={precision} is not known; write {', '.join(get_args(Precision))}")
+            raise UserError(f"precision={precision} is not known; write {', '.join(get_args(Precision))}")
         self.model, self.precision = model, precision
 
     @property
@@ -37,19 +37,19 @@ class Runtime:
         return 16384 if self.device.type == "cuda" else 2048
 
     @contextmanager
-    def answering(self) -> Iterator[None]:
+    def inference_context(self) -> Iterator[None]:
         half = self.precision == "bf16" or (self.precision == "auto" and self.device.type == "cuda")
         with torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16, enabled=half):
             yield
 
-    def hidden(self, ids: Sequence[Ints]) -> tuple[Tensor, Layout]:
+    def compute_hidden_states(self, input_ids: Sequence[Ints]) -> tuple[Tensor, Layout]:
         """(tokens, width) of single texts, one after another, and where each lies."""
-        layout = Layout.of([len(one) for one in ids])
-        inputs = Inputs(torch.from_numpy(np.concatenate(ids)), layout).to(self.device)
+        layout = Layout.from_lengths([len(one) for one in input_ids])
+        inputs = Inputs(torch.from_numpy(np.concatenate(input_ids)), layout).to(self.device)
         return self.model(inputs), inputs.layout
 
-    def batches(self, lengths: Ints, tokens: int | None = None) -> list[Ints]:
+    def batch_by_length(self, lengths: Ints, batch_tokens: int | None = None) -> list[Ints]:
         """Which sequences share a batch, the shortest first; one that is larger than the budget has its own."""
         order = np.argsort(lengths, kind="stable")
-        budget = max(tokens or self.batch_tokens, int(lengths.max(initial=1)))
-        return np.split(order, cuts(lengths[order], budget)) if len(order) else []
+        budget = max(batch_tokens or self.batch_tokens, int(lengths.max(initial=1)))
+        return np.split(order, batch_boundaries(lengths[order], budget)) if len(order) else []

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import BadInput
-from ..rng import Stream, below, bits
-from .scores import COUNTED, METRICS, Array, Metric, _aligned, _coded, _named, f1
+from ..errors import UserError
+from ..rng import Stream, randint, random_bits
+from .scores import COUNT_METRICS, METRICS, Array, Metric, _check_shapes, _encode_labels, _metric_by_name, f1
 
-AT_ONCE = 1 << 22  # values resampled at a time
+MAX_RESAMPLED_VALUES = 1 << 22  # values resampled at a time
 
 
 @dataclass(frozen=True)
-class Interval:
+class ConfidenceInterval:
     """A score, and the range it would be in, mostly, for other examples of the same kind."""
 
     value: float
@@ -24,35 +24,35 @@ class Interval:
     high: float
 
 
-def interval(
-    metric: str | Metric, answers: Sequence[Any] | Array, truths: Sequence[Any] | Array, seed: int,
-    samples: int = 1000, level: float = 0.95,
-) -> Interval:  # fmt: skip
+def bootstrap_interval(
+    metric: str | Metric, predictions: Sequence[Any] | Array, references: Sequence[Any] | Array, seed: int,
+    num_resamples: int = 1000, confidence_level: float = 0.95,
+) -> ConfidenceInterval:  # fmt: skip
     """A score with its bootstrap interval (percentiles); resamples in which it is not defined are left out.
 
     A metric of this file is computed for many resamples at once; another is called with lists, once a resample.
     """
-    return _between(_resampled(metric, [answers], truths, seed, samples)[0], level)
+    return _percentile_interval(_bootstrap_scores(metric, [predictions], references, seed, num_resamples)[0], confidence_level)
 
 
-def difference(
-    metric: str | Metric, answers: Sequence[Any] | Array, others: Sequence[Any] | Array, truths: Sequence[Any] | Array,
-    seed: int, samples: int = 1000, level: float = 0.95,
-) -> Interval:  # fmt: skip
+def bootstrap_difference(
+    metric: str | Metric, predictions: Sequence[Any] | Array, other_predictions: Sequence[Any] | Array, references: Sequence[Any] | Array,
+    seed: int, num_resamples: int = 1000, confidence_level: float = 0.95,
+) -> ConfidenceInterval:  # fmt: skip
     """By how much the score of the first is above that of the others on the same examples, with its bootstrap interval."""
-    first, second = np.array(_resampled(metric, [answers, others], truths, seed, samples))
-    return _between((first - second).tolist(), level)
+    first, second = np.array(_bootstrap_scores(metric, [predictions, other_predictions], references, seed, num_resamples))
+    return _percentile_interval((first - second).tolist(), confidence_level)
 
 
-def paired(
-    metric: str | Metric, answers: Sequence[Any] | Array, others: Sequence[Any] | Array, truths: Sequence[Any] | Array,
-    seed: int, samples: int = 1000,
+def paired_bootstrap_test(
+    metric: str | Metric, predictions: Sequence[Any] | Array, other_predictions: Sequence[Any] | Array, references: Sequence[Any] | Array,
+    seed: int, num_resamples: int = 1000,
 ) -> float:  # fmt: skip
     """How likely chance alone makes two systems differ as much, either way: a paired bootstrap on the same examples.
 
     Resamples are shifted to no difference (Efron and Tibshirani 1993, 16.4); the least value is 1 / (samples + 1).
     """
-    scores = np.array(_resampled(metric, [answers, others], truths, seed, samples))
+    scores = np.array(_bootstrap_scores(metric, [predictions, other_predictions], references, seed, num_resamples))
     found, *drawn = scores[0] - scores[1]
     if math.isnan(found):
         return math.nan
@@ -61,10 +61,10 @@ def paired(
     return float((1 + beyond.sum()) / (1 + len(known)))
 
 
-def mcnemar(answers: ArrayLike, others: ArrayLike, truths: ArrayLike) -> float:
+def mcnemar(predictions: ArrayLike, other_predictions: ArrayLike, references: ArrayLike) -> float:
     """The exact two-sided p-value that two systems are right equally often, from where only one of them is."""
-    left, right = _aligned(answers, truths)
-    other, _ = _aligned(others, truths)
+    left, right = _check_shapes(predictions, references)
+    other, _ = _check_shapes(other_predictions, references)
     only, only_other = int(((left == right) & (other != right)).sum()), int(((left != right) & (other == right)).sum())
     count, fewer = only + only_other, min(only, only_other)
     ways, total = 1, 0
@@ -73,34 +73,40 @@ def mcnemar(answers: ArrayLike, others: ArrayLike, truths: ArrayLike) -> float:
     return min(1.0, 2 * total / 2**count)
 
 
-def _between(scores: list[float], level: float) -> Interval:
+def _percentile_interval(scores: list[float], confidence_level: float) -> ConfidenceInterval:
     """The first of them, and the percentiles of the others, as far as they are numbers."""
     known = np.array([score for score in scores[1:] if not math.isnan(score)])
-    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2]) if len(known) else (math.nan, math.nan)
-    return Interval(scores[0], float(low), float(high))
+    low, high = (
+        np.quantile(known, [(1 - confidence_level) / 2, (1 + confidence_level) / 2]) if len(known) else (math.nan, math.nan)
+    )
+    return ConfidenceInterval(scores[0], float(low), float(high))
 
 
-def _resampled(
-    metric: str | Metric, systems: Sequence[Sequence[Any] | Array], truths: Sequence[Any] | Array, seed: int, samples: int
+def _bootstrap_scores(
+    metric: str | Metric,
+    systems: Sequence[Sequence[Any] | Array],
+    references: Sequence[Any] | Array,
+    seed: int,
+    num_resamples: int,
 ) -> list[list[float]]:
     """For each system its score, then its scores on resamples: the same examples for every system."""
-    count = len(truths)
+    count = len(references)
     if not count or any(len(answers) != count for answers in systems):
-        raise BadInput(f"{[len(answers) for answers in systems]} answers cannot be held against {count} truths")
-    judged = _named(metric) if isinstance(metric, str) else metric
-    if getattr(judged, "func", judged) not in (*METRICS.values(), *COUNTED):
-        draws = [np.arange(count), *(_drawn(count, seed, number, number + 1)[0] for number in range(samples))]
-        return [[float(judged([s[i] for i in draw], [truths[i] for i in draw])) for draw in draws] for s in systems]
-    arrays = [np.asarray(one) for one in (*systems, truths)]
-    arrays = _coded(arrays) if judged in METRICS.values() and judged is not f1 else arrays
-    step = max(1, AT_ONCE // arrays[0].size)
+        raise UserError(f"{[len(answers) for answers in systems]} answers cannot be held against {count} truths")
+    judged = _metric_by_name(metric) if isinstance(metric, str) else metric
+    if getattr(judged, "func", judged) not in (*METRICS.values(), *COUNT_METRICS):
+        draws = [np.arange(count), *(_resample_indices(count, seed, number, number + 1)[0] for number in range(num_resamples))]
+        return [[float(judged([s[i] for i in draw], [references[i] for i in draw])) for draw in draws] for s in systems]
+    arrays = [np.asarray(one) for one in (*systems, references)]
+    arrays = _encode_labels(arrays) if judged in METRICS.values() and judged is not f1 else arrays
+    step = max(1, MAX_RESAMPLED_VALUES // arrays[0].size)
     scores = [[float(judged(answers, arrays[-1]))] for answers in arrays[:-1]]
-    for first in range(0, samples, step):
-        draw = _drawn(count, seed, first, min(first + step, samples))
+    for first in range(0, num_resamples, step):
+        draw = _resample_indices(count, seed, first, min(first + step, num_resamples))
         for answers, known in zip(arrays[:-1], scores, strict=True):
             known.extend(judged(answers[draw], arrays[-1][draw]).tolist())
     return scores
 
 
-def _drawn(count: int, seed: int, first: int, end: int) -> NDArray[np.int64]:
-    return below(bits(seed, Stream.BOOTSTRAP, np.arange(first, end)[:, None], np.arange(count)), count)
+def _resample_indices(num_examples: int, seed: int, start: int, stop: int) -> NDArray[np.int64]:
+    return randint(random_bits(seed, Stream.BOOTSTRAP, np.arange(start, stop)[:, None], np.arange(num_examples)), num_examples)

@@ -5,23 +5,23 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from torch import nn
 
-from ..config import Chance, Config, Count, Positive, Whole
-from .embeddings import FrontConfig
-from .mixers import Chunked, Dense, Hashed, LongShort, MixerConfig, Window
-from .mixers.reformer.reversible import Reversible
-from .positions import Axial
-from .sublayers import Activation, FeedForward, Join, PoolActivation, Sum
+from ..config import Config, NonNegInt, PosFloat, PosInt, Probability
+from .embeddings import InputEmbeddingConfig
+from .mixers import Attention, LiteTransformer, Longformer, MixerConfig, Reformer, ReformerChunked
+from .mixers.reformer.reversible import ReversibleMode
+from .positions import AxialPositionsConfig
+from .sublayers import Activation, AddNorm, FeedForwardConfig, PoolActivation, ResidualAdd
 
-ROTARY = 10_000.0  # the longest period that is usual
-Pool = Literal["token", "mean", "max"]
-Residual = Literal["all", "between", "none"]
+DEFAULT_ROPE_THETA = 10_000.0  # the longest period that is usual
+PoolingMode = Literal["token", "mean", "max"]
+ResidualMode = Literal["all", "between", "none"]
 
 
-class Others(Config, frozen=True):
+class LayerTypes(Config, frozen=True):
     """Blocks that mix otherwise than the model says: all but every n-th, counted from the first."""
 
-    every: Annotated[Count, "of so many blocks the first mixes as model.mixer says"] = 3
-    mixer: Annotated[Dense | Window | LongShort, "how tokens exchange information in the others"] = Window(
+    every: Annotated[PosInt, "of so many blocks the first mixes as model.mixer says"] = 3
+    mixer: Annotated[Attention | Longformer | LiteTransformer, "how tokens exchange information in the others"] = Longformer(
         reach=(64,), anchors=False
     )
 
@@ -29,97 +29,104 @@ class Others(Config, frozen=True):
 class EncoderConfig(Config, frozen=True):
     """What a recipe calls `model`."""
 
-    layers: Annotated[Whole, "blocks, one above another; 0: the vectors of the tokens are all"] = 12
-    groups: Annotated[Count | None, "different blocks, each called several times in turn, as ALBERT; else all differ"] = None
-    width: Annotated[Count, "numbers a token is made of"] = 768
-    embedding: Annotated[Count | None, "numbers in the tables, projected to the width after their norm; else the width"] = None
-    mixer: Annotated[MixerConfig, "how tokens exchange information"] = Dense()
-    others: Annotated[Others | None, "blocks that mix otherwise, such as by a window in two of three; none: all alike"] = None
-    feedforward: Annotated[FeedForward | None, "what each token does by itself; none: nothing"] = FeedForward()
+    layers: Annotated[NonNegInt, "blocks, one above another; 0: the vectors of the tokens are all"] = 12
+    groups: Annotated[PosInt | None, "different blocks, each called several times in turn, as ALBERT; else all differ"] = None
+    width: Annotated[PosInt, "numbers a token is made of"] = 768
+    embedding: Annotated[PosInt | None, "numbers in the tables, projected to the width after their norm; else the width"] = None
+    mixer: Annotated[MixerConfig, "how tokens exchange information"] = Attention()
+    others: Annotated[LayerTypes | None, "blocks that mix otherwise, such as by a window in two of three; none: all alike"] = (
+        None
+    )
+    feedforward: Annotated[FeedForwardConfig | None, "what each token does by itself; none: nothing"] = FeedForwardConfig()
     norm: Annotated[Literal["after", "before", "none"], "after each part, as BERT, before it, or none in the blocks"] = "after"
-    residual: Annotated[Residual, "norm=none: parts add to what they read, do so behind the first block, or never"] = "all"
+    residual: Annotated[ResidualMode, "norm=none: parts add to what they read, do so behind the first block, or never"] = "all"
     reversible: Annotated[
-        Reversible, "blocks that can be run backwards, as Reformer: depth costs no memory; halves: each side has half the width"
+        ReversibleMode,
+        "blocks that can be run backwards, as Reformer: depth costs no memory; halves: each side has half the width",
     ] = False
-    front: Annotated[FrontConfig | None, "what makes vectors of tokens, if not tables"] = None
+    front: Annotated[InputEmbeddingConfig | None, "what makes vectors of tokens, if not tables"] = None
     norm_bias: Annotated[bool, "norms shift as well as scale"] = True
-    positions: Annotated[Count, "the longest sequence it can read"] = 512
+    positions: Annotated[PosInt, "the longest sequence it can read"] = 512
     table: Annotated[
-        bool | Literal["sinusoid"] | Axial,
+        bool | Literal["sinusoid"] | AxialPositionsConfig,
         "learn a vector for each position, or take waves (Vaswani et al. 2017), or learn rows and columns (Reformer); "
         "rotary needs none",
     ] = True
     scaled: Annotated[bool, "vectors of tokens times the root of their width before positions join, as the Transformer"] = False
-    segments: Annotated[Whole, "kinds of segment: A and B; 0: none, and no table of them"] = 2
+    segments: Annotated[NonNegInt, "kinds of segment: A and B; 0: none, and no table of them"] = 2
     embedding_norm: Annotated[bool, "norm the sum of the tables, as BERT; GPT does not"] = True
-    dropout: Annotated[Chance, "on embeddings and on what each part adds"] = 0.1
-    eps: Annotated[Positive, "of the norms"] = 1e-12
-    deviation: Annotated[Positive, "of new weights; narrow models begin to use context sooner with more"] = 0.02
-    pool: Annotated[Pool, "what stands for a text: its first token (a causal model's last), the mean or most of all"] = "token"
+    dropout: Annotated[Probability, "on embeddings and on what each part adds"] = 0.1
+    eps: Annotated[PosFloat, "of the norms"] = 1e-12
+    deviation: Annotated[PosFloat, "of new weights; narrow models begin to use context sooner with more"] = 0.02
+    pool: Annotated[PoolingMode, "what stands for a text: its first token (a causal model's last), the mean or most of all"] = (
+        "token"
+    )
     pooler: Annotated[PoolActivation, "of the row that stands for a text: tanh as BERT; none: as it is, as GPT"] = "tanh"
 
     presets: ClassVar[dict[str, "EncoderConfig"]] = {}
 
     @property
-    def embedded(self) -> int:
+    def embedding_dim(self) -> int:
         """The width of the tables, and of what is added to them."""
         return self.embedding or self.width if self.front is None else self.width
 
     @property
-    def tabled(self) -> int:
+    def token_table_dim(self) -> int:
         """Numbers in the table of tokens; 0: there is none."""
-        return self.embedded if self.front is None else self.front.table
+        return self.embedding_dim if self.front is None else self.front.token_table_dim
 
     @property
-    def activation(self) -> Activation:
+    def head_activation(self) -> Activation:
         """Of the heads of pre-training: that of the blocks, if they have one."""
         return self.feedforward.activation if self.feedforward else "gelu"
 
     @property
-    def causal(self) -> bool:
+    def is_causal(self) -> bool:
         """No token sees what follows it, so that the last of a text is the one that knows the whole."""
         parts = [self.front, *([self.mixer, self.others and self.others.mixer] if self.layers else [])]
         mixing = [getattr(part, "causal", False) for part in parts if part is not None]
         return bool(mixing) and all(mixing)
 
     @property
-    def placeless(self) -> bool:
+    def lacks_position_information(self) -> bool:
         """Attention that neither tables nor turns nor distances tell where a token stands."""
         mixers = [self.mixer, *([self.others.mixer] if self.others else [])]
-        return bool(self.layers) and not self.table and not any(map(_tells_places, mixers))
+        return bool(self.layers) and not self.table and not any(map(_encodes_positions, mixers))
 
-    def at(self, layer: int, layers: int) -> "EncoderConfig":
+    def for_layer(self, layer: int, num_layers: int) -> "EncoderConfig":
         """That of one block, where its mixer is not the same in all of them."""
         mixer = self.others.mixer if self.others and layer % self.others.every else self.mixer
-        mixer = mixer.at(layer, layers) if isinstance(mixer, Window | LongShort | Chunked) else mixer
+        mixer = (
+            mixer.for_layer(layer, num_layers) if isinstance(mixer, Longformer | LiteTransformer | ReformerChunked) else mixer
+        )
         return msgspec.structs.replace(self, mixer=mixer)
 
-    def attention(self) -> Dense:
+    def attention_config(self) -> Attention:
         """Full attention as its mixer's, as far as that has some: for blocks beside the encoder's own. What nothing else tells
         where a token stands, turns do."""
         mixer, width = self.mixer, self.width
-        if isinstance(mixer, Dense):
+        if isinstance(mixer, Attention):
             return mixer
         few = next(heads for heads in range(max(1, width // 64), 0, -1) if width % heads == 0)
         heads = getattr(mixer, "heads", few)
-        rotary = getattr(mixer, "rotary", None) or (None if self.table else ROTARY)
+        rotary = getattr(mixer, "rotary", None) or (None if self.table else DEFAULT_ROPE_THETA)
         has = {name: getattr(mixer, name) for name in ("bias", "dropout") if hasattr(mixer, name)}
-        return Dense(heads=few if width % heads else heads, rotary=rotary, **has)
+        return Attention(heads=few if width % heads else heads, rotary=rotary, **has)
 
-    def layer_norm(self, width: int | None = None) -> nn.LayerNorm:
-        return nn.LayerNorm(width or self.width, eps=self.eps, bias=self.norm_bias)
+    def build_layer_norm(self, hidden_size: int | None = None) -> nn.LayerNorm:
+        return nn.LayerNorm(hidden_size or self.width, eps=self.eps, bias=self.norm_bias)
 
-    def join(self, width: int | None = None) -> Join:
-        return Join(width or self.width, self.eps, self.norm_bias, self.dropout, self.norm == "before")
+    def build_add_norm(self, hidden_size: int | None = None) -> AddNorm:
+        return AddNorm(hidden_size or self.width, self.eps, self.norm_bias, self.dropout, self.norm == "before")
 
-    def joint(self, first: bool) -> Join | Sum:
+    def build_residual(self, is_first_block: bool) -> AddNorm | ResidualAdd:
         """How what a part of a block says joins the stream; `first` of the first block."""
-        added = self.residual == "all" or (self.residual == "between" and not first)
-        return Sum(self.dropout, added) if self.norm == "none" else self.join()
+        added = self.residual == "all" or (self.residual == "between" and not is_first_block)
+        return ResidualAdd(self.dropout, added) if self.norm == "none" else self.build_add_norm()
 
 
-def _tells_places(mixer: MixerConfig) -> bool:
+def _encodes_positions(mixer: MixerConfig) -> bool:
     """All do but attention that has to be told; filters and recurrence know what is beside what."""
-    if isinstance(mixer, Dense | Window):
+    if isinstance(mixer, Attention | Longformer):
         return bool(mixer.rotary or getattr(mixer, "distance", None))
-    return not isinstance(mixer, Hashed | Chunked)
+    return not isinstance(mixer, Reformer | ReformerChunked)

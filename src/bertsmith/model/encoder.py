@@ -6,13 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import BadInput
+from ..errors import UserError
 from .batch import Inputs
 from .config import EncoderConfig
-from .mixers.reformer.reversible import Twice
-from .positions import Axial, sinusoid
+from .mixers.reformer.reversible import Duplicate
+from .positions import AxialPositionsConfig, sinusoidal_positions
 from .presets import PRESETS
-from .sublayers import ACTIVATIONS, Join, halved
+from .sublayers import ACTIVATIONS, AddNorm, to_compute_dtype
 from .transformer import Stack
 
 EncoderConfig.presets.update(PRESETS)
@@ -21,80 +21,86 @@ EncoderConfig.presets.update(PRESETS)
 class Encoder(nn.Module):
     waves: Tensor | None  # (positions, width) of fixed positions
 
-    def __init__(self, config: EncoderConfig, vocabulary: int) -> None:
+    def __init__(self, config: EncoderConfig, vocab_size: int) -> None:
         super().__init__()
         self.config = config
-        self.tokens: nn.Embedding = nn.Embedding(vocabulary, config.tabled) if config.tabled else None  # type: ignore[assignment]
-        self.front = config.front.build(config.width, vocabulary) if config.front else None
-        self.positions = nn.Embedding(config.positions, config.embedded) if config.table is True else None
-        axial = config.table if isinstance(config.table, Axial) else None
-        self.axial = axial.build(config.positions, config.embedded) if axial else None
-        waves = sinusoid(config.positions, config.embedded) if config.table == "sinusoid" else None
+        self.tokens: nn.Embedding = nn.Embedding(vocab_size, config.token_table_dim) if config.token_table_dim else None  # type: ignore[assignment]
+        self.front = config.front.build(config.width, vocab_size) if config.front else None
+        self.positions = nn.Embedding(config.positions, config.embedding_dim) if config.table is True else None
+        axial = config.table if isinstance(config.table, AxialPositionsConfig) else None
+        self.axial = axial.build(config.positions, config.embedding_dim) if axial else None
+        waves = sinusoidal_positions(config.positions, config.embedding_dim) if config.table == "sinusoid" else None
         self.register_buffer("waves", waves, persistent=False)
-        self.segments = nn.Embedding(config.segments, config.embedded) if config.segments else None
-        self.norm = config.join(config.embedded) if config.embedding_norm else nn.Identity()
+        self.segments = nn.Embedding(config.segments, config.embedding_dim) if config.segments else None
+        self.norm = config.build_add_norm(config.embedding_dim) if config.embedding_norm else nn.Identity()
         self.drop = nn.Dropout(config.dropout)
-        self.widen = _widened(config)
+        self.widen = _build_embedding_projection(config)
         self.stack = Stack(config)
         self.pooler = nn.Linear(config.width, config.width) if config.pooler != "none" else nn.Identity()
 
-    def forward(self, inputs: Inputs, kept: list[Tensor] | None = None) -> Tensor:
+    def forward(self, inputs: Inputs, all_hidden_states: list[Tensor] | None = None) -> Tensor:
         """(tokens, width), or of those wanted; embedded tokens and what leaves each block go into `kept`, if it is given."""
         x = self.embed(inputs)
-        if kept is not None:
-            kept.append(x)
+        if all_hidden_states is not None:
+            all_hidden_states.append(x)
         for mixer in self.stack.mixers:
-            mixer.ready()
-        return self.stack(x, inputs.layout, kept, inputs.wanted, inputs.memory)
+            mixer.prepare_forward()
+        return self.stack(x, inputs.layout, all_hidden_states, inputs.output_indices, inputs.memory)
 
-    def texts(self, inputs: Inputs, hidden: Tensor | None = None) -> Tensor:
+    def pool_tokens(self, inputs: Inputs, hidden_states: Tensor | None = None) -> Tensor:
         """(sequences, width): the row that stands for each text, yet to be pooled; of `hidden`, if all rows are there."""
         layout = inputs.layout
         if self.config.pool == "token":
-            wanted = layout.lasts if self.config.causal else layout.firsts
-            return self(replace(inputs, wanted=wanted)) if hidden is None else hidden.index_select(0, wanted)
-        hidden = self(inputs) if hidden is None else hidden
-        return layout.mean(hidden) if self.config.pool == "mean" else layout.most(hidden)
+            wanted = layout.last_token if self.config.is_causal else layout.first_token
+            return (
+                self(replace(inputs, output_indices=wanted)) if hidden_states is None else hidden_states.index_select(0, wanted)
+            )
+        hidden_states = self(inputs) if hidden_states is None else hidden_states
+        return layout.mean_pool(hidden_states) if self.config.pool == "mean" else layout.max_pool(hidden_states)
 
-    def pool(self, rows: Tensor) -> Tensor:
+    def apply_pooler(self, hidden_states: Tensor) -> Tensor:
         """(rows, width): what stands for whole texts, from the token of each that does."""
-        return rows if self.config.pooler == "none" else ACTIVATIONS[self.config.pooler](self.pooler(rows))
+        return hidden_states if self.config.pooler == "none" else ACTIVATIONS[self.config.pooler](self.pooler(hidden_states))
 
     def embed(self, inputs: Inputs) -> Tensor:
         """(tokens, width): what enters the first block, here or of a decoder."""
-        return self.widen(self.tabled(inputs))
+        return self.widen(self.sum_embeddings(inputs))
 
-    def tabled(self, inputs: Inputs) -> Tensor:
+    def sum_embeddings(self, inputs: Inputs) -> Tensor:
         """(tokens, width of the tables): their sum, normed."""
         limit = self.config.positions
-        if inputs.layout.longest > limit:
-            raise BadInput(f"a text of {inputs.layout.longest} tokens is longer than the model's {limit} positions; cut it, or "
-                           f"build the model with model.positions={inputs.layout.longest}")  # fmt: skip
-        x = self._looked_up(inputs)
+        if inputs.layout.max_seqlen > limit:
+            raise UserError(f"a text of {inputs.layout.max_seqlen} tokens is longer than the model's {limit} positions; cut it, or "
+                           f"build the model with model.positions={inputs.layout.max_seqlen}")  # fmt: skip
+        x = self._embed_tokens(inputs)
         x = x * x.shape[-1] ** 0.5 if self.config.scaled else x
-        x = x if self.segments is None else x + F.embedding(self._kinds(inputs), halved(self.segments.weight))
-        x = x if self.positions is None else x + F.embedding(inputs.layout.place, halved(self.positions.weight))
-        x = x if self.axial is None else x + self.axial(inputs.layout.place)
-        x = x if self.waves is None else x + self.waves.to(x.dtype)[inputs.layout.place]
-        x = x if inputs.nudge is None else x + inputs.nudge
-        return self.drop(self.norm(x, None)[0] if isinstance(self.norm, Join) else x)
+        x = (
+            x
+            if self.segments is None
+            else x + F.embedding(self._token_type_ids(inputs), to_compute_dtype(self.segments.weight))
+        )
+        x = x if self.positions is None else x + F.embedding(inputs.layout.position, to_compute_dtype(self.positions.weight))
+        x = x if self.axial is None else x + self.axial(inputs.layout.position)
+        x = x if self.waves is None else x + self.waves.to(x.dtype)[inputs.layout.position]
+        x = x if inputs.embedding_delta is None else x + inputs.embedding_delta
+        return self.drop(self.norm(x, None)[0] if isinstance(self.norm, AddNorm) else x)
 
-    def _looked_up(self, inputs: Inputs) -> Tensor:
+    def _embed_tokens(self, inputs: Inputs) -> Tensor:
         if self.front is None:
-            return F.embedding(inputs.tokens, halved(self.tokens.weight))
-        return halved(self.front(inputs.tokens, inputs.layout, self.tokens))
+            return F.embedding(inputs.input_ids, to_compute_dtype(self.tokens.weight))
+        return to_compute_dtype(self.front(inputs.input_ids, inputs.layout, self.tokens))
 
-    def _kinds(self, inputs: Inputs) -> Tensor:
+    def _token_type_ids(self, inputs: Inputs) -> Tensor:
         """(tokens,): segment A or B of each."""
-        if inputs.segments is None or self.config.segments == 1:  # such a model was never told of a segment B
-            return torch.zeros_like(inputs.tokens)
-        return inputs.segments
+        if inputs.token_type_ids is None or self.config.segments == 1:  # such a model was never told of a segment B
+            return torch.zeros_like(inputs.input_ids)
+        return inputs.token_type_ids
 
 
-def _widened(config: EncoderConfig) -> nn.Module:
+def _build_embedding_projection(config: EncoderConfig) -> nn.Module:
     """From the tables' width to the model's."""
     if config.embedding is None or config.front:
         return nn.Identity()
     if config.reversible == "halves" and 2 * config.embedding == config.width:
-        return Twice()
+        return Duplicate()
     return nn.Linear(config.embedding, config.width)

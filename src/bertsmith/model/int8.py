@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import BadInput
+from ..errors import UserError
 
-STORED: dict[str, Any] = {"kind": "packed", "bits": 8, "scale": "row"}  # what config.json says of such weights
-SCALE = ":scale"  # after the name of a matrix; no parameter of a model is called so
-MOST = 127
-TINY = torch.finfo(torch.float32).tiny  # the least scale: a row of zeros has one too
+INT8_FORMAT: dict[str, Any] = {"kind": "packed", "bits": 8, "scale": "row"}  # what config.json says of such weights
+SCALE_SUFFIX = ":scale"  # after the name of a matrix; no parameter of a model is called so
+INT8_MAX = 127
+MIN_SCALE = torch.finfo(torch.float32).tiny  # the least scale: a row of zeros has one too
 
 
-def packed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def quantize_weights(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """As they are stored: for each matrix an int8 one and the scales of its rows; no weight moves by over half a scale."""
     stored: dict[str, Tensor] = {}
     for name, weight in weights.items():
@@ -25,56 +25,56 @@ def packed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
             stored[name] = weight
             continue
         if not bool(torch.isfinite(weight).all()):
-            raise BadInput(f"{name} holds what is no number: such a model is broken, and cannot be packed")
-        stored[name], stored[name + SCALE] = rounded(weight.float())
+            raise UserError(f"{name} holds what is no number: such a model is broken, and cannot be packed")
+        stored[name], stored[name + SCALE_SUFFIX] = quantize_rows(weight.float())
     return stored
 
 
-def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
+def quantize_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
     """(rows, ...) to int8 of the same shape, and (rows,) scales: the largest of a row becomes 127 or -127."""
     rows = weight.flatten(1)
     largest = rows.abs().amax(1) if rows.shape[1] else rows.new_zeros(len(rows))
-    scale = (largest / MOST).clamp(min=TINY)
-    return (weight / _beside(scale, weight)).round().to(torch.int8), scale
+    scale = (largest / INT8_MAX).clamp(min=MIN_SCALE)
+    return (weight / _broadcast_scale(scale, weight)).round().to(torch.int8), scale
 
 
-def expanded(stored: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
+def dequantize_weights(quantized: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
     """The weights as float32; a matrix without its scales, or scales without their matrix, are refused by name."""
     weights: dict[str, Tensor] = {}
-    for name, tensor in stored.items():
-        scale = stored.get(name + SCALE)
-        if name.endswith(SCALE):
-            if name.removesuffix(SCALE) not in stored:
-                raise BadInput(f"{folder} does not fit its config.json: {name} has no matrix")
+    for name, tensor in quantized.items():
+        scale = quantized.get(name + SCALE_SUFFIX)
+        if name.endswith(SCALE_SUFFIX):
+            if name.removesuffix(SCALE_SUFFIX) not in quantized:
+                raise UserError(f"{folder} does not fit its config.json: {name} has no matrix")
         elif scale is not None:
-            weights[name] = _expanded(name, tensor, scale, folder)
+            weights[name] = _dequantize(name, tensor, scale, folder)
         elif tensor.dtype == torch.int8:
-            raise BadInput(f"{folder} does not fit its config.json: {name} is packed, and has no {SCALE.strip(':')}")
+            raise UserError(f"{folder} does not fit its config.json: {name} is packed, and has no {SCALE_SUFFIX.strip(':')}")
         else:
             weights[name] = tensor
     return weights
 
 
-def furthest(weights: dict[str, Tensor], stored: dict[str, Tensor]) -> float:
+def max_rounding_error(weights: dict[str, Tensor], quantized: dict[str, Tensor]) -> float:
     """The largest error of any packed weight, in scales of its row: rounding gives a half at most."""
     found = 0.0
     for name, weight in weights.items():
-        if (scale := stored.get(name + SCALE)) is not None and weight.numel():
-            steps = _beside(scale, weight).double()
-            found = max(found, float((weight.double() / steps - stored[name].double()).abs().max()))
-        elif scale is None and not torch.equal(weight, stored[name]):
+        if (scale := quantized.get(name + SCALE_SUFFIX)) is not None and weight.numel():
+            steps = _broadcast_scale(scale, weight).double()
+            found = max(found, float((weight.double() / steps - quantized[name].double()).abs().max()))
+        elif scale is None and not torch.equal(weight, quantized[name]):
             return float("inf")
     return found
 
 
-def _expanded(name: str, matrix: Tensor, scale: Tensor, folder: Path) -> Tensor:
+def _dequantize(name: str, matrix: Tensor, scale: Tensor, folder: Path) -> Tensor:
     if matrix.dtype != torch.int8 or scale.shape != matrix.shape[:1] or not scale.is_floating_point():
-        raise BadInput(
+        raise UserError(
             f"{folder} does not fit its config.json: {name} is {matrix.dtype} {list(matrix.shape)} with {scale.dtype} scales "
             f"{list(scale.shape)}, not int8 with one for each row"
         )
-    return matrix.float() * _beside(scale.float(), matrix)
+    return matrix.float() * _broadcast_scale(scale.float(), matrix)
 
 
-def _beside(scale: Tensor, matrix: Tensor) -> Tensor:
+def _broadcast_scale(scale: Tensor, matrix: Tensor) -> Tensor:
     return scale.reshape(-1, *[1] * (matrix.ndim - 1))

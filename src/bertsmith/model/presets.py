@@ -4,111 +4,130 @@ from typing import Any, Literal
 
 import msgspec
 
-from .config import EncoderConfig, Others, Residual
-from .embeddings import Characters, Grams
-from .mixers import Adaptive, Convolution, Dense, Hashed, LongShort, Lstm, Recurrent, Window
-from .positions import Axial
-from .sublayers import FeedForward
+from .config import EncoderConfig, LayerTypes, ResidualMode
+from .embeddings import CharCNNConfig, NgramConfig
+from .mixers import AdaptiveSpan, Attention, Cnn, LiteTransformer, Longformer, Lstm, Reformer, TransformerXL
+from .positions import AxialPositionsConfig
+from .sublayers import FeedForwardConfig
 
 
-def bert(layers: int, width: int) -> EncoderConfig:
+def bert(num_layers: int, hidden_size: int) -> EncoderConfig:
     """The sizes of Devlin et al. 2018 and Turc et al. 2019: heads of 64, an inner width of four times the outer."""
-    return EncoderConfig(layers=layers, width=width, mixer=Dense(heads=width // 64), feedforward=FeedForward(inner=4 * width))
-
-
-def albert(layers: int, width: int, heads: int) -> EncoderConfig:
-    """The sizes of Lan et al. 2020, as its second release has them: one block, tables of 128, no dropout."""
-    fed = FeedForward(inner=4 * width, activation="gelu-tanh")
     return EncoderConfig(
-        layers=layers, groups=1, width=width, embedding=128, mixer=Dense(heads=heads), feedforward=fed, dropout=0.0
+        layers=num_layers,
+        width=hidden_size,
+        mixer=Attention(heads=hidden_size // 64),
+        feedforward=FeedForwardConfig(inner=4 * hidden_size),
     )
 
 
-def roberta(layers: int, width: int) -> EncoderConfig:
-    """The sizes of Liu et al. 2019: BERT's, with one segment."""
-    return msgspec.structs.replace(bert(layers, width), segments=1, eps=1e-5)
-
-
-def electra(layers: int, width: int, embedding: int | None = None) -> EncoderConfig:
-    """The discriminators of Clark et al. 2020; objective=replaced gives them a generator while they learn."""
-    return msgspec.structs.replace(bert(layers, width), embedding=embedding, pooler="gelu")
-
-
-def modernbert(layers: int, width: int, inner: int) -> EncoderConfig:
-    """As Warner et al. 2024: gates, no biases, rotary positions; every third block sees all, the others 64 tokens around."""
-    heads = width // 64
-    near = Others(every=3, mixer=Window(heads=heads, reach=(64,), anchors=False, bias=False, rotary=10_000.0))
+def albert(num_layers: int, hidden_size: int, num_heads: int) -> EncoderConfig:
+    """The sizes of Lan et al. 2020, as its second release has them: one block, tables of 128, no dropout."""
+    fed = FeedForwardConfig(inner=4 * hidden_size, activation="gelu-tanh")
     return EncoderConfig(
-        layers=layers, width=width, mixer=Dense(heads=heads, bias=False, rotary=160_000.0), others=near, norm="before",
-        feedforward=FeedForward(inner=inner, gated=True, bias=False), norm_bias=False, positions=8192, table=False, segments=0,
+        layers=num_layers,
+        groups=1,
+        width=hidden_size,
+        embedding=128,
+        mixer=Attention(heads=num_heads),
+        feedforward=fed,
+        dropout=0.0,
+    )
+
+
+def roberta(num_layers: int, hidden_size: int) -> EncoderConfig:
+    """The sizes of Liu et al. 2019: BERT's, with one segment."""
+    return msgspec.structs.replace(bert(num_layers, hidden_size), segments=1, eps=1e-5)
+
+
+def electra(num_layers: int, hidden_size: int, embedding_size: int | None = None) -> EncoderConfig:
+    """The discriminators of Clark et al. 2020; objective=replaced gives them a generator while they learn."""
+    return msgspec.structs.replace(bert(num_layers, hidden_size), embedding=embedding_size, pooler="gelu")
+
+
+def modernbert(num_layers: int, hidden_size: int, intermediate_size: int) -> EncoderConfig:
+    """As Warner et al. 2024: gates, no biases, rotary positions; every third block sees all, the others 64 tokens around."""
+    heads = hidden_size // 64
+    near = LayerTypes(every=3, mixer=Longformer(heads=heads, reach=(64,), anchors=False, bias=False, rotary=10_000.0))
+    return EncoderConfig(
+        layers=num_layers, width=hidden_size, mixer=Attention(heads=heads, bias=False, rotary=160_000.0), others=near, norm="before",
+        feedforward=FeedForwardConfig(inner=intermediate_size, gated=True, bias=False), norm_bias=False, positions=8192, table=False, segments=0,
         dropout=0.0, eps=1e-5, pooler="gelu",
     )  # fmt: skip
 
 
-def lite(layers: int, width: int) -> EncoderConfig:
+def lite_transformer(num_layers: int, hidden_size: int) -> EncoderConfig:
     """BERT as Wu et al. 2020 would have it: half of the channels filtered, feed-forwards no wider than what they read."""
-    mixer = LongShort(heads=width // 128, filters=width // 128)
-    return EncoderConfig(layers=layers, width=width, mixer=mixer, feedforward=FeedForward(inner=width))
+    mixer = LiteTransformer(heads=hidden_size // 128, filters=hidden_size // 128)
+    return EncoderConfig(layers=num_layers, width=hidden_size, mixer=mixer, feedforward=FeedForwardConfig(inner=hidden_size))
 
 
-def reformer(layers: int, width: int, side: int) -> EncoderConfig:
+def reformer(num_layers: int, hidden_size: int, axial_size: int) -> EncoderConfig:
     """The parts of Kitaev et al. 2020, for texts up to a square of this side: hashes, reversible blocks, axial positions."""
     return EncoderConfig(
-        layers=layers, width=width, mixer=Hashed(heads=width // 64, buckets=(16, 16)), norm="before", reversible=True,
-        feedforward=FeedForward(inner=4 * width), positions=side * side, table=Axial(shape=(side, side)), eps=1e-5,
+        layers=num_layers, width=hidden_size, mixer=Reformer(heads=hidden_size // 64, buckets=(16, 16)), norm="before", reversible=True,
+        feedforward=FeedForwardConfig(inner=4 * hidden_size), positions=axial_size * axial_size, table=AxialPositionsConfig(shape=(axial_size, axial_size)), eps=1e-5,
     )  # fmt: skip
 
 
-def longformer(layers: int, width: int) -> EncoderConfig:
+def longformer(num_layers: int, hidden_size: int) -> EncoderConfig:
     """The sizes of Beltagy et al. 2020, which are RoBERTa's: windows of 512, texts of 4,096 tokens, one segment."""
-    return msgspec.structs.replace(bert(layers, width), mixer=Window(heads=width // 64), positions=4096, segments=1, eps=1e-5)
+    return msgspec.structs.replace(
+        bert(num_layers, hidden_size), mixer=Longformer(heads=hidden_size // 64), positions=4096, segments=1, eps=1e-5
+    )
 
 
-def gpt(layers: int, width: int, heads: int, norm: Literal["after", "before"], positions: int) -> EncoderConfig:
+def gpt(
+    num_layers: int, hidden_size: int, num_heads: int, norm: Literal["after", "before"], max_positions: int
+) -> EncoderConfig:
     """The sizes of Radford et al. 2018 (norms after) and 2019 (norms before, one behind the last block)."""
     return EncoderConfig(
-        layers=layers, width=width, mixer=Dense(heads=heads, causal=True), norm=norm, positions=positions, segments=0,
-        feedforward=FeedForward(inner=4 * width, activation="gelu-tanh"), embedding_norm=False, eps=1e-5, pooler="none",
+        layers=num_layers, width=hidden_size, mixer=Attention(heads=num_heads, causal=True), norm=norm, positions=max_positions, segments=0,
+        feedforward=FeedForwardConfig(inner=4 * hidden_size, activation="gelu-tanh"), embedding_norm=False, eps=1e-5, pooler="none",
     )  # fmt: skip
 
 
-def transformer(layers: int, width: int, heads: int) -> EncoderConfig:
+def transformer(num_layers: int, hidden_size: int, num_heads: int) -> EncoderConfig:
     """The sizes of Vaswani et al. 2017; a decoder stands beside it."""
-    fed = FeedForward(inner=4 * width, activation="relu")
+    fed = FeedForwardConfig(inner=4 * hidden_size, activation="relu")
     return EncoderConfig(
-        layers=layers, width=width, mixer=Dense(heads=heads), feedforward=fed, table="sinusoid", scaled=True, segments=0,
-        embedding_norm=False, eps=1e-5, deviation=round(width**-0.5, 3), pooler="none",
+        layers=num_layers, width=hidden_size, mixer=Attention(heads=num_heads), feedforward=fed, table="sinusoid", scaled=True, segments=0,
+        embedding_norm=False, eps=1e-5, deviation=round(hidden_size**-0.5, 3), pooler="none",
     )  # fmt: skip
 
 
-def streaming(layers: int, width: int, inner: int, mixer: Recurrent | Adaptive, **more: Any) -> EncoderConfig:
+def streaming_lm(
+    num_layers: int, hidden_size: int, intermediate_size: int, mixer: TransformerXL | AdaptiveSpan, **overrides: Any
+) -> EncoderConfig:
     """The sizes of Dai et al. 2019 (of words, and of characters) and Sukhbaatar et al. 2019: positions are distances."""
     return EncoderConfig(
-        layers=layers, width=width, mixer=mixer, feedforward=FeedForward(inner=inner, activation="relu"), table=False,
-        segments=0, embedding_norm=False, eps=1e-5, positions=16_384, pooler="none", **more,
+        layers=num_layers, width=hidden_size, mixer=mixer, feedforward=FeedForwardConfig(inner=intermediate_size, activation="relu"), table=False,
+        segments=0, embedding_norm=False, eps=1e-5, positions=16_384, pooler="none", **overrides,
     )  # fmt: skip
 
 
-def before_attention(layers: int, width: int, mixer: Lstm | Convolution, **more: Any) -> EncoderConfig:
+def mixer_only(num_layers: int, hidden_size: int, mixer: Lstm | Cnn, **overrides: Any) -> EncoderConfig:
     """Blocks that are a mixer and nothing else: a text is what any of its tokens says loudest."""
-    given: dict[str, Any] = {"pool": "max", "residual": "none", "dropout": 0.3, "deviation": 0.1} | more
+    given: dict[str, Any] = {"pool": "max", "residual": "none", "dropout": 0.3, "deviation": 0.1} | overrides
     return EncoderConfig(
-        layers=layers, width=width, mixer=mixer, feedforward=None, norm="none", table=False, embedding_norm=False,
+        layers=num_layers, width=hidden_size, mixer=mixer, feedforward=None, norm="none", table=False, embedding_norm=False,
         pooler="none", **given,
     )  # fmt: skip
 
 
-def elmo(layers: int, width: int, hidden: int, residual: Residual) -> EncoderConfig:
+def elmo(num_layers: int, hidden_size: int, cell_size: int, residual: ResidualMode) -> EncoderConfig:
     """The sizes of Peters et al. 2018: half the width reads forward, half backward; cells are clipped at 3."""
-    cells, more = Lstm(directions="apart", hidden=hidden, clip=3.0), {"residual": residual, "segments": 0, "pool": "mean"}
-    return before_attention(layers, width, cells, front=Characters(), positions=2048, dropout=0.1, deviation=0.05, **more)
+    cells, more = Lstm(directions="apart", hidden=cell_size, clip=3.0), {"residual": residual, "segments": 0, "pool": "mean"}
+    return mixer_only(
+        num_layers, hidden_size, cells, front=CharCNNConfig(), positions=2048, dropout=0.1, deviation=0.05, **more
+    )
 
 
-def nnlm(order: int, numbers: int, inner: int, direct: bool = True) -> EncoderConfig:
+def nnlm(order: int, embedding_size: int, intermediate_size: int, direct_connections: bool = True) -> EncoderConfig:
     """Bengio et al. 2003: what the words just read make together, and no blocks above it."""
-    front = Grams(order=order, numbers=numbers, inner=inner, direct=direct)
+    front = NgramConfig(order=order, numbers=embedding_size, inner=intermediate_size, direct=direct_connections)
     return EncoderConfig(
-        layers=0, width=front.width, front=front, feedforward=None, norm="none", positions=4096, table=False, segments=0,
+        layers=0, width=front.hidden_size, front=front, feedforward=None, norm="none", positions=4096, table=False, segments=0,
         embedding_norm=False, dropout=0.0, deviation=0.05, pooler="none",
     )  # fmt: skip
 
@@ -133,8 +152,8 @@ PRESETS = {
     "modernbert-mini": modernbert(6, 256, 384),
     "modernbert-base": modernbert(22, 768, 1152),
     "modernbert-large": modernbert(28, 1024, 2624),
-    "lite-mini": lite(4, 256),
-    "lite-base": lite(12, 768),
+    "lite-mini": lite_transformer(4, 256),
+    "lite-base": lite_transformer(12, 768),
     "reformer-mini": reformer(4, 256, 64),
     "reformer-base": reformer(12, 768, 128),
     "longformer-mini": longformer(4, 256),
@@ -143,8 +162,8 @@ PRESETS = {
     "transformer": transformer(6, 512, 8),
     "transformer-big": transformer(6, 1024, 16),
     "transformer-small": transformer(3, 256, 4),
-    "textcnn": before_attention(1, 300, Convolution()),
-    "bilstm": before_attention(2, 256, Lstm()),
+    "textcnn": mixer_only(1, 300, Cnn()),
+    "bilstm": mixer_only(2, 256, Lstm()),
     "elmo": elmo(2, 1024, 4096, "between"),
     "taglm": elmo(1, 1024, 2048, "none"),
     "nnlm": nnlm(5, 60, 100),
@@ -153,7 +172,7 @@ PRESETS = {
     "gpt2-medium": gpt(24, 1024, 16, "before", 1024),
     "gpt2-large": gpt(36, 1280, 20, "before", 1024),
     "gpt2-xl": gpt(48, 1600, 25, "before", 1024),
-    "transformer-xl": streaming(16, 410, 2100, Recurrent(heads=10, remembers=150, recalls=640), scaled=True),
-    "transformer-xl-char": streaming(12, 512, 2048, Recurrent(heads=8, remembers=512, recalls=2100), scaled=True),
-    "adaptive-span": streaming(12, 512, 2048, Adaptive(heads=8, longest=8192, causal=True)),
+    "transformer-xl": streaming_lm(16, 410, 2100, TransformerXL(heads=10, remembers=150, recalls=640), scaled=True),
+    "transformer-xl-char": streaming_lm(12, 512, 2048, TransformerXL(heads=8, remembers=512, recalls=2100), scaled=True),
+    "adaptive-span": streaming_lm(12, 512, 2048, AdaptiveSpan(heads=8, longest=8192, causal=True)),
 }

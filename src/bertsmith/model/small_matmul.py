@@ -13,26 +13,26 @@ from torch import Tensor, nn
 
 T = TypeVar("T", bound=nn.Module)
 
-FEW, SOME = 4, 16  # rows: so few lie beside each other as columns; more, up to so many, as rows
-LEAST, MOST = 4, 64  # parts of a matrix
-LARGE = 1 << 17  # numbers of a matrix that is worth it
+MAX_COLUMN_ROWS, MAX_ROWS = 4, 16  # rows: so few lie beside each other as columns; more, up to so many, as rows
+MIN_CHUNKS, MAX_CHUNKS = 4, 64  # parts of a matrix
+MIN_WEIGHT_NUMEL = 1 << 17  # numbers of a matrix that is worth it
 
 
-def thinned(model: T) -> T:
+def use_small_linear(model: T) -> T:
     """The same model, whose linear layers multiply so where nothing is learnt; weights stay as they are."""
     for module in model.modules():
         if type(module) is nn.Linear:
-            module.forward = partial(_forward, module)  # type: ignore[method-assign]
+            module.forward = partial(_linear_forward, module)  # type: ignore[method-assign]
     return model
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def small_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """(rows, out) of (rows, in) and (out, in)."""
-    if torch.compiler.is_compiling() or torch.is_grad_enabled() or x.shape[0] > SOME or not _worth(x, weight):
+    if torch.compiler.is_compiling() or torch.is_grad_enabled() or x.shape[0] > MAX_ROWS or not _is_worthwhile(x, weight):
         return F.linear(x, weight, bias)
-    rows, (out, into), parts = x.shape[0], weight.shape, _parts(weight.shape[0])
+    rows, (out, into), parts = x.shape[0], weight.shape, _num_chunks(weight.shape[0])
     apart = weight.view(parts, out // parts, into)
-    if rows > FEW:
+    if rows > MAX_COLUMN_ROWS:
         found = torch.bmm(x.expand(parts, rows, into), apart.mT).transpose(0, 1).reshape(rows, out)
         return found if bias is None else found.add_(bias)
     columns = x.T.expand(parts, into, rows)
@@ -41,16 +41,16 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return torch.baddbmm(bias.view(parts, out // parts, 1), apart, columns).view(out, rows).T
 
 
-def _forward(module: nn.Linear, x: Tensor) -> Tensor:
-    return product(x, module.weight, module.bias)
+def _linear_forward(module: nn.Linear, x: Tensor) -> Tensor:
+    return small_linear(x, module.weight, module.bias)
 
 
-def _worth(x: Tensor, weight: Tensor) -> bool:
-    large = weight.numel() >= LARGE and x.device.type == "cpu" and x.dim() == 2
-    return large and x.dtype == weight.dtype and weight.is_contiguous() and _parts(weight.shape[0]) > 1
+def _is_worthwhile(x: Tensor, weight: Tensor) -> bool:
+    large = weight.numel() >= MIN_WEIGHT_NUMEL and x.device.type == "cpu" and x.dim() == 2
+    return large and x.dtype == weight.dtype and weight.is_contiguous() and _num_chunks(weight.shape[0]) > 1
 
 
 @lru_cache
-def _parts(rows: int) -> int:
+def _num_chunks(out_features: int) -> int:
     """Of equal size; 1, where there is no such number."""
-    return next((parts for parts in [*range(LEAST, MOST + 1), 3, 2] if rows % parts == 0), 1)
+    return next((parts for parts in [*range(MIN_CHUNKS, MAX_CHUNKS + 1), 3, 2] if out_features % parts == 0), 1)

@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..config import Config, Count
+from ..config import Config, PosInt
 from . import kernels
 
 
-def halved(x: Tensor) -> Tensor:
+def to_compute_dtype(x: Tensor) -> Tensor:
     """In the numbers that a GPU's matrices are multiplied in, if those are not its own: half the memory to move."""
     if x.is_cuda and torch.is_autocast_enabled("cuda"):
         return x.to(torch.get_autocast_dtype("cuda"))
@@ -32,83 +32,95 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class FeedForward(Config, frozen=True):
-    inner: Annotated[Count, "inner width"] = 3072
+class FeedForwardConfig(Config, frozen=True):
+    inner: Annotated[PosInt, "inner width"] = 3072
     activation: Annotated[Activation, "here and in the heads of pre-training: GELU by erf, as BERT, by tanh, as ALBERT"] = (
         "gelu"
     )
     gated: Annotated[bool, "the activation opens and shuts a second matrix: GEGLU, with silu SwiGLU, with relu ReGLU"] = False
     bias: Annotated[bool, "add a bias after each matrix"] = True
-    chunk: Annotated[Count | None, "tokens at a time: less memory, and computed twice in training; none: all at once"] = None
+    chunk: Annotated[PosInt | None, "tokens at a time: less memory, and computed twice in training; none: all at once"] = None
 
-    def build(self, width: int) -> nn.Module:
-        return Fed(self, width)
+    def build(self, hidden_size: int) -> nn.Module:
+        return FeedForwardLayer(self, hidden_size)
 
 
-class Fed(nn.Module):
-    def __init__(self, config: FeedForward, width: int) -> None:
+class FeedForwardLayer(nn.Module):
+    def __init__(self, config: FeedForwardConfig, hidden_size: int) -> None:
         super().__init__()
-        self.kind, self.gated, above = config.activation, config.gated, config.inner * (1 + config.gated)
-        self.up, self.down = nn.Linear(width, above, bias=config.bias), nn.Linear(config.inner, width, bias=config.bias)
+        self.activation_name, self.is_gated, above = config.activation, config.gated, config.inner * (1 + config.gated)
+        self.up, self.down = (
+            nn.Linear(hidden_size, above, bias=config.bias),
+            nn.Linear(config.inner, hidden_size, bias=config.bias),
+        )
         self.up.weight.parts = 1 + config.gated  # type: ignore[attr-defined]  # an optimizer may treat each by itself
-        self.activation, self.chunk = ACTIVATIONS[config.activation], config.chunk
+        self.activation, self.chunk_size = ACTIVATIONS[config.activation], config.chunk
 
     def forward(self, x: Tensor) -> Tensor:
         """Of so many tokens at a time: their inner vectors are there for a moment, on the way back too."""
-        if self.chunk is None or x.shape[0] <= self.chunk or torch.compiler.is_compiling():  # whose graph serves any number
-            return self._fed(x)
+        if (
+            self.chunk_size is None or x.shape[0] <= self.chunk_size or torch.compiler.is_compiling()
+        ):  # whose graph serves any number
+            return self._forward_chunk(x)
         if not torch.is_grad_enabled():
-            return torch.cat([self._fed(part) for part in x.split(self.chunk)])
-        parts = (checkpoint(self._fed, part, use_reentrant=False, preserve_rng_state=False) for part in x.split(self.chunk))
+            return torch.cat([self._forward_chunk(part) for part in x.split(self.chunk_size)])
+        parts = (
+            checkpoint(self._forward_chunk, part, use_reentrant=False, preserve_rng_state=False)
+            for part in x.split(self.chunk_size)
+        )
         return torch.cat(list(parts))
 
-    def _fed(self, x: Tensor) -> Tensor:
-        return self.down(self._fused(x) if kernels.serves(x) and self.kind.startswith("gelu") else self._plain(self.up(x)))
+    def _forward_chunk(self, x: Tensor) -> Tensor:
+        return self.down(
+            self._fused_up_gelu(x)
+            if kernels.supports(x) and self.activation_name.startswith("gelu")
+            else self._activate(self.up(x))
+        )
 
-    def _plain(self, x: Tensor) -> Tensor:
-        if not self.gated:
+    def _activate(self, x: Tensor) -> Tensor:
+        if not self.is_gated:
             return self.activation(x)
         gate, value = x.chunk(2, -1)
         return self.activation(gate) * value
 
-    def _fused(self, x: Tensor) -> Tensor:
-        from .kernels.gelu import biased, gated
+    def _fused_up_gelu(self, x: Tensor) -> Tensor:
+        from .kernels.gelu import bias_gelu, geglu
 
-        tanh = self.kind == "gelu-tanh"
-        if self.gated:
-            return gated(self.up(x), tanh)
+        tanh = self.activation_name == "gelu-tanh"
+        if self.is_gated:
+            return geglu(self.up(x), tanh)
         if type(self.up) is nn.Linear and self.up.bias is not None:
-            return biased(F.linear(x, self.up.weight), self.up.bias, tanh)
+            return bias_gelu(F.linear(x, self.up.weight), self.up.bias, tanh)
         return self.activation(self.up(x))  # LoRA's layers, or no bias to add
 
 
-class Join(nn.LayerNorm):
+class AddNorm(nn.LayerNorm):
     """Norms the sum. Where norms come first the sum itself is what goes on; else, as in BERT, the normed sum is."""
 
-    def __init__(self, width: int, eps: float, bias: bool, dropout: float, first: bool) -> None:
-        super().__init__(width, eps=eps, bias=bias)
-        self.dropout, self.first = dropout, first
+    def __init__(self, hidden_size: int, eps: float, bias: bool, dropout: float, norm_first: bool) -> None:
+        super().__init__(hidden_size, eps=eps, bias=bias)
+        self.dropout, self.norm_first = dropout, norm_first
 
-    def forward(self, stream: Tensor, said: Tensor | None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def forward(self, residual: Tensor, sublayer_out: Tensor | None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """What the next part reads, and the stream it will join."""
         dropout = self.dropout if self.training else 0.0
-        if kernels.serves(stream):
-            from .kernels.add_norm import joined
+        if kernels.supports(residual):
+            from .kernels.add_norm import fused_add_norm
 
-            return joined(stream, said, self.weight, self.bias, self.eps, dropout, self.first)
-        total = stream if said is None else stream + (F.dropout(said, dropout) if dropout else said)
+            return fused_add_norm(residual, sublayer_out, self.weight, self.bias, self.eps, dropout, self.norm_first)
+        total = residual if sublayer_out is None else residual + (F.dropout(sublayer_out, dropout) if dropout else sublayer_out)
         normed = super().forward(total)
-        return (normed, total) if self.first else (normed, normed)
+        return (normed, total) if self.norm_first else (normed, normed)
 
 
-class Sum(nn.Module):
+class ResidualAdd(nn.Module):
     """No norm: what was said is added to the stream, or takes its place."""
 
-    def __init__(self, dropout: float, added: bool) -> None:
+    def __init__(self, dropout: float, adds_residual: bool) -> None:
         super().__init__()
-        self.dropout, self.added = dropout, added
+        self.dropout, self.adds_residual = dropout, adds_residual
 
-    def forward(self, stream: Tensor, said: Tensor) -> tuple[Tensor, Tensor]:
-        said = F.dropout(said, self.dropout, self.training)
-        total = stream + said if self.added else said
+    def forward(self, residual: Tensor, sublayer_out: Tensor) -> tuple[Tensor, Tensor]:
+        sublayer_out = F.dropout(sublayer_out, self.dropout, self.training)
+        total = residual + sublayer_out if self.adds_residual else sublayer_out
         return total, total

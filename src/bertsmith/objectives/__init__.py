@@ -1,13 +1,24 @@
 """What models learn from. To add one: write its file, then name it in two lines here."""
 
-from .base import Objective
-from .bilm import BothWays
-from .clm import Causal
+from .base import PretrainObjective
+from .bilm import BiLM
+from .clm import CausalLM
 from .glove import Glove
-from .mlm import Masked, Pairs
-from .rtd import Replaced
+from .mlm import MaskedLM, SentencePairMLM
+from .rtd import ReplacedTokenDetection
 from .word2vec import Cbow, SkipGram
 
-ObjectiveConfig = Pairs | Masked | Replaced | Causal | BothWays | Glove | SkipGram | Cbow
+ObjectiveConfig = SentencePairMLM | MaskedLM | ReplacedTokenDetection | CausalLM | BiLM | Glove | SkipGram | Cbow
 
-__all__ = ["BothWays", "Causal", "Cbow", "Glove", "Masked", "Objective", "ObjectiveConfig", "Pairs", "Replaced", "SkipGram"]
+__all__ = [
+    "BiLM",
+    "CausalLM",
+    "Cbow",
+    "Glove",
+    "MaskedLM",
+    "ObjectiveConfig",
+    "PretrainObjective",
+    "ReplacedTokenDetection",
+    "SentencePairMLM",
+    "SkipGram",
+]

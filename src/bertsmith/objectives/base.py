@@ -7,8 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..corpus.collate import Arrays
-from ..corpus.loader import Batches
+from ..corpus.collate import NumpyBatch
+from ..corpus.loader import BatchLoader
 from ..corpus.store import Corpus
 from ..model.batch import Batch, Inputs
 from ..model.heads import HeadConfig
@@ -19,27 +19,27 @@ from ..train.loss import Loss
 Ints = NDArray[np.int64]
 
 
-class Objective(Protocol):
-    least: ClassVar[int]  # sentences a document must have to be read
-    hides: ClassVar[bool]  # words are hidden, so that a model of it fills masks
+class PretrainObjective(Protocol):
+    min_sentences: ClassVar[int]  # sentences a document must have to be read
+    can_fill_mask: ClassVar[bool]  # words are hidden, so that a model of it fills masks
 
     def heads(self) -> dict[str, HeadConfig]:
         """The heads it needs, by name."""
         ...
 
-    def batches(self, corpus: Corpus, documents: Ints, length: int, tokens: int, seed: int) -> Batches:
+    def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
         """How these documents are read, in sequences of at most `length` and batches of at most `tokens`."""
         ...
 
-    def batch(self, arrays: Arrays) -> Batch:
+    def to_batch(self, arrays: NumpyBatch) -> Batch:
         """What a model takes, from what a worker made."""
         ...
 
-    def loss(self, model: Model, batch: Batch, carry: tuple[Tensor, ...] = ()) -> Loss:
+    def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         """Sums over the targets of each part."""
         ...
 
 
-def packed(arrays: Arrays) -> Inputs:
-    segments = None if arrays.segments is None else torch.from_numpy(arrays.segments)
-    return Inputs(torch.from_numpy(arrays.tokens), Layout.of(torch.from_numpy(arrays.lengths)), segments)
+def to_inputs(arrays: NumpyBatch) -> Inputs:
+    segments = None if arrays.token_type_ids is None else torch.from_numpy(arrays.token_type_ids)
+    return Inputs(torch.from_numpy(arrays.input_ids), Layout.from_lengths(torch.from_numpy(arrays.lengths)), segments)

@@ -6,52 +6,54 @@ import torch
 from torch import Tensor
 
 from ..config import Variant
-from ..corpus.collate import Arrays, Flowing, Following
-from ..corpus.loader import Batches
-from ..corpus.masking import Pieces
-from ..corpus.sampling import Streams, ViewConfig, Windows
+from ..corpus.collate import ClmCollator, NumpyBatch, StreamCollator
+from ..corpus.loader import BatchLoader
+from ..corpus.masking import TokenMasking
+from ..corpus.sampling import SamplerConfig, Streams, Windows
 from ..corpus.store import Corpus
-from ..errors import BadInput
+from ..errors import UserError
 from ..model.batch import Batch
 from ..model.config import EncoderConfig
-from ..model.embeddings.adaptive import RarityHead
-from ..model.heads import HeadConfig, WordHead
+from ..model.embeddings.adaptive import AdaptiveSoftmaxHeadConfig
+from ..model.heads import HeadConfig, LMHeadConfig
 from ..model.model import Model
 from ..train.loss import Loss
-from .base import Ints, packed
-from .mlm import asked
-from .recurrent_state import carried, flowing, recalled
+from .base import Ints, to_inputs
+from .mlm import with_output_indices
+from .recurrent_state import next_recurrent_state, restore_memory, stream_targets
 
 
-class Causal(Variant, frozen=True):
-    view: Annotated[ViewConfig, "how the corpus is read"] = Windows()
-    head: Annotated[WordHead | RarityHead, "what scores the words; by-rarity is quicker for large vocabularies"] = WordHead(
-        transform=False, bias=False
-    )
+class CausalLM(Variant, frozen=True, tag="causal"):
+    view: Annotated[SamplerConfig, "how the corpus is read"] = Windows()
+    head: Annotated[
+        LMHeadConfig | AdaptiveSoftmaxHeadConfig, "what scores the words; by-rarity is quicker for large vocabularies"
+    ] = LMHeadConfig(transform=False, bias=False)
 
-    least: ClassVar[int] = 1  # sentences a document must have to be read
-    hides: ClassVar[bool] = False
+    min_sentences: ClassVar[int] = 1  # sentences a document must have to be read
+    can_fill_mask: ClassVar[bool] = False
     rate: ClassVar[float] = 1.0  # share of the tokens asked for
 
     def check(self, encoder: EncoderConfig) -> None:
         """Refuses a model that would see the answers."""
-        if not encoder.causal:
-            raise BadInput("objective=causal asks each token for the next, which this model sees already; set "
+        if not encoder.is_causal:
+            raise UserError("objective=causal asks each token for the next, which this model sees already; set "
                            "model.mixer.causal=true, or take a preset that is causal, such as model=gpt")  # fmt: skip
 
     def heads(self) -> dict[str, HeadConfig]:
         return {"words": self.head}
 
-    def batches(self, corpus: Corpus, documents: Ints, length: int, tokens: int, seed: int) -> Batches:
-        maker = Flowing if isinstance(self.view, Streams) else Following
-        return Batches(maker(corpus.path, Pieces(), self.rate, seed), self.view, documents, length, tokens)
+    def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
+        maker = StreamCollator if isinstance(self.view, Streams) else ClmCollator
+        return BatchLoader(
+            maker(corpus.path, TokenMasking(), self.rate, seed), self.view, document_ids, max_length, batch_tokens
+        )
 
-    def batch(self, arrays: Arrays) -> Batch:
-        targets = {"where": torch.from_numpy(arrays.where), "words": torch.from_numpy(arrays.words)}
-        return Batch(packed(arrays), targets | flowing(arrays), {"words": len(arrays.where)})
+    def to_batch(self, arrays: NumpyBatch) -> Batch:
+        targets = {"where": torch.from_numpy(arrays.output_indices), "words": torch.from_numpy(arrays.target_ids)}
+        return Batch(to_inputs(arrays), targets | stream_targets(arrays), {"words": len(arrays.output_indices)})
 
-    def loss(self, model: Model, batch: Batch, carry: tuple[Tensor, ...] = ()) -> Loss:
-        memory = recalled(model, batch, carry)
-        rows = model(asked(batch.inputs, batch.targets["where"], memory))
-        total, right = model.entropy("words", rows, batch.targets["words"])
-        return Loss({"words": total}, {"accuracy": (right, batch.counts["words"])}, carried(memory, batch))
+    def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
+        memory = restore_memory(model, batch, recurrent_state)
+        rows = model(with_output_indices(batch.inputs, batch.targets["where"], memory))
+        total, right = model.cross_entropy("words", rows, batch.targets["words"])
+        return Loss({"words": total}, {"accuracy": (right, batch.target_counts["words"])}, next_recurrent_state(memory, batch))

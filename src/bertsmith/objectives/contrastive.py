@@ -10,10 +10,10 @@ from ..model.batch import Batch
 from ..model.heads import HeadConfig
 from ..model.model import Model
 from ..model.packing import Layout
-from ..tasks import Similar
-from ..tasks.similarity import Pool
+from ..tasks import TextSimilarity
+from ..tasks.similarity import Pooling
 from ..train.loss import Loss
-from .supervised import joined
+from .supervised import pool_windows
 
 
 @dataclass(frozen=True)
@@ -25,58 +25,58 @@ class Contrastive:
     head, and the others are those of one micro-batch: train.accumulate adds none, train.batch_tokens does.
     """
 
-    task: Similar
+    task: TextSimilarity
 
     def heads(self) -> dict[str, HeadConfig]:
         return {}
 
-    def settled(self, model: Model) -> Similar:
+    def finalize_task(self, model: Model) -> TextSimilarity:
         """The task as it is: nothing of it is learnt."""
         return self.task
 
-    def scores(self, model: Model, batch: Batch) -> Tensor:
+    def compute_outputs(self, model: Model, batch: Batch) -> Tensor:
         """A vector a sequence, or a text where its windows are joined."""
-        rows = pooled(model(batch.inputs), batch.inputs.layout, self.task.pool, model.config.encoder.causal)
-        return joined(rows, batch)
+        rows = pool_tokens(model(batch.inputs), batch.inputs.layout, self.task.pool, model.config.encoder.is_causal)
+        return pool_windows(rows, batch)
 
-    def loss(self, model: Model, batch: Batch, carry: tuple[Tensor, ...] = ()) -> Loss:
-        return self.price(self.scores(model, batch).float(), batch)
+    def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
+        return self.loss_from_embeddings(self.compute_outputs(model, batch).float(), batch)
 
-    def price(self, vectors: Tensor, batch: Batch) -> Loss:
+    def loss_from_embeddings(self, embeddings: Tensor, batch: Batch) -> Loss:
         """What these vectors cost, in sums over the examples."""
         texts = batch.targets["texts"]  # (examples, sides)
-        sides = F.normalize(vectors, dim=-1).unflatten(0, tuple(texts.shape))
+        sides = F.normalize(embeddings, dim=-1).unflatten(0, tuple(texts.shape))
         if "score" in batch.targets:
             # Squared error, not CoSENT: it is a sum over pairs, so accumulation and ranks change nothing; CoSENT ranks the
             # pairs of a batch among themselves under one logarithm, and is another loss for every way of cutting batches.
             cosines = (sides[:, 0] * sides[:, 1]).sum(-1)
             return Loss({"task": F.mse_loss(cosines, batch.targets["score"], reduction="sum")})
         candidates = sides[:, 1:].transpose(0, 1).flatten(0, 1)  # the partners of all, then their negatives
-        cosines = (sides[:, 0] @ candidates.T).masked_fill(doubtful(texts), float("-inf"))
-        partner = torch.arange(len(texts), device=vectors.device)
+        cosines = (sides[:, 0] @ candidates.T).masked_fill(false_negative_mask(texts), float("-inf"))
+        partner = torch.arange(len(texts), device=embeddings.device)
         total = F.cross_entropy(cosines / self.task.temperature, partner, reduction="sum")
         right = (cosines.argmax(-1) == partner).sum()
-        return Loss({"task": total}, {"accuracy": (right, batch.counts["task"])})
+        return Loss({"task": total}, {"accuracy": (right, batch.target_counts["task"])})
 
 
-def doubtful(texts: Tensor) -> Tensor:
+def false_negative_mask(text_ids: Tensor) -> Tensor:
     """(examples, candidates) True where a candidate is no partner by its place, but by what it says may well be one.
 
     `texts` (examples, sides) numbers the texts, equal ones alike. A text that comes twice in a batch would be pushed
     away from itself, or from a partner it has in another pair.
     """
-    examples = len(texts)
-    first, partner = texts[:, :1], texts[:, 1:2]
-    candidates = texts[:, 1:].T.flatten()
+    examples = len(text_ids)
+    first, partner = text_ids[:, :1], text_ids[:, 1:2]
+    candidates = text_ids[:, 1:].T.flatten()
     alike = (candidates == first) | (candidates == partner)
-    alike[:, :examples] |= first == texts[:, 0]  # the partner of the same text in another pair
+    alike[:, :examples] |= first == text_ids[:, 0]  # the partner of the same text in another pair
     alike[:, :examples].fill_diagonal_(False)
     return alike
 
 
-def pooled(hidden: Tensor, layout: Layout, pool: Pool, causal: bool = False) -> Tensor:
+def pool_tokens(hidden_states: Tensor, layout: Layout, pooling: Pooling, is_causal: bool = False) -> Tensor:
     """(tokens, width) -> (sequences, width): the first token of each, of a causal model the last, which alone has seen the
     text; or the mean of all, [CLS] and [SEP] with them."""
-    if pool == "first":
-        return hidden[layout.lasts if causal else layout.firsts]
-    return layout.mean(hidden.float())
+    if pooling == "first":
+        return hidden_states[layout.last_token if is_causal else layout.first_token]
+    return layout.mean_pool(hidden_states.float())

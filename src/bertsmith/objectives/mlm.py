@@ -7,90 +7,96 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from ..config import Count, Variant
-from ..corpus.collate import Arrays, Maker
-from ..corpus.loader import Batches
-from ..corpus.masking import MaskConfig, Pieces
-from ..corpus.sampling import NextSentence, PairConfig, ViewConfig, Windows
+from ..config import PosInt, Variant
+from ..corpus.collate import Collator, NumpyBatch
+from ..corpus.loader import BatchLoader
+from ..corpus.masking import MaskingConfig, TokenMasking
+from ..corpus.sampling import NextSentence, PairSamplerConfig, SamplerConfig, Windows
 from ..corpus.store import Corpus
 from ..model.batch import Batch, Inputs
-from ..model.heads import HeadConfig, LabelHead, WordHead
+from ..model.heads import HeadConfig, LMHeadConfig, PooledHeadConfig
 from ..model.model import Model
-from ..model.segment_memory import Memory
+from ..model.segment_memory import SegmentMemory
 from ..train.loss import Loss
-from .base import Ints, packed
-from .recurrent_state import carried, flowing, recalled
+from .base import Ints, to_inputs
+from .recurrent_state import next_recurrent_state, restore_memory, stream_targets
 
 
-class Masked(Variant, frozen=True):
-    view: Annotated[ViewConfig, "how the corpus is read"] = Windows()
-    masks: Annotated[MaskConfig, "what is hidden together"] = Pieces()
+class MaskedLM(Variant, frozen=True, tag="masked"):
+    view: Annotated[SamplerConfig, "how the corpus is read"] = Windows()
+    masks: Annotated[MaskingConfig, "what is hidden together"] = TokenMasking()
     rate: Annotated[float, Meta(gt=0, lt=1), "share of the tokens asked for"] = 0.15
-    repeats: Annotated[Count | None, "epochs after which samples and masks come again: 10 is BERT's static masking"] = None
+    repeats: Annotated[PosInt | None, "epochs after which samples and masks come again: 10 is BERT's static masking"] = None
 
-    least: ClassVar[int] = 1  # sentences a document must have to be read
-    hides: ClassVar[bool] = True
+    min_sentences: ClassVar[int] = 1  # sentences a document must have to be read
+    can_fill_mask: ClassVar[bool] = True
 
     def heads(self) -> dict[str, HeadConfig]:
-        return {"words": WordHead()}
+        return {"words": LMHeadConfig()}
 
-    def batches(self, corpus: Corpus, documents: Ints, length: int, tokens: int, seed: int) -> Batches:
-        return batches(self.view, self.masks, self.rate, self.repeats, corpus, documents, length, tokens, seed)
+    def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
+        return build_mlm_batches(
+            self.view, self.masks, self.rate, self.repeats, corpus, document_ids, max_length, batch_tokens, seed
+        )
 
-    def batch(self, arrays: Arrays) -> Batch:
-        targets = {"where": torch.from_numpy(arrays.where), "words": torch.from_numpy(arrays.words)}
-        return Batch(packed(arrays), targets | flowing(arrays), {"words": len(arrays.where)})
+    def to_batch(self, arrays: NumpyBatch) -> Batch:
+        targets = {"where": torch.from_numpy(arrays.output_indices), "words": torch.from_numpy(arrays.target_ids)}
+        return Batch(to_inputs(arrays), targets | stream_targets(arrays), {"words": len(arrays.output_indices)})
 
-    def loss(self, model: Model, batch: Batch, carry: tuple[Tensor, ...] = ()) -> Loss:
-        memory = recalled(model, batch, carry)
-        loss = word_loss(model, batch, model(asked(batch.inputs, batch.targets["where"], memory)))
-        return replace(loss, carry=carried(memory, batch))
-
-
-def batches(
-    view: ViewConfig | PairConfig, masks: MaskConfig, rate: float, repeats: int | None,
-    corpus: Corpus, documents: Ints, length: int, tokens: int, seed: int,
-) -> Batches:  # fmt: skip
-    return Batches(Maker(corpus.path, masks, rate, seed), view, documents, length, tokens, repeats)
+    def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
+        memory = restore_memory(model, batch, recurrent_state)
+        loss = mlm_loss(model, batch, model(with_output_indices(batch.inputs, batch.targets["where"], memory)))
+        return replace(loss, recurrent_state=next_recurrent_state(memory, batch))
 
 
-def asked(inputs: Inputs, where: Tensor, memory: Memory | None = None) -> Inputs:
+def build_mlm_batches(
+    sampler: SamplerConfig | PairSamplerConfig, masking: MaskingConfig, mlm_probability: float, dupe_factor: int | None,
+    corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int,
+) -> BatchLoader:  # fmt: skip
+    return BatchLoader(
+        Collator(corpus.path, masking, mlm_probability, seed), sampler, document_ids, max_length, batch_tokens, dupe_factor
+    )
+
+
+def with_output_indices(inputs: Inputs, output_indices: Tensor, memory: SegmentMemory | None = None) -> Inputs:
     """No other row leaves the last block, and none reaches the vocabulary."""
-    return replace(inputs, wanted=where, memory=memory)
+    return replace(inputs, output_indices=output_indices, memory=memory)
 
 
-def word_loss(model: Model, batch: Batch, rows: Tensor) -> Loss:
-    total, right = model.entropy("words", rows, batch.targets["words"])
-    return Loss({"words": total}, {"mlm_accuracy": (right, batch.counts["words"])})
+def mlm_loss(model: Model, batch: Batch, hidden_states: Tensor) -> Loss:
+    total, right = model.cross_entropy("words", hidden_states, batch.targets["words"])
+    return Loss({"words": total}, {"mlm_accuracy": (right, batch.target_counts["words"])})
 
 
-class Pairs(Variant, frozen=True):
-    pairs: Annotated[PairConfig, "next-sentence: does B follow A; sentence-order: or does A follow B"] = NextSentence()
-    masks: Annotated[MaskConfig, "what is hidden together"] = Pieces()
+class SentencePairMLM(Variant, frozen=True, tag="pairs"):
+    pairs: Annotated[PairSamplerConfig, "next-sentence: does B follow A; sentence-order: or does A follow B"] = NextSentence()
+    masks: Annotated[MaskingConfig, "what is hidden together"] = TokenMasking()
     rate: Annotated[float, Meta(gt=0, lt=1), "share of the tokens asked for"] = 0.15
-    repeats: Annotated[Count | None, "epochs after which samples and masks come again: 10 is BERT's static masking"] = None
+    repeats: Annotated[PosInt | None, "epochs after which samples and masks come again: 10 is BERT's static masking"] = None
 
-    least: ClassVar[int] = 2  # sentences a document must have to be read: one alone makes no pair
-    hides: ClassVar[bool] = True
+    min_sentences: ClassVar[int] = 2  # sentences a document must have to be read: one alone makes no pair
+    can_fill_mask: ClassVar[bool] = True
 
     def heads(self) -> dict[str, HeadConfig]:
-        return {"words": WordHead(), "next": LabelHead(labels=2)}
+        return {"words": LMHeadConfig(), "next": PooledHeadConfig(labels=2)}
 
-    def batches(self, corpus: Corpus, documents: Ints, length: int, tokens: int, seed: int) -> Batches:
-        return batches(self.pairs, self.masks, self.rate, self.repeats, corpus, documents, length, tokens, seed)
+    def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
+        return build_mlm_batches(
+            self.pairs, self.masks, self.rate, self.repeats, corpus, document_ids, max_length, batch_tokens, seed
+        )
 
-    def batch(self, arrays: Arrays) -> Batch:
+    def to_batch(self, arrays: NumpyBatch) -> Batch:
         assert arrays.labels is not None
-        targets = {"where": arrays.where, "words": arrays.words, "next": arrays.labels}
-        counts = {"words": len(arrays.where), "next": len(arrays.labels)}
-        return Batch(packed(arrays), {name: torch.from_numpy(target) for name, target in targets.items()}, counts)
+        targets = {"where": arrays.output_indices, "words": arrays.target_ids, "next": arrays.labels}
+        counts = {"words": len(arrays.output_indices), "next": len(arrays.labels)}
+        return Batch(to_inputs(arrays), {name: torch.from_numpy(target) for name, target in targets.items()}, counts)
 
-    def loss(self, model: Model, batch: Batch, carry: tuple[Tensor, ...] = ()) -> Loss:
+    def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         where = batch.targets["where"]
         if "next" not in batch.targets:  # texts that are no pairs, asked for their words alone
-            return word_loss(model, batch, model(asked(batch.inputs, where)))
-        rows = model(asked(batch.inputs, torch.cat([where, batch.inputs.layout.firsts])))
-        words = word_loss(model, batch, rows[: len(where)])
-        total, right = model.entropy("next", rows[len(where) :], batch.targets["next"])
-        report = {**words.report, "next_accuracy": (right, batch.counts["next"])}
+            return mlm_loss(model, batch, model(with_output_indices(batch.inputs, where)))
+        rows = model(with_output_indices(batch.inputs, torch.cat([where, batch.inputs.layout.first_token])))
+        words = mlm_loss(model, batch, rows[: len(where)])
+        total, right = model.cross_entropy("next", rows[len(where) :], batch.targets["next"])
+        report = {**words.metrics, "next_accuracy": (right, batch.target_counts["next"])}
         return Loss({**words.parts, "next": total}, report)

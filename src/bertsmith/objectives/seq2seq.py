@@ -9,104 +9,108 @@ import torch
 from torch import Tensor
 
 from ..model.batch import Batch, Inputs
-from ..model.generation.seq2seq import hidden
-from ..model.heads import HEAD, HeadConfig, WordHead
+from ..model.generation.seq2seq import decoder_hidden_states
+from ..model.heads import LM_HEAD, HeadConfig, LMHeadConfig
 from ..model.model import Model
 from ..model.packing import Layout
-from ..tasks import Generate
+from ..tasks import Seq2Seq
 from ..train.loss import Loss
 from .base import Ints
-from .supervised import Reading
+from .supervised import ExampleBatches
 
 
 @dataclass(frozen=True)
-class Translate:
+class Seq2SeqObjective:
     """Teacher forcing, with smoothed labels while it learns; a loss that is only judged is the cross entropy itself."""
 
-    task: Generate
+    task: Seq2Seq
 
     def heads(self) -> dict[str, HeadConfig]:
-        return {HEAD: WordHead(transform=False, bias=False)}
+        return {LM_HEAD: LMHeadConfig(transform=False, bias=False)}
 
-    def settled(self, model: Model) -> Generate:
+    def finalize_task(self, model: Model) -> Seq2Seq:
         """The task as it is: nothing of it is learnt."""
         return self.task
 
-    def loss(self, model: Model, batch: "Couples", carry: tuple[Tensor, ...] = ()) -> Loss:
-        words, count = batch.targets["words"], batch.counts["task"]
-        scores = model.scores(HEAD, hidden(model, batch.inputs, batch.answer)).float()
-        total, plain = smoothed(scores, words, self.task.smoothing if model.training else 0.0)
+    def compute_loss(self, model: Model, batch: "Seq2SeqBatch", recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
+        words, count = batch.targets["words"], batch.target_counts["task"]
+        scores = model.compute_logits(LM_HEAD, decoder_hidden_states(model, batch.inputs, batch.decoder_inputs)).float()
+        total, plain = label_smoothed_loss(scores, words, self.task.smoothing if model.training else 0.0)
         right = (scores.argmax(-1) == words).sum()
         return Loss({"task": total}, {"nats": (plain.detach(), count), "accuracy": (right, count)})
 
 
-def smoothed(scores: Tensor, words: Tensor, share: float) -> tuple[Tensor, Tensor]:
+def label_smoothed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
     """The summed cross entropy against targets of which `share` is spread over all words alike, and against the bare ones."""
-    logs = scores.log_softmax(-1)
-    bare = -logs.gather(1, words[:, None]).sum()
-    return ((1 - share) * bare - share * logs.mean(-1).sum() if share else bare), bare
+    logs = logits.log_softmax(-1)
+    bare = -logs.gather(1, labels[:, None]).sum()
+    return ((1 - smoothing) * bare - smoothing * logs.mean(-1).sum() if smoothing else bare), bare
 
 
 @dataclass(frozen=True)
-class Couples(Batch):
-    answer: Inputs | None = None  # what a decoder reads; without one the answers stand behind their sources
+class Seq2SeqBatch(Batch):
+    decoder_inputs: Inputs | None = None  # what a decoder reads; without one the answers stand behind their sources
 
     @property
-    def tokens(self) -> int:
-        return super().tokens + (0 if self.answer is None else self.answer.tokens.shape[0])
+    def num_tokens(self) -> int:
+        return super().num_tokens + (0 if self.decoder_inputs is None else self.decoder_inputs.input_ids.shape[0])
 
-    def to(self, device: Any) -> "Couples":
+    def to(self, device: Any) -> "Seq2SeqBatch":
         moved = super().to(device)
-        return Couples(moved.inputs, moved.targets, moved.counts, self.answer and self.answer.to(device))
+        return Seq2SeqBatch(
+            moved.inputs, moved.targets, moved.target_counts, self.decoder_inputs and self.decoder_inputs.to(device)
+        )
 
 
 @dataclass(frozen=True)
-class Replies(Reading):
+class Seq2SeqBatches(ExampleBatches):
     """Batches of sources with their answers, both counted in the budget."""
 
-    joint: bool = False  # one sequence holds both, for a model without a decoder
+    is_prefix_lm: bool = False  # one sequence holds both, for a model without a decoder
 
-    def made(self, units: list[Ints]) -> Couples:
-        chosen = np.concatenate(units)
-        return (joint if self.joint else apart)([self.encoded.ids[i] for i in chosen], [self.answers[i] for i in chosen])
+    def build(self, groups: list[Ints]) -> Seq2SeqBatch:
+        chosen = np.concatenate(groups)
+        return (build_prefix_lm_batch if self.is_prefix_lm else build_encoder_decoder_batch)(
+            [self.encoded.input_ids[i] for i in chosen], [self.target_ids[i] for i in chosen]
+        )
 
     @cached_property
-    def answers(self) -> list[Ints]:
+    def target_ids(self) -> list[Ints]:
         """[CLS] ... [SEP] of each."""
         return np.split(self.encoded.targets["reply"], np.cumsum(self.encoded.targets["size"])[:-1])
 
     @cached_property
-    def sizes(self) -> Ints:
-        return np.array([len(ids) for ids in self.encoded.ids]) + self.encoded.targets["size"]
+    def group_lengths(self) -> Ints:
+        return np.array([len(ids) for ids in self.encoded.input_ids]) + self.encoded.targets["size"]
 
 
-def apart(sources: list[Ints], answers: list[Ints]) -> Couples:
+def build_encoder_decoder_batch(source_ids: list[Ints], target_ids: list[Ints]) -> Seq2SeqBatch:
     """For an encoder-decoder: it reads [CLS] y1 .. yn, and is asked for y1 .. yn [SEP]."""
-    told = Inputs(_joined([one[:-1] for one in answers]), Layout.of([len(one) - 1 for one in answers]))
-    source = Inputs(_joined(sources), Layout.of([len(one) for one in sources]))
-    return Couples(source, *_asked(answers), told)
+    told = Inputs(_concat([one[:-1] for one in target_ids]), Layout.from_lengths([len(one) - 1 for one in target_ids]))
+    source = Inputs(_concat(source_ids), Layout.from_lengths([len(one) for one in source_ids]))
+    return Seq2SeqBatch(source, *_shifted_labels(target_ids), told)
 
 
-def joint(sources: list[Ints], answers: list[Ints]) -> Couples:
+def build_prefix_lm_batch(source_ids: list[Ints], target_ids: list[Ints]) -> Seq2SeqBatch:
     """For one stack: [CLS] source [SEP] y1 .. yn, the answer as segment B; asked for y1 .. yn [SEP], from [SEP] on.
 
     The next token, as GPT and s2s-ft fine-tune, not masked ones, as UniLM itself: every token of the answer is learnt from.
     """
-    first, more = (np.array([len(one) for one in some]) for some in (sources, answers))
+    first, more = (np.array([len(one) for one in some]) for some in (source_ids, target_ids))
     lengths = first + more - 2
-    parts = [part for source, one in zip(sources, answers, strict=True) for part in (source, one[1:-1])]
-    segments = np.repeat(np.tile([0, 1], len(sources)), np.stack([first, more - 2], 1).ravel())
+    parts = [part for source, one in zip(source_ids, target_ids, strict=True) for part in (source, one[1:-1])]
+    segments = np.repeat(np.tile([0, 1], len(source_ids)), np.stack([first, more - 2], 1).ravel())
     place = np.arange(lengths.sum()) - np.repeat(lengths.cumsum() - lengths, lengths)
     wanted = np.flatnonzero(place >= np.repeat(first, lengths) - 1)
-    layout = Layout.of(lengths.tolist(), first.tolist())
-    source = Inputs(_joined(parts), layout, torch.from_numpy(segments), wanted=torch.from_numpy(wanted))
-    return Couples(source, *_asked(answers))
+    layout = Layout.from_lengths(lengths.tolist(), first.tolist())
+    source = Inputs(_concat(parts), layout, torch.from_numpy(segments), output_indices=torch.from_numpy(wanted))
+    return Seq2SeqBatch(source, *_shifted_labels(target_ids))
 
 
-def _asked(answers: list[Ints]) -> tuple[dict[str, Tensor], dict[str, int]]:
-    words = _joined([one[1:] for one in answers])
+def _shifted_labels(target_ids: list[Ints]) -> tuple[dict[str, Tensor], dict[str, int]]:
+    words = _concat([one[1:] for one in target_ids])
     return {"words": words}, {"task": len(words)}
 
 
-def _joined(parts: list[Ints]) -> Tensor:
+def _concat(parts: list[Ints]) -> Tensor:
     return torch.from_numpy(np.concatenate(parts))

@@ -15,113 +15,125 @@ from ..model.batch import Batch
 from ..model.model import Model
 from ..objectives import ObjectiveConfig
 from ..train import step as trial
-from ..train.config import Train
+from ..train.config import TrainConfig
 from ..train.trainer import Trainer
-from .step import size
-from .time import Pace
+from .step import model_bytes
+from .time import Throughput
 
-WARM = 2  # steps that are not timed: the first compiles, the second still meets cold memory
-LEAST = 3  # steps that are
-SMALL = 1024  # tokens of a first look on a CPU, where a whole update may take minutes
-GATHERED = 8  # micro-batches of an update, at most, on a GPU
+WARMUP_STEPS = 2  # steps that are not timed: the first compiles, the second still meets cold memory
+MIN_TIMED_STEPS = 3  # steps that are
+SMALL_BATCH_TOKENS = 1024  # tokens of a first look on a CPU, where a whole update may take minutes
+MAX_GPU_ACCUMULATION = 8  # micro-batches of an update, at most, on a GPU
 
-Source = Callable[[int], AbstractContextManager[Callable[[int], Batch]]]  # tokens of a micro-batch -> k -> micro-batch k
+BatchSource = Callable[[int], AbstractContextManager[Callable[[int], Batch]]]  # tokens of a micro-batch -> k -> micro-batch k
 
 
-class Run(NamedTuple):
+class BenchmarkSpec(NamedTuple):
     """What is measured: `model()` is a new one each time."""
 
-    model: Callable[[], Model]
+    build_model: Callable[[], Model]
     objective: ObjectiveConfig
-    train: Train
-    batches: Source
-    length: int  # the longest sequence
-    gpu: bool
+    train: TrainConfig
+    open_batches: BatchSource
+    max_length: int  # the longest sequence
+    is_gpu: bool
 
 
-class _Enough(Exception):
+class _EnoughSteps(Exception):
     pass
 
 
-def measured(run: Run, seconds: float) -> Pace:
+def measure_throughput(spec: BenchmarkSpec, seconds: float) -> Throughput:
     """The pace of the whole update; one that would take too long is told from two smaller ones."""
-    train = run.train
-    if run.gpu:
-        gathered = min(train.accumulate, GATHERED)
-        return _grown(_timed(run, train.batch_tokens, gathered, seconds), None, train.accumulate / gathered)
-    small = min(train.batch_tokens, max(SMALL, run.length))
-    first = _timed(run, small, 1, seconds / 4)
-    whole = train.batch_tokens * train.accumulate / first.tokens
-    if whole * first.update * (WARM + LEAST) <= seconds:
-        return _timed(run, train.batch_tokens, train.accumulate, seconds)
-    affordable = int(first.tokens * seconds / first.update / (WARM + LEAST))
+    train = spec.train
+    if spec.is_gpu:
+        gathered = min(train.accumulate, MAX_GPU_ACCUMULATION)
+        return _extrapolate(_time_training(spec, train.batch_tokens, gathered, seconds), None, train.accumulate / gathered)
+    small = min(train.batch_tokens, max(SMALL_BATCH_TOKENS, spec.max_length))
+    first = _time_training(spec, small, 1, seconds / 4)
+    whole = train.batch_tokens * train.accumulate / first.update_tokens
+    if whole * first.update_seconds * (WARMUP_STEPS + MIN_TIMED_STEPS) <= seconds:
+        return _time_training(spec, train.batch_tokens, train.accumulate, seconds)
+    affordable = int(first.update_tokens * seconds / first.update_seconds / (WARMUP_STEPS + MIN_TIMED_STEPS))
     if affordable < 2 * small:
-        return _grown(first, None, whole)
-    second = _timed(run, min(train.batch_tokens, affordable), 1, seconds)
-    return _grown(second, first, train.batch_tokens * train.accumulate / second.tokens)
+        return _extrapolate(first, None, whole)
+    second = _time_training(spec, min(train.batch_tokens, affordable), 1, seconds)
+    return _extrapolate(second, first, train.batch_tokens * train.accumulate / second.update_tokens)
 
 
-def _grown(pace: Pace, smaller: Pace | None, times: float) -> Pace:
+def _extrapolate(throughput: Throughput, smaller: Throughput | None, factor: float) -> Throughput:
     """An update of so many times the tokens: on the line through two paces, or in proportion to one."""
-    slope = pace.update / pace.tokens
-    if smaller and pace.tokens > smaller.tokens:
-        slope = min(slope, max(0.0, pace.update - smaller.update) / (pace.tokens - smaller.tokens))
-    more = pace.tokens * (times - 1)
-    return pace._replace(update=pace.update + slope * more, tokens=pace.tokens + more)
+    slope = throughput.update_seconds / throughput.update_tokens
+    if smaller and throughput.update_tokens > smaller.update_tokens:
+        slope = min(
+            slope,
+            max(0.0, throughput.update_seconds - smaller.update_seconds) / (throughput.update_tokens - smaller.update_tokens),
+        )
+    more = throughput.update_tokens * (factor - 1)
+    return throughput._replace(
+        update_seconds=throughput.update_seconds + slope * more, update_tokens=throughput.update_tokens + more
+    )
 
 
-def _timed(run: Run, tokens: int, accumulate: int, seconds: float) -> Pace:
+def _time_training(spec: BenchmarkSpec, batch_tokens: int, gradient_accumulation_steps: int, seconds: float) -> Throughput:
     train = msgspec.structs.replace(
-        run.train, steps=10**9, epochs=None, minutes=None, batch_tokens=tokens, accumulate=accumulate, stop=0, eval_every=0,
+        spec.train, steps=10**9, epochs=None, minutes=None, batch_tokens=batch_tokens, accumulate=gradient_accumulation_steps, stop=0, eval_every=0,
         save_every=10**9, tensorboard=False, spike=0.0,
     )  # fmt: skip
-    watch = _Watch(seconds)
-    with TemporaryDirectory(prefix="bertsmith-plan-") as folder, run.batches(tokens) as batch:
-        if run.gpu:
+    watch = _StepTimer(seconds)
+    with TemporaryDirectory(prefix="bertsmith-plan-") as folder, spec.open_batches(batch_tokens) as batch:
+        if spec.is_gpu:
             gc.collect()  # a trainer before this one
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-        model = run.model()
-        model.recompute(train.recompute)
-        trainer = Trainer(model, run.objective, train, Path(folder), seed=0, on_step=watch.stepped, quiet=True)
-        watch.begin()
-        with suppress(_Enough):
-            trainer.fit(lambda k, done: watch.asked(batch(k)))
-        peak = torch.cuda.max_memory_allocated() if run.gpu else None
-        return watch.pace(size(model), _judged(trainer, batch(0)), peak)
+        model = spec.build_model()
+        model.set_gradient_checkpointing(train.recompute)
+        trainer = Trainer(model, spec.objective, train, Path(folder), seed=0, on_step=watch.on_step, quiet=True)
+        watch.start()
+        with suppress(_EnoughSteps):
+            trainer.fit(lambda k, done: watch.on_batch(batch(k)))
+        peak = torch.cuda.max_memory_allocated() if spec.is_gpu else None
+        return watch.compute_throughput(model_bytes(model), _time_evaluation(trainer, batch(0)), peak)
 
 
-class _Watch:
+class _StepTimer:
     """When each step of a run ended, and how much it had read."""
 
     def __init__(self, seconds: float) -> None:
-        self.seconds, self.first_asked = seconds, 0.0
-        self.ticks: list[float] = []  # the beginning, then the end of each step
+        self.seconds, self.first_batch_time = seconds, 0.0
+        self.step_times: list[float] = []  # the beginning, then the end of each step
         self.tokens: list[float] = [0.0]
 
-    def begin(self) -> None:
-        self.ticks.append(time.monotonic())
+    def start(self) -> None:
+        self.step_times.append(time.monotonic())
 
-    def asked(self, batch: Batch) -> Batch:
-        self.first_asked = self.first_asked or time.monotonic()  # until then the trainer saved its first checkpoint
+    def on_batch(self, batch: Batch) -> Batch:
+        self.first_batch_time = self.first_batch_time or time.monotonic()  # until then the trainer saved its first checkpoint
         return batch
 
-    def stepped(self, step: int, row: dict[str, float]) -> None:
-        self.ticks.append(time.monotonic())
-        self.tokens.append(row["tokens"])
-        if step >= WARM + LEAST and self.ticks[-1] - self.ticks[WARM] > self.seconds:
-            raise _Enough
+    def on_step(self, step: int, metrics: dict[str, float]) -> None:
+        self.step_times.append(time.monotonic())
+        self.tokens.append(metrics["tokens"])
+        if step >= WARMUP_STEPS + MIN_TIMED_STEPS and self.step_times[-1] - self.step_times[WARMUP_STEPS] > self.seconds:
+            raise _EnoughSteps
 
-    def pace(self, weights: int, judged: float, peak: int | None) -> Pace:
-        timed, read = self.ticks[WARM:], self.tokens[WARM + 1 :]
+    def compute_throughput(self, weight_bytes: int, eval_seconds_per_token: float, peak_memory: int | None) -> Throughput:
+        timed, read = self.step_times[WARMUP_STEPS:], self.tokens[WARMUP_STEPS + 1 :]
         update = (timed[-1] - timed[0]) / len(read)
-        start = max(0.0, timed[0] - self.first_asked - WARM * update)
-        return Pace(update, sum(read) / len(read), start, judged, (self.first_asked - self.ticks[0]) / weights, peak)
+        start = max(0.0, timed[0] - self.first_batch_time - WARMUP_STEPS * update)
+        return Throughput(
+            update,
+            sum(read) / len(read),
+            start,
+            eval_seconds_per_token,
+            (self.first_batch_time - self.step_times[0]) / weight_bytes,
+            peak_memory,
+        )
 
 
-def _judged(trainer: Trainer, batch: Batch) -> float:
+def _time_evaluation(trainer: Trainer, batch: Batch) -> float:
     """Seconds a token that is only read; the first time may compile."""
     for _ in range(2):
         began = time.monotonic()
-        trial.judged(trainer.objective, [batch], trainer.prepared)
-    return (time.monotonic() - began) / batch.tokens
+        trial.evaluate(trainer.objective, [batch], trainer.prepared)
+    return (time.monotonic() - began) / batch.num_tokens

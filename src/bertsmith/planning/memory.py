@@ -11,9 +11,9 @@ from ..model.batch import Batch
 from ..model.model import ModelConfig
 from ..objectives import ObjectiveConfig
 from ..train import optim
-from ..train.config import Train
+from ..train.config import TrainConfig
 from .machines import Machine
-from .step import Ledger, Step, blank, size, walked
+from .step import CostTracker, StepCost, build_meta_model, model_bytes, trace_step
 
 
 def count_parameters(model: nn.Module) -> dict[str, int]:
@@ -25,74 +25,74 @@ def count_parameters(model: nn.Module) -> dict[str, int]:
     return found
 
 
-def parameters_below(parts: dict[str, int], prefix: str) -> int:
+def sum_parameters(parts: dict[str, int], prefix: str) -> int:
     """Of all parts of the encoder, say."""
     return sum(count for part, count in parts.items() if part.split(".")[0] == prefix)
 
 
-NARROWER = 16
+SHRINK_FACTOR = 16
 
 
-class Slot(NamedTuple):
+class TensorSpec(NamedTuple):
     """A tensor of its state."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
     @property
-    def bytes(self) -> int:
+    def nbytes(self) -> int:
         return prod(self.shape) * self.dtype.itemsize
 
 
-class Kept(NamedTuple):
-    slots: dict[str, Slot]  # by the name of the weight and its own
-    update: int  # bytes that come and go while the weights move
+class OptimizerState(NamedTuple):
+    tensors: dict[str, TensorSpec]  # by the name of the weight and its own
+    update_bytes: int  # bytes that come and go while the weights move
 
     @property
-    def state(self) -> int:
-        return sum(slot.bytes for slot in self.slots.values())
+    def state_bytes(self) -> int:
+        return sum(slot.nbytes for slot in self.tensors.values())
 
 
-def optimizer_state(config: ModelConfig, train: Train) -> Kept:
+def measure_optimizer_state(config: ModelConfig, train: TrainConfig) -> OptimizerState:
     """By two of its steps."""
-    model = blank(config)
+    model = build_meta_model(config)
     shapes = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
     whole = sum(weight.nbytes for weight in model.parameters())
-    _narrow(model)
+    _shrink_parameters(model)
     small = dict(model.named_parameters())
-    built = train.optimizer.build(optim.groups(model, train.decay), train.rate)
+    built = train.optimizer.build(optim.build_param_groups(model, train.decay), train.rate)
     for _ in range(2):  # the first step makes the state
-        _give_gradients(model)
-        with Ledger() as ledger:
+        _fill_grads(model)
+        with CostTracker() as ledger:
             built.step()
-    slots = {key: _widened(value, small[key.rpartition("/")[0]], shapes[key.rpartition("/")[0]])
-             for key, value in optim.by_name(built, model).items()}  # fmt: skip
-    share = ledger.most / sum(weight.nbytes for weight in small.values())
-    return Kept(slots, int(share * whole))
+    slots = {key: _full_size_spec(value, small[key.rpartition("/")[0]], shapes[key.rpartition("/")[0]])
+             for key, value in optim.optimizer_state_by_name(built, model).items()}  # fmt: skip
+    share = ledger.peak_bytes / sum(weight.nbytes for weight in small.values())
+    return OptimizerState(slots, int(share * whole))
 
 
-def _narrow(model: nn.Module) -> None:
+def _shrink_parameters(model: nn.Module) -> None:
     for module in model.modules():
         for name, weight in module.named_parameters(recurse=False):
-            shape = [max(1, size // NARROWER) for size in weight.shape]
+            shape = [max(1, size // SHRINK_FACTOR) for size in weight.shape]
             setattr(module, name, nn.Parameter(torch.ones(shape, dtype=weight.dtype), weight.requires_grad))
 
 
-def _give_gradients(model: nn.Module) -> None:
+def _fill_grads(model: nn.Module) -> None:
     for weight in model.parameters():
         weight.grad = torch.ones_like(weight)
 
 
-def _widened(value: Tensor, small: Tensor, shape: tuple[int, ...]) -> Slot:
+def _full_size_spec(value: Tensor, small_weight: Tensor, full_shape: tuple[int, ...]) -> TensorSpec:
     """As the whole weight would have it; a tensor of another shape than its weight grows as the weight does."""
-    if value.ndim == 0 or value.numel() == 1 != small.numel():
-        return Slot(tuple(value.shape), value.dtype)
-    if value.shape == small.shape:
-        return Slot(shape, value.dtype)
-    return Slot((value.numel() * prod(shape) // small.numel(),), value.dtype)
+    if value.ndim == 0 or value.numel() == 1 != small_weight.numel():
+        return TensorSpec(tuple(value.shape), value.dtype)
+    if value.shape == small_weight.shape:
+        return TensorSpec(full_shape, value.dtype)
+    return TensorSpec((value.numel() * prod(full_shape) // small_weight.numel(),), value.dtype)
 
 
-class Memory(msgspec.Struct, frozen=True):
+class MemoryUsage(msgspec.Struct, frozen=True):
     """Bytes on the device; Python and its libraries are not counted."""
 
     weights: int
@@ -106,25 +106,34 @@ class Memory(msgspec.Struct, frozen=True):
     held: int  # that the system sees, about: allocators keep what is freed
 
 
-class Counted(NamedTuple):
-    memory: Memory
-    step: Step
-    kept: Kept
+class MemoryEstimate(NamedTuple):
+    memory: MemoryUsage
+    step: StepCost
+    optimizer_state: OptimizerState
 
 
-def estimate_memory(config: ModelConfig, objective: ObjectiveConfig, batch: Batch, train: Train, machine: Machine) -> Counted:
-    model, half = blank(config), train.precision != "fp32"
-    held = optimizer_state(config, train)
-    step = walked(config, objective, batch, half=half, recompute=train.recompute, accumulate=train.accumulate)
-    weights, (share, logits) = size(model), machine.kept(train.compile, half)
+def estimate_memory(
+    config: ModelConfig, objective: ObjectiveConfig, batch: Batch, train: TrainConfig, machine: Machine
+) -> MemoryEstimate:
+    model, half = build_meta_model(config), train.precision != "fp32"
+    held = measure_optimizer_state(config, train)
+    step = trace_step(
+        config,
+        objective,
+        batch,
+        half_precision=half,
+        gradient_checkpointing=train.recompute,
+        gradient_accumulation_steps=train.accumulate,
+    )
+    weights, (share, logits) = model_bytes(model), machine.memory_fractions(train.compile, half)
     gradients = sum(weight.nbytes for weight in model.parameters())
     there = gradients if train.accumulate > 1 else 0  # from the micro-batches before
-    activations, passing = int(step.activations * share), int(max(step.logits * logits, step.back * share))
-    saving = weights + held.state
-    moments = [there + activations + passing, gradients + held.update, 0 if machine.gpu else saving]
-    peak = weights + held.state + max(moments)
-    memory = Memory(
-        weights=weights, gradients=gradients, optimizer=held.state, activations=activations, passing=passing,
-        update=held.update, saving=saving, peak=peak, held=int(peak * machine.gaps),
+    activations, passing = int(step.activation_bytes * share), int(max(step.head_bytes * logits, step.backward_bytes * share))
+    saving = weights + held.state_bytes
+    moments = [there + activations + passing, gradients + held.update_bytes, 0 if machine.is_gpu else saving]
+    peak = weights + held.state_bytes + max(moments)
+    memory = MemoryUsage(
+        weights=weights, gradients=gradients, optimizer=held.state_bytes, activations=activations, passing=passing,
+        update=held.update_bytes, saving=saving, peak=peak, held=int(peak * machine.allocator_overhead),
     )  # fmt: skip
-    return Counted(memory, step, held)
+    return MemoryEstimate(memory, step, held)

@@ -6,34 +6,34 @@ from typing import Any
 Rows = Sequence[tuple[str, ...]]
 
 
-def rows(plan: dict[str, Any]) -> Iterator[tuple[str, Rows]]:
+def format_plan(plan: dict[str, Any]) -> Iterator[tuple[str, Rows]]:
     """Tables with their titles."""
-    yield "parameters", _parameters(plan["parameters"])
-    yield f"memory on {plan['machine']}", _memory(plan["memory"])
+    yield "parameters", _parameter_rows(plan["parameters"])
+    yield f"memory on {plan['machine']}", _memory_rows(plan["memory"])
     if plan["time"]:
-        yield f"time on {plan['machine']}, {'measured' if plan['measured'] else 'by its table'}", _time(plan["time"])
-    yield "disk", _disk(plan["disk"])
+        yield f"time on {plan['machine']}, {'measured' if plan['measured'] else 'by its table'}", _time_rows(plan["time"])
+    yield "disk", _disk_rows(plan["disk"])
 
 
-def _parameters(found: dict[str, Any]) -> Rows:
-    counts = {**found["parts"], "encoder alone": found["encoder"], "all": found["all"]}
+def _parameter_rows(section: dict[str, Any]) -> Rows:
+    counts = {**section["parts"], "encoder alone": section["encoder"], "all": section["all"]}
     return [(name, f"{count:,}") for name, count in counts.items()]
 
 
-def _memory(found: dict[str, Any]) -> Rows:
-    other = f"the same with train.recompute={str(not found['recompute']).lower()}"
+def _memory_rows(section: dict[str, Any]) -> Rows:
+    other = f"the same with train.recompute={str(not section['recompute']).lower()}"
     names = {
         "weights": "weights", "gradients": "gradients", "optimizer": "optimizer's state", "activations": "activations",
         "passing": "logits and what passes by", "update": "while weights move", "saving": "while a checkpoint is written",
         "peak": "most at once", "otherwise": other, "held": "as the system sees it, about", "available": "there are",
     }  # fmt: skip
-    return [(name, bytes_of(found[key])) for key, name in names.items()]
+    return [(name, format_bytes(section[key])) for key, name in names.items()]
 
 
-def _time(found: dict[str, Any]) -> Rows:
-    rows = [("steps", f"{found['steps']:,}"), ("tokens", f"{found['tokens']:,}")]
-    rows += [("epochs", f"{found['epochs']:,.2f}")] if found["epochs"] is not None else []
-    rows += [("tokens/s", f"{found['tokens_per_second']:,.0f}")]
+def _time_rows(section: dict[str, Any]) -> Rows:
+    rows = [("steps", f"{section['steps']:,}"), ("tokens", f"{section['tokens']:,}")]
+    rows += [("epochs", f"{section['epochs']:,.2f}")] if section["epochs"] is not None else []
+    rows += [("tokens/s", f"{section['tokens_per_second']:,.0f}")]
     names = {
         "start": "starting",
         "training": "training",
@@ -41,27 +41,27 @@ def _time(found: dict[str, Any]) -> Rows:
         "saving": "checkpoints",
         "seconds": "in all",
     }
-    return rows + [(name, clock(found[key])) for key, name in names.items()]
+    return rows + [(name, format_duration(section[key])) for key, name in names.items()]
 
 
-def _disk(found: dict[str, Any]) -> Rows:
+def _disk_rows(section: dict[str, Any]) -> Rows:
     names = {
         "checkpoint": "a checkpoint",
         "most": "most at once, while it trains",
         "left": "when it is done",
         "corpus": "corpus",
     }
-    return [(name, bytes_of(found[key])) for key, name in names.items() if found[key]]
+    return [(name, format_bytes(section[key])) for key, name in names.items() if section[key]]
 
 
-def bytes_of(count: float) -> str:
+def format_bytes(count: float) -> str:
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
             return f"{count / size:.2f} {unit}"
     return f"{count:.0f} bytes"
 
 
-def clock(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`3.1 s`, `12 min 30 s`, `5 h 02 min`, `11 d 4 h`."""
     if seconds < 59.95:
         return f"{seconds:.1f} s"

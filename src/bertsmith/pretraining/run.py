@@ -12,127 +12,143 @@ from typing import Any
 import numpy as np
 
 from .. import runs
-from ..artifacts import named
-from ..config import plain
-from ..console import Screen
+from ..artifacts import resolve_path
+from ..config import to_dict
+from ..console import Console
 from ..corpus.card import bits_per_byte
-from ..corpus.loader import Ahead, Batches
+from ..corpus.loader import BatchLoader, Prefetcher
 from ..corpus.store import Corpus
 from ..model.batch import Batch
 from ..model.config import EncoderConfig
-from ..model.embeddings import Characters
-from ..model.mixers import MixerConfig, Recurrent
+from ..model.embeddings import CharCNNConfig
+from ..model.mixers import MixerConfig, TransformerXL
 from ..model.model import Model
-from ..objectives import BothWays, Causal
-from ..objectives.pseudo_perplexity import alone
-from ..objectives.word2vec import Tabled
+from ..objectives import BiLM, CausalLM
+from ..objectives.pseudo_perplexity import pseudo_perplexity_batches
+from ..objectives.word2vec import WordVectorObjective
 from ..train import oom
-from ..train.config import Train
-from ..train.distributed import world
-from ..train.trainer import Hook, Trainer
-from .setup import PretrainRecipe, _begun, _streams, build_batches, build_model_config, pretrain_identity, split_corpus
-from .word_vectors import filled
+from ..train.config import TrainConfig
+from ..train.distributed import world_size
+from ..train.trainer import StepCallback, Trainer
+from .setup import PretrainRecipe, build_batches, build_model_config, init_model, pretrain_identity, split_corpus, uses_streams
+from .word_vectors import train_word_vectors
 
-UNKNOWN = 0.01  # share of a corpus: above it, a model that spells its words is told what it misses
+MAX_UNKNOWN_FRACTION = 0.01  # share of a corpus: above it, a model that spells its words is told what it misses
 
 
-def pretrain(recipe: PretrainRecipe, quiet: bool = False, on_step: Hook = lambda step, row: None) -> dict[str, Any]:
+def pretrain(recipe: PretrainRecipe, quiet: bool = False, on_step: StepCallback = lambda step, row: None) -> dict[str, Any]:
     """Trains, or goes on with a run that was interrupted, or says that it is done already."""
-    screen, out = Screen(quiet), named(recipe.out, "out")
-    corpus = Corpus.open(named(recipe.corpus, "corpus"))
+    screen, out = Console(quiet), resolve_path(recipe.out, "out")
+    corpus = Corpus.open(resolve_path(recipe.corpus, "corpus"))
     name = pretrain_identity(recipe)
-    with runs.opened(out, name, screen) as told:
-        if told or not isinstance(recipe.objective, Tabled):
-            return told or _trained(recipe, out, corpus, name, screen, on_step)
-        return filled(recipe, out, corpus, name, screen)
+    with runs.open_run(out, name, screen) as told:
+        if told or not isinstance(recipe.objective, WordVectorObjective):
+            return told or _train(recipe, out, corpus, name, screen, on_step)
+        return train_word_vectors(recipe, out, corpus, name, screen)
 
 
-def _trained(recipe: PretrainRecipe, out: Path, corpus: Corpus, identity: str, screen: Screen, on_step: Hook) -> dict[str, Any]:
+def _train(
+    recipe: PretrainRecipe, out: Path, corpus: Corpus, identity: str, console: Console, on_step: StepCallback
+) -> dict[str, Any]:
     learn, judge, judged = split_corpus(recipe, corpus)
-    _tell_unread(recipe, corpus, screen)
+    _warn_unread_text(recipe, corpus, console)
     config = build_model_config(recipe, corpus)
-    if config.encoder.placeless:
+    if config.encoder.lacks_position_information:
         turns = "model.mixer.rotary=10000, or " if "rotary" in config.encoder.mixer.__struct_fields__ else ""
-        screen.warn(f"this model knows no positions, so it reads words in any order alike; set {turns}model.table=true")
+        console.warn(f"this model knows no positions, so it reads words in any order alike; set {turns}model.table=true")
     if recipe.init and recipe.model:
-        screen.say(f"goes on with {_described(config.encoder.mixer)}")
-    if _remembers(config.encoder) and not _streams(recipe):
-        screen.warn("this model can remember the text before each sequence, and will not: nothing goes on from batch to batch; "
+        console.info(f"goes on with {_describe_mixer(config.encoder.mixer)}")
+    if _has_memory(config.encoder) and not uses_streams(recipe):
+        console.warn("this model can remember the text before each sequence, and will not: nothing goes on from batch to batch; "
                     "set objective.view=streams, or model.mixer.remembers=0")  # fmt: skip
-    if isinstance(config.encoder.front, Characters) and (unknown := corpus.card["unknown rate"]) > UNKNOWN:
-        screen.warn(f"{unknown:.1%} of the corpus are words its tokenizer does not know, and all of them are spelt [UNK] here: "
+    if isinstance(config.encoder.front, CharCNNConfig) and (unknown := corpus.card["unknown rate"]) > MAX_UNKNOWN_FRACTION:
+        console.warn(f"{unknown:.1%} of the corpus are words its tokenizer does not know, and all of them are spelt [UNK] here: "
                     "letters are learnt from the others alone; a larger `tokenizer size=` leaves fewer")  # fmt: skip
     readings = [build_batches(recipe, corpus, learn, length, config) for length, _ in recipe.phases()]
 
-    def attempt(train: Train) -> tuple[Trainer, Model, dict[str, Any]]:
-        model = _begun(recipe, config, corpus, screen)
-        model.recompute(train.recompute)
-        with Ahead(readings[0].maker, train.workers, world()) as ahead:
+    def train_once(train: TrainConfig) -> tuple[Trainer, Model, dict[str, Any]]:
+        model = init_model(recipe, config, corpus, console)
+        model.set_gradient_checkpointing(train.recompute)
+        with Prefetcher(readings[0].collator, train.workers, world_size()) as ahead:
             trainer = Trainer(
                 model, recipe.objective, train, out, seed=recipe.seed, fingerprint=identity, on_step=on_step,
-                quiet=screen.quiet, trials=_trials(recipe, judge, judged, train.batch_tokens, screen),
+                quiet=console.quiet, eval_sets=_build_eval_sets(recipe, judge, judged, train.batch_tokens, console),
                 baseline=("words", corpus.card["unigram entropy"]),
             )  # fmt: skip
-            return trainer, model, trainer.fit(partial(_batch, recipe, _cut(readings, train.batch_tokens), ahead))
+            return (
+                trainer,
+                model,
+                trainer.fit(partial(_get_batch, recipe, _set_batch_tokens(readings, train.batch_tokens), ahead)),
+            )
 
-    train = recipe.train.resolved(readings[0].an_epoch)  # as given: an epoch has as many updates, however they are split
-    trainer, model, summary = oom.fitted(train, max(recipe.length), out, attempt, screen)
-    model.finish()
-    result = _result(summary, corpus, model) | _language(recipe, summary, judge.card) | oom.lowered(out)
-    if trainer.leader:
-        oom.forget(out)
+    train = recipe.train.resolve_epochs(
+        readings[0].batches_per_epoch
+    )  # as given: an epoch has as many updates, however they are split
+    trainer, model, summary = oom.retry_on_oom(train, max(recipe.length), out, train_once, console)
+    model.drop_training_heads()
+    result = (
+        _build_result(summary, corpus, model) | _compute_perplexity(recipe, summary, judge.card) | oom.read_batch_split(out)
+    )
+    if trainer.is_main_process:
+        oom.remove_batch_split(out)
         card = {"identity": identity, "result": result, "corpus": {k: v for k, v in corpus.card.items() if k != "settings"}}
-        record = {"stage": "pretrain"} | (runs.descent(named(recipe.init, "init")) if recipe.init else {})
+        record = {"stage": "pretrain"} | (runs.read_family(resolve_path(recipe.init, "init")) if recipe.init else {})
         runs.publish(out, model, corpus.tokenizer, card, record, recipe)
-        screen.table(str(out), [(name, f"{value:,.4g}" if isinstance(value, float) else f"{value:,}")
+        console.print_table(str(out), [(name, f"{value:,.4g}" if isinstance(value, float) else f"{value:,}")
                                 for name, value in result.items() if isinstance(value, int | float)])  # fmt: skip
     return {"out": str(out), "made": True, **result}
 
 
-def _described(mixer: MixerConfig) -> str:
+def _describe_mixer(mixer: MixerConfig) -> str:
     """Its kind, and what is not as usual."""
-    usual, (kind, *told) = plain(type(mixer)()), plain(mixer).items()
+    usual, (kind, *told) = to_dict(type(mixer)()), to_dict(mixer).items()
     return ", ".join([f"mixer={kind[1]}", *(f"{name}={json.dumps(value)}" for name, value in told if value != usual[name])])
 
 
-def _remembers(encoder: EncoderConfig) -> bool:
+def _has_memory(encoder: EncoderConfig) -> bool:
     """It is made to go on from text to text: Transformer-XL; adaptive spans alone want no memory to be of use."""
-    return isinstance(encoder.mixer, Recurrent) and encoder.mixer.remembers > 0 and bool(encoder.layers)
+    return isinstance(encoder.mixer, TransformerXL) and encoder.mixer.remembers > 0 and bool(encoder.layers)
 
 
-def _cut(readings: list[Batches], tokens: int) -> list[Batches]:
+def _set_batch_tokens(loaders: list[BatchLoader], batch_tokens: int) -> list[BatchLoader]:
     """The same samples in the same order, so many tokens at a time."""
-    return [one if one.tokens == tokens else replace(one, tokens=tokens, plans={}) for one in readings]
+    return [
+        one if one.batch_tokens == batch_tokens else replace(one, batch_tokens=batch_tokens, index_cache={}) for one in loaders
+    ]
 
 
-def _batch(recipe: PretrainRecipe, readings: list[Batches], ahead: Ahead, k: int, done: float) -> Batch:
+def _get_batch(
+    recipe: PretrainRecipe, loaders: list[BatchLoader], prefetcher: Prefetcher, index: int, fraction_done: float
+) -> Batch:
     """Micro-batch k of the phase the run is in."""
-    phase = next((i for i, (_, end) in enumerate(recipe.phases()) if done < end), len(readings) - 1)
-    return recipe.objective.batch(ahead(k, readings[phase].rows))
+    phase = next((i for i, (_, end) in enumerate(recipe.phases()) if fraction_done < end), len(loaders) - 1)
+    return recipe.objective.to_batch(prefetcher(index, loaders[phase].select_samples))
 
 
-def _trials(
-    recipe: PretrainRecipe, corpus: Corpus, documents: np.ndarray, tokens: int, screen: Screen
+def _build_eval_sets(
+    recipe: PretrainRecipe, corpus: Corpus, documents: np.ndarray, batch_tokens: int, console: Console
 ) -> dict[str, Callable[[], Iterator[Batch]]]:
     """Held-out text as it is trained on, and, where words are hidden, with each word hidden alone."""
     if not len(documents):
         if recipe.held_out:
-            screen.warn(f"{corpus.path} has too few documents to hold some out: nothing is evaluated; give valid=FOLDER")
+            console.warn(f"{corpus.path} has too few documents to hold some out: nothing is evaluated; give valid=FOLDER")
         return {}
     length = recipe.length[-1]
-    held = recipe.objective.batches(corpus, documents, length, tokens, recipe.seed)
+    held = recipe.objective.build_batches(corpus, documents, length, batch_tokens, recipe.seed)
     held(0)  # what cannot be evaluated is found before the training, not after it
 
-    def valid() -> Iterator[Batch]:
-        return map(recipe.objective.batch, islice(held, max(1, recipe.eval_tokens // tokens)))
+    def valid_batches() -> Iterator[Batch]:
+        return map(recipe.objective.to_batch, islice(held, max(1, recipe.eval_tokens // batch_tokens)))
 
-    trials: dict[str, Callable[[], Iterator[Batch]]] = {"valid": valid}
-    if recipe.objective.hides:
-        trials["alone"] = lambda: alone(corpus, documents, length, tokens, recipe.seed, recipe.eval_tokens // 2)
+    trials: dict[str, Callable[[], Iterator[Batch]]] = {"valid": valid_batches}
+    if recipe.objective.can_fill_mask:
+        trials["alone"] = lambda: pseudo_perplexity_batches(
+            corpus, documents, length, batch_tokens, recipe.seed, recipe.eval_tokens // 2
+        )
     return trials
 
 
-def _result(summary: dict[str, Any], corpus: Corpus, model: Model) -> dict[str, Any]:
+def _build_result(summary: dict[str, Any], corpus: Corpus, model: Model) -> dict[str, Any]:
     result = {
         name: summary[name] for name in ("step", "loss", "tokens", "seconds", "tokens_per_second", "skipped", "rollbacks")
     }
@@ -144,19 +160,19 @@ def _result(summary: dict[str, Any], corpus: Corpus, model: Model) -> dict[str, 
     return result
 
 
-def _language(recipe: PretrainRecipe, summary: dict[str, Any], card: dict[str, Any]) -> dict[str, float]:
+def _compute_perplexity(recipe: PretrainRecipe, summary: dict[str, Any], card: dict[str, Any]) -> dict[str, float]:
     """How well a model that reads from left to right foretells held-out text; in bits, where its bytes were counted."""
     nats = summary["trials"].get("valid", {}).get("loss")
-    if nats is None or not isinstance(recipe.objective, Causal | BothWays):
+    if nats is None or not isinstance(recipe.objective, CausalLM | BiLM):
         return {}
     bits = bits_per_byte(nats, card)
     return {"perplexity": math.exp(min(nats, 700))} | ({} if bits is None else {"bits_per_byte": bits})
 
 
-def _tell_unread(recipe: PretrainRecipe, corpus: Corpus, screen: Screen) -> None:
+def _warn_unread_text(recipe: PretrainRecipe, corpus: Corpus, console: Console) -> None:
     """Text that a reading in pairs meets only by chance."""
-    lone = np.diff(corpus.documents) < 2
-    share = float(np.diff(corpus.borders)[lone].sum() / max(1, corpus.borders[-1]))
-    if recipe.objective.least > 1 and share > 0.05:
-        screen.warn(f"{share:.0%} of the tokens stand in documents of one sentence, which pairs read only as a random B; "
+    lone = np.diff(corpus.document_offsets) < 2
+    share = float(np.diff(corpus.document_token_offsets)[lone].sum() / max(1, corpus.document_token_offsets[-1]))
+    if recipe.objective.min_sentences > 1 and share > 0.05:
+        console.warn(f"{share:.0%} of the tokens stand in documents of one sentence, which pairs read only as a random B; "
                     "objective=masked reads everything")  # fmt: skip

@@ -12,36 +12,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from .. import api
-from ..artifacts import write_whole
-from ..config import Config, parse, read
-from ..console import Screen
-from ..errors import BadInput, Stopped
-from ..reports.finetuning import Lesson, answers, lesson
-from ..reports.html import document, note, section, write
+from ..artifacts import write_atomic
+from ..config import Config, from_dict, read_recipe
+from ..console import Console
+from ..errors import Interrupted, UserError
+from ..reports.finetuning import FinetuningComparison, render_comparison, render_filled_masks
+from ..reports.html import note, render_document, section, write_page
 from . import docstrings
-from .comparison import STUDY, STUDY_SMALL, taught
-from .docstrings import gather, written
+from .comparison import FINETUNE_TRAIN, FINETUNE_TRAIN_SMALL, compare_with_scratch
+from .docstrings import collect_documents, to_corpus_text
 
 if TYPE_CHECKING:
     from ..inference.predictor import Predictor
 
 
-SHIPPED = "mini-en"
-VOCABULARY = 4000
-MODEL = {"layers": 2, "width": 128, "mixer": {"kind": "dense", "heads": 4}, "feedforward": {"inner": 256},
+SHIPPED_MODEL = "mini-en"
+VOCAB_SIZE = 4000
+MODEL_SETTINGS = {"layers": 2, "width": 128, "mixer": {"kind": "dense", "heads": 4}, "feedforward": {"inner": 256},
          "positions": 64, "dropout": 0.0, "norm": "before", "deviation": 0.08}  # fmt: skip
 # Chosen by measuring: in a minute or two on two cores, a model learns to use context only if its steps are very cheap (few
 # pieces, a narrow inner layer, short texts) and each asks for many words.
-LEARN: dict[str, Any] = {"model": MODEL, "length": [32], "objective": {"kind": "pairs", "rate": 0.3}, "held_out": 0.02,
+PRETRAIN_SETTINGS: dict[str, Any] = {"model": MODEL_SETTINGS, "length": [32], "objective": {"kind": "pairs", "rate": 0.3}, "held_out": 0.02,
                          "eval_tokens": 131_072}  # fmt: skip
-TRAIN = {"batch_tokens": 1024, "rate": 3e-3, "warmup": 0.1, "eval_every": 1000}
-ENGLISH = (
+PRETRAIN_TRAIN = {"batch_tokens": 1024, "rate": 3e-3, "warmup": 0.1, "eval_every": 1000}
+ENGLISH_TEXTS = (
     "The capital of France is [MASK].",
     "He opened the [MASK] and walked in.",
     "Most birds build their [MASK] in trees.",
     "The old man sat by the [MASK] and read a book.",
 )
-TEXTS = (
+DOCSTRING_TEXTS = (
     "Return a new [MASK] with the given name.",
     "The value is converted to a [MASK].",
     "If the file does not [MASK], an error is raised.",
@@ -51,7 +51,7 @@ TEXTS = (
 )
 
 
-class Quickstart(Config, frozen=True):
+class QuickstartRecipe(Config, frozen=True):
     """Where to put things, and how long to train."""
 
     folder: Annotated[str, "everything that is made goes here"] = "out/quickstart"
@@ -63,52 +63,54 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Set before torch is loaded: threads that spin while they wait for each other crawl where the cores have other work too.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
-        run(read(Quickstart, overrides=sys.argv[1:] if arguments is None else arguments))
-    except BadInput as error:
+        run(read_recipe(QuickstartRecipe, overrides=sys.argv[1:] if arguments is None else arguments))
+    except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except (Stopped, KeyboardInterrupt):
+    except (Interrupted, KeyboardInterrupt):
         print("stopped: run the same command again to go on", file=sys.stderr)
         return 130
     return 0
 
 
-def run(recipe: Quickstart, screen: Screen | None = None) -> dict[str, Any]:
+def run(recipe: QuickstartRecipe, console: Console | None = None) -> dict[str, Any]:
     """Every step through `bertsmith.api`, as a user would; a step whose folder is there already is not done again."""
-    screen, folder, began = screen or Screen(), Path(recipe.folder), time.monotonic()
+    console, folder, began = console or Console(), Path(recipe.folder), time.monotonic()
     if recipe.minutes <= 0:
-        raise BadInput(f"minutes = {recipe.minutes:g} must be above 0")
+        raise UserError(f"minutes = {recipe.minutes:g} must be above 0")
     folder.mkdir(parents=True, exist_ok=True)
-    base = SHIPPED if SHIPPED in api.models() else None
-    tell = Steps(screen, 7 if base else 6)
+    base = SHIPPED_MODEL if SHIPPED_MODEL in api.models() else None
+    tell = StepPrinter(console, 7 if base else 6)
     if base:
         tell(f"Hidden words, by {base}: a model that comes with the package (a few seconds)")
-        _asked(api.load(base), ENGLISH, screen)
+        _print_predictions(api.load(base), ENGLISH_TEXTS, console)
     else:
-        screen.say(f"{SHIPPED} is not in this checkout, which has no weights: the small model made here is taught instead\n")
+        console.info(
+            f"{SHIPPED_MODEL} is not in this checkout, which has no weights: the small model made here is taught instead\n"
+        )
     tell("Gathering English: the documentation inside Python and the installed packages (about 25 seconds)")
-    _gathered(folder, [Path(root) for root in recipe.roots], screen)
-    learnt = _taught(folder, base, STUDY, tell) if base else None
-    result = _made(folder, recipe.minutes, tell)
-    learnt = learnt if base else _taught(folder, str(folder / "model"), STUDY_SMALL, tell)
-    page = _reported(folder, base, learnt)
+    _write_text(folder, [Path(root) for root in recipe.roots], console)
+    learnt = _finetune(folder, base, FINETUNE_TRAIN, tell) if base else None
+    result = _pretrain_small_model(folder, recipe.minutes, tell)
+    learnt = learnt if base else _finetune(folder, str(folder / "model"), FINETUNE_TRAIN_SMALL, tell)
+    page = _write_report(folder, base, learnt)
     took = f"\nall of it took {time.monotonic() - began:.0f} seconds"
-    screen.say("\n".join([took, "", *next_steps(folder, base, bool(learnt))]))
+    console.info("\n".join([took, "", *list_next_steps(folder, base, bool(learnt))]))
     return {"folder": str(folder), "report": page, **result, "base": base, "taught": learnt and learnt._asdict()}
 
 
-class Steps:
+class StepPrinter:
     """Says which step of how many begins."""
 
-    def __init__(self, screen: Screen, of: int) -> None:
-        self.screen, self.of, self.number = screen, of, 0
+    def __init__(self, console: Console, total: int) -> None:
+        self.console, self.total, self.number = console, total, 0
 
-    def __call__(self, words: str) -> None:
+    def __call__(self, text: str) -> None:
         self.number += 1
-        self.screen.say(("\n" if self.number > 1 else "") + f"{self.number}/{self.of}  {words}")
+        self.console.info(("\n" if self.number > 1 else "") + f"{self.number}/{self.total}  {text}")
 
 
-def told(result: dict[str, Any]) -> list[str]:
+def format_result(result: dict[str, Any]) -> list[str]:
     """What was reached, beside what knowing nothing but frequencies would reach."""
     if "valid_loss_words" not in result:
         return ["nothing was held out to judge the model on: there is too little text"]
@@ -124,15 +126,15 @@ def told(result: dict[str, Any]) -> list[str]:
     ]
 
 
-def next_steps(folder: Path, base: str | None, taught: bool) -> list[str]:
-    model, ask = (base, ENGLISH[0]) if base else (str(folder / "model"), "The default is [MASK].")
+def list_next_steps(folder: Path, base: str | None, is_finetuned: bool) -> list[str]:
+    model, ask = (base, ENGLISH_TEXTS[0]) if base else (str(folder / "model"), "The default is [MASK].")
     lines = [f"The report, to open in a browser:     {folder / 'report.html'}"]
-    if taught:
+    if is_finetuned:
         lines.append(f"What the taught one gets wrong:       {folder / 'judged' / 'report.html'}")
     lines += [f"The small model, its corpus and text: {folder / 'model'}, {folder / 'corpus'}, {folder / 'text.txt'}",
               "What to type next:",
               f"  python -c \"import bertsmith; print(bertsmith.load('{model}').fill('{ask}'))\""]  # fmt: skip
-    if taught:
+    if is_finetuned:
         lines.append(f"  bertsmith predict model={folder / 'taught'} text='Returns the shortest path between two nodes.'")
     return [
         *lines,
@@ -142,69 +144,79 @@ def next_steps(folder: Path, base: str | None, taught: bool) -> list[str]:
     ]
 
 
-def _gathered(folder: Path, roots: Sequence[Path], screen: Screen) -> None:
+def _write_text(folder: Path, roots: Sequence[Path], console: Console) -> None:
     """The text to pre-train on, without the files that the task of packages is judged on; and that task's two files."""
     text = folder / "text.txt"
     if text.exists():
-        screen.say(f"{text} is there already ({text.stat().st_size:,} bytes)")
+        console.info(f"{text} is there already ({text.stat().st_size:,} bytes)")
         return
-    with screen.bar("reading source files") as bar:
-        documents = gather(roots, on_read=bar)
-    task = docstrings.task_of(documents)
+    with console.progress_bar("reading source files") as bar:
+        documents = collect_documents(roots, on_read=bar)
+    task = docstrings.build_task(documents)
     if task:
-        write_whole(folder / "learn.jsonl", docstrings.lines(task.learn))
-        write_whole(folder / "judge.jsonl", docstrings.lines(task.judge))
-    kept = [one for one in documents if task is None or (one.package, one.path) not in task.held_out]
-    data = written(kept)
-    write_whole(text, data)  # last: it says that all of them are there
-    screen.say(f"{text}: {len(kept):,} documents, {sum(len(one.paragraphs) for one in kept):,} paragraphs, {len(data):,} bytes")
+        write_atomic(folder / "learn.jsonl", docstrings.to_json_lines(task.train))
+        write_atomic(folder / "judge.jsonl", docstrings.to_json_lines(task.test))
+    kept = [one for one in documents if task is None or (one.package, one.path) not in task.held_out_files]
+    data = to_corpus_text(kept)
+    write_atomic(text, data)  # last: it says that all of them are there
+    console.info(
+        f"{text}: {len(kept):,} documents, {sum(len(one.paragraphs) for one in kept):,} paragraphs, {len(data):,} bytes"
+    )
 
 
-def _made(folder: Path, minutes: float, tell: Steps) -> dict[str, Any]:
+def _pretrain_small_model(folder: Path, minutes: float, print_step: StepPrinter) -> dict[str, Any]:
     """A small BERT from raw text: what its pre-training came to."""
     text, tokenizer, corpus, model = (str(folder / name) for name in ("text.txt", "tokenizer", "corpus", "model"))
-    quiet = tell.screen.quiet
-    tell(f"A small BERT from zero, first its vocabulary of {VOCABULARY:,} pieces (about 5 seconds)")
-    api.train_tokenizer(texts=[text], kind="wordpiece", size=VOCABULARY, lowercase=True, out=tokenizer, quiet=quiet)
-    tell("Turning the text into a corpus of ids (about 5 seconds)")
+    quiet = print_step.console.quiet
+    print_step(f"A small BERT from zero, first its vocabulary of {VOCAB_SIZE:,} pieces (about 5 seconds)")
+    api.train_tokenizer(texts=[text], kind="wordpiece", size=VOCAB_SIZE, lowercase=True, out=tokenizer, quiet=quiet)
+    print_step("Turning the text into a corpus of ids (about 5 seconds)")
     api.prepare(texts=[text], tokenizer=tokenizer, out=corpus, quiet=quiet)
-    tell(f"Pre-training it for {minutes:g} minute{'s' if minutes != 1 else ''}: masked words and sentence pairs")
-    result = api.pretrain(corpus=corpus, out=model, quiet=quiet, train={**TRAIN, "minutes": minutes}, **LEARN)
-    tell("Asking it for hidden words of documentation (a few seconds)")
-    _asked(api.load(model), TEXTS, tell.screen)
-    tell.screen.say("\n".join(["", *told(result)]))
+    print_step(f"Pre-training it for {minutes:g} minute{'s' if minutes != 1 else ''}: masked words and sentence pairs")
+    result = api.pretrain(
+        corpus=corpus, out=model, quiet=quiet, train={**PRETRAIN_TRAIN, "minutes": minutes}, **PRETRAIN_SETTINGS
+    )
+    print_step("Asking it for hidden words of documentation (a few seconds)")
+    _print_predictions(api.load(model), DOCSTRING_TEXTS, print_step.console)
+    print_step.console.info("\n".join(["", *format_result(result)]))
     return result
 
 
-def _taught(folder: Path, base: str, study: dict[str, Any], tell: Steps) -> Lesson | None:
-    tell("Teaching it which package a text is from, and its like without pre-training too (about two minutes)")
-    return taught(folder, base, study, tell.screen)
+def _finetune(folder: Path, base: str, train_settings: dict[str, Any], print_step: StepPrinter) -> FinetuningComparison | None:
+    print_step("Teaching it which package a text is from, and its like without pre-training too (about two minutes)")
+    return compare_with_scratch(folder, base, train_settings, print_step.console)
 
 
-def _asked(predictor: "Predictor", texts: Sequence[str], screen: Screen) -> None:
+def _print_predictions(predictor: "Predictor", texts: Sequence[str], console: Console) -> None:
     rows = []
     for text in texts:
         guesses = predictor.fill(text, top=4)[0]
         rows.append((text, ", ".join(f"{guess['word']} {guess['score']:.0%}" for guess in guesses)))
-    screen.table("", rows)
+    console.print_table("", rows)
 
 
-def _reported(folder: Path, base: str | None, found: Lesson | None) -> str:
+def _write_report(folder: Path, base: str | None, comparison: FinetuningComparison | None) -> str:
     """All of it on one page: what came with the package, what it was taught here, and the small model's life."""
     from ..commands import show
 
     out = folder / "report.html"
-    recipe = {"kind": "run", "model": str(folder / "model"), "corpus": str(folder / "corpus"), "texts": TEXTS, "out": str(out)}
-    title, life = show.life(parse(show.Recipe, recipe))
-    learnt = [lesson("Which package a text is from", found)] if found else []
+    recipe = {
+        "kind": "run",
+        "model": str(folder / "model"),
+        "corpus": str(folder / "corpus"),
+        "texts": DOCSTRING_TEXTS,
+        "out": str(out),
+    }
+    title, life = show.run_page(from_dict(show.Recipe, recipe))
+    learnt = [render_comparison("Which package a text is from", comparison)] if comparison else []
     if not base:
-        write(out, document(title, str(folder), [*life, *learnt]))
+        write_page(out, render_document(title, str(folder), [*life, *learnt]))
         return str(out)
     predictor = api.load(base)
-    filled = answers([(text, predictor.fill(text)) for text in ENGLISH], "The shipped model")
+    filled = render_filled_masks([(text, predictor.fill(text)) for text in ENGLISH_TEXTS], "The shipped model")
     small = section("A small BERT from zero", note("The rest of this page: text of this machine, a vocabulary, a corpus, and a "
                     f"model that knew nothing, pre-trained for a minute or so. It is a toy beside {base}."))  # fmt: skip
-    write(out, document(f"From {base}, and from nothing", str(folder), [filled, *learnt, small, *life]))
+    write_page(out, render_document(f"From {base}, and from nothing", str(folder), [filled, *learnt, small, *life]))
     return str(out)
 
 

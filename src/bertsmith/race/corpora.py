@@ -5,71 +5,71 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..artifacts import MANIFEST, fingerprint, named, read_json
-from ..config import parse
+from ..artifacts import MANIFEST, fingerprint, read_json, resolve_path
+from ..config import from_dict
 from ..corpus import prepare
 from ..corpus.store import Corpus
-from ..errors import BadInput
+from ..errors import UserError
 from ..tokenization import train_tokenizer
 
 if TYPE_CHECKING:
     from .run import RaceRecipe
 
 
-PIECES = {"kind": "wordpiece", "size": 8000}
+DEFAULT_TOKENIZER = {"kind": "wordpiece", "size": 8000}
 
 
 @dataclass(frozen=True)
-class Cut:
+class TokenizedText:
     """The text as one tokenizer cuts it: to learn from, and to be judged on."""
 
-    corpus: Path | None = None
-    valid: Path | None = None
+    corpus_path: Path | None = None
+    valid_path: Path | None = None
 
     @property
-    def opened(self) -> Corpus:
-        return Corpus.open(self.corpus or Path(), check=False)
+    def corpus(self) -> Corpus:
+        return Corpus.open(self.corpus_path or Path(), verify_checksums=False)
 
     @cached_property
     def card(self) -> dict[str, Any]:
         """Of the text that is judged on, or, where some is held out, of all."""
-        return dict(read_json((self.valid or self.corpus or Path()) / "card.json"))
+        return dict(read_json((self.valid_path or self.corpus_path or Path()) / "card.json"))
 
 
-Corpora = dict[str, Cut]
-Given = str | dict[str, Any]  # a folder, or settings of `tokenizer`
+CorpusCache = dict[str, TokenizedText]
+TokenizerSource = str | dict[str, Any]  # a folder, or settings of `tokenizer`
 
 
-def corpus_of(recipe: "RaceRecipe", source: dict[str, Any], out: Path, known: Corpora, quiet: bool) -> Cut:
+def prepare_corpus(recipe: "RaceRecipe", member: dict[str, Any], out: Path, cache: CorpusCache, quiet: bool) -> TokenizedText:
     """The corpus of a member, made if need be, once for all that share its tokenizer."""
-    if place := source.get("corpus", None if "tokenizer" in source else recipe.corpus):
-        return Cut(Corpus.open(named(place, "corpus")).path)
+    if place := member.get("corpus", None if "tokenizer" in member else recipe.corpus):
+        return TokenizedText(Corpus.open(resolve_path(place, "corpus")).path)
     if not recipe.texts:
-        raise BadInput("a tokenizer of its own needs texts=FILES to cut; give texts, or a corpus made with it")
-    given = source.get("tokenizer", recipe.tokenizer) or PIECES
+        raise UserError("a tokenizer of its own needs texts=FILES to cut; give texts, or a corpus made with it")
+    given = member.get("tokenizer", recipe.tokenizer) or DEFAULT_TOKENIZER
     name = f"{given.get('kind', 'wordpiece')}-{fingerprint(given)[:6]}" if isinstance(given, dict) else fingerprint(given)[:8]
-    if name not in known:
-        known[name] = _made(recipe, given, out, name, quiet)
-    return known[name]
+    if name not in cache:
+        cache[name] = _build_corpus(recipe, given, out, name, quiet)
+    return cache[name]
 
 
-def _made(recipe: "RaceRecipe", given: Given, out: Path, name: str, quiet: bool) -> Cut:
-    words = _tokenizer(recipe, given, out / "tokenizers" / name, quiet)
+def _build_corpus(recipe: "RaceRecipe", tokenizer_source: TokenizerSource, out: Path, name: str, quiet: bool) -> TokenizedText:
+    words = _build_tokenizer(recipe, tokenizer_source, out / "tokenizers" / name, quiet)
 
-    def prepared(texts: tuple[str, ...], place: Path) -> Path:
-        settings = {**recipe.prepare, "texts": list(texts), "tokenizer": str(words), "out": str(place)}
-        prepare.run(parse(prepare.Recipe, settings, "prepare"), quiet or (place / MANIFEST).exists())
-        return place
+    def prepare_texts(texts: tuple[str, ...], folder: Path) -> Path:
+        settings = {**recipe.prepare, "texts": list(texts), "tokenizer": str(words), "out": str(folder)}
+        prepare.run(from_dict(prepare.Recipe, settings, "prepare"), quiet or (folder / MANIFEST).exists())
+        return folder
 
-    corpus = prepared(recipe.texts, out / "corpora" / name)
+    corpus = prepare_texts(recipe.texts, out / "corpora" / name)
     if not recipe.valid:
-        return Cut(corpus)
-    return Cut(corpus, prepared(recipe.valid, out / "corpora" / f"{name}-valid"))
+        return TokenizedText(corpus)
+    return TokenizedText(corpus, prepare_texts(recipe.valid, out / "corpora" / f"{name}-valid"))
 
 
-def _tokenizer(recipe: "RaceRecipe", given: Given, place: Path, quiet: bool) -> Path:
-    if isinstance(given, str):
-        return named(given, "tokenizer")
-    settings = {**given, "texts": list(recipe.texts), "out": str(place)}
-    train_tokenizer.run(parse(train_tokenizer.Recipe, settings, "tokenizer"), quiet or (place / MANIFEST).exists())
-    return place
+def _build_tokenizer(recipe: "RaceRecipe", source: TokenizerSource, folder: Path, quiet: bool) -> Path:
+    if isinstance(source, str):
+        return resolve_path(source, "tokenizer")
+    settings = {**source, "texts": list(recipe.texts), "out": str(folder)}
+    train_tokenizer.run(from_dict(train_tokenizer.Recipe, settings, "tokenizer"), quiet or (folder / MANIFEST).exists())
+    return folder

@@ -9,196 +9,210 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from ..artifacts import MANIFEST, fingerprint, read_json
-from ..config import parse
-from ..console import Screen
+from ..config import from_dict
+from ..console import Console
 from ..corpus.card import bits_per_byte
-from ..errors import BadInput
+from ..errors import UserError
 from ..evaluation.suite import AVERAGE
 from ..finetuning.recipe import FinetuneRecipe, finetune_identity
-from ..finetuning.suite import merged
-from ..objectives.word2vec import Tabled
+from ..finetuning.suite import merge_settings
+from ..objectives.word2vec import WordVectorObjective
 from ..pretraining.setup import PretrainRecipe, pretrain_identity
-from ..train.config import Train
-from .budget import afforded, spent
-from .corpora import Corpora, Cut, corpus_of
+from ..train.config import TrainConfig
+from .budget import count_spent_flops, fit_to_budget
+from .corpora import CorpusCache, TokenizedText, prepare_corpus
 
 if TYPE_CHECKING:
     from .run import RaceRecipe
 
 
-OWN = ("of", "untrained", "corpus", "tokenizer", "frozen", "tuned")  # keys of a member that are not `pretrain`'s
-SAID = ("out", "valid", "init")  # what the race says of a pre-training
-LENGTHS = ("steps", "epochs", "minutes")
-RUNS = ("model", "out", "seed", "seeds")  # and of a fine-tuning
-USUAL: dict[str, dict[str, Any]] = {
+MEMBER_KEYS = ("of", "untrained", "corpus", "tokenizer", "frozen", "tuned")  # keys of a member that are not `pretrain`'s
+RESERVED_PRETRAIN_KEYS = ("out", "valid", "init")  # what the race says of a pre-training
+DURATION_KEYS = ("steps", "epochs", "minutes")
+RESERVED_FINETUNE_KEYS = ("model", "out", "seed", "seeds")  # and of a fine-tuning
+DEFAULT_SETTINGS: dict[str, dict[str, Any]] = {
     "frozen": {"freeze": "all", "features": {"layers": "mix"}, "train": {"rate": 1e-3}},
     "tuned": {},
 }
-NAME = r"[\w][\w.+-]*"
+NAME_PATTERN = r"[\w][\w.+-]*"
 
 
 @dataclass(frozen=True)
-class Runner:
+class Entry:
     """A member; one that takes another's checkpoint (`of`) has no training of its own."""
 
     name: str
     folder: Path
-    cut: Cut
-    of: str | None
-    untrained: bool
+    text: TokenizedText
+    checkpoint_of: str | None
+    is_untrained: bool
     recipe: PretrainRecipe | None
     flops: float  # of its whole training
     runs: dict[str, dict[str, list[FinetuneRecipe]]]  # by way and task, one a seed
-    faults: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
 
     @property
-    def reads(self) -> float:
+    def num_train_tokens(self) -> float:
         """Tokens in all its training."""
-        if self.recipe is None or self.untrained:
+        if self.recipe is None or self.is_untrained:
             return 0.0
         train = self.recipe.train
-        return (train.steps or 0) * train.accumulate * train.batch_tokens + (train.epochs or 0) * self.cut.opened.card["tokens"]
+        return (train.steps or 0) * train.accumulate * train.batch_tokens + (train.epochs or 0) * self.text.corpus.card[
+            "tokens"
+        ]
 
     @property
     def identity(self) -> str:
         """A name for all that decides what it makes; how long and how fast decides nothing where nothing is learnt."""
         assert self.recipe is not None
-        if not self.untrained:
+        if not self.is_untrained:
             return pretrain_identity(self.recipe)
-        return fingerprint(["untrained", pretrain_identity(replace(self.recipe, train=Train(steps=1)))])
+        return fingerprint(["untrained", pretrain_identity(replace(self.recipe, train=TrainConfig(steps=1)))])
 
     @property
-    def made(self) -> bool:
+    def is_finished(self) -> bool:
         """Its folder holds what its recipe makes, not what another budget or recipe once did."""
         if self.recipe is None or not (self.folder / MANIFEST).exists():
             return False
         return bool(read_json(self.folder / "card.json").get("identity") == self.identity)
 
-    def facts(self) -> dict[str, float]:
+    def read_facts(self) -> dict[str, float]:
         """What its folder tells, when it is done; nothing before."""
-        if self.recipe is None or not self.made:
+        if self.recipe is None or not self.is_finished:
             return {}
         result = read_json(self.folder / "card.json")["result"]
-        flops = spent(self.recipe, self.flops, result)
+        flops = count_spent_flops(self.recipe, self.flops, result)
         facts = {"parameters": result["parameters"], "flops": flops, "steps": result.get("step", 0)}
         facts |= {name: result[name] for name in ("seconds", "tokens") if result.get(name)}
-        return facts | self._language(result)
+        return facts | self._language_metrics(result)
 
-    def _language(self, result: dict[str, Any]) -> dict[str, float]:
+    def _language_metrics(self, result: dict[str, Any]) -> dict[str, float]:
         hidden = result.get("pseudo_perplexity")
-        nats = {"bits_per_byte": foretold(result), "pseudo_bits_per_byte": math.log(hidden) if hidden else None}
-        bits = {name: bits_per_byte(each, self.cut.card) for name, each in nats.items() if each is not None}
+        nats = {"bits_per_byte": causal_nll(result), "pseudo_bits_per_byte": math.log(hidden) if hidden else None}
+        bits = {name: bits_per_byte(each, self.text.card) for name, each in nats.items() if each is not None}
         return {name: each for name, each in bits.items() if each is not None}
 
 
-def foretold(result: dict[str, Any]) -> float | None:
+def causal_nll(result: dict[str, Any]) -> float | None:
     """Nats a token of a model that reads from left to right, or of that half of it."""
     if "valid_forward" in result:
         return float(result["valid_forward"])
     return math.log(result["perplexity"]) if "perplexity" in result else None
 
 
-def field(recipe: "RaceRecipe", out: Path, screen: Screen) -> list[Runner]:
+def build_entries(recipe: "RaceRecipe", out: Path, console: Console) -> list[Entry]:
     """What is wrong with the recipe is said at once; what is wrong with a member's model is that member's fault alone."""
-    _check(recipe)
-    known: Corpora = {}
-    return [_runner(recipe, name, out, known, screen) for name in recipe.members]
+    _check_recipe(recipe)
+    known: CorpusCache = {}
+    return [_build_entry(recipe, name, out, known, console) for name in recipe.members]
 
 
-def read_run(recipe: FinetuneRecipe) -> dict[str, float] | None:
+def read_scores(recipe: FinetuneRecipe) -> dict[str, float] | None:
     """The scores of a run that is done, as it left them beside its folder; none of a run of another recipe or model."""
-    path = scores_of(recipe)
+    path = scores_path(recipe)
     if not path.exists() or (told := read_json(path)).get("identity") != finetune_identity(recipe):
         return None
     return {name: math.nan if value is None else float(value) for name, value in told["dev"].items()}
 
 
-def scores_of(recipe: FinetuneRecipe) -> Path:
+def scores_path(recipe: FinetuneRecipe) -> Path:
     return Path(recipe.out).with_suffix(".json")
 
 
-def _check(recipe: "RaceRecipe") -> None:
+def _check_recipe(recipe: "RaceRecipe") -> None:
     if not recipe.members or not recipe.seeds:
-        raise BadInput("a race needs members and seeds, at least one of each")
+        raise UserError("a race needs members and seeds, at least one of each")
     if len(set(recipe.seeds)) < len(recipe.seeds):
-        raise BadInput(f"seeds {list(recipe.seeds)} name one twice")
+        raise UserError(f"seeds {list(recipe.seeds)} name one twice")
     if bool(recipe.corpus) == bool(recipe.texts):
-        raise BadInput("give texts=FILES or corpus=FOLDER, one of the two")
+        raise UserError("give texts=FILES or corpus=FOLDER, one of the two")
     if recipe.valid and not recipe.texts:
-        raise BadInput("valid goes with texts; of a corpus, every.held_out says what is held out")
+        raise UserError("valid goes with texts; of a corpus, every.held_out says what is held out")
     for kind, names in (("members", recipe.members), ("tasks", recipe.tasks)):
         for name in names:
-            if not re.fullmatch(NAME, name) or name in (AVERAGE, "majority"):
-                raise BadInput(f"{kind}.{name}: the name is that of a folder too; take letters, digits, - and _, not `{name}`")
+            if not re.fullmatch(NAME_PATTERN, name) or name in (AVERAGE, "majority"):
+                raise UserError(f"{kind}.{name}: the name is that of a folder too; take letters, digits, - and _, not `{name}`")
     for name, member in recipe.members.items():
         of = member.get("of")
         if of is not None and (of not in recipe.members or "of" in recipe.members[of]):
-            raise BadInput(
+            raise UserError(
                 f"members.{name}.of={of} is not a member with a checkpoint of its own; known: {', '.join(recipe.members)}"
             )
         if of is not None and (odd := [key for key in member if key not in ("of", "frozen", "tuned")]):
-            raise BadInput(f"members.{name}.{odd[0]}: it takes the checkpoint of {of}, which has that already; leave it out")
+            raise UserError(f"members.{name}.{odd[0]}: it takes the checkpoint of {of}, which has that already; leave it out")
 
 
-def _runner(recipe: "RaceRecipe", name: str, out: Path, known: Corpora, screen: Screen) -> Runner:
+def _build_entry(recipe: "RaceRecipe", name: str, out: Path, cache: CorpusCache, console: Console) -> Entry:
     member = recipe.members[name]
     of, source = member.get("of"), recipe.members[member.get("of", name)]
     folder, untrained = out / "members" / (of or name), bool(source.get("untrained"))
     ways = [way for way in ("frozen", "tuned") if recipe.tasks and member.get(way, True) is not False]
-    runs = {way: _ways(recipe, name, way, folder, out) for way in ways}
+    runs = {way: _finetune_recipes(recipe, name, way, folder, out) for way in ways}
     try:
-        cut = corpus_of(recipe, source, out, known, screen.quiet)
-    except BadInput as fault:
+        cut = prepare_corpus(recipe, source, out, cache, console.quiet)
+    except UserError as fault:
         if not {"corpus", "tokenizer"} & source.keys():  # it is everybody's
             raise
-        return Runner(name, folder, Cut(), of, untrained, None, 0.0, runs, (str(fault),))
+        return Entry(name, folder, TokenizedText(), of, untrained, None, 0.0, runs, (str(fault),))
     if of:
-        return Runner(name, folder, cut, of, untrained, None, 0.0, runs)
-    trained, flops = _recipe(recipe, name, member, folder, cut), 0.0
+        return Entry(name, folder, cut, of, untrained, None, 0.0, runs)
+    trained, flops = _pretrain_recipe(recipe, name, member, folder, cut), 0.0
     try:
         if not untrained:
-            trained, flops = afforded(trained, cut.opened, recipe.budget.flops, recipe.budget.epochs)
-    except (BadInput, RuntimeError, ValueError) as error:
-        return Runner(name, folder, cut, of, untrained, None, 0.0, runs, (str(error),))
-    return Runner(name, folder, cut, of, untrained, trained, flops, runs)
+            trained, flops = fit_to_budget(trained, cut.corpus, recipe.budget.flops, recipe.budget.epochs)
+    except (UserError, RuntimeError, ValueError) as error:
+        return Entry(name, folder, cut, of, untrained, None, 0.0, runs, (str(error),))
+    return Entry(name, folder, cut, of, untrained, trained, flops, runs)
 
 
-def _ways(recipe: "RaceRecipe", name: str, way: str, folder: Path, out: Path) -> dict[str, list[FinetuneRecipe]]:
+def _finetune_recipes(recipe: "RaceRecipe", name: str, mode: str, folder: Path, out: Path) -> dict[str, list[FinetuneRecipe]]:
     """What every run of this way has, then the task's own, then the member's."""
-    return {task: [_run(recipe, name, way, task, folder, out, seed) for seed in recipe.seeds] for task in recipe.tasks}
+    return {
+        task: [_finetune_recipe(recipe, name, mode, task, folder, out, seed) for seed in recipe.seeds] for task in recipe.tasks
+    }
 
 
-def _run(recipe: "RaceRecipe", name: str, way: str, task: str, folder: Path, out: Path, seed: int) -> FinetuneRecipe:
-    own = recipe.members[name].get(way, {})
-    for key, table in ((way, getattr(recipe, way)), (f"tasks.{task}", recipe.tasks[task]), (f"members.{name}.{way}", own)):
+def _finetune_recipe(
+    recipe: "RaceRecipe", name: str, mode: str, task: str, folder: Path, out: Path, seed: int
+) -> FinetuneRecipe:
+    own = recipe.members[name].get(mode, {})
+    for key, table in ((mode, getattr(recipe, mode)), (f"tasks.{task}", recipe.tasks[task]), (f"members.{name}.{mode}", own)):
         if not isinstance(table, dict):
-            raise BadInput(f"{key} = {table!r} is not a table of settings of `finetune`; or write false, to leave it out")
-        if wrong := [word for word in RUNS if word in table]:
-            raise BadInput(f"{key}.{wrong[0]} is for the race to say; leave it out")
-    settings = merged(merged(merged(USUAL[way], getattr(recipe, way)), recipe.tasks[task]), own)
+            raise UserError(f"{key} = {table!r} is not a table of settings of `finetune`; or write false, to leave it out")
+        if wrong := [word for word in RESERVED_FINETUNE_KEYS if word in table]:
+            raise UserError(f"{key}.{wrong[0]} is for the race to say; leave it out")
+    settings = merge_settings(
+        merge_settings(merge_settings(DEFAULT_SETTINGS[mode], getattr(recipe, mode)), recipe.tasks[task]), own
+    )
     settings.pop("metrics", None)
-    place = out / "runs" / name / way / task / f"seed-{seed}"
+    place = out / "runs" / name / mode / task / f"seed-{seed}"
     settings |= {"model": str(folder), "seed": seed, "out": str(place)}
-    return parse(FinetuneRecipe, settings, f"members.{name}, tasks.{task}, {way}")
+    return from_dict(FinetuneRecipe, settings, f"members.{name}, tasks.{task}, {mode}")
 
 
-def _recipe(recipe: "RaceRecipe", name: str, member: dict[str, Any], folder: Path, cut: Cut) -> PretrainRecipe:
-    settings = merged(recipe.every, {key: value for key, value in member.items() if key not in OWN})
-    for word in SAID:
+def _pretrain_recipe(
+    recipe: "RaceRecipe", name: str, member: dict[str, Any], folder: Path, text: TokenizedText
+) -> PretrainRecipe:
+    settings = merge_settings(recipe.every, {key: value for key, value in member.items() if key not in MEMBER_KEYS})
+    for word in RESERVED_PRETRAIN_KEYS:
         if word in settings:
-            raise BadInput(f"members.{name}.{word} (or every.{word}) is for the race to say; leave it out")
+            raise UserError(f"members.{name}.{word} (or every.{word}) is for the race to say; leave it out")
     train = settings.get("train", {})
-    if wrong := [word for word in LENGTHS if isinstance(train, dict) and word in train]:
-        raise BadInput(f"members.{name}.train.{wrong[0]} (or every.train): the budget says how long; leave it out")
+    if wrong := [word for word in DURATION_KEYS if isinstance(train, dict) and word in train]:
+        raise UserError(f"members.{name}.train.{wrong[0]} (or every.train): the budget says how long; leave it out")
     settings["train"] = {**train, "steps": 1}
-    settings |= {"corpus": str(cut.corpus), "out": str(folder), "valid": str(cut.valid) if cut.valid else None}
-    trained = parse(PretrainRecipe, settings, f"members.{name}")
-    return _tabled(trained, name, member) if isinstance(trained.objective, Tabled) else trained
+    settings |= {
+        "corpus": str(text.corpus_path),
+        "out": str(folder),
+        "valid": str(text.valid_path) if text.valid_path else None,
+    }
+    trained = from_dict(PretrainRecipe, settings, f"members.{name}")
+    return _word_vector_recipe(trained, name, member) if isinstance(trained.objective, WordVectorObjective) else trained
 
 
-def _tabled(trained: PretrainRecipe, name: str, member: dict[str, Any]) -> PretrainRecipe:
+def _word_vector_recipe(recipe: PretrainRecipe, name: str, member: dict[str, Any]) -> PretrainRecipe:
     """Without what `every` says of networks, which tables of words have no use for."""
     if wrong := [key for key in ("model", "train", "length") if key in member]:
-        raise BadInput(f"members.{name}.{wrong[0]}: a table of words is described by objective.* alone; leave it out")
-    train = Train(epochs=1.0, device=trained.train.device, keep=trained.train.keep)
-    return replace(trained, model=None, valid=None, train=train)
+        raise UserError(f"members.{name}.{wrong[0]}: a table of words is described by objective.* alone; leave it out")
+    train = TrainConfig(epochs=1.0, device=recipe.train.device, keep=recipe.train.keep)
+    return replace(recipe, model=None, valid=None, train=train)

@@ -6,34 +6,34 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from ..artifacts import claimed, named, vacant, write_json
-from ..config import Config, Count, Positive
-from ..console import Screen
-from ..errors import BadInput
-from ..evaluation.suite import Run, Table
-from ..finetuning.examples import examples_of
-from ..finetuning.suite import Planned, measured
-from ..processes import Job, carried_out, interrupted_by_signals
-from ..reports.html import write
-from ..train.distributed import world
-from .entries import Runner, field, read_run
-from .execution import pretrained, taught
-from .page import ladder, page
-from .table import Entry, Race, majority
+from ..artifacts import check_writable, lock_output, resolve_path, write_json
+from ..config import Config, PosFloat, PosInt
+from ..console import Console
+from ..errors import UserError
+from ..evaluation.suite import SuiteRun, SuiteTable
+from ..finetuning.examples import read_examples
+from ..finetuning.suite import PlannedRun, resolve_metrics
+from ..processes import Job, run_jobs, sigterm_as_interrupt
+from ..reports.html import write_page
+from ..train.distributed import world_size
+from .entries import Entry, build_entries, read_scores
+from .execution import finetune_all, pretrain_entry
+from .page import draw_score_plot, render_page
+from .table import RaceResults, ResultRow, score_majority_baseline
 
 MAJORITY = "majority"
 
 
-class Tasks(NamedTuple):
+class TaskInfo(NamedTuple):
     """By task: what it is measured by, and what it scores without reading."""
 
     metrics: dict[str, tuple[str, ...]]
-    usual: dict[str, dict[str, float]]
+    majority_scores: dict[str, dict[str, float]]
 
 
 class Budget(Config, frozen=True):
     flops: Annotated[float, msgspec.Meta(gt=0), "operations each member may learn from text with, two a multiply-add"] = 1e15
-    epochs: Annotated[Positive | None, "passes over the text at most, for members that cost next to nothing a word"] = None
+    epochs: Annotated[PosFloat | None, "passes over the text at most, for members that cost next to nothing a word"] = None
 
 
 class RaceRecipe(Config, frozen=True):
@@ -69,25 +69,25 @@ class RaceRecipe(Config, frozen=True):
     )
     tuned: Annotated[dict[str, Any], "settings of `finetune` where all learns"] = msgspec.field(default_factory=dict)
     seeds: Annotated[tuple[int, ...], "of fine-tuning, one run each; a member is pre-trained once"] = (0, 1, 2)
-    jobs: Annotated[Count, "processes at work side by side"] = 1
+    jobs: Annotated[PosInt, "processes at work side by side"] = 1
     keep: Annotated[bool, "keep the fine-tuned models too, not only their scores"] = False
 
 
 def race(recipe: RaceRecipe, quiet: bool = False) -> dict[str, Any]:
     """Goes on where it stopped; a member that fails has a row that says why, and stops no other."""
-    screen, out = Screen(quiet), vacant(named(recipe.out, "out"), "race.json", "corpora", "members")
-    if world() > 1:
-        raise BadInput("a race starts its own processes, jobs=N of them; start it without torchrun")
-    with claimed(out), interrupted_by_signals():
+    screen, out = Console(quiet), check_writable(resolve_path(recipe.out, "out"), "race.json", "corpora", "members")
+    if world_size() > 1:
+        raise UserError("a race starts its own processes, jobs=N of them; start it without torchrun")
+    with lock_output(out), sigterm_as_interrupt():
         out.mkdir(parents=True, exist_ok=True)
         write_json(out / "race.json", {"left": None})  # this folder is ours
-        runners = field(recipe, out, screen)
-        found = _Course(recipe, runners, _tasks(recipe, runners, screen), out, screen).run()
-    screen.table(str(out / "report.html"), found.rows())
-    for one in found.entries:
-        for fault in one.faults:
+        runners = build_entries(recipe, out, screen)
+        found = _RaceScheduler(recipe, runners, _check_tasks(recipe, runners, screen), out, screen).run()
+    screen.print_table(str(out / "report.html"), found.text_rows())
+    for one in found.rows:
+        for fault in one.errors:
             screen.warn(f"{one.name}: {fault}")
-    return {"out": str(out), **found.plain()}
+    return {"out": str(out), **found.to_dict()}
 
 
 def code(result: dict[str, Any]) -> int:
@@ -95,107 +95,125 @@ def code(result: dict[str, Any]) -> int:
     return int(any(one["faults"] for one in result["members"]))
 
 
-def _tasks(recipe: RaceRecipe, runners: Sequence[Runner], screen: Screen) -> Tasks:
+def _check_tasks(recipe: RaceRecipe, entries: Sequence[Entry], console: Console) -> TaskInfo:
     """Files of tasks are found good before anything learns."""
-    tasks = Tasks({}, {})
-    able = [one for one in runners if one.cut.corpus is not None and one.runs]
+    tasks = TaskInfo({}, {})
+    able = [one for one in entries if one.text.corpus_path is not None and one.runs]
     for task, settings in recipe.tasks.items():
         if not able:
             break
         first = next(iter(able[0].runs.values()))[task][0]
-        tokenizer = able[0].cut.opened.tokenizer
-        tasks.metrics[task] = measured(Planned("", task, tuple(settings.get("metrics", ())), first), tokenizer, screen)
-        examples = examples_of(first, tokenizer, Screen(True))
-        tasks.usual[task] = majority(examples.task, examples.learn, examples.dev, tokenizer, first.length)
+        tokenizer = able[0].text.corpus.tokenizer
+        tasks.metrics[task] = resolve_metrics(
+            PlannedRun("", task, tuple(settings.get("metrics", ())), first), tokenizer, console
+        )
+        examples = read_examples(first, tokenizer, Console(True))
+        tasks.majority_scores[task] = score_majority_baseline(
+            examples.task, examples.train, examples.dev, tokenizer, first.length
+        )
     return tasks
 
 
-class _Course:
+class _RaceScheduler:
     """The race while it runs: which jobs are left, what failed, and the table of what is known."""
 
-    def __init__(self, recipe: RaceRecipe, runners: Sequence[Runner], tasks: Tasks, out: Path, screen: Screen) -> None:
-        self.recipe, self.runners, self.tasks, self.out, self.screen = recipe, runners, tasks, out, screen
-        self.faults = {one.name: list(one.faults) for one in runners}
-        for one in runners:
-            if one.of and self.faults[one.of]:
-                self.faults[one.name].append(f"{one.of} failed")
-        self.jobs = {job.name: (one, job) for one in runners if not self.faults[one.name] for job in self._jobs(one)}
-        self.left = set(self.jobs)
+    def __init__(self, recipe: RaceRecipe, entries: Sequence[Entry], tasks: TaskInfo, out: Path, console: Console) -> None:
+        self.recipe, self.entries, self.tasks, self.out, self.console = recipe, entries, tasks, out, console
+        self.errors = {one.name: list(one.errors) for one in entries}
+        for one in entries:
+            if one.checkpoint_of and self.errors[one.checkpoint_of]:
+                self.errors[one.name].append(f"{one.checkpoint_of} failed")
+        self.jobs = {job.name: (one, job) for one in entries if not self.errors[one.name] for job in self._build_jobs(one)}
+        self.pending = set(self.jobs)
         self.scores = dict[str, dict[str, float]]()  # by the folder of a run, once it is done
 
-    def run(self) -> Race:
+    def run(self) -> RaceResults:
         """Who reads the most begins: of one budget that is the smallest, whose many steps take longest."""
-        first = sorted(self.runners, key=lambda one: -one.reads)
-        begun = [self.jobs[_learning(one)][1] for one in first if _learning(one) in self.jobs]
-        carried_out(begun, self.recipe.jobs, self.ended)
-        return self.told()
+        first = sorted(self.entries, key=lambda one: -one.num_train_tokens)
+        begun = [self.jobs[_pretrain_job_name(one)][1] for one in first if _pretrain_job_name(one) in self.jobs]
+        run_jobs(begun, self.recipe.jobs, self.on_job_end)
+        return self.write_results()
 
-    def ended(self, job: Job, fault: str | None) -> list[Job]:
+    def on_job_end(self, job: Job, error: str | None) -> list[Job]:
         """What may be begun now: when a member has learnt from text, its runs and those of who takes its checkpoint."""
-        self.left.discard(job.name)
+        self.pending.discard(job.name)
         runner = self.jobs[job.name][0]
-        if fault and fault not in self.faults[runner.name]:
-            self.faults[runner.name].append(fault)
-        done = f"{len(self.jobs) - len(self.left)} of {len(self.jobs)}"
-        self.screen.say(f"{done}: {job.name}" + (f" failed: {fault}" if fault else ""))
-        following = self._following(runner) if job.name == _learning(runner) else []
-        if fault:
-            self._given_up(runner, following)
-        self.told()
-        return [] if fault else following
+        if error and error not in self.errors[runner.name]:
+            self.errors[runner.name].append(error)
+        done = f"{len(self.jobs) - len(self.pending)} of {len(self.jobs)}"
+        self.console.info(f"{done}: {job.name}" + (f" failed: {error}" if error else ""))
+        following = self._dependent_jobs(runner) if job.name == _pretrain_job_name(runner) else []
+        if error:
+            self._cancel_jobs(runner, following)
+        self.write_results()
+        return [] if error else following
 
-    def told(self) -> Race:
+    def write_results(self) -> RaceResults:
         """The table so far, written to disk."""
-        race = self._race()
-        write_json(self.out / "race.json", race.plain())
-        write(self.out / "report.html", page(race))
-        if drawn := ladder(race):
-            write(self.out / "race.svg", drawn)
+        race = self._build_results()
+        write_json(self.out / "race.json", race.to_dict())
+        write_page(self.out / "report.html", render_page(race))
+        if drawn := draw_score_plot(race):
+            write_page(self.out / "race.svg", drawn)
         return race
 
-    def _jobs(self, one: Runner) -> list[Job]:
+    def _build_jobs(self, entry: Entry) -> list[Job]:
         """Its training on text, unless it takes another's checkpoint, and its runs, by ways and tasks."""
-        quiet = self.screen.quiet or self.recipe.jobs > 1
-        jobs = [] if one.of else [Job(_learning(one), pretrained, (one, quiet))]
-        for way, tasks in one.runs.items():
-            jobs += [Job(f"{one.name}: {way}, {task}", taught, (runs, self.recipe.keep)) for task, runs in tasks.items()]
+        quiet = self.console.quiet or self.recipe.jobs > 1
+        jobs = [] if entry.checkpoint_of else [Job(_pretrain_job_name(entry), pretrain_entry, (entry, quiet))]
+        for way, tasks in entry.runs.items():
+            jobs += [
+                Job(f"{entry.name}: {way}, {task}", finetune_all, (runs, self.recipe.keep)) for task, runs in tasks.items()
+            ]
         return jobs
 
-    def _following(self, runner: Runner) -> list[Job]:
-        return [job for name, (one, job) in self.jobs.items() if name in self.left and runner.name in (one.name, one.of)]
+    def _dependent_jobs(self, entry: Entry) -> list[Job]:
+        return [
+            job
+            for name, (one, job) in self.jobs.items()
+            if name in self.pending and entry.name in (one.name, one.checkpoint_of)
+        ]
 
-    def _given_up(self, runner: Runner, jobs: Sequence[Job]) -> None:
+    def _cancel_jobs(self, failed_entry: Entry, jobs: Sequence[Job]) -> None:
         """Jobs that can never be begun."""
         for job in jobs:
-            self.left.discard(job.name)
+            self.pending.discard(job.name)
             heir = self.jobs[job.name][0]
-            if heir.of and not self.faults[heir.name]:
-                self.faults[heir.name].append(f"{runner.name} failed")
+            if heir.checkpoint_of and not self.errors[heir.name]:
+                self.errors[heir.name].append(f"{failed_entry.name} failed")
 
-    def _race(self) -> Race:
-        named = {one.name: one for one in self.runners}
+    def _build_results(self) -> RaceResults:
+        named = {one.name: one for one in self.entries}
         entries = [
-            Entry(one.name, named[one.of or one.name].facts(), tuple(self.faults[one.name]), one.of) for one in self.runners
+            ResultRow(
+                one.name, named[one.checkpoint_of or one.name].read_facts(), tuple(self.errors[one.name]), one.checkpoint_of
+            )
+            for one in self.entries
         ]
         tasks, metrics, usual = tuple(self.recipe.tasks), *self.tasks
-        baseline = [Run(MAJORITY, task, 0, usual[task], metrics[task]) for task in metrics if usual[task]]
-        ways = dict[str, Table]()
-        for way in dict.fromkeys(way for one in self.runners for way in one.runs):
-            runs = [run for one in self.runners if named[one.of or one.name].made for run in self._runs(one, way)]
-            ways[way] = Table((*named, MAJORITY), tasks, [*runs, *baseline])
-        usually = [Entry(MAJORITY)] if tasks else []
-        return Race([*entries, *usually], ways, tasks, metrics, self.recipe.budget.flops, len(self.left))
+        baseline = [SuiteRun(MAJORITY, task, 0, usual[task], metrics[task]) for task in metrics if usual[task]]
+        ways = dict[str, SuiteTable]()
+        for way in dict.fromkeys(way for one in self.entries for way in one.runs):
+            runs = [
+                run
+                for one in self.entries
+                if named[one.checkpoint_of or one.name].is_finished
+                for run in self._finished_runs(one, way)
+            ]
+            ways[way] = SuiteTable((*named, MAJORITY), tasks, [*runs, *baseline])
+        usually = [ResultRow(MAJORITY)] if tasks else []
+        return RaceResults([*entries, *usually], ways, tasks, metrics, self.recipe.budget.flops, len(self.pending))
 
-    def _runs(self, one: Runner, way: str) -> list[Run]:
+    def _finished_runs(self, entry: Entry, mode: str) -> list[SuiteRun]:
         """Those that are done."""
         found = []
-        for task, recipes in one.runs.get(way, {}).items():
+        for task, recipes in entry.runs.get(mode, {}).items():
             for recipe in recipes if task in self.tasks.metrics else []:
-                if (scores := self.scores.get(recipe.out) or read_run(recipe)) is not None:
+                if (scores := self.scores.get(recipe.out) or read_scores(recipe)) is not None:
                     self.scores[recipe.out] = scores
-                    found.append(Run(one.name, task, recipe.seed, scores, self.tasks.metrics[task]))
+                    found.append(SuiteRun(entry.name, task, recipe.seed, scores, self.tasks.metrics[task]))
         return found
 
 
-def _learning(one: Runner) -> str:
-    return f"{one.name}: pretrain"
+def _pretrain_job_name(entry: Entry) -> str:
+    return f"{entry.name}: pretrain"

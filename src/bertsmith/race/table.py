@@ -8,106 +8,108 @@ from typing import Any
 
 import numpy as np
 
-from ..evaluation.suite import AVERAGE, Cell, Table
-from ..reports.charts import compact
-from ..tasks import Classify, Regress, Tag, TaskConfig
+from ..evaluation.suite import AVERAGE, ScoreCell, SuiteTable
+from ..reports.charts import format_compact
+from ..tasks import TaskConfig, TextClassification, TextRegression, TokenClassification
 from ..tokenization.tokenizer import Tokenizer
 
 
-def majority(task: TaskConfig, learn: Sequence[Any], dev: Sequence[Any], tokenizer: Tokenizer, length: int) -> dict[str, float]:
+def score_majority_baseline(
+    task: TaskConfig, train: Sequence[Any], dev: Sequence[Any], tokenizer: Tokenizer, length: int
+) -> dict[str, float]:
     """Scores on `dev` of what is most usual in `learn`; none for tasks where nothing is usual."""
-    if isinstance(task, Classify) and not task.many:
-        row = _shares(task.labels, [one.label for one in learn])
-    elif isinstance(task, Tag):
-        row = _shares(task.labels, [tag for one in learn for tag in one.tags])
-    elif isinstance(task, Regress):
-        row = np.array([float(np.mean([one.label for one in learn]))])
+    if isinstance(task, TextClassification) and not task.many:
+        row = _log_frequencies(task.labels, [one.label for one in train])
+    elif isinstance(task, TokenClassification):
+        row = _log_frequencies(task.labels, [tag for one in train for tag in one.tags])
+    elif isinstance(task, TextRegression):
+        row = np.array([float(np.mean([one.label for one in train]))])
     else:
         return {}
     encoded = task.encode(dev, tokenizer, length)
-    tokens = isinstance(task, Tag)
-    scores = [np.tile(row, (len(ids), 1)) if tokens else row for ids in encoded.ids]
-    return task.judge(task.decode(scores, encoded, dev), dev)  # type: ignore[arg-type]
+    tokens = isinstance(task, TokenClassification)
+    scores = [np.tile(row, (len(ids), 1)) if tokens else row for ids in encoded.input_ids]
+    return task.compute_metrics(task.decode(scores, encoded, dev), dev)  # type: ignore[arg-type]
 
 
-def _shares(labels: Sequence[str], met: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    counts = Counter(met)
-    return np.log([(counts[label] + 1e-9) / max(1, len(met)) for label in labels])
+def _log_frequencies(labels: Sequence[str], observed: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    counts = Counter(observed)
+    return np.log([(counts[label] + 1e-9) / max(1, len(observed)) for label in labels])
 
 
-FACTS = ("parameters", "flops", "seconds", "bits_per_byte", "pseudo_bits_per_byte")
-HEADS = {"parameters": "params", "flops": "FLOPs", "seconds": "seconds", "bits_per_byte": "bits/byte",
+FACT_NAMES = ("parameters", "flops", "seconds", "bits_per_byte", "pseudo_bits_per_byte")
+COLUMN_TITLES = {"parameters": "params", "flops": "FLOPs", "seconds": "seconds", "bits_per_byte": "bits/byte",
          "pseudo_bits_per_byte": "pseudo-bits/byte"}  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Entry:
+class ResultRow:
     """One row; what is not known, or means nothing for it, is not among the facts."""
 
     name: str
     facts: dict[str, float] = field(default_factory=dict)
-    faults: tuple[str, ...] = ()
-    of: str | None = None  # the member whose checkpoint it takes
+    errors: tuple[str, ...] = ()
+    checkpoint_of: str | None = None  # the member whose checkpoint it takes
 
 
 @dataclass(frozen=True)
-class Race:
+class RaceResults:
     """What is known so far; `ways` holds a table of scores for each way a member is used: frozen, tuned."""
 
-    entries: Sequence[Entry]
-    ways: dict[str, Table]
+    rows: Sequence[ResultRow]
+    modes: dict[str, SuiteTable]
     tasks: tuple[str, ...]
     metrics: dict[str, tuple[str, ...]]
     budget: float
-    left: int = 0  # runs still to be done
+    pending_jobs: int = 0  # runs still to be done
 
-    def cell(self, way: str, name: str, task: str) -> Cell | None:
-        return self.ways[way].cell(name, task)
+    def cell(self, mode: str, name: str, task: str) -> ScoreCell | None:
+        return self.modes[mode].cell(name, task)
 
     @property
     def columns(self) -> list[tuple[str, str]]:
         """(task, way), the tasks first and their average last."""
-        return [(task, way) for task in (*self.tasks, AVERAGE) for way in self.ways]
+        return [(task, way) for task in (*self.tasks, AVERAGE) for way in self.modes]
 
     @property
-    def facts(self) -> list[str]:
+    def fact_names(self) -> list[str]:
         """Those that some row has."""
-        return [name for name in FACTS if any(name in one.facts for one in self.entries)]
+        return [name for name in FACT_NAMES if any(name in one.facts for one in self.rows)]
 
-    def rows(self) -> list[tuple[str, ...]]:
+    def text_rows(self) -> list[tuple[str, ...]]:
         """As text, with a head, for a terminal."""
-        head = ("", *(HEADS[name] for name in self.facts), *(f"{task} {way}" for task, way in self.columns))
-        return [head, *(self._row(one) for one in self.entries)]
+        head = ("", *(COLUMN_TITLES[name] for name in self.fact_names), *(f"{task} {way}" for task, way in self.columns))
+        return [head, *(self._text_row(one) for one in self.rows)]
 
-    def plain(self) -> dict[str, Any]:
-        told = [{"name": one.name, **({"of": one.of} if one.of else {}), **one.facts, "scores": self._scores(one.name),
-                 "faults": list(one.faults)} for one in self.entries]  # fmt: skip
-        runs = {way: table.plain()["runs"] for way, table in self.ways.items()}
+    def to_dict(self) -> dict[str, Any]:
+        told = [{"name": one.name, **({"of": one.checkpoint_of} if one.checkpoint_of else {}), **one.facts, "scores": self._scores(one.name),
+                 "faults": list(one.errors)} for one in self.rows]  # fmt: skip
+        runs = {way: table.to_dict()["runs"] for way, table in self.modes.items()}
         metrics = {task: list(names) for task, names in self.metrics.items()}
-        return {"budget": self.budget, "left": self.left, "metrics": metrics, "members": told, "runs": runs}
+        return {"budget": self.budget, "left": self.pending_jobs, "metrics": metrics, "members": told, "runs": runs}
 
-    def _row(self, one: Entry) -> tuple[str, ...]:
-        facts = [fact(name, one.facts.get(name)) for name in self.facts]
-        return (one.name, *facts, *(str(self.cell(way, one.name, task) or "–") for task, way in self.columns))
+    def _text_row(self, row: ResultRow) -> tuple[str, ...]:
+        facts = [format_fact(name, row.facts.get(name)) for name in self.fact_names]
+        return (row.name, *facts, *(str(self.cell(way, row.name, task) or "–") for task, way in self.columns))
 
     def _scores(self, name: str) -> dict[str, Any]:
-        return {way: {task: _plain(self.cell(way, name, task)) for task in (*self.tasks, AVERAGE)} for way in self.ways}
+        return {way: {task: _cell_to_dict(self.cell(way, name, task)) for task in (*self.tasks, AVERAGE)} for way in self.modes}
 
 
-def fact(name: str, value: float | None) -> str:
+def format_fact(name: str, value: float | None) -> str:
     """A number as a table shows it."""
     if value is None or math.isnan(value):
         return "–"
     if name in ("parameters", "seconds"):
-        return compact(value)
-    return scientific(value) if name == "flops" else f"{value:.3f}"
+        return format_compact(value)
+    return format_scientific(value) if name == "flops" else f"{value:.3f}"
 
 
-def scientific(value: float) -> str:
+def format_scientific(value: float) -> str:
     """`1.2e15`; 0 as it is."""
     power = math.floor(math.log10(value)) if value > 0 else 0
     return f"{value / 10**power:.3g}e{power}" if value > 0 else "0"
 
 
-def _plain(cell: Cell | None) -> dict[str, Any] | None:
-    return None if cell is None else {"mean": cell.mean, "deviation": cell.deviation, "seeds": cell.seeds}
+def _cell_to_dict(cell: ScoreCell | None) -> dict[str, Any] | None:
+    return None if cell is None else {"mean": cell.mean, "deviation": cell.std, "seeds": cell.num_seeds}

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..artifacts import write_whole
-from ..errors import BadInput
+from ..artifacts import write_atomic
+from ..errors import UserError
 
 STYLE = """
 :root {
@@ -141,7 +141,7 @@ details > summary { cursor: pointer; color: var(--one); margin: .6rem 0; }
 """.strip()
 
 
-VOID = ("br", "meta", "path", "line", "rect", "circle", "polyline")
+VOID_TAGS = ("br", "meta", "path", "line", "rect", "circle", "polyline")
 
 
 class Html(str):
@@ -151,48 +151,48 @@ class Html(str):
 def element(tag: str, /, *children: str, **attributes: str | float | None) -> Html:
     """`element("td", text, class_="number")`: plain text inside is escaped, `Html` is not, None leaves an attribute out."""
     written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(_number(value))}"'
+        f' {key.rstrip("_").replace("_", "-")}="{escape(_format_attribute(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
-    if tag in VOID and not children:
+    if tag in VOID_TAGS and not children:
         return Html(f"<{tag}{written}/>")
-    return Html(f"<{tag}{written}>{joined(*children)}</{tag}>")
+    return Html(f"<{tag}{written}>{join_html(*children)}</{tag}>")
 
 
-def joined(*children: str) -> Html:
+def join_html(*children: str) -> Html:
     return Html("".join(child if isinstance(child, Html) else escape(child) for child in children))
 
 
-def section(title: str, *parts: str) -> Html:
-    return element("section", element("h2", title), *parts, id=title.lower().replace(" ", "-"))
+def section(title: str, *children: str) -> Html:
+    return element("section", element("h2", title), *children, id=title.lower().replace(" ", "-"))
 
 
-def note(text: str, kind: str = "note") -> Html:
+def note(text: str, css_class: str = "note") -> Html:
     """A sentence under a heading; `kind` may be `warning`."""
-    return element("p", text, class_=kind)
+    return element("p", text, class_=css_class)
 
 
-def table(rows: Iterable[Sequence[Any]], head: Sequence[str] = ()) -> Html:
+def table(rows: Iterable[Sequence[Any]], header: Sequence[str] = ()) -> Html:
     """Columns whose last row is a number, or a share such as 15%, stand right-aligned, head and all."""
     rows = list(rows)
-    sides = ["number" if _counts(value) else None for value in (rows[-1] if rows else head)]
-    cells = [element("th", name, class_=side) for name, side in zip(head, sides, strict=True)] if head else []
-    top = element("thead", element("tr", *cells)) if head else Html("")
-    body = (element("tr", *(element("td", shown(v), class_=s) for v, s in zip(row, sides, strict=True))) for row in rows)
+    sides = ["number" if _is_numeric(value) else None for value in (rows[-1] if rows else header)]
+    cells = [element("th", name, class_=side) for name, side in zip(header, sides, strict=True)] if header else []
+    top = element("thead", element("tr", *cells)) if header else Html("")
+    body = (element("tr", *(element("td", format_value(v), class_=s) for v, s in zip(row, sides, strict=True))) for row in rows)
     return element("div", element("table", top, element("tbody", *body)), class_="table")
 
 
 def tiles(facts: Iterable[tuple[str, Any, str]]) -> Html:
     """The few numbers a reader comes for: name, value, and a word about it."""
     made = (
-        element("div", element("span", name, class_="name"), element("b", shown(value)), element("small", words))
+        element("div", element("span", name, class_="name"), element("b", format_value(value)), element("small", words))
         for name, value, words in facts
     )
     return element("div", *made, class_="tiles")
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A number as people write it; anything else as it is."""
     if isinstance(value, bool) or value is None:
         return "–" if value is None else "yes" if value else "no"
@@ -203,7 +203,7 @@ def shown(value: Any) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def document(title: str, lead: str, sections: Sequence[Html]) -> bytes:
+def render_document(title: str, subtitle: str, sections: Sequence[Html]) -> bytes:
     """The whole file. A page of several sections begins with links to them."""
     names = [part.partition('id="')[2].partition('"')[0] for part in sections]
     links = [element("a", name.replace("-", " "), href=f"#{name}") for name in names]
@@ -212,24 +212,24 @@ def document(title: str, lead: str, sections: Sequence[Html]) -> bytes:
                    element("meta", name="color-scheme", content="light dark"),
                    element("title", title), Html(f"<style>{STYLE}</style>"))  # fmt: skip
     body = element("body", element("main",
-                   element("header", element("h1", title), element("p", lead, class_="lead"),
+                   element("header", element("h1", title), element("p", subtitle, class_="lead"),
                            element("nav", *links) if len(links) > 1 else Html("")),
                    *sections, element("footer", f"Made by bertsmith {__version__}. This file needs no network.")))  # fmt: skip
     return f'<!doctype html>\n<html lang="en">{head}{body}</html>\n'.encode()
 
 
-def write(path: Path, page: bytes) -> None:
+def write_page(path: Path, page: bytes) -> None:
     if path.is_dir():
-        raise BadInput(f"{path} is a folder; name the page to write, such as out={path / 'page.html'}")
+        raise UserError(f"{path} is a folder; name the page to write, such as out={path / 'page.html'}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, page)
+    write_atomic(path, page)
 
 
-def _counts(value: Any) -> bool:
+def _is_numeric(value: Any) -> bool:
     if isinstance(value, str):
         return re.fullmatch(r"[\d,.]+%", value) is not None
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _number(value: str | float) -> str:
+def _format_attribute(value: str | float) -> str:
     return value if isinstance(value, str) else f"{value:.6g}"

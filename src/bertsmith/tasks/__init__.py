@@ -1,14 +1,26 @@
 """What a model may be asked to do with text. To add a task: write its file, then name it in two lines here."""
 
 from .base import Task
-from .classification import Classify
-from .multiple_choice import Choose
-from .question_answering import Answering
-from .regression import Regress
-from .seq2seq import Generate
-from .similarity import Similar
-from .token_classification import Tag
+from .classification import TextClassification
+from .multiple_choice import MultipleChoice
+from .question_answering import QuestionAnswering
+from .regression import TextRegression
+from .seq2seq import Seq2Seq
+from .similarity import TextSimilarity
+from .token_classification import TokenClassification
 
-TaskConfig = Classify | Regress | Tag | Answering | Choose | Similar | Generate
+TaskConfig = (
+    TextClassification | TextRegression | TokenClassification | QuestionAnswering | MultipleChoice | TextSimilarity | Seq2Seq
+)
 
-__all__ = ["Answering", "Choose", "Classify", "Generate", "Regress", "Similar", "Tag", "Task", "TaskConfig"]
+__all__ = [
+    "MultipleChoice",
+    "QuestionAnswering",
+    "Seq2Seq",
+    "Task",
+    "TaskConfig",
+    "TextClassification",
+    "TextRegression",
+    "TextSimilarity",
+    "TokenClassification",
+]

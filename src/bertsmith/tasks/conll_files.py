@@ -8,18 +8,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadInput
-from ..tokenization.tables import Lines
+from ..errors import UserError
+from ..tokenization.tables import LineReader
 from .base import Example
-from .special_tokens import Named
-from .table_rows import SKIP, BadRow, Row, rows
+from .special_tokens import TemplateFiller
+from .table_rows import SKIP_HINT, BadRow, ExampleRow, read_rows
 
-_PACKED, _JSON = {".gz", ".xz", ".bz2", ".zst"}, {".jsonl", ".ndjson"}
-_SPACES, _BEGINS = re.compile(" +"), "-DOCSTART-"
-_LOOK, _SENTENCE = 1000, 4  # lines that are looked at; pieces, more than which a token seldom has
-_PIECE = re.compile(r"[\u3400-\u9fff]|[^\W\u3400-\u9fff]+|[^\w\s]")
+_COMPRESSED_SUFFIXES, _JSON_SUFFIXES = {".gz", ".xz", ".bz2", ".zst"}, {".jsonl", ".ndjson"}
+_SPACES, _DOCSTART = re.compile(" +"), "-DOCSTART-"
+_SNIFF_LINES, _MAX_WORDS_PER_TOKEN = 1000, 4  # lines that are looked at; pieces, more than which a token seldom has
+_WORD = re.compile(r"[\u3400-\u9fff]|[^\W\u3400-\u9fff]+|[^\w\s]")
 _TAG = re.compile(r"O|[BIESLUM]-\S+")
-_WAY_OUT = f"mend the row, or leave such sentences out by {SKIP}"
+_SKIP_HINT = f"mend the row, or leave such sentences out by {SKIP_HINT}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,130 +34,134 @@ class Sentence(Example):
     document: str | None = None
 
     @property
-    def within(self) -> tuple[str, str] | None:
+    def document_id(self) -> tuple[str, str] | None:
         """What tells its document from others; None for a sentence that stands alone."""
         return None if self.document is None else (self.source, self.document)
 
 
-def sentences(path: Path, columns: Mapping[str, str], named: Named = lambda value: ()) -> Iterator[Sentence | BadRow]:
+def read_sentences(
+    path: Path, columns: Mapping[str, str], fill_template: TemplateFiller = lambda value: ()
+) -> Iterator[Sentence | BadRow]:
     """Every sentence of a file, or what is wrong with it.
 
     Of columns, the first is the token and the last the tag, unless `columns` numbers them (from 0); a file of one column
     has no tags. A blank line ends a sentence; a line that begins with -DOCSTART- also begins a document, as does another
     value of `document` in JSON. A file that says nothing of documents is one.
     """
-    ending = Path(path.stem).suffix if path.suffix.lower() in _PACKED else path.suffix
-    if ending.lower() in _JSON:
-        for row in rows(path, columns):
-            yield row if isinstance(row, BadRow) else _of_object(row, named)
+    ending = Path(path.stem).suffix if path.suffix.lower() in _COMPRESSED_SUFFIXES else path.suffix
+    if ending.lower() in _JSON_SUFFIXES:
+        for row in read_rows(path, columns):
+            yield row if isinstance(row, BadRow) else _parse_json_row(row, fill_template)
         return
-    token, tag = _numbered(columns, "tokens", 0), _numbered(columns, "tags", -1)
+    token, tag = _column_index(columns, "tokens", 0), _column_index(columns, "tags", -1)
     width = 0  # columns of the first row: the others have as many
-    guides = named(partial(_no_column, path))
-    for document, block in _blocks(path):
+    guides = fill_template(partial(_raise_no_column, path))
+    for document, block in _read_sentence_rows(path):
         width = width or len(block[0][1])
-        sentence = _of_block(path, document, block, width, token, tag)
+        sentence = _parse_sentence_rows(path, document, block, width, token, tag)
         yield replace(sentence, guides=guides) if isinstance(sentence, Sentence) else sentence
 
 
-def untagged(columns: Mapping[str, str]) -> dict[str, str]:
+def hide_tag_column(columns: Mapping[str, str]) -> dict[str, str]:
     """Columns of which only the token is asked for: wherever there is one, there is nothing else to miss."""
     return {**columns, "tags": columns.get("tokens", "0")}
 
 
-def is_columns(path: Path, labels: Collection[str]) -> bool:
+def is_conll(path: Path, labels: Collection[str]) -> bool:
     """Whether a file of lines is columns of tokens, by its first lines; else every line of it is a text.
 
     Columns are as many in every row, and have tabs between them, or mostly tags in the last: those of `labels`, or any of
     BIO. A single column holds tokens, unless what it holds is as long as sentences (Chinese has no spaces).
     """
-    texts = [text for _, text in islice(Lines(path), _LOOK) if not _ends(text)]
-    rows = [_fields(text) for text in texts]
+    texts = [text for _, text in islice(LineReader(path), _SNIFF_LINES) if not _is_boundary(text)]
+    rows = [_split_fields(text) for text in texts]
     if len({len(fields) for fields in rows}) != 1:
         return not rows
     if len(rows[0]) == 1:
-        return sum(len(_PIECE.findall(fields[0])) for fields in rows) <= _SENTENCE * len(rows)
+        return sum(len(_WORD.findall(fields[0])) for fields in rows) <= _MAX_WORDS_PER_TOKEN * len(rows)
     tags = [fields[-1].strip() for fields in rows]
     return "\t" in texts[0] or 2 * sum(tag in labels or bool(_TAG.fullmatch(tag)) for tag in tags) >= len(tags)
 
 
-Block = list[tuple[int, list[str]]]
+SentenceRows = list[tuple[int, list[str]]]
 
 
-def _blocks(path: Path) -> Iterator[tuple[int, Block]]:
+def _read_sentence_rows(path: Path) -> Iterator[tuple[int, SentenceRows]]:
     """The rows of each sentence, by line, and the number of its document."""
-    block: Block = []
+    block: SentenceRows = []
     document = 0
-    for line, text in Lines(path):
-        if _ends(text):
+    for line, text in LineReader(path):
+        if _is_boundary(text):
             if block:
                 yield document, block
-            block, document = [], document + text.startswith(_BEGINS)
+            block, document = [], document + text.startswith(_DOCSTART)
         else:
-            block.append((line, _fields(text)))
+            block.append((line, _split_fields(text)))
     if block:
         yield document, block
 
 
-def _ends(text: str) -> bool:
+def _is_boundary(text: str) -> bool:
     """A line that ends a sentence, and is none of it."""
-    return text.startswith(_BEGINS) or not text.strip(" \t")
+    return text.startswith(_DOCSTART) or not text.strip(" \t")
 
 
-def _fields(text: str) -> list[str]:
+def _split_fields(text: str) -> list[str]:
     # Split at what separates, never at any white space: a token may be an ideographic space.
     return text.split("\t") if "\t" in text else _SPACES.split(text.strip(" "))
 
 
-def _of_block(path: Path, document: int, block: Block, width: int, token: int, tag: int) -> Sentence | BadRow:
-    for line, fields in block:
-        if fault := _fault(fields, width, token, tag):
-            return BadRow(f"{path}, line {line:,}: {fault}; {_WAY_OUT}")
-    tokens = tuple(fields[token] for _, fields in block)
-    tags = tuple(fields[tag].strip() for _, fields in block) if width > 1 else None
-    return Sentence(tokens=tokens, tags=tags, document=str(document), source=str(path), line=block[0][0])
+def _parse_sentence_rows(
+    path: Path, document: int, rows: SentenceRows, num_columns: int, token_column: int, tag_column: int
+) -> Sentence | BadRow:
+    for line, fields in rows:
+        if fault := _find_problem(fields, num_columns, token_column, tag_column):
+            return BadRow(f"{path}, line {line:,}: {fault}; {_SKIP_HINT}")
+    tokens = tuple(fields[token_column] for _, fields in rows)
+    tags = tuple(fields[tag_column].strip() for _, fields in rows) if num_columns > 1 else None
+    return Sentence(tokens=tokens, tags=tags, document=str(document), source=str(path), line=rows[0][0])
 
 
-def _fault(fields: list[str], width: int, token: int, tag: int) -> str:
+def _find_problem(fields: list[str], num_columns: int, token_column: int, tag_column: int) -> str:
     if any("\udc80" <= character <= "\udcff" for text in fields for character in text):
         return "it is not UTF-8"
-    if len(fields) != width:
-        return f"{len(fields)} columns, where the file begins with {width}"
-    if max(token, tag) >= width:
-        return f"it has no column {max(token, tag)}, only 0 to {width - 1}"
-    if not fields[token]:
+    if len(fields) != num_columns:
+        return f"{len(fields)} columns, where the file begins with {num_columns}"
+    if max(token_column, tag_column) >= num_columns:
+        return f"it has no column {max(token_column, tag_column)}, only 0 to {num_columns - 1}"
+    if not fields[token_column]:
         return "it has no token"
-    return "it has no tag" if width > 1 and not fields[tag].strip() else ""
+    return "it has no tag" if num_columns > 1 and not fields[tag_column].strip() else ""
 
 
-def _numbered(columns: Mapping[str, str], name: str, usual: int) -> int:
-    number = columns.get(name, str(usual))
+def _column_index(columns: Mapping[str, str], name: str, default: int) -> int:
+    number = columns.get(name, str(default))
     if not number.removeprefix("-").isdigit():
-        raise BadInput(f"columns.{name}={number} is not the number of a column, from 0")
+        raise UserError(f"columns.{name}={number} is not the number of a column, from 0")
     return int(number)
 
 
-def _no_column(path: Path, name: str) -> str:
-    raise BadInput(
+def _raise_no_column(path: Path, name: str) -> str:
+    raise UserError(
         f"{path}: a guide token of {{{name}}} wants a value a sentence, which CoNLL's columns cannot give; write .jsonl"
     )
 
 
-def _of_object(row: Row, named: Named) -> Sentence | BadRow:
+def _parse_json_row(row: ExampleRow, fill_template: TemplateFiller) -> Sentence | BadRow:
     try:
-        tokens, tags = _texts(row, "tokens"), None if row.get("tags") is None else _texts(row, "tags")
-        guides = named(row.cell)
+        tokens, tags = _string_list(row, "tokens"), None if row.get("tags") is None else _string_list(row, "tags")
+        guides = fill_template(row.get_cell)
     except BadRow as fault:
         return fault
     if tags is not None and len(tags) != len(tokens):
-        return row.bad(f"{len(tokens)} tokens have {len(tags)} tags")
+        return row.error(f"{len(tokens)} tokens have {len(tags)} tags")
     if isinstance(document := row.get("document"), list | dict):
-        return row.bad("document is not a text or a number")
+        return row.error("document is not a text or a number")
     return Sentence(tokens=tokens, tags=tags, document=str(document), source=str(row.path), line=row.line, guides=guides)
 
 
-def _texts(row: Row, name: str) -> tuple[str, ...]:
-    values: Any = row.need(name)
+def _string_list(row: ExampleRow, name: str) -> tuple[str, ...]:
+    values: Any = row.require(name)
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise row.bad(f"{name} is not a list of texts")
+        raise row.error(f"{name} is not a list of texts")
     return tuple(values)

@@ -9,44 +9,48 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..metrics import scores as scores_
-from .base import Answer, Encoded, Scores, averaged
-from .table_rows import Row
-from .text_pairs import Labelled, OfTexts
+from .base import EncodedExamples, ModelOutputs, Prediction, average_windows
+from .table_rows import ExampleRow
+from .text_pairs import LabeledExample, TextPairTask
 
 
 @dataclass(frozen=True)
-class Rated(Labelled[float]):
+class RegressionExample(LabeledExample[float]):
     """A text, or a pair, and its number if it is known."""
 
 
 @dataclass(frozen=True)
-class Value(Answer):
+class RegressionPrediction(Prediction):
     value: float
 
 
-class Regress(OfTexts[Rated], frozen=True):
-    outputs: ClassVar[int] = 1
+class TextRegression(TextPairTask[RegressionExample], frozen=True, tag="regress"):
+    num_outputs: ClassVar[int] = 1
 
-    def fitted(self, examples: Sequence[Rated]) -> "Regress":
+    def fit(self, examples: Sequence[RegressionExample]) -> "TextRegression":
         """With its guide tokens: there is nothing else to learn but that every example has its number."""
-        self._truths(examples)
-        return msgspec.structs.replace(self, guides=self.met(examples))
+        self._gold_values(examples)
+        return msgspec.structs.replace(self, guides=self.collect_special_tokens(examples))
 
-    def decode(self, scores: Scores, encoded: Encoded, examples: Sequence[Rated]) -> list[Value]:
+    def decode(
+        self, outputs: ModelOutputs, encoded: EncodedExamples, examples: Sequence[RegressionExample]
+    ) -> list[RegressionPrediction]:
         """The score is the number; those of windows are averaged."""
-        return [Value(value) for value in averaged(scores, encoded, len(examples))[:, 0].tolist()]
+        return [RegressionPrediction(value) for value in average_windows(outputs, encoded, len(examples))[:, 0].tolist()]
 
-    def judge(self, answers: Sequence[Value], examples: Sequence[Rated]) -> dict[str, float]:
+    def compute_metrics(
+        self, predictions: Sequence[RegressionPrediction], examples: Sequence[RegressionExample]
+    ) -> dict[str, float]:
         """Correlations are nan where all answers, or all truths, are the same."""
-        given, true = np.array([one.value for one in answers]), self._truths(examples)
+        given, true = np.array([one.value for one in predictions]), self._gold_values(examples)
         return {name: float(scores_.METRICS[name](given, true)) for name in ("pearson", "spearman")}
 
-    def _example(self, row: Row) -> Rated:
+    def _parse_row(self, row: ExampleRow) -> RegressionExample:
         """A label that is not a finite number is a bad row."""
-        return Rated(**self._texts(row), label=row.number("label"))
+        return RegressionExample(**self._text_fields(row), label=row.get_number("label"))
 
-    def _targets(self, examples: Sequence[Rated]) -> NDArray[np.float32]:
-        return self._truths(examples).astype(np.float32)
+    def _targets(self, examples: Sequence[RegressionExample]) -> NDArray[np.float32]:
+        return self._gold_values(examples).astype(np.float32)
 
-    def _truths(self, examples: Sequence[Rated]) -> NDArray[np.float64]:
-        return np.array([self._label(example) for example in examples], np.float64)
+    def _gold_values(self, examples: Sequence[RegressionExample]) -> NDArray[np.float64]:
+        return np.array([self._require_label(example) for example in examples], np.float64)

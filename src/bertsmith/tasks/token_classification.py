@@ -13,21 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Regex, pre_tokenizers
 
-from ..config import Whole
-from ..errors import BadInput
+from ..config import NonNegInt
+from ..errors import UserError
 from ..tokenization.tokenizer import Tokenizer
-from .base import Answer, Encoded, Head, Scores, ids_of, most_context, windows
-from .conll_files import Sentence, sentences
-from .scorers.conlleval import Entity, accuracy, entities, marks_spans, parted, scores
-from .special_tokens import NONE, Guided
-from .table_rows import Kept
-from .tag_schemes import Scheme, allowed, best_path, scheme_of
+from .base import EncodedExamples, ModelOutputs, Prediction, TaskHeadType, encode_texts, max_context_window, sliding_windows
+from .conll_files import Sentence, read_sentences
+from .scorers.conlleval import Entity, are_span_tags, entity_scores, get_entities, split_tag, tag_accuracy
+from .special_tokens import NO_SPECIAL_TOKENS, TemplateTask
+from .table_rows import ExampleReader
+from .tag_schemes import TagScheme, detect_scheme, transition_mask, viterbi_decode
 
-Pieces = list[list[int]]  # the ids of each token of a sentence
+TokenSubwords = list[list[int]]  # the ids of each token of a sentence
 
 
-def neighbours(
-    sentences: Sequence[Pieces], documents: Sequence[Hashable], room: int, most: int
+def document_context(
+    sentences: Sequence[TokenSubwords], documents: Sequence[Hashable], max_tokens: int, max_context: int
 ) -> Iterator[tuple[list[int], list[int]]]:
     """For each sentence the ids before it and after it: whole tokens of its own document, `most` ids a side.
 
@@ -36,38 +36,42 @@ def neighbours(
     """
     numbered = groupby(range(len(sentences)), documents.__getitem__)
     for _, numbers in numbered:
-        yield from _within([sentences[number] for number in numbers], room, most)
+        yield from _context_in_document([sentences[number] for number in numbers], max_tokens, max_context)
 
 
-def _within(sentences: Sequence[Pieces], room: int, most: int) -> Iterator[tuple[list[int], list[int]]]:
+def _context_in_document(
+    sentences: Sequence[TokenSubwords], max_tokens: int, max_context: int
+) -> Iterator[tuple[list[int], list[int]]]:
     flat = list(chain.from_iterable(chain.from_iterable(sentences)))
     borders = np.cumsum([0, *(len(ids) for tokens in sentences for ids in tokens)])
     end = 0
     for tokens in sentences:
         start, end = end, end + sum(map(len, tokens))
-        left, right = _shared(min(start, most), min(len(flat) - end, most), max(0, room - (end - start)))
+        left, right = _split_budget(
+            min(start, max_context), min(len(flat) - end, max_context), max(0, max_tokens - (end - start))
+        )
         first = int(borders[np.searchsorted(borders, start - left)])
         last = int(borders[np.searchsorted(borders, end + right, "right") - 1])
         yield flat[first:start], flat[end:last]
 
 
-def _shared(before: int, after: int, spare: int) -> tuple[int, int]:
-    left = min(before, max(spare // 2, spare - after))
-    return left, min(after, spare - left)
+def _split_budget(available_before: int, available_after: int, budget: int) -> tuple[int, int]:
+    left = min(available_before, max(budget // 2, budget - available_after))
+    return left, min(available_after, budget - left)
 
 
-IGNORED = -100  # the target of a piece that carries no label; no label and no token id
+IGNORE_INDEX = -100  # the target of a piece that carries no label; no label and no token id
 OUTSIDE = "O"
 
-Ints = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _HAN = Regex(r"\p{Han}")
-_SPLITTING = pre_tokenizers.Sequence([pre_tokenizers.Split(_HAN, "isolated"), pre_tokenizers.BertPreTokenizer()])
+_PRE_TOKENIZER = pre_tokenizers.Sequence([pre_tokenizers.Split(_HAN, "isolated"), pre_tokenizers.BertPreTokenizer()])
 
 
 @dataclass(frozen=True)
-class Tagged(Answer):
+class TokenClassificationPrediction(Prediction):
     """A tag for every token, and the entities they mark (none where tags are parts of speech)."""
 
     tags: tuple[str, ...]
@@ -75,19 +79,19 @@ class Tagged(Answer):
 
 
 @dataclass(frozen=True)
-class Window:
+class TokenWindow:
     """Which tokens a sequence gives the scores of, and where in it their first pieces stand."""
 
-    tokens: Ints
-    places: Ints
-    whole: tuple[bool, bool] = (True, True)  # it has the first token of its sentence, and the last
+    tokens: IntArray
+    positions: IntArray
+    has_ends: tuple[bool, bool] = (True, True)  # it has the first token of its sentence, and the last
 
 
-class Tag(Guided, frozen=True):
+class TokenClassification(TemplateTask, frozen=True, tag="tag"):
     labels: Annotated[
         tuple[str, ...], "the tags, in the order of the scores; those of the training file if none are given"
     ] = ()
-    scheme: Annotated[Scheme, "what may follow what; found in the training file"] = "any"
+    scheme: Annotated[TagScheme, "what may follow what; found in the training file"] = "any"
     legal: Annotated[bool, "answer with the best legal tags, not with the best tag of each token"] = True
     long: Annotated[Literal["window", "truncate"], "a sentence longer than the model: windows stitched together, or cut"] = (
         "window"
@@ -98,168 +102,192 @@ class Tag(Guided, frozen=True):
         "crf: what a tag (row) adds to the next (column), learnt; the last row begins a sentence, the last column ends it",
     ] = ()
     context: Annotated[
-        bool | Whole, "pieces of the document shown on each side of a sentence, or true: as many as the length has room for"
+        bool | NonNegInt, "pieces of the document shown on each side of a sentence, or true: as many as the length has room for"
     ] = False
-    overlap: Annotated[Whole, "pieces that neighbouring windows share, at most half of them"] = 64
+    overlap: Annotated[NonNegInt, "pieces that neighbouring windows share, at most half of them"] = 64
     columns: Annotated[dict[str, str], "the file's own names of tokens, tags, document, or numbers from 0"] = msgspec.field(
         default_factory=dict
     )
     skip_bad: Annotated[bool, "leave out and count sentences that cannot be read"] = False
 
-    head: ClassVar[Head] = "token"
-    slots: ClassVar[tuple[str, ...]] = ("tokens",)
+    head_type: ClassVar[TaskHeadType] = "token"
+    text_slots: ClassVar[tuple[str, ...]] = ("tokens",)
 
     def __post_init__(self) -> None:
         wide = len(self.labels) + 1
         if self.moves and [len(row) for row in self.moves] != [wide] * wide:
-            raise BadInput(
+            raise UserError(
                 f"moves: {len(self.labels)} labels take {wide} rows of {wide} numbers; they are learnt, leave them out"
             )
 
     @property
-    def outputs(self) -> int:
+    def num_outputs(self) -> int:
         return len(self.labels)
 
-    def read(self, path: Path) -> Kept[Sentence]:
-        return Kept(path, sentences(path, self.columns, self.named), self.skip_bad)
+    def read(self, path: Path) -> ExampleReader[Sentence]:
+        return ExampleReader(path, read_sentences(path, self.columns, self.fill_template), self.skip_bad)
 
-    def fitted(self, examples: Sequence[Sentence]) -> "Tag":
+    def fit(self, examples: Sequence[Sentence]) -> "TokenClassification":
         """Knows its labels, sorted (or those it was given, which must be all), its scheme and its guide tokens."""
         tagged = [example.tags for example in examples if example.tags is not None]
         if not tagged:
-            raise BadInput("no sentence of the training file has tags; give each token a tag in the last column")
+            raise UserError("no sentence of the training file has tags; give each token a tag in the last column")
         found = sorted(set(chain.from_iterable(tagged)))
         if self.labels and (new := sorted(set(found) - set(self.labels))):
             where = next(example for example in examples if new[0] in (example.tags or ()))
             near = get_close_matches(new[0], self.labels, n=1)
             meant = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self.labels)}"
-            raise BadInput(f"{where.place}: the tag {new[0]!r} is none of task.labels; {meant}")
-        known = {"labels": self.labels or tuple(found), "scheme": scheme_of(tagged), "guides": self.met(examples)}
+            raise UserError(f"{where.location}: the tag {new[0]!r} is none of task.labels; {meant}")
+        known = {
+            "labels": self.labels or tuple(found),
+            "scheme": detect_scheme(tagged),
+            "guides": self.collect_special_tokens(examples),
+        }
         return msgspec.structs.replace(self, **known)
 
-    def encode(self, examples: Sequence[Sentence], tokenizer: Tokenizer, length: int) -> Encoded:
+    def encode(self, examples: Sequence[Sentence], tokenizer: Tokenizer, max_length: int) -> EncodedExamples:
         """Targets: `label`, one for each token of all sequences, one after another; IGNORED but for first pieces.
 
         Where windows overlap, a token has its label in the one its answer comes from, so it counts once. A tag that
         training did not know cannot be learnt: it is ignored here, and a miss to `judge`. With crf also `whole`: whether
         each sequence has the first token of its sentence, and the last. Context has no labels.
         """
-        if length < 4:
-            raise BadInput(f"sequences of {length} tokens leave no room for a sentence; take a length of 4 or more")
-        guides = self.beside(examples, tokenizer)
-        encoded, owners, room = Encoded([], [], np.zeros(0, np.int64)), list[int](), (guides or [NONE])[0].room(length, False)
-        pieces = pieces_of(examples, tokenizer)
-        around = neighbours(pieces, _documents(examples), room, room if self.context is True else self.context)
+        if max_length < 4:
+            raise UserError(f"sequences of {max_length} tokens leave no room for a sentence; take a length of 4 or more")
+        guides = self.encode_special_tokens(examples, tokenizer)
+        encoded, owners, room = (
+            EncodedExamples([], [], np.zeros(0, np.int64)),
+            list[int](),
+            (guides or [NO_SPECIAL_TOKENS])[0].max_text_tokens(max_length, False),
+        )
+        pieces = encode_words(examples, tokenizer)
+        around = document_context(pieces, _document_keys(examples), room, room if self.context is True else self.context)
         for number, (sentence, (left, right), guide) in enumerate(zip(pieces, around, guides, strict=True)):
-            before, after = [tokenizer.cls, *guide.first, *left], [*right, *guide.last, tokenizer.sep]
-            for ids, window in self._windowed(sentence, room):
-                encoded.ids.append(np.array([*before, *ids, *after], np.int64))
-                encoded.segments.append(np.zeros(len(encoded.ids[-1]), np.int64))
-                encoded.facts.append(replace(window, places=window.places + len(before) - 1))
+            before, after = (
+                [tokenizer.cls_token_id, *guide.before_first, *left],
+                [*right, *guide.after_last, tokenizer.sep_token_id],
+            )
+            for ids, window in self._split_windows(sentence, room):
+                encoded.input_ids.append(np.array([*before, *ids, *after], np.int64))
+                encoded.token_type_ids.append(np.zeros(len(encoded.input_ids[-1]), np.int64))
+                encoded.metadata.append(replace(window, positions=window.positions + len(before) - 1))
                 owners.append(number)
         example = np.array(owners, np.int64)
-        return Encoded(encoded.ids, encoded.segments, example, self._targets(encoded, example, examples), encoded.facts)
+        return EncodedExamples(
+            encoded.input_ids, encoded.token_type_ids, example, self._targets(encoded, example, examples), encoded.metadata
+        )
 
-    def decode(self, scores: Scores, encoded: Encoded, examples: Sequence[Sentence]) -> list[Tagged]:
+    def decode(
+        self, outputs: ModelOutputs, encoded: EncodedExamples, examples: Sequence[Sentence]
+    ) -> list[TokenClassificationPrediction]:
         """Tokens without a piece of their own (control characters) and tokens that were cut off are tagged O."""
-        rows = [np.full((len(example.tokens), self.outputs), np.nan) for example in examples]
-        for owner, window, given in zip(encoded.example, encoded.facts, scores, strict=True):
-            rows[owner][window.tokens] = np.asarray(given)[window.places]
-        return [self._tagged(one) for one in rows]
+        rows = [np.full((len(example.tokens), self.num_outputs), np.nan) for example in examples]
+        for owner, window, given in zip(encoded.example_index, encoded.metadata, outputs, strict=True):
+            rows[owner][window.tokens] = np.asarray(given)[window.positions]
+        return [self._to_prediction(one) for one in rows]
 
-    def judge(self, answers: Sequence[Tagged], examples: Sequence[Sentence]) -> dict[str, float]:
+    def compute_metrics(
+        self, predictions: Sequence[TokenClassificationPrediction], examples: Sequence[Sentence]
+    ) -> dict[str, float]:
         """f1, precision, recall of entities and f1 of each type as conlleval gives them, and accuracy over tokens.
 
         Parts of speech have accuracy alone. Sentences without tags are not judged.
         """
         judged = [
-            (said.tags, example.tags) for said, example in zip(answers, examples, strict=True) if example.tags is not None
+            (said.tags, example.tags) for said, example in zip(predictions, examples, strict=True) if example.tags is not None
         ]
         if not judged:
-            raise BadInput("no sentence has tags to be judged by")
+            raise UserError("no sentence has tags to be judged by")
         said, gold = zip(*judged, strict=True)
-        spans = marks_spans(sorted(set(chain.from_iterable(gold)) | set(self.labels)))
+        spans = are_span_tags(sorted(set(chain.from_iterable(gold)) | set(self.labels)))
         if not spans:
-            return {"accuracy": accuracy(said, gold)}
-        found = scores(said, gold)
-        for name in self.types:
+            return {"accuracy": tag_accuracy(said, gold)}
+        found = entity_scores(said, gold)
+        for name in self.entity_types:
             found.setdefault(f"f1.{name}", 0.0)  # neither there nor found: every file has the same scores
-        return {**found, "accuracy": accuracy(said, gold)}
+        return {**found, "accuracy": tag_accuracy(said, gold)}
 
-    def reach(self, length: int) -> int:
+    def max_context(self, max_length: int) -> int:
         """How many pieces of its document a sentence may be shown on one side, at most."""
-        return length if self.context is True else min(self.context, length)
+        return max_length if self.context is True else min(self.context, max_length)
 
     @property
-    def types(self) -> list[str]:
+    def entity_types(self) -> list[str]:
         """What entities its labels name, sorted."""
-        return sorted({parted(label)[1] for label in self.labels} - {""})
+        return sorted({split_tag(label)[1] for label in self.labels} - {""})
 
-    def allowed(self) -> NDArray[np.bool_] | None:
+    def transition_mask(self) -> NDArray[np.bool_] | None:
         """(labels + 1, labels + 1), in the order of `moves`: what may follow what; None where anything may."""
-        return None if self.scheme == "any" or not self.legal else allowed(self.labels, self.scheme)
+        return None if self.scheme == "any" or not self.legal else transition_mask(self.labels, self.scheme)
 
-    def _windowed(self, pieces: Pieces, room: int) -> list[tuple[list[int], Window]]:
-        flat, counts = list(chain.from_iterable(pieces)), np.array([len(ids) for ids in pieces], np.int64)
+    def _split_windows(self, subwords: TokenSubwords, max_tokens: int) -> list[tuple[list[int], TokenWindow]]:
+        flat, counts = list(chain.from_iterable(subwords)), np.array([len(ids) for ids in subwords], np.int64)
         tokens = np.flatnonzero(counts)
         firsts = (np.cumsum(counts) - counts)[tokens]
-        spans = windows(len(flat), room, room - min(self.overlap, room // 2)) if self.long == "window" else [(0, room)]
-        owner = most_context(spans, len(flat)) if len(spans) > 1 else np.zeros(len(flat), np.int64)
+        spans = (
+            sliding_windows(len(flat), max_tokens, max_tokens - min(self.overlap, max_tokens // 2))
+            if self.long == "window"
+            else [(0, max_tokens)]
+        )
+        owner = max_context_window(spans, len(flat)) if len(spans) > 1 else np.zeros(len(flat), np.int64)
         parts = []
         for number, (start, end) in enumerate(spans):
             mine = (owner[firsts] == number) & (firsts < end)
             whole = bool(mine[:1].any()), bool(mine[-1:].any())
-            parts.append((flat[start:end], Window(tokens[mine], firsts[mine] - start + 1, whole)))
+            parts.append((flat[start:end], TokenWindow(tokens[mine], firsts[mine] - start + 1, whole)))
         return parts
 
-    def _targets(self, encoded: Encoded, owners: Ints, examples: Sequence[Sentence]) -> dict[str, Ints]:
+    def _targets(self, encoded: EncodedExamples, example_index: IntArray, examples: Sequence[Sentence]) -> dict[str, IntArray]:
         if not self.labels or any(example.tags is None for example in examples):
             return {}
         numbers = {label: number for number, label in enumerate(self.labels)}
-        known = [np.array([numbers.get(tag, IGNORED) for tag in example.tags or ()], np.int64) for example in examples]
-        targets = [np.full(len(ids), IGNORED, np.int64) for ids in encoded.ids]
-        for target, owner, window in zip(targets, owners, encoded.facts, strict=True):
-            target[window.places] = known[owner][window.tokens]
+        known = [np.array([numbers.get(tag, IGNORE_INDEX) for tag in example.tags or ()], np.int64) for example in examples]
+        targets = [np.full(len(ids), IGNORE_INDEX, np.int64) for ids in encoded.input_ids]
+        for target, owner, window in zip(targets, example_index, encoded.metadata, strict=True):
+            target[window.positions] = known[owner][window.tokens]
         label = {"label": np.concatenate(targets) if targets else np.zeros(0, np.int64)}
-        return label | {"whole": np.array([window.whole for window in encoded.facts], bool)} if self.crf else label
+        return label | {"whole": np.array([window.has_ends for window in encoded.metadata], bool)} if self.crf else label
 
-    def _tagged(self, rows: NDArray[np.float64]) -> Tagged:
-        blind: NDArray[np.bool_] = np.isnan(rows[:, :1]).ravel()
-        rows[blind] = [0.0 if label == OUTSIDE else -np.inf for label in self.labels] if OUTSIDE in self.labels else 0.0
+    def _to_prediction(self, emissions: NDArray[np.float64]) -> TokenClassificationPrediction:
+        blind: NDArray[np.bool_] = np.isnan(emissions[:, :1]).ravel()
+        emissions[blind] = [0.0 if label == OUTSIDE else -np.inf for label in self.labels] if OUTSIDE in self.labels else 0.0
         moves = np.array(self.moves) if self.moves else None
-        path = best_path(rows, self.labels, self.scheme if self.legal else "any", moves)
+        path = viterbi_decode(emissions, self.labels, self.scheme if self.legal else "any", moves)
         tags = tuple(OUTSIDE if unseen else self.labels[label] for label, unseen in zip(path, blind, strict=True))
-        return Tagged(tags, tuple(entities(tags)) if marks_spans(self.labels) else ())
+        return TokenClassificationPrediction(tags, tuple(get_entities(tags)) if are_span_tags(self.labels) else ())
 
 
-def sentence_of(text: str) -> tuple[Sentence, list[tuple[int, int]]]:
+def sentence_from_text(text: str) -> tuple[Sentence, list[tuple[int, int]]]:
     """A raw text as a sentence that stands alone, and the characters [start, end) of each of its tokens.
 
     Tokens are those of BERT's own splitting: words, each mark of punctuation, each Chinese character.
     """
     legible = _SURROGATES.sub("\ufffd", text)  # one for one: no offset moves
-    found = [span for _, span in _SPLITTING.pre_tokenize_str(legible)]
+    found = [span for _, span in _PRE_TOKENIZER.pre_tokenize_str(legible)]
     return Sentence(tokens=tuple(text[start:end] for start, end in found)), found
 
 
-def pieces_of(examples: Sequence[Sentence], tokenizer: Tokenizer) -> list[Pieces]:
+def encode_words(examples: Sequence[Sentence], tokenizer: Tokenizer) -> list[TokenSubwords]:
     """The ids of every token; a word is tokenised once, however often it comes."""
-    texts = [_spaced(example.tokens) if tokenizer.joins_spaces else list(example.tokens) for example in examples]
+    texts = [
+        _add_space_prefix(example.tokens) if tokenizer.has_space_prefixed_tokens else list(example.tokens)
+        for example in examples
+    ]
     words = list(dict.fromkeys(chain.from_iterable(texts)))
-    known = dict(zip(words, ids_of(words, tokenizer), strict=True))
+    known = dict(zip(words, encode_texts(words, tokenizer), strict=True))
     return [[known[text] for text in one] for one in texts]
 
 
-def _documents(examples: Sequence[Sentence]) -> list[Hashable]:
+def _document_keys(examples: Sequence[Sentence]) -> list[Hashable]:
     """What tells the documents of sentences apart: one without a document is its own."""
-    return [n if one.within is None else one.within for n, one in enumerate(examples)]
+    return [n if one.document_id is None else one.document_id for n, one in enumerate(examples)]
 
 
-def _spaced(tokens: Sequence[str]) -> list[str]:
+def _add_space_prefix(tokens: Sequence[str]) -> list[str]:
     """Tokens with the space before them that such a tokenizer expects; Chinese has none."""
     pairs = pairwise(["", *tokens])
-    return [f" {here}" if before and not (_east(before[-1]) or _east(here[:1])) else here for before, here in pairs]
+    return [f" {here}" if before and not (_is_cjk(before[-1]) or _is_cjk(here[:1])) else here for before, here in pairs]
 
 
-def _east(character: str) -> bool:
+def _is_cjk(character: str) -> bool:
     return "\u2e80" <= character <= "\u9fff" or "\uf900" <= character <= "\uffef" or character >= "\U00020000"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import NormalizedString, PreTokenizedString, pre_tokenizers
 from tokenizers import Tokenizer as Rust
 
-from ..errors import BadInput
+from ..errors import UserError
 
 Segmenter = Callable[[str], Iterable[str]]  # text -> words that add up to the text
 Flags = NDArray[np.bool_]
@@ -27,38 +27,40 @@ IDEOGRAPH = re.compile(
 )
 
 
-def segmenter(name: str) -> Segmenter:
+def load_segmenter(name: str) -> Segmenter:
     """`jieba`, or any function of text to words, named as `package.module:function`."""
     if name == "jieba":
-        return _jieba()
+        return _load_jieba()
     module, colon, function = name.partition(":")
     if not (module and colon and function):
-        raise BadInput(f"segmenter {name!r} is not known; write jieba, or a function of your own as package.module:function")
-    return _imported(module, function)
+        raise UserError(f"segmenter {name!r} is not known; write jieba, or a function of your own as package.module:function")
+    return _import_segmenter(module, function)
 
 
-def marked(text: str, words: Iterable[str], offsets: Sequence[tuple[int, int]], continues: Flags, spaced: bool) -> Flags:
+def token_word_starts(
+    text: str, words: Iterable[str], offsets: Sequence[tuple[int, int]], is_continuation: Flags, space_prefixed: bool
+) -> Flags:
     """For each token of a text, whether it begins a word; `spaced` if its tokenizer marks that by the space before a word."""
     words = list(words)
-    starts = starts_of_tokens(word_starts(text, words), offsets, continues)
-    return starts | first_tokens(text, words, offsets) if spaced else starts
+    starts = char_to_token_starts(char_word_starts(text, words), offsets, is_continuation)
+    return starts | first_tokens_of_words(text, words, offsets) if space_prefixed else starts
 
 
-def word_starts(text: str, words: Iterable[str]) -> Flags:
+def char_word_starts(text: str, words: Iterable[str]) -> Flags:
     """For each character, whether a word may begin at it: False only at ideographs inside a word of the segmenter.
 
     At any other character that is left to the tokenizer, whose idea of a word in English or in numbers is finer.
     """
     words = [word for word in words if word]
     if (joined := "".join(words)) != text:
-        raise BadInput(_parted(text, joined))
+        raise UserError(_mismatch_message(text, joined))
     begins = np.ones(len(text), bool)
     begins[[found.start() for found in IDEOGRAPH.finditer(text)]] = False
-    begins[_firsts(words)] = True
+    begins[_word_offsets(words)] = True
     return begins
 
 
-def starts_of_tokens(begins: Flags, offsets: Sequence[tuple[int, int]], continues: Flags) -> Flags:
+def char_to_token_starts(char_starts: Flags, offsets: Sequence[tuple[int, int]], is_continuation: Flags) -> Flags:
     """For each token, whether it begins a word: no continuation (`##`) does, and no ideograph inside a word.
 
     `begins` is from `word_starts`; `offsets` are in characters of that text. A token without characters ([CLS]) stands alone.
@@ -66,17 +68,17 @@ def starts_of_tokens(begins: Flags, offsets: Sequence[tuple[int, int]], continue
     spans = np.asarray(offsets, np.int64).reshape(-1, 2)
     first = spans[:, 0]
     allowed = spans[:, 1] <= first
-    allowed[~allowed] = begins[first[~allowed]]
-    return allowed & ~np.asarray(continues, bool)
+    allowed[~allowed] = char_starts[first[~allowed]]
+    return allowed & ~np.asarray(is_continuation, bool)
 
 
-def first_tokens(text: str, words: Iterable[str], offsets: Sequence[tuple[int, int]]) -> Flags:
+def first_tokens_of_words(text: str, words: Iterable[str], offsets: Sequence[tuple[int, int]]) -> Flags:
     """For each token, whether a word of the segmenter begins in it, and in no token before it.
 
     It is for tokenizers that mark the pieces behind a space (`Ġ`, `▁`), of which Chinese has none. A character may be several
     tokens, of which the first counts; the space before a word belongs to it, whether or not the offsets have it.
     """
-    firsts = _firsts([word for word in words if word])
+    firsts = _word_offsets([word for word in words if word])
     firsts -= np.fromiter((at > 0 and text[at - 1] == " " for at in firsts), np.int64, len(firsts))
     ends = np.maximum.accumulate(np.asarray(offsets, np.int64).reshape(-1, 2)[:, 1])
     starts = np.zeros(len(ends) + 1, bool)  # what lies behind the last token begins none
@@ -84,29 +86,29 @@ def first_tokens(text: str, words: Iterable[str], offsets: Sequence[tuple[int, i
     return starts[:-1]
 
 
-def _firsts(words: Sequence[str]) -> NDArray[np.int64]:
+def _word_offsets(words: Sequence[str]) -> NDArray[np.int64]:
     """The place of each word's first character."""
     sizes = np.fromiter(map(len, words), np.int64, len(words))
     return sizes.cumsum() - sizes
 
 
-def _jieba() -> Segmenter:
+def _load_jieba() -> Segmenter:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it imports pkg_resources, and has escapes that newer Pythons warn about
             import jieba
     except ImportError:
-        raise BadInput("segmenter 'jieba' is not installed: pip install bertsmith[zh]") from None
+        raise UserError("segmenter 'jieba' is not installed: pip install bertsmith[zh]") from None
     jieba.setLogLevel(logging.CRITICAL)
     jieba.initialize()  # a second or two now, not at the first text
     return jieba.lcut
 
 
-def _imported(module: str, function: str) -> Segmenter:
+def _import_segmenter(module: str, function: str) -> Segmenter:
     try:
         home = importlib.import_module(module)
     except Exception as error:  # a module of the user's may fail in any way
-        raise BadInput(
+        raise UserError(
             f"segmenter module {module!r} cannot be imported ({error}); is it installed, or on PYTHONPATH?"
         ) from None
     found = getattr(home, function, None)
@@ -114,10 +116,10 @@ def _imported(module: str, function: str) -> Segmenter:
         return found
     near = get_close_matches(function, [name for name in dir(home) if callable(getattr(home, name))], n=1, cutoff=0.5)
     guess = f"; did you mean {module}:{near[0]}?" if near else "; name a function that takes text and gives words"
-    raise BadInput(f"{module} has no function {function!r}{guess}")
+    raise UserError(f"{module} has no function {function!r}{guess}")
 
 
-def _parted(text: str, joined: str) -> str:
+def _mismatch_message(text: str, joined: str) -> str:
     place = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, joined, strict=False)))
     return (
         f"the segmenter's words do not add up to the text: at character {place:,} the text goes on with "
@@ -128,7 +130,7 @@ def _parted(text: str, joined: str) -> str:
 JIEBA = "jieba"  # the one segmenter a tokenizer.json may name: a file must not choose what code is run
 
 
-class Cut:
+class JiebaPreTokenizer:
     """What BERT's splitting left whole, as words; jieba is loaded when the first ideograph comes."""
 
     def __init__(self) -> None:
@@ -137,30 +139,32 @@ class Cut:
     def __call__(self, text: str) -> list[str]:
         if not IDEOGRAPH.search(text):
             return [text]
-        self.segment = self.segment or segmenter(JIEBA)
+        self.segment = self.segment or load_segmenter(JIEBA)
         return list(self.segment(text))
 
     def pre_tokenize(self, text: PreTokenizedString) -> None:
         """The library's protocol: called once a text, it cuts the pieces in place and keeps their offsets."""
-        text.split(self._parts)
+        text.split(self._split)
 
-    def _parts(self, number: int, piece: NormalizedString) -> list[NormalizedString]:
-        ends = list(accumulate(map(len, self(piece.normalized)), initial=0))
-        return [part for pair in pairwise(ends) if (part := piece[slice(*pair)]) is not None]
+    def _split(self, index: int, string: NormalizedString) -> list[NormalizedString]:
+        ends = list(accumulate(map(len, self(string.normalized)), initial=0))
+        return [part for pair in pairwise(ends) if (part := string[slice(*pair)]) is not None]
 
 
-def install(rust: Rust) -> bytes:
+def install_jieba(backend_tokenizer: Rust) -> bytes:
     """Puts jieba behind BERT's splitting; returns the tokenizer.json, which the library cannot write once that is done.
 
     Other readers of that file see a tokenizer of whole words which takes a Chinese clause for one.
     """
-    state = json.loads(rust.to_str())
+    state = json.loads(backend_tokenizer.to_str())
     state["pre_tokenizer"] = {"type": "BertPreTokenizer", "segmenter": JIEBA}
-    rust.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.BertPreTokenizer(), pre_tokenizers.PreTokenizer.custom(Cut())])
+    backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.BertPreTokenizer(), pre_tokenizers.PreTokenizer.custom(JiebaPreTokenizer())]
+    )
     return json.dumps(state, indent=2, ensure_ascii=False).encode()
 
 
-def asked(data: bytes) -> bool:
+def uses_jieba(data: bytes) -> bool:
     """Whether a tokenizer.json names the segmenter; almost none does, and those are not parsed twice."""
     if b'"segmenter"' not in data:
         return False

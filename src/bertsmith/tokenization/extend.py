@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
 
-from ..errors import BadInput
+from ..errors import UserError
 from .chinese import IDEOGRAPH
-from .pipeline import Words
+from .pipeline import WordSplitter
 from .tokenizer import Tokenizer
-from .vocab_selection import Longest, Merged, Pair, joined, taken
-from .wordpiece_trainer import INSIDE
+from .vocab_selection import BpeSelector, Pair, WordPieceSelector, merge_pair, select_tokens
+from .wordpiece_trainer import CONTINUING_SUBWORD_PREFIX
 
-Extensible = Literal["wordpiece", "bpe", "byte-bpe"]
-Counts = Iterable[tuple[str, int]]
+ExtensibleKind = Literal["wordpiece", "bpe", "byte-bpe"]
+WordFrequencies = Iterable[tuple[str, int]]
 
-WORDS = 500_000  # distinct words that are looked at, the most frequent first: what bounds memory
-ALONE = 0.1  # share of running words that are lone ideographs from which on it is worth saying
+MAX_WORDS = 500_000  # distinct words that are looked at, the most frequent first: what bounds memory
+LONE_IDEOGRAPH_THRESHOLD = 0.1  # share of running words that are lone ideographs from which on it is worth saying
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,17 @@ class Extension:
     gains: list[tuple[str, int]]  # in the order of their ids
 
 
-def kind_of(tokenizer: Tokenizer) -> Extensible:
+def extensible_kind(tokenizer: Tokenizer) -> ExtensibleKind:
     """The kind of vocabulary, if it can be extended: old text is cut as before, whatever comes behind the old pieces."""
-    state = tokenizer.state
+    state = tokenizer.json_dict
     model, splitter = state["model"], (state["pre_tokenizer"] or {}).get("type")
     if any(not token["special"] for token in state["added_tokens"]):
-        raise BadInput(f"{tokenizer.source} has added tokens that it finds inside words; extend the tokenizer without them")
-    bert = splitter == "BertPreTokenizer" and _cleans(state["normalizer"]) and model.get("continuing_subword_prefix") == INSIDE
+        raise UserError(f"{tokenizer.source} has added tokens that it finds inside words; extend the tokenizer without them")
+    bert = (
+        splitter == "BertPreTokenizer"
+        and _is_bert_normalizer(state["normalizer"])
+        and model.get("continuing_subword_prefix") == CONTINUING_SUBWORD_PREFIX
+    )
     if model["type"] == "WordPiece" and bert:
         return "wordpiece"
     if model["type"] == "BPE" and model["merges"] and not (model.get("dropout") or model.get("end_of_word_suffix")):
@@ -44,66 +48,75 @@ def kind_of(tokenizer: Tokenizer) -> Extensible:
         raw = (state["normalizer"] or {}).get("type") in (None, "Lowercase")
         if splitter == "ByteLevel" and state["pre_tokenizer"]["use_regex"] and raw:
             return "byte-bpe"
-    raise BadInput(
+    raise UserError(
         f"{tokenizer.source} is of a kind that cannot be extended ({model['type']}, words by {splitter}); WordPiece and BPE "
         "as BERT, RoBERTa and `bertsmith tokenizer` make them can: a new piece of another would cut old text anew"
     )
 
 
-def words_of(tokenizer: Tokenizer) -> Callable[[str], list[str]]:
+def build_word_splitter(tokenizer: Tokenizer) -> Callable[[str], list[str]]:
     """Blocks of text to words, cleaned and cut as this tokenizer does."""
-    kind, normalizer = kind_of(tokenizer), tokenizer.state["normalizer"] or {}
-    words = Words(kind, bool(normalizer.get("lowercase", normalizer.get("type") == "Lowercase")))
+    kind, normalizer = extensible_kind(tokenizer), tokenizer.json_dict["normalizer"] or {}
+    words = WordSplitter(kind, bool(normalizer.get("lowercase", normalizer.get("type") == "Lowercase")))
     if normalizer:
-        words.normalizer = tokenizer.rust.normalizer  # accents may be its own
+        words.normalizer = tokenizer.backend_tokenizer.normalizer  # accents may be its own
     return words
 
 
-def extended(
-    tokenizer: Tokenizer, counts: Counts, room: int, least: int = 2,
+def extend_tokenizer(
+    tokenizer: Tokenizer, counts: WordFrequencies, max_added: int, min_frequency: int = 2,
     progress: Callable[[int, int], None] = lambda done, room: None,
 ) -> Extension:  # fmt: skip
     """At most `room` new pieces, by what they gain on these words (made by `words_of`); none occurs fewer than `least` times.
 
     A BPE vocabulary grows by merges: a long word takes several, and a character it does not know stays unknown.
     """
-    kind = kind_of(tokenizer)
+    kind = extensible_kind(tokenizer)
     merges: list[Pair] = []
     if kind == "wordpiece":
-        longest = tokenizer.state["model"]["max_input_chars_per_word"]  # beyond it a word is unknown, whatever there is
+        longest = tokenizer.json_dict["model"]["max_input_chars_per_word"]  # beyond it a word is unknown, whatever there is
         split = ((word, n) for word, n in counts if len(word) <= longest)
-        gains = taken(Longest(tokenizer.pieces, islice(split, WORDS)), room, least, progress)
+        gains = select_tokens(
+            WordPieceSelector(tokenizer.id_to_token, islice(split, MAX_WORDS)), max_added, min_frequency, progress
+        )
     else:
-        fixed = {piece for piece, special in zip(tokenizer.pieces, tokenizer.special, strict=True) if special}
-        found = taken(Merged(tokenizer.pieces, _cuts(tokenizer, islice(counts, WORDS)), fixed), room, least, progress)
-        merges, gains = [pair for pair, _ in found], [(joined(pair), gain) for pair, gain in found]
+        fixed = {piece for piece, special in zip(tokenizer.id_to_token, tokenizer.is_special, strict=True) if special}
+        found = select_tokens(
+            BpeSelector(tokenizer.id_to_token, _tokenize_words(tokenizer, islice(counts, MAX_WORDS)), fixed),
+            max_added,
+            min_frequency,
+            progress,
+        )
+        merges, gains = [pair for pair, _ in found], [(merge_pair(pair), gain) for pair, gain in found]
     if not gains:
-        raise BadInput(f"no new piece of {least} occurrences would make this text shorter: {tokenizer.source} fits it as it is")
-    return Extension(_grown(tokenizer, [piece for piece, _ in gains], merges), gains)
+        raise UserError(
+            f"no new piece of {min_frequency} occurrences would make this text shorter: {tokenizer.source} fits it as it is"
+        )
+    return Extension(_add_tokens(tokenizer, [piece for piece, _ in gains], merges), gains)
 
 
-def extends(child: Tokenizer, parent: Tokenizer) -> bool:
+def is_extension(child: Tokenizer, parent: Tokenizer) -> bool:
     """Whether a tokenizer is another with pieces behind: the same cleaning, words, ids and order of merges."""
-    ours, theirs = _bare(child), _bare(parent)
-    merges, before = (tokenizer.state["model"].get("merges", []) for tokenizer in (child, parent))
-    same = ours == theirs and child.pieces[: len(parent)] == parent.pieces and merges[: len(before)] == before
+    ours, theirs = _config_without_vocab(child), _config_without_vocab(parent)
+    merges, before = (tokenizer.json_dict["model"].get("merges", []) for tokenizer in (child, parent))
+    same = ours == theirs and child.id_to_token[: len(parent)] == parent.id_to_token and merges[: len(before)] == before
     return same and len(child) > len(parent)
 
 
-def origins(child: Tokenizer, parent: Tokenizer) -> list[list[int]]:
+def map_to_parent_ids(child: Tokenizer, parent: Tokenizer) -> list[list[int]]:
     """For each new piece, in the order of ids, the ids of the parent's pieces that it replaces."""
-    new = child.pieces[len(parent) :]
-    if child.state["model"]["type"] == "WordPiece":
-        ids = {piece: number for number, piece in enumerate(parent.pieces)}
-        return [_spelled(piece, ids) or [parent.unk] for piece in new]
-    parts = {piece: [number] for number, piece in enumerate(parent.pieces)}
-    for merge in child.state["model"]["merges"][len(parent.state["model"]["merges"]) :]:
+    new = child.id_to_token[len(parent) :]
+    if child.json_dict["model"]["type"] == "WordPiece":
+        ids = {piece: number for number, piece in enumerate(parent.id_to_token)}
+        return [_greedy_match(piece, ids) or [parent.unk_token_id] for piece in new]
+    parts = {piece: [number] for number, piece in enumerate(parent.id_to_token)}
+    for merge in child.json_dict["model"]["merges"][len(parent.json_dict["model"]["merges"]) :]:
         left, right = merge.split(" ") if isinstance(merge, str) else merge
-        parts[joined((left, right))] = parts[left] + parts[right]
+        parts[merge_pair((left, right))] = parts[left] + parts[right]
     return [parts[piece] for piece in new]
 
 
-def lone_ideographs(counts: Counts) -> float:
+def lone_ideograph_fraction(counts: WordFrequencies) -> float:
     """The share of running words that are one Chinese character, which BERT's words never join: no piece can either."""
     total = lone = 0
     for word, count in counts:
@@ -111,47 +124,51 @@ def lone_ideographs(counts: Counts) -> float:
     return lone / max(total, 1)
 
 
-def _cleans(normalizer: dict[str, Any] | None) -> bool:
+def _is_bert_normalizer(normalizer: dict[str, Any] | None) -> bool:
     own = normalizer or {}
     return own.get("type") == "BertNormalizer" and own["clean_text"] and own["handle_chinese_chars"]
 
 
-def _cuts(tokenizer: Tokenizer, counts: Counts) -> Iterable[tuple[list[str], int]]:
+def _tokenize_words(tokenizer: Tokenizer, counts: WordFrequencies) -> Iterable[tuple[list[str], int]]:
     entries = list(counts)
-    cut = tokenizer.rust.encode_batch_fast([word for word, _ in entries], add_special_tokens=False)
-    pieces = tokenizer.pieces
+    cut = tokenizer.backend_tokenizer.encode_batch_fast([word for word, _ in entries], add_special_tokens=False)
+    pieces = tokenizer.id_to_token
     return (([pieces[i] for i in encoding.ids], count) for encoding, (_, count) in zip(cut, entries, strict=True))
 
 
-def _grown(tokenizer: Tokenizer, pieces: list[str], merges: list[Pair]) -> Tokenizer:
-    state = copy.deepcopy(tokenizer.state)
+def _add_tokens(tokenizer: Tokenizer, tokens: list[str], merges: list[Pair]) -> Tokenizer:
+    state = copy.deepcopy(tokenizer.json_dict)
     model, first = state["model"], len(tokenizer)
     # Special tokens that stand outside the vocabulary would be moved behind the new pieces: inside it they keep their ids.
     model["vocab"] |= {token["content"]: token["id"] for token in state["added_tokens"]}
-    model["vocab"] |= {piece: first + number for number, piece in enumerate(pieces)}
+    model["vocab"] |= {piece: first + number for number, piece in enumerate(tokens)}
     if merges:
         spaced = isinstance(model["merges"][0], str)
         model["merges"] += [" ".join(pair) if spaced else list(pair) for pair in merges]
-    grown = Tokenizer.parsed(json.dumps(state).encode(), tokenizer.source)
-    assert extends(grown, tokenizer), "an old id moved"
+    grown = Tokenizer.from_json(json.dumps(state).encode(), tokenizer.source)
+    assert is_extension(grown, tokenizer), "an old id moved"
     return grown
 
 
-def _bare(tokenizer: Tokenizer) -> dict[str, Any]:
+def _config_without_vocab(tokenizer: Tokenizer) -> dict[str, Any]:
     """All that makes ids of text but the pieces."""
-    model = {name: value for name, value in tokenizer.state["model"].items() if name not in ("vocab", "merges")}
+    model = {name: value for name, value in tokenizer.json_dict["model"].items() if name not in ("vocab", "merges")}
     names = ("normalizer", "pre_tokenizer", "added_tokens")
-    return {"model": model, **{name: tokenizer.state[name] for name in names}}
+    return {"model": model, **{name: tokenizer.json_dict[name] for name in names}}
 
 
-def _spelled(piece: str, ids: dict[str, int]) -> list[int]:
+def _greedy_match(token: str, ids: dict[str, int]) -> list[int]:
     """A piece by the longest old ones, begun as it begins; nothing, if they cannot spell it."""
-    mark, rest = (INSIDE, piece[len(INSIDE) :]) if piece.startswith(INSIDE) else ("", piece)
+    mark, rest = (
+        (CONTINUING_SUBWORD_PREFIX, token[len(CONTINUING_SUBWORD_PREFIX) :])
+        if token.startswith(CONTINUING_SUBWORD_PREFIX)
+        else ("", token)
+    )
     found: list[int] = []
     while rest:
         size = next((size for size in range(len(rest), 0, -1) if mark + rest[:size] in ids), 0)
         if not size:
             return []
         found.append(ids[mark + rest[:size]])
-        mark, rest = INSIDE, rest[size:]
+        mark, rest = CONTINUING_SUBWORD_PREFIX, rest[size:]
     return found

@@ -3,19 +3,19 @@
 import re
 from string import hexdigits
 
-BYTES = tuple(f"{byte:02x}" for byte in range(256))
-_WRONG = re.compile(rf"[^{hexdigits}\s]")
-_TWO = re.compile(r"\S\S")
+HEX_BYTES = tuple(f"{byte:02x}" for byte in range(256))
+_NON_HEX = re.compile(rf"[^{hexdigits}\s]")
+_HEX_BYTE = re.compile(r"\S\S")
 
 
-def words(text: str) -> list[str]:
+def split_bytes(text: str) -> list[str]:
     """The bytes of a text, each a word."""
-    return _TWO.findall(text.lower())
+    return _HEX_BYTE.findall(text.lower())
 
 
-def fault(text: str) -> str | None:
+def find_hex_error(text: str) -> str | None:
     """Why a text is not bytes in hex; None if it is. White space may stand between bytes, not inside one."""
-    if wrong := _WRONG.search(text):
+    if wrong := _NON_HEX.search(text):
         return f"{wrong[0]!r}, its character {wrong.start() + 1:,}, is no hex digit"
     if odd := next((run for run in text.split() if len(run) % 2), None):
         return f"{len(odd):,} digits are not whole bytes, which have two each"

@@ -7,16 +7,16 @@ from itertools import chain
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Rust
 
-from .chinese import Cut
-from .fast_encode import BERT_RUNS, CLAUSES, SPACED_RUNS
-from .hex_bytes import BYTES
-from .tokenizer import UNK, bert, marked
-from .trainers import WORD_START, Kind
+from .chinese import JiebaPreTokenizer
+from .fast_encode import BERT_RUN_PATTERN, BYTE_LEVEL_RUN_PATTERN, CLAUSE_PATTERN
+from .hex_bytes import HEX_BYTES
+from .tokenizer import UNK, build_bert_tokenizer, register_special_tokens
+from .trainers import WORD_START, TokenizerKind
 
-REMEMBERED = 300_000  # runs whose words are kept
+MAX_CACHED_RUNS = 300_000  # runs whose words are kept
 
 
-def around(kind: Kind, model: models.Model, lowercase: bool, segments: bool = False) -> Rust:
+def assemble_tokenizer(kind: TokenizerKind, model: models.Model, lowercase: bool, segment_chinese: bool = False) -> Rust:
     """A whole tokenizer: BERT's words for most kinds, raw bytes with their spaces for the byte kinds.
 
     `segments` leaves ideographs together, for the segmenter of `Tokenizer(..., segments=True)`.
@@ -26,9 +26,9 @@ def around(kind: Kind, model: models.Model, lowercase: bool, segments: bool = Fa
         rust.normalizer = normalizers.Lowercase() if lowercase else None
         rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind == "byte-bpe")
         rust.decoder = decoders.ByteLevel()
-        return marked(rust)
-    rust = bert(model, lowercase)
-    if segments:
+        return register_special_tokens(rust)
+    rust = build_bert_tokenizer(model, lowercase)
+    if segment_chinese:
         rust.normalizer = normalizers.BertNormalizer(lowercase=lowercase, handle_chinese_chars=False)
     if kind == "unigram":
         mark = pre_tokenizers.Metaspace(replacement=WORD_START, prepend_scheme="always", split=False)
@@ -37,43 +37,45 @@ def around(kind: Kind, model: models.Model, lowercase: bool, segments: bool = Fa
     return rust
 
 
-def in_hex(specials: Sequence[str]) -> Rust:
+def build_hex_tokenizer(special_tokens: Sequence[str]) -> Rust:
     """A whole tokenizer of bytes written in hex, a token each: the special tokens, then the bytes in order."""
-    ids = {piece: number for number, piece in enumerate([*specials, *BYTES])}
+    ids = {piece: number for number, piece in enumerate([*special_tokens, *HEX_BYTES])}
     rust = Rust(models.WordLevel(ids, unk_token=UNK))
     rust.normalizer = normalizers.Lowercase()
     pairs = pre_tokenizers.Split(Regex(r"\S\S"), "isolated")
     rust.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pairs])
     rust.decoder = decoders.Fuse()
-    return marked(rust)
+    return register_special_tokens(rust)
 
 
-class Words:
+class WordSplitter:
     """Blocks of text to the words a vocabulary of this kind is learnt from; each distinct run is cleaned once."""
 
-    def __init__(self, kind: Kind, lowercase: bool, segments: bool = False) -> None:
-        self.raw = kind in ("byte", "byte-bpe")
-        self.runs: re.Pattern[str] = SPACED_RUNS if self.raw else CLAUSES if segments else BERT_RUNS
-        cleaning = normalizers.BertNormalizer(lowercase=lowercase, handle_chinese_chars=not segments)
-        self.normalizer = normalizers.Lowercase() if self.raw else cleaning
-        self.cut = Cut() if segments else None
+    def __init__(self, kind: TokenizerKind, lowercase: bool, segment_chinese: bool = False) -> None:
+        self.is_byte_level = kind in ("byte", "byte-bpe")
+        self.run_pattern: re.Pattern[str] = (
+            BYTE_LEVEL_RUN_PATTERN if self.is_byte_level else CLAUSE_PATTERN if segment_chinese else BERT_RUN_PATTERN
+        )
+        cleaning = normalizers.BertNormalizer(lowercase=lowercase, handle_chinese_chars=not segment_chinese)
+        self.normalizer = normalizers.Lowercase() if self.is_byte_level else cleaning
+        self.segmenter = JiebaPreTokenizer() if segment_chinese else None
         self.lowercase = lowercase
-        self.known: dict[str, list[str]] = {}
+        self.cache: dict[str, list[str]] = {}
 
     def __call__(self, text: str) -> list[str]:
-        runs = self.runs.findall(text)
-        if len(self.known) > REMEMBERED:
-            self.known = {}
-        for run in set(runs) - self.known.keys():
-            self.known[run] = self._words(run)
-        return list(chain.from_iterable(map(self.known.__getitem__, runs)))
+        runs = self.run_pattern.findall(text)
+        if len(self.cache) > MAX_CACHED_RUNS:
+            self.cache = {}
+        for run in set(runs) - self.cache.keys():
+            self.cache[run] = self._split_run(run)
+        return list(chain.from_iterable(map(self.cache.__getitem__, runs)))
 
-    def _words(self, run: str) -> list[str]:
+    def _split_run(self, run: str) -> list[str]:
         if run == "\n":
             return []
-        if not self.raw:
+        if not self.is_byte_level:
             split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str(self.normalizer.normalize_str(run))
-            return [part for word, _ in split for part in (self.cut(word) if self.cut else [word])]
+            return [part for word, _ in split for part in (self.segmenter(word) if self.segmenter else [word])]
         text = self.normalizer.normalize_str(run) if self.lowercase else run
         spaced = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True, trim_offsets=False)
         return [text[a:b] for _, (a, b) in spaced.pre_tokenize_str(text)]

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from ..errors import BadInput
+from ..errors import UserError
 
-_BATCH = 4096
-_WORST = 20
+_BATCH_SIZE = 4096
+_NUM_WORST = 20
 
 
 @dataclass(frozen=True)
-class Quality:
+class TokenizerQuality:
     """Shares and means are over running words, so a frequent word weighs as often as it is read."""
 
     words: int
@@ -40,12 +40,12 @@ class Quality:
         ]
 
 
-def measure(
+def measure_quality(
     counts: Iterable[tuple[str, int]],
-    pieces_of: Callable[[list[str]], Sequence[Sequence[int]]],
-    unknown_id: int | None,
-    vocabulary_size: int,
-) -> Quality:
+    encode_words: Callable[[list[str]], Sequence[Sequence[int]]],
+    unk_token_id: int | None,
+    vocab_size: int,
+) -> TokenizerQuality:
     """Cut each distinct word once, thousands in a batch, and weigh it by its count.
 
     A word all of unknown pieces has no character covered; among known ones, an unknown piece stands for one character.
@@ -53,8 +53,8 @@ def measure(
     words = distinct = pieces = whole = unknown = characters = covered = 0
     used: set[int] = set()
     worst: list[tuple[int, str, int]] = []  # extra pieces in all, word, its pieces
-    for word, count, ids in _cut(counts, pieces_of):
-        missing = sum(number == unknown_id for number in ids)
+    for word, count, ids in _encode_in_batches(counts, encode_words):
+        missing = sum(number == unk_token_id for number in ids)
         distinct, words, pieces = distinct + 1, words + count, pieces + count * len(ids)
         whole += count * (len(ids) == 1 and not missing)
         unknown += count * (missing > 0)
@@ -62,10 +62,10 @@ def measure(
         covered += count * (len(word) - missing) * (missing < len(ids))
         used.update(ids)
         if len(ids) > 1:
-            _keep(worst, (count * (len(ids) - 1), word, len(ids)))
+            _push_worst(worst, (count * (len(ids) - 1), word, len(ids)))
     if not pieces:
-        raise BadInput("there are no words to measure the vocabulary on; give it text that is not empty")
-    return Quality(
+        raise UserError("there are no words to measure the vocabulary on; give it text that is not empty")
+    return TokenizerQuality(
         words=words,
         distinct=distinct,
         fertility=pieces / words,
@@ -73,22 +73,22 @@ def measure(
         unknown=unknown / words,
         coverage=covered / characters,
         characters_per_piece=characters / pieces,
-        unused=vocabulary_size - len(used),
+        unused=vocab_size - len(used),
         worst=[(word, number) for _, word, number in sorted(worst, key=lambda entry: (-entry[0], entry[1]))],
     )
 
 
-def _cut(
-    counts: Iterable[tuple[str, int]], pieces_of: Callable[[list[str]], Sequence[Sequence[int]]]
+def _encode_in_batches(
+    counts: Iterable[tuple[str, int]], encode_words: Callable[[list[str]], Sequence[Sequence[int]]]
 ) -> Iterator[tuple[str, int, Sequence[int]]]:
     entries = iter(counts)
-    while batch := list(islice(entries, _BATCH)):
-        for (word, count), ids in zip(batch, pieces_of([word for word, _ in batch]), strict=True):
+    while batch := list(islice(entries, _BATCH_SIZE)):
+        for (word, count), ids in zip(batch, encode_words([word for word, _ in batch]), strict=True):
             yield word, count, ids
 
 
-def _keep(worst: list[tuple[int, str, int]], entry: tuple[int, str, int]) -> None:
-    if len(worst) < _WORST:
+def _push_worst(worst: list[tuple[int, str, int]], entry: tuple[int, str, int]) -> None:
+    if len(worst) < _NUM_WORST:
         heapq.heappush(worst, entry)
     elif entry > worst[0]:
         heapq.heapreplace(worst, entry)

@@ -10,106 +10,106 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import BadInput
-from .files import unpacked
+from ..errors import UserError
+from .files import read_decompressed
 
-KNOWN = ".tsv, .csv or .jsonl, alone or packed (.gz .xz .bz2 .zst)"
-_PACKED, _ENDINGS = {".gz", ".xz", ".bz2", ".zst"}, {".tsv": "\t", ".csv": ",", ".jsonl": "", ".ndjson": ""}
+SUPPORTED_FORMATS = ".tsv, .csv or .jsonl, alone or packed (.gz .xz .bz2 .zst)"
+_COMPRESSED_SUFFIXES, _SEPARATORS = {".gz", ".xz", ".bz2", ".zst"}, {".tsv": "\t", ".csv": ",", ".jsonl": "", ".ndjson": ""}
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what Python makes of bytes that are not, so that a line can be named
 
 
-class Record(NamedTuple):
+class TableRecord(NamedTuple):
     line: int
     values: dict[str, Any]  # by the file's own names
 
 
-class Fault(NamedTuple):
+class InvalidRecord(NamedTuple):
     """What is wrong with one row; the others may be fine."""
 
     line: int
-    what: str
+    message: str
 
 
-class Lines:
+class LineReader:
     """Lines by number, from 1, without their ends; bytes that are not UTF-8 are left as lone surrogates."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.read = path, 0  # bytes of the file, as it lies on disk, read so far
+        self.path, self.bytes_read = path, 0  # bytes of the file, as it lies on disk, read so far
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
         rest, line = b"", 0
-        for data, read in unpacked(self.path):
-            self.read = read
+        for data, read in read_decompressed(self.path):
+            self.bytes_read = read
             *whole, rest = (rest + data).split(b"\n")
             for number, text in enumerate(whole, line + 1):
-                yield number, _decoded(text, number)
+                yield number, _decode_line(text, number)
             line += len(whole)
         if rest:
-            yield line + 1, _decoded(rest, line + 1)
+            yield line + 1, _decode_line(rest, line + 1)
 
 
-def records(lines: Lines, numbered: bool = False) -> Iterator[Record | Fault]:
+def read_records(lines: LineReader, number_columns: bool = False) -> Iterator[TableRecord | InvalidRecord]:
     """Every row that is not blank, or what is wrong with it. Quotes mean nothing in .tsv.
 
     A header names the columns, unless they are `numbered`: then "0" is the first, and the first row is a row.
     """
     path = lines.path
     if is_json(path):
-        yield from _objects(lines)
+        yield from _read_jsonl(lines)
         return
-    found = _quoted(lines) if _separator(path) == "," else _tabbed(lines)
+    found = _read_csv(lines) if _separator(path) == "," else _read_tsv(lines)
     first = next(found, None)
     if first is None:
-        raise BadInput(f"{path} is empty; it needs a header that names its columns, such as text and label")
-    if isinstance(first, Fault):
-        raise BadInput(f"{path}, line {first.line:,}: {first.what}; its first line must name the columns")
-    if numbered:
+        raise UserError(f"{path} is empty; it needs a header that names its columns, such as text and label")
+    if isinstance(first, InvalidRecord):
+        raise UserError(f"{path}, line {first.line:,}: {first.message}; its first line must name the columns")
+    if number_columns:
         names, found = [str(number) for number in range(len(first[1]))], chain([first], found)
     else:
         names = [name.strip() for name in first[1]]
     for row in found:
-        yield row if isinstance(row, Fault) else _record(row, names)
+        yield row if isinstance(row, InvalidRecord) else _make_record(row, names)
 
 
 def is_json(path: Path) -> bool:
     return not _separator(path)
 
 
-def missing(wanted: str, there: list[str], key: str) -> str:
+def missing_column_message(column: str, columns: list[str], setting: str) -> str:
     """What to say of a column that is not there: those that are, and the setting that names the right one."""
-    near = get_close_matches(wanted, there, n=1, cutoff=0.5) or ["..."]
-    return f"has no column {wanted!r}, only: {', '.join(there)}; name the right one: {key}={near[0]}"
+    near = get_close_matches(column, columns, n=1, cutoff=0.5) or ["..."]
+    return f"has no column {column!r}, only: {', '.join(columns)}; name the right one: {setting}={near[0]}"
 
 
-def shown(value: Any) -> str:
+def preview_json(value: Any) -> str:
     """A value as JSON, cut where it is long: for messages."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) < 40 else f"{text[:36]}..."
 
 
 def _separator(path: Path) -> str:
-    name = Path(path.stem) if path.suffix.lower() in _PACKED else path
-    if (ending := name.suffix.lower()) not in _ENDINGS:
-        raise BadInput(f"{path} is not a table that can be read; give {KNOWN}")
-    return _ENDINGS[ending]
+    name = Path(path.stem) if path.suffix.lower() in _COMPRESSED_SUFFIXES else path
+    if (ending := name.suffix.lower()) not in _SEPARATORS:
+        raise UserError(f"{path} is not a table that can be read; give {SUPPORTED_FORMATS}")
+    return _SEPARATORS[ending]
 
 
-def _record(row: tuple[int, list[str]], names: list[str]) -> Record | Fault:
+def _make_record(row: tuple[int, list[str]], names: list[str]) -> TableRecord | InvalidRecord:
     line, values = row
     if len(values) != len(names):
-        return Fault(line, f"{len(values)} fields, where there should be {len(names)} ({', '.join(names)})")
-    return Record(line, dict(zip(names, values, strict=True)))
+        return InvalidRecord(line, f"{len(values)} fields, where there should be {len(names)} ({', '.join(names)})")
+    return TableRecord(line, dict(zip(names, values, strict=True)))
 
 
-def _tabbed(lines: Lines) -> Iterator[tuple[int, list[str]] | Fault]:
+def _read_tsv(lines: LineReader) -> Iterator[tuple[int, list[str]] | InvalidRecord]:
     for line, text in lines:
         if _NOT_UTF8.search(text):
-            yield Fault(line, "it is not UTF-8")
+            yield InvalidRecord(line, "it is not UTF-8")
         elif text:
             yield line, text.split("\t")
 
 
-def _quoted(lines: Lines) -> Iterator[tuple[int, list[str]] | Fault]:
+def _read_csv(lines: LineReader) -> Iterator[tuple[int, list[str]] | InvalidRecord]:
     csv.field_size_limit(2**31 - 1)  # of the whole process: the usual 131,072 characters are less than a long document
     reader = csv.reader((f"{text}\n" for _, text in lines), strict=True)
     while True:
@@ -117,33 +117,33 @@ def _quoted(lines: Lines) -> Iterator[tuple[int, list[str]] | Fault]:
         try:
             values = next(reader, None)
         except csv.Error as error:
-            yield Fault(line, f"{error}; is a quote left open, or not doubled?")
+            yield InvalidRecord(line, f"{error}; is a quote left open, or not doubled?")
             continue
         if values is None:
             return
         if any(map(_NOT_UTF8.search, values)):
-            yield Fault(line, "it is not UTF-8")
+            yield InvalidRecord(line, "it is not UTF-8")
         elif values:
             yield line, values
 
 
-def _objects(lines: Lines) -> Iterator[Record | Fault]:
+def _read_jsonl(lines: LineReader) -> Iterator[TableRecord | InvalidRecord]:
     for line, text in lines:
         if not text.strip():
             continue
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
-            yield Fault(line, f"it is not JSON: {error}")
+            yield InvalidRecord(line, f"it is not JSON: {error}")
             continue
         if _NOT_UTF8.search(text):
-            yield Fault(line, "it is not UTF-8")
+            yield InvalidRecord(line, "it is not UTF-8")
         elif not isinstance(value, dict):
-            yield Fault(line, f'it is {shown(value)}, not an object such as {{"text": ..., "label": ...}}')
+            yield InvalidRecord(line, f'it is {preview_json(value)}, not an object such as {{"text": ..., "label": ...}}')
         else:
-            yield Record(line, value)
+            yield TableRecord(line, value)
 
 
-def _decoded(data: bytes, line: int) -> str:
+def _decode_line(data: bytes, line: int) -> str:
     data = data.removeprefix(codecs.BOM_UTF8) if line == 1 else data
     return data.removesuffix(b"\r").decode("utf-8", "surrogateescape")

@@ -8,11 +8,11 @@ from itertools import groupby, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..errors import BadInput
+from ..errors import UserError
 
-Entry = tuple[str, int]
+WordFrequency = tuple[str, int]
 
-_OPEN = 64  # runs merged at once: far below the number of files a process may hold open
+_MAX_OPEN_RUNS = 64  # runs merged at once: far below the number of files a process may hold open
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,17 @@ class WordCounts:
     distinct: int
     total: int  # running words
 
-    def __iter__(self) -> Iterator[Entry]:
-        return _read(self.path)
+    def __iter__(self) -> Iterator[WordFrequency]:
+        return _read_entries(self.path)
 
 
 def count_words(
-    texts: Iterable[str], words: Callable[[str], list[str]], *, folder: Path, limit: int = 1_000_000, least: int = 1
+    texts: Iterable[str],
+    split_words: Callable[[str], list[str]],
+    *,
+    folder: Path,
+    max_in_memory: int = 1_000_000,
+    min_frequency: int = 1,
 ) -> WordCounts:
     """Count what `words` makes of each block of text; words seen fewer than `least` times are left out.
 
@@ -37,84 +42,86 @@ def count_words(
     """
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder, prefix="runs-") as runs:
-        spelled = _Sorter(Path(runs), "spelled", key=lambda entry: entry[0])
-        for counter in _counters(texts, words, limit):
+        spelled = _ExternalSorter(Path(runs), "spelled", key=lambda entry: entry[0])
+        for counter in _count_in_parts(texts, split_words, max_in_memory):
             spelled.spill(counter.items())
-        kept = (entry for entry in _summed(spelled.merged()) if entry[1] >= least)
-        ranked = _Sorter(Path(runs), "ranked", key=lambda entry: (-entry[1], entry[0]))
+        kept = (entry for entry in _sum_duplicates(spelled.merge()) if entry[1] >= min_frequency)
+        ranked = _ExternalSorter(Path(runs), "ranked", key=lambda entry: (-entry[1], entry[0]))
         distinct = total = 0
-        while batch := list(islice(kept, limit)):
+        while batch := list(islice(kept, max_in_memory)):
             distinct, total = distinct + len(batch), total + sum(count for _, count in batch)
             ranked.spill(batch)
-        path = _write(Path(runs) / "words.tsv", ranked.merged()).replace(folder / "words.tsv")
+        path = _write_entries(Path(runs) / "words.tsv", ranked.merge()).replace(folder / "words.tsv")
     return WordCounts(path, distinct, total)
 
 
-class _Sorter:
+class _ExternalSorter:
     """Sorts more entries than memory holds: sorted runs go to disk and are merged while they are read."""
 
-    def __init__(self, folder: Path, name: str, key: Callable[[Entry], object]) -> None:
+    def __init__(self, folder: Path, name: str, key: Callable[[WordFrequency], object]) -> None:
         self.folder, self.name, self.key = folder, name, key
         self.runs: list[Path] = []
-        self.written = 0
+        self.num_written = 0
 
-    def spill(self, entries: Iterable[Entry]) -> None:
-        self._write(sorted(entries, key=self.key))  # type: ignore[arg-type]
-        if len(self.runs) == _OPEN:
+    def spill(self, entries: Iterable[WordFrequency]) -> None:
+        self._write_run(sorted(entries, key=self.key))  # type: ignore[arg-type]
+        if len(self.runs) == _MAX_OPEN_RUNS:
             runs, self.runs = self.runs, []
-            self._write(self._merged(runs))
+            self._write_run(self._merge_runs(runs))
             for run in runs:
                 run.unlink()
 
-    def merged(self) -> Iterator[Entry]:
-        return self._merged(self.runs)
+    def merge(self) -> Iterator[WordFrequency]:
+        return self._merge_runs(self.runs)
 
-    def _merged(self, runs: list[Path]) -> Iterator[Entry]:
-        return heapq.merge(*map(_read, runs), key=self.key)  # type: ignore[arg-type]
+    def _merge_runs(self, runs: list[Path]) -> Iterator[WordFrequency]:
+        return heapq.merge(*map(_read_entries, runs), key=self.key)  # type: ignore[arg-type]
 
-    def _write(self, entries: Iterable[Entry]) -> None:
-        self.runs.append(_write(self.folder / f"{self.name}-{self.written}", entries))
-        self.written += 1
+    def _write_run(self, entries: Iterable[WordFrequency]) -> None:
+        self.runs.append(_write_entries(self.folder / f"{self.name}-{self.num_written}", entries))
+        self.num_written += 1
 
 
-def _counters(texts: Iterable[str], words: Callable[[str], list[str]], limit: int) -> Iterator[Counter[str]]:
+def _count_in_parts(
+    texts: Iterable[str], split_words: Callable[[str], list[str]], max_in_memory: int
+) -> Iterator[Counter[str]]:
     counter: Counter[str] = Counter()
     for text in texts:
-        counter.update(words(text))
-        if len(counter) > limit:
+        counter.update(split_words(text))
+        if len(counter) > max_in_memory:
             yield counter
             counter.clear()
     yield counter
 
 
-def _summed(entries: Iterator[Entry]) -> Iterator[Entry]:
+def _sum_duplicates(entries: Iterator[WordFrequency]) -> Iterator[WordFrequency]:
     for word, same in groupby(entries, key=lambda entry: entry[0]):
         yield word, sum(count for _, count in same)
 
 
-def _write(path: Path, entries: Iterable[Entry]) -> Path:
+def _write_entries(path: Path, entries: Iterable[WordFrequency]) -> Path:
     """One `count<tab>word` a line, with the three characters that would break a line escaped."""
     with path.open("w", encoding="utf-8", newline="\n") as out:
-        out.writelines(f"{count}\t{_escaped(word)}\n" for word, count in entries)
+        out.writelines(f"{count}\t{_escape(word)}\n" for word, count in entries)
     return path
 
 
-def _read(path: Path) -> Iterator[Entry]:
+def _read_entries(path: Path) -> Iterator[WordFrequency]:
     with path.open(encoding="utf-8", newline="\n") as lines:
         for number, line in enumerate(lines, 1):
             count, tab, word = line.partition("\t")
             if not (tab and word.endswith("\n") and count.isascii() and count.isdigit()):
-                raise BadInput(f"{path}, line {number}: {line[:50]!r} is not count<tab>word; count the words again")
-            yield _unescaped(word[:-1]), int(count)
+                raise UserError(f"{path}, line {number}: {line[:50]!r} is not count<tab>word; count the words again")
+            yield _unescape(word[:-1]), int(count)
 
 
-def _escaped(word: str) -> str:
+def _escape(word: str) -> str:
     if word.isalnum():  # nearly all of them
         return word
     return word.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
 
 
-def _unescaped(word: str) -> str:
+def _unescape(word: str) -> str:
     if "\\" not in word:
         return word
     parts = (part.replace("\\n", "\n").replace("\\t", "\t") for part in word.split("\\\\"))

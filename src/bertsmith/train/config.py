@@ -5,26 +5,26 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from ..config import Amount, Config, Count, Positive, Share, Whole
-from ..errors import BadInput
+from ..config import Config, Fraction, NonNegFloat, NonNegInt, PosFloat, PosInt
+from ..errors import UserError
 from .optim import Adamw, OptimizerConfig
-from .schedule import Kind, warm_share
+from .schedule import SchedulerType, resolve_warmup
 
 
-class Train(Config, frozen=True):
+class TrainConfig(Config, frozen=True):
     """Exactly one of `steps`, `epochs` and `minutes` says how long."""
 
-    steps: Annotated[Count | None, "updates to make (or epochs, or minutes)"] = None
-    epochs: Annotated[Positive | None, "passes over the data (or steps, or minutes)"] = None
-    minutes: Annotated[Positive | None, "time to train for, sittings added up (or steps, or epochs)"] = None
-    batch_tokens: Annotated[Count, "tokens of one micro-batch"] = 8192
-    accumulate: Annotated[Count, "micro-batches of one update"] = 1
-    rate: Annotated[Positive, "peak learning rate"] = 1e-4
-    warmup: Annotated[Amount, "rise of the rate: below 1 a share of the run, from 1 up steps"] = 0.01
-    schedule: Annotated[Kind, "course of the rate after the warm-up"] = "linear"
-    cooldown: Annotated[Share, "share of the run over which a trapezoid falls to 0"] = 0.3
-    decay: Annotated[Amount, "weight decay of matrices; biases and norms have none"] = 0.01
-    clip: Annotated[Amount, "longest gradient; 0 for no limit"] = 1.0
+    steps: Annotated[PosInt | None, "updates to make (or epochs, or minutes)"] = None
+    epochs: Annotated[PosFloat | None, "passes over the data (or steps, or minutes)"] = None
+    minutes: Annotated[PosFloat | None, "time to train for, sittings added up (or steps, or epochs)"] = None
+    batch_tokens: Annotated[PosInt, "tokens of one micro-batch"] = 8192
+    accumulate: Annotated[PosInt, "micro-batches of one update"] = 1
+    rate: Annotated[PosFloat, "peak learning rate"] = 1e-4
+    warmup: Annotated[NonNegFloat, "rise of the rate: below 1 a share of the run, from 1 up steps"] = 0.01
+    schedule: Annotated[SchedulerType, "course of the rate after the warm-up"] = "linear"
+    cooldown: Annotated[Fraction, "share of the run over which a trapezoid falls to 0"] = 0.3
+    decay: Annotated[NonNegFloat, "weight decay of matrices; biases and norms have none"] = 0.01
+    clip: Annotated[NonNegFloat, "longest gradient; 0 for no limit"] = 1.0
     optimizer: Annotated[OptimizerConfig, "how gradients move the weights"] = Adamw()
     precision: Annotated[Literal["fp32", "bf16", "fp16"], "numbers of the forward and backward pass"] = "fp32"
     compile: Annotated[bool, "compile the model: a slower start, faster steps"] = False
@@ -32,19 +32,21 @@ class Train(Config, frozen=True):
     deterministic: Annotated[
         bool, "the same bits each time on a GPU too, for somewhat slower steps; a CPU always gives them"
     ] = False
-    workers: Annotated[Whole, "processes that make batches ahead of time; 0 for none"] = 0
-    save_every: Annotated[Count, "steps from one checkpoint to the next"] = 1000
-    keep: Annotated[Count, "checkpoints kept, the newest"] = 2
-    average: Annotated[Whole, "the mean of so many checkpoints, the last ones, is the result; 0: the last weights"] = 0
-    eval_every: Annotated[Whole, "steps from one evaluation to the next; 0 for one at the end"] = 0
-    stop: Annotated[Whole, "evaluations in a row without a better score that end the run; the best weights stay; 0: no end"] = 0
-    log_every: Annotated[Count, "steps that one row of metrics.jsonl sums up"] = 10
+    workers: Annotated[NonNegInt, "processes that make batches ahead of time; 0 for none"] = 0
+    save_every: Annotated[PosInt, "steps from one checkpoint to the next"] = 1000
+    keep: Annotated[PosInt, "checkpoints kept, the newest"] = 2
+    average: Annotated[NonNegInt, "the mean of so many checkpoints, the last ones, is the result; 0: the last weights"] = 0
+    eval_every: Annotated[NonNegInt, "steps from one evaluation to the next; 0 for one at the end"] = 0
+    stop: Annotated[
+        NonNegInt, "evaluations in a row without a better score that end the run; the best weights stay; 0: no end"
+    ] = 0
+    log_every: Annotated[PosInt, "steps that one row of metrics.jsonl sums up"] = 10
     device: Annotated[str, "auto, cpu, cuda or cuda:N"] = "auto"
     tensorboard: Annotated[bool, "also write the metrics for TensorBoard"] = False
-    spike: Annotated[Amount, "skip an update whose gradient is this many times the usual; 0 for never"] = 30.0
-    patience: Annotated[Count, "bad updates in a row before going back to the last checkpoint"] = 5
+    spike: Annotated[NonNegFloat, "skip an update whose gradient is this many times the usual; 0 for never"] = 30.0
+    patience: Annotated[PosInt, "bad updates in a row before going back to the last checkpoint"] = 5
 
-    def resolved(self, batches_per_epoch: int) -> "Train":
+    def resolve_epochs(self, batches_per_epoch: int) -> "TrainConfig":
         """The same run with `epochs` counted in steps, and with an evaluation each epoch if it may stop early."""
         self.check()
         train, an_epoch = self, batches_per_epoch / self.accumulate
@@ -59,16 +61,16 @@ class Train(Config, frozen=True):
         given = [name for name in ("steps", "epochs", "minutes") if getattr(self, name) is not None]
         if len(given) != 1:
             have = "train has none of steps, epochs and minutes" if not given else f"train has {' and '.join(given)}"
-            raise BadInput(f"{have}; give exactly one of the three, such as train.steps=1000")
+            raise UserError(f"{have}; give exactly one of the three, such as train.steps=1000")
         for name in (given[0], "batch_tokens", "accumulate", "rate", "save_every", "keep", "log_every", "patience"):
             if getattr(self, name) <= 0:
-                raise BadInput(f"train.{name} = {getattr(self, name):g} must be above 0")
+                raise UserError(f"train.{name} = {getattr(self, name):g} must be above 0")
         for name in ("decay", "clip", "workers", "eval_every", "spike", "cooldown"):
             if getattr(self, name) < 0:
-                raise BadInput(f"train.{name} = {getattr(self, name):g} must not be negative")
+                raise UserError(f"train.{name} = {getattr(self, name):g} must not be negative")
         if self.schedule == "inverse-sqrt" and not self.warmup:
-            raise BadInput("train.schedule=inverse-sqrt falls from the end of its warm-up; give train.warmup, such as 4000")
+            raise UserError("train.schedule=inverse-sqrt falls from the end of its warm-up; give train.warmup, such as 4000")
         if self.average and self.stop:
-            raise BadInput("train.stop keeps the best weights and train.average the mean of the last; leave one of them out")
+            raise UserError("train.stop keeps the best weights and train.average the mean of the last; leave one of them out")
         if self.epochs is None or self.warmup < 1:
-            warm_share(self.warmup, self.steps)
+            resolve_warmup(self.warmup, self.steps)

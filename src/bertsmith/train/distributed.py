@@ -11,36 +11,36 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..errors import BadInput
-from .logging import Tally
+from ..errors import UserError
+from .logging import MetricSums
 
 T = TypeVar("T")
 
 
-def world() -> int:
+def world_size() -> int:
     """How many processes torchrun started; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
 
 
-def joined(device: torch.device, accumulate: int) -> "Ranks":
+def init_distributed(device: torch.device, gradient_accumulation_steps: int) -> "DistributedState":
     """Joins the other processes, if there are any."""
-    count = world()
+    count = world_size()
     if count == 1:
-        return Ranks()
-    if accumulate % count:
-        near = -(-accumulate // count) * count
-        raise BadInput(
-            f"train.accumulate = {accumulate} micro-batches cannot be shared evenly by {count} processes; "
+        return DistributedState()
+    if gradient_accumulation_steps % count:
+        near = -(-gradient_accumulation_steps // count) * count
+        raise UserError(
+            f"train.accumulate = {gradient_accumulation_steps} micro-batches cannot be shared evenly by {count} processes; "
             f"make it a multiple of {count}, such as {near}"
         )
     if not dist.is_initialized():
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-        atexit.register(_leave)
+        atexit.register(_shut_down)
     facts = dist.new_group(backend="gloo") if device.type == "cuda" else dist.group.WORLD
-    return Ranks(dist.get_rank(), count, facts)
+    return DistributedState(dist.get_rank(), count, facts)
 
 
-def _leave() -> None:
+def _shut_down() -> None:
     """Together: one that hangs up while another still listens makes the other abort on its way out."""
     if dist.is_initialized():
         with suppress(RuntimeError):  # a peer that was killed comes to no meeting
@@ -50,59 +50,59 @@ def _leave() -> None:
 
 
 @dataclass(frozen=True)
-class Ranks:
+class DistributedState:
     """Alone, every method gives back what it was given."""
 
     rank: int = 0
-    count: int = 1
-    facts: Any = None  # the group over which plain values travel, on the host
+    world_size: int = 1
+    cpu_group: Any = None  # the group over which plain values travel, on the host
 
     @property
-    def leader(self) -> bool:
+    def is_main_process(self) -> bool:
         """The one that writes files and speaks."""
         return self.rank == 0
 
-    def own(self, micro_batches: int) -> range:
-        return range(self.rank, micro_batches, self.count)
+    def local_micro_batches(self, micro_batches: int) -> range:
+        return range(self.rank, micro_batches, self.world_size)
 
-    def gathered(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """Everyone's value, in the order of ranks."""
-        if self.count == 1:
+        if self.world_size == 1:
             return [value]
-        values: list[Any] = [None] * self.count
-        dist.all_gather_object(values, value, group=self.facts)
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value, group=self.cpu_group)
         return values
 
-    def first(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """The leader's value: clocks differ, decisions must not."""
-        return self.gathered(value)[0]
+        return self.all_gather(value)[0]
 
-    def any(self, asked: bool) -> bool:
-        return any(self.gathered(asked))
+    def any_rank(self, flag: bool) -> bool:
+        return any(self.all_gather(flag))
 
-    def together(self, tally: Tally) -> Tally:
-        whole = Tally()
-        for part in self.gathered(tally.entries):
-            whole.add(Tally(part))
+    def reduce_metrics(self, metrics: MetricSums) -> MetricSums:
+        whole = MetricSums()
+        for part in self.all_gather(metrics.sums):
+            whole.add(MetricSums(part))
         return whole
 
-    def align(self, model: nn.Module) -> None:
+    def broadcast_weights(self, model: nn.Module) -> None:
         """Everyone begins with the leader's weights."""
-        if self.count > 1:
+        if self.world_size > 1:
             for tensor in model.state_dict().values():
                 dist.broadcast(tensor, 0)
 
-    def sum_gradients(self, weights: list[nn.Parameter]) -> None:
+    def all_reduce_grads(self, parameters: list[nn.Parameter]) -> None:
         """One flat sum over all ranks; a weight that had no gradient anywhere still has none."""
-        if self.count == 1:
+        if self.world_size == 1:
             return
-        had = weights[0].new_tensor([float(weight.grad is not None) for weight in weights])
-        flat = torch.cat([had, *(_gradient(weight).flatten() for weight in weights)])
+        had = parameters[0].new_tensor([float(weight.grad is not None) for weight in parameters])
+        flat = torch.cat([had, *(_grad_or_zeros(weight).flatten() for weight in parameters)])
         dist.all_reduce(flat)
-        sums = flat[len(weights) :].split([weight.numel() for weight in weights])
-        for weight, anywhere, total in zip(weights, flat[: len(weights)].tolist(), sums, strict=True):
+        sums = flat[len(parameters) :].split([weight.numel() for weight in parameters])
+        for weight, anywhere, total in zip(parameters, flat[: len(parameters)].tolist(), sums, strict=True):
             weight.grad = total.view_as(weight) if anywhere else None
 
 
-def _gradient(weight: nn.Parameter) -> Tensor:
-    return torch.zeros_like(weight) if weight.grad is None else weight.grad
+def _grad_or_zeros(parameter: nn.Parameter) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

@@ -7,15 +7,15 @@ from typing import Any, Protocol, Self
 from torch import Tensor
 
 
-class Batch(Protocol):
+class BatchLike(Protocol):
     """Anything that can move to a device and knows its own size without asking the device."""
 
     @property
-    def counts(self) -> Mapping[str, int]:
+    def target_counts(self) -> Mapping[str, int]:
         """Targets of each part of the loss, known from the data alone: `{"words": 1234, "next": 56}`."""
 
     @property
-    def tokens(self) -> int:
+    def num_tokens(self) -> int:
         """Tokens read by the model."""
 
     def to(self, device: Any) -> Self: ...
@@ -30,18 +30,18 @@ class Loss:
     """
 
     parts: dict[str, Tensor]
-    report: dict[str, tuple[Tensor | float, Tensor | float]] = field(default_factory=dict)
-    carry: tuple[Tensor, ...] = ()
+    metrics: dict[str, tuple[Tensor | float, Tensor | float]] = field(default_factory=dict)
+    recurrent_state: tuple[Tensor, ...] = ()
 
 
 class Objective(Protocol):
     """The one thing that makes pre-training, fine-tuning and distillation differ."""
 
-    def loss(self, model: Any, batch: Any, carry: tuple[Tensor, ...]) -> Loss: ...
+    def compute_loss(self, model: Any, batch: Any, recurrent_state: tuple[Tensor, ...]) -> Loss: ...
 
 
-def checked(loss: Loss, batch: Batch) -> Loss:
+def check_counts(loss: Loss, batch: BatchLike) -> Loss:
     """A part without its count would be divided by nothing."""
-    if missing := set(loss.parts) - set(batch.counts):
-        raise ValueError(f"the loss has parts {sorted(missing)} that batch.counts {sorted(batch.counts)} does not count")
+    if missing := set(loss.parts) - set(batch.target_counts):
+        raise ValueError(f"the loss has parts {sorted(missing)} that batch.counts {sorted(batch.target_counts)} does not count")
     return loss

@@ -6,27 +6,27 @@ from typing import NamedTuple
 from torch.optim import Optimizer
 
 
-class Pace(NamedTuple):
-    rate: float = 1.0  # times the rate of the run
-    wakes: float = 0.0  # the share of the run that lies behind when it begins to learn
+class ParamSchedule(NamedTuple):
+    lr_scale: float = 1.0  # times the rate of the run
+    unfreeze_at: float = 0.0  # the share of the run that lies behind when it begins to learn
 
 
-Paces = Callable[[str], Pace]  # by the name of the weight
+ParamScheduleFn = Callable[[str], ParamSchedule]  # by the name of the weight
 
 
-def alike(name: str) -> Pace:
+def uniform_schedule(name: str) -> ParamSchedule:
     """All of them together."""
-    return Pace()
+    return ParamSchedule()
 
 
-def wake(optimizer: Optimizer, done: float) -> None:
+def unfreeze(optimizer: Optimizer, fraction_done: float) -> None:
     """Weights whose time has not come take no gradient: nothing below the lowest that does is walked back through."""
     for group in optimizer.param_groups:
-        awake = done >= group["wakes"]
+        awake = fraction_done >= group["wakes"]
         for weight in group["params"]:
             weight.requires_grad_(awake)
 
 
-def set_rates(optimizer: Optimizer, rate: float) -> None:
+def set_learning_rates(optimizer: Optimizer, lr: float) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = rate * group["pace"]
+        group["lr"] = lr * group["pace"]

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from ..errors import BadInput
+from ..errors import UserError
 
 
-class Progress(msgspec.Struct):
+class TrainProgress(msgspec.Struct):
     """With the tensors beside it, everything that the next step depends on."""
 
     step: int = 0  # updates behind us, skipped ones too
@@ -40,14 +40,14 @@ class Progress(msgspec.Struct):
     fingerprint: str = ""
 
 
-def read(facts: dict[str, Any], place: str) -> Progress:
+def parse_progress(values: dict[str, Any], source: str) -> TrainProgress:
     try:
-        return msgspec.convert(facts, Progress)
+        return msgspec.convert(values, TrainProgress)
     except msgspec.ValidationError as error:
-        raise BadInput(f"{place} is not progress that this version can read: {error}") from None
+        raise UserError(f"{source} is not progress that this version can read: {error}") from None
 
 
-def plain(progress: Progress) -> dict[str, Any]:
+def progress_to_dict(progress: TrainProgress) -> dict[str, Any]:
     return dict(msgspec.to_builtins(progress))
 
 
@@ -58,34 +58,34 @@ class Clock:
     that counted it would have its warm-up behind it before the second step.
     """
 
-    def __init__(self, elapsed: float = 0.0, pace: float = 0.0, lost: float = 0.0) -> None:
-        self._began, self._before, self._lost = time.monotonic(), elapsed, lost
-        self._fresh = True
-        self._recent: deque[float] = deque([pace] if pace else [], maxlen=64)
+    def __init__(self, elapsed: float = 0.0, step_seconds: float = 0.0, startup_seconds: float = 0.0) -> None:
+        self._started_at, self._previous_elapsed, self._startup_seconds = time.monotonic(), elapsed, startup_seconds
+        self._is_first_step = True
+        self._recent_step_seconds: deque[float] = deque([step_seconds] if step_seconds else [], maxlen=64)
 
     @property
-    def sitting(self) -> float:
+    def session_seconds(self) -> float:
         """Seconds of this process alone."""
-        return time.monotonic() - self._began
+        return time.monotonic() - self._started_at
 
     @property
     def elapsed(self) -> float:
-        return self._before + self.sitting
+        return self._previous_elapsed + self.session_seconds
 
     @property
-    def lost(self) -> float:
-        return self._lost + (self.sitting if self._fresh else 0.0)
+    def startup_seconds(self) -> float:
+        return self._startup_seconds + (self.session_seconds if self._is_first_step else 0.0)
 
     @property
-    def pace(self) -> float:
-        return median(self._recent) if self._recent else 0.0
+    def step_seconds(self) -> float:
+        return median(self._recent_step_seconds) if self._recent_step_seconds else 0.0
 
     @contextmanager
-    def step(self) -> Iterator[None]:
+    def time_step(self) -> Iterator[None]:
         began = time.monotonic()
         yield
         taken = time.monotonic() - began
-        if self._fresh:
-            self._lost, self._fresh = self.lost, False
+        if self._is_first_step:
+            self._startup_seconds, self._is_first_step = self.startup_seconds, False
         else:
-            self._recent.append(taken)
+            self._recent_step_seconds.append(taken)

@@ -8,32 +8,32 @@ from types import FrameType
 from typing import Any
 
 
-class Asked:
+class StopRequest:
     """True once a signal has come."""
 
     def __init__(self) -> None:
-        self._asked = False
+        self._requested = False
 
     def __bool__(self) -> bool:
-        return self._asked
+        return self._requested
 
-    def ask(self) -> None:
-        self._asked = True
+    def request(self) -> None:
+        self._requested = True
 
 
 @contextmanager
-def watched() -> Iterator[Asked]:
+def catch_stop_signals() -> Iterator[StopRequest]:
     """While inside, the first signal only asks; a second one does what it always did. Outside the main thread, nothing."""
-    asked = Asked()
+    asked = StopRequest()
     old: dict[int, Any] = {}
 
     def heard(number: int, frame: FrameType | None) -> None:
-        asked.ask()
+        asked.request()
         signal.signal(number, old[number])
 
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
-            old[number] = _handler(number)
+            old[number] = _current_handler(number)
             signal.signal(number, heard)
     try:
         yield asked
@@ -42,6 +42,6 @@ def watched() -> Iterator[Asked]:
             signal.signal(changed, handler)
 
 
-def _handler(number: int) -> Any:
+def _current_handler(signal_number: int) -> Any:
     """What is set now; None stands for one that was not set from Python, which cannot be set back."""
-    return signal.getsignal(number) or signal.SIG_DFL
+    return signal.getsignal(signal_number) or signal.SIG_DFL

@@ -1,6 +1,6 @@
 """Words and their vectors: files of every usual format, neighbours, analogies and how well they agree with people."""
 
-from .files import FORMATS, Format, read, write
-from .keyed_vectors import Vectors, of_table
+from .files import FORMATS, Format, read_vectors, write_vectors
+from .keyed_vectors import KeyedVectors, vectors_from_table
 
-__all__ = ["FORMATS", "Format", "Vectors", "of_table", "read", "write"]
+__all__ = ["FORMATS", "Format", "KeyedVectors", "read_vectors", "vectors_from_table", "write_vectors"]

@@ -11,51 +11,56 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .tables import Put, Source, Step
-from .windows import Bands, Chunks
+from .tables import ApplyUpdate, RowSource, StepUpdates
+from .windows import Chunks, WindowMasks
 
 
-class Negatives(NamedTuple):
-    outputs: Source  # a row for every word
-    ratio: int  # wrong words for each right one
+class NegativeSampling(NamedTuple):
+    outputs: RowSource  # a row for every word
+    negative: int  # wrong words for each right one
 
-    def skip_gram(self, chunks: Chunks, bands: Bands, inputs: Source, rate: float, told: bool) -> Step:
+    def skip_gram(
+        self, chunks: Chunks, window_masks: WindowMasks, inputs: RowSource, lr: float, compute_loss: bool
+    ) -> StepUpdates:
         """The word in the middle foretells each that it sees."""
-        (u, put_u), (v, put_v) = _opened(inputs, chunks.centres), _opened(self.outputs, chunks.around)
-        z, put_z = _opened(self.outputs, chunks.noise)
-        near, times = bands.near(chunks.sides), self._times(chunks, bands.counted(chunks.sides))
+        (u, put_u), (v, put_v) = _gather(inputs, chunks.center_ids), _gather(self.outputs, chunks.context_ids)
+        z, put_z = _gather(self.outputs, chunks.noise_ids)
+        near, times = (
+            window_masks.context_mask(chunks.extents),
+            self._noise_weights(chunks, window_masks.context_counts(chunks.extents)),
+        )
         right, wrong = torch.bmm(u, v.mT), torch.bmm(u, z.mT)
-        cost = _mean(right, near, wrong, times) if told else None
-        right.neg_().sigmoid_().mul_(near).mul_(rate)
-        wrong.sigmoid_().mul_(times.mul_(-rate))
+        cost = _mean_loss(right, near, wrong, times) if compute_loss else None
+        right.neg_().sigmoid_().mul_(near).mul_(lr)
+        wrong.sigmoid_().mul_(times.mul_(-lr))
         change_u, change_v, change_z = torch.bmm(right, v).baddbmm_(wrong, z), torch.bmm(right.mT, u), torch.bmm(wrong.mT, u)
-        return Step([partial(put_u, change_u)], [partial(put_v, change_v), partial(put_z, change_z)], cost)
+        return StepUpdates([partial(put_u, change_u)], [partial(put_v, change_v), partial(put_z, change_z)], cost)
 
-    def cbow(self, chunks: Chunks, bands: Bands, inputs: Source, rate: float, told: bool) -> Step:
+    def cbow(self, chunks: Chunks, window_masks: WindowMasks, inputs: RowSource, lr: float, compute_loss: bool) -> StepUpdates:
         """The mean of what it sees foretells the word in the middle."""
-        (u, put_u), (v, put_v) = _opened(inputs, chunks.around), _opened(self.outputs, chunks.centres)
-        z, put_z = _opened(self.outputs, chunks.noise)
-        mean, real = bands.averaged(chunks.sides), bands.counted(chunks.sides).clamp_(max=1)
-        times = self._times(chunks, real)
+        (u, put_u), (v, put_v) = _gather(inputs, chunks.context_ids), _gather(self.outputs, chunks.center_ids)
+        z, put_z = _gather(self.outputs, chunks.noise_ids)
+        mean, real = window_masks.mean_weights(chunks.extents), window_masks.context_counts(chunks.extents).clamp_(max=1)
+        times = self._noise_weights(chunks, real)
         hidden = torch.bmm(mean, u)
         right, wrong = (hidden * v).sum(-1, keepdim=True), torch.bmm(hidden, z.mT)
-        cost = _mean(right, real, wrong, times) if told else None
-        right.neg_().sigmoid_().mul_(real).mul_(rate)
-        wrong.sigmoid_().mul_(times.mul_(-rate))
+        cost = _mean_loss(right, real, wrong, times) if compute_loss else None
+        right.neg_().sigmoid_().mul_(real).mul_(lr)
+        wrong.sigmoid_().mul_(times.mul_(-lr))
         change_z = torch.bmm(wrong.mT, hidden)
         change_u = torch.bmm(mean.mT, v.mul_(right).baddbmm_(wrong, z))
-        return Step([partial(put_u, change_u)], [partial(put_v, hidden.mul_(right)), partial(put_z, change_z)], cost)
+        return StepUpdates([partial(put_u, change_u)], [partial(put_v, hidden.mul_(right)), partial(put_z, change_z)], cost)
 
-    def _times(self, chunks: Chunks, pairs: Tensor) -> Tensor:
-        return pairs * (self.ratio / chunks.noise.shape[1])
+    def _noise_weights(self, chunks: Chunks, pair_counts: Tensor) -> Tensor:
+        return pair_counts * (self.negative / chunks.noise_ids.shape[1])
 
 
-def _opened(source: Source, ids: Tensor) -> tuple[Tensor, Put]:
+def _gather(source: RowSource, ids: Tensor) -> tuple[Tensor, ApplyUpdate]:
     """(chunks, ids, width) of (chunks, ids)."""
-    rows, put = source.open(ids.flatten())
+    rows, put = source.gather(ids.flatten())
     return rows.view(*ids.shape, -1), lambda change: put(change.flatten(0, 1))
 
 
-def _mean(right: Tensor, pairs: Tensor, wrong: Tensor, times: Tensor) -> Tensor:
-    total = (F.logsigmoid(right) * pairs).sum() + (F.logsigmoid(-wrong) * times).sum()
-    return -total / pairs.sum().clamp(min=1)
+def _mean_loss(positive_logits: Tensor, pair_weights: Tensor, noise_logits: Tensor, noise_weights: Tensor) -> Tensor:
+    total = (F.logsigmoid(positive_logits) * pair_weights).sum() + (F.logsigmoid(-noise_logits) * noise_weights).sum()
+    return -total / pair_weights.sum().clamp(min=1)

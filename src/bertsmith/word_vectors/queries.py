@@ -7,54 +7,69 @@ from typing import Any
 
 import msgspec
 
-from ..console import Screen
-from ..errors import BadInput
-from . import Vectors
-from .benchmarks import Analogies, answered, likeness
+from ..console import Console
+from ..errors import UserError
+from . import KeyedVectors
+from .benchmarks import AnalogyScores, evaluate_word_analogies, evaluate_word_pairs
 
-Found = list[tuple[str, float]]
+ScoredWords = list[tuple[str, float]]
 
 
-def told(
-    vectors: Vectors, word: str | None, analogy: Sequence[str], similarity: Sequence[Path], analogies: Sequence[Path],
-    top: int, fold: bool, screen: Screen,
+def run_queries(
+    vectors: KeyedVectors, word: str | None, analogy: Sequence[str], similarity: Sequence[Path], analogies: Sequence[Path],
+    topn: int, case_insensitive: bool, console: Console,
 ) -> dict[str, Any]:  # fmt: skip
     """Everything that was asked for; neighbours and analogies also go to stdout, one JSON a line."""
-    result: dict[str, Any] = {"words": len(vectors), "width": vectors.width}
+    result: dict[str, Any] = {"words": len(vectors), "width": vectors.vector_size}
     if analogy and len(analogy) != 3:
-        raise BadInput(f'analogy={list(analogy)} is not three words: \'["man", "king", "woman"]\'')
+        raise UserError(f'analogy={list(analogy)} is not three words: \'["man", "king", "woman"]\'')
     if word is not None:
-        result["neighbours"] = _said(vectors.neighbours(word, top))
+        result["neighbours"] = _print_words(vectors.most_similar(word, topn))
     if analogy:
-        result["analogy"] = _said(vectors.analogy(analogy[0], analogy[1], analogy[2], top=top))
+        result["analogy"] = _print_words(vectors.analogy(analogy[0], analogy[1], analogy[2], topn=topn))
     if similarity:
-        result["similarity"] = _likeness(vectors, similarity, fold, screen)
+        result["similarity"] = _report_similarity(vectors, similarity, case_insensitive, console)
     if analogies:
-        result["analogies"] = {str(path): _scores(answered(vectors, path, fold), path, screen) for path in analogies}
+        result["analogies"] = {
+            str(path): _report_analogies(evaluate_word_analogies(vectors, path, case_insensitive), path, console)
+            for path in analogies
+        }
     return result
 
 
-def _said(found: Found) -> list[dict[str, Any]]:
-    rows = [{"word": word, "score": round(score, 6)} for word, score in found]
+def _print_words(scored_words: ScoredWords) -> list[dict[str, Any]]:
+    rows = [{"word": word, "score": round(score, 6)} for word, score in scored_words]
     sys.stdout.writelines(msgspec.json.encode(row).decode() + "\n" for row in rows)
     return rows
 
 
-def _likeness(vectors: Vectors, paths: Sequence[Path], fold: bool, screen: Screen) -> dict[str, Any]:
-    scores = {str(path): likeness(vectors, path, fold)._asdict() for path in paths}
+def _report_similarity(
+    vectors: KeyedVectors, paths: Sequence[Path], case_insensitive: bool, console: Console
+) -> dict[str, Any]:
+    scores = {str(path): evaluate_word_pairs(vectors, path, case_insensitive)._asdict() for path in paths}
     rows = [(Path(path).name, f"{s['spearman']:.4f}", f"{s['pairs']:,}", f"{s['coverage']:.1%}") for path, s in scores.items()]
-    screen.table("likeness of pairs", [("", "Spearman", "pairs", "covered"), *rows])
+    console.print_table("likeness of pairs", [("", "Spearman", "pairs", "covered"), *rows])
     return scores
 
 
-def _scores(found: Analogies, path: Path, screen: Screen) -> dict[str, Any]:
-    every = [*found.sections, found.total]
-    rows = [(one.name, f"{one.accuracy:.2%}" if one.known else "-", f"{one.known:,}", f"{one.asked:,}") for one in every]
-    screen.table(f"analogies: {path.name}", [("", "right", "known", "asked"), *rows])
-    told = {one.name: {"accuracy": one.accuracy if one.known else None, **_counts(one)} for one in found.sections}
-    total = found.total
-    return {"accuracy": total.accuracy if total.known else None, "coverage": found.coverage, **_counts(total), "sections": told}
+def _report_analogies(scores: AnalogyScores, path: Path, console: Console) -> dict[str, Any]:
+    every = [*scores.sections, scores.total]
+    rows = [
+        (one.name, f"{one.accuracy:.2%}" if one.num_covered else "-", f"{one.num_covered:,}", f"{one.num_questions:,}")
+        for one in every
+    ]
+    console.print_table(f"analogies: {path.name}", [("", "right", "known", "asked"), *rows])
+    told = {
+        one.name: {"accuracy": one.accuracy if one.num_covered else None, **_section_counts(one)} for one in scores.sections
+    }
+    total = scores.total
+    return {
+        "accuracy": total.accuracy if total.num_covered else None,
+        "coverage": scores.coverage,
+        **_section_counts(total),
+        "sections": told,
+    }
 
 
-def _counts(section: Any) -> dict[str, int]:
-    return {"asked": section.asked, "known": section.known, "right": section.right}
+def _section_counts(section: Any) -> dict[str, int]:
+    return {"asked": section.num_questions, "known": section.num_covered, "right": section.num_correct}

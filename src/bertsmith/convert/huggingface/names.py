@@ -4,83 +4,87 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 QKV = "mixer.project.qkv"  # one matrix of ours, three of theirs
-Shape = Literal["text", "token", "span", "choice"]  # what a class with a task's head gives scores of
+HeadType = Literal["text", "token", "span", "choice"]  # what a class with a task's head gives scores of
 
 
-Names = tuple[str | None, str | None, str | None]
+NameTriple = tuple[str | None, str | None, str | None]
 
 
 @dataclass(frozen=True)
-class Form:
+class Architecture:
     """One of transformers' classes: which of our heads it has, and where it keeps them."""
 
     name: str
     heads: tuple[str, ...] = ()  # sorted
-    pooler: str | None = None  # the module of theirs that is our pooler; without it, the class has none
-    shape: Shape | None = None
-    score: str = ""  # the module that is the score of our head `task`
-    dropout: str | None = None  # of that head: its key in config.json; without it, there is none
+    pooler_module: str | None = None  # the module of theirs that is our pooler; without it, the class has none
+    head_type: HeadType | None = None
+    score_module: str = ""  # the module that is the score of our head `task`
+    dropout_key: str | None = None  # of that head: its key in config.json; without it, there is none
 
 
 @dataclass(frozen=True)
 class Family:
     """How Hugging Face writes one family. Names are of modules; each stands for its `.weight` and `.bias`."""
 
-    kind: str  # `model_type` in config.json
+    model_type: str  # `model_type` in config.json
     prefix: str  # before the encoder's names, in a model with a head
-    tables: dict[str, str]  # embeddings, which have no bias; what is not here is zero
-    layers: dict[str, str]
-    block: str  # what a block's names begin with, {} for its number
-    blocks: dict[str, tuple[str, ...]]
-    heads: dict[str, dict[str, str]]  # of pre-training; `bias` is no module but a tensor itself
-    copies: dict[str, str]  # tied tensors, which some files hold twice
-    forms: tuple[Form, ...]  # the first is the encoder alone
-    sizes: dict[str, str]  # our keys to theirs, in config.json
-    fixed: dict[str, Any]  # ours that they cannot choose
+    embeddings: dict[str, str]  # embeddings, which have no bias; what is not here is zero
+    modules: dict[str, str]
+    block_prefix: str  # what a block's names begin with, {} for its number
+    block_modules: dict[str, tuple[str, ...]]
+    head_modules: dict[str, dict[str, str]]  # of pre-training; `bias` is no module but a tensor itself
+    tied_weights: dict[str, str]  # tied tensors, which some files hold twice
+    architectures: tuple[Architecture, ...]  # the first is the encoder alone
+    config_keys: dict[str, str]  # our keys to theirs, in config.json
+    fixed_values: dict[str, Any]  # ours that they cannot choose
     defaults: dict[str, Any] = field(default_factory=dict)  # theirs that may be left out, where they are not as ours
-    offset: bool = False  # positions begin after the padding's id
-    widens: Literal["never", "narrow", "always"] = "never"  # a projection above the tables: where they are narrower, or always
-    erf: bool = False  # the head over the words has GELU by erf, whatever the blocks have
-    bare: bool = False  # the head over the words is the table of tokens alone
-    across: bool = False  # the matrices of blocks are stored the other way round
-    four: bool = False  # the inner width is four times the outer where config.json does not say
-    spelt: dict[str, str] = field(default_factory=dict)  # activations that it calls as others call another
-    same: dict[str, str] = field(default_factory=dict)  # keys of theirs that say once more what a key of ours does
-    windows: bool = False  # its attention is within windows, and anchors have matrices of their own
-    buffers: str = r"(^|\.)(position_ids|token_type_ids)$"  # what older versions kept in the file, and is no weight
+    positions_after_pad: bool = False  # positions begin after the padding's id
+    embedding_projection: Literal["never", "narrow", "always"] = (
+        "never"  # a projection above the tables: where they are narrower, or always
+    )
+    erf_mlm_head: bool = False  # the head over the words has GELU by erf, whatever the blocks have
+    bare_lm_head: bool = False  # the head over the words is the table of tokens alone
+    transposed_weights: bool = False  # the matrices of blocks are stored the other way round
+    default_intermediate_4x: bool = False  # the inner width is four times the outer where config.json does not say
+    activation_names: dict[str, str] = field(default_factory=dict)  # activations that it calls as others call another
+    repeated_keys: dict[str, str] = field(default_factory=dict)  # keys of theirs that say once more what a key of ours does
+    windowed_attention: bool = False  # its attention is within windows, and anchors have matrices of their own
+    buffer_pattern: str = r"(^|\.)(position_ids|token_type_ids)$"  # what older versions kept in the file, and is no weight
 
     @property
-    def roots(self) -> tuple[str, ...]:
+    def root_prefixes(self) -> tuple[str, ...]:
         """What the encoder's names begin with where it was saved alone, without the prefix."""
-        names = [*self.tables.values(), *self.layers.values(), self.block, "pooler."]
+        names = [*self.embeddings.values(), *self.modules.values(), self.block_prefix, "pooler."]
         return tuple({f"{name.split('.')[0]}." for name in names})
 
     @property
-    def pooler(self) -> str | None:
+    def pooler_module(self) -> str | None:
         """Where the encoder by itself has it."""
-        return self.forms[0].pooler
+        return self.architectures[0].pooler_module
 
-    def form(self, heads: tuple[str, ...], shape: Shape | None) -> Form | None:
+    def find_architecture(self, heads: tuple[str, ...], head_type: HeadType | None) -> Architecture | None:
         """The class with these heads."""
-        return next((form for form in self.forms if form.heads == heads and form.shape == shape), None)
+        return next((form for form in self.architectures if form.heads == heads and form.head_type == head_type), None)
 
 
-def _forms(word: str, poolers: Names, dropouts: Names, *more: Form, score: str = "classifier") -> tuple[Form, ...]:
+def _build_architectures(
+    class_prefix: str, poolers: NameTriple, dropouts: NameTriple, *extra: Architecture, score_module: str = "classifier"
+) -> tuple[Architecture, ...]:
     """A family's classes: poolers of the encoder, a text's head and a choice's; dropouts of heads of texts, tokens, spans."""
     pooler, text, choice = poolers
     of_text, of_token, of_span = dropouts
     return (
-        Form(f"{word}Model", pooler=pooler),
-        Form(f"{word}ForMaskedLM", ("words",)),
-        Form(f"{word}ForSequenceClassification", ("task",), text, "text", score, of_text),
-        Form(f"{word}ForTokenClassification", ("task",), None, "token", "classifier", of_token),
-        Form(f"{word}ForQuestionAnswering", ("task",), None, "span", "qa_outputs", of_span),
-        Form(f"{word}ForMultipleChoice", ("task",), choice, "choice", "classifier", of_text),
-        *more,
+        Architecture(f"{class_prefix}Model", pooler_module=pooler),
+        Architecture(f"{class_prefix}ForMaskedLM", ("words",)),
+        Architecture(f"{class_prefix}ForSequenceClassification", ("task",), text, "text", score_module, of_text),
+        Architecture(f"{class_prefix}ForTokenClassification", ("task",), None, "token", "classifier", of_token),
+        Architecture(f"{class_prefix}ForQuestionAnswering", ("task",), None, "span", "qa_outputs", of_span),
+        Architecture(f"{class_prefix}ForMultipleChoice", ("task",), choice, "choice", "classifier", of_text),
+        *extra,
     )
 
 
-BLOCKS = {
+BLOCK_MODULES = {
     QKV: ("attention.self.query", "attention.self.key", "attention.self.value"),
     "mixer.project.out": ("attention.output.dense",),
     "mixer_norm": ("attention.output.LayerNorm",),
@@ -88,28 +92,28 @@ BLOCKS = {
     "feedforward.down": ("output.dense",),
     "feedforward_norm": ("output.LayerNorm",),
 }
-TABLES = {
+EMBEDDINGS = {
     "tokens": "embeddings.word_embeddings",
     "positions": "embeddings.position_embeddings",
     "segments": "embeddings.token_type_embeddings",
 }
-SIZES = {
+CONFIG_KEYS = {
     "layers": "num_hidden_layers", "width": "hidden_size", "mixer.heads": "num_attention_heads",
     "feedforward.inner": "intermediate_size", "feedforward.activation": "hidden_act",
     "positions": "max_position_embeddings", "segments": "type_vocab_size", "dropout": "hidden_dropout_prob",
     "mixer.dropout": "attention_probs_dropout_prob", "eps": "layer_norm_eps", "deviation": "initializer_range",
 }  # fmt: skip
-CLASSIFIER: Names = ("classifier_dropout", "classifier_dropout", None)
-MAPPING = "encoder.embedding_hidden_mapping_in"
+CLASSIFIER_DROPOUTS: NameTriple = ("classifier_dropout", "classifier_dropout", None)
+EMBEDDING_PROJECTION = "encoder.embedding_hidden_mapping_in"
 
 BERT = Family(
-    kind="bert",
+    model_type="bert",
     prefix="bert.",
-    tables=TABLES,
-    layers={"norm": "embeddings.LayerNorm"},
-    block="encoder.layer.{}.",
-    blocks=BLOCKS,
-    heads={
+    embeddings=EMBEDDINGS,
+    modules={"norm": "embeddings.LayerNorm"},
+    block_prefix="encoder.layer.{}.",
+    block_modules=BLOCK_MODULES,
+    head_modules={
         "words": {
             "transform": "cls.predictions.transform.dense",
             "norm": "cls.predictions.transform.LayerNorm",
@@ -117,77 +121,77 @@ BERT = Family(
         },
         "next": {"score": "cls.seq_relationship"},
     },
-    copies={
+    tied_weights={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    forms=_forms(
-        "Bert", ("bert.pooler.dense", "bert.pooler.dense", "bert.pooler.dense"), CLASSIFIER,
-        Form("BertForNextSentencePrediction", ("next",), "bert.pooler.dense"),
-        Form("BertForPreTraining", ("next", "words"), "bert.pooler.dense"),
+    architectures=_build_architectures(
+        "Bert", ("bert.pooler.dense", "bert.pooler.dense", "bert.pooler.dense"), CLASSIFIER_DROPOUTS,
+        Architecture("BertForNextSentencePrediction", ("next",), "bert.pooler.dense"),
+        Architecture("BertForPreTraining", ("next", "words"), "bert.pooler.dense"),
     ),
-    sizes=SIZES,
-    fixed={"pooler": "tanh", "groups": None, "embedding": None},
+    config_keys=CONFIG_KEYS,
+    fixed_values={"pooler": "tanh", "groups": None, "embedding": None},
 )  # fmt: skip
 
 # Chinese checkpoints of Google's kind whose tables are narrower than their blocks; Hugging Face's BERT cannot be that.
 NARROW_BERT = replace(
     BERT,
-    layers={**BERT.layers, "widen": MAPPING},
-    sizes={**SIZES, "embedding": "embedding_size"},
-    fixed={"pooler": "tanh", "groups": None},
-    widens="always",
+    modules={**BERT.modules, "widen": EMBEDDING_PROJECTION},
+    config_keys={**CONFIG_KEYS, "embedding": "embedding_size"},
+    fixed_values={"pooler": "tanh", "groups": None},
+    embedding_projection="always",
 )
 
 ROBERTA = Family(
-    kind="roberta",
+    model_type="roberta",
     prefix="roberta.",
-    tables=TABLES,
-    layers=BERT.layers,
-    block=BERT.block,
-    blocks=BLOCKS,
-    heads={"words": {"transform": "lm_head.dense", "norm": "lm_head.layer_norm", "bias": "lm_head.bias"}},
-    copies={
+    embeddings=EMBEDDINGS,
+    modules=BERT.modules,
+    block_prefix=BERT.block_prefix,
+    block_modules=BLOCK_MODULES,
+    head_modules={"words": {"transform": "lm_head.dense", "norm": "lm_head.layer_norm", "bias": "lm_head.bias"}},
+    tied_weights={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
-    forms=_forms(
-        "Roberta", ("roberta.pooler.dense", "classifier.dense", "roberta.pooler.dense"), CLASSIFIER,
-        score="classifier.out_proj",
+    architectures=_build_architectures(
+        "Roberta", ("roberta.pooler.dense", "classifier.dense", "roberta.pooler.dense"), CLASSIFIER_DROPOUTS,
+        score_module="classifier.out_proj",
     ),
-    sizes=SIZES,
-    fixed=BERT.fixed,
-    offset=True,
-    erf=True,
+    config_keys=CONFIG_KEYS,
+    fixed_values=BERT.fixed_values,
+    positions_after_pad=True,
+    erf_mlm_head=True,
 )  # fmt: skip
 
 LONGFORMER = replace(
     ROBERTA,
-    kind="longformer",
+    model_type="longformer",
     prefix="longformer.",
-    blocks={
-        **BLOCKS,
+    block_modules={
+        **BLOCK_MODULES,
         "mixer.anchored": ("attention.self.query_global", "attention.self.key_global", "attention.self.value_global"),
     },
-    copies={
+    tied_weights={
         "lm_head.decoder.weight": "longformer.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
-    forms=_forms(
+    architectures=_build_architectures(
         "Longformer", ("longformer.pooler.dense", "classifier.dense", "longformer.pooler.dense"),
-        ("hidden_dropout_prob", "hidden_dropout_prob", None), score="classifier.out_proj",
+        ("hidden_dropout_prob", "hidden_dropout_prob", None), score_module="classifier.out_proj",
     ),
-    fixed={**ROBERTA.fixed, "mixer.kind": "window"},
-    windows=True,
+    fixed_values={**ROBERTA.fixed_values, "mixer.kind": "window"},
+    windowed_attention=True,
 )  # fmt: skip
 
 DISTILBERT = Family(
-    kind="distilbert",
+    model_type="distilbert",
     prefix="distilbert.",
-    tables={name: theirs for name, theirs in TABLES.items() if name != "segments"},
-    layers=BERT.layers,
-    block="transformer.layer.{}.",
-    blocks={
+    embeddings={name: theirs for name, theirs in EMBEDDINGS.items() if name != "segments"},
+    modules=BERT.modules,
+    block_prefix="transformer.layer.{}.",
+    block_modules={
         QKV: ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
         "mixer.project.out": ("attention.out_lin",),
         "mixer_norm": ("sa_layer_norm",),
@@ -195,27 +199,27 @@ DISTILBERT = Family(
         "feedforward.down": ("ffn.lin2",),
         "feedforward_norm": ("output_layer_norm",),
     },
-    heads={"words": {"transform": "vocab_transform", "norm": "vocab_layer_norm", "bias": "vocab_projector.bias"}},
-    copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
-    forms=_forms(
+    head_modules={"words": {"transform": "vocab_transform", "norm": "vocab_layer_norm", "bias": "vocab_projector.bias"}},
+    tied_weights={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
+    architectures=_build_architectures(
         "DistilBert", (None, "pre_classifier", "pre_classifier"), ("seq_classif_dropout", "dropout", "qa_dropout")
     ),
-    sizes={
+    config_keys={
         "layers": "n_layers", "width": "dim", "mixer.heads": "n_heads", "feedforward.inner": "hidden_dim",
         "feedforward.activation": "activation", "positions": "max_position_embeddings", "dropout": "dropout",
         "mixer.dropout": "attention_dropout", "deviation": "initializer_range",
     },
-    fixed={"segments": 1, "eps": 1e-12, "pooler": "relu", "groups": None, "embedding": None},
+    fixed_values={"segments": 1, "eps": 1e-12, "pooler": "relu", "groups": None, "embedding": None},
     defaults={"seq_classif_dropout": 0.2, "qa_dropout": 0.1},
 )  # fmt: skip
 
 ALBERT = Family(
-    kind="albert",
+    model_type="albert",
     prefix="albert.",
-    tables=TABLES,
-    layers={"norm": "embeddings.LayerNorm", "widen": MAPPING},
-    block="encoder.albert_layer_groups.{}.albert_layers.0.",
-    blocks={
+    embeddings=EMBEDDINGS,
+    modules={"norm": "embeddings.LayerNorm", "widen": EMBEDDING_PROJECTION},
+    block_prefix="encoder.albert_layer_groups.{}.albert_layers.0.",
+    block_modules={
         QKV: ("attention.query", "attention.key", "attention.value"),
         "mixer.project.out": ("attention.dense",),
         "mixer_norm": ("attention.LayerNorm",),
@@ -223,34 +227,34 @@ ALBERT = Family(
         "feedforward.down": ("ffn_output",),
         "feedforward_norm": ("full_layer_layer_norm",),
     },
-    heads={
+    head_modules={
         "words": {"transform": "predictions.dense", "norm": "predictions.LayerNorm", "bias": "predictions.bias"},
         "next": {"score": "sop_classifier.classifier"},
     },
-    copies={
+    tied_weights={
         "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
         "predictions.decoder.bias": "predictions.bias",
     },
-    forms=_forms(
+    architectures=_build_architectures(
         "Albert", ("albert.pooler", "albert.pooler", "albert.pooler"),
         ("classifier_dropout_prob", "classifier_dropout_prob", None),
-        Form("AlbertForPreTraining", ("next", "words"), "albert.pooler"),
+        Architecture("AlbertForPreTraining", ("next", "words"), "albert.pooler"),
     ),
-    sizes={**SIZES, "groups": "num_hidden_groups", "embedding": "embedding_size"},
-    fixed={"pooler": "tanh"},
+    config_keys={**CONFIG_KEYS, "groups": "num_hidden_groups", "embedding": "embedding_size"},
+    fixed_values={"pooler": "tanh"},
     defaults={"hidden_act": "gelu_new", "num_hidden_groups": 1, "embedding_size": 128, "hidden_dropout_prob": 0.0,
               "classifier_dropout_prob": 0.1},
-    widens="always",
+    embedding_projection="always",
 )  # fmt: skip
 
 ELECTRA = Family(
-    kind="electra",
+    model_type="electra",
     prefix="electra.",
-    tables=TABLES,
-    layers={"norm": "embeddings.LayerNorm", "widen": "embeddings_project"},
-    block=BERT.block,
-    blocks=BLOCKS,
-    heads={
+    embeddings=EMBEDDINGS,
+    modules={"norm": "embeddings.LayerNorm", "widen": "embeddings_project"},
+    block_prefix=BERT.block_prefix,
+    block_modules=BLOCK_MODULES,
+    head_modules={
         "words": {
             "transform": "generator_predictions.dense",
             "norm": "generator_predictions.LayerNorm",
@@ -261,25 +265,25 @@ ELECTRA = Family(
             "score": "discriminator_predictions.dense_prediction",
         },
     },
-    copies={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
-    forms=_forms(
-        "Electra", (None, "classifier.dense", "sequence_summary.summary"), CLASSIFIER,
-        Form("ElectraForPreTraining", ("replaced",)), score="classifier.out_proj",
+    tied_weights={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
+    architectures=_build_architectures(
+        "Electra", (None, "classifier.dense", "sequence_summary.summary"), CLASSIFIER_DROPOUTS,
+        Architecture("ElectraForPreTraining", ("replaced",)), score_module="classifier.out_proj",
     ),
-    sizes={**SIZES, "embedding": "embedding_size"},
-    fixed={"pooler": "gelu", "groups": None},
+    config_keys={**CONFIG_KEYS, "embedding": "embedding_size"},
+    fixed_values={"pooler": "gelu", "groups": None},
     defaults={"embedding_size": 128},
-    widens="narrow",
-    erf=True,
+    embedding_projection="narrow",
+    erf_mlm_head=True,
 )  # fmt: skip
 
 GPT2 = Family(
-    kind="gpt2",
+    model_type="gpt2",
     prefix="transformer.",
-    tables={"tokens": "wte", "positions": "wpe"},
-    layers={"stack.norm": "ln_f"},
-    block="h.{}.",
-    blocks={
+    embeddings={"tokens": "wte", "positions": "wpe"},
+    modules={"stack.norm": "ln_f"},
+    block_prefix="h.{}.",
+    block_modules={
         QKV: ("attn.c_attn",),
         "mixer.project.out": ("attn.c_proj",),
         "mixer_norm": ("ln_1",),
@@ -287,37 +291,37 @@ GPT2 = Family(
         "feedforward.down": ("mlp.c_proj",),
         "feedforward_norm": ("ln_2",),
     },
-    heads={"words": {}},
-    copies={"lm_head.weight": "transformer.wte.weight"},
-    forms=(Form("GPT2Model"), Form("GPT2LMHeadModel", ("words",))),
-    sizes={
+    head_modules={"words": {}},
+    tied_weights={"lm_head.weight": "transformer.wte.weight"},
+    architectures=(Architecture("GPT2Model"), Architecture("GPT2LMHeadModel", ("words",))),
+    config_keys={
         "layers": "n_layer", "width": "n_embd", "mixer.heads": "n_head", "feedforward.inner": "n_inner",
         "feedforward.activation": "activation_function", "positions": "n_positions", "dropout": "resid_pdrop",
         "mixer.dropout": "attn_pdrop", "eps": "layer_norm_epsilon", "deviation": "initializer_range",
     },
-    fixed={"mixer.causal": True, "norm": "before", "segments": 0, "embedding_norm": False, "pooler": "none", "groups": None,
+    fixed_values={"mixer.causal": True, "norm": "before", "segments": 0, "embedding_norm": False, "pooler": "none", "groups": None,
            "embedding": None},
     defaults={"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "n_positions": 1024},
-    bare=True,
-    across=True,
-    four=True,
-    same={"embd_pdrop": "dropout"},
-    buffers=r"\.attn\.(masked_)?bias$",
+    bare_lm_head=True,
+    transposed_weights=True,
+    default_intermediate_4x=True,
+    repeated_keys={"embd_pdrop": "dropout"},
+    buffer_pattern=r"\.attn\.(masked_)?bias$",
 )  # fmt: skip
 
 OPENAI_GPT = replace(
     GPT2,
-    kind="openai-gpt",
-    tables={"tokens": "tokens_embed", "positions": "positions_embed"},
-    layers={},
-    copies={"lm_head.weight": "transformer.tokens_embed.weight"},
-    forms=(Form("OpenAIGPTModel"), Form("OpenAIGPTLMHeadModel", ("words",))),
-    sizes={ours: theirs for ours, theirs in GPT2.sizes.items() if ours != "feedforward.inner"}
+    model_type="openai-gpt",
+    embeddings={"tokens": "tokens_embed", "positions": "positions_embed"},
+    modules={},
+    tied_weights={"lm_head.weight": "transformer.tokens_embed.weight"},
+    architectures=(Architecture("OpenAIGPTModel"), Architecture("OpenAIGPTLMHeadModel", ("words",))),
+    config_keys={ours: theirs for ours, theirs in GPT2.config_keys.items() if ours != "feedforward.inner"}
     | {"feedforward.activation": "afn"},
-    fixed={**GPT2.fixed, "norm": "after"},
+    fixed_values={**GPT2.fixed_values, "norm": "after"},
     defaults={"afn": "gelu", "layer_norm_epsilon": 1e-5, "n_positions": 512},
-    spelt={"gelu": "gelu-tanh", "relu": "relu"},
-    buffers=r"\.attn\.bias$|(^|\.)position_ids$",
+    activation_names={"gelu": "gelu-tanh", "relu": "relu"},
+    buffer_pattern=r"\.attn\.bias$|(^|\.)position_ids$",
 )
 
-FAMILIES = {family.kind: family for family in (BERT, ROBERTA, LONGFORMER, DISTILBERT, ALBERT, ELECTRA, GPT2, OPENAI_GPT)}
+FAMILIES = {family.model_type: family for family in (BERT, ROBERTA, LONGFORMER, DISTILBERT, ALBERT, ELECTRA, GPT2, OPENAI_GPT)}

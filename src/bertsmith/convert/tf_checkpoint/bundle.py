@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import BadInput
-from .crc32c import crc32c, masked
-from .sstable import Malformed, entries, fields, numbers, signed
+from ...errors import UserError
+from .crc32c import crc32c, mask_crc
+from .sstable import FormatError, read_entries, read_fields, read_int_fields, to_int64
 
 BFLOAT16, STRING = 14, 7
 # The numbers of TensorFlow's DataType, for what a checkpoint's variables are made of.
@@ -18,7 +18,7 @@ DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 4: "u1", 5: "<i2", 6: "i1", 9: "<i8", 10
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """Where a tensor lies and what it is."""
 
     dtype: int
@@ -27,86 +27,92 @@ class Entry:
     offset: int
     size: int
     crc: int  # masked
-    sliced: bool  # its parts are entries of their own
+    is_sliced: bool  # its parts are entries of their own
 
 
 class Bundle:
     """A checkpoint by its prefix: `bert_model.ckpt`, beside which lie `.index` and `.data-00000-of-00001`."""
 
     def __init__(self, prefix: Path) -> None:
-        self.prefix, self.index = prefix, prefix.with_name(prefix.name + ".index")
+        self.prefix, self.index_path = prefix, prefix.with_name(prefix.name + ".index")
         try:
-            found = dict(entries(self.index.read_bytes()))
-            self.shards = _shards(found.pop(b"", b""))
-            self.entries = {key.decode(): _entry(value) for key, value in found.items()}
+            found = dict(read_entries(self.index_path.read_bytes()))
+            self.num_shards = _parse_num_shards(found.pop(b"", b""))
+            self.entries = {key.decode(): _parse_entry(value) for key, value in found.items()}
         except FileNotFoundError:
-            raise BadInput(f"there is no {self.index}; a TensorFlow checkpoint is named by what comes before .index") from None
-        except (Malformed, UnicodeDecodeError) as fault:
-            raise BadInput(f"{self.index} cannot be read: {fault}; copy or download it again") from None
+            raise UserError(
+                f"there is no {self.index_path}; a TensorFlow checkpoint is named by what comes before .index"
+            ) from None
+        except (FormatError, UnicodeDecodeError) as fault:
+            raise UserError(f"{self.index_path} cannot be read: {fault}; copy or download it again") from None
 
-    def read(self, name: str) -> NDArray[np.generic]:
+    def read_tensor(self, name: str) -> NDArray[np.generic]:
         """A tensor with its checksum checked, in the numbers it was stored in; bfloat16 becomes float32."""
         entry = self.entries[name]
-        self._check(name, entry)
-        data = self._bytes(name, entry)
-        if masked(crc32c(data)) != entry.crc:
-            raise BadInput(f"{name} in {self._file(entry)} is damaged at byte {entry.offset:,} (its checksum is wrong); copy "
+        self._check_entry(name, entry)
+        data = self._read_bytes(name, entry)
+        if mask_crc(crc32c(data)) != entry.crc:
+            raise UserError(f"{name} in {self._shard_path(entry)} is damaged at byte {entry.offset:,} (its checksum is wrong); copy "
                            "or download it again")  # fmt: skip
         array = np.frombuffer(data, DTYPES[entry.dtype])
         if entry.dtype == BFLOAT16:
             array = (array.astype(np.uint32) << 16).view(np.float32)
         return array.reshape(entry.shape)
 
-    def files(self) -> list[Path]:
+    def list_files(self) -> list[Path]:
         """The index and every file of data that a tensor lies in."""
-        return [self.index, *sorted({self._file(entry) for entry in self.entries.values() if not entry.sliced})]
+        return [self.index_path, *sorted({self._shard_path(entry) for entry in self.entries.values() if not entry.is_sliced})]
 
-    def _check(self, name: str, entry: Entry) -> None:
-        if entry.sliced:
-            raise BadInput(f"{name} in {self.index} is stored in slices, as one trained on parameter servers is; save it again "
+    def _check_entry(self, name: str, entry: TensorEntry) -> None:
+        if entry.is_sliced:
+            raise UserError(f"{name} in {self.index_path} is stored in slices, as one trained on parameter servers is; save it again "
                            "unpartitioned")  # fmt: skip
         if entry.dtype not in DTYPES:
             kind = "text" if entry.dtype == STRING else f"type {entry.dtype}"
-            raise BadInput(f"{name} in {self.index} holds {kind}, not numbers of a kind known here")
+            raise UserError(f"{name} in {self.index_path} holds {kind}, not numbers of a kind known here")
         needed = prod(entry.shape) * np.dtype(DTYPES[entry.dtype]).itemsize
         if needed != entry.size:
-            raise BadInput(f"{name} in {self.index} has the shape {list(entry.shape)}, {needed:,} bytes, but is said to take "
+            raise UserError(f"{name} in {self.index_path} has the shape {list(entry.shape)}, {needed:,} bytes, but is said to take "
                            f"{entry.size:,}; the index is damaged: copy or download it again")  # fmt: skip
 
-    def _bytes(self, name: str, entry: Entry) -> bytes:
-        path = self._file(entry)
+    def _read_bytes(self, name: str, entry: TensorEntry) -> bytes:
+        path = self._shard_path(entry)
         try:
             if (size := path.stat().st_size) < entry.offset + entry.size:
-                raise BadInput(f"{path} is truncated: {name} ends at byte {entry.offset + entry.size:,}, the file at {size:,}; "
+                raise UserError(f"{path} is truncated: {name} ends at byte {entry.offset + entry.size:,}, the file at {size:,}; "
                                "copy or download it again")  # fmt: skip
             with path.open("rb") as file:
                 file.seek(entry.offset)
                 return file.read(entry.size)
         except FileNotFoundError:
-            raise BadInput(f"{path} is missing, though {self.index} says that {name} lies in it") from None
+            raise UserError(f"{path} is missing, though {self.index_path} says that {name} lies in it") from None
 
-    def _file(self, entry: Entry) -> Path:
-        return self.prefix.with_name(f"{self.prefix.name}.data-{entry.shard:05d}-of-{self.shards:05d}")
+    def _shard_path(self, entry: TensorEntry) -> Path:
+        return self.prefix.with_name(f"{self.prefix.name}.data-{entry.shard:05d}-of-{self.num_shards:05d}")
 
 
-def _shards(header: bytes) -> int:
+def _parse_num_shards(header: bytes) -> int:
     """How many files of data there are, from the entry without a name."""
-    told = numbers(header)
+    told = read_int_fields(header)
     if told.get(2):
-        raise Malformed("its numbers are big-endian")
+        raise FormatError("its numbers are big-endian")
     if not 0 < told.get(1, 0) <= 99_999:
-        raise Malformed(f"it names {told.get(1, 0):,} files of data")
+        raise FormatError(f"it names {told.get(1, 0):,} files of data")
     return told[1]
 
 
-def _entry(value: bytes) -> Entry:
-    told = numbers(value)
-    shape = next((part for number, part in fields(value) if number == 2 and isinstance(part, bytes)), b"")
-    sizes = tuple(signed(numbers(part).get(1, 0)) for number, part in fields(shape) if number == 2 and isinstance(part, bytes))
-    if numbers(shape).get(3) or any(size < 0 for size in sizes):
-        raise Malformed(f"a tensor has no definite shape: {list(sizes)}")
+def _parse_entry(value: bytes) -> TensorEntry:
+    told = read_int_fields(value)
+    shape = next((part for number, part in read_fields(value) if number == 2 and isinstance(part, bytes)), b"")
+    sizes = tuple(
+        to_int64(read_int_fields(part).get(1, 0))
+        for number, part in read_fields(shape)
+        if number == 2 and isinstance(part, bytes)
+    )
+    if read_int_fields(shape).get(3) or any(size < 0 for size in sizes):
+        raise FormatError(f"a tensor has no definite shape: {list(sizes)}")
     shard, offset, size = (told.get(number, 0) for number in (3, 4, 5))
     if max(offset, size, *sizes, 0) >= 1 << 62 or shard > 99_999 or len(sizes) > 32:
-        raise Malformed(f"a tensor has an impossible place: file {shard}, byte {offset}, {size} bytes, {len(sizes)} axes")
-    sliced = any(number == 7 for number, _ in fields(value))
-    return Entry(told.get(1, 0), sizes, shard, offset, size, told.get(6, 0), sliced)
+        raise FormatError(f"a tensor has an impossible place: file {shard}, byte {offset}, {size} bytes, {len(sizes)} axes")
+    sliced = any(number == 7 for number, _ in read_fields(value))
+    return TensorEntry(told.get(1, 0), sizes, shard, offset, size, told.get(6, 0), sliced)

@@ -5,81 +5,92 @@ from typing import Annotated
 import numpy as np
 
 from ...config import Variant
-from ...rng import Stream, below, bits, shuffled
+from ...rng import Stream, permutation, randint, random_bits
 from ..store import Corpus
-from .base import Ints, Plan, spread
+from .base import Ints, SampleIndex, concat_ranges
 
 
 class Windows(Variant, frozen=True):
     """Runs of tokens within a document, wherever sentences end."""
 
-    def plan(self, corpus: Corpus, documents: Ints, length: int, seed: int, epoch: int) -> Plan:
-        room = length - 2
-        begin, end = corpus.borders[documents], corpus.borders[documents + 1]
-        lead = below(bits(seed, Stream.WINDOW_OFFSET, epoch, documents), np.minimum(room, end - begin))  # the first cut moves
+    def build_index(self, corpus: Corpus, document_ids: Ints, max_length: int, seed: int, epoch: int) -> SampleIndex:
+        room = max_length - 2
+        begin, end = corpus.document_token_offsets[document_ids], corpus.document_token_offsets[document_ids + 1]
+        lead = randint(
+            random_bits(seed, Stream.WINDOW_OFFSET, epoch, document_ids), np.minimum(room, end - begin)
+        )  # the first cut moves
         sizes = -(-(end - begin - lead) // room) + (lead > 0)
-        owner = np.repeat(np.arange(len(documents)), sizes)
-        nth = spread(np.zeros(len(documents), np.int64), sizes) - (lead > 0)[owner]
+        owner = np.repeat(np.arange(len(document_ids)), sizes)
+        nth = concat_ranges(np.zeros(len(document_ids), np.int64), sizes) - (lead > 0)[owner]
         starts = np.maximum(begin[owner], begin[owner] + lead[owner] + nth * room)
         ends = np.minimum(end[owner], begin[owner] + lead[owner] + (nth + 1) * room)
-        return Plan.of(starts, ends, 1)
+        return SampleIndex.from_spans(starts, ends, 1)
 
 
-LANE = 64  # documents that follow one another; lanes are filled side by side
+DOCUMENTS_PER_LANE = 64  # documents that follow one another; lanes are filled side by side
 
 
 class DocSentences(Variant, frozen=True):
     """As many whole sentences of one document as fit."""
 
-    def plan(self, corpus: Corpus, documents: Ints, length: int, seed: int, epoch: int) -> Plan:
-        starts, ends = _filled(corpus.sentences, corpus.borders[documents], corpus.borders[documents + 1], length - 2)
-        return Plan.of(starts, ends, 1)
+    def build_index(self, corpus: Corpus, document_ids: Ints, max_length: int, seed: int, epoch: int) -> SampleIndex:
+        starts, ends = _pack_sentences(
+            corpus.sentence_offsets,
+            corpus.document_token_offsets[document_ids],
+            corpus.document_token_offsets[document_ids + 1],
+            max_length - 2,
+        )
+        return SampleIndex.from_spans(starts, ends, 1)
 
 
 class FullSentences(Variant, frozen=True):
     """As many whole sentences as fit; at a document's end the next one follows, a [SEP] between them."""
 
-    def plan(self, corpus: Corpus, documents: Ints, length: int, seed: int, epoch: int) -> Plan:
-        order = documents[shuffled(len(documents), seed, Stream.DOCUMENT_ORDER, epoch)]
-        first, counts = corpus.documents[order], np.diff(corpus.documents)[order]
-        sentences = spread(first, counts)
-        sizes = np.diff(corpus.sentences)[sentences]
+    def build_index(self, corpus: Corpus, document_ids: Ints, max_length: int, seed: int, epoch: int) -> SampleIndex:
+        order = document_ids[permutation(len(document_ids), seed, Stream.DOCUMENT_ORDER, epoch)]
+        first, counts = corpus.document_offsets[order], np.diff(corpus.document_offsets)[order]
+        sentences = concat_ranges(first, counts)
+        sizes = np.diff(corpus.sentence_offsets)[sentences]
         opening = np.append(0, counts.cumsum())[:-1]  # the first sentence of each document, in this order
         sizes[opening] += 1  # for the [SEP] before it
         virtual = np.append(0, sizes.cumsum())  # the documents as one stream
         borders = np.append(virtual[opening], virtual[-1])
-        lanes = np.append(borders[:-1][::LANE], borders[-1])
-        starts, ends = _filled(virtual, lanes[:-1], lanes[1:], length - 2)
-        return _cut_at(borders, corpus.borders[order], starts, ends)
+        lanes = np.append(borders[:-1][::DOCUMENTS_PER_LANE], borders[-1])
+        starts, ends = _pack_sentences(virtual, lanes[:-1], lanes[1:], max_length - 2)
+        return _split_at_documents(borders, corpus.document_token_offsets[order], starts, ends)
 
 
-def _filled(sentences: Ints, begin: Ints, end: Ints, room: int) -> tuple[Ints, Ints]:
+def _pack_sentences(sentence_offsets: Ints, range_starts: Ints, range_ends: Ints, max_tokens: int) -> tuple[Ints, Ints]:
     """Each stretch begin..end in runs of at most `room` tokens that end with a sentence, wherever one ends in time."""
-    at, found = begin.copy(), []
-    live = np.flatnonzero(at < end)
+    at, found = range_starts.copy(), []
+    live = np.flatnonzero(at < range_ends)
     while len(live):
         here = at[live]
-        last = sentences[np.searchsorted(sentences, here + room, side="right") - 1]
-        last = np.minimum(np.where(last > here, last, here + room), end[live])  # a sentence too long is cut
+        last = sentence_offsets[np.searchsorted(sentence_offsets, here + max_tokens, side="right") - 1]
+        last = np.minimum(np.where(last > here, last, here + max_tokens), range_ends[live])  # a sentence too long is cut
         found.append((live, here, last))
         at[live] = last
-        live = live[last < end[live]]
+        live = live[last < range_ends[live]]
     owner, starts, ends = (np.concatenate(part) for part in zip(*found, strict=True))
     order = np.argsort(owner, kind="stable")
     return starts[order], ends[order]
 
 
-def _cut_at(borders: Ints, tokens: Ints, starts: Ints, ends: Ints) -> Plan:
+def _split_at_documents(document_borders: Ints, document_starts: Ints, run_starts: Ints, run_ends: Ints) -> SampleIndex:
     """Runs of the stream to spans of the corpus; the stream's first place in a document is its [SEP]."""
-    first = np.searchsorted(borders, starts, side="right") - 1
-    last = np.searchsorted(borders, ends, side="left")
+    first = np.searchsorted(document_borders, run_starts, side="right") - 1
+    last = np.searchsorted(document_borders, run_ends, side="left")
     sizes = last - first
-    run, document = np.repeat(np.arange(len(starts)), sizes), spread(first, sizes)
-    begin = np.maximum(starts[run], borders[document] + 1) - borders[document] - 1 + tokens[document]
-    stop = np.minimum(ends[run], borders[document + 1]) - borders[document] - 1 + tokens[document]
+    run, document = np.repeat(np.arange(len(run_starts)), sizes), concat_ranges(first, sizes)
+    begin = (
+        np.maximum(run_starts[run], document_borders[document] + 1) - document_borders[document] - 1 + document_starts[document]
+    )
+    stop = (
+        np.minimum(run_ends[run], document_borders[document + 1]) - document_borders[document] - 1 + document_starts[document]
+    )
     kept = stop > begin  # a run may end with nothing but a document's [SEP]
-    sizes = np.bincount(run[kept], minlength=len(starts))
-    return Plan.of(begin[kept], stop[kept], sizes[sizes > 0])
+    sizes = np.bincount(run[kept], minlength=len(run_starts))
+    return SampleIndex.from_spans(begin[kept], stop[kept], sizes[sizes > 0])
 
 
 class Streams(Variant, frozen=True):
@@ -90,17 +101,23 @@ class Streams(Variant, frozen=True):
 
     across: Annotated[bool, "what is remembered goes on from a document into the next, as if they were one text"] = False
 
-    def plan(self, corpus: Corpus, documents: Ints, length: int, seed: int, epoch: int) -> Plan:
-        order = documents[shuffled(len(documents), seed, Stream.DOCUMENT_ORDER, epoch)]
-        plan = Windows().plan(corpus, order, length, seed, epoch)
-        borders = corpus.borders
-        opens = borders[np.searchsorted(borders, plan.starts)] == plan.starts
-        before = np.where(opens & (not self.across), -1, np.concatenate([[-1], plan.ends])[:-1])
-        return Plan(plan.starts, plan.ends, plan.first, plan.names, flow=np.stack([plan.ends, before], -1))
+    def build_index(self, corpus: Corpus, document_ids: Ints, max_length: int, seed: int, epoch: int) -> SampleIndex:
+        order = document_ids[permutation(len(document_ids), seed, Stream.DOCUMENT_ORDER, epoch)]
+        plan = Windows().build_index(corpus, order, max_length, seed, epoch)
+        borders = corpus.document_token_offsets
+        opens = borders[np.searchsorted(borders, plan.span_starts)] == plan.span_starts
+        before = np.where(opens & (not self.across), -1, np.concatenate([[-1], plan.span_ends])[:-1])
+        return SampleIndex(
+            plan.span_starts,
+            plan.span_ends,
+            plan.span_offsets,
+            plan.sample_ids,
+            stream_positions=np.stack([plan.span_ends, before], -1),
+        )
 
-    def rows(self, samples: int, rows: int) -> list[Ints]:
+    def batch_samples(self, num_samples: int, batch_size: int) -> list[Ints]:
         """The samples of each batch: one of every stream, a stream being a run of samples; the last ones may be shorter."""
-        rows = min(rows, samples)
-        sizes = samples // max(rows, 1) + (np.arange(rows) < samples % max(rows, 1))
+        batch_size = min(batch_size, num_samples)
+        sizes = num_samples // max(batch_size, 1) + (np.arange(batch_size) < num_samples % max(batch_size, 1))
         begins = sizes.cumsum() - sizes
         return [begins[sizes > number] + number for number in range(int(sizes.max(initial=0)))]

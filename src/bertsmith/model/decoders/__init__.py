@@ -1,9 +1,9 @@
 """Ways of writing an answer to what an encoder read. To add one: write its file, then name it in two lines here."""
 
 from .base import Decoder
-from .rnn import Recurrent
-from .transformer import Attention
+from .rnn import RNNDecoderConfig
+from .transformer import TransformerDecoderConfig
 
-DecoderConfig = Attention | Recurrent
+DecoderConfig = TransformerDecoderConfig | RNNDecoderConfig
 
-__all__ = ["Attention", "Decoder", "DecoderConfig", "Recurrent"]
+__all__ = ["Decoder", "DecoderConfig", "RNNDecoderConfig", "TransformerDecoderConfig"]

@@ -1,11 +1,11 @@
 """Ways of making vectors of tokens. To add one: write its file, then name it in two lines here."""
 
-from .adaptive import ByRarity
-from .base import Front
-from .char_cnn import Characters
-from .fasttext import Subwords
-from .ngram import Grams
+from .adaptive import AdaptiveInputConfig
+from .base import InputEmbedding
+from .char_cnn import CharCNNConfig
+from .fasttext import FastTextConfig
+from .ngram import NgramConfig
 
-FrontConfig = Characters | Grams | Subwords | ByRarity
+InputEmbeddingConfig = CharCNNConfig | NgramConfig | FastTextConfig | AdaptiveInputConfig
 
-__all__ = ["ByRarity", "Characters", "Front", "FrontConfig", "Grams", "Subwords"]
+__all__ = ["AdaptiveInputConfig", "CharCNNConfig", "FastTextConfig", "InputEmbedding", "InputEmbeddingConfig", "NgramConfig"]

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 import torch
 from torch import Tensor, nn
 
-from ...config import Chance, Count, Variant
-from ...errors import BadInput
-from ..mixers.base import Heads
+from ...config import PosInt, Probability, Variant
+from ...errors import UserError
+from ..mixers.base import QKVProjection
 from ..packing import Layout
 
 if TYPE_CHECKING:
@@ -15,66 +15,68 @@ if TYPE_CHECKING:
     from ..encoder import Encoder
 
 
-class CrossHead(Variant, frozen=True, tag="cross"):
+class CrossAttentionHeadConfig(Variant, frozen=True, tag="cross"):
     """Scores for pairs of texts, from both sides after they have seen each other."""
 
-    outputs: Annotated[Count, "scores a pair"]
-    blocks: Annotated[Count, "blocks in which each side attends to the other"]
-    dropout: Annotated[Chance, "on what is scored"] = 0.1
+    outputs: Annotated[PosInt, "scores a pair"]
+    blocks: Annotated[PosInt, "blocks in which each side attends to the other"]
+    dropout: Annotated[Probability, "on what is scored"] = 0.1
 
-    def build(self, encoder: "EncoderConfig", vocabulary: int) -> "CrossScores":
-        return CrossScores(self, encoder)
+    def build(self, encoder: "EncoderConfig", vocab_size: int) -> "CrossAttentionHead":
+        return CrossAttentionHead(self, encoder)
 
 
-class CrossScores(nn.Module):
-    def __init__(self, config: CrossHead, encoder: "EncoderConfig") -> None:
+class CrossAttentionHead(nn.Module):
+    def __init__(self, config: CrossAttentionHeadConfig, encoder: "EncoderConfig") -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(CrossBlock(encoder) for _ in range(config.blocks))
-        self.norm = encoder.layer_norm() if encoder.norm == "before" else nn.Identity()
+        self.blocks = nn.ModuleList(CrossAttentionBlock(encoder) for _ in range(config.blocks))
+        self.norm = encoder.build_layer_norm() if encoder.norm == "before" else nn.Identity()
         self.drop, self.score = nn.Dropout(config.dropout), nn.Linear(4 * encoder.width, config.outputs)
 
-    def read(self, x: Tensor, layout: Layout) -> Tensor:
+    def encode_pairs(self, x: Tensor, layout: Layout) -> Tensor:
         """(tokens, width) of sequences that are pairs, one after the other, to (sequences, width): the mean of each."""
-        partner, index = swapped(layout)
+        partner, index = swap_pairs(layout)
         for block in self.blocks:
             x = block(x, layout, partner, index)
-        return layout.mean(self.norm(x))
+        return layout.mean_pool(self.norm(x))
 
-    def forward(self, rows: Tensor, encoder: "Encoder") -> Tensor:
+    def forward(self, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
         """(pairs, outputs), of both sides u and v, of |u - v| and u * v."""
-        u, v = encoder.pool(rows).unflatten(0, (-1, 2)).unbind(1)
+        u, v = encoder.apply_pooler(hidden_states).unflatten(0, (-1, 2)).unbind(1)
         return self.score(self.drop(torch.cat([u, v, (u - v).abs(), u * v], -1)))
 
 
-class CrossBlock(nn.Module):
+class CrossAttentionBlock(nn.Module):
     """A block as the encoder's own, but for what it attends to; both sides use the same weights."""
 
     def __init__(self, config: "EncoderConfig") -> None:
         super().__init__()
         if config.feedforward is None:
-            raise BadInput("pairs that attend to each other want a model with feed-forwards; set task.pair=joint, or both")
-        attention = config.attention()
-        self.project = Heads(config.width, attention.heads)
+            raise UserError("pairs that attend to each other want a model with feed-forwards; set task.pair=joint, or both")
+        attention = config.attention_config()
+        self.project = QKVProjection(config.width, attention.heads)
         self.feedforward = config.feedforward.build(config.width)
-        self.mixer_norm, self.feedforward_norm = config.layer_norm(), config.layer_norm()
+        self.mixer_norm, self.feedforward_norm = config.build_layer_norm(), config.build_layer_norm()
         self.drop, self.dropout = nn.Dropout(config.dropout), attention.dropout
         self.norm_first = config.norm == "before"
 
-    def forward(self, x: Tensor, layout: Layout, partner: Layout, index: Tensor) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, partner_layout: Layout, partner_index: Tensor) -> Tensor:
         if self.norm_first:
-            x = x + self.drop(self.seen(self.mixer_norm(x), layout, partner, index))
+            x = x + self.drop(self.cross_attend(self.mixer_norm(x), layout, partner_layout, partner_index))
             return x + self.drop(self.feedforward(self.feedforward_norm(x)))
-        x = self.mixer_norm(x + self.drop(self.seen(x, layout, partner, index)))
+        x = self.mixer_norm(x + self.drop(self.cross_attend(x, layout, partner_layout, partner_index)))
         return self.feedforward_norm(x + self.drop(self.feedforward(x)))
 
-    def seen(self, x: Tensor, layout: Layout, partner: Layout, index: Tensor) -> Tensor:
+    def cross_attend(self, x: Tensor, layout: Layout, partner_layout: Layout, partner_index: Tensor) -> Tensor:
         """What each token finds in the other text of its pair."""
         q, k, v = self.project(x)
         dropout = self.dropout if self.training else 0.0
-        return self.project.join(layout.attend(q, k[index], v[index], dropout=dropout, keys=partner))
+        return self.project.project_out(
+            layout.attend(q, k[partner_index], v[partner_index], dropout=dropout, keys=partner_layout)
+        )
 
 
-def swapped(layout: Layout) -> tuple[Layout, Tensor]:
+def swap_pairs(layout: Layout) -> tuple[Layout, Tensor]:
     """The same sequences with the two of each pair in the other order, and where each of their tokens stands in `layout`."""
-    other = Layout.of(layout.lengths.unflatten(0, (-1, 2)).flip(1).flatten()).to(layout.owner.device)
-    return other, layout.firsts[other.owner ^ 1] + other.place
+    other = Layout.from_lengths(layout.lengths.unflatten(0, (-1, 2)).flip(1).flatten()).to(layout.seq_id.device)
+    return other, layout.first_token[other.seq_id ^ 1] + other.position

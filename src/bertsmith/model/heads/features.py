@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from ...config import Chance, Config, Count, Variant, Whole
-from ...errors import BadInput
+from ...config import Config, NonNegInt, PosInt, Probability, Variant
+from ...errors import UserError
 from ..packing import Layout
 
 if TYPE_CHECKING:
@@ -14,33 +14,33 @@ if TYPE_CHECKING:
     from ..encoder import Encoder
 
 
-class Features(Config, frozen=True):
+class FeaturesConfig(Config, frozen=True):
     """Of tokens; a text is the mean of its tokens."""
 
     layers: Annotated[
         Literal["last", "sum", "concat", "mix"], "the last layer; the last few, added or side by side; a learnt mean of all"
     ] = "concat"
-    last: Annotated[Count, "sum, concat: how many layers, from the top"] = 4
-    lstm: Annotated[Whole, "layers of a bidirectional LSTM between features and scores (2 in Devlin et al. 2018, 5.3)"] = 0
+    last: Annotated[PosInt, "sum, concat: how many layers, from the top"] = 4
+    lstm: Annotated[NonNegInt, "layers of a bidirectional LSTM between features and scores (2 in Devlin et al. 2018, 5.3)"] = 0
 
 
-class FeatureHead(Variant, frozen=True, tag="features"):
+class FeatureHeadConfig(Variant, frozen=True, tag="features"):
     """Scores of what several layers say: of each token, or of each text."""
 
-    outputs: Annotated[Count, "scores a token, or a text"]
-    features: Annotated[Features, "what is read"]
-    dropout: Annotated[Chance, "on what is scored"] = 0.1
+    outputs: Annotated[PosInt, "scores a token, or a text"]
+    features: Annotated[FeaturesConfig, "what is read"]
+    dropout: Annotated[Probability, "on what is scored"] = 0.1
 
-    def build(self, encoder: "EncoderConfig", vocabulary: int) -> "FeatureScores":
-        return FeatureScores(self, encoder)
+    def build(self, encoder: "EncoderConfig", vocab_size: int) -> "FeatureClassifier":
+        return FeatureClassifier(self, encoder)
 
 
-class FeatureScores(nn.Module):
-    def __init__(self, config: FeatureHead, encoder: "EncoderConfig") -> None:
+class FeatureClassifier(nn.Module):
+    def __init__(self, config: FeatureHeadConfig, encoder: "EncoderConfig") -> None:
         super().__init__()
         self.config, wanted = config.features, config.features
         if wanted.layers in ("sum", "concat") and wanted.last > encoder.layers + 1:
-            raise BadInput(f"features.last={wanted.last} is more than the model's {encoder.layers} layers and its embeddings")
+            raise UserError(f"features.last={wanted.last} is more than the model's {encoder.layers} layers and its embeddings")
         width = encoder.width * (wanted.last if wanted.layers == "concat" else 1)
         if wanted.layers == "mix":  # ELMo's: softmax weights and one scale
             self.weights, self.scale = nn.Parameter(torch.zeros(encoder.layers + 1)), nn.Parameter(torch.ones(()))
@@ -50,27 +50,27 @@ class FeatureScores(nn.Module):
             width = 2 * encoder.width
         self.drop, self.score = nn.Dropout(config.dropout), nn.Linear(width, config.outputs)
 
-    def read(self, states: list[Tensor], layout: Layout) -> Tensor:
+    def combine_layers(self, all_hidden_states: list[Tensor], layout: Layout) -> Tensor:
         """(tokens, features), from the states of the embeddings and of every layer."""
-        x = self._joined(states)
+        x = self._combine(all_hidden_states)
         if self.lstm is None:
             return x
         with torch.autocast(x.device.type, enabled=False):  # cuDNN's would be float16, which loses small gradients
-            grid = layout.grid(x.to(self.score.weight.dtype))
+            grid = layout.pad(x.to(self.score.weight.dtype))
             packed = nn.utils.rnn.pack_padded_sequence(grid, layout.lengths, batch_first=True, enforce_sorted=False)
             grid, _ = nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
-        return layout.flat(grid).to(x.dtype)
+        return layout.unpad(grid).to(x.dtype)
 
-    def forward(self, rows: Tensor, encoder: "Encoder") -> Tensor:
-        return self.score(self.drop(rows))
+    def forward(self, features: Tensor, encoder: "Encoder") -> Tensor:
+        return self.score(self.drop(features))
 
-    def _joined(self, states: list[Tensor]) -> Tensor:
+    def _combine(self, all_hidden_states: list[Tensor]) -> Tensor:
         match self.config.layers:
             case "last":
-                return states[-1]
+                return all_hidden_states[-1]
             case "sum":
-                return torch.stack(states[-self.config.last :]).sum(0)
+                return torch.stack(all_hidden_states[-self.config.last :]).sum(0)
             case "concat":
-                return torch.cat(states[-self.config.last :], -1)
-        weights = self.weights.softmax(0).to(states[0].dtype)
-        return self.scale * torch.stack(states, -1) @ weights
+                return torch.cat(all_hidden_states[-self.config.last :], -1)
+        weights = self.weights.softmax(0).to(all_hidden_states[0].dtype)
+        return self.scale * torch.stack(all_hidden_states, -1) @ weights

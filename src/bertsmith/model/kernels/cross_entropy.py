@@ -10,42 +10,44 @@ from torch import Tensor
 BLOCK = 4096
 
 
-def entropy(rows: Tensor, table: Tensor, bias: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
+def fused_linear_cross_entropy(hidden_states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """The sum over rows of -log softmax(rows table' + bias)[answer], and how many answers came first."""
-    return _Entropy.apply(rows, table, bias, answers)
+    return _FusedLinearCrossEntropy.apply(hidden_states, weight, bias, labels)
 
 
-class _Entropy(torch.autograd.Function):
+class _FusedLinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, table: Tensor, bias: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
-        scores = torch.addmm(bias, rows, table.T)
-        losses = torch.empty(len(rows), device=rows.device, dtype=torch.float32)
-        right = torch.empty(len(rows), device=rows.device, dtype=torch.int32)
+    def forward(ctx: Any, hidden_states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        scores = torch.addmm(bias, hidden_states, weight.T)
+        losses = torch.empty(len(hidden_states), device=hidden_states.device, dtype=torch.float32)
+        right = torch.empty(len(hidden_states), device=hidden_states.device, dtype=torch.int32)
         asked = any(ctx.needs_input_grad)
-        if len(rows):
-            _entropy[(len(rows),)](scores, answers, losses, right, scores.shape[1], SLOPE=asked, BLOCK=BLOCK, num_warps=8)
+        if len(hidden_states):
+            _cross_entropy_kernel[(len(hidden_states),)](
+                scores, labels, losses, right, scores.shape[1], SLOPE=asked, BLOCK=BLOCK, num_warps=8
+            )
         if asked:
-            ctx.save_for_backward(scores, rows, table)
+            ctx.save_for_backward(scores, hidden_states, weight)
         total, right = losses.sum(), right.sum()
         ctx.mark_non_differentiable(right)
         return total, right
 
     @staticmethod
-    def backward(ctx: Any, total: Tensor, _: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         slopes, rows, table = ctx.saved_tensors
-        down = (slopes @ table) * total.to(rows.dtype)
-        across = slopes.T @ (rows * total.to(rows.dtype))
-        return down, across, slopes.sum(0, dtype=torch.float32).mul(total).to(slopes.dtype), None
+        down = (slopes @ table) * grad_loss.to(rows.dtype)
+        across = slopes.T @ (rows * grad_loss.to(rows.dtype))
+        return down, across, slopes.sum(0, dtype=torch.float32).mul(grad_loss).to(slopes.dtype), None
 
 
 @triton.jit
-def _entropy(scores, answers, losses, right, words, SLOPE: tl.constexpr, BLOCK: tl.constexpr):
+def _cross_entropy_kernel(logits, labels, losses, correct, vocab_size, SLOPE: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    here, answer = scores + row * words, tl.load(answers + row)
+    here, answer = logits + row * vocab_size, tl.load(labels + row)
     best, total, first = float("-inf"), 0.0, 0
-    for begin in range(0, words, BLOCK):
+    for begin in range(0, vocab_size, BLOCK):
         columns = begin + tl.arange(0, BLOCK)
-        x = tl.load(here + columns, mask=columns < words, other=float("-inf")).to(tl.float32)
+        x = tl.load(here + columns, mask=columns < vocab_size, other=float("-inf")).to(tl.float32)
         high = tl.max(x, 0)
         first = tl.where(high > best, begin + tl.argmax(x, 0), first)
         now = tl.maximum(best, high)
@@ -53,11 +55,11 @@ def _entropy(scores, answers, losses, right, words, SLOPE: tl.constexpr, BLOCK: 
         best = now
     whole = best + tl.log(total)
     tl.store(losses + row, whole - tl.load(here + answer).to(tl.float32))
-    tl.store(right + row, (first == answer).to(tl.int32))
+    tl.store(correct + row, (first == answer).to(tl.int32))
     if SLOPE:
         tl.debug_barrier()  # the answer's score is read before it is overwritten
-        for begin in range(0, words, BLOCK):
+        for begin in range(0, vocab_size, BLOCK):
             columns = begin + tl.arange(0, BLOCK)
-            x = tl.load(here + columns, mask=columns < words, other=float("-inf")).to(tl.float32)
+            x = tl.load(here + columns, mask=columns < vocab_size, other=float("-inf")).to(tl.float32)
             slope = tl.exp(x - whole) - tl.where(columns == answer, 1.0, 0.0)
-            tl.store(here + columns, slope.to(scores.dtype.element_ty), mask=columns < words)
+            tl.store(here + columns, slope.to(logits.dtype.element_ty), mask=columns < vocab_size)

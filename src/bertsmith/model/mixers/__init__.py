@@ -1,18 +1,28 @@
 """Ways of moving information between tokens. To add one: write its file, then name it in two lines here."""
 
-from .adaptive_span import Adaptive
-from .attention import Dense
+from .adaptive_span import AdaptiveSpan
+from .attention import Attention
 from .base import Mixer
-from .cnn import Convolution
-from .lite_transformer import LongShort
-from .longformer.layer import Window
-from .reformer.chunked import Chunked
-from .reformer.layer import Hashed
+from .cnn import Cnn
+from .lite_transformer import LiteTransformer
+from .longformer.layer import Longformer
+from .reformer.chunked import ReformerChunked
+from .reformer.layer import Reformer
 from .rnn import Lstm
-from .transformer_xl import Recurrent
+from .transformer_xl import TransformerXL
 
-MixerConfig = Dense | Lstm | Convolution | Recurrent | Adaptive | Window | Hashed | Chunked | LongShort
+MixerConfig = Attention | Lstm | Cnn | TransformerXL | AdaptiveSpan | Longformer | Reformer | ReformerChunked | LiteTransformer
 
 __all__ = [
-    "Adaptive", "Chunked", "Convolution", "Dense", "Hashed", "LongShort", "Lstm", "Mixer", "MixerConfig", "Recurrent", "Window",
+    "AdaptiveSpan",
+    "Attention",
+    "Cnn",
+    "LiteTransformer",
+    "Longformer",
+    "Lstm",
+    "Mixer",
+    "MixerConfig",
+    "Reformer",
+    "ReformerChunked",
+    "TransformerXL",
 ]  # fmt: skip

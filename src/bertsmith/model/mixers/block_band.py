@@ -6,66 +6,73 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-BLOCK = 128  # queries at a time: fewer waste less at the edges of the band, more keep the cores busy
+MAX_BLOCK_SIZE = 128  # queries at a time: fewer waste less at the edges of the band, more keep the cores busy
 
 
 @dataclass(frozen=True)
-class Band:
+class BlockBand:
     """Tokens cut in blocks; a block's queries meet the keys from `reach` before its first to `reach` behind its last.
 
     Blocks ignore where sequences begin, and `visible` hides what lies across a border: packing costs no padding here.
     """
 
-    tokens: int
-    reach: int
+    num_tokens: int
+    half_window: int
     causal: bool = False
-    most: int = BLOCK  # queries of a block
+    max_block_size: int = MAX_BLOCK_SIZE  # queries of a block
 
     @property
-    def block(self) -> int:
-        return min(self.reach, self.most)
+    def block_size(self) -> int:
+        return min(self.half_window, self.max_block_size)
 
     @property
-    def blocks(self) -> int:
-        return self.tokens // self.block + 1  # the last is never full: an exact fit would need a compiled graph of its own
+    def num_blocks(self) -> int:
+        return (
+            self.num_tokens // self.block_size + 1
+        )  # the last is never full: an exact fit would need a compiled graph of its own
 
     @property
-    def sight(self) -> int:
+    def keys_per_block(self) -> int:
         """Keys of a block."""
-        return self.block + self.reach * (1 if self.causal else 2)
+        return self.block_size + self.half_window * (1 if self.causal else 2)
 
-    def queries(self, x: Tensor, fill: int = 0) -> Tensor:
+    def to_query_blocks(self, x: Tensor, pad_value: int = 0) -> Tensor:
         """(.., tokens, width) -> (.., blocks, block, width)"""
-        return F.pad(x, (0, 0, 0, self.block - self.tokens % self.block), value=fill).unflatten(-2, (-1, self.block))
+        return F.pad(x, (0, 0, 0, self.block_size - self.num_tokens % self.block_size), value=pad_value).unflatten(
+            -2, (-1, self.block_size)
+        )
 
-    def keys(self, x: Tensor, fill: int = 0, before: Tensor | None = None) -> Tensor:
+    def to_key_blocks(self, x: Tensor, pad_value: int = 0, past: Tensor | None = None) -> Tensor:
         """(.., tokens, width) -> (.., blocks, sight, width): views of one another, which nobody may write to.
 
         `before` is what stands before the first token, (.., reach, width), if something does.
         """
-        after = self.block - self.tokens % self.block + (0 if self.causal else self.reach)
-        x, lead = (x, self.reach) if before is None else (torch.cat([before, x], -2), 0)
-        return F.pad(x, (0, 0, lead, after), value=fill).unfold(-2, self.sight, self.block).mT
+        after = self.block_size - self.num_tokens % self.block_size + (0 if self.causal else self.half_window)
+        x, lead = (x, self.half_window) if past is None else (torch.cat([past, x], -2), 0)
+        return F.pad(x, (0, 0, lead, after), value=pad_value).unfold(-2, self.keys_per_block, self.block_size).mT
 
-    def flat(self, x: Tensor) -> Tensor:
+    def from_query_blocks(self, x: Tensor) -> Tensor:
         """(.., blocks, block, width) -> (.., tokens, width)"""
-        return x.flatten(-3, -2).narrow(-2, 0, self.tokens)
+        return x.flatten(-3, -2).narrow(-2, 0, self.num_tokens)
 
-    def ahead(self, device: torch.device) -> Tensor:
+    def relative_positions(self, device: torch.device) -> Tensor:
         """(block, sight): how far each key lies ahead of each query."""
-        keys = torch.arange(self.sight, device=device) - self.reach
-        return keys - torch.arange(self.block, device=device)[:, None]
+        keys = torch.arange(self.keys_per_block, device=device) - self.half_window
+        return keys - torch.arange(self.block_size, device=device)[:, None]
 
-    def visible(self, owner: Tensor, before: Tensor | None = None) -> Tensor:
+    def attention_mask(self, seq_id: Tensor, past_seq_id: Tensor | None = None) -> Tensor:
         """(.., tokens) -> (.., blocks, block, sight): within reach, and with one owner; `before` as in `keys`."""
-        ahead, owner = self.ahead(owner.device), owner[..., None]
-        near = (ahead >= -self.reach) & (ahead <= (0 if self.causal else self.reach))
-        return (self.queries(owner, -1) == self.keys(owner, -1, None if before is None else before[..., None]).mT) & near
+        ahead, seq_id = self.relative_positions(seq_id.device), seq_id[..., None]
+        near = (ahead >= -self.half_window) & (ahead <= (0 if self.causal else self.half_window))
+        return (
+            self.to_query_blocks(seq_id, -1)
+            == self.to_key_blocks(seq_id, -1, None if past_seq_id is None else past_seq_id[..., None]).mT
+        ) & near
 
-    def add(self, whole: Tensor, part: Tensor, first: int) -> None:
+    def add_key_blocks(self, total: Tensor, key_blocks: Tensor, first_block: int) -> None:
         """Adds (heads, blocks, sight, width), of the blocks from `first` on, where their keys came from: keys of a block lie
         in it and in those around it."""
-        blocks, sight = part.shape[1:3]
-        for number, start in enumerate(range(0, sight, self.block)):
-            size = min(self.block, sight - start)
-            whole[:, first + number : first + number + blocks, :size] += part[:, :, start : start + size]
+        blocks, sight = key_blocks.shape[1:3]
+        for number, start in enumerate(range(0, sight, self.block_size)):
+            size = min(self.block_size, sight - start)
+            total[:, first_block + number : first_block + number + blocks, :size] += key_blocks[:, :, start : start + size]

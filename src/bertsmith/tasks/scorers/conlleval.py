@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 # BMES, BMEWO and BILOU say in other letters what BIOES says.
-_LETTERS = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S", "W": "S"}
+_PREFIXES = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S", "W": "S"}
 
 
 @dataclass(frozen=True, order=True)
@@ -17,29 +17,29 @@ class Entity:
     type: str
 
 
-def parted(tag: str) -> tuple[str, str]:
+def split_tag(tag: str) -> tuple[str, str]:
     """The letter of a tag (B, I, E, S or O) and its type: `M-PER` is ("I", "PER"), `O` and a part of speech ("O", "")."""
     letter, hyphen, name = tag.partition("-")
-    known = _LETTERS.get(letter, "O")
+    known = _PREFIXES.get(letter, "O")
     return (known, name) if known != "O" and bool(hyphen) == bool(name) else ("O", "")
 
 
-def marks_spans(tags: Sequence[str]) -> bool:
+def are_span_tags(tags: Sequence[str]) -> bool:
     """These tags mark stretches of tokens, such as B-PER, I-PER, O (or B, M, E, S of words): they are not parts of speech."""
     if any("-" in tag for tag in tags):
-        return all(tag == "O" or ("-" in tag and parted(tag)[0] != "O") for tag in tags)
-    return set(tags) <= {"O", *_LETTERS} and bool({"O", "B"} & set(tags))
+        return all(tag == "O" or ("-" in tag and split_tag(tag)[0] != "O") for tag in tags)
+    return set(tags) <= {"O", *_PREFIXES} and bool({"O", "B"} & set(tags))
 
 
-def entities(tags: Sequence[str]) -> list[Entity]:
+def get_entities(tags: Sequence[str]) -> list[Entity]:
     """The entities of one sentence, whatever its scheme, whether or not the tags are legal in it.
 
     As in conlleval, an I after O, or after another type, begins an entity: nothing that is tagged is lost.
     """
     found, start, before = [], 0, ("O", "")
     for place, tag in enumerate([*tags, "O"]):
-        here = parted(tag)
-        if _parts(before, here):
+        here = split_tag(tag)
+        if _is_boundary(before, here):
             if before[0] != "O":
                 found.append(Entity(start, place, before[1]))
             start = place
@@ -47,15 +47,15 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     return found
 
 
-def _parts(before: tuple[str, str], here: tuple[str, str]) -> bool:
+def _is_boundary(previous: tuple[str, str], current: tuple[str, str]) -> bool:
     """An entity ends or begins between these two neighbours."""
-    if before[1] != here[1] or "O" in (before[0], here[0]):
+    if previous[1] != current[1] or "O" in (previous[0], current[0]):
         return True
-    return here[0] in "BS" or before[0] in "ES"
+    return current[0] in "BS" or previous[0] in "ES"
 
 
 @dataclass(frozen=True)
-class Counts:
+class MatchCounts:
     """What was right, of what was found and what there was."""
 
     right: int
@@ -75,26 +75,26 @@ class Counts:
         return 2 * self.right / (self.found + self.there) if self.right else 0.0
 
 
-def counted(found: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> dict[str, Counts]:
+def count_matches(predictions: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> dict[str, MatchCounts]:
     """Counts for each type of entity, sorted, over sentences of tags; an entity is right if type, start and end are."""
     right, said, there = Counter[str](), Counter[str](), Counter[str]()
-    for guess, truth in zip(found, gold, strict=True):
-        guessed, true = set(entities(guess)), set(entities(truth))
+    for guess, truth in zip(predictions, gold, strict=True):
+        guessed, true = set(get_entities(guess)), set(get_entities(truth))
         right.update(entity.type for entity in guessed & true)
         said.update(entity.type for entity in guessed)
         there.update(entity.type for entity in true)
-    return {name: Counts(right[name], said[name], there[name]) for name in sorted(said | there)}
+    return {name: MatchCounts(right[name], said[name], there[name]) for name in sorted(said | there)}
 
 
-def scores(found: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> dict[str, float]:
+def entity_scores(predictions: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> dict[str, float]:
     """precision, recall, f1 over all entities, and f1 of each type as `f1.PER`; all between 0 and 1."""
-    types = counted(found, gold)
-    total = Counts(*(sum(getattr(c, name) for c in types.values()) for name in ("right", "found", "there")))
+    types = count_matches(predictions, gold)
+    total = MatchCounts(*(sum(getattr(c, name) for c in types.values()) for name in ("right", "found", "there")))
     each = {f"f1.{name}": counts.f1 for name, counts in types.items() if name}
     return {"f1": total.f1, "precision": total.precision, "recall": total.recall, **each}
 
 
-def accuracy(found: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> float:
+def tag_accuracy(predictions: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> float:
     """Share of the tokens whose whole tag is right; 0 where there are no tokens."""
-    right = [a == b for guess, truth in zip(found, gold, strict=True) for a, b in zip(guess, truth, strict=True)]
+    right = [a == b for guess, truth in zip(predictions, gold, strict=True) for a, b in zip(guess, truth, strict=True)]
     return sum(right) / len(right) if right else 0.0

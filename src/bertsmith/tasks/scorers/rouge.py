@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 # Runs of letters and digits; of writing without spaces each character by itself.
-_ALONE = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff"
-_WORDS = re.compile(rf"[{_ALONE}]|[^\W_{_ALONE}]+")
+_UNSPACED = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff"
+_TOKEN = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
 
 
-def rouge(said: str, true: str) -> tuple[float, float, float]:
+def rouge_scores(prediction: str, reference: str) -> tuple[float, float, float]:
     """ROUGE-1, ROUGE-2 and ROUGE-L, without stemming: of English the numbers of the package rouge-score."""
-    left, right = words(said), words(true)
-    one, two = (_shared(Counter(a), Counter(b)) for a, b in ((left, right), (list(pairwise(left)), list(pairwise(right)))))
-    return one, two, _f1(common(left, right), len(left), len(right))
+    left, right = tokenize(prediction), tokenize(reference)
+    one, two = (_ngram_f1(Counter(a), Counter(b)) for a, b in ((left, right), (list(pairwise(left)), list(pairwise(right)))))
+    return one, two, _f1(lcs_length(left, right), len(left), len(right))
 
 
-def words(text: str) -> list[str]:
-    return _WORDS.findall(text.lower())
+def tokenize(text: str) -> list[str]:
+    return _TOKEN.findall(text.lower())
 
 
-def common(left: Sequence[str], right: Sequence[str]) -> int:
+def lcs_length(left: Sequence[str], right: Sequence[str]) -> int:
     """The length of the longest common subsequence."""
     row = [0] * (len(right) + 1)
     for word in left:
@@ -32,9 +32,9 @@ def common(left: Sequence[str], right: Sequence[str]) -> int:
     return row[-1]
 
 
-def _shared(left: Counter, right: Counter) -> float:
-    return _f1((left & right).total(), left.total(), right.total())
+def _ngram_f1(prediction: Counter, reference: Counter) -> float:
+    return _f1((prediction & reference).total(), prediction.total(), reference.total())
 
 
-def _f1(both: int, left: int, right: int) -> float:
-    return 2 * both / (left + right) if both else 0.0
+def _f1(num_matches: int, num_predicted: int, num_reference: int) -> float:
+    return 2 * num_matches / (num_predicted + num_reference) if num_matches else 0.0

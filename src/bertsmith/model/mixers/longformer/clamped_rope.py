@@ -9,69 +9,84 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...positions import spun
-from .global_attention import Far
+from ...positions import shift_rope
+from .global_attention import GlobalAttention
 
 
 @dataclass(frozen=True)
-class Edge:
+class ClampedRopeGlobalAttention:
     """`Far`, where queries and keys have been turned by their places.
 
     Queries are turned back, and the keys of anchors to where the edge of the window is for all of them: `reach` behind a
     token, or as much ahead. So those behind are one work for `Far`, and those ahead another.
     """
 
-    far: Far
-    turns: Tensor  # (places, width of a head)
+    global_attention: GlobalAttention
+    cos_sin: Tensor  # (places, width of a head)
 
-    def join(self, qkv: Tensor, out: Tensor, sums: Tensor, scale: float) -> None:
-        for far, by in self._sides:
-            far.join(self._met(qkv, by), out, sums, scale)
+    def merge(self, qkv: Tensor, out: Tensor, lse: Tensor, scale: float) -> None:
+        for far, by in self._clamped_directions:
+            far.merge(self._rotate_qkv(qkv, by), out, lse, scale)
 
-    def back(
-        self, grad: Tensor, qkv: Tensor, out: Tensor, sums: Tensor, down: tuple[Tensor, Tensor, Tensor], scale: float,
-        total: bool = False,
+    def backward(
+        self, grad_out: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, local_grads: tuple[Tensor, Tensor, Tensor], scale: float,
+        return_bias_grad: bool = False,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """As that of `Far`; nobody knows what the slopes add up to."""
-        place, (dq, dk, dv) = self.far.place, down
-        dq = spun(dq, self.turns, -place)
-        for far, by in self._sides:
-            slope, _ = far.back(grad, self._met(qkv, by), out, sums, (dq, self._moved(dk, by), dv), scale)
+        place, (dq, dk, dv) = self.global_attention.position, local_grads
+        dq = shift_rope(dq, self.cos_sin, -place)
+        for far, by in self._clamped_directions:
+            slope, _ = far.backward(
+                grad_out, self._rotate_qkv(qkv, by), out, lse, (dq, self._rotate_global_keys(dk, by), dv), scale
+            )
             dq, dk, dv = slope.unbind(1)
-            dk = self._moved(dk, -by)
-        return torch.stack([spun(dq, self.turns, place), dk, dv], 1), None
+            dk = self._rotate_global_keys(dk, -by)
+        return torch.stack([shift_rope(dq, self.cos_sin, place), dk, dv], 1), None
 
     @property
-    def _sides(self) -> list[tuple[Far, Tensor]]:
+    def _clamped_directions(self) -> list[tuple[GlobalAttention, Tensor]]:
         """With how far the keys of anchors are to be turned."""
-        edge, place = self.far.sight.edge, self.far.place[self.far.anchors]
-        return [(far, -place - edge if behind else edge - place) for far, behind in self.far.sides]
+        edge, place = (
+            self.global_attention.pattern.max_distance,
+            self.global_attention.position[self.global_attention.global_tokens],
+        )
+        return [(far, -place - edge if behind else edge - place) for far, behind in self.global_attention.by_direction]
 
-    def _met(self, qkv: Tensor, by: Tensor) -> Tensor:
+    def _rotate_qkv(self, qkv: Tensor, offset: Tensor) -> Tensor:
         q, k, v = qkv.unbind(1)
-        return torch.stack([spun(q, self.turns, -self.far.place), self._moved(k, by), v], 1)
+        return torch.stack(
+            [shift_rope(q, self.cos_sin, -self.global_attention.position), self._rotate_global_keys(k, offset), v], 1
+        )
 
-    def _moved(self, keys: Tensor, by: Tensor) -> Tensor:
-        return keys.index_copy(0, self.far.anchors, spun(keys[self.far.anchors], self.turns, by))
+    def _rotate_global_keys(self, keys: Tensor, offset: Tensor) -> Tensor:
+        return keys.index_copy(
+            0, self.global_attention.global_tokens, shift_rope(keys[self.global_attention.global_tokens], self.cos_sin, offset)
+        )
 
 
-def doubled(q: Tensor, k: Tensor, turns: Tensor, anchors: Tensor, place: Tensor, edge: int) -> tuple[Tensor, Tensor, Tensor]:
+def build_clamped_qk(
+    q: Tensor, k: Tensor, cos_sin: Tensor, global_tokens: Tensor, position: Tensor, max_distance: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """Queries and keys of all tokens, and keys of the anchors at the edge behind and ahead, each (.., 2 x width) wide, for who
     can make but one product of them: the first half of a query meets what lies within, the second what lies beyond."""
-    by, width = torch.cat([-place[anchors] - edge, edge - place[anchors]]), k.shape[-1]
-    ends = spun(torch.cat([k[anchors], k[anchors]]), turns, by)
-    return torch.cat([q, spun(q, turns, -place)], -1), F.pad(k, (0, width)), F.pad(ends, (width, 0))
+    by, width = torch.cat([-position[global_tokens] - max_distance, max_distance - position[global_tokens]]), k.shape[-1]
+    ends = shift_rope(torch.cat([k[global_tokens], k[global_tokens]]), cos_sin, by)
+    return torch.cat([q, shift_rope(q, cos_sin, -position)], -1), F.pad(k, (0, width)), F.pad(ends, (width, 0))
 
 
-def scores(q: Tensor, k: Tensor, turns: Tensor, at: Tensor, place: Tensor, edge: int) -> Tensor:
+def clamped_scores(
+    q: Tensor, k: Tensor, cos_sin: Tensor, query_position: Tensor, key_position: Tensor, max_distance: int
+) -> Tensor:
     """(.., heads, anchors, tokens): queries (.., anchors, heads, width) of anchors `at` their places, and keys of tokens at
     theirs, neither of them turned yet; no token is further away than the edge."""
-    behind = (at[..., :, None] - place[..., None, :])[..., None, :, :]
-    near = products(spun(q, turns, at), spun(k, turns, place))
-    after, before = (products(spun(q, turns, torch.full_like(at, by)), k) for by in (edge, -edge))
-    return torch.where(behind > edge, after, torch.where(behind < -edge, before, near))
+    behind = (query_position[..., :, None] - key_position[..., None, :])[..., None, :, :]
+    near = qk_scores(shift_rope(q, cos_sin, query_position), shift_rope(k, cos_sin, key_position))
+    after, before = (
+        qk_scores(shift_rope(q, cos_sin, torch.full_like(query_position, by)), k) for by in (max_distance, -max_distance)
+    )
+    return torch.where(behind > max_distance, after, torch.where(behind < -max_distance, before, near))
 
 
-def products(q: Tensor, k: Tensor) -> Tensor:
+def qk_scores(q: Tensor, k: Tensor) -> Tensor:
     """(.., heads, anchors, tokens), of queries and keys as they are."""
     return (q * q.shape[-1] ** -0.5).transpose(-3, -2) @ k.transpose(-3, -2).mT

@@ -9,171 +9,204 @@ import torch.nn.functional as F
 from msgspec import Meta
 from torch import Tensor, nn
 
-from ....config import Chance, Config, Count, Variant, Whole
-from ....errors import BadInput
+from ....config import Config, NonNegInt, PosInt, Probability, Variant
+from ....errors import UserError
 from ...packing import Layout
 from ..base import Mixer
-from .lsh import LONELY, Hashes, ranks, taken, unit
+from .lsh import SELF_MASK_VALUE, LshHash, gather_tokens, invert_permutation, unit_norm
 
 
 @dataclass(frozen=True)
-class Ring:
+class LshChunks:
     """Every sequence is cut from its own beginning, so what is packed beside it changes nothing.
 
     There are as many chunks as any sequences of so many tokens may need, and a compiled graph serves any lengths.
     """
 
-    chunk: int
-    owner: Tensor  # (tokens,) in order
-    sizes: Tensor  # (owners,): tokens of each
-    rounds: int
+    chunk_length: int
+    seq_id: Tensor  # (tokens,) in order
+    lengths: Tensor  # (owners,): tokens of each
+    num_hashes: int
 
     @classmethod
-    def of(cls, layout: Layout, chunk: int, rounds: int) -> "Ring":
-        owners = layout.sequences * (1 if layout.gapless else 2)  # padding of a row owns itself
-        sizes = torch.zeros(owners, dtype=torch.long, device=layout.owner.device)
-        sizes = sizes.index_add(0, layout.owner, torch.ones_like(layout.owner))
-        return cls(chunk, layout.owner.sort(stable=True).values, sizes, rounds)
+    def from_layout(cls, layout: Layout, chunk_length: int, num_hashes: int) -> "LshChunks":
+        owners = layout.num_sequences * (1 if layout.is_packed else 2)  # padding of a row owns itself
+        sizes = torch.zeros(owners, dtype=torch.long, device=layout.seq_id.device)
+        sizes = sizes.index_add(0, layout.seq_id, torch.ones_like(layout.seq_id))
+        return cls(chunk_length, layout.seq_id.sort(stable=True).values, sizes, num_hashes)
 
     @property
-    def count(self) -> int:
+    def chunks_per_round(self) -> int:
         """Chunks of a round."""
-        return self.owner.shape[0] // self.chunk + self.sizes.shape[0]
+        return self.seq_id.shape[0] // self.chunk_length + self.lengths.shape[0]
 
     @property
-    def each(self) -> Tensor:
+    def chunks_per_seq(self) -> Tensor:
         """(owners,): chunks of each, one at least."""
-        return ((self.sizes + self.chunk - 1) // self.chunk).clamp(min=1)
+        return ((self.lengths + self.chunk_length - 1) // self.chunk_length).clamp(min=1)
 
     @property
-    def slots(self) -> Tensor:
+    def token_slots(self) -> Tensor:
         """(tokens,): where those of a round, sorted by owner, lie in its chunks."""
-        before, chunks = self.sizes.cumsum(0) - self.sizes, self.each.cumsum(0) - self.each
-        place = torch.arange(self.owner.shape[0], device=self.owner.device) - before[self.owner]
-        return chunks[self.owner] * self.chunk + place
+        before, chunks = self.lengths.cumsum(0) - self.lengths, self.chunks_per_seq.cumsum(0) - self.chunks_per_seq
+        place = torch.arange(self.seq_id.shape[0], device=self.seq_id.device) - before[self.seq_id]
+        return chunks[self.seq_id] * self.chunk_length + place
 
-    def cut(self, x: Tensor, fill: int = 0) -> Tensor:
+    def to_chunks(self, x: Tensor, pad_value: int = 0) -> Tensor:
         """(rounds, heads, tokens, ...) to (heads, rounds x chunks, chunk, ...)"""
-        room = x.new_full((*x.shape[:2], self.count * self.chunk, *x.shape[3:]), fill)
-        return room.index_copy(2, self.slots, x).transpose(0, 1).unflatten(2, (self.count, self.chunk)).flatten(1, 2)
+        room = x.new_full((*x.shape[:2], self.chunks_per_round * self.chunk_length, *x.shape[3:]), pad_value)
+        return (
+            room.index_copy(2, self.token_slots, x)
+            .transpose(0, 1)
+            .unflatten(2, (self.chunks_per_round, self.chunk_length))
+            .flatten(1, 2)
+        )
 
-    def flat(self, x: Tensor) -> Tensor:
+    def from_chunks(self, x: Tensor) -> Tensor:
         """And back."""
-        return x.unflatten(1, (self.rounds, self.count)).flatten(2, 3).transpose(0, 1).index_select(2, self.slots)
+        return (
+            x.unflatten(1, (self.num_hashes, self.chunks_per_round))
+            .flatten(2, 3)
+            .transpose(0, 1)
+            .index_select(2, self.token_slots)
+        )
 
-    def around(self, x: Tensor, before: int, after: int) -> Tensor:
+    def look_adjacent(self, x: Tensor, num_before: int, num_after: int) -> Tensor:
         """(heads, rounds x chunks, chunk, ...) to the same of each chunk with its neighbours: the ring is a sequence's."""
-        return torch.cat([x if step == 0 else x.index_select(1, self._next(step)) for step in range(-before, after + 1)], 2)
+        return torch.cat(
+            [x if step == 0 else x.index_select(1, self._neighbor_index(step)) for step in range(-num_before, num_after + 1)], 2
+        )
 
-    def _next(self, step: int) -> Tensor:
+    def _neighbor_index(self, offset: int) -> Tensor:
         """(rounds x chunks,): for each chunk that which lies so many steps behind it."""
-        ends = self.each.cumsum(0)
-        chunk = torch.arange(self.count, device=ends.device)
+        ends = self.chunks_per_seq.cumsum(0)
+        chunk = torch.arange(self.chunks_per_round, device=ends.device)
         owner = torch.searchsorted(ends, chunk, right=True).clamp(max=len(ends) - 1)
-        each, first = self.each[owner], (ends - self.each)[owner]
-        turn = torch.arange(self.rounds, device=ends.device)[:, None]
-        found = (turn * each + chunk - first + step) % (self.rounds * each)
-        return (found // each * self.count + (first + found % each).clamp(max=self.count - 1)).flatten()
+        each, first = self.chunks_per_seq[owner], (ends - self.chunks_per_seq)[owner]
+        turn = torch.arange(self.num_hashes, device=ends.device)[:, None]
+        found = (turn * each + chunk - first + offset) % (self.num_hashes * each)
+        return (found // each * self.chunks_per_round + (first + found % each).clamp(max=self.chunks_per_round - 1)).flatten()
 
 
-HIDDEN = -1e9  # less than LONELY, and still a number
+MASK_VALUE = -1e9  # less than LONELY, and still a number
 
 
-class Chunks(Config, frozen=True):
-    chunk: Annotated[Count, "tokens of a chunk"] = 64
-    before: Annotated[Whole, "chunks seen before a token's own"] = 1
-    after: Annotated[Whole, "chunks seen behind it"] = 0
-    dropout: Annotated[Chance, "on attention weights"] = 0.0
+class ChunkConfig(Config, frozen=True):
+    chunk: Annotated[PosInt, "tokens of a chunk"] = 64
+    before: Annotated[NonNegInt, "chunks seen before a token's own"] = 1
+    after: Annotated[NonNegInt, "chunks seen behind it"] = 0
+    dropout: Annotated[Probability, "on attention weights"] = 0.0
 
 
-class Chunked(Variant, frozen=True):
+class ReformerChunked(Variant, frozen=True, tag="chunked"):
     """As Trax and Hugging Face have it, to read their models; `hashed` is the better one to train.
 
     Chunks see whom they hold whatever the bucket, a key met in two rounds counts twice, and where a chunk of sorted tokens
     ends depends on all of them: `causal` hides later tokens, but which earlier ones are near is still theirs to decide.
     """
 
-    heads: Annotated[Count, "attention heads"] = 12
-    size: Annotated[Count | None, "numbers of a head; none: those of all heads are the width"] = None
+    heads: Annotated[PosInt, "attention heads"] = 12
+    size: Annotated[PosInt | None, "numbers of a head; none: those of all heads are the width"] = None
     layers: Annotated[
         tuple[Literal["near", "hashed"], ...], Meta(min_length=1), "what layers do, one after another and from the first again"
     ] = ("near", "hashed")
-    near: Annotated[Chunks, "of layers that look around them"] = Chunks()
-    hashed: Annotated[Chunks, "of layers that look at their bucket and its neighbours"] = Chunks()
-    buckets: Annotated[Count | Annotated[tuple[Count, ...], Meta(min_length=1)], "even; or factors of many"] = 64
-    rounds: Annotated[Count, "times that tokens are hashed anew"] = 1
-    seed: Annotated[Whole, "of the hashes where nothing is learnt; training draws new ones every time"] = 0
+    near: Annotated[ChunkConfig, "of layers that look around them"] = ChunkConfig()
+    hashed: Annotated[ChunkConfig, "of layers that look at their bucket and its neighbours"] = ChunkConfig()
+    buckets: Annotated[PosInt | Annotated[tuple[PosInt, ...], Meta(min_length=1)], "even; or factors of many"] = 64
+    rounds: Annotated[PosInt, "times that tokens are hashed anew"] = 1
+    seed: Annotated[NonNegInt, "of the hashes where nothing is learnt; training draws new ones every time"] = 0
     causal: Annotated[bool, "see only what came before"] = False
 
-    def at(self, layer: int, layers: int) -> "Chunked":
+    def for_layer(self, layer_idx: int, num_layers: int) -> "ReformerChunked":
         """That of one layer."""
-        return msgspec.structs.replace(self, layers=(self.layers[layer % len(self.layers)],))
+        return msgspec.structs.replace(self, layers=(self.layers[layer_idx % len(self.layers)],))
 
-    def build(self, width: int) -> Mixer:
-        if self.size is None and width % self.heads:
-            raise BadInput(f"a width of {width} does not divide into {self.heads} heads; set model.mixer.size")
-        return (NearChunks if self.layers[0] == "near" else HashedChunks)(self, width, self.size or width // self.heads)
+    def build(self, hidden_size: int) -> Mixer:
+        if self.size is None and hidden_size % self.heads:
+            raise UserError(f"a width of {hidden_size} does not divide into {self.heads} heads; set model.mixer.size")
+        return (ChunkedLocalAttention if self.layers[0] == "near" else ChunkedLshAttention)(
+            self, hidden_size, self.size or hidden_size // self.heads
+        )
 
 
-class NearChunks(Mixer):
-    def __init__(self, config: Chunked, width: int, size: int) -> None:
+class ChunkedLocalAttention(Mixer):
+    def __init__(self, config: ReformerChunked, hidden_size: int, head_dim: int) -> None:
         super().__init__()
-        self.heads, self.causal, self.chunks, inner = config.heads, config.causal, config.near, config.heads * size
-        self.project, self.out = nn.Linear(width, 3 * inner, bias=False), nn.Linear(inner, width, bias=False)
+        self.num_heads, self.causal, self.chunk_config, inner = (
+            config.heads,
+            config.causal,
+            config.near,
+            config.heads * head_dim,
+        )
+        self.project, self.out = nn.Linear(hidden_size, 3 * inner, bias=False), nn.Linear(inner, hidden_size, bias=False)
         self.project.weight.parts = 3  # type: ignore[attr-defined]  # an optimizer may treat each by itself
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        _without_prefixes(layout)
-        parts = self.project(x).unflatten(-1, (3, self.heads, -1)).unbind(-3)
+        _reject_prefix(layout)
+        parts = self.project(x).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)
         q, k, v = (part.transpose(0, 1) for part in parts)
-        order = layout.owner.argsort(stable=True).expand(1, self.heads, -1)
-        ring = Ring.of(layout, self.chunks.chunk, 1)
-        q, k, v = (taken(part, order) for part in (q, k * q.shape[-1] ** -0.5, v))
-        mixed, _ = _met(self, ring, q, k, v, order, alone=False)
-        return self.out(taken(mixed, ranks(order))[0].transpose(0, 1).flatten(1))
+        order = layout.seq_id.argsort(stable=True).expand(1, self.num_heads, -1)
+        ring = LshChunks.from_layout(layout, self.chunk_config.chunk, 1)
+        q, k, v = (gather_tokens(part, order) for part in (q, k * q.shape[-1] ** -0.5, v))
+        mixed, _ = _chunked_attention(self, ring, q, k, v, order, mask_self=False)
+        return self.out(gather_tokens(mixed, invert_permutation(order))[0].transpose(0, 1).flatten(1))
 
 
-class HashedChunks(Mixer):
-    def __init__(self, config: Chunked, width: int, size: int) -> None:
+class ChunkedLshAttention(Mixer):
+    def __init__(self, config: ReformerChunked, hidden_size: int, head_dim: int) -> None:
         super().__init__()
-        self.heads, self.causal, self.chunks, inner = config.heads, config.causal, config.hashed, config.heads * size
-        self.rounds = config.rounds
-        self.project, self.out = nn.Linear(width, 2 * inner, bias=False), nn.Linear(inner, width, bias=False)
+        self.num_heads, self.causal, self.chunk_config, inner = (
+            config.heads,
+            config.causal,
+            config.hashed,
+            config.heads * head_dim,
+        )
+        self.num_hashes = config.rounds
+        self.project, self.out = nn.Linear(hidden_size, 2 * inner, bias=False), nn.Linear(inner, hidden_size, bias=False)
         self.project.weight.parts = 2  # type: ignore[attr-defined]
         buckets = config.buckets if isinstance(config.buckets, tuple) else (config.buckets,)
-        self.hashes = Hashes(config.heads, size, config.rounds, buckets, config.seed)
+        self.hashes = LshHash(config.heads, head_dim, config.rounds, buckets, config.seed)
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        _without_prefixes(layout)
-        qk, v = (t.transpose(0, 1) for t in self.project(x).unflatten(-1, (2, self.heads, -1)).unbind(-3))
-        order = (layout.owner * self.hashes.buckets + self.hashes(qk)).argsort(dim=-1, stable=True)
-        ring = Ring.of(layout, self.chunks.chunk, self.rounds)
-        q, k, v = (taken(part, order) for part in (qk, unit(qk), v))
-        mixed, mass = _met(self, ring, q, k, v, order, alone=True)
-        back = ranks(order)
-        weights = taken(mass, back).softmax(0)
-        return self.out((weights.to(v.dtype) * taken(mixed, back)).sum(0).transpose(0, 1).flatten(1))
+        _reject_prefix(layout)
+        qk, v = (t.transpose(0, 1) for t in self.project(x).unflatten(-1, (2, self.num_heads, -1)).unbind(-3))
+        order = (layout.seq_id * self.hashes.num_buckets + self.hashes(qk)).argsort(dim=-1, stable=True)
+        ring = LshChunks.from_layout(layout, self.chunk_config.chunk, self.num_hashes)
+        q, k, v = (gather_tokens(part, order) for part in (qk, unit_norm(qk), v))
+        mixed, mass = _chunked_attention(self, ring, q, k, v, order, mask_self=True)
+        back = invert_permutation(order)
+        weights = gather_tokens(mass, back).softmax(0)
+        return self.out((weights.to(v.dtype) * gather_tokens(mixed, back)).sum(0).transpose(0, 1).flatten(1))
 
 
-def _met(
-    mixer: NearChunks | HashedChunks, ring: Ring, q: Tensor, k: Tensor, v: Tensor, order: Tensor, alone: bool
+def _chunked_attention(
+    mixer: ChunkedLocalAttention | ChunkedLshAttention,
+    lsh_chunks: LshChunks,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sorted_idx: Tensor,
+    mask_self: bool,
 ) -> tuple[Tensor, Tensor]:
     """What sorted tokens, (rounds, heads, tokens, width), gather from their chunks, and the logarithm of its mass.
 
     `alone`: a token sees itself only if nobody else is there.
     """
-    chunks = mixer.chunks
-    mine = ring.cut(order, -1)
-    k, v, theirs = (ring.around(t, chunks.before, chunks.after) for t in (ring.cut(k), ring.cut(v), mine))
+    chunks = mixer.chunk_config
+    mine = lsh_chunks.to_chunks(sorted_idx, -1)
+    k, v, theirs = (
+        lsh_chunks.look_adjacent(t, chunks.before, chunks.after)
+        for t in (lsh_chunks.to_chunks(k), lsh_chunks.to_chunks(v), mine)
+    )
     mine, theirs = mine[..., None], theirs[..., None, :]
-    scores = (ring.cut(q) @ k.mT).float()
+    scores = (lsh_chunks.to_chunks(q) @ k.mT).float()
     hidden = (theirs < 0) | (theirs > mine) if mixer.causal else theirs < 0  # within a sequence order is place
-    scores = scores.masked_fill(hidden, HIDDEN)
-    scores = scores.masked_fill(mine == theirs, LONELY) if alone else scores
+    scores = scores.masked_fill(hidden, MASK_VALUE)
+    scores = scores.masked_fill(mine == theirs, SELF_MASK_VALUE) if mask_self else scores
     weights = F.dropout(scores.softmax(-1), chunks.dropout, mixer.training)
-    return ring.flat(weights.to(v.dtype) @ v), ring.flat(scores.logsumexp(-1, keepdim=True))
+    return lsh_chunks.from_chunks(weights.to(v.dtype) @ v), lsh_chunks.from_chunks(scores.logsumexp(-1, keepdim=True))
 
 
-def _without_prefixes(layout: Layout) -> None:
-    if layout.prefix is not None:
-        raise BadInput("chunks do not know of prefixes that see each other (UniLM); train a model with mixer=dense")
+def _reject_prefix(layout: Layout) -> None:
+    if layout.prefix_lengths is not None:
+        raise UserError("chunks do not know of prefixes that see each other (UniLM); train a model with mixer=dense")
