@@ -1,4 +1,4 @@
-"""The suite that benchmarks/scores.toml is: files laid where it says are read, and judged by the score it names."""
+"""The suite benchmarks/scores.toml: its files are read, and gold predictions get the best score of its metric."""
 
 import json
 import shutil
@@ -18,11 +18,11 @@ from bertsmith.tasks.token_classification import TokenClassificationPrediction
 
 SUITE = Path(__file__).parents[1] / "benchmarks/scores.toml"
 NAMES = ("sst2", "mrpc", "stsb", "conll", "squad", "cmrc", "msra", "chnsenti")
-TRUTHS = {
-    "classify": lambda one: ClassificationPrediction(one.label, {}),
-    "regress": lambda one: RegressionPrediction(one.label),
-    "tag": lambda one: TokenClassificationPrediction(one.tags),
-    "answer": lambda one: QuestionAnsweringPrediction(one.answers[0], *one.span, 0.0, 0.0, ()),
+GOLD_PREDICTIONS = {
+    "classify": lambda example: ClassificationPrediction(example.label, {}),
+    "regress": lambda example: RegressionPrediction(example.label),
+    "tag": lambda example: TokenClassificationPrediction(example.tags),
+    "answer": lambda example: QuestionAnsweringPrediction(example.answers[0], *example.span, 0.0, 0.0, ()),
 }
 
 
@@ -33,28 +33,28 @@ def _table(columns: dict[str, str]) -> str:
     return "\n".join("\t".join(row) for row in [list(names.values()), *rows])
 
 
-def _file(case: Case) -> str:
+def _example_file(case: Case) -> str:
     kind = to_dict(case.task)["kind"]
     if kind == "tag":
         return "EU B-ORG\nrejects O\n\nPeter B-PER\n"
     if kind == "answer":
-        asked = {"id": "1", "question": "Where?", "answers": [{"text": "Rome", "answer_start": 3}]}
-        return json.dumps({"data": [{"title": "", "paragraphs": [{"context": "In Rome.", "qas": [asked]}]}]})
+        qa = {"id": "1", "question": "Where?", "answers": [{"text": "Rome", "answer_start": 3}]}
+        return json.dumps({"data": [{"title": "", "paragraphs": [{"context": "In Rome.", "qas": [qa]}]}]})
     return _table(case.columns)
 
 
-def _laid(folder: Path) -> dict[str, Case]:
+def _write_suite(folder: Path) -> dict[str, Case]:
     shutil.copy(SUITE, folder)
     cases = _read_cases(folder / SUITE.name, None)
     for case in cases.values():
         for path in map(Path, (case.train, case.dev)):
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(_file(case), encoding="utf-8")
+            path.write_text(_example_file(case), encoding="utf-8")
     return cases
 
 
-def test_it_has_the_tasks_of_the_results(tmp_path):
-    cases = _laid(tmp_path)
+def test_scores_suite_has_the_published_tasks(tmp_path):
+    cases = _write_suite(tmp_path)
     assert tuple(cases) == NAMES
     files = [path for case in cases.values() for path in (case.train, case.dev)]
     assert len(set(files)) == 2 * len(NAMES)
@@ -63,16 +63,16 @@ def test_it_has_the_tasks_of_the_results(tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_truth_has_the_best_of_the_score_it_names(tmp_path, name):
-    case = _laid(tmp_path)[name]
+def test_scores_suite_gold_predictions_have_the_best_score(tmp_path, name):
+    case = _write_suite(tmp_path)[name]
     columns = {"columns": case.columns} if case.columns else {}
     task: Any = from_dict(Task, to_dict(case.task) | columns)  # type: ignore[arg-type]
     examples = list(task.read(Path(case.dev)))
-    answers = [TRUTHS[to_dict(task)["kind"]](one) for one in examples]
-    assert task.fitted(examples).judge(answers, examples)[case.metric] == pytest.approx(1.0)
+    predictions = [GOLD_PREDICTIONS[to_dict(task)["kind"]](example) for example in examples]
+    assert task.fit(examples).compute_metrics(predictions, examples)[case.metric] == pytest.approx(1.0)
 
 
-def test_a_key_it_does_not_know_is_refused(tmp_path):
+def test_scores_suite_rejects_unknown_keys(tmp_path):
     suite = tmp_path / "suite.toml"
     suite.write_text(SUITE.read_text(encoding="utf-8").replace("overlap = 128", "overlapp = 128", 1), encoding="utf-8")
     with pytest.raises(UserError, match=r"suite\.toml, squad: .*overlapp"):

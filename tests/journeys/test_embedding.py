@@ -1,4 +1,4 @@
-"""Vectors of texts, from a file to a search: learnt from single texts, from pairs, from scores, by the command line."""
+"""Sentence embeddings on the command line: trained on single texts, pairs, negatives and scores; semantic search."""
 
 import json
 
@@ -15,48 +15,54 @@ TOPICS = [WORDS[at : at + 8] for at in range(16, 80, 8)]
 
 
 def sentence(rng, topic, size=8):
-    """Words of one topic among others that say nothing."""
+    """Words of one topic mixed with topic-independent words."""
     return " ".join(rng.permutation([*rng.choice(TOPICS[topic], 3), *rng.choice(WORDS[:16], size - 3)]))
 
 
-def judged(count, seed):
-    """Pairs of one topic, alike, and of two, unlike."""
+def scored_pairs(count, seed):
+    """Pairs of texts with a high score (same topic) or a low one (two topics)."""
     rng, rows = np.random.default_rng(seed), []
-    for number in range(count):
-        a, b = rng.choice(len(TOPICS), 2, replace=False)
-        alike = number % 2
-        rows.append({"text": sentence(rng, a), "text_b": sentence(rng, a if alike else b), "score": 1.0 + 4.0 * alike})
+    for index in range(count):
+        topic, other_topic = rng.choice(len(TOPICS), 2, replace=False)
+        is_similar = index % 2
+        rows.append(
+            {
+                "text": sentence(rng, topic),
+                "text_b": sentence(rng, topic if is_similar else other_topic),
+                "score": 1.0 + 4.0 * is_similar,
+            }
+        )
     return rows
 
 
 def pairs(count, seed, negative=False):
     rng, rows = np.random.default_rng(seed), []
     for _ in range(count):
-        a, b = rng.choice(len(TOPICS), 2, replace=False)
-        third = {"negative": sentence(rng, b)} if negative else {}
-        rows.append({"text": sentence(rng, a), "text_b": sentence(rng, a), **third})
+        topic, other_topic = rng.choice(len(TOPICS), 2, replace=False)
+        negative_field = {"negative": sentence(rng, other_topic)} if negative else {}
+        rows.append({"text": sentence(rng, topic), "text_b": sentence(rng, topic), **negative_field})
     return rows
 
 
-WAYS = {
+TRAINING_DATA = {
     "pairs": (lambda: pairs(800, 1), 0.6),
     "negatives": (lambda: pairs(600, 2, negative=True), 0.6),
-    "scores": (lambda: judged(800, 3), 0.6),
+    "scores": (lambda: scored_pairs(800, 3), 0.6),
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_likeness_is_learnt_judged_and_searched(bert, tmp_path, way):  # noqa: F811
-    make, least = WAYS[way]
-    train, dev = written(tmp_path / "train.jsonl", make()), written(tmp_path / "dev.jsonl", judged(200, 9))
-    words = ["finetune", "task=similar", f"model={bert}", f"data.train={train}", f"data.dev={dev}", *FAST]
-    before = answer(*words, f"out={tmp_path / 'untaught'}", "train.epochs=0.01", "train.rate=1e-9")["dev"]["spearman"]
-    made = answer(*words, f"out={tmp_path / 'out'}")
-    assert made["dev"]["spearman"] > max(least, before + 0.1)
+@pytest.mark.parametrize("data", TRAINING_DATA)
+def test_embedding_training_evaluation_and_search(bert, tmp_path, data):  # noqa: F811
+    make_rows, min_spearman = TRAINING_DATA[data]
+    train, dev = written(tmp_path / "train.jsonl", make_rows()), written(tmp_path / "dev.jsonl", scored_pairs(200, 9))
+    args = ["finetune", "task=similar", f"model={bert}", f"data.train={train}", f"data.dev={dev}", *FAST]
+    before = answer(*args, f"out={tmp_path / 'untaught'}", "train.epochs=0.01", "train.rate=1e-9")["dev"]["spearman"]
+    result = answer(*args, f"out={tmp_path / 'out'}")
+    assert result["dev"]["spearman"] > max(min_spearman, before + 0.1)
     scores = answer("evaluate", f"model={tmp_path / 'out'}", f"data={dev}")["scores"]
-    assert scores["spearman"] == pytest.approx(made["dev"]["spearman"], abs=1e-6)
+    assert scores["spearman"] == pytest.approx(result["dev"]["spearman"], abs=1e-6)
     record = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert record["task"]["pool"] == "mean" and (record["task"]["scale"] == [1.0, 5.0]) == (way == "scores")
+    assert record["task"]["pool"] == "mean" and (record["task"]["scale"] == [1.0, 5.0]) == (data == "scores")
     rng = np.random.default_rng(5)
     topics = [number % len(TOPICS) for number in range(64)]
     documents = written(tmp_path / "documents.jsonl", [{"text": sentence(rng, topic)} for topic in topics])
@@ -66,18 +72,18 @@ def test_likeness_is_learnt_judged_and_searched(bert, tmp_path, way):  # noqa: F
     by_vector = ran(*search, f"documents={tmp_path / 'd.npy'}").stdout.splitlines()
     ran(*search, f"documents={documents}", f"out={tmp_path / 'found.jsonl'}")
     by_text = (tmp_path / "found.jsonl").read_text().splitlines()
-    found = [[one["row"] for one in json.loads(line)["nearest"]] for line in by_vector]
-    assert found == [[one["row"] for one in json.loads(line)["nearest"]] for line in by_text] and len(found) == 16
-    right = np.mean([topics[row] == topic for rows, topic in zip(found, topics, strict=False) for row in rows])
-    assert right > 3 / len(TOPICS)  # chance is one of eight
+    nearest_rows = [[hit["row"] for hit in json.loads(line)["nearest"]] for line in by_vector]
+    assert nearest_rows == [[hit["row"] for hit in json.loads(line)["nearest"]] for line in by_text] and len(nearest_rows) == 16
+    precision = np.mean([topics[row] == topic for rows, topic in zip(nearest_rows, topics, strict=False) for row in rows])
+    assert precision > 3 / len(TOPICS)  # chance is one of eight
 
 
-def test_single_texts_are_learnt_from_by_dropout_alone(bert, tmp_path):  # noqa: F811
-    """What it must do is spread texts out: of 16 others, the text itself is found again."""
+def test_embedding_from_single_texts_with_dropout(bert, tmp_path):  # noqa: F811
+    """SimCSE: embeddings of different texts spread out, and a text is nearest to itself in its batch."""
     rng = np.random.default_rng(0)
     lines = [sentence(rng, number % len(TOPICS)) for number in range(400)]
     (tmp_path / "train.txt").write_text("\n".join(lines), encoding="utf-8")
-    begin = [
+    args = [
         "finetune",
         "task=similar",
         "task.pool=first",
@@ -86,17 +92,17 @@ def test_single_texts_are_learnt_from_by_dropout_alone(bert, tmp_path):  # noqa:
         *FAST,
         "train.epochs=15",
     ]
-    made = answer(*begin, f"out={tmp_path / 'out'}")
+    result = answer(*args, f"out={tmp_path / 'out'}")
     log = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
-    assert made["dev"] == {} and made["examples"] == 400
+    assert result["dev"] == {} and result["examples"] == 400
     model, plain = bertsmith.load(tmp_path / "out"), bertsmith.load(bert)
     assert model.pool == "first"
-    spread = lambda one: np.corrcoef(one.embed(lines[:50], pool="first"))[np.triu_indices(50, 1)].mean()
+    spread = lambda predictor: np.corrcoef(predictor.embed(lines[:50], pool="first"))[np.triu_indices(50, 1)].mean()
     assert spread(model) < spread(plain) - 0.1
     assert any(row.get("accuracy", 0) > 0.9 for row in log)
 
 
-def test_what_cannot_be_done_with_vectors_is_said(bert, tmp_path):  # noqa: F811
+def test_embedding_rejects_invalid_requests(bert, tmp_path):  # noqa: F811
     (tmp_path / "some.txt").write_text("the way\n", encoding="utf-8")
     data = f"data={tmp_path / 'some.txt'}"
     assert "give out=vectors.npy" in refused("embed", f"model={bert}", data)
@@ -110,6 +116,6 @@ def test_what_cannot_be_done_with_vectors_is_said(bert, tmp_path):  # noqa: F811
     vector = json.loads(ran("embed", f"model={bert}", "text=the way").stdout)
     np.testing.assert_allclose(vector, bertsmith.load(bert).embed("the way"), atol=1e-5)
     train = written(tmp_path / "train.jsonl", pairs(8, 0))
-    begin = ["finetune", "task=similar", f"model={bert}", f"data.train={train}", f"out={tmp_path / 'out'}", *FAST]
-    assert "has no head" in refused(*begin, "rdrop=1")
-    assert "choose task.pool" in refused(*begin, "features.layers=sum")
+    args = ["finetune", "task=similar", f"model={bert}", f"data.train={train}", f"out={tmp_path / 'out'}", *FAST]
+    assert "has no head" in refused(*args, "rdrop=1")
+    assert "choose task.pool" in refused(*args, "features.layers=sum")

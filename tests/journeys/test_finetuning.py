@@ -1,4 +1,4 @@
-"""From a file of examples to answers, for every kind of task, by the command line."""
+"""Fine-tuning, evaluation and prediction of every task on the command line."""
 
 import json
 
@@ -15,7 +15,7 @@ NAMES, PLACES = ["john", "mary", "peter", "anna"], ["paris", "london", "rome", "
 
 @pytest.fixture(scope="module")
 def bert(corpus, tmp_path_factory):
-    """A model that has seen little: what it is taught here is easy."""
+    """A barely pretrained model; the tasks here are easy."""
     out = tmp_path_factory.mktemp("bert") / "bert"
     words = [word for word in SMALL if "positions" not in word]
     ran("pretrain", f"corpus={corpus}", f"out={out}", *words, "model.deviation=0.1", "model.norm=before", "train.steps=5")
@@ -32,9 +32,9 @@ def written(path, rows):
 
 
 def classified(rng):
-    good = bool(rng.integers(2))
-    words = [*sentence(rng), "people" if good else "water"]
-    return {"text": " ".join(rng.permutation(words)), "label": "good" if good else "bad"}
+    is_good = bool(rng.integers(2))
+    words = [*sentence(rng), "people" if is_good else "water"]
+    return {"text": " ".join(rng.permutation(words)), "label": "good" if is_good else "bad"}
 
 
 def rated(rng):
@@ -42,7 +42,7 @@ def rated(rng):
     return {"text": row["text"], "label": 2.0 * (row["label"] == "good") + float(rng.random()) / 4}
 
 
-def chosen(rng):
+def multiple_choice_row(rng):
     right, options = int(rng.integers(3)), [" ".join(sentence(rng, 3)) for _ in range(3)]
     options[right] += " people"
     return {"context": " ".join(sentence(rng)), "options": options, "label": right}
@@ -52,8 +52,8 @@ def tagged(rng):
     tokens = sentence(rng)
     tags = ["O"] * len(tokens)
     for words, tag in ((NAMES, "B-PER"), (PLACES, "B-LOC")):
-        place = int(rng.integers(len(tokens)))
-        tokens[place], tags[place] = str(rng.choice(words)), tag
+        position = int(rng.integers(len(tokens)))
+        tokens[position], tags[position] = str(rng.choice(words)), tag
     return {"tokens": [str(token) for token in tokens], "tags": tags}
 
 
@@ -61,109 +61,114 @@ def asked(rng, number):
     words = [word for word in sentence(rng, 10) if word != "water"]
     words.insert(int(rng.integers(len(words))), "water")
     context = " ".join(words)
-    answer = {"text": "water", "answer_start": context.index("water")}
-    return {"context": context, "qas": [{"id": str(number), "question": "what is made", "answers": [answer]}]}
+    gold_answer = {"text": "water", "answer_start": context.index("water")}
+    return {"context": context, "qas": [{"id": str(number), "question": "what is made", "answers": [gold_answer]}]}
 
 
-CASES = {"classify": (classified, "accuracy"), "choose": (chosen, "accuracy"), "tag": (tagged, "f1")}
+CASES = {"classify": (classified, "accuracy"), "choose": (multiple_choice_row, "accuracy"), "tag": (tagged, "f1")}
 CASES["regress"] = rated, "pearson"
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_a_task_is_learnt_judged_and_answered(bert, tmp_path, kind):
-    make, metric = CASES[kind]
-    train, dev = (written(tmp_path / f"{n}.jsonl", [make(np.random.default_rng(i + n)) for i in range(n)]) for n in (600, 100))
-    words = [f"task={kind}", f"model={bert}", f"data.train={train}", f"data.dev={dev}", f"out={tmp_path / 'out'}", *FAST]
-    made = answer("finetune", *words, "train.epochs=8")
-    assert made["dev"][metric] > 0.8
-    assert not answer("finetune", *words, "train.epochs=8")["made"]
-    judged = answer("evaluate", f"model={tmp_path / 'out'}", f"data={dev}")
-    assert judged["scores"] == pytest.approx(made["dev"])
+def test_finetuned_task_is_evaluated_and_predicts(bert, tmp_path, kind):
+    make_row, metric = CASES[kind]
+    train, dev = (
+        written(tmp_path / f"{n}.jsonl", [make_row(np.random.default_rng(i + n)) for i in range(n)]) for n in (600, 100)
+    )
+    args = [f"task={kind}", f"model={bert}", f"data.train={train}", f"data.dev={dev}", f"out={tmp_path / 'out'}", *FAST]
+    result = answer("finetune", *args, "train.epochs=8")
+    assert result["dev"][metric] > 0.8
+    assert not answer("finetune", *args, "train.epochs=8")["made"]
+    evaluation = answer("evaluate", f"model={tmp_path / 'out'}", f"data={dev}")
+    assert evaluation["scores"] == pytest.approx(result["dev"])
     ran("predict", f"model={tmp_path / 'out'}", f"data={dev}", f"out={tmp_path / 'answers.jsonl'}")
     assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 100
 
 
-def test_questions_are_answered_from_their_passages(bert, tmp_path):
+def test_finetuned_question_answering(bert, tmp_path):
     for n in (500, 60):
         paragraphs = [asked(np.random.default_rng(i + n), i) for i in range(n)]
         (tmp_path / f"{n}.json").write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}))
-    words = [
+    args = [
         f"model={bert}",
         f"data.train={tmp_path / '500.json'}",
         f"data.dev={tmp_path / '60.json'}",
         f"out={tmp_path / 'out'}",
     ]
-    made = answer("finetune", "task=answer", *words, *FAST, "train.epochs=8")
-    assert made["dev"]["exact"] > 0.8
+    result = answer("finetune", "task=answer", *args, *FAST, "train.epochs=8")
+    assert result["dev"]["exact"] > 0.8
 
 
-def test_a_model_answers_from_its_folder_alone(bert, tmp_path):
+def test_finetuned_model_predicts_from_its_folder(bert, tmp_path):
     rows = [classified(np.random.default_rng(i)) for i in range(600)]
     train = written(tmp_path / "train.jsonl", rows)
     ran("finetune", "task=classify", f"model={bert}", f"data.train={train}", f"out={tmp_path / 'out'}", *FAST, "train.epochs=8")
     model = bertsmith.load(tmp_path / "out")
     assert model("the way people were made")["label"] == "good"
-    several = model(["the way people were made", "water of the one", ""], batch_tokens=16)
-    assert [one["label"] for one in several[:2]] == ["good", "bad"] and several[2]["label"] in ("good", "bad")
+    predictions = model(["the way people were made", "water of the one", ""], batch_tokens=16)
+    assert [prediction["label"] for prediction in predictions[:2]] == ["good", "bad"] and predictions[2]["label"] in (
+        "good",
+        "bad",
+    )
     printed = ran("predict", f"model={tmp_path / 'out'}", "text=water of the one").stdout
     assert json.loads(printed)["label"] == "bad"
 
 
 @pytest.mark.parametrize("long", ["window", "hierarchical", "truncate"])
-def test_documents_longer_than_the_model(bert, tmp_path, long):
-    """What tells stands at the end: windows find it, cutting loses it."""
+def test_finetuning_on_long_documents(bert, tmp_path, long):
+    """The decisive word is at the end: windows see it, truncation loses it."""
     rows = []
     for i in range(500):
         rng = np.random.default_rng(i)
-        good = bool(rng.integers(2))
-        rows.append({"text": " ".join([*sentence(rng, 40), "people" if good else "water"]), "label": str(good)})
+        is_good = bool(rng.integers(2))
+        rows.append({"text": " ".join([*sentence(rng, 40), "people" if is_good else "water"]), "label": str(is_good)})
     train, dev = written(tmp_path / "train.jsonl", rows[:400]), written(tmp_path / "dev.jsonl", rows[400:])
-    words = [f"model={bert}", f"data.train={train}", f"data.dev={dev}", f"out={tmp_path / 'out'}", *FAST]
-    accuracy = answer("finetune", "task=classify", f"task.long={long}", "task.stride=24", *words, "train.epochs=8")["dev"][
+    args = [f"model={bert}", f"data.train={train}", f"data.dev={dev}", f"out={tmp_path / 'out'}", *FAST]
+    accuracy = answer("finetune", "task=classify", f"task.long={long}", "task.stride=24", *args, "train.epochs=8")["dev"][
         "accuracy"
     ]
     assert accuracy < 0.7 if long == "truncate" else accuracy > 0.8
 
 
-def test_fine_tuning_killed_goes_on_exactly(bert, tmp_path, monkeypatch):
+def test_finetuning_resumes_exactly_after_interruption(bert, tmp_path, monkeypatch):
     from bertsmith.errors import Interrupted
     from bertsmith.train.trainer import Trainer
 
     train = written(tmp_path / "train.jsonl", [classified(np.random.default_rng(i)) for i in range(200)])
-    words = ["finetune", "task=classify", f"model={bert}", f"data.train={train}", *FAST, "train.epochs=4", "train.save_every=7"]
-    ran(*words, f"out={tmp_path / 'straight'}")
-    step = Trainer._step
+    args = ["finetune", "task=classify", f"model={bert}", f"data.train={train}", *FAST, "train.epochs=4", "train.save_every=7"]
+    ran(*args, f"out={tmp_path / 'straight'}")
+    original_step = Trainer._step
 
-    def dying(self, batch):
+    def interrupted_step(self, batch):
         if self.progress.step == 17:
             raise Interrupted("as if killed")
-        return step(self, batch)
+        return original_step(self, batch)
 
-    monkeypatch.setattr(Trainer, "_step", dying)
-    ran(*words, f"out={tmp_path / 'killed'}", code=130)
-    monkeypatch.setattr(Trainer, "_step", step)
-    ran(*words, f"out={tmp_path / 'killed'}")
+    monkeypatch.setattr(Trainer, "_step", interrupted_step)
+    ran(*args, f"out={tmp_path / 'killed'}", code=130)
+    monkeypatch.setattr(Trainer, "_step", original_step)
+    ran(*args, f"out={tmp_path / 'killed'}")
     for name in ("model.safetensors", "metrics.jsonl"):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "straight" / name).read_bytes(), name
 
 
-def test_how_long_is_three_epochs_unless_something_is_said(bert, tmp_path):
+def test_finetuning_defaults_to_three_epochs(bert, tmp_path):
     train = written(tmp_path / "train.jsonl", [classified(np.random.default_rng(i)) for i in range(60)])
-    begin = ["finetune", "task=classify", f"model={bert}", f"data.train={train}", "length=32", "train.batch_tokens=512"]
-    steps = answer(*begin, f"out={tmp_path / 'said'}", "train.steps=4")["step"]
-    unsaid = answer(*begin, f"out={tmp_path / 'unsaid'}")["step"]
-    assert steps == 4 and unsaid == answer(*begin, f"out={tmp_path / 'three'}", "train.epochs=3")["step"] > 4
+    args = ["finetune", "task=classify", f"model={bert}", f"data.train={train}", "length=32", "train.batch_tokens=512"]
+    steps = answer(*args, f"out={tmp_path / 'said'}", "train.steps=4")["step"]
+    default_steps = answer(*args, f"out={tmp_path / 'unsaid'}")["step"]
+    assert steps == 4 and default_steps == answer(*args, f"out={tmp_path / 'three'}", "train.epochs=3")["step"] > 4
     assert "5e-05" in ran("finetune", "--help").stdout
 
 
-def test_bad_requests_are_refused(bert, tmp_path):
+def test_finetuning_rejects_bad_requests(bert, tmp_path):
     train = written(
         tmp_path / "train.jsonl", [{"text": "the way", "label": "a"}, {"text": "the", "label": "b"}, {"sentence": "x"}]
     )
-    begin = ["finetune", "task=classify", f"model={bert}", f"out={tmp_path / 'out'}", *FAST, "train.epochs=1"]
-    assert "line 3" in refused(*begin, f"data.train={train}")
-    assert "rows left out" in ran(*begin, f"data.train={train}", "data.skip_bad=true").stderr
+    args = ["finetune", "task=classify", f"model={bert}", f"out={tmp_path / 'out'}", *FAST, "train.epochs=1"]
+    assert "line 3" in refused(*args, f"data.train={train}")
+    assert "rows left out" in ran(*args, f"data.train={train}", "data.skip_bad=true").stderr
     good = written(tmp_path / "good.jsonl", [{"text": "the way", "label": "a"}, {"text": "the", "label": "b"}])
-    assert "train.workers" in refused(*begin, f"data.train={good}", f"out={tmp_path / 'ahead'}", "train.workers=2")
+    assert "train.workers" in refused(*args, f"data.train={good}", f"out={tmp_path / 'ahead'}", "train.workers=2")
     assert "was not fine-tuned" in refused("predict", f"model={bert}", "text=hello")
     assert "text=... or data=FILE" in refused("predict", f"model={bert}")

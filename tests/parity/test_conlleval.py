@@ -1,4 +1,4 @@
-"""Entity scores are those of conlleval, on legal and illegal tags alike."""
+"""Entity scores equal those of conlleval, for valid and invalid tag sequences."""
 
 import pytest
 from hypothesis import given, settings
@@ -16,27 +16,35 @@ def split(tag):
     return tuple(tag.split("-", 1)) if "-" in tag else (tag, "")
 
 
-def conlleval(gold, guessed):
-    """(right, found, there) by type: one pass over both columns with two little machines, as the script works."""
-    right, found, there = {}, {}, {}
-    for truth, guess in zip(gold, guessed, strict=True):
-        before, said_before, both = ("O", ""), ("O", ""), False
-        for tag, said in zip([*truth, "O"], [*guess, "O"], strict=True):
-            tag, said = split(tag), split(said)
-            ends = [(a[0], b[0]) in ENDS or (a[0] != "O" and a[1] != b[1]) for a, b in ((before, tag), (said_before, said))]
-            starts = [(a[0], b[0]) in STARTS or (b[0] != "O" and a[1] != b[1]) for a, b in ((before, tag), (said_before, said))]
-            if both and ends == [True, True] and before[1] == said_before[1]:
-                right[before[1]] = right.get(before[1], 0) + 1
-                both = False
-            elif both and (ends[0] != ends[1] or tag[1] != said[1]):
-                both = False
-            if starts == [True, True] and tag[1] == said[1]:
-                both = True
-            for started, (_, name), counts in ((starts[0], tag, there), (starts[1], said, found)):
-                if started:
+def conlleval(gold, predicted):
+    """(correct, predicted, gold) counts by type: one pass over both columns with a state machine each, as in the script."""
+    num_correct, num_predicted, num_gold = {}, {}, {}
+    for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
+        previous_gold, previous_predicted, in_match = ("O", ""), ("O", ""), False
+        for gold_tag, predicted_tag in zip([*gold_tags, "O"], [*predicted_tags, "O"], strict=True):
+            gold_tag, predicted_tag = split(gold_tag), split(predicted_tag)
+            ends = [
+                (a[0], b[0]) in ENDS or (a[0] != "O" and a[1] != b[1])
+                for a, b in ((previous_gold, gold_tag), (previous_predicted, predicted_tag))
+            ]
+            starts = [
+                (a[0], b[0]) in STARTS or (b[0] != "O" and a[1] != b[1])
+                for a, b in ((previous_gold, gold_tag), (previous_predicted, predicted_tag))
+            ]
+            if in_match and ends == [True, True] and previous_gold[1] == previous_predicted[1]:
+                num_correct[previous_gold[1]] = num_correct.get(previous_gold[1], 0) + 1
+                in_match = False
+            elif in_match and (ends[0] != ends[1] or gold_tag[1] != predicted_tag[1]):
+                in_match = False
+            if starts == [True, True] and gold_tag[1] == predicted_tag[1]:
+                in_match = True
+            for is_start, (_, name), counts in ((starts[0], gold_tag, num_gold), (starts[1], predicted_tag, num_predicted)):
+                if is_start:
                     counts[name] = counts.get(name, 0) + 1
-            before, said_before = tag, said
-    return {name: (right.get(name, 0), found.get(name, 0), there.get(name, 0)) for name in found | there}
+            previous_gold, previous_predicted = gold_tag, predicted_tag
+    return {
+        name: (num_correct.get(name, 0), num_predicted.get(name, 0), num_gold.get(name, 0)) for name in num_predicted | num_gold
+    }
 
 
 BIO = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-new-type", "I-new-type"]
@@ -50,33 +58,33 @@ def columns(tags):
 
 @settings(max_examples=2000)
 @given(columns(BIO))
-def test_counts_are_those_of_the_two_machines(rows):
-    gold, guessed = [row[0] for row in rows], [row[1] for row in rows]
-    ours = {name: (c.right, c.found, c.there) for name, c in count_matches(guessed, gold).items()}
-    assert ours == conlleval(gold, guessed)
+def test_count_matches_equals_conlleval(rows):
+    gold, predicted = [row[0] for row in rows], [row[1] for row in rows]
+    counts = {name: (c.right, c.found, c.there) for name, c in count_matches(predicted, gold).items()}
+    assert counts == conlleval(gold, predicted)
 
 
 @settings(max_examples=300)
 @given(columns(["O", "B", "I"]))
-def test_tags_without_a_type_are_counted_too(rows):
-    gold, guessed = [row[0] for row in rows], [row[1] for row in rows]
-    ours = {name: (c.right, c.found, c.there) for name, c in count_matches(guessed, gold).items()}
-    assert ours == conlleval(gold, guessed)
+def test_count_matches_of_tags_without_type(rows):
+    gold, predicted = [row[0] for row in rows], [row[1] for row in rows]
+    counts = {name: (c.right, c.found, c.there) for name, c in count_matches(predicted, gold).items()}
+    assert counts == conlleval(gold, predicted)
 
 
 @settings(max_examples=1000)
 @given(columns(BIOES))
-def test_bioes_agrees_with_seqeval(rows):
+def test_get_entities_of_bioes_matches_seqeval(rows):
     metrics = pytest.importorskip("seqeval.metrics.sequence_labeling")
     for tags in (row[side] for row in rows for side in (0, 1)):
-        theirs = [(start, end + 1, name) for name, start, end in metrics.get_entities(list(tags))]
-        assert [(e.start, e.end, e.type) for e in get_entities(tags)] == sorted(theirs)
+        expected = [(start, end + 1, name) for name, start, end in metrics.get_entities(list(tags))]
+        assert [(e.start, e.end, e.type) for e in get_entities(tags)] == sorted(expected)
 
 
 @pytest.mark.parametrize(
-    ("tags", "found"),
+    ("tags", "entities"),
     [
-        ("O I-PER I-PER", [Entity(1, 3, "PER")]),  # I after O begins one
+        ("O I-PER I-PER", [Entity(1, 3, "PER")]),  # I after O starts an entity
         ("B-PER I-LOC", [Entity(0, 1, "PER"), Entity(1, 2, "LOC")]),  # as does another type
         ("I-PER B-PER I-PER", [Entity(0, 1, "PER"), Entity(1, 3, "PER")]),
         ("B-PER M-PER E-PER S-PER", [Entity(0, 3, "PER"), Entity(3, 4, "PER")]),
@@ -86,20 +94,20 @@ def test_bioes_agrees_with_seqeval(rows):
         ("NN VB O", []),
     ],
 )
-def test_entities_of_a_sentence(tags, found):
-    assert get_entities(tags.split()) == found
+def test_get_entities(tags, entities):
+    assert get_entities(tags.split()) == entities
 
 
-def test_scores_worked_by_hand():
-    """Two of three found entities are right, of four; the last is cut in two by the sentence's end."""
+def test_entity_scores_by_hand():
+    """Two of three predicted entities are correct, of four gold ones; the end of a sentence splits the last one."""
     gold = [["B-PER", "I-PER", "O", "B-LOC"], ["I-LOC", "O", "B-PER"]]
-    said = [["B-PER", "I-PER", "O", "B-PER"], ["I-LOC", "O", "O"]]
-    found = entity_scores(said, gold)
-    assert found["precision"] == pytest.approx(2 / 3) and found["recall"] == pytest.approx(2 / 4)
-    assert found["f1"] == pytest.approx(2 * (2 / 3) * (2 / 4) / (2 / 3 + 2 / 4))
-    assert found["f1.LOC"] == pytest.approx(2 / 3) and found["f1.PER"] == pytest.approx(1 / 2)
-    assert tag_accuracy(said, gold) == pytest.approx(5 / 7)
+    predicted = [["B-PER", "I-PER", "O", "B-PER"], ["I-LOC", "O", "O"]]
+    scores = entity_scores(predicted, gold)
+    assert scores["precision"] == pytest.approx(2 / 3) and scores["recall"] == pytest.approx(2 / 4)
+    assert scores["f1"] == pytest.approx(2 * (2 / 3) * (2 / 4) / (2 / 3 + 2 / 4))
+    assert scores["f1.LOC"] == pytest.approx(2 / 3) and scores["f1.PER"] == pytest.approx(1 / 2)
+    assert tag_accuracy(predicted, gold) == pytest.approx(5 / 7)
 
 
-def test_nothing_found_and_nothing_there_score_nothing():
+def test_entity_scores_without_entities_are_zero():
     assert entity_scores([["O"]], [["O"]]) == {"f1": 0.0, "precision": 0.0, "recall": 0.0}

@@ -1,4 +1,4 @@
-"""A file that is read some rows at a time shows every sentence what it would see if all rows were there."""
+"""Reading a file in chunks gives every sentence the same document context as reading it at once."""
 
 import pytest
 from hypothesis import given
@@ -13,63 +13,63 @@ from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.conftest import PIECES
 
 TOKENIZER = Tokenizer.from_vocab(PIECES)
-WORDS = ("the", "people", "zebra", "water", "\x07")  # of one piece, of several, of none
+WORDS = ("the", "people", "zebra", "water", "\x07")  # with one subword, with several, with none
 
 
-def asked(document, tokens):
+def make_request(document, tokens):
     return Request(Sentence(tokens=tuple(tokens), document=document, source="a.txt"))
 
 
 ROWS = st.lists(
     st.one_of(
-        st.builds(asked, st.sampled_from(["0", "0", "0", "1", None]), st.lists(st.sampled_from(WORDS), max_size=6)),
+        st.builds(make_request, st.sampled_from(["0", "0", "0", "1", None]), st.lists(st.sampled_from(WORDS), max_size=6)),
         st.just(BadRow("a bad row")),
     ),
     max_size=30,
 )
 
 
-def good(rows):
-    return [one.example for one in rows if not isinstance(one, BadRow)]
+def valid_examples(rows):
+    return [row.example for row in rows if not isinstance(row, BadRow)]
 
 
 def sequences(task, examples, length, start=0, stop=None):
     stop = len(examples) if stop is None else stop
-    encoded = task.encode(examples, TOKENIZER, length).only(start, stop)
-    return [(owner + start, ids.tolist()) for owner, ids in zip(encoded.example.tolist(), encoded.ids, strict=True)]
+    encoded = task.encode(examples, TOKENIZER, length).select_examples(start, stop)
+    return [(index + start, ids.tolist()) for index, ids in zip(encoded.example_index.tolist(), encoded.input_ids, strict=True)]
 
 
 @given(rows=ROWS, size=st.integers(1, 7), length=st.integers(4, 20), context=st.one_of(st.just(True), st.integers(1, 8)))
-def test_sequences_are_those_of_the_whole_file(rows, size, length, context):
+def test_chunked_rows_encode_as_the_whole_file(rows, size, length, context):
     task = TokenClassification(labels=("O",), context=context)
-    found, told = [], []
-    for one in chunk_rows(iter(rows), size, DocumentContext(task, TOKENIZER, length)):
-        before, here, after = good(one.before), good(one.rows), good(one.after)
-        mine = sequences(task, [*before, *here, *after], length, len(before), len(before) + len(here))
-        found += [(owner - len(before) + len(good(told)), ids) for owner, ids in mine]
-        told += one.rows
-    assert told == rows
-    assert found == sequences(task, good(rows), length)
+    encoded, seen_rows = [], []
+    for chunk in chunk_rows(iter(rows), size, DocumentContext(task, TOKENIZER, length)):
+        before, current, after = valid_examples(chunk.before), valid_examples(chunk.rows), valid_examples(chunk.after)
+        chunk_sequences = sequences(task, [*before, *current, *after], length, len(before), len(before) + len(current))
+        encoded += [(index - len(before) + len(valid_examples(seen_rows)), ids) for index, ids in chunk_sequences]
+        seen_rows += chunk.rows
+    assert seen_rows == rows
+    assert encoded == sequences(task, valid_examples(rows), length)
 
 
-def test_only_rows_that_are_seen_are_read_ahead_and_kept():
+def test_chunk_rows_reads_ahead_only_context_rows():
     read = []
 
     def file():
         for number in range(100):
             read.append(number)
-            yield asked("0" if number < 50 else "1", ["the", "people"])
+            yield make_request("0" if number < 50 else "1", ["the", "people"])
 
-    found = chunk_rows(file(), 10, DocumentContext(TokenClassification(context=5), TOKENIZER, 32))
-    sizes = [(len(one.before), len(one.rows), len(one.after), len(read)) for one in found]
+    chunks = chunk_rows(file(), 10, DocumentContext(TokenClassification(context=5), TOKENIZER, 32))
+    sizes = [(len(chunk.before), len(chunk.rows), len(chunk.after), len(read)) for chunk in chunks]
     assert sizes[0] == (0, 10, 3, 13) and sizes[1] == (3, 10, 3, 23)
-    assert sizes[4] == (3, 10, 0, 51)  # the next document has been met, and is not seen
+    assert sizes[4] == (3, 10, 0, 51)  # one row of the next document was read, and is not context
     assert sizes[9] == (3, 10, 0, 100)
 
 
-@pytest.mark.parametrize("reach", [None, DocumentContext(TokenClassification(), TOKENIZER, 32)])
-def test_without_context_nothing_is_read_ahead(reach):
-    rows = iter([asked("0", ["the"])] * 5)
-    first = next(chunk_rows(rows, 2, reach))
+@pytest.mark.parametrize("document_context", [None, DocumentContext(TokenClassification(), TOKENIZER, 32)])
+def test_chunk_rows_without_context_reads_nothing_ahead(document_context):
+    rows = iter([make_request("0", ["the"])] * 5)
+    first = next(chunk_rows(rows, 2, document_context))
     assert (len(first.rows), len(first.before), len(first.after)) == (2, 0, 0)
     assert len(list(rows)) == 3

@@ -1,4 +1,4 @@
-"""Classification: labels are learnt once and kept, texts fit the model, scores become answers that can be judged."""
+"""Text classification: reading, label fitting, encoding with truncation and windows, decoding and metrics."""
 
 import dataclasses
 
@@ -29,7 +29,7 @@ def read(tmp_path, text, name="a.tsv", **settings):
     return list(TextClassification(**settings).read(path))
 
 
-def test_one_text_and_a_pair_become_berts_sequences():
+def test_classification_encodes_texts_and_pairs_as_bert():
     task = TextClassification(labels=("no", "yes"))
     examples = [
         ClassificationExample("the people", label="yes"),
@@ -38,36 +38,36 @@ def test_one_text_and_a_pair_become_berts_sequences():
     ]
     encoded = task.encode(examples, TOKENIZER, 16)
     pair = [CLS, *ids("what time"), SEP, *ids("it is first"), SEP]
-    assert [one.tolist() for one in encoded.input_ids] == [[CLS, *ids("the people"), SEP], pair, [CLS, SEP]]
+    assert [sequence.tolist() for sequence in encoded.input_ids] == [[CLS, *ids("the people"), SEP], pair, [CLS, SEP]]
     assert encoded.token_type_ids[1].tolist() == [0] * 4 + [1] * 4 and not encoded.token_type_ids[0].any()
     assert encoded.example_index.tolist() == [0, 1, 2] and encoded.targets["label"].tolist() == [1, 0, 0]
     assert "label" not in task.encode([ClassificationExample("the people")], TOKENIZER, 16).targets
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 50))
-def test_pairs_are_cut_as_in_the_original(first, second, room):
-    a, b = list(range(first)), list(range(second))
-    while len(a) + len(b) > room:  # as BERT's own _truncate_seq_pair
+def test_truncate_longest_first_matches_bert(first_length, second_length, max_tokens):
+    a, b = list(range(first_length)), list(range(second_length))
+    while len(a) + len(b) > max_tokens:  # as BERT's own _truncate_seq_pair
         (a if len(a) > len(b) else b).pop()
-    assert truncate_longest_first(first, second, room) == (len(a), len(b))
+    assert truncate_longest_first(first_length, second_length, max_tokens) == (len(a), len(b))
 
 
-def test_a_long_pair_keeps_the_beginnings_and_the_length():
+def test_classification_truncates_long_pair_at_the_end():
     encoded = TextClassification(labels=("a", "b")).encode([ClassificationExample("one two " * 50, "three")], TOKENIZER, 20)
-    pieces = ids("three")
-    room = 20 - 3 - len(pieces)
-    assert encoded.input_ids[0].tolist() == [CLS, *ids("one two " * 50)[:room], SEP, *pieces, SEP]
+    second_ids = ids("three")
+    num_first = 20 - 3 - len(second_ids)
+    assert encoded.input_ids[0].tolist() == [CLS, *ids("one two " * 50)[:num_first], SEP, *second_ids, SEP]
 
 
 @given(st.integers(0, 300), st.integers(1, 60), st.integers(1, 80))
-def test_windows_cover_every_token_and_none_is_needless(count, size, stride):
-    found = sliding_windows(count, size, stride)
-    assert set().union(*(range(*one) for one in found)) == set(range(count))
-    assert all(end - start <= size for start, end in found) and found[0][0] == 0
-    assert all(end < count for _, end in found[:-1])
+def test_sliding_windows_cover_every_token_without_redundant_windows(num_tokens, window_size, stride):
+    windows = sliding_windows(num_tokens, window_size, stride)
+    assert set().union(*(range(*window) for window in windows)) == set(range(num_tokens))
+    assert all(end - start <= window_size for start, end in windows) and windows[0][0] == 0
+    assert all(end < num_tokens for _, end in windows[:-1])
 
 
-def test_a_long_text_is_windowed_and_its_scores_are_averaged():
+def test_classification_averages_logits_of_windows():
     task = TextClassification(labels=("a", "b"), long="window", stride=10)
     examples = [
         ClassificationExample("the", label="a"),
@@ -76,38 +76,40 @@ def test_a_long_text_is_windowed_and_its_scores_are_averaged():
     ]
     encoded = task.encode(examples, TOKENIZER, 22)
     assert encoded.example_index.tolist() == [0, 1, 1, 1, 2] and encoded.targets["label"].tolist() == [0, 1, 1, 1, 0]
-    assert [len(one) for one in encoded.input_ids] == [3, 22, 22, 22, 3]
-    scores = np.array([[1.0, 0.0], [0.0, 3.0], [4.0, 0.0], [0.0, 2.0], [1.0, 0.0]])
-    answer = task.decode(scores, encoded, examples)[1]
-    assert answer.label == "b" and answer.scores["b"] == pytest.approx(1 / (1 + np.exp(4 / 3 - 5 / 3)))
+    assert [len(sequence) for sequence in encoded.input_ids] == [3, 22, 22, 22, 3]
+    logits = np.array([[1.0, 0.0], [0.0, 3.0], [4.0, 0.0], [0.0, 2.0], [1.0, 0.0]])
+    prediction = task.decode(logits, encoded, examples)[1]
+    assert prediction.label == "b" and prediction.scores["b"] == pytest.approx(1 / (1 + np.exp(4 / 3 - 5 / 3)))
 
 
-def test_a_windowed_pair_keeps_its_shorter_text_beside_every_window():
+def test_classification_repeats_shorter_text_in_every_window():
     task = TextClassification(labels=("a", "b"), long="window", stride=4)
     for example in (ClassificationExample("of and " * 10, "the people"), ClassificationExample("the people", "of and " * 10)):
         encoded = task.encode([example], TOKENIZER, 15)
-        side = int("the" in example.text)  # where the longer one is
-        for one, segments in zip(encoded.input_ids, encoded.token_type_ids, strict=True):
-            assert {*ids("of and")} <= {*one[segments == side]} and {*ids("the people")} <= {*one[segments != side]}
+        longer_segment = int("the" in example.text)  # segment of the longer text
+        for sequence, token_types in zip(encoded.input_ids, encoded.token_type_ids, strict=True):
+            assert {*ids("of and")} <= {*sequence[token_types == longer_segment]} and {*ids("the people")} <= {
+                *sequence[token_types != longer_segment]
+            }
         assert len(encoded.input_ids) > 2 and max(map(len, encoded.input_ids)) == 15
 
 
-def test_hierarchical_leaves_joining_to_the_model():
+def test_classification_hierarchical_windows_are_pooled_by_the_model():
     task = TextClassification(labels=("a", "b"), long="hierarchical", stride=10)
     examples = [ClassificationExample("of and " * 20, label="b"), ClassificationExample("of", label="a")]
     encoded = task.encode(examples, TOKENIZER, 22)
     assert (
         len(encoded.input_ids) == 4
         and encoded.targets["label"].tolist() == [1, 0]
-        and all(one.pooled for one in encoded.metadata)
+        and all(window.pooled for window in encoded.metadata)
     )
-    answers = task.decode(np.array([[0.0, 1.0], [1.0, 0.0]]), encoded, examples)
-    assert [one.label for one in answers] == ["b", "a"]
+    predictions = task.decode(np.array([[0.0, 1.0], [1.0, 0.0]]), encoded, examples)
+    assert [prediction.label for prediction in predictions] == ["b", "a"]
     with pytest.raises(ValueError, match="4 rows of scores for 2 examples"):
         task.decode(np.zeros((4, 2)), encoded, examples)
 
 
-def test_a_text_of_a_hundred_thousand_words_is_answered():
+def test_classification_of_100k_words():
     examples = [ClassificationExample("time people " * 50_000)]
     assert len(TextClassification(labels=("a", "b")).encode(examples, TOKENIZER, 128).input_ids[0]) == 128
     task = TextClassification(labels=("a", "b"), long="window", stride=126)
@@ -116,36 +118,36 @@ def test_a_text_of_a_hundred_thousand_words_is_answered():
     assert task.decode(np.tile([0.0, 1.0], (794, 1)), encoded, examples)[0].label == "b"
 
 
-def test_reading_takes_columns_pairs_and_labels_of_any_kind(tmp_path):
-    found = read(tmp_path, "s1\ts2\tgold\na\tb\tyes\n", columns={"text": "s1", "text_b": "s2", "label": "gold"})
-    assert found == [ClassificationExample("a", "b", "yes", source=str(tmp_path / "a.tsv"), line=2)]
+def test_classification_reads_columns_pairs_and_label_types(tmp_path):
+    examples = read(tmp_path, "s1\ts2\tgold\na\tb\tyes\n", columns={"text": "s1", "text_b": "s2", "label": "gold"})
+    assert examples == [ClassificationExample("a", "b", "yes", source=str(tmp_path / "a.tsv"), line=2)]
     lines = '{"text": "a", "label": 1}\n{"text": "b", "label": false}\n{"text": "c", "label": null}\n{"text": ""}\n'
-    assert [one.label for one in read(tmp_path, lines, "a.jsonl")] == ["1", "false", None, None]
-    many = read(tmp_path, '{"text": "a", "label": ["x", "y"]}\n{"text": "b", "label": []}\n', "b.jsonl", many=True)
-    assert [one.label for one in many] == ["x|y", ""]
+    assert [example.label for example in read(tmp_path, lines, "a.jsonl")] == ["1", "false", None, None]
+    multi_label = read(tmp_path, '{"text": "a", "label": ["x", "y"]}\n{"text": "b", "label": []}\n', "b.jsonl", many=True)
+    assert [example.label for example in multi_label] == ["x|y", ""]
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "fault"),
+    ("text", "name", "message"),
     [
         ("text\tlabel\na\t\n", "a.tsv", r"a\.tsv, line 2: label is empty"),
         ('{"text": "a", "label": ["x"]}\n', "a.jsonl", r"line 1: label is \[\"x\"\], not one label .*task\.many=true"),
         ('{"text": "a", "text_b": 3, "label": "x"}\n', "a.jsonl", r"line 1: text_b is 3, not a text"),
     ],
 )
-def test_a_row_that_cannot_be_meant_is_refused(tmp_path, text, name, fault):
-    with pytest.raises(UserError, match=fault):
+def test_classification_rejects_invalid_rows(tmp_path, text, name, message):
+    with pytest.raises(UserError, match=message):
         read(tmp_path, text, name)
 
 
-def test_labels_are_learnt_sorted_and_survive_a_config():
-    task = TextClassification().fit([ClassificationExample("a", label=one) for one in ("b", "c", "a", "b")])
+def test_classification_fit_sorts_labels_and_config_round_trips():
+    task = TextClassification().fit([ClassificationExample("a", label=label) for label in ("b", "c", "a", "b")])
     assert task.labels == ("a", "b", "c") and task.num_outputs == 3
     assert from_dict(TaskConfig, to_dict(task)) == task and to_dict(task)["kind"] == "classify"
     assert TextClassification(labels=("c", "b", "a")).fit([ClassificationExample("a", label="b")]).labels == ("c", "b", "a")
 
 
-def test_a_label_nobody_learnt_names_its_place_and_the_nearest():
+def test_classification_unknown_label_error_has_location_and_suggestion():
     task = TextClassification(labels=("negative", "positive"))
     with pytest.raises(UserError, match=r"a\.tsv, line 7: 'positiv' is not a label of this task; did you mean 'positive'\?"):
         task.encode([ClassificationExample("a", label="positiv", source="a.tsv", line=7)], TOKENIZER, 16)
@@ -155,7 +157,7 @@ def test_a_label_nobody_learnt_names_its_place_and_the_nearest():
         )
 
 
-def test_training_without_labels_names_the_columns_there_are(tmp_path):
+def test_classification_missing_label_error_lists_columns(tmp_path):
     examples = read(tmp_path, "text\tlable\na\tyes\n")
     with pytest.raises(UserError, match=r"a\.tsv has no column 'label', only: text, lable; .*data\.columns\.label=lable"):
         TextClassification().fit(examples)
@@ -165,7 +167,7 @@ def test_training_without_labels_names_the_columns_there_are(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "labels", "fault"),
+    ("settings", "labels", "message"),
     [
         ({}, ["x", "x"], "nothing to tell apart"),
         ({"positive": "z"}, ["x", "y"], "task.positive: 'z' is not a label"),
@@ -174,27 +176,27 @@ def test_training_without_labels_names_the_columns_there_are(tmp_path):
         ({"labels": ("x", "y")}, ["x", "q"], "'q' is not a label"),
     ],
 )
-def test_settings_that_do_not_fit_the_labels_are_refused(settings, labels, fault):
-    with pytest.raises(UserError, match=fault):
-        TextClassification(**settings).fit([ClassificationExample("a", label=one) for one in labels])
+def test_classification_rejects_settings_inconsistent_with_labels(settings, labels, message):
+    with pytest.raises(UserError, match=message):
+        TextClassification(**settings).fit([ClassificationExample("a", label=label) for label in labels])
 
 
-def test_balanced_weights_make_labels_count_the_same():
-    examples = [ClassificationExample("a", label=one) for one in ["x"] * 6 + ["y"] * 2]
+def test_classification_balanced_class_weights():
+    examples = [ClassificationExample("a", label=label) for label in ["x"] * 6 + ["y"] * 2]
     task = TextClassification(weights="balanced").fit(examples)
     assert task.class_weights().tolist() == pytest.approx([8 / 12, 2.0]) and task.class_weights().dtype == np.float32
     assert TextClassification().fit(examples).class_weights() is None
-    given = TextClassification(weights={"y": 3.0}).fit(examples)
-    assert given.class_weights().tolist() == [1.0, 3.0]
-    several = TextClassification(weights="balanced", many=True).fit(
-        [ClassificationExample("a", label=one) for one in ["x|y", "x", "", "x|x"]]
+    custom = TextClassification(weights={"y": 3.0}).fit(examples)
+    assert custom.class_weights().tolist() == [1.0, 3.0]
+    multi_label = TextClassification(weights="balanced", many=True).fit(
+        [ClassificationExample("a", label=label) for label in ["x|y", "x", "", "x|x"]]
     )
-    assert several.class_weights().tolist() == pytest.approx([1 / 3, 3.0])
+    assert multi_label.class_weights().tolist() == pytest.approx([1 / 3, 3.0])
     with pytest.raises(UserError, match="fitted"):
         TextClassification(labels=("x", "y"), weights="balanced").class_weights()
 
 
-def test_many_labels_hold_at_once_or_none():
+def test_multi_label_classification_encodes_decodes_and_scores():
     task = TextClassification(many=True).fit(
         [
             ClassificationExample("a", label="x|y"),
@@ -206,43 +208,43 @@ def test_many_labels_hold_at_once_or_none():
     examples = [ClassificationExample("a", label="x|y"), ClassificationExample("b", label="")]
     encoded = task.encode(examples, TOKENIZER, 16)
     assert encoded.targets["label"].tolist() == [[1, 1, 0], [0, 0, 0]]
-    answers = task.decode(np.array([[800.0, 0.0, -1.0], [-900.0, -1.0, -2.0]]), encoded, examples)
-    assert [one.labels for one in answers] == [["x", "y"], []]
-    assert answers[0].scores == pytest.approx({"x": 1.0, "y": 0.5, "z": 1 / (1 + np.e)})
-    assert task.compute_metrics(answers, examples) == pytest.approx({"accuracy": 1, "f1_macro": 2 / 3, "f1_micro": 1})
+    predictions = task.decode(np.array([[800.0, 0.0, -1.0], [-900.0, -1.0, -2.0]]), encoded, examples)
+    assert [prediction.labels for prediction in predictions] == [["x", "y"], []]
+    assert predictions[0].scores == pytest.approx({"x": 1.0, "y": 0.5, "z": 1 / (1 + np.e)})
+    assert task.compute_metrics(predictions, examples) == pytest.approx({"accuracy": 1, "f1_macro": 2 / 3, "f1_micro": 1})
 
 
-def test_the_tuned_threshold_is_the_best_there_is():
+def test_multi_label_tuned_threshold_maximizes_micro_f1():
     rng = np.random.default_rng(0)
-    scores, truths = np.round(rng.normal(size=(60, 4)), 1), rng.random((60, 4)) < 0.3  # rounded: many are equal
+    logits, labels = np.round(rng.normal(size=(60, 4)), 1), rng.random((60, 4)) < 0.3  # rounded, so that there are ties
     task = TextClassification(labels=tuple("abcd"), many=True)
-    examples = [ClassificationExample("t", label="|".join(np.array(list("abcd"))[row])) for row in truths]
+    examples = [ClassificationExample("t", label="|".join(np.array(list("abcd"))[row])) for row in labels]
 
-    def score(threshold):
-        given = task.probabilities(scores) >= threshold
-        return 2 * (given & truths).sum() / (given.sum() + truths.sum())
+    def micro_f1(threshold):
+        predicted = task.probabilities(logits) >= threshold
+        return 2 * (predicted & labels).sum() / (predicted.sum() + labels.sum())
 
-    tuned = task.tune_threshold(scores, examples)
-    assert score(tuned.threshold) == max(score(cut) for cut in np.linspace(0, 1, 2001)) > score(0.5)
-    assert task.tune_threshold(scores[:5], [ClassificationExample("t", label="")] * 5) == task
-    assert TextClassification(labels=("a", "b")).tune_threshold(scores[:, :2], examples) == TextClassification(
+    tuned = task.tune_threshold(logits, examples)
+    assert micro_f1(tuned.threshold) == max(micro_f1(value) for value in np.linspace(0, 1, 2001)) > micro_f1(0.5)
+    assert task.tune_threshold(logits[:5], [ClassificationExample("t", label="")] * 5) == task
+    assert TextClassification(labels=("a", "b")).tune_threshold(logits[:, :2], examples) == TextClassification(
         labels=("a", "b")
     )
 
 
-def test_answers_are_judged_by_every_score_that_applies():
+def test_classification_metrics_and_confusion_matrix():
     task = TextClassification(labels=("no", "yes"), positive="yes")
-    examples = [ClassificationExample("t", label=one) for one in ["yes", "yes", "no", "no", "no"]]
-    answers = [ClassificationPrediction(one, {}) for one in ["yes", "no", "no", "no", "yes"]]
-    found = task.compute_metrics(answers, examples)
-    assert found == pytest.approx(
+    examples = [ClassificationExample("t", label=label) for label in ["yes", "yes", "no", "no", "no"]]
+    predictions = [ClassificationPrediction(label, {}) for label in ["yes", "no", "no", "no", "yes"]]
+    metrics = task.compute_metrics(predictions, examples)
+    assert metrics == pytest.approx(
         {"accuracy": 0.6, "f1": 0.5, "f1_macro": (0.5 + 2 / 3) / 2, "f1_micro": 0.6, "matthews": 1 / 6}
     )
-    assert task.confusion_matrix(answers, examples).tolist() == [[2, 1], [1, 1]]
-    assert "f1" not in TextClassification(labels=("no", "yes")).compute_metrics(answers, examples)
+    assert task.confusion_matrix(predictions, examples).tolist() == [[2, 1], [1, 1]]
+    assert "f1" not in TextClassification(labels=("no", "yes")).compute_metrics(predictions, examples)
 
 
-def test_answers_are_plain_values():
+def test_classification_predictions_convert_to_plain_values():
     assert dataclasses.asdict(ClassificationPrediction("yes", {"no": 0.25, "yes": 0.75})) == {
         "label": "yes",
         "scores": {"no": 0.25, "yes": 0.75},
@@ -250,7 +252,7 @@ def test_answers_are_plain_values():
     assert to_dict(MultiLabelPrediction(["a"], {"a": 0.7})) == {"labels": ["a"], "scores": {"a": 0.7}}
 
 
-def test_skipped_rows_are_counted(tmp_path):
+def test_classification_counts_skipped_rows(tmp_path):
     (tmp_path / "a.tsv").write_text("text\tlabel\na\tx\nb\t\nc\ty\n")
-    found = TextClassification(skip_bad=True).read(tmp_path / "a.tsv")
-    assert [one.text for one in found] == ["a", "c"] and found.num_skipped == 1
+    reader = TextClassification(skip_bad=True).read(tmp_path / "a.tsv")
+    assert [example.text for example in reader] == ["a", "c"] and reader.num_skipped == 1

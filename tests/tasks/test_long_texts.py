@@ -1,4 +1,4 @@
-"""Texts far over the model's length, on every task: cut, windowed or joined, and answered within seconds."""
+"""Texts much longer than the model, for every task: truncated, windowed or hierarchical."""
 
 import numpy as np
 import pytest
@@ -30,18 +30,18 @@ from bertsmith.tasks.conll_files import Sentence
 from bertsmith.tasks.multiple_choice import MultipleChoiceExample
 from bertsmith.tasks.regression import RegressionExample
 from bertsmith.tasks.similarity import SimilarityExample
-from bertsmith.tasks.squad_files import QuestionAnsweringExample as Asked
+from bertsmith.tasks.squad_files import QuestionAnsweringExample
 from bertsmith.tokenization.tokenizer import Tokenizer
 
 LENGTH = 32
 
 
 def document(words):
-    """Nothing of interest until the last word."""
+    """A text whose only distinctive word is the last one."""
     return "the " * (words - 1) + "people"
 
 
-def example(kind, words):
+def make_example(kind, words):
     text = document(words)
     if kind == "classify":
         return ClassificationExample(text, label="a")
@@ -52,7 +52,7 @@ def example(kind, words):
     if kind == "tag":
         return Sentence(tokens=tuple(text.split()), tags=("O",) * (words - 1) + ("B-X",))
     start = len(text) - len("people")
-    return Asked(id="1", question="who", context=text, answers=("people",), span=(start, len(text)))
+    return QuestionAnsweringExample(id="1", question="who", context=text, answers=("people",), span=(start, len(text)))
 
 
 TASKS = {
@@ -66,7 +66,7 @@ LONG = {
     kind: ("truncate", "window", "hierarchical") if kind in ("classify", "regress", "choose") else ("truncate", "window")
     for kind in TASKS
 }
-CASES = [(kind, long) for kind, some in LONG.items() for long in some]
+CASES = [(kind, long) for kind, modes in LONG.items() for long in modes]
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +74,12 @@ def tokenizer(vocabulary):
     return Tokenizer.load(vocabulary)
 
 
-def tasked(kind, long, stride=None):
-    given = {"stride": stride} if stride and kind != "tag" else {}
-    return replace(TASKS[kind], long=long, **given)
+def make_task(kind, long, stride=None):
+    settings = {"stride": stride} if stride and kind != "tag" else {}
+    return replace(TASKS[kind], long=long, **settings)
 
 
-def predictor(task, tokenizer, objective=None):
+def make_predictor(task, tokenizer, objective=None):
     encoder = from_dict(
         EncoderConfig, {"width": 8, "layers": 1, "mixer": {"heads": 2}, "feedforward": {"inner": 8}, "positions": 512}
     )
@@ -90,90 +90,99 @@ def predictor(task, tokenizer, objective=None):
 
 
 @pytest.mark.parametrize(("kind", "long"), CASES)
-def test_windows_see_the_end_of_a_document_and_a_cut_does_not(tokenizer, kind, long):
-    encoded = tasked(kind, long).encode([example(kind, 300)], tokenizer, LENGTH)
+def test_long_text_windows_include_the_end_and_truncation_does_not(tokenizer, kind, long):
+    encoded = make_task(kind, long).encode([make_example(kind, 300)], tokenizer, LENGTH)
     last = tokenizer.backend_tokenizer.token_to_id("people")
-    assert max(map(len, encoded.ids)) <= LENGTH
-    assert any(last in ids for ids in encoded.ids) == (long != "truncate")
-    assert len(encoded.ids) == (2 if kind == "choose" else 1) or long != "truncate"
+    assert max(map(len, encoded.input_ids)) <= LENGTH
+    assert any(last in ids for ids in encoded.input_ids) == (long != "truncate")
+    assert len(encoded.input_ids) == (2 if kind == "choose" else 1) or long != "truncate"
 
 
 @pytest.mark.parametrize(("kind", "long"), CASES)
-def test_a_hundred_thousand_words_are_learnt_from_and_answered(tokenizer, kind, long):
-    task = tasked(kind, long)
-    ask, short = predictor(tasked(kind, long, 256), tokenizer), example(kind, 5)
-    ask.length = 512
-    answers = ask.answers([short, example(kind, 100_000), short])
-    assert len(answers) == 3 and answers[0] == answers[2]
-    encoded = task.encode([example(kind, 2000), short], tokenizer, LENGTH)
-    reading = ExampleBatches(task, encoded, 512, 0)
-    losses = [Supervised(task).compute_loss(ask.model, reading(k)).parts["task"] for k in range(reading.batches_per_epoch)]
+def test_long_text_of_100k_words_trains_and_predicts(tokenizer, kind, long):
+    task = make_task(kind, long)
+    predictor, short = make_predictor(make_task(kind, long, 256), tokenizer), make_example(kind, 5)
+    predictor.length = 512
+    predictions = predictor.answers([short, make_example(kind, 100_000), short])
+    assert len(predictions) == 3 and predictions[0] == predictions[2]
+    encoded = task.encode([make_example(kind, 2000), short], tokenizer, LENGTH)
+    batches = ExampleBatches(task, encoded, 512, 0)
+    losses = [
+        Supervised(task).compute_loss(predictor.model, batches(index)).parts["task"]
+        for index in range(batches.batches_per_epoch)
+    ]
     assert all(loss.isfinite() for loss in losses) and any(loss > 0 for loss in losses)
 
 
 @pytest.mark.parametrize(("kind", "long"), [("tag", "hierarchical"), ("answer", "hierarchical"), ("similar", "window")])
-def test_what_has_no_meaning_for_a_task_is_refused(kind, long):
-    """Answers that are places are not joined, and a vector has no score to be averaged."""
+def test_long_text_rejects_modes_the_task_does_not_support(kind, long):
+    """Token-level outputs cannot be pooled, and embeddings have no logits to average."""
     with pytest.raises(UserError, match=rf"long = '{long}' is not known; known: .*truncate"):
         from_dict(TaskConfig, {"kind": kind, "long": long})
 
 
-def test_the_vector_of_a_long_text_is_the_mean_of_its_windows(tokenizer):
-    """In training, in answers and by `embed` alike."""
+def test_long_text_embedding_is_the_mean_of_its_windows(tokenizer):
+    """In training, in predictions and by `embed`."""
     examples = [
         SimilarityExample(document(70), "the way", 1.0),
         SimilarityExample("now", document(50), 0.0),
         SimilarityExample(document(70), "of", 0.5),
     ]
     task = TextSimilarity(long="hierarchical", stride=16).fit(examples)
-    ask = predictor(task, tokenizer, Contrastive(task))
-    texts = [text for one in examples for text in (one.text, one.text_b)]
-    whole = []
+    predictor = make_predictor(task, tokenizer, Contrastive(task))
+    texts = [text for example in examples for text in (example.text, example.text_b)]
+    embeddings = []
     for text in texts:
         windows = encode_pairs([(text, None)], tokenizer, LENGTH, "window", 16).input_ids
         inputs = [Inputs(torch.from_numpy(ids), Layout.from_lengths([len(ids)])) for ids in windows]
-        whole.append(torch.stack([ask.model(one).mean(0) for one in inputs]).mean(0).detach())
-    assert_close(torch.from_numpy(ask.embed(texts)), torch.stack(whole), atol=1e-5, rtol=1e-5)
-    cosines = torch.cosine_similarity(torch.stack(whole[::2]), torch.stack(whole[1::2]))
-    assert [one.score for one in ask.answers(examples)] == pytest.approx(cosines.tolist(), abs=1e-5)
+        embeddings.append(torch.stack([predictor.model(window).mean(0) for window in inputs]).mean(0).detach())
+    assert_close(torch.from_numpy(predictor.embed(texts)), torch.stack(embeddings), atol=1e-5, rtol=1e-5)
+    cosines = torch.cosine_similarity(torch.stack(embeddings[::2]), torch.stack(embeddings[1::2]))
+    assert [prediction.score for prediction in predictor.answers(examples)] == pytest.approx(cosines.tolist(), abs=1e-5)
     encoded = task.encode(examples, tokenizer, LENGTH)
     assert encoded.targets["texts"].tolist() == [[0, 1], [2, 3], [0, 4]]
-    loss = Contrastive(task).compute_loss(ask.model, ExampleBatches(task, encoded, 10**6, 0, shuffle=False)(0)).parts["task"]
+    loss = (
+        Contrastive(task).compute_loss(predictor.model, ExampleBatches(task, encoded, 10**6, 0, shuffle=False)(0)).parts["task"]
+    )
     assert float(loss.detach()) == pytest.approx(float(((cosines - torch.tensor([1.0, 0.0, 0.5])) ** 2).sum()), abs=1e-5)
 
 
-def test_the_vector_of_a_hundred_thousand_words(tokenizer):
+def test_long_text_similarity_of_100k_words(tokenizer):
     for long in ("truncate", "hierarchical"):
         task = TextSimilarity(long=long)
-        ask = predictor(task, tokenizer, Contrastive(task))
-        ask.length = 512
-        (answer,) = ask.answers([SimilarityExample(document(100_000), document(100_000))])
-        assert answer.score == pytest.approx(1)
+        predictor = make_predictor(task, tokenizer, Contrastive(task))
+        predictor.length = 512
+        (prediction,) = predictor.answers([SimilarityExample(document(100_000), document(100_000))])
+        assert prediction.score == pytest.approx(1)
 
 
 @pytest.mark.parametrize("long", ["window", "hierarchical"])
 @torch.no_grad()
-def test_options_are_compared_over_all_their_windows(tokenizer, long):
-    """What a batch of several questions costs, and is answered, is what each option's own windows say."""
-    task = tasked("choose", long)
+def test_long_text_multiple_choice_uses_all_windows_of_each_option(tokenizer, long):
+    """Loss and predictions of a batch of several questions equal those computed from the windows of each option alone."""
+    task = make_task("choose", long)
     examples = [
         MultipleChoiceExample(document(60), ("now", "the way", "of"), label=1),
         MultipleChoiceExample("the way", ("people", "now"), label=0),
     ]
-    ask = predictor(task, tokenizer)
+    predictor = make_predictor(task, tokenizer)
     encoded = task.encode(examples, tokenizer, LENGTH)
-    scores = []
-    for one in examples:
-        for option in one.options:
-            alone = task.encode([MultipleChoiceExample(one.context, (option, option))], tokenizer, LENGTH)
-            half = len(alone.ids) // 2
-            states = [ask.model(build_batch(task, alone, [np.array([n])]).inputs)[0] for n in range(half)]
-            rows = torch.stack(states).mean(0, keepdim=True) if long == "hierarchical" else torch.stack(states)
-            scores.append(float(ask.model.compute_logits("task", rows).mean()))
-    wanted = [torch.tensor(scores[:3]), torch.tensor(scores[3:])]
-    for answer, row in zip(ask.answers(examples), wanted, strict=True):
-        assert answer.scores == pytest.approx(row.softmax(0).tolist(), abs=1e-5)
-    loss = Supervised(task).compute_loss(ask.model, ExampleBatches(task, encoded, 10**6, 0)(0)).parts["task"]
+    option_scores = []
+    for example in examples:
+        for option in example.options:
+            alone = task.encode([MultipleChoiceExample(example.context, (option, option))], tokenizer, LENGTH)
+            num_windows = len(alone.input_ids) // 2
+            pooled = [predictor.model(build_batch(task, alone, [np.array([index])]).inputs)[0] for index in range(num_windows)]
+            rows = torch.stack(pooled).mean(0, keepdim=True) if long == "hierarchical" else torch.stack(pooled)
+            option_scores.append(float(predictor.model.compute_logits("task", rows).mean()))
+    expected = [torch.tensor(option_scores[:3]), torch.tensor(option_scores[3:])]
+    for prediction, option_logits in zip(predictor.answers(examples), expected, strict=True):
+        assert prediction.scores == pytest.approx(option_logits.softmax(0).tolist(), abs=1e-5)
+    loss = Supervised(task).compute_loss(predictor.model, ExampleBatches(task, encoded, 10**6, 0)(0)).parts["task"]
     assert float(loss) == pytest.approx(
-        sum(float(-row.log_softmax(0)[one.label]) for row, one in zip(wanted, examples, strict=True)), rel=1e-4
+        sum(
+            float(-option_logits.log_softmax(0)[example.label])
+            for option_logits, example in zip(expected, examples, strict=True)
+        ),
+        rel=1e-4,
     )

@@ -1,4 +1,4 @@
-"""Choice: a sequence an option, however many there are, and one answer a question."""
+"""Multiple choice: one sequence per option, for any number of options, and one prediction per question."""
 
 import numpy as np
 import pytest
@@ -16,33 +16,33 @@ EXAMPLES = [
 ]
 
 
-def test_every_option_is_a_sequence_after_its_context_and_question():
+def test_multiple_choice_encodes_one_sequence_per_option():
     encoded = MultipleChoice().encode(EXAMPLES, TOKENIZER, 32)
-    told = [TOKENIZER.decode(one) for one in encoded.input_ids]
-    assert told[0] == "[CLS] the people [SEP] what time now [SEP]" and told[4] == "[CLS] she said [SEP] two people [SEP]"
+    texts = [TOKENIZER.decode(sequence) for sequence in encoded.input_ids]
+    assert texts[0] == "[CLS] the people [SEP] what time now [SEP]" and texts[4] == "[CLS] she said [SEP] two people [SEP]"
     assert encoded.example_index.tolist() == [0, 0, 1, 1, 1] and encoded.targets["label"].tolist() == [1, 0]
-    assert [(one.number, one.of) for one in encoded.metadata] == [(0, 1)] * 5
-    assert all(len(ids) == len(segments) for ids, segments in zip(encoded.input_ids, encoded.token_type_ids, strict=True))
+    assert [(window.number, window.num_windows) for window in encoded.metadata] == [(0, 1)] * 5
+    assert all(len(ids) == len(token_types) for ids, token_types in zip(encoded.input_ids, encoded.token_type_ids, strict=True))
 
 
-def test_a_long_context_leaves_the_options_whole():
+def test_multiple_choice_truncates_the_context_not_the_options():
     encoded = MultipleChoice().encode([MultipleChoiceExample("of and " * 100, ("two people", "now"))], TOKENIZER, 16)
-    assert [len(one) for one in encoded.input_ids] == [16, 16] and not encoded.targets
+    assert [len(sequence) for sequence in encoded.input_ids] == [16, 16] and not encoded.targets
     assert TOKENIZER.decode(encoded.input_ids[0]).endswith("[SEP] two people [SEP]")
 
 
 @pytest.mark.parametrize("shape", [(5,), (5, 1)])
-def test_scores_are_compared_within_a_question(shape):
+def test_multiple_choice_softmax_is_within_a_question(shape):
     encoded = MultipleChoice().encode(EXAMPLES, TOKENIZER, 32)
-    scores = np.array([1.0, 3.0, 900.0, 901.0, -5.0]).reshape(shape)
-    first, second = MultipleChoice().decode(scores, encoded, EXAMPLES)
+    logits = np.array([1.0, 3.0, 900.0, 901.0, -5.0]).reshape(shape)
+    first, second = MultipleChoice().decode(logits, encoded, EXAMPLES)
     assert first == MultipleChoicePrediction(1, "then", pytest.approx([1 / (1 + np.exp(2)), 1 / (1 + np.exp(-2))]))
     assert second.option == "one" and sum(second.scores) == pytest.approx(1)
     assert MultipleChoice().compute_metrics([first, second], EXAMPLES) == {"accuracy": 0.5}
     assert MultipleChoice().decode(np.zeros((0, 1)), MultipleChoice().encode([], TOKENIZER, 32), []) == []
 
 
-def test_lines_are_read_with_and_without_question_and_label(tmp_path):
+def test_multiple_choice_reads_optional_question_and_label(tmp_path):
     (tmp_path / "a.jsonl").write_text(
         '{"article": "a", "question": "q", "options": ["x", "y"], "label": 1}\n{"article": "b", "options": ["x", "y", "z"]}\n'
     )
@@ -54,7 +54,7 @@ def test_lines_are_read_with_and_without_question_and_label(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fields", "fault"),
+    ("fields", "message"),
     [
         ('"options": ["x"], "label": 0', "not a list of two texts or more"),
         ('"options": "xy", "label": 0', "not a list of two texts or more"),
@@ -65,12 +65,12 @@ def test_lines_are_read_with_and_without_question_and_label(tmp_path):
         ('"options": ["x", "y"], "label": "A"', "label is 'A'"),
     ],
 )
-def test_options_and_labels_that_cannot_be_meant_are_bad_rows(tmp_path, fields, fault):
+def test_multiple_choice_rejects_invalid_options_and_labels(tmp_path, fields, message):
     (tmp_path / "a.jsonl").write_text(f'{{"context": "a", {fields}}}\n')
-    with pytest.raises(UserError, match=rf"line 1: .*{fault}"):
+    with pytest.raises(UserError, match=rf"line 1: .*{message}"):
         list(MultipleChoice().read(tmp_path / "a.jsonl"))
 
 
-def test_a_table_without_lists_is_refused(tmp_path):
+def test_multiple_choice_rejects_tables(tmp_path):
     with pytest.raises(UserError, match=r"give \.jsonl"):
         MultipleChoice().read(tmp_path / "a.tsv")

@@ -1,4 +1,4 @@
-"""Regression: a number in, a number out, held against the truth by correlation."""
+"""Text regression: reading values, window averaging, correlation metrics."""
 
 import numpy as np
 import pytest
@@ -13,41 +13,47 @@ from tests.conftest import PIECES
 TOKENIZER = Tokenizer.from_vocab(PIECES)
 
 
-def test_numbers_are_read_from_any_table(tmp_path):
+def test_regression_reads_labels_from_tables(tmp_path):
     (tmp_path / "a.tsv").write_text("sentence1\tsentence2\tscore\na\tb\t3.80\nc\td\t-1e1\n")
     task = TextRegression(columns={"text": "sentence1", "text_b": "sentence2", "label": "score"})
-    assert [(one.text, one.text_b, one.label) for one in task.read(tmp_path / "a.tsv")] == [("a", "b", 3.8), ("c", "d", -10)]
+    assert [(example.text, example.text_b, example.label) for example in task.read(tmp_path / "a.tsv")] == [
+        ("a", "b", 3.8),
+        ("c", "d", -10),
+    ]
     (tmp_path / "a.jsonl").write_text('{"text": "a", "label": 4}\n{"text": "b"}\n')
-    assert [(one.text_b, one.label) for one in TextRegression().read(tmp_path / "a.jsonl")] == [(None, 4.0), (None, None)]
+    assert [(example.text_b, example.label) for example in TextRegression().read(tmp_path / "a.jsonl")] == [
+        (None, 4.0),
+        (None, None),
+    ]
 
 
 @pytest.mark.parametrize("label", ['"good"', "NaN", '"inf"', "1e999", "true", "[1]", '""', "1" + "0" * 400])
-def test_what_is_no_number_is_a_bad_row(tmp_path, label):
+def test_regression_rejects_labels_that_are_not_finite(tmp_path, label):
     (tmp_path / "a.jsonl").write_text(f'{{"text": "a", "label": 1}}\n{{"text": "b", "label": {label}}}\n')
     with pytest.raises(UserError, match=r"a\.jsonl, line 2: label is .*, not a number"):
         list(TextRegression().read(tmp_path / "a.jsonl"))
-    found = TextRegression(skip_bad=True).read(tmp_path / "a.jsonl")
-    assert len(list(found)) == 1 and found.num_skipped == 1
+    reader = TextRegression(skip_bad=True).read(tmp_path / "a.jsonl")
+    assert len(list(reader)) == 1 and reader.num_skipped == 1
 
 
-def test_targets_and_answers_are_numbers_and_windows_are_averaged():
+def test_regression_averages_outputs_of_windows():
     task = TextRegression(long="window", stride=10)
     examples = [RegressionExample("of and " * 20, label=2.5), RegressionExample("the", "people", 1.0)]
     encoded = task.encode(examples, TOKENIZER, 22)
     assert encoded.targets["label"].tolist() == [2.5, 2.5, 2.5, 1.0] and encoded.targets["label"].dtype == np.float32
-    answers = task.decode(np.array([[1.0], [2.0], [6.0], [0.5]]), encoded, examples)
-    assert answers == [RegressionPrediction(3.0), RegressionPrediction(0.5)]
+    predictions = task.decode(np.array([[1.0], [2.0], [6.0], [0.5]]), encoded, examples)
+    assert predictions == [RegressionPrediction(3.0), RegressionPrediction(0.5)]
     assert not task.encode([RegressionExample("the")], TOKENIZER, 22).targets
 
 
-def test_scores_are_correlations():
+def test_regression_metrics_are_correlations():
     examples = [RegressionExample("t", label=label) for label in (1.0, 2.0, 3.0, 4.0)]
-    found = TextRegression().compute_metrics([RegressionPrediction(value) for value in (1.0, 4.0, 9.0, 16.0)], examples)
-    assert found == pytest.approx({"pearson": 0.9843740386976972, "spearman": 1.0})
+    metrics = TextRegression().compute_metrics([RegressionPrediction(value) for value in (1.0, 4.0, 9.0, 16.0)], examples)
+    assert metrics == pytest.approx({"pearson": 0.9843740386976972, "spearman": 1.0})
     assert np.isnan(TextRegression().compute_metrics([RegressionPrediction(1.0)] * 4, examples)["pearson"])
 
 
-def test_training_needs_a_number_for_every_text(tmp_path):
+def test_regression_fit_requires_labels(tmp_path):
     assert TextRegression().fit([RegressionExample("a", label=1.0)]) == TextRegression()
     with pytest.raises(UserError, match="has no label"):
         TextRegression().fit([RegressionExample("a", label=1.0), RegressionExample("b")])

@@ -1,4 +1,4 @@
-"""Sources and targets: read, encoded, spelled and judged; BLEU and ROUGE against the originals."""
+"""Sequence to sequence: reading, encoding, decoding and metrics; BLEU and ROUGE against the original packages."""
 
 import numpy as np
 import pytest
@@ -24,97 +24,100 @@ def tokenizer():
     return Tokenizer.from_vocab(PIECES)
 
 
-def test_tables_and_json_are_read_by_the_names_of_their_columns(tmp_path):
+def test_seq2seq_reads_columns_by_name(tmp_path):
     (tmp_path / "a.tsv").write_text('source\ttarget\nshe said "no"\tsie\n', encoding="utf-8")
     (tmp_path / "b.jsonl").write_text('{"en": "a", "de": "b"}\n', encoding="utf-8")
     (tmp_path / "c.txt").write_text("one\ntwo\n", encoding="utf-8")
-    assert [(one.text, one.target) for one in TASK.read(tmp_path / "a.tsv")] == [('she said "no"', "sie")]
+    assert [(example.text, example.target) for example in TASK.read(tmp_path / "a.tsv")] == [('she said "no"', "sie")]
     mapped = Seq2Seq(columns={"source": "en", "target": "de"})
-    assert [(one.text, one.target) for one in mapped.read(tmp_path / "b.jsonl")] == [("a", "b")]
-    assert [(one.text, one.target) for one in TASK.read(tmp_path / "c.txt")] == [("one", None), ("two", None)]
+    assert [(example.text, example.target) for example in mapped.read(tmp_path / "b.jsonl")] == [("a", "b")]
+    assert [(example.text, example.target) for example in TASK.read(tmp_path / "c.txt")] == [("one", None), ("two", None)]
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [('{"source": 3, "target": "b"}', "line 2: source is 3, not a text"), ('{"source": null, "target": "b"}', "source is null"),
      ('{"source": "a", "target": ["b"]}', "line 2: target is "), ("{", "line 2")],
 )  # fmt: skip
-def test_a_bad_row_is_named_by_file_and_line_or_left_out(tmp_path, line, words):
+def test_seq2seq_bad_row_raises_or_is_skipped(tmp_path, line, message):
     path = tmp_path / "a.jsonl"
     path.write_text(f'{{"source": "a", "target": "b"}}\n{line}\n', encoding="utf-8")
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=message):
         list(TASK.read(path))
-    kept = Seq2Seq(skip_bad=True).read(path)
-    assert len(list(kept)) == 1 and kept.num_skipped == 1
+    reader = Seq2Seq(skip_bad=True).read(path)
+    assert len(list(reader)) == 1 and reader.num_skipped == 1
 
 
-def test_a_file_without_sources_says_which_columns_there_are(tmp_path):
+def test_seq2seq_missing_source_error_lists_columns(tmp_path):
     (tmp_path / "a.tsv").write_text("en\tde\na\tb\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"source.*en.*de"):
         list(TASK.read(tmp_path / "a.tsv"))
 
 
-def test_training_needs_every_target():
+def test_seq2seq_fit_requires_targets():
     with pytest.raises(UserError, match="target"):
         TASK.fit([Seq2SeqExample("a", "b"), Seq2SeqExample("c")])
 
 
-def test_sources_and_targets_are_framed_and_cut(tokenizer):
+def test_seq2seq_encodes_and_truncates_sources_and_targets(tokenizer):
     task = Seq2Seq(longest=4)
     encoded = task.encode(
         [Seq2SeqExample("the of and to in", "we can see more people"), Seq2SeqExample("is", "")], tokenizer, 6
     )
-    assert [tokenizer.decode(one) for one in encoded.input_ids] == ["[CLS] the of and to [SEP]", "[CLS] is [SEP]"]
-    replies = np.split(encoded.targets["reply"], np.cumsum(encoded.targets["size"])[:-1])
-    assert [tokenizer.decode(one) for one in replies] == ["[CLS] we can see [SEP]", "[CLS] [SEP]"]
+    assert [tokenizer.decode(sequence) for sequence in encoded.input_ids] == ["[CLS] the of and to [SEP]", "[CLS] is [SEP]"]
+    targets = np.split(encoded.targets["reply"], np.cumsum(encoded.targets["size"])[:-1])
+    assert [tokenizer.decode(sequence) for sequence in targets] == ["[CLS] we can see [SEP]", "[CLS] [SEP]"]
     assert "reply" not in task.encode([Seq2SeqExample("the", None)], tokenizer, 8).targets
 
 
-def test_what_is_written_is_spelled_without_special_tokens_and_spaces_nobody_wrote(tokenizer):
-    spell = TextDecoder(tokenizer)
-    assert spell([tokenizer.cls, *tokenizer.encode("see the catz.").ids, tokenizer.sep]) == "see the catz."
-    assert spell(tokenizer.encode("天地玄黄，宇宙").ids) == "天地玄黄，宇宙"
-    assert spell([]) == ""
+def test_text_decoder_drops_special_tokens_and_cjk_spaces(tokenizer):
+    decode = TextDecoder(tokenizer)
+    assert decode([tokenizer.cls_token_id, *tokenizer.encode("see the catz.").ids, tokenizer.sep_token_id]) == "see the catz."
+    assert decode(tokenizer.encode("天地玄黄，宇宙").ids) == "天地玄黄，宇宙"
+    assert decode([]) == ""
 
 
-def test_answers_are_judged_by_all_scores():
+def test_seq2seq_metrics():
     pairs = [("the cat sat on the mat .", "the cat sat on the mat ."), ("a dog ran away", "a cat ran away"), ("", "some words")]
-    answers, examples = [Seq2SeqPrediction(said) for said, _ in pairs], [Seq2SeqExample("x", true) for _, true in pairs]
-    found = TASK.compute_metrics(answers, examples)
-    assert list(found) == ["bleu", "chrf", "rouge1", "rouge2", "rougeL", "exact", "length"]
-    assert found["exact"] == pytest.approx(1 / 3) and found["length"] == pytest.approx(2 / 3)
-    said, true = map(list, zip(*pairs, strict=True))
-    assert found["bleu"] == pytest.approx(sacrebleu.corpus_bleu(said, [true]).score / 100)
-    assert found["chrf"] == pytest.approx(sacrebleu.corpus_chrf(said, [true]).score / 100)
+    predictions, examples = (
+        [Seq2SeqPrediction(predicted) for predicted, _ in pairs],
+        [Seq2SeqExample("x", gold) for _, gold in pairs],
+    )
+    metrics = TASK.compute_metrics(predictions, examples)
+    assert list(metrics) == ["bleu", "chrf", "rouge1", "rouge2", "rougeL", "exact", "length"]
+    assert metrics["exact"] == pytest.approx(1 / 3) and metrics["length"] == pytest.approx(2 / 3)
+    predicted, gold = map(list, zip(*pairs, strict=True))
+    assert metrics["bleu"] == pytest.approx(sacrebleu.corpus_bleu(predicted, [gold]).score / 100)
+    assert metrics["chrf"] == pytest.approx(sacrebleu.corpus_chrf(predicted, [gold]).score / 100)
 
 
-def test_capitals_are_judged_only_where_there_are_some():
+def test_seq2seq_lowercase_ignores_case_in_metrics():
     pair = [Seq2SeqPrediction("the cat sat on a mat")], [Seq2SeqExample("x", "The cat sat on a Mat")]
     assert TASK.compute_metrics(*pair)["exact"] == 0 and TASK.compute_metrics(*pair)["bleu"] < 1
     assert {"exact": 1.0, "bleu": pytest.approx(1.0)}.items() <= Seq2Seq(lowercase=True).compute_metrics(*pair).items()
 
 
 @given(st.lists(st.tuples(SENTENCES, SENTENCES), min_size=1, max_size=6))
-def test_bleu_from_counts_is_that_of_sacrebleu(pairs):
-    said, true = map(list, zip(*pairs, strict=True))
-    found = scores.bleu_from_counts(scores.bleu_counts(said, true), np.zeros(len(said)))
-    assert float(found) == pytest.approx(sacrebleu.corpus_bleu(said, [true]).score / 100, abs=1e-9)
+def test_bleu_from_counts_matches_sacrebleu(pairs):
+    predicted, gold = map(list, zip(*pairs, strict=True))
+    bleu = scores.bleu_from_counts(scores.bleu_counts(predicted, gold), np.zeros(len(predicted)))
+    assert float(bleu) == pytest.approx(sacrebleu.corpus_bleu(predicted, [gold]).score / 100, abs=1e-9)
 
 
-def test_bleu_of_chinese_is_cut_by_characters():
+def test_bleu_of_chinese_splits_characters():
     task, pair = Seq2Seq(words="zh"), ([Seq2SeqPrediction("天地玄黄")], [Seq2SeqExample("x", "天地玄黄")])
     assert task.compute_metrics(*pair)["bleu"] == pytest.approx(1.0) and TASK.compute_metrics(*pair)["bleu"] < 1
     assert task.compute_metrics(*pair)["rouge2"] == 1.0
 
 
 @given(SENTENCES, SENTENCES)
-def test_rouge_is_that_of_rouge_score(said, true):
-    theirs = RougeScorer(["rouge1", "rouge2", "rougeL"]).score(true, said)
-    assert rouge_scores(said, true) == pytest.approx([theirs[name].fmeasure for name in ("rouge1", "rouge2", "rougeL")])
+def test_rouge_matches_rouge_score(predicted, gold):
+    expected = RougeScorer(["rouge1", "rouge2", "rougeL"]).score(gold, predicted)
+    assert rouge_scores(predicted, gold) == pytest.approx([expected[name].fmeasure for name in ("rouge1", "rouge2", "rougeL")])
 
 
 @given(st.text("abc", max_size=8), st.text("abc", max_size=8))
-def test_the_longest_common_subsequence_is_the_longest(left, right):
+def test_lcs_length_matches_recursion(left, right):
     def slow(a, b):
         if not a or not b:
             return 0
@@ -123,7 +126,7 @@ def test_the_longest_common_subsequence_is_the_longest(left, right):
     assert lcs_length(left, right) == slow(left, right) == lcs_length(right, left)
 
 
-def test_without_sacrebleu_its_extra_is_named(monkeypatch):
+def test_missing_sacrebleu_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "sacrebleu", None)
     with pytest.raises(UserError, match=r"bertsmith\[eval\]"):
         TASK.compute_metrics([Seq2SeqPrediction("a")], [Seq2SeqExample("a", "a")])

@@ -1,4 +1,4 @@
-"""Tables are read as they were meant, and a bad row is named by file and line, or left out and counted."""
+"""Reading .tsv, .csv and .jsonl rows: invalid rows raise an error with file and line, or are skipped and counted."""
 
 import gzip
 import lzma
@@ -10,62 +10,62 @@ from bertsmith.errors import UserError
 from bertsmith.tasks.table_rows import BadRow, ExampleReader, ExampleRow, read_examples, read_rows
 
 
-def written(tmp_path, name, text):
+def write_file(tmp_path, name, text):
     path = tmp_path / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
 
 
-def texts(path, columns=None, skip_bad=False):
+def read_texts(path, columns=None, skip_bad=False):
     return ExampleReader(path, read_examples(path, lambda row: row.get_text("text"), columns or {}), skip_bad)
 
 
-def test_quotes_mean_nothing_in_tsv_and_much_in_csv(tmp_path):
-    tsv = written(tmp_path, "a.tsv", 'text\tlabel\n"so he said\t0\na ""b"" c\t1\n')
-    assert list(texts(tsv)) == ['"so he said', 'a ""b"" c']
-    csv = written(tmp_path, "a.csv", 'text,label\n"one, two",0\n"a ""b"" c",1\n')
-    assert list(texts(csv)) == ["one, two", 'a "b" c']
+def test_quotes_are_literal_in_tsv_and_parsed_in_csv(tmp_path):
+    tsv = write_file(tmp_path, "a.tsv", 'text\tlabel\n"so he said\t0\na ""b"" c\t1\n')
+    assert list(read_texts(tsv)) == ['"so he said', 'a ""b"" c']
+    csv = write_file(tmp_path, "a.csv", 'text,label\n"one, two",0\n"a ""b"" c",1\n')
+    assert list(read_texts(csv)) == ["one, two", 'a "b" c']
 
 
-def test_a_quoted_text_may_go_over_lines_and_rows_know_where_they_begin(tmp_path):
-    csv = written(tmp_path, "a.csv", 'text,label\n"one\ntwo",0\nthree,1\n')
-    found = [row for row in read_rows(csv) if isinstance(row, ExampleRow)]
-    assert [(row.line, row.values["text"]) for row in found] == [(2, "one\ntwo"), (4, "three")]
+def test_csv_quoted_newlines_keep_line_numbers(tmp_path):
+    csv = write_file(tmp_path, "a.csv", 'text,label\n"one\ntwo",0\nthree,1\n')
+    rows = [row for row in read_rows(csv) if isinstance(row, ExampleRow)]
+    assert [(row.line, row.values["text"]) for row in rows] == [(2, "one\ntwo"), (4, "three")]
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, zstandard.compress], ids=["gz", "xz", "zst"])
-def test_packed_files_read_like_plain_ones(tmp_path, pack, request):
-    ending = request.node.callspec.id
+def test_compressed_table_files_are_read(tmp_path, pack, request):
+    suffix = request.node.callspec.id
     plain = '{"text": "天地", "label": 1}\n\n{"text": "b\\tc"}\n'.encode()
-    path = written(tmp_path, f"a.jsonl.{ending}", pack(plain))
+    path = write_file(tmp_path, f"a.jsonl.{suffix}", pack(plain))
     assert [(row.line, row.values["text"]) for row in read_rows(path) if isinstance(row, ExampleRow)] == [
         (1, "天地"),
         (3, "b\tc"),
     ]
 
 
-def test_marks_carriage_returns_and_missing_last_newlines_leave_no_trace(tmp_path):
-    path = written(tmp_path, "a.tsv", b"\xef\xbb\xbftext\tlabel\r\none\t0\r\n\r\ntwo\x0c\xe2\x80\xa8three\t1")
-    assert list(texts(path)) == ["one", "two\x0c\u2028three"]
+def test_bom_and_line_endings_are_stripped(tmp_path):
+    path = write_file(tmp_path, "a.tsv", b"\xef\xbb\xbftext\tlabel\r\none\t0\r\n\r\ntwo\x0c\xe2\x80\xa8three\t1")
+    assert list(read_texts(path)) == ["one", "two\x0c\u2028three"]
 
 
-def test_columns_by_name_and_by_number(tmp_path):
-    named = written(tmp_path, "a.tsv", "id\tsentence\n7\tgood\n")
-    assert list(texts(named, {"text": "sentence"})) == ["good"]
-    bare = written(tmp_path, "b.tsv", "gj04\t1\t\tgood film\ngj05\t0\t*\tbad\n")
-    assert list(texts(bare, {"text": "3"})) == ["good film", "bad"]
+def test_table_columns_by_name_and_by_number(tmp_path):
+    named = write_file(tmp_path, "a.tsv", "id\tsentence\n7\tgood\n")
+    assert list(read_texts(named, {"text": "sentence"})) == ["good"]
+    bare = write_file(tmp_path, "b.tsv", "gj04\t1\t\tgood film\ngj05\t0\t*\tbad\n")
+    assert list(read_texts(bare, {"text": "3"})) == ["good film", "bad"]
 
 
-def test_a_missing_column_names_those_there_are_and_cannot_be_skipped(tmp_path):
-    path = written(tmp_path, "a.tsv", "id\tsentence\n7\tgood\n")
-    with pytest.raises(UserError, match=r"a\.tsv has no column 'text', only: id, sentence; .*data\.columns\.text=") as fault:
-        next(texts(path, skip_bad=True))
-    assert not isinstance(fault.value, BadRow)
+def test_missing_column_error_lists_columns_and_is_not_skipped(tmp_path):
+    path = write_file(tmp_path, "a.tsv", "id\tsentence\n7\tgood\n")
+    with pytest.raises(UserError, match=r"a\.tsv has no column 'text', only: id, sentence; .*data\.columns\.text=") as message:
+        next(read_texts(path, skip_bad=True))
+    assert not isinstance(message.value, BadRow)
     with pytest.raises(UserError, match=r"has no column 'sentense'.*data\.columns\.text=sentence$"):
-        next(texts(path, {"text": "sentense"}))
-    lines = written(tmp_path, "a.jsonl", '{"text": "a"}\n{"txt": "b"}\n')
+        next(read_texts(path, {"text": "sentense"}))
+    jsonl = write_file(tmp_path, "a.jsonl", '{"text": "a"}\n{"txt": "b"}\n')
     with pytest.raises(BadRow, match=r"a\.jsonl, line 2 has no column 'text', only: txt; .*data\.columns\.text=txt"):
-        list(texts(lines))
+        list(read_texts(jsonl))
 
 
 BAD = {
@@ -84,24 +84,24 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_row_is_named_or_skipped_and_counted(tmp_path, name):
-    text, line, fault = BAD[name]
-    path = written(tmp_path, name, text)
-    with pytest.raises(BadRow, match=rf"{name}, line {line}: .*{fault}.*data\.skip_bad=true"):
-        list(texts(path))
-    lenient = texts(path, skip_bad=True)
-    assert list(lenient) == ["one", "three"]
-    assert lenient.num_skipped == 1 and f"line {line}" in lenient.errors[0]
+def test_bad_row_raises_or_is_skipped_and_counted(tmp_path, name):
+    text, line, message = BAD[name]
+    path = write_file(tmp_path, name, text)
+    with pytest.raises(BadRow, match=rf"{name}, line {line}: .*{message}.*data\.skip_bad=true"):
+        list(read_texts(path))
+    reader = read_texts(path, skip_bad=True)
+    assert list(reader) == ["one", "three"]
+    assert reader.num_skipped == 1 and f"line {line}" in reader.errors[0]
 
 
-def test_an_open_quote_is_named_where_it_opens(tmp_path):
-    path = written(tmp_path, "a.csv", 'text,label\none,0\n"two,0\nthree,1\n')
+def test_unclosed_quote_error_has_its_first_line(tmp_path):
+    path = write_file(tmp_path, "a.csv", 'text,label\none,0\n"two,0\nthree,1\n')
     with pytest.raises(BadRow, match=r"a\.csv, line 3: unexpected end of data; is a quote left open"):
-        list(texts(path))
+        list(read_texts(path))
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "fault"),
+    ("name", "text", "message"),
     [
         ("a.tsv", "", "is empty; it needs a header"),
         ("a.tsv", "text\tlabel\n", "holds nothing that can be used"),
@@ -110,18 +110,22 @@ def test_an_open_quote_is_named_where_it_opens(tmp_path):
         ("a.xlsx", "text", r"give \.tsv, \.csv or \.jsonl"),
     ],
 )
-def test_a_file_with_nothing_in_it_is_refused(tmp_path, name, text, fault):
-    with pytest.raises(UserError, match=fault):
-        list(texts(written(tmp_path, name, text), skip_bad=True))
+def test_empty_table_file_is_rejected(tmp_path, name, text, message):
+    with pytest.raises(UserError, match=message):
+        list(read_texts(write_file(tmp_path, name, text), skip_bad=True))
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
+def test_missing_table_file_error(tmp_path):
     with pytest.raises(UserError, match=r"none\.tsv cannot be read: No such file"):
-        list(texts(tmp_path / "none.tsv"))
+        list(read_texts(tmp_path / "none.tsv"))
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl"])
-def test_a_text_of_a_million_characters_is_one_row(tmp_path, name):
+def test_row_of_a_million_characters(tmp_path, name):
     text = "word " * 200_000
-    packed = {"a.tsv": f"text\tlabel\n{text}\t1\n", "a.csv": f'text,label\n"{text}",1\n', "a.jsonl": f'{{"text": "{text}"}}\n'}
-    assert list(texts(written(tmp_path, name, packed[name]))) == [text]
+    contents = {
+        "a.tsv": f"text\tlabel\n{text}\t1\n",
+        "a.csv": f'text,label\n"{text}",1\n',
+        "a.jsonl": f'{{"text": "{text}"}}\n',
+    }
+    assert list(read_texts(write_file(tmp_path, name, contents[name]))) == [text]

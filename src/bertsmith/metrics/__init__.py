@@ -1,1 +1,1 @@
-"""Metrics of tasks: scores by name, bootstrap intervals, significance and calibration, in numpy alone."""
+"""Metrics, bootstrap confidence intervals, significance tests and calibration (numpy only)."""

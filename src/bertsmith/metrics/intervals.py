@@ -1,4 +1,4 @@
-"""Scores by name, each over one set of answers or over many at once, with what chance could have made of them."""
+"""Bootstrap confidence intervals of metrics, and significance tests of the difference of two systems."""
 
 import math
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from ..errors import UserError
 from ..rng import Stream, randint, random_bits
 from .scores import COUNT_METRICS, METRICS, Array, Metric, _check_shapes, _encode_labels, _metric_by_name, f1
 
-MAX_RESAMPLED_VALUES = 1 << 22  # values resampled at a time
+MAX_RESAMPLED_VALUES = 1 << 22  # values resampled at a time, to bound memory
 
 
 @dataclass(frozen=True)
 class ConfidenceInterval:
-    """A score, and the range it would be in, mostly, for other examples of the same kind."""
+    """A metric value and its confidence interval."""
 
     value: float
     low: float
@@ -28,56 +28,69 @@ def bootstrap_interval(
     metric: str | Metric, predictions: Sequence[Any] | Array, references: Sequence[Any] | Array, seed: int,
     num_resamples: int = 1000, confidence_level: float = 0.95,
 ) -> ConfidenceInterval:  # fmt: skip
-    """A score with its bootstrap interval (percentiles); resamples in which it is not defined are left out.
+    """Percentile bootstrap interval of a metric; resamples where it is nan are left out.
 
-    A metric of this file is computed for many resamples at once; another is called with lists, once a resample.
+    Metrics of `scores` are computed for many resamples at once; any other is called with lists, once per resample.
     """
     return _percentile_interval(_bootstrap_scores(metric, [predictions], references, seed, num_resamples)[0], confidence_level)
 
 
 def bootstrap_difference(
-    metric: str | Metric, predictions: Sequence[Any] | Array, other_predictions: Sequence[Any] | Array, references: Sequence[Any] | Array,
-    seed: int, num_resamples: int = 1000, confidence_level: float = 0.95,
-) -> ConfidenceInterval:  # fmt: skip
-    """By how much the score of the first is above that of the others on the same examples, with its bootstrap interval."""
+    metric: str | Metric,
+    predictions: Sequence[Any] | Array,
+    other_predictions: Sequence[Any] | Array,
+    references: Sequence[Any] | Array,
+    seed: int,
+    num_resamples: int = 1000,
+    confidence_level: float = 0.95,
+) -> ConfidenceInterval:
+    """Difference metric(predictions) - metric(other_predictions) with its paired bootstrap interval."""
     first, second = np.array(_bootstrap_scores(metric, [predictions, other_predictions], references, seed, num_resamples))
     return _percentile_interval((first - second).tolist(), confidence_level)
 
 
 def paired_bootstrap_test(
-    metric: str | Metric, predictions: Sequence[Any] | Array, other_predictions: Sequence[Any] | Array, references: Sequence[Any] | Array,
-    seed: int, num_resamples: int = 1000,
-) -> float:  # fmt: skip
-    """How likely chance alone makes two systems differ as much, either way: a paired bootstrap on the same examples.
+    metric: str | Metric,
+    predictions: Sequence[Any] | Array,
+    other_predictions: Sequence[Any] | Array,
+    references: Sequence[Any] | Array,
+    seed: int,
+    num_resamples: int = 1000,
+) -> float:
+    """Two-sided p-value of the paired bootstrap test that two systems have the same score.
 
-    Resamples are shifted to no difference (Efron and Tibshirani 1993, 16.4); the least value is 1 / (samples + 1).
+    Differences of resamples are shifted to mean 0 (Efron and Tibshirani 1993, section 16.4); the smallest p-value is
+    1 / (num_resamples + 1).
     """
     scores = np.array(_bootstrap_scores(metric, [predictions, other_predictions], references, seed, num_resamples))
-    found, *drawn = scores[0] - scores[1]
-    if math.isnan(found):
+    difference, *resampled = scores[0] - scores[1]
+    if math.isnan(difference):
         return math.nan
-    known = np.array([score for score in drawn if not math.isnan(score)])
-    beyond = np.abs(known - found) >= abs(found) - 1e-12  # equal counts may differ in the last bit
-    return float((1 + beyond.sum()) / (1 + len(known)))
+    defined = np.array([score for score in resampled if not math.isnan(score)])
+    beyond = np.abs(defined - difference) >= abs(difference) - 1e-12  # tolerance: equal counts may differ in the last bit
+    return float((1 + beyond.sum()) / (1 + len(defined)))
 
 
 def mcnemar(predictions: ArrayLike, other_predictions: ArrayLike, references: ArrayLike) -> float:
-    """The exact two-sided p-value that two systems are right equally often, from where only one of them is."""
-    left, right = _check_shapes(predictions, references)
+    """Exact two-sided McNemar test that two systems have equal accuracy, from the examples where only one is correct."""
+    predicted, gold = _check_shapes(predictions, references)
     other, _ = _check_shapes(other_predictions, references)
-    only, only_other = int(((left == right) & (other != right)).sum()), int(((left != right) & (other == right)).sum())
-    count, fewer = only + only_other, min(only, only_other)
-    ways, total = 1, 0
-    for wins in range(fewer + 1):
-        total, ways = total + ways, ways * (count - wins) // (wins + 1)
-    return min(1.0, 2 * total / 2**count)
+    num_only_first, num_only_second = (
+        int(((predicted == gold) & (other != gold)).sum()),
+        int(((predicted != gold) & (other == gold)).sum()),
+    )
+    num_discordant, smaller = num_only_first + num_only_second, min(num_only_first, num_only_second)
+    num_ways, total = 1, 0
+    for wins in range(smaller + 1):
+        total, num_ways = total + num_ways, num_ways * (num_discordant - wins) // (wins + 1)
+    return min(1.0, 2 * total / 2**num_discordant)
 
 
 def _percentile_interval(scores: list[float], confidence_level: float) -> ConfidenceInterval:
-    """The first of them, and the percentiles of the others, as far as they are numbers."""
-    known = np.array([score for score in scores[1:] if not math.isnan(score)])
+    """`scores[0]` with the percentiles of the others, ignoring nan."""
+    defined = np.array([score for score in scores[1:] if not math.isnan(score)])
     low, high = (
-        np.quantile(known, [(1 - confidence_level) / 2, (1 + confidence_level) / 2]) if len(known) else (math.nan, math.nan)
+        np.quantile(defined, [(1 - confidence_level) / 2, (1 + confidence_level) / 2]) if len(defined) else (math.nan, math.nan)
     )
     return ConfidenceInterval(scores[0], float(low), float(high))
 
@@ -89,22 +102,28 @@ def _bootstrap_scores(
     seed: int,
     num_resamples: int,
 ) -> list[list[float]]:
-    """For each system its score, then its scores on resamples: the same examples for every system."""
-    count = len(references)
-    if not count or any(len(answers) != count for answers in systems):
-        raise UserError(f"{[len(answers) for answers in systems]} answers cannot be held against {count} truths")
-    judged = _metric_by_name(metric) if isinstance(metric, str) else metric
-    if getattr(judged, "func", judged) not in (*METRICS.values(), *COUNT_METRICS):
-        draws = [np.arange(count), *(_resample_indices(count, seed, number, number + 1)[0] for number in range(num_resamples))]
-        return [[float(judged([s[i] for i in draw], [references[i] for i in draw])) for draw in draws] for s in systems]
-    arrays = [np.asarray(one) for one in (*systems, references)]
-    arrays = _encode_labels(arrays) if judged in METRICS.values() and judged is not f1 else arrays
+    """Per system: its score, then its scores on the resamples, which are the same for every system."""
+    num_examples = len(references)
+    if not num_examples or any(len(answers) != num_examples for answers in systems):
+        raise UserError(f"{[len(answers) for answers in systems]} answers cannot be held against {num_examples} truths")
+    compute = _metric_by_name(metric) if isinstance(metric, str) else metric
+    if getattr(compute, "func", compute) not in (*METRICS.values(), *COUNT_METRICS):
+        resamples = [
+            np.arange(num_examples),
+            *(_resample_indices(num_examples, seed, number, number + 1)[0] for number in range(num_resamples)),
+        ]
+        return [
+            [float(compute([s[i] for i in indices], [references[i] for i in indices])) for indices in resamples]
+            for s in systems
+        ]
+    arrays = [np.asarray(values) for values in (*systems, references)]
+    arrays = _encode_labels(arrays) if compute in METRICS.values() and compute is not f1 else arrays
     step = max(1, MAX_RESAMPLED_VALUES // arrays[0].size)
-    scores = [[float(judged(answers, arrays[-1]))] for answers in arrays[:-1]]
-    for first in range(0, num_resamples, step):
-        draw = _resample_indices(count, seed, first, min(first + step, num_resamples))
-        for answers, known in zip(arrays[:-1], scores, strict=True):
-            known.extend(judged(answers[draw], arrays[-1][draw]).tolist())
+    scores = [[float(compute(answers, arrays[-1]))] for answers in arrays[:-1]]
+    for start in range(0, num_resamples, step):
+        indices = _resample_indices(num_examples, seed, start, min(start + step, num_resamples))
+        for answers, system_scores in zip(arrays[:-1], scores, strict=True):
+            system_scores.extend(compute(answers[indices], arrays[-1][indices]).tolist())
     return scores
 
 

@@ -1,4 +1,7 @@
-"""What a model may be asked to do with text. To add a task: write its file, then name it in two lines here."""
+"""Downstream tasks a model can be fine-tuned on: reading examples, encoding, decoding and metrics.
+
+To add a task, write its module, then add it to `TaskConfig` and `__all__` here.
+"""
 
 from .base import Task
 from .classification import TextClassification

@@ -1,4 +1,8 @@
-"""What a task is: examples to sequences of ids, a model's scores to answers, in numpy alone."""
+"""The interface of a task: encode examples to sequences of token ids, decode model outputs to predictions (numpy only).
+
+`Task` is the protocol, `Example`, `EncodedExamples` and `Prediction` its data. `encode_pairs` builds [CLS] text [SEP] text_b
+[SEP] sequences, truncated or in sliding windows; `average_windows` merges the outputs of windows again.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,18 +24,20 @@ LongText = Literal["truncate", "window", "hierarchical"]
 
 
 class JointPair(Variant, frozen=True, tag="joint"):
-    """[CLS] text [SEP] text_b [SEP]: one sequence, in which the two texts share the length."""
+    """[CLS] text [SEP] text_b [SEP]: one sequence; both texts share `max_length`."""
 
 
 class CrossAttentionPair(Variant, frozen=True, tag="cross"):
-    """[CLS] text [SEP] and [CLS] text_b [SEP], each with the whole length; blocks of attention to the other join them."""
+    """[CLS] text [SEP] and [CLS] text_b [SEP], up to `max_length` tokens each, combined by cross-attention blocks."""
 
     blocks: Annotated[PosInt, "blocks in which each side attends to the other"] = 2
 
 
 class BothOrdersPair(Variant, frozen=True, tag="both"):
-    """[CLS] text [SEP] text_b [SEP] and the other way round, as GPT reads texts that may be swapped: what stands for each of
-    the two sequences is added."""
+    """[CLS] text [SEP] text_b [SEP] and the same with the texts swapped; the pooled vectors of both sequences are added.
+
+    The encoding of similarity tasks in GPT (Radford et al. 2018, section 3.3).
+    """
 
 
 PairEncoding = JointPair | CrossAttentionPair | BothOrdersPair
@@ -39,11 +45,11 @@ PairEncoding = JointPair | CrossAttentionPair | BothOrdersPair
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """One thing to learn from or to answer; each kind of task adds its own fields."""
+    """One input of a task, with its label if known; each task adds its own fields."""
 
-    source: str = ""  # the file it was read from, and where in it: for messages
+    source: str = ""  # file it was read from (empty if none), for error messages
     line: int = 0
-    guides: tuple[str, ...] = ()  # the names of its guide tokens, in the order of the task's template
+    guides: tuple[str, ...] = ()  # special tokens filled in from the task's template, in its order
 
     @property
     def location(self) -> str:
@@ -52,84 +58,103 @@ class Example:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a task says of one example; its fields are what `predict` writes."""
+    """Prediction for one example; its fields are the keys that `predict` writes."""
 
 
 @dataclass(frozen=True)
 class EncodedExamples:
-    """Sequences ready for a model, several per example where a text is windowed."""
+    """Model inputs: one sequence per example, or several where a long text is split into windows."""
 
     input_ids: list[NDArray[np.int64]]  # each [CLS] ... [SEP]
     token_type_ids: list[NDArray[np.int64]]  # 0/1, same lengths
-    example_index: NDArray[np.int64]  # (sequences,) which example each belongs to
-    targets: dict[str, NDArray[Any]] = field(default_factory=dict)  # what the loss needs; empty for unlabelled examples
-    metadata: list[Any] = field(default_factory=list)  # one per sequence, private to the task (offsets, windows) for decode
+    example_index: NDArray[np.int64]  # (sequences,) index of the example each belongs to
+    targets: dict[str, NDArray[Any]] = field(default_factory=dict)  # inputs of the loss; empty if an example has no label
+    metadata: list[Any] = field(default_factory=list)  # one per sequence, task-specific (offsets, windows), for `decode`
 
     @cached_property
     def seq_ends(self) -> NDArray[np.int64]:
-        """(sequences,): where each ends when all of them lie one after another, as targets of tokens do."""
+        """(sequences,) end of each sequence in their concatenation, the layout of token-level targets."""
         return np.cumsum([len(ids) for ids in self.input_ids])
 
     def select_examples(self, start: int, stop: int) -> "EncodedExamples":
-        """The sequences of the examples from `start` up to `stop`, which are counted from 0 then; without targets."""
-        kept = np.flatnonzero((self.example_index >= start) & (self.example_index < stop))
-        ids, segments, facts = (
-            [some[n] for n in kept if some] for some in (self.input_ids, self.token_type_ids, self.metadata)
+        """Sequences of examples start..stop (exclusive), with `example_index` starting at 0 again and without targets."""
+        selected = np.flatnonzero((self.example_index >= start) & (self.example_index < stop))
+        input_ids, token_type_ids, metadata = (
+            [values[i] for i in selected if values] for values in (self.input_ids, self.token_type_ids, self.metadata)
         )
-        return EncodedExamples(ids, segments, self.example_index[kept] - start, {}, facts)
+        return EncodedExamples(input_ids, token_type_ids, self.example_index[selected] - start, {}, metadata)
 
 
 class Task(Protocol):
-    """What training, evaluation, the server and exported models share of a task."""
+    """What training, evaluation, the server and exported models need of a task."""
 
     @property
     def head_type(self) -> TaskHeadType:
-        """What the model must give: a row a sequence (sequences, outputs); a row a token, (length, outputs) for each
-        sequence; or two numbers a token."""
+        """Output of the model: text, (sequences, num_outputs); token, (length, num_outputs) per sequence; span, start and end
+        logits, (length, 2) per sequence."""
 
     @property
     def num_outputs(self) -> int:
-        """The width of the head's scores; 0 if the answer is made of the pooled vectors themselves, without a head."""
+        """Number of outputs of the head; 0 if there is no head and predictions are computed from the pooled vectors."""
 
     def read(self, path: Path) -> Iterator[Any]:
-        """Examples of a file; a bad row is named by file and line, or skipped and counted if the task says skip_bad."""
+        """Examples of a file; an invalid row raises an error with file and line, or is skipped and counted with `skip_bad`."""
 
     def encode(self, examples: Sequence[Any], tokenizer: Tokenizer, max_length: int) -> EncodedExamples:
-        """Sequences of at most `length` tokens; targets only where every example has its label."""
+        """Sequences of at most `max_length` tokens; with targets only if every example has a label."""
 
     def decode(self, outputs: ModelOutputs, encoded: EncodedExamples, examples: Sequence[Any]) -> list[Any]:
-        """One answer an example, in order."""
+        """One prediction per example, in order."""
 
     def compute_metrics(self, predictions: Sequence[Any], examples: Sequence[Any]) -> dict[str, float]:
-        """Scores by name."""
+        """Metric values by name."""
 
     def fit(self, examples: Sequence[Any]) -> "Task":
-        """The same task with what it learns from training examples before training: its labels."""
+        """A copy of the task with what is derived from the training examples before training, such as its labels."""
 
 
 @dataclass(frozen=True)
 class TextWindow:
-    """Which window of its example a sequence is."""
+    """Which window of its example a sequence is (index and count)."""
 
     number: int
     num_windows: int
-    pooled: bool = False  # the model joins the windows of an example: one row of scores an example, not a sequence
+    pooled: bool = False  # the model pools the windows of an example: one row of outputs per example, not per sequence
 
 
 def encode_texts(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
-    """The ids of each text, without special tokens."""
+    """Token ids of each text, without special tokens."""
     return [encoding.ids for encoding in tokenizer.encode_batch(texts, return_offsets=False)]
 
 
 def sliding_windows(num_tokens: int, window_size: int, stride: int) -> list[tuple[int, int]]:
-    """(start, end) of windows over `count` tokens, `stride` from one start to the next; every token is in one."""
+    """(start, end) of windows over `num_tokens` tokens, `stride` tokens between starts; they cover every token."""
     last = max(0, num_tokens - window_size)
-    stride = min(stride, window_size)  # a longer one would leave tokens out
+    stride = min(stride, window_size)  # a larger stride would skip tokens
     return [(start, min(start + window_size, num_tokens)) for start in range(0, last + stride, stride)]
 
 
+def max_context_window(windows: Sequence[tuple[int, int]], num_tokens: int) -> NDArray[np.int64]:
+    """(tokens,) index of the window that gives each token the most context.
+
+    Context is the smaller of the left and right token counts (BERT's `_check_is_max_context`); ties go to the longer
+    window, then to the first.
+    """
+    max_context, best_window = np.full(num_tokens, -1.0), np.zeros(num_tokens, np.int64)
+    for index, (start, end) in enumerate(windows):
+        positions = np.arange(end - start)
+        context = np.minimum(positions, positions[::-1]) + 0.01 * (end - start)
+        better = context > max_context[start:end]
+        max_context[start:end][better] = context[better]
+        best_window[start:end][better] = index
+    return best_window
+
+
 def truncate_longest_first(first_length: int, second_length: int, max_tokens: int) -> tuple[int, int]:
-    """How many tokens of two texts are kept: the longer loses from its end until both fit; of equals the second does."""
+    """Lengths of two texts after removing tokens from the end of the longer one until both fit (ties: the second text).
+
+    The result of BERT's `_truncate_seq_pair`.
+    """
     excess = first_length + second_length - max_tokens
     if excess <= 0:
         return first_length, second_length
@@ -142,56 +167,74 @@ def truncate_longest_first(first_length: int, second_length: int, max_tokens: in
 
 
 def encode_pairs(
-    pairs: Sequence[tuple[str, str | None]], tokenizer: Tokenizer, max_length: int, long_text: LongText = "truncate", stride: int = 256,
+    pairs: Sequence[tuple[str, str | None]],
+    tokenizer: Tokenizer,
+    max_length: int,
+    long_text: LongText = "truncate",
+    stride: int = 256,
     special_tokens: Sequence[SpecialTokenIds] | None = None,
-) -> EncodedExamples:  # fmt: skip
-    """[CLS] text [SEP], or [CLS] text [SEP] text [SEP] with segments 0 and 1: one sequence a text, or one a window.
+) -> EncodedExamples:
+    """[CLS] text [SEP], or [CLS] text [SEP] text_b [SEP] with token_type_ids 0 and 1: one sequence per text or per window.
 
-    Of a pair that is windowed, the longer text is; the other is whole up to half of the room there is. `guides` are put
-    beside the texts of each, in every window.
+    In a windowed pair the longer text is split; the shorter one is repeated in every window, truncated to half of the
+    available tokens. `special_tokens` (one per pair) are inserted beside the texts, in every window.
     """
     if max_length < 8:
         raise UserError(f"sequences of {max_length} tokens leave no room for a text; take a length of 8 or more")
-    firsts = encode_texts([first for first, _ in pairs], tokenizer)
-    seconds = iter(encode_texts([second for _, second in pairs if second is not None], tokenizer))
+    first_ids = encode_texts([first for first, _ in pairs], tokenizer)
+    second_ids = iter(encode_texts([second for _, second in pairs if second is not None], tokenizer))
     special_tokens = special_tokens if special_tokens is not None else [NO_SPECIAL_TOKENS] * len(pairs)
-    parts = [
+    windows = [
         _split_into_windows(
             first,
-            None if second is None else next(seconds),
-            guide.max_text_tokens(max_length, second is not None),
+            None if second is None else next(second_ids),
+            special.max_text_tokens(max_length, second is not None),
             long_text,
             stride,
         )
-        for first, (_, second), guide in zip(firsts, pairs, special_tokens, strict=True)
+        for first, (_, second), special in zip(first_ids, pairs, special_tokens, strict=True)
     ]
-    joined = [
-        _add_special_tokens(first, second, tokenizer, guide)
-        for some, guide in zip(parts, special_tokens, strict=True)
-        for first, second in some
+    sequences = [
+        _add_special_tokens(first, second, tokenizer, special)
+        for example_windows, special in zip(windows, special_tokens, strict=True)
+        for first, second in example_windows
     ]
-    owners = np.repeat(np.arange(len(parts)), [len(some) for some in parts]) if parts else np.zeros(0, np.int64)
-    facts = [TextWindow(number, len(some), long_text == "hierarchical") for some in parts for number in range(len(some))]
-    return EncodedExamples([ids for ids, _ in joined], [segments for _, segments in joined], owners, {}, facts)
+    example_index = (
+        np.repeat(np.arange(len(windows)), [len(example_windows) for example_windows in windows])
+        if windows
+        else np.zeros(0, np.int64)
+    )
+    metadata = [
+        TextWindow(number, len(example_windows), long_text == "hierarchical")
+        for example_windows in windows
+        for number in range(len(example_windows))
+    ]
+    return EncodedExamples(
+        [input_ids for input_ids, _ in sequences],
+        [token_type_ids for _, token_type_ids in sequences],
+        example_index,
+        {},
+        metadata,
+    )
 
 
 def is_pooled(encoded: EncodedExamples) -> bool:
-    """The model gives a row of scores an example, not a sequence."""
+    """Whether the model outputs one row per example instead of one per sequence."""
     return bool(encoded.metadata) and getattr(encoded.metadata[0], "pooled", False)
 
 
 def expand_to_rows(values: NDArray[Any], encoded: EncodedExamples) -> NDArray[Any]:
-    """What is known of each example, for each row of scores."""
+    """Repeat per-example values (examples, ...) for each row of model outputs."""
     return values if is_pooled(encoded) else values[encoded.example_index]
 
 
 def average_windows(outputs: ModelOutputs, encoded: EncodedExamples, num_examples: int) -> NDArray[np.float64]:
-    """One row an example, the mean over its windows; rows that a model pooled already stay as they are."""
+    """(examples, outputs): mean of the outputs over the windows of an example; unchanged if the model pooled them already."""
     rows = np.asarray(outputs, np.float64)
     rows = rows[:, None] if rows.ndim == 1 else rows
-    wanted = num_examples if is_pooled(encoded) else len(encoded.input_ids)
-    if len(rows) != wanted:
-        raise ValueError(f"{len(rows)} rows of scores for {wanted} {'examples' if is_pooled(encoded) else 'sequences'}")
+    num_expected = num_examples if is_pooled(encoded) else len(encoded.input_ids)
+    if len(rows) != num_expected:
+        raise ValueError(f"{len(rows)} rows of scores for {num_expected} {'examples' if is_pooled(encoded) else 'sequences'}")
     if is_pooled(encoded):
         return rows
     sums = np.zeros((num_examples, rows.shape[1]))
@@ -202,10 +245,10 @@ def average_windows(outputs: ModelOutputs, encoded: EncodedExamples, num_example
 def _split_into_windows(
     first: list[int], second: list[int] | None, max_tokens: int, long_text: LongText, stride: int
 ) -> list[tuple[list[int], list[int] | None]]:
-    """What each sequence of an example holds of its two texts."""
+    """The token ids of both texts in each sequence of an example."""
     if long_text == "truncate" or len(first) + len(second or ()) <= max_tokens:
-        kept, kept_second = truncate_longest_first(len(first), len(second or ()), max_tokens)
-        return [(first[:kept], second if second is None else second[:kept_second])]
+        first_length, second_length = truncate_longest_first(len(first), len(second or ()), max_tokens)
+        return [(first[:first_length], second if second is None else second[:second_length])]
     if second is None:
         return [(first[start:end], None) for start, end in sliding_windows(len(first), max_tokens, stride)]
     if len(second) > len(first):
@@ -229,19 +272,7 @@ def _add_special_tokens(
         ids += [*special_tokens.after_last, tokenizer.sep_token_id]
         return np.array(ids, np.int64), np.zeros(len(ids), np.int64)
     ids.append(tokenizer.sep_token_id)
-    whole_ids = np.array(
+    pair_ids = np.array(
         [*ids, *special_tokens.before_second, *second, *special_tokens.after_last, tokenizer.sep_token_id], np.int64
     )
-    return whole_ids, (np.arange(len(whole_ids)) >= len(ids)).astype(np.int64)
-
-
-def max_context_window(windows: Sequence[tuple[int, int]], num_tokens: int) -> NDArray[np.int64]:
-    """For each place, the window with the most on its poorer side (BERT's rule; in a draw the longer one, then the first)."""
-    best, owner = np.full(num_tokens, -1.0), np.zeros(num_tokens, np.int64)
-    for number, (start, end) in enumerate(windows):
-        places = np.arange(end - start)
-        context = np.minimum(places, places[::-1]) + 0.01 * (end - start)
-        better = context > best[start:end]
-        best[start:end][better] = context[better]
-        owner[start:end][better] = number
-    return owner
+    return pair_ids, (np.arange(len(pair_ids)) >= len(ids)).astype(np.int64)

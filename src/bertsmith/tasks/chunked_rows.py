@@ -1,4 +1,4 @@
-"""Rows of a file, some at a time, each time with the rows around them that context reaches."""
+"""Read a file in chunks of rows, each with the neighboring rows that document context needs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from .token_classification import TokenClassification, encode_words
 
 
 class RowChunk(NamedTuple):
-    """Rows that are to be answered, and those of the same documents beside them, which are only to be seen."""
+    """Rows to predict, and the neighboring rows of the same documents that serve only as context."""
 
     rows: Sequence[Any]
     before: Sequence[Request] = ()
@@ -21,36 +21,36 @@ class RowChunk(NamedTuple):
 
 @dataclass(frozen=True)
 class DocumentContext:
-    """How far a model that is shown the document of a sentence sees, on each side of it."""
+    """How many neighboring rows a task with `context` needs on each side of a sentence."""
 
     task: TokenClassification
     tokenizer: Tokenizer
     max_length: int
 
     def context_rows(self, row: Request, neighbors: Iterator[Request | BadRow]) -> list[Request]:
-        """The first of these rows that are of its document, until they have as many pieces as it can be shown."""
-        found, document, left = list[Request](), row.example.document_id, self.task.max_context(self.max_length)
-        while left > 0 and document is not None and (one := next(neighbors, None)) is not None:
-            if isinstance(one, BadRow):
+        """The leading `neighbors` in the same document as `row`, up to `max_context` subwords."""
+        context, document_id, budget = list[Request](), row.example.document_id, self.task.max_context(self.max_length)
+        while budget > 0 and document_id is not None and (neighbor := next(neighbors, None)) is not None:
+            if isinstance(neighbor, BadRow):
                 continue
-            if one.example.document_id != document:
+            if neighbor.example.document_id != document_id:
                 break
-            found.append(one)
-            left -= sum(map(len, encode_words([one.example], self.tokenizer)[0]))
-        return found
+            context.append(neighbor)
+            budget -= sum(map(len, encode_words([neighbor.example], self.tokenizer)[0]))
+        return context
 
 
 def chunk_rows(rows: Iterator[Any], chunk_size: int, context: DocumentContext | None = None) -> Iterator[RowChunk]:
-    """All the rows in order, `size` at a time; every sentence has around it what it would have if all were there.
+    """All rows in order, `chunk_size` at a time; each sentence gets the same context as if the file were read at once.
 
-    Besides them are in memory only the rows that are seen, and bad ones among those.
+    Besides a chunk, only its context rows (and invalid rows between them) are in memory.
     """
     before: list[Request] = []
-    while some := list(islice(rows, chunk_size)):
+    while chunk := list(islice(rows, chunk_size)):
         if context is None:
-            yield RowChunk(some)
+            yield RowChunk(chunk)
             continue
-        good = [*before, *(one for one in some if not isinstance(one, BadRow))]
-        rows, ahead = tee(rows)
-        yield RowChunk(some, before, context.context_rows(good[-1], ahead) if good else [])
-        before = context.context_rows(good[-1], reversed(good))[::-1] if good else []
+        valid = [*before, *(row for row in chunk if not isinstance(row, BadRow))]
+        rows, lookahead = tee(rows)
+        yield RowChunk(chunk, before, context.context_rows(valid[-1], lookahead) if valid else [])
+        before = context.context_rows(valid[-1], reversed(valid))[::-1] if valid else []

@@ -1,4 +1,4 @@
-"""Which label a text or a pair of texts has, or which of many labels hold at once."""
+"""Text classification: one label for a text or a pair of texts, or several labels at once (multi-label)."""
 
 import json
 from collections import Counter
@@ -22,18 +22,18 @@ from .text_pairs import LabeledExample, TextPairTask
 
 @dataclass(frozen=True)
 class ClassificationExample(LabeledExample[str]):
-    """A text, or a pair, and what is known of it; labels of a task with many are parted by |."""
+    """A text or a pair of texts and its label, if known; the labels of a multi-label task are separated by |."""
 
 
 @dataclass(frozen=True)
 class ClassificationPrediction(Prediction):
     label: str
-    scores: dict[str, float]  # how probable each label is
+    scores: dict[str, float]  # probability of each label
 
 
 @dataclass(frozen=True)
 class MultiLabelPrediction(Prediction):
-    labels: list[str]  # those at least as probable as the task's threshold
+    labels: list[str]  # labels whose probability is at least the task's threshold
     scores: dict[str, float]
 
 
@@ -52,106 +52,106 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
         return len(self.labels)
 
     def fit(self, examples: Sequence[ClassificationExample]) -> "TextClassification":
-        """With every label of the examples, sorted, their weights and guide tokens; what the recipe gave stays."""
-        found = Counter(label for example in examples for label in self._split_labels(example))
+        """With the sorted labels of the examples, class weights and special tokens; values set in the recipe are kept."""
+        label_counts = Counter(label for example in examples for label in self._split_labels(example))
         task = msgspec.structs.replace(
-            self, labels=self.labels or tuple(sorted(found)), guides=self.collect_special_tokens(examples)
+            self, labels=self.labels or tuple(sorted(label_counts)), guides=self.collect_special_tokens(examples)
         )
         if len(task.labels) < 2 - self.many:
             raise UserError(f"{_source_files(examples)}: every label is {task.labels}; there is nothing to tell apart")
-        task._check_labels(found, _source_files(examples))
+        task._check_labels(label_counts, _source_files(examples))
         task._check_labels([self.positive] if self.positive else [], "task.positive")
         task._check_labels(self.weights if isinstance(self.weights, dict) else [], "task.weights")
         if self.positive and (task.num_outputs != 2 or self.many):
             raise UserError(
                 f"task.positive={self.positive} is for one of two labels; here are {task.num_outputs}: leave it out"
             )
-        return task._with_balanced_weights(found, len(examples)) if self.weights == "balanced" else task
+        return task._with_balanced_weights(label_counts, len(examples)) if self.weights == "balanced" else task
 
     def decode(
         self, outputs: ModelOutputs, encoded: EncodedExamples, examples: Sequence[ClassificationExample]
     ) -> list[ClassificationPrediction | MultiLabelPrediction]:
-        """Scores of windows are averaged first."""
+        """Logits are averaged over windows first."""
         rows = self.probabilities(average_windows(outputs, encoded, len(examples)))
         return [self._to_prediction(row) for row in rows]
 
     def probabilities(self, logits: NDArray[Any]) -> NDArray[np.float64]:
-        """(examples, labels), from as many scores: softmax, or with many a sigmoid each, of scores / temperature."""
+        """(examples, labels): softmax(logits / temperature), or a sigmoid per label if multi-label."""
         logits = np.asarray(logits, np.float64) / self.temperature
         if self.many:
-            return 0.5 * (1 + np.tanh(0.5 * logits))  # no overflow either way
+            return 0.5 * (1 + np.tanh(0.5 * logits))  # sigmoid without overflow
         weights = np.exp(logits - logits.max(-1, keepdims=True))
         return weights / weights.sum(-1, keepdims=True)
 
     def compute_metrics(
         self, predictions: Sequence[ClassificationPrediction | MultiLabelPrediction], examples: Sequence[ClassificationExample]
     ) -> dict[str, float]:
-        """With many, accuracy is the share with exactly the right labels; `f1` is there if one of two is `positive`."""
+        """accuracy (multi-label: exact match of the label set), f1_macro, f1_micro, matthews; `f1` if `positive` is set."""
         if self.many:
-            given, true = self.label_matrices(predictions, examples)
-            judged = {"accuracy": scores_.exact, "f1_macro": scores_.f1_macro_many, "f1_micro": scores_.f1_micro_many}
-            return {name: float(metric(given, true)) for name, metric in judged.items()}
-        chosen = [one.label for one in predictions if isinstance(one, ClassificationPrediction)]
-        wanted = [self._require_label(one) for one in examples]
+            predicted, gold = self.label_matrices(predictions, examples)
+            metrics = {"accuracy": scores_.exact, "f1_macro": scores_.f1_macro_many, "f1_micro": scores_.f1_micro_many}
+            return {name: float(metric(predicted, gold)) for name, metric in metrics.items()}
+        predicted_labels = [p.label for p in predictions if isinstance(p, ClassificationPrediction)]
+        gold_labels = [self._require_label(example) for example in examples]
         names = ("accuracy", "f1_macro", "f1_micro", "matthews")
-        found = {name: float(scores_.METRICS[name](chosen, wanted)) for name in names}
-        return found | ({"f1": float(scores_.f1(chosen, wanted, self.positive))} if self.positive else {})
+        values = {name: float(scores_.METRICS[name](predicted_labels, gold_labels)) for name in names}
+        return values | ({"f1": float(scores_.f1(predicted_labels, gold_labels, self.positive))} if self.positive else {})
 
     def label_matrices(
         self, predictions: Sequence[Any], examples: Sequence[ClassificationExample]
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """With many: the labels that were answered and those that hold, (examples, labels) each."""
+        """Multi-label: predicted and gold labels, bool (examples, labels) each."""
         return self._predicted_matrix(predictions), self._multi_hot_labels(examples) > 0
 
     def confusion_matrix(
         self, predictions: Sequence[ClassificationPrediction], examples: Sequence[ClassificationExample]
     ) -> NDArray[np.int64]:
-        """(labels, labels): true ones in rows, answers in columns."""
+        """(labels, labels): gold labels in rows, predicted labels in columns."""
         return scores_.confusion_matrix(
-            [one.label for one in predictions], [self._require_label(one) for one in examples], self.labels
+            [p.label for p in predictions], [self._require_label(example) for example in examples], self.labels
         )
 
     def calibrate(self, logits: NDArray[Any], examples: Sequence[ClassificationExample]) -> "TextClassification":
-        """With the temperature that makes these examples' labels likeliest, from a row of scores each.
+        """With the temperature that maximizes the likelihood of the labels, from logits (examples, labels) (Guo et al. 2017).
 
-        Unchanged where every answer is right: nothing then says how sure is too sure.
+        Unchanged if every prediction is correct: the likelihood then has no maximum.
         """
         rows = np.asarray(logits, np.float64)
-        truths = (self._multi_hot_labels(examples) > 0).astype(np.int64).ravel() if self.many else self._label_ids(examples)
-        if self.many:  # a sigmoid is a softmax against 0
+        labels = (self._multi_hot_labels(examples) > 0).astype(np.int64).ravel() if self.many else self._label_ids(examples)
+        if self.many:  # sigmoid(x) = softmax([0, x])[1]
             rows = np.stack([np.zeros(rows.size), rows.ravel()], -1)
-        if (rows.argmax(-1) == truths).all():
+        if (rows.argmax(-1) == labels).all():
             return self
-        return msgspec.structs.replace(self, temperature=calibration.fit_temperature(rows, truths))
+        return msgspec.structs.replace(self, temperature=calibration.fit_temperature(rows, labels))
 
     def tune_threshold(self, logits: NDArray[Any], examples: Sequence[ClassificationExample]) -> "TextClassification":
-        """With many: the threshold of the best micro F1 on these examples, from a row of scores each.
+        """Multi-label: with the threshold of the best micro F1 on these examples, from logits (examples, labels).
 
-        Unchanged otherwise, and where no label holds. `base.averaged` makes a row an example of the scores of windows.
+        Unchanged for single-label tasks and if no example has a label. `base.average_windows` merges logits of windows.
         """
-        if not self.many or not (truths := self._multi_hot_labels(examples) > 0).any():
+        if not self.many or not (labels := self._multi_hot_labels(examples) > 0).any():
             return self
-        return msgspec.structs.replace(self, threshold=_best_threshold(self.probabilities(logits), truths))
+        return msgspec.structs.replace(self, threshold=_best_threshold(self.probabilities(logits), labels))
 
     def class_weights(self) -> NDArray[np.float32] | None:
-        """(labels,) what a label counts in the loss (with many: what its holding counts, its not holding counts 1)."""
+        """(labels,) weight of each label in the loss (multi-label: of its positives; negatives weigh 1)."""
         if self.weights == "balanced":
             raise UserError("balanced weights are learnt from examples: call fitted(examples) first")
-        table = self.weights
-        return None if table is None else np.array([table.get(label, 1.0) for label in self.labels], np.float32)
+        weights = self.weights
+        return None if weights is None else np.array([weights.get(label, 1.0) for label in self.labels], np.float32)
 
     def _parse_row(self, row: ExampleRow) -> ClassificationExample:
         return ClassificationExample(**self._text_fields(row), label=self._read_label(row))
 
     def _targets(self, examples: Sequence[ClassificationExample]) -> NDArray[Any]:
-        """A number, or with many a row of 0 and 1."""
+        """Label ids (examples,), or multi-hot rows (examples, labels) if multi-label."""
         return self._multi_hot_labels(examples) if self.many else self._label_ids(examples)
 
     def _read_label(self, row: ExampleRow) -> str | None:
-        """The label as the file has it, as text."""
+        """The label of a row as text; a list of labels is joined by |."""
         value = row.get("label")
-        if self.many and isinstance(value, list) and all(isinstance(one, str | int) for one in value):
-            value = "|".join(one if isinstance(one, str) else json.dumps(one) for one in value)
+        if self.many and isinstance(value, list) and all(isinstance(label, str | int) for label in value):
+            value = "|".join(label if isinstance(label, str) else json.dumps(label) for label in value)
         if isinstance(value, list | dict):
             raise row.error(f"label is {json.dumps(value)[:40]}, not one label (task.many=true takes a list of them)")
         if value is not None and not isinstance(value, str):
@@ -167,27 +167,27 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
     def _check_labels(self, labels: Iterable[str], location: str) -> None:
         for label in labels:
             if label not in self.labels:
-                near = get_close_matches(label, self.labels, n=1)
-                known = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self.labels)}"
-                raise UserError(f"{location}: {label!r} is not a label of this task; {known}")
+                matches = get_close_matches(label, self.labels, n=1)
+                hint = f"did you mean {matches[0]!r}?" if matches else f"known: {', '.join(self.labels)}"
+                raise UserError(f"{location}: {label!r} is not a label of this task; {hint}")
 
     def _label_ids(self, examples: Sequence[ClassificationExample]) -> NDArray[np.int64]:
-        place = {label: number for number, label in enumerate(self.labels)}
+        label_to_id = {label: index for index, label in enumerate(self.labels)}
         for example in examples:
-            if self._require_label(example) not in place:
+            if self._require_label(example) not in label_to_id:
                 self._check_labels([self._require_label(example)], example.location)
-        return np.array([place[self._require_label(example)] for example in examples], np.int64)
+        return np.array([label_to_id[self._require_label(example)] for example in examples], np.int64)
 
     def _multi_hot_labels(self, examples: Sequence[ClassificationExample]) -> NDArray[np.float32]:
-        """(examples, labels) of 0 and 1."""
-        table = np.zeros((len(examples), len(self.labels)), np.float32)
-        for row, example in zip(table, examples, strict=True):
+        """(examples, labels), values 0 and 1."""
+        multi_hot = np.zeros((len(examples), len(self.labels)), np.float32)
+        for row, example in zip(multi_hot, examples, strict=True):
             self._check_labels(labels := self._split_labels(example), example.location)
             row[[self.labels.index(label) for label in labels]] = 1
-        return table
+        return multi_hot
 
     def _predicted_matrix(self, predictions: Sequence[Any]) -> NDArray[np.bool_]:
-        return np.array([[label in answer.labels for label in self.labels] for answer in predictions], bool)
+        return np.array([[label in prediction.labels for label in self.labels] for prediction in predictions], bool)
 
     def _to_prediction(self, probabilities: NDArray[np.float64]) -> ClassificationPrediction | MultiLabelPrediction:
         scores = dict(zip(self.labels, probabilities.tolist(), strict=True))
@@ -196,24 +196,24 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
         return ClassificationPrediction(self.labels[int(probabilities.argmax())], scores)
 
     def _with_balanced_weights(self, label_counts: Counter[str], num_examples: int) -> "TextClassification":
-        """Every label counts the same in all (with many: as much where it holds as where it does not); an unseen one 1."""
+        """Weights n / (labels * count), or negatives / positives per label if multi-label; 1 for a label without examples."""
         weights = dict.fromkeys(self.labels, 1.0)
-        for label, times in label_counts.items():
-            weights[label] = (num_examples - times) / times or 1.0 if self.many else num_examples / (len(self.labels) * times)
+        for label, count in label_counts.items():
+            weights[label] = (num_examples - count) / count or 1.0 if self.many else num_examples / (len(self.labels) * count)
         return msgspec.structs.replace(self, weights=weights)
 
 
 def _best_threshold(probabilities: NDArray[np.float64], labels: NDArray[np.bool_]) -> float:
-    """Half-way between the last probability that is taken and the first that is not, where micro F1 is best."""
+    """Threshold of the best micro F1: midway between the last probability above it and the first one below."""
     order = np.argsort(-probabilities, axis=None, kind="stable")
-    values, hits = probabilities.ravel()[order], labels.ravel()[order]
-    ends = np.flatnonzero(np.append(values[1:] < values[:-1], True))  # a cut falls only between different values
-    right, taken = np.cumsum(hits)[ends], ends + 1
-    best = ends[int(np.argmax(2 * right / (taken + labels.sum())))]
-    below = values[best + 1] if best + 1 < len(values) else 0.0
-    middle = (values[best] + below) / 2
-    return float(middle if middle > below else values[best])
+    values, sorted_labels = probabilities.ravel()[order], labels.ravel()[order]
+    cuts = np.flatnonzero(np.append(values[1:] < values[:-1], True))  # a threshold can only separate different values
+    true_positives, num_predicted = np.cumsum(sorted_labels)[cuts], cuts + 1
+    best = cuts[int(np.argmax(2 * true_positives / (num_predicted + labels.sum())))]
+    next_value = values[best + 1] if best + 1 < len(values) else 0.0
+    midpoint = (values[best] + next_value) / 2
+    return float(midpoint if midpoint > next_value else values[best])
 
 
 def _source_files(examples: Sequence[ClassificationExample]) -> str:
-    return ", ".join(sorted({one.source for one in examples if one.source})) or "the examples"
+    return ", ".join(sorted({example.source for example in examples if example.source})) or "the examples"

@@ -1,4 +1,4 @@
-"""Sentences of tagged tokens, from CoNLL's columns or JSON lines."""
+"""Read tagged sentences from CoNLL column files or JSON lines."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -16,7 +16,10 @@ from .table_rows import SKIP_HINT, BadRow, ExampleRow, read_rows
 
 _COMPRESSED_SUFFIXES, _JSON_SUFFIXES = {".gz", ".xz", ".bz2", ".zst"}, {".jsonl", ".ndjson"}
 _SPACES, _DOCSTART = re.compile(" +"), "-DOCSTART-"
-_SNIFF_LINES, _MAX_WORDS_PER_TOKEN = 1000, 4  # lines that are looked at; pieces, more than which a token seldom has
+_SNIFF_LINES, _MAX_WORDS_PER_TOKEN = (
+    1000,
+    4,
+)  # lines read to detect the format; words per line above which lines are sentences, not tokens
 _WORD = re.compile(r"[\u3400-\u9fff]|[^\W\u3400-\u9fff]+|[^\w\s]")
 _TAG = re.compile(r"O|[BIESLUM]-\S+")
 _SKIP_HINT = f"mend the row, or leave such sentences out by {SKIP_HINT}"
@@ -24,9 +27,9 @@ _SKIP_HINT = f"mend the row, or leave such sentences out by {SKIP_HINT}"
 
 @dataclass(frozen=True, kw_only=True)
 class Sentence(Example):
-    """Tokens as they were given, and their tags, if they are known.
+    """Pre-tokenized sentence with one tag per token, if known.
 
-    Neighbours with the same source and document are of one document; without a document, a sentence stands alone.
+    Consecutive sentences with the same `source` and `document` form a document; `document=None` is a sentence without one.
     """
 
     tokens: tuple[str, ...]
@@ -35,43 +38,44 @@ class Sentence(Example):
 
     @property
     def document_id(self) -> tuple[str, str] | None:
-        """What tells its document from others; None for a sentence that stands alone."""
+        """Key of its document, unique across files; None for a sentence without a document."""
         return None if self.document is None else (self.source, self.document)
 
 
 def read_sentences(
     path: Path, columns: Mapping[str, str], fill_template: TemplateFiller = lambda value: ()
 ) -> Iterator[Sentence | BadRow]:
-    """Every sentence of a file, or what is wrong with it.
+    """Every sentence of a file, or a BadRow in its place.
 
-    Of columns, the first is the token and the last the tag, unless `columns` numbers them (from 0); a file of one column
-    has no tags. A blank line ends a sentence; a line that begins with -DOCSTART- also begins a document, as does another
-    value of `document` in JSON. A file that says nothing of documents is one.
+    CoNLL: the first column is the token and the last the tag, unless `columns` gives their numbers (from 0); a file with
+    one column has no tags. A blank line ends a sentence, a line starting with -DOCSTART- also starts a new document. JSON
+    lines: a new value of `document` starts a new document. A file without document boundaries is one document.
     """
-    ending = Path(path.stem).suffix if path.suffix.lower() in _COMPRESSED_SUFFIXES else path.suffix
-    if ending.lower() in _JSON_SUFFIXES:
+    suffix = Path(path.stem).suffix if path.suffix.lower() in _COMPRESSED_SUFFIXES else path.suffix
+    if suffix.lower() in _JSON_SUFFIXES:
         for row in read_rows(path, columns):
             yield row if isinstance(row, BadRow) else _parse_json_row(row, fill_template)
         return
-    token, tag = _column_index(columns, "tokens", 0), _column_index(columns, "tags", -1)
-    width = 0  # columns of the first row: the others have as many
+    token_column, tag_column = _column_index(columns, "tokens", 0), _column_index(columns, "tags", -1)
+    num_columns = 0  # columns of the first row; all rows must have as many
     guides = fill_template(partial(_raise_no_column, path))
-    for document, block in _read_sentence_rows(path):
-        width = width or len(block[0][1])
-        sentence = _parse_sentence_rows(path, document, block, width, token, tag)
+    for document, rows in _read_sentence_rows(path):
+        num_columns = num_columns or len(rows[0][1])
+        sentence = _parse_sentence_rows(path, document, rows, num_columns, token_column, tag_column)
         yield replace(sentence, guides=guides) if isinstance(sentence, Sentence) else sentence
 
 
 def hide_tag_column(columns: Mapping[str, str]) -> dict[str, str]:
-    """Columns of which only the token is asked for: wherever there is one, there is nothing else to miss."""
+    """`columns` with the tag column pointing at the token column, so that a file without tags can be read."""
     return {**columns, "tags": columns.get("tokens", "0")}
 
 
 def is_conll(path: Path, labels: Collection[str]) -> bool:
-    """Whether a file of lines is columns of tokens, by its first lines; else every line of it is a text.
+    """Whether a text file has CoNLL columns, judging by its first lines; otherwise each line is a raw text.
 
-    Columns are as many in every row, and have tabs between them, or mostly tags in the last: those of `labels`, or any of
-    BIO. A single column holds tokens, unless what it holds is as long as sentences (Chinese has no spaces).
+    In CoNLL every row has the same number of columns, separated by tabs, or at least half of the last column are tags
+    (in `labels`, or BIO-like). A single column holds tokens unless its lines are as long as sentences (Chinese has no
+    spaces).
     """
     texts = [text for _, text in islice(LineReader(path), _SNIFF_LINES) if not _is_boundary(text)]
     rows = [_split_fields(text) for text in texts]
@@ -87,27 +91,27 @@ SentenceRows = list[tuple[int, list[str]]]
 
 
 def _read_sentence_rows(path: Path) -> Iterator[tuple[int, SentenceRows]]:
-    """The rows of each sentence, by line, and the number of its document."""
-    block: SentenceRows = []
+    """Rows of each sentence, (line number, fields) each, and the number of its document."""
+    rows: SentenceRows = []
     document = 0
     for line, text in LineReader(path):
         if _is_boundary(text):
-            if block:
-                yield document, block
-            block, document = [], document + text.startswith(_DOCSTART)
+            if rows:
+                yield document, rows
+            rows, document = [], document + text.startswith(_DOCSTART)
         else:
-            block.append((line, _split_fields(text)))
-    if block:
-        yield document, block
+            rows.append((line, _split_fields(text)))
+    if rows:
+        yield document, rows
 
 
 def _is_boundary(text: str) -> bool:
-    """A line that ends a sentence, and is none of it."""
+    """Whether a line separates sentences (blank or -DOCSTART-)."""
     return text.startswith(_DOCSTART) or not text.strip(" \t")
 
 
 def _split_fields(text: str) -> list[str]:
-    # Split at what separates, never at any white space: a token may be an ideographic space.
+    # Split at tabs or spaces only, not at any white space: a token may be an ideographic space.
     return text.split("\t") if "\t" in text else _SPACES.split(text.strip(" "))
 
 
@@ -115,8 +119,8 @@ def _parse_sentence_rows(
     path: Path, document: int, rows: SentenceRows, num_columns: int, token_column: int, tag_column: int
 ) -> Sentence | BadRow:
     for line, fields in rows:
-        if fault := _find_problem(fields, num_columns, token_column, tag_column):
-            return BadRow(f"{path}, line {line:,}: {fault}; {_SKIP_HINT}")
+        if problem := _find_problem(fields, num_columns, token_column, tag_column):
+            return BadRow(f"{path}, line {line:,}: {problem}; {_SKIP_HINT}")
     tokens = tuple(fields[token_column] for _, fields in rows)
     tags = tuple(fields[tag_column].strip() for _, fields in rows) if num_columns > 1 else None
     return Sentence(tokens=tokens, tags=tags, document=str(document), source=str(path), line=rows[0][0])
@@ -151,8 +155,8 @@ def _parse_json_row(row: ExampleRow, fill_template: TemplateFiller) -> Sentence 
     try:
         tokens, tags = _string_list(row, "tokens"), None if row.get("tags") is None else _string_list(row, "tags")
         guides = fill_template(row.get_cell)
-    except BadRow as fault:
-        return fault
+    except BadRow as error:
+        return error
     if tags is not None and len(tags) != len(tokens):
         return row.error(f"{len(tokens)} tokens have {len(tags)} tags")
     if isinstance(document := row.get("document"), list | dict):

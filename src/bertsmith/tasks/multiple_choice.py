@@ -1,4 +1,4 @@
-"""Which of several options goes with a context: what happens next, which answer is right."""
+"""Multiple choice: the best of several options for a context and an optional question (SWAG, RACE)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from .table_rows import ExampleReader, ExampleRow, missing_label_error, read_exa
 
 @dataclass(frozen=True)
 class MultipleChoiceExample(Example):
-    """A context, what is asked of it if anything is, and the options; `label` counts from 0."""
+    """A context, an optional question and the options; `label` is the index of the correct option, from 0."""
 
     context: str
     options: tuple[str, ...]
@@ -33,7 +33,7 @@ class MultipleChoiceExample(Example):
 class MultipleChoicePrediction(Prediction):
     choice: int  # from 0
     option: str
-    scores: list[float]  # how probable each option is
+    scores: list[float]  # probability of each option
 
 
 class MultipleChoice(TemplateTask, frozen=True, tag="choose"):
@@ -48,53 +48,62 @@ class MultipleChoice(TemplateTask, frozen=True, tag="choose"):
 
     head_type: ClassVar[TaskHeadType] = "text"
     num_outputs: ClassVar[int] = 1
-    text_slots: ClassVar[tuple[str, ...]] = ("context", "options")  # the question is with the option
-    global_segment: ClassVar[int | None] = 1  # question and option
+    text_slots: ClassVar[tuple[str, ...]] = ("context", "options")  # the question precedes the option
+    global_segment: ClassVar[int | None] = 1  # the segment of question and option
 
     def read(self, path: Path) -> ExampleReader[MultipleChoiceExample]:
-        """Lines of .jsonl: {"context": ..., "question": ..., "options": [...], "label": 0}; question and label may miss."""
+        """Lines of .jsonl: {"context": ..., "question": ..., "options": [...], "label": 0}; question and label are optional."""
         if not is_json(path):
             raise UserError(f"{path}: options are a list, which no table holds; of {SUPPORTED_FORMATS} give .jsonl")
         return ExampleReader(path, read_examples(path, self._parse_row, self.columns), self.skip_bad)
 
     def fit(self, examples: Sequence[MultipleChoiceExample]) -> "MultipleChoice":
-        """With its guide tokens: there is nothing else to learn but that every example has its label."""
+        """With its special tokens; checks that every example has a label."""
         self._gold_labels(examples)
         return msgspec.structs.replace(self, guides=self.collect_special_tokens(examples))
 
     def encode(self, examples: Sequence[MultipleChoiceExample], tokenizer: Tokenizer, max_length: int) -> EncodedExamples:
-        """One sequence an option, [CLS] context [SEP] question option [SEP], the longer side cut at its end; or its windows.
+        """One sequence per option, [CLS] context [SEP] question option [SEP], truncated longest first, or its windows.
 
-        Targets `label`: a number an example, counted within the options of that example (`Encoded.example`). An option
-        begins where a fact has number 0.
+        Targets: `label`, (examples,) index of the correct option of each example. `example_index` is the example, not the
+        option; the first window of each option has metadata `number` 0.
         """
-        pairs = [(one.context, _question_with_option(one, option)) for one in examples for option in one.options]
-        beside = zip(self.encode_special_tokens(examples, tokenizer), examples, strict=True)
-        guides = [guide for guide, one in beside for _ in one.options]
-        encoded = encode_pairs(pairs, tokenizer, max_length, self.long, self.stride, guides)
-        owners = np.repeat(np.arange(len(examples)), [len(one.options) for one in examples])[encoded.example_index]
-        known = bool(examples) and all(one.label is not None for one in examples)
-        return replace(encoded, example_index=owners, targets={"label": self._gold_labels(examples)} if known else {})
+        pairs = [
+            (example.context, _question_with_option(example, option)) for example in examples for option in example.options
+        ]
+        with_examples = zip(self.encode_special_tokens(examples, tokenizer), examples, strict=True)
+        special_tokens = [special for special, example in with_examples for _ in example.options]
+        encoded = encode_pairs(pairs, tokenizer, max_length, self.long, self.stride, special_tokens)
+        example_index = np.repeat(np.arange(len(examples)), [len(example.options) for example in examples])[
+            encoded.example_index
+        ]
+        known = bool(examples) and all(example.label is not None for example in examples)
+        return replace(encoded, example_index=example_index, targets={"label": self._gold_labels(examples)} if known else {})
 
     def decode(
         self, outputs: ModelOutputs, encoded: EncodedExamples, examples: Sequence[MultipleChoiceExample]
     ) -> list[MultipleChoicePrediction]:
-        """The score of an option is the mean over its windows."""
+        """The logit of an option is the mean over its windows."""
         if not examples:
             return []
-        option = np.cumsum([part.number == 0 for part in encoded.metadata]) - 1
-        ends = np.cumsum([len(one.options) for one in examples])
-        rows = average_windows(outputs, replace(encoded, example_index=option), int(ends[-1]))[:, 0]
-        return [_to_prediction(one, row) for one, row in zip(examples, np.split(rows, ends[:-1]), strict=True)]
+        option_index = np.cumsum([window.number == 0 for window in encoded.metadata]) - 1
+        option_ends = np.cumsum([len(example.options) for example in examples])
+        logits = average_windows(outputs, replace(encoded, example_index=option_index), int(option_ends[-1]))[:, 0]
+        return [
+            _to_prediction(example, option_logits)
+            for example, option_logits in zip(examples, np.split(logits, option_ends[:-1]), strict=True)
+        ]
 
     def compute_metrics(
         self, predictions: Sequence[MultipleChoicePrediction], examples: Sequence[MultipleChoiceExample]
     ) -> dict[str, float]:
-        return {"accuracy": float(scores_.accuracy([one.choice for one in predictions], self._gold_labels(examples)))}
+        return {
+            "accuracy": float(scores_.accuracy([prediction.choice for prediction in predictions], self._gold_labels(examples)))
+        }
 
     def _parse_row(self, row: ExampleRow) -> MultipleChoiceExample:
         options, label = row.require("options"), row.get("label")
-        if not isinstance(options, list) or len(options) < 2 or not all(isinstance(one, str) for one in options):
+        if not isinstance(options, list) or len(options) < 2 or not all(isinstance(option, str) for option in options):
             raise row.error("options is not a list of two texts or more")
         if label is not None and (type(label) is not int or not 0 <= label < len(options)):
             raise row.error(f"label is {label!r}, not the number of an option from 0 to {len(options) - 1}")

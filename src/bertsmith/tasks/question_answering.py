@@ -1,4 +1,8 @@
-"""The best spans of a passage, from scores for where an answer starts and ends in each of its windows."""
+"""Extractive question answering (SQuAD): the answer is a span of the context, or none (SQuAD 2.0).
+
+A long context is split into overlapping windows; `best_spans` picks the best spans of all windows from start and end logits
+(Devlin et al. 2019, sections 4.2 and 4.3).
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,16 +25,16 @@ from .table_rows import ExampleReader
 
 @dataclass(frozen=True)
 class QaWindow:
-    """A sequence's stretch of the passage: pieces from `first` on, the characters of each, which of them may start one."""
+    """Window of the context in one sequence: where it starts, and offsets and max-context flag of its tokens."""
 
-    context_start: int
-    offsets: NDArray[np.int64]  # (pieces, 2), into the whole passage
-    is_max_context: NDArray[np.bool_]  # (pieces,) no other window sees more around it
+    context_start: int  # position of the first context token in the sequence
+    offsets: NDArray[np.int64]  # (tokens, 2) characters of each token in the whole context
+    is_max_context: NDArray[np.bool_]  # (tokens,) no other window gives the token more context
 
 
 @dataclass(frozen=True)
 class ScoredSpan:
-    """Characters of the passage; `score` is the logarithm of its probability in its window."""
+    """Characters [start, end) of the context; `score` is the log probability of the span in its window."""
 
     score: float
     start: int
@@ -40,51 +44,55 @@ class ScoredSpan:
 def best_spans(
     windows: Sequence[QaWindow], logits: Sequence[NDArray[Any]], max_answer_length: int, n_best_size: int
 ) -> tuple[list[ScoredSpan], float]:
-    """At most `count` different spans, the best first, and the score of there being none: what the most doubting window says.
+    """Up to `n_best_size` different spans, best first, and the null score: the lowest log P(no answer) of all windows.
 
-    Scores are (length, 2) a window, and become probabilities by a softmax over starts and one over ends, of the
-    passage and [CLS], which stands for no answer here. A span starts where its window sees most around it.
+    `logits` are (length, 2) per window. Span score: log softmax of the start logits + log softmax of the end logits, each
+    over the context tokens and [CLS], which stands for no answer in this window. Starts are limited to max-context tokens.
     """
-    found, nulls = list[ScoredSpan](), list[float]()
-    for window, given in zip(windows, logits, strict=True):
-        logs = _log_softmax(
-            np.asarray(given, np.float64)[np.r_[0, window.context_start : window.context_start + len(window.offsets)]]
+    spans, null_scores = list[ScoredSpan](), list[float]()
+    for window, window_logits in zip(windows, logits, strict=True):
+        log_probs = _log_softmax(
+            np.asarray(window_logits, np.float64)[np.r_[0, window.context_start : window.context_start + len(window.offsets)]]
         )
-        nulls.append(float(logs[0].sum()))
-        found += _window_spans(window, logs[1:], max_answer_length, n_best_size)
+        null_scores.append(float(log_probs[0].sum()))
+        spans += _window_spans(window, log_probs[1:], max_answer_length, n_best_size)
     best: dict[tuple[int, int], ScoredSpan] = {}
-    for span in sorted(found, key=lambda span: -span.score):
+    for span in sorted(spans, key=lambda span: -span.score):
         best.setdefault((span.start, span.end), span)
-    return list(best.values())[:n_best_size], min(nulls, default=0.0)
+    return list(best.values())[:n_best_size], min(null_scores, default=0.0)
 
 
 def find_token_span(offsets: NDArray[np.int64], start: int, end: int) -> tuple[int, int] | None:
-    """The first and the last piece that hold any of these characters; None if none does."""
-    places = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < end))
-    return (int(places[0]), int(places[-1])) if len(places) else None
+    """First and last token that overlap the characters [start, end); None if no token does."""
+    tokens = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < end))
+    return (int(tokens[0]), int(tokens[-1])) if len(tokens) else None
 
 
 def _window_spans(
     window: QaWindow, log_probs: NDArray[np.float64], max_answer_length: int, n_best_size: int
 ) -> list[ScoredSpan]:
-    """Every start with every end that is no more than `longest` pieces away: not only the best of each."""
+    """The best spans of at most `max_answer_length` tokens, over all pairs of start and end."""
     starts, ends = (
         np.where(window.is_max_context, log_probs[:, 0], -np.inf),
         np.append(log_probs[:, 1], np.full(max_answer_length - 1, -np.inf)),
     )
     if not len(starts):
         return []
-    table = starts[:, None] + np.lib.stride_tricks.sliding_window_view(ends, max_answer_length)  # (start, pieces more)
-    flat = table.ravel()
-    top = np.argpartition(-flat, n_best_size - 1)[:n_best_size] if len(flat) > n_best_size else np.arange(len(flat))
-    top = top[np.isfinite(flat[top])]
+    scores = starts[:, None] + np.lib.stride_tricks.sliding_window_view(ends, max_answer_length)  # (start, length - 1)
+    flat_scores = scores.ravel()
+    top = (
+        np.argpartition(-flat_scores, n_best_size - 1)[:n_best_size]
+        if len(flat_scores) > n_best_size
+        else np.arange(len(flat_scores))
+    )
+    top = top[np.isfinite(flat_scores[top])]
     return [
         ScoredSpan(
-            float(flat[at]),
-            int(window.offsets[at // max_answer_length, 0]),
-            int(window.offsets[at // max_answer_length + at % max_answer_length, 1]),
+            float(flat_scores[index]),
+            int(window.offsets[index // max_answer_length, 0]),
+            int(window.offsets[index // max_answer_length + index % max_answer_length, 1]),
         )
-        for at in top[np.argsort(-flat[top], kind="stable")]
+        for index in top[np.argsort(-flat_scores[top], kind="stable")]
     ]
 
 
@@ -96,20 +104,20 @@ def _log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 @dataclass(frozen=True)
 class SpanCandidate:
     text: str
-    start: int  # characters of the passage
+    start: int  # character offsets in the context
     end: int
-    score: float  # its probability in the window it was found in
+    score: float  # probability in its window
 
 
 @dataclass(frozen=True)
 class QuestionAnsweringPrediction(Prediction):
-    """The answer as the passage writes it; empty, without start and end, where there is none."""
+    """The answer as it appears in the context; empty text, without start and end, for no answer."""
 
     text: str
     start: int | None
     end: int | None
     score: float
-    no_answer: float  # by how much the score of no answer is above that of the best candidate
+    no_answer: float  # null score minus the score of the best candidate
     candidates: tuple[SpanCandidate, ...]
 
 
@@ -135,112 +143,126 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
         return ExampleReader(path, read_questions(path, self.no_answer, self.fill_template), self.skip_bad)
 
     def fit(self, examples: Sequence[QuestionAnsweringExample]) -> "QuestionAnswering":
-        """With its guide tokens: there are no labels to learn."""
+        """With its special tokens; there are no labels."""
         return msgspec.structs.replace(self, guides=self.collect_special_tokens(examples))
 
     def encode(self, examples: Sequence[QuestionAnsweringExample], tokenizer: Tokenizer, max_length: int) -> EncodedExamples:
-        """[CLS] question [SEP] window [SEP]. Targets: `start` and `end`, places in each sequence.
+        """[CLS] question [SEP] context window [SEP]. Targets: `start` and `end`, (sequences,) token positions.
 
-        A window that does not hold the whole answer points at [CLS], as does a question without one.
+        They are 0 ([CLS]) in a window that does not contain the whole answer, and for a question without an answer.
         """
         if max_length < 8:
             raise UserError(f"sequences of {max_length} tokens leave no room for a passage; take a length of 8 or more")
-        contexts = list(dict.fromkeys(tokenizer.validate_text(one.context) for one in examples))
-        passages = dict(zip(contexts, tokenizer.encode_batch(contexts), strict=True))
-        encoded, owners, places = EncodedExamples([], [], np.zeros(0, np.int64)), list[int](), list[tuple[int, int]]()
-        asking = zip(
-            encode_texts([one.question for one in examples], tokenizer),
+        contexts = list(dict.fromkeys(tokenizer.validate_text(example.context) for example in examples))
+        encodings = dict(zip(contexts, tokenizer.encode_batch(contexts), strict=True))
+        encoded, example_index, positions = EncodedExamples([], [], np.zeros(0, np.int64)), list[int](), list[tuple[int, int]]()
+        questions = zip(
+            encode_texts([example.question for example in examples], tokenizer),
             self.encode_special_tokens(examples, tokenizer),
             strict=True,
         )
-        for number, (asked, guides) in enumerate(asking):
-            passage = passages[replace_surrogates(examples[number].context)]
-            offsets, span = np.array(passage.offsets, np.int64).reshape(-1, 2), examples[number].span
-            pieces = find_token_span(offsets, *span) if span else None
-            asked = asked[: min(self.question, guides.max_text_tokens(max_length, True) // 2)]
-            first = [tokenizer.cls_token_id, *guides.before_first, *asked, tokenizer.sep_token_id]
-            before, after = [*first, *guides.before_second], [*guides.after_last, tokenizer.sep_token_id]
+        for index, (question_ids, special) in enumerate(questions):
+            encoding = encodings[replace_surrogates(examples[index].context)]
+            offsets, span = np.array(encoding.offsets, np.int64).reshape(-1, 2), examples[index].span
+            token_span = find_token_span(offsets, *span) if span else None
+            question_ids = question_ids[: min(self.question, special.max_text_tokens(max_length, True) // 2)]
+            first = [tokenizer.cls_token_id, *special.before_first, *question_ids, tokenizer.sep_token_id]
+            before, after = [*first, *special.before_second], [*special.after_last, tokenizer.sep_token_id]
             for (start, end), window in self._split_windows(offsets, len(before), max_length - len(before) - len(after)):
-                ids = [*before, *passage.ids[start:end], *after]
+                ids = [*before, *encoding.ids[start:end], *after]
                 encoded.input_ids.append(np.array(ids, np.int64))
                 encoded.token_type_ids.append((np.arange(len(ids)) >= len(first)).astype(np.int64))
                 encoded.metadata.append(window)
-                owners.append(number)
-                places.append(_target_positions(pieces, start, end, len(before)))
-        known = all(one.answers is not None for one in examples)
-        table = np.array(places, np.int64).reshape(-1, 2)
-        targets = {"start": table[:, 0], "end": table[:, 1]} if known else {}
-        return EncodedExamples(encoded.input_ids, encoded.token_type_ids, np.array(owners, np.int64), targets, encoded.metadata)
+                example_index.append(index)
+                positions.append(_target_positions(token_span, start, end, len(before)))
+        has_labels = all(example.answers is not None for example in examples)
+        position_table = np.array(positions, np.int64).reshape(-1, 2)
+        targets = {"start": position_table[:, 0], "end": position_table[:, 1]} if has_labels else {}
+        return EncodedExamples(
+            encoded.input_ids, encoded.token_type_ids, np.array(example_index, np.int64), targets, encoded.metadata
+        )
 
     def decode(
         self, outputs: ModelOutputs, encoded: EncodedExamples, examples: Sequence[QuestionAnsweringExample]
     ) -> list[QuestionAnsweringPrediction]:
         windows: list[list[QaWindow]] = [[] for _ in examples]
-        given: list[list[NDArray[np.floating]]] = [[] for _ in examples]
-        for owner, window, row in zip(encoded.example_index, encoded.metadata, outputs, strict=True):
-            windows[owner].append(window)
-            given[owner].append(row)
-        found = [best_spans(mine, rows, self.longest, self.candidates) for mine, rows in zip(windows, given, strict=True)]
-        return [self._to_prediction(one.context, *best) for one, best in zip(examples, found, strict=True)]
+        logits: list[list[NDArray[np.floating]]] = [[] for _ in examples]
+        for index, window, window_logits in zip(encoded.example_index, encoded.metadata, outputs, strict=True):
+            windows[index].append(window)
+            logits[index].append(window_logits)
+        best_per_example = [
+            best_spans(example_windows, example_logits, self.longest, self.candidates)
+            for example_windows, example_logits in zip(windows, logits, strict=True)
+        ]
+        return [
+            self._to_prediction(example.context, *spans_and_null)
+            for example, spans_and_null in zip(examples, best_per_example, strict=True)
+        ]
 
     def compute_metrics(
         self, predictions: Sequence[QuestionAnsweringPrediction], examples: Sequence[QuestionAnsweringExample]
     ) -> dict[str, float]:
-        """exact and f1, between 0 and 1, as the published scripts give them; questions whose answer is not known are left out.
+        """exact and f1 (0 to 1), as in the official scripts; questions without references are left out.
 
-        With no_answer also of the questions that have one and of those that have none, and the best that any threshold
-        could give, with that threshold.
+        With `no_answer` also for questions with and without an answer separately, and the best score over all thresholds
+        with that threshold.
         """
-        said, asked = _with_references(predictions, examples)
-        exact, f1 = self._score_texts([one.text for one in said], asked)
-        judged = {"exact": float(exact.mean()), "f1": float(f1.mean())}
+        scored, references = _with_references(predictions, examples)
+        exact, f1 = self._score_texts([prediction.text for prediction in scored], references)
+        metrics = {"exact": float(exact.mean()), "f1": float(f1.mean())}
         if not self.no_answer:
-            return judged
-        there = np.array([bool(one.answers) for one in asked])
-        for name, chosen in {"has_answer": there, "no_answer": ~there}.items():
-            if chosen.any():
-                judged |= {f"{name}_exact": float(exact[chosen].mean()), f"{name}_f1": float(f1[chosen].mean())}
-        (best_exact, exact_at), (best_f1, f1_at) = self._best_thresholds(said, asked, default_threshold=0.0)
-        return judged | {
+            return metrics
+        has_answer = np.array([bool(example.answers) for example in references])
+        for name, subset in {"has_answer": has_answer, "no_answer": ~has_answer}.items():
+            if subset.any():
+                metrics |= {f"{name}_exact": float(exact[subset].mean()), f"{name}_f1": float(f1[subset].mean())}
+        (best_exact, exact_threshold), (best_f1, f1_threshold) = self._best_thresholds(
+            scored, references, default_threshold=0.0
+        )
+        return metrics | {
             "best_exact": best_exact,
-            "best_exact_threshold": exact_at,
+            "best_exact_threshold": exact_threshold,
             "best_f1": best_f1,
-            "best_f1_threshold": f1_at,
+            "best_f1_threshold": f1_threshold,
         }
 
     def per_example_scores(
         self, predictions: Sequence[QuestionAnsweringPrediction], examples: Sequence[QuestionAnsweringExample]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """exact and f1 of every answer; the truths must be known."""
-        return self._score_texts([one.text for one in predictions], examples)
+        """exact and f1 of every prediction, (examples,) each; every example must have references."""
+        return self._score_texts([prediction.text for prediction in predictions], examples)
 
     def tune_threshold(
         self, predictions: Sequence[QuestionAnsweringPrediction], examples: Sequence[QuestionAnsweringExample]
     ) -> "QuestionAnswering":
-        """With the threshold that gives these answers, of a dev file, the best F1; unchanged without no_answer."""
+        """With the no-answer threshold of the best F1 on these predictions of a dev file; unchanged without `no_answer`."""
         if not self.no_answer:
             return self
-        said, asked = _with_references(predictions, examples)
-        lowest = min(one.no_answer for one in said) - 1
-        return msgspec.structs.replace(self, threshold=self._best_thresholds(said, asked, default_threshold=lowest)[1][1])
+        scored, references = _with_references(predictions, examples)
+        lowest = min(prediction.no_answer for prediction in scored) - 1
+        return msgspec.structs.replace(
+            self, threshold=self._best_thresholds(scored, references, default_threshold=lowest)[1][1]
+        )
 
     def _split_windows(
         self, offsets: NDArray[np.int64], context_start: int, max_tokens: int
     ) -> list[tuple[tuple[int, int], QaWindow]]:
-        parts = sliding_windows(len(offsets), max_tokens, min(self.stride, max_tokens // 2))  # none is torn where windows meet
-        parts = parts if self.long == "window" else parts[:1]
-        owner = max_context_window(parts, len(offsets))
+        # Windows overlap by half at least, so that no short answer is split between two of them.
+        windows = sliding_windows(len(offsets), max_tokens, min(self.stride, max_tokens // 2))
+        windows = windows if self.long == "window" else windows[:1]
+        best_window = max_context_window(windows, len(offsets))
         return [
-            (part, QaWindow(context_start, offsets[slice(*part)], owner[slice(*part)] == n)) for n, part in enumerate(parts)
+            (window, QaWindow(context_start, offsets[slice(*window)], best_window[slice(*window)] == index))
+            for index, window in enumerate(windows)
         ]
 
     def _to_prediction(self, context: str, spans: list[ScoredSpan], null_score: float) -> QuestionAnsweringPrediction:
-        found = [_to_candidate(context, span) for span in spans]
-        doubt = null_score - spans[0].score if spans else 0.0
-        if not found or (self.no_answer and doubt > self.threshold):
-            return QuestionAnsweringPrediction("", None, None, float(np.exp(null_score)), doubt, tuple(found))
-        best = found[0]
-        return QuestionAnsweringPrediction(best.text, best.start, best.end, best.score, doubt, tuple(found))
+        candidates = [_to_candidate(context, span) for span in spans]
+        null_margin = null_score - spans[0].score if spans else 0.0
+        if not candidates or (self.no_answer and null_margin > self.threshold):
+            return QuestionAnsweringPrediction("", None, None, float(np.exp(null_score)), null_margin, tuple(candidates))
+        best = candidates[0]
+        return QuestionAnsweringPrediction(best.text, best.start, best.end, best.score, null_margin, tuple(candidates))
 
     def _score_texts(
         self, predictions: Sequence[str], examples: Sequence[QuestionAnsweringExample]
@@ -249,8 +271,10 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
         f1: Callable[[str, Sequence[str]], float] = cmrc.f1 if self.scorer == "cmrc" else squad.f1
         if self.no_answer and self.scorer == "squad":
             exact, f1 = squad.exact_match_v2, squad.f1_v2
-        pairs = [(text, one.answers) for text, one in zip(predictions, examples, strict=True)]
-        return tuple(np.array([how(text, gold) if gold else float(not text) for text, gold in pairs]) for how in (exact, f1))  # type: ignore[return-value]
+        pairs = [(text, example.answers) for text, example in zip(predictions, examples, strict=True)]
+        return tuple(
+            np.array([score(text, gold) if gold else float(not text) for text, gold in pairs]) for score in (exact, f1)
+        )  # type: ignore[return-value]
 
     def _best_thresholds(
         self,
@@ -258,27 +282,27 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
         examples: Sequence[QuestionAnsweringExample],
         default_threshold: float,
     ) -> list[tuple[float, float]]:
-        """The best mean of exact and of f1, each with its threshold."""
-        texts, nulls = (
-            [one.candidates[0].text if one.candidates else "" for one in predictions],
-            [one.no_answer for one in predictions],
+        """(best mean, threshold) of exact and of f1."""
+        texts, null_margins = (
+            [prediction.candidates[0].text if prediction.candidates else "" for prediction in predictions],
+            [prediction.no_answer for prediction in predictions],
         )
-        there = [bool(one.answers) for one in examples]
+        has_answer = [bool(example.answers) for example in examples]
         return [
-            squad.best_threshold(list(kind), nulls, there, texts, default_threshold)
-            for kind in self._score_texts(texts, examples)
+            squad.best_threshold(list(scores), null_margins, has_answer, texts, default_threshold)
+            for scores in self._score_texts(texts, examples)
         ]
 
 
 def _target_positions(token_span: tuple[int, int] | None, start: int, end: int, context_start: int) -> tuple[int, int]:
-    """Where an answer's first and last piece stand in the sequence of the window from `start` to `end`."""
+    """Positions of the first and last answer token in the sequence of the window [start, end); 0, 0 if it is not inside."""
     if token_span is None or token_span[0] < start or token_span[1] >= end:
         return 0, 0
     return context_start + token_span[0] - start, context_start + token_span[1] - start
 
 
 def _to_candidate(context: str, span: ScoredSpan) -> SpanCandidate:
-    """Some tokenizers count the space before a word as part of it."""
+    """The span without surrounding spaces: some tokenizers include the space before a word in its offsets."""
     text = context[span.start : span.end]
     start = span.start + len(text) - len(text.lstrip())
     return SpanCandidate(text.strip(), start, start + len(text.strip()), float(np.exp(span.score)))
@@ -287,7 +311,9 @@ def _to_candidate(context: str, span: ScoredSpan) -> SpanCandidate:
 def _with_references(
     predictions: Sequence[QuestionAnsweringPrediction], examples: Sequence[QuestionAnsweringExample]
 ) -> tuple[list[QuestionAnsweringPrediction], list[QuestionAnsweringExample]]:
-    pairs = [(said, one) for said, one in zip(predictions, examples, strict=True) if one.answers is not None]
+    pairs = [
+        (prediction, example) for prediction, example in zip(predictions, examples, strict=True) if example.answers is not None
+    ]
     if not pairs:
         raise UserError("no question has an answer to be judged by")
-    return [said for said, _ in pairs], [one for _, one in pairs]
+    return [prediction for prediction, _ in pairs], [example for _, example in pairs]

@@ -1,4 +1,4 @@
-"""What number a text or a pair of texts has: how alike two sentences are, how good a film was."""
+"""Text regression: a number for a text or a pair of texts, such as a rating or a similarity (STS-B)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from .text_pairs import LabeledExample, TextPairTask
 
 @dataclass(frozen=True)
 class RegressionExample(LabeledExample[float]):
-    """A text, or a pair, and its number if it is known."""
+    """A text or a pair of texts and its target value, if known."""
 
 
 @dataclass(frozen=True)
@@ -28,25 +28,25 @@ class TextRegression(TextPairTask[RegressionExample], frozen=True, tag="regress"
     num_outputs: ClassVar[int] = 1
 
     def fit(self, examples: Sequence[RegressionExample]) -> "TextRegression":
-        """With its guide tokens: there is nothing else to learn but that every example has its number."""
+        """With its special tokens; checks that every example has a label."""
         self._gold_values(examples)
         return msgspec.structs.replace(self, guides=self.collect_special_tokens(examples))
 
     def decode(
         self, outputs: ModelOutputs, encoded: EncodedExamples, examples: Sequence[RegressionExample]
     ) -> list[RegressionPrediction]:
-        """The score is the number; those of windows are averaged."""
+        """The single output is the value, averaged over windows."""
         return [RegressionPrediction(value) for value in average_windows(outputs, encoded, len(examples))[:, 0].tolist()]
 
     def compute_metrics(
         self, predictions: Sequence[RegressionPrediction], examples: Sequence[RegressionExample]
     ) -> dict[str, float]:
-        """Correlations are nan where all answers, or all truths, are the same."""
-        given, true = np.array([one.value for one in predictions]), self._gold_values(examples)
-        return {name: float(scores_.METRICS[name](given, true)) for name in ("pearson", "spearman")}
+        """pearson and spearman correlation; nan if all predictions or all labels are equal."""
+        values, gold = np.array([prediction.value for prediction in predictions]), self._gold_values(examples)
+        return {name: float(scores_.METRICS[name](values, gold)) for name in ("pearson", "spearman")}
 
     def _parse_row(self, row: ExampleRow) -> RegressionExample:
-        """A label that is not a finite number is a bad row."""
+        """A label that is not a finite number makes the row invalid."""
         return RegressionExample(**self._text_fields(row), label=row.get_number("label"))
 
     def _targets(self, examples: Sequence[RegressionExample]) -> NDArray[np.float32]:

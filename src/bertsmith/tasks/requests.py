@@ -1,4 +1,7 @@
-"""What a person asks a model, in plain values or a file, as examples of its task; truths beside it are not looked at."""
+"""Prediction requests: plain values or files as examples of a task, for `Predictor`, `predict` and the server.
+
+Labels are ignored if present. `parse_requests` takes values, `read_requests` and `read_texts` read files.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,12 +33,12 @@ from .table_rows import BadRow, ExampleReader, ExampleRow, is_plain_text, read_e
 from .text_pairs import TextPairTask
 from .token_classification import sentence_from_text
 
-INLINE_PATH = Path("question.jsonl")  # where a question stands that is in no file
+INLINE_PATH = Path("question.jsonl")  # path of a request that does not come from a file, for messages
 LABEL_FIELDS = ("label", "tags", "answers", "score", "span", "negative", "target")
 
 
 class RequestFields(NamedTuple):
-    """The fields of a question: those it must have, those it may have, and how one looks."""
+    """Required and optional fields of a request, and a usage example for error messages."""
 
     required: tuple[str, ...]
     optional: tuple[str, ...]
@@ -55,25 +58,27 @@ REQUEST_FIELDS: dict[type, RequestFields] = {
 
 @dataclass(frozen=True)
 class Request:
-    """An example, and the text it was made of where its answer is told in characters of that."""
+    """An example, and its raw text if entities are reported as character offsets in that text."""
 
     example: Any
     text: str | None = None
 
     def to_dict(self, prediction: Any) -> dict[str, Any]:
-        """The answer as plain values; of a text that was split into tokens, with characters for entities."""
+        """The prediction as plain values; for a raw text, entities have character offsets instead of token offsets."""
         values: dict[str, Any] = to_dict(prediction)
         if self.text is None:
             return values
         spans = sentence_from_text(self.text)[1]
-        found = [{"start": spans[one["start"]][0], "end": spans[one["end"] - 1][1], "type": one["type"]} for one in
-                 values["entities"]]  # fmt: skip
-        entities = [{**one, "text": self.text[one["start"] : one["end"]]} for one in found]
+        entity_spans = [
+            {"start": spans[entity["start"]][0], "end": spans[entity["end"] - 1][1], "type": entity["type"]}
+            for entity in values["entities"]
+        ]
+        entities = [{**entity, "text": self.text[entity["start"] : entity["end"]]} for entity in entity_spans]
         return {"entities": entities, "tokens": list(self.example.tokens), "tags": list(values["tags"])}
 
 
 def parse_requests(task: TaskConfig, inputs: Any, text_b: Any, fields: Mapping[str, Any]) -> tuple[list[Request], bool]:
-    """The examples, and whether one was asked for, not a list of them."""
+    """The requests, and whether the input was a single one instead of a list."""
     if isinstance(inputs, str | Mapping) or inputs is None:
         values = {**(inputs if isinstance(inputs, Mapping) else {"text": inputs}), "text_b": text_b, **fields}
         return [_parse_request(task, _drop_none(values))], True
@@ -88,20 +93,53 @@ def parse_requests(task: TaskConfig, inputs: Any, text_b: Any, fields: Mapping[s
     seconds = [None] * len(inputs) if text_b is None else text_b
     if not isinstance(seconds, Sequence | np.ndarray) or isinstance(seconds, str) or len(seconds) != len(inputs):
         raise UserError(f"{len(inputs)} texts need as many second ones, as a list")
-    several = [_drop_none(one if isinstance(one, Mapping) else {"text": one}) for one in inputs]
+    requests = [_drop_none(request if isinstance(request, Mapping) else {"text": request}) for request in inputs]
     return [
-        _parse_request(task, one if b is None else one | {"text_b": b}) for one, b in zip(several, seconds, strict=True)
+        _parse_request(task, request if second is None else request | {"text_b": second})
+        for request, second in zip(requests, seconds, strict=True)
     ], False
 
 
 def read_requests(task: TaskConfig, path: Path, skip_bad: bool = False) -> Iterator[Request | BadRow]:
-    """The examples of a file: labels that are missing, wrong or never heard of make no difference.
+    """The requests of a file; missing, invalid or unknown labels are ignored.
 
-    A row that cannot be used is raised, or with `skip_bad` given in its place, whatever training did with such rows.
+    An invalid row raises an error, or is yielded in its place with `skip_bad`; the task's own `skip_bad` is not used.
     """
-    found = _read_examples(task, path)
-    for one in found.iter_with_errors() if skip_bad else found:
-        yield one if isinstance(one, BadRow | Request) else Request(one)
+    reader = _read_examples(task, path)
+    for row in reader.iter_with_errors() if skip_bad else reader:
+        yield row if isinstance(row, BadRow | Request) else Request(row)
+
+
+def read_texts(path: Path, columns: Mapping[str, str], skip_bad: bool = False) -> Iterator[str | BadRow]:
+    """The text of every row, or every line of a .txt; with `skip_bad` a BadRow in place of an invalid row."""
+    reader = ExampleReader(path, read_examples(path, lambda row: row.get_text("text"), columns))
+    return reader.iter_with_errors() if skip_bad else reader
+
+
+def read_valid_texts(path: Path, columns: Mapping[str, str]) -> Iterator[str]:
+    """The text of every row, or every line of a .txt; an invalid row raises an error."""
+    for row in read_texts(path, columns, skip_bad=True):
+        if isinstance(row, BadRow):
+            raise UserError(f"{error_without_hint(row)}; mend the row")
+        yield row
+
+
+def error_without_hint(error: BadRow) -> str:
+    """The message of a BadRow without the hint how to fix it."""
+    return str(error).split("; mend")[0]
+
+
+def as_text_list(texts: Iterable[str] | str) -> tuple[list[str], bool]:
+    """The input as a list of texts, and whether it was a single text."""
+    if isinstance(texts, str):
+        return [texts], True
+    if not isinstance(texts, Iterable) or isinstance(texts, bytes | Mapping):
+        raise UserError(f"{preview_json(_printable(texts))} is not a text; give a text, or a list of them")
+    items = list(texts)
+    for item in items:
+        if not isinstance(item, str):
+            raise UserError(f"{preview_json(_printable(item))} is not a text; give a text, or a list of them")
+    return items, False
 
 
 def _read_examples(task: TaskConfig, path: Path) -> ExampleReader[Any]:
@@ -120,40 +158,46 @@ def _drop_none(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parse_request(task: TaskConfig, values: dict[str, Any]) -> Request:
-    kind = task.__struct_config__.tag
+    tag = task.__struct_config__.tag
     _check_fields(task, values)
-    # Columns that guide tokens are made of may be left out of a question, and a truth may be left in.
+    # The columns of the template are optional in a request, and labels are allowed but ignored.
     columns = dict.fromkeys(task.template_columns() if isinstance(task, TemplateTask) else ())
-    here = {name: list(value) if isinstance(value, tuple) else value for name, value in {**columns, **values}.items()}
-    row = ExampleRow({name: value for name, value in here.items() if name not in LABEL_FIELDS}, INLINE_PATH, 1)
+    row_values = {name: list(value) if isinstance(value, tuple) else value for name, value in {**columns, **values}.items()}
+    row = ExampleRow({name: value for name, value in row_values.items() if name not in LABEL_FIELDS}, INLINE_PATH, 1)
     if isinstance(task, TokenClassification):
-        given = Request(Sentence(tokens=tuple(values["tokens"]))) if "tokens" in values else _request_from_text(values["text"])
-        return replace(given, example=replace(given.example, guides=task.fill_template(row.get_cell)))
+        request = (
+            Request(Sentence(tokens=tuple(values["tokens"]))) if "tokens" in values else _request_from_text(values["text"])
+        )
+        return replace(request, example=replace(request.example, guides=task.fill_template(row.get_cell)))
     if isinstance(task, QuestionAnswering):
-        asked, context = replace_surrogates(values["question"]), replace_surrogates(values["context"])
-        return Request(QuestionAnsweringExample(question=asked, context=context, guides=task.fill_template(row.get_cell)))
+        question, context = replace_surrogates(values["question"]), replace_surrogates(values["context"])
+        return Request(QuestionAnsweringExample(question=question, context=context, guides=task.fill_template(row.get_cell)))
     try:
         return Request(replace(task._parse_row(row), source="", line=0))
-    except BadRow as fault:
-        raise UserError(f"a {kind} model cannot be asked so: {error_without_hint(fault).split(': ', 1)[-1]}") from None
+    except BadRow as error:
+        raise UserError(f"a {tag} model cannot be asked so: {error_without_hint(error).split(': ', 1)[-1]}") from None
 
 
 def _check_fields(task: TaskConfig, values: dict[str, Any]) -> None:
-    """Every field is there, none is unheard of, texts are texts."""
-    must, may, like = REQUEST_FIELDS[type(task)]
-    kind, guided = task.__struct_config__.tag, getattr(task, "template", "")
-    must = ("tokens",) if isinstance(task, TokenClassification) and "tokens" in values else must
-    if isinstance(task, TextPairTask) and "text_b" in task.columns:  # it was taught pairs
-        must += ("text_b",)
-    wrong = [f"{name} is missing" for name in must if name not in values]
-    wrong += [f"{name} is not known" for name in values if name not in (*must, *may, *LABEL_FIELDS) and not guided]
-    for name in must + may:
-        value, texts = values.get(name), name in ("tokens", "options")
-        listed = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
-        if value is not None and not (listed if texts else isinstance(value, str)):
-            wrong.append(f"{name} is {preview_json(_printable(value))}, not {'a list of texts' if texts else 'a text'}")
-    if wrong:
-        raise UserError(f"a {kind} model cannot be asked so: {wrong[0]}; ask for example {like}")
+    """Raise if a required field is missing, a field is unknown, or a value has the wrong type."""
+    required, optional, usage = REQUEST_FIELDS[type(task)]
+    tag, has_template = task.__struct_config__.tag, getattr(task, "template", "")
+    required = ("tokens",) if isinstance(task, TokenClassification) and "tokens" in values else required
+    if isinstance(task, TextPairTask) and "text_b" in task.columns:  # the model was fine-tuned on pairs
+        required += ("text_b",)
+    problems = [f"{name} is missing" for name in required if name not in values]
+    problems += [
+        f"{name} is not known" for name in values if name not in (*required, *optional, *LABEL_FIELDS) and not has_template
+    ]
+    for name in required + optional:
+        value, is_text_list = values.get(name), name in ("tokens", "options")
+        is_valid_list = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+        if value is not None and not (is_valid_list if is_text_list else isinstance(value, str)):
+            problems.append(
+                f"{name} is {preview_json(_printable(value))}, not {'a list of texts' if is_text_list else 'a text'}"
+            )
+    if problems:
+        raise UserError(f"a {tag} model cannot be asked so: {problems[0]}; ask for example {usage}")
 
 
 def _printable(value: Any) -> Any:
@@ -167,52 +211,20 @@ def _request_from_text(text: str) -> Request:
 def _is_json_file(path: Path) -> bool:
     try:
         return not is_plain_text(path) and is_json(path)
-    except UserError:  # columns of tokens and tags come under any name
+    except UserError:  # CoNLL files have any suffix
         return False
 
 
 def _parse_sentence_row(task: TokenClassification, row: ExampleRow) -> Request:
-    """Of a line of JSON: tokens as they are given, or a text to be split; of a line of text, that text."""
+    """A JSON line with `tokens`, or with a raw `text` to be split into tokens; a line of a .txt is a raw text."""
     if row.get("tokens") is None and isinstance(row.get("text"), str):
-        split = _request_from_text(row.get("text"))
-        return replace(split, example=replace(split.example, guides=task.fill_template(row.get_cell)))
-    if not isinstance(tokens := row.require("tokens"), list) or not all(isinstance(one, str) for one in tokens):
+        request = _request_from_text(row.get("text"))
+        return replace(request, example=replace(request.example, guides=task.fill_template(row.get_cell)))
+    if not isinstance(tokens := row.require("tokens"), list) or not all(isinstance(token, str) for token in tokens):
         raise row.error("tokens is not a list of texts")
-    facts: dict[str, Any] = {"document": str(row.get("document")), "guides": task.fill_template(row.get_cell)}
-    return Request(Sentence(tokens=tuple(tokens), source=str(row.path), line=row.line, **facts))
+    fields: dict[str, Any] = {"document": str(row.get("document")), "guides": task.fill_template(row.get_cell)}
+    return Request(Sentence(tokens=tuple(tokens), source=str(row.path), line=row.line, **fields))
 
 
 def _remove_tags(sentence: Sentence | BadRow) -> Sentence | BadRow:
     return sentence if isinstance(sentence, BadRow) else replace(sentence, tags=None)
-
-
-def read_texts(path: Path, columns: Mapping[str, str], skip_bad: bool = False) -> Iterator[str | BadRow]:
-    """The text of every row, or every line of a .txt; with `skip_bad` also, in its place, what is wrong with a row."""
-    found = ExampleReader(path, read_examples(path, lambda row: row.get_text("text"), columns))
-    return found.iter_with_errors() if skip_bad else found
-
-
-def read_valid_texts(path: Path, columns: Mapping[str, str]) -> Iterator[str]:
-    """The text of every row, or every line of a .txt; none may be bad."""
-    for one in read_texts(path, columns, skip_bad=True):
-        if isinstance(one, BadRow):
-            raise UserError(f"{error_without_hint(one)}; mend the row")
-        yield one
-
-
-def error_without_hint(error: BadRow) -> str:
-    """What is wrong and where, without the way out."""
-    return str(error).split("; mend")[0]
-
-
-def as_text_list(texts: Iterable[str] | str) -> tuple[list[str], bool]:
-    """A list of texts, and whether it was one."""
-    if isinstance(texts, str):
-        return [texts], True
-    if not isinstance(texts, Iterable) or isinstance(texts, bytes | Mapping):
-        raise UserError(f"{preview_json(_printable(texts))} is not a text; give a text, or a list of them")
-    some = list(texts)
-    for one in some:
-        if not isinstance(one, str):
-            raise UserError(f"{preview_json(_printable(one))} is not a text; give a text, or a list of them")
-    return some, False

@@ -1,4 +1,7 @@
-"""Written ids as a text: special tokens left out, and no space between ideographs that no space parted."""
+"""Sequence to sequence: generate a target text for a source text (translation, summarization, couplets).
+
+Metrics are BLEU, chrF, ROUGE and exact match; `TextDecoder` turns generated ids into text.
+"""
 
 import re
 from collections.abc import Sequence
@@ -17,19 +20,9 @@ from .base import EncodedExamples, Example, ModelOutputs, Prediction, TaskHeadTy
 from .scorers.rouge import rouge_scores
 from .table_rows import ExampleReader, ExampleRow, missing_label_error, read_examples
 
-# Ideographs, kana and full-width signs: WordPiece puts spaces around each, which no Chinese text has.
+# Han characters, kana and full-width punctuation: decoding WordPiece puts spaces around each, which Chinese text does not have.
 _CJK = "\u2e80-\u30ff\u31c0-\u31ef\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef\U00020000-\U0003ffff"
 _CJK_SPACES = re.compile(f"(?<=[{_CJK}]) +| +(?=[{_CJK}])")
-
-
-class TextDecoder:
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer = tokenizer
-
-    def __call__(self, ids: Sequence[int] | NDArray[np.int64]) -> str:
-        kept = np.asarray(ids, np.int64)
-        text = self.tokenizer.decode(kept[~self.tokenizer.is_special[kept]].tolist())
-        return (text if self.tokenizer.word_start_prefix == "Ġ" else _CJK_SPACES.sub("", text)).strip()
 
 
 BleuTokenizer = Literal["13a", "intl", "zh", "char", "none"]
@@ -37,7 +30,7 @@ BleuTokenizer = Literal["13a", "intl", "zh", "char", "none"]
 
 @dataclass(frozen=True)
 class Seq2SeqExample(Example):
-    """A text, and the one that answers it if it is known; in a file they are `source` and `target`."""
+    """A source text and its target text, if known; columns `source` and `target` of a file."""
 
     text: str
     target: str | None = None
@@ -63,68 +56,77 @@ class Seq2Seq(Variant, frozen=True, tag="generate"):
     skip_bad: Annotated[bool, "leave out rows that cannot be used, and count them"] = False
 
     head_type: ClassVar[TaskHeadType] = "text"
-    num_outputs: ClassVar[int] = 0  # a word at a time, by the head for words
+    num_outputs: ClassVar[int] = 0  # token by token, by the language modeling head
 
     def read(self, path: Path) -> ExampleReader[Seq2SeqExample]:
-        """Rows of .tsv, .csv or .jsonl, with `target` or without; or a .txt with a source a line."""
+        """Rows of .tsv, .csv or .jsonl, with or without `target`; or a .txt with one source per line."""
         return ExampleReader(path, read_examples(path, self._parse_row, self.columns), self.skip_bad)
 
     def fit(self, examples: Sequence[Seq2SeqExample]) -> "Seq2Seq":
-        """As it is: there is nothing to learn but that every example has its target."""
+        """Unchanged; checks that every example has a target."""
         self._target_texts(examples)
         return self
 
     def encode(self, examples: Sequence[Seq2SeqExample], tokenizer: Tokenizer, max_length: int) -> EncodedExamples:
-        """[CLS] source [SEP], cut at `length`. Targets, where all are known: `reply`, the ids of all answers one after
-        another, [CLS] answer [SEP] each, and `size`, how many each has."""
-        ids = [
-            np.array([tokenizer.cls_token_id, *one[: max_length - 2], tokenizer.sep_token_id], np.int64)
-            for one in encode_texts([e.text for e in examples], tokenizer)
+        """[CLS] source [SEP], truncated to `max_length`.
+
+        Targets, if all are known: `reply`, the concatenated ids of all targets, [CLS] target [SEP] each, truncated to
+        `longest` tokens after [CLS]; `size`, (examples,) the length of each.
+        """
+        input_ids = [
+            np.array([tokenizer.cls_token_id, *ids[: max_length - 2], tokenizer.sep_token_id], np.int64)
+            for ids in encode_texts([example.text for example in examples], tokenizer)
         ]
         targets: dict[str, NDArray[np.int64]] = {}
-        if examples and all(one.target is not None for one in examples):
-            known = encode_texts(self._target_texts(examples), tokenizer)
-            replies = [[tokenizer.cls_token_id, *one[: self.longest - 1], tokenizer.sep_token_id] for one in known]
-            targets["reply"] = np.concatenate([np.array(one, np.int64) for one in replies])
-            targets["size"] = np.array([len(one) for one in replies], np.int64)
-        facts = [TextDecoder(tokenizer)] * len(ids)
-        return EncodedExamples(ids, [np.zeros(len(one), np.int64) for one in ids], np.arange(len(ids)), targets, facts)
+        if examples and all(example.target is not None for example in examples):
+            target_ids = encode_texts(self._target_texts(examples), tokenizer)
+            framed = [[tokenizer.cls_token_id, *ids[: self.longest - 1], tokenizer.sep_token_id] for ids in target_ids]
+            targets["reply"] = np.concatenate([np.array(ids, np.int64) for ids in framed])
+            targets["size"] = np.array([len(ids) for ids in framed], np.int64)
+        metadata = [TextDecoder(tokenizer)] * len(input_ids)
+        return EncodedExamples(
+            input_ids, [np.zeros(len(ids), np.int64) for ids in input_ids], np.arange(len(input_ids)), targets, metadata
+        )
 
     def decode(
         self, outputs: ModelOutputs, encoded: EncodedExamples, examples: Sequence[Seq2SeqExample]
     ) -> list[Seq2SeqPrediction]:
-        """From the ids that were written for each example."""
-        return [Seq2SeqPrediction(spelling(ids)) for spelling, ids in zip(encoded.metadata, outputs, strict=True)]
+        """`outputs` are the generated ids of each example."""
+        return [Seq2SeqPrediction(decode_text(ids)) for decode_text, ids in zip(encoded.metadata, outputs, strict=True)]
 
     def compute_metrics(self, predictions: Sequence[Seq2SeqPrediction], examples: Sequence[Seq2SeqExample]) -> dict[str, float]:
-        """sacreBLEU and chrF of all together, the means of ROUGE, and the shares that are equal, or equally long."""
-        said, true = self.comparison_texts(predictions, examples)
-        scores = {"bleu": float(scores_.bleu_from_counts(scores_.bleu_counts(said, true, self.words), np.zeros(len(true))))}
-        scores["chrf"] = scores_.chrf(said, true)
+        """Corpus sacreBLEU and chrF, mean ROUGE, and the fractions of predictions with equal text and with equal length."""
+        predicted, gold = self.comparison_texts(predictions, examples)
+        scores = {
+            "bleu": float(scores_.bleu_from_counts(scores_.bleu_counts(predicted, gold, self.words), np.zeros(len(gold))))
+        }
+        scores["chrf"] = scores_.chrf(predicted, gold)
         return scores | {name: float(values.mean()) for name, values in self.per_example_scores(predictions, examples).items()}
 
     def per_example_scores(
         self, predictions: Sequence[Seq2SeqPrediction], examples: Sequence[Seq2SeqExample]
     ) -> dict[str, NDArray[np.float64]]:
-        """What each answer is worth, for the scores that are means."""
+        """(examples,) values of the metrics that are means over examples."""
         pairs = list(zip(*self.comparison_texts(predictions, examples), strict=True))
-        table = np.array([rouge_scores(*pair) for pair in pairs], np.float64).reshape(-1, 3)
-        found = {name: table[:, column] for column, name in enumerate(("rouge1", "rouge2", "rougeL"))}
-        found["exact"] = np.array([said.split() == true.split() for said, true in pairs], np.float64)
-        found["length"] = np.array([_num_characters(said) == _num_characters(true) for said, true in pairs], np.float64)
-        return found
+        rouge = np.array([rouge_scores(*pair) for pair in pairs], np.float64).reshape(-1, 3)
+        scores = {name: rouge[:, column] for column, name in enumerate(("rouge1", "rouge2", "rougeL"))}
+        scores["exact"] = np.array([predicted.split() == gold.split() for predicted, gold in pairs], np.float64)
+        scores["length"] = np.array(
+            [_num_characters(predicted) == _num_characters(gold) for predicted, gold in pairs], np.float64
+        )
+        return scores
 
     def comparison_texts(
         self, predictions: Sequence[Seq2SeqPrediction], examples: Sequence[Seq2SeqExample]
     ) -> tuple[list[str], list[str]]:
-        """What was said and what is true, as they are compared."""
-        said, true = [one.text for one in predictions], self._target_texts(examples)
-        return ([one.lower() for one in said], [one.lower() for one in true]) if self.lowercase else (said, true)
+        """Predicted and target texts as they are compared: lowercased if the task says so."""
+        predicted, gold = [prediction.text for prediction in predictions], self._target_texts(examples)
+        return ([text.lower() for text in predicted], [text.lower() for text in gold]) if self.lowercase else (predicted, gold)
 
     def _parse_row(self, row: ExampleRow) -> Seq2SeqExample:
-        plain = "source" not in self.columns and row.get("source") is None and row.get("text") is not None
+        is_plain_text = "source" not in self.columns and row.get("source") is None and row.get("text") is not None
         target = row.get_text("target") if row.get("target") is not None else None
-        return Seq2SeqExample(row.get_text("text" if plain else "source"), target, source=str(row.path), line=row.line)
+        return Seq2SeqExample(row.get_text("text" if is_plain_text else "source"), target, source=str(row.path), line=row.line)
 
     def _target_texts(self, examples: Sequence[Seq2SeqExample]) -> list[str]:
         for example in examples:
@@ -133,6 +135,18 @@ class Seq2Seq(Variant, frozen=True, tag="generate"):
         return [str(example.target) for example in examples]
 
 
+class TextDecoder:
+    """Decode generated ids: without special tokens, and (if not byte-level BPE) without spaces beside CJK characters."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+
+    def __call__(self, ids: Sequence[int] | NDArray[np.int64]) -> str:
+        token_ids = np.asarray(ids, np.int64)
+        text = self.tokenizer.decode(token_ids[~self.tokenizer.is_special[token_ids]].tolist())
+        return (text if self.tokenizer.word_start_prefix == "Ġ" else _CJK_SPACES.sub("", text)).strip()
+
+
 def _num_characters(text: str) -> int:
-    """Characters, spaces not counted."""
+    """Number of characters without white space."""
     return len("".join(text.split()))

@@ -1,4 +1,7 @@
-"""Guide tokens: special tokens that a template puts beside the texts of a row, such as [direction=c] for a packet's way."""
+"""Special tokens of a template: inserted beside the texts of a sequence, with values from the columns of a row.
+
+For example `[direction={direction}] {text}` puts the token [direction=c] before the text of a row with direction "c".
+"""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -10,49 +13,50 @@ from ..config import Variant
 from ..errors import UserError
 from ..tokenization.tokenizer import SPECIAL_TOKEN_ALIASES, SPECIAL_TOKENS, Tokenizer
 
-TemplateFiller = Callable[[Callable[[str], str]], tuple[str, ...]]  # the guides of a row, from what it holds in a column
+TemplateFiller = Callable[[Callable[[str], str]], tuple[str, ...]]  # special tokens of a row, given a function column -> value
 
-MAX_SPECIAL_TOKENS = 1000  # guide tokens of one task: a column with more values says nothing that repeats
-UNKNOWN_VALUE = "?"  # the value that stands for every value training did not meet, and for none at all
+MAX_SPECIAL_TOKENS = 1000  # per task: a column with more values has hardly any that repeat
+UNKNOWN_VALUE = "?"  # stands for values not seen in training and for missing values
 
-_TEMPLATE_ITEM = re.compile(r"(?P<guide>\[[^\[\]]+\])|\{(?P<slot>\w+)\}|(?P<stray>\S)")
+_TEMPLATE_ITEM = re.compile(r"(?P<token>\[[^\[\]]+\])|\{(?P<slot>\w+)\}|(?P<stray>\S)")
 _COLUMN = re.compile(r"\{([^{}]+)\}")
 _RESERVED = {*SPECIAL_TOKENS, *(alias for names in SPECIAL_TOKEN_ALIASES.values() for alias in names)}
 
 
 @dataclass(frozen=True)
 class SpecialTokenIds:
-    """Ids that stand before the first text of a sequence, before the second, and behind the last."""
+    """Ids inserted before the first text of a sequence, before the second one, and after the last one."""
 
     before_first: tuple[int, ...] = ()
     before_second: tuple[int, ...] = ()
     after_last: tuple[int, ...] = ()
 
     def max_text_tokens(self, max_length: int, is_pair: bool) -> int:
-        """Tokens left for the texts of a sequence, beside its guides, [CLS] and [SEP]."""
-        count = len(self.before_first) + len(self.after_last) + (len(self.before_second) if is_pair else 0)
-        if (room := max_length - count - (3 if is_pair else 2)) < 2:
-            raise UserError(f"{count} guide tokens leave no room for text in {max_length} tokens; take a greater length")
-        return room
+        """Tokens left for the texts of a sequence of `max_length`, besides these tokens, [CLS] and [SEP]."""
+        num_special = len(self.before_first) + len(self.after_last) + (len(self.before_second) if is_pair else 0)
+        if (num_left := max_length - num_special - (3 if is_pair else 2)) < 2:
+            raise UserError(f"{num_special} guide tokens leave no room for text in {max_length} tokens; take a greater length")
+        return num_left
 
 
 NO_SPECIAL_TOKENS = SpecialTokenIds()
 
 
 class HasSpecialTokens(Protocol):
-    """An example, as far as its guides go."""
+    """The part of an example that holds its special tokens."""
 
     @property
     def guides(self) -> tuple[str, ...]:
-        """Their names in the order of the template; none for a text that came without a row."""
+        """Special tokens in the order of the template; empty for a text that does not come from a row."""
 
 
 class TemplateTask(Variant, frozen=True):
-    """A task whose sequences may hold guide tokens, which no text can spell.
+    """A task whose sequences may contain special tokens from a template; plain text never tokenizes to them.
 
-    The template names the texts of a sequence in order; a guide stands before the text it is written before, or at the end.
-    What is in braces inside a guide is a column of the file: each of its values has a token. A value that training did
-    not meet, none at all and a text without a row have the token of `?`. Guides are never cut off, and are in every window.
+    The template lists the texts of a sequence in order; a special token is inserted before the text it precedes, or at the
+    end. A name in braces inside a token is a column of the file, and each of its values gets a token. Values not seen in
+    training, missing values and texts without a row get the token of `?`. Special tokens are in every window and are
+    never truncated.
     """
 
     template: Annotated[
@@ -60,74 +64,77 @@ class TemplateTask(Variant, frozen=True):
     ] = ""
     guides: Annotated[tuple[str, ...], "the special tokens of the template; learnt from data.train"] = ()
 
-    text_slots: ClassVar[tuple[str, ...]] = ("text", "text_b")  # the texts of a sequence, in order, as a template names them
-    global_segment: ClassVar[int | None] = (
-        None  # the segment that meets the whole sequence, beside [CLS], in a model of windows
-    )
+    text_slots: ClassVar[tuple[str, ...]] = ("text", "text_b")  # names of the texts of a sequence, in order
+    global_segment: ClassVar[int | None] = None  # token type with global attention (besides [CLS]) in Longformer
 
     def fill_template(self, get_value: Callable[[str], str]) -> tuple[str, ...]:
-        """The guides of a row, by what it holds in a column."""
+        """Special tokens of a row, given a function column -> value."""
         return tuple(
-            _COLUMN.sub(lambda found: get_value(found[1]).strip() or UNKNOWN_VALUE, one) for one in self._token_patterns()
+            _COLUMN.sub(lambda match: get_value(match[1]).strip() or UNKNOWN_VALUE, pattern)
+            for pattern in self._token_patterns()
         )
 
     def template_columns(self) -> list[str]:
-        """The columns its guides are made of."""
-        return [column for one in self._token_patterns() for column in _COLUMN.findall(one)]
+        """Columns used in the template."""
+        return [column for pattern in self._token_patterns() for column in _COLUMN.findall(pattern)]
 
     def collect_special_tokens(self, examples: Iterable[HasSpecialTokens]) -> tuple[str, ...]:
-        """The guides of all these examples, and those of `?`, sorted."""
-        found = {name for one in examples for name in one.guides} | set(self._unknown_tokens())
-        if len(found) > MAX_SPECIAL_TOKENS:
-            raise UserError(f"task.template={self.template} makes {len(found):,} guide tokens, more than {MAX_SPECIAL_TOKENS:,}; take columns "
-                           "with few different values")  # fmt: skip
-        return tuple(sorted(found))
+        """All special tokens of the examples and those of `?`, sorted."""
+        tokens = {token for example in examples for token in example.guides} | set(self._unknown_tokens())
+        if len(tokens) > MAX_SPECIAL_TOKENS:
+            raise UserError(
+                f"task.template={self.template} makes {len(tokens):,} guide tokens, more than {MAX_SPECIAL_TOKENS:,}; "
+                "take columns with few different values"
+            )
+        return tuple(sorted(tokens))
 
     def encode_special_tokens(self, examples: Sequence[HasSpecialTokens], tokenizer: Tokenizer) -> list[SpecialTokenIds]:
-        """The ids of each example's guides."""
+        """Ids of the special tokens of each example."""
         if not self.template:
             return [NO_SPECIAL_TOKENS] * len(examples)
-        ids, others = {name: _token_id(name, tokenizer) for name in self.guides}, self._unknown_tokens()
-        sizes = [len(part) for part in _parse_template(self.template, self.text_slots)]
-        made = []
-        for one in examples:
-            names = zip(one.guides or others, others, strict=True)
-            each = iter([ids[name if name in ids else other] for name, other in names])
-            made.append(SpecialTokenIds(*(tuple(next(each) for _ in range(size)) for size in sizes)))
-        return made
+        ids, unknown = {token: _token_id(token, tokenizer) for token in self.guides}, self._unknown_tokens()
+        counts = [len(part) for part in _parse_template(self.template, self.text_slots)]
+        encoded = []
+        for example in examples:
+            pairs = zip(example.guides or unknown, unknown, strict=True)
+            token_ids = iter([ids[token if token in ids else fallback] for token, fallback in pairs])
+            encoded.append(SpecialTokenIds(*(tuple(next(token_ids) for _ in range(count)) for count in counts)))
+        return encoded
 
     def _token_patterns(self) -> list[str]:
-        return [one for part in _parse_template(self.template, self.text_slots) for one in part]
+        return [pattern for part in _parse_template(self.template, self.text_slots) for pattern in part]
 
     def _unknown_tokens(self) -> tuple[str, ...]:
-        return tuple(_COLUMN.sub(UNKNOWN_VALUE, one) for one in self._token_patterns())
+        return tuple(_COLUMN.sub(UNKNOWN_VALUE, pattern) for pattern in self._token_patterns())
 
 
 @cache
 def _parse_template(template: str, slots: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """The guides before the first text, before the second, and behind the last text that is named."""
+    """Token patterns before the first text, before the second one, and after the last text of the template."""
     parts: list[tuple[str, ...]] = [(), ()]
-    waiting, left = list[str](), list(slots)
-    for found in _TEMPLATE_ITEM.finditer(template):
-        if (guide := found["guide"]) and guide not in _RESERVED:
-            waiting.append(guide)
-        elif found["slot"] in left:
-            place = slots.index(found["slot"])
-            parts[place], waiting, left = tuple(waiting), [], list(slots[place + 1 :])
+    pending, remaining = list[str](), list(slots)
+    for match in _TEMPLATE_ITEM.finditer(template):
+        if (token := match["token"]) and token not in _RESERVED:
+            pending.append(token)
+        elif match["slot"] in remaining:
+            slot = slots.index(match["slot"])
+            parts[slot], pending, remaining = tuple(pending), [], list(slots[slot + 1 :])
         else:
-            raise _template_error(template, f"{found[0]} cannot stand there", slots)
-    if template and len(left) == len(slots):
+            raise _template_error(template, f"{match[0]} cannot stand there", slots)
+    if template and len(remaining) == len(slots):
         raise _template_error(template, "it names no text", slots)
-    return (*parts, tuple(waiting))
+    return (*parts, tuple(pending))
 
 
 def _template_error(template: str, problem: str, slots: tuple[str, ...]) -> UserError:
     texts = " ".join(f"{{{slot}}}" for slot in slots)
-    return UserError(f"task.template={template}: {problem}; it is made of {texts} in this order and of tokens of your own beside "
-                    "them, such as [reply] or, with a column of the file, [speaker={speaker}]")  # fmt: skip
+    return UserError(
+        f"task.template={template}: {problem}; it is made of {texts} in this order and of tokens of your own beside "
+        "them, such as [reply] or, with a column of the file, [speaker={speaker}]"
+    )
 
 
-def _token_id(name: str, tokenizer: Tokenizer) -> int:
-    if (number := tokenizer.backend_tokenizer.token_to_id(name)) is None:
-        raise UserError(f"{tokenizer.source} has no guide token {name}; the tokenizer that fine-tuning saved has it")
-    return number
+def _token_id(token: str, tokenizer: Tokenizer) -> int:
+    if (token_id := tokenizer.backend_tokenizer.token_to_id(token)) is None:
+        raise UserError(f"{tokenizer.source} has no guide token {token}; the tokenizer that fine-tuning saved has it")
+    return token_id

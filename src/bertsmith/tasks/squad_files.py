@@ -1,4 +1,4 @@
-"""Questions about passages, from the JSON of SQuAD and CMRC, each answer where it really stands."""
+"""Read SQuAD and CMRC JSON: questions, contexts and answers with verified character offsets."""
 
 import json
 from collections.abc import Iterator
@@ -19,13 +19,13 @@ _FORMAT_HINT = "give SQuAD's JSON: data > paragraphs > context and qas > id, que
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionAnsweringExample(Example):
-    """A question and the passage it is asked about; `line` is its number in the file, from 1."""
+    """A question and its context; `line` is the number of the question in the file, from 1."""
 
     question: str
     context: str
     id: str = ""
-    answers: tuple[str, ...] | None = None  # None: not known; none at all: the passage does not say
-    span: tuple[int, int] | None = None  # the characters of the first answer that stands in the passage
+    answers: tuple[str, ...] | None = None  # None: not known; empty: no answer in the context
+    span: tuple[int, int] | None = None  # characters [start, end) of the first answer found in the context
 
     @property
     def location(self) -> str:
@@ -35,40 +35,37 @@ class QuestionAnsweringExample(Example):
 def read_questions(
     path: Path, no_answer: bool | None, fill_template: TemplateFiller = lambda value: ()
 ) -> Iterator[QuestionAnsweringExample | BadRow]:
-    """Every question of a file, or what is wrong with it; those without an answer are refused unless `no_answer`.
-    If that is None, answers are not looked at.
+    """Every question of a file, or a BadRow in its place; a question without an answer is an error unless `no_answer`.
 
-    An answer that does not stand where the file says is taken from the nearest place where it does. Guide tokens are named
-    by fields of the question, of its paragraph or of its article.
+    With `no_answer=None` answers are ignored. If an answer is not at its `answer_start`, the nearest occurrence is used.
+    Template columns are fields of the question, its paragraph or its article.
     """
     number = 0
     for article in _require_list(_load_json(path), "data", path, "the file"):
         for paragraph in _require_list(article, "paragraphs", path, "an article"):
-            for asked in _require_list(paragraph, "qas", path, "a paragraph"):
+            for qa in _require_list(paragraph, "qas", path, "a paragraph"):
                 number += 1
                 try:
-                    found = _parse_question(path, number, paragraph, asked, no_answer)
-                    yield replace(
-                        found, guides=fill_template(partial(_lookup_field, path, number, [asked, paragraph, article]))
-                    )
-                except BadRow as fault:
-                    yield fault
+                    example = _parse_question(path, number, paragraph, qa, no_answer)
+                    yield replace(example, guides=fill_template(partial(_lookup_field, path, number, [qa, paragraph, article])))
+                except BadRow as error:
+                    yield error
 
 
 def find_answer_start(context: str, answer: str, start: int) -> int | None:
-    """Where a text stands: at `start`, else at the nearest place; None if nowhere."""
+    """Offset of `answer` in the context: `start` if it is there, else the nearest occurrence; None if there is none."""
     if start >= 0 and context.startswith(answer, start):
         return start
     after = context.find(answer, max(start, 0))
     before = context.rfind(answer, 0, max(start, 0) + len(answer))
-    found = [place for place in (before, after) if place >= 0]
-    return min(found, key=lambda place: abs(place - start), default=None)
+    candidates = [offset for offset in (before, after) if offset >= 0]
+    return min(candidates, key=lambda offset: abs(offset - start), default=None)
 
 
 def _lookup_field(path: Path, number: int, records: list[dict[str, Any]], name: str) -> str:
-    for holder in records:
-        if name in holder:
-            value = holder[name]
+    for record in records:
+        if name in record:
+            value = record[name]
             return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
     raise _bad_question(path, number, records[0], f"neither it nor its paragraph nor its article has a field {name!r}")
 
@@ -80,36 +77,43 @@ def _parse_question(path: Path, number: int, paragraph: Any, qa: Any, no_answer:
         raise _bad_question(path, number, qa, "its paragraph has no text `context`")
     if no_answer is None:
         qa = {name: value for name, value in qa.items() if name not in ("answers", "is_impossible")}
-    context, name = replace_surrogates(paragraph["context"]), str(qa.get("id", number))
+    context, question_id = replace_surrogates(paragraph["context"]), str(qa.get("id", number))
     answers = None if qa.get("answers") is None else _parse_answers(path, number, qa)
     if qa.get("is_impossible"):
         answers = []
     if answers == [] and not no_answer:
         raise UserError(
-            f"{path}, question {name} has no answer, as in SQuAD 2.0; set task.no_answer=true to learn when to say so"
+            f"{path}, question {question_id} has no answer, as in SQuAD 2.0; set task.no_answer=true to learn when to say so"
         )
     span = _answer_span(context, answers or [])
     if answers and span is None:
         raise _bad_question(path, number, qa, f"its answer {answers[0][0][:60]!r} does not stand in the passage")
     texts = None if answers is None else tuple(text for text, _ in answers)
-    return QuestionAnsweringExample(question=replace_surrogates(qa["question"]), context=context, id=name, answers=texts, span=span,
-                    source=str(path), line=number)  # fmt: skip
+    return QuestionAnsweringExample(
+        question=replace_surrogates(qa["question"]),
+        context=context,
+        id=question_id,
+        answers=texts,
+        span=span,
+        source=str(path),
+        line=number,
+    )
 
 
 def _parse_answers(path: Path, number: int, qa: dict[str, Any]) -> list[tuple[str, int]]:
-    found = []
+    answers = []
     for answer in qa["answers"] if isinstance(qa["answers"], list) else [qa["answers"]]:
         fields = answer if isinstance(answer, dict) else {}
         text, start = fields.get("text"), fields.get("answer_start", -1)
         if not isinstance(text, str) or not isinstance(start, int):
             raise _bad_question(path, number, qa, "its answers are not objects with `text` and `answer_start`")
-        found.append((replace_surrogates(text), start))
-    return found
+        answers.append((replace_surrogates(text), start))
+    return answers
 
 
 def _answer_span(context: str, answers: list[tuple[str, int]]) -> tuple[int, int] | None:
-    for text, given in answers:
-        if text.strip() and (start := find_answer_start(context, text, given)) is not None:
+    for text, answer_start in answers:
+        if text.strip() and (start := find_answer_start(context, text, answer_start)) is not None:
             return start, start + len(text)
     return None
 
@@ -130,5 +134,5 @@ def _require_list(value: Any, name: str, path: Path, parent: str) -> list[Any]:
 
 
 def _bad_question(path: Path, number: int, qa: Any, problem: str) -> BadRow:
-    name = qa.get("id", f"number {number:,}") if isinstance(qa, dict) else f"number {number:,}"
-    return BadRow(f"{path}, question {name}: {problem}; mend it, or leave such questions out by {SKIP_HINT}")
+    question_id = qa.get("id", f"number {number:,}") if isinstance(qa, dict) else f"number {number:,}"
+    return BadRow(f"{path}, question {question_id}: {problem}; mend it, or leave such questions out by {SKIP_HINT}")

@@ -1,4 +1,7 @@
-"""Rows of tables as a task asks for them: by its own names for the columns, with bad ones named by file and line."""
+"""Rows of .tsv, .csv, .jsonl and .txt files as examples of a task, with columns renamed and errors by file and line.
+
+`read_rows` yields rows, `read_examples` parses them, `ExampleReader` raises at invalid rows or skips and counts them.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -19,38 +22,38 @@ COMPRESSED_SUFFIXES = {".gz", ".xz", ".bz2", ".zst"}
 
 
 class BadRow(UserError):
-    """One row cannot be used; the others may be fine, and `skip_bad` goes on without it."""
+    """An invalid row; with `skip_bad` reading continues without it."""
 
 
 @dataclass(frozen=True)
 class ExampleRow:
-    """What a row holds, by the file's own names; `need` and `get` ask by the task's names."""
+    """Values of a row by the column names of the file; the methods take the column names of the task."""
 
     values: dict[str, Any]
     path: Path
     line: int
-    columns: Mapping[str, str] = field(default_factory=dict)  # the task's name -> the file's
-    is_hex: bool = False  # its texts are bytes written in hex
+    columns: Mapping[str, str] = field(default_factory=dict)  # name in the task -> name in the file
+    is_hex: bool = False  # texts are hex-encoded bytes
 
     def require(self, name: str) -> Any:
-        """The value, or an error that names the columns there are; null is a bad row."""
+        """The value; raises if the column is missing (listing those of the file) or the value is null."""
         if (value := self._get_column(name)) is None:
             raise self.error(f"{name} is null")
         return value
 
     def get(self, name: str) -> Any:
-        """The value, or None where the file has no such column."""
+        """The value, or None if there is no such column."""
         return self.values.get(column) if (column := self.columns.get(name, name)) else None
 
     def get_text(self, name: str) -> str:
         if not isinstance(value := self.require(name), str):
             raise self.error(f"{name} is {preview_json(value)}, not a text")
-        if self.is_hex and (wrong := find_hex_error(value)):
-            raise self.error(f"{name} is not hex: {wrong}")
+        if self.is_hex and (problem := find_hex_error(value)):
+            raise self.error(f"{name} is not hex: {problem}")
         return value
 
     def get_number(self, name: str) -> float | None:
-        """None where the column is not there."""
+        """The value as a finite float; None if there is no such column."""
         if (value := self.get(name)) is None:
             return None
         try:
@@ -62,7 +65,7 @@ class ExampleRow:
         return number
 
     def get_cell(self, name: str) -> str:
-        """A value of any kind as text, empty where it is null; the column must be there."""
+        """A value of any type as text, empty for null; raises if the column is missing."""
         value = self._get_column(name)
         return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
 
@@ -75,27 +78,28 @@ class ExampleRow:
 
     def _get_column(self, name: str) -> Any:
         if self.columns.get(name, name) not in self.values:
-            alone = not is_plain_text(self.path) and is_json(self.path)
-            kind = BadRow if alone else UserError  # a header is the same for every row: nothing to skip
-            raise kind(
-                f"{self.location if alone else self.path} {missing_column_message(name, self.columns, list(self.values))}"
+            is_json_row = not is_plain_text(self.path) and is_json(self.path)
+            error_class = BadRow if is_json_row else UserError  # not skippable: a column missing in a header is in no row
+            raise error_class(
+                f"{self.location if is_json_row else self.path} {missing_column_message(name, self.columns, list(self.values))}"
             )
         return self.get(name)
 
 
 def read_rows(path: Path, columns: Mapping[str, str] | None = None, is_hex: bool = False) -> Iterator[ExampleRow | BadRow]:
-    """Every row that is not blank, or what is wrong with it.
+    """Every row that is not blank, or a BadRow in its place.
 
-    A header names the columns, unless `columns` gives numbers ("0" is the first) for names; an empty name hides a column.
-    Quotes mean nothing in .tsv. Of a .txt every line is a `text`, blank ones too: answers then stand beside their lines.
+    The header gives the column names, unless the values of `columns` are numbers ("0" is the first column); an empty name
+    hides a column. Quotes have no meaning in .tsv. Every line of a .txt is a `text`, including blank lines, so that
+    predictions align with lines.
     """
     columns = columns or {}
     if is_plain_text(path):
         yield from _read_lines(path, is_hex)
         return
-    named = [name for name in columns.values() if name]
-    numbered = bool(named) and all(name.isdigit() for name in named)
-    for record in read_records(LineReader(path), numbered):
+    file_columns = [name for name in columns.values() if name]
+    by_number = bool(file_columns) and all(name.isdigit() for name in file_columns)
+    for record in read_records(LineReader(path), by_number):
         if isinstance(record, InvalidRecord):
             yield _bad_row(path, record)
         else:
@@ -105,54 +109,18 @@ def read_rows(path: Path, columns: Mapping[str, str] | None = None, is_hex: bool
 def read_examples(
     path: Path, parse_row: Callable[[ExampleRow], E], columns: Mapping[str, str], is_hex: bool = False
 ) -> Iterator[E | BadRow]:
-    """What is made of every row, or what is wrong with it."""
+    """`parse_row` of every row, or a BadRow in its place."""
     for row in read_rows(path, columns, is_hex):
-        found: E | BadRow
+        example: E | BadRow
         try:
-            found = row if isinstance(row, BadRow) else parse_row(row)
-        except BadRow as wrong:
-            found = wrong
-        yield found
-
-
-def missing_label_error(source: str, line: int, name: str, columns: Mapping[str, str]) -> UserError:
-    """What to say where a label is needed and an example has none: its column is not there, or its place is empty."""
-    good = (row for row in (read_rows(Path(source), columns) if source else ()) if isinstance(row, ExampleRow))
-    there = list(first.values) if (first := next(good, None)) else []
-    if source and columns.get(name, name) not in there:
-        return UserError(f"{source} {missing_column_message(name, columns, there)}")
-    place = f"{source}, line {line:,}" if source else "an example"
-    return UserError(f"{place} has no {name}; training and judging need one for every example")
-
-
-def missing_column_message(name: str, columns: Mapping[str, str], available: list[str]) -> str:
-    """What to say of a column that is not there: those that are, and how to name the right one."""
-    return tables.missing_column_message(
-        columns.get(name, name), available, f"columns.{name}, or in finetune data.columns.{name}"
-    )
-
-
-def is_plain_text(path: Path) -> bool:
-    """It is plain text, a text a line."""
-    return (Path(path.stem) if path.suffix.lower() in COMPRESSED_SUFFIXES else path).suffix.lower() in (".txt", ".text")
-
-
-def _read_lines(path: Path, is_hex: bool) -> Iterator[ExampleRow | BadRow]:
-    for line, text in LineReader(path):
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            yield _bad_row(path, InvalidRecord(line, "it is not UTF-8"))
-        else:
-            yield ExampleRow({"text": text}, path, line, {}, is_hex)
-
-
-def _bad_row(path: Path, fault: InvalidRecord) -> BadRow:
-    return BadRow(f"{path}, line {fault.line:,}: {fault.message}; mend the row, or leave such rows out by {SKIP_HINT}")
+            example = row if isinstance(row, BadRow) else parse_row(row)
+        except BadRow as error:
+            example = error
+        yield example
 
 
 class ExampleReader(Generic[E]):
-    """What is good of examples and faults; `skipped` counts the faults, `faults` holds the first few in words."""
+    """Iterator over valid examples; `num_skipped` counts invalid rows, `errors` holds the messages of the first five."""
 
     def __init__(self, path: Path, rows: Iterator[E | BadRow], skip_bad: bool = False) -> None:
         self.path, self.num_skipped, self.errors = path, 0, list[str]()
@@ -162,12 +130,12 @@ class ExampleReader(Generic[E]):
         return self
 
     def iter_with_errors(self) -> Iterator[E | BadRow]:
-        """All of it, faults in their places; only a file that holds nothing is refused."""
-        none = True
-        for one in self._rows:
-            none = False
-            yield one
-        if none:
+        """Examples and BadRows in file order; raises only if the file is empty."""
+        is_empty = True
+        for row in self._rows:
+            is_empty = False
+            yield row
+        if is_empty:
             raise UserError(f"{self.path} holds nothing that can be used")
 
     def __next__(self) -> E:
@@ -181,3 +149,39 @@ class ExampleReader(Generic[E]):
         if not self._count:
             raise UserError(f"{self.path} holds nothing that can be used" + (f": {self.errors[0]}" if self.errors else ""))
         raise StopIteration
+
+
+def missing_label_error(source: str, line: int, name: str, columns: Mapping[str, str]) -> UserError:
+    """Error for an example without a label: the column is missing in the file, or the value in the row."""
+    valid_rows = (row for row in (read_rows(Path(source), columns) if source else ()) if isinstance(row, ExampleRow))
+    available = list(first.values) if (first := next(valid_rows, None)) else []
+    if source and columns.get(name, name) not in available:
+        return UserError(f"{source} {missing_column_message(name, columns, available)}")
+    location = f"{source}, line {line:,}" if source else "an example"
+    return UserError(f"{location} has no {name}; training and judging need one for every example")
+
+
+def missing_column_message(name: str, columns: Mapping[str, str], available: list[str]) -> str:
+    """Message for a missing column: the columns of the file, and the key that sets the right one."""
+    return tables.missing_column_message(
+        columns.get(name, name), available, f"columns.{name}, or in finetune data.columns.{name}"
+    )
+
+
+def is_plain_text(path: Path) -> bool:
+    """Whether a file is plain text with one text per line, by its suffix."""
+    return (Path(path.stem) if path.suffix.lower() in COMPRESSED_SUFFIXES else path).suffix.lower() in (".txt", ".text")
+
+
+def _read_lines(path: Path, is_hex: bool) -> Iterator[ExampleRow | BadRow]:
+    for line, text in LineReader(path):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            yield _bad_row(path, InvalidRecord(line, "it is not UTF-8"))
+        else:
+            yield ExampleRow({"text": text}, path, line, {}, is_hex)
+
+
+def _bad_row(path: Path, record: InvalidRecord) -> BadRow:
+    return BadRow(f"{path}, line {record.line:,}: {record.message}; mend the row, or leave such rows out by {SKIP_HINT}")

@@ -1,4 +1,4 @@
-"""What tasks about one text or two have in common: their files, their sequences, and a label that may be known."""
+"""Base class of tasks on a text or a pair of texts with one label (classification, regression)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ L = TypeVar("L")
 
 @dataclass(frozen=True)
 class LabeledExample(Example, Generic[L]):
-    """A text, or a pair, and its label if it is known."""
+    """A text or a pair of texts and its label, if known."""
 
     text: str
     text_b: str | None = None
@@ -43,7 +43,7 @@ T = TypeVar("T", bound=LabeledExample[Any])
 
 
 class TextPairTask(TemplateTask, Generic[T], frozen=True):
-    """A task that gives a text, or a pair, one row of scores; each kind says what an example of a row is, and its target."""
+    """A task with one row of outputs per text or pair; subclasses define `_parse_row` and `_targets`."""
 
     pair: Annotated[
         PairEncoding,
@@ -62,20 +62,23 @@ class TextPairTask(TemplateTask, Generic[T], frozen=True):
     head_type: ClassVar[TaskHeadType] = "text"
 
     def read(self, path: Path) -> ExampleReader[T]:
-        """Rows of .tsv, .csv or .jsonl; the label is None where the file has none. `skipped` of it counts bad rows."""
+        """Examples of .tsv, .csv or .jsonl; the label is None if the file has none."""
         return ExampleReader(path, read_examples(path, self._parse_row, self.columns, self.hex), self.skip_bad)
 
     def encode(self, examples: Sequence[T], tokenizer: Tokenizer, max_length: int) -> EncodedExamples:
-        """One sequence a text or a pair, or its windows; with pair=cross two. Targets `label`: one for each row of scores."""
-        guides = self.encode_special_tokens(examples, tokenizer)
+        """One sequence per text or pair (two with pair=cross or both), or its windows.
+
+        Targets: `label`, one per row of outputs.
+        """
+        special_tokens = self.encode_special_tokens(examples, tokenizer)
         if isinstance(self.pair, JointPair):
-            texts = [(one.text, one.text_b) for one in examples]
-            encoded = encode_pairs(texts, tokenizer, max_length, self.long, self.stride, guides)
+            texts = [(example.text, example.text_b) for example in examples]
+            encoded = encode_pairs(texts, tokenizer, max_length, self.long, self.stride, special_tokens)
         else:
             self._check_pairs(examples)
-            way = self._encode_both_orders if isinstance(self.pair, BothOrdersPair) else self._encode_separately
-            encoded = way(examples, guides, tokenizer, max_length)
-        if not examples or any(one.label is None for one in examples):
+            encode_pair = self._encode_both_orders if isinstance(self.pair, BothOrdersPair) else self._encode_separately
+            encoded = encode_pair(examples, special_tokens, tokenizer, max_length)
+        if not examples or any(example.label is None for example in examples):
             return encoded
         return replace(encoded, targets={"label": expand_to_rows(self._targets(examples), encoded)})
 
@@ -83,11 +86,11 @@ class TextPairTask(TemplateTask, Generic[T], frozen=True):
         raise NotImplementedError
 
     def _targets(self, examples: Sequence[T]) -> NDArray[Any]:
-        """What the loss needs of each example."""
+        """Targets of the loss, one per example."""
         raise NotImplementedError
 
     def _text_fields(self, row: ExampleRow) -> dict[str, Any]:
-        """What an example has of its row, but for the label."""
+        """Fields of an example except the label."""
         second = row.get_text("text_b") if row.get("text_b") is not None or "text_b" in self.columns else None
         guides = self.fill_template(row.get_cell)
         return {"text": row.get_text("text"), "text_b": second, "source": str(row.path), "line": row.line, "guides": guides}
@@ -100,42 +103,44 @@ class TextPairTask(TemplateTask, Generic[T], frozen=True):
     def _encode_separately(
         self, examples: Sequence[T], special_tokens: Sequence[SpecialTokenIds], tokenizer: Tokenizer, max_length: int
     ) -> EncodedExamples:
-        """The texts of a pair as two sequences, one after the other, each cut at its end."""
-        sides = [(side, None) for one in examples for side in (one.text, one.text_b or "")]
-        halves = [
-            half
-            for one in special_tokens
-            for half in (
-                SpecialTokenIds(before_first=one.before_first),
-                SpecialTokenIds(before_first=one.before_second, after_last=one.after_last),
+        """Two sequences per pair, one for each text, truncated separately."""
+        texts = [(text, None) for example in examples for text in (example.text, example.text_b or "")]
+        special_per_text = [
+            special
+            for pair in special_tokens
+            for special in (
+                SpecialTokenIds(before_first=pair.before_first),
+                SpecialTokenIds(before_first=pair.before_second, after_last=pair.after_last),
             )
         ]
-        return _group_pairs(encode_pairs(sides, tokenizer, max_length, special_tokens=halves))
+        return _group_pairs(encode_pairs(texts, tokenizer, max_length, special_tokens=special_per_text))
 
     def _encode_both_orders(
         self, examples: Sequence[T], special_tokens: Sequence[SpecialTokenIds], tokenizer: Tokenizer, max_length: int
     ) -> EncodedExamples:
-        """A pair as two sequences, one for each order; guide tokens stay with their texts."""
-        orders = [order for one in examples for order in ((one.text, one.text_b), (one.text_b or "", one.text))]
-        beside = [
-            guide
-            for one in special_tokens
-            for guide in (one, SpecialTokenIds(one.before_second, one.before_first, one.after_last))
+        """Two sequences per pair, one for each order of the texts; special tokens stay with their texts."""
+        orders = [
+            order for example in examples for order in ((example.text, example.text_b), (example.text_b or "", example.text))
         ]
-        return _group_pairs(encode_pairs(orders, tokenizer, max_length, special_tokens=beside))
+        special_per_order = [
+            ordered
+            for pair in special_tokens
+            for ordered in (pair, SpecialTokenIds(pair.before_second, pair.before_first, pair.after_last))
+        ]
+        return _group_pairs(encode_pairs(orders, tokenizer, max_length, special_tokens=special_per_order))
 
     def _check_pairs(self, examples: Sequence[T]) -> None:
-        kind = self.pair.__struct_config__.tag
+        pair_kind = self.pair.__struct_config__.tag
         if self.long != "truncate":
-            raise UserError(f"task.pair={kind} makes two sequences of a pair, and cuts them at the length; leave out "
+            raise UserError(f"task.pair={pair_kind} makes two sequences of a pair, and cuts them at the length; leave out "
                            f"task.long={self.long}, or take task.pair=joint")  # fmt: skip
-        if lone := next((one for one in examples if one.text_b is None), None):
-            raise UserError(f"{lone.location} has no text_b, which task.pair={kind} reads beside it; name its column: "
+        if single := next((example for example in examples if example.text_b is None), None):
+            raise UserError(f"{single.location} has no text_b, which task.pair={pair_kind} reads beside it; name its column: "
                            "columns.text_b, or in finetune data.columns.text_b=...")  # fmt: skip
 
 
 def _group_pairs(encoded: EncodedExamples) -> EncodedExamples:
-    """The model joins two sequences to one answer."""
-    pairs = len(encoded.input_ids) // 2
-    facts = [TextWindow(side, 2, pooled=True) for _ in range(pairs) for side in range(2)]
-    return replace(encoded, example_index=np.repeat(np.arange(pairs), 2), metadata=facts)
+    """Mark each two sequences as one example whose outputs the model pools."""
+    num_pairs = len(encoded.input_ids) // 2
+    metadata = [TextWindow(number, 2, pooled=True) for _ in range(num_pairs) for number in range(2)]
+    return replace(encoded, example_index=np.repeat(np.arange(num_pairs), 2), metadata=metadata)

@@ -1,4 +1,8 @@
-"""What stands around a sentence in its document, as far as a sequence has room for it."""
+"""Token classification (NER, part-of-speech tagging): a tag for each token of a sentence.
+
+The first subword of a token carries its label (Devlin et al. 2019, section 5.3). Long sentences are split into windows;
+`document_context` adds the surrounding sentences of the document; decoding can be constrained by the tag scheme and a CRF.
+"""
 
 import re
 from collections.abc import Hashable, Iterator, Sequence
@@ -23,44 +27,8 @@ from .special_tokens import NO_SPECIAL_TOKENS, TemplateTask
 from .table_rows import ExampleReader
 from .tag_schemes import TagScheme, detect_scheme, transition_mask, viterbi_decode
 
-TokenSubwords = list[list[int]]  # the ids of each token of a sentence
-
-
-def document_context(
-    sentences: Sequence[TokenSubwords], documents: Sequence[Hashable], max_tokens: int, max_context: int
-) -> Iterator[tuple[list[int], list[int]]]:
-    """For each sentence the ids before it and after it: whole tokens of its own document, `most` ids a side.
-
-    Sentences that follow one another with the same document are its sentences. The room a sentence leaves is halved, and
-    what one side cannot fill the other takes; a sentence that fills the room has nothing around it.
-    """
-    numbered = groupby(range(len(sentences)), documents.__getitem__)
-    for _, numbers in numbered:
-        yield from _context_in_document([sentences[number] for number in numbers], max_tokens, max_context)
-
-
-def _context_in_document(
-    sentences: Sequence[TokenSubwords], max_tokens: int, max_context: int
-) -> Iterator[tuple[list[int], list[int]]]:
-    flat = list(chain.from_iterable(chain.from_iterable(sentences)))
-    borders = np.cumsum([0, *(len(ids) for tokens in sentences for ids in tokens)])
-    end = 0
-    for tokens in sentences:
-        start, end = end, end + sum(map(len, tokens))
-        left, right = _split_budget(
-            min(start, max_context), min(len(flat) - end, max_context), max(0, max_tokens - (end - start))
-        )
-        first = int(borders[np.searchsorted(borders, start - left)])
-        last = int(borders[np.searchsorted(borders, end + right, "right") - 1])
-        yield flat[first:start], flat[end:last]
-
-
-def _split_budget(available_before: int, available_after: int, budget: int) -> tuple[int, int]:
-    left = min(available_before, max(budget // 2, budget - available_after))
-    return left, min(available_after, budget - left)
-
-
-IGNORE_INDEX = -100  # the target of a piece that carries no label; no label and no token id
+TokenSubwords = list[list[int]]  # subword ids of each token of a sentence
+IGNORE_INDEX = -100  # target of a subword without a label, ignored by the loss
 OUTSIDE = "O"
 
 IntArray = NDArray[np.int64]
@@ -72,7 +40,7 @@ _PRE_TOKENIZER = pre_tokenizers.Sequence([pre_tokenizers.Split(_HAN, "isolated")
 
 @dataclass(frozen=True)
 class TokenClassificationPrediction(Prediction):
-    """A tag for every token, and the entities they mark (none where tags are parts of speech)."""
+    """A tag for each token, and the entities they mark (none for part-of-speech tags)."""
 
     tags: tuple[str, ...]
     entities: tuple[Entity, ...] = ()
@@ -80,11 +48,11 @@ class TokenClassificationPrediction(Prediction):
 
 @dataclass(frozen=True)
 class TokenWindow:
-    """Which tokens a sequence gives the scores of, and where in it their first pieces stand."""
+    """The tokens whose logits are taken from a sequence, and the positions of their first subwords in it."""
 
     tokens: IntArray
     positions: IntArray
-    has_ends: tuple[bool, bool] = (True, True)  # it has the first token of its sentence, and the last
+    has_ends: tuple[bool, bool] = (True, True)  # contains the first and the last token of its sentence
 
 
 class TokenClassification(TemplateTask, frozen=True, tag="tag"):
@@ -114,10 +82,10 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
     text_slots: ClassVar[tuple[str, ...]] = ("tokens",)
 
     def __post_init__(self) -> None:
-        wide = len(self.labels) + 1
-        if self.moves and [len(row) for row in self.moves] != [wide] * wide:
+        size = len(self.labels) + 1
+        if self.moves and [len(row) for row in self.moves] != [size] * size:
             raise UserError(
-                f"moves: {len(self.labels)} labels take {wide} rows of {wide} numbers; they are learnt, leave them out"
+                f"moves: {len(self.labels)} labels take {size} rows of {size} numbers; they are learnt, leave them out"
             )
 
     @property
@@ -128,165 +96,216 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
         return ExampleReader(path, read_sentences(path, self.columns, self.fill_template), self.skip_bad)
 
     def fit(self, examples: Sequence[Sentence]) -> "TokenClassification":
-        """Knows its labels, sorted (or those it was given, which must be all), its scheme and its guide tokens."""
+        """With sorted labels (or the given ones, which must include all), tag scheme and special tokens."""
         tagged = [example.tags for example in examples if example.tags is not None]
         if not tagged:
             raise UserError("no sentence of the training file has tags; give each token a tag in the last column")
-        found = sorted(set(chain.from_iterable(tagged)))
-        if self.labels and (new := sorted(set(found) - set(self.labels))):
-            where = next(example for example in examples if new[0] in (example.tags or ()))
-            near = get_close_matches(new[0], self.labels, n=1)
-            meant = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self.labels)}"
-            raise UserError(f"{where.location}: the tag {new[0]!r} is none of task.labels; {meant}")
-        known = {
-            "labels": self.labels or tuple(found),
+        tags = sorted(set(chain.from_iterable(tagged)))
+        if self.labels and (unknown := sorted(set(tags) - set(self.labels))):
+            first_unknown = next(example for example in examples if unknown[0] in (example.tags or ()))
+            matches = get_close_matches(unknown[0], self.labels, n=1)
+            hint = f"did you mean {matches[0]!r}?" if matches else f"known: {', '.join(self.labels)}"
+            raise UserError(f"{first_unknown.location}: the tag {unknown[0]!r} is none of task.labels; {hint}")
+        changes = {
+            "labels": self.labels or tuple(tags),
             "scheme": detect_scheme(tagged),
             "guides": self.collect_special_tokens(examples),
         }
-        return msgspec.structs.replace(self, **known)
+        return msgspec.structs.replace(self, **changes)
 
     def encode(self, examples: Sequence[Sentence], tokenizer: Tokenizer, max_length: int) -> EncodedExamples:
-        """Targets: `label`, one for each token of all sequences, one after another; IGNORED but for first pieces.
+        """[CLS] context sentence context [SEP]. Targets: `label`, one per subword of the concatenated sequences.
 
-        Where windows overlap, a token has its label in the one its answer comes from, so it counts once. A tag that
-        training did not know cannot be learnt: it is ignored here, and a miss to `judge`. With crf also `whole`: whether
-        each sequence has the first token of its sentence, and the last. Context has no labels.
+        All but the first subword of a token, and context, have IGNORE_INDEX. Where windows overlap, a token has its label
+        only in the window its prediction is taken from. A tag unknown to the task is ignored here and counts as an error in
+        `compute_metrics`. With crf also `whole`, (sequences, 2): contains the first and the last token of the sentence.
         """
         if max_length < 4:
             raise UserError(f"sequences of {max_length} tokens leave no room for a sentence; take a length of 4 or more")
-        guides = self.encode_special_tokens(examples, tokenizer)
-        encoded, owners, room = (
+        special_tokens = self.encode_special_tokens(examples, tokenizer)
+        encoded, sentence_index, max_tokens = (
             EncodedExamples([], [], np.zeros(0, np.int64)),
             list[int](),
-            (guides or [NO_SPECIAL_TOKENS])[0].max_text_tokens(max_length, False),
+            (special_tokens or [NO_SPECIAL_TOKENS])[0].max_text_tokens(max_length, False),
         )
-        pieces = encode_words(examples, tokenizer)
-        around = document_context(pieces, _document_keys(examples), room, room if self.context is True else self.context)
-        for number, (sentence, (left, right), guide) in enumerate(zip(pieces, around, guides, strict=True)):
+        subwords = encode_words(examples, tokenizer)
+        contexts = document_context(
+            subwords, _document_keys(examples), max_tokens, max_tokens if self.context is True else self.context
+        )
+        for index, (sentence, (left, right), special) in enumerate(zip(subwords, contexts, special_tokens, strict=True)):
             before, after = (
-                [tokenizer.cls_token_id, *guide.before_first, *left],
-                [*right, *guide.after_last, tokenizer.sep_token_id],
+                [tokenizer.cls_token_id, *special.before_first, *left],
+                [*right, *special.after_last, tokenizer.sep_token_id],
             )
-            for ids, window in self._split_windows(sentence, room):
+            for ids, window in self._split_windows(sentence, max_tokens):
                 encoded.input_ids.append(np.array([*before, *ids, *after], np.int64))
                 encoded.token_type_ids.append(np.zeros(len(encoded.input_ids[-1]), np.int64))
                 encoded.metadata.append(replace(window, positions=window.positions + len(before) - 1))
-                owners.append(number)
-        example = np.array(owners, np.int64)
+                sentence_index.append(index)
+        example_index = np.array(sentence_index, np.int64)
         return EncodedExamples(
-            encoded.input_ids, encoded.token_type_ids, example, self._targets(encoded, example, examples), encoded.metadata
+            encoded.input_ids,
+            encoded.token_type_ids,
+            example_index,
+            self._targets(encoded, example_index, examples),
+            encoded.metadata,
         )
 
     def decode(
         self, outputs: ModelOutputs, encoded: EncodedExamples, examples: Sequence[Sentence]
     ) -> list[TokenClassificationPrediction]:
-        """Tokens without a piece of their own (control characters) and tokens that were cut off are tagged O."""
-        rows = [np.full((len(example.tokens), self.num_outputs), np.nan) for example in examples]
-        for owner, window, given in zip(encoded.example_index, encoded.metadata, outputs, strict=True):
-            rows[owner][window.tokens] = np.asarray(given)[window.positions]
-        return [self._to_prediction(one) for one in rows]
+        """Tokens without subwords (control characters) and truncated tokens are tagged O."""
+        emissions = [np.full((len(example.tokens), self.num_outputs), np.nan) for example in examples]
+        for index, window, logits in zip(encoded.example_index, encoded.metadata, outputs, strict=True):
+            emissions[index][window.tokens] = np.asarray(logits)[window.positions]
+        return [self._to_prediction(sentence_emissions) for sentence_emissions in emissions]
 
     def compute_metrics(
         self, predictions: Sequence[TokenClassificationPrediction], examples: Sequence[Sentence]
     ) -> dict[str, float]:
-        """f1, precision, recall of entities and f1 of each type as conlleval gives them, and accuracy over tokens.
+        """Entity f1, precision and recall, f1 of each type (as in conlleval), and token accuracy.
 
-        Parts of speech have accuracy alone. Sentences without tags are not judged.
+        Part-of-speech tags have only accuracy. Sentences without tags are left out.
         """
-        judged = [
-            (said.tags, example.tags) for said, example in zip(predictions, examples, strict=True) if example.tags is not None
+        pairs = [
+            (predicted.tags, example.tags)
+            for predicted, example in zip(predictions, examples, strict=True)
+            if example.tags is not None
         ]
-        if not judged:
+        if not pairs:
             raise UserError("no sentence has tags to be judged by")
-        said, gold = zip(*judged, strict=True)
-        spans = are_span_tags(sorted(set(chain.from_iterable(gold)) | set(self.labels)))
-        if not spans:
-            return {"accuracy": tag_accuracy(said, gold)}
-        found = entity_scores(said, gold)
+        predicted, gold = zip(*pairs, strict=True)
+        is_span_task = are_span_tags(sorted(set(chain.from_iterable(gold)) | set(self.labels)))
+        if not is_span_task:
+            return {"accuracy": tag_accuracy(predicted, gold)}
+        metrics = entity_scores(predicted, gold)
         for name in self.entity_types:
-            found.setdefault(f"f1.{name}", 0.0)  # neither there nor found: every file has the same scores
-        return {**found, "accuracy": tag_accuracy(said, gold)}
+            metrics.setdefault(f"f1.{name}", 0.0)  # so that every file has the same metrics
+        return {**metrics, "accuracy": tag_accuracy(predicted, gold)}
 
     def max_context(self, max_length: int) -> int:
-        """How many pieces of its document a sentence may be shown on one side, at most."""
+        """Maximum number of context subwords on each side of a sentence."""
         return max_length if self.context is True else min(self.context, max_length)
 
     @property
     def entity_types(self) -> list[str]:
-        """What entities its labels name, sorted."""
+        """Sorted entity types of the labels."""
         return sorted({split_tag(label)[1] for label in self.labels} - {""})
 
     def transition_mask(self) -> NDArray[np.bool_] | None:
-        """(labels + 1, labels + 1), in the order of `moves`: what may follow what; None where anything may."""
+        """bool (labels + 1, labels + 1), in the layout of `moves`: valid transitions; None if unconstrained."""
         return None if self.scheme == "any" or not self.legal else transition_mask(self.labels, self.scheme)
 
     def _split_windows(self, subwords: TokenSubwords, max_tokens: int) -> list[tuple[list[int], TokenWindow]]:
         flat, counts = list(chain.from_iterable(subwords)), np.array([len(ids) for ids in subwords], np.int64)
         tokens = np.flatnonzero(counts)
-        firsts = (np.cumsum(counts) - counts)[tokens]
+        first_subwords = (np.cumsum(counts) - counts)[tokens]
         spans = (
             sliding_windows(len(flat), max_tokens, max_tokens - min(self.overlap, max_tokens // 2))
             if self.long == "window"
             else [(0, max_tokens)]
         )
-        owner = max_context_window(spans, len(flat)) if len(spans) > 1 else np.zeros(len(flat), np.int64)
-        parts = []
-        for number, (start, end) in enumerate(spans):
-            mine = (owner[firsts] == number) & (firsts < end)
-            whole = bool(mine[:1].any()), bool(mine[-1:].any())
-            parts.append((flat[start:end], TokenWindow(tokens[mine], firsts[mine] - start + 1, whole)))
-        return parts
+        best_window = max_context_window(spans, len(flat)) if len(spans) > 1 else np.zeros(len(flat), np.int64)
+        windows = []
+        for index, (start, end) in enumerate(spans):
+            is_mine = (best_window[first_subwords] == index) & (first_subwords < end)
+            has_ends = bool(is_mine[:1].any()), bool(is_mine[-1:].any())
+            windows.append((flat[start:end], TokenWindow(tokens[is_mine], first_subwords[is_mine] - start + 1, has_ends)))
+        return windows
 
     def _targets(self, encoded: EncodedExamples, example_index: IntArray, examples: Sequence[Sentence]) -> dict[str, IntArray]:
         if not self.labels or any(example.tags is None for example in examples):
             return {}
-        numbers = {label: number for number, label in enumerate(self.labels)}
-        known = [np.array([numbers.get(tag, IGNORE_INDEX) for tag in example.tags or ()], np.int64) for example in examples]
+        label_to_id = {label: index for index, label in enumerate(self.labels)}
+        label_ids = [
+            np.array([label_to_id.get(tag, IGNORE_INDEX) for tag in example.tags or ()], np.int64) for example in examples
+        ]
         targets = [np.full(len(ids), IGNORE_INDEX, np.int64) for ids in encoded.input_ids]
-        for target, owner, window in zip(targets, example_index, encoded.metadata, strict=True):
-            target[window.positions] = known[owner][window.tokens]
-        label = {"label": np.concatenate(targets) if targets else np.zeros(0, np.int64)}
-        return label | {"whole": np.array([window.has_ends for window in encoded.metadata], bool)} if self.crf else label
+        for target, sentence_index, window in zip(targets, example_index, encoded.metadata, strict=True):
+            target[window.positions] = label_ids[sentence_index][window.tokens]
+        result = {"label": np.concatenate(targets) if targets else np.zeros(0, np.int64)}
+        return result | {"whole": np.array([window.has_ends for window in encoded.metadata], bool)} if self.crf else result
 
     def _to_prediction(self, emissions: NDArray[np.float64]) -> TokenClassificationPrediction:
-        blind: NDArray[np.bool_] = np.isnan(emissions[:, :1]).ravel()
-        emissions[blind] = [0.0 if label == OUTSIDE else -np.inf for label in self.labels] if OUTSIDE in self.labels else 0.0
-        moves = np.array(self.moves) if self.moves else None
-        path = viterbi_decode(emissions, self.labels, self.scheme if self.legal else "any", moves)
-        tags = tuple(OUTSIDE if unseen else self.labels[label] for label, unseen in zip(path, blind, strict=True))
+        has_no_logits: NDArray[np.bool_] = np.isnan(emissions[:, :1]).ravel()
+        emissions[has_no_logits] = (
+            [0.0 if label == OUTSIDE else -np.inf for label in self.labels] if OUTSIDE in self.labels else 0.0
+        )
+        transitions = np.array(self.moves) if self.moves else None
+        path = viterbi_decode(emissions, self.labels, self.scheme if self.legal else "any", transitions)
+        tags = tuple(
+            OUTSIDE if is_outside else self.labels[label] for label, is_outside in zip(path, has_no_logits, strict=True)
+        )
         return TokenClassificationPrediction(tags, tuple(get_entities(tags)) if are_span_tags(self.labels) else ())
 
 
 def sentence_from_text(text: str) -> tuple[Sentence, list[tuple[int, int]]]:
-    """A raw text as a sentence that stands alone, and the characters [start, end) of each of its tokens.
+    """A raw text as a sentence without document, and the characters [start, end) of each token.
 
-    Tokens are those of BERT's own splitting: words, each mark of punctuation, each Chinese character.
+    Tokens are those of BERT's basic tokenizer: words, punctuation characters, Chinese characters.
     """
-    legible = _SURROGATES.sub("\ufffd", text)  # one for one: no offset moves
-    found = [span for _, span in _PRE_TOKENIZER.pre_tokenize_str(legible)]
-    return Sentence(tokens=tuple(text[start:end] for start, end in found)), found
+    clean = _SURROGATES.sub("\ufffd", text)  # same length, so that offsets stay valid
+    spans = [span for _, span in _PRE_TOKENIZER.pre_tokenize_str(clean)]
+    return Sentence(tokens=tuple(text[start:end] for start, end in spans)), spans
 
 
 def encode_words(examples: Sequence[Sentence], tokenizer: Tokenizer) -> list[TokenSubwords]:
-    """The ids of every token; a word is tokenised once, however often it comes."""
+    """Subword ids of the tokens of each sentence; each distinct token is tokenized once."""
     texts = [
         _add_space_prefix(example.tokens) if tokenizer.has_space_prefixed_tokens else list(example.tokens)
         for example in examples
     ]
     words = list(dict.fromkeys(chain.from_iterable(texts)))
-    known = dict(zip(words, encode_texts(words, tokenizer), strict=True))
-    return [[known[text] for text in one] for one in texts]
+    word_to_ids = dict(zip(words, encode_texts(words, tokenizer), strict=True))
+    return [[word_to_ids[text] for text in sentence] for sentence in texts]
+
+
+def document_context(
+    sentences: Sequence[TokenSubwords], documents: Sequence[Hashable], max_tokens: int, max_context: int
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Context ids before and after each sentence: whole tokens of the same document, at most `max_context` ids per side.
+
+    Consecutive sentences with equal `documents` keys form a document. The tokens a sentence leaves of `max_tokens` are split
+    evenly between both sides, and what one side cannot use goes to the other.
+    """
+    groups = groupby(range(len(sentences)), documents.__getitem__)
+    for _, indices in groups:
+        yield from _context_in_document([sentences[index] for index in indices], max_tokens, max_context)
+
+
+def _context_in_document(
+    sentences: Sequence[TokenSubwords], max_tokens: int, max_context: int
+) -> Iterator[tuple[list[int], list[int]]]:
+    flat = list(chain.from_iterable(chain.from_iterable(sentences)))
+    token_starts = np.cumsum([0, *(len(ids) for tokens in sentences for ids in tokens)])
+    end = 0
+    for tokens in sentences:
+        start, end = end, end + sum(map(len, tokens))
+        left, right = _split_budget(
+            min(start, max_context), min(len(flat) - end, max_context), max(0, max_tokens - (end - start))
+        )
+        first = int(token_starts[np.searchsorted(token_starts, start - left)])
+        last = int(token_starts[np.searchsorted(token_starts, end + right, "right") - 1])
+        yield flat[first:start], flat[end:last]
+
+
+def _split_budget(available_before: int, available_after: int, budget: int) -> tuple[int, int]:
+    left = min(available_before, max(budget // 2, budget - available_after))
+    return left, min(available_after, budget - left)
 
 
 def _document_keys(examples: Sequence[Sentence]) -> list[Hashable]:
-    """What tells the documents of sentences apart: one without a document is its own."""
-    return [n if one.document_id is None else one.document_id for n, one in enumerate(examples)]
+    """Document key of each sentence; a sentence without a document gets its own."""
+    return [index if example.document_id is None else example.document_id for index, example in enumerate(examples)]
 
 
 def _add_space_prefix(tokens: Sequence[str]) -> list[str]:
-    """Tokens with the space before them that such a tokenizer expects; Chinese has none."""
+    """Tokens with the leading space that byte-level BPE expects, except next to CJK characters."""
     pairs = pairwise(["", *tokens])
-    return [f" {here}" if before and not (_is_cjk(before[-1]) or _is_cjk(here[:1])) else here for before, here in pairs]
+    return [
+        f" {current}" if previous and not (_is_cjk(previous[-1]) or _is_cjk(current[:1])) else current
+        for previous, current in pairs
+    ]
 
 
 def _is_cjk(character: str) -> bool:

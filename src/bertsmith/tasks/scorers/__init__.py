@@ -1,1 +1,1 @@
-"""The official scorers of tasks, each equal to the original: SQuAD, CMRC, conlleval and ROUGE."""
+"""Reimplementations of the official scorers, with equal results: SQuAD, CMRC 2018, conlleval and ROUGE."""

@@ -1,40 +1,41 @@
-"""How answers in Chinese are scored: exact match and F1 over the longest common stretch, as CMRC 2018 defines them."""
+"""CMRC 2018 scorer for Chinese question answering: exact match and F1 of the longest common substring."""
 
 import re
 from collections.abc import Sequence
 
-# The marks CMRC passes over. Its list also names the two-character "……", which no single character equals: "…" stays.
+# Punctuation CMRC removes. Its list also has the two-character "……", which no single character equals: "…" is kept.
 _IGNORED_PUNCTUATION = frozenset("-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
 _CHINESE = re.compile("[一-龥]")
 _PUNCTUATION = r";@#$%&?!()\[\]{}<>\"«»„‘–—―‒"
-# What is not Chinese is cut as the Penn Treebank does: marks alone, a comma inside a number kept, the last full stop apart.
+# Text that is not Chinese is split as in the Penn Treebank: punctuation separate, but not a comma inside a number; only
+# the last full stop is split off.
 _WORD = re.compile(rf"\.{{2,}}|[{_PUNCTUATION}]|,(?!\d)|(?:[^\s,.{_PUNCTUATION}]|,(?=\d)|\.(?!\.))+")
 _CLITIC = re.compile(r"(?<=[^'])(?=(?:'(?:s|m|d|ll|re|ve)?|n't)$)")
 _CLOSING = frozenset("])}>\"'»")
 
 
 def exact_match(prediction: str, references: Sequence[str]) -> float:
-    """1 if what was said is any of the answers, but for case and CMRC's marks."""
+    """1 if the prediction equals any reference, ignoring case and the punctuation CMRC removes."""
     return max((float(_remove_punctuation(prediction) == _remove_punctuation(answer)) for answer in references), default=0.0)
 
 
 def f1(prediction: str, references: Sequence[str]) -> float:
-    """The best of all answers: how much of both is their longest common stretch, in characters and foreign words."""
+    """Maximum over references of the F1 of the longest common substring, in units of `mixed_segmentation`."""
     return max(
         (_substring_f1(mixed_segmentation(prediction), mixed_segmentation(answer)) for answer in references), default=0.0
     )
 
 
 def mixed_segmentation(text: str) -> list[str]:
-    """Each Chinese character and each word of other writing, in lower case, without CMRC's marks."""
-    found, stretch = [], ""
+    """Each Chinese character and each word of other scripts, lowercased, without the punctuation CMRC removes."""
+    units, run = [], ""
     for character in _remove_punctuation(text):
         if _CHINESE.match(character):
-            found += [*_split_non_chinese(stretch), character]
-            stretch = ""
+            units += [*_split_non_chinese(run), character]
+            run = ""
         else:
-            stretch += character
-    return found + _split_non_chinese(stretch)
+            run += character
+    return units + _split_non_chinese(run)
 
 
 def _remove_punctuation(text: str) -> str:
@@ -43,7 +44,7 @@ def _remove_punctuation(text: str) -> str:
 
 def _split_non_chinese(text: str) -> list[str]:
     words = [part for word in _WORD.findall(text) for part in _CLITIC.split(word)]
-    last = next((at for at in range(len(words) - 1, -1, -1) if words[at] not in _CLOSING), None)
+    last = next((index for index in range(len(words) - 1, -1, -1) if words[index] not in _CLOSING), None)
     if last is not None and words[last].endswith(".") and words[last].strip("."):
         words[last : last + 1] = [words[last][:-1], "."]
     return words
@@ -58,12 +59,12 @@ def _substring_f1(prediction: list[str], reference: list[str]) -> float:
 
 
 def _longest_common_substring(first: list[str], second: list[str]) -> int:
-    """The length of the longest stretch both have, unbroken."""
-    best, before = 0, [0] * (len(second) + 1)  # before[j]: how long the stretch is that ends at second[j - 1]
-    for one in first:
-        here = [0] * (len(second) + 1)
-        for place, other in enumerate(second):
-            if one == other:
-                here[place + 1] = before[place] + 1
-        best, before = max(best, *here), here
+    """Length of the longest common substring (contiguous)."""
+    best, previous = 0, [0] * (len(second) + 1)  # previous[j]: length of the common suffix that ends at second[j - 1]
+    for left in first:
+        current = [0] * (len(second) + 1)
+        for column, right in enumerate(second):
+            if left == right:
+                current[column + 1] = previous[column] + 1
+        best, previous = max(best, *current), current
     return best

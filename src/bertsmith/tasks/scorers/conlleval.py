@@ -1,16 +1,16 @@
-"""Entities in tag sequences, and precision, recall and F1 over them as `conlleval` counts."""
+"""Entities of tag sequences and their precision, recall and F1, as counted by `conlleval` (CoNLL-2000/2003)."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# BMES, BMEWO and BILOU say in other letters what BIOES says.
+# BMES, BMEWO and BILOU are BIOES with other letters.
 _PREFIXES = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S", "W": "S"}
 
 
 @dataclass(frozen=True, order=True)
 class Entity:
-    """Tokens from `start` up to, not including, `end`."""
+    """Entity of tokens [start, end)."""
 
     start: int
     end: int
@@ -18,37 +18,37 @@ class Entity:
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """The letter of a tag (B, I, E, S or O) and its type: `M-PER` is ("I", "PER"), `O` and a part of speech ("O", "")."""
-    letter, hyphen, name = tag.partition("-")
-    known = _PREFIXES.get(letter, "O")
-    return (known, name) if known != "O" and bool(hyphen) == bool(name) else ("O", "")
+    """Prefix (B, I, E, S or O) and type of a tag: `M-PER` gives ("I", "PER"), `O` and part-of-speech tags ("O", "")."""
+    prefix, hyphen, name = tag.partition("-")
+    canonical = _PREFIXES.get(prefix, "O")
+    return (canonical, name) if canonical != "O" and bool(hyphen) == bool(name) else ("O", "")
 
 
 def are_span_tags(tags: Sequence[str]) -> bool:
-    """These tags mark stretches of tokens, such as B-PER, I-PER, O (or B, M, E, S of words): they are not parts of speech."""
+    """Whether tags mark spans of tokens, such as B-PER, I-PER, O (or B, M, E, S for word segmentation), not parts of speech."""
     if any("-" in tag for tag in tags):
         return all(tag == "O" or ("-" in tag and split_tag(tag)[0] != "O") for tag in tags)
     return set(tags) <= {"O", *_PREFIXES} and bool({"O", "B"} & set(tags))
 
 
 def get_entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities of one sentence, whatever its scheme, whether or not the tags are legal in it.
+    """Entities of one sentence in any scheme, for valid and invalid tag sequences.
 
-    As in conlleval, an I after O, or after another type, begins an entity: nothing that is tagged is lost.
+    As in conlleval, an I after O or after another type starts a new entity.
     """
-    found, start, before = [], 0, ("O", "")
-    for place, tag in enumerate([*tags, "O"]):
-        here = split_tag(tag)
-        if _is_boundary(before, here):
-            if before[0] != "O":
-                found.append(Entity(start, place, before[1]))
-            start = place
-        before = here
-    return found
+    entities, start, previous = [], 0, ("O", "")
+    for position, tag in enumerate([*tags, "O"]):
+        current = split_tag(tag)
+        if _is_boundary(previous, current):
+            if previous[0] != "O":
+                entities.append(Entity(start, position, previous[1]))
+            start = position
+        previous = current
+    return entities
 
 
 def _is_boundary(previous: tuple[str, str], current: tuple[str, str]) -> bool:
-    """An entity ends or begins between these two neighbours."""
+    """Whether an entity ends or starts between two adjacent tags."""
     if previous[1] != current[1] or "O" in (previous[0], current[0]):
         return True
     return current[0] in "BS" or previous[0] in "ES"
@@ -56,7 +56,7 @@ def _is_boundary(previous: tuple[str, str], current: tuple[str, str]) -> bool:
 
 @dataclass(frozen=True)
 class MatchCounts:
-    """What was right, of what was found and what there was."""
+    """Numbers of correct (right), predicted (found) and gold (there) entities, and precision, recall and F1."""
 
     right: int
     found: int
@@ -76,25 +76,35 @@ class MatchCounts:
 
 
 def count_matches(predictions: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> dict[str, MatchCounts]:
-    """Counts for each type of entity, sorted, over sentences of tags; an entity is right if type, start and end are."""
-    right, said, there = Counter[str](), Counter[str](), Counter[str]()
-    for guess, truth in zip(predictions, gold, strict=True):
-        guessed, true = set(get_entities(guess)), set(get_entities(truth))
-        right.update(entity.type for entity in guessed & true)
-        said.update(entity.type for entity in guessed)
-        there.update(entity.type for entity in true)
-    return {name: MatchCounts(right[name], said[name], there[name]) for name in sorted(said | there)}
+    """Match counts by entity type, sorted; a predicted entity is correct if type, start and end match."""
+    num_correct, num_predicted, num_gold = Counter[str](), Counter[str](), Counter[str]()
+    for predicted_tags, gold_tags in zip(predictions, gold, strict=True):
+        predicted_entities, gold_entities = set(get_entities(predicted_tags)), set(get_entities(gold_tags))
+        num_correct.update(entity.type for entity in predicted_entities & gold_entities)
+        num_predicted.update(entity.type for entity in predicted_entities)
+        num_gold.update(entity.type for entity in gold_entities)
+    return {
+        name: MatchCounts(num_correct[name], num_predicted[name], num_gold[name]) for name in sorted(num_predicted | num_gold)
+    }
 
 
 def entity_scores(predictions: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> dict[str, float]:
-    """precision, recall, f1 over all entities, and f1 of each type as `f1.PER`; all between 0 and 1."""
-    types = count_matches(predictions, gold)
-    total = MatchCounts(*(sum(getattr(c, name) for c in types.values()) for name in ("right", "found", "there")))
-    each = {f"f1.{name}": counts.f1 for name, counts in types.items() if name}
-    return {"f1": total.f1, "precision": total.precision, "recall": total.recall, **each}
+    """Micro-averaged precision, recall and f1, and the f1 of each type as `f1.PER`; all from 0 to 1."""
+    counts_by_type = count_matches(predictions, gold)
+    total = MatchCounts(
+        sum(counts.right for counts in counts_by_type.values()),
+        sum(counts.found for counts in counts_by_type.values()),
+        sum(counts.there for counts in counts_by_type.values()),
+    )
+    type_f1 = {f"f1.{name}": counts.f1 for name, counts in counts_by_type.items() if name}
+    return {"f1": total.f1, "precision": total.precision, "recall": total.recall, **type_f1}
 
 
 def tag_accuracy(predictions: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> float:
-    """Share of the tokens whose whole tag is right; 0 where there are no tokens."""
-    right = [a == b for guess, truth in zip(predictions, gold, strict=True) for a, b in zip(guess, truth, strict=True)]
-    return sum(right) / len(right) if right else 0.0
+    """Fraction of tokens with the correct tag; 0 if there are no tokens."""
+    is_correct = [
+        predicted == expected
+        for predicted_tags, gold_tags in zip(predictions, gold, strict=True)
+        for predicted, expected in zip(predicted_tags, gold_tags, strict=True)
+    ]
+    return sum(is_correct) / len(is_correct) if is_correct else 0.0
