@@ -1,4 +1,4 @@
-"""Work for jobs, in a file that another process can import quickly."""
+"""Functions for the tests of `run_jobs`, in a module that a worker process imports quickly."""
 
 import os
 import signal
@@ -8,32 +8,32 @@ from pathlib import Path
 from bertsmith.errors import Interrupted, UserError
 
 
-def noted(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def signed(path: Path) -> None:
+def write_pid(path: Path) -> None:
     path.write_text(str(os.getpid()))
 
 
-def wrong() -> None:
+def raise_user_error() -> None:
     raise UserError("a person's mistake")
 
 
-def fault() -> None:
+def raise_bug() -> None:
     raise ZeroDivisionError("a programmer's\nin two lines")
 
 
-def dies() -> None:
+def kill_self() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def stops() -> None:
+def interrupt() -> None:
     raise Interrupted("asked to")
 
 
-def persists(path: Path) -> None:
-    """Asked to stop, it comes to its end all the same."""
+def ignore_stop(path: Path) -> None:
+    """Finishes normally although SIGTERM interrupts it."""
     path.write_text("begun")
     try:
         time.sleep(60)
@@ -41,7 +41,7 @@ def persists(path: Path) -> None:
         path.write_text("done")
 
 
-def stops_after(path: Path) -> None:
+def interrupt_when_exists(path: Path) -> None:
     while not path.exists():
         time.sleep(0.01)
-    stops()
+    interrupt()

@@ -1,4 +1,4 @@
-"""Files and folders appear whole or not at all, and what happened to them since is noticed."""
+"""Atomic files and folders, manifests, content hashes, locks."""
 
 import os
 from pathlib import Path
@@ -20,17 +20,17 @@ from bertsmith.artifacts import (
 from bertsmith.errors import UserError
 
 
-def listing(folder: Path) -> list[str]:
+def list_paths(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
 
 
-def no_space(*_: object) -> None:
+def raise_no_space(*_: object) -> None:
     raise OSError(28, "No space left on device")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A sealed folder with a file in a folder within."""
+    """A folder with a manifest and a subfolder."""
     with atomic_folder(tmp_path / "made") as part:
         (part / "tokens.bin").write_bytes(bytes(1000))
         (part / "inner").mkdir()
@@ -39,103 +39,103 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "made"
 
 
-def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path):
+def test_write_atomic_replaces_the_file(tmp_path):
     write_atomic(tmp_path / "a.json", b"old")
     write_atomic(tmp_path / "a.json", b"new")
-    assert listing(tmp_path) == ["a.json"] and (tmp_path / "a.json").read_bytes() == b"new"
+    assert list_paths(tmp_path) == ["a.json"] and (tmp_path / "a.json").read_bytes() == b"new"
 
 
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
-def test_a_failing_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch, failing):
+def test_write_atomic_failure_keeps_the_old_file(tmp_path, monkeypatch, failing):
     write_atomic(tmp_path / "a.json", b"old")
-    monkeypatch.setattr(os if failing == "fsync" else Path, failing, no_space)
+    monkeypatch.setattr(os if failing == "fsync" else Path, failing, raise_no_space)
     with pytest.raises(OSError, match="No space"):
         write_atomic(tmp_path / "a.json", b"new, and longer than before")
-    assert listing(tmp_path) == ["a.json"] and (tmp_path / "a.json").read_bytes() == b"old"
+    assert list_paths(tmp_path) == ["a.json"] and (tmp_path / "a.json").read_bytes() == b"old"
 
 
-def test_the_old_file_is_whole_while_the_new_one_is_being_written(tmp_path, monkeypatch):
-    seen = []
+def test_write_atomic_keeps_the_old_file_while_writing(tmp_path, monkeypatch):
+    contents = []
     write_atomic(tmp_path / "a", b"old")
-    monkeypatch.setattr(os, "fsync", lambda _: seen.append((tmp_path / "a").read_bytes()))
+    monkeypatch.setattr(os, "fsync", lambda _: contents.append((tmp_path / "a").read_bytes()))
     write_atomic(tmp_path / "a", b"new")
-    assert seen == [b"old"]
+    assert contents == [b"old"]
 
 
-def test_json_comes_back_as_it_was(tmp_path):
+def test_json_roundtrip(tmp_path):
     value = {"words": ["猫", "naïve"], "share": 0.1, "none": None, "deep": {"count": 2**60}}
     write_json(tmp_path / "a.json", value)
     assert read_json(tmp_path / "a.json") == value
-    assert "猫" in (tmp_path / "a.json").read_text(encoding="utf-8")  # a person can read it
+    assert "猫" in (tmp_path / "a.json").read_text(encoding="utf-8")  # readable, not escaped
 
 
 @pytest.mark.parametrize(
-    ("data", "told"), [(None, "a.json is missing"), (b'{"a": 1', "a.json is damaged"), (b"\xff{}", "a.json is damaged")]
+    ("data", "message"), [(None, "a.json is missing"), (b'{"a": 1', "a.json is damaged"), (b"\xff{}", "a.json is damaged")]
 )
-def test_json_that_cannot_be_read_names_the_file(tmp_path, data, told):
+def test_read_json_errors_name_the_file(tmp_path, data, message):
     if data is not None:
         (tmp_path / "a.json").write_bytes(data)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         read_json(tmp_path / "a.json")
 
 
-def test_a_new_folder_is_not_there_before_it_is_whole(tmp_path):
+def test_atomic_folder_appears_when_complete(tmp_path):
     with atomic_folder(tmp_path / "deep" / "made") as part:
         (part / "a").write_text("a")
         assert not (tmp_path / "deep" / "made").exists()
-    assert listing(tmp_path / "deep") == ["made", "made/a", f"made/{MANIFEST}"]
+    assert list_paths(tmp_path / "deep") == ["made", "made/a", f"made/{MANIFEST}"]
     verify_manifest(tmp_path / "deep" / "made")
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_an_exception_leaves_nothing(tmp_path, error):
+def test_atomic_folder_exception_leaves_nothing(tmp_path, error):
     with pytest.raises(error), atomic_folder(tmp_path / "made") as part:
         (part / "a").write_text("a")
         raise error
-    assert listing(tmp_path) == []
+    assert list_paths(tmp_path) == []
 
 
-def test_a_folder_that_cannot_be_sealed_is_not_made(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "fsync", no_space)
+def test_atomic_folder_without_manifest_is_not_created(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", raise_no_space)
     with pytest.raises(OSError, match="No space"), atomic_folder(tmp_path / "made") as part:
         (part / "a").write_text("a")
-    assert listing(tmp_path) == []
+    assert list_paths(tmp_path) == []
 
 
-def test_an_existing_folder_is_replaced_at_the_end_only(folder):
+def test_atomic_folder_replaces_an_existing_one_at_the_end(folder):
     with atomic_folder(folder) as part:
         (part / "new").write_text("new")
         verify_manifest(folder)
         assert (folder / "tokens.bin").exists()
-    assert listing(folder.parent) == ["made", f"made/{MANIFEST}", "made/new"]
+    assert list_paths(folder.parent) == ["made", f"made/{MANIFEST}", "made/new"]
 
 
-def test_an_exception_leaves_the_existing_folder_as_it_was(folder):
-    before = listing(folder.parent)
+def test_atomic_folder_exception_keeps_the_existing_one(folder):
+    paths = list_paths(folder.parent)
     with pytest.raises(RuntimeError), atomic_folder(folder) as part:
         (part / "tokens.bin").write_text("half")
         raise RuntimeError
-    assert listing(folder.parent) == before
+    assert list_paths(folder.parent) == paths
     verify_manifest(folder)
 
 
-def test_what_a_dead_run_left_is_not_taken_over(tmp_path):
+def test_atomic_folder_discards_leftovers_of_a_dead_run(tmp_path):
     (tmp_path / "made.part").mkdir()
     (tmp_path / "made.part" / "stale").write_text("of a run that died")
     (tmp_path / "made.part" / artifacts.IN_PROGRESS).touch()
     with atomic_folder(tmp_path / "made") as part:
         (part / "a").write_text("a")
-    assert listing(tmp_path) == ["made", "made/a", f"made/{MANIFEST}"]
+    assert list_paths(tmp_path) == ["made", "made/a", f"made/{MANIFEST}"]
 
 
-def test_a_file_in_the_place_of_a_folder_is_refused_before_the_work(tmp_path):
+def test_atomic_folder_refuses_an_existing_file(tmp_path):
     (tmp_path / "made").write_text("precious")
     with pytest.raises(UserError, match="made is a file"), atomic_folder(tmp_path / "made"):
         raise AssertionError("the work was begun")
     assert (tmp_path / "made").read_text() == "precious"
 
 
-def test_the_current_folder_has_a_name_too(tmp_path, monkeypatch):
+def test_atomic_folder_for_the_current_directory(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     with atomic_folder(Path(".")) as part:
@@ -143,13 +143,13 @@ def test_the_current_folder_has_a_name_too(tmp_path, monkeypatch):
     verify_manifest(tmp_path / "here")
 
 
-def test_the_manifest_names_every_file_below_with_size_and_checksum(folder):
+def test_manifest_lists_every_file_with_size_and_checksum(folder):
     files = read_json(folder / MANIFEST)["files"]
     assert list(files) == ["inner/card.json", f"inner/{MANIFEST}", "tokens.bin"]
     assert files["tokens.bin"] == {"bytes": 1000, "sha256": checksum(folder / "tokens.bin")}
 
 
-def test_only_named_files_are_sealed_if_some_are_named(folder):
+def test_manifest_of_named_files(folder):
     write_manifest(folder, ["tokens.bin"])
     (folder / "inner" / "card.json").unlink()
     verify_manifest(folder)
@@ -158,63 +158,63 @@ def test_only_named_files_are_sealed_if_some_are_named(folder):
 
 
 @pytest.mark.parametrize("name", ["tokens.bin", "inner/card.json", f"inner/{MANIFEST}"])
-def test_truncation_a_flipped_bit_growth_and_loss_are_found_and_the_file_is_named(folder, name):
-    whole = (folder / name).read_bytes()
-    flipped = bytes([whole[0] ^ 1]) + whole[1:]
-    for data, told in [
-        (whole[:-1], "is truncated"),
+def test_verify_manifest_detects_truncated_damaged_longer_and_missing_files(folder, name):
+    original = (folder / name).read_bytes()
+    flipped = bytes([original[0] ^ 1]) + original[1:]
+    for data, message in [
+        (original[:-1], "is truncated"),
         (flipped, "is damaged"),
-        (whole + b"x", "is longer"),
+        (original + b"x", "is longer"),
         (None, "is missing"),
     ]:
         (folder / name).unlink() if data is None else (folder / name).write_bytes(data)
-        with pytest.raises(UserError, match=rf"{folder}/{name} {told}.*make {folder} again"):
+        with pytest.raises(UserError, match=rf"{folder}/{name} {message}.*make {folder} again"):
             verify_manifest(folder)
-        (folder / name).write_bytes(whole)
+        (folder / name).write_bytes(original)
     verify_manifest(folder)
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b"{}", b'{"files": 3}', b'{"files": {"a": []}}', b'{"files": {"a": {}}}', b"\xff"]
 )
-def test_a_damaged_manifest_is_named(folder, data):
+def test_verify_manifest_reports_a_damaged_manifest(folder, data):
     (folder / MANIFEST).write_bytes(data)
     with pytest.raises(UserError, match=rf"{MANIFEST} is damaged"):
         verify_manifest(folder)
 
 
-def test_a_folder_that_is_not_there_or_not_sealed_is_named(tmp_path):
+def test_verify_manifest_of_a_missing_folder_or_manifest(tmp_path):
     with pytest.raises(UserError, match=r"there is no folder .*absent"):
         verify_manifest(tmp_path / "absent")
     with pytest.raises(UserError, match=rf"{MANIFEST} is missing"):
         verify_manifest(tmp_path)
 
 
-def test_equal_values_have_equal_fingerprints_whatever_the_order_of_their_keys():
+def test_fingerprint_ignores_key_order():
     assert fingerprint({"a": 1, "b": [1, 2]}) == fingerprint({"b": [1, 2], "a": 1})
     values = [{"a": 1}, {"a": "1"}, {"a": 1.5}, {"a": None}, {"b": 1}, [1, 2], [2, 1], "a", {}]
     assert len({fingerprint(value) for value in values}) == len(values)
 
 
-def test_a_file_is_known_by_what_it_holds_and_a_sealed_folder_by_its_manifest(folder, tmp_path):
-    before = artifacts.content_hash(folder), artifacts.content_hash(folder / "tokens.bin")
-    assert before == (checksum(folder / MANIFEST), checksum(folder / "tokens.bin"))
+def test_content_hash_of_files_and_folders(folder, tmp_path):
+    hashes = artifacts.content_hash(folder), artifacts.content_hash(folder / "tokens.bin")
+    assert hashes == (checksum(folder / MANIFEST), checksum(folder / "tokens.bin"))
     moved = folder.rename(tmp_path / "elsewhere")
-    assert (artifacts.content_hash(moved), artifacts.content_hash(moved / "tokens.bin")) == before
+    assert (artifacts.content_hash(moved), artifacts.content_hash(moved / "tokens.bin")) == hashes
     (moved / "tokens.bin").write_bytes(bytes(999) + b"x")
     write_manifest(moved)
-    assert artifacts.content_hash(moved) != before[0] and artifacts.content_hash(moved / "tokens.bin") != before[1]
+    assert artifacts.content_hash(moved) != hashes[0] and artifacts.content_hash(moved / "tokens.bin") != hashes[1]
 
 
-def test_what_holds_nothing_that_is_settled_has_no_content(folder, tmp_path):
-    os.mkfifo(tmp_path / "pipe")  # reading it would take it from whoever is to read it, or wait for ever
+def test_content_hash_is_empty_without_manifest_or_file(folder, tmp_path):
+    os.mkfifo(tmp_path / "pipe")  # reading it would consume the data, or block
     (folder / MANIFEST).unlink()
     assert [artifacts.content_hash(path) for path in (folder, tmp_path / "pipe", tmp_path / "absent")] == ["", "", ""]
 
 
-def test_only_a_vacant_place_is_taken(tmp_path):
+def test_check_writable_accepts_only_empty_or_own_folders(tmp_path):
     assert artifacts.check_writable(tmp_path / "new") == tmp_path / "new"
-    (tmp_path / "state").mkdir()  # what a run leaves that was stopped while it saved for the first time
+    (tmp_path / "state").mkdir()  # left by a run stopped during its first save
     assert artifacts.check_writable(tmp_path) == tmp_path
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="holds other things; choose another out"):
@@ -229,7 +229,7 @@ def test_only_a_vacant_place_is_taken(tmp_path):
         artifacts.resolve_path(" ", "out")
 
 
-def test_somebodys_folder_of_the_working_name_is_not_removed(tmp_path):
+def test_atomic_folder_does_not_remove_a_foreign_part_folder(tmp_path):
     (tmp_path / "made.part").mkdir()
     (tmp_path / "made.part" / "thesis.txt").write_text("mine")
     with pytest.raises(UserError, match=r"made\.part exists and holds other things"), atomic_folder(tmp_path / "made"):
@@ -237,7 +237,7 @@ def test_somebodys_folder_of_the_working_name_is_not_removed(tmp_path):
     assert (tmp_path / "made.part" / "thesis.txt").read_text() == "mine"
 
 
-def test_a_folder_is_claimed_by_one_at_a_time(tmp_path):
+def test_lock_output_is_exclusive(tmp_path):
     with artifacts.lock_output(tmp_path / "out"):
         with pytest.raises(UserError, match="another run is writing"), artifacts.lock_output(tmp_path / "out"):
             pass

@@ -1,4 +1,4 @@
-"""The command line keeps its promises: exit codes, one readable line for a mistake, one JSON object on stdout."""
+"""The command line: exit statuses, one-line errors, one JSON object on stdout."""
 
 import json
 import os
@@ -15,53 +15,53 @@ from bertsmith.config import iter_keys
 from bertsmith.corpus.build import Prepare
 from bertsmith.errors import Interrupted, UserError
 
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", "on", "mat", "."]
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", "on", "mat", "."]
 
 
 @pytest.fixture
-def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What `prepare` needs, in the folder it is called from."""
+def argv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Arguments of a small `prepare` run, with its files in the working directory."""
     monkeypatch.chdir(tmp_path)
-    Path("vocab.txt").write_text("\n".join(PIECES) + "\n")
+    Path("vocab.txt").write_text("\n".join(TOKENS) + "\n")
     Path("text.txt").write_text("The cat sat.\nCats sat on the mat.\n\nThe mat sat on the cat.\n")
     return ["prepare", "texts=text.txt", "tokenizer=vocab.txt", "out=corpus", "workers=1"]
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """The one line that says what is wrong."""
-    assert cli.main(words) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert len(told.err.splitlines()) == 1 and told.err.startswith("error: "), told.err
-    return told.err
+def error_line(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    """Run a command that fails with exit status 2; returns its one-line error."""
+    assert cli.main(argv) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 1 and captured.err.startswith("error: "), captured.err
+    return captured.err
 
 
-@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
-def test_help_names_every_stage(capsys, words):
-    assert cli.main(words) == 0
-    told = capsys.readouterr()
-    assert told.err == "" and cli.USAGE in told.out
-    for name, meaning in STAGES.items():
-        assert any(line.split(maxsplit=1) == [name, meaning] for line in told.out.splitlines())
+@pytest.mark.parametrize("argv", [[], ["--help"], ["-h"]])
+def test_cli_help_lists_every_stage(capsys, argv):
+    assert cli.main(argv) == 0
+    captured = capsys.readouterr()
+    assert captured.err == "" and cli.USAGE in captured.out
+    for name, description in STAGES.items():
+        assert any(line.split(maxsplit=1) == [name, description] for line in captured.out.splitlines())
 
 
 @pytest.mark.parametrize("name", STAGES)
-@pytest.mark.parametrize("words", [["--help"], ["-h"], ["key=value", "--json", "--help"]])
-def test_the_page_of_a_stage_lists_every_key(capsys, name, words):
-    assert cli.main([name, *words]) == 0
-    told = capsys.readouterr()
-    assert told.err == "" and f"bertsmith {name} [RECIPE.toml]" in told.out
+@pytest.mark.parametrize("argv", [["--help"], ["-h"], ["key=value", "--json", "--help"]])
+def test_cli_stage_help_lists_every_key(capsys, name, argv):
+    assert cli.main([name, *argv]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == "" and f"bertsmith {name} [RECIPE.toml]" in captured.out
     for key in iter_keys(load_stage(name).Recipe):
-        line = next(line for line in told.out.splitlines() if line.startswith(f"  {key.name} "))
+        line = next(line for line in captured.out.splitlines() if line.startswith(f"  {key.name} "))
         assert key.default in line and key.description in line and key.type_name in line
 
 
-def test_the_version_is_told(capsys):
+def test_cli_version(capsys):
     assert cli.main(["--version"]) == 0 and capsys.readouterr().out == f"{__version__}\n"
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("argv", "message"),
     [
         (["prepar"], "there is no stage 'prepar'; did you mean 'prepare'?"),
         (["qqq"], "there is no stage 'qqq'; known: tokenizer, prepare"),
@@ -78,68 +78,68 @@ def test_the_version_is_told(capsys):
         (["show", "msks", "out=a.html"], "kind = 'msks' is not known; did you mean 'masks'?"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_2(capsys, words, told):
-    assert told in refused(capsys, *words)
+def test_cli_bad_input_is_one_line_and_exit_status_2(capsys, argv, message):
+    assert message in error_line(capsys, *argv)
 
 
-def test_files_that_are_not_there_are_one_line_and_exit_2(capsys, words):
-    assert "absent.txt" in refused(capsys, *words, "texts=absent.txt")
-    assert "absent/vocab.txt" in refused(capsys, *words, "tokenizer=absent/vocab.txt")
+def test_cli_missing_files_are_one_line_and_exit_status_2(capsys, argv):
+    assert "absent.txt" in error_line(capsys, *argv, "texts=absent.txt")
+    assert "absent/vocab.txt" in error_line(capsys, *argv, "tokenizer=absent/vocab.txt")
     Path("taken").write_text("a file")
-    assert "taken" in refused(capsys, *words, "out=taken/corpus")
+    assert "taken" in error_line(capsys, *argv, "out=taken/corpus")
     Path("folder.toml").mkdir()
-    assert "folder.toml" in refused(capsys, "prepare", "folder.toml")
+    assert "folder.toml" in error_line(capsys, "prepare", "folder.toml")
     assert not Path("corpus").exists()
 
 
-def test_json_is_the_last_line_of_stdout_and_words_go_to_stderr(capsys, words):
-    assert cli.main([*words, "--json"]) == 0
-    told = capsys.readouterr()
-    result = json.loads(told.out)
-    assert told.out.count("\n") == 1 and result["out"] == "corpus" and result["made"] is True and result["documents"] == 2
-    assert "documents" in told.err and "{" not in told.err
+def test_cli_json_goes_to_stdout_messages_to_stderr(capsys, argv):
+    assert cli.main([*argv, "--json"]) == 0
+    captured = capsys.readouterr()
+    result = json.loads(captured.out)
+    assert captured.out.count("\n") == 1 and result["out"] == "corpus" and result["made"] is True and result["documents"] == 2
+    assert "documents" in captured.err and "{" not in captured.err
 
 
-def test_without_json_stdout_is_empty(capsys, words):
-    assert cli.main(words) == 0
-    told = capsys.readouterr()
-    assert told.out == "" and "documents" in told.err
+def test_cli_stdout_is_empty_without_json(capsys, argv):
+    assert cli.main(argv) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "" and "documents" in captured.err
 
 
-def test_quiet_says_only_warnings_and_the_result(capsys, words):
-    assert cli.main([*words, "--quiet", "--json"]) == 0
-    told = capsys.readouterr()
-    assert json.loads(told.out)["tokens"] > 0
-    assert all(line.startswith("warning: ") for line in told.err.splitlines())
+def test_cli_quiet_prints_warnings_only(capsys, argv):
+    assert cli.main([*argv, "--quiet", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["tokens"] > 0
+    assert all(line.startswith("warning: ") for line in captured.err.splitlines())
 
 
-def test_a_recipe_is_read_and_settings_override_it(capsys, words):
+def test_cli_settings_override_the_recipe(capsys, argv):
     Path("run.toml").write_text('texts = "text.txt"\ntokenizer = "vocab.txt"\nout = "one"\nworkers = 1\n')
     assert cli.main(["prepare", "run.toml", "out=two", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["out"] == "two"
     assert Path("two").is_dir() and not Path("one").exists()
 
 
-def test_the_same_command_again_says_that_it_is_done(capsys, words):
-    assert cli.main(words) == cli.main([*words, "--json"]) == 0
-    told = capsys.readouterr()
-    assert json.loads(told.out)["made"] is False and "is there already" in told.err
+def test_cli_same_command_again_does_nothing(capsys, argv):
+    assert cli.main(argv) == cli.main([*argv, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["made"] is False and "is there already" in captured.err
 
 
-class Failing:
-    """A stage whose work ends in some way."""
+class FakeStage:
+    """A stage that raises `outcome` if it is an exception, else returns it."""
 
-    def __init__(self, end: object) -> None:
-        self.Recipe, self.end = Prepare, end
+    def __init__(self, outcome: object) -> None:
+        self.Recipe, self.outcome = Prepare, outcome
 
     def run(self, recipe: Prepare, quiet: bool) -> object:
-        if isinstance(self.end, BaseException):
-            raise self.end
-        return self.end
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        return self.outcome
 
 
 @pytest.mark.parametrize(
-    ("end", "code", "line"),
+    ("outcome", "code", "line"),
     [
         (UserError("the corpus is empty"), 2, "error: the corpus is empty"),
         (Interrupted("at step 7; run the same command again"), 130, "stopped: at step 7; run the same command again"),
@@ -150,38 +150,38 @@ class Failing:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
-def test_how_a_stage_ends_is_how_the_command_ends(capsys, monkeypatch, words, end, code, line):
-    monkeypatch.setattr(cli, "load_stage", lambda name: Failing(end))
-    assert cli.main([*words, "--json"]) == code
-    told = capsys.readouterr()
-    assert told.out == "" and told.err == f"{line}\n"
+def test_cli_exit_status_and_message_of_errors(capsys, monkeypatch, argv, outcome, code, line):
+    monkeypatch.setattr(cli, "load_stage", lambda name: FakeStage(outcome))
+    assert cli.main([*argv, "--json"]) == code
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err == f"{line}\n"
 
 
-def test_a_mistake_of_ours_is_not_hidden(monkeypatch, words):
-    monkeypatch.setattr(cli, "load_stage", lambda name: Failing(ZeroDivisionError("ours")))
+def test_cli_bugs_are_not_hidden(monkeypatch, argv):
+    monkeypatch.setattr(cli, "load_stage", lambda name: FakeStage(ZeroDivisionError("ours")))
     with pytest.raises(ZeroDivisionError):
-        cli.main(words)
+        cli.main(argv)
 
 
-def test_what_is_no_number_is_null_since_json_knows_no_nan(capsys, monkeypatch, words):
-    monkeypatch.setattr(cli, "load_stage", lambda name: Failing({"loss": float("nan"), "out": "语料"}))
-    assert cli.main([*words, "--json"]) == 0
+def test_cli_json_writes_nan_as_null(capsys, monkeypatch, argv):
+    monkeypatch.setattr(cli, "load_stage", lambda name: FakeStage({"loss": float("nan"), "out": "语料"}))
+    assert cli.main([*argv, "--json"]) == 0
     assert capsys.readouterr().out == '{"loss":null,"out":"语料"}\n'
 
 
-def test_a_stage_with_kinds_takes_the_kind_as_its_first_word(capsys, monkeypatch):
-    told = []
+def test_cli_first_argument_may_be_the_kind(capsys, monkeypatch):
+    recipes = []
     module = load_stage("show")
-    run = lambda recipe, quiet: told.append(recipe) or {}
+    run = lambda recipe, quiet: recipes.append(recipe) or {}
     monkeypatch.setattr(cli, "load_stage", lambda name: SimpleNamespace(Recipe=module.Recipe, KINDS=module.KINDS, run=run))
     assert cli.main(["show", "masks", "corpus=c", "out=a.html", "kind=masks"]) == 0
-    assert told[0] == module.Recipe(kind="masks", corpus="c", out="a.html")
+    assert recipes[0] == module.Recipe(kind="masks", corpus="c", out="a.html")
 
 
-def test_the_module_is_the_same_command(words):
+def test_cli_python_m_is_the_same_command(argv):
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
     command = [sys.executable, "-m", "bertsmith"]
-    done = subprocess.run([*command, *words, "--json"], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0 and json.loads(done.stdout)["out"] == "corpus"
+    completed = subprocess.run([*command, *argv, "--json"], capture_output=True, text=True, env=environment)
+    assert completed.returncode == 0 and json.loads(completed.stdout)["out"] == "corpus"
     bad = subprocess.run([*command, "prepare", "workrs=1"], capture_output=True, text=True, env=environment)
     assert bad.returncode == 2 and bad.stdout == "" and bad.stderr.startswith("error: ") and bad.stderr.count("\n") == 1

@@ -1,4 +1,4 @@
-"""Recipes: what can be written, what it becomes, and what is said of a mistake."""
+"""Recipes: parsing, overrides, defaults, error messages."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from bertsmith.objectives import MaskedLM, SentencePairMLM
 from bertsmith.pretraining.setup import PretrainRecipe
 from bertsmith.train.optim import Adamw, Lamb
 
-GIVEN = ["corpus=c", "out=o"]  # what `pretrain` cannot do without
+REQUIRED = ["corpus=c", "out=o"]  # required keys of `pretrain`
 
 
 class Inner(Config, frozen=True):
@@ -54,19 +54,19 @@ class Outer(Config, frozen=True):
     presets: ClassVar[dict[str, Config]] = {}
 
 
-def fault(kind: Any, *overrides: str, path: Path | None = None) -> str:
+def error_message(config_type: Any, *overrides: str, path: Path | None = None) -> str:
     with pytest.raises(RecipeError) as caught:
-        read_recipe(kind, path, overrides)
-    told = str(caught.value)
-    assert "\n" not in told and "$" not in told
-    return told
+        read_recipe(config_type, path, overrides)
+    message = str(caught.value)
+    assert "\n" not in message and "$" not in message
+    return message
 
 
-# What is wrong, where, and the way out
+# Error messages
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "message"),
     [
         ("objectiv=masked", "objectiv is not known; did you mean 'objective'?"),
         ("trian.steps=3", "trian is not known; did you mean 'train'?"),
@@ -84,12 +84,12 @@ def fault(kind: Any, *overrides: str, path: Path | None = None) -> str:
         ("model={mixer={kind='lstm', heads=4}}", "model.mixer.heads is not known; known: cell, "),
     ],
 )
-def test_an_unknown_key_is_named_with_the_nearest_at_every_depth(override, told):
-    assert told in fault(PretrainRecipe, *GIVEN, override)
+def test_config_unknown_key_suggests_the_closest(override, message):
+    assert message in error_message(PretrainRecipe, *REQUIRED, override)
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "message"),
     [
         ("objective=maskd", "objective = 'maskd' is not known; did you mean 'masked'?"),
         ("objective.kind=maskd", "objective = 'maskd' is not known; did you mean 'masked'?"),
@@ -101,12 +101,12 @@ def test_an_unknown_key_is_named_with_the_nearest_at_every_depth(override, told)
         ("model.norm=x", "model.norm = 'x' is not known; known: after, before"),
     ],
 )
-def test_an_unknown_word_is_named_with_the_nearest(override, told):
-    assert told in fault(PretrainRecipe, *GIVEN, override)
+def test_config_unknown_value_suggests_the_closest(override, message):
+    assert message in error_message(PretrainRecipe, *REQUIRED, override)
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "message"),
     [
         ("train.steps=many", "train.steps = 'many': expected `int | null`, got `str`"),
         ("model.layers=2.5", "model.layers = 2.5: expected `int`, got `float`"),
@@ -121,102 +121,102 @@ def test_an_unknown_word_is_named_with_the_nearest(override, told):
         ("length.more=1", "length takes list of number: there is no 'more' inside"),
     ],
 )
-def test_a_wrong_type_names_the_place_and_the_value(override, told):
-    assert told in fault(PretrainRecipe, *GIVEN, override)
+def test_config_wrong_type_names_key_and_value(override, message):
+    assert message in error_message(PretrainRecipe, *REQUIRED, override)
 
 
-def test_a_word_that_is_none_of_a_lists_words_is_named():
-    given = ["texts=a", "tokenizer=t", "out=o"]
-    assert "drop[0] = 'line' is not known; did you mean 'lines'?" in fault(load_stage("prepare").Recipe, *given, "drop=line")
+def test_config_unknown_value_in_a_list():
+    required = ["texts=a", "tokenizer=t", "out=o"]
+    assert "drop[0] = 'line' is not known; did you mean 'lines'?" in error_message(
+        load_stage("prepare").Recipe, *required, "drop=line"
+    )
 
 
-def test_a_missing_key_is_named():
-    assert "out is missing and has no default" in fault(PretrainRecipe, "corpus=c")
-    assert "kind is missing; known: masks, curves" in fault(load_stage("show").Recipe, "out=o")
-    assert "maybe.kind is missing; known: small, large-one" in fault(Outer, "maybe.size=3")
+def test_config_missing_key_is_named():
+    assert "out is missing and has no default" in error_message(PretrainRecipe, "corpus=c")
+    assert "kind is missing; known: masks, curves" in error_message(load_stage("show").Recipe, "out=o")
+    assert "maybe.kind is missing; known: small, large-one" in error_message(Outer, "maybe.size=3")
 
 
 @pytest.mark.parametrize("override", ["train.steps", "=3", "a..b=3", ".a=3", "a.=3", "", " =1"])
-def test_what_is_not_key_and_value_is_refused(override):
-    assert f"{override!r} is not key=value" in fault(PretrainRecipe, *GIVEN, override)
+def test_config_override_must_be_key_value(override):
+    assert f"{override!r} is not key=value" in error_message(PretrainRecipe, *REQUIRED, override)
 
 
 @pytest.mark.parametrize("override", ["sizes=[1,x]", "text=[a.txt,b.txt]", "inner={count=}", 'text="a"b"'])
-def test_brackets_and_quotes_that_are_not_toml_are_not_taken_for_words(override):
-    assert f"{override.partition('=')[2]} is not TOML" in fault(Outer, override)
+def test_config_broken_toml_literals_are_refused(override):
+    assert f"{override.partition('=')[2]} is not TOML" in error_message(Outer, override)
 
 
-def test_an_error_tells_whether_file_or_command_line_is_to_blame(tmp_path):
+def test_config_errors_name_their_source(tmp_path):
     recipe = tmp_path / "run.toml"
     recipe.write_text('corpus = "c"\nout = "o"\n')
-    assert fault(PretrainRecipe, "corpus=c").startswith("the command line: ")
-    assert fault(PretrainRecipe, "sed=1", path=recipe).startswith(f"{recipe} and the command line: ")
+    assert error_message(PretrainRecipe, "corpus=c").startswith("the command line: ")
+    assert error_message(PretrainRecipe, "sed=1", path=recipe).startswith(f"{recipe} and the command line: ")
     recipe.write_text('corpus = "c"\nout = "o"\n[train]\nstps = 3\n')
-    assert fault(PretrainRecipe, path=recipe) == f"{recipe}: train.stps is not known; did you mean 'steps'?"
+    assert error_message(PretrainRecipe, path=recipe) == f"{recipe}: train.stps is not known; did you mean 'steps'?"
 
 
 @pytest.mark.parametrize(
-    ("data", "told"), [(b"a = = 1", "not TOML.*line 1"), (b"a = '\xff'", "not TOML.*utf-8"), (None, "no recipe")]
+    ("data", "message"), [(b"a = = 1", "not TOML.*line 1"), (b"a = '\xff'", "not TOML.*utf-8"), (None, "no recipe")]
 )
-def test_a_recipe_that_cannot_be_read_is_named(tmp_path, data, told):
+def test_config_unreadable_recipe_is_named(tmp_path, data, message):
     if data is not None:
         (tmp_path / "run.toml").write_bytes(data)
-    line = fault(PretrainRecipe, path=tmp_path / "run.toml")
-    assert re.search(told, line) and str(tmp_path / "run.toml") in line
+    line = error_message(PretrainRecipe, path=tmp_path / "run.toml")
+    assert re.search(message, line) and str(tmp_path / "run.toml") in line
 
 
-# What can be written, and what it becomes
+# Parsing
 
 
-def test_a_preset_is_named_by_a_word_and_changed_inside():
+def test_config_preset_with_overrides():
     mini = EncoderConfig.presets["bert-mini"]
-    assert read_recipe(PretrainRecipe, overrides=[*GIVEN, "model=bert-mini"]).model == mini
+    assert read_recipe(PretrainRecipe, overrides=[*REQUIRED, "model=bert-mini"]).model == mini
     changed = read_recipe(
-        PretrainRecipe, overrides=[*GIVEN, "model=bert-mini", "model.layers=3", "model.mixer.causal=true"]
+        PretrainRecipe, overrides=[*REQUIRED, "model=bert-mini", "model.layers=3", "model.mixer.causal=true"]
     ).model
-    wanted = to_dict(mini)
-    wanted["layers"], wanted["mixer"]["causal"] = 3, True
-    assert to_dict(changed) == wanted
-    assert EncoderConfig.presets["bert-mini"] == mini and mini.layers == 4  # the preset itself is as it was
+    expected = to_dict(mini)
+    expected["layers"], expected["mixer"]["causal"] = 3, True
+    assert to_dict(changed) == expected
+    assert EncoderConfig.presets["bert-mini"] == mini and mini.layers == 4  # the preset itself is unchanged
 
 
-def test_a_whole_is_said_before_its_parts_in_any_order():
-    for words in permutations(["part=small", "part.size=5", "part.inner={share=0.25}", "part.inner.count=9"]):
-        assert read_recipe(Outer, None, words).part == Small(size=5, inner=Inner(count=9, share=0.25))
-    for words in permutations(["part.kind=small", "part.size=5", "part.inner.count=9"]):
-        assert read_recipe(Outer, None, words).part == Small(size=5, inner=Inner(count=9))
-    for words in permutations(["model=bert-mini", "model.layers=3"]):
-        assert (mini := read_recipe(PretrainRecipe, None, [*GIVEN, *words]).model).layers == 3 and mini.width == 256
-    assert (
-        read_recipe(Outer, None, ["inner.count=4", "inner.count=6"]).inner.count == 6
-    )  # of two that say the same, the last counts
+def test_config_tables_are_assigned_before_their_keys():
+    for overrides in permutations(["part=small", "part.size=5", "part.inner={share=0.25}", "part.inner.count=9"]):
+        assert read_recipe(Outer, None, overrides).part == Small(size=5, inner=Inner(count=9, share=0.25))
+    for overrides in permutations(["part.kind=small", "part.size=5", "part.inner.count=9"]):
+        assert read_recipe(Outer, None, overrides).part == Small(size=5, inner=Inner(count=9))
+    for overrides in permutations(["model=bert-mini", "model.layers=3"]):
+        assert (mini := read_recipe(PretrainRecipe, None, [*REQUIRED, *overrides]).model).layers == 3 and mini.width == 256
+    assert read_recipe(Outer, None, ["inner.count=4", "inner.count=6"]).inner.count == 6  # the last of two overrides wins
 
 
-def test_a_preset_in_a_file_is_changed_by_the_command_line(tmp_path):
+def test_config_command_line_overrides_a_preset_in_a_file(tmp_path):
     (tmp_path / "run.toml").write_text('corpus = "c"\nout = "o"\nmodel = "bert-tiny"\nobjective = "masked"\n')
     recipe = read_recipe(PretrainRecipe, tmp_path / "run.toml", ["model.layers=9", "objective.masks=spans"])
     assert (recipe.model.layers, recipe.model.width) == (9, 128) and recipe.objective == MaskedLM(masks=SpanMasking())
 
 
-def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path):
+def test_config_recipe_with_byte_order_mark(tmp_path):
     (tmp_path / "run.toml").write_text('text = "猫"\n', encoding="utf-8-sig")
     assert read_recipe(Outer, tmp_path / "run.toml").text == "猫"
 
 
-def test_a_kind_is_named_by_a_bare_word_at_every_depth():
-    assert read_recipe(PretrainRecipe, overrides=[*GIVEN, "objective=masked"]).objective == MaskedLM()
-    recipe = read_recipe(PretrainRecipe, overrides=[*GIVEN, "objective.masks=whole-words", "objective.pairs=sentence-order"])
+def test_config_kind_as_a_bare_word():
+    assert read_recipe(PretrainRecipe, overrides=[*REQUIRED, "objective=masked"]).objective == MaskedLM()
+    recipe = read_recipe(PretrainRecipe, overrides=[*REQUIRED, "objective.masks=whole-words", "objective.pairs=sentence-order"])
     assert recipe.objective == SentencePairMLM(masks=WholeWordMasking(), pairs=SentenceOrder())
     recipe = read_recipe(
-        PretrainRecipe, overrides=[*GIVEN, "objective=masked", "objective.masks=spans", "objective.masks.longest=5"]
+        PretrainRecipe, overrides=[*REQUIRED, "objective=masked", "objective.masks=spans", "objective.masks.longest=5"]
     )
     assert recipe.objective == MaskedLM(masks=SpanMasking(longest=5), view=Windows())
     assert read_recipe(
-        PretrainRecipe, overrides=[*GIVEN, "train.optimizer=lamb", "train.optimizer.eps=1"]
+        PretrainRecipe, overrides=[*REQUIRED, "train.optimizer=lamb", "train.optimizer.eps=1"]
     ).train.optimizer == Lamb(eps=1)
 
 
-def test_a_table_without_a_kind_is_of_the_kind_of_the_default(tmp_path):
+def test_config_table_without_kind_has_the_default_kind(tmp_path):
     (tmp_path / "run.toml").write_text('corpus = "c"\nout = "o"\n[objective]\nrate = 0.3\n[train.optimizer]\neps = 0.1\n')
     recipe = read_recipe(PretrainRecipe, tmp_path / "run.toml", ["objective.pairs.short=0.7"])
     assert recipe.objective == SentencePairMLM(rate=0.3, pairs=NextSentence(short=0.7)) and recipe.train.optimizer == Adamw(
@@ -224,16 +224,16 @@ def test_a_table_without_a_kind_is_of_the_kind_of_the_default(tmp_path):
     )
 
 
-def test_another_kind_begins_as_its_own_defaults(tmp_path):
+def test_config_new_kind_starts_from_its_defaults(tmp_path):
     (tmp_path / "run.toml").write_text("part = {size = 7}\n")
-    for said, found in {
-        "part.kind=small": Small(), "part=small": Small(), "part.kind=large-one": LargeOne(size=7),  # it was that already
+    for override, expected in {
+        "part.kind=small": Small(), "part=small": Small(), "part.kind=large-one": LargeOne(size=7),  # the same kind as before
     }.items():  # fmt: skip
-        assert read_recipe(Outer, tmp_path / "run.toml", [said]).part == found
+        assert read_recipe(Outer, tmp_path / "run.toml", [override]).part == expected
     assert read_recipe(Outer, tmp_path / "run.toml", ["part.kind=small", "part.size=8"]).part == Small(size=8)
 
 
-def test_a_field_that_is_merely_called_kind_resets_nothing():
+def test_config_plain_field_named_kind():
     assert read_recipe(Outer, overrides=["text=t", "inner.count=9", "kind=green"]) == Outer(
         text="t", inner=Inner(count=9), kind="green"
     )
@@ -241,21 +241,21 @@ def test_a_field_that_is_merely_called_kind_resets_nothing():
     assert (recipe.texts, recipe.size, recipe.kind) == (("a.txt",), 9, "bpe")
 
 
-def test_a_table_left_out_begins_as_the_default_of_its_place():
+def test_config_missing_table_starts_from_its_default():
     assert read_recipe(Outer, overrides=["inner.open=true"]).inner == Inner(count=3, open=True)
     assert read_recipe(Outer, overrides=["part.names=a"]).part == LargeOne(size=50, names=("a",))
     assert read_recipe(Outer, overrides=["part=small", "part.inner.open=true"]).part == Small(inner=Inner(count=7, open=True))
     assert read_recipe(Outer, overrides=["maybe.kind=small", "maybe.size=3"]).maybe == Small(size=3)
     assert read_recipe(Outer, overrides=["part.beside.size=3"]).part == LargeOne(size=50, beside=Small(size=3))
-    assert read_recipe(PretrainRecipe, overrides=[*GIVEN, "model.layers=3"]).model == EncoderConfig(layers=3)
+    assert read_recipe(PretrainRecipe, overrides=[*REQUIRED, "model.layers=3"]).model == EncoderConfig(layers=3)
 
 
-def test_a_table_of_free_names_takes_any_name():
+def test_config_dict_field_takes_any_key():
     assert read_recipe(Outer, overrides=["inner.odd.text=sentence"]).inner == Inner(count=3, odd={"text": "sentence"})
 
 
-def test_one_word_or_number_does_where_a_list_is_taken(tmp_path):
-    recipe = read_recipe(PretrainRecipe, overrides=[*GIVEN, "length=128", "shares=1"])
+def test_config_scalar_for_a_list_of_one(tmp_path):
+    recipe = read_recipe(PretrainRecipe, overrides=[*REQUIRED, "length=128", "shares=1"])
     assert (recipe.length, recipe.shares) == ((128,), (1.0,))
     recipe = read_recipe(load_stage("prepare").Recipe, overrides=["texts=a.txt", "tokenizer=t", "out=o", "drop=lines"])
     assert (recipe.texts, recipe.drop) == (("a.txt",), ("lines",))
@@ -269,7 +269,7 @@ def test_one_word_or_number_does_where_a_list_is_taken(tmp_path):
 @pytest.mark.parametrize(
     "text", ["2024", "1e5", "true", "2024-01-01", "a=b", "x==y=", "a b", "#1", "[a]*.txt", "dir/with#hash", "猫"]
 )
-def test_text_is_taken_as_it_stands(text):
+def test_config_bare_text(text):
     assert read_recipe(Outer, overrides=[f"text={text}"]).text == text
     assert read_recipe(Outer, overrides=[f"part.names={text}"]).part.names == (text,)
 
@@ -277,21 +277,23 @@ def test_text_is_taken_as_it_stands(text):
 @pytest.mark.parametrize(
     ("literal", "text"), [('"2024"', "2024"), ("'a b'", "a b"), (r'"a\tb"', "a\tb"), ('""', ""), ("", ""), (" a ", "a")]
 )
-def test_quoted_text_is_toml(literal, text):
+def test_config_quoted_text(literal, text):
     assert read_recipe(Outer, overrides=[f"text={literal}"]).text == text
 
 
-def test_a_line_break_smuggles_in_no_second_key():
-    assert fault(Outer, "inner.count=1\ny = 2") == "the command line: inner.count = '1\\ny = 2': expected `int`, got `str`"
+def test_config_line_break_adds_no_key():
+    assert (
+        error_message(Outer, "inner.count=1\ny = 2") == "the command line: inner.count = '1\\ny = 2': expected `int`, got `str`"
+    )
 
 
-def test_the_last_of_two_settings_counts():
+def test_config_last_override_wins():
     assert read_recipe(Outer, overrides=["inner.count=1", "inner.count=2", "inner.open=true"]).inner == Inner(
         count=2, open=True
     )
 
 
-def test_python_may_pass_paths_tuples_and_structs():
+def test_config_from_dict_takes_paths_tuples_and_structs():
     recipe = from_dict(load_stage("prepare").Recipe, {"texts": (Path("a"), "b"), "tokenizer": Path("t"), "out": "o"})
     assert (recipe.texts, recipe.tokenizer) == (("a", "b"), "t")
     recipe = from_dict(
@@ -301,75 +303,79 @@ def test_python_may_pass_paths_tuples_and_structs():
     assert (recipe.model.layers, recipe.objective.rate, recipe.length) == (2, 0.2, (64,))
 
 
-def test_recipes_are_frozen():
+def test_config_is_frozen():
     with pytest.raises(AttributeError):
         Inner().count = 2  # type: ignore[misc]
 
 
-# A union may stand at the top
+# Unions at the top level
 
 
-def test_a_union_at_the_top_is_read_by_its_kind():
+def test_config_top_level_union():
     top: Any = Small | LargeOne
     assert read_recipe(top, overrides=["kind=small", "size=3", "inner.open=true"]) == Small(
         size=3, inner=Inner(count=7, open=True)
     )
     assert read_recipe(top, overrides=["size=3", "kind=large-one"]) == LargeOne(size=3)
     assert from_dict(top, "small") == Small()
-    assert "kind is missing; known: small, large-one" in fault(top, "size=3")
-    assert "kind = 'smal' is not known; did you mean 'small'?" in fault(top, "kind=smal")
-    assert "nams is not known; did you mean 'names'?" in fault(top, "kind=large-one", "nams=3")
+    assert "kind is missing; known: small, large-one" in error_message(top, "size=3")
+    assert "kind = 'smal' is not known; did you mean 'small'?" in error_message(top, "kind=smal")
+    assert "nams is not known; did you mean 'names'?" in error_message(top, "kind=large-one", "nams=3")
 
 
-def test_the_keys_of_a_union_at_the_top_are_listed_by_kind():
-    told = {key.name: key for key in iter_keys(Small | LargeOne)}
-    assert told["kind"] == KeyHelp("kind", "small | large-one", "required", "which of these")
-    assert {"[small].size", "[small].inner.count", "[large-one].size", "[large-one].beside.size"} <= told.keys()
+def test_config_keys_of_a_top_level_union():
+    keys = {key.name: key for key in iter_keys(Small | LargeOne)}
+    assert keys["kind"] == KeyHelp("kind", "small | large-one", "required", "which of these")
+    assert {"[small].size", "[small].inner.count", "[large-one].size", "[large-one].beside.size"} <= keys.keys()
 
 
-# Every real recipe
+# All stages
 
 
-def structs(kind: Any) -> set[type]:
-    """Every struct that can be reached from a recipe."""
-    found: set[type] = set()
+def reachable_structs(config_type: Any) -> set[type]:
+    """Every struct type reachable from a recipe."""
+    structs: set[type] = set()
 
     def visit(info: Any) -> None:
-        if isinstance(info, msgspec.inspect.StructType) and info.cls not in found:
-            found.add(info.cls)
+        if isinstance(info, msgspec.inspect.StructType) and info.cls not in structs:
+            structs.add(info.cls)
             for field in info.fields:
                 visit(field.type)
         for member in getattr(info, "types", ()):
             visit(member)
 
-    visit(msgspec.inspect.type_info(kind))
-    return found
+    visit(msgspec.inspect.type_info(config_type))
+    return structs
 
 
 @pytest.mark.parametrize("name", STAGES)
-def test_every_key_of_a_stage_is_listed_once_with_a_meaning(name):
-    listed = list(iter_keys(load_stage(name).Recipe))
-    assert len({key.name for key in listed}) == len(listed)
-    assert [key.name for key in listed if not key.description or not key.type_name] == []
-    last = {key.name.split(".")[-1] for key in listed}
-    for struct in structs(load_stage(name).Recipe):
-        assert set(struct.__struct_fields__) <= last, f"fields of {struct.__name__} are not listed"
+def test_config_every_key_has_a_description(name):
+    keys = list(iter_keys(load_stage(name).Recipe))
+    assert len({key.name for key in keys}) == len(keys)
+    assert [key.name for key in keys if not key.description or not key.type_name] == []
+    last_names = {key.name.split(".")[-1] for key in keys}
+    for struct in reachable_structs(load_stage(name).Recipe):
+        assert set(struct.__struct_fields__) <= last_names, f"fields of {struct.__name__} are not listed"
 
 
-def test_the_walk_over_structs_sees_the_deepest():
-    assert {PretrainRecipe, EncoderConfig, MaskedLM, SpanMasking, TokenMasking, SentenceOrder, Lamb} <= structs(PretrainRecipe)
+def test_config_reachable_structs_helper():
+    assert {PretrainRecipe, EncoderConfig, MaskedLM, SpanMasking, TokenMasking, SentenceOrder, Lamb} <= reachable_structs(
+        PretrainRecipe
+    )
 
 
 @pytest.mark.parametrize("name", STAGES)
-def test_a_default_is_shown_as_it_can_be_typed(name):
-    for struct in structs(load_stage(name).Recipe):
-        own = [key for key in iter_keys(struct) if key.name in struct.__struct_fields__]
+def test_config_printed_defaults_can_be_typed(name):
+    for struct in reachable_structs(load_stage(name).Recipe):
+        own_keys = [key for key in iter_keys(struct) if key.name in struct.__struct_fields__]
         required = [key for key in iter_keys(struct) if key.default == "required" and "[" not in key.name]
-        needed = [f"{key.name}={'{}' if key.type_name == 'table' else key.type_name.split(' | ')[0]}" for key in required]
-        for key in own:
-            if key.default not in ("", "required"):  # an empty one is none, or a table
-                assert read_recipe(struct, overrides=[*needed, f"{key.name}={key.default}"]) == read_recipe(
-                    struct, overrides=needed
+        required_overrides = [
+            f"{key.name}={'{}' if key.type_name == 'table' else key.type_name.split(' | ')[0]}" for key in required
+        ]
+        for key in own_keys:
+            if key.default not in ("", "required"):  # empty: None, or a table
+                assert read_recipe(struct, overrides=[*required_overrides, f"{key.name}={key.default}"]) == read_recipe(
+                    struct, overrides=required_overrides
                 ), key
 
 
@@ -381,21 +387,26 @@ def test_a_default_is_shown_as_it_can_be_typed(name):
         ["objective.pairs=sentence-order", "train.steps=7", "train.rate=1", "held_out=1e-9", "init=a/b", "seed=-1"],
     ],
 )
-def test_a_recipe_written_down_and_read_again_is_the_same(overrides, tmp_path):
-    recipe = read_recipe(PretrainRecipe, overrides=[*GIVEN, *overrides])
+def test_config_roundtrip(overrides, tmp_path):
+    recipe = read_recipe(PretrainRecipe, overrides=[*REQUIRED, *overrides])
     assert from_dict(PretrainRecipe, to_dict(recipe)) == recipe
     assert from_dict(PretrainRecipe, json.loads(json.dumps(to_dict(recipe)))) == recipe
 
 
-# Any value survives the way through a dotted name
+# Round trip of any value through an override
 
 texts = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20)
 
 
 @given(count=st.integers(-(2**63), 2**63 - 1), share=st.floats(allow_nan=False), opened=st.booleans(), deep=st.booleans())
-def test_numbers_survive(count, share, opened, deep):
-    at = "part.inner" if deep else "inner"
-    overrides = [*["part=small"] * deep, f"{at}.count={count}", f"{at}.share={share!r}", f"{at}.open={str(opened).lower()}"]
+def test_config_number_roundtrip(count, share, opened, deep):
+    prefix = "part.inner" if deep else "inner"
+    overrides = [
+        *["part=small"] * deep,
+        f"{prefix}.count={count}",
+        f"{prefix}.share={share!r}",
+        f"{prefix}.open={str(opened).lower()}",
+    ]
     recipe = read_recipe(Outer, overrides=overrides)
     inner = recipe.part.inner if deep else recipe.inner
     assert inner == Inner(count=count, share=share, open=opened)
@@ -403,16 +414,16 @@ def test_numbers_survive(count, share, opened, deep):
 
 
 @given(texts)
-def test_quoted_text_survives(text):
+def test_config_quoted_text_roundtrip(text):
     assert read_recipe(Outer, overrides=[f"inner.name={json.dumps(text, ensure_ascii=False)}"]).inner.name == text
 
 
 @given(texts.filter(lambda text: text == text.strip() and not text.startswith(("[", "{", '"', "'"))))
-def test_bare_text_survives(text):
+def test_config_bare_text_roundtrip(text):
     assert read_recipe(Outer, overrides=[f"text={text}"]).text == text
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5), st.lists(texts, max_size=5))
-def test_lists_survive(sizes, names):
+def test_config_list_roundtrip(sizes, names):
     recipe = read_recipe(Outer, overrides=[f"sizes={sizes}", f"part.names={json.dumps(names, ensure_ascii=False)}"])
     assert recipe.sizes == tuple(sizes) and recipe.part.names == tuple(names)

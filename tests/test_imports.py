@@ -1,4 +1,4 @@
-"""Imports point one way, torch stays where tensors are, and asking for help loads neither it nor numpy."""
+"""Import rules: layers without cycles, torch-free modules, and `--help` without torch or numpy."""
 
 import ast
 import subprocess
@@ -12,9 +12,11 @@ import pytest
 import bertsmith
 
 ROOT = Path(bertsmith.__file__).parent
-NAMES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in ROOT.rglob("*.py")}
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in ROOT.rglob("*.py")
+}
 
-# What each part of the package may import, besides itself: a new part says here where it stands.
+# What each package may import besides itself; add new packages here.
 MAY_IMPORT = {
     "errors": "",
     "config": "errors",
@@ -42,72 +44,73 @@ MAY_IMPORT = {
     "diagnostics": "errors config artifacts rng tensors tokenization corpus model objectives train.checkpoint reports",
     "pretraining": "errors config artifacts console device corpus tokenization model word_vectors objectives train runs",
     "finetuning": "errors config artifacts console processes reports tokenization tasks model word_vectors objectives "
-    "train runs inference evaluation "
-    "pretraining",
+    "train runs inference evaluation pretraining",
     "race": "errors config artifacts console processes tokenization corpus tasks model objectives train runs planning "
     "reports evaluation inference word_vectors pretraining finetuning",
     "commands": "errors config artifacts rng console processes tokenization corpus tasks model convert tensors train "
-    "objectives inference reports evaluation device planning diagnostics pretrained word_vectors race runs pretraining finetuning",
+    "objectives inference reports evaluation device planning diagnostics pretrained word_vectors race runs pretraining "
+    "finetuning",
     "api": "errors config commands inference pretrained",
     "quickstart": "errors config artifacts console api inference reports commands.show",
     "cli": "errors config commands",
     "__init__": "api",
     "__main__": "cli",
 }
-NO_TENSORS = "errors config pretrained artifacts rng console tokenization corpus reports api cli __init__"
-WITHOUT_TORCH = [name for name in NAMES if name.split(".")[0] in NO_TENSORS.split()]
-WITHOUT_TORCH += ["commands", "commands.prepare", "commands.tokenizer", "quickstart.docstrings"]
-WITHOUT_TORCH += ["word_vectors", "word_vectors.keyed_vectors", "word_vectors.files", "word_vectors.benchmarks"]
+TORCH_FREE_PACKAGES = "errors config pretrained artifacts rng console tokenization corpus reports api cli __init__"
+TORCH_FREE_MODULES = [name for name in MODULES if name.split(".")[0] in TORCH_FREE_PACKAGES.split()]
+TORCH_FREE_MODULES += ["commands", "commands.prepare", "commands.tokenizer", "quickstart.docstrings"]
+TORCH_FREE_MODULES += ["word_vectors", "word_vectors.keyed_vectors", "word_vectors.files", "word_vectors.benchmarks"]
 
 
 class Import(NamedTuple):
     where: str  # file:line
-    target: str  # a dotted name, from the package's root for its own modules: .text.tokenizer
+    target: str  # dotted name; own modules relative to the root of the package: .tokenization.tokenizer
 
 
-def imports(name: str, source: str, path: Path = ROOT / "-") -> Iterator[Import]:
-    """Every import of a module of that name, those inside functions too."""
+def find_imports(name: str, source: str, path: Path = ROOT / "-") -> Iterator[Import]:
+    """Every import in the source of a module, also inside functions."""
     package = name.split(".") if path.name == "__init__.py" and name != "__init__" else name.split(".")[:-1]
     for node in ast.walk(ast.parse(source)):
         where = f"{path.relative_to(ROOT.parent)}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.Import):
-            yield from (Import(where, _own(alias.name)) for alias in node.names)
+            yield from (Import(where, _strip_package(alias.name)) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            yield Import(where, _own(str(node.module)))
+            yield Import(where, _strip_package(str(node.module)))
         elif isinstance(node, ast.ImportFrom):
             base = [*package[: len(package) + 1 - node.level], *(node.module.split(".") if node.module else [])]
             for alias in node.names:
-                whole = ".".join([*base, alias.name])
-                target = whole if whole in NAMES else ".".join(base)
-                if target:  # `from . import __version__` is of no module
+                full_name = ".".join([*base, alias.name])
+                target = full_name if full_name in MODULES else ".".join(base)
+                if target:  # `from . import __version__` imports no module
                     yield Import(where, f".{target}")
 
 
-def _own(name: str) -> str:
+def _strip_package(name: str) -> str:
     return name.removeprefix("bertsmith") if name.startswith("bertsmith.") else name
 
 
-def part(name: str) -> str:
+def top_package(name: str) -> str:
     return name.split(".")[0]
 
 
-def wrong(name: str, found: Import) -> str | None:
-    """Why a module may not import that, in words; None if it may."""
-    target = found.target.removeprefix(".")
-    if target == found.target or part(target) == part(name):
+def violation(name: str, imported: Import) -> str | None:
+    """Error message if a module may not import this; None if it may."""
+    target = imported.target.removeprefix(".")
+    if target == imported.target or top_package(target) == top_package(name):
         return None
-    allowed = MAY_IMPORT[part(name)].split()
-    if any(target == one or target.startswith(f"{one}.") for one in allowed):
+    allowed = MAY_IMPORT[top_package(name)].split()
+    if any(target == prefix or target.startswith(f"{prefix}.") for prefix in allowed):
         return None
-    return f"{found.where} imports {target}; {part(name)} may import only: {', '.join(allowed) or 'nothing of the package'}"
+    names = ", ".join(allowed) or "nothing of the package"
+    return f"{imported.where} imports {target}; {top_package(name)} may import only: {names}"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_imports_point_down_the_layers(name):
-    assert part(name) in MAY_IMPORT, f"say in MAY_IMPORT of {Path(__file__).name} what {part(name)} may import"
-    found = imports(name, NAMES[name].read_text(encoding="utf-8"), NAMES[name])
-    faults = [fault for one in found if (fault := wrong(name, one))]
-    assert not faults, "\n".join(faults)
+@pytest.mark.parametrize("name", MODULES)
+def test_imports_follow_the_layers(name):
+    assert top_package(name) in MAY_IMPORT, f"add {top_package(name)} to MAY_IMPORT in {Path(__file__).name}"
+    found_imports = find_imports(name, MODULES[name].read_text(encoding="utf-8"), MODULES[name])
+    violations = [message for imported in found_imports if (message := violation(name, imported))]
+    assert not violations, "\n".join(violations)
 
 
 @pytest.mark.parametrize(
@@ -123,41 +126,45 @@ def test_imports_point_down_the_layers(name):
         ("errors", "from . import config", "config"),
     ],
 )
-def test_an_import_that_points_up_is_named(name, source, target):
-    faults = [wrong(name, one) for one in imports(name, source)]
-    assert len(faults) == 1 and f"imports {target}; {part(name)} may import only" in str(faults[0])
+def test_imports_upward_are_reported(name, source, target):
+    violations = [violation(name, imported) for imported in find_imports(name, source)]
+    assert len(violations) == 1 and f"imports {target}; {top_package(name)} may import only" in str(violations[0])
 
 
-def test_the_layers_have_no_circle():
-    allowed = {name: {part(one) for one in words.split()} for name, words in MAY_IMPORT.items()}
-    while ground := [name for name, below in allowed.items() if not below & allowed.keys()]:
-        for name in ground:
+def test_import_layers_have_no_cycle():
+    allowed = {name: {top_package(target) for target in targets.split()} for name, targets in MAY_IMPORT.items()}
+    while leaves := [name for name, dependencies in allowed.items() if not dependencies & allowed.keys()]:
+        for name in leaves:
             del allowed[name]
-    assert not allowed, f"these wait for one another: {', '.join(allowed)}"
+    assert not allowed, f"import cycle: {', '.join(allowed)}"
 
 
-@pytest.mark.parametrize("name", WITHOUT_TORCH)
-def test_torch_is_not_named_where_there_are_no_tensors(name):
-    found = imports(name, NAMES[name].read_text(encoding="utf-8"), NAMES[name])
-    faults = [f"{one.where} imports {one.target}" for one in found if part(one.target) in ("torch", "safetensors")]
-    assert not faults, "\n".join(faults)
+@pytest.mark.parametrize("name", TORCH_FREE_MODULES)
+def test_imports_no_torch_in_torch_free_modules(name):
+    found_imports = find_imports(name, MODULES[name].read_text(encoding="utf-8"), MODULES[name])
+    violations = [
+        f"{imported.where} imports {imported.target}"
+        for imported in found_imports
+        if top_package(imported.target) in ("torch", "safetensors")
+    ]
+    assert not violations, "\n".join(violations)
 
 
-def loaded(code: str) -> set[str]:
-    """The packages a fresh Python has loaded after running something."""
+def loaded_packages(code: str) -> set[str]:
+    """Top-level packages in sys.modules of a new interpreter after running the code."""
     code += "\nimport sys; print(*{name.split('.')[0] for name in sys.modules}, file=sys.stderr)"
     return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr.split())
 
 
-CALL = "from bertsmith.cli import main; main(['{}'])"
+CLI_CALL = "from bertsmith.cli import main; main(['{}'])"
 
 
-@pytest.mark.parametrize("code", ["import bertsmith", CALL.format("--help"), CALL.format("--version")])
-def test_importing_and_asking_for_help_load_neither_torch_nor_numpy(code):
-    names = loaded(code)
+@pytest.mark.parametrize("code", ["import bertsmith", CLI_CALL.format("--help"), CLI_CALL.format("--version")])
+def test_imports_of_help_are_without_torch_and_numpy(code):
+    names = loaded_packages(code)
     assert "bertsmith" in names and not names & {"torch", "numpy", "rich", "tokenizers", "safetensors"}
 
 
-def test_text_and_corpus_are_made_without_torch():
-    names = loaded("\n".join(f"import bertsmith.{name}" for name in WITHOUT_TORCH if name != "__init__"))
+def test_imports_of_torch_free_modules_load_no_torch():
+    names = loaded_packages("\n".join(f"import bertsmith.{name}" for name in TORCH_FREE_MODULES if name != "__init__"))
     assert "numpy" in names and "torch" not in names

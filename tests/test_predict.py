@@ -1,4 +1,4 @@
-"""One call for every kind of task; masks, candidates and likelihoods against readings made one by one; vectors."""
+"""`Predictor`: every task, fill-mask, pseudo-log-likelihood and embeddings, against single forward passes."""
 
 import inspect
 import json
@@ -49,8 +49,8 @@ TASKS = {
 }
 
 
-def saved(folder, task=None):
-    """A model of random weights, as `finetune` or `pretrain` would leave it."""
+def save_model(folder, task=None):
+    """Save a random model as `finetune` (with a task) or `pretrain` writes it."""
     heads = build_task_objective(task).heads() if task else {"words": LMHeadConfig()}
     model = build_model(ModelConfig(encoder=ENCODER, vocabulary=len(TOKENIZER), heads=heads), 3)
     record = {"task": to_dict(task), "length": 48} if task else {}
@@ -59,55 +59,59 @@ def saved(folder, task=None):
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory):
+def predictors(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    return {kind: bertsmith.load(saved(folder / kind, task)) for kind, task in TASKS.items()}
+    return {kind: bertsmith.load(save_model(folder / kind, task)) for kind, task in TASKS.items()}
 
 
 @pytest.fixture(scope="module")
-def words(tmp_path_factory):
-    return bertsmith.load(saved(tmp_path_factory.mktemp("words") / "bert"))
+def mlm(tmp_path_factory):
+    return bertsmith.load(save_model(tmp_path_factory.mktemp("words") / "bert"))
 
 
-def logs(model, ids):
-    """(length, words) log-probabilities of one sequence, with no batch around it."""
+def log_probs_of(model, ids):
+    """(length, vocabulary) log-probabilities of one sequence, computed without batching."""
     with torch.inference_mode():
         hidden = model.model(Inputs(torch.tensor(ids), Layout.from_lengths([len(ids)])))
-        return model.model.scores("words", hidden)[:, : len(TOKENIZER)].log_softmax(-1)
+        return model.model.compute_logits("words", hidden)[:, : len(TOKENIZER)].log_softmax(-1)
 
 
-def ids_of(text):
+def encode_with_special_tokens(text):
     return [TOKENIZER.cls_token_id, *TOKENIZER.encode_with_mask(text), TOKENIZER.sep_token_id]
 
 
-def number(answer):
+def score_of(answer):
     return answer["value"] if "value" in answer else answer["scores"]["good"]
 
 
-def test_every_kind_of_task_answers_one_question_and_several(models):
+def test_predictor_of_every_task_takes_one_or_several_inputs(predictors):
     text = "she was here"
     for kind in ("classify", "regress"):
-        model = models[kind]
+        model = predictors[kind]
         assert (
-            number(model([text, "the way"])[0]) == pytest.approx(number(model(text))) == pytest.approx(number(model(text=text)))
+            score_of(model([text, "the way"])[0])
+            == pytest.approx(score_of(model(text)))
+            == pytest.approx(score_of(model(text=text)))
         )
-        assert number(model(text, "the way")) == pytest.approx(number(model([text], ["the way"])[0])) != number(model(text))
-    assert models["classify"](text).keys() == {"label", "scores"} and models["regress"](text).keys() == {"value"}
-    like = models["similar"](text, "the way")
-    assert -1 <= like["score"] < 1 and models["similar"](text, text)["score"] == pytest.approx(1)
-    assert models["similar"]([text, text], ["the way", text])[0] == pytest.approx(like)
-    chosen = models["choose"](context=text, question="who", options=["she", "he", "they"])
-    assert chosen["option"] in ("she", "he", "they") and sum(chosen["scores"]) == pytest.approx(1)
-    said = models["answer"](question="who was here", context="Then she, and many others, was here.")
-    assert said["text"] == "Then she, and many others, was here."[said["start"] : said["end"]]
-    several = models["answer"]([{"question": "who", "context": "she was"}, {"question": "who", "context": "he"}])
-    assert len(several) == 2
+        assert (
+            score_of(model(text, "the way")) == pytest.approx(score_of(model([text], ["the way"])[0])) != score_of(model(text))
+        )
+    assert predictors["classify"](text).keys() == {"label", "scores"} and predictors["regress"](text).keys() == {"value"}
+    similarity = predictors["similar"](text, "the way")
+    assert -1 <= similarity["score"] < 1 and predictors["similar"](text, text)["score"] == pytest.approx(1)
+    assert predictors["similar"]([text, text], ["the way", text])[0] == pytest.approx(similarity)
+    choice = predictors["choose"](context=text, question="who", options=["she", "he", "they"])
+    assert choice["option"] in ("she", "he", "they") and sum(choice["scores"]) == pytest.approx(1)
+    answer = predictors["answer"](question="who was here", context="Then she, and many others, was here.")
+    assert answer["text"] == "Then she, and many others, was here."[answer["start"] : answer["end"]]
+    answers = predictors["answer"]([{"question": "who", "context": "she was"}, {"question": "who", "context": "he"}])
+    assert len(answers) == 2
 
 
-def test_every_stage_is_a_function_of_the_package_whatever_part_is_imported():
+def test_api_functions_are_not_shadowed_by_submodules():
     functions = {name for name, value in vars(api).items() if inspect.isfunction(value) and value.__module__ == api.__name__}
-    offered = {name for name in functions if not name.startswith("_")}
-    assert offered == set(bertsmith.__all__)
+    public = {name for name in functions if not name.startswith("_")}
+    assert public == set(bertsmith.__all__)
     code = (
         "import bertsmith, bertsmith.inference.predictor, bertsmith.evaluation.evaluate, bertsmith.reports.html\n"
         "import bertsmith.race.table\n"
@@ -119,19 +123,19 @@ def test_every_stage_is_a_function_of_the_package_whatever_part_is_imported():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_predict_is_called_as_the_command_is(models, tmp_path, capsys):
-    folder = saved(tmp_path / "model", TASKS["classify"])
+def test_api_predict_is_the_stage(predictors, tmp_path, capsys):
+    folder = save_model(tmp_path / "model", TASKS["classify"])
     assert bertsmith.predict(model=str(folder), text="she was here", quiet=True)["answers"] == 1
-    assert json.loads(capsys.readouterr().out)["label"] == models["classify"]("she was here")["label"]
+    assert json.loads(capsys.readouterr().out)["label"] == predictors["classify"]("she was here")["label"]
 
 
-def test_a_truth_beside_a_question_is_not_looked_at(models):
-    asked = {"text": "she was here", "label": "never heard of"}
-    assert models["classify"](asked) == models["classify"]("she was here")
-    assert models["classify"]([asked])[0]["label"] in ("bad", "good")
+def test_predictor_ignores_gold_labels(predictors):
+    labelled = {"text": "she was here", "label": "never heard of"}
+    assert predictors["classify"](labelled) == predictors["classify"]("she was here")
+    assert predictors["classify"]([labelled])[0]["label"] in ("bad", "good")
 
 
-def test_what_guides_a_text_may_be_said_or_left_out():
+def test_predictor_template_fields_are_optional():
     task = TextClassification(labels=("a", "b"), template="[way={way}] {text}")
     assert parse_requests(task, "the", None, {"way": "up"})[0][0].example.guides == ("[way=up]",)
     assert parse_requests(task, ["the"], None, {})[0][0].example.guides == ("[way=?]",)
@@ -140,21 +144,21 @@ def test_what_guides_a_text_may_be_said_or_left_out():
         parse_requests(paired, "the", None, {})
 
 
-def test_entities_of_a_text_are_told_in_its_characters(models):
+def test_predictor_entities_have_character_offsets(predictors):
     text = "  Mary,  and 天地 said: “no”"
-    found = models["tag"](text)
-    assert found["tokens"] == ["Mary", ",", "and", "天", "地", "said", ":", "“", "no", "”"] and len(found["tags"]) == 10
-    assert found["entities"], "random weights that find nothing would test nothing"
-    for entity in found["entities"]:
+    tagged = predictors["tag"](text)
+    assert tagged["tokens"] == ["Mary", ",", "and", "天", "地", "said", ":", "“", "no", "”"] and len(tagged["tags"]) == 10
+    assert tagged["entities"], "random weights that predict no entity would test nothing"
+    for entity in tagged["entities"]:
         assert entity["text"] == text[entity["start"] : entity["end"]] and entity["text"].strip() == entity["text"] != ""
-    by_token = models["tag"](tokens=found["tokens"])
-    assert list(by_token["tags"]) == found["tags"]
-    spans = [(text.index(found["tokens"][one["start"]]), one["type"]) for one in by_token["entities"]]
-    assert spans == [(one["start"], one["type"]) for one in found["entities"]]
+    by_token = predictors["tag"](tokens=tagged["tokens"])
+    assert list(by_token["tags"]) == tagged["tags"]
+    spans = [(text.index(tagged["tokens"][item["start"]]), item["type"]) for item in by_token["entities"]]
+    assert spans == [(item["start"], item["type"]) for item in tagged["entities"]]
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "fields", "fault"),
+    ("kind", "inputs", "fields", "message"),
     [
         ("classify", None, {}, "text is missing"),
         ("classify", 3, {}, "3 is not a question"),
@@ -169,80 +173,83 @@ def test_entities_of_a_text_are_told_in_its_characters(models):
         ("tag", None, {"tokens": "John"}, "tokens is .*not a list of texts"),
     ],
 )
-def test_a_wrong_shape_is_named_with_a_right_one(models, kind, given, fields, fault):
-    with pytest.raises(UserError, match=fault):
-        models[kind](given, **fields)
+def test_predictor_bad_inputs_are_refused(predictors, kind, inputs, fields, message):
+    with pytest.raises(UserError, match=message):
+        predictors[kind](inputs, **fields)
 
 
-def test_empty_texts_and_texts_of_a_hundred_thousand_words(models):
+def test_predictor_empty_and_very_long_texts(predictors):
     long = "the people said " * 33_334
     for kind in ("classify", "regress"):
-        assert len(models[kind](["", long, " "])) == 3
-    assert models["similar"]("", long)["score"] == pytest.approx(models["similar"](long, "")["score"])
-    tagged = models["tag"](long)
+        assert len(predictors[kind](["", long, " "])) == 3
+    assert predictors["similar"]("", long)["score"] == pytest.approx(predictors["similar"](long, "")["score"])
+    tagged = predictors["tag"](long)
     assert len(tagged["tags"]) == 100_002
-    assert models["tag"]("")["tags"] == []
-    said = models["answer"](question="who", context=long[:40_000])
-    assert long[said["start"] : said["end"]] == said["text"]
-    vectors = models["classify"].embed(["", long])
+    assert predictors["tag"]("")["tags"] == []
+    answer = predictors["answer"](question="who", context=long[:40_000])
+    assert long[answer["start"] : answer["end"]] == answer["text"]
+    vectors = predictors["classify"].embed(["", long])
     assert np.isfinite(vectors).all() and vectors.shape == (2, 32)
 
 
-def test_each_mask_is_filled_by_what_one_reading_says(words):
-    found = words.fill("the [MASK] said [MASK] .", top=3)
-    row = logs(words, ids_of("the [MASK] said [MASK] ."))[2]
-    assert [one["word"] for one in found[0]] == [TOKENIZER.id_to_token[i] for i in row.topk(3).indices.tolist()]
-    assert found[0][0]["score"] == pytest.approx(row.max().exp().item(), abs=1e-5) and len(found) == 2
-    assert words("the [MASK] said [MASK] .")[0][:3] == found[0]
+def test_fill_mask_matches_one_forward_pass(mlm):
+    filled = mlm.fill("the [MASK] said [MASK] .", top=3)
+    row = log_probs_of(mlm, encode_with_special_tokens("the [MASK] said [MASK] ."))[2]
+    assert [prediction["word"] for prediction in filled[0]] == [TOKENIZER.id_to_token[i] for i in row.topk(3).indices.tolist()]
+    assert filled[0][0]["score"] == pytest.approx(row.max().exp().item(), abs=1e-5) and len(filled) == 2
+    assert mlm("the [MASK] said [MASK] .")[0][:3] == filled[0]
 
 
-def test_masks_filled_together_know_the_surest_of_them(words):
+def test_fill_mask_jointly_fills_the_most_confident_first(mlm):
     text = "[MASK] people [MASK] the [MASK]"
-    ids, best = ids_of(text), {}
-    while masked := [place for place, one in enumerate(ids) if one == TOKENIZER.mask_token_id]:
-        rows = logs(words, ids)
-        surest = max(masked, key=lambda place: rows[place].max().item())
-        ids[surest] = best[surest] = int(rows[surest].argmax())
-    found = [mask[0]["word"] for mask in words.fill(text, together=True)]
-    assert found == [TOKENIZER.id_to_token[best[place]] for place in sorted(best)]
-    apart = [mask[0]["word"] for mask in words.fill(text)]
-    assert apart != found, "or the test would not tell them apart"
+    ids, best = encode_with_special_tokens(text), {}
+    while masked := [index for index, token_id in enumerate(ids) if token_id == TOKENIZER.mask_token_id]:
+        rows = log_probs_of(mlm, ids)
+        most_confident = max(masked, key=lambda position: rows[position].max().item())
+        ids[most_confident] = best[most_confident] = int(rows[most_confident].argmax())
+    jointly = [mask[0]["word"] for mask in mlm.fill(text, together=True)]
+    assert jointly == [TOKENIZER.id_to_token[best[index]] for index in sorted(best)]
+    independently = [mask[0]["word"] for mask in mlm.fill(text)]
+    assert independently != jointly, "the test would not distinguish them"
 
 
-def test_a_candidate_of_several_pieces_is_filled_from_left_to_right(words):
+def test_fill_mask_candidates_of_several_subwords(mlm):
     text, candidates = "the [MASK] said", ["people", "water", "xyz"]
-    found = words.fill(text, candidates=candidates)
+    ranked = mlm.fill(text, candidates=candidates)
     expected = {}
-    for word in candidates:
-        pieces = TOKENIZER.encode(word).ids
-        expected[word] = 0.0
-        for place, piece in enumerate(pieces):
-            ids = [TOKENIZER.cls_token_id, *TOKENIZER.encode("the").ids, *pieces[:place]]
-            at = len(ids)
-            ids += [TOKENIZER.mask_token_id] * (len(pieces) - place) + [*TOKENIZER.encode("said").ids, TOKENIZER.sep_token_id]
-            expected[word] += logs(words, ids)[at, piece].item()
+    for candidate in candidates:
+        subwords = TOKENIZER.encode(candidate).ids
+        expected[candidate] = 0.0
+        for offset, subword in enumerate(subwords):
+            ids = [TOKENIZER.cls_token_id, *TOKENIZER.encode("the").ids, *subwords[:offset]]
+            position = len(ids)
+            ids += [TOKENIZER.mask_token_id] * (len(subwords) - offset) + [
+                *TOKENIZER.encode("said").ids,
+                TOKENIZER.sep_token_id,
+            ]
+            expected[candidate] += log_probs_of(mlm, ids)[position, subword].item()
     assert len(TOKENIZER.encode("xyz").ids) == 3 and len(TOKENIZER.encode("people").ids) == 1
-    assert {one["word"]: one["log"] for one in found} == pytest.approx(expected, abs=1e-3)
-    assert [one["log"] for one in found] == sorted((one["log"] for one in found), reverse=True)
-    assert sum(one["score"] for one in found) == pytest.approx(1, abs=1e-5)
+    assert {prediction["word"]: prediction["log"] for prediction in ranked} == pytest.approx(expected, abs=1e-3)
+    assert [prediction["log"] for prediction in ranked] == sorted((prediction["log"] for prediction in ranked), reverse=True)
+    assert sum(prediction["score"] for prediction in ranked) == pytest.approx(1, abs=1e-5)
 
 
-def test_the_likelihood_of_a_text_is_the_sum_over_tokens_hidden_one_by_one(words):
+def test_pseudo_log_likelihood_is_the_sum_over_single_masks(mlm):
     texts = ["the people said water", "now", "", "天地 ☃ one"]
-    found = words.likelihood(texts, batch_tokens=20)
-    for text, one in zip(texts, found, strict=True):
-        ids = ids_of(text)
-        asked = [place for place, piece in enumerate(ids) if not TOKENIZER.is_special[piece]]
-        total = sum(logs(words, [*ids[:p], TOKENIZER.mask_token_id, *ids[p + 1 :]])[p, ids[p]].item() for p in asked)
-        assert one["total"] == pytest.approx(total, abs=1e-3) and one["tokens"] == len(asked)
-    assert found[0]["words"] == 4 < found[0]["tokens"] == 8  # wat-er is no piece of this vocabulary
-    assert found[0]["per_word"] == pytest.approx(found[0]["total"] / 4)
-    assert found[2] == {"total": 0.0, "per_token": None, "per_word": None, "tokens": 0, "words": 0}
-    assert words.likelihood("now") == pytest.approx(found[1])
+    results = mlm.likelihood(texts, batch_tokens=20)
+    for text, result in zip(texts, results, strict=True):
+        ids = encode_with_special_tokens(text)
+        scored = [position for position, token_id in enumerate(ids) if not TOKENIZER.is_special[token_id]]
+        total = sum(log_probs_of(mlm, [*ids[:i], TOKENIZER.mask_token_id, *ids[i + 1 :]])[i, ids[i]].item() for i in scored)
+        assert result["total"] == pytest.approx(total, abs=1e-3) and result["tokens"] == len(scored)
+    assert results[0]["words"] == 4 < results[0]["tokens"] == 8  # `water` is several subwords in this vocabulary
+    assert results[0]["per_word"] == pytest.approx(results[0]["total"] / 4)
+    assert results[2] == {"total": 0.0, "per_token": None, "per_word": None, "tokens": 0, "words": 0}
+    assert mlm.likelihood("now") == pytest.approx(results[1])
 
 
 @pytest.mark.parametrize(
-    ("text", "candidates", "fault"),
+    ("text", "candidates", "message"),
     [
         ("no mask", None, "there is no \\[MASK\\]"),
         ("[MASK] and [MASK]", ["a"], "2 masks"),
@@ -252,60 +259,60 @@ def test_the_likelihood_of_a_text_is_the_sum_over_tokens_hidden_one_by_one(words
         ("the [MASK]" + " the" * 60, None, "longer than the model's 48 positions"),
     ],
 )
-def test_what_cannot_be_filled_is_said(words, text, candidates, fault):
-    with pytest.raises(UserError, match=fault):
-        words.fill(text, candidates=candidates)
+def test_fill_mask_bad_inputs_are_refused(mlm, text, candidates, message):
+    with pytest.raises(UserError, match=message):
+        mlm.fill(text, candidates=candidates)
 
 
-def test_a_model_with_a_task_has_no_words(models, words):
+def test_fill_mask_needs_a_language_model_head(predictors, mlm):
     with pytest.raises(UserError, match="no head for words"):
-        models["classify"].fill("the [MASK]")
+        predictors["classify"].fill("the [MASK]")
     with pytest.raises(UserError, match="was not fine-tuned"):
-        words("a", "b")
+        mlm("a", "b")
 
 
-def test_vectors_come_in_order_whatever_shares_their_batch(models):
+def test_embed_does_not_depend_on_the_batch(predictors):
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(["the", "people", "said", "now"], rng.integers(0, 30))) for _ in range(50)]
     for pool in ("mean", "first"):
-        together = models["classify"].embed(texts, pool=pool)
+        together = predictors["classify"].embed(texts, pool=pool)
         assert together.dtype == np.float32 and together.shape == (50, 32)
-        np.testing.assert_allclose(together, models["classify"].embed(texts, pool=pool, batch_tokens=40), atol=1e-5)
-        alone = np.stack([models["classify"].embed(text, pool=pool) for text in texts])
+        np.testing.assert_allclose(together, predictors["classify"].embed(texts, pool=pool, batch_tokens=40), atol=1e-5)
+        alone = np.stack([predictors["classify"].embed(text, pool=pool) for text in texts])
         np.testing.assert_allclose(together, alone, atol=1e-5)
-    assert np.abs(models["classify"].embed(texts, "first") - together[0]).max() > 0.1
-    np.testing.assert_array_equal(models["similar"].embed(texts), models["similar"].embed(texts, "mean"))
-    assert models["classify"].embed([]).shape == (0, 32)
+    assert np.abs(predictors["classify"].embed(texts, "first") - together[0]).max() > 0.1
+    np.testing.assert_array_equal(predictors["similar"].embed(texts), predictors["similar"].embed(texts, "mean"))
+    assert predictors["classify"].embed([]).shape == (0, 32)
 
 
-def test_the_nearest_of_texts_and_of_vectors_are_the_same(models):
+def test_nearest_of_texts_equals_nearest_of_vectors(predictors):
     documents = ["the people", "now", "she said it", "water"]
-    found = models["similar"].nearest(["she said it", "now"], documents, top=2)
-    assert [one[0]["text"] for one in found] == ["she said it", "now"] and found[0][0]["score"] == pytest.approx(1, abs=1e-5)
-    by_vector = models["similar"].nearest("now", models["similar"].embed(documents), top=2)
-    assert by_vector == [{"row": one["row"], "score": pytest.approx(one["score"])} for one in found[1]]
+    hits = predictors["similar"].nearest(["she said it", "now"], documents, top=2)
+    assert [hit[0]["text"] for hit in hits] == ["she said it", "now"] and hits[0][0]["score"] == pytest.approx(1, abs=1e-5)
+    by_vector = predictors["similar"].nearest("now", predictors["similar"].embed(documents), top=2)
+    assert by_vector == [{"row": hit["row"], "score": pytest.approx(hit["score"])} for hit in hits[1]]
 
 
-def test_where_a_model_answers_and_in_which_numbers(tmp_path, models):
-    folder = saved(tmp_path / "m", TASKS["classify"])
-    for name, fault in [("gpu", "write auto, cpu, cuda"), ("cuda:99", "no such device")]:
-        with pytest.raises(UserError, match=fault):
+def test_load_device_and_precision(tmp_path, predictors):
+    folder = save_model(tmp_path / "m", TASKS["classify"])
+    for name, message in [("gpu", "write auto, cpu, cuda"), ("cuda:99", "no such device")]:
+        with pytest.raises(UserError, match=message):
             bertsmith.load(folder, device=name)
-    exact, half = (bertsmith.load(folder, device="cpu", precision=one) for one in ("auto", "bf16"))
-    a, b = exact.embed("the people said"), half.embed("the people said")
+    exact, bf16 = (bertsmith.load(folder, device="cpu", precision=precision) for precision in ("auto", "bf16"))
+    a, b = exact.embed("the people said"), bf16.embed("the people said")
     assert 1e-5 < np.abs(a - b).max() < 0.1
-    assert math.isclose(exact("the way")["scores"]["good"], half("the way")["scores"]["good"], abs_tol=0.02)
+    assert math.isclose(exact("the way")["scores"]["good"], bf16("the way")["scores"]["good"], abs_tol=0.02)
     if not torch.cuda.is_available():
         assert bertsmith.load(folder).runtime.device.type == "cpu"
 
 
 @pytest.mark.gpu
-def test_a_gpu_says_what_the_cpu_says(tmp_path):
+def test_predictor_on_gpu_matches_cpu(tmp_path):
     texts = ["the people said it now " * n for n in range(1, 9)]
     for kind in ("classify", "tag", "similar"):
-        folder = saved(tmp_path / kind, TASKS[kind])
-        cpu, exact, quick = (bertsmith.load(folder, *words) for words in (("cpu",), ("cuda", "fp32"), ("cuda",)))
-        assert quick.runtime.device.type == "cuda" and quick.runtime.batch_tokens > cpu.runtime.batch_tokens
-        np.testing.assert_allclose(exact.embed(texts), cpu.embed(texts), atol=1e-4)
-        assert np.abs(quick.embed(texts) - cpu.embed(texts)).max() < 0.1
-    assert len(quick(texts, texts)) == 8
+        folder = save_model(tmp_path / kind, TASKS[kind])
+        cpu, fp32, bf16 = (bertsmith.load(folder, *args) for args in (("cpu",), ("cuda", "fp32"), ("cuda",)))
+        assert bf16.runtime.device.type == "cuda" and bf16.runtime.batch_tokens > cpu.runtime.batch_tokens
+        np.testing.assert_allclose(fp32.embed(texts), cpu.embed(texts), atol=1e-4)
+        assert np.abs(bf16.embed(texts) - cpu.embed(texts)).max() < 0.1
+    assert len(bf16(texts, texts)) == 8

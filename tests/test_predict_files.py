@@ -1,4 +1,4 @@
-"""Files of any size to answers in order: killed and gone on with, byte for byte; labels that are wrong; bounded memory."""
+"""Predicting and embedding files: resuming after a kill, ignored labels, document context, streaming."""
 
 import json
 import os
@@ -16,163 +16,165 @@ from bertsmith.evaluation.evaluate import evaluate_model
 from bertsmith.inference import output_files
 from bertsmith.inference.predictor import load
 from tests.journeys.test_pretraining import ROOT, answer, ran, refused
-from tests.test_predict import TASKS, saved
+from tests.test_predict import TASKS, save_model
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    return {kind: saved(folder / kind, task) for kind, task in {**TASKS, "words": None}.items()}
+    return {kind: save_model(folder / kind, task) for kind, task in {**TASKS, "words": None}.items()}
 
 
-def texts(count, seed=0):
+def random_texts(count, seed=0):
     rng = np.random.default_rng(seed)
     return [" ".join(rng.choice(["the", "people", "said", "now", "water"], rng.integers(0, 40))) for _ in range(count)]
 
 
-def written(path, rows):
+def write_jsonl(path, rows):
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
 @pytest.fixture
-def asked(tmp_path):
-    return written(tmp_path / "asked.jsonl", [{"text": text} for text in texts(230)])
+def data(tmp_path):
+    return write_jsonl(tmp_path / "asked.jsonl", [{"text": text} for text in random_texts(230)])
 
 
-def died(monkeypatch, stage, name, at):
-    """The stage stops with an error at the chunk of that number."""
-    real, calls = getattr(stage, name), []
+def interrupt_after(monkeypatch, stage, name, num_calls):
+    """Make a function of a stage raise KeyboardInterrupt after `num_calls` calls; returns the list of calls."""
+    original, calls = getattr(stage, name), []
 
-    def dying(*words):
+    def interrupted(*args):
         calls.append(1)
-        if len(calls) > at:
+        if len(calls) > num_calls:
             raise KeyboardInterrupt
-        return real(*words)
+        return original(*args)
 
-    monkeypatch.setattr(stage, name, dying)
+    monkeypatch.setattr(stage, name, interrupted)
     return calls
 
 
 @pytest.mark.parametrize("cut", [0, 7, 64 * 70, -5])
-def test_a_killed_run_goes_on_byte_for_byte(folders, asked, tmp_path, monkeypatch, cut):
+def test_predict_resumes_an_interrupted_run_byte_for_byte(folders, data, tmp_path, monkeypatch, cut):
     monkeypatch.setattr(predict, "CHUNK_SIZE", 50)
-    words = ["predict", f"model={folders['classify']}", f"data={asked}", "batch_tokens=100"]
-    ran(*words, f"out={tmp_path / 'whole.jsonl'}")
-    whole = (tmp_path / "whole.jsonl").read_bytes()
-    died(monkeypatch, predict, "_line", 0)
-    ran(*words, f"out={tmp_path / 'part.jsonl'}", code=130)
+    argv = ["predict", f"model={folders['classify']}", f"data={data}", "batch_tokens=100"]
+    ran(*argv, f"out={tmp_path / 'whole.jsonl'}")
+    expected = (tmp_path / "whole.jsonl").read_bytes()
+    interrupt_after(monkeypatch, predict, "_to_json_line", 0)
+    ran(*argv, f"out={tmp_path / 'part.jsonl'}", code=130)
     monkeypatch.undo()
     monkeypatch.setattr(predict, "CHUNK_SIZE", 50)
     assert (tmp_path / "part.jsonl.part.json").exists() and not (tmp_path / "part.jsonl").exists()
-    (tmp_path / "part.jsonl.part").write_bytes(whole[:cut])  # anywhere, inside a line too
-    told = ran(*words, f"out={tmp_path / 'part.jsonl'}").stderr
-    assert ("going on after" in told) == (whole[:cut].count(b"\n") > 0)
-    assert (tmp_path / "part.jsonl").read_bytes() == whole
+    (tmp_path / "part.jsonl.part").write_bytes(expected[:cut])  # cut anywhere, also inside a line
+    stderr = ran(*argv, f"out={tmp_path / 'part.jsonl'}").stderr
+    assert ("going on after" in stderr) == (expected[:cut].count(b"\n") > 0)
+    assert (tmp_path / "part.jsonl").read_bytes() == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == ["asked.jsonl", "part.jsonl", "whole.jsonl"]
 
 
-def test_killed_outright_it_goes_on_byte_for_byte(folders, tmp_path):
-    data = written(tmp_path / "many.jsonl", [{"text": text} for text in texts(8_000)])
-    words = [sys.executable, "-m", "bertsmith", "predict", f"model={folders['classify']}", f"data={data}", "--quiet"]
+def test_predict_resumes_after_sigkill_byte_for_byte(folders, tmp_path):
+    data = write_jsonl(tmp_path / "many.jsonl", [{"text": text} for text in random_texts(8_000)])
+    argv = [sys.executable, "-m", "bertsmith", "predict", f"model={folders['classify']}", f"data={data}", "--quiet"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     part = tmp_path / "killed.jsonl.part"
-    running = subprocess.Popen([*words, f"out={tmp_path / 'killed.jsonl'}"], env=environment, cwd=ROOT)
-    limit = time.monotonic() + 120
-    while time.monotonic() < limit and running.poll() is None and not (part.exists() and part.stat().st_size > 10_000):
+    process = subprocess.Popen([*argv, f"out={tmp_path / 'killed.jsonl'}"], env=environment, cwd=ROOT)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None and not (part.exists() and part.stat().st_size > 10_000):
         time.sleep(0.01)
-    running.send_signal(signal.SIGKILL)
-    running.wait()
-    done = part.read_bytes().count(b"\n")
-    assert 0 < done < 8_000 and not (tmp_path / "killed.jsonl").exists()
-    told = ran(*words[3:-1], f"out={tmp_path / 'killed.jsonl'}").stderr
-    assert f"going on after {done:,} answers" in told
-    ran(*words[3:], f"out={tmp_path / 'straight.jsonl'}")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    num_done = part.read_bytes().count(b"\n")
+    assert 0 < num_done < 8_000 and not (tmp_path / "killed.jsonl").exists()
+    stderr = ran(*argv[3:-1], f"out={tmp_path / 'killed.jsonl'}").stderr
+    assert f"going on after {num_done:,} answers" in stderr
+    ran(*argv[3:], f"out={tmp_path / 'straight.jsonl'}")
     assert (tmp_path / "killed.jsonl").read_bytes() == (tmp_path / "straight.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize("change", ["model", "data", "setting"])
-def test_what_another_command_left_is_begun_anew(folders, asked, tmp_path, monkeypatch, change):
+def test_predict_discards_partial_output_of_another_run(folders, data, tmp_path, monkeypatch, change):
     monkeypatch.setattr(predict, "CHUNK_SIZE", 50)
-    words = {"model": folders["classify"], "data": asked, "batch_tokens": 64, "out": tmp_path / "out.jsonl"}
-    calls = died(monkeypatch, predict, "_line", 120)
-    ran("predict", *(f"{name}={value}" for name, value in words.items()), code=130)
+    settings = {"model": folders["classify"], "data": data, "batch_tokens": 64, "out": tmp_path / "out.jsonl"}
+    calls = interrupt_after(monkeypatch, predict, "_to_json_line", 120)
+    ran("predict", *(f"{name}={value}" for name, value in settings.items()), code=130)
     monkeypatch.undo()
     part = tmp_path / "out.jsonl.part"
     assert part.read_bytes().count(b"\n") == 100 and len(calls) == 121
     if change == "model":
-        words["model"] = folders["regress"]
+        settings["model"] = folders["regress"]
     if change == "data":
-        written(asked, [{"text": text} for text in texts(230, seed=1)])
+        write_jsonl(data, [{"text": text} for text in random_texts(230, seed=1)])
     if change == "setting":
-        words["batch_tokens"] = 128
-    told = ran("predict", *(f"{name}={value}" for name, value in words.items()))
-    assert "going on" not in told.stderr
-    ran("predict", *(f"{name}={value}" for name, value in (words | {"out": tmp_path / "straight.jsonl"}).items()))
+        settings["batch_tokens"] = 128
+    completed = ran("predict", *(f"{name}={value}" for name, value in settings.items()))
+    assert "going on" not in completed.stderr
+    ran("predict", *(f"{name}={value}" for name, value in (settings | {"out": tmp_path / "straight.jsonl"}).items()))
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "straight.jsonl").read_bytes()
 
 
-def test_labels_that_are_wrong_or_missing_make_no_difference(folders, tmp_path):
-    some = texts(5)
+def test_predict_ignores_labels(folders, tmp_path):
+    texts = random_texts(5)
     files = {
-        "classify": ([{"text": one} for one in some], [{"text": one, "label": ["x", {}]} for one in some]),
-        "regress": ([{"text": one} for one in some], [{"text": one, "label": "no number"} for one in some]),
-        "similar": ([{"text": "the", "text_b": one} for one in some],
-                    [{"text": "the", "text_b": one, "score": "?"} for one in some]),
-        "choose": ([{"context": one, "options": ["a", "b"]} for one in some],
-                   [{"context": one, "options": ["a", "b"], "label": 17} for one in some]),
-        "tag": ([{"tokens": ["she", one]} for one in some], [{"tokens": ["she", one], "tags": ["unheard"]} for one in some]),
+        "classify": ([{"text": text} for text in texts], [{"text": text, "label": ["x", {}]} for text in texts]),
+        "regress": ([{"text": text} for text in texts], [{"text": text, "label": "no number"} for text in texts]),
+        "similar": ([{"text": "the", "text_b": text} for text in texts],
+                    [{"text": "the", "text_b": text, "score": "?"} for text in texts]),
+        "choose": ([{"context": text, "options": ["a", "b"]} for text in texts],
+                   [{"context": text, "options": ["a", "b"], "label": 17} for text in texts]),
+        "tag": ([{"tokens": ["she", text]} for text in texts],
+                [{"tokens": ["she", text], "tags": ["unheard"]} for text in texts]),
     }  # fmt: skip
-    for kind, (bare, wrong) in files.items():
-        found = []
-        for name, made in (("bare", bare), ("wrong", wrong)):
-            data = written(tmp_path / f"{kind}-{name}.jsonl", made)
+    for kind, (unlabelled, mislabelled) in files.items():
+        outputs = []
+        for name, rows in (("bare", unlabelled), ("wrong", mislabelled)):
+            data = write_jsonl(tmp_path / f"{kind}-{name}.jsonl", rows)
             ran("predict", f"model={folders[kind]}", f"data={data}", f"out={tmp_path / kind}-{name}.out")
-            found.append((tmp_path / f"{kind}-{name}.out").read_text())
-        assert found[0] == found[1] and found[0].count("\n") == 5, kind
+            outputs.append((tmp_path / f"{kind}-{name}.out").read_text())
+        assert outputs[0] == outputs[1] and outputs[0].count("\n") == 5, kind
 
 
-def test_questions_whose_answers_are_not_in_their_passage_are_answered(folders, tmp_path):
-    asked = [{"id": "1", "question": "who", "answers": [{"text": "nowhere", "answer_start": 0}]},
+def test_predict_ignores_squad_answers(folders, tmp_path):
+    questions = [{"id": "1", "question": "who", "answers": [{"text": "nowhere", "answer_start": 0}]},
              {"id": "2", "question": "what", "is_impossible": True, "answers": []}]  # fmt: skip
-    squad = {"data": [{"paragraphs": [{"context": "She said it.", "qas": asked}]}]}
+    squad = {"data": [{"paragraphs": [{"context": "She said it.", "qas": questions}]}]}
     (tmp_path / "squad.json").write_text(json.dumps(squad))
     printed = ran("predict", f"model={folders['answer']}", f"data={tmp_path / 'squad.json'}").stdout
     assert len([json.loads(line) for line in printed.splitlines()]) == 2
 
 
-def test_lines_of_text_are_answered_beside_their_lines(folders, tmp_path):
+def test_predict_lines_of_text_in_order(folders, tmp_path):
     (tmp_path / "some.txt").write_text("the people\n\nnow", encoding="utf-8")
     printed = ran("predict", f"model={folders['classify']}", f"data={tmp_path / 'some.txt'}").stdout
-    single = [
-        json.loads(ran("predict", f"model={folders['classify']}", f"text={one}").stdout) for one in ("the people", "''", "now")
+    single_outputs = [
+        json.loads(ran("predict", f"model={folders['classify']}", f"text={text}").stdout)
+        for text in ("the people", "''", "now")
     ]
-    assert [json.loads(line)["label"] for line in printed.splitlines()] == [one["label"] for one in single]
-    data = written(tmp_path / "raw.jsonl", [{"text": "Mary said: no"}])
+    assert [json.loads(line)["label"] for line in printed.splitlines()] == [output["label"] for output in single_outputs]
+    data = write_jsonl(tmp_path / "raw.jsonl", [{"text": "Mary said: no"}])
     tagged = json.loads(ran("predict", f"model={folders['tag']}", f"data={data}").stdout)
     assert tagged["tokens"] == ["Mary", "said", ":", "no"]
     assert tagged == json.loads(ran("predict", f"model={folders['tag']}", "text=Mary said: no").stdout)
 
 
-def test_questions_are_asked_by_their_fields(folders):
-    said = json.loads(ran("predict", f"model={folders['answer']}", "question=who", "context=She said it.").stdout)
-    assert said["text"] in "She said it."
-    chosen = ran("predict", f"model={folders['choose']}", "context=it is", 'options=["wet", "dry"]').stdout
-    assert json.loads(chosen)["option"] in ("wet", "dry")
-    like = json.loads(ran("predict", f"model={folders['similar']}", "text=the people", "text_b=the people").stdout)
-    assert like["score"] == pytest.approx(1)
+def test_predict_fields_from_the_command_line(folders):
+    qa_answer = json.loads(ran("predict", f"model={folders['answer']}", "question=who", "context=She said it.").stdout)
+    assert qa_answer["text"] in "She said it."
+    choice = ran("predict", f"model={folders['choose']}", "context=it is", 'options=["wet", "dry"]').stdout
+    assert json.loads(choice)["option"] in ("wet", "dry")
+    similarity = json.loads(ran("predict", f"model={folders['similar']}", "text=the people", "text_b=the people").stdout)
+    assert similarity["score"] == pytest.approx(1)
     assert "context is missing" in refused("predict", f"model={folders['answer']}", "question=who")
     assert "one of the two" in refused("predict", f"model={folders['answer']}", "question=who", "data=x.json")
 
 
-def test_masks_candidates_and_likelihoods_from_the_command_line(folders, tmp_path):
+def test_predict_fill_mask_and_likelihood_from_the_command_line(folders, tmp_path):
     model = f"model={folders['words']}"
     filled = json.loads(ran("predict", model, "text=the [MASK] said [MASK]", "top=3").stdout)
     assert [len(mask) for mask in filled["masks"]] == [3, 3]
     together = json.loads(ran("predict", model, "text=the [MASK] said [MASK]", "together=true").stdout)
     assert len(together["masks"]) == 2
     ranked = json.loads(ran("predict", model, "text=the [MASK]", 'candidates=["people", "water"]').stdout)
-    assert {one["word"] for one in ranked["candidates"]} == {"people", "water"}
+    assert {prediction["word"] for prediction in ranked["candidates"]} == {"people", "water"}
     (tmp_path / "some.txt").write_text("the people said\nnow\n", encoding="utf-8")
     lines = ran("predict", model, f"data={tmp_path / 'some.txt'}", "likelihood=true").stdout.splitlines()
     assert [json.loads(line)["tokens"] for line in lines] == [3, 1] and json.loads(lines[0])["total"] < 0
@@ -181,105 +183,109 @@ def test_masks_candidates_and_likelihoods_from_the_command_line(folders, tmp_pat
     assert "no head for words" in refused("predict", f"model={folders['classify']}", "text=the [MASK]", "likelihood=true")
 
 
-def sentences(path):
-    """Documents of many short sentences, some longer than what is answered at once, in CoNLL's columns."""
+def write_conll(path):
+    """Write documents of short sentences in CoNLL columns, some longer than a chunk."""
     rng, lines = np.random.default_rng(5), []
-    for size in (3, 40, 1, 17, 9):
+    for num_sentences in (3, 40, 1, 17, 9):
         lines.append("-DOCSTART- O\n\n")
-        for _ in range(size):
-            words = rng.choice(["the", "people", "said", "now", "water"], rng.integers(1, 6))
-            lines.append("".join(f"{word} {rng.choice(['O', 'B-PER'])}\n" for word in words) + "\n")
+        for _ in range(num_sentences):
+            tokens = rng.choice(["the", "people", "said", "now", "water"], rng.integers(1, 6))
+            lines.append("".join(f"{word} {rng.choice(['O', 'B-PER'])}\n" for word in tokens) + "\n")
     path.write_text("".join(lines), encoding="utf-8")
     return path
 
 
-def tags(path):
+def read_tags(path):
     return [json.loads(line)["tags"] for line in path.read_text().splitlines()]
 
 
 @pytest.mark.parametrize("context", [True, 3])
-def test_a_document_is_seen_over_the_border_of_what_is_answered_at_once(tmp_path, monkeypatch, context):
+def test_predict_document_context_across_chunks(tmp_path, monkeypatch, context):
     task = msgspec.structs.replace(TASKS["tag"], context=context)
-    model, data = saved(tmp_path / "model", task), sentences(tmp_path / "data.txt")
-    words = ["predict", f"model={model}", f"data={data}"]
-    ran(*words, f"out={tmp_path / 'whole.jsonl'}")
-    whole = tags(tmp_path / "whole.jsonl")
+    model, data = save_model(tmp_path / "model", task), write_conll(tmp_path / "data.txt")
+    argv = ["predict", f"model={model}", f"data={data}"]
+    ran(*argv, f"out={tmp_path / 'whole.jsonl'}")
+    expected = read_tags(tmp_path / "whole.jsonl")
     predictor = load(model)
     examples = list(predictor.task.read(data))
-    assert whole == [list(one.tags) for one in evaluate_model(predictor, examples).predictions]
-    cut = [list(one.tags) for at in range(0, 70, 7) for one in predictor.answers(examples[at : at + 7])]
-    assert whole != cut, "a model that does not look at the document would test nothing"
+    assert expected == [list(example.tags) for example in evaluate_model(predictor, examples).predictions]
+    without_context = [
+        list(example.tags) for start in range(0, 70, 7) for example in predictor.answers(examples[start : start + 7])
+    ]
+    assert expected != without_context, "a model that ignores the document would test nothing"
     monkeypatch.setattr(predict, "CHUNK_SIZE", 7)
-    ran(*words, f"out={tmp_path / 'some.jsonl'}")
-    assert tags(tmp_path / "some.jsonl") == whole
-    assert [json.loads(line)["tags"] for line in ran(*words).stdout.splitlines()] == whole
+    ran(*argv, f"out={tmp_path / 'some.jsonl'}")
+    assert read_tags(tmp_path / "some.jsonl") == expected
+    assert [json.loads(line)["tags"] for line in ran(*argv).stdout.splitlines()] == expected
 
 
-def test_a_document_goes_on_where_a_killed_run_left_it(tmp_path, monkeypatch):
+def test_predict_resumes_inside_a_document(tmp_path, monkeypatch):
     monkeypatch.setattr(predict, "CHUNK_SIZE", 7)
-    model = saved(tmp_path / "model", msgspec.structs.replace(TASKS["tag"], context=True))
-    words = ["predict", f"model={model}", f"data={sentences(tmp_path / 'data.txt')}", "batch_tokens=100"]
-    ran(*words, f"out={tmp_path / 'whole.jsonl'}")
-    died(monkeypatch, predict, "_line", 30)
-    ran(*words, f"out={tmp_path / 'part.jsonl'}", code=130)
+    model = save_model(tmp_path / "model", msgspec.structs.replace(TASKS["tag"], context=True))
+    argv = ["predict", f"model={model}", f"data={write_conll(tmp_path / 'data.txt')}", "batch_tokens=100"]
+    ran(*argv, f"out={tmp_path / 'whole.jsonl'}")
+    interrupt_after(monkeypatch, predict, "_to_json_line", 30)
+    ran(*argv, f"out={tmp_path / 'part.jsonl'}", code=130)
     monkeypatch.undo()
     monkeypatch.setattr(predict, "CHUNK_SIZE", 7)
-    assert "going on after 28 answers" in ran(*words, f"out={tmp_path / 'part.jsonl'}").stderr
+    assert "going on after 28 answers" in ran(*argv, f"out={tmp_path / 'part.jsonl'}").stderr
     assert (tmp_path / "part.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
-def test_bad_rows_inside_a_document_are_not_seen(tmp_path, monkeypatch):
-    model = saved(tmp_path / "model", msgspec.structs.replace(TASKS["tag"], context=True))
-    rows = [{"tokens": one.split() or ["now"]} for one in texts(40, seed=2)]
-    data = written(tmp_path / "good.jsonl", rows)
-    bad = written(tmp_path / "bad.jsonl", [one for row in rows for one in (row, {"tokens": None})])
+def test_predict_document_context_skips_bad_rows(tmp_path, monkeypatch):
+    model = save_model(tmp_path / "model", msgspec.structs.replace(TASKS["tag"], context=True))
+    rows = [{"tokens": item.split() or ["now"]} for item in random_texts(40, seed=2)]
+    data = write_jsonl(tmp_path / "good.jsonl", rows)
+    bad = write_jsonl(tmp_path / "bad.jsonl", [item for row in rows for item in (row, {"tokens": None})])
     ran("predict", f"model={model}", f"data={data}", f"out={tmp_path / 'good.out'}")
     monkeypatch.setattr(predict, "CHUNK_SIZE", 3)
     ran("predict", f"model={model}", f"data={bad}", "skip_bad=true", f"out={tmp_path / 'bad.out'}")
-    found = [json.loads(line) for line in (tmp_path / "bad.out").read_text().splitlines()]
-    assert [one["tags"] for one in found[::2]] == tags(tmp_path / "good.out") and all("error" in one for one in found[1::2])
+    outputs = [json.loads(line) for line in (tmp_path / "bad.out").read_text().splitlines()]
+    assert [item["tags"] for item in outputs[::2]] == read_tags(tmp_path / "good.out") and all(
+        "error" in item for item in outputs[1::2]
+    )
 
 
-def test_no_more_is_read_than_is_being_answered(folders, tmp_path, monkeypatch):
-    """A file is a stream: when the first answers are written, the rest is not read yet."""
+def test_predict_streams_its_input(folders, tmp_path, monkeypatch):
+    """When the first predictions are written, the rest of the file has not been read."""
     monkeypatch.setattr(predict, "CHUNK_SIZE", 10)
-    read, seen = predict.read_requests, []
+    read_requests, seen = predict.read_requests, []
 
-    def counted(*words):
-        for one in read(*words):
+    def counted(*args):
+        for request in read_requests(*args):
             seen.append(1)
-            yield one
+            yield request
 
     monkeypatch.setattr(predict, "read_requests", counted)
-    data = written(tmp_path / "many.jsonl", [{"text": text} for text in texts(200)])
+    data = write_jsonl(tmp_path / "many.jsonl", [{"text": text} for text in random_texts(200)])
     recipe = predict.Recipe(model=str(folders["classify"]), data=str(data))
     chunks = predict._iter_answers(recipe, predict.load(recipe.model), {})
     assert len(next(chunks)) == 10 and len(seen) == 10
     assert len(next(chunks)) == 10 and len(seen) == 20
 
 
-def test_vectors_of_a_file_are_those_of_its_texts_and_go_on_where_they_were_killed(folders, tmp_path, monkeypatch):
+def test_embed_file_matches_and_resumes(folders, tmp_path, monkeypatch):
     monkeypatch.setattr(embed, "CHUNK_SIZE", 40)
-    some = texts(130)
-    data = written(tmp_path / "some.jsonl", [{"text": one} for one in some])
-    words = ["embed", f"model={folders['words']}", f"data={data}", "pool=first"]
-    made = answer(*words, f"out={tmp_path / 'straight.npy'}")
-    assert (made["rows"], made["width"], made["pool"]) == (130, 32, "first")
+    texts = random_texts(130)
+    data = write_jsonl(tmp_path / "some.jsonl", [{"text": text} for text in texts])
+    argv = ["embed", f"model={folders['words']}", f"data={data}", "pool=first"]
+    result = answer(*argv, f"out={tmp_path / 'straight.npy'}")
+    assert (result["rows"], result["width"], result["pool"]) == (130, 32, "first")
     vectors = np.load(tmp_path / "straight.npy")
     assert vectors.dtype == np.float32 and vectors.shape == (130, 32)
-    expected = embed.load(str(folders["words"])).embed(some, pool="first")
+    expected = embed.load(str(folders["words"])).embed(texts, pool="first")
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
-    calls = died(monkeypatch, embed, "_vectors", 2)
-    ran(*words, f"out={tmp_path / 'killed.npy'}", code=130)
+    calls = interrupt_after(monkeypatch, embed, "_embed", 2)
+    ran(*argv, f"out={tmp_path / 'killed.npy'}", code=130)
     assert not (tmp_path / "killed.npy").exists()
     monkeypatch.undo()
     monkeypatch.setattr(embed, "CHUNK_SIZE", 40)
-    calls = died(monkeypatch, embed, "_vectors", 9)
-    assert "going on after 80 texts" in ran(*words, f"out={tmp_path / 'killed.npy'}").stderr
+    calls = interrupt_after(monkeypatch, embed, "_embed", 9)
+    assert "going on after 80 texts" in ran(*argv, f"out={tmp_path / 'killed.npy'}").stderr
     assert len(calls) == 2 and (tmp_path / "killed.npy").read_bytes() == (tmp_path / "straight.npy").read_bytes()
 
 
-def test_half_a_line_is_cut_off(tmp_path):
+def test_partial_line_is_truncated(tmp_path):
     (tmp_path / "a.part").write_bytes(b'{"a": 1}\n{"b": 2}\n{"c"')
     with (tmp_path / "a.part").open("ab+") as file:
         assert output_files._count_complete_lines(file) == 2

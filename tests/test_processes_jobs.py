@@ -1,4 +1,4 @@
-"""Jobs side by side: what fails or dies is told of, and processes that did well go on to the next."""
+"""`run_jobs`: failures and deaths of processes are reported, healthy processes are reused."""
 
 import time
 
@@ -6,52 +6,70 @@ import pytest
 
 from bertsmith.errors import Interrupted
 from bertsmith.processes import SHUTDOWN_TIMEOUT, Job, run_jobs
-from tests.job_functions import dies, fault, noted, persists, signed, stops, stops_after, wrong
+from tests.job_functions import (
+    ignore_stop,
+    interrupt,
+    interrupt_when_exists,
+    kill_self,
+    raise_bug,
+    raise_user_error,
+    write_pid,
+    write_text,
+)
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_job_that_fails_is_told_of_and_the_others_go_on(tmp_path, count):
-    told = {}
+def test_jobs_continue_after_a_failed_one(tmp_path, count):
+    errors = {}
 
-    def ended(job, said):
-        told[job.name] = said
-        return [Job("after", noted, (tmp_path / "after", "b"))] if job.name == "first" else []
+    def on_end(job, error):
+        errors[job.name] = error
+        return [Job("after", write_text, (tmp_path / "after", "b"))] if job.name == "first" else []
 
-    jobs = [Job("wrong", wrong, ()), Job("first", noted, (tmp_path / "first", "a")), Job("fault", fault, ())]
-    run_jobs(jobs, count, ended)
-    assert told.pop("fault").startswith("ZeroDivisionError: a programmer's (job_functions.py:")
-    assert told == {"wrong": "a person's mistake", "first": None, "after": None}
+    jobs = [
+        Job("wrong", raise_user_error, ()),
+        Job("first", write_text, (tmp_path / "first", "a")),
+        Job("fault", raise_bug, ()),
+    ]
+    run_jobs(jobs, count, on_end)
+    assert errors.pop("fault").startswith("ZeroDivisionError: a programmer's (job_functions.py:")
+    assert errors == {"wrong": "a person's mistake", "first": None, "after": None}
     assert (tmp_path / "after").read_text() == "b"
 
 
-def test_a_process_that_dies_is_told_of():
-    told = {}
-    run_jobs([Job("dies", dies, ())], 2, lambda job, said: told.setdefault(job.name, said) and [])
-    assert "its process died (SIGKILL" in told["dies"]
+def test_jobs_report_a_killed_process():
+    errors = {}
+    run_jobs([Job("dies", kill_self, ())], 2, lambda job, error: errors.setdefault(job.name, error) and [])
+    assert "its process died (SIGKILL" in errors["dies"]
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_job_that_was_asked_to_stop_stops_all(count):
+def test_jobs_interrupted_one_stops_all(count):
     with pytest.raises(Interrupted):
-        run_jobs([Job("stops", stops, ())], count, lambda job, said: pytest.fail("it did not end"))
+        run_jobs([Job("stops", interrupt, ())], count, lambda job, error: pytest.fail("it did not end"))
 
 
-def test_a_process_does_several_jobs_and_goes_when_one_fails(tmp_path):
-    first, then = ([Job(f"{part}{k}", signed, (tmp_path / f"{part}{k}",)) for k in range(3)] for part in "ab")
-    jobs = [*first, Job("fault", fault, ()), *then]
+def test_jobs_reuse_a_process_until_one_fails(tmp_path):
+    before_failure, after_failure = (
+        [Job(f"{group}{i}", write_pid, (tmp_path / f"{group}{i}",)) for i in range(3)] for group in "ab"
+    )
+    jobs = [*before_failure, Job("fault", raise_bug, ()), *after_failure]
 
-    def ended(job, said):
-        left.discard(job.name)
-        return [] if not jobs else [jobs.pop(0)]  # one at a time, though two could be
+    def on_end(job, error):
+        remaining.discard(job.name)
+        return [] if not jobs else [jobs.pop(0)]  # one at a time, although two workers are allowed
 
-    left = {job.name for job in jobs}
-    run_jobs([jobs.pop(0)], 2, ended)
-    before, after = ({(tmp_path / f"{part}{k}").read_text() for k in range(3)} for part in "ab")
-    assert not left and len(before) == len(after) == 1 and before != after
+    remaining = {job.name for job in jobs}
+    run_jobs([jobs.pop(0)], 2, on_end)
+    pids_before, pids_after = ({(tmp_path / f"{group}{i}").read_text() for i in range(3)} for group in "ab")
+    assert not remaining and len(pids_before) == len(pids_after) == 1 and pids_before != pids_after
 
 
-def test_work_that_ends_though_it_was_to_stop_is_not_waited_for(tmp_path):
-    jobs, begun = [Job("persists", persists, (tmp_path / "a",)), Job("stops", stops_after, (tmp_path / "a",))], time.monotonic()
+def test_jobs_that_finish_during_shutdown_are_not_waited_for(tmp_path):
+    jobs, start = (
+        [Job("persists", ignore_stop, (tmp_path / "a",)), Job("stops", interrupt_when_exists, (tmp_path / "a",))],
+        time.monotonic(),
+    )
     with pytest.raises(Interrupted):
-        run_jobs(jobs, 2, lambda job, said: [])
-    assert (tmp_path / "a").read_text() == "done" and time.monotonic() - begun < SHUTDOWN_TIMEOUT
+        run_jobs(jobs, 2, lambda job, error: [])
+    assert (tmp_path / "a").read_text() == "done" and time.monotonic() - start < SHUTDOWN_TIMEOUT

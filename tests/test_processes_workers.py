@@ -1,4 +1,4 @@
-"""Worker processes of a script without a guard do the work, and not the script."""
+"""`WorkerPool`: scripts without a main guard, killed parents, signals."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.conftest import prose
 
 
-def test_a_plain_script_may_use_workers(tmp_path, vocabulary):
+def test_worker_pool_in_a_script_without_main_guard(tmp_path, vocabulary):
     (tmp_path / "text.txt").write_text(prose(30), encoding="utf-8")
     script = tmp_path / "script.py"
     script.write_text(
@@ -18,53 +18,55 @@ def test_a_plain_script_may_use_workers(tmp_path, vocabulary):
         f"print('once', bertsmith.prepare(texts={str(tmp_path / 'text.txt')!r}, tokenizer={str(vocabulary)!r}, "
         f"out={str(tmp_path / 'corpus')!r}, workers=2, quiet=True)['documents'])\n"
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=Path(__file__).parents[1], timeout=120)
-    assert (done.returncode, done.stdout) == (0, "once 30\n"), done.stderr
+    completed = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, cwd=Path(__file__).parents[1], timeout=120
+    )
+    assert (completed.returncode, completed.stdout) == (0, "once 30\n"), completed.stderr
 
 
-STUBBORN = """
+IDLE_SCRIPT = """
 import sys, time
-from bertsmith.processes import Workers
-with Workers(2, print, ()) as workers:
-    futures = [workers.submit(time.sleep, 0.01) for _ in range(4)]
+from bertsmith.processes import WorkerPool
+with WorkerPool(2, print, ()) as pool:
+    futures = [pool.submit(time.sleep, 0.01) for _ in range(4)]
     [future.result() for future in futures]
-    print(*workers.pool._processes, flush=True)
+    print(*pool.executor._processes, flush=True)
     time.sleep(60)
 """
 
-# The workers are named before they can have come to their first line of ours, and asked for work after the signals.
-EARLY = """
+# Prints the pids before the workers can have run our code; the results are requested after the signals.
+EARLY_SIGNAL_SCRIPT = """
 import sys
-from bertsmith.processes import Workers
-with Workers(2, print, ()) as workers:
-    futures = [workers.submit(abs, -k) for k in range(2)]
-    print(*workers.pool._processes, flush=True)
+from bertsmith.processes import WorkerPool
+with WorkerPool(2, print, ()) as pool:
+    futures = [pool.submit(abs, -k) for k in range(2)]
+    print(*pool.executor._processes, flush=True)
     sys.stdin.readline()
     print(*[future.result() for future in futures], flush=True)
 """
 
 
-def alive(pid):
+def is_alive(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
 
 
-def test_workers_end_with_a_parent_that_was_killed(tmp_path):
-    (tmp_path / "script.py").write_text(STUBBORN)
+def test_worker_pool_ends_with_a_killed_parent(tmp_path):
+    (tmp_path / "script.py").write_text(IDLE_SCRIPT)
     process = subprocess.Popen([sys.executable, tmp_path / "script.py"], stdout=subprocess.PIPE, text=True)
-    pids = _pids(process)
+    pids = read_worker_pids(process)
     process.kill()
     process.wait()
-    patience = time.monotonic() + 20
-    while any(map(alive, pids)) and time.monotonic() < patience:
+    deadline = time.monotonic() + 20
+    while any(map(is_alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not any(map(alive, pids))
+    assert not any(map(is_alive, pids))
 
 
-def test_a_signal_to_the_whole_group_leaves_workers_to_the_parent(tmp_path):
-    (tmp_path / "script.py").write_text(EARLY)
+def test_worker_pool_ignores_signals_to_the_group(tmp_path):
+    (tmp_path / "script.py").write_text(EARLY_SIGNAL_SCRIPT)
     process = subprocess.Popen(
         [sys.executable, tmp_path / "script.py"],
         stdin=subprocess.PIPE,
@@ -72,14 +74,14 @@ def test_a_signal_to_the_whole_group_leaves_workers_to_the_parent(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     )
-    for pid in _pids(process):
+    for pid in read_worker_pids(process):
         os.kill(pid, signal.SIGINT)
         os.kill(pid, signal.SIGTERM)
-    said, faults = process.communicate("now\n", timeout=120)
-    assert (process.returncode, said.split()) == (0, ["0", "1"]), faults
+    stdout, stderr = process.communicate("now\n", timeout=120)
+    assert (process.returncode, stdout.split()) == (0, ["0", "1"]), stderr
 
 
-def _pids(process):
+def read_worker_pids(process):
     for line in process.stdout:
         if all(word.isdecimal() for word in line.split()) and line.strip():
             return [int(word) for word in line.split()]

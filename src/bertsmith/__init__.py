@@ -1,4 +1,4 @@
-"""bertsmith: the whole life of a BERT in one package."""
+"""bertsmith: pre-train, fine-tune, evaluate and run BERT and its family. The public functions are those of `bertsmith.api`."""
 
 import sys
 from types import ModuleType
@@ -49,7 +49,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Names are fetched when they are used, so that `import bertsmith` is quick."""
+    """Import the public functions on first use, so that `import bertsmith` stays fast."""
     if name in __all__:
         from . import api
 
@@ -58,7 +58,7 @@ def __getattr__(name: str) -> Any:
 
 
 class _Package(ModuleType):
-    """`bertsmith.predict`, `.evaluate` and others stay functions when the parts of the same name are imported."""
+    """Keeps `bertsmith.predict`, `.evaluate` etc. functions when a submodule of the same name is imported."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in __all__ and isinstance(value, ModuleType)):

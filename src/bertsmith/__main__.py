@@ -1,4 +1,4 @@
-"""`python -m bertsmith` is `bertsmith`."""
+"""`python -m bertsmith`: the same as the command `bertsmith`."""
 
 import sys
 

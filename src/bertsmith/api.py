@@ -1,4 +1,4 @@
-"""The stages as functions: the words of the command line, as keyword arguments.
+"""Public Python API: each stage of the command line as a function whose keyword arguments are the recipe keys.
 
 bertsmith.pretrain(corpus="corpus", model="bert-mini", train={"steps": 1000}, out="out/bert")
 """
@@ -15,84 +15,85 @@ if TYPE_CHECKING:
 
 
 def train_tokenizer(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """Text files to a tokenizer folder; what `bertsmith tokenizer --json` prints."""
+    """Train a tokenizer on text files. Returns what `bertsmith tokenizer --json` prints."""
     return _run("tokenizer", recipe, quiet)
 
 
 def prepare(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """Text files to a corpus folder; what `bertsmith prepare --json` prints."""
+    """Tokenize text files into a corpus folder. Returns what `bertsmith prepare --json` prints."""
     return _run("prepare", recipe, quiet)
 
 
 def pretrain(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """A corpus to a checkpoint folder; what `bertsmith pretrain --json` prints."""
+    """Pre-train a model on a corpus and write a checkpoint folder. Returns what `bertsmith pretrain --json` prints."""
     return _run("pretrain", recipe, quiet)
 
 
 def plan(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """What a pre-training will take, before it runs; what `bertsmith plan --json` prints."""
+    """Estimate time, memory and FLOPs of a pre-training run before it starts. Returns what `bertsmith plan --json` prints."""
     return _run("plan", recipe, quiet)
 
 
 def finetune(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """A checkpoint and a task's files to a fine-tuned checkpoint; what `bertsmith finetune --json` prints."""
+    """Fine-tune a checkpoint on the files of a task. Returns what `bertsmith finetune --json` prints."""
     return _run("finetune", recipe, quiet)
 
 
 def evaluate(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """The scores of a fine-tuned model on a file; what `bertsmith evaluate --json` prints."""
+    """Evaluate a fine-tuned model on a labelled file. Returns what `bertsmith evaluate --json` prints."""
     return _run("evaluate", recipe, quiet)
 
 
 def suite(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """Models on many tasks with several seeds, in one table; what `bertsmith suite --json` prints."""
+    """Fine-tune and evaluate models on many tasks with several seeds. Returns what `bertsmith suite --json` prints."""
     return _run("suite", recipe, quiet)
 
 
 def race(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """Members of the family on one corpus with one budget, in one table; what `bertsmith race --json` prints."""
+    """Compare model families pre-trained on one corpus with one compute budget. Returns what `bertsmith race --json` prints."""
     return _run("race", recipe, quiet)
 
 
 def predict(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """Answers to a text or a file, one JSON a line; what `bertsmith predict` does."""
+    """Predict for a text or a file, one JSON object per line; the same as `bertsmith predict`."""
     return _run("predict", recipe, quiet)
 
 
 def embed(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """Vectors of texts, or the nearest documents; what `bertsmith embed --json` prints."""
+    """Compute text embeddings, or search documents by them. Returns what `bertsmith embed --json` prints."""
     return _run("embed", recipe, quiet)
 
 
 def import_model(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """Somebody else's checkpoint to a checkpoint folder; what `bertsmith import --json` prints."""
+    """Import a Hugging Face, TensorFlow, ELMo or word-vector model. Returns what `bertsmith import --json` prints."""
     return _run("import", recipe, quiet)
 
 
 def convert_long(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """A checkpoint of short texts to one of long ones, by windows; what `bertsmith convert-long --json` prints."""
+    """Convert a full-attention model to a Longformer. Returns what `bertsmith convert-long --json` prints."""
     return _run("convert-long", recipe, quiet)
 
 
 def export(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """A checkpoint folder for other libraries, or packed small; what `bertsmith export --json` prints."""
+    """Write a checkpoint for another library, or as int8. Returns what `bertsmith export --json` prints."""
     return _run("export", recipe, quiet)
 
 
 def show(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """A corpus, its masks or a run as an offline page; what `bertsmith show --json` prints."""
+    """Render a corpus, its masking or a run as a self-contained HTML page. Returns what `bertsmith show --json` prints."""
     return _run("show", recipe, quiet)
 
 
 def doctor(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """What is wrong with a corpus or a run, and what to try; what `bertsmith doctor --json` prints."""
+    """Diagnose a corpus or a run and suggest fixes. Returns what `bertsmith doctor --json` prints."""
     return _run("doctor", recipe, quiet)
 
 
 def load(folder: str | Path, device: str = "auto", precision: "Precision" = "auto") -> "Predictor":
-    """A checkpoint folder, or a shipped model by name, as something that answers: `load("mini-en").fill("A [MASK] day.")`.
+    """Load a checkpoint folder, or a shipped model by name, as a `Predictor`: `load("mini-en").fill("A [MASK] day.")`.
 
-    A folder of that name in the working directory is meant first. On a GPU if there is one; precision `auto` is bf16 there.
+    A folder of that name in the working directory takes precedence over a shipped model. `device="auto"` is a GPU if there
+    is one; `precision="auto"` is bf16 on a GPU and fp32 on a CPU.
     """
     from .inference.predictor import load
 
@@ -100,7 +101,7 @@ def load(folder: str | Path, device: str = "auto", precision: "Precision" = "aut
 
 
 def models() -> dict[str, str]:
-    """The models that come with the package: each name, for `load` and wherever a stage takes a model, and what it is."""
+    """The models shipped with the package, {name: summary}; a name is accepted by `load` and wherever a stage takes a model."""
     from .pretrained.shipped import list_models
 
     return list_models()

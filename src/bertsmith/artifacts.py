@@ -1,4 +1,7 @@
-"""Artifact folders: each file in them is known by size and checksum, and the folder appears whole or not at all."""
+"""Artifact folders, written atomically, with a manifest of the size and SHA-256 of every file.
+
+Also here: resolving the path that a setting names, locking an output folder, atomic file writes and content hashes.
+"""
 
 import fcntl
 import hashlib
@@ -16,26 +19,28 @@ from .errors import UserError
 from .pretrained import shipped
 
 MANIFEST = "manifest.json"
-IN_PROGRESS = ".making"  # in a folder that is being made: it is ours to remove
-MODEL_KEYS = ("model", "init", "folder")  # settings that name a model, and may name a shipped one
-MODEL_PART_KEYS = ("tokenizer", "extend")  # settings that name a part of a model
+IN_PROGRESS = ".making"  # marker file of a folder that is still being written: if a run died there, it is safe to remove
+MODEL_KEYS = ("model", "init", "folder")  # recipe keys that name a model, which may be a shipped one
+MODEL_PART_KEYS = ("tokenizer", "extend")  # recipe keys that name a part of a model
 
 
 class FileEntry(msgspec.Struct):
-    """What a file was when its folder was sealed."""
+    """Size and checksum of a file when the manifest was written."""
 
     bytes: int
     sha256: str
 
 
 class Manifest(msgspec.Struct):
+    """Contents of manifest.json: entries by path relative to the folder, with `/` as separator."""
+
     files: dict[str, FileEntry]
 
 
 def resolve_path(name_or_path: str | Path, key: str) -> Path:
-    """The folder or file that a setting names, links followed; nothing, or nobody's home, is refused.
+    """The folder or file named by the recipe key `key`, with `~` expanded and a symlink resolved; an empty value is an error.
 
-    Where a model is asked for, `mini-en` is the shipped model of that name, unless there is such a folder here.
+    For keys that take a model, `mini-en` is the shipped model of that name, unless a folder of that name exists.
     """
     if not str(name_or_path).strip():
         raise UserError(f"{key} is empty; give the path of a folder or file")
@@ -48,18 +53,9 @@ def resolve_path(name_or_path: str | Path, key: str) -> Path:
     return path.resolve() if path.is_symlink() or not path.name else path
 
 
-def _check_model_name(path: Path, key: str) -> Path:
-    """A name of one word that nothing here has is more likely a model's, misspelt; a path is left to who reads it."""
-    if key in MODEL_KEYS and len(path.parts) == 1 and not path.is_symlink():
-        raise UserError(
-            f"there is no folder {path}, and no model of that name comes with bertsmith; {shipped.format_known_names()}"
-        )
-    return path
-
-
 def check_writable(folder: Path, *allowed_patterns: str) -> Path:
-    """The folder, if it may be written: it is not there, or empty but for empty folders, or holds what a run of ours leaves
-    (patterns)."""
+    """Return `folder` if it may be written: it does not exist, holds no files, or holds something matching `allowed_patterns`
+    (glob), as left by an earlier run of ours."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file, where a folder is to be made; choose another name, or remove it")
     if folder.exists() and not _is_empty(folder) and not any(any(folder.glob(name)) for name in allowed_patterns):
@@ -67,23 +63,18 @@ def check_writable(folder: Path, *allowed_patterns: str) -> Path:
     return folder
 
 
-def _is_empty(folder: Path) -> bool:
-    """A run that was stopped while it saved for the first time leaves no more."""
-    return all(one.is_dir() and not any(one.iterdir()) for one in folder.iterdir())
-
-
 @contextmanager
 def lock_output(out: Path) -> Iterator[None]:
-    """While it lasts, no other process of this machine may claim the folder: two runs would spoil each other's work."""
+    """Exclusive lock (flock on `.NAME.lock`) on an output folder, against two processes of this machine writing to it."""
     path = out.with_name(f".{out.name}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            mine = path.stat().st_ino == os.fstat(file.fileno()).st_ino  # not a file that its holder removed just now
+            acquired = path.stat().st_ino == os.fstat(file.fileno()).st_ino  # not a lock file that its holder has just removed
         except OSError:
-            mine = False
-        if not mine:
+            acquired = False
+        if not acquired:
             raise UserError(f"another run is writing {out}; wait for it, or choose another out")
         try:
             yield
@@ -92,13 +83,13 @@ def lock_output(out: Path) -> Iterator[None]:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Readers see the old file or the new one, never half of either."""
+    """Write to a temporary file and rename it: readers see the old file or the new one, never a partial one."""
     part = path.with_name(path.name + ".part")
     try:
-        with part.open("wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
@@ -120,15 +111,15 @@ def read_json(path: Path) -> Any:
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Yields a folder beside the wanted one to write in; it takes the wanted name, sealed, when all went well.
+    """Yields a temporary folder to write to; on success it gets a manifest and is renamed to `folder`.
 
-    A folder that has the name goes then and not before, whatever it holds: a stage asks first whether it may.
+    An existing `folder` is replaced only then, whatever it holds: call `check_writable` first.
     """
-    folder = folder.absolute()  # `.` has a name too
+    folder = folder.absolute()  # so that `.` has a name too
     part = folder.with_name(folder.name + ".part")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file, where a folder is to be made; choose another name, or remove it")
-    shutil.rmtree(check_writable(part, IN_PROGRESS, MANIFEST), ignore_errors=True)  # of a run that died here
+    shutil.rmtree(check_writable(part, IN_PROGRESS, MANIFEST), ignore_errors=True)  # left by a run that died
     part.mkdir(parents=True)
     (part / IN_PROGRESS).touch()
     try:
@@ -141,7 +132,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     if folder.exists():
         old = folder.with_name(folder.name + ".old.part")
         shutil.rmtree(old, ignore_errors=True)
-        folder.replace(old)  # rather than removed, which takes a while: a kill in that while would leave half a folder
+        folder.replace(old)  # renamed first: removing takes a while, and a kill meanwhile would leave half a folder
         part.replace(folder)
         shutil.rmtree(old, ignore_errors=True)
     else:
@@ -149,14 +140,14 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_manifest(folder: Path, names: Iterable[str] | None = None) -> None:
-    """Write down size and checksum of the named files (all of them, if none are named)."""
+    """Write manifest.json with size and checksum of the named files (None: all files in the folder)."""
     paths = [folder / name for name in names] if names is not None else _list_files(folder)
     entries = {path.relative_to(folder).as_posix(): FileEntry(path.stat().st_size, checksum(path)) for path in sorted(paths)}
     write_json(folder / MANIFEST, Manifest(entries))
 
 
 def verify_manifest(folder: Path) -> None:
-    """Every file the folder was sealed with is there, as long as it was, bit for bit."""
+    """Raise unless every file in the manifest exists with the recorded size and checksum."""
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}")
     for name, entry in _read_manifest(folder / MANIFEST).items():
@@ -164,30 +155,45 @@ def verify_manifest(folder: Path) -> None:
         if not path.exists():
             raise UserError(f"{path} is missing, though {folder / MANIFEST} names it; make {folder} again")
         if (size := path.stat().st_size) != entry.bytes:
-            fault = "truncated" if size < entry.bytes else "longer than it was"
-            raise UserError(f"{path} is {fault}: {size:,} bytes of {entry.bytes:,}; make {folder} again")
+            problem = "truncated" if size < entry.bytes else "longer than it was"
+            raise UserError(f"{path} is {problem}: {size:,} bytes of {entry.bytes:,}; make {folder} again")
         if checksum(path) != entry.sha256:
             raise UserError(f"{path} is damaged (its checksum is not the one in {MANIFEST}); make {folder} again")
 
 
 def checksum(path: Path) -> str:
+    """SHA-256 of a file, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def content_hash(path: Path) -> str:
-    """By what a file or a sealed folder holds, wherever it lies: the checksum of the file, or of the folder's manifest.
+    """Identity by content, not by path: the checksum of a file, or of a folder's manifest.
 
-    Empty for anything else: a folder that is not sealed, a pipe (which could be read but once), what is not there.
+    Empty for anything else: a folder without a manifest, a pipe (which can be read only once), a missing path.
     """
     path = path / MANIFEST if path.is_dir() else path
     return checksum(path) if path.is_file() else ""
 
 
 def fingerprint(value: Any) -> str:
-    """A short name for any value JSON can hold: equal values, equal names."""
+    """First 16 hex digits of the SHA-256 of a value, in canonical JSON (bytes: as they are)."""
     data = value if isinstance(value, bytes) else msgspec.json.encode(value, order="deterministic")
     return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _check_model_name(path: Path, key: str) -> Path:
+    """Raise for a missing name without separators, probably a misspelled model; paths are checked by whoever reads them."""
+    if key in MODEL_KEYS and len(path.parts) == 1 and not path.is_symlink():
+        raise UserError(
+            f"there is no folder {path}, and no model of that name comes with bertsmith; {shipped.format_known_names()}"
+        )
+    return path
+
+
+def _is_empty(folder: Path) -> bool:
+    """Empty but for empty subfolders, which a run stopped during its first save leaves behind."""
+    return all(child.is_dir() and not any(child.iterdir()) for child in folder.iterdir())
 
 
 def _list_files(folder: Path) -> list[Path]:

@@ -1,4 +1,8 @@
-"""Recipes: a tree of frozen structs, read from TOML, reached by dotted names, written to JSON."""
+"""Recipes: trees of frozen msgspec structs, read from TOML with `key=value` overrides, written as JSON.
+
+A struct derives from `Config`; alternatives of a union derive from `Variant` and are chosen by `kind`. `read_recipe`,
+`from_user`, `from_dict` and `to_dict` convert; `iter_keys` lists the keys for `--help`.
+"""
 
 import json
 import os
@@ -17,7 +21,7 @@ from .errors import UserError
 
 T = TypeVar("T")
 
-# Numbers with limits; a recipe that leaves them is refused by name.
+# Numbers with bounds, checked when a recipe is read.
 PosInt = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
 NonNegInt = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -31,28 +35,28 @@ def to_kebab_case(name: str) -> str:
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of a recipe: frozen, by keyword only, and strict about unknown keys.
+    """A table of a recipe: frozen, keyword-only, unknown keys are errors.
 
-    A field says what it means as `Annotated[int, "layers, one above another"]`; `--help` reads it there.
+    The help text of a field is the string in its annotation, `Annotated[int, "number of layers"]`; `--help` prints it.
     """
 
-    presets: ClassVar[dict[str, Any]] = {}  # whole values a recipe may name by one word
+    presets: ClassVar[dict[str, Any]] = {}  # values of this type that a recipe may give by name
 
     def validate(self, user_values: dict[str, Any]) -> None:
-        """Refuses what contradicts itself; `said` is what somebody typed, without what is there if nothing is said."""
+        """Raise for settings that contradict each other; `user_values` holds only the keys that were set, without defaults."""
 
 
 class Variant(Config, frozen=True, tag_field="kind", tag=to_kebab_case):
-    """One member of a union, named in a recipe by its class: `kind = "long-short"` is `LongShort`."""
+    """One alternative of a union; `kind` in a recipe is the class name in kebab case, unless the class sets another tag."""
 
 
 class RecipeError(UserError):
-    """A recipe names something that does not exist, or gives it a value it cannot take."""
+    """A recipe has an unknown key or an invalid value."""
 
 
 @dataclass(frozen=True)
 class KeyHelp:
-    """One line of `--help`: a dotted name, what it takes, what it is if left out, and what it means."""
+    """One line of `--help`: dotted key, accepted type or values, default, description."""
 
     name: str
     type_name: str
@@ -63,26 +67,28 @@ class KeyHelp:
 def read_recipe(config_type: type[T], path: Path | None = None, overrides: Iterable[str] = ()) -> T:
     """Read a recipe; `overrides` are dotted assignments such as `train.steps=4` or `model=bert-mini`.
 
-    Whatever their order, a whole is said before its parts: `model.layers=4 model=bert-mini` has four layers.
+    Tables are assigned before their keys, whatever the order given: `model.layers=4 model=bert-mini` has four layers.
     """
     values, overrides = _expand_shorthand(config_type, _read_toml(path) if path else {}), list(overrides)
-    for names, literal in sorted(map(_parse_override, overrides), key=lambda one: len(one[0]) - (one[0][-1] == "kind")):
+    for names, literal in sorted(
+        map(_parse_override, overrides), key=lambda override: len(override[0]) - (override[0][-1] == "kind")
+    ):
         _assign(config_type, values, names, literal)
     sources = [str(path)] * (path is not None) + ["the command line"] * (path is None or bool(overrides))
     return from_user(config_type, values, " and ".join(sources))
 
 
 def from_user(config_type: type[T], values: Any, source: str = "recipe") -> T:
-    """What somebody says, as `parse` reads it; the recipe hears what was said, and what was not."""
+    """`from_dict` for values that a user set, followed by `Config.validate` with these values."""
     values = _expand_shorthand(config_type, values)
-    found = from_dict(config_type, values, source)
-    if isinstance(found, Config):
-        found.validate(values)
-    return found
+    config = from_dict(config_type, values, source)
+    if isinstance(config, Config):
+        config.validate(values)
+    return config
 
 
 def from_dict(config_type: type[T], values: Any, source: str = "recipe") -> T:
-    """Plain values to a recipe, or an error that names the key and the nearest right one."""
+    """Convert dictionaries, lists and scalars to a config; an error names the key and suggests the closest valid one."""
     values = _expand_shorthand(config_type, values)
     try:
         return msgspec.convert(values, config_type)
@@ -91,12 +97,12 @@ def from_dict(config_type: type[T], values: Any, source: str = "recipe") -> T:
 
 
 def to_dict(config: object) -> Any:
-    """A recipe as dictionaries, lists, numbers and words: what JSON holds."""
+    """A config as dictionaries, lists and scalars that JSON can represent."""
     return msgspec.to_builtins(config)
 
 
 def iter_keys(config_type: Any, prefix: str = "") -> Iterator[KeyHelp]:
-    """Every key of a recipe with its default and meaning; unions are listed by their kinds."""
+    """Every key of a recipe, depth first; keys of a union are listed for each kind as `key[kind].`"""
     members = list(_struct_types(config_type))
     if len(members) > 1:
         yield KeyHelp(f"{prefix}kind", _format_type(config_type), "required", "which of these")
@@ -105,18 +111,21 @@ def iter_keys(config_type: Any, prefix: str = "") -> Iterator[KeyHelp]:
         return
     hints = get_type_hints(members[0], include_extras=True)
     for field in msgspec.structs.fields(members[0]):
-        takes, meaning = _split_annotated(hints[field.name])
-        name, inside = prefix + field.name, list(_struct_types(takes))
+        annotation, description = _split_annotated(hints[field.name])
+        name, nested = prefix + field.name, list(_struct_types(annotation))
         yield KeyHelp(
-            name, _format_type(takes), "required" if field.required else _format_default(_field_default(field), inside), meaning
+            name,
+            _format_type(annotation),
+            "required" if field.required else _format_default(_field_default(field), nested),
+            description,
         )
-        for member in inside:
-            yield from iter_keys(member, f"{name}[{member.__struct_config__.tag}]." if len(inside) > 1 else f"{name}.")
+        for member in nested:
+            yield from iter_keys(member, f"{name}[{member.__struct_config__.tag}]." if len(nested) > 1 else f"{name}.")
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # with or without Windows' mark
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # with or without a byte order mark
     except FileNotFoundError:
         raise RecipeError(f"there is no recipe {path}; a recipe is a TOML file, a setting is key=value") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -132,7 +141,7 @@ def _parse_override(override: str) -> tuple[list[str], str]:
 
 
 def _parse_literal(literal: str, annotation: Any) -> Any:
-    """TOML, or a bare word as it stands: `model.norm=before`; so does a number, where only text is taken: `out=2024`."""
+    """A TOML value; a bare word is a string (`model.norm=before`), and so is a number where only text is valid (`out=2024`)."""
     try:
         parsed = tomllib.loads(f"x = {literal}")
     except tomllib.TOMLDecodeError as error:
@@ -146,7 +155,7 @@ def _parse_literal(literal: str, annotation: Any) -> Any:
 
 
 def _assign(annotation: Any, values: dict[str, Any], names: list[str], literal: str, prefix: str = "") -> None:
-    """A table the recipe left out begins as its default; another `kind` begins as that kind's defaults."""
+    """Set a dotted key in place. A missing table starts from its default; a new `kind` drops the keys of the old one."""
     name, *rest = names
     field = _struct_fields(annotation, values).get(name)
     inner = field.type if field else Any
@@ -167,16 +176,14 @@ def _assign(annotation: Any, values: dict[str, Any], names: list[str], literal: 
 
 
 def _expand_shorthand(annotation: Any, value: Any, default: Any = None) -> Any:
-    """Short forms written out: a preset's name, a variant's kind (or none, for the default's), one thing for a list of one."""
+    """Expand short forms: a preset's name, a variant's bare kind (missing: the default's), a scalar for a list of one."""
     members, parts = list(_struct_types(annotation)), _union_members(annotation)
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if isinstance(value, str) and value in (presets := {n: p for m in members for n, p in m.presets.items()}):  # type: ignore[attr-defined]
         return to_dict(presets[value])
-    if (
-        value == "none" and _is_optional(annotation) and str not in parts and value not in _list_choices(annotation)
-    ):  # TOML has no word for nothing
-        return None
+    if value == "none" and _is_optional(annotation) and str not in parts and value not in _list_choices(annotation):
+        return None  # TOML has no null
     if isinstance(value, str) and str not in parts and any(member.__struct_config__.tag for member in members):
         return {"kind": value}
     if isinstance(value, dict) and members:
@@ -187,45 +194,48 @@ def _expand_shorthand(annotation: Any, value: Any, default: Any = None) -> Any:
             n: _expand_shorthand(fields[n].type, v, _field_default(fields[n])) if n in fields else v for n, v in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_expand_shorthand(Any, one) for one in value]
-    alone = isinstance(value, str | int | float) and type(value) not in parts
-    return [value] if alone and any(get_origin(part) in (list, tuple) for part in parts) else value
+        return [_expand_shorthand(Any, item) for item in value]
+    is_scalar = isinstance(value, str | int | float) and type(value) not in parts
+    return [value] if is_scalar and any(get_origin(part) in (list, tuple) for part in parts) else value
 
 
 def _explain_error(config_type: Any, values: Any, message: str) -> str:
-    """msgspec's message in our words: the dotted place, the value, and the nearest right name."""
-    what, _, at = message.partition(" - at ")
-    place = at.strip("`").removeprefix("$").removeprefix(".")
-    path = re.findall(r"[^.\[\]]+", place)
-    here, value = _lookup(config_type, values, path)
-    if named := re.search(r"(unknown|missing required) field `(.*)`", what):
-        dotted = ".".join([*path, named[2]])
-        if named[1] == "unknown":
-            other = _suggest_other_table(config_type, dotted) or _suggest(named[2], sorted(_struct_fields(here, value)))
-            return f"{dotted} is not known; {other}"
-        known = _list_choices(_lookup(config_type, values, [*path, named[2]])[0]) or (
-            _list_choices(here) if named[2] == "kind" else []
+    """msgspec's message rewritten with the dotted key, the value and the closest valid name."""
+    problem, _, location = message.partition(" - at ")
+    key_path = location.strip("`").removeprefix("$").removeprefix(".")
+    path = re.findall(r"[^.\[\]]+", key_path)
+    annotation, value = _lookup(config_type, values, path)
+    if match := re.search(r"(unknown|missing required) field `(.*)`", problem):
+        dotted = ".".join([*path, match[2]])
+        if match[1] == "unknown":
+            suggestion = _suggest_other_table(config_type, dotted) or _suggest(
+                match[2], sorted(_struct_fields(annotation, value))
+            )
+            return f"{dotted} is not known; {suggestion}"
+        known = _list_choices(_lookup(config_type, values, [*path, match[2]])[0]) or (
+            _list_choices(annotation) if match[2] == "kind" else []
         )
         return f"{dotted} is missing" + (f"; known: {', '.join(known)}" if known else " and has no default")
-    if what.startswith("Invalid value"):  # of `kind`: the word stands for its table
-        place, here = ".".join(path[:-1]) or "kind", _lookup(config_type, values, path[:-1])[0]
-    told = f"{place or 'the recipe'}" + (f" = {value!r}" if isinstance(value, str | int | float) else "")
-    known = _list_choices(here) if isinstance(value, str) else []
-    return f"{told} is not known; {_suggest(value, known)}" if known else f"{told}: {what[0].lower()}{what[1:]}"
+    if problem.startswith("Invalid value"):  # of `kind`: report the table instead
+        key_path, annotation = ".".join(path[:-1]) or "kind", _lookup(config_type, values, path[:-1])[0]
+    subject = f"{key_path or 'the recipe'}" + (f" = {value!r}" if isinstance(value, str | int | float) else "")
+    known = _list_choices(annotation) if isinstance(value, str) else []
+    return f"{subject} is not known; {_suggest(value, known)}" if known else f"{subject}: {problem[0].lower()}{problem[1:]}"
 
 
 def _suggest_other_table(config_type: Any, dotted_key: str) -> str | None:
-    """For a key of another table: `steps`, where `train.steps` is meant."""
-    every, name = list(iter_keys(config_type)), dotted_key.rpartition(".")[2]
-    usual = {f"{key.name}[{key.default}]" for key in every}  # of several kinds, the one that is there anyway
-    named = [key.name for key in every if key.name.endswith(f".{name}")]
-    found = [re.sub(r"\[.*?\]", "", one) for one in named if all(one[: end.end()] in usual for end in re.finditer(r"\]", one))]
-    found = [one for one in found if one != dotted_key]  # it is there for another kind
-    return f"did you mean {min(found, key=lambda one: one.count('.'))!r}?" if found else None
+    """Suggest a key of the same name in another table: `steps` -> `train.steps`."""
+    keys, name = list(iter_keys(config_type)), dotted_key.rpartition(".")[2]
+    default_kinds = {f"{key.name}[{key.default}]" for key in keys}  # of a union, only keys of the default kind are suggested
+    matches = [key.name for key in keys if key.name.endswith(f".{name}")]
+    matches = [key for key in matches if all(key[: end.end()] in default_kinds for end in re.finditer(r"\]", key))]
+    candidates = [re.sub(r"\[.*?\]", "", key) for key in matches]
+    candidates = [key for key in candidates if key != dotted_key]  # the key exists for another kind
+    return f"did you mean {min(candidates, key=lambda key: key.count('.'))!r}?" if candidates else None
 
 
 def _lookup(annotation: Any, value: Any, path: list[str]) -> tuple[Any, Any]:
-    """What is taken at a place, and what stands there."""
+    """Type annotation and value at a path of keys and list indices."""
     for name in path:
         if isinstance(value, list):
             element = next((get_args(part)[0] for part in _union_members(annotation) if get_origin(part) in (list, tuple)), Any)
@@ -237,19 +247,19 @@ def _lookup(annotation: Any, value: Any, path: list[str]) -> tuple[Any, Any]:
 
 
 def _list_choices(annotation: Any) -> list[str]:
-    """The words a field knows: those it lists, the kinds of its union, its presets."""
-    listed = [str(word) for part in _union_members(annotation) if get_origin(part) is Literal for word in get_args(part)]
+    """Valid words for a field: its literals, the kinds of its union, its presets."""
+    literals = [str(word) for part in _union_members(annotation) if get_origin(part) is Literal for word in get_args(part)]
     tags = [str(m.__struct_config__.tag) for m in _struct_types(annotation) if m.__struct_config__.tag]
-    return listed + tags + [name for m in _struct_types(annotation) for name in m.presets]  # type: ignore[attr-defined]
+    return literals + tags + [name for m in _struct_types(annotation) for name in m.presets]  # type: ignore[attr-defined]
 
 
 def _suggest(word: Any, choices: list[str]) -> str:
-    near = get_close_matches(str(word), choices, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(choices) or 'none, it has no keys'}"
+    matches = get_close_matches(str(word), choices, n=1, cutoff=0.5)
+    return f"did you mean {matches[0]!r}?" if matches else f"known: {', '.join(choices) or 'none, it has no keys'}"
 
 
 def _union_members(annotation: Any) -> list[Any]:
-    """The members of a union, or the one type there is; never None."""
+    """The members of a union without None, or the type itself as the only member."""
     annotation, _ = _split_annotated(annotation)
     members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     return [member for member in members if member is not NoneType]
@@ -294,8 +304,8 @@ def _field_default(field: Any) -> Any:
 
 def _split_annotated(annotation: Any) -> tuple[Any, str]:
     if get_origin(annotation) is Annotated:
-        kind, *notes = get_args(annotation)
-        return kind, next((note for note in notes if isinstance(note, str)), "")
+        inner, *metadata = get_args(annotation)
+        return inner, next((item for item in metadata if isinstance(item, str)), "")
     return annotation, ""
 
 
@@ -308,8 +318,8 @@ def _format_type(annotation: Any) -> str:
     if get_origin(annotation) in (list, tuple):
         return f"list of {_format_type(get_args(annotation)[0])}"
     if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
-        named = " | ".join(annotation.presets) if issubclass(annotation, Config) else ""
-        return str(annotation.__struct_config__.tag or named or "table")
+        preset_names = " | ".join(annotation.presets) if issubclass(annotation, Config) else ""
+        return str(annotation.__struct_config__.tag or preset_names or "table")
     if dict in (annotation, get_origin(annotation)):
         return "table"
     return {str: "text", int: "number", float: "number", bool: "true | false"}.get(
@@ -318,26 +328,27 @@ def _format_type(annotation: Any) -> str:
 
 
 def _non_default_values(value: Any) -> Any:
-    """A default as plain values; a struct by its kind, if it has one, and by what it has that its kind has not."""
+    """A default as plain values; for a struct, its kind and the fields that differ from that kind's defaults."""
     if not isinstance(value, msgspec.Struct):
         return to_dict(value)
-    told = {"kind": value.__struct_config__.tag} if value.__struct_config__.tag else {}
+    kind = {"kind": value.__struct_config__.tag} if value.__struct_config__.tag else {}
     fields = {field.name: _field_default(field) for field in msgspec.structs.fields(value)}
-    return told | {name: to_dict(getattr(value, name)) for name, usual in fields.items() if getattr(value, name) != usual}
+    return kind | {name: to_dict(getattr(value, name)) for name, default in fields.items() if getattr(value, name) != default}
 
 
 def _format_struct(struct: msgspec.Struct) -> str:
-    told = _non_default_values(struct)
-    if len(told) == 1:
-        return str(told["kind"])
-    return "{" + ", ".join(f"{name} = {json.dumps(value)}" for name, value in told.items()) + "}"
+    values = _non_default_values(struct)
+    if len(values) == 1:
+        return str(values["kind"])
+    return "{" + ", ".join(f"{name} = {json.dumps(value)}" for name, value in values.items()) + "}"
 
 
 def _format_default(default: Any, members: Iterable[type] = ()) -> str:
-    """A default as somebody would type it."""
+    """A default as a user would type it: a preset's name, a kind, or TOML."""
     if isinstance(default, msgspec.Struct):
-        named = [name for m in members for name, value in getattr(m, "presets", {}).items() if value == default]
-        return str(named[0] if named else _format_struct(default) if default.__struct_config__.tag else "")
+        preset_names = [name for m in members for name, value in getattr(m, "presets", {}).items() if value == default]
+        return str(preset_names[0] if preset_names else _format_struct(default) if default.__struct_config__.tag else "")
     if isinstance(default, list | tuple):
-        return f"[{', '.join(json.dumps(one, ensure_ascii=False) if isinstance(one, str) else _format_default(one) for one in default)}]"
+        items = (json.dumps(item, ensure_ascii=False) if isinstance(item, str) else _format_default(item) for item in default)
+        return f"[{', '.join(items)}]"
     return "" if default is None else str(default).lower() if isinstance(default, bool) else str(default)

@@ -1,4 +1,4 @@
-"""The device that a person names, for training and for answers alike."""
+"""The torch device named by a setting, for training and inference."""
 
 import re
 
@@ -8,19 +8,19 @@ from .errors import UserError
 
 
 def resolve_device(name: str, key: str = "device", index: int = 0) -> torch.device:
-    """`auto` is a GPU where there is one, else the CPU; a GPU without a number in its name is the one of `number`.
+    """`auto` is a GPU if there is one, else the CPU; `cuda` or `auto` without a number is GPU `index` (the local rank).
 
-    `key` is what the person calls the setting: an error says so.
+    `key` is the name of the setting, for error messages.
     """
-    said = re.fullmatch(r"auto|cpu|cuda(?::([0-9]+))?", name) if isinstance(name, str) else None
-    if said is None:
+    match = re.fullmatch(r"auto|cpu|cuda(?::([0-9]+))?", name) if isinstance(name, str) else None
+    if match is None:
         raise UserError(f"{key}={name!r} is not known; write auto, cpu, cuda or cuda:0")
     count = torch.cuda.device_count() if name != "cpu" and torch.cuda.is_available() else 0
     if name == "cpu" or (name == "auto" and not count):
         return torch.device("cpu")
-    index = int(said[1] or index)
+    index = int(match[1] or index)
     if index >= count:
-        here = f"no such device as cuda:{index}, with {count or 'no'} CUDA device{'s' if count > 1 else ''} here"
-        way_out = "write device=cpu, or auto" if said[1] or not count else f"start no more than {count} processes"
-        raise UserError(f"{key}={name}: {here}; {way_out}")
+        problem = f"no such device as cuda:{index}, with {count or 'no'} CUDA device{'s' if count > 1 else ''} here"
+        way_out = "write device=cpu, or auto" if match[1] or not count else f"start no more than {count} processes"
+        raise UserError(f"{key}={name}: {problem}; {way_out}")
     return torch.device("cuda", index)

@@ -1,9 +1,9 @@
-"""The one error a user should meet: it says what is wrong, where, and the way out."""
+"""Exceptions that the command line turns into one-line messages."""
 
 
 class UserError(ValueError):
-    """Something a person gave cannot be used; the command line prints it as one line and exits with 2."""
+    """Invalid input: the message names the value, the place and a fix. The command line prints it and exits with 2."""
 
 
 class Interrupted(Exception):
-    """A signal asked the work to stop; everything done so far is on disk."""
+    """A signal stopped the run; everything done so far is on disk, so that the same command resumes it."""

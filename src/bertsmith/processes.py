@@ -1,4 +1,8 @@
-"""Worker processes: spawned clean, fed in order, never importing the caller's script, ending when it ends."""
+"""Spawned worker processes that do not re-run the caller's script and exit when the parent does.
+
+`WorkerPool` runs small functions in a process pool (data preparation). `run_jobs` runs long jobs (training runs) in worker
+processes that share the cores, and reports each failure as a one-line message.
+"""
 
 import gc
 import multiprocessing
@@ -22,10 +26,13 @@ from .errors import Interrupted, UserError
 
 T = TypeVar("T")
 PARENT_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+THREADS_VARIABLE = "OMP_NUM_THREADS"
+SHUTDOWN_TIMEOUT = 30.0  # seconds that a job has to save a checkpoint after SIGTERM
+INTERRUPTED = "stopped"
 
 
 class WorkerPool:
-    """A pool whose processes begin with `begin(*given)`. Scripts that use it need no `if __name__ == "__main__":`."""
+    """A process pool whose workers call `initializer(*initargs)` first. Scripts need no `if __name__ == "__main__":` guard."""
 
     def __init__(self, num_workers: int, initializer: Callable[..., None], initargs: tuple[Any, ...]) -> None:
         self.executor = ProcessPoolExecutor(
@@ -33,19 +40,19 @@ class WorkerPool:
         )
 
     def submit(self, fn: Callable[..., T], *args: Any) -> "Future[T]":
-        with hide_main_module(), _block_signals():  # processes are started here, when there is work for them
+        with hide_main_module(), _block_signals():  # the executor starts processes on submit
             return self.executor.submit(fn, *args)
 
     def __enter__(self) -> "WorkerPool":
         return self
 
-    def __exit__(self, exc_type: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         self.executor.shutdown(wait=False, cancel_futures=True)
 
 
 @contextmanager
 def hide_main_module() -> Iterator[None]:
-    """A spawned process runs the file of `__main__` again, and a script without a guard would start all over in it."""
+    """Replace `__main__` while a process is spawned: the child would run its file again, and an unguarded script with it."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -56,50 +63,46 @@ def hide_main_module() -> Iterator[None]:
 
 @contextmanager
 def _block_signals() -> Iterator[None]:
-    """A process started inside is not reached by signals until it has chosen to ignore them, which takes it seconds."""
-    resource_tracker.ensure_running()  # when it is started later, it lets the signals through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, PARENT_SIGNALS)
+    """Block SIGINT and SIGTERM in a process started inside until it ignores them itself, seconds later."""
+    resource_tracker.ensure_running()  # started later, it would unblock the signals
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, PARENT_SIGNALS)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
 
 
 def _init_worker(initializer: Callable[..., None], initargs: tuple[Any, ...]) -> None:
-    """Ctrl-C goes to every process of a terminal: the parent decides what it means, and its end is the workers' end."""
-    for number in PARENT_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+    """Ignore SIGINT and SIGTERM, which a terminal sends to every process: the parent handles them, and workers exit with it."""
+    for signum in PARENT_SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PARENT_SIGNALS)
-    threading.Thread(target=_exit_when_parent_ends, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     initializer(*initargs)
 
 
-def _exit_when_parent_ends() -> None:
-    parent = multiprocessing.parent_process()
+def _exit_with_parent() -> None:
+    """Thread target: wait for the parent process to end, then end this one."""
+    parent = parent_process()
     if parent is not None:
         parent.join()
         os._exit(1)
 
 
-THREADS_VARIABLE = "OMP_NUM_THREADS"
-SHUTDOWN_TIMEOUT = 30.0  # seconds that work has to save itself when it is to stop
-INTERRUPTED = "stopped"
-
-
 @dataclass(frozen=True)
 class Job:
-    """`work(*given)` is called; both must be such that another process can be sent them."""
+    """A call `fn(*args)`, both picklable."""
 
     name: str
     fn: Callable[..., None]
     args: tuple[Any, ...]
 
 
-OnJobEnd = Callable[[Job, str | None], Sequence[Job]]  # told what failed, or None; gives what may be begun now
+OnJobEnd = Callable[[Job, str | None], Sequence[Job]]  # (job, error message or None) -> jobs that may start now
 
 
 def run_jobs(jobs: Sequence[Job], num_workers: int, on_end: OnJobEnd) -> None:
-    """All jobs, and those that `ended` adds when one ends, `count` at a time; a single one at a time is done right here."""
+    """Run jobs, and those that `on_end` adds when one ends, `num_workers` at a time; with one worker, in this process."""
     with sigterm_as_interrupt():
         if num_workers == 1:
             _run_serial(deque(jobs), on_end)
@@ -109,18 +112,18 @@ def run_jobs(jobs: Sequence[Job], num_workers: int, on_end: OnJobEnd) -> None:
 
 @contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM, which would end the process at once, is inside like Ctrl-C: there is time to save, and to clean up.
+    """Raise KeyboardInterrupt on SIGTERM, which leaves time to save and clean up.
 
-    `timeout` sends it twice: the second changes nothing. Outside the main thread, nothing is changed at all.
+    A second SIGTERM is ignored, since `timeout` sends two. No effect outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _raise_interrupt)
+    old_handler = signal.signal(signal.SIGTERM, _raise_interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, old_handler or signal.SIG_DFL)
 
 
 def _raise_interrupt(signum: int, frame: FrameType | None) -> None:
@@ -137,12 +140,12 @@ def _run_parallel(queue: deque[Job], num_workers: int, on_end: OnJobEnd) -> None
                 busy[-1].start(queue.popleft())
             for worker in _wait_ready(busy):
                 busy.remove(worker)
-                fault = worker.receive()
-                if fault == INTERRUPTED:
+                error_message = worker.receive()
+                if error_message == INTERRUPTED:
                     raise Interrupted("run the same command again to go on")
-                if fault is None:
+                if error_message is None:
                     idle.append(worker)
-                queue.extend(on_end(worker.job, fault))
+                queue.extend(on_end(worker.job, error_message))
     finally:
         _stop_workers(idle, busy)
 
@@ -150,57 +153,57 @@ def _run_parallel(queue: deque[Job], num_workers: int, on_end: OnJobEnd) -> None
 def _run_serial(queue: deque[Job], on_end: OnJobEnd) -> None:
     while queue:
         job = queue.popleft()
-        fault = None
+        error_message = None
         try:
             job.fn(*job.args)
         except (Interrupted, KeyboardInterrupt):
             raise
         except BaseException as error:
-            fault = format_error(error)
-        queue.extend(on_end(job, fault))
+            error_message = format_error(error)
+        queue.extend(on_end(job, error_message))
 
 
 def format_error(error: BaseException) -> str:
-    """A fault in one line: a person's mistake as it stands, anything else with where it happened."""
+    """An exception in one line: a UserError's message, or type, message and source line of anything else."""
     if isinstance(error, UserError):
         return str(error)
-    last = traceback.extract_tb(error.__traceback__)[-1:]
-    where = f" ({os.path.basename(last[0].filename)}:{last[0].lineno})" if last else ""
-    words = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {words[0] if words else 'no words'}{where}"
+    frames = traceback.extract_tb(error.__traceback__)[-1:]
+    location = f" ({os.path.basename(frames[0].filename)}:{frames[0].lineno})" if frames else ""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'no words'}{location}"
 
 
 class _Worker:
-    """A process that does one job after another, since starting costs seconds, until one fails: its remains go with it."""
+    """A process that runs jobs one after another, since starting one takes seconds; it is discarded after a failed job."""
 
     job: Job
 
     def __init__(self, num_workers: int) -> None:
-        spawn = get_context("spawn")
-        self.pipe, end = spawn.Pipe()
-        self.process = spawn.Process(target=_worker_main, args=(end,))
+        context = get_context("spawn")
+        self.pipe, child_pipe = context.Pipe()
+        self.process = context.Process(target=_worker_main, args=(child_pipe,))
         with hide_main_module(), _limit_threads(num_workers):
             self.process.start()
-        end.close()
+        child_pipe.close()
 
     def start(self, job: Job) -> None:
         self.job = job
-        with suppress(BrokenPipeError):  # it died while idle, as `heard` will tell
+        with suppress(BrokenPipeError):  # it died while idle; `receive` reports that
             self.pipe.send(job)
 
     def receive(self) -> str | None:
-        """What it says of its job; one that died without a word is told of by how it died."""
+        """Error message of the job, None on success; for a process that died, its exit reason."""
         try:
-            fault = self.pipe.recv() if self.pipe.poll() else self._exit_reason()
+            error_message = self.pipe.recv() if self.pipe.poll() else self._exit_reason()
         except (EOFError, OSError):
-            fault = self._exit_reason()
-        if fault is not None:
+            error_message = self._exit_reason()
+        if error_message is not None:
             self.close()
             self.process.join()
-        return None if fault is None else str(fault)
+        return None if error_message is None else str(error_message)
 
     def close(self) -> None:
-        """Nothing more will come: an idle process ends."""
+        """Close the pipe, which ends an idle process."""
         self.pipe.close()
 
     def _exit_reason(self) -> str:
@@ -213,23 +216,23 @@ class _Worker:
 
 
 def _wait_ready(busy: Sequence[_Worker]) -> list[_Worker]:
-    """Those that have said something, or died; waits for the first."""
-    ready = set(wait([place for one in busy for place in (one.pipe, one.process.sentinel)]))
-    return [one for one in busy if one.pipe in ready or one.process.sentinel in ready]
+    """Wait for the first worker that has sent its result or died; return all that have."""
+    ready = set(wait([handle for worker in busy for handle in (worker.pipe, worker.process.sentinel)]))
+    return [worker for worker in busy if worker.pipe in ready or worker.process.sentinel in ready]
 
 
 def _worker_main(pipe: Connection) -> None:
-    os.setpgrp()  # signals of the terminal, or of `timeout`, are the parent's, which asks each process once
+    os.setpgrp()  # signals of the terminal or of `timeout` go to the parent only, which forwards SIGTERM once
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     signal.signal(signal.SIGTERM, _raise_interrupt)
-    with suppress(EOFError, ConnectionError, KeyboardInterrupt):  # no more work, or none wanted
-        fault = None
-        while fault is None:
+    with suppress(EOFError, ConnectionError, KeyboardInterrupt):  # no more jobs, or interrupted while idle
+        error_message = None
+        while error_message is None:
             job = pipe.recv()
-            fault = _run_job(job)
+            error_message = _run_job(job)
             del job
             _free_memory()
-            pipe.send(fault)
+            pipe.send(error_message)
 
 
 def _run_job(job: Job) -> str | None:
@@ -243,44 +246,37 @@ def _run_job(job: Job) -> str | None:
 
 
 def _free_memory() -> None:
-    """What the work has left in memory, above all the device's, others may need."""
+    """Release memory left by a job, above all on the GPU, for other processes."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        with suppress(RuntimeError):  # of a device that failed
+        with suppress(RuntimeError):  # a device that failed
             torch.cuda.empty_cache()
 
 
 @contextmanager
 def _limit_threads(num_workers: int) -> Iterator[None]:
-    """The cores are shared among all that run: a process that is started inside reads so many from its environment."""
-    before = os.environ.get(THREADS_VARIABLE)
-    os.environ[THREADS_VARIABLE] = str(max(1, int(before or os.cpu_count() or 1) // num_workers))
+    """Set OMP_NUM_THREADS for a process started inside, so that the workers share the cores."""
+    old_value = os.environ.get(THREADS_VARIABLE)
+    os.environ[THREADS_VARIABLE] = str(max(1, int(old_value or os.cpu_count() or 1) // num_workers))
     try:
         yield
     finally:
         os.environ.pop(THREADS_VARIABLE)
-        if before is not None:
-            os.environ[THREADS_VARIABLE] = before
-
-
-def _exit_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+        if old_value is not None:
+            os.environ[THREADS_VARIABLE] = old_value
 
 
 def _stop_workers(idle: Sequence[_Worker], busy: Sequence[_Worker]) -> None:
-    """They are asked, and have a while to save what they have; a run that is killed then goes on from its last save."""
-    for one in idle:
-        one.close()
-    for one in busy:
-        one.process.terminate()
-        one.close()  # work that came to its end all the same must not wait for more
-    until = time.monotonic() + SHUTDOWN_TIMEOUT
-    for one in (*idle, *busy):
-        one.process.join(max(0.0, until - time.monotonic()))
-        if one.process.is_alive():
-            one.process.kill()
-            one.process.join()
+    """SIGTERM, SHUTDOWN_TIMEOUT seconds to save, then SIGKILL; a killed run resumes from its last checkpoint."""
+    for worker in idle:
+        worker.close()
+    for worker in busy:
+        worker.process.terminate()
+        worker.close()  # a worker whose job ends anyway must not wait for another
+    deadline = time.monotonic() + SHUTDOWN_TIMEOUT
+    for worker in (*idle, *busy):
+        worker.process.join(max(0.0, deadline - time.monotonic()))
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()

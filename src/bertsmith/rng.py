@@ -1,7 +1,8 @@
-"""Counter-based dice: the only source of randomness in data, keyed by (seed, epoch, sample, ...) and never advanced.
+"""Counter-based random numbers: the only source of randomness in data, keyed by (seed, stream, epoch, sample, ...).
 
-Each value is a hash of its key and its counters (the finaliser of SplitMix64, a bijection that passes BigCrush), so
-any of them can be drawn at any time, in any order, by any process, for a whole array at once.
+There is no state to advance: each value is a hash of its key and counters (the finaliser of SplitMix64, Steele et al.
+2014, a bijection that passes BigCrush), so any value can be computed at any time, in any order, by any process,
+vectorised over arrays of counters.
 """
 
 import zlib
@@ -15,8 +16,8 @@ RandomBits = NDArray[np.uint64]
 
 
 class Stream:
-    """Keys of the random streams. A key is hashed into every number of its stream, so its spelling decides what is drawn:
-    never change one, whatever its words."""
+    """Keys of the random streams. A key is hashed into every value of its stream, so its spelling decides the values:
+    never change one, whatever its wording."""
 
     VALIDATION_SPLIT = "held out"  # documents held out for evaluation
     DOCUMENT_ORDER = "document order"
@@ -56,9 +57,9 @@ _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def random_bits(seed: int, stream: str, *counters: ArrayLike) -> RandomBits:
-    """64 random bits for each element of the counters, broadcast together: the same whoever asks, whenever.
+    """64 random bits (uint64) for each element of the counters, broadcast together; a pure function of its arguments.
 
-    A seed is any whole number of 64 bits, signed or not; -1 is the same as 2**64 - 1.
+    A seed is any 64-bit integer, signed or unsigned; -1 is the same as 2**64 - 1.
     """
     if not -(2**63) <= seed < 2**64:
         raise UserError(f"seed = {seed} is too large; take one of 64 bits, from {-(2**63)} to {2**64 - 1}")
@@ -70,17 +71,17 @@ def random_bits(seed: int, stream: str, *counters: ArrayLike) -> RandomBits:
 
 
 def uniform(bits: RandomBits) -> NDArray[np.float64]:
-    """Numbers in [0, 1)."""
+    """Uniform float64 in [0, 1), from the upper 53 bits."""
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def randint(bits: RandomBits, high: ArrayLike) -> NDArray[np.int64]:
-    """Whole numbers from 0 up to, not including, `limit`."""
+    """Uniform integers in [0, high)."""
     return (uniform(bits) * np.asarray(high)).astype(np.int64)
 
 
 def permutation(n: int, seed: int, stream: str, *counters: int) -> NDArray[np.int64]:
-    """The numbers 0..count-1 in random order."""
+    """A random permutation of 0..n-1."""
     return np.argsort(random_bits(seed, stream, *counters, np.arange(n)), kind="stable")
 
 

@@ -1,4 +1,4 @@
-"""The folder of a run that trains: named by what decides its result, written by one run at a time, published whole."""
+"""Output folder of a training run: identified by a hash of recipe and inputs, locked while written, published at the end."""
 
 import platform
 import shutil
@@ -22,26 +22,27 @@ from .model.model import Model
 from .tokenization.tokenizer import Tokenizer
 from .train.distributed import world_size
 
-# What may differ when a run goes on: how the work is done. (Another kind of device rounds otherwise, all the same.)
+# Keys of [train] that may change when a run resumes: they set how the work is done. (Another device may round differently.)
 RUN_ID_EXCLUDED = ("workers", "device", "keep", "save_every", "eval_every", "log_every", "tensorboard")
 
 
 def compute_run_id(recipe: Config, **paths: str | None) -> str:
-    """A name for all that decides the result; `contents` are known by what they hold, not by where they lie."""
-    told = to_dict(recipe)
-    fixed = ["eval_every"] * bool(told["train"]["stop"]) + ["save_every"] * bool(told["train"]["average"])  # decide the end
-    free = [name for name in RUN_ID_EXCLUDED if name not in fixed]
-    told["train"] = {name: value for name, value in told["train"].items() if name not in free}
-    for name, place in paths.items():
-        *path, last = name.split(".")
-        reduce(dict.__getitem__, path, told)[last] = place and _content_or_path(resolve_path(place, name))
-    return fingerprint({name: value for name, value in told.items() if name != "out"})
+    """Hash of everything that determines the result; `paths` (by dotted key) enter with their content hash, not their path."""
+    values = to_dict(recipe)
+    # early stopping and checkpoint averaging make these intervals affect the result
+    included = ["eval_every"] * bool(values["train"]["stop"]) + ["save_every"] * bool(values["train"]["average"])
+    excluded = [name for name in RUN_ID_EXCLUDED if name not in included]
+    values["train"] = {name: value for name, value in values["train"].items() if name not in excluded}
+    for name, location in paths.items():
+        *parents, last = name.split(".")
+        reduce(dict.__getitem__, parents, values)[last] = location and _content_or_path(resolve_path(location, name))
+    return fingerprint({name: value for name, value in values.items() if name != "out"})
 
 
 @contextmanager
 def open_run(out: Path, run_id: str, console: Console) -> Iterator[dict[str, Any] | None]:
-    """Holds the folder; yields what it has to tell if the same recipe made it already, None if there is work to do."""
-    if world_size() > 1:  # ranks share one folder
+    """Locks the folder; yields the stored result if the same recipe has finished there, None if there is work to do."""
+    if world_size() > 1:  # all ranks share one folder, so no lock
         yield _read_finished_result(out, run_id, console)
         return
     with lock_output(out):
@@ -49,7 +50,7 @@ def open_run(out: Path, run_id: str, console: Console) -> Iterator[dict[str, Any
 
 
 def command_line() -> list[str]:
-    """The words that were typed, without where the program lies."""
+    """sys.argv with the bare name of the program, for card.json."""
     program = Path(sys.argv[0]).name
     return ["bertsmith" if program == "__main__.py" else program, *sys.argv[1:]]
 
@@ -57,7 +58,7 @@ def command_line() -> list[str]:
 def publish(
     out: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any], record: dict[str, Any], recipe: Config
 ) -> None:
-    """The finished folder; the manifest comes last and says so. The state it grew from goes."""
+    """Write the finished model; the manifest, written last, marks it complete. Training state is removed."""
     versions = {"bertsmith": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
     card |= {"command": command_line(), "versions": versions, "date": datetime.now(UTC).isoformat(timespec="seconds")}
     record |= {"recipe": to_dict(recipe), "tokenizer": tokenizer.fingerprint, "version": __version__}
@@ -68,7 +69,7 @@ def publish(
 
 
 def read_family(source: Path) -> dict[str, str]:
-    """The family that a folder says its model is of, for the record of a model that is made from it."""
+    """{"family": ...} of a checkpoint, to copy into the config.json of a model derived from it; {} if it has none."""
     family = read_json(source / "config.json").get("family")
     return {"family": family} if family else {}
 
@@ -81,21 +82,21 @@ def _read_finished_result(out: Path, run_id: str, console: Console) -> dict[str,
     if card.get("identity") != run_id:
         raise UserError(f"{out} holds a model made by another recipe; choose another out, or remove it")
     console.info(f"{out} is there already, made by the same recipe")
-    _remove_state(out)  # of a run killed between its last two breaths
+    _remove_state(out)  # left by a run killed between manifest and cleanup
     if "seeds" in card["result"]:
         shutil.rmtree(out / "seeds", ignore_errors=True)
     return {"out": str(out), "made": False, **card["result"]}
 
 
 def _content_or_path(path: Path) -> str:
-    return content_hash(path) or str(path)  # what is not there is refused by the stage that needs it
+    return content_hash(path) or str(path)  # a missing path is reported by the stage that reads it
 
 
 def _remove_state(out: Path) -> None:
-    for saved in (out / "state").glob("step-*"):
-        shutil.rmtree(saved)
-    shutil.rmtree(out / "state" / "counts", ignore_errors=True)  # of pairs of words
-    for best in (out / "state").glob("best-*"):
-        best.unlink()
+    for step_folder in (out / "state").glob("step-*"):
+        shutil.rmtree(step_folder)
+    shutil.rmtree(out / "state" / "counts", ignore_errors=True)  # co-occurrence counts of GloVe
+    for best_file in (out / "state").glob("best-*"):
+        best_file.unlink()
     with suppress(OSError):
-        (out / "state").rmdir()  # unless somebody put something there
+        (out / "state").rmdir()  # unless a user put files there

@@ -1,4 +1,4 @@
-"""Tensors on disk, in safetensors: nothing pickled, and a full disk or a damaged file said in words."""
+"""Tensors on disk in safetensors (no pickle), with readable errors for a full disk or a damaged file."""
 
 import shutil
 from pathlib import Path

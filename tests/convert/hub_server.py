@@ -1,4 +1,4 @@
-"""A hub of models on this machine: the endpoints of Hugging Face's that huggingface_hub asks, over folders."""
+"""A local Hugging Face hub: the HTTP endpoints that huggingface_hub uses, serving folders."""
 
 import hashlib
 import json
@@ -10,50 +10,50 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-REFUSED = {"org/private": (401, "RepoNotFound"), "org/gated": (403, "GatedRepo"), "org/broken": (500, "")}
+REFUSED_REPOS = {"org/private": (401, "RepoNotFound"), "org/gated": (403, "GatedRepo"), "org/broken": (500, "")}
 
 
-class Hub(ThreadingHTTPServer):
-    """Serves every folder `org/name` under its root; `asked` are the files that were fetched."""
+class HubServer(ThreadingHTTPServer):
+    """Serves every folder `org/name` under `root`; `downloaded` collects the names of the files fetched."""
 
     daemon_threads = True
 
     def __init__(self, root: Path) -> None:
-        super().__init__(("127.0.0.1", 0), Answer)
-        self.root, self.asked = root, set[str]()
+        super().__init__(("127.0.0.1", 0), HubHandler)
+        self.root, self.downloaded = root, set[str]()
 
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
 
-class Answer(BaseHTTPRequestHandler):
-    server: Hub
+class HubHandler(BaseHTTPRequestHandler):
+    server: HubServer
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path).path.strip("/").split("/")
         name = "/".join(parts[2:4] if parts[0] == "api" else parts[:2])
         folder = self.server.root / name
-        if name in REFUSED or not folder.is_dir():
-            status, code = REFUSED.get(name, (404, "RepoNotFound"))
+        if name in REFUSED_REPOS or not folder.is_dir():
+            status, code = REFUSED_REPOS.get(name, (404, "RepoNotFound"))
             self._send(status, b"{}", {"X-Error-Code": code, "X-Error-Message": code})
         elif parts[0] != "api":
-            self._file(folder / "/".join(parts[4:]))
+            self._send_file(folder / "/".join(parts[4:]))
         elif "tree" in parts:
-            self._json([_entry(folder, path) for path in _files(folder)])
+            self._send_json([_tree_entry(folder, path) for path in _list_files(folder)])
         else:
-            names = [{"rfilename": str(path.relative_to(folder))} for path in _files(folder)]
-            self._json({"id": name, "modelId": name, "sha": COMMIT, "private": False, "tags": [], "siblings": names})
+            names = [{"rfilename": str(path.relative_to(folder))} for path in _list_files(folder)]
+            self._send_json({"id": name, "modelId": name, "sha": COMMIT, "private": False, "tags": [], "siblings": names})
 
     do_HEAD = do_GET
 
-    def _file(self, path: Path) -> None:
+    def _send_file(self, path: Path) -> None:
         if self.command == "GET":
-            self.server.asked.add(path.name)
+            self.server.downloaded.add(path.name)
         headers = {"ETag": f'"{hashlib.sha256(path.read_bytes()).hexdigest()}"', "X-Repo-Commit": COMMIT}
         self._send(200, path.read_bytes(), headers)
 
-    def _json(self, value: object) -> None:
+    def _send_json(self, value: object) -> None:
         self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
     def _send(self, status: int, data: bytes, headers: dict[str, str]) -> None:
@@ -65,21 +65,21 @@ class Answer(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def log_message(self, *_: object) -> None:
-        """Nobody reads it."""
+        """Silence the access log."""
 
 
 @contextmanager
-def serving(root: Path) -> Iterator[Hub]:
-    with Hub(root) as hub:
+def serve_hub(root: Path) -> Iterator[HubServer]:
+    with HubServer(root) as hub:
         threading.Thread(target=hub.serve_forever, daemon=True).start()
         yield hub
         hub.shutdown()
 
 
-def _files(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _entry(folder: Path, path: Path) -> dict[str, object]:
+def _tree_entry(folder: Path, path: Path) -> dict[str, object]:
     data = path.read_bytes()
     return {"type": "file", "path": str(path.relative_to(folder)), "size": len(data), "oid": hashlib.sha1(data).hexdigest()}

@@ -1,4 +1,4 @@
-"""Small random models of transformers' classes, saved as folders, and the stages that take them in and out."""
+"""Small random transformers models saved as folders, and helpers that run the import and export stages."""
 
 import pytest
 import torch
@@ -26,17 +26,17 @@ SIZES = {
     "Albert": {**BERT, "embedding_size": 16, "num_hidden_layers": 5, "num_hidden_groups": 2},
     "Electra": {**BERT, "embedding_size": 16},
 }  # fmt: skip
-TASKS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
-CLASSES = [family + rest for family in SIZES for rest in ("Model", "ForMaskedLM", *TASKS)]
+TASK_SUFFIXES = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
+CLASSES = [family + suffix for family in SIZES for suffix in ("Model", "ForMaskedLM", *TASK_SUFFIXES)]
 CLASSES += ["BertForPreTraining", "BertForNextSentencePrediction", "AlbertForPreTraining", "ElectraForPreTraining"]
 
 
 def theirs(name, folder, **settings):
-    """A small random model of a class, saved with a vocabulary beside it."""
+    """Save a small random model of a transformers class, with a vocab.txt; returns the model."""
     torch.manual_seed(0)
-    kind, family = getattr(transformers, name), next(family for family in SIZES if name.startswith(family))
-    model = kind(kind.config_class(**{**SIZES[family], **settings}))
-    for weight in model.parameters():  # biases, norms and padding's rows, too, must matter
+    model_class, family = getattr(transformers, name), next(family for family in SIZES if name.startswith(family))
+    model = model_class(model_class.config_class(**{**SIZES[family], **settings}))
+    for weight in model.parameters():  # so that biases, norms and padding rows matter too
         torch.nn.init.normal_(weight, std=0.2)
     model.save_pretrained(folder)
     (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n", encoding="utf-8")
@@ -44,15 +44,18 @@ def theirs(name, folder, **settings):
 
 
 def run(name, **recipe):
+    """Run a stage of the command line."""
     module = load_stage(name)
     return module.run(from_dict(module.Recipe, {key: str(v) if key != "check" else v for key, v in recipe.items()}), True)
 
 
 def imported(source, out, **more):
+    """Import a folder; returns the result of the stage, the model and the tokenizer."""
     return run("import", source=source, out=out, **more), *checkpoint.load(out)[:2]
 
 
-def renamed(folder, change):
+def rewrite_weights(folder, change):
+    """Rewrite model.safetensors as `change(tensors)`."""
     path = folder / "model.safetensors"
     weights = change(load_file(path))
     save_file(weights, path)

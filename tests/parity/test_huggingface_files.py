@@ -1,4 +1,4 @@
-"""Whatever way a Hugging Face folder keeps its weights, the same model comes of it; what does not fit is refused by name."""
+"""Weight formats of Hugging Face folders, and errors for weights and configs that do not fit."""
 
 import json
 import shutil
@@ -9,84 +9,89 @@ from safetensors.torch import load_file, save_file
 
 from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
-from tests.parity.huggingface_models import WORDS, imported, renamed, theirs
+from tests.parity.huggingface_models import WORDS, imported, rewrite_weights, theirs
 
 
-@pytest.mark.parametrize("way", ["sharded", "bin", "sharded bin", "old names", "no prefix", "tied twice", "half"])
-def test_every_way_of_keeping_weights_gives_the_same_model(way, tmp_path):
+@pytest.mark.parametrize("storage", ["sharded", "bin", "sharded bin", "old names", "no prefix", "tied twice", "half"])
+def test_huggingface_weight_formats_give_the_same_model(storage, tmp_path):
     original = theirs("BertForPreTraining", tmp_path / "hf")
     imported(tmp_path / "hf", tmp_path / "plain")
     folder = tmp_path / "other"
     shutil.copytree(tmp_path / "hf", folder)
     single = folder / "model.safetensors"
     weights = load_file(single)
-    if way == "sharded":
+    if storage == "sharded":
         single.unlink()
         original.save_pretrained(folder, max_shard_size="20KB")
         assert (folder / "model.safetensors.index.json").exists()
-    elif way == "bin":
+    elif storage == "bin":
         single.unlink()
         torch.save(original.state_dict(), folder / "pytorch_model.bin")
-    elif way == "sharded bin":
+    elif storage == "sharded bin":
         single.unlink()
         names = list(weights)
-        for number, some in enumerate((names[:9], names[9:])):
-            torch.save({key: weights[key] for key in some}, folder / f"part-{number}.bin")
-        index = {key: f"part-{int(at >= 9)}.bin" for at, key in enumerate(names)}
+        for shard, shard_names in enumerate((names[:9], names[9:])):
+            torch.save({key: weights[key] for key in shard_names}, folder / f"part-{shard}.bin")
+        index = {key: f"part-{int(i >= 9)}.bin" for i, key in enumerate(names)}
         (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": index}))
-    elif way == "old names":
-        old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-        new = {key: next((key.replace(a, b) for a, b in old.items() if a in key), key) for key in weights}
-        save_file({new[key]: weight for key, weight in weights.items()}, single)
-    elif way == "no prefix":
+    elif storage == "old names":
+        old_suffixes = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+        old_names = {key: next((key.replace(a, b) for a, b in old_suffixes.items() if a in key), key) for key in weights}
+        save_file({old_names[key]: weight for key, weight in weights.items()}, single)
+    elif storage == "no prefix":
         save_file({key.removeprefix("bert."): weight for key, weight in weights.items()}, single)
-    elif way == "tied twice":
+    elif storage == "tied twice":
         table = weights["bert.embeddings.word_embeddings.weight"].clone()
         save_file({**weights, "cls.predictions.decoder.weight": table, "bert.embeddings.position_ids": torch.arange(9)}, single)
-    elif way == "half":
+    elif storage == "half":
         save_file({key: weight.bfloat16() for key, weight in weights.items()}, single)
     _, model, _ = imported(folder, tmp_path / "ours")
     for key, weight in checkpoint.load(tmp_path / "plain")[0].state_dict().items():
-        assert torch.equal(weight.bfloat16().float() if way == "half" else weight, model.state_dict()[key]), key
+        assert torch.equal(weight.bfloat16().float() if storage == "half" else weight, model.state_dict()[key]), key
 
 
-def test_a_head_without_a_place_is_named_and_an_encoders_part_is_refused(tmp_path):
+def test_huggingface_unexpected_keys_of_heads_are_listed_of_encoders_refused(tmp_path):
     theirs("BertForMaskedLM", tmp_path / "hf")
-    renamed(tmp_path / "hf", lambda held: {**held, "classifier.weight": torch.ones(3, 32), "classifier.bias": torch.ones(3)})
+    rewrite_weights(
+        tmp_path / "hf", lambda weights: {**weights, "classifier.weight": torch.ones(3, 32), "classifier.bias": torch.ones(3)}
+    )
     result, _, _ = imported(tmp_path / "hf", tmp_path / "ours")
     assert result["unmatched"] == ["classifier.bias", "classifier.weight"]
     assert result["initialised"] == ["encoder.pooler.weight", "encoder.pooler.bias"]
-    renamed(tmp_path / "hf", lambda held: {**held, "bert.encoder.layer.1.adapter.weight": torch.ones(3, 32)})
+    rewrite_weights(tmp_path / "hf", lambda weights: {**weights, "bert.encoder.layer.1.adapter.weight": torch.ones(3, 32)})
     with pytest.raises(UserError, match=r"no place for: bert\.encoder\.layer\.1\.adapter\.weight"):
         imported(tmp_path / "hf", tmp_path / "again")
     assert not (tmp_path / "again").exists()
 
 
-FAULTS = {
-    "missing": (lambda held: {key: w for key, w in held.items() if "layer.1.output.dense" not in key}, "lacks what"),
+BAD_WEIGHTS = {
+    "missing": (lambda weights: {key: w for key, w in weights.items() if "layer.1.output.dense" not in key}, "lacks what"),
     "half a head": (
-        lambda held: {key: w for key, w in held.items() if key != "cls.predictions.bias"},
+        lambda weights: {key: w for key, w in weights.items() if key != "cls.predictions.bias"},
         r"cls\.predictions\.bias",
     ),
-    "depth": (lambda held: {key: w for key, w in held.items() if ".layer.1." not in key}, "holds 1 blocks"),
-    "shape": (lambda held: {**held, "bert.embeddings.LayerNorm.bias": torch.ones(31)}, r"LayerNorm\.bias is \[31\]"),
-    "untied": (lambda held: {**held, "cls.predictions.decoder.weight": torch.ones(WORDS, 32)}, "a table of its own"),
-    "twice": (lambda held: {**held, "bert.embeddings.LayerNorm.beta": torch.ones(32)}, "twice"),
-    "integers": (lambda held: {**held, "bert.embeddings.LayerNorm.bias": torch.ones(32, dtype=torch.int8)}, "not real numbers"),
+    "depth": (lambda weights: {key: w for key, w in weights.items() if ".layer.1." not in key}, "holds 1 blocks"),
+    "shape": (lambda weights: {**weights, "bert.embeddings.LayerNorm.bias": torch.ones(31)}, r"LayerNorm\.bias is \[31\]"),
+    "untied": (lambda weights: {**weights, "cls.predictions.decoder.weight": torch.ones(WORDS, 32)}, "a table of its own"),
+    "twice": (lambda weights: {**weights, "bert.embeddings.LayerNorm.beta": torch.ones(32)}, "twice"),
+    "integers": (
+        lambda weights: {**weights, "bert.embeddings.LayerNorm.bias": torch.ones(32, dtype=torch.int8)},
+        "not real numbers",
+    ),
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_weights_that_do_not_fit_are_refused_by_name(fault, tmp_path):
+@pytest.mark.parametrize("fault", BAD_WEIGHTS)
+def test_huggingface_bad_weights_are_refused(fault, tmp_path):
     theirs("BertForMaskedLM", tmp_path / "hf")
-    change, words = FAULTS[fault]
-    renamed(tmp_path / "hf", change)
-    with pytest.raises(UserError, match=words):
+    change, message = BAD_WEIGHTS[fault]
+    rewrite_weights(tmp_path / "hf", change)
+    with pytest.raises(UserError, match=message):
         imported(tmp_path / "hf", tmp_path / "ours")
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"model_type": "albert"}, "holds 0 blocks"),
         ({"model_type": "llama"}, "known: bert, roberta, longformer, distilbert, albert, electra, gpt2, openai-gpt"),
@@ -103,26 +108,26 @@ def test_weights_that_do_not_fit_are_refused_by_name(fault, tmp_path):
         ({"intermediate_size": None}, "does not say intermediate_size"),
     ],
 )
-def test_models_this_one_cannot_be_are_refused_by_name(settings, words, tmp_path):
+def test_huggingface_unsupported_configs_are_refused(settings, message, tmp_path):
     theirs("BertForMaskedLM", tmp_path / "hf")
     path = tmp_path / "hf/config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=message):
         imported(tmp_path / "hf", tmp_path / "ours")
 
 
-class Trap:
+class MaliciousPickle:
     def __reduce__(self):
         return print, ("a pickle ran code",)
 
 
-@pytest.mark.parametrize("held", [Trap(), {"x": 1}, b"cut"], ids=["code", "no tensors", "cut off"])
-def test_a_bin_gives_nothing_but_tensors(held, tmp_path, capsys):
+@pytest.mark.parametrize("contents", [MaliciousPickle(), {"x": 1}, b"cut"], ids=["code", "no tensors", "cut off"])
+def test_huggingface_bin_loads_tensors_only(contents, tmp_path, capsys):
     theirs("BertModel", tmp_path)
     (tmp_path / "model.safetensors").unlink()
     path = tmp_path / "pytorch_model.bin"
-    torch.save(held, path)
-    if held == b"cut":
+    torch.save(contents, path)
+    if contents == b"cut":
         path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(UserError, match=r"pytorch_model\.bin"):
         imported(tmp_path, tmp_path / "ours")
@@ -130,7 +135,7 @@ def test_a_bin_gives_nothing_but_tensors(held, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("names", [{"a": "../model.safetensors"}, {"a": "gone.safetensors"}, {"a": 3}, {}, []])
-def test_an_index_that_names_no_files_is_refused(names, tmp_path):
+def test_huggingface_bad_shard_index_is_refused(names, tmp_path):
     theirs("BertModel", tmp_path)
     (tmp_path / "model.safetensors").unlink()
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
@@ -138,11 +143,11 @@ def test_an_index_that_names_no_files_is_refused(names, tmp_path):
         imported(tmp_path, tmp_path / "ours")
 
 
-def test_a_folder_without_weights_config_or_tokenizer_is_refused(tmp_path):
+def test_huggingface_incomplete_folder_is_refused(tmp_path):
     theirs("BertModel", tmp_path / "hf")
-    for name, words in (("vocab.txt", "tokenizer=FILE"), ("model.safetensors", "no weights"), ("config.json", "neither")):
+    for name, message in (("vocab.txt", "tokenizer=FILE"), ("model.safetensors", "no weights"), ("config.json", "neither")):
         (tmp_path / "hf" / name).unlink()
-        with pytest.raises(UserError, match=words):
+        with pytest.raises(UserError, match=message):
             imported(tmp_path / "hf", tmp_path / "ours")
     with pytest.raises(UserError, match="there is no folder"):
         imported(tmp_path / "nothing", tmp_path / "ours")

@@ -1,4 +1,4 @@
-"""A fine-tuned model of transformers answers here as it does there, and one of ours there as it does here."""
+"""Fine-tuned models: imported from transformers and exported to it with the same predictions."""
 
 import json
 
@@ -19,72 +19,74 @@ from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.tasks import MultipleChoice, QuestionAnswering, TextClassification, TextRegression, TokenClassification
 from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.conftest import PIECES
-from tests.parity.huggingface_models import SIZES, imported, renamed, run, theirs, transformers
+from tests.parity.huggingface_models import SIZES, imported, rewrite_weights, run, theirs, transformers
 
 FAMILIES = tuple(SIZES)
 every_family = pytest.mark.parametrize("family", FAMILIES)
-COLOURS = {"id2label": {0: "red", 1: "green", 2: "blue"}, "label2id": {"red": 0, "green": 1, "blue": 2}}
+COLOUR_LABELS = {"id2label": {0: "red", 1: "green", 2: "blue"}, "label2id": {"red": 0, "green": 1, "blue": 2}}
 TEXT = "The people made a way, and then they saw it."
 
 
-def asked(folder, text):
-    """A text as transformers' model takes it, by the tokenizer that was taken along."""
+def encode(folder, text):
+    """Ids of a text, (1, length), by the tokenizer of an imported folder."""
     tokenizer = checkpoint.load(folder)[1]
     return torch.tensor([[tokenizer.cls_token_id, *tokenizer.encode(text).ids, tokenizer.sep_token_id]])
 
 
 @every_family
-def test_a_classifier_answers_with_its_labels(family, tmp_path):
-    original = theirs(f"{family}ForSequenceClassification", tmp_path / "hf", **COLOURS)
+def test_huggingface_classifier_import_keeps_labels_and_scores(family, tmp_path):
+    original = theirs(f"{family}ForSequenceClassification", tmp_path / "hf", **COLOUR_LABELS)
     result, _, _ = imported(tmp_path / "hf", tmp_path / "ours")
     assert (result["task"], result["heads"], result["unmatched"], result["initialised"]) == ("classify", ["task"], [], [])
     answer = bertsmith.load(tmp_path / "ours")(TEXT)
-    wanted = original(asked(tmp_path / "ours", TEXT)).logits.softmax(-1)[0].tolist()
-    assert answer["scores"] == pytest.approx(dict(zip(("red", "green", "blue"), wanted, strict=True)), abs=1e-5)
+    expected = original(encode(tmp_path / "ours", TEXT)).logits.softmax(-1)[0].tolist()
+    assert answer["scores"] == pytest.approx(dict(zip(("red", "green", "blue"), expected, strict=True)), abs=1e-5)
     assert answer["label"] == max(answer["scores"], key=answer["scores"].get)
 
 
-def test_many_labels_and_numbers_are_told_from_one_label(tmp_path):
-    original = theirs("BertForSequenceClassification", tmp_path / "many", problem_type="multi_label_classification", **COLOURS)
+def test_huggingface_multi_label_and_regression_import(tmp_path):
+    original = theirs(
+        "BertForSequenceClassification", tmp_path / "many", problem_type="multi_label_classification", **COLOUR_LABELS
+    )
     imported(tmp_path / "many", tmp_path / "a")
-    wanted = original(asked(tmp_path / "a", TEXT)).logits.sigmoid()[0].tolist()
+    expected = original(encode(tmp_path / "a", TEXT)).logits.sigmoid()[0].tolist()
     answer = bertsmith.load(tmp_path / "a")(TEXT)
-    assert list(answer["scores"].values()) == pytest.approx(wanted, abs=1e-5)
+    assert list(answer["scores"].values()) == pytest.approx(expected, abs=1e-5)
     assert answer["labels"] == [name for name, score in answer["scores"].items() if score >= 0.5]
     original = theirs("RobertaForSequenceClassification", tmp_path / "number", num_labels=1)
     imported(tmp_path / "number", tmp_path / "b")
     assert bertsmith.load(tmp_path / "b")(TEXT)["value"] == pytest.approx(
-        original(asked(tmp_path / "b", TEXT)).logits.item(), abs=1e-5
+        original(encode(tmp_path / "b", TEXT)).logits.item(), abs=1e-5
     )
 
 
 TASKS = {
     "ForSequenceClassification": ({"num_labels": 2}, TextClassification(labels=("LABEL_0", "LABEL_1"))),
-    "ForTokenClassification": (COLOURS, TokenClassification(labels=("red", "green", "blue"))),
+    "ForTokenClassification": (COLOUR_LABELS, TokenClassification(labels=("red", "green", "blue"))),
     "ForQuestionAnswering": ({}, QuestionAnswering()),
     "ForMultipleChoice": ({}, MultipleChoice()),
 }
 
 
 @every_family
-@pytest.mark.parametrize("rest", TASKS)
-def test_the_folder_says_what_its_scores_are_of(rest, family, tmp_path):
-    settings, task = TASKS[rest]
-    theirs(family + rest, tmp_path / "hf", **settings)
+@pytest.mark.parametrize("suffix", TASKS)
+def test_huggingface_import_detects_the_task(suffix, family, tmp_path):
+    settings, task = TASKS[suffix]
+    theirs(family + suffix, tmp_path / "hf", **settings)
     imported(tmp_path / "hf", tmp_path / "ours")
     predictor = bertsmith.load(tmp_path / "ours")
     assert predictor.task == task and predictor.length == predictor.model.config.encoder.positions
 
 
-@pytest.mark.parametrize("problem", ["single_label_classification", "multi_label_classification", "regression"])
-def test_labels_and_problem_go_back_as_they_came(problem, tmp_path):
-    labels = {"num_labels": 1} if problem == "regression" else COLOURS
-    theirs("AlbertForSequenceClassification", tmp_path / "hf", problem_type=problem, **labels)
+@pytest.mark.parametrize("problem_type", ["single_label_classification", "multi_label_classification", "regression"])
+def test_huggingface_roundtrip_keeps_labels_and_problem_type(problem_type, tmp_path):
+    labels = {"num_labels": 1} if problem_type == "regression" else COLOUR_LABELS
+    theirs("AlbertForSequenceClassification", tmp_path / "hf", problem_type=problem_type, **labels)
     imported(tmp_path / "hf", tmp_path / "ours")
     run("export", model=tmp_path / "ours", out=tmp_path / "back")
-    given, back = (transformers.AutoConfig.from_pretrained(tmp_path / place) for place in ("hf", "back"))
+    hf_config, exported_config = (transformers.AutoConfig.from_pretrained(tmp_path / folder) for folder in ("hf", "back"))
     for name in ("problem_type", "id2label", "label2id", "num_labels", "architectures", "classifier_dropout_prob"):
-        assert getattr(given, name) == getattr(back, name), name
+        assert getattr(hf_config, name) == getattr(exported_config, name), name
 
 
 @pytest.mark.parametrize(
@@ -97,22 +99,22 @@ def test_labels_and_problem_go_back_as_they_came(problem, tmp_path):
         ("RobertaForQuestionAnswering", {}, 0.0),
     ],
 )
-def test_a_head_keeps_its_dropout_both_ways(name, settings, dropout, tmp_path):
+def test_huggingface_roundtrip_keeps_head_dropout(name, settings, dropout, tmp_path):
     theirs(name, tmp_path / "hf", **settings)
     _, model, _ = imported(tmp_path / "hf", tmp_path / "ours")
     assert model.config.heads["task"].dropout == dropout
     run("export", model=tmp_path / "ours", out=tmp_path / "back")
-    given, back = (transformers.AutoConfig.from_pretrained(tmp_path / place) for place in ("hf", "back"))
+    hf_config, exported_config = (transformers.AutoConfig.from_pretrained(tmp_path / folder) for folder in ("hf", "back"))
     for key in ("classifier_dropout", "seq_classif_dropout", "qa_dropout", "hidden_dropout_prob", "dropout"):
-        assert getattr(given, key, None) == getattr(back, key, None), key
+        assert getattr(hf_config, key, None) == getattr(exported_config, key, None), key
 
 
-def test_a_pooler_that_an_old_classifier_did_not_use_is_named_and_left_out(tmp_path):
+def test_huggingface_unused_pooler_is_listed_as_unexpected(tmp_path):
     original = theirs("RobertaForSequenceClassification", tmp_path / "hf")
-    spare = {"roberta.pooler.dense.weight": torch.ones(32, 32), "roberta.pooler.dense.bias": torch.ones(32)}
-    renamed(tmp_path / "hf", lambda held: held | spare)
+    pooler_weights = {"roberta.pooler.dense.weight": torch.ones(32, 32), "roberta.pooler.dense.bias": torch.ones(32)}
+    rewrite_weights(tmp_path / "hf", lambda weights: weights | pooler_weights)
     result, model, _ = imported(tmp_path / "hf", tmp_path / "ours")
-    assert result["unmatched"] == sorted(spare)
+    assert result["unmatched"] == sorted(pooler_weights)
     assert torch.equal(model.encoder.pooler.weight, original.classifier.dense.weight)
 
 
@@ -124,7 +126,7 @@ def test_a_pooler_that_an_old_classifier_did_not_use_is_named_and_left_out(tmp_p
         ("ElectraForMultipleChoice", {"summary_activation": "tanh"}, "classifier"),
     ],
 )
-def test_a_head_that_no_task_of_ours_says_is_named_and_left_out(name, settings, head, tmp_path):
+def test_huggingface_unsupported_head_is_listed_as_unexpected(name, settings, head, tmp_path):
     theirs(name, tmp_path / "hf", **settings)
     result, model, _ = imported(tmp_path / "hf", tmp_path / "ours")
     assert {f"{head}.weight", f"{head}.bias"} <= set(result["unmatched"])
@@ -132,7 +134,7 @@ def test_a_head_that_no_task_of_ours_says_is_named_and_left_out(name, settings, 
 
 
 @pytest.mark.parametrize(
-    ("labels", "words"),
+    ("labels", "message"),
     [
         ({"0": "a", "1": "b"}, "gives 3 scores, but id2label in its config.json names 2"),
         ({"0": "a", "1": "b", "2": "a"}, "names 2"),
@@ -140,28 +142,28 @@ def test_a_head_that_no_task_of_ours_says_is_named_and_left_out(name, settings, 
         (["a", "b", "c"], "no table of labels"),
     ],
 )
-def test_labels_that_do_not_fit_the_head_are_refused(labels, words, tmp_path):
-    theirs("BertForSequenceClassification", tmp_path, **COLOURS)
+def test_huggingface_bad_id2label_is_refused(labels, message, tmp_path):
+    theirs("BertForSequenceClassification", tmp_path, **COLOUR_LABELS)
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "id2label": labels}))
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=message):
         imported(tmp_path, tmp_path / "ours")
 
 
-def test_a_head_that_is_promised_and_not_there_is_missed(tmp_path):
+def test_huggingface_missing_head_is_refused(tmp_path):
     theirs("BertForSequenceClassification", tmp_path / "hf")
-    renamed(tmp_path / "hf", lambda held: {key: w for key, w in held.items() if not key.startswith("classifier")})
+    rewrite_weights(tmp_path / "hf", lambda weights: {key: w for key, w in weights.items() if not key.startswith("classifier")})
     with pytest.raises(UserError, match=r"no classifier\.weight, though its config\.json says .*ForSequenceClassification"):
         imported(tmp_path / "hf", tmp_path / "ours")
     theirs("BertForSequenceClassification", tmp_path / "half")
-    renamed(tmp_path / "half", lambda held: {key: w for key, w in held.items() if "pooler" not in key})
+    rewrite_weights(tmp_path / "half", lambda weights: {key: w for key, w in weights.items() if "pooler" not in key})
     with pytest.raises(UserError, match=r"lacks what its config\.json promises: bert\.pooler"):
         imported(tmp_path / "half", tmp_path / "ours")
 
 
 @every_family
-def test_a_model_fine_tuned_here_answers_the_same_there(family, tmp_path):
-    """From a bare encoder of each family, by `finetune`, to the class that transformers has for it."""
+def test_huggingface_export_of_fine_tuned_model_matches(family, tmp_path):
+    """Import a bare encoder of each family, fine-tune it, export it to transformers' class."""
     theirs(f"{family}Model", tmp_path / "hf")
     run("import", source=tmp_path / "hf", out=tmp_path / "base")
     rows = [f"{'the people' if i % 2 else 'all of a way'} {PIECES[60 + i]}\t{'yes' if i % 2 else 'no'}" for i in range(24)]
@@ -172,19 +174,19 @@ def test_a_model_fine_tuned_here_answers_the_same_there(family, tmp_path):
     )  # fmt: skip
     result = run("export", model=tmp_path / "tuned", out=tmp_path / "back", check=True)
     assert result["class"] == f"{family}ForSequenceClassification" and result["differences"]["task"] < 1e-5
-    peer = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "back").eval()
+    hf_model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "back").eval()
     ours = bertsmith.load(tmp_path / "tuned")(TEXT)["scores"]
-    wanted = peer(asked(tmp_path / "tuned", TEXT)).logits.softmax(-1)[0].tolist()
-    assert [ours[peer.config.id2label[number]] for number in (0, 1)] == pytest.approx(wanted, abs=1e-5)
-    assert peer.config.problem_type == "single_label_classification"
-    back = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
-    assert np.array_equal(back(TEXT)["input_ids"], asked(tmp_path / "tuned", TEXT)[0])
+    expected = hf_model(encode(tmp_path / "tuned", TEXT)).logits.softmax(-1)[0].tolist()
+    assert [ours[hf_model.config.id2label[number]] for number in (0, 1)] == pytest.approx(expected, abs=1e-5)
+    assert hf_model.config.problem_type == "single_label_classification"
+    hf_tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+    assert np.array_equal(hf_tokenizer(TEXT)["input_ids"], encode(tmp_path / "tuned", TEXT)[0])
 
 
-def test_heads_that_transformers_has_not_stay_here(tmp_path, vocabulary):
+def test_huggingface_export_refuses_unsupported_heads(tmp_path, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
     encoder = {"layers": 1, "width": 32, "mixer": {"heads": 4}, "feedforward": {"inner": 40}}
-    for heads, task, words in (
+    for heads, task, message in (
         ({"task": FeatureHeadConfig(outputs=1, features=FeaturesConfig(last=1))}, TextRegression(), "of the kind features"),
         (
             {"task": SequenceHeadConfig(outputs=1), "chain": SequenceHeadConfig(outputs=1)},
@@ -194,11 +196,11 @@ def test_heads_that_transformers_has_not_stay_here(tmp_path, vocabulary):
         ({"task": SequenceHeadConfig(outputs=1)}, None, "no task in its folder"),
     ):
         config = ModelConfig(encoder=from_dict(EncoderConfig, encoder), vocabulary=len(tokenizer), heads=heads)
-        with pytest.raises(UserError, match=words):
+        with pytest.raises(UserError, match=message):
             huggingface.choose_target(build_model(config, 0), tokenizer, huggingface.CheckpointRecord(task))
 
 
-def test_a_weight_without_a_place_is_not_lost_in_silence(tmp_path):
+def test_huggingface_export_refuses_unmapped_weights(tmp_path):
     theirs("BertForSequenceClassification", tmp_path / "hf")
     _, model, tokenizer = imported(tmp_path / "hf", tmp_path / "ours")
     model.heads["task"].extra = torch.nn.Parameter(torch.ones(2))

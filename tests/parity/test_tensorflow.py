@@ -1,4 +1,4 @@
-"""Google's checkpoints, read without TensorFlow, are the model that transformers makes of the same numbers."""
+"""Import of Google's TensorFlow checkpoints: same outputs as transformers with the same weights."""
 
 import json
 
@@ -27,9 +27,9 @@ SIZES = {
 }  # fmt: skip
 
 
-def google(tensors):
-    """Tensors by transformers' names as Google's own code names and turns them, with Adam's beside them."""
-    found = {}
+def to_google_names(tensors):
+    """A transformers state dict under the variable names of Google's BERT, kernels transposed, with Adam's slots."""
+    arrays = {}
     for name, tensor in tensors.items():
         if "decoder" in name or "position_ids" in name or name == "bert.embeddings.token_type_ids":
             continue
@@ -43,12 +43,12 @@ def google(tensors):
         elif name.endswith(".weight"):
             name, array = name.replace(".weight", ".kernel"), np.ascontiguousarray(array.T)
         name = name.replace("layer.", "layer_").replace(".", "/")
-        found[name] = array
-        found |= {f"{name}/adam_{moment}": np.full_like(array, 9) for moment in "mv"}
-    return found | {"global_step": np.array(1000)}
+        arrays[name] = array
+        arrays |= {f"{name}/adam_{moment}": np.full_like(array, 9) for moment in "mv"}
+    return arrays | {"global_step": np.array(1000)}
 
 
-def theirs():
+def random_hf_model():
     torch.manual_seed(0)
     model = transformers.BertForPreTraining(transformers.BertConfig(**SIZES)).eval()
     for weight in model.parameters():
@@ -56,7 +56,7 @@ def theirs():
     return model
 
 
-def written(folder, arrays, **settings):
+def write_checkpoint(folder, arrays, **settings):
     folder.mkdir()
     write_bundle(folder / "bert_model.ckpt", arrays, shards=2)
     (folder / "bert_config.json").write_text(json.dumps({**SIZES, **settings}))
@@ -64,50 +64,54 @@ def written(folder, arrays, **settings):
     return folder
 
 
-def imported(source, out):
+def import_checkpoint(source, out):
     module = load_stage("import")
     result = module.run(from_dict(module.Recipe, {"source": str(source), "out": str(out)}), True)
     return result, checkpoint.load(out)[0]
 
 
-@pytest.mark.parametrize("named", ["", "bert_model.ckpt", "bert_model.ckpt.index"], ids=["folder", "prefix", "index"])
-def test_answers_are_those_of_the_same_numbers_in_transformers(named, tmp_path):
-    original = theirs()
-    result, model = imported(written(tmp_path / "tf", google(original.state_dict())) / named, tmp_path / "ours")
+@pytest.mark.parametrize("suffix", ["", "bert_model.ckpt", "bert_model.ckpt.index"], ids=["folder", "prefix", "index"])
+def test_tensorflow_import_matches_transformers(suffix, tmp_path):
+    original = random_hf_model()
+    result, model = import_checkpoint(
+        write_checkpoint(tmp_path / "tf", to_google_names(original.state_dict())) / suffix, tmp_path / "ours"
+    )
     assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["next", "words"])
     layout = Layout.from_lengths([9, 24, 2])
     tokens = torch.randint(5, len(PIECES), (35,), generator=torch.Generator().manual_seed(1))
     segments = (layout.position > 4).long()
     hidden = model(Inputs(tokens, layout, segments))
-    grid = {
+    hf_inputs = {
         "input_ids": layout.pad(tokens),
         "token_type_ids": layout.pad(segments),
         "attention_mask": layout.padding_mask().long(),
     }
-    want = original(**grid)
-    assert_close(model.compute_logits("words", hidden), want.prediction_logits[layout.padding_mask()], atol=1e-5, rtol=1e-5)
-    assert_close(model.compute_logits("next", hidden[layout.first_token]), want.seq_relationship_logits, atol=1e-5, rtol=1e-5)
+    outputs = original(**hf_inputs)
+    assert_close(model.compute_logits("words", hidden), outputs.prediction_logits[layout.padding_mask()], atol=1e-5, rtol=1e-5)
+    assert_close(
+        model.compute_logits("next", hidden[layout.first_token]), outputs.seq_relationship_logits, atol=1e-5, rtol=1e-5
+    )
 
 
-def test_narrow_tables_are_projected_as_an_electra_of_the_same_numbers_does(tmp_path):
-    """Chinese checkpoints have them, in float64 and under ALBERT's name for the projection; no block is shared."""
+def test_tensorflow_import_with_embedding_projection_matches_electra(tmp_path):
+    """Some Chinese checkpoints have embedding_size < hidden_size, in float64, with ALBERT's name for the projection."""
     torch.manual_seed(0)
     config = transformers.ElectraConfig(**{**SIZES, "embedding_size": 4})
     original = transformers.ElectraForMaskedLM(config).eval()
     for weight in original.parameters():
         torch.nn.init.normal_(weight, std=0.3)
-    names = {
+    renames = {
         "electra.embeddings_project": "bert.encoder.embedding_hidden_mapping_in", "electra.": "bert.",
         "generator_predictions.": "cls.predictions.transform.", "generator_lm_head.bias": "cls.predictions.bias",
     }  # fmt: skip
     tensors = {key: weight for key, weight in original.state_dict().items() if key != "generator_lm_head.weight"}
-    for old, new in names.items():
-        tensors = {key.replace(old, new): weight for key, weight in tensors.items()}
+    for old_name, new_name in renames.items():
+        tensors = {key.replace(old_name, new_name): weight for key, weight in tensors.items()}
     tensors |= {"bert.pooler.dense.weight": torch.ones(8, 8), "bert.pooler.dense.bias": torch.ones(8)}
-    arrays = google(tensors)
+    arrays = to_google_names(tensors)
     for name in ("bert/embeddings/word_embeddings", "cls/predictions/output_bias"):
         arrays[name] = arrays[name].astype(np.float64)
-    result, model = imported(written(tmp_path / "tf", arrays, embedding_size=4), tmp_path / "ours")
+    result, model = import_checkpoint(write_checkpoint(tmp_path / "tf", arrays, embedding_size=4), tmp_path / "ours")
     assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["words"])
     assert (model.config.encoder.embedding, model.config.encoder.groups) == (4, None)
     tokens = torch.arange(5, 25)
@@ -115,48 +119,48 @@ def test_narrow_tables_are_projected_as_an_electra_of_the_same_numbers_does(tmp_
     assert_close(model.compute_logits("words", hidden), original(tokens[None]).logits[0], atol=1e-5, rtol=1e-5)
 
 
-def test_other_kinds_of_numbers_become_float32(tmp_path):
-    arrays = google(theirs().state_dict())
-    plain = imported(written(tmp_path / "plain", arrays), tmp_path / "a")[1]
-    wide = {name: array.astype(np.float64) if array.dtype == np.float32 else array for name, array in arrays.items()}
-    again = imported(written(tmp_path / "wide", wide), tmp_path / "b")[1]
-    for name, weight in plain.state_dict().items():
-        assert torch.equal(weight, again.state_dict()[name]), name
+def test_tensorflow_import_converts_dtypes_to_float32(tmp_path):
+    arrays = to_google_names(random_hf_model().state_dict())
+    reference = import_checkpoint(write_checkpoint(tmp_path / "plain", arrays), tmp_path / "a")[1]
+    float64_arrays = {name: array.astype(np.float64) if array.dtype == np.float32 else array for name, array in arrays.items()}
+    converted = import_checkpoint(write_checkpoint(tmp_path / "wide", float64_arrays), tmp_path / "b")[1]
+    for name, weight in reference.state_dict().items():
+        assert torch.equal(weight, converted.state_dict()[name]), name
     arrays["bert/pooler/dense/bias"] = arrays["bert/pooler/dense/bias"].astype(np.float16)
-    half = imported(written(tmp_path / "half", arrays), tmp_path / "c")[1]
-    assert torch.equal(half.encoder.pooler.bias, plain.encoder.pooler.bias.half().float())
+    half = import_checkpoint(write_checkpoint(tmp_path / "half", arrays), tmp_path / "c")[1]
+    assert torch.equal(half.encoder.pooler.bias, reference.encoder.pooler.bias.half().float())
 
 
-def test_what_a_fine_tuned_checkpoint_holds_besides_is_named(tmp_path):
-    arrays = google(theirs().state_dict()) | {"output_weights": np.ones((3, 8), dtype=np.float32)}
-    assert imported(written(tmp_path / "tf", arrays), tmp_path / "ours")[0]["unmatched"] == ["output_weights"]
+def test_tensorflow_import_lists_unexpected_keys(tmp_path):
+    arrays = to_google_names(random_hf_model().state_dict()) | {"output_weights": np.ones((3, 8), dtype=np.float32)}
+    assert import_checkpoint(write_checkpoint(tmp_path / "tf", arrays), tmp_path / "ours")[0]["unmatched"] == ["output_weights"]
     card = json.loads((tmp_path / "ours/card.json").read_text())
     parts = ("index", "data-00000-of-00002", "data-00001-of-00002")
     assert set(card["files"]) == {"bert_config.json", *(f"bert_model.ckpt.{part}" for part in parts)}
 
 
-def test_checkpoints_this_model_cannot_be_are_refused_by_name(tmp_path):
-    arrays = google(theirs().state_dict())
-    narrow = arrays | {"bert/encoder/embedding_hidden_mapping_in/kernel": np.ones((8, 8), dtype=np.float32)}
+def test_tensorflow_import_refuses_unsupported_checkpoints(tmp_path):
+    arrays = to_google_names(random_hf_model().state_dict())
+    incomplete = arrays | {"bert/encoder/embedding_hidden_mapping_in/kernel": np.ones((8, 8), dtype=np.float32)}
     with pytest.raises(UserError, match=r"lacks what.*embedding_hidden_mapping_in\.bias"):
-        imported(written(tmp_path / "narrow", narrow, embedding_size=4), tmp_path / "ours")
+        import_checkpoint(write_checkpoint(tmp_path / "narrow", incomplete, embedding_size=4), tmp_path / "ours")
     keras = arrays | {"_CHECKPOINTABLE_OBJECT_GRAPH": np.array(1)}
     with pytest.raises(UserError, match="Keras objects"):
-        imported(written(tmp_path / "keras", keras), tmp_path / "ours")
-    strange = arrays | {"bert/encoder/layer_0/extra/kernel": np.ones((2, 2), dtype=np.float32)}
+        import_checkpoint(write_checkpoint(tmp_path / "keras", keras), tmp_path / "ours")
+    unknown = arrays | {"bert/encoder/layer_0/extra/kernel": np.ones((2, 2), dtype=np.float32)}
     with pytest.raises(UserError, match=r"no place for: bert\.encoder\.layer\.0\.extra\.weight"):
-        imported(written(tmp_path / "strange", strange), tmp_path / "ours")
-    counted = arrays | {"bert/pooler/dense/bias": np.arange(8)}
+        import_checkpoint(write_checkpoint(tmp_path / "strange", unknown), tmp_path / "ours")
+    integers = arrays | {"bert/pooler/dense/bias": np.arange(8)}
     with pytest.raises(UserError, match="holds int64"):
-        imported(written(tmp_path / "counted", counted), tmp_path / "ours")
+        import_checkpoint(write_checkpoint(tmp_path / "counted", integers), tmp_path / "ours")
 
 
-def test_a_folder_of_two_checkpoints_or_without_a_config_is_refused(tmp_path):
-    folder = written(tmp_path / "tf", google(theirs().state_dict()))
+def test_tensorflow_import_refuses_ambiguous_or_incomplete_folders(tmp_path):
+    folder = write_checkpoint(tmp_path / "tf", to_google_names(random_hf_model().state_dict()))
     write_bundle(folder / "second.ckpt", {"x": np.ones(2, dtype=np.float32)})
     with pytest.raises(UserError, match="several checkpoints"):
-        imported(folder, tmp_path / "ours")
+        import_checkpoint(folder, tmp_path / "ours")
     (folder / "bert_config.json").unlink()
     with pytest.raises(UserError, match=r"no bert_config\.json"):
-        imported(folder / "bert_model.ckpt", tmp_path / "ours")
+        import_checkpoint(folder / "bert_model.ckpt", tmp_path / "ours")
     assert not (tmp_path / "ours").exists()

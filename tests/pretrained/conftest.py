@@ -1,4 +1,4 @@
-"""A tiny pre-trained model with a tokenizer of its own, and a package that ships it."""
+"""A tiny model, and a package folder that ships it as tiny-en."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ FACTS = {
 
 @pytest.fixture(scope="session")
 def source(tmp_path_factory: pytest.TempPathFactory, vocabulary: Path) -> Path:
-    """A checkpoint folder as `pretrain` leaves it, with weights nobody trained."""
+    """A checkpoint folder as `pretrain` writes it, with random weights."""
     folder, tokenizer = tmp_path_factory.mktemp("source") / "bert", Tokenizer.load(vocabulary)
     config = from_dict(ModelConfig, {"encoder": TINY, "vocabulary": len(tokenizer), "heads": {"words": {"kind": "words"}}})
     record = {"stage": "pretrain", "tokenizer": tokenizer.fingerprint, "recipe": {"seed": 5, "length": [32]}}
@@ -39,8 +39,8 @@ def source(tmp_path_factory: pytest.TempPathFactory, vocabulary: Path) -> Path:
     return folder
 
 
-def told(folder: Path, **other: Any) -> Path:
-    """The facts as a file, some of them changed."""
+def write_facts(folder: Path, **other: Any) -> Path:
+    """Write facts.toml: FACTS with some values replaced."""
     lines = [f"{name} = {_toml(value)}" for name, value in {**FACTS, **other}.items()]
     (folder / "facts.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder / "facts.toml"
@@ -48,22 +48,22 @@ def told(folder: Path, **other: Any) -> Path:
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{json.dumps(key)} = {_toml(one)}' for key, one in value.items())}}}"
+        return f"{{{', '.join(f'{json.dumps(key)} = {_toml(item)}' for key, item in value.items())}}}"
     return json.dumps(value)
 
 
 @pytest.fixture(scope="session")
 def package(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Path:
-    """A folder of shipped models, with one in it."""
+    """A folder of shipped models with one model, tiny-en."""
     root = tmp_path_factory.mktemp("package")
-    card = told(tmp_path_factory.mktemp("facts"))
+    card = write_facts(tmp_path_factory.mktemp("facts"))
     bertsmith.export(model=source, out=root / "tiny-en", format="packed", card=card, quiet=True)
     return root
 
 
 @pytest.fixture
 def ships(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The package ships tiny-en, and the working directory is empty."""
+    """The package ships tiny-en, and the working directory is an empty one."""
     monkeypatch.setattr(shipped, "ROOT", package)
     monkeypatch.chdir(tmp_path)
     return package

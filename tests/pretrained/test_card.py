@@ -1,36 +1,36 @@
-"""The card of a model: the same sections for each, from facts, as tables that stay tables."""
+"""Model cards: sections, tables, escaping."""
 
 from bertsmith.config import from_dict
 from bertsmith.pretrained.card import SECTIONS, CardFacts, render_card
 from tests.pretrained.conftest import FACTS
 
 
-def card(filled=(), about=None, **other):
-    return render_card("tiny-en", from_dict(CardFacts, {**FACTS, **other}), about or {}, filled)
+def card(fill_examples=(), model_rows=None, **facts):
+    return render_card("tiny-en", from_dict(CardFacts, {**FACTS, **facts}), model_rows or {}, fill_examples)
 
 
 def section(text, title):
     return text.split(f"\n## {title}\n")[1].split("\n\n## ")[0].strip()
 
 
-def test_the_first_line_is_the_name_and_what_it_is():
+def test_card_starts_with_name_and_summary():
     assert card().splitlines()[0] == "# tiny-en: a tiny English BERT"
 
 
-def test_every_section_is_there_in_order():
+def test_card_has_every_section_in_order():
     titles = [line.removeprefix("## ") for line in card().splitlines() if line.startswith("## ")]
     assert titles == list(SECTIONS)
 
 
-def test_facts_stand_where_they_are_looked_for():
-    text = card(about={"parameters": "22,893,114"})
+def test_card_facts_are_in_their_sections():
+    text = card(model_rows={"parameters": "22,893,114"})
     assert "| language | English |\n| parameters | 22,893,114 |" in text
     assert "| Letters | CC0 | all 26 of them |" in section(text, "Data")
     assert section(text, "Training") == "0.5 minutes on one core, by `bertsmith pretrain recipes/tiny.toml`."
     assert section(text, "Limits") == "- It knows nothing." and section(text, "Licence") == "Apache-2.0"
 
 
-def test_scores_have_a_column_for_each_model_and_gaps_stay_empty():
+def test_card_scores_have_a_column_per_model():
     assert section(card(), "Scores").splitlines() == [
         "| task | tiny-en | a coin |",
         "| --- | --- | --- |",
@@ -41,16 +41,16 @@ def test_scores_have_a_column_for_each_model_and_gaps_stay_empty():
     ]
 
 
-def test_without_scores_there_is_only_how_they_would_be_measured():
+def test_card_without_scores_has_no_table():
     assert section(card(scores={}), "Scores") == "Dev sets, 3 seeds."
 
 
-def test_the_use_names_the_model_and_shows_what_it_fills():
-    use = section(card(filled=[("A [MASK] day.", ["fine", "good"])]), "Use")
-    assert 'bertsmith.load("tiny-en")' in use and 'model.fill("A [MASK] day.")' in use and "model=tiny-en" in use
-    assert "| A [MASK] day. | fine, good |" in use
+def test_card_usage_shows_code_and_fill_examples():
+    usage = section(card(fill_examples=[("A [MASK] day.", ["fine", "good"])]), "Use")
+    assert 'bertsmith.load("tiny-en")' in usage and 'model.fill("A [MASK] day.")' in usage and "model=tiny-en" in usage
+    assert "| A [MASK] day. | fine, good |" in usage
 
 
-def test_what_would_break_a_table_does_not():
+def test_card_table_cells_are_escaped():
     source = {"a | b": {"licence": "CC0", "about": "one\ntwo"}}
     assert r"| a \| b | CC0 | one two |" in section(card(data=source), "Data")

@@ -1,4 +1,4 @@
-"""Every model that is shipped: small enough, whole, told of in a card, and sensible."""
+"""Every shipped model: size, checksums, card, plausible predictions."""
 
 import pytest
 
@@ -7,8 +7,8 @@ from bertsmith.artifacts import verify_manifest
 from bertsmith.pretrained import shipped
 from bertsmith.pretrained.card import SECTIONS
 
-LARGEST = 25e6  # bytes
-SENSIBLE = {  # texts, and words of which one should be among the first ten for the mask
+MAX_BYTES = 25e6
+EXPECTED_WORDS = {  # texts, and words of which one should be among the top 10 predictions
     "mini-en": [
         ("Paris is the [MASK] of France.", "capital city heart centre center"),
         ("He opened the [MASK] and went in.", "door gate window doors gates"),
@@ -25,32 +25,32 @@ every_model = pytest.mark.parametrize("name", shipped.list_names())
 
 
 @every_model
-def test_it_is_at_most_25_megabytes(name):
-    assert sum(path.stat().st_size for path in (shipped.ROOT / name).rglob("*") if path.is_file()) <= LARGEST
+def test_shipped_model_is_at_most_25_megabytes(name):
+    assert sum(path.stat().st_size for path in (shipped.ROOT / name).rglob("*") if path.is_file()) <= MAX_BYTES
 
 
 @every_model
-def test_every_file_is_as_it_was_sealed_and_all_are_sealed(name):
+def test_shipped_model_matches_its_manifest(name):
     verify_manifest(shipped.ROOT / name)
-    sealed = {"config.json", "card.json", "card.md", "tokenizer.json", "model.safetensors", "manifest.json"}
-    assert sealed <= {path.name for path in (shipped.ROOT / name).iterdir()}
+    required = {"config.json", "card.json", "card.md", "tokenizer.json", "model.safetensors", "manifest.json"}
+    assert required <= {path.name for path in (shipped.ROOT / name).iterdir()}
 
 
 @every_model
-def test_its_card_has_every_section(name):
+def test_shipped_model_card_has_every_section(name):
     card = (shipped.ROOT / name / shipped.CARD_FILE).read_text(encoding="utf-8")
-    parts = card.split("\n## ")
-    assert parts[0].startswith(f"# {name}: ") and bertsmith.models()[name]
-    assert [part.partition("\n")[0] for part in parts[1:]] == list(SECTIONS)
-    assert all(part.partition("\n")[2].strip() for part in parts[1:])
+    sections = card.split("\n## ")
+    assert sections[0].startswith(f"# {name}: ") and bertsmith.models()[name]
+    assert [section.partition("\n")[0] for section in sections[1:]] == list(SECTIONS)
+    assert all(section.partition("\n")[2].strip() for section in sections[1:])
 
 
 @every_model
-def test_it_fills_masks_with_words_that_make_sense(name, tmp_path, monkeypatch):
+def test_shipped_model_fills_masks_sensibly(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert name in SENSIBLE, f"say in SENSIBLE what {name} should put where"
+    assert name in EXPECTED_WORDS, f"add expected words of {name} to EXPECTED_WORDS"
     model = bertsmith.load(name, device="cpu")
-    for text, words in SENSIBLE[name]:
-        found = [one["word"] for one in model.fill(text, top=10)[0]]
-        assert set(found) & set(words.split()), f"{text} {found}"
-        assert not set(found[:5]) & {"[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"}
+    for text, expected in EXPECTED_WORDS[name]:
+        predicted = [prediction["word"] for prediction in model.fill(text, top=10)[0]]
+        assert set(predicted) & set(expected.split()), f"{text} {predicted}"
+        assert not set(predicted[:5]) & {"[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"}

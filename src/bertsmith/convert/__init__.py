@@ -1,1 +1,1 @@
-"""Other people's checkpoints in, ours out: Hugging Face folders and Google's TensorFlow checkpoints."""
+"""Conversion of checkpoints: Hugging Face (both ways), TensorFlow BERT, ELMo, word-vector files (both ways), int8 export."""

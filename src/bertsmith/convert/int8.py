@@ -1,4 +1,4 @@
-"""A checkpoint folder of ours to one of a quarter its size, with a card: as models are shipped."""
+"""Export of a checkpoint with int8 weights (a quarter of the size) and a model card, the form in which models are shipped."""
 
 import shutil
 from pathlib import Path
@@ -20,12 +20,12 @@ from ..pretrained.shipped import CARD_FILE
 from ..tokenization.tokenizer import Tokenizer
 from .huggingface.folder import EXTRA_TENSORS_FILE
 
-COPIED_FILES = ("metrics.jsonl", EXTRA_TENSORS_FILE)  # taken along where the source has them
-MAX_ERROR_STEPS = 0.5 + 1e-3  # of a step: what rounding may cost a weight, and what float32 adds to that
+COPIED_FILES = ("metrics.jsonl", EXTRA_TENSORS_FILE)  # copied if the source has them
+MAX_ERROR_STEPS = 0.5 + 1e-3  # in quantisation steps: half a step of rounding error, and float32 arithmetic
 
 
 def export_int8(source: Path, out: Path, facts: CardFacts | None, console: Console) -> dict[str, Any]:
-    """Writes the folder and reads it back: no weight may lie further from its old value than half a step of its row."""
+    """Write the folder and read it back: no weight may differ by more than half a quantisation step of its row."""
     model, tokenizer, card = checkpoint.load(source)
     with lock_output(out):
         check_writable(out)
@@ -39,10 +39,11 @@ def export_int8(source: Path, out: Path, facts: CardFacts | None, console: Conso
 
 
 def _write_int8(part: Path, source: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any]) -> dict[str, float]:
-    own = ("model", "weights")
-    record = {name: value for name, value in checkpoint.read_config(source).items() if name not in own}
-    told = {name: value for name, value in card.items() if name != "identity"}  # these are not the weights that it made
-    checkpoint.write_files(part, model, tokenizer, told, record, as_int8=True)
+    rewritten = ("model", "weights")
+    record = {name: value for name, value in checkpoint.read_config(source).items() if name not in rewritten}
+    # without the id of the run, which did not make these weights
+    card_values = {name: value for name, value in card.items() if name != "identity"}
+    checkpoint.write_files(part, model, tokenizer, card_values, record, as_int8=True)
     for name in COPIED_FILES:
         if (source / name).exists():
             shutil.copy(source / name, part / name)
@@ -53,13 +54,13 @@ def _write_int8(part: Path, source: Path, model: Model, tokenizer: Tokenizer, ca
 
 @torch.inference_mode()
 def _relative_difference(model: Model, other: Model, length: int = 64) -> float:
-    """How far the hidden states of random ids lie apart, as a share of their size."""
-    encoder, stream = model.config.encoder, torch.Generator().manual_seed(0)
+    """||h_other - h|| / ||h|| of the final hidden states for random ids."""
+    encoder, generator = model.config.encoder, torch.Generator().manual_seed(0)
     layout = Layout.from_lengths([min(length, encoder.positions)])
-    tokens = torch.randint(0, model.config.vocabulary, (len(layout.seq_id),), generator=stream)
+    tokens = torch.randint(0, model.config.vocabulary, (len(layout.seq_id),), generator=generator)
     inputs = Inputs(tokens, layout, torch.zeros_like(tokens))
-    ours = model(inputs)
-    return float((other(inputs) - ours).norm() / ours.norm())
+    hidden_states = model(inputs)
+    return float((other(inputs) - hidden_states).norm() / hidden_states.norm())
 
 
 def _render_card(name: str, facts: CardFacts, part: Path) -> str:
@@ -79,6 +80,8 @@ def _model_rows(model: Model, part: Path) -> dict[str, str]:
 
 
 def _fill_examples(predictor: Predictor, texts: tuple[str, ...]) -> FillExamples:
-    """What stands in the card is what the packed weights say; a text of several masks shows the words of each."""
-    masks = [(text, predictor.fill(text)) for text in texts]
-    return [(text, [one["word"] for found in filled for one in found]) for text, filled in masks]
+    """Predictions of the int8 model for the example texts; for a text with several masks, those of all masks in turn."""
+    filled_texts = [(text, predictor.fill(text)) for text in texts]
+    return [
+        (text, [prediction["word"] for predictions in filled for prediction in predictions]) for text, filled in filled_texts
+    ]

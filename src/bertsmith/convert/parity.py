@@ -1,4 +1,4 @@
-"""Our model beside transformers' own, on the same random ids: how far their answers lie apart."""
+"""Parity check: a converted model against transformers' model on the same random ids."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,44 +15,68 @@ from ..model.packing import Layout
 from .huggingface.names import Architecture, Family
 
 LENGTHS = (40, 3, 17)
-TOLERANCE = 1e-3  # beyond it the models are not the same; rounding stays a hundred times below
-LOGITS_FIELDS = {"words": "prediction_logits", "next": "seq_relationship_logits"}  # where a class has two heads; else `logits`
+TOLERANCE = 1e-3  # maximum absolute difference; rounding errors are a hundred times smaller
+# Output fields of classes with two heads; others have `logits`.
+LOGITS_FIELDS = {"words": "prediction_logits", "next": "seq_relationship_logits"}
 
 
 def check_parity(model: Model, folder: Path, family: Family, architecture: Architecture) -> dict[str, float]:
-    """The differences; refused where they are more than rounding."""
-    found = compute_differences(model, folder, family, architecture)
-    if bad := {name: value for name, value in found.items() if not value < TOLERANCE}:
-        raise UserError(f"{folder}: transformers' {architecture.name} gives other answers, apart by {bad}; nothing is written")
-    return found
+    """`compute_differences`, with an error if one exceeds TOLERANCE."""
+    differences = compute_differences(model, folder, family, architecture)
+    if too_large := {name: value for name, value in differences.items() if not value < TOLERANCE}:
+        raise UserError(
+            f"{folder}: transformers' {architecture.name} gives other answers, apart by {too_large}; nothing is written"
+        )
+    return differences
 
 
 @torch.inference_mode()
 def compute_differences(model: Model, folder: Path, family: Family, architecture: Architecture) -> dict[str, float]:
-    """The largest difference of the hidden states (of numbers near 1) and of each head's scores."""
-    peer = load_hf_model(folder, architecture.name)
-    inputs = _random_inputs(model, getattr(peer.config, "pad_token_id", 0) or 0)
+    """Maximum absolute difference of the final hidden states (values are about 1) and of the logits of each head."""
+    hf_model = load_hf_model(folder, architecture.name)
+    inputs = _random_inputs(model, getattr(hf_model.config, "pad_token_id", 0) or 0)
     layout = inputs.layout
-    grid = {"input_ids": layout.pad(inputs.input_ids), "attention_mask": layout.padding_mask().long()}
+    hf_inputs = {"input_ids": layout.pad(inputs.input_ids), "attention_mask": layout.padding_mask().long()}
     if "segments" in family.embeddings and inputs.token_type_ids is not None:
-        grid["token_type_ids"] = layout.pad(inputs.token_type_ids)
-    if family.windowed_attention:  # as in ours, the first token of each meets all others
-        anchors = torch.zeros_like(inputs.input_ids).index_fill(0, layout.global_tokens, 1)
-        grid["global_attention_mask"] = layout.pad(anchors)
-    if architecture.head_type == "choice":  # the sequences are options of one question
-        grid = {name: rows[None] for name, rows in grid.items()}
-    theirs, hidden = peer(**grid, output_hidden_states=True), model(inputs)
-    real = layout.padding_mask()
-    out = {"hidden": _max_abs_diff(hidden, theirs.hidden_states[-1][real])}
+        hf_inputs["token_type_ids"] = layout.pad(inputs.token_type_ids)
+    if family.windowed_attention:  # as in our model, the first token of each sequence is global
+        is_global = torch.zeros_like(inputs.input_ids).index_fill(0, layout.global_tokens, 1)
+        hf_inputs["global_attention_mask"] = layout.pad(is_global)
+    if architecture.head_type == "choice":  # the sequences are the choices of one question
+        hf_inputs = {name: values[None] for name, values in hf_inputs.items()}
+    hf_outputs, hidden = hf_model(**hf_inputs, output_hidden_states=True), model(inputs)
+    mask = layout.padding_mask()
+    differences = {"hidden": _max_abs_diff(hidden, hf_outputs.hidden_states[-1][mask])}
     for head in architecture.heads:
-        of_text = head == "next" or architecture.head_type in ("text", "choice")
-        ours, wanted = (
-            model.compute_logits(head, hidden[layout.first_token] if of_text else hidden),
-            _get_logits(theirs, head, architecture),
+        is_sequence_level = head == "next" or architecture.head_type in ("text", "choice")
+        logits, hf_logits = (
+            model.compute_logits(head, hidden[layout.first_token] if is_sequence_level else hidden),
+            _get_logits(hf_outputs, head, architecture),
         )
-        wanted = wanted if of_text else wanted[real]
-        out[head] = _max_abs_diff(ours, wanted.reshape(ours.shape))
-    return out
+        hf_logits = hf_logits if is_sequence_level else hf_logits[mask]
+        differences[head] = _max_abs_diff(logits, hf_logits.reshape(logits.shape))
+    return differences
+
+
+def load_hf_model(folder: Path, class_name: str) -> Any:
+    """transformers' model of that class, in evaluation mode."""
+    try:
+        import transformers
+    except ImportError:
+        raise UserError("check=true compares with transformers, which is not installed; `pip install transformers`") from None
+    with _silence_logging(transformers.utils.logging):
+        return getattr(transformers, class_name).from_pretrained(folder).eval()
+
+
+def _random_inputs(model: Model, pad_id: int) -> Inputs:
+    """Three packed sequences of random ids without the padding id, which transformers would mask."""
+    generator, encoder = torch.Generator().manual_seed(0), model.config.encoder
+    layout = Layout.from_lengths([min(length, encoder.positions) for length in LENGTHS])
+    size = (len(layout.seq_id),)
+    tokens = torch.randint(0, model.config.vocabulary, size, generator=generator)
+    tokens[tokens == pad_id] = (pad_id + 1) % model.config.vocabulary
+    segments = torch.randint(0, encoder.segments, size, generator=generator) if encoder.segments else None
+    return Inputs(tokens, layout, segments)
 
 
 def _get_logits(outputs: Any, head: str, architecture: Architecture) -> Tensor:
@@ -64,39 +88,19 @@ def _get_logits(outputs: Any, head: str, architecture: Architecture) -> Tensor:
     return outputs.logits
 
 
-def load_hf_model(folder: Path, class_name: str) -> Any:
-    try:
-        import transformers
-    except ImportError:
-        raise UserError("check=true compares with transformers, which is not installed; `pip install transformers`") from None
-    with _silence_logging(transformers.utils.logging):
-        return getattr(transformers, class_name).from_pretrained(folder).eval()
+def _max_abs_diff(ours: Tensor, theirs: Tensor) -> float:
+    return float((ours - theirs).abs().max())
 
 
 @contextmanager
 def _silence_logging(logging: Any) -> Iterator[None]:
-    """transformers' own progress and advice would stand between our lines."""
-    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    """Suppress transformers' progress bars and warnings."""
+    level, had_progress_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(level)
-        if bar:
+        if had_progress_bar:
             logging.enable_progress_bar()
-
-
-def _random_inputs(model: Model, pad_id: int) -> Inputs:
-    """Three sequences without padding's id, which transformers would take for their end."""
-    stream, encoder = torch.Generator().manual_seed(0), model.config.encoder
-    layout = Layout.from_lengths([min(length, encoder.positions) for length in LENGTHS])
-    size = (len(layout.seq_id),)
-    tokens = torch.randint(0, model.config.vocabulary, size, generator=stream)
-    tokens[tokens == pad_id] = (pad_id + 1) % model.config.vocabulary
-    segments = torch.randint(0, encoder.segments, size, generator=stream) if encoder.segments else None
-    return Inputs(tokens, layout, segments)
-
-
-def _max_abs_diff(ours: Tensor, theirs: Tensor) -> float:
-    return float((ours - theirs).abs().max())

@@ -1,4 +1,4 @@
-"""Files of word vectors to checkpoint folders, and any token table back to such files."""
+"""Import of word-vector files (word2vec, GloVe, fastText) as checkpoints, and export of token embeddings as such files."""
 
 import platform
 from datetime import UTC, datetime
@@ -26,11 +26,11 @@ from ..word_vectors.models import bag_of_vectors, load_vectors
 
 
 def import_vectors(recipe: Config, source: Path, out: Path, lowercase: bool | None, console: Console) -> dict[str, Any]:
-    """The folder of a file of vectors; its tokenizer knows these words and no others."""
+    """Convert a word-vector file to a checkpoint whose tokenizer has exactly the words of the file."""
     files = {path.name: checksum(path) for path in vector_files(source) if path.is_file()}
     identity = fingerprint([lowercase, *files.values()])
     with lock_output(out):
-        if made := not (out / MANIFEST).exists():
+        if is_new := not (out / MANIFEST).exists():
             check_writable(out)
             vectors = read_vectors(source)
             tokenizer = build_tokenizer(vectors.words, lowercase, str(source))
@@ -44,36 +44,38 @@ def import_vectors(recipe: Config, source: Path, out: Path, lowercase: bool | No
             console.info(f"{out} is there already, made from the same file")
     result = read_json(out / "card.json")["result"]
     console.info(f"{out}: {result['words']:,} words, {result['width']} numbers each")
-    if rest := result["words"] - result["met"]:
+    if unreachable := result["words"] - result["met"]:
         console.info(
-            f"{rest:,} of them no text is cut into (BERT's words have no punctuation inside): they are there to look up"
+            f"{unreachable:,} of them no text is cut into (BERT's words have no punctuation inside): they are there to look up"
         )
-    return {"out": str(out), "made": made, **result}
+    return {"out": str(out), "made": is_new, **result}
 
 
 def build_tokenizer(words: list[str], lowercase: bool | None = None, source: str = "vectors") -> Tokenizer:
-    """Whole words of a list, special tokens first; case is folded if no word has a capital, accents are kept.
+    """Word-level tokenizer, special tokens first; lowercases if no word has a capital letter; keeps accents.
 
-    Chinese words of several characters are cut by jieba.
+    If there are Chinese words of several characters, Chinese text is segmented by jieba.
     """
     if lowercase is None:
         lowercase = not any("A" <= letter <= "Z" for word in words if word not in SPECIAL_TOKENS for letter in word)
-    segments = any(len(IDEOGRAPH.findall(word)) > 1 for word in words)
-    pieces = [*SPECIAL_TOKENS, *(word for word in words if word not in SPECIAL_TOKENS)]
-    rust = assemble_tokenizer("word", build_model(Vocabulary("word", pieces)), lowercase, segments)
-    rust.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False, handle_chinese_chars=not segments)
-    return Tokenizer(rust, source, segments)
+    use_jieba = any(len(IDEOGRAPH.findall(word)) > 1 for word in words)
+    tokens = [*SPECIAL_TOKENS, *(word for word in words if word not in SPECIAL_TOKENS)]
+    backend = assemble_tokenizer("word", build_model(Vocabulary("word", tokens)), lowercase, use_jieba)
+    backend.normalizer = normalizers.BertNormalizer(
+        lowercase=lowercase, strip_accents=False, handle_chinese_chars=not use_jieba
+    )
+    return Tokenizer(backend, source, use_jieba)
 
 
 def count_reachable_words(tokenizer: Tokenizer, words: list[str]) -> int:
-    """How many of its words the tokenizer makes of a text that holds them."""
-    found = tokenizer.backend_tokenizer.encode_batch_fast(words, add_special_tokens=False)
+    """Number of words that the tokenizer encodes as a single token."""
+    encodings = tokenizer.backend_tokenizer.encode_batch_fast(words, add_special_tokens=False)
     ids = tokenizer.backend_tokenizer.get_vocab()
-    return sum(one.ids == [ids[word]] for one, word in zip(found, words, strict=True))
+    return sum(encoding.ids == [ids[word]] for encoding, word in zip(encodings, words, strict=True))
 
 
 def export_vectors(source: Path, out: Path, file_format: Format | None, console: Console) -> dict[str, Any]:
-    """Any model's token table as a file of vectors; special tokens, and pieces that begin no word, are left out."""
+    """Write a model's token embeddings as a word-vector file, without special tokens and continuation subwords."""
     vectors = load_vectors(source)
     if out.is_dir():
         raise UserError(f"{out} is a folder; give the name of a file: .txt, .bin or .npy")
@@ -84,13 +86,13 @@ def export_vectors(source: Path, out: Path, file_format: Format | None, console:
 
 
 def _build_model(vectors: KeyedVectors, tokenizer: Tokenizer) -> Model:
-    """Rows of the file in the tokenizer's order; a special token the file has no vector for is zero: it says nothing."""
-    found = Model(bag_of_vectors(len(tokenizer), vectors.vector_size), init_weights=False)
+    """A bag-of-vectors model with the rows of the file in the tokenizer's order; special tokens without a vector are zero."""
+    model = Model(bag_of_vectors(len(tokenizer), vectors.vector_size), init_weights=False)
     table = torch.zeros(len(tokenizer), vectors.vector_size)
     ids = tokenizer.backend_tokenizer.get_vocab()
     table[[ids[word] for word in vectors.words]] = torch.from_numpy(vectors.matrix)
-    found.encoder.tokens.weight.data = table
-    return found
+    model.encoder.tokens.weight.data = table
+    return model
 
 
 def _publish(recipe: Config, out: Path, bag_model: Model, tokenizer: Tokenizer, card: dict[str, Any]) -> None:

@@ -1,1 +1,1 @@
-"""Trained models at work: loading a folder, batching texts, answers, masks filled and text generated."""
+"""Inference: `Predictor` (what `bertsmith.load` returns), mask filling, text generation, and resumable output files."""

@@ -1,4 +1,4 @@
-"""Files of answers that a killed run left half made: the same command goes on with them, another begins anew."""
+"""Resumable output files (JSON lines, .npy): after a kill the same command continues the partial file, another starts over."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -16,26 +16,30 @@ from ..errors import UserError
 
 
 class LineOutput(NamedTuple):
+    """An output file of lines, opened for appending."""
+
     file: BinaryIO
-    num_done: int  # whole lines that are in it already
+    num_done: int  # complete lines already written
 
 
 class ArrayOutput(NamedTuple):
+    """A memory-mapped output array."""
+
     array: NDArray[Any]
-    num_done: int  # rows that are in it already
-    record_progress: Callable[[int], None]  # so many are now
+    num_done: int  # rows already written
+    record_progress: Callable[[int], None]  # flush, and store the new number of rows
 
 
 def compute_run_id(recipe: Config, model: str, *files: str | None) -> str:
-    """A name for all that decides the answers; the model and the files are known by what they hold."""
-    told = {name: value for name, value in to_dict(recipe).items() if name != "out"}
-    contents = [found for file in files if file and (found := content_hash(resolve_path(file, "data")))]
+    """Hash of everything that determines the output; the model and the files enter with their content hash."""
+    settings = {name: value for name, value in to_dict(recipe).items() if name != "out"}
+    contents = [content for file in files if file and (content := content_hash(resolve_path(file, "data")))]
     folder = resolve_path(model, "model")
-    return fingerprint([__version__, told, contents, content_hash(folder) or content_hash(folder / "model.safetensors")])
+    return fingerprint([__version__, settings, contents, content_hash(folder) or content_hash(folder / "model.safetensors")])
 
 
 def check_output_file(out: Path, *files: str | None) -> Path:
-    """The file, if answers may be written to it: it is no folder, and none of the files they are made from."""
+    """Return `out` if it may be written: not a folder, and none of the input files."""
     if out.is_dir():
         raise UserError(
             f"out={out} is a folder, where a file is to be made; give the name of a file, such as {out / 'answers'}"
@@ -48,45 +52,45 @@ def check_output_file(out: Path, *files: str | None) -> Path:
 
 @contextmanager
 def open_line_output(out: Path, run_id: str) -> Iterator[LineOutput]:
-    """A file to write lines to; it has its name only when all is well."""
-    part, note = _partial_paths(out)
+    """Yields a `.part` file to write lines to, continued if `run_id` is the same; renamed to `out` on success."""
+    part, progress_file = _partial_paths(out)
     with lock_output(out):
-        if not part.exists() or _read_progress(note).get("identity") != run_id:
+        if not part.exists() or _read_progress(progress_file).get("identity") != run_id:
             part.unlink(missing_ok=True)
-            write_json(note, {"identity": run_id})
-        with part.open("ab+") as file, _remove_if_empty(part, note):
+            write_json(progress_file, {"identity": run_id})
+        with part.open("ab+") as file, _remove_if_empty(part, progress_file):
             yield LineOutput(file, _count_complete_lines(file))
             file.flush()
             os.fsync(file.fileno())
         part.replace(out)
-        note.unlink()
+        progress_file.unlink()
 
 
 @contextmanager
 def open_array_output(out: Path, run_id: str, shape: tuple[int, int]) -> Iterator[ArrayOutput]:
-    """A .npy of this shape to write rows to, mapped: it is never in memory whole."""
-    part, note = _partial_paths(out)
+    """Yields a float32 .npy of this shape, memory-mapped; continued and renamed as in `open_line_output`."""
+    part, progress_file = _partial_paths(out)
     with lock_output(out):
-        known = _read_progress(note)
-        again = part.exists() and known.get("identity") == run_id
-        if not again:
+        progress = _read_progress(progress_file)
+        resumes = part.exists() and progress.get("identity") == run_id
+        if not resumes:
             part.unlink(missing_ok=True)
-            write_json(note, {"identity": run_id, "done": 0})
-        array = np.lib.format.open_memmap(part, "r+" if again else "w+", np.float32, shape)
+            write_json(progress_file, {"identity": run_id, "done": 0})
+        array = np.lib.format.open_memmap(part, "r+" if resumes else "w+", np.float32, shape)
 
         def record_progress(num_done: int) -> None:
             array.flush()
-            write_json(note, {"identity": run_id, "done": num_done})
+            write_json(progress_file, {"identity": run_id, "done": num_done})
 
-        yield ArrayOutput(array, known["done"] if again else 0, record_progress)
+        yield ArrayOutput(array, progress["done"] if resumes else 0, record_progress)
         array.flush()
         part.replace(out)
-        note.unlink()
+        progress_file.unlink()
 
 
 @contextmanager
 def _remove_if_empty(part: Path, progress_file: Path) -> Iterator[None]:
-    """Of work that was refused before its first line there is nothing to go on with."""
+    """Delete the partial file of a run that failed with a UserError before its first line: there is nothing to resume."""
     try:
         yield
     except UserError:
@@ -97,7 +101,7 @@ def _remove_if_empty(part: Path, progress_file: Path) -> Iterator[None]:
 
 
 def _partial_paths(out: Path) -> tuple[Path, Path]:
-    """The file while it is being made, and what tells of which command."""
+    """The partial file, and the JSON file beside it with the id of its run."""
     return out.with_name(out.name + ".part"), out.with_name(out.name + ".part.json")
 
 
@@ -106,13 +110,13 @@ def _read_progress(progress_file: Path) -> dict[str, Any]:
 
 
 def _count_complete_lines(file: BinaryIO) -> int:
-    """How many there are; half a line behind them is cut off."""
+    """Count the lines; an incomplete last line is truncated, and the file positioned at the end."""
     file.seek(0)
-    count, end, at = 0, 0, 0
-    while data := file.read(1 << 20):
-        count += data.count(b"\n")
-        end = at + data.rfind(b"\n") + 1 if b"\n" in data else end
-        at += len(data)
+    count, end, offset = 0, 0, 0
+    while chunk := file.read(1 << 20):
+        count += chunk.count(b"\n")
+        end = offset + chunk.rfind(b"\n") + 1 if b"\n" in chunk else end
+        offset += len(chunk)
     file.truncate(end)
     file.seek(end)
     return count

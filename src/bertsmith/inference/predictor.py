@@ -1,4 +1,4 @@
-"""A predictor: a folder's tokenizer, task and model behind one call, ready to answer."""
+"""`Predictor`: model, tokenizer and task of a checkpoint folder behind one call; `load` reads the folder."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,9 +32,9 @@ Embeddings = NDArray[np.float32]
 
 
 class Predictor:
-    """What `bertsmith.load` gives: it knows its tokenizer, task, labels and thresholds from the folder alone.
+    """What `bertsmith.load` returns: tokenizer, task, labels and thresholds come from the checkpoint folder.
 
-    `batch_tokens` anywhere is how many tokens of texts are read at once; if nobody says, what suits the device.
+    `batch_tokens` in every method is the number of tokens in a batch; the default depends on the device.
     """
 
     def __init__(
@@ -44,136 +44,144 @@ class Predictor:
         self.model, self.tokenizer, self.card, self.task = model.eval(), tokenizer, card, task
         self.length = length or model.config.encoder.positions
         self.runtime = Runtime(model, precision)
-        self.search: GenerationConfig | None = None  # how task=generate writes, if not as the task says
+        self.search: GenerationConfig | None = None  # overrides the decoding settings of task=generate
 
     def __call__(self, inputs: Any = None, text_pair: Any = None, /, *, batch_tokens: int | None = None, **fields: Any) -> Any:
-        """The answer to one question, or a list of answers to several, as plain values.
+        """The prediction for one input, or a list of predictions for several, as JSON-compatible values.
 
-        A question is a text (`model("a fine film")`), two (`model("a film", "a movie")`), or its fields by name:
-        `model(question=..., context=...)`, `model(context=..., options=[...])`, `model(tokens=[...])`; several are a
-        list of texts, or of dictionaries of such fields. A model without a task fills the masks of its texts, or writes
-        on, if it reads from left to right.
+        An input is a text (`model("a fine film")`), a pair (`model("a film", "a movie")`), or fields by name:
+        `model(question=..., context=...)`, `model(context=..., options=[...])`, `model(tokens=[...])`; several inputs are
+        a list of texts, or of dictionaries of such fields. A model without a task fills masks, or continues the text if
+        it is a causal language model.
         """
         if self.task is None and not fields and text_pair is None:
-            texts, one = as_text_list(inputs)
+            texts, is_single = as_text_list(inputs)
             if is_causal_lm(self.model):
                 return self.generate(inputs, batch_tokens=batch_tokens)
             filled = [self.fill(text) for text in texts]
-            return filled[0] if one else filled
+            return filled[0] if is_single else filled
         task = self.require_task()
-        some, one = parse_requests(task, inputs, text_pair, fields)
-        answers = self.answers([each.example for each in some], batch_tokens)
-        told = [each.to_dict(answer) for each, answer in zip(some, answers, strict=True)]
-        return told[0] if one else told
+        requests, is_single = parse_requests(task, inputs, text_pair, fields)
+        answers = self.answers([request.example for request in requests], batch_tokens)
+        results = [request.to_dict(answer) for request, answer in zip(requests, answers, strict=True)]
+        return results[0] if is_single else results
 
     def answers(
         self, examples: Sequence[Any], batch_tokens: int | None = None, before: Sequence[Any] = (), after: Sequence[Any] = ()
     ) -> list[Any]:
-        """One answer an example, in order; sequences of like length share a batch.
+        """One prediction per example, in order; sequences of similar length share a batch.
 
-        `before` and `after` are examples around these that are not answered: a task that shows the document sees them.
+        `before` and `after` are neighbouring examples that serve only as document context, for tasks that use it.
         """
         task = self.require_task()
         if not examples:
             return []
-        around = task.encode([*before, *examples, *after], self.tokenizer, self.length)
-        encoded = around.select_examples(len(before), len(before) + len(examples))
+        all_encoded = task.encode([*before, *examples, *after], self.tokenizer, self.length)
+        encoded = all_encoded.select_examples(len(before), len(before) + len(examples))
         return task.decode(self.scores(encoded, batch_tokens), encoded, examples)
 
     def scores(self, encoded: EncodedExamples, batch_tokens: int | None = None) -> list[np.ndarray]:
-        """What the task's head says of each sequence (of each example, where its windows are joined); generate: ids written."""
+        """Outputs of the task's head per sequence (per example, where windows are pooled); for task=generate, generated ids."""
         task = self.require_task()
         if isinstance(task, Seq2Seq):
             return list(generate_targets(self.runtime, self.tokenizer, task, encoded.input_ids, self.search, batch_tokens))
-        bare = EncodedExamples(encoded.input_ids, encoded.token_type_ids, encoded.example_index, {}, encoded.metadata)
-        reading, objective = (
-            ExampleBatches(task, bare, batch_tokens or self.runtime.batch_tokens, 0, shuffle=False),
+        unlabelled = EncodedExamples(encoded.input_ids, encoded.token_type_ids, encoded.example_index, {}, encoded.metadata)
+        batches, objective = (
+            ExampleBatches(task, unlabelled, batch_tokens or self.runtime.batch_tokens, 0, shuffle=False),
             build_task_objective(task),
         )
         assert not isinstance(objective, Seq2SeqObjective)
-        found = dict[int, np.ndarray]()
-        for chosen in reading.split_epoch(0):
-            units = [reading.groups[i] for i in chosen]
-            made = build_batch(task, bare, units, reading.pools_windows)
+        outputs = dict[int, np.ndarray]()
+        for indices in batches.split_epoch(0):
+            groups = [batches.groups[i] for i in indices]
+            batch = build_batch(task, unlabelled, groups, batches.pools_windows)
             with self.runtime.inference_context():
-                rows = objective.compute_outputs(self.model, made.to(self.runtime.device)).float().cpu()
-            numbers = [n for unit in units for n in unit if not reading.pools_windows or bare.metadata[n].number == 0]
-            parts = rows.split(made.inputs.layout.lengths.tolist()) if task.head_type != "text" else rows
-            found |= {int(number): part.numpy() for number, part in zip(numbers, parts, strict=True)}
-        return [found[number] for number in sorted(found)]
+                rows = objective.compute_outputs(self.model, batch.to(self.runtime.device)).float().cpu()
+            sequence_ids = [
+                index
+                for group in groups
+                for index in group
+                if not batches.pools_windows or unlabelled.metadata[index].number == 0
+            ]
+            values = rows.split(batch.inputs.layout.lengths.tolist()) if task.head_type != "text" else rows
+            outputs |= {int(i): value.numpy() for i, value in zip(sequence_ids, values, strict=True)}
+        return [outputs[i] for i in sorted(outputs)]
 
     def embed(self, texts: str | Sequence[str], pool: Pooling | None = None, batch_tokens: int | None = None) -> Embeddings:
-        """A vector a text, (texts, width), or (width,) of one; pooled as the model was taught, by the mean if it was not."""
-        some, one = as_text_list(texts)
+        """Text embeddings, float32 (texts, hidden_size), or (hidden_size,) for a single text.
+
+        `pool` defaults to the pooling of task=similar, otherwise to the mean over tokens.
+        """
+        text_list, is_single = as_text_list(texts)
         pool = self.pool if pool is None else pool
         if pool not in get_args(Pooling):
             raise UserError(f"pool={pool} is not known; write {' or '.join(get_args(Pooling))}")
-        long = (self.task.long, self.task.stride) if isinstance(self.task, TextSimilarity) else ()
-        encoded = encode_pairs([(text, None) for text in some], self.tokenizer, self.length, *long)
+        long_text_options = (self.task.long, self.task.stride) if isinstance(self.task, TextSimilarity) else ()
+        encoded = encode_pairs([(text, None) for text in text_list], self.tokenizer, self.length, *long_text_options)
         ids = encoded.input_ids
         vectors = np.zeros((len(ids), self.model.config.encoder.width), np.float32)
-        for chosen in self.runtime.batch_by_length(np.array([len(text) for text in ids], np.int64), batch_tokens):
+        for batch in self.runtime.batch_by_length(np.array([len(text) for text in ids], np.int64), batch_tokens):
             with self.runtime.inference_context():
-                hidden, layout = self.runtime.compute_hidden_states([ids[i] for i in chosen])
-                vectors[chosen] = pool_tokens(hidden, layout, pool, self.model.config.encoder.is_causal).float().cpu().numpy()
-        if len(ids) > len(some):  # the windows of a long text, as one
-            vectors = average_windows(vectors, replace(encoded, metadata=[]), len(some)).astype(np.float32)
-        return vectors[0] if one else vectors
+                hidden, layout = self.runtime.compute_hidden_states([ids[i] for i in batch])
+                vectors[batch] = pool_tokens(hidden, layout, pool, self.model.config.encoder.is_causal).float().cpu().numpy()
+        if len(ids) > len(text_list):  # windows of long texts: one vector per text
+            vectors = average_windows(vectors, replace(encoded, metadata=[]), len(text_list)).astype(np.float32)
+        return vectors[0] if is_single else vectors
 
     @property
     def pool(self) -> Pooling:
+        """Default pooling of `embed`."""
         return self.task.pool if isinstance(self.task, TextSimilarity) else "mean"
 
     def nearest(
         self, queries: str | Sequence[str], documents: Sequence[str] | NDArray[Any], top: int = 5, pool: Pooling | None = None
     ) -> list[Any]:
-        """The documents likest each query, best first: `[{"row": 12, "score": 0.83, "text": "..."}, ...]`.
+        """The most similar documents for each query, best first: `[{"row": 12, "score": 0.83, "text": "..."}, ...]`.
 
-        Documents may be vectors that `embed` made, mapped from a file if they are many; then there is no text to tell.
+        Documents may be embeddings from `embed`, e.g. a memory-mapped .npy; then the results have no text.
         """
-        some, one = as_text_list(queries)
+        query_list, is_single = as_text_list(queries)
         texts = None if isinstance(documents, np.ndarray) else as_text_list(documents)[0]
         vectors = documents if isinstance(documents, np.ndarray) else self.embed(texts or [], pool)
-        found = to_hits(*semantic_search(self.embed(some, pool), vectors, top), texts)
-        return found[0] if one else found
+        hits = to_hits(*semantic_search(self.embed(query_list, pool), vectors, top), texts)
+        return hits[0] if is_single else hits
 
     def fill(self, text: str, top: int = 5, candidates: Sequence[str] | None = None, together: bool = False) -> list[Any]:
-        """For each [MASK] in the text, the likeliest words: `[[{"word": "capital", "score": 0.71}, ...], ...]`.
+        """For each [MASK] in the text, the most probable tokens: `[[{"word": "capital", "score": 0.71}, ...], ...]`.
 
-        Masks are filled each as if the others stayed; `together`, the surest first, and the next ones knowing it. Or the
-        `candidates` for the one mask, likeliest first: `[{"word": "New York", "score": 0.9, "log": -4.1}, ...]`.
+        Masks are predicted independently; with `together`, one after another, the most confident first. With
+        `candidates`, these are ranked for the single mask: `[{"word": "New York", "score": 0.9, "log": -4.1}, ...]`.
         """
-        words = FillMask(self.runtime, self.tokenizer, self.length)
+        fill_mask = FillMask(self.runtime, self.tokenizer, self.length)
         if candidates is not None:
-            return words.score_candidates(text, candidates)
-        return words.fill_jointly(text, top) if together else words.fill(text, top)
+            return fill_mask.score_candidates(text, candidates)
+        return fill_mask.fill_jointly(text, top) if together else fill_mask.fill(text, top)
 
     def generate(self, texts: str | Sequence[str], kind: str = "greedy", batch_tokens: int | None = None, **search: Any) -> Any:
-        """What a causal model writes on: `{"text": " and so on", "tokens": [...], "log": -12.3, "ended": False}`.
+        """Continuations by a causal model: `{"text": " and so on", "tokens": [...], "log": -12.3, "ended": False}`.
 
-        `kind` is greedy, sample or beam, and `search` what that takes: `generate("Once", kind="sample", top_p=0.9,
-        tokens=50)`. A text is continued alike whatever else is asked with it.
+        `kind` is greedy, sample or beam, and `search` its settings: `generate("Once", kind="sample", top_p=0.9,
+        tokens=50)`. The result for a text does not depend on the other texts of the call.
         """
-        some, one = as_text_list(texts)
-        chosen: GenerationConfig = from_dict(GenerationConfig, {"kind": kind, **search}, "generate")  # type: ignore[arg-type]
-        found = CausalGenerator(self.runtime, self.tokenizer).generate(some, chosen, batch_tokens)
-        return found[0] if one else found
+        text_list, is_single = as_text_list(texts)
+        config: GenerationConfig = from_dict(GenerationConfig, {"kind": kind, **search}, "generate")  # type: ignore[arg-type]
+        results = CausalGenerator(self.runtime, self.tokenizer).generate(text_list, config, batch_tokens)
+        return results[0] if is_single else results
 
     def likelihood(self, texts: str | Sequence[str], batch_tokens: int | None = None) -> Any:
-        """How likely the model finds each text, every token hidden alone: `{"total": -31.2, "per_token": -2.6, ...}`.
+        """Pseudo-log-likelihood (natural log) of each text: `{"total": -31.2, "per_token": -2.6, ...}`.
 
-        Natural logarithms. It takes a reading of a text for each of its tokens; of a causal model, which gives the
-        probability of the text itself, only one.
+        A masked LM needs one forward pass per token; a causal model gives the log-likelihood itself in one.
         """
-        some, one = as_text_list(texts)
+        text_list, is_single = as_text_list(texts)
         if is_causal_lm(self.model):
-            told = CausalGenerator(self.runtime, self.tokenizer).log_likelihood(some, batch_tokens)
-            return told[0] if one else told
-        found = FillMask(self.runtime, self.tokenizer, self.length).pseudo_log_likelihood(some, batch_tokens)
-        return found[0] if one else found
+            results = CausalGenerator(self.runtime, self.tokenizer).log_likelihood(text_list, batch_tokens)
+            return results[0] if is_single else results
+        results = FillMask(self.runtime, self.tokenizer, self.length).pseudo_log_likelihood(text_list, batch_tokens)
+        return results[0] if is_single else results
 
     def require_task(self) -> TaskConfig:
-        """Its task; a model that was only pre-trained has none."""
+        """The task of the checkpoint; an error for a model that was only pre-trained."""
         if self.task is None:
             raise UserError(
                 "this model was not fine-tuned for a task; `bertsmith finetune` does that, and .fill fills its masks"
@@ -182,10 +190,10 @@ class Predictor:
 
 
 def load(folder: str | Path, device: str = "auto", precision: Precision = "auto") -> Predictor:
-    """The model in a checkpoint folder, ready to answer: on a GPU where there is one, or where `device` says."""
+    """Load a checkpoint folder as a `Predictor`; `device="auto"` is a GPU if there is one."""
     path = resolve_path(folder, "folder")
-    where = resolve_device(device)
+    torch_device = resolve_device(device)
     model, tokenizer, card = checkpoint.load(path)
     record = checkpoint.read_config(path)
     task = from_dict(TaskConfig, record["task"], str(path / "config.json")) if "task" in record else None  # type: ignore[arg-type]
-    return Predictor(model.to(where), tokenizer, card, task, record.get("length", 0), precision)
+    return Predictor(model.to(torch_device), tokenizer, card, task, record.get("length", 0), precision)

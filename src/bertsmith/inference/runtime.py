@@ -1,4 +1,4 @@
-"""A model where it answers: on its device, in its numbers, in batches of texts of like length."""
+"""Forward passes for inference: device, precision, and batches of sequences of similar length."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ Precision = Literal["auto", "fp32", "bf16"]
 
 
 class Runtime:
-    """`auto` is bf16 on a GPU, where it is several times quicker, and fp32 on a CPU, where it is exact."""
+    """A model with its inference precision: `auto` is bf16 autocast on a GPU (several times faster) and fp32 on a CPU."""
 
     def __init__(self, model: Model, precision: Precision = "auto") -> None:
         if precision not in get_args(Precision):
@@ -33,23 +33,23 @@ class Runtime:
 
     @property
     def batch_tokens(self) -> int:
-        """What a batch holds if nobody says: a GPU wants much at once, a CPU what stays in its caches."""
+        """Default batch size in tokens: large on a GPU, small enough for the caches of a CPU."""
         return 16384 if self.device.type == "cuda" else 2048
 
     @contextmanager
     def inference_context(self) -> Iterator[None]:
-        half = self.precision == "bf16" or (self.precision == "auto" and self.device.type == "cuda")
-        with torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16, enabled=half):
+        use_bf16 = self.precision == "bf16" or (self.precision == "auto" and self.device.type == "cuda")
+        with torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16, enabled=use_bf16):
             yield
 
     def compute_hidden_states(self, input_ids: Sequence[Ints]) -> tuple[Tensor, Layout]:
-        """(tokens, width) of single texts, one after another, and where each lies."""
-        layout = Layout.from_lengths([len(one) for one in input_ids])
+        """Final hidden states (tokens, hidden_size) of packed sequences, and their layout."""
+        layout = Layout.from_lengths([len(ids) for ids in input_ids])
         inputs = Inputs(torch.from_numpy(np.concatenate(input_ids)), layout).to(self.device)
         return self.model(inputs), inputs.layout
 
     def batch_by_length(self, lengths: Ints, batch_tokens: int | None = None) -> list[Ints]:
-        """Which sequences share a batch, the shortest first; one that is larger than the budget has its own."""
+        """Indices of the sequences in each batch, shortest first; the budget is at least the longest sequence."""
         order = np.argsort(lengths, kind="stable")
         budget = max(batch_tokens or self.batch_tokens, int(lengths.max(initial=1)))
         return np.split(order, batch_boundaries(lengths[order], budget)) if len(order) else []

@@ -1,1 +1,1 @@
-"""The models that come with the package: a checkpoint folder each, beside this file, and a card that tells of it."""
+"""Models shipped with the package: one checkpoint folder each beside this file, with a model card."""

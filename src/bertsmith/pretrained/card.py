@@ -1,4 +1,4 @@
-"""A model card: card.md, written from facts, so that every model is told of in the same sections."""
+"""Model cards (Mitchell et al. 2019): card.md rendered from a TOML file of facts, with the same sections for every model."""
 
 from collections.abc import Sequence
 from json import dumps
@@ -10,18 +10,18 @@ from ..config import Config, PosFloat
 
 SECTIONS = ("Use", "Data", "Training", "Scores", "Limits", "Licence")
 
-FillExamples = Sequence[tuple[str, Sequence[str]]]  # texts with a mask, and what the model puts there, likeliest first
+FillExamples = Sequence[tuple[str, Sequence[str]]]  # (text with a mask, predicted tokens by decreasing probability)
 
 
 class DataSource(Config, frozen=True):
-    """Some of the text that a model learnt from."""
+    """A source of the training text."""
 
     licence: Annotated[str, "of the text"]
     about: Annotated[str, "what it is, and how much of it"]
 
 
 class CardFacts(Config, frozen=True):
-    """What a card says that the model's folder does not know: a TOML file of these."""
+    """Contents of a card that the checkpoint does not contain, read from a TOML file."""
 
     summary: Annotated[str, Meta(min_length=1, pattern=r"^[^\n]*$"), "one line: what the model is"]
     language: Annotated[str, "of its text"]
@@ -37,13 +37,15 @@ class CardFacts(Config, frozen=True):
 
 
 def render_card(name: str, facts: CardFacts, model_rows: dict[str, str], fill_examples: FillExamples = ()) -> str:
-    """The card as Markdown; `about` are rows that the folder itself knows: parameters, layers, size."""
+    """The card as Markdown; `model_rows` are facts read from the checkpoint: parameters, layers, size."""
     bodies = {
         "Use": _usage_section(name, fill_examples),
-        "Data": _markdown_table(("source", "licence", "what"), [(one, s.licence, s.about) for one, s in facts.data.items()]),
+        "Data": _markdown_table(
+            ("source", "licence", "what"), [(source, s.licence, s.about) for source, s in facts.data.items()]
+        ),
         "Training": f"{facts.minutes:g} minutes on {facts.machine}, by `{facts.recipe}`.",
         "Scores": "\n\n".join([*_score_tables(facts.scores), facts.scored]),
-        "Limits": "\n".join(f"- {one}" for one in facts.limits),
+        "Limits": "\n".join(f"- {limit}" for limit in facts.limits),
         "Licence": facts.licence,
     }
     head = f"# {name}: {facts.summary}\n\n{_markdown_table(('', ''), [('language', facts.language), *model_rows.items()])}"
@@ -67,7 +69,7 @@ def _fill_rows(fill_examples: FillExamples) -> list[tuple[str, ...]]:
 
 
 def _score_tables(scores: dict[str, dict[str, float]]) -> list[str]:
-    """A row a task, a column a model, in the order in which they are first named."""
+    """One row per task, one column per model, in order of first appearance."""
     if not scores:
         return []
     models = list(dict.fromkeys(model for row in scores.values() for model in row))
@@ -80,5 +82,5 @@ def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
-    """A line of a table: what would end a cell or the line is written so that it does not."""
+    """One line of a Markdown table; whitespace is collapsed and `|` escaped."""
     return f"| {' | '.join(' '.join(cell.split()).replace('|', chr(92) + '|') for cell in cells)} |"

@@ -1,4 +1,4 @@
-"""Shipped models by name: which there are, where they lie, and what their cards say first."""
+"""Shipped models: their names, folders and one-line summaries."""
 
 from pathlib import Path
 
@@ -11,18 +11,18 @@ def list_names() -> list[str]:
 
 
 def find_folder(name: str) -> Path | None:
-    """The checkpoint folder of a shipped model; None if there is none of that name."""
+    """Checkpoint folder of a shipped model, None if there is no model of that name."""
     return ROOT / name if name in list_names() else None
 
 
 def list_models() -> dict[str, str]:
-    """Each name with the first line of its card; nothing, where no model was shipped."""
+    """{name: summary}, the summary being the first line of the card."""
     return {name: _first_line(ROOT / name / CARD_FILE, name) for name in list_names()}
 
 
 def format_known_names() -> str:
-    """For the end of an error: the names there are."""
-    return f"those that do: {', '.join(there)}" if (there := list_names()) else "none does"
+    """The known names, as the end of an error message."""
+    return f"those that do: {', '.join(names)}" if (names := list_names()) else "none does"
 
 
 def _first_line(card: Path, name: str) -> str:

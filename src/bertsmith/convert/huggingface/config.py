@@ -1,4 +1,4 @@
-"""What a Longformer's config.json says of its windows, as our mixer has it, and back."""
+"""Conversion between Hugging Face's config.json and `EncoderConfig`, both ways."""
 
 from typing import Any
 
@@ -10,50 +10,9 @@ from ...model.config import EncoderConfig
 from ...model.mixers import Attention, Longformer
 from .names import BERT, FAMILIES, Architecture, Family
 
-ATTENTION_WINDOW, ATTENTION_DILATION, AUTOREGRESSIVE = (
-    "attention_window",
-    "attention_dilation",
-    "autoregressive",
-)  # the last two: its authors' alone
-
-
-def longformer_mixer_values(config: dict[str, Any], num_layers: Any, num_heads: Any, source: str) -> dict[str, Any]:
-    """Our keys: half of each window is what a token sees on each side; a layer's dilation is of all its heads."""
-    windows = _per_layer(config.get(ATTENTION_WINDOW, 512), num_layers, ATTENTION_WINDOW, source)
-    if odd := next((window for window in windows if window % 2 or window < 2), None):
-        raise UserError(f"{source} has {ATTENTION_WINDOW} = {odd}, which has no two halves")
-    steps = _per_layer(config.get(ATTENTION_DILATION, 1), num_layers, ATTENTION_DILATION, source)
-    top = [step for step in steps if step > 1]
-    if len(set(top)) > 1 or steps[len(steps) - len(top) :] != top:
-        raise UserError(
-            f"{source} has {ATTENTION_DILATION} = {steps}; this model dilates its top layers, all by the same steps"
-        )
-    dilated = {"mixer.dilation": top[:1] * num_heads, "mixer.dilated": len(top)} if top else {}
-    return {
-        "mixer.reach": collapse_equal([window // 2 for window in windows]),
-        "mixer.causal": bool(config.get(AUTOREGRESSIVE)),
-        **dilated,
-    }
-
-
-def collapse_equal(half_windows: list[int]) -> list[int]:
-    """One number for all layers, where all are alike."""
-    return half_windows[:1] if len(set(half_windows)) == 1 else half_windows
-
-
-def expand_windows(half_windows: list[int], num_layers: int) -> list[int]:
-    """What config.json says of ours: a window for each layer."""
-    return [2 * reach for reach in (half_windows * num_layers if len(half_windows) == 1 else half_windows)]
-
-
-def _per_layer(value: Any, num_layers: Any, name: str, source: str) -> list[int]:
-    numbers = [value] * num_layers if isinstance(value, int) and isinstance(num_layers, int) else value
-    if not isinstance(numbers, list) or len(numbers) != num_layers or not all(isinstance(one, int) for one in numbers):
-        raise UserError(f"{source} has {name} = {value!r}, not a number or one for each of its {num_layers} layers")
-    return numbers
-
-
-# What other values would change, and our model does not have.
+# Keys of Longformer; the last two are in the authors' files only, not in transformers.
+ATTENTION_WINDOW, ATTENTION_DILATION, AUTOREGRESSIVE = "attention_window", "attention_dilation", "autoregressive"
+# Keys whose other values mean a model that we do not have.
 SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": ("absolute",),
     "is_decoder": (False,),
@@ -67,30 +26,25 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu-tanh", "gelu_python_tanh": "gelu-tanh", "silu": "silu", "swish": "silu",
 }  # fmt: skip
 HF_ACTIVATIONS = {"gelu": "gelu", "gelu-tanh": "gelu_new", "relu": "relu", "silu": "silu"}
-OPTIONAL_KEYS = (
-    "dropout",
-    "mixer.dropout",
-    "eps",
-    "deviation",
-    "feedforward.activation",
-)  # Google's leave some out: BERT's own
+# Missing in some of Google's files: our defaults, BERT's values, apply.
+OPTIONAL_KEYS = ("dropout", "mixer.dropout", "eps", "deviation", "feedforward.activation")
 
 
 def detect_family(config: dict[str, Any], source: str) -> Family:
-    """Which family a config.json is of; one without `model_type`, as Google wrote them, is BERT's."""
+    """Family of a config.json by `model_type`; without it, as in Google's files, BERT."""
     if not isinstance(config, dict):
         raise UserError(f"{source} holds no settings, but {type(config).__name__}")
-    kind = str(config.get("model_type", "bert"))
-    if kind not in FAMILIES:
-        raise UserError(f"{source} is of a {kind!r}, which is not known here; known: {', '.join(FAMILIES)}")
+    model_type = str(config.get("model_type", "bert"))
+    if model_type not in FAMILIES:
+        raise UserError(f"{source} is of a {model_type!r}, which is not known here; known: {', '.join(FAMILIES)}")
     for name, allowed in SUPPORTED_VALUES.items():
         if config.get(name, allowed[0]) not in allowed:
             raise UserError(f"{source} has {name} = {config[name]!r}; this model has only {allowed[0]!r}")
-    return FAMILIES[kind]
+    return FAMILIES[model_type]
 
 
 def get_position_offset(family: Family, config: dict[str, Any], source: str) -> int:
-    """Rows of the table of positions that stand before position 0."""
+    """Number of position embeddings before position 0 (RoBERTa: pad_token_id + 1)."""
     if not family.positions_after_pad:
         return 0
     pad = config.get("pad_token_id", 1)
@@ -102,15 +56,15 @@ def get_position_offset(family: Family, config: dict[str, Any], source: str) -> 
 
 
 def config_from_hf(family: Family, config: dict[str, Any], source: str) -> EncoderConfig:
-    """The encoder that their config is of."""
+    """The encoder described by a config.json."""
     config, values = {**family.defaults, **config}, dict(family.fixed_values)
-    for name, theirs in family.config_keys.items():
-        if config.get(theirs) is not None:
-            values[name] = config[theirs]
+    for name, hf_key in family.config_keys.items():
+        if config.get(hf_key) is not None:
+            values[name] = config[hf_key]
         elif name == "feedforward.inner" and family.default_intermediate_4x:
             continue
         elif name not in OPTIONAL_KEYS:
-            raise UserError(f"{source} does not say {theirs}; it is not a whole config.json of a {family.model_type}")
+            raise UserError(f"{source} does not say {hf_key}; it is not a whole config.json of a {family.model_type}")
     if isinstance(values["positions"], int):
         values["positions"] -= get_position_offset(family, config, source)
     values |= _map_activation(family, values, source)
@@ -129,34 +83,39 @@ def config_from_hf(family: Family, config: dict[str, Any], source: str) -> Encod
 
 
 def canonicalize(encoder: EncoderConfig) -> EncoderConfig:
-    """As many different blocks as layers is the same as not sharing them; so is one reach for each layer, if all are alike."""
+    """Equal models as equal configs: groups == layers means no sharing, and equal windows of all layers are one."""
     if isinstance(encoder.mixer, Longformer):
-        reach = tuple(collapse_equal(list(encoder.mixer.reach)))
-        encoder = msgspec.structs.replace(encoder, mixer=msgspec.structs.replace(encoder.mixer, reach=reach))
+        half_windows = tuple(collapse_equal(list(encoder.mixer.reach)))
+        encoder = msgspec.structs.replace(encoder, mixer=msgspec.structs.replace(encoder.mixer, reach=half_windows))
     return msgspec.structs.replace(encoder, groups=None) if encoder.groups == encoder.layers else encoder
 
 
 def config_to_hf(
     family: Family, architecture: Architecture, encoder: EncoderConfig, special_ids: dict[str, int]
 ) -> dict[str, Any]:
-    """A config.json that transformers reads back as this very encoder; refused, where theirs cannot be that."""
+    """The config.json of an encoder; an error if it would not read back as the same encoder."""
     values = flatten(to_dict(canonicalize(encoder)))
     if not isinstance(encoder.mixer, Longformer if family.windowed_attention else Attention):
-        raise UserError(f"Hugging Face's {family.model_type} has no mixer={values['mixer.kind']}; such a model stays in bertsmith's "
-                       "own format")  # fmt: skip
+        raise UserError(f"Hugging Face's {family.model_type} has no mixer={values['mixer.kind']}; such a model stays in "
+                       "bertsmith's own format")  # fmt: skip
     if encoder.feedforward is None or (unknown := [key for key in family.config_keys if key not in values]):
-        lacking = "feedforward" if encoder.feedforward is None else unknown[0]
-        raise UserError(f"this model has no {lacking}, as every {family.model_type} of Hugging Face does; it stays in bertsmith's "
-                       "own format")  # fmt: skip
-    told = {name: values[key] for key, name in family.config_keys.items()}
-    spelt = HF_ACTIVATIONS | {ours: word for word, ours in family.activation_names.items()}
-    told[family.config_keys["feedforward.activation"]] = spelt[encoder.feedforward.activation]
-    told |= {name: values[key] for name, key in family.repeated_keys.items()}
+        missing = "feedforward" if encoder.feedforward is None else unknown[0]
+        raise UserError(f"this model has no {missing}, as every {family.model_type} of Hugging Face does; it stays in "
+                       "bertsmith's own format")  # fmt: skip
+    hf_values = {name: values[key] for key, name in family.config_keys.items()}
+    activation_names = HF_ACTIVATIONS | {ours: hf_name for hf_name, ours in family.activation_names.items()}
+    hf_values[family.config_keys["feedforward.activation"]] = activation_names[encoder.feedforward.activation]
+    hf_values |= {name: values[key] for name, key in family.repeated_keys.items()}
     if "groups" in family.config_keys:
-        told[family.config_keys["groups"]] = encoder.groups or encoder.layers
+        hf_values[family.config_keys["groups"]] = encoder.groups or encoder.layers
     if "embedding" in family.config_keys:
-        told[family.config_keys["embedding"]] = encoder.embedding_dim
-    config = {"model_type": family.model_type, "architectures": [architecture.name], **told, "pad_token_id": special_ids["pad"]}
+        hf_values[family.config_keys["embedding"]] = encoder.embedding_dim
+    config = {
+        "model_type": family.model_type,
+        "architectures": [architecture.name],
+        **hf_values,
+        "pad_token_id": special_ids["pad"],
+    }
     config |= {"tie_word_embeddings": True, "torch_dtype": "float32"}
     if family.windowed_attention and isinstance(encoder.mixer, Longformer):
         config |= {
@@ -166,9 +125,9 @@ def config_to_hf(
     if family.model_type in ("roberta", "albert", "longformer") or family.bare_lm_head:
         config |= {"bos_token_id": special_ids["cls"], "eos_token_id": special_ids["sep"]}
     config[family.config_keys["positions"]] += get_position_offset(family, config, "config.json")
-    back = flatten(to_dict(config_from_hf(family, config, "config.json")))
-    matters = {name: value for name, value in values.items() if name != "pooler" or architecture.pooler_module}
-    if lost := [f"{name} = {value!r}" for name, value in matters.items() if back.get(name) != value]:
+    read_back = flatten(to_dict(config_from_hf(family, config, "config.json")))
+    relevant = {name: value for name, value in values.items() if name != "pooler" or architecture.pooler_module}
+    if lost := [f"{name} = {value!r}" for name, value in relevant.items() if read_back.get(name) != value]:
         raise UserError(
             f"Hugging Face's {family.model_type} cannot say {', '.join(lost)}; such a model stays in bertsmith's own format"
         )
@@ -176,42 +135,79 @@ def config_to_hf(
 
 
 def check_head_activation(family: Family, encoder: EncoderConfig, heads: tuple[str, ...], source: str) -> None:
-    """Refuses a head over the words that the family gives another activation than the blocks."""
+    """Raise if the family's MLM head has a fixed activation other than the model's."""
     if family.erf_mlm_head and "words" in heads and encoder.head_activation != "gelu":
         raise UserError(f"{source}: the blocks have {encoder.head_activation}, but a {family.model_type}'s head over the words "
                        "has GELU by erf; this model has one for both")  # fmt: skip
 
 
 def get_family(model_type: str | None) -> Family:
-    """The family a folder says it came from; BERT, where it says nothing."""
+    """The family of a model type; BERT if there is none."""
     return FAMILIES.get(model_type or "", BERT)
+
+
+def nest(values: dict[str, Any]) -> dict[str, Any]:
+    """{"a.b": 1} to {"a": {"b": 1}}."""
+    tables: dict[str, Any] = {}
+    for name, value in values.items():
+        *path, last = name.split(".")
+        table = tables
+        for parent in path:
+            table = table.setdefault(parent, {})
+        table[last] = value
+    return tables
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} to {"a.b": 1}."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
+
+
+def longformer_mixer_values(config: dict[str, Any], num_layers: Any, num_heads: Any, source: str) -> dict[str, Any]:
+    """Our keys for Longformer's attention: `reach` is half the attention window; a dilation applies to all heads of a layer."""
+    windows = _per_layer(config.get(ATTENTION_WINDOW, 512), num_layers, ATTENTION_WINDOW, source)
+    if bad_window := next((window for window in windows if window % 2 or window < 2), None):
+        raise UserError(f"{source} has {ATTENTION_WINDOW} = {bad_window}, which has no two halves")
+    dilations = _per_layer(config.get(ATTENTION_DILATION, 1), num_layers, ATTENTION_DILATION, source)
+    dilated = [dilation for dilation in dilations if dilation > 1]
+    if len(set(dilated)) > 1 or dilations[len(dilations) - len(dilated) :] != dilated:
+        raise UserError(
+            f"{source} has {ATTENTION_DILATION} = {dilations}; this model dilates its top layers, all by the same steps"
+        )
+    dilation_values = {"mixer.dilation": dilated[:1] * num_heads, "mixer.dilated": len(dilated)} if dilated else {}
+    return {
+        "mixer.reach": collapse_equal([window // 2 for window in windows]),
+        "mixer.causal": bool(config.get(AUTOREGRESSIVE)),
+        **dilation_values,
+    }
+
+
+def collapse_equal(half_windows: list[int]) -> list[int]:
+    """A list of one value if all layers have the same."""
+    return half_windows[:1] if len(set(half_windows)) == 1 else half_windows
+
+
+def expand_windows(half_windows: list[int], num_layers: int) -> list[int]:
+    """Attention window of each layer, twice the one-sided window, as in config.json."""
+    return [2 * half_window for half_window in (half_windows * num_layers if len(half_windows) == 1 else half_windows)]
+
+
+def _per_layer(value: Any, num_layers: Any, name: str, source: str) -> list[int]:
+    """One integer per layer, from an integer or a list."""
+    numbers = [value] * num_layers if isinstance(value, int) and isinstance(num_layers, int) else value
+    if not isinstance(numbers, list) or len(numbers) != num_layers or not all(isinstance(number, int) for number in numbers):
+        raise UserError(f"{source} has {name} = {value!r}, not a number or one for each of its {num_layers} layers")
+    return numbers
 
 
 def _map_activation(family: Family, values: dict[str, Any], source: str) -> dict[str, Any]:
     name = values.get(key := "feedforward.activation")
     if name is None:
         return {}
-    if name not in (words := family.activation_names or ACTIVATIONS):
-        known = ", ".join(words)
+    if name not in (known_names := family.activation_names or ACTIVATIONS):
+        known = ", ".join(known_names)
         raise UserError(f"{source} has {family.config_keys[key]} = {name!r}, which this model does not have; known: {known}")
-    return {key: words[name]}
-
-
-def nest(values: dict[str, Any]) -> dict[str, Any]:
-    """Dotted names to tables in tables."""
-    out: dict[str, Any] = {}
-    for name, value in values.items():
-        *path, last = name.split(".")
-        table = out
-        for part in path:
-            table = table.setdefault(part, {})
-        table[last] = value
-    return out
-
-
-def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Tables in tables to dotted names."""
-    out: dict[str, Any] = {}
-    for name, value in values.items():
-        out |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return out
+    return {key: known_names[name]}

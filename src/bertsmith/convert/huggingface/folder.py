@@ -1,4 +1,4 @@
-"""Hugging Face folders in and out."""
+"""Reading and writing of whole Hugging Face checkpoint folders."""
 
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -25,30 +25,30 @@ from .names import FAMILIES, Architecture, Family
 from .tasks import HEAD_TYPES, task_to_hf
 from .weights import find_weight_files, read_weights
 
-EXTRA_TENSORS_FILE = "rest.safetensors"  # in our folder: what the source held and no model of ours needs, kept for the way back
+EXTRA_TENSORS_FILE = "rest.safetensors"  # in our folder: tensors of the source that our model does not use, kept for export
 
 
 @dataclass(frozen=True)
 class CheckpointRecord:
-    """What a checkpoint folder of ours says besides its model."""
+    """What a checkpoint folder of ours records besides the model."""
 
     task: TaskConfig | None = None
-    family: str | None = None  # the family it came from
+    family: str | None = None  # model_type it was imported from
     extra_tensors: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ExportTarget:
-    """What a model of ours becomes."""
+    """The transformers class and config that a model is exported to."""
 
     family: Family
     architecture: Architecture
     config: dict[str, Any]  # config.json
-    model: Model  # ours as it is written
+    model: Model  # as exported: segment embeddings may be folded into positions
 
 
 def read(folder: Path, attention_dropout: float = 0.0) -> tuple[Family, ConvertedModel, list[Path]]:
-    """The model in a folder, with that much dropout on attention, and the files it was read from."""
+    """The converted model, with the given attention dropout, and the files it was read from."""
     config = read_json(folder / "config.json")
     family = detect_family(config, str(folder / "config.json"))
     files = find_weight_files(folder)
@@ -59,103 +59,109 @@ def read(folder: Path, attention_dropout: float = 0.0) -> tuple[Family, Converte
 def write(
     folder: Path, model: Model, tokenizer: Tokenizer, record: CheckpointRecord, max_shard_size: int = MAX_SHARD_SIZE
 ) -> ExportTarget:
-    """Our model as a folder transformers loads with nothing missing and nothing left over."""
+    """Write a folder that transformers loads without missing or unexpected keys."""
     target = choose_target(model, tokenizer, record)
     encoder = target.model.config.encoder
     write_json(folder / "config.json", target.config)
     vocabulary.write_tokenizer(folder, tokenizer, encoder.positions, encoder.segments, encoder.is_causal)
-    skip = get_position_offset(target.family, target.config, str(folder))
-    weights = convert_to_hf(target.family, target.architecture, target.model, skip, record.extra_tensors)
+    position_offset = get_position_offset(target.family, target.config, str(folder))
+    weights = convert_to_hf(target.family, target.architecture, target.model, position_offset, record.extra_tensors)
     save_weights(folder, weights, max_shard_size)
-    if (folder / WEIGHTS_INDEX_FILE).exists():  # transformers will not read one without
+    if (folder / WEIGHTS_INDEX_FILE).exists():  # transformers requires the total size
         size = {"total_size": sum(weight.nbytes for weight in weights.values())}
         write_json(folder / WEIGHTS_INDEX_FILE, {"metadata": size, **read_json(folder / WEIGHTS_INDEX_FILE)})
     return target
 
 
 def choose_target(model: Model, tokenizer: Tokenizer, record: CheckpointRecord) -> ExportTarget:
-    """The class of the family it came from, of the nearest to it, or of the first that can say all of it; if none can, what
-    the first lacks is told."""
-    faults = list[UserError]()
+    """The family that the model was imported from, else the nearest one, else the first that can represent it; if none can,
+    the error of the first is raised."""
+    errors = list[UserError]()
     for family in dict.fromkeys([record.family or _nearest_family(model), *FAMILIES]):
         try:
             return _build_target(get_family(family), model, tokenizer, record)
-        except UserError as fault:
-            faults.append(fault)
-    raise faults[0]
-
-
-def _nearest_family(model: Model) -> str:
-    encoder = model.config.encoder
-    if encoder.is_causal:
-        return "gpt2" if encoder.norm == "before" else "openai-gpt"
-    return "longformer" if isinstance(encoder.mixer, Longformer) else "electra" if "replaced" in model.config.heads else "bert"
+        except UserError as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def select_architecture(family: Family, model: Model, task: TaskConfig | None) -> Architecture:
-    """The family's class with the heads of the model."""
+    """The family's transformers class with the heads of the model."""
     heads = tuple(sorted(model.config.heads))
     if model.decoder is not None or isinstance(task, Seq2Seq):
         raise UserError(f"this model answers texts by texts, which Hugging Face's {family.model_type} does not; it stays in "
                        "bertsmith's own format")  # fmt: skip
     if heads == ("task",) and task is None:
         raise UserError("this model's head `task` has no task in its folder's config.json, to say what its scores are of")
-    form = family.find_architecture(heads, HEAD_TYPES.get(type(task)) if heads else None)
-    if form is None:
-        known = sorted({head for form in family.architectures for head in form.heads})
-        kind = f" for {task.__struct_config__.tag}" if task is not None else ""
-        raise UserError(f"this model has the heads {', '.join(heads)}{kind}; Hugging Face's {family.model_type} has a place for "
-                       f"{', '.join(known)}, and not for every set of them")  # fmt: skip
+    architecture = family.find_architecture(heads, HEAD_TYPES.get(type(task)) if heads else None)
+    if architecture is None:
+        known = sorted({head for architecture in family.architectures for head in architecture.heads})
+        task_text = f" for {task.__struct_config__.tag}" if task is not None else ""
+        raise UserError(f"this model has the heads {', '.join(heads)}{task_text}; Hugging Face's {family.model_type} has a "
+                       f"place for {', '.join(known)}, and not for every set of them")  # fmt: skip
     for name, head in model.config.heads.items():
         if name == "next" and head != PooledHeadConfig(labels=2):
             raise UserError("this model's head `next` has other than two labels, which Hugging Face's has not")
         if name == "words" and head != mlm_head_config(family):
-            raise UserError(f"this model's head over the words is not as that of Hugging Face's {family.model_type}; it stays in "
-                           "bertsmith's own format")  # fmt: skip
+            raise UserError(f"this model's head over the words is not as that of Hugging Face's {family.model_type}; it "
+                           "stays in bertsmith's own format")  # fmt: skip
         if name == "task" and not isinstance(head, SequenceHeadConfig | TokenHeadConfig):
             raise UserError(f"this model's head `task` is of the kind {head.__struct_config__.tag}, which Hugging Face has not")
-    return form
+    return architecture
 
 
 def verify_roundtrip(folder: Path, model: Model, architecture: Architecture) -> None:
-    """Reads a folder just written back: every weight it should hold is there bit for bit, or an error names one."""
-    _, back, _ = read(folder)
-    held, ours = back.model.state_dict(), model.state_dict()
-    for name, weight in ours.items():
-        left_out = name.startswith("encoder.pooler.") and not architecture.pooler_module
-        if not left_out and not torch.equal(weight, held[name]):
+    """Read back a folder just written; raise if a weight is not bit-identical."""
+    _, converted, _ = read(folder)
+    read_back, state_dict = converted.model.state_dict(), model.state_dict()
+    for name, weight in state_dict.items():
+        is_omitted = name.startswith("encoder.pooler.") and not architecture.pooler_module
+        if not is_omitted and not torch.equal(weight, read_back[name]):
             raise UserError(f"{folder}: {name} came back changed; it is not written")
 
 
 def read_record(folder: Path) -> CheckpointRecord:
-    """What a checkpoint folder of ours says of its task and its source."""
+    """Task, family and extra tensors of a checkpoint folder of ours."""
     record: dict[str, Any] = read_json(folder / "config.json")
     task = from_dict(TaskConfig, record["task"], str(folder / "config.json")) if "task" in record else None  # type: ignore[arg-type]
-    rest = tensors.load_tensors(folder / EXTRA_TENSORS_FILE) if (folder / EXTRA_TENSORS_FILE).exists() else {}
-    return CheckpointRecord(task, record.get("family"), rest)
+    extra_tensors = tensors.load_tensors(folder / EXTRA_TENSORS_FILE) if (folder / EXTRA_TENSORS_FILE).exists() else {}
+    return CheckpointRecord(task, record.get("family"), extra_tensors)
+
+
+def _nearest_family(model: Model) -> str:
+    """model_type of the family most like a model that was not imported."""
+    encoder = model.config.encoder
+    if encoder.is_causal:
+        return "gpt2" if encoder.norm == "before" else "openai-gpt"
+    return "longformer" if isinstance(encoder.mixer, Longformer) else "electra" if "replaced" in model.config.heads else "bert"
 
 
 def _build_target(family: Family, model: Model, tokenizer: Tokenizer, record: CheckpointRecord) -> ExportTarget:
-    form, encoder = select_architecture(family, model, record.task), model.config.encoder
-    check_head_activation(family, encoder, form.heads, "this model")
-    special = {"pad": tokenizer.pad_token_id, "cls": tokenizer.cls_token_id, "sep": tokenizer.sep_token_id}
+    architecture, encoder = select_architecture(family, model, record.task), model.config.encoder
+    check_head_activation(family, encoder, architecture.heads, "this model")
+    special_ids = {"pad": tokenizer.pad_token_id, "cls": tokenizer.cls_token_id, "sep": tokenizer.sep_token_id}
     if family.positions_after_pad and POSITION_EMBEDDINGS in record.extra_tensors:
-        special["pad"] = (
-            len(record.extra_tensors[POSITION_EMBEDDINGS]) - 1
-        )  # positions begin after it, whatever the tokenizer says
-    config = config_to_hf(family, form, encoder, special) | {"vocab_size": model.config.vocabulary}
+        # positions start after the source's padding id, whatever the tokenizer's is
+        special_ids["pad"] = len(record.extra_tensors[POSITION_EMBEDDINGS]) - 1
+    config = config_to_hf(family, architecture, encoder, special_ids) | {"vocab_size": model.config.vocabulary}
     head = model.config.heads.get("task")
     if record.task is not None and isinstance(head, SequenceHeadConfig | TokenHeadConfig):
-        config |= task_to_hf(record.task, form, head.dropout, encoder.dropout)
-    return ExportTarget(family, form, config, model if "segments" in family.embeddings else _fold_segment_embeddings(model))
+        config |= task_to_hf(record.task, architecture, head.dropout, encoder.dropout)
+    return ExportTarget(
+        family, architecture, config, model if "segments" in family.embeddings else _fold_segment_embeddings(model)
+    )
 
 
 def _fold_segment_embeddings(model: Model) -> Model:
-    """Its only segment, which every token has, told by the positions instead; those of an untouched import stay as they are."""
+    """Add the embedding of the only segment, which every token has, to the position embeddings.
+
+    A family without segments was imported with zeros: then the model is returned unchanged.
+    """
     if SEGMENT_EMBEDDINGS in model.state_dict() and model.state_dict()[SEGMENT_EMBEDDINGS].any():
         model = deepcopy(model)
         with torch.no_grad():
-            assert model.encoder.positions is not None and model.encoder.segments is not None  # such models are not exported
+            # models without either were refused before
+            assert model.encoder.positions is not None and model.encoder.segments is not None
             model.encoder.positions.weight += model.encoder.segments.weight[0]
             model.encoder.segments.weight.zero_()
     return model

@@ -1,4 +1,4 @@
-"""Their tensors into our model, strictly, and ours into theirs: nothing is lost without being named."""
+"""Strict conversion of state dicts between transformers and our models: every tensor is used, listed or an error."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -24,86 +24,92 @@ SEGMENT_EMBEDDINGS = "encoder.segments.weight"
 
 @dataclass(frozen=True)
 class ConvertedModel:
-    """A model made of theirs, and what did not go into it."""
+    """A converted model, and the tensors that were not converted."""
 
     model: Model
-    task: TaskConfig | None  # what its head `task` answers
-    unexpected_keys: list[str]  # of heads that this model does not have
-    missing_keys: list[str]  # ours that theirs did not hold
-    extra_tensors: dict[str, Tensor] = field(default_factory=dict)  # no part of the model; kept for the way back
+    task: TaskConfig | None  # of the head `task`
+    unexpected_keys: list[str]  # tensors of heads that our model does not have
+    missing_keys: list[str]  # our tensors that the source lacks, newly initialised
+    extra_tensors: dict[str, Tensor] = field(default_factory=dict)  # not used by our model; kept for export
 
 
 def convert_from_hf(family: Family, config: dict[str, Any], tensors: dict[str, Tensor], source: str) -> ConvertedModel:
-    """Their tensors as our model; a name of the encoder that finds no place is refused, others are listed."""
+    """Convert a transformers state dict; an unknown encoder tensor is an error, unknown tensors of heads are listed."""
     tensors = _drop_tied_copies(family, _normalize_names(family, tensors, source), source)
     if family is BERT and f"{BERT.prefix}{EMBEDDING_PROJECTION}.weight" in tensors:
         family = NARROW_BERT
     encoder = config_from_hf(family, config, source)
-    form, task = _detect_architecture(family, config, tensors, source)
-    check_head_activation(family, encoder, form.heads, source)
+    architecture, task = _detect_architecture(family, config, tensors, source)
+    check_head_activation(family, encoder, architecture.heads, source)
     _check_num_blocks(family, encoder, tensors, source)
-    pooler = _find_pooler(family, form, tensors)
-    where = build_name_map(family, form, encoder.groups or encoder.layers, pooler, encoder.embedding is not None)
-    used = {name for names in where.values() for name in names}
+    pooler = _find_pooler(family, architecture, tensors)
+    name_map = build_name_map(family, architecture, encoder.groups or encoder.layers, pooler, encoder.embedding is not None)
+    used = {name for names in name_map.values() for name in names}
     _check_nothing_missing(used - tensors.keys(), source)
-    unmatched = _find_unexpected_keys(family, tensors.keys() - used, source)
-    heads = _build_head_configs(family, form, config, tensors)
+    unexpected = _find_unexpected_keys(family, tensors.keys() - used, source)
+    heads = _build_head_configs(family, architecture, config, tensors)
     model = _build_on_meta(ModelConfig(encoder=encoder, vocabulary=_read_vocab_size(config, source), heads=heads), source)
-    real = {name: _to_float32(name, tensors[name], source) for names in where.values() for name in names}
+    source_tensors = {name: _to_float32(name, tensors[name], source) for names in name_map.values() for name in names}
     weights = {
-        mine: torch.cat([_transpose_if_needed(family, mine, real[name]) for name in names]) for mine, names in where.items()
+        our_name: torch.cat([_transpose_if_needed(family, our_name, source_tensors[name]) for name in names])
+        for our_name, names in name_map.items()
     }
-    rest = _split_position_rows(family, config, weights, source)
-    initialised = [name for name in POOLER_TENSORS if name not in where and encoder.pooler != "none"]
-    weights |= _init_missing_weights(encoder, where)
-    _check_shapes(model, weights, where, source)
+    extra_tensors = _split_position_rows(family, config, weights, source)
+    missing = [name for name in POOLER_TENSORS if name not in name_map and encoder.pooler != "none"]
+    weights |= _init_missing_weights(encoder, name_map)
+    _check_shapes(model, weights, name_map, source)
     model.load_state_dict(weights, assign=True)
-    return ConvertedModel(model.eval(), task, unmatched, initialised, rest)
+    return ConvertedModel(model.eval(), task, unexpected, missing, extra_tensors)
 
 
 def convert_to_hf(
     family: Family, architecture: Architecture, model: Model, position_offset: int, extra_tensors: dict[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Our model as transformers' class holds it, under its names."""
+    """State dict of the transformers class for our model."""
     weights, encoder = dict(model.state_dict()), model.config.encoder
     if position_offset:
-        before = extra_tensors.get(
+        offset_rows = extra_tensors.get(
             POSITION_EMBEDDINGS, weights[POSITION_EMBEDDINGS].new_zeros(position_offset, weights[POSITION_EMBEDDINGS].shape[1])
         )
-        weights[POSITION_EMBEDDINGS] = torch.cat([before, weights[POSITION_EMBEDDINGS]])
-    where = build_name_map(
+        weights[POSITION_EMBEDDINGS] = torch.cat([offset_rows, weights[POSITION_EMBEDDINGS]])
+    name_map = build_name_map(
         family, architecture, encoder.groups or encoder.layers, architecture.pooler_module, encoder.embedding is not None
     )
-    if lost := sorted(weights.keys() - where.keys() - {*POOLER_TENSORS, SEGMENT_EMBEDDINGS}):
-        raise UserError(f"Hugging Face's {architecture.name} has no place for {_format_names(lost)}")
+    if unmapped := sorted(weights.keys() - name_map.keys() - {*POOLER_TENSORS, SEGMENT_EMBEDDINGS}):
+        raise UserError(f"Hugging Face's {architecture.name} has no place for {_format_names(unmapped)}")
     prefix = family.prefix if not architecture.heads else ""
-    parts = {mine: weights[mine].chunk(len(names)) for mine, names in where.items()}
+    parts = {our_name: weights[our_name].chunk(len(names)) for our_name, names in name_map.items()}
     return {
-        name.removeprefix(prefix): _transpose_if_needed(family, mine, part).contiguous().clone()
-        for mine, names in where.items()
-        for name, part in zip(names, parts[mine], strict=True)
+        name.removeprefix(prefix): _transpose_if_needed(family, our_name, part).contiguous().clone()
+        for our_name, names in name_map.items()
+        for name, part in zip(names, parts[our_name], strict=True)
     }
 
 
+def mlm_head_config(family: Family) -> LMHeadConfig:
+    """Our language-model head as the family has it."""
+    return LMHeadConfig(transform=False, bias=False) if family.bare_lm_head else LMHeadConfig()
+
+
 def _transpose_if_needed(family: Family, our_name: str, tensor: Tensor) -> Tensor:
-    """The matrices of blocks stand the other way round in GPT's files, which were written for products from the left."""
-    across = family.transposed_weights and our_name.startswith("encoder.stack.blocks.") and tensor.ndim == 2
-    return tensor.T.contiguous() if across else tensor
+    """GPT's files store the matrices of the blocks transposed (Conv1D: x @ W)."""
+    is_transposed = family.transposed_weights and our_name.startswith("encoder.stack.blocks.") and tensor.ndim == 2
+    return tensor.T.contiguous() if is_transposed else tensor
 
 
 def _normalize_names(family: Family, tensors: dict[str, Tensor], source: str) -> dict[str, Tensor]:
-    out: dict[str, Tensor] = {}
-    for old, tensor in tensors.items():
-        if (name := normalize_name(family, old)) is None:
+    normalized: dict[str, Tensor] = {}
+    for old_name, tensor in tensors.items():
+        if (name := normalize_name(family, old_name)) is None:
             continue
-        if name in out:
-            raise UserError(f"{source} holds {name} twice, once as {old}; remove one of them")
-        out[name] = tensor
-    return out
+        if name in normalized:
+            raise UserError(f"{source} holds {name} twice, once as {old_name}; remove one of them")
+        normalized[name] = tensor
+    return normalized
 
 
 def _drop_tied_copies(family: Family, tensors: dict[str, Tensor], source: str) -> dict[str, Tensor]:
-    """Without the copies of tied tensors; copies that say something else are refused."""
+    """Drop copies of tied tensors; a copy with other values is an error."""
     tensors = dict(tensors)
     for copy, original in family.tied_weights.items():
         if copy not in tensors:
@@ -117,53 +123,54 @@ def _drop_tied_copies(family: Family, tensors: dict[str, Tensor], source: str) -
 def _detect_architecture(
     family: Family, config: dict[str, Any], tensors: dict[str, Tensor], source: str
 ) -> tuple[Architecture, TaskConfig | None]:
-    """A task's class by the name in config.json, where ours can say it; else whatever heads of pre-training are there."""
+    """The class named in config.json, if it has a task that we have; else by the pre-training heads found in the tensors."""
     names = config.get("architectures")
-    form = next((form for form in family.architectures if form.head_type and [form.name] == names), None)
-    if form:
-        score = tensors.get(f"{form.score_module}.weight")
+    candidates = (candidate for candidate in family.architectures if candidate.head_type and [candidate.name] == names)
+    architecture = next(candidates, None)
+    if architecture:
+        score = tensors.get(f"{architecture.score_module}.weight")
         if score is None:
-            raise UserError(f"{source} holds no {form.score_module}.weight, though its config.json says that it is a {form.name}; "
-                           "correct `architectures` there")  # fmt: skip
-        if task := task_from_hf(form, config, len(score), source):
-            return form, task
+            raise UserError(f"{source} holds no {architecture.score_module}.weight, though its config.json says that it is a "
+                           f"{architecture.name}; correct `architectures` there")  # fmt: skip
+        if task := task_from_hf(architecture, config, len(score), source):
+            return architecture, task
     if family.bare_lm_head:
-        headless = names == [family.architectures[0].name]  # files do not tell: the head has no weights of its own
+        headless = names == [family.architectures[0].name]  # not visible in the tensors: the head has none of its own
         return family.architectures[0 if headless else 1], None
     heads = tuple(sorted(head for head in family.head_modules if has_head(family, head, tensors)))
     return Architecture("", heads, family.pooler_module), None
 
 
 def _find_pooler(family: Family, architecture: Architecture, tensors: Iterable[str]) -> str | None:
-    """The module that is the pooler: of a head that cannot do without, wherever it is; else the encoder's, if there."""
+    """Module of the pooler: the architecture's if its head needs one; else the encoder's, if present."""
     if architecture.head_type in ("text", "choice") or "next" in architecture.heads:
         return architecture.pooler_module
     return family.pooler_module if family.pooler_module and f"{family.pooler_module}.weight" in tensors else None
 
 
 def _find_unexpected_keys(family: Family, names: Iterable[str], source: str) -> list[str]:
-    """Names without a place: not of the encoder, but for a pooler that the head has its own instead of."""
-    names, spare = sorted(names), (f"{family.pooler_module}.weight", f"{family.pooler_module}.bias")
-    if inside := [name for name in names if name.startswith(family.prefix) and name not in spare]:
-        raise UserError(f"{source} holds parts of an encoder that this model has no place for: {_format_names(inside)}")
+    """Names that were not mapped; an error for those of the encoder, except an unused pooler."""
+    names, unused_pooler = sorted(names), (f"{family.pooler_module}.weight", f"{family.pooler_module}.bias")
+    if in_encoder := [name for name in names if name.startswith(family.prefix) and name not in unused_pooler]:
+        raise UserError(f"{source} holds parts of an encoder that this model has no place for: {_format_names(in_encoder)}")
     return names
 
 
 def _check_num_blocks(family: Family, encoder: EncoderConfig, tensors: Iterable[str], source: str) -> None:
-    """Asked before the model is built: a wrong number of blocks could be any."""
-    start, wanted = family.prefix + family.block_prefix.split("{}")[0], encoder.groups or encoder.layers
-    found = len({name.removeprefix(start).split(".")[0] for name in tensors if name.startswith(start)})
-    if found != wanted:
+    """Compare the number of blocks with the config before the model is built: a wrong number could be huge."""
+    block_prefix, expected = family.prefix + family.block_prefix.split("{}")[0], encoder.groups or encoder.layers
+    num_blocks = len({name.removeprefix(block_prefix).split(".")[0] for name in tensors if name.startswith(block_prefix)})
+    if num_blocks != expected:
         key = family.config_keys["layers"] if encoder.groups is None else family.config_keys["groups"]
-        raise UserError(f"{source} holds {found:,} blocks, but its config.json says {key} = {wanted:,}")
+        raise UserError(f"{source} holds {num_blocks:,} blocks, but its config.json says {key} = {expected:,}")
 
 
 def _build_on_meta(config: ModelConfig, source: str) -> Model:
-    """Without memory for its weights: theirs take their place."""
+    """Build on the meta device, without memory; the converted tensors are assigned later."""
     try:
         with torch.device("meta"):
             return Model(config)
-    except RuntimeError as error:  # sizes beyond all numbers
+    except RuntimeError as error:  # impossible sizes
         raise UserError(f"{source}: the model its config.json describes cannot be built: {error}") from None
 
 
@@ -177,19 +184,15 @@ def _read_vocab_size(config: dict[str, Any], source: str) -> int:
 def _build_head_configs(
     family: Family, architecture: Architecture, config: dict[str, Any], tensors: dict[str, Tensor]
 ) -> dict[str, HeadConfig]:
-    known: dict[str, HeadConfig] = {}
+    configs: dict[str, HeadConfig] = {}
     for head in architecture.heads:
         if head == "task":
-            known[head] = head_from_hf(family, architecture, config, len(tensors[f"{architecture.score_module}.weight"]))
+            configs[head] = head_from_hf(family, architecture, config, len(tensors[f"{architecture.score_module}.weight"]))
         elif head == "next":
-            known[head] = PooledHeadConfig(labels=len(tensors[f"{family.head_modules[head]['score']}.weight"]))
+            configs[head] = PooledHeadConfig(labels=len(tensors[f"{family.head_modules[head]['score']}.weight"]))
         else:
-            known[head] = mlm_head_config(family) if head == "words" else DiscriminatorHeadConfig()
-    return known
-
-
-def mlm_head_config(family: Family) -> LMHeadConfig:
-    return LMHeadConfig(transform=False, bias=False) if family.bare_lm_head else LMHeadConfig()
+            configs[head] = mlm_head_config(family) if head == "words" else DiscriminatorHeadConfig()
+    return configs
 
 
 def _check_nothing_missing(names: Iterable[str], source: str) -> None:
@@ -204,37 +207,39 @@ def _to_float32(name: str, tensor: Tensor, source: str) -> Tensor:
 
 
 def _split_position_rows(family: Family, config: dict[str, Any], weights: dict[str, Tensor], source: str) -> dict[str, Tensor]:
-    """Takes the rows before position 0 out of the table, and gives them."""
-    skip = get_position_offset(family, config, source)
-    if not skip:
+    """Cut the rows before position 0 off the position embeddings, in place, and return them."""
+    offset = get_position_offset(family, config, source)
+    if not offset:
         return {}
     table = weights[POSITION_EMBEDDINGS]
-    weights[POSITION_EMBEDDINGS] = table[skip:].contiguous()
-    return {POSITION_EMBEDDINGS: table[:skip].clone()}
+    weights[POSITION_EMBEDDINGS] = table[offset:].contiguous()
+    return {POSITION_EMBEDDINGS: table[:offset].clone()}
 
 
 def _init_missing_weights(encoder: EncoderConfig, name_map: NameMap) -> dict[str, Tensor]:
-    """A new pooler where there is none, and zeros for a family without segments: adding them changes nothing."""
-    out: dict[str, Tensor] = {}
+    """A random pooler if the source has none, and zero segment embeddings for a family without segments."""
+    weights: dict[str, Tensor] = {}
     if SEGMENT_EMBEDDINGS not in name_map and encoder.segments:
-        out[SEGMENT_EMBEDDINGS] = torch.zeros(encoder.segments, encoder.embedding_dim)
+        weights[SEGMENT_EMBEDDINGS] = torch.zeros(encoder.segments, encoder.embedding_dim)
     if POOLER_TENSORS[0] not in name_map and encoder.pooler != "none":
         weight, limit = torch.empty(encoder.width, encoder.width), 2 * encoder.deviation
-        stream = torch.Generator().manual_seed(0)
-        out[POOLER_TENSORS[0]] = nn.init.trunc_normal_(weight, std=encoder.deviation, a=-limit, b=limit, generator=stream)
-        out[POOLER_TENSORS[1]] = torch.zeros(encoder.width)
-    return out
+        generator = torch.Generator().manual_seed(0)
+        weights[POOLER_TENSORS[0]] = nn.init.trunc_normal_(
+            weight, std=encoder.deviation, a=-limit, b=limit, generator=generator
+        )
+        weights[POOLER_TENSORS[1]] = torch.zeros(encoder.width)
+    return weights
 
 
 def _check_shapes(model: Model, weights: dict[str, Tensor], name_map: NameMap, source: str) -> None:
-    for name, wanted in model.state_dict().items():
-        if weights[name].shape != wanted.shape:
-            told = " + ".join(name_map.get(name, (name,)))
+    for name, param in model.state_dict().items():
+        if weights[name].shape != param.shape:
+            hf_names = " + ".join(name_map.get(name, (name,)))
             raise UserError(
-                f"{source}: {told} is {list(weights[name].shape)}, where its config.json promises {list(wanted.shape)}"
+                f"{source}: {hf_names} is {list(weights[name].shape)}, where its config.json promises {list(param.shape)}"
             )
 
 
 def _format_names(names: list[str], limit: int = 8) -> str:
-    more = f" and {len(names) - limit:,} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more
+    suffix = f" and {len(names) - limit:,} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + suffix

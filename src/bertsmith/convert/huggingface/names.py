@@ -1,85 +1,83 @@
-"""What Hugging Face calls the parts of our model, family by family and class by class, for both ways."""
+"""Names of tensors, config keys and classes in transformers for each model family, used for import and export."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-QKV = "mixer.project.qkv"  # one matrix of ours, three of theirs
-HeadType = Literal["text", "token", "span", "choice"]  # what a class with a task's head gives scores of
-
-
+QKV = "mixer.project.qkv"  # one fused matrix here, three in most families
+HeadType = Literal["text", "token", "span", "choice"]  # what the scores of a task head are for
 NameTriple = tuple[str | None, str | None, str | None]
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """One of transformers' classes: which of our heads it has, and where it keeps them."""
+    """A transformers class: its heads, in our names, and the modules that hold them."""
 
     name: str
     heads: tuple[str, ...] = ()  # sorted
-    pooler_module: str | None = None  # the module of theirs that is our pooler; without it, the class has none
+    pooler_module: str | None = None  # module of the pooler; None: no pooler
     head_type: HeadType | None = None
-    score_module: str = ""  # the module that is the score of our head `task`
-    dropout_key: str | None = None  # of that head: its key in config.json; without it, there is none
+    score_module: str = ""  # module of the final linear layer of our head `task`
+    dropout_key: str | None = None  # key in config.json of that head's dropout; None: no dropout
 
 
 @dataclass(frozen=True)
 class Family:
-    """How Hugging Face writes one family. Names are of modules; each stands for its `.weight` and `.bias`."""
+    """One model family in transformers. Dictionaries map our module names to theirs, each for `.weight` and `.bias`."""
 
     model_type: str  # `model_type` in config.json
-    prefix: str  # before the encoder's names, in a model with a head
-    embeddings: dict[str, str]  # embeddings, which have no bias; what is not here is zero
+    prefix: str  # of the encoder's tensors in a model with a head
+    embeddings: dict[str, str]  # no bias; an embedding missing here is zero
     modules: dict[str, str]
-    block_prefix: str  # what a block's names begin with, {} for its number
+    block_prefix: str  # {} is the index of the block
     block_modules: dict[str, tuple[str, ...]]
-    head_modules: dict[str, dict[str, str]]  # of pre-training; `bias` is no module but a tensor itself
-    tied_weights: dict[str, str]  # tied tensors, which some files hold twice
-    architectures: tuple[Architecture, ...]  # the first is the encoder alone
-    config_keys: dict[str, str]  # our keys to theirs, in config.json
-    fixed_values: dict[str, Any]  # ours that they cannot choose
-    defaults: dict[str, Any] = field(default_factory=dict)  # theirs that may be left out, where they are not as ours
-    positions_after_pad: bool = False  # positions begin after the padding's id
-    embedding_projection: Literal["never", "narrow", "always"] = (
-        "never"  # a projection above the tables: where they are narrower, or always
-    )
-    erf_mlm_head: bool = False  # the head over the words has GELU by erf, whatever the blocks have
-    bare_lm_head: bool = False  # the head over the words is the table of tokens alone
-    transposed_weights: bool = False  # the matrices of blocks are stored the other way round
-    default_intermediate_4x: bool = False  # the inner width is four times the outer where config.json does not say
-    activation_names: dict[str, str] = field(default_factory=dict)  # activations that it calls as others call another
-    repeated_keys: dict[str, str] = field(default_factory=dict)  # keys of theirs that say once more what a key of ours does
-    windowed_attention: bool = False  # its attention is within windows, and anchors have matrices of their own
-    buffer_pattern: str = r"(^|\.)(position_ids|token_type_ids)$"  # what older versions kept in the file, and is no weight
+    head_modules: dict[str, dict[str, str]]  # pre-training heads; `bias` is a tensor, not a module
+    tied_weights: dict[str, str]  # copy -> original; some files contain both
+    architectures: tuple[Architecture, ...]  # the first is the bare encoder
+    config_keys: dict[str, str]  # our dotted keys to keys of config.json
+    fixed_values: dict[str, Any]  # our keys that the family fixes
+    defaults: dict[str, Any] = field(default_factory=dict)  # of keys of config.json, where they differ from ours
+    positions_after_pad: bool = False  # position ids start at pad_token_id + 1
+    embedding_projection: Literal["never", "narrow", "always"] = "never"  # narrow: if embedding_size < hidden_size
+    erf_mlm_head: bool = False  # the MLM head has exact GELU (erf) whatever hidden_act is
+    bare_lm_head: bool = False  # the LM head is the tied embedding matrix alone, without bias
+    transposed_weights: bool = False  # matrices of the blocks are stored as (in, out)
+    default_intermediate_4x: bool = False  # intermediate_size defaults to 4 * hidden_size
+    activation_names: dict[str, str] = field(default_factory=dict)  # activations that the family names differently
+    repeated_keys: dict[str, str] = field(default_factory=dict)  # further keys of config.json -> our key with the same value
+    windowed_attention: bool = False  # Longformer: window attention, global tokens with projections of their own
+    buffer_pattern: str = r"(^|\.)(position_ids|token_type_ids)$"  # buffers in files of older versions
 
     @property
     def root_prefixes(self) -> tuple[str, ...]:
-        """What the encoder's names begin with where it was saved alone, without the prefix."""
+        """First components of the encoder's tensor names in files of the bare encoder, which lack the prefix."""
         names = [*self.embeddings.values(), *self.modules.values(), self.block_prefix, "pooler."]
         return tuple({f"{name.split('.')[0]}." for name in names})
 
     @property
     def pooler_module(self) -> str | None:
-        """Where the encoder by itself has it."""
+        """Module of the bare encoder's pooler."""
         return self.architectures[0].pooler_module
 
     def find_architecture(self, heads: tuple[str, ...], head_type: HeadType | None) -> Architecture | None:
-        """The class with these heads."""
-        return next((form for form in self.architectures if form.heads == heads and form.head_type == head_type), None)
+        """The class with these heads, None if there is none."""
+        matches = (arch for arch in self.architectures if arch.heads == heads and arch.head_type == head_type)
+        return next(matches, None)
 
 
 def _build_architectures(
     class_prefix: str, poolers: NameTriple, dropouts: NameTriple, *extra: Architecture, score_module: str = "classifier"
 ) -> tuple[Architecture, ...]:
-    """A family's classes: poolers of the encoder, a text's head and a choice's; dropouts of heads of texts, tokens, spans."""
-    pooler, text, choice = poolers
-    of_text, of_token, of_span = dropouts
+    """The usual classes of a family. `poolers`: of the encoder, the sequence head, the choice head; `dropouts`: config keys of
+    the sequence, token and span heads."""
+    encoder_pooler, text_pooler, choice_pooler = poolers
+    text_dropout, token_dropout, span_dropout = dropouts
     return (
-        Architecture(f"{class_prefix}Model", pooler_module=pooler),
+        Architecture(f"{class_prefix}Model", pooler_module=encoder_pooler),
         Architecture(f"{class_prefix}ForMaskedLM", ("words",)),
-        Architecture(f"{class_prefix}ForSequenceClassification", ("task",), text, "text", score_module, of_text),
-        Architecture(f"{class_prefix}ForTokenClassification", ("task",), None, "token", "classifier", of_token),
-        Architecture(f"{class_prefix}ForQuestionAnswering", ("task",), None, "span", "qa_outputs", of_span),
-        Architecture(f"{class_prefix}ForMultipleChoice", ("task",), choice, "choice", "classifier", of_text),
+        Architecture(f"{class_prefix}ForSequenceClassification", ("task",), text_pooler, "text", score_module, text_dropout),
+        Architecture(f"{class_prefix}ForTokenClassification", ("task",), None, "token", "classifier", token_dropout),
+        Architecture(f"{class_prefix}ForQuestionAnswering", ("task",), None, "span", "qa_outputs", span_dropout),
+        Architecture(f"{class_prefix}ForMultipleChoice", ("task",), choice_pooler, "choice", "classifier", text_dropout),
         *extra,
     )
 
@@ -134,7 +132,7 @@ BERT = Family(
     fixed_values={"pooler": "tanh", "groups": None, "embedding": None},
 )  # fmt: skip
 
-# Chinese checkpoints of Google's kind whose tables are narrower than their blocks; Hugging Face's BERT cannot be that.
+# Chinese checkpoints in Google's format with embedding_size < hidden_size, which transformers' BERT does not support.
 NARROW_BERT = replace(
     BERT,
     modules={**BERT.modules, "widen": EMBEDDING_PROJECTION},
@@ -188,7 +186,7 @@ LONGFORMER = replace(
 DISTILBERT = Family(
     model_type="distilbert",
     prefix="distilbert.",
-    embeddings={name: theirs for name, theirs in EMBEDDINGS.items() if name != "segments"},
+    embeddings={ours: theirs for ours, theirs in EMBEDDINGS.items() if ours != "segments"},
     modules=BERT.modules,
     block_prefix="transformer.layer.{}.",
     block_modules={
@@ -299,8 +297,8 @@ GPT2 = Family(
         "feedforward.activation": "activation_function", "positions": "n_positions", "dropout": "resid_pdrop",
         "mixer.dropout": "attn_pdrop", "eps": "layer_norm_epsilon", "deviation": "initializer_range",
     },
-    fixed_values={"mixer.causal": True, "norm": "before", "segments": 0, "embedding_norm": False, "pooler": "none", "groups": None,
-           "embedding": None},
+    fixed_values={"mixer.causal": True, "norm": "before", "segments": 0, "embedding_norm": False, "pooler": "none",
+                  "groups": None, "embedding": None},
     defaults={"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "n_positions": 1024},
     bare_lm_head=True,
     transposed_weights=True,

@@ -1,4 +1,4 @@
-"""A class with a task's head as our task, with its labels, and our task as what their config.json says of it."""
+"""Task heads: a transformers class with id2label and problem_type as our task and head, and back."""
 
 from typing import Any
 
@@ -15,64 +15,64 @@ HEAD_TYPES: dict[type, HeadType] = {
     MultipleChoice: "choice",
 }
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
-# How ELECTRA makes one row of a text's, for a choice; other values are another model.
+# How ElectraForMultipleChoice pools a sequence; other values are a model that we do not have.
 ELECTRA_SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
 
 
 def task_from_hf(architecture: Architecture, config: dict[str, Any], num_outputs: int, source: str) -> TaskConfig | None:
-    """What a class of this form answers with that many scores; None where none of our tasks says it."""
+    """Our task for a class with that many outputs; None if we have no such task."""
     if architecture.head_type == "span":
         return QuestionAnswering() if num_outputs == 2 else None
     if architecture.head_type == "choice":
-        odd = architecture.pooler_module == "sequence_summary.summary" and any(
-            config.get(key, told) != told for key, told in ELECTRA_SUMMARY.items()
+        differs = architecture.pooler_module == "sequence_summary.summary" and any(
+            config.get(key, value) != value for key, value in ELECTRA_SUMMARY.items()
         )
-        return MultipleChoice() if num_outputs == 1 and not odd else None
+        return MultipleChoice() if num_outputs == 1 and not differs else None
     if architecture.head_type == "token":
         return TokenClassification(labels=_read_labels(config, num_outputs, source))
-    problem = config.get("problem_type") or (PROBLEM_TYPES[0] if num_outputs == 1 else PROBLEM_TYPES[1])
-    if problem == PROBLEM_TYPES[0]:
+    problem_type = config.get("problem_type") or (PROBLEM_TYPES[0] if num_outputs == 1 else PROBLEM_TYPES[1])
+    if problem_type == PROBLEM_TYPES[0]:
         return TextRegression() if num_outputs == 1 else None
-    if problem not in PROBLEM_TYPES or (problem == PROBLEM_TYPES[1] and num_outputs == 1):
+    if problem_type not in PROBLEM_TYPES or (problem_type == PROBLEM_TYPES[1] and num_outputs == 1):
         return None
-    return TextClassification(labels=_read_labels(config, num_outputs, source), many=problem == PROBLEM_TYPES[2])
+    return TextClassification(labels=_read_labels(config, num_outputs, source), many=problem_type == PROBLEM_TYPES[2])
 
 
 def head_from_hf(
     family: Family, architecture: Architecture, config: dict[str, Any], num_outputs: int
 ) -> SequenceHeadConfig | TokenHeadConfig:
-    """Our head for it, with its dropout."""
+    """Our head for a class, with its dropout."""
     config = {**family.defaults, **config}
     dropout = config.get(architecture.dropout_key) if architecture.dropout_key else 0.0
     dropout = config.get(family.config_keys["dropout"], 0.1) if dropout is None else dropout
-    kind = SequenceHeadConfig if architecture.head_type in ("text", "choice") else TokenHeadConfig
-    return kind(outputs=num_outputs, dropout=float(dropout))
+    head_class = SequenceHeadConfig if architecture.head_type in ("text", "choice") else TokenHeadConfig
+    return head_class(outputs=num_outputs, dropout=float(dropout))
 
 
 def task_to_hf(task: TaskConfig, architecture: Architecture, head_dropout: float, hidden_dropout: float) -> dict[str, Any]:
-    """What config.json says of a task: labels, kind of problem, dropout of the head where it is not that of the blocks."""
-    out: dict[str, Any] = {}
+    """Keys of config.json for a task: id2label, label2id, problem_type, and the head's dropout if it has a key of its own."""
+    values: dict[str, Any] = {}
     if isinstance(task, TextClassification | TokenClassification):
-        out["id2label"] = {str(number): label for number, label in enumerate(task.labels)}
-        out["label2id"] = {label: number for number, label in enumerate(task.labels)}
+        values["id2label"] = {str(number): label for number, label in enumerate(task.labels)}
+        values["label2id"] = {label: number for number, label in enumerate(task.labels)}
     if isinstance(task, TextRegression):
-        out |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "problem_type": PROBLEM_TYPES[0]}
+        values |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "problem_type": PROBLEM_TYPES[0]}
     if isinstance(task, TextClassification):
-        out["problem_type"] = PROBLEM_TYPES[2 if task.many else 1]
-    plain = architecture.dropout_key in (None, "dropout", "hidden_dropout_prob") or (
+        values["problem_type"] = PROBLEM_TYPES[2 if task.many else 1]
+    no_own_key = architecture.dropout_key in (None, "dropout", "hidden_dropout_prob") or (
         architecture.dropout_key == "classifier_dropout" and head_dropout == hidden_dropout
     )
-    return out if plain else {**out, str(architecture.dropout_key): head_dropout}
+    return values if no_own_key else {**values, str(architecture.dropout_key): head_dropout}
 
 
 def _read_labels(config: dict[str, Any], num_outputs: int, source: str) -> tuple[str, ...]:
-    """Those of id2label in the order of the scores, or transformers' own names for them."""
+    """Labels of id2label in order of their ids, or transformers' default names."""
     names = config.get("id2label") or {number: f"LABEL_{number}" for number in range(num_outputs)}
     try:
         labels = tuple(str(label) for _, label in sorted((int(number), label) for number, label in names.items()))
     except (AttributeError, TypeError, ValueError):
         raise UserError(f"{source}: id2label in its config.json is no table of labels by their numbers") from None
     if len(labels) != num_outputs or len(set(labels)) != num_outputs:
-        raise UserError(f"{source}: its head gives {num_outputs} scores, but id2label in its config.json names {len(set(labels))} "
-                       "different labels; correct it there")  # fmt: skip
+        raise UserError(f"{source}: its head gives {num_outputs} scores, but id2label in its config.json names "
+                       f"{len(set(labels))} different labels; correct it there")  # fmt: skip
     return labels

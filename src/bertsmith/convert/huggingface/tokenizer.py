@@ -1,4 +1,4 @@
-"""The tokenizer of a folder, taken along as it is, and written out as transformers reads it."""
+"""Import of a folder's tokenizer, and export in the files that transformers reads."""
 
 import json
 from pathlib import Path
@@ -11,11 +11,11 @@ from ...artifacts import read_json, write_atomic, write_json
 from ...errors import UserError
 from ...tokenization.tokenizer import END_OF_TEXT, END_OF_WORD_SUFFIX, Tokenizer
 
-BERT_TOKENIZER_PARTS = ("BertNormalizer", "BertPreTokenizer", "WordPiece")  # what BertTokenizer does
+BERT_TOKENIZER_PARTS = ("BertNormalizer", "BertPreTokenizer", "WordPiece")  # components of BertTokenizer
 
 
 def read_tokenizer(folder: Path, tokenizer_path: Path | None, lowercase: bool | None) -> Tokenizer:
-    """The tokenizer at `given`, or the one in the folder: tokenizer.json, else vocab.txt, else vocab.json and merges.txt."""
+    """The tokenizer at `tokenizer_path` if given, else the folder's tokenizer.json, vocab.txt, or vocab.json and merges.txt."""
     if tokenizer_path is not None:
         tokenizer_path = tokenizer_path / "tokenizer.json" if (tokenizer_path / "tokenizer.json").exists() else tokenizer_path
         return (
@@ -33,20 +33,22 @@ def read_tokenizer(folder: Path, tokenizer_path: Path | None, lowercase: bool | 
 
 
 def write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int, type_vocab_size: int, is_causal: bool = False) -> None:
-    """tokenizer.json, tokenizer_config.json and, for BERT's own kind, vocab.txt."""
-    rust = Rust.from_str(tokenizer.json_bytes.decode())
-    if rust.post_processor is None:
-        rust.post_processor = _build_template(tokenizer, type_vocab_size, is_causal)
-    write_atomic(folder / "tokenizer.json", rust.to_str(pretty=True).encode())
+    """Write tokenizer.json, tokenizer_config.json and, for a BertTokenizer, vocab.txt."""
+    backend = Rust.from_str(tokenizer.json_bytes.decode())
+    if backend.post_processor is None:
+        backend.post_processor = _build_template(tokenizer, type_vocab_size, is_causal)
+    write_atomic(folder / "tokenizer.json", backend.to_str(pretty=True).encode())
     state = tokenizer.json_dict
-    google = tuple((state[part] or {}).get("type") for part in ("normalizer", "pre_tokenizer", "model")) == BERT_TOKENIZER_PARTS
+    is_bert_tokenizer = (
+        tuple((state[part] or {}).get("type") for part in ("normalizer", "pre_tokenizer", "model")) == BERT_TOKENIZER_PARTS
+    )
     names = dict(zip(("pad", "unk", "cls", "sep", "mask"), _special_tokens(tokenizer), strict=True))
-    config: dict[str, Any] = {f"{name}_token": piece for name, piece in names.items()} | {"model_max_length": max_length}
-    config |= {"tokenizer_class": "BertTokenizer" if google else "PreTrainedTokenizerFast"}
-    if google:
-        cleaning = state["normalizer"]
-        config |= {"do_lower_case": cleaning["lowercase"], "strip_accents": cleaning["strip_accents"]}
-        config |= {"tokenize_chinese_chars": cleaning["handle_chinese_chars"]}
+    config: dict[str, Any] = {f"{name}_token": token for name, token in names.items()} | {"model_max_length": max_length}
+    config |= {"tokenizer_class": "BertTokenizer" if is_bert_tokenizer else "PreTrainedTokenizerFast"}
+    if is_bert_tokenizer:
+        normalizer = state["normalizer"]
+        config |= {"do_lower_case": normalizer["lowercase"], "strip_accents": normalizer["strip_accents"]}
+        config |= {"tokenize_chinese_chars": normalizer["handle_chinese_chars"]}
         (folder / "vocab.txt").write_text("\n".join(tokenizer.id_to_token) + "\n", encoding="utf-8")
     if type_vocab_size < 2:
         config["model_input_names"] = ["input_ids", "attention_mask"]
@@ -60,53 +62,59 @@ def _load_tokenizer_json(path: Path, lowercase: bool | None) -> Tokenizer:
 
 
 def _load_vocab_txt(path: Path, lowercase: bool | None) -> Tokenizer:
-    """As the tokenizer_config.json beside it cleans text; where that says nothing, by the case of the pieces."""
-    beside = (path if path.is_dir() else path.parent) / "tokenizer_config.json"
-    told = read_json(beside) if beside.exists() else {}
-    told = told if isinstance(told, dict) else {}
-    fold = told.get("do_lower_case") if lowercase is None else lowercase
-    tokenizer = _load_vocab_lines(path, fold if isinstance(fold, bool) else None)
-    accents, characters = told.get("strip_accents"), told.get("tokenize_chinese_chars", True)
-    if isinstance(accents, bool) or characters is False:
-        fold = bool(json.loads(tokenizer.backend_tokenizer.to_str())["normalizer"]["lowercase"])
-        tokenizer.backend_tokenizer.normalizer = normalizers.BertNormalizer(True, characters is not False, accents, fold)
+    """A WordPiece vocabulary, normalised as tokenizer_config.json says; without it, cased if the vocabulary is."""
+    config_path = (path if path.is_dir() else path.parent) / "tokenizer_config.json"
+    config = read_json(config_path) if config_path.exists() else {}
+    config = config if isinstance(config, dict) else {}
+    do_lower_case = config.get("do_lower_case") if lowercase is None else lowercase
+    tokenizer = _load_vocab_lines(path, do_lower_case if isinstance(do_lower_case, bool) else None)
+    strip_accents, tokenize_chinese = config.get("strip_accents"), config.get("tokenize_chinese_chars", True)
+    if isinstance(strip_accents, bool) or tokenize_chinese is False:
+        do_lower_case = bool(json.loads(tokenizer.backend_tokenizer.to_str())["normalizer"]["lowercase"])
+        tokenizer.backend_tokenizer.normalizer = normalizers.BertNormalizer(
+            True, tokenize_chinese is not False, strip_accents, do_lower_case
+        )
     return tokenizer
 
 
 def _load_vocab_lines(path: Path, lowercase: bool | None) -> Tokenizer:
-    """As Google's own code reads a vocab.txt: an id is the number of a line, also of a blank one, which stands for nothing."""
+    """Ids are line numbers as in Google's code, so a blank line takes an id too: it becomes an unused token."""
     lines = path.read_bytes().split(b"\n") if path.suffix == ".txt" and path.is_file() else []
     if all(line.strip() for line in lines[:-1]):
         return Tokenizer.load(path, lowercase)
-    pieces = [line.decode("utf-8-sig", "replace").rstrip("\r") for line in lines]
-    named = [piece if piece.strip() else f"[unused-{number}]" for number, piece in enumerate(pieces)]
-    return Tokenizer.from_vocab(named if pieces[-1] else named[:-1], lowercase, str(path))
+    tokens = [line.decode("utf-8-sig", "replace").rstrip("\r") for line in lines]
+    unique_tokens = [token if token.strip() else f"[unused-{token_id}]" for token_id, token in enumerate(tokens)]
+    return Tokenizer.from_vocab(unique_tokens if tokens[-1] else unique_tokens[:-1], lowercase, str(path))
 
 
 def _load_bpe(folder: Path) -> Tokenizer:
-    """RoBERTa's and GPT-2's, as their first releases kept them, or GPT's, whose pieces say where a word ends."""
+    """Byte-level BPE of RoBERTa and GPT-2, or the BPE of GPT, whose tokens mark the end of a word."""
     files = str(folder / "vocab.json"), str(folder / "merges.txt")
     try:
-        rust = Rust(models.BPE.from_file(*files))
-        ends = any(piece.endswith(END_OF_WORD_SUFFIX) for piece in rust.get_vocab())
-        if ends:
-            rust = Rust(models.BPE.from_file(*files, unk_token="<unk>", end_of_word_suffix=END_OF_WORD_SUFFIX))
+        backend = Rust(models.BPE.from_file(*files))
+        has_word_ends = any(token.endswith(END_OF_WORD_SUFFIX) for token in backend.get_vocab())
+        if has_word_ends:
+            backend = Rust(models.BPE.from_file(*files, unk_token="<unk>", end_of_word_suffix=END_OF_WORD_SUFFIX))
     except Exception as error:  # the library raises bare Exception
         raise UserError(f"{files[0]} and merges.txt are no tokenizer of merged pieces: {error}") from None
-    if ends:
-        rust.normalizer, rust.pre_tokenizer = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
-        rust.decoder = decoders.BPEDecoder(suffix=END_OF_WORD_SUFFIX)
+    if has_word_ends:
+        backend.normalizer, backend.pre_tokenizer = (
+            normalizers.BertNormalizer(lowercase=True),
+            pre_tokenizers.BertPreTokenizer(),
+        )
+        backend.decoder = decoders.BPEDecoder(suffix=END_OF_WORD_SUFFIX)
     else:
-        rust.pre_tokenizer, rust.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+        backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     names = ("<s>", "<pad>", "</s>", "<unk>", "<mask>", END_OF_TEXT)
-    rust.add_special_tokens([name for name in names if rust.token_to_id(name) is not None])
-    return Tokenizer(rust, str(folder / "vocab.json"))
+    backend.add_special_tokens([name for name in names if backend.token_to_id(name) is not None])
+    return Tokenizer(backend, str(folder / "vocab.json"))
 
 
 def _special_tokens(tokenizer: Tokenizer) -> list[str]:
+    """pad, unk, cls, sep, mask."""
     return [
-        tokenizer.id_to_token[number]
-        for number in (
+        tokenizer.id_to_token[token_id]
+        for token_id in (
             tokenizer.pad_token_id,
             tokenizer.unk_token_id,
             tokenizer.cls_token_id,
@@ -117,11 +125,11 @@ def _special_tokens(tokenizer: Tokenizer) -> list[str]:
 
 
 def _build_template(tokenizer: Tokenizer, type_vocab_size: int, is_causal: bool) -> processors.TemplateProcessing:
-    """[CLS] A [SEP] B [SEP], the second of them in segment B where there is one; a text to be written on has no end yet."""
+    """[CLS] A [SEP] B [SEP], B with token type 1 if there are two; a causal model's single text has no [SEP]."""
     _, _, cls, sep, _ = _special_tokens(tokenizer)
-    second = max(min(type_vocab_size, 2) - 1, 0)
+    second_type_id = max(min(type_vocab_size, 2) - 1, 0)
     return processors.TemplateProcessing(
         single=f"{cls}:0 $A:0" if is_causal else f"{cls}:0 $A:0 {sep}:0",
-        pair=f"{cls}:0 $A:0 {sep}:0 $B:{second} {sep}:{second}",
+        pair=f"{cls}:0 $A:0 {sep}:0 $B:{second_type_id} {sep}:{second_type_id}",
         special_tokens=[(cls, tokenizer.cls_token_id), (sep, tokenizer.sep_token_id)],
     )

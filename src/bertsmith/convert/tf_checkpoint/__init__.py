@@ -1,4 +1,7 @@
-"""Google's BERT checkpoints, as TensorFlow saved them, read without it."""
+"""Import of Google's BERT checkpoints (TensorFlow 1 format) without TensorFlow.
+
+`bundle` reads tensors, `sstable` the index file, `crc32c` verifies checksums.
+"""
 
 from pathlib import Path
 
@@ -18,19 +21,21 @@ CONFIG_FILES = ("bert_config.json", "config.json")
 
 
 def find_prefix(source: Path) -> Path | None:
-    """The prefix of the checkpoint that a folder, a prefix or an .index names; None, if that is no such checkpoint."""
+    """Checkpoint prefix (`bert_model.ckpt`) for a folder, a prefix or an .index file; None if there is no such checkpoint."""
     if source.suffix == ".index" and source.is_file():
         return source.with_suffix("")
     if source.with_name(source.name + ".index").is_file():
         return source
-    found = sorted(source.glob("*.index")) if source.is_dir() else []
-    if len(found) > 1:
-        raise UserError(f"{source} holds several checkpoints: {', '.join(path.stem for path in found)}; give one: {found[-1]}")
-    return found[0].with_suffix("") if found else None
+    index_files = sorted(source.glob("*.index")) if source.is_dir() else []
+    if len(index_files) > 1:
+        raise UserError(
+            f"{source} holds several checkpoints: {', '.join(path.stem for path in index_files)}; give one: {index_files[-1]}"
+        )
+    return index_files[0].with_suffix("") if index_files else None
 
 
 def read(prefix: Path, attention_dropout: float = 0.0) -> tuple[Family, ConvertedModel, list[Path]]:
-    """The model of a checkpoint, with that much dropout on attention, and the files it was read from."""
+    """The converted model, with the given attention dropout, and the files it was read from."""
     config = next((prefix.with_name(name) for name in CONFIG_FILES if prefix.with_name(name).exists()), None)
     if config is None:
         raise UserError(f"there is no {CONFIG_FILES[0]} beside {prefix}.index, to say what model it is of")
@@ -45,18 +50,18 @@ def read(prefix: Path, attention_dropout: float = 0.0) -> tuple[Family, Converte
 
 
 def read_weights(bundle: Bundle) -> dict[str, Tensor]:
-    """Every tensor that is no optimizer's, under Hugging Face's names; a dense kernel is stored the other way round."""
+    """All tensors except the optimizer's, under Hugging Face's names; dense kernels are transposed."""
     if "_CHECKPOINTABLE_OBJECT_GRAPH" in bundle.entries:
         raise UserError(
             f"{bundle.index_path} is of Keras objects, not of Google's BERT by its names; save it with transformers first"
         )
-    out: dict[str, Tensor] = {}
-    for old in bundle.entries:
-        if (name := tf_to_hf_name(old)) is None:
+    weights: dict[str, Tensor] = {}
+    for tf_name in bundle.entries:
+        if (name := tf_to_hf_name(tf_name)) is None:
             continue
-        array = bundle.read_tensor(old)
+        array = bundle.read_tensor(tf_name)
         if not np.issubdtype(array.dtype, np.floating):
-            raise UserError(f"{old} in {bundle.index_path} holds {array.dtype}, not real numbers; a model's weights are")
+            raise UserError(f"{tf_name} in {bundle.index_path} holds {array.dtype}, not real numbers; a model's weights are")
         array = array.astype(np.float32, order="C")
-        out[name] = torch.from_numpy(np.ascontiguousarray(array.T) if old.endswith("/kernel") else array)
-    return out
+        weights[name] = torch.from_numpy(np.ascontiguousarray(array.T) if tf_name.endswith("/kernel") else array)
+    return weights

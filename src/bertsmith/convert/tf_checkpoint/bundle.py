@@ -1,4 +1,4 @@
-"""TensorFlow's checkpoint bundle without TensorFlow: an index of tensors, and their bytes in one or more files."""
+"""Reader of TensorFlow's checkpoint bundle format: an .index of tensors, and their bytes in one or more .data shards."""
 
 from dataclasses import dataclass
 from math import prod
@@ -12,14 +12,14 @@ from .crc32c import crc32c, mask_crc
 from .sstable import FormatError, read_entries, read_fields, read_int_fields, to_int64
 
 BFLOAT16, STRING = 14, 7
-# The numbers of TensorFlow's DataType, for what a checkpoint's variables are made of.
+# numpy dtypes by TensorFlow's DataType enum (tensorflow/core/framework/types.proto).
 DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 4: "u1", 5: "<i2", 6: "i1", 9: "<i8", 10: "?", BFLOAT16: "<u2", 17: "<u2", 19: "<f2",
           22: "<u4", 23: "<u8"}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """Where a tensor lies and what it is."""
+    """BundleEntryProto: dtype, shape and location of a tensor."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -27,60 +27,60 @@ class TensorEntry:
     offset: int
     size: int
     crc: int  # masked
-    is_sliced: bool  # its parts are entries of their own
+    is_sliced: bool  # stored as slices, which are entries of their own
 
 
 class Bundle:
-    """A checkpoint by its prefix: `bert_model.ckpt`, beside which lie `.index` and `.data-00000-of-00001`."""
+    """A checkpoint given by its prefix, `bert_model.ckpt` for `bert_model.ckpt.index` and `bert_model.ckpt.data-*`."""
 
     def __init__(self, prefix: Path) -> None:
         self.prefix, self.index_path = prefix, prefix.with_name(prefix.name + ".index")
         try:
-            found = dict(read_entries(self.index_path.read_bytes()))
-            self.num_shards = _parse_num_shards(found.pop(b"", b""))
-            self.entries = {key.decode(): _parse_entry(value) for key, value in found.items()}
+            raw_entries = dict(read_entries(self.index_path.read_bytes()))
+            self.num_shards = _parse_num_shards(raw_entries.pop(b"", b""))
+            self.entries = {key.decode(): _parse_entry(value) for key, value in raw_entries.items()}
         except FileNotFoundError:
             raise UserError(
                 f"there is no {self.index_path}; a TensorFlow checkpoint is named by what comes before .index"
             ) from None
-        except (FormatError, UnicodeDecodeError) as fault:
-            raise UserError(f"{self.index_path} cannot be read: {fault}; copy or download it again") from None
+        except (FormatError, UnicodeDecodeError) as error:
+            raise UserError(f"{self.index_path} cannot be read: {error}; copy or download it again") from None
 
     def read_tensor(self, name: str) -> NDArray[np.generic]:
-        """A tensor with its checksum checked, in the numbers it was stored in; bfloat16 becomes float32."""
+        """Read a tensor and verify its checksum; in its stored dtype, except that bfloat16 becomes float32."""
         entry = self.entries[name]
         self._check_entry(name, entry)
         data = self._read_bytes(name, entry)
         if mask_crc(crc32c(data)) != entry.crc:
-            raise UserError(f"{name} in {self._shard_path(entry)} is damaged at byte {entry.offset:,} (its checksum is wrong); copy "
-                           "or download it again")  # fmt: skip
+            raise UserError(f"{name} in {self._shard_path(entry)} is damaged at byte {entry.offset:,} (its checksum is wrong); "
+                           "copy or download it again")  # fmt: skip
         array = np.frombuffer(data, DTYPES[entry.dtype])
         if entry.dtype == BFLOAT16:
             array = (array.astype(np.uint32) << 16).view(np.float32)
         return array.reshape(entry.shape)
 
     def list_files(self) -> list[Path]:
-        """The index and every file of data that a tensor lies in."""
+        """The index and every .data file that holds a tensor."""
         return [self.index_path, *sorted({self._shard_path(entry) for entry in self.entries.values() if not entry.is_sliced})]
 
     def _check_entry(self, name: str, entry: TensorEntry) -> None:
         if entry.is_sliced:
-            raise UserError(f"{name} in {self.index_path} is stored in slices, as one trained on parameter servers is; save it again "
-                           "unpartitioned")  # fmt: skip
+            raise UserError(f"{name} in {self.index_path} is stored in slices, as one trained on parameter servers is; save it "
+                           "again unpartitioned")  # fmt: skip
         if entry.dtype not in DTYPES:
-            kind = "text" if entry.dtype == STRING else f"type {entry.dtype}"
-            raise UserError(f"{name} in {self.index_path} holds {kind}, not numbers of a kind known here")
+            content = "text" if entry.dtype == STRING else f"type {entry.dtype}"
+            raise UserError(f"{name} in {self.index_path} holds {content}, not numbers of a kind known here")
         needed = prod(entry.shape) * np.dtype(DTYPES[entry.dtype]).itemsize
         if needed != entry.size:
-            raise UserError(f"{name} in {self.index_path} has the shape {list(entry.shape)}, {needed:,} bytes, but is said to take "
-                           f"{entry.size:,}; the index is damaged: copy or download it again")  # fmt: skip
+            raise UserError(f"{name} in {self.index_path} has the shape {list(entry.shape)}, {needed:,} bytes, but is said to "
+                           f"take {entry.size:,}; the index is damaged: copy or download it again")  # fmt: skip
 
     def _read_bytes(self, name: str, entry: TensorEntry) -> bytes:
         path = self._shard_path(entry)
         try:
             if (size := path.stat().st_size) < entry.offset + entry.size:
-                raise UserError(f"{path} is truncated: {name} ends at byte {entry.offset + entry.size:,}, the file at {size:,}; "
-                               "copy or download it again")  # fmt: skip
+                raise UserError(f"{path} is truncated: {name} ends at byte {entry.offset + entry.size:,}, the file at "
+                               f"{size:,}; copy or download it again")  # fmt: skip
             with path.open("rb") as file:
                 file.seek(entry.offset)
                 return file.read(entry.size)
@@ -92,27 +92,27 @@ class Bundle:
 
 
 def _parse_num_shards(header: bytes) -> int:
-    """How many files of data there are, from the entry without a name."""
-    told = read_int_fields(header)
-    if told.get(2):
+    """Number of .data shards, from the header (the entry with an empty key, BundleHeaderProto)."""
+    fields = read_int_fields(header)
+    if fields.get(2):
         raise FormatError("its numbers are big-endian")
-    if not 0 < told.get(1, 0) <= 99_999:
-        raise FormatError(f"it names {told.get(1, 0):,} files of data")
-    return told[1]
+    if not 0 < fields.get(1, 0) <= 99_999:
+        raise FormatError(f"it names {fields.get(1, 0):,} files of data")
+    return fields[1]
 
 
 def _parse_entry(value: bytes) -> TensorEntry:
-    told = read_int_fields(value)
+    fields = read_int_fields(value)
     shape = next((part for number, part in read_fields(value) if number == 2 and isinstance(part, bytes)), b"")
-    sizes = tuple(
+    dims = tuple(
         to_int64(read_int_fields(part).get(1, 0))
         for number, part in read_fields(shape)
         if number == 2 and isinstance(part, bytes)
     )
-    if read_int_fields(shape).get(3) or any(size < 0 for size in sizes):
-        raise FormatError(f"a tensor has no definite shape: {list(sizes)}")
-    shard, offset, size = (told.get(number, 0) for number in (3, 4, 5))
-    if max(offset, size, *sizes, 0) >= 1 << 62 or shard > 99_999 or len(sizes) > 32:
-        raise FormatError(f"a tensor has an impossible place: file {shard}, byte {offset}, {size} bytes, {len(sizes)} axes")
-    sliced = any(number == 7 for number, _ in read_fields(value))
-    return TensorEntry(told.get(1, 0), sizes, shard, offset, size, told.get(6, 0), sliced)
+    if read_int_fields(shape).get(3) or any(size < 0 for size in dims):
+        raise FormatError(f"a tensor has no definite shape: {list(dims)}")
+    shard, offset, size = (fields.get(number, 0) for number in (3, 4, 5))
+    if max(offset, size, *dims, 0) >= 1 << 62 or shard > 99_999 or len(dims) > 32:
+        raise FormatError(f"a tensor has an impossible place: file {shard}, byte {offset}, {size} bytes, {len(dims)} axes")
+    is_sliced = any(number == 7 for number, _ in read_fields(value))
+    return TensorEntry(fields.get(1, 0), dims, shard, offset, size, fields.get(6, 0), is_sliced)

@@ -1,18 +1,25 @@
-"""The little of protocol buffers that TensorFlow's index needs: a message as its fields, one after another."""
+"""Reader of TensorFlow's .index files: a LevelDB-style sorted string table whose values are protocol buffers.
+
+`read_entries` yields the key-value pairs of a table, `read_fields` the fields of a protobuf message.
+"""
 
 from collections.abc import Iterator
 
 from .crc32c import crc32c, mask_crc
 
-VARINT, FIXED64, LENGTH_DELIMITED, FIXED32 = 0, 1, 2, 5
+VARINT, FIXED64, LENGTH_DELIMITED, FIXED32 = 0, 1, 2, 5  # wire types of protobuf
+MAGIC = 0xDB4775248B80FB57
+FOOTER_SIZE = 48  # bytes: two block handles, padding, the magic number
+TRAILER_SIZE = 5  # bytes after each block: compression type and masked CRC
+MAX_KEY_LENGTH = 4096  # bytes; tensor names are shorter, and a hostile file could exhaust the memory
 
 
 class FormatError(ValueError):
-    """Bytes that are not what the format says; whoever reads the file says which file it is."""
+    """Malformed bytes; the caller adds the name of the file."""
 
 
 def read_varint(data: bytes, pos: int) -> tuple[int, int]:
-    """A number of up to 64 bits, seven to a byte, and where it ends."""
+    """A base-128 varint of up to 64 bits, and the position after it."""
     value = shift = 0
     while pos < len(data) and shift < 70:
         byte = data[pos]
@@ -25,66 +32,60 @@ def read_varint(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def read_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Number and value of every field; a fixed number comes as a number, a text or a message as its bytes."""
-    at = 0
-    while at < len(data):
-        key, at = read_varint(data, at)
-        number, wire = key >> 3, key & 7
-        if wire == VARINT:
-            value, at = read_varint(data, at)
+    """(field number, value) of every field: int for varint and fixed-width fields, bytes for length-delimited ones."""
+    pos = 0
+    while pos < len(data):
+        key, pos = read_varint(data, pos)
+        number, wire_type = key >> 3, key & 7
+        if wire_type == VARINT:
+            value, pos = read_varint(data, pos)
             yield number, value
             continue
-        if wire == LENGTH_DELIMITED:
-            size, at = read_varint(data, at)
-        elif wire in (FIXED32, FIXED64):
-            size = 4 if wire == FIXED32 else 8
+        if wire_type == LENGTH_DELIMITED:
+            size, pos = read_varint(data, pos)
+        elif wire_type in (FIXED32, FIXED64):
+            size = 4 if wire_type == FIXED32 else 8
         else:
-            raise FormatError(f"field {number} is of the unknown wire type {wire}")
-        piece = data[at : at + size]
-        if len(piece) < size:
+            raise FormatError(f"field {number} is of the unknown wire type {wire_type}")
+        payload = data[pos : pos + size]
+        if len(payload) < size:
             raise FormatError(f"field {number} is cut off")
-        at += size
-        yield number, piece if wire == LENGTH_DELIMITED else int.from_bytes(piece, "little")
+        pos += size
+        yield number, payload if wire_type == LENGTH_DELIMITED else int.from_bytes(payload, "little")
 
 
 def read_int_fields(data: bytes) -> dict[int, int]:
-    """The fields of a message that are numbers; the last of each, as the format wants it."""
+    """The integer fields of a message by number; of repeated ones the last, as protobuf specifies."""
     return {number: value for number, value in read_fields(data) if isinstance(value, int)}
 
 
 def to_int64(value: int) -> int:
-    """An int64 as it was, from the 64 bits that stand for it."""
+    """Two's complement: an int64 from its 64 bits."""
     return value - (1 << 64) if value >> 63 else value
 
 
-MAGIC = 0xDB4775248B80FB57
-FOOTER_SIZE = 48  # bytes: two handles, padding, the magic number
-TRAILER_SIZE = 5  # bytes behind each block: how it is compressed, and the checksum
-MAX_KEY_LENGTH = 4096  # bytes of a key: names of tensors are shorter, and hostile ones would fill the memory
-
-
 def read_entries(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Every key and its value in order, each block checked before it is read."""
+    """Key-value pairs of a table in key order; the checksum of each block is verified first."""
     if len(data) < FOOTER_SIZE or int.from_bytes(data[-8:], "little") != MAGIC:
         raise FormatError("it does not end as an index of TensorFlow does (magic number db4775248b80fb57)")
     footer = data[-FOOTER_SIZE:]
-    _, at = _read_handle(footer, 0)  # of a block of metadata, which these tables leave empty
-    index, _ = _read_handle(footer, at)
-    last, end = b"", 0
-    for _, value in _read_pairs(_read_block(data, *index)):
+    _, pos = _read_handle(footer, 0)  # the metaindex block, which is empty in these tables
+    index_handle, _ = _read_handle(footer, pos)
+    last_key, end = b"", 0
+    for _, value in _read_pairs(_read_block(data, *index_handle)):
         (offset, size), _ = _read_handle(value, 0)
         if offset < end:
             raise FormatError(f"its blocks overlap at byte {offset:,}")
         end = offset + size + TRAILER_SIZE
         for key, value in _read_pairs(_read_block(data, offset, size)):
-            if last and key <= last:
+            if last_key and key <= last_key:
                 raise FormatError(f"its keys are not in order at {key[:80]!r}")
-            last = key
+            last_key = key
             yield key, value
 
 
 def _read_handle(data: bytes, pos: int) -> tuple[tuple[int, int], int]:
-    """Where a block begins and how long it is; and where this was said."""
+    """A block handle (offset, size), and the position after it."""
     offset, pos = read_varint(data, pos)
     size, pos = read_varint(data, pos)
     return (offset, size), pos
@@ -102,18 +103,18 @@ def _read_block(data: bytes, offset: int, size: int) -> bytes:
 
 
 def _read_pairs(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keys are written as what they share with the one before, and the rest."""
-    restarts = int.from_bytes(block[-4:], "little")
-    end = len(block) - 4 - 4 * restarts
+    """Key-value pairs of a block; keys are prefix-compressed against the previous key."""
+    num_restarts = int.from_bytes(block[-4:], "little")
+    end = len(block) - 4 - 4 * num_restarts
     if end < 0:
-        raise FormatError(f"a block of {len(block):,} bytes cannot hold {restarts:,} restarts")
-    at, key = 0, b""
-    while at < end:
-        shared, at = read_varint(block, at)
-        fresh, at = read_varint(block, at)
-        size, at = read_varint(block, at)
-        if shared > len(key) or at + fresh + size > end or shared + fresh > MAX_KEY_LENGTH:
+        raise FormatError(f"a block of {len(block):,} bytes cannot hold {num_restarts:,} restarts")
+    pos, key = 0, b""
+    while pos < end:
+        shared, pos = read_varint(block, pos)
+        unshared, pos = read_varint(block, pos)
+        value_size, pos = read_varint(block, pos)
+        if shared > len(key) or pos + unshared + value_size > end or shared + unshared > MAX_KEY_LENGTH:
             raise FormatError(f"the entry after {key[:80]!r} is cut off or too long")
-        key = key[:shared] + block[at : at + fresh]
-        yield key, block[at + fresh : at + fresh + size]
-        at += fresh + size
+        key = key[:shared] + block[pos : pos + unshared]
+        yield key, block[pos + unshared : pos + unshared + value_size]
+        pos += unshared + value_size
