@@ -1,4 +1,4 @@
-"""Small corpora and models that many tests share, written here and made anew each time."""
+"""Shared fixtures: a small vocabulary, and generated English and Chinese corpora."""
 
 import os
 from pathlib import Path
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-os.environ["OMP_NUM_THREADS"] = "1"  # tests run side by side, and their tensors are small
+os.environ["OMP_NUM_THREADS"] = "1"  # tests run in parallel, and their tensors are small
 
-hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)  # a red test is red again
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)  # failures are reproducible
 hypothesis.settings.load_profile("repeatable")
 
 WORDS = """
@@ -34,7 +34,7 @@ PIECES = [
 
 
 def prose(documents: int, seed: int = 0, sentences: int = 12) -> str:
-    """Documents of made-up English, one sentence a line, a blank line between documents."""
+    """Random English documents: one sentence per line, a blank line between documents."""
     rng = np.random.default_rng(seed)
     texts = []
     for _ in range(documents):
@@ -44,7 +44,7 @@ def prose(documents: int, seed: int = 0, sentences: int = 12) -> str:
 
 
 def han(documents: int, seed: int = 0, sentences: int = 8) -> str:
-    """Documents of made-up Chinese, one sentence a line."""
+    """Random Chinese documents: one sentence per line, a blank line between documents."""
     rng = np.random.default_rng(seed)
     texts = []
     for _ in range(documents):
@@ -55,6 +55,7 @@ def han(documents: int, seed: int = 0, sentences: int = 8) -> str:
 
 @pytest.fixture(scope="session")
 def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Path of a vocab.txt with `PIECES`."""
     path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
     path.write_text("\n".join(PIECES) + "\n", encoding="utf-8")
     return path
@@ -70,18 +71,19 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, vocabulary: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def chinese(tmp_path_factory: pytest.TempPathFactory, vocabulary: Path) -> Path:
-    """A prepared Chinese corpus whose words are marked by a segmenter of two-character words."""
+    """A prepared Chinese corpus with word starts from a segmenter of two-character words."""
     folder = tmp_path_factory.mktemp("chinese")
     (folder / "text.txt").write_text(han(40), encoding="utf-8")
     return prepared(folder / "text.txt", vocabulary, folder / "corpus", segmenter="tests.conftest:twos")
 
 
 def twos(text: str) -> list[str]:
-    """A segmenter: every two characters are a word."""
+    """A segmenter into words of two characters."""
     return [text[i : i + 2] for i in range(0, len(text), 2)]
 
 
 def prepared(text: Path, vocabulary: Path, out: Path, **settings: object) -> Path:
+    """Build a corpus folder from a text file; returns its path."""
     from bertsmith.config import from_dict
     from bertsmith.corpus.build import Prepare, build_corpus
 

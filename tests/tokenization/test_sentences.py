@@ -1,4 +1,4 @@
-"""Sentence borders in English and Chinese."""
+"""Sentence splitting in English and Chinese."""
 
 import pytest
 from hypothesis import given
@@ -58,48 +58,48 @@ CHINESE = """
 """
 
 
-def table(text: str) -> list[list[str]]:
+def parse_cases(text: str) -> list[list[str]]:
     return [line.split("|") for line in text.strip().splitlines()]
 
 
-@pytest.mark.parametrize("wanted", table(ENGLISH), ids=" ".join)
-def test_english(wanted):
-    assert split_sentences(" ".join(wanted)) == wanted
+@pytest.mark.parametrize("sentences", parse_cases(ENGLISH), ids=" ".join)
+def test_split_english_sentences(sentences):
+    assert split_sentences(" ".join(sentences)) == sentences
 
 
-@pytest.mark.parametrize("wanted", table(CHINESE), ids="".join)
-def test_chinese(wanted):
-    assert split_sentences("".join(wanted)) == [sentence.strip() for sentence in wanted]
+@pytest.mark.parametrize("sentences", parse_cases(CHINESE), ids="".join)
+def test_split_chinese_sentences(sentences):
+    assert split_sentences("".join(sentences)) == [sentence.strip() for sentence in sentences]
 
 
-def test_a_chinese_sentence_may_begin_after_an_english_period():
+def test_split_chinese_sentence_after_english_period():
     assert split_sentences("他说OK. 然后走了。") == ["他说OK.", "然后走了。"]
 
 
-def test_an_enumeration_stays_with_its_sentence():
+def test_sentence_breaks_keep_list_numbers():
     assert (
         insert_sentence_breaks("1. Wash the rice. 2. Boil it.\n (3) Eat.\n12. Sleep.")
         == "1. Wash the rice.\n2. Boil it.\n (3) Eat.\n12. Sleep."
     )
 
 
-def test_lines_and_empty_lines_between_documents_stay():
+def test_sentence_breaks_keep_lines_and_empty_lines():
     text = "One. Two.\n\n  Three.  Four. \nfive."
     assert insert_sentence_breaks(text) == "One.\nTwo.\n\n  Three.\nFour. \nfive."
 
 
-def test_what_has_one_sentence_a_line_is_unchanged():
+def test_sentence_breaks_keep_one_sentence_per_line():
     text = "The cat sat.\nMr. Smith came!\n\n他来了。\n“走吧！”\n3.14 is pi."
     assert insert_sentence_breaks(text) == text
 
 
-def test_a_megabyte_of_marks_or_spaces_is_read_in_linear_time():
+def test_sentence_breaks_take_linear_time():
     for unit in (".", "?!", "。", "…", ". ", '."', "。”", "' ", "Mr. ", "1. "):
         text = unit * (500_000 // len(unit))
         assert "".join(insert_sentence_breaks(text).split()) == "".join(text.split())
 
 
-words = st.sampled_from(
+fragments = st.sampled_from(
     [
         *"aAIé É1中文 .!?。！？；…，“”\"'()（）「」-\n\t",
         "\u3000",
@@ -118,29 +118,29 @@ words = st.sampled_from(
         "Word",
     ]
 )
-texts = st.lists(words, max_size=40).map("".join) | st.text(max_size=40)
+texts = st.lists(fragments, max_size=40).map("".join) | st.text(max_size=40)
 
 
 @given(texts)
-def test_only_white_space_changes(text):
+def test_sentence_breaks_change_only_white_space(text):
     assert "".join(insert_sentence_breaks(text).split()) == "".join(text.split())
     assert insert_sentence_breaks(text).count("\n") >= text.count("\n")
 
 
 @given(texts)
-def test_what_is_cut_stays_as_it_is(text):
+def test_sentence_breaks_are_idempotent(text):
     once = insert_sentence_breaks(text)
     assert insert_sentence_breaks(once) == once
 
 
 @given(texts, texts)
-def test_lines_are_cut_each_alone(first, second):
+def test_sentence_breaks_treat_lines_independently(first, second):
     assert insert_sentence_breaks(first + "\n" + second) == insert_sentence_breaks(first) + "\n" + insert_sentence_breaks(
         second
     )
 
 
 @given(texts)
-def test_sentences_are_the_lines_that_hold_something(text):
+def test_split_sentences_are_not_empty(text):
     assert "".join("".join(split_sentences(text)).split()) == "".join(text.split())
     assert all(sentence.strip() and "\n" not in sentence for sentence in split_sentences(text))

@@ -1,9 +1,9 @@
-"""A vocab.txt in the shapes editors leave it in, and the mask where the pieces of a text begin with its spaces."""
+"""Loading vocab.txt as editors save it, encoding text with a mask token, and adding special tokens."""
 
 import lzma
 
 import pytest
-from tokenizers import Tokenizer as Rust
+from tokenizers import Tokenizer as TokenizerFast
 from tokenizers import decoders, models, pre_tokenizers
 
 from bertsmith.errors import UserError
@@ -14,38 +14,38 @@ from bertsmith.tokenization.trainers import build_model, train_vocabulary
 LINES = [*SPECIAL_TOKENS, "the", "##s"]
 
 
-@pytest.mark.parametrize("ending", ["vocab.txt", "vocab.txt.xz"])
+@pytest.mark.parametrize("name", ["vocab.txt", "vocab.txt.xz"])
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
-@pytest.mark.parametrize("last", [0, 1, 2])
-def test_a_vocabulary_is_its_lines_whatever_editor_saved_it(tmp_path, ending, newline, mark, last):
-    data = (mark + newline.join(LINES) + newline * last).encode()
-    (tmp_path / ending).write_bytes(lzma.compress(data) if ending.endswith("xz") else data)
-    assert Tokenizer.load(tmp_path / ending).id_to_token == LINES
+@pytest.mark.parametrize("bom", ["", "\ufeff"])
+@pytest.mark.parametrize("trailing_newlines", [0, 1, 2])
+def test_load_vocab_txt_with_any_line_ends_and_bom(tmp_path, name, newline, bom, trailing_newlines):
+    data = (bom + newline.join(LINES) + newline * trailing_newlines).encode()
+    (tmp_path / name).write_bytes(lzma.compress(data) if name.endswith("xz") else data)
+    assert Tokenizer.load(tmp_path / name).id_to_token == LINES
 
 
 @pytest.mark.parametrize("text", ["[PAD]\n\n[UNK]\n", "[PAD]\r\n \t\r\n[UNK]\r\n", "[PAD]\n\n\n"])
-def test_a_blank_line_is_no_piece_and_is_named(tmp_path, text):
+def test_load_refuses_vocab_txt_with_blank_line(tmp_path, text):
     (tmp_path / "vocab.txt").write_bytes(text.encode())
     with pytest.raises(UserError, match=r"vocab\.txt, line 2 is blank; remove it, or write \[unused-1\]"):
         Tokenizer.load(tmp_path / "vocab.txt")
 
 
-def test_the_name_proposed_for_a_blank_line_is_never_drawn():
+def test_unused_token_is_not_among_non_special_ids():
     assert Tokenizer.from_vocab([*LINES, "[unused-7]"]).non_special_ids.tolist() == [5, 6]
 
 
-def sentence_pieces():
-    """As XLM-R has it: no words but those that spaces part."""
-    pieces = [*SPECIAL_TOKENS, "▁", "▁the", "▁cat", "▁sat", "▁on"]
-    rust = Rust(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=1))
-    rust.pre_tokenizer, rust.decoder = pre_tokenizers.Metaspace(split=False), decoders.Metaspace()
-    return register_special_tokens(rust)
+def make_sentencepiece_backend():
+    """As in XLM-R: words are separated by spaces only."""
+    tokens = [*SPECIAL_TOKENS, "▁", "▁the", "▁cat", "▁sat", "▁on"]
+    backend = TokenizerFast(models.Unigram([(token, -1.0) for token in tokens], unk_id=1))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(split=False), decoders.Metaspace()
+    return register_special_tokens(backend)
 
 
-def trained(kind):
-    space = " " if kind == "byte-bpe" else ""
-    counts = {word: 9 for word in ("the", "sat", *(space + word for word in ("cat", "sat", "on")))}
+def train_backend(kind):
+    prefix = " " if kind == "byte-bpe" else ""
+    counts = {word: 9 for word in ("the", "sat", *(prefix + word for word in ("cat", "sat", "on")))}
     return assemble_tokenizer(
         kind, build_model(train_vocabulary(kind, counts.items(), 300, special_tokens=SPECIAL_TOKENS)), True
     )
@@ -53,16 +53,16 @@ def trained(kind):
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "byte-bpe", "sentence pieces"])
 @pytest.mark.parametrize("text", ["the cat sat on", "the cat sat sat on", "the  cat  sat", "sat on"])
-def test_a_mask_stands_for_a_word_as_in_training(kind, text):
-    tokenizer = Tokenizer(sentence_pieces() if kind == "sentence pieces" else trained(kind))
+def test_encode_with_mask_replaces_the_word_and_its_space(kind, text):
+    tokenizer = Tokenizer(make_sentencepiece_backend() if kind == "sentence pieces" else train_backend(kind))
     ids = tokenizer.encode(text).ids
-    names = [tokenizer.id_to_token[number].strip("Ġ▁") for number in ids]
-    assert names.count("sat") == text.count("sat")  # one piece each
-    hidden = [tokenizer.mask_token_id if name == "sat" else number for name, number in zip(names, ids, strict=True)]
-    assert tokenizer.encode_with_mask(text.replace("sat", "[MASK]")) == hidden
+    tokens = [tokenizer.id_to_token[token_id].strip("Ġ▁") for token_id in ids]
+    assert tokens.count("sat") == text.count("sat")  # one token each
+    expected = [tokenizer.mask_token_id if token == "sat" else token_id for token, token_id in zip(tokens, ids, strict=True)]
+    assert tokenizer.encode_with_mask(text.replace("sat", "[MASK]")) == expected
 
 
-def test_among_bytes_a_mask_is_one_byte_and_the_space_before_it_another():
+def test_encode_with_mask_of_byte_tokenizer_keeps_the_space():
     tokenizer = Tokenizer(
         assemble_tokenizer("byte", build_model(train_vocabulary("byte", [], 300, special_tokens=SPECIAL_TOKENS)), True)
     )
@@ -70,12 +70,12 @@ def test_among_bytes_a_mask_is_one_byte_and_the_space_before_it_another():
     assert tokenizer.encode_with_mask("the [MASK]at") == [*ids[:4], tokenizer.mask_token_id, *ids[5:]]
 
 
-def test_special_tokens_are_added_behind_all_others_or_not_at_all():
+def test_with_special_tokens_appends_ids_or_refuses_gaps():
     tokenizer = Tokenizer.from_vocab(LINES)
-    longer = tokenizer.with_special_tokens(["[x]", "[y]", "[CLS]"])
-    assert longer.id_to_token == [*tokenizer.id_to_token, "[x]", "[y]"] and longer.cls_token_id == tokenizer.cls_token_id
-    assert longer.encode("[x] the [y]").ids == tokenizer.encode("[x] the [y]").ids
-    assert len(tokenizer) == len(LINES)  # as it was
-    gaps = {**{name: number for number, name in enumerate(SPECIAL_TOKENS)}, "a": 9, "b": 6}
+    extended = tokenizer.with_special_tokens(["[x]", "[y]", "[CLS]"])
+    assert extended.id_to_token == [*tokenizer.id_to_token, "[x]", "[y]"] and extended.cls_token_id == tokenizer.cls_token_id
+    assert extended.encode("[x] the [y]").ids == tokenizer.encode("[x] the [y]").ids
+    assert len(tokenizer) == len(LINES)  # unchanged
+    vocab_with_gaps = {**{name: token_id for token_id, name in enumerate(SPECIAL_TOKENS)}, "a": 9, "b": 6}
     with pytest.raises(UserError, match="ids that no piece uses"):
-        Tokenizer(build_bert_tokenizer(models.WordPiece(gaps, unk_token="[UNK]"), True)).with_special_tokens(["[x]"])
+        Tokenizer(build_bert_tokenizer(models.WordPiece(vocab_with_gaps, unk_token="[UNK]"), True)).with_special_tokens(["[x]"])

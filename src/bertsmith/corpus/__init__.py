@@ -1,1 +1,1 @@
-"""Ids to samples: a mapped store of clean ids, the views that read it, and the masks drawn as it is read."""
+"""Pre-training corpora: a memory-mapped store of token ids, samplers that select sequences, masking and batching."""

@@ -1,4 +1,8 @@
-"""Text files to a corpus folder: all cores, flat memory, the same bytes for any number of workers, resumable."""
+"""Builds a corpus folder from text files: parallel, in constant memory, resumable, and independent of the worker count.
+
+Steps: read blocks of text, split sentences and encode them in worker processes (`_BlockEncoder`), append the results in
+order with a journal for resuming (`_CorpusWriter`), remove exact duplicates, and write the data card and manifest.
+"""
 
 import errno
 import os
@@ -39,11 +43,11 @@ from .store import DOCUMENTS_FILE, SENTENCES_FILE, TOKENS_FILE, WORD_STARTS_FILE
 
 HASHES, JOURNAL = "hashes.bin", "journal.json"
 Progress = Callable[[int, int], None]
-BLOCK_CHARS = 1 << 20  # characters a worker takes at a time
+BLOCK_CHARS = 1 << 20  # characters per block given to a worker
 
 
 class Prepare(Config, frozen=True):
-    """Text files and a tokenizer to a corpus folder."""
+    """Recipe of `bertsmith prepare`: text files and a tokenizer to a corpus folder."""
 
     texts: Annotated[tuple[str, ...], "files, folders or patterns: .txt .gz .xz .bz2 .zst .jsonl .tsv .csv .parquet"]
     tokenizer: Annotated[str, "a tokenizer folder, a tokenizer.json, or a vocab.txt as Google wrote them"]
@@ -58,30 +62,30 @@ class Prepare(Config, frozen=True):
 
     @property
     def segmenter_name(self) -> str | None:
-        named = self.segmenter or ("jieba" if self.language == "zh" else None)
-        return None if named == "none" else named
+        name = self.segmenter or ("jieba" if self.language == "zh" else None)
+        return None if name == "none" else name
 
 
 @dataclass(frozen=True)
 class EncodedBlock:
-    """One block as ids."""
+    """Token ids of one block of text."""
 
     tokens: NDArray[Any]
-    lengths: NDArray[np.int64]  # of each sentence
-    document_ends: NDArray[np.int64]  # sentences before which a document ends; 0 and all are possible
-    hashes: NDArray[np.uint64]  # of each sentence's text
-    word_starts: NDArray[np.bool_] | None  # for each token, where a segmenter was asked
-    num_bytes: int = 0  # of its text in UTF-8, without the ends of lines but for those that are spaces
-    unknown_bytes: int = 0  # of those, what the tokenizer does not know, and a byte for the end of each such word
+    lengths: NDArray[np.int64]  # (sentences,): tokens of each
+    document_ends: NDArray[np.int64]  # indices of sentences before which a document ends, from 0 to the number of sentences
+    hashes: NDArray[np.uint64]  # (sentences,): hash of the text
+    word_starts: NDArray[np.bool_] | None  # (tokens,), with a segmenter only
+    num_bytes: int = 0  # UTF-8 bytes of the text, without line ends except those encoded as spaces
+    unknown_bytes: int = 0  # of these, bytes of [UNK] words, plus one per word
 
 
 def build_corpus(config: Prepare, on_read: Progress = lambda read, of: None) -> tuple[Path, bool]:
-    """Make the corpus folder; returns it and whether there was anything left to do."""
+    """Build the corpus folder; returns it and False if it existed already, built from the same input."""
     out = resolve_path(config.out, "out")
     paths = files.find_files(config.texts)
     tokenizer = Tokenizer.load(resolve_path(config.tokenizer, "tokenizer"), config.lowercase)
     if config.segmenter_name:
-        chinese.load_segmenter(config.segmenter_name)  # missing packages are found before the hour of work
+        chinese.load_segmenter(config.segmenter_name)  # fail early if a package is missing
     sources = [{"name": p.name, "bytes": p.stat().st_size, "sha256": checksum(p)} for p in paths]
     recipe: dict[str, Any] = {"sources": sources, "tokenizer": tokenizer.fingerprint, "segmenter": config.segmenter_name}
     recipe |= {"sentences": config.sentences, "drop": sorted(config.drop), "column": config.column}
@@ -91,62 +95,67 @@ def build_corpus(config: Prepare, on_read: Progress = lambda read, of: None) -> 
             if read_json(out / "card.json").get("made_by") == made_by:
                 return out, False
             raise UserError(f"{out} holds a corpus of other text, tokenizer or settings; choose another out, or remove it")
-        part = check_writable(out).with_name(out.name + ".part")
-        facts = {"made_by": made_by, "sources": sources, "settings": to_dict(config)}
+        partial_folder = check_writable(out).with_name(out.name + ".part")
+        metadata = {"made_by": made_by, "sources": sources, "settings": to_dict(config)}
         try:
-            _build(check_writable(part, JOURNAL, MANIFEST), config, paths, tokenizer, facts, on_read)
+            _build(check_writable(partial_folder, JOURNAL, MANIFEST), config, paths, tokenizer, metadata, on_read)
         except OSError as error:
-            raise _disk_full_error(part) if error.errno == errno.ENOSPC else error from None
+            raise _disk_full_error(partial_folder) if error.errno == errno.ENOSPC else error from None
         if out.exists():
-            for inner in out.iterdir():
-                inner.rmdir()  # empty, as `vacant` found it
+            for entry in out.iterdir():
+                entry.rmdir()  # empty: `check_writable` has checked that
             out.rmdir()
-        part.replace(out)
+        partial_folder.replace(out)
     return out, True
 
 
 def is_interrupted(out: Path) -> bool:
-    """A preparation of this folder was interrupted."""
+    """Whether an earlier build of this folder was interrupted and can be resumed."""
     return (out.with_name(out.name + ".part") / JOURNAL).exists()
 
 
 def _disk_full_error(folder: Path) -> UserError:
     free = shutil.disk_usage(folder).free
-    kept = "make room and run the same command again: what is done is kept"
-    return UserError(f"no space left for {folder} ({free:,} bytes free); {kept}")
+    hint = "make room and run the same command again: what is done is kept"
+    return UserError(f"no space left for {folder} ({free:,} bytes free); {hint}")
 
 
 def _build(
     folder: Path, config: Prepare, paths: list[Path], tokenizer: Tokenizer, metadata: dict[str, Any], on_read: Progress
 ) -> None:
-    """The whole folder under its working name; what an earlier, interrupted run did is not done again."""
+    """Build everything in the temporary folder, resuming what an interrupted run has done."""
     if (folder / MANIFEST).exists() and read_json(folder / "card.json").get("made_by") == metadata["made_by"]:
-        verify_manifest(folder)  # it was killed just before the end
+        verify_manifest(folder)  # a previous run was killed just before the end
     else:
         _encode_texts(folder, config, paths, tokenizer, metadata["made_by"], on_read)
         _finalize(folder, config, tokenizer, metadata)
-    for name in (HASHES, JOURNAL, *dedup.TEMP_FILES):  # last: until it is sealed, a kill must find the journal
+    # Last: until the manifest is written, an interrupted run needs the journal.
+    for name in (
+        HASHES,
+        JOURNAL,
+        *dedup.TEMP_FILES,
+    ):
         (folder / name).unlink(missing_ok=True)
 
 
 def _encode_texts(
     folder: Path, config: Prepare, paths: list[Path], tokenizer: Tokenizer, input_fingerprint: str, on_read: Progress
 ) -> None:
-    """Append block after block, in order, and keep a journal of how far it got."""
-    writing = _CorpusWriter(folder, input_fingerprint, _token_dtype(tokenizer), bool(config.segmenter_name))
-    if writing.is_complete:
+    """Encode the blocks and append them in order, with a journal of the progress."""
+    writer = _CorpusWriter(folder, input_fingerprint, _token_dtype(tokenizer), bool(config.segmenter_name))
+    if writer.is_complete:
         return
-    total, reading = (
+    total, options = (
         files.total_bytes(paths),
         documents.ReadOptions(config.column, hex_bytes.find_hex_error if tokenizer.is_hex else None),
     )
-    todo = (
-        block for number, block in enumerate(documents.read_blocks(paths, BLOCK_CHARS, reading)) if number >= writing.num_blocks
+    remaining_blocks = (
+        block for index, block in enumerate(documents.read_blocks(paths, BLOCK_CHARS, options)) if index >= writer.num_blocks
     )
-    for block, encoded in _encode_blocks(todo, config, tokenizer):
-        writing.write_block(encoded)
+    for block, encoded in _encode_blocks(remaining_blocks, config, tokenizer):
+        writer.write_block(encoded)
         on_read(block.bytes_read, total)
-    writing.close()
+    writer.close()
 
 
 def _finalize(folder: Path, config: Prepare, tokenizer: Tokenizer, metadata: dict[str, Any]) -> None:
@@ -156,9 +165,9 @@ def _finalize(folder: Path, config: Prepare, tokenizer: Tokenizer, metadata: dic
                        "(one sentence or paragraph a line, a blank line between documents)")  # fmt: skip
     dtype = _token_dtype(tokenizer)
     metadata |= {"duplicates": _remove_duplicates(folder, dtype, config.drop)}
-    note = read_json(folder / JOURNAL)
-    if not config.drop:  # of what is left out nobody kept the text
-        metadata |= {name: note[name] for name in ("bytes", "unknown bytes") if note.get(name) is not None}
+    journal = read_json(folder / JOURNAL)
+    if not config.drop:  # the bytes of dropped text are not counted separately
+        metadata |= {name: journal[name] for name in ("bytes", "unknown bytes") if journal.get(name) is not None}
     tokenizer.save(folder)
     write_json(folder / "card.json", card.build_card(folder, tokenizer, dtype) | metadata)
     names = (TOKENS_FILE, SENTENCES_FILE, DOCUMENTS_FILE, WORD_STARTS_FILE, "card.json", "tokenizer.json")
@@ -166,15 +175,15 @@ def _finalize(folder: Path, config: Prepare, tokenizer: Tokenizer, metadata: dic
 
 
 def _remove_duplicates(folder: Path, dtype: np.dtype[Any], drop: tuple[str, ...]) -> dict[str, int]:
-    """Count exact duplicates, and leave out those that were asked for; killed half-way, it begins or ends the swap again."""
-    note = read_json(folder / JOURNAL)
-    if "duplicates" not in note:
-        repeats = dedup.find_duplicates(folder, folder / HASHES)
-        gone = dedup.drop_duplicates(folder, dtype, repeats, drop) if drop else 0
-        note["duplicates"] = {**repeats.counts, "sentences dropped": gone}
-        write_json(folder / JOURNAL, note)
+    """Count exact duplicates and drop those of the requested kinds; safe to repeat after an interruption."""
+    journal = read_json(folder / JOURNAL)
+    if "duplicates" not in journal:
+        duplicates = dedup.find_duplicates(folder, folder / HASHES)
+        num_dropped = dedup.drop_duplicates(folder, dtype, duplicates, drop) if drop else 0
+        journal["duplicates"] = {**duplicates.counts, "sentences dropped": num_dropped}
+        write_json(folder / JOURNAL, journal)
     dedup.replace_files(folder)
-    return note["duplicates"]
+    return journal["duplicates"]
 
 
 def _token_dtype(tokenizer: Tokenizer) -> np.dtype[Any]:
@@ -182,25 +191,26 @@ def _token_dtype(tokenizer: Tokenizer) -> np.dtype[Any]:
 
 
 class _CorpusWriter:
-    """The growing files. What the journal has not noted is cut off when work goes on after a kill."""
+    """Appends to the corpus files. On resuming, everything after the last journal entry is truncated."""
 
-    JOURNAL_INTERVAL = 32  # blocks between two notes: at most this many are encoded again
+    JOURNAL_INTERVAL = 32  # blocks between two journal entries: at most this many are encoded again
 
     def __init__(self, folder: Path, input_fingerprint: str, dtype: np.dtype[Any], with_word_starts: bool) -> None:
         self.folder, self.input_fingerprint, self.dtype = folder, input_fingerprint, dtype
-        note = read_json(folder / JOURNAL) if (folder / JOURNAL).exists() else {}
-        if note.get("made_by") != input_fingerprint:
-            note = {}
+        journal = read_json(folder / JOURNAL) if (folder / JOURNAL).exists() else {}
+        if journal.get("made_by") != input_fingerprint:
+            journal = {}
             shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
-        if not note:
-            write_json(folder / JOURNAL, {})  # the folder is ours from here on
-        self.num_blocks, self.is_complete = note.get("blocks", 0), note.get("complete", False)
-        self.num_tokens, self.num_sentences = note.get("tokens", 0), note.get("sentences", 0)
-        self.last_document_end = note.get("border", -1)  # the last document border written
-        self.num_bytes: int | None = note.get("bytes") if note else 0
-        self.unknown_bytes: int | None = note.get("unknown bytes") if note else 0  # None: begun by a version that did not count
-        self.file_sizes: dict[str, int] = note.get("sizes", {})
+        if not journal:
+            write_json(folder / JOURNAL, {})  # marks the folder as ours
+        self.num_blocks, self.is_complete = journal.get("blocks", 0), journal.get("complete", False)
+        self.num_tokens, self.num_sentences = journal.get("tokens", 0), journal.get("sentences", 0)
+        self.last_document_end = journal.get("border", -1)  # last entry written to DOCUMENTS_FILE
+        self.num_bytes: int | None = journal.get("bytes") if journal else 0
+        # None: started by a version that did not count them.
+        self.unknown_bytes: int | None = journal.get("unknown bytes") if journal else 0
+        self.file_sizes: dict[str, int] = journal.get("sizes", {})
         if self.is_complete:
             return
         self.files = {
@@ -208,7 +218,9 @@ class _CorpusWriter:
             for name in (TOKENS_FILE, SENTENCES_FILE, DOCUMENTS_FILE, HASHES, *([WORD_STARTS_FILE] if with_word_starts else []))
         }
         self.word_start_writer = (
-            BitWriter(self.files[WORD_STARTS_FILE], bytes.fromhex(note["spare"]) if note else b"") if with_word_starts else None
+            BitWriter(self.files[WORD_STARTS_FILE], bytes.fromhex(journal["spare"]) if journal else b"")
+            if with_word_starts
+            else None
         )
 
     def write_block(self, block: EncodedBlock) -> None:
@@ -255,40 +267,40 @@ class _CorpusWriter:
             file.flush()
             os.fsync(file.fileno())
         sizes = {name: file.tell() for name, file in self.files.items()}
-        note = {
+        journal = {
             "made_by": self.input_fingerprint,
             "blocks": self.num_blocks,
             "complete": self.is_complete,
             "tokens": self.num_tokens,
         }
-        note |= {"sentences": self.num_sentences, "border": self.last_document_end, "sizes": sizes}
-        note |= {"spare": self.word_start_writer.pending.hex() if self.word_start_writer else "", "bytes": self.num_bytes}
-        write_json(self.folder / JOURNAL, note | {"unknown bytes": self.unknown_bytes})
+        journal |= {"sentences": self.num_sentences, "border": self.last_document_end, "sizes": sizes}
+        journal |= {"spare": self.word_start_writer.pending.hex() if self.word_start_writer else "", "bytes": self.num_bytes}
+        write_json(self.folder / JOURNAL, journal | {"unknown bytes": self.unknown_bytes})
 
 
 def _encode_blocks(
     blocks: Iterable[TextBlock], config: Prepare, tokenizer: Tokenizer
 ) -> Iterator[tuple[TextBlock, EncodedBlock]]:
-    """Blocks with their ids, in the order of the text, however many work on them."""
+    """Yield (block, encoded block) in the order of the text, for any number of workers."""
     workers = config.workers or os.cpu_count() or 1
-    begin = (tokenizer.json_bytes, config.sentences == "cut", config.segmenter_name)
+    encoder_args = (tokenizer.json_bytes, config.sentences == "cut", config.segmenter_name)
     if workers == 1:
-        encoder = _BlockEncoder(*begin)
+        encoder = _BlockEncoder(*encoder_args)
         yield from ((block, encoder(block.text, block.previous_char, block.ends_document)) for block in blocks)
         return
-    waiting: deque[tuple[TextBlock, Future[EncodedBlock]]] = deque()
-    with WorkerPool(workers, _init_worker, begin) as pool:
+    pending: deque[tuple[TextBlock, Future[EncodedBlock]]] = deque()
+    with WorkerPool(workers, _init_worker, encoder_args) as pool:
         for block in blocks:
-            waiting.append((block, pool.submit(_encode_in_worker, block.text, block.previous_char, block.ends_document)))
-            if len(waiting) > workers + 1:
-                first, future = waiting.popleft()
-                yield first, future.result()
-        for first, future in waiting:
-            yield first, future.result()
+            pending.append((block, pool.submit(_encode_in_worker, block.text, block.previous_char, block.ends_document)))
+            if len(pending) > workers + 1:
+                done_block, future = pending.popleft()
+                yield done_block, future.result()
+        for done_block, future in pending:
+            yield done_block, future.result()
 
 
 class _BlockEncoder:
-    """One block of text to ids; it keeps the pieces it has met from block to block."""
+    """Encodes blocks of text; its cache of encoded runs persists from block to block."""
 
     def __init__(self, tokenizer_json: bytes, split_sentences: bool, segmenter: str | None) -> None:
         self.tokenizer, self.split_sentences = Tokenizer.from_json(tokenizer_json), split_sentences
@@ -296,54 +308,59 @@ class _BlockEncoder:
         self.segment = chinese.load_segmenter(segmenter) if segmenter else None
 
     def __call__(self, text: str, previous_char: str, ends_document: bool) -> EncodedBlock:
-        given, apart = text.split("\n"), count_line_spaces(text, previous_char) if self.needs_line_spaces else 0
+        source_lines, num_line_spaces = (
+            text.split("\n"),
+            count_line_spaces(text, previous_char) if self.needs_line_spaces else 0,
+        )
         text = insert_sentence_breaks(text) if self.split_sentences else text
         sentences = text.split("\n")
         text = add_line_spaces(text, previous_char) if self.needs_line_spaces else text
         lines = text.split("\n")
-        met = self.encoder.lookup_runs(text)
-        tokens, lengths = self.encoder.token_ids(met)
-        blank = np.fromiter((not line for line in lines), bool, len(lines))
-        kept = lengths > 0
-        borders = np.append(kept.cumsum()[blank], [kept.sum()] if ends_document else [])
-        words = self._mark_word_starts(lines, tokens, lengths) if self.segment else None
-        size = len("".join(given).encode("utf-8", "replace")) + apart
-        hashes, unknown = _hash_sentences(given, sentences)[kept], self.encoder.count_unknown_bytes(met)
-        return EncodedBlock(tokens, lengths[kept], borders.astype(np.int64), hashes, words, size, unknown)
+        run_ids = self.encoder.lookup_runs(text)
+        tokens, lengths = self.encoder.token_ids(run_ids)
+        is_blank = np.fromiter((not line for line in lines), bool, len(lines))
+        is_sentence = lengths > 0
+        document_ends = np.append(is_sentence.cumsum()[is_blank], [is_sentence.sum()] if ends_document else [])
+        word_starts = self._mark_word_starts(lines, tokens, lengths) if self.segment else None
+        num_bytes = len("".join(source_lines).encode("utf-8", "replace")) + num_line_spaces
+        hashes, unknown_bytes = _hash_sentences(source_lines, sentences)[is_sentence], self.encoder.count_unknown_bytes(run_ids)
+        return EncodedBlock(
+            tokens, lengths[is_sentence], document_ends.astype(np.int64), hashes, word_starts, num_bytes, unknown_bytes
+        )
 
     def _mark_word_starts(self, lines: list[str], tokens: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Where words begin, by offsets: the ids are those without a segmenter."""
+        """(tokens,) bool: word starts by the segmenter, found from offsets; the token ids do not depend on it."""
         assert self.segment is not None
-        marks, spaced = [np.zeros(0, bool)], bool(self.tokenizer.word_start_prefix)
-        some = np.flatnonzero(lengths)
-        lines, ends = [lines[number] for number in some], lengths[some].cumsum()
+        word_starts, space_prefixed = [np.zeros(0, bool)], bool(self.tokenizer.word_start_prefix)
+        non_empty = np.flatnonzero(lengths)
+        lines, ends = [lines[index] for index in non_empty], lengths[non_empty].cumsum()
         encodings = self.tokenizer.backend_tokenizer.encode_batch(lines, add_special_tokens=False)
         for line, ids, encoding in zip(lines, np.split(tokens, ends)[:-1], encodings, strict=True):
             if not np.array_equal(encoding.ids, ids):
                 raise UserError(f"the ids of {line[:60]!r} run by run are not those of the whole line, so its words cannot be "
                                "marked: a fault of bertsmith's, please report it with the tokenizer.json")  # fmt: skip
-            marks.append(
+            word_starts.append(
                 chinese.token_word_starts(
-                    line, self.segment(line), encoding.offsets, self.tokenizer.is_continuation[ids], spaced
+                    line, self.segment(line), encoding.offsets, self.tokenizer.is_continuation[ids], space_prefixed
                 )
             )
-        return np.concatenate(marks)
+        return np.concatenate(word_starts)
 
 
 def _hash_sentences(source_lines: list[str], sentences: list[str]) -> NDArray[np.uint64]:
-    """For each sentence, the line it was cut from and its number there: equal only where whole lines are."""
-    each = np.frombuffer(b"".join([blake2b(line.encode(), digest_size=8).digest() for line in source_lines]), np.uint64)
-    sizes, at = np.ones(len(source_lines), np.int64), 0
+    """(sentences,): hash of the source line plus a multiple of the index within it: equal only for sentences of equal lines."""
+    line_hashes = np.frombuffer(b"".join([blake2b(line.encode(), digest_size=8).digest() for line in source_lines]), np.uint64)
+    sentences_per_line, sentence = np.ones(len(source_lines), np.int64), 0
     if len(source_lines) < len(sentences):
-        for number, line in enumerate(source_lines):
-            if line != sentences[at]:
-                sizes[number] = insert_sentence_breaks(line).count("\n") + 1
-            at += int(sizes[number])
-    nth = np.arange(len(sentences)) - np.repeat(sizes.cumsum() - sizes, sizes)
-    return np.repeat(each, sizes) + nth.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        for index, line in enumerate(source_lines):
+            if line != sentences[sentence]:
+                sentences_per_line[index] = insert_sentence_breaks(line).count("\n") + 1
+            sentence += int(sentences_per_line[index])
+    index_in_line = np.arange(len(sentences)) - np.repeat(sentences_per_line.cumsum() - sentences_per_line, sentences_per_line)
+    return np.repeat(line_hashes, sentences_per_line) + index_in_line.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
 
 
-_WORKER_ENCODER: list[_BlockEncoder] = []  # one in each worker process, made when it begins
+_WORKER_ENCODER: list[_BlockEncoder] = []  # one per worker process
 
 
 def _init_worker(tokenizer_json: bytes, split_sentences: bool, segmenter: str | None) -> None:

@@ -1,4 +1,4 @@
-"""The data card: what a corpus holds, counted from its own files."""
+"""The data card of a corpus (card.json): sizes, unigram entropy, length histograms, warnings; and bits per byte."""
 
 import math
 from pathlib import Path
@@ -10,11 +10,14 @@ from numpy.typing import NDArray
 from ..tokenization.tokenizer import Tokenizer
 from .store import DOCUMENTS_FILE, SENTENCES_FILE, TOKENS_FILE, WORD_STARTS_FILE
 
-CHUNK_TOKENS = 1 << 22  # tokens counted at a time
+CHUNK_TOKENS = 1 << 22  # tokens per chunk when counting
 LENGTH_BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+BITS_IN_BYTE = 8
 
 
 def build_card(folder: Path, tokenizer: Tokenizer, dtype: np.dtype[Any]) -> dict[str, Any]:
+    """The contents of card.json, computed from the corpus files."""
     sentences = np.memmap(folder / SENTENCES_FILE, np.int64, "r")
     documents = np.fromfile(folder / DOCUMENTS_FILE, np.int64)
     counts = count_unigrams(np.memmap(folder / TOKENS_FILE, dtype, "r"), len(tokenizer))
@@ -34,6 +37,7 @@ def build_card(folder: Path, tokenizer: Tokenizer, dtype: np.dtype[Any]) -> dict
 
 
 def count_unigrams(tokens: NDArray[Any], vocab_size: int) -> NDArray[np.int64]:
+    """(vocab_size,): count of each token id."""
     counts = np.zeros(vocab_size, np.int64)
     for start in range(0, len(tokens), CHUNK_TOKENS):
         counts += np.bincount(tokens[start : start + CHUNK_TOKENS], minlength=vocab_size)
@@ -41,35 +45,36 @@ def count_unigrams(tokens: NDArray[Any], vocab_size: int) -> NDArray[np.int64]:
 
 
 def unigram_entropy(counts: NDArray[np.int64]) -> float:
-    """Nats a token that knowing only frequencies costs: a language model worth its name goes below."""
-    shares = counts[counts > 0] / counts.sum()
-    return round(float(-(shares * np.log(shares)).sum()), 4)
+    """Entropy of the unigram distribution in nats per token: the loss of the unigram baseline."""
+    probs = counts[counts > 0] / counts.sum()
+    return round(float(-(probs * np.log(probs)).sum()), 4)
 
 
 def length_histogram(lengths: NDArray[np.int64]) -> dict[str, int]:
-    """How many are at least 1, 2, 4, ... long, and shorter than the next."""
+    """Number of lengths in [1, 2), [2, 4), [4, 8), ...; empty bins are left out."""
     edges = np.array([*LENGTH_BINS, np.iinfo(np.int64).max])
-    return {f"{edge}+": int(n) for edge, n in zip(LENGTH_BINS, np.histogram(lengths, edges)[0], strict=True) if n}
+    return {f"{edge}+": int(count) for edge, count in zip(LENGTH_BINS, np.histogram(lengths, edges)[0], strict=True) if count}
 
 
 def card_warnings(card: dict[str, Any]) -> list[str]:
-    found = []
+    """Warnings about properties of the corpus that limit pre-training."""
+    messages = []
     if card["documents"] == 1:
-        found.append("one document only: next-sentence prediction has no other document to draw from; "
+        messages.append("one document only: next-sentence prediction has no other document to draw from; "
                      "put a blank line between documents, or pre-train without it (objective=masked)")  # fmt: skip
     if card["unknown rate"] > 0.02:
-        found.append(f"{card['unknown rate']:.1%} of the tokens are unknown to the vocabulary; train one on this text")
+        messages.append(f"{card['unknown rate']:.1%} of the tokens are unknown to the vocabulary; train one on this text")
     if card["sentences"] == card["documents"]:
-        found.append("every document is one sentence: there are no following sentences to learn from (objective=masked)")
-    return found
-
-
-BITS_IN_BYTE = 8
+        messages.append("every document is one sentence: there are no following sentences to learn from (objective=masked)")
+    return messages
 
 
 def bits_per_byte(nll: float, card: dict[str, Any]) -> float | None:
-    """Of the text of a corpus at `nats` a token; None where its card does not tell, having left out or not counted some."""
-    unknown = card.get("unknown bytes", None if card["unknown rate"] else 0)
-    if not card.get("bytes") or unknown is None:
+    """Bits per UTF-8 byte of the corpus text at a loss of `nll` nats per token; [UNK] words cost 8 bits per byte.
+
+    None if the card does not have the byte counts (duplicates dropped, or built by an old version).
+    """
+    unknown_bytes = card.get("unknown bytes", None if card["unknown rate"] else 0)
+    if not card.get("bytes") or unknown_bytes is None:
         return None
-    return float(nll / math.log(2) * card["tokens"] + BITS_IN_BYTE * unknown) / float(card["bytes"])
+    return float(nll / math.log(2) * card["tokens"] + BITS_IN_BYTE * unknown_bytes) / float(card["bytes"])

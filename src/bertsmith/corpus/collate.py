@@ -1,4 +1,10 @@
-"""Batch k as a pure function of (corpus, seed, k): which samples it holds, and their tokens, hidden and packed."""
+"""Collators: turn selected samples into packed numpy batches with inputs, masks and targets.
+
+- `Collator`: masked language modelling, with optional sentence-pair labels
+- `ClmCollator`: causal language modelling, one target per token of a sample
+- `StreamCollator`: causal language modelling over consecutive windows (Transformer-XL)
+- `BilmCollator`: bidirectional language modelling (ELMo)
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,20 +25,20 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class NumpyBatch:
-    """A packed batch in numpy: sequences one after another, nothing between."""
+    """A packed batch in numpy: sequences concatenated without padding."""
 
-    input_ids: Ints  # (tokens,): what is shown
+    input_ids: Ints  # (tokens,): after masking
     lengths: Ints  # (sequences,)
     token_type_ids: Ints | None  # (tokens,): 0 for A, 1 for B
-    output_indices: Ints  # (targets,): token positions asked about
-    target_ids: Ints  # (targets,): what stood there
+    output_indices: Ints  # (targets,): token positions to predict
+    target_ids: Ints  # (targets,): the original tokens
     labels: Ints | None  # (sequences,)
-    stream_positions: Ints | None = None  # (sequences, 2): where each ends, and the one it goes on from, as a plan has them
+    stream_positions: Ints | None = None  # (sequences, 2): as in SampleIndex
 
 
 @dataclass(frozen=True)
 class Collator:
-    """Rows of a plan to a packed, masked batch; small enough to send to a worker, which maps the corpus itself."""
+    """Samples to a packed, masked batch. Cheap to pickle for workers, which open the corpus themselves."""
 
     path: Path
     masking: MaskingConfig
@@ -44,16 +50,18 @@ class Collator:
         return Corpus.open(self.path, verify_checksums=False)
 
     def __call__(self, samples: SampleIndex, epoch: int) -> NumpyBatch:
-        ids, source, lengths = self._pack(samples)
-        words = self._maskable_words(ids, source, lengths, samples, epoch)
+        input_ids, corpus_positions, lengths = self._pack(samples)
+        words = self._maskable_words(input_ids, corpus_positions, lengths, samples, epoch)
         tokenizer = self.corpus.tokenizer
-        masked = mask_tokens(ids, words, self.masking.select_units(words), tokenizer.mask_token_id, tokenizer.non_special_ids)
+        masked = mask_tokens(
+            input_ids, words, self.masking.select_units(words), tokenizer.mask_token_id, tokenizer.non_special_ids
+        )
         order = np.argsort(masked.output_indices)
-        segments = self._token_type_ids(samples) if samples.has_segments else None
+        token_type_ids = self._token_type_ids(samples) if samples.has_segments else None
         return NumpyBatch(
             masked.input_ids,
             lengths,
-            segments,
+            token_type_ids,
             masked.output_indices[order],
             masked.target_ids[order],
             samples.labels,
@@ -61,99 +69,123 @@ class Collator:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Collator, (self.path, self.masking, self.mlm_probability, self.seed)  # not the map: each process opens its own
+        # Without the cached corpus: each process maps its own.
+        return Collator, (
+            self.path,
+            self.masking,
+            self.mlm_probability,
+            self.seed,
+        )
 
     def _pack(self, samples: SampleIndex) -> tuple[Ints, Ints, Ints]:
-        """Ids, where in the corpus each stood (-1 for specials), and the length of each sample."""
+        """([CLS] span [SEP] span [SEP] ... of all samples, corpus position of each token or -1, length of each sample)."""
         tokenizer, sizes, lengths = self.corpus.tokenizer, samples.span_ends - samples.span_starts, samples.lengths
-        ids, source = np.full(int(lengths.sum()), tokenizer.sep_token_id), np.full(int(lengths.sum()), -1)
-        ids[lengths.cumsum() - lengths] = tokenizer.cls_token_id
-        owner = np.repeat(np.arange(len(samples)), np.diff(samples.span_offsets))
-        to = concat_ranges((sizes + 1).cumsum() - sizes + owner, sizes)  # behind a [CLS] for each sample, a [SEP] for each span
-        source[to] = concat_ranges(samples.span_starts, sizes)
-        ids[to] = self.corpus.tokens[source[to]]
-        return ids, source, lengths
+        input_ids, corpus_positions = np.full(int(lengths.sum()), tokenizer.sep_token_id), np.full(int(lengths.sum()), -1)
+        input_ids[lengths.cumsum() - lengths] = tokenizer.cls_token_id
+        sample_index = np.repeat(np.arange(len(samples)), np.diff(samples.span_offsets))
+        # After one [CLS] per sample and one [SEP] per span.
+        targets = concat_ranges((sizes + 1).cumsum() - sizes + sample_index, sizes)
+        corpus_positions[targets] = concat_ranges(samples.span_starts, sizes)
+        input_ids[targets] = self.corpus.tokens[corpus_positions[targets]]
+        return input_ids, corpus_positions, lengths
 
     def _maskable_words(
         self, input_ids: Ints, corpus_positions: Ints, lengths: Ints, samples: SampleIndex, epoch: int
     ) -> MaskableWords:
-        """The words that may be hidden: no special token is one, not even an unknown word."""
-        begins = lengths.cumsum() - lengths
-        free = np.flatnonzero((corpus_positions >= 0) & ~self.corpus.tokenizer.is_special[input_ids])
-        sample = np.repeat(np.arange(len(lengths)), lengths)[free]
-        apart = np.diff(free, prepend=-2) > 1  # behind a gap a word begins, whatever its piece
-        begun = apart | self.corpus.is_word_start(corpus_positions[free]) if self.masking.by_word else np.ones(len(free), bool)
+        """Words that may be masked; special tokens, [UNK] included, are excluded."""
+        sample_starts = lengths.cumsum() - lengths
+        maskable = np.flatnonzero((corpus_positions >= 0) & ~self.corpus.tokenizer.is_special[input_ids])
+        sample_index = np.repeat(np.arange(len(lengths)), lengths)[maskable]
+        after_gap = np.diff(maskable, prepend=-2) > 1  # after a gap a word starts, whatever its first token
+        is_start = (
+            after_gap | self.corpus.is_word_start(corpus_positions[maskable])
+            if self.masking.by_word
+            else np.ones(len(maskable), bool)
+        )
         if self.masking.singly > 0:
-            begun |= (
+            is_start |= (
                 uniform(random_bits(self.seed, Stream.MASK_SINGLE_TOKENS, epoch, samples.sample_ids)) < self.masking.singly
-            )[sample]
-        starts = np.flatnonzero(begun)
-        sizes = np.diff(starts, append=len(free))
-        quota = self.mlm_probability * np.bincount(sample, minlength=len(lengths)).astype(np.float64)
-        return MaskableWords(free[starts], sizes, sample[starts], begins, samples.sample_ids, quota, self.seed, epoch)
+            )[sample_index]
+        starts = np.flatnonzero(is_start)
+        sizes = np.diff(starts, append=len(maskable))
+        token_budget = self.mlm_probability * np.bincount(sample_index, minlength=len(lengths)).astype(np.float64)
+        return MaskableWords(
+            maskable[starts], sizes, sample_index[starts], sample_starts, samples.sample_ids, token_budget, self.seed, epoch
+        )
 
     def _token_type_ids(self, samples: SampleIndex) -> Ints:
         sizes = samples.span_ends - samples.span_starts + 1
-        sizes[samples.span_offsets[:-1]] += 1  # A's part begins with [CLS]
-        second = np.arange(len(sizes)) - np.repeat(samples.span_offsets[:-1], np.diff(samples.span_offsets)) > 0
-        return np.repeat(second.astype(np.int64), sizes)
+        sizes[samples.span_offsets[:-1]] += 1  # [CLS] belongs to segment A
+        is_second = np.arange(len(sizes)) - np.repeat(samples.span_offsets[:-1], np.diff(samples.span_offsets)) > 0
+        return np.repeat(is_second.astype(np.int64), sizes)
 
 
 @dataclass(frozen=True)
 class ClmCollator(Collator):
-    """[CLS], then text; a [SEP] behind it only where its document ends, since a model that writes would end there too."""
+    """[CLS] text; followed by [SEP] only at the end of a document, so that generation does not stop elsewhere."""
 
     def __call__(self, samples: SampleIndex, epoch: int) -> NumpyBatch:
-        ids, _, lengths = self._pack(samples)
-        lasts = lengths.cumsum() - 1
-        kept = np.ones(len(ids), bool)
-        kept[lasts[~self._ends_document(samples)]] = False
-        sample = np.repeat(np.arange(len(lengths)), lengths)[kept]
-        tokens = ids[kept]
-        where = np.flatnonzero(sample[:-1] == sample[1:])  # the next is of the same sequence
-        return NumpyBatch(tokens, np.bincount(sample, minlength=len(lengths)), None, where, tokens[where + 1], None)
+        packed_ids, _, lengths = self._pack(samples)
+        last_tokens = lengths.cumsum() - 1
+        keep = np.ones(len(packed_ids), bool)
+        keep[last_tokens[~self._ends_document(samples)]] = False
+        sample_index = np.repeat(np.arange(len(lengths)), lengths)[keep]
+        input_ids = packed_ids[keep]
+        output_indices = np.flatnonzero(sample_index[:-1] == sample_index[1:])  # the next token belongs to the same sequence
+        return NumpyBatch(
+            input_ids,
+            np.bincount(sample_index, minlength=len(lengths)),
+            None,
+            output_indices,
+            input_ids[output_indices + 1],
+            None,
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ClmCollator, (self.path, self.masking, self.mlm_probability, self.seed)
 
     def _ends_document(self, samples: SampleIndex) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-        """(samples,): the last span of each ends with its document."""
-        borders, ends = self.corpus.document_token_offsets, samples.span_ends[samples.span_offsets[1:] - 1]
-        found: Ints = borders[np.searchsorted(borders, ends)]
-        return found == ends
+        """(samples,) bool: the last span of the sample ends at the end of its document."""
+        boundaries, ends = self.corpus.document_token_offsets, samples.span_ends[samples.span_offsets[1:] - 1]
+        next_boundary: Ints = boundaries[np.searchsorted(boundaries, ends)]
+        return next_boundary == ends
 
 
 @dataclass(frozen=True)
 class StreamCollator(Collator):
-    """Text, with a [CLS] before it only where its document begins; where it ends, the last token is asked for [SEP]."""
+    """Text without [SEP]; [CLS] only at the start of a document. Every token has a target: the next one, [SEP] at the end
+    of a document."""
 
     def __call__(self, samples: SampleIndex, epoch: int) -> NumpyBatch:
         corpus, tokenizer, sizes = self.corpus, self.corpus.tokenizer, samples.span_ends - samples.span_starts
-        opens, ends = self._is_document_boundary(samples.span_starts), self._is_document_boundary(samples.span_ends)
-        lengths = sizes + opens
-        ids = np.full(int(lengths.sum()), tokenizer.cls_token_id)
-        ids[concat_ranges(lengths.cumsum() - sizes, sizes)] = corpus.tokens[concat_ranges(samples.span_starts, sizes)]
-        words = np.append(ids[1:], 0)
-        behind = corpus.tokens[np.minimum(samples.span_ends, len(corpus.tokens) - 1)]
-        words[lengths.cumsum() - 1] = np.where(ends, tokenizer.sep_token_id, behind)
-        return NumpyBatch(ids, lengths, None, np.arange(len(ids)), words, None, samples.stream_positions)
+        starts_document, ends_document = (
+            self._is_document_boundary(samples.span_starts),
+            self._is_document_boundary(samples.span_ends),
+        )
+        lengths = sizes + starts_document
+        input_ids = np.full(int(lengths.sum()), tokenizer.cls_token_id)
+        input_ids[concat_ranges(lengths.cumsum() - sizes, sizes)] = corpus.tokens[concat_ranges(samples.span_starts, sizes)]
+        target_ids = np.append(input_ids[1:], 0)
+        next_token = corpus.tokens[np.minimum(samples.span_ends, len(corpus.tokens) - 1)]
+        target_ids[lengths.cumsum() - 1] = np.where(ends_document, tokenizer.sep_token_id, next_token)
+        return NumpyBatch(input_ids, lengths, None, np.arange(len(input_ids)), target_ids, None, samples.stream_positions)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StreamCollator, (self.path, self.masking, self.mlm_probability, self.seed)
 
     def _is_document_boundary(self, positions: "np.ndarray[Any, np.dtype[np.int64]]") -> "np.ndarray[Any, np.dtype[np.bool_]]":
-        borders = self.corpus.document_token_offsets
-        return np.asarray(borders[np.searchsorted(borders, positions)] == positions)
+        boundaries = self.corpus.document_token_offsets
+        return np.asarray(boundaries[np.searchsorted(boundaries, positions)] == positions)
 
 
 @dataclass(frozen=True)
 class BilmCollator(Collator):
-    """[CLS] text [SEP]; `where` are the words of the text, so that each has a token before it and one behind."""
+    """[CLS] text [SEP]; the output indices are the tokens of the text, each with a left and a right neighbour."""
 
     def __call__(self, samples: SampleIndex, epoch: int) -> NumpyBatch:
-        ids, source, lengths = self._pack(samples)
-        where = np.flatnonzero(source >= 0)
-        return NumpyBatch(ids, lengths, None, where, ids[where], None)
+        input_ids, corpus_positions, lengths = self._pack(samples)
+        output_indices = np.flatnonzero(corpus_positions >= 0)
+        return NumpyBatch(input_ids, lengths, None, output_indices, input_ids[output_indices], None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BilmCollator, (self.path, self.masking, self.mlm_probability, self.seed)

@@ -1,4 +1,4 @@
-"""Exact duplicates: sentences and documents met before, found from their hashes on disk in bounded memory."""
+"""Exact deduplication of sentences and documents by their hashes, on disk and in bounded memory."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -15,13 +15,13 @@ from . import store
 from .store import DOCUMENTS_FILE, SENTENCES_FILE, TOKENS_FILE, WORD_STARTS_FILE
 
 TEMP_FILES = ("again-sentences.bin", "again-documents.bin", "hashes-documents.bin")
-MAX_SORTED_HASHES = 4 << 20  # hashes sorted at a time
+MAX_SORTED_HASHES = 4 << 20  # hashes sorted in memory at a time
 CHUNK_SENTENCES = 1 << 16  # sentences copied at a time
 
 
 @dataclass(frozen=True)
 class Duplicates:
-    """For each sentence, and each document, whether an equal one came before it."""
+    """For each sentence and each document: an equal one occurs earlier in the corpus."""
 
     sentences: NDArray[np.bool_]
     documents: NDArray[np.bool_]
@@ -32,77 +32,84 @@ class Duplicates:
 
 
 def find_duplicates(folder: Path, hashes_path: Path) -> Duplicates:
-    """Repeats of the corpus being built in `part`, whose sentences have these hashes."""
-    each = np.memmap(hashes_path, np.uint64, "r")
-    starts = np.fromfile(folder / DOCUMENTS_FILE, np.int64)
+    """Duplicates in the corpus being built in `folder`, from the hashes of its sentences (uint64, in order)."""
+    sentence_hashes = np.memmap(hashes_path, np.uint64, "r")
+    document_offsets = np.fromfile(folder / DOCUMENTS_FILE, np.int64)
     with (folder / TEMP_FILES[2]).open("wb") as out:
-        for a, b in pairwise(starts):
-            out.write(blake2b(each[a:b].tobytes(), digest_size=8).digest())
-    whole = np.memmap(folder / TEMP_FILES[2], np.uint64, "r")
-    return Duplicates(flag_repeats(each, folder / TEMP_FILES[0]), flag_repeats(whole, folder / TEMP_FILES[1]))
+        for start, end in pairwise(document_offsets):
+            out.write(blake2b(sentence_hashes[start:end].tobytes(), digest_size=8).digest())
+    document_hashes = np.memmap(folder / TEMP_FILES[2], np.uint64, "r")
+    return Duplicates(
+        flag_repeats(sentence_hashes, folder / TEMP_FILES[0]), flag_repeats(document_hashes, folder / TEMP_FILES[1])
+    )
 
 
 def flag_repeats(hashes: NDArray[np.uint64], path: Path) -> NDArray[np.bool_]:
-    """True where the same value stands further up; sorted in shares of the range of values, each of bounded size."""
-    flags = np.memmap(path, np.bool_, "w+", shape=(len(hashes),))
-    shares = len(hashes) // MAX_SORTED_HASHES + 1
-    for share in range(shares):
-        where = _in_partition(hashes, share, shares)
-        order = where[np.argsort(hashes[where], kind="stable")]
-        same = hashes[order[1:]] == hashes[order[:-1]]
-        flags[order[1:][same]] = True
-    return flags
+    """(hashes,) bool, memory-mapped at `path`: the same hash occurs earlier. Sorts one partition of the values at a time."""
+    is_repeat = np.memmap(path, np.bool_, "w+", shape=(len(hashes),))
+    num_partitions = len(hashes) // MAX_SORTED_HASHES + 1
+    for partition in range(num_partitions):
+        indices = _in_partition(hashes, partition, num_partitions)
+        order = indices[np.argsort(hashes[indices], kind="stable")]
+        is_equal = hashes[order[1:]] == hashes[order[:-1]]
+        is_repeat[order[1:][is_equal]] = True
+    return is_repeat
 
 
 def _in_partition(hashes: NDArray[np.uint64], partition: int, num_partitions: int) -> NDArray[np.int64]:
-    found = []
+    """Indices of the hashes in one of `num_partitions` equal parts of the value range."""
+    parts = []
     for start in range(0, len(hashes), MAX_SORTED_HASHES):
-        part = hashes[start : start + MAX_SORTED_HASHES]
-        found.append(start + np.flatnonzero((part >> np.uint64(32)) * np.uint64(num_partitions) >> np.uint64(32) == partition))
-    return np.concatenate(found) if found else np.zeros(0, np.int64)
+        chunk = hashes[start : start + MAX_SORTED_HASHES]
+        parts.append(start + np.flatnonzero((chunk >> np.uint64(32)) * np.uint64(num_partitions) >> np.uint64(32) == partition))
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
 def drop_duplicates(folder: Path, dtype: np.dtype[Any], duplicates: Duplicates, kinds: Sequence[str]) -> int:
-    """Write the corpus again without its repeats, in new files beside the old; how many sentences it lacks."""
-    documents = np.fromfile(folder / DOCUMENTS_FILE, np.int64)
-    gone = np.zeros(documents[-1], bool)
+    """Write the corpus without its duplicates to new files beside the old ones; returns the number of dropped sentences."""
+    document_offsets = np.fromfile(folder / DOCUMENTS_FILE, np.int64)
+    dropped = np.zeros(document_offsets[-1], bool)
     if "documents" in kinds:
-        gone |= np.repeat(np.asarray(duplicates.documents), np.diff(documents))
+        dropped |= np.repeat(np.asarray(duplicates.documents), np.diff(document_offsets))
     if "lines" in kinds:
-        gone |= duplicates.sentences
-    _copy_kept(folder, dtype, ~gone)
-    left = np.add.reduceat(~gone, documents[:-1], dtype=np.int64)
-    np.append(0, left[left > 0].cumsum()).astype(np.int64).tofile(folder / _new_name(DOCUMENTS_FILE))
-    return int(gone.sum())
+        dropped |= duplicates.sentences
+    _copy_kept(folder, dtype, ~dropped)
+    sentences_left = np.add.reduceat(~dropped, document_offsets[:-1], dtype=np.int64)
+    np.append(0, sentences_left[sentences_left > 0].cumsum()).astype(np.int64).tofile(folder / _new_name(DOCUMENTS_FILE))
+    return int(dropped.sum())
 
 
 def replace_files(folder: Path) -> None:
-    """New files take the place of the old; done again after a kill, it ends what is left."""
+    """Replace the old files by the new ones; can be repeated after an interruption."""
     for name in (TOKENS_FILE, SENTENCES_FILE, DOCUMENTS_FILE, WORD_STARTS_FILE):
         if (folder / _new_name(name)).exists():
             (folder / _new_name(name)).replace(folder / name)
 
 
 def _copy_kept(folder: Path, dtype: np.dtype[Any], keep_mask: NDArray[np.bool_]) -> None:
-    tokens, starts = np.memmap(folder / TOKENS_FILE, dtype, "r"), np.memmap(folder / SENTENCES_FILE, np.int64, "r")
-    flags = np.memmap(folder / WORD_STARTS_FILE, np.uint8, "r") if (folder / WORD_STARTS_FILE).exists() else None
-    total = 0
+    tokens, sentence_offsets = np.memmap(folder / TOKENS_FILE, dtype, "r"), np.memmap(folder / SENTENCES_FILE, np.int64, "r")
+    word_starts = np.memmap(folder / WORD_STARTS_FILE, np.uint8, "r") if (folder / WORD_STARTS_FILE).exists() else None
+    num_tokens = 0
     with ExitStack() as files:
-        out, ends = (files.enter_context((folder / _new_name(name)).open("wb")) for name in (TOKENS_FILE, SENTENCES_FILE))
+        tokens_out, offsets_out = (
+            files.enter_context((folder / _new_name(name)).open("wb")) for name in (TOKENS_FILE, SENTENCES_FILE)
+        )
         writer = (
-            None if flags is None else store.BitWriter(files.enter_context((folder / _new_name(WORD_STARTS_FILE)).open("wb")))
+            None
+            if word_starts is None
+            else store.BitWriter(files.enter_context((folder / _new_name(WORD_STARTS_FILE)).open("wb")))
         )
         for first in range(0, len(keep_mask), CHUNK_SENTENCES):
             keep = keep_mask[first : first + CHUNK_SENTENCES]
-            lengths = np.diff(starts[first : first + len(keep) + 1])
-            a, b = int(starts[first]), int(starts[first + len(keep)])
-            chosen = np.repeat(keep, lengths)
-            out.write(tokens[a:b][chosen].tobytes())
-            ends.write((total + lengths[keep].cumsum() - lengths[keep]).tobytes())
-            total += int(lengths[keep].sum())
-            if writer and flags is not None:
-                writer.add(store.unpack_range(flags, a, b)[chosen])
-        ends.write(np.int64(total).tobytes())
+            lengths = np.diff(sentence_offsets[first : first + len(keep) + 1])
+            start, end = int(sentence_offsets[first]), int(sentence_offsets[first + len(keep)])
+            token_mask = np.repeat(keep, lengths)
+            tokens_out.write(tokens[start:end][token_mask].tobytes())
+            offsets_out.write((num_tokens + lengths[keep].cumsum() - lengths[keep]).tobytes())
+            num_tokens += int(lengths[keep].sum())
+            if writer and word_starts is not None:
+                writer.add(store.unpack_range(word_starts, start, end)[token_mask])
+        offsets_out.write(np.int64(num_tokens).tobytes())
         if writer:
             writer.finish()
 

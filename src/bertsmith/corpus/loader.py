@@ -1,4 +1,4 @@
-"""Batch k as a pure function of (corpus, seed, k): which samples it holds, and their tokens, hidden and packed."""
+"""Batch loading: batch k is a pure function of (corpus, seed, k); workers prefetch the next batches."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -18,37 +18,39 @@ from .sampling import PairSamplerConfig, SampleIndex, SamplerConfig, Streams
 
 @dataclass(frozen=True)
 class BatchLoader:
-    """Which samples make batch k. It needs no state: resuming is "start at k", and only two plans are ever made for it."""
+    """Map-style loader of batches by number k. Stateless: to resume, start at k. Caches the sample index of two epochs."""
 
     collator: Collator
     sampler: SamplerConfig | PairSamplerConfig
     document_ids: Ints
     max_length: int
-    batch_tokens: int  # at most, in one batch
-    dupe_factor: int | None = None  # with a number, epochs repeat their samples and masks after so many (static masks)
+    batch_tokens: int  # maximum per batch
+    dupe_factor: int | None = None  # epochs repeat their samples and masks with this period (static masking); None: never
     index_cache: dict[int, tuple[SampleIndex, list[Ints]]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.max_length > self.batch_tokens:
-            raise UserError(f"a sample of {self.max_length} tokens does not fit a batch of {self.batch_tokens}; raise train.batch_tokens "
-                           "or lower length")  # fmt: skip
+            raise UserError(
+                f"a sample of {self.max_length} tokens does not fit a batch of {self.batch_tokens}; "
+                "raise train.batch_tokens or lower length"
+            )
 
     def __call__(self, k: int) -> NumpyBatch:
         return self.collator(*self.select_samples(k))
 
     def __iter__(self) -> Iterator[NumpyBatch]:
-        """The first epoch."""
+        """The batches of the first epoch."""
         return (self(k) for k in range(self.batches_per_epoch))
 
     def select_samples(self, k: int) -> tuple[SampleIndex, int]:
-        """What to make batch k from: its samples, and the epoch their masks are drawn for."""
-        epoch, place = divmod(k, self.batches_per_epoch)
-        plan, cuts = self._epoch_index(epoch)
-        return plan.select(cuts[place % len(cuts)]), self._sampling_epoch(epoch)
+        """The samples of batch k, and the epoch that seeds their masks."""
+        epoch, batch = divmod(k, self.batches_per_epoch)
+        index, batches = self._epoch_index(epoch)
+        return index.select(batches[batch % len(batches)]), self._sampling_epoch(epoch)
 
     @cached_property
     def batches_per_epoch(self) -> int:
-        """Batches in an epoch: as many as the first needs, so that k alone tells the epoch."""
+        """Number of batches of the first epoch, used for all epochs, so that k determines the epoch."""
         return len(self._epoch_index(0)[1])
 
     def _sampling_epoch(self, epoch: int) -> int:
@@ -57,10 +59,10 @@ class BatchLoader:
     def _epoch_index(self, epoch: int) -> tuple[SampleIndex, list[Ints]]:
         if epoch not in self.index_cache:
             seed, corpus = self.collator.seed, self.collator.corpus
-            plan = self.sampler.build_index(corpus, self.document_ids, self.max_length, seed, self._sampling_epoch(epoch))
-            for old in [e for e in self.index_cache if e != epoch - 1]:
-                del self.index_cache[old]
-            self.index_cache[epoch] = plan, self._split_batches(plan, epoch)
+            index = self.sampler.build_index(corpus, self.document_ids, self.max_length, seed, self._sampling_epoch(epoch))
+            for old_epoch in [cached_epoch for cached_epoch in self.index_cache if cached_epoch != epoch - 1]:
+                del self.index_cache[old_epoch]
+            self.index_cache[epoch] = index, self._split_batches(index, epoch)
         return self.index_cache[epoch]
 
     def _split_batches(self, index: SampleIndex, epoch: int) -> list[Ints]:
@@ -71,21 +73,21 @@ class BatchLoader:
 
 
 def batch_boundaries(lengths: Ints, batch_tokens: int) -> list[int]:
-    """Where one batch is full and the next begins."""
-    ends, cuts = lengths.cumsum(), [0]
-    while cuts[-1] < len(ends):
-        done = ends[cuts[-1] - 1] if cuts[-1] else 0
-        cuts.append(int(np.searchsorted(ends, done + batch_tokens, side="right")))
-    return cuts[1:-1]
+    """Split points of samples with these lengths into consecutive batches of at most `batch_tokens`."""
+    ends, boundaries = lengths.cumsum(), [0]
+    while boundaries[-1] < len(ends):
+        previous_end = ends[boundaries[-1] - 1] if boundaries[-1] else 0
+        boundaries.append(int(np.searchsorted(ends, previous_end + batch_tokens, side="right")))
+    return boundaries[1:-1]
 
 
 SampleSelector = Callable[[int], tuple[SampleIndex, int]]
 
 
 class Prefetcher:
-    """`ahead(k, rows)` is batch k; while it is used, workers make the next few. Planning stays in this process.
+    """`prefetcher(k, select_samples)` returns batch k while workers collate the next `depth` batches.
 
-    Of several ranks each reads every `stride`-th batch, and makes no other.
+    Samples are selected in this process. In distributed training each rank loads every `stride`-th batch only.
     """
 
     def __init__(self, collator: Collator, workers: int, stride: int = 1, depth: int = 4) -> None:
@@ -97,12 +99,12 @@ class Prefetcher:
     def __call__(self, k: int, select_samples: SampleSelector) -> NumpyBatch:
         if self.pool is None:
             return self.collator(*select_samples(k))
-        if select_samples != self.last_selector:  # another phase: what was made ahead is of no use
+        if select_samples != self.last_selector:  # a new training phase: discard prefetched batches
             self.pending, self.last_selector = {}, select_samples
-        for ahead in range(k, k + self.stride * (self.depth + 1), self.stride):
-            if ahead not in self.pending:
-                self.pending[ahead] = self.pool.submit(_collate_in_worker, *select_samples(ahead))
-        self.pending = {number: future for number, future in self.pending.items() if number >= k}
+        for batch in range(k, k + self.stride * (self.depth + 1), self.stride):
+            if batch not in self.pending:
+                self.pending[batch] = self.pool.submit(_collate_in_worker, *select_samples(batch))
+        self.pending = {index: future for index, future in self.pending.items() if index >= k}
         return self.pending.pop(k).result()
 
     def __enter__(self) -> "Prefetcher":
@@ -113,7 +115,7 @@ class Prefetcher:
             self.pool.__exit__(exc_type, error, trace)
 
 
-_WORKER_COLLATOR: list[Collator] = []  # one in each worker process
+_WORKER_COLLATOR: list[Collator] = []  # one per worker process
 
 
 def _init_worker(collator: Collator) -> None:

@@ -1,4 +1,10 @@
-"""Hiding: some units of a batch are chosen, and each is masked, swapped or left as it is, whole (80/10/10)."""
+"""Masking for MLM: which tokens, whole words, spans or n-grams of a batch are selected, and their 80/10/10 corruption.
+
+- `TokenMasking`: single tokens (BERT, Devlin et al. 2019)
+- `WholeWordMasking`: all tokens of a word together (BERT-wwm; Cui et al. 2019 for Chinese)
+- `SpanMasking`: spans of words with geometric length (SpanBERT, Joshi et al. 2020)
+- `NgramMasking`: n-grams of words, p(n) proportional to 1/n (ALBERT, Lan et al. 2020)
+"""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol
@@ -15,75 +21,89 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class MaskableWords:
-    """The words of a batch that may be hidden, in order: each a run of tokens within one sample."""
+    """The words of a batch that may be masked, in order; each is a range of tokens within one sample."""
 
     starts: Ints  # (words,): positions in the batch
-    sizes: Ints  # (words,): tokens of each
-    sample_index: Ints  # (words,): which sample of the batch
-    sample_starts: Ints  # (samples,): where each sample begins in the batch
-    sample_ids: Ints  # (samples,): what the dice call them
-    token_budget: NDArray[np.float64]  # (samples,): tokens to hide in each; a fraction is a chance
+    sizes: Ints  # (words,): number of tokens
+    sample_index: Ints  # (words,): sample of the batch
+    sample_starts: Ints  # (samples,): position of the first token of each sample
+    sample_ids: Ints  # (samples,): keys of the random streams, independent of the batch
+    token_budget: NDArray[np.float64]  # (samples,): expected number of tokens to mask; may be fractional
     seed: int
     epoch: int
 
     def uniforms(self, purpose: str, sample_index: Ints, index: Ints | int) -> NDArray[np.float64]:
+        """Uniform random numbers in [0, 1) that depend on (seed, purpose, epoch, sample id, index) only."""
         return uniform(random_bits(self.seed, purpose, self.epoch, self.sample_ids[sample_index], index))
 
     @property
     def index_in_sample(self) -> Ints:
-        """(words,): the number of each within its sample."""
+        """(words,): index of each word within its sample."""
         return np.arange(len(self.starts)) - np.searchsorted(self.sample_index, self.sample_index, side="left")
 
 
 class MaskingStrategy(Protocol):
+    """Selects the words to mask."""
+
     def select_units(self, words: MaskableWords) -> Ints:
-        """(words,): the number of the unit each word is hidden with, -1 for words that stay."""
+        """(words,): index of the unit each word is masked with, -1 if it is not masked. Words of a unit are corrupted alike."""
         ...
 
 
 @dataclass(frozen=True)
 class MaskedTokens:
-    input_ids: Ints  # (tokens,): what the model sees
-    output_indices: Ints  # (targets,): positions it is asked about, masked, swapped and untouched alike
-    target_ids: Ints  # (targets,): what stood there
+    """Corrupted inputs and their targets."""
+
+    input_ids: Ints  # (tokens,): after corruption
+    output_indices: Ints  # (targets,): selected positions, whether masked, replaced or unchanged
+    target_ids: Ints  # (targets,): the original tokens
 
 
 def mask_tokens(input_ids: Ints, words: MaskableWords, units: Ints, mask_token_id: int, replacement_ids: Ints) -> MaskedTokens:
-    """Each unit as one: all its tokens masked (80 %), or swapped for random ones (10 %), or left (10 %)."""
-    chosen = units >= 0
-    sizes, starts, sample = words.sizes[chosen], words.starts[chosen], words.sample_index[chosen]
-    where = np.repeat(starts - sizes.cumsum() + sizes, sizes) + np.arange(sizes.sum())
-    fate = np.repeat(words.uniforms(Stream.MASK_CORRUPTION, sample, units[chosen]), sizes)
-    owner = np.repeat(sample, sizes)
-    swap = random_bits(
-        words.seed, Stream.MASK_REPLACEMENT, words.epoch, words.sample_ids[owner], where - words.sample_starts[owner]
+    """Corrupt each selected unit as a whole: [MASK] (80 %), random tokens of `replacement_ids` (10 %), unchanged (10 %)."""
+    is_selected = units >= 0
+    sizes, starts, sample_index = words.sizes[is_selected], words.starts[is_selected], words.sample_index[is_selected]
+    positions = np.repeat(starts - sizes.cumsum() + sizes, sizes) + np.arange(sizes.sum())
+    corruption = np.repeat(words.uniforms(Stream.MASK_CORRUPTION, sample_index, units[is_selected]), sizes)
+    token_sample = np.repeat(sample_index, sizes)
+    replacement_bits = random_bits(
+        words.seed,
+        Stream.MASK_REPLACEMENT,
+        words.epoch,
+        words.sample_ids[token_sample],
+        positions - words.sample_starts[token_sample],
     )
-    others = replacement_ids[randint(swap, len(replacement_ids))]
-    shown = input_ids.copy()
-    shown[where] = np.where(fate < 0.8, mask_token_id, np.where(fate < 0.9, others, input_ids[where]))
-    return MaskedTokens(shown, where, input_ids[where])
+    random_ids = replacement_ids[randint(replacement_bits, len(replacement_ids))]
+    corrupted_ids = input_ids.copy()
+    corrupted_ids[positions] = np.where(
+        corruption < 0.8, mask_token_id, np.where(corruption < 0.9, random_ids, input_ids[positions])
+    )
+    return MaskedTokens(corrupted_ids, positions, input_ids[positions])
 
 
 class RandomUnitMasking(Variant, frozen=True):
-    """Units chosen in random order."""
+    """Base of token and whole-word masking: units are single words, selected in random order."""
 
     def select_units(self, words: MaskableWords) -> Ints:
-        """Words in random order while they fit the quota; the one that passes it is taken by the chance that evens it out."""
-        nth = words.index_in_sample
-        order = np.lexsort([words.uniforms(Stream.MASK_ORDER, words.sample_index, nth), words.sample_index])
-        sizes, sample = words.sizes[order], words.sample_index[order]
+        """Select words in random order while they fit the budget; the first that exceeds it is selected with the probability
+        that makes the expected number of masked tokens equal to the budget."""
+        index = words.index_in_sample
+        order = np.lexsort([words.uniforms(Stream.MASK_ORDER, words.sample_index, index), words.sample_index])
+        sizes, sample_index = words.sizes[order], words.sample_index[order]
         ends = sizes.cumsum()
-        before = ends - sizes
-        before = before - before[np.searchsorted(sample, sample, side="left")]
-        left = words.token_budget[sample] - before
-        taken = (left >= sizes) | ((left > 0) & (words.uniforms(Stream.MASK_LAST, sample, 0) * sizes < left))
-        unit = np.full(len(order), -1)
-        unit[order[taken]] = nth[order[taken]]
-        return unit
+        tokens_before = ends - sizes
+        tokens_before = tokens_before - tokens_before[np.searchsorted(sample_index, sample_index, side="left")]
+        budget_left = words.token_budget[sample_index] - tokens_before
+        is_selected = (budget_left >= sizes) | (
+            (budget_left > 0) & (words.uniforms(Stream.MASK_LAST, sample_index, 0) * sizes < budget_left)
+        )
+        units = np.full(len(order), -1)
+        units[order[is_selected]] = index[order[is_selected]]
+        return units
 
 
 class WholeWordMasking(RandomUnitMasking, frozen=True, tag="whole-words"):
-    """Whole words: all pieces of a word are hidden together, Chinese words where the corpus marks them."""
+    """Whole-word masking: all tokens of a word are masked together; Chinese words if the corpus marks them."""
 
     by_word: ClassVar[bool] = True
     singly: Annotated[
@@ -92,97 +112,103 @@ class WholeWordMasking(RandomUnitMasking, frozen=True, tag="whole-words"):
 
 
 class TokenMasking(RandomUnitMasking, frozen=True, tag="pieces"):
-    """Single pieces, as BERT was first trained."""
+    """Masking of single tokens, as in the original BERT."""
 
     by_word: ClassVar[bool] = False
     singly: ClassVar[float] = 0.0
 
 
 class RunMasking(Variant, frozen=True):
-    """Runs of neighbouring words whose lengths are drawn from `odds`."""
+    """Base of span and n-gram masking: runs of adjacent words with lengths sampled from `length_probs`."""
 
     by_word: ClassVar[bool] = True
     singly: ClassVar[float] = 0.0
 
     def length_probs(self) -> NDArray[np.float64]:
-        """The chance of a run of 1, 2, ... words."""
+        """(max_length,): probability of a run of 1, 2, ... words."""
         raise NotImplementedError
 
     def select_units(self, words: MaskableWords) -> Ints:
-        """Runs are drawn first, then dealt out among the words that stay, each way as likely: none is refused for its length.
+        """Sample the run lengths first, then a uniformly random arrangement of runs and unmasked words: no run is rejected.
 
-        Two runs never overlap but may touch, as in SpanBERT; each keeps its own fate. What can never be hidden, such as a
-        [SEP] or an unknown word, is passed over: a run may go on behind it.
+        Runs never overlap but may be adjacent, as in SpanBERT; each is corrupted independently. Tokens that cannot be masked,
+        such as [SEP] or [UNK], are skipped: a run may continue after them.
         """
-        count = np.bincount(words.sample_index, minlength=len(words.sample_ids))
-        owner, nth, size = self._sample_runs(words, count)
-        hidden, runs = (np.bincount(owner, by, minlength=len(count)).astype(np.int64) for by in (size, None))
-        sample, place = _enumerate_per_sample(count - hidden + runs)  # an item is a run, or a word that stays
-        order = np.lexsort([words.uniforms(Stream.MASK_SPAN_START, sample, place), sample])
-        chosen = order[np.searchsorted(sample, owner) + nth]
-        unit, length = np.full(len(sample), -1), np.ones(len(sample), np.int64)
-        unit[chosen], length[chosen] = nth, size
-        return np.repeat(unit, length)
+        words_per_sample = np.bincount(words.sample_index, minlength=len(words.sample_ids))
+        run_sample, run_index, run_length = self._sample_runs(words, words_per_sample)
+        masked_words, num_runs = (
+            np.bincount(run_sample, weights, minlength=len(words_per_sample)).astype(np.int64) for weights in (run_length, None)
+        )
+        # An item is a run or an unmasked word.
+        item_sample, item_index = _enumerate_per_sample(words_per_sample - masked_words + num_runs)
+        order = np.lexsort([words.uniforms(Stream.MASK_SPAN_START, item_sample, item_index), item_sample])
+        run_slots = order[np.searchsorted(item_sample, run_sample) + run_index]
+        units, lengths = np.full(len(item_sample), -1), np.ones(len(item_sample), np.int64)
+        units[run_slots], lengths[run_slots] = run_index, run_length
+        return np.repeat(units, lengths)
 
     def _sample_runs(self, words: MaskableWords, words_per_sample: Ints) -> tuple[Ints, Ints, Ints]:
-        """The sample, the number in it and the words of each run; a quota is met on average.
+        """(sample, index within it, length in words) of each run; the expected number of masked words equals the budget.
 
-        Whether there is one more run is decided before its length is known, since a run refused for passing the quota
-        would mostly be a long one. With `left` words to go, the chance is left / (left + the excess to be expected), which
-        makes the words hidden `left` on average, whatever the lengths.
+        Whether to add another run is decided before its length is known, since rejecting runs that exceed the budget would
+        mostly reject long ones. With `budget_left` words left, its probability is budget_left / (budget_left + expected
+        excess), so that the expected number of words still to be masked is `budget_left`, whatever the lengths.
         """
-        tokens = np.bincount(words.sample_index, words.sizes, minlength=len(words_per_sample))
-        quota = (
-            words.token_budget * words_per_sample / np.maximum(tokens, 1)
-        )  # in words: their sizes have no part in which are hidden
-        owner, nth = _enumerate_per_sample(np.ceil(quota).astype(np.int64))
-        chances = self.length_probs().cumsum()
-        size = 1 + np.searchsorted(chances, words.uniforms(Stream.MASK_SPAN_LENGTH, owner, nth) * chances[-1], side="right")
-        before = np.minimum(_cumsum_per_sample(size, owner) - size, words_per_sample[owner])
-        left, room = quota[owner] - before, words_per_sample[owner] - before
-        excess = self._mean_length_below(room) - self._mean_length_below(left)
-        last = words.uniforms(Stream.MASK_SPAN_LAST, owner, nth) * (left + excess) >= left
-        taken = _cumsum_per_sample(last, owner) == 0
-        return owner[taken], nth[taken], np.minimum(size, room)[taken]
+        tokens_per_sample = np.bincount(words.sample_index, words.sizes, minlength=len(words_per_sample))
+        # In words: which are masked does not depend on their tokens.
+        word_budget = words.token_budget * words_per_sample / np.maximum(tokens_per_sample, 1)
+        run_sample, run_index = _enumerate_per_sample(np.ceil(word_budget).astype(np.int64))
+        cumulative_probs = self.length_probs().cumsum()
+        run_length = 1 + np.searchsorted(
+            cumulative_probs,
+            words.uniforms(Stream.MASK_SPAN_LENGTH, run_sample, run_index) * cumulative_probs[-1],
+            side="right",
+        )
+        words_before = np.minimum(_cumsum_per_sample(run_length, run_sample) - run_length, words_per_sample[run_sample])
+        budget_left, words_left = word_budget[run_sample] - words_before, words_per_sample[run_sample] - words_before
+        excess = self._mean_length_below(words_left) - self._mean_length_below(budget_left)
+        is_past_end = words.uniforms(Stream.MASK_SPAN_LAST, run_sample, run_index) * (budget_left + excess) >= budget_left
+        is_selected = _cumsum_per_sample(is_past_end, run_sample) == 0
+        return run_sample[is_selected], run_index[is_selected], np.minimum(run_length, words_left)[is_selected]
 
     def _mean_length_below(self, limit: Ints | NDArray[np.float64]) -> NDArray[np.float64]:
-        """The mean length of runs cut off at `limit` words, a straight line between whole numbers."""
-        longer = 1 - np.append(0, self.length_probs().cumsum()[:-1])  # the chance of more than 0, 1, ... words
-        means = np.append(0, longer.cumsum())
+        """E[min(run length, limit)], linearly interpolated between integers."""
+        survival = 1 - np.append(0, self.length_probs().cumsum()[:-1])  # P(length > 0), P(length > 1), ...
+        means = np.append(0, survival.cumsum())
         return np.interp(limit, np.arange(len(means)), means)
 
 
-def _enumerate_per_sample(counts: Ints) -> tuple[Ints, Ints]:
-    """So many things for each sample: the sample of each, and its number there."""
-    sample = np.repeat(np.arange(len(counts)), counts)
-    return sample, np.arange(len(sample)) - np.repeat(counts.cumsum() - counts, counts)
-
-
-def _cumsum_per_sample(values: NDArray[Any], sample_index: Ints) -> Ints:
-    """Running sums that begin anew with each sample."""
-    sums = np.append(0, values.cumsum())
-    return sums[1:] - sums[np.searchsorted(sample_index, sample_index)]
-
-
 class SpanMasking(RunMasking, frozen=True, tag="spans"):
-    """Spans whose length in words is geometric and cut off at a longest one."""
+    """Span masking: lengths in words follow a truncated geometric distribution."""
 
     p: Annotated[float, Meta(gt=0, lt=1), "the chance that a span ends with each word"] = 0.2
     longest: Annotated[PosInt, "words"] = 10
 
     def length_probs(self) -> NDArray[np.float64]:
-        odds = self.p * np.power(1 - self.p, np.arange(self.longest, dtype=np.float64))
-        return odds / odds.sum()
+        weights = self.p * np.power(1 - self.p, np.arange(self.longest, dtype=np.float64))
+        return weights / weights.sum()
 
 
 class NgramMasking(RunMasking, frozen=True, tag="ngrams"):
-    """N-grams of words, the chance of n falling as 1/n."""
+    """N-gram masking: n words with probability proportional to 1/n."""
 
     longest: Annotated[PosInt, "words"] = 3
 
     def length_probs(self) -> NDArray[np.float64]:
-        odds = 1.0 / np.arange(1, self.longest + 1, dtype=np.float64)
-        return odds / odds.sum()
+        weights = 1.0 / np.arange(1, self.longest + 1, dtype=np.float64)
+        return weights / weights.sum()
 
 
 MaskingConfig = TokenMasking | WholeWordMasking | SpanMasking | NgramMasking
+
+
+def _enumerate_per_sample(counts: Ints) -> tuple[Ints, Ints]:
+    """For counts[i] items of each sample i: the sample of each item, and its index within the sample."""
+    sample_index = np.repeat(np.arange(len(counts)), counts)
+    return sample_index, np.arange(len(sample_index)) - np.repeat(counts.cumsum() - counts, counts)
+
+
+def _cumsum_per_sample(values: NDArray[Any], sample_index: Ints) -> Ints:
+    """Cumulative sums that restart with each sample."""
+    sums = np.append(0, values.cumsum())
+    return sums[1:] - sums[np.searchsorted(sample_index, sample_index)]

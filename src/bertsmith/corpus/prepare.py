@@ -1,4 +1,4 @@
-"""Text files to a corpus folder, with a data card."""
+"""The `prepare` stage: builds a corpus folder from text files and prints its data card."""
 
 from typing import Any
 
@@ -11,20 +11,20 @@ __all__ = ["Recipe", "run"]
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
-    """Makes the folder, goes on with one that was interrupted, or says that it is there already."""
-    screen = Console(quiet)
+    """Build the corpus folder, resume an interrupted build, or report that it exists already."""
+    console = Console(quiet)
     if is_interrupted(resolve_path(recipe.out, "out")):
-        screen.info(f"{recipe.out} was begun before; going on")
-    with screen.progress_bar("preparing", "bytes") as bar:
-        folder, made = build_corpus(recipe, bar)
+        console.info(f"{recipe.out} was begun before; going on")
+    with console.progress_bar("preparing", "bytes") as bar:
+        folder, was_built = build_corpus(recipe, bar)
     card = read_json(folder / "card.json")
     for warning in card["warnings"]:
-        screen.warn(warning)
-    if not made:
-        screen.info(f"{folder} is there already, made from the same text by the same settings")
-    facts = ("documents", "sentences", "tokens", "unknown rate", "unigram entropy", "longest sentence", "duplicates")
-    screen.print_table(str(folder), [(name, _format_value(card[name])) for name in facts])
-    return {"out": str(folder), "made": made, **{name.replace(" ", "_"): card[name] for name in (*facts, "warnings")}}
+        console.warn(warning)
+    if not was_built:
+        console.info(f"{folder} is there already, made from the same text by the same settings")
+    shown = ("documents", "sentences", "tokens", "unknown rate", "unigram entropy", "longest sentence", "duplicates")
+    console.print_table(str(folder), [(name, _format_value(card[name])) for name in shown])
+    return {"out": str(folder), "made": was_built, **{name.replace(" ", "_"): card[name] for name in (*shown, "warnings")}}
 
 
 def _format_value(value: Any) -> str:

@@ -1,1 +1,1 @@
-"""Characters to ids: reading, cutting, vocabularies and tokenizers, without torch."""
+"""Tokenization without torch: reading text files, splitting words and sentences, training and applying tokenizers."""

@@ -1,4 +1,7 @@
-"""Words of Chinese, which no space parts: a segmenter says where they begin, and the tokens stay as they are."""
+"""Chinese word segmentation: word-start flags for whole-word masking (Cui et al. 2019), and jieba as a pre-tokenizer.
+
+For whole-word masking the tokens stay characters or subwords; the segmenter only marks which of them begin a word.
+"""
 
 import importlib
 import json
@@ -13,14 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import NormalizedString, PreTokenizedString, pre_tokenizers
-from tokenizers import Tokenizer as Rust
+from tokenizers import Tokenizer as TokenizerFast
 
 from ..errors import UserError
 
-Segmenter = Callable[[str], Iterable[str]]  # text -> words that add up to the text
+Segmenter = Callable[[str], Iterable[str]]  # text -> words whose concatenation is the text
 Flags = NDArray[np.bool_]
 
-# The ideographs that BERT's tokenizers set apart; kana and hangul are not among them.
+JIEBA = "jieba"  # the only segmenter accepted in tokenizer.json: a file must not select code to run
+
+# The ideographs that BERT's pre-tokenizer splits off; kana and hangul are not among them.
 IDEOGRAPH = re.compile(
     "[\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002b73f\U0002b740-\U0002b81f\U0002b820-\U0002ceaf"
     "\uf900-\ufaff\U0002f800-\U0002fa1f]"
@@ -28,7 +33,7 @@ IDEOGRAPH = re.compile(
 
 
 def load_segmenter(name: str) -> Segmenter:
-    """`jieba`, or any function of text to words, named as `package.module:function`."""
+    """`jieba`, or a function from text to words, given as `package.module:function`."""
     if name == "jieba":
         return _load_jieba()
     module, colon, function = name.partition(":")
@@ -40,54 +45,99 @@ def load_segmenter(name: str) -> Segmenter:
 def token_word_starts(
     text: str, words: Iterable[str], offsets: Sequence[tuple[int, int]], is_continuation: Flags, space_prefixed: bool
 ) -> Flags:
-    """For each token of a text, whether it begins a word; `spaced` if its tokenizer marks that by the space before a word."""
+    """(tokens,) bool: the token begins a word. `space_prefixed`: the tokenizer marks word starts (`Ġ`, `▁`), not `##`."""
     words = list(words)
     starts = char_to_token_starts(char_word_starts(text, words), offsets, is_continuation)
     return starts | first_tokens_of_words(text, words, offsets) if space_prefixed else starts
 
 
 def char_word_starts(text: str, words: Iterable[str]) -> Flags:
-    """For each character, whether a word may begin at it: False only at ideographs inside a word of the segmenter.
+    """(characters,) bool: a word may begin here. False only for ideographs inside a word of the segmenter.
 
-    At any other character that is left to the tokenizer, whose idea of a word in English or in numbers is finer.
+    Other characters are left to the tokenizer, which splits English words and numbers more finely.
     """
     words = [word for word in words if word]
-    if (joined := "".join(words)) != text:
-        raise UserError(_mismatch_message(text, joined))
-    begins = np.ones(len(text), bool)
-    begins[[found.start() for found in IDEOGRAPH.finditer(text)]] = False
-    begins[_word_offsets(words)] = True
-    return begins
+    if (concatenated := "".join(words)) != text:
+        raise UserError(_mismatch_message(text, concatenated))
+    is_start = np.ones(len(text), bool)
+    is_start[[match.start() for match in IDEOGRAPH.finditer(text)]] = False
+    is_start[_word_offsets(words)] = True
+    return is_start
 
 
 def char_to_token_starts(char_starts: Flags, offsets: Sequence[tuple[int, int]], is_continuation: Flags) -> Flags:
-    """For each token, whether it begins a word: no continuation (`##`) does, and no ideograph inside a word.
+    """(tokens,) bool: the token begins a word, which continuations (`##`) and ideographs inside a word do not.
 
-    `begins` is from `word_starts`; `offsets` are in characters of that text. A token without characters ([CLS]) stands alone.
+    `char_starts` is from `char_word_starts`; `offsets` are character spans of the tokens. A token with an empty span
+    ([CLS]) begins a word.
     """
     spans = np.asarray(offsets, np.int64).reshape(-1, 2)
-    first = spans[:, 0]
-    allowed = spans[:, 1] <= first
-    allowed[~allowed] = char_starts[first[~allowed]]
-    return allowed & ~np.asarray(is_continuation, bool)
+    span_starts = spans[:, 0]
+    is_start = spans[:, 1] <= span_starts
+    is_start[~is_start] = char_starts[span_starts[~is_start]]
+    return is_start & ~np.asarray(is_continuation, bool)
 
 
 def first_tokens_of_words(text: str, words: Iterable[str], offsets: Sequence[tuple[int, int]]) -> Flags:
-    """For each token, whether a word of the segmenter begins in it, and in no token before it.
+    """(tokens,) bool: the first token that overlaps the beginning of a word of the segmenter.
 
-    It is for tokenizers that mark the pieces behind a space (`Ġ`, `▁`), of which Chinese has none. A character may be several
-    tokens, of which the first counts; the space before a word belongs to it, whether or not the offsets have it.
+    For tokenizers that mark tokens after a space (`Ġ`, `▁`), which Chinese does not have. Of several byte-level tokens of
+    one character the first counts; the space before a word belongs to it, whether or not the offsets include it.
     """
-    firsts = _word_offsets([word for word in words if word])
-    firsts -= np.fromiter((at > 0 and text[at - 1] == " " for at in firsts), np.int64, len(firsts))
-    ends = np.maximum.accumulate(np.asarray(offsets, np.int64).reshape(-1, 2)[:, 1])
-    starts = np.zeros(len(ends) + 1, bool)  # what lies behind the last token begins none
-    starts[np.searchsorted(ends, firsts, side="right")] = True
+    word_offsets = _word_offsets([word for word in words if word])
+    word_offsets -= np.fromiter(
+        (offset > 0 and text[offset - 1] == " " for offset in word_offsets), np.int64, len(word_offsets)
+    )
+    token_ends = np.maximum.accumulate(np.asarray(offsets, np.int64).reshape(-1, 2)[:, 1])
+    starts = np.zeros(len(token_ends) + 1, bool)  # one more, for words after the last token
+    starts[np.searchsorted(token_ends, word_offsets, side="right")] = True
     return starts[:-1]
 
 
+class JiebaPreTokenizer:
+    """Splits the output of BERT's pre-tokenizer into Chinese words; jieba is loaded at the first ideograph."""
+
+    def __init__(self) -> None:
+        self.segment: Segmenter | None = None
+
+    def __call__(self, text: str) -> list[str]:
+        if not IDEOGRAPH.search(text):
+            return [text]
+        self.segment = self.segment or load_segmenter(JIEBA)
+        return list(self.segment(text))
+
+    def pre_tokenize(self, text: PreTokenizedString) -> None:
+        """Protocol of `PreTokenizer.custom`: called once per text, splits in place and keeps offsets."""
+        text.split(self._split)
+
+    def _split(self, index: int, string: NormalizedString) -> list[NormalizedString]:
+        ends = list(accumulate(map(len, self(string.normalized)), initial=0))
+        return [part for pair in pairwise(ends) if (part := string[slice(*pair)]) is not None]
+
+
+def install_jieba(backend_tokenizer: TokenizerFast) -> bytes:
+    """Add jieba after BERT's pre-tokenizer; return the tokenizer.json, which the library cannot serialize afterwards.
+
+    Other readers of that file ignore the "segmenter" key and treat a Chinese clause as one word.
+    """
+    config = json.loads(backend_tokenizer.to_str())
+    config["pre_tokenizer"] = {"type": "BertPreTokenizer", "segmenter": JIEBA}
+    backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.BertPreTokenizer(), pre_tokenizers.PreTokenizer.custom(JiebaPreTokenizer())]
+    )
+    return json.dumps(config, indent=2, ensure_ascii=False).encode()
+
+
+def uses_jieba(data: bytes) -> bool:
+    """Whether a tokenizer.json names jieba; the substring test avoids parsing most files twice."""
+    if b'"segmenter"' not in data:
+        return False
+    pre_tokenizer: Any = json.loads(data).get("pre_tokenizer") or {}
+    return pre_tokenizer.get("segmenter") == JIEBA
+
+
 def _word_offsets(words: Sequence[str]) -> NDArray[np.int64]:
-    """The place of each word's first character."""
+    """Character offset of each word."""
     sizes = np.fromiter(map(len, words), np.int64, len(words))
     return sizes.cumsum() - sizes
 
@@ -106,67 +156,27 @@ def _load_jieba() -> Segmenter:
 
 def _import_segmenter(module: str, function: str) -> Segmenter:
     try:
-        home = importlib.import_module(module)
-    except Exception as error:  # a module of the user's may fail in any way
+        imported = importlib.import_module(module)
+    except Exception as error:  # user code may raise anything
         raise UserError(
             f"segmenter module {module!r} cannot be imported ({error}); is it installed, or on PYTHONPATH?"
         ) from None
-    found = getattr(home, function, None)
-    if callable(found):
-        return found
-    near = get_close_matches(function, [name for name in dir(home) if callable(getattr(home, name))], n=1, cutoff=0.5)
-    guess = f"; did you mean {module}:{near[0]}?" if near else "; name a function that takes text and gives words"
-    raise UserError(f"{module} has no function {function!r}{guess}")
+    segmenter = getattr(imported, function, None)
+    if callable(segmenter):
+        return segmenter
+    close_matches = get_close_matches(
+        function, [name for name in dir(imported) if callable(getattr(imported, name))], n=1, cutoff=0.5
+    )
+    hint = (
+        f"; did you mean {module}:{close_matches[0]}?" if close_matches else "; name a function that takes text and gives words"
+    )
+    raise UserError(f"{module} has no function {function!r}{hint}")
 
 
-def _mismatch_message(text: str, joined: str) -> str:
-    place = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, joined, strict=False)))
+def _mismatch_message(text: str, concatenated: str) -> str:
+    position = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, concatenated, strict=False)))
     return (
-        f"the segmenter's words do not add up to the text: at character {place:,} the text goes on with "
-        f"{text[place : place + 12]!r}, the words with {joined[place : place + 12]!r}; a segmenter must keep every character"
+        f"the segmenter's words do not add up to the text: at character {position:,} the text goes on with "
+        f"{text[position : position + 12]!r}, the words with {concatenated[position : position + 12]!r}; "
+        "a segmenter must keep every character"
     )
-
-
-JIEBA = "jieba"  # the one segmenter a tokenizer.json may name: a file must not choose what code is run
-
-
-class JiebaPreTokenizer:
-    """What BERT's splitting left whole, as words; jieba is loaded when the first ideograph comes."""
-
-    def __init__(self) -> None:
-        self.segment: Segmenter | None = None
-
-    def __call__(self, text: str) -> list[str]:
-        if not IDEOGRAPH.search(text):
-            return [text]
-        self.segment = self.segment or load_segmenter(JIEBA)
-        return list(self.segment(text))
-
-    def pre_tokenize(self, text: PreTokenizedString) -> None:
-        """The library's protocol: called once a text, it cuts the pieces in place and keeps their offsets."""
-        text.split(self._split)
-
-    def _split(self, index: int, string: NormalizedString) -> list[NormalizedString]:
-        ends = list(accumulate(map(len, self(string.normalized)), initial=0))
-        return [part for pair in pairwise(ends) if (part := string[slice(*pair)]) is not None]
-
-
-def install_jieba(backend_tokenizer: Rust) -> bytes:
-    """Puts jieba behind BERT's splitting; returns the tokenizer.json, which the library cannot write once that is done.
-
-    Other readers of that file see a tokenizer of whole words which takes a Chinese clause for one.
-    """
-    state = json.loads(backend_tokenizer.to_str())
-    state["pre_tokenizer"] = {"type": "BertPreTokenizer", "segmenter": JIEBA}
-    backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.BertPreTokenizer(), pre_tokenizers.PreTokenizer.custom(JiebaPreTokenizer())]
-    )
-    return json.dumps(state, indent=2, ensure_ascii=False).encode()
-
-
-def uses_jieba(data: bytes) -> bool:
-    """Whether a tokenizer.json names the segmenter; almost none does, and those are not parsed twice."""
-    if b'"segmenter"' not in data:
-        return False
-    splitter: Any = json.loads(data).get("pre_tokenizer") or {}
-    return splitter.get("segmenter") == JIEBA

@@ -1,4 +1,4 @@
-"""Text files, packed or not, as one stream of documents in blocks of a few million characters, in constant memory."""
+"""Reads text files, compressed or not, as one stream of documents in blocks of bounded size, in constant memory."""
 
 import codecs
 import json
@@ -17,8 +17,9 @@ from .files import CHUNK_BYTES, detect_format, read_decompressed
 from .tables import InvalidRecord, LineReader, missing_column_message, read_records
 from .tokenizer import replace_surrogates
 
-MAX_WHITESPACE = 2 << 20  # white space in one line beyond this is dropped; at least a piece, so that pieces leave no trace
-MAX_RECORD_BYTES = 256 << 20  # bytes of one JSON line, which has to be in memory whole
+# Longer white space in one line is truncated; at least CHUNK_BYTES, so that chunking does not change the result.
+MAX_WHITESPACE = 2 << 20
+MAX_RECORD_BYTES = 256 << 20  # of one JSON line, which has to fit into memory
 
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _LINE_END = re.compile(rb"\r\n?|\n")
@@ -28,36 +29,34 @@ _SKIPPED_AFTER_SPLIT = re.compile(r"[^\S\n]*(\n{0,2})")
 
 @dataclass(frozen=True)
 class TextBlock:
-    """Lines parted by a newline, documents by an empty line; no other empty line, no carriage return."""
+    """Lines separated by a newline, documents by an empty line; no other empty lines, no carriage returns."""
 
     text: str
-    previous_char: (
-        str  # the last character before the space that parts it from the block before, if a document goes on from there
-    )
-    ends_document: bool  # the last document is complete; if not, it goes on in the next block
-    bytes_read: int  # bytes of the files, as they lie on disk, read so far: for progress
+    previous_char: str  # last character of the block before, if this one continues its document after white space; else ""
+    ends_document: bool  # the last document is complete; if not, it continues in the next block
+    bytes_read: int  # bytes of the files on disk read so far, for progress
     source: str  # the file of the first line
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Which column of tables and JSON holds the documents, and what is wrong with a text, where some cannot be used."""
+    """`column` of tables and JSON that holds the documents; `find_error(text)` returns why a text is invalid, or None."""
 
     column: str = "text"
     find_error: Callable[[str], str | None] | None = None
 
     def check(self, text: str, path: Path, location: str) -> str:
-        if self.find_error and (wrong := self.find_error(text)):
-            raise UserError(f"{path}, {location}: {wrong}; mend it, or leave it out")
+        if self.find_error and (error := self.find_error(text)):
+            raise UserError(f"{path}, {location}: {error}; mend it, or leave it out")
         return text
 
 
 def read_documents(paths: Sequence[Path]) -> Iterator[list[str]]:
-    """The lines of each document; a document is in memory whole, so corpora of any size are better read by `blocks`."""
+    """Yield the lines of each document. Holds a whole document in memory: use `read_blocks` for large corpora."""
     lines: list[str] = []
     for block in read_blocks(paths):
-        *whole, last = block.text.split("\n\n")
-        for document in whole:
+        *complete, last = block.text.split("\n\n")
+        for document in complete:
             yield lines + document.split("\n")
             lines = []
         lines += last.split("\n")
@@ -67,34 +66,34 @@ def read_documents(paths: Sequence[Path]) -> Iterator[list[str]]:
 
 
 def read_blocks(paths: Sequence[Path], max_chars: int = 4 << 20, options: ReadOptions = ReadOptions()) -> Iterator[TextBlock]:  # noqa: B008
-    """Blocks of at most `size` characters, the same for the same files; the end of a file ends a document.
+    """Yield blocks of at most `max_chars` characters, deterministic for given files; the end of a file ends a document.
 
-    They are cut between documents; a document longer than `size` between its lines, a longer line at a space.
+    Blocks end between documents; a document longer than `max_chars` is split between lines, a longer line at a space.
     """
-    text, base, files = "", 0, deque[tuple[int, str]]()  # `base`: where in the whole stream `text` begins
-    before = ""
-    for piece in _read_normalized(paths, options):
-        gap = piece.whitespace if text else piece.whitespace.lstrip("\n")
-        if not files or files[-1][1] != piece.source:
-            files.append((base + len(text) + gap.rfind("\n") + 1, piece.source))
-        text += gap + piece.body
-        at, waiting = 0, max_chars if piece.body else 0
-        while len(text) - at > waiting:
-            end, ends, following = _split_block(text, at, max_chars)
-            while len(files) > 1 and files[1][0] <= base + at:
+    text, stream_offset, files = "", 0, deque[tuple[int, str]]()  # `stream_offset`: position of `text` in the whole stream
+    previous_char = ""
+    for chunk in _read_normalized(paths, options):
+        whitespace = chunk.whitespace if text else chunk.whitespace.lstrip("\n")
+        if not files or files[-1][1] != chunk.source:
+            files.append((stream_offset + len(text) + whitespace.rfind("\n") + 1, chunk.source))
+        text += whitespace + chunk.body
+        start, threshold = 0, max_chars if chunk.body else 0
+        while len(text) - start > threshold:
+            end, ends_document, next_start = _split_block(text, start, max_chars)
+            while len(files) > 1 and files[1][0] <= stream_offset + start:
                 files.popleft()
-            if not (block := text[at:end]).isspace():  # it is where a line begins with more white space than a block holds
-                yield TextBlock(block, before, ends, piece.bytes_read, files[0][1])
-            at, before = following, "" if ends or following == end else text[end - 1]
-        text, base = text[at:], base + at
+            if not (block := text[start:end]).isspace():  # a line may begin with more white space than fits a block
+                yield TextBlock(block, previous_char, ends_document, chunk.bytes_read, files[0][1])
+            start, previous_char = next_start, "" if ends_document or next_start == end else text[end - 1]
+        text, stream_offset = text[start:], stream_offset + start
 
 
 def _split_block(text: str, start: int, max_chars: int) -> tuple[int, bool, int]:
-    """Where the block that begins at `at` ends, whether that ends a document, and where the next block begins."""
-    for mark, ends in (("\n\n", True), ("\n", False)):
-        end = text.rfind(mark, start, start + max_chars + len(mark))
+    """(end of the block that begins at `start`, whether a document ends there, start of the next block)."""
+    for separator, ends_document in (("\n\n", True), ("\n", False)):
+        end = text.rfind(separator, start, start + max_chars + len(separator))
         if end > start:
-            return end, ends, end + len(mark)
+            return end, ends_document, end + len(separator)
     end = text.rfind(" ", start, start + max_chars + 1)
     if end <= start or text[start:end].isspace():
         end = start + max_chars
@@ -105,30 +104,30 @@ def _split_block(text: str, start: int, max_chars: int) -> tuple[int, bool, int]
 
 class _Chunk(NamedTuple):
     whitespace: str  # white space before the body
-    body: str  # begins and ends with something to see; empty at the end of the stream
+    body: str  # begins and ends with a visible character; empty at the end of the stream
     bytes_read: int
     source: str
 
 
 def _read_normalized(paths: Sequence[Path], options: ReadOptions) -> Iterator[_Chunk]:
-    """The stream of all files without its empty lines but one between documents, wherever the pieces were cut.
+    """The text of all files with exactly one empty line between documents, independent of the chunking.
 
-    White space at the end of a piece waits for the next one, which decides what it means.
+    White space at the end of a chunk is held back until the next chunk shows whether it ends a document.
     """
-    held, done, path = "\n", 0, None
+    pending, finished_bytes, path = "\n", 0, None
     for path in paths:
-        for raw, read in _read_chunks(path, options):
-            whole = raw.rstrip()
-            body = whole.lstrip()
+        for text, bytes_read in _read_chunks(path, options):
+            stripped = text.rstrip()
+            body = stripped.lstrip()
             if not body:
-                held = _collapse_whitespace(held + raw)
+                pending = _collapse_whitespace(pending + text)
                 continue
-            gap = _collapse_whitespace(held + whole[: len(whole) - len(body)])
-            held = _collapse_whitespace(raw[len(whole) :])
-            yield _Chunk(gap, _BLANK_LINES.sub("\n\n", body), done + read, str(path))
-        held, done = _collapse_whitespace(held + "\n\n"), done + path.stat().st_size
+            whitespace = _collapse_whitespace(pending + stripped[: len(stripped) - len(body)])
+            pending = _collapse_whitespace(text[len(stripped) :])
+            yield _Chunk(whitespace, _BLANK_LINES.sub("\n\n", body), finished_bytes + bytes_read, str(path))
+        pending, finished_bytes = _collapse_whitespace(pending + "\n\n"), finished_bytes + path.stat().st_size
     if path:
-        yield _Chunk(held.partition("\n")[0] + "\n\n", "", done, str(path))
+        yield _Chunk(pending.partition("\n")[0] + "\n\n", "", finished_bytes, str(path))
 
 
 def _collapse_whitespace(whitespace: str) -> str:
@@ -139,55 +138,57 @@ def _collapse_whitespace(whitespace: str) -> str:
 
 
 def _read_chunks(path: Path, options: ReadOptions) -> Iterator[tuple[str, int]]:
-    """Text with newlines only, and the bytes of the file read so far."""
-    text_of = _read_checked_lines if options.find_error else _read_text
-    read = {"parquet": _read_parquet, "table": _read_table, "lines": _read_json_lines, "text": text_of}[detect_format(path)]
-    empty = True
-    for text, position in read(path, options):
-        empty = empty and (not text or text.isspace())
-        yield text, position
-    if empty:
+    """Yield (text with \\n line ends, bytes of the file on disk read so far)."""
+    read_plain_text = _read_checked_lines if options.find_error else _read_text
+    reader = {"parquet": _read_parquet, "table": _read_table, "lines": _read_json_lines, "text": read_plain_text}[
+        detect_format(path)
+    ]
+    is_empty = True
+    for text, bytes_read in reader(path, options):
+        is_empty = is_empty and (not text or text.isspace())
+        yield text, bytes_read
+    if is_empty:
         raise UserError(f"{path} is empty: there is no text in it; leave it out, or make it again")
 
 
 def _read_text(path: Path, options: ReadOptions) -> Iterator[tuple[str, int]]:
-    left, carriage, offset, line = b"", "", 0, 1
-    for data, position in chain(read_decompressed(path), [(b"", path.stat().st_size)]):
-        joined = left + data
+    remainder, pending_cr, offset, line = b"", "", 0, 1
+    for data, bytes_read in chain(read_decompressed(path), [(b"", path.stat().st_size)]):
+        pending_bytes = remainder + data
         try:
-            text, used = codecs.utf_8_decode(joined, "strict", not data)
+            text, num_decoded = codecs.utf_8_decode(pending_bytes, "strict", not data)
         except UnicodeDecodeError as error:
-            line += len(_LINE_END.findall(carriage.encode() + joined[: error.start]))
-            raise _utf8_error(path, f"byte {offset + error.start:,} (line {line:,})", joined[error.start]) from None
-        text = carriage + (text if offset else text.removeprefix("\ufeff"))
-        left, offset = joined[used:], offset + used
-        text, carriage = (text[:-1], "\r") if text.endswith("\r") else (text, "")  # half of a line end, perhaps
+            line += len(_LINE_END.findall(pending_cr.encode() + pending_bytes[: error.start]))
+            raise _utf8_error(path, f"byte {offset + error.start:,} (line {line:,})", pending_bytes[error.start]) from None
+        text = pending_cr + (text if offset else text.removeprefix("\ufeff"))
+        remainder, offset = pending_bytes[num_decoded:], offset + num_decoded
+        text, pending_cr = (text[:-1], "\r") if text.endswith("\r") else (text, "")  # perhaps the first half of \r\n
         text = _normalize_newlines(text)
         line += text.count("\n")
-        yield text, position
+        yield text, bytes_read
 
 
 def _read_checked_lines(path: Path, options: ReadOptions) -> Iterator[tuple[str, int]]:
-    """A line at a time, so that a bad one can be named."""
-    for number, text in (lines := LineReader(path)):
-        yield options.check(text, path, f"line {number:,}") + "\n", lines.bytes_read
+    """One line at a time, so that an invalid line can be reported by number."""
+    for line, text in (lines := LineReader(path)):
+        yield options.check(text, path, f"line {line:,}") + "\n", lines.bytes_read
 
 
 def _read_table(path: Path, options: ReadOptions) -> Iterator[tuple[str, int]]:
-    """A document a row."""
+    """One document per row."""
     for row in read_records(lines := LineReader(path)):
-        place = f"line {row.line:,}"
+        location = f"line {row.line:,}"
         if isinstance(row, InvalidRecord):
-            raise UserError(f"{path}, {place}: {row.message}; mend the row, or leave it out")
+            raise UserError(f"{path}, {location}: {row.message}; mend the row, or leave it out")
         if options.column not in row.values:
             raise UserError(f"{path} {missing_column_message(options.column, list(row.values), 'column')}")
-        yield _format_document(options.check(row.values[options.column], path, place)), lines.bytes_read
+        yield _format_document(options.check(row.values[options.column], path, location)), lines.bytes_read
 
 
 def _read_json_lines(path: Path, options: ReadOptions) -> Iterator[tuple[str, int]]:
-    decoder, left, line = msgspec.json.Decoder(_record_type(options.column)), b"", 0
-    for data, position in chain(read_decompressed(path), [(b"\n", path.stat().st_size)]):
-        *rows, left = (left + data).split(b"\n")
+    decoder, remainder, line = msgspec.json.Decoder(_record_type(options.column)), b"", 0
+    for data, bytes_read in chain(read_decompressed(path), [(b"\n", path.stat().st_size)]):
+        *rows, remainder = (remainder + data).split(b"\n")
         texts = []
         for row in rows:
             line += 1
@@ -195,10 +196,10 @@ def _read_json_lines(path: Path, options: ReadOptions) -> Iterator[tuple[str, in
             if row and not row.isspace():
                 text = _decode_record(decoder, row, path, line, options.column)
                 texts.append(_format_document(options.check(text, path, f"line {line:,}")))
-        if len(left) > MAX_RECORD_BYTES:
+        if len(remainder) > MAX_RECORD_BYTES:
             raise UserError(f"{path}, line {line + 1:,}: more than {MAX_RECORD_BYTES >> 20} MiB in one line; "
                            f"{_json_lines_hint(options.column)}")  # fmt: skip
-        yield "".join(texts), position
+        yield "".join(texts), bytes_read
 
 
 def _record_type(column: str) -> type[Any]:
@@ -217,12 +218,12 @@ def _decode_record(decoder: msgspec.json.Decoder[Any], row: bytes, path: Path, l
     except msgspec.DecodeError as error:
         if (text := _repair_surrogates(row, decoder.type)) is not None:
             return text
-        way_out = f"`jq -c '.[]' {path.name}` makes lines of an array" if row.lstrip()[:1] == b"[" else _json_lines_hint(column)
-        raise UserError(f"{path}, line {line:,} is not an object with a string `{column}` ({error}); {way_out}") from None
+        hint = f"`jq -c '.[]' {path.name}` makes lines of an array" if row.lstrip()[:1] == b"[" else _json_lines_hint(column)
+        raise UserError(f"{path}, line {line:,} is not an object with a string `{column}` ({error}); {hint}") from None
 
 
 def _repair_surrogates(row: bytes, record_type: Any) -> str | None:
-    """The text of a record with lone surrogates ("\\ud83d", half an emoji), which become U+FFFD; None for any other fault."""
+    """The text of a record with lone surrogates ("\\ud83d", half an emoji) replaced by U+FFFD; None for other errors."""
     if not _SURROGATE.search(row):
         return None
     try:
@@ -232,7 +233,7 @@ def _repair_surrogates(row: bytes, record_type: Any) -> str | None:
 
 
 def _format_document(text: str) -> str:
-    """A document that may hold empty lines of its own, ready to stand between others."""
+    """A document without empty lines inside, followed by the empty line that separates documents."""
     return _BLANK_LINES.sub("\n", _normalize_newlines(text)) + "\n\n"
 
 
@@ -246,21 +247,21 @@ def _read_parquet(path: Path, options: ReadOptions) -> Iterator[tuple[str, int]]
         from pyarrow import parquet
     except ImportError:
         raise UserError(f"{path} needs pyarrow to be read: pip install bertsmith[data]") from None
-    row, full = 0, path.stat().st_size
+    rows_read, file_size = 0, path.stat().st_size
     try:
         with parquet.ParquetFile(path, buffer_size=CHUNK_BYTES, pre_buffer=False) as table:
-            names, rows = table.schema_arrow.names, table.metadata.num_rows
+            names, num_rows = table.schema_arrow.names, table.metadata.num_rows
             if options.column not in names:
                 raise UserError(f"{path} {missing_column_message(options.column, names, 'column')}")
             for batch in table.iter_batches(batch_size=128, columns=[options.column]):
                 texts = batch.column(0).to_pylist()
-                for number, text in enumerate(texts, row + 1):
+                for row, text in enumerate(texts, rows_read + 1):
                     if not isinstance(text, str):
-                        raise UserError(f"{path}, row {number:,}: `{options.column}` is {text!r}, not a string; filter such "
+                        raise UserError(f"{path}, row {row:,}: `{options.column}` is {text!r}, not a string; filter such "
                                        "rows out")  # fmt: skip
-                    options.check(text, path, f"row {number:,}")
-                row += len(texts)
-                yield "".join(map(_format_document, texts)), full * row // rows
+                    options.check(text, path, f"row {row:,}")
+                rows_read += len(texts)
+                yield "".join(map(_format_document, texts)), file_size * rows_read // num_rows
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read as parquet: {error}; is it whole?") from None
 

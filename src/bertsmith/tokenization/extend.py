@@ -1,4 +1,4 @@
-"""A tokenizer extended for a domain: the pieces that shorten its text most, behind all old ones, which keep their ids."""
+"""Vocabulary extension for domain adaptation: adds the tokens that shorten a text most; existing tokens keep their ids."""
 
 import copy
 import json
@@ -17,107 +17,112 @@ from .wordpiece_trainer import CONTINUING_SUBWORD_PREFIX
 ExtensibleKind = Literal["wordpiece", "bpe", "byte-bpe"]
 WordFrequencies = Iterable[tuple[str, int]]
 
-MAX_WORDS = 500_000  # distinct words that are looked at, the most frequent first: what bounds memory
-LONE_IDEOGRAPH_THRESHOLD = 0.1  # share of running words that are lone ideographs from which on it is worth saying
+MAX_WORDS = 500_000  # the most frequent distinct words, to bound memory
+LONE_IDEOGRAPH_THRESHOLD = 0.1  # fraction of lone ideographs from which the user is informed
 
 
 @dataclass(frozen=True)
 class Extension:
-    """The new tokenizer, and what each new piece gained when it was added: tokens of the text."""
+    """The extended tokenizer, and for each new token the number of tokens of the text it saved when it was added."""
 
     tokenizer: Tokenizer
-    gains: list[tuple[str, int]]  # in the order of their ids
+    gains: list[tuple[str, int]]  # (token, tokens saved), in order of ids
 
 
 def extensible_kind(tokenizer: Tokenizer) -> ExtensibleKind:
-    """The kind of vocabulary, if it can be extended: old text is cut as before, whatever comes behind the old pieces."""
-    state = tokenizer.json_dict
-    model, splitter = state["model"], (state["pre_tokenizer"] or {}).get("type")
-    if any(not token["special"] for token in state["added_tokens"]):
+    """The kind of vocabulary; UserError if it cannot be extended without changing how its existing tokens are used."""
+    config = tokenizer.json_dict
+    model, pre_tokenizer = config["model"], (config["pre_tokenizer"] or {}).get("type")
+    if any(not token["special"] for token in config["added_tokens"]):
         raise UserError(f"{tokenizer.source} has added tokens that it finds inside words; extend the tokenizer without them")
-    bert = (
-        splitter == "BertPreTokenizer"
-        and _is_bert_normalizer(state["normalizer"])
+    is_bert = (
+        pre_tokenizer == "BertPreTokenizer"
+        and _is_bert_normalizer(config["normalizer"])
         and model.get("continuing_subword_prefix") == CONTINUING_SUBWORD_PREFIX
     )
-    if model["type"] == "WordPiece" and bert:
+    if model["type"] == "WordPiece" and is_bert:
         return "wordpiece"
     if model["type"] == "BPE" and model["merges"] and not (model.get("dropout") or model.get("end_of_word_suffix")):
-        if bert:
+        if is_bert:
             return "bpe"
-        raw = (state["normalizer"] or {}).get("type") in (None, "Lowercase")
-        if splitter == "ByteLevel" and state["pre_tokenizer"]["use_regex"] and raw:
+        is_raw = (config["normalizer"] or {}).get("type") in (None, "Lowercase")
+        if pre_tokenizer == "ByteLevel" and config["pre_tokenizer"]["use_regex"] and is_raw:
             return "byte-bpe"
     raise UserError(
-        f"{tokenizer.source} is of a kind that cannot be extended ({model['type']}, words by {splitter}); WordPiece and BPE "
-        "as BERT, RoBERTa and `bertsmith tokenizer` make them can: a new piece of another would cut old text anew"
+        f"{tokenizer.source} is of a kind that cannot be extended ({model['type']}, words by {pre_tokenizer}); WordPiece "
+        "and BPE as BERT, RoBERTa and `bertsmith tokenizer` make them can: a new piece of another would cut old text anew"
     )
 
 
 def build_word_splitter(tokenizer: Tokenizer) -> Callable[[str], list[str]]:
-    """Blocks of text to words, cleaned and cut as this tokenizer does."""
+    """A function that splits text into words with the normalization and pre-tokenization of this tokenizer."""
     kind, normalizer = extensible_kind(tokenizer), tokenizer.json_dict["normalizer"] or {}
-    words = WordSplitter(kind, bool(normalizer.get("lowercase", normalizer.get("type") == "Lowercase")))
+    split_words = WordSplitter(kind, bool(normalizer.get("lowercase", normalizer.get("type") == "Lowercase")))
     if normalizer:
-        words.normalizer = tokenizer.backend_tokenizer.normalizer  # accents may be its own
-    return words
+        split_words.normalizer = tokenizer.backend_tokenizer.normalizer  # it may treat accents differently
+    return split_words
 
 
 def extend_tokenizer(
     tokenizer: Tokenizer, counts: WordFrequencies, max_added: int, min_frequency: int = 2,
-    progress: Callable[[int, int], None] = lambda done, room: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Extension:  # fmt: skip
-    """At most `room` new pieces, by what they gain on these words (made by `words_of`); none occurs fewer than `least` times.
+    """Add at most `max_added` tokens, greedily by tokens saved on these word counts, each used at least `min_frequency` times.
 
-    A BPE vocabulary grows by merges: a long word takes several, and a character it does not know stays unknown.
+    `counts` are words from `build_word_splitter`. BPE is extended by merges: a long word takes several, and an unknown
+    character stays unknown.
     """
     kind = extensible_kind(tokenizer)
     merges: list[Pair] = []
     if kind == "wordpiece":
-        longest = tokenizer.json_dict["model"]["max_input_chars_per_word"]  # beyond it a word is unknown, whatever there is
-        split = ((word, n) for word, n in counts if len(word) <= longest)
+        max_chars = tokenizer.json_dict["model"]["max_input_chars_per_word"]  # longer words are always [UNK]
+        candidates = ((word, n) for word, n in counts if len(word) <= max_chars)
         gains = select_tokens(
-            WordPieceSelector(tokenizer.id_to_token, islice(split, MAX_WORDS)), max_added, min_frequency, progress
+            WordPieceSelector(tokenizer.id_to_token, islice(candidates, MAX_WORDS)), max_added, min_frequency, progress
         )
     else:
-        fixed = {piece for piece, special in zip(tokenizer.id_to_token, tokenizer.is_special, strict=True) if special}
-        found = select_tokens(
-            BpeSelector(tokenizer.id_to_token, _tokenize_words(tokenizer, islice(counts, MAX_WORDS)), fixed),
+        unmergeable = {token for token, special in zip(tokenizer.id_to_token, tokenizer.is_special, strict=True) if special}
+        selected = select_tokens(
+            BpeSelector(tokenizer.id_to_token, _tokenize_words(tokenizer, islice(counts, MAX_WORDS)), unmergeable),
             max_added,
             min_frequency,
             progress,
         )
-        merges, gains = [pair for pair, _ in found], [(merge_pair(pair), gain) for pair, gain in found]
+        merges, gains = [pair for pair, _ in selected], [(merge_pair(pair), gain) for pair, gain in selected]
     if not gains:
         raise UserError(
             f"no new piece of {min_frequency} occurrences would make this text shorter: {tokenizer.source} fits it as it is"
         )
-    return Extension(_add_tokens(tokenizer, [piece for piece, _ in gains], merges), gains)
+    return Extension(_add_tokens(tokenizer, [token for token, _ in gains], merges), gains)
 
 
 def is_extension(child: Tokenizer, parent: Tokenizer) -> bool:
-    """Whether a tokenizer is another with pieces behind: the same cleaning, words, ids and order of merges."""
-    ours, theirs = _config_without_vocab(child), _config_without_vocab(parent)
-    merges, before = (tokenizer.json_dict["model"].get("merges", []) for tokenizer in (child, parent))
-    same = ours == theirs and child.id_to_token[: len(parent)] == parent.id_to_token and merges[: len(before)] == before
+    """Whether `child` is `parent` plus tokens at the end: same normalizer, pre-tokenizer, ids and order of merges."""
+    child_config, parent_config = _config_without_vocab(child), _config_without_vocab(parent)
+    child_merges, parent_merges = (tokenizer.json_dict["model"].get("merges", []) for tokenizer in (child, parent))
+    same = (
+        child_config == parent_config
+        and child.id_to_token[: len(parent)] == parent.id_to_token
+        and child_merges[: len(parent_merges)] == parent_merges
+    )
     return same and len(child) > len(parent)
 
 
 def map_to_parent_ids(child: Tokenizer, parent: Tokenizer) -> list[list[int]]:
-    """For each new piece, in the order of ids, the ids of the parent's pieces that it replaces."""
-    new = child.id_to_token[len(parent) :]
+    """For each new token, in order of ids, the parent's token ids that it replaces (to initialise its embedding)."""
+    new_tokens = child.id_to_token[len(parent) :]
     if child.json_dict["model"]["type"] == "WordPiece":
-        ids = {piece: number for number, piece in enumerate(parent.id_to_token)}
-        return [_greedy_match(piece, ids) or [parent.unk_token_id] for piece in new]
-    parts = {piece: [number] for number, piece in enumerate(parent.id_to_token)}
+        token_to_id = {token: token_id for token_id, token in enumerate(parent.id_to_token)}
+        return [_greedy_match(token, token_to_id) or [parent.unk_token_id] for token in new_tokens]
+    parent_ids = {token: [token_id] for token_id, token in enumerate(parent.id_to_token)}
     for merge in child.json_dict["model"]["merges"][len(parent.json_dict["model"]["merges"]) :]:
         left, right = merge.split(" ") if isinstance(merge, str) else merge
-        parts[merge_pair((left, right))] = parts[left] + parts[right]
-    return [parts[piece] for piece in new]
+        parent_ids[merge_pair((left, right))] = parent_ids[left] + parent_ids[right]
+    return [parent_ids[token] for token in new_tokens]
 
 
 def lone_ideograph_fraction(counts: WordFrequencies) -> float:
-    """The share of running words that are one Chinese character, which BERT's words never join: no piece can either."""
+    """Fraction of running words that are a single Chinese character, which no new token can join in BERT's pre-tokenization."""
     total = lone = 0
     for word, count in counts:
         total, lone = total + count, lone + count * (len(word) == 1 and IDEOGRAPH.match(word) is not None)
@@ -125,50 +130,50 @@ def lone_ideograph_fraction(counts: WordFrequencies) -> float:
 
 
 def _is_bert_normalizer(normalizer: dict[str, Any] | None) -> bool:
-    own = normalizer or {}
-    return own.get("type") == "BertNormalizer" and own["clean_text"] and own["handle_chinese_chars"]
+    config = normalizer or {}
+    return config.get("type") == "BertNormalizer" and config["clean_text"] and config["handle_chinese_chars"]
 
 
 def _tokenize_words(tokenizer: Tokenizer, counts: WordFrequencies) -> Iterable[tuple[list[str], int]]:
     entries = list(counts)
-    cut = tokenizer.backend_tokenizer.encode_batch_fast([word for word, _ in entries], add_special_tokens=False)
-    pieces = tokenizer.id_to_token
-    return (([pieces[i] for i in encoding.ids], count) for encoding, (_, count) in zip(cut, entries, strict=True))
+    encodings = tokenizer.backend_tokenizer.encode_batch_fast([word for word, _ in entries], add_special_tokens=False)
+    id_to_token = tokenizer.id_to_token
+    return (([id_to_token[i] for i in encoding.ids], count) for encoding, (_, count) in zip(encodings, entries, strict=True))
 
 
 def _add_tokens(tokenizer: Tokenizer, tokens: list[str], merges: list[Pair]) -> Tokenizer:
-    state = copy.deepcopy(tokenizer.json_dict)
-    model, first = state["model"], len(tokenizer)
-    # Special tokens that stand outside the vocabulary would be moved behind the new pieces: inside it they keep their ids.
-    model["vocab"] |= {token["content"]: token["id"] for token in state["added_tokens"]}
-    model["vocab"] |= {piece: first + number for number, piece in enumerate(tokens)}
+    config = copy.deepcopy(tokenizer.json_dict)
+    model, first_new_id = config["model"], len(tokenizer)
+    # Special tokens outside the model's vocabulary would be moved after the new tokens; inside it they keep their ids.
+    model["vocab"] |= {token["content"]: token["id"] for token in config["added_tokens"]}
+    model["vocab"] |= {name: first_new_id + index for index, name in enumerate(tokens)}
     if merges:
-        spaced = isinstance(model["merges"][0], str)
-        model["merges"] += [" ".join(pair) if spaced else list(pair) for pair in merges]
-    grown = Tokenizer.from_json(json.dumps(state).encode(), tokenizer.source)
-    assert is_extension(grown, tokenizer), "an old id moved"
-    return grown
+        merges_are_strings = isinstance(model["merges"][0], str)
+        model["merges"] += [" ".join(pair) if merges_are_strings else list(pair) for pair in merges]
+    extended = Tokenizer.from_json(json.dumps(config).encode(), tokenizer.source)
+    assert is_extension(extended, tokenizer), "an old id moved"
+    return extended
 
 
 def _config_without_vocab(tokenizer: Tokenizer) -> dict[str, Any]:
-    """All that makes ids of text but the pieces."""
+    """The configuration that determines token ids, without vocabulary and merges."""
     model = {name: value for name, value in tokenizer.json_dict["model"].items() if name not in ("vocab", "merges")}
     names = ("normalizer", "pre_tokenizer", "added_tokens")
     return {"model": model, **{name: tokenizer.json_dict[name] for name in names}}
 
 
 def _greedy_match(token: str, ids: dict[str, int]) -> list[int]:
-    """A piece by the longest old ones, begun as it begins; nothing, if they cannot spell it."""
-    mark, rest = (
+    """Ids of the longest-match-first split of a token into existing tokens; empty if they cannot spell it."""
+    prefix, rest = (
         (CONTINUING_SUBWORD_PREFIX, token[len(CONTINUING_SUBWORD_PREFIX) :])
         if token.startswith(CONTINUING_SUBWORD_PREFIX)
         else ("", token)
     )
-    found: list[int] = []
+    matched: list[int] = []
     while rest:
-        size = next((size for size in range(len(rest), 0, -1) if mark + rest[:size] in ids), 0)
+        size = next((size for size in range(len(rest), 0, -1) if prefix + rest[:size] in ids), 0)
         if not size:
             return []
-        found.append(ids[mark + rest[:size]])
-        mark, rest = CONTINUING_SUBWORD_PREFIX, rest[size:]
-    return found
+        matched.append(ids[prefix + rest[:size]])
+        prefix, rest = CONTINUING_SUBWORD_PREFIX, rest[size:]
+    return matched

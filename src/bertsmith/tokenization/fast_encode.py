@@ -1,8 +1,8 @@
-"""Text to ids at speed: each distinct run of characters is encoded once, and then looked up.
+"""Fast batch encoding: each distinct run of characters is encoded once by the `tokenizers` library and then cached.
 
-A run is a stretch of text that its tokenizer never joins with its neighbours, so that encoding runs one by one gives
-the ids of the whole. Where such borders lie is known for each way of splitting; the pieces of a new run come from the
-`tokenizers` library itself, so the ids are its ids.
+A run is a substring that the tokenizer never joins with its neighbours, so that encoding runs one by one gives the same
+ids as encoding the whole text. The run pattern depends on the tokenizer's pre-tokenizer; where no such boundary is known,
+a run is a whole line.
 """
 
 import re
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from .tokenizer import Tokenizer
 
-# Characters that are always a word of their own for BERT: punctuation, and Chinese characters. Leaving some out costs
-# time, never exactness: they are then split inside a longer run.
+# Characters that BERT's pre-tokenizer always makes a word of their own: punctuation and Chinese characters. Leaving some
+# out costs time, not correctness: the tokenizer then splits them inside a longer run.
 PUNCTUATION = (
     r"!-/:-@\[-`{-~"
     r"\u00a1\u00a7\u00ab\u00b6\u00b7\u00bb\u00bf\u2010-\u2027\u2030-\u2043\u2045-\u2051\u2053-\u205e"
@@ -22,48 +22,48 @@ PUNCTUATION = (
     r"\uff3b-\uff3d\uff3f\uff5b\uff5d"
 )
 SINGLE_CHAR_WORDS = PUNCTUATION + r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-WHITESPACE = r" \t\r\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"  # white space, newline apart
+WHITESPACE = r" \t\r\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"  # white space except newline
 BERT_RUN_PATTERN = re.compile(rf"\n|[{SINGLE_CHAR_WORDS}]|[^\n{WHITESPACE}{SINGLE_CHAR_WORDS}]+")
-CLAUSE_PATTERN = re.compile(
-    rf"\n|[{PUNCTUATION}]|[^\n{WHITESPACE}{PUNCTUATION}]+"
-)  # where a segmenter cuts words between those
-# Byte-level splitting joins a space with the word after it, and nothing with a space after it.
+# For a Chinese segmenter, which splits the text between punctuation into words.
+CLAUSE_PATTERN = re.compile(rf"\n|[{PUNCTUATION}]|[^\n{WHITESPACE}{PUNCTUATION}]+")
+# ByteLevel joins a space with the word after it, never with the text before it.
 BYTE_LEVEL_RUN_PATTERN = re.compile(rf"\n|[{WHITESPACE}\v\f\x85]*[^\n{WHITESPACE}\v\f\x85]+|[{WHITESPACE}\v\f\x85]+")
 LINE_PATTERN = re.compile(r"\n|[^\n]+")
 
 
 class CachedEncoder:
-    """The ids of whole blocks of lines. It remembers at most about `limit` runs, then begins anew."""
+    """Encodes blocks of lines. The cache is cleared when it holds more than `max_cached_runs` runs."""
 
     def __init__(self, tokenizer: Tokenizer, max_cached_runs: int = 250_000) -> None:
         self.tokenizer, self.max_cached_runs = tokenizer, max_cached_runs
         self.run_pattern = _choose_run_pattern(tokenizer)
-        bert = self.run_pattern is BERT_RUN_PATTERN and tokenizer.json_dict["pre_tokenizer"]["type"] == "BertPreTokenizer"
-        self.lowercase: bool | None = tokenizer.json_dict["normalizer"]["lowercase"] if bert else None
+        is_bert = self.run_pattern is BERT_RUN_PATTERN and tokenizer.json_dict["pre_tokenizer"]["type"] == "BertPreTokenizer"
+        self.lowercase: bool | None = tokenizer.json_dict["normalizer"]["lowercase"] if is_bert else None
         self.dtype = np.uint16 if len(tokenizer) <= 2**16 else np.uint32
         self._clear_cache()
 
     def encode_lines(self, text: str) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]:
-        """The ids of all lines one after another, and how many each line has."""
+        """Token ids of all lines, concatenated, and the number of tokens of each line."""
         return self.token_ids(self.lookup_runs(text))
 
     def lookup_runs(self, text: str) -> NDArray[np.int64]:
-        """The runs of a text by number, for `ids` and `unknown`; good until the next text."""
+        """Run ids of a text, for `token_ids` and `count_unknown_bytes`; valid until the next call. Run 0 is a newline."""
         if len(self.run_to_id) > self.max_cached_runs:
             self._clear_cache()
-        found = self.run_pattern.findall(text + "\n")
-        numbers = np.fromiter(map(self.run_to_id.__getitem__, found), np.int64, len(found))
+        runs = self.run_pattern.findall(text + "\n")
+        run_ids = np.fromiter(map(self.run_to_id.__getitem__, runs), np.int64, len(runs))
         self._encode_new_runs()
-        return numbers
+        return run_ids
 
     def token_ids(self, run_ids: NDArray[np.int64]) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]:
+        """Token ids of these runs, concatenated, and the number of tokens of each line."""
         sizes = self.run_sizes[run_ids]
         ends = sizes.cumsum()
-        where = np.repeat(self.run_starts[run_ids] - ends + sizes, sizes) + np.arange(ends[-1])
-        return self.cached_token_ids[where], np.diff(ends[run_ids == 0], prepend=0)
+        cache_positions = np.repeat(self.run_starts[run_ids] - ends + sizes, sizes) + np.arange(ends[-1])
+        return self.cached_token_ids[cache_positions], np.diff(ends[run_ids == 0], prepend=0)
 
     def count_unknown_bytes(self, run_ids: NDArray[np.int64]) -> int:
-        """Bytes it takes to spell the words that the tokenizer does not know, each with one for its end."""
+        """UTF-8 bytes of the words encoded as [UNK], plus one per word for its end: the cost of spelling them out."""
         return int(self.run_unknown_bytes[run_ids].sum())
 
     def _clear_cache(self) -> None:
@@ -72,70 +72,74 @@ class CachedEncoder:
         self.run_starts = self.run_sizes = self.run_unknown_bytes = np.zeros(1, np.int64)
 
     def _encode_new_runs(self) -> None:
-        if not (new := self.run_to_id.new_runs):
+        if not (new_runs := self.run_to_id.new_runs):
             return
-        ids = self._encode_runs(new)
-        sizes = np.fromiter(map(len, ids), np.int64, len(ids))
+        token_ids = self._encode_runs(new_runs)
+        sizes = np.fromiter(map(len, token_ids), np.int64, len(token_ids))
         starts = len(self.cached_token_ids) + sizes.cumsum() - sizes
-        flat = np.fromiter((i for piece in ids for i in piece), self.dtype, int(sizes.sum()))
-        self.cached_token_ids = np.concatenate([self.cached_token_ids, flat])
+        flat_ids = np.fromiter((i for run_token_ids in token_ids for i in run_token_ids), self.dtype, int(sizes.sum()))
+        self.cached_token_ids = np.concatenate([self.cached_token_ids, flat_ids])
         self.run_starts, self.run_sizes = np.concatenate([self.run_starts, starts]), np.concatenate([self.run_sizes, sizes])
-        self.run_unknown_bytes = np.concatenate([self.run_unknown_bytes, self._unknown_bytes_per_run(new, ids)])
+        self.run_unknown_bytes = np.concatenate([self.run_unknown_bytes, self._unknown_bytes_per_run(new_runs, token_ids)])
         self.run_to_id.new_runs = []
 
     def _unknown_bytes_per_run(self, runs: list[str], token_ids: list[list[int]]) -> NDArray[np.int64]:
-        """Bytes of the unknown words of each run."""
-        unk, sizes = self.tokenizer.unk_token_id, np.zeros(len(runs), np.int64)
-        where = [number for number, piece in enumerate(token_ids) if unk in piece]
-        encodings = self.tokenizer.backend_tokenizer.encode_batch([runs[number] for number in where], add_special_tokens=False)
-        for number, encoding in zip(where, encodings, strict=True):
-            spans = [span for one, span in zip(encoding.ids, encoding.offsets, strict=True) if one == unk]
-            sizes[number] = sum(len(runs[number][start:end].encode("utf-8", "replace")) + 1 for start, end in spans)
-        return sizes
+        """(runs,): UTF-8 bytes of the unknown words of each run, plus one per word."""
+        unk_token_id, num_bytes = self.tokenizer.unk_token_id, np.zeros(len(runs), np.int64)
+        runs_with_unk = [index for index, run_token_ids in enumerate(token_ids) if unk_token_id in run_token_ids]
+        encodings = self.tokenizer.backend_tokenizer.encode_batch(
+            [runs[index] for index in runs_with_unk], add_special_tokens=False
+        )
+        for index, encoding in zip(runs_with_unk, encodings, strict=True):
+            spans = [span for token_id, span in zip(encoding.ids, encoding.offsets, strict=True) if token_id == unk_token_id]
+            num_bytes[index] = sum(len(runs[index][start:end].encode("utf-8", "replace")) + 1 for start, end in spans)
+        return num_bytes
 
     def _encode_runs(self, runs: list[str]) -> list[list[int]]:
-        """The ids of each run. Plain letters and digits are a word as they stand: for them the model alone is asked."""
-        rust, known = self.tokenizer.backend_tokenizer, {}
+        """Token ids of each run. A run of ASCII letters and digits is one word: the model encodes it directly, faster."""
+        backend, run_to_ids = self.tokenizer.backend_tokenizer, {}
         if self.lowercase is not None:
             words = {run: run.lower() if self.lowercase else run for run in runs if run.isascii() and run.isalnum()}
-            known = {run: [token.id for token in rust.model.tokenize(word)] for run, word in words.items()}
-        others = [run for run in runs if run not in known]
-        encodings = rust.encode_batch_fast(others, add_special_tokens=False)
-        known |= {run: encoding.ids for run, encoding in zip(others, encodings, strict=True)}
-        return [known[run] for run in runs]
+            run_to_ids = {run: [token.id for token in backend.model.tokenize(word)] for run, word in words.items()}
+        remaining = [run for run in runs if run not in run_to_ids]
+        encodings = backend.encode_batch_fast(remaining, add_special_tokens=False)
+        run_to_ids |= {run: encoding.ids for run, encoding in zip(remaining, encodings, strict=True)}
+        return [run_to_ids[run] for run in runs]
 
 
 class _RunIds(dict[str, int]):
-    """Runs to numbers; a run not met before gets the next number and is put on the list of new ones."""
+    """Maps runs to run ids; looking up a new run assigns the next id and appends it to `new_runs`."""
 
     def __init__(self, initial: dict[str, int]) -> None:
         super().__init__(initial)
         self.new_runs: list[str] = []
 
     def __missing__(self, run: str) -> int:
-        number = self[run] = len(self)
+        run_id = self[run] = len(self)
         self.new_runs.append(run)
-        return number
+        return run_id
 
 
 def _choose_run_pattern(tokenizer: Tokenizer) -> re.Pattern[str]:
     state = tokenizer.json_dict
     if any(not token["special"] for token in state["added_tokens"]):
-        return LINE_PATTERN  # such a token is found anywhere in a text, over spaces and inside words
-    normalizer, splitter = state["normalizer"] or {}, state["pre_tokenizer"] or {}
+        return LINE_PATTERN  # such tokens match anywhere in a text, across spaces and inside words
+    normalizer, pre_tokenizer = state["normalizer"] or {}, state["pre_tokenizer"] or {}
     if tokenizer.segment_chinese and normalizer["clean_text"]:
         return CLAUSE_PATTERN
-    first = (splitter.get("pretokenizers") or [splitter])[0]
-    bert = normalizer.get("type") == "BertNormalizer" and normalizer["clean_text"] and normalizer["handle_chinese_chars"]
-    if bert and first.get("type") == "BertPreTokenizer":
+    first = (pre_tokenizer.get("pretokenizers") or [pre_tokenizer])[0]
+    is_bert_normalizer = (
+        normalizer.get("type") == "BertNormalizer" and normalizer["clean_text"] and normalizer["handle_chinese_chars"]
+    )
+    if is_bert_normalizer and first.get("type") == "BertPreTokenizer":
         return BERT_RUN_PATTERN
-    raw = normalizer.get("type") in (None, "Lowercase") and first.get("type") == "ByteLevel"
-    if raw and not first["add_prefix_space"] and (first["use_regex"] or _is_byte_model(state["model"])):
+    is_byte_level = normalizer.get("type") in (None, "Lowercase") and first.get("type") == "ByteLevel"
+    if is_byte_level and not first["add_prefix_space"] and (first["use_regex"] or _is_byte_model(state["model"])):
         return BYTE_LEVEL_RUN_PATTERN
     return LINE_PATTERN
 
 
 def _is_byte_model(model: dict[str, Any]) -> bool:
-    """The model gives each byte its id whatever stands around it, so a text may be cut anywhere."""
-    joining = ("merges", "ignore_merges", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk")
-    return model["type"] == "BPE" and not any(model.get(name) for name in joining)
+    """Whether the model encodes each byte independently of its context, so that text may be split anywhere."""
+    merging_options = ("merges", "ignore_merges", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk")
+    return model["type"] == "BPE" and not any(model.get(name) for name in merging_options)

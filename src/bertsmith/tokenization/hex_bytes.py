@@ -1,4 +1,4 @@
-"""Bytes written in hex: which text is that, and which bytes it holds."""
+"""Text that is bytes written in hex: validation, and splitting into bytes."""
 
 import re
 from string import hexdigits
@@ -9,14 +9,14 @@ _HEX_BYTE = re.compile(r"\S\S")
 
 
 def split_bytes(text: str) -> list[str]:
-    """The bytes of a text, each a word."""
+    """The bytes of a hex text, each as two lower-case digits."""
     return _HEX_BYTE.findall(text.lower())
 
 
 def find_hex_error(text: str) -> str | None:
-    """Why a text is not bytes in hex; None if it is. White space may stand between bytes, not inside one."""
-    if wrong := _NON_HEX.search(text):
-        return f"{wrong[0]!r}, its character {wrong.start() + 1:,}, is no hex digit"
-    if odd := next((run for run in text.split() if len(run) % 2), None):
-        return f"{len(odd):,} digits are not whole bytes, which have two each"
+    """Why a text is not valid hex; None if it is. White space is allowed between bytes, not inside one."""
+    if invalid := _NON_HEX.search(text):
+        return f"{invalid[0]!r}, its character {invalid.start() + 1:,}, is no hex digit"
+    if odd_run := next((run for run in text.split() if len(run) % 2), None):
+        return f"{len(odd_run):,} digits are not whole bytes, which have two each"
     return None

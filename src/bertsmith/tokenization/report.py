@@ -1,4 +1,4 @@
-"""How well a vocabulary fits a text, told from the counts of its words."""
+"""Tokenizer quality on a text (fertility, coverage, unknown words), computed from word counts."""
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,20 +13,20 @@ _NUM_WORST = 20
 
 @dataclass(frozen=True)
 class TokenizerQuality:
-    """Shares and means are over running words, so a frequent word weighs as often as it is read."""
+    """Fractions and means are over running words: each distinct word is weighted by its count."""
 
     words: int
     distinct: int
-    fertility: float  # pieces per word
-    whole: float  # share of words that are one known piece
-    unknown: float  # share of words with an unknown piece in them
-    coverage: float  # share of characters in known pieces
+    fertility: float  # tokens per word
+    whole: float  # fraction of words that are a single known token
+    unknown: float  # fraction of words with at least one [UNK]
+    coverage: float  # fraction of characters in known tokens
     characters_per_piece: float
-    unused: int  # entries of the vocabulary that no word needs; special tokens are among them
-    worst: list[tuple[str, int]]  # (word, pieces): the split words which cost most pieces in all, worst first
+    unused: int  # vocabulary entries that no word uses, special tokens included
+    worst: list[tuple[str, int]]  # (word, tokens): words with most extra tokens in total (count * (tokens - 1)), worst first
 
     def table(self) -> list[tuple[str, str]]:
-        """Rows to print: what is measured, and its value."""
+        """Rows to print: (name, formatted value)."""
         return [
             ("words", f"{self.words:,}"),
             ("distinct words", f"{self.distinct:,}"),
@@ -36,7 +36,7 @@ class TokenizerQuality:
             ("characters covered", f"{self.coverage:.3%}"),
             ("characters per piece", f"{self.characters_per_piece:.2f}"),
             ("unused pieces", f"{self.unused:,}"),
-            ("costliest words", ", ".join(f"{word} ({pieces})" for word, pieces in self.worst[:8]) or "none"),
+            ("costliest words", ", ".join(f"{word} ({num_tokens})" for word, num_tokens in self.worst[:8]) or "none"),
         ]
 
 
@@ -46,35 +46,35 @@ def measure_quality(
     unk_token_id: int | None,
     vocab_size: int,
 ) -> TokenizerQuality:
-    """Cut each distinct word once, thousands in a batch, and weigh it by its count.
+    """Tokenize each distinct word once, in batches, and weight it by its count.
 
-    A word all of unknown pieces has no character covered; among known ones, an unknown piece stands for one character.
+    Coverage: a word of only [UNK] has no character covered; otherwise each [UNK] counts as one uncovered character.
     """
-    words = distinct = pieces = whole = unknown = characters = covered = 0
-    used: set[int] = set()
-    worst: list[tuple[int, str, int]] = []  # extra pieces in all, word, its pieces
+    words = distinct = num_tokens = single_token_words = unknown_words = num_chars = covered_chars = 0
+    used_ids: set[int] = set()
+    worst: list[tuple[int, str, int]] = []  # heap of (extra tokens in total, word, its tokens)
     for word, count, ids in _encode_in_batches(counts, encode_words):
-        missing = sum(number == unk_token_id for number in ids)
-        distinct, words, pieces = distinct + 1, words + count, pieces + count * len(ids)
-        whole += count * (len(ids) == 1 and not missing)
-        unknown += count * (missing > 0)
-        characters += count * len(word)
-        covered += count * (len(word) - missing) * (missing < len(ids))
-        used.update(ids)
+        num_unknown = sum(token_id == unk_token_id for token_id in ids)
+        distinct, words, num_tokens = distinct + 1, words + count, num_tokens + count * len(ids)
+        single_token_words += count * (len(ids) == 1 and not num_unknown)
+        unknown_words += count * (num_unknown > 0)
+        num_chars += count * len(word)
+        covered_chars += count * (len(word) - num_unknown) * (num_unknown < len(ids))
+        used_ids.update(ids)
         if len(ids) > 1:
             _push_worst(worst, (count * (len(ids) - 1), word, len(ids)))
-    if not pieces:
+    if not num_tokens:
         raise UserError("there are no words to measure the vocabulary on; give it text that is not empty")
     return TokenizerQuality(
         words=words,
         distinct=distinct,
-        fertility=pieces / words,
-        whole=whole / words,
-        unknown=unknown / words,
-        coverage=covered / characters,
-        characters_per_piece=characters / pieces,
-        unused=vocab_size - len(used),
-        worst=[(word, number) for _, word, number in sorted(worst, key=lambda entry: (-entry[0], entry[1]))],
+        fertility=num_tokens / words,
+        whole=single_token_words / words,
+        unknown=unknown_words / words,
+        coverage=covered_chars / num_chars,
+        characters_per_piece=num_chars / num_tokens,
+        unused=vocab_size - len(used_ids),
+        worst=[(word, token_id) for _, word, token_id in sorted(worst, key=lambda entry: (-entry[0], entry[1]))],
     )
 
 

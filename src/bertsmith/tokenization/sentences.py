@@ -1,7 +1,8 @@
-"""Text cut into sentences, for English and Chinese at once, by rules that run over megabytes in one go.
+"""Rule-based sentence splitting for English and Chinese, fast enough for megabytes of text at a time.
 
-Each end mark has a pattern of its own that begins with that one character: the engine finds a literal several times
-faster than a class of characters, and only a period, the one mark that may mean something else, asks Python.
+Each end mark has its own regular expression beginning with that literal character, since the engine finds a literal
+several times faster than a character class. Only matches of the ambiguous marks (period, ellipsis) are checked in Python.
+Also here: the spaces that join the lines of a document for tokenizers with space-prefixed tokens (GPT-2, RoBERTa).
 """
 
 import re
@@ -9,7 +10,7 @@ from collections.abc import Callable
 
 from .tokenizer import Tokenizer
 
-IsBoundary = Callable[[str, int, re.Match[str]], bool]  # of the text, the start of the sentence and a possible border
+IsBoundary = Callable[[str, int, re.Match[str]], bool]  # (text, start of the sentence, candidate boundary)
 
 _CJK = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002ceaf\U0002f800-\U0002fa1f"
 _LOWER = "".join(c for c in map(chr, [*range(0x80, 0x590), *range(0x1E00, 0x2000)]) if c.islower())
@@ -31,9 +32,8 @@ _SOMETIMES_FINAL = _word_set(
     "etc al Inc Ltd Co Corp Bros Jr Sr St Ave Blvd Rd Dept dept Univ Assoc Ph.D Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov "
     "Dec Calif Mass Conn Fla Ala Ariz Mich Minn Tenn Tex Va Pa Ga Ky Wis Wash Okla Neb Nev ft lb lbs oz hr hrs lit"
 )
-_ABBREVIATION_TAILS = frozenset(
-    word[-3:] for word in _NEVER_FINAL | _BEFORE_NUMBER | _SOMETIMES_FINAL
-)  # three other letters: no abbreviation
+# Fast path: a word with another three-letter ending is not an abbreviation.
+_ABBREVIATION_TAILS = frozenset(word[-3:] for word in _NEVER_FINAL | _BEFORE_NUMBER | _SOMETIMES_FINAL)
 
 _DOTTED_ABBREVIATION = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]")  # U.S, a.m, J.R.R
 _SENTENCE_STARTER = re.compile(
@@ -42,40 +42,72 @@ _SENTENCE_STARTER = re.compile(
     rf"Though|Because|However|Thus|Here|Now|Not|No|Some|Many|Most|All|Both|Each|Another|Such|Also)(?![\w-])|[{_CJK}])"
 )
 
+# Scripts written without spaces: Chinese and Japanese, with their punctuation.
+_UNSPACED_SCRIPTS = "\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0002fa1f"
+_SPACED_LINE_BREAK = re.compile(rf"(?<=[^\s{_UNSPACED_SCRIPTS}])\n(?=[^\s{_UNSPACED_SCRIPTS}])")
+_SPACED_CHAR = re.compile(rf"[^\s{_UNSPACED_SCRIPTS}]")
+
 
 def insert_sentence_breaks(text: str) -> str:
-    """The same text with a newline for the white space at every sentence border; what is cut already stays as it is."""
-    for mark, border, ends in _BOUNDARIES:
-        if mark in text:
-            text = _insert_breaks(text, border, ends)
+    """The text with the white space at every sentence boundary replaced by a newline; existing newlines stay."""
+    for end_mark, boundary, is_boundary in _BOUNDARIES:
+        if end_mark in text:
+            text = _insert_breaks(text, boundary, is_boundary)
     return text
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a line, or of several."""
+    """The sentences of one or more lines."""
     return [sentence for sentence in insert_sentence_breaks(text).split("\n") if sentence and not sentence.isspace()]
 
 
+def needs_line_spaces(tokenizer: Tokenizer) -> bool:
+    """Whether tokens include the space before their word ("Ġthe") and the tokenizer adds no space before a text."""
+    return (
+        tokenizer.word_start_prefix == "Ġ"
+        and tokenizer.has_space_prefixed_tokens
+        and not tokenizer.encode("a").tokens[0].startswith("Ġ")
+    )
+
+
+def add_line_spaces(lines: str, previous_char: str = "") -> str:
+    """Begin each line that continues a document with a space, except between scripts written without spaces.
+
+    Documents are separated by an empty line. `previous_char` is the last character before the first line, if that line
+    continues a document.
+    """
+    return (" " if _needs_leading_space(previous_char, lines) else "") + _SPACED_LINE_BREAK.sub("\n ", lines)
+
+
+def count_line_spaces(lines: str, previous_char: str = "") -> int:
+    """Number of spaces that `add_line_spaces` inserts."""
+    return _needs_leading_space(previous_char, lines) + len(_SPACED_LINE_BREAK.findall(lines))
+
+
 def _insert_breaks(text: str, boundary: re.Pattern[str], is_boundary: IsBoundary | None = None) -> str:
-    parts, last = [], 0
-    for found in boundary.finditer(text):
-        if is_boundary is None or is_boundary(text, last, found):
-            parts.append(text[last : found.end()].rstrip())
-            last = found.end()
-    return "\n".join([*parts, text[last:]]) if parts else text
+    sentences, start = [], 0
+    for match in boundary.finditer(text):
+        if is_boundary is None or is_boundary(text, start, match):
+            sentences.append(text[start : match.end()].rstrip())
+            start = match.end()
+    return "\n".join([*sentences, text[start:]]) if sentences else text
 
 
-def _english_boundary(mark: str) -> re.Pattern[str]:
-    """From the end mark to the start of the next sentence; `?` and `!` need no space between Chinese characters."""
-    first = rf"\{mark}(?<![.!?…。！？；]{{2}})"  # of a run of marks, so that a megabyte of them is read once
-    spaced = rf"[.!?…]*+{_CLOSERS}{_SPACE}++(?={_OPENERS}[^\W_a-z{_LOWER}])"
-    return re.compile(f"{first}{spaced}" if mark == "." else rf"{first}(?:{spaced}|(?<=[{_CJK}]\{mark})[!?]*+(?=[{_CJK}]))")
+def _english_boundary(end_mark: str) -> re.Pattern[str]:
+    """Matches from the end mark to the start of the next sentence; `?` and `!` need no space between Chinese characters."""
+    first_mark = rf"\{end_mark}(?<![.!?…。！？；]{{2}})"  # only the first of a run of marks: linear time on a megabyte of them
+    before_space = rf"[.!?…]*+{_CLOSERS}{_SPACE}++(?={_OPENERS}[^\W_a-z{_LOWER}])"
+    return re.compile(
+        f"{first_mark}{before_space}"
+        if end_mark == "."
+        else rf"{first_mark}(?:{before_space}|(?<=[{_CJK}]\{end_mark})[!?]*+(?=[{_CJK}]))"
+    )
 
 
-def _chinese_boundary(mark: str) -> re.Pattern[str]:
-    first = rf"{mark}(?<![。！？；…]{{2}})"
-    closed = r"[.!?。！？；…]*+[”’」』）】》〉)\]}]*+"
-    return re.compile(rf"""{first}{closed}(?:(?=[^{_NEVER_FIRST}"'])|["']*+{_SPACE}++(?=[^{_NEVER_FIRST}]))""")
+def _chinese_boundary(end_mark: str) -> re.Pattern[str]:
+    first_mark = rf"{end_mark}(?<![。！？；…]{{2}})"
+    closing = r"[.!?。！？；…]*+[”’」』）】》〉)\]}]*+"
+    return re.compile(rf"""{first_mark}{closing}(?:(?=[^{_NEVER_FIRST}"'])|["']*+{_SPACE}++(?=[^{_NEVER_FIRST}]))""")
 
 
 def _ellipsis_ends_sentence(text: str, sentence_start: int, match: re.Match[str]) -> bool:
@@ -83,7 +115,7 @@ def _ellipsis_ends_sentence(text: str, sentence_start: int, match: re.Match[str]
 
 
 def _period_ends_sentence(text: str, sentence_start: int, match: re.Match[str]) -> bool:
-    """A period also shortens words; what stands before it decides, and for some words what stands behind."""
+    """Whether a period ends a sentence rather than an abbreviation: by the word before it, and for some by the next."""
     dot = match.start()
     tail = text[max(dot - 3, 0) : dot]
     if tail not in _ABBREVIATION_TAILS and tail.isalpha() and len(tail) == 3:
@@ -110,37 +142,11 @@ def _word_ends_sentence(preceding: str, text: str, next_start: int) -> bool:
 
 
 _BOUNDARIES: list[tuple[str, re.Pattern[str], IsBoundary | None]] = [
-    *((mark, _chinese_boundary(mark), None) for mark in "。！？；"),
+    *((end_mark, _chinese_boundary(end_mark), None) for end_mark in "。！？；"),
     ("…", _chinese_boundary("…"), _ellipsis_ends_sentence),
-    *((mark, _english_boundary(mark), None) for mark in "!?"),
-    (".", _english_boundary("."), _period_ends_sentence),  # last: an enumeration is known by its place at the start of a line
+    *((end_mark, _english_boundary(end_mark), None) for end_mark in "!?"),
+    (".", _english_boundary("."), _period_ends_sentence),  # last: list numbers (`1.`) are recognised at the start of a line
 ]
-
-
-# Chinese, Japanese, and their marks
-_UNSPACED_SCRIPTS = "\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0002fa1f"
-_SPACED_LINE_BREAK = re.compile(rf"(?<=[^\s{_UNSPACED_SCRIPTS}])\n(?=[^\s{_UNSPACED_SCRIPTS}])")
-_SPACED_CHAR = re.compile(rf"[^\s{_UNSPACED_SCRIPTS}]")
-
-
-def needs_line_spaces(tokenizer: Tokenizer) -> bool:
-    """Its pieces begin with the space before their word, and it puts none before a text by itself."""
-    return (
-        tokenizer.word_start_prefix == "Ġ"
-        and tokenizer.has_space_prefixed_tokens
-        and not tokenizer.encode("a").tokens[0].startswith("Ġ")
-    )
-
-
-def add_line_spaces(lines: str, previous_char: str = "") -> str:
-    """Lines of documents, an empty one between two: each that goes on with a document begins with a space, unless a script on
-    either side has none. `before` is the character that the first line goes on from, if it does."""
-    return (" " if _needs_leading_space(previous_char, lines) else "") + _SPACED_LINE_BREAK.sub("\n ", lines)
-
-
-def count_line_spaces(lines: str, previous_char: str = "") -> int:
-    """How many spaces stand for ends of lines."""
-    return _needs_leading_space(previous_char, lines) + len(_SPACED_LINE_BREAK.findall(lines))
 
 
 def _needs_leading_space(previous_char: str, lines: str) -> bool:

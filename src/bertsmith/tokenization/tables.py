@@ -1,4 +1,4 @@
-"""Records of .tsv, .csv and .jsonl files, packed or not, each with the line it stands on."""
+"""Records of .tsv, .csv and .jsonl files, compressed or not, each with its line number."""
 
 import codecs
 import csv
@@ -15,59 +15,60 @@ from .files import read_decompressed
 
 SUPPORTED_FORMATS = ".tsv, .csv or .jsonl, alone or packed (.gz .xz .bz2 .zst)"
 _COMPRESSED_SUFFIXES, _SEPARATORS = {".gz", ".xz", ".bz2", ".zst"}, {".tsv": "\t", ".csv": ",", ".jsonl": "", ".ndjson": ""}
-_NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what Python makes of bytes that are not, so that a line can be named
+# Code points of `surrogateescape`: invalid bytes survive decoding, so that the line can be reported.
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
 
 
 class TableRecord(NamedTuple):
     line: int
-    values: dict[str, Any]  # by the file's own names
+    values: dict[str, Any]  # by column name
 
 
 class InvalidRecord(NamedTuple):
-    """What is wrong with one row; the others may be fine."""
+    """A row that cannot be parsed, and why; other rows may be valid."""
 
     line: int
     message: str
 
 
 class LineReader:
-    """Lines by number, from 1, without their ends; bytes that are not UTF-8 are left as lone surrogates."""
+    """Iterates over (line number from 1, line without its line end); invalid UTF-8 bytes become lone surrogates."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.bytes_read = path, 0  # bytes of the file, as it lies on disk, read so far
+        self.path, self.bytes_read = path, 0  # bytes of the (compressed) file read so far
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
-        rest, line = b"", 0
-        for data, read in read_decompressed(self.path):
-            self.bytes_read = read
-            *whole, rest = (rest + data).split(b"\n")
-            for number, text in enumerate(whole, line + 1):
-                yield number, _decode_line(text, number)
-            line += len(whole)
-        if rest:
-            yield line + 1, _decode_line(rest, line + 1)
+        remainder, lines_read = b"", 0
+        for data, bytes_read in read_decompressed(self.path):
+            self.bytes_read = bytes_read
+            *complete_lines, remainder = (remainder + data).split(b"\n")
+            for line, text in enumerate(complete_lines, lines_read + 1):
+                yield line, _decode_line(text, line)
+            lines_read += len(complete_lines)
+        if remainder:
+            yield lines_read + 1, _decode_line(remainder, lines_read + 1)
 
 
 def read_records(lines: LineReader, number_columns: bool = False) -> Iterator[TableRecord | InvalidRecord]:
-    """Every row that is not blank, or what is wrong with it. Quotes mean nothing in .tsv.
+    """Every non-blank row as a TableRecord, or an InvalidRecord if it cannot be parsed. .tsv has no quoting.
 
-    A header names the columns, unless they are `numbered`: then "0" is the first, and the first row is a row.
+    The first row is the header, unless `number_columns`: then columns are named "0", "1", ... and there is no header.
     """
     path = lines.path
     if is_json(path):
         yield from _read_jsonl(lines)
         return
-    found = _read_csv(lines) if _separator(path) == "," else _read_tsv(lines)
-    first = next(found, None)
+    rows = _read_csv(lines) if _separator(path) == "," else _read_tsv(lines)
+    first = next(rows, None)
     if first is None:
         raise UserError(f"{path} is empty; it needs a header that names its columns, such as text and label")
     if isinstance(first, InvalidRecord):
         raise UserError(f"{path}, line {first.line:,}: {first.message}; its first line must name the columns")
     if number_columns:
-        names, found = [str(number) for number in range(len(first[1]))], chain([first], found)
+        names, rows = [str(index) for index in range(len(first[1]))], chain([first], rows)
     else:
         names = [name.strip() for name in first[1]]
-    for row in found:
+    for row in rows:
         yield row if isinstance(row, InvalidRecord) else _make_record(row, names)
 
 
@@ -76,22 +77,22 @@ def is_json(path: Path) -> bool:
 
 
 def missing_column_message(column: str, columns: list[str], setting: str) -> str:
-    """What to say of a column that is not there: those that are, and the setting that names the right one."""
-    near = get_close_matches(column, columns, n=1, cutoff=0.5) or ["..."]
-    return f"has no column {column!r}, only: {', '.join(columns)}; name the right one: {setting}={near[0]}"
+    """Error text for a missing column: the columns that exist, and the setting that selects one."""
+    close_matches = get_close_matches(column, columns, n=1, cutoff=0.5) or ["..."]
+    return f"has no column {column!r}, only: {', '.join(columns)}; name the right one: {setting}={close_matches[0]}"
 
 
 def preview_json(value: Any) -> str:
-    """A value as JSON, cut where it is long: for messages."""
+    """A value as JSON, truncated to 40 characters, for error messages."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) < 40 else f"{text[:36]}..."
 
 
 def _separator(path: Path) -> str:
     name = Path(path.stem) if path.suffix.lower() in _COMPRESSED_SUFFIXES else path
-    if (ending := name.suffix.lower()) not in _SEPARATORS:
+    if (suffix := name.suffix.lower()) not in _SEPARATORS:
         raise UserError(f"{path} is not a table that can be read; give {SUPPORTED_FORMATS}")
-    return _SEPARATORS[ending]
+    return _SEPARATORS[suffix]
 
 
 def _make_record(row: tuple[int, list[str]], names: list[str]) -> TableRecord | InvalidRecord:
@@ -110,10 +111,10 @@ def _read_tsv(lines: LineReader) -> Iterator[tuple[int, list[str]] | InvalidReco
 
 
 def _read_csv(lines: LineReader) -> Iterator[tuple[int, list[str]] | InvalidRecord]:
-    csv.field_size_limit(2**31 - 1)  # of the whole process: the usual 131,072 characters are less than a long document
+    csv.field_size_limit(2**31 - 1)  # process-wide; the default of 131,072 characters is less than a long document
     reader = csv.reader((f"{text}\n" for _, text in lines), strict=True)
     while True:
-        line = reader.line_num + 1  # where the row begins: a quoted text may go over many
+        line = reader.line_num + 1  # first line of the row: a quoted field may span several
         try:
             values = next(reader, None)
         except csv.Error as error:

@@ -1,4 +1,8 @@
-"""A tokenizer as a value: its vocabulary, its special ids, and the words its pieces make."""
+"""The `Tokenizer` class: text to token ids and back, special token ids, and which tokens continue a word.
+
+A thin layer over the `tokenizers` library: it adds special-token aliases of other model families, loading of vocab.txt,
+vocabulary masks as numpy arrays, and out-of-vocabulary word ids for character-based models (ELMo).
+"""
 
 import json
 import lzma
@@ -10,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding, decoders, models, normalizers, pre_tokenizers
-from tokenizers import Tokenizer as Rust
+from tokenizers import Tokenizer as TokenizerFast
 
 from ..artifacts import fingerprint, write_atomic
 from ..errors import UserError
@@ -19,21 +23,18 @@ from .characters import Lexicon, assign_oov_ids
 from .hex_bytes import HEX_BYTES, find_hex_error
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# What other families call the same five, in the same order.
+# The same special tokens as RoBERTa, XLM-R and others spell them.
 SPECIAL_TOKEN_ALIASES = {PAD: ("<pad>",), UNK: ("<unk>",), CLS: ("<s>",), SEP: ("</s>",), MASK: ("<mask>",)}
-END_OF_TEXT, END_OF_WORD_SUFFIX = (
-    "<|endoftext|>",
-    "</w>",
-)  # the one special token of GPT-2; what a piece of GPT that ends a word ends with
+END_OF_TEXT, END_OF_WORD_SUFFIX = "<|endoftext|>", "</w>"  # GPT-2's only special token; suffix of GPT's word-final tokens
 
 
 class Tokenizer:
-    """Text to ids and back. `tokenizer.json` is its whole state, in the format of the `tokenizers` library."""
+    """Text to token ids and back. `tokenizer.json` is its complete state, in the format of the `tokenizers` library."""
 
-    def __init__(self, backend_tokenizer: Rust, source: str = "tokenizer", segment_chinese: bool = False) -> None:
-        """`segments`: Chinese words are its tokens, cut by jieba; the file says so too."""
+    def __init__(self, backend_tokenizer: TokenizerFast, source: str = "tokenizer", segment_chinese: bool = False) -> None:
+        """`segment_chinese`: jieba splits Chinese text into words before tokenization; tokenizer.json records this."""
         self.backend_tokenizer, self.source, self.segment_chinese = backend_tokenizer, source, segment_chinese
-        self.lexicon: Lexicon | None = None  # of a tokenizer whose model spells words: `opened`
+        self.lexicon: Lexicon | None = None  # set by `enable_lexicon`, for models that read the characters of a word
         if segment_chinese:
             self.json_bytes = chinese.install_jieba(backend_tokenizer)
         backend_tokenizer.no_padding()
@@ -41,29 +42,33 @@ class Tokenizer:
         self.pad_token_id, self.unk_token_id, self.cls_token_id, self.sep_token_id, self.mask_token_id = (
             self._special_token_id(name) for name in SPECIAL_TOKENS
         )
-        backend_tokenizer.encode_special_tokens = True  # "[MASK]" in somebody's text is seven characters, never the token
+        # "[MASK]" in user text is encoded as plain characters, not as the special token.
+        backend_tokenizer.encode_special_tokens = True
 
     @classmethod
     def load(cls, path: Path, lowercase: bool | None = None) -> "Tokenizer":
-        """From a folder with tokenizer.json, that file itself, or a vocab.txt as Google wrote them (.xz too)."""
+        """Load a folder with tokenizer.json or vocab.txt, a tokenizer.json, or a vocab.txt in Google's format (.xz too).
+
+        `lowercase` applies to vocab.txt only; None infers it from the vocabulary.
+        """
         path = path / "tokenizer.json" if path.is_dir() and not (path / "vocab.txt").exists() else path
         path = next((p for p in (path / "tokenizer.json", path / "vocab.txt") if p.exists()), path)
         if not path.exists():
             raise UserError(f"there is no tokenizer at {path}; give a tokenizer folder, a tokenizer.json or a vocab.txt")
         if path.suffix == ".json":
             return cls.from_json(path.read_bytes(), str(path))
-        opening = lzma.open if path.suffix == ".xz" else open
+        open_file = lzma.open if path.suffix == ".xz" else open
         try:
-            with opening(path, "rt", encoding="utf-8-sig") as file:
-                pieces = [line.rstrip("\r\n") for line in file]
+            with open_file(path, "rt", encoding="utf-8-sig") as file:
+                tokens = [line.rstrip("\r\n") for line in file]
         except (UnicodeDecodeError, lzma.LZMAError) as error:
             raise UserError(f"{path} is not a vocabulary, a UTF-8 text with a piece a line: {error}") from None
-        return cls.from_vocab(pieces[:-1] if pieces[-1:] == [""] else pieces, lowercase, str(path))
+        return cls.from_vocab(tokens[:-1] if tokens[-1:] == [""] else tokens, lowercase, str(path))
 
     @classmethod
     def from_json(cls, data: bytes, source: str = "tokenizer.json") -> "Tokenizer":
         try:
-            return cls(Rust.from_buffer(data), source, chinese.uses_jieba(data))
+            return cls(TokenizerFast.from_buffer(data), source, chinese.uses_jieba(data))
         except UserError:
             raise
         except Exception as error:  # the library raises bare Exception
@@ -71,18 +76,23 @@ class Tokenizer:
 
     @classmethod
     def from_vocab(cls, vocab: Sequence[str], lowercase: bool | None = None, source: str = "vocab.txt") -> "Tokenizer":
-        """BERT's own tokenizer over a vocabulary; cased if its pieces are, unless `lowercase` says otherwise."""
-        if blank := next((line for line, piece in enumerate(vocab, 1) if not piece.strip(" \t")), None):
-            raise UserError(f"{source}, line {blank:,} is blank; remove it, or write [unused-{blank - 1}] there, which leaves "
-                           "the lines below their ids")  # fmt: skip
-        vocabulary = {piece: number for number, piece in enumerate(vocab)}
-        if len(vocabulary) < len(vocab):
-            twice = next(piece for number, piece in enumerate(vocab) if vocabulary[piece] != number)
-            raise UserError(f"{source} holds {twice!r} twice; a line of a vocab.txt is the name of one id")
+        """BERT's WordPiece tokenizer over `vocab`, where line i is the token of id i.
+
+        `lowercase=None`: cased if any token outside brackets has an upper-case ASCII letter.
+        """
+        if blank_line := next((line for line, token in enumerate(vocab, 1) if not token.strip(" \t")), None):
+            raise UserError(
+                f"{source}, line {blank_line:,} is blank; remove it, or write [unused-{blank_line - 1}] there, "
+                "which leaves the lines below their ids"
+            )
+        token_to_id = {token: token_id for token_id, token in enumerate(vocab)}
+        if len(token_to_id) < len(vocab):
+            duplicate = next(token for token_id, token in enumerate(vocab) if token_to_id[token] != token_id)
+            raise UserError(f"{source} holds {duplicate!r} twice; a line of a vocab.txt is the name of one id")
         if lowercase is None:
-            lowercase = not any(any("A" <= c <= "Z" for c in p) for p in vocab if not p.startswith(("[", "<")))
+            lowercase = not any(any("A" <= c <= "Z" for c in t) for t in vocab if not t.startswith(("[", "<")))
         return cls(
-            build_bert_tokenizer(models.WordPiece(vocabulary, unk_token=UNK, max_input_chars_per_word=100), lowercase), source
+            build_bert_tokenizer(models.WordPiece(token_to_id, unk_token=UNK, max_input_chars_per_word=100), lowercase), source
         )
 
     def save(self, folder: Path) -> None:
@@ -98,9 +108,9 @@ class Tokenizer:
 
     @cached_property
     def id_to_token(self) -> list[str]:
-        """Every piece, in the order of ids."""
-        names = {number: piece for piece, number in self.backend_tokenizer.get_vocab(with_added_tokens=True).items()}
-        return [names.get(number, f"[unused-{number}]") for number in range(max(names) + 1)]
+        """Token of every id; ids that no token has are named [unused-ID]."""
+        tokens_by_id = {token_id: token for token, token_id in self.backend_tokenizer.get_vocab(with_added_tokens=True).items()}
+        return [tokens_by_id.get(token_id, f"[unused-{token_id}]") for token_id in range(max(tokens_by_id) + 1)]
 
     def __len__(self) -> int:
         return len(self.id_to_token)
@@ -111,129 +121,135 @@ class Tokenizer:
 
     @cached_property
     def word_start_prefix(self) -> str | None:
-        """What a piece that begins a word begins with, where such pieces are marked; else `##` marks the others."""
-        written = json.dumps([self.json_dict["pre_tokenizer"], self.json_dict["decoder"]])
-        return "Ġ" if "ByteLevel" in written else "▁" if "Metaspace" in written else None
+        """Prefix of word-initial tokens: "Ġ" (byte-level), "▁" (Metaspace), or None where `##` marks continuations instead."""
+        components = json.dumps([self.json_dict["pre_tokenizer"], self.json_dict["decoder"]])
+        return "Ġ" if "ByteLevel" in components else "▁" if "Metaspace" in components else None
 
     @cached_property
     def has_space_prefixed_tokens(self) -> bool:
-        """Some piece is a word's beginning with the space before it; where each byte is a piece, none is."""
-        mark = self.word_start_prefix
-        return mark is not None and any(piece.startswith(mark) and piece.strip(mark) for piece in self.id_to_token)
+        """Whether any token joins the preceding space with text, as " the" in GPT-2. False for a pure byte vocabulary."""
+        prefix = self.word_start_prefix
+        return prefix is not None and any(token.startswith(prefix) and token.strip(prefix) for token in self.id_to_token)
 
     @cached_property
     def is_continuation(self) -> NDArray[np.bool_]:
-        """For every id: it goes on with the word of the piece before it, unless it is the first of its text."""
+        """(vocab_size,) bool: the token continues the word of the token before it (unless it is the first of its text)."""
         if self.word_start_prefix:
-            begins = [piece.startswith(self.word_start_prefix) for piece in self.id_to_token]
-            return ~np.array(begins) & ~self.is_special
-        return np.array([piece.startswith("##") for piece in self.id_to_token])
+            starts_word = [token.startswith(self.word_start_prefix) for token in self.id_to_token]
+            return ~np.array(starts_word) & ~self.is_special
+        return np.array([token.startswith("##") for token in self.id_to_token])
 
     @cached_property
     def is_special(self) -> NDArray[np.bool_]:
-        """For every id: it stands for no text (a special token, or a row nothing uses)."""
-        added = {number for number, token in self.backend_tokenizer.get_added_tokens_decoder().items() if token.special}
+        """(vocab_size,) bool: special tokens and unused ids, which stand for no text."""
+        added = {token_id for token_id, token in self.backend_tokenizer.get_added_tokens_decoder().items() if token.special}
         added |= {self.pad_token_id, self.unk_token_id, self.cls_token_id, self.sep_token_id, self.mask_token_id}
-        unused = [n for n, p in enumerate(self.id_to_token) if p.startswith("[unused") and p.endswith("]")]
+        unused = [i for i, t in enumerate(self.id_to_token) if t.startswith("[unused") and t.endswith("]")]
         flags = np.zeros(len(self), dtype=bool)
         flags[[*added, *unused]] = True
         return flags
 
     @cached_property
     def non_special_ids(self) -> NDArray[np.int64]:
-        """The ids that stand for text: what a random replacement may be."""
+        """Ids of ordinary tokens: the candidates for random replacement in MLM."""
         return np.flatnonzero(~self.is_special)
 
     @cached_property
     def is_hex(self) -> bool:
-        """It reads bytes written in hex, and nothing else."""
-        names = [self.id_to_token[number] for number in self.non_special_ids]
-        return sorted(names) == sorted(HEX_BYTES)
+        """Whether the vocabulary is the 256 bytes written in hex, and nothing else."""
+        tokens = [self.id_to_token[token_id] for token_id in self.non_special_ids]
+        return sorted(tokens) == sorted(HEX_BYTES)
 
     def validate_text(self, text: str) -> str:
-        """The text as it is encoded; a tokenizer of bytes refuses what is no hex, which would be unknown tokens to it."""
-        if self.is_hex and (wrong := find_hex_error(text)):
-            raise UserError(f"{text[:40]!r} is not hex: {wrong}; this model reads bytes written in hex")
+        """The text with lone surrogates replaced. A hex tokenizer raises UserError for text that is not hex, instead of
+        encoding it as unknown tokens."""
+        if self.is_hex and (error := find_hex_error(text)):
+            raise UserError(f"{text[:40]!r} is not hex: {error}; this model reads bytes written in hex")
         return replace_surrogates(text)
 
     def with_special_tokens(self, tokens: Sequence[str]) -> "Tokenizer":
-        """The same tokenizer with more special tokens behind its last id; those it has already keep their ids."""
-        rust = Rust.from_buffer(self.json_bytes)
-        new = rust.add_special_tokens([name for name in tokens if rust.token_to_id(name) is None])
-        rust.add_special_tokens(list(tokens))
-        longer = Tokenizer(rust, self.source, self.segment_chinese)
-        if len(longer) != len(self) + new:  # the library counts from the number of pieces, not from the last id
+        """A copy with additional special tokens after the last id; tokens that exist already keep their ids."""
+        backend = TokenizerFast.from_buffer(self.json_bytes)
+        num_added = backend.add_special_tokens([name for name in tokens if backend.token_to_id(name) is None])
+        backend.add_special_tokens(list(tokens))
+        extended = Tokenizer(backend, self.source, self.segment_chinese)
+        # The library numbers new tokens from the vocabulary's size, not from its last id.
+        if len(extended) != len(self) + num_added:
             raise UserError(f"{self.source} has ids that no piece uses, where new tokens would lie on old ones; fill them "
                            "with pieces such as [unused-7]")  # fmt: skip
-        return longer
+        return extended
 
     def enable_lexicon(self) -> Lexicon:
-        """From now on a word outside the vocabulary has a number behind it, and the lexicon knows how it is spelt."""
+        """From now on, out-of-vocabulary words get ids of their own after the vocabulary; the lexicon has their characters."""
         self.lexicon = self.lexicon or Lexicon(self.id_to_token, self.cls_token_id, self.sep_token_id)
         return self.lexicon
 
     def encode(self, text: str) -> Encoding:
-        """One text, without special tokens; `.ids` and `.offsets` into the text."""
+        """Encode one text without special tokens; `.ids` and character `.offsets` into the text."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str], return_offsets: bool = True) -> list[Encoding]:
-        """Many texts at once, quicker where nobody asks for the offsets."""
-        read = [self.validate_text(text) for text in texts]
-        many = (
+        """Encode many texts without special tokens; faster with `return_offsets=False`."""
+        valid_texts = [self.validate_text(text) for text in texts]
+        encode_all = (
             self.backend_tokenizer.encode_batch if return_offsets or self.lexicon else self.backend_tokenizer.encode_batch_fast
         )
-        found = many(read, add_special_tokens=False)
+        encodings = encode_all(valid_texts, add_special_tokens=False)
         if self.lexicon is None:
-            return found
-        clean = self.backend_tokenizer.normalizer.normalize_str if self.backend_tokenizer.normalizer else str
+            return encodings
+        normalize = self.backend_tokenizer.normalizer.normalize_str if self.backend_tokenizer.normalizer else str
         return [
-            assign_oov_ids(one, text, self.unk_token_id, clean, self.lexicon) for one, text in zip(found, read, strict=True)
+            assign_oov_ids(encoding, text, self.unk_token_id, normalize, self.lexicon)
+            for encoding, text in zip(encodings, valid_texts, strict=True)
         ]
 
     def encode_with_mask(self, text: str) -> list[int]:
-        """The ids of a text in which `[MASK]` stands for the mask token itself.
+        """Ids of a text in which `[MASK]` is the mask token.
 
-        Where pieces begin with the space before their word, the mask takes that space too, as it does in training.
+        With space-prefixed tokens ("Ġthe"), the space before `[MASK]` is dropped: in training, too, a mask replaces the
+        token together with its space.
         """
         *before, last = text.split(self.id_to_token[self.mask_token_id])
         if self.has_space_prefixed_tokens:
             before = [part.removesuffix(" ") for part in before]
-        return [number for part in before for number in (*self.encode(part).ids, self.mask_token_id)] + self.encode(last).ids
+        return [token_id for part in before for token_id in (*self.encode(part).ids, self.mask_token_id)] + self.encode(
+            last
+        ).ids
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.backend_tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)
 
     @property
     def _fallback_special_tokens(self) -> tuple[str, ...]:
-        """What stands for all five in vocabularies that have but one special token: GPT-2's, and GPT's."""
-        merged = getattr(self.backend_tokenizer.model, "end_of_word_suffix", None) == END_OF_WORD_SUFFIX
-        return (END_OF_TEXT, "<unk>") if merged else (END_OF_TEXT,)
+        """The one special token that serves as all five in the vocabularies of GPT-2 and GPT."""
+        is_gpt1 = getattr(self.backend_tokenizer.model, "end_of_word_suffix", None) == END_OF_WORD_SUFFIX
+        return (END_OF_TEXT, "<unk>") if is_gpt1 else (END_OF_TEXT,)
 
     def _special_token_id(self, token: str) -> int:
         for alias in (token, *SPECIAL_TOKEN_ALIASES[token], *self._fallback_special_tokens):
-            if (number := self.backend_tokenizer.token_to_id(alias)) is not None:
-                return number
+            if (token_id := self.backend_tokenizer.token_to_id(alias)) is not None:
+                return token_id
         raise UserError(
             f"{self.source} has no {token}; add a line {token} to it, or train a tokenizer with `bertsmith tokenizer`"
         )
 
 
-def build_bert_tokenizer(model: models.Model, lowercase: bool) -> Rust:
-    """A model behind BERT's own cleaning and splitting, its specials marked as such."""
-    rust = Rust(model)
-    rust.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    rust.decoder = decoders.WordPiece()
-    return register_special_tokens(rust)
+def build_bert_tokenizer(model: models.Model, lowercase: bool) -> TokenizerFast:
+    """`model` with BERT's normalizer, pre-tokenizer and decoder, and its special tokens registered."""
+    backend = TokenizerFast(model)
+    backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    return register_special_tokens(backend)
 
 
-def register_special_tokens(backend_tokenizer: Rust) -> Rust:
+def register_special_tokens(backend_tokenizer: TokenizerFast) -> TokenizerFast:
     backend_tokenizer.add_special_tokens([name for name in SPECIAL_TOKENS if backend_tokenizer.token_to_id(name) is not None])
     return backend_tokenizer
 
 
 def replace_surrogates(text: str) -> str:
-    """Lone surrogates, which no file can hold, become U+FFFD; all else stays."""
+    """Replace lone surrogates, which UTF-8 cannot encode, by U+FFFD."""
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,4 +1,4 @@
-"""Text files to a tokenizer folder, new or extended from another, with a report of how well it fits them."""
+"""The `tokenizer` stage: trains a tokenizer on text files, or extends an existing one, and reports its quality."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -32,7 +32,7 @@ from .wordpiece_trainer import MergeScore
 
 
 class Recipe(Config, frozen=True):
-    """Text, and the kind and size of the vocabulary to learn from it, or the tokenizer to extend for it."""
+    """Recipe of `bertsmith tokenizer`: texts, and the kind and size of the vocabulary or the tokenizer to extend."""
 
     texts: Annotated[tuple[str, ...], "files, folders or patterns: .txt .gz .xz .bz2 .zst .jsonl .tsv .csv .parquet"]
     out: Annotated[str, "the tokenizer folder to make"]
@@ -49,22 +49,15 @@ class Recipe(Config, frozen=True):
     add: Annotated[PosInt | None, "with extend: new pieces at most, those that shorten the text most"] = None
 
 
-INHERITED_SETTINGS = (
-    "kind",
-    "size",
-    "hex",
-    "language",
-    "lowercase",
-    "alphabet",
-    "score",
-)  # what a tokenizer that is extended brings
-NUM_SHOWN = 20  # new pieces
-COSTLIEST_WORDS = "costliest words"  # a list, too long for two columns
+# Settings that an extended tokenizer takes from its parent.
+INHERITED_SETTINGS = ("kind", "size", "hex", "language", "lowercase", "alphabet", "score")
+NUM_SHOWN = 20  # new tokens listed in the report
+COSTLIEST_WORDS = "costliest words"  # left out of the comparison: too long for two columns
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
-    """Counts words (spilling to disk), learns the pieces, and says how well they fit."""
-    screen, out = Console(quiet), resolve_path(recipe.out, "out")
+    """Count words (spilling to disk), train or extend the tokenizer, write its folder and report its quality."""
+    console, out = Console(quiet), resolve_path(recipe.out, "out")
     paths = files.find_files(recipe.texts)
     settings = {name: value for name, value in to_dict(recipe).items() if name not in ("texts", "out")}
     parent = _load_parent(recipe)
@@ -73,37 +66,45 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     identity = fingerprint([settings, [checksum(path) for path in paths]])
     with lock_output(out):
         if (out / MANIFEST).exists():
-            return _report_result(out, identity, screen)
+            return _report_result(out, identity, console)
         check_writable(out)
-        with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.counts-") as folder:
-            made = _train if parent is None else partial(_extend, parent)
-            tokenizer, card = made(recipe, paths, Path(folder), screen)
+        with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.counts-") as counts_folder:
+            make_tokenizer = _train if parent is None else partial(_extend, parent)
+            tokenizer, card = make_tokenizer(recipe, paths, Path(counts_folder), console)
         _write_folder(out, tokenizer, {"identity": identity, **card})
-    return _report_result(out, identity, screen, created=True)
+    return _report_result(out, identity, console, created=True)
 
 
 def _train(recipe: Recipe, paths: list[Path], folder: Path, console: Console) -> tuple[Tokenizer, dict[str, Any]]:
     with console.progress_bar("counting words", "bytes") as bar:
-        words = hex_bytes.split_bytes if recipe.hex else WordSplitter(recipe.kind, recipe.lowercase, recipe.language == "zh")
-        counts = count_words(_read_texts(recipe, paths, bar), words, folder=folder)
+        split_words = (
+            hex_bytes.split_bytes if recipe.hex else WordSplitter(recipe.kind, recipe.lowercase, recipe.language == "zh")
+        )
+        counts = count_words(_read_texts(recipe, paths, bar), split_words, folder=folder)
     with console.progress_bar("learning pieces") as bar:
-        learnt = train_vocabulary(
-            recipe.kind, counts, recipe.size, special_tokens=SPECIAL_TOKENS, min_frequency=recipe.least, limit_alphabet=recipe.alphabet,
-            score=recipe.score, progress=bar,
-        )  # fmt: skip
-    segments = recipe.language == "zh"
-    rust = (
+        vocabulary = train_vocabulary(
+            recipe.kind,
+            counts,
+            recipe.size,
+            special_tokens=SPECIAL_TOKENS,
+            min_frequency=recipe.least,
+            limit_alphabet=recipe.alphabet,
+            score=recipe.score,
+            progress=bar,
+        )
+    segment_chinese = recipe.language == "zh"
+    backend = (
         build_hex_tokenizer(SPECIAL_TOKENS)
         if recipe.hex
-        else assemble_tokenizer(recipe.kind, build_model(learnt), recipe.lowercase, segments)
+        else assemble_tokenizer(recipe.kind, build_model(vocabulary), recipe.lowercase, segment_chinese)
     )
-    tokenizer = Tokenizer(rust, recipe.out, segments)
+    tokenizer = Tokenizer(backend, recipe.out, segment_chinese)
     card = {"kind": recipe.kind, "size": len(tokenizer), "tokenizer": tokenizer.fingerprint, "settings": to_dict(recipe)}
     return tokenizer, {**card, "quality": asdict(_measure(counts, tokenizer))}
 
 
 def _load_parent(recipe: Recipe) -> Tokenizer | None:
-    """The tokenizer to extend, if one is; settings that go with the other way are refused."""
+    """The tokenizer to extend, or None; RecipeError for settings that do not apply."""
     if recipe.hex and recipe.kind != "byte":
         raise RecipeError(f"hex=true reads a token a byte: say kind=byte, not {recipe.kind}, or leave it out")
     if recipe.language == "zh" and recipe.kind != "word":
@@ -112,9 +113,9 @@ def _load_parent(recipe: Recipe) -> Tokenizer | None:
         if recipe.add is not None:
             raise RecipeError(f"add={recipe.add} goes with extend=TOKENIZER; how large a new vocabulary is, `size` says")
         return None
-    new = Recipe(texts=(), out="")
+    defaults = Recipe(texts=(), out="")
     for name in INHERITED_SETTINGS:
-        if getattr(recipe, name) != getattr(new, name):
+        if getattr(recipe, name) != getattr(defaults, name):
             raise RecipeError(f"extend={recipe.extend} brings its own {name}; leave it out (add=N says how many pieces to add)")
     if recipe.add is None:
         raise RecipeError("extend needs to know how many pieces to add at most: add=1000")
@@ -127,44 +128,48 @@ def _extend(
     with console.progress_bar("counting words", "bytes") as bar:
         counts = count_words(_read_texts(recipe, paths, bar), build_word_splitter(parent), folder=folder)
     if lone_ideograph_fraction(counts) >= LONE_IDEOGRAPH_THRESHOLD:
-        console.info("Chinese characters are words by themselves for this tokenizer: no new piece joins them; those it does not "
-                   "know are added")  # fmt: skip
+        console.info(
+            "Chinese characters are words by themselves for this tokenizer: no new piece joins them; those it does not "
+            "know are added"
+        )
     with console.progress_bar("adding pieces") as bar:
         extension = extend_tokenizer(parent, counts, recipe.add or 0, recipe.least, bar)
-    tokenizer, before = extension.tokenizer, asdict(_measure(counts, parent))
+    tokenizer, parent_quality = extension.tokenizer, asdict(_measure(counts, parent))
     card = {
         "kind": extensible_kind(parent),
         "size": len(tokenizer),
         "tokenizer": tokenizer.fingerprint,
         "settings": to_dict(recipe),
     }
-    card |= {"parent": {"tokenizer": parent.fingerprint, "size": len(parent), "source": parent.source, "quality": before}}
+    card |= {
+        "parent": {"tokenizer": parent.fingerprint, "size": len(parent), "source": parent.source, "quality": parent_quality}
+    }
     return tokenizer, {**card, "gains": extension.gains, "quality": asdict(_measure(counts, tokenizer))}
 
 
 def _read_texts(recipe: Recipe, paths: list[Path], progress: Callable[[int, int], None]) -> Iterator[str]:
-    total, reading = (
+    total, options = (
         files.total_bytes(paths),
         documents.ReadOptions(recipe.column, hex_bytes.find_hex_error if recipe.hex else None),
     )
-    for block in documents.read_blocks(paths, options=reading):
+    for block in documents.read_blocks(paths, options=options):
         yield block.text
         progress(block.bytes_read, total)
 
 
 def _measure(counts: WordCounts, tokenizer: Tokenizer) -> TokenizerQuality:
-    def ids(words: list[str]) -> list[list[int]]:
-        return [e.ids for e in tokenizer.backend_tokenizer.encode_batch_fast(words, add_special_tokens=False)]
+    def encode_words(words: list[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch_fast(words, add_special_tokens=False)]
 
-    return measure_quality(counts, ids, tokenizer.unk_token_id, len(tokenizer))
+    return measure_quality(counts, encode_words, tokenizer.unk_token_id, len(tokenizer))
 
 
 def _write_folder(out: Path, tokenizer: Tokenizer, card: dict[str, Any]) -> None:
-    with atomic_folder(out) as part:
-        tokenizer.save(part)
-        write_json(part / "card.json", card)
-        if card["kind"] in ("wordpiece", "char"):  # what Google's own code, and many others', reads
-            (part / "vocab.txt").write_text("\n".join(tokenizer.id_to_token) + "\n", encoding="utf-8")
+    with atomic_folder(out) as folder:
+        tokenizer.save(folder)
+        write_json(folder / "card.json", card)
+        if card["kind"] in ("wordpiece", "char"):  # the file that Google's code and many other libraries read
+            (folder / "vocab.txt").write_text("\n".join(tokenizer.id_to_token) + "\n", encoding="utf-8")
 
 
 def _report_result(out: Path, identity: str, console: Console, created: bool = False) -> dict[str, Any]:
@@ -182,7 +187,7 @@ def _report_result(out: Path, identity: str, console: Console, created: bool = F
 
 
 def _report_gains(card: dict[str, Any], out: Path, console: Console) -> dict[str, Any]:
-    """The old tokenizer beside the new one on the same text, and what was added."""
+    """Report parent and extended tokenizer side by side on the same text, and the added tokens."""
     parent, gains = card["parent"], card["gains"]
     before, after = TokenizerQuality(**parent["quality"]), TokenizerQuality(**card["quality"])
     rows = zip(before.table(), after.table(), strict=True)
@@ -191,8 +196,8 @@ def _report_gains(card: dict[str, Any], out: Path, console: Console) -> dict[str
         title, [("", "before", "after"), *((name, old, new) for (name, old), (_, new) in rows if name != COSTLIEST_WORDS)]
     )
     console.info(f"tokens each new piece saved when it was added, the first {min(NUM_SHOWN, len(gains))}:")
-    console.info("  " + ", ".join(f"{piece} {gain:,}" for piece, gain in gains[:NUM_SHOWN]))
+    console.info("  " + ", ".join(f"{token} {gain:,}" for token, gain in gains[:NUM_SHOWN]))
     if len(gains) < card["settings"]["add"]:
         console.info(f"no more than {len(gains):,}: what is left occurs too rarely, or saves nothing")
-    was = {"size": parent["size"], "fertility": before.fertility, "unknown": before.unknown}
-    return {"added": len(gains), "before": was, "gains": gains[:NUM_SHOWN]}
+    before_summary = {"size": parent["size"], "fertility": before.fertility, "unknown": before.unknown}
+    return {"added": len(gains), "before": before_summary, "gains": gains[:NUM_SHOWN]}

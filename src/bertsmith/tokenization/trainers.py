@@ -1,4 +1,4 @@
-"""Vocabularies learnt from the counts of words, one function for every kind, and the models that cut words by them."""
+"""Vocabulary training from word counts for every kind (WordPiece, BPE, byte-level BPE, Unigram, char, byte, word)."""
 
 import json
 import math
@@ -19,21 +19,21 @@ WordFrequencyList = list[tuple[str, int]]
 Progress = Callable[[int, int], None]
 
 UNK_TOKEN = "[UNK]"
-WORD_START = "▁"  # before each word, for unigram
-MAX_WORD_CHARS = 100  # characters: a WordPiece model takes a longer word for unknown
-MAX_TRAINING_WORDS = 10_000_000  # running words that the Rust trainers are fed at most
+WORD_START = "▁"  # SentencePiece's word-start mark, for unigram
+MAX_WORD_CHARS = 100  # longer words are [UNK] for a WordPiece model
+MAX_TRAINING_WORDS = 10_000_000  # running words given to the Rust trainers at most
 
 _ALPHABET_HINT = ", or lower `alphabet`"
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The pieces in order of their ids, special tokens first, and what a kind needs to choose among them."""
+    """Tokens in order of ids, special tokens first, with the merges or scores that the kind needs."""
 
     kind: TokenizerKind
     tokens: list[str]
-    merges: list[tuple[str, str]] | None = None  # bpe and byte kinds, in order of use
-    scores: list[float] | None = None  # unigram: log-probability of each piece
+    merges: list[tuple[str, str]] | None = None  # bpe and byte kinds, in order of application
+    scores: list[float] | None = None  # unigram: log-probability of each token
 
 
 def train_vocabulary(
@@ -47,17 +47,19 @@ def train_vocabulary(
     score: MergeScore = "gain",
     progress: Progress = lambda done, total: None,
 ) -> Vocabulary:
-    """Learn at most `size` pieces; there are fewer when the words give no more.
+    """Train a vocabulary of at most `vocab_size` tokens; fewer if the words do not yield as many.
 
-    Words come as the tokenizer will cut them: normalised, for byte-bpe with the space before them (" the"), for unigram
-    without their start mark. A pair (for `word`, a word) under `least` occurrences makes no piece. A word takes no part
-    if it spells a special token or has a character that is not among the `alphabet` most frequent; the byte kinds know
-    every character, and `word` does not look at them.
-    `score` is WordPiece's alone: `gain` is the change in log-likelihood, `ratio` is count(ab) / (count(a) count(b)),
-    which prefers rare pairs so strongly that it needs a `least` near a ten-thousandth of the running words. Of more than
-    ten million running words, bpe, byte-bpe and unigram learn from an even sample of so many, with `least` made smaller in
-    proportion; every character of the alphabet is kept. `progress` hears of pieces learnt (wordpiece) or of distinct words
-    fed (bpe, byte-bpe, unigram).
+    counts: words as the tokenizer will split them: normalized; for byte-bpe with the space before them (" the"), for
+        unigram without the word-start mark. Words that contain a special token are ignored.
+    min_frequency: occurrences that a pair (for `word`, a word) needs.
+    limit_alphabet: words with a character that is not among this many most frequent ones are ignored; the byte kinds,
+        `char` and `word` have no such limit.
+    score: WordPiece only. `gain` is the change in log-likelihood, `ratio` is count(ab) / (count(a) count(b)), which
+        favours rare pairs so strongly that it needs a `min_frequency` near 1/10,000 of the running words.
+    progress: called with tokens learned (wordpiece) or distinct words processed (bpe, byte-bpe, unigram), and the total.
+
+    On more than MAX_TRAINING_WORDS running words, bpe, byte-bpe and unigram train on a systematic sample of that size, with
+    `min_frequency` scaled in proportion; all characters of the alphabet are kept.
     """
     _validate(kind, vocab_size, special_tokens)
     if kind == "byte":
@@ -77,24 +79,26 @@ def train_vocabulary(
 
 
 def build_model(vocabulary: Vocabulary) -> models.Model:
-    """What cuts one word into ids; the normaliser and the rule that finds words belong to the tokenizer around it."""
-    ids = {piece: number for number, piece in enumerate(vocabulary.tokens)}
+    """The `tokenizers` model that splits one word into tokens, without normalizer and pre-tokenizer."""
+    token_to_id = {token: token_id for token_id, token in enumerate(vocabulary.tokens)}
     if vocabulary.kind in ("wordpiece", "char"):
-        return models.WordPiece(ids, unk_token=UNK_TOKEN, max_input_chars_per_word=MAX_WORD_CHARS)
+        return models.WordPiece(token_to_id, unk_token=UNK_TOKEN, max_input_chars_per_word=MAX_WORD_CHARS)
     if vocabulary.kind == "word":
-        return models.WordLevel(ids, unk_token=UNK_TOKEN)
+        return models.WordLevel(token_to_id, unk_token=UNK_TOKEN)
     if vocabulary.kind == "unigram":
-        return models.Unigram(list(zip(vocabulary.tokens, vocabulary.scores or [], strict=True)), unk_id=ids[UNK_TOKEN])
+        return models.Unigram(list(zip(vocabulary.tokens, vocabulary.scores or [], strict=True)), unk_id=token_to_id[UNK_TOKEN])
     if vocabulary.kind == "bpe":
-        return models.BPE(ids, vocabulary.merges, unk_token=UNK_TOKEN, continuing_subword_prefix=CONTINUING_SUBWORD_PREFIX)
-    return models.BPE(ids, vocabulary.merges)
+        return models.BPE(
+            token_to_id, vocabulary.merges, unk_token=UNK_TOKEN, continuing_subword_prefix=CONTINUING_SUBWORD_PREFIX
+        )
+    return models.BPE(token_to_id, vocabulary.merges)
 
 
 def bytes_to_unicode() -> str:
-    """The visible character that stands for each byte, in order of the bytes: GPT-2's table, as ByteLevel uses it."""
+    """The printable character that represents each byte, in order of bytes: GPT-2's table, as used by ByteLevel."""
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = natural(0x100)
-    return "".join(chr(byte if byte in visible else next(others)) for byte in range(256))
+    next_code = natural(0x100)
+    return "".join(chr(byte if byte in visible else next(next_code)) for byte in range(256))
 
 
 def _validate(kind: TokenizerKind, vocab_size: int, special_tokens: Sequence[str]) -> None:
@@ -112,24 +116,28 @@ def _check_vocab_size(
 ) -> None:
     needed = len(special_tokens) + num_characters
     if vocab_size < needed:
-        given = f"size is {vocab_size}, but {kind} needs at least {needed}: {len(special_tokens)} special tokens and {num_characters} characters"
-        raise UserError(f"{given}; make it larger{hint}")
+        parts = f"{len(special_tokens)} special tokens and {num_characters} characters"
+        raise UserError(f"size is {vocab_size}, but {kind} needs at least {needed}: {parts}; make it larger{hint}")
 
 
 def _select_words(
     kind: TokenizerKind, counts: Iterable[tuple[str, int]], special_tokens: Sequence[str], limit_alphabet: int
 ) -> WordFrequencyList:
-    """The words that take part, in the characters of their vocabulary."""
-    longest = MAX_WORD_CHARS if kind in ("wordpiece", "char") else math.inf
-    words = [(w, n) for w, n in counts if w and n > 0 and len(w) <= longest and not any(s in w for s in special_tokens)]
+    """Words to train on, written in the characters of their vocabulary (byte characters, word-start mark)."""
+    max_chars = MAX_WORD_CHARS if kind in ("wordpiece", "char") else math.inf
+    words = [
+        (w, count)
+        for w, count in counts
+        if w and count > 0 and len(w) <= max_chars and not any(special in w for special in special_tokens)
+    ]
     if kind == "byte-bpe":
         table = bytes_to_unicode()
-        words = [("".join([table[byte] for byte in word.encode()]), n) for word, n in words]
+        words = [("".join([table[byte] for byte in word.encode()]), count) for word, count in words]
     elif kind not in ("char", "word"):
-        known = _most_frequent_characters(words, limit_alphabet)
-        words = [(word, n) for word, n in words if known.issuperset(word)]
+        alphabet = _most_frequent_characters(words, limit_alphabet)
+        words = [(word, count) for word, count in words if alphabet.issuperset(word)]
     if kind == "unigram":
-        words = [(WORD_START + word, n) for word, n in words]
+        words = [(WORD_START + word, count) for word, count in words]
     if not words:
         raise UserError("there are no words to learn a vocabulary from; give it text that is not empty, or a larger alphabet")
     return words
@@ -137,9 +145,9 @@ def _select_words(
 
 def _most_frequent_characters(words: WordFrequencyList, limit: int) -> set[str]:
     counter: Counter[str] = Counter()
-    for word, n in words:
+    for word, count in words:
         for character in word:
-            counter[character] += n
+            counter[character] += count
     ranked = sorted(counter, key=lambda character: (-counter[character], character))
     return set(ranked[:limit])
 
@@ -152,32 +160,32 @@ def _train_wordpiece(
     score: MergeScore,
     progress: Progress,
 ) -> list[str]:
-    room = vocab_size - len(special_tokens)
+    max_tokens = vocab_size - len(special_tokens)
     _check_vocab_size(
         "wordpiece",
         vocab_size,
         special_tokens,
-        len({form for word, _ in words for form in character_tokens(word)}),
+        len({token for word, _ in words for token in character_tokens(word)}),
         _ALPHABET_HINT,
     )
-    return [*special_tokens, *learn_wordpieces(words, room, min_frequency=min_frequency, score=score, progress=progress)]
+    return [*special_tokens, *learn_wordpieces(words, max_tokens, min_frequency=min_frequency, score=score, progress=progress)]
 
 
 def _select_characters(words: WordFrequencyList, max_tokens: int) -> list[str]:
-    """The most frequent characters, each as it begins a word and as it goes on, if it does."""
+    """The most frequent characters; word-initial (`a`) and continuing (`##a`) forms count separately."""
     counter: Counter[str] = Counter()
-    for word, n in words:
-        for form in character_tokens(word):
-            counter[form] += n
-    return sorted(counter, key=lambda form: (-counter[form], form))[: max(max_tokens, 0)]
+    for word, count in words:
+        for token in character_tokens(word):
+            counter[token] += count
+    return sorted(counter, key=lambda token: (-counter[token], token))[: max(max_tokens, 0)]
 
 
 def _select_frequent_words(words: WordFrequencyList, max_tokens: int, min_frequency: int) -> list[str]:
-    """The most frequent words, whole; ties by spelling."""
-    kept = sorted(((n, word) for word, n in words if n >= min_frequency), key=lambda entry: (-entry[0], entry[1]))
-    if not kept:
+    """The most frequent words; ties in alphabetical order."""
+    ranked = sorted(((count, word) for word, count in words if count >= min_frequency), key=lambda entry: (-entry[0], entry[1]))
+    if not ranked:
         raise UserError(f"no word occurs {min_frequency} times; lower `least`, or give more text")
-    return [word for _, word in kept[:max_tokens]]
+    return [word for _, word in ranked[:max_tokens]]
 
 
 def _train_bpe(
@@ -196,20 +204,20 @@ def _train_bpe(
     if kind == "byte-bpe":
         trainer = trainers.BpeTrainer(special_tokens=list(special_tokens), initial_alphabet=list(bytes_to_unicode()), **options)
     else:
-        # Named beforehand, in order: else ids of ##forms, and with them ties, follow the order of a Rust hash map.
-        inside = sorted({form for word, _ in words for form in character_tokens(word)[1:]})
+        # Given in sorted order: otherwise ids of ##characters, and thus ties, follow the order of a Rust hash map.
+        continuation_chars = sorted({token for word, _ in words for token in character_tokens(word)[1:]})
         options |= {
             "continuing_subword_prefix": CONTINUING_SUBWORD_PREFIX,
             "initial_alphabet": sorted({word[0] for word, _ in words}),
         }
-        trainer = trainers.BpeTrainer(special_tokens=[*special_tokens, *inside], **options)
+        trainer = trainers.BpeTrainer(special_tokens=[*special_tokens, *continuation_chars], **options)
     trained = _run_rust_trainer(models.BPE(), trainer, words, progress)
     merges = [(left, right) for left, right in trained["merges"]]
-    pieces = sorted(trained["vocab"], key=trained["vocab"].get)
+    tokens = sorted(trained["vocab"], key=trained["vocab"].get)
     _check_vocab_size(
-        kind, vocab_size, special_tokens, len(pieces) - len(special_tokens) if len(pieces) > vocab_size else 0, _ALPHABET_HINT
+        kind, vocab_size, special_tokens, len(tokens) - len(special_tokens) if len(tokens) > vocab_size else 0, _ALPHABET_HINT
     )
-    return Vocabulary(kind, pieces, merges=merges)
+    return Vocabulary(kind, tokens, merges=merges)
 
 
 def _train_unigram(words: WordFrequencyList, vocab_size: int, special_tokens: Sequence[str], progress: Progress) -> Vocabulary:
@@ -217,47 +225,49 @@ def _train_unigram(words: WordFrequencyList, vocab_size: int, special_tokens: Se
     _check_vocab_size("unigram", vocab_size, special_tokens, len(characters), _ALPHABET_HINT)
     options: dict[str, Any] = {"vocab_size": vocab_size, "unk_token": UNK_TOKEN, "show_progress": False}
     trainer = trainers.UnigramTrainer(special_tokens=list(special_tokens), initial_alphabet=sorted(characters), **options)
-    learnt = _run_rust_trainer(models.Unigram(), trainer, words, progress)["vocab"][len(special_tokens) :]
-    # The trainer overshoots a size with room for no more than the characters: they stay, the worst of the others go.
-    ranked = sorted(_round_scores(learnt), key=lambda entry: (len(entry[0]) > 1, -entry[1], entry[0]))
+    token_scores = _run_rust_trainer(models.Unigram(), trainer, words, progress)["vocab"][len(special_tokens) :]
+    # The trainer may exceed vocab_size when it barely fits the alphabet: keep all characters, drop the lowest-scored others.
+    ranked = sorted(_round_scores(token_scores), key=lambda entry: (len(entry[0]) > 1, -entry[1], entry[0]))
     scored = sorted(
         _attach_word_start(ranked[: vocab_size - len(special_tokens)], words), key=lambda entry: (-entry[1], entry[0])
     )
-    pieces = [*special_tokens, *(piece for piece, _ in scored)]
-    return Vocabulary("unigram", pieces, scores=[0.0] * len(special_tokens) + [score for _, score in scored])
+    tokens = [*special_tokens, *(token for token, _ in scored)]
+    return Vocabulary("unigram", tokens, scores=[0.0] * len(special_tokens) + [score for _, score in scored])
 
 
 def _attach_word_start(token_scores: list[tuple[str, float]], words: WordFrequencyList) -> list[tuple[str, float]]:
-    """Characters that are always a word of their own (punctuation, Chinese) in one piece with their mark.
+    """Join characters that are always a word of their own (punctuation, Chinese) with the word-start mark.
 
-    The Rust trainer never joins them with it, and a text would pay two pieces for each comma.
+    The Rust trainer never does, so that each comma would cost two tokens.
     """
-    inside = {character for word, _ in words if len(word) > 2 for character in word[1:]}
-    lone = (
-        {word[1:] for word, _ in words if len(word) == 2} - inside - {piece[1:] for piece, _ in token_scores if len(piece) == 2}
+    inner_chars = {character for word, _ in words if len(word) > 2 for character in word[1:]}
+    lone_chars = (
+        {word[1:] for word, _ in words if len(word) == 2}
+        - inner_chars
+        - {token[1:] for token, _ in token_scores if len(token) == 2}
     )
-    return [(WORD_START + piece if piece in lone else piece, score) for piece, score in token_scores]
+    return [(WORD_START + token if token in lone_chars else token, score) for token, score in token_scores]
 
 
 def _round_scores(token_scores: list[tuple[str, float]]) -> list[tuple[str, float]]:
-    """Scores without what differs from run to run.
+    """Make the scores deterministic.
 
-    The trainer sums in the order of a hash map, and hands the characters it has no score for the lowest one plus 0,
-    0.0001, 0.0002 ... in that order: here these get the lowest, and all are rounded.
+    The trainer sums in the order of a hash map, and gives characters without a score the lowest score plus 0, 0.0001,
+    0.0002, ... in that order: here these get the lowest score, and all scores are rounded.
     """
     lowest = min(score for _, score in token_scores)
-    single = sum(len(piece) == 1 for piece, _ in token_scores)
-    steps = [(piece, score, (score - lowest) * 1e4) for piece, score in token_scores]
+    num_single_chars = sum(len(token) == 1 for token, _ in token_scores)
+    steps = [(token, score, (score - lowest) * 1e4) for token, score in token_scores]
     return [
-        (piece, round(lowest if len(piece) == 1 and step < single and abs(step - round(step)) < 1e-4 else score, 3))
-        for piece, score, step in steps
+        (token, round(lowest if len(token) == 1 and step < num_single_chars and abs(step - round(step)) < 1e-4 else score, 3))
+        for token, score, step in steps
     ]
 
 
 def _run_rust_trainer(
     untrained_model: models.Model, trainer: Any, words: WordFrequencyList, progress: Progress
 ) -> dict[str, Any]:
-    """The model, as plain values, that a Rust trainer makes of the words, each repeated as often as it counts."""
+    """Train a model on the words, each repeated by its count; returns its JSON as a dict."""
     used = {character for word, _ in words for character in word}
     separator = next(chr(code) for code in natural() if chr(code) not in used)
     tokenizer = Tokenizer(untrained_model)
@@ -267,16 +277,16 @@ def _run_rust_trainer(
 
 
 def _sample_fraction(words: WordFrequencyList) -> Fraction:
-    return min(Fraction(1), Fraction(MAX_TRAINING_WORDS, sum(n for _, n in words)))
+    return min(Fraction(1), Fraction(MAX_TRAINING_WORDS, sum(count for _, count in words)))
 
 
 def _repeat_words(words: WordFrequencyList, separator: str, progress: Progress) -> Iterator[str]:
-    """All words, or every so-manieth of the running words: rare ones are thinned out, not lost and not made frequent."""
-    share, passed, fed = _sample_fraction(words), 0, 0
-    for number, (word, n) in enumerate(words, 1):
-        passed += n
-        times = math.floor(passed * share) - fed
-        fed += times
-        for begin in range(0, times, 10_000):
-            yield separator.join([word] * min(times - begin, 10_000))
-        progress(number, len(words))
+    """Words repeated by count, or a systematic sample of the running words, which keeps relative frequencies."""
+    fraction, words_seen, words_emitted = _sample_fraction(words), 0, 0
+    for index, (word, count) in enumerate(words, 1):
+        words_seen += count
+        times = math.floor(words_seen * fraction) - words_emitted
+        words_emitted += times
+        for start in range(0, times, 10_000):
+            yield separator.join([word] * min(times - start, 10_000))
+        progress(index, len(words))

@@ -1,6 +1,6 @@
-"""Which pieces shorten the words of a text most: taken one by one, each with its gain at the time it is taken.
+"""Greedy selection of new vocabulary entries by gain: the number of tokens each saves on a text when it is added.
 
-A gain is a number of tokens: those that the text has before the piece is there, less those it has with it.
+`WordPieceSelector` selects tokens for longest-match-first WordPiece, `BpeSelector` selects merges for BPE.
 """
 
 from bisect import bisect_right
@@ -15,7 +15,7 @@ from .wordpiece_trainer import CONTINUING_SUBWORD_PREFIX
 Key = TypeVar("Key", bound=Any)
 Pair = tuple[str, str]
 
-MAX_TOKEN_CHARS = 32  # characters of a new piece at most: what is longer is no word, and there are too many ways to cut it
+MAX_TOKEN_CHARS = 32  # of a new token: longer ones are rarely words and have too many possible splits
 
 
 class TokenSelector(Protocol):
@@ -27,17 +27,17 @@ class TokenSelector(Protocol):
 def select_tokens(
     selector: TokenSelector, max_tokens: int, min_frequency: int, progress: Callable[[int, int], None]
 ) -> list[tuple[Any, int]]:
-    """At most `room` pieces and the gain of each; there are fewer when none that occurs `least` times gains any more."""
-    found: list[tuple[Any, int]] = []
-    while len(found) < max_tokens and (best := selector.best(min_frequency)) is not None:
+    """At most `max_tokens` (token or merge, gain), best first; fewer if no other with `min_frequency` uses has a gain."""
+    selected: list[tuple[Any, int]] = []
+    while len(selected) < max_tokens and (best := selector.best(min_frequency)) is not None:
         selector.select(best[0])
-        found.append(best)
-        progress(len(found), max_tokens)
-    return found
+        selected.append(best)
+        progress(len(selected), max_tokens)
+    return selected
 
 
 class GainRanking(Generic[Key]):
-    """Gains that change, and the best of them; of equal gains, the first by spelling."""
+    """Priority queue with updates: the key with the highest gain, ties in alphabetical order."""
 
     def __init__(self) -> None:
         self.gains: dict[Key, int] = defaultdict(int)
@@ -58,25 +58,25 @@ class GainRanking(Generic[Key]):
                 heappush(self.heap, (-self.gains[key], key))
         self.changed.clear()
         while self.heap and self.gains.get(self.heap[0][1]) != -self.heap[0][0]:
-            heappop(self.heap)  # its gain was another one then
+            heappop(self.heap)  # stale entry: its gain has changed since
         return (self.heap[0][1], -self.heap[0][0]) if self.heap else None
 
 
 class WordPieceSelector:
-    """Words that a vocabulary cuts by its longest match, over and over from the left: WordPiece.
+    """Selects tokens for WordPiece, which splits words by longest match from the left.
 
-    What may become a piece is any run of neighbouring pieces of a word, the whole word among them, and a character that
-    no piece spells. A piece may also cut a word anew that holds it across a border: this counts as it comes out, even
-    below zero. A word that cannot be spelled counts as one token more than it has characters.
+    Candidates are concatenations of adjacent tokens of a word, up to the whole word, and characters outside the vocabulary.
+    A new token may also change the split of a word that contains it across token boundaries: this effect is counted, even
+    if negative. A word that cannot be tokenized counts as len(word) + 1 tokens.
     """
 
     def __init__(self, vocab: Iterable[str], counts: Iterable[tuple[str, int]]) -> None:
-        self.vocab: tuple[set[str], set[str]] = set(), set()  # what begins a word, what stands inside one
+        self.vocab: tuple[set[str], set[str]] = set(), set()  # word-initial tokens, continuations
         self.max_token_length = 0
-        for piece in vocab:
-            self._add_to_vocab(piece)
-        split = [(word, count) for word, count in counts if self._longest_matches(word)[0] < len(word)]
-        self.words, self.counts = [word for word, _ in split], [count for _, count in split]
+        for token in vocab:
+            self._add_to_vocab(token)
+        split_words = [(word, count) for word, count in counts if self._longest_matches(word)[0] < len(word)]
+        self.words, self.counts = [word for word, _ in split_words], [count for _, count in split_words]
         self.joined_words = "\n" + "".join(f"{word}\n" for word in self.words)
         self.word_offsets = [1]
         for word in self.words:
@@ -86,30 +86,38 @@ class WordPieceSelector:
 
     def best(self, min_frequency: int) -> tuple[str, int] | None:
         while (best := self.ranking.best()) is not None and self._count_uses(best[0]) < min_frequency:
-            self.ranking.remove(best[0])  # long, perhaps, but too rare to learn a row for
+            self.ranking.remove(best[0])  # too rare to learn an embedding for
         return best
 
     def select(self, token: str) -> None:
-        """Words that hold the piece anywhere give other pieces another gain; what they had gained goes out first."""
-        holders = list(self._words_containing(token))
-        for number in holders:
-            for other, saved in self._savings_per_candidate(self.words[number]):
-                self.ranking.update(other, -saved * self.counts[number])
+        """Add a token and update the gains of all candidates in the words that contain it: subtract the old, add the new."""
+        word_indices = list(self._words_containing(token))
+        for word_index in word_indices:
+            for candidate, saved in self._savings_per_candidate(self.words[word_index]):
+                self.ranking.update(candidate, -saved * self.counts[word_index])
         self._add_to_vocab(token)
         self.ranking.remove(token)
-        fresh = {run for number in holders for run in self._candidates(self.words[number]) if run not in self.ranking.gains}
-        for number in holders:
-            for other, saved in self._savings_per_candidate(self.words[number]):
-                self.ranking.update(other, saved * self.counts[number])
-        for run in sorted(fresh):
-            self.ranking.update(run, sum(self._tokens_saved(number, run) for number in self._words_containing(run)))
+        new_candidates = {
+            new_candidate
+            for word_index in word_indices
+            for new_candidate in self._candidates(self.words[word_index])
+            if new_candidate not in self.ranking.gains
+        }
+        for word_index in word_indices:
+            for candidate, saved in self._savings_per_candidate(self.words[word_index]):
+                self.ranking.update(candidate, saved * self.counts[word_index])
+        for new_candidate in sorted(new_candidates):
+            self.ranking.update(
+                new_candidate,
+                sum(self._tokens_saved(word_index, new_candidate) for word_index in self._words_containing(new_candidate)),
+            )
 
     def _init_ranking(self) -> None:
         for word in self.words:
             self.ranking.gains |= dict.fromkeys(self._candidates(word), 0)
         for word, count in zip(self.words, self.counts, strict=True):
-            for piece, saved in self._savings_per_candidate(word):
-                self.ranking.update(piece, saved * count)
+            for candidate, saved in self._savings_per_candidate(word):
+                self.ranking.update(candidate, saved * count)
 
     def _add_to_vocab(self, token: str) -> None:
         body = token.removeprefix(CONTINUING_SUBWORD_PREFIX)
@@ -118,25 +126,25 @@ class WordPieceSelector:
             self.max_token_length = max(self.max_token_length, len(body))
 
     def _longest_matches(self, word: str) -> list[int]:
-        """For each place in a word, where the longest piece from there ends; where none begins, the place itself."""
+        """For each position of a word, the end of the longest token that starts there; the position itself if there is none."""
         size, ends = len(word), []
-        for i in range(size):
-            known, most = self.vocab[i > 0], min(size, i + self.max_token_length)
-            ends.append(next((e for e in range(most, i, -1) if word[i:e] in known), i))
+        for start in range(size):
+            tokens, max_end = self.vocab[start > 0], min(size, start + self.max_token_length)
+            ends.append(next((end for end in range(max_end, start, -1) if word[start:end] in tokens), start))
         return ends
 
     def _savings_per_candidate(self, word: str) -> Iterator[tuple[str, int]]:
-        """What each ranked piece that would change the word's cut saves in it."""
+        """Yield (candidate, tokens saved in this word) for each ranked candidate that changes the word's split."""
         ends = self._longest_matches(word)
-        before, seen = _count_tokens(word, ends), set()
-        for i in _match_starts(ends):
-            for e in range(ends[i] + 1, min(len(word), i + MAX_TOKEN_CHARS) + 1):
-                piece = _candidate_token(word, i, e)
-                if piece in self.ranking.gains and piece not in seen:
-                    seen.add(piece)
-                    yield piece, before - _count_tokens(word, ends, word[i:e], i > 0)
-            if ends[i] == i:
-                return  # behind a character that nothing spells, a piece changes nothing
+        num_tokens, seen = _count_tokens(word, ends), set()
+        for start in _match_starts(ends):
+            for end in range(ends[start] + 1, min(len(word), start + MAX_TOKEN_CHARS) + 1):
+                candidate = _candidate_token(word, start, end)
+                if candidate in self.ranking.gains and candidate not in seen:
+                    seen.add(candidate)
+                    yield candidate, num_tokens - _count_tokens(word, ends, word[start:end], start > 0)
+            if ends[start] == start:
+                return  # after an unknown character, no token changes the count
 
     def _tokens_saved(self, word_index: int, token: str) -> int:
         word, body = self.words[word_index], token.removeprefix(CONTINUING_SUBWORD_PREFIX)
@@ -144,64 +152,67 @@ class WordPieceSelector:
         return self.counts[word_index] * (_count_tokens(word, ends) - _count_tokens(word, ends, body, token != body))
 
     def _count_uses(self, token: str) -> int:
-        return sum(self.counts[number] for number in self._words_containing(token) if self._tokens_saved(number, token) > 0)
+        return sum(
+            self.counts[word_index] for word_index in self._words_containing(token) if self._tokens_saved(word_index, token) > 0
+        )
 
     def _candidates(self, word: str) -> Iterator[str]:
-        """Every run of neighbouring pieces, and characters that are none."""
+        """Concatenations of adjacent tokens, and characters outside the vocabulary."""
         ends = self._longest_matches(word)
-        path = [*_match_starts(ends), len(word)]
-        for k, i in enumerate(path[:-1]):
-            for e in path[k + 1 + (ends[i] > i) :]:
-                if e - i <= MAX_TOKEN_CHARS:
-                    yield _candidate_token(word, i, e)
+        boundaries = [*_match_starts(ends), len(word)]
+        for k, start in enumerate(boundaries[:-1]):
+            for end in boundaries[k + 1 + (ends[start] > start) :]:
+                if end - start <= MAX_TOKEN_CHARS:
+                    yield _candidate_token(word, start, end)
 
     def _words_containing(self, token: str) -> Iterator[int]:
-        """The numbers of the words that hold a piece, at their beginning or inside, as it wants to stand."""
+        """Indices of the words that contain a token: at the start, or inside for a continuation."""
         body = token.removeprefix(CONTINUING_SUBWORD_PREFIX)
-        inside = token != body
-        wanted, at = body if inside else "\n" + body, -1
-        while (at := self.joined_words.find(wanted, at + 1)) >= 0:
-            number = bisect_right(self.word_offsets, at + (not inside)) - 1
-            if not inside or at > self.word_offsets[number]:
-                yield number
-                at = self.word_offsets[number + 1] - 2  # the word's last character: the next word may begin with the piece
+        is_continuation = token != body
+        pattern, position = body if is_continuation else "\n" + body, -1
+        while (position := self.joined_words.find(pattern, position + 1)) >= 0:
+            word_index = bisect_right(self.word_offsets, position + (not is_continuation)) - 1
+            if not is_continuation or position > self.word_offsets[word_index]:
+                yield word_index
+                # Continue at the word's last character: the next word may begin with the token.
+                position = self.word_offsets[word_index + 1] - 2
 
 
 class BpeSelector:
-    """Words that merges put together from their characters, in the order of the merges: BPE.
+    """Selects merges for BPE.
 
-    New merges come behind all others, so each makes one piece of a pair wherever the pair is left: its gain is how often.
+    New merges come after all existing ones, so each joins a pair wherever it remains: its gain is the pair's count.
     """
 
     def __init__(
         self, vocab: Iterable[str], tokenized_words: Iterable[tuple[Sequence[str], int]], unmergeable: set[str]
     ) -> None:
-        """`fixed` are the pieces that join no other, such as the unknown one."""
+        """`unmergeable` are tokens that are never merged, such as [UNK]."""
         self.vocab, self.unmergeable = set(vocab), unmergeable
-        split = [(list(cut), count) for cut, count in tokenized_words if len(cut) > 1]
-        self.tokenized_words, self.counts = [cut for cut, _ in split], [count for _, count in split]
+        split_words = [(list(tokens), count) for tokens, count in tokenized_words if len(tokens) > 1]
+        self.tokenized_words, self.counts = [tokens for tokens, _ in split_words], [count for _, count in split_words]
         self.ranking: GainRanking[Pair] = GainRanking()
         self.words_with_pair: dict[Pair, set[int]] = defaultdict(set)
-        for number in range(len(self.tokenized_words)):
-            self._update_gains(number, 1)
+        for word_index in range(len(self.tokenized_words)):
+            self._update_gains(word_index, 1)
 
     def best(self, min_frequency: int) -> tuple[Pair, int] | None:
         while (best := self.ranking.best()) is not None and merge_pair(best[0]) in self.vocab:
-            self.ranking.remove(best[0])  # another pair spelled it before
+            self.ranking.remove(best[0])  # the same token was made by another pair
         return best if best is not None and best[1] >= min_frequency else None
 
     def select(self, pair: Pair) -> None:
-        for number in sorted(self.words_with_pair.pop(pair)):
-            self._update_gains(number, -1)
-            self.tokenized_words[number] = _apply_merge(self.tokenized_words[number], pair)
-            self._update_gains(number, 1)
+        for word_index in sorted(self.words_with_pair.pop(pair)):
+            self._update_gains(word_index, -1)
+            self.tokenized_words[word_index] = _apply_merge(self.tokenized_words[word_index], pair)
+            self._update_gains(word_index, 1)
         self.vocab.add(merge_pair(pair))
         self.ranking.remove(pair)
 
     def _update_gains(self, word_index: int, sign: int) -> None:
-        for pair, times in _count_pairs(self.tokenized_words[word_index]).items():
+        for pair, occurrences in _count_pairs(self.tokenized_words[word_index]).items():
             if not self.unmergeable.intersection(pair) and merge_pair(pair) not in self.vocab:
-                self.ranking.update(pair, sign * times * self.counts[word_index])
+                self.ranking.update(pair, sign * occurrences * self.counts[word_index])
                 self.words_with_pair[pair].add(word_index)
 
 
@@ -214,43 +225,43 @@ def _candidate_token(word: str, start: int, end: int) -> str:
 
 
 def _match_starts(match_ends: list[int]) -> Iterator[int]:
-    """Where the pieces of a word begin; a character that nothing spells stands for itself."""
-    i = 0
-    while i < len(match_ends):
-        yield i
-        i = max(match_ends[i], i + 1)
+    """Start of each token of a word; an unknown character counts as a token."""
+    start = 0
+    while start < len(match_ends):
+        yield start
+        start = max(match_ends[start], start + 1)
 
 
 def _count_tokens(word: str, match_ends: list[int], new_token: str = "", is_continuation: bool = False) -> int:
-    """How many pieces the longest matches make of a word, if `body` is one more that may be matched."""
-    i = pieces = 0
-    while i < len(word):
-        end = match_ends[i]
-        if new_token and (i > 0) == is_continuation and word.startswith(new_token, i):
-            end = max(end, i + len(new_token))
-        if end == i:
+    """Number of tokens of a word by longest match, if `new_token` (without ##) were in the vocabulary as well."""
+    start = num_tokens = 0
+    while start < len(word):
+        end = match_ends[start]
+        if new_token and (start > 0) == is_continuation and word.startswith(new_token, start):
+            end = max(end, start + len(new_token))
+        if end == start:
             return len(word) + 1
-        i, pieces = end, pieces + 1
-    return pieces
+        start, num_tokens = end, num_tokens + 1
+    return num_tokens
 
 
 def _apply_merge(tokens: list[str], pair: Pair) -> list[str]:
-    out: list[str] = []
-    at = 0
-    while at < len(tokens):
-        hit = tuple(tokens[at : at + 2]) == pair
-        out.append(merge_pair(pair) if hit else tokens[at])
-        at += 1 + hit
-    return out
+    merged: list[str] = []
+    position = 0
+    while position < len(tokens):
+        is_pair = tuple(tokens[position : position + 2]) == pair
+        merged.append(merge_pair(pair) if is_pair else tokens[position])
+        position += 1 + is_pair
+    return merged
 
 
 def _count_pairs(tokens: Sequence[str]) -> Counter[Pair]:
-    """Neighbours, and how often each could be merged: of overlapping pairs of one piece, the first."""
-    found: Counter[Pair] = Counter()
+    """Counts of adjacent pairs without overlap: `a a a` holds `a a` once."""
+    counts: Counter[Pair] = Counter()
     last = (-2, ("", ""))
-    for at, pair in enumerate(pairwise(tokens)):
-        if pair[0] == pair[1] and last == (at - 1, pair):
+    for position, pair in enumerate(pairwise(tokens)):
+        if pair[0] == pair[1] and last == (position - 1, pair):
             continue
-        found[pair] += 1
-        last = at, pair
-    return found
+        counts[pair] += 1
+        last = position, pair
+    return counts

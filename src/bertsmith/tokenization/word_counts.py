@@ -1,4 +1,4 @@
-"""How often each word occurs, for any amount of text in bounded memory: what does not fit is sorted out on disk."""
+"""Word frequencies of any amount of text in bounded memory, by external merge sort."""
 
 import heapq
 from collections import Counter
@@ -12,12 +12,12 @@ from ..errors import UserError
 
 WordFrequency = tuple[str, int]
 
-_MAX_OPEN_RUNS = 64  # runs merged at once: far below the number of files a process may hold open
+_MAX_OPEN_RUNS = 64  # runs merged at once: well below the limit of open files
 
 
 @dataclass(frozen=True)
 class WordCounts:
-    """(word, count) in falling order of count, then by spelling; streamed from `path` each time it is iterated."""
+    """Iterates over (word, count) by descending count, then alphabetically; read from `path` on each iteration."""
 
     path: Path
     distinct: int
@@ -35,28 +35,28 @@ def count_words(
     max_in_memory: int = 1_000_000,
     min_frequency: int = 1,
 ) -> WordCounts:
-    """Count what `words` makes of each block of text; words seen fewer than `least` times are left out.
+    """Count the words that `split_words` returns for each text; words with fewer than `min_frequency` are dropped.
 
-    About `limit` distinct words (and those of one block) are held in memory; the result does not depend on it. It lives
-    in `folder / "words.tsv"`: the folder is the caller's to delete when the counts have served.
+    About `max_in_memory` distinct words (plus those of one text) are held in memory; the result does not depend on it. It
+    is stored in `folder / "words.tsv"`, which the caller deletes.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder, prefix="runs-") as runs:
-        spelled = _ExternalSorter(Path(runs), "spelled", key=lambda entry: entry[0])
+    with TemporaryDirectory(dir=folder, prefix="runs-") as runs_folder:
+        by_word = _ExternalSorter(Path(runs_folder), "spelled", key=lambda entry: entry[0])
         for counter in _count_in_parts(texts, split_words, max_in_memory):
-            spelled.spill(counter.items())
-        kept = (entry for entry in _sum_duplicates(spelled.merge()) if entry[1] >= min_frequency)
-        ranked = _ExternalSorter(Path(runs), "ranked", key=lambda entry: (-entry[1], entry[0]))
+            by_word.spill(counter.items())
+        frequent = (entry for entry in _sum_duplicates(by_word.merge()) if entry[1] >= min_frequency)
+        by_count = _ExternalSorter(Path(runs_folder), "ranked", key=lambda entry: (-entry[1], entry[0]))
         distinct = total = 0
-        while batch := list(islice(kept, max_in_memory)):
+        while batch := list(islice(frequent, max_in_memory)):
             distinct, total = distinct + len(batch), total + sum(count for _, count in batch)
-            ranked.spill(batch)
-        path = _write_entries(Path(runs) / "words.tsv", ranked.merge()).replace(folder / "words.tsv")
+            by_count.spill(batch)
+        path = _write_entries(Path(runs_folder) / "words.tsv", by_count.merge()).replace(folder / "words.tsv")
     return WordCounts(path, distinct, total)
 
 
 class _ExternalSorter:
-    """Sorts more entries than memory holds: sorted runs go to disk and are merged while they are read."""
+    """External merge sort: sorted runs are spilled to disk and merged while they are read."""
 
     def __init__(self, folder: Path, name: str, key: Callable[[WordFrequency], object]) -> None:
         self.folder, self.name, self.key = folder, name, key
@@ -95,12 +95,12 @@ def _count_in_parts(
 
 
 def _sum_duplicates(entries: Iterator[WordFrequency]) -> Iterator[WordFrequency]:
-    for word, same in groupby(entries, key=lambda entry: entry[0]):
-        yield word, sum(count for _, count in same)
+    for word, duplicates in groupby(entries, key=lambda entry: entry[0]):
+        yield word, sum(count for _, count in duplicates)
 
 
 def _write_entries(path: Path, entries: Iterable[WordFrequency]) -> Path:
-    """One `count<tab>word` a line, with the three characters that would break a line escaped."""
+    """Write one `count<tab>word` per line, with backslash, newline and tab escaped."""
     with path.open("w", encoding="utf-8", newline="\n") as out:
         out.writelines(f"{count}\t{_escape(word)}\n" for word, count in entries)
     return path
@@ -108,15 +108,15 @@ def _write_entries(path: Path, entries: Iterable[WordFrequency]) -> Path:
 
 def _read_entries(path: Path) -> Iterator[WordFrequency]:
     with path.open(encoding="utf-8", newline="\n") as lines:
-        for number, line in enumerate(lines, 1):
+        for line_number, line in enumerate(lines, 1):
             count, tab, word = line.partition("\t")
             if not (tab and word.endswith("\n") and count.isascii() and count.isdigit()):
-                raise UserError(f"{path}, line {number}: {line[:50]!r} is not count<tab>word; count the words again")
+                raise UserError(f"{path}, line {line_number}: {line[:50]!r} is not count<tab>word; count the words again")
             yield _unescape(word[:-1]), int(count)
 
 
 def _escape(word: str) -> str:
-    if word.isalnum():  # nearly all of them
+    if word.isalnum():  # fast path for nearly all words
         return word
     return word.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
 

@@ -1,4 +1,4 @@
-"""Ways of reading a corpus as samples. To add one: write its file, then name it in two lines here."""
+"""Samplers: how a corpus is divided into training samples. To add one, write its class and list it in the unions below."""
 
 from .base import SampleIndex, Sampler
 from .sentence_pairs import NextSentence, SentenceOrder

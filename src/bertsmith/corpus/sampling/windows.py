@@ -1,4 +1,4 @@
-"""Packed windows: each document cut into runs of tokens of one length, at other places every epoch."""
+"""Samplers of contiguous text: fixed-length windows, whole sentences (RoBERTa), and consecutive windows (Transformer-XL)."""
 
 from typing import Annotated
 
@@ -9,29 +9,32 @@ from ...rng import Stream, permutation, randint, random_bits
 from ..store import Corpus
 from .base import Ints, SampleIndex, concat_ranges
 
+DOCUMENTS_PER_LANE = 64  # consecutive documents packed as one sequence; lanes are packed in parallel
+
 
 class Windows(Variant, frozen=True):
-    """Runs of tokens within a document, wherever sentences end."""
+    """Fixed-length windows within a document, regardless of sentences, at a random offset each epoch."""
 
     def build_index(self, corpus: Corpus, document_ids: Ints, max_length: int, seed: int, epoch: int) -> SampleIndex:
-        room = max_length - 2
-        begin, end = corpus.document_token_offsets[document_ids], corpus.document_token_offsets[document_ids + 1]
-        lead = randint(
-            random_bits(seed, Stream.WINDOW_OFFSET, epoch, document_ids), np.minimum(room, end - begin)
-        )  # the first cut moves
-        sizes = -(-(end - begin - lead) // room) + (lead > 0)
-        owner = np.repeat(np.arange(len(document_ids)), sizes)
-        nth = concat_ranges(np.zeros(len(document_ids), np.int64), sizes) - (lead > 0)[owner]
-        starts = np.maximum(begin[owner], begin[owner] + lead[owner] + nth * room)
-        ends = np.minimum(end[owner], begin[owner] + lead[owner] + (nth + 1) * room)
+        max_tokens = max_length - 2
+        document_start, document_end = (
+            corpus.document_token_offsets[document_ids],
+            corpus.document_token_offsets[document_ids + 1],
+        )
+        # Length of the first window.
+        offset = randint(
+            random_bits(seed, Stream.WINDOW_OFFSET, epoch, document_ids), np.minimum(max_tokens, document_end - document_start)
+        )
+        num_windows = -(-(document_end - document_start - offset) // max_tokens) + (offset > 0)
+        document = np.repeat(np.arange(len(document_ids)), num_windows)
+        window = concat_ranges(np.zeros(len(document_ids), np.int64), num_windows) - (offset > 0)[document]
+        starts = np.maximum(document_start[document], document_start[document] + offset[document] + window * max_tokens)
+        ends = np.minimum(document_end[document], document_start[document] + offset[document] + (window + 1) * max_tokens)
         return SampleIndex.from_spans(starts, ends, 1)
 
 
-DOCUMENTS_PER_LANE = 64  # documents that follow one another; lanes are filled side by side
-
-
 class DocSentences(Variant, frozen=True):
-    """As many whole sentences of one document as fit."""
+    """As many whole sentences of one document as fit (RoBERTa's DOC-SENTENCES, Liu et al. 2019, section 4.2)."""
 
     def build_index(self, corpus: Corpus, document_ids: Ints, max_length: int, seed: int, epoch: int) -> SampleIndex:
         starts, ends = _pack_sentences(
@@ -44,80 +47,82 @@ class DocSentences(Variant, frozen=True):
 
 
 class FullSentences(Variant, frozen=True):
-    """As many whole sentences as fit; at a document's end the next one follows, a [SEP] between them."""
+    """As many whole sentences as fit, across documents with a [SEP] between them (RoBERTa's FULL-SENTENCES)."""
 
     def build_index(self, corpus: Corpus, document_ids: Ints, max_length: int, seed: int, epoch: int) -> SampleIndex:
         order = document_ids[permutation(len(document_ids), seed, Stream.DOCUMENT_ORDER, epoch)]
-        first, counts = corpus.document_offsets[order], np.diff(corpus.document_offsets)[order]
-        sentences = concat_ranges(first, counts)
+        first_sentence, counts = corpus.document_offsets[order], np.diff(corpus.document_offsets)[order]
+        sentences = concat_ranges(first_sentence, counts)
         sizes = np.diff(corpus.sentence_offsets)[sentences]
-        opening = np.append(0, counts.cumsum())[:-1]  # the first sentence of each document, in this order
-        sizes[opening] += 1  # for the [SEP] before it
-        virtual = np.append(0, sizes.cumsum())  # the documents as one stream
-        borders = np.append(virtual[opening], virtual[-1])
-        lanes = np.append(borders[:-1][::DOCUMENTS_PER_LANE], borders[-1])
-        starts, ends = _pack_sentences(virtual, lanes[:-1], lanes[1:], max_length - 2)
-        return _split_at_documents(borders, corpus.document_token_offsets[order], starts, ends)
-
-
-def _pack_sentences(sentence_offsets: Ints, range_starts: Ints, range_ends: Ints, max_tokens: int) -> tuple[Ints, Ints]:
-    """Each stretch begin..end in runs of at most `room` tokens that end with a sentence, wherever one ends in time."""
-    at, found = range_starts.copy(), []
-    live = np.flatnonzero(at < range_ends)
-    while len(live):
-        here = at[live]
-        last = sentence_offsets[np.searchsorted(sentence_offsets, here + max_tokens, side="right") - 1]
-        last = np.minimum(np.where(last > here, last, here + max_tokens), range_ends[live])  # a sentence too long is cut
-        found.append((live, here, last))
-        at[live] = last
-        live = live[last < range_ends[live]]
-    owner, starts, ends = (np.concatenate(part) for part in zip(*found, strict=True))
-    order = np.argsort(owner, kind="stable")
-    return starts[order], ends[order]
-
-
-def _split_at_documents(document_borders: Ints, document_starts: Ints, run_starts: Ints, run_ends: Ints) -> SampleIndex:
-    """Runs of the stream to spans of the corpus; the stream's first place in a document is its [SEP]."""
-    first = np.searchsorted(document_borders, run_starts, side="right") - 1
-    last = np.searchsorted(document_borders, run_ends, side="left")
-    sizes = last - first
-    run, document = np.repeat(np.arange(len(run_starts)), sizes), concat_ranges(first, sizes)
-    begin = (
-        np.maximum(run_starts[run], document_borders[document] + 1) - document_borders[document] - 1 + document_starts[document]
-    )
-    stop = (
-        np.minimum(run_ends[run], document_borders[document + 1]) - document_borders[document] - 1 + document_starts[document]
-    )
-    kept = stop > begin  # a run may end with nothing but a document's [SEP]
-    sizes = np.bincount(run[kept], minlength=len(run_starts))
-    return SampleIndex.from_spans(begin[kept], stop[kept], sizes[sizes > 0])
+        first_of_document = np.append(0, counts.cumsum())[:-1]  # index of the first sentence of each document
+        sizes[first_of_document] += 1  # for the [SEP] before the document
+        stream_offsets = np.append(0, sizes.cumsum())  # the documents as one stream, [SEP] included
+        document_borders = np.append(stream_offsets[first_of_document], stream_offsets[-1])
+        lanes = np.append(document_borders[:-1][::DOCUMENTS_PER_LANE], document_borders[-1])
+        starts, ends = _pack_sentences(stream_offsets, lanes[:-1], lanes[1:], max_length - 2)
+        return _split_at_documents(document_borders, corpus.document_token_offsets[order], starts, ends)
 
 
 class Streams(Variant, frozen=True):
-    """Windows in the order of the text, documents in an order of the epoch's own; a batch has one of each stream.
+    """Consecutive windows for recurrent models (Transformer-XL); documents are shuffled each epoch.
 
-    `Plan.flow` is where a sample ends in the corpus, and where the one it goes on from did: whatever the length is then.
+    A batch holds one window of each stream. `SampleIndex.stream_positions` says where a sample ends in the corpus and where
+    the sample it continues ended, which identifies its memory even if the window length changes.
     """
 
     across: Annotated[bool, "what is remembered goes on from a document into the next, as if they were one text"] = False
 
     def build_index(self, corpus: Corpus, document_ids: Ints, max_length: int, seed: int, epoch: int) -> SampleIndex:
         order = document_ids[permutation(len(document_ids), seed, Stream.DOCUMENT_ORDER, epoch)]
-        plan = Windows().build_index(corpus, order, max_length, seed, epoch)
-        borders = corpus.document_token_offsets
-        opens = borders[np.searchsorted(borders, plan.span_starts)] == plan.span_starts
-        before = np.where(opens & (not self.across), -1, np.concatenate([[-1], plan.span_ends])[:-1])
+        index = Windows().build_index(corpus, order, max_length, seed, epoch)
+        boundaries = corpus.document_token_offsets
+        starts_document = boundaries[np.searchsorted(boundaries, index.span_starts)] == index.span_starts
+        previous_ends = np.where(starts_document & (not self.across), -1, np.concatenate([[-1], index.span_ends])[:-1])
         return SampleIndex(
-            plan.span_starts,
-            plan.span_ends,
-            plan.span_offsets,
-            plan.sample_ids,
-            stream_positions=np.stack([plan.span_ends, before], -1),
+            index.span_starts,
+            index.span_ends,
+            index.span_offsets,
+            index.sample_ids,
+            stream_positions=np.stack([index.span_ends, previous_ends], -1),
         )
 
     def batch_samples(self, num_samples: int, batch_size: int) -> list[Ints]:
-        """The samples of each batch: one of every stream, a stream being a run of samples; the last ones may be shorter."""
+        """Sample indices of each batch: one per stream, a stream being consecutive samples; the last batch may be smaller."""
         batch_size = min(batch_size, num_samples)
-        sizes = num_samples // max(batch_size, 1) + (np.arange(batch_size) < num_samples % max(batch_size, 1))
-        begins = sizes.cumsum() - sizes
-        return [begins[sizes > number] + number for number in range(int(sizes.max(initial=0)))]
+        stream_lengths = num_samples // max(batch_size, 1) + (np.arange(batch_size) < num_samples % max(batch_size, 1))
+        stream_starts = stream_lengths.cumsum() - stream_lengths
+        return [stream_starts[stream_lengths > step] + step for step in range(int(stream_lengths.max(initial=0)))]
+
+
+def _pack_sentences(sentence_offsets: Ints, range_starts: Ints, range_ends: Ints, max_tokens: int) -> tuple[Ints, Ints]:
+    """Divide each range into runs of at most `max_tokens` that end at a sentence boundary; longer sentences are split."""
+    position, runs = range_starts.copy(), []
+    active = np.flatnonzero(position < range_ends)
+    while len(active):
+        run_starts = position[active]
+        run_ends = sentence_offsets[np.searchsorted(sentence_offsets, run_starts + max_tokens, side="right") - 1]
+        # A longer sentence is split.
+        run_ends = np.minimum(np.where(run_ends > run_starts, run_ends, run_starts + max_tokens), range_ends[active])
+        runs.append((active, run_starts, run_ends))
+        position[active] = run_ends
+        active = active[run_ends < range_ends[active]]
+    range_index, starts, ends = (np.concatenate(part) for part in zip(*runs, strict=True))
+    order = np.argsort(range_index, kind="stable")
+    return starts[order], ends[order]
+
+
+def _split_at_documents(document_borders: Ints, document_starts: Ints, run_starts: Ints, run_ends: Ints) -> SampleIndex:
+    """Map runs of the stream to spans of the corpus, split at documents; each document begins with its [SEP] in the stream."""
+    first = np.searchsorted(document_borders, run_starts, side="right") - 1
+    last = np.searchsorted(document_borders, run_ends, side="left")
+    spans_per_run = last - first
+    run, document = np.repeat(np.arange(len(run_starts)), spans_per_run), concat_ranges(first, spans_per_run)
+    span_starts = (
+        np.maximum(run_starts[run], document_borders[document] + 1) - document_borders[document] - 1 + document_starts[document]
+    )
+    span_ends = (
+        np.minimum(run_ends[run], document_borders[document + 1]) - document_borders[document] - 1 + document_starts[document]
+    )
+    is_non_empty = span_ends > span_starts  # a run may end with just the [SEP] of a document
+    spans_per_run = np.bincount(run[is_non_empty], minlength=len(run_starts))
+    return SampleIndex.from_spans(span_starts[is_non_empty], span_ends[is_non_empty], spans_per_run[spans_per_run > 0])
