@@ -1,4 +1,4 @@
-"""Positions by rows and columns, and feed-forwards a few tokens at a time."""
+"""Axial position embeddings, and chunked feed-forward layers (Reformer)."""
 
 import pytest
 import torch
@@ -16,75 +16,75 @@ from bertsmith.model.sublayers import FeedForwardConfig
 SMALL = {"layers": 1, "width": 32, "mixer": {"heads": 4}, "feedforward": {"inner": 40}, "positions": 60}
 
 
-def model(**more):
-    return build_model(ModelConfig(encoder=from_dict(EncoderConfig, {**SMALL, **more}), vocabulary=30), 0).eval()
+def build_small_model(**overrides):
+    return build_model(ModelConfig(encoder=from_dict(EncoderConfig, {**SMALL, **overrides}), vocabulary=30), 0).eval()
 
 
-def test_a_place_is_a_row_beside_a_column():
+def test_axial_position_concatenates_row_and_column():
     table = AxialPositionsConfig(shape=(3, 5), widths=(2, 4)).build(15, 6)
-    found = table(torch.arange(15))
+    embeddings = table(torch.arange(15))
     rows, columns = (axis.weight for axis in table.axes)
-    for place in range(15):
-        assert torch.equal(found[place], torch.cat([rows[place // 5], columns[place % 5]]))
+    for position in range(15):
+        assert torch.equal(embeddings[position], torch.cat([rows[position // 5], columns[position % 5]]))
 
 
-def test_three_axes_and_widths_left_to_the_model():
+def test_axial_positions_three_axes_with_default_widths():
     table = AxialPositionsConfig(shape=(2, 3, 4)).build(24, 8)
     assert [tuple(axis.weight.shape) for axis in table.axes] == [(2, 2), (3, 3), (4, 3)]
     assert len(table(torch.arange(24)).unique(dim=0)) == 24
 
 
-def test_a_model_has_few_rows_for_many_places():
-    made = model(table={"shape": [8, 8], "widths": [8, 24]})
-    assert made.encoder.positions is None
-    assert sum(weight.numel() for weight in made.encoder.axial.parameters()) == 8 * 32
+def test_axial_positions_in_model_have_few_parameters_and_get_grads():
+    model = build_small_model(table={"shape": [8, 8], "widths": [8, 24]})
+    assert model.encoder.positions is None
+    assert sum(weight.numel() for weight in model.encoder.axial.parameters()) == 8 * 32
     tokens = torch.full((20,), 3)
-    first = made(Inputs(tokens, Layout.from_lengths([20])))
-    assert not torch.allclose(first[0], first[19], atol=1e-4)
-    first.sum().backward()
-    assert all(weight.grad.any() for weight in made.encoder.axial.parameters())
+    hidden_states = model(Inputs(tokens, Layout.from_lengths([20])))
+    assert not torch.allclose(hidden_states[0], hidden_states[19], atol=1e-4)
+    hidden_states.sum().backward()
+    assert all(weight.grad.any() for weight in model.encoder.axial.parameters())
 
 
-def test_a_recipe_says_it_by_dotted_names():
+def test_axial_positions_from_recipe_overrides():
     config = read_recipe(EncoderConfig, overrides=["table.shape=[4, 16]", "positions=64", "width=32"])
     assert config.table == AxialPositionsConfig(shape=(4, 16))
 
 
 @pytest.mark.parametrize(
-    ("table", "words"),
+    ("table", "message"),
     [
         ({"shape": [4, 4]}, "16 places, fewer than model.positions=60"),
         ({"shape": [8, 8], "widths": [8, 8]}, "not 2 that make 32"),
         ({"shape": [8, 8], "widths": [32]}, "not 2 that make 32"),
     ],
 )
-def test_tables_that_do_not_fit_are_refused(table, words):
-    with pytest.raises(UserError, match=words):
-        model(table=table)
+def test_axial_positions_shape_and_widths_must_fit(table, message):
+    with pytest.raises(UserError, match=message):
+        build_small_model(table=table)
 
 
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("tokens", [1, 8, 50])
-def test_a_few_tokens_at_a_time_give_the_same(gated, tokens):
+def test_chunked_feed_forward_matches_unchunked(gated, tokens):
     torch.manual_seed(0)
-    whole, few = (FeedForwardConfig(inner=40, gated=gated, chunk=chunk).build(32) for chunk in (None, 8))
-    few.load_state_dict(whole.state_dict())
-    x, target, slopes = torch.randn(tokens, 32), torch.randn(tokens, 32), []
-    for part in (whole, few):
-        given = x.clone().requires_grad_()
-        (part(given) * target).sum().backward()
-        slopes.append([given.grad, *(weight.grad for weight in part.parameters())])
-    for one, other in zip(*slopes, strict=True):
-        assert_close(one, other, atol=1e-5, rtol=1e-5)
+    unchunked, chunked = (FeedForwardConfig(inner=40, gated=gated, chunk=chunk).build(32) for chunk in (None, 8))
+    chunked.load_state_dict(unchunked.state_dict())
+    x, target, grads = torch.randn(tokens, 32), torch.randn(tokens, 32), []
+    for layer in (unchunked, chunked):
+        leaf = x.clone().requires_grad_()
+        (layer(leaf) * target).sum().backward()
+        grads.append([leaf.grad, *(weight.grad for weight in layer.parameters())])
+    for expected, actual in zip(*grads, strict=True):
+        assert_close(expected, actual, atol=1e-5, rtol=1e-5)
     with torch.no_grad():
-        assert_close(whole(x), few(x), atol=1e-6, rtol=1e-5)
+        assert_close(unchunked(x), chunked(x), atol=1e-6, rtol=1e-5)
 
 
-def test_a_few_tokens_at_a_time_keep_nothing_of_the_inner_width():
-    def widest(chunk):
-        part, shapes = FeedForwardConfig(inner=4000, chunk=chunk).build(32), []
+def test_chunked_feed_forward_saves_no_inner_activations():
+    def max_saved_size(chunk):
+        layer, shapes = FeedForwardConfig(inner=4000, chunk=chunk).build(32), []
         with torch.autograd.graph.saved_tensors_hooks(lambda t: shapes.append(t.shape) or t, lambda t: t):
-            part(torch.randn(64, 32, requires_grad=True))
+            layer(torch.randn(64, 32, requires_grad=True))
         return max(shape[1] for shape in shapes if len(shape) == 2 and shape[0] in (8, 64))
 
-    assert widest(None) == 4000 and widest(8) == 32
+    assert max_saved_size(None) == 4000 and max_saved_size(8) == 32

@@ -1,4 +1,4 @@
-"""Cross-attention between the two texts of a pair, against torch's own and against a mask over everything."""
+"""Cross-attention between the two texts of a pair: against nn.MultiheadAttention and against a dense mask."""
 
 import msgspec
 import pytest
@@ -17,163 +17,175 @@ from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.model.sublayers import FeedForwardConfig
 
-SHORT, EVEN, LONG = [3, 5, 4, 1, 2, 2], [4, 4, 4, 4], [40, 70, 33, 90]  # the rectangle, its view, a call per sequence
+SHORT, EVEN, LONG = [3, 5, 4, 1, 2, 2], [4, 4, 4, 4], [40, 70, 33, 90]  # padded, padding is a view, one SDPA call per sequence
 LENGTHS = pytest.mark.parametrize("lengths", [SHORT, EVEN, LONG], ids=["short", "even", "long"])
 NORMS = pytest.mark.parametrize("norm", ["before", "after"])
 
 
-def encoder(norm="before", **settings):
+def small_encoder_config(norm="before", **settings):
     return EncoderConfig(layers=2, width=16, mixer=Attention(heads=4), feedforward=FeedForwardConfig(inner=32), norm=norm,
                          positions=128, dropout=0.0, deviation=0.2, eps=1e-6, **settings)  # fmt: skip
 
 
-def model(norm="before", blocks=2):
-    made = build_model(
-        ModelConfig(encoder=encoder(norm), vocabulary=50, heads={"task": CrossAttentionHeadConfig(outputs=3, blocks=blocks)}), 1
+def build_small_model(norm="before", blocks=2):
+    model = build_model(
+        ModelConfig(
+            encoder=small_encoder_config(norm),
+            vocabulary=50,
+            heads={"task": CrossAttentionHeadConfig(outputs=3, blocks=blocks)},
+        ),
+        1,
     )
     with torch.random.fork_rng():
         torch.manual_seed(2)
-        for parameter in made.parameters():  # biases and norms too, so that none is forgotten unseen
+        for parameter in model.parameters():  # biases and norms too, so that leaving one out shows
             parameter.data += 0.05 * torch.randn_like(parameter)
-    return made.eval()
+    return model.eval()
 
 
-def tokens(lengths, seed=0):
+def random_ids(lengths, seed=0):
     return torch.randint(5, 50, (sum(lengths),), generator=torch.Generator().manual_seed(seed))
 
 
-def scored(made, ids, lengths):
+def compute_logits(model, ids, lengths):
     layout = Layout.from_lengths(lengths)
-    return made.scores("task", made.heads["task"].read(made(Inputs(ids, layout)), layout))
+    return model.compute_logits("task", model.heads["task"].encode_pairs(model(Inputs(ids, layout)), layout))
 
 
 @LENGTHS
-def test_queries_see_the_keys_of_their_number_and_nothing_else(lengths):
+def test_attend_with_keys_layout_matches_dense_mask(lengths):
     queries, keys = Layout.from_lengths(lengths), Layout.from_lengths(lengths[::-1])
-    q, k, v = (torch.randn(sum(lengths), 2, 8, generator=torch.Generator().manual_seed(n)) for n in range(3))
+    q, k, v = (torch.randn(sum(lengths), 2, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(3))
     mask = queries.seq_id[:, None] == keys.seq_id[None, :]
-    wanted = nn.functional.scaled_dot_product_attention(*(t.transpose(0, 1) for t in (q, k, v)), mask).transpose(0, 1)
-    assert_close(queries.attend(q, k, v, keys=keys), wanted, rtol=1e-5, atol=1e-5)
+    expected = nn.functional.scaled_dot_product_attention(*(tensor.transpose(0, 1) for tensor in (q, k, v)), mask).transpose(
+        0, 1
+    )
+    assert_close(queries.attend(q, k, v, keys=keys), expected, rtol=1e-5, atol=1e-5)
 
 
 @LENGTHS
-def test_swapping_finds_the_other_text_of_each_pair(lengths):
+def test_swap_pairs_indexes_the_other_text(lengths):
     layout = Layout.from_lengths(lengths)
-    other, index = swap_pairs(layout)
-    parts = list(torch.arange(sum(lengths)).split(lengths))
-    parts[::2], parts[1::2] = parts[1::2], parts[::2]
-    assert index.tolist() == torch.cat(parts).tolist()
-    assert other.lengths.tolist() == [len(part) for part in parts]
+    swapped, index = swap_pairs(layout)
+    sequences = list(torch.arange(sum(lengths)).split(lengths))
+    sequences[::2], sequences[1::2] = sequences[1::2], sequences[::2]
+    assert index.tolist() == torch.cat(sequences).tolist()
+    assert swapped.lengths.tolist() == [len(sequence) for sequence in sequences]
 
 
 @LENGTHS
-def test_a_block_attends_as_torchs_own_attention_does(lengths):
-    block, layout = CrossAttentionBlock(encoder()).eval(), Layout.from_lengths(lengths)
-    torch_own = nn.MultiheadAttention(16, 4, batch_first=True).eval()
-    torch_own.load_state_dict({
+def test_cross_attention_block_matches_torch_multihead_attention(lengths):
+    block, layout = CrossAttentionBlock(small_encoder_config()).eval(), Layout.from_lengths(lengths)
+    reference = nn.MultiheadAttention(16, 4, batch_first=True).eval()
+    reference.load_state_dict({
         "in_proj_weight": block.project.qkv.weight, "in_proj_bias": block.project.qkv.bias,
         "out_proj.weight": block.project.out.weight, "out_proj.bias": block.project.out.bias,
     })  # fmt: skip
     x = torch.randn(sum(lengths), 16, generator=torch.Generator().manual_seed(3))
-    sides, wanted = x.split(lengths), []
-    for a, b in zip(sides[::2], sides[1::2], strict=True):
-        wanted += [torch_own(a[None], b[None], b[None])[0][0], torch_own(b[None], a[None], a[None])[0][0]]
-    assert_close(block.cross_attend(x, layout, *swap_pairs(layout)), torch.cat(wanted), rtol=1e-5, atol=1e-5)
+    texts, expected = x.split(lengths), []
+    for a, b in zip(texts[::2], texts[1::2], strict=True):
+        expected += [reference(a[None], b[None], b[None])[0][0], reference(b[None], a[None], a[None])[0][0]]
+    assert_close(block.cross_attend(x, layout, *swap_pairs(layout)), torch.cat(expected), rtol=1e-5, atol=1e-5)
 
 
 @NORMS
 @LENGTHS
-def test_a_pair_is_scored_as_by_hand(norm, lengths):
-    """The whole head, pair by pair, in plain formulas on both sides."""
-    made, layout = model(norm), Layout.from_lengths(lengths)
-    ids = tokens(lengths)
-    hidden = made(Inputs(ids, layout)).split(lengths)
-    rows = [_by_hand(made, a, b) for a, b in zip(hidden[::2], hidden[1::2], strict=True)]
-    assert_close(scored(made, ids, lengths), torch.stack(rows), rtol=1e-5, atol=1e-5)
+def test_cross_attention_head_matches_reference(norm, lengths):
+    """The whole head, pair by pair, in plain formulas."""
+    model, layout = build_small_model(norm), Layout.from_lengths(lengths)
+    ids = random_ids(lengths)
+    hidden = model(Inputs(ids, layout)).split(lengths)
+    rows = [_reference_logits(model, a, b) for a, b in zip(hidden[::2], hidden[1::2], strict=True)]
+    assert_close(compute_logits(model, ids, lengths), torch.stack(rows), rtol=1e-5, atol=1e-5)
 
 
-def _by_hand(made, a, b):
-    head = made.heads["task"]
+def _reference_logits(model, a, b):
+    head = model.heads["task"]
     for block in head.blocks:
-        a, b = _through(block, a, b), _through(block, b, a)
-    u, v = (made.encoder.pool(head.norm(side).mean(0)) for side in (a, b))
+        a, b = _reference_block(block, a, b), _reference_block(block, b, a)
+    u, v = (model.encoder.apply_pooler(head.norm(x).mean(0)) for x in (a, b))
     return head.score(torch.cat([u, v, (u - v).abs(), u * v]))
 
 
-def _through(block, x, other):
-    def attended(x, other):
+def _reference_block(block, x, other):
+    def attend(x, other):
         q, (_, k, v) = block.project(x)[0], block.project(other)
         weights = (torch.einsum("ihd,jhd->hij", q, k) / q.shape[-1] ** 0.5).softmax(-1)
-        return block.project.join(torch.einsum("hij,jhd->ihd", weights, v))
+        return block.project.project_out(torch.einsum("hij,jhd->ihd", weights, v))
 
     if block.norm_first:
-        x = x + attended(block.mixer_norm(x), block.mixer_norm(other))
+        x = x + attend(block.mixer_norm(x), block.mixer_norm(other))
         return x + block.feedforward(block.feedforward_norm(x))
-    x = block.mixer_norm(x + attended(x, other))
+    x = block.mixer_norm(x + attend(x, other))
     return block.feedforward_norm(x + block.feedforward(x))
 
 
 @LENGTHS
-def test_pairs_know_nothing_of_one_another(lengths):
-    made, ids = model(), tokens(lengths)
-    others = ids.clone()
-    others[sum(lengths[:2]) :] = 7
-    assert_close(scored(made, ids, lengths)[0], scored(made, others, lengths)[0])
-    assert not torch.allclose(scored(made, ids, lengths)[1], scored(made, others, lengths)[1])
+def test_cross_attention_pairs_are_independent(lengths):
+    model, ids = build_small_model(), random_ids(lengths)
+    changed = ids.clone()
+    changed[sum(lengths[:2]) :] = 7
+    assert_close(compute_logits(model, ids, lengths)[0], compute_logits(model, changed, lengths)[0])
+    assert not torch.allclose(compute_logits(model, ids, lengths)[1], compute_logits(model, changed, lengths)[1])
 
 
 @NORMS
-def test_gradients_reach_every_weight(norm):
-    made = model(norm)
-    scored(made, tokens(LONG), LONG).square().sum().backward()
-    words = set(tokens(LONG).tolist())
-    for name, parameter in made.named_parameters():
+def test_cross_attention_all_weights_get_grads(norm):
+    model = build_small_model(norm)
+    compute_logits(model, random_ids(LONG), LONG).square().sum().backward()
+    used_ids = set(random_ids(LONG).tolist())
+    for name, parameter in model.named_parameters():
         grad = parameter.grad
         assert grad is not None and torch.isfinite(grad).all(), name
         assert grad.abs().sum() > 0, name
-    assert made.encoder.tokens.weight.grad.abs().sum(1).nonzero().flatten().tolist() == sorted(words)
+    assert model.encoder.tokens.weight.grad.abs().sum(1).nonzero().flatten().tolist() == sorted(used_ids)
 
 
-def test_either_text_changes_the_score_and_so_does_their_order():
-    made, ids = model(), tokens([5, 5])
-    base = scored(made, ids, [5, 5])
-    for place in (2, 7):
+def test_cross_attention_logits_depend_on_both_texts_and_order():
+    model, ids = build_small_model(), random_ids([5, 5])
+    base = compute_logits(model, ids, [5, 5])
+    for position in (2, 7):
         changed = ids.clone()
-        changed[place] = 6
-        assert not torch.allclose(scored(made, changed, [5, 5]), base)
-    assert not torch.allclose(scored(made, ids.roll(5), [5, 5]), base)
+        changed[position] = 6
+        assert not torch.allclose(compute_logits(model, changed, [5, 5]), base)
+    assert not torch.allclose(compute_logits(model, ids.roll(5), [5, 5]), base)
 
 
-def test_the_head_is_a_member_of_the_union():
+def test_cross_attention_head_config_round_trip():
     head = CrossAttentionHeadConfig(outputs=2, blocks=3)
     assert from_dict(HeadConfig, {"kind": "cross", **to_dict(head)}) == head
-    assert len(build_model(ModelConfig(encoder=encoder(), vocabulary=9, heads={"task": head}), 0).heads["task"].blocks) == 3
+    assert (
+        len(
+            build_model(ModelConfig(encoder=small_encoder_config(), vocabulary=9, heads={"task": head}), 0).heads["task"].blocks
+        )
+        == 3
+    )
 
 
 @pytest.mark.gpu
 @LENGTHS
-def test_flash_attention_takes_two_layouts(lengths):
+def test_flash_attention_with_keys_layout_matches_padded(lengths):
     queries, keys = Layout.from_lengths(lengths).to("cuda"), Layout.from_lengths(lengths[::-1]).to("cuda")
-    q, k, v = (torch.randn(sum(lengths), 2, 64, generator=torch.Generator().manual_seed(n)).cuda() for n in range(3))
-    wanted = queries.attend(q, k, v, keys=keys)  # float32: the rectangle
-    found = queries.attend(q.bfloat16(), k.bfloat16(), v.bfloat16(), keys=keys)
-    assert_close(found.float(), wanted, rtol=2e-2, atol=2e-2)
+    q, k, v = (torch.randn(sum(lengths), 2, 64, generator=torch.Generator().manual_seed(seed)).cuda() for seed in range(3))
+    expected = queries.attend(q, k, v, keys=keys)  # float32: the padded path
+    actual = queries.attend(q.bfloat16(), k.bfloat16(), v.bfloat16(), keys=keys)
+    assert_close(actual.float(), expected, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize(
     "mixer", [Longformer(heads=4, reach=(2,)), Reformer(heads=4), AdaptiveSpan(heads=4, longest=16), Lstm()], ids=str
 )
-def test_the_texts_of_a_pair_may_be_read_by_any_mixer(mixer):
-    config = msgspec.structs.replace(encoder(), mixer=mixer)
-    made = build_model(
+def test_cross_attention_works_with_any_mixer(mixer):
+    config = msgspec.structs.replace(small_encoder_config(), mixer=mixer)
+    model = build_model(
         ModelConfig(encoder=config, vocabulary=50, heads={"task": CrossAttentionHeadConfig(outputs=3, blocks=1)}), 1
     ).eval()
-    together = scored(made, tokens(SHORT), SHORT)
-    assert_close(scored(made, tokens(SHORT)[:8], SHORT[:2]), together[:1], rtol=1e-5, atol=1e-5)
+    together = compute_logits(model, random_ids(SHORT), SHORT)
+    assert_close(compute_logits(model, random_ids(SHORT)[:8], SHORT[:2]), together[:1], rtol=1e-5, atol=1e-5)
 
 
-def test_a_model_without_feed_forwards_is_refused():
-    config = msgspec.structs.replace(encoder(), feedforward=None)
+def test_cross_attention_needs_feed_forward():
+    config = msgspec.structs.replace(small_encoder_config(), feedforward=None)
     with pytest.raises(UserError, match=r"set task\.pair=joint, or both"):
         build_model(
             ModelConfig(encoder=config, vocabulary=50, heads={"task": CrossAttentionHeadConfig(outputs=3, blocks=1)}), 1

@@ -1,4 +1,4 @@
-"""Decoders: what is written step by step is what is learnt at once, and no answer knows of another."""
+"""Decoders: step-by-step decoding equals the parallel forward pass; initialization from the encoder; generation."""
 
 from dataclasses import replace
 from itertools import product
@@ -21,235 +21,260 @@ from bertsmith.model.packing import Layout
 from bertsmith.model.position_bias import AlibiConfig, T5BiasConfig
 from bertsmith.model.sublayers import FeedForwardConfig
 
-WORDS, START, END = 20, 2, 3
-SOURCES, ANSWER = [5, 2, 7], 6
-KINDS = {
+VOCAB_SIZE, START, END = 20, 2, 3
+SOURCE_LENGTHS, TARGET_LENGTH = [5, 2, 7], 6
+DECODERS = {
     "attention": TransformerDecoderConfig(),
-    "one block": TransformerDecoderConfig(layers=1, heads=2, feedforward=FeedForwardConfig(inner=20, activation="relu"), norm="before"),
+    "one block": TransformerDecoderConfig(
+        layers=1, heads=2, feedforward=FeedForwardConfig(inner=20, activation="relu"), norm="before"
+    ),
     "shared": TransformerDecoderConfig(shared=True),
     **{f"{cell} {score}": RNNDecoderConfig(cell=cell, score=score, layers=1 + (cell == "lstm"))
        for cell, score in product(("gru", "lstm"), ("additive", "dot", "general", "none"))},
 }  # fmt: skip
 
 
-def model(decoder=None, **settings):
-    given = {"layers": 2, "width": 16, "mixer": Attention(heads=4), "feedforward": FeedForwardConfig(inner=24), "positions": 24}
-    encoder = EncoderConfig(**{**given, "deviation": 0.3, "eps": 1e-5, **settings})
-    heads = {"words": LMHeadConfig(transform=False, bias=False, tied=False)}  # a tied table would repeat what it reads
-    return build_model(ModelConfig(encoder=encoder, vocabulary=WORDS, heads=heads, decoder=decoder), 0).eval()
+def build_small_model(decoder=None, **settings):
+    defaults = {
+        "layers": 2,
+        "width": 16,
+        "mixer": Attention(heads=4),
+        "feedforward": FeedForwardConfig(inner=24),
+        "positions": 24,
+    }
+    encoder = EncoderConfig(**{**defaults, "deviation": 0.3, "eps": 1e-5, **settings})
+    heads = {"words": LMHeadConfig(transform=False, bias=False, tied=False)}  # a tied head would repeat its input
+    return build_model(ModelConfig(encoder=encoder, vocabulary=VOCAB_SIZE, heads=heads, decoder=decoder), 0).eval()
 
 
-def texts(*lengths, seed=0):
+def random_texts(*lengths, seed=0):
     rng = np.random.default_rng(seed)
-    return [rng.integers(5, WORDS, length) for length in lengths]
+    return [rng.integers(5, VOCAB_SIZE, length) for length in lengths]
 
 
-def packed(parts, prefix=None):
-    return Inputs(torch.from_numpy(np.concatenate(parts)), Layout.from_lengths([len(one) for one in parts], prefix))
+def pack(texts, prefix=None):
+    return Inputs(torch.from_numpy(np.concatenate(texts)), Layout.from_lengths([len(text) for text in texts], prefix))
 
 
-def stepped(decoder, made, answers, state):
-    rows = []
-    for column in torch.from_numpy(np.stack(answers, 1)):
-        state, found = decoder.step(state, column, made.encoder)
-        rows.append(found)
-    return state, torch.stack(rows, 1)
+def decode_steps(decoder, model, targets, state):
+    outputs = []
+    for input_ids in torch.from_numpy(np.stack(targets, 1)):
+        state, output = decoder.decode_step(state, input_ids, model.encoder)
+        outputs.append(output)
+    return state, torch.stack(outputs, 1)
 
 
 ENCODERS = [
     {}, {"norm": "before"}, {"mixer": Attention(heads=4, rotary=100.0), "table": False}, {"table": "sinusoid", "scaled": True},
     {"mixer": Lstm(), "norm": "none", "feedforward": None, "embedding": 8}, {"groups": 1, "norm_bias": False},
-    {"mixer": LiteTransformer(heads=2, kernels=(3, 5))}, {"mixer": LiteTransformer(heads=2, kernels=(4,), dynamic=True), "norm": "before"},
+    {"mixer": LiteTransformer(heads=2, kernels=(3, 5))},
+    {"mixer": LiteTransformer(heads=2, kernels=(4,), dynamic=True), "norm": "before"},
     {"mixer": Attention(heads=4, distance=T5BiasConfig(buckets=8, furthest=10)), "table": False},
     {"mixer": Attention(heads=4, distance=AlibiConfig()), "table": False},
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DECODERS)
 @pytest.mark.parametrize("settings", ENCODERS)
-def test_what_is_written_step_by_step_is_what_is_read_at_once(kind, settings):
+def test_decoder_steps_match_parallel_forward(kind, settings):
     if kind == "shared" and isinstance(settings.get("mixer"), Lstm | LiteTransformer):
         with pytest.raises(UserError, match="this encoder has others"):
-            model(KINDS[kind], **settings)
+            build_small_model(DECODERS[kind], **settings)
         return
-    made = model(KINDS[kind], **settings)
-    source, answers = packed(texts(*SOURCES)), texts(*[ANSWER] * 3, seed=1)
+    model = build_small_model(DECODERS[kind], **settings)
+    source, targets = pack(random_texts(*SOURCE_LENGTHS)), random_texts(*[TARGET_LENGTH] * 3, seed=1)
     with torch.no_grad():
-        seen = made(source)
-        state = made.decoder.init_state(seen, source.layout, made.encoder)
-        _, rows = stepped(made.decoder, made, answers, state)
-        whole = made.decoder(packed(answers), seen, source.layout, made.encoder)
-    torch.testing.assert_close(rows.flatten(0, 1), whole, atol=1e-5, rtol=1e-5)
+        encoded = model(source)
+        state = model.decoder.init_state(encoded, source.layout, model.encoder)
+        _, stepwise = decode_steps(model.decoder, model, targets, state)
+        parallel = model.decoder(pack(targets), encoded, source.layout, model.encoder)
+    torch.testing.assert_close(stepwise.flatten(0, 1), parallel, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_a_state_can_be_dropped_doubled_and_swapped(kind):
-    made = model(KINDS[kind])
-    source, answers, rows = packed(texts(*SOURCES)), texts(*[ANSWER] * 3, seed=1), torch.tensor([2, 0, 2, 2])
-    begun, more = [one[:3] for one in answers], [one[3:] for one in answers]
+@pytest.mark.parametrize("kind", DECODERS)
+def test_decoder_reorder_state_drops_repeats_and_swaps_rows(kind):
+    model = build_small_model(DECODERS[kind])
+    source, targets, rows = (
+        pack(random_texts(*SOURCE_LENGTHS)),
+        random_texts(*[TARGET_LENGTH] * 3, seed=1),
+        torch.tensor([2, 0, 2, 2]),
+    )
+    beginnings, rests = [target[:3] for target in targets], [target[3:] for target in targets]
     with torch.no_grad():
-        first = made.decoder.init_state(made(source), source.layout, made.encoder)
-        state, _ = stepped(made.decoder, made, begun, first)
-        _, plain = stepped(made.decoder, made, more, state)
-        moved = made.decoder.reorder_state(state, rows)
-        _, found = stepped(made.decoder, made, [more[row] for row in rows], moved)
-        early = made.decoder.reorder_state(first, rows)
-        _, anew = stepped(made.decoder, made, [answers[row] for row in rows], early)
-    torch.testing.assert_close(found, plain[rows], atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(anew[:, 3:], plain[rows], atol=1e-5, rtol=1e-5)
+        initial_state = model.decoder.init_state(model(source), source.layout, model.encoder)
+        state, _ = decode_steps(model.decoder, model, beginnings, initial_state)
+        _, expected = decode_steps(model.decoder, model, rests, state)
+        reordered = model.decoder.reorder_state(state, rows)
+        _, actual = decode_steps(model.decoder, model, [rests[row] for row in rows], reordered)
+        reordered_initial = model.decoder.reorder_state(initial_state, rows)
+        _, from_start = decode_steps(model.decoder, model, [targets[row] for row in rows], reordered_initial)
+    torch.testing.assert_close(actual, expected[rows], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(from_start[:, 3:], expected[rows], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_answer_knows_of_another_or_of_what_follows(kind):
-    made = model(KINDS[kind])
-    sources, answers = texts(*SOURCES), texts(4, 6, 3, seed=1)
+@pytest.mark.parametrize("kind", DECODERS)
+def test_decoder_targets_are_independent_and_causal(kind):
+    model = build_small_model(DECODERS[kind])
+    sources, targets = random_texts(*SOURCE_LENGTHS), random_texts(4, 6, 3, seed=1)
     with torch.no_grad():
-        source = packed(sources)
-        together = packed(answers).layout.pad(made.decoder(packed(answers), made(source), source.layout, made.encoder))
-        for number, (one, said) in enumerate(zip(sources, answers, strict=True)):
-            alone = packed([one])
-            found = made.decoder(packed([said[:2]]), made(alone), alone.layout, made.encoder)
-            torch.testing.assert_close(found, together[number, :2], atol=1e-5, rtol=1e-5)
+        source = pack(sources)
+        together = pack(targets).layout.pad(model.decoder(pack(targets), model(source), source.layout, model.encoder))
+        for i, (source_text, target) in enumerate(zip(sources, targets, strict=True)):
+            single_source = pack([source_text])
+            single = model.decoder(pack([target[:2]]), model(single_source), single_source.layout, model.encoder)
+            torch.testing.assert_close(single, together[i, :2], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("score", ["additive", "dot", "general"])
-def test_scores_are_those_of_the_papers(score):
+def test_rnn_decoder_attention_scores_match_formulas(score):
     torch.manual_seed(0)
-    look, layout, states, asked = (
+    attention, layout, states, queries = (
         SourceAttention(score, 6),
         Layout.from_lengths([3, 5]),
         torch.randn(8, 6),
         torch.randn(2, 4, 6),
     )
-    found = look(asked, look.prepare_source(states, layout))
+    context = attention(queries, attention.prepare_source(states, layout))
     for text, (start, end) in enumerate(((0, 3), (3, 8))):
         for step in range(4):
-            q, weights = asked[text, step], []
+            q, weights = queries[text, step], []
             for h in states[start:end]:
                 if score == "additive":
-                    weights.append(look.value.weight[0] @ torch.tanh(look.query.weight @ q + look.key.weight @ h))
+                    weights.append(
+                        attention.value.weight[0] @ torch.tanh(attention.query.weight @ q + attention.key.weight @ h)
+                    )
                 else:
-                    weights.append((q if score == "dot" else look.query.weight @ q) @ h)
-            share = torch.stack(weights).softmax(0)
-            torch.testing.assert_close(found[text, step], share @ states[start:end], atol=1e-5, rtol=1e-5)
+                    weights.append((q if score == "dot" else attention.query.weight @ q) @ h)
+            probs = torch.stack(weights).softmax(0)
+            torch.testing.assert_close(context[text, step], probs @ states[start:end], atol=1e-5, rtol=1e-5)
 
 
-def test_without_attention_the_source_is_one_vector():
-    look, layout = SourceAttention("none", 4), Layout.from_lengths([3])
+def test_rnn_decoder_without_attention_uses_the_mean():
+    attention, layout = SourceAttention("none", 4), Layout.from_lengths([3])
     states = torch.randn(3, 4)
-    found = look(torch.randn(1, 5, 4), look.prepare_source(states, layout))
-    torch.testing.assert_close(found, states.mean(0).expand(1, 5, 4))
+    context = attention(torch.randn(1, 5, 4), attention.prepare_source(states, layout))
+    torch.testing.assert_close(context, states.mean(0).expand(1, 5, 4))
 
 
-def test_a_decoder_begins_as_its_encoder_but_for_attention_to_the_source():
-    made = model(TransformerDecoderConfig(), norm="before")
-    made.decoder.init_from_encoder(made.encoder)
-    theirs = made.encoder.stack.state_dict()
-    for name, weight in made.decoder.state_dict().items():
+def test_decoder_init_from_encoder_copies_all_but_cross_attention():
+    model = build_small_model(TransformerDecoderConfig(), norm="before")
+    model.decoder.init_from_encoder(model.encoder)
+    encoder_weights = model.encoder.stack.state_dict()
+    for name, weight in model.decoder.state_dict().items():
         if not name.startswith("crossings."):
-            assert torch.equal(weight, theirs[name]), name
-    assert any(name.startswith("crossings.") for name in made.decoder.state_dict())
+            assert torch.equal(weight, encoder_weights[name]), name
+    assert any(name.startswith("crossings.") for name in model.decoder.state_dict())
 
 
 @pytest.mark.parametrize(
-    ("decoder", "words"),
+    ("decoder", "message"),
     [(TransformerDecoderConfig(layers=3), "decoder.layers=3"), (TransformerDecoderConfig(norm="before"), "begin as those"),
      (TransformerDecoderConfig(feedforward=FeedForwardConfig(inner=8)), "begin as those")],
 )  # fmt: skip
-def test_a_decoder_of_another_kind_cannot_begin_as_its_encoder(decoder, words):
-    made = model(decoder)
-    with pytest.raises(UserError, match=words):
-        made.decoder.init_from_encoder(made.encoder)
+def test_decoder_init_from_encoder_rejects_other_blocks(decoder, message):
+    model = build_small_model(decoder)
+    with pytest.raises(UserError, match=message):
+        model.decoder.init_from_encoder(model.encoder)
 
 
-TURNED = Longformer(heads=4, reach=(3,), rotary=100.0, bias=False)
+LONGFORMER_ROPE = Longformer(heads=4, reach=(3,), rotary=100.0, bias=False)
 
 
 @pytest.mark.parametrize(("mixer", "new"), [
-    (TURNED, None), (Reformer(heads=4), "what its tokens see of each other"), (LiteTransformer(heads=2), "what its tokens see"),
+    (LONGFORMER_ROPE, None), (Reformer(heads=4), "what its tokens see of each other"),
+    (LiteTransformer(heads=2), "what its tokens see"),
     (AdaptiveSpan(heads=4, longest=16), "what its tokens see"), (ReformerChunked(heads=3, size=4), "what its tokens see"),
 ], ids=str)  # fmt: skip
-def test_a_decoder_beside_another_mixer_begins_as_far_as_both_are_alike(mixer, new):
-    made = model(TransformerDecoderConfig(), mixer=mixer, table=False)
-    before, theirs = made.decoder.state_dict(), made.encoder.stack.state_dict()
+def test_decoder_init_from_encoder_with_other_mixer_copies_matching_parts(mixer, new):
+    model = build_small_model(TransformerDecoderConfig(), mixer=mixer, table=False)
+    before, encoder_weights = model.decoder.state_dict(), model.encoder.stack.state_dict()
     before = {name: weight.clone() for name, weight in before.items()}
-    told = made.decoder.init_from_encoder(made.encoder)
-    assert told == new or (new and told.startswith(new))
-    for name, weight in made.decoder.state_dict().items():
-        same = not name.startswith("crossings.") and (new is None or ".mixer." not in name)
-        assert torch.equal(weight, theirs[name] if same else before[name]), name
+    description = model.decoder.init_from_encoder(model.encoder)
+    assert description == new or (new and description.startswith(new))
+    for name, weight in model.decoder.state_dict().items():
+        is_copied = not name.startswith("crossings.") and (new is None or ".mixer." not in name)
+        assert torch.equal(weight, encoder_weights[name] if is_copied else before[name]), name
 
 
-def test_a_decoder_tells_places_apart_whatever_its_encoder_does():
-    assert model(TransformerDecoderConfig(), mixer=TURNED, table=False).decoder.own.mixer == Attention(
-        heads=4, rotary=100.0, bias=False, causal=True
-    )
+def test_decoder_has_position_information_with_any_encoder_mixer():
+    assert build_small_model(
+        TransformerDecoderConfig(), mixer=LONGFORMER_ROPE, table=False
+    ).decoder.block_config.mixer == Attention(heads=4, rotary=100.0, bias=False, causal=True)
     for mixer in (Reformer(heads=4), AdaptiveSpan(heads=4), Lstm()):
-        assert model(TransformerDecoderConfig(), mixer=mixer).decoder.own.mixer.rotary is None  # the table tells
-        made = model(TransformerDecoderConfig(), mixer=mixer, table=False)
-        source, words = texts(4), texts(5, seed=1)[0]
-        with torch.no_grad():  # of all words but the last in another order, the last row is another
-            rows = [
-                decoder_hidden_states(made, packed(source), packed([given]))[-1] for given in (words, words[[3, 2, 1, 0, 4]])
+        assert (
+            build_small_model(TransformerDecoderConfig(), mixer=mixer).decoder.block_config.mixer.rotary is None
+        )  # position embeddings suffice
+        model = build_small_model(TransformerDecoderConfig(), mixer=mixer, table=False)
+        source, target = random_texts(4), random_texts(5, seed=1)[0]
+        with torch.no_grad():  # reordering all but the last word changes the last row
+            last_rows = [
+                decoder_hidden_states(model, pack(source), pack([order]))[-1] for order in (target, target[[3, 2, 1, 0, 4]])
             ]
-        assert not torch.allclose(*rows, atol=1e-4)
+        assert not torch.allclose(*last_rows, atol=1e-4)
 
 
-def test_shared_blocks_are_one_tensor_each_and_are_taken_as_they_are():
-    made, apart = model(TransformerDecoderConfig(shared=True)), model(TransformerDecoderConfig())
-    assert not any(name.startswith("decoder.blocks") for name in made.state_dict())
-    assert sum(p.numel() for p in made.parameters()) < sum(p.numel() for p in apart.parameters())
-    apart.decoder.init_from_encoder(apart.encoder)
-    apart.load_state_dict(made.state_dict() | {n: w for n, w in apart.state_dict().items() if n.startswith("decoder.blocks")})
-    apart.decoder.init_from_encoder(apart.encoder)
-    source, answer = packed(texts(4)), packed(texts(3, seed=1))
+def test_decoder_shared_blocks_are_stored_once_and_match_copies():
+    shared, separate = build_small_model(TransformerDecoderConfig(shared=True)), build_small_model(TransformerDecoderConfig())
+    assert not any(name.startswith("decoder.blocks") for name in shared.state_dict())
+    assert sum(p.numel() for p in shared.parameters()) < sum(p.numel() for p in separate.parameters())
+    separate.decoder.init_from_encoder(separate.encoder)
+    separate.load_state_dict(
+        shared.state_dict() | {n: weight for n, weight in separate.state_dict().items() if n.startswith("decoder.blocks")}
+    )
+    separate.decoder.init_from_encoder(separate.encoder)
+    source, answer = pack(random_texts(4)), pack(random_texts(3, seed=1))
     with torch.no_grad():
-        left, right = (decoder_hidden_states(one, source, answer) for one in (made, apart))
-    torch.testing.assert_close(left, right)
+        shared_out, separate_out = (decoder_hidden_states(model, source, answer) for model in (shared, separate))
+    torch.testing.assert_close(shared_out, separate_out)
     with pytest.raises(UserError, match="leave out the decoder's own settings"):
-        model(TransformerDecoderConfig(shared=True, layers=1))
+        build_small_model(TransformerDecoderConfig(shared=True, layers=1))
 
 
-def reread(made, source, search_tokens):
-    """Greedy, every text read from its beginning for every token: the slow way."""
-    said = []
-    while len(said) < search_tokens:
-        if made.decoder is None:
-            inputs = packed([np.concatenate([source, np.array(said, np.int64)])], [len(source)])
-            kinds = torch.from_numpy((np.arange(len(inputs.input_ids)) >= len(source)).astype(np.int64))
-            rows = made(replace(inputs, token_type_ids=kinds))
+def greedy_without_cache(model, source, search_tokens):
+    """Greedy decoding that runs the whole model again for every token."""
+    generated = []
+    while len(generated) < search_tokens:
+        if model.decoder is None:
+            inputs = pack([np.concatenate([source, np.array(generated, np.int64)])], [len(source)])
+            token_type_ids = torch.from_numpy((np.arange(len(inputs.input_ids)) >= len(source)).astype(np.int64))
+            hidden_states = model(replace(inputs, token_type_ids=token_type_ids))
         else:
-            rows = decoder_hidden_states(made, packed([source]), packed([np.array([START, *said])]))
-        token = int(made.scores("words", rows)[-1].argmax())
-        said.append(token)
-    return said
+            hidden_states = decoder_hidden_states(model, pack([source]), pack([np.array([START, *generated])]))
+        token = int(model.compute_logits("words", hidden_states)[-1].argmax())
+        generated.append(token)
+    return generated
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "one stack"])
-def test_cached_writing_is_the_same_as_reading_again(kind):
-    made = model(KINDS[kind]) if kind != "one stack" else model(mixer=Attention(heads=4, causal=True))
-    sources = texts(*SOURCES, 1, 6, seed=3)
+@pytest.mark.parametrize("kind", [*DECODERS, "one stack"])
+def test_seq2seq_kv_cache_generation_matches_uncached(kind):
+    model = (
+        build_small_model(DECODERS[kind]) if kind != "one stack" else build_small_model(mixer=Attention(heads=4, causal=True))
+    )
+    sources = random_texts(*SOURCE_LENGTHS, 1, 6, seed=3)
     with torch.no_grad():
-        found = generate(build_incremental_decoder(made, START, 10), sources, Greedy(tokens=10))
-        assert [one.tokens for one in found] == [reread(made, one, 10) for one in sources]
-        beams = generate(build_incremental_decoder(made, START, 10), sources, Beam(tokens=10, size=3), END)
-        alone = [
-            generate(build_incremental_decoder(made, START, 10), [one], Beam(tokens=10, size=3), END)[0] for one in sources
+        greedy = generate(build_incremental_decoder(model, START, 10), sources, Greedy(tokens=10))
+        assert [x.tokens for x in greedy] == [greedy_without_cache(model, x, 10) for x in sources]
+        beams = generate(build_incremental_decoder(model, START, 10), sources, Beam(tokens=10, size=3), END)
+        separately = [
+            generate(build_incremental_decoder(model, START, 10), [x], Beam(tokens=10, size=3), END)[0] for x in sources
         ]
-    assert [one.tokens for one in beams] == [one.tokens for one in alone]
-    assert len({tuple(one.tokens) for one in found}) > 1
+    assert [x.tokens for x in beams] == [x.tokens for x in separately]
+    assert len({tuple(x.tokens) for x in greedy}) > 1
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("kind", [name for name in KINDS if name.startswith(("gru", "lstm"))])
-def test_cells_keep_all_digits_where_others_take_half(device, kind):
-    made = model(KINDS[kind], dropout=0.0).to(device)
-    source, answer = packed(texts(*SOURCES)).to(device), packed(texts(*[ANSWER] * len(SOURCES), seed=1)).to(device)
-    seen = made.encoder(source).bfloat16()
-    exact = made.decoder(answer, seen.float(), source.layout, made.encoder)
-    made.train()
+@pytest.mark.parametrize("kind", [name for name in DECODERS if name.startswith(("gru", "lstm"))])
+def test_rnn_decoder_cell_runs_in_float32_under_autocast(device, kind):
+    model = build_small_model(DECODERS[kind], dropout=0.0).to(device)
+    source, target = (
+        pack(random_texts(*SOURCE_LENGTHS)).to(device),
+        pack(random_texts(*[TARGET_LENGTH] * len(SOURCE_LENGTHS), seed=1)).to(device),
+    )
+    encoded = model.encoder(source).bfloat16()
+    exact = model.decoder(target, encoded.float(), source.layout, model.encoder)
+    model.train()
     with torch.autocast(device, torch.bfloat16):
-        said = made.decoder(answer, seen, source.layout, made.encoder)
-    torch.testing.assert_close(said.float(), exact, atol=0.03, rtol=0.1)
-    said.float().sum().backward()
-    assert all(weight.grad is not None and weight.grad.dtype == torch.float32 for weight in made.decoder.cell.parameters())
+        output = model.decoder(target, encoded, source.layout, model.encoder)
+    torch.testing.assert_close(output.float(), exact, atol=0.03, rtol=0.1)
+    output.float().sum().backward()
+    assert all(weight.grad is not None and weight.grad.dtype == torch.float32 for weight in model.decoder.cell.parameters())

@@ -1,4 +1,4 @@
-"""Writing on from memory is writing on: what is written, and what each token costs, is as if all were read again."""
+"""Generation with segment memory (Transformer-XL, Adaptive-Span) equals running the whole text again."""
 
 import numpy as np
 import pytest
@@ -23,10 +23,10 @@ MIXERS = [
 PROMPTS = [np.array([3, 1, 4, 1, 5, 9, 2, 6]), np.array([7]), np.array([2, 7, 1])]
 
 
-def model_of(mixer, **more):
+def build_small_model(mixer, **overrides):
     encoder = EncoderConfig(
         layers=2, width=16, mixer=mixer, feedforward=FeedForwardConfig(inner=24), segments=0, embedding_norm=False,
-        dropout=0.0, deviation=0.4, pooler="none", **({"table": False} | more),
+        dropout=0.0, deviation=0.4, pooler="none", **({"table": False} | overrides),
     )  # fmt: skip
     return build_model(
         ModelConfig(encoder=encoder, vocabulary=30, heads={"words": LMHeadConfig(transform=False, bias=False)}), 0
@@ -35,57 +35,57 @@ def model_of(mixer, **more):
 
 @pytest.mark.parametrize("mixer", MIXERS, ids=str)
 @torch.no_grad()
-def test_every_step_scores_as_if_all_were_read_again(mixer):
-    model = model_of(mixer)
-    fast, slow = SegmentMemoryDecoder(model), UncachedDecoder(model)
-    (state, scores), (texts, again) = fast.prefill(PROMPTS), slow.prefill(PROMPTS)
-    for turn in range(14):
-        assert_close(scores, again, atol=1e-4, rtol=1e-4)
-        tokens = scores.argmax(-1)
-        if turn == 5:
+def test_segment_memory_steps_match_full_forward(mixer):
+    model = build_small_model(mixer)
+    with_memory, uncached = SegmentMemoryDecoder(model), UncachedDecoder(model)
+    (state, logits), (texts, expected) = with_memory.prefill(PROMPTS), uncached.prefill(PROMPTS)
+    for step in range(14):
+        assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+        tokens = logits.argmax(-1)
+        if step == 5:
             rows = torch.tensor([2, 0, 0])
-            state, texts, tokens = fast.reorder_state(state, rows), slow.reorder_state(texts, rows), tokens[rows]
-        (state, scores), (texts, again) = fast.decode_step(state, tokens), slow.decode_step(texts, tokens)
+            state, texts, tokens = with_memory.reorder_state(state, rows), uncached.reorder_state(texts, rows), tokens[rows]
+        (state, logits), (texts, expected) = with_memory.decode_step(state, tokens), uncached.decode_step(texts, tokens)
     if mixer is MIXERS[2]:
-        assert [rows.shape[1] for rows in state.layers] == [8, 8]  # 0.1 * 32 + 4, in steps of a ramp
+        assert [rows.shape[1] for rows in state.layers] == [8, 8]  # 0.1 * 32 + 4, rounded up to the ramp
 
 
 @pytest.mark.parametrize("search", [Greedy(tokens=9), Beam(tokens=9, size=3)], ids=["greedy", "beam"])
 @torch.no_grad()
-def test_texts_come_out_the_same(search):
-    model = model_of(MIXERS[0])
-    mine, theirs = (
-        generate(stepper, PROMPTS, search, eos_token_id=0) for stepper in (SegmentMemoryDecoder(model), UncachedDecoder(model))
+def test_segment_memory_generation_matches_uncached(search):
+    model = build_small_model(MIXERS[0])
+    actual, expected = (
+        generate(decoder, PROMPTS, search, eos_token_id=0) for decoder in (SegmentMemoryDecoder(model), UncachedDecoder(model))
     )
-    assert [one.tokens for one in mine] == [one.tokens for one in theirs]
+    assert [result.tokens for result in actual] == [result.tokens for result in expected]
 
 
-def test_a_model_that_must_be_told_positions_or_forgets_a_layer_reads_again():
-    assert all(supports_segment_memory(model_of(mixer)) for mixer in MIXERS)
-    assert not supports_segment_memory(model_of(MIXERS[0], table=True))
-    assert not supports_segment_memory(model_of(TransformerXL(heads=2, remembers=0)))
-    assert not supports_segment_memory(model_of(Attention(heads=2, causal=True)))
+def test_segment_memory_support_needs_relative_positions_and_memory_in_all_layers():
+    assert all(supports_segment_memory(build_small_model(mixer)) for mixer in MIXERS)
+    assert not supports_segment_memory(build_small_model(MIXERS[0], table=True))
+    assert not supports_segment_memory(build_small_model(TransformerXL(heads=2, remembers=0)))
+    assert not supports_segment_memory(build_small_model(Attention(heads=2, causal=True)))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("mixer", MIXERS, ids=str)
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
-def test_a_gpu_remembers_and_learns_the_same(mixer, half):
-    """Two segments of ragged rows, there and back: within rounding of the CPU."""
-    found = {}
+def test_segment_memory_on_gpu_matches_cpu(mixer, half):
+    """Forward and backward over two segments of different lengths: within rounding of the CPU."""
+    results = {}
     for device in ("cpu", "cuda"):
-        model = model_of(mixer).to(device)
+        model = build_small_model(mixer).to(device)
         memory = SegmentMemory.empty(3, torch.device(device))
-        for turn, lengths in enumerate(((9, 4, 12), (70, 2, 33))):
+        for segment, lengths in enumerate(((9, 4, 12), (70, 2, 33))):
             layout = Layout.from_lengths(lengths).to(device)
-            ids = torch.randint(0, 30, (sum(lengths),), generator=torch.Generator().manual_seed(turn)).to(device)
+            ids = torch.randint(0, 30, (sum(lengths),), generator=torch.Generator().manual_seed(segment)).to(device)
             with torch.autocast(device, torch.bfloat16, enabled=half and device == "cuda"):
                 out = model(Inputs(ids, layout, memory=memory))
             memory = memory.advance(layout)
         out.float().square().sum().backward()
-        slopes = [
+        grads = [
             weight.grad.flatten() for name, weight in model.named_parameters() if "heads" not in name and "span" not in name
         ]
-        found[device] = out.detach().float().cpu(), torch.cat(slopes).cpu()
-    for exact, other in zip(found["cpu"], found["cuda"], strict=True):
-        assert (exact - other).norm() / exact.norm() < (0.05 if half else 2e-3)
+        results[device] = out.detach().float().cpu(), torch.cat(grads).cpu()
+    for expected, actual in zip(results["cpu"], results["cuda"], strict=True):
+        assert (expected - actual).norm() / expected.norm() < (0.05 if half else 2e-3)

@@ -1,4 +1,4 @@
-"""What stacks may lack: blocks, feed-forwards, norms, sums, tables; and what stands for a text then."""
+"""Encoders without blocks, feed-forward, LayerNorm, residual or position embeddings; pooling of a text."""
 
 import pytest
 import torch
@@ -10,94 +10,97 @@ from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
-from tests.model.test_transformer import LENGTHS, PLAIN, inputs, normed
+from tests.model.test_transformer import LENGTHS, PLAIN, build_inputs, layer_norm
 
 BARE = PLAIN | {"embedding_norm": False, "table": False, "segments": 0, "norm": "none", "feedforward": "none"}
 
 
-def model(**more):
-    return build_model(ModelConfig(encoder=from_dict(EncoderConfig, BARE | more), vocabulary=50), 0).train()
+def build_bare_model(**overrides):
+    return build_model(ModelConfig(encoder=from_dict(EncoderConfig, BARE | overrides), vocabulary=50), 0).train()
 
 
-def test_no_layers_is_the_table_and_nothing_else():
-    made, given = model(layers=0, pooler="none"), inputs()
-    assert [name for name, _ in made.named_parameters()] == ["encoder.tokens.weight"]
-    kept = []
-    assert torch.equal(made(given, kept), made.encoder.tokens.weight[given.input_ids]) and len(kept) == 1
+def test_encoder_without_layers_is_the_embedding_table():
+    model, inputs = build_bare_model(layers=0, pooler="none"), build_inputs()
+    assert [name for name, _ in model.named_parameters()] == ["encoder.tokens.weight"]
+    all_hidden_states = []
+    assert (
+        torch.equal(model(inputs, all_hidden_states), model.encoder.tokens.weight[inputs.input_ids])
+        and len(all_hidden_states) == 1
+    )
     rows = torch.tensor([3, 0, 56])
-    assert torch.equal(made(Inputs(given.input_ids, given.layout, output_indices=rows)), made(given)[rows])
-    assert torch.equal(made.encoder.apply_pooler(made(given)), made(given))
+    assert torch.equal(model(Inputs(inputs.input_ids, inputs.layout, output_indices=rows)), model(inputs)[rows])
+    assert torch.equal(model.encoder.apply_pooler(model(inputs)), model(inputs))
 
 
 @pytest.mark.parametrize("residual", ["all", "between", "none"])
-@pytest.mark.parametrize("fed", [False, True])
-def test_without_norms_parts_add_to_what_they_read_or_take_its_place(residual, fed):
-    more = {"feedforward": PLAIN["feedforward"]} if fed else {}
-    made, given = model(residual=residual, **more), inputs()
-    x = made.encoder.tokens.weight[given.input_ids]
-    for number, block in enumerate(made.encoder.stack.blocks):
-        kept = residual == "all" or (residual == "between" and number > 0)
-        x = block.mixer(x, given.layout) + kept * x
-        if fed:
-            x = block.feedforward(x) + kept * x
+@pytest.mark.parametrize("has_feedforward", [False, True])
+def test_encoder_without_norm_residual_modes(residual, has_feedforward):
+    overrides = {"feedforward": PLAIN["feedforward"]} if has_feedforward else {}
+    model, inputs = build_bare_model(residual=residual, **overrides), build_inputs()
+    x = model.encoder.tokens.weight[inputs.input_ids]
+    for layer, block in enumerate(model.encoder.stack.blocks):
+        is_added = residual == "all" or (residual == "between" and layer > 0)
+        x = block.mixer(x, inputs.layout) + is_added * x
+        if has_feedforward:
+            x = block.feedforward(x) + is_added * x
     states = []
-    assert_close(made(given, states), x)
-    assert len(states) == len(made.encoder.stack.blocks) + 1 and torch.equal(states[-1], made(given))
+    assert_close(model(inputs, states), x)
+    assert len(states) == len(model.encoder.stack.blocks) + 1 and torch.equal(states[-1], model(inputs))
 
 
 @pytest.mark.parametrize("norm", ["after", "before"])
-def test_without_feed_forwards_a_block_is_its_mixer_and_norm(norm):
-    made, given = model(norm=norm), inputs()
-    x = made.encoder.tokens.weight[given.input_ids]
-    for block in made.encoder.stack.blocks:
-        read = normed(block.mixer_norm, x) if norm == "before" else x
-        x = x + block.mixer(read, given.layout)
-        x = x if norm == "before" else normed(block.mixer_norm, x)
-    wanted = normed(made.encoder.stack.norm, x) if norm == "before" else x
-    kept = []
-    assert_close(made(given), wanted)
-    assert_close(made(given, kept), wanted)
+def test_encoder_without_feed_forward_is_mixer_and_norm(norm):
+    model, inputs = build_bare_model(norm=norm), build_inputs()
+    x = model.encoder.tokens.weight[inputs.input_ids]
+    for block in model.encoder.stack.blocks:
+        mixer_input = layer_norm(block.mixer_norm, x) if norm == "before" else x
+        x = x + block.mixer(mixer_input, inputs.layout)
+        x = x if norm == "before" else layer_norm(block.mixer_norm, x)
+    expected = layer_norm(model.encoder.stack.norm, x) if norm == "before" else x
+    all_hidden_states = []
+    assert_close(model(inputs), expected)
+    assert_close(model(inputs, all_hidden_states), expected)
 
 
-def test_dropout_falls_on_what_joins_even_without_a_norm():
-    made, given = model(dropout=0.5), inputs()
+def test_encoder_without_norm_applies_dropout():
+    model, inputs = build_bare_model(dropout=0.5), build_inputs()
     torch.manual_seed(0)
-    assert not torch.equal(made(given), made(given))
-    assert torch.equal(made.eval()(given), made(given))
+    assert not torch.equal(model(inputs), model(inputs))
+    assert torch.equal(model.eval()(inputs), model(inputs))
 
 
-def test_a_text_is_its_first_token_its_last_its_mean_or_its_most():
-    lengths, given = list(LENGTHS), inputs()
-    for more, of in (
-        ({}, lambda part: part[0]), ({"mixer": {"heads": 2, "causal": True}}, lambda part: part[-1]),
-        ({"pool": "mean"}, lambda part: part.mean(0)), ({"pool": "max"}, lambda part: part.amax(0)),
+def test_encoder_pooling_modes():
+    lengths, inputs = list(LENGTHS), build_inputs()
+    for overrides, pool in (
+        ({}, lambda x: x[0]), ({"mixer": {"heads": 2, "causal": True}}, lambda x: x[-1]),
+        ({"pool": "mean"}, lambda x: x.mean(0)), ({"pool": "max"}, lambda x: x.amax(0)),
     ):  # fmt: skip
-        made = model(**more).eval()
-        wanted = torch.stack([of(part) for part in made(given).split(lengths)])
-        assert_close(made.encoder.pool_tokens(given), wanted)
+        model = build_bare_model(**overrides).eval()
+        expected = torch.stack([pool(sequence) for sequence in model(inputs).split(lengths)])
+        assert_close(model.encoder.pool_tokens(inputs), expected)
 
 
-def test_the_most_of_a_sequence_passes_its_slope_to_whoever_has_it():
+def test_max_pool_grad_goes_to_the_maximum():
     x = torch.tensor([[1.0, 5.0], [3.0, 2.0], [-4.0, -1.0]], requires_grad=True)
     Layout.from_lengths([2, 1]).max_pool(x).sum().backward()
     assert torch.equal(x.grad, torch.tensor([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]))
 
 
-def test_a_sum_left_out_beside_norms_is_refused():
+def test_residual_none_needs_norm_none():
     with pytest.raises(UserError, match=r"set model\.norm=none"):
-        model(norm="after", residual="none")
+        build_bare_model(norm="after", residual="none")
 
 
-def test_configs_of_before_are_the_models_of_before():
-    """Every folder on disk says what it says; what it does not say is as it was."""
-    told = to_dict(from_dict(EncoderConfig, "bert-tiny"))
-    new = {"residual", "front", "pool", "embedding_norm"}
-    old = {name: value for name, value in told.items() if name not in new}
-    assert from_dict(EncoderConfig, old) == EncoderConfig.presets["bert-tiny"]
-    names = set(build_model(ModelConfig(encoder=from_dict(EncoderConfig, old), vocabulary=9), 0).state_dict())
-    block = {f"encoder.stack.blocks.0.{part}.{kind}" for part in (
+def test_encoder_config_reads_old_config_files():
+    """Config files without newer fields still give the same model."""
+    fields = to_dict(from_dict(EncoderConfig, "bert-tiny"))
+    newer_fields = {"residual", "front", "pool", "embedding_norm"}
+    old_fields = {name: value for name, value in fields.items() if name not in newer_fields}
+    assert from_dict(EncoderConfig, old_fields) == EncoderConfig.presets["bert-tiny"]
+    names = set(build_model(ModelConfig(encoder=from_dict(EncoderConfig, old_fields), vocabulary=9), 0).state_dict())
+    block = {f"encoder.stack.blocks.0.{module}.{parameter}" for module in (
         "mixer.project.qkv", "mixer.project.out", "feedforward.up", "feedforward.down", "mixer_norm", "feedforward_norm",
-    ) for kind in ("weight", "bias")}  # fmt: skip
-    tables = {f"encoder.{part}.weight" for part in ("tokens", "positions", "segments", "norm", "pooler")}
-    ours = {name for name in names if "blocks.1" not in name}
-    assert ours == block | tables | {"encoder.norm.bias", "encoder.pooler.bias"}
+    ) for parameter in ("weight", "bias")}  # fmt: skip
+    others = {f"encoder.{module}.weight" for module in ("tokens", "positions", "segments", "norm", "pooler")}
+    actual = {name for name in names if "blocks.1" not in name}
+    assert actual == block | others | {"encoder.norm.bias", "encoder.pooler.bias"}

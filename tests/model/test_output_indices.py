@@ -1,4 +1,4 @@
-"""The last block works for the tokens that are asked for alone, and says of them what it would among all."""
+"""`output_indices`: the last block computes the selected rows only, with the same hidden states and gradients."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from bertsmith.model.sublayers import FeedForwardConfig
 
 @pytest.mark.parametrize("norm", ["after", "before"])
 @pytest.mark.parametrize("recompute", [False, True])
-def test_rows_and_gradients_are_those_of_the_whole(norm, recompute):
+def test_output_indices_match_full_forward_and_grads(norm, recompute):
     config = EncoderConfig(
         layers=2, width=16, mixer=Attention(heads=2), feedforward=FeedForwardConfig(inner=32), norm=norm, dropout=0
     )
@@ -23,13 +23,13 @@ def test_rows_and_gradients_are_those_of_the_whole(norm, recompute):
     model.encoder.stack.gradient_checkpointing = recompute
     layout = Layout.from_lengths([5, 3, 9])
     inputs = Inputs(torch.randint(50, (17,), generator=torch.Generator().manual_seed(0)), layout)
-    found = []
+    results = []
     for rows in (model(inputs)[layout.first_token], model(replace(inputs, output_indices=layout.first_token))):
         model.zero_grad()
         (rows * torch.arange(16.0)).sum().backward()
-        found.append((rows, [p.grad.clone() for p in model.parameters() if p.grad is not None]))
-    (whole, slopes), (part, others) = found
-    assert part.shape == (3, 16) and len(slopes) == len(others)
-    torch.testing.assert_close(part, whole)
-    for one, other in zip(slopes, others, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        results.append((rows, [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]))
+    (expected, expected_grads), (selected, selected_grads) = results
+    assert selected.shape == (3, 16) and len(expected_grads) == len(selected_grads)
+    torch.testing.assert_close(selected, expected)
+    for grad, selected_grad in zip(expected_grads, selected_grads, strict=True):
+        torch.testing.assert_close(grad, selected_grad, rtol=1e-4, atol=1e-5)

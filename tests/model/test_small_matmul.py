@@ -1,4 +1,4 @@
-"""Products in parts are torch's own, of any sizes, and are left to torch where that is as good."""
+"""small_linear equals F.linear for any sizes, and is used for large weights only."""
 
 import pytest
 import torch
@@ -12,41 +12,41 @@ from bertsmith.model import small_matmul
 
 
 @given(st.integers(0, 20), st.integers(1, 90), st.integers(1, 40), st.booleans(), st.booleans())
-def test_a_product_is_torchs(rows, out, into, biased, columns):
+def test_small_linear_matches_torch(rows, out_features, in_features, has_bias, transposed):
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
         patch.setattr(small_matmul, "MIN_WEIGHT_NUMEL", 1)
-        draw = torch.Generator().manual_seed(rows * 1000 + out)
-        weight = torch.randn(out, into, generator=draw, dtype=torch.float64)
-        weight = weight.T.contiguous().T if columns else weight
+        generator = torch.Generator().manual_seed(rows * 1000 + out_features)
+        weight = torch.randn(out_features, in_features, generator=generator, dtype=torch.float64)
+        weight = weight.T.contiguous().T if transposed else weight
         x, bias = (
-            torch.randn(rows, into, generator=draw).double(),
-            torch.randn(out, generator=draw).double() if biased else None,
+            torch.randn(rows, in_features, generator=generator).double(),
+            torch.randn(out_features, generator=generator).double() if has_bias else None,
         )
-        found = small_matmul.small_linear(x, weight, bias)
-        assert found.shape == (rows, out)
-        assert_close(found, F.linear(x, weight, bias), atol=1e-12, rtol=1e-12)
+        actual = small_matmul.small_linear(x, weight, bias)
+        assert actual.shape == (rows, out_features)
+        assert_close(actual, F.linear(x, weight, bias), atol=1e-12, rtol=1e-12)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 9, 17])
-def test_a_layer_that_multiplies_in_parts_still_learns(rows):
+def test_small_linear_layer_grads_match_torch(rows):
     torch.manual_seed(0)
-    plain, parts = nn.Linear(256, 512), nn.Linear(256, 512)
-    parts.load_state_dict(plain.state_dict())
-    small_matmul.use_small_linear(parts)
-    x, slopes = torch.randn(rows, 256), []
-    for layer in (plain, parts):
+    reference, chunked = nn.Linear(256, 512), nn.Linear(256, 512)
+    chunked.load_state_dict(reference.state_dict())
+    small_matmul.use_small_linear(chunked)
+    x, grads = torch.randn(rows, 256), []
+    for layer in (reference, chunked):
         layer(x).square().sum().backward()
-        slopes.append(layer.weight.grad)
-    assert torch.equal(*slopes)
+        grads.append(layer.weight.grad)
+    assert torch.equal(*grads)
     with torch.no_grad():
-        assert_close(parts(x), plain(x), atol=1e-5, rtol=1e-5)
-        assert_close(parts(x.view(rows, 1, 256)), plain(x.view(rows, 1, 256)), atol=1e-5, rtol=1e-5)
+        assert_close(chunked(x), reference(x), atol=1e-5, rtol=1e-5)
+        assert_close(chunked(x.view(rows, 1, 256)), reference(x.view(rows, 1, 256)), atol=1e-5, rtol=1e-5)
 
 
-def test_large_matrices_are_parted_and_small_ones_are_not(monkeypatch):
+def test_small_linear_chunks_large_weights_only(monkeypatch):
     calls = []
-    monkeypatch.setattr(torch, "baddbmm", lambda *given, baddbmm=torch.baddbmm: calls.append(given) or baddbmm(*given))
+    monkeypatch.setattr(torch, "baddbmm", lambda *args, baddbmm=torch.baddbmm: calls.append(args) or baddbmm(*args))
     with torch.no_grad():
-        for out in (8, 1024):
-            small_matmul.small_linear(torch.randn(1, 256), torch.randn(out, 256), torch.randn(out))
-    assert [one[1].shape for one in calls] == [(4, 256, 256)]
+        for out_features in (8, 1024):
+            small_matmul.small_linear(torch.randn(1, 256), torch.randn(out_features, 256), torch.randn(out_features))
+    assert [args[1].shape for args in calls] == [(4, 256, 256)]

@@ -1,4 +1,4 @@
-"""A stack of blocks against the formulas of the textbook, whatever is kept, recomputed, shared or asked for."""
+"""Transformer stack against reference formulas: gradient checkpointing, shared blocks, hidden states, output indices."""
 
 from dataclasses import replace
 
@@ -19,33 +19,35 @@ PLAIN = {"layers": LAYERS, "width": WIDTH, "mixer": {"heads": 2}, "feedforward":
          "dropout": 0.0, "eps": 1e-6, "deviation": 0.3}  # fmt: skip
 MODERN = {**PLAIN, "norm": "before", "norm_bias": False, "table": False, "mixer": {"heads": 2, "rotary": 50.0, "bias": False},
           "feedforward": {"inner": INNER, "gated": True, "bias": False}}  # fmt: skip
-KINDS = {
+ENCODERS = {
     "after": PLAIN, "before": {**PLAIN, "norm": "before"}, "modern": MODERN,
     "shared": {**MODERN, "groups": 2}, "modern after": {**MODERN, "norm": "after"},
 }  # fmt: skip
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = pytest.mark.parametrize("kind", ENCODERS)
 
 
-def model(kind, **more):
-    made = build_model(ModelConfig(encoder=from_dict(EncoderConfig, {**KINDS[kind], **more}), vocabulary=50), 0).train()
-    dice = torch.Generator().manual_seed(1)
+def build_small_model(kind, **overrides):
+    model = build_model(
+        ModelConfig(encoder=from_dict(EncoderConfig, {**ENCODERS[kind], **overrides}), vocabulary=50), 0
+    ).train()
+    generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for name, weight in made.named_parameters():
-            if weight.ndim == 1:  # gains of 1 and shifts of 0 would hide a norm left out, or in the wrong place
-                weight.copy_(torch.randn(weight.shape, generator=dice) * 0.3 + float("norm" in name and "weight" in name))
-    return made
+        for name, weight in model.named_parameters():
+            if weight.ndim == 1:  # gains of 1 and biases of 0 would hide a missing or misplaced norm
+                weight.copy_(torch.randn(weight.shape, generator=generator) * 0.3 + float("norm" in name and "weight" in name))
+    return model
 
 
-def inputs(**more):
+def build_inputs(**overrides):
     tokens = torch.randint(50, (sum(LENGTHS),), generator=torch.Generator().manual_seed(2))
-    return Inputs(tokens, Layout.from_lengths(LENGTHS), **more)
+    return Inputs(tokens, Layout.from_lengths(LENGTHS), **overrides)
 
 
-def normed(norm, x):
+def layer_norm(norm, x):
     return F.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, 1e-6)
 
 
-def fed(block, x):
+def reference_feed_forward(block, x):
     """W2 gelu(W1 x), or W2 (gelu(W1 x) * W3 x) where it is gated."""
     up, down, inner = block.feedforward.up, block.feedforward.down, x @ block.feedforward.up.weight.T
     inner = inner if up.bias is None else inner + up.bias
@@ -54,110 +56,116 @@ def fed(block, x):
     return out if down.bias is None else out + down.bias
 
 
-def textbook(made, given):
-    """Every hidden state from the embeddings on, and what is returned."""
-    encoder, layout = made.encoder, given.layout
-    x = encoder.tokens.weight[given.tokens] + encoder.segments.weight[0]
-    x = normed(encoder.norm, x if encoder.positions is None else x + encoder.positions.weight[layout.place])
+def reference_forward(model, inputs):
+    """All hidden states from the embeddings on, and the output."""
+    encoder, layout = model.encoder, inputs.layout
+    x = encoder.tokens.weight[inputs.input_ids] + encoder.segments.weight[0]
+    x = layer_norm(encoder.norm, x if encoder.positions is None else x + encoder.positions.weight[layout.position])
     states = [x]
-    for turn in encoder.stack.turns:
-        block = encoder.stack.blocks[turn]
+    for block_index in encoder.stack.block_indices:
+        block = encoder.stack.blocks[block_index]
         if encoder.config.norm == "before":
-            x = x + block.mixer(normed(block.mixer_norm, x), layout)
-            x = x + fed(block, normed(block.feedforward_norm, x))
+            x = x + block.mixer(layer_norm(block.mixer_norm, x), layout)
+            x = x + reference_feed_forward(block, layer_norm(block.feedforward_norm, x))
         else:
-            x = normed(block.mixer_norm, x + block.mixer(x, layout))
-            x = normed(block.feedforward_norm, x + fed(block, x))
+            x = layer_norm(block.mixer_norm, x + block.mixer(x, layout))
+            x = layer_norm(block.feedforward_norm, x + reference_feed_forward(block, x))
         states.append(x)
-    return states, normed(encoder.stack.norm, x) if encoder.config.norm == "before" else x
+    return states, layer_norm(encoder.stack.norm, x) if encoder.config.norm == "before" else x
 
 
 @every_kind
 @pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("keeping", [False, True])
-def test_states_and_slopes_are_those_of_the_textbook(kind, recompute, keeping):
-    made, given, kept = model(kind), inputs(), []
-    made.encoder.stack.gradient_checkpointing = recompute
-    states, wanted = textbook(made, given)
-    out = made(given, kept) if keeping else made(given)
-    assert_close(out, wanted, atol=1e-5, rtol=1e-5)
-    if keeping:
-        assert len(kept) == LAYERS + 1
-        for ours, theirs in zip(kept, states, strict=True):
-            assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
-    slope = torch.randn(out.shape, generator=torch.Generator().manual_seed(3))
-    used = [weight for name, weight in made.named_parameters() if "pooler" not in name]
-    for ours, theirs in zip(torch.autograd.grad(out, used, slope), torch.autograd.grad(wanted, used, slope), strict=True):
-        assert_close(ours, theirs, atol=2e-4, rtol=1e-4)
+@pytest.mark.parametrize("return_states", [False, True])
+def test_transformer_hidden_states_and_grads_match_reference(kind, recompute, return_states):
+    model, inputs, all_hidden_states = build_small_model(kind), build_inputs(), []
+    model.encoder.stack.gradient_checkpointing = recompute
+    states, expected = reference_forward(model, inputs)
+    out = model(inputs, all_hidden_states) if return_states else model(inputs)
+    assert_close(out, expected, atol=1e-5, rtol=1e-5)
+    if return_states:
+        assert len(all_hidden_states) == LAYERS + 1
+        for actual, reference in zip(all_hidden_states, states, strict=True):
+            assert_close(actual, reference, atol=1e-5, rtol=1e-5)
+    grad_output = torch.randn(out.shape, generator=torch.Generator().manual_seed(3))
+    parameters = [weight for name, weight in model.named_parameters() if "pooler" not in name]
+    for actual, reference in zip(
+        torch.autograd.grad(out, parameters, grad_output), torch.autograd.grad(expected, parameters, grad_output), strict=True
+    ):
+        assert_close(actual, reference, atol=2e-4, rtol=1e-4)
 
 
 @every_kind
-def test_judging_is_training_without_dropout(kind):
-    made, given = model(kind, dropout=0.2), inputs()
-    assert_close(made.eval()(given), textbook(made, given)[1], atol=1e-5, rtol=1e-5)
-    assert not torch.allclose(made.train()(given), made.eval()(given), atol=1e-2)
+def test_transformer_eval_mode_is_without_dropout(kind):
+    model, inputs = build_small_model(kind, dropout=0.2), build_inputs()
+    assert_close(model.eval()(inputs), reference_forward(model, inputs)[1], atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(model.train()(inputs), model.eval()(inputs), atol=1e-2)
 
 
 @pytest.mark.parametrize("kind", ["after", "before", "modern"])
 @pytest.mark.parametrize("recompute", [False, True])
-def test_keeping_states_or_recomputing_them_draws_the_same_dropout(kind, recompute):
-    made, given, found = model(kind, dropout=0.2), inputs(), []
-    for kept, again in ((None, False), ([], recompute), (None, recompute)):
-        made.encoder.stack.gradient_checkpointing = again
+def test_gradient_checkpointing_and_hidden_states_keep_dropout_masks(kind, recompute):
+    model, inputs, results = build_small_model(kind, dropout=0.2), build_inputs(), []
+    for all_hidden_states, checkpointing in ((None, False), ([], recompute), (None, recompute)):
+        model.encoder.stack.gradient_checkpointing = checkpointing
         torch.manual_seed(7)
-        out = made(given, kept)
-        found.append((out, *torch.autograd.grad(out.square().sum(), list(made.encoder.stack.parameters()))))
-    for other in found[1:]:
-        for one, two in zip(found[0], other, strict=True):
-            assert_close(one, two, atol=1e-4, rtol=1e-4)
+        out = model(inputs, all_hidden_states)
+        results.append((out, *torch.autograd.grad(out.square().sum(), list(model.encoder.stack.parameters()))))
+    for other in results[1:]:
+        for expected, actual in zip(results[0], other, strict=True):
+            assert_close(expected, actual, atol=1e-4, rtol=1e-4)
 
 
 @every_kind
 @pytest.mark.parametrize("recompute", [False, True])
-def test_rows_wanted_are_those_of_the_whole_in_the_order_asked(kind, recompute):
-    made, given = model(kind), inputs()
-    made.encoder.stack.gradient_checkpointing = recompute
+def test_output_indices_select_rows_in_order(kind, recompute):
+    model, inputs = build_small_model(kind), build_inputs()
+    model.encoder.stack.gradient_checkpointing = recompute
     for rows in ([0], [56, 3, 3, 20], []):
-        wanted, kept = torch.tensor(rows, dtype=torch.long), []
-        part = made(replace(given, output_indices=wanted))
-        assert_close(part, made(given)[wanted])
-        assert_close(made(replace(given, output_indices=wanted), kept), part)
-        assert [len(state) for state in kept] == [sum(LENGTHS)] * LAYERS + [len(rows)]
+        expected, all_hidden_states = torch.tensor(rows, dtype=torch.long), []
+        selected = model(replace(inputs, output_indices=expected))
+        assert_close(selected, model(inputs)[expected])
+        assert_close(model(replace(inputs, output_indices=expected), all_hidden_states), selected)
+        assert [len(state) for state in all_hidden_states] == [sum(LENGTHS)] * LAYERS + [len(rows)]
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu-tanh", "relu", "silu"])
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_gate_opens_and_shuts_what_lies_beside_it(activation, bias):
+def test_gated_feed_forward_matches_formula(activation, bias):
     torch.manual_seed(0)
-    part, x = FeedForwardConfig(inner=INNER, activation=activation, gated=True, bias=bias).build(WIDTH), torch.randn(11, WIDTH)
-    gate, value = F.linear(x, part.up.weight[:INNER]), F.linear(x, part.up.weight[INNER:])
+    layer, x = FeedForwardConfig(inner=INNER, activation=activation, gated=True, bias=bias).build(WIDTH), torch.randn(11, WIDTH)
+    gate, value = F.linear(x, layer.up.weight[:INNER]), F.linear(x, layer.up.weight[INNER:])
     if bias:
-        gate, value = gate + part.up.bias[:INNER], value + part.up.bias[INNER:]
-    known = {"gelu": F.gelu, "gelu-tanh": lambda t: F.gelu(t, approximate="tanh"), "relu": F.relu, "silu": F.silu}
-    opened = known[activation](gate)
-    assert_close(part(x), F.linear(opened * value, part.down.weight, part.down.bias))
+        gate, value = gate + layer.up.bias[:INNER], value + layer.up.bias[INNER:]
+    activations = {"gelu": F.gelu, "gelu-tanh": lambda t: F.gelu(t, approximate="tanh"), "relu": F.relu, "silu": F.silu}
+    activated = activations[activation](gate)
+    assert_close(layer(x), F.linear(activated * value, layer.down.weight, layer.down.bias))
 
 
-def counted(made):
-    return sum(weight.numel() for weight in made.encoder.stack.parameters())
+def count_stack_parameters(model):
+    return sum(weight.numel() for weight in model.encoder.stack.parameters())
 
 
-def test_models_without_biases_have_none_in_the_stack():
-    made = model("modern")
-    assert not [name for name, _ in made.encoder.stack.named_parameters() if "bias" in name]
-    assert not [name for name, weight in made.named_parameters() if weight.ndim == 1 and "norm" in name and "bias" in name]
-    assert counted(made) == LAYERS * (4 * WIDTH**2 + 3 * INNER * WIDTH + 2 * WIDTH) + WIDTH
-    assert counted(model("shared")) == 2 * (4 * WIDTH**2 + 3 * INNER * WIDTH + 2 * WIDTH) + WIDTH
-    assert counted(model("modern after")) == counted(made) - WIDTH  # no norm at the end
+def test_transformer_without_biases_has_none_in_the_stack():
+    model = build_small_model("modern")
+    assert not [name for name, _ in model.encoder.stack.named_parameters() if "bias" in name]
+    assert not [name for name, weight in model.named_parameters() if weight.ndim == 1 and "norm" in name and "bias" in name]
+    assert count_stack_parameters(model) == LAYERS * (4 * WIDTH**2 + 3 * INNER * WIDTH + 2 * WIDTH) + WIDTH
+    assert count_stack_parameters(build_small_model("shared")) == 2 * (4 * WIDTH**2 + 3 * INNER * WIDTH + 2 * WIDTH) + WIDTH
+    assert count_stack_parameters(build_small_model("modern after")) == count_stack_parameters(model) - WIDTH  # no final norm
 
 
-def test_each_option_takes_or_adds_its_own_weights():
-    plain = counted(model("after"))
+def test_transformer_parameter_counts_of_options():
+    plain = count_stack_parameters(build_small_model("after"))
     assert plain == LAYERS * (4 * WIDTH**2 + 4 * WIDTH + 2 * INNER * WIDTH + INNER + WIDTH + 4 * WIDTH)
-    assert plain - counted(model("after", mixer={"heads": 2, "bias": False})) == LAYERS * 4 * WIDTH
-    assert plain - counted(model("after", feedforward={"inner": INNER, "bias": False})) == LAYERS * (INNER + WIDTH)
-    assert plain - counted(model("after", norm_bias=False)) == LAYERS * 2 * WIDTH
-    assert counted(model("after", feedforward={"inner": INNER, "gated": True})) - plain == LAYERS * INNER * (WIDTH + 1)
-    assert counted(model("after", mixer={"heads": 2, "rotary": 10.0})) == plain
-    assert counted(model("before")) == plain + 2 * WIDTH
-    assert model("after", table=False).encoder.positions is None
+    assert plain - count_stack_parameters(build_small_model("after", mixer={"heads": 2, "bias": False})) == LAYERS * 4 * WIDTH
+    assert plain - count_stack_parameters(build_small_model("after", feedforward={"inner": INNER, "bias": False})) == LAYERS * (
+        INNER + WIDTH
+    )
+    assert plain - count_stack_parameters(build_small_model("after", norm_bias=False)) == LAYERS * 2 * WIDTH
+    assert count_stack_parameters(
+        build_small_model("after", feedforward={"inner": INNER, "gated": True})
+    ) - plain == LAYERS * INNER * (WIDTH + 1)
+    assert count_stack_parameters(build_small_model("after", mixer={"heads": 2, "rotary": 10.0})) == plain
+    assert count_stack_parameters(build_small_model("before")) == plain + 2 * WIDTH
+    assert build_small_model("after", table=False).encoder.positions is None

@@ -1,4 +1,4 @@
-"""Shared blocks, narrow tables and other activations are what transformers' ALBERT and ELECTRA make of them."""
+"""Parity with transformers' ALBERT and ELECTRA: shared blocks, small embeddings, other activations."""
 
 import json
 
@@ -22,102 +22,106 @@ from tests.parity.huggingface_models import imported, run, theirs, transformers
 SMALL = {"layers": 5, "width": 32, "mixer": {"heads": 4}, "feedforward": {"inner": 40}, "positions": 24}
 
 
-def small(heads=None, **encoder):
-    config = from_dict(EncoderConfig, {**SMALL, **encoder})
+def build_small_model(heads=None, **overrides):
+    config = from_dict(EncoderConfig, {**SMALL, **overrides})
     return build_model(ModelConfig(encoder=config, vocabulary=60, heads=heads or {}), 0).eval()
 
 
-def inputs(**more):
-    return Inputs(torch.arange(30) % 60, Layout.from_lengths([9, 21]), **more)
+def build_inputs(**fields):
+    return Inputs(torch.arange(30) % 60, Layout.from_lengths([9, 21]), **fields)
 
 
 @pytest.mark.parametrize("preset", [name for name in EncoderConfig.presets if name.startswith("albert-")])
-def test_every_preset_has_the_size_transformers_gives_it(preset):
+def test_albert_presets_have_the_parameter_count_of_transformers(preset):
     config = EncoderConfig.presets[preset]
     with torch.device("meta"):
         model = Model(ModelConfig(encoder=config, vocabulary=30_000, heads=SentencePairMLM().heads()))
         sizes = {"hidden_size": config.width, "num_hidden_layers": config.layers, "num_attention_heads": config.mixer.heads}
-        peer = transformers.AlbertForPreTraining(transformers.AlbertConfig(intermediate_size=config.feedforward.inner, **sizes))
-    assert sum(w.numel() for w in model.parameters()) == sum(w.numel() for w in peer.parameters())
+        reference = transformers.AlbertForPreTraining(
+            transformers.AlbertConfig(intermediate_size=config.feedforward.inner, **sizes)
+        )
+    assert sum(weight.numel() for weight in model.parameters()) == sum(weight.numel() for weight in reference.parameters())
 
 
-def test_the_published_size_of_the_base_model():
+def test_albert_base_has_the_published_parameter_count():
     with torch.device("meta"):
         model = Model(ModelConfig(encoder=EncoderConfig.presets["albert-base"], vocabulary=30_000))
     assert sum(weight.numel() for weight in model.parameters()) == 11_683_584
 
 
 @pytest.mark.parametrize(("layers", "groups"), [(6, 1), (6, 2), (5, 2), (7, 3), (18, 14), (4, 4)])
-def test_blocks_are_called_in_the_order_of_albert(layers, groups, tmp_path):
+def test_albert_shared_blocks_run_in_order(layers, groups, tmp_path):
     original = theirs("AlbertModel", tmp_path / "hf", num_hidden_layers=layers, num_hidden_groups=groups)
     _, model, _ = imported(tmp_path / "hf", tmp_path / "ours")
     assert len(model.encoder.stack.blocks) == groups
     tokens = torch.arange(5, 25)
-    kept = []
-    model(Inputs(tokens, Layout.from_lengths([20])), kept)
-    wanted = original(tokens[None], output_hidden_states=True).hidden_states
-    assert len(kept) == layers + 1
-    for ours, peer in zip(kept, wanted, strict=True):
-        assert_close(ours, peer[0], atol=1e-4, rtol=1e-4)  # eighteen layers of weights this large round farther apart
+    all_hidden_states = []
+    model(Inputs(tokens, Layout.from_lengths([20])), all_hidden_states)
+    expected = original(tokens[None], output_hidden_states=True).hidden_states
+    assert len(all_hidden_states) == layers + 1
+    for state, reference_state in zip(all_hidden_states, expected, strict=True):
+        assert_close(
+            state, reference_state[0], atol=1e-4, rtol=1e-4
+        )  # rounding adds up over eighteen layers with large weights
 
 
-def test_a_shared_block_is_one_set_of_tensors_and_learns_from_every_call(tmp_path):
-    shared, apart = small(groups=1), small()
+def test_albert_shared_block_is_stored_once_and_sums_grads(tmp_path):
+    shared, separate = build_small_model(groups=1), build_small_model()
     assert [name for name in shared.state_dict() if ".blocks." in name] == [
-        name for name in apart.state_dict() if ".blocks.0." in name
+        name for name in separate.state_dict() if ".blocks.0." in name
     ]
-    for block in apart.encoder.stack.blocks:
+    for block in separate.encoder.stack.blocks:
         block.load_state_dict(shared.encoder.stack.blocks[0].state_dict())
-    shared(inputs()).square().sum().backward()
-    apart.load_state_dict(
+    shared(build_inputs()).square().sum().backward()
+    separate.load_state_dict(
         {name: weight for name, weight in shared.state_dict().items() if ".blocks." not in name}, strict=False
     )
-    apart(inputs()).square().sum().backward()
-    slopes = [block.feedforward.up.weight.grad for block in apart.encoder.stack.blocks]
-    assert_close(shared.encoder.stack.blocks[0].feedforward.up.weight.grad, sum(slopes), atol=1e-5, rtol=1e-4)
+    separate(build_inputs()).square().sum().backward()
+    grads = [block.feedforward.up.weight.grad for block in separate.encoder.stack.blocks]
+    assert_close(shared.encoder.stack.blocks[0].feedforward.up.weight.grad, sum(grads), atol=1e-5, rtol=1e-4)
 
 
-def test_recomputing_activations_of_shared_blocks_changes_nothing():
-    model = small(groups=2, dropout=0.0).train()
-    plain = torch.autograd.grad(model(inputs()).square().sum(), model.encoder.tokens.weight)[0]
+def test_albert_gradient_checkpointing_changes_nothing():
+    model = build_small_model(groups=2, dropout=0.0).train()
+    expected = torch.autograd.grad(model(build_inputs()).square().sum(), model.encoder.tokens.weight)[0]
     model.encoder.stack.gradient_checkpointing = True
-    again = torch.autograd.grad(model(inputs()).square().sum(), model.encoder.tokens.weight)[0]
-    assert torch.equal(plain, again)
+    recomputed = torch.autograd.grad(model(build_inputs()).square().sum(), model.encoder.tokens.weight)[0]
+    assert torch.equal(expected, recomputed)
 
 
-def test_narrow_tables_are_projected_after_their_norm_and_score_words_by_themselves():
-    model = small(embedding=8, heads=SentencePairMLM().heads())
+def test_albert_small_embeddings_are_projected_after_layer_norm():
+    model = build_small_model(embedding=8, heads=SentencePairMLM().heads())
     assert model.encoder.tokens.weight.shape == (60, 8) and model.encoder.norm.normalized_shape == (8,)
-    hidden = model(inputs())
+    hidden = model(build_inputs())
     assert hidden.shape == (30, 32) and model.compute_logits("words", hidden).shape == (30, 60)
-    kept = []
-    model(inputs(nudge=torch.zeros(30, 8)), kept)
-    embedded = (
-        model.encoder.tokens(inputs().input_ids)
-        + model.encoder.positions(inputs().layout.position)
+    all_hidden_states = []
+    model(build_inputs(embedding_delta=torch.zeros(30, 8)), all_hidden_states)
+    embeddings = (
+        model.encoder.tokens(build_inputs().input_ids)
+        + model.encoder.positions(build_inputs().layout.position)
         + model.encoder.segments.weight[0]
     )
-    assert_close(kept[0], model.encoder.widen(model.encoder.norm(embedded, None)[0]))
+    assert_close(all_hidden_states[0], model.encoder.widen(model.encoder.norm(embeddings, None)[0]))
 
 
-def test_more_blocks_than_layers_are_refused():
+def test_albert_rejects_more_groups_than_layers():
     with pytest.raises(UserError, match=r"6 different blocks for 5 layers; lower model\.groups"):
-        small(groups=6)
+        build_small_model(groups=6)
 
 
-def test_a_plain_berts_tensors_have_the_names_they_always_had():
-    names = set(small().state_dict())
+def test_bert_state_dict_names():
+    names = set(build_small_model().state_dict())
     assert "encoder.stack.blocks.4.feedforward.up.weight" in names and not any("widen" in name for name in names)
-    tops = {name.split(".")[1] for name in names}
-    assert tops == {"tokens", "positions", "segments", "norm", "stack", "pooler"}
+    modules = {name.split(".")[1] for name in names}
+    assert modules == {"tokens", "positions", "segments", "norm", "stack", "pooler"}
 
 
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        ("AlbertForMaskedLM", {"embedding_size": 32}),  # as wide as the blocks, and projected all the same
-        ("ElectraForMaskedLM", {"embedding_size": 32}),  # as wide as the blocks, and not projected
-        ("AlbertForMaskedLM", {"num_hidden_groups": 5}),  # nothing shared
+        ("AlbertForMaskedLM", {"embedding_size": 32}),  # embedding size = hidden size, projected all the same
+        ("ElectraForMaskedLM", {"embedding_size": 32}),  # embedding size = hidden size, not projected
+        ("AlbertForMaskedLM", {"num_hidden_groups": 5}),  # no sharing
         ("BertForMaskedLM", {"hidden_act": "relu"}),
         ("BertForMaskedLM", {"hidden_act": "gelu_new"}),
         ("AlbertForMaskedLM", {"hidden_act": "relu"}),
@@ -126,34 +130,34 @@ def test_a_plain_berts_tensors_have_the_names_they_always_had():
         ("ElectraForPreTraining", {"hidden_act": "relu"}),
     ],
 )
-def test_sizes_and_activations_come_and_go(name, settings, tmp_path):
+def test_huggingface_round_trip_of_sizes_and_activations(name, settings, tmp_path):
     theirs(name, tmp_path / "hf", **settings)
     result, _, _ = imported(tmp_path / "hf", tmp_path / "ours", check=True)
     assert max(result["differences"].values()) < 1e-5
     assert run("export", model=tmp_path / "ours", out=tmp_path / "back")["class"] == name
-    given, back = (load_file(tmp_path / place / "model.safetensors") for place in ("hf", "back"))
-    assert given.keys() == back.keys() and all(torch.equal(given[key], back[key]) for key in given)
+    original, exported = (load_file(tmp_path / folder / "model.safetensors") for folder in ("hf", "back"))
+    assert original.keys() == exported.keys() and all(torch.equal(original[key], exported[key]) for key in original)
     config = json.loads((tmp_path / "back/config.json").read_text())
     assert {key: config[key] for key in settings} == settings
 
 
-@pytest.mark.parametrize("spelt", ["gelu_fast", "gelu_pytorch_tanh", "gelu_python"])
-def test_other_spellings_of_gelu_are_known(spelt, tmp_path):
-    theirs("BertModel", tmp_path / "hf", hidden_act=spelt)
+@pytest.mark.parametrize("hidden_act", ["gelu_fast", "gelu_pytorch_tanh", "gelu_python"])
+def test_huggingface_gelu_synonyms_are_imported(hidden_act, tmp_path):
+    theirs("BertModel", tmp_path / "hf", hidden_act=hidden_act)
     result, _, _ = imported(tmp_path / "hf", tmp_path / "ours", check=True)
     assert result["differences"]["hidden"] < 1e-5
 
 
 @pytest.mark.parametrize("name", ["RobertaForMaskedLM", "ElectraForMaskedLM"])
-def test_a_head_over_words_with_another_activation_than_the_blocks_is_refused(name, tmp_path):
+def test_import_rejects_lm_head_with_other_activation(name, tmp_path):
     theirs(name, tmp_path / "hf", hidden_act="relu")
     with pytest.raises(UserError, match=r"the blocks have relu.*this model has one for both"):
         imported(tmp_path / "hf", tmp_path / "ours")
 
 
-def test_our_own_models_go_to_the_family_that_can_say_them(tmp_path, vocabulary):
+def test_export_chooses_the_huggingface_class(tmp_path, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
-    for number, (heads, encoder, wanted) in enumerate((
+    for i, (heads, encoder, expected_class) in enumerate((
         (SentencePairMLM().heads(), {"groups": 2, "embedding": 8}, "AlbertForPreTraining"),
         ({"words": LMHeadConfig()}, {"embedding": 8}, "AlbertForMaskedLM"),
         ({"replaced": DiscriminatorHeadConfig()}, {"embedding": 8}, "ElectraForPreTraining"),
@@ -162,14 +166,14 @@ def test_our_own_models_go_to_the_family_that_can_say_them(tmp_path, vocabulary)
         ({}, {"pooler": "tanh"}, "BertModel"),
     )):  # fmt: skip
         config = ModelConfig(encoder=from_dict(EncoderConfig, {**SMALL, **encoder}), vocabulary=len(tokenizer), heads=heads)
-        checkpoint.save(tmp_path / f"{number}", build_model(config, 0), tokenizer, {}, {"stage": "test"})
-        result = run("export", model=tmp_path / f"{number}", out=tmp_path / f"hf-{number}", check=True)
-        assert result["class"] == wanted and max(result["differences"].values()) < 1e-5
-    for number, encoder in enumerate(({"groups": 2}, {"pooler": "relu"})):
-        words = f"bert cannot say {next(f'{key} = {value!r}' for key, value in encoder.items())}"
+        checkpoint.save(tmp_path / f"{i}", build_model(config, 0), tokenizer, {}, {"stage": "test"})
+        result = run("export", model=tmp_path / f"{i}", out=tmp_path / f"hf-{i}", check=True)
+        assert result["class"] == expected_class and max(result["differences"].values()) < 1e-5
+    for i, encoder in enumerate(({"groups": 2}, {"pooler": "relu"})):
+        message = f"bert cannot say {next(f'{key} = {value!r}' for key, value in encoder.items())}"
         config = ModelConfig(
             encoder=from_dict(EncoderConfig, {**SMALL, **encoder}), vocabulary=len(tokenizer), heads=SentencePairMLM().heads()
         )
-        checkpoint.save(tmp_path / f"no-{number}", build_model(config, 0), tokenizer, {}, {"stage": "test"})
-        with pytest.raises(UserError, match=words):
-            run("export", model=tmp_path / f"no-{number}", out=tmp_path / "no")
+        checkpoint.save(tmp_path / f"no-{i}", build_model(config, 0), tokenizer, {}, {"stage": "test"})
+        with pytest.raises(UserError, match=message):
+            run("export", model=tmp_path / f"no-{i}", out=tmp_path / "no")

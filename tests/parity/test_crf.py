@@ -1,4 +1,4 @@
-"""The CRF against an oracle that knows no recursion: every path there is, written out and summed."""
+"""The CRF against brute force: every path enumerated and summed."""
 
 import itertools
 
@@ -18,124 +18,143 @@ from bertsmith.tasks.conll_files import Sentence
 from bertsmith.tasks.tag_schemes import can_follow, is_valid_sequence, transition_mask, viterbi_decode
 from bertsmith.tasks.token_classification import TokenClassification
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import WORDS as ENGLISH
+from tests.conftest import WORDS as ENGLISH_WORDS
 
 BIO = ("B-X", "I-X", "B-Y", "I-Y", "O")
 BIOES = ("B-X", "I-X", "E-X", "S-X", "O")
-WORDS = ("B", "M", "E", "S")
-SCHEMES = [("any", ("DT", "NN", "VB")), ("bio", BIO), ("bioes", BIOES), ("bioes", WORDS)]
+BMES = ("B", "M", "E", "S")
+SCHEMES = [("any", ("DT", "NN", "VB")), ("bio", BIO), ("bioes", BIOES), ("bioes", BMES)]
 
 
-def path_score(scores, path, moves, whole):
-    """Plain addition, in the order of the sentence."""
-    total = moves[-1, path[0]] * whole[0]
-    for place, tag in enumerate(path):
-        total = total + scores[place, tag]
-        if place:
-            total = total + moves[path[place - 1], tag]
-    return total + moves[path[-1], -1] * whole[1]
+def path_score(emissions, path, transitions, has_ends):
+    """Sum of emissions and transitions along a path."""
+    total = transitions[-1, path[0]] * has_ends[0]
+    for position, tag in enumerate(path):
+        total = total + emissions[position, tag]
+        if position:
+            total = total + transitions[path[position - 1], tag]
+    return total + transitions[path[-1], -1] * has_ends[1]
 
 
-def keeps(path, labels, scheme, whole):
-    """Legal step by step; where a chain is open it may begin, or end, with anything."""
+def is_allowed(path, labels, scheme, has_ends):
+    """Whether all transitions are allowed; a cut-off start or end allows any tag."""
     tags = [labels[tag] for tag in path]
-    begins, ends = not whole[0] or can_follow("O", tags[0], scheme), not whole[1] or can_follow(tags[-1], "O", scheme)
-    return begins and ends and all(can_follow(before, here, scheme) for before, here in itertools.pairwise(tags))
+    start_allowed, end_allowed = (
+        not has_ends[0] or can_follow("O", tags[0], scheme),
+        not has_ends[1] or can_follow(tags[-1], "O", scheme),
+    )
+    return (
+        start_allowed
+        and end_allowed
+        and all(can_follow(previous, current, scheme) for previous, current in itertools.pairwise(tags))
+    )
 
 
-def brute(scores, tags, moves, labels, scheme, whole):
-    """log of the sum over every legal path, less the true one."""
-    paths = itertools.product(range(len(labels)), repeat=len(scores))
-    if keeps(tags, labels, scheme, whole):
-        paths = [path for path in paths if keeps(path, labels, scheme, whole)]
-    totals = torch.stack([path_score(scores, path, moves, whole) for path in paths])
-    return totals.logsumexp(0) - path_score(scores, tags, moves, whole)
+def brute_force_nll(emissions, tags, transitions, labels, scheme, has_ends):
+    """log Z over all allowed paths, minus the score of the gold path."""
+    paths = itertools.product(range(len(labels)), repeat=len(emissions))
+    if is_allowed(tags, labels, scheme, has_ends):
+        paths = [path for path in paths if is_allowed(path, labels, scheme, has_ends)]
+    totals = torch.stack([path_score(emissions, path, transitions, has_ends) for path in paths])
+    return totals.logsumexp(0) - path_score(emissions, tags, transitions, has_ends)
 
 
-def drawn(seed, labels, scheme, sizes, legal=True):
+def random_batch(seed, labels, scheme, lengths, valid_only=True):
     rng = np.random.default_rng(seed)
-    scores = [torch.tensor(rng.normal(size=(size, len(labels))) * 2, requires_grad=True) for size in sizes]
-    moves = torch.tensor(rng.normal(size=(len(labels) + 1,) * 2), requires_grad=True)
-    whole = [tuple(bool(side) for side in rng.integers(2, size=2)) for _ in sizes]
+    emissions = [torch.tensor(rng.normal(size=(length, len(labels))) * 2, requires_grad=True) for length in lengths]
+    transitions = torch.tensor(rng.normal(size=(len(labels) + 1,) * 2), requires_grad=True)
+    has_ends = [tuple(bool(end) for end in rng.integers(2, size=2)) for _ in lengths]
     tags = []
-    for size, sides in zip(sizes, whole, strict=True):
-        paths = list(itertools.product(range(len(labels)), repeat=size))
-        good = [path for path in paths if keeps(path, labels, scheme, sides)]
-        tags.append((good if legal and good else paths)[rng.integers(len(good if legal and good else paths))])
-    return scores, moves, whole, tags
+    for length, ends in zip(lengths, has_ends, strict=True):
+        paths = list(itertools.product(range(len(labels)), repeat=length))
+        allowed_paths = [path for path in paths if is_allowed(path, labels, scheme, ends)]
+        tags.append(
+            (allowed_paths if valid_only and allowed_paths else paths)[
+                rng.integers(len(allowed_paths if valid_only and allowed_paths else paths))
+            ]
+        )
+    return emissions, transitions, has_ends, tags
 
 
-def ours(scores, moves, whole, tags, labels, scheme):
-    owner = torch.arange(len(scores)).repeat_interleave(torch.tensor([len(one) for one in scores])) * 2  # some have none
-    sides = torch.zeros(2 * len(scores), 2, dtype=torch.bool)
-    sides[::2] = torch.tensor(whole)
-    flat = torch.tensor([tag for path in tags for tag in path])
-    rule = None if scheme == "any" else torch.from_numpy(transition_mask(labels, scheme).copy())
-    return CRFBatch.from_tokens(torch.cat(scores), flat, owner, sides).nll(moves, rule)
+def crf_nll(emissions, transitions, has_ends, tags, labels, scheme):
+    # Sequences with odd ids have no tagged token.
+    seq_id = torch.arange(len(emissions)).repeat_interleave(torch.tensor([len(x) for x in emissions])) * 2
+    padded_ends = torch.zeros(2 * len(emissions), 2, dtype=torch.bool)
+    padded_ends[::2] = torch.tensor(has_ends)
+    flat_tags = torch.tensor([tag for path in tags for tag in path])
+    allowed = None if scheme == "any" else torch.from_numpy(transition_mask(labels, scheme).copy())
+    return CRFBatch.from_tokens(torch.cat(emissions), flat_tags, seq_id, padded_ends).nll(transitions, allowed)
 
 
 @settings(max_examples=25)
 @given(
     seed=st.integers(0, 10**6),
     which=st.sampled_from(SCHEMES),
-    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3),
-    legal=st.booleans(),
+    lengths=st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    valid_only=st.booleans(),
 )
-def test_the_loss_and_its_gradients_are_those_of_all_paths(seed, which, sizes, legal):
+def test_crf_nll_and_grads_match_brute_force(seed, which, lengths, valid_only):
     scheme, labels = which
-    scores, moves, whole, tags = drawn(seed, labels, scheme, sizes, legal)
-    loss = ours(scores, moves, whole, tags, labels, scheme)
-    told = torch.stack([brute(s, t, moves, labels, scheme, w) for s, t, w in zip(scores, tags, whole, strict=True)])
-    assert_close(loss, told, atol=1e-5, rtol=1e-5)
+    emissions, transitions, has_ends, tags = random_batch(seed, labels, scheme, lengths, valid_only)
+    loss = crf_nll(emissions, transitions, has_ends, tags, labels, scheme)
+    expected = torch.stack(
+        [
+            brute_force_nll(emission, gold, transitions, labels, scheme, ends)
+            for emission, gold, ends in zip(emissions, tags, has_ends, strict=True)
+        ]
+    )
+    assert_close(loss, expected, atol=1e-5, rtol=1e-5)
     assert (loss > -1e-9).all()
-    weights = [*scores, moves]
-    for mine, true in zip(torch.autograd.grad(loss.sum(), weights), torch.autograd.grad(told.sum(), weights), strict=True):
-        assert_close(mine, true, atol=1e-5, rtol=1e-5)
+    weights = [*emissions, transitions]
+    for grad, expected_grad in zip(
+        torch.autograd.grad(loss.sum(), weights), torch.autograd.grad(expected.sum(), weights), strict=True
+    ):
+        assert_close(grad, expected_grad, atol=1e-5, rtol=1e-5)
 
 
-def test_the_gradient_is_that_of_finite_differences():
-    scores, moves, whole, tags = drawn(3, BIO, "bio", [3, 1, 5])
-    assert torch.autograd.gradcheck(lambda m, *s: ours(s, m, whole, tags, BIO, "bio"), (moves, *scores))
+def test_crf_gradcheck():
+    emissions, transitions, has_ends, tags = random_batch(3, BIO, "bio", [3, 1, 5])
+    assert torch.autograd.gradcheck(lambda m, *s: crf_nll(s, m, has_ends, tags, BIO, "bio"), (transitions, *emissions))
 
 
 @settings(max_examples=60)
-@given(seed=st.integers(0, 10**6), which=st.sampled_from(SCHEMES), size=st.integers(1, 5), learnt=st.booleans())
-def test_the_best_path_is_the_best_of_all(seed, which, size, learnt):
+@given(seed=st.integers(0, 10**6), which=st.sampled_from(SCHEMES), size=st.integers(1, 5), has_transitions=st.booleans())
+def test_viterbi_path_matches_brute_force(seed, which, size, has_transitions):
     scheme, labels = which
     rng = np.random.default_rng(seed)
-    scores, moves = rng.normal(size=(size, len(labels))), rng.normal(size=(len(labels) + 1,) * 2) * learnt
+    emissions, transitions = rng.normal(size=(size, len(labels))), rng.normal(size=(len(labels) + 1,) * 2) * has_transitions
     paths = list(itertools.product(range(len(labels)), repeat=size))
-    legal = [path for path in paths if is_valid_sequence([labels[tag] for tag in path], scheme)]
-    tensors = torch.from_numpy(scores), torch.from_numpy(moves)
-    best = max(legal or paths, key=lambda path: float(path_score(tensors[0], path, tensors[1], (True, True))))
-    assert tuple(viterbi_decode(scores, labels, scheme, moves if learnt else None)) == best
+    valid = [path for path in paths if is_valid_sequence([labels[tag] for tag in path], scheme)]
+    tensors = torch.from_numpy(emissions), torch.from_numpy(transitions)
+    best = max(valid or paths, key=lambda path: float(path_score(tensors[0], path, tensors[1], (True, True))))
+    assert tuple(viterbi_decode(emissions, labels, scheme, transitions if has_transitions else None)) == best
 
 
-def test_probabilities_of_all_legal_paths_sum_to_one():
-    scores, moves, _, _ = drawn(5, BIOES, "bioes", [4])
-    legal = [p for p in itertools.product(range(5), repeat=4) if is_valid_sequence([BIOES[tag] for tag in p], "bioes")]
-    losses = [ours(scores, moves, [(True, True)], [path], BIOES, "bioes") for path in legal]
+def test_crf_path_probabilities_sum_to_one():
+    emissions, transitions, _, _ = random_batch(5, BIOES, "bioes", [4])
+    valid = [p for p in itertools.product(range(5), repeat=4) if is_valid_sequence([BIOES[tag] for tag in p], "bioes")]
+    losses = [crf_nll(emissions, transitions, [(True, True)], [valid_path], BIOES, "bioes") for valid_path in valid]
     assert torch.cat(losses).neg().exp().sum().item() == pytest.approx(1)
 
 
-def test_nothing_is_lost_in_single_precision_on_long_chains_with_illegal_steps():
+def test_crf_float32_is_accurate_on_long_sequences():
     rng = np.random.default_rng(0)
     tags = torch.from_numpy(rng.choice([0, 2, 4], 3000))
-    scores = torch.from_numpy(rng.normal(size=(3000, 5)) * 5) + 8 * torch.nn.functional.one_hot(tags, 5)
-    moves = torch.from_numpy(rng.normal(size=(6, 6)))
-    rule = torch.from_numpy(transition_mask(BIO, "bio").copy())
-    found = []
-    for kind in (torch.float32, torch.float64):
-        leaf = moves.to(kind).requires_grad_()
-        chains = CRFBatch.from_tokens(
-            scores.to(kind), tags, torch.zeros(3000, dtype=torch.long), torch.ones(1, 2, dtype=torch.bool)
+    emissions = torch.from_numpy(rng.normal(size=(3000, 5)) * 5) + 8 * torch.nn.functional.one_hot(tags, 5)
+    transitions = torch.from_numpy(rng.normal(size=(6, 6)))
+    allowed = torch.from_numpy(transition_mask(BIO, "bio").copy())
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        transition_leaf = transitions.to(dtype).requires_grad_()
+        batch = CRFBatch.from_tokens(
+            emissions.to(dtype), tags, torch.zeros(3000, dtype=torch.long), torch.ones(1, 2, dtype=torch.bool)
         )
-        loss = chains.nll(leaf, rule).sum()
-        (slope,) = torch.autograd.grad(loss, leaf)
-        found.append((loss.double(), slope.double()))
-    assert_close(found[0][0], found[1][0], rtol=1e-5, atol=0)
-    assert_close(found[0][1], found[1][1], rtol=1e-3, atol=1e-2)
-    assert not found[1][1][~rule].any()  # what may not be is never learnt
+        loss = batch.nll(transition_leaf, allowed).sum()
+        (grad,) = torch.autograd.grad(loss, transition_leaf)
+        results.append((loss.double(), grad.double()))
+    assert_close(results[0][0], results[1][0], rtol=1e-5, atol=0)
+    assert_close(results[0][1], results[1][1], rtol=1e-3, atol=1e-2)
+    assert not results[1][1][~allowed].any()  # disallowed transitions get no gradient
 
 
 @pytest.fixture(scope="module")
@@ -143,17 +162,17 @@ def tokenizer(vocabulary):
     return Tokenizer.load(vocabulary)
 
 
-def tagged(rng, size):
+def random_sentence(rng, length):
     tags = []
-    for _ in range(size):
-        before = tags[-1] if tags else "O"
-        tags.append(str(rng.choice([tag for tag in BIO if can_follow(before, tag, "bio")])))
-    return Sentence(tokens=tuple(map(str, rng.choice(ENGLISH, size))), tags=tuple(tags))
+    for _ in range(length):
+        previous = tags[-1] if tags else "O"
+        tags.append(str(rng.choice([tag for tag in BIO if can_follow(previous, tag, "bio")])))
+    return Sentence(tokens=tuple(map(str, rng.choice(ENGLISH_WORDS, length))), tags=tuple(tags))
 
 
-def taught(tokenizer, examples, **words):
-    """An objective, a new model with random moves, and one batch of all examples."""
-    objective = Supervised(TokenClassification(labels=BIO, **words).fit(examples))
+def build_objective_and_model(tokenizer, examples, **fields):
+    """An objective, a model with random transitions, the encoded examples, and one batch of all of them."""
+    objective = Supervised(TokenClassification(labels=BIO, **fields).fit(examples))
     encoder = from_dict(
         EncoderConfig, {"width": 16, "layers": 1, "mixer": {"heads": 2}, "feedforward": {"inner": 32}, "positions": 64}
     )
@@ -165,59 +184,67 @@ def taught(tokenizer, examples, **words):
 
 
 @torch.no_grad()
-def test_a_packed_batch_costs_what_its_sentences_and_windows_cost_one_by_one(tokenizer):
+def test_crf_packed_batch_matches_sum_of_sentences_and_windows(tokenizer):
     rng = np.random.default_rng(2)
-    examples = [tagged(rng, size) for size in (1, 3, 4, 40)]
-    objective, model, encoded, packed = taught(tokenizer, examples, crf=True, overlap=4)
-    task, moves = objective.task, model.heads["chain"].moves
+    examples = [random_sentence(rng, length) for length in (1, 3, 4, 40)]
+    objective, model, encoded, packed = build_objective_and_model(tokenizer, examples, crf=True, overlap=4)
+    task, transitions = objective.task, model.heads["chain"].moves
     assert task.scheme == "bio" and len(encoded.input_ids) > 5
     total = 0.0
-    for number, window in enumerate(encoded.metadata):
+    for i, window in enumerate(encoded.metadata):
         if not len(window.tokens):
             continue
-        gold = [task.labels.index(examples[encoded.example_index[number]].tags[token]) for token in window.tokens]
-        rows = objective.compute_outputs(model, build_batch(task, encoded, [np.array([number])]))[window.places]
-        total += chain_alone(rows, gold, moves, task.labels, window.whole)
+        gold = [task.labels.index(examples[encoded.example_index[i]].tags[token]) for token in window.tokens]
+        rows = objective.compute_outputs(model, build_batch(task, encoded, [np.array([i])]))[window.positions]
+        total += reference_nll(rows, gold, transitions, task.labels, window.has_ends)
     loss = objective.compute_loss(model, packed)
     assert packed.target_counts["task"] == 48
     assert float(loss.parts["task"]) == pytest.approx(total, rel=1e-5)
 
 
-def chain_alone(scores, gold, moves, labels, whole):
-    """The forward recursion written once more, over one chain and in float64, with illegal tags left out of the sums."""
-    scores, moves, count = scores.double().numpy(), moves.double().numpy(), len(labels)
-    reach = {}
+def reference_nll(emissions, gold, transitions, labels, has_ends):
+    """The forward algorithm for one sequence in float64, leaving disallowed transitions out of the sums."""
+    emissions, transitions, count = emissions.double().numpy(), transitions.double().numpy(), len(labels)
+    alpha = {}
     for tag in range(count):
-        if not whole[0] or can_follow("O", labels[tag], "bio"):
-            reach[tag] = scores[0, tag] + moves[-1, tag] * whole[0]
-    for row in scores[1:]:
-        reach = {
+        if not has_ends[0] or can_follow("O", labels[tag], "bio"):
+            alpha[tag] = emissions[0, tag] + transitions[-1, tag] * has_ends[0]
+    for row in emissions[1:]:
+        alpha = {
             tag: row[tag]
             + np.logaddexp.reduce(
-                [score + moves[a, tag] for a, score in reach.items() if can_follow(labels[a], labels[tag], "bio")]
+                [
+                    score + transitions[previous, tag]
+                    for previous, score in alpha.items()
+                    if can_follow(labels[previous], labels[tag], "bio")
+                ]
             )
             for tag in range(count)
-            if any(can_follow(labels[a], labels[tag], "bio") for a in reach)
+            if any(can_follow(labels[previous], labels[tag], "bio") for previous in alpha)
         }
-    total = np.logaddexp.reduce([score + moves[tag, -1] * whole[1] for tag, score in reach.items()])
-    return total - float(path_score(torch.from_numpy(scores), gold, torch.from_numpy(moves), whole))
+    total = np.logaddexp.reduce([score + transitions[tag, -1] * has_ends[1] for tag, score in alpha.items()])
+    return total - float(path_score(torch.from_numpy(emissions), gold, torch.from_numpy(transitions), has_ends))
 
 
 @torch.no_grad()
-def test_a_chain_that_has_learnt_nothing_is_a_softmax_a_token(tokenizer):
-    examples = [tagged(np.random.default_rng(4), size) for size in (2, 5, 30)]
-    (usual, _, _, _), (chained, model, _, packed) = (taught(tokenizer, examples, legal=False, crf=crf) for crf in (False, True))
+def test_crf_with_zero_transitions_is_a_softmax_per_token(tokenizer):
+    examples = [random_sentence(np.random.default_rng(4), size) for size in (2, 5, 30)]
+    (softmax, _, _, _), (crf_objective, model, _, packed) = (
+        build_objective_and_model(tokenizer, examples, legal=False, crf=crf) for crf in (False, True)
+    )
     model.heads["chain"].moves.zero_()
-    mine, theirs = chained.compute_loss(model, packed), usual.compute_loss(model, packed)
-    assert_close(mine.parts["task"], theirs.parts["task"])
-    assert mine.metrics["accuracy"] == theirs.metrics["accuracy"]
+    crf_loss, softmax_loss = crf_objective.compute_loss(model, packed), softmax.compute_loss(model, packed)
+    assert_close(crf_loss.parts["task"], softmax_loss.parts["task"])
+    assert crf_loss.metrics["accuracy"] == softmax_loss.metrics["accuracy"]
 
 
 @pytest.mark.parametrize("tags", ["O I-X O", "I-Y I-X B-X"])
-def test_a_slip_in_a_file_costs_something_finite(tokenizer, tags):
+def test_crf_nll_of_invalid_gold_tags_is_finite(tokenizer, tags):
     rng = np.random.default_rng(1)
-    slip = Sentence(tokens=("the", "way", "people"), tags=tuple(tags.split()))
-    objective, model, _, packed = taught(tokenizer, [*(tagged(rng, 6) for _ in range(150)), slip], crf=True)
+    invalid = Sentence(tokens=("the", "way", "people"), tags=tuple(tags.split()))
+    objective, model, _, packed = build_objective_and_model(
+        tokenizer, [*(random_sentence(rng, 6) for _ in range(150)), invalid], crf=True
+    )
     assert objective.task.scheme == "bio"
     loss = objective.compute_loss(model, packed).parts["task"]
     loss.backward()
@@ -225,29 +252,33 @@ def test_a_slip_in_a_file_costs_something_finite(tokenizer, tags):
     assert all(weight.grad.isfinite().all() for weight in model.parameters() if weight.grad is not None)
 
 
-def test_what_was_learnt_is_in_the_task_and_decodes(tokenizer):
-    examples = [tagged(np.random.default_rng(6), size) for size in (3, 12, 25)]
-    objective, model, encoded, _ = taught(tokenizer, examples, crf=True)
+def test_crf_transitions_are_stored_in_the_task_and_decode(tokenizer):
+    examples = [random_sentence(np.random.default_rng(6), size) for size in (3, 12, 25)]
+    objective, model, encoded, _ = build_objective_and_model(tokenizer, examples, crf=True)
     task = objective.finalize_task(model)
     assert from_dict(TokenClassification, to_dict(task)) == task and task.moves[0][1] == pytest.approx(
         model.heads["chain"].moves[0, 1].item(), abs=1e-6
     )
-    assert taught(tokenizer, examples)[0].finalize_task(model).moves == ()
-    scores = [np.zeros((len(ids), task.num_outputs)) for ids in encoded.input_ids]
-    told, untold = (one.decode(scores, encoded, examples)[0].tags for one in (task, objective.task))
+    assert build_objective_and_model(tokenizer, examples)[0].finalize_task(model).moves == ()
+    emissions = [np.zeros((len(ids), task.num_outputs)) for ids in encoded.input_ids]
+    with_transitions, without_transitions = (
+        each.decode(emissions, encoded, examples)[0].tags for each in (task, objective.task)
+    )
     table = np.array(task.moves)
     paths = [p for p in itertools.product(range(5), repeat=3) if is_valid_sequence([task.labels[tag] for tag in p], "bio")]
     best = max(paths, key=lambda p: table[-1, p[0]] + table[p[0], p[1]] + table[p[1], p[2]] + table[p[2], -1])
-    assert told == tuple(task.labels[tag] for tag in best) != untold
+    assert with_transitions == tuple(task.labels[tag] for tag in best) != without_transitions
 
 
 @torch.no_grad()
-def test_unknown_tags_and_sentences_without_any_cost_nothing(tokenizer):
-    examples = [tagged(np.random.default_rng(7), 5)]
-    objective, model, _, _ = taught(tokenizer, [*examples, *(tagged(np.random.default_rng(n), 20) for n in range(3))], crf=True)
-    strange = Sentence(tokens=("the", "way"), tags=("B-NEW", "I-NEW"))
-    costs = []
-    for some in ([strange], examples, [strange, *examples]):
-        encoded = objective.task.encode(some, tokenizer, 14)
-        costs.append(float(objective.compute_loss(model, ExampleBatches(objective.task, encoded, 10**6, 0)(0)).parts["task"]))
-    assert costs[0] == 0 and costs[1] > 0 and costs[2] == pytest.approx(costs[1])
+def test_crf_ignores_unknown_tags_and_untagged_sentences(tokenizer):
+    examples = [random_sentence(np.random.default_rng(7), 5)]
+    objective, model, _, _ = build_objective_and_model(
+        tokenizer, [*examples, *(random_sentence(np.random.default_rng(n), 20) for n in range(3))], crf=True
+    )
+    unknown = Sentence(tokens=("the", "way"), tags=("B-NEW", "I-NEW"))
+    losses = []
+    for sentences in ([unknown], examples, [unknown, *examples]):
+        encoded = objective.task.encode(sentences, tokenizer, 14)
+        losses.append(float(objective.compute_loss(model, ExampleBatches(objective.task, encoded, 10**6, 0)(0)).parts["task"]))
+    assert losses[0] == 0 and losses[1] > 0 and losses[2] == pytest.approx(losses[1])

@@ -1,4 +1,4 @@
-"""What goes into a model, and what comes out."""
+"""Inputs of a model, and a training batch: inputs with their targets."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,30 +11,40 @@ from .segment_memory import SegmentMemory
 
 @dataclass(frozen=True)
 class Inputs:
-    input_ids: Tensor  # (tokens,): every sequence, one after another
+    """Sequences packed without padding; `layout` says where each of them begins and ends."""
+
+    """Sequences packed without padding; `layout` says where each of them begins and ends."""
+
+    input_ids: Tensor  # (tokens,) int64: all sequences, concatenated
     layout: Layout
-    token_type_ids: Tensor | None = None  # (tokens,): sentence A or B
-    embedding_delta: Tensor | None = None  # (tokens, width of the tables): added to the embedded tokens, before their norm
-    output_indices: Tensor | None = None  # (rows,): the tokens whose last hidden states are asked for, if not all are
-    memory: SegmentMemory | None = None  # of what stood before the sequences, for models that remember
+    token_type_ids: Tensor | None = None  # (tokens,): segment id, 0 (A) or 1 (B)
+    embedding_delta: Tensor | None = None  # (tokens, embedding_dim): added to the embeddings before LayerNorm
+    output_indices: Tensor | None = None  # (rows,): tokens whose hidden states are returned; None: all of them
+    memory: SegmentMemory | None = None  # hidden states of the preceding segments (Transformer-XL)
 
     def to(self, device: Any) -> "Inputs":
-        others = {
+        optional_tensors = {
             "token_type_ids": self.token_type_ids,
             "embedding_delta": self.embedding_delta,
             "output_indices": self.output_indices,
         }
-        moved: dict[str, Any] = {name: t.to(device, non_blocking=True) for name, t in others.items() if t is not None}
+        moved_tensors: dict[str, Any] = {
+            name: tensor.to(device, non_blocking=True) for name, tensor in optional_tensors.items() if tensor is not None
+        }
         memory = None if self.memory is None else self.memory.to(device)
-        tokens, layout = self.input_ids.to(device, non_blocking=True), self.layout.to(device)
-        return replace(self, input_ids=tokens, layout=layout, memory=memory, **moved)
+        input_ids, layout = self.input_ids.to(device, non_blocking=True), self.layout.to(device)
+        return replace(self, input_ids=input_ids, layout=layout, memory=memory, **moved_tensors)
 
 
 @dataclass(frozen=True)
 class Batch:
+    """What one training step reads: inputs, targets of the objective, and their counts."""
+
+    """What one training step reads: inputs, targets of the objective, and their counts."""
+
     inputs: Inputs
-    targets: dict[str, Tensor] = field(default_factory=dict)  # private to the objective that made it
-    target_counts: dict[str, int] = field(default_factory=dict)  # how many targets each part of the loss is divided by
+    targets: dict[str, Tensor] = field(default_factory=dict)  # read only by the objective whose collator built them
+    target_counts: dict[str, int] = field(default_factory=dict)  # the number of targets that each loss term is divided by
 
     @property
     def num_tokens(self) -> int:

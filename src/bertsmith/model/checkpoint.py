@@ -1,4 +1,4 @@
-"""A model's folder: config, weights in safetensors (sharded above a size), tokenizer and card, sealed by checksums."""
+"""Model folders: config.json, safetensors weights (sharded above 2 GiB), tokenizer and card.json, with checksums."""
 
 from pathlib import Path
 from typing import Any
@@ -19,44 +19,44 @@ WEIGHTS_INDEX_FILE = "model.safetensors.index.json"
 
 
 def save(folder: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any], provenance: dict[str, Any]) -> None:
-    """The whole folder or nothing; `record` is what made the model, beside what it is."""
-    with atomic_folder(folder) as part:
-        write_files(part, model, tokenizer, card, provenance)
+    """Write a model folder atomically; `provenance` (how the model was made) goes into config.json beside the model config."""
+    with atomic_folder(folder) as staging:
+        write_files(staging, model, tokenizer, card, provenance)
 
 
 def write_files(
     folder: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any], provenance: dict[str, Any], as_int8: bool = False
 ) -> None:
-    """`small` stores the weights packed, and says so in config.json; `load` reads either."""
-    told = {name: value for name, value in provenance.items() if name != "weights"} | (
+    """Write the files of a model folder. `as_int8` stores int8 weights and marks them in config.json; `load` reads both."""
+    recorded = {name: value for name, value in provenance.items() if name != "weights"} | (
         {"weights": INT8_FORMAT} if as_int8 else {}
     )
-    write_json(folder / "config.json", {"model": to_dict(model.config), **told})
+    write_json(folder / "config.json", {"model": to_dict(model.config), **recorded})
     write_json(folder / "card.json", card)
     tokenizer.save(folder)
     save_weights(folder, quantize_weights(model.state_dict()) if as_int8 else model.state_dict())
 
 
 def save_weights(folder: Path, weights: dict[str, Tensor], max_shard_size: int = MAX_SHARD_SIZE) -> None:
-    """One file, or several and an index of which tensor is where."""
+    """Write one safetensors file, or several shards and an index (`weight_map`: tensor name -> file)."""
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     shards = _split_into_shards(weights, max_shard_size)
     if len(shards) == 1:
         tensors.save_tensors(weights, folder / WEIGHTS_FILE)
         return
-    names: dict[str, str] = {}
-    for number, shard in enumerate(shards, start=1):
-        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+    weight_map: dict[str, str] = {}
+    for shard_number, shard in enumerate(shards, start=1):
+        file = f"model-{shard_number:05d}-of-{len(shards):05d}.safetensors"
         tensors.save_tensors({name: weights[name] for name in shard}, folder / file)
-        names |= dict.fromkeys(shard, file)
-    write_json(folder / WEIGHTS_INDEX_FILE, {"weight_map": names})
+        weight_map |= dict.fromkeys(shard, file)
+    write_json(folder / WEIGHTS_INDEX_FILE, {"weight_map": weight_map})
 
 
 def load(folder: Path, verify_checksums: bool = True) -> tuple[Model, Tokenizer, dict[str, Any]]:
-    """The model ready to answer, its tokenizer and its card."""
+    """The model in eval mode, its tokenizer and its card."""
     if not (folder / "config.json").exists():
-        busy = (folder / "state").exists()
-        hint = "its training has not ended: run the same command again" if busy else "`pretrain` makes one"
+        is_training = (folder / "state").exists()
+        hint = "its training has not ended: run the same command again" if is_training else "`pretrain` makes one"
         if folder.is_file():
             hint = f"if it holds vectors of words, `bertsmith import source={folder} out=...` makes one of them"
         raise UserError(f"{folder} holds no model; {hint}")
@@ -71,26 +71,28 @@ def load(folder: Path, verify_checksums: bool = True) -> tuple[Model, Tokenizer,
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """What the config.json of a folder says; one that others made, Hugging Face say, is refused."""
-    record = read_json(folder / "config.json")
-    if not isinstance(record, dict) or not isinstance(record.get("model"), dict):
+    """Read config.json; one that bertsmith did not write (a Hugging Face folder, for example) raises a UserError."""
+    config = read_json(folder / "config.json")
+    if not isinstance(config, dict) or not isinstance(config.get("model"), dict):
         raise UserError(
             f"{folder} is not a folder that bertsmith made; `bertsmith import source={folder} out=...` makes one of a "
             "Hugging Face folder"
         )
-    return record
+    return config
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:
-    """By name; packed ones expanded to float32."""
-    how = read_config(folder).get("weights")
-    if how not in (None, INT8_FORMAT):
-        raise UserError(f"{folder / 'config.json'} says that weights are stored as {how}, which this bertsmith does not know")
-    return dequantize_weights(read_tensors(folder), folder) if how else read_tensors(folder)
+    """State dict of the folder; int8 weights are dequantized to float32."""
+    weight_format = read_config(folder).get("weights")
+    if weight_format not in (None, INT8_FORMAT):
+        raise UserError(
+            f"{folder / 'config.json'} says that weights are stored as {weight_format}, which this bertsmith does not know"
+        )
+    return dequantize_weights(read_tensors(folder), folder) if weight_format else read_tensors(folder)
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """The tensors of the files as they are."""
+    """Tensors of all weight files as stored, by name."""
     files = (
         sorted(set(read_json(folder / WEIGHTS_INDEX_FILE)["weight_map"].values()))
         if (folder / WEIGHTS_INDEX_FILE).exists()
@@ -115,12 +117,12 @@ def _split_into_shards(weights: dict[str, Tensor], max_shard_size: int) -> list[
 
 
 def _load_strict(model: Model, weights: dict[str, Tensor], folder: Path) -> None:
-    for name, wanted in model.state_dict().items():
-        if name in weights and weights[name].shape != wanted.shape:
+    for name, expected in model.state_dict().items():
+        if name in weights and weights[name].shape != expected.shape:
             raise UserError(f"{folder} does not fit its config.json: {name} is {list(weights[name].shape)}, not "
-                           f"{list(wanted.shape)}")  # fmt: skip
-    found = model.load_state_dict(weights, strict=False)
-    if found.missing_keys or found.unexpected_keys:
+                           f"{list(expected.shape)}")  # fmt: skip
+    result = model.load_state_dict(weights, strict=False)
+    if result.missing_keys or result.unexpected_keys:
         raise UserError(
-            f"{folder} does not fit its config.json: missing {found.missing_keys}, not known {found.unexpected_keys}"
+            f"{folder} does not fit its config.json: missing {result.missing_keys}, not known {result.unexpected_keys}"
         )

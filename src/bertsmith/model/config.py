@@ -1,4 +1,4 @@
-"""The shape of an encoder: what a recipe calls `model`."""
+"""`EncoderConfig`, the architecture of an encoder: the `model` section of a recipe."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -12,13 +12,13 @@ from .mixers.reformer.reversible import ReversibleMode
 from .positions import AxialPositionsConfig
 from .sublayers import Activation, AddNorm, FeedForwardConfig, PoolActivation, ResidualAdd
 
-DEFAULT_ROPE_THETA = 10_000.0  # the longest period that is usual
+DEFAULT_ROPE_THETA = 10_000.0  # base of the RoPE frequencies in Su et al. 2021
 PoolingMode = Literal["token", "mean", "max"]
 ResidualMode = Literal["all", "between", "none"]
 
 
 class LayerTypes(Config, frozen=True):
-    """Blocks that mix otherwise than the model says: all but every n-th, counted from the first."""
+    """Layers with another mixer: layer i uses `model.mixer` if i % every == 0, else this `mixer` (ModernBERT, every=3)."""
 
     every: Annotated[PosInt, "of so many blocks the first mixes as model.mixer says"] = 3
     mixer: Annotated[Attention | Longformer | LiteTransformer, "how tokens exchange information in the others"] = Longformer(
@@ -27,7 +27,7 @@ class LayerTypes(Config, frozen=True):
 
 
 class EncoderConfig(Config, frozen=True):
-    """What a recipe calls `model`."""
+    """Architecture of an encoder; the defaults are BERT-base."""
 
     layers: Annotated[NonNegInt, "blocks, one above another; 0: the vectors of the tokens are all"] = 12
     groups: Annotated[PosInt | None, "different blocks, each called several times in turn, as ALBERT; else all differ"] = None
@@ -67,34 +67,34 @@ class EncoderConfig(Config, frozen=True):
 
     @property
     def embedding_dim(self) -> int:
-        """The width of the tables, and of what is added to them."""
+        """Dimension of the token, position and segment embeddings (before the projection to the hidden size)."""
         return self.embedding or self.width if self.front is None else self.width
 
     @property
     def token_table_dim(self) -> int:
-        """Numbers in the table of tokens; 0: there is none."""
+        """Dimension of the token embedding table; 0: the model has none."""
         return self.embedding_dim if self.front is None else self.front.token_table_dim
 
     @property
     def head_activation(self) -> Activation:
-        """Of the heads of pre-training: that of the blocks, if they have one."""
+        """Activation of the pre-training heads: that of the feed-forward, or gelu without one."""
         return self.feedforward.activation if self.feedforward else "gelu"
 
     @property
     def is_causal(self) -> bool:
-        """No token sees what follows it, so that the last of a text is the one that knows the whole."""
-        parts = [self.front, *([self.mixer, self.others and self.others.mixer] if self.layers else [])]
-        mixing = [getattr(part, "causal", False) for part in parts if part is not None]
-        return bool(mixing) and all(mixing)
+        """Whether no token sees a later one, in the input embedding and in every layer; the last token then sees all."""
+        components = [self.front, *([self.mixer, self.others and self.others.mixer] if self.layers else [])]
+        causal_flags = [getattr(component, "causal", False) for component in components if component is not None]
+        return bool(causal_flags) and all(causal_flags)
 
     @property
     def lacks_position_information(self) -> bool:
-        """Attention that neither tables nor turns nor distances tell where a token stands."""
+        """Whether no position embedding, RoPE or position bias tells the attention layers the order of tokens."""
         mixers = [self.mixer, *([self.others.mixer] if self.others else [])]
         return bool(self.layers) and not self.table and not any(map(_encodes_positions, mixers))
 
     def for_layer(self, layer: int, num_layers: int) -> "EncoderConfig":
-        """That of one block, where its mixer is not the same in all of them."""
+        """Config of one layer, whose mixer or attention window may differ from other layers'."""
         mixer = self.others.mixer if self.others and layer % self.others.every else self.mixer
         mixer = (
             mixer.for_layer(layer, num_layers) if isinstance(mixer, Longformer | LiteTransformer | ReformerChunked) else mixer
@@ -102,16 +102,18 @@ class EncoderConfig(Config, frozen=True):
         return msgspec.structs.replace(self, mixer=mixer)
 
     def attention_config(self) -> Attention:
-        """Full attention as its mixer's, as far as that has some: for blocks beside the encoder's own. What nothing else tells
-        where a token stands, turns do."""
-        mixer, width = self.mixer, self.width
+        """Full attention like the encoder's mixer, for blocks added to the encoder (decoder, cross-attention).
+
+        Heads, bias, dropout and RoPE are the mixer's where it has them; without position embeddings RoPE is added.
+        """
+        mixer, hidden_size = self.mixer, self.width
         if isinstance(mixer, Attention):
             return mixer
-        few = next(heads for heads in range(max(1, width // 64), 0, -1) if width % heads == 0)
-        heads = getattr(mixer, "heads", few)
-        rotary = getattr(mixer, "rotary", None) or (None if self.table else DEFAULT_ROPE_THETA)
-        has = {name: getattr(mixer, name) for name in ("bias", "dropout") if hasattr(mixer, name)}
-        return Attention(heads=few if width % heads else heads, rotary=rotary, **has)
+        default_heads = next(heads for heads in range(max(1, hidden_size // 64), 0, -1) if hidden_size % heads == 0)
+        heads = getattr(mixer, "heads", default_heads)
+        rope_theta = getattr(mixer, "rotary", None) or (None if self.table else DEFAULT_ROPE_THETA)
+        shared_fields = {name: getattr(mixer, name) for name in ("bias", "dropout") if hasattr(mixer, name)}
+        return Attention(heads=default_heads if hidden_size % heads else heads, rotary=rope_theta, **shared_fields)
 
     def build_layer_norm(self, hidden_size: int | None = None) -> nn.LayerNorm:
         return nn.LayerNorm(hidden_size or self.width, eps=self.eps, bias=self.norm_bias)
@@ -120,13 +122,13 @@ class EncoderConfig(Config, frozen=True):
         return AddNorm(hidden_size or self.width, self.eps, self.norm_bias, self.dropout, self.norm == "before")
 
     def build_residual(self, is_first_block: bool) -> AddNorm | ResidualAdd:
-        """How what a part of a block says joins the stream; `first` of the first block."""
-        added = self.residual == "all" or (self.residual == "between" and not is_first_block)
-        return ResidualAdd(self.dropout, added) if self.norm == "none" else self.build_add_norm()
+        """Residual connection around a sublayer, with LayerNorm unless norm=none."""
+        adds_residual = self.residual == "all" or (self.residual == "between" and not is_first_block)
+        return ResidualAdd(self.dropout, adds_residual) if self.norm == "none" else self.build_add_norm()
 
 
 def _encodes_positions(mixer: MixerConfig) -> bool:
-    """All do but attention that has to be told; filters and recurrence know what is beside what."""
+    """Whether the mixer knows token order: convolution and recurrence do, attention only with RoPE or a position bias."""
     if isinstance(mixer, Attention | Longformer):
         return bool(mixer.rotary or getattr(mixer, "distance", None))
     return not isinstance(mixer, Reformer | ReformerChunked)

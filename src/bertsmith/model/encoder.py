@@ -1,4 +1,4 @@
-"""An encoder: tokens, places and segments to vectors, then a stack of blocks."""
+"""Encoder: sum of token, position and segment embeddings (LayerNorm, dropout), then a stack of blocks."""
 
 from dataclasses import replace
 
@@ -19,7 +19,9 @@ EncoderConfig.presets.update(PRESETS)
 
 
 class Encoder(nn.Module):
-    waves: Tensor | None  # (positions, width) of fixed positions
+    """Token ids to hidden states; see `EncoderConfig`."""
+
+    sinusoids: Tensor | None  # (positions, embedding_dim): sinusoidal position embeddings
 
     def __init__(self, config: EncoderConfig, vocab_size: int) -> None:
         super().__init__()
@@ -27,10 +29,10 @@ class Encoder(nn.Module):
         self.tokens: nn.Embedding = nn.Embedding(vocab_size, config.token_table_dim) if config.token_table_dim else None  # type: ignore[assignment]
         self.front = config.front.build(config.width, vocab_size) if config.front else None
         self.positions = nn.Embedding(config.positions, config.embedding_dim) if config.table is True else None
-        axial = config.table if isinstance(config.table, AxialPositionsConfig) else None
-        self.axial = axial.build(config.positions, config.embedding_dim) if axial else None
-        waves = sinusoidal_positions(config.positions, config.embedding_dim) if config.table == "sinusoid" else None
-        self.register_buffer("waves", waves, persistent=False)
+        axial_config = config.table if isinstance(config.table, AxialPositionsConfig) else None
+        self.axial = axial_config.build(config.positions, config.embedding_dim) if axial_config else None
+        sinusoids = sinusoidal_positions(config.positions, config.embedding_dim) if config.table == "sinusoid" else None
+        self.register_buffer("sinusoids", sinusoids, persistent=False)
         self.segments = nn.Embedding(config.segments, config.embedding_dim) if config.segments else None
         self.norm = config.build_add_norm(config.embedding_dim) if config.embedding_norm else nn.Identity()
         self.drop = nn.Dropout(config.dropout)
@@ -39,7 +41,10 @@ class Encoder(nn.Module):
         self.pooler = nn.Linear(config.width, config.width) if config.pooler != "none" else nn.Identity()
 
     def forward(self, inputs: Inputs, all_hidden_states: list[Tensor] | None = None) -> Tensor:
-        """(tokens, width), or of those wanted; embedded tokens and what leaves each block go into `kept`, if it is given."""
+        """Hidden states (tokens, hidden_size), or (rows, hidden_size) of `inputs.output_indices`.
+
+        The embeddings and the output of each block are appended to `all_hidden_states` if it is given.
+        """
         x = self.embed(inputs)
         if all_hidden_states is not None:
             all_hidden_states.append(x)
@@ -48,30 +53,37 @@ class Encoder(nn.Module):
         return self.stack(x, inputs.layout, all_hidden_states, inputs.output_indices, inputs.memory)
 
     def pool_tokens(self, inputs: Inputs, hidden_states: Tensor | None = None) -> Tensor:
-        """(sequences, width): the row that stands for each text, yet to be pooled; of `hidden`, if all rows are there."""
+        """(sequences, hidden_size): first (causal: last) token, mean or max of each sequence, before `apply_pooler`.
+
+        `hidden_states` (tokens, hidden_size) of all tokens, if they have been computed already.
+        """
         layout = inputs.layout
         if self.config.pool == "token":
-            wanted = layout.last_token if self.config.is_causal else layout.first_token
+            token_indices = layout.last_token if self.config.is_causal else layout.first_token
             return (
-                self(replace(inputs, output_indices=wanted)) if hidden_states is None else hidden_states.index_select(0, wanted)
+                self(replace(inputs, output_indices=token_indices))
+                if hidden_states is None
+                else hidden_states.index_select(0, token_indices)
             )
         hidden_states = self(inputs) if hidden_states is None else hidden_states
         return layout.mean_pool(hidden_states) if self.config.pool == "mean" else layout.max_pool(hidden_states)
 
     def apply_pooler(self, hidden_states: Tensor) -> Tensor:
-        """(rows, width): what stands for whole texts, from the token of each that does."""
+        """(rows, hidden_size): activation(W h + b) of the pooled rows, BERT's pooler; unchanged if pooler=none."""
         return hidden_states if self.config.pooler == "none" else ACTIVATIONS[self.config.pooler](self.pooler(hidden_states))
 
     def embed(self, inputs: Inputs) -> Tensor:
-        """(tokens, width): what enters the first block, here or of a decoder."""
+        """(tokens, hidden_size): input of the first block, of this encoder or of a decoder that shares its embeddings."""
         return self.widen(self.sum_embeddings(inputs))
 
     def sum_embeddings(self, inputs: Inputs) -> Tensor:
-        """(tokens, width of the tables): their sum, normed."""
-        limit = self.config.positions
-        if inputs.layout.max_seqlen > limit:
-            raise UserError(f"a text of {inputs.layout.max_seqlen} tokens is longer than the model's {limit} positions; cut it, or "
-                           f"build the model with model.positions={inputs.layout.max_seqlen}")  # fmt: skip
+        """(tokens, embedding_dim): sum of token, segment and position embeddings after LayerNorm and dropout."""
+        max_positions = self.config.positions
+        if inputs.layout.max_seqlen > max_positions:
+            raise UserError(
+                f"a text of {inputs.layout.max_seqlen} tokens is longer than the model's {max_positions} positions; "
+                f"cut it, or build the model with model.positions={inputs.layout.max_seqlen}"
+            )
         x = self._embed_tokens(inputs)
         x = x * x.shape[-1] ** 0.5 if self.config.scaled else x
         x = (
@@ -81,7 +93,7 @@ class Encoder(nn.Module):
         )
         x = x if self.positions is None else x + F.embedding(inputs.layout.position, to_compute_dtype(self.positions.weight))
         x = x if self.axial is None else x + self.axial(inputs.layout.position)
-        x = x if self.waves is None else x + self.waves.to(x.dtype)[inputs.layout.position]
+        x = x if self.sinusoids is None else x + self.sinusoids.to(x.dtype)[inputs.layout.position]
         x = x if inputs.embedding_delta is None else x + inputs.embedding_delta
         return self.drop(self.norm(x, None)[0] if isinstance(self.norm, AddNorm) else x)
 
@@ -91,14 +103,14 @@ class Encoder(nn.Module):
         return to_compute_dtype(self.front(inputs.input_ids, inputs.layout, self.tokens))
 
     def _token_type_ids(self, inputs: Inputs) -> Tensor:
-        """(tokens,): segment A or B of each."""
-        if inputs.token_type_ids is None or self.config.segments == 1:  # such a model was never told of a segment B
+        """(tokens,): segment id of each token."""
+        if inputs.token_type_ids is None or self.config.segments == 1:  # a model with one segment type ignores segment B
             return torch.zeros_like(inputs.input_ids)
         return inputs.token_type_ids
 
 
 def _build_embedding_projection(config: EncoderConfig) -> nn.Module:
-    """From the tables' width to the model's."""
+    """Projection from `embedding` to `width`, where they differ (ALBERT)."""
     if config.embedding is None or config.front:
         return nn.Identity()
     if config.reversible == "halves" and 2 * config.embedding == config.width:

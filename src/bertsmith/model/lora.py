@@ -1,4 +1,4 @@
-"""LoRA: a frozen matrix and a small one beside it that learns; afterwards they are added, and the model is as before."""
+"""LoRA (Hu et al. 2021): a trained low-rank update B A of each frozen weight matrix, merged into it after training."""
 
 import math
 from typing import Annotated, Literal
@@ -12,7 +12,7 @@ from .model import Model
 
 
 class LoraConfig(Config, frozen=True):
-    """Hu et al. 2021."""
+    """Rank, scaling and target modules of LoRA (Hu et al. 2021)."""
 
     rank: Annotated[PosInt, "numbers a token passes through on its way beside a matrix"] = 8
     alpha: Annotated[PosFloat, "what is learnt counts alpha / rank"] = 16.0
@@ -21,7 +21,11 @@ class LoraConfig(Config, frozen=True):
 
 
 class LoRALinear(nn.Module):
-    """`parts` matrices lie one above another in one (queries, keys, values): each has its own small one."""
+    """y = W x + b + (lora_alpha / r) B A x, with W and b frozen.
+
+    A fused weight of `num_parts` matrices (queries, keys and values) has a low-rank update for each of them.
+    `down` (A): (num_parts * r, in_features); `up` (B): (num_parts, out_features / num_parts, r), zero at first.
+    """
 
     def __init__(self, base: nn.Linear, config: LoraConfig, num_parts: int) -> None:
         super().__init__()
@@ -32,44 +36,45 @@ class LoRALinear(nn.Module):
         nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
 
     def forward(self, x: Tensor) -> Tensor:
-        low = F.linear(self.drop(x), self.down).unflatten(-1, (self.num_parts, -1))
-        beside = torch.einsum("...pr,por->...po", low, self.up.to(low.dtype)).flatten(-2)
-        return self.base(x) + self.scaling * beside
+        low_rank = F.linear(self.drop(x), self.down).unflatten(-1, (self.num_parts, -1))
+        update = torch.einsum("...pr,por->...po", low_rank, self.up.to(low_rank.dtype)).flatten(-2)
+        return self.base(x) + self.scaling * update
 
     @torch.no_grad()
     def merge(self) -> nn.Linear:
-        """One matrix that does what the two did."""
-        low = self.down.unflatten(0, (self.num_parts, -1))
-        self.base.weight += self.scaling * (self.up @ low).flatten(0, 1)
+        """Add the low-rank update to the base weight, and return the base layer."""
+        lora_a = self.down.unflatten(0, (self.num_parts, -1))
+        self.base.weight += self.scaling * (self.up @ lora_a).flatten(0, 1)
         return self.base
 
 
 def inject_adapters(model: Model, config: LoraConfig, seed: int) -> None:
-    """Freezes the encoder below its pooler, and puts small matrices beside its own, all in place."""
-    for name, weight in model.encoder.named_parameters():
-        weight.requires_grad_(name.startswith("pooler."))
+    """Freeze the encoder but for its pooler, and replace the target linear layers by `LoRALinear`, in place."""
+    for name, parameter in model.encoder.named_parameters():
+        parameter.requires_grad_(name.startswith("pooler."))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for owner, name, linear in _target_linears(model, config):
-            setattr(owner, name, LoRALinear(linear, config, getattr(linear.weight, "parts", 1)))
+        for parent, name, linear in _target_linears(model, config):
+            setattr(parent, name, LoRALinear(linear, config, getattr(linear.weight, "parts", 1)))
 
 
 def merge_and_unload(model: Model) -> None:
-    """Every small matrix into the one it stands beside, in place."""
-    for owner in list(model.modules()):
-        for name, part in list(owner.named_children()):
-            if isinstance(part, LoRALinear):
-                setattr(owner, name, part.merge())
+    """Merge every `LoRALinear` into its base layer and put that back, in place."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, LoRALinear):
+                setattr(parent, name, child.merge())
 
 
 def _target_linears(model: Model, config: LoraConfig) -> list[tuple[nn.Module, str, nn.Linear]]:
-    parts: list[nn.Module] = []
+    """(parent module, attribute name, linear layer) of every layer that gets an adapter."""
+    targets: list[nn.Module] = []
     for block in model.encoder.stack.blocks:
-        parts += [block.mixer, *[block.feedforward] * (config.on == "all" and block.feedforward is not None)]  # type: ignore[list-item]
+        targets += [block.mixer, *[block.feedforward] * (config.on == "all" and block.feedforward is not None)]  # type: ignore[list-item]
     return [
-        (owner, name, child)
-        for part in parts
-        for owner in part.modules()
-        for name, child in owner.named_children()
+        (parent, name, child)
+        for target in targets
+        for parent in target.modules()
+        for name, child in parent.named_children()
         if isinstance(child, nn.Linear)
     ]

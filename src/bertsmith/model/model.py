@@ -1,4 +1,4 @@
-"""A model: an encoder, a decoder if it writes, and the heads it was trained with, by name."""
+"""`Model`: an encoder, an optional decoder, and its heads by name."""
 
 from typing import Self
 
@@ -23,7 +23,7 @@ from .transformer import Stack
 
 
 class ModelConfig(Config, frozen=True):
-    """The record of a built model: what `config.json` holds."""
+    """Config of a built model, as stored in `config.json`."""
 
     encoder: EncoderConfig
     vocabulary: int
@@ -32,10 +32,12 @@ class ModelConfig(Config, frozen=True):
 
 
 class Model(nn.Module):
-    always_eval: tuple[nn.Module, ...] = ()  # parts that drop nothing out, even in training
+    """Encoder, decoder (sequence-to-sequence only) and heads; weights are initialized unless `init_weights=False`."""
+
+    always_eval: tuple[nn.Module, ...] = ()  # submodules kept in eval mode (no dropout) during training
 
     def __init__(self, config: ModelConfig, init_weights: bool = True) -> None:
-        """`drawn=False` leaves the weights as they come, for somebody who has others to put there."""
+        """`init_weights=False` skips initialization, for callers who load weights next."""
         super().__init__()
         self.config = config
         if config.decoder and config.encoder.reversible:
@@ -50,81 +52,86 @@ class Model(nn.Module):
             self.encoder.front.reset_parameters()
 
     def forward(self, inputs: Inputs, all_hidden_states: list[Tensor] | None = None) -> Tensor:
-        """(tokens, width): hidden states of every token; those of every layer go into `kept`, if somebody wants them."""
+        """Hidden states (tokens, hidden_size); those of every layer are appended to `all_hidden_states` if it is given."""
         return self.encoder(inputs, all_hidden_states)
 
     def compute_logits(self, head: str, hidden_states: Tensor) -> Tensor:
+        """(rows, outputs): logits of the named head."""
         if head not in self.heads:
             raise KeyError(f"this model has no head {head!r}, only {', '.join(self.heads) or 'none'}; train one first")
         return self.heads[head](hidden_states, self.encoder)
 
     def cross_entropy(self, head: str, hidden_states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The summed cross entropy of a head's scores, and how many answers came first."""
-        own = getattr(self.heads[head], "cross_entropy", None) if head in self.heads else None
+        """Cross-entropy of a head's logits, summed over rows, and the number of correct (top-1) predictions."""
+        fused_loss = getattr(self.heads[head], "cross_entropy", None) if head in self.heads else None
         return (
-            own(hidden_states, self.encoder, labels) if own else cross_entropy(self.compute_logits(head, hidden_states), labels)
+            fused_loss(hidden_states, self.encoder, labels)
+            if fused_loss
+            else cross_entropy(self.compute_logits(head, hidden_states), labels)
         )
 
     @property
     def uses_memory(self) -> bool:
-        """What it makes of a text may depend on what stood before it: it takes `Inputs.memory`."""
+        """Whether a layer attends to preceding segments (Transformer-XL, Adaptive-Span), given as `Inputs.memory`."""
         return any(mixer.mem_len for mixer in self.encoder.stack.mixers)
 
     def penalty(self) -> Tensor | float:
-        """What its parts ask for themselves, whatever is learnt: Adaptive-Span's price of looking far."""
+        """Regularization terms of the mixers, added to any loss: the span penalty of Adaptive-Span."""
         return sum((mixer.penalty() for stack in self.stacks for mixer in stack.mixers), start=0.0)
 
     @property
     def stacks(self) -> list[Stack]:
-        """The encoder's, and a generator's, if it learns beside one."""
+        """The encoder's stack, and that of an ELECTRA generator."""
         return [self.encoder.stack, *(head.stack for head in self.heads.values() if isinstance(head, ElectraGenerator))]
 
     def set_gradient_checkpointing(self, enabled: bool) -> None:
-        """Whether activations are computed again on the way back, not kept."""
+        """Recompute activations in the backward pass instead of storing them."""
         for stack in self.stacks:
             stack.gradient_checkpointing = enabled
 
     def attach_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """A front that spells its words learns from the tokenizer how, and opens it: no word is unknown to it."""
+        """Give character-based embeddings (CharCNN, fastText) the tokenizer's lexicon, so that no word is out of vocabulary."""
         if isinstance(self.encoder.front, CharCNN | FastTextEmbedding):
             self.encoder.front.attach_lexicon(tokenizer.enable_lexicon())
 
     def drop_training_heads(self) -> None:
-        """Takes away the heads that only its training needed."""
-        kept = {name: head for name, head in self.config.heads.items() if not isinstance(head, GeneratorHeadConfig)}
-        for name in self.config.heads.keys() - kept:
+        """Delete heads that only pre-training uses (the ELECTRA generator)."""
+        remaining = {name: head for name, head in self.config.heads.items() if not isinstance(head, GeneratorHeadConfig)}
+        for name in self.config.heads.keys() - remaining:
             del self.heads[name]
-        self.config = msgspec.structs.replace(self.config, heads=kept)
+        self.config = msgspec.structs.replace(self.config, heads=remaining)
 
     def train(self, mode: bool = True) -> Self:
-        """As ever, but for what is kept still."""
+        """`nn.Module.train`, but modules of `always_eval` stay in eval mode."""
         super().train(mode)
-        for part in self.always_eval:
-            part.eval()
+        for module in self.always_eval:
+            module.eval()
         return self
 
     def compile_parts(self) -> None:
-        """The encoder as one graph; what follows depends on how many words are hidden, and changes with every batch."""
-        if any(isinstance(part, Mixer) and not part.can_compile for part in self.modules()):
+        """torch.compile each stack. Heads are left out: their row count (masked tokens) changes with every batch."""
+        if any(isinstance(module, Mixer) and not module.can_compile for module in self.modules()):
             raise UserError("a model that goes from token to token (mixer=lstm) does not compile; leave out train.compile")
         if self.config.encoder.reversible:
             raise UserError("a reversible model runs its blocks anew on the way back: no graph does; leave out train.compile")
         if any(isinstance(mixer, AdaptiveSpanAttention) for stack in self.stacks for mixer in stack.mixers):
-            raise UserError("heads that learn how far they look (mixer=adaptive) want another graph whenever one looks further; "
-                           "leave out train.compile")  # fmt: skip
+            raise UserError(
+                "heads that learn how far they look (mixer=adaptive) want another graph whenever one looks further; "
+                "leave out train.compile"
+            )
         for stack in self.stacks:
             stack.compile(dynamic=True)
 
 
 def build_model(config: ModelConfig, seed: int) -> Model:
-    """A new model: the same weights for the same seed."""
+    """A new model; the same seed gives the same weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Model(config)
 
 
 def _init_weights(module: nn.Module, std: float) -> None:
-    """Truncated normal, cut at two deviations; biases zero."""
+    """Truncated normal, cut at two standard deviations; biases zero."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
     if isinstance(module, nn.Linear) and module.bias is not None:

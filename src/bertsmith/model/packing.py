@@ -1,4 +1,8 @@
-"""Where the sequences lie among the packed tokens, and how to attend within each of them."""
+"""`Layout`: sequences packed without padding (varlen), and attention within each of them.
+
+`Layout` holds cu_seqlens, the sequence id and the position of every token, pads and unpads, pools, and dispatches attention
+to flash-attention kernels (GPU) or SDPA. `PaddedLayout` is the same for a padded batch with an attention mask.
+"""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -24,36 +28,41 @@ Lengths = Sequence[int] | Tensor | NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Layout:
-    """Sequences one after another, with nothing between: `x` is (tokens, ...).
+    """Layout of a packed batch: tensors are (tokens, ...), all sequences concatenated without padding.
 
-    Every tensor's size follows from the number of tokens and of sequences, so a compiled graph serves any lengths.
+    Every tensor's size depends only on the number of tokens and of sequences, so one compiled graph serves any lengths.
     """
 
-    lengths: Tensor  # (sequences,), always on the host
-    cu_seqlens: Tensor  # (sequences + 1,) int32: where each begins, and where the last ends
-    seq_id: Tensor  # (tokens,): the sequence of each token; equal owners may see each other
-    position: Tensor  # (tokens,): its position there
+    lengths: Tensor  # (sequences,) int64, always on the CPU
+    cu_seqlens: Tensor  # (sequences + 1,) int32: cumulative lengths, from 0
+    seq_id: Tensor  # (tokens,): sequence of each token; tokens attend within one seq_id
+    position: Tensor  # (tokens,): position of each token in its sequence
     max_seqlen: int
-    prefix_lengths: Tensor | None = (
-        None  # (sequences,), on the host: so many first tokens see each other where all else is causal
-    )
-    explicit_global_tokens: Tensor | None = (
-        None  # (anchors,) in order, on the host: tokens that meet their whole sequence (Longformer)
-    )
+    # (sequences,), on the CPU: under causal attention the first so many tokens see each other (prefix LM)
+    prefix_lengths: Tensor | None = None
+    # (global tokens,), sorted, on the CPU: tokens with global attention (Longformer); None: the first of each sequence
+    explicit_global_tokens: Tensor | None = None
 
     @classmethod
     def from_lengths(
         cls, lengths: Lengths, prefix_lengths: Lengths | None = None, global_tokens: Lengths | None = None
     ) -> "Layout":
-        sizes = np.asarray(lengths)  # numpy: torch's threads wait for each other, which costs more than it counts here
-        starts = np.concatenate([[0], sizes.cumsum()])
-        owner = np.arange(len(sizes)).repeat(sizes)
-        place = np.arange(len(owner)) - starts[owner]
-        tensor = torch.from_numpy
-        more = (None if given is None else torch.as_tensor(given) for given in (prefix_lengths, global_tokens))
-        return Layout(tensor(sizes), tensor(starts.astype(np.int32)), tensor(owner), tensor(place), int(sizes.max()), *more)
+        seq_lengths = np.asarray(lengths)  # numpy: synchronizing torch's threads costs more than this arithmetic
+        cu_seqlens = np.concatenate([[0], seq_lengths.cumsum()])
+        seq_id = np.arange(len(seq_lengths)).repeat(seq_lengths)
+        position = np.arange(len(seq_id)) - cu_seqlens[seq_id]
+        to_tensor = torch.from_numpy
+        optional_fields = (None if values is None else torch.as_tensor(values) for values in (prefix_lengths, global_tokens))
+        return Layout(
+            to_tensor(seq_lengths),
+            to_tensor(cu_seqlens.astype(np.int32)),
+            to_tensor(seq_id),
+            to_tensor(position),
+            int(seq_lengths.max()),
+            *optional_fields,
+        )
 
-    is_packed = True  # what `starts` bounds is all real
+    is_packed = True  # no padding between cu_seqlens
 
     @property
     def num_sequences(self) -> int:
@@ -61,32 +70,32 @@ class Layout:
 
     @property
     def first_token(self) -> Tensor:
-        """(sequences,): the first token of each, where BERT keeps what it knows of the whole."""
-        return cast(Tensor, self.memoize("firsts", lambda: self.cu_seqlens[:-1].long()))
+        """(sequences,): index of the first token of each sequence, [CLS] in BERT."""
+        return cast(Tensor, self.memoize("first_token", lambda: self.cu_seqlens[:-1].long()))
 
     @property
     def last_token(self) -> Tensor:
-        """(sequences,): the last token of each, where a causal model has read the whole."""
+        """(sequences,): index of the last token of each sequence, the one that sees all of it in a causal model."""
         return self.cu_seqlens[1:].long() - 1
 
     @property
     def global_tokens(self) -> Tensor:
-        """(anchors,), beside the tokens: those that somebody chose, or else the first of each sequence."""
+        """(global tokens,), on the device: the explicit ones, or else the first token of each sequence."""
         if self.explicit_global_tokens is None:
             return self.first_token
         return cast(
             Tensor,
             self.memoize(
-                "anchored", lambda: cast(Tensor, self.explicit_global_tokens).to(self.cu_seqlens.device, non_blocking=True)
+                "global_tokens", lambda: cast(Tensor, self.explicit_global_tokens).to(self.cu_seqlens.device, non_blocking=True)
             ),
         )
 
     def memoize(self, key: Hashable, compute: Callable[[], Any]) -> Any:
-        """What a mixer finds out about this layout, for the layers above it too; a compiled graph finds it anew."""
+        """Compute once per layout and share between layers; in a compiled graph, compute every time."""
         if torch.compiler.is_compiling():
             return compute()
         if key not in self._memo:
-            with torch.inference_mode(False):  # it may serve training later
+            with torch.inference_mode(False):  # it may be reused in training
                 self._memo[key] = compute()
         return self._memo[key]
 
@@ -96,20 +105,22 @@ class Layout:
 
     @property
     def is_uniform(self) -> bool:
-        """All of one length: the rectangle is a view."""
+        """Whether all sequences have the same length: `pad` is then a view."""
         return self.seq_id.shape[0] == self.num_sequences * self.max_seqlen
 
     @property
     def pad_is_view(self) -> bool:
-        """Whether `grid` copies nothing."""
+        """Whether `pad` makes no copy."""
         return self.is_uniform
 
     def attend_qkv(
         self, qkv: Tensor, num_heads: int, cos_sin: Tensor | None = None, causal: bool = False, dropout: float = 0.0,
         position_bias: "PositionBias | None" = None,
     ) -> Tensor:  # fmt: skip
-        """(tokens, 3 x width) -> (tokens, width): queries, keys and values side by side, turned by their places if `turns`
-        are given (Rotary), their scores leaning on distance if `apart` is."""
+        """Self-attention: (tokens, 3 * hidden_size) queries, keys and values side by side -> (tokens, hidden_size).
+
+        `cos_sin` (RotaryEmbedding.cos_sin) rotates queries and keys by position; `position_bias` is added to the scores.
+        """
         if cos_sin is not None:
             qkv = apply_rope(qkv, cos_sin, self.position, num_heads)
         if position_bias is not None:
@@ -128,106 +139,119 @@ class Layout:
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False, dropout: float = 0.0, keys: "Layout | None" = None
     ) -> Tensor:
-        """(tokens, heads, width) three times in, once out; nothing crosses a border.
+        """softmax(q k^T / sqrt(head_dim)) v within each sequence; q, k, v and the result: (tokens, heads, head_dim).
 
-        With `keys`, k and v are of other sequences, as many as there are: each sequence sees the one of its number there.
-        Flash attention drops nothing out: `dropout` on a GPU takes the padded rectangle instead, which is slower.
+        With `keys`, k and v belong to that layout (cross-attention): sequence i attends to sequence i of `keys`.
+        Flash attention has no dropout: on a GPU, `dropout` takes the slower padded path.
         """
-        seen = self if keys is None else keys
+        key_layout = self if keys is None else keys
         if causal and keys is None and self.prefix_lengths is not None:
             return self._attend_prefix_lm(q, k, v, dropout)
         if self.is_packed and q.is_cuda and q.dtype in FLASH_DTYPES and not dropout:
             from torch.nn.attention.varlen import varlen_attn
 
-            sight = (-1, 0 if causal else -1)
-            borders, longest = (self.cu_seqlens, seen.cu_seqlens), (self.max_seqlen, seen.max_seqlen)
-            width = q.shape[-1]
-            if gap := -width % 8:  # heads as the kernel wants them; zeros add nothing to a product
-                q, k, v = (F.pad(t, (0, gap)) for t in (q, k, v))
-            out = varlen_attn(q, k, v, *borders, *longest, window_size=sight, scale=width**-0.5)
-            return cast(Tensor, out)[..., :width]
+            window_size = (-1, 0 if causal else -1)
+            cu_seqlens, max_seqlens = (self.cu_seqlens, key_layout.cu_seqlens), (self.max_seqlen, key_layout.max_seqlen)
+            head_dim = q.shape[-1]
+            if padding := -head_dim % 8:  # the kernel needs a multiple of 8; zeros do not change the product
+                q, k, v = (F.pad(tensor, (0, padding)) for tensor in (q, k, v))
+            out = varlen_attn(q, k, v, *cu_seqlens, *max_seqlens, window_size=window_size, scale=head_dim**-0.5)
+            return cast(Tensor, out)[..., :head_dim]
         if self.attends_per_sequence and not q.is_cuda:
-            parts = (t[None].split(one.lengths.tolist(), dim=1) for t, one in ((q, self), (k, seen), (v, seen)))
-            return torch.cat([_sdpa(q, k, v, causal, dropout)[0] for q, k, v in zip(*parts, strict=True)])
-        mask = None if seen.is_uniform else seen.padding_mask()[:, None, None]
-        return self.unpad(_sdpa(self.pad(q), seen.pad(k), seen.pad(v), causal, dropout, mask))
+            per_sequence = (
+                tensor[None].split(layout.lengths.tolist(), dim=1)
+                for tensor, layout in ((q, self), (k, key_layout), (v, key_layout))
+            )
+            return torch.cat([_sdpa(q, k, v, causal, dropout)[0] for q, k, v in zip(*per_sequence, strict=True)])
+        mask = None if key_layout.is_uniform else key_layout.padding_mask()[:, None, None]
+        return self.unpad(_sdpa(self.pad(q), key_layout.pad(k), key_layout.pad(v), causal, dropout, mask))
 
     def _attend_prefix_lm(self, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
-        """Prefixes see all of themselves, what follows sees all before it (UniLM, Dong et al. 2019).
+        """Prefix LM attention: bidirectional within the prefix, causal after it (UniLM, Dong et al. 2019).
 
-        Flash attention in two calls: prefixes by themselves; what follows, causal over the whole of its sequence, the
-        last query beside the last key.
+        With flash attention in two calls: the prefixes alone; then the suffixes, causal over their whole sequence with
+        the last query aligned to the last key.
         """
         if self.is_packed and q.is_cuda and q.dtype in FLASH_DTYPES and not dropout:
-            (inside, prefixes), (behind, rests) = self._prefixes_and_rests
+            (prefix_tokens, prefix_layout), (suffix_tokens, suffix_layout) = self._prefixes_and_suffixes
             out = torch.empty_like(v)
-            if len(inside):
-                out[inside] = prefixes.attend(q[inside], k[inside], v[inside])
-            if len(behind):
-                out[behind] = rests.attend(q[behind], k, v, causal=True, keys=self)
+            if len(prefix_tokens):
+                out[prefix_tokens] = prefix_layout.attend(q[prefix_tokens], k[prefix_tokens], v[prefix_tokens])
+            if len(suffix_tokens):
+                out[suffix_tokens] = suffix_layout.attend(q[suffix_tokens], k, v, causal=True, keys=self)
             return out
-        prefix = cast(Tensor, self.prefix_lengths)
+        prefix_lengths = cast(Tensor, self.prefix_lengths)
         if self.attends_per_sequence and not q.is_cuda:
-            parts = (t[None].split(self.lengths.tolist(), dim=1) for t in (q, k, v))
-            each = zip(*parts, prefix[:, None, None], strict=True)
-            return torch.cat([_sdpa(q, k, v, False, dropout, prefix_lm_mask(q.shape[1], one))[0] for q, k, v, one in each])
-        sight = prefix_lm_mask(self.max_seqlen, prefix.to(q.device)[:, None, None]) & self.padding_mask()[:, None]
-        return self.unpad(_sdpa(self.pad(q), self.pad(k), self.pad(v), False, dropout, sight[:, None]))
+            per_sequence = (tensor[None].split(self.lengths.tolist(), dim=1) for tensor in (q, k, v))
+            sequences = zip(*per_sequence, prefix_lengths[:, None, None], strict=True)
+            return torch.cat(
+                [
+                    _sdpa(q, k, v, False, dropout, prefix_lm_mask(q.shape[1], prefix_length))[0]
+                    for q, k, v, prefix_length in sequences
+                ]
+            )
+        mask = prefix_lm_mask(self.max_seqlen, prefix_lengths.to(q.device)[:, None, None]) & self.padding_mask()[:, None]
+        return self.unpad(_sdpa(self.pad(q), self.pad(k), self.pad(v), False, dropout, mask[:, None]))
 
     @cached_property
-    def _prefixes_and_rests(self) -> list[tuple[Tensor, "Layout"]]:
-        """Prefixes, and what follows them: which tokens they are, and how they lie by themselves; found on the host."""
-        whole, prefix = Layout.from_lengths(self.lengths), cast(Tensor, self.prefix_lengths)
-        inside, device = whole.position < prefix[whole.seq_id], self.cu_seqlens.device
-        parts = ((inside, prefix), (~inside, self.lengths - prefix))
-        return [(rows.nonzero().squeeze(1).to(device), Layout.from_lengths(sizes).to(device)) for rows, sizes in parts]
+    def _prefixes_and_suffixes(self) -> list[tuple[Tensor, "Layout"]]:
+        """Token indices and layout of the prefixes, and of the suffixes; computed on the CPU."""
+        layout, prefix_lengths = Layout.from_lengths(self.lengths), cast(Tensor, self.prefix_lengths)
+        in_prefix, device = layout.position < prefix_lengths[layout.seq_id], self.cu_seqlens.device
+        parts = ((in_prefix, prefix_lengths), (~in_prefix, self.lengths - prefix_lengths))
+        return [
+            (is_member.nonzero().squeeze(1).to(device), Layout.from_lengths(lengths).to(device)) for is_member, lengths in parts
+        ]
 
     @property
     def attends_per_sequence(self) -> bool:
-        """On a CPU a call per sequence needs no mask, and beats the rectangle from 32 tokens a sequence up, or where it is
-        more than half empty: one long text among many short ones."""
-        if self.is_uniform or torch.compiler.is_compiling():  # a graph cannot depend on the lengths
+        """Whether to call SDPA once per sequence on a CPU: needs no mask, and is faster than the padded batch from 32 tokens
+        per sequence on average, or where more than half of the batch would be padding."""
+        if self.is_uniform or torch.compiler.is_compiling():  # a compiled graph cannot depend on the lengths
             return False
         tokens = self.seq_id.shape[0]
         return tokens >= 32 * self.num_sequences or self.num_sequences * self.max_seqlen > 2 * tokens
 
     def pad(self, x: Tensor) -> Tensor:
-        """(tokens, ...) -> (sequences, longest, ...), zero where a sequence is over."""
+        """(tokens, ...) -> (sequences, max_seqlen, ...), zeros as padding."""
         if not self.is_uniform:
-            empty = x.new_zeros(self.num_sequences * self.max_seqlen, *x.shape[1:])
-            x = empty.index_copy(0, self.seq_id * self.max_seqlen + self.position, x)
+            padded = x.new_zeros(self.num_sequences * self.max_seqlen, *x.shape[1:])
+            x = padded.index_copy(0, self.seq_id * self.max_seqlen + self.position, x)
         return x.unflatten(0, (self.num_sequences, self.max_seqlen))
 
     def unpad(self, padded: Tensor) -> Tensor:
+        """(sequences, max_seqlen, ...) -> (tokens, ...)."""
         x = padded.flatten(0, 1)
         return x if self.is_uniform else x[self.seq_id * self.max_seqlen + self.position]
 
     def mean_pool(self, x: Tensor) -> Tensor:
-        """(tokens, width) -> (sequences, width)"""
+        """(tokens, hidden_size) -> (sequences, hidden_size): mean of each sequence."""
         return segment_means(x, self.seq_id, self.cu_seqlens.diff())
 
     def max_pool(self, x: Tensor) -> Tensor:
-        """(tokens, width) -> (sequences, width): the largest of each number."""
-        least = x.new_full((self.num_sequences, x.shape[1]), float("-inf"))
-        return least.scatter_reduce(0, self.seq_id[:, None].expand_as(x), x, "amax")
+        """(tokens, hidden_size) -> (sequences, hidden_size): element-wise maximum of each sequence."""
+        lowest = x.new_full((self.num_sequences, x.shape[1]), float("-inf"))
+        return lowest.scatter_reduce(0, self.seq_id[:, None].expand_as(x), x, "amax")
 
     def padding_mask(self) -> Tensor:
-        """(sequences, longest) bool: False where a sequence is over."""
+        """(sequences, max_seqlen) bool: False on padding."""
         return torch.arange(self.max_seqlen, device=self.cu_seqlens.device) < self.cu_seqlens.diff()[:, None]
 
     def to(self, device: Any) -> Self:
         values = {
-            f.name: getattr(self, f.name)
-            for f in fields(self)
-            if f.name not in ("lengths", "prefix_lengths", "explicit_global_tokens")
+            spec.name: getattr(self, spec.name)
+            for spec in fields(self)
+            if spec.name not in ("lengths", "prefix_lengths", "explicit_global_tokens")
         }
-        moved: dict[str, Any] = {n: v.to(device, non_blocking=True) for n, v in values.items() if isinstance(v, Tensor)}
-        return replace(self, **moved)
+        moved_tensors: dict[str, Any] = {
+            name: value.to(device, non_blocking=True) for name, value in values.items() if isinstance(value, Tensor)
+        }
+        return replace(self, **moved_tensors)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaddedLayout(Layout):
-    """A padded batch, flattened: for callers who bring rectangles. Padding sees only padding."""
+    """A padded batch, flattened to (batch * length, ...), for callers with padded inputs. Padding attends only to padding."""
 
     attention_mask: Tensor  # (batch, length) bool: False on padding
 
@@ -235,10 +259,10 @@ class PaddedLayout(Layout):
     def from_mask(cls, attention_mask: Tensor) -> "PaddedLayout":
         batch, length = attention_mask.shape
         row = torch.arange(batch, device=attention_mask.device)[:, None]
-        owner = torch.where(attention_mask, row, row + batch).flatten()
-        place = torch.arange(length, device=attention_mask.device).expand(batch, -1).flatten()
-        starts = (torch.arange(batch + 1, device=attention_mask.device) * length).int()
-        return PaddedLayout(attention_mask.sum(1), starts, owner, place, length, attention_mask=attention_mask)
+        seq_id = torch.where(attention_mask, row, row + batch).flatten()
+        position = torch.arange(length, device=attention_mask.device).expand(batch, -1).flatten()
+        cu_seqlens = (torch.arange(batch + 1, device=attention_mask.device) * length).int()
+        return PaddedLayout(attention_mask.sum(1), cu_seqlens, seq_id, position, length, attention_mask=attention_mask)
 
     is_packed = is_uniform = attends_per_sequence = False
     pad_is_view = True
@@ -254,9 +278,9 @@ class PaddedLayout(Layout):
 
 
 def segment_means(x: Tensor, segment_ids: Tensor, counts: Tensor | None = None) -> Tensor:
-    """(rows, width) -> (owners, width), each the mean of its rows; owners are numbered from 0, without a gap.
+    """(rows, hidden_size) -> (segments, hidden_size): mean of the rows of each segment id (0, 1, 2 .. without a gap).
 
-    `sizes` are how many rows each has: counting them makes a GPU wait.
+    `counts` (segments,): rows of each segment, if known; counting them synchronizes a GPU.
     """
     counts = torch.bincount(segment_ids) if counts is None else counts
     sums = x.new_zeros(counts.shape[0], x.shape[1]).index_add(0, segment_ids, x)
@@ -264,14 +288,15 @@ def segment_means(x: Tensor, segment_ids: Tensor, counts: Tensor | None = None) 
 
 
 def prefix_lm_mask(length: int, prefix_lengths: Tensor) -> Tensor:
-    """(..., length, length) bool, for prefixes (..., 1, 1): what each token sees."""
-    place = torch.arange(length, device=prefix_lengths.device)
-    return (place <= place[:, None]) | (place < prefix_lengths)
+    """(..., length, length) bool: whether query i may attend to key j, j <= i or j < prefix; prefix_lengths: (..., 1, 1)."""
+    position = torch.arange(length, device=prefix_lengths.device)
+    return (position <= position[:, None]) | (position < prefix_lengths)
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool, dropout: float, mask: Tensor | None = None) -> Tensor:
+    """Scaled dot-product attention on (sequences, length, heads, head_dim); mask broadcasts to (.., queries, keys)."""
     if mask is not None and causal:
         length = mask.shape[-1]
         mask, causal = mask & torch.ones(length, length, dtype=torch.bool, device=mask.device).tril(), False
-    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, mask, dropout_p=dropout, is_causal=causal).transpose(1, 2)

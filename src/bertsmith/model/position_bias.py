@@ -1,4 +1,8 @@
-"""What the distance between two tokens adds to the score between them: ALiBi's slopes, or T5's learned buckets."""
+"""Position biases: a term added to attention scores that depends on the distance between query and key.
+
+ALiBi (Press et al. 2022) and T5's relative position bias (Raffel et al. 2020), and attention with such a bias: by
+FlexAttention on a GPU, else by SDPA with an additive mask.
+"""
 
 import math
 from abc import ABC, abstractmethod
@@ -14,16 +18,18 @@ from ..errors import UserError
 from .packing import Layout, prefix_lm_mask
 from .positions import rel_shift
 
+FLEX_MIN_HEAD_DIM = 16  # smallest head_dim that FlexAttention takes
+
 
 class AlibiConfig(Variant, frozen=True, tag="alibi"):
-    """A penalty that grows with the distance, at a pace of each head's own (Press et al. 2022)."""
+    """ALiBi (Press et al. 2022): bias -m * |distance|, with a fixed slope m for each head."""
 
     def build(self, num_heads: int, causal: bool) -> "PositionBias":
         return AlibiBias(num_heads)
 
 
 class T5BiasConfig(Variant, frozen=True, tag="relative"):
-    """A learned number for each head and each bucket of distances, as T5 (Raffel et al. 2020)."""
+    """T5's relative position bias (Raffel et al. 2020): a learned scalar for each head and each bucket of distances."""
 
     buckets: Annotated[
         PosInt, "half of them for one distance each, the rest for ever more; unless causal, half for each side"
@@ -39,121 +45,134 @@ PositionBiasConfig = AlibiConfig | T5BiasConfig
 
 
 class PositionBias(nn.Module, ABC):
+    """Additive attention bias as a function of the relative position."""
+
     @abstractmethod
     def forward(self, relative_position: Tensor) -> Tensor:
-        """(..): how far keys lie ahead of queries -> (heads, ..): what that adds to their scores."""
+        """(..) int64, key position - query position -> (heads, ..): bias of the attention score."""
 
     def bias_by_distance(self, max_seqlen: int, device: torch.device) -> Tensor:
-        """(heads, 2 x longest - 1): of every distance in a text of so many tokens, from the furthest behind."""
+        """(heads, 2 * max_seqlen - 1): bias of every relative position 1 - max_seqlen .. max_seqlen - 1."""
         return self(torch.arange(1 - max_seqlen, max_seqlen, device=device))
 
 
 class AlibiBias(PositionBias):
+    """bias[h] = -slope[h] * |relative position|."""
+
     def __init__(self, num_heads: int) -> None:
         super().__init__()
-        self.slopes = alibi_slopes(num_heads)  # no part of a checkpoint
+        self.slopes = alibi_slopes(num_heads)  # constant: not in the state dict
 
     def forward(self, relative_position: Tensor) -> Tensor:
-        paces = torch.tensor(self.slopes, device=relative_position.device).view(-1, *[1] * relative_position.ndim)
-        return -paces * relative_position.abs()
+        slopes = torch.tensor(self.slopes, device=relative_position.device).view(-1, *[1] * relative_position.ndim)
+        return -slopes * relative_position.abs()
 
 
 class T5Bias(PositionBias):
+    """bias[h] = table[bucket(relative position), h]."""
+
     def __init__(self, config: T5BiasConfig, num_heads: int, causal: bool) -> None:
         super().__init__()
-        sides, self.causal, self.max_distance = 1 if causal else 2, causal, config.furthest
-        self.max_exact = config.buckets // sides // 2
-        if config.buckets % (2 * sides) or config.furthest <= self.max_exact:
-            raise UserError(f"{config.buckets} buckets of distances up to {config.furthest}: let model.mixer.distance.buckets "
-                           f"be a multiple of {2 * sides}, and furthest more than {max(1, self.max_exact)}")  # fmt: skip
+        num_directions, self.causal, self.max_distance = 1 if causal else 2, causal, config.furthest
+        self.max_exact = config.buckets // num_directions // 2
+        if config.buckets % (2 * num_directions) or config.furthest <= self.max_exact:
+            raise UserError(
+                f"{config.buckets} buckets of distances up to {config.furthest}: let model.mixer.distance.buckets "
+                f"be a multiple of {2 * num_directions}, and furthest more than {max(1, self.max_exact)}"
+            )
         self.table = nn.Embedding(config.buckets, num_heads)
 
     def forward(self, relative_position: Tensor) -> Tensor:
         return self.table(self.relative_position_bucket(relative_position)).movedim(-1, 0)
 
     def relative_position_bucket(self, relative_position: Tensor) -> Tensor:
-        """Small distances have one each; larger ones share, in equal steps of their logarithm."""
+        """Bucket of each relative position: one per distance below `max_exact`, then logarithmic up to `max_distance`."""
         distance = (-relative_position).clamp(min=0) if self.causal else relative_position.abs()
-        steps = (distance.clamp(min=1) / self.max_exact).log() / math.log(self.max_distance / self.max_exact) * self.max_exact
-        far = (self.max_exact + steps.long()).clamp(max=2 * self.max_exact - 1)
-        found = torch.where(distance < self.max_exact, distance, far)
-        return found if self.causal else found + 2 * self.max_exact * (relative_position > 0)
+        log_steps = (
+            (distance.clamp(min=1) / self.max_exact).log() / math.log(self.max_distance / self.max_exact) * self.max_exact
+        )
+        log_bucket = (self.max_exact + log_steps.long()).clamp(max=2 * self.max_exact - 1)
+        bucket = torch.where(distance < self.max_exact, distance, log_bucket)
+        return bucket if self.causal else bucket + 2 * self.max_exact * (relative_position > 0)
 
 
 def alibi_slopes(num_heads: int) -> list[float]:
-    """1/2, 1/4 .. 1/256 for 8 heads, in such steps for any power of two; others take every second one of twice as many."""
-    whole = 1 << (num_heads.bit_length() - 1)
-    found = [2.0 ** (-8 * number / whole) for number in range(1, whole + 1)]
-    return found + [2.0 ** (-4 * number / whole) for number in range(1, 2 * (num_heads - whole), 2)]
-
-
-FLEX_MIN_HEAD_DIM = 16  # heads that FlexAttention takes
+    """Slopes 2^(-8 i / heads), 1/2 .. 1/256 for 8 heads; if heads is no power of two, the rest are every second slope of
+    twice the next lower power (Press et al. 2022, as in their code)."""
+    power = 1 << (num_heads.bit_length() - 1)
+    slopes = [2.0 ** (-8 * i / power) for i in range(1, power + 1)]
+    return slopes + [2.0 ** (-4 * i / power) for i in range(1, 2 * (num_heads - power), 2)]
 
 
 def attend_with_bias(
     q: Tensor, k: Tensor, v: Tensor, layout: Layout, position_bias: PositionBias, causal: bool = False, dropout: float = 0.0
 ) -> Tensor:
-    """(tokens, heads, width) three times in, once out; as `Layout.attend`."""
-    row = position_bias.bias_by_distance(layout.max_seqlen, q.device)
+    """softmax(q k^T / sqrt(head_dim) + bias) v within each sequence; q, k, v and result: (tokens, heads, head_dim)."""
+    distance_bias = position_bias.bias_by_distance(layout.max_seqlen, q.device)
     if layout.is_packed and q.is_cuda and not dropout and layout.prefix_lengths is None and q.shape[-1] >= FLEX_MIN_HEAD_DIM:
-        return flex_attend(q, k, v, layout, row, causal)
-    added = expand_bias(row.to(q.dtype), layout.max_seqlen)
+        return flex_attend(q, k, v, layout, distance_bias, causal)
+    bias = expand_bias(distance_bias.to(q.dtype), layout.max_seqlen)
     if causal and layout.prefix_lengths is None:
-        added = added.masked_fill(~prefix_lm_mask(layout.max_seqlen, torch.zeros((), device=q.device)), float("-inf"))
+        bias = bias.masked_fill(~prefix_lm_mask(layout.max_seqlen, torch.zeros((), device=q.device)), float("-inf"))
     if layout.attends_per_sequence and not q.is_cuda:
-        return _attend_per_sequence(q, k, v, layout, added, causal, dropout)
-    seen = layout.padding_mask()[:, None, None]
+        return _attend_per_sequence(q, k, v, layout, bias, causal, dropout)
+    mask = layout.padding_mask()[:, None, None]
     if causal and layout.prefix_lengths is not None:
-        seen = seen & prefix_lm_mask(layout.max_seqlen, layout.prefix_lengths.to(q.device)[:, None, None])[:, None]
-    added = added[None] if layout.is_uniform and layout.prefix_lengths is None else added.masked_fill(~seen, float("-inf"))
-    return layout.unpad(_sdpa(layout.pad(q), layout.pad(k), layout.pad(v), added, dropout))
+        mask = mask & prefix_lm_mask(layout.max_seqlen, layout.prefix_lengths.to(q.device)[:, None, None])[:, None]
+    bias = bias[None] if layout.is_uniform and layout.prefix_lengths is None else bias.masked_fill(~mask, float("-inf"))
+    return layout.unpad(_sdpa(layout.pad(q), layout.pad(k), layout.pad(v), bias, dropout))
 
 
 def expand_bias(bias: Tensor, max_seqlen: int) -> Tensor:
-    """(heads, 2 x longest - 1) by distance -> (heads, longest, longest) by query and key."""
+    """(heads, 2 * max_seqlen - 1) by relative position -> (heads, max_seqlen, max_seqlen) by query and key."""
     return rel_shift(F.pad(bias, (1, 0))[:, None].expand(-1, max_seqlen, -1), max_seqlen)
 
 
 def flex_attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor, causal: bool) -> Tensor:
-    """Blocks of the pack in which no two tokens are of one sequence are not looked at, and no square is made."""
-    owner, place = layout.seq_id, layout.position
-    shifted = place + (layout.max_seqlen - 1)  # no number of the batch in what is compiled
+    """FlexAttention over packed sequences: blocks without two tokens of one sequence are skipped, and no (tokens, tokens)
+    matrix is built."""
+    seq_id, position = layout.seq_id, layout.position
+    shifted_position = position + (layout.max_seqlen - 1)  # a tensor, so that max_seqlen is no constant of the compiled graph
 
-    def seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        same = owner[query] == owner[key]
-        return same & (place[key] <= place[query]) if causal else same
+    def mask_mod(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        same_sequence = seq_id[query] == seq_id[key]
+        return same_sequence & (position[key] <= position[query]) if causal else same_sequence
 
-    def leaning(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return score + bias[head, shifted[key] - place[query]]
+    def score_mod(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return score + bias[head, shifted_position[key] - position[query]]
 
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    inside, tokens = torch.compiler.is_compiling(), q.shape[0]
-    attention, blocks = _compiled_flex_attention() if q.is_cuda and not inside else (flex_attention, create_block_mask)
-    mask = layout.memoize(("leaning", causal), lambda: blocks(seen, None, None, tokens, tokens, device=str(q.device)))
-    out: Tensor = attention(*(t.transpose(0, 1)[None] for t in (q, k, v)), score_mod=leaning, block_mask=mask)
+    is_compiling, num_tokens = torch.compiler.is_compiling(), q.shape[0]
+    attend, block_mask_fn = (
+        _compiled_flex_attention() if q.is_cuda and not is_compiling else (flex_attention, create_block_mask)
+    )
+    mask = layout.memoize(
+        ("flex_block_mask", causal), lambda: block_mask_fn(mask_mod, None, None, num_tokens, num_tokens, device=str(q.device))
+    )
+    out: Tensor = attend(*(tensor.transpose(0, 1)[None] for tensor in (q, k, v)), score_mod=score_mod, block_mask=mask)
     return out[0].transpose(0, 1)
 
 
 @cache
 def _compiled_flex_attention() -> tuple[Any, Any]:
-    """Attention, and what makes its blocks: uncompiled, both make the whole square."""
+    """Compiled flex_attention and create_block_mask; uncompiled, both build the (tokens, tokens) matrix."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     return torch.compile(flex_attention, dynamic=True), torch.compile(create_block_mask, dynamic=True)
 
 
 def _attend_per_sequence(q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor, causal: bool, dropout: float) -> Tensor:
-    parts, outs = (t[None].split(layout.lengths.tolist(), dim=1) for t in (q, k, v)), []
-    for number, (some, keys, values) in enumerate(zip(*parts, strict=True)):
-        length = some.shape[1]
-        own = bias[:, :length, :length]
+    per_sequence, outputs = (tensor[None].split(layout.lengths.tolist(), dim=1) for tensor in (q, k, v)), []
+    for i, (queries, keys, values) in enumerate(zip(*per_sequence, strict=True)):
+        length = queries.shape[1]
+        sequence_bias = bias[:, :length, :length]
         if causal and layout.prefix_lengths is not None:
-            own = own.masked_fill(~prefix_lm_mask(length, layout.prefix_lengths[number]), float("-inf"))
-        outs.append(_sdpa(some, keys, values, own[None], dropout)[0])
-    return torch.cat(outs)
+            sequence_bias = sequence_bias.masked_fill(~prefix_lm_mask(length, layout.prefix_lengths[i]), float("-inf"))
+        outputs.append(_sdpa(queries, keys, values, sequence_bias[None], dropout)[0])
+    return torch.cat(outputs)
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, dropout: float) -> Tensor:
-    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, bias, dropout_p=dropout).transpose(1, 2)

@@ -1,4 +1,5 @@
-"""Positions as waves: a fixed vector for every place, sines and cosines of ever longer periods."""
+"""Position embeddings: sinusoidal (Vaswani et al. 2017), rotary (Su et al. 2021), axial (Kitaev et al. 2020), and the
+sinusoidal distances and relative shift of Transformer-XL (Dai et al. 2019)."""
 
 from math import prod
 from typing import Annotated
@@ -13,18 +14,19 @@ from ..errors import UserError
 from . import kernels
 from .sublayers import to_compute_dtype
 
-SINUSOID_BASE = 10000.0  # of the periods, over 2 pi
+SINUSOID_BASE = 10000.0  # the longest period over 2 pi
+DISTANCE_BASE = 10000.0  # the same for the distances of Transformer-XL
 
 
 def sinusoidal_positions(num_positions: int, hidden_size: int) -> Tensor:
-    """(positions, width): sin(place / 10000^(2i / width)) in column 2i, and the cosine of the same in column 2i + 1."""
-    even = torch.arange(0, hidden_size, 2, dtype=torch.float64)
-    angles = torch.arange(num_positions, dtype=torch.float64)[:, None] / SINUSOID_BASE ** (even / hidden_size)
+    """(positions, hidden_size) float32: sin(p / 10000^(2i / hidden_size)) in column 2i, cos of the same in column 2i + 1."""
+    even_columns = torch.arange(0, hidden_size, 2, dtype=torch.float64)
+    angles = torch.arange(num_positions, dtype=torch.float64)[:, None] / SINUSOID_BASE ** (even_columns / hidden_size)
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)[:, :hidden_size].float()
 
 
 class RotaryEmbedding(nn.Module):
-    """Su et al. 2021, on halves: number i of the first half turns with number i of the second."""
+    """RoPE (Su et al. 2021), rotating element i of a head's first half with element i of its second half."""
 
     def __init__(self, head_dim: int, theta: float) -> None:
         super().__init__()
@@ -33,38 +35,40 @@ class RotaryEmbedding(nn.Module):
                 f"rotary positions turn pairs of numbers: heads of {head_dim} are not even; change model.mixer.heads"
             )
         self.head_dim, self.theta = head_dim, theta
-        self.cos_sin_cache = torch.empty(0, head_dim)  # made as needed, not part of a checkpoint
+        self.cos_sin_cache = torch.empty(0, head_dim)  # computed on demand, not in the state dict
 
     def cos_sin(self, max_seqlen: int, device: torch.device) -> Tensor:
-        """(places, width of a head) in float32, for at least `longest` places: cosines, then sines."""
+        """(positions, head_dim) float32 for at least `max_seqlen` positions: head_dim / 2 cosines, then as many sines."""
         if len(self.cos_sin_cache) < max_seqlen or self.cos_sin_cache.device != device:
-            with torch.inference_mode(False):  # it may serve training later
-                speeds = self.theta ** -(torch.arange(0, self.head_dim, 2, device=device).double() / self.head_dim)
-                angles = torch.arange(1 << (max_seqlen - 1).bit_length(), device=device)[:, None] * speeds
+            with torch.inference_mode(False):  # it may be reused in training
+                inv_freq = self.theta ** -(torch.arange(0, self.head_dim, 2, device=device).double() / self.head_dim)
+                angles = torch.arange(1 << (max_seqlen - 1).bit_length(), device=device)[:, None] * inv_freq
                 self.cos_sin_cache = torch.cat([angles.cos(), angles.sin()], 1).float()
         return self.cos_sin_cache
 
 
 def apply_rope(qkv: Tensor, cos_sin: Tensor, positions: Tensor, num_heads: int) -> Tensor:
-    """(tokens, 3 x width) with queries and keys turned."""
+    """(tokens, 3 * hidden_size), with queries and keys rotated by their positions; positions: (tokens,)."""
     if kernels.supports(qkv):
         from .kernels.rope import apply_rope_inplace as in_place
 
         return in_place(qkv, cos_sin, positions, num_heads)
     q, k, v = qkv.unflatten(-1, (3, num_heads, -1)).unbind(-3)
-    cosine, sine = cos_sin[positions][:, None].to(qkv.dtype).chunk(2, -1)
-    return torch.stack([_rotate(q, cosine, sine), _rotate(k, cosine, sine), v], -3).flatten(-3)
+    cos, sin = cos_sin[positions][:, None].to(qkv.dtype).chunk(2, -1)
+    return torch.stack([_rotate(q, cos, sin), _rotate(k, cos, sin), v], -3).flatten(-3)
 
 
 def shift_rope(x: Tensor, cos_sin: Tensor, offsets: Tensor) -> Tensor:
-    """(.., heads, width of a head), turned on by so many places, or back; all `by` (..) are less than those in `turns`, and
-    what heads are wider than that is zeros."""
-    cosine, sine = cos_sin[offsets.abs()][..., None, :].chunk(2, -1)
-    found, gap = (
-        _rotate(x[..., : cos_sin.shape[1]], cosine, sine * offsets.sign()[..., None, None]),
+    """x (.., heads, head_dim) rotated by `offsets` (..) positions, which may be negative; |offset| < len(cos_sin).
+
+    Elements beyond the rotated cos_sin.shape[1] are padding of the heads, and returned as zeros.
+    """
+    cos, sin = cos_sin[offsets.abs()][..., None, :].chunk(2, -1)
+    rotated, padding = (
+        _rotate(x[..., : cos_sin.shape[1]], cos, sin * offsets.sign()[..., None, None]),
         x.shape[-1] - cos_sin.shape[1],
     )
-    return (F.pad(found, (0, gap)) if gap else found).to(x.dtype)
+    return (F.pad(rotated, (0, padding)) if padding else rotated).to(x.dtype)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -73,7 +77,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class AxialPositionsConfig(Config, frozen=True):
-    """Kitaev et al. 2020: a million places by two tables of a thousand."""
+    """Axial position embeddings (Kitaev et al. 2020): a million positions from two tables of a thousand rows."""
 
     shape: Annotated[tuple[PosInt, ...], Meta(min_length=1), "places along each axis; all of them are their product"] = (64, 64)
     widths: Annotated[
@@ -84,47 +88,49 @@ class AxialPositionsConfig(Config, frozen=True):
         if prod(self.shape) < num_positions:
             raise UserError(f"model.table.shape={list(self.shape)} has {prod(self.shape):,} places, fewer than "
                            f"model.positions={num_positions:,}; make it larger")  # fmt: skip
-        count = len(self.shape)
-        widths = self.widths or tuple((hidden_size * (n + 1)) // count - (hidden_size * n) // count for n in range(count))
-        if len(widths) != count or sum(widths) != hidden_size or not all(widths):
-            raise UserError(f"model.table.widths={list(widths)} are not {count} that make {hidden_size} together")
-        return AxialPositionEmbeddings(self.shape, widths)
+        num_axes = len(self.shape)
+        dims = self.widths or tuple(
+            (hidden_size * (axis + 1)) // num_axes - (hidden_size * axis) // num_axes for axis in range(num_axes)
+        )
+        if len(dims) != num_axes or sum(dims) != hidden_size or not all(dims):
+            raise UserError(f"model.table.widths={list(dims)} are not {num_axes} that make {hidden_size} together")
+        return AxialPositionEmbeddings(self.shape, dims)
 
 
 class AxialPositionEmbeddings(nn.Module):
+    """Concatenation of one embedding for each axis, the position being an index into a grid of `shape`."""
+
     def __init__(self, shape: tuple[int, ...], dims: tuple[int, ...]) -> None:
         super().__init__()
         self.shape = shape
-        self.axes = nn.ModuleList(nn.Embedding(size, width) for size, width in zip(shape, dims, strict=True))
+        self.axes = nn.ModuleList(nn.Embedding(size, dim) for size, dim in zip(shape, dims, strict=True))
 
     def forward(self, position: Tensor) -> Tensor:
-        """(tokens,) to (tokens, width): the last axis is that of neighbours."""
-        parts: list[Tensor] = []
+        """(tokens,) -> (tokens, hidden_size); neighbouring positions differ in the last axis."""
+        axis_embeddings: list[Tensor] = []
         for size, axis in zip(reversed(self.shape), reversed(self.axes), strict=True):
             table: Tensor = axis.weight  # type: ignore[assignment]
-            parts.append(F.embedding(position % size, to_compute_dtype(table)))
+            axis_embeddings.append(F.embedding(position % size, to_compute_dtype(table)))
             position = position // size
-        return torch.cat(parts[::-1], -1)
-
-
-DISTANCE_BASE = 10000.0  # of the longest wave, over 2 pi
+        return torch.cat(axis_embeddings[::-1], -1)
 
 
 def rel_shift(scores: Tensor, num_keys: int) -> Tensor:
-    """(.., queries, 1 + distances) -> (.., queries, keys), without a copy: the shift trick of Dai et al. 2019, appendix B.
+    """(.., queries, 1 + distances) -> (.., queries, keys), a view: the relative shift of Dai et al. 2019, appendix B.
 
-    Column 1 + c is the distance c steps nearer than the largest, which lies between the last query and the first key;
-    column 0 is read by nobody. Each query stands one step further from a key than the one before it, so that flat
-    scores, read in rows one shorter, have key j in column j. Keys nearer than the nearest distance get what is
-    of no use, and must be hidden.
+    Column 1 + c is the score at distance `largest - c`, the largest distance being that of the last query to the first
+    key; column 0 is unused. Each query is one step further from a key than the query before it, so the flattened scores
+    read in rows that are one shorter have key j in column j. Keys nearer than the smallest distance get undefined values
+    and must be masked.
     """
-    queries, columns = scores.shape[-2:]
-    rows = scores.flatten(-2).narrow(-1, queries, queries * (columns - 1))
-    return rows.unflatten(-1, (queries, columns - 1)).narrow(-1, 0, num_keys)
+    num_queries, num_columns = scores.shape[-2:]
+    rows = scores.flatten(-2).narrow(-1, num_queries, num_queries * (num_columns - 1))
+    return rows.unflatten(-1, (num_queries, num_columns - 1)).narrow(-1, 0, num_keys)
 
 
 def sinusoidal_distances(distances: Tensor, hidden_size: int) -> Tensor:
-    """(distances, width) in float32: sines, then cosines, of ever longer periods; of what lies ahead, below zero."""
-    speeds = DISTANCE_BASE ** -(torch.arange(0, hidden_size, 2, device=distances.device).double() / hidden_size)
-    angles = distances[:, None] * speeds
+    """(distances, hidden_size) float32: sines, then cosines, of distance / 10000^(2i / hidden_size); keys ahead of the query
+    have negative distances."""
+    inv_freq = DISTANCE_BASE ** -(torch.arange(0, hidden_size, 2, device=distances.device).double() / hidden_size)
+    angles = distances[:, None] * inv_freq
     return torch.cat([angles.sin(), angles.cos()], -1)[:, :hidden_size].float()

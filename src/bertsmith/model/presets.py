@@ -1,4 +1,4 @@
-"""Models by name: the sizes of the papers, as functions of their numbers."""
+"""`PRESETS`: architectures and sizes of the papers by name (`model=bert-base`)."""
 
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from .sublayers import FeedForwardConfig
 
 
 def bert(num_layers: int, hidden_size: int) -> EncoderConfig:
-    """The sizes of Devlin et al. 2018 and Turc et al. 2019: heads of 64, an inner width of four times the outer."""
+    """BERT (Devlin et al. 2018; small sizes: Turc et al. 2019): head_dim 64, intermediate_size 4 * hidden_size."""
     return EncoderConfig(
         layers=num_layers,
         width=hidden_size,
@@ -22,56 +22,77 @@ def bert(num_layers: int, hidden_size: int) -> EncoderConfig:
 
 
 def albert(num_layers: int, hidden_size: int, num_heads: int) -> EncoderConfig:
-    """The sizes of Lan et al. 2020, as its second release has them: one block, tables of 128, no dropout."""
-    fed = FeedForwardConfig(inner=4 * hidden_size, activation="gelu-tanh")
+    """ALBERT v2 (Lan et al. 2020): one shared block, embedding size 128, no dropout."""
+    feedforward = FeedForwardConfig(inner=4 * hidden_size, activation="gelu-tanh")
     return EncoderConfig(
         layers=num_layers,
         groups=1,
         width=hidden_size,
         embedding=128,
         mixer=Attention(heads=num_heads),
-        feedforward=fed,
+        feedforward=feedforward,
         dropout=0.0,
     )
 
 
 def roberta(num_layers: int, hidden_size: int) -> EncoderConfig:
-    """The sizes of Liu et al. 2019: BERT's, with one segment."""
+    """RoBERTa (Liu et al. 2019): BERT with one segment type."""
     return msgspec.structs.replace(bert(num_layers, hidden_size), segments=1, eps=1e-5)
 
 
 def electra(num_layers: int, hidden_size: int, embedding_size: int | None = None) -> EncoderConfig:
-    """The discriminators of Clark et al. 2020; objective=replaced gives them a generator while they learn."""
+    """ELECTRA discriminator (Clark et al. 2020); objective=replaced adds the generator for pre-training."""
     return msgspec.structs.replace(bert(num_layers, hidden_size), embedding=embedding_size, pooler="gelu")
 
 
 def modernbert(num_layers: int, hidden_size: int, intermediate_size: int) -> EncoderConfig:
-    """As Warner et al. 2024: gates, no biases, rotary positions; every third block sees all, the others 64 tokens around."""
-    heads = hidden_size // 64
-    near = LayerTypes(every=3, mixer=Longformer(heads=heads, reach=(64,), anchors=False, bias=False, rotary=10_000.0))
+    """ModernBERT (Warner et al. 2024): GeGLU, no biases, RoPE, pre-norm; full attention in every third layer, else a window of
+    64 tokens on each side."""
+    num_heads = hidden_size // 64
+    local_layers = LayerTypes(
+        every=3, mixer=Longformer(heads=num_heads, reach=(64,), anchors=False, bias=False, rotary=10_000.0)
+    )
     return EncoderConfig(
-        layers=num_layers, width=hidden_size, mixer=Attention(heads=heads, bias=False, rotary=160_000.0), others=near, norm="before",
-        feedforward=FeedForwardConfig(inner=intermediate_size, gated=True, bias=False), norm_bias=False, positions=8192, table=False, segments=0,
-        dropout=0.0, eps=1e-5, pooler="gelu",
-    )  # fmt: skip
+        layers=num_layers,
+        width=hidden_size,
+        mixer=Attention(heads=num_heads, bias=False, rotary=160_000.0),
+        others=local_layers,
+        norm="before",
+        feedforward=FeedForwardConfig(inner=intermediate_size, gated=True, bias=False),
+        norm_bias=False,
+        positions=8192,
+        table=False,
+        segments=0,
+        dropout=0.0,
+        eps=1e-5,
+        pooler="gelu",
+    )
 
 
 def lite_transformer(num_layers: int, hidden_size: int) -> EncoderConfig:
-    """BERT as Wu et al. 2020 would have it: half of the channels filtered, feed-forwards no wider than what they read."""
+    """Lite Transformer (Wu et al. 2020) as an encoder: attention on half of the channels, convolution on the other half,
+    intermediate_size = hidden_size."""
     mixer = LiteTransformer(heads=hidden_size // 128, filters=hidden_size // 128)
     return EncoderConfig(layers=num_layers, width=hidden_size, mixer=mixer, feedforward=FeedForwardConfig(inner=hidden_size))
 
 
 def reformer(num_layers: int, hidden_size: int, axial_size: int) -> EncoderConfig:
-    """The parts of Kitaev et al. 2020, for texts up to a square of this side: hashes, reversible blocks, axial positions."""
+    """Reformer (Kitaev et al. 2020): LSH attention, reversible blocks, axial positions for axial_size^2 tokens."""
     return EncoderConfig(
-        layers=num_layers, width=hidden_size, mixer=Reformer(heads=hidden_size // 64, buckets=(16, 16)), norm="before", reversible=True,
-        feedforward=FeedForwardConfig(inner=4 * hidden_size), positions=axial_size * axial_size, table=AxialPositionsConfig(shape=(axial_size, axial_size)), eps=1e-5,
-    )  # fmt: skip
+        layers=num_layers,
+        width=hidden_size,
+        mixer=Reformer(heads=hidden_size // 64, buckets=(16, 16)),
+        norm="before",
+        reversible=True,
+        feedforward=FeedForwardConfig(inner=4 * hidden_size),
+        positions=axial_size * axial_size,
+        table=AxialPositionsConfig(shape=(axial_size, axial_size)),
+        eps=1e-5,
+    )
 
 
 def longformer(num_layers: int, hidden_size: int) -> EncoderConfig:
-    """The sizes of Beltagy et al. 2020, which are RoBERTa's: windows of 512, texts of 4,096 tokens, one segment."""
+    """Longformer (Beltagy et al. 2020): RoBERTa with a window of 512 (256 on each side) and 4,096 positions."""
     return msgspec.structs.replace(
         bert(num_layers, hidden_size), mixer=Longformer(heads=hidden_size // 64), positions=4096, segments=1, eps=1e-5
     )
@@ -80,56 +101,100 @@ def longformer(num_layers: int, hidden_size: int) -> EncoderConfig:
 def gpt(
     num_layers: int, hidden_size: int, num_heads: int, norm: Literal["after", "before"], max_positions: int
 ) -> EncoderConfig:
-    """The sizes of Radford et al. 2018 (norms after) and 2019 (norms before, one behind the last block)."""
+    """GPT (Radford et al. 2018, post-norm) and GPT-2 (2019, pre-norm with a final LayerNorm)."""
     return EncoderConfig(
-        layers=num_layers, width=hidden_size, mixer=Attention(heads=num_heads, causal=True), norm=norm, positions=max_positions, segments=0,
-        feedforward=FeedForwardConfig(inner=4 * hidden_size, activation="gelu-tanh"), embedding_norm=False, eps=1e-5, pooler="none",
-    )  # fmt: skip
+        layers=num_layers,
+        width=hidden_size,
+        mixer=Attention(heads=num_heads, causal=True),
+        norm=norm,
+        positions=max_positions,
+        segments=0,
+        feedforward=FeedForwardConfig(inner=4 * hidden_size, activation="gelu-tanh"),
+        embedding_norm=False,
+        eps=1e-5,
+        pooler="none",
+    )
 
 
 def transformer(num_layers: int, hidden_size: int, num_heads: int) -> EncoderConfig:
-    """The sizes of Vaswani et al. 2017; a decoder stands beside it."""
-    fed = FeedForwardConfig(inner=4 * hidden_size, activation="relu")
+    """The encoder of the Transformer (Vaswani et al. 2017); its decoder is configured separately."""
+    feedforward = FeedForwardConfig(inner=4 * hidden_size, activation="relu")
     return EncoderConfig(
-        layers=num_layers, width=hidden_size, mixer=Attention(heads=num_heads), feedforward=fed, table="sinusoid", scaled=True, segments=0,
-        embedding_norm=False, eps=1e-5, deviation=round(hidden_size**-0.5, 3), pooler="none",
-    )  # fmt: skip
+        layers=num_layers,
+        width=hidden_size,
+        mixer=Attention(heads=num_heads),
+        feedforward=feedforward,
+        table="sinusoid",
+        scaled=True,
+        segments=0,
+        embedding_norm=False,
+        eps=1e-5,
+        deviation=round(hidden_size**-0.5, 3),
+        pooler="none",
+    )
 
 
 def streaming_lm(
     num_layers: int, hidden_size: int, intermediate_size: int, mixer: TransformerXL | AdaptiveSpan, **overrides: Any
 ) -> EncoderConfig:
-    """The sizes of Dai et al. 2019 (of words, and of characters) and Sukhbaatar et al. 2019: positions are distances."""
+    """Language models over a text stream with relative positions: Transformer-XL (Dai et al. 2019), Adaptive-Span (Sukhbaatar
+    et al. 2019)."""
     return EncoderConfig(
-        layers=num_layers, width=hidden_size, mixer=mixer, feedforward=FeedForwardConfig(inner=intermediate_size, activation="relu"), table=False,
-        segments=0, embedding_norm=False, eps=1e-5, positions=16_384, pooler="none", **overrides,
-    )  # fmt: skip
+        layers=num_layers,
+        width=hidden_size,
+        mixer=mixer,
+        feedforward=FeedForwardConfig(inner=intermediate_size, activation="relu"),
+        table=False,
+        segments=0,
+        embedding_norm=False,
+        eps=1e-5,
+        positions=16_384,
+        pooler="none",
+        **overrides,
+    )
 
 
 def mixer_only(num_layers: int, hidden_size: int, mixer: Lstm | Cnn, **overrides: Any) -> EncoderConfig:
-    """Blocks that are a mixer and nothing else: a text is what any of its tokens says loudest."""
-    given: dict[str, Any] = {"pool": "max", "residual": "none", "dropout": 0.3, "deviation": 0.1} | overrides
+    """Blocks of a mixer alone, without feed-forward, LayerNorm or residual (TextCNN, BiLSTM); max pooling by default."""
+    fields: dict[str, Any] = {"pool": "max", "residual": "none", "dropout": 0.3, "deviation": 0.1} | overrides
     return EncoderConfig(
-        layers=num_layers, width=hidden_size, mixer=mixer, feedforward=None, norm="none", table=False, embedding_norm=False,
-        pooler="none", **given,
-    )  # fmt: skip
+        layers=num_layers,
+        width=hidden_size,
+        mixer=mixer,
+        feedforward=None,
+        norm="none",
+        table=False,
+        embedding_norm=False,
+        pooler="none",
+        **fields,
+    )
 
 
 def elmo(num_layers: int, hidden_size: int, cell_size: int, residual: ResidualMode) -> EncoderConfig:
-    """The sizes of Peters et al. 2018: half the width reads forward, half backward; cells are clipped at 3."""
-    cells, more = Lstm(directions="apart", hidden=cell_size, clip=3.0), {"residual": residual, "segments": 0, "pool": "mean"}
+    """ELMo (Peters et al. 2018): character CNN, a forward and a backward LSTM of half the width each; cells clipped at 3."""
+    lstm, options = Lstm(directions="apart", hidden=cell_size, clip=3.0), {"residual": residual, "segments": 0, "pool": "mean"}
     return mixer_only(
-        num_layers, hidden_size, cells, front=CharCNNConfig(), positions=2048, dropout=0.1, deviation=0.05, **more
+        num_layers, hidden_size, lstm, front=CharCNNConfig(), positions=2048, dropout=0.1, deviation=0.05, **options
     )
 
 
 def nnlm(order: int, embedding_size: int, intermediate_size: int, direct_connections: bool = True) -> EncoderConfig:
-    """Bengio et al. 2003: what the words just read make together, and no blocks above it."""
-    front = NgramConfig(order=order, numbers=embedding_size, inner=intermediate_size, direct=direct_connections)
+    """NNLM (Bengio et al. 2003): an n-gram input embedding with its hidden layer, and no blocks."""
+    embeddings = NgramConfig(order=order, numbers=embedding_size, inner=intermediate_size, direct=direct_connections)
     return EncoderConfig(
-        layers=0, width=front.hidden_size, front=front, feedforward=None, norm="none", positions=4096, table=False, segments=0,
-        embedding_norm=False, dropout=0.0, deviation=0.05, pooler="none",
-    )  # fmt: skip
+        layers=0,
+        width=embeddings.hidden_size,
+        front=embeddings,
+        feedforward=None,
+        norm="none",
+        positions=4096,
+        table=False,
+        segments=0,
+        embedding_norm=False,
+        dropout=0.0,
+        deviation=0.05,
+        pooler="none",
+    )
 
 
 PRESETS = {

@@ -1,4 +1,7 @@
-"""In which numbers the stream of a model is held."""
+"""Sublayers of a block: feed-forward layer, and residual add with LayerNorm.
+
+`to_compute_dtype` casts to the autocast dtype, in which the residual stream is held on a GPU.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +17,7 @@ from . import kernels
 
 
 def to_compute_dtype(x: Tensor) -> Tensor:
-    """In the numbers that a GPU's matrices are multiplied in, if those are not its own: half the memory to move."""
+    """Cast to the autocast dtype on a GPU (half the memory traffic); unchanged on a CPU or without autocast."""
     if x.is_cuda and torch.is_autocast_enabled("cuda"):
         return x.to(torch.get_autocast_dtype("cuda"))
     return x
@@ -24,8 +27,8 @@ Activation = Literal["gelu", "gelu-tanh", "relu", "silu"]
 PoolActivation = Literal["tanh", "relu", "gelu", "none"]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,  # in its erf form, as BERT
-    "gelu-tanh": partial(F.gelu, approximate="tanh"),  # as ALBERT; others call it gelu_new
+    "gelu": F.gelu,  # exact (erf), as BERT
+    "gelu-tanh": partial(F.gelu, approximate="tanh"),  # as ALBERT; gelu_new in transformers
     "relu": F.relu,
     "silu": F.silu,
     "tanh": torch.tanh,
@@ -33,6 +36,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForwardConfig(Config, frozen=True):
+    """Position-wise feed-forward layer, optionally gated (GLU variants, Shazeer 2020)."""
+
     inner: Annotated[PosInt, "inner width"] = 3072
     activation: Annotated[Activation, "here and in the heads of pre-training: GELU by erf, as BERT, by tanh, as ALBERT"] = (
         "gelu"
@@ -46,29 +51,30 @@ class FeedForwardConfig(Config, frozen=True):
 
 
 class FeedForwardLayer(nn.Module):
+    """down(act(up(x))), or down(act(gate) * value) with gate, value = up(x) split in two; (tokens, hidden_size) in and out."""
+
     def __init__(self, config: FeedForwardConfig, hidden_size: int) -> None:
         super().__init__()
-        self.activation_name, self.is_gated, above = config.activation, config.gated, config.inner * (1 + config.gated)
+        self.activation_name, self.is_gated, up_features = config.activation, config.gated, config.inner * (1 + config.gated)
         self.up, self.down = (
-            nn.Linear(hidden_size, above, bias=config.bias),
+            nn.Linear(hidden_size, up_features, bias=config.bias),
             nn.Linear(config.inner, hidden_size, bias=config.bias),
         )
-        self.up.weight.parts = 1 + config.gated  # type: ignore[attr-defined]  # an optimizer may treat each by itself
+        self.up.weight.parts = 1 + config.gated  # type: ignore[attr-defined]  # fused matrices: Muon and LoRA treat each alone
         self.activation, self.chunk_size = ACTIVATIONS[config.activation], config.chunk
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of so many tokens at a time: their inner vectors are there for a moment, on the way back too."""
-        if (
-            self.chunk_size is None or x.shape[0] <= self.chunk_size or torch.compiler.is_compiling()
-        ):  # whose graph serves any number
+        """In chunks of `chunk_size` tokens, recomputed in the backward pass: only one chunk's inner activations are alive."""
+        # A compiled graph must serve any number of tokens, so it is not chunked.
+        if self.chunk_size is None or x.shape[0] <= self.chunk_size or torch.compiler.is_compiling():
             return self._forward_chunk(x)
         if not torch.is_grad_enabled():
-            return torch.cat([self._forward_chunk(part) for part in x.split(self.chunk_size)])
-        parts = (
-            checkpoint(self._forward_chunk, part, use_reentrant=False, preserve_rng_state=False)
-            for part in x.split(self.chunk_size)
+            return torch.cat([self._forward_chunk(chunk) for chunk in x.split(self.chunk_size)])
+        chunks = (
+            checkpoint(self._forward_chunk, chunk, use_reentrant=False, preserve_rng_state=False)
+            for chunk in x.split(self.chunk_size)
         )
-        return torch.cat(list(parts))
+        return torch.cat(list(chunks))
 
     def _forward_chunk(self, x: Tensor) -> Tensor:
         return self.down(
@@ -86,23 +92,26 @@ class FeedForwardLayer(nn.Module):
     def _fused_up_gelu(self, x: Tensor) -> Tensor:
         from .kernels.gelu import bias_gelu, geglu
 
-        tanh = self.activation_name == "gelu-tanh"
+        approximate_tanh = self.activation_name == "gelu-tanh"
         if self.is_gated:
-            return geglu(self.up(x), tanh)
+            return geglu(self.up(x), approximate_tanh)
         if type(self.up) is nn.Linear and self.up.bias is not None:
-            return bias_gelu(F.linear(x, self.up.weight), self.up.bias, tanh)
-        return self.activation(self.up(x))  # LoRA's layers, or no bias to add
+            return bias_gelu(F.linear(x, self.up.weight), self.up.bias, approximate_tanh)
+        return self.activation(self.up(x))  # LoRALinear, or no bias to fuse
 
 
 class AddNorm(nn.LayerNorm):
-    """Norms the sum. Where norms come first the sum itself is what goes on; else, as in BERT, the normed sum is."""
+    """Residual add and LayerNorm: LN(residual + dropout(sublayer_out)).
+
+    Post-norm (BERT): the normed sum is also the new residual. Pre-norm (`norm_first`): the residual is the sum itself.
+    """
 
     def __init__(self, hidden_size: int, eps: float, bias: bool, dropout: float, norm_first: bool) -> None:
         super().__init__(hidden_size, eps=eps, bias=bias)
         self.dropout, self.norm_first = dropout, norm_first
 
     def forward(self, residual: Tensor, sublayer_out: Tensor | None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        """What the next part reads, and the stream it will join."""
+        """(input of the next sublayer, new residual), each (tokens, hidden_size)."""
         dropout = self.dropout if self.training else 0.0
         if kernels.supports(residual):
             from .kernels.add_norm import fused_add_norm
@@ -114,7 +123,7 @@ class AddNorm(nn.LayerNorm):
 
 
 class ResidualAdd(nn.Module):
-    """No norm: what was said is added to the stream, or takes its place."""
+    """Without LayerNorm: residual + dropout(sublayer_out), or dropout(sublayer_out) alone if not `adds_residual`."""
 
     def __init__(self, dropout: float, adds_residual: bool) -> None:
         super().__init__()

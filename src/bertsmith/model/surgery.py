@@ -1,4 +1,8 @@
-"""Another mixer, or a longer table of positions, for a model that has been trained: what of its weights still serves."""
+"""Model surgery: reuse trained weights under another mixer, with more positions, or with a larger vocabulary.
+
+Longformer from BERT copies the query, key and value matrices into the global ones and tiles position embeddings
+(Beltagy et al. 2020, section 5).
+"""
 
 import re
 from collections.abc import Sequence
@@ -15,88 +19,101 @@ from .mixers import Attention, Longformer, MixerConfig
 from .transformer import Stack
 
 QKV_PREFIX, GLOBAL_QKV_PREFIX, POSITION_EMBEDDINGS = "project.qkv.", "anchored.", "encoder.positions.weight"
+VOCAB_TABLES = ("encoder.tokens.weight", "heads.words.bias", "heads.words.table.weight")  # one row for every token
 MIXER_WEIGHT = re.compile(r"encoder\.stack\.blocks\.(\d+)\.mixer\.")
 INHERITED_FIELDS = ("heads", "bias", "rotary", "causal", "distance", "dynamic", "filters", "size", "activation")
-"""With others the same weights would mean something else."""
+"""Mixer fields that determine what the weights compute: taken over from the trained mixer."""
 
 
 def replace_mixer(encoder: EncoderConfig, mixer: MixerConfig) -> EncoderConfig:
-    """The same encoder with another mixer; refused where that has weights that the trained one lacks, or has no use for some.
+    """The encoder config with another mixer of the same weights; raises a UserError if names or shapes of weights differ.
 
-    What decides the meaning of the weights (heads, direction and the like) stays; only what is said otherwise is refused.
+    `INHERITED_FIELDS` are taken over from the trained mixer; requesting another value for one of them is an error.
     """
-    old = encoder.mixer
-    if isinstance(old, Attention) and old.distance is not None and isinstance(mixer, Longformer):
-        raise UserError(f"mixer=window knows nothing of mixer.distance={_kind_of(old.distance)}, by which this model tells places "
-                       "apart; stay with mixer=dense, or train one with a table of positions or mixer.rotary")  # fmt: skip
-    new = msgspec.structs.replace(encoder, mixer=_inherit_fields(mixer, old))
-    had, wants = _weight_shapes(encoder), _weight_shapes(new)
-    lacking, spare = wants.keys() - had.keys(), had.keys() - wants.keys()
-    other = {name for name in wants.keys() & had.keys() if wants[name] != had[name]}
-    if lacking or spare or other:
-        raise UserError(f"mixer={_kind_of(mixer)} cannot take over the weights of mixer={_kind_of(old)}: "
-                       f"{_mismatch_message(lacking, spare, other)}; train one from the beginning")  # fmt: skip
+    trained = encoder.mixer
+    if isinstance(trained, Attention) and trained.distance is not None and isinstance(mixer, Longformer):
+        raise UserError(
+            f"mixer=window knows nothing of mixer.distance={_kind_of(trained.distance)}, by which this model tells places "
+            "apart; stay with mixer=dense, or train one with a table of positions or mixer.rotary"
+        )
+    new = msgspec.structs.replace(encoder, mixer=_inherit_fields(mixer, trained))
+    old_shapes, new_shapes = _weight_shapes(encoder), _weight_shapes(new)
+    missing, unused = new_shapes.keys() - old_shapes.keys(), old_shapes.keys() - new_shapes.keys()
+    reshaped = {name for name in new_shapes.keys() & old_shapes.keys() if new_shapes[name] != old_shapes[name]}
+    if missing or unused or reshaped:
+        raise UserError(f"mixer={_kind_of(mixer)} cannot take over the weights of mixer={_kind_of(trained)}: "
+                       f"{_mismatch_message(missing, unused, reshaped)}; train one from the beginning")  # fmt: skip
     _check_inherited_fields(mixer, new.mixer)
     return new
 
 
 def merge_mixer_config(requested: MixerConfig, trained: MixerConfig) -> MixerConfig:
-    """What is said of a mixer of the same kind, where all that is not said stays as it was trained; what is usual counts as
-    not said. Of another kind there is nothing to go on with."""
+    """The trained mixer config, updated with the fields of `requested` that are not at their default.
+
+    `requested` is returned as it is if it is of another kind.
+    """
     if type(requested) is not type(trained):
         return requested
-    usual = type(requested)()
+    defaults = type(requested)()
     return msgspec.structs.replace(trained, **{
-        name: value for name in requested.__struct_fields__ if (value := getattr(requested, name)) != getattr(usual, name)
+        name: value for name in requested.__struct_fields__ if (value := getattr(requested, name)) != getattr(defaults, name)
     })  # fmt: skip
 
 
 def convert_weights(weights: dict[str, Tensor], encoder: EncoderConfig) -> dict[str, Tensor]:
-    """A model's weights for this encoder: anchors begin with the matrices of all tokens, positions are tiled to its length."""
-    out = {}
+    """State dict for this encoder: global attention starts from the local QKV weights, position embeddings are tiled."""
+    converted = {}
     for name, tensor in weights.items():
-        found = MIXER_WEIGHT.match(name)
-        anchored, part = found and _has_global_attention(encoder, int(found[1])), name[found.end() :] if found else ""
-        if anchored or not part.startswith(GLOBAL_QKV_PREFIX):
-            out[name] = tensor
+        match = MIXER_WEIGHT.match(name)
+        has_global, suffix = match and _has_global_attention(encoder, int(match[1])), name[match.end() :] if match else ""
+        if has_global or not suffix.startswith(GLOBAL_QKV_PREFIX):
+            converted[name] = tensor
         if (
-            found
-            and anchored
-            and part.startswith(QKV_PREFIX)
-            and (copy := found[0] + part.replace(QKV_PREFIX, GLOBAL_QKV_PREFIX)) not in weights
+            match
+            and has_global
+            and suffix.startswith(QKV_PREFIX)
+            and (global_name := match[0] + suffix.replace(QKV_PREFIX, GLOBAL_QKV_PREFIX)) not in weights
         ):
-            out[copy] = tensor.clone()
-    if POSITION_EMBEDDINGS in out:
-        out[POSITION_EMBEDDINGS] = tile_positions(out[POSITION_EMBEDDINGS], encoder.positions)
-    return out
+            converted[global_name] = tensor.clone()
+    if POSITION_EMBEDDINGS in converted:
+        converted[POSITION_EMBEDDINGS] = tile_positions(converted[POSITION_EMBEDDINGS], encoder.positions)
+    return converted
 
 
 def tile_positions(table: Tensor, num_positions: int) -> Tensor:
-    """As many rows as asked for, those there are again and again: what is near keeps its distance but at the seams."""
+    """(num_positions, dim): the trained rows repeated in order (Longformer), which keeps distances except at the seams."""
     return table[torch.arange(num_positions) % len(table)] if num_positions > len(table) else table[:num_positions].clone()
 
 
 def extend_positions(encoder: EncoderConfig, num_positions: int) -> EncoderConfig:
+    """The encoder config with more positions."""
     if num_positions < encoder.positions:
-        raise UserError(f"length {num_positions:,} is less than the model's {encoder.positions:,} positions, which it need not lose; "
-                       f"take {encoder.positions} or more")  # fmt: skip
+        raise UserError(
+            f"length {num_positions:,} is less than the model's {encoder.positions:,} positions, which it need not lose; "
+            f"take {encoder.positions} or more"
+        )
     return msgspec.structs.replace(encoder, positions=num_positions)
 
 
 def _inherit_fields(mixer: Any, trained: Any) -> Any:
-    """It, with what decides the meaning of the weights as it was trained."""
-    usual = {"heads": 1}  # of a mixer that has none: any serves to tell what else it lacks
-    return msgspec.structs.replace(mixer, **{
-        name: getattr(trained, name, usual.get(name, getattr(type(mixer)(), name))) for name in INHERITED_FIELDS if _has_field(mixer, name)
-    })  # fmt: skip
+    """`mixer` with the INHERITED_FIELDS of the trained mixer."""
+    fallbacks = {"heads": 1}  # if the trained mixer has no heads: any value, the shape check reports the rest
+    inherited = {
+        name: getattr(trained, name, fallbacks.get(name, getattr(type(mixer)(), name)))
+        for name in INHERITED_FIELDS
+        if _has_field(mixer, name)
+    }
+    return msgspec.structs.replace(mixer, **inherited)
 
 
 def _check_inherited_fields(requested: Any, inherited: Any) -> None:
-    usual = type(requested)()
+    defaults = type(requested)()
     for name in filter(lambda name: _has_field(requested, name), INHERITED_FIELDS):
-        asked, is_ = getattr(requested, name), getattr(inherited, name)
-        if asked not in (is_, getattr(usual, name)):
-            raise UserError(f"mixer.{name} = {asked} is not what the weights were trained with, {is_}; leave it out")
+        requested_value, inherited_value = getattr(requested, name), getattr(inherited, name)
+        if requested_value not in (inherited_value, getattr(defaults, name)):
+            raise UserError(
+                f"mixer.{name} = {requested_value} is not what the weights were trained with, {inherited_value}; leave it out"
+            )
 
 
 def _has_global_attention(encoder: EncoderConfig, block: int) -> bool:
@@ -105,16 +122,16 @@ def _has_global_attention(encoder: EncoderConfig, block: int) -> bool:
 
 
 def _weight_shapes(encoder: EncoderConfig) -> dict[str, torch.Size]:
-    """The shapes of all blocks' but for anchors', which come and go, by name."""
+    """Shapes of the stack's weights by name, without global QKV, which `convert_weights` adds or removes."""
     with torch.device("meta"):
-        found = Stack(encoder).state_dict().items()
-    return {name: tensor.shape for name, tensor in found if f".mixer.{GLOBAL_QKV_PREFIX}" not in name}
+        weights = Stack(encoder).state_dict().items()
+    return {name: tensor.shape for name, tensor in weights if f".mixer.{GLOBAL_QKV_PREFIX}" not in name}
 
 
 def _mismatch_message(missing: set[str], unused: set[str], reshaped: set[str]) -> str:
-    told = {"it needs": missing, "it has no use for": unused, "other shapes has": reshaped}
-    parts = {what: sorted({name.split(".mixer.")[-1] for name in names})[:4] for what, names in told.items()}
-    return ", ".join(f"{what} {', '.join(names)}" for what, names in parts.items() if names)
+    groups = {"it needs": missing, "it has no use for": unused, "other shapes has": reshaped}
+    names_by_reason = {reason: sorted({name.split(".mixer.")[-1] for name in names})[:4] for reason, names in groups.items()}
+    return ", ".join(f"{reason} {', '.join(names)}" for reason, names in names_by_reason.items() if names)
 
 
 def _has_field(mixer: Any, name: str) -> bool:
@@ -125,15 +142,12 @@ def _kind_of(mixer: Any) -> str:
     return str(mixer.__struct_config__.tag or to_kebab_case(type(mixer).__name__))
 
 
-VOCAB_TABLES = ("encoder.tokens.weight", "heads.words.bias", "heads.words.table.weight")  # a row, or a number, for every token
-
-
 def resize_token_embeddings(
     weights: dict[str, Tensor], first_new_id: int, source_ids: Sequence[Sequence[int]]
 ) -> dict[str, Tensor]:
-    """The weights with rows from `first` on for new tokens, number n the mean of the old rows `origins[n]`.
+    """State dict with rows `first_new_id + n` for new tokens, each the mean of the old rows `source_ids[n]`.
 
-    A table that is padded beyond its old tokens gives its padding first, and is as long as before if that is enough.
+    New rows first replace the padding rows of a table that has more rows than tokens; only then does it grow.
     """
     return {
         name: _append_rows(tensor, first_new_id, source_ids) if name in VOCAB_TABLES else tensor
@@ -142,5 +156,5 @@ def resize_token_embeddings(
 
 
 def _append_rows(table: Tensor, first_new_id: int, source_ids: Sequence[Sequence[int]]) -> Tensor:
-    new = torch.stack([table[list(ids)].mean(0) for ids in source_ids])
-    return torch.cat([table[:first_new_id], new, table[first_new_id + len(new) :]])
+    new_rows = torch.stack([table[list(ids)].mean(0) for ids in source_ids])
+    return torch.cat([table[:first_new_id], new_rows, table[first_new_id + len(new_rows) :]])

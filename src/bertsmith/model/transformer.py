@@ -1,4 +1,4 @@
-"""Blocks one above another, each a mixer and a feed-forward with norms before or after."""
+"""Transformer blocks (mixer, feed-forward, residual and LayerNorm), and the stack of them."""
 
 from typing import TYPE_CHECKING
 
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 class Block(nn.Module):
-    """Takes what was said last and the stream it belongs to, and gives the same, and what its mixer read.
+    """Mixer and feed-forward, each with a residual connection.
 
-    Norms after: what was said is the normed stream itself. Norms before: it is yet to join, which the next norm does.
+    Takes and returns (sublayer_out, residual). Post-norm: both are the normed hidden states. Pre-norm: sublayer_out has
+    not been added yet; the next AddNorm adds it to the residual and normalizes in one kernel.
     """
 
     def __init__(self, config: "EncoderConfig", is_first: bool = False) -> None:
@@ -39,35 +40,43 @@ class Block(nn.Module):
         output_indices: Tensor | None = None,
         layer_memory: LayerMemory | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Of every token, or of those wanted: once tokens have exchanged what they know, the others need no more work."""
+        """(sublayer_out, residual, mixer input). After the mixer only the rows of `output_indices` are computed, if given."""
         x = residual if sublayer_out is None else sublayer_out
         if self.norm_first:
             x, residual = self.mixer_norm(residual, sublayer_out)
-        read, mixed = x, self.mixer(x, layout) if layer_memory is None else self.mixer(x, layout, layer_memory)
+        mixer_input, mixed = x, self.mixer(x, layout) if layer_memory is None else self.mixer(x, layout, layer_memory)
         if output_indices is not None:
             residual, mixed = residual.index_select(0, output_indices), mixed.index_select(0, output_indices)
         if self.feedforward is None or self.feedforward_norm is None:
-            return (mixed, residual, read) if self.norm_first else (*self.mixer_norm(residual, mixed), read)
+            return (mixed, residual, mixer_input) if self.norm_first else (*self.mixer_norm(residual, mixed), mixer_input)
         x, residual = (self.feedforward_norm if self.norm_first else self.mixer_norm)(residual, mixed)
         sublayer_out = self.feedforward(x)
-        return (sublayer_out, residual, read) if self.norm_first else (*self.feedforward_norm(residual, sublayer_out), read)
+        return (
+            (sublayer_out, residual, mixer_input)
+            if self.norm_first
+            else (*self.feedforward_norm(residual, sublayer_out), mixer_input)
+        )
 
 
 class Stack(nn.Module):
-    gradient_checkpointing = False  # activations are computed again on the way back, not kept: less memory, a third more work
+    """All blocks of an encoder (ALBERT: layers share `groups` blocks), and the final LayerNorm of a pre-norm model."""
+
+    gradient_checkpointing = False  # recompute activations in the backward pass: less memory, a third more work
 
     def __init__(self, config: "EncoderConfig") -> None:
         super().__init__()
-        groups = config.groups or config.layers
-        if groups > config.layers:
-            raise UserError(f"{groups} different blocks for {config.layers} layers; lower model.groups")
+        num_groups = config.groups or config.layers
+        if num_groups > config.layers:
+            raise UserError(f"{num_groups} different blocks for {config.layers} layers; lower model.groups")
         if config.residual != "all" and config.norm != "none":
             raise UserError(
                 f"model.residual={config.residual} is of stacks without norms; set model.norm=none, or leave it out"
             )
-        self.reversible, inside = config.reversible, reversible_block_config(config)
-        self.blocks = nn.ModuleList(Block(inside.for_layer(number, groups), is_first=number == 0) for number in range(groups))
-        self.block_indices = [int(layer / (config.layers / groups)) for layer in range(config.layers)]  # rounded as ALBERT does
+        self.reversible, block_config = config.reversible, reversible_block_config(config)
+        self.blocks = nn.ModuleList(
+            Block(block_config.for_layer(number, num_groups), is_first=number == 0) for number in range(num_groups)
+        )
+        self.block_indices = [int(layer / (config.layers / num_groups)) for layer in range(config.layers)]  # as ALBERT rounds
         self.norm = config.build_add_norm() if config.norm == "before" else nn.Identity()
         for block in self.blocks[1:]:
             block.mixer.tie_weights(self.blocks[0].mixer)  # type: ignore[union-attr, operator]
@@ -76,28 +85,33 @@ class Stack(nn.Module):
         self, x: Tensor, layout: Layout, all_hidden_states: list[Tensor] | None = None, output_indices: Tensor | None = None,
         memory: SegmentMemory | None = None,
     ) -> Tensor:  # fmt: skip
-        """What leaves the last block, of the tokens wanted; what leaves each goes into `kept`, if somebody wants it."""
+        """Output of the last block, (tokens, hidden_size) or the rows of `output_indices`.
+
+        The output of every block is appended to `all_hidden_states` if it is given.
+        """
         if self.reversible and self.block_indices:
             return self._forward_reversible(x, layout, all_hidden_states, output_indices, memory)
-        again = self.gradient_checkpointing and self.training
-        stream = (
+        recompute = self.gradient_checkpointing and self.training
+        residual = (
             to_compute_dtype(x)
             if self.block_indices or output_indices is None
             else to_compute_dtype(x).index_select(0, output_indices)
         )
-        said: Tensor | None = None
-        for number, turn in enumerate(self.block_indices, start=1):
-            block, rows = self.blocks[turn], output_indices if number == len(self.block_indices) else None
-            past = memory.get_layer(number - 1) if memory else None
-            given = (said, stream, layout, rows, past)
-            said, stream, read = checkpoint(block, *given, use_reentrant=False) if again else block(*given)
+        sublayer_out: Tensor | None = None
+        for layer, block_index in enumerate(self.block_indices, start=1):
+            block, row_indices = self.blocks[block_index], output_indices if layer == len(self.block_indices) else None
+            layer_memory = memory.get_layer(layer - 1) if memory else None
+            block_args = (sublayer_out, residual, layout, row_indices, layer_memory)
+            sublayer_out, residual, mixer_input = (
+                checkpoint(block, *block_args, use_reentrant=False) if recompute else block(*block_args)
+            )
             if memory is not None:
-                memory.append_layer(read, layout, past, self.mixers[number - 1])
-            del read  # or it would be held while the next block works
+                memory.append_layer(mixer_input, layout, layer_memory, self.mixers[layer - 1])
+            del mixer_input  # free it before the next block runs
             if all_hidden_states is not None:
-                said, stream = self._add_pending_residual(said, stream)
-                all_hidden_states.append(stream)
-        return self.norm(stream, said)[0] if isinstance(self.norm, AddNorm) else stream
+                sublayer_out, residual = self._add_pending_residual(sublayer_out, residual)
+                all_hidden_states.append(residual)
+        return self.norm(residual, sublayer_out)[0] if isinstance(self.norm, AddNorm) else residual
 
     def _forward_reversible(
         self,
@@ -107,15 +121,15 @@ class Stack(nn.Module):
         output_indices: Tensor | None,
         memory: SegmentMemory | None,
     ) -> Tensor:
-        """The same by blocks that can be run backwards."""
-        blocks: list[Block] = [self.blocks[turn] for turn in self.block_indices]  # type: ignore[misc]
-        sides, states = ResidualStreams.from_hidden(x, self.reversible), list[Tensor]()
+        """`forward` with reversible blocks (Gomez et al. 2017, Kitaev et al. 2020)."""
+        blocks: list[Block] = [self.blocks[block_index] for block_index in self.block_indices]  # type: ignore[misc]
+        streams, states = ResidualStreams.from_hidden(x, self.reversible), list[Tensor]()
         if all_hidden_states is None:
-            states.append(sides.apply(ReversiblePass(blocks, layout, memory)).merge())
-        else:  # what is looked at between blocks is kept
-            for number, block in enumerate(blocks):
-                sides = sides.apply(ReversiblePass([block], layout, memory, first_layer=number))
-                states.append(sides.merge())
+            states.append(streams.apply(ReversiblePass(blocks, layout, memory)).merge())
+        else:  # hidden states between blocks are requested: one reversible pass for each block
+            for layer, block in enumerate(blocks):
+                streams = streams.apply(ReversiblePass([block], layout, memory, first_layer=layer))
+                states.append(streams.merge())
         states[-1] = states[-1] if output_indices is None else states[-1].index_select(0, output_indices)
         if all_hidden_states is not None:
             all_hidden_states.extend(states)
@@ -125,11 +139,11 @@ class Stack(nn.Module):
 
     @property
     def mixers(self) -> list[Mixer]:
-        """That of every layer; one that several layers share stands there several times."""
-        return [self.blocks[turn].mixer for turn in self.block_indices]  # type: ignore[misc]
+        """The mixer of every layer; one that layers share is listed several times."""
+        return [self.blocks[block_index].mixer for block_index in self.block_indices]  # type: ignore[misc]
 
     def _add_pending_residual(self, sublayer_out: Tensor | None, residual: Tensor) -> tuple[Tensor | None, Tensor]:
-        """The same with nothing left to join: the stream is what left the block."""
+        """Pre-norm: add the pending sublayer_out, so that the residual is the block's output."""
         if sublayer_out is None or not isinstance(self.norm, AddNorm):
             return sublayer_out, residual
         return None, residual + F.dropout(sublayer_out, self.norm.dropout, self.training)

@@ -1,4 +1,4 @@
-"""Ways of writing an answer to what an encoder read. To add one: write its file, then name it in two lines here."""
+"""Decoders of sequence-to-sequence models. To add one: write its file, then register it in two lines here."""
 
 from .base import Decoder
 from .rnn import RNNDecoderConfig

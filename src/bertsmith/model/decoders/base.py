@@ -1,4 +1,4 @@
-"""The one interface behind every way of writing: all of an answer at once while it is learnt, a token at a time later."""
+"""`Decoder`: interface of decoders, with a parallel forward pass (teacher forcing) and token-by-token decoding."""
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
@@ -15,35 +15,41 @@ if TYPE_CHECKING:
 
 
 class Decoder(nn.Module, ABC):
-    """Answers are read through the encoder's own tables, which it is handed: they stay one tensor in a checkpoint."""
+    """Decoder of a sequence-to-sequence model.
+
+    Target tokens use the encoder's embeddings, passed in with each call so that the checkpoint holds them once.
+    """
 
     @abstractmethod
     def forward(
         self, decoder_inputs: Inputs, encoder_hidden_states: Tensor, encoder_layout: Layout, encoder: "Encoder"
     ) -> Tensor:
-        """(tokens of the answers, width): what follows each token is to be told from its row.
+        """Hidden states (target tokens, hidden_size) from which the next tokens are predicted, with teacher forcing.
 
-        `source` (tokens, width) is what the encoder made of the texts, which lie as `layout` says, one for each answer.
+        `encoder_hidden_states` (source tokens, hidden_size), packed as `encoder_layout`: one source for each target.
         """
 
     @abstractmethod
     def init_state(self, encoder_hidden_states: Tensor, encoder_layout: Layout, encoder: "Encoder") -> Any:
-        """The state before the first token, a row a text."""
+        """Decoding state before the first token, one row for each source."""
 
     @abstractmethod
     def decode_step(self, state: Any, input_ids: Tensor, encoder: "Encoder") -> tuple[Any, Tensor]:
-        """The state after one more token a row, (rows,), and (rows, width), as `forward` gives it for that token."""
+        """State after one more token for each row, and its hidden states (rows, hidden_size) as in `forward`.
+
+        input_ids: (rows,).
+        """
 
     @abstractmethod
     def reorder_state(self, state: Any, row_indices: Tensor) -> Any:
-        """The state with these rows."""
+        """State with the rows `row_indices`, for beam search."""
 
     def init_from_encoder(self, encoder: "Encoder") -> str | None:
-        """Begins as a pre-trained encoder, where it has parts of the same kind; what it would have, and is new, is told."""
+        """Copy the weights of a pre-trained encoder where both have the same parts; returns a description of what stays new."""
         return None
 
 
 def embed_step(encoder: "Encoder", input_ids: Tensor, position: int) -> Tensor:
-    """(rows, width): one token a row, all of them at one place of their answers."""
+    """(rows, hidden_size): embeddings of one token for each row, all at the same position."""
     layout = Layout.from_lengths([1] * len(input_ids)).to(input_ids.device)
     return encoder.embed(Inputs(input_ids, replace(layout, position=torch.full_like(layout.position, position))))

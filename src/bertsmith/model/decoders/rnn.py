@@ -1,4 +1,4 @@
-"""How a recurrent decoder looks at its source: additive (Bahdanau et al. 2015), dot or general (Luong et al. 2015)."""
+"""RNN decoder with attention to the source: additive (Bahdanau et al. 2015), dot or general (Luong et al. 2015)."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
@@ -20,18 +20,20 @@ AttentionScore = Literal["additive", "dot", "general", "none"]
 
 
 class SourceStates(NamedTuple):
-    """What there is to look at, padded: a row a text."""
+    """Padded encoder states, one row for each source."""
 
-    hidden_states: Tensor  # (rows, longest, width)
-    keys: Tensor  # the same, as the scores want them
-    mask: Tensor  # (rows, longest) bool
-    mean: Tensor  # (rows, width): the mean of the states, all that a decoder without attention knows
+    hidden_states: Tensor  # (rows, source length, hidden_size)
+    keys: Tensor  # hidden_states, projected for additive attention
+    mask: Tensor  # (rows, source length) bool: False on padding
+    mean: Tensor  # (rows, hidden_size): mean of hidden_states, the context of score=none
 
     def select_rows(self, row_indices: Tensor) -> "SourceStates":
-        return SourceStates(*(part.index_select(0, row_indices) for part in self))
+        return SourceStates(*(tensor.index_select(0, row_indices) for tensor in self))
 
 
 class SourceAttention(nn.Module):
+    """Attention of decoder states to the encoder states; score: additive, dot, general, or none (their mean)."""
+
     def __init__(self, score_type: AttentionScore, hidden_size: int) -> None:
         super().__init__()
         self.score_type = score_type
@@ -40,14 +42,14 @@ class SourceAttention(nn.Module):
         self.value = nn.Linear(hidden_size, 1, bias=False) if score_type == "additive" else None
 
     def prepare_source(self, hidden_states: Tensor, layout: Layout) -> SourceStates:
-        """(tokens, width) as `layout` has them."""
-        grid = layout.pad(hidden_states)
+        """Pad the encoder states (tokens, hidden_size) and compute the keys once."""
+        padded = layout.pad(hidden_states)
         return SourceStates(
-            grid, grid if self.key is None else self.key(grid), layout.padding_mask(), layout.mean_pool(hidden_states)
+            padded, padded if self.key is None else self.key(padded), layout.padding_mask(), layout.mean_pool(hidden_states)
         )
 
     def forward(self, queries: Tensor, source: SourceStates) -> Tensor:
-        """(rows, queries, width) -> the same: the mean of the states, each weighed by its score."""
+        """(rows, queries, hidden_size) -> the same shape: softmax(scores) @ hidden_states."""
         if self.score_type == "none":
             return source.mean[:, None].expand_as(queries)
         scores = self.compute_scores(queries, source.keys).masked_fill(~source.mask[:, None], float("-inf"))
@@ -55,17 +57,17 @@ class SourceAttention(nn.Module):
 
     def compute_scores(self, queries: Tensor, keys: Tensor) -> Tensor:
         """(rows, queries, keys): v . tanh(W q + U h), or q . h, or (W q) . h."""
-        asked = queries if self.query is None else self.query(queries)
+        projected_queries = queries if self.query is None else self.query(queries)
         if self.value is None:
-            return asked @ keys.transpose(1, 2)
-        return self.value(torch.tanh(asked[:, :, None] + keys[:, None])).squeeze(-1)
+            return projected_queries @ keys.transpose(1, 2)
+        return self.value(torch.tanh(projected_queries[:, :, None] + keys[:, None])).squeeze(-1)
 
 
-CellState = tuple[Tensor, ...]  # of the cells, (layers, rows, width) each: one tensor of a GRU, two of an LSTM
+CellState = tuple[Tensor, ...]  # (layers, rows, hidden_size) each: (h,) of a GRU, (h, c) of an LSTM
 
 
 class RNNDecoderConfig(Variant, frozen=True, tag="recurrent"):
-    """It begins from the mean of the encoder's states, and says what it remembers, sees and was told last."""
+    """GRU or LSTM decoder; h_0 = tanh(W mean(encoder states)), output tanh(V [hidden; context; token embedding])."""
 
     cell: Annotated[Literal["gru", "lstm"], "what remembers"] = "gru"
     score: Annotated[
@@ -81,7 +83,7 @@ class RNNDecoderConfig(Variant, frozen=True, tag="recurrent"):
 
 @dataclass(frozen=True)
 class RNNDecoderState:
-    """A row for each answer being written."""
+    """Decoding state, one row for each target."""
 
     cell_state: CellState
     source: SourceStates
@@ -89,71 +91,71 @@ class RNNDecoderState:
 
 
 class RNNDecoder(Decoder):
+    """Recurrent decoder, see `RNNDecoderConfig`."""
+
     def __init__(self, config: RNNDecoderConfig, encoder: "EncoderConfig") -> None:
         super().__init__()
-        width, self.is_lstm = encoder.width, config.cell == "lstm"
+        hidden_size, self.is_lstm = encoder.width, config.cell == "lstm"
         dropout = encoder.dropout if config.dropout is None else config.dropout
-        self.attends_before_cell = config.score in (
-            "additive",
-            "none",
-        )  # what is seen is read with the token, or beside what it says
-        cell, inputs = nn.LSTM if self.is_lstm else nn.GRU, width * (1 + self.attends_before_cell)
-        between = dropout if config.layers > 1 else 0.0
-        self.cell = cell(inputs, width, config.layers, batch_first=True, dropout=between)
-        self.first = nn.Linear(width, config.layers * width)
-        self.look = SourceAttention(config.score, width)
-        self.say, self.drop = nn.Linear(3 * width, width), nn.Dropout(dropout)
+        # Bahdanau: the context is an input of the cell. Luong: attention reads the cell's output.
+        self.attends_before_cell = config.score in ("additive", "none")
+        rnn_class, input_size = nn.LSTM if self.is_lstm else nn.GRU, hidden_size * (1 + self.attends_before_cell)
+        inter_layer_dropout = dropout if config.layers > 1 else 0.0
+        self.cell = rnn_class(input_size, hidden_size, config.layers, batch_first=True, dropout=inter_layer_dropout)
+        self.first = nn.Linear(hidden_size, config.layers * hidden_size)  # initial hidden state
+        self.look = SourceAttention(config.score, hidden_size)
+        self.say, self.drop = nn.Linear(3 * hidden_size, hidden_size), nn.Dropout(dropout)
 
     def forward(
         self, decoder_inputs: Inputs, encoder_hidden_states: Tensor, encoder_layout: Layout, encoder: "Encoder"
     ) -> Tensor:
-        seen = self.look.prepare_source(encoder_hidden_states, encoder_layout)
-        said = decoder_inputs.layout.unpad(
-            self._decode(self._init_cell_state(seen), seen, decoder_inputs.layout.pad(encoder.embed(decoder_inputs)))[1]
+        source = self.look.prepare_source(encoder_hidden_states, encoder_layout)
+        outputs = decoder_inputs.layout.unpad(
+            self._decode(self._init_cell_state(source), source, decoder_inputs.layout.pad(encoder.embed(decoder_inputs)))[1]
         )
-        return said if decoder_inputs.output_indices is None else said.index_select(0, decoder_inputs.output_indices)
+        return outputs if decoder_inputs.output_indices is None else outputs.index_select(0, decoder_inputs.output_indices)
 
     def init_state(self, encoder_hidden_states: Tensor, encoder_layout: Layout, encoder: "Encoder") -> RNNDecoderState:
-        seen = self.look.prepare_source(encoder_hidden_states, encoder_layout)
-        return RNNDecoderState(self._init_cell_state(seen), seen, 0)
+        source = self.look.prepare_source(encoder_hidden_states, encoder_layout)
+        return RNNDecoderState(self._init_cell_state(source), source, 0)
 
     def decode_step(self, state: RNNDecoderState, input_ids: Tensor, encoder: "Encoder") -> tuple[RNNDecoderState, Tensor]:
-        told = embed_step(encoder, input_ids, state.position)[:, None]
-        memory, said = self._decode(state.cell_state, state.source, told)
-        return replace(state, cell_state=memory, position=state.position + 1), said[:, 0]
+        inputs_embeds = embed_step(encoder, input_ids, state.position)[:, None]
+        cell_state, outputs = self._decode(state.cell_state, state.source, inputs_embeds)
+        return replace(state, cell_state=cell_state, position=state.position + 1), outputs[:, 0]
 
     def reorder_state(self, state: RNNDecoderState, row_indices: Tensor) -> RNNDecoderState:
-        memory = tuple(part.index_select(1, row_indices) for part in state.cell_state)
-        return RNNDecoderState(memory, state.source.select_rows(row_indices), state.position)
+        cell_state = tuple(tensor.index_select(1, row_indices) for tensor in state.cell_state)
+        return RNNDecoderState(cell_state, state.source.select_rows(row_indices), state.position)
 
     def _init_cell_state(self, source: SourceStates) -> CellState:
         hidden = torch.tanh(self.first(source.mean)).unflatten(-1, (self.cell.num_layers, -1)).transpose(0, 1).contiguous()
         return (hidden, torch.zeros_like(hidden)) if self.is_lstm else (hidden,)
 
     def _decode(self, cell_state: CellState, source: SourceStates, inputs_embeds: Tensor) -> tuple[CellState, Tensor]:
-        """(rows, steps, width) of what is told, to the same of what is said."""
-        if self.look.score_type == "additive":  # what is seen at a step depends on the step before
-            states, seen = [], []
-            for number in range(inputs_embeds.shape[1]):
-                seen.append(self.look(cell_state[0][-1][:, None].to(source.keys.dtype), source))
-                cell_state, state = self._run_cell(
-                    cell_state, torch.cat([inputs_embeds[:, number : number + 1], seen[-1].to(inputs_embeds.dtype)], -1)
+        """(rows, steps, hidden_size) token embeddings -> final cell state, and outputs of the same shape."""
+        if self.look.score_type == "additive":  # the attention of a step reads the state of the step before
+            hidden_steps, context_steps = [], []
+            for step in range(inputs_embeds.shape[1]):
+                context_steps.append(self.look(cell_state[0][-1][:, None].to(source.keys.dtype), source))
+                cell_state, hidden_step = self._run_cell(
+                    cell_state, torch.cat([inputs_embeds[:, step : step + 1], context_steps[-1].to(inputs_embeds.dtype)], -1)
                 )
-                states.append(state)
-            hidden, found = torch.cat(states, 1), torch.cat(seen, 1)
+                hidden_steps.append(hidden_step)
+            hidden, context = torch.cat(hidden_steps, 1), torch.cat(context_steps, 1)
         else:
-            fixed = source.mean[:, None].expand(-1, inputs_embeds.shape[1], -1).to(inputs_embeds.dtype)
+            mean_context = source.mean[:, None].expand(-1, inputs_embeds.shape[1], -1).to(inputs_embeds.dtype)
             cell_state, hidden = self._run_cell(
-                cell_state, torch.cat([inputs_embeds, fixed], -1) if self.attends_before_cell else inputs_embeds
+                cell_state, torch.cat([inputs_embeds, mean_context], -1) if self.attends_before_cell else inputs_embeds
             )
-            found = self.look(hidden, source)
+            context = self.look(hidden, source)
         return cell_state, self.drop(
-            torch.tanh(self.say(torch.cat([hidden, found.to(hidden.dtype), inputs_embeds.to(hidden.dtype)], -1)))
+            torch.tanh(self.say(torch.cat([hidden, context.to(hidden.dtype), inputs_embeds.to(hidden.dtype)], -1)))
         )
 
     def _run_cell(self, cell_state: CellState, inputs: Tensor) -> tuple[CellState, Tensor]:
-        kind = self.first.weight.dtype
-        cell_state = tuple(part.to(kind) for part in cell_state)
-        with torch.autocast(inputs.device.type, enabled=False):  # cuDNN's would be float16, which loses small gradients
-            hidden, left = self.cell(inputs.to(kind), cell_state if self.is_lstm else cell_state[0])
-        return (left if self.is_lstm else (left,)), hidden
+        dtype = self.first.weight.dtype
+        cell_state = tuple(tensor.to(dtype) for tensor in cell_state)
+        with torch.autocast(inputs.device.type, enabled=False):  # a float16 RNN would lose small gradients
+            hidden, final_state = self.cell(inputs.to(dtype), cell_state if self.is_lstm else cell_state[0])
+        return (final_state if self.is_lstm else (final_state,)), hidden

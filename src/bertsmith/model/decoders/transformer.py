@@ -1,4 +1,4 @@
-"""Attention from an answer to its source: every token written looks at all that was read."""
+"""Transformer decoder (Vaswani et al. 2017): causal self-attention, cross-attention to the source, feed-forward."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -24,36 +24,36 @@ if TYPE_CHECKING:
     from ..encoder import Encoder
 
 
-CrossKV = tuple[Tensor, Tensor]  # keys and values of sources, (rows, heads, longest, width of a head)
+CrossKV = tuple[Tensor, Tensor]  # keys and values of the sources, each (rows, heads, source length, head_dim)
 
 
 class CrossAttention(nn.Module):
-    """Queries of the answer, keys and values of the source by one matrix; with the norm behind it, or before it."""
+    """Cross-attention: queries from the target, keys and values (one fused matrix) from the source; with its AddNorm."""
 
     def __init__(self, config: "EncoderConfig") -> None:
         super().__init__()
         assert isinstance(config.mixer, Attention | LiteTransformer)
-        width, bias = config.width, config.mixer.bias
-        halves = 2 if isinstance(config.mixer, LiteTransformer) else 1  # whose heads are of half the width
-        self.num_heads, self.dropout = halves * config.mixer.heads, config.mixer.dropout
-        self.q, self.kv, self.out = (nn.Linear(width, times * width, bias=bias) for times in (1, 2, 1))
-        self.kv.weight.parts = 2  # type: ignore[attr-defined]  # an optimizer may treat each by itself
+        hidden_size, bias = config.width, config.mixer.bias
+        head_multiplier = 2 if isinstance(config.mixer, LiteTransformer) else 1  # its attention has half of the channels
+        self.num_heads, self.dropout = head_multiplier * config.mixer.heads, config.mixer.dropout
+        self.q, self.kv, self.out = (nn.Linear(hidden_size, times * hidden_size, bias=bias) for times in (1, 2, 1))
+        self.kv.weight.parts = 2  # type: ignore[attr-defined]  # fused matrices: Muon treats each alone
         self.norm = config.build_add_norm()
 
     def forward(self, x: Tensor, layout: Layout, encoder_hidden_states: Tensor, encoder_layout: Layout) -> Tensor:
-        """(tokens of the answers, width): what each finds in the source of its answer."""
+        """(target tokens, hidden_size): attention of each target token to its source."""
         k, v = self._project_kv(encoder_hidden_states)
         q = self.q(x).unflatten(-1, (self.num_heads, -1))
         dropout = self.dropout if self.training else 0.0
         return self.out(layout.attend(q, k, v, dropout=dropout, keys=encoder_layout).flatten(-2))
 
     def cache_kv(self, encoder_hidden_states: Tensor, encoder_layout: Layout) -> CrossKV:
-        """What every step will look at, computed once."""
-        k, v = (encoder_layout.pad(part).transpose(1, 2).contiguous() for part in self._project_kv(encoder_hidden_states))
+        """Keys and values of the sources, computed once for all decoding steps."""
+        k, v = (encoder_layout.pad(tensor).transpose(1, 2).contiguous() for tensor in self._project_kv(encoder_hidden_states))
         return k, v
 
     def decode_step(self, x: Tensor, cross_kv: CrossKV, mask: Tensor | None) -> Tensor:
-        """(rows, width): the same for one token a row."""
+        """(rows, hidden_size): `forward` for one token of each row."""
         q = self.q(x).unflatten(-1, (self.num_heads, 1, -1))
         return self.out(F.scaled_dot_product_attention(q, *cross_kv, mask).flatten(1))
 
@@ -63,7 +63,7 @@ class CrossAttention(nn.Module):
 
 
 class TransformerDecoderConfig(Variant, frozen=True, tag="attention"):
-    """Vaswani et al. 2017; what is not said is as in the encoder."""
+    """Transformer decoder (Vaswani et al. 2017); fields that are None are the encoder's."""
 
     layers: Annotated[PosInt | None, "blocks, one above another; as many as the encoder has, if none"] = None
     heads: Annotated[PosInt | None, "attention heads; as the encoder, if none"] = None
@@ -78,120 +78,138 @@ class TransformerDecoderConfig(Variant, frozen=True, tag="attention"):
         return TransformerDecoder(self, encoder)
 
     def block_config(self, encoder: "EncoderConfig") -> "EncoderConfig":
-        """The blocks of this decoder as an encoder's: what is not said is taken from there."""
-        given = encoder.mixer if isinstance(encoder.mixer, LiteTransformer) else encoder.attention_config()
-        mixer = msgspec.structs.replace(given, heads=self.heads or given.heads, causal=True)
-        fed = self.feedforward or encoder.feedforward or FeedForwardConfig(inner=4 * encoder.width)
+        """Config of the decoder's blocks: the encoder's, with this config's fields and a causal mixer."""
+        base_mixer = encoder.mixer if isinstance(encoder.mixer, LiteTransformer) else encoder.attention_config()
+        mixer = msgspec.structs.replace(base_mixer, heads=self.heads or base_mixer.heads, causal=True)
+        feedforward = self.feedforward or encoder.feedforward or FeedForwardConfig(inner=4 * encoder.width)
         norm = self.norm or ("after" if encoder.norm == "none" else encoder.norm)
         dropout = encoder.dropout if self.dropout is None else self.dropout
-        own = {"layers": self.layers or max(1, encoder.layers), "groups": None, "others": None, "residual": "all"}
-        return msgspec.structs.replace(encoder, mixer=mixer, feedforward=fed, norm=norm, dropout=dropout, **own)
+        fixed_fields = {"layers": self.layers or max(1, encoder.layers), "groups": None, "others": None, "residual": "all"}
+        return msgspec.structs.replace(
+            encoder, mixer=mixer, feedforward=feedforward, norm=norm, dropout=dropout, **fixed_fields
+        )
 
 
 @dataclass(frozen=True)
 class TransformerDecoderState:
-    """A row for each answer being written."""
+    """Decoding state, one row for each target."""
 
-    past_key_values: list[LayerCache]  # of each block, what is written; nothing yet at the first place
-    cross_kv: list[CrossKV]  # of each block: keys and values of the source
-    source_mask: Tensor | None  # (rows, 1, 1, longest) of the sources; None if all are as long
-    source_id: Tensor  # (rows,): the text each row answers
+    past_key_values: list[LayerCache]  # self-attention cache of each block; empty at the first position
+    cross_kv: list[CrossKV]  # of each block
+    source_mask: Tensor | None  # (rows, 1, 1, source length) bool; None if all sources have the same length
+    source_id: Tensor  # (rows,): source of each row
     position: int
 
 
 class TransformerDecoder(Decoder):
+    """Decoder blocks of its own, or the encoder's (`shared`), with a cross-attention in each."""
+
     def __init__(self, config: TransformerDecoderConfig, encoder: "EncoderConfig") -> None:
         super().__init__()
-        self.config, own = config, config.block_config(encoder)
+        self.config, block_config = config, config.block_config(encoder)
         if config.shared and (config.heads, config.feedforward, config.norm, config.layers) != (None,) * 4:
             raise UserError("decoder.shared=true takes the encoder's blocks as they are; leave out the decoder's own settings")
-        plain = isinstance(encoder.mixer, Attention) and not encoder.others
-        if config.shared and (not plain or encoder.norm == "none" or not encoder.feedforward):
+        is_plain_attention = isinstance(encoder.mixer, Attention) and not encoder.others
+        if config.shared and (not is_plain_attention or encoder.norm == "none" or not encoder.feedforward):
             raise UserError("decoder.shared=true shares blocks of dense attention with norms, and this encoder has others")
-        count = 0 if config.shared else own.layers
-        self.blocks = nn.ModuleList(Block(own.for_layer(number, count)) for number in range(count))
+        num_own_blocks = 0 if config.shared else block_config.layers
+        self.blocks = nn.ModuleList(Block(block_config.for_layer(layer, num_own_blocks)) for layer in range(num_own_blocks))
         for block in self.blocks[1:]:
             block.mixer.tie_weights(self.blocks[0].mixer)  # type: ignore[union-attr, operator]
-        self.crossings = nn.ModuleList(CrossAttention(own) for _ in range(own.layers))
-        self.block_config = own
-        self.norm_first = own.norm == "before"
-        self.norm = own.build_add_norm() if self.norm_first else nn.Identity()
+        self.crossings = nn.ModuleList(CrossAttention(block_config) for _ in range(block_config.layers))
+        self.block_config = block_config
+        self.norm_first = block_config.norm == "before"
+        self.norm = block_config.build_add_norm() if self.norm_first else nn.Identity()
 
     def forward(
         self, decoder_inputs: Inputs, encoder_hidden_states: Tensor, encoder_layout: Layout, encoder: "Encoder"
     ) -> Tensor:
-        stream, said = to_compute_dtype(encoder.embed(decoder_inputs)), None
-        for block, crossing in self._layers(encoder):
-            said, stream = self._forward_block(
-                block, crossing, said, stream, decoder_inputs.layout, encoder_hidden_states, encoder_layout
+        residual, sublayer_out = to_compute_dtype(encoder.embed(decoder_inputs)), None
+        for block, cross_attention in self._layers(encoder):
+            sublayer_out, residual = self._forward_block(
+                block, cross_attention, sublayer_out, residual, decoder_inputs.layout, encoder_hidden_states, encoder_layout
             )
-        return self._final_norm(said, stream, decoder_inputs.output_indices)
+        return self._final_norm(sublayer_out, residual, decoder_inputs.output_indices)
 
     def init_from_encoder(self, encoder: "Encoder") -> str | None:
-        """Each block begins as the encoder's of its number (BERT2BERT), as far as both are of one kind; what is new is told.
-        Attention to the source always is."""
-        stack, said = encoder.stack, self.config
+        """Initialize each block from the encoder's block of the same index (BERT2BERT, Rothe et al. 2020), where they match.
+
+        Returns a description of what stays newly initialized, or None; cross-attention always is, and is not named.
+        """
+        stack, config = encoder.stack, self.config
         if len(self.blocks) > len(stack.block_indices):
-            raise UserError(f"decoder.layers={len(self.blocks)} is more than the {len(stack.block_indices)} blocks of the encoder, "
-                           "which they begin as; lower it, or begin anew with scratch=true")  # fmt: skip
-        fed, mixed = self._matches_encoder(encoder.config)
-        if not mixed and (said.heads, said.feedforward, said.norm) != (None,) * 3:
+            raise UserError(
+                f"decoder.layers={len(self.blocks)} is more than the {len(stack.block_indices)} blocks of the encoder, "
+                "which they begin as; lower it, or begin anew with scratch=true"
+            )
+        same_feedforward, same_mixer = self._matches_encoder(encoder.config)
+        if not same_mixer and (config.heads, config.feedforward, config.norm) != (None,) * 3:
             raise UserError("the decoder's blocks are not of the encoder's kind, and cannot begin as those; leave out "
                            "decoder.heads, feedforward and norm, or begin anew with scratch=true")  # fmt: skip
-        for number, block in enumerate(self.blocks):
-            _copy_weights(block, stack.blocks[stack.block_indices[number]], fed, mixed)
-        if fed and isinstance(self.norm, AddNorm) and isinstance(stack.norm, AddNorm):
+        for layer, block in enumerate(self.blocks):
+            _copy_weights(block, stack.blocks[stack.block_indices[layer]], same_feedforward, same_mixer)
+        if same_feedforward and isinstance(self.norm, AddNorm) and isinstance(stack.norm, AddNorm):
             self.norm.load_state_dict(stack.norm.state_dict())
-        return None if mixed or not self.blocks else "what its tokens see of each other" if fed else "all of it"
+        return (
+            None if same_mixer or not self.blocks else "what its tokens see of each other" if same_feedforward else "all of it"
+        )
 
     def _matches_encoder(self, encoder: "EncoderConfig") -> tuple[bool, bool]:
-        """Whether norms and feed-forwards are as the encoder's, and attention too, but for what it may not see."""
-        fed = (self.block_config.feedforward, self.block_config.norm) == (encoder.feedforward, encoder.norm)
+        """Whether feed-forward and norm match the encoder's; whether self-attention does too, except for the causal mask."""
+        same_feedforward = (self.block_config.feedforward, self.block_config.norm) == (encoder.feedforward, encoder.norm)
         attention = msgspec.structs.replace(encoder.attention_config(), causal=True)
-        return fed, fed and isinstance(encoder.mixer, Attention | Longformer) and self.block_config.mixer == attention
+        return same_feedforward, same_feedforward and isinstance(
+            encoder.mixer, Attention | Longformer
+        ) and self.block_config.mixer == attention
 
     def init_state(self, encoder_hidden_states: Tensor, encoder_layout: Layout, encoder: "Encoder") -> TransformerDecoderState:
-        heads = [crossing.cache_kv(encoder_hidden_states, encoder_layout) for _, crossing in self._layers(encoder)]
-        real = None if encoder_layout.is_uniform else encoder_layout.padding_mask()[:, None, None]
+        cross_kv = [
+            cross_attention.cache_kv(encoder_hidden_states, encoder_layout) for _, cross_attention in self._layers(encoder)
+        ]
+        source_mask = None if encoder_layout.is_uniform else encoder_layout.padding_mask()[:, None, None]
         return TransformerDecoderState(
-            [], heads, real, torch.arange(encoder_layout.num_sequences, device=encoder_hidden_states.device), 0
+            [], cross_kv, source_mask, torch.arange(encoder_layout.num_sequences, device=encoder_hidden_states.device), 0
         )
 
     def decode_step(
         self, state: TransformerDecoderState, input_ids: Tensor, encoder: "Encoder"
     ) -> tuple[TransformerDecoderState, Tensor]:
-        stream, said = to_compute_dtype(embed_step(encoder, input_ids, state.position)), None
-        past: list[LayerCache] = []
-        for number, (block, crossing) in enumerate(self._layers(encoder)):
-            x, stream = self._mixer_input(block, said, stream)
+        residual, sublayer_out = to_compute_dtype(embed_step(encoder, input_ids, state.position)), None
+        past_key_values: list[LayerCache] = []
+        for layer, (block, cross_attention) in enumerate(self._layers(encoder)):
+            x, residual = self._mixer_input(block, sublayer_out, residual)
             assert isinstance(block.mixer, SelfAttention | LongShortRangeAttention)
-            mixed, kept = block.mixer.decode_step(
-                x, state.past_key_values[number] if state.past_key_values else None, state.position
+            mixed, layer_cache = block.mixer.decode_step(
+                x, state.past_key_values[layer] if state.past_key_values else None, state.position
             )
-            past.append(kept)
-            x, stream = (crossing.norm if self.norm_first else block.mixer_norm)(stream, mixed)
-            said, stream = self._feed_forward(
-                block, crossing, stream, crossing.decode_step(x, state.cross_kv[number], state.source_mask)
+            past_key_values.append(layer_cache)
+            x, residual = (cross_attention.norm if self.norm_first else block.mixer_norm)(residual, mixed)
+            sublayer_out, residual = self._feed_forward(
+                block, cross_attention, residual, cross_attention.decode_step(x, state.cross_kv[layer], state.source_mask)
             )
-        return replace(state, past_key_values=past, position=state.position + 1), self._final_norm(said, stream, None)
+        return replace(state, past_key_values=past_key_values, position=state.position + 1), self._final_norm(
+            sublayer_out, residual, None
+        )
 
     def reorder_state(self, state: TransformerDecoderState, row_indices: Tensor) -> TransformerDecoderState:
-        past = [tuple(part.index_select(0, row_indices) for part in kept) for kept in state.past_key_values]
-        owner = state.source_id.index_select(0, row_indices)
-        if torch.equal(owner, state.source_id):  # the same texts in the same places, as from step to step of a beam
-            return replace(state, past_key_values=past)
-        real = None if state.source_mask is None else state.source_mask.index_select(0, row_indices)
-        seen = [(k.index_select(0, row_indices), v.index_select(0, row_indices)) for k, v in state.cross_kv]
-        return TransformerDecoderState(past, seen, real, owner, state.position)
+        past_key_values = [
+            tuple(tensor.index_select(0, row_indices) for tensor in layer_cache) for layer_cache in state.past_key_values
+        ]
+        source_id = state.source_id.index_select(0, row_indices)
+        if torch.equal(source_id, state.source_id):  # same sources in the same rows, as between the steps of a beam search
+            return replace(state, past_key_values=past_key_values)
+        source_mask = None if state.source_mask is None else state.source_mask.index_select(0, row_indices)
+        cross_kv = [(k.index_select(0, row_indices), v.index_select(0, row_indices)) for k, v in state.cross_kv]
+        return TransformerDecoderState(past_key_values, cross_kv, source_mask, source_id, state.position)
 
     def _layers(self, encoder: "Encoder") -> list[tuple[Block, CrossAttention]]:
         stack = encoder.stack
-        blocks = [stack.blocks[turn] for turn in stack.block_indices] if self.config.shared else list(self.blocks)
+        blocks = [stack.blocks[block_index] for block_index in stack.block_indices] if self.config.shared else list(self.blocks)
         return list(zip(blocks, self.crossings, strict=True))  # type: ignore[arg-type]
 
     def _forward_block(
-        self, block: Block, cross_attention: CrossAttention, sublayer_out: Tensor | None, residual: Tensor, layout: Layout, encoder_hidden_states: Tensor,
-        encoder_layout: Layout,
+        self, block: Block, cross_attention: CrossAttention, sublayer_out: Tensor | None, residual: Tensor, layout: Layout,
+        encoder_hidden_states: Tensor, encoder_layout: Layout,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         x, residual = self._mixer_input(block, sublayer_out, residual)
         mixed = _mix_causal(block.mixer, x, layout)
@@ -208,11 +226,11 @@ class TransformerDecoder(Decoder):
     def _feed_forward(
         self, block: Block, cross_attention: CrossAttention, residual: Tensor, cross_out: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """What was seen in the source joins, and each token thinks by itself."""
+        """Add the cross-attention output, then the feed-forward sublayer."""
         assert block.feedforward is not None and block.feedforward_norm is not None
         x, residual = (block.feedforward_norm if self.norm_first else cross_attention.norm)(residual, cross_out)
-        said = block.feedforward(x)
-        return (said, residual) if self.norm_first else block.feedforward_norm(residual, said)
+        sublayer_out = block.feedforward(x)
+        return (sublayer_out, residual) if self.norm_first else block.feedforward_norm(residual, sublayer_out)
 
     def _final_norm(self, sublayer_out: Tensor | None, residual: Tensor, output_indices: Tensor | None) -> Tensor:
         x = self.norm(residual, sublayer_out)[0] if isinstance(self.norm, AddNorm) else residual
@@ -220,15 +238,18 @@ class TransformerDecoder(Decoder):
 
 
 def _copy_weights(block: nn.Module, encoder_block: nn.Module, copy_feedforward: bool, copy_mixer: bool) -> None:
-    """Takes over the weights that mean the same in both."""
-    wanted, given = block.state_dict(), encoder_block.state_dict()
-    taken = {
-        name: given[name] for name, weight in wanted.items()
-        if (copy_mixer if name.startswith("mixer.") else copy_feedforward) and name in given and given[name].shape == weight.shape
-    }  # fmt: skip
-    block.load_state_dict(wanted | taken)
+    """Copy the mixer and other weights, as requested, where names and shapes are equal in both blocks."""
+    own_weights, encoder_weights = block.state_dict(), encoder_block.state_dict()
+    copied = {
+        name: encoder_weights[name]
+        for name, weight in own_weights.items()
+        if (copy_mixer if name.startswith("mixer.") else copy_feedforward)
+        and name in encoder_weights
+        and encoder_weights[name].shape == weight.shape
+    }
+    block.load_state_dict(own_weights | copied)
 
 
 def _mix_causal(mixer: nn.Module, x: Tensor, layout: Layout) -> Tensor:
-    """A block's own mixing, that sees only what came before, whether it is the decoder's or shared with the encoder."""
+    """The mixer with a causal mask, also if the block is shared with a bidirectional encoder."""
     return mixer.attend(x, layout, causal=True) if isinstance(mixer, SelfAttention) else mixer(x, layout)

@@ -1,4 +1,4 @@
-"""Ways of making vectors of tokens. To add one: write its file, then name it in two lines here."""
+"""Input embeddings other than a table of token vectors. To add one: write its file, then register it in two lines here."""
 
 from .adaptive import AdaptiveInputConfig
 from .base import InputEmbedding

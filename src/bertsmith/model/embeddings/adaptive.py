@@ -1,4 +1,7 @@
-"""A vocabulary in clusters, frequent words first: the rarer the words of one, the fewer numbers each is made of."""
+"""Adaptive input embedding (Baevski & Auli 2019) and adaptive softmax (Grave et al. 2017).
+
+The vocabulary is split into clusters by frequency; the rarer a cluster, the smaller its embedding dimension.
+"""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -21,25 +24,28 @@ if TYPE_CHECKING:
 
 
 class Clusters(NamedTuple):
-    """Words whose ids are in order of frequency, as those of `tokenizer kind=word` are."""
+    """Frequency clusters of a vocabulary whose ids are sorted by frequency, as those of `tokenizer kind=word` are."""
 
-    boundaries: tuple[int, ...]  # the first id of each cluster, and how many ids there are
-    dims: tuple[int, ...]  # numbers that a word of each is made of
+    boundaries: tuple[int, ...]  # first id of each cluster, then vocab_size
+    dims: tuple[int, ...]  # embedding dimension of each cluster
 
     @classmethod
     def from_cutoffs(cls, cutoffs: Sequence[int], div_value: float, hidden_size: int, vocab_size: int) -> "Clusters":
-        borders = (0, *cutoffs, vocab_size)
-        if not cutoffs or any(a >= b for a, b in pairwise(borders)):
-            raise UserError(f"cutoffs {list(cutoffs)} do not cut {vocab_size:,} words into clusters; give rising ids, all above "
-                           "0 and below that")  # fmt: skip
-        return cls(borders, tuple(max(1, int(hidden_size // div_value**number)) for number in range(len(cutoffs) + 1)))
+        """Cluster i has the ids from cutoff i - 1 to cutoff i and dimension hidden_size // div_value**i."""
+        boundaries = (0, *cutoffs, vocab_size)
+        if not cutoffs or any(a >= b for a, b in pairwise(boundaries)):
+            raise UserError(
+                f"cutoffs {list(cutoffs)} do not cut {vocab_size:,} words into clusters; give rising ids, all above "
+                "0 and below that"
+            )
+        return cls(boundaries, tuple(max(1, int(hidden_size // div_value**cluster)) for cluster in range(len(cutoffs) + 1)))
 
     @property
     def sizes(self) -> tuple[int, ...]:
         return tuple(b - a for a, b in pairwise(self.boundaries))
 
     def cluster_of(self, ids: Tensor) -> Tensor:
-        """The cluster of each."""
+        """Cluster index of each id."""
         return torch.bucketize(ids, torch.tensor(self.boundaries[1:-1], device=ids.device), right=True)
 
 
@@ -47,14 +53,14 @@ DivValue = Annotated[float, Meta(ge=1, le=1e6)]
 
 
 class AdaptiveInputConfig(Variant, frozen=True, tag="by-rarity"):
-    """Tables of clusters of words; ids must be in order of frequency."""
+    """Adaptive input: one embedding table for each frequency cluster; ids must be sorted by frequency."""
 
     cutoffs: Annotated[tuple[PosInt, ...], Meta(min_length=1), "the first id of every cluster but that of frequent words"] = (
         2_000, 10_000,
     )  # fmt: skip
     shrink: Annotated[DivValue, "each cluster has so many times fewer numbers a word than the one before"] = 4.0
 
-    token_table_dim: ClassVar[int] = 0  # numbers in the encoder's table of tokens: there is none
+    token_table_dim: ClassVar[int] = 0  # the encoder has no token embedding table
     causal: ClassVar[bool] = True
 
     def build(self, hidden_size: int, vocab_size: int) -> "AdaptiveInput":
@@ -62,24 +68,26 @@ class AdaptiveInputConfig(Variant, frozen=True, tag="by-rarity"):
 
 
 class AdaptiveInput(InputEmbedding):
+    """Embedding of each token from the table of its cluster, projected to hidden_size."""
+
     def __init__(self, clusters: Clusters, hidden_size: int) -> None:
         super().__init__()
         self.clusters = clusters
-        self.tables = nn.ModuleList(nn.Embedding(size, each) for size, each in zip(clusters.sizes, clusters.dims, strict=True))
-        self.widen = nn.ModuleList(nn.Linear(each, hidden_size, bias=False) for each in clusters.dims[1:])
+        self.tables = nn.ModuleList(nn.Embedding(size, dim) for size, dim in zip(clusters.sizes, clusters.dims, strict=True))
+        self.widen = nn.ModuleList(nn.Linear(dim, hidden_size, bias=False) for dim in clusters.dims[1:])
 
     def forward(self, input_ids: Tensor, layout: Layout, token_embedding: nn.Embedding | None) -> Tensor:
-        """Every token goes through every cluster: that costs less than a third of one matrix, and nothing has to wait."""
-        owner, found = self.clusters.cluster_of(input_ids), []
-        for number, (words, first) in enumerate(zip(self.tables, self.clusters.boundaries, strict=False)):
-            rows = words((input_ids - first).clamp(0, self.clusters.sizes[number] - 1))
-            rows = self.widen[number - 1](rows) if number else rows
-            found.append(torch.where((owner == number)[:, None], rows, 0))
-        return torch.stack(found).sum(0)
+        """Computes every token in every cluster: costs less than a third of one matrix, and needs no GPU synchronization."""
+        cluster_ids, embeddings = self.clusters.cluster_of(input_ids), []
+        for cluster, (table, first) in enumerate(zip(self.tables, self.clusters.boundaries, strict=False)):
+            rows = table((input_ids - first).clamp(0, self.clusters.sizes[cluster] - 1))
+            rows = self.widen[cluster - 1](rows) if cluster else rows
+            embeddings.append(torch.where((cluster_ids == cluster)[:, None], rows, 0))
+        return torch.stack(embeddings).sum(0)
 
 
 class AdaptiveSoftmaxHeadConfig(Variant, frozen=True, tag="by-rarity"):
-    """The logarithm of the chance of every word; ids must be in order of frequency."""
+    """Adaptive softmax: log-probability of every word; ids must be sorted by frequency."""
 
     cutoffs: Annotated[tuple[PosInt, ...], Meta(min_length=1), "the first id of every cluster but that of frequent words"] = (
         2_000, 10_000,
@@ -99,42 +107,52 @@ class AdaptiveSoftmaxHeadConfig(Variant, frozen=True, tag="by-rarity"):
 
 
 class AdaptiveSoftmax(nn.Module):
+    """log p(w) = log p(w) in the head for frequent words, else log p(cluster) + log p(w | cluster)."""
+
     def __init__(self, config: AdaptiveSoftmaxHeadConfig, clusters: Clusters, hidden_size: int) -> None:
         super().__init__()
-        self.clusters, parts = clusters, list(zip(clusters.sizes, clusters.dims, strict=True))
-        self.rare = nn.Linear(hidden_size, len(parts) - 1, bias=config.bias)  # a score for each cluster as a whole
-        self.narrow = nn.ModuleList(nn.Linear(hidden_size, each, bias=False) for _, each in parts[1:])
-        own = [] if config.tied else [nn.Linear(each, size, bias=False) for size, each in parts]
-        self.tables = nn.ModuleList(own)
+        self.clusters, shapes = clusters, list(zip(clusters.sizes, clusters.dims, strict=True))
+        self.rare = nn.Linear(hidden_size, len(shapes) - 1, bias=config.bias)  # logits of the tail clusters
+        self.narrow = nn.ModuleList(nn.Linear(hidden_size, dim, bias=False) for _, dim in shapes[1:])
+        own_tables = [] if config.tied else [nn.Linear(dim, size, bias=False) for size, dim in shapes]
+        self.tables = nn.ModuleList(own_tables)
         self.bias = nn.Parameter(torch.zeros(clusters.boundaries[-1])) if config.bias else None
 
     def forward(self, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
-        """(rows, words): logarithms of chances that add up to one."""
-        top = self._head_log_probs(hidden_states, encoder)
-        found = [top[:, : self.clusters.sizes[0]]]
-        for number in range(1, len(self.clusters.sizes)):
-            found.append(self._tail_log_probs(number, hidden_states, encoder) + self._cluster_log_prob(top, number)[:, None])
-        return torch.cat(found, -1)
+        """(rows, vocab_size) float32: log-probabilities."""
+        head_log_probs = self._head_log_probs(hidden_states, encoder)
+        log_probs = [head_log_probs[:, : self.clusters.sizes[0]]]
+        for cluster in range(1, len(self.clusters.sizes)):
+            log_probs.append(
+                self._tail_log_probs(cluster, hidden_states, encoder) + self._cluster_log_prob(head_log_probs, cluster)[:, None]
+            )
+        return torch.cat(log_probs, -1)
 
     def cross_entropy(self, hidden_states: Tensor, encoder: "Encoder", labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The summed cross entropy of these answers, and how many of them came first; only clusters that matter are scored."""
-        if isinstance(hidden_states, FakeTensor):  # which `plan` counts: how many answers are rare cannot be told
-            scores = self(hidden_states, encoder)
-            return F.nll_loss(scores, labels, reduction="sum"), (scores.argmax(-1) == labels).sum()
-        top, owner, first = (
+        """Cross-entropy summed over rows, and the number of correct (top-1) predictions; computes only the clusters needed."""
+        if isinstance(hidden_states, FakeTensor):  # FLOP counting in `plan`: the labels' clusters are unknown
+            log_probs_all = self(hidden_states, encoder)
+            return F.nll_loss(log_probs_all, labels, reduction="sum"), (log_probs_all.argmax(-1) == labels).sum()
+        head_log_probs, cluster_ids, head_size = (
             self._head_log_probs(hidden_states, encoder),
             self.clusters.cluster_of(labels),
             self.clusters.sizes[0],
         )
-        logs = top.gather(1, torch.where(owner == 0, labels, first + owner - 1)[:, None]).squeeze(1)
-        ahead = torch.ones_like(owner, dtype=torch.bool)  # of its cluster
-        for number in range(1, len(self.clusters.sizes)):
-            some = (owner == number).nonzero().squeeze(1)
-            inside = self._tail_log_probs(number, hidden_states[some], encoder)
-            own = inside.gather(1, (labels[some] - self.clusters.boundaries[number])[:, None]).squeeze(1)
-            logs = logs.index_add(0, some, own)
-            ahead[some] = own >= inside.max(-1).values if len(some) else ahead[some]
-        return -logs.sum(), self._count_top1(hidden_states, encoder, top, logs, owner, ahead)
+        log_probs = head_log_probs.gather(
+            1, torch.where(cluster_ids == 0, labels, head_size + cluster_ids - 1)[:, None]
+        ).squeeze(1)
+        is_top1 = torch.ones_like(cluster_ids, dtype=torch.bool)  # whether the label is the top word of its cluster
+        for cluster in range(1, len(self.clusters.sizes)):
+            row_indices = (cluster_ids == cluster).nonzero().squeeze(1)
+            tail_log_probs = self._tail_log_probs(cluster, hidden_states[row_indices], encoder)
+            label_log_probs = tail_log_probs.gather(
+                1, (labels[row_indices] - self.clusters.boundaries[cluster])[:, None]
+            ).squeeze(1)
+            log_probs = log_probs.index_add(0, row_indices, label_log_probs)
+            is_top1[row_indices] = (
+                label_log_probs >= tail_log_probs.max(-1).values if len(row_indices) else is_top1[row_indices]
+            )
+        return -log_probs.sum(), self._count_top1(hidden_states, encoder, head_log_probs, log_probs, cluster_ids, is_top1)
 
     @torch.no_grad()
     def _count_top1(
@@ -146,25 +164,27 @@ class AdaptiveSoftmax(nn.Module):
         clusters: Tensor,
         is_top1: Tensor,
     ) -> Tensor:
-        """How many answers came first of all words: no word of a cluster is likelier than the cluster."""
+        """Number of labels that are the top-1 word; a cluster less likely than the label need not be scored."""
         is_top1 = is_top1 & (log_probs >= head_log_probs[:, : self.clusters.sizes[0]].max(-1).values)
-        for number in range(1, len(self.clusters.sizes)):
-            whole = self._cluster_log_prob(head_log_probs, number)
-            some = (is_top1 & (clusters != number) & (whole > log_probs)).nonzero().squeeze(1)
-            if len(some):
-                is_top1[some] = (
-                    whole[some] + self._tail_log_probs(number, hidden_states[some], encoder).max(-1).values <= log_probs[some]
+        for cluster in range(1, len(self.clusters.sizes)):
+            cluster_log_prob = self._cluster_log_prob(head_log_probs, cluster)
+            row_indices = (is_top1 & (clusters != cluster) & (cluster_log_prob > log_probs)).nonzero().squeeze(1)
+            if len(row_indices):
+                is_top1[row_indices] = (
+                    cluster_log_prob[row_indices]
+                    + self._tail_log_probs(cluster, hidden_states[row_indices], encoder).max(-1).values
+                    <= log_probs[row_indices]
                 )
         return is_top1.sum()
 
     def _head_log_probs(self, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
-        """(rows, frequent words + clusters): logarithms of chances."""
+        """(rows, frequent words + tail clusters): log-probabilities."""
         return (
             torch.cat([self._cluster_logits(0, hidden_states, encoder), self.rare(hidden_states)], -1).float().log_softmax(-1)
         )
 
     def _tail_log_probs(self, cluster: int, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
-        """(rows, words of a cluster), given that it is one of them."""
+        """(rows, words of the cluster): log p(word | cluster)."""
         return self._cluster_logits(cluster, self.narrow[cluster - 1](hidden_states), encoder).float().log_softmax(-1)
 
     def _cluster_log_prob(self, head_log_probs: Tensor, cluster: int) -> Tensor:
@@ -174,6 +194,6 @@ class AdaptiveSoftmax(nn.Module):
         tables = self.tables
         if not len(tables):
             assert isinstance(encoder.front, AdaptiveInput)
-            tables = encoder.front.tables  # not an attribute: each stays one tensor in the checkpoint
+            tables = encoder.front.tables  # not attributes of the head, so that the checkpoint holds them once
         first, last = self.clusters.boundaries[cluster : cluster + 2]
         return F.linear(hidden_states, tables[cluster].weight, None if self.bias is None else self.bias[first:last])  # type: ignore[arg-type]

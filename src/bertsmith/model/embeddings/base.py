@@ -1,4 +1,4 @@
-"""The one interface behind every way of making a vector of a token without looking it up alone."""
+"""`InputEmbedding`: interface of input embeddings that are more than a table lookup."""
 
 from abc import ABC, abstractmethod
 
@@ -8,14 +8,14 @@ from ..packing import Layout
 
 
 class InputEmbedding(nn.Module, ABC):
-    """(tokens,) ids in, (tokens, width) out; never depends on another sequence.
+    """(tokens,) ids -> (tokens, hidden_size); the embedding of a token depends only on its own sequence.
 
-    `table` is the encoder's own table of tokens, or None where the config asks for none (`table` there is 0). The config
-    also says `causal`: whether what a token becomes never depends on those after it.
+    `token_embedding` is the encoder's token embedding, or None if the config's `token_table_dim` is 0. A config whose
+    embeddings never depend on later tokens sets `causal = True`.
     """
 
     def reset_parameters(self) -> None:
-        """New weights of its own, where those of all models (`deviation`) do not suit it."""
+        """Initialize weights that need another distribution than the model's (`deviation`)."""
 
     @abstractmethod
     def forward(self, input_ids: Tensor, layout: Layout, token_embedding: nn.Embedding | None) -> Tensor: ...

@@ -1,4 +1,4 @@
-"""Words by their characters: filters over the bytes of a word, their maxima through highways, a projection (ELMo)."""
+"""Character CNN (Kim et al. 2016; ELMo): convolutions over the bytes of a word, max pooling, highway layers, a projection."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -15,11 +15,11 @@ from ...tokenization.characters import NUM_CHARS, Lexicon
 from ..packing import Layout
 from .base import InputEmbedding
 
-NUM_CHARACTERS = NUM_CHARS + 1  # of the table of characters: the first is of a place where there is no word
+NUM_CHARACTERS = NUM_CHARS + 1  # rows of the character embedding; row 0 stands for no word
 
 
 class CharCNNConfig(Variant, frozen=True, tag="characters"):
-    """Peters et al. 2018: words are never looked up, so those never seen have vectors too."""
+    """Character CNN of Peters et al. 2018: no word table, so that there are no out-of-vocabulary words."""
 
     filters: Annotated[tuple[tuple[PosInt, PosInt], ...], Meta(min_length=1), "characters they see, and how many do: pairs"] = (
         (1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024),
@@ -29,15 +29,15 @@ class CharCNNConfig(Variant, frozen=True, tag="characters"):
     highways: Annotated[NonNegInt, "layers that let some of it pass"] = 2
     activation: Annotated[Literal["relu", "tanh"], "of the filters"] = "relu"
 
-    causal: ClassVar[bool] = True  # a word is spelt whatever stands around it
-    token_table_dim: ClassVar[int] = 0  # numbers in the encoder's table of tokens: there is none
+    causal: ClassVar[bool] = True  # embeddings do not depend on context
+    token_table_dim: ClassVar[int] = 0  # the encoder has no token embedding table
 
     def build(self, hidden_size: int, vocab_size: int) -> "CharCNN":
         return CharCNN(self, hidden_size)
 
 
 class CharCNN(InputEmbedding):
-    """The vector of a word, twice: for the channels that read forward, and for those that read backward."""
+    """Embedding of a word (hidden_size / 2), twice: for the channels of the forward and of the backward language model."""
 
     def __init__(self, config: CharCNNConfig, hidden_size: int) -> None:
         super().__init__()
@@ -45,61 +45,69 @@ class CharCNN(InputEmbedding):
             raise UserError(
                 f"half the channels read forward, half backward: a width of {hidden_size} is not even; change model.width"
             )
-        if max(seen for seen, _ in config.filters) > config.letters:
+        if max(kernel_size for kernel_size, _ in config.filters) > config.letters:
             raise UserError(f"a filter wider than the {config.letters} letters of a word sees nothing; change model.front")
-        found = sum(count for _, count in config.filters)
+        num_filters = sum(out_channels for _, out_channels in config.filters)
         self.max_word_length, self.lexicon = config.letters, Lexicon()
         self.characters = nn.Embedding(NUM_CHARACTERS, config.numbers)
-        self.filters = nn.ModuleList(nn.Conv1d(config.numbers, count, seen) for seen, count in config.filters)
-        self.highways = nn.ModuleList(Highway(found) for _ in range(config.highways))
-        self.out = nn.Linear(found, hidden_size // 2)
+        self.filters = nn.ModuleList(
+            nn.Conv1d(config.numbers, out_channels, kernel_size) for kernel_size, out_channels in config.filters
+        )
+        self.highways = nn.ModuleList(Highway(num_filters) for _ in range(config.highways))
+        self.out = nn.Linear(num_filters, hidden_size // 2)
         self.activation = F.relu if config.activation == "relu" else torch.tanh
-        self.spelt: Tensor
-        self.register_buffer("spelt", torch.zeros(0, config.letters, dtype=torch.int16), persistent=False)
+        self.char_id_cache: Tensor
+        self.register_buffer("char_id_cache", torch.zeros(0, config.letters, dtype=torch.int16), persistent=False)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """As large as what goes in, so that words differ from the first step on; highways let most of it pass."""
+        """Variance-preserving initialization, so that words differ from the first step on; highway gates start near 0."""
         nn.init.uniform_(self.characters.weight, -1.0, 1.0)
-        for layer in (*self.filters, *(part for one in self.highways for part in one.children()), self.out):
+        for layer in (*self.filters, *(linear for highway in self.highways for linear in highway.children()), self.out):
             nn.init.normal_(layer.weight, std=layer.weight[0].numel() ** -0.5)
             nn.init.zeros_(layer.bias)
-        for one in self.highways:
-            one.gate.bias.fill_(-2.0)  # type: ignore[operator, union-attr]
+        for highway in self.highways:
+            highway.gate.bias.fill_(-2.0)  # type: ignore[operator, union-attr]
 
     def attach_lexicon(self, lexicon: Lexicon) -> None:
-        """Words are ids: the lexicon tells how they are spelt, and may grow."""
-        self.lexicon, self.spelt = lexicon, self.spelt[:0]
+        """Set the lexicon that maps word ids to characters; it may grow later."""
+        self.lexicon, self.char_id_cache = lexicon, self.char_id_cache[:0]
 
     def forward(self, input_ids: Tensor, layout: Layout, token_embedding: nn.Embedding | None) -> Tensor:
-        if isinstance(self.out.weight, FakeTensor):  # `plan` counts without contents, and every word as another
-            vector = self.embed_words(input_ids[:, None].expand(-1, self.max_word_length) * 0)
-            return torch.cat([vector, vector], -1)
-        words, which = input_ids.unique(return_inverse=True)  # the same word has the same vector
-        vector = self.embed_words(self._char_ids(words))
-        return torch.cat([vector, vector], -1)[which]
+        if isinstance(self.out.weight, FakeTensor):  # FLOP counting in `plan`: no values, every word counts as different
+            embeddings = self.embed_words(input_ids[:, None].expand(-1, self.max_word_length) * 0)
+            return torch.cat([embeddings, embeddings], -1)
+        distinct_ids, inverse = input_ids.unique(return_inverse=True)  # compute each distinct word once
+        embeddings = self.embed_words(self._char_ids(distinct_ids))
+        return torch.cat([embeddings, embeddings], -1)[inverse]
 
     def embed_words(self, char_ids: Tensor) -> Tensor:
-        """(words, letters) -> (words, width / 2)"""
+        """(words, max_word_length) character ids -> (words, hidden_size / 2)."""
         x = self.characters(char_ids).mT
-        x = torch.cat([self.activation(one(x).amax(-1)) for one in self.filters], -1)
+        x = torch.cat([self.activation(conv(x).amax(-1)) for conv in self.filters], -1)
         for highway in self.highways:
             x = highway(x)
         return self.out(x)
 
     def _char_ids(self, word_ids: Tensor) -> Tensor:
-        if len(self.spelt) < len(self.lexicon):
-            new = [self.lexicon.char_ids(number, self.max_word_length) for number in range(len(self.spelt), len(self.lexicon))]
-            more = torch.from_numpy(np.array(new, np.int16)).to(self.spelt.device)
-            self.spelt = torch.cat([self.spelt, more])
-        if len(word_ids) and int(word_ids[-1]) >= len(self.spelt):
-            raise UserError(f"word {int(word_ids[-1])} has no spelling: this model knows {len(self.spelt)} words; give it its own "
-                           "tokenizer")  # fmt: skip
-        return self.spelt[word_ids].long()
+        """(words, max_word_length): character ids, cached in the buffer `char_id_cache` for the words of the lexicon."""
+        if len(self.char_id_cache) < len(self.lexicon):
+            new_char_ids = [
+                self.lexicon.char_ids(word_id, self.max_word_length)
+                for word_id in range(len(self.char_id_cache), len(self.lexicon))
+            ]
+            new_rows = torch.from_numpy(np.array(new_char_ids, np.int16)).to(self.char_id_cache.device)
+            self.char_id_cache = torch.cat([self.char_id_cache, new_rows])
+        if len(word_ids) and int(word_ids[-1]) >= len(self.char_id_cache):
+            raise UserError(
+                f"word {int(word_ids[-1])} has no spelling: this model knows {len(self.char_id_cache)} words; "
+                "give it its own tokenizer"
+            )
+        return self.char_id_cache[word_ids].long()
 
 
 class Highway(nn.Module):
-    """g * relu(Ax) + (1 - g) * x, g = sigmoid(Bx): what it has no use for passes as it is."""
+    """Highway layer (Srivastava et al. 2015): g * relu(A x) + (1 - g) * x with g = sigmoid(B x)."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()

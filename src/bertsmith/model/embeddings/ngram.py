@@ -1,4 +1,4 @@
-"""The first neural language model (Bengio et al. 2003): the words just read, side by side, and what they make together."""
+"""N-gram input of the neural probabilistic language model (NNLM, Bengio et al. 2003)."""
 
 from typing import Annotated, ClassVar
 
@@ -12,9 +12,9 @@ from .base import InputEmbedding
 
 
 class NgramConfig(Variant, frozen=True, tag="grams"):
-    """x is the vectors of the `order - 1` last words; a token becomes (x, tanh(d + H x)).
+    """x concatenates the embeddings of the last `order - 1` words; the output is [x; tanh(d + H x)].
 
-    An untied head over it is y = b + W x + U tanh(d + H x); without `direct`, W is 0 and there is no x in it.
+    An untied LM head on it is y = b + W x + U tanh(d + H x); without `direct` connections, W = 0 and x is left out.
     """
 
     order: Annotated[PosInt, "words in all: those it reads and the one it foretells"] = 5
@@ -26,12 +26,12 @@ class NgramConfig(Variant, frozen=True, tag="grams"):
 
     @property
     def token_table_dim(self) -> int:
-        """Numbers in the encoder's table of tokens."""
+        """Dimension of the encoder's token embedding."""
         return self.numbers
 
     @property
     def hidden_size(self) -> int:
-        """What a model of it must be wide."""
+        """The hidden size that a model with this embedding must have."""
         return self.inner + (self.order - 1) * self.numbers * self.direct
 
     def build(self, hidden_size: int, vocab_size: int) -> "NgramEmbedding":
@@ -45,7 +45,7 @@ class NgramConfig(Variant, frozen=True, tag="grams"):
 
 
 class NgramEmbedding(InputEmbedding):
-    """Before the first token of a sequence stands that token again: [CLS], as often as an n-gram's start symbol."""
+    """Context windows of `order - 1` tokens; before the start of a sequence its first token ([CLS]) is repeated as padding."""
 
     def __init__(self, config: NgramConfig) -> None:
         super().__init__()
@@ -54,9 +54,9 @@ class NgramEmbedding(InputEmbedding):
 
     def forward(self, input_ids: Tensor, layout: Layout, token_embedding: nn.Embedding | None) -> Tensor:
         assert token_embedding is not None
-        back = torch.arange(self.context_size, device=input_ids.device)
-        here = torch.arange(len(input_ids), device=input_ids.device)
-        where = here[:, None] - torch.minimum(back, layout.position[:, None])
-        x = token_embedding(input_ids[where]).flatten(1)
+        offsets = torch.arange(self.context_size, device=input_ids.device)
+        token_index = torch.arange(len(input_ids), device=input_ids.device)
+        context_index = token_index[:, None] - torch.minimum(offsets, layout.position[:, None])
+        x = token_embedding(input_ids[context_index]).flatten(1)
         hidden = self.hidden(x).tanh()
         return torch.cat([x, hidden], -1) if self.direct_connections else hidden

@@ -1,4 +1,8 @@
-"""Keys and values of what was read are kept, so that one more token costs one token and not the whole text again."""
+"""Incremental decoding of causal language models: with a KV cache, with segment memory, or without a cache.
+
+`KVCacheDecoder`, `SegmentMemoryDecoder` (Transformer-XL, Adaptive-Span) and `UncachedDecoder` implement the
+`IncrementalDecoder` protocol of `search`. The cache is filled and read by layouts whose `attend_qkv` stores keys and values.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -21,11 +25,11 @@ from .search import Ints
 
 @dataclass
 class KVCache:
-    """(2, rows, heads, room, width of a head) for every layer, keys and values, made when the first text goes through it."""
+    """Keys and values (2, rows, heads, max_length, head_dim) of every layer, allocated by the prefill pass."""
 
-    max_length: int  # tokens a row may have
+    max_length: int  # most tokens of a row
     layers: list[Tensor] = field(default_factory=list)
-    next_layer: int = 0  # the layer that is asked next
+    next_layer: int = 0  # layer that reads the cache next in a decoding step
 
     def __next__(self) -> Tensor:
         self.next_layer += 1
@@ -37,13 +41,13 @@ class KVCache:
 
 @dataclass(frozen=True, kw_only=True)
 class PrefillLayout(Layout):
-    """Prompts of any lengths, packed as ever; what they are attended by is kept."""
+    """Layout of packed prompts whose attention stores keys and values in the cache."""
 
     cache: KVCache
 
     @classmethod
     def from_layout(cls, layout: Layout, cache: KVCache) -> "PrefillLayout":
-        return cls(**{one.name: getattr(layout, one.name) for one in fields(Layout)}, cache=cache)
+        return cls(**{spec.name: getattr(layout, spec.name) for spec in fields(Layout)}, cache=cache)
 
     def attend_qkv(
         self, qkv: Tensor, num_heads: int, cos_sin: Tensor | None = None, causal: bool = False, dropout: float = 0.0,
@@ -51,20 +55,20 @@ class PrefillLayout(Layout):
     ) -> Tensor:  # fmt: skip
         if cos_sin is not None:
             qkv = apply_rope(qkv, cos_sin, self.position, num_heads)
-        new = qkv.unflatten(-1, (3, num_heads, -1))[:, 1:]  # (tokens, 2, heads, width of a head)
-        # Zeros: what stands behind a short text is not looked at, but no number times 0 is no number.
-        layer = new.new_zeros(2, self.num_sequences, num_heads, self.cache.max_length, new.shape[-1])
-        layer[:, self.seq_id, :, self.position] = new
-        self.cache.layers.append(layer)
+        kv = qkv.unflatten(-1, (3, num_heads, -1))[:, 1:]  # (tokens, 2, heads, head_dim)
+        # Zeros, not empty: positions behind a short text have weight 0, and 0 * nan would be nan.
+        layer_cache = kv.new_zeros(2, self.num_sequences, num_heads, self.cache.max_length, kv.shape[-1])
+        layer_cache[:, self.seq_id, :, self.position] = kv
+        self.cache.layers.append(layer_cache)
         return super().attend_qkv(qkv, num_heads, None, causal, dropout, position_bias)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeLayout(Layout):
-    """One more token for each text, behind what the cache holds of it; `longest` is the length it has then."""
+    """Layout of one new token for each row, attending to its cache; `max_seqlen` is the longest length including that token."""
 
     cache: KVCache
-    same_length: bool  # all texts are of one length
+    same_length: bool  # all rows have the same length
 
     def attend_qkv(
         self, qkv: Tensor, num_heads: int, cos_sin: Tensor | None = None, causal: bool = False, dropout: float = 0.0,
@@ -72,25 +76,25 @@ class DecodeLayout(Layout):
     ) -> Tensor:  # fmt: skip
         if cos_sin is not None:
             qkv = apply_rope(qkv, cos_sin, self.position, num_heads)
-        qkv, layer = qkv.view(qkv.shape[0], 3, num_heads, 1, -1), next(self.cache)
+        qkv, layer_cache = qkv.view(qkv.shape[0], 3, num_heads, 1, -1), next(self.cache)
         if self.same_length:
-            layer[:, :, :, self.max_seqlen - 1] = qkv[:, 1:, :, 0].transpose(0, 1)
+            layer_cache[:, :, :, self.max_seqlen - 1] = qkv[:, 1:, :, 0].transpose(0, 1)
         else:
-            layer[:, self.seq_id, :, self.position] = qkv[:, 1:, :, 0]
-        keys, values = layer[:, :, :, : self.max_seqlen].unbind()
-        seen = self.attention_mask if position_bias is None else self._bias(position_bias).to(qkv.dtype)
-        return F.scaled_dot_product_attention(qkv[:, 0], keys, values, seen).flatten(1)
+            layer_cache[:, self.seq_id, :, self.position] = qkv[:, 1:, :, 0]
+        keys, values = layer_cache[:, :, :, : self.max_seqlen].unbind()
+        mask = self.attention_mask if position_bias is None else self._bias(position_bias).to(qkv.dtype)
+        return F.scaled_dot_product_attention(qkv[:, 0], keys, values, mask).flatten(1)
 
     def _bias(self, position_bias: PositionBias) -> Tensor:
-        """(rows, heads, 1, longest): what distances add to the scores; nothing is left where a text is over."""
-        added = position_bias(torch.arange(self.max_seqlen, device=self.position.device) - self.position[:, None]).transpose(
+        """(rows, heads, 1, max_seqlen): position bias of the scores, -inf behind the end of a row."""
+        bias = position_bias(torch.arange(self.max_seqlen, device=self.position.device) - self.position[:, None]).transpose(
             0, 1
         )[:, :, None]
-        return added if self.attention_mask is None else added.masked_fill(~self.attention_mask, float("-inf"))
+        return bias if self.attention_mask is None else bias.masked_fill(~self.attention_mask, float("-inf"))
 
     @cached_property
     def attention_mask(self) -> Tensor | None:
-        """(rows, 1, 1, longest) bool: what a text has so far; None if all have as much."""
+        """(rows, 1, 1, max_seqlen) bool: valid positions; None if all rows have the same length."""
         if self.same_length:
             return None
         return (torch.arange(self.max_seqlen, device=self.position.device) <= self.position[:, None])[:, None, None]
@@ -98,23 +102,23 @@ class DecodeLayout(Layout):
 
 @dataclass(frozen=True)
 class CacheState:
-    """How far the texts have been read."""
+    """Decoding state: the cache and the length of each row."""
 
     cache: KVCache
     lengths: list[int]
-    position: Tensor  # (rows,): where the next token stands
+    position: Tensor  # (rows,): position of the next token
 
 
 @dataclass(frozen=True)
 class KVCacheDecoder:
-    """A causal model as a stepper.
+    """Incremental decoder of a causal model with a KV cache.
 
-    `joint` is UniLM's way (Dong et al. 2019): a prompt sees all of itself, and what is written is segment B behind it.
+    `is_prefix_lm` (UniLM, Dong et al. 2019): attention is bidirectional within the prompt, and generated tokens are segment B.
     """
 
     model: Model
-    max_new_tokens: int  # to be written at most, for which room is made at once
-    vocab_size: int | None = None  # words of the table that there are; without it, all
+    max_new_tokens: int  # at most; the cache is allocated for them
+    vocab_size: int | None = None  # logits beyond it (padding rows of the table) are cut off; None: none are
     is_prefix_lm: bool = False
 
     def prefill(self, prompts: Sequence[Ints]) -> tuple[CacheState, Tensor]:
@@ -123,30 +127,36 @@ class KVCacheDecoder:
         layout = PrefillLayout.from_layout(
             Layout.from_lengths(lengths, lengths if self.is_prefix_lm else None).to(self._device), cache
         )
-        tokens = torch.cat([torch.as_tensor(prompt) for prompt in prompts]).to(self._device)
-        rows = self.model(Inputs(tokens, layout, output_indices=layout.last_token))
-        place = torch.tensor(lengths, device=self._device)
-        return CacheState(cache, lengths, place), self.model.compute_logits(LM_HEAD, rows)[:, : self.vocab_size]
+        input_ids = torch.cat([torch.as_tensor(prompt) for prompt in prompts]).to(self._device)
+        hidden_states = self.model(Inputs(input_ids, layout, output_indices=layout.last_token))
+        position = torch.tensor(lengths, device=self._device)
+        return CacheState(cache, lengths, position), self.model.compute_logits(LM_HEAD, hidden_states)[:, : self.vocab_size]
 
     def decode_step(self, state: CacheState, input_ids: Tensor) -> tuple[CacheState, Tensor]:
-        state.cache.next_layer, count = 0, len(state.lengths)
-        lengths, longest = [length + 1 for length in state.lengths], max(state.lengths) + 1
-        rows = torch.arange(count, device=input_ids.device)
+        state.cache.next_layer, num_rows = 0, len(state.lengths)
+        lengths, max_length = [length + 1 for length in state.lengths], max(state.lengths) + 1
+        rows = torch.arange(num_rows, device=input_ids.device)
         layout = DecodeLayout(
-            torch.ones(count), rows, rows, state.position, longest, cache=state.cache, same_length=min(lengths) == longest
+            torch.ones(num_rows),
+            rows,
+            rows,
+            state.position,
+            max_length,
+            cache=state.cache,
+            same_length=min(lengths) == max_length,
         )
-        hidden = self.model(Inputs(input_ids, layout, torch.ones_like(input_ids) if self.is_prefix_lm else None))
-        return CacheState(state.cache, lengths, state.position + 1), self.model.compute_logits(LM_HEAD, hidden)[
+        hidden_states = self.model(Inputs(input_ids, layout, torch.ones_like(input_ids) if self.is_prefix_lm else None))
+        return CacheState(state.cache, lengths, state.position + 1), self.model.compute_logits(LM_HEAD, hidden_states)[
             :, : self.vocab_size
         ]
 
     def reorder_state(self, state: CacheState, row_indices: Tensor) -> CacheState:
-        kept = row_indices.tolist()
-        if kept == list(range(len(state.lengths))):
+        rows = row_indices.tolist()
+        if rows == list(range(len(state.lengths))):
             return state
         return CacheState(
             state.cache.select_rows(row_indices),
-            [state.lengths[row] for row in kept],
+            [state.lengths[row] for row in rows],
             state.position.index_select(0, row_indices),
         )
 
@@ -157,7 +167,7 @@ class KVCacheDecoder:
 
 @dataclass(frozen=True)
 class UncachedDecoder:
-    """The same by reading every text again for each token: for causal models that keep no keys and values."""
+    """Incremental decoder that runs the whole text again for each token: for causal models without a KV cache."""
 
     model: Model
     vocab_size: int | None = None
@@ -174,38 +184,44 @@ class UncachedDecoder:
 
     def _forward(self, texts: list[Tensor]) -> tuple[list[Tensor], Tensor]:
         layout = Layout.from_lengths([len(text) for text in texts]).to(texts[0].device)
-        rows = self.model(Inputs(torch.cat(texts), layout, output_indices=layout.last_token))
-        return texts, self.model.compute_logits(LM_HEAD, rows)[:, : self.vocab_size]
+        hidden_states = self.model(Inputs(torch.cat(texts), layout, output_indices=layout.last_token))
+        return texts, self.model.compute_logits(LM_HEAD, hidden_states)[:, : self.vocab_size]
 
 
 def supports_segment_memory(model: Model) -> bool:
-    """It can: every layer remembers, and no token needs to be told its position."""
+    """Whether the model can decode with `SegmentMemoryDecoder`: causal, every layer has memory, no absolute positions."""
     encoder = model.config.encoder
-    alone = encoder.front is None or isinstance(encoder.front, AdaptiveInputConfig)
+    is_context_free = encoder.front is None or isinstance(encoder.front, AdaptiveInputConfig)
     mixers = model.encoder.stack.mixers
-    return encoder.is_causal and alone and encoder.table is False and bool(mixers) and all(one.mem_len for one in mixers)
+    return (
+        encoder.is_causal
+        and is_context_free
+        and encoder.table is False
+        and bool(mixers)
+        and all(mixer.mem_len for mixer in mixers)
+    )
 
 
 @dataclass(frozen=True)
 class SegmentMemoryDecoder:
-    """A causal model of mixer=recurrent or adaptive as a stepper: as if it read everything again, all of which it keeps."""
+    """Incremental decoder of Transformer-XL and Adaptive-Span models; keeps all positions, so it equals a full forward pass."""
 
     model: Model
-    vocab_size: int | None = None  # words of the table that there are; without it, all
+    vocab_size: int | None = None  # logits beyond it (padding rows of the table) are cut off; None: none are
 
     def prefill(self, prompts: Sequence[Ints]) -> tuple[SegmentMemory, Tensor]:
         device = next(self.model.parameters()).device
-        tokens = torch.cat([torch.as_tensor(prompt) for prompt in prompts]).to(device)
+        input_ids = torch.cat([torch.as_tensor(prompt) for prompt in prompts]).to(device)
         layout = Layout.from_lengths([len(prompt) for prompt in prompts]).to(device)
-        return self._forward(tokens, layout, SegmentMemory.empty(len(prompts), device, keep_all=True))
+        return self._forward(input_ids, layout, SegmentMemory.empty(len(prompts), device, keep_all=True))
 
     def decode_step(self, state: SegmentMemory, input_ids: Tensor) -> tuple[SegmentMemory, Tensor]:
         return self._forward(input_ids, Layout.from_lengths([1] * len(input_ids)).to(input_ids.device), state)
 
     def reorder_state(self, state: SegmentMemory, row_indices: Tensor) -> SegmentMemory:
-        layers = tuple(one.index_select(0, row_indices) for one in state.layers)
+        layers = tuple(states.index_select(0, row_indices) for states in state.layers)
         return SegmentMemory(state.num_seen.index_select(0, row_indices), layers, keep_all=True)
 
     def _forward(self, input_ids: Tensor, layout: Layout, memory: SegmentMemory) -> tuple[SegmentMemory, Tensor]:
-        rows = self.model(Inputs(input_ids, layout, output_indices=layout.last_token, memory=memory))
-        return memory.advance(layout), self.model.compute_logits(LM_HEAD, rows)[:, : self.vocab_size]
+        hidden_states = self.model(Inputs(input_ids, layout, output_indices=layout.last_token, memory=memory))
+        return memory.advance(layout), self.model.compute_logits(LM_HEAD, hidden_states)[:, : self.vocab_size]

@@ -1,4 +1,7 @@
-"""Beams: the likeliest beginnings of one text, and those that came to an end, each by its length."""
+"""Text generation: greedy search, sampling and beam search over any `IncrementalDecoder`.
+
+`generate` is the entry point; `Greedy`, `Sample` and `Beam` are its configs.
+"""
 
 import zlib
 from collections.abc import Sequence
@@ -15,74 +18,155 @@ from ...config import NonNegFloat, PosFloat, PosInt, Variant
 from ...rng import Stream, random_bits, uniform
 from .sampling import ban_ngrams, sample_tokens
 
+Ints = NDArray[np.int64]
 NEG_INF = float("-inf")
+
+
+class IncrementalDecoder(Protocol):
+    """A model that generates token by token. Its state has one row for each text; a state passed in may be changed in place
+    and must not be used again."""
+
+    def prefill(self, prompts: Sequence[Ints]) -> tuple[Any, Tensor]:
+        """Process the prompts: state with one row for each, and (rows, vocab_size) logits of the next token."""
+        ...
+
+    def decode_step(self, state: Any, input_ids: Tensor) -> tuple[Any, Tensor]:
+        """State and logits after one more token for each row; input_ids: (rows,), on the device of the logits."""
+        ...
+
+    def reorder_state(self, state: Any, row_indices: Tensor) -> Any:
+        """State with the rows `row_indices`, which may drop and repeat rows."""
+        ...
+
+
+class GenerationBase(Variant, frozen=True):
+    """Options of all generation strategies."""
+
+    tokens: Annotated[PosInt, "tokens to write at most"] = 64
+    repeat: Annotated[PosInt | None, "no run of so many written tokens comes twice"] = None
+
+
+class Greedy(GenerationBase, frozen=True):
+    """Greedy search: always the most likely token."""
+
+
+class Sample(GenerationBase, frozen=True):
+    """Sampling with temperature, top-k and top-p; random numbers depend on the prompt and seed, not on the batch."""
+
+    temperature: Annotated[PosFloat, "below 1 the likely become likelier, above 1 the unlikely"] = 1.0
+    top_k: Annotated[PosInt | None, "only the so many likeliest"] = None
+    top_p: Annotated[float, Meta(gt=0, le=1), "only the fewest that are so likely together"] = 1.0
+    seed: Annotated[int, "of the dice"] = 0
+
+
+class Beam(GenerationBase, frozen=True):
+    """Beam search."""
+
+    size: Annotated[PosInt, "texts kept at every length"] = 4
+    alpha: Annotated[NonNegFloat, "log-probabilities are divided by ((5 + tokens) / 6)^alpha, Wu et al. 2016; 0: not"] = 0.6
+
+
+GenerationConfig = Greedy | Sample | Beam
+
+
+@dataclass(frozen=True)
+class GeneratedSequence:
+    """Generated tokens of one prompt, without eos.
+
+    `log_prob` is the model's own log-probability, eos included, before temperature, top-k, top-p and banned n-grams.
+    """
+
+    tokens: list[int]
+    log_prob: float
+    is_finished: bool  # ended by eos, not by max_new_tokens
+
+
+def generate(
+    decoder: IncrementalDecoder, prompts: Sequence[Ints], config: GenerationConfig, eos_token_id: int | None = None,
+    max_lengths: Sequence[int] | None = None,
+) -> list[GeneratedSequence]:  # fmt: skip
+    """Generate a continuation of each prompt, up to `eos_token_id`, config.tokens or the prompt's `max_lengths`."""
+    max_new_tokens = [config.tokens if max_lengths is None else min(config.tokens, max_lengths[i]) for i in range(len(prompts))]
+    if isinstance(config, Beam):
+        hypotheses = beam_search(decoder, prompts, config, eos_token_id, max_new_tokens)
+        return [
+            GeneratedSequence(ranked[0].tokens, ranked[0].log_prob, ranked[0].is_finished)
+            if ranked
+            else GeneratedSequence([], 0.0, False)
+            for ranked in hypotheses
+        ]
+    sequences = [_Sequence(i, max_new_tokens[i]) for i in range(len(prompts))]
+    _generate_tokenwise(
+        decoder, prompts, config, eos_token_id, [sequence for sequence in sequences if sequence.max_new_tokens > 0]
+    )
+    return [GeneratedSequence(sequence.tokens, sequence.log_prob, sequence.is_finished) for sequence in sequences]
 
 
 @dataclass(frozen=True)
 class PartialHypothesis:
-    """A text being written."""
+    """An unfinished hypothesis of a beam search."""
 
-    log_prob: float  # the logarithm of its probability; NEVER for one that only fills the row
+    log_prob: float  # sum of token log-probabilities; NEG_INF for one that only fills a row
     tokens: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A text that came to an end, or to its last token."""
+    """A finished hypothesis: ended by eos, or by max_new_tokens."""
 
-    score: float
+    score: float  # log_prob / length penalty
     log_prob: float
-    tokens: list[int]  # without the one that ended it
+    tokens: list[int]  # without eos
     is_finished: bool
 
 
 class BeamSearch:
-    """The beams of one prompt. Scores are log-probabilities divided by ((5 + tokens) / 6)^alpha (Wu et al. 2016)."""
+    """Beam search for one prompt. Scores are log-probabilities divided by ((5 + tokens) / 6)^alpha (GNMT, Wu et al. 2016)."""
 
     def __init__(self, num_beams: int, alpha: float, max_new_tokens: int) -> None:
         self.num_beams, self.alpha, self.max_new_tokens = num_beams, alpha, max_new_tokens
         self.beams = [PartialHypothesis(0.0), *[PartialHypothesis(NEG_INF)] * (num_beams - 1)]
         self.hypotheses: list[Hypothesis] = []
-        self.is_done = self.is_full = max_new_tokens < 1  # nothing more is to be written; for want of room
+        self.is_done = self.is_full = max_new_tokens < 1  # nothing left to generate; because max_new_tokens is reached
 
     def extend(
         self, log_probs: Sequence[float], candidates: Sequence[int], vocab_size: int, eos_token_id: int | None
     ) -> list[int]:
-        """One token more, from the best candidates: place p is token p % vocabulary after beam p // vocabulary.
+        """Extend the beams by one token; returns the parent beam of each new beam.
 
-        Gives the beam that each of the new ones goes on from.
+        `candidates`, best first: c is token c % vocab_size after beam c // vocab_size; `log_probs` are their totals.
         """
         parents: list[int] = []
-        before, self.beams = self.beams, []
-        for log, place in zip(log_probs, candidates, strict=True):
-            parent, token = divmod(place, vocab_size)
-            tokens = before[parent].tokens
-            if token == eos_token_id and log > NEG_INF:
-                self._add_hypothesis(log, tokens, len(tokens) + 1, is_finished=True)
+        previous, self.beams = self.beams, []
+        for log_prob, candidate in zip(log_probs, candidates, strict=True):
+            parent, token = divmod(candidate, vocab_size)
+            tokens = previous[parent].tokens
+            if token == eos_token_id and log_prob > NEG_INF:
+                self._add_hypothesis(log_prob, tokens, len(tokens) + 1, is_finished=True)
             elif token != eos_token_id and len(self.beams) < self.num_beams:
                 parents.append(parent)
-                self.beams.append(PartialHypothesis(log, [*tokens, token]))
-        for _ in range(self.num_beams - len(self.beams)):  # a vocabulary of a few tokens
+                self.beams.append(PartialHypothesis(log_prob, [*tokens, token]))
+        for _ in range(self.num_beams - len(self.beams)):  # fewer candidates than beams: a tiny vocabulary
             parents.append(0)
-            self.beams.append(PartialHypothesis(NEG_INF, [*before[0].tokens, candidates[0] % vocab_size]))
+            self.beams.append(PartialHypothesis(NEG_INF, [*previous[0].tokens, candidates[0] % vocab_size]))
         self.is_done = self._check_done()
         return parents
 
     def finalize(self) -> list[Hypothesis]:
-        """The best first; where there was no more room, those that did not end count as they are."""
-        left, self.beams = self.beams if not self.hypotheses or self.is_full else [], []
-        for beam in left:
+        """Hypotheses, best first; unfinished beams count if max_new_tokens was reached or nothing has finished."""
+        unfinished, self.beams = self.beams if not self.hypotheses or self.is_full else [], []
+        for beam in unfinished:
             if beam.log_prob > NEG_INF:
                 self._add_hypothesis(beam.log_prob, beam.tokens, len(beam.tokens), is_finished=False)
         return self.hypotheses
 
     def _add_hypothesis(self, log_prob: float, tokens: list[int], length: int, is_finished: bool) -> None:
         self.hypotheses.append(Hypothesis(log_prob / self._length_penalty(length), log_prob, tokens, is_finished))
-        self.hypotheses.sort(key=lambda one: -one.score)  # stable: of equals the earlier
+        self.hypotheses.sort(key=lambda hypothesis: -hypothesis.score)  # stable: the earlier of equals first
         del self.hypotheses[self.num_beams :]
 
     def _check_done(self) -> bool:
-        """There is no room left, or what is still open cannot come before what has ended, however long it gets."""
+        """Whether max_new_tokens is reached, or no open beam can beat the finished hypotheses at any length."""
         self.is_full = len(self.beams[0].tokens) >= self.max_new_tokens
         if self.is_full or self.beams[0].log_prob == NEG_INF:
             return True
@@ -95,122 +179,53 @@ class BeamSearch:
         return ((5 + length) / 6) ** self.alpha
 
 
-Ints = NDArray[np.int64]
-
-
-class IncrementalDecoder(Protocol):
-    """A model that writes. Its state has a row for each text being written, and belongs to whoever got it last: one that
-    was handed back is not used again."""
-
-    def prefill(self, prompts: Sequence[Ints]) -> tuple[Any, Tensor]:
-        """What is known after the prompts, a row each, and (rows, vocabulary): scores of the next token."""
-        ...
-
-    def decode_step(self, state: Any, input_ids: Tensor) -> tuple[Any, Tensor]:
-        """The same after one more token a row: (rows,), on the device of the scores."""
-        ...
-
-    def reorder_state(self, state: Any, row_indices: Tensor) -> Any:
-        """The state with these rows, any number of them: some may be gone, some stand there several times."""
-        ...
-
-
-class GenerationBase(Variant, frozen=True):
-    """What every way of choosing tokens is told."""
-
-    tokens: Annotated[PosInt, "tokens to write at most"] = 64
-    repeat: Annotated[PosInt | None, "no run of so many written tokens comes twice"] = None
-
-
-class Greedy(GenerationBase, frozen=True):
-    """Always the likeliest token."""
-
-
-class Sample(GenerationBase, frozen=True):
-    """A token by chance, the likelier the oftener; the dice of a prompt are its own, whatever else is asked with it."""
-
-    temperature: Annotated[PosFloat, "below 1 the likely become likelier, above 1 the unlikely"] = 1.0
-    top_k: Annotated[PosInt | None, "only the so many likeliest"] = None
-    top_p: Annotated[float, Meta(gt=0, le=1), "only the fewest that are so likely together"] = 1.0
-    seed: Annotated[int, "of the dice"] = 0
-
-
-class Beam(GenerationBase, frozen=True):
-    """The likeliest text, of those that were among the so many likeliest at every length."""
-
-    size: Annotated[PosInt, "texts kept at every length"] = 4
-    alpha: Annotated[NonNegFloat, "log-probabilities are divided by ((5 + tokens) / 6)^alpha, Wu et al. 2016; 0: not"] = 0.6
-
-
-GenerationConfig = Greedy | Sample | Beam
-
-
-@dataclass(frozen=True)
-class GeneratedSequence:
-    """What follows one prompt, without the token that ended it; `log` is its log-probability, that token's included,
-    as the model has it, whatever the search left out."""
-
-    tokens: list[int]
-    log_prob: float
-    is_finished: bool  # by that token, and not for want of room
-
-
-def generate(
-    decoder: IncrementalDecoder, prompts: Sequence[Ints], config: GenerationConfig, eos_token_id: int | None = None,
-    max_lengths: Sequence[int] | None = None,
-) -> list[GeneratedSequence]:  # fmt: skip
-    """The continuation of each prompt. `end` is the token that ends a text; `room`, how many more a prompt leaves room for."""
-    most = [config.tokens if max_lengths is None else min(config.tokens, max_lengths[i]) for i in range(len(prompts))]
-    if isinstance(config, Beam):
-        best = beam_search(decoder, prompts, config, eos_token_id, most)
-        return [
-            GeneratedSequence(one[0].tokens, one[0].log_prob, one[0].is_finished) if one else GeneratedSequence([], 0.0, False)
-            for one in best
-        ]
-    lines = [_Sequence(number, most[number]) for number in range(len(prompts))]
-    _generate_tokenwise(decoder, prompts, config, eos_token_id, [line for line in lines if line.max_new_tokens > 0])
-    return [GeneratedSequence(line.tokens, line.log_prob, line.is_finished) for line in lines]
-
-
 def beam_search(
     decoder: IncrementalDecoder, prompts: Sequence[Ints], config: Beam, eos_token_id: int | None, max_new_tokens: Sequence[int]
 ) -> list[list[Hypothesis]]:
-    """For each prompt up to `size` texts, the best first."""
-    fans, size = [BeamSearch(config.size, config.alpha, one) for one in max_new_tokens], config.size
-    live = [fan for fan in fans if not fan.is_done]
-    if not live:
-        return [[] for _ in fans]
-    state, scores = decoder.prefill([prompt for prompt, fan in zip(prompts, fans, strict=True) if not fan.is_done])
-    rows = torch.arange(len(live), device=scores.device).repeat_interleave(size)
-    state, scores = decoder.reorder_state(state, rows), scores.index_select(0, rows)
+    """Up to `config.size` hypotheses for each prompt, best first."""
+    searches, size = [BeamSearch(config.size, config.alpha, limit) for limit in max_new_tokens], config.size
+    active = [search for search in searches if not search.is_done]
+    if not active:
+        return [[] for _ in searches]
+    state, logits = decoder.prefill([prompt for prompt, search in zip(prompts, searches, strict=True) if not search.is_done])
+    rows = torch.arange(len(active), device=logits.device).repeat_interleave(size)
+    state, logits = decoder.reorder_state(state, rows), logits.index_select(0, rows)
     while True:
-        logs = _mask_repeated_ngrams(
-            scores.float().log_softmax(-1), [beam.tokens for fan in live for beam in fan.beams], config.repeat
+        log_probs = _mask_repeated_ngrams(
+            logits.float().log_softmax(-1), [beam.tokens for search in active for beam in search.beams], config.repeat
         )
-        parents = _extend_beams(live, logs, eos_token_id)
-        kept = [number * size + parent for number, fan in enumerate(live) if not fan.is_done for parent in parents[number]]
-        live = [fan for fan in live if not fan.is_done]
-        if not live:
-            return [fan.finalize() for fan in fans]
-        state = decoder.reorder_state(state, torch.tensor(kept, device=scores.device))
-        tokens = [beam.tokens[-1] for fan in live for beam in fan.beams]
-        state, scores = decoder.decode_step(state, torch.tensor(tokens, device=scores.device))
+        parents = _extend_beams(active, log_probs, eos_token_id)
+        kept_rows = [i * size + parent for i, search in enumerate(active) if not search.is_done for parent in parents[i]]
+        active = [search for search in active if not search.is_done]
+        if not active:
+            return [search.finalize() for search in searches]
+        state = decoder.reorder_state(state, torch.tensor(kept_rows, device=logits.device))
+        tokens = [beam.tokens[-1] for search in active for beam in search.beams]
+        state, logits = decoder.decode_step(state, torch.tensor(tokens, device=logits.device))
 
 
 def _extend_beams(searches: Sequence[BeamSearch], log_probs: Tensor, eos_token_id: int | None) -> list[list[int]]:
-    """Every fan one token longer; the beams each of its new ones go on from. Half the candidates may be ends."""
-    size, words = searches[0].num_beams, log_probs.shape[-1]
-    totals = torch.tensor([beam.log_prob for fan in searches for beam in fan.beams], device=log_probs.device)
-    best, places = (totals[:, None] + log_probs).view(len(searches), size * words).topk(min(2 * size, size * words))
-    each = zip(searches, best.tolist(), places.tolist(), strict=True)
-    return [fan.extend(sums, some, words, eos_token_id) for fan, sums, some in each]
+    """Extend all searches by one token; returns the parents of their new beams.
+
+    2 * num_beams candidates each, as up to num_beams of them may be eos.
+    """
+    size, vocab_size = searches[0].num_beams, log_probs.shape[-1]
+    totals = torch.tensor([beam.log_prob for search in searches for beam in search.beams], device=log_probs.device)
+    best_totals, candidate_ids = (
+        (totals[:, None] + log_probs).view(len(searches), size * vocab_size).topk(min(2 * size, size * vocab_size))
+    )
+    per_search = zip(searches, best_totals.tolist(), candidate_ids.tolist(), strict=True)
+    return [
+        search.extend(totals_of_search, candidates, vocab_size, eos_token_id)
+        for search, totals_of_search, candidates in per_search
+    ]
 
 
 @dataclass
 class _Sequence:
-    """One text being written."""
+    """One text being generated."""
 
-    prompt_index: int  # of its prompt
+    prompt_index: int  # index of its prompt
     max_new_tokens: int
 
     def __post_init__(self) -> None:
@@ -222,7 +237,7 @@ class _Sequence:
         return self.is_finished or len(self.tokens) >= self.max_new_tokens
 
     def append_token(self, token: int, log_prob: float, eos_token_id: int | None) -> None:
-        self.num_steps += 1  # also of a line that is over, and still has its row
+        self.num_steps += 1  # counted for finished sequences too, while they keep their row
         if not self.is_done:
             self.log_prob, self.is_finished = self.log_prob + log_prob, token == eos_token_id
             self.tokens += [] if self.is_finished else [token]
@@ -235,41 +250,43 @@ def _generate_tokenwise(
     eos_token_id: int | None,
     sequences: list[_Sequence],
 ) -> None:
-    """Each line to its end, all abreast; their rows are given up when half of them are over, or one can go no further."""
+    """Generate all sequences in parallel. Rows of finished ones are dropped when half are finished, or when one has reached
+    its max_new_tokens (its cache has no room for more)."""
     if not sequences:
         return
-    state, scores = decoder.prefill([prompts[line.prompt_index] for line in sequences])
-    dice = _draw_uniforms(
+    state, logits = decoder.prefill([prompts[sequence.prompt_index] for sequence in sequences])
+    uniforms = _draw_uniforms(
         config,
-        [prompts[line.prompt_index] for line in sequences],
-        max(line.max_new_tokens for line in sequences),
-        scores.device,
+        [prompts[sequence.prompt_index] for sequence in sequences],
+        max(sequence.max_new_tokens for sequence in sequences),
+        logits.device,
     )
-    for nth in range(dice.shape[1]):
+    for step in range(uniforms.shape[1]):
         tokens = _choose_tokens(
-            _mask_repeated_ngrams(scores, [line.tokens for line in sequences], config.repeat), config, dice[:, nth]
+            _mask_repeated_ngrams(logits, [sequence.tokens for sequence in sequences], config.repeat), config, uniforms[:, step]
         )
-        logs = scores.float().log_softmax(-1).gather(1, tokens[:, None]).squeeze(1)
-        for line, token, log in zip(sequences, tokens.tolist(), logs.tolist(), strict=True):
-            line.append_token(token, log, eos_token_id)
-        going = [row for row, line in enumerate(sequences) if not line.is_done]
-        if not going:
+        log_probs = logits.float().log_softmax(-1).gather(1, tokens[:, None]).squeeze(1)
+        for sequence, token, log_prob in zip(sequences, tokens.tolist(), log_probs.tolist(), strict=True):
+            sequence.append_token(token, log_prob, eos_token_id)
+        active_rows = [row for row, sequence in enumerate(sequences) if not sequence.is_done]
+        if not active_rows:
             return
-        if len(going) < len(sequences) and (
-            2 * len(going) <= len(sequences) or any(line.num_steps >= line.max_new_tokens for line in sequences)
+        if len(active_rows) < len(sequences) and (
+            2 * len(active_rows) <= len(sequences)
+            or any(sequence.num_steps >= sequence.max_new_tokens for sequence in sequences)
         ):
-            rows = torch.tensor(going, device=scores.device)
-            sequences, dice, tokens = (
-                [sequences[row] for row in going],
-                dice.index_select(0, rows),
+            rows = torch.tensor(active_rows, device=logits.device)
+            sequences, uniforms, tokens = (
+                [sequences[row] for row in active_rows],
+                uniforms.index_select(0, rows),
                 tokens.index_select(0, rows),
             )
             state = decoder.reorder_state(state, rows)
-        state, scores = decoder.decode_step(state, tokens)
+        state, logits = decoder.decode_step(state, tokens)
 
 
 def _draw_uniforms(config: Greedy | Sample, prompts: Sequence[Ints], max_new_tokens: int, device: Any) -> Tensor:
-    """(prompts, tokens): a die for each, by what the prompt says and not by its place among others."""
+    """(prompts, max_new_tokens) float64 in [0, 1), keyed by the prompt's tokens, not by its position in the batch."""
     if isinstance(config, Greedy):
         return torch.zeros(len(prompts), max_new_tokens, dtype=torch.float64, device=device)
     keys = np.array([zlib.crc32(np.asarray(prompt, np.int64).tobytes()) for prompt in prompts])

@@ -1,4 +1,4 @@
-"""Texts answered by texts: an encoder-decoder, or one stack that reads the source both ways and writes on behind it."""
+"""Sequence-to-sequence decoding: an encoder-decoder, or a prefix LM (UniLM) that continues the source."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,8 @@ from .search import IncrementalDecoder, Ints
 
 
 def build_incremental_decoder(model: Model, decoder_start_token_id: int, max_new_tokens: int) -> IncrementalDecoder:
-    """What writes at most so many tokens to each source; `start` is what a decoder's answers begin with."""
+    """The incremental decoder of a sequence-to-sequence model; targets of an encoder-decoder start with
+    `decoder_start_token_id`."""
     return (
         Seq2SeqDecoder(model, decoder_start_token_id)
         if model.decoder is not None
@@ -25,9 +26,9 @@ def build_incremental_decoder(model: Model, decoder_start_token_id: int, max_new
 
 
 def decoder_hidden_states(model: Model, encoder_inputs: Inputs, decoder_inputs: Inputs | None) -> Tensor:
-    """(tokens wanted, width): the rows that what comes next in the answers is told from.
+    """Hidden states (rows, hidden_size) from which the target tokens are predicted, with teacher forcing.
 
-    Without a decoder `source` holds the answers too, behind their sources.
+    Without a decoder (prefix LM), `encoder_inputs` holds each target behind its source.
     """
     if decoder_inputs is None:
         return model(encoder_inputs)
@@ -37,21 +38,21 @@ def decoder_hidden_states(model: Model, encoder_inputs: Inputs, decoder_inputs: 
 
 @dataclass(frozen=True)
 class Seq2SeqDecoder:
-    """An encoder-decoder: a source is read once, and every token written looks at it."""
+    """Incremental decoder of an encoder-decoder: the source is encoded once, in `prefill`."""
 
     model: Model
     decoder_start_token_id: int
 
     def prefill(self, prompts: Sequence[Ints]) -> tuple[Any, Tensor]:
         assert self.model.decoder is not None
-        source = _pack_prompts(self.model, prompts)
-        state = self.model.decoder.init_state(self.model(source), source.layout, self.model.encoder)
-        return self.decode_step(state, torch.full((len(prompts),), self.decoder_start_token_id, device=source.input_ids.device))
+        inputs = _pack_prompts(self.model, prompts)
+        state = self.model.decoder.init_state(self.model(inputs), inputs.layout, self.model.encoder)
+        return self.decode_step(state, torch.full((len(prompts),), self.decoder_start_token_id, device=inputs.input_ids.device))
 
     def decode_step(self, state: Any, input_ids: Tensor) -> tuple[Any, Tensor]:
         assert self.model.decoder is not None
-        state, rows = self.model.decoder.decode_step(state, input_ids, self.model.encoder)
-        return state, self.model.compute_logits(LM_HEAD, rows)
+        state, hidden_states = self.model.decoder.decode_step(state, input_ids, self.model.encoder)
+        return state, self.model.compute_logits(LM_HEAD, hidden_states)
 
     def reorder_state(self, state: Any, row_indices: Tensor) -> Any:
         assert self.model.decoder is not None
@@ -59,5 +60,5 @@ class Seq2SeqDecoder:
 
 
 def _pack_prompts(model: Model, prompts: Sequence[Ints]) -> Inputs:
-    tokens = torch.cat([torch.as_tensor(prompt) for prompt in prompts])
-    return Inputs(tokens, Layout.from_lengths([len(prompt) for prompt in prompts])).to(model.encoder.tokens.weight.device)
+    input_ids = torch.cat([torch.as_tensor(prompt) for prompt in prompts])
+    return Inputs(input_ids, Layout.from_lengths([len(prompt) for prompt in prompts])).to(model.encoder.tokens.weight.device)

@@ -1,4 +1,8 @@
-"""What turns hidden states into scores: (rows, width) -> (rows, answers)."""
+"""Heads: hidden states (rows, hidden_size) -> logits (rows, outputs).
+
+Here: the language modeling head, ELECTRA's discriminator, and linear classifiers of tokens and of pooled sequences. Other
+files: CRF, cross-attention between two texts, ELECTRA's generator, features of several layers, hierarchical softmax.
+"""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,11 +28,11 @@ if TYPE_CHECKING:
     from ..encoder import Encoder
 
 
-LM_HEAD = "words"  # the name of the head that says what is written next
+LM_HEAD = "words"  # name of the language modeling head in Model.heads
 
 
 class LMHeadConfig(Variant, frozen=True, tag="words"):
-    """A score for every word, by the table of token embeddings."""
+    """Language modeling head: a logit for every token of the vocabulary, by default tied to the token embeddings."""
 
     transform: Annotated[bool, "a matrix, the activation and a norm before the table, as BERT; GPT has none"] = True
     tied: Annotated[bool, "the table is that of the embeddings; else one of its own"] = True
@@ -39,29 +43,31 @@ class LMHeadConfig(Variant, frozen=True, tag="words"):
 
 
 class HalfLMHeadConfig(Variant, frozen=True, tag="half"):
-    """A score for every word, of half the channels: those that read forward, or those that read backward."""
+    """Language modeling head over half of the channels: those of the forward or of the backward language model (ELMo)."""
 
     tied: Annotated[bool, "the table is that of the embeddings, which have half the width; else one of its own"] = False
     bias: Annotated[bool, "a number for every word beside the table"] = True
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "LMHead":
-        half = encoder.width // 2
-        if self.tied and (encoder.front is not None or encoder.embedding_dim != half):
-            raise UserError(f"a tied softmax over half the channels wants tables of {half} numbers; set model.embedding={half}, "
-                           "or the head's tied=false")  # fmt: skip
-        of_half = replace(encoder, width=half, embedding=None, front=None)
-        return LMHead(LMHeadConfig(transform=False, tied=self.tied, bias=self.bias), of_half, vocab_size)
+        half_size = encoder.width // 2
+        if self.tied and (encoder.front is not None or encoder.embedding_dim != half_size):
+            raise UserError(
+                f"a tied softmax over half the channels wants tables of {half_size} numbers; set model.embedding={half_size}, "
+                "or the head's tied=false"
+            )
+        half_encoder = replace(encoder, width=half_size, embedding=None, front=None)
+        return LMHead(LMHeadConfig(transform=False, tied=self.tied, bias=self.bias), half_encoder, vocab_size)
 
 
 class DiscriminatorHeadConfig(Variant, frozen=True, tag="replaced"):
-    """One score for every token: above 0 where it was put in the place of another, as ELECTRA's discriminator says."""
+    """ELECTRA's discriminator: one logit for each token, above 0 if it was replaced."""
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "DiscriminatorHead":
         return DiscriminatorHead(encoder)
 
 
 class PooledHeadConfig(Variant, frozen=True, tag="labels"):
-    """A score for every label, of the pooled row that stands for the text."""
+    """Logits of the pooled sequence without dropout: next-sentence prediction and sentence order."""
 
     labels: Annotated[PosInt, "how many there are"]
 
@@ -70,7 +76,7 @@ class PooledHeadConfig(Variant, frozen=True, tag="labels"):
 
 
 class TokenHeadConfig(Variant, frozen=True, tag="tokens"):
-    """Scores for every token: a tag each, or where an answer begins and ends."""
+    """Logits for each token: tags, or start and end of an answer."""
 
     outputs: Annotated[PosInt, "scores a token"]
     dropout: Annotated[Probability, "on what is scored"] = 0.1
@@ -80,7 +86,7 @@ class TokenHeadConfig(Variant, frozen=True, tag="tokens"):
 
 
 class SequenceHeadConfig(Variant, frozen=True, tag="text"):
-    """Scores for whole texts, of the pooled row, with dropout before them: what fine-tuning adds."""
+    """Logits of the pooled sequence with dropout before the classifier: the fine-tuning head."""
 
     outputs: Annotated[PosInt, "scores a text"]
     dropout: Annotated[Probability, "on what is scored"] = 0.1
@@ -90,42 +96,47 @@ class SequenceHeadConfig(Variant, frozen=True, tag="text"):
 
 
 HeadConfig = (
-    LMHeadConfig | HalfLMHeadConfig | DiscriminatorHeadConfig | PooledHeadConfig | TokenHeadConfig | SequenceHeadConfig | FeatureHeadConfig | CRFHeadConfig | CrossAttentionHeadConfig | HierarchicalSoftmaxHeadConfig
+    LMHeadConfig | HalfLMHeadConfig | DiscriminatorHeadConfig | PooledHeadConfig | TokenHeadConfig | SequenceHeadConfig
+    | FeatureHeadConfig | CRFHeadConfig | CrossAttentionHeadConfig | HierarchicalSoftmaxHeadConfig
     | AdaptiveSoftmaxHeadConfig | GeneratorHeadConfig
 )  # fmt: skip
 
 
 class LMHead(nn.Module):
+    """W t + b with t = LayerNorm(act(A h)) (BERT's transform) or t = h; W is the token embedding table if tied."""
+
     def __init__(self, config: LMHeadConfig, encoder: "EncoderConfig", vocab_size: int) -> None:
         super().__init__()
-        self.transform, self.norm, width = None, None, encoder.width
+        self.transform, self.norm, input_size = None, None, encoder.width
         if config.tied and not encoder.token_table_dim:
             raise UserError("this model has no table of tokens to score words by; set the head's tied=false")
         if config.transform:
-            width = encoder.token_table_dim or width
-            self.transform, self.norm = nn.Linear(encoder.width, width), encoder.build_layer_norm(width)
+            input_size = encoder.token_table_dim or input_size
+            self.transform, self.norm = nn.Linear(encoder.width, input_size), encoder.build_layer_norm(input_size)
             self.activation = ACTIVATIONS[encoder.head_activation]
-        elif config.tied and encoder.token_table_dim != width:
-            raise UserError(f"tables of {encoder.token_table_dim} score no states of {width} without a matrix between them; set the "
-                           "head's transform=true, or tied=false")  # fmt: skip
+        elif config.tied and encoder.token_table_dim != input_size:
+            raise UserError(
+                f"tables of {encoder.token_table_dim} score no states of {input_size} without a matrix between them; "
+                "set the head's transform=true, or tied=false"
+            )
         self.bias = nn.Parameter(torch.zeros(vocab_size)) if config.bias else None
-        self.table = None if config.tied else nn.Linear(width, vocab_size, bias=False)
+        self.table = None if config.tied else nn.Linear(input_size, vocab_size, bias=False)
 
     def forward(self, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
         return small_linear(self._transform(hidden_states), self._output_embeddings(encoder), self.bias)
 
     def cross_entropy(self, hidden_states: Tensor, encoder: "Encoder", labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The summed cross entropy of these answers, and how many of them came first."""
+        """Cross-entropy summed over rows, and the number of correct (top-1) predictions; fused with the product on a GPU."""
         if not kernels.supports(hidden_states):
             return cross_entropy(self(hidden_states, encoder), labels)
         from ..kernels.cross_entropy import fused_linear_cross_entropy as fused
 
-        kind, words = hidden_states.dtype, self._output_embeddings(encoder)
-        bias = words.new_zeros(len(words)) if self.bias is None else self.bias
-        return fused(self._transform(hidden_states).to(kind), words.to(kind), bias.to(kind), labels)
+        dtype, output_embeddings = hidden_states.dtype, self._output_embeddings(encoder)
+        bias = output_embeddings.new_zeros(len(output_embeddings)) if self.bias is None else self.bias
+        return fused(self._transform(hidden_states).to(dtype), output_embeddings.to(dtype), bias.to(dtype), labels)
 
     def _output_embeddings(self, encoder: "Encoder") -> Tensor:
-        # A tied table is the encoder's and not an attribute: it stays one tensor in the checkpoint.
+        # A tied table is not an attribute of the head, so that the checkpoint holds it once.
         return encoder.tokens.weight if self.table is None else self.table.weight
 
     def _transform(self, hidden_states: Tensor) -> Tensor:
@@ -137,12 +148,14 @@ class LMHead(nn.Module):
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The summed cross entropy, and how many answers came first."""
+    """Cross-entropy in float32 summed over rows, and the number of correct (top-1) predictions; labels: (rows,)."""
     total = F.cross_entropy(logits.float(), labels, reduction="sum")
     return total, (logits.argmax(-1) == labels).sum()
 
 
 class DiscriminatorHead(nn.Module):
+    """w . act(A h) + b: (rows, 1)."""
+
     def __init__(self, config: "EncoderConfig") -> None:
         super().__init__()
         self.transform, self.score = nn.Linear(config.width, config.width), nn.Linear(config.width, 1)
@@ -153,6 +166,8 @@ class DiscriminatorHead(nn.Module):
 
 
 class PooledClassifier(nn.Module):
+    """Linear layer on the pooler's output."""
+
     def __init__(self, hidden_size: int, num_labels: int) -> None:
         super().__init__()
         self.score = nn.Linear(hidden_size, num_labels)
@@ -162,6 +177,8 @@ class PooledClassifier(nn.Module):
 
 
 class TokenClassifier(nn.Module):
+    """Dropout and a linear layer on each row."""
+
     def __init__(self, hidden_size: int, num_labels: int, dropout: float) -> None:
         super().__init__()
         self.drop, self.score = nn.Dropout(dropout), nn.Linear(hidden_size, num_labels)
@@ -171,5 +188,7 @@ class TokenClassifier(nn.Module):
 
 
 class SequenceClassifier(TokenClassifier):
+    """Dropout and a linear layer on the pooler's output."""
+
     def forward(self, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
         return super().forward(encoder.apply_pooler(hidden_states), encoder)

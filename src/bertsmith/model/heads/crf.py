@@ -1,4 +1,4 @@
-"""A chain of tags: how well one follows another, learnt with the scores of each token (a linear-chain CRF)."""
+"""Linear-chain CRF (Lafferty et al. 2001): learned transition scores beside the emission scores of a token classifier."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from ..config import EncoderConfig
 
 
-LOG_ZERO = -1e4  # as good as minus infinity among exponentials, without its nan
+LOG_ZERO = -1e4  # log of 0 for practical purposes; -inf would give nan gradients
 
 
 class CRFHeadConfig(Variant, frozen=True, tag="chain"):
-    """What a step from one tag to the next is worth, beside any head that scores tokens."""
+    """Transition scores between tags, used with any token classification head."""
 
     tags: Annotated[PosInt, "how many there are"]
 
@@ -27,11 +27,10 @@ class CRFHeadConfig(Variant, frozen=True, tag="chain"):
 
 
 class CRF(nn.Module):
-    """`moves` (tags + 1, tags + 1), from a tag (row) to the next (column); the last row begins a chain, the last column
-    ends it.
+    """Transition scores `moves` (tags + 1, tags + 1): row = previous tag, column = next tag; last row: start, last column: end.
 
-    It starts at nothing: a new chain is a softmax a token. It has no forward: no hidden state goes in, and an exported
-    graph has no loop.
+    Initialized with zeros, at which the CRF is a softmax for each token. It has no forward: it reads no hidden states (see
+    `CRFBatch.nll`), and exported graphs leave it out.
     """
 
     def __init__(self, num_tags: int) -> None:
@@ -41,46 +40,54 @@ class CRF(nn.Module):
 
 @dataclass(frozen=True)
 class CRFBatch:
-    """The tagged tokens of each sequence, as rectangles; a sequence without any is no chain."""
+    """Tagged tokens of each sequence, padded; sequences without a tagged token are left out."""
 
-    emissions: Tensor  # (chains, longest, tags)
-    tags: Tensor  # (chains, longest)
-    mask: Tensor  # (chains, longest) bool
-    has_start_end: Tensor  # (chains, 2) bool: it has the beginning of its sentence, and the end; else it is open there
+    emissions: Tensor  # (sequences, max_length, tags): logits
+    tags: Tensor  # (sequences, max_length): gold tags
+    mask: Tensor  # (sequences, max_length) bool: False on padding
+    has_start_end: Tensor  # (sequences, 2) bool: whether start and end transitions count (a window may cut a sentence)
 
     @classmethod
     def from_tokens(cls, emissions: Tensor, tags: Tensor, seq_id: Tensor, has_start_end: Tensor) -> "CRFBatch":
-        """From the tagged tokens alone, (tokens, tags) and (tokens,), and the sequence each is of."""
-        sequence, sizes = seq_id.unique_consecutive(return_counts=True)
-        layout = Layout.from_lengths(sizes.cpu()).to(emissions.device)
-        return CRFBatch(layout.pad(emissions), layout.pad(tags), layout.padding_mask(), has_start_end[sequence])
+        """From the tagged tokens: emissions (tokens, tags), tags (tokens,), seq_id (tokens,) ascending."""
+        sequence_ids, lengths = seq_id.unique_consecutive(return_counts=True)
+        layout = Layout.from_lengths(lengths.cpu()).to(emissions.device)
+        return CRFBatch(layout.pad(emissions), layout.pad(tags), layout.padding_mask(), has_start_end[sequence_ids])
 
     def nll(self, transitions: Tensor, allowed: Tensor | None = None) -> Tensor:
-        """(chains,): log of the sum over all allowed paths, less the true path. Never negative, never infinite.
+        """(sequences,): negative log-likelihood, log Z - score(gold path), Z over all allowed paths; finite and >= 0.
 
-        A chain whose own tags break the rule (a slip in a file) is held against all paths there are.
+        A sequence whose gold tags contain a disallowed transition (an annotation error) is normalized over all paths.
+        `transitions` and `allowed` (bool): (tags + 1, tags + 1).
         """
-        before, here, counted = self._gold_transitions(transitions.shape[0] - 1)
-        true = (transitions[before, here] * counted).sum(1)
+        previous_tags, next_tags, is_counted = self._gold_transitions(transitions.shape[0] - 1)
+        gold_scores = (transitions[previous_tags, next_tags] * is_counted).sum(1)
         if allowed is None:
-            return self._log_partition(transitions[None]) - true
-        broken = (counted & ~allowed[before, here]).any(1)
-        return self._log_partition(transitions.where(allowed | broken[:, None, None], LOG_ZERO)) - true
+            return self._log_partition(transitions[None]) - gold_scores
+        is_invalid = (is_counted & ~allowed[previous_tags, next_tags]).any(1)
+        return self._log_partition(transitions.where(allowed | is_invalid[:, None, None], LOG_ZERO)) - gold_scores
 
     def _log_partition(self, transitions: Tensor) -> Tensor:
-        """The log of the summed exponentials of all paths, the true tags scored 0; `moves` is one table, or one a chain."""
-        begins, ends = self.has_start_end[:, :1], self.has_start_end[:, 1:]
+        """(sequences,): log Z by the forward algorithm, with emissions relative to those of the gold tags.
+
+        `transitions`: (1 or sequences, tags + 1, tags + 1).
+        """
+        has_start, has_end = self.has_start_end[:, :1], self.has_start_end[:, 1:]
         scores = self.emissions - self.emissions.gather(2, self.tags[..., None])
-        reached, level = scores[:, 0] + transitions[:, -1, :-1] * begins, scores.new_zeros(len(scores))
-        for place in range(1, scores.shape[1]):
-            ahead = (reached[:, :, None] + transitions[:, :-1, :-1]).logsumexp(1) + scores[:, place]
-            peak = ahead.detach().amax(1) * self.mask[:, place]  # kept apart: on long chains sums grow, and lose digits
-            reached, level = torch.where(self.mask[:, place, None], ahead - peak[:, None], reached), level + peak
-        return (reached + transitions[:, :-1, -1] * ends).logsumexp(1) + level
+        alpha, offset = scores[:, 0] + transitions[:, -1, :-1] * has_start, scores.new_zeros(len(scores))
+        for step in range(1, scores.shape[1]):
+            next_alpha = (alpha[:, :, None] + transitions[:, :-1, :-1]).logsumexp(1) + scores[:, step]
+            peak = (
+                next_alpha.detach().amax(1) * self.mask[:, step]
+            )  # subtracted and summed in `offset`: long sequences lose no precision
+            alpha, offset = torch.where(self.mask[:, step, None], next_alpha - peak[:, None], alpha), offset + peak
+        return (alpha + transitions[:, :-1, -1] * has_end).logsumexp(1) + offset
 
     def _gold_transitions(self, boundary_tag: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Each (chains, longest + 1): the tag before and after every step of the true paths, and whether the step counts."""
+        """Each (sequences, max_length + 1): previous tag, next tag, and whether the transition counts, along the gold paths."""
         path = F.pad(self.tags.masked_fill(~self.mask, boundary_tag), (1, 1), value=boundary_tag)
-        place, size = torch.arange(path.shape[1] - 1, device=path.device), self.mask.sum(1, keepdim=True)
-        counted = ((place > 0) | self.has_start_end[:, :1]) & ((place < size) | ((place == size) & self.has_start_end[:, 1:]))
-        return path[:, :-1], path[:, 1:], counted
+        step, lengths = torch.arange(path.shape[1] - 1, device=path.device), self.mask.sum(1, keepdim=True)
+        is_counted = ((step > 0) | self.has_start_end[:, :1]) & (
+            (step < lengths) | ((step == lengths) & self.has_start_end[:, 1:])
+        )
+        return path[:, :-1], path[:, 1:], is_counted

@@ -1,4 +1,4 @@
-"""Two texts, each read by itself, joined by blocks in which every token of one attends to the other."""
+"""Cross-attention head: two texts are encoded separately, then blocks let the tokens of each attend to the other."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CrossAttentionHeadConfig(Variant, frozen=True, tag="cross"):
-    """Scores for pairs of texts, from both sides after they have seen each other."""
+    """Logits for pairs of texts, from both after cross-attention."""
 
     outputs: Annotated[PosInt, "scores a pair"]
     blocks: Annotated[PosInt, "blocks in which each side attends to the other"]
@@ -27,6 +27,8 @@ class CrossAttentionHeadConfig(Variant, frozen=True, tag="cross"):
 
 
 class CrossAttentionHead(nn.Module):
+    """Cross-attention blocks, mean pooling, and a classifier on [u; v; |u - v|; u * v]."""
+
     def __init__(self, config: CrossAttentionHeadConfig, encoder: "EncoderConfig") -> None:
         super().__init__()
         self.blocks = nn.ModuleList(CrossAttentionBlock(encoder) for _ in range(config.blocks))
@@ -34,20 +36,20 @@ class CrossAttentionHead(nn.Module):
         self.drop, self.score = nn.Dropout(config.dropout), nn.Linear(4 * encoder.width, config.outputs)
 
     def encode_pairs(self, x: Tensor, layout: Layout) -> Tensor:
-        """(tokens, width) of sequences that are pairs, one after the other, to (sequences, width): the mean of each."""
-        partner, index = swap_pairs(layout)
+        """(tokens, hidden_size) -> (texts, hidden_size): mean of each text after the blocks; texts 2i and 2i + 1 are a pair."""
+        partner_layout, partner_index = swap_pairs(layout)
         for block in self.blocks:
-            x = block(x, layout, partner, index)
+            x = block(x, layout, partner_layout, partner_index)
         return layout.mean_pool(self.norm(x))
 
     def forward(self, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
-        """(pairs, outputs), of both sides u and v, of |u - v| and u * v."""
+        """(sequences, hidden_size) -> (pairs, outputs): logits of [u; v; |u - v|; u * v]."""
         u, v = encoder.apply_pooler(hidden_states).unflatten(0, (-1, 2)).unbind(1)
         return self.score(self.drop(torch.cat([u, v, (u - v).abs(), u * v], -1)))
 
 
 class CrossAttentionBlock(nn.Module):
-    """A block as the encoder's own, but for what it attends to; both sides use the same weights."""
+    """A transformer block like the encoder's whose attention reads the other text of the pair; both texts share its weights."""
 
     def __init__(self, config: "EncoderConfig") -> None:
         super().__init__()
@@ -68,7 +70,7 @@ class CrossAttentionBlock(nn.Module):
         return self.feedforward_norm(x + self.drop(self.feedforward(x)))
 
     def cross_attend(self, x: Tensor, layout: Layout, partner_layout: Layout, partner_index: Tensor) -> Tensor:
-        """What each token finds in the other text of its pair."""
+        """(tokens, hidden_size): attention of each token to the other text of its pair."""
         q, k, v = self.project(x)
         dropout = self.dropout if self.training else 0.0
         return self.project.project_out(
@@ -77,6 +79,6 @@ class CrossAttentionBlock(nn.Module):
 
 
 def swap_pairs(layout: Layout) -> tuple[Layout, Tensor]:
-    """The same sequences with the two of each pair in the other order, and where each of their tokens stands in `layout`."""
-    other = Layout.from_lengths(layout.lengths.unflatten(0, (-1, 2)).flip(1).flatten()).to(layout.seq_id.device)
-    return other, layout.first_token[other.seq_id ^ 1] + other.position
+    """The layout with the two texts of each pair swapped, and (tokens,): the index of each of its tokens in `layout`."""
+    swapped = Layout.from_lengths(layout.lengths.unflatten(0, (-1, 2)).flip(1).flatten()).to(layout.seq_id.device)
+    return swapped, layout.first_token[swapped.seq_id ^ 1] + swapped.position

@@ -1,4 +1,4 @@
-"""A small model beside the model, over the same tables, that guesses hidden words: what ELECTRA learns to see through."""
+"""ELECTRA's generator (Clark et al. 2020): a small masked language model that shares the discriminator's embeddings."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +21,7 @@ SizeFraction = Annotated[float, Meta(gt=0, le=1)]
 
 
 class GeneratorHeadConfig(Variant, frozen=True, tag="generator"):
-    """Blocks of its own and a score for every word; it is there while the model learns, and is not published."""
+    """Generator with blocks and LM head of its own; used in pre-training only, not saved with the final model."""
 
     size: Annotated[SizeFraction, "its width, heads and inner width, as a share of the model's"] = 0.25
 
@@ -29,19 +29,23 @@ class GeneratorHeadConfig(Variant, frozen=True, tag="generator"):
         return ElectraGenerator(self.generator_config(encoder), encoder.embedding_dim, vocab_size)
 
     def generator_config(self, encoder: "EncoderConfig") -> "EncoderConfig":
-        """The generator as an encoder: as many layers, all of them narrower."""
+        """The generator's encoder config: as many layers, with `size` times the heads, hidden size and intermediate size."""
         if encoder.front is not None or encoder.feedforward is None:
             raise UserError("objective=replaced wants a model of tables and feed-forwards, such as model=electra-small")
-        width, fed = self._hidden_size(encoder), encoder.feedforward
-        inner = max(1, round(fed.inner * width / encoder.width))
+        hidden_size, feedforward = self._hidden_size(encoder), encoder.feedforward
+        intermediate_size = max(1, round(feedforward.inner * hidden_size / encoder.width))
         others = encoder.others and replace(encoder.others, mixer=_scale_mixer(encoder.others.mixer, self.size))
         return replace(
-            encoder, width=width, embedding=None if width == encoder.embedding_dim else encoder.embedding_dim, others=others,
-            mixer=_scale_mixer(encoder.mixer, self.size), feedforward=replace(fed, inner=inner),
-        )  # fmt: skip
+            encoder,
+            width=hidden_size,
+            embedding=None if hidden_size == encoder.embedding_dim else encoder.embedding_dim,
+            others=others,
+            mixer=_scale_mixer(encoder.mixer, self.size),
+            feedforward=replace(feedforward, inner=intermediate_size),
+        )
 
     def _hidden_size(self, encoder: "EncoderConfig") -> int:
-        """That of fewer heads; without any, a share, and even: two ways of reading may give half of it each."""
+        """head_dim times the scaled number of heads; without heads, an even share of the width (two directions split it)."""
         heads = getattr(encoder.mixer, "heads", None)
         if heads is None:
             return encoder.width if self.size == 1 else 2 * max(1, round(encoder.width * self.size / 2))
@@ -49,6 +53,8 @@ class GeneratorHeadConfig(Variant, frozen=True, tag="generator"):
 
 
 class ElectraGenerator(nn.Module):
+    """Projection of the shared embeddings, a narrower stack, and a tied LM head."""
+
     def __init__(self, config: "EncoderConfig", embedding_dim: int, vocab_size: int) -> None:
         super().__init__()
         from . import LMHeadConfig
@@ -58,7 +64,7 @@ class ElectraGenerator(nn.Module):
         self.words = LMHeadConfig().build(config, vocab_size)
 
     def forward(self, inputs: Inputs, encoder: "Encoder") -> Tensor:
-        """(rows, width): hidden states of the tokens wanted, over the model's own tables."""
+        """(rows, generator hidden_size): hidden states at `inputs.output_indices`, from the model's embeddings."""
         x = self.widen(encoder.sum_embeddings(inputs))
         for mixer in self.stack.mixers:
             mixer.prepare_forward()
@@ -69,17 +75,17 @@ class ElectraGenerator(nn.Module):
 
     @torch.no_grad()
     def sample(self, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
-        """(rows,): a word for each, as likely as it scores. In training dice are torch's own, else always the same."""
-        scores = self.words(hidden_states, encoder).float()
-        dice = None if self.training else torch.Generator(scores.device).manual_seed(0)
-        waits = torch.empty_like(scores).exponential_(generator=dice)
-        return (scores - waits.log()).argmax(-1)  # the first of so many clocks to ring, each at a pace of e^score
+        """(rows,): tokens sampled from softmax(logits); with torch's global generator in training, else with a fixed seed."""
+        logits = self.words(hidden_states, encoder).float()
+        generator = None if self.training else torch.Generator(logits.device).manual_seed(0)
+        exponentials = torch.empty_like(logits).exponential_(generator=generator)
+        return (logits - exponentials.log()).argmax(-1)  # Gumbel-max trick: -log of an exponential is a Gumbel variable
 
 
 def _scale_mixer(mixer: Any, size: float) -> Any:
-    """With fewer heads, and filters, of the same width, fewer of them dilated; with fewer cells."""
+    """The mixer with `size` times the heads, filters, dilated heads or LSTM cells, and the same head_dim."""
     counts = {name: getattr(mixer, name, None) for name in ("heads", "filters", "hidden")}
-    less = {name: max(1, round(count * size)) for name, count in counts.items() if count}
+    scaled = {name: max(1, round(count * size)) for name, count in counts.items() if count}
     if dilation := getattr(mixer, "dilation", ()):
-        less["dilation"] = dilation[len(dilation) - min(less["heads"], round(len(dilation) * size)) :]
-    return replace(mixer, **less)
+        scaled["dilation"] = dilation[len(dilation) - min(scaled["heads"], round(len(dilation) * size)) :]
+    return replace(mixer, **scaled)

@@ -1,4 +1,4 @@
-"""Features: what a head reads of several layers at once, of a frozen encoder or of one that learns."""
+"""Feature-based head (Devlin et al. 2018, section 5.3): a classifier on several layers, of a frozen or fine-tuned encoder."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class FeaturesConfig(Config, frozen=True):
-    """Of tokens; a text is the mean of its tokens."""
+    """How the hidden states of the layers are combined for each token; a text is the mean of its tokens."""
 
     layers: Annotated[
         Literal["last", "sum", "concat", "mix"], "the last layer; the last few, added or side by side; a learnt mean of all"
@@ -25,7 +25,7 @@ class FeaturesConfig(Config, frozen=True):
 
 
 class FeatureHeadConfig(Variant, frozen=True, tag="features"):
-    """Scores of what several layers say: of each token, or of each text."""
+    """Logits of each token, or of each text, from combined layers."""
 
     outputs: Annotated[PosInt, "scores a token, or a text"]
     features: Annotated[FeaturesConfig, "what is read"]
@@ -36,30 +36,34 @@ class FeatureHeadConfig(Variant, frozen=True, tag="features"):
 
 
 class FeatureClassifier(nn.Module):
+    """Layer combination, an optional BiLSTM, dropout and a linear layer."""
+
     def __init__(self, config: FeatureHeadConfig, encoder: "EncoderConfig") -> None:
         super().__init__()
-        self.config, wanted = config.features, config.features
-        if wanted.layers in ("sum", "concat") and wanted.last > encoder.layers + 1:
-            raise UserError(f"features.last={wanted.last} is more than the model's {encoder.layers} layers and its embeddings")
-        width = encoder.width * (wanted.last if wanted.layers == "concat" else 1)
-        if wanted.layers == "mix":  # ELMo's: softmax weights and one scale
+        self.config, features = config.features, config.features
+        if features.layers in ("sum", "concat") and features.last > encoder.layers + 1:
+            raise UserError(
+                f"features.last={features.last} is more than the model's {encoder.layers} layers and its embeddings"
+            )
+        feature_size = encoder.width * (features.last if features.layers == "concat" else 1)
+        if features.layers == "mix":  # ELMo's scalar mix: scale * sum_l softmax(weights)_l h_l
             self.weights, self.scale = nn.Parameter(torch.zeros(encoder.layers + 1)), nn.Parameter(torch.ones(()))
         self.lstm = None
-        if wanted.lstm:
-            self.lstm = nn.LSTM(width, encoder.width, wanted.lstm, bidirectional=True, batch_first=True)
-            width = 2 * encoder.width
-        self.drop, self.score = nn.Dropout(config.dropout), nn.Linear(width, config.outputs)
+        if features.lstm:
+            self.lstm = nn.LSTM(feature_size, encoder.width, features.lstm, bidirectional=True, batch_first=True)
+            feature_size = 2 * encoder.width
+        self.drop, self.score = nn.Dropout(config.dropout), nn.Linear(feature_size, config.outputs)
 
     def combine_layers(self, all_hidden_states: list[Tensor], layout: Layout) -> Tensor:
-        """(tokens, features), from the states of the embeddings and of every layer."""
+        """(tokens, feature size) from (tokens, hidden_size) of the embeddings and of every layer."""
         x = self._combine(all_hidden_states)
         if self.lstm is None:
             return x
-        with torch.autocast(x.device.type, enabled=False):  # cuDNN's would be float16, which loses small gradients
-            grid = layout.pad(x.to(self.score.weight.dtype))
-            packed = nn.utils.rnn.pack_padded_sequence(grid, layout.lengths, batch_first=True, enforce_sorted=False)
-            grid, _ = nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
-        return layout.unpad(grid).to(x.dtype)
+        with torch.autocast(x.device.type, enabled=False):  # a float16 LSTM would lose small gradients
+            padded = layout.pad(x.to(self.score.weight.dtype))
+            packed = nn.utils.rnn.pack_padded_sequence(padded, layout.lengths, batch_first=True, enforce_sorted=False)
+            padded, _ = nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
+        return layout.unpad(padded).to(x.dtype)
 
     def forward(self, features: Tensor, encoder: "Encoder") -> Tensor:
         return self.score(self.drop(features))

@@ -1,4 +1,4 @@
-"""A head that scores words turn by turn down a tree: their scores are logarithms of chances that add up to one."""
+"""Hierarchical softmax head (Morin & Bengio 2005; word2vec): log-probabilities of words as paths in a binary tree."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class HierarchicalSoftmaxHeadConfig(Variant, frozen=True, tag="tree"):
-    """A score for every word, by its path through a tree: hierarchical softmax."""
+    """Log-probability of every word: the sum of log-sigmoids along its path in the (Huffman) tree."""
 
     longest: Annotated[PosInt, "turns of the longest path"]
 
@@ -23,19 +23,25 @@ class HierarchicalSoftmaxHeadConfig(Variant, frozen=True, tag="tree"):
 
 
 class HierarchicalSoftmaxHead(nn.Module):
+    """log p(word) = sum over its path of log sigmoid(+-w_node . h).
+
+    Buffers (vocab_size, max_path_length): `nodes`, the inner nodes on the path of each word, and `turns`, the branch taken
+    at each (0 or 1; -1: padding).
+    """
+
     nodes: Tensor
     turns: Tensor
 
     def __init__(self, max_path_length: int, hidden_size: int, vocab_size: int) -> None:
         super().__init__()
-        self.table = nn.Embedding(vocab_size + 1, hidden_size)  # the row behind the last is of padding
+        self.table = nn.Embedding(vocab_size + 1, hidden_size)  # one row for each inner node; the last is padding
         self.register_buffer("nodes", torch.full((vocab_size, max_path_length), vocab_size, dtype=torch.int32))
         self.register_buffer("turns", torch.full((vocab_size, max_path_length), -1, dtype=torch.int8))
 
     def forward(self, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
-        """(rows, words); a word without a path, which no text has, has no chance."""
-        scores = F.linear(hidden_states, self.table.weight)
-        total = scores.new_zeros(len(hidden_states), len(self.nodes))
-        for nodes, turns in zip(self.nodes.T.long(), self.turns.T, strict=True):  # a turn of all words at a time
-            total += torch.where(turns >= 0, F.logsigmoid(scores[:, nodes] * (1 - 2 * turns)), 0)
-        return total.masked_fill(self.turns[:, 0] < 0, float("-inf"))
+        """(rows, vocab_size): log-probabilities; -inf for words without a path, which the training text does not contain."""
+        node_logits = F.linear(hidden_states, self.table.weight)
+        log_probs = node_logits.new_zeros(len(hidden_states), len(self.nodes))
+        for nodes, branches in zip(self.nodes.T.long(), self.turns.T, strict=True):  # one tree level at a time, for all words
+            log_probs += torch.where(branches >= 0, F.logsigmoid(node_logits[:, nodes] * (1 - 2 * branches)), 0)
+        return log_probs.masked_fill(self.turns[:, 0] < 0, float("-inf"))
