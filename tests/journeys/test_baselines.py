@@ -1,4 +1,4 @@
-"""TextCNN and BiLSTM from nothing but a tokenizer: every kind of task, by the command line."""
+"""TextCNN and BiLSTM baselines trained from scratch on every task, by the command line."""
 
 import json
 
@@ -11,47 +11,59 @@ from tests.conftest import WORDS
 from tests.journeys.test_finetuning import CASES, NAMES, PLACES, asked, classified, sentence, written
 from tests.journeys.test_pretraining import answer, ran, refused
 
-QUICK = ["model.width=48", "length=32", "train.batch_tokens=512", "train.rate=1e-2", "train.log_every=50", "train.epochs=5"]
+FAST_TRAINING = [
+    "model.width=48",
+    "length=32",
+    "train.batch_tokens=512",
+    "train.rate=1e-2",
+    "train.log_every=50",
+    "train.epochs=5",
+]
 
 
 @pytest.fixture(scope="module")
-def words(tmp_path_factory):
-    """A tokenizer of whole words."""
+def word_tokenizer(tmp_path_factory):
+    """A word-level tokenizer."""
     folder = tmp_path_factory.mktemp("words")
     (folder / "text.txt").write_text("\n".join([" ".join([*WORDS, *NAMES, *PLACES])] * 2), encoding="utf-8")
     ran("tokenizer", f"texts={folder / 'text.txt'}", "kind=word", f"out={folder / 'words'}")
     return folder / "words"
 
 
-def begun(preset, words, folder, make, *more, sizes=(500, 80)):
-    train, dev = (written(folder / f"{n}.jsonl", [make(np.random.default_rng(i + n)) for i in range(n)]) for n in sizes)
+def finetune_command(preset, word_tokenizer, folder, make_example, *options, sizes=(500, 80)):
+    train, dev = (
+        written(folder / f"{size}.jsonl", [make_example(np.random.default_rng(i + size)) for i in range(size)])
+        for size in sizes
+    )
     files = [f"data.train={train}", f"data.dev={dev}", f"out={folder / 'out'}"]
-    return ["finetune", f"model={preset}", f"tokenizer={words}", *files, *QUICK, *more]
+    return ["finetune", f"model={preset}", f"tokenizer={word_tokenizer}", *files, *FAST_TRAINING, *options]
 
 
 @pytest.mark.parametrize("preset", ["textcnn", "bilstm"])
 @pytest.mark.parametrize("kind", CASES)
-def test_a_task_is_learnt_from_nothing_and_its_folder_answers(words, tmp_path, preset, kind):
-    make, metric = CASES[kind]
-    more = ["task.crf=true", "train.epochs=15"] if kind == "tag" else []
-    made = answer(*begun(preset, words, tmp_path, make, f"task={kind}", *more))
-    assert made["dev"][metric] > 0.8
-    judged = answer("evaluate", f"model={tmp_path / 'out'}", f"data={tmp_path / '80.jsonl'}")
-    assert judged["scores"] == pytest.approx(made["dev"])
+def test_baseline_learns_every_task(word_tokenizer, tmp_path, preset, kind):
+    make_example, metric = CASES[kind]
+    options = ["task.crf=true", "train.epochs=15"] if kind == "tag" else []
+    result = answer(*finetune_command(preset, word_tokenizer, tmp_path, make_example, f"task={kind}", *options))
+    assert result["dev"][metric] > 0.8
+    evaluation = answer("evaluate", f"model={tmp_path / 'out'}", f"data={tmp_path / '80.jsonl'}")
+    assert evaluation["scores"] == pytest.approx(result["dev"])
 
 
 @pytest.mark.parametrize("preset", ["textcnn", "bilstm"])
-def test_questions_are_answered_from_their_passages(words, tmp_path, preset):
-    for n in (300, 60):
-        paragraphs = [asked(np.random.default_rng(i + n), i) for i in range(n)]
-        (tmp_path / f"{n}.json").write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}))
+def test_baseline_learns_question_answering(word_tokenizer, tmp_path, preset):
+    for size in (300, 60):
+        paragraphs = [asked(np.random.default_rng(i + size), i) for i in range(size)]
+        (tmp_path / f"{size}.json").write_text(
+            json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]})
+        )
     files = [f"data.train={tmp_path / '300.json'}", f"data.dev={tmp_path / '60.json'}", f"out={tmp_path / 'out'}"]
-    made = answer("finetune", "task=answer", f"model={preset}", f"tokenizer={words}", *files, *QUICK)
-    assert made["dev"]["exact"] > 0.8
+    result = answer("finetune", "task=answer", f"model={preset}", f"tokenizer={word_tokenizer}", *files, *FAST_TRAINING)
+    assert result["dev"]["exact"] > 0.8
 
 
-def alike(rng):
-    """Of two texts, whether the same word stands in both."""
+def similar_pair(rng):
+    """Two texts; score 1 if the same name is in both."""
     same = bool(rng.integers(2))
     one = str(rng.choice(NAMES))
     other = one if same else str(rng.choice([name for name in NAMES if name != one]))
@@ -59,42 +71,44 @@ def alike(rng):
     return {"text": texts[0], "text_b": texts[1], "score": float(same)}
 
 
-def test_texts_that_are_alike_are_near(words, tmp_path):
-    made = answer(*begun("bilstm", words, tmp_path, alike, "task=similar", "train.epochs=12"))
-    assert made["dev"]["spearman"] > 0.6
+def test_bilstm_learns_text_similarity(word_tokenizer, tmp_path):
+    result = answer(*finetune_command("bilstm", word_tokenizer, tmp_path, similar_pair, "task=similar", "train.epochs=12"))
+    assert result["dev"]["spearman"] > 0.6
 
 
-def test_a_table_begins_with_vectors_and_may_keep_them(words, tmp_path):
+def test_textcnn_starts_from_frozen_or_trained_vectors(word_tokenizer, tmp_path):
     rng = np.random.default_rng(0)
-    given = {word: rng.normal(size=48).round(4) for word in ("people", "one", "the")}
-    rows = "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in given.items())
+    vectors = {word: rng.normal(size=48).round(4) for word in ("people", "one", "the")}
+    rows = "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in vectors.items())
     (tmp_path / "vectors.txt").write_text(rows, encoding="utf-8")
-    more = ["task=classify", f"vectors={tmp_path / 'vectors.txt'}"]
-    line = begun("textcnn", words, tmp_path, classified, *more, "freeze=embeddings")
-    assert "3 of" in ran(*line).stderr
+    options = ["task=classify", f"vectors={tmp_path / 'vectors.txt'}"]
+    command = finetune_command("textcnn", word_tokenizer, tmp_path, classified, *options, "freeze=embeddings")
+    assert "3 of" in ran(*command).stderr
     model = bertsmith.load(tmp_path / "out")
     table = load_tensors(tmp_path / "out" / "model.safetensors")["encoder.tokens.weight"].numpy()
-    for word, vector in given.items():
+    for word, vector in vectors.items():
         assert np.allclose(table[model.tokenizer.id_to_token.index(word)], vector, atol=1e-6)
-    learnt = begun("textcnn", words, tmp_path, classified, *more, f"out={tmp_path / 'other'}")
-    ran(*learnt)
-    other = load_tensors(tmp_path / "other" / "model.safetensors")["encoder.tokens.weight"].numpy()
-    assert not np.allclose(other[model.tokenizer.id_to_token.index("people")], given["people"], atol=1e-4)
-    assert "model.embedding=48" in refused(*learnt, "model.width=20", f"out={tmp_path / 'narrow'}")
+    unfrozen_command = finetune_command("textcnn", word_tokenizer, tmp_path, classified, *options, f"out={tmp_path / 'other'}")
+    ran(*unfrozen_command)
+    trained_table = load_tensors(tmp_path / "other" / "model.safetensors")["encoder.tokens.weight"].numpy()
+    assert not np.allclose(trained_table[model.tokenizer.id_to_token.index("people")], vectors["people"], atol=1e-4)
+    assert "model.embedding=48" in refused(*unfrozen_command, "model.width=20", f"out={tmp_path / 'narrow'}")
 
 
-def test_what_a_new_model_cannot_be_given_is_refused(words, tmp_path):
-    line = begun("textcnn", words, tmp_path, classified, "task=classify")
-    assert "tokenizer=FOLDER" in refused(*[word for word in line if not word.startswith("tokenizer=")])
-    assert "vectors=FILE" in refused(*line, "freeze=embeddings")
-    assert "must all learn" in refused(*line, "freeze=all")
-    other = [word for word in line if not word.startswith("model")]
-    assert "brings its own" in refused(*other, f"model={tmp_path}")
-    assert "train.compile" in refused(*line, "model=bilstm", "train.compile=true")
+def test_baseline_refuses_options_of_pretrained_models(word_tokenizer, tmp_path):
+    command = finetune_command("textcnn", word_tokenizer, tmp_path, classified, "task=classify")
+    assert "tokenizer=FOLDER" in refused(*[override for override in command if not override.startswith("tokenizer=")])
+    assert "vectors=FILE" in refused(*command, "freeze=embeddings")
+    assert "must all learn" in refused(*command, "freeze=all")
+    without_model = [override for override in command if not override.startswith("model")]
+    assert "brings its own" in refused(*without_model, f"model={tmp_path}")
+    assert "train.compile" in refused(*command, "model=bilstm", "train.compile=true")
 
 
-def test_a_part_is_left_out_by_the_word_none(words, tmp_path):
-    line = begun("bert-tiny", words, tmp_path, classified, "task=classify", "model.mixer.heads=2", "train.steps=1")
-    ran(*[word for word in line if "epochs" not in word], "model.feedforward=none")
-    told = json.loads((tmp_path / "out" / "config.json").read_text())["model"]["encoder"]
-    assert told["feedforward"] is None and told["norm"] == "after"
+def test_none_removes_a_model_part(word_tokenizer, tmp_path):
+    command = finetune_command(
+        "bert-tiny", word_tokenizer, tmp_path, classified, "task=classify", "model.mixer.heads=2", "train.steps=1"
+    )
+    ran(*[override for override in command if "epochs" not in override], "model.feedforward=none")
+    encoder = json.loads((tmp_path / "out" / "config.json").read_text())["model"]["encoder"]
+    assert encoder["feedforward"] is None and encoder["norm"] == "after"

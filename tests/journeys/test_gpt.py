@@ -1,4 +1,4 @@
-"""A causal model from text to texts that go on, by the command line and in Python."""
+"""GPT from text to generation and likelihood, by the command line and in Python."""
 
 import json
 import math
@@ -21,11 +21,11 @@ train.batch_tokens=512 train.rate=5e-3 held_out=0 objective=causal train.steps=1
 
 
 @pytest.fixture(scope="module")
-def rounds(tmp_path_factory):
-    """Text in which every word says which one follows, in a byte-level vocabulary, and a model that has read it."""
+def gpt_model(tmp_path_factory):
+    """A model trained on text in which each word determines the next, with a byte-level BPE tokenizer."""
     folder, rng = tmp_path_factory.mktemp("rounds"), np.random.default_rng(0)
     starts = rng.integers(0, len(WORDS), (80, 4))
-    lines = ["\n".join(" ".join((WORDS * 2)[a : a + 12]) for a in some) for some in starts]
+    lines = ["\n".join(" ".join((WORDS * 2)[start : start + 12]) for start in row) for row in starts]
     (folder / "text.txt").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
     ran("tokenizer", f"texts={folder / 'text.txt'}", "kind=byte-bpe", "size=500", f"out={folder / 'tokenizer'}")
     prepared(folder / "text.txt", folder / "tokenizer", folder / "corpus")
@@ -33,71 +33,71 @@ def rounds(tmp_path_factory):
     return folder / "gpt"
 
 
-def follows(word, count):
-    at = WORDS.index(word) + 1
-    return (WORDS * 3)[at : at + count]
+def next_words(word, count):
+    start = WORDS.index(word) + 1
+    return (WORDS * 3)[start : start + count]
 
 
-def test_a_text_goes_on_as_those_it_was_trained_on(rounds):
-    model = bertsmith.load(rounds)
+def test_gpt_generate_continues_training_text(gpt_model):
+    model = bertsmith.load(gpt_model)
     prompt = " ".join(WORDS[20:24])
-    said = model.generate(prompt, tokens=4)
-    assert said["text"].split()[:3] == follows(WORDS[23], 3) and said["text"].startswith(" ")
-    assert model(prompt)["tokens"][:4] == said["tokens"]
-    several = model.generate([prompt, " ".join(WORDS[5:12])], kind="beam", size=2, tokens=3)
-    assert several[1]["text"].split()[:2] == follows(WORDS[11], 2)
+    result = model.generate(prompt, tokens=4)
+    assert result["text"].split()[:3] == next_words(WORDS[23], 3) and result["text"].startswith(" ")
+    assert model(prompt)["tokens"][:4] == result["tokens"]
+    results = model.generate([prompt, " ".join(WORDS[5:12])], kind="beam", size=2, tokens=3)
+    assert results[1]["text"].split()[:2] == next_words(WORDS[11], 2)
 
 
-def test_the_command_line_says_the_same(rounds, tmp_path):
-    model, prompt = bertsmith.load(rounds), " ".join(WORDS[30:34])
-    words = [f"model={rounds}", f"text={prompt}"]
-    greedy = json.loads(ran("predict", *words, "generate.tokens=5").stdout.splitlines()[0])
+def test_gpt_predict_command_matches_python(gpt_model, tmp_path):
+    model, prompt = bertsmith.load(gpt_model), " ".join(WORDS[30:34])
+    options = [f"model={gpt_model}", f"text={prompt}"]
+    greedy = json.loads(ran("predict", *options, "generate.tokens=5").stdout.splitlines()[0])
     assert greedy == model.generate(prompt, tokens=5)
     keys = ["generate=sample", "generate.top_p=0.9", "generate.temperature=1.5", "generate.seed=3", "generate.tokens=9"]
-    drawn = json.loads(ran("predict", *words, *keys).stdout.splitlines()[0])
-    assert drawn == model.generate(prompt, kind="sample", top_p=0.9, temperature=1.5, seed=3, tokens=9)
+    sampled = json.loads(ran("predict", *options, *keys).stdout.splitlines()[0])
+    assert sampled == model.generate(prompt, kind="sample", top_p=0.9, temperature=1.5, seed=3, tokens=9)
     file = tmp_path / "prompts.txt"
     file.write_text("\n".join([prompt, WORDS[3], prompt]) + "\n", encoding="utf-8")
-    answer("predict", f"model={rounds}", f"data={file}", f"out={tmp_path / 'said.jsonl'}", *keys)
-    told = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
-    assert told[0]["tokens"] == told[2]["tokens"] == drawn["tokens"] and len(told) == 3
+    answer("predict", f"model={gpt_model}", f"data={file}", f"out={tmp_path / 'said.jsonl'}", *keys)
+    rows = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
+    assert rows[0]["tokens"] == rows[2]["tokens"] == sampled["tokens"] and len(rows) == 3
 
 
-def test_likelihood_is_the_chain_rule(rounds):
-    model = bertsmith.load(rounds)
+def test_gpt_likelihood_matches_chain_rule(gpt_model):
+    model = bertsmith.load(gpt_model)
     texts = [" ".join(WORDS[8:14]), "the", " ".join(WORDS[14:8:-1])]
-    found = model.likelihood(texts)
-    for text, told in zip(texts, found, strict=True):
+    results = model.likelihood(texts)
+    for text, result in zip(texts, results, strict=True):
         ids = torch.tensor([model.tokenizer.cls_token_id, *model.tokenizer.encode(text).ids])
         with torch.inference_mode():
-            logs = model.model.compute_logits("words", model.model(Inputs(ids, Layout.from_lengths([len(ids)])))).log_softmax(
-                -1
-            )
-        total = sum(float(logs[n, token]) for n, token in enumerate(ids[1:].tolist()))
-        assert told["total"] == pytest.approx(total, abs=1e-3) and told["tokens"] == len(ids) - 1
-        assert (told["words"], type(told["words"])) == (len(text.split()), int)  # the first has no space before it
-    assert found[0]["per_token"] > found[2]["per_token"] + math.log(2)  # in order it is likelier
+            log_probs = model.model.compute_logits(
+                "words", model.model(Inputs(ids, Layout.from_lengths([len(ids)])))
+            ).log_softmax(-1)
+        total = sum(float(log_probs[i, token]) for i, token in enumerate(ids[1:].tolist()))
+        assert result["total"] == pytest.approx(total, abs=1e-3) and result["tokens"] == len(ids) - 1
+        assert (result["words"], type(result["words"])) == (len(text.split()), int)  # the first word has no space before it
+    assert results[0]["per_token"] > results[2]["per_token"] + math.log(2)  # the trained order is more likely
 
 
-def test_what_cannot_be_asked_is_said(rounds):
-    model = bertsmith.load(rounds)
+def test_gpt_refuses_invalid_requests(gpt_model):
+    model = bertsmith.load(gpt_model)
     with pytest.raises(UserError, match="writes on"):
         model.fill("the [MASK] of")
     with pytest.raises(UserError, match="leave no room"):
         model.generate(" ".join(WORDS))
     with pytest.raises(UserError, match="top_p"):
         model.generate("the", kind="beam", top_p=0.5)
-    assert len(model.generate(" ".join(WORDS[:20]), tokens=1000)["tokens"]) <= 48  # as far as there are positions
-    told = ran("predict", "model=mini-en", "text=the [MASK] of", "generate.tokens=5", code=2)
-    assert "for a causal model" in told.stderr
+    assert len(model.generate(" ".join(WORDS[:20]), tokens=1000)["tokens"]) <= 48  # limited by max_position_embeddings
+    process = ran("predict", "model=mini-en", "text=the [MASK] of", "generate.tokens=5", code=2)
+    assert "for a causal model" in process.stderr
 
 
-def test_a_text_has_a_vector(rounds):
-    assert bertsmith.load(rounds).embed(["the of", "and"]).shape == (2, 32)
+def test_gpt_embed(gpt_model):
+    assert bertsmith.load(gpt_model).embed(["the of", "and"]).shape == (2, 32)
 
 
-def test_a_model_that_has_written_can_be_trained(rounds):
-    predictor = bertsmith.load(rounds, device="cpu")
+def test_gpt_can_be_trained_after_generating(gpt_model):
+    predictor = bertsmith.load(gpt_model, device="cpu")
     predictor.generate(WORDS[3], tokens=2)
     model = predictor.model.train()
     model(Inputs(torch.tensor([5, 6, 7]), Layout.from_lengths([3]))).sum().backward()

@@ -1,4 +1,4 @@
-"""A causal model learns every shape of task, read at its last token, and foretells its texts on the way."""
+"""Fine-tuning GPT on every task: last-token pooling, pairs in both orders, auxiliary LM loss."""
 
 import json
 
@@ -38,8 +38,8 @@ def gpt(corpus, tmp_path_factory):
     return out
 
 
-def paired(rng):
-    """Alike or not, whichever comes first: two texts of one word among others."""
+def similar_pair(rng):
+    """Two texts; label 1 if the same keyword is in both, in any order."""
     same = bool(rng.integers(2))
     first = str(rng.choice(["people", "water"]))
     second = first if same else {"people": "water", "water": "people"}[first]
@@ -48,47 +48,52 @@ def paired(rng):
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_a_task_is_learnt_beside_its_texts(gpt, tmp_path, kind):
-    make, metric = CASES[kind]
-    train, dev = (written(tmp_path / f"{n}.jsonl", [make(np.random.default_rng(i + n)) for i in range(n)]) for n in (600, 100))
-    words = [f"task={kind}", f"model={gpt}", f"data.train={train}", f"data.dev={dev}", f"out={tmp_path / 'out'}", *FAST]
-    made = answer("finetune", *words, "train.epochs=8", "lm=0.5")
-    assert made["dev"][metric] > 0.8
+def test_gpt_learns_every_task_with_auxiliary_lm(gpt, tmp_path, kind):
+    make_example, metric = CASES[kind]
+    train, dev = (
+        written(tmp_path / f"{size}.jsonl", [make_example(np.random.default_rng(i + size)) for i in range(size)])
+        for size in (600, 100)
+    )
+    options = [f"task={kind}", f"model={gpt}", f"data.train={train}", f"data.dev={dev}", f"out={tmp_path / 'out'}", *FAST]
+    result = answer("finetune", *options, "train.epochs=8", "lm=0.5")
+    assert result["dev"][metric] > 0.8
     rows = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
-    costs = [row["loss.words"] for row in rows if "loss.words" in row]
-    assert costs[-1] < costs[0]
-    judged = answer("evaluate", f"model={tmp_path / 'out'}", f"data={dev}")
-    assert judged["scores"] == pytest.approx(made["dev"])
+    lm_losses = [row["loss.words"] for row in rows if "loss.words" in row]
+    assert lm_losses[-1] < lm_losses[0]
+    evaluation = answer("evaluate", f"model={tmp_path / 'out'}", f"data={dev}")
+    assert evaluation["scores"] == pytest.approx(result["dev"])
 
 
-def test_questions_are_answered_from_their_passages(gpt, tmp_path):
-    for n in (500, 60):
-        paragraphs = [asked(np.random.default_rng(i + n), i) for i in range(n)]
-        (tmp_path / f"{n}.json").write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}))
+def test_gpt_learns_question_answering(gpt, tmp_path):
+    for size in (500, 60):
+        paragraphs = [asked(np.random.default_rng(i + size), i) for i in range(size)]
+        (tmp_path / f"{size}.json").write_text(
+            json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]})
+        )
     files = [f"data.train={tmp_path / '500.json'}", f"data.dev={tmp_path / '60.json'}", f"out={tmp_path / 'out'}"]
     assert answer("finetune", "task=answer", f"model={gpt}", *files, *FAST, "train.epochs=8", "lm=0.5")["dev"]["exact"] > 0.8
 
 
-def test_two_texts_in_both_orders_are_answered_alike_either_way(gpt, tmp_path):
-    rows = [paired(np.random.default_rng(i)) for i in range(900)]
+def test_gpt_both_orders_is_symmetric(gpt, tmp_path):
+    rows = [similar_pair(np.random.default_rng(i)) for i in range(900)]
     train, dev = written(tmp_path / "train.jsonl", rows[:800]), written(tmp_path / "dev.jsonl", rows[800:])
-    words = ["task=regress", "task.pair=both", f"model={gpt}", f"data.train={train}", f"data.dev={dev}"]
-    made = answer("finetune", *words, f"out={tmp_path / 'out'}", *FAST, "train.epochs=12", "lm=0.5")
-    assert made["dev"]["pearson"] > 0.5
+    options = ["task=regress", "task.pair=both", f"model={gpt}", f"data.train={train}", f"data.dev={dev}"]
+    result = answer("finetune", *options, f"out={tmp_path / 'out'}", *FAST, "train.epochs=12", "lm=0.5")
+    assert result["dev"]["pearson"] > 0.5
     model = bertsmith.load(tmp_path / "out")
-    one, other = model("people of the", "the water was"), model("the water was", "people of the")
-    assert one["value"] == pytest.approx(other["value"], abs=1e-5)
+    prediction, swapped = model("people of the", "the water was"), model("the water was", "people of the")
+    assert prediction["value"] == pytest.approx(swapped["value"], abs=1e-5)
 
 
-def test_what_lm_cannot_go_with_is_said(gpt, corpus, tmp_path):
+def test_auxiliary_lm_refuses_incompatible_options(gpt, corpus, tmp_path):
     train = written(tmp_path / "train.jsonl", [classified(np.random.default_rng(i)) for i in range(40)])
-    begin = ["finetune", "task=classify", f"data.train={train}", f"out={tmp_path / 'out'}", *FAST, "lm=0.5"]
-    assert "causal" in refused(*begin, "model=mini-en")
-    assert "leave out lm" in refused(*begin, f"model={gpt}", "rdrop=1")
-    assert "leave out lm" in refused(*begin, f"model={gpt}", "features={}")
+    command = ["finetune", "task=classify", f"data.train={train}", f"out={tmp_path / 'out'}", *FAST, "lm=0.5"]
+    assert "causal" in refused(*command, "model=mini-en")
+    assert "leave out lm" in refused(*command, f"model={gpt}", "rdrop=1")
+    assert "leave out lm" in refused(*command, f"model={gpt}", "features={}")
 
 
-# the parts by themselves
+# unit tests
 
 
 @pytest.fixture(scope="module")
@@ -96,28 +101,31 @@ def tokenizer():
     return Tokenizer.from_vocab(PIECES)
 
 
-def spelt(tokenizer, ids):
-    return [tokenizer.pieces[number] for number in ids]
+def tokens_of(tokenizer, ids):
+    return [tokenizer.id_to_token[token_id] for token_id in ids]
 
 
-def model_for(task, tokenizer):
-    heads = {"task": SequenceHeadConfig(outputs=task.outputs, dropout=0.0), "words": LMHeadConfig(transform=False, bias=False)}
+def build_task_model(task, tokenizer):
+    heads = {
+        "task": SequenceHeadConfig(outputs=task.num_outputs, dropout=0.0),
+        "words": LMHeadConfig(transform=False, bias=False),
+    }
     return build_model(ModelConfig(encoder=TINY, vocabulary=len(tokenizer), heads=heads), 3).eval()
 
 
-def test_texts_are_framed_by_start_delimiter_and_extract(tokenizer):
+def test_gpt_encoding_of_texts_and_pairs(tokenizer):
     task = TextClassification(labels=("a", "b"))
     encoded = task.encode([ClassificationExample("the of"), ClassificationExample("the of", "and to")], tokenizer, 16)
-    assert [spelt(tokenizer, ids) for ids in encoded.input_ids] == [
+    assert [tokens_of(tokenizer, ids) for ids in encoded.input_ids] == [
         ["[CLS]", "the", "of", "[SEP]"],
         ["[CLS]", "the", "of", "[SEP]", "and", "to", "[SEP]"],
     ]
-    chosen = MultipleChoice().encode([MultipleChoiceExample("the of", ("and", "to"))], tokenizer, 16)
-    assert [spelt(tokenizer, ids)[-2] for ids in chosen.input_ids] == ["and", "to"]
+    options = MultipleChoice().encode([MultipleChoiceExample("the of", ("and", "to"))], tokenizer, 16)
+    assert [tokens_of(tokenizer, ids)[-2] for ids in options.input_ids] == ["and", "to"]
     both = TextRegression(pair=BothOrdersPair()).encode(
         [RegressionExample("the of", "and"), RegressionExample("to", "in")], tokenizer, 16
     )
-    assert [spelt(tokenizer, ids) for ids in both.input_ids] == [
+    assert [tokens_of(tokenizer, ids) for ids in both.input_ids] == [
         ["[CLS]", "the", "of", "[SEP]", "and", "[SEP]"],
         ["[CLS]", "and", "[SEP]", "the", "of", "[SEP]"],
         ["[CLS]", "to", "[SEP]", "in", "[SEP]"],
@@ -126,57 +134,59 @@ def test_texts_are_framed_by_start_delimiter_and_extract(tokenizer):
     assert both.example_index.tolist() == [0, 0, 1, 1]
 
 
-def test_a_text_is_read_at_its_last_token(tokenizer):
+def test_gpt_task_head_uses_last_token(tokenizer):
     task = TextClassification(labels=("a", "b"))
-    model = model_for(task, tokenizer)
+    model = build_task_model(task, tokenizer)
     encoded = task.encode(
         [ClassificationExample("the of", label="a"), ClassificationExample("and to in a", label="b")], tokenizer, 16
     )
-    made = build_batch(task, encoded, [np.array([0]), np.array([1])])
-    hidden = model(made.inputs)
-    wanted = model.heads["task"].score(model.encoder.apply_pooler(hidden[[3, 9]]))
-    assert_close(Supervised(task).compute_outputs(model, made), wanted)
-    assert_close(Supervised(task).compute_outputs(model, made, hidden), wanted)
+    batch = build_batch(task, encoded, [np.array([0]), np.array([1])])
+    hidden_states = model(batch.inputs)
+    expected = model.heads["task"].score(model.encoder.apply_pooler(hidden_states[[3, 9]]))
+    assert_close(Supervised(task).compute_outputs(model, batch), expected)
+    assert_close(Supervised(task).compute_outputs(model, batch, hidden_states), expected)
 
 
-def test_the_states_of_both_orders_are_added(tokenizer):
+def test_gpt_both_orders_are_summed(tokenizer):
     task = TextRegression(pair=BothOrdersPair())
-    model = model_for(task, tokenizer)
-    reading = ExampleBatches(
+    model = build_task_model(task, tokenizer)
+    batches = ExampleBatches(
         task,
         task.encode([RegressionExample("the of", "and", 1.0), RegressionExample("to", "in", 0.0)], tokenizer, 16),
         64,
         0,
         False,
     )
-    made = build_batch(task, reading.encoded, reading.groups, reading.pools_windows)
-    ends = model(made.inputs)[made.inputs.layout.last_token].unflatten(0, (2, 2)).sum(1)
-    assert_close(Supervised(task).compute_outputs(model, made), model.heads["task"].score(model.encoder.apply_pooler(ends)))
+    batch = build_batch(task, batches.encoded, batches.groups, batches.pools_windows)
+    summed = model(batch.inputs)[batch.inputs.layout.last_token].unflatten(0, (2, 2)).sum(1)
+    assert_close(Supervised(task).compute_outputs(model, batch), model.heads["task"].score(model.encoder.apply_pooler(summed)))
 
 
-def test_the_loss_is_that_of_the_task_and_so_much_of_the_next_tokens(tokenizer):
+def test_auxiliary_lm_loss_is_weighted_sum(tokenizer):
     task = TextClassification(labels=("a", "b"))
-    model = model_for(task, tokenizer)
+    model = build_task_model(task, tokenizer)
     examples = [
         ClassificationExample("the of", label="a"),
         ClassificationExample("and to in a", "of the", label="b"),
         ClassificationExample("in", label="a"),
     ]
-    made = AuxiliaryLMBatches(task, task.encode(examples, tokenizer, 16), 64, 0, shuffle=False)(0)
-    assert made.target_counts == {"task": 3, "words": made.num_tokens - 3}
-    loss = AuxiliaryLM(Supervised(task), 0.5).compute_loss(model, made)
-    assert_close(loss.parts["task"], Supervised(task).compute_loss(model, made).parts["task"])
-    scores, total = model.compute_logits("words", model(made.inputs)), torch.zeros(())
-    for a, b in zip(made.inputs.layout.cu_seqlens[:-1].tolist(), made.inputs.layout.cu_seqlens[1:].tolist(), strict=True):
-        total += F.cross_entropy(scores[a : b - 1], made.inputs.input_ids[a + 1 : b], reduction="sum")
-    assert_close(loss.parts["words"], 0.5 * total)
+    batch = AuxiliaryLMBatches(task, task.encode(examples, tokenizer, 16), 64, 0, shuffle=False)(0)
+    assert batch.target_counts == {"task": 3, "words": batch.num_tokens - 3}
+    loss = AuxiliaryLM(Supervised(task), 0.5).compute_loss(model, batch)
+    assert_close(loss.parts["task"], Supervised(task).compute_loss(model, batch).parts["task"])
+    logits, expected = model.compute_logits("words", model(batch.inputs)), torch.zeros(())
+    for start, end in zip(
+        batch.inputs.layout.cu_seqlens[:-1].tolist(), batch.inputs.layout.cu_seqlens[1:].tolist(), strict=True
+    ):
+        expected += F.cross_entropy(logits[start : end - 1], batch.inputs.input_ids[start + 1 : end], reduction="sum")
+    assert_close(loss.parts["words"], 0.5 * expected)
 
 
-def test_the_head_for_words_goes_on_from_pretraining(gpt, tmp_path):
+def test_auxiliary_lm_head_is_initialized_from_pretraining(gpt, tmp_path):
     rows = [classified(np.random.default_rng(i)) | {"way": str(i % 2)} for i in range(40)]
     train = written(tmp_path / "train.jsonl", rows)
-    words = ["finetune", "task=classify", f"model={gpt}", f"data.train={train}", *FAST, "train.steps=1", "lm=0.5"]
-    ran(*words, f"out={tmp_path / 'out'}", "task.template=[way={way}] {text}")
+    command = ["finetune", "task=classify", f"model={gpt}", f"data.train={train}", *FAST, "train.steps=1", "lm=0.5"]
+    ran(*command, f"out={tmp_path / 'out'}", "task.template=[way={way}] {text}")
     model, tokenizer, _ = checkpoint.load(tmp_path / "out")
     assert set(model.config.heads) == {"task", "words"} and len(tokenizer) == model.config.vocabulary > len(PIECES)
     assert bertsmith.load(tmp_path / "out").generate("the of", tokens=3)["tokens"]

@@ -1,4 +1,4 @@
-"""Contrastive learning against sums written out in loops, and the texts that would be pushed away from themselves."""
+"""Contrastive learning (SimCSE) against plain Python, false negatives, batches and pooling."""
 
 import math
 
@@ -30,95 +30,98 @@ def model():
     return build_model(ModelConfig(encoder=CONFIG, vocabulary=len(TOKENIZER)), 0)
 
 
-def vector(model, text, pool):
-    """One text by itself: no batch, no packing with others."""
+def embed_alone(model, text, pooling):
+    """Embedding of one text in a batch of its own."""
     from bertsmith.model.batch import Inputs
     from bertsmith.model.packing import Layout
 
     ids = [TOKENIZER.cls_token_id, *TOKENIZER.encode(text).ids, TOKENIZER.sep_token_id]
-    hidden = model(Inputs(torch.tensor(ids), Layout.from_lengths([len(ids)])))
-    return (hidden[0] if pool == "first" else hidden.mean(0)).tolist()
+    hidden_states = model(Inputs(torch.tensor(ids), Layout.from_lengths([len(ids)])))
+    return (hidden_states[0] if pooling == "first" else hidden_states.mean(0)).tolist()
 
 
 def cosine(a, b):
     return sum(x * y for x, y in zip(a, b, strict=True)) / math.sqrt(sum(x * x for x in a) * sum(y * y for y in b))
 
 
-def spelt_out(model, rows, pool, temperature):
-    """The loss of SimCSE with one sum an anchor, in plain Python; a text that means the same is left out of the sum."""
-    vectors = {text: vector(model, text, pool) for row in rows for text in row}
+def reference_simcse_loss(model, rows, pooling, temperature):
+    """SimCSE loss in plain Python, one sum per anchor, without false negatives."""
+    embeddings = {text: embed_alone(model, text, pooling) for row in rows for text in row}
     total = 0.0
     for i, row in enumerate(rows):
-        like = lambda text, row=row: math.exp(cosine(vectors[row[0]], vectors[text]) / temperature)
-        below = like(row[1])
+        exp_similarity = lambda text, row=row: math.exp(cosine(embeddings[row[0]], embeddings[text]) / temperature)
+        denominator = exp_similarity(row[1])
         for j, other in enumerate(rows):
-            partner_too = other[1] in (row[0], row[1]) or other[0] == row[0]
-            below += like(other[1]) if j != i and not partner_too else 0.0
-            below += sum(like(text) for text in other[2:] if text not in (row[0], row[1]))
-        total -= math.log(like(row[1]) / below)
+            is_false_negative = other[1] in (row[0], row[1]) or other[0] == row[0]
+            denominator += exp_similarity(other[1]) if j != i and not is_false_negative else 0.0
+            denominator += sum(exp_similarity(text) for text in other[2:] if text not in (row[0], row[1]))
+        total -= math.log(exp_similarity(row[1]) / denominator)
     return total
 
 
-@pytest.mark.parametrize("pool", ["mean", "first"])
+@pytest.mark.parametrize("pooling", ["mean", "first"])
 @pytest.mark.parametrize("negatives", [False, True])
-def test_the_loss_is_that_of_loops_in_plain_python(model, pool, negatives):
+def test_simcse_loss_matches_plain_python(model, pooling, negatives):
     rows = [(*pair, ("now", "water", "was", "the way", "she said")[i]) if negatives else pair for i, pair in enumerate(PAIRS)]
     examples = [SimilarityExample(row[0], row[1], None, row[2] if negatives else None) for row in rows]
-    task = TextSimilarity(pool=pool, temperature=0.1).fit(examples)
-    reading = ExampleBatches(task, task.encode(examples, TOKENIZER, 16), 4096, seed=1)
-    batch = reading(0)
-    assert reading.batches_per_epoch == 1 and batch.target_counts == {"task": 5}
+    task = TextSimilarity(pool=pooling, temperature=0.1).fit(examples)
+    batches = ExampleBatches(task, task.encode(examples, TOKENIZER, 16), 4096, seed=1)
+    batch = batches(0)
+    assert batches.batches_per_epoch == 1 and batch.target_counts == {"task": 5}
     loss = build_task_objective(task).compute_loss(model.eval(), batch)
-    assert loss.parts["task"].item() == pytest.approx(spelt_out(model, rows, pool, 0.1), rel=1e-4)
+    assert loss.parts["task"].item() == pytest.approx(reference_simcse_loss(model, rows, pooling, 0.1), rel=1e-4)
 
 
-def test_a_text_that_comes_twice_is_not_pushed_from_itself():
-    """Rows: 0 and 2 begin alike, 1's partner is 0's first text, 3's partner is 0's partner."""
-    texts = torch.tensor([[0, 1], [2, 0], [0, 3], [4, 1]])
-    assert false_negative_mask(texts).int().tolist() == [[0, 1, 1, 1], [0, 0, 0, 0], [1, 1, 0, 0], [1, 0, 0, 0]]
-    lone = torch.tensor([[0, 0], [1, 1], [0, 0]])
-    assert false_negative_mask(lone).int().tolist() == [[0, 0, 1], [0, 0, 0], [1, 0, 0]]
-    hard = torch.tensor([[0, 1, 2], [3, 4, 1]])  # the negative of the second is the first's partner
-    assert false_negative_mask(hard).int().tolist() == [[0, 0, 0, 1], [0, 0, 0, 0]]
+def test_false_negative_mask():
+    """Rows 0 and 2 have the same anchor, the positive of 1 is the anchor of 0, the positive of 3 is that of 0."""
+    text_ids = torch.tensor([[0, 1], [2, 0], [0, 3], [4, 1]])
+    assert false_negative_mask(text_ids).int().tolist() == [[0, 1, 1, 1], [0, 0, 0, 0], [1, 1, 0, 0], [1, 0, 0, 0]]
+    single_texts = torch.tensor([[0, 0], [1, 1], [0, 0]])
+    assert false_negative_mask(single_texts).int().tolist() == [[0, 0, 1], [0, 0, 0], [1, 0, 0]]
+    with_negatives = torch.tensor([[0, 1, 2], [3, 4, 1]])  # the hard negative of the second is the positive of the first
+    assert false_negative_mask(with_negatives).int().tolist() == [[0, 0, 0, 1], [0, 0, 0, 0]]
 
 
-def test_pairs_with_scores_pay_the_square_of_what_their_cosine_misses(model):
+def test_scored_pairs_loss_is_squared_error_of_cosine(model):
     examples = [SimilarityExample(a, b, float(i)) for i, (a, b) in enumerate(PAIRS)]
     task = TextSimilarity().fit(examples)
     batch = ExampleBatches(task, task.encode(examples, TOKENIZER, 16), 4096, seed=0)(0)
-    wanted = sum(
-        (cosine(vector(model.eval(), a, "mean"), vector(model, b, "mean")) - i / 4) ** 2 for i, (a, b) in enumerate(PAIRS)
+    expected = sum(
+        (cosine(embed_alone(model.eval(), a, "mean"), embed_alone(model, b, "mean")) - i / 4) ** 2
+        for i, (a, b) in enumerate(PAIRS)
     )
     loss = Contrastive(task).compute_loss(model, batch)
-    assert loss.parts["task"].item() == pytest.approx(wanted, rel=1e-4)
+    assert loss.parts["task"].item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_two_readings_of_one_text_differ_by_dropout_alone(model):
+def test_simcse_positives_differ_only_by_dropout(model):
     task = TextSimilarity()
     batch = ExampleBatches(
         task, task.encode([SimilarityExample("the people"), SimilarityExample("now and one")], TOKENIZER, 16), 4096, seed=0
     )(0)
-    still = Contrastive(task).compute_outputs(model.eval(), batch)
-    torch.testing.assert_close(still[0], still[1])
-    moving = Contrastive(task).compute_outputs(model.train(), batch)
-    assert (moving[0] - moving[1]).abs().max() > 1e-3
+    without_dropout = Contrastive(task).compute_outputs(model.eval(), batch)
+    torch.testing.assert_close(without_dropout[0], without_dropout[1])
+    with_dropout = Contrastive(task).compute_outputs(model.train(), batch)
+    assert (with_dropout[0] - with_dropout[1]).abs().max() > 1e-3
     model.eval()
 
 
-def test_what_belongs_together_shares_a_batch(model):
+def test_similarity_pairs_are_in_one_batch(model):
     examples = [SimilarityExample(a, b) for a, b in PAIRS] * 20
     task = TextSimilarity()
-    reading = ExampleBatches(task, task.encode(examples, TOKENIZER, 16), 40, seed=3)
-    counts = [reading(k).target_counts["task"] for k in range(reading.batches_per_epoch)]
-    assert sum(counts) == 100 and reading.batches_per_epoch > 10
-    sizes = [reading(k).inputs.layout.num_sequences for k in range(reading.batches_per_epoch)]
-    assert sizes == [2 * count for count in counts]
+    batches = ExampleBatches(task, task.encode(examples, TOKENIZER, 16), 40, seed=3)
+    counts = [batches(k).target_counts["task"] for k in range(batches.batches_per_epoch)]
+    assert sum(counts) == 100 and batches.batches_per_epoch > 10
+    num_sequences = [batches(k).inputs.layout.num_sequences for k in range(batches.batches_per_epoch)]
+    assert num_sequences == [2 * count for count in counts]
 
 
-def test_vectors_are_pooled_without_their_neighbours(model):
+def test_pool_tokens_pools_each_sequence(model):
     from bertsmith.model.packing import Layout
 
-    hidden = torch.from_numpy(np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32))
+    hidden_states = torch.from_numpy(np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32))
     layout = Layout.from_lengths([3, 4])
-    torch.testing.assert_close(pool_tokens(hidden, layout, "mean"), torch.stack([hidden[:3].mean(0), hidden[3:].mean(0)]))
-    assert torch.equal(pool_tokens(hidden, layout, "first"), hidden[[0, 3]])
+    torch.testing.assert_close(
+        pool_tokens(hidden_states, layout, "mean"), torch.stack([hidden_states[:3].mean(0), hidden_states[3:].mean(0)])
+    )
+    assert torch.equal(pool_tokens(hidden_states, layout, "first"), hidden_states[[0, 3]])

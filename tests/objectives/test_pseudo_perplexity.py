@@ -1,4 +1,4 @@
-"""Pseudo-perplexity: each word of a sentence is hidden once, alone, however copies share batches."""
+"""Pseudo-perplexity: each token of a sentence is masked once, by itself, for any batch size."""
 
 import numpy as np
 import pytest
@@ -14,31 +14,31 @@ from bertsmith.objectives.pseudo_perplexity import pseudo_perplexity_batches
 SMALL = {"layers": 1, "width": 16, "mixer": {"kind": "dense", "heads": 2}, "feedforward": {"inner": 16}, "dropout": 0.0}
 
 
-def copies(opened, tokens, limit=10**9):
-    return list(pseudo_perplexity_batches(opened, np.arange(3), 32, tokens, 0, limit))
+def masked_copies(opened, batch_tokens, max_tokens=10**9):
+    return list(pseudo_perplexity_batches(opened, np.arange(3), 32, batch_tokens, 0, max_tokens))
 
 
-def test_every_word_is_hidden_once_and_alone(corpus):
+def test_pseudo_perplexity_masks_each_token_once(corpus):
     opened = Corpus.open(corpus)
-    batches, mask = copies(opened, 100), opened.tokenizer.mask_token_id
+    batches, mask_id = masked_copies(opened, 100), opened.tokenizer.mask_token_id
     for batch in batches:
         texts = np.split(batch.inputs.input_ids.numpy(), batch.inputs.layout.lengths.numpy().cumsum()[:-1])
-        assert all((text == mask).sum() == 1 for text in texts) and batch.num_tokens <= 100
-    words = opened.tokens[: opened.sentence_offsets[opened.document_offsets[3]]]
-    hidden = np.concatenate([batch.targets["words"].numpy() for batch in batches])
-    assert sorted(hidden) == sorted(words[~opened.tokenizer.is_special[words]])
-    assert sum(batch.num_tokens for batch in copies(opened, 100, 300)) < 300 + 32 * 32
+        assert all((text == mask_id).sum() == 1 for text in texts) and batch.num_tokens <= 100
+    tokens = opened.tokens[: opened.sentence_offsets[opened.document_offsets[3]]]
+    masked = np.concatenate([batch.targets["words"].numpy() for batch in batches])
+    assert sorted(masked) == sorted(tokens[~opened.tokenizer.is_special[tokens]])
+    assert sum(batch.num_tokens for batch in masked_copies(opened, 100, 300)) < 300 + 32 * 32
 
 
-@pytest.mark.parametrize("tokens", [1, 60, 10**6])
-def test_the_loss_is_the_same_for_batches_of_any_size(corpus, tokens):
+@pytest.mark.parametrize("batch_tokens", [1, 60, 10**6])
+def test_pseudo_perplexity_is_independent_of_batch_size(corpus, batch_tokens):
     opened = Corpus.open(corpus)
     model = build_model(
         ModelConfig(encoder=from_dict(EncoderConfig, SMALL), vocabulary=len(opened.tokenizer), heads=MaskedLM().heads()), 0
     )
-    losses = [sum(_loss(model.eval(), batch) for batch in copies(opened, size, 500)) for size in (tokens, 200)]
+    losses = [sum(mlm_loss(model.eval(), batch) for batch in masked_copies(opened, size, 500)) for size in (batch_tokens, 200)]
     assert_close(*losses)
 
 
-def _loss(model, batch):
+def mlm_loss(model, batch):
     return MaskedLM().compute_loss(model, batch).parts["words"].detach()

@@ -1,4 +1,4 @@
-"""What is remembered from batch to batch: of the same text alone, carried exactly, and priced once."""
+"""Segment-level recurrence over batches: memories of the same text only, resumed exactly; the span loss."""
 
 import json
 
@@ -23,7 +23,7 @@ from bertsmith.pretraining.setup import PretrainRecipe, build_batches, build_mod
 from bertsmith.train import TrainConfig, Trainer
 from tests.journeys.test_pretraining import killed_command, ran
 
-ROWS, LENGTH = 4, 24
+BATCH_SIZE, MAX_LENGTH = 4, 24
 XL = TransformerXL(heads=2, remembers=20)
 SMALL = """
 model=transformer-xl model.layers=2 model.width=32 model.mixer.heads=2 model.mixer.remembers=20 model.feedforward.inner=64
@@ -32,15 +32,17 @@ eval_tokens=2048 train.steps=40 train.save_every=10 train.device=cpu
 """.split()  # noqa: SIM905
 
 
-def setting(corpus, mixer=XL, objective=None, **more):
-    text = Corpus.open(corpus)
+def build_setup(corpus, mixer=XL, objective=None, **options):
+    opened = Corpus.open(corpus)
     objective = objective or CausalLM(view=Streams())
     encoder = EncoderConfig(
         layers=2, width=32, mixer=mixer, feedforward=FeedForwardConfig(inner=64), table=False, segments=0, dropout=0.0,
-        positions=4096, deviation=0.1, **more,
+        positions=4096, deviation=0.1, **options,
     )  # fmt: skip
-    model = build_model(ModelConfig(encoder=encoder, vocabulary=len(text.tokenizer), heads=objective.heads()), 0).eval()
-    batches = objective.build_batches(text, np.arange(len(text.document_offsets) - 1), LENGTH, ROWS * LENGTH, 3)
+    model = build_model(ModelConfig(encoder=encoder, vocabulary=len(opened.tokenizer), heads=objective.heads()), 0).eval()
+    batches = objective.build_batches(
+        opened, np.arange(len(opened.document_offsets) - 1), MAX_LENGTH, BATCH_SIZE * MAX_LENGTH, 3
+    )
     return model, objective, [objective.to_batch(batches(k)) for k in range(batches.batches_per_epoch)]
 
 
@@ -51,120 +53,133 @@ def setting(corpus, mixer=XL, objective=None, **more):
     ids=["xl", "both ways", "adaptive"],
 )  # fmt: skip
 @torch.no_grad()
-def test_a_sequence_remembers_exactly_what_it_goes_on_from(corpus, mixer, objective):
-    """Every row by itself, its memory kept by hand and emptied where its document begins, costs the same."""
-    model, objective, batches = setting(corpus, mixer, objective)
-    carry, memories, anew = (), {}, 0
+def test_recurrent_state_matches_memory_kept_per_sequence(corpus, mixer, objective):
+    """The same loss as for each sequence alone, with its memory kept by hand and reset where a document begins."""
+    model, objective, batches = build_setup(corpus, mixer, objective)
+    recurrent_state, memories, num_resets = (), {}, 0
     for batch in batches[:12]:
-        loss = objective.compute_loss(model, batch, carry)
-        carry, rows = loss.recurrent_state, []
+        loss = objective.compute_loss(model, batch, recurrent_state)
+        recurrent_state, states = loss.recurrent_state, []
         for row, ids in enumerate(batch.inputs.input_ids.split(batch.inputs.layout.lengths.tolist())):
-            number, before = batch.targets["flow"][row].tolist()
-            memory = memories.pop(before, None) or SegmentMemory.empty(1, ids.device)
-            anew += before == -1
-            rows.append(model(Inputs(ids, Layout.from_lengths([len(ids)]), memory=memory)))
-            memories[number] = memory.advance(Layout.from_lengths([len(ids)]))
-        hidden = torch.cat(rows)[batch.targets["where"]]
-        assert_close(loss.parts["words"], model.cross_entropy("words", hidden, batch.targets["words"])[0], atol=1e-3, rtol=1e-5)
-    assert anew > 3 and carry
-    lost = objective.compute_loss(model, batches[11]).parts["words"]
-    assert abs(lost - loss.parts["words"]) > 1e-3  # or nothing was remembered
+            segment_end, previous_end = batch.targets["flow"][row].tolist()
+            memory = memories.pop(previous_end, None) or SegmentMemory.empty(1, ids.device)
+            num_resets += previous_end == -1
+            states.append(model(Inputs(ids, Layout.from_lengths([len(ids)]), memory=memory)))
+            memories[segment_end] = memory.advance(Layout.from_lengths([len(ids)]))
+        hidden_states = torch.cat(states)[batch.targets["where"]]
+        assert_close(
+            loss.parts["words"], model.cross_entropy("words", hidden_states, batch.targets["words"])[0], atol=1e-3, rtol=1e-5
+        )
+    assert num_resets > 3 and recurrent_state
+    loss_without_state = objective.compute_loss(model, batches[11]).parts["words"]
+    assert abs(loss_without_state - loss.parts["words"]) > 1e-3  # otherwise the memory had no effect
 
 
 @torch.no_grad()
-def test_after_a_gap_memories_begin_anew(corpus):
-    model, objective, batches = setting(corpus)
-    carry = objective.compute_loss(model, batches[0]).recurrent_state
+def test_recurrent_state_is_reset_after_a_gap(corpus):
+    model, objective, batches = build_setup(corpus)
+    recurrent_state = objective.compute_loss(model, batches[0]).recurrent_state
     assert_close(
-        objective.compute_loss(model, batches[2], carry).parts["words"],
+        objective.compute_loss(model, batches[2], recurrent_state).parts["words"],
         objective.compute_loss(model, batches[2]).parts["words"],
     )
-    going_on = objective.compute_loss(model, batches[1], carry).parts["words"]
-    assert not torch.allclose(going_on, objective.compute_loss(model, batches[1]).parts["words"])
+    continued = objective.compute_loss(model, batches[1], recurrent_state).parts["words"]
+    assert not torch.allclose(continued, objective.compute_loss(model, batches[1]).parts["words"])
 
 
-def test_models_that_remember_nothing_carry_nothing(corpus):
-    model, objective, batches = setting(corpus, Attention(heads=2, causal=True))
+def test_recurrent_state_is_empty_without_memory(corpus):
+    model, objective, batches = build_setup(corpus, Attention(heads=2, causal=True))
     assert objective.compute_loss(model, batches[0]).recurrent_state == ()
 
 
-def trained(corpus, folder, price, accumulate=1):
-    model, objective, batches = setting(corpus, AdaptiveSpan(heads=2, longest=64, ramp=8, causal=True, begin=0.5, price=price))
+def train_two_steps(corpus, folder, span_loss, accumulate=1):
+    model, objective, batches = build_setup(
+        corpus, AdaptiveSpan(heads=2, longest=64, ramp=8, causal=True, begin=0.5, price=span_loss)
+    )
     config = TrainConfig(steps=2, rate=1e-3, warmup=0, accumulate=accumulate, clip=0.0, decay=0.0, log_every=1, device="cpu")
     trainer = Trainer(model, objective, config, folder, seed=0, quiet=True)
-    slopes, applied = [], trainer.update_step.apply
+    grads, original_apply = [], trainer.update_step.apply
 
-    def apply(rate):
-        slopes.append(torch.stack([block.mixer.span.grad.clone() for block in model.encoder.stack.blocks]))
-        applied(rate)
+    def apply(lr):
+        grads.append(torch.stack([block.mixer.span.grad.clone() for block in model.encoder.stack.blocks]))
+        original_apply(lr)
 
     trainer.update_step.apply = apply
     trainer.fit(lambda k, done: batches[k])
-    return slopes[0], json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
+    return grads[0], json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_an_update_pays_the_price_once_however_it_is_cut(corpus, tmp_path, accumulate):
-    free, row = trained(corpus, tmp_path / "free", 0.0, accumulate)
-    paid, told = trained(corpus, tmp_path / "paid", 1e-2, accumulate)
-    assert_close(paid - free, torch.full_like(free, 1e-2 * 64 / 2), atol=1e-4, rtol=1e-4)
-    assert told["price"] == pytest.approx(2 * 1e-2 * 32) and told["loss"] == pytest.approx(row["loss"])
+def test_span_loss_is_added_once_per_update(corpus, tmp_path, accumulate):
+    grad_without, row_without = train_two_steps(corpus, tmp_path / "free", 0.0, accumulate)
+    grad_with, row_with = train_two_steps(corpus, tmp_path / "paid", 1e-2, accumulate)
+    assert_close(grad_with - grad_without, torch.full_like(grad_without, 1e-2 * 64 / 2), atol=1e-4, rtol=1e-4)
+    assert row_with["price"] == pytest.approx(2 * 1e-2 * 32) and row_with["loss"] == pytest.approx(row_without["loss"])
 
 
-@pytest.mark.parametrize("more", [(), ("train.workers=2", "train.accumulate=2")], ids=["one", "several"])
-def test_a_run_that_remembers_may_be_killed(corpus, tmp_path, more):
+@pytest.mark.parametrize("options", [(), ("train.workers=2", "train.accumulate=2")], ids=["one", "several"])
+def test_transformer_xl_run_resumes_exactly(corpus, tmp_path, options):
     for name in ("whole", "killed"):
-        words = ["pretrain", f"corpus={corpus}", f"out={tmp_path / name}", *SMALL, *more]
+        command = ["pretrain", f"corpus={corpus}", f"out={tmp_path / name}", *SMALL, *options]
         if name == "killed":
-            killed_command(*words, until=tmp_path / name / "state" / "step-20")
+            killed_command(*command, until=tmp_path / name / "state" / "step-20")
             assert list((tmp_path / name / "state").glob("step-*/carry.safetensors"))
-        told = ran(*words)
-    assert "going on from step" in told.stderr
+        process = ran(*command)
+    assert "going on from step" in process.stderr
     for file in ("model.safetensors", "metrics.jsonl"):
         assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "killed" / file).read_bytes(), file
 
 
-def test_a_lost_carry_would_be_seen(corpus, tmp_path):
-    """Otherwise the test above would show too little."""
-    model, objective, batches = setting(corpus)
+def test_lost_recurrent_state_changes_loss(corpus, tmp_path):
+    """Otherwise the test above would prove too little."""
+    model, objective, batches = build_setup(corpus)
     losses = []
-    for forget in (False, True):
-        carry = ()
+    for drop_state in (False, True):
+        recurrent_state = ()
         for batch in batches[:3]:
-            loss = objective.compute_loss(model, batch, carry)
-            carry = () if forget else loss.recurrent_state
+            loss = objective.compute_loss(model, batch, recurrent_state)
+            recurrent_state = () if drop_state else loss.recurrent_state
         losses.append(loss.parts["words"].item())
     assert losses[0] != losses[1]
 
 
-def test_a_stream_is_read_by_one_process(corpus, tmp_path, monkeypatch):
-    """Row b of the next batch is another process's: nothing would ever be remembered."""
+def test_streams_need_one_process(corpus, tmp_path, monkeypatch):
+    """With several ranks, the next segment of a stream is on another rank."""
     recipe = PretrainRecipe(
         corpus=str(corpus), out=str(tmp_path), objective=CausalLM(view=Streams()), model=EncoderConfig(mixer=XL)
     )
-    text = Corpus.open(corpus)
-    config = build_model_config(recipe, text)
-    assert build_batches(recipe, text, np.arange(5), 24, config).batches_per_epoch > 0
+    opened = Corpus.open(corpus)
+    config = build_model_config(recipe, opened)
+    assert build_batches(recipe, opened, np.arange(5), 24, config).batches_per_epoch > 0
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError, match="one process"):
-        build_batches(recipe, text, np.arange(5), 24, config)
+        build_batches(recipe, opened, np.arange(5), 24, config)
 
 
-def test_an_objective_that_carries_nothing_reads_no_streams(corpus, tmp_path):
+def test_streams_need_objective_with_recurrent_state(corpus, tmp_path):
     recipe = PretrainRecipe(
         corpus=str(corpus), out=str(tmp_path), objective=ReplacedTokenDetection(view=Streams()), model=EncoderConfig()
     )
-    text = Corpus.open(corpus)
+    opened = Corpus.open(corpus)
     with pytest.raises(UserError, match=r"objective=replaced carries no memory.*objective\.view"):
-        build_batches(recipe, text, np.arange(5), 24, build_model_config(recipe, text))
+        build_batches(recipe, opened, np.arange(5), 24, build_model_config(recipe, opened))
 
 
-@pytest.mark.parametrize("view", ["streams", "windows"])
-def test_a_model_that_could_remember_and_does_not_is_told_so(corpus, tmp_path, capsys, view):
-    words = [word for word in SMALL if not word.startswith(("train.steps", "objective.view"))]
+@pytest.mark.parametrize("sampler", ["streams", "windows"])
+def test_transformer_xl_without_streams_warns(corpus, tmp_path, capsys, sampler):
+    overrides = [override for override in SMALL if not override.startswith(("train.steps", "objective.view"))]
     assert (
-        main(["pretrain", f"corpus={corpus}", f"out={tmp_path / 'out'}", *words, f"objective.view={view}", "train.steps=1"])
+        main(
+            [
+                "pretrain",
+                f"corpus={corpus}",
+                f"out={tmp_path / 'out'}",
+                *overrides,
+                f"objective.view={sampler}",
+                "train.steps=1",
+            ]
+        )
         == 0
     )
-    assert ("set objective.view=streams" in " ".join(capsys.readouterr().err.split())) == (view == "windows")
+    assert ("set objective.view=streams" in " ".join(capsys.readouterr().err.split())) == (sampler == "windows")

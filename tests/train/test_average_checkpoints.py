@@ -1,4 +1,4 @@
-"""The mean of the last checkpoints is exact, is what a run leaves, and survives a kill."""
+"""Averaging of the last checkpoints is exact and reproducible."""
 
 import msgspec
 import pytest
@@ -12,33 +12,33 @@ from bertsmith.train.checkpoint import load_average
 
 from . import toy_objective as toy
 
-EVERY = msgspec.structs.replace(toy.RECIPE, save_every=2, keep=1, average=3)
+CONFIG = msgspec.structs.replace(toy.CONFIG, save_every=2, keep=1, average=3)
 
 
-def weights(model):
+def copy_weights(model):
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
-def test_the_result_is_the_mean_of_the_last_checkpoints(tmp_path):
-    trainer = toy.trainer(tmp_path, EVERY)
+def test_average_checkpoints_is_mean_of_last_checkpoints(tmp_path):
+    trainer = toy.build_trainer(tmp_path, CONFIG)
     trainer.fit(toy.Data())
     saved = [tensors.load_tensors(tmp_path / "state" / f"step-{step}" / "model.safetensors") for step in (8, 10, 12)]
     assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["step-10", "step-12", "step-8"]
-    for name, value in weights(trainer.model).items():
-        exact = torch.stack([one[name].double() for one in saved]).mean(0).float()
-        assert torch.equal(value.cpu(), exact), name
-    assert not torch.equal(weights(trainer.model)["inner.weight"].cpu(), saved[-1]["inner.weight"])
+    for name, value in copy_weights(trainer.model).items():
+        expected = torch.stack([checkpoint[name].double() for checkpoint in saved]).mean(0).float()
+        assert torch.equal(value.cpu(), expected), name
+    assert not torch.equal(copy_weights(trainer.model)["inner.weight"].cpu(), saved[-1]["inner.weight"])
 
 
-def test_a_run_that_is_done_gives_the_same_mean_again(tmp_path):
-    first = toy.trainer(tmp_path, EVERY)
+def test_average_checkpoints_of_finished_run_is_reproducible(tmp_path):
+    first = toy.build_trainer(tmp_path, CONFIG)
     first.fit(toy.Data())
-    again = toy.trainer(tmp_path, EVERY)
+    again = toy.build_trainer(tmp_path, CONFIG)
     again.fit(toy.Data())
-    assert all(torch.equal(value, weights(again.model)[name]) for name, value in weights(first.model).items())
+    assert all(torch.equal(value, copy_weights(again.model)[name]) for name, value in copy_weights(first.model).items())
 
 
-def test_weights_before_the_first_step_and_after_a_rollback_are_left_out(tmp_path):
+def test_load_average_excludes_step_0_and_later_steps(tmp_path):
     model = torch.nn.Linear(2, 1)
     for step, value in ((0, 100.0), (3, 1.0), (6, 2.0), (9, 6.0), (12, 500.0)):
         folder = tmp_path / f"step-{step}"
@@ -50,6 +50,6 @@ def test_weights_before_the_first_step_and_after_a_rollback_are_left_out(tmp_pat
     assert load_average(tmp_path, 2, 9, model) == [6, 9] and model.bias.item() == 4.0
 
 
-def test_the_best_and_the_mean_are_not_asked_for_together():
+def test_average_checkpoints_excludes_early_stopping():
     with pytest.raises(UserError, match=r"train.stop .* train.average"):
         read_recipe(TrainConfig, overrides=["steps=10", "average=3", "stop=2"]).check()

@@ -1,4 +1,4 @@
-"""Several processes make the same update as one."""
+"""Data-parallel training gives the same updates as one process."""
 
 import json
 import socket
@@ -19,28 +19,38 @@ def free_port():
         return str(probe.getsockname()[1])
 
 
-def test_two_interrupted_processes_of_two_micro_batches_equal_one_of_four(tmp_path):
-    shared, alone = tmp_path / "shared", tmp_path / "alone"
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2"}
-    ranks = [toy.child(f"run_shared({str(shared)!r})", wait=False, RANK=str(r), LOCAL_RANK=str(r), **place) for r in (0, 1)]
+def test_two_interrupted_ranks_match_one_process(tmp_path):
+    distributed_folder, single_folder = tmp_path / "shared", tmp_path / "alone"
+    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2"}
+    ranks = [
+        toy.run_in_subprocess(
+            f"run_distributed({str(distributed_folder)!r})", wait=False, RANK=str(r), LOCAL_RANK=str(r), **environment
+        )
+        for r in (0, 1)
+    ]
     for process in ranks:
-        _, words = process.communicate(timeout=120)
-        assert process.returncode == 0, words
-    toy.trainer(alone, toy.SHARED, toy.Model(), objective=toy.Forgetful()).fit(toy.Data())
-    both = [[json.loads(line) for line in (f / "metrics.jsonl").read_text().splitlines()] for f in (alone, shared)]
-    assert len(both[0]) == len(both[1]) == 6
-    for one, two in zip(*both, strict=True):
-        assert one.pop("trial", None) == two.pop("trial", None)
-        assert two == pytest.approx(one, rel=1e-6)
+        _, stderr = process.communicate(timeout=120)
+        assert process.returncode == 0, stderr
+    toy.build_trainer(single_folder, toy.DISTRIBUTED_CONFIG, toy.Model(), objective=toy.StatelessObjective()).fit(toy.Data())
+    metrics = [
+        [json.loads(line) for line in (f / "metrics.jsonl").read_text().splitlines()]
+        for f in (single_folder, distributed_folder)
+    ]
+    assert len(metrics[0]) == len(metrics[1]) == 6
+    for single, distributed in zip(*metrics, strict=True):
+        assert single.pop("trial", None) == distributed.pop("trial", None)
+        assert distributed == pytest.approx(single, rel=1e-6)
     for name in ("model", "optimizer"):
-        one, two = (load_file(folder / "state" / "step-5" / f"{name}.safetensors") for folder in (alone, shared))
-        assert one.keys() == two.keys()
-        for key, tensor in one.items():
-            torch.testing.assert_close(two[key], tensor, rtol=1e-6, atol=1e-6)
+        single, distributed = (
+            load_file(folder / "state" / "step-5" / f"{name}.safetensors") for folder in (single_folder, distributed_folder)
+        )
+        assert single.keys() == distributed.keys()
+        for key, tensor in single.items():
+            torch.testing.assert_close(distributed[key], tensor, rtol=1e-6, atol=1e-6)
 
 
-def test_micro_batches_that_cannot_be_shared_evenly_are_refused(tmp_path, monkeypatch):
+def test_distributed_requires_divisible_gradient_accumulation(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(UserError, match=r"train\.accumulate = 3 .* 2 processes; make it a multiple of 2, such as 4"):
-        toy.trainer(tmp_path, TrainConfig(steps=1, accumulate=3, device="cpu"))
+        toy.build_trainer(tmp_path, TrainConfig(steps=1, accumulate=3, device="cpu"))

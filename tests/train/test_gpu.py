@@ -1,4 +1,4 @@
-"""What only a CUDA device can show: fp16 and its scale, fused steps, and how often the host waits."""
+"""Training on a CUDA device: fp16 loss scaling, fused optimizer steps, number of synchronizations."""
 
 import json
 import warnings
@@ -13,21 +13,21 @@ from . import toy_objective as toy
 
 pytestmark = pytest.mark.gpu
 
-CUDA = msgspec.structs.replace(toy.RECIPE, device="auto")
+CUDA = msgspec.structs.replace(toy.CONFIG, device="auto")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_a_killed_run_goes_on_exactly_on_the_device_too(precision, tmp_path):
+def test_gpu_run_resumes_exactly(precision, tmp_path):
     config = msgspec.structs.replace(CUDA, precision=precision)
-    data = toy.Data(wild=frozenset({5}), scale=1e5)  # fp16 overflows here, and halves its scale
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    toy.trainer(whole, config).fit(data)
-    with pytest.raises(toy.Died):
-        toy.trainer(killed, config, on_step=toy.fail_at(7)).fit(data)
-    trainer = toy.trainer(killed, config)
+    data = toy.Data(bad_batches=frozenset({5}), scale=1e5)  # fp16 overflows here and halves the loss scale
+    uninterrupted, killed = tmp_path / "whole", tmp_path / "killed"
+    toy.build_trainer(uninterrupted, config).fit(data)
+    with pytest.raises(toy.SimulatedCrash):
+        toy.build_trainer(killed, config, on_step=toy.crash_at(7)).fit(data)
+    trainer = toy.build_trainer(killed, config)
     trainer.fit(data)
     for name in ("metrics.jsonl", "state/step-12/model.safetensors", "state/step-12/optimizer.safetensors"):
-        assert (whole / name).read_bytes() == (killed / name).read_bytes(), name
+        assert (uninterrupted / name).read_bytes() == (killed / name).read_bytes(), name
     scaler = json.loads((killed / "state/step-12/progress.json").read_text())["scaler"]
     assert bool(scaler) == (precision == "fp16")
     assert trainer.prepared.device.type == "cuda"
@@ -35,25 +35,24 @@ def test_a_killed_run_goes_on_exactly_on_the_device_too(precision, tmp_path):
         assert scaler["scale"] < 65536 and "overflowed" in (killed / "metrics.jsonl").read_text()
 
 
-def test_the_device_takes_the_steps_the_cpu_takes(tmp_path):
-    models = {}
-    for optimizer in (toy.RECIPE.optimizer, BertAdam(), Lamb()):
+def test_gpu_optimizer_steps_match_cpu(tmp_path):
+    trainers = {}
+    for optimizer in (toy.CONFIG.optimizer, BertAdam(), Lamb()):
         for device in ("cpu", "cuda"):
-            config = msgspec.structs.replace(toy.RECIPE, device=device, optimizer=optimizer)
+            config = msgspec.structs.replace(toy.CONFIG, device=device, optimizer=optimizer)
             folder = tmp_path / f"{type(optimizer).__name__}-{device}"
-            models[device] = toy.trainer(folder, config, toy.Model())
-            models[device].fit(toy.Data())
-        for one, two in zip(models["cpu"].model.parameters(), models["cuda"].model.parameters(), strict=True):
-            torch.testing.assert_close(one, two.cpu(), rtol=1e-3, atol=1e-4)
+            trainers[device] = toy.build_trainer(folder, config, toy.Model())
+            trainers[device].fit(toy.Data())
+        for cpu_param, cuda_param in zip(trainers["cpu"].model.parameters(), trainers["cuda"].model.parameters(), strict=True):
+            torch.testing.assert_close(cpu_param, cuda_param.cpu(), rtol=1e-3, atol=1e-4)
 
 
-def test_a_step_waits_for_the_device_once(tmp_path):
-    trainer = toy.trainer(tmp_path, CUDA, trials={})
+def test_gpu_step_synchronizes_once(tmp_path):
+    trainer = toy.build_trainer(tmp_path, CUDA, eval_sets={})
     batches = [(k, toy.Data()(k, 0.0).to("cuda")) for k in range(2)]
-    trainer.update_step.apply_unless_anomalous(
-        trainer.update_step.compute_grads(batches, ()), 1e-3, 100.0
-    )  # the first step makes its state
-    with warnings.catch_warnings(record=True) as waits:
+    # the first step creates the optimizer state
+    trainer.update_step.apply_unless_anomalous(trainer.update_step.compute_grads(batches, ()), 1e-3, 100.0)
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
@@ -62,10 +61,10 @@ def test_a_step_waits_for_the_device_once(tmp_path):
             trainer.update_step.fetch_result(pending)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    assert len([wait for wait in waits if "called a synchronizing" in str(wait.message)]) == 1
+    assert len([warning for warning in caught if "called a synchronizing" in str(warning.message)]) == 1
 
 
-def test_a_compiled_model_trains(tmp_path):
+def test_gpu_compiled_model_trains(tmp_path):
     config = msgspec.structs.replace(CUDA, compile=True, precision="bf16")
-    summary = toy.trainer(tmp_path, config).fit(toy.Data())
-    assert summary["step"] == 12 and "inner.weight" in toy.trainer(tmp_path, config).model.state_dict()
+    summary = toy.build_trainer(tmp_path, config).fit(toy.Data())
+    assert summary["step"] == 12 and "inner.weight" in toy.build_trainer(tmp_path, config).model.state_dict()

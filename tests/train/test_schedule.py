@@ -1,4 +1,4 @@
-"""Learning rates at the points that matter, and the words that say how long a run is."""
+"""Learning rate schedules, and the validation of TrainConfig."""
 
 import pytest
 
@@ -8,32 +8,32 @@ from bertsmith.train import TrainConfig
 from bertsmith.train.optim import Lamb
 from bertsmith.train.schedule import lr_factor, resolve_warmup
 
-KINDS = ("linear", "cosine", "constant", "trapezoid")
+SCHEDULES = ("linear", "cosine", "constant", "trapezoid")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_schedule_rises_step_by_step_to_its_peak(kind):
-    rates = [lr_factor(kind, step / 100, 0.1, step_fraction=1 / 100) for step in range(100)]
-    assert rates[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
-    assert max(rates) == 1
-    assert lr_factor(kind, 0, 0) == 1  # no warm-up, no rise
+@pytest.mark.parametrize("kind", SCHEDULES)
+def test_schedule_warmup_is_linear(kind):
+    factors = [lr_factor(kind, step / 100, 0.1, step_fraction=1 / 100) for step in range(100)]
+    assert factors[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
+    assert max(factors) == 1
+    assert lr_factor(kind, 0, 0) == 1  # without warm-up
 
 
-def test_schedules_fall_as_they_are_named():
-    at = lambda kind, done: lr_factor(kind, done, 0.2)
-    assert [at("linear", done) for done in (0.2, 0.6, 1.0)] == pytest.approx([1, 0.5, 0])
-    assert [at("cosine", done) for done in (0.2, 0.4, 0.6, 1.0)] == pytest.approx([1, (1 + 0.5**0.5) / 2, 0.5, 0])
-    assert [at("constant", done) for done in (0.2, 0.6, 1.0)] == [1, 1, 1]
-    assert [at("trapezoid", done) for done in (0.2, 0.7, 0.85, 1.0)] == pytest.approx([1, 1, 0.5, 0])
+def test_schedule_decay_shapes():
+    factor = lambda kind, done: lr_factor(kind, done, 0.2)
+    assert [factor("linear", done) for done in (0.2, 0.6, 1.0)] == pytest.approx([1, 0.5, 0])
+    assert [factor("cosine", done) for done in (0.2, 0.4, 0.6, 1.0)] == pytest.approx([1, (1 + 0.5**0.5) / 2, 0.5, 0])
+    assert [factor("constant", done) for done in (0.2, 0.6, 1.0)] == [1, 1, 1]
+    assert [factor("trapezoid", done) for done in (0.2, 0.7, 0.85, 1.0)] == pytest.approx([1, 1, 0.5, 0])
     assert lr_factor("trapezoid", 0.85, 0.2, decay_fraction=0.6) == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine", "trapezoid"])
-def test_the_last_step_is_nearly_nothing_but_not_wasted(kind):
+def test_schedule_last_step_is_small_but_not_zero(kind):
     assert 0 < lr_factor(kind, 999 / 1000, 0.01, step_fraction=1 / 1000) < 0.005
 
 
-def test_warmup_is_a_share_below_one_and_steps_from_one_up():
+def test_resolve_warmup_takes_fraction_or_steps():
     assert (resolve_warmup(0.25, 100), resolve_warmup(25, 100), resolve_warmup(1, 100), resolve_warmup(0.25, None)) == (
         0.25,
         0.25,
@@ -46,7 +46,7 @@ def test_warmup_is_a_share_below_one_and_steps_from_one_up():
         resolve_warmup(101, 100)
 
 
-def test_epochs_become_steps():
+def test_resolve_epochs_converts_to_steps():
     assert TrainConfig(epochs=3).resolve_epochs(100).steps == 300
     assert TrainConfig(epochs=0.5, accumulate=4).resolve_epochs(101).steps == 13
     assert TrainConfig(epochs=0.001).resolve_epochs(10).steps == 1
@@ -55,7 +55,7 @@ def test_epochs_become_steps():
 
 
 @pytest.mark.parametrize(
-    ("train", "words"),
+    ("config", "message"),
     [
         (TrainConfig(), "none of steps, epochs and minutes"),
         (TrainConfig(steps=3, minutes=1), "steps and minutes"),
@@ -66,23 +66,25 @@ def test_epochs_become_steps():
         (TrainConfig(minutes=1, warmup=10), "minutes"),
     ],
 )
-def test_a_recipe_that_cannot_be_trained_is_refused_at_once(train, words):
-    with pytest.raises(UserError, match=words):
-        train.check()
+def test_invalid_train_config_is_refused(config, message):
+    with pytest.raises(UserError, match=message):
+        config.check()
 
 
-def test_a_recipe_names_an_optimizer_by_its_kind():
+def test_recipe_selects_optimizer_by_kind():
     assert read_recipe(TrainConfig, overrides=["optimizer=lamb", "optimizer.eps=1e-5", "steps=4"]).optimizer == Lamb(eps=1e-5)
 
 
-@pytest.mark.parametrize(("width", "warmup"), [(512, 40), (64, 7)])
-def test_inverse_sqrt_is_the_schedule_of_the_transformer(width, warmup):
-    peak, steps = (width * warmup) ** -0.5, 200
-    for done in range(steps):
-        paper = width**-0.5 * min((done + 1) ** -0.5, (done + 1) * warmup**-1.5)
-        assert peak * lr_factor("inverse-sqrt", done / steps, warmup / steps, step_fraction=1 / steps) == pytest.approx(paper)
+@pytest.mark.parametrize(("hidden_size", "warmup"), [(512, 40), (64, 7)])
+def test_inverse_sqrt_schedule_matches_transformer_paper(hidden_size, warmup):
+    peak, steps = (hidden_size * warmup) ** -0.5, 200
+    for step in range(steps):
+        expected = hidden_size**-0.5 * min((step + 1) ** -0.5, (step + 1) * warmup**-1.5)
+        assert peak * lr_factor("inverse-sqrt", step / steps, warmup / steps, step_fraction=1 / steps) == pytest.approx(
+            expected
+        )
 
 
-def test_inverse_sqrt_falls_from_the_end_of_its_warmup():
+def test_inverse_sqrt_schedule_needs_warmup():
     with pytest.raises(UserError, match="warmup"):
         TrainConfig(steps=10, warmup=0, schedule="inverse-sqrt").check()

@@ -1,4 +1,4 @@
-"""The loop: what it learns, what it writes down, and when it ends."""
+"""The training loop: metrics, evaluation, time limits, progress display."""
 
 import json
 import re
@@ -18,67 +18,67 @@ from bertsmith.train.progress import Clock
 from . import toy_objective as toy
 
 
-def rows(folder):
+def read_metrics(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_it_learns(tmp_path):
+def test_trainer_reduces_loss(tmp_path):
     config = TrainConfig(steps=150, rate=1e-2, device="cpu", log_every=15)
-    summary = toy.trainer(tmp_path, config, toy.Model()).fit(toy.Data())
-    losses = [row["loss"] for row in rows(tmp_path) if "trial" not in row]
+    summary = toy.build_trainer(tmp_path, config, toy.Model()).fit(toy.Data())
+    losses = [row["loss"] for row in read_metrics(tmp_path) if "trial" not in row]
     assert losses[-1] < 0.4 * losses[0]
     assert summary["loss"] == losses[-1]
     assert summary["trials"]["dev"]["accuracy"] > 0.8
     assert summary["tokens"] == sum(8 + k % 5 for k in range(150))
 
 
-def test_rows_sum_up_the_steps_between_them(tmp_path):
-    seen = []
-    toy.trainer(tmp_path, toy.RECIPE, on_step=lambda step, row: seen.append(row)).fit(toy.Data())
-    logged = [row for row in rows(tmp_path) if "trial" not in row]
+def test_metrics_rows_average_over_log_interval(tmp_path):
+    step_metrics = []
+    toy.build_trainer(tmp_path, toy.CONFIG, on_step=lambda step, row: step_metrics.append(row)).fit(toy.Data())
+    logged = [row for row in read_metrics(tmp_path) if "trial" not in row]
     assert [row["step"] for row in logged] == [3, 6, 9, 12]
-    assert [row["trial"] for row in rows(tmp_path) if "trial" in row] == ["dev", "dev"]  # step 6, and once at the end
+    assert [row["trial"] for row in read_metrics(tmp_path) if "trial" in row] == ["dev", "dev"]  # step 6, and once at the end
     assert list(logged[0]) == ["step", "loss", "loss.words", "loss.next", "rate", "norm", "tokens", "accuracy"]
-    assert logged[1]["rate"] == seen[5]["rate"]
-    assert logged[1]["norm"] == pytest.approx(sum(row["norm"] for row in seen[3:6]) / 3)
+    assert logged[1]["rate"] == step_metrics[5]["rate"]
+    assert logged[1]["norm"] == pytest.approx(sum(row["norm"] for row in step_metrics[3:6]) / 3)
     counts = [sum(toy.Data()(2 * step + i, 0).target_counts["next"] for i in range(2)) for step in range(3)]
-    expected = sum(n * row["loss.next"] for n, row in zip(counts, seen, strict=False)) / sum(counts)
+    expected = sum(n * row["loss.next"] for n, row in zip(counts, step_metrics, strict=False)) / sum(counts)
     assert logged[0]["loss.next"] == pytest.approx(expected)
 
 
-def test_a_remainder_of_steps_is_logged_too(tmp_path):
-    config = msgspec.structs.replace(toy.RECIPE, steps=10, log_every=4)
-    toy.trainer(tmp_path, config).fit(toy.Data())
-    assert [row["step"] for row in rows(tmp_path) if "trial" not in row] == [4, 8, 10]
+def test_metrics_of_last_partial_interval_are_logged(tmp_path):
+    config = msgspec.structs.replace(toy.CONFIG, steps=10, log_every=4)
+    toy.build_trainer(tmp_path, config).fit(toy.Data())
+    assert [row["step"] for row in read_metrics(tmp_path) if "trial" not in row] == [4, 8, 10]
 
 
-def test_evaluation_sums_over_its_batches_and_disturbs_nothing(tmp_path):
-    often = msgspec.structs.replace(toy.RECIPE, eval_every=1)
-    trainer = toy.trainer(tmp_path / "often", often)
+def test_evaluation_averages_over_targets_and_does_not_affect_training(tmp_path):
+    config = msgspec.structs.replace(toy.CONFIG, eval_every=1)
+    trainer = toy.build_trainer(tmp_path / "often", config)
     summary = trainer.fit(toy.Data())
-    toy.trainer(tmp_path / "never", trials={}).fit(toy.Data())
+    toy.build_trainer(tmp_path / "never", eval_sets={}).fit(toy.Data())
     name = "state/step-12/model.safetensors"
     assert (tmp_path / "often" / name).read_bytes() == (tmp_path / "never" / name).read_bytes()
     assert trainer.model.training
     trainer.model.eval()
-    losses, carry = [], ()
-    for batch in toy.trial():
-        loss = toy.Objective().compute_loss(trainer.model, batch, carry)
-        carry = loss.recurrent_state
+    losses, recurrent_state = [], ()
+    for batch in toy.eval_batches():
+        loss = toy.Objective().compute_loss(trainer.model, batch, recurrent_state)
+        recurrent_state = loss.recurrent_state
         losses.append((loss.parts["words"].item(), batch.target_counts["words"]))
-    expected = sum(a for a, _ in losses) / sum(b for _, b in losses)
+    expected = sum(total for total, _ in losses) / sum(count for _, count in losses)
     assert summary["trials"]["dev"]["loss.words"] == pytest.approx(expected, rel=1e-6)
 
 
-def test_batches_are_told_how_far_the_run_is(tmp_path):
-    told = []
-    config = msgspec.structs.replace(toy.RECIPE, steps=4)
-    toy.trainer(tmp_path, config).fit(lambda k, done: told.append((k, done)) or toy.Data()(k, done))
-    assert told == [(k, k // 2 / 4) for k in range(8)]
+def test_get_batch_receives_fraction_done(tmp_path):
+    calls = []
+    config = msgspec.structs.replace(toy.CONFIG, steps=4)
+    toy.build_trainer(tmp_path, config).fit(lambda k, done: calls.append((k, done)) or toy.Data()(k, done))
+    assert calls == [(k, k // 2 / 4) for k in range(8)]
 
 
-class Watch:
-    """A clock that goes on when it is told to, however busy the machine is."""
+class FakeClock:
+    """A replacement of time.monotonic that advances only by `wait`."""
 
     def __init__(self, monkeypatch):
         self.now = 100.0
@@ -88,44 +88,44 @@ class Watch:
         self.now += seconds
 
 
-def test_a_run_by_the_clock_ends_on_time_at_a_rate_near_zero(tmp_path, monkeypatch):
-    seen, watch = [], Watch(monkeypatch)
+def test_train_minutes_ends_on_time_with_learning_rate_near_zero(tmp_path, monkeypatch):
+    fractions, clock = [], FakeClock(monkeypatch)
     config = TrainConfig(minutes=1.5 / 60, rate=1.0, warmup=0.1, save_every=10_000, device="cpu")
 
-    def slowly(k, done):
-        watch.wait(0.005)
-        seen.append(done)
+    def get_batch(k, done):
+        clock.wait(0.005)
+        fractions.append(done)
         return toy.Data()(k, done)
 
-    rates = []
-    trainer = toy.trainer(tmp_path, config, on_step=lambda step, row: rates.append(row["rate"]))
-    summary = trainer.fit(slowly)
-    assert 0.9 <= seen[-1] < 1 and all(a <= b for a, b in pairwise(seen))
-    assert rates[-1] < 0.12 and max(rates) > 0.5
-    assert len(seen) == summary["step"] + 1  # the last was fetched for a step that the clock left no time for
+    learning_rates = []
+    trainer = toy.build_trainer(tmp_path, config, on_step=lambda step, row: learning_rates.append(row["rate"]))
+    summary = trainer.fit(get_batch)
+    assert 0.9 <= fractions[-1] < 1 and all(a <= b for a, b in pairwise(fractions))
+    assert learning_rates[-1] < 0.12 and max(learning_rates) > 0.5
+    assert len(fractions) == summary["step"] + 1  # the last batch was prefetched for a step that did not fit into the time
     assert "dev" in summary["trials"] and (tmp_path / "state" / f"step-{summary['step']}").exists()
-    again = toy.trainer(tmp_path, config).fit(slowly)
+    again = toy.build_trainer(tmp_path, config).fit(get_batch)
     assert (again["step"], again["trials"]) == (summary["step"], summary["trials"])
 
 
-def test_the_time_of_earlier_sittings_counts(tmp_path, monkeypatch):
-    config, watch = TrainConfig(minutes=2 / 60, save_every=1, device="cpu"), Watch(monkeypatch)
+def test_train_minutes_includes_earlier_sessions(tmp_path, monkeypatch):
+    config, clock = TrainConfig(minutes=2 / 60, save_every=1, device="cpu"), FakeClock(monkeypatch)
 
-    def die(step, row):
-        watch.wait(0.1)
+    def crash(step, row):
+        clock.wait(0.1)
         if trainer.progress.elapsed > 1:
-            raise toy.Died
+            raise toy.SimulatedCrash
 
-    trainer = toy.trainer(tmp_path, config, on_step=die)
-    with pytest.raises(toy.Died):
+    trainer = toy.build_trainer(tmp_path, config, on_step=crash)
+    with pytest.raises(toy.SimulatedCrash):
         trainer.fit(toy.Data())
-    told = []
-    again = toy.trainer(tmp_path, config, on_step=lambda step, row: watch.wait(0.1))
-    again.fit(lambda k, done: told.append(done) or toy.Data()(k, done))
-    assert told[0] > 0.4
+    fractions = []
+    resumed = toy.build_trainer(tmp_path, config, on_step=lambda step, row: clock.wait(0.1))
+    resumed.fit(lambda k, done: fractions.append(done) or toy.Data()(k, done))
+    assert fractions[0] > 0.4
 
 
-def test_what_this_machine_lacks_is_refused_with_the_way_out(monkeypatch):
+def test_unavailable_device_or_precision_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match="no CUDA device here; write device=cpu, or auto"):
         prepare_model(toy.Model(), TrainConfig(steps=1, device="cuda"))
@@ -136,91 +136,95 @@ def test_what_this_machine_lacks_is_refused_with_the_way_out(monkeypatch):
     assert prepare_model(toy.Model(), TrainConfig(steps=1)).device.type == "cpu"
 
 
-def test_a_model_may_say_which_parts_to_compile():
-    class Choosy(toy.Model):
-        chosen = False
+def test_prepare_model_uses_compile_parts():
+    class WithCompileParts(toy.Model):
+        compiled = False
 
         def compile_parts(self):
-            self.chosen = True
+            self.compiled = True
 
-    assert prepare_model(Choosy(), TrainConfig(steps=1, device="cpu", compile=True)).model.chosen
+    assert prepare_model(WithCompileParts(), TrainConfig(steps=1, device="cpu", compile=True)).model.compiled
 
 
-def test_epochs_must_be_counted_first(tmp_path):
+def test_trainer_refuses_unresolved_epochs(tmp_path):
     with pytest.raises(UserError, match="resolved"):
-        toy.trainer(tmp_path, TrainConfig(epochs=1, device="cpu"))
+        toy.build_trainer(tmp_path, TrainConfig(epochs=1, device="cpu"))
 
 
-def test_tensorboard_gets_the_same_numbers(tmp_path):
+def test_tensorboard_matches_metrics(tmp_path):
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    toy.trainer(tmp_path, msgspec.structs.replace(toy.RECIPE, tensorboard=True)).fit(toy.Data())
+    toy.build_trainer(tmp_path, msgspec.structs.replace(toy.CONFIG, tensorboard=True)).fit(toy.Data())
     events = reader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    logged = {row["step"]: row["loss"] for row in rows(tmp_path) if "trial" not in row}
+    logged = {row["step"]: row["loss"] for row in read_metrics(tmp_path) if "trial" not in row}
     assert {event.step: event.value for event in events.Scalars("train/loss")} == pytest.approx(logged)
     assert [event.step for event in events.Scalars("dev/accuracy")] == [6, 12]
 
 
-def test_words_go_to_stderr_and_quiet_is_quiet(tmp_path, capsys):
-    toy.trainer(tmp_path / "loud", quiet=False).fit(toy.Data())
-    heard = capsys.readouterr()
-    assert heard.out == ""
-    assert "step 4: saved" in heard.err and "step 6: dev: loss" in heard.err
-    toy.trainer(tmp_path / "mute", quiet=True).fit(toy.Data())
+def test_messages_go_to_stderr_unless_quiet(tmp_path, capsys):
+    toy.build_trainer(tmp_path / "loud", quiet=False).fit(toy.Data())
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "step 4: saved" in captured.err and "step 6: dev: loss" in captured.err
+    toy.build_trainer(tmp_path / "mute", quiet=True).fit(toy.Data())
     assert capsys.readouterr() == ("", "")
 
 
-def told_by_a_slow_run(folder, capsys, quiet=False):
-    """Lines about steps of a run on a clock of its own, each step of which takes four seconds."""
+def progress_lines_of_slow_run(folder, capsys, quiet=False):
+    """Progress lines of a run with a fake clock, each step of which takes four seconds."""
     seconds = [100.0]
-    trainer = toy.trainer(folder, quiet=quiet, on_step=lambda step, row: seconds.append(seconds[-1] + 4))
+    trainer = toy.build_trainer(folder, quiet=quiet, on_step=lambda step, row: seconds.append(seconds[-1] + 4))
     trainer.display = ProgressDisplay(quiet=quiet, baseline=("words", 6.71), clock=lambda: seconds[-1])
     trainer.fit(toy.Data())
     return [line for line in capsys.readouterr().err.splitlines() if "tokens/s" in line]
 
 
-def test_without_a_terminal_there_is_a_line_after_ten_seconds_and_then_every_thirty(tmp_path, capsys):
-    first, second = told_by_a_slow_run(tmp_path, capsys)
-    words = r"  loss \d\.\d{3}  words \d\.\d{3} \(unigram 6\.71\)  [\d,]+ tokens/s  \d:\d\d:\d\d left"
-    assert re.fullmatch("step 4/12" + words, first)  # twelve seconds after the beginning
-    assert re.fullmatch("step 12/12" + words, second) and second.endswith("0:00:00 left")  # and forty-four
+def test_progress_lines_without_terminal_after_10_and_every_30_seconds(tmp_path, capsys):
+    first, second = progress_lines_of_slow_run(tmp_path, capsys)
+    pattern = r"  loss \d\.\d{3}  words \d\.\d{3} \(unigram 6\.71\)  [\d,]+ tokens/s  \d:\d\d:\d\d left"
+    assert re.fullmatch("step 4/12" + pattern, first)  # after 12 seconds
+    assert re.fullmatch("step 12/12" + pattern, second) and second.endswith("0:00:00 left")  # after 44 seconds
 
 
-def test_lines_change_no_file_and_are_not_there_when_quiet_or_beside_a_bar(tmp_path, capsys, monkeypatch):
-    assert told_by_a_slow_run(tmp_path / "loud", capsys)
-    assert not told_by_a_slow_run(tmp_path / "mute", capsys, quiet=True)
+def test_progress_lines_are_absent_when_quiet_or_with_progress_bar(tmp_path, capsys, monkeypatch):
+    assert progress_lines_of_slow_run(tmp_path / "loud", capsys)
+    assert not progress_lines_of_slow_run(tmp_path / "mute", capsys, quiet=True)
     for name in ("metrics.jsonl", "state/step-12/model.safetensors"):
         assert (tmp_path / "loud" / name).read_bytes() == (tmp_path / "mute" / name).read_bytes()
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setattr(ProgressDisplay, "_print_line", lambda *_: pytest.fail("a line and a bar"))
-    told_by_a_slow_run(tmp_path / "bar", capsys)
+    progress_lines_of_slow_run(tmp_path / "bar", capsys)
 
 
-def test_a_slow_start_does_not_use_up_the_warm_up(tmp_path, monkeypatch):
-    """Compiling takes most of a minute: the second step must still be at the foot of the slope."""
-    config, rates = TrainConfig(minutes=3 / 60, rate=1.0, warmup=0.3, schedule="constant", save_every=10_000, device="cpu"), []
-    data, watch = toy.Data(), Watch(monkeypatch)
+def test_startup_time_does_not_count_as_warmup(tmp_path, monkeypatch):
+    """Compiling may take most of a minute: the second step must still have a low learning rate."""
+    config, learning_rates = (
+        TrainConfig(minutes=3 / 60, rate=1.0, warmup=0.3, schedule="constant", save_every=10_000, device="cpu"),
+        [],
+    )
+    data, clock = toy.Data(), FakeClock(monkeypatch)
 
-    def slow(k, done):
-        watch.wait(1.2 if k == 0 else 0.02)
+    def get_batch(k, done):
+        clock.wait(1.2 if k == 0 else 0.02)
         return data(k, done)
 
-    toy.trainer(tmp_path, config, on_step=lambda step, row: rates.append(row["rate"])).fit(slow)
-    assert rates[1] < 0.2 and max(rates) > 0.95  # 1.2 of 3 seconds, without care, is past the warm-up of 0.9
+    toy.build_trainer(tmp_path, config, on_step=lambda step, row: learning_rates.append(row["rate"])).fit(get_batch)
+    # if startup counted, 1.2 of 3 seconds would be past the warm-up of 0.9
+    assert learning_rates[1] < 0.2 and max(learning_rates) > 0.95
 
 
 @pytest.mark.parametrize(
-    ("config", "left"), [(TrainConfig(steps=40, device="cpu"), 60), (TrainConfig(minutes=2, device="cpu"), 70)]
+    ("config", "expected"), [(TrainConfig(steps=40, device="cpu"), 60), (TrainConfig(minutes=2, device="cpu"), 70)]
 )
-def test_the_time_left_is_that_of_the_steps_or_of_the_minutes(tmp_path, monkeypatch, config, left):
-    trainer = toy.trainer(tmp_path, config)
+def test_seconds_left_by_steps_or_minutes(tmp_path, monkeypatch, config, expected):
+    trainer = toy.build_trainer(tmp_path, config)
     trainer.progress.step = 10
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)
     trainer.clock = Clock(elapsed=50.0, step_seconds=2.0)
-    assert trainer._seconds_left() == left
+    assert trainer._seconds_left() == expected
 
 
-def test_the_bar_shows_the_baseline_beside_the_loss(tmp_path, monkeypatch, capsys):
+def test_progress_bar_shows_unigram_baseline(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    toy.trainer(tmp_path, quiet=False, baseline=("words", 6.71)).fit(toy.Data())
-    shown = capsys.readouterr().err
-    assert "step 12/12" in shown and "(unigram" in shown and "6.71" in shown and "tokens/s" in shown
+    toy.build_trainer(tmp_path, quiet=False, baseline=("words", 6.71)).fit(toy.Data())
+    stderr = capsys.readouterr().err
+    assert "step 12/12" in stderr and "(unigram" in stderr and "6.71" in stderr and "tokens/s" in stderr

@@ -1,4 +1,5 @@
-"""A toy to train: two losses of different counts, dropout, a carry, and batches that are functions of their number."""
+"""A toy model and objective: two losses with different target counts, dropout, a recurrent state, and batches that are pure
+functions of their index."""
 
 import os
 import subprocess
@@ -48,26 +49,26 @@ class Batch:
     def to(self, device: torch.device) -> "Batch":
         return Batch(self.ids.to(device), self.words.to(device), self.next.to(device), self.scale, self.target_counts)
 
-    def part(self, first: int, last: int) -> "Batch":
+    def slice(self, first: int, last: int) -> "Batch":
         return Batch(self.ids[first:last], self.words[first:last], self.next[first:last], self.scale)
 
 
 class Objective:
-    """Its carry is the number of batches met, which also moves the loss a little: a lost carry changes everything after."""
+    """Its recurrent state is the number of batches seen, which changes the loss a little, so that a lost state is noticed."""
 
     def compute_loss(self, model: nn.Module, batch: Batch, recurrent_state: tuple[Tensor, ...]) -> Loss:
-        met = recurrent_state[0] if recurrent_state else torch.zeros((), device=batch.ids.device)
-        hidden = model(batch.ids)
-        scores = model.words(hidden)
-        words = nn.functional.cross_entropy(scores, batch.words, ignore_index=-100, reduction="sum")
-        follows = nn.functional.cross_entropy(model.next(hidden), batch.next, ignore_index=-100, reduction="sum")
-        right = (scores.argmax(-1) == batch.words).sum()
-        parts = {"words": words * batch.scale, "next": follows * (1 + 0.01 * met)}
-        return Loss(parts, {"accuracy": (right, batch.target_counts["words"])}, (met + 1,))
+        num_seen = recurrent_state[0] if recurrent_state else torch.zeros((), device=batch.ids.device)
+        hidden_states = model(batch.ids)
+        logits = model.words(hidden_states)
+        word_loss = nn.functional.cross_entropy(logits, batch.words, ignore_index=-100, reduction="sum")
+        next_loss = nn.functional.cross_entropy(model.next(hidden_states), batch.next, ignore_index=-100, reduction="sum")
+        num_correct = (logits.argmax(-1) == batch.words).sum()
+        parts = {"words": word_loss * batch.scale, "next": next_loss * (1 + 0.01 * num_seen)}
+        return Loss(parts, {"accuracy": (num_correct, batch.target_counts["words"])}, (num_seen + 1,))
 
 
-class Forgetful(Objective):
-    """Without the carry, so that the order of micro-batches cannot matter."""
+class StatelessObjective(Objective):
+    """Without recurrent state, so that the order of micro-batches does not matter."""
 
     def compute_loss(self, model: nn.Module, batch: Batch, recurrent_state: tuple[Tensor, ...]) -> Loss:
         loss = super().compute_loss(model, batch, ())
@@ -76,37 +77,37 @@ class Forgetful(Objective):
 
 @dataclass
 class Data:
-    """Micro-batch k, of a size of its own; the numbers in `wild` have a loss of `scale` times the usual."""
+    """Micro-batch k, of varying size; the loss of those in `bad_batches` is multiplied by `scale`."""
 
-    wild: frozenset[int] = frozenset()
+    bad_batches: frozenset[int] = frozenset()
     scale: float = float("nan")
-    asked: list[int] = field(default_factory=list)
+    requested: list[int] = field(default_factory=list)
 
-    def __call__(self, k: int, done: float) -> Batch:
-        self.asked.append(k)
-        dice = torch.Generator().manual_seed(k)
+    def __call__(self, k: int, fraction_done: float) -> Batch:
+        self.requested.append(k)
+        generator = torch.Generator().manual_seed(k)
         size = 8 + k % 5
-        ids = torch.randint(0, 20, (size,), generator=dice)
-        words = torch.where(torch.rand(size, generator=dice) < 0.5, (ids * 7 + 3) % 20, -100)
-        follows = torch.where(torch.arange(size) % 4 == 0, ids % 2, -100)
-        return Batch(ids, words, follows, self.scale if k in self.wild else 1.0)
+        ids = torch.randint(0, 20, (size,), generator=generator)
+        words = torch.where(torch.rand(size, generator=generator) < 0.5, (ids * 7 + 3) % 20, -100)
+        next_labels = torch.where(torch.arange(size) % 4 == 0, ids % 2, -100)
+        return Batch(ids, words, next_labels, self.scale if k in self.bad_batches else 1.0)
 
 
-def trial() -> list[Batch]:
+def eval_batches() -> list[Batch]:
     return [Data()(1000 + k, 0.0) for k in range(3)]
 
 
-RECIPE = TrainConfig(steps=12, rate=3e-3, warmup=2, accumulate=2, save_every=4, log_every=3, eval_every=6, device="cpu")
+CONFIG = TrainConfig(steps=12, rate=3e-3, warmup=2, accumulate=2, save_every=4, log_every=3, eval_every=6, device="cpu")
 
 
-def trainer(folder: Path, config: TrainConfig = RECIPE, model: nn.Module | None = None, **more) -> Trainer:
-    torch.set_num_threads(1)  # sums of one order, whoever runs them
-    given = {"trials": {"dev": trial}, "seed": 5, "quiet": True, **more}
-    return Trainer(model or Model(dropout=0.1), given.pop("objective", Objective()), config, folder, **given)
+def build_trainer(folder: Path, config: TrainConfig = CONFIG, model: nn.Module | None = None, **options) -> Trainer:
+    torch.set_num_threads(1)  # the same order of summation in every process
+    arguments = {"eval_sets": {"dev": eval_batches}, "seed": 5, "quiet": True, **options}
+    return Trainer(model or Model(dropout=0.1), arguments.pop("objective", Objective()), config, folder, **arguments)
 
 
-def child(call: str, wait: bool = True, **variables: str) -> subprocess.Popen:
-    """Runs `call`, an expression over this module, in a process of its own."""
+def run_in_subprocess(call: str, wait: bool = True, **variables: str) -> subprocess.Popen:
+    """Evaluates `toy.{call}` in a subprocess."""
     path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     code = f"from tests.train import toy_objective as toy; toy.{call}"
     process = subprocess.Popen(
@@ -117,55 +118,57 @@ def child(call: str, wait: bool = True, **variables: str) -> subprocess.Popen:
     return process
 
 
-def run_and_die(folder: str, at: int) -> None:
-    """Without a word, after a step."""
-    trainer(Path(folder), on_step=lambda step, _: os._exit(9) if step == at else None).fit(Data())
+def run_and_exit(folder: str, at: int) -> None:
+    """Exits without cleanup after a step."""
+    build_trainer(Path(folder), on_step=lambda step, _: os._exit(9) if step == at else None).fit(Data())
 
 
-def run_and_die_saving(folder: str, at: int) -> None:
-    """While a checkpoint is half written."""
+def run_and_exit_while_saving(folder: str, at: int) -> None:
+    """Exits while a checkpoint is half written."""
     from bertsmith import artifacts
 
-    seal = artifacts.write_manifest
-    artifacts.write_manifest = lambda part: os._exit(9) if part.name == f"step-{at}.part" else seal(part)
-    trainer(Path(folder)).fit(Data())
+    write_manifest = artifacts.write_manifest
+    artifacts.write_manifest = lambda part: os._exit(9) if part.name == f"step-{at}.part" else write_manifest(part)
+    build_trainer(Path(folder)).fit(Data())
 
 
-def run_slowly(folder: str) -> None:
-    """Long enough to be sent a signal."""
+def run_until_signal(folder: str) -> None:
+    """Trains long enough to be sent a signal."""
     import time
 
     from bertsmith.errors import Interrupted
 
-    slow = TrainConfig(steps=100_000, rate=1e-3, save_every=100_000, log_every=1, device="cpu")
+    config = TrainConfig(steps=100_000, rate=1e-3, save_every=100_000, log_every=1, device="cpu")
     try:
-        trainer(Path(folder), slow, trials={}, on_step=lambda step, _: time.sleep(0.01)).fit(Data())
-    except Interrupted as stopped:
-        print(stopped, file=sys.stderr)
+        build_trainer(Path(folder), config, eval_sets={}, on_step=lambda step, _: time.sleep(0.01)).fit(Data())
+    except Interrupted as error:
+        print(error, file=sys.stderr)
         sys.exit(3)
 
 
-def fail_at(number: int):
-    """A hook that ends a run after so many steps."""
-    seen = []
+def crash_at(num_steps: int):
+    """An on_step callback that raises SimulatedCrash after so many steps."""
+    steps = []
 
-    def hook(step: int, row: dict[str, float]) -> None:
-        seen.append(step)
-        if len(seen) == number:
-            raise Died
+    def on_step(step: int, row: dict[str, float]) -> None:
+        steps.append(step)
+        if len(steps) == num_steps:
+            raise SimulatedCrash
 
-    return hook
+    return on_step
 
 
-class Died(Exception):
+class SimulatedCrash(Exception):
     pass
 
 
-SHARED = TrainConfig(steps=5, rate=3e-3, accumulate=4, save_every=2, log_every=1, device="cpu")
+DISTRIBUTED_CONFIG = TrainConfig(steps=5, rate=3e-3, accumulate=4, save_every=2, log_every=1, device="cpu")
 
 
-def run_shared(folder: str) -> None:
-    """One of several ranks, which fail after three steps and go on."""
-    for hook in (fail_at(3), fail_at(0)):
-        with suppress(Died):
-            trainer(Path(folder), SHARED, Model(), objective=Forgetful(), on_step=hook).fit(Data())
+def run_distributed(folder: str) -> None:
+    """Runs one of several ranks; crashes after three steps and resumes."""
+    for on_step in (crash_at(3), crash_at(0)):
+        with suppress(SimulatedCrash):
+            build_trainer(Path(folder), DISTRIBUTED_CONFIG, Model(), objective=StatelessObjective(), on_step=on_step).fit(
+                Data()
+            )

@@ -1,4 +1,4 @@
-"""Files of vectors: what is written is read back, and what is damaged is named by line or byte."""
+"""Files of word vectors: round trips in all formats, and errors that name the line or byte of damage."""
 
 import gzip
 import struct
@@ -7,65 +7,65 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as some
+from hypothesis.extra import numpy as hypothesis_numpy
 
 from bertsmith.errors import UserError
 from bertsmith.word_vectors import FORMATS, KeyedVectors, read_vectors, write_vectors
 
 NAMES = {"text": "v.txt", "binary": "v.bin", "glove": "v.glove", "npy": "v.npy"}
-every_format = pytest.mark.parametrize("form", FORMATS)
-words = st.lists(
+every_format = pytest.mark.parametrize("file_format", FORMATS)
+WORD_LISTS = st.lists(
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters=" \n\r\0"), min_size=1, max_size=12)
     .filter(lambda word: word.isprintable() and not word.isdigit()), min_size=1, max_size=8, unique=True,
 )  # fmt: skip
-numbers = st.floats(-(2.0**90), 2.0**90, width=32, allow_subnormal=False)
+FLOATS = st.floats(-(2.0**90), 2.0**90, width=32, allow_subnormal=False)
 
 
-def made(count=20, width=7, seed=0) -> KeyedVectors:
-    matrix = np.random.default_rng(seed).normal(size=(count, width)).astype(np.float32)
-    return KeyedVectors([f"w{number}" for number in range(count)], matrix)
+def random_vectors(count=20, vector_size=7, seed=0) -> KeyedVectors:
+    matrix = np.random.default_rng(seed).normal(size=(count, vector_size)).astype(np.float32)
+    return KeyedVectors([f"w{i}" for i in range(count)], matrix)
 
 
 @every_format
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_what_is_written_is_read_back_bit_for_bit(tmp_path, form, data):
-    names = data.draw(words)
-    matrix = data.draw(some.arrays(np.float32, (len(names), data.draw(st.integers(1, 5))), elements=numbers))
-    write_vectors(tmp_path / NAMES[form], KeyedVectors(names, matrix), form)
-    found = read_vectors(tmp_path / NAMES[form])
-    assert found.words == names and found.matrix.tobytes() == matrix.tobytes()
+def test_vector_files_round_trip(tmp_path, file_format, data):
+    words = data.draw(WORD_LISTS)
+    matrix = data.draw(hypothesis_numpy.arrays(np.float32, (len(words), data.draw(st.integers(1, 5))), elements=FLOATS))
+    write_vectors(tmp_path / NAMES[file_format], KeyedVectors(words, matrix), file_format)
+    vectors = read_vectors(tmp_path / NAMES[file_format])
+    assert vectors.words == words and vectors.matrix.tobytes() == matrix.tobytes()
 
 
-def test_more_rows_than_a_block_come_back_in_order(tmp_path):
-    vectors = made(10_000, 3)
+def test_vector_text_file_of_several_blocks_keeps_order(tmp_path):
+    vectors = random_vectors(10_000, 3)
     write_vectors(tmp_path / "v.txt", vectors)
-    found = read_vectors(tmp_path / "v.txt")
-    assert found.words == vectors.words and (found.matrix == vectors.matrix).all()
+    result = read_vectors(tmp_path / "v.txt")
+    assert result.words == vectors.words and (result.matrix == vectors.matrix).all()
 
 
-def test_packed_text_and_words_with_spaces_are_read(tmp_path):
+def test_vector_text_file_may_be_compressed_and_have_words_with_spaces(tmp_path):
     with gzip.open(tmp_path / "glove.txt.gz", "wb") as file:
         file.write("the 0.5 -1e-3\n. . . 2 3\n天地 4 5\r\n".encode())
-    found = read_vectors(tmp_path / "glove.txt.gz")
-    assert found.words == ["the", ". . .", "天地"] and found.matrix.tolist()[1:] == [[2, 3], [4, 5]]
+    vectors = read_vectors(tmp_path / "glove.txt.gz")
+    assert vectors.words == ["the", ". . .", "天地"] and vectors.matrix.tolist()[1:] == [[2, 3], [4, 5]]
 
 
-def test_the_original_tools_binary_has_a_line_end_behind_each_vector(tmp_path):
+def test_word2vec_binary_with_newlines_is_read(tmp_path):
     king, queen = struct.pack("<2f", 1, 2), struct.pack("<2f", 10, 2.5)
     (tmp_path / "v.bin").write_bytes(b"2 2\nking " + king + b"\nqueen " + queen + b"\n")
-    found = read_vectors(tmp_path / "v.bin")
-    assert found.words == ["king", "queen"] and found.matrix.tolist() == [[1, 2], [10, 2.5]]
+    vectors = read_vectors(tmp_path / "v.bin")
+    assert vectors.words == ["king", "queen"] and vectors.matrix.tolist() == [[1, 2], [10, 2.5]]
 
 
-def test_of_a_word_that_stands_twice_the_first_counts(tmp_path):
+def test_first_of_duplicate_words_is_used(tmp_path):
     (tmp_path / "v.txt").write_text("3 1\na 1\nb 2\na 3\n")
-    found = read_vectors(tmp_path / "v.txt")
-    assert found.words == ["a", "b"] and found.matrix.ravel().tolist() == [1, 2]
+    vectors = read_vectors(tmp_path / "v.txt")
+    assert vectors.words == ["a", "b"] and vectors.matrix.ravel().tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("a 1 2\nb 1\n", "line 2: 'b 1' is not a word with 2 numbers"),
         ("a 1 2\nb 1 2 3\nc 1 x\n", "line 3: 'x' is no number, in the vector of 'c'"),
@@ -79,13 +79,13 @@ def test_of_a_word_that_stands_twice_the_first_counts(tmp_path):
         ("", "holds no vectors"),
     ],
 )
-def test_a_malformed_text_is_named_by_its_line(tmp_path, text, told):
+def test_malformed_vector_text_names_line(tmp_path, text, message):
     (tmp_path / "v.txt").write_text(text)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         read_vectors(tmp_path / "v.txt")
 
 
-def test_words_that_are_not_utf8_are_named(tmp_path):
+def test_vector_file_with_invalid_utf8_names_word(tmp_path):
     (tmp_path / "v.txt").write_bytes(b"a 1\n\xff\xfeb 2\n")
     with pytest.raises(UserError, match=r"line 2: .* is not UTF-8"):
         read_vectors(tmp_path / "v.txt")
@@ -95,7 +95,7 @@ def test_words_that_are_not_utf8_are_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         (b"", "byte 0: '' is not the header"),
         (b"king queen\n", "byte 0: 'king queen' is not the header"),
@@ -104,21 +104,21 @@ def test_words_that_are_not_utf8_are_named(tmp_path):
         (b"1 2\nkingkongs 1234567", "ends at byte 21, inside the vector of 'kingkongs' .number 1 of 1"),
     ],
 )
-def test_a_malformed_binary_is_named_by_its_byte(tmp_path, data, told):
+def test_malformed_vector_binary_names_byte(tmp_path, data, message):
     (tmp_path / "v.bin").write_bytes(data)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         read_vectors(tmp_path / "v.bin")
 
 
-@pytest.mark.parametrize("form", ["text", "binary"])
+@pytest.mark.parametrize("file_format", ["text", "binary"])
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(at=st.integers(0, 200), value=st.integers(0, 255), cut=st.integers(0, 220))
-def test_any_damage_is_read_or_refused_in_words(tmp_path, form, at, value, cut):
-    path = tmp_path / NAMES[form]
-    write_vectors(path, made(5, 4), form)
-    data = bytearray(path.read_bytes())[: cut or None]
-    if at < len(data):
-        data[at] = value
+@given(offset=st.integers(0, 200), value=st.integers(0, 255), length=st.integers(0, 220))
+def test_damaged_vector_file_is_read_or_refused(tmp_path, file_format, offset, value, length):
+    path = tmp_path / NAMES[file_format]
+    write_vectors(path, random_vectors(5, 4), file_format)
+    data = bytearray(path.read_bytes())[: length or None]
+    if offset < len(data):
+        data[offset] = value
     path.write_bytes(data)
     try:
         assert len(read_vectors(path)) <= 99
@@ -126,7 +126,7 @@ def test_any_damage_is_read_or_refused_in_words(tmp_path, form, at, value, cut):
         assert str(path) in str(error)
 
 
-def test_an_array_needs_its_words_and_as_many(tmp_path):
+def test_npy_vectors_need_matching_word_list(tmp_path):
     np.save(tmp_path / "v.npy", np.zeros((2, 3)))
     with pytest.raises(UserError, match="needs its words"):
         read_vectors(tmp_path / "v.npy")
@@ -138,28 +138,28 @@ def test_an_array_needs_its_words_and_as_many(tmp_path):
         read_vectors(tmp_path / "v.npy")
 
 
-@pytest.mark.parametrize("form", ["text", "binary", "glove"])
-def test_words_that_a_format_cannot_hold_are_refused(tmp_path, form):
+@pytest.mark.parametrize("file_format", ["text", "binary", "glove"])
+def test_words_with_separators_are_refused_by_text_and_binary(tmp_path, file_format):
     for word in ("new york", "a\nb", ""):
         with pytest.raises(UserError, match=r"write \.npy"):
-            write_vectors(tmp_path / "v", KeyedVectors([word], np.ones((1, 2))), form)
+            write_vectors(tmp_path / "v", KeyedVectors([word], np.ones((1, 2))), file_format)
     assert not list(tmp_path.iterdir())
 
 
-def test_the_words_of_an_array_may_have_the_line_ends_of_windows(tmp_path):
+def test_npy_word_list_may_have_crlf(tmp_path):
     np.save(tmp_path / "v.npy", np.eye(2))
     (tmp_path / "v.words.txt").write_bytes(b"king\r\nqueen\r\n")
     assert read_vectors(tmp_path / "v.npy").words == ["king", "queen"]
 
 
-def test_an_array_and_its_words_are_written_together_or_not_at_all(tmp_path, monkeypatch):
+def test_npy_vectors_and_words_are_written_atomically(tmp_path, monkeypatch):
     write_vectors(tmp_path / "v.npy", KeyedVectors(["king", "queen"], np.eye(2)))
 
-    def full(*given):
+    def raise_disk_full(*args):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
-        patch.setattr(np, "save", full)
+        patch.setattr(np, "save", raise_disk_full)
         write_vectors(tmp_path / "v.npy", KeyedVectors(["queen", "king"], 3 * np.eye(2)))
     assert read_vectors(tmp_path / "v.npy").words == ["king", "queen"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["v.npy", "v.words.txt"]

@@ -1,4 +1,4 @@
-"""What models learn from. To add one: write its file, then name it in two lines here."""
+"""Training objectives. To add one for pre-training: write its file, then import it and add it to ObjectiveConfig here."""
 
 from .base import PretrainObjective
 from .bilm import BiLM

@@ -1,4 +1,4 @@
-"""What a model learns from: how its corpus is read, how a batch is made, and what it costs to be wrong."""
+"""The interface of pre-training objectives: heads, batches of a corpus, and the loss."""
 
 from typing import ClassVar, Protocol
 
@@ -20,26 +20,29 @@ Ints = NDArray[np.int64]
 
 
 class PretrainObjective(Protocol):
-    min_sentences: ClassVar[int]  # sentences a document must have to be read
-    can_fill_mask: ClassVar[bool]  # words are hidden, so that a model of it fills masks
+    """A pre-training objective, which is also its config (`objective`)."""
+
+    min_sentences: ClassVar[int]  # documents with fewer sentences are not used
+    can_fill_mask: ClassVar[bool]  # whether the trained model can fill [MASK]
 
     def heads(self) -> dict[str, HeadConfig]:
-        """The heads it needs, by name."""
+        """Configs of the heads it needs, by name."""
         ...
 
     def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
-        """How these documents are read, in sequences of at most `length` and batches of at most `tokens`."""
+        """Batches of these documents: sequences of at most `max_length`, batches of at most `batch_tokens` tokens."""
         ...
 
     def to_batch(self, arrays: NumpyBatch) -> Batch:
-        """What a model takes, from what a worker made."""
+        """Converts a collated batch of numpy arrays to tensors."""
         ...
 
     def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
-        """Sums over the targets of each part."""
+        """Loss summed over the targets of each part."""
         ...
 
 
 def to_inputs(arrays: NumpyBatch) -> Inputs:
-    segments = None if arrays.token_type_ids is None else torch.from_numpy(arrays.token_type_ids)
-    return Inputs(torch.from_numpy(arrays.input_ids), Layout.from_lengths(torch.from_numpy(arrays.lengths)), segments)
+    """Model inputs of a collated batch: packed input_ids, layout and token types."""
+    token_type_ids = None if arrays.token_type_ids is None else torch.from_numpy(arrays.token_type_ids)
+    return Inputs(torch.from_numpy(arrays.input_ids), Layout.from_lengths(torch.from_numpy(arrays.lengths)), token_type_ids)

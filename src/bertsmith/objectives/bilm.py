@@ -1,4 +1,7 @@
-"""Two language models in one: half the channels foretell the next word, the other half the one before (ELMo)."""
+"""Bidirectional language modelling (biLM, ELMo; Peters et al. 2018).
+
+The first half of the hidden channels predicts the next token, the second half the previous one.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -25,20 +28,22 @@ MetricPairs = dict[str, tuple[Tensor | float, Tensor | float]]
 
 
 class BiLM(Variant, frozen=True, tag="both-ways"):
-    """One softmax for both; the ends of a sequence are read, and never asked for."""
+    """Both directions share one softmax; the first and the last token of a sequence are inputs, never targets."""
 
     view: Annotated[SamplerConfig, "how the corpus is read"] = Windows()
     head: Annotated[HalfLMHeadConfig, "what scores the words"] = HalfLMHeadConfig()
 
-    min_sentences: ClassVar[int] = 1  # sentences a document must have to be read
+    min_sentences: ClassVar[int] = 1  # documents with fewer sentences are not used
     can_fill_mask: ClassVar[bool] = False
-    rate: ClassVar[float] = 1.0  # share of the tokens asked for
+    rate: ClassVar[float] = 1.0  # fraction of the tokens that are targets
 
     def check(self, encoder: EncoderConfig) -> None:
-        """Refuses a model that would see the answers."""
-        apart = isinstance(encoder.mixer, Lstm) and encoder.mixer.directions == "apart" and encoder.feedforward is None
-        alone = encoder.front is None or isinstance(encoder.front, CharCNNConfig)
-        if not apart or not alone or not encoder.layers or encoder.norm != "none":
+        """Raises a UserError for a model in which a direction could see its targets."""
+        is_separate_lstm = (
+            isinstance(encoder.mixer, Lstm) and encoder.mixer.directions == "apart" and encoder.feedforward is None
+        )
+        embeds_tokens_only = encoder.front is None or isinstance(encoder.front, CharCNNConfig)
+        if not is_separate_lstm or not embeds_tokens_only or not encoder.layers or encoder.norm != "none":
             raise UserError("objective=both-ways asks each half of the channels for what the other sees; they must never meet: "
                            "take model=elmo, or a mixer lstm with directions=apart, no feed-forward and norm=none")  # fmt: skip
 
@@ -55,11 +60,18 @@ class BiLM(Variant, frozen=True, tag="both-ways"):
         return Batch(to_inputs(arrays), targets, {"words": 2 * len(arrays.output_indices)})
 
     def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
-        where, words = batch.targets["where"], batch.targets["words"]
-        forth, back = model(batch.inputs).chunk(2, -1)
-        last = len(forth) - 1  # a made-up batch, of `plan`, may ask for its very ends
-        next_loss, next_right = model.cross_entropy("words", forth[(where - 1).clamp(min=0)], words)
-        past_loss, past_right = model.cross_entropy("words", back[(where + 1).clamp(max=last)], words)
-        told: MetricPairs = {"accuracy": (next_right + past_right, batch.target_counts["words"])}
-        told |= {"forward": (next_loss.detach(), len(where)), "backward": (past_loss.detach(), len(where))}
-        return Loss({"words": next_loss + past_loss}, told)
+        output_indices, target_ids = batch.targets["where"], batch.targets["words"]
+        forward_states, backward_states = model(batch.inputs).chunk(2, -1)
+        last_index = len(forward_states) - 1  # synthetic batches of `plan` may have targets at the ends
+        forward_loss, forward_correct = model.cross_entropy(
+            "words", forward_states[(output_indices - 1).clamp(min=0)], target_ids
+        )
+        backward_loss, backward_correct = model.cross_entropy(
+            "words", backward_states[(output_indices + 1).clamp(max=last_index)], target_ids
+        )
+        metrics: MetricPairs = {"accuracy": (forward_correct + backward_correct, batch.target_counts["words"])}
+        metrics |= {
+            "forward": (forward_loss.detach(), len(output_indices)),
+            "backward": (backward_loss.detach(), len(output_indices)),
+        }
+        return Loss({"words": forward_loss + backward_loss}, metrics)

@@ -1,4 +1,4 @@
-"""Causal language modelling: every token is asked for by those before it, as in GPT."""
+"""Causal language modelling (CLM): every token is predicted from the tokens before it, as in GPT (Radford et al. 2018)."""
 
 from typing import Annotated, ClassVar
 
@@ -24,17 +24,19 @@ from .recurrent_state import next_recurrent_state, restore_memory, stream_target
 
 
 class CausalLM(Variant, frozen=True, tag="causal"):
+    """Next-token prediction over all tokens; with streams, the memory of the model is carried from batch to batch."""
+
     view: Annotated[SamplerConfig, "how the corpus is read"] = Windows()
     head: Annotated[
         LMHeadConfig | AdaptiveSoftmaxHeadConfig, "what scores the words; by-rarity is quicker for large vocabularies"
     ] = LMHeadConfig(transform=False, bias=False)
 
-    min_sentences: ClassVar[int] = 1  # sentences a document must have to be read
+    min_sentences: ClassVar[int] = 1  # documents with fewer sentences are not used
     can_fill_mask: ClassVar[bool] = False
-    rate: ClassVar[float] = 1.0  # share of the tokens asked for
+    rate: ClassVar[float] = 1.0  # fraction of the tokens that are targets
 
     def check(self, encoder: EncoderConfig) -> None:
-        """Refuses a model that would see the answers."""
+        """Raises a UserError for a model that is not causal."""
         if not encoder.is_causal:
             raise UserError("objective=causal asks each token for the next, which this model sees already; set "
                            "model.mixer.causal=true, or take a preset that is causal, such as model=gpt")  # fmt: skip
@@ -43,9 +45,9 @@ class CausalLM(Variant, frozen=True, tag="causal"):
         return {"words": self.head}
 
     def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
-        maker = StreamCollator if isinstance(self.view, Streams) else ClmCollator
+        collator = StreamCollator if isinstance(self.view, Streams) else ClmCollator
         return BatchLoader(
-            maker(corpus.path, TokenMasking(), self.rate, seed), self.view, document_ids, max_length, batch_tokens
+            collator(corpus.path, TokenMasking(), self.rate, seed), self.view, document_ids, max_length, batch_tokens
         )
 
     def to_batch(self, arrays: NumpyBatch) -> Batch:
@@ -54,6 +56,8 @@ class CausalLM(Variant, frozen=True, tag="causal"):
 
     def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         memory = restore_memory(model, batch, recurrent_state)
-        rows = model(with_output_indices(batch.inputs, batch.targets["where"], memory))
-        total, right = model.cross_entropy("words", rows, batch.targets["words"])
-        return Loss({"words": total}, {"accuracy": (right, batch.target_counts["words"])}, next_recurrent_state(memory, batch))
+        hidden_states = model(with_output_indices(batch.inputs, batch.targets["where"], memory))
+        total, num_correct = model.cross_entropy("words", hidden_states, batch.targets["words"])
+        return Loss(
+            {"words": total}, {"accuracy": (num_correct, batch.target_counts["words"])}, next_recurrent_state(memory, batch)
+        )

@@ -1,4 +1,4 @@
-"""Vectors of texts: those of texts that are alike are drawn together, those of others in the batch pushed apart."""
+"""Contrastive learning of sentence embeddings with in-batch negatives (SimCSE, Gao et al. 2021)."""
 
 from dataclasses import dataclass
 
@@ -18,11 +18,11 @@ from .supervised import pool_windows
 
 @dataclass(frozen=True)
 class Contrastive:
-    """SimCSE (Gao et al. 2021): each text must find its partner among those of the whole batch.
+    """SimCSE: cross entropy over cosine similarities / temperature, the positives of the other examples being negatives.
 
-    The partner is the same text under other dropout, or the other text of its pair; a `negative` of a pair is one more
-    to be told apart. Pairs with scores are no partners: their cosines are fitted to the scores instead. There is no
-    head, and the others are those of one micro-batch: train.accumulate adds none, train.batch_tokens does.
+    The positive is the same text under another dropout mask, or the second text of a pair; a third text (`negative`) is a
+    hard negative. Pairs with scores are trained by the squared error of their cosine instead. There is no head. In-batch
+    negatives come from one micro-batch: train.batch_tokens adds some, train.accumulate does not.
     """
 
     task: TextSimilarity
@@ -31,52 +31,56 @@ class Contrastive:
         return {}
 
     def finalize_task(self, model: Model) -> TextSimilarity:
-        """The task as it is: nothing of it is learnt."""
+        """The task unchanged: it has no learned parameters."""
         return self.task
 
     def compute_outputs(self, model: Model, batch: Batch) -> Tensor:
-        """A vector a sequence, or a text where its windows are joined."""
-        rows = pool_tokens(model(batch.inputs), batch.inputs.layout, self.task.pool, model.config.encoder.is_causal)
-        return pool_windows(rows, batch)
+        """Embeddings (texts, hidden_size): one per sequence, or per text where its windows are pooled."""
+        pooled = pool_tokens(model(batch.inputs), batch.inputs.layout, self.task.pool, model.config.encoder.is_causal)
+        return pool_windows(pooled, batch)
 
     def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         return self.loss_from_embeddings(self.compute_outputs(model, batch).float(), batch)
 
     def loss_from_embeddings(self, embeddings: Tensor, batch: Batch) -> Loss:
-        """What these vectors cost, in sums over the examples."""
-        texts = batch.targets["texts"]  # (examples, sides)
-        sides = F.normalize(embeddings, dim=-1).unflatten(0, tuple(texts.shape))
+        """Loss summed over examples. embeddings: (examples * sides, hidden_size)."""
+        text_ids = batch.targets["texts"]  # (examples, sides)
+        unit_embeddings = F.normalize(embeddings, dim=-1).unflatten(0, tuple(text_ids.shape))
         if "score" in batch.targets:
-            # Squared error, not CoSENT: it is a sum over pairs, so accumulation and ranks change nothing; CoSENT ranks the
-            # pairs of a batch among themselves under one logarithm, and is another loss for every way of cutting batches.
-            cosines = (sides[:, 0] * sides[:, 1]).sum(-1)
+            # Squared error, not CoSENT: it is a sum over pairs, independent of accumulation and ranks. CoSENT compares all
+            # pairs of a batch under one logarithm, so it is another loss for every batch size.
+            cosines = (unit_embeddings[:, 0] * unit_embeddings[:, 1]).sum(-1)
             return Loss({"task": F.mse_loss(cosines, batch.targets["score"], reduction="sum")})
-        candidates = sides[:, 1:].transpose(0, 1).flatten(0, 1)  # the partners of all, then their negatives
-        cosines = (sides[:, 0] @ candidates.T).masked_fill(false_negative_mask(texts), float("-inf"))
-        partner = torch.arange(len(texts), device=embeddings.device)
-        total = F.cross_entropy(cosines / self.task.temperature, partner, reduction="sum")
-        right = (cosines.argmax(-1) == partner).sum()
-        return Loss({"task": total}, {"accuracy": (right, batch.target_counts["task"])})
+        # the positives of all examples, then their hard negatives
+        candidates = unit_embeddings[:, 1:].transpose(0, 1).flatten(0, 1)
+        cosines = (unit_embeddings[:, 0] @ candidates.T).masked_fill(false_negative_mask(text_ids), float("-inf"))
+        positive = torch.arange(len(text_ids), device=embeddings.device)
+        total = F.cross_entropy(cosines / self.task.temperature, positive, reduction="sum")
+        num_correct = (cosines.argmax(-1) == positive).sum()
+        return Loss({"task": total}, {"accuracy": (num_correct, batch.target_counts["task"])})
 
 
 def false_negative_mask(text_ids: Tensor) -> Tensor:
-    """(examples, candidates) True where a candidate is no partner by its place, but by what it says may well be one.
+    """(examples, candidates): True where an in-batch negative has the text of the anchor or of a positive of it.
 
-    `texts` (examples, sides) numbers the texts, equal ones alike. A text that comes twice in a batch would be pushed
-    away from itself, or from a partner it has in another pair.
+    text_ids: (examples, sides), equal texts have equal ids. Without the mask, a text that occurs twice in a batch would be
+    pushed away from itself, or from its positive in another pair.
     """
-    examples = len(text_ids)
-    first, partner = text_ids[:, :1], text_ids[:, 1:2]
+    num_examples = len(text_ids)
+    anchor, positive = text_ids[:, :1], text_ids[:, 1:2]
     candidates = text_ids[:, 1:].T.flatten()
-    alike = (candidates == first) | (candidates == partner)
-    alike[:, :examples] |= first == text_ids[:, 0]  # the partner of the same text in another pair
-    alike[:, :examples].fill_diagonal_(False)
-    return alike
+    mask = (candidates == anchor) | (candidates == positive)
+    mask[:, :num_examples] |= anchor == text_ids[:, 0]  # the positive of the same anchor in another pair
+    mask[:, :num_examples].fill_diagonal_(False)
+    return mask
 
 
 def pool_tokens(hidden_states: Tensor, layout: Layout, pooling: Pooling, is_causal: bool = False) -> Tensor:
-    """(tokens, width) -> (sequences, width): the first token of each, of a causal model the last, which alone has seen the
-    text; or the mean of all, [CLS] and [SEP] with them."""
+    """(tokens, hidden_size) -> (sequences, hidden_size).
+
+    `first`: the first token; of a causal model the last one, which alone has seen the whole text. `mean`: the mean over all
+    tokens, [CLS] and [SEP] included.
+    """
     if pooling == "first":
         return hidden_states[layout.last_token if is_causal else layout.first_token]
     return layout.mean_pool(hidden_states.float())

@@ -1,4 +1,4 @@
-"""GloVe: vectors whose products are the logarithms of how often words stand near one another."""
+"""GloVe (Pennington et al. 2014): word vectors whose dot products approximate log co-occurrence counts."""
 
 import math
 from pathlib import Path
@@ -19,11 +19,11 @@ from ..word_vectors.glove import GloveTables, batch_slices
 from ..word_vectors.models import bag_of_vectors
 from .word2vec import WordVectorObjective
 
-PAIRS_PER_ROUND = 1 << 22  # pairs of one piece of work, at most
+PAIRS_PER_ROUND = 1 << 22  # at most
 
 
 class Glove(WordVectorObjective, frozen=True):
-    """Pennington et al. 2014. Words further apart count less (1 / distance), in windows that cross no border."""
+    """GloVe; a co-occurrence counts 1 / distance, in windows that do not cross sentences (or documents)."""
 
     width: Annotated[PosInt, "numbers of a vector; `model.width` says the same"] = 100
     window: Annotated[PosInt, "words on each side, 20 at most"] = 10
@@ -40,16 +40,16 @@ class Glove(WordVectorObjective, frozen=True):
     def build_trainer(
         self, corpus: Corpus, folder: Path, epochs: float, seed: int, device: torch.device, progress: Progress
     ) -> "GloveTrainer":
-        """Counts (in `folder`, where an interrupted count goes on), then ready to fit."""
+        """Counts co-occurrences in `folder / "counts"` (resumable), then returns the trainer."""
         counts = count_cooccurrences(corpus, folder / "counts", self.window, self.within, self.memory << 20, progress)
         if not len(counts):
-            raise UserError(f"{corpus.path}: no two words that its tokenizer knows stand near one another; give more text, or a "
-                           "tokenizer of its words")  # fmt: skip
+            raise UserError(f"{corpus.path}: no two words that its tokenizer knows stand near one another; give more text, "
+                           "or a tokenizer of its words")  # fmt: skip
         return GloveTrainer(self, counts, len(corpus.tokenizer), int(epochs), seed, device)
 
 
 class GloveTrainer:
-    """Epochs over the counts, a sample of all of them at a time, in another order each time."""
+    """AdaGrad over shards of the co-occurrence counts, shuffled anew in each epoch; a round is one shard."""
 
     def __init__(
         self, config: Glove, cooccurrences: CooccurrenceCounts, vocab_size: int, epochs: int, seed: int, device: torch.device
@@ -59,13 +59,13 @@ class GloveTrainer:
         self.num_rounds, self.tables = epochs * self.num_parts, GloveTables(vocab_size, config.width, seed, device)
 
     def train_round(self, round_index: int) -> dict[str, float]:
-        epoch, nth = divmod(round_index, self.num_parts)
-        part = int(permutation(self.num_parts, self.seed, Stream.GLOVE_SHARDS, epoch)[nth])
-        i, j, x = self._load_pairs(part, round_index)
-        total, config = torch.zeros((), dtype=torch.float64, device=self.device), self.config
-        for some in batch_slices(len(x), config.pairs):
-            total += self.tables.step(i[some], j[some], x[some], config.rate, config.most, config.power)
-        if not math.isfinite(loss := float(total) / len(x)):
+        epoch, shard_index = divmod(round_index, self.num_parts)
+        shard = int(permutation(self.num_parts, self.seed, Stream.GLOVE_SHARDS, epoch)[shard_index])
+        i, j, x = self._load_pairs(shard, round_index)
+        loss_sum, config = torch.zeros((), dtype=torch.float64, device=self.device), self.config
+        for batch in batch_slices(len(x), config.pairs):
+            loss_sum += self.tables.step(i[batch], j[batch], x[batch], config.rate, config.most, config.power)
+        if not math.isfinite(loss := float(loss_sum) / len(x)):
             raise UserError(
                 f"the vectors grew beyond all numbers in turn {round_index + 1}; lower objective.rate ({config.rate:g})"
             )
@@ -81,20 +81,20 @@ class GloveTrainer:
         vectors = self.tables.vectors.cpu()
         model = Model(bag_of_vectors(*vectors.shape), init_weights=False)
         unseen = torch.ones(len(vectors), dtype=torch.bool)
-        for part in range(self.num_parts):
-            entries = self.cooccurrences.shard(part, self.num_parts)
+        for shard in range(self.num_parts):
+            entries = self.cooccurrences.shard(shard, self.num_parts)
             unseen[entries["i"].astype(np.int64)] = unseen[entries["j"].astype(np.int64)] = False
-        vectors[unseen] = 0  # [CLS] and words without company were never fitted: they are as they were drawn, which is noise
+        vectors[unseen] = 0  # words without co-occurrences were never trained: their random initial vectors are noise
         model.encoder.tokens.weight.data = vectors.contiguous()
         return model.eval(), {"entries": len(self.cooccurrences), "width": vectors.shape[1], "words": int((~unseen).sum())}
 
-    def _load_pairs(self, part: int, round_index: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Both orders of each pair, mixed; a word with itself has but one."""
-        entries = self.cooccurrences.shard(part, self.num_parts)
-        other = entries[entries["i"] != entries["j"]]
-        i, j = (np.concatenate([entries[a], other[b]]).astype(np.int64) for a, b in ("ij", "ji"))
+    def _load_pairs(self, shard: int, round_index: int) -> tuple[Tensor, Tensor, Tensor]:
+        """(i, j, x) of a shard, shuffled: both orders of each pair, one of a word with itself."""
+        entries = self.cooccurrences.shard(shard, self.num_parts)
+        off_diagonal = entries[entries["i"] != entries["j"]]
+        i, j = (np.concatenate([entries[a], off_diagonal[b]]).astype(np.int64) for a, b in ("ij", "ji"))
         order = np.argsort(random_bits(self.seed, Stream.GLOVE_PAIRS, round_index, np.arange(len(i))))
-        x = np.concatenate([entries["x"], other["x"]])[order]
+        x = np.concatenate([entries["x"], off_diagonal["x"]])[order]
         return self._to_device(i[order]), self._to_device(j[order]), self._to_device(x)
 
     def _to_device(self, values: NDArray[Any]) -> Tensor:

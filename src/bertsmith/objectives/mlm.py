@@ -1,4 +1,5 @@
-"""Masked language modelling: hide some words, and ask for them back."""
+"""Masked language modelling (MLM), alone or with next-sentence or sentence-order prediction (Devlin et al. 2019; Lan et al.
+2020)."""
 
 from dataclasses import replace
 from typing import Annotated, ClassVar
@@ -23,12 +24,14 @@ from .recurrent_state import next_recurrent_state, restore_memory, stream_target
 
 
 class MaskedLM(Variant, frozen=True, tag="masked"):
+    """MLM: predicts the original tokens at masked positions."""
+
     view: Annotated[SamplerConfig, "how the corpus is read"] = Windows()
     masks: Annotated[MaskingConfig, "what is hidden together"] = TokenMasking()
     rate: Annotated[float, Meta(gt=0, lt=1), "share of the tokens asked for"] = 0.15
     repeats: Annotated[PosInt | None, "epochs after which samples and masks come again: 10 is BERT's static masking"] = None
 
-    min_sentences: ClassVar[int] = 1  # sentences a document must have to be read
+    min_sentences: ClassVar[int] = 1  # documents with fewer sentences are not used
     can_fill_mask: ClassVar[bool] = True
 
     def heads(self) -> dict[str, HeadConfig]:
@@ -49,32 +52,15 @@ class MaskedLM(Variant, frozen=True, tag="masked"):
         return replace(loss, recurrent_state=next_recurrent_state(memory, batch))
 
 
-def build_mlm_batches(
-    sampler: SamplerConfig | PairSamplerConfig, masking: MaskingConfig, mlm_probability: float, dupe_factor: int | None,
-    corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int,
-) -> BatchLoader:  # fmt: skip
-    return BatchLoader(
-        Collator(corpus.path, masking, mlm_probability, seed), sampler, document_ids, max_length, batch_tokens, dupe_factor
-    )
-
-
-def with_output_indices(inputs: Inputs, output_indices: Tensor, memory: SegmentMemory | None = None) -> Inputs:
-    """No other row leaves the last block, and none reaches the vocabulary."""
-    return replace(inputs, output_indices=output_indices, memory=memory)
-
-
-def mlm_loss(model: Model, batch: Batch, hidden_states: Tensor) -> Loss:
-    total, right = model.cross_entropy("words", hidden_states, batch.targets["words"])
-    return Loss({"words": total}, {"mlm_accuracy": (right, batch.target_counts["words"])})
-
-
 class SentencePairMLM(Variant, frozen=True, tag="pairs"):
+    """MLM with a binary sentence-pair objective on the first token: NSP (BERT) or SOP (ALBERT)."""
+
     pairs: Annotated[PairSamplerConfig, "next-sentence: does B follow A; sentence-order: or does A follow B"] = NextSentence()
     masks: Annotated[MaskingConfig, "what is hidden together"] = TokenMasking()
     rate: Annotated[float, Meta(gt=0, lt=1), "share of the tokens asked for"] = 0.15
     repeats: Annotated[PosInt | None, "epochs after which samples and masks come again: 10 is BERT's static masking"] = None
 
-    min_sentences: ClassVar[int] = 2  # sentences a document must have to be read: one alone makes no pair
+    min_sentences: ClassVar[int] = 2  # a document of one sentence makes no pair
     can_fill_mask: ClassVar[bool] = True
 
     def heads(self) -> dict[str, HeadConfig]:
@@ -92,11 +78,32 @@ class SentencePairMLM(Variant, frozen=True, tag="pairs"):
         return Batch(to_inputs(arrays), {name: torch.from_numpy(target) for name, target in targets.items()}, counts)
 
     def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
-        where = batch.targets["where"]
-        if "next" not in batch.targets:  # texts that are no pairs, asked for their words alone
-            return mlm_loss(model, batch, model(with_output_indices(batch.inputs, where)))
-        rows = model(with_output_indices(batch.inputs, torch.cat([where, batch.inputs.layout.first_token])))
-        words = mlm_loss(model, batch, rows[: len(where)])
-        total, right = model.cross_entropy("next", rows[len(where) :], batch.targets["next"])
-        report = {**words.metrics, "next_accuracy": (right, batch.target_counts["next"])}
-        return Loss({**words.parts, "next": total}, report)
+        output_indices = batch.targets["where"]
+        if "next" not in batch.targets:  # single texts: MLM only
+            return mlm_loss(model, batch, model(with_output_indices(batch.inputs, output_indices)))
+        hidden_states = model(with_output_indices(batch.inputs, torch.cat([output_indices, batch.inputs.layout.first_token])))
+        mlm = mlm_loss(model, batch, hidden_states[: len(output_indices)])
+        pair_loss, num_correct = model.cross_entropy("next", hidden_states[len(output_indices) :], batch.targets["next"])
+        metrics = {**mlm.metrics, "next_accuracy": (num_correct, batch.target_counts["next"])}
+        return Loss({**mlm.parts, "next": pair_loss}, metrics)
+
+
+def build_mlm_batches(
+    sampler: SamplerConfig | PairSamplerConfig, masking: MaskingConfig, mlm_probability: float, dupe_factor: int | None,
+    corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int,
+) -> BatchLoader:  # fmt: skip
+    """Batches of samples of the corpus with masked tokens; shared by MLM and replaced-token detection."""
+    return BatchLoader(
+        Collator(corpus.path, masking, mlm_probability, seed), sampler, document_ids, max_length, batch_tokens, dupe_factor
+    )
+
+
+def with_output_indices(inputs: Inputs, output_indices: Tensor, memory: SegmentMemory | None = None) -> Inputs:
+    """The inputs with `output_indices`: the last layer and the LM head compute only these rows."""
+    return replace(inputs, output_indices=output_indices, memory=memory)
+
+
+def mlm_loss(model: Model, batch: Batch, hidden_states: Tensor) -> Loss:
+    """Cross entropy of the masked tokens; hidden_states: (targets, hidden_size)."""
+    total, num_correct = model.cross_entropy("words", hidden_states, batch.targets["words"])
+    return Loss({"words": total}, {"mlm_accuracy": (num_correct, batch.target_counts["words"])})

@@ -1,4 +1,4 @@
-"""Pseudo-perplexity: every word of a text hidden alone, the rest in sight (Salazar et al. 2020)."""
+"""Pseudo-perplexity of a masked language model: each token is predicted with only itself masked (Salazar et al. 2020)."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,45 +11,44 @@ from ..model.packing import Layout
 from ..rng import Stream, permutation
 from .base import Ints
 
-MAX_TEXT_TOKENS = 64  # tokens of a text: the cost is its square
+MAX_TEXT_TOKENS = 64  # longer sentences are cut: the cost is quadratic in the length
 
-
-MaskedCopy = tuple[Ints, int]  # a sentence, and where a word of it is hidden
+MaskedCopy = tuple[Ints, int]  # (input_ids of a sentence, position of the masked token)
 
 
 def pseudo_perplexity_batches(
     corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int, max_tokens: int
 ) -> Iterator[Batch]:
-    """Batches of copies of held-out sentences, each copy with one word hidden; about `limit` tokens of them in all."""
-    some, size = list[MaskedCopy](), 0
-    for ids, where in _masked_copies(corpus, document_ids, max_length, seed, max_tokens):
-        if some and size + len(ids) > batch_tokens:
-            yield _build_batch(some, corpus.tokenizer.mask_token_id)
-            some, size = [], 0
-        some.append((ids, where))
+    """Batches of copies of sentences, each copy with one token masked; about `max_tokens` tokens in all."""
+    copies, size = list[MaskedCopy](), 0
+    for ids, position in _masked_copies(corpus, document_ids, max_length, seed, max_tokens):
+        if copies and size + len(ids) > batch_tokens:
+            yield _build_batch(copies, corpus.tokenizer.mask_token_id)
+            copies, size = [], 0
+        copies.append((ids, position))
         size += len(ids)
-    if some:
-        yield _build_batch(some, corpus.tokenizer.mask_token_id)
+    if copies:
+        yield _build_batch(copies, corpus.tokenizer.mask_token_id)
 
 
 def _masked_copies(corpus: Corpus, document_ids: Ints, max_length: int, seed: int, max_tokens: int) -> Iterator[MaskedCopy]:
-    tokenizer, spent = corpus.tokenizer, 0
+    tokenizer, num_tokens = corpus.tokenizer, 0
     sentences = np.concatenate([np.arange(corpus.document_offsets[d], corpus.document_offsets[d + 1]) for d in document_ids])
-    for number in sentences[permutation(len(sentences), seed, Stream.PSEUDO_PERPLEXITY)]:
-        body = corpus.tokens[corpus.sentence_offsets[number] : corpus.sentence_offsets[number + 1]][
+    for sentence in sentences[permutation(len(sentences), seed, Stream.PSEUDO_PERPLEXITY)]:
+        body = corpus.tokens[corpus.sentence_offsets[sentence] : corpus.sentence_offsets[sentence + 1]][
             : min(max_length, MAX_TEXT_TOKENS) - 2
         ]
         ids = np.concatenate([[tokenizer.cls_token_id], body.astype(np.int64), [tokenizer.sep_token_id]])
-        where = np.flatnonzero(~tokenizer.is_special[ids])
-        yield from ((ids, int(place)) for place in where)
-        spent += len(where) * len(ids)
-        if spent >= max_tokens:
+        positions = np.flatnonzero(~tokenizer.is_special[ids])
+        yield from ((ids, int(position)) for position in positions)
+        num_tokens += len(positions) * len(ids)
+        if num_tokens >= max_tokens:
             return
 
 
 def _build_batch(copies: Sequence[MaskedCopy], mask_id: int) -> Batch:
-    ids, sizes = np.concatenate([ids for ids, _ in copies]), np.array([len(ids) for ids, _ in copies])
-    places = sizes.cumsum() - sizes + np.array([where for _, where in copies])
-    targets = {"where": torch.from_numpy(places), "words": torch.from_numpy(ids[places])}
-    ids[places] = mask_id
-    return Batch(Inputs(torch.from_numpy(ids), Layout.from_lengths(sizes)), targets, {"words": len(copies)})
+    ids, lengths = np.concatenate([ids for ids, _ in copies]), np.array([len(ids) for ids, _ in copies])
+    output_indices = lengths.cumsum() - lengths + np.array([position for _, position in copies])
+    targets = {"where": torch.from_numpy(output_indices), "words": torch.from_numpy(ids[output_indices])}
+    ids[output_indices] = mask_id
+    return Batch(Inputs(torch.from_numpy(ids), Layout.from_lengths(lengths)), targets, {"words": len(copies)})

@@ -1,4 +1,5 @@
-"""Texts that go on from batch to batch: what a model remembers of them is carried along, and of no others."""
+"""Segment-level recurrence over batches (Transformer-XL, Dai et al. 2019): the memory of texts that continue in the next
+batch."""
 
 import torch
 from torch import Tensor
@@ -13,29 +14,29 @@ RecurrentState = tuple[Tensor, ...]
 
 
 def stream_targets(arrays: NumpyBatch) -> dict[str, Tensor]:
-    """For a batch's targets: (sequences, 2), where each ends in the corpus, and where the one it goes on from did."""
+    """Batch target (sequences, 2): corpus position where each segment ends, and where the segment it continues ended."""
     return {} if arrays.stream_positions is None else {STREAM: torch.from_numpy(arrays.stream_positions)}
 
 
 def restore_memory(model: Model, batch: Batch, recurrent_state: RecurrentState) -> SegmentMemory | None:
-    """What the model remembers before this batch, by what the last one carried; None, where nothing can go on.
+    """The memory at the start of this batch, from the state of the previous one; None without streams or memory.
 
-    A sequence remembers only the one that it says it goes on from: after an update that was skipped, or batches that were
-    jumped over, memories begin anew.
+    Each sequence keeps its memory only if it continues the segment the memory is of: after skipped updates or batches,
+    memories start empty.
     """
-    flow = batch.targets.get(STREAM)
-    if flow is None or not model.uses_memory:
+    stream = batch.targets.get(STREAM)
+    if stream is None or not model.uses_memory:
         return None
-    rows = flow.shape[0]
-    if not recurrent_state or len(recurrent_state[0]) < rows:
-        return SegmentMemory.empty(rows, flow.device)
-    ends, seen, *layers = (tensor[:rows] for tensor in recurrent_state)
-    return SegmentMemory(torch.where(flow[:, 1] == ends, seen, 0), tuple(layers))
+    num_sequences = stream.shape[0]
+    if not recurrent_state or len(recurrent_state[0]) < num_sequences:
+        return SegmentMemory.empty(num_sequences, stream.device)
+    segment_ends, num_seen, *layers = (tensor[:num_sequences] for tensor in recurrent_state)
+    return SegmentMemory(torch.where(stream[:, 1] == segment_ends, num_seen, 0), tuple(layers))
 
 
 def next_recurrent_state(memory: SegmentMemory | None, batch: Batch) -> RecurrentState:
-    """What the loss of the next batch is to be handed."""
+    """State for the next batch: segment ends, number of tokens seen, and the hidden states of each layer."""
     if memory is None:
         return ()
-    after = memory.advance(batch.inputs.layout)
-    return (batch.targets[STREAM][:, 0], after.num_seen, *after.layers)
+    next_memory = memory.advance(batch.inputs.layout)
+    return (batch.targets[STREAM][:, 0], next_memory.num_seen, *next_memory.layers)

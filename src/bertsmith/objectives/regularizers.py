@@ -1,4 +1,9 @@
-"""Adversarial training: a batch is paid for as it is, and again with its embeddings moved where it hurts most."""
+"""Regularizers for fine-tuning, as wrappers of an objective.
+
+- AdversarialObjective: adversarial perturbations of the embeddings (FGM, PGD)
+- RDrop: consistency of two dropout masks (Liang et al. 2021)
+- AuxiliaryLM: auxiliary language modelling loss (GPT, Radford et al. 2018)
+"""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
@@ -17,7 +22,7 @@ from .supervised import ExampleBatches, Supervised
 
 
 class AdversarialConfig(Config, frozen=True):
-    """One step along the gradient (FGM, Miyato et al. 2017), or several that stay near (PGD, Madry et al. 2018)."""
+    """One step along the gradient (FGM, Miyato et al. 2017), or several, projected onto a ball (PGD, Madry et al. 2018)."""
 
     size: Annotated[PosFloat, "how far the embeddings of a sequence are moved, at most"] = 1.0
     steps: Annotated[PosInt, "steps to get there, a pass through the model and back each"] = 1
@@ -31,7 +36,7 @@ AdversarialConfig.presets.update({"fgm": AdversarialConfig(), "pgd": Adversarial
 
 @dataclass(frozen=True)
 class AdversarialObjective:
-    """Any objective, made harder; judged without learning, it is as before."""
+    """Clean loss plus the loss with adversarially perturbed embeddings; in eval mode the clean loss alone."""
 
     base_objective: Objective
     config: AdversarialConfig
@@ -39,24 +44,28 @@ class AdversarialObjective:
     def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         if not model.training:
             return self.base_objective.compute_loss(model, batch, recurrent_state)
-        here = torch.zeros(batch.num_tokens, model.config.encoder.embedding_dim, device=batch.inputs.input_ids.device)
-        clean, here = self._ascend(model, batch, recurrent_state, here)
+        perturbation = torch.zeros(batch.num_tokens, model.config.encoder.embedding_dim, device=batch.inputs.input_ids.device)
+        clean, perturbation = self._ascend(model, batch, recurrent_state, perturbation)
         for _ in range(self.config.steps - 1):
-            _, here = self._ascend(model, batch, recurrent_state, here)
-        hard = self.base_objective.compute_loss(model, _perturb(batch, here), recurrent_state)
-        return replace(clean, parts={name: part + hard.parts[name] for name, part in clean.parts.items()})
+            _, perturbation = self._ascend(model, batch, recurrent_state, perturbation)
+        adversarial = self.base_objective.compute_loss(model, _perturb(batch, perturbation), recurrent_state)
+        return replace(clean, parts={name: part + adversarial.parts[name] for name, part in clean.parts.items()})
 
     def _ascend(
         self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...], perturbation: Tensor
     ) -> tuple[Loss, Tensor]:
-        """What it costs here, and one step farther from zero: uphill, each sequence by itself, at most `size` away."""
+        """The loss at this perturbation, and the perturbation after one step of gradient ascent.
+
+        perturbation: (tokens, embedding_size). For each sequence the step has L2 norm `stride`, and the result is projected
+        onto the ball of radius `size`.
+        """
         perturbation = perturbation.requires_grad_()
         loss = self.base_objective.compute_loss(model, _perturb(batch, perturbation), recurrent_state)
-        whole = torch.stack([part / max(1, batch.target_counts[name]) for name, part in loss.parts.items()]).sum()
-        (slope,) = torch.autograd.grad(whole, perturbation, retain_graph=True)
+        mean_loss = torch.stack([part / max(1, batch.target_counts[name]) for name, part in loss.parts.items()]).sum()
+        (grad,) = torch.autograd.grad(mean_loss, perturbation, retain_graph=True)
         layout, a = batch.inputs.layout, self.config
-        there = perturbation.detach() + a.stride * slope / _sequence_norms(slope, layout)
-        return loss, there * (a.size / _sequence_norms(there, layout)).clamp(max=1.0)
+        ascended = perturbation.detach() + a.stride * grad / _sequence_norms(grad, layout)
+        return loss, ascended * (a.size / _sequence_norms(ascended, layout)).clamp(max=1.0)
 
 
 def _perturb(batch: Batch, perturbation: Tensor) -> Batch:
@@ -64,14 +73,15 @@ def _perturb(batch: Batch, perturbation: Tensor) -> Batch:
 
 
 def _sequence_norms(x: Tensor, layout: Layout) -> Tensor:
-    """(tokens, 1): of the vector that a whole sequence is, for each of its tokens; never 0."""
+    """(tokens, 1): L2 norm over all tokens of the sequence a token belongs to, at least 1e-20."""
     squares = x.new_zeros(layout.num_sequences).index_add(0, layout.seq_id, x.square().sum(-1))
     return squares.sqrt().clamp(min=1e-20)[layout.seq_id, None]
 
 
 @dataclass(frozen=True)
 class RDrop:
-    """Liang et al. 2021: the mean price of the two readings, and `weight` times how far they are apart."""
+    """R-Drop (Liang et al. 2021): mean loss of two forward passes with different dropout, plus `weight` times their
+    symmetric KL divergence."""
 
     base_objective: Supervised
     weight: float
@@ -79,57 +89,63 @@ class RDrop:
     def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         if not model.training:
             return self.base_objective.compute_loss(model, batch, recurrent_state)
-        first, second = (self.base_objective.compute_outputs(model, batch).float() for _ in range(2))
-        loss, other = (
-            self.base_objective.loss_from_logits(scores, batch, self.base_objective.transitions(model))
-            for scores in (first, second)
+        logits, other_logits = (self.base_objective.compute_outputs(model, batch).float() for _ in range(2))
+        loss, other_loss = (
+            self.base_objective.loss_from_logits(outputs, batch, self.base_objective.transitions(model))
+            for outputs in (logits, other_logits)
         )
-        mean = (loss.parts["task"] + other.parts["task"]) / 2
-        return replace(loss, parts={"task": mean + self.weight * self.base_objective.consistency_loss(first, second, batch)})
+        mean_loss = (loss.parts["task"] + other_loss.parts["task"]) / 2
+        return replace(
+            loss, parts={"task": mean_loss + self.weight * self.base_objective.consistency_loss(logits, other_logits, batch)}
+        )
 
 
 @dataclass(frozen=True)
 class AuxiliaryLM:
-    """Radford et al. 2018, section 3.2: what the task costs, and `weight` times what the next token does."""
+    """Task loss plus `weight` times the next-token loss on the same texts (Radford et al. 2018, section 3.2)."""
 
     base_objective: Supervised
     weight: float
 
     def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
-        hidden = model(batch.inputs)
+        hidden_states = model(batch.inputs)
         task = self.base_objective.loss_from_logits(
-            self.base_objective.compute_outputs(model, batch, hidden).float(), batch, self.base_objective.transitions(model)
+            self.base_objective.compute_outputs(model, batch, hidden_states).float(),
+            batch,
+            self.base_objective.transitions(model),
         )
-        rows = hidden.index_select(0, batch.targets["before"])
-        total, right = model.cross_entropy(LM_HEAD, rows, batch.targets["next"])
-        report = {**task.metrics, "next_accuracy": (right, batch.target_counts[LM_HEAD])}
-        return Loss({**task.parts, LM_HEAD: self.weight * total}, report)
+        predicting = hidden_states.index_select(0, batch.targets["before"])
+        lm_loss, num_correct = model.cross_entropy(LM_HEAD, predicting, batch.targets["next"])
+        metrics = {**task.metrics, "next_accuracy": (num_correct, batch.target_counts[LM_HEAD])}
+        return Loss({**task.parts, LM_HEAD: self.weight * lm_loss}, metrics)
 
 
 class AuxiliaryLMBatches(ExampleBatches):
-    """Batches in which every token but the first of its sequence is also asked for, by the one before it."""
+    """Example batches with next-token targets: every token but the first of each sequence."""
 
     def build(self, groups: list[Ints]) -> Batch:
         batch = super().build(groups)
-        layout, tokens = batch.inputs.layout, batch.inputs.input_ids
+        layout, input_ids = batch.inputs.layout, batch.inputs.input_ids
         before = (layout.seq_id[1:] == layout.seq_id[:-1]).nonzero().squeeze(1)
-        targets = {**batch.targets, "before": before, "next": tokens[before + 1]}
+        targets = {**batch.targets, "before": before, "next": input_ids[before + 1]}
         return replace(batch, targets=targets, target_counts={**batch.target_counts, LM_HEAD: max(1, len(before))})
 
 
 def auxiliary_lm_head(pretrained_heads: dict[str, HeadConfig]) -> HeadConfig:
-    """The one that pre-training left, or the table of tokens alone."""
+    """The LM head of pre-training, or one tied to the token embeddings."""
     return pretrained_heads.get(LM_HEAD, LMHeadConfig(transform=False, bias=False))
 
 
 def init_auxiliary_lm_head(model: Model, pretrained: Model) -> None:
-    """With what the head of pre-training has of its own."""
+    """Copies the weights of the pre-trained LM head, if there is one."""
     if LM_HEAD in pretrained.heads:
-        weights: dict[str, Tensor] = pretrained.heads[LM_HEAD].state_dict()
-        own = model.heads[LM_HEAD].state_dict()
-        model.heads[LM_HEAD].load_state_dict({name: _extend_rows(weights[name], mine) for name, mine in own.items()})
+        pretrained_weights: dict[str, Tensor] = pretrained.heads[LM_HEAD].state_dict()
+        weights = model.heads[LM_HEAD].state_dict()
+        model.heads[LM_HEAD].load_state_dict(
+            {name: _extend_rows(pretrained_weights[name], weight) for name, weight in weights.items()}
+        )
 
 
 def _extend_rows(old: Tensor, new: Tensor) -> Tensor:
-    """Guide tokens are new words behind the old ones: they keep what they begin with."""
+    """`old` extended by the last rows of `new`: special tokens of the task are appended to the vocabulary."""
     return old if old.shape == new.shape else torch.cat([old, new[len(old) :]])

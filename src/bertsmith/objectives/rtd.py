@@ -1,4 +1,7 @@
-"""Replaced-token detection: a small generator fills hidden words, and the model says of every token if it did (ELECTRA)."""
+"""Replaced-token detection (RTD, ELECTRA; Clark et al. 2020).
+
+A small generator (MLM) fills masked tokens with samples; the discriminator classifies every token as original or replaced.
+"""
 
 from dataclasses import replace
 from typing import Annotated, ClassVar
@@ -26,7 +29,7 @@ GENERATOR_HEAD, RTD_HEAD = "generator", "replaced"
 
 
 class ReplacedTokenDetection(Variant, frozen=True, tag="replaced"):
-    """Clark et al. 2020: what the generator's words cost, and `weight` times what the answers about every token do."""
+    """MLM loss of the generator plus `weight` times the binary cross entropy of the discriminator over all tokens."""
 
     view: Annotated[SamplerConfig, "how the corpus is read"] = Windows()
     masks: Annotated[MaskingConfig, "what is hidden together"] = TokenMasking()
@@ -37,8 +40,8 @@ class ReplacedTokenDetection(Variant, frozen=True, tag="replaced"):
     )
     weight: Annotated[PosFloat, "of what the model says of every token, beside the generator's words"] = 50.0
 
-    min_sentences: ClassVar[int] = 1  # sentences a document must have to be read
-    can_fill_mask: ClassVar[bool] = False  # from the generator, which is gone when the model is published
+    min_sentences: ClassVar[int] = 1  # documents with fewer sentences are not used
+    can_fill_mask: ClassVar[bool] = False  # the generator could, but it is dropped from the published model
 
     def heads(self) -> dict[str, HeadConfig]:
         return {RTD_HEAD: DiscriminatorHeadConfig(), GENERATOR_HEAD: GeneratorHeadConfig(size=self.size)}
@@ -53,19 +56,20 @@ class ReplacedTokenDetection(Variant, frozen=True, tag="replaced"):
         return Batch(to_inputs(arrays), targets, {"words": len(arrays.output_indices), RTD_HEAD: len(arrays.input_ids)})
 
     def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
-        generator, where, words = model.heads[GENERATOR_HEAD], batch.targets["where"], batch.targets["words"]
+        generator, output_indices, target_ids = model.heads[GENERATOR_HEAD], batch.targets["where"], batch.targets["words"]
         assert isinstance(generator, ElectraGenerator)
-        rows = generator(with_output_indices(batch.inputs, where), model.encoder)
-        guessed, right = generator.cross_entropy(rows, model.encoder, words)
-        drawn = generator.sample(rows, model.encoder)
-        tokens = batch.inputs.input_ids.index_copy(0, where, drawn)
-        fake = torch.zeros_like(tokens, dtype=torch.bool).index_copy(0, where, drawn != words)  # a right guess is no fake
-        scores = model.compute_logits(RTD_HEAD, model(replace(batch.inputs, input_ids=tokens))).squeeze(-1).float()
-        told = F.binary_cross_entropy_with_logits(scores, fake.float(), reduction="sum")
-        called = scores > 0
-        report: dict[str, tuple[Tensor | float, Tensor | float]] = {
-            "mlm_accuracy": (right, batch.target_counts["words"]),
-            "replaced_accuracy": ((called == fake).sum(), batch.target_counts[RTD_HEAD]),
-            "replaced_found": ((called & fake).sum(), fake.sum()),
+        hidden_states = generator(with_output_indices(batch.inputs, output_indices), model.encoder)
+        mlm_loss, num_correct = generator.cross_entropy(hidden_states, model.encoder, target_ids)
+        samples = generator.sample(hidden_states, model.encoder)
+        input_ids = batch.inputs.input_ids.index_copy(0, output_indices, samples)
+        # a correct sample counts as original
+        is_replaced = torch.zeros_like(input_ids, dtype=torch.bool).index_copy(0, output_indices, samples != target_ids)
+        logits = model.compute_logits(RTD_HEAD, model(replace(batch.inputs, input_ids=input_ids))).squeeze(-1).float()
+        rtd_loss = F.binary_cross_entropy_with_logits(logits, is_replaced.float(), reduction="sum")
+        predicted = logits > 0
+        metrics: dict[str, tuple[Tensor | float, Tensor | float]] = {
+            "mlm_accuracy": (num_correct, batch.target_counts["words"]),
+            "replaced_accuracy": ((predicted == is_replaced).sum(), batch.target_counts[RTD_HEAD]),
+            "replaced_found": ((predicted & is_replaced).sum(), is_replaced.sum()),
         }
-        return Loss({"words": guessed, RTD_HEAD: self.weight * told}, report)
+        return Loss({"words": mlm_loss, RTD_HEAD: self.weight * rtd_loss}, metrics)

@@ -1,4 +1,5 @@
-"""Translation, and all else that answers a text by a text: each token is foretold from the source and those before it."""
+"""Sequence-to-sequence training with teacher forcing: each target token is predicted from the source and the target tokens
+before it (Vaswani et al. 2017)."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +22,7 @@ from .supervised import ExampleBatches
 
 @dataclass(frozen=True)
 class Seq2SeqObjective:
-    """Teacher forcing, with smoothed labels while it learns; a loss that is only judged is the cross entropy itself."""
+    """Cross entropy of the target tokens, label-smoothed in training mode; the plain cross entropy is reported as `nats`."""
 
     task: Seq2Seq
 
@@ -29,27 +30,32 @@ class Seq2SeqObjective:
         return {LM_HEAD: LMHeadConfig(transform=False, bias=False)}
 
     def finalize_task(self, model: Model) -> Seq2Seq:
-        """The task as it is: nothing of it is learnt."""
+        """The task unchanged: it has no learned parameters."""
         return self.task
 
     def compute_loss(self, model: Model, batch: "Seq2SeqBatch", recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
-        words, count = batch.targets["words"], batch.target_counts["task"]
-        scores = model.compute_logits(LM_HEAD, decoder_hidden_states(model, batch.inputs, batch.decoder_inputs)).float()
-        total, plain = label_smoothed_loss(scores, words, self.task.smoothing if model.training else 0.0)
-        right = (scores.argmax(-1) == words).sum()
-        return Loss({"task": total}, {"nats": (plain.detach(), count), "accuracy": (right, count)})
+        labels, count = batch.targets["words"], batch.target_counts["task"]
+        logits = model.compute_logits(LM_HEAD, decoder_hidden_states(model, batch.inputs, batch.decoder_inputs)).float()
+        loss, nll = label_smoothed_loss(logits, labels, self.task.smoothing if model.training else 0.0)
+        num_correct = (logits.argmax(-1) == labels).sum()
+        return Loss({"task": loss}, {"nats": (nll.detach(), count), "accuracy": (num_correct, count)})
 
 
 def label_smoothed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """The summed cross entropy against targets of which `share` is spread over all words alike, and against the bare ones."""
-    logs = logits.log_softmax(-1)
-    bare = -logs.gather(1, labels[:, None]).sum()
-    return ((1 - smoothing) * bare - smoothing * logs.mean(-1).sum() if smoothing else bare), bare
+    """Summed cross entropy against (1 - smoothing) * one-hot + smoothing * uniform targets, and the plain cross entropy.
+
+    logits: (targets, vocab_size); labels: (targets,).
+    """
+    log_probs = logits.log_softmax(-1)
+    nll = -log_probs.gather(1, labels[:, None]).sum()
+    return ((1 - smoothing) * nll - smoothing * log_probs.mean(-1).sum() if smoothing else nll), nll
 
 
 @dataclass(frozen=True)
 class Seq2SeqBatch(Batch):
-    decoder_inputs: Inputs | None = None  # what a decoder reads; without one the answers stand behind their sources
+    """Sources with their targets."""
+
+    decoder_inputs: Inputs | None = None  # None for a prefix LM, whose inputs hold source and target
 
     @property
     def num_tokens(self) -> int:
@@ -64,19 +70,19 @@ class Seq2SeqBatch(Batch):
 
 @dataclass(frozen=True)
 class Seq2SeqBatches(ExampleBatches):
-    """Batches of sources with their answers, both counted in the budget."""
+    """Batches of source and target texts; `batch_tokens` counts both."""
 
-    is_prefix_lm: bool = False  # one sequence holds both, for a model without a decoder
+    is_prefix_lm: bool = False  # source and target in one sequence, for a model without a decoder
 
     def build(self, groups: list[Ints]) -> Seq2SeqBatch:
-        chosen = np.concatenate(groups)
+        indices = np.concatenate(groups)
         return (build_prefix_lm_batch if self.is_prefix_lm else build_encoder_decoder_batch)(
-            [self.encoded.input_ids[i] for i in chosen], [self.target_ids[i] for i in chosen]
+            [self.encoded.input_ids[i] for i in indices], [self.target_ids[i] for i in indices]
         )
 
     @cached_property
     def target_ids(self) -> list[Ints]:
-        """[CLS] ... [SEP] of each."""
+        """Token ids of each target, [CLS] ... [SEP]."""
         return np.split(self.encoded.targets["reply"], np.cumsum(self.encoded.targets["size"])[:-1])
 
     @cached_property
@@ -85,31 +91,34 @@ class Seq2SeqBatches(ExampleBatches):
 
 
 def build_encoder_decoder_batch(source_ids: list[Ints], target_ids: list[Ints]) -> Seq2SeqBatch:
-    """For an encoder-decoder: it reads [CLS] y1 .. yn, and is asked for y1 .. yn [SEP]."""
-    told = Inputs(_concat([one[:-1] for one in target_ids]), Layout.from_lengths([len(one) - 1 for one in target_ids]))
-    source = Inputs(_concat(source_ids), Layout.from_lengths([len(one) for one in source_ids]))
-    return Seq2SeqBatch(source, *_shifted_labels(target_ids), told)
+    """For an encoder-decoder: decoder inputs [CLS] y1 .. yn, labels y1 .. yn [SEP]."""
+    decoder_inputs = Inputs(
+        _concat([ids[:-1] for ids in target_ids]), Layout.from_lengths([len(ids) - 1 for ids in target_ids])
+    )
+    source = Inputs(_concat(source_ids), Layout.from_lengths([len(ids) for ids in source_ids]))
+    return Seq2SeqBatch(source, *_shifted_labels(target_ids), decoder_inputs)
 
 
 def build_prefix_lm_batch(source_ids: list[Ints], target_ids: list[Ints]) -> Seq2SeqBatch:
-    """For one stack: [CLS] source [SEP] y1 .. yn, the answer as segment B; asked for y1 .. yn [SEP], from [SEP] on.
+    """For a prefix LM: inputs [CLS] source [SEP] y1 .. yn with the target as segment B, labels y1 .. yn [SEP].
 
-    The next token, as GPT and s2s-ft fine-tune, not masked ones, as UniLM itself: every token of the answer is learnt from.
+    Next-token prediction, as GPT and s2s-ft fine-tune, not masked tokens, as UniLM: every target token gives a gradient.
     """
-    first, more = (np.array([len(one) for one in some]) for some in (source_ids, target_ids))
-    lengths = first + more - 2
-    parts = [part for source, one in zip(source_ids, target_ids, strict=True) for part in (source, one[1:-1])]
-    segments = np.repeat(np.tile([0, 1], len(source_ids)), np.stack([first, more - 2], 1).ravel())
-    place = np.arange(lengths.sum()) - np.repeat(lengths.cumsum() - lengths, lengths)
-    wanted = np.flatnonzero(place >= np.repeat(first, lengths) - 1)
-    layout = Layout.from_lengths(lengths.tolist(), first.tolist())
-    source = Inputs(_concat(parts), layout, torch.from_numpy(segments), output_indices=torch.from_numpy(wanted))
+    source_lengths, target_lengths = (np.array([len(ids) for ids in texts]) for texts in (source_ids, target_ids))
+    lengths = source_lengths + target_lengths - 2
+    parts = [part for source, target in zip(source_ids, target_ids, strict=True) for part in (source, target[1:-1])]
+    token_type_ids = np.repeat(np.tile([0, 1], len(source_ids)), np.stack([source_lengths, target_lengths - 2], 1).ravel())
+    positions = np.arange(lengths.sum()) - np.repeat(lengths.cumsum() - lengths, lengths)
+    output_indices = np.flatnonzero(positions >= np.repeat(source_lengths, lengths) - 1)
+    layout = Layout.from_lengths(lengths.tolist(), source_lengths.tolist())
+    source = Inputs(_concat(parts), layout, torch.from_numpy(token_type_ids), output_indices=torch.from_numpy(output_indices))
     return Seq2SeqBatch(source, *_shifted_labels(target_ids))
 
 
 def _shifted_labels(target_ids: list[Ints]) -> tuple[dict[str, Tensor], dict[str, int]]:
-    words = _concat([one[1:] for one in target_ids])
-    return {"words": words}, {"task": len(words)}
+    """Targets and target counts: all target tokens but [CLS]."""
+    labels = _concat([ids[1:] for ids in target_ids])
+    return {"words": labels}, {"task": len(labels)}
 
 
 def _concat(parts: list[Ints]) -> Tensor:

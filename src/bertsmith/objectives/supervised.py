@@ -1,4 +1,9 @@
-"""Encoded examples as batches: what belongs together stays together, and batch k is a function of (seed, k)."""
+"""Supervised fine-tuning of a task head.
+
+- ExampleBatches, build_batch: batches of encoded examples; batch k is a pure function of (seed, k)
+- Supervised: logits and loss of classification, regression, tagging (with or without CRF), question answering and multiple
+  choice
+"""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -37,28 +42,29 @@ IGNORE_INDEX = -100
 
 @dataclass(frozen=True)
 class ExampleBatches:
-    """Batch k of encoded examples: sequences that belong together stay together, and budgets are in tokens."""
+    """Batches of encoded examples, of at most `batch_tokens` tokens; sequences of a group are never split."""
 
     task: TaskConfig
     encoded: EncodedExamples
     batch_tokens: int
     seed: int
     shuffle: bool = True
-    cache: dict[int, list[Ints]] = field(default_factory=dict, compare=False, repr=False)  # the batches of the last epoch asked
+    cache: dict[int, list[Ints]] = field(default_factory=dict, compare=False, repr=False)  # batches of the current epoch
 
     @cached_property
     def groups(self) -> list[Ints]:
-        """The sequences of each example that one batch must hold whole; else each sequence by itself."""
-        count, compared = (
+        """Sequences that must be in one batch: the options, texts or pooled windows of an example; else one each."""
+        num_sequences, keeps_examples = (
             len(self.encoded.input_ids),
             isinstance(self.task, MultipleChoice | TextSimilarity) and bool(self.encoded.targets),
         )
-        if not compared and not self.pools_windows:
-            return list(np.arange(count)[:, None])
-        return np.split(np.arange(count), np.flatnonzero(np.diff(self.encoded.example_index)) + 1)
+        if not keeps_examples and not self.pools_windows:
+            return list(np.arange(num_sequences)[:, None])
+        return np.split(np.arange(num_sequences), np.flatnonzero(np.diff(self.encoded.example_index)) + 1)
 
     @cached_property
     def pools_windows(self) -> bool:
+        """Whether the windows of a long text are pooled to one vector."""
         return bool(self.encoded.metadata) and getattr(self.encoded.metadata[0], "pooled", False)
 
     @cached_property
@@ -66,75 +72,79 @@ class ExampleBatches:
         return len(self.split_epoch(0))
 
     def __call__(self, k: int, fraction_done: float = 0.0) -> Batch:
-        epoch, place = divmod(k, self.batches_per_epoch)
+        """Batch k, counted over all epochs."""
+        epoch, index = divmod(k, self.batches_per_epoch)
         batches = self.cache[epoch] if epoch in self.cache else self._cache_epoch(epoch)
-        return self.build([self.groups[i] for i in batches[place % len(batches)]])
+        return self.build([self.groups[i] for i in batches[index % len(batches)]])
 
     def build(self, groups: list[Ints]) -> Batch:
         return build_batch(self.task, self.encoded, groups, self.pools_windows)
 
     def split_epoch(self, epoch: int) -> list[Ints]:
-        """The units of each batch; one that is larger than the budget has a batch of its own."""
-        sizes = self.group_lengths
+        """Group indices of each batch, shuffled or sorted by length; a group above `batch_tokens` has its own batch."""
+        lengths = self.group_lengths
         order = (
-            permutation(len(sizes), self.seed, Stream.EXAMPLE_ORDER, epoch)
+            permutation(len(lengths), self.seed, Stream.EXAMPLE_ORDER, epoch)
             if self.shuffle
-            else np.argsort(sizes, kind="stable")
+            else np.argsort(lengths, kind="stable")
         )
-        return np.split(order, batch_boundaries(sizes[order], max(self.batch_tokens, int(sizes.max()))))
+        return np.split(order, batch_boundaries(lengths[order], max(self.batch_tokens, int(lengths.max()))))
 
     @cached_property
     def group_lengths(self) -> Ints:
-        """(units,): tokens of each."""
+        """(groups,): tokens of each."""
         lengths = np.array([len(ids) for ids in self.encoded.input_ids])
         return np.add.reduceat(lengths, np.cumsum([0, *map(len, self.groups[:-1])]))
 
     def _cache_epoch(self, epoch: int) -> list[Ints]:
-        """Of one epoch: the next needs another."""
+        """Batches of an epoch; only one epoch is cached."""
         self.cache.clear()
         return self.cache.setdefault(epoch, self.split_epoch(epoch))
 
 
 def build_batch(task: TaskConfig, encoded: EncodedExamples, groups: list[Ints], pools_windows: bool = False) -> Batch:
-    """These sequences as a model takes them, with their targets where they are known."""
-    chosen = np.concatenate(groups)
-    ids, segments = ([part[i] for i in chosen] for part in (encoded.input_ids, encoded.token_type_ids))
-    layout = Layout.from_lengths([len(one) for one in ids], global_tokens=_global_tokens(task, segments))
-    inputs = Inputs(torch.from_numpy(np.concatenate(ids)), layout, torch.from_numpy(np.concatenate(segments)))
-    group = np.repeat(np.arange(len(groups)), [len(unit) for unit in groups])
+    """Batch of these groups of sequences, with targets if the examples are labelled."""
+    indices = np.concatenate(groups)
+    ids, token_type_ids = ([part[i] for i in indices] for part in (encoded.input_ids, encoded.token_type_ids))
+    layout = Layout.from_lengths([len(sequence) for sequence in ids], global_tokens=_global_tokens(task, token_type_ids))
+    inputs = Inputs(torch.from_numpy(np.concatenate(ids)), layout, torch.from_numpy(np.concatenate(token_type_ids)))
+    group = np.repeat(np.arange(len(groups)), [len(sequences) for sequences in groups])
     targets = {"joined": group} if pools_windows else {}
     if isinstance(task, MultipleChoice | TextSimilarity):
-        targets = _text_groups(encoded, chosen, group, pools_windows)
-    targets |= _select_targets(task, encoded, chosen, [unit[0] for unit in groups] if pools_windows or targets else chosen)
+        targets = _text_groups(encoded, indices, group, pools_windows)
+    targets |= _select_targets(
+        task, encoded, indices, [sequences[0] for sequences in groups] if pools_windows or targets else indices
+    )
     label = targets.get("label", targets.get("start", targets.get("texts")))
-    count = (
+    num_targets = (
         int((label != IGNORE_INDEX).sum())
         if isinstance(task, TokenClassification) and label is not None
-        else len(chosen if label is None else label)
+        else len(indices if label is None else label)
     )
     tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in targets.items()}
-    return Batch(inputs, tensors, {"task": max(count, 1)})
+    return Batch(inputs, tensors, {"task": max(num_targets, 1)})
 
 
-def _global_tokens(task: TaskConfig, segments: list[Ints]) -> Ints | None:
-    """Tokens that meet their whole sequence in a model of windows: [CLS], and the segment that the task names; None: [CLS]."""
-    if (number := getattr(task, "global_segment", None)) is None:
+def _global_tokens(task: TaskConfig, token_type_ids: list[Ints]) -> Ints | None:
+    """Indices of the global attention tokens (Longformer): [CLS] and the segment the task names; None for [CLS] only."""
+    if (segment := getattr(task, "global_segment", None)) is None:
         return None
-    marked = [one == number for one in segments]
-    for one in marked:
-        one[0] = True
-    return np.flatnonzero(np.concatenate(marked))
+    is_global = [ids == segment for ids in token_type_ids]
+    for mask in is_global:
+        mask[0] = True
+    return np.flatnonzero(np.concatenate(is_global))
 
 
 def _text_groups(encoded: EncodedExamples, indices: Ints, group: Ints, pools_windows: bool) -> dict[str, Ints]:
-    """`group`: the example of each text; and the text of each window, which the model joins or the loss averages."""
-    first = np.array([encoded.metadata[number].number == 0 for number in indices])
-    return {"group": group[first], "joined" if pools_windows else "windows": np.cumsum(first) - 1}
+    """`group`: the example of each text; `joined` or `windows`: the text of each window, pooled by the model or in the loss."""
+    is_first_window = np.array([encoded.metadata[index].number == 0 for index in indices])
+    return {"group": group[is_first_window], "joined" if pools_windows else "windows": np.cumsum(is_first_window) - 1}
 
 
 def _select_targets(
     task: TaskConfig, encoded: EncodedExamples, indices: Ints, first_indices: Ints | list[int]
 ) -> dict[str, Ints]:
+    """Targets of these sequences: by token for tagging, else by example or sequence."""
     if isinstance(task, TokenClassification) and encoded.targets:
         ends, flat = encoded.seq_ends, encoded.targets["label"]
         label = np.concatenate([flat[ends[i] - len(encoded.input_ids[i]) : ends[i]] for i in indices])
@@ -149,23 +159,23 @@ def _select_targets(
 
 @dataclass(frozen=True)
 class Supervised:
-    """One task as an objective; its head is called `task`, what a CRF adds to it `chain`."""
+    """Objective of a task with a head `task`, and a head `chain` for the transitions of a CRF."""
 
     task: TaskConfig
-    features: FeaturesConfig | None = None  # what a new head reads; without them the last layer
+    features: FeaturesConfig | None = None  # input features of a new head; None: the last layer
 
     def heads(self) -> dict[str, HeadConfig]:
-        beside: dict[str, HeadConfig] = {"chain": CRFHeadConfig(tags=self.task.num_outputs)} if self.uses_crf else {}
+        crf_heads: dict[str, HeadConfig] = {"chain": CRFHeadConfig(tags=self.task.num_outputs)} if self.uses_crf else {}
         if self.cross_head:
             return {"task": self.cross_head}
         if self.features:
-            return {"task": FeatureHeadConfig(outputs=self.task.num_outputs, features=self.features), **beside}
-        kind = SequenceHeadConfig if self.task.head_type == "text" else TokenHeadConfig
-        return {"task": kind(outputs=self.task.num_outputs), **beside}
+            return {"task": FeatureHeadConfig(outputs=self.task.num_outputs, features=self.features), **crf_heads}
+        head_class = SequenceHeadConfig if self.task.head_type == "text" else TokenHeadConfig
+        return {"task": head_class(outputs=self.task.num_outputs), **crf_heads}
 
     @property
     def cross_head(self) -> CrossAttentionHeadConfig | None:
-        """The head of texts that are read each by itself."""
+        """Head config for `task.pair=cross`, where both texts are encoded separately; else None."""
         pair = self.task.pair if isinstance(self.task, TextClassification | TextRegression) else None
         if isinstance(pair, CrossAttentionPair) and self.features:
             raise UserError("features are what a plain head reads, and task.pair=cross has its own; leave one of them out")
@@ -177,6 +187,7 @@ class Supervised:
 
     @property
     def uses_both_orders(self) -> bool:
+        """Whether a pair is encoded as (a, b) and as (b, a), as in GPT."""
         return isinstance(self.task, TextClassification | TextRegression) and isinstance(self.task.pair, BothOrdersPair)
 
     @property
@@ -184,130 +195,134 @@ class Supervised:
         return isinstance(self.task, TokenClassification) and self.task.crf
 
     def finalize_task(self, model: Model) -> TaskConfig:
-        """The task with what the model learnt for its decoding: the moves of a CRF. Most tasks stay as they are."""
+        """The task with its learned decoding parameters: the transitions of a CRF. Other tasks are returned unchanged."""
         if not self.uses_crf:
             return self.task
-        moves = tuple(tuple(round(one, 6) for one in row) for row in _crf_transitions(model).tolist())
-        return msgspec.structs.replace(self.task, moves=moves)
+        transitions = tuple(tuple(round(score, 6) for score in row) for row in _crf_transitions(model).tolist())
+        return msgspec.structs.replace(self.task, moves=transitions)
 
     def compute_outputs(self, model: Model, batch: Batch, hidden_states: Tensor | None = None) -> Tensor:
-        """A row a sequence, or an example where its windows are joined, or a token; `hidden` are all rows, if known."""
+        """Logits (rows, outputs): a row per sequence, per example where its windows are pooled, or per token.
+
+        hidden_states: (tokens, hidden_size) of the encoder, if already computed.
+        """
         head, layout = model.heads["task"], batch.inputs.layout
         if isinstance(head, CrossAttentionHead):
             return model.compute_logits(
                 "task", head.encode_pairs(model(batch.inputs) if hidden_states is None else hidden_states, layout)
             )
         if isinstance(head, FeatureClassifier):
-            states: list[Tensor] = []
-            states[-1:] = [model(batch.inputs, states)]  # the last layer as the encoder gives it, normed
-            tokens = head.combine_layers(states, layout)
-            rows = layout.mean_pool(tokens)
+            layer_states: list[Tensor] = []
+            layer_states[-1:] = [model(batch.inputs, layer_states)]  # the last layer after the final norm
+            token_states = head.combine_layers(layer_states, layout)
+            pooled = layout.mean_pool(token_states)
         elif self.task.head_type == "text":
-            rows = tokens = model.encoder.pool_tokens(batch.inputs, hidden_states)
+            pooled = token_states = model.encoder.pool_tokens(batch.inputs, hidden_states)
         else:
-            rows = tokens = model(batch.inputs) if hidden_states is None else hidden_states
+            pooled = token_states = model(batch.inputs) if hidden_states is None else hidden_states
         if self.task.head_type != "text":
-            return model.compute_logits("task", tokens)
-        rows = pool_windows(rows, batch)
-        return model.compute_logits("task", 2 * rows if self.uses_both_orders else rows)  # of two orders the sum, not the mean
+            return model.compute_logits("task", token_states)
+        pooled = pool_windows(pooled, batch)
+        # both orders: the sum, not the mean
+        return model.compute_logits("task", 2 * pooled if self.uses_both_orders else pooled)
 
     def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         return self.loss_from_logits(self.compute_outputs(model, batch).float(), batch, self.transitions(model))
 
     def transitions(self, model: Model) -> Tensor | None:
-        """What the model's CRF scores each pair of neighbouring tags with; None for a task without one."""
+        """Transition scores of the CRF, or None for a task without one."""
         return _crf_transitions(model) if self.uses_crf else None
 
     def loss_from_logits(self, logits: Tensor, batch: Batch, transitions: Tensor | None = None) -> Loss:
-        """What these scores cost, in sums over the targets; with a CRF, by the moves of the model's chain."""
+        """Loss summed over targets; `transitions` are those of the CRF, if the task has one."""
         task = self.task
         if isinstance(task, QuestionAnswering):
-            places = torch.cat([batch.targets["start"], batch.targets["end"]])
-            return Loss({"task": F.cross_entropy(self.choice_logits(logits, batch), places, reduction="sum") / 2})
-        label = batch.targets["label"]
+            positions = torch.cat([batch.targets["start"], batch.targets["end"]])
+            return Loss({"task": F.cross_entropy(self.choice_logits(logits, batch), positions, reduction="sum") / 2})
+        labels = batch.targets["label"]
         if isinstance(task, TextRegression):
-            return Loss({"task": F.mse_loss(logits[:, 0], label, reduction="sum")})
+            return Loss({"task": F.mse_loss(logits[:, 0], labels, reduction="sum")})
         weights = _class_weights(task, logits)
         if isinstance(task, TextClassification) and task.many:
-            total = F.binary_cross_entropy_with_logits(logits, label, pos_weight=weights, reduction="sum") / task.num_outputs
-            return Loss({"task": total})
+            loss = F.binary_cross_entropy_with_logits(logits, labels, pos_weight=weights, reduction="sum") / task.num_outputs
+            return Loss({"task": loss})
         logits = self.choice_logits(logits, batch)
         if self.uses_crf:
-            total = self._crf_loss(logits, batch, transitions)
+            loss = self._crf_loss(logits, batch, transitions)
         else:
-            total = F.cross_entropy(logits, label, weight=weights, ignore_index=IGNORE_INDEX, reduction="sum")
-        right = (logits.argmax(-1) == label).sum()
-        return Loss({"task": total}, {"accuracy": (right, batch.target_counts["task"])})
+            loss = F.cross_entropy(logits, labels, weight=weights, ignore_index=IGNORE_INDEX, reduction="sum")
+        num_correct = (logits.argmax(-1) == labels).sum()
+        return Loss({"task": loss}, {"accuracy": (num_correct, batch.target_counts["task"])})
 
     def _crf_loss(self, logits: Tensor, batch: Batch, transitions: Tensor | None) -> Tensor:
-        """Counted by token, as without a CRF: a token weighs the same in a long sentence as in a short one."""
+        """Summed negative log-likelihood of the CRF; the target count is tokens, as without a CRF."""
         assert isinstance(self.task, TokenClassification) and transitions is not None, (
-            "a CRF is priced by the moves of its model"
+            "a CRF loss needs the transitions of its model"
         )
-        label, owner = batch.targets["label"], batch.inputs.layout.seq_id
-        known, table = (label != IGNORE_INDEX).nonzero().squeeze(1), self.task.transition_mask()
-        if not len(known):
+        labels, seq_id = batch.targets["label"], batch.inputs.layout.seq_id
+        labelled, transition_mask = (labels != IGNORE_INDEX).nonzero().squeeze(1), self.task.transition_mask()
+        if not len(labelled):
             return logits.sum() * 0
-        allowed = None if table is None else torch.from_numpy(table.copy()).to(logits.device)
+        allowed = None if transition_mask is None else torch.from_numpy(transition_mask.copy()).to(logits.device)
         return (
-            CRFBatch.from_tokens(logits[known], label[known], owner[known], batch.targets["whole"])
+            CRFBatch.from_tokens(logits[labelled], labels[labelled], seq_id[labelled], batch.targets["whole"])
             .nll(transitions, allowed)
             .sum()
         )
 
     def choice_logits(self, logits: Tensor, batch: Batch) -> Tensor:
-        """(rows, choices): one softmax a row, over labels, options, or the places where an answer may begin, then end."""
+        """(rows, choices): logits of one softmax per row, over labels, options, or start and then end positions."""
         if isinstance(self.task, MultipleChoice):
             windows = batch.targets.get("windows")
             return _pad_options((logits if windows is None else segment_means(logits, windows))[:, 0], batch.targets["group"])
         if not isinstance(self.task, QuestionAnswering):
             return logits
         layout = batch.inputs.layout
-        grid = layout.pad(logits).masked_fill(~layout.padding_mask()[..., None], float("-inf"))
-        return torch.cat(grid.unbind(-1))
+        padded = layout.pad(logits).masked_fill(~layout.padding_mask()[..., None], float("-inf"))
+        return torch.cat(padded.unbind(-1))
 
     def consistency_loss(self, logits: Tensor, other_logits: Tensor, batch: Batch) -> Tensor:
-        """How much two readings of a batch differ, over its targets: symmetric KL, or squares where answers are numbers."""
+        """Divergence of two outputs for a batch, summed over targets: symmetric KL, or squared error in regression."""
         task = self.task
         if isinstance(task, TextRegression):
             return F.mse_loss(logits, other_logits, reduction="sum")
         if isinstance(task, TextClassification) and task.many:
             logits, other_logits = (torch.stack([x, torch.zeros_like(x)], -1) for x in (logits, other_logits))
             return _symmetric_kl(logits, other_logits).sum() / task.num_outputs
-        apart = _symmetric_kl(self.choice_logits(logits, batch), self.choice_logits(other_logits, batch))
+        divergence = _symmetric_kl(self.choice_logits(logits, batch), self.choice_logits(other_logits, batch))
         if isinstance(task, TokenClassification):
-            apart = apart[batch.targets["label"] != IGNORE_INDEX]
-        return apart.sum() / (2 if isinstance(task, QuestionAnswering) else 1)
+            divergence = divergence[batch.targets["label"] != IGNORE_INDEX]
+        return divergence.sum() / (2 if isinstance(task, QuestionAnswering) else 1)
 
 
 def _crf_transitions(model: Model) -> Tensor:
-    chain = model.heads["chain"]
-    assert isinstance(chain, CRF)
-    return chain.moves
+    crf = model.heads["chain"]
+    assert isinstance(crf, CRF)
+    return crf.moves
 
 
 def pool_windows(rows: Tensor, batch: Batch) -> Tensor:
-    """The windows of one document as one, their mean; otherwise every sequence by itself."""
+    """(sequences, hidden_size) -> (texts, hidden_size): the mean over the windows of a text; unchanged if there are none."""
     if "joined" not in batch.targets:
         return rows
     return segment_means(rows, batch.targets["joined"])
 
 
 def _symmetric_kl(logits: Tensor, other_logits: Tensor) -> Tensor:
-    """(..., choices) twice -> (...): the mean of KL one way and the other; impossible choices cost nothing."""
-    never = logits == float("-inf")
-    left, right = (x.log_softmax(-1).masked_fill(never, 0.0) for x in (logits, other_logits))
-    return ((left.exp() - right.exp()) * (left - right)).sum(-1) / 2
+    """(..., choices) twice -> (...): (KL(p||q) + KL(q||p)) / 2; choices with logit -inf contribute 0."""
+    is_impossible = logits == float("-inf")
+    log_p, log_q = (x.log_softmax(-1).masked_fill(is_impossible, 0.0) for x in (logits, other_logits))
+    return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(-1) / 2
 
 
 def _pad_options(logits: Tensor, group: Tensor) -> Tensor:
-    """(options,) -> (examples, most options): -inf where an example has fewer."""
+    """(options,) -> (examples, max options), padded with -inf. group: (options,), the example of each option."""
     counts = torch.bincount(group)
-    starts = counts.cumsum(0) - counts
-    grid = logits.new_full((counts.shape[0], int(counts.max())), float("-inf"))
-    return grid.index_put((group, torch.arange(len(group), device=group.device) - starts[group]), logits)
+    first_option = counts.cumsum(0) - counts
+    padded = logits.new_full((counts.shape[0], int(counts.max())), float("-inf"))
+    return padded.index_put((group, torch.arange(len(group), device=group.device) - first_option[group]), logits)
 
 
 def _class_weights(task: TaskConfig, like: Tensor) -> Tensor | None:
-    table = task.class_weights() if isinstance(task, TextClassification) else None
-    return None if table is None else torch.from_numpy(table).to(like)
+    weights = task.class_weights() if isinstance(task, TextClassification) else None
+    return None if weights is None else torch.from_numpy(weights).to(like)

@@ -1,4 +1,5 @@
-"""Which objective teaches a task: most have a head that is paid for its answers, `similar` and `generate` have none."""
+"""The objective of a task: contrastive for TextSimilarity, seq2seq for Seq2Seq, supervised (with a task head) for the
+others."""
 
 from ..errors import UserError
 from ..model.heads.features import FeaturesConfig
@@ -11,6 +12,7 @@ TaskObjective = Supervised | Contrastive | Seq2SeqObjective
 
 
 def build_task_objective(task: TaskConfig, features: FeaturesConfig | None = None) -> TaskObjective:
+    """The objective that fine-tunes a model for `task`."""
     if not isinstance(task, TextSimilarity | Seq2Seq):
         return Supervised(task, features)
     if features is not None:

@@ -1,4 +1,7 @@
-"""Objectives that fill a table of words and train no network: `pretrain` hands them to a loop of their own."""
+"""Word vector objectives: word2vec (Mikolov et al. 2013) and fastText (Bojanowski et al. 2017).
+
+They train embedding tables instead of a network, in rounds of a WordVectorTrainer instead of the Trainer.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NoReturn, Protocol
@@ -23,12 +26,12 @@ from .base import Ints
 
 
 class WordVectorTrainer(Protocol):
-    """A table on its way. Turn k is a function of the state and of k, so that a run goes on from any turn bit for bit."""
+    """Trains word vectors in rounds. Round k depends only on the state and k, so a run resumes bit for bit."""
 
-    num_rounds: int  # pieces of work in all, some seconds each
+    num_rounds: int  # in all, some seconds each
 
     def train_round(self, round_index: int) -> dict[str, float]:
-        """Does piece k; what it tells, `loss` and `pairs` at least, goes into a row of metrics.jsonl."""
+        """Trains one round; returns its metrics, a row of metrics.jsonl."""
         ...
 
     def state_dict(self) -> dict[str, Tensor]: ...
@@ -36,23 +39,23 @@ class WordVectorTrainer(Protocol):
     def load_state_dict(self, state: dict[str, Tensor]) -> None: ...
 
     def build_model(self) -> tuple[Model, dict[str, Any]]:
-        """The model to publish, whose token table the vectors are, and what the run has to tell."""
+        """The model to publish, whose token embeddings are the vectors, and facts for its card."""
         ...
 
 
 class WordVectorObjective(Variant, frozen=True):
-    """What word2vec's and GloVe's recipes have in common: whoever asks them for batches of sequences is told no."""
+    """Base config of word2vec and GloVe; the methods for batches of sequences raise a UserError."""
 
     min_sentences: ClassVar[int] = 1
     can_fill_mask: ClassVar[bool] = False
-    train_keys: ClassVar[tuple[str, ...]] = ("epochs", "device", "keep")  # what it takes of `train.*`; the rest is for networks
-    default_epochs: ClassVar[float | None] = None  # epochs, where none are given
-    allows_partial_epochs: ClassVar[bool] = False  # an epoch may be cut short
+    train_keys: ClassVar[tuple[str, ...]] = ("epochs", "device", "keep")  # keys of `train.*` that apply
+    default_epochs: ClassVar[float | None] = None  # if `train.epochs` is not given
+    allows_partial_epochs: ClassVar[bool] = False  # whether `train.epochs` may be fractional
 
     def build_trainer(
         self, corpus: Corpus, folder: Path, epochs: float, seed: int, device: torch.device, progress: Progress
     ) -> WordVectorTrainer:
-        """A table at its beginning; what is counted beforehand may lie in `folder / "counts"`, and go on from there."""
+        """A trainer at round 0; co-occurrence counts are kept in `folder / "counts"` and resumed from there."""
         raise NotImplementedError
 
     def heads(self) -> dict[str, HeadConfig]:
@@ -73,7 +76,7 @@ class WordVectorObjective(Variant, frozen=True):
 
 
 class Word2VecObjective(WordVectorObjective, frozen=True):
-    """What skip-gram and CBOW have in common."""
+    """Base config of skip-gram and CBOW."""
 
     width: Annotated[PosInt, "numbers of a vector; `model.width` says the same"] = 100
     window: Annotated[int, Meta(ge=1, le=20), "words on each side at most: from 1 up to so many, drawn for each word"] = 5
@@ -90,13 +93,14 @@ class Word2VecObjective(WordVectorObjective, frozen=True):
     def build_trainer(
         self, corpus: Corpus, folder: Path, epochs: float, seed: int, device: torch.device, progress: Progress
     ) -> Word2VecTrainer:
-        rate: float = self.rate  # type: ignore[attr-defined]
-        return Word2VecTrainer(Word2VecConfig(self.algorithm, self.width, self.window, 0 if self.tree else self.negatives, self.sample, rate,
-                                self.subwords), corpus, epochs, seed, device)  # fmt: skip
+        learning_rate: float = self.rate  # type: ignore[attr-defined]
+        negative = 0 if self.tree else self.negatives
+        config = Word2VecConfig(self.algorithm, self.width, self.window, negative, self.sample, learning_rate, self.subwords)
+        return Word2VecTrainer(config, corpus, epochs, seed, device)
 
 
 class SkipGram(Word2VecObjective, frozen=True):
-    """A word foretells each of its neighbours."""
+    """Skip-gram: the center word predicts each of its context words."""
 
     rate: Annotated[PosFloat, "of the first step; it falls to nothing. `train.rate` says the same"] = 0.025
 
@@ -104,10 +108,10 @@ class SkipGram(Word2VecObjective, frozen=True):
 
 
 class Cbow(Word2VecObjective, frozen=True):
-    """The mean of its neighbours foretells a word.
+    """CBOW: the mean of the context vectors predicts the center word.
 
-    word2vec and gensim add the gradient of the mean to every neighbour undivided; here it is divided by their number, as
-    the mean has it, and the rate is higher in turn.
+    word2vec and gensim add the gradient of the mean to every context vector undivided; here it is divided by their number,
+    as the derivative of the mean is, and the default learning rate is higher in turn.
     """
 
     rate: Annotated[PosFloat, "of the first step; it falls to nothing. `train.rate` says the same"] = 0.15

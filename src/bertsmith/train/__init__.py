@@ -1,4 +1,4 @@
-"""The training engine: it knows objectives, and nothing of models, tasks or text."""
+"""The training loop; it depends only on the `Objective` interface, not on models, tasks or text."""
 
 from .config import TrainConfig
 from .loss import BatchLike, Loss, Objective

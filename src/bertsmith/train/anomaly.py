@@ -1,20 +1,25 @@
-"""Watches every update for gradients that would ruin the weights."""
+"""Detection of anomalous updates: a non-finite loss or gradient norm, or a spike of the gradient norm."""
 
 import math
 from collections import deque
 from collections.abc import Iterable
 from statistics import median
 
-HISTORY_SIZE, MIN_HISTORY = 64, 16  # accepted norms a spike is measured against; fewer than NEEDED tell too little
+HISTORY_SIZE, MIN_HISTORY = 64, 16  # accepted norms kept for the median; with fewer than MIN_HISTORY there is no threshold
 
 
 class AnomalyDetector:
-    """`judge` gives the reason to skip an update, or None; `tired` says that skipping alone no longer helps."""
+    """Decides which updates are skipped, and when skipping alone no longer helps.
+
+    spike_factor: a gradient norm above spike_factor * median(recent norms) is a spike; 0 accepts every finite norm.
+    max_bad_steps: skipped updates in a row after which the trainer rolls back to a checkpoint.
+    grad_norms, bad_steps: history to resume from.
+    """
 
     def __init__(self, spike_factor: float, max_bad_steps: int, grad_norms: Iterable[float] = (), bad_steps: int = 0) -> None:
         self.spike_factor, self.max_bad_steps = spike_factor, max_bad_steps
         self.grad_norms: deque[float] = deque(grad_norms, maxlen=HISTORY_SIZE)
-        self.bad_steps = bad_steps  # bad updates in a row
+        self.bad_steps = bad_steps  # skipped updates in a row
 
     @property
     def should_roll_back(self) -> bool:
@@ -22,11 +27,12 @@ class AnomalyDetector:
 
     @property
     def spike_threshold(self) -> float:
-        """The longest gradient that is no spike."""
-        usual = median(self.grad_norms) if len(self.grad_norms) >= MIN_HISTORY else 0.0
-        return self.spike_factor * usual if self.spike_factor and usual else math.inf
+        """Largest accepted gradient norm: spike_factor times the median of the recent accepted norms, or inf."""
+        median_norm = median(self.grad_norms) if len(self.grad_norms) >= MIN_HISTORY else 0.0
+        return self.spike_factor * median_norm if self.spike_factor and median_norm else math.inf
 
     def check(self, loss: float, grad_norm: float) -> str | None:
+        """Records one update; returns the reason to skip it, or None."""
         reason = self._skip_reason(loss, grad_norm)
         if reason is None:
             self.grad_norms.append(grad_norm)
@@ -40,4 +46,5 @@ class AnomalyDetector:
             return f"the gradient norm is {grad_norm}"
         if grad_norm <= self.spike_threshold:
             return None
-        return f"the gradient norm {grad_norm:.4g} is a spike (over {self.spike_factor:g} times the usual {self.spike_threshold / self.spike_factor:.4g})"
+        median_norm = self.spike_threshold / self.spike_factor
+        return f"the gradient norm {grad_norm:.4g} is a spike (over {self.spike_factor:g} times the usual {median_norm:.4g})"

@@ -1,4 +1,9 @@
-"""Checkpoints: a folder for each, whole or absent, and nothing pickled."""
+"""Checkpoints of a training run: folders `step-N` written atomically, safetensors and JSON only (no pickle).
+
+- save_checkpoint, load_latest_checkpoint, prune_checkpoints: weights, optimizer state, recurrent state, progress
+- save_best, load_best, prune_best: the weights of the best evaluation (early stopping)
+- load_average: the mean of the last checkpoints
+"""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -9,17 +14,17 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .. import artifacts, tensors
-from .. import tensors as stored
+from .. import artifacts
 from ..artifacts import read_json
 from ..errors import UserError
+from ..tensors import load_tensors, save_tensors
 from . import optim as optimizers
 
 PROGRESS_FILE = "progress.json"
 
 
 class Checkpoint(NamedTuple):
-    """What a checkpoint holds, and where it lies."""
+    """A loaded checkpoint."""
 
     folder: Path
     tensors: dict[str, dict[str, Tensor]]  # by file: model, optimizer, carry
@@ -27,25 +32,28 @@ class Checkpoint(NamedTuple):
 
 
 def save_checkpoint(folder: Path, tensors: Mapping[str, dict[str, Tensor]], metadata: dict[str, Any]) -> None:
-    """One safetensors file for each name; readers see the whole folder or none."""
-    with artifacts.atomic_folder(folder) as part:
+    """Writes `NAME.safetensors` for each key of `tensors`, and progress.json; the folder appears only once it is complete."""
+    with artifacts.atomic_folder(folder) as temp_folder:
         for name, group in tensors.items():
-            # copies, since safetensors refuses two names for one memory
-            held = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in group.items()}
-            stored.save_tensors(held, part / f"{name}.safetensors")
-        artifacts.write_json(part / PROGRESS_FILE, metadata)
+            # copies: safetensors refuses tensors that share memory
+            copies = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in group.items()}
+            save_tensors(copies, temp_folder / f"{name}.safetensors")
+        artifacts.write_json(temp_folder / PROGRESS_FILE, metadata)
 
 
 def prune_checkpoints(folder: Path, save_total_limit: int, step: int) -> None:
-    """Keeps the newest `keep` up to `step`; a later one is of a run that went back, and is left to be overwritten."""
+    """Keeps the newest `save_total_limit` checkpoints up to `step`.
+
+    Later ones remain after a rollback and will be overwritten.
+    """
     for old in [path for path in list_checkpoints(folder) if checkpoint_step(path) <= step][:-save_total_limit]:
         shutil.rmtree(old)
-    for part in folder.glob("step-*.part"):  # of a run that died while saving
-        shutil.rmtree(part)
+    for temp_folder in folder.glob("step-*.part"):  # left by a run that was killed while saving
+        shutil.rmtree(temp_folder)
 
 
 def load_latest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint that is whole; damaged ones are named and passed over. None if there are none at all."""
+    """The newest intact checkpoint, or None if there is none; damaged ones are skipped with a warning."""
     damage = ""
     for path in reversed(list_checkpoints(folder)):
         try:
@@ -59,12 +67,13 @@ def load_latest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpo
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Oldest first; one that was being written when the run died is none."""
-    found = [path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdecimal()]
-    return sorted(found, key=checkpoint_step)
+    """Folders of complete checkpoints, oldest first."""
+    paths = [path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdecimal()]
+    return sorted(paths, key=checkpoint_step)
 
 
 def checkpoint_step(path: Path) -> int:
+    """N of a folder `step-N`."""
     return int(path.name.removeprefix("step-"))
 
 
@@ -73,7 +82,7 @@ def _load_checkpoint(folder: Path) -> Checkpoint:
         artifacts.verify_manifest(folder)
     except (KeyError, TypeError, AttributeError):
         raise UserError(f"{folder / artifacts.MANIFEST} is damaged") from None
-    tensors = {path.stem: stored.load_tensors(path) for path in sorted(folder.glob("*.safetensors"))}
+    tensors = {path.stem: load_tensors(path) for path in sorted(folder.glob("*.safetensors"))}
     return Checkpoint(folder, tensors, artifacts.read_json(folder / PROGRESS_FILE))
 
 
@@ -83,13 +92,21 @@ RecurrentState = tuple[Tensor, ...]
 def collect_tensors(
     model: nn.Module, optimizer: Optimizer, recurrent_states: Sequence[Sequence[Tensor]]
 ) -> dict[str, dict[str, Tensor]]:
-    """By file; `carries` has one of each rank, kept as `rank.number`."""
-    held = {f"{rank}.{i}": tensor for rank, carry in enumerate(recurrent_states) for i, tensor in enumerate(carry)}
-    return {"model": model.state_dict(), "optimizer": optimizers.optimizer_state_by_name(optimizer, model), "carry": held}
+    """Tensors by file name; `recurrent_states` has one entry per rank, stored under `rank.index`."""
+    flat_states = {
+        f"{rank}.{i}": tensor
+        for rank, recurrent_state in enumerate(recurrent_states)
+        for i, tensor in enumerate(recurrent_state)
+    }
+    return {
+        "model": model.state_dict(),
+        "optimizer": optimizers.optimizer_state_by_name(optimizer, model),
+        "carry": flat_states,
+    }
 
 
 def restore_tensors(checkpoint: Checkpoint, model: nn.Module, optimizer: Optimizer) -> None:
-    """Weights and the optimizer's state, in place; strict about names and shapes."""
+    """Loads weights and optimizer state in place; strict about names and shapes."""
     try:
         model.load_state_dict(checkpoint.tensors["model"])
     except RuntimeError as error:
@@ -98,34 +115,35 @@ def restore_tensors(checkpoint: Checkpoint, model: nn.Module, optimizer: Optimiz
 
 
 def restore_recurrent_state(checkpoint: Checkpoint, rank: int, world_size: int, device: torch.device) -> RecurrentState:
-    """The carry of this rank."""
-    held = checkpoint.tensors["carry"]
-    if held and {int(key.split(".")[0]) for key in held} != set(range(world_size)):
+    """The recurrent state of this rank, on `device`."""
+    saved = checkpoint.tensors["carry"]
+    if saved and {int(key.split(".")[0]) for key in saved} != set(range(world_size)):
         raise UserError(f"{checkpoint.folder} was saved by another number of processes; go on with as many as before")
-    mine = sorted(int(key.split(".")[1]) for key in held if key.startswith(f"{rank}."))
-    return tuple(held[f"{rank}.{i}"].to(device) for i in mine)
+    indices = sorted(int(key.split(".")[1]) for key in saved if key.startswith(f"{rank}."))
+    return tuple(saved[f"{rank}.{i}"].to(device) for i in indices)
 
 
 def save_best(folder: Path, step: int, model: nn.Module) -> None:
-    """Whole or not at all; the ones before stay until no checkpoint speaks of them."""
+    """Writes the weights atomically; earlier best weights stay until no checkpoint refers to them (`prune_best`)."""
     folder.mkdir(parents=True, exist_ok=True)
     path = _best_path(folder, step)
-    part = path.with_name(path.name + ".part")
-    tensors.save_tensors(
-        {name: value.detach().to("cpu", copy=True).contiguous() for name, value in model.state_dict().items()}, part
+    temp_path = path.with_name(path.name + ".part")
+    save_tensors(
+        {name: value.detach().to("cpu", copy=True).contiguous() for name, value in model.state_dict().items()}, temp_path
     )
-    part.replace(path)
+    temp_path.replace(path)
 
 
 def load_best(folder: Path, step: int, model: nn.Module) -> None:
-    """Puts them into the model."""
-    model.load_state_dict(tensors.load_tensors(_best_path(folder, step)))
+    """Loads the weights that `save_best` wrote at `step` into the model."""
+    model.load_state_dict(load_tensors(_best_path(folder, step)))
 
 
 def prune_best(folder: Path) -> None:
-    wanted = {_best_path(folder, read_json(path / PROGRESS_FILE).get("best_step", -1)) for path in list_checkpoints(folder)}
+    """Removes best weights that no checkpoint refers to."""
+    referenced = {_best_path(folder, read_json(path / PROGRESS_FILE).get("best_step", -1)) for path in list_checkpoints(folder)}
     for path in folder.glob("best-*"):
-        if path not in wanted:
+        if path not in referenced:
             path.unlink()
 
 
@@ -134,22 +152,22 @@ def _best_path(folder: Path, step: int) -> Path:
 
 
 def load_average(folder: Path, count: int, step: int, model: nn.Module) -> list[int]:
-    """Puts the mean of the newest `count` checkpoints up to `step` into the model, and says which they were.
+    """Loads the mean of the newest `count` checkpoints up to `step` into the model; returns their steps.
 
-    There may be fewer; the weights before the first step are not among them.
+    There may be fewer than `count`. The initial weights (step 0) are never included.
     """
-    chosen = [path for path in list_checkpoints(folder) if 0 < checkpoint_step(path) <= step][-count:]
-    if len(chosen) > 1:
-        model.load_state_dict(average_weights(chosen))
-    return [checkpoint_step(path) for path in chosen]
+    paths = [path for path in list_checkpoints(folder) if 0 < checkpoint_step(path) <= step][-count:]
+    if len(paths) > 1:
+        model.load_state_dict(average_weights(paths))
+    return [checkpoint_step(path) for path in paths]
 
 
 def average_weights(paths: list[Path]) -> dict[str, Tensor]:
-    """Summed in float64; what is no float is as in the last."""
-    last = tensors.load_tensors(paths[-1] / "model.safetensors")
+    """Mean of the float tensors, summed in float64; other tensors are taken from the last checkpoint."""
+    last = load_tensors(paths[-1] / "model.safetensors")
     sums = {name: value.double() for name, value in last.items() if value.is_floating_point()}
     for path in paths[:-1]:
-        for name, value in tensors.load_tensors(path / "model.safetensors").items():
+        for name, value in load_tensors(path / "model.safetensors").items():
             if name in sums:
                 sums[name] += value.double()
     return last | {name: (value / len(paths)).to(last[name].dtype) for name, value in sums.items()}

@@ -1,4 +1,4 @@
-"""The words of `train.*`: how long, how fast and in what numbers to train."""
+"""Recipe keys `train.*`: duration, batch size, learning rate schedule, optimizer, precision, checkpoints."""
 
 import math
 from typing import Annotated, Literal
@@ -12,7 +12,7 @@ from .schedule import SchedulerType, resolve_warmup
 
 
 class TrainConfig(Config, frozen=True):
-    """Exactly one of `steps`, `epochs` and `minutes` says how long."""
+    """Training options. Exactly one of `steps`, `epochs` and `minutes` sets the duration."""
 
     steps: Annotated[PosInt | None, "updates to make (or epochs, or minutes)"] = None
     epochs: Annotated[PosFloat | None, "passes over the data (or steps, or minutes)"] = None
@@ -47,22 +47,22 @@ class TrainConfig(Config, frozen=True):
     patience: Annotated[PosInt, "bad updates in a row before going back to the last checkpoint"] = 5
 
     def resolve_epochs(self, batches_per_epoch: int) -> "TrainConfig":
-        """The same run with `epochs` counted in steps, and with an evaluation each epoch if it may stop early."""
+        """The same config with `epochs` converted to `steps`; with early stopping, `eval_every` defaults to one epoch."""
         self.check()
-        train, an_epoch = self, batches_per_epoch / self.accumulate
+        train, steps_per_epoch = self, batches_per_epoch / self.accumulate
         if train.epochs is not None:
-            train = msgspec.structs.replace(train, steps=max(1, math.ceil(train.epochs * an_epoch - 1e-9)), epochs=None)
+            train = msgspec.structs.replace(train, steps=max(1, math.ceil(train.epochs * steps_per_epoch - 1e-9)), epochs=None)
         if train.stop and not train.eval_every:
-            train = msgspec.structs.replace(train, eval_every=max(1, math.ceil(an_epoch)))
+            train = msgspec.structs.replace(train, eval_every=max(1, math.ceil(steps_per_epoch)))
         return train
 
     def check(self) -> None:
-        """Everything that can be known to be wrong before a single step."""
-        given = [name for name in ("steps", "epochs", "minutes") if getattr(self, name) is not None]
-        if len(given) != 1:
-            have = "train has none of steps, epochs and minutes" if not given else f"train has {' and '.join(given)}"
-            raise UserError(f"{have}; give exactly one of the three, such as train.steps=1000")
-        for name in (given[0], "batch_tokens", "accumulate", "rate", "save_every", "keep", "log_every", "patience"):
+        """Raises a UserError for invalid values and combinations."""
+        durations = [name for name in ("steps", "epochs", "minutes") if getattr(self, name) is not None]
+        if len(durations) != 1:
+            problem = "train has none of steps, epochs and minutes" if not durations else f"train has {' and '.join(durations)}"
+            raise UserError(f"{problem}; give exactly one of the three, such as train.steps=1000")
+        for name in (durations[0], "batch_tokens", "accumulate", "rate", "save_every", "keep", "log_every", "patience"):
             if getattr(self, name) <= 0:
                 raise UserError(f"train.{name} = {getattr(self, name):g} must be above 0")
         for name in ("decay", "clip", "workers", "eval_every", "spike", "cooldown"):

@@ -1,4 +1,4 @@
-"""Several processes that share one update, when torchrun started them."""
+"""Data parallelism over the processes that torchrun started: each computes some micro-batches of every update."""
 
 import atexit
 import os
@@ -18,32 +18,32 @@ T = TypeVar("T")
 
 
 def world_size() -> int:
-    """How many processes torchrun started; 1 without it."""
+    """Number of processes torchrun started; 1 without torchrun."""
     return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
 
 
 def init_distributed(device: torch.device, gradient_accumulation_steps: int) -> "DistributedState":
-    """Joins the other processes, if there are any."""
-    count = world_size()
-    if count == 1:
+    """Initializes the process group (nccl on CUDA, else gloo) if there are several processes."""
+    num_processes = world_size()
+    if num_processes == 1:
         return DistributedState()
-    if gradient_accumulation_steps % count:
-        near = -(-gradient_accumulation_steps // count) * count
+    if gradient_accumulation_steps % num_processes:
+        next_multiple = -(-gradient_accumulation_steps // num_processes) * num_processes
         raise UserError(
-            f"train.accumulate = {gradient_accumulation_steps} micro-batches cannot be shared evenly by {count} processes; "
-            f"make it a multiple of {count}, such as {near}"
+            f"train.accumulate = {gradient_accumulation_steps} micro-batches cannot be shared evenly by "
+            f"{num_processes} processes; make it a multiple of {num_processes}, such as {next_multiple}"
         )
     if not dist.is_initialized():
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
         atexit.register(_shut_down)
-    facts = dist.new_group(backend="gloo") if device.type == "cuda" else dist.group.WORLD
-    return DistributedState(dist.get_rank(), count, facts)
+    cpu_group = dist.new_group(backend="gloo") if device.type == "cuda" else dist.group.WORLD
+    return DistributedState(dist.get_rank(), num_processes, cpu_group)
 
 
 def _shut_down() -> None:
-    """Together: one that hangs up while another still listens makes the other abort on its way out."""
+    """Leaves the process group after a barrier: a rank that exits early would make the others abort."""
     if dist.is_initialized():
-        with suppress(RuntimeError):  # a peer that was killed comes to no meeting
+        with suppress(RuntimeError):  # a rank that was killed never reaches the barrier
             if dist.get_backend() == "gloo":
                 dist.monitored_barrier(timeout=timedelta(seconds=10))
         dist.destroy_process_group()
@@ -51,22 +51,23 @@ def _shut_down() -> None:
 
 @dataclass(frozen=True)
 class DistributedState:
-    """Alone, every method gives back what it was given."""
+    """Rank, world size and the collectives that training needs; with one process they return their argument."""
 
     rank: int = 0
     world_size: int = 1
-    cpu_group: Any = None  # the group over which plain values travel, on the host
+    cpu_group: Any = None  # gloo group for Python objects
 
     @property
     def is_main_process(self) -> bool:
-        """The one that writes files and speaks."""
+        """Rank 0, which writes files and prints."""
         return self.rank == 0
 
     def local_micro_batches(self, micro_batches: int) -> range:
+        """Indices of the micro-batches of an update that this rank computes."""
         return range(self.rank, micro_batches, self.world_size)
 
     def all_gather(self, value: T) -> list[T]:
-        """Everyone's value, in the order of ranks."""
+        """The value of every rank, in rank order (pickled, on the host)."""
         if self.world_size == 1:
             return [value]
         values: list[Any] = [None] * self.world_size
@@ -74,34 +75,36 @@ class DistributedState:
         return values
 
     def broadcast(self, value: T) -> T:
-        """The leader's value: clocks differ, decisions must not."""
+        """The value of rank 0, for decisions that depend on clocks or files."""
         return self.all_gather(value)[0]
 
     def any_rank(self, flag: bool) -> bool:
+        """True if `flag` is True on at least one rank."""
         return any(self.all_gather(flag))
 
     def reduce_metrics(self, metrics: MetricSums) -> MetricSums:
-        whole = MetricSums()
-        for part in self.all_gather(metrics.sums):
-            whole.add(MetricSums(part))
-        return whole
+        """Sums over all ranks."""
+        total = MetricSums()
+        for sums in self.all_gather(metrics.sums):
+            total.add(MetricSums(sums))
+        return total
 
     def broadcast_weights(self, model: nn.Module) -> None:
-        """Everyone begins with the leader's weights."""
+        """Copies the weights of rank 0 to all ranks."""
         if self.world_size > 1:
             for tensor in model.state_dict().values():
                 dist.broadcast(tensor, 0)
 
     def all_reduce_grads(self, parameters: list[nn.Parameter]) -> None:
-        """One flat sum over all ranks; a weight that had no gradient anywhere still has none."""
+        """Sums gradients over all ranks in one flat all-reduce; a parameter without grad on every rank keeps grad None."""
         if self.world_size == 1:
             return
-        had = parameters[0].new_tensor([float(weight.grad is not None) for weight in parameters])
-        flat = torch.cat([had, *(_grad_or_zeros(weight).flatten() for weight in parameters)])
+        has_grad = parameters[0].new_tensor([float(parameter.grad is not None) for parameter in parameters])
+        flat = torch.cat([has_grad, *(_grad_or_zeros(parameter).flatten() for parameter in parameters)])
         dist.all_reduce(flat)
-        sums = flat[len(parameters) :].split([weight.numel() for weight in parameters])
-        for weight, anywhere, total in zip(parameters, flat[: len(parameters)].tolist(), sums, strict=True):
-            weight.grad = total.view_as(weight) if anywhere else None
+        sums = flat[len(parameters) :].split([parameter.numel() for parameter in parameters])
+        for parameter, grad_count, grad in zip(parameters, flat[: len(parameters)].tolist(), sums, strict=True):
+            parameter.grad = grad.view_as(parameter) if grad_count else None
 
 
 def _grad_or_zeros(parameter: nn.Parameter) -> Tensor:

@@ -1,4 +1,9 @@
-"""Named sums and counts, whose means are what a log shows."""
+"""Metrics of training and how they are shown.
+
+- MetricSums, DeviceMetricSums: sums and counts by metric name, on the host and on the device
+- MetricsLogger, TensorBoardLogger: metrics.jsonl and TensorBoard events
+- ProgressDisplay: progress bar, or a line every 30 seconds without a terminal
+"""
 
 import json
 import math
@@ -20,14 +25,14 @@ from .. import artifacts
 from ..errors import UserError
 from .loss import BatchLike, Loss
 
-LOSS_PREFIX = "loss."  # before the name of each part of the loss
+LOSS_PREFIX = "loss."  # prefix of the metric of each part of the loss
 
 
 class MetricSums:
-    """Sums and counts on the host; adding two of them is exact where averaging means would not be."""
+    """(sum, count) by metric name, on the host. Sums can be added over steps and ranks; means could not."""
 
     def __init__(self, sums: Mapping[str, tuple[float, float]] | None = None) -> None:
-        self.sums: dict[str, tuple[float, float]] = {name: (a, b) for name, (a, b) in (sums or {}).items()}
+        self.sums: dict[str, tuple[float, float]] = {name: (total, count) for name, (total, count) in (sums or {}).items()}
 
     def add(self, other: "MetricSums") -> None:
         for name, (total, count) in other.sums.items():
@@ -35,18 +40,18 @@ class MetricSums:
             self.sums[name] = (old_total + total, old_count + count)
 
     def drop_nonfinite(self) -> "MetricSums":
-        """Without the sums that would spoil all that is added to them."""
+        """The same without entries that hold NaN or infinity."""
         return MetricSums({name: pair for name, pair in self.sums.items() if all(map(math.isfinite, pair))})
 
     def means(self) -> dict[str, float]:
-        """`loss` (the sum of its parts), then everything that was counted at least once."""
+        """sum / count of each metric with a count above 0; `loss`, the sum of the parts of the loss, comes first."""
         means = {name: total / count for name, (total, count) in self.sums.items() if count}
         parts = [mean for name, mean in means.items() if name.startswith(LOSS_PREFIX)]
         return {"loss": sum(parts), **means} if parts else means
 
 
 class DeviceMetricSums:
-    """Sums and counts that may still be on their way through the device."""
+    """(sum, count) by metric name as scalars on the device, added up without synchronizing."""
 
     def __init__(self) -> None:
         self._sums: dict[str, tuple[Tensor | float, Tensor | float]] = {}
@@ -56,15 +61,16 @@ class DeviceMetricSums:
         self._sums[name] = (old_total + _to_float64(total), old_count + _to_float64(count))
 
     def add_loss(self, loss: Loss, batch: BatchLike) -> None:
+        """Adds the parts of the loss, by their target counts, and its metrics."""
         for name, part in loss.parts.items():
             self.add(LOSS_PREFIX + name, part, batch.target_counts[name])
         for name, (total, count) in loss.metrics.items():
             self.add(name, total, count)
 
     def to_host(self) -> MetricSums:
-        """All of it on the host, for one wait."""
-        numbers = iter(_fetch_floats([number for pair in self._sums.values() for number in pair]))
-        return MetricSums({name: (next(numbers), next(numbers)) for name in self._sums})
+        """Copies everything to the host with one synchronization."""
+        floats = iter(_fetch_floats([number for pair in self._sums.values() for number in pair]))
+        return MetricSums({name: (next(floats), next(floats)) for name in self._sums})
 
 
 def _to_float64(value: Tensor | float) -> Tensor | float:
@@ -72,14 +78,14 @@ def _to_float64(value: Tensor | float) -> Tensor | float:
 
 
 def _fetch_floats(values: list[Tensor | float]) -> list[float]:
-    held = [value for value in values if isinstance(value, Tensor)]
-    device = next((value.device for value in held if value.is_cuda), torch.device("cpu"))
-    read = iter(torch.stack([value.to(device) for value in held]).tolist()) if held else iter(())
-    return [next(read) if isinstance(value, Tensor) else float(value) for value in values]
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    device = next((value.device for value in tensors if value.is_cuda), torch.device("cpu"))
+    floats = iter(torch.stack([value.to(device) for value in tensors]).tolist()) if tensors else iter(())
+    return [next(floats) if isinstance(value, Tensor) else float(value) for value in values]
 
 
 class MetricsLogger:
-    """Only the leader of several processes writes; TensorBoard gets the same numbers where it is asked for."""
+    """Appends rows to metrics.jsonl, and to TensorBoard if requested; `enabled` is False on all ranks but 0."""
 
     def __init__(self, folder: Path, enabled: bool = True, tensorboard: bool = False) -> None:
         self.path, self._enabled = folder / "metrics.jsonl", enabled
@@ -95,7 +101,7 @@ class MetricsLogger:
             self._tensorboard.add(step, values)
 
     def flush(self) -> int:
-        """Its size, once all of it is on the disk: what a checkpoint remembers."""
+        """Size of metrics.jsonl in bytes after fsync; a checkpoint stores it so that `truncate` can go back to it."""
         if not self.path.exists():
             return 0
         with self.path.open("rb") as file:
@@ -103,18 +109,19 @@ class MetricsLogger:
             return os.fstat(file.fileno()).st_size
 
     def truncate(self, size: int, step: int) -> None:
-        """Forget the rows after a checkpoint: they come again."""
+        """Drops the rows after the first `size` bytes: a resumed run writes them again."""
         if not self._enabled:
             return
         if self._tensorboard:
             self._tensorboard.start(step)
         if self.path.exists():
-            kept = self.path.read_bytes()[:size]
-            artifacts.write_atomic(self.path, kept[: kept.rfind(b"\n") + 1])  # whole rows, whatever the disk lost
+            data = self.path.read_bytes()[:size]
+            # only complete rows, even if the file is shorter than `size`
+            artifacts.write_atomic(self.path, data[: data.rfind(b"\n") + 1])
 
 
 class TensorBoardLogger:
-    """The numbers of the rows as TensorBoard's events; runs that went on hide what they repeat."""
+    """Writes the numbers of each row as TensorBoard scalars; on resume, `start` purges the steps that are repeated."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -128,7 +135,7 @@ class TensorBoardLogger:
         self._writer = self._writer_class(str(self._folder), purge_step=step + 1)
 
     def add(self, step: int, values: dict[str, Any]) -> None:
-        assert self._writer, "rows come after `cut`"
+        assert self._writer, "call start() first"
         prefix = values.get("trial", "train")
         for name, value in values.items():
             if isinstance(value, int | float):
@@ -137,15 +144,18 @@ class TensorBoardLogger:
 
 
 def _is_nonfinite(value: Any) -> bool:
-    """JSON has no word for NaN or infinity."""
+    """True for NaN and infinity, which JSON cannot represent."""
     return isinstance(value, float) and not math.isfinite(value)
 
 
-FIRST_LINE_AFTER, LINE_INTERVAL = 10.0, 30.0  # seconds, to the first line in a file or pipe and from each to the next
+FIRST_LINE_AFTER, LINE_INTERVAL = 10.0, 30.0  # seconds, when stderr is not a terminal
 
 
 class ProgressDisplay:
-    """`say` is silent when quiet, `warn` is not; both are silent in all processes but the leader."""
+    """Messages and progress on stderr. `info` respects `quiet`, `warn` does not; `enabled` is False on all ranks but 0.
+
+    baseline: (part of the loss, its unigram baseline), shown beside the loss.
+    """
 
     def __init__(
         self,
@@ -183,27 +193,27 @@ class ProgressDisplay:
             print(message, file=sys.stderr, flush=True)
 
     def update(self, fraction_done: float, progress_text: str, metrics: Mapping[str, Any]) -> None:
-        """`share` of the run is done; `place` says it in its own words, such as `step 20/100`."""
+        """Shows the progress; fraction_done in [0, 1], progress_text such as `step 20/100`."""
         if not self._bar:
             self._print_line(progress_text, metrics)
             return
-        if self._task is None:  # made here, so that the steps of earlier sittings are not taken for speed
+        if self._task is None:  # created late, so that steps before a resume do not count as speed
             self._task = self._bar.add_task("", total=1.0, completed=fraction_done)  # type: ignore[arg-type]
         self._bar.update(self._task, completed=fraction_done, description=self.format_line(progress_text, metrics))
 
     def _print_line(self, progress_text: str, metrics: Mapping[str, Any]) -> None:
         if self._clock() >= self._next_line_at:
             self._next_line_at = self._clock() + LINE_INTERVAL
-            left = timedelta(seconds=round(min(max(metrics["left"], 0.0), 1e9)))  # more is no time a person waits for
-            self.info(f"{self.format_line(progress_text, metrics)}  {left} left")
+            time_left = timedelta(seconds=round(min(max(metrics["left"], 0.0), 1e9)))  # timedelta overflows on huge values
+            self.info(f"{self.format_line(progress_text, metrics)}  {time_left} left")
 
     def format_line(self, progress_text: str, metrics: Mapping[str, Any]) -> str:
         part, unigram = self._baseline or ("", 0.0)
-        words = f"  {part} {metrics.get(LOSS_PREFIX + part, float('nan')):.3f} (unigram {unigram:.2f})" if part else ""
+        baseline_text = f"  {part} {metrics.get(LOSS_PREFIX + part, float('nan')):.3f} (unigram {unigram:.2f})" if part else ""
         loss, speed = metrics.get("loss", float("nan")), metrics["speed"]
-        return f"{progress_text}  loss {loss:.3f}{words}  {speed:,.0f} tokens/s"
+        return f"{progress_text}  loss {loss:.3f}{baseline_text}  {speed:,.0f} tokens/s"
 
 
 def format_metrics(values: Mapping[str, float]) -> str:
-    """`loss 2.312, accuracy 0.8304`"""
+    """Metrics on one line, such as `loss 2.312, accuracy 0.8304`."""
     return ", ".join(f"{name} {value:.4g}" for name, value in values.items())

@@ -1,4 +1,4 @@
-"""What the trainer is given and gives back: a batch goes in, sums over its targets come out."""
+"""The interface between the trainer and objectives: a batch goes in, summed losses come out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,25 +8,29 @@ from torch import Tensor
 
 
 class BatchLike(Protocol):
-    """Anything that can move to a device and knows its own size without asking the device."""
+    """A batch that can move to a device and knows its counts on the host."""
 
     @property
     def target_counts(self) -> Mapping[str, int]:
-        """Targets of each part of the loss, known from the data alone: `{"words": 1234, "next": 56}`."""
+        """Number of targets of each part of the loss, such as `{"words": 1234, "next": 56}`."""
 
     @property
     def num_tokens(self) -> int:
-        """Tokens read by the model."""
+        """Number of input tokens."""
 
     def to(self, device: Any) -> Self: ...
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Sums, never means: the trainer divides each part once by all targets of the update, so that each weighs the same.
+    """Losses of a batch as sums over targets, not means.
 
-    What is minimised is the sum over parts of (sum of the part / its targets). `report` holds named sums and counts
-    for the log, such as `{"accuracy": (right, seen)}`. `carry` is handed to the next loss unread, and saved.
+    The trainer minimizes sum over parts of (sum of the part / number of its targets in the whole update), so that gradient
+    accumulation and data parallelism weigh every target the same.
+
+    parts: scalar tensor per part of the loss.
+    metrics: (sum, count) by name for the log, such as `{"accuracy": (num_correct, num_targets)}`.
+    recurrent_state: passed to the next `compute_loss` and saved in checkpoints.
     """
 
     parts: dict[str, Tensor]
@@ -35,13 +39,13 @@ class Loss:
 
 
 class Objective(Protocol):
-    """The one thing that makes pre-training, fine-tuning and distillation differ."""
+    """Computes the loss of a batch: what differs between pre-training, fine-tuning and distillation."""
 
     def compute_loss(self, model: Any, batch: Any, recurrent_state: tuple[Tensor, ...]) -> Loss: ...
 
 
 def check_counts(loss: Loss, batch: BatchLike) -> Loss:
-    """A part without its count would be divided by nothing."""
+    """Returns `loss`; raises ValueError if the batch has no target count for one of its parts."""
     if missing := set(loss.parts) - set(batch.target_counts):
         raise ValueError(f"the loss has parts {sorted(missing)} that batch.counts {sorted(batch.target_counts)} does not count")
     return loss

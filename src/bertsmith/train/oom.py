@@ -1,4 +1,4 @@
-"""Out of memory: smaller micro-batches, and more of them for an update, until a run fits; it stays the same run."""
+"""Recovery from out of memory: halves the micro-batch and doubles gradient accumulation until the run fits."""
 
 import gc
 from collections.abc import Callable
@@ -17,22 +17,22 @@ from .distributed import world_size
 
 T = TypeVar("T")
 
-# What torch's allocators, CUDA and cuBLAS say; only the first of them has an error of its own.
+# Messages of torch's allocators, CUDA and cuBLAS; only CUDA's has an exception class of its own.
 OOM_MESSAGES = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "status_alloc_failed")
 
 
 class BatchSplit(Config, frozen=True):
-    """How the tokens of an update are read."""
+    """Micro-batch size and gradient accumulation of an update."""
 
     batch_tokens: Annotated[PosInt, "tokens of one micro-batch"]
     accumulate: Annotated[PosInt, "micro-batches of one update"]
 
 
 def retry_on_oom(train: TrainConfig, max_length: int, out: Path, run: Callable[[TrainConfig], T], console: Console) -> T:
-    """What `attempt` gives with the largest micro-batch that fits; it must go on from the newest checkpoint in `out`.
+    """Calls `run(train)`, again with half the micro-batch after each out-of-memory error; returns its result.
 
-    The split that fits is kept beside the checkpoints: a run that is killed and taken up again reads the same batches as
-    one that is not. `forget` removes it.
+    `run` must resume from the newest checkpoint in `out`. The split that fits is saved beside the checkpoints, so that a
+    run that is killed and resumed reads the same batches. `remove_batch_split` deletes it.
     """
     train = _apply_saved_split(train, out, console)
     while True:
@@ -42,7 +42,7 @@ def retry_on_oom(train: TrainConfig, max_length: int, out: Path, run: Callable[[
             if not is_oom(error):
                 raise
             smaller = _halve_micro_batch(train, max_length, out)
-        _free_memory()  # out here: while an error is being handled, its frames hold all that the run held
+        _free_memory()  # outside `except`: the traceback keeps the tensors of the run alive
         _save_batch_split(smaller, out)
         console.warn(
             f"out of memory with micro-batches of {train.batch_tokens:,} tokens; going on from the newest checkpoint with "
@@ -52,20 +52,20 @@ def retry_on_oom(train: TrainConfig, max_length: int, out: Path, run: Callable[[
 
 
 def is_oom(error: BaseException) -> bool:
-    """Whether memory is what was missing."""
+    """Whether the error means that memory ran out."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return any(words in str(error).lower() for words in OOM_MESSAGES)
+    return any(message in str(error).lower() for message in OOM_MESSAGES)
 
 
 def read_batch_split(out: Path) -> dict[str, int]:
-    """`batch_tokens` and `accumulate` as they had to be; nothing, where they could stay as given."""
+    """The saved `batch_tokens` and `accumulate`; empty if they were never reduced."""
     path = _batch_split_path(out)
     return to_dict(from_dict(BatchSplit, read_json(path), str(path))) if path.exists() else {}
 
 
 def remove_batch_split(out: Path) -> None:
-    """For a run that is done."""
+    """Deletes the saved split, when the run is finished."""
     _batch_split_path(out).unlink(missing_ok=True)
 
 
@@ -83,21 +83,21 @@ def _apply_saved_split(train: TrainConfig, out: Path, console: Console) -> Train
 
 
 def _halve_micro_batch(train: TrainConfig, max_length: int, out: Path) -> TrainConfig:
-    """As many tokens an update, in twice as many micro-batches; refused where a sequence would not fit into one."""
+    """The same tokens per update in twice as many micro-batches; a UserError if a sequence would not fit into one."""
     smaller = replace(train, batch_tokens=train.batch_tokens // 2, accumulate=2 * train.accumulate)
-    have = f"out of memory with micro-batches of {train.batch_tokens:,} tokens"
-    another = f"with another out, or once {out / 'state'} is removed"
+    problem = f"out of memory with micro-batches of {train.batch_tokens:,} tokens"
+    way_out = f"with another out, or once {out / 'state'} is removed"
     if smaller.batch_tokens < max_length:
-        raise UserError(f"{have}, which cannot be halved: a sequence may have {max_length:,}; give train.recompute=true, a shorter "
-                       f"length or a smaller model, {another}")  # fmt: skip
-    if world_size() > 1:  # the others wait for this one in the middle of a step
-        raise UserError(f"{have}, and several processes do not lower them by themselves; give train.batch_tokens="
-                       f"{smaller.batch_tokens} train.accumulate={smaller.accumulate}, {another}")  # fmt: skip
+        raise UserError(f"{problem}, which cannot be halved: a sequence may have {max_length:,}; give train.recompute=true, "
+                       f"a shorter length or a smaller model, {way_out}")  # fmt: skip
+    if world_size() > 1:  # the other ranks wait in the middle of a step
+        raise UserError(f"{problem}, and several processes do not lower them by themselves; give train.batch_tokens="
+                       f"{smaller.batch_tokens} train.accumulate={smaller.accumulate}, {way_out}")  # fmt: skip
     return smaller
 
 
 def _save_batch_split(train: TrainConfig, out: Path) -> None:
-    if _batch_split_path(out).parent.is_dir():  # without a checkpoint there is no run yet to be taken up
+    if _batch_split_path(out).parent.is_dir():  # without a checkpoint there is nothing to resume
         write_json(_batch_split_path(out), to_dict(BatchSplit(batch_tokens=train.batch_tokens, accumulate=train.accumulate)))
 
 

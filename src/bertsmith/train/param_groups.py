@@ -1,4 +1,4 @@
-"""How fast each weight learns beside the others, and from when on."""
+"""Learning rate scale and gradual unfreezing by parameter (ULMFiT, Howard & Ruder 2018)."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,26 +7,29 @@ from torch.optim import Optimizer
 
 
 class ParamSchedule(NamedTuple):
-    lr_scale: float = 1.0  # times the rate of the run
-    unfreeze_at: float = 0.0  # the share of the run that lies behind when it begins to learn
+    """How a parameter is trained."""
+
+    lr_scale: float = 1.0  # multiplies the learning rate
+    unfreeze_at: float = 0.0  # fraction of the run after which it is trained
 
 
-ParamScheduleFn = Callable[[str], ParamSchedule]  # by the name of the weight
+ParamScheduleFn = Callable[[str], ParamSchedule]  # by parameter name
 
 
 def uniform_schedule(name: str) -> ParamSchedule:
-    """All of them together."""
+    """Every parameter at the full learning rate from the first step."""
     return ParamSchedule()
 
 
 def unfreeze(optimizer: Optimizer, fraction_done: float) -> None:
-    """Weights whose time has not come take no gradient: nothing below the lowest that does is walked back through."""
+    """Sets requires_grad of each group by its `unfreeze_at`: the backward pass stops at the lowest unfrozen layer."""
     for group in optimizer.param_groups:
-        awake = fraction_done >= group["wakes"]
-        for weight in group["params"]:
-            weight.requires_grad_(awake)
+        requires_grad = fraction_done >= group["unfreeze_at"]
+        for param in group["params"]:
+            param.requires_grad_(requires_grad)
 
 
 def set_learning_rates(optimizer: Optimizer, lr: float) -> None:
+    """Sets lr times `lr_scale` in each group."""
     for group in optimizer.param_groups:
-        group["lr"] = lr * group["pace"]
+        group["lr"] = lr * group["lr_scale"]

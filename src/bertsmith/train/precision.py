@@ -1,4 +1,4 @@
-"""Where the model runs and in which numbers."""
+"""Device, mixed precision (autocast and loss scaling) and compilation of a model."""
 
 import os
 from collections.abc import Callable
@@ -17,24 +17,24 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class PreparedModel(NamedTuple):
-    """A model on its device, and what its steps are wrapped in."""
+    """A model on its device, with its autocast context and gradient scaler."""
 
     model: nn.Module
     device: torch.device
     autocast: Callable[[], AbstractContextManager[Any]]
-    scaler: torch.amp.GradScaler  # does nothing unless the precision is fp16
+    scaler: torch.amp.GradScaler  # disabled unless the precision is fp16
 
 
 def prepare_model(model: nn.Module, config: TrainConfig) -> PreparedModel:
-    """Moves the model, in place, and compiles it in place where the recipe asks for it.
+    """Moves the model to its device and compiles it if `train.compile` is set, both in place.
 
-    A model that knows better which of its parts to compile says so by a method `compile_parts()`.
+    A model with a method `compile_parts()` compiles itself by that instead.
     """
     device = _select_device(config.device)
     if config.precision == "fp16" and device.type != "cuda":
         raise UserError("train.precision = fp16 needs a CUDA device; on the CPU take bf16 or fp32")
     if config.deterministic and device.type == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS refuses to be deterministic without it
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by cuBLAS for determinism
     torch.use_deterministic_algorithms(config.deterministic)
     model = model.to(device)
     if config.compile:
@@ -44,7 +44,7 @@ def prepare_model(model: nn.Module, config: TrainConfig) -> PreparedModel:
 
 
 def _select_device(name: str) -> torch.device:
-    """Of several processes, each takes the GPU of its own number."""
+    """Resolves `train.device`; with several processes, each takes the GPU of its LOCAL_RANK."""
     device = resolve_device(name, "train.device", int(os.environ.get("LOCAL_RANK", "0")) if distributed.world_size() > 1 else 0)
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -1,4 +1,4 @@
-"""How far a run has come, in values that JSON holds."""
+"""Progress of a training run (saved as progress.json in each checkpoint) and its clock."""
 
 import time
 from collections import deque
@@ -13,28 +13,28 @@ from ..errors import UserError
 
 
 class TrainProgress(msgspec.Struct):
-    """With the tensors beside it, everything that the next step depends on."""
+    """Everything besides tensors that the next step depends on."""
 
-    step: int = 0  # updates behind us, skipped ones too
-    jump: int = 0  # updates whose micro-batches are left out, since they ended in a rollback
-    rate_factor: float = 1.0  # halved by each rollback
+    step: int = 0  # updates done, skipped ones included
+    jump: int = 0  # updates whose micro-batches are skipped because they led to a rollback
+    rate_factor: float = 1.0  # multiplies the learning rate; halved by each rollback
     rollbacks: int = 0
     skipped: int = 0
-    tokens: int = 0  # read by the model so far
-    rate: float = 0.0  # of the last step
-    loss: float | None = None  # of the last row of the log
-    interval: dict[str, tuple[float, float]] = {}  # sums and counts since that row
-    norms: list[float] = []  # the guard's history
-    bad: int = 0  # and its bad updates in a row
-    trials: dict[str, dict[str, float | None]] = {}  # of the last evaluation
-    judged_at: int = -1  # its step
-    best: float | None = None  # score of an evaluation
-    best_step: int = -1  # and its step, by which its weights are kept
-    stale: int = 0  # evaluations since
+    tokens: int = 0  # input tokens so far
+    rate: float = 0.0  # learning rate of the last step
+    loss: float | None = None  # of the last logged row
+    interval: dict[str, tuple[float, float]] = {}  # metric sums and counts since that row
+    norms: list[float] = []  # recent gradient norms of the AnomalyDetector
+    bad: int = 0  # its skipped updates in a row
+    trials: dict[str, dict[str, float | None]] = {}  # metrics of the last evaluation, by eval set
+    judged_at: int = -1  # step of the last evaluation
+    best: float | None = None  # best score of an evaluation
+    best_step: int = -1  # step of the best score, in the file name of its weights
+    stale: int = 0  # evaluations since the best one
     done: bool = False
     elapsed: float = 0.0  # seconds
-    pace: float = 0.0  # seconds a step takes
-    lost: float = 0.0  # seconds of starting up, in all sittings
+    pace: float = 0.0  # median seconds per step
+    lost: float = 0.0  # startup seconds, over all sessions
     metrics_bytes: int = 0
     scaler: dict[str, Any] = {}
     fingerprint: str = ""
@@ -52,10 +52,10 @@ def progress_to_dict(progress: TrainProgress) -> dict[str, Any]:
 
 
 class Clock:
-    """Goes on from `elapsed`; `pace` is the usual time of a step, `lost` what starting up took.
+    """Elapsed time over all sessions of a run, median seconds per step, and startup time.
 
-    The first step of a sitting compiles and starts workers. Its time is spent, but no learning is done in it: a schedule
-    that counted it would have its warm-up behind it before the second step.
+    The first step of a session compiles the model and starts workers. Its time counts as startup: a schedule by the clock
+    (`train.minutes`) that counted it would be past its warm-up before the second step.
     """
 
     def __init__(self, elapsed: float = 0.0, step_seconds: float = 0.0, startup_seconds: float = 0.0) -> None:
@@ -65,7 +65,7 @@ class Clock:
 
     @property
     def session_seconds(self) -> float:
-        """Seconds of this process alone."""
+        """Seconds since this process began."""
         return time.monotonic() - self._started_at
 
     @property
@@ -82,10 +82,11 @@ class Clock:
 
     @contextmanager
     def time_step(self) -> Iterator[None]:
-        began = time.monotonic()
+        """Measures the step inside the `with` block."""
+        started_at = time.monotonic()
         yield
-        taken = time.monotonic() - began
+        seconds = time.monotonic() - started_at
         if self._is_first_step:
             self._startup_seconds, self._is_first_step = self.startup_seconds, False
         else:
-            self._recent_step_seconds.append(taken)
+            self._recent_step_seconds.append(seconds)

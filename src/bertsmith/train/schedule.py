@@ -1,4 +1,4 @@
-"""Learning rates as a share of their peak: pure functions of how much of the run is done."""
+"""Learning rate schedules: factors of the peak learning rate as pure functions of the fraction of the run done."""
 
 import math
 from collections.abc import Callable
@@ -8,9 +8,9 @@ from ..errors import UserError
 
 SchedulerType = Literal["linear", "cosine", "constant", "trapezoid", "slanted", "inverse-sqrt"]
 
-SLANTED_MIN_FACTOR = 1 / 32  # of a slanted triangle
+SLANTED_MIN_FACTOR = 1 / 32  # of the slanted triangular schedule
 
-_DECAY_FUNCTIONS: dict[str, Callable[[float], float]] = {  # from 1 to 0 over what follows the warm-up
+_DECAY_FUNCTIONS: dict[str, Callable[[float], float]] = {  # t: from 0 to 1 between warm-up and end
     "linear": lambda t: 1 - t,
     "cosine": lambda t: (1 + math.cos(math.pi * t)) / 2,
     "constant": lambda t: 1.0,
@@ -18,29 +18,36 @@ _DECAY_FUNCTIONS: dict[str, Callable[[float], float]] = {  # from 1 to 0 over wh
 
 
 def lr_factor(
-    kind: SchedulerType, fraction_done: float, warmup_fraction: float, decay_fraction: float = 0.3, step_fraction: float = 0.0
+    scheduler_type: SchedulerType,
+    fraction_done: float,
+    warmup_fraction: float,
+    decay_fraction: float = 0.3,
+    step_fraction: float = 0.0,
 ) -> float:
-    """The share of the peak rate when `done` of the run lies behind and `warm` of it is warm-up.
+    """Learning rate as a fraction of its peak, in [0, 1], after linear warm-up.
 
-    `step` is the share one step takes: the first step of a warm-up is then not wasted on a rate of 0.
-    A trapezoid stays flat until the last `cooldown` of the run; a slanted triangle (Howard and Ruder 2018) rises from
-    and falls to a 32nd of the peak; inverse-sqrt (Vaswani et al. 2017) falls by the root of the steps, and never ends.
+    fraction_done: fraction of the run done; warmup_fraction: fraction of the run that is warm-up.
+    decay_fraction: fraction of the run over which `trapezoid` (warmup-stable-decay) falls to 0.
+    step_fraction: fraction of the run one step takes, so that the first step of the warm-up does not have a rate of 0.
+
+    `slanted` is the slanted triangular schedule (Howard & Ruder 2018): from and to 1/32 of the peak. `inverse-sqrt` (Vaswani
+    et al. 2017) decays as 1 / sqrt(step) after the warm-up.
     """
-    if kind == "slanted":
+    if scheduler_type == "slanted":
         return SLANTED_MIN_FACTOR + (1 - SLANTED_MIN_FACTOR) * lr_factor(
             "linear", fraction_done, warmup_fraction, step_fraction=step_fraction
         )
-    up = min(1.0, (fraction_done + step_fraction) / warmup_fraction) if warmup_fraction > 0 else 1.0
-    if kind == "inverse-sqrt":
-        return min(up, math.sqrt(warmup_fraction / max(fraction_done + step_fraction, warmup_fraction)))
-    if kind == "trapezoid":
-        return min(up, _clamp((1 - fraction_done) / decay_fraction) if decay_fraction > 0 else 1.0)
-    behind = _clamp((fraction_done - warmup_fraction) / (1 - warmup_fraction)) if warmup_fraction < 1 else 0.0
-    return min(up, _DECAY_FUNCTIONS[kind](behind))
+    warmup_factor = min(1.0, (fraction_done + step_fraction) / warmup_fraction) if warmup_fraction > 0 else 1.0
+    if scheduler_type == "inverse-sqrt":
+        return min(warmup_factor, math.sqrt(warmup_fraction / max(fraction_done + step_fraction, warmup_fraction)))
+    if scheduler_type == "trapezoid":
+        return min(warmup_factor, _clamp((1 - fraction_done) / decay_fraction) if decay_fraction > 0 else 1.0)
+    decay_progress = _clamp((fraction_done - warmup_fraction) / (1 - warmup_fraction)) if warmup_fraction < 1 else 0.0
+    return min(warmup_factor, _DECAY_FUNCTIONS[scheduler_type](decay_progress))
 
 
 def resolve_warmup(warmup: float, steps: int | None) -> float:
-    """`warmup` below 1 is a share of the run already; from 1 up it counts steps, which a run by the clock has no number of."""
+    """Warm-up as a fraction of the run: `warmup` below 1 is one already, from 1 up it counts steps (then `steps` is needed)."""
     if warmup < 0:
         raise UserError(f"train.warmup = {warmup:g} is negative; give a share of the run below 1, or a number of steps")
     if warmup < 1:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM ask a run to stop between two steps."""
+"""Ctrl-C (SIGINT) and SIGTERM request a stop between two steps."""
 
 import signal
 import threading
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class StopRequest:
-    """True once a signal has come."""
+    """True once a stop signal has been received."""
 
     def __init__(self) -> None:
         self._requested = False
@@ -23,25 +23,28 @@ class StopRequest:
 
 @contextmanager
 def catch_stop_signals() -> Iterator[StopRequest]:
-    """While inside, the first signal only asks; a second one does what it always did. Outside the main thread, nothing."""
-    asked = StopRequest()
-    old: dict[int, Any] = {}
+    """Inside the block, the first signal sets the StopRequest and restores the old handler, so that a second one takes effect.
 
-    def heard(number: int, frame: FrameType | None) -> None:
-        asked.request()
-        signal.signal(number, old[number])
+    Only the main thread can set handlers; in other threads the request stays False.
+    """
+    stop_request = StopRequest()
+    old_handlers: dict[int, Any] = {}
+
+    def handle(signal_number: int, frame: FrameType | None) -> None:
+        stop_request.request()
+        signal.signal(signal_number, old_handlers[signal_number])
 
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGINT):
-            old[number] = _current_handler(number)
-            signal.signal(number, heard)
+        for stop_signal in (signal.SIGTERM, signal.SIGINT):
+            old_handlers[stop_signal] = _current_handler(stop_signal)
+            signal.signal(stop_signal, handle)
     try:
-        yield asked
+        yield stop_request
     finally:
-        for changed, handler in old.items():
-            signal.signal(changed, handler)
+        for number, handler in old_handlers.items():
+            signal.signal(number, handler)
 
 
 def _current_handler(signal_number: int) -> Any:
-    """What is set now; None stands for one that was not set from Python, which cannot be set back."""
+    """The current handler; SIG_DFL for one that was not set from Python, which cannot be restored."""
     return signal.getsignal(signal_number) or signal.SIG_DFL

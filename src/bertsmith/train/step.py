@@ -1,4 +1,8 @@
-"""The loss and reports of a model on batches it does not learn from."""
+"""One optimizer update over several micro-batches, and evaluation.
+
+- evaluate: mean loss and metrics over batches, without gradients
+- UpdateStep: forward and backward passes, clipping, optimizer step
+"""
 
 import math
 from collections.abc import Iterable
@@ -17,32 +21,32 @@ from .precision import PreparedModel
 
 @torch.no_grad()
 def evaluate(objective: Objective, batches: Iterable[BatchLike], prepared: PreparedModel) -> dict[str, float]:
-    """Means over all batches, without dropout; the model is left in the mode it was in."""
+    """Mean loss and metrics over all batches, in eval mode; the training mode of the model is restored."""
     model, device, autocast, _ = prepared
-    training, meter = model.training, DeviceMetricSums()
-    carry: tuple[Tensor, ...] = ()
+    training, metrics = model.training, DeviceMetricSums()
+    recurrent_state: tuple[Tensor, ...] = ()
     model.eval()
     try:
         for batch in batches:
             with autocast():
-                loss = check_counts(objective.compute_loss(model, batch.to(device), carry), batch)
-            meter.add_loss(loss, batch)
-            carry = loss.recurrent_state
+                loss = check_counts(objective.compute_loss(model, batch.to(device), recurrent_state), batch)
+            metrics.add_loss(loss, batch)
+            recurrent_state = loss.recurrent_state
     finally:
         model.train(training)
-    return meter.to_host().means()
+    return metrics.to_host().means()
 
 
 class StepResult(NamedTuple):
-    """What the micro-batches of an update came to, over all ranks."""
+    """Result of an update on the host, summed over micro-batches and ranks."""
 
-    metrics: MetricSums  # parts of the loss, reports and `norm`, before clipping
+    metrics: MetricSums  # parts of the loss, metrics of the objective, and `norm`: the gradient norm before clipping
     tokens: int
     recurrent_state: tuple[Tensor, ...]
 
 
 class PendingStep(NamedTuple):
-    """The same, still on its way through the device."""
+    """The same on the device, before synchronization."""
 
     metrics: DeviceMetricSums
     loss: Tensor | float
@@ -52,9 +56,10 @@ class PendingStep(NamedTuple):
 
 
 class UpdateStep:
-    """`gradients` first; then `read` what they look like, and `apply` or `skip`.
+    """One update: `compute_grads`, `fetch_result`, then `apply` or `skip`.
 
-    One GPU need not wait for that: `attempt` applies them before they are read, unless they are as the guard objects to.
+    On a single GPU (`optimizer_can_skip`), `apply_unless_anomalous` comes before `fetch_result`: the device decides, and the
+    host does not have to wait for the loss before the optimizer step.
     """
 
     def __init__(
@@ -67,89 +72,95 @@ class UpdateStep:
     ) -> None:
         self.objective, self.dist_state, self.optimizer, self.max_grad_norm = objective, dist_state, optimizer, max_grad_norm
         self.model, self.device, self.autocast, self.scaler = prepared
-        self.parameters = [weight for group in optimizer.param_groups for weight in group["params"]]
-        decides = isinstance(optimizer, torch.optim.AdamW) and self.device.type == "cuda" and dist_state.world_size == 1
-        self.optimizer_can_skip = decides and not self.scaler.is_enabled()  # the optimizer itself can leave an update out
+        self.parameters = [param for group in optimizer.param_groups for param in group["params"]]
+        is_single_gpu_adamw = (
+            isinstance(optimizer, torch.optim.AdamW) and self.device.type == "cuda" and dist_state.world_size == 1
+        )
+        # fused AdamW skips an update by `found_inf`
+        self.optimizer_can_skip = is_single_gpu_adamw and not self.scaler.is_enabled()
 
     def compute_grads(self, batches: list[tuple[int, BatchLike]], recurrent_state: tuple[Tensor, ...]) -> PendingStep:
-        """Each batch comes with the seed of its dropout. Waits for nothing."""
+        """Forward and backward passes over (dropout seed, batch) pairs, and gradient clipping; does not synchronize."""
         counts, tokens = self._count_targets([batch for _, batch in batches])
-        meter, total = DeviceMetricSums(), torch.zeros((), device=self.device)
+        metrics, total_loss = DeviceMetricSums(), torch.zeros((), device=self.device)
         for seed, batch in batches:
             torch.manual_seed(seed)
             with self.autocast():
                 loss = check_counts(self.objective.compute_loss(self.model, batch.to(self.device), recurrent_state), batch)
-                whole, price = _mean_loss(loss, counts), _model_penalty(self.model)
-            if isinstance(price, Tensor):  # in equal shares: an update asks for it once
-                whole = whole + price / (len(batches) * self.dist_state.world_size)
-                meter.add("price", price, 1)
-            if whole.requires_grad:  # a batch without targets has nothing to say
-                self.scaler.scale(whole).backward()
-            meter.add_loss(loss, batch)
-            total = total + whole.detach()
+                mean_loss, penalty = _mean_loss(loss, counts), _model_penalty(self.model)
+            if isinstance(penalty, Tensor):  # added once per update, in equal shares
+                mean_loss = mean_loss + penalty / (len(batches) * self.dist_state.world_size)
+                metrics.add("price", penalty, 1)
+            if mean_loss.requires_grad:  # a batch without targets has no gradient
+                self.scaler.scale(mean_loss).backward()
+            metrics.add_loss(loss, batch)
+            total_loss = total_loss + mean_loss.detach()
             recurrent_state = tuple(tensor.detach() for tensor in loss.recurrent_state)
         self.dist_state.all_reduce_grads(self.parameters)
-        norm = self._clip_grads()
-        meter.add("norm", norm, 1)
-        return PendingStep(meter, total, norm, tokens, recurrent_state)
+        grad_norm = self._clip_grads()
+        metrics.add("norm", grad_norm, 1)
+        return PendingStep(metrics, total_loss, grad_norm, tokens, recurrent_state)
 
     def apply_unless_anomalous(self, pending: PendingStep, lr: float, norm_limit: float) -> None:
-        """Applies the gradients where they are finite and no longer than `limit`, without asking the host."""
-        norm = torch.as_tensor(pending.grad_norm, device=self.device).double()
-        bad = ~(torch.isfinite(pending.loss) & torch.isfinite(norm) & (norm <= norm_limit))  # type: ignore[arg-type]
-        self.optimizer.found_inf = bad.float()  # type: ignore[attr-defined]  # the word of torch's optimizers for this
+        """Applies the update if the loss is finite and the gradient norm at most `norm_limit`, decided on the device."""
+        grad_norm = torch.as_tensor(pending.grad_norm, device=self.device).double()
+        is_anomalous = ~(torch.isfinite(pending.loss) & torch.isfinite(grad_norm) & (grad_norm <= norm_limit))  # type: ignore[arg-type]
+        self.optimizer.found_inf = is_anomalous.float()  # type: ignore[attr-defined]  # torch's fused optimizers skip where it is 1
         self.apply(lr)
 
     def fetch_result(self, pending: PendingStep) -> StepResult:
-        """Waits for the device, once an update."""
+        """Copies the result to the host: the one synchronization of an update."""
         return StepResult(self.dist_state.reduce_metrics(pending.metrics.to_host()), pending.tokens, pending.recurrent_state)
 
     def apply(self, lr: float) -> None:
+        """Optimizer step at this learning rate; clears the gradients."""
         set_learning_rates(self.optimizer, lr)
         if self._has_grads():
             self.scaler.step(self.optimizer)
         self.skip()
 
     def skip(self) -> None:
-        """Leaves the weights as they are; the fp16 scale still learns from what happened."""
+        """Clears the gradients without a step; the fp16 loss scale is still updated."""
         if self._has_grads():
             self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
 
     def has_overflowed(self, loss: float, grad_norm: float) -> bool:
-        """fp16 ran out of room, which a smaller scale cures: no fault of the data."""
+        """Whether the gradient overflowed fp16 (finite loss, non-finite norm), which a smaller loss scale will fix."""
         if not self.scaler.is_enabled() or not math.isfinite(loss) or math.isfinite(grad_norm):
             return False
         return self.scaler.get_scale() > 1
 
     def _count_targets(self, batches: list[BatchLike]) -> tuple[dict[str, int], int]:
-        """Targets of each part and tokens, of the whole update and all ranks: known before the first backward pass."""
-        mine: dict[str, int] = {}
+        """Target counts by part and input tokens of the whole update, over all ranks; known before the first backward pass."""
+        local_counts: dict[str, int] = {}
         for batch in batches:
             for name, count in batch.target_counts.items():
-                mine[name] = mine.get(name, 0) + count
-        shares = self.dist_state.all_gather((mine, sum(batch.num_tokens for batch in batches)))
-        names = {name: None for counts, _ in shares for name in counts}
-        return {name: sum(counts.get(name, 0) for counts, _ in shares) for name in names}, sum(n for _, n in shares)
+                local_counts[name] = local_counts.get(name, 0) + count
+        per_rank = self.dist_state.all_gather((local_counts, sum(batch.num_tokens for batch in batches)))
+        names = {name: None for counts, _ in per_rank for name in counts}
+        return {name: sum(counts.get(name, 0) for counts, _ in per_rank) for name in names}, sum(
+            tokens for _, tokens in per_rank
+        )
 
     def _clip_grads(self) -> Tensor | float:
-        """The norm of the gradient, which is at most `clip` long afterwards."""
+        """Clips the gradients to `max_grad_norm`; returns the norm before clipping."""
         if not self._has_grads():
             return 0.0
         self.scaler.unscale_(self.optimizer)
         if self.max_grad_norm:
             return nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
-        return nn.utils.get_total_norm([weight.grad for weight in self.parameters if weight.grad is not None])
+        return nn.utils.get_total_norm([param.grad for param in self.parameters if param.grad is not None])
 
     def _has_grads(self) -> bool:
-        return any(weight.grad is not None for weight in self.parameters)
+        return any(param.grad is not None for param in self.parameters)
 
 
 def _model_penalty(model: nn.Module) -> Tensor | float:
-    """What the model asks for itself, whatever it learns: no target is to blame for it."""
+    """Regularization term of the model itself (such as the span loss of adaptive span), independent of targets."""
     return model.penalty() if hasattr(model, "penalty") else 0.0  # type: ignore[operator]
 
 
 def _mean_loss(loss: Loss, counts: dict[str, int]) -> Tensor:
-    """Each part by all its targets of the update: accumulation is then exact, whatever the micro-batches hold."""
+    """Sum over parts of (sum / targets of the whole update): gradient accumulation is then exact."""
     return torch.stack([part.float() / max(1, counts[name]) for name, part in loss.parts.items()]).sum()

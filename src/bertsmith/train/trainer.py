@@ -1,4 +1,4 @@
-"""The one loop: pre-training, fine-tuning and distillation differ only in the objective it is given."""
+"""The training loop of pre-training, fine-tuning and distillation, which differ only in their objective."""
 
 import hashlib
 import math
@@ -11,28 +11,27 @@ from torch import Tensor, nn
 
 from ..errors import Interrupted, UserError
 from . import checkpoint, distributed, optim, param_groups, precision, progress, schedule, signals
-from . import checkpoint as average
-from . import checkpoint as best
-from . import checkpoint as state
-from . import step as trial
 from .anomaly import AnomalyDetector
 from .config import TrainConfig
 from .logging import LOSS_PREFIX, MetricsLogger, MetricSums, ProgressDisplay, format_metrics
 from .loss import BatchLike, Objective
 from .progress import Clock, TrainProgress
-from .step import UpdateStep
+from .step import UpdateStep, evaluate
 
-MAX_ROLLBACKS = 3  # after that, the run is not unlucky but wrong
+MAX_ROLLBACKS = 3  # after which training is given up
 
-BatchFn = Callable[[int, float], BatchLike]
-SeededBatches = list[tuple[int, BatchLike]]  # with the seed of each one's dropout
+BatchFn = Callable[[int, float], BatchLike]  # (index of the micro-batch, fraction of the run done)
+SeededBatches = list[tuple[int, BatchLike]]  # (dropout seed, micro-batch)
 EvalSets = Mapping[str, Callable[[], Iterable[BatchLike]]]
 StepCallback = Callable[[int, dict[str, float]], None]
 ScoreFn = Callable[[], float]
 
 
 class Trainer:
-    """What happens at step n depends on (seed, n) and the weights alone, so a killed run goes on as if it had not been."""
+    """Trains a model and writes checkpoints, metrics and progress.
+
+    Step n depends only on (seed, n) and the weights, so a run that is killed and resumed gives the same result bit for bit.
+    """
 
     def __init__(
         self,
@@ -50,11 +49,14 @@ class Trainer:
         baseline: tuple[str, float] | None = None,
         fingerprint: str = "",
     ) -> None:
-        """Takes up what `folder/state` holds, if it is of the same `fingerprint`.
+        """Resumes from the newest checkpoint in `folder/state`; its `fingerprint` must be the same.
 
-        `trials` are evaluated; `score` is what the best weights have most of (if none, the least loss of the first
-        trial); `paces` says by name which weights learn slower or later than others; `baseline` names
-        a part of the loss and what knowing only frequencies would cost there.
+        eval_sets: batches to evaluate on, by name.
+        score_fn: score of the current weights, higher is better, for early stopping; by default minus the loss on the first
+            eval set.
+        param_schedule: learning rate scale and unfreezing by parameter name.
+        on_step: called after each step with its number and metrics.
+        baseline: (part of the loss, its unigram baseline), shown beside the loss.
         """
         config.check()
         if config.epochs is not None:
@@ -73,26 +75,26 @@ class Trainer:
         self.progress = TrainProgress(fingerprint=fingerprint)
         self.anomaly_detector = AnomalyDetector(config.spike, config.patience)
         self.recurrent_state: tuple[Tensor, ...] = ()
-        self._prefetched: tuple[int, list[BatchLike]] | None = None  # the number of the first, and the micro-batches
+        self._prefetched: tuple[int, list[BatchLike]] | None = None  # (index of the first micro-batch, micro-batches)
         self.resumed_at: int | None = None
         self.clock = Clock()
         self._warmup_fraction = schedule.resolve_warmup(config.warmup, config.steps)
-        self._recent_losses: deque[float] = deque(maxlen=8)  # losses, to explain a failure with
+        self._recent_losses: deque[float] = deque(maxlen=8)  # for the error message of a failed run
         self._resume()
 
     @property
     def is_main_process(self) -> bool:
-        """Whether this process, of several, is the one that writes."""
+        """Whether this is rank 0, which writes files."""
         return self.dist_state.is_main_process
 
     def fit(self, get_batch: BatchFn) -> dict[str, Any]:
-        """Trains to the end and says how it went; the last checkpoint in `folder/state` is the result.
+        """Trains to the end and returns a summary; the weights are in the model and in the last checkpoint.
 
-        `batch(k, done)` is the k-th micro-batch, whoever asks and whenever; `done` in [0, 1) tells how much of the
-        run lies behind. Raises Stopped, with everything saved, after Ctrl-C or SIGTERM.
+        `get_batch(k, fraction_done)` returns micro-batch k, a pure function of k; fraction_done in [0, 1) is the fraction of
+        the run done. After Ctrl-C or SIGTERM, saves a checkpoint and raises Interrupted.
         """
-        before = self.progress.tokens
-        with signals.catch_stop_signals() as asked, self.display:
+        tokens_before = self.progress.tokens
+        with signals.catch_stop_signals() as stop_requested, self.display:
             self._start()
             while not self._is_finished():
                 with self.clock.time_step():
@@ -102,53 +104,57 @@ class Trainer:
                 else:
                     self._after_step(row)
                 self.on_step(self.progress.step, row)
-                if self.dist_state.any_rank(bool(asked)) and not self._is_finished():
+                if self.dist_state.any_rank(bool(stop_requested)) and not self._is_finished():
                     self._save_and_stop()
             self._finish()
             self._load_best()
             self._load_average()
-        return self._summary(self.progress.tokens - before)
+        return self._summary(self.progress.tokens - tokens_before)
 
     def learning_rate(self) -> float:
         """The learning rate of the next step."""
-        c, (done, one) = self.config, self._run_fractions()
-        return c.rate * self.progress.rate_factor * schedule.lr_factor(c.schedule, done, self._warmup_fraction, c.cooldown, one)
+        c, (fraction_done, step_fraction) = self.config, self._run_fractions()
+        return (
+            c.rate
+            * self.progress.rate_factor
+            * schedule.lr_factor(c.schedule, fraction_done, self._warmup_fraction, c.cooldown, step_fraction)
+        )
 
-    # one step
+    # -- one step
 
     def _step(self, get_batch: BatchFn) -> dict[str, float]:
-        p, rate, (done, _) = self.progress, self.learning_rate(), self._run_fractions()
-        param_groups.unfreeze(self.optimizer, done)
-        pending = self.update_step.compute_grads(self._micro_batches(get_batch, p.step, done), self.recurrent_state)
+        p, lr, (fraction_done, _) = self.progress, self.learning_rate(), self._run_fractions()
+        param_groups.unfreeze(self.optimizer, fraction_done)
+        pending = self.update_step.compute_grads(self._micro_batches(get_batch, p.step, fraction_done), self.recurrent_state)
         if self.update_step.optimizer_can_skip:
-            self.update_step.apply_unless_anomalous(pending, rate, self.anomaly_detector.spike_threshold)
+            self.update_step.apply_unless_anomalous(pending, lr, self.anomaly_detector.spike_threshold)
         self._prefetch(get_batch, p.step + 1)
-        outcome = self.update_step.fetch_result(pending)
-        p.step, p.tokens, p.rate, p.done = p.step + 1, p.tokens + outcome.tokens, rate, False
-        means = {"loss": 0.0, **outcome.metrics.means()}
+        result = self.update_step.fetch_result(pending)
+        p.step, p.tokens, p.rate, p.done = p.step + 1, p.tokens + result.tokens, lr, False
+        means = {"loss": 0.0, **result.metrics.means()}
         self._recent_losses.append(means["loss"])
         if reason := self._skip_reason(means):
-            self.update_step.skip()  # and the carry stays as it was, too: it may be as bad as the gradient
+            self.update_step.skip()  # the recurrent state is not updated either: it may be non-finite, too
             self._record_skip(reason)
         else:
             if not self.update_step.optimizer_can_skip:
-                self.update_step.apply(rate)
-            self.recurrent_state = outcome.recurrent_state
-            self._add_to_interval(outcome.metrics)
-        return {**means, "rate": rate, "tokens": outcome.tokens}
+                self.update_step.apply(lr)
+            self.recurrent_state = result.recurrent_state
+            self._add_to_interval(result.metrics)
+        return {**means, "rate": lr, "tokens": result.tokens}
 
     def _micro_batches(self, get_batch: BatchFn, step: int, fraction_done: float) -> SeededBatches:
-        """The micro-batches of a step, on the device: those fetched while the last step ran, if they are of this one."""
-        first, own = (
+        """(dropout seed, micro-batch) of this rank for a step, on the device; prefetched ones if they are of this step."""
+        first, local_indices = (
             (self.progress.jump + step) * self.config.accumulate,
             self.dist_state.local_micro_batches(self.config.accumulate),
         )
         if self._prefetched is None or self._prefetched[0] != first:
-            self._prefetched = first, [get_batch(first + i, fraction_done).to(self.prepared.device) for i in own]
-        return [(dropout_seed(self.seed, step, i), made) for i, made in zip(own, self._prefetched[1], strict=True)]
+            self._prefetched = first, [get_batch(first + i, fraction_done).to(self.prepared.device) for i in local_indices]
+        return [(dropout_seed(self.seed, step, i), batch) for i, batch in zip(local_indices, self._prefetched[1], strict=True)]
 
     def _prefetch(self, get_batch: BatchFn, step: int) -> None:
-        """What the next step will want, if there is one."""
+        """Fetches the micro-batches of the next step, if there is one, while the device computes."""
         steps = self.config.steps
         if steps is None or step < steps:
             self._micro_batches(get_batch, step, self._run_fractions()[0] if steps is None else step / steps)
@@ -169,16 +175,16 @@ class Trainer:
         self.progress.interval = interval.sums
 
     def _run_fractions(self) -> tuple[float, float]:
-        """The share of the run that is done, and the share one step takes."""
+        """The fraction of the run done, and the fraction one step takes."""
         c, p = self.config, self.progress
         if c.steps is not None:
             return p.step / c.steps, 1 / c.steps
         budget = 60 * (c.minutes or 0)
-        left = max(budget - p.lost, 1e-9)
-        return min(max(p.elapsed - p.lost, 0.0) / left, 1 - 1e-9), p.pace / left
+        usable_seconds = max(budget - p.lost, 1e-9)
+        return min(max(p.elapsed - p.lost, 0.0) / usable_seconds, 1 - 1e-9), p.pace / usable_seconds
 
     def _seconds_left(self) -> float:
-        """Seconds to the end, evaluations not counted."""
+        """Estimated seconds to the end, without evaluations."""
         c, p = self.config, self.progress
         return (
             (c.steps - p.step) * self.clock.step_seconds if c.steps is not None else 60 * (c.minutes or 0) - self.clock.elapsed
@@ -195,7 +201,7 @@ class Trainer:
         )
         return p.step > 0 and p.elapsed + p.pace > 60 * (c.minutes or 0)
 
-    # between steps
+    # -- between steps
 
     def _after_step(self, row: dict[str, float]) -> None:
         c, step = self.config, self.progress.step
@@ -203,7 +209,7 @@ class Trainer:
             self._log()
         if c.eval_every and step % c.eval_every == 0:
             self._evaluate()
-        if step % c.save_every == 0 and step != c.steps and not self.anomaly_detector.bad_steps:  # the last is saved by _finish
+        if step % c.save_every == 0 and step != c.steps and not self.anomaly_detector.bad_steps:  # _finish saves the last step
             self._save()
         speed = row["tokens"] / (self.clock.step_seconds or 1)
         self.display.update(
@@ -213,17 +219,17 @@ class Trainer:
     def _log(self) -> None:
         p, means = self.progress, MetricSums(self.progress.interval).means()
         if not means:
-            return  # every update since the last row was skipped, and has a row of its own
+            return  # every update since the last row was skipped and logged by _record_skip
         p.loss, p.interval = means.get("loss"), {}
-        parts = {name: mean for name, mean in means.items() if name == "loss" or name.startswith(LOSS_PREFIX)}
-        facts = {"rate": p.rate, "norm": means["norm"], "tokens": p.tokens}
-        self.metrics.log(p.step, **{**parts, **facts, **means})
+        loss_parts = {name: mean for name, mean in means.items() if name == "loss" or name.startswith(LOSS_PREFIX)}
+        state = {"rate": p.rate, "norm": means["norm"], "tokens": p.tokens}
+        self.metrics.log(p.step, **{**loss_parts, **state, **means})
 
     def _evaluate(self) -> None:
         p = self.progress
         p.trials, p.judged_at = {}, p.step
         for name, batches in self.eval_sets.items():
-            means = trial.evaluate(self.objective, batches(), self.prepared)
+            means = evaluate(self.objective, batches(), self.prepared)
             p.trials[name] = dict(means)
             self.metrics.log(p.step, trial=name, **means)
             self.display.info(f"step {p.step}: {name}: {format_metrics(means)}")
@@ -231,40 +237,40 @@ class Trainer:
             self._update_best()
 
     def _update_best(self) -> None:
-        """Keeps the weights if they are the best so far."""
+        """Saves the weights if their score is the best so far, for early stopping."""
         p = self.progress
-        first = next(iter(p.trials.values()), {}).get("loss")
-        found = self.score_fn() if self.score_fn else -(first if first is not None else float("inf"))
-        found = self.dist_state.broadcast(found)
-        found = -math.inf if math.isnan(found) else found
-        if p.best_step >= 0 and not found > (-math.inf if p.best is None else p.best):  # JSON holds no infinity
+        eval_loss = next(iter(p.trials.values()), {}).get("loss")
+        score = self.score_fn() if self.score_fn else -(eval_loss if eval_loss is not None else float("inf"))
+        score = self.dist_state.broadcast(score)
+        score = -math.inf if math.isnan(score) else score
+        if p.best_step >= 0 and not score > (-math.inf if p.best is None else p.best):  # JSON holds no infinity
             p.stale += 1
             return
-        p.best, p.best_step, p.stale = found, p.step, 0
+        p.best, p.best_step, p.stale = score, p.step, 0
         if self.is_main_process:
-            best.save_best(self.folder / "state", p.step, self.model)
+            checkpoint.save_best(self.folder / "state", p.step, self.model)
 
     def _load_best(self) -> None:
-        """The best weights, where they are not the last."""
+        """Loads the best weights if they are not those of the last step."""
         p = self.progress
         if p.best_step >= 0 and p.best_step != p.step:
-            best.load_best(self.folder / "state", p.best_step, self.model)
+            checkpoint.load_best(self.folder / "state", p.best_step, self.model)
             self.display.info(f"the best weights are those of step {p.best_step}")
 
     def _load_average(self) -> None:
-        """The mean of the last checkpoints, in place of the last weights alone."""
+        """Loads the mean of the last `train.average` checkpoints."""
         if self.config.average:
-            self.dist_state.broadcast(None)  # nobody reads while the last is still being written
-            steps = average.load_average(self.folder / "state", self.config.average, self.progress.step, self.model)
+            self.dist_state.broadcast(None)  # barrier: the last checkpoint must be written before anyone reads it
+            steps = checkpoint.load_average(self.folder / "state", self.config.average, self.progress.step, self.model)
             self.display.info(f"the weights are the mean of those of steps {', '.join(map(str, steps))}")
 
     def _roll_back(self) -> None:
-        """Back to the last checkpoint, past the batches that led here, at half the rate."""
+        """Restores the last checkpoint, skips the batches since then, and halves the learning rate."""
         old = self.progress
         if old.rollbacks == MAX_ROLLBACKS:
             self._give_up()
-        saved = state.load_latest_checkpoint(self.folder / "state", self.display.warn)
-        assert saved, "a run begins with a checkpoint"
+        saved = checkpoint.load_latest_checkpoint(self.folder / "state", self.display.warn)
+        assert saved, "step 0 was saved"
         self._restore(saved)
         new = self.progress
         new.jump = old.jump + old.step - new.step
@@ -281,28 +287,28 @@ class Trainer:
     def _give_up(self) -> None:
         losses = ", ".join(f"{loss:.4g}" for loss in self._recent_losses)
         raise UserError(
-            f"training failed at step {self.progress.step} after {MAX_ROLLBACKS} rollbacks: the last losses were {losses}; lower "
-            f"train.rate ({self.config.rate:g}), raise train.warmup ({self.config.warmup:g}), or look at the data there"
+            f"training failed at step {self.progress.step} after {MAX_ROLLBACKS} rollbacks: the last losses were {losses}; "
+            f"lower train.rate ({self.config.rate:g}), raise train.warmup ({self.config.warmup:g}), or look at the data there"
         )
 
     def _save_and_stop(self) -> None:
         self._save()
         raise Interrupted(f"stopped at step {self.progress.step}, which is saved; run the same command again to go on")
 
-    # begin, save, end
+    # -- start, save, finish
 
     def _resume(self) -> None:
-        given = self.progress
-        if saved := state.load_latest_checkpoint(self.folder / "state", self.display.warn):
-            theirs = saved.metadata.get("fingerprint")
-            if theirs != given.fingerprint:
+        fresh = self.progress
+        if saved := checkpoint.load_latest_checkpoint(self.folder / "state", self.display.warn):
+            saved_fingerprint = saved.metadata.get("fingerprint")
+            if saved_fingerprint != fresh.fingerprint:
                 raise UserError(
-                    f"{self.folder} was started by another recipe ({theirs or '-'}, not {given.fingerprint or '-'}); "
-                    f"choose another out, or remove {self.folder / 'state'} to begin anew"
+                    f"{self.folder} was started by another recipe ({saved_fingerprint or '-'}, "
+                    f"not {fresh.fingerprint or '-'}); choose another out, or remove {self.folder / 'state'} to begin anew"
                 )
             self._restore(saved)
             self.resumed_at = self.progress.step
-        self.dist_state.broadcast(None)  # nobody writes while others still read
+        self.dist_state.broadcast(None)  # barrier: nobody writes while other ranks still read
 
     def _start(self) -> None:
         p = self.progress
@@ -313,10 +319,10 @@ class Trainer:
         self.metrics.truncate(p.metrics_bytes, p.step)
         if self.resumed_at is None:
             self.dist_state.broadcast_weights(self.model)
-            self._save()  # something to go back to, and a full disk is met now
+            self._save()  # step 0, for rollbacks; a full disk fails now
         elif p.step:
-            words = "nothing left to train:" if p.done and self._is_finished() else "going on from"
-            self.display.info(f"{words} {self._progress_text()}, saved in {self.folder / 'state'}")
+            prefix = "nothing left to train:" if p.done and self._is_finished() else "going on from"
+            self.display.info(f"{prefix} {self._progress_text()}, saved in {self.folder / 'state'}")
 
     def _finish(self) -> None:
         p = self.progress
@@ -329,7 +335,7 @@ class Trainer:
         self._save()
 
     def _save(self) -> None:
-        carries = self.dist_state.all_gather([tensor.cpu() for tensor in self.recurrent_state])
+        recurrent_states = self.dist_state.all_gather([tensor.cpu() for tensor in self.recurrent_state])
         p = self.progress
         p.norms, p.bad, p.scaler = (
             list(self.anomaly_detector.grad_norms),
@@ -339,16 +345,16 @@ class Trainer:
         p.elapsed, p.pace, p.lost = self.clock.elapsed, self.clock.step_seconds, self.clock.startup_seconds
         if self.is_main_process:
             p.metrics_bytes = self.metrics.flush()
-            tensors = checkpoint.collect_tensors(self.model, self.optimizer, carries)
-            state.save_checkpoint(self.folder / "state" / f"step-{p.step}", tensors, progress.progress_to_dict(p))
-            state.prune_checkpoints(self.folder / "state", max(self.config.keep, self.config.average), p.step)
-            best.prune_best(self.folder / "state")
+            tensors = checkpoint.collect_tensors(self.model, self.optimizer, recurrent_states)
+            checkpoint.save_checkpoint(self.folder / "state" / f"step-{p.step}", tensors, progress.progress_to_dict(p))
+            checkpoint.prune_checkpoints(self.folder / "state", max(self.config.keep, self.config.average), p.step)
+            checkpoint.prune_best(self.folder / "state")
             if p.step:
                 self.display.info(f"step {p.step}: saved")
 
-    def _restore(self, saved_checkpoint: state.Checkpoint) -> None:
+    def _restore(self, saved_checkpoint: checkpoint.Checkpoint) -> None:
         self.progress = p = progress.parse_progress(
-            saved_checkpoint.metadata, str(saved_checkpoint.folder / state.PROGRESS_FILE)
+            saved_checkpoint.metadata, str(saved_checkpoint.folder / checkpoint.PROGRESS_FILE)
         )
         checkpoint.restore_tensors(saved_checkpoint, self.model, self.optimizer)
         self.recurrent_state = checkpoint.restore_recurrent_state(
@@ -379,5 +385,5 @@ class Trainer:
 
 
 def dropout_seed(seed: int, step: int, micro_batch: int) -> int:
-    """The seed of dropout in a micro-batch: a function of where it stands, not of what came before."""
+    """Dropout seed of a micro-batch: a hash of (seed, step, micro_batch), independent of earlier steps."""
     return int.from_bytes(hashlib.blake2b(f"{seed}/{step}/{micro_batch}".encode(), digest_size=8).digest(), "big") >> 1

@@ -1,4 +1,4 @@
-"""Words and their vectors: files of every usual format, neighbours, analogies and how well they agree with people."""
+"""Word vectors: file formats, nearest neighbours, analogies, benchmarks, and the training of word2vec and GloVe tables."""
 
 from .files import FORMATS, Format, read_vectors, write_vectors
 from .keyed_vectors import KeyedVectors, vectors_from_table

@@ -1,4 +1,8 @@
-"""Files that vectors are judged by: pairs of words with the likeness people found, and analogies in sections."""
+"""Benchmarks of word vectors: word similarity (WordSim-353, SimLex-999) and analogies (Mikolov et al. 2013).
+
+- read_word_pairs, read_analogies: the published file formats
+- evaluate_word_pairs, evaluate_word_analogies: scores of KeyedVectors, as gensim computes them
+"""
 
 import csv
 import math
@@ -19,6 +23,8 @@ SCORE_COLUMNS = ("similarity", "simlex999", "human (mean)", "score")
 
 
 class WordPair(NamedTuple):
+    """Two words and their human similarity score."""
+
     left: str
     right: str
     score: float
@@ -32,67 +38,70 @@ class AnalogyQuestion(NamedTuple):
 
 
 def read_word_pairs(path: Path) -> list[WordPair]:
-    """Of a .csv, or of columns parted by tabs (or by spaces): two words and a number.
+    """Reads word pairs from a .csv, or from columns separated by tabs or spaces.
 
-    They are the first three columns, or those a header names as WordSim-353, SimLex-999 and their kin do (word1, word2,
-    similarity ...); lines that begin with # are comments.
+    The columns are the first three, or those named by a header as in WordSim-353, SimLex-999 and similar files (word1,
+    word2, similarity ...). Lines that begin with # are comments.
     """
-    found, places = list[WordPair](), None
-    for number, cells in _read_cells(path):
-        if places is None:
-            places, header = _find_columns([cell.strip().lower() for cell in cells])
-            if header:
+    pairs, columns = list[WordPair](), None
+    for line_number, cells in _read_cells(path):
+        if columns is None:
+            columns, is_header = _find_columns([cell.strip().lower() for cell in cells])
+            if is_header:
                 continue
-        if any("".join(cells[place : place + 1]).strip() for place in places):  # one published file ends with a bare number
-            found.append(_parse_pair(path, number, cells, places))
-    if not found:
+        # one published file ends with a line of only a number
+        if any("".join(cells[column : column + 1]).strip() for column in columns):
+            pairs.append(_parse_pair(path, line_number, cells, columns))
+    if not pairs:
         raise UserError(f"{path} holds no pairs; a line is two words and a number")
-    return found
+    return pairs
 
 
 def read_analogies(path: Path) -> list[AnalogyQuestion]:
-    """Four words a line, in sections that a line `: name` begins."""
-    found, section = list[AnalogyQuestion](), None
-    for number, line in _read_lines(path):
+    """Reads questions-words.txt and similar files: four words per line, in sections that begin with a line `: name`."""
+    questions, section = list[AnalogyQuestion](), None
+    for line_number, line in _read_lines(path):
         if line.startswith(":"):
             section = line.lstrip(": ")
             continue
         words = line.split()
         if len(words) != 4 or section is None:
-            wrong = f"{line[:60]!r} is not four words" if section is not None else "there is no `: name` of a section before it"
-            raise UserError(f"{path}, line {number:,}: {wrong}")
-        found.append(AnalogyQuestion(section, (words[0], words[1], words[2], words[3])))
-    if not found:
+            problem = (
+                f"{line[:60]!r} is not four words" if section is not None else "there is no `: name` of a section before it"
+            )
+            raise UserError(f"{path}, line {line_number:,}: {problem}")
+        questions.append(AnalogyQuestion(section, (words[0], words[1], words[2], words[3])))
+    if not questions:
         raise UserError(f"{path} holds no questions; a line is four words, below a line `: name`")
-    return found
+    return questions
 
 
 def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
     if not path.is_file():
         raise UserError(f"there is no file {path}")
-    for number, text in LineReader(path):
-        line = text.removeprefix("\ufeff").strip() if number == 1 else text.strip()
+    for line_number, raw_line in LineReader(path):
+        line = raw_line.removeprefix("\ufeff").strip() if line_number == 1 else raw_line.strip()
         if line.isascii() or not any("\udc80" <= c <= "\udcff" for c in line):
             if line:
-                yield number, line
+                yield line_number, line
         else:
-            raise UserError(f"{path}, line {number:,} is not UTF-8")
+            raise UserError(f"{path}, line {line_number:,} is not UTF-8")
 
 
 def _read_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
-    for number, line in _read_lines(path):
+    for line_number, line in _read_lines(path):
         if line.startswith("#"):
             continue
-        yield number, line.split("\t") if "\t" in line else next(csv.reader([line])) if "," in line else line.split()
+        yield line_number, line.split("\t") if "\t" in line else next(csv.reader([line])) if "," in line else line.split()
 
 
 def _find_columns(names: list[str]) -> tuple[tuple[int, int, int], bool]:
-    """Which columns hold the words and the score, and whether the line is a header."""
-    found = [
-        next((names.index(name) for name in known if name in names), None)
-        for known in (LEFT_COLUMNS, RIGHT_COLUMNS, SCORE_COLUMNS)
+    """Column indices of the two words and the score, and whether the line is a header."""
+    columns = [
+        next((names.index(name) for name in aliases if name in names), None)
+        for aliases in (LEFT_COLUMNS, RIGHT_COLUMNS, SCORE_COLUMNS)
     ]
-    left, right, score = found
+    left, right, score = columns
     if left is not None and right is not None and score is not None:
         return (left, right, score), True
     return (0, 1, 2), False
@@ -100,7 +109,7 @@ def _find_columns(names: list[str]) -> tuple[tuple[int, int, int], bool]:
 
 def _parse_pair(path: Path, line_number: int, cells: list[str], columns: tuple[int, int, int]) -> WordPair:
     try:
-        left, right, score = (cells[place].strip() for place in columns)
+        left, right, score = (cells[column].strip() for column in columns)
         value = float(score)
     except (IndexError, ValueError):
         value = math.nan
@@ -109,11 +118,11 @@ def _parse_pair(path: Path, line_number: int, cells: list[str], columns: tuple[i
     return WordPair(left, right, value)
 
 
-RESTRICT_VOCAB = 300_000  # rows an analogy is answered from, as gensim has it
+RESTRICT_VOCAB = 300_000  # rows that analogies are answered from, gensim's default
 
 
 class SimilarityScores(NamedTuple):
-    """Correlations over the pairs whose words both have a vector, and the share of pairs that is."""
+    """Correlations over the pairs whose words both have a vector; coverage is the fraction of such pairs."""
 
     spearman: float
     pearson: float
@@ -122,7 +131,7 @@ class SimilarityScores(NamedTuple):
 
 
 class AnalogySection(NamedTuple):
-    """Of a part of the questions: those asked, those whose four words all have a vector, those answered right."""
+    """Counts of a section: all questions, those whose four words have a vector, those answered correctly."""
 
     name: str
     num_questions: int
@@ -131,14 +140,14 @@ class AnalogySection(NamedTuple):
 
     @property
     def accuracy(self) -> float:
-        """Of the known ones; nan where there are none."""
+        """num_correct / num_covered; nan if no question is covered."""
         return self.num_correct / self.num_covered if self.num_covered else float("nan")
 
 
 class WordLookup:
-    """Which row a word of a question is: as written, or, with `fold`, whatever its case, the earliest row of such.
+    """Row of each word; with `case_insensitive`, the first row of all that differ only by case. Zero rows are left out.
 
-    Folded, rows that differ by case alone are one answer. Rows of zeros are none.
+    limit: only the first `limit` rows are used.
     """
 
     def __init__(self, vectors: KeyedVectors, case_insensitive: bool = True, limit: int | None = None) -> None:
@@ -149,44 +158,46 @@ class WordLookup:
                 self.rows.setdefault(self.normalize(word), row)
 
     def normalize(self, word: str) -> str:
+        """The key of a word in `rows`."""
         return word.upper() if self.case_insensitive else word
 
     def resolve(self, word: str) -> str | None:
-        """The word the vectors have for it; None if they have none."""
+        """The word as the vectors spell it, or None if it has no vector."""
         row = self.rows.get(self.normalize(word))
         return self.vectors.words[row] if row is not None else word if self.vectors.has_vector(word) else None
 
 
 def evaluate_word_pairs(vectors: KeyedVectors, path: Path, case_insensitive: bool = True) -> SimilarityScores:
-    """Spearman's (and Pearson's) correlation of cosines with what people said; pairs with an unknown word are left out."""
+    """Spearman and Pearson correlation of cosine similarities with human scores; pairs with unknown words are left out."""
     return score_word_pairs(vectors, read_word_pairs(path), str(path), case_insensitive)
 
 
 def score_word_pairs(
     vectors: KeyedVectors, pairs: list[WordPair], source: str, case_insensitive: bool = True
 ) -> SimilarityScores:
-    spelling = WordLookup(vectors, case_insensitive)
-    found = [(spelling.resolve(pair.left), spelling.resolve(pair.right), pair.score) for pair in pairs]
-    known = [(left, right, score) for left, right, score in found if left is not None and right is not None]
-    if len(known) < 2:
-        raise UserError(f"{source}: of {len(pairs):,} pairs, {len(known)} have vectors; there is nothing to compare")
-    lefts, rights, truths = zip(*known, strict=True)
+    """The same for pairs in memory; `source` names them in errors."""
+    lookup = WordLookup(vectors, case_insensitive)
+    resolved = [(lookup.resolve(pair.left), lookup.resolve(pair.right), pair.score) for pair in pairs]
+    covered = [(left, right, score) for left, right, score in resolved if left is not None and right is not None]
+    if len(covered) < 2:
+        raise UserError(f"{source}: of {len(pairs):,} pairs, {len(covered)} have vectors; there is nothing to compare")
+    lefts, rights, gold = zip(*covered, strict=True)
     cosines = np.einsum("ij,ij->i", vectors.get_unit_vectors(lefts), vectors.get_unit_vectors(rights))
     return SimilarityScores(
-        float(spearman(cosines, truths)), float(pearson(cosines, truths)), len(known), len(known) / len(pairs)
+        float(spearman(cosines, gold)), float(pearson(cosines, gold)), len(covered), len(covered) / len(pairs)
     )
 
 
 @dataclass(frozen=True)
 class AnalogyScores:
-    """Every section of a file of questions, and all of them together."""
+    """Scores of every section of an analogy file, and in total."""
 
     sections: list[AnalogySection]
 
     @property
     def total(self) -> AnalogySection:
-        asked, known, right = (sum(column) for column in list(zip(*self.sections, strict=True))[1:])
-        return AnalogySection("total", asked, known, right)
+        num_questions, num_covered, num_correct = (sum(column) for column in list(zip(*self.sections, strict=True))[1:])
+        return AnalogySection("total", num_questions, num_covered, num_correct)
 
     @property
     def coverage(self) -> float:
@@ -196,48 +207,55 @@ class AnalogyScores:
 def evaluate_word_analogies(
     vectors: KeyedVectors, path: Path, case_insensitive: bool = True, restrict_vocab: int = RESTRICT_VOCAB
 ) -> AnalogyScores:
-    """Each question's nearest word to b - a + c (3CosAdd) among the `most` first rows, but a, b and c; right or not.
+    """Accuracy of 3CosAdd: the row nearest to b - a + c among the first `restrict_vocab`, without a, b and c.
 
-    Questions with a word that has no such row are not counted. `fold` takes no notice of case, neither in the questions
-    nor among the answers.
+    Questions with a word outside these rows are not covered. `case_insensitive` applies to questions and answers.
     """
-    asked = read_analogies(path)
-    spelling = WordLookup(vectors, case_insensitive, restrict_vocab)
-    rows = np.array([[spelling.rows.get(spelling.normalize(word), -1) for word in one.words] for one in asked], np.int64)
-    known = np.asarray((rows >= 0).all(1))
-    right = np.zeros(len(asked), bool)
-    if known.any():
-        right[known] = _is_correct(spelling, rows[known], restrict_vocab)
-    return AnalogyScores(_score_sections(asked, known, right))
+    questions = read_analogies(path)
+    lookup = WordLookup(vectors, case_insensitive, restrict_vocab)
+    rows = np.array(
+        [[lookup.rows.get(lookup.normalize(word), -1) for word in question.words] for question in questions], np.int64
+    )
+    is_covered = np.asarray((rows >= 0).all(1))
+    is_correct = np.zeros(len(questions), bool)
+    if is_covered.any():
+        is_correct[is_covered] = _is_correct(lookup, rows[is_covered], restrict_vocab)
+    return AnalogyScores(_score_sections(questions, is_covered, is_correct))
 
 
 def _is_correct(lookup: WordLookup, rows: np.ndarray, restrict_vocab: int) -> np.ndarray:
+    """(questions,) bool; rows: (questions, 4)."""
     vectors = lookup.vectors
     a, b, c, expected = rows.T
     unit = vectors.unit_matrix
-    goals = l2_normalize(unit[b] - unit[a] + unit[c])
-    same = np.array(
+    queries = l2_normalize(unit[b] - unit[a] + unit[c])
+    canonical_rows = np.array(
         [lookup.rows.get(lookup.normalize(word), row) for row, word in enumerate(vectors.words[:restrict_vocab])], np.int64
     )
-    found = vectors.nearest_rows(goals, _excluded_rows(same, rows[:, :3]), restrict_vocab)
-    return same[found] == expected
+    nearest = vectors.nearest_rows(queries, _excluded_rows(canonical_rows, rows[:, :3]), restrict_vocab)
+    return canonical_rows[nearest] == expected
 
 
 def _excluded_rows(canonical_rows: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """(questions, some): all rows that are written like one of a question's three words, -1 where there are fewer."""
-    others = np.flatnonzero(canonical_rows != np.arange(len(canonical_rows)))
-    if not len(others):
+    """(questions, n): rows of a, b and c and all rows that differ from them only by case, padded with -1."""
+    duplicates = np.flatnonzero(canonical_rows != np.arange(len(canonical_rows)))
+    if not len(duplicates):
         return rows
-    order = others[np.argsort(canonical_rows[others], kind="stable")]
-    heads = canonical_rows[order]
-    begin, end = np.searchsorted(heads, rows), np.searchsorted(heads, rows, "right")
-    widest = int((end - begin).max())
-    where = begin[..., None] + np.arange(widest)
-    more = np.where(where < end[..., None], order[np.minimum(where, len(order) - 1)], -1)
-    return np.concatenate([rows, more.reshape(len(rows), -1)], 1)
+    order = duplicates[np.argsort(canonical_rows[duplicates], kind="stable")]
+    sorted_keys = canonical_rows[order]
+    begin, end = np.searchsorted(sorted_keys, rows), np.searchsorted(sorted_keys, rows, "right")
+    max_count = int((end - begin).max())
+    index = begin[..., None] + np.arange(max_count)
+    extra = np.where(index < end[..., None], order[np.minimum(index, len(order) - 1)], -1)
+    return np.concatenate([rows, extra.reshape(len(rows), -1)], 1)
 
 
 def _score_sections(questions: list[AnalogyQuestion], is_covered: np.ndarray, is_correct: np.ndarray) -> list[AnalogySection]:
-    names = np.array([one.section for one in questions])
-    order = dict.fromkeys(names.tolist())
-    return [AnalogySection(n, int((s := names == n).sum()), int(is_covered[s].sum()), int(is_correct[s].sum())) for n in order]
+    names = np.array([question.section for question in questions])
+    section_names = dict.fromkeys(names.tolist())
+    return [
+        AnalogySection(
+            name, int((in_section := names == name).sum()), int(is_covered[in_section].sum()), int(is_correct[in_section].sum())
+        )
+        for name in section_names
+    ]

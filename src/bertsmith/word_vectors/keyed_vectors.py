@@ -1,4 +1,8 @@
-"""Words with a vector each: which are near one another, and which stand to a third as two others do."""
+"""Word vectors by word, with similarity, nearest neighbours and analogies (gensim's KeyedVectors).
+
+- KeyedVectors, FastTextKeyedVectors (with vectors of unknown words from n-grams)
+- whole_words, vectors_from_table: the words of a tokenizer, and their rows of an embedding table
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
@@ -17,14 +21,14 @@ from ..tokenization.trainers import bytes_to_unicode
 Matrix = NDArray[np.float32]
 RowIndices = NDArray[np.int64]
 
-MAX_SCORES_IN_MEMORY = 1 << 24  # cosines held in memory at a time
+MAX_SCORES_IN_MEMORY = 1 << 24  # cosine similarities computed at a time
 
 
 class KeyedVectors:
-    """`words[i]` has the row `matrix[i]`; where order means anything, frequent words come first. A word whose row
-    is of zeros is not known: the text it was learnt from did not hold it.
+    """Word vectors: `matrix[i]` (float32) is the vector of `words[i]`, most frequent words first.
 
-    A subclass that can make vectors of words it has no row for overrides `vector` and `knows`: all else asks these.
+    A zero row means that the training text did not contain the word. A subclass with vectors for words without a row
+    overrides `get_vector` and `has_vector`.
     """
 
     def __init__(self, words: Sequence[str], matrix: NDArray[Any]) -> None:
@@ -32,8 +36,8 @@ class KeyedVectors:
         if self.matrix.ndim != 2 or len(self.matrix) != len(self.words) or not self.matrix.size:
             raise UserError(f"{len(self.words):,} words do not go with a matrix of {self.matrix.shape}; there is a row a word")
         if len(self.key_to_index) < len(self.words):
-            twice = next(word for row, word in enumerate(self.words) if self.key_to_index[word] != row)
-            raise UserError(f"the word {twice!r} stands twice; a word has one vector")
+            duplicate = next(word for row, word in enumerate(self.words) if self.key_to_index[word] != row)
+            raise UserError(f"the word {duplicate!r} stands twice; a word has one vector")
 
     @cached_property
     def key_to_index(self) -> dict[str, int]:
@@ -41,7 +45,7 @@ class KeyedVectors:
 
     @cached_property
     def is_nonzero(self) -> NDArray[np.bool_]:
-        """For every row: it is not of zeros."""
+        """(words,): False for zero rows."""
         return np.asarray(self.matrix.any(1))
 
     @property
@@ -50,73 +54,75 @@ class KeyedVectors:
 
     @cached_property
     def unit_matrix(self) -> Matrix:
-        """Rows of length 1; one of zeros stays."""
+        """L2-normalized rows; zero rows stay zero."""
         return l2_normalize(self.matrix)
 
     def __len__(self) -> int:
         return len(self.words)
 
     def get_index(self, word: str) -> int | None:
-        """Its number; None for a word that has none."""
+        """Row of a word, or None."""
         return self.key_to_index.get(word)
 
     def has_vector(self, word: str) -> bool:
+        """Whether the word has a nonzero vector."""
         row = self.get_index(word)
         return row is not None and bool(self.is_nonzero[row])
 
     def get_vector(self, word: str) -> Matrix:
-        """(width,)."""
+        """(vector_size,); a UserError for an unknown word."""
         if (row := self.get_index(word)) is not None:
             return self.matrix[row]
-        near = get_close_matches(word, self.words[:100_000], n=1, cutoff=0.7)
-        raise UserError(f"there is no vector for {word!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        suggestions = get_close_matches(word, self.words[:100_000], n=1, cutoff=0.7)
+        raise UserError(f"there is no vector for {word!r}" + (f"; did you mean {suggestions[0]!r}?" if suggestions else ""))
 
     def get_unit_vectors(self, words: Iterable[str]) -> Matrix:
-        """(words, width): the vectors of these words, each of length 1."""
+        """(words, vector_size): L2-normalized vectors of these words."""
         return l2_normalize(np.stack([self.get_vector(word) for word in words]))
 
     def similarity(self, a: str, b: str) -> float:
-        """The cosine of two words' vectors."""
+        """Cosine similarity of two words."""
         left, right = self.get_unit_vectors([a, b])
         return float(left @ right)
 
     def most_similar(self, word: str, topn: int = 10) -> list[tuple[str, float]]:
-        """The words nearest by cosine, best first, itself left out."""
+        """The `topn` nearest words by cosine similarity, best first, without the word itself."""
         return self._top_words(self.get_unit_vectors([word]), [word], topn)
 
     def analogy(self, a: str, b: str, c: str, topn: int = 10) -> list[tuple[str, float]]:
-        """`a` is to `b` as `c` is to ...: nearest to b - a + c (3CosAdd), the three themselves left out."""
-        of_a, of_b, of_c = self.get_unit_vectors([a, b, c])
-        return self._top_words(l2_normalize((of_b - of_a + of_c)[None]), [a, b, c], topn)
+        """a is to b as c is to ...: the words nearest to b - a + c (3CosAdd), without a, b and c."""
+        unit_a, unit_b, unit_c = self.get_unit_vectors([a, b, c])
+        return self._top_words(l2_normalize((unit_b - unit_a + unit_c)[None]), [a, b, c], topn)
 
     def nearest_rows(self, queries: Matrix, excluded_rows: RowIndices, limit: int | None = None) -> RowIndices:
-        """For each goal (goals, width) the row of the nearest word among the first `limit`.
+        """(queries,): the row nearest to each query among the first `limit` rows.
 
-        `without` (goals, some) names rows that are no answer; -1 names none.
+        queries: (queries, vector_size), L2-normalized; excluded_rows: (queries, n), padded with -1.
         """
-        unit, found = self.unit_matrix[:limit], np.zeros(len(queries), np.int64)
-        step = max(1, MAX_SCORES_IN_MEMORY // len(unit))
-        for at in range(0, len(queries), step):
-            scores = queries[at : at + step] @ unit.T
-            left_out = excluded_rows[at : at + step]
-            row, column = np.nonzero((left_out >= 0) & (left_out < len(unit)))
-            scores[row, left_out[row, column]] = -np.inf
-            found[at : at + step] = scores.argmax(1)
-        return found
+        candidates, nearest = self.unit_matrix[:limit], np.zeros(len(queries), np.int64)
+        step = max(1, MAX_SCORES_IN_MEMORY // len(candidates))
+        for start in range(0, len(queries), step):
+            scores = queries[start : start + step] @ candidates.T
+            excluded = excluded_rows[start : start + step]
+            row, column = np.nonzero((excluded >= 0) & (excluded < len(candidates)))
+            scores[row, excluded[row, column]] = -np.inf
+            nearest[start : start + step] = scores.argmax(1)
+        return nearest
 
     def _top_words(self, query: Matrix, excluded_words: Sequence[str], topn: int) -> list[tuple[str, float]]:
         if topn < 1:
             raise UserError(f"the {topn} nearest are none; ask for one or more")
         scores = (self.unit_matrix @ query[0]).astype(np.float64)
         scores[[row for word in excluded_words if (row := self.get_index(word)) is not None]] = -np.inf
-        some = np.argsort(-scores, kind="stable")[:topn]
-        return [(self.words[row], float(scores[row])) for row in some if np.isfinite(scores[row])]
+        best = np.argsort(-scores, kind="stable")[:topn]
+        return [(self.words[row], float(scores[row])) for row in best if np.isfinite(scores[row])]
 
 
 class FastTextKeyedVectors(KeyedVectors):
-    """`buckets` (buckets, width) are the rows of n-grams of `least` to `most` characters, by their hash.
+    """KeyedVectors with vectors of unknown words, from their character n-grams (fastText, Bojanowski et al. 2017).
 
-    `clean` is what the tokenizer does to a text before it cuts it: a word is looked up, and spelt, as it was learnt.
+    buckets: (buckets, vector_size), vectors of n-grams of min_n to max_n characters, by hash.
+    normalize: the normalizer of the tokenizer, applied to a word before it is looked up.
     """
 
     def __init__(
@@ -128,14 +134,14 @@ class FastTextKeyedVectors(KeyedVectors):
         self.normalize = normalize
 
     def get_index(self, word: str) -> int | None:
-        as_written = super().get_index(word)
-        return super().get_index(self._normalize_word(word)) if as_written is None else as_written
+        row = super().get_index(word)
+        return super().get_index(self._normalize_word(word)) if row is None else row
 
     def has_vector(self, word: str) -> bool:
         return super().has_vector(word) or len(self._ngram_rows(word)) > 0
 
     def get_vector(self, word: str) -> Matrix:
-        """(width,): its row, or for a word without one the mean of its n-grams."""
+        """(vector_size,): the row of the word, or the mean of its n-gram vectors if it has none."""
         rows = () if self.get_index(word) is not None else self._ngram_rows(word)
         return np.asarray(self.buckets[rows].mean(0), np.float32) if len(rows) else super().get_vector(word)
 
@@ -143,37 +149,41 @@ class FastTextKeyedVectors(KeyedVectors):
         return hash_ngrams([self._normalize_word(word)], self.min_n, self.max_n, len(self.buckets))[0]
 
     def _normalize_word(self, word: str) -> str:
-        return "".join(self.normalize(word).split())  # some set spaces around every ideograph
+        return "".join(self.normalize(word).split())  # some normalizers put spaces around ideographs
 
 
 def whole_words(tokenizer: Tokenizer) -> dict[str, int]:
-    """Each piece that begins a word, as that word, and its id; special tokens and pieces inside words are none.
+    """Ids of the tokens that are whole words, by word; no special tokens and no continuations (`##ing`).
 
-    Where the space before a word is marked (`Ġthe`, `▁the`), only pieces with the mark are words; of bytes, only those that
-    are whole characters, and no space among them.
+    Where a prefix marks the start of a word (`Ġthe`, `▁the`), it is removed, and tokens without it are not words. Byte-level
+    tokens are decoded; those that are not valid UTF-8 or contain spaces are not words.
     """
-    mark = tokenizer.word_start_prefix or ""
-    begins = ~tokenizer.is_continuation & ~tokenizer.is_special
-    spelt = _byte_decoder() if mark == "Ġ" else str
-    named = ((spelt(piece.removeprefix(mark)), number) for number, piece in enumerate(tokenizer.id_to_token) if begins[number])
-    return {word: number for word, number in named if word}
+    prefix = tokenizer.word_start_prefix or ""
+    is_word_start = ~tokenizer.is_continuation & ~tokenizer.is_special
+    decode = _byte_decoder() if prefix == "Ġ" else str
+    pairs = (
+        (decode(token.removeprefix(prefix)), token_id)
+        for token_id, token in enumerate(tokenizer.id_to_token)
+        if is_word_start[token_id]
+    )
+    return {word: token_id for word, token_id in pairs if word}
 
 
 def _byte_decoder() -> Callable[[str], str]:
-    """From visible characters, each of which stands for a byte, to the text they spell; nothing, if that is no word."""
-    byte = {character: number for number, character in enumerate(bytes_to_unicode())}
+    """Decoder of byte-level BPE tokens (a character per byte) to text; "" if that is not a word."""
+    byte_of = {character: value for value, character in enumerate(bytes_to_unicode())}
 
-    def spelt(piece: str) -> str:
+    def decode(token: str) -> str:
         try:
-            word = bytes(byte[character] for character in piece).decode()
+            word = bytes(byte_of[character] for character in token).decode()
         except (KeyError, UnicodeDecodeError):
             return ""
         return word if word.split() == [word] else ""
 
-    return spelt
+    return decode
 
 
 def vectors_from_table(tokenizer: Tokenizer, table: NDArray[Any]) -> KeyedVectors:
-    """The rows of the words a tokenizer has whole, in the order of their ids."""
-    found = whole_words(tokenizer)
-    return KeyedVectors(list(found), np.asarray(table, np.float32)[list(found.values())])
+    """Rows of an embedding table (vocab_size, vector_size) for the whole words of a tokenizer, in id order."""
+    ids = whole_words(tokenizer)
+    return KeyedVectors(list(ids), np.asarray(table, np.float32)[list(ids.values())])

@@ -1,4 +1,9 @@
-"""A model that is its table of word vectors: no positions, no blocks; a text is the mean of its words."""
+"""Models of word vectors: an embedding table without positions and layers; a text is the mean of its word vectors.
+
+- bag_of_vectors, build_model: the model that word2vec, fastText and GloVe publish
+- load_vectors: KeyedVectors of a file or a model folder
+- init_embeddings: pre-trained vectors as initial token embeddings of another model
+"""
 
 from pathlib import Path
 
@@ -20,11 +25,11 @@ from . import KeyedVectors, read_vectors, vectors_from_table
 from .hierarchical_softmax import HuffmanPaths
 from .keyed_vectors import FastTextKeyedVectors, whole_words
 
-MAX_POSITIONS = 1 << 20  # tokens of a text: nothing in such a model grows with it
+MAX_POSITIONS = 1 << 20  # no parameter depends on it
 
 
 def bag_of_vectors(vocab_size: int, vector_size: int, heads: dict[str, HeadConfig] | None = None) -> ModelConfig:
-    """What word2vec, GloVe and files of vectors become, so that every stage takes them for a model."""
+    """Config of a model with only token embeddings and mean pooling, which every stage can use like other models."""
     encoder = EncoderConfig(
         layers=0, width=vector_size, feedforward=None, norm="none", positions=MAX_POSITIONS, table=False, segments=0,
         embedding_norm=False, dropout=0.0, pool="mean", pooler="none",
@@ -39,15 +44,19 @@ def build_model(
     ngrams: CharNgramConfig | None = None,
     buckets: Tensor | None = None,
 ) -> Model:
-    """`vectors` are of words, their n-grams in them; `buckets`, where there are some, of the n-grams."""
-    words, width = vectors.shape
+    """The published model of word2vec or fastText.
+
+    vectors: (vocab_size, vector_size), for fastText including n-grams; outputs: output table of negative sampling or of the
+    Huffman nodes (then with `paths`); buckets: (buckets, vector_size) of n-grams.
+    """
+    vocab_size, vector_size = vectors.shape
     heads: dict[str, HeadConfig] = {"words": LMHeadConfig(transform=False, tied=False, bias=False)}
     if paths is not None:
         heads = {"words": HierarchicalSoftmaxHeadConfig(longest=paths.nodes.shape[1])}
-    config = bag_of_vectors(words, width, heads)
+    config = bag_of_vectors(vocab_size, vector_size, heads)
     if ngrams is not None:
-        front = FastTextConfig(numbers=width, grams=ngrams)
-        config = msgspec.structs.replace(config, encoder=msgspec.structs.replace(config.encoder, front=front))
+        embedding = FastTextConfig(numbers=vector_size, grams=ngrams)
+        config = msgspec.structs.replace(config, encoder=msgspec.structs.replace(config.encoder, front=embedding))
     model = Model(config, init_weights=False)
     weights = {"encoder.tokens.weight": vectors, "heads.words.table.weight": outputs}
     if paths is not None:
@@ -59,11 +68,11 @@ def build_model(
 
 
 TOKEN_TABLE = "encoder.tokens.weight"
-NGRAM_TABLE = "encoder.front.buckets.weight"  # of n-grams, where words are made of them too
+NGRAM_TABLE = "encoder.front.buckets.weight"  # of character n-grams (fastText)
 
 
 def load_vectors(path: Path) -> KeyedVectors:
-    """Of a file (text, .bin, .npy), or of a folder, whose tokenizer says which rows are words: `##ing` is none."""
+    """Vectors of a file (text, .bin, .npy), or of the whole words of the tokenizer in a model folder."""
     if not path.is_dir():
         return read_vectors(path)
     if (path / MANIFEST).exists():
@@ -72,34 +81,37 @@ def load_vectors(path: Path) -> KeyedVectors:
     if TOKEN_TABLE not in weights:
         raise UserError(f"{path} spells its words, and has no table of vectors to look them up in")
     tokenizer = Tokenizer.load(path / "tokenizer.json")
-    found = vectors_from_table(tokenizer, weights[TOKEN_TABLE].float().numpy())
+    vectors = vectors_from_table(tokenizer, weights[TOKEN_TABLE].float().numpy())
     if NGRAM_TABLE not in weights:
-        return found
-    some = checkpoint.read_config(path)["model"]["encoder"]["front"]["grams"]
-    clean = tokenizer.backend_tokenizer.normalizer.normalize_str if tokenizer.backend_tokenizer.normalizer else str
+        return vectors
+    ngrams = checkpoint.read_config(path)["model"]["encoder"]["front"]["grams"]
+    normalize = tokenizer.backend_tokenizer.normalizer.normalize_str if tokenizer.backend_tokenizer.normalizer else str
     return FastTextKeyedVectors(
-        found.words, found.matrix, weights[NGRAM_TABLE].float().numpy(), some["least"], some["most"], clean
+        vectors.words, vectors.matrix, weights[NGRAM_TABLE].float().numpy(), ngrams["least"], ngrams["most"], normalize
     )
 
 
 def init_embeddings(model: Model, tokenizer: Tokenizer, vectors: KeyedVectors, console: Console) -> int:
-    """The table begins with the vectors, as they are; words that have none begin as large as those that do.
+    """Initializes token embeddings with pre-trained vectors; returns the number of words with a nonzero vector.
 
-    Returns how many have one, and one that is not zero. A word is looked up as the tokenizer has it.
+    Other rows keep their random initialization, scaled to the standard deviation of the vectors. Words are looked up as the
+    tokenizer spells them.
     """
     table = model.encoder.tokens
     if table is None or table.weight.shape[1] != vectors.vector_size:
-        found = "no table of words" if table is None else f"a table of {table.weight.shape[1]} numbers a word"
-        raise UserError(f"vectors of {vectors.vector_size} numbers do not fit a model with {found}; set model.embedding="
+        problem = "no table of words" if table is None else f"a table of {table.weight.shape[1]} numbers a word"
+        raise UserError(f"vectors of {vectors.vector_size} numbers do not fit a model with {problem}; set model.embedding="
                        f"{vectors.vector_size}")  # fmt: skip
-    wanted = whole_words(tokenizer)
-    rows = {number: vectors.key_to_index[word] for word, number in wanted.items() if word in vectors.key_to_index}
-    known = {number: row for number, row in rows.items() if vectors.is_nonzero[row]}
-    if not known:
+    token_ids = whole_words(tokenizer)
+    rows = {token_id: vectors.key_to_index[word] for word, token_id in token_ids.items() if word in vectors.key_to_index}
+    covered = {token_id: row for token_id, row in rows.items() if vectors.is_nonzero[row]}
+    if not covered:
         raise UserError("no word of the tokenizer has a vector; are both of one language, and both with or without capitals?")
-    begun = torch.from_numpy(vectors.matrix[list(known.values())])
+    initial = torch.from_numpy(vectors.matrix[list(covered.values())])
     with torch.no_grad():
-        table.weight *= float(begun.std(correction=0)) / model.config.encoder.deviation
-        table.weight[list(known)] = begun
-    console.info(f"vectors: {len(known):,} of {len(wanted):,} words begin with theirs ({len(known) / len(wanted):.1%})")
-    return len(known)
+        table.weight *= float(initial.std(correction=0)) / model.config.encoder.deviation
+        table.weight[list(covered)] = initial
+    console.info(
+        f"vectors: {len(covered):,} of {len(token_ids):,} words begin with theirs ({len(covered) / len(token_ids):.1%})"
+    )
+    return len(covered)

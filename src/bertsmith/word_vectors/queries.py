@@ -1,4 +1,4 @@
-"""What vectors of words say: the neighbours of a word, an analogy, and scores on the files people are asked by."""
+"""The queries of `bertsmith vectors`: nearest neighbours, analogies, and benchmark scores."""
 
 import sys
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ def run_queries(
     vectors: KeyedVectors, word: str | None, analogy: Sequence[str], similarity: Sequence[Path], analogies: Sequence[Path],
     topn: int, case_insensitive: bool, console: Console,
 ) -> dict[str, Any]:  # fmt: skip
-    """Everything that was asked for; neighbours and analogies also go to stdout, one JSON a line."""
+    """Results of the requested queries; neighbours and analogies are also printed to stdout, one JSON object per line."""
     result: dict[str, Any] = {"words": len(vectors), "width": vectors.vector_size}
     if analogy and len(analogy) != 3:
         raise UserError(f'analogy={list(analogy)} is not three words: \'["man", "king", "woman"]\'')
@@ -47,27 +47,36 @@ def _report_similarity(
     vectors: KeyedVectors, paths: Sequence[Path], case_insensitive: bool, console: Console
 ) -> dict[str, Any]:
     scores = {str(path): evaluate_word_pairs(vectors, path, case_insensitive)._asdict() for path in paths}
-    rows = [(Path(path).name, f"{s['spearman']:.4f}", f"{s['pairs']:,}", f"{s['coverage']:.1%}") for path, s in scores.items()]
+    rows = [
+        (Path(path).name, f"{score['spearman']:.4f}", f"{score['pairs']:,}", f"{score['coverage']:.1%}")
+        for path, score in scores.items()
+    ]
     console.print_table("likeness of pairs", [("", "Spearman", "pairs", "covered"), *rows])
     return scores
 
 
 def _report_analogies(scores: AnalogyScores, path: Path, console: Console) -> dict[str, Any]:
-    every = [*scores.sections, scores.total]
+    sections = [*scores.sections, scores.total]
     rows = [
-        (one.name, f"{one.accuracy:.2%}" if one.num_covered else "-", f"{one.num_covered:,}", f"{one.num_questions:,}")
-        for one in every
+        (
+            section.name,
+            f"{section.accuracy:.2%}" if section.num_covered else "-",
+            f"{section.num_covered:,}",
+            f"{section.num_questions:,}",
+        )
+        for section in sections
     ]
     console.print_table(f"analogies: {path.name}", [("", "right", "known", "asked"), *rows])
-    told = {
-        one.name: {"accuracy": one.accuracy if one.num_covered else None, **_section_counts(one)} for one in scores.sections
+    section_results = {
+        section.name: {"accuracy": section.accuracy if section.num_covered else None, **_section_counts(section)}
+        for section in scores.sections
     }
     total = scores.total
     return {
         "accuracy": total.accuracy if total.num_covered else None,
         "coverage": scores.coverage,
         **_section_counts(total),
-        "sections": told,
+        "sections": section_results,
     }
 
 

@@ -1,4 +1,8 @@
-"""Two hands for one step: works that do not touch one another are done at once, where there are two cores for them."""
+"""word2vec training (Mikolov et al. 2013) and fastText (Bojanowski et al. 2017), in mini-batches on a CPU or a GPU.
+
+- Word2VecTrainer: skip-gram and CBOW with negative sampling or hierarchical softmax
+- worker_pair: two threads for the independent parts of a step
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -25,63 +29,30 @@ from .tables import NgramRows, PendingUpdate, RowSource, StepUpdates, VectorTabl
 from .windows import Chunks, CorpusShards, SamplingConfig, WindowMasks
 
 T = TypeVar("T")
-
-
-class WorkerPair(NamedTuple):
-    executor: Executor | None
-
-    def __call__(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
-        """What each of them gives, in their order; the first is done here, the rest by the other hand."""
-        if self.executor is None:
-            return [work() for work in tasks]
-        begun = [self.executor.submit(work) for work in tasks[1:]]
-        return [*(work() for work in tasks[:1]), *(one.result() for one in begun)]
-
-
-@contextmanager
-def worker_pair(num_workers: int) -> Iterator[WorkerPair]:
-    """Two, if so many are wanted and torch may have two threads; each then computes in one, so that no number depends on how
-    many there are. One is torch as it is.
-
-    torch's own threads share a single operation, and those of a step are over before threads have found together.
-    """
-    if num_workers == 1:
-        yield WorkerPair(None)
-        return
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        if threads == 1:
-            yield WorkerPair(None)
-        else:
-            with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,)) as other:
-                yield WorkerPair(other)
-    finally:
-        torch.set_num_threads(threads)
-
-
 Floats = NDArray[np.float64]
 
-CHUNK_WORDS = 32  # of a chunk
-NOISE_WORDS = {"skip_gram": 32, "cbow": 16}  # words drawn for a chunk: each foretold word sees them all, not its own few
-MIN_LR_FACTOR = 1e-4  # of the rate, at the end
-STEP_WORDS = {"cpu": 2048, "cuda": 8192}  # words of a step, if nobody says
-PARTS_PER_STEP = {"cpu": 2, "cuda": 1}  # of a step, which may be computed at once; a GPU is kept busy by one
-LOSS_EVERY = 16  # steps from one loss that is looked at to the next
+CHUNK_WORDS = 32  # center words of a chunk
+NOISE_WORDS = {"skip_gram": 32, "cbow": 16}  # noise words of a chunk, shared by all its predictions
+MIN_LR_FACTOR = 1e-4  # of the learning rate, at the end
+STEP_WORDS = {"cpu": 2048, "cuda": 8192}  # default words of text per step
+PARTS_PER_STEP = {"cpu": 2, "cuda": 1}  # parts of a step that are computed in parallel; one keeps a GPU busy
+LOSS_EVERY = 16  # steps between computed losses
 
 
 class Word2VecConfig(NamedTuple):
+    """Options of word2vec; `ngrams` makes it fastText."""
+
     algorithm: str  # skip_gram, cbow
     vector_size: int
     window: int
-    negative: int  # 0: a tree
+    negative: int  # noise words per pair; 0: hierarchical softmax
     sample: float
     learning_rate: float
     ngrams: CharNgramConfig | None = None
 
 
 class Word2VecTrainer:
-    """What stretch k does depends on the corpus, the seed, k and the tables alone."""
+    """Trains word vectors in rounds, one shard of the corpus each; round k depends only on corpus, seed, k and tables."""
 
     def __init__(self, config: Word2VecConfig, corpus: Corpus, epochs: float, seed: int, device: torch.device) -> None:
         self.config, self.tokenizer = config, corpus.tokenizer
@@ -91,10 +62,10 @@ class Word2VecTrainer:
             raise UserError(f"{corpus.path} has fewer than two words to learn from, unknown ones not counted; its tokenizer is "
                            "of other text, or there is too little of it")  # fmt: skip
         self.counts = counts
-        reading = SamplingConfig(
+        sampling = SamplingConfig(
             config.window, CHUNK_WORDS, NOISE_WORDS[config.algorithm] if config.negative else 0, config.sample
         )
-        self.shards = CorpusShards(corpus, counts, reading, seed, device)
+        self.shards = CorpusShards(corpus, counts, sampling, seed, device)
         self.num_rounds = math.ceil(epochs * self.shards.shards_per_epoch - 1e-9)
         self.window_masks = WindowMasks(config.window, CHUNK_WORDS, device)
         self.paths = None if config.negative else build_huffman_paths(counts)
@@ -102,36 +73,36 @@ class Word2VecTrainer:
         self.output_layer = self._build_output_layer(device)
 
     def train_round(self, round_index: int) -> dict[str, float]:
-        costs, rate = list[Tensor](), self._set_lr(round_index)
-        with worker_pair(self.parts_per_step) as both:
-            chunks, words = self.shards(round_index)
-            steps = max(
-                1, min(len(chunks.extents), len(chunks.extents) * CHUNK_WORDS // self.batch_words)
-            )  # a chunk is not cut
-            dealt = chunks.interleave(steps * self.parts_per_step) if len(chunks.extents) else []
-            for nth in range(len(dealt) // self.parts_per_step):
-                rate = self.learning_rate(round_index + nth / steps)
-                costs += self._step(
-                    dealt[nth * self.parts_per_step :][: self.parts_per_step], rate, nth % LOSS_EVERY == 0, both
+        losses, lr = list[Tensor](), self._set_lr(round_index)
+        with worker_pair(self.parts_per_step) as workers:
+            chunks, num_words = self.shards(round_index)
+            # chunks are not split
+            num_steps = max(1, min(len(chunks.extents), len(chunks.extents) * CHUNK_WORDS // self.batch_words))
+            parts = chunks.interleave(num_steps * self.parts_per_step) if len(chunks.extents) else []
+            for step in range(len(parts) // self.parts_per_step):
+                lr = self.learning_rate(round_index + step / num_steps)
+                losses += self._step(
+                    parts[step * self.parts_per_step :][: self.parts_per_step], lr, step % LOSS_EVERY == 0, workers
                 )
-        loss = float(torch.stack(costs).mean()) if costs else 0.0
+        loss = float(torch.stack(losses).mean()) if losses else 0.0
         if not math.isfinite(loss):
             raise UserError(
-                f"the vectors grew beyond all numbers in turn {round_index + 1}; lower objective.rate ({self.config.learning_rate:g})"
+                f"the vectors grew beyond all numbers in turn {round_index + 1}; "
+                f"lower objective.rate ({self.config.learning_rate:g})"
             )
-        return {"loss": loss, "rate": rate, "words": words}
+        return {"loss": loss, "rate": lr, "words": num_words}
 
     def set_batch_words(self, words: int) -> None:
-        """So many words of text move the tables at once: many are quicker on a GPU, few learn a little more."""
+        """Sets the words of text per step: more is faster on a GPU, fewer give slightly better vectors."""
         self.batch_words = self.input_table.batch_words = self.output_table.batch_words = words
 
     @property
     def chance_loss(self) -> float | None:
-        """The loss of a table that tells no word from another; None of a tree, where it depends on the words."""
+        """Loss at logits 0, (1 + negative) * log 2; None for hierarchical softmax, where it depends on the words."""
         return (1 + self.config.negative) * math.log(2) if self.config.negative else None
 
     def learning_rate(self, round_index: float) -> float:
-        """It falls evenly to almost nothing."""
+        """Linear decay to MIN_LR_FACTOR of the initial learning rate."""
         return self.config.learning_rate * max(1 - round_index / self.num_rounds, MIN_LR_FACTOR)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -142,80 +113,127 @@ class Word2VecTrainer:
             rows.copy_(state[name])
 
     def build_model(self) -> tuple[Model, dict[str, Any]]:
-        words = torch.arange(len(self.tokenizer), device=self.input_table.rows.device)
-        vectors = self.input_rows.gather(words)[0].cpu()
-        unseen = self.tokenizer.is_special if self.config.ngrams else self.counts == 0
-        vectors[torch.from_numpy(unseen)] = 0  # they are as they were drawn, which is noise
-        grams = self.config.ngrams
-        buckets = self.input_table.rows[len(words) :].cpu() if grams else None
-        model = build_model(vectors, self.output_table.rows.cpu(), self.paths, grams, buckets)
+        word_ids = torch.arange(len(self.tokenizer), device=self.input_table.rows.device)
+        vectors = self.input_rows.gather(word_ids)[0].cpu()
+        untrained = self.tokenizer.is_special if self.config.ngrams else self.counts == 0
+        vectors[torch.from_numpy(untrained)] = 0  # never trained: their random initial vectors are noise
+        ngrams = self.config.ngrams
+        buckets = self.input_table.rows[len(word_ids) :].cpu() if ngrams else None
+        model = build_model(vectors, self.output_table.rows.cpu(), self.paths, ngrams, buckets)
         return model, {"width": self.config.vector_size, "words": int(np.count_nonzero(self.counts))}
 
-    def _step(self, parts: list[Chunks], lr: float, compute_loss: bool, workers: WorkerPair) -> list[Tensor]:
-        """Every part at the tables as they were, then either table by all of its changes, in one order."""
-        way = getattr(self.output_layer, self.config.algorithm)
-        steps: list[StepUpdates] = workers(
-            [partial(way, one, self.window_masks, self.input_rows, lr, compute_loss) for one in parts if len(one.extents)]
+    def _step(self, parts: list[Chunks], lr: float, compute_loss: bool, workers: "WorkerPair") -> list[Tensor]:
+        """Computes the updates of all parts at the current tables, then applies them to each table in a fixed order."""
+        compute_updates = getattr(self.output_layer, self.config.algorithm)
+        updates: list[StepUpdates] = workers(
+            [
+                partial(compute_updates, part, self.window_masks, self.input_rows, lr, compute_loss)
+                for part in parts
+                if len(part.extents)
+            ]
         )
         workers(
             [
-                partial(_apply_updates, [one.input_updates for one in steps]),
-                partial(_apply_updates, [one.output_updates for one in steps]),
+                partial(_apply_updates, [part.input_updates for part in updates]),
+                partial(_apply_updates, [part.output_updates for part in updates]),
             ]
         )
-        return [one.loss for one in steps if one.loss is not None]
+        return [part.loss for part in updates if part.loss is not None]
 
     def _set_lr(self, round_index: int) -> float:
-        rate = self.learning_rate(round_index)
-        self.input_table.set_lr(rate)
-        self.output_table.set_lr(rate)
-        return rate
+        lr = self.learning_rate(round_index)
+        self.input_table.set_lr(lr)
+        self.output_table.set_lr(lr)
+        return lr
 
     def _init_tables(self, seed: int, device: torch.device) -> None:
-        """The tables, and how many words a step takes."""
-        grams, width = self.config.ngrams, self.config.vector_size
-        parts = grams.embedding_rows(self.tokenizer.id_to_token, self.tokenizer.is_special) if grams else None
-        moved, turned = self._update_frequencies()
-        moved = moved if parts is None else row_frequencies(moved, *parts, len(moved) + (grams.buckets if grams else 0))
-        begun = init_vectors(len(moved), width, 2 if grams else 1, seed)
-        self.input_table = VectorTable(begun.to(device), torch.from_numpy(moved).float().to(device))
-        self.output_table = VectorTable(
-            torch.zeros(len(turned), width, device=device), torch.from_numpy(turned).float().to(device)
+        """Creates the input and output tables, and sets the step size in words."""
+        ngrams, vector_size = self.config.ngrams, self.config.vector_size
+        ngram_rows = ngrams.embedding_rows(self.tokenizer.id_to_token, self.tokenizer.is_special) if ngrams else None
+        input_frequency, output_frequency = self._update_frequencies()
+        input_frequency = (
+            input_frequency
+            if ngram_rows is None
+            else row_frequencies(input_frequency, *ngram_rows, len(input_frequency) + (ngrams.buckets if ngrams else 0))
         )
-        kind = "cuda" if device.type == "cuda" else "cpu"
-        self.parts_per_step = PARTS_PER_STEP[kind]
-        self.set_batch_words(STEP_WORDS[kind])
+        initial = init_vectors(len(input_frequency), vector_size, 2 if ngrams else 1, seed)
+        self.input_table = VectorTable(initial.to(device), torch.from_numpy(input_frequency).float().to(device))
+        self.output_table = VectorTable(
+            torch.zeros(len(output_frequency), vector_size, device=device),
+            torch.from_numpy(output_frequency).float().to(device),
+        )
+        device_type = "cuda" if device.type == "cuda" else "cpu"
+        self.parts_per_step = PARTS_PER_STEP[device_type]
+        self.set_batch_words(STEP_WORDS[device_type])
         self.input_rows: RowSource = self.input_table
-        if parts is not None:
-            self.input_rows = NgramRows(self.input_table, *(torch.from_numpy(one).to(device) for one in parts))
+        if ngram_rows is not None:
+            self.input_rows = NgramRows(self.input_table, *(torch.from_numpy(array).to(device) for array in ngram_rows))
 
     def _build_output_layer(self, device: torch.device) -> NegativeSampling | HierarchicalSoftmax:
         if self.paths is None:
             return NegativeSampling(self.output_table, self.config.negative)
-        nodes, turns = (torch.from_numpy(one).to(device) for one in self.paths)
-        return HierarchicalSoftmax(self.output_table, nodes.long(), turns)
+        nodes, codes = (torch.from_numpy(array).to(device) for array in self.paths)
+        return HierarchicalSoftmax(self.output_table, nodes.long(), codes)
 
     def _update_frequencies(self) -> tuple[Floats, Floats]:
-        """For each word of text: how often it moves each word of the inputs, and each row of the outputs, in expectation."""
-        pairs = self.config.window + 1 if self.config.algorithm == "skip_gram" else 1
-        share, wrong, count = self.shards.word_probs, self.shards.noise_probs, self.config.negative
+        """Expected updates of each input word and of each output row, per word of text."""
+        pairs_per_word = self.config.window + 1 if self.config.algorithm == "skip_gram" else 1
+        word_probs, noise_probs, negative = self.shards.word_probs, self.shards.noise_probs, self.config.negative
         if self.paths is None:
-            return pairs * (1 + count) * share, pairs * (share + count * wrong)
-        nodes = np.bincount(self.paths.nodes.ravel(), np.repeat(share, self.paths.nodes.shape[1]), len(share) + 1)
-        nodes[-1] = 0  # padding moves nothing
-        return pairs * self.paths.lengths * share, (pairs * nodes).astype(np.float64)
+            return pairs_per_word * (1 + negative) * word_probs, pairs_per_word * (word_probs + negative * noise_probs)
+        node_probs = np.bincount(
+            self.paths.nodes.ravel(), np.repeat(word_probs, self.paths.nodes.shape[1]), len(word_probs) + 1
+        )
+        node_probs[-1] = 0  # padding gets no updates
+        return pairs_per_word * self.paths.lengths * word_probs, (pairs_per_word * node_probs).astype(np.float64)
+
+
+class WorkerPair(NamedTuple):
+    """Runs tasks in this thread and one other, or all in this one if there is no executor."""
+
+    executor: Executor | None
+
+    def __call__(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
+        """Results in order; the first task runs in this thread, the others in the second."""
+        if self.executor is None:
+            return [task() for task in tasks]
+        futures = [self.executor.submit(task) for task in tasks[1:]]
+        return [*(task() for task in tasks[:1]), *(future.result() for future in futures)]
+
+
+@contextmanager
+def worker_pair(num_workers: int) -> Iterator[WorkerPair]:
+    """A WorkerPair with a second thread, if num_workers is 2 and torch may use two threads.
+
+    With two workers, each computes with one torch thread, so that results do not depend on the number of threads. torch's
+    own threads split a single operation, and those of a step are too short to gain from it. With one worker, torch's
+    settings stay.
+    """
+    if num_workers == 1:
+        yield WorkerPair(None)
+        return
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        if num_threads == 1:
+            yield WorkerPair(None)
+        else:
+            with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,)) as executor:
+                yield WorkerPair(executor)
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 def _apply_updates(updates: list[list[PendingUpdate]]) -> None:
-    for one in chain.from_iterable(updates):
-        one()
+    for apply_update in chain.from_iterable(updates):
+        apply_update()
 
 
 def row_frequencies(word_frequencies: Floats, row_ids: NDArray[np.int64], offsets: NDArray[np.int64], rows: int) -> Floats:
-    """How often each of the rows that words are made of is moved, from how often the words are."""
+    """(rows,): update frequency of each row that words are composed of, from that of the words."""
     return np.bincount(row_ids, np.repeat(word_frequencies, np.diff(offsets)), rows).astype(np.float64)
 
 
-def init_vectors(rows: int, width: int, scale: float, seed: int) -> Tensor:
-    """Evenly between -reach / 2 width and reach / 2 width: word2vec's beginning, and, with a reach of 2, fastText's."""
-    return torch.rand(rows, width, generator=torch.Generator().manual_seed(seed)).sub_(0.5).mul_(scale / width)
+def init_vectors(num_rows: int, vector_size: int, scale: float, seed: int) -> Tensor:
+    """(num_rows, vector_size), uniform in +-scale / (2 * vector_size): word2vec's with scale 1, fastText's with scale 2."""
+    return torch.rand(num_rows, vector_size, generator=torch.Generator().manual_seed(seed)).sub_(0.5).mul_(scale / vector_size)
