@@ -1,4 +1,4 @@
-"""The batch maker: sentence pairs, whole-word masks and packing, from one process and from eight."""
+"""Throughput of batch construction (sentence pairs, whole-word masking, packing), with one process and with eight."""
 
 import os
 import time
@@ -12,7 +12,7 @@ from bertsmith.corpus.masking import WholeWordMasking
 from bertsmith.corpus.sampling import NextSentence
 from bertsmith.corpus.store import Corpus
 
-from .material import BenchmarkInputs
+from .inputs import BenchmarkInputs
 
 BATCH_TOKENS = 65_536
 
@@ -22,26 +22,26 @@ def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
     api.prepare(texts=[str(path) for path in bench.texts[:1]], tokenizer=str(bench.tokenizer), out=str(out), quiet=True)
     corpus = Corpus.open(out)
     documents = np.arange(len(corpus.document_offsets) - 1)
-    reading = BatchLoader(Collator(out, WholeWordMasking(), 0.15, 0), NextSentence(), documents, 128, BATCH_TOKENS)
+    loader = BatchLoader(Collator(out, WholeWordMasking(), 0.15, 0), NextSentence(), documents, 128, BATCH_TOKENS)
     start = time.perf_counter()
-    batches = reading.batches_per_epoch
-    planned = time.perf_counter() - start
-    one = _measure_speed(reading, 0, 20)
-    many = _measure_speed(reading, 8, 120)
+    num_batches = loader.batches_per_epoch
+    index_seconds = time.perf_counter() - start
+    single_speed = _measure_speed(loader, 0, 20)
+    parallel_speed = _measure_speed(loader, 8, 120)
     cores = f" on {os.cpu_count()} cores"
-    plan = f"{len(reading._epoch_index(0)[0]) / planned / 1e3:.0f} thousand samples/s"
+    index_speed = f"{len(loader._epoch_index(0)[0]) / index_seconds / 1e3:.0f} thousand samples/s"
     return [
-        (f"plan an epoch of pairs ({batches} batches)", plan, "", "", ""),
-        ("make batches, one process", f"{one / 1e3:.0f} thousand tokens/s", "", "", "150 thousand"),
-        ("make batches, eight processes" + cores, f"{many / 1e3:.0f} thousand tokens/s", "", "", "1000 thousand"),
+        (f"plan an epoch of pairs ({num_batches} batches)", index_speed, "", "", ""),
+        ("make batches, one process", f"{single_speed / 1e3:.0f} thousand tokens/s", "", "", "150 thousand"),
+        ("make batches, eight processes" + cores, f"{parallel_speed / 1e3:.0f} thousand tokens/s", "", "", "1000 thousand"),
     ]
 
 
 def _measure_speed(loader: BatchLoader, workers: int, num_batches: int) -> float:
-    with Prefetcher(loader.collator, workers) as ahead:
-        for k in range(2 * workers + 1):  # the processes start, and map the corpus
-            ahead(k, loader.select_samples)
+    with Prefetcher(loader.collator, workers) as prefetcher:
+        for k in range(2 * workers + 1):  # warm-up: processes start and map the corpus
+            prefetcher(k, loader.select_samples)
         start, tokens = time.perf_counter(), 0
         for k in range(2 * workers + 1, 2 * workers + 1 + num_batches):
-            tokens += len(ahead(k, loader.select_samples).input_ids)
+            tokens += len(prefetcher(k, loader.select_samples).input_ids)
         return tokens / (time.perf_counter() - start)

@@ -1,7 +1,7 @@
-"""Texts that go on: with and without the cache, and against transformers' generate on the same weights.
+"""Text generation with and without a KV cache, and against transformers' `generate` with the same weights.
 
 Keys: sizes=tiny,small tokens=256 rounds=3 device=cpu. sizes=base is GPT-2's own, and takes some minutes on a CPU. On a GPU
-both sides multiply in bfloat16, and the cache is also measured with 64 texts: one alone keeps no GPU busy.
+both sides compute in bfloat16, and the cache is also measured with 64 texts, since one does not keep a GPU busy.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ from bertsmith.model.generation.search import Greedy, generate
 from bertsmith.model.model import Model
 from bertsmith.model.small_matmul import use_small_linear
 
-from .material import BenchmarkInputs
-from .sides import median_seconds
+from .inputs import BenchmarkInputs
+from .timing import median_seconds
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"n_layer": 2, "n_embd": 128, "n_head": 2, "vocab_size": 5000},
@@ -33,21 +33,21 @@ Row = tuple[str, str, str, str, str]
 
 
 def run(bench: BenchmarkInputs) -> list[Row]:
-    """Random weights: what is written means nothing, and takes as long."""
+    """Weights are random; that does not change the speed."""
     tokens, rounds, device = bench.int_option("tokens", 256), bench.int_option("rounds", 3), bench.options.get("device", "cpu")
     rows: list[Row] = []
     for name in bench.options.get("sizes", "tiny,small").split(","):
-        ours, theirs = (side.to(device) for side in build_models(SIZES[name]))
-        rows += [_compare_cache(name, ours, tokens, count) for count in ((1, 64) if device != "cpu" else (1,))]
+        ours, theirs = (model.to(device) for model in build_models(SIZES[name]))
+        rows += [_compare_cache(name, ours, tokens, batch_size) for batch_size in ((1, 64) if device != "cpu" else (1,))]
         rows += [
-            _compare_transformers(f"{name}, {what}", ours, theirs, lengths, tokens, rounds)
-            for what, lengths in BATCH_LENGTHS.items()
+            _compare_transformers(f"{name}, {label}", ours, theirs, lengths, tokens, rounds)
+            for label, lengths in BATCH_LENGTHS.items()
         ]
     return rows
 
 
 def build_models(sizes: dict[str, Any]) -> tuple[Model, Any]:
-    """One model, ours and theirs."""
+    """The same GPT-2 in bertsmith and in transformers."""
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
@@ -59,21 +59,28 @@ def build_models(sizes: dict[str, Any]) -> tuple[Model, Any]:
 
 
 def _compare_cache(name: str, model: Model, max_new_tokens: int, batch_size: int) -> Row:
-    prompts, found = random_prompts((PROMPT_LENGTH,) * batch_size), dict[str, Any]()
-    fast, slow = (lambda: found.update(fast=generate_ours(KVCacheDecoder(model, max_new_tokens), prompts, max_new_tokens)),
-                  lambda: found.update(slow=generate_ours(UncachedDecoder(model), prompts, max_new_tokens)))  # fmt: skip
-    for stepper in (KVCacheDecoder(model, WARMUP_TOKENS), UncachedDecoder(model)):  # the whole would take minutes on a CPU
-        generate_ours(stepper, prompts, WARMUP_TOKENS)
-    mine, other = (one / batch_size for one in median_seconds(fast, slow, rounds=1, warmup=0))
-    alike = np.mean(np.array(found["fast"]) == np.array(found["slow"]))
-    what = (
-        f"generate {max_new_tokens} tokens, {name}, {batch_size} text{'s' * (batch_size > 1)} ({alike:.0%} of the tokens alike)"
+    prompts, generated = random_prompts((PROMPT_LENGTH,) * batch_size), dict[str, Any]()
+
+    def cached() -> None:
+        generated["cached"] = generate_ours(KVCacheDecoder(model, max_new_tokens), prompts, max_new_tokens)
+
+    def uncached() -> None:
+        generated["uncached"] = generate_ours(UncachedDecoder(model), prompts, max_new_tokens)
+
+    # a short warm-up: a full one would take minutes on a CPU
+    for decoder in (KVCacheDecoder(model, WARMUP_TOKENS), UncachedDecoder(model)):
+        generate_ours(decoder, prompts, WARMUP_TOKENS)
+    cached_seconds, uncached_seconds = (
+        seconds / batch_size for seconds in median_seconds(cached, uncached, rounds=1, warmup=0)
     )
+    agreement = np.mean(np.array(generated["cached"]) == np.array(generated["uncached"]))
+    texts = f"{batch_size} text{'s' * (batch_size > 1)}"
+    label = f"generate {max_new_tokens} tokens, {name}, {texts} ({agreement:.0%} of the tokens alike)"
     return (
-        what,
-        f"cached: {max_new_tokens / mine:,.1f} tokens/s",
-        f"uncached: {max_new_tokens / other:,.1f}",
-        f"{other / mine:.1f}x",
+        label,
+        f"cached: {max_new_tokens / cached_seconds:,.1f} tokens/s",
+        f"uncached: {max_new_tokens / uncached_seconds:,.1f}",
+        f"{uncached_seconds / cached_seconds:.1f}x",
         "10x",
     )
 
@@ -81,30 +88,36 @@ def _compare_cache(name: str, model: Model, max_new_tokens: int, batch_size: int
 def _compare_transformers(
     label: str, ours: Model, theirs: Any, lengths: Sequence[int], max_new_tokens: int, rounds: int
 ) -> Row:
-    prompts, count = random_prompts(lengths), max_new_tokens * len(lengths)
-    ids, mask = (side.to(theirs.device) for side in pad_left(prompts))
+    prompts, num_tokens = random_prompts(lengths), max_new_tokens * len(lengths)
+    ids, mask = (tensor.to(theirs.device) for tensor in pad_left(prompts))
 
     def generate_theirs() -> list[list[int]]:
         with torch.inference_mode(), autocast(theirs.device):
             out = theirs.generate(ids, attention_mask=mask, max_new_tokens=max_new_tokens, do_sample=False, pad_token_id=0)
         return out[:, ids.shape[1] :].tolist()
 
-    alike = np.mean(
+    agreement = np.mean(
         np.array(generate_ours(KVCacheDecoder(ours, max_new_tokens), prompts, max_new_tokens)) == np.array(generate_theirs())
     )
-    mine, other = median_seconds(
+    our_seconds, their_seconds = median_seconds(
         lambda: generate_ours(KVCacheDecoder(ours, max_new_tokens), prompts, max_new_tokens),
         generate_theirs,
         rounds=rounds,
         warmup=0,
     )
-    name = f"generate {max_new_tokens} tokens, {label} ({alike:.0%} of the tokens alike)"
-    return name, f"{count / mine:,.1f} tokens/s", f"transformers: {count / other:,.1f}", f"{other / mine:.2f}x", "1x"
+    name = f"generate {max_new_tokens} tokens, {label} ({agreement:.0%} of the tokens alike)"
+    return (
+        name,
+        f"{num_tokens / our_seconds:,.1f} tokens/s",
+        f"transformers: {num_tokens / their_seconds:,.1f}",
+        f"{their_seconds / our_seconds:.2f}x",
+        "1x",
+    )
 
 
-def generate_ours(stepper: KVCacheDecoder | UncachedDecoder, prompts: Sequence[Any], max_new_tokens: int) -> list[list[int]]:
-    with torch.inference_mode(), autocast(next(stepper.model.parameters()).device):
-        return [one.tokens for one in generate(stepper, prompts, Greedy(tokens=max_new_tokens))]
+def generate_ours(decoder: KVCacheDecoder | UncachedDecoder, prompts: Sequence[Any], max_new_tokens: int) -> list[list[int]]:
+    with torch.inference_mode(), autocast(next(decoder.model.parameters()).device):
+        return [result.tokens for result in generate(decoder, prompts, Greedy(tokens=max_new_tokens))]
 
 
 def autocast(device: torch.device) -> torch.autocast:
@@ -117,8 +130,8 @@ def random_prompts(lengths: Sequence[int]) -> list[Any]:
 
 
 def pad_left(prompts: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """As transformers wants prompts of several lengths: padding before them."""
-    longest = max(len(one) for one in prompts)
-    ids = np.stack([np.pad(one, (longest - len(one), 0)) for one in prompts])
-    mask = np.stack([np.arange(longest) >= longest - len(one) for one in prompts])
+    """ids and attention mask, both (batch, max length), padded on the left as transformers' `generate` expects."""
+    max_length = max(len(prompt) for prompt in prompts)
+    ids = np.stack([np.pad(prompt, (max_length - len(prompt), 0)) for prompt in prompts])
+    mask = np.stack([np.arange(max_length) >= max_length - len(prompt) for prompt in prompts])
     return torch.from_numpy(ids), torch.from_numpy(mask).long()

@@ -1,8 +1,8 @@
-"""How long a GPU's training waits for its batches: the share of a run's time spent asking the workers for the next one.
+"""Data loading on a GPU: the fraction of a run's time that the trainer waits for the workers' next batch.
 
 python -m benchmarks gpu_feeding corpus=FOLDER [model=bert-base] [length=128] [tokens=65536] [workers=12] [steps=150]
 
-The trainer asks while the GPU still works on the batch before, so the share is an upper bound on what the GPU waits.
+The trainer asks while the GPU still works on the batch before, so the fraction is an upper bound of the GPU's idle time.
 """
 
 import time
@@ -12,16 +12,16 @@ from bertsmith import api
 from bertsmith.corpus.collate import NumpyBatch
 from bertsmith.corpus.loader import Prefetcher
 
-from .material import BenchmarkInputs
+from .inputs import BenchmarkInputs
 
-WARMUP_FRACTION = 0.2  # of the steps, in which kernels are compiled and workers begin
+WARMUP_FRACTION = 0.2  # of the steps, while kernels compile and workers start; not counted
 
 
 class BatchWaitTimer:
-    """Takes the time of every call for a batch, as long as it is entered."""
+    """Context manager that times every call of `Prefetcher`."""
 
     def __init__(self) -> None:
-        self.waits: list[tuple[float, float]] = []  # when, and for how long
+        self.waits: list[tuple[float, float]] = []  # (start, seconds)
         self.original_call = Prefetcher.__call__
 
     def __enter__(self) -> "BatchWaitTimer":
@@ -39,16 +39,16 @@ class BatchWaitTimer:
 
     @property
     def wait_fraction(self) -> float:
-        settled = self.waits[int(len(self.waits) * WARMUP_FRACTION) :]
-        return sum(took for _, took in settled[:-1]) / (settled[-1][0] - settled[0][0])
+        counted = self.waits[int(len(self.waits) * WARMUP_FRACTION) :]
+        return sum(seconds for _, seconds in counted[:-1]) / (counted[-1][0] - counted[0][0])
 
 
 def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
     train = {"steps": bench.int_option("steps", 150), "batch_tokens": bench.int_option("tokens", 65_536), "precision": "bf16"}
     train |= {"workers": bench.int_option("workers", 12), "save_every": 10**9}
     model, length = bench.options.get("model", "bert-base"), bench.int_option("length", 128)
-    with BatchWaitTimer() as watched:
-        told = api.pretrain(corpus=bench.options["corpus"], model=model, length=[length], train=train, eval_tokens=8192,
+    with BatchWaitTimer() as timer:
+        result = api.pretrain(corpus=bench.options["corpus"], model=model, length=[length], train=train, eval_tokens=8192,
                             out=str(bench.folder / "fed"), quiet=True)  # fmt: skip
-    what = f"{model}, length {length}, {train['workers']} workers"
-    return [(what, f"{told['tokens_per_second'] / 1000:,.0f}k tokens/s", "", f"{watched.wait_fraction:.2%} waiting", "<= 2 %")]
+    label = f"{model}, length {length}, {train['workers']} workers"
+    return [(label, f"{result['tokens_per_second'] / 1000:,.0f}k tokens/s", "", f"{timer.wait_fraction:.2%} waiting", "<= 2 %")]

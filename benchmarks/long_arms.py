@@ -1,4 +1,4 @@
-"""Ways to read long documents, and the steps to each: what a step waits for, what it is told, and how it is done."""
+"""The arms of the long-document experiment (Longformer, truncation, hierarchical, overlapping windows) and their steps."""
 
 import sys
 import time
@@ -13,13 +13,13 @@ from bertsmith.artifacts import write_json
 from .long_folds import fold_path
 
 ARMS = {"reviews": ("window", "cut", "near", "parts"), "covid": ("window", "cut", "near", "strided")}
-MLM_STEP, BEFORE_STEP = "mlm", "before"  # further reading by windows, and what the model was worth before it
+MLM_STEP, BEFORE_STEP = "mlm", "before"  # continued MLM training with windows, and its loss before
 FACT_TYPES = int | float | str
 
 
 @dataclass(frozen=True)
 class ExperimentStep:
-    """A stage of bertsmith.api and its settings; of a fine-tuning with a test file, also what it answers there."""
+    """A stage of bertsmith.api with its settings; with `test_file`, predictions on it are written too."""
 
     name: str
     stage: str
@@ -30,7 +30,7 @@ class ExperimentStep:
 
 @dataclass(frozen=True)
 class ExperimentConfig:
-    """What the command line says; `steps` are for a trial, instead of epochs and minutes."""
+    """Settings from the command line; `steps` replaces epochs and minutes, for a quick test."""
 
     out: Path
     model: str
@@ -62,7 +62,7 @@ class ExperimentConfig:
 
 
 class Arm(NamedTuple):
-    """What one way begins from (a step, or the model that was given), and how it reads and learns."""
+    """One way to read long documents: its initial checkpoint (a step, or the given model), task, lengths and epochs."""
 
     init_from: str | None
     task: dict[str, Any]
@@ -72,33 +72,35 @@ class Arm(NamedTuple):
 
 
 def plan_steps(config: ExperimentConfig) -> list[ExperimentStep]:
-    """All there is to do, the most pressing first: what windows need, windows, and what they are held against."""
-    arms = {what: _build_arms(config, what) for what in ARMS}
+    """All steps by priority: what the window arms depend on, the window arms, and those they are compared with."""
+    arms = {dataset: _build_arms(config, dataset) for dataset in ARMS}
     order = [("reviews", "window"), ("covid", "window"), ("covid", "strided"), ("reviews", "parts"), ("reviews", "cut"),
              ("covid", "cut"), ("reviews", "near"), ("covid", "near")]  # fmt: skip
-    taught = [
-        _finetune_step(config, what, arm, arms[what][arm], fold) for what, arm in order for fold in range(config.folds[what])
+    finetune_steps = [
+        _finetune_step(config, dataset, arm, arms[dataset][arm], fold)
+        for dataset, arm in order
+        for fold in range(config.folds[dataset])
     ]
-    return [*_shared_steps(config), *taught]
+    return [*_shared_steps(config), *finetune_steps]
 
 
 def run_step(step: ExperimentStep, out: Path, device: str) -> None:
-    """The step, if it is not done; told/NAME.json comes last and says that it is."""
-    told, answers, start = facts_path(out, step.name), answers_path(out, step.name), time.perf_counter()
+    """Run the step unless it is done; told/NAME.json is written last and marks it as done."""
+    facts_file, answers_file, start = facts_path(out, step.name), answers_path(out, step.name), time.perf_counter()
     _peak_memory(reset=True)
     result = getattr(api, step.stage)(quiet=True, **step.settings)
-    if not result["made"] and told.exists():
+    if not result["made"] and facts_file.exists():
         return
-    for old in (told, answers) if result["made"] else ():
-        old.unlink(missing_ok=True)
+    for stale in (facts_file, answers_file) if result["made"] else ():
+        stale.unlink(missing_ok=True)
     facts = {"name": step.name, "stage seconds": round(time.perf_counter() - start, 1)}
     facts |= {name: value for name, value in result.items() if isinstance(value, FACT_TYPES)}
     if step.test_file:
-        answers.parent.mkdir(exist_ok=True)
-        api.predict(model=step.settings["out"], data=step.test_file, out=str(answers), device=device, quiet=True)
+        answers_file.parent.mkdir(exist_ok=True)
+        api.predict(model=step.settings["out"], data=step.test_file, out=str(answers_file), device=device, quiet=True)
         facts["seconds with answers"] = round(time.perf_counter() - start, 1)
-    told.parent.mkdir(exist_ok=True)
-    write_json(told, facts | _peak_memory())
+    facts_file.parent.mkdir(exist_ok=True)
+    write_json(facts_file, facts | _peak_memory())
 
 
 def facts_path(out: Path, name: str) -> Path:
@@ -110,37 +112,46 @@ def answers_path(out: Path, name: str) -> Path:
 
 
 def _shared_steps(config: ExperimentConfig) -> Iterator[ExperimentStep]:
-    """Windows instead of full attention, further reading by them, and SQuAD for the models that answer questions."""
-    corpus = {"texts": config.texts, "tokenizer": config.model, "out": config.artifact_path("corpus")}
-    yield ExperimentStep("corpus", "prepare", corpus)
-    longer = {
+    """Conversion to Longformer, continued MLM training, and fine-tuning on SQuAD for the question answering arms."""
+    prepare_settings = {"texts": config.texts, "tokenizer": config.model, "out": config.artifact_path("corpus")}
+    yield ExperimentStep("corpus", "prepare", prepare_settings)
+    convert_settings = {
         "model": config.model,
         "length": config.long_length,
         "reach": [config.window_per_side],
         "out": config.artifact_path("longer"),
     }
-    yield ExperimentStep("longer", "convert_long", longer)
-    on = {"corpus": config.artifact_path("corpus"), "init": config.artifact_path("longer"), "objective": {"kind": "masked", "rate": 0.2},
-          "length": config.long_length, "held_out": 0.03, "eval_tokens": 32 * config.long_length}  # fmt: skip
-    how = {"optimizer": {"kind": "muon"}, "warmup": 0.05, "workers": 3 if config.device.startswith("cuda") else 0}
-    train = config.train_settings(config.learning_rate, 16 * config.long_length, minutes=config.minutes, **how)
+    yield ExperimentStep("longer", "convert_long", convert_settings)
+    pretrain_settings = {
+        "corpus": config.artifact_path("corpus"), "init": config.artifact_path("longer"),
+        "objective": {"kind": "masked", "rate": 0.2}, "length": config.long_length, "held_out": 0.03,
+        "eval_tokens": 32 * config.long_length,
+    }  # fmt: skip
+    optimization = {"optimizer": {"kind": "muon"}, "warmup": 0.05, "workers": 3 if config.device.startswith("cuda") else 0}
+    train = config.train_settings(config.learning_rate, 16 * config.long_length, minutes=config.minutes, **optimization)
     yield ExperimentStep(
-        MLM_STEP, "pretrain", on | {"out": config.artifact_path(MLM_STEP), "train": train}, ("corpus", "longer")
+        MLM_STEP, "pretrain", pretrain_settings | {"out": config.artifact_path(MLM_STEP), "train": train}, ("corpus", "longer")
     )
-    questions = {"task": {"kind": "answer", "stride": config.short_length * 3 // 8}, "length": config.short_length * 3 // 4, "dropout": 0.1,
-                 "data": {"train": config.squad}, "train": config.train_settings(2e-4, 16 * config.short_length, epochs=2)}  # fmt: skip
+    squad_settings = {
+        "task": {"kind": "answer", "stride": config.short_length * 3 // 8}, "length": config.short_length * 3 // 4,
+        "dropout": 0.1, "data": {"train": config.squad},
+        "train": config.train_settings(2e-4, 16 * config.short_length, epochs=2),
+    }  # fmt: skip
     yield ExperimentStep(
-        "squad-dense", "finetune", questions | {"model": config.model, "out": config.artifact_path("squad-dense")}
+        "squad-dense", "finetune", squad_settings | {"model": config.model, "out": config.artifact_path("squad-dense")}
     )
     yield ExperimentStep(
         "squad-window",
         "finetune",
-        questions | {"model": config.artifact_path(MLM_STEP), "out": config.artifact_path("squad-window")},
+        squad_settings | {"model": config.artifact_path(MLM_STEP), "out": config.artifact_path("squad-window")},
         (MLM_STEP,),
     )
-    hardly = {**config.train_settings(1e-9, 16 * config.long_length), "steps": 1}
+    one_step = {**config.train_settings(1e-9, 16 * config.long_length), "steps": 1}
     yield ExperimentStep(
-        BEFORE_STEP, "pretrain", on | {"out": config.artifact_path(BEFORE_STEP), "train": hardly}, ("corpus", "longer")
+        BEFORE_STEP,
+        "pretrain",
+        pretrain_settings | {"out": config.artifact_path(BEFORE_STEP), "train": one_step},
+        ("corpus", "longer"),
     )
 
 
@@ -148,36 +159,39 @@ def _build_arms(config: ExperimentConfig, dataset: str) -> dict[str, Arm]:
     long, short = config.long_length, config.short_length
     if dataset == "reviews":
         task: dict[str, Any] = {"kind": "classify"}
-        parts = task | {"long": "hierarchical", "stride": short * 3 // 4}
+        hierarchical = task | {"long": "hierarchical", "stride": short * 3 // 4}
         return {
             "window": Arm(MLM_STEP, task, long, 4 * long, 4),
             "cut": Arm(None, task, short, 16 * short, 4),
-            "near": Arm(MLM_STEP, task, short, 16 * short, 4),  # what further reading alone is worth
-            "parts": Arm(None, parts, short, 4 * long, 4),
+            "near": Arm(MLM_STEP, task, short, 16 * short, 4),  # the gain of continued training alone
+            "parts": Arm(None, hierarchical, short, 4 * long, 4),
         }
     task = {"kind": "answer", "longest": 100, "candidates": 1}
-    cut = task | {"long": "truncate"}
+    truncated = task | {"long": "truncate"}
     return {
         "window": Arm("squad-window", task | {"stride": long // 2}, long, 4 * long, 2),
-        "cut": Arm("squad-dense", cut, short, 8 * short, 4),
-        "near": Arm("squad-window", cut, short, 8 * short, 4),
+        "cut": Arm("squad-dense", truncated, short, 8 * short, 4),
+        "near": Arm("squad-window", truncated, short, 8 * short, 4),
         "strided": Arm("squad-dense", task | {"stride": short * 3 // 8}, short * 3 // 4, 4 * long, 2),
     }
 
 
 def _finetune_step(config: ExperimentConfig, dataset: str, arm_name: str, arm: Arm, fold: int) -> ExperimentStep:
-    name, learn, test = (
+    name, train_file, test_file = (
         f"{dataset}-{arm_name}-{fold}",
         *(str(fold_path(config.out, dataset, fold, side)) for side in ("train", "test")),
     )
     train = config.train_settings(2e-4 if dataset == "reviews" else 1e-4, arm.batch_tokens, epochs=arm.epochs)
-    told = {"model": config.artifact_path(arm.init_from) if arm.init_from else config.model, "task": arm.task, "length": arm.max_length,
-            "data": {"train": learn}, "seed": fold, "dropout": 0.1, "out": config.artifact_path(name), "train": train}  # fmt: skip
-    return ExperimentStep(name, "finetune", told, (arm.init_from,) if arm.init_from else (), test)
+    settings = {
+        "model": config.artifact_path(arm.init_from) if arm.init_from else config.model, "task": arm.task,
+        "length": arm.max_length, "data": {"train": train_file}, "seed": fold, "dropout": 0.1,
+        "out": config.artifact_path(name), "train": train,
+    }  # fmt: skip
+    return ExperimentStep(name, "finetune", settings, (arm.init_from,) if arm.init_from else (), test_file)
 
 
 def _peak_memory(reset: bool = False) -> dict[str, float]:
-    """The most that torch held on a GPU since it was asked to count anew."""
+    """Peak GPU memory of torch since the last reset; {} without a GPU."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return {}

@@ -1,4 +1,4 @@
-"""Long documents in folds: reviews with labels and articles with questions, each of them once to be judged on."""
+"""Cross-validation folds of long documents: labelled reviews and articles with questions."""
 
 import json
 from collections.abc import Iterable
@@ -9,35 +9,40 @@ from bertsmith.artifacts import write_atomic
 from bertsmith.errors import UserError
 from bertsmith.tokenization.files import read_decompressed
 
-MAX_CHARACTERS = 28_000  # of an article, at most: about two windows of 4,096 pieces
+MAX_CHARACTERS = 28_000  # of an article: about two windows of 4,096 tokens
 SUFFIXES = {"reviews": "jsonl", "covid": "json"}
 
 
 def fold_path(out: Path, dataset: str, fold: int, split: str) -> Path:
-    """The file of one fold to learn from (`train`) or to be judged on (`test`)."""
+    """The file of one fold; `split` is train or test."""
     return out / "folds" / f"{dataset}-{fold}-{split}.{SUFFIXES[dataset]}"
 
 
 def write_review_folds(path: Path, num_folds: int, out: Path) -> None:
-    rows = [_parse_review(path, number, line) for number, line in enumerate(read_text(path).splitlines()) if line.strip()]
-    known = sorted({row["fold"] for row in rows})
-    rank = {fold: place * num_folds // len(known) for place, fold in enumerate(known)}  # ten folds are five of two each
-    places = [rank[row["fold"]] if len(known) >= num_folds else number % num_folds for number, row in enumerate(rows)]
+    """Folds as the file has them, merged if it has more than `num_folds`; else assigned in turn."""
+    rows = [_parse_review(path, row_index, line) for row_index, line in enumerate(read_text(path).splitlines()) if line.strip()]
+    file_folds = sorted({row["fold"] for row in rows})
+    fold_of = {
+        fold: index * num_folds // len(file_folds) for index, fold in enumerate(file_folds)
+    }  # ten folds become five of two each
+    fold_ids = [
+        fold_of[row["fold"]] if len(file_folds) >= num_folds else row_index % num_folds for row_index, row in enumerate(rows)
+    ]
     lines = [json.dumps({"text": row["text"], "label": str(row["label"])}) + "\n" for row in rows]
     for fold in range(num_folds):
-        for name, wanted in (("train", False), ("test", True)):
-            chosen = [line for line, place in zip(lines, places, strict=True) if (place == fold) == wanted]
-            _write_fold(fold_path(out, "reviews", fold, name), path, chosen)
+        for split, is_test in (("train", False), ("test", True)):
+            chosen = [line for line, fold_id in zip(lines, fold_ids, strict=True) if (fold_id == fold) == is_test]
+            _write_fold(fold_path(out, "reviews", fold, split), path, chosen)
 
 
 def write_article_folds(path: Path, num_folds: int, out: Path) -> None:
-    """Those with most questions are dealt out first; the longest are left out."""
-    kept = [one for one in json.loads(read_text(path))["data"] if _max_context_length(one) <= MAX_CHARACTERS]
-    kept.sort(key=lambda article: -sum(len(paragraph["qas"]) for paragraph in article["paragraphs"]))
+    """Articles assigned in turn, those with most questions first; articles over MAX_CHARACTERS are left out."""
+    articles = [article for article in json.loads(read_text(path))["data"] if _max_context_length(article) <= MAX_CHARACTERS]
+    articles.sort(key=lambda article: -sum(len(paragraph["qas"]) for paragraph in article["paragraphs"]))
     for fold in range(num_folds):
-        for name, wanted in (("train", False), ("test", True)):
-            chosen = [article for number, article in enumerate(kept) if (number % num_folds == fold) == wanted]
-            _write_fold(fold_path(out, "covid", fold, name), path, [json.dumps({"data": chosen})] if chosen else [])
+        for split, is_test in (("train", False), ("test", True)):
+            chosen = [article for index, article in enumerate(articles) if (index % num_folds == fold) == is_test]
+            _write_fold(fold_path(out, "covid", fold, split), path, [json.dumps({"data": chosen})] if chosen else [])
 
 
 def _parse_review(path: Path, index: int, line: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Plans against what then happens, five of them: `python -m benchmarks.planning [texts=FILES] [vocabulary=FILE] [steps=N]`.
+"""Five plans against real runs: `python -m benchmarks.planning [texts=FILES] [vocabulary=FILE] [steps=N]`.
 
-On a GPU each is planned twice: by the table of machines, and by measuring. The last column tells which of the table's numbers
-would have been right.
+On a GPU each run is planned twice: from the table of machines, and by measuring. The last column has the values of the table
+that would have been right.
 """
 
 import sys
@@ -14,7 +14,7 @@ import torch
 from bertsmith import api
 from bertsmith.planning.machines import MACHINES, Machine
 
-from .material import BenchmarkInputs
+from .inputs import BenchmarkInputs
 
 GPU_RUNS = [
     "model=bert-base train.batch_tokens=65536",
@@ -34,66 +34,75 @@ Result = dict[str, Any]
 
 
 def main() -> None:
-    given = dict(word.split("=", 1) for word in sys.argv[1:])
-    gpu = torch.cuda.is_available()
+    options = dict(argument.split("=", 1) for argument in sys.argv[1:])
+    use_gpu = torch.cuda.is_available()
     with tempfile.TemporaryDirectory(prefix="bertsmith-bench-") as folder:
-        stuff = BenchmarkInputs(Path(folder), given)
-        corpus = str(stuff.folder / "corpus")
-        texts = [str(path) for path in stuff.texts]
-        api.prepare(texts=texts, tokenizer=str(stuff.tokenizer), out=corpus, quiet=True)
-        for number, words in enumerate(GPU_RUNS if gpu else CPU_RUNS):
+        bench = BenchmarkInputs(Path(folder), options)
+        corpus = str(bench.folder / "corpus")
+        texts = [str(path) for path in bench.texts]
+        api.prepare(texts=texts, tokenizer=str(bench.tokenizer), out=corpus, quiet=True)
+        for index, overrides in enumerate(GPU_RUNS if use_gpu else CPU_RUNS):
             settings = _parse_settings(
-                words, corpus, str(stuff.folder / f"run{number}"), stuff.int_option("steps", 200 if gpu else 40), gpu
+                overrides, corpus, str(bench.folder / f"run{index}"), bench.int_option("steps", 200 if use_gpu else 40), use_gpu
             )
             plans = [("measured", api.plan(**settings, quiet=True))]
-            plans += [("by table", api.plan(**settings, machine="h200", quiet=True))] if gpu else []
-            real, peak = _run_pretrain(settings, gpu)
-            for how, planned in plans:
-                print(f"{words:74} {how:9} {_format_comparison(planned, real, peak)}", flush=True)
-            if gpu:
-                print(f"{'':74} {_format_calibration(plans[1][1], real, peak, settings, MACHINES['h200'])}", flush=True)
+            plans += [("by table", api.plan(**settings, machine="h200", quiet=True))] if use_gpu else []
+            actual, peak_memory = _run_pretrain(settings, use_gpu)
+            for method, plan in plans:
+                print(f"{overrides:74} {method:9} {_format_comparison(plan, actual, peak_memory)}", flush=True)
+            if use_gpu:
+                print(
+                    f"{'':74} {_format_calibration(plans[1][1], actual, peak_memory, settings, MACHINES['h200'])}", flush=True
+                )
 
 
-def _parse_settings(overrides: str, corpus: str, out: str, steps: int, gpu: bool) -> dict[str, Any]:
-    train: dict[str, Any] = {"steps": steps, "precision": "bf16", "workers": 8} if gpu else {"steps": steps}
+def _parse_settings(overrides: str, corpus: str, out: str, steps: int, use_gpu: bool) -> dict[str, Any]:
+    train: dict[str, Any] = {"steps": steps, "precision": "bf16", "workers": 8} if use_gpu else {"steps": steps}
     settings: dict[str, Any] = {"corpus": corpus, "out": out, "eval_tokens": 16_384, "train": train}
-    for name, value in (word.split("=") for word in overrides.split()):
-        plain: Any = int(value) if value.isdecimal() else value == "true" if value in ("true", "false") else value
-        (train if name.startswith("train.") else settings)[name.removeprefix("train.")] = plain
+    for name, value in (override.split("=") for override in overrides.split()):
+        parsed: Any = int(value) if value.isdecimal() else value == "true" if value in ("true", "false") else value
+        (train if name.startswith("train.") else settings)[name.removeprefix("train.")] = parsed
     return settings
 
 
-def _run_pretrain(settings: dict[str, Any], gpu: bool) -> tuple[Result, int]:
-    if gpu:
+def _run_pretrain(settings: dict[str, Any], use_gpu: bool) -> tuple[Result, int]:
+    if use_gpu:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    real = api.pretrain(**settings, quiet=True)
-    return real, torch.cuda.max_memory_allocated() if gpu else 0
+    result = api.pretrain(**settings, quiet=True)
+    return result, torch.cuda.max_memory_allocated() if use_gpu else 0
 
 
 def _format_comparison(planned: Result, actual: Result, peak_memory: int) -> str:
-    """Planned / real."""
+    """planned/actual = ratio of each quantity."""
     weights = (Path(actual["out"]) / "model.safetensors").stat().st_size
-    told = [("parameters", planned["parameters"]["all"], actual["parameters"]), ("disk", planned["disk"]["weights"], weights)]
-    told += [
+    quantities = [
+        ("parameters", planned["parameters"]["all"], actual["parameters"]),
+        ("disk", planned["disk"]["weights"], weights),
+    ]
+    quantities += [
         ("seconds", planned["time"]["seconds"], actual["seconds"]),
         ("tokens", planned["time"]["tokens"], actual["tokens"]),
     ]
-    told += [("peak", planned["memory"]["peak"], peak_memory)] if peak_memory else []
-    return "  ".join(f"{name} {plan:.4g}/{what:.4g} = {plan / what:.2f}" for name, plan, what in told)
+    quantities += [("peak", planned["memory"]["peak"], peak_memory)] if peak_memory else []
+    return "  ".join(
+        f"{name} {planned_value:.4g}/{actual_value:.4g} = {planned_value / actual_value:.2f}"
+        for name, planned_value, actual_value in quantities
+    )
 
 
 def _format_calibration(planned: Result, actual: Result, peak_memory: int, settings: dict[str, Any], machine: Machine) -> str:
-    """The numbers of the table under which the plan would have come true."""
+    """The values of the machine table with which the plan would have been exact."""
     memory, time, train = planned["memory"], planned["time"], settings["train"]
-    share = machine.activation_fractions[train.get("compile", False)]
-    kept = share * (memory["activations"] + peak_memory - memory["counted"]) / memory["activations"]
-    began = time["start"] + time["judging"] + time["saving"]
-    seconds = (actual["seconds"] - began) / actual["tokens"]
-    products = planned["flops_per_token"] / machine.flops_per_second["bf16"]
-    bytes_each = memory["activations"] / share / train["batch_tokens"]
-    passes = (seconds - products) * machine.memory_bandwidth / bytes_each
-    return f"right: shares {kept:.3f}, passes {passes:.1f} (without recompute), tokens/s {1 / seconds:,.0f}"
+    table_fraction = machine.activation_fractions[train.get("compile", False)]
+    activation_fraction = table_fraction * (memory["activations"] + peak_memory - memory["counted"]) / memory["activations"]
+    overhead = time["start"] + time["judging"] + time["saving"]
+    seconds_per_token = (actual["seconds"] - overhead) / actual["tokens"]
+    matmul_seconds = planned["flops_per_token"] / machine.flops_per_second["bf16"]
+    bytes_per_token = memory["activations"] / table_fraction / train["batch_tokens"]
+    activation_passes = (seconds_per_token - matmul_seconds) * machine.memory_bandwidth / bytes_per_token
+    speed = 1 / seconds_per_token
+    return f"right: shares {activation_fraction:.3f}, passes {activation_passes:.1f} (without recompute), tokens/s {speed:,.0f}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`prepare`, files to corpus folder on all cores, against the `tokenizers` library encoding the same lines in memory."""
+"""`bertsmith prepare` (files to corpus folder, all cores) against the `tokenizers` library on the same lines in memory."""
 
 import os
 import shutil
@@ -13,27 +13,27 @@ from bertsmith.corpus.store import Corpus
 from bertsmith.tokenization import documents
 from bertsmith.tokenization.tokenizer import Tokenizer
 
-from .material import BenchmarkInputs
+from .inputs import BenchmarkInputs
 
-PEER_BYTES = 24 << 20  # the peer gets this much of the text: it is slow, and its speed does not change
+PEER_BYTES = 24 << 20  # of text for the peer, which is slow at a constant speed
 
 
 def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
     out = bench.folder / "corpus"
-    raw = sum(len(block.text.encode()) for block in documents.read_blocks(bench.texts))
-    cut_taken, cut_peak = _run_prepare(bench, out, "cut")
+    num_bytes = sum(len(block.text.encode()) for block in documents.read_blocks(bench.texts))
+    split_seconds, split_peak = _run_prepare(bench, out, "cut")
     shutil.rmtree(out)
-    taken, peak = _run_prepare(bench, out, "lines")
+    seconds, peak = _run_prepare(bench, out, "lines")
     corpus = Corpus.open(out)
-    peer, same = _measure_peer(bench, corpus)
-    ours, cutting, theirs = raw / taken / 1e6, raw / cut_taken / 1e6, peer / 1e6
+    peer, same_ids = _measure_peer(bench, corpus)
+    ours, with_splitting, theirs = num_bytes / seconds / 1e6, num_bytes / split_seconds / 1e6, peer / 1e6
     index = sum((out / name).stat().st_size for name in ("sentences.bin", "documents.bin"))
     disk = sum(p.stat().st_size for p in out.iterdir() if p.suffix == ".bin") - index
     rows = [
-        (f"prepare {raw / 1e6:.0f} MB of text (ids {'identical' if same else 'DIFFER'})", f"{ours:.1f} MB/s",
+        (f"prepare {num_bytes / 1e6:.0f} MB of text (ids {'identical' if same_ids else 'DIFFER'})", f"{ours:.1f} MB/s",
          f"tokenizers {theirs:.1f} MB/s", f"{ours / theirs:.1f}x", "4x"),
-        ("the same, sentences cut first", f"{cutting:.1f} MB/s", "", f"{cutting / theirs:.1f}x", ""),
-        ("prepare, peak memory of all processes (PSS)", f"{max(peak, cut_peak) / 1e6:.0f} MB", "", "", "600 MB"),
+        ("the same, sentences cut first", f"{with_splitting:.1f} MB/s", "", f"{with_splitting / theirs:.1f}x", ""),
+        ("prepare, peak memory of all processes (PSS)", f"{max(peak, split_peak) / 1e6:.0f} MB", "", "", "600 MB"),
         ("prepare, disk a token beside the index", f"{disk / len(corpus.tokens):.2f} bytes", "", "", "2.2 bytes"),
     ]  # fmt: skip
     shutil.rmtree(out)
@@ -41,9 +41,9 @@ def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
 
 
 def _run_prepare(bench: BenchmarkInputs, out: Path, sentences: str) -> tuple[float, int]:
-    """Seconds, and the most memory its processes held together."""
+    """Seconds, and the peak memory (PSS) of all its processes together."""
     texts = "texts=[" + ",".join(f'"{path}"' for path in bench.texts) + "]"
-    words = [
+    command = [
         sys.executable,
         "-m",
         "bertsmith",
@@ -55,7 +55,7 @@ def _run_prepare(bench: BenchmarkInputs, out: Path, sentences: str) -> tuple[flo
         "--quiet",
     ]
     start, peak = time.perf_counter(), 0
-    process = subprocess.Popen(words)
+    process = subprocess.Popen(command)
     while process.poll() is None:
         peak = max(peak, sum(_pss_bytes(pid) for pid in [process.pid, *_child_pids(process.pid)]))
         time.sleep(0.05)
@@ -65,19 +65,19 @@ def _run_prepare(bench: BenchmarkInputs, out: Path, sentences: str) -> tuple[flo
 
 
 def _child_pids(parent: int) -> list[int]:
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rsplit(")", 1)[1].split()
         except OSError:
             continue
         if int(fields[1]) == parent:
-            found += [int(path.parent.name), *_child_pids(int(path.parent.name))]
-    return found
+            pids += [int(path.parent.name), *_child_pids(int(path.parent.name))]
+    return pids
 
 
 def _pss_bytes(pid: int) -> int:
-    """Bytes of its own: pages shared with others (the mapped libraries) are counted in part, as the kernel does."""
+    """Proportional set size: pages shared with other processes count in proportion."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -86,7 +86,7 @@ def _pss_bytes(pid: int) -> int:
 
 
 def _measure_peer(bench: BenchmarkInputs, corpus: Corpus) -> tuple[float, bool]:
-    """Bytes a second of `encode_batch_fast` on all cores, and whether its ids are ours."""
+    """Bytes per second of `encode_batch_fast` on all cores, and whether its ids equal ours."""
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     tokenizer = Tokenizer.load(bench.tokenizer)
     lines, size = [], 0
@@ -97,6 +97,6 @@ def _measure_peer(bench: BenchmarkInputs, corpus: Corpus) -> tuple[float, bool]:
             break
     start = time.perf_counter()
     encodings = tokenizer.backend_tokenizer.encode_batch_fast(lines, add_special_tokens=False)
-    taken = time.perf_counter() - start
+    seconds = time.perf_counter() - start
     ids = np.fromiter((i for e in encodings for i in e.ids), np.int64)
-    return sum(len(line.encode()) for line in lines) / taken, np.array_equal(ids, corpus.tokens[: len(ids)])
+    return sum(len(line.encode()) for line in lines) / seconds, np.array_equal(ids, corpus.tokens[: len(ids)])

@@ -1,10 +1,10 @@
-"""Hashed attention against transformers' Reformer, there and back, and what depth costs a stack that runs backwards.
+"""LSH attention against transformers' Reformer, forward and backward, and the memory of reversible layers by depth.
 
 python -m benchmarks reformer [device=cuda] [lengths=4096,16384] [tokens=32768] [layers=12] [width=768] [heads=12]
                               [depths=6,12,24,48] [deep=4096]
 
-Both sides have as many buckets, rounds and neighbours in sight: 4 rounds, chunks of 64, two buckets for each chunk. Theirs is
-always reversible. `depths` are those at which memory is measured, at a length of `deep`.
+Both sides have the same buckets, hash rounds and chunks: 4 rounds, chunks of 64, two buckets for each chunk. Theirs is
+always reversible. `depths` are the numbers of layers at which memory is measured, at a length of `deep`.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from . import scaling
-from .material import BenchmarkInputs
+from .inputs import BenchmarkInputs
 from .scaling import INT_OPTIONS, Row, build_our_step
 
 NUM_HASHES, CHUNK_LENGTH = 4, 64
@@ -22,40 +22,40 @@ NUM_HASHES, CHUNK_LENGTH = 4, 64
 def run(bench: BenchmarkInputs) -> list[Row]:
     rows = []
     for length in _int_list(bench, "lengths", "4096,16384"):
-        asked = _build_spec(bench, length)
-        peer = scaling.measure_in_process(asked, build_their_step)
+        spec = _build_spec(bench, length)
+        peer = scaling.measure_in_process(spec, build_their_step)
         for reversible in (0, 1):
-            told = scaling.measure_in_process(
-                asked | {"mixer": _mixer_settings(length), "reversible": reversible}, build_our_step
+            result = scaling.measure_in_process(
+                spec | {"mixer": _mixer_settings(length), "reversible": reversible}, build_our_step
             )
-            rows.append(_format_row(f"hashed at {length:,}{', reversible' * reversible}", told, peer, "3x"))
+            rows.append(_format_row(f"hashed at {length:,}{', reversible' * reversible}", result, peer, "3x"))
     for layers in _int_list(bench, "depths", "6,12,24,48"):
-        asked = _build_spec(bench, bench.int_option("deep", 4096)) | {
+        spec = _build_spec(bench, bench.int_option("deep", 4096)) | {
             "layers": layers,
             "mixer": _mixer_settings(bench.int_option("deep", 4096)),
         }
-        told, plain = (
-            scaling.measure_in_process(asked | {"reversible": 1}, build_our_step),
-            scaling.measure_in_process(asked, build_our_step),
+        result, plain = (
+            scaling.measure_in_process(spec | {"reversible": 1}, build_our_step),
+            scaling.measure_in_process(spec, build_our_step),
         )
-        rows.append(_format_row(f"{layers} layers, reversible; beside it plain", told, plain, ""))
+        rows.append(_format_row(f"{layers} layers, reversible; beside it plain", result, plain, ""))
     return rows
 
 
 def _int_list(bench: BenchmarkInputs, name: str, default: str) -> list[int]:
-    return [int(one) for one in bench.options.get(name, default).split(",") if one]
+    return [int(item) for item in bench.options.get(name, default).split(",") if item]
 
 
 def _build_spec(bench: BenchmarkInputs, length: int) -> dict[str, Any]:
-    asked: dict[str, Any] = {name: bench.int_option(name, usual) for name, usual in (INT_OPTIONS | {"layers": 12}).items()}
-    asked |= {"tokens": bench.int_option("tokens", 32_768), "length": length, "dropout": 0.0, "kind": "hashed"}
-    return asked | {"device": bench.options.get("device", "cuda")}
+    spec: dict[str, Any] = {name: bench.int_option(name, default) for name, default in (INT_OPTIONS | {"layers": 12}).items()}
+    spec |= {"tokens": bench.int_option("tokens", 32_768), "length": length, "dropout": 0.0, "kind": "hashed"}
+    return spec | {"device": bench.options.get("device", "cuda")}
 
 
 def _num_buckets(length: int) -> list[int]:
-    """Two for each chunk, in two factors where they are many: as transformers sets them."""
-    power = (2 * length // CHUNK_LENGTH).bit_length() - 1
-    return [2**power] if 2**power <= 2 * CHUNK_LENGTH else [2 ** (power // 2), 2 ** (power - power // 2)]
+    """Two buckets per chunk, factorized where they are many, as transformers sets them."""
+    exponent = (2 * length // CHUNK_LENGTH).bit_length() - 1
+    return [2**exponent] if 2**exponent <= 2 * CHUNK_LENGTH else [2 ** (exponent // 2), 2 ** (exponent - exponent // 2)]
 
 
 def _mixer_settings(length: int) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def _mixer_settings(length: int) -> dict[str, Any]:
 def build_their_step(spec: dict[str, Any]) -> Callable[[], None]:
     from transformers import ReformerConfig, ReformerModel
 
-    length, texts = spec["length"], max(1, spec["tokens"] // spec["length"])
+    length, batch_size = spec["length"], max(1, spec["tokens"] // spec["length"])
     buckets = _num_buckets(length)
     config = ReformerConfig(
         attn_layers=["lsh"] * spec["layers"], hidden_size=spec["width"], num_attention_heads=spec["heads"],
@@ -75,13 +75,13 @@ def build_their_step(spec: dict[str, Any]) -> Callable[[], None]:
         lsh_attention_probs_dropout_prob=0.0, is_decoder=False,
     )  # fmt: skip
     model = ReformerModel(config).to(spec["device"]).train()
-    words = torch.randint(5, 30_000, (texts, length), device=spec["device"])
-    return scaling.build_forward_backward(lambda: model(words).last_hidden_state, list(model.parameters()), spec["device"])
+    input_ids = torch.randint(5, 30_000, (batch_size, length), device=spec["device"])
+    return scaling.build_forward_backward(lambda: model(input_ids).last_hidden_state, list(model.parameters()), spec["device"])
 
 
 def _format_row(label: str, result: dict[str, float] | None, peer: dict[str, float] | None, goal: str) -> Row:
     ratio = f"{peer['seconds'] / result['seconds']:.1f}x" if result and peer else "-"
-    mine, other = (scaling.format_result(side) if side else "out of memory" for side in (result, peer))
-    row = label, mine, other, ratio, goal
+    ours, theirs = (scaling.format_result(each) if each else "out of memory" for each in (result, peer))
+    row = label, ours, theirs, ratio, goal
     print(*row, sep="  ", flush=True)
     return row

@@ -1,11 +1,11 @@
-"""Time and memory of every mixer against the length of a text, there and back; on a CPU each in a process of its own.
+"""Time and memory of every mixer by sequence length, forward and backward; on a CPU each in a process of its own.
 
 Keys: lengths=1024,2048,... kinds=dense,window,... device=cpu width=768 heads=12 tokens=N rounds=2 most=60 threads=1
-      layers=0 (the mixer alone; else a whole model of so many) recompute=1 compile=1 reversible=1 dropout=0
+      layers=0 (0: the mixer alone; else a model of so many layers) recompute=1 compile=1 reversible=1 dropout=0
       out=FOLDER (for time.svg, memory.svg)
-`tokens` are of a batch: as many texts as they hold, one at least. A mixer that took more than `most` seconds is not asked
-for longer texts. On CUDA in bf16, on a CPU in float32; with one thread, seconds are the processor's own. The
-peer is full attention, mixer=dense, at the same length.
+`tokens` are of a batch of equal lengths, at least one sequence. A mixer that took more than `most` seconds is not measured
+at greater lengths. On CUDA in bf16, on a CPU in float32; with one thread, seconds are CPU time. The peer is full attention,
+mixer=dense, at the same length.
 """
 
 import gc
@@ -32,7 +32,7 @@ from bertsmith.model.packing import Layout
 from bertsmith.reports.charts import Series
 from bertsmith.reports.log_log import loglog_chart
 
-from .material import BenchmarkInputs
+from .inputs import BenchmarkInputs
 
 Row = tuple[str, str, str, str, str]
 StepBuilder = Callable[[dict[str, Any]], Callable[[], None]]
@@ -42,44 +42,51 @@ INT_OPTIONS |= {"recompute": 0, "compile": 0, "reversible": 0}
 
 
 def run(bench: BenchmarkInputs) -> list[Row]:
-    lengths = [int(one) for one in bench.options.get("lengths", "512,1024,2048,4096,8192").split(",")]
-    found = {
+    lengths = [int(item) for item in bench.options.get("lengths", "512,1024,2048,4096,8192").split(",")]
+    results = {
         kind: _measure_lengths(bench, kind, lengths) for kind in bench.options.get("kinds", ",".join(MIXER_KINDS)).split(",")
     }
     if out := bench.options.get("out"):
-        _write_charts(Path(out), found)
-    return [_format_row(kind, at, found.get("dense", {})) for kind, taken in found.items() for at in taken.items()]
+        _write_charts(Path(out), results)
+    return [
+        _format_row(kind, measurement, results.get("dense", {}))
+        for kind, by_length in results.items()
+        for measurement in by_length.items()
+    ]
 
 
 def _measure_lengths(bench: BenchmarkInputs, kind: str, lengths: list[int]) -> dict[int, dict[str, float]]:
-    found: dict[int, dict[str, float]] = {}
+    results: dict[int, dict[str, float]] = {}
     for length in lengths:
-        asked = {name: bench.int_option(name, usual) for name, usual in INT_OPTIONS.items()} | {"kind": kind, "length": length}
-        asked |= {"device": bench.options.get("device", "cpu"), "dropout": float(bench.options.get("dropout", 0))}
-        told = measure_in_process(asked, build_our_step) if asked["device"] == "cuda" else _measure_in_subprocess(asked)
-        if told is None:
+        spec = {name: bench.int_option(name, default) for name, default in INT_OPTIONS.items()} | {
+            "kind": kind,
+            "length": length,
+        }
+        spec |= {"device": bench.options.get("device", "cpu"), "dropout": float(bench.options.get("dropout", 0))}
+        result = measure_in_process(spec, build_our_step) if spec["device"] == "cuda" else _measure_in_subprocess(spec)
+        if result is None:
             break
-        found[length] = told
-        print(kind, length, told, file=sys.stderr, flush=True)
-        if told["seconds"] > bench.int_option("most", 60):
+        results[length] = result
+        print(kind, length, result, file=sys.stderr, flush=True)
+        if result["seconds"] > bench.int_option("most", 60):
             break
-    return found
+    return results
 
 
 def _measure_in_subprocess(spec: dict[str, Any]) -> dict[str, float] | None:
-    """A process by itself, whose memory is nobody else's; None where there was not enough of it."""
-    words = [sys.executable, "-m", "benchmarks.scaling", json.dumps(spec)]
+    """`measure` in a process of its own, so that its memory can be read; None if it ran out of memory."""
+    command = [sys.executable, "-m", "benchmarks.scaling", json.dumps(spec)]
     threads = {"OMP_NUM_THREADS": str(spec["threads"])}
-    ran = subprocess.run(words, capture_output=True, text=True, env=os.environ | threads, check=False)
-    if ran.returncode:
-        print(f"{spec['kind']} at {spec['length']}: {ran.stderr.strip()[-300:]}", file=sys.stderr)
+    process = subprocess.run(command, capture_output=True, text=True, env=os.environ | threads, check=False)
+    if process.returncode:
+        print(f"{spec['kind']} at {spec['length']}: {process.stderr.strip()[-300:]}", file=sys.stderr)
         return None
-    told: dict[str, float] = json.loads(ran.stdout)
-    return told
+    result: dict[str, float] = json.loads(process.stdout)
+    return result
 
 
 def measure_in_process(spec: dict[str, Any], build_step: StepBuilder) -> dict[str, float] | None:
-    """In this process: on CUDA torch counts what each measurement takes; None where there was not enough of it."""
+    """`measure` in this process, for CUDA, where torch counts the memory; None if it ran out of memory."""
     gc.collect()
     torch.cuda.empty_cache()
     try:
@@ -90,41 +97,41 @@ def measure_in_process(spec: dict[str, Any], build_step: StepBuilder) -> dict[st
 
 
 def measure(spec: dict[str, Any], build_step: StepBuilder) -> dict[str, float]:
-    """Seconds of one way there and back, and bytes beyond what there was before it."""
+    """Seconds of forward and backward, tokens, and bytes above those before it."""
     torch.manual_seed(0)
     torch.set_num_threads(spec["threads"])
-    step, read = build_step(spec), {"tokens": float(max(1, spec["tokens"] // spec["length"]) * spec["length"])}
+    step, size = build_step(spec), {"tokens": float(max(1, spec["tokens"] // spec["length"]) * spec["length"])}
     if spec["device"] == "cuda":
-        return read | _measure_cuda(step, spec["rounds"])
-    before = _resident_bytes()
-    clock = time.process_time if spec["threads"] == 1 else time.perf_counter  # others' work does not lengthen the first
+        return size | _measure_cuda(step, spec["rounds"])
+    bytes_before = _resident_bytes()
+    clock = time.process_time if spec["threads"] == 1 else time.perf_counter  # CPU time is not affected by other processes
     first = _time_call(step, clock)
-    taken = [first] if first > 10 else [_time_call(step, clock) for _ in range(spec["rounds"])]
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return read | {"seconds": statistics.median(taken), "bytes": max(most - before, 1.0)}
+    times = [first] if first > 10 else [_time_call(step, clock) for _ in range(spec["rounds"])]
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return size | {"seconds": statistics.median(times), "bytes": max(peak_bytes - bytes_before, 1.0)}
 
 
 def build_our_step(spec: dict[str, Any]) -> Callable[[], None]:
-    texts = max(1, spec["tokens"] // spec["length"])
-    layout = Layout.from_lengths([spec["length"]] * texts).to(spec["device"])
-    named = {"kind": spec["kind"], **spec.get("mixer", {})}
-    fields = next(one.__struct_fields__ for one in get_args(MixerConfig) if one.__struct_config__.tag == spec["kind"])
-    mixer: Any = from_dict(MixerConfig, named | ({"heads": spec["heads"]} if "heads" in fields else {}))  # type: ignore[arg-type]
+    batch_size = max(1, spec["tokens"] // spec["length"])
+    layout = Layout.from_lengths([spec["length"]] * batch_size).to(spec["device"])
+    settings = {"kind": spec["kind"], **spec.get("mixer", {})}
+    fields = next(config.__struct_fields__ for config in get_args(MixerConfig) if config.__struct_config__.tag == spec["kind"])
+    mixer: Any = from_dict(MixerConfig, settings | ({"heads": spec["heads"]} if "heads" in fields else {}))  # type: ignore[arg-type]
     if spec["layers"]:
-        step, learnt = _build_model_forward(spec, mixer, layout)
+        forward, grad_tensors = _build_model_forward(spec, mixer, layout)
     else:
-        part = mixer.build(spec["width"]).to(spec["device"]).train()
-        x = torch.randn(texts * spec["length"], spec["width"], device=spec["device"], requires_grad=True)
-        step, learnt = lambda: part(x, layout), [x, *part.parameters()]
-    return build_forward_backward(step, learnt, spec["device"])
+        layer = mixer.build(spec["width"]).to(spec["device"]).train()
+        x = torch.randn(batch_size * spec["length"], spec["width"], device=spec["device"], requires_grad=True)
+        forward, grad_tensors = lambda: layer(x, layout), [x, *layer.parameters()]
+    return build_forward_backward(forward, grad_tensors, spec["device"])
 
 
 def build_forward_backward(forward: Callable[[], Tensor], grad_tensors: Sequence[Tensor], device: str) -> Callable[[], None]:
-    """A step of training but for the optimizer, which has let go of the gradients of the step before."""
+    """A training step without the optimizer: gradients reset, forward, backward."""
 
     def forward_backward() -> None:
-        for one in grad_tensors:
-            one.grad = None
+        for tensor in grad_tensors:
+            tensor.grad = None
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             out = forward()
         out.float().square().mean().backward()
@@ -150,13 +157,13 @@ def _measure_cuda(step: Callable[[], None], rounds: int) -> dict[str, float]:
         step()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
-    held = float(torch.cuda.memory_allocated())
-    start, count = time.perf_counter(), max(rounds, 5)
-    for _ in range(count):  # in a row, as when training: the host need not wait for the device
+    bytes_held = float(torch.cuda.memory_allocated())
+    start, num_steps = time.perf_counter(), max(rounds, 5)
+    for _ in range(num_steps):  # without synchronization between steps, as in training
         step()
     torch.cuda.synchronize()
-    seconds = (time.perf_counter() - start) / count
-    return {"seconds": seconds, "bytes": float(torch.cuda.max_memory_allocated()), "held": held}
+    seconds = (time.perf_counter() - start) / num_steps
+    return {"seconds": seconds, "bytes": float(torch.cuda.max_memory_allocated()), "held": bytes_held}
 
 
 def _time_call(fn: Callable[[], None], clock: Callable[[], float]) -> float:
@@ -171,25 +178,28 @@ def _resident_bytes() -> float:
 
 
 def _format_row(kind: str, measurement: tuple[int, dict[str, float]], dense_results: dict[int, dict[str, float]]) -> Row:
-    length, told = measurement
+    length, result = measurement
     peer = dense_results.get(length)
-    ratio = f"{peer['seconds'] / told['seconds']:.1f}x" if peer else "-"
+    ratio = f"{peer['seconds'] / result['seconds']:.1f}x" if peer else "-"
     goal = "4x" if (kind, length) == ("window", 8192) else ""
-    return f"{kind} at {length:,}", format_result(told), f"full {format_result(peer)}" if peer else "-", ratio, goal
+    return f"{kind} at {length:,}", format_result(result), f"full {format_result(peer)}" if peer else "-", ratio, goal
 
 
 def format_result(result: dict[str, float]) -> str:
-    pace = result["tokens"] / result["seconds"]
+    tokens_per_second = result["tokens"] / result["seconds"]
     held = f" ({result['held'] / 1e9:.2f} held between steps)" if "held" in result else ""
-    return f"{result['seconds'] * 1e3:,.0f} ms, {pace:,.0f} tokens/s, {result['bytes'] / 1e9:.2f} GB{held}"
+    return f"{result['seconds'] * 1e3:,.0f} ms, {tokens_per_second:,.0f} tokens/s, {result['bytes'] / 1e9:.2f} GB{held}"
 
 
 def _write_charts(folder: Path, results: dict[str, dict[int, dict[str, float]]]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for name, up, title in (("seconds", "seconds", "Time there and back"), ("bytes", "bytes", "Memory")):
-        lines = [Series(kind, [(length, told[name]) for length, told in taken.items()]) for kind, taken in results.items()]
+    for name, y_label, title in (("seconds", "seconds", "Time there and back"), ("bytes", "bytes", "Memory")):
+        series = [
+            Series(kind, [(length, result[name]) for length, result in by_length.items()])
+            for kind, by_length in results.items()
+        ]
         (folder / f"{'time' if name == 'seconds' else 'memory'}.svg").write_bytes(
-            loglog_chart(title, lines, "tokens of a text", up)
+            loglog_chart(title, series, "tokens of a text", y_label)
         )
 
 

@@ -1,14 +1,13 @@
-"""Scores against transformers' example recipe: the same weights, data, hyper-parameters and seeds, as a table.
+"""Fine-tuning scores against transformers' example scripts: the same weights, data, hyper-parameters and seeds.
 
 python -m benchmarks scores suite=FILE.toml [tasks=a,b] [seeds=0,1,2] [out=FOLDER] [minutes=9] [jobs=6]
                             [device=cuda precision=bf16]
 
-The suite has a table a task, with the keys of scoring.Case; its paths are beside it. Every result is a line of
-out/results.jsonl as soon as it is there, and is not asked for again; what has not ended after `minutes` is given up, and the
-table is of what has.
+The suite has a table per task, with the keys of scoring.Case; its paths are relative to the file. Every result is appended to
+out/results.jsonl and not computed again; what has not ended after `minutes` is given up, and the table has the rest.
 
-Taggers are compared as each side answers: ours with the best legal tags, theirs with each token's best. The line of a result
-has the score of both ways, `legal` and `argmax`, for either side.
+Taggers are compared with each side's own decoding: ours constrained to legal tag sequences, theirs argmax per token. Each
+result also has the scores of both decodings, `legal` and `argmax`.
 """
 
 import json
@@ -27,7 +26,7 @@ import msgspec
 from bertsmith import api
 from bertsmith.config import from_dict, to_dict
 
-from .material import BenchmarkInputs
+from .inputs import BenchmarkInputs
 from .scoring import Case, ScoringJob
 
 Result = dict[str, Any]
@@ -39,48 +38,48 @@ def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
     cases = _read_cases(Path(bench.options["suite"]), bench.options.get("tasks"))
     out = Path(bench.options.get("out", bench.folder))
     out.mkdir(parents=True, exist_ok=True)
-    known = _read_results(out)
-    left = [(name, job) for name, job in _build_jobs(bench, cases) if (name, job.side, job.seed) not in known]
-    results = [*known.values(), *_run_jobs(bench, left, out)]
-    return [_format_row(name, case, [one for one in results if one["task"] == name]) for name, case in cases.items()]
+    finished = _read_results(out)
+    remaining = [(name, job) for name, job in _build_jobs(bench, cases) if (name, job.side, job.seed) not in finished]
+    results = [*finished.values(), *_run_jobs(bench, remaining, out)]
+    return [_format_row(name, case, [result for result in results if result["task"] == name]) for name, case in cases.items()]
 
 
 def _read_results(out: Path) -> dict[tuple[str, str, int], Result]:
-    """Results of an earlier sitting; what failed or had no time is asked again."""
+    """Results of earlier runs by (task, side, seed); failed ones are left out, to be computed again."""
     path = out / "results.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    found = [one for one in map(json.loads, lines) if "error" not in one]
-    return {(one["task"], one["side"], one["seed"]): one for one in found}
+    results = [result for result in map(json.loads, lines) if "error" not in result]
+    return {(result["task"], result["side"], result["seed"]): result for result in results}
 
 
 def _read_cases(suite: Path, task_names: str | None) -> dict[str, Case]:
     tables = tomllib.loads(suite.read_text(encoding="utf-8"))
     names = task_names.split(",") if task_names else list(tables)
     cases = {name: from_dict(Case, tables[name], f"{suite}, {name}") for name in names}
-    placed = {name: {key: str(suite.parent / getattr(case, key)) for key in ("train", "dev", "model")}
+    paths = {name: {key: str(suite.parent / getattr(case, key)) for key in ("train", "dev", "model")}
               for name, case in cases.items()}  # fmt: skip
-    return {name: msgspec.structs.replace(case, **placed[name]) for name, case in cases.items()}
+    return {name: msgspec.structs.replace(case, **paths[name]) for name, case in cases.items()}
 
 
 def _build_jobs(bench: BenchmarkInputs, cases: dict[str, Case]) -> Iterator[tuple[str, ScoringJob]]:
-    """Task by task, both sides of a seed beside each other."""
-    how = {"device": bench.options.get("device", "cpu"), "precision": bench.options.get("precision", "fp32")}
+    """Jobs by task and seed, both sides of a seed next to each other."""
+    device_settings = {"device": bench.options.get("device", "cpu"), "precision": bench.options.get("precision", "fp32")}
     for name, case in cases.items():
         imported = bench.folder / f"{Path(case.model).name}-{case.attention_dropout:g}"
         api.import_model(source=case.model, out=str(imported), attention_dropout=case.attention_dropout, quiet=True)
         for seed in map(int, bench.options.get("seeds", "0,1,2").split(",")):
             for side, model in (("ours", imported), ("theirs", case.model)):
                 folder = bench.folder / f"{name}-{side}-{seed}"
-                yield name, ScoringJob(case=case, side=side, model=str(model), folder=str(folder), seed=seed, **how)
+                yield name, ScoringJob(case=case, side=side, model=str(model), folder=str(folder), seed=seed, **device_settings)
 
 
 def _run_jobs(bench: BenchmarkInputs, jobs: list[tuple[str, ScoringJob]], out: Path) -> Iterator[Result]:
-    """As they come; each in a process of its own, so that one that fails fails alone."""
-    end = time.monotonic() + 60 * float(bench.options.get("minutes", "6000"))
+    """Results as they come; each job runs in a process of its own, so that a failure stops no other."""
+    deadline = time.monotonic() + 60 * float(bench.options.get("minutes", "6000"))
     with ThreadPoolExecutor(bench.int_option("jobs", 1)) as pool:
-        asked = [pool.submit(_run_job, name, job, end) for name, job in jobs]
-        for done in as_completed(asked):
-            result = done.result()
+        futures = [pool.submit(_run_job, name, job, deadline) for name, job in jobs]
+        for future in as_completed(futures):
+            result = future.result()
             with (out / "results.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(result) + "\n")
             print(json.dumps(result)[:400], flush=True)
@@ -92,37 +91,39 @@ def _run_job(name: str, job: ScoringJob, deadline: float) -> Result:
     start = time.monotonic()
     Path(job.folder).mkdir(parents=True)
     try:
-        words = [sys.executable, "-m", "benchmarks.scoring", json.dumps(to_dict(job))]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=max(0.01, deadline - start))
+        command = [sys.executable, "-m", "benchmarks.scoring", json.dumps(to_dict(job))]
+        process = subprocess.run(command, capture_output=True, text=True, timeout=max(0.01, deadline - start))
     except subprocess.TimeoutExpired:
         return facts | {"error": "there was no time left"}
     facts["seconds"] = round(time.monotonic() - start, 1)
-    if done.returncode:
-        return facts | {"error": done.stderr[-2000:]}
-    return facts | json.loads(done.stdout.splitlines()[-1])
+    if process.returncode:
+        return facts | {"error": process.stderr[-2000:]}
+    return facts | json.loads(process.stdout.splitlines()[-1])
 
 
 def _format_row(name: str, case: Case, results: list[Result]) -> tuple[str, str, str, str, str]:
-    """The mean and its deviation on both sides, with the speed there; ours may be lower by one deviation of theirs."""
-    ours, theirs = ([one for one in results if one["side"] == side and "error" not in one] for side in ("ours", "theirs"))
-    what = f"{name}, {case.metric}, seeds: {len(ours)} and {len(theirs)}"
+    """Mean, deviation and speed of both sides; the goal allows one standard deviation of theirs below their mean."""
+    ours, theirs = (
+        [result for result in results if result["side"] == side and "error" not in result] for side in ("ours", "theirs")
+    )
+    label = f"{name}, {case.metric}, seeds: {len(ours)} and {len(theirs)}"
     if not ours or not theirs:
-        return what, _format_scores(ours, case.metric), _format_scores(theirs, case.metric), "", ""
-    means = [statistics.mean(one[case.metric] for one in side) for side in (ours, theirs)]
-    spread = _stdev([one[case.metric] for one in theirs])
+        return label, _format_scores(ours, case.metric), _format_scores(theirs, case.metric), "", ""
+    means = [statistics.mean(result[case.metric] for result in side) for side in (ours, theirs)]
+    tolerance = _stdev([result[case.metric] for result in theirs])
     return (
-        what,
+        label,
         _format_scores(ours, case.metric),
         _format_scores(theirs, case.metric),
         f"{means[0] - means[1]:+.4f}",
-        f">= {-spread:.4f}",
+        f">= {-tolerance:.4f}",
     )
 
 
 def _format_scores(results: list[Result], metric: str) -> str:
     if not results:
         return "none"
-    scores, speeds = [one[metric] for one in results], [one["examples_per_second"] for one in results]
+    scores, speeds = [result[metric] for result in results], [result["examples_per_second"] for result in results]
     return f"{statistics.mean(scores):.4f} ± {_stdev(scores):.4f} ({statistics.mean(speeds):,.0f} examples/s)"
 
 

@@ -1,6 +1,6 @@
-"""One task, one side, one seed: fine-tuned on the training file, judged on the other; a line of JSON is printed last.
+"""One job of `scores`: one task, library and seed, fine-tuned and evaluated; the last line printed is its JSON result.
 
-Both sides read the same examples, begin with the same weights, make as many updates and are judged by the same scorer.
+Both libraries get the same examples and initial weights, make as many updates, and are scored by the same metrics.
 """
 
 import json
@@ -30,7 +30,7 @@ Task = TextClassification | TextRegression | TokenClassification | QuestionAnswe
 
 
 class Case(Config, frozen=True):
-    """A table of the suite: a task, its files and how it is learnt."""
+    """A table of the suite: a task, its files and hyper-parameters."""
 
     task: Annotated[Task, "as in finetune"]
     train: Annotated[str, "the file to learn from"]
@@ -49,7 +49,7 @@ class Case(Config, frozen=True):
 
 
 class ScoringJob(Config, frozen=True):
-    """What one process does."""
+    """One case with one library and one seed, for one process."""
 
     case: Case
     side: Annotated[str, "ours or theirs"]
@@ -61,43 +61,43 @@ class ScoringJob(Config, frozen=True):
 
 
 class TrainedSide(NamedTuple):
-    """A side after its training."""
+    """A fine-tuned model of one library, with its predictions on the evaluation examples."""
 
-    predict: Callable[[bool], list[Any]]  # to the file it is judged on; tags are legal ones, if that is asked for
+    predict: Callable[[bool], list[Any]]  # argument: whether tags are constrained to legal sequences
     train_seconds: float
     num_updates: int
 
 
 def run_job(job: ScoringJob) -> dict[str, Any]:
-    """The scores, and how many examples a second were learnt."""
+    """Scores and training examples per second."""
     case = job.case
     task: Any = from_dict(Task, to_dict(case.task) | ({"columns": case.columns} if case.columns else {}), "task")  # type: ignore[arg-type]
-    learn, judged = list(task.read(Path(case.train))), list(task.read(Path(case.dev)))
-    task = task.fitted(learn)
-    side = train_ours if job.side == "ours" else train_theirs
-    taught = side(job, task, learn, judged)
-    answers = taught.predict(job.side == "ours" and getattr(task, "legal", False))  # transformers' recipe: each token's best
-    told = {"examples_per_second": case.epochs * len(learn) / taught.train_seconds, "updates": taught.num_updates}
+    train_examples, eval_examples = list(task.read(Path(case.train))), list(task.read(Path(case.dev)))
+    task = task.fit(train_examples)
+    train_side = train_ours if job.side == "ours" else train_theirs
+    trained = train_side(job, task, train_examples, eval_examples)
+    predictions = trained.predict(job.side == "ours" and getattr(task, "legal", False))  # transformers' script uses argmax
+    speed = {"examples_per_second": case.epochs * len(train_examples) / trained.train_seconds, "updates": trained.num_updates}
     return {
-        **task.judge(answers, judged),
-        **_seqeval_f1(task, answers, judged),
-        **score_decodings(task, taught, judged),
-        **told,
+        **task.compute_metrics(predictions, eval_examples),
+        **_seqeval_f1(task, predictions, eval_examples),
+        **score_decodings(task, trained, eval_examples),
+        **speed,
     }
 
 
 def score_decodings(task: Any, trained: TrainedSide, eval_examples: Sequence[Any]) -> dict[str, float]:
-    """Of tags: the score of each token's best one, and that of the best legal ones.
+    """For tagging, the score with argmax per token and with decoding constrained to legal sequences; {} for other tasks.
 
-    With both from both sides, what training is worth and what decoding is can be told apart.
+    With both for both libraries, the effects of training and of decoding can be separated.
     """
     if not isinstance(task, TokenClassification):
         return {}
-    found = {
+    metrics = {
         name: task.compute_metrics(trained.predict(legal), eval_examples)
         for name, legal in (("argmax", False), ("legal", True))
     }
-    return {name: scores.get("f1", scores["accuracy"]) for name, scores in found.items()}
+    return {name: scores.get("f1", scores["accuracy"]) for name, scores in metrics.items()}
 
 
 def _with_decoding(task: Any, legal: bool) -> Any:
@@ -116,41 +116,43 @@ def train_ours(job: ScoringJob, task: Any, train_examples: Sequence[Any], eval_e
     train |= {"decay": 0.0, "optimizer": {"kind": "adamw", "eps": 1e-8}, "save_every": 10**9}
     train |= {"device": job.device, "precision": job.precision}
     data = {"train": case.train, "columns": case.columns}
-    told = api.finetune(task=to_dict(task), model=job.model, data=data, out=str(out), length=case.length, train=train,
+    result = api.finetune(task=to_dict(task), model=job.model, data=data, out=str(out), length=case.length, train=train,
                         seed=job.seed, quiet=True)  # fmt: skip
     predictor = api.load(out)
     predictor.model.to(job.device)
-    taught = predictor.require_task()
-    asked = taught.encode(eval_examples, predictor.tokenizer, predictor.length)
-    scores = predictor.scores(asked)
+    trained_task = predictor.require_task()
+    encoded_eval = trained_task.encode(eval_examples, predictor.tokenizer, predictor.length)
+    scores = predictor.scores(encoded_eval)
     return TrainedSide(
-        lambda legal: _with_decoding(taught, legal).decode(scores, asked, eval_examples), told["seconds"], told["step"]
+        lambda legal: _with_decoding(trained_task, legal).decode(scores, encoded_eval, eval_examples),
+        result["seconds"],
+        result["step"],
     )
 
 
 def train_theirs(job: ScoringJob, task: Any, train_examples: Sequence[Any], eval_examples: Sequence[Any]) -> TrainedSide:
     case, folder = job.case, Path(job.model)
     kind, tokenizer = to_dict(task)["kind"], peer.load_tokenizer(folder)
-    made = lambda examples: _encode_features(case, kind, task, tokenizer, examples)
-    model = peer.load_model(kind, folder, task.outputs, case.attention_dropout, job.seed)
-    features, how = made(train_examples), {"device": job.device, "precision": job.precision}
-    trainer = peer.build_trainer(model, tokenizer, features, Path(job.folder) / "theirs", seed=job.seed, learning_rate=case.rate,
-                           num_train_epochs=case.epochs, per_device_train_batch_size=case.batch,
-                           per_device_eval_batch_size=64, **how)  # fmt: skip
+    encode = lambda examples: _encode_features(case, kind, task, tokenizer, examples)
+    model = peer.load_model(kind, folder, task.num_outputs, case.attention_dropout, job.seed)
+    train_features, device_settings = encode(train_examples), {"device": job.device, "precision": job.precision}
+    trainer = peer.build_trainer(model, tokenizer, train_features, Path(job.folder) / "theirs", seed=job.seed,
+                           learning_rate=case.rate, num_train_epochs=case.epochs, per_device_train_batch_size=case.batch,
+                           per_device_eval_batch_size=64, **device_settings)  # fmt: skip
     start = time.perf_counter()
     trainer.train()
     seconds = time.perf_counter() - start
-    asked = made(eval_examples)
-    scores = trainer.predict(asked).predictions
-    answers = lambda legal: DECODERS[kind](_with_decoding(task, legal), asked, scores, eval_examples)
-    return TrainedSide(answers, seconds, trainer.state.global_step)
+    eval_features = encode(eval_examples)
+    scores = trainer.predict(eval_features).predictions
+    predict = lambda legal: DECODERS[kind](_with_decoding(task, legal), eval_features, scores, eval_examples)
+    return TrainedSide(predict, seconds, trainer.state.global_step)
 
 
 def _encode_features(case: Case, kind: str, task: Any, tokenizer: Any, examples: Sequence[Any]) -> list[peer.Feature]:
     if kind == "answer":
         return peer.encode_windows(tokenizer, examples, case.length, case.overlap)
-    make = peer.encode_words if kind == "tag" else peer.encode_texts
-    return make(tokenizer, examples, case.length, task.labels if kind != "regress" else ())
+    encode = peer.encode_words if kind == "tag" else peer.encode_texts
+    return encode(tokenizer, examples, case.length, task.labels if kind != "regress" else ())
 
 
 def _decode_labels(task: Any, features: Any, scores: Any, examples: Any) -> list[ClassificationPrediction]:
@@ -162,17 +164,19 @@ def _decode_values(task: Any, features: Any, scores: Any, examples: Any) -> list
 
 
 def _decode_tags(task: Any, features: Any, scores: Any, examples: Any) -> list[TokenClassificationPrediction]:
-    """A word that was cut off, or has no piece of its own, is O."""
-    firsts = [[(word, place) for place, word in enumerate(one["words"]) if word is not None] for one in features]
-    found = [TokenWindow(*np.array(pairs, np.int64).reshape(-1, 2).T) for pairs in firsts]
-    return task.decode(scores, EncodedExamples([], [], np.arange(len(found)), metadata=found), examples)
+    """Tags by word; a word that was truncated or has no subword is O."""
+    first_subwords = [
+        [(word, position) for position, word in enumerate(feature["words"]) if word is not None] for feature in features
+    ]
+    windows = [TokenWindow(*np.array(pairs, np.int64).reshape(-1, 2).T) for pairs in first_subwords]
+    return task.decode(scores, EncodedExamples([], [], np.arange(len(windows)), metadata=windows), examples)
 
 
 def _decode_answers(task: Any, features: Any, scores: Any, examples: Any) -> list[QuestionAnsweringPrediction]:
     spans = peer.find_best_spans(
         features, *scores, num_examples=len(examples), max_answer_length=task.longest, n_best_size=task.candidates
     )
-    texts = [one.context[slice(*span)] if span else "" for one, span in zip(examples, spans, strict=True)]
+    texts = [example.context[slice(*span)] if span else "" for example, span in zip(examples, spans, strict=True)]
     return [
         QuestionAnsweringPrediction(text, *(span or (None, None)), 0.0, 0.0, ())
         for text, span in zip(texts, spans, strict=True)
@@ -185,14 +189,14 @@ DECODERS: dict[str, Callable[..., list[Any]]] = {
 
 
 def _seqeval_f1(task: Any, answers: Sequence[Any], examples: Sequence[Any]) -> dict[str, float]:
-    """A second opinion on names, where seqeval is installed."""
+    """F1 by seqeval, where it is installed, as a check of our own."""
     if not isinstance(task, TokenClassification):
         return {}
     try:
         from seqeval.metrics import f1_score
     except ImportError:
         return {}
-    return {"seqeval": float(f1_score([list(one.tags) for one in examples], [list(said.tags) for said in answers]))}
+    return {"seqeval": float(f1_score([list(example.tags) for example in examples], [list(answer.tags) for answer in answers]))}
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Vectors of words against gensim: the same text, words, sizes, epochs and threads, an epoch of each in turns.
+"""Word vectors against gensim: the same text, vocabulary, sizes, epochs and threads, with alternating epochs.
 
 Keys: texts=FILES size=30000 epochs=3 threads=1 ways=skip-gram,cbow,cbow-tree,glove device=cpu peer=gensim pairs=FILES
-analogies=FILES; a tree is hierarchical softmax on both sides, in place of negatives.
-Needs gensim; peer=none measures our side alone. With device=cuda the peer has the cores, `threads` of them. GloVe has no peer.
+analogies=FILES; `-tree` is hierarchical softmax instead of negative sampling, on both sides.
+Needs gensim; peer=none measures our side alone. With device=cuda the peer runs on `threads` CPU cores. GloVe has no peer.
 """
 
 import statistics
@@ -21,19 +21,19 @@ from bertsmith.objectives.glove import Glove
 from bertsmith.objectives.word2vec import Cbow, SkipGram, WordVectorTrainer
 from bertsmith.word_vectors import KeyedVectors, benchmarks, vectors_from_table
 
-from .material import BenchmarkInputs
+from .inputs import BenchmarkInputs
 
 Row = tuple[str, str, str, str, str]
 METHODS = {"skip-gram": SkipGram(), "cbow": Cbow(), "skip-gram-tree": SkipGram(tree=True), "cbow-tree": Cbow(tree=True)}
-GLOVE_CONFIG = {"kind": "glove", "rate": 0.2}  # learns as much in three epochs as 0.05 in a dozen
+GLOVE_CONFIG = {"kind": "glove", "rate": 0.2}  # as good after three epochs as 0.05 after a dozen
 
 
 def run(bench: BenchmarkInputs) -> list[Row]:
     corpus = _prepare_corpus(bench)
-    lines = None if bench.options.get("peer") == "none" else _write_lines(corpus, bench.folder / "lines.txt")
+    lines_path = None if bench.options.get("peer") == "none" else _write_lines(corpus, bench.folder / "lines.txt")
     rows: list[Row] = []
-    for way in bench.options.get("ways", "skip-gram,cbow").split(","):
-        rows += _measure_glove(bench, corpus) if way == "glove" else _compare(bench, way, corpus, lines)
+    for method in bench.options.get("ways", "skip-gram,cbow").split(","):
+        rows += _measure_glove(bench, corpus) if method == "glove" else _compare(bench, method, corpus, lines_path)
     return rows
 
 
@@ -47,12 +47,12 @@ def _prepare_corpus(bench: BenchmarkInputs) -> Corpus:
 
 
 def _write_lines(corpus: Corpus, path: Path) -> Path:
-    """The same words for gensim, a sentence a line; words that the vocabulary has not are in neither."""
-    pieces, special = np.array(corpus.tokenizer.id_to_token, object), corpus.tokenizer.is_special
+    """The same words for gensim, a sentence per line, without unknown words."""
+    words, special = np.array(corpus.tokenizer.id_to_token, object), corpus.tokenizer.is_special
     with path.open("w", encoding="utf-8") as out:
         for first, last in zip(corpus.sentence_offsets[:-1], corpus.sentence_offsets[1:], strict=True):
             ids = corpus.tokens[first:last]
-            out.write(" ".join(pieces[ids[~special[ids]]]) + "\n")
+            out.write(" ".join(words[ids[~special[ids]]]) + "\n")
     return path
 
 
@@ -60,34 +60,37 @@ def _compare(bench: BenchmarkInputs, method: str, corpus: Corpus, lines_path: Pa
     epochs, threads, device = bench.int_option("epochs", 3), bench.int_option("threads", 1), bench.options.get("device", "cpu")
     torch.set_num_threads(threads)
     ours = METHODS[method].build_trainer(corpus, bench.folder, epochs, 0, torch.device(device), lambda done, of: None)
-    peer, words = (
+    peer, num_words = (
         lines_path and _build_gensim(method, lines_path, threads),
         int((~corpus.tokenizer.is_special[corpus.tokens]).sum()),
     )
-    taken = [(_time_call(lambda e=e: _train_epoch(ours, e, epochs)),
-              _time_call(lambda e=e: _train_gensim_epoch(peer, lines_path, e, epochs)) if lines_path else np.nan) for e in range(epochs)]  # fmt: skip
-    mine, theirs = (statistics.median(words / side[i] for side in taken) for i in (0, 1))
-    ratio = statistics.median(side[1] / side[0] for side in taken)
-    what = f"{method}, {words / 1e6:.1f} M words x {epochs}, {len(corpus.tokenizer):,} words, width 100"
-    beside = (f"gensim {theirs:,.0f} words/s ({threads} threads)", f"{ratio:.1f}x") if peer else ("", "")
-    rows: list[Row] = [(what, f"{mine:,.0f} words/s ({device})", *beside, "1x on cores, 10x on a GPU")]
+    times = [
+        (_time_call(lambda e=e: _train_epoch(ours, e, epochs)),
+         _time_call(lambda e=e: _train_gensim_epoch(peer, lines_path, e, epochs)) if lines_path else np.nan)
+        for e in range(epochs)
+    ]  # fmt: skip
+    our_speed, their_speed = (statistics.median(num_words / side[i] for side in times) for i in (0, 1))
+    ratio = statistics.median(side[1] / side[0] for side in times)
+    label = f"{method}, {num_words / 1e6:.1f} M words x {epochs}, {len(corpus.tokenizer):,} words, width 100"
+    peer_columns = (f"gensim {their_speed:,.0f} words/s ({threads} threads)", f"{ratio:.1f}x") if peer else ("", "")
+    rows: list[Row] = [(label, f"{our_speed:,.0f} words/s ({device})", *peer_columns, "1x on cores, 10x on a GPU")]
     print("  ".join(rows[0]), file=sys.stderr, flush=True)
-    table = ours.finished()[0].encoder.tokens.weight.detach().numpy()
-    other = KeyedVectors(peer.wv.index_to_key, peer.wv.vectors) if peer else None
-    return rows + _evaluate(bench, method, vectors_from_table(corpus.tokenizer, table), other)
+    table = ours.build_model()[0].encoder.tokens.weight.detach().numpy()
+    peer_vectors = KeyedVectors(peer.wv.index_to_key, peer.wv.vectors) if peer else None
+    return rows + _evaluate(bench, method, vectors_from_table(corpus.tokenizer, table), peer_vectors)
 
 
 def _measure_glove(bench: BenchmarkInputs, corpus: Corpus) -> list[Row]:
-    """Counts, which a GPU has no part in, and epochs over them."""
-    epochs, device, begun = bench.int_option("epochs", 3), bench.options.get("device", "cpu"), time.perf_counter()
+    """Time of counting co-occurrences (on the CPU) and of an epoch over them."""
+    epochs, device, start = bench.int_option("epochs", 3), bench.options.get("device", "cpu"), time.perf_counter()
     torch.set_num_threads(bench.int_option("threads", 1))
     config = from_dict(Glove, GLOVE_CONFIG, "benchmark")
-    ours = config.build_trainer(corpus, bench.folder / "glove", epochs, 0, torch.device(device), lambda done, of: None)
-    counting = time.perf_counter() - begun
-    each = statistics.median(_time_call(lambda e=e: _train_epoch(ours, e, epochs)) for e in range(epochs))
-    model, told = ours.build_model()
-    what = f"glove, {len(corpus.tokens) / 1e6:.1f} M words, {told['entries']:,} pairs, width 100"
-    rows: list[Row] = [(what, f"{counting:.1f} s to count, {each:.1f} s an epoch ({device})", "", "", "")]
+    trainer = config.build_trainer(corpus, bench.folder / "glove", epochs, 0, torch.device(device), lambda done, of: None)
+    count_seconds = time.perf_counter() - start
+    epoch_seconds = statistics.median(_time_call(lambda e=e: _train_epoch(trainer, e, epochs)) for e in range(epochs))
+    model, facts = trainer.build_model()
+    label = f"glove, {len(corpus.tokens) / 1e6:.1f} M words, {facts['entries']:,} pairs, width 100"
+    rows: list[Row] = [(label, f"{count_seconds:.1f} s to count, {epoch_seconds:.1f} s an epoch ({device})", "", "", "")]
     print("  ".join(rows[0]), file=sys.stderr, flush=True)
     table = model.encoder.tokens.weight.detach().numpy()
     return rows + _evaluate(bench, "glove", vectors_from_table(corpus.tokenizer, table), None)
@@ -107,18 +110,18 @@ def _train_epoch(trainer: WordVectorTrainer, epoch: int, epochs: int) -> None:
 
 
 def _build_gensim(method: str, lines_path: Path, threads: int) -> Any:
-    """Its usual settings, which are ours: window 5, 5 negatives, sample 1e-3."""
+    """gensim's default settings, which are ours: window 5, 5 negatives, sample 1e-3."""
     from gensim.models import Word2Vec
 
-    tree = method.endswith("-tree")
-    made = Word2Vec(vector_size=100, window=5, negative=0 if tree else 5, hs=int(tree), sample=1e-3,
+    use_hs = method.endswith("-tree")
+    model = Word2Vec(vector_size=100, window=5, negative=0 if use_hs else 5, hs=int(use_hs), sample=1e-3,
                     sg=int(method.startswith("skip-gram")), min_count=1, workers=threads, seed=1, epochs=1)  # fmt: skip
-    made.build_vocab(corpus_file=str(lines_path))
-    return made
+    model.build_vocab(corpus_file=str(lines_path))
+    return model
 
 
 def _train_gensim_epoch(model: Any, lines_path: Path, epoch: int, epochs: int) -> None:
-    first, last = (model.alpha + (model.min_alpha - model.alpha) * share / epochs for share in (epoch, epoch + 1))
+    first, last = (model.alpha + (model.min_alpha - model.alpha) * epochs_done / epochs for epochs_done in (epoch, epoch + 1))
     model.train(corpus_file=str(lines_path), total_examples=model.corpus_count, total_words=model.corpus_total_words, epochs=1,
                start_alpha=first, end_alpha=last)  # fmt: skip
 
@@ -126,16 +129,18 @@ def _train_gensim_epoch(model: Any, lines_path: Path, epoch: int, epochs: int) -
 def _evaluate(bench: BenchmarkInputs, method: str, ours: KeyedVectors, peer: KeyedVectors | None) -> list[Row]:
     rows: list[Row] = []
     for name in filter(None, bench.options.get("pairs", "").split(",")):
-        found = [100 * benchmarks.evaluate_word_pairs(side, Path(name)).spearman for side in (ours, peer) if side]
-        rows.append(_format_scores(f"{method}: Spearman, {Path(name).name}", found))
+        scores = [100 * benchmarks.evaluate_word_pairs(vectors, Path(name)).spearman for vectors in (ours, peer) if vectors]
+        rows.append(_format_scores(f"{method}: Spearman, {Path(name).name}", scores))
     for name in filter(None, bench.options.get("analogies", "").split(",")):
-        found = [100 * benchmarks.evaluate_word_analogies(side, Path(name)).total.accuracy for side in (ours, peer) if side]
-        rows.append(_format_scores(f"{method}: analogies, {Path(name).name}, %", found))
+        scores = [
+            100 * benchmarks.evaluate_word_analogies(vectors, Path(name)).total.accuracy for vectors in (ours, peer) if vectors
+        ]
+        rows.append(_format_scores(f"{method}: analogies, {Path(name).name}, %", scores))
     return rows
 
 
 def _format_scores(label: str, scores: list[float]) -> Row:
-    """Ours, and the peer's if there is one."""
+    """A row of our score, and of the peer's if there is one."""
     if len(scores) == 1:
         return label, f"{scores[0]:.1f}", "", "", ""
     return label, f"{scores[0]:.1f}", f"gensim {scores[1]:.1f}", f"{scores[0] - scores[1]:+.1f}", "+0"

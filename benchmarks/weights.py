@@ -1,4 +1,4 @@
-"""The same weights on both sides: a Hugging Face folder (`model=`, or a random one of 6 x 384), and what we import of it."""
+"""The same weights for both libraries: a Hugging Face folder (`model=`, or 6 random layers of 384), and its import."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,16 +14,18 @@ from bertsmith.tasks import TextClassification
 from bertsmith.tokenization.tokenizer import Tokenizer
 
 from . import peer
-from .material import BenchmarkInputs
+from .inputs import BenchmarkInputs
 
 
 class WeightFolders(NamedTuple):
+    """Checkpoint folders of the same weights, in our format and in Hugging Face's."""
+
     ours: Path
     theirs: Path
 
 
 def import_pretrained(bench: BenchmarkInputs) -> WeightFolders:
-    """Without a head; no side has dropout on attention."""
+    """The pre-trained encoder without a head; neither side has attention dropout."""
     ours, theirs = bench.folder / "pretrained", Path(bench.options.get("model", bench.folder / "huggingface"))
     if "model" not in bench.options and not theirs.exists():
         _export_random_model(bench, theirs)
@@ -32,18 +34,18 @@ def import_pretrained(bench: BenchmarkInputs) -> WeightFolders:
 
 
 def build_classifiers(bench: BenchmarkInputs, length: int) -> WeightFolders:
-    """With one and the same head of two labels."""
+    """Classifiers with the same encoder and the same head of two labels."""
     base, out = import_pretrained(bench), WeightFolders(bench.folder / "classifier", bench.folder / "classifier-huggingface")
     if out.ours.exists():
         return out
     theirs = peer.load_model("classify", base.theirs, 2)
     theirs.save_pretrained(out.theirs)
     peer.load_tokenizer(base.theirs).save_pretrained(out.theirs)
-    encoder, tokenizer, _ = checkpoint.load(base.ours)
+    pretrained, tokenizer, _ = checkpoint.load(base.ours)
     task = TextClassification(labels=("LABEL_0", "LABEL_1"))
-    config = ModelConfig(encoder.config.encoder, encoder.config.vocabulary, Supervised(task).heads())
+    config = ModelConfig(pretrained.config.encoder, pretrained.config.vocabulary, Supervised(task).heads())
     model = build_model(config, 0)
-    model.encoder.load_state_dict(encoder.encoder.state_dict())
+    model.encoder.load_state_dict(pretrained.encoder.state_dict())
     with torch.no_grad():
         for name in ("weight", "bias"):
             getattr(model.heads["task"].score, name).copy_(getattr(theirs.classifier, name))

@@ -97,19 +97,19 @@ PAIRS: dict[str, str] = {
 
 
 def list_batch_recipes() -> dict[str, tuple[str, str]]:
-    """Every reading of a corpus, by name: the corpus, and the settings of `pretrain`."""
+    """Every way to sample batches from a corpus, by name: the corpus, and the settings of `pretrain`."""
     recipes: dict[str, tuple[str, str]] = {}
     for corpus in ("en", "zh"):
-        for mask, hidden in MASKS.items():
-            for view, read in VIEWS.items():
-                recipes[f"{corpus}-masked-{view}-{mask}"] = corpus, f"objective=masked {read} {hidden}"
-            for pair, drawn in PAIRS.items():
-                recipes[f"{corpus}-pairs-{pair}-{mask}"] = corpus, f"objective=pairs {drawn} {hidden}"
-    for view, read in VIEWS.items():
-        recipes[f"causal-{view}"] = "en-bpe", f"objective=causal {read}"
-        recipes[f"both-ways-{view}"] = "word", f"objective=both-ways {read}"
+        for mask, mask_settings in MASKS.items():
+            for view, view_settings in VIEWS.items():
+                recipes[f"{corpus}-masked-{view}-{mask}"] = corpus, f"objective=masked {view_settings} {mask_settings}"
+            for pair, pair_settings in PAIRS.items():
+                recipes[f"{corpus}-pairs-{pair}-{mask}"] = corpus, f"objective=pairs {pair_settings} {mask_settings}"
+    for view, view_settings in VIEWS.items():
+        recipes[f"causal-{view}"] = "en-bpe", f"objective=causal {view_settings}"
+        recipes[f"both-ways-{view}"] = "word", f"objective=both-ways {view_settings}"
         if "streams" not in view:
-            recipes[f"replaced-{view}"] = "en", f"objective=replaced {read} objective.masks=whole-words"
+            recipes[f"replaced-{view}"] = "en", f"objective=replaced {view_settings} objective.masks=whole-words"
     recipes["masked-repeats"] = "en", "objective=masked objective.repeats=2 objective.rate=0.3"
     recipes["pairs-repeats"] = "en-unigram", "objective=pairs objective.repeats=2"
     recipes["hex-spans"] = "hex", "objective=masked objective.view=doc-sentences objective.masks=spans"
@@ -132,7 +132,7 @@ BARE = "model.width=32 model.positions=64 model.dropout=0.1"  # of models withou
 HEADS = "model.mixer.heads=2"
 TABLE = "train.device=cpu model.width=12"  # of word vectors
 TINY = f"model=bert-tiny {SIZE} {HEADS} {LEARN}"
-PLACES = "model.table=false"
+NO_POSITIONS = "model.table=false"
 
 PRETRAIN: dict[str, tuple[str, str]] = {
     # objectives
@@ -193,14 +193,14 @@ PRETRAIN: dict[str, tuple[str, str]] = {
     "dense-dropout": ("en", f"{TINY} objective=masked model.mixer.dropout=0.1"),
     "dense-rotary": (
         "en",
-        f"{TINY} objective=masked {PLACES} model.mixer.rotary=1000 model.mixer.bias=false model.norm=before "
+        f"{TINY} objective=masked {NO_POSITIONS} model.mixer.rotary=1000 model.mixer.bias=false model.norm=before "
         "model.norm_bias=false model.feedforward.gated=true model.feedforward.bias=false",
     ),
-    "dense-alibi": ("en", f"{TINY} objective=masked {PLACES} model.mixer.distance=alibi"),
-    "dense-relative": ("en", f"{TINY} objective=masked {PLACES} model.mixer.distance=relative"),
+    "dense-alibi": ("en", f"{TINY} objective=masked {NO_POSITIONS} model.mixer.distance=alibi"),
+    "dense-relative": ("en", f"{TINY} objective=masked {NO_POSITIONS} model.mixer.distance=relative"),
     "dense-relative-apart": (
         "en",
-        f"{TINY} objective=masked {PLACES} model.mixer.distance.kind=relative model.mixer.distance.shared=false "
+        f"{TINY} objective=masked {NO_POSITIONS} model.mixer.distance.kind=relative model.mixer.distance.shared=false "
         "model.mixer.distance.buckets=8 model.mixer.distance.furthest=20",
     ),
     "window": ("en", f"{TINY} objective=masked model.mixer.kind=window model.mixer.reach=[6]"),
@@ -212,7 +212,7 @@ PRETRAIN: dict[str, tuple[str, str]] = {
     "window-causal": (
         "en-bpe",
         f"{TINY} objective=causal model.mixer.kind=window model.mixer.reach=[6] model.mixer.causal=true "
-        f"model.mixer.anchors=false {PLACES} model.mixer.rotary=1000 model.segments=0",
+        f"model.mixer.anchors=false {NO_POSITIONS} model.mixer.rotary=1000 model.segments=0",
     ),
     "longformer": ("en", f"model=longformer-mini {SIZE} {HEADS} {LEARN} objective=masked model.mixer.reach=[8]"),
     "recurrent": (
@@ -229,7 +229,7 @@ PRETRAIN: dict[str, tuple[str, str]] = {
     "recurrent-masked": (
         "en",
         f"{TINY} objective=masked objective.view=streams model.mixer.kind=recurrent model.mixer.causal=false "
-        f"model.mixer.remembers=8 {PLACES} length=24",
+        f"model.mixer.remembers=8 {NO_POSITIONS} length=24",
     ),
     "adaptive": (
         "en-bpe",
@@ -239,7 +239,7 @@ PRETRAIN: dict[str, tuple[str, str]] = {
     "adaptive-masked": (
         "en",
         f"{TINY} objective=masked model.mixer.kind=adaptive model.mixer.longest=32 model.mixer.ramp=8 model.mixer.begin=0.25 "
-        f"{PLACES}",
+        f"{NO_POSITIONS}",
     ),
     "hashed": (
         "en",
@@ -277,7 +277,7 @@ PRETRAIN: dict[str, tuple[str, str]] = {
     "long-short-dynamic": (
         "en",
         f"{TINY} objective=masked model.mixer.kind=long-short model.mixer.filters=2 model.mixer.kernels=[3,7] "
-        f"model.mixer.dynamic=true {PLACES} model.mixer.rotary=1000",
+        f"model.mixer.dynamic=true {NO_POSITIONS} model.mixer.rotary=1000",
     ),
     "lite": ("en", f"model=lite-mini {SIZE} {HEADS} {LEARN} objective=masked model.mixer.filters=2"),
     "lstm": ("en", f"model=bilstm {BARE} {LEARN} objective=masked"),
@@ -503,12 +503,12 @@ VOLATILE = frozenset(
 
 
 def choose(rng: random.Random, options: "list[Any] | str") -> Any:
-    """By `random` alone, whose numbers no version of Python has changed."""
+    """A uniform choice with `random.random`, whose stream is the same in all versions of Python."""
     return options[int(rng.random() * len(options))]
 
 
-def skewed(rng: random.Random, options: "list[Any] | str") -> Any:
-    """The first ones more often."""
+def choose_skewed(rng: random.Random, options: "list[Any] | str") -> Any:
+    """A choice that favours the first options."""
     return options[int(rng.random() ** 2.5 * len(options))]
 
 
@@ -517,25 +517,25 @@ COMMON = "the of and to in a is that it was for on are as with his they at be th
 
 def invent_words(seed: int) -> list[str]:
     rng = random.Random(seed)
-    found = dict.fromkeys(COMMON.split())
-    while len(found) < 220:
+    words = dict.fromkeys(COMMON.split())
+    while len(words) < 220:
         stem = "".join(choose(rng, "bcdfglmnprstvw") + choose(rng, "aeiou") for _ in range(1 + int(rng.random() * 3)))
-        found[stem + choose(rng, ["", "", "n", "s", "ing", "ed", "er", "ly", "é"])] = None
-    return list(found)
+        words[stem + choose(rng, ["", "", "n", "s", "ing", "ed", "er", "ly", "é"])] = None
+    return list(words)
 
 
 def follow_words(rng: random.Random, words: list[str], size: int) -> list[str]:
-    """Two of three words are told by the one before, so that there is something to learn."""
-    at = int(rng.random() ** 2.5 * len(words))
-    chosen = [at]
-    while len(chosen) < size:
-        at = (at * 5 + 3) % len(words) if rng.random() < 0.66 else int(rng.random() ** 2.5 * len(words))
-        chosen.append(at)
-    return [words[number] for number in chosen]
+    """Words of which two in three are determined by the one before, so that there is something to learn."""
+    index = int(rng.random() ** 2.5 * len(words))
+    indices = [index]
+    while len(indices) < size:
+        index = (index * 5 + 3) % len(words) if rng.random() < 0.66 else int(rng.random() ** 2.5 * len(words))
+        indices.append(index)
+    return [words[i] for i in indices]
 
 
-def write_sentence(rng: random.Random, words: list[str], longest: int = 16) -> str:
-    size = 3 + int(rng.random() * (longest - 3))
+def write_sentence(rng: random.Random, words: list[str], max_words: int = 16) -> str:
+    size = 3 + int(rng.random() * (max_words - 3))
     chosen = follow_words(rng, words, size)
     if rng.random() < 0.2:
         chosen[size // 2] += ","
@@ -545,7 +545,7 @@ def write_sentence(rng: random.Random, words: list[str], longest: int = 16) -> s
 
 
 def write_english(documents: int, seed: int, words: list[str]) -> str:
-    """Documents of 1 to 10 lines; some lines and documents come twice."""
+    """Documents of 1 to 10 lines, with some duplicate lines and documents."""
     rng, texts, lines = random.Random(seed), list[str](), list[str]()
     for number in range(documents):
         new = [write_sentence(rng, words) for _ in range(1 + int(rng.random() * 10))]
@@ -565,7 +565,7 @@ CHINESE = CHINESE_TEXT.split()
 
 
 def write_chinese_sentence(rng: random.Random) -> str:
-    words = [str(skewed(rng, CHINESE)) for _ in range(3 + int(rng.random() * 9))]
+    words = [str(choose_skewed(rng, CHINESE)) for _ in range(3 + int(rng.random() * 9))]
     if rng.random() < 0.2:
         words[1] += "，"
     return "".join(words) + choose(rng, "。。。？！")
@@ -629,10 +629,10 @@ def regress_pair_row(rng: random.Random, words: list[str]) -> dict[str, Any]:
 
 
 def tag_row(rng: random.Random, words: list[str]) -> dict[str, Any]:
-    tokens = [str(skewed(rng, words)) for _ in range(5 + int(rng.random() * 6))]
+    tokens = [str(choose_skewed(rng, words)) for _ in range(5 + int(rng.random() * 6))]
     tags = ["O"] * len(tokens)
-    place = int(rng.random() * (len(tokens) - 2))
-    tokens[place : place + 2], tags[place : place + 2] = ["john", "smith"], ["B-PER", "I-PER"]
+    start = int(rng.random() * (len(tokens) - 2))
+    tokens[start : start + 2], tags[start : start + 2] = ["john", "smith"], ["B-PER", "I-PER"]
     if rng.random() < 0.7:
         tokens[-1], tags[-1] = choose(rng, ["paris", "london"]), "B-LOC"
     return {"tokens": tokens, "tags": tags}
@@ -670,19 +670,19 @@ def generate_row(rng: random.Random, words: list[str]) -> dict[str, Any]:
 
 def answer_paragraph(rng: random.Random, words: list[str], number: int, kind: str) -> dict[str, Any]:
     if kind == "answer-zh":
-        said = [str(choose(rng, CHINESE)) for _ in range(12)]
-        answer, question, context = "图书馆", "在哪里", "".join([*said[:6], "图书馆", *said[6:]])
+        tokens = [str(choose(rng, CHINESE)) for _ in range(12)]
+        answer, question, context = "图书馆", "在哪里", "".join([*tokens[:6], "图书馆", *tokens[6:]])
     else:
-        said = [word for word in (str(skewed(rng, words)) for _ in range(14)) if word != "water"]
-        answer, question, context = "water", "what is made", " ".join([*said[:5], "water", *said[5:]])
-    one: dict[str, Any] = {"id": str(number), "question": question}
+        tokens = [word for word in (str(choose_skewed(rng, words)) for _ in range(14)) if word != "water"]
+        answer, question, context = "water", "what is made", " ".join([*tokens[:5], "water", *tokens[5:]])
+    question_entry: dict[str, Any] = {"id": str(number), "question": question}
     if kind == "answer-none" and rng.random() < 0.4:
         context = context.replace(answer, "way")
-        one |= {"answers": [], "is_impossible": True}
+        question_entry |= {"answers": [], "is_impossible": True}
     else:
-        one |= {"answers": [{"text": answer, "answer_start": context.index(answer)}]}
-        one |= {"is_impossible": False} if kind == "answer-none" else {}
-    return {"context": context, "qas": [one]}
+        question_entry |= {"answers": [{"text": answer, "answer_start": context.index(answer)}]}
+        question_entry |= {"is_impossible": False} if kind == "answer-none" else {}
+    return {"context": context, "qas": [question_entry]}
 
 
 ROWS: dict[str, Callable[[random.Random, list[str]], dict[str, Any]]] = {
@@ -704,27 +704,27 @@ SQUAD = ("answer", "answer-none", "answer-zh")
 COUNTS = {"train": 300, "dev": 24}
 
 
-def name_examples(kind: str, part: str) -> str:
+def name_examples(kind: str, split: str) -> str:
     """The file of these examples."""
     if kind == "hex":
         return "payloads.tsv"
-    if part == "dev" and kind.startswith("similar"):
+    if split == "dev" and kind.startswith("similar"):
         kind = "similar-scores"
-    return f"data/{kind}-{part}.{'json' if kind in SQUAD else 'jsonl'}"
+    return f"data/{kind}-{split}.{'json' if kind in SQUAD else 'jsonl'}"
 
 
 def write_examples(seed: int) -> None:
     words = invent_words(seed + 1)
     Path("data").mkdir(exist_ok=True)
-    for part, count in COUNTS.items():
-        rng = random.Random(f"{seed} {part}")
-        for kind, make in ROWS.items():
-            lines = [json.dumps(make(rng, words), ensure_ascii=False) + "\n" for _ in range(count)]
-            Path(f"data/{kind}-{part}.jsonl").write_text("".join(lines), encoding="utf-8")
+    for split, count in COUNTS.items():
+        rng = random.Random(f"{seed} {split}")
+        for kind, make_row in ROWS.items():
+            lines = [json.dumps(make_row(rng, words), ensure_ascii=False) + "\n" for _ in range(count)]
+            Path(f"data/{kind}-{split}.jsonl").write_text("".join(lines), encoding="utf-8")
         for kind in SQUAD:
             paragraphs = [answer_paragraph(rng, words, number, kind) for number in range(count)]
-            told = {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
-            Path(f"data/{kind}-{part}.json").write_text(json.dumps(told, ensure_ascii=False), encoding="utf-8")
+            squad = {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
+            Path(f"data/{kind}-{split}.json").write_text(json.dumps(squad, ensure_ascii=False), encoding="utf-8")
 
 
 # driving the package
@@ -737,21 +737,21 @@ class StageError(RuntimeError):
 def run_stage(stage: str, *settings: Settings) -> dict[str, Any]:
     """`python -m bertsmith STAGE key=value ... --json --quiet` in this process; what it prints as JSON.
 
-    Of a setting that is given twice, the last holds.
+    If a setting is given twice, the last one wins.
     """
-    words = [word for some in settings for word in (some.split() if isinstance(some, str) else some)]
+    words = [word for group in settings for word in (group.split() if isinstance(group, str) else group)]
     unique = {word.partition("=")[0]: word for word in words}
-    printed, said, before = io.StringIO(), io.StringIO(), sys.argv
+    stdout, stderr, argv_before = io.StringIO(), io.StringIO(), sys.argv
     sys.argv = ["bertsmith", stage, *unique.values(), "--json", "--quiet"]
     try:
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):
+        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
             runpy.run_module("bertsmith", run_name="__main__", alter_sys=True)
     except SystemExit as done:
         if done.code and not (stage == "doctor" and done.code == 1):  # 1: problems were found
-            raise StageError(f"{' '.join(sys.argv)}: {said.getvalue().strip()[-600:]}") from None
+            raise StageError(f"{' '.join(sys.argv)}: {stderr.getvalue().strip()[-600:]}") from None
     finally:
-        sys.argv = before
-    lines = printed.getvalue().splitlines()
+        sys.argv = argv_before
+    lines = stdout.getvalue().splitlines()
     return json.loads(lines[-1]) if lines else {}
 
 
@@ -759,7 +759,7 @@ def without_volatile(value: Any) -> Any:
     """JSON without dates, versions, paths, timings and command lines."""
     if isinstance(value, dict):
         return {name: without_volatile(inner) for name, inner in value.items() if name not in VOLATILE}
-    return [without_volatile(one) for one in value] if isinstance(value, list | tuple) else value
+    return [without_volatile(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def hash_bytes(data: bytes) -> str:
@@ -778,7 +778,7 @@ def hash_json(value: Any) -> str:
 
 
 def hash_folder(folder: Path) -> dict[str, str]:
-    """Every file but the manifest, which holds checksums of the others; JSON without what is volatile."""
+    """Hash of every file but the manifest (checksums of the others); card.json without volatile values."""
     hashes = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json"):
         name = path.relative_to(folder).as_posix()
@@ -791,12 +791,12 @@ def hash_folder(folder: Path) -> dict[str, str]:
 def read_tensors(folder: Path) -> Arrays:
     from safetensors.numpy import load_file
 
-    found: Arrays = {}
+    tensors: Arrays = {}
     for path in sorted(folder.glob("*.safetensors")):
-        found |= load_file(path)
-    if not found:
+        tensors |= load_file(path)
+    if not tensors:
         raise FileNotFoundError(f"no tensors in {folder}")
-    return found
+    return tensors
 
 
 def read_lines(path: Path) -> list[Any]:
@@ -808,27 +808,27 @@ def read_lines(path: Path) -> list[Any]:
 
 @dataclass
 class Record:
-    """What one item gives: hashes of bytes and integers, plain values (exact, floats too), and tensors."""
+    """Results of one item: hashes of bytes and integers, to_plain values (compared exactly, floats too), and tensors."""
 
     hashes: dict[str, str] = field(default_factory=dict)
     values: Any = None
     tensors: Arrays = field(default_factory=dict)
 
 
-def plain(value: Any) -> Any:
-    """Values that JSON holds exactly."""
+def to_plain(value: Any) -> Any:
+    """The value in types that JSON represents exactly."""
     if isinstance(value, dict):
-        return {str(name): plain(inner) for name, inner in value.items()}
+        return {str(name): to_plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        return [to_plain(item) for item in value]
     if isinstance(value, np.ndarray):
-        return plain(value.tolist())
+        return to_plain(value.tolist())
     return value.item() if isinstance(value, np.generic) else value
 
 
 @dataclass
 class Recorder:
-    """Runs items in the working directory; models that an item needs are made when they are first asked for."""
+    """Runs items in the working directory; models that an item needs are trained on first use."""
 
     seed: int = 0
     match: str = ""
@@ -855,7 +855,7 @@ class Recorder:
         return folder
 
     def make_needed(self, settings: Settings) -> None:
-        """The folders that these settings name."""
+        """Make the model and tokenizer folders that these settings refer to."""
         for word in settings.split() if isinstance(settings, str) else settings:
             folder = Path(word.partition("=")[2])
             if folder.parent == Path("models"):
@@ -883,7 +883,7 @@ class Recorder:
         return folder
 
     def reset_seeds(self) -> None:
-        """Whatever is drawn without a seed of its own."""
+        """Seed the global generators, for anything sampled without a seed of its own."""
         import torch
 
         random.seed(self.seed)
@@ -891,7 +891,7 @@ class Recorder:
         torch.manual_seed(self.seed)
 
     def list_items(self, section: str) -> Iterator[tuple[str, Callable[[], Record]]]:
-        listed: dict[str, Callable[[], Iterator[tuple[str, Callable[[], Record]]]]] = {
+        sections: dict[str, Callable[[], Iterator[tuple[str, Callable[[], Record]]]]] = {
             "files": self.list_files,
             "batches": self.list_batches,
             "pretrain": self.list_pretrain,
@@ -900,33 +900,33 @@ class Recorder:
             "export": self.list_export,
             "stages": self.list_stages,
         }
-        return listed[section]()
+        return sections[section]()
 
     def record_section(self, section: str, out: Path) -> None:
         from safetensors.numpy import save_file
 
-        told, tensors, begun, count = dict[str, Any](), Arrays(), time.monotonic(), 0
-        for name, make in self.list_items(section):
+        items, tensors, section_start, count = dict[str, Any](), Arrays(), time.monotonic(), 0
+        for name, record_item in self.list_items(section):
             if self.match not in name:
                 continue
-            count, began = count + 1, time.monotonic()
+            count, item_start = count + 1, time.monotonic()
             self.reset_seeds()
             try:
-                record = make()
-                told[name] = {"hashes": record.hashes} if record.hashes else {}
-                told[name] |= {} if record.values is None else {"values": plain(record.values)}
-                told[name] |= {"tensors": len(record.tensors)} if record.tensors else {}
+                record = record_item()
+                items[name] = {"hashes": record.hashes} if record.hashes else {}
+                items[name] |= {} if record.values is None else {"values": to_plain(record.values)}
+                items[name] |= {"tensors": len(record.tensors)} if record.tensors else {}
                 tensors |= {f"{name}|{key}": np.ascontiguousarray(array) for key, array in record.tensors.items()}
             except Exception as error:  # one that fails must not stop the others
-                told[name] = {"error": f"{type(error).__name__}: {error}"}
-                self.failed[f"{section}/{name}"] = told[name]["error"]
-            took = time.monotonic() - began
-            if took > 3 or count % 20 == 0:
-                print(f"  {section}: {count} items, {name} took {took:.1f} s", file=sys.stderr, flush=True)
-        (out / f"{section}.json").write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+                items[name] = {"error": f"{type(error).__name__}: {error}"}
+                self.failed[f"{section}/{name}"] = items[name]["error"]
+            seconds = time.monotonic() - item_start
+            if seconds > 3 or count % 20 == 0:
+                print(f"  {section}: {count} items, {name} took {seconds:.1f} s", file=sys.stderr, flush=True)
+        (out / f"{section}.json").write_text(json.dumps(items, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         if tensors:
             save_file(tensors, out / f"{section}.safetensors")
-        print(f"{section}: {count} items, {len(tensors)} tensors, {time.monotonic() - begun:.0f} s", flush=True)
+        print(f"{section}: {count} items, {len(tensors)} tensors, {time.monotonic() - section_start:.0f} s", flush=True)
 
     # section files
 
@@ -944,9 +944,9 @@ class Recorder:
 
     def record_batches(self, corpus: str, settings: str) -> Record:
         words = ["corpus=" + str(self.make_corpus(corpus)), "out=none", f"seed={self.seed}", *settings.split()]
-        words += [] if "objective.width" in settings else BATCH.split()  # word vectors are learnt from the whole corpus
-        found = batches_of(words, BATCH_NUMBERS)
-        return Record({f"{k} {name}": hash_array(array) for k, arrays in found.items() for name, array in arrays.items()})
+        words += [] if "objective.width" in settings else BATCH.split()  # word vectors train on the whole corpus
+        batches = batches_of(words, BATCH_NUMBERS)
+        return Record({f"{k} {name}": hash_array(array) for k, arrays in batches.items() for name, array in arrays.items()})
 
     # section pretrain
 
@@ -973,15 +973,15 @@ class Recorder:
             yield name, lambda name=name: self.record_task(name)
 
     def record_task(self, name: str) -> Record:
-        """Weights, scores, and predictions by the command line; config.json has what was tuned (thresholds, labels)."""
+        """Weights, scores, predictions of the command line, and the fitted task of config.json (thresholds, labels)."""
         folder, kind = self.make_task(name), FINETUNE[name][0]
         record = self.record_model(folder)
         data, answers = name_examples(kind, "dev"), Path("tasks") / f"{name}.answers.jsonl"
         run_stage("predict", f"model={folder} data={data} out={answers} device=cpu precision=fp32")
         record.values["answers"] = without_volatile(read_lines(answers))
         if name not in NOT_EVALUATED:
-            judged = run_stage("evaluate", f"model={folder} data={data} device=cpu precision=fp32")
-            record.values["evaluate"] = {part: judged[part] for part in ("scores", "intervals") if part in judged}
+            evaluation = run_stage("evaluate", f"model={folder} data={data} device=cpu precision=fp32")
+            record.values["evaluate"] = {part: evaluation[part] for part in ("scores", "intervals") if part in evaluation}
         record.values["task"] = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("task")
         return record
 
@@ -1044,10 +1044,10 @@ class Recorder:
             "\n".join(["The people", "A way of", *self.read_sentences("domain.txt", 2)]) + "\n", encoding="utf-8"
         )
         values: dict[str, Any] = {}
-        for way, settings in GENERATE.items():
-            answers = Path(f"data/{name}-{way}.jsonl")
+        for method, settings in GENERATE.items():
+            answers = Path(f"data/{name}-{method}.jsonl")
             run_stage("predict", f"model={folder} data={prompts} out={answers} device=cpu precision=fp32", settings)
-            values[way] = read_lines(answers)
+            values[method] = read_lines(answers)
         values["likelihood"] = self.load_model(folder).likelihood(self.read_sentences("en.txt", 3))
         return Record(values=values)
 
@@ -1058,15 +1058,15 @@ class Recorder:
         return Record(values=model.nearest(texts[0], texts, top=3), tensors={"mean": model.embed(texts)})
 
     def record_loaded(self, name: str) -> Record:
-        """Examples asked in Python; `scores` and all else that an answer holds."""
+        """Predictions through the Python API, with all fields."""
         model, kind = self.load_model(self.make_task(name)), FINETUNE[name][0]
         path = Path(name_examples(kind, "dev"))
         if kind in SQUAD:
             paragraphs = json.loads(path.read_text(encoding="utf-8"))["data"][0]["paragraphs"][:6]
-            rows = [{"question": one["qas"][0]["question"], "context": one["context"]} for one in paragraphs]
+            rows = [{"question": paragraph["qas"][0]["question"], "context": paragraph["context"]} for paragraph in paragraphs]
         else:
-            asked = {"text", "text_b", "tokens", "context", "options", "source"}
-            rows = [{key: value for key, value in row.items() if key in asked} for row in read_lines(path)[:6]]
+            input_keys = {"text", "text_b", "tokens", "context", "options", "source"}
+            rows = [{key: value for key, value in row.items() if key in input_keys} for row in read_lines(path)[:6]]
         if set(rows[0]) in ({"text"}, {"source"}):
             return Record(values=model([next(iter(row.values())) for row in rows]))
         return Record(values=model(rows))
@@ -1085,13 +1085,13 @@ class Recorder:
         return self.make_model(path.name) if path.parent == Path("models") else self.make_task(path.name)
 
     def record_export(self, name: str) -> Record:
-        """The tensors of other libraries' format, and those of the checkpoint that is imported from it again."""
+        """Tensors of the exported Hugging Face folder, and of the checkpoint imported from it."""
         folder, settings = EXPORT[name]
-        out, back = Path("hf") / name, Path("imported") / name
+        out, imported = Path("hf") / name, Path("imported") / name
         result = run_stage("export", f"model={self.make_folder(folder)} out={out}", settings)
-        run_stage("import", f"source={out} out={back}")
+        run_stage("import", f"source={out} out={imported}")
         tensors = {f"hf {key}": array for key, array in read_tensors(out).items()}
-        tensors |= {f"imported {key}": array for key, array in read_tensors(back).items()}
+        tensors |= {f"imported {key}": array for key, array in read_tensors(imported).items()}
         config = without_volatile(json.loads((out / "config.json").read_text(encoding="utf-8")))
         hashes = {"vocabulary": hash_bytes((out / "tokenizer.json").read_bytes())}
         return Record(hashes, {"config": config, "result": without_volatile(result)}, tensors)
@@ -1118,7 +1118,7 @@ class Recorder:
             yield name, lambda name=name: self.record_stage(name)
 
     def record_stage(self, name: str) -> Record:
-        """What a stage that judges, counts or compares prints as JSON."""
+        """JSON output of a stage that evaluates, counts or compares."""
         stage, models, settings = STAGES[name]
         for model in models:
             self.make_model(model)
@@ -1127,7 +1127,7 @@ class Recorder:
 
 
 def record(out: Path, sections: "tuple[str, ...] | list[str]" = SECTIONS, seed: int = 0, match: str = "") -> dict[str, str]:
-    """Writes these sections to a folder; what failed, by item."""
+    """Record these sections into a folder; returns the errors by item."""
     import torch
 
     threads = torch.get_num_threads()
@@ -1135,7 +1135,7 @@ def record(out: Path, sections: "tuple[str, ...] | list[str]" = SECTIONS, seed: 
     print(f"recording {Path(importlib.util.find_spec('bertsmith').origin).parent}", flush=True)  # type: ignore[union-attr, arg-type]
     out = out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    work, recorder, begun = Path(tempfile.mkdtemp(prefix="golden-")), Recorder(seed, match), time.monotonic()
+    work, recorder, start = Path(tempfile.mkdtemp(prefix="golden-")), Recorder(seed, match), time.monotonic()
     try:
         with contextlib.chdir(work):
             recorder.prepare_folder()
@@ -1144,7 +1144,7 @@ def record(out: Path, sections: "tuple[str, ...] | list[str]" = SECTIONS, seed: 
     finally:
         torch.set_num_threads(threads)
         shutil.rmtree(work, ignore_errors=True)
-    print(f"recorded in {time.monotonic() - begun:.0f} s; {len(recorder.failed)} items failed", flush=True)
+    print(f"recorded in {time.monotonic() - start:.0f} s; {len(recorder.failed)} items failed", flush=True)
     for name, error in recorder.failed.items():
         print(f"FAILED {name}: {error}", flush=True)
     return recorder.failed
@@ -1154,10 +1154,10 @@ def record(out: Path, sections: "tuple[str, ...] | list[str]" = SECTIONS, seed: 
 
 
 def flatten(value: Any, path: str = "") -> dict[str, Any]:
-    """Every leaf by its place."""
+    """Leaves of nested JSON by their path."""
     if isinstance(value, dict | list):
         inner = value.items() if isinstance(value, dict) else enumerate(value)
-        return {place: leaf for name, one in inner for place, leaf in flatten(one, f"{path}/{name}").items()} or {
+        return {leaf_path: leaf for name, child in inner for leaf_path, leaf in flatten(child, f"{path}/{name}").items()} or {
             path: str(value)
         }
     return {path: value}
@@ -1165,8 +1165,8 @@ def flatten(value: Any, path: str = "") -> dict[str, Any]:
 
 def measure_difference(first: Any, second: Any) -> float:
     """The largest absolute difference of two numbers or arrays, inf if they cannot be compared."""
-    numbers = isinstance(first, int | float | np.ndarray) and isinstance(second, int | float | np.ndarray)
-    if not numbers or np.shape(first) != np.shape(second):
+    are_numeric = isinstance(first, int | float | np.ndarray) and isinstance(second, int | float | np.ndarray)
+    if not are_numeric or np.shape(first) != np.shape(second):
         return float("inf")
     if not np.size(first):
         return 0.0
@@ -1185,13 +1185,13 @@ def key_of(value: Any) -> tuple[str, str]:
 
 
 def read_section(folder: Path, section: str) -> dict[str, dict[str, Any]]:
-    """By item: every hash, value and tensor by its name."""
+    """Items by name; each maps the paths of its hashes, values and tensors to them."""
     from safetensors.numpy import load_file
 
     path = folder / f"{section}.json"
     if not path.exists():
         return {}
-    items = {name: flatten(told) for name, told in json.loads(path.read_text(encoding="utf-8")).items()}
+    items = {name: flatten(item_json) for name, item_json in json.loads(path.read_text(encoding="utf-8")).items()}
     if (tensors := folder / f"{section}.safetensors").exists():
         for name, array in load_file(tensors).items():
             item, _, key = name.partition("|")
@@ -1200,7 +1200,7 @@ def read_section(folder: Path, section: str) -> dict[str, dict[str, Any]]:
 
 
 def compare_items(first: dict[str, Any], second: dict[str, Any], ignore_names: bool) -> list[str]:
-    """What differs, a line each."""
+    """One line per difference."""
     if ignore_names:
         counts = Counter(map(key_of, first.values())), Counter(map(key_of, second.values()))
         lost, new = counts[0] - counts[1], counts[1] - counts[0]
@@ -1210,13 +1210,13 @@ def compare_items(first: dict[str, Any], second: dict[str, Any], ignore_names: b
     for name in first.keys() & second.keys():
         if not is_same(first[name], second[name]):
             difference = measure_difference(first[name], second[name])
-            told = f"{str(first[name])[:80]!r} / {str(second[name])[:80]!r}"
-            lines.append(f"{name}: {told if difference == float('inf') else f'max abs difference {difference:.3g}'}")
+            values_text = f"{str(first[name])[:80]!r} / {str(second[name])[:80]!r}"
+            lines.append(f"{name}: {values_text if difference == float('inf') else f'max abs difference {difference:.3g}'}")
     return sorted(lines)
 
 
 def compare(first: Path, second: Path, ignore_names: bool = False) -> bool:
-    """A line for each section, and one for each item that differs; whether all is the same."""
+    """Print a line per section and per differing item; returns whether all is equal."""
     same = True
     for section in SECTIONS:
         left, right = read_section(first, section), read_section(second, section)
@@ -1237,13 +1237,13 @@ def compare(first: Path, second: Path, ignore_names: bool = False) -> bool:
 
 
 def commit(folder: Path, target: Path = COMMITTED_FILE) -> None:
-    """The hashes that hold on every machine, to a file for git: one hash an item."""
-    told = {section: summarize(json.loads((folder / f"{section}.json").read_text(encoding="utf-8"))) for section in COMMITTED}
-    target.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    """Write the machine-independent hashes, to be committed to git."""
+    hashes = {section: summarize(json.loads((folder / f"{section}.json").read_text(encoding="utf-8"))) for section in COMMITTED}
+    target.write_text(json.dumps(hashes, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def summarize(items: dict[str, Any]) -> dict[str, Any]:
-    """Hashes of files by name; those of batches as one."""
+    """Hashes by item; an item with many is reduced to one hash."""
     return {name: item["error"] if "error" in item else shorten(item["hashes"]) for name, item in items.items()}
 
 
@@ -1262,26 +1262,28 @@ def main() -> int:
     pin_machine()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    recording = commands.add_parser("record")
-    recording.add_argument("out", type=Path)
-    recording.add_argument("--only", default=",".join(SECTIONS), help="sections, with commas between")
-    recording.add_argument("--seed", type=int, default=0, help="another one must make `compare` fail")
-    recording.add_argument("--match", default="", help="only items whose name has this text")
-    comparing = commands.add_parser("compare")
-    comparing.add_argument("first", type=Path)
-    comparing.add_argument("second", type=Path)
-    comparing.add_argument("--ignore-names", action="store_true", help="compare the multiset of values, where names changed")
-    committing = commands.add_parser("commit")
-    committing.add_argument("folder", type=Path)
-    given = parser.parse_args()
-    if given.command == "record":
-        sections = given.only.split(",")
+    record_parser = commands.add_parser("record")
+    record_parser.add_argument("out", type=Path)
+    record_parser.add_argument("--only", default=",".join(SECTIONS), help="sections, with commas between")
+    record_parser.add_argument("--seed", type=int, default=0, help="another one must make `compare` fail")
+    record_parser.add_argument("--match", default="", help="only items whose name has this text")
+    compare_parser = commands.add_parser("compare")
+    compare_parser.add_argument("first", type=Path)
+    compare_parser.add_argument("second", type=Path)
+    compare_parser.add_argument(
+        "--ignore-names", action="store_true", help="compare the multiset of values, where names changed"
+    )
+    commit_parser = commands.add_parser("commit")
+    commit_parser.add_argument("folder", type=Path)
+    arguments = parser.parse_args()
+    if arguments.command == "record":
+        sections = arguments.only.split(",")
         if unknown := set(sections) - set(SECTIONS):
             parser.error(f"no such section: {', '.join(sorted(unknown))}; known: {', '.join(SECTIONS)}")
-        return 1 if record(given.out, sections, given.seed, given.match) else 0
-    if given.command == "compare":
-        return 0 if compare(given.first, given.second, given.ignore_names) else 1
-    commit(given.folder)
+        return 1 if record(arguments.out, sections, arguments.seed, arguments.match) else 0
+    if arguments.command == "compare":
+        return 0 if compare(arguments.first, arguments.second, arguments.ignore_names) else 1
+    commit(arguments.folder)
     return 0
 
 
@@ -1290,8 +1292,8 @@ def main() -> int:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def batches_of(settings: list[str], numbers: tuple[int, ...]) -> dict[int, Arrays]:
-    """Batches k of a `pretrain` recipe (key=value words), by k: every array of each, under names of this script."""
+def batches_of(settings: list[str], indices: tuple[int, ...]) -> dict[int, Arrays]:
+    """Batches of a `pretrain` recipe (key=value words) by index: every array of each, under names of this script."""
     import torch
 
     from bertsmith.config import read_recipe
@@ -1304,34 +1306,34 @@ def batches_of(settings: list[str], numbers: tuple[int, ...]) -> dict[int, Array
     if not isinstance(recipe.objective, WordVectorObjective):
         documents, _, _ = split_corpus(recipe, corpus)
         batches = recipe.objective.build_batches(corpus, documents, recipe.length[0], recipe.train.batch_tokens, recipe.seed)
-        found = {}
-        for k in numbers:
-            made = batches(k)
-            found[k] = {
-                "tokens": made.input_ids,
-                "lengths": made.lengths,
-                "segments": made.token_type_ids,
-                "positions": made.output_indices,
-                "targets": made.target_ids,
-                "labels": made.labels,
-                "streams": made.stream_positions,
+        arrays = {}
+        for k in indices:
+            batch = batches(k)
+            arrays[k] = {
+                "tokens": batch.input_ids,
+                "lengths": batch.lengths,
+                "segments": batch.token_type_ids,
+                "positions": batch.output_indices,
+                "targets": batch.target_ids,
+                "labels": batch.labels,
+                "streams": batch.stream_positions,
             }
-        return found
+        return arrays
     with tempfile.TemporaryDirectory() as folder:
-        learning = recipe.objective.build_trainer(
+        trainer = recipe.objective.build_trainer(
             corpus, Path(folder), 100, recipe.seed, torch.device("cpu"), lambda done, of: None
         )
-        if not hasattr(learning, "_load_pairs"):  # skip-gram and cbow: chunks of text, windows, noise
-            chunks = {k: learning.shards(k)[0] for k in numbers}
+        if not hasattr(trainer, "_load_pairs"):  # skip-gram and cbow: chunks of text, windows, noise
+            chunks = {k: trainer.shards(k)[0] for k in indices}
             return {
-                k: {"tokens": one.context_ids.numpy(), "windows": one.extents.numpy(), "negatives": one.noise_ids.numpy()}
-                for k, one in chunks.items()
+                k: {"tokens": chunk.context_ids.numpy(), "windows": chunk.extents.numpy(), "negatives": chunk.noise_ids.numpy()}
+                for k, chunk in chunks.items()
             }
-        found = {}
-        for k in numbers:  # glove: pairs of words and their counts
-            rows, columns, counts = learning._load_pairs(k % learning.num_parts, k)
-            found[k] = {"rows": rows.numpy(), "columns": columns.numpy(), "counts": counts.numpy()}
-        return found
+        arrays = {}
+        for k in indices:  # glove: pairs of words and their counts
+            rows, columns, counts = trainer._load_pairs(k % trainer.num_parts, k)
+            arrays[k] = {"rows": rows.numpy(), "columns": columns.numpy(), "counts": counts.numpy()}
+        return arrays
 
 
 if __name__ == "__main__":

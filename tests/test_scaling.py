@@ -1,4 +1,4 @@
-"""The benchmark of lengths measures every mixer there is."""
+"""The scaling benchmark measures every mixer."""
 
 import pytest
 
@@ -9,6 +9,6 @@ SMALL = INT_OPTIONS | {"width": 32, "heads": 4, "rounds": 1, "device": "cpu", "d
 
 @pytest.mark.parametrize("kind", MIXER_KINDS)
 @pytest.mark.parametrize("layers", [0, 1])
-def test_every_mixer_is_measured_alone_and_in_a_model(kind, layers):
-    told = measure(SMALL | {"kind": kind, "layers": layers, "tokens": 80}, build_our_step)
-    assert told["seconds"] > 0 and told["bytes"] > 0
+def test_scaling_measures_every_mixer_alone_and_in_a_model(kind, layers):
+    result = measure(SMALL | {"kind": kind, "layers": layers, "tokens": 80}, build_our_step)
+    assert result["seconds"] > 0 and result["bytes"] > 0

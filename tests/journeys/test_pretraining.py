@@ -1,4 +1,4 @@
-"""From text to a filled mask by the command line, English and Chinese; killed and resumed, bit for bit."""
+"""Pre-training by the command line, from text to a filled mask; resumed bit for bit after a kill; bad input."""
 
 import io
 import json
@@ -25,7 +25,7 @@ SMALL = """
 model=bert-tiny model.width=32 model.mixer.heads=2 model.feedforward.inner=64 model.positions=64 length=64
 train.batch_tokens=512 train.rate=1e-3 train.log_every=5 eval_tokens=2048 held_out=0.1
 """.split()  # noqa: SIM905
-WAYS = """
+SETTINGS = """
 train.optimizer=lamb,train.rate=2e-2 train.optimizer=bert-adam train.schedule=trapezoid train.schedule=cosine model.norm=before
 train.recompute=true train.precision=bf16 objective.pairs=sentence-order objective=masked objective.masks=spans
 objective.masks=ngrams objective.repeats=2 model.mixer.dropout=0.1 objective=masked,objective.view=full-sentences
@@ -33,28 +33,29 @@ objective=masked,objective.view=doc-sentences objective.pairs.style=google
 """.split()  # noqa: SIM905
 
 
-class Done(NamedTuple):
+class CliOutput(NamedTuple):
     stdout: str
     stderr: str
 
 
 def ran(*words, code=0):
-    """The command line, in this process: importing torch anew each time would take most of the time."""
+    """Run the command line in this process (importing torch in a new one takes longer than most tests)."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         assert main([str(word) for word in words]) == code, err.getvalue()
-    return Done(out.getvalue(), err.getvalue())
+    return CliOutput(out.getvalue(), err.getvalue())
 
 
 def answer(*words):
+    """The JSON that a command prints with --json."""
     return json.loads(ran(*words, "--json").stdout.splitlines()[-1])
 
 
-def learnt(out, made):
-    """Forty steps have taught it something, and it fills masks, each time alike; the names of its weights."""
+def learnt(out, result):
+    """Check that 40 steps lowered the loss and that masks are filled deterministically; returns the names of its weights."""
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert (made["step"], made["skipped"]) == (40, 0)
-    assert made["valid_loss_words"] < rows[0]["loss.words"] - 0.3
+    assert (result["step"], result["skipped"]) == (40, 0)
+    assert result["valid_loss_words"] < rows[0]["loss.words"] - 0.3
     guesses = bertsmith.load(out).fill("the [MASK] of [MASK]")
     assert [len(guess) for guess in guesses] == [5, 5]
     assert guesses == bertsmith.load(out).fill("the [MASK] of [MASK]")
@@ -62,26 +63,26 @@ def learnt(out, made):
 
 
 @pytest.mark.parametrize(("language", "text"), [("en", prose(80)), ("zh", han(80))])
-def test_text_to_a_filled_mask(tmp_path, language, text):
+def test_pretrain_from_text_to_filled_mask(tmp_path, language, text):
     (tmp_path / "text.txt").write_text(text, encoding="utf-8")
-    made = answer("tokenizer", f"texts={tmp_path / 'text.txt'}", "size=300", f"out={tmp_path / 'tokenizer'}")
-    assert made["made"] and made["unknown"] == 0
-    begin = [f"texts={tmp_path / 'text.txt'}", f"tokenizer={tmp_path / 'tokenizer'}", f"out={tmp_path / 'corpus'}"]
-    made = answer("prepare", *begin, f"language={language}", "workers=2")
-    assert made["documents"] == 80
-    words = [
+    result = answer("tokenizer", f"texts={tmp_path / 'text.txt'}", "size=300", f"out={tmp_path / 'tokenizer'}")
+    assert result["made"] and result["unknown"] == 0
+    arguments = [f"texts={tmp_path / 'text.txt'}", f"tokenizer={tmp_path / 'tokenizer'}", f"out={tmp_path / 'corpus'}"]
+    result = answer("prepare", *arguments, f"language={language}", "workers=2")
+    assert result["documents"] == 80
+    pretrain_arguments = [
         f"corpus={tmp_path / 'corpus'}",
         f"out={tmp_path / 'bert'}",
         *SMALL,
         "train.steps=30",
         "objective.masks=whole-words",
     ]
-    made = answer("pretrain", *words)
-    assert made["step"] == 30 and made["skipped"] == 0
-    assert {"valid_loss", "valid_mlm_accuracy", "valid_next_accuracy", "pseudo_perplexity", "unigram_entropy"} <= made.keys()
+    result = answer("pretrain", *pretrain_arguments)
+    assert result["step"] == 30 and result["skipped"] == 0
+    assert {"valid_loss", "valid_mlm_accuracy", "valid_next_accuracy", "pseudo_perplexity", "unigram_entropy"} <= result.keys()
     first = json.loads((tmp_path / "bert" / "metrics.jsonl").read_text().splitlines()[0])
-    assert made["valid_loss_words"] < first["loss.words"]  # it learns
-    assert not answer("pretrain", *words)["made"]  # said, not done again
+    assert result["valid_loss_words"] < first["loss.words"]  # the loss falls
+    assert not answer("pretrain", *pretrain_arguments)["made"]  # not trained again
     guesses = bertsmith.load(tmp_path / "bert").fill("the [MASK] of [MASK]" if language == "en" else "天地[MASK]黄[MASK]")
     assert [len(guess) for guess in guesses] == [5, 5]
     files = {path.name for path in (tmp_path / "bert").iterdir()}
@@ -92,19 +93,19 @@ def run_to_end(corpus, out, *more):
     return ran("pretrain", f"corpus={corpus}", f"out={out}", *SMALL, "train.steps=60", "train.save_every=10", *more)
 
 
-def killed(corpus, out, at, *more):
-    """Started, and killed without a word once step `at` is on disk."""
-    words = [f"corpus={corpus}", f"out={out}", *SMALL, "train.steps=60", "train.save_every=10", *more]
-    killed_command("pretrain", *words, until=out / "state" / f"step-{at}")
+def kill_pretrain(corpus, out, step, *more):
+    """Start `pretrain` and kill it (SIGKILL) when the checkpoint of step `at` is written."""
+    arguments = [f"corpus={corpus}", f"out={out}", *SMALL, "train.steps=60", "train.save_every=10", *more]
+    killed_command("pretrain", *arguments, until=out / "state" / f"step-{step}")
 
 
 def killed_command(*words, until):
-    """A command in a process of its own, killed when a file or folder appears."""
+    """Run a command in a process of its own, and kill it when the path `until` exists."""
     process = subprocess.Popen(
         [sys.executable, "-m", "bertsmith", *words], cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True
     )
-    patience = time.monotonic() + 120
-    while not until.exists() and process.poll() is None and time.monotonic() < patience:
+    deadline = time.monotonic() + 120
+    while not until.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.005)
     assert process.poll() is None, "it ended before it could be killed"
     os.killpg(process.pid, signal.SIGKILL)
@@ -112,43 +113,43 @@ def killed_command(*words, until):
 
 
 @pytest.fixture(scope="module")
-def straight(corpus, tmp_path_factory):
-    """Sixty steps that nobody interrupted."""
-    out = tmp_path_factory.mktemp("straight") / "bert"
+def uninterrupted(corpus, tmp_path_factory):
+    """Sixty steps without interruption."""
+    out = tmp_path_factory.mktemp("uninterrupted") / "bert"
     run_to_end(corpus, out)
     return out
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_sixty_steps_equal_thirty_and_a_kill_and_thirty(corpus, straight, tmp_path, workers):
+def test_pretrain_resumes_exactly_after_kill(corpus, uninterrupted, tmp_path, workers):
     out = tmp_path / "bert"
-    killed(corpus, out, 30, f"train.workers={workers}")
+    kill_pretrain(corpus, out, 30, f"train.workers={workers}")
     assert "going on from step" in run_to_end(corpus, out, f"train.workers={workers}").stderr
     for name in ("model.safetensors", "metrics.jsonl", "tokenizer.json"):
-        assert (out / name).read_bytes() == (straight / name).read_bytes(), name
+        assert (out / name).read_bytes() == (uninterrupted / name).read_bytes(), name
 
 
-def test_sigterm_saves_and_the_same_command_goes_on(corpus, straight, tmp_path):
+def test_pretrain_saves_on_sigterm_and_resumes(corpus, uninterrupted, tmp_path):
     out = tmp_path / "bert"
-    words = ["pretrain", f"corpus={corpus}", f"out={out}", *SMALL, "train.steps=60", "train.save_every=1000"]
-    process = subprocess.Popen([sys.executable, "-m", "bertsmith", *words], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    arguments = ["pretrain", f"corpus={corpus}", f"out={out}", *SMALL, "train.steps=60", "train.save_every=1000"]
+    process = subprocess.Popen([sys.executable, "-m", "bertsmith", *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True)
     while not (out / "metrics.jsonl").exists() or not (out / "metrics.jsonl").read_text().count("\n"):
         time.sleep(0.01)
     process.terminate()
     assert "same command" in process.communicate()[1] and process.returncode not in (0, 2)
     run_to_end(corpus, out)
-    assert (out / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
+    assert (out / "model.safetensors").read_bytes() == (uninterrupted / "model.safetensors").read_bytes()
 
 
-def test_another_recipe_does_not_go_on_with_this_run(corpus, tmp_path):
-    killed(corpus, tmp_path / "bert", 10)
-    words = ["pretrain", f"corpus={corpus}", f"out={tmp_path / 'bert'}", *SMALL, "train.steps=60", "seed=7"]
-    assert "another recipe" in ran(*words, code=2).stderr
-    assert (tmp_path / "bert" / "state").exists()  # nothing lost
+def test_pretrain_does_not_resume_another_recipe(corpus, tmp_path):
+    kill_pretrain(corpus, tmp_path / "bert", 10)
+    arguments = ["pretrain", f"corpus={corpus}", f"out={tmp_path / 'bert'}", *SMALL, "train.steps=60", "seed=7"]
+    assert "another recipe" in ran(*arguments, code=2).stderr
+    assert (tmp_path / "bert" / "state").exists()  # nothing is deleted
 
 
-def test_accumulating_four_quarters_equals_one_whole(corpus):
-    """One update from 64 sequences at once, or from 4 x 16 of them: the same weights."""
+def test_gradient_accumulation_equals_one_large_batch(corpus):
+    """One update from 64 sequences, or from 4 micro-batches of 16, gives the same weights."""
     import numpy as np
     import torch
 
@@ -158,46 +159,48 @@ def test_accumulating_four_quarters_equals_one_whole(corpus):
     from bertsmith.objectives import SentencePairMLM
     from bertsmith.train import TrainConfig, Trainer
 
-    opened, objective = Corpus.open(corpus), SentencePairMLM()
-    reading = objective.build_batches(opened, np.arange(60), 64, 1 << 16, 0)
-    plan, epoch = reading.select_samples(0)
-    whole = [objective.to_batch(reading.collator(plan.select(np.arange(64)), epoch))]
-    parts = [objective.to_batch(reading.collator(plan.select(np.arange(i, i + 16)), epoch)) for i in range(0, 64, 16)]
+    open_corpus, objective = Corpus.open(corpus), SentencePairMLM()
+    loader = objective.build_batches(open_corpus, np.arange(60), 64, 1 << 16, 0)
+    index, epoch = loader.select_samples(0)
+    one_batch = [objective.to_batch(loader.collator(index.select(np.arange(64)), epoch))]
+    micro_batches = [objective.to_batch(loader.collator(index.select(np.arange(i, i + 16)), epoch)) for i in range(0, 64, 16)]
     encoder = EncoderConfig.presets["bert-tiny"]
-    still = type(encoder)(**{**{f: getattr(encoder, f) for f in encoder.__struct_fields__}, "dropout": 0.0})
+    encoder_without_dropout = type(encoder)(**{**{f: getattr(encoder, f) for f in encoder.__struct_fields__}, "dropout": 0.0})
     weights = []
-    for batches in (whole, parts):
-        model = build_model(ModelConfig(encoder=still, vocabulary=len(opened.tokenizer), heads=objective.heads()), 0)
+    for batches in (one_batch, micro_batches):
+        model = build_model(
+            ModelConfig(encoder=encoder_without_dropout, vocabulary=len(open_corpus.tokenizer), heads=objective.heads()), 0
+        )
         folder = corpus.parent / f"accumulated-{len(batches)}"
         train = TrainConfig(steps=1, accumulate=len(batches), rate=1e-3, warmup=0, schedule="constant")
         Trainer(model, objective, train, folder, seed=0, quiet=True).fit(lambda k, done, batches=batches: batches[k])
         weights.append({name: weight.detach().clone() for name, weight in model.named_parameters()})
-    rows = [json.loads((corpus.parent / f"accumulated-{n}" / "state/step-1/progress.json").read_text()) for n in (1, 4)]
-    assert rows[0]["tokens"] == rows[1]["tokens"]
+    progress = [json.loads((corpus.parent / f"accumulated-{n}" / "state/step-1/progress.json").read_text()) for n in (1, 4)]
+    assert progress[0]["tokens"] == progress[1]["tokens"]
     for name, weight in weights[0].items():
         torch.testing.assert_close(weight, weights[1][name], atol=2e-5, rtol=1e-4, msg=name)
 
 
-def test_going_on_from_a_checkpoint(corpus, straight, tmp_path):
-    words = [word for word in SMALL if not word.startswith("model")]
-    done = ran(
+def test_pretrain_init_from_checkpoint(corpus, uninterrupted, tmp_path):
+    arguments = [word for word in SMALL if not word.startswith("model")]
+    output = ran(
         "pretrain",
         f"corpus={corpus}",
         f"out={tmp_path / 'more'}",
-        f"init={straight}",
-        *words,
+        f"init={uninterrupted}",
+        *arguments,
         "train.steps=5",
         "objective=masked",
     )
-    assert "heads.next.score.weight is not used by this objective" in done.stderr
-    before = json.loads((straight / "card.json").read_text())["result"]["valid_loss_words"]
+    assert "heads.next.score.weight is not used by this objective" in output.stderr
+    before = json.loads((uninterrupted / "card.json").read_text())["result"]["valid_loss_words"]
     after = json.loads((tmp_path / "more" / "card.json").read_text())["result"]["valid_loss_words"]
-    assert after < before + 0.3  # it began where the other ended
+    assert after < before + 0.3  # training starts from the checkpoint's weights
 
 
-def phased(corpus, out):
-    words = [word for word in SMALL if not word.startswith("length")]
-    more = [
+def phased_arguments(corpus, out):
+    arguments = [word for word in SMALL if not word.startswith("length")]
+    phase_arguments = [
         "length=[16,64]",
         "shares=[0.5,0.5]",
         "train.steps=40",
@@ -205,24 +208,24 @@ def phased(corpus, out):
         "train.save_every=10",
         "train.log_every=1",
     ]
-    return ["pretrain", f"corpus={corpus}", f"out={out}", *words, *more]
+    return ["pretrain", f"corpus={corpus}", f"out={out}", *arguments, *phase_arguments]
 
 
-def test_two_lengths_and_accumulation_go_on_exactly_too(corpus, tmp_path):
-    ran(*phased(corpus, tmp_path / "straight"))
+def test_pretrain_with_phases_and_accumulation_resumes_exactly(corpus, tmp_path):
+    ran(*phased_arguments(corpus, tmp_path / "uninterrupted"))
     process = subprocess.Popen(
-        [sys.executable, "-m", "bertsmith", *phased(corpus, tmp_path / "killed"), "train.workers=2"], cwd=ROOT
+        [sys.executable, "-m", "bertsmith", *phased_arguments(corpus, tmp_path / "killed"), "train.workers=2"], cwd=ROOT
     )
     while not (tmp_path / "killed" / "state" / "step-20").exists() and process.poll() is None:
         time.sleep(0.005)
     process.kill()
     process.wait()
-    ran(*phased(corpus, tmp_path / "killed"))
+    ran(*phased_arguments(corpus, tmp_path / "killed"))
     for name in ("model.safetensors", "metrics.jsonl"):
-        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "straight" / name).read_bytes(), name
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "uninterrupted" / name).read_bytes(), name
 
 
-def test_each_phase_reads_its_own_length(corpus):
+def test_pretrain_phases_use_their_own_length(corpus):
     from functools import partial
 
     from bertsmith.config import read_recipe
@@ -231,90 +234,91 @@ def test_each_phase_reads_its_own_length(corpus):
     from bertsmith.pretraining.run import _get_batch
     from bertsmith.pretraining.setup import PretrainRecipe, build_batches, build_model_config
 
-    recipe = read_recipe(PretrainRecipe, None, phased(corpus, "nowhere")[1:])
-    opened = Corpus.open(corpus)
-    config = build_model_config(recipe, opened)
-    readings = [build_batches(recipe, opened, np.arange(60), length, config) for length, _ in recipe.phases()]
-    with Prefetcher(readings[0].collator, 0) as ahead:
-        batch = partial(_get_batch, recipe, readings, ahead)
-        assert batch(3, 0.49).inputs.layout.max_seqlen <= 16 < batch(3, 0.51).inputs.layout.max_seqlen <= 64
+    recipe = read_recipe(PretrainRecipe, None, phased_arguments(corpus, "nowhere")[1:])
+    open_corpus = Corpus.open(corpus)
+    config = build_model_config(recipe, open_corpus)
+    loaders = [build_batches(recipe, open_corpus, np.arange(60), length, config) for length, _ in recipe.phases()]
+    with Prefetcher(loaders[0].collator, 0) as prefetcher:
+        get_batch = partial(_get_batch, recipe, loaders, prefetcher)
+        assert get_batch(3, 0.49).inputs.layout.max_seqlen <= 16 < get_batch(3, 0.51).inputs.layout.max_seqlen <= 64
 
 
-def test_two_lengths_share_a_run(corpus, tmp_path):
-    words = [word for word in SMALL if not word.startswith("length")]
-    run = answer(
+def test_pretrain_with_two_lengths(corpus, tmp_path):
+    arguments = [word for word in SMALL if not word.startswith("length")]
+    result = answer(
         "pretrain",
         f"corpus={corpus}",
         f"out={tmp_path / 'bert'}",
-        *words,
+        *arguments,
         "length=[32,64]",
         "shares=[0.5,0.5]",
         "train.steps=10",
     )
-    assert run["step"] == 10
+    assert result["step"] == 10
 
 
-@pytest.mark.parametrize("setting", WAYS)
-def test_every_way_of_training_learns(corpus, tmp_path, setting):
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_pretrain_settings_lower_the_loss(corpus, tmp_path, setting):
     result = answer("pretrain", f"corpus={corpus}", f"out={tmp_path / 'bert'}", *SMALL, "train.steps=30", *setting.split(","))
     first = json.loads((tmp_path / "bert" / "metrics.jsonl").read_text().splitlines()[0])
     assert result["valid_loss_words"] < first["loss.words"] - 0.05
 
 
-def test_recomputing_changes_nothing_but_memory(corpus, straight, tmp_path):
+def test_gradient_checkpointing_does_not_change_weights(corpus, uninterrupted, tmp_path):
     run_to_end(corpus, tmp_path / "bert", "train.recompute=true")
-    assert (tmp_path / "bert" / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
+    assert (tmp_path / "bert" / "model.safetensors").read_bytes() == (uninterrupted / "model.safetensors").read_bytes()
 
 
-# Bad input: a clear line, exit 2, nothing lost.
+# Bad input: one line on stderr, exit code 2, nothing deleted.
 
 
 def refused(*words):
-    done = ran(*words, code=2)
-    assert done.stderr.count("\n") == 1, done.stderr
-    return done.stderr
+    """The one-line error message of a command that fails with exit code 2."""
+    output = ran(*words, code=2)
+    assert output.stderr.count("\n") == 1, output.stderr
+    return output.stderr
 
 
-def test_bad_requests_are_refused_before_any_work(corpus, tmp_path):
-    begin = ["pretrain", f"corpus={corpus}", f"out={tmp_path / 'bert'}", *SMALL]
-    assert "give exactly one of the three" in refused(*begin)
-    assert "no CUDA device here" in refused(*begin, "train.steps=5", "train.device=cuda")
-    assert "more than the model's 64 positions" in refused(*begin, "train.steps=5", "length=128")
-    assert "does not fit a batch" in refused(*begin, "train.steps=5", "train.batch_tokens=32")
-    assert "not a corpus folder" in refused(*begin, "train.steps=5", f"corpus={tmp_path}")
+def test_pretrain_rejects_bad_settings_before_any_work(corpus, tmp_path):
+    arguments = ["pretrain", f"corpus={corpus}", f"out={tmp_path / 'bert'}", *SMALL]
+    assert "give exactly one of the three" in refused(*arguments)
+    assert "no CUDA device here" in refused(*arguments, "train.steps=5", "train.device=cuda")
+    assert "more than the model's 64 positions" in refused(*arguments, "train.steps=5", "length=128")
+    assert "does not fit a batch" in refused(*arguments, "train.steps=5", "train.batch_tokens=32")
+    assert "not a corpus folder" in refused(*arguments, "train.steps=5", f"corpus={tmp_path}")
     assert not (tmp_path / "bert").exists()
 
 
-def test_a_corpus_of_another_tokenizer_is_refused(corpus, straight, tmp_path):
+def test_pretrain_rejects_corpus_of_another_tokenizer(corpus, uninterrupted, tmp_path):
     (tmp_path / "text.txt").write_text(prose(20), encoding="utf-8")
     answer("tokenizer", f"texts={tmp_path / 'text.txt'}", "size=100", f"out={tmp_path / 'tokenizer'}")
     answer("prepare", f"texts={tmp_path / 'text.txt'}", f"tokenizer={tmp_path / 'tokenizer'}", f"out={tmp_path / 'corpus'}")
-    words = [word for word in SMALL if not word.startswith("model")]
-    begin = ["pretrain", f"out={tmp_path / 'bert'}", *words, "train.steps=5"]
-    assert "another tokenizer" in refused(*begin, f"corpus={tmp_path / 'corpus'}", f"init={straight}")
-    assert "another tokenizer" in refused(*begin, f"corpus={corpus}", f"valid={tmp_path / 'corpus'}", "model=bert-tiny")
+    small_arguments = [word for word in SMALL if not word.startswith("model")]
+    arguments = ["pretrain", f"out={tmp_path / 'bert'}", *small_arguments, "train.steps=5"]
+    assert "another tokenizer" in refused(*arguments, f"corpus={tmp_path / 'corpus'}", f"init={uninterrupted}")
+    assert "another tokenizer" in refused(*arguments, f"corpus={corpus}", f"valid={tmp_path / 'corpus'}", "model=bert-tiny")
 
 
-def test_a_damaged_model_is_named(straight, tmp_path):
+def test_load_names_damaged_file(uninterrupted, tmp_path):
     import shutil
 
-    folder = shutil.copytree(straight, tmp_path / "bert")
+    folder = shutil.copytree(uninterrupted, tmp_path / "bert")
     data = bytearray((folder / "model.safetensors").read_bytes())
     data[-5] ^= 1
     (folder / "model.safetensors").write_bytes(data)
     with pytest.raises(UserError, match=r"model\.safetensors is damaged"):
         bertsmith.load(folder)
     with pytest.raises(UserError, match=r"no \[MASK\] in"):
-        bertsmith.load(straight).fill("nothing to fill")
+        bertsmith.load(uninterrupted).fill("nothing to fill")
     with pytest.raises(UserError, match="longer than the model's 64 positions"):
-        bertsmith.load(straight).fill("[MASK] " + "the " * 80)
+        bertsmith.load(uninterrupted).fill("[MASK] " + "the " * 80)
 
 
-def test_somebodys_files_are_not_touched(corpus, tmp_path):
+def test_stages_do_not_touch_foreign_files(corpus, tmp_path):
     (tmp_path / "project" / "state").mkdir(parents=True)
     (tmp_path / "project" / "state" / "thesis.txt").write_text("mine")
-    words = [*SMALL, "train.steps=2", f"corpus={corpus}"]
-    assert "holds other things" in refused("pretrain", *words, f"out={tmp_path / 'project'}")
+    arguments = [*SMALL, "train.steps=2", f"corpus={corpus}"]
+    assert "holds other things" in refused("pretrain", *arguments, f"out={tmp_path / 'project'}")
     (tmp_path / "text.txt").write_text(prose(20), encoding="utf-8")
     (tmp_path / "new.part").mkdir()
     (tmp_path / "new.part" / "thesis.txt").write_text("mine")
@@ -323,7 +327,7 @@ def test_somebodys_files_are_not_touched(corpus, tmp_path):
     assert (tmp_path / "new.part" / "thesis.txt").exists() and (tmp_path / "project" / "state" / "thesis.txt").exists()
 
 
-def test_a_second_run_into_the_same_folder_is_refused(corpus, tmp_path):
+def test_stages_refuse_locked_output_folder(corpus, tmp_path):
     from bertsmith.artifacts import lock_output
 
     (tmp_path / "text.txt").write_text(prose(20), encoding="utf-8")
@@ -334,57 +338,66 @@ def test_a_second_run_into_the_same_folder_is_refused(corpus, tmp_path):
         assert "another run is writing" in refused("tokenizer", texts, "size=100", out)
 
 
-def test_a_full_disk_is_said_and_what_is_saved_stays(corpus, straight, tmp_path, monkeypatch):
+def test_pretrain_reports_full_disk_and_resumes(corpus, uninterrupted, tmp_path, monkeypatch):
     from safetensors import SafetensorError
 
     from bertsmith import tensors
 
     save, calls = tensors.save_file, []
 
-    def full(held, path):
+    def save_until_full(tensor_dict, path):
         calls.append(path)
         if len(calls) == 7:  # the third checkpoint
             raise SafetensorError("I/O error: No space left on device (os error 28)")
-        save(held, path)
+        save(tensor_dict, path)
 
-    monkeypatch.setattr(tensors, "save_file", full)
-    words = ["pretrain", f"corpus={corpus}", f"out={tmp_path / 'bert'}", *SMALL, "train.steps=60", "train.save_every=10"]
-    assert "no space left for" in ran(*words, code=2).stderr
-    ran(*words)
-    assert (tmp_path / "bert" / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
+    monkeypatch.setattr(tensors, "save_file", save_until_full)
+    arguments = ["pretrain", f"corpus={corpus}", f"out={tmp_path / 'bert'}", *SMALL, "train.steps=60", "train.save_every=10"]
+    assert "no space left for" in ran(*arguments, code=2).stderr
+    ran(*arguments)
+    assert (tmp_path / "bert" / "model.safetensors").read_bytes() == (uninterrupted / "model.safetensors").read_bytes()
 
 
-def test_lone_sentences_are_not_held_out_for_pairs_and_are_warned_about(vocabulary, tmp_path):
-    lone = "\n\n".join(["The people made this way."] * 150)
-    (tmp_path / "text.txt").write_text(prose(20, sentences=14) + "\n\n" + lone, encoding="utf-8")
+def test_pretrain_pairs_warn_of_single_sentence_documents(vocabulary, tmp_path):
+    single_sentences = "\n\n".join(["The people made this way."] * 150)
+    (tmp_path / "text.txt").write_text(prose(20, sentences=14) + "\n\n" + single_sentences, encoding="utf-8")
     answer("prepare", f"texts={tmp_path / 'text.txt'}", f"tokenizer={vocabulary}", f"out={tmp_path / 'corpus'}", "workers=1")
     for seed in range(4):
-        words = [f"corpus={tmp_path / 'corpus'}", f"out={tmp_path / str(seed)}", *SMALL, "train.steps=2", f"seed={seed}"]
-        assert "documents of one sentence" in ran("pretrain", *words, "held_out=0.02").stderr
-    assert "held_out=0.999" in refused("pretrain", *words, "held_out=0.999", f"out={tmp_path / 'none'}", "objective=masked")
+        arguments = [f"corpus={tmp_path / 'corpus'}", f"out={tmp_path / str(seed)}", *SMALL, "train.steps=2", f"seed={seed}"]
+        assert "documents of one sentence" in ran("pretrain", *arguments, "held_out=0.02").stderr
+    assert "held_out=0.999" in refused("pretrain", *arguments, "held_out=0.999", f"out={tmp_path / 'none'}", "objective=masked")
 
 
-def test_another_model_at_the_same_path_is_another_init(corpus, straight, tmp_path):
+def test_pretrain_init_identity_depends_on_contents(corpus, uninterrupted, tmp_path):
     import shutil
 
-    folder = shutil.copytree(straight, tmp_path / "init")
-    words = [word for word in SMALL if not word.startswith("model")]
-    begin = ["pretrain", f"corpus={corpus}", f"out={tmp_path / 'more'}", f"init={folder}", *words, "train.steps=2"]
-    assert answer(*begin)["made"] and not answer(*begin)["made"]
+    folder = shutil.copytree(uninterrupted, tmp_path / "init")
+    small_arguments = [word for word in SMALL if not word.startswith("model")]
+    arguments = [
+        "pretrain",
+        f"corpus={corpus}",
+        f"out={tmp_path / 'more'}",
+        f"init={folder}",
+        *small_arguments,
+        "train.steps=2",
+    ]
+    assert answer(*arguments)["made"] and not answer(*arguments)["made"]
     shutil.rmtree(folder)
     ran("pretrain", f"corpus={corpus}", f"out={folder}", *SMALL, "train.steps=3", "seed=9")
-    assert "made by another recipe" in refused(*begin)
+    assert "made by another recipe" in refused(*arguments)
 
 
 @pytest.mark.slow
-def test_a_compiled_model_learns_and_goes_on_exactly(corpus, tmp_path):
-    """Minutes of compiling: `make test-slow`."""
-    words = [*SMALL, "train.steps=20", "train.save_every=5", "train.compile=true", f"corpus={corpus}"]
-    ran("pretrain", *words, f"out={tmp_path / 'straight'}")
-    process = subprocess.Popen([sys.executable, "-m", "bertsmith", "pretrain", *words, f"out={tmp_path / 'killed'}"], cwd=ROOT)
+def test_pretrain_with_compile_resumes_exactly(corpus, tmp_path):
+    """Compiling takes minutes: `make test-slow`."""
+    arguments = [*SMALL, "train.steps=20", "train.save_every=5", "train.compile=true", f"corpus={corpus}"]
+    ran("pretrain", *arguments, f"out={tmp_path / 'uninterrupted'}")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bertsmith", "pretrain", *arguments, f"out={tmp_path / 'killed'}"], cwd=ROOT
+    )
     while not (tmp_path / "killed" / "state" / "step-10").exists() and process.poll() is None:
         time.sleep(0.005)
     process.kill()
     process.wait()
-    ran("pretrain", *words, f"out={tmp_path / 'killed'}")
-    assert (tmp_path / "killed/model.safetensors").read_bytes() == (tmp_path / "straight/model.safetensors").read_bytes()
+    ran("pretrain", *arguments, f"out={tmp_path / 'killed'}")
+    assert (tmp_path / "killed/model.safetensors").read_bytes() == (tmp_path / "uninterrupted/model.safetensors").read_bytes()

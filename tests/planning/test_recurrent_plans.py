@@ -1,4 +1,4 @@
-"""Models that go from token to token, or spell their words, are planned as others are."""
+"""FLOPs of LSTM, CNN and character models in plans."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ WIDTH, LENGTH, TOKENS = 32, 16, 256
 BARE = {"width": WIDTH, "feedforward": "none", "norm": "none", "residual": "none", "table": False, "dropout": 0.0}
 
 
-def flops(objective, **values):
+def step_flops(objective, **values):
     config = ModelConfig(encoder=from_dict(EncoderConfig, values), vocabulary=90, heads=objective.heads())
     batch = step.make_synthetic_batch(objective, TOKENS, LENGTH, 90)
     return trace_step(config, objective, batch, half_precision=False, gradient_checkpointing=False).flops
@@ -24,22 +24,27 @@ def flops(objective, **values):
 @pytest.mark.parametrize(
     ("mixer", "products"),
     [
-        ({"kind": "lstm"}, 2 * 4 * (WIDTH // 2) * (WIDTH + WIDTH // 2)),  # two ways, four gates, of what is read and was said
+        (
+            {"kind": "lstm"},
+            2 * 4 * (WIDTH // 2) * (WIDTH + WIDTH // 2),
+        ),  # two directions, four gates, of input and hidden state
         ({"kind": "lstm", "directions": "apart"}, 2 * 4 * (WIDTH // 2) * WIDTH),
         ({"kind": "lstm", "directions": "forward", "hidden": 48, "clip": 3.0}, 4 * 48 * 2 * WIDTH + 48 * WIDTH),
         ({"kind": "convolution", "widths": [3, 5]}, (3 + 5) * WIDTH * WIDTH // 2),
     ],
 )
-def test_a_layer_costs_its_matrices_there_and_twice_back(mixer, products):
-    one, two = (flops(MaskedLM(), layers=layers, mixer=mixer, **BARE) for layers in (1, 2))
-    assert two - one == pytest.approx(3 * 2 * products * TOKENS, rel=0.05)  # at its first step nothing was said yet
+def test_recurrent_layer_flops_are_three_times_its_matrices(mixer, products):
+    one, two = (step_flops(MaskedLM(), layers=layers, mixer=mixer, **BARE) for layers in (1, 2))
+    assert two - one == pytest.approx(
+        3 * 2 * products * TOKENS, rel=0.05
+    )  # less at the first time step, where there is no hidden state
 
 
-def test_a_model_that_spells_is_planned_without_a_word():
-    assert flops(BiLM(), **TINY) > flops(BiLM(), **{k: v for k, v in TINY.items() if k != "front"}) > 0
+def test_char_cnn_step_is_traced():
+    assert step_flops(BiLM(), **TINY) > step_flops(BiLM(), **{k: v for k, v in TINY.items() if k != "front"}) > 0
 
 
-def test_a_gpus_kernel_for_all_steps_counts_as_its_matrices():
-    read, said, biases = torch.zeros(4 * 8, 6), torch.zeros(4 * 8, 8), torch.zeros(4 * 8)
+def test_cudnn_rnn_flops():
+    weight_ih, weight_hh, biases = torch.zeros(4 * 8, 6), torch.zeros(4 * 8, 8), torch.zeros(4 * 8)
     kernel = torch.ops.aten._cudnn_rnn.default
-    assert count_flops(kernel, (torch.zeros(11, 6), [read, said, biases, biases]), {}, None) == 2 * 11 * 32 * (6 + 8)
+    assert count_flops(kernel, (torch.zeros(11, 6), [weight_ih, weight_hh, biases, biases]), {}, None) == 2 * 11 * 32 * (6 + 8)

@@ -1,4 +1,4 @@
-"""A race small enough for a test: made-up text, a task that words decide, members of two layers."""
+"""A race small enough for a test: synthetic text, a classification task decided by single words, small models."""
 
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,8 @@ SMALL = {"layers": 1, "width": 32, "mixer": {"kind": "dense", "heads": 2}, "feed
 CAUSAL = SMALL | {"mixer": {"kind": "dense", "heads": 2, "causal": True}}
 
 
-def rows(count: int, seed: int) -> str:
-    """Texts about `people` or about `time`, and which."""
+def labelled_rows(count: int, seed: int) -> str:
+    """A TSV of texts whose label, `people` or `time`, is their last word."""
     rng = np.random.default_rng(seed)
     lines = ["text\tlabel"]
     for _ in range(count):
@@ -21,16 +21,16 @@ def rows(count: int, seed: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def files(folder: Path) -> Path:
+def write_files(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "text.txt").write_text(prose(40))
     (folder / "valid.txt").write_text(prose(6, seed=1))
-    (folder / "train.tsv").write_text(rows(24, 0))
-    (folder / "dev.tsv").write_text(rows(12, 2))
+    (folder / "train.tsv").write_text(labelled_rows(24, 0))
+    (folder / "dev.tsv").write_text(labelled_rows(12, 2))
     return folder
 
 
-def settings(folder: Path, out: Path, **changes: Any) -> dict[str, Any]:
+def race_settings(folder: Path, out: Path, **changes: Any) -> dict[str, Any]:
     data = {"train": str(folder / "train.tsv"), "dev": str(folder / "dev.tsv")}
     return {
         "out": str(out),

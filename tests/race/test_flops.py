@@ -1,4 +1,4 @@
-"""What learning costs is counted as torch counts it, for members of every make, and by formulas where torch cannot."""
+"""Training FLOPs equal torch's FlopCounterMode for every kind of model, and formulas where torch does not count."""
 
 import pytest
 import torch
@@ -37,75 +37,89 @@ MEMBERS = {
 }  # fmt: skip
 
 
-def begun(corpus, model, objective, **changes):
+def setup_training(corpus, model, objective, **changes):
     settings = {"corpus": str(corpus), "out": "-", "model": model, "objective": objective, "length": 32,
                 "train": {"steps": 1, "batch_tokens": 256}, **changes}  # fmt: skip
-    recipe, opened = from_dict(PretrainRecipe, settings), Corpus.open(corpus)
-    config = build_model_config(recipe, opened)
-    learn, _, _ = split_corpus(recipe, opened)
-    batch = recipe.objective.to_batch(build_batches(recipe, opened, learn, 32, config)(0))
+    recipe, open_corpus = from_dict(PretrainRecipe, settings), Corpus.open(corpus)
+    config = build_model_config(recipe, open_corpus)
+    documents, _, _ = split_corpus(recipe, open_corpus)
+    batch = recipe.objective.to_batch(build_batches(recipe, open_corpus, documents, 32, config)(0))
     model = build_model(config, 0)
-    model.attach_tokenizer(opened.tokenizer)
-    return recipe, opened, model, batch
+    model.attach_tokenizer(open_corpus.tokenizer)
+    return recipe, open_corpus, model, batch
 
 
 @pytest.mark.parametrize("name", MEMBERS)
-def test_every_member_costs_what_torch_counts_there_and_back(corpus, name):
-    recipe, _, model, batch = begun(corpus, *MEMBERS[name])
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as torches:  # the only attention that it counts here
-        parts = recipe.objective.compute_loss(model.train(), batch).parts
-        torch.stack(list(parts.values())).sum().backward()
+def test_train_flops_match_torch_flop_counter(corpus, name):
+    recipe, _, model, batch = setup_training(corpus, *MEMBERS[name])
+    with (
+        sdpa_kernel(SDPBackend.MATH),
+        FlopCounterMode(display=False) as counter,
+    ):  # the only attention backend it counts on a CPU
+        losses = recipe.objective.compute_loss(model.train(), batch).parts
+        torch.stack(list(losses.values())).sum().backward()
     ours = train_flops_per_token(model, recipe.objective, batch) * batch.num_tokens
-    # A recurrence begins with zeros, which have no gradient: torch does less there, by a step in about thirty.
-    apart = 0.04 if MEMBERS[name][0]["mixer"]["kind"] == "lstm" else 1e-9
-    assert ours == pytest.approx(torches.get_total_flops(), rel=apart)
+    # An LSTM's initial state has no gradient, so torch does less at the first of about thirty time steps.
+    tolerance = 0.04 if MEMBERS[name][0]["mixer"]["kind"] == "lstm" else 1e-9
+    assert ours == pytest.approx(counter.get_total_flops(), rel=tolerance)
 
 
-def test_a_transformer_costs_what_the_formula_says():
+def test_transformer_forward_flops_match_formula():
     model = build_model(ModelConfig(encoder=from_dict(EncoderConfig, SMALL), vocabulary=100, heads=MaskedLM().heads()), 0)
     batch, length, width = make_synthetic_batch(MaskedLM(), 64, 16, 100), 16, 32
-    asked, tokens = batch.target_counts["words"], batch.num_tokens
-    block = 4 * width * width + 2 * length * width + 2 * width * 64  # projections, scores and sums, feed-forward: multiply-adds
-    spared = (tokens - asked) * 2 * width * 64  # in the last block only those asked for go on behind attention
-    head = asked * (width * width + width * 100)
-    assert forward_flops(model, MaskedLM(), batch) == 2 * (2 * tokens * block - spared + head)
+    num_predicted, tokens = batch.target_counts["words"], batch.num_tokens
+    block = 4 * width * width + 2 * length * width + 2 * width * 64  # multiply-adds of projections, attention and feed-forward
+    skipped = (tokens - num_predicted) * 2 * width * 64  # after the last attention, only predicted positions are computed
+    head = num_predicted * (width * width + width * 100)
+    assert forward_flops(model, MaskedLM(), batch) == 2 * (2 * tokens * block - skipped + head)
 
 
-def test_a_recurrent_layer_costs_its_weights_for_every_token(corpus):
-    recipe, opened, model, batch = begun(corpus, LSTM, "causal")
-    asked = batch.target_counts["words"]
+def test_lstm_forward_flops_are_weights_per_token(corpus):
+    recipe, open_corpus, model, batch = setup_training(corpus, LSTM, "causal")
+    num_predicted = batch.target_counts["words"]
     weights = sum(part.numel() for name, part in model.named_parameters() if "mixer" in name and "weight" in name)
     assert forward_flops(model, recipe.objective, batch) == 2 * (
-        batch.num_tokens * weights + asked * 32 * len(opened.tokenizer)
+        batch.num_tokens * weights + num_predicted * 32 * len(open_corpus.tokenizer)
     )
 
 
-def test_a_step_costs_as_much_as_its_tokens_do(corpus):
-    small, opened, _, _ = begun(corpus, SMALL, "masked")
-    twice, _, _, _ = begun(corpus, SMALL, "masked", train={"steps": 1, "batch_tokens": 256, "accumulate": 2})
-    (each, an_epoch), (more, fewer) = measure_step_flops(small, opened), measure_step_flops(twice, opened)
-    assert more == pytest.approx(2 * each) and fewer == an_epoch / 2
+def test_step_flops_scale_with_gradient_accumulation(corpus):
+    single, open_corpus, _, _ = setup_training(corpus, SMALL, "masked")
+    accumulated, _, _, _ = setup_training(corpus, SMALL, "masked", train={"steps": 1, "batch_tokens": 256, "accumulate": 2})
+    (single_flops, single_updates), (accumulated_flops, accumulated_updates) = (
+        measure_step_flops(single, open_corpus),
+        measure_step_flops(accumulated, open_corpus),
+    )
+    assert accumulated_flops == pytest.approx(2 * single_flops) and accumulated_updates == single_updates / 2
 
 
-def test_phases_of_several_lengths_cost_their_mean(corpus):
+def test_step_flops_of_phases_are_their_weighted_mean(corpus):
     phases = {"length": [16, 32], "shares": [0.75, 0.25]}
-    (both, opened, *_), (short, *_), (long, *_) = (
-        begun(corpus, SMALL, "masked", **changes) for changes in (phases, {"length": 16}, {"length": 32})
+    (both, open_corpus, *_), (short, *_), (long, *_) = (
+        setup_training(corpus, SMALL, "masked", **changes) for changes in (phases, {"length": 16}, {"length": 32})
     )
-    (mean, updates), (few, an_epoch), (more, _) = (measure_step_flops(one, opened) for one in (both, short, long))
-    assert mean == pytest.approx(0.75 * few + 0.25 * more) and few != more and updates == an_epoch
+    (mean_flops, updates), (short_flops, short_updates), (long_flops, _) = (
+        measure_step_flops(recipe, open_corpus) for recipe in (both, short, long)
+    )
+    assert (
+        mean_flops == pytest.approx(0.75 * short_flops + 0.25 * long_flops)
+        and short_flops != long_flops
+        and updates == short_updates
+    )
 
 
-def test_members_are_saved_about_once_a_minute(corpus):
-    recipe, opened, *_ = begun(corpus, SMALL, "masked", train={"steps": 1, "batch_tokens": 256, "save_every": 10**9})
-    step, _ = measure_step_flops(recipe, opened)
-    assert fit_to_budget(recipe, opened, 1e9, None)[0].train.save_every == FLOPS_PER_MINUTE["cpu"] // step
+def test_race_save_interval_is_about_a_minute(corpus):
+    recipe, open_corpus, *_ = setup_training(
+        corpus, SMALL, "masked", train={"steps": 1, "batch_tokens": 256, "save_every": 10**9}
+    )
+    step_flops, _ = measure_step_flops(recipe, open_corpus)
+    assert fit_to_budget(recipe, open_corpus, 1e9, None)[0].train.save_every == FLOPS_PER_MINUTE["cpu"] // step_flops
     averaged = replace(recipe, train=replace(recipe.train, average=2, save_every=5))
-    assert fit_to_budget(averaged, opened, 1e9, None)[0].train.save_every == 5
+    assert fit_to_budget(averaged, open_corpus, 1e9, None)[0].train.save_every == 5
 
 
-def test_counting_leaves_the_model_as_it_was(corpus):
-    recipe, _, model, batch = begun(corpus, SMALL, "masked")
+def test_counting_flops_leaves_model_unchanged(corpus):
+    recipe, _, model, batch = setup_training(corpus, SMALL, "masked")
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     model.train()
     assert train_flops_per_token(model, recipe.objective, batch) * batch.num_tokens == TRAIN_FORWARD_RATIO * forward_flops(
@@ -115,12 +129,16 @@ def test_counting_leaves_the_model_as_it_was(corpus):
     assert all(weight.grad is None for weight in model.parameters())
 
 
-def test_what_is_remembered_costs_too(corpus):
-    """Once its memory is full, every token of a segment of 32 meets 64 more."""
-    recurrent = CAUSAL | {"table": False, "mixer": {"kind": "recurrent", "heads": 2, "remembers": 0}}
-    long = recurrent | {"mixer": recurrent["mixer"] | {"remembers": 64}}
+def test_step_flops_include_transformer_xl_memory(corpus):
+    """With a full memory, every token of a segment of 32 attends to 64 more."""
+    without_memory = CAUSAL | {"table": False, "mixer": {"kind": "recurrent", "heads": 2, "remembers": 0}}
+    with_memory = without_memory | {"mixer": without_memory["mixer"] | {"remembers": 64}}
     streams = {"kind": "causal", "view": {"kind": "streams", "across": True}}
-    (none, opened, *_), (some, *_) = (begun(corpus, model, streams) for model in (recurrent, long))
-    (few, _), (more, _) = measure_step_flops(none, opened), measure_step_flops(some, opened)
+    (plain, open_corpus, *_), (remembering, *_) = (
+        setup_training(corpus, model, streams) for model in (without_memory, with_memory)
+    )
+    (plain_flops, _), (memory_flops, _) = measure_step_flops(plain, open_corpus), measure_step_flops(remembering, open_corpus)
     tokens, width = 256, 32
-    assert more - few > TRAIN_FORWARD_RATIO * 2 * 2 * tokens * 64 * 2 * width  # layers, scores and sums; distances come on top
+    assert (
+        memory_flops - plain_flops > TRAIN_FORWARD_RATIO * 2 * 2 * tokens * 64 * 2 * width
+    )  # layers, scores and values; relative positions come on top

@@ -1,6 +1,6 @@
-"""The stages by name: each a module with a recipe and a function that carries it out.
+"""The subcommands of `bertsmith`: one module per stage, with its `Recipe` (config class) and its `run(recipe, quiet)`.
 
-A module is imported only when its stage is asked for, so that `bertsmith --help` needs neither torch nor a second.
+A module is imported only when its stage is used, so that `bertsmith --help` does not import torch.
 """
 
 from importlib import import_module
@@ -26,6 +26,6 @@ STAGES = {
 
 
 def load_stage(name: str) -> ModuleType:
-    """The module of a stage: its `Recipe` and its `run(recipe, quiet)`."""
-    file = "import_model" if name == "import" else name.replace("-", "_")  # `import` is no name for a module
-    return import_module(f".{file}", __name__)
+    """Import the module of a stage, which has `Recipe` and `run(recipe, quiet)`."""
+    module = "import_model" if name == "import" else name.replace("-", "_")  # `import` is a Python keyword
+    return import_module(f".{module}", __name__)

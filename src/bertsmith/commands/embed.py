@@ -1,4 +1,4 @@
-"""Texts, or a file of any size, to a vector each; or to those documents whose vectors are nearest; words, to theirs."""
+"""`bertsmith embed`: sentence embeddings of texts or files, semantic search over documents, and queries of word vectors."""
 
 import json
 import sys
@@ -23,10 +23,12 @@ from ..tasks.similarity import Pooling, semantic_search, to_hits
 from ..word_vectors.models import load_vectors
 from ..word_vectors.queries import run_queries
 
-CHUNK_SIZE = 4096  # texts: sorted by length among themselves, and all that is held in memory
+CHUNK_SIZE = 4096  # texts that are held in memory and sorted by length together
 
 
 class Recipe(Config, frozen=True):
+    """A model, the texts or words to embed, and what to do with the vectors."""
+
     model: Annotated[str, "any checkpoint folder, fine-tuned, pre-trained or imported; for words, a file of vectors too"]
     text: Annotated[str | None, "one text"] = None
     data: Annotated[str | None, "a file of texts: .txt with one a line, or `text` of .tsv, .csv, .jsonl"] = None
@@ -46,14 +48,14 @@ class Recipe(Config, frozen=True):
 
 
 class DocumentIndex(NamedTuple):
-    """Documents to be searched: vectors mapped from their file, or texts with their vectors, all in memory."""
+    """Documents to search, vectors (documents, hidden_size): memory-mapped from a file, or in memory with their texts."""
 
     vectors: NDArray[Any]
     texts: list[str] | None = None
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
-    """Files go on where a killed run of the same command left them, and have their names when they are whole."""
+    """Embed texts, search documents or query words; an interrupted output file is resumed by the same command."""
     if recipe.word is not None or recipe.analogy or recipe.similarity or recipe.analogies:
         return _query_words(recipe, Console(quiet))
     if (recipe.text is None) == (recipe.data is None):
@@ -67,68 +69,78 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
         raise UserError(f"out={out}: vectors are written as .npy; give such a name")
     if recipe.documents is None and out is None and recipe.data is not None:
         raise UserError("the vectors of a file are too many for a terminal; give out=vectors.npy")
-    screen, predictor = Console(quiet), load(recipe.model, recipe.device, recipe.precision)
+    console, predictor = Console(quiet), load(recipe.model, recipe.device, recipe.precision)
     if recipe.documents is not None:
-        return _search_documents(recipe, predictor, out, screen)
-    rows, width = _count_texts(recipe), predictor.model.config.encoder.width
+        return _search_documents(recipe, predictor, out, console)
+    num_texts, hidden_size = _count_texts(recipe), predictor.model.config.encoder.width
     if out is None:
         sys.stdout.write(json.dumps(_embed(recipe, predictor, [str(recipe.text)])[0].tolist()) + "\n")
     else:
-        _write_vectors(recipe, predictor, out, (rows, width), screen)
-    return {"model": recipe.model, "rows": rows, "width": width, "pool": recipe.pool or predictor.pool, "out": recipe.out}
+        _write_vectors(recipe, predictor, out, (num_texts, hidden_size), console)
+    return {
+        "model": recipe.model,
+        "rows": num_texts,
+        "width": hidden_size,
+        "pool": recipe.pool or predictor.pool,
+        "out": recipe.out,
+    }
 
 
 def _query_words(recipe: Recipe, console: Console) -> dict[str, Any]:
-    """Of words rather than texts: the token table alone answers."""
+    """Nearest words, analogies and benchmark scores, from the token embeddings alone."""
     if wrong := [name for name in ("text", "data", "documents", "out", "pool") if getattr(recipe, name) is not None]:
         raise UserError(
             f"{wrong[0]} is for texts, and word, analogy, similarity and analogies for words; ask for one or the other"
         )
-    likeness, questions = ([resolve_path(one, key) for one in getattr(recipe, key)] for key in ("similarity", "analogies"))
+    similarity_files, analogy_files = (
+        [resolve_path(file, key) for file in getattr(recipe, key)] for key in ("similarity", "analogies")
+    )
     vectors = load_vectors(resolve_path(recipe.model, "model"))
-    found = run_queries(vectors, recipe.word, recipe.analogy, likeness, questions, recipe.top, recipe.fold, console)
-    return {"model": recipe.model, **found}
+    results = run_queries(
+        vectors, recipe.word, recipe.analogy, similarity_files, analogy_files, recipe.top, recipe.fold, console
+    )
+    return {"model": recipe.model, **results}
 
 
 def _write_vectors(recipe: Recipe, predictor: Predictor, out: Path, shape: tuple[int, int], console: Console) -> None:
     with (
-        output_files.open_array_output(out, output_files.compute_run_id(recipe, recipe.model, recipe.data), shape) as made,
+        output_files.open_array_output(out, output_files.compute_run_id(recipe, recipe.model, recipe.data), shape) as output,
         console.progress_bar("texts") as bar,
     ):
-        if at := made.num_done:
-            console.info(f"{out}: going on after {at:,} texts")
-        for some in _iter_chunks(recipe, at):
-            made.array[at : at + len(some)] = _embed(recipe, predictor, some)
-            made.record_progress(at := at + len(some))
-            bar(at, shape[0])
+        if num_done := output.num_done:
+            console.info(f"{out}: going on after {num_done:,} texts")
+        for texts in _iter_chunks(recipe, num_done):
+            output.array[num_done : num_done + len(texts)] = _embed(recipe, predictor, texts)
+            output.record_progress(num_done := num_done + len(texts))
+            bar(num_done, shape[0])
     console.info(f"{shape[0]:,} vectors of {shape[1]:,} numbers in {out}")
 
 
 def _search_documents(recipe: Recipe, predictor: Predictor, out: Path | None, console: Console) -> dict[str, Any]:
-    shelf, count = _load_documents(recipe, predictor), 0
+    index, num_answers = _load_documents(recipe, predictor), 0
     if out is None:
-        for some in _iter_chunks(recipe, 0):
-            sys.stdout.writelines(line.decode() for line in _nearest_lines(recipe, predictor, some, shelf))
-            count += len(some)
+        for texts in _iter_chunks(recipe, 0):
+            sys.stdout.writelines(line.decode() for line in _nearest_lines(recipe, predictor, texts, index))
+            num_answers += len(texts)
     else:
         with output_files.open_line_output(
             out, output_files.compute_run_id(recipe, recipe.model, recipe.data, recipe.documents)
         ) as (
             file,
-            done,
+            num_written,
         ):
-            count = done - done % CHUNK_SIZE
-            for some in _iter_chunks(recipe, count):
-                file.writelines(_nearest_lines(recipe, predictor, some, shelf)[max(0, done - count) :])
+            num_answers = num_written - num_written % CHUNK_SIZE
+            for texts in _iter_chunks(recipe, num_answers):
+                file.writelines(_nearest_lines(recipe, predictor, texts, index)[max(0, num_written - num_answers) :])
                 file.flush()
-                count += len(some)
-        console.info(f"{count:,} answers in {out}")
-    return {"model": recipe.model, "answers": count, "documents": len(shelf.vectors), "out": recipe.out}
+                num_answers += len(texts)
+        console.info(f"{num_answers:,} answers in {out}")
+    return {"model": recipe.model, "answers": num_answers, "documents": len(index.vectors), "out": recipe.out}
 
 
 def _nearest_lines(recipe: Recipe, predictor: Predictor, texts: list[str], index: DocumentIndex) -> list[bytes]:
-    found = to_hits(*semantic_search(_embed(recipe, predictor, texts), index.vectors, recipe.top), index.texts)
-    return [(json.dumps({"nearest": one}, ensure_ascii=False) + "\n").encode("utf-8", "replace") for one in found]
+    hits = to_hits(*semantic_search(_embed(recipe, predictor, texts), index.vectors, recipe.top), index.texts)
+    return [(json.dumps({"nearest": text_hits}, ensure_ascii=False) + "\n").encode("utf-8", "replace") for text_hits in hits]
 
 
 def _load_documents(recipe: Recipe, predictor: Predictor) -> DocumentIndex:
@@ -156,9 +168,9 @@ def _embed(recipe: Recipe, predictor: Predictor, texts: list[str]) -> NDArray[np
 
 
 def _iter_chunks(recipe: Recipe, skip: int) -> Iterator[list[str]]:
-    rows = islice(_iter_texts(recipe), skip, None)
-    while some := list(islice(rows, CHUNK_SIZE)):
-        yield some
+    texts = islice(_iter_texts(recipe), skip, None)
+    while chunk := list(islice(texts, CHUNK_SIZE)):
+        yield chunk
 
 
 def _iter_texts(recipe: Recipe) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A fine-tuned model and a file with answers to its scores there, and a report of what it gets wrong."""
+"""`bertsmith evaluate`: score a fine-tuned model on a labelled file, with confidence intervals and an error report."""
 
 from typing import Annotated, Any
 
@@ -17,6 +17,8 @@ from ..reports.html import write_page
 
 
 class Recipe(Config, frozen=True):
+    """The model, the file, and a second model to compare with."""
+
     model: Annotated[str, "the folder `finetune` made"]
     data: Annotated[str, "the file to be judged on"]
     columns: Annotated[dict[str, str], "what text, text_b, label ... are called in it; as in training, if none"] = (
@@ -31,48 +33,51 @@ class Recipe(Config, frozen=True):
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
-    """The scores with their intervals; the folder is written whole, over an older report if one is there."""
-    screen, out = Console(quiet), check_writable(resolve_path(recipe.out, "out"), "report.html") if recipe.out else None
-    (predictor, found, skipped), other = _evaluate(recipe, recipe.model, screen), None
+    """Scores with 95% intervals; `out` is written atomically and replaces an older report."""
+    console, out = Console(quiet), check_writable(resolve_path(recipe.out, "out"), "report.html") if recipe.out else None
+    (predictor, evaluation, skipped), other_evaluation = _evaluate(recipe, recipe.model, console), None
     if recipe.against is not None:
-        other = _evaluate(recipe, recipe.against, screen)[1]
-    study = summarize(predictor, found, recipe.model, recipe.data, recipe.against, other)
-    _print_scores(study, screen)
-    left_out = {"skipped": skipped} if recipe.skip_bad else {}
-    result = build_scores(study) | left_out
+        other_evaluation = _evaluate(recipe, recipe.against, console)[1]
+    summary = summarize(predictor, evaluation, recipe.model, recipe.data, recipe.against, other_evaluation)
+    _print_scores(summary, console)
+    skipped_count = {"skipped": skipped} if recipe.skip_bad else {}
+    result = build_scores(summary) | skipped_count
     if out:
         with atomic_folder(out) as folder:
-            write_json(folder / "scores.json", build_details(study, recipe.errors) | left_out)
-            write_page(folder / "report.html", render_report(study, recipe.errors))
-        screen.info(f"{out / 'report.html'} is written; open it in a browser")
+            write_json(folder / "scores.json", build_details(summary, recipe.errors) | skipped_count)
+            write_page(folder / "report.html", render_report(summary, recipe.errors))
+        console.info(f"{out / 'report.html'} is written; open it in a browser")
         result["out"] = str(out)
     return result
 
 
 def _evaluate(recipe: Recipe, model: str, console: Console) -> tuple[Predictor, Evaluation, int]:
-    """Each model reads the file as its own task does, but for bad rows, of which it skips those it is now told to."""
+    """Predictor, evaluation and number of skipped rows; the model's task reads the file with this `columns` and `skip_bad`."""
     predictor = load(model, recipe.device, recipe.precision)
     task = predictor.task = msgspec.structs.replace(predictor.require_task(), skip_bad=recipe.skip_bad)
     if recipe.columns and hasattr(task, "columns"):
         task = predictor.task = msgspec.structs.replace(task, columns=recipe.columns)
-    reading = task.read(resolve_path(recipe.data, "data"))
-    examples: list[Any] = list(reading)
-    if reading.num_skipped:
-        console.warn(f"{recipe.data}: {reading.num_skipped:,} rows left out, the first: {reading.errors[0].split('; mend')[0]}")
-    return predictor, evaluate_model(predictor, examples), reading.num_skipped
+    rows = task.read(resolve_path(recipe.data, "data"))
+    examples: list[Any] = list(rows)
+    if rows.num_skipped:
+        console.warn(f"{recipe.data}: {rows.num_skipped:,} rows left out, the first: {rows.errors[0].split('; mend')[0]}")
+    return predictor, evaluate_model(predictor, examples), rows.num_skipped
 
 
-def _print_scores(study: EvaluationSummary, console: Console) -> None:
-    rows = [(name, f"{value:.4f}", _format_interval(study, name)) for name, value in study.evaluation.scores.items()]
+def _print_scores(summary: EvaluationSummary, console: Console) -> None:
+    rows = [(name, f"{value:.4f}", _format_interval(summary, name)) for name, value in summary.evaluation.scores.items()]
     console.print_table(
-        f"{study.model} on {study.data}: {len(study.evaluation.examples):,} examples", [("", "score", "95%"), *rows]
+        f"{summary.model} on {summary.data}: {len(summary.evaluation.examples):,} examples", [("", "score", "95%"), *rows]
     )
-    if study.comparison:
-        found = [(one.name, f"{one.above.value:+.4f}", f"{one.above.low:+.4f} to {one.above.high:+.4f}", format_p_value(one.p))
-                 for one in study.comparison.differences]  # fmt: skip
-        console.print_table(f"against {study.other_model}", [("", "difference", "95%", "p"), *found])
+    if summary.comparison:
+        differences = [
+            (metric.name, f"{metric.above.value:+.4f}", f"{metric.above.low:+.4f} to {metric.above.high:+.4f}",
+             format_p_value(metric.p))
+            for metric in summary.comparison.differences
+        ]  # fmt: skip
+        console.print_table(f"against {summary.other_model}", [("", "difference", "95%", "p"), *differences])
 
 
-def _format_interval(study: EvaluationSummary, name: str) -> str:
-    one = study.evaluation.intervals.get(name)
-    return f"{one.low:.4f} to {one.high:.4f}" if one else ""
+def _format_interval(summary: EvaluationSummary, name: str) -> str:
+    interval = summary.evaluation.intervals.get(name)
+    return f"{interval.low:.4f} to {interval.high:.4f}" if interval else ""

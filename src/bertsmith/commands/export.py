@@ -1,4 +1,4 @@
-"""A checkpoint folder of ours to another form: a folder that other libraries read, or a small one to ship."""
+"""`bertsmith export`: write a checkpoint as a Hugging Face folder, with int8 weights, or as a word vector file."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +16,7 @@ from ..pretrained.card import CardFacts
 
 
 class Recipe(Config, frozen=True):
-    """A model, the format and where it goes."""
+    """The model, the format and the output."""
 
     model: Annotated[str, "the checkpoint folder, or the name of a shipped model"]
     out: Annotated[str, "the folder to make; vectors: the file"]
@@ -31,21 +31,21 @@ class Recipe(Config, frozen=True):
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
-    """Writes the folder and reads it back: what is there is what the model holds, or packed, as near as rounding leaves it."""
-    screen, out, source = Console(quiet), resolve_path(recipe.out, "out"), resolve_path(recipe.model, "model")
+    """Write the export and read it back to verify it: equal to the model's weights, or with int8 within rounding."""
+    console, out, source = Console(quiet), resolve_path(recipe.out, "out"), resolve_path(recipe.model, "model")
     if recipe.format == "vectors":
         if recipe.check or recipe.card is not None:
             raise UserError("check and card are not for format=vectors; leave them out")
-        return export_vectors(source, out, None if recipe.header else "glove", screen)
+        return export_vectors(source, out, None if recipe.header else "glove", console)
     if recipe.format == "packed":
         if recipe.check:
             raise UserError("check=true is for format=hf; packed weights are compared with the model's own in any case")
         return export_int8(
-            source, out, read_recipe(CardFacts, resolve_path(recipe.card, "card")) if recipe.card is not None else None, screen
+            source, out, read_recipe(CardFacts, resolve_path(recipe.card, "card")) if recipe.card is not None else None, console
         )
     if recipe.card is not None:
         raise UserError("card is for format=packed; leave it out")
-    return _export_huggingface(recipe, source, out, screen)
+    return _export_huggingface(recipe, source, out, console)
 
 
 def _export_huggingface(recipe: Recipe, source: Path, out: Path, console: Console) -> dict[str, Any]:
@@ -53,23 +53,23 @@ def _export_huggingface(recipe: Recipe, source: Path, out: Path, console: Consol
     record = folder.read_record(source)
     with lock_output(out):
         check_writable(out)
-        with atomic_folder(out) as part:
-            target = folder.write(part, model, tokenizer, record)
-            family, form = target.family, target.architecture
-            folder.verify_roundtrip(part, target.model, form)
-            apart = check_parity(model, part, family, form) if recipe.check else {}
+        with atomic_folder(out) as staging:
+            target = folder.write(staging, model, tokenizer, record)
+            family, architecture = target.family, target.architecture
+            folder.verify_roundtrip(staging, target.model, architecture)
+            differences = check_parity(model, staging, family, architecture) if recipe.check else {}
     if target.model is not model:
-        console.info(f"added to the positions: encoder.segments, which {form.name} has no place for")
-    if not form.pooler_module and model.config.encoder.pooler != "none":
-        console.info(f"left out: encoder.pooler, which {form.name} has no place for")
-    for name, value in apart.items():
+        console.info(f"added to the positions: encoder.segments, which {architecture.name} has no place for")
+    if not architecture.pooler_module and model.config.encoder.pooler != "none":
+        console.info(f"left out: encoder.pooler, which {architecture.name} has no place for")
+    for name, value in differences.items():
         console.info(f"checked: {name} differs from transformers' by {value:.1e} at most")
-    console.info(f"{out}: {form.name}, every weight as in {source}")
+    console.info(f"{out}: {architecture.name}, every weight as in {source}")
     return {
         "out": str(out),
-        "class": form.name,
+        "class": architecture.name,
         "family": family.model_type,
-        "differences": apart,
+        "differences": differences,
         "files": _file_checksums(out),
     }
 

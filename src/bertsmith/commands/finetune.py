@@ -1,4 +1,4 @@
-"""`bertsmith finetune`: a pre-trained model and examples to a model that does a task, with its scores on the dev file."""
+"""`bertsmith finetune`: fine-tune a pre-trained model on labelled examples, and score it on the dev file."""
 
 from ..finetuning.recipe import FinetuneRecipe as Recipe
 from ..finetuning.run import finetune as run

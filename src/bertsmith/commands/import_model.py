@@ -1,4 +1,4 @@
-"""Somebody else's checkpoint, or vectors, to a folder of ours: the model, its tokenizer, and what of it found no place."""
+"""`bertsmith import`: convert a Hugging Face, TensorFlow or ELMo checkpoint, or a word vector file, to a bertsmith folder."""
 
 import platform
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ from ..tokenization.tokenizer import Tokenizer
 
 
 class Recipe(Config, frozen=True):
-    """A checkpoint and where it goes."""
+    """The checkpoint to convert and the output folder."""
 
     source: Annotated[str, "a Hugging Face folder or hub name, a TensorFlow checkpoint (folder, prefix, .index), or vectors"]
     out: Annotated[str, "the checkpoint folder to make"]
@@ -37,37 +37,37 @@ class Recipe(Config, frozen=True):
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
-    """Makes the folder, or says that it is there already."""
-    screen, out = Console(quiet), resolve_path(recipe.out, "out")
-    if (file := resolve_path(recipe.source, "source")).is_file() and tf_checkpoint.find_prefix(file) is None:
+    """Write the converted checkpoint, unless `out` holds it already."""
+    console, out = Console(quiet), resolve_path(recipe.out, "out")
+    if (vector_file := resolve_path(recipe.source, "source")).is_file() and tf_checkpoint.find_prefix(vector_file) is None:
         if recipe.check or recipe.tokenizer is not None or recipe.attention_dropout:
-            raise UserError(f"{file} is a file of vectors: check, tokenizer and attention_dropout are for other sources")
-        return import_vectors(recipe, file, out, recipe.lowercase, screen)
+            raise UserError(f"{vector_file} is a file of vectors: check, tokenizer and attention_dropout are for other sources")
+        return import_vectors(recipe, vector_file, out, recipe.lowercase, console)
     with lock_output(out):
         if not (out / MANIFEST).exists():
             check_writable(out)
         source = _resolve_source(recipe, quiet)
-        if spelt := elmo.find_files(source):
-            return _import_elmo(recipe, *spelt, out, screen)
+        if elmo_files := elmo.find_files(source):
+            return _import_elmo(recipe, *elmo_files, out, console)
         if reformer.is_reformer(source):
-            return _import_reformer(recipe, source, out, screen)
-        family, found, files = _read_checkpoint(source, recipe.attention_dropout)
-        tokenizer = _read_tokenizer(recipe, source, found.model)
-        sums = {path.name: checksum(path) for path in files}
-        identity = fingerprint([_identity_settings(recipe), sums, tokenizer.fingerprint])
-        result = _build_result(family.model_type, found, tokenizer)
+            return _import_reformer(recipe, source, out, console)
+        family, converted, files = _read_checkpoint(source, recipe.attention_dropout)
+        tokenizer = _read_tokenizer(recipe, source, converted.model)
+        checksums = {path.name: checksum(path) for path in files}
+        identity = fingerprint([_identity_settings(recipe), checksums, tokenizer.fingerprint])
+        result = _build_result(family.model_type, converted, tokenizer)
         if recipe.check:
-            result["differences"] = _compare_with_transformers(found, source, family)
-        if made := not _is_finished(out, identity, screen):
-            _publish(recipe, tokenizer, found, {"identity": identity, "files": sums, "result": result})
-    return _report_result(out, result, screen, made)
+            result["differences"] = _compare_with_transformers(converted, source, family)
+        if created := not _is_finished(out, identity, console):
+            _publish(recipe, tokenizer, converted, {"identity": identity, "files": checksums, "result": result})
+    return _report_result(out, result, console, created)
 
 
 def _resolve_source(recipe: Recipe, quiet: bool) -> Path:
-    """The folder or prefix that is meant; what is no such thing here may be a name on the hub."""
+    """Path of the source folder or checkpoint prefix; a name that is not a local path is downloaded from the hub."""
     source = resolve_path(recipe.source, "source")
-    there = source.exists() or tf_checkpoint.find_prefix(source) is not None
-    return source if there or not hub.is_repo_id(recipe.source) else hub.download(recipe.source, quiet)
+    exists = source.exists() or tf_checkpoint.find_prefix(source) is not None
+    return source if exists or not hub.is_repo_id(recipe.source) else hub.download(recipe.source, quiet)
 
 
 def _read_checkpoint(source: Path, attention_dropout: float) -> tuple[Family, ConvertedModel, list[Path]]:
@@ -82,8 +82,8 @@ def _read_checkpoint(source: Path, attention_dropout: float) -> tuple[Family, Co
 
 
 def _read_tokenizer(recipe: Recipe, source: Path, model: Model) -> Tokenizer:
-    given = resolve_path(recipe.tokenizer, "tokenizer") if recipe.tokenizer is not None else None
-    tokenizer = read_tokenizer(source if source.is_dir() else source.parent, given, recipe.lowercase)
+    tokenizer_path = resolve_path(recipe.tokenizer, "tokenizer") if recipe.tokenizer is not None else None
+    tokenizer = read_tokenizer(source if source.is_dir() else source.parent, tokenizer_path, recipe.lowercase)
     if len(tokenizer) > model.config.vocabulary:
         raise UserError(f"{tokenizer.source} has {len(tokenizer):,} pieces, the model's table only {model.config.vocabulary:,} "
                        "rows; it is another model's tokenizer")  # fmt: skip
@@ -95,37 +95,37 @@ def _identity_settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def _import_elmo(recipe: Recipe, options: Path, weights: Path, out: Path, console: Console) -> dict[str, Any]:
-    """Published ELMos have no vocabulary: words are spelt, and without a tokenizer they are what stands between blanks."""
+    """ELMo reads characters, so published models have no vocabulary: without a tokenizer, words are split at whitespace."""
     if recipe.check:
         raise UserError("check=true compares with transformers, which reads no ELMo; leave it out")
-    given = (
+    tokenizer_override = (
         Tokenizer.load(resolve_path(recipe.tokenizer, "tokenizer"), recipe.lowercase) if recipe.tokenizer is not None else None
     )
-    model, tokenizer = elmo.read(options, weights, given)
-    found, sums = ConvertedModel(model, None, [], []), {path.name: checksum(path) for path in (options, weights)}
+    model, tokenizer = elmo.read(options, weights, tokenizer_override)
+    converted, checksums = ConvertedModel(model, None, [], []), {path.name: checksum(path) for path in (options, weights)}
     identity, result = (
-        fingerprint([_identity_settings(recipe), sums, tokenizer.fingerprint]),
-        _build_result(elmo.FAMILY, found, tokenizer),
+        fingerprint([_identity_settings(recipe), checksums, tokenizer.fingerprint]),
+        _build_result(elmo.FAMILY, converted, tokenizer),
     )
-    if made := not _is_finished(out, identity, console):
-        _publish(recipe, tokenizer, found, {"identity": identity, "files": sums, "result": result})
-    return _report_result(out, result, console, made)
+    if created := not _is_finished(out, identity, console):
+        _publish(recipe, tokenizer, converted, {"identity": identity, "files": checksums, "result": result})
+    return _report_result(out, result, console, created)
 
 
 def _import_reformer(recipe: Recipe, source: Path, out: Path, console: Console) -> dict[str, Any]:
     if recipe.attention_dropout:
         raise UserError("a Reformer's config.json says how much of its attention is dropped out; leave out attention_dropout")
-    found, files = reformer.read(source)
-    tokenizer, sums = _read_tokenizer(recipe, source, found.model), {path.name: checksum(path) for path in files}
+    converted, files = reformer.read(source)
+    tokenizer, checksums = _read_tokenizer(recipe, source, converted.model), {path.name: checksum(path) for path in files}
     identity, result = (
-        fingerprint([_identity_settings(recipe), sums, tokenizer.fingerprint]),
-        _build_result(reformer.MODEL_TYPE, found, tokenizer),
+        fingerprint([_identity_settings(recipe), checksums, tokenizer.fingerprint]),
+        _build_result(reformer.MODEL_TYPE, converted, tokenizer),
     )
     if recipe.check:
-        result["differences"] = reformer.check_parity(found.model, source)
-    if made := not _is_finished(out, identity, console):
-        _publish(recipe, tokenizer, found, {"identity": identity, "files": sums, "result": result})
-    return _report_result(out, result, console, made)
+        result["differences"] = reformer.check_parity(converted.model, source)
+    if created := not _is_finished(out, identity, console):
+        _publish(recipe, tokenizer, converted, {"identity": identity, "files": checksums, "result": result})
+    return _report_result(out, result, console, created)
 
 
 def _build_result(family: str, converted: ConvertedModel, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -154,10 +154,10 @@ def _publish(recipe: Recipe, tokenizer: Tokenizer, converted: ConvertedModel, ca
     record["family"] = card["result"]["family"]
     if converted.task is not None:
         record |= {"task": to_dict(converted.task), "length": converted.model.config.encoder.positions}
-    with atomic_folder(resolve_path(recipe.out, "out")) as part:
-        checkpoint.write_files(part, converted.model, tokenizer, card, record)
+    with atomic_folder(resolve_path(recipe.out, "out")) as staging:
+        checkpoint.write_files(staging, converted.model, tokenizer, card, record)
         if converted.extra_tensors:
-            tensors.save_tensors(converted.extra_tensors, part / folder.EXTRA_TENSORS_FILE)
+            tensors.save_tensors(converted.extra_tensors, staging / folder.EXTRA_TENSORS_FILE)
 
 
 def _is_finished(out: Path, identity: str, console: Console) -> bool:

@@ -1,4 +1,4 @@
-"""What a pre-training will take, before it takes it: parameters, memory, time and disk."""
+"""`bertsmith plan`: estimate parameters, memory, time and disk of a pre-training run before it starts."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ from ..train.config import TrainConfig
 
 
 class Recipe(PretrainRecipe, frozen=True):
-    """The keys of `pretrain`, and where it would run."""
+    """The keys of `pretrain`, and the machine it would run on."""
 
     corpus: Annotated[str | None, "the folder `prepare` made; without one, all sequences are as long as they may be"] = None  # type: ignore[assignment]
     out: Annotated[str | None, "the folder to make, whose disk is asked for room; nothing is written there"] = None  # type: ignore[assignment]
@@ -40,7 +40,7 @@ class Recipe(PretrainRecipe, frozen=True):
 
 
 class PlanContext(NamedTuple):
-    """What is planned."""
+    """The resolved inputs of a plan."""
 
     recipe: Recipe
     config: ModelConfig
@@ -52,27 +52,27 @@ class PlanContext(NamedTuple):
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
-    """Counts, measures where this machine is meant, and says all of it in one table."""
-    screen, subject = Console(quiet), _build_context(recipe)
-    longest = max(range(len(recipe.length)), key=recipe.length.__getitem__)
-    found = _estimate_memory(subject, longest, subject.train)
-    phases = _estimate_phases(subject, screen) if recipe.machine != "this" or _fits(found, subject.machine) else None
-    fits = phases is not None and _fits(found, subject.machine)
-    taken, went = _estimate_disk_and_time(subject, found, phases)
+    """Estimate the cost of the run (throughput is measured if `machine=this`), print it as a table and return it."""
+    console, context = Console(quiet), _build_context(recipe)
+    longest_phase = max(range(len(recipe.length)), key=recipe.length.__getitem__)
+    estimate = _estimate_memory(context, longest_phase, context.train)
+    phases = _estimate_phases(context, console) if recipe.machine != "this" or _fits(estimate, context.machine) else None
+    fits = phases is not None and _fits(estimate, context.machine)
+    disk_usage, time_estimate = _estimate_disk_and_time(context, estimate, phases)
     result = {
-        "machine": subject.machine.name,
-        "measured": recipe.machine == "this" and went is not None,
-        "parameters": _count_parameters(subject.config),
-        "memory": _report_memory(subject, found, longest, phases or []),
-        "flops_per_token": found.step.flops / found.step.tokens,
-        "time": to_dict(went) if went else None,
-        "disk": to_dict(taken),
+        "machine": context.machine.name,
+        "measured": recipe.machine == "this" and time_estimate is not None,
+        "parameters": _count_parameters(context.config),
+        "memory": _report_memory(context, estimate, longest_phase, phases or []),
+        "flops_per_token": estimate.step.flops / estimate.step.tokens,
+        "time": to_dict(time_estimate) if time_estimate else None,
+        "disk": to_dict(disk_usage),
         "fits": fits,
-        "ways_out": [] if fits else list(_find_fitting_settings(subject, longest)),
+        "ways_out": [] if fits else list(_find_fitting_settings(context, longest_phase)),
     }
     for title, lines in format_plan(result):
-        screen.print_table(title, lines)
-    _warn(result, recipe, screen)
+        console.print_table(title, lines)
+    _warn(result, recipe, console)
     return result
 
 
@@ -84,12 +84,12 @@ def _count_parameters(config: ModelConfig) -> dict[str, Any]:
 def _report_memory(
     context: PlanContext, estimate: memory.MemoryEstimate, longest_phase: int, phases: list[time.Phase]
 ) -> dict[str, Any]:
-    """As counted, with the peak that was measured where it was, and the peak of the same run the other way."""
+    """Estimated memory, the measured peak where there is one, and the peak with gradient checkpointing toggled."""
     train = context.train
     other = _estimate_memory(context, longest_phase, msgspec.structs.replace(train, recompute=not train.recompute)).memory.peak
     measured = max((phase.throughput.peak_memory or 0 for phase in phases), default=0)
-    told = to_dict(estimate.memory) | {"peak": measured or estimate.memory.peak, "counted": estimate.memory.peak}
-    return told | {"available": context.machine.memory, "recompute": train.recompute, "otherwise": other}
+    report = to_dict(estimate.memory) | {"peak": measured or estimate.memory.peak, "counted": estimate.memory.peak}
+    return report | {"available": context.machine.memory, "recompute": train.recompute, "otherwise": other}
 
 
 def _build_context(recipe: Recipe) -> PlanContext:
@@ -105,32 +105,35 @@ def _build_context(recipe: Recipe) -> PlanContext:
             raise UserError("train.epochs needs a corpus to be counted by; give corpus=FOLDER, or train.steps or train.minutes")
         return PlanContext(recipe, _build_config(recipe), None, 1.5 * recipe.eval_tokens, recipe.train, [], machine)
     corpus = Corpus.open(resolve_path(recipe.corpus, "corpus"), verify_checksums=False)
-    learn, valid, judged = split_corpus(recipe, corpus)
+    train_documents, valid_corpus, valid_documents = split_corpus(recipe, corpus)
     config = build_model_config(recipe, corpus)
-    readings = [build_batches(recipe, corpus, learn, length, config) for length, _ in phases]
-    train = recipe.train.resolve_epochs(readings[0].batches_per_epoch)
-    return PlanContext(recipe, config, corpus, _count_eval_tokens(recipe, valid, judged), train, readings, machine)
+    loaders = [build_batches(recipe, corpus, train_documents, length, config) for length, _ in phases]
+    train = recipe.train.resolve_epochs(loaders[0].batches_per_epoch)
+    return PlanContext(
+        recipe, config, corpus, _count_eval_tokens(recipe, valid_corpus, valid_documents), train, loaders, machine
+    )
 
 
 def _build_config(recipe: Recipe) -> ModelConfig:
-    """Of a model that has no corpus yet."""
+    """Model config where there is no corpus to give the vocabulary size."""
     heads = recipe.objective.heads()
     if recipe.init is None:
         encoder = recipe.model or EncoderConfig.presets["bert-base"]
         return ModelConfig(encoder=encoder, vocabulary=recipe.vocabulary, heads=heads)
     folder = resolve_path(recipe.init, "init")
-    before = from_dict(ModelConfig, checkpoint.read_config(folder)["model"], str(folder / "config.json"))
-    return ModelConfig(encoder=before.encoder, vocabulary=before.vocabulary, heads=heads)
+    init_config = from_dict(ModelConfig, checkpoint.read_config(folder)["model"], str(folder / "config.json"))
+    return ModelConfig(encoder=init_config.encoder, vocabulary=init_config.vocabulary, heads=heads)
 
 
 def _count_eval_tokens(recipe: Recipe, corpus: Corpus, documents: np.ndarray) -> float:
-    """Tokens an evaluation reads: held-out text as it is trained on, then copies of it with each word hidden alone."""
-    text = int(np.diff(corpus.document_token_offsets)[documents].sum())
-    copied = (
-        text * text / max(1, int(np.diff(corpus.document_offsets)[documents].sum()))
-    )  # each sentence as often as it has words
-    copied = copied if recipe.objective.can_fill_mask else 0.0
-    return min(max(recipe.eval_tokens, recipe.train.batch_tokens), text) + min(recipe.eval_tokens // 2, copied)
+    """Tokens one evaluation reads: validation batches, plus the copies with one token masked for pseudo-perplexity."""
+    num_tokens = int(np.diff(corpus.document_token_offsets)[documents].sum())
+    # pseudo-perplexity copies each sentence once per token
+    pseudo_perplexity_tokens = num_tokens * num_tokens / max(1, int(np.diff(corpus.document_offsets)[documents].sum()))
+    pseudo_perplexity_tokens = pseudo_perplexity_tokens if recipe.objective.can_fill_mask else 0.0
+    return min(max(recipe.eval_tokens, recipe.train.batch_tokens), num_tokens) + min(
+        recipe.eval_tokens // 2, pseudo_perplexity_tokens
+    )
 
 
 # memory
@@ -145,12 +148,14 @@ def _largest_batch(context: PlanContext, phase: int, batch_tokens: int) -> Batch
     objective, vocabulary, length = context.recipe.objective, context.config.vocabulary, context.recipe.length[phase]
     if not context.loaders:
         return step.make_synthetic_batch(objective, batch_tokens, length, vocabulary)
-    looped = not context.machine.is_gpu and not context.train.compile
-    return step.find_largest_batch(_with_batch_tokens(context.loaders[phase], batch_tokens), objective, vocabulary, not looped)
+    is_eager_cpu = not context.machine.is_gpu and not context.train.compile
+    return step.find_largest_batch(
+        _with_batch_tokens(context.loaders[phase], batch_tokens), objective, vocabulary, not is_eager_cpu
+    )
 
 
 def _with_batch_tokens(loader: BatchLoader, batch_tokens: int) -> BatchLoader:
-    """The same samples in smaller batches."""
+    """The loader with another number of tokens per micro-batch, over the same samples."""
     if batch_tokens == loader.batch_tokens:
         return loader
     return BatchLoader(
@@ -163,17 +168,21 @@ def _fits(estimate: memory.MemoryEstimate, machine: Machine) -> bool:
 
 
 def _find_fitting_settings(context: PlanContext, longest_phase: int) -> Iterator[dict[str, Any]]:
-    """Settings under which it fits, each with its peak: the same update in smaller pieces, recomputing, or both."""
-    for recompute in dict.fromkeys((context.train.recompute, True)):
-        for times in (2**n for n in range(0, 20)):
-            tokens = context.train.batch_tokens // times
-            if tokens < context.recipe.length[longest_phase]:
+    """Settings that fit in memory, with their peaks: smaller micro-batches, gradient checkpointing, or both."""
+    for gradient_checkpointing in dict.fromkeys((context.train.recompute, True)):
+        for factor in (2**n for n in range(0, 20)):
+            batch_tokens = context.train.batch_tokens // factor
+            if batch_tokens < context.recipe.length[longest_phase]:
                 break
-            settings = {"batch_tokens": tokens, "accumulate": context.train.accumulate * times, "recompute": recompute}
+            settings = {
+                "batch_tokens": batch_tokens,
+                "accumulate": context.train.accumulate * factor,
+                "recompute": gradient_checkpointing,
+            }
             train = msgspec.structs.replace(context.train, **settings)
-            if train != context.train and _fits(found := _estimate_memory(context, longest_phase, train), context.machine):
+            if train != context.train and _fits(estimate := _estimate_memory(context, longest_phase, train), context.machine):
                 changed = {f"train.{name}": value for name, value in settings.items() if value != getattr(context.train, name)}
-                yield {"settings": changed, "peak": found.memory.peak}
+                yield {"settings": changed, "peak": estimate.memory.peak}
                 break
 
 
@@ -181,23 +190,25 @@ def _find_fitting_settings(context: PlanContext, longest_phase: int) -> Iterator
 
 
 def _estimate_phases(context: PlanContext, console: Console) -> list[time.Phase] | None:
-    """None where the memory did not suffice after all."""
-    begin, found = 0.0, []
+    """Throughput of each sequence length; None if measuring it ran out of memory."""
+    start, phases = 0.0, []
     for i, (length, end) in enumerate(context.recipe.phases()):
         try:
-            pace = _estimate_throughput(context, i, console)
+            throughput = _estimate_throughput(context, i, console)
         except torch.OutOfMemoryError:
             return None
-        found.append(time.Phase(length, end - begin, pace, context.loaders[i].batches_per_epoch if context.loaders else None))
-        begin = end
-    return found
+        phases.append(
+            time.Phase(length, end - start, throughput, context.loaders[i].batches_per_epoch if context.loaders else None)
+        )
+        start = end
+    return phases
 
 
 def _estimate_throughput(context: PlanContext, phase: int, console: Console) -> time.Throughput:
     recipe, train, length = context.recipe, context.train, context.recipe.length[phase]
     if recipe.machine == "this":
         console.info(f"measuring {context.machine.name} for some {recipe.seconds:g} seconds, sequences of {length}")
-        run = benchmark.BenchmarkSpec(
+        spec = benchmark.BenchmarkSpec(
             lambda: build_model(context.config, recipe.seed),
             recipe.objective,
             train,
@@ -205,12 +216,12 @@ def _estimate_throughput(context: PlanContext, phase: int, console: Console) -> 
             length,
             context.machine.is_gpu,
         )
-        return benchmark.measure_throughput(run, recipe.seconds)
-    found = _estimate_memory(context, phase, train)
-    tokens = step.mean_batch_tokens(context.loaders[phase]) if context.loaders else float(found.step.tokens)
-    walk = trace_step(context.config, recipe.objective, _largest_batch(context, phase, train.batch_tokens),
+        return benchmark.measure_throughput(spec, recipe.seconds)
+    estimate = _estimate_memory(context, phase, train)
+    tokens = step.mean_batch_tokens(context.loaders[phase]) if context.loaders else float(estimate.step.tokens)
+    plain_step = trace_step(context.config, recipe.objective, _largest_batch(context, phase, train.batch_tokens),
                   half_precision=train.precision != "fp32", gradient_checkpointing=False)  # fmt: skip
-    return time.predict_throughput(found, tokens, train, context.machine, walk)
+    return time.predict_throughput(estimate, tokens, train, context.machine, plain_step)
 
 
 def _batch_source(context: PlanContext, phase: int) -> benchmark.BatchSource:
@@ -222,8 +233,10 @@ def _batch_source(context: PlanContext, phase: int) -> benchmark.BatchSource:
             batch = step.make_synthetic_batch(objective, batch_tokens, context.recipe.length[phase], context.config.vocabulary)
             yield lambda k: batch
             return
-        with step.prefetch_batches(_with_batch_tokens(context.loaders[phase], batch_tokens), objective, train.workers) as made:
-            yield made
+        with step.prefetch_batches(
+            _with_batch_tokens(context.loaders[phase], batch_tokens), objective, train.workers
+        ) as batches:
+            yield batches
 
     return open_batches
 
@@ -231,22 +244,22 @@ def _batch_source(context: PlanContext, phase: int) -> benchmark.BatchSource:
 def _estimate_disk_and_time(
     context: PlanContext, estimate: memory.MemoryEstimate, phases: list[time.Phase] | None
 ) -> tuple[disk.DiskUsage, time.TimeEstimate | None]:
-    """Disk, which depends on the steps; and the steps, which depend on what is written to it."""
+    """Disk usage and time; both need the number of steps, and time needs the size of a checkpoint."""
     train = context.train
     tokenizer, corpus = _file_sizes(context)
 
     def disk_usage(steps: int) -> disk.DiskUsage:
         return disk.estimate_disk(build_meta_model(context.config), estimate.optimizer_state, train, steps, tokenizer, corpus)
 
-    size = disk_usage(1)
+    one_step_usage = disk_usage(1)
     if not phases:
         return disk_usage(train.steps or train.save_every), None
-    went = time.estimate_time(train, phases, context.eval_tokens, size.weights, size.checkpoint)
-    return disk_usage(went.steps), went
+    estimated_time = time.estimate_time(train, phases, context.eval_tokens, one_step_usage.weights, one_step_usage.checkpoint)
+    return disk_usage(estimated_time.steps), estimated_time
 
 
 def _file_sizes(context: PlanContext) -> tuple[int, int]:
-    """Bytes of the tokenizer and of the corpus."""
+    """Bytes of the tokenizer file and of the corpus folder."""
     if context.corpus is None:
         return 16 * context.config.vocabulary, 0
     files = [path for path in context.corpus.path.rglob("*") if path.is_file()]
@@ -255,10 +268,10 @@ def _file_sizes(context: PlanContext) -> tuple[int, int]:
 
 def _warn(result: dict[str, Any], recipe: Recipe, console: Console) -> None:
     if not result["fits"]:
-        ways = [" ".join(f"{k}={str(v).lower()}" for k, v in way["settings"].items()) for way in result["ways_out"]]
-        way = " or ".join(ways) if ways else "take a smaller model, or a shorter length"
+        ways = [" ".join(f"{k}={str(v).lower()}" for k, v in advice["settings"].items()) for advice in result["ways_out"]]
+        advice = " or ".join(ways) if ways else "take a smaller model, or a shorter length"
         need, have = result["memory"]["held"] / 1e9, result["memory"]["available"] / 1e9
-        console.warn(f"it does not fit: {need:.1f} GB are needed, {have:.1f} are there; {way}")
+        console.warn(f"it does not fit: {need:.1f} GB are needed, {have:.1f} are there; {advice}")
     if recipe.out is not None:
         folder = resolve_path(recipe.out, "out").absolute()
         free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free

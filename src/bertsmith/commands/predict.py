@@ -1,4 +1,4 @@
-"""Texts, or a file of any size, to answers, one JSON a line, in order."""
+"""`bertsmith predict`: predictions for texts or for a file of any size, one JSON object per line, in input order."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ from ..tasks.chunked_rows import DocumentContext, RowChunk, chunk_rows
 from ..tasks.requests import error_without_hint, read_requests, read_texts
 from ..tasks.table_rows import BadRow
 
-CHUNK_SIZE = 1024  # examples: sorted by length among themselves, and all that is held in memory, but for what context shows
+CHUNK_SIZE = 1024  # examples held in memory and sorted by length together (besides neighbours shown as context)
 INPUT_KEYS = ("text", "text_b", "question", "context", "options")
 LM_KEYS = ("candidates", "together", "likelihood")
 
@@ -31,6 +31,8 @@ AnswerFn = Callable[[RowChunk], list[Any]]
 
 
 class Recipe(Config, frozen=True):
+    """The model, its input and how to decode."""
+
     model: Annotated[str, "the folder `finetune` made; one that `pretrain` made fills masks, or writes on, if it is causal"]
     text: Annotated[str | None, "one text to answer, or with [MASK] to fill, or to write on"] = None
     text_b: Annotated[str | None, "the second text of a pair"] = None
@@ -59,63 +61,66 @@ class Recipe(Config, frozen=True):
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
-    """Answers as they come; a file goes on where a killed run of the same command left it."""
-    question = {name: value for name in INPUT_KEYS if (value := getattr(recipe, name)) is not None}
-    if bool(question) == (recipe.data is not None):
+    """Write one JSON line per input; an interrupted output file is resumed by the same command."""
+    inputs = {name: value for name in INPUT_KEYS if (value := getattr(recipe, name)) is not None}
+    if bool(inputs) == (recipe.data is not None):
         raise UserError("give text=... or data=FILE, one of the two")
     out = output_files.check_output_file(resolve_path(recipe.out, "out"), recipe.data) if recipe.out is not None else None
-    screen, predictor = Console(quiet), load(recipe.model, recipe.device, recipe.precision)
+    console, predictor = Console(quiet), load(recipe.model, recipe.device, recipe.precision)
     if out is None:
         count = 0
-        for some in _iter_answers(recipe, predictor, question):
-            sys.stdout.writelines(_to_json_line(answer).decode() for answer in some)
-            count += len(some)
+        for answers in _iter_answers(recipe, predictor, inputs):
+            sys.stdout.writelines(_to_json_line(answer).decode() for answer in answers)
+            count += len(answers)
     else:
-        count = _write_answers(recipe, predictor, question, out, screen)
-        if recipe.skip_bad and (bad := _count_errors(out)):
-            screen.warn(f'{bad:,} rows could not be used; their lines of {out} say why, as {{"error": ...}}')
+        count = _write_answers(recipe, predictor, inputs, out, console)
+        if recipe.skip_bad and (num_errors := _count_errors(out)):
+            console.warn(f'{num_errors:,} rows could not be used; their lines of {out} say why, as {{"error": ...}}')
     return {"model": recipe.model, "answers": count, "out": recipe.out}
 
 
 def _write_answers(recipe: Recipe, predictor: Predictor, inputs: dict[str, Any], out: Path, console: Console) -> int:
     with (
-        output_files.open_line_output(out, output_files.compute_run_id(recipe, recipe.model, recipe.data)) as (file, done),
+        output_files.open_line_output(out, output_files.compute_run_id(recipe, recipe.model, recipe.data)) as (
+            file,
+            num_written,
+        ),
         console.progress_bar("answers") as bar,
     ):
-        if done:
-            console.info(f"{out}: going on after {done:,} answers")
-        count, of = done - done % CHUNK_SIZE, _count_rows(recipe, predictor, console)
-        for some in _iter_answers(recipe, predictor, inputs, count):
-            # Answers depend, in their last digits, on what shares their batches: the same are made again, and left out.
-            file.write(b"".join(map(_to_json_line, some[max(0, done - count) :])))
+        if num_written:
+            console.info(f"{out}: going on after {num_written:,} answers")
+        count, total = num_written - num_written % CHUNK_SIZE, _count_rows(recipe, predictor, console)
+        for answers in _iter_answers(recipe, predictor, inputs, count):
+            # The last digits of an answer depend on the batch it is in, so a partly written chunk is computed again whole.
+            file.write(b"".join(map(_to_json_line, answers[max(0, num_written - count) :])))
             file.flush()
-            count += len(some)
-            bar(count, of)
+            count += len(answers)
+            bar(count, total)
     console.info(f"{count:,} answers in {out}")
     return count
 
 
 def _count_errors(out: Path) -> int:
-    """Those of the whole file, also where a run before this one made some of it."""
+    """Error lines in the whole output file, including those of an earlier interrupted run."""
     with out.open("rb") as file:
         return sum(line.startswith(b'{"error": ') for line in file)
 
 
 def _iter_answers(recipe: Recipe, predictor: Predictor, inputs: dict[str, Any], skip: int = 0) -> Iterator[list[Any]]:
-    """AT_ONCE at a time, without the first `skip`, a multiple of that."""
-    answer = _with_row_errors(
+    """Lists of up to CHUNK_SIZE answers, after the first `skip` inputs (a multiple of CHUNK_SIZE)."""
+    answer_fn = _with_row_errors(
         _lm_answer_fn(recipe, predictor) if _uses_language_model(recipe, predictor) else _task_answer_fn(recipe, predictor)
     )
     if recipe.data is None:
         if _uses_language_model(recipe, predictor):
             if list(inputs) != ["text"]:
                 raise UserError("a model without a task is given text=... alone; `bertsmith finetune` teaches it a task")
-            yield answer(RowChunk([recipe.text]))
+            yield answer_fn(RowChunk([recipe.text]))
         else:
             yield [predictor(batch_tokens=recipe.batch_tokens, **inputs)]
         return
-    some = chunk_rows(_read_rows(recipe, predictor), CHUNK_SIZE, _document_context(recipe, predictor))
-    yield from map(answer, islice(some, skip // CHUNK_SIZE, None))
+    chunks = chunk_rows(_read_rows(recipe, predictor), CHUNK_SIZE, _document_context(recipe, predictor))
+    yield from map(answer_fn, islice(chunks, skip // CHUNK_SIZE, None))
 
 
 def _read_rows(recipe: Recipe, predictor: Predictor) -> Iterator[Any]:
@@ -140,11 +145,11 @@ def _uses_language_model(recipe: Recipe, predictor: Predictor) -> bool:
 
 
 def _with_row_errors(answer_fn: AnswerFn) -> AnswerFn:
-    """Answers stand beside their rows: one that cannot be used has what is wrong with it."""
+    """Wrap `answer_fn` so that each bad row gets {"error": message} at its own index."""
 
     def answer_or_error(chunk: RowChunk) -> list[Any]:
-        good = iter(answer_fn(chunk._replace(rows=[one for one in chunk.rows if not isinstance(one, BadRow)])))
-        return [{"error": error_without_hint(one)} if isinstance(one, BadRow) else next(good) for one in chunk.rows]
+        answers = iter(answer_fn(chunk._replace(rows=[row for row in chunk.rows if not isinstance(row, BadRow)])))
+        return [{"error": error_without_hint(row)} if isinstance(row, BadRow) else next(answers) for row in chunk.rows]
 
     return answer_or_error
 
@@ -156,9 +161,9 @@ def _task_answer_fn(recipe: Recipe, predictor: Predictor) -> AnswerFn:
         predictor.search = recipe.generate
 
     def answer(chunk: RowChunk) -> list[Any]:
-        rows, before, after = ([one.example for one in part] for part in chunk)
-        found = predictor.answers(rows, recipe.batch_tokens, before, after)
-        return [one.to_dict(said) for one, said in zip(chunk.rows, found, strict=True)]
+        examples, before, after = ([row.example for row in rows] for rows in chunk)
+        predictions = predictor.answers(examples, recipe.batch_tokens, before, after)
+        return [row.to_dict(prediction) for row, prediction in zip(chunk.rows, predictions, strict=True)]
 
     return answer
 
@@ -177,9 +182,9 @@ def _lm_answer_fn(recipe: Recipe, predictor: Predictor) -> AnswerFn:
 
 
 def _count_rows(recipe: Recipe, predictor: Predictor, console: Console) -> int:
-    """How many there will be, for the bar: the file is read once more, where there is somebody to see it."""
-    seen = recipe.data is not None and not console.quiet and sys.stderr.isatty()
-    return sum(1 for _ in _read_rows(recipe, predictor)) if seen else 1
+    """Number of input rows for the progress bar; the file is read once more, but only where the bar is shown."""
+    is_bar_shown = recipe.data is not None and not console.quiet and sys.stderr.isatty()
+    return sum(1 for _ in _read_rows(recipe, predictor)) if is_bar_shown else 1
 
 
 def _to_json_line(answer: Any) -> bytes:

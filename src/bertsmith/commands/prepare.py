@@ -1,4 +1,4 @@
-"""`bertsmith prepare`: text files to a corpus folder, with a data card."""
+"""`bertsmith prepare`: tokenize text files into a corpus folder with a data card."""
 
 from ..corpus.prepare import Recipe, run
 

@@ -1,4 +1,4 @@
-"""`bertsmith pretrain`: a corpus to a pre-trained model, in a run that can be killed and resumed."""
+"""`bertsmith pretrain`: pre-train a model, or word vectors, on a corpus, in a run that can be resumed."""
 
 from ..pretraining.run import pretrain as run
 from ..pretraining.setup import PretrainRecipe as Recipe

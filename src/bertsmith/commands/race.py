@@ -1,4 +1,4 @@
-"""`bertsmith race`: every member of the family, on the same text, with the same budget and the same tasks, in one table."""
+"""`bertsmith race`: pre-train several models on one corpus with one compute budget and compare them on the same tasks."""
 
 from ..race.run import RaceRecipe as Recipe
 from ..race.run import code

@@ -1,4 +1,4 @@
-"""A corpus, its masks, a run, the senses of a word, the spans or the buckets of heads as an offline page for people."""
+"""`bertsmith show`: HTML pages of a corpus, its masks, training curves, word senses, attention spans or LSH buckets."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -9,15 +9,14 @@ from ..console import Console
 from ..corpus.loader import BatchLoader
 from ..corpus.store import Corpus
 from ..errors import UserError
-from ..evaluation.word_senses.page import render_page as senses
+from ..evaluation.word_senses.page import render_page as render_senses
 from ..objectives import ObjectiveConfig, SentencePairMLM
 from ..pretraining.setup import MaxLength
 from ..reports.corpus import render_corpus
 from ..reports.finetuning import render_filled_masks
 from ..reports.html import Html, render_document, write_page
 from ..reports.masking import render_masks
-from ..reports.mixer_stats import BucketLayer as Bucketed
-from ..reports.mixer_stats import SpanLayer, render_buckets, render_spans
+from ..reports.mixer_stats import BucketLayer, SpanLayer, render_buckets, render_spans
 from ..reports.training_curves import render_curves, render_results
 
 Kind = Literal["masks", "curves", "corpus", "run", "senses", "spans", "buckets"]
@@ -27,12 +26,12 @@ REQUIRED_KEYS = {"masks": ("corpus",), "curves": ("model",), "corpus": ("corpus"
 OPTIONAL_KEYS = {"masks": ("objective", "length", "samples", "seed", "epoch", "held_out"), "curves": ("corpus",), "corpus": (),
          "run": ("samples", "epoch", "texts"), "senses": ("model", "models", "word", "points", "skip_bad"),
          "spans": (), "buckets": ()}  # fmt: skip
-BATCH_TOKENS = 16_384  # tokens looked at together
-MAX_BUCKET_TOKENS = 2048  # tokens whose buckets are looked at, pair by pair
+BATCH_TOKENS = 16_384  # of the batches that samples are taken from
+MAX_BUCKET_TOKENS = 2048  # bucket statistics compare all pairs of tokens
 
 
 class Recipe(Config, frozen=True):
-    """What to show, and the page to write."""
+    """The kind of page, its inputs and the HTML file to write."""
 
     kind: Annotated[Kind, "what to show; `bertsmith show masks ...` says it too"]
     out: Annotated[str, "the page to write: one HTML file"]
@@ -59,32 +58,32 @@ class Recipe(Config, frozen=True):
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
-    """Writes the page; a key that the kind has no use for is refused."""
+    """Write the page; a key that this kind does not take is an error."""
     _check_keys(recipe)
     out = resolve_path(recipe.out, "out")
-    screen, told = Console(quiet), dict[str, Any]()
+    console, result = Console(quiet), dict[str, Any]()
     if recipe.kind == "senses":
         models = [*([recipe.model] if recipe.model else []), *recipe.models]
-        title, sections, told = senses(models, str(recipe.data), recipe.word, recipe.points, recipe.skip_bad, screen)
+        title, sections, result = render_senses(models, str(recipe.data), recipe.word, recipe.points, recipe.skip_bad, console)
     else:
         pages = {"masks": _masking_page, "curves": _curves_page, "corpus": _corpus_page, "run": run_page, "spans": _spans_page}
         pages |= {"buckets": _buckets_page}
         title, sections = pages[recipe.kind](recipe)
-    places = (recipe.model, *recipe.models, recipe.corpus, recipe.data)
-    write_page(out, render_document(title, " · ".join(str(Path(place)) for place in places if place), sections))
-    screen.info(f"{out} is written; open it in a browser")
-    return {"out": str(out), "kind": recipe.kind, "bytes": out.stat().st_size, **told}
+    sources = (recipe.model, *recipe.models, recipe.corpus, recipe.data)
+    write_page(out, render_document(title, " · ".join(str(Path(source)) for source in sources if source), sections))
+    console.info(f"{out} is written; open it in a browser")
+    return {"out": str(out), "kind": recipe.kind, "bytes": out.stat().st_size, **result}
 
 
 def _check_keys(recipe: Recipe) -> None:
     for name in REQUIRED_KEYS[recipe.kind]:
         if getattr(recipe, name) is None:
             raise UserError(f"show {recipe.kind} needs {name}={'FILE' if name == 'data' else 'FOLDER'}")
-    fresh = Recipe(kind=recipe.kind, out=recipe.out)
-    taken = ("kind", "out", *REQUIRED_KEYS[recipe.kind], *OPTIONAL_KEYS[recipe.kind])
+    defaults = Recipe(kind=recipe.kind, out=recipe.out)
+    allowed = ("kind", "out", *REQUIRED_KEYS[recipe.kind], *OPTIONAL_KEYS[recipe.kind])
     for name in recipe.__struct_fields__:
-        if name not in taken and getattr(recipe, name) != getattr(fresh, name):
-            raise UserError(f"show {recipe.kind} has no use for {name}; it takes {', '.join(taken[1:])}")
+        if name not in allowed and getattr(recipe, name) != getattr(defaults, name):
+            raise UserError(f"show {recipe.kind} has no use for {name}; it takes {', '.join(allowed[1:])}")
 
 
 def _masking_page(recipe: Recipe) -> tuple[str, list[Html]]:
@@ -128,37 +127,37 @@ def _buckets_page(recipe: Recipe) -> tuple[str, list[Html]]:
     from ..model.packing import Layout
 
     model, _, _ = checkpoint.load(_model_folder(recipe))
-    some = _open_corpus(recipe).tokens[: min(MAX_BUCKET_TOKENS, model.config.encoder.positions)]
-    tokens = torch.from_numpy(some.astype("int64"))
-    found = compute_bucket_stats(model, Inputs(tokens, Layout.from_lengths([len(tokens)])))
-    if not found:
+    ids = _open_corpus(recipe).tokens[: min(MAX_BUCKET_TOKENS, model.config.encoder.positions)]
+    tokens = torch.from_numpy(ids.astype("int64"))
+    layers = compute_bucket_stats(model, Inputs(tokens, Layout.from_lengths([len(tokens)])))
+    if not layers:
         raise UserError(f"{recipe.model} has no buckets; a model of mixer=hashed does, such as model=reformer-mini")
-    return "Whom its hashes bring together", [render_buckets([Bucketed(*layer) for layer in found], len(tokens))]
+    return "Whom its hashes bring together", [render_buckets([BucketLayer(*layer) for layer in layers], len(tokens))]
 
 
 def run_page(recipe: Recipe) -> tuple[str, list[Html]]:
-    """All of it on one page, the samples as this very model was shown them."""
+    """Results, filled masks, training curves, masked samples (with the model's own objective and seed) and corpus."""
     from ..inference.predictor import load
 
     folder, corpus = _model_folder(recipe), _open_corpus(recipe)
     predictor = load(folder)
     filled = [(text, predictor.fill(text)) for text in recipe.texts]
     sections = [render_results(folder), *([render_filled_masks(filled)] if filled else []), render_curves(folder)]
-    taught = _training_recipe(recipe, folder)
-    if taught.objective.can_fill_mask:
-        sections.append(render_masks(corpus, _build_loader(taught, corpus), recipe.samples, recipe.epoch))
+    train_recipe = _training_recipe(recipe, folder)
+    if train_recipe.objective.can_fill_mask:
+        sections.append(render_masks(corpus, _build_loader(train_recipe, corpus), recipe.samples, recipe.epoch))
     return "A run, from text to answers", [*sections, render_corpus(corpus)]
 
 
 def _training_recipe(recipe: Recipe, folder: Path) -> Recipe:
-    """The recipe with the objective, length and seed that the folder says it was trained with."""
-    told = read_json(folder / "config.json").get("recipe", {})
-    taken = {name: told[name] for name in ("objective", "seed", "held_out") if name in told}
-    if told.get("valid"):
-        taken["held_out"] = 0.0  # nothing was
-    if told.get("length"):
-        taken["length"] = told["length"][0]
-    return from_dict(Recipe, {**to_dict(recipe), **taken}, str(folder / "config.json"))
+    """The recipe with the objective, length, seed and held-out share of the model's pre-training (its config.json)."""
+    pretrain_settings = read_json(folder / "config.json").get("recipe", {})
+    settings = {name: pretrain_settings[name] for name in ("objective", "seed", "held_out") if name in pretrain_settings}
+    if pretrain_settings.get("valid"):
+        settings["held_out"] = 0.0  # a separate validation corpus: nothing was held out
+    if pretrain_settings.get("length"):
+        settings["length"] = pretrain_settings["length"][0]
+    return from_dict(Recipe, {**to_dict(recipe), **settings}, str(folder / "config.json"))
 
 
 def _open_corpus(recipe: Recipe) -> Corpus:

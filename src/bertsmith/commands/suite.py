@@ -1,4 +1,4 @@
-"""`bertsmith suite`: models fine-tuned on many tasks with several seeds, in one table."""
+"""`bertsmith suite`: fine-tune models on many tasks with several seeds, in one table."""
 
 from ..finetuning.suite import SuiteRecipe as Recipe
 from ..finetuning.suite import code

@@ -1,4 +1,4 @@
-"""`bertsmith tokenizer`: text files to a tokenizer folder, new or extended, with a report of how well it fits them."""
+"""`bertsmith tokenizer`: train a tokenizer on text files, or extend one, with a report of how well it fits them."""
 
 from ..tokenization.train_tokenizer import Recipe, run
 

@@ -1,2 +1,1 @@
-"""What a fine-tuning run is assembled from: recipe, examples, frozen layers, the decoder of seq2seq
-models, several seeds; `suite` runs many of them."""
+"""Fine-tuning: recipe, examples, model setup and freezing, seq2seq models, the run, several seeds; `suite` runs many."""

@@ -1,4 +1,4 @@
-"""The files of examples that a task is taught with: read, made to suit it, and found good before the training."""
+"""Read and check the labelled examples of a fine-tuning run, before training starts."""
 
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 class Data(Config, frozen=True):
+    """Files of labelled examples."""
+
     train: Annotated[str, "the file to learn from"]
     dev: Annotated[str | None, "the file to be judged on, and to tune thresholds on"] = None
     columns: Annotated[dict[str, str], "what text, text_b, label ... are called in the files"] = msgspec.field(
@@ -36,72 +38,77 @@ class Data(Config, frozen=True):
 
 
 class Examples(NamedTuple):
-    task: TaskConfig  # with what it learns from its files before training
+    """A task with its training and dev examples."""
+
+    task: TaskConfig  # fitted: with labels and other values taken from the training file
     train: list[Any]
-    dev: list[Any]  # to be judged on; none without a dev file
+    dev: list[Any]  # empty without a dev file
 
 
 def read_examples(recipe: "FinetuneRecipe", tokenizer: Tokenizer, console: Console) -> Examples:
-    """What a recipe of `finetune` learns from and is judged on.
+    """Training and dev examples of a `finetune` recipe, with the task fitted to the training examples.
 
-    Sentences without tags and questions without answers are left out: nothing is learnt from or judged by them.
+    Unlabelled examples (sentences without tags, questions without answers) are left out.
     """
     task = _complete_task(recipe, tokenizer)
-    learn, dev = (_read_file(task, name, console) if name else [] for name in (recipe.data.train, recipe.data.dev))
-    task = task.fit(learn)
+    train, dev = (_read_file(task, name, console) if name else [] for name in (recipe.data.train, recipe.data.dev))
+    task = task.fit(train)
     if recipe.data.dev:
         _check_dev(task, dev, recipe.data.dev)
-    return Examples(task, learn, dev)
+    return Examples(task, train, dev)
 
 
 def _complete_task(recipe: "FinetuneRecipe", tokenizer: Tokenizer) -> TaskConfig:
-    """The task with what is said of it elsewhere in the recipe, and by the model."""
+    """The task with settings that come from elsewhere in the recipe or from the tokenizer."""
     task = recipe.task
-    given: dict[str, Any] = {"skip_bad": recipe.data.skip_bad or task.skip_bad}
+    settings: dict[str, Any] = {"skip_bad": recipe.data.skip_bad or task.skip_bad}
     if hasattr(task, "columns") and recipe.data.columns:
-        given["columns"] = recipe.data.columns
+        settings["columns"] = recipe.data.columns
     if recipe.long:
-        given["long"] = recipe.long
+        settings["long"] = recipe.long
     if isinstance(task, TextClassification | TextRegression):
         if task.hex and not tokenizer.is_hex:
-            raise UserError(f"task.hex=true, but {recipe.model} reads text; `bertsmith tokenizer kind=byte hex=true` begins one "
-                           "that reads bytes")  # fmt: skip
-        given["hex"] = tokenizer.is_hex
-    return _replace_settings(task, given)
+            raise UserError(f"task.hex=true, but {recipe.model} reads text; `bertsmith tokenizer kind=byte hex=true` begins "
+                           "one that reads bytes")  # fmt: skip
+        settings["hex"] = tokenizer.is_hex
+    return _replace_settings(task, settings)
 
 
 def _replace_settings(task: TaskConfig, settings: dict[str, Any]) -> TaskConfig:
-    """The task with these settings, refused where it has no such words."""
+    """The task with these settings; UserError if it does not have one of them."""
     kind = task.__struct_config__.tag
     return from_dict(TaskConfig, to_dict(task) | {"kind": kind} | settings, f"task={kind}")  # type: ignore[arg-type]
 
 
 def _read_file(task: TaskConfig, path: str, console: Console) -> list[Any]:
     rows = task.read(resolve_path(path, "data"))
-    found: list[Any] = [one for one in rows if is_labeled(task, one)]
+    examples: list[Any] = [example for example in rows if is_labeled(task, example)]
     if rows.num_skipped:
         console.warn(f"{path}: {rows.num_skipped} rows left out, such as: {rows.errors[0]}")
-    return found
+    return examples
 
 
 def _check_dev(task: TaskConfig, dev: list[Any], path: str) -> None:
-    """Found wanting now, not after the training."""
-    lone = isinstance(task, TextSimilarity) and any(one.score is None for one in dev)
-    if not dev or lone:
-        raise UserError(f"{path} holds nothing to be judged by: every example needs its {'score' if lone else 'answer'}")
+    """Errors in the dev examples are raised here, before training."""
+    is_unscored = isinstance(task, TextSimilarity) and any(example.score is None for example in dev)
+    if not dev or is_unscored:
+        raise UserError(f"{path} holds nothing to be judged by: every example needs its {'score' if is_unscored else 'answer'}")
     if isinstance(task, TokenClassification):
         _check_tag_scheme(task, dev)
     elif not isinstance(task, QuestionAnswering):
         task.fit(dev)  # refuses an example without its label
     if isinstance(task, Seq2Seq):
-        task.compute_metrics([Seq2SeqPrediction(str(dev[0].target))], dev[:1])  # what judges is installed
+        task.compute_metrics([Seq2SeqPrediction(str(dev[0].target))], dev[:1])  # the metric's package may be missing
 
 
 def _check_tag_scheme(task: TokenClassification, dev: list[Any]) -> None:
-    """A tag that was not learnt is a miss; but beside one that marks no span, entities could not be counted at all."""
-    new = {tag for one in dev for tag in one.tags} - set(task.labels)
-    odd = {tag for tag in new if are_span_tags(task.labels) and not are_span_tags([*task.labels, tag])}
-    for one in dev if odd else []:
-        if wrong := [tag for tag in one.tags if tag in odd]:
-            raise UserError(f"{one.location}: the tag {wrong[0]!r} is not of the kind that was learnt, such as "
+    """Refuse dev tags that break the training file's span scheme (BIO), with which entities could not be counted.
+
+    A tag that is merely absent from the training file is allowed: it counts as an error of the model.
+    """
+    new_tags = {tag for example in dev for tag in example.tags} - set(task.labels)
+    invalid_tags = {tag for tag in new_tags if are_span_tags(task.labels) and not are_span_tags([*task.labels, tag])}
+    for example in dev if invalid_tags else []:
+        if invalid := [tag for tag in example.tags if tag in invalid_tags]:
+            raise UserError(f"{example.location}: the tag {invalid[0]!r} is not of the kind that was learnt, such as "
                            f"{task.labels[0]!r}; mend it, or give both files tags of one kind")  # fmt: skip

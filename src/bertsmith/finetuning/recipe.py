@@ -1,4 +1,4 @@
-"""A pre-trained model and examples to a model that does a task, with its scores on the dev file."""
+"""The recipe of a fine-tuning run, its checks, and its identity."""
 
 from typing import Annotated, Literal
 
@@ -21,27 +21,28 @@ from .examples import Data
 
 
 class FinetuneTrain(TrainConfig, frozen=True):
-    """The words of `train.*`, with what fine-tuning wants where nothing is said."""
+    """`train.*` with the defaults of fine-tuning, layer-wise learning rate decay and gradual unfreezing."""
 
     batch_tokens: Annotated[PosInt, "tokens of one micro-batch"] = 2048
     rate: Annotated[PosFloat, "peak learning rate"] = 5e-5
     warmup: Annotated[NonNegFloat, "rise of the rate: below 1 a share of the run, from 1 up steps"] = 0.1
     spike: Annotated[NonNegFloat, "skip an update whose gradient is this many times the usual; 0 for never"] = (
-        0.0  # rare examples
+        0.0  # large gradients of rare examples are not anomalies
     )
     layer_decay: Annotated[PosFloat, "each layer learns at this share of the rate of the one above it"] = 1.0
     thaw: Annotated[Probability, "share of the run over which layers begin to learn, from the top down; 0: all at once"] = 0.0
     head_rate: Annotated[PosFloat, "the head learns at this many times the rate"] = 1.0
 
     def with_default_duration(self) -> TrainConfig:
+        """Three epochs, unless steps, epochs or minutes are set."""
         if self.workers:
             raise UserError("train.workers: examples are encoded before training, nothing is made ahead of it; leave it out")
-        said = (self.steps, self.epochs, self.minutes) != (None, None, None)
-        return self if said else msgspec.structs.replace(self, epochs=3.0)
+        has_duration = (self.steps, self.epochs, self.minutes) != (None, None, None)
+        return self if has_duration else msgspec.structs.replace(self, epochs=3.0)
 
 
 class FinetuneRecipe(Config, frozen=True):
-    """A task, a model to begin from, and the files of examples."""
+    """The task, the base model, the files of examples and the training settings."""
 
     task: Annotated[TaskConfig, "what to learn"]
     model: Annotated[str | EncoderConfig, "the checkpoint folder to begin from; or, with a tokenizer, a preset or table: anew"]
@@ -77,7 +78,7 @@ class FinetuneRecipe(Config, frozen=True):
 
 
 def check_recipe(recipe: FinetuneRecipe) -> None:
-    """Settings that contradict each other, before anything is read."""
+    """Raise UserError for contradicting settings, before any file is read."""
     if not recipe.data.dev and (recipe.seeds or recipe.best):
         raise UserError("seeds are compared, and the best found, on a dev file: give data.dev, or leave out seeds and best")
     if recipe.best and not recipe.seeds and not recipe.train.stop:
@@ -108,7 +109,7 @@ def _check_new_model(recipe: FinetuneRecipe) -> None:
 
 
 def finetune_identity(recipe: FinetuneRecipe) -> str:
-    """A name for all that decides what the run makes."""
-    begun = {"model": recipe.model} if isinstance(recipe.model, str) else {}
-    read = {"tokenizer": recipe.tokenizer, "vectors": recipe.vectors}
-    return runs.compute_run_id(recipe, **{**begun, **read, "data.train": recipe.data.train, "data.dev": recipe.data.dev})
+    """Hash of the recipe and its input files: runs with the same identity make the same weights."""
+    base = {"model": recipe.model} if isinstance(recipe.model, str) else {}
+    inputs = {"tokenizer": recipe.tokenizer, "vectors": recipe.vectors}
+    return runs.compute_run_id(recipe, **{**base, **inputs, "data.train": recipe.data.train, "data.dev": recipe.data.dev})

@@ -1,4 +1,4 @@
-"""A pre-trained model and examples to a model that does a task, with its scores on the dev file."""
+"""A fine-tuning run: build the task model from a pre-trained one, train it, evaluate it on the dev file, publish it."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -38,7 +38,7 @@ from .setup import add_special_tokens, build_new_model, build_param_schedule, fr
 
 @dataclass(frozen=True)
 class FinetuneRun:
-    """What is taught: a model and its task, the examples, and the score by which its weights are compared."""
+    """A model with its task and examples, and the metric that selects the best checkpoint."""
 
     examples: Examples
     objective: TaskObjective
@@ -50,16 +50,16 @@ class FinetuneRun:
         return self.predictor.model
 
     def score(self) -> float:
-        """The one number by which weights are compared while they learn."""
-        training = self.model.training
+        """The metric on the dev examples, with the current weights (for early stopping and the best checkpoint)."""
+        was_training = self.model.training
         self.predictor.task = task = self.objective.finalize_task(self.model)
         self.model.eval()
         scores = task.compute_metrics(self.predictor.answers(self.examples.dev), self.examples.dev)
-        self.model.train(training)
+        self.model.train(was_training)
         return scores[self.metric]
 
     def finish(self) -> Evaluation | None:
-        """Ready to answer, and what it answers to the dev file, if there is one."""
+        """Merge LoRA, set eval mode, finalize the task, and evaluate on the dev file if there is one."""
         lora.merge_and_unload(self.model)
         self.model.eval()
         self.predictor.task = self.objective.finalize_task(self.model)
@@ -67,17 +67,17 @@ class FinetuneRun:
 
 
 def finetune(recipe: FinetuneRecipe, quiet: bool = False) -> dict[str, Any]:
-    """Trains, or goes on with a run that was interrupted, or says that it is done already."""
+    """Train, resume an interrupted run, or return the result of a finished one."""
     check_recipe(recipe)
     return _run_recipe(recipe, quiet)
 
 
 def _run_recipe(recipe: FinetuneRecipe, quiet: bool) -> dict[str, Any]:
-    screen, out, name = Console(quiet), resolve_path(recipe.out, "out"), finetune_identity(recipe)
-    with runs.open_run(out, name, screen) as told:
-        if told or not recipe.seeds:
-            return told or _train(recipe, out, name, screen)
-        return run_seeds(recipe, out, recipe.seeds, partial(_run_seed, recipe, quiet), name, screen)
+    console, out, identity = Console(quiet), resolve_path(recipe.out, "out"), finetune_identity(recipe)
+    with runs.open_run(out, identity, console) as finished_result:
+        if finished_result or not recipe.seeds:
+            return finished_result or _train(recipe, out, identity, console)
+        return run_seeds(recipe, out, recipe.seeds, partial(_run_seed, recipe, quiet), identity, console)
 
 
 def _run_seed(recipe: FinetuneRecipe, quiet: bool, seed: int, out: Path) -> dict[str, Any]:
@@ -85,23 +85,29 @@ def _run_seed(recipe: FinetuneRecipe, quiet: bool, seed: int, out: Path) -> dict
 
 
 def _train(recipe: FinetuneRecipe, out: Path, identity: str, console: Console) -> dict[str, Any]:
-    pupil = _setup(recipe, console)
-    task, learn, dev = pupil.examples
-    read = partial(_build_batches, recipe, task, pupil.predictor)
-    reading = read(learn)
+    run = _setup(recipe, console)
+    task, train_examples, dev_examples = run.examples
+    build_batches = partial(_build_batches, recipe, task, run.predictor)
+    train_batches = build_batches(train_examples)
     trainer = Trainer(
-        pupil.model, _wrap_objective(recipe, pupil.objective), recipe.train.with_default_duration().resolve_epochs(reading.batches_per_epoch), out, seed=recipe.seed,
-        quiet=console.quiet, fingerprint=identity, param_schedule=_build_param_schedule(recipe, pupil.model),
-        eval_sets={"dev": partial(_list_batches, read(dev))} if dev else None, score_fn=pupil.score if dev else None,
+        run.model, _wrap_objective(recipe, run.objective),
+        recipe.train.with_default_duration().resolve_epochs(train_batches.batches_per_epoch), out, seed=recipe.seed,
+        quiet=console.quiet, fingerprint=identity, param_schedule=_build_param_schedule(recipe, run.model),
+        eval_sets={"dev": partial(_list_batches, build_batches(dev_examples))} if dev_examples else None,
+        score_fn=run.score if dev_examples else None,
     )  # fmt: skip
-    summary = trainer.fit(reading)
-    found = pupil.finish()
-    result = _build_result(summary, pupil, found)
+    summary = trainer.fit(train_batches)
+    evaluation = run.finish()
+    result = _build_result(summary, run, evaluation)
     if trainer.is_main_process:
-        record = {"stage": "finetune", "task": to_dict(found.task if found else pupil.predictor.task), "length": recipe.length}
-        card = {"identity": identity, "result": result, **(found.card if found else {})}
+        record = {
+            "stage": "finetune",
+            "task": to_dict(evaluation.task if evaluation else run.predictor.task),
+            "length": recipe.length,
+        }
+        card = {"identity": identity, "result": result, **(evaluation.card if evaluation else {})}
         record |= runs.read_family(resolve_path(recipe.model, "model")) if isinstance(recipe.model, str) else {}
-        runs.publish(out, pupil.model, pupil.predictor.tokenizer, card, record, recipe)
+        runs.publish(out, run.model, run.predictor.tokenizer, card, record, recipe)
     console.print_table(
         str(out), [(name, f"{value:.4f}") for name, value in result["dev"].items()] or [("step", str(result["step"]))]
     )
@@ -109,14 +115,14 @@ def _train(recipe: FinetuneRecipe, out: Path, identity: str, console: Console) -
 
 
 def _build_result(summary: dict[str, Any], run: FinetuneRun, evaluation: Evaluation | None) -> dict[str, Any]:
-    """How the training went, the scores on the dev file, and the one of them that the run is compared with others by."""
-    told = ("step", "best_step", "loss", "tokens", "seconds", "skipped", "rollbacks")
-    result = {name: summary[name] for name in told} | {"examples": len(run.examples.train), "dev": {}}
+    """The training summary, the scores on the dev file, and the name of the metric that seeds are compared by."""
+    names = ("step", "best_step", "loss", "tokens", "seconds", "skipped", "rollbacks")
+    result = {name: summary[name] for name in names} | {"examples": len(run.examples.train), "dev": {}}
     return result | ({"dev": evaluation.scores, "metric": run.metric} if evaluation else {})
 
 
 def _setup(recipe: FinetuneRecipe, console: Console) -> FinetuneRun:
-    """Everything that is wrong with model, examples and settings is said here, before the training."""
+    """Load the base model and the examples and build the task model; all errors of the recipe are raised here."""
     base, tokenizer = _load_base(recipe, console)
     examples = read_examples(recipe, tokenizer, console)
     metric = resolve_best_metric(examples.task, recipe.best)
@@ -153,7 +159,7 @@ def _build_config(recipe: FinetuneRecipe, base: Model, weights: dict[str, Tensor
 def _init_model(
     recipe: FinetuneRecipe, config: ModelConfig, weights: dict[str, Tensor], base: Model, console: Console
 ) -> Model:
-    """The model to train: what is frozen is, what stands beside it does."""
+    """The model with the base's weights (unless `scratch`), LoRA adapters injected and layers frozen."""
     model = build_model(config, recipe.seed)
     model.set_gradient_checkpointing(recipe.train.recompute)
     if not recipe.scratch:
@@ -166,7 +172,7 @@ def _init_model(
         lora.inject_adapters(model, recipe.lora, recipe.seed)
     freeze(model, recipe.freeze)
     if isinstance(recipe.task, TextSimilarity):
-        model.encoder.pooler.requires_grad_(False)  # vectors are not pooled by it
+        model.encoder.pooler.requires_grad_(False)  # sentence embeddings do not use it
     return model
 
 
@@ -176,10 +182,10 @@ def _build_param_schedule(recipe: FinetuneRecipe, model: Model) -> ParamSchedule
 
 
 def _wrap_objective(recipe: FinetuneRecipe, objective: TaskObjective) -> Objective:
-    """The objective as it is trained on."""
-    lesson: Objective = RDrop(objective, recipe.rdrop) if recipe.rdrop and isinstance(objective, Supervised) else objective
-    lesson = AuxiliaryLM(objective, recipe.lm) if recipe.lm and isinstance(objective, Supervised) else lesson
-    return AdversarialObjective(lesson, recipe.adversary) if recipe.adversary else lesson
+    """The task objective with R-Drop, the auxiliary LM loss or adversarial training added."""
+    wrapped: Objective = RDrop(objective, recipe.rdrop) if recipe.rdrop and isinstance(objective, Supervised) else objective
+    wrapped = AuxiliaryLM(objective, recipe.lm) if recipe.lm and isinstance(objective, Supervised) else wrapped
+    return AdversarialObjective(wrapped, recipe.adversary) if recipe.adversary else wrapped
 
 
 def _build_batches(recipe: FinetuneRecipe, task: TaskConfig, predictor: Predictor, examples: list[Any]) -> ExampleBatches:
@@ -188,8 +194,8 @@ def _build_batches(recipe: FinetuneRecipe, task: TaskConfig, predictor: Predicto
         return Seq2SeqBatches(
             task, encoded, recipe.train.batch_tokens, recipe.seed, is_prefix_lm=predictor.model.decoder is None
         )
-    kind = AuxiliaryLMBatches if recipe.lm else ExampleBatches
-    return kind(task, encoded, recipe.train.batch_tokens, recipe.seed)
+    batches_class = AuxiliaryLMBatches if recipe.lm else ExampleBatches
+    return batches_class(task, encoded, recipe.train.batch_tokens, recipe.seed)
 
 
 def _list_batches(batches: ExampleBatches) -> list[Batch]:

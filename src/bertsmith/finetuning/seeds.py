@@ -1,4 +1,4 @@
-"""The same run with several seeds: how much of a score is luck, and the best of them to keep."""
+"""Fine-tune with several seeds: mean and standard deviation of the scores, and the best model published."""
 
 import math
 import shutil
@@ -21,35 +21,40 @@ def run_seeds(
     recipe: Config, out: Path, seeds: Sequence[int], run_seed: Callable[[int, Path], dict[str, Any]], identity: str,
     console: Console,
 ) -> dict[str, Any]:  # fmt: skip
-    """`run(seed, folder)` for each, in folders under `out` that go when the best is published; interrupted, it goes on.
+    """`run_seed(seed, folder)` for each seed, in folders under `out` that are removed when the best model is published.
 
-    The best has most of the score that a run's result names as its `metric`.
+    The best is the highest in the metric that the result's `metric` names. Finished seeds are not repeated on resume.
     """
     if len(set(seeds)) < len(seeds):
         raise UserError(f"seeds {list(seeds)} name one twice")
     if world_size() > 1:
         raise UserError("several seeds are run one after another by one process; start it without torchrun, or give one seed")
-    made = {seed: run_seed(seed, out / "seeds" / f"seed-{seed}") for seed in seeds}
-    found = {seed: {name: math.nan if value is None else value for name, value in made[seed]["dev"].items()} for seed in seeds}
-    metric = made[seeds[0]]["metric"]
-    chosen = max(seeds, key=lambda seed: _nan_as_lowest(found[seed][metric]))
-    result = {key: value for key, value in made[chosen].items() if key not in ("out", "made")}
-    result |= {
-        "seeds": {str(seed): scores for seed, scores in found.items()},
-        "seed": chosen,
-        **compute_mean_and_deviation(list(found.values())),
+    results = {seed: run_seed(seed, out / "seeds" / f"seed-{seed}") for seed in seeds}
+    scores_by_seed = {
+        seed: {name: math.nan if value is None else value for name, value in results[seed]["dev"].items()} for seed in seeds
     }
-    _publish(out, out / "seeds" / f"seed-{chosen}", recipe, result, identity)
+    metric = results[seeds[0]]["metric"]
+    best_seed = max(seeds, key=lambda seed: _nan_as_lowest(scores_by_seed[seed][metric]))
+    result = {key: value for key, value in results[best_seed].items() if key not in ("out", "made")}
+    result |= {
+        "seeds": {str(seed): scores for seed, scores in scores_by_seed.items()},
+        "seed": best_seed,
+        **compute_mean_and_deviation(list(scores_by_seed.values())),
+    }
+    _publish(out, out / "seeds" / f"seed-{best_seed}", recipe, result, identity)
     rows = [(name, f"{result['mean'][name]:.4f} ± {result['deviation'][name]:.4f}") for name in result["mean"]]
-    console.print_table(f"{out}: {len(seeds)} seeds, by {metric} the best is {chosen}", rows)
+    console.print_table(f"{out}: {len(seeds)} seeds, by {metric} the best is {best_seed}", rows)
     return {"out": str(out), "made": True, **result}
 
 
 def compute_mean_and_deviation(scores: Sequence[Scores]) -> dict[str, Scores]:
-    """The mean of each score, and its deviation from run to run (of a sample: n - 1; 0 for a single run)."""
-    mean = {name: sum(one[name] for one in scores) / len(scores) for name in scores[0]}
-    spread = {name: sum((one[name] - mean[name]) ** 2 for one in scores) for name in mean}
-    return {"mean": mean, "deviation": {name: math.sqrt(value / max(1, len(scores) - 1)) for name, value in spread.items()}}
+    """Mean and sample standard deviation (n - 1; 0 for a single run) of each score."""
+    mean = {name: sum(run_scores[name] for run_scores in scores) / len(scores) for name in scores[0]}
+    squared_deviations = {name: sum((run_scores[name] - mean[name]) ** 2 for run_scores in scores) for name in mean}
+    return {
+        "mean": mean,
+        "deviation": {name: math.sqrt(value / max(1, len(scores) - 1)) for name, value in squared_deviations.items()},
+    }
 
 
 def _nan_as_lowest(score: float) -> float:

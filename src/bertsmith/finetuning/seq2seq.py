@@ -1,4 +1,4 @@
-"""Models that write: the decoder they have, what it begins as, and that sources and answers have room."""
+"""Fine-tuning of seq2seq models: decoder config and initialization, prefix LM (UniLM), and length checks."""
 
 from typing import TYPE_CHECKING
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 def check_seq2seq(recipe: "FinetuneRecipe") -> None:
-    """Settings that contradict each other, before anything is read."""
-    writes = isinstance(recipe.task, Seq2Seq)
-    if recipe.decoder and not writes:
+    """Raise UserError for contradicting settings, before any file is read."""
+    is_seq2seq = isinstance(recipe.task, Seq2Seq)
+    if recipe.decoder and not is_seq2seq:
         raise UserError("a decoder writes the answers of task=generate, and other tasks have none; leave out `decoder`")
-    if writes and (recipe.rdrop or recipe.adversary):
+    if is_seq2seq and (recipe.rdrop or recipe.adversary):
         raise UserError("task=generate is learnt by what it would have written; leave out rdrop and adversary")
 
 
 def build_seq2seq_config(recipe: "FinetuneRecipe", task: Seq2Seq, base: Model, config: ModelConfig) -> ModelConfig:
-    """The config of a model that writes: with a decoder, new or its own; or one stack, causal behind the source (UniLM)."""
+    """Config with the recipe's decoder or the base's own; without one, a prefix LM: the encoder with a causal mask (UniLM)."""
     if recipe.decoder and base.config.decoder:
         raise UserError(f"{recipe.model} has a decoder already; leave out `decoder`")
     decoder, encoder = recipe.decoder or base.config.decoder, config.encoder
@@ -39,19 +39,21 @@ def build_seq2seq_config(recipe: "FinetuneRecipe", task: Seq2Seq, base: Model, c
 
 
 def init_from_base(recipe: "FinetuneRecipe", model: Model, base: Model, console: Console) -> None:
-    """What the model it comes from knew of writing: its head for words, its decoder; or the decoder begins as its encoder."""
+    """Copy LM head and decoder from the base model; a new decoder is initialized from the encoder where shapes allow."""
     if recipe.scratch or not isinstance(recipe.model, str):
         return
     if LM_HEAD in base.heads:
         model.heads[LM_HEAD].load_state_dict(base.heads[LM_HEAD].state_dict())
     if model.decoder is not None and base.decoder is not None:
         model.decoder.load_state_dict(base.decoder.state_dict())
-    elif model.decoder is not None and (new := model.decoder.init_from_encoder(model.encoder)):
-        console.info(f"the decoder cannot begin as this encoder: {new} begins anew, as attention to the source always does")
+    elif model.decoder is not None and (uninitialized := model.decoder.init_from_encoder(model.encoder)):
+        console.info(
+            f"the decoder cannot begin as this encoder: {uninitialized} begins anew, as attention to the source always does"
+        )
 
 
 def _check_lengths(length: int, max_target_length: int, max_positions: int, joint: bool) -> None:
-    wanted = length + max_target_length if joint else max(length, max_target_length)
-    if wanted > max_positions:
-        both = f"sources of {length} tokens and answers of {max_target_length}" + (" behind them" if joint else "")
-        raise UserError(f"{both} are more than the model's {max_positions} positions; lower length or task.longest")
+    needed = length + max_target_length if joint else max(length, max_target_length)
+    if needed > max_positions:
+        lengths = f"sources of {length} tokens and answers of {max_target_length}" + (" behind them" if joint else "")
+        raise UserError(f"{lengths} are more than the model's {max_positions} positions; lower length or task.longest")

@@ -1,4 +1,4 @@
-"""A model that begins anew: a preset or a table, a tokenizer, and vectors for its words, if there are any."""
+"""Model setup for fine-tuning: models without pre-training, special tokens, freezing, layer-wise learning rates."""
 
 import re
 from typing import Literal
@@ -16,65 +16,70 @@ from ..tokenization.tokenizer import Tokenizer
 from ..train.param_groups import ParamSchedule, ParamScheduleFn
 from ..word_vectors.models import init_embeddings, load_vectors
 
-
-def build_new_model(
-    encoder_config: EncoderConfig, tokenizer_path: str | None, vectors_path: str | None, seed: int, console: Console
-) -> tuple[Model, Tokenizer]:
-    """Without heads, and with random weights but for the vectors of words that have one."""
-    if tokenizer_path is None:
-        raise UserError("a new model reads by a tokenizer: give tokenizer=FOLDER, which `bertsmith tokenizer` makes (a folder "
-                       "that is called like a preset is written ./NAME)")  # fmt: skip
-    words = Tokenizer.load(resolve_path(tokenizer_path, "tokenizer"))
-    model = build_model(ModelConfig(encoder=encoder_config, vocabulary=len(words)), seed)
-    model.attach_tokenizer(words)
-    if vectors_path is not None:
-        init_embeddings(model, words, load_vectors(resolve_path(vectors_path, "vectors")), console)
-    return model.eval(), words
-
-
-def add_special_tokens(task: TaskConfig, model: Model, tokenizer: Tokenizer) -> tuple[Tokenizer, dict[str, Tensor]]:
-    """The tokenizer and the encoder's weights with the task's guide tokens; those they have already stay as they are."""
-    longer, weights = tokenizer.with_special_tokens(getattr(task, "guides", ())), model.state_dict()
-    if new := len(longer) - len(tokenizer):
-        weights = resize_token_embeddings(weights, len(tokenizer), [tokenizer.non_special_ids.tolist()] * new)
-    return longer, {name.removeprefix("encoder."): one for name, one in weights.items() if name.startswith("encoder.")}
-
-
 _LAYER_NAME = re.compile(r"encoder\.stack\.blocks\.(\d+)\.")
 _TOP_PREFIXES = ("heads.", "decoder.", "encoder.pooler.", "encoder.stack.norm.")
 
 
+def build_new_model(
+    encoder_config: EncoderConfig, tokenizer_path: str | None, vectors_path: str | None, seed: int, console: Console
+) -> tuple[Model, Tokenizer]:
+    """A randomly initialized encoder without heads, its token embeddings from word vectors where given, and its tokenizer."""
+    if tokenizer_path is None:
+        raise UserError("a new model reads by a tokenizer: give tokenizer=FOLDER, which `bertsmith tokenizer` makes (a folder "
+                       "that is called like a preset is written ./NAME)")  # fmt: skip
+    tokenizer = Tokenizer.load(resolve_path(tokenizer_path, "tokenizer"))
+    model = build_model(ModelConfig(encoder=encoder_config, vocabulary=len(tokenizer)), seed)
+    model.attach_tokenizer(tokenizer)
+    if vectors_path is not None:
+        init_embeddings(model, tokenizer, load_vectors(resolve_path(vectors_path, "vectors")), console)
+    return model.eval(), tokenizer
+
+
+def add_special_tokens(task: TaskConfig, model: Model, tokenizer: Tokenizer) -> tuple[Tokenizer, dict[str, Tensor]]:
+    """The tokenizer and the encoder's weights, extended by the task's special tokens that they do not have yet."""
+    extended, weights = tokenizer.with_special_tokens(getattr(task, "guides", ())), model.state_dict()
+    if num_new := len(extended) - len(tokenizer):
+        weights = resize_token_embeddings(weights, len(tokenizer), [tokenizer.non_special_ids.tolist()] * num_new)
+    return extended, {name.removeprefix("encoder."): weight for name, weight in weights.items() if name.startswith("encoder.")}
+
+
 def layer_depth(name: str, num_layers: int) -> int:
-    """0 for embeddings, 1 for the lowest block, one more for what is above all of them: last norm, pooler and heads."""
-    found = _LAYER_NAME.match(name)
-    return int(found[1]) + 1 if found else num_layers + 1 if name.startswith(_TOP_PREFIXES) else 0
+    """Depth of a parameter: 0 for embeddings, 1 to num_layers for blocks, num_layers + 1 for final norm, pooler and heads."""
+    match = _LAYER_NAME.match(name)
+    return int(match[1]) + 1 if match else num_layers + 1 if name.startswith(_TOP_PREFIXES) else 0
 
 
 def freeze(model: Model, layers: int | Literal["embeddings", "all"]) -> None:
-    """What is frozen drops nothing out either: it gives the same features for the same text, always."""
+    """Freeze the embeddings and the lowest `layers` blocks; frozen modules stay in eval mode, so without dropout."""
     stack, encoder = model.encoder.stack, model.encoder
-    blocks = len(stack.blocks)
-    count = blocks if layers == "all" else 0 if layers == "embeddings" else layers
-    if count > blocks:
-        raise UserError(f"freeze={layers} is more than the model's {blocks} blocks; take fewer, or freeze=all")
+    num_blocks = len(stack.blocks)
+    num_frozen = num_blocks if layers == "all" else 0 if layers == "embeddings" else layers
+    if num_frozen > num_blocks:
+        raise UserError(f"freeze={layers} is more than the model's {num_blocks} blocks; take fewer, or freeze=all")
     if layers == 0:
         return
     for name, weight in model.named_parameters():
-        if layer_depth(name, blocks) <= count:
+        if layer_depth(name, num_blocks) <= num_frozen:
             weight.requires_grad_(False)
     if layers == "all":
         stack.norm.requires_grad_(False)
-    model.always_eval = (encoder.drop, *list(stack.blocks)[:count])
+    model.always_eval = (encoder.drop, *list(stack.blocks)[:num_frozen])
 
 
 def build_param_schedule(
     num_layers: int, layer_decay: float = 1.0, unfreeze_fraction: float = 0.0, head_lr_multiplier: float = 1.0
 ) -> ParamScheduleFn:
-    """Each block at `decay` times the rate of the one above it; waking from the top down over `thaw` of the run."""
+    """Discriminative learning rates and gradual unfreezing (ULMFiT, Howard and Ruder 2018, sections 3.2 and 3.3).
+
+    Each block learns at `layer_decay` times the rate of the one above it; blocks are unfrozen from the top down over
+    `unfreeze_fraction` of the run; heads learn at `head_lr_multiplier` times the rate.
+    """
 
     def param_schedule(name: str) -> ParamSchedule:
-        below = num_layers + 1 - layer_depth(name, num_layers)
-        rate = head_lr_multiplier if name.startswith("heads.") else 1.0
-        return ParamSchedule(rate * layer_decay**below, unfreeze_fraction * below / (num_layers + 1))
+        layers_from_top = num_layers + 1 - layer_depth(name, num_layers)
+        lr_multiplier = head_lr_multiplier if name.startswith("heads.") else 1.0
+        return ParamSchedule(
+            lr_multiplier * layer_decay**layers_from_top, unfreeze_fraction * layers_from_top / (num_layers + 1)
+        )
 
     return param_schedule

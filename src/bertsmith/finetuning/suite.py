@@ -1,4 +1,4 @@
-"""Models taught many tasks with several seeds, into one table; interrupted, it goes on where it stopped."""
+"""Fine-tune models on many tasks with several seeds, into one table; an interrupted suite resumes."""
 
 import math
 import re
@@ -25,11 +25,11 @@ from .examples import read_examples
 from .recipe import FinetuneRecipe, check_recipe, finetune_identity
 from .run import finetune
 
-RESERVED_KEYS = ("model", "out", "seed", "seeds")  # what the suite says of a run
+RESERVED_KEYS = ("model", "out", "seed", "seeds")  # of each run, set by the suite
 
 
 class SuiteRecipe(Config, frozen=True):
-    """Which models, which tasks, how often."""
+    """The models, the tasks and the seeds."""
 
     models: Annotated[
         dict[str, str | dict[str, Any]], "by name: a checkpoint folder, or a table of it (model=) and settings of `finetune`"
@@ -47,7 +47,7 @@ class SuiteRecipe(Config, frozen=True):
 
 
 class PlannedRun(msgspec.Struct, frozen=True):
-    """One run to do."""
+    """One fine-tuning run of the suite: a model, a task and a seed."""
 
     model: str
     task: str
@@ -60,32 +60,32 @@ class PlannedRun(msgspec.Struct, frozen=True):
 
 
 def run_suite(recipe: SuiteRecipe, quiet: bool = False) -> dict[str, Any]:
-    """Every file is read and every model opened before anything is trained; a run that fails is told of, and stops no other."""
-    screen, out = Console(quiet), check_writable(resolve_path(recipe.out, "out"), "scores.json", "runs")
+    """Check all files and models, then train; a run that fails is reported and does not stop the others."""
+    console, out = Console(quiet), check_writable(resolve_path(recipe.out, "out"), "scores.json", "runs")
     if world_size() > 1:
         raise UserError("a suite starts its own processes, jobs=N of them; start it without torchrun")
     with lock_output(out):
         plan = list(_plan_runs(recipe, out))
-        found = _SuiteScheduler(recipe, plan, _check_plan(plan, screen), out, screen).run()
-    screen.print_table(str(out / "report.html"), [tuple(row) for row in found.rows()])
-    for fault in found.failures:
-        screen.warn(str(fault))
-    return {"out": str(out), **found.to_dict()}
+        table = _SuiteScheduler(recipe, plan, _check_plan(plan, console), out, console).run()
+    console.print_table(str(out / "report.html"), [tuple(row) for row in table.rows()])
+    for failure in table.failures:
+        console.warn(str(failure))
+    return {"out": str(out), **table.to_dict()}
 
 
 def code(result: dict[str, Any]) -> int:
-    """1 where some run failed."""
+    """Exit code: 1 if a run failed."""
     return int(bool(result["faults"]))
 
 
 class _SuiteScheduler:
-    """The suite while it runs: what is done, what failed, and the table of it, written anew when a run ends."""
+    """Runs the planned jobs and rewrites scores.json and report.html whenever one ends."""
 
     def __init__(
         self, recipe: SuiteRecipe, plan: Sequence[PlannedRun], metrics: dict[str, tuple[str, ...]], out: Path, console: Console
     ) -> None:
         self.recipe, self.metrics, self.out, self.console = recipe, metrics, out, console
-        self.plan = {one.name: one for one in plan}
+        self.plan = {planned.name: planned for planned in plan}
         self.done, self.failures = dict[str, SuiteRun](), dict[str, SuiteFailure]()
 
     def run(self) -> SuiteTable:
@@ -93,48 +93,53 @@ class _SuiteScheduler:
             self.console.quiet or self.recipe.jobs > 1,
             sort_longest_first(list(self.plan.values()), self.recipe.seeds),
         )
-        jobs = [Job(one.name, run_planned, (one, f"{k} of {len(order)}", quiet)) for k, one in enumerate(order, start=1)]
+        jobs = [
+            Job(planned.name, run_planned, (planned, f"{k} of {len(order)}", quiet)) for k, planned in enumerate(order, start=1)
+        ]
         run_jobs(jobs, self.recipe.jobs, self.on_job_end)
         return self.build_table()
 
     def on_job_end(self, job: Job, error: str | None) -> list[Job]:
-        one = self.plan[job.name]
+        planned = self.plan[job.name]
         if error is None:
-            self.done[job.name] = SuiteRun(one.model, one.task, one.recipe.seed, read_scores(one), self.metrics[one.task])
+            self.done[job.name] = SuiteRun(
+                planned.model, planned.task, planned.recipe.seed, read_scores(planned), self.metrics[planned.task]
+            )
         else:
-            self.failures[job.name] = SuiteFailure(one.model, one.task, one.recipe.seed, error)
-        ended, left = len(self.done) + len(self.failures), len(self.plan) - len(self.done) - len(self.failures)
+            self.failures[job.name] = SuiteFailure(planned.model, planned.task, planned.recipe.seed, error)
+        num_ended, num_left = len(self.done) + len(self.failures), len(self.plan) - len(self.done) - len(self.failures)
         if error or self.recipe.jobs > 1:
-            self.console.info(f"{ended} of {len(self.plan)}: {job.name}" + (f" failed: {error}" if error else ""))
-        write_json(self.out / "scores.json", {"left": left, **self.build_table().to_dict()})
-        write_page(self.out / "report.html", render_page(self.build_table(), left))
+            self.console.info(f"{num_ended} of {len(self.plan)}: {job.name}" + (f" failed: {error}" if error else ""))
+        write_json(self.out / "scores.json", {"left": num_left, **self.build_table().to_dict()})
+        write_page(self.out / "report.html", render_page(self.build_table(), num_left))
         return []
 
     def build_table(self) -> SuiteTable:
-        """In the order of the recipe, whatever ended first."""
+        """Results so far, in the order of the recipe."""
         done = [self.done[name] for name in self.plan if name in self.done]
-        faults = [self.failures[name] for name in self.plan if name in self.failures]
-        return SuiteTable(tuple(self.recipe.models), tuple(self.recipe.tasks), done, faults)
+        failures = [self.failures[name] for name in self.plan if name in self.failures]
+        return SuiteTable(tuple(self.recipe.models), tuple(self.recipe.tasks), done, failures)
 
 
 def run_planned(planned: PlannedRun, progress: str, quiet: bool) -> None:
+    """One run, in a process of its own if jobs > 1."""
     Console(quiet).info(f"{progress}: {planned.name}")
     finetune(planned.recipe, quiet)
 
 
 def read_scores(planned: PlannedRun) -> dict[str, float]:
-    """Of a run that is done, on its dev file."""
-    told = read_json(Path(planned.recipe.out) / "card.json")["result"]["dev"]
-    return {name: math.nan if value is None else float(value) for name, value in told.items()}
+    """Dev scores of a finished run (null in JSON: nan)."""
+    scores = read_json(Path(planned.recipe.out) / "card.json")["result"]["dev"]
+    return {name: math.nan if value is None else float(value) for name, value in scores.items()}
 
 
 def sort_longest_first(plan: Sequence[PlannedRun], seeds: Sequence[int]) -> list[PlannedRun]:
-    """Seeds still go round last; within one, the most work comes first, so that processes have ended at about one time."""
-    return sorted(plan, key=lambda one: (seeds.index(one.recipe.seed), -_estimate_work(one.recipe)))
+    """By seed; within a seed longest first, so that parallel processes end at about the same time."""
+    return sorted(plan, key=lambda planned: (seeds.index(planned.recipe.seed), -_estimate_work(planned.recipe)))
 
 
 def _estimate_work(recipe: FinetuneRecipe) -> float:
-    """Bytes of examples it reads, about."""
+    """Approximate bytes of examples that the run reads."""
     train = recipe.train.with_default_duration()
     if train.epochs is None:
         return math.inf if train.steps is None else 4.0 * train.steps * train.accumulate * train.batch_tokens
@@ -142,7 +147,7 @@ def _estimate_work(recipe: FinetuneRecipe) -> float:
 
 
 def _plan_runs(recipe: SuiteRecipe, out: Path) -> Iterator[PlannedRun]:
-    """Seeds go round last: there is a whole table, of one seed, as soon as there can be."""
+    """All runs, seed by seed: a complete table of one seed comes first."""
     if not recipe.models or not recipe.tasks or not recipe.seeds:
         raise UserError("a suite needs models, tasks and seeds, at least one of each")
     if len(set(recipe.seeds)) < len(recipe.seeds):
@@ -153,62 +158,63 @@ def _plan_runs(recipe: SuiteRecipe, out: Path) -> Iterator[PlannedRun]:
         settings |= {"seed": seed, "out": str(out / "runs" / model / task / f"seed-{seed}")}
         if not isinstance(metrics, list) or not all(isinstance(name, str) for name in metrics):
             raise UserError(f'tasks.{task}.metrics is not a list of names, such as ["accuracy", "f1"]')
-        taught = from_dict(FinetuneRecipe, settings, f"models.{model}, tasks.{task}")
-        yield PlannedRun(model, task, tuple(metrics), taught)
+        finetune_recipe = from_dict(FinetuneRecipe, settings, f"models.{model}, tasks.{task}")
+        yield PlannedRun(model, task, tuple(metrics), finetune_recipe)
 
 
 def _run_settings(recipe: SuiteRecipe, model: str, task: str) -> dict[str, Any]:
-    """What every run has, then the model's own, then the task's."""
-    begun = recipe.models[model]
-    own = {"model": begun} if isinstance(begun, str) else begun
-    for kind, name, table, said in (
-        ("models", model, own, RESERVED_KEYS[1:]),
+    """Settings of one run: `every`, overridden by the model's, overridden by the task's."""
+    entry = recipe.models[model]
+    model_settings = {"model": entry} if isinstance(entry, str) else entry
+    for kind, name, table, reserved in (
+        ("models", model, model_settings, RESERVED_KEYS[1:]),
         ("tasks", task, recipe.tasks[task], RESERVED_KEYS),
     ):
         if not re.fullmatch(r"[\w][\w.+-]*", name) or name == AVERAGE:
             raise UserError(f"{kind}.{name}: the name is that of a folder too; take letters, digits, - and _ (not `{AVERAGE}`)")
-        if wrong := [word for word in said if word in table]:
-            raise UserError(f"{kind}.{name}.{wrong[0]} is for the suite to say; leave it out")
-    if wrong := [word for word in RESERVED_KEYS if word in recipe.every]:
-        raise UserError(f"every.{wrong[0]} is for the suite to say; leave it out")
-    return merge_settings(merge_settings(recipe.every, own), recipe.tasks[task])
+        if reserved_given := [key for key in reserved if key in table]:
+            raise UserError(f"{kind}.{name}.{reserved_given[0]} is for the suite to say; leave it out")
+    if reserved_given := [key for key in RESERVED_KEYS if key in recipe.every]:
+        raise UserError(f"every.{reserved_given[0]} is for the suite to say; leave it out")
+    return merge_settings(merge_settings(recipe.every, model_settings), recipe.tasks[task])
 
 
 def merge_settings(base: dict[str, Any], override: dict[str, Any]) -> dict[str, Any]:
-    """Tables are merged key by key; of anything else, and of a table of another `kind`, the one above holds."""
-    both = {
+    """`override` over `base`: tables of the same `kind` are merged key by key, everything else is replaced."""
+    merged = {
         key: merge_settings(base[key], override[key])
         for key in base.keys() & override.keys()
         if _can_merge(base[key], override[key])
     }
-    return {**base, **override, **both}
+    return {**base, **override, **merged}
 
 
 def _can_merge(base: Any, override: Any) -> bool:
-    tables = isinstance(base, dict) and isinstance(override, dict)
-    return tables and override.get("kind", base.get("kind")) == base.get("kind")
+    are_tables = isinstance(base, dict) and isinstance(override, dict)
+    return are_tables and override.get("kind", base.get("kind")) == base.get("kind")
 
 
 def _check_plan(plan: list[PlannedRun], console: Console) -> dict[str, tuple[str, ...]]:
-    """The scores each task is measured by, when all its files and every model's folder are found good."""
+    """Metric names of each task, after checking the files of all runs and the folders of all models."""
     models = {
-        place: _load_model_info(*place) for place in dict.fromkeys((one.recipe.model, one.recipe.tokenizer) for one in plan)
+        source: _load_model_info(*source)
+        for source in dict.fromkeys((planned.recipe.model, planned.recipe.tokenizer) for planned in plan)
     }
-    metrics, seen = dict[str, tuple[str, ...]](), set[tuple[str, str]]()
-    for one in plan:
-        positions, tokenizer = models[one.recipe.model, one.recipe.tokenizer]
-        if (one.task, one.model) not in seen:  # by name: the same folder may be there twice, with other settings
-            seen.add((one.task, one.model))
-            chosen = resolve_metrics(one, tokenizer, console)
-            if metrics.setdefault(one.task, chosen) != chosen:
-                raise UserError(f"tasks.{one.task}: models.{one.model} is to be measured by {', '.join(chosen)}, others by "
-                               f"{', '.join(metrics[one.task])}; give tasks.{one.task}.metrics")  # fmt: skip
-        if one.recipe.length > positions:
-            raise UserError(f"tasks.{one.task}: length {one.recipe.length} is more than the {positions} positions of "
-                           f"models.{one.model}; lower it")  # fmt: skip
-        folder = Path(one.recipe.out)
-        made = read_json(folder / "card.json").get("identity") if (folder / MANIFEST).exists() else None
-        if made and made != finetune_identity(one.recipe):
+    metrics, checked = dict[str, tuple[str, ...]](), set[tuple[str, str]]()
+    for planned in plan:
+        positions, tokenizer = models[planned.recipe.model, planned.recipe.tokenizer]
+        if (planned.task, planned.model) not in checked:  # by name: the same folder may be there twice, with other settings
+            checked.add((planned.task, planned.model))
+            names = resolve_metrics(planned, tokenizer, console)
+            if metrics.setdefault(planned.task, names) != names:
+                raise UserError(f"tasks.{planned.task}: models.{planned.model} is to be measured by {', '.join(names)}, "
+                               f"others by {', '.join(metrics[planned.task])}; give tasks.{planned.task}.metrics")  # fmt: skip
+        if planned.recipe.length > positions:
+            raise UserError(f"tasks.{planned.task}: length {planned.recipe.length} is more than the {positions} positions of "
+                           f"models.{planned.model}; lower it")  # fmt: skip
+        folder = Path(planned.recipe.out)
+        existing_identity = read_json(folder / "card.json").get("identity") if (folder / MANIFEST).exists() else None
+        if existing_identity and existing_identity != finetune_identity(planned.recipe):
             raise UserError(f"{folder} was made by other settings or from other files; remove it, or choose another out")
     return metrics
 
@@ -221,15 +227,18 @@ def _load_model_info(source: str | EncoderConfig, tokenizer_path: str | None) ->
 
 
 def resolve_metrics(planned: PlannedRun, tokenizer: Tokenizer, console: Console) -> tuple[str, ...]:
+    """The metrics of the table: those the task lists, or the task's main one; checks the recipe and its examples."""
     try:
         check_recipe(planned.recipe)
         examples = read_examples(planned.recipe, tokenizer, console)
         if not examples.dev:
             raise UserError("a suite is judged on dev files; give data.dev")
         metric = resolve_best_metric(examples.task, planned.recipe.best)
-    except UserError as fault:
-        raise UserError(f"tasks.{planned.task}: {fault}") from None
-    chosen, there = planned.metrics or (metric,), list_metrics(examples.task)
-    if wrong := [name for name in chosen if name not in there]:
-        raise UserError(f"tasks.{planned.task}.metrics: {wrong[0]} is not a score of this task, which has {', '.join(there)}")
-    return chosen
+    except UserError as error:
+        raise UserError(f"tasks.{planned.task}: {error}") from None
+    names, available = planned.metrics or (metric,), list_metrics(examples.task)
+    if unknown := [name for name in names if name not in available]:
+        raise UserError(
+            f"tasks.{planned.task}.metrics: {unknown[0]} is not a score of this task, which has {', '.join(available)}"
+        )
+    return names

@@ -1,1 +1,1 @@
-"""What a run will take, told before it runs: parameters, memory, time and disk."""
+"""Estimates of a run's cost before it starts: parameters, memory, time and disk."""

@@ -1,4 +1,4 @@
-"""How fast this machine is: the very training, begun in a folder that is thrown away, for some seconds."""
+"""Measure the training throughput of this machine: a few seconds of the real training loop in a temporary folder."""
 
 import gc
 import time
@@ -14,22 +14,22 @@ import torch
 from ..model.batch import Batch
 from ..model.model import Model
 from ..objectives import ObjectiveConfig
-from ..train import step as trial
+from ..train import step
 from ..train.config import TrainConfig
 from ..train.trainer import Trainer
 from .step import model_bytes
 from .time import Throughput
 
-WARMUP_STEPS = 2  # steps that are not timed: the first compiles, the second still meets cold memory
-MIN_TIMED_STEPS = 3  # steps that are
-SMALL_BATCH_TOKENS = 1024  # tokens of a first look on a CPU, where a whole update may take minutes
-MAX_GPU_ACCUMULATION = 8  # micro-batches of an update, at most, on a GPU
+WARMUP_STEPS = 2  # not timed: the first compiles, the second still has cold memory
+MIN_TIMED_STEPS = 3
+SMALL_BATCH_TOKENS = 1024  # of a first measurement on a CPU, where a full update may take minutes
+MAX_GPU_ACCUMULATION = 8  # micro-batches per timed update on a GPU
 
-BatchSource = Callable[[int], AbstractContextManager[Callable[[int], Batch]]]  # tokens of a micro-batch -> k -> micro-batch k
+BatchSource = Callable[[int], AbstractContextManager[Callable[[int], Batch]]]  # batch_tokens -> (index -> micro-batch)
 
 
 class BenchmarkSpec(NamedTuple):
-    """What is measured: `model()` is a new one each time."""
+    """What to measure; `build_model()` returns a new model each time."""
 
     build_model: Callable[[], Model]
     objective: ObjectiveConfig
@@ -44,71 +44,78 @@ class _EnoughSteps(Exception):
 
 
 def measure_throughput(spec: BenchmarkSpec, seconds: float) -> Throughput:
-    """The pace of the whole update; one that would take too long is told from two smaller ones."""
+    """Throughput of one update; one that would take too long is extrapolated from two smaller ones."""
     train = spec.train
     if spec.is_gpu:
-        gathered = min(train.accumulate, MAX_GPU_ACCUMULATION)
-        return _extrapolate(_time_training(spec, train.batch_tokens, gathered, seconds), None, train.accumulate / gathered)
-    small = min(train.batch_tokens, max(SMALL_BATCH_TOKENS, spec.max_length))
-    first = _time_training(spec, small, 1, seconds / 4)
-    whole = train.batch_tokens * train.accumulate / first.update_tokens
-    if whole * first.update_seconds * (WARMUP_STEPS + MIN_TIMED_STEPS) <= seconds:
+        accumulation = min(train.accumulate, MAX_GPU_ACCUMULATION)
+        return _extrapolate(
+            _time_training(spec, train.batch_tokens, accumulation, seconds), None, train.accumulate / accumulation
+        )
+    small_tokens = min(train.batch_tokens, max(SMALL_BATCH_TOKENS, spec.max_length))
+    small_throughput = _time_training(spec, small_tokens, 1, seconds / 4)
+    scale = train.batch_tokens * train.accumulate / small_throughput.update_tokens
+    if scale * small_throughput.update_seconds * (WARMUP_STEPS + MIN_TIMED_STEPS) <= seconds:
         return _time_training(spec, train.batch_tokens, train.accumulate, seconds)
-    affordable = int(first.update_tokens * seconds / first.update_seconds / (WARMUP_STEPS + MIN_TIMED_STEPS))
-    if affordable < 2 * small:
-        return _extrapolate(first, None, whole)
-    second = _time_training(spec, min(train.batch_tokens, affordable), 1, seconds)
-    return _extrapolate(second, first, train.batch_tokens * train.accumulate / second.update_tokens)
+    affordable = int(
+        small_throughput.update_tokens * seconds / small_throughput.update_seconds / (WARMUP_STEPS + MIN_TIMED_STEPS)
+    )
+    if affordable < 2 * small_tokens:
+        return _extrapolate(small_throughput, None, scale)
+    larger_throughput = _time_training(spec, min(train.batch_tokens, affordable), 1, seconds)
+    return _extrapolate(
+        larger_throughput, small_throughput, train.batch_tokens * train.accumulate / larger_throughput.update_tokens
+    )
 
 
 def _extrapolate(throughput: Throughput, smaller: Throughput | None, factor: float) -> Throughput:
-    """An update of so many times the tokens: on the line through two paces, or in proportion to one."""
-    slope = throughput.update_seconds / throughput.update_tokens
+    """Throughput of an update with `factor` times the tokens: linear through two measurements, or proportional to one."""
+    seconds_per_token = throughput.update_seconds / throughput.update_tokens
     if smaller and throughput.update_tokens > smaller.update_tokens:
-        slope = min(
-            slope,
+        seconds_per_token = min(
+            seconds_per_token,
             max(0.0, throughput.update_seconds - smaller.update_seconds) / (throughput.update_tokens - smaller.update_tokens),
         )
-    more = throughput.update_tokens * (factor - 1)
+    extra_tokens = throughput.update_tokens * (factor - 1)
     return throughput._replace(
-        update_seconds=throughput.update_seconds + slope * more, update_tokens=throughput.update_tokens + more
+        update_seconds=throughput.update_seconds + seconds_per_token * extra_tokens,
+        update_tokens=throughput.update_tokens + extra_tokens,
     )
 
 
 def _time_training(spec: BenchmarkSpec, batch_tokens: int, gradient_accumulation_steps: int, seconds: float) -> Throughput:
     train = msgspec.structs.replace(
-        spec.train, steps=10**9, epochs=None, minutes=None, batch_tokens=batch_tokens, accumulate=gradient_accumulation_steps, stop=0, eval_every=0,
-        save_every=10**9, tensorboard=False, spike=0.0,
+        spec.train, steps=10**9, epochs=None, minutes=None, batch_tokens=batch_tokens, accumulate=gradient_accumulation_steps,
+        stop=0, eval_every=0, save_every=10**9, tensorboard=False, spike=0.0,
     )  # fmt: skip
-    watch = _StepTimer(seconds)
-    with TemporaryDirectory(prefix="bertsmith-plan-") as folder, spec.open_batches(batch_tokens) as batch:
+    timer = _StepTimer(seconds)
+    with TemporaryDirectory(prefix="bertsmith-plan-") as folder, spec.open_batches(batch_tokens) as get_batch:
         if spec.is_gpu:
-            gc.collect()  # a trainer before this one
+            gc.collect()  # of an earlier trainer
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         model = spec.build_model()
         model.set_gradient_checkpointing(train.recompute)
-        trainer = Trainer(model, spec.objective, train, Path(folder), seed=0, on_step=watch.on_step, quiet=True)
-        watch.start()
+        trainer = Trainer(model, spec.objective, train, Path(folder), seed=0, on_step=timer.on_step, quiet=True)
+        timer.start()
         with suppress(_EnoughSteps):
-            trainer.fit(lambda k, done: watch.on_batch(batch(k)))
-        peak = torch.cuda.max_memory_allocated() if spec.is_gpu else None
-        return watch.compute_throughput(model_bytes(model), _time_evaluation(trainer, batch(0)), peak)
+            trainer.fit(lambda k, done: timer.on_batch(get_batch(k)))
+        peak_memory = torch.cuda.max_memory_allocated() if spec.is_gpu else None
+        return timer.compute_throughput(model_bytes(model), _time_evaluation(trainer, get_batch(0)), peak_memory)
 
 
 class _StepTimer:
-    """When each step of a run ended, and how much it had read."""
+    """Records the end time and the tokens of each step."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.first_batch_time = seconds, 0.0
-        self.step_times: list[float] = []  # the beginning, then the end of each step
+        self.step_times: list[float] = []  # the start, then the end of each step
         self.tokens: list[float] = [0.0]
 
     def start(self) -> None:
         self.step_times.append(time.monotonic())
 
     def on_batch(self, batch: Batch) -> Batch:
-        self.first_batch_time = self.first_batch_time or time.monotonic()  # until then the trainer saved its first checkpoint
+        self.first_batch_time = self.first_batch_time or time.monotonic()  # before it, the trainer saved its first checkpoint
         return batch
 
     def on_step(self, step: int, metrics: dict[str, float]) -> None:
@@ -118,13 +125,13 @@ class _StepTimer:
             raise _EnoughSteps
 
     def compute_throughput(self, weight_bytes: int, eval_seconds_per_token: float, peak_memory: int | None) -> Throughput:
-        timed, read = self.step_times[WARMUP_STEPS:], self.tokens[WARMUP_STEPS + 1 :]
-        update = (timed[-1] - timed[0]) / len(read)
-        start = max(0.0, timed[0] - self.first_batch_time - WARMUP_STEPS * update)
+        times, tokens = self.step_times[WARMUP_STEPS:], self.tokens[WARMUP_STEPS + 1 :]
+        update_seconds = (times[-1] - times[0]) / len(tokens)
+        startup_seconds = max(0.0, times[0] - self.first_batch_time - WARMUP_STEPS * update_seconds)
         return Throughput(
-            update,
-            sum(read) / len(read),
-            start,
+            update_seconds,
+            sum(tokens) / len(tokens),
+            startup_seconds,
             eval_seconds_per_token,
             (self.first_batch_time - self.step_times[0]) / weight_bytes,
             peak_memory,
@@ -132,8 +139,8 @@ class _StepTimer:
 
 
 def _time_evaluation(trainer: Trainer, batch: Batch) -> float:
-    """Seconds a token that is only read; the first time may compile."""
+    """Seconds per token of an evaluation; of two runs the second counts, since the first may compile."""
     for _ in range(2):
-        began = time.monotonic()
-        trial.evaluate(trainer.objective, [batch], trainer.prepared)
-    return (time.monotonic() - began) / batch.num_tokens
+        start = time.monotonic()
+        step.evaluate(trainer.objective, [batch], trainer.prepared)
+    return (time.monotonic() - start) / batch.num_tokens

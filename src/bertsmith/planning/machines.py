@@ -1,6 +1,7 @@
-"""Machines by name, with what was measured there: the one place to correct when kernels get faster.
+"""Machines by name, with their measured speeds: the one place to correct when kernels get faster.
 
-`python -m benchmarks.planning` there compares plans with runs, and tells which `passes` and `shares` would have been right.
+`python -m benchmarks.planning` on such a machine compares plans with runs, and prints which `activation_passes` and
+`activation_fractions` would have been right.
 """
 
 import os
@@ -10,37 +11,35 @@ from pathlib import Path
 import torch
 
 GIB = 1 << 30
-CPU_ALLOCATOR_OVERHEAD = 2.0  # 1.5 to 2.7 in runs of several shapes: glibc keeps what is freed, in pieces
+CPU_ALLOCATOR_OVERHEAD = 2.0  # 1.5 to 2.7 in runs of several shapes: glibc does not return freed memory (fragmentation)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Speeds are what real shapes reach, not what a data sheet says; none are given where a machine is measured instead."""
+    """A machine's memory and the speeds that real shapes reach there; speeds stay 0 where the machine is measured instead."""
 
     name: str
-    memory: int  # bytes that a run may have
+    memory: int  # bytes that a run may use
     is_gpu: bool
     flops_per_second: dict[str, float] = field(default_factory=dict)  # flop/s, by precision
     memory_bandwidth: float = 0.0  # bytes/s, read and written
-    kernel_launch_seconds: float = 0.0  # seconds a kernel takes at least
-    disk_bandwidth: float = 0.0  # bytes/s of a checkpoint, checksums and all
-    activation_passes: tuple[float, float] = (0.0, 0.0)  # times each byte of activations travels; then where compiled
-    activation_fractions: tuple[float, float] = (
-        1.0,
-        1.0,
-    )  # of a CPU's activations, in half precision, that are kept; then compiled
-    logits_fraction: float = 1.0  # of a CPU's memory for logits, in half precision
-    startup_seconds: tuple[float, float] = (0.0, 0.0)  # seconds to the first step; then where compiled
-    allocator_overhead: float = 1.05  # times the bytes of tensors that an allocator holds
+    kernel_launch_seconds: float = 0.0  # minimum time of a kernel
+    disk_bandwidth: float = 0.0  # bytes/s of writing a checkpoint with its checksums
+    # pairs are (eager, compiled); fractions are relative to the traced CPU kernels, in half precision
+    activation_passes: tuple[float, float] = (0.0, 0.0)  # how often each byte of activations is read or written
+    activation_fractions: tuple[float, float] = (1.0, 1.0)  # of the activations that are kept for backward
+    logits_fraction: float = 1.0  # of the memory for logits
+    startup_seconds: tuple[float, float] = (0.0, 0.0)  # until the first step
+    allocator_overhead: float = 1.05  # bytes held by the allocator per byte of tensors
 
     def memory_fractions(self, is_compiled: bool, half_precision: bool) -> tuple[float, float]:
-        """Shares of activations and of logits; in full precision all is as on a CPU."""
+        """Fractions of the traced activations and logits that are kept; (1, 1) in full precision."""
         return (self.activation_fractions[is_compiled], self.logits_fraction) if half_precision else (1.0, 1.0)
 
 
-# One NVIDIA H200, torch 2.11. Measured: products of 768-wide shapes, the copy, and passes, so that bert-base, bf16, 65,536
-# tokens of length 128, comes to 832,000 tokens/s with our kernels (passes of a compiled model: as when that came to 495,000).
-# Reckoned from what the kernels keep: shares and logits; the peak of that run was as told, 21.1 GB.
+# One NVIDIA H200, torch 2.11. Measured: matmuls with hidden size 768, copy bandwidth, and activation_passes, so that bert-base
+# (bf16, 65,536 tokens of length 128) comes to 832,000 tokens/s with our kernels (compiled: from when it was 495,000).
+# Computed from what the kernels keep: activation_fractions and logits_fraction; the peak of that run was as predicted, 21.1 GB.
 MACHINES = {
     "h200": Machine(
         name="h200",
@@ -59,7 +58,7 @@ MACHINES = {
 
 
 def this_machine(device: torch.device) -> Machine:
-    """The one this runs on, whose speed is to be measured."""
+    """The machine this runs on; its speed is to be measured."""
     if device.type == "cuda":
         return Machine(
             torch.cuda.get_device_name(device),
@@ -71,12 +70,12 @@ def this_machine(device: torch.device) -> Machine:
 
 
 def _free_memory() -> int:
-    """Bytes of memory that nobody uses, or that a container leaves."""
+    """Available bytes of main memory, or the container's (cgroup) limit if that is lower."""
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    told = Path("/proc/meminfo")
-    if told.exists():
-        rows = dict(line.split(":", 1) for line in told.read_text().splitlines())
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        rows = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
         free = int(rows.get("MemAvailable", rows["MemTotal"]).split()[0]) * 1024
     limit = Path("/sys/fs/cgroup/memory.max")
-    said = limit.read_text().strip() if limit.exists() else "max"
-    return min(free, int(said)) if said.isdecimal() else free
+    limit_text = limit.read_text().strip() if limit.exists() else "max"
+    return min(free, int(limit_text)) if limit_text.isdecimal() else free

@@ -1,4 +1,4 @@
-"""How many numbers a model learns, by its parts."""
+"""Memory of a training step: parameters by module, optimizer state, activations, and their peak."""
 
 from math import prod
 from typing import NamedTuple
@@ -15,26 +15,25 @@ from ..train.config import TrainConfig
 from .machines import Machine
 from .step import CostTracker, StepCost, build_meta_model, model_bytes, trace_step
 
+SHRINK_FACTOR = 16  # of each dimension, to run the optimizer on small weights
+
 
 def count_parameters(model: nn.Module) -> dict[str, int]:
-    """`encoder.tokens`, `encoder.stack`, `heads.words` and so on, in the model's order."""
-    found: dict[str, int] = {}
+    """Number of parameters by module (`encoder.tokens`, `encoder.stack`, `heads.words` ...), in the model's order."""
+    counts: dict[str, int] = {}
     for name, weight in model.named_parameters():
         part = ".".join(name.split(".")[:2])
-        found[part] = found.get(part, 0) + weight.numel()
-    return found
+        counts[part] = counts.get(part, 0) + weight.numel()
+    return counts
 
 
 def sum_parameters(parts: dict[str, int], prefix: str) -> int:
-    """Of all parts of the encoder, say."""
+    """Total of all parts of one top-level module, such as `encoder`."""
     return sum(count for part, count in parts.items() if part.split(".")[0] == prefix)
 
 
-SHRINK_FACTOR = 16
-
-
 class TensorSpec(NamedTuple):
-    """A tensor of its state."""
+    """Shape and dtype of a tensor of the optimizer state."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -45,30 +44,32 @@ class TensorSpec(NamedTuple):
 
 
 class OptimizerState(NamedTuple):
-    tensors: dict[str, TensorSpec]  # by the name of the weight and its own
-    update_bytes: int  # bytes that come and go while the weights move
+    """Tensors of the optimizer state, and the temporary memory of an update."""
+
+    tensors: dict[str, TensorSpec]  # by "parameter name/state name"
+    update_bytes: int  # temporary, during an update
 
     @property
     def state_bytes(self) -> int:
-        return sum(slot.nbytes for slot in self.tensors.values())
+        return sum(spec.nbytes for spec in self.tensors.values())
 
 
 def measure_optimizer_state(config: ModelConfig, train: TrainConfig) -> OptimizerState:
-    """By two of its steps."""
+    """Optimizer state of the model, from two optimizer steps on a model with shrunken weights."""
     model = build_meta_model(config)
     shapes = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
-    whole = sum(weight.nbytes for weight in model.parameters())
+    weight_bytes = sum(weight.nbytes for weight in model.parameters())
     _shrink_parameters(model)
-    small = dict(model.named_parameters())
-    built = train.optimizer.build(optim.build_param_groups(model, train.decay), train.rate)
-    for _ in range(2):  # the first step makes the state
+    small_weights = dict(model.named_parameters())
+    optimizer = train.optimizer.build(optim.build_param_groups(model, train.decay), train.rate)
+    for _ in range(2):  # the first step allocates the state
         _fill_grads(model)
-        with CostTracker() as ledger:
-            built.step()
-    slots = {key: _full_size_spec(value, small[key.rpartition("/")[0]], shapes[key.rpartition("/")[0]])
-             for key, value in optim.optimizer_state_by_name(built, model).items()}  # fmt: skip
-    share = ledger.peak_bytes / sum(weight.nbytes for weight in small.values())
-    return OptimizerState(slots, int(share * whole))
+        with CostTracker() as tracker:
+            optimizer.step()
+    specs = {key: _full_size_spec(value, small_weights[key.rpartition("/")[0]], shapes[key.rpartition("/")[0]])
+             for key, value in optim.optimizer_state_by_name(optimizer, model).items()}  # fmt: skip
+    fraction = tracker.peak_bytes / sum(weight.nbytes for weight in small_weights.values())
+    return OptimizerState(specs, int(fraction * weight_bytes))
 
 
 def _shrink_parameters(model: nn.Module) -> None:
@@ -84,7 +85,7 @@ def _fill_grads(model: nn.Module) -> None:
 
 
 def _full_size_spec(value: Tensor, small_weight: Tensor, full_shape: tuple[int, ...]) -> TensorSpec:
-    """As the whole weight would have it; a tensor of another shape than its weight grows as the weight does."""
+    """Spec for the full-size weight; a state tensor of another shape than its weight is scaled in proportion to it."""
     if value.ndim == 0 or value.numel() == 1 != small_weight.numel():
         return TensorSpec(tuple(value.shape), value.dtype)
     if value.shape == small_weight.shape:
@@ -93,20 +94,22 @@ def _full_size_spec(value: Tensor, small_weight: Tensor, full_shape: tuple[int, 
 
 
 class MemoryUsage(msgspec.Struct, frozen=True):
-    """Bytes on the device; Python and its libraries are not counted."""
+    """Bytes on the device, without Python and its libraries."""
 
     weights: int
     gradients: int
     optimizer: int
-    activations: int  # that the encoder keeps of a micro-batch
-    passing: int  # logits, and what else is there only for a moment, when most is there
-    update: int  # that the optimizer needs while it moves the weights
-    saving: int  # copies while a checkpoint is written: of the host's memory, where the device has its own
+    activations: int  # kept by the encoder for backward, of one micro-batch
+    passing: int  # logits and other temporary tensors, at their peak
+    update: int  # temporary tensors of the optimizer
+    saving: int  # copies while a checkpoint is written; in host memory where the device has its own
     peak: int
-    held: int  # that the system sees, about: allocators keep what is freed
+    held: int  # about what the system shows: the peak times the allocator's overhead
 
 
 class MemoryEstimate(NamedTuple):
+    """Memory of a training step, with the traced step and optimizer state it is computed from."""
+
     memory: MemoryUsage
     step: StepCost
     optimizer_state: OptimizerState
@@ -115,25 +118,36 @@ class MemoryEstimate(NamedTuple):
 def estimate_memory(
     config: ModelConfig, objective: ObjectiveConfig, batch: Batch, train: TrainConfig, machine: Machine
 ) -> MemoryEstimate:
-    model, half = build_meta_model(config), train.precision != "fp32"
-    held = measure_optimizer_state(config, train)
+    """Peak memory: weights and optimizer state, plus the largest of forward/backward, update and saving."""
+    model, half_precision = build_meta_model(config), train.precision != "fp32"
+    optimizer_state = measure_optimizer_state(config, train)
     step = trace_step(
         config,
         objective,
         batch,
-        half_precision=half,
+        half_precision=half_precision,
         gradient_checkpointing=train.recompute,
         gradient_accumulation_steps=train.accumulate,
     )
-    weights, (share, logits) = model_bytes(model), machine.memory_fractions(train.compile, half)
+    weights, (activation_fraction, logits_fraction) = (
+        model_bytes(model),
+        machine.memory_fractions(train.compile, half_precision),
+    )
     gradients = sum(weight.nbytes for weight in model.parameters())
-    there = gradients if train.accumulate > 1 else 0  # from the micro-batches before
-    activations, passing = int(step.activation_bytes * share), int(max(step.head_bytes * logits, step.backward_bytes * share))
-    saving = weights + held.state_bytes
-    moments = [there + activations + passing, gradients + held.update_bytes, 0 if machine.is_gpu else saving]
-    peak = weights + held.state_bytes + max(moments)
+    accumulated_grads = gradients if train.accumulate > 1 else 0  # of earlier micro-batches
+    activations, passing = (
+        int(step.activation_bytes * activation_fraction),
+        int(max(step.head_bytes * logits_fraction, step.backward_bytes * activation_fraction)),
+    )
+    saving = weights + optimizer_state.state_bytes
+    peaks = [
+        accumulated_grads + activations + passing,
+        gradients + optimizer_state.update_bytes,
+        0 if machine.is_gpu else saving,
+    ]
+    peak = weights + optimizer_state.state_bytes + max(peaks)
     memory = MemoryUsage(
-        weights=weights, gradients=gradients, optimizer=held.state_bytes, activations=activations, passing=passing,
-        update=held.update_bytes, saving=saving, peak=peak, held=int(peak * machine.allocator_overhead),
+        weights=weights, gradients=gradients, optimizer=optimizer_state.state_bytes, activations=activations, passing=passing,
+        update=optimizer_state.update_bytes, saving=saving, peak=peak, held=int(peak * machine.allocator_overhead),
     )  # fmt: skip
-    return MemoryEstimate(memory, step, held)
+    return MemoryEstimate(memory, step, optimizer_state)

@@ -1,4 +1,4 @@
-"""A plan in words: numbers as a person reads them, in rows of a table."""
+"""Format a plan as tables, with human-readable sizes and durations."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ Rows = Sequence[tuple[str, ...]]
 
 
 def format_plan(plan: dict[str, Any]) -> Iterator[tuple[str, Rows]]:
-    """Tables with their titles."""
+    """(title, rows) of each table."""
     yield "parameters", _parameter_rows(plan["parameters"])
     yield f"memory on {plan['machine']}", _memory_rows(plan["memory"])
     if plan["time"]:

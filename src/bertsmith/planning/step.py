@@ -1,4 +1,4 @@
-"""An account of the work done under it: bytes alive, the most there were at once, products, and calls of kernels."""
+"""Trace one training step on fake tensors: live and peak bytes, matmul FLOPs and kernel calls; and batches to trace it with."""
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -21,12 +21,18 @@ from ..objectives import ObjectiveConfig
 
 aten = torch.ops.aten
 
+SAMPLED_BATCHES = 16  # batches that stand for all when sizes are estimated
+MAX_LOOPED_SEQUENCES = 64  # above it, attention is not traced sequence by sequence (as a CPU computes it)
+
 
 class CostTracker(TorchDispatchMode):
-    """Bytes are of whole storages, by when they come and go, so views cost nothing; what it did not see come is free."""
+    """Dispatch mode that tracks bytes of storages (views are free), matmul FLOPs and kernel calls.
+
+    Storages allocated before it was entered are not counted.
+    """
 
     def __init__(self, preallocated: Iterable[Tensor] = ()) -> None:
-        """`own` is there already and not counted."""
+        """`preallocated` tensors are not counted."""
         super().__init__()
         self.current_bytes = self.peak_bytes = self.flops = self.kernel_calls = 0
         self._storages: dict[int, Any] = {tensor.untyped_storage()._cdata: tensor for tensor in preallocated}
@@ -34,8 +40,8 @@ class CostTracker(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         self.flops += count_flops(func, args, kwargs or {}, out)
-        fresh = [self._on_alloc(leaf.untyped_storage()) for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
-        self.kernel_calls += any(fresh)  # a view is no work
+        allocated = [self._on_alloc(leaf.untyped_storage()) for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        self.kernel_calls += any(allocated)  # a view launches no kernel
         return out
 
     def _on_alloc(self, storage: torch.UntypedStorage) -> bool:
@@ -53,14 +59,14 @@ class CostTracker(TorchDispatchMode):
 
 
 def count_flops(func: Any, args: Any, kwargs: Any, out: Any) -> int:
-    """Operations of the products of matrices in one call of a kernel, two for a multiply-add."""
+    """FLOPs of the matrix products in one kernel call, two per multiply-add."""
     packet = func._overloadpacket
-    if packet is aten.mkldnn_rnn_layer:  # all steps of a layer of an LSTM
+    if packet is aten.mkldnn_rnn_layer:  # all time steps of an LSTM layer
         steps, weights = args[0].shape[0] * args[0].shape[1], args[1].numel() + args[2].numel()
         return int(2 * steps * weights)
     if packet is aten._cudnn_rnn:  # the same on a GPU, of packed sequences
         return int(2 * args[0].numel() // args[0].shape[-1] * sum(weight.numel() for weight in args[1] if weight.ndim == 2))
-    if packet in _ATTENTION_MATMUL_FLOPS:  # which torch's own table leaves out on a CPU
+    if packet in _ATTENTION_MATMUL_FLOPS:  # not in torch's flop_registry on a CPU
         q, k = args[_QUERY_ARG[packet]], args[_QUERY_ARG[packet] + 1]
         return int(_ATTENTION_MATMUL_FLOPS[packet] * q.numel() * k.shape[-2])
     if packet in flop_registry:
@@ -68,7 +74,7 @@ def count_flops(func: Any, args: Any, kwargs: Any, out: Any) -> int:
     return 0
 
 
-# Products of two matrices, each 2 x queries x keys x width: two forward, five on the way back, where scores come again.
+# Matrix products of 2 * queries * keys * head_dim FLOPs each: two forward, five backward (scores are recomputed).
 _ATTENTION_MATMUL_FLOPS = {
     aten._scaled_dot_product_flash_attention_for_cpu: 4,
     aten._scaled_dot_product_flash_attention_for_cpu_backward: 10,
@@ -76,50 +82,53 @@ _ATTENTION_MATMUL_FLOPS = {
 _QUERY_ARG = {aten._scaled_dot_product_flash_attention_for_cpu: 0, aten._scaled_dot_product_flash_attention_for_cpu_backward: 1}
 
 
-SAMPLED_BATCHES = 16  # batches whose sizes stand for all
-MAX_LOOPED_SEQUENCES = 64  # sequences that attention is walked through one by one, as a CPU does
-
-
 def make_synthetic_batch(objective: ObjectiveConfig, tokens: int, length: int, vocab_size: int) -> Batch:
-    """As many full sequences as fit, or the one that does not."""
+    """A batch of random ids: as many sequences of `length` as fit into `tokens`, at least one."""
     sizes = np.full(max(1, tokens // length), length)
-    rng, count = np.random.default_rng(0), int(sizes.sum())
-    where = np.sort(rng.choice(count, max(1, round(objective.rate * count)), replace=False))
-    ids = rng.integers(0, vocab_size, count)
-    segments = (np.arange(count) % length >= length // 2).astype(np.int64)
-    return objective.to_batch(NumpyBatch(ids, sizes, segments, where, ids[where], rng.integers(0, 2, len(sizes))))
+    rng, num_tokens = np.random.default_rng(0), int(sizes.sum())
+    label_positions = np.sort(rng.choice(num_tokens, max(1, round(objective.rate * num_tokens)), replace=False))
+    ids = rng.integers(0, vocab_size, num_tokens)
+    segments = (np.arange(num_tokens) % length >= length // 2).astype(np.int64)
+    return objective.to_batch(
+        NumpyBatch(ids, sizes, segments, label_positions, ids[label_positions], rng.integers(0, 2, len(sizes)))
+    )
 
 
 def mean_batch_tokens(loader: BatchLoader) -> float:
-    """Tokens of a micro-batch in the mean: the last sample that did not fit leaves room."""
+    """Mean tokens of a micro-batch; below batch_tokens, since samples are not split."""
     counts = [int(loader.select_samples(k)[0].lengths.sum()) for k in range(min(SAMPLED_BATCHES, loader.batches_per_epoch))]
     return sum(counts) / len(counts)
 
 
 def find_largest_batch(loader: BatchLoader, objective: ObjectiveConfig, vocab_size: int, lengths_ignored: bool) -> Batch:
-    """The one to count memory by. On a GPU, or with very many sequences, the lengths do not matter, only their sum."""
-    plans = [loader.select_samples(k) for k in range(min(SAMPLED_BATCHES, loader.batches_per_epoch))]
-    plan, epoch = max(plans, key=lambda rows: int(rows[0].lengths.sum()))
-    if lengths_ignored or len(plan) > MAX_LOOPED_SEQUENCES:
-        tokens, longest = int(plan.lengths.sum()), loader.max_length
-        return make_synthetic_batch(objective, -(-tokens // longest) * longest, longest, vocab_size)
-    return objective.to_batch(loader.collator(plan, epoch))
+    """The largest of some batches, for the memory estimate.
+
+    With `lengths_ignored` (a GPU, whose memory depends on the sum alone) or with very many sequences, it is synthetic.
+    """
+    indices = [loader.select_samples(k) for k in range(min(SAMPLED_BATCHES, loader.batches_per_epoch))]
+    index, epoch = max(indices, key=lambda rows: int(rows[0].lengths.sum()))
+    if lengths_ignored or len(index) > MAX_LOOPED_SEQUENCES:
+        tokens, max_length = int(index.lengths.sum()), loader.max_length
+        return make_synthetic_batch(objective, -(-tokens // max_length) * max_length, max_length, vocab_size)
+    return objective.to_batch(loader.collator(index, epoch))
 
 
 @contextmanager
 def prefetch_batches(loader: BatchLoader, objective: ObjectiveConfig, workers: int) -> Iterator[Callable[[int], Batch]]:
-    """Micro-batch k as `pretrain` makes it, its workers at work."""
-    with Prefetcher(loader.collator, workers) as ahead:
-        yield lambda k: objective.to_batch(ahead(k, loader.select_samples))
+    """Function from index to micro-batch, collated by worker processes as in `pretrain`."""
+    with Prefetcher(loader.collator, workers) as prefetcher:
+        yield lambda k: objective.to_batch(prefetcher(k, loader.select_samples))
 
 
 class StepCost(NamedTuple):
-    tokens: int  # of one micro-batch
-    activation_bytes: int  # bytes kept when the encoder is done
-    head_bytes: int  # bytes more than that, at most, in the heads, there and back
-    backward_bytes: int  # bytes more than that, at most, on the way back through the encoder, gradients counted
-    flops: int  # of one micro-batch, there and back
-    kernel_calls: int  # of kernels
+    """Cost of forward and backward of one micro-batch."""
+
+    tokens: int
+    activation_bytes: int  # kept after the encoder's forward
+    head_bytes: int  # peak above that, in forward and backward of the heads
+    backward_bytes: int  # peak above that, in backward of the encoder, gradients included
+    flops: int
+    kernel_calls: int
 
 
 def trace_step(
@@ -131,36 +140,36 @@ def trace_step(
     gradient_checkpointing: bool,
     gradient_accumulation_steps: int = 1,
 ) -> StepCost:
-    """What a CPU would do with this batch, kernel by kernel, in half a second and no memory.
+    """Trace forward and backward of one micro-batch on fake tensors, with CPU kernels: half a second, no memory.
 
-    From the second of several micro-batches on, gradients are there from the beginning, and are not counted.
+    With gradient accumulation, the second micro-batch is traced, where gradients exist already and are not counted.
     """
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = Model(config, init_weights=False)
         model.set_gradient_checkpointing(gradient_checkpointing)
-        ledger = CostTracker([*model.parameters(), *model.buffers()])
-        turn = _StepTracker(ledger)
-        model.encoder.register_forward_hook(turn.on_encoder_forward)
-        with ledger:
+        tracker = CostTracker([*model.parameters(), *model.buffers()])
+        step_tracker = _StepTracker(tracker)
+        model.encoder.register_forward_hook(step_tracker.on_encoder_forward)
+        with tracker:
             for _ in range(min(gradient_accumulation_steps, 2)):
-                turn.start()
+                step_tracker.start()
                 _forward_backward(model, objective, batch, half_precision)
-    return turn.compute_cost(batch.num_tokens)
+    return step_tracker.compute_cost(batch.num_tokens)
 
 
 class _StepTracker:
-    """Readings of the ledger at the turns of a micro-batch: encoder, heads, heads back, encoder back."""
+    """Reads the tracker between encoder forward, heads forward and backward, and encoder backward."""
 
     def __init__(self, tracker: CostTracker) -> None:
         self.tracker = tracker
 
     def start(self) -> None:
-        at = self.tracker
-        at.peak_bytes, self.start_bytes, self.start_flops, self.start_calls = (
-            at.current_bytes,
-            at.current_bytes,
-            at.flops,
-            at.kernel_calls,
+        tracker = self.tracker
+        tracker.peak_bytes, self.start_bytes, self.start_flops, self.start_calls = (
+            tracker.current_bytes,
+            tracker.current_bytes,
+            tracker.flops,
+            tracker.kernel_calls,
         )
 
     def on_encoder_forward(self, encoder: nn.Module, inputs: Any, hidden_states: Tensor) -> None:
@@ -173,31 +182,31 @@ class _StepTracker:
         self.tracker.peak_bytes = self.tracker.current_bytes
 
     def compute_cost(self, tokens: int) -> StepCost:
-        at, kept = self.tracker, self.encoder_bytes
-        back = max(0, max(self.forward_peak, at.peak_bytes) - kept)
+        tracker, encoder_bytes = self.tracker, self.encoder_bytes
+        backward_bytes = max(0, max(self.forward_peak, tracker.peak_bytes) - encoder_bytes)
         return StepCost(
             tokens,
-            kept - self.start_bytes,
-            self.head_peak - kept,
-            back,
-            at.flops - self.start_flops,
-            at.kernel_calls - self.start_calls,
+            encoder_bytes - self.start_bytes,
+            self.head_peak - encoder_bytes,
+            backward_bytes,
+            tracker.flops - self.start_flops,
+            tracker.kernel_calls - self.start_calls,
         )
 
 
 def build_meta_model(config: ModelConfig) -> Model:
-    """The model as shapes alone."""
+    """The model on the meta device: shapes without data."""
     with torch.device("meta"):
         return Model(config, init_weights=False)
 
 
 def model_bytes(model: nn.Module) -> int:
-    """Bytes of its weights."""
+    """Bytes of its state dict."""
     return sum(tensor.nbytes for tensor in model.state_dict().values())
 
 
 def _forward_backward(model: Model, objective: ObjectiveConfig, batch: Batch, half_precision: bool) -> None:
     with torch.autocast("cpu", torch.bfloat16, enabled=half_precision):
-        parts: dict[str, Any] = objective.compute_loss(model, batch).parts
-        whole = torch.stack([part.float() for part in parts.values()]).sum()
-    whole.backward()
+        losses: dict[str, Any] = objective.compute_loss(model, batch).parts
+        loss = torch.stack([value.float() for value in losses.values()]).sum()
+    loss.backward()

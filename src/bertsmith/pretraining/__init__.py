@@ -1,1 +1,1 @@
-"""What a pre-training run is assembled from, beside its command."""
+"""Pre-training: the recipe and its model, data and initialization (`setup`), the run (`run`), word vectors (`word_vectors`)."""

@@ -1,4 +1,7 @@
-"""A corpus to a pre-trained model, in a run that can be killed and proved."""
+"""A pre-training run: batches of each phase, training with validation and pseudo-perplexity, and the published checkpoint.
+
+The run can be killed and resumed; the same recipe and corpus give the same weights.
+"""
 
 import json
 import math
@@ -33,61 +36,62 @@ from ..train.trainer import StepCallback, Trainer
 from .setup import PretrainRecipe, build_batches, build_model_config, init_model, pretrain_identity, split_corpus, uses_streams
 from .word_vectors import train_word_vectors
 
-MAX_UNKNOWN_FRACTION = 0.01  # share of a corpus: above it, a model that spells its words is told what it misses
+MAX_UNKNOWN_FRACTION = 0.01  # of a corpus's words: above it, a character-level model warns
 
 
 def pretrain(recipe: PretrainRecipe, quiet: bool = False, on_step: StepCallback = lambda step, row: None) -> dict[str, Any]:
-    """Trains, or goes on with a run that was interrupted, or says that it is done already."""
-    screen, out = Console(quiet), resolve_path(recipe.out, "out")
+    """Train, resume an interrupted run, or return the result of a finished one."""
+    console, out = Console(quiet), resolve_path(recipe.out, "out")
     corpus = Corpus.open(resolve_path(recipe.corpus, "corpus"))
-    name = pretrain_identity(recipe)
-    with runs.open_run(out, name, screen) as told:
-        if told or not isinstance(recipe.objective, WordVectorObjective):
-            return told or _train(recipe, out, corpus, name, screen, on_step)
-        return train_word_vectors(recipe, out, corpus, name, screen)
+    identity = pretrain_identity(recipe)
+    with runs.open_run(out, identity, console) as finished_result:
+        if finished_result or not isinstance(recipe.objective, WordVectorObjective):
+            return finished_result or _train(recipe, out, corpus, identity, console, on_step)
+        return train_word_vectors(recipe, out, corpus, identity, console)
 
 
 def _train(
     recipe: PretrainRecipe, out: Path, corpus: Corpus, identity: str, console: Console, on_step: StepCallback
 ) -> dict[str, Any]:
-    learn, judge, judged = split_corpus(recipe, corpus)
+    train_documents, valid_corpus, valid_documents = split_corpus(recipe, corpus)
     _warn_unread_text(recipe, corpus, console)
     config = build_model_config(recipe, corpus)
     if config.encoder.lacks_position_information:
-        turns = "model.mixer.rotary=10000, or " if "rotary" in config.encoder.mixer.__struct_fields__ else ""
-        console.warn(f"this model knows no positions, so it reads words in any order alike; set {turns}model.table=true")
+        rope_hint = "model.mixer.rotary=10000, or " if "rotary" in config.encoder.mixer.__struct_fields__ else ""
+        console.warn(f"this model knows no positions, so it reads words in any order alike; set {rope_hint}model.table=true")
     if recipe.init and recipe.model:
         console.info(f"goes on with {_describe_mixer(config.encoder.mixer)}")
     if _has_memory(config.encoder) and not uses_streams(recipe):
-        console.warn("this model can remember the text before each sequence, and will not: nothing goes on from batch to batch; "
-                    "set objective.view=streams, or model.mixer.remembers=0")  # fmt: skip
+        console.warn("this model can remember the text before each sequence, and will not: nothing goes on from batch to "
+                    "batch; set objective.view=streams, or model.mixer.remembers=0")  # fmt: skip
     if isinstance(config.encoder.front, CharCNNConfig) and (unknown := corpus.card["unknown rate"]) > MAX_UNKNOWN_FRACTION:
-        console.warn(f"{unknown:.1%} of the corpus are words its tokenizer does not know, and all of them are spelt [UNK] here: "
-                    "letters are learnt from the others alone; a larger `tokenizer size=` leaves fewer")  # fmt: skip
-    readings = [build_batches(recipe, corpus, learn, length, config) for length, _ in recipe.phases()]
+        console.warn(f"{unknown:.1%} of the corpus are words its tokenizer does not know, and all of them are spelt [UNK] "
+                    "here: letters are learnt from the others alone; a larger `tokenizer size=` leaves fewer")  # fmt: skip
+    loaders = [build_batches(recipe, corpus, train_documents, length, config) for length, _ in recipe.phases()]
 
     def train_once(train: TrainConfig) -> tuple[Trainer, Model, dict[str, Any]]:
         model = init_model(recipe, config, corpus, console)
         model.set_gradient_checkpointing(train.recompute)
-        with Prefetcher(readings[0].collator, train.workers, world_size()) as ahead:
+        with Prefetcher(loaders[0].collator, train.workers, world_size()) as prefetcher:
             trainer = Trainer(
                 model, recipe.objective, train, out, seed=recipe.seed, fingerprint=identity, on_step=on_step,
-                quiet=console.quiet, eval_sets=_build_eval_sets(recipe, judge, judged, train.batch_tokens, console),
-                baseline=("words", corpus.card["unigram entropy"]),
+                quiet=console.quiet, baseline=("words", corpus.card["unigram entropy"]),
+                eval_sets=_build_eval_sets(recipe, valid_corpus, valid_documents, train.batch_tokens, console),
             )  # fmt: skip
             return (
                 trainer,
                 model,
-                trainer.fit(partial(_get_batch, recipe, _set_batch_tokens(readings, train.batch_tokens), ahead)),
+                trainer.fit(partial(_get_batch, recipe, _set_batch_tokens(loaders, train.batch_tokens), prefetcher)),
             )
 
-    train = recipe.train.resolve_epochs(
-        readings[0].batches_per_epoch
-    )  # as given: an epoch has as many updates, however they are split
+    # with batch_tokens as given: after an out-of-memory retry an epoch still has as many updates
+    train = recipe.train.resolve_epochs(loaders[0].batches_per_epoch)
     trainer, model, summary = oom.retry_on_oom(train, max(recipe.length), out, train_once, console)
     model.drop_training_heads()
     result = (
-        _build_result(summary, corpus, model) | _compute_perplexity(recipe, summary, judge.card) | oom.read_batch_split(out)
+        _build_result(summary, corpus, model)
+        | _compute_perplexity(recipe, summary, valid_corpus.card)
+        | oom.read_batch_split(out)
     )
     if trainer.is_main_process:
         oom.remove_batch_split(out)
@@ -100,27 +104,29 @@ def _train(
 
 
 def _describe_mixer(mixer: MixerConfig) -> str:
-    """Its kind, and what is not as usual."""
-    usual, (kind, *told) = to_dict(type(mixer)()), to_dict(mixer).items()
-    return ", ".join([f"mixer={kind[1]}", *(f"{name}={json.dumps(value)}" for name, value in told if value != usual[name])])
+    """The mixer's kind and its settings that differ from the defaults."""
+    defaults, (kind, *settings) = to_dict(type(mixer)()), to_dict(mixer).items()
+    changed = (f"{name}={json.dumps(value)}" for name, value in settings if value != defaults[name])
+    return ", ".join([f"mixer={kind[1]}", *changed])
 
 
 def _has_memory(encoder: EncoderConfig) -> bool:
-    """It is made to go on from text to text: Transformer-XL; adaptive spans alone want no memory to be of use."""
+    """Whether the model is Transformer-XL with memory; adaptive span is useful without memory, so it does not count."""
     return isinstance(encoder.mixer, TransformerXL) and encoder.mixer.remembers > 0 and bool(encoder.layers)
 
 
 def _set_batch_tokens(loaders: list[BatchLoader], batch_tokens: int) -> list[BatchLoader]:
-    """The same samples in the same order, so many tokens at a time."""
+    """The loaders with `batch_tokens` per micro-batch: the same samples in the same order."""
     return [
-        one if one.batch_tokens == batch_tokens else replace(one, batch_tokens=batch_tokens, index_cache={}) for one in loaders
+        loader if loader.batch_tokens == batch_tokens else replace(loader, batch_tokens=batch_tokens, index_cache={})
+        for loader in loaders
     ]
 
 
 def _get_batch(
     recipe: PretrainRecipe, loaders: list[BatchLoader], prefetcher: Prefetcher, index: int, fraction_done: float
 ) -> Batch:
-    """Micro-batch k of the phase the run is in."""
+    """Micro-batch `index` of the phase (sequence length) that the run is in after `fraction_done`."""
     phase = next((i for i, (_, end) in enumerate(recipe.phases()) if fraction_done < end), len(loaders) - 1)
     return recipe.objective.to_batch(prefetcher(index, loaders[phase].select_samples))
 
@@ -128,24 +134,24 @@ def _get_batch(
 def _build_eval_sets(
     recipe: PretrainRecipe, corpus: Corpus, documents: np.ndarray, batch_tokens: int, console: Console
 ) -> dict[str, Callable[[], Iterator[Batch]]]:
-    """Held-out text as it is trained on, and, where words are hidden, with each word hidden alone."""
+    """Held-out batches as in training ("valid") and, for masked language models, for pseudo-perplexity ("alone")."""
     if not len(documents):
         if recipe.held_out:
             console.warn(f"{corpus.path} has too few documents to hold some out: nothing is evaluated; give valid=FOLDER")
         return {}
     length = recipe.length[-1]
-    held = recipe.objective.build_batches(corpus, documents, length, batch_tokens, recipe.seed)
-    held(0)  # what cannot be evaluated is found before the training, not after it
+    valid_loader = recipe.objective.build_batches(corpus, documents, length, batch_tokens, recipe.seed)
+    valid_loader(0)  # an error in the held-out data is raised before training, not after it
 
     def valid_batches() -> Iterator[Batch]:
-        return map(recipe.objective.to_batch, islice(held, max(1, recipe.eval_tokens // batch_tokens)))
+        return map(recipe.objective.to_batch, islice(valid_loader, max(1, recipe.eval_tokens // batch_tokens)))
 
-    trials: dict[str, Callable[[], Iterator[Batch]]] = {"valid": valid_batches}
+    eval_sets: dict[str, Callable[[], Iterator[Batch]]] = {"valid": valid_batches}
     if recipe.objective.can_fill_mask:
-        trials["alone"] = lambda: pseudo_perplexity_batches(
+        eval_sets["alone"] = lambda: pseudo_perplexity_batches(
             corpus, documents, length, batch_tokens, recipe.seed, recipe.eval_tokens // 2
         )
-    return trials
+    return eval_sets
 
 
 def _build_result(summary: dict[str, Any], corpus: Corpus, model: Model) -> dict[str, Any]:
@@ -155,24 +161,24 @@ def _build_result(summary: dict[str, Any], corpus: Corpus, model: Model) -> dict
     result |= {"unigram_entropy": corpus.card["unigram entropy"], "parameters": sum(p.numel() for p in model.parameters())}
     for name, value in summary["trials"].get("valid", {}).items():
         result[f"valid_{name.replace('.', '_')}"] = value
-    if "loss" in summary["trials"].get("alone", {}):  # held-out text may be unknown words alone
+    if "loss" in summary["trials"].get("alone", {}):  # absent if the held-out text has only unknown words
         result["pseudo_perplexity"] = math.exp(min(summary["trials"]["alone"]["loss"], 700))
     return result
 
 
 def _compute_perplexity(recipe: PretrainRecipe, summary: dict[str, Any], card: dict[str, Any]) -> dict[str, float]:
-    """How well a model that reads from left to right foretells held-out text; in bits, where its bytes were counted."""
-    nats = summary["trials"].get("valid", {}).get("loss")
-    if nats is None or not isinstance(recipe.objective, CausalLM | BiLM):
+    """Perplexity exp(nll) of a causal or bidirectional LM on held-out text, and bits per byte where bytes were counted."""
+    nll = summary["trials"].get("valid", {}).get("loss")
+    if nll is None or not isinstance(recipe.objective, CausalLM | BiLM):
         return {}
-    bits = bits_per_byte(nats, card)
-    return {"perplexity": math.exp(min(nats, 700))} | ({} if bits is None else {"bits_per_byte": bits})
+    bits = bits_per_byte(nll, card)
+    return {"perplexity": math.exp(min(nll, 700))} | ({} if bits is None else {"bits_per_byte": bits})
 
 
 def _warn_unread_text(recipe: PretrainRecipe, corpus: Corpus, console: Console) -> None:
-    """Text that a reading in pairs meets only by chance."""
-    lone = np.diff(corpus.document_offsets) < 2
-    share = float(np.diff(corpus.document_token_offsets)[lone].sum() / max(1, corpus.document_token_offsets[-1]))
-    if recipe.objective.min_sentences > 1 and share > 0.05:
-        console.warn(f"{share:.0%} of the tokens stand in documents of one sentence, which pairs read only as a random B; "
+    """Warn of documents with one sentence, which sentence-pair objectives read only as a random second segment."""
+    is_single = np.diff(corpus.document_offsets) < 2
+    fraction = float(np.diff(corpus.document_token_offsets)[is_single].sum() / max(1, corpus.document_token_offsets[-1]))
+    if recipe.objective.min_sentences > 1 and fraction > 0.05:
+        console.warn(f"{fraction:.0%} of the tokens stand in documents of one sentence, which pairs read only as a random B; "
                     "objective=masked reads everything")  # fmt: skip

@@ -1,4 +1,4 @@
-"""A corpus to a pre-trained model, in a run that can be killed and proved."""
+"""The recipe of a pre-training run, and what it builds: corpus split, model config, batches, initial weights."""
 
 from typing import Annotated, Any
 
@@ -31,7 +31,7 @@ MaxLength = Annotated[int, Meta(ge=8, le=2**31)]  # less leaves no room for text
 
 
 class PretrainRecipe(Config, frozen=True):
-    """A corpus, a model, what it learns from, and for how long."""
+    """The corpus, the model, the objective and the training settings."""
 
     corpus: Annotated[str, "the folder `prepare` made"]
     out: Annotated[str, "the checkpoint folder to make"]
@@ -52,7 +52,7 @@ class PretrainRecipe(Config, frozen=True):
     seed: Annotated[int, "of weights, order, pairs, masks and dropout"] = 0
 
     def phases(self) -> list[tuple[int, float]]:
-        """Each length, and the share of the run at which it ends."""
+        """(sequence length, fraction of the run at which its phase ends), in order."""
         shares = self.shares or ((0.9, 0.1) if len(self.length) == 2 else (1 / len(self.length),) * len(self.length))
         if len(shares) != len(self.length) or abs(sum(shares) - 1) > 1e-6:
             raise UserError(f"shares {list(shares)} do not go with length {list(self.length)}; one for each, adding up to 1")
@@ -64,34 +64,36 @@ class PretrainRecipe(Config, frozen=True):
 
 
 def pretrain_identity(recipe: PretrainRecipe) -> str:
-    """A name for all that decides what the run makes."""
+    """Hash of the recipe and its input files: runs with the same identity make the same weights."""
     return runs.compute_run_id(recipe, corpus=recipe.corpus, valid=recipe.valid, init=recipe.init, vectors=recipe.vectors)
 
 
 def uses_streams(recipe: PretrainRecipe) -> bool:
+    """Whether batches continue the text of the batch before, as memory (Transformer-XL) needs."""
     return isinstance(getattr(recipe.objective, "view", None), Streams)
 
 
 def split_corpus(recipe: PretrainRecipe, corpus: Corpus) -> tuple[np.ndarray, Corpus, np.ndarray]:
-    """Documents to learn from, and the corpus and documents to be judged on."""
+    """Indices of the training documents, the validation corpus, and the indices of its validation documents."""
     if recipe.valid:
         valid = Corpus.open(resolve_path(recipe.valid, "valid"))
         if valid.card["tokenizer"] != corpus.card["tokenizer"]:
             raise UserError(f"{valid.path} was made with another tokenizer than {corpus.path}; run `prepare` on it with "
                            f"tokenizer={corpus.path}")  # fmt: skip
         return np.arange(len(corpus.document_offsets) - 1), valid, np.arange(len(valid.document_offsets) - 1)
-    learn, judged = corpus.split(recipe.held_out, recipe.seed, recipe.objective.min_sentences)
-    return learn, corpus, judged
+    train_documents, valid_documents = corpus.split(recipe.held_out, recipe.seed, recipe.objective.min_sentences)
+    return train_documents, corpus, valid_documents
 
 
 def build_model_config(recipe: PretrainRecipe, corpus: Corpus) -> ModelConfig:
+    """Config of a new model, or of `init` with the objective's heads, the corpus's vocabulary and `model.mixer`."""
     heads = recipe.objective.heads()
     if recipe.init is None:
         return ModelConfig(
             encoder=recipe.model or EncoderConfig.presets["bert-base"], vocabulary=len(corpus.tokenizer), heads=heads
         )
-    usual = EncoderConfig()
-    if recipe.model == usual or (recipe.model and msgspec.structs.replace(recipe.model, mixer=usual.mixer) != usual):
+    default = EncoderConfig()
+    if recipe.model == default or (recipe.model and msgspec.structs.replace(recipe.model, mixer=default.mixer) != default):
         raise UserError(f"init={recipe.init} brings its own model; leave out `model`, or say no more of it than model.mixer")
     if recipe.vectors is not None:
         raise UserError(f"init={recipe.init} brings its own token table; leave out `vectors`")
@@ -111,6 +113,7 @@ def build_model_config(recipe: PretrainRecipe, corpus: Corpus) -> ModelConfig:
 def build_batches(
     recipe: PretrainRecipe, corpus: Corpus, documents: np.ndarray, length: int, config: ModelConfig
 ) -> BatchLoader:
+    """The loader of one phase, after checking that model, objective and sequence length go together."""
     if config.encoder.segments < 2 and isinstance(recipe.objective, SentencePairMLM):
         raise UserError(f"model.segments={config.encoder.segments} has no segment B for sentence pairs; set it to 2, or "
                        "choose objective=masked")  # fmt: skip
@@ -129,17 +132,22 @@ def build_batches(
 
 
 def init_model(recipe: PretrainRecipe, config: ModelConfig, corpus: Corpus, console: Console) -> Model:
+    """The model with random weights, those of `init`, or token embeddings from `vectors`; new tokens get mean embeddings."""
     model = build_model(config, recipe.seed)
     model.attach_tokenizer(corpus.tokenizer)
     if recipe.init:
-        before, tokenizer, _ = checkpoint.load(resolve_path(recipe.init, "init"))
-        weights = convert_weights(before.state_dict(), config.encoder)
-        if (new := len(corpus.tokenizer) - len(tokenizer)) > 0:
+        base, tokenizer, _ = checkpoint.load(resolve_path(recipe.init, "init"))
+        weights = convert_weights(base.state_dict(), config.encoder)
+        if (num_new := len(corpus.tokenizer) - len(tokenizer)) > 0:
             weights = resize_token_embeddings(weights, len(tokenizer), map_to_parent_ids(corpus.tokenizer, tokenizer))
-            console.info(f"init: {new:,} new tokens begin as the mean of the old ones that spell them, {len(tokenizer):,} stay")
-        found = model.load_state_dict(weights, strict=False)
-        for name in (*found.missing_keys, *found.unexpected_keys):
-            console.info(f"init: {name} {'begins anew' if name in found.missing_keys else 'is not used by this objective'}")
+            console.info(
+                f"init: {num_new:,} new tokens begin as the mean of the old ones that spell them, {len(tokenizer):,} stay"
+            )
+        load_result = model.load_state_dict(weights, strict=False)
+        for name in (*load_result.missing_keys, *load_result.unexpected_keys):
+            console.info(
+                f"init: {name} {'begins anew' if name in load_result.missing_keys else 'is not used by this objective'}"
+            )
     if recipe.vectors is not None:
         init_embeddings(model, corpus.tokenizer, load_vectors(resolve_path(recipe.vectors, "vectors")), console)
     return model

@@ -1,4 +1,4 @@
-"""A corpus to vectors of its words: the loop of objectives that fill a table, killed and taken up again like any run."""
+"""Training of static word vectors (word2vec, fastText, GloVe): recipe checks and the resumable training loop."""
 
 import time
 from pathlib import Path
@@ -26,28 +26,32 @@ if TYPE_CHECKING:
     from .setup import PretrainRecipe
 
 
-SAVE_SECONDS = 60.0  # seconds from one checkpoint to the next
-CHANCE_LOSS_FRACTION = 0.99  # of the loss of chance
+SAVE_SECONDS = 60.0  # between checkpoints
+CHANCE_LOSS_FRACTION = 0.99  # a final loss above this share of the loss at chance warns
 
 
 def train_word_vectors(recipe: "PretrainRecipe", out: Path, corpus: Corpus, identity: str, console: Console) -> dict[str, Any]:
-    """Fills the table, or goes on with one, and publishes it as a model whose token table it is."""
+    """Train word vectors, or resume, and publish a model with them as its token embeddings."""
     epochs, objective = check_recipe(recipe), resolve_objective(recipe)
-    began, device = time.monotonic(), resolve_device(recipe.train.device, "train.device")
+    start_time, device = time.monotonic(), resolve_device(recipe.train.device, "train.device")
     with console.progress_bar("counting", "") as bar:
-        work = objective.build_trainer(corpus, out / "state", epochs, recipe.seed, device, bar)
-    if isinstance(work, Word2VecTrainer) and _is_set(recipe.train, TrainConfig(), "batch_tokens"):
-        work.set_batch_words(recipe.train.batch_tokens)
+        trainer = objective.build_trainer(corpus, out / "state", epochs, recipe.seed, device, bar)
+    if isinstance(trainer, Word2VecTrainer) and _is_set(recipe.train, TrainConfig(), "batch_tokens"):
+        trainer.set_batch_words(recipe.train.batch_tokens)
     tokens = int(len(corpus.tokens) * epochs)
-    told = _fit(work, out, identity, console, recipe.train, tokens // max(1, work.num_rounds))
-    if isinstance(work, Word2VecTrainer) and work.chance_loss and told.get("loss", 0) > CHANCE_LOSS_FRACTION * work.chance_loss:
+    fit_result = _fit(trainer, out, identity, console, recipe.train, tokens // max(1, trainer.num_rounds))
+    if (
+        isinstance(trainer, Word2VecTrainer)
+        and trainer.chance_loss
+        and fit_result.get("loss", 0) > CHANCE_LOSS_FRACTION * trainer.chance_loss
+    ):
         console.warn(
-            f"a loss of {told['loss']:.3f} is that of chance: nothing was learnt; where there is little text, many small "
+            f"a loss of {fit_result['loss']:.3f} is that of chance: nothing was learnt; where there is little text, many small "
             "steps help (train.batch_tokens=64), more of it (train.epochs=50), all of its words (objective.sample=0)"
         )
-    model, facts = work.build_model()
-    facts |= {"parameters": sum(weight.numel() for weight in model.parameters())}
-    result = {**told, **facts, "seconds": round(time.monotonic() - began, 1), "tokens": tokens}
+    model, model_facts = trainer.build_model()
+    model_facts |= {"parameters": sum(weight.numel() for weight in model.parameters())}
+    result = {**fit_result, **model_facts, "seconds": round(time.monotonic() - start_time, 1), "tokens": tokens}
     card = {"identity": identity, "result": result, "corpus": {k: v for k, v in corpus.card.items() if k != "settings"}}
     runs.publish(out, model, corpus.tokenizer, card, {"stage": "pretrain", "family": "vectors"}, recipe)
     console.print_table(
@@ -57,32 +61,42 @@ def train_word_vectors(recipe: "PretrainRecipe", out: Path, corpus: Corpus, iden
 
 
 def resolve_objective(recipe: "PretrainRecipe") -> WordVectorObjective:
-    """The objective, with what `model.width` and `train.rate` say of it."""
+    """The objective with the vector size and learning rate of `model.width` and `train.rate`, where given."""
     objective, train = recipe.objective, recipe.train
     assert isinstance(objective, WordVectorObjective)
-    said: dict[str, float] = {"width": recipe.model.width} if recipe.model else {}
-    said |= {"rate": train.rate} if train.rate != TrainConfig().rate else {}
-    return msgspec.structs.replace(objective, **said)
+    settings: dict[str, float] = {"width": recipe.model.width} if recipe.model else {}
+    settings |= {"rate": train.rate} if train.rate != TrainConfig().rate else {}
+    return msgspec.structs.replace(objective, **settings)
 
 
 def check_given_keys(objective: WordVectorObjective, user_values: dict[str, Any]) -> None:
-    """Refuses, of a recipe as it was typed, what only networks need, two widths or two rates, and a rate that cannot be told
-    from none."""
-    kind, tables = objective.__struct_config__.tag, {name: part for name, part in user_values.items() if isinstance(part, dict)}
-    own, model, train = (tables.get(name, {}) for name in ("objective", "model", "train"))
-    if unread := [name for name in ("length", "shares", "held_out", "eval_tokens") if name in user_values]:
-        raise UserError(f"objective={kind} learns from the whole corpus, word by word; leave out {unread[0]}")
-    for name, part, others in (("width", "model", model if len(model) == 1 else {}), ("rate", "train", train)):
-        if None not in (mine := own.get(name), other := others.get(name)) and mine != other:
-            raise UserError(f"objective.{name}={mine} and {part}.{name}={other} say two things of one; leave out one of them")
-    if train.get("rate") == TrainConfig().rate and own.get("rate") is None:
-        raise UserError(f"train.rate={train['rate']:g} is what networks have if nothing is said, and would not be heard here; "
-                       f"if objective={kind} is to have it, say objective.rate={train['rate']:g}")  # fmt: skip
+    """Check the keys the user typed: no network-only keys, no contradicting width or learning rate.
+
+    A `train.rate` equal to the default cannot be told from an unset one after parsing, so it is an error here.
+    """
+    kind, sections = (
+        objective.__struct_config__.tag,
+        {name: part for name, part in user_values.items() if isinstance(part, dict)},
+    )
+    objective_keys, model_keys, train_keys = (sections.get(name, {}) for name in ("objective", "model", "train"))
+    if unused := [name for name in ("length", "shares", "held_out", "eval_tokens") if name in user_values]:
+        raise UserError(f"objective={kind} learns from the whole corpus, word by word; leave out {unused[0]}")
+    for name, part, other_keys in (
+        ("width", "model", model_keys if len(model_keys) == 1 else {}),
+        ("rate", "train", train_keys),
+    ):
+        if None not in (value := objective_keys.get(name), other_value := other_keys.get(name)) and value != other_value:
+            raise UserError(
+                f"objective.{name}={value} and {part}.{name}={other_value} say two things of one; leave out one of them"
+            )
+    if train_keys.get("rate") == TrainConfig().rate and objective_keys.get("rate") is None:
+        raise UserError(f"train.rate={train_keys['rate']:g} is what networks have if nothing is said, and would not be heard "
+                       f"here; if objective={kind} is to have it, say objective.rate={train_keys['rate']:g}")  # fmt: skip
 
 
 def check_recipe(recipe: "PretrainRecipe") -> float:
-    """The epochs; settings of networks, which would do nothing here, are refused by name."""
-    objective, train, usual = recipe.objective, recipe.train, TrainConfig()
+    """Number of epochs; raises UserError for a setting that only neural networks use."""
+    objective, train, defaults = recipe.objective, recipe.train, TrainConfig()
     assert isinstance(objective, WordVectorObjective)
     kind = objective.__struct_config__.tag
     for name in ("init", "vectors", "valid"):
@@ -90,9 +104,9 @@ def check_recipe(recipe: "PretrainRecipe") -> float:
             raise UserError(f"objective={kind} makes a table of words from the corpus alone; leave out {name}")
     if recipe.model and recipe.model != EncoderConfig(width=recipe.model.width):
         raise UserError(f"objective={kind} makes a table of words, and no network: of `model` it takes model.width alone")
-    if wrong := [f.name for f in fields(train) if f.name not in objective.train_keys and _is_set(train, usual, f.name)]:
-        takes = ", ".join(f"train.{name}" for name in objective.train_keys)
-        raise UserError(f"train.{wrong[0]} is for networks: objective={kind} takes {takes}; see objective.* for the rest")
+    if wrong := [f.name for f in fields(train) if f.name not in objective.train_keys and _is_set(train, defaults, f.name)]:
+        allowed = ", ".join(f"train.{name}" for name in objective.train_keys)
+        raise UserError(f"train.{wrong[0]} is for networks: objective={kind} takes {allowed}; see objective.* for the rest")
     if world_size() > 1:
         raise UserError(f"objective={kind} is learnt by one process; start it without torchrun")
     return _resolve_epochs(objective, train.epochs)
@@ -113,30 +127,31 @@ def _resolve_epochs(objective: WordVectorObjective, requested: float | None) -> 
 def _fit(
     trainer: WordVectorTrainer, out: Path, identity: str, console: Console, train: TrainConfig, tokens_per_round: int
 ) -> dict[str, Any]:
-    """Turn after turn to the end; `tokens` of the corpus go into each."""
-    metrics, where = MetricsLogger(out), out / "state"
-    done, row = _resume(trainer, where, identity, metrics, console)
+    """All remaining rounds with logging and checkpoints; `tokens_per_round` is for the displayed speed."""
+    metrics, state_dir = MetricsLogger(out), out / "state"
+    rounds_done_before, row = _resume(trainer, state_dir, identity, metrics, console)
 
     def save(rounds_done: int) -> float:
         facts = {"fingerprint": identity, "turn": rounds_done, "metrics": metrics.flush(), "row": row}
-        checkpoint.save_checkpoint(where / f"step-{rounds_done}", {"tables": trainer.state_dict()}, facts)
-        checkpoint.prune_checkpoints(where, train.keep, rounds_done)
+        checkpoint.save_checkpoint(state_dir / f"step-{rounds_done}", {"tables": trainer.state_dict()}, facts)
+        checkpoint.prune_checkpoints(state_dir, train.keep, rounds_done)
         return time.monotonic()
 
-    with catch_stop_signals() as asked, ProgressDisplay(quiet=console.quiet) as display:
-        saved, clock = save(0) if not done else time.monotonic(), Clock()  # the folder is ours, and a full disk is met now
-        for k in range(done, trainer.num_rounds):
+    with catch_stop_signals() as stop_requested, ProgressDisplay(quiet=console.quiet) as display:
+        # the first save claims the folder, and fails early on a full disk
+        last_save, clock = save(0) if not rounds_done_before else time.monotonic(), Clock()
+        for k in range(rounds_done_before, trainer.num_rounds):
             with clock.time_step():
                 row = trainer.train_round(k)
             metrics.log(k + 1, **row)
-            pace = {
+            speed = {
                 "speed": tokens_per_round / (clock.step_seconds or 1),
                 "left": (trainer.num_rounds - k - 1) * clock.step_seconds,
             }
-            display.update((k + 1) / trainer.num_rounds, f"turn {k + 1}/{trainer.num_rounds}", {**row, **pace})
-            if asked or time.monotonic() - saved > SAVE_SECONDS or k + 1 == trainer.num_rounds:
-                saved = save(k + 1)
-            if asked:
+            display.update((k + 1) / trainer.num_rounds, f"turn {k + 1}/{trainer.num_rounds}", {**row, **speed})
+            if stop_requested or time.monotonic() - last_save > SAVE_SECONDS or k + 1 == trainer.num_rounds:
+                last_save = save(k + 1)
+            if stop_requested:
                 raise Interrupted(
                     f"stopped after {k + 1} of {trainer.num_rounds} turns, which are saved; run the same command again to go on"
                 )
@@ -146,14 +161,14 @@ def _fit(
 def _resume(
     trainer: WordVectorTrainer, folder: Path, identity: str, metrics: MetricsLogger, console: Console
 ) -> tuple[int, dict[str, float]]:
-    """Turns that are done already, and what the last of them told."""
-    found = checkpoint.load_latest_checkpoint(folder, console.warn)
-    if found is None:
+    """Number of rounds done already, and the metrics row of the last one."""
+    latest = checkpoint.load_latest_checkpoint(folder, console.warn)
+    if latest is None:
         metrics.truncate(0, 0)
         return 0, {}
-    if found.metadata["fingerprint"] != identity:
+    if latest.metadata["fingerprint"] != identity:
         raise UserError(f"{folder.parent} was started by another recipe; choose another out, or remove it")
-    trainer.load_state_dict(found.tensors["tables"])
-    metrics.truncate(found.metadata["metrics"], found.metadata["turn"])
-    console.info(f"{folder.parent}: going on after {found.metadata['turn']} of {trainer.num_rounds} turns")
-    return int(found.metadata["turn"]), found.metadata["row"]
+    trainer.load_state_dict(latest.tensors["tables"])
+    metrics.truncate(latest.metadata["metrics"], latest.metadata["turn"])
+    console.info(f"{folder.parent}: going on after {latest.metadata['turn']} of {trainer.num_rounds} turns")
+    return int(latest.metadata["turn"]), latest.metadata["row"]

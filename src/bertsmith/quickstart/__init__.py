@@ -1,1 +1,1 @@
-"""The quickstart: fine-tune a shipped model, and take a small BERT from raw text to answers, on what the machine has."""
+"""The quickstart: fine-tune a shipped model, and pre-train a small BERT on the docstrings that are on this machine."""

@@ -1,4 +1,4 @@
-"""The quickstart's task: a model is taught to tell packages apart, and so is its like that was not pre-trained."""
+"""The quickstart's task: classify texts by package, with a pre-trained model and with the same model from scratch."""
 
 import json
 from pathlib import Path
@@ -13,34 +13,44 @@ if TYPE_CHECKING:
     from ..inference.predictor import Predictor
 
 
-# The same for the model that was pre-trained and for the one that was not. Small updates, since few texts must make many of
-# them; three times the rate, and the one from scratch learns nothing. Chosen with the judged texts in sight.
+# The same for the pre-trained model and the one from scratch. Small batches, so that few texts give many updates; with three
+# times the learning rate, the model from scratch does not learn. Chosen on the test texts.
 FINETUNE_SETTINGS: dict[str, Any] = {"task": "classify", "features": {"layers": "last"}, "length": 64}
 FINETUNE_TRAIN = {"epochs": 3, "batch_tokens": 256, "rate": 1.5e-4, "head_rate": 10}
-FINETUNE_TRAIN_SMALL = {"epochs": 15, "batch_tokens": 1024, "rate": 2e-3}  # for the small model, where none is shipped
+FINETUNE_TRAIN_SMALL = {"epochs": 15, "batch_tokens": 1024, "rate": 2e-3}  # for the small model, if no model is shipped
 
 
 def compare_with_scratch(
     folder: Path, base: str, train_settings: dict[str, Any], console: Console
 ) -> FinetuningComparison | None:
-    """The scores of both models on files that neither learnt from; nothing, if there is no task."""
-    learn, judge, pupil, scratch = (str(folder / name) for name in ("learn.jsonl", "judge.jsonl", "taught", "scratch"))
-    if not Path(learn).exists():
+    """Fine-tune both models and compare their accuracy on files neither was trained on; None if there is no task."""
+    train_file, test_file, finetuned, scratch = (
+        str(folder / name) for name in ("learn.jsonl", "judge.jsonl", "taught", "scratch")
+    )
+    if not Path(train_file).exists():
         console.info("there are no two packages with enough text to tell apart")
         return None
-    for out, forgets in ((pupil, False), (scratch, True)):
+    for out, random_init in ((finetuned, False), (scratch, True)):
         api.finetune(
-            model=base, data={"train": learn}, out=out, scratch=forgets, train=train_settings, quiet=True, **FINETUNE_SETTINGS
+            model=base,
+            data={"train": train_file},
+            out=out,
+            scratch=random_init,
+            train=train_settings,
+            quiet=True,
+            **FINETUNE_SETTINGS,
         )
-    found = api.evaluate(model=pupil, data=judge, against=scratch, out=str(folder / "judged"), quiet=True)
-    other = api.evaluate(model=scratch, data=judge, quiet=True)
-    examples = [json.loads(line) for line in Path(judge).read_text(encoding="utf-8").splitlines()]
-    labels = sorted({one["label"] for one in examples})
-    some = [next(one for one in examples if one["label"] == label) for label in labels]
-    lesson = FinetuningComparison([_score("pre-trained", found), _score("from scratch", other)], _difference(found), 1 / len(labels),
-                    len(Path(learn).read_bytes().splitlines()), len(examples), _predict_examples(api.load(pupil), some))  # fmt: skip
-    _print_comparison(lesson, labels, console)
-    return lesson
+    result = api.evaluate(model=finetuned, data=test_file, against=scratch, out=str(folder / "judged"), quiet=True)
+    scratch_result = api.evaluate(model=scratch, data=test_file, quiet=True)
+    examples = [json.loads(line) for line in Path(test_file).read_text(encoding="utf-8").splitlines()]
+    labels = sorted({example["label"] for example in examples})
+    one_per_label = [next(example for example in examples if example["label"] == label) for label in labels]
+    comparison = FinetuningComparison(
+        [_score("pre-trained", result), _score("from scratch", scratch_result)], _difference(result), 1 / len(labels),
+        len(Path(train_file).read_bytes().splitlines()), len(examples), _predict_examples(api.load(finetuned), one_per_label),
+    )  # fmt: skip
+    _print_comparison(comparison, labels, console)
+    return comparison
 
 
 def _score(name: str, result: dict[str, Any]) -> ScoreInterval:
@@ -49,14 +59,14 @@ def _score(name: str, result: dict[str, Any]) -> ScoreInterval:
 
 
 def _difference(result: dict[str, Any]) -> ScoreInterval:
-    above = next(one["above"] for one in result["against"]["differences"] if one["name"] == "accuracy")
+    above = next(difference["above"] for difference in result["against"]["differences"] if difference["name"] == "accuracy")
     return ScoreInterval("points above", above["low"], above["value"], above["high"])
 
 
 def _predict_examples(predictor: "Predictor", examples: list[dict[str, str]]) -> list[ExampleAnswer]:
-    said = predictor([one["text"] for one in examples])
-    return [ExampleAnswer(answer["label"], max(answer["scores"].values()), one["label"], one["text"])
-            for one, answer in zip(examples, said, strict=True)]  # fmt: skip
+    predictions = predictor([example["text"] for example in examples])
+    return [ExampleAnswer(prediction["label"], max(prediction["scores"].values()), example["label"], example["text"])
+            for example, prediction in zip(examples, predictions, strict=True)]  # fmt: skip
 
 
 def _print_comparison(comparison: FinetuningComparison, labels: list[str], console: Console) -> None:
@@ -64,12 +74,12 @@ def _print_comparison(comparison: FinetuningComparison, labels: list[str], conso
     console.info(f"from {comparison.learnt:,} texts of {', '.join(labels)}")
     console.print_table(f"right on {comparison.judged:,} texts of other files:", [
         ("", "accuracy", "95% interval"),
-        *((one.name, one.percent, one.interval) for one in comparison.scores),
+        *((score.name, score.percent, score.interval) for score in comparison.scores),
         (above.name, f"{100 * above.value:+.1f}", f"{100 * above.low:+.1f} to {100 * above.high:+.1f}"),
         ("a guess", f"{comparison.guess:.1%}", ""),
     ])  # fmt: skip
     rows = [
-        (one.prediction, f"{one.confidence:.0%}", one.label, shorten(one.text, 72, placeholder=" ..."))
-        for one in comparison.answers
+        (answer.prediction, f"{answer.confidence:.0%}", answer.label, shorten(answer.text, 72, placeholder=" ..."))
+        for answer in comparison.answers
     ]
     console.print_table("", [("it says", "", "truly", "text"), *rows])

@@ -1,4 +1,8 @@
-"""Real English that is on every machine already: the documentation inside Python's own files and installed packages."""
+"""English text that is on every machine: docstrings of the standard library and installed packages, and a task made of them.
+
+`collect_documents` extracts paragraphs of prose from source files; `build_task` makes a classification task (which package
+a paragraph is from) whose test paragraphs come from files that are held out of training.
+"""
 
 import ast
 import hashlib
@@ -18,8 +22,8 @@ from typing import NamedTuple
 
 from ..errors import UserError
 
-MAX_CHARACTERS = 12_000_000  # characters that are enough
-MAX_FILE_SIZE = 2_000_000  # bytes of a source file; what is longer was written by a program
+MAX_CHARACTERS = 12_000_000  # of text to collect
+MAX_FILE_SIZE = 2_000_000  # characters of a source file; longer ones are generated
 SKIPPED_FOLDERS = {
     "test",
     "tests",
@@ -32,9 +36,14 @@ SKIPPED_FOLDERS = {
     "_extern",
     "site-packages",
 }
-MIN_QUOTED_FRACTION = 0.15  # share of a file inside triple quotes below which reading it closely costs more than it gives
-MIN_PARALLEL_FILES = 300  # files that are worth a second process
-TOPICS_FILE = "pydoc_data/topics.py"  # Python's language reference, where there is one, comes first
+MIN_QUOTED_FRACTION = 0.15  # of a file inside triple quotes; below it, parsing costs more than it gives
+MIN_PARALLEL_FILES = 300  # below it, one process is faster
+TOPICS_FILE = "pydoc_data/topics.py"  # Python's language reference, read first
+MAX_LABELS = 6  # of the task: the packages with most text
+TRAIN_PER_LABEL, TEST_PER_LABEL = 60, 100  # paragraphs at most
+MIN_PER_LABEL = 30  # in training and in test, or the package is left out
+MIN_WORDS = 12  # of a paragraph of the task
+HELD_OUT_EVERY = 5  # every fifth file is for testing
 
 ROLE = re.compile(r":[a-z:]+:`~?([^`<]*[^`<\s])(?:\s*<[^`]*>)?`")  # :class:`~a.B`, :ref:`words <label>`
 MARKUP = re.compile(r"`+([^`\n]+?)(?:\s<[^`]*>)?`+_*|\*\*([^*\n]+)\*\*|(?<![\w*])\*([^*\n]+)\*(?![\w*])")
@@ -46,7 +55,7 @@ UNDERLINE = re.compile(r"([=\-~^*#\"'.`+_])\1{2,}")
 
 
 def library_folders() -> list[Path]:
-    """The folders of the standard library and of the packages of this environment."""
+    """Folders of the standard library and of this environment's installed packages."""
     paths = sysconfig.get_paths()
     return list(dict.fromkeys(Path(paths[name]) for name in ("stdlib", "purelib", "platlib")))
 
@@ -54,13 +63,13 @@ def library_folders() -> list[Path]:
 class Document(NamedTuple):
     """The prose of one source file."""
 
-    package: str  # the folder it is in, of those below the root; `python` for what comes with it
-    path: str  # of the file, below the root
+    package: str  # top-level package; `python` for the standard library
+    path: str  # of the file, relative to the root
     paragraphs: list[str]
 
     @property
     def text(self) -> str:
-        """One paragraph a line."""
+        """One paragraph per line."""
         return "\n".join(self.paragraphs) + "\n"
 
 
@@ -69,7 +78,7 @@ def collect_documents(
     max_characters: int = MAX_CHARACTERS,
     on_read: Callable[[int, int], None] = lambda done, of: None,
 ) -> list[Document]:
-    """Documents until there are `limit` characters of them. `on_read(characters, of)`."""
+    """Documents until they have `max_characters`; `on_read(characters, max_characters)` reports progress."""
     documents, characters = [], 0
     for document in iter_documents(roots or library_folders()):
         documents.append(document)
@@ -85,22 +94,22 @@ def collect_documents(
 
 
 def to_corpus_text(documents: Iterable[Document]) -> bytes:
-    """As corpus text is written: a blank line between documents."""
+    """The format of corpus files: a blank line between documents."""
     return "\n".join(document.text for document in documents).encode()
 
 
 def iter_documents(roots: Sequence[Path]) -> Iterator[Document]:
-    """Each source file's paragraphs of prose, where it has two or more that no file before it had.
+    """Documents of source files with at least two paragraphs of prose that no earlier file has.
 
-    Files are read, never imported: nothing that is gathered runs. The order is that of roots, then of names.
+    Files are parsed, never imported. The order is that of `roots`, then of file names.
     """
     seen: set[str] = set()
-    places = [(root, path) for root in roots for path in list_source_files(root)]
-    for (root, path), document in zip(places, _read_paragraphs([path for _, path in places]), strict=True):
-        found = dict.fromkeys(paragraph for paragraph in document if paragraph not in seen)
-        seen.update(found)
-        if len(found) > 1:
-            yield Document(package_name(root, path), path.relative_to(root).as_posix(), list(found))
+    files = [(root, path) for root in roots for path in list_source_files(root)]
+    for (root, path), paragraphs in zip(files, _read_paragraphs([path for _, path in files]), strict=True):
+        new_paragraphs = dict.fromkeys(paragraph for paragraph in paragraphs if paragraph not in seen)
+        seen.update(new_paragraphs)
+        if len(new_paragraphs) > 1:
+            yield Document(package_name(root, path), path.relative_to(root).as_posix(), list(new_paragraphs))
 
 
 def package_name(root: Path, path: Path) -> str:
@@ -108,30 +117,30 @@ def package_name(root: Path, path: Path) -> str:
 
 
 def list_source_files(root: Path) -> list[Path]:
-    """The Python files below a folder that a person wrote to be used, in order."""
+    """Python files below a folder, sorted, without tests, vendored and generated code."""
     if not root.is_dir():
         raise UserError(f"there is no folder {root} to gather text from")
     paths = [path for path in root.rglob("*.py") if not SKIPPED_FOLDERS.intersection(path.relative_to(root).parts[:-1])]
-    wanted = (path for path in paths if not path.name.startswith("test_") and not path.stem.endswith(("_test", "_pb2")))
-    return sorted(wanted, key=lambda path: (not path.as_posix().endswith(TOPICS_FILE), path.relative_to(root).as_posix()))
+    sources = (path for path in paths if not path.name.startswith("test_") and not path.stem.endswith(("_test", "_pb2")))
+    return sorted(sources, key=lambda path: (not path.as_posix().endswith(TOPICS_FILE), path.relative_to(root).as_posix()))
 
 
 def read_strings(path: Path) -> list[str]:
-    """The docstrings of a file, and its other texts of several lines, in the order they stand in."""
+    """Docstrings and other multi-line string constants of a file, in source order."""
     try:
         source = path.read_text(encoding="utf-8")
         if len(source) > MAX_FILE_SIZE or sum(len(m[0]) for m in QUOTED.finditer(source)) < MIN_QUOTED_FRACTION * len(source):
             return []
-        with warnings.catch_warnings(action="ignore"):  # about other people's escapes
+        with warnings.catch_warnings(action="ignore"):  # of invalid escape sequences
             tree = ast.parse(source)
     except (SyntaxError, ValueError, OSError, RecursionError):  # templates, old Python, other encodings
         return []
-    found = sorted((node.lineno, node.col_offset, str(node.value)) for node in _string_constants(tree))
-    return [text for _, _, text in found]
+    constants = sorted((node.lineno, node.col_offset, str(node.value)) for node in _string_constants(tree))
+    return [text for _, _, text in constants]
 
 
 def extract_paragraphs(text: str) -> Iterator[str]:
-    """The paragraphs of a docstring that are sentences; code, tables, headings and lists of parameters are left out."""
+    """Paragraphs of a docstring that are prose, with markup removed; code, tables, headings and lists are left out."""
     for block in _split_blocks(inspect.cleandoc(text)):
         plain = MARKUP.sub(lambda m: m[1] or m[2] or m[3], LINK.sub(r"\1", ROLE.sub(r"\1", block)))
         plain = " ".join(plain.split()).replace("--", "-")
@@ -140,7 +149,7 @@ def extract_paragraphs(text: str) -> Iterator[str]:
 
 
 def is_prose(text: str) -> bool:
-    """Whole sentences of words, not signatures, tables or formulas."""
+    """Whether the text is complete sentences of words, not a signature, a table or a formula."""
     words = text.split()
     if len(words) < 6 or not text[0].isupper() or not text.rstrip("\"')”").endswith((".", "!", "?")) or CODE.search(text):
         return False
@@ -148,7 +157,7 @@ def is_prose(text: str) -> bool:
 
 
 def _read_paragraphs(paths: list[Path]) -> Iterator[list[str]]:
-    """The paragraphs of each file, in order, by as many processes as there are cores."""
+    """Paragraphs of each file, in order, with one process per core."""
     if len(paths) < MIN_PARALLEL_FILES or (os.cpu_count() or 1) < 2:
         yield from map(_file_paragraphs, paths)
         return
@@ -161,69 +170,63 @@ def _file_paragraphs(path: Path) -> list[str]:
 
 
 def _split_blocks(text: str) -> Iterator[str]:
-    """Runs of lines of one indentation between blank lines; what stands under a line that ends with :: is code."""
+    """Runs of lines of equal indentation between blank lines; what is indented under a line ending with :: is code."""
     lines: list[str] = []
-    indent, code_beyond = 0, -1
+    indent, code_indent = 0, -1
     for line in [*text.split("\n"), ""]:
-        bare = line.strip()
-        here = len(line) - len(line.lstrip()) if bare else indent
-        if bare and here <= code_beyond:
-            code_beyond = -1
-        if lines and (not bare or here != indent or UNDERLINE.fullmatch(bare)):
-            if not UNDERLINE.fullmatch(bare):
+        stripped = line.strip()
+        line_indent = len(line) - len(line.lstrip()) if stripped else indent
+        if stripped and line_indent <= code_indent:
+            code_indent = -1
+        if lines and (not stripped or line_indent != indent or UNDERLINE.fullmatch(stripped)):
+            if not UNDERLINE.fullmatch(stripped):
                 yield "\n".join(lines)
             lines = []
-        if not bare or code_beyond >= 0 or UNDERLINE.fullmatch(bare):
+        if not stripped or code_indent >= 0 or UNDERLINE.fullmatch(stripped):
             continue
-        lines, indent = [*lines, bare], here
-        if bare.endswith("::") or bare.startswith(".. "):
-            code_beyond = here
+        lines, indent = [*lines, stripped], line_indent
+        if stripped.endswith("::") or stripped.startswith(".. "):
+            code_indent = line_indent
 
 
 def _string_constants(tree: ast.AST) -> Iterator[ast.Constant]:
-    """Texts that stand alone, as docstrings do, and texts of several lines; parts of f-strings are neither."""
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
+    """String expressions (docstrings) and string constants of several lines, without parts of f-strings."""
+    stack: list[ast.AST] = [tree]
+    while stack:
+        node = stack.pop()
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.value
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.count("\n") > 1:
             yield node
         elif not isinstance(node, ast.JoinedStr):
-            waiting.extend(ast.iter_child_nodes(node))
-
-
-MAX_LABELS = 6  # packages at most, those with most text
-TRAIN_PER_LABEL, TEST_PER_LABEL = (
-    60,
-    100,
-)  # paragraphs of each to learn from, few as labels are, and to be judged on, if there are as many
-MIN_PER_LABEL = 30  # of either, or the package is not among them
-MIN_WORDS = 12  # of a paragraph that may say where it is from
-HELD_OUT_EVERY = 5  # every fifth file is one to be judged on
+            stack.extend(ast.iter_child_nodes(node))
 
 
 @dataclass(frozen=True)
 class PackageTask:
-    """Rows of text and label, as many of each label; what is judged is from files that nothing is learnt from."""
+    """Classification of paragraphs by package: balanced rows {text, label}; test rows come from held-out files."""
 
     labels: list[str]
     train: list[dict[str, str]]
     test: list[dict[str, str]]
-    held_out_files: set[tuple[str, str]]  # package and path of the files that `judge` is from
+    held_out_files: set[tuple[str, str]]  # (package, path) of the files of `test`
 
 
 def build_task(documents: Sequence[Document]) -> PackageTask | None:
-    """The packages with most text, told apart; None if there are no two with enough. The same files give the same task."""
-    found = {name: _split_paragraphs(some) for name, some in _group_by_package(documents).items()}
-    enough = [name for name, (learn, judge) in found.items() if min(len(learn), len(judge)) >= MIN_PER_LABEL]
-    labels = sorted(sorted(enough, key=lambda name: (-len(found[name][0]), name))[:MAX_LABELS])
+    """The task of the packages with most text; None with fewer than two. Deterministic for the same files."""
+    paragraphs = {
+        name: _split_paragraphs(package_documents) for name, package_documents in _group_by_package(documents).items()
+    }
+    candidates = [name for name, (train, test) in paragraphs.items() if min(len(train), len(test)) >= MIN_PER_LABEL]
+    labels = sorted(sorted(candidates, key=lambda name: (-len(paragraphs[name][0]), name))[:MAX_LABELS])
     if len(labels) < 2:
         return None
-    learn, judge = ([found[name][side] for name in labels] for side in (0, 1))
-    held_out = {(one.package, one.path) for one in documents if one.package in labels and _is_held_out(one)}
+    train, test = ([paragraphs[name][split] for name in labels] for split in (0, 1))
+    held_out = {
+        (document.package, document.path) for document in documents if document.package in labels and _is_held_out(document)
+    }
     return PackageTask(
-        labels, _balanced_rows(labels, learn, TRAIN_PER_LABEL), _balanced_rows(labels, judge, TEST_PER_LABEL), held_out
+        labels, _balanced_rows(labels, train, TRAIN_PER_LABEL), _balanced_rows(labels, test, TEST_PER_LABEL), held_out
     )
 
 
@@ -232,26 +235,28 @@ def to_json_lines(rows: Iterable[dict[str, str]]) -> bytes:
 
 
 def _group_by_package(documents: Iterable[Document]) -> dict[str, list[Document]]:
-    found: dict[str, list[Document]] = defaultdict(list)
+    groups: dict[str, list[Document]] = defaultdict(list)
     for document in documents:
-        found[document.package].append(document)
-    return found
+        groups[document.package].append(document)
+    return groups
 
 
 def _split_paragraphs(documents: Iterable[Document]) -> tuple[list[str], list[str]]:
-    """Paragraphs to learn from and to be judged on; the first of each file come first, so that no file is most of them."""
-    sides: tuple[list[list[str]], list[list[str]]] = [], []
-    for document in sorted(documents, key=lambda one: _hash_text(one.path)):
+    """Training and test paragraphs, taken from the files in turn, so that no file dominates."""
+    splits: tuple[list[list[str]], list[list[str]]] = [], []
+    for document in sorted(documents, key=lambda document: _hash_text(document.path)):
         long = [paragraph for paragraph in document.paragraphs if len(paragraph.split()) >= MIN_WORDS]
-        sides[_is_held_out(document)].append(sorted(long, key=_hash_text))
-    learn, judge = ([text for text in chain.from_iterable(zip_longest(*side)) if text] for side in sides)
-    return learn, judge
+        splits[_is_held_out(document)].append(sorted(long, key=_hash_text))
+    train, test = ([text for text in chain.from_iterable(zip_longest(*split)) if text] for split in splits)
+    return train, test
 
 
 def _balanced_rows(labels: list[str], texts: list[list[str]], max_per_label: int) -> list[dict[str, str]]:
-    """As many of each label, in an order that has nothing to do with it."""
+    """Rows with equally many per label, in an order independent of it."""
     size = min(max_per_label, *map(len, texts))
-    rows = [{"text": text, "label": label} for label, some in zip(labels, texts, strict=True) for text in some[:size]]
+    rows = [
+        {"text": text, "label": label} for label, label_texts in zip(labels, texts, strict=True) for text in label_texts[:size]
+    ]
     return sorted(rows, key=lambda row: _hash_text(row["text"]))
 
 
@@ -260,5 +265,5 @@ def _is_held_out(document: Document) -> bool:
 
 
 def _hash_text(text: str) -> bytes:
-    """A throw of dice that falls alike for the same text, everywhere."""
+    """A hash for pseudo-random order that is the same on every machine."""
     return hashlib.sha256(text.encode()).digest()

@@ -1,4 +1,4 @@
-"""Five minutes with BERT: take a shipped model, teach it a task, and live the whole life of a small one from raw text.
+"""Five minutes with BERT: fine-tune a shipped model on a task, and pre-train a small one from raw text.
 
 python -m bertsmith.quickstart [folder=out/quickstart] [minutes=1]
 """
@@ -30,10 +30,15 @@ SHIPPED_MODEL = "mini-en"
 VOCAB_SIZE = 4000
 MODEL_SETTINGS = {"layers": 2, "width": 128, "mixer": {"kind": "dense", "heads": 4}, "feedforward": {"inner": 256},
          "positions": 64, "dropout": 0.0, "norm": "before", "deviation": 0.08}  # fmt: skip
-# Chosen by measuring: in a minute or two on two cores, a model learns to use context only if its steps are very cheap (few
-# pieces, a narrow inner layer, short texts) and each asks for many words.
-PRETRAIN_SETTINGS: dict[str, Any] = {"model": MODEL_SETTINGS, "length": [32], "objective": {"kind": "pairs", "rate": 0.3}, "held_out": 0.02,
-                         "eval_tokens": 131_072}  # fmt: skip
+# Chosen by measuring: in a minute or two on two cores, a model learns to use context only if its steps are very cheap (small
+# vocabulary, small intermediate size, short sequences) and each predicts many words.
+PRETRAIN_SETTINGS: dict[str, Any] = {
+    "model": MODEL_SETTINGS,
+    "length": [32],
+    "objective": {"kind": "pairs", "rate": 0.3},
+    "held_out": 0.02,
+    "eval_tokens": 131_072,
+}
 PRETRAIN_TRAIN = {"batch_tokens": 1024, "rate": 3e-3, "warmup": 0.1, "eval_every": 1000}
 ENGLISH_TEXTS = (
     "The capital of France is [MASK].",
@@ -52,7 +57,7 @@ DOCSTRING_TEXTS = (
 
 
 class QuickstartRecipe(Config, frozen=True):
-    """Where to put things, and how long to train."""
+    """The output folder and the time of pre-training."""
 
     folder: Annotated[str, "everything that is made goes here"] = "out/quickstart"
     minutes: Annotated[float, "of pre-training the small model; all else takes about three more"] = 1.0
@@ -60,7 +65,8 @@ class QuickstartRecipe(Config, frozen=True):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    # Set before torch is loaded: threads that spin while they wait for each other crawl where the cores have other work too.
+    """Command line entry point; returns the exit code."""
+    # Set before torch is imported: threads that spin while waiting are slow where the cores have other work too.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         run(read_recipe(QuickstartRecipe, overrides=sys.argv[1:] if arguments is None else arguments))
@@ -74,33 +80,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(recipe: QuickstartRecipe, console: Console | None = None) -> dict[str, Any]:
-    """Every step through `bertsmith.api`, as a user would; a step whose folder is there already is not done again."""
-    console, folder, began = console or Console(), Path(recipe.folder), time.monotonic()
+    """Run all steps through `bertsmith.api`, as a user would; a step whose output exists is skipped."""
+    console, folder, start_time = console or Console(), Path(recipe.folder), time.monotonic()
     if recipe.minutes <= 0:
         raise UserError(f"minutes = {recipe.minutes:g} must be above 0")
     folder.mkdir(parents=True, exist_ok=True)
     base = SHIPPED_MODEL if SHIPPED_MODEL in api.models() else None
-    tell = StepPrinter(console, 7 if base else 6)
+    print_step = StepPrinter(console, 7 if base else 6)
     if base:
-        tell(f"Hidden words, by {base}: a model that comes with the package (a few seconds)")
+        print_step(f"Hidden words, by {base}: a model that comes with the package (a few seconds)")
         _print_predictions(api.load(base), ENGLISH_TEXTS, console)
     else:
         console.info(
             f"{SHIPPED_MODEL} is not in this checkout, which has no weights: the small model made here is taught instead\n"
         )
-    tell("Gathering English: the documentation inside Python and the installed packages (about 25 seconds)")
+    print_step("Gathering English: the documentation inside Python and the installed packages (about 25 seconds)")
     _write_text(folder, [Path(root) for root in recipe.roots], console)
-    learnt = _finetune(folder, base, FINETUNE_TRAIN, tell) if base else None
-    result = _pretrain_small_model(folder, recipe.minutes, tell)
-    learnt = learnt if base else _finetune(folder, str(folder / "model"), FINETUNE_TRAIN_SMALL, tell)
-    page = _write_report(folder, base, learnt)
-    took = f"\nall of it took {time.monotonic() - began:.0f} seconds"
-    console.info("\n".join([took, "", *list_next_steps(folder, base, bool(learnt))]))
-    return {"folder": str(folder), "report": page, **result, "base": base, "taught": learnt and learnt._asdict()}
+    comparison = _finetune(folder, base, FINETUNE_TRAIN, print_step) if base else None
+    result = _pretrain_small_model(folder, recipe.minutes, print_step)
+    comparison = comparison if base else _finetune(folder, str(folder / "model"), FINETUNE_TRAIN_SMALL, print_step)
+    report = _write_report(folder, base, comparison)
+    total_time = f"\nall of it took {time.monotonic() - start_time:.0f} seconds"
+    console.info("\n".join([total_time, "", *list_next_steps(folder, base, bool(comparison))]))
+    return {"folder": str(folder), "report": report, **result, "base": base, "taught": comparison and comparison._asdict()}
 
 
 class StepPrinter:
-    """Says which step of how many begins."""
+    """Prints a numbered heading for each step."""
 
     def __init__(self, console: Console, total: int) -> None:
         self.console, self.total, self.number = console, total, 0
@@ -111,15 +117,18 @@ class StepPrinter:
 
 
 def format_result(result: dict[str, Any]) -> list[str]:
-    """What was reached, beside what knowing nothing but frequencies would reach."""
+    """Lines with the losses and accuracies of the small model, beside the unigram baseline."""
     if "valid_loss_words" not in result:
         return ["nothing was held out to judge the model on: there is too little text"]
-    alone, unigram = math.log(result["pseudo_perplexity"]), result["unigram_entropy"]
+    pseudo_nll, unigram_entropy = math.log(result["pseudo_perplexity"]), result["unigram_entropy"]
     verdict = (
-        "below it: the model uses context" if alone < unigram else "not below it: give it longer (minutes=5 folder=out/longer)"
+        "below it: the model uses context"
+        if pseudo_nll < unigram_entropy
+        else "not below it: give it longer (minutes=5 folder=out/longer)"
     )
     return [
-        f"loss, each held-out word hidden alone   {alone:.3f} nats; knowing only frequencies gives {unigram:.3f}; {verdict}",
+        f"loss, each held-out word hidden alone   {pseudo_nll:.3f} nats; knowing only frequencies gives "
+        f"{unigram_entropy:.3f}; {verdict}",
         f"loss as in training, on held-out text   {result['valid_loss_words']:.3f} nats; a tenth of the words stand in sight",
         f"masked words right at the first guess   {result['valid_mlm_accuracy']:.1%}",
         f"sentence pairs right                    {result['valid_next_accuracy']:.1%}; a coin gives 50%",
@@ -127,13 +136,14 @@ def format_result(result: dict[str, Any]) -> list[str]:
 
 
 def list_next_steps(folder: Path, base: str | None, is_finetuned: bool) -> list[str]:
-    model, ask = (base, ENGLISH_TEXTS[0]) if base else (str(folder / "model"), "The default is [MASK].")
+    """Lines with the files that were written and commands to try next."""
+    model, text = (base, ENGLISH_TEXTS[0]) if base else (str(folder / "model"), "The default is [MASK].")
     lines = [f"The report, to open in a browser:     {folder / 'report.html'}"]
     if is_finetuned:
         lines.append(f"What the taught one gets wrong:       {folder / 'judged' / 'report.html'}")
     lines += [f"The small model, its corpus and text: {folder / 'model'}, {folder / 'corpus'}, {folder / 'text.txt'}",
               "What to type next:",
-              f"  python -c \"import bertsmith; print(bertsmith.load('{model}').fill('{ask}'))\""]  # fmt: skip
+              f"  python -c \"import bertsmith; print(bertsmith.load('{model}').fill('{text}'))\""]  # fmt: skip
     if is_finetuned:
         lines.append(f"  bertsmith predict model={folder / 'taught'} text='Returns the shortest path between two nodes.'")
     return [
@@ -145,7 +155,7 @@ def list_next_steps(folder: Path, base: str | None, is_finetuned: bool) -> list[
 
 
 def _write_text(folder: Path, roots: Sequence[Path], console: Console) -> None:
-    """The text to pre-train on, without the files that the task of packages is judged on; and that task's two files."""
+    """Write the pre-training text, without the held-out files of the task, and the task's training and test file."""
     text = folder / "text.txt"
     if text.exists():
         console.info(f"{text} is there already ({text.stat().st_size:,} bytes)")
@@ -156,16 +166,17 @@ def _write_text(folder: Path, roots: Sequence[Path], console: Console) -> None:
     if task:
         write_atomic(folder / "learn.jsonl", docstrings.to_json_lines(task.train))
         write_atomic(folder / "judge.jsonl", docstrings.to_json_lines(task.test))
-    kept = [one for one in documents if task is None or (one.package, one.path) not in task.held_out_files]
-    data = to_corpus_text(kept)
-    write_atomic(text, data)  # last: it says that all of them are there
-    console.info(
-        f"{text}: {len(kept):,} documents, {sum(len(one.paragraphs) for one in kept):,} paragraphs, {len(data):,} bytes"
-    )
+    train_documents = [
+        document for document in documents if task is None or (document.package, document.path) not in task.held_out_files
+    ]
+    data = to_corpus_text(train_documents)
+    write_atomic(text, data)  # last: its existence marks all three as complete
+    paragraphs = sum(len(document.paragraphs) for document in train_documents)
+    console.info(f"{text}: {len(train_documents):,} documents, {paragraphs:,} paragraphs, {len(data):,} bytes")
 
 
 def _pretrain_small_model(folder: Path, minutes: float, print_step: StepPrinter) -> dict[str, Any]:
-    """A small BERT from raw text: what its pre-training came to."""
+    """Tokenizer, corpus and pre-training of a small BERT; returns the result of `pretrain`."""
     text, tokenizer, corpus, model = (str(folder / name) for name in ("text.txt", "tokenizer", "corpus", "model"))
     quiet = print_step.console.quiet
     print_step(f"A small BERT from zero, first its vocabulary of {VOCAB_SIZE:,} pieces (about 5 seconds)")
@@ -196,7 +207,7 @@ def _print_predictions(predictor: "Predictor", texts: Sequence[str], console: Co
 
 
 def _write_report(folder: Path, base: str | None, comparison: FinetuningComparison | None) -> str:
-    """All of it on one page: what came with the package, what it was taught here, and the small model's life."""
+    """One HTML page: masks filled by the shipped model, the fine-tuning comparison, and the run of the small model."""
     from ..commands import show
 
     out = folder / "report.html"
@@ -207,16 +218,22 @@ def _write_report(folder: Path, base: str | None, comparison: FinetuningComparis
         "texts": DOCSTRING_TEXTS,
         "out": str(out),
     }
-    title, life = show.run_page(from_dict(show.Recipe, recipe))
-    learnt = [render_comparison("Which package a text is from", comparison)] if comparison else []
+    title, run_sections = show.run_page(from_dict(show.Recipe, recipe))
+    comparison_sections = [render_comparison("Which package a text is from", comparison)] if comparison else []
     if not base:
-        write_page(out, render_document(title, str(folder), [*life, *learnt]))
+        write_page(out, render_document(title, str(folder), [*run_sections, *comparison_sections]))
         return str(out)
     predictor = api.load(base)
     filled = render_filled_masks([(text, predictor.fill(text)) for text in ENGLISH_TEXTS], "The shipped model")
-    small = section("A small BERT from zero", note("The rest of this page: text of this machine, a vocabulary, a corpus, and a "
-                    f"model that knew nothing, pre-trained for a minute or so. It is a toy beside {base}."))  # fmt: skip
-    write_page(out, render_document(f"From {base}, and from nothing", str(folder), [filled, *learnt, small, *life]))
+    description = ("The rest of this page: text of this machine, a vocabulary, a corpus, and a "
+                   f"model that knew nothing, pre-trained for a minute or so. It is a toy beside {base}.")  # fmt: skip
+    small_model_section = section("A small BERT from zero", note(description))
+    write_page(
+        out,
+        render_document(
+            f"From {base}, and from nothing", str(folder), [filled, *comparison_sections, small_model_section, *run_sections]
+        ),
+    )
     return str(out)
 
 

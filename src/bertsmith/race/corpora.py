@@ -1,4 +1,4 @@
-"""The corpora of a race: the text as each tokenizer cuts it, made once for all members that share it."""
+"""The corpora of a race: the text tokenized by each tokenizer, prepared once for all members that share it."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +21,7 @@ DEFAULT_TOKENIZER = {"kind": "wordpiece", "size": 8000}
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """The text as one tokenizer cuts it: to learn from, and to be judged on."""
+    """The training corpus and the validation corpus (if any) of one tokenizer."""
 
     corpus_path: Path | None = None
     valid_path: Path | None = None
@@ -32,7 +32,7 @@ class TokenizedText:
 
     @cached_property
     def card(self) -> dict[str, Any]:
-        """Of the text that is judged on, or, where some is held out, of all."""
+        """Card of the validation corpus, or of the training corpus where documents of it are held out."""
         return dict(read_json((self.valid_path or self.corpus_path or Path()) / "card.json"))
 
 
@@ -41,30 +41,34 @@ TokenizerSource = str | dict[str, Any]  # a folder, or settings of `tokenizer`
 
 
 def prepare_corpus(recipe: "RaceRecipe", member: dict[str, Any], out: Path, cache: CorpusCache, quiet: bool) -> TokenizedText:
-    """The corpus of a member, made if need be, once for all that share its tokenizer."""
-    if place := member.get("corpus", None if "tokenizer" in member else recipe.corpus):
-        return TokenizedText(Corpus.open(resolve_path(place, "corpus")).path)
+    """The corpus of a member: a given folder, or prepared with its tokenizer; cached by tokenizer."""
+    if corpus_path := member.get("corpus", None if "tokenizer" in member else recipe.corpus):
+        return TokenizedText(Corpus.open(resolve_path(corpus_path, "corpus")).path)
     if not recipe.texts:
         raise UserError("a tokenizer of its own needs texts=FILES to cut; give texts, or a corpus made with it")
-    given = member.get("tokenizer", recipe.tokenizer) or DEFAULT_TOKENIZER
-    name = f"{given.get('kind', 'wordpiece')}-{fingerprint(given)[:6]}" if isinstance(given, dict) else fingerprint(given)[:8]
+    tokenizer_source = member.get("tokenizer", recipe.tokenizer) or DEFAULT_TOKENIZER
+    name = (
+        f"{tokenizer_source.get('kind', 'wordpiece')}-{fingerprint(tokenizer_source)[:6]}"
+        if isinstance(tokenizer_source, dict)
+        else fingerprint(tokenizer_source)[:8]
+    )
     if name not in cache:
-        cache[name] = _build_corpus(recipe, given, out, name, quiet)
+        cache[name] = _build_corpus(recipe, tokenizer_source, out, name, quiet)
     return cache[name]
 
 
 def _build_corpus(recipe: "RaceRecipe", tokenizer_source: TokenizerSource, out: Path, name: str, quiet: bool) -> TokenizedText:
-    words = _build_tokenizer(recipe, tokenizer_source, out / "tokenizers" / name, quiet)
+    tokenizer_path = _build_tokenizer(recipe, tokenizer_source, out / "tokenizers" / name, quiet)
 
     def prepare_texts(texts: tuple[str, ...], folder: Path) -> Path:
-        settings = {**recipe.prepare, "texts": list(texts), "tokenizer": str(words), "out": str(folder)}
+        settings = {**recipe.prepare, "texts": list(texts), "tokenizer": str(tokenizer_path), "out": str(folder)}
         prepare.run(from_dict(prepare.Recipe, settings, "prepare"), quiet or (folder / MANIFEST).exists())
         return folder
 
-    corpus = prepare_texts(recipe.texts, out / "corpora" / name)
+    corpus_path = prepare_texts(recipe.texts, out / "corpora" / name)
     if not recipe.valid:
-        return TokenizedText(corpus)
-    return TokenizedText(corpus, prepare_texts(recipe.valid, out / "corpora" / f"{name}-valid"))
+        return TokenizedText(corpus_path)
+    return TokenizedText(corpus_path, prepare_texts(recipe.valid, out / "corpora" / f"{name}-valid"))
 
 
 def _build_tokenizer(recipe: "RaceRecipe", source: TokenizerSource, folder: Path, quiet: bool) -> Path:

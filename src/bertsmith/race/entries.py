@@ -1,4 +1,4 @@
-"""The field of a race: each member with its corpus, its share of the budget in steps, and the runs it is to do."""
+"""The entries of a race: each member with its corpus, its pre-training recipe within the budget, and its fine-tuning runs."""
 
 import math
 import re
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 MEMBER_KEYS = ("of", "untrained", "corpus", "tokenizer", "frozen", "tuned")  # keys of a member that are not `pretrain`'s
-RESERVED_PRETRAIN_KEYS = ("out", "valid", "init")  # what the race says of a pre-training
+RESERVED_PRETRAIN_KEYS = ("out", "valid", "init")  # set by the race
 DURATION_KEYS = ("steps", "epochs", "minutes")
-RESERVED_FINETUNE_KEYS = ("model", "out", "seed", "seeds")  # and of a fine-tuning
+RESERVED_FINETUNE_KEYS = ("model", "out", "seed", "seeds")  # set by the race
 DEFAULT_SETTINGS: dict[str, dict[str, Any]] = {
     "frozen": {"freeze": "all", "features": {"layers": "mix"}, "train": {"rate": 1e-3}},
     "tuned": {},
@@ -39,7 +39,7 @@ NAME_PATTERN = r"[\w][\w.+-]*"
 
 @dataclass(frozen=True)
 class Entry:
-    """A member; one that takes another's checkpoint (`of`) has no training of its own."""
+    """A member of the race; with `checkpoint_of` it uses another member's checkpoint and is not pre-trained itself."""
 
     name: str
     folder: Path
@@ -47,13 +47,13 @@ class Entry:
     checkpoint_of: str | None
     is_untrained: bool
     recipe: PretrainRecipe | None
-    flops: float  # of its whole training
-    runs: dict[str, dict[str, list[FinetuneRecipe]]]  # by way and task, one a seed
+    flops: float  # of its pre-training
+    runs: dict[str, dict[str, list[FinetuneRecipe]]]  # by mode (frozen, tuned) and task, one per seed
     errors: tuple[str, ...] = ()
 
     @property
     def num_train_tokens(self) -> float:
-        """Tokens in all its training."""
+        """Tokens of its pre-training, all epochs together."""
         if self.recipe is None or self.is_untrained:
             return 0.0
         train = self.recipe.train
@@ -63,7 +63,7 @@ class Entry:
 
     @property
     def identity(self) -> str:
-        """A name for all that decides what it makes; how long and how fast decides nothing where nothing is learnt."""
+        """Hash of what decides its weights; without training, `train` settings do not count."""
         assert self.recipe is not None
         if not self.is_untrained:
             return pretrain_identity(self.recipe)
@@ -71,13 +71,13 @@ class Entry:
 
     @property
     def is_finished(self) -> bool:
-        """Its folder holds what its recipe makes, not what another budget or recipe once did."""
+        """Whether its folder holds the checkpoint of this recipe, not of another budget or recipe."""
         if self.recipe is None or not (self.folder / MANIFEST).exists():
             return False
         return bool(read_json(self.folder / "card.json").get("identity") == self.identity)
 
     def read_facts(self) -> dict[str, float]:
-        """What its folder tells, when it is done; nothing before."""
+        """Parameters, FLOPs, time and language metrics of the finished member; empty before."""
         if self.recipe is None or not self.is_finished:
             return {}
         result = read_json(self.folder / "card.json")["result"]
@@ -87,32 +87,33 @@ class Entry:
         return facts | self._language_metrics(result)
 
     def _language_metrics(self, result: dict[str, Any]) -> dict[str, float]:
-        hidden = result.get("pseudo_perplexity")
-        nats = {"bits_per_byte": causal_nll(result), "pseudo_bits_per_byte": math.log(hidden) if hidden else None}
-        bits = {name: bits_per_byte(each, self.text.card) for name, each in nats.items() if each is not None}
-        return {name: each for name, each in bits.items() if each is not None}
+        pseudo_perplexity = result.get("pseudo_perplexity")
+        pseudo_nll = math.log(pseudo_perplexity) if pseudo_perplexity else None
+        nll = {"bits_per_byte": causal_nll(result), "pseudo_bits_per_byte": pseudo_nll}
+        bits = {name: bits_per_byte(value, self.text.card) for name, value in nll.items() if value is not None}
+        return {name: value for name, value in bits.items() if value is not None}
 
 
 def causal_nll(result: dict[str, Any]) -> float | None:
-    """Nats a token of a model that reads from left to right, or of that half of it."""
+    """Negative log-likelihood per token (nats) of a causal LM, or of the forward half of a bidirectional LM."""
     if "valid_forward" in result:
         return float(result["valid_forward"])
     return math.log(result["perplexity"]) if "perplexity" in result else None
 
 
 def build_entries(recipe: "RaceRecipe", out: Path, console: Console) -> list[Entry]:
-    """What is wrong with the recipe is said at once; what is wrong with a member's model is that member's fault alone."""
+    """One entry per member; an error of the recipe is raised, an error of one member is recorded in its entry."""
     _check_recipe(recipe)
-    known: CorpusCache = {}
-    return [_build_entry(recipe, name, out, known, console) for name in recipe.members]
+    cache: CorpusCache = {}
+    return [_build_entry(recipe, name, out, cache, console) for name in recipe.members]
 
 
 def read_scores(recipe: FinetuneRecipe) -> dict[str, float] | None:
-    """The scores of a run that is done, as it left them beside its folder; none of a run of another recipe or model."""
+    """Dev scores of a finished run, from the JSON file beside its folder; None if it belongs to another recipe or model."""
     path = scores_path(recipe)
-    if not path.exists() or (told := read_json(path)).get("identity") != finetune_identity(recipe):
+    if not path.exists() or (record := read_json(path)).get("identity") != finetune_identity(recipe):
         return None
-    return {name: math.nan if value is None else float(value) for name, value in told["dev"].items()}
+    return {name: math.nan if value is None else float(value) for name, value in record["dev"].items()}
 
 
 def scores_path(recipe: FinetuneRecipe) -> Path:
@@ -133,40 +134,42 @@ def _check_recipe(recipe: "RaceRecipe") -> None:
             if not re.fullmatch(NAME_PATTERN, name) or name in (AVERAGE, "majority"):
                 raise UserError(f"{kind}.{name}: the name is that of a folder too; take letters, digits, - and _, not `{name}`")
     for name, member in recipe.members.items():
-        of = member.get("of")
-        if of is not None and (of not in recipe.members or "of" in recipe.members[of]):
+        source = member.get("of")
+        if source is not None and (source not in recipe.members or "of" in recipe.members[source]):
             raise UserError(
-                f"members.{name}.of={of} is not a member with a checkpoint of its own; known: {', '.join(recipe.members)}"
+                f"members.{name}.of={source} is not a member with a checkpoint of its own; known: {', '.join(recipe.members)}"
             )
-        if of is not None and (odd := [key for key in member if key not in ("of", "frozen", "tuned")]):
-            raise UserError(f"members.{name}.{odd[0]}: it takes the checkpoint of {of}, which has that already; leave it out")
+        if source is not None and (unused := [key for key in member if key not in ("of", "frozen", "tuned")]):
+            raise UserError(
+                f"members.{name}.{unused[0]}: it takes the checkpoint of {source}, which has that already; leave it out"
+            )
 
 
 def _build_entry(recipe: "RaceRecipe", name: str, out: Path, cache: CorpusCache, console: Console) -> Entry:
     member = recipe.members[name]
-    of, source = member.get("of"), recipe.members[member.get("of", name)]
-    folder, untrained = out / "members" / (of or name), bool(source.get("untrained"))
-    ways = [way for way in ("frozen", "tuned") if recipe.tasks and member.get(way, True) is not False]
-    runs = {way: _finetune_recipes(recipe, name, way, folder, out) for way in ways}
+    checkpoint_of, source_member = member.get("of"), recipe.members[member.get("of", name)]
+    folder, is_untrained = out / "members" / (checkpoint_of or name), bool(source_member.get("untrained"))
+    modes = [mode for mode in ("frozen", "tuned") if recipe.tasks and member.get(mode, True) is not False]
+    runs = {mode: _finetune_recipes(recipe, name, mode, folder, out) for mode in modes}
     try:
-        cut = prepare_corpus(recipe, source, out, cache, console.quiet)
-    except UserError as fault:
-        if not {"corpus", "tokenizer"} & source.keys():  # it is everybody's
+        text = prepare_corpus(recipe, source_member, out, cache, console.quiet)
+    except UserError as error:
+        if not {"corpus", "tokenizer"} & source_member.keys():  # the corpus is shared by all members
             raise
-        return Entry(name, folder, TokenizedText(), of, untrained, None, 0.0, runs, (str(fault),))
-    if of:
-        return Entry(name, folder, cut, of, untrained, None, 0.0, runs)
-    trained, flops = _pretrain_recipe(recipe, name, member, folder, cut), 0.0
+        return Entry(name, folder, TokenizedText(), checkpoint_of, is_untrained, None, 0.0, runs, (str(error),))
+    if checkpoint_of:
+        return Entry(name, folder, text, checkpoint_of, is_untrained, None, 0.0, runs)
+    pretrain_recipe, flops = _pretrain_recipe(recipe, name, member, folder, text), 0.0
     try:
-        if not untrained:
-            trained, flops = fit_to_budget(trained, cut.corpus, recipe.budget.flops, recipe.budget.epochs)
+        if not is_untrained:
+            pretrain_recipe, flops = fit_to_budget(pretrain_recipe, text.corpus, recipe.budget.flops, recipe.budget.epochs)
     except (UserError, RuntimeError, ValueError) as error:
-        return Entry(name, folder, cut, of, untrained, None, 0.0, runs, (str(error),))
-    return Entry(name, folder, cut, of, untrained, trained, flops, runs)
+        return Entry(name, folder, text, checkpoint_of, is_untrained, None, 0.0, runs, (str(error),))
+    return Entry(name, folder, text, checkpoint_of, is_untrained, pretrain_recipe, flops, runs)
 
 
 def _finetune_recipes(recipe: "RaceRecipe", name: str, mode: str, folder: Path, out: Path) -> dict[str, list[FinetuneRecipe]]:
-    """What every run of this way has, then the task's own, then the member's."""
+    """Recipes by task, one per seed: the settings of the mode, overridden by the task's, overridden by the member's."""
     return {
         task: [_finetune_recipe(recipe, name, mode, task, folder, out, seed) for seed in recipe.seeds] for task in recipe.tasks
     }
@@ -175,18 +178,22 @@ def _finetune_recipes(recipe: "RaceRecipe", name: str, mode: str, folder: Path, 
 def _finetune_recipe(
     recipe: "RaceRecipe", name: str, mode: str, task: str, folder: Path, out: Path, seed: int
 ) -> FinetuneRecipe:
-    own = recipe.members[name].get(mode, {})
-    for key, table in ((mode, getattr(recipe, mode)), (f"tasks.{task}", recipe.tasks[task]), (f"members.{name}.{mode}", own)):
+    member_settings = recipe.members[name].get(mode, {})
+    for key, table in (
+        (mode, getattr(recipe, mode)),
+        (f"tasks.{task}", recipe.tasks[task]),
+        (f"members.{name}.{mode}", member_settings),
+    ):
         if not isinstance(table, dict):
             raise UserError(f"{key} = {table!r} is not a table of settings of `finetune`; or write false, to leave it out")
-        if wrong := [word for word in RESERVED_FINETUNE_KEYS if word in table]:
-            raise UserError(f"{key}.{wrong[0]} is for the race to say; leave it out")
+        if reserved := [reserved_key for reserved_key in RESERVED_FINETUNE_KEYS if reserved_key in table]:
+            raise UserError(f"{key}.{reserved[0]} is for the race to say; leave it out")
     settings = merge_settings(
-        merge_settings(merge_settings(DEFAULT_SETTINGS[mode], getattr(recipe, mode)), recipe.tasks[task]), own
+        merge_settings(merge_settings(DEFAULT_SETTINGS[mode], getattr(recipe, mode)), recipe.tasks[task]), member_settings
     )
     settings.pop("metrics", None)
-    place = out / "runs" / name / mode / task / f"seed-{seed}"
-    settings |= {"model": str(folder), "seed": seed, "out": str(place)}
+    run_folder = out / "runs" / name / mode / task / f"seed-{seed}"
+    settings |= {"model": str(folder), "seed": seed, "out": str(run_folder)}
     return from_dict(FinetuneRecipe, settings, f"members.{name}, tasks.{task}, {mode}")
 
 
@@ -194,24 +201,28 @@ def _pretrain_recipe(
     recipe: "RaceRecipe", name: str, member: dict[str, Any], folder: Path, text: TokenizedText
 ) -> PretrainRecipe:
     settings = merge_settings(recipe.every, {key: value for key, value in member.items() if key not in MEMBER_KEYS})
-    for word in RESERVED_PRETRAIN_KEYS:
-        if word in settings:
-            raise UserError(f"members.{name}.{word} (or every.{word}) is for the race to say; leave it out")
+    for reserved_key in RESERVED_PRETRAIN_KEYS:
+        if reserved_key in settings:
+            raise UserError(f"members.{name}.{reserved_key} (or every.{reserved_key}) is for the race to say; leave it out")
     train = settings.get("train", {})
-    if wrong := [word for word in DURATION_KEYS if isinstance(train, dict) and word in train]:
-        raise UserError(f"members.{name}.train.{wrong[0]} (or every.train): the budget says how long; leave it out")
+    if durations := [reserved_key for reserved_key in DURATION_KEYS if isinstance(train, dict) and reserved_key in train]:
+        raise UserError(f"members.{name}.train.{durations[0]} (or every.train): the budget says how long; leave it out")
     settings["train"] = {**train, "steps": 1}
     settings |= {
         "corpus": str(text.corpus_path),
         "out": str(folder),
         "valid": str(text.valid_path) if text.valid_path else None,
     }
-    trained = from_dict(PretrainRecipe, settings, f"members.{name}")
-    return _word_vector_recipe(trained, name, member) if isinstance(trained.objective, WordVectorObjective) else trained
+    pretrain_recipe = from_dict(PretrainRecipe, settings, f"members.{name}")
+    return (
+        _word_vector_recipe(pretrain_recipe, name, member)
+        if isinstance(pretrain_recipe.objective, WordVectorObjective)
+        else pretrain_recipe
+    )
 
 
 def _word_vector_recipe(recipe: PretrainRecipe, name: str, member: dict[str, Any]) -> PretrainRecipe:
-    """Without what `every` says of networks, which tables of words have no use for."""
+    """The recipe without the network settings of `every`, which word vectors do not take."""
     if wrong := [key for key in ("model", "train", "length") if key in member]:
         raise UserError(f"members.{name}.{wrong[0]}: a table of words is described by objective.* alone; leave it out")
     train = TrainConfig(epochs=1.0, device=recipe.train.device, keep=recipe.train.keep)

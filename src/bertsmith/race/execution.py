@@ -1,4 +1,4 @@
-"""The work of a race, a job each: a member learns from text, or is taught tasks with several seeds."""
+"""The jobs of a race: pre-train a member, or fine-tune it on a task with several seeds."""
 
 import shutil
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ from .entries import Entry, scores_path
 
 
 def pretrain_entry(entry: Entry, quiet: bool) -> None:
-    """Its checkpoint folder; of a control that learns nothing from text, the weights it was born with."""
+    """Pre-train the member into its checkpoint folder; an untrained control is published with its initial weights."""
     assert entry.recipe is not None
     if not entry.is_untrained:
         pretrain(entry.recipe, quiet)
         return
     corpus, identity = Corpus.open(resolve_path(entry.recipe.corpus, "corpus")), entry.identity
-    with runs.open_run(entry.folder, identity, Console(True)) as told:
-        if told:
+    with runs.open_run(entry.folder, identity, Console(True)) as finished_result:
+        if finished_result:
             return
         model = build_model(build_model_config(entry.recipe, corpus), entry.recipe.seed)
         model.attach_tokenizer(corpus.tokenizer)
@@ -38,25 +38,25 @@ def pretrain_entry(entry: Entry, quiet: bool) -> None:
 
 
 def finetune_all(recipes: Sequence[FinetuneRecipe], keep: bool) -> None:
-    """Every run, or as many as can be; what failed is told when all the others are done."""
-    faults = dict[str, None]()
+    """All runs; errors are collected and raised together after the last."""
+    errors = dict[str, None]()
     for recipe in recipes:
         try:
             _finetune_one(recipe, keep)
         except (Interrupted, KeyboardInterrupt):
             raise
         except Exception as error:
-            faults[format_error(error)] = None
-    if faults:
-        raise UserError("; ".join(faults))
+            errors[format_error(error)] = None
+    if errors:
+        raise UserError("; ".join(errors))
 
 
 def _finetune_one(recipe: FinetuneRecipe, keep: bool) -> None:
-    """Scores stay beside the folder, which goes, unless it is to be kept."""
-    path, identity, place = scores_path(recipe), finetune_identity(recipe), Path(recipe.out)
-    if path.exists() and read_json(path).get("identity") == identity and (place.exists() or not keep):
+    """One run; its scores are written beside its folder, which is removed unless `keep`."""
+    path, identity, folder = scores_path(recipe), finetune_identity(recipe), Path(recipe.out)
+    if path.exists() and read_json(path).get("identity") == identity and (folder.exists() or not keep):
         return
-    found = finetune(recipe, quiet=True)
-    write_json(path, {"identity": identity, "dev": found["dev"], "seconds": found["seconds"], "step": found["step"]})
+    result = finetune(recipe, quiet=True)
+    write_json(path, {"identity": identity, "dev": result["dev"], "seconds": result["seconds"], "step": result["step"]})
     if not keep:
-        shutil.rmtree(place)
+        shutil.rmtree(folder)

@@ -1,5 +1,5 @@
-"""What learning costs, counted alike for every member: two operations a multiply-add, and three times what the forward
-pass takes, for the way back takes twice as much."""
+"""Training FLOPs, counted alike for every model: two per multiply-add, and three times the forward pass (backward costs
+twice as much as forward)."""
 
 from typing import Any
 
@@ -21,32 +21,33 @@ from ..word_vectors.hierarchical_softmax import build_huffman_paths
 from ..word_vectors.windows import keep_probabilities
 
 RecurrentState = tuple[Tensor, ...]
-TRAIN_FORWARD_RATIO = 3  # times the forward pass: gradients of what was read, and of the weights
+Floats = NDArray[np.float64]
+TRAIN_FORWARD_RATIO = 3  # forward, gradients of the inputs, gradients of the weights
 
 
 def train_flops_per_token(
     model: Model, objective: PretrainObjective, batch: Batch, recurrent_state: RecurrentState = ()
 ) -> float:
-    """Operations that learning from this batch takes, for each of its tokens; `carry` is what it remembers.
+    """Training FLOPs per token of this batch, with the given recurrent state (memory).
 
-    Counted while the model reads it once, kernel by kernel, so that any part counts that multiplies matrices: attention,
-    recurrence, filters, and scores of the vocabulary for as many words as the objective asks. Attention counts all
-    pairs of a sequence, also where it looks one way only. Sums, norms and activations do not count.
+    Counted kernel by kernel in one forward pass, so every matrix product counts: attention, recurrence, convolutions, and
+    vocabulary logits at as many positions as the objective predicts. Attention counts all pairs of a sequence, also where
+    it is causal. Sums, norms and activations are not counted.
     """
     return TRAIN_FORWARD_RATIO * forward_flops(model, objective, batch, recurrent_state) / batch.num_tokens
 
 
 def forward_flops(model: Model, objective: PretrainObjective, batch: Batch, recurrent_state: RecurrentState = ()) -> int:
-    """Operations of the forward pass, losses of all parts counted in."""
-    training = model.training
-    with torch.no_grad(), FlopCounter() as products:
+    """FLOPs of the forward pass, including all losses of the objective."""
+    was_training = model.training
+    with torch.no_grad(), FlopCounter() as counter:
         objective.compute_loss(model.eval(), batch, recurrent_state)
-    model.train(training)
-    return products.flops
+    model.train(was_training)
+    return counter.flops
 
 
 class FlopCounter(TorchDispatchMode):
-    """Counts what is multiplied under it."""
+    """Dispatch mode that sums the FLOPs of matrix products."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,41 +59,43 @@ class FlopCounter(TorchDispatchMode):
         return out
 
 
-Floats = NDArray[np.float64]
-
-
 def epoch_flops(objective: WordVectorObjective, corpus: Corpus) -> float:
-    """Operations of one pass over the corpus, in expectation; for GloVe, which passes over counts, no more than these."""
+    """Expected FLOPs of one epoch of word vectors; for GloVe, which reads co-occurrence counts, an upper bound."""
     if isinstance(objective, Word2VecObjective):
         return TRAIN_FORWARD_RATIO * 2 * objective.width * _count_dot_products(objective, corpus)
     assert isinstance(objective, Glove)
-    words = np.diff(corpus.sentence_offsets if objective.within == "sentence" else corpus.document_token_offsets).astype(
+    lengths = np.diff(corpus.sentence_offsets if objective.within == "sentence" else corpus.document_token_offsets).astype(
         np.float64
     )
-    return glove_flops(objective, float(sum(2 * np.maximum(words - far, 0).sum() for far in range(1, objective.window + 1))))
+    return glove_flops(
+        objective, float(sum(2 * np.maximum(lengths - distance, 0).sum() for distance in range(1, objective.window + 1)))
+    )
 
 
 def glove_flops(objective: Glove, num_pairs: float) -> float:
-    """Of so many products of two rows, biases counted in."""
+    """FLOPs of `num_pairs` dot products of two vectors with their biases."""
     return TRAIN_FORWARD_RATIO * 2 * (objective.width + 2) * num_pairs
 
 
 def count_pairs(sentence_lengths: Floats, window: int) -> float:
-    """Pairs of a word and a neighbour in sentences of so many words, each window drawn from 1 up to `window`."""
+    """Expected (center, context) pairs in sentences of these lengths, window sizes uniform in 1 to `window`."""
     return float(
-        sum(2 * np.maximum(sentence_lengths - far, 0).sum() * (window - far + 1) / window for far in range(1, window + 1))
+        sum(
+            2 * np.maximum(sentence_lengths - distance, 0).sum() * (window - distance + 1) / window
+            for distance in range(1, window + 1)
+        )
     )
 
 
 def _count_dot_products(objective: Word2VecObjective, corpus: Corpus) -> float:
-    """Of two vectors each: a right word and its wrong ones, or the nodes of its path, for each pair or each word."""
+    """Expected dot products per epoch: per pair (skip-gram) or per word (CBOW), 1 + negatives, or the Huffman path's length."""
     counts = count_unigrams(corpus.tokens, len(corpus.tokenizer))
     counts[corpus.tokenizer.is_special] = 0
-    stays = keep_probabilities(counts, objective.sample)
-    sums = np.concatenate([[0.0], np.cumsum(stays[corpus.tokens])])
-    words = np.diff(sums[corpus.sentence_offsets])  # of each sentence, when frequent ones are thinned out
-    asked = count_pairs(words, objective.window) if isinstance(objective, SkipGram) else float(words.sum())
+    keep_probs = keep_probabilities(counts, objective.sample)
+    cumulative = np.concatenate([[0.0], np.cumsum(keep_probs[corpus.tokens])])
+    lengths = np.diff(cumulative[corpus.sentence_offsets])  # expected sentence lengths after subsampling of frequent words
+    num_predictions = count_pairs(lengths, objective.window) if isinstance(objective, SkipGram) else float(lengths.sum())
     if not objective.tree:
-        return asked * (1 + objective.negatives)
-    share = counts * stays / max(1e-300, float((counts * stays).sum()))
-    return asked * float((build_huffman_paths(counts).lengths * share).sum())
+        return num_predictions * (1 + objective.negatives)
+    word_probs = counts * keep_probs / max(1e-300, float((counts * keep_probs).sum()))
+    return num_predictions * float((build_huffman_paths(counts).lengths * word_probs).sum())

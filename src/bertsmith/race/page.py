@@ -1,4 +1,4 @@
-"""A race as an SVG file by itself: a rung for each member, the best first, with its average score frozen and tuned."""
+"""Results of a race: the SVG plot of average scores (frozen and tuned, best first), and the HTML report."""
 
 import math
 from collections.abc import Callable
@@ -16,43 +16,52 @@ text { font: 12px system-ui, sans-serif; fill: #3a3d40; } .title { font-size: 15
 .page { fill: #ffffff; } .grid { stroke: #ebecee; } .rung { stroke: #c9ccd0; stroke-width: 2; } .soft { fill: #63676c; }
 .frozen { fill: #ffffff; stroke: #d9622b; stroke-width: 2; } .tuned { fill: #2a6fd0; } .end { text-anchor: end; }
 """.strip()
-PlotRow = tuple[str, dict[str, float]]  # a member, and its average score each way
+MODE_TONES = {"frozen": "one", "tuned": "two"}
+CONTROL_TONE = "three"  # of members that were not pre-trained
+TABLE_NOTE = (
+    "FLOPs are those of pre-training: the products of matrices of a forward pass, two a multiply-add, times three. "
+    "Bits per byte are of held-out text, for models that read from left to right (an unknown word costs eight bits a byte); "
+    "pseudo-bits, each token hidden alone with both sides in sight, are another thing and compare only with each other. "
+    "Scores are means over seeds of fine-tuning and, behind ±, their deviation, times 100; each member is pre-trained once. "
+    "Frozen: a small head on features of an encoder that does not learn. Tuned: all of it learns."
+)
+PlotRow = tuple[str, dict[str, float]]  # a member, and its average score by mode
 
 
 def draw_score_plot(results: RaceResults) -> bytes | None:
-    """None where nobody has an average yet."""
-    rungs = _plot_rows(results)
-    if not rungs:
+    """The SVG file; None while no member has an average."""
+    plot_rows = _plot_rows(results)
+    if not plot_rows:
         return None
-    found = [score for _, scores in rungs for score in scores.values()]
-    low, high = 5 * math.floor(min(found) / 5), 5 * math.ceil((max(found) + 0.1) / 5)
+    averages = [score for _, scores in plot_rows for score in scores.values()]
+    low, high = 5 * math.floor(min(averages) / 5), 5 * math.ceil((max(averages) + 0.1) / 5)
 
     def to_x(score: float) -> float:
         return LEFT_MARGIN + (WIDTH - LEFT_MARGIN - RIGHT_MARGIN) * (score - low) / (high - low)
 
-    bottom = TOP_MARGIN + ROW_HEIGHT * len(rungs)
-    lines = [shape for score in range(low, high + 1, 5) for shape in _draw_grid_line(to_x(score), bottom, score)]
+    bottom = TOP_MARGIN + ROW_HEIGHT * len(plot_rows)
+    grid = [shape for score in range(low, high + 1, 5) for shape in _draw_grid_line(to_x(score), bottom, score)]
     shapes = [
         shape
-        for number, one in enumerate(rungs)
-        for shape in _draw_plot_row(one, TOP_MARGIN + ROW_HEIGHT * (number + 0.5), to_x)
+        for index, plot_row in enumerate(plot_rows)
+        for shape in _draw_plot_row(plot_row, TOP_MARGIN + ROW_HEIGHT * (index + 0.5), to_x)
     ]
-    title = f"{len(rungs)} rows, {format_scientific(results.budget)} FLOPs each: average of {', '.join(results.tasks)}"
+    title = f"{len(plot_rows)} rows, {format_scientific(results.budget)} FLOPs each: average of {', '.join(results.tasks)}"
     page = element("rect", x=0, y=0, width=WIDTH, height=bottom + 30, class_="page")
-    words = [element("text", title, x=16, y=24, class_="title"), *_draw_legend(results)]
-    return element("svg", Html(f"<style>{STYLE}</style>"), page, *lines, *shapes, *words, xmlns="http://www.w3.org/2000/svg",
+    labels = [element("text", title, x=16, y=24, class_="title"), *_draw_legend(results)]
+    return element("svg", Html(f"<style>{STYLE}</style>"), page, *grid, *shapes, *labels, xmlns="http://www.w3.org/2000/svg",
                    viewBox=f"0 0 {WIDTH} {bottom + 30}", width=WIDTH, height=bottom + 30, role="img",
                    aria_label=title).encode()  # fmt: skip
 
 
 def _plot_rows(results: RaceResults) -> list[PlotRow]:
-    """Those with an average, by the better of their two."""
-    rungs = []
-    for one in results.rows:
-        cells = {way: results.cell(way, one.name, AVERAGE) for way in results.modes}
-        scores = {way: 100 * cell.mean for way, cell in cells.items() if cell and not math.isnan(cell.mean)}
-        rungs += [(one.name, scores)] if scores else []
-    return sorted(rungs, key=lambda rung: -max(rung[1].values()))
+    """Members with an average, sorted by the better of their two modes."""
+    plot_rows = []
+    for row in results.rows:
+        cells = {mode: results.cell(mode, row.name, AVERAGE) for mode in results.modes}
+        scores = {mode: 100 * cell.mean for mode, cell in cells.items() if cell and not math.isnan(cell.mean)}
+        plot_rows += [(row.name, scores)] if scores else []
+    return sorted(plot_rows, key=lambda plot_row: -max(plot_row[1].values()))
 
 
 def _draw_grid_line(x: float, bottom: float, score: int) -> list[Html]:
@@ -64,63 +73,53 @@ def _draw_grid_line(x: float, bottom: float, score: int) -> list[Html]:
 
 def _draw_plot_row(plot_row: PlotRow, y: float, to_x: Callable[[float], float]) -> list[Html]:
     name, scores = plot_row
-    places = sorted(to_x(score) for score in scores.values())
+    xs = sorted(to_x(score) for score in scores.values())
     best = max(scores.values())
     return [
         element("text", name, x=LEFT_MARGIN - 14, y=y + 4, class_="end"),
-        element("line", x1=places[0], x2=places[-1], y1=y, y2=y, class_="rung"),
-        *(element("circle", cx=to_x(score), cy=y, r=5, class_=way) for way, score in scores.items()),
-        element("text", f"{best:.1f}", x=places[-1] + 10, y=y + 4, class_="soft"),
+        element("line", x1=xs[0], x2=xs[-1], y1=y, y2=y, class_="rung"),
+        *(element("circle", cx=to_x(score), cy=y, r=5, class_=mode) for mode, score in scores.items()),
+        element("text", f"{best:.1f}", x=xs[-1] + 10, y=y + 4, class_="soft"),
     ]
 
 
 def _draw_legend(results: RaceResults) -> list[Html]:
     shapes = []
-    for number, way in enumerate(results.modes):
-        shapes += [element("circle", cx=LEFT_MARGIN + 90 * number + 6, cy=44, r=5, class_=way),
-                   element("text", way, x=LEFT_MARGIN + 90 * number + 18, y=48)]  # fmt: skip
+    for index, mode in enumerate(results.modes):
+        shapes += [element("circle", cx=LEFT_MARGIN + 90 * index + 6, cy=44, r=5, class_=mode),
+                   element("text", mode, x=LEFT_MARGIN + 90 * index + 18, y=48)]  # fmt: skip
     return shapes
 
 
-MODE_TONES = {"frozen": "one", "tuned": "two"}
-CONTROL_TONE = "three"  # the tone of rows that learnt nothing from text
-TABLE_NOTE = (
-    "FLOPs are those of pre-training: the products of matrices of a forward pass, two a multiply-add, times three. "
-    "Bits per byte are of held-out text, for models that read from left to right (an unknown word costs eight bits a byte); "
-    "pseudo-bits, each token hidden alone with both sides in sight, are another thing and compare only with each other. "
-    "Scores are means over seeds of fine-tuning and, behind ±, their deviation, times 100; each member is pre-trained once. "
-    "Frozen: a small head on features of an encoder that does not learn. Tuned: all of it learns."
-)
-
-
 def render_page(results: RaceResults) -> bytes:
-    members = len(results.rows)
-    lead = f"{members} rows · {len(results.tasks)} tasks · {format_scientific(results.budget)} FLOPs each"
-    faults = [_render_errors(results)] if any(one.errors for one in results.rows) else []
+    """The HTML report: table, errors, score against size, and intervals by task."""
+    num_rows = len(results.rows)
+    lead = f"{num_rows} rows · {len(results.tasks)} tasks · {format_scientific(results.budget)} FLOPs each"
+    errors = [_render_errors(results)] if any(row.errors for row in results.rows) else []
     scores = [_render_plots(results), _render_intervals(results)] if results.tasks else []
-    return render_document("The race", lead, [_render_table(results), *faults, *scores])
+    return render_document("The race", lead, [_render_table(results), *errors, *scores])
 
 
 def _render_table(results: RaceResults) -> Html:
     head = [
         "",
         *(COLUMN_TITLES[name] for name in results.fact_names),
-        *(_column_header(task, way) for task, way in results.columns),
+        *(_column_header(task, mode) for task, mode in results.columns),
     ]
-    rows = [_table_row(results, one) for one in results.rows]
-    told = (
+    rows = [_table_row(results, row) for row in results.rows]
+    metric_note = (
         [note(f"Measured by: {'; '.join(f'{task}: {_metric_titles(results, task)}' for task in results.tasks)}.")]
         if results.tasks
         else []
     )
-    left = f"{results.pending_jobs} jobs are still to be done: run the same command again to go on."
-    warned = [note(left, "warning")] if results.pending_jobs else []
-    return section("Table", *warned, note(TABLE_NOTE), *told, element("div", table(rows, head), class_="race"))
+    pending_text = f"{results.pending_jobs} jobs are still to be done: run the same command again to go on."
+    warnings = [note(pending_text, "warning")] if results.pending_jobs else []
+    return section("Table", *warnings, note(TABLE_NOTE), *metric_note, element("div", table(rows, head), class_="race"))
 
 
 def _table_row(results: RaceResults, row: ResultRow) -> list[Html]:
     facts = [element("span", format_fact(name, row.facts.get(name))) for name in results.fact_names]
-    return [_name_cell(row), *facts, *(_score_cell(results, row, task, way) for task, way in results.columns)]
+    return [_name_cell(row), *facts, *(_score_cell(results, row, task, mode) for task, mode in results.columns)]
 
 
 def _column_header(task: str, mode: str) -> str:
@@ -128,8 +127,8 @@ def _column_header(task: str, mode: str) -> str:
 
 
 def _name_cell(row: ResultRow) -> Html:
-    of = [element("small", f" of {row.checkpoint_of}")] if row.checkpoint_of else []
-    return element("span", row.name, *of)
+    source = [element("small", f" of {row.checkpoint_of}")] if row.checkpoint_of else []
+    return element("span", row.name, *source)
 
 
 def _metric_titles(results: RaceResults, task: str) -> str:
@@ -143,62 +142,62 @@ def _score_cell(results: RaceResults, row: ResultRow, task: str, mode: str) -> H
 
 
 def _render_plots(results: RaceResults) -> Html:
-    drawn = []
-    for way, name in (("tuned", "Fine-tuned"), ("frozen", "Frozen, a head on features")):
-        if way in results.modes:
-            drawn.append(
+    charts = []
+    for mode, name in (("tuned", "Fine-tuned"), ("frozen", "Frozen, a head on features")):
+        if mode in results.modes:
+            charts.append(
                 scatter_chart(
                     f"{name}: average score against parameters",
-                    _plot_points(results, way),
+                    _plot_points(results, mode),
                     "parameters",
-                    _majority_level(results, way),
+                    _majority_level(results, mode),
                 )
             )
     return section(
         "Scores and sizes",
         note("Every member had the same budget, those in green none; arms are one deviation over seeds."),
-        *drawn,
+        *charts,
     )
 
 
 def _plot_points(results: RaceResults, mode: str) -> list[LabeledPoint]:
-    found = []
-    for one in results.rows:
-        cell, size = results.cell(mode, one.name, AVERAGE), one.facts.get("parameters")
+    points = []
+    for row in results.rows:
+        cell, size = results.cell(mode, row.name, AVERAGE), row.facts.get("parameters")
         if cell and size and not math.isnan(cell.mean):
-            tone = MODE_TONES[mode] if one.facts.get("flops") else CONTROL_TONE
-            found.append(LabeledPoint(one.name, size, 100 * cell.mean, tone, 100 * (cell.std or 0.0)))
-    return found
+            tone = MODE_TONES[mode] if row.facts.get("flops") else CONTROL_TONE
+            points.append(LabeledPoint(row.name, size, 100 * cell.mean, tone, 100 * (cell.std or 0.0)))
+    return points
 
 
 def _majority_level(results: RaceResults, mode: str) -> tuple[str, float] | None:
-    """The row that has no parameters at all: always the usual answer."""
-    for one in results.rows:
-        cell = results.cell(mode, one.name, AVERAGE)
-        if not one.facts.get("parameters") and cell and not math.isnan(cell.mean):
-            return one.name, 100 * cell.mean
+    """Name and average of the majority baseline, the row without parameters."""
+    for row in results.rows:
+        cell = results.cell(mode, row.name, AVERAGE)
+        if not row.facts.get("parameters") and cell and not math.isnan(cell.mean):
+            return row.name, 100 * cell.mean
     return None
 
 
 def _render_intervals(results: RaceResults) -> Html:
-    """Every column with all members on one scale: what is a difference, and what is seeds."""
-    blocks = [_interval_column(results, task, way) for task, way in results.columns]
-    told = "Arms are one deviation over seeds each way; where they overlap, a difference may be luck."
-    return section("How far apart", note(told), element("div", *blocks, class_="pair"))
+    """For every column, the scores of all members with their deviation over seeds, on one axis."""
+    blocks = [_interval_column(results, task, mode) for task, mode in results.columns]
+    explanation = "Arms are one deviation over seeds each way; where they overlap, a difference may be luck."
+    return section("How far apart", note(explanation), element("div", *blocks, class_="pair"))
 
 
 def _interval_column(results: RaceResults, task: str, mode: str) -> Html:
     cells = [
-        (one.name, cell) for one in results.rows if (cell := results.cell(mode, one.name, task)) and not math.isnan(cell.mean)
+        (row.name, cell) for row in results.rows if (cell := results.cell(mode, row.name, task)) and not math.isnan(cell.mean)
     ]
     cells.sort(key=lambda pair: -pair[1].mean)
     limits = compute_axis_range([edge for _, cell in cells for edge in _cell_interval(cell)])
-    ends = element("span", *(element("span", f"{100 * edge:.4g}") for edge in limits), class_="scale")
+    axis = element("span", *(element("span", f"{100 * edge:.4g}") for edge in limits), class_="scale")
     rows = [
         (name, str(cell), whisker(_cell_interval(cell)[0], cell.mean, _cell_interval(cell)[1], limits, color=MODE_TONES[mode]))
         for name, cell in cells
     ]
-    return element("div", element("h3", f"{task}, {mode}"), table(rows, ("", "", ends)))
+    return element("div", element("h3", f"{task}, {mode}"), table(rows, ("", "", axis)))
 
 
 def _cell_interval(cell: ScoreCell) -> tuple[float, float]:
@@ -206,5 +205,5 @@ def _cell_interval(cell: ScoreCell) -> tuple[float, float]:
 
 
 def _render_errors(results: RaceResults) -> Html:
-    rows = [(one.name, fault) for one in results.rows for fault in one.errors]
+    rows = [(row.name, error) for row in results.rows for error in row.errors]
     return section("What went wrong", table(rows, ("member", "why")))

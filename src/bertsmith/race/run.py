@@ -1,4 +1,4 @@
-"""Every member of the family, on the same text, with the same budget and the same tasks, into one table and plot."""
+"""The race: recipe, scheduling of pre-training and fine-tuning jobs, and results written as they come."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,19 +25,21 @@ MAJORITY = "majority"
 
 
 class TaskInfo(NamedTuple):
-    """By task: what it is measured by, and what it scores without reading."""
+    """By task: its metrics, and the scores of the majority baseline."""
 
     metrics: dict[str, tuple[str, ...]]
     majority_scores: dict[str, dict[str, float]]
 
 
 class Budget(Config, frozen=True):
+    """Compute for the pre-training of each member."""
+
     flops: Annotated[float, msgspec.Meta(gt=0), "operations each member may learn from text with, two a multiply-add"] = 1e15
     epochs: Annotated[PosFloat | None, "passes over the text at most, for members that cost next to nothing a word"] = None
 
 
 class RaceRecipe(Config, frozen=True):
-    """Who runs, on what text, for how long, and in which tasks."""
+    """The members, the text, the budget and the tasks."""
 
     members: Annotated[
         dict[str, dict[str, Any]],
@@ -74,145 +76,154 @@ class RaceRecipe(Config, frozen=True):
 
 
 def race(recipe: RaceRecipe, quiet: bool = False) -> dict[str, Any]:
-    """Goes on where it stopped; a member that fails has a row that says why, and stops no other."""
-    screen, out = Console(quiet), check_writable(resolve_path(recipe.out, "out"), "race.json", "corpora", "members")
+    """Run or resume the race; a member that fails gets a row with its error and does not stop the others."""
+    console, out = Console(quiet), check_writable(resolve_path(recipe.out, "out"), "race.json", "corpora", "members")
     if world_size() > 1:
         raise UserError("a race starts its own processes, jobs=N of them; start it without torchrun")
     with lock_output(out), sigterm_as_interrupt():
         out.mkdir(parents=True, exist_ok=True)
-        write_json(out / "race.json", {"left": None})  # this folder is ours
-        runners = build_entries(recipe, out, screen)
-        found = _RaceScheduler(recipe, runners, _check_tasks(recipe, runners, screen), out, screen).run()
-    screen.print_table(str(out / "report.html"), found.text_rows())
-    for one in found.rows:
-        for fault in one.errors:
-            screen.warn(f"{one.name}: {fault}")
-    return {"out": str(out), **found.to_dict()}
+        write_json(out / "race.json", {"left": None})  # marks the folder as a race's
+        entries = build_entries(recipe, out, console)
+        results = _RaceScheduler(recipe, entries, _check_tasks(recipe, entries, console), out, console).run()
+    console.print_table(str(out / "report.html"), results.text_rows())
+    for row in results.rows:
+        for error in row.errors:
+            console.warn(f"{row.name}: {error}")
+    return {"out": str(out), **results.to_dict()}
 
 
 def code(result: dict[str, Any]) -> int:
-    """1 where some member could not finish."""
-    return int(any(one["faults"] for one in result["members"]))
+    """Exit code: 1 if a member failed."""
+    return int(any(member["faults"] for member in result["members"]))
 
 
 def _check_tasks(recipe: RaceRecipe, entries: Sequence[Entry], console: Console) -> TaskInfo:
-    """Files of tasks are found good before anything learns."""
+    """Metrics and majority baseline of each task; errors in its files are raised before anything is trained."""
     tasks = TaskInfo({}, {})
-    able = [one for one in entries if one.text.corpus_path is not None and one.runs]
+    usable = [entry for entry in entries if entry.text.corpus_path is not None and entry.runs]
     for task, settings in recipe.tasks.items():
-        if not able:
+        if not usable:
             break
-        first = next(iter(able[0].runs.values()))[task][0]
-        tokenizer = able[0].text.corpus.tokenizer
+        finetune_recipe = next(iter(usable[0].runs.values()))[task][0]
+        tokenizer = usable[0].text.corpus.tokenizer
         tasks.metrics[task] = resolve_metrics(
-            PlannedRun("", task, tuple(settings.get("metrics", ())), first), tokenizer, console
+            PlannedRun("", task, tuple(settings.get("metrics", ())), finetune_recipe), tokenizer, console
         )
-        examples = read_examples(first, tokenizer, Console(True))
+        examples = read_examples(finetune_recipe, tokenizer, Console(True))
         tasks.majority_scores[task] = score_majority_baseline(
-            examples.task, examples.train, examples.dev, tokenizer, first.length
+            examples.task, examples.train, examples.dev, tokenizer, finetune_recipe.length
         )
     return tasks
 
 
 class _RaceScheduler:
-    """The race while it runs: which jobs are left, what failed, and the table of what is known."""
+    """Starts jobs when their checkpoint exists, records errors, and writes the results so far."""
 
     def __init__(self, recipe: RaceRecipe, entries: Sequence[Entry], tasks: TaskInfo, out: Path, console: Console) -> None:
         self.recipe, self.entries, self.tasks, self.out, self.console = recipe, entries, tasks, out, console
-        self.errors = {one.name: list(one.errors) for one in entries}
-        for one in entries:
-            if one.checkpoint_of and self.errors[one.checkpoint_of]:
-                self.errors[one.name].append(f"{one.checkpoint_of} failed")
-        self.jobs = {job.name: (one, job) for one in entries if not self.errors[one.name] for job in self._build_jobs(one)}
+        self.errors = {entry.name: list(entry.errors) for entry in entries}
+        for entry in entries:
+            if entry.checkpoint_of and self.errors[entry.checkpoint_of]:
+                self.errors[entry.name].append(f"{entry.checkpoint_of} failed")
+        self.jobs = {
+            job.name: (entry, job) for entry in entries if not self.errors[entry.name] for job in self._build_jobs(entry)
+        }
         self.pending = set(self.jobs)
-        self.scores = dict[str, dict[str, float]]()  # by the folder of a run, once it is done
+        self.scores = dict[str, dict[str, float]]()  # of finished runs, by their folder
 
     def run(self) -> RaceResults:
-        """Who reads the most begins: of one budget that is the smallest, whose many steps take longest."""
-        first = sorted(self.entries, key=lambda one: -one.num_train_tokens)
-        begun = [self.jobs[_pretrain_job_name(one)][1] for one in first if _pretrain_job_name(one) in self.jobs]
-        run_jobs(begun, self.recipe.jobs, self.on_job_end)
+        """Run all jobs; members with most training tokens first (small models, whose many steps take longest)."""
+        by_tokens = sorted(self.entries, key=lambda entry: -entry.num_train_tokens)
+        pretrain_jobs = [
+            self.jobs[_pretrain_job_name(entry)][1] for entry in by_tokens if _pretrain_job_name(entry) in self.jobs
+        ]
+        run_jobs(pretrain_jobs, self.recipe.jobs, self.on_job_end)
         return self.write_results()
 
     def on_job_end(self, job: Job, error: str | None) -> list[Job]:
-        """What may be begun now: when a member has learnt from text, its runs and those of who takes its checkpoint."""
+        """Record the end of a job; returns the jobs that can start now: after pre-training, those that use the checkpoint."""
         self.pending.discard(job.name)
-        runner = self.jobs[job.name][0]
-        if error and error not in self.errors[runner.name]:
-            self.errors[runner.name].append(error)
-        done = f"{len(self.jobs) - len(self.pending)} of {len(self.jobs)}"
-        self.console.info(f"{done}: {job.name}" + (f" failed: {error}" if error else ""))
-        following = self._dependent_jobs(runner) if job.name == _pretrain_job_name(runner) else []
+        entry = self.jobs[job.name][0]
+        if error and error not in self.errors[entry.name]:
+            self.errors[entry.name].append(error)
+        progress = f"{len(self.jobs) - len(self.pending)} of {len(self.jobs)}"
+        self.console.info(f"{progress}: {job.name}" + (f" failed: {error}" if error else ""))
+        dependents = self._dependent_jobs(entry) if job.name == _pretrain_job_name(entry) else []
         if error:
-            self._cancel_jobs(runner, following)
+            self._cancel_jobs(entry, dependents)
         self.write_results()
-        return [] if error else following
+        return [] if error else dependents
 
     def write_results(self) -> RaceResults:
-        """The table so far, written to disk."""
-        race = self._build_results()
-        write_json(self.out / "race.json", race.to_dict())
-        write_page(self.out / "report.html", render_page(race))
-        if drawn := draw_score_plot(race):
-            write_page(self.out / "race.svg", drawn)
-        return race
+        """Results so far, also written to race.json, report.html and race.svg."""
+        results = self._build_results()
+        write_json(self.out / "race.json", results.to_dict())
+        write_page(self.out / "report.html", render_page(results))
+        if plot := draw_score_plot(results):
+            write_page(self.out / "race.svg", plot)
+        return results
 
     def _build_jobs(self, entry: Entry) -> list[Job]:
-        """Its training on text, unless it takes another's checkpoint, and its runs, by ways and tasks."""
+        """Its pre-training, unless it uses another's checkpoint, and its fine-tuning by mode and task."""
         quiet = self.console.quiet or self.recipe.jobs > 1
         jobs = [] if entry.checkpoint_of else [Job(_pretrain_job_name(entry), pretrain_entry, (entry, quiet))]
-        for way, tasks in entry.runs.items():
+        for mode, tasks in entry.runs.items():
             jobs += [
-                Job(f"{entry.name}: {way}, {task}", finetune_all, (runs, self.recipe.keep)) for task, runs in tasks.items()
+                Job(f"{entry.name}: {mode}, {task}", finetune_all, (runs, self.recipe.keep)) for task, runs in tasks.items()
             ]
         return jobs
 
     def _dependent_jobs(self, entry: Entry) -> list[Job]:
         return [
             job
-            for name, (one, job) in self.jobs.items()
-            if name in self.pending and entry.name in (one.name, one.checkpoint_of)
+            for name, (job_entry, job) in self.jobs.items()
+            if name in self.pending and entry.name in (job_entry.name, job_entry.checkpoint_of)
         ]
 
     def _cancel_jobs(self, failed_entry: Entry, jobs: Sequence[Job]) -> None:
-        """Jobs that can never be begun."""
+        """Drop jobs whose checkpoint will not exist."""
         for job in jobs:
             self.pending.discard(job.name)
-            heir = self.jobs[job.name][0]
-            if heir.checkpoint_of and not self.errors[heir.name]:
-                self.errors[heir.name].append(f"{failed_entry.name} failed")
+            dependent = self.jobs[job.name][0]
+            if dependent.checkpoint_of and not self.errors[dependent.name]:
+                self.errors[dependent.name].append(f"{failed_entry.name} failed")
 
     def _build_results(self) -> RaceResults:
-        named = {one.name: one for one in self.entries}
-        entries = [
+        by_name = {entry.name: entry for entry in self.entries}
+        rows = [
             ResultRow(
-                one.name, named[one.checkpoint_of or one.name].read_facts(), tuple(self.errors[one.name]), one.checkpoint_of
+                entry.name,
+                by_name[entry.checkpoint_of or entry.name].read_facts(),
+                tuple(self.errors[entry.name]),
+                entry.checkpoint_of,
             )
-            for one in self.entries
+            for entry in self.entries
         ]
-        tasks, metrics, usual = tuple(self.recipe.tasks), *self.tasks
-        baseline = [SuiteRun(MAJORITY, task, 0, usual[task], metrics[task]) for task in metrics if usual[task]]
-        ways = dict[str, SuiteTable]()
-        for way in dict.fromkeys(way for one in self.entries for way in one.runs):
+        tasks, metrics, majority_scores = tuple(self.recipe.tasks), *self.tasks
+        baseline = [
+            SuiteRun(MAJORITY, task, 0, majority_scores[task], metrics[task]) for task in metrics if majority_scores[task]
+        ]
+        tables = dict[str, SuiteTable]()
+        for mode in dict.fromkeys(mode for entry in self.entries for mode in entry.runs):
             runs = [
                 run
-                for one in self.entries
-                if named[one.checkpoint_of or one.name].is_finished
-                for run in self._finished_runs(one, way)
+                for entry in self.entries
+                if by_name[entry.checkpoint_of or entry.name].is_finished
+                for run in self._finished_runs(entry, mode)
             ]
-            ways[way] = SuiteTable((*named, MAJORITY), tasks, [*runs, *baseline])
-        usually = [ResultRow(MAJORITY)] if tasks else []
-        return RaceResults([*entries, *usually], ways, tasks, metrics, self.recipe.budget.flops, len(self.pending))
+            tables[mode] = SuiteTable((*by_name, MAJORITY), tasks, [*runs, *baseline])
+        majority_row = [ResultRow(MAJORITY)] if tasks else []
+        return RaceResults([*rows, *majority_row], tables, tasks, metrics, self.recipe.budget.flops, len(self.pending))
 
     def _finished_runs(self, entry: Entry, mode: str) -> list[SuiteRun]:
-        """Those that are done."""
-        found = []
+        """Finished runs of this member in this mode, with their scores."""
+        finished = []
         for task, recipes in entry.runs.get(mode, {}).items():
             for recipe in recipes if task in self.tasks.metrics else []:
                 if (scores := self.scores.get(recipe.out) or read_scores(recipe)) is not None:
                     self.scores[recipe.out] = scores
-                    found.append(SuiteRun(entry.name, task, recipe.seed, scores, self.tasks.metrics[task]))
-        return found
+                    finished.append(SuiteRun(entry.name, task, recipe.seed, scores, self.tasks.metrics[task]))
+        return finished
 
 
 def _pretrain_job_name(entry: Entry) -> str:

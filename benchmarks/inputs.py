@@ -1,4 +1,4 @@
-"""What is measured on: text of your own (`texts=`), unpacked first, or the English this machine already has."""
+"""Inputs of the benchmarks: the text of `texts=`, decompressed first, or docstrings of this machine; and a tokenizer."""
 
 import shutil
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from bertsmith.tokenization import documents, files
 
 @dataclass(frozen=True)
 class BenchmarkInputs:
-    """A folder to work in, the keys of the command line, and text, made when somebody asks for it."""
+    """Working folder, command line options, and lazily prepared text and tokenizer."""
 
     folder: Path
     options: Mapping[str, str] = field(default_factory=dict)
@@ -25,8 +25,8 @@ class BenchmarkInputs:
 
             (self.folder / "text.txt").write_bytes(to_corpus_text(collect_documents()))
             texts = str(self.folder / "text.txt")
-        found = files.find_files(texts.split(","))
-        return [_unpack(path, self.folder / f"{number}.txt") for number, path in enumerate(found)]
+        paths = files.find_files(texts.split(","))
+        return [_unpack(path, self.folder / f"{index}.txt") for index, path in enumerate(paths)]
 
     @cached_property
     def tokenizer(self) -> Path:
@@ -43,7 +43,7 @@ class BenchmarkInputs:
 
 
 def _unpack(path: Path, target: Path) -> Path:
-    """Unpacking is no side's merit: both begin with plain text."""
+    """Decompressed copy: both libraries are measured on plain text."""
     with target.open("w", encoding="utf-8") as out:
         for block in documents.read_blocks([path]):
             out.write(block.text + ("\n\n" if block.ends_document else "\n"))

@@ -1,4 +1,4 @@
-"""A pre-training step of bert-mini on this CPU against transformers': the same batch, forward, back, AdamW."""
+"""A pre-training step of bert-mini on a CPU against transformers': the same batch, forward, backward, AdamW."""
 
 import numpy as np
 import torch
@@ -10,8 +10,8 @@ from bertsmith.model.config import EncoderConfig
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.objectives import SentencePairMLM
 
-from .material import BenchmarkInputs
-from .sides import median_seconds
+from .inputs import BenchmarkInputs
+from .timing import median_seconds
 
 BATCH_TOKENS = 4096
 
@@ -20,17 +20,17 @@ def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
     out = bench.folder / "stepping"
     api.prepare(texts=[str(path) for path in bench.texts[:1]], tokenizer=str(bench.tokenizer), out=str(out), quiet=True)
     corpus, objective = Corpus.open(out), SentencePairMLM()
-    every = np.arange(len(corpus.document_offsets) - 1)
+    documents = np.arange(len(corpus.document_offsets) - 1)
     rows = []
     for length in (128, 512):
-        batch = objective.to_batch(objective.build_batches(corpus, every, length, BATCH_TOKENS, 0)(0))
+        batch = objective.to_batch(objective.build_batches(corpus, documents, length, BATCH_TOKENS, 0)(0))
         ours, theirs = median_seconds(
             _build_our_step(batch, len(corpus.tokenizer)), _build_their_step(batch, len(corpus.tokenizer))
         )
-        padded = batch.inputs.layout.num_sequences * batch.inputs.layout.max_seqlen
-        what = f"bert-mini step, pairs of at most {length} ({batch.num_tokens} tokens, {padded} padded)"
+        num_padded = batch.inputs.layout.num_sequences * batch.inputs.layout.max_seqlen
+        label = f"bert-mini step, pairs of at most {length} ({batch.num_tokens} tokens, {num_padded} padded)"
         speeds = f"{batch.num_tokens / ours:,.0f} tokens/s", f"transformers {batch.num_tokens / theirs:,.0f} tokens/s"
-        rows.append((what, *speeds, f"{theirs / ours:.2f}x", "1.3x"))
+        rows.append((label, *speeds, f"{theirs / ours:.2f}x", "1.3x"))
     return rows
 
 
@@ -59,9 +59,9 @@ def _build_their_step(batch: Batch, vocab_size: int):  # type: ignore[no-untyped
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     layout, labels = batch.inputs.layout, torch.full((batch.num_tokens,), -100)
     labels[batch.targets["where"]] = batch.targets["words"]
-    real = layout.padding_mask()
+    padding_mask = layout.padding_mask()
     inputs = {"input_ids": layout.pad(batch.inputs.input_ids), "token_type_ids": layout.pad(batch.inputs.token_type_ids)}
-    inputs |= {"attention_mask": real.long(), "labels": layout.pad(labels).masked_fill(~real, -100)}
+    inputs |= {"attention_mask": padding_mask.long(), "labels": layout.pad(labels).masked_fill(~padding_mask, -100)}
     inputs["next_sentence_label"] = batch.targets["next"]
 
     def step() -> None:

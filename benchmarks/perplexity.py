@@ -1,8 +1,9 @@
-"""NNLM against a smoothed trigram: perplexity of the same held-out words, by the same vocabulary, unknown words as [UNK].
+"""Perplexity of NNLM (Bengio et al. 2003) against a Kneser-Ney trigram: the same held-out words, the same vocabulary.
 
-text=FILE valid=FILE     one text to learn from, and one to be judged on
-size=N least=N epochs=N rate=R batch_tokens=N device=cuda order=N numbers=N inner=N direct=false dropout=P     how NNLM is made
-decay=W precision=bf16 eval_every=N     how it learns; the perplexity is that at the end, whatever was told before
+text=FILE valid=FILE     training and validation text
+size=N least=N           vocabulary size and minimum frequency; other words are [UNK]
+order=N numbers=N inner=N direct=false dropout=P     the NNLM: n-gram order, embedding size, hidden size, direct connections
+epochs=N rate=R batch_tokens=N decay=W device=cuda precision=bf16 eval_every=N     its training; the final weights count
 """
 
 from pathlib import Path
@@ -12,26 +13,27 @@ from bertsmith import api
 from bertsmith.config import to_dict
 from bertsmith.model.presets import nnlm
 
-from .material import BenchmarkInputs
+from .inputs import BenchmarkInputs
 from .trigram import KneserNeyTrigram, read_tokens
 
 MAX_LENGTH = 1024
 
 
 def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
-    learn, judged, vocabulary = _prepare_corpora(bench)
-    stream, held = read_tokens(learn), read_tokens(judged)
-    words, start = vocabulary["size"], 2  # [CLS]
-    control = KneserNeyTrigram(stream, words, start).perplexity(held)
-    told = _train_nnlm(bench, learn, judged)
-    name = f"perplexity of {(held != start).sum():,} words, vocabulary {words:,}, unknown {_unknown_fraction(held):.1%}"
-    ratio = told["perplexity"] / control
-    return [(name, f"{told['perplexity']:.1f}", f"{control:.1f}", f"{ratio:.2f}", "below 1")]
+    train_corpus, valid_corpus, tokenizer_result = _prepare_corpora(bench)
+    train_tokens, valid_tokens = read_tokens(train_corpus), read_tokens(valid_corpus)
+    vocab_size, start_id = tokenizer_result["size"], 2  # [CLS]
+    trigram_perplexity = KneserNeyTrigram(train_tokens, vocab_size, start_id).perplexity(valid_tokens)
+    result = _train_nnlm(bench, train_corpus, valid_corpus)
+    num_words, unknown = (valid_tokens != start_id).sum(), _unknown_fraction(valid_tokens)
+    name = f"perplexity of {num_words:,} words, vocabulary {vocab_size:,}, unknown {unknown:.1%}"
+    ratio = result["perplexity"] / trigram_perplexity
+    return [(name, f"{result['perplexity']:.1f}", f"{trigram_perplexity:.1f}", f"{ratio:.2f}", "below 1")]
 
 
 def _prepare_corpora(bench: BenchmarkInputs) -> tuple[Path, Path, dict[str, Any]]:
     files = {name: bench.options[name] for name in ("text", "valid")}
-    made = api.train_tokenizer(
+    tokenizer_result = api.train_tokenizer(
         kind="word", texts=files["text"], size=bench.int_option("size", 50_000), lowercase=False,
         least=bench.int_option("least", 2), out=str(bench.folder / "words"), quiet=True,
     )  # fmt: skip
@@ -39,7 +41,7 @@ def _prepare_corpora(bench: BenchmarkInputs) -> tuple[Path, Path, dict[str, Any]
         api.prepare(
             texts=path, tokenizer=str(bench.folder / "words"), sentences="lines", out=str(bench.folder / name), quiet=True
         )
-    return bench.folder / "text", bench.folder / "valid", made
+    return bench.folder / "text", bench.folder / "valid", tokenizer_result
 
 
 def _train_nnlm(bench: BenchmarkInputs, train_corpus: Path, valid_corpus: Path) -> dict[str, Any]:
@@ -54,8 +56,8 @@ def _train_nnlm(bench: BenchmarkInputs, train_corpus: Path, valid_corpus: Path) 
     }  # fmt: skip
     head = {"transform": False, "tied": False, "bias": True}
     return api.pretrain(
-        corpus=str(train_corpus), valid=str(valid_corpus), model=model, objective={"kind": "causal", "head": head}, length=MAX_LENGTH,
-        train=train, eval_tokens=1 << 40, out=str(bench.folder / "nnlm"),
+        corpus=str(train_corpus), valid=str(valid_corpus), model=model, objective={"kind": "causal", "head": head},
+        length=MAX_LENGTH, train=train, eval_tokens=1 << 40, out=str(bench.folder / "nnlm"),
     )  # fmt: skip
 
 
