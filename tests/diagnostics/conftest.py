@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.diagnostics import builders as made
+from tests.diagnostics.builders import generate_text, prepare_corpus, run_pretraining
 
 
 @pytest.fixture(scope="session")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made.corpus(tmp_path_factory.mktemp("doctor"), made.chained(500))
+def corpus_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepare_corpus(tmp_path_factory.mktemp("doctor"), generate_text(500))
 
 
 @pytest.fixture(scope="session")
-def healthy(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Path:
-    """Long enough to use context."""
-    return made.trained(text, tmp_path_factory.mktemp("doctor") / "healthy", steps=220, eval_every=55)
+def healthy_run(tmp_path_factory: pytest.TempPathFactory, corpus_folder: Path) -> Path:
+    """Trained long enough to use context."""
+    return run_pretraining(corpus_folder, tmp_path_factory.mktemp("doctor") / "healthy", steps=220, eval_every=55)

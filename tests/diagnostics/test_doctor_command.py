@@ -1,4 +1,4 @@
-"""`bertsmith doctor FOLDER`: words for people, one JSON object for programs, and an exit code for scripts."""
+"""`bertsmith doctor FOLDER`: text output, JSON output, and exit codes."""
 
 import json
 
@@ -6,49 +6,53 @@ import pytest
 
 import bertsmith
 from bertsmith.cli import main
-from tests.diagnostics.builders import chained, corpus
+from tests.diagnostics.builders import generate_text, prepare_corpus
 
 
 @pytest.fixture(scope="module")
-def repeated(tmp_path_factory):
-    return corpus(tmp_path_factory.mktemp("repeated"), 3 * chained(60))
+def duplicated_corpus(tmp_path_factory):
+    return prepare_corpus(tmp_path_factory.mktemp("duplicated_corpus"), 3 * generate_text(60))
 
 
-def test_a_healthy_folder_says_so_in_a_line(capsys, text):
-    assert main(["doctor", str(text)]) == 0
-    told = capsys.readouterr()
-    assert told.out == "" and told.err == f"{text} (corpus): healthy\n"
+def test_doctor_healthy_folder_prints_one_line(capsys, corpus_folder):
+    assert main(["doctor", str(corpus_folder)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err == f"{corpus_folder} (corpus): healthy\n"
 
 
-def test_problems_are_told_in_words_and_exit_1(capsys, repeated):
-    assert main(["doctor", str(repeated)]) == 1
-    told = capsys.readouterr()
-    lines = told.err.splitlines()
-    assert told.out == "" and lines[0] == "problem: duplicate lines" and lines[-1] == f"{repeated} (corpus): 1 problem"
+def test_doctor_prints_problems_and_exits_1(capsys, duplicated_corpus):
+    assert main(["doctor", str(duplicated_corpus)]) == 1
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert (
+        captured.out == ""
+        and lines[0] == "problem: duplicate lines"
+        and lines[-1] == f"{duplicated_corpus} (corpus): 1 problem"
+    )
     assert [line.split()[0] for line in lines[1:4]] == ["seen", "means", "try"]
 
 
-def test_json_holds_every_part_of_a_finding(capsys, repeated):
-    assert main(["doctor", f"folder={repeated}", "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert (told["kind"], told["healthy"], told["problems"], told["notes"]) == ("corpus", False, 1, 0)
-    assert told["findings"][0].keys() == {"name", "severity", "seen", "means", "way_out", "setting"}
-    assert told == bertsmith.doctor(folder=str(repeated), quiet=True)
+def test_doctor_json_has_all_fields_of_findings(capsys, duplicated_corpus):
+    assert main(["doctor", f"folder={duplicated_corpus}", "--json"]) == 1
+    result = json.loads(capsys.readouterr().out)
+    assert (result["kind"], result["healthy"], result["problems"], result["notes"]) == ("corpus", False, 1, 0)
+    assert result["findings"][0].keys() == {"name", "severity", "seen", "means", "way_out", "setting"}
+    assert result == bertsmith.doctor(folder=str(duplicated_corpus), quiet=True)
 
 
-def test_quiet_still_names_problems(capsys, repeated, text):
-    assert main(["doctor", str(repeated), "--quiet"]) == 1 and main(["doctor", str(text), "--quiet"]) == 0
+def test_doctor_quiet_still_names_problems(capsys, duplicated_corpus, corpus_folder):
+    assert main(["doctor", str(duplicated_corpus), "--quiet"]) == 1 and main(["doctor", str(corpus_folder), "--quiet"]) == 0
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1 and lines[0].startswith(f"warning: {repeated}: duplicate lines: ")
+    assert len(lines) == 1 and lines[0].startswith(f"warning: {duplicated_corpus}: duplicate lines: ")
 
 
-def test_a_folder_that_is_not_there_is_one_line_and_exit_2(capsys, tmp_path):
+def test_doctor_missing_folder_exits_2(capsys, tmp_path):
     assert main(["doctor", str(tmp_path / "absent"), "--json"]) == 2
-    told = capsys.readouterr()
-    assert told.out == "" and told.err.startswith("error: there is no folder") and told.err.count("\n") == 1
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.startswith("error: there is no folder") and captured.err.count("\n") == 1
     assert main(["doctor"]) == 2 and "folder is missing" in capsys.readouterr().err
 
 
-def test_a_recipe_may_name_the_folder_too(capsys, tmp_path, text):
-    (tmp_path / "look.toml").write_text(f"folder = {json.dumps(str(text))}\n")
+def test_doctor_takes_folder_from_recipe(capsys, tmp_path, corpus_folder):
+    (tmp_path / "look.toml").write_text(f"folder = {json.dumps(str(corpus_folder))}\n")
     assert main(["doctor", str(tmp_path / "look.toml")]) == 0 and "healthy" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What shows when a model reads its own text: positions, heads and hidden states, sound and broken."""
+"""`bertsmith doctor` on models: positions, attention heads and hidden states, healthy and broken."""
 
 import json
 import shutil
@@ -13,115 +13,123 @@ from bertsmith.diagnostics.model_checks import compute_cosine_distances, find_de
 from bertsmith.diagnostics.probe import build_probe
 from bertsmith.model import checkpoint
 from bertsmith.objectives.base import to_inputs
-from tests.diagnostics.builders import found, problems, trained
+from tests.diagnostics.builders import doctor_findings, doctor_problems, run_pretraining
 
 
 @pytest.fixture
-def broken(healthy, tmp_path):
-    """The healthy run, its weights changed by hand."""
+def break_weights(healthy_run, tmp_path):
+    """A function that copies the healthy run and changes its weights."""
 
-    def made(change) -> Path:
-        run = shutil.copytree(healthy, tmp_path / "run")
+    def apply_change(change) -> Path:
+        run = shutil.copytree(healthy_run, tmp_path / "run")
         weights = checkpoint.load_weights(run)
         change(weights)
         checkpoint.save_weights(run, weights)
         write_manifest(run)
         return run
 
-    return made
+    return apply_change
 
 
-def probed(folder, text):
-    told = json.loads((folder / "config.json").read_text())["recipe"]
-    return build_probe(checkpoint.load(folder)[0], Corpus.open(text), told, None)
+def load_probe(folder, corpus_folder):
+    recipe = json.loads((folder / "config.json").read_text())["recipe"]
+    return build_probe(checkpoint.load(folder)[0], Corpus.open(corpus_folder), recipe, None)
 
 
-def test_the_probe_reads_as_the_model_does(healthy, text):
-    one = probed(healthy, text)
-    hidden, kept, seen = one.forward_outputs
+def test_probe_forward_equals_model_forward(healthy_run, corpus_folder):
+    probe = load_probe(healthy_run, corpus_folder)
+    hidden_states, block_inputs, records = probe.forward_outputs
     with torch.inference_mode():
-        plain = one.model(to_inputs(one.batch))
-    torch.testing.assert_close(hidden, plain)
-    assert len(seen) == 2 and len(kept) == 3 and one.has_mlm
-    assert one.compute_mlm_loss(hidden) < one.compute_mlm_loss(one.shuffled_hidden_states)
-    assert (one.shuffled_hidden_states - hidden).norm() > 0.1 * hidden.norm()
+        expected = probe.model(to_inputs(probe.batch))
+    torch.testing.assert_close(hidden_states, expected)
+    assert len(records) == 2 and len(block_inputs) == 3 and probe.has_mlm
+    assert probe.compute_mlm_loss(hidden_states) < probe.compute_mlm_loss(probe.shuffled_hidden_states)
+    assert (probe.shuffled_hidden_states - hidden_states).norm() > 0.1 * hidden_states.norm()
 
 
-def test_stirring_moves_words_between_marks_only(healthy, text):
-    one = probed(healthy, text)
-    order = one._shuffle_order.numpy()
-    stirred = one.batch.input_ids[order]
-    marks = ~one.text_mask.numpy()
-    assert (stirred[marks] == one.batch.input_ids[marks]).all() and (stirred != one.batch.input_ids).any()
-    ends = one.batch.lengths.cumsum()
-    for begin, end in zip(ends - one.batch.lengths, ends, strict=True):
-        assert sorted(stirred[begin:end]) == sorted(one.batch.input_ids[begin:end])
+def test_probe_shuffles_words_between_special_tokens_only(healthy_run, corpus_folder):
+    probe = load_probe(healthy_run, corpus_folder)
+    order = probe._shuffle_order.numpy()
+    shuffled = probe.batch.input_ids[order]
+    is_special = ~probe.text_mask.numpy()
+    assert (shuffled[is_special] == probe.batch.input_ids[is_special]).all() and (shuffled != probe.batch.input_ids).any()
+    ends = probe.batch.lengths.cumsum()
+    for start, end in zip(ends - probe.batch.lengths, ends, strict=True):
+        assert sorted(shuffled[start:end]) == sorted(probe.batch.input_ids[start:end])
 
 
-def test_a_model_without_positions_is_told(text, tmp_path):
-    one = found(trained(text, tmp_path / "bag", {"table": False}, steps=120))
-    assert one["positions unused"]["setting"] == "model.table=true" and one["positions unused"]["severity"] == "problem"
+def test_model_without_positions_is_a_problem(corpus_folder, tmp_path):
+    findings = doctor_findings(run_pretraining(corpus_folder, tmp_path / "bag", {"table": False}, steps=120))
+    assert (
+        findings["positions unused"]["setting"] == "model.table=true" and findings["positions unused"]["severity"] == "problem"
+    )
 
 
-def test_rotary_positions_are_positions(text, tmp_path):
-    rotary = {"kind": "dense", "heads": 2, "rotary": 10000}
-    gated = {"inner": 64, "gated": True}
-    run = trained(text, tmp_path / "rotary", {"table": False, "mixer": rotary, "feedforward": gated}, steps=20)
-    assert not {"positions unused", "positions untrained", "dead heads"} & found(run).keys()
+def test_rope_counts_as_positions(corpus_folder, tmp_path):
+    rope = {"kind": "dense", "heads": 2, "rotary": 10000}
+    glu = {"inner": 64, "gated": True}
+    run = run_pretraining(corpus_folder, tmp_path / "rotary", {"table": False, "mixer": rope, "feedforward": glu}, steps=20)
+    assert not {"positions unused", "positions untrained", "dead heads"} & doctor_findings(run).keys()
 
 
-def test_a_table_of_zeros_is_told(broken):
-    run = broken(lambda weights: weights["encoder.positions.weight"].zero_())
-    assert "positions unused" in problems(run)
+def test_zero_position_embeddings_are_a_problem(break_weights):
+    run = break_weights(lambda weights: weights["encoder.positions.weight"].zero_())
+    assert "positions unused" in doctor_problems(run)
 
 
-def test_positions_no_text_has_reached_are_noted(text, tmp_path):
-    one = found(trained(text, tmp_path / "run", {"positions": 64}, steps=40))["positions untrained"]
-    assert one["severity"] == "note" and "32 of 64 positions" in one["seen"] and one["setting"] == "length='[32, 64]'"
+def test_untrained_position_embeddings_are_noted(corpus_folder, tmp_path):
+    finding = doctor_findings(run_pretraining(corpus_folder, tmp_path / "run", {"positions": 64}, steps=40))[
+        "positions untrained"
+    ]
+    assert (
+        finding["severity"] == "note" and "32 of 64 positions" in finding["seen"] and finding["setting"] == "length='[32, 64]'"
+    )
 
 
-def even(weights):
-    """Queries of all heads are zero: every token looks at all alike."""
+def zero_queries(weights):
+    """Zero queries: all heads have uniform attention."""
     for layer in (0, 1):
         weights[f"encoder.stack.blocks.{layer}.mixer.project.qkv.weight"][:32] = 0
         weights[f"encoder.stack.blocks.{layer}.mixer.project.qkv.bias"][:32] = 0
 
 
-def silent(weights):
-    """What the heads find does not come out."""
+def zero_outputs(weights):
+    """Zero output projections: no head has an output."""
     for layer in (0, 1):
         weights[f"encoder.stack.blocks.{layer}.mixer.project.out.weight"].zero_()
 
 
-@pytest.mark.parametrize(("change", "told"), [(even, "4 look at all tokens alike"), (silent, "4 give nothing back")])
-def test_dead_heads_are_told(broken, change, told):
-    one = found(broken(change))["dead heads"]
-    assert one["severity"] == "problem" and told in one["seen"] and "4 of 4 heads" in one["seen"]
+@pytest.mark.parametrize(
+    ("change", "observation"), [(zero_queries, "4 look at all tokens alike"), (zero_outputs, "4 give nothing back")]
+)
+def test_dead_heads_are_a_problem(break_weights, change, observation):
+    finding = doctor_findings(break_weights(change))["dead heads"]
+    assert finding["severity"] == "problem" and observation in finding["seen"] and "4 of 4 heads" in finding["seen"]
 
 
-def test_a_head_that_looks_at_one_token_only_is_noted(broken, text):
+def test_dead_head_with_single_token_attention_is_noted(break_weights, corpus_folder):
     def change(weights):
-        """The second head of the first layer asks for what [SEP] alone answers."""
+        """The second head of the first layer attends to [SEP] only."""
         table, name = weights["encoder.tokens.weight"], "encoder.stack.blocks.0.mixer.project.qkv"
         sep = table[3] - table.mean(0)
         weights[f"{name}.bias"][16:32] = 30.0
         weights[f"{name}.weight"][48:64] = 30 * sep / sep.norm()
         table[3] += 20 * sep / sep.norm()
 
-    run = broken(change)
-    assert (0, 1) in find_dead_heads(probed(run, text))[1]
-    assert found(run)["dead heads"]["severity"] == "note"
+    run = break_weights(change)
+    assert (0, 1) in find_dead_heads(load_probe(run, corpus_folder))[1]
+    assert doctor_findings(run)["dead heads"]["severity"] == "note"
 
 
-def test_no_head_of_a_healthy_model_is_dead(healthy, text):
-    assert find_dead_heads(probed(healthy, text)) == ([], [], [], 4)
+def test_healthy_model_has_no_dead_heads(healthy_run, corpus_folder):
+    assert find_dead_heads(load_probe(healthy_run, corpus_folder)) == ([], [], [], 4)
 
 
-def test_hidden_states_that_are_all_alike_are_told(broken, healthy, text):
+def test_collapsed_hidden_states_are_a_problem(break_weights, healthy_run, corpus_folder):
     def change(weights):
         weights["encoder.stack.norm.weight"].mul_(1e-6)
         weights["encoder.stack.norm.bias"].add_(1)
 
-    assert "collapsed hidden states" in problems(broken(change))
-    texts, tokens = compute_cosine_distances(probed(healthy, text))
-    assert texts > 0.01 and tokens > 0.1
+    assert "collapsed hidden states" in doctor_problems(break_weights(change))
+    text_distance, token_distance = compute_cosine_distances(load_probe(healthy_run, corpus_folder))
+    assert text_distance > 0.01 and token_distance > 0.1

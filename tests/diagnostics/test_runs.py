@@ -1,4 +1,4 @@
-"""A run that was broken by one setting is told by its folder, and what is told is that setting."""
+"""`bertsmith doctor` on runs: a run broken by one setting has the finding that names this setting."""
 
 import json
 import shutil
@@ -14,16 +14,24 @@ from bertsmith.diagnostics import run_log
 from bertsmith.errors import UserError
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.setup import PretrainRecipe
-from tests.diagnostics.builders import WORDS, chained, corpus, found, problems, recipe, trained
+from tests.diagnostics.builders import (
+    WORDS,
+    doctor_findings,
+    doctor_problems,
+    generate_text,
+    prepare_corpus,
+    pretrain_recipe,
+    run_pretraining,
+)
 
 
 @pytest.fixture(scope="module")
-def unordered(tmp_path_factory):
-    """Words drawn one by one: there is nothing to learn but how frequent they are."""
-    return corpus(tmp_path_factory.mktemp("unordered"), chained(300, ordered=False))
+def unordered_corpus(tmp_path_factory):
+    """Independent words: there is nothing to learn but their frequencies."""
+    return prepare_corpus(tmp_path_factory.mktemp("unordered_corpus"), generate_text(300, ordered=False))
 
 
-def without_corpus(run):
+def remove_corpus_path(run):
     """As if the corpus had been moved."""
     record = json.loads((run / "config.json").read_text())
     record["recipe"]["corpus"] = "gone"
@@ -31,193 +39,214 @@ def without_corpus(run):
     write_manifest(run)
 
 
-def test_a_healthy_run_has_no_finding(healthy):
-    assert found(healthy) == {}
+def test_healthy_run_has_no_findings(healthy_run):
+    assert doctor_findings(healthy_run) == {}
 
 
-def test_sentence_pairs_are_healthy_too(text, tmp_path):
-    assert found(trained(text, tmp_path / "pairs", steps=220, objective={"kind": "pairs", "rate": 0.2})) == {}
+def test_healthy_nsp_run_has_no_findings(corpus_folder, tmp_path):
+    assert (
+        doctor_findings(run_pretraining(corpus_folder, tmp_path / "pairs", steps=220, objective={"kind": "pairs", "rate": 0.2}))
+        == {}
+    )
 
 
-def test_a_loss_at_the_unigram_entropy_is_told(unordered, tmp_path):
-    one = found(trained(unordered, tmp_path / "run", steps=100))
-    assert list(one) == ["loss at the unigram entropy"]
-    assert "knowing only frequencies" in one["loss at the unigram entropy"]["seen"]
-    without_corpus(tmp_path / "run")
-    told = bertsmith.doctor(folder=str(tmp_path / "run"), quiet=True)
-    assert [two["name"] for two in told["findings"]] == ["loss at the unigram entropy"]  # from the log alone
-    assert "held-out words, each hidden alone" in told["findings"][0]["seen"]
-    assert "gone is not there any more" in told["not_looked_at"][0]
+def test_loss_at_unigram_entropy_is_a_problem(unordered_corpus, tmp_path):
+    findings = doctor_findings(run_pretraining(unordered_corpus, tmp_path / "run", steps=100))
+    assert list(findings) == ["loss at the unigram entropy"]
+    assert "knowing only frequencies" in findings["loss at the unigram entropy"]["seen"]
+    remove_corpus_path(tmp_path / "run")
+    result = bertsmith.doctor(folder=str(tmp_path / "run"), quiet=True)
+    assert [finding["name"] for finding in result["findings"]] == ["loss at the unigram entropy"]  # from the log alone
+    assert "held-out words, each hidden alone" in result["findings"][0]["seen"]
+    assert "gone is not there any more" in result["not_looked_at"][0]
 
 
 @pytest.mark.parametrize("norm", ["after", "before"])
-def test_a_rate_too_high_is_told_first_and_what_follows_points_to_it(text, tmp_path, norm):
-    one = found(trained(text, tmp_path / "run", {"norm": norm}, rate=1.0))
-    assert list(one)[:3] == ["learning rate too high", "loss at the unigram entropy", "collapsed hidden states"]
-    rate = float(one["learning rate too high"]["setting"].removeprefix("train.rate="))
-    assert rate < 0.01 and one["learning rate too high"]["severity"] == "problem"
-    assert one["loss at the unigram entropy"]["way_out"].endswith("learning rate too high")
-    assert "positions unused" not in one
+def test_lr_too_high_is_reported_as_cause(corpus_folder, tmp_path, norm):
+    findings = doctor_findings(run_pretraining(corpus_folder, tmp_path / "run", {"norm": norm}, rate=1.0))
+    assert list(findings)[:3] == ["learning rate too high", "loss at the unigram entropy", "collapsed hidden states"]
+    suggested_lr = float(findings["learning rate too high"]["setting"].removeprefix("train.rate="))
+    assert suggested_lr < 0.01 and findings["learning rate too high"]["severity"] == "problem"
+    assert findings["loss at the unigram entropy"]["way_out"].endswith("learning rate too high")
+    assert "positions unused" not in findings
 
 
-def test_a_run_that_became_nan_is_told_from_its_log(text, tmp_path):
+def test_lr_too_high_is_found_in_log_of_nan_run(corpus_folder, tmp_path):
     with pytest.raises(UserError, match="training failed"):
-        trained(text, tmp_path / "run", rate=1e9, clip=0.0)
-    one = found(tmp_path / "run")
-    assert list(one)[:2] == ["stopped half-way", "learning rate too high"]
-    assert "the loss is nan" in one["learning rate too high"]["seen"] and "3 times" in one["learning rate too high"]["seen"]
+        run_pretraining(corpus_folder, tmp_path / "run", rate=1e9, clip=0.0)
+    findings = doctor_findings(tmp_path / "run")
+    assert list(findings)[:2] == ["stopped half-way", "learning rate too high"]
+    assert (
+        "the loss is nan" in findings["learning rate too high"]["seen"]
+        and "3 times" in findings["learning rate too high"]["seen"]
+    )
 
 
-def test_a_run_whose_loss_rises_is_told(healthy, tmp_path):
-    """The log of a good run, and behind it the log of its ruin, as a restart at a high rate writes it."""
-    run = shutil.copytree(healthy, tmp_path / "run")
+def test_lr_too_high_by_rising_loss_and_gradients(healthy_run, tmp_path):
+    """The log of a good run followed by diverging rows, as after a restart at a high learning rate."""
+    run = shutil.copytree(healthy_run, tmp_path / "run")
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     last = [row for row in rows if "rate" in row][-1]
-    worse = [{**last, "step": last["step"] + 5 * n, "loss": 3.7, "loss.words": 3.7, "norm": 20.0} for n in range(1, 30)]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, *worse]))
+    diverging = [{**last, "step": last["step"] + 5 * n, "loss": 3.7, "loss.words": 3.7, "norm": 20.0} for n in range(1, 30)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, *diverging]))
     write_manifest(run)
-    seen = found(run)["learning rate too high"]["seen"]
-    assert "the loss rose from" in seen and "gradients grew from" in seen
+    observation = doctor_findings(run)["learning rate too high"]["seen"]
+    assert "the loss rose from" in observation and "gradients grew from" in observation
 
 
-def test_a_few_skipped_spikes_are_a_note(healthy, tmp_path):
-    run = shutil.copytree(healthy, tmp_path / "run")
-    for why, names in (("fp16 overflowed, its scale is halved", []), ("the gradient norm 9 is a spike", ["note"])):
+def test_few_skipped_updates_are_noted(healthy_run, tmp_path):
+    run = shutil.copytree(healthy_run, tmp_path / "run")
+    for reason, severities in (("fp16 overflowed, its scale is halved", []), ("the gradient norm 9 is a spike", ["note"])):
         with (run / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps({"step": 200, "skipped": why}) + "\n")
+            file.write(json.dumps({"step": 200, "skipped": reason}) + "\n")
         write_manifest(run)
-        assert [one["severity"] for one in found(run).values()] == names
+        assert [finding["severity"] for finding in doctor_findings(run).values()] == severities
     with (run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"step": 201, "skipped": "the loss is nan"}) + "\n")
     write_manifest(run)
-    assert problems(run) == ["learning rate too high"]
+    assert doctor_problems(run) == ["learning rate too high"]
 
 
-def test_a_rate_too_low_is_told_and_no_other_cause(text, tmp_path):
-    one = found(trained(text, tmp_path / "run", rate=1e-6))
-    assert list(one)[:2] == ["learning rate too low", "loss at the unigram entropy"]
-    assert 1e-4 < float(one["learning rate too low"]["setting"].removeprefix("train.rate=")) < 0.1
-    assert "all 32 positions are where they began" in one["positions untrained"]["seen"]
+def test_lr_too_low_is_the_only_cause(corpus_folder, tmp_path):
+    findings = doctor_findings(run_pretraining(corpus_folder, tmp_path / "run", rate=1e-6))
+    assert list(findings)[:2] == ["learning rate too low", "loss at the unigram entropy"]
+    assert 1e-4 < float(findings["learning rate too low"]["setting"].removeprefix("train.rate=")) < 0.1
+    assert "all 32 positions are where they began" in findings["positions untrained"]["seen"]
 
 
-def test_a_run_too_short_is_not_a_rate_too_low(text, tmp_path):
-    one = found(trained(text, tmp_path / "run", steps=20, rate=2e-3))
-    assert next(iter(one)) == "run too short" and one["run too short"]["setting"].startswith("train.steps=")
+def test_run_too_short_is_not_lr_too_low(corpus_folder, tmp_path):
+    findings = doctor_findings(run_pretraining(corpus_folder, tmp_path / "run", steps=20, rate=2e-3))
+    assert next(iter(findings)) == "run too short" and findings["run too short"]["setting"].startswith("train.steps=")
 
 
-def test_masks_that_are_never_asked_for_are_told(text, tmp_path):
-    run = trained(text, tmp_path / "run", objective={"kind": "masked", "rate": 1e-6}, steps=20)
-    assert problems(run)[0] == "masks missing" and found(run)["masks missing"]["setting"] == "objective.rate=0.15"
-    few = trained(text, tmp_path / "few", objective={"kind": "masked", "rate": 0.03}, steps=20)
-    assert found(few)["few masks"]["severity"] == "note"
+def test_missing_masks_are_a_problem(corpus_folder, tmp_path):
+    run = run_pretraining(corpus_folder, tmp_path / "run", objective={"kind": "masked", "rate": 1e-6}, steps=20)
+    assert (
+        doctor_problems(run)[0] == "masks missing" and doctor_findings(run)["masks missing"]["setting"] == "objective.rate=0.15"
+    )
+    few = run_pretraining(corpus_folder, tmp_path / "few", objective={"kind": "masked", "rate": 0.03}, steps=20)
+    assert doctor_findings(few)["few masks"]["severity"] == "note"
 
 
-def test_words_in_plain_sight_are_told_from_hidden_ones(text, tmp_path, monkeypatch):
-    hidden = collate.mask_tokens
-    with monkeypatch.context() as broken:
-        broken.setattr(collate, "mask_tokens", lambda ids, *rest: _shown(hidden(ids, *rest), ids))
-        run = trained(text, tmp_path / "run", steps=100)
-    one = found(run)
-    assert next(iter(one)) == "masks missing" and "truly hidden cost" in one["masks missing"]["seen"]
-    without_corpus(run)
-    assert "the loss on held-out text is" in found(run)["masks missing"]["seen"]
+def test_unmasked_targets_are_a_problem(corpus_folder, tmp_path, monkeypatch):
+    mask_tokens = collate.mask_tokens
+    with monkeypatch.context() as patch:
+        patch.setattr(collate, "mask_tokens", lambda ids, *rest: unmask(mask_tokens(ids, *rest), ids))
+        run = run_pretraining(corpus_folder, tmp_path / "run", steps=100)
+    findings = doctor_findings(run)
+    assert next(iter(findings)) == "masks missing" and "truly hidden cost" in findings["masks missing"]["seen"]
+    remove_corpus_path(run)
+    assert "the loss on held-out text is" in doctor_findings(run)["masks missing"]["seen"]
 
 
-def _shown(masked, ids):
-    return type(masked)(ids, masked.where, masked.answers)
+def unmask(masked, ids):
+    return type(masked)(ids, masked.output_indices, masked.target_ids)
 
 
-def test_text_learnt_by_heart_is_told(tmp_path):
-    little = corpus(tmp_path, chained(16, ordered=False))
-    run = trained(little, tmp_path / "run", {"width": 64}, steps=160, eval_every=20, held_out=0.2)
-    one = found(run)
-    assert one["overfitting"]["severity"] == "problem" and "held-out loss was" in one["overfitting"]["seen"]
-    assert int(one["overfitting"]["setting"].removeprefix("train.steps=")) < 160
-    assert "times" in one["overfitting"]["seen"]
+def test_overfitting_is_a_problem(tmp_path):
+    small_corpus = prepare_corpus(tmp_path, generate_text(16, ordered=False))
+    run = run_pretraining(small_corpus, tmp_path / "run", {"width": 64}, steps=160, eval_every=20, held_out=0.2)
+    findings = doctor_findings(run)
+    assert findings["overfitting"]["severity"] == "problem" and "held-out loss was" in findings["overfitting"]["seen"]
+    assert int(findings["overfitting"]["setting"].removeprefix("train.steps=")) < 160
+    assert "times" in findings["overfitting"]["seen"]
 
 
-def test_text_read_too_often_is_noted(healthy, tmp_path):
-    run = shutil.copytree(healthy, tmp_path / "run")
+def test_too_many_epochs_are_noted(healthy_run, tmp_path):
+    run = shutil.copytree(healthy_run, tmp_path / "run")
     card = json.loads((run / "card.json").read_text())
     card["corpus"]["tokens"] //= 20
     (run / "card.json").write_text(json.dumps(card))
     write_manifest(run)
-    assert {name: one["severity"] for name, one in found(run).items()} == {"too many epochs": "note"}
+    assert {name: finding["severity"] for name, finding in doctor_findings(run).items()} == {"too many epochs": "note"}
 
 
-class Enough(Exception):
+class StopTraining(Exception):
     pass
 
 
 @pytest.fixture(scope="module")
-def unfinished(text, tmp_path_factory):
-    """A run that died after 40 of its 200 steps."""
-    out = tmp_path_factory.mktemp("unfinished") / "run"
+def unfinished_run(corpus_folder, tmp_path_factory):
+    """A run that was interrupted after 40 of its 200 steps."""
+    out = tmp_path_factory.mktemp("unfinished_run") / "run"
 
-    def stop(step, row):
+    def interrupt(step, row):
         if step == 40:
-            raise Enough
+            raise StopTraining
 
-    with pytest.raises(Enough):
-        pretrain(from_dict(PretrainRecipe, recipe(text, out, steps=200, save_every=20)), quiet=True, on_step=stop)
+    with pytest.raises(StopTraining):
+        pretrain(
+            from_dict(PretrainRecipe, pretrain_recipe(corpus_folder, out, steps=200, save_every=20)),
+            quiet=True,
+            on_step=interrupt,
+        )
     return out
 
 
-def test_a_run_that_was_stopped_is_told(unfinished, text):
-    one = found(unfinished)
-    assert list(one) == ["stopped half-way"] and "checkpoint is of step 40" in one["stopped half-way"]["seen"]
-    told = found(unfinished, text)
-    assert list(told) == ["stopped half-way", "loss at the unigram entropy"]  # 40 steps are not enough: the text tells
-    assert "mend first" not in told["loss at the unigram entropy"]["way_out"]
+def test_interrupted_run_is_a_problem(unfinished_run, corpus_folder):
+    findings = doctor_findings(unfinished_run)
+    assert list(findings) == ["stopped half-way"] and "checkpoint is of step 40" in findings["stopped half-way"]["seen"]
+    findings_with_corpus = doctor_findings(unfinished_run, corpus_folder)
+    assert list(findings_with_corpus) == [
+        "stopped half-way",
+        "loss at the unigram entropy",
+    ]  # the corpus shows that 40 steps are not enough
+    assert "mend first" not in findings_with_corpus["loss at the unigram entropy"]["way_out"]
 
 
-def test_a_run_that_still_goes_on_is_not_called_dead(unfinished):
-    with lock_output(unfinished):
-        assert {name: one["severity"] for name, one in found(unfinished).items()} == {"still training": "note"}
+def test_running_run_is_noted(unfinished_run):
+    with lock_output(unfinished_run):
+        assert {name: finding["severity"] for name, finding in doctor_findings(unfinished_run).items()} == {
+            "still training": "note"
+        }
 
 
-def test_a_damaged_checkpoint_is_told(healthy, tmp_path):
-    run = shutil.copytree(healthy, tmp_path / "run")
+def test_damaged_checkpoint_is_a_problem(healthy_run, tmp_path):
+    run = shutil.copytree(healthy_run, tmp_path / "run")
     data = bytearray((run / "model.safetensors").read_bytes())
     data[-4:] = struct.pack("<f", float("nan"))
     (run / "model.safetensors").write_bytes(data)
-    assert list(found(run)) == ["damaged folder"]
+    assert list(doctor_findings(run)) == ["damaged folder"]
     write_manifest(run)
-    assert problems(run) == ["weights lost"]
+    assert doctor_problems(run) == ["weights lost"]
 
 
-def test_a_corpus_of_another_tokenizer_is_told(healthy, tmp_path):
-    other = corpus(tmp_path, chained(60), [".", *reversed(WORDS)])
-    told = bertsmith.doctor(folder=str(healthy), corpus=str(other), quiet=True)
-    assert [one["name"] for one in told["findings"]] == ["wrong vocabulary: another tokenizer"]
-    assert "another tokenizer" in told["not_looked_at"][0]
+def test_corpus_of_another_tokenizer_is_a_problem(healthy_run, tmp_path):
+    other = prepare_corpus(tmp_path, generate_text(60), [".", *reversed(WORDS)])
+    result = bertsmith.doctor(folder=str(healthy_run), corpus=str(other), quiet=True)
+    assert [finding["name"] for finding in result["findings"]] == ["wrong vocabulary: another tokenizer"]
+    assert "another tokenizer" in result["not_looked_at"][0]
 
 
-def test_a_log_with_nothing_in_it_is_no_course(tmp_path):
+def test_empty_log_is_none(tmp_path):
     assert run_log.read_log(tmp_path) is None
     (tmp_path / "metrics.jsonl").touch()
     assert run_log.read_log(tmp_path) is None
 
 
-def test_going_on_from_a_model_is_judged_by_what_changed(healthy, text, tmp_path):
-    values = {name: value for name, value in recipe(text, tmp_path / "on", steps=40, rate=1e-3).items() if name != "model"}
-    bertsmith.pretrain(quiet=True, init=str(healthy), **values)
-    assert found(tmp_path / "on") == {}
-    still = {**values, "out": str(tmp_path / "still"), "train": {**values["train"], "rate": 1e-8}}
-    bertsmith.pretrain(quiet=True, init=str(healthy), **still)
-    assert problems(tmp_path / "still") == ["learning rate too low"]
+def test_continued_pretraining_is_checked_by_its_change(healthy_run, corpus_folder, tmp_path):
+    values = {
+        name: value
+        for name, value in pretrain_recipe(corpus_folder, tmp_path / "on", steps=40, rate=1e-3).items()
+        if name != "model"
+    }
+    bertsmith.pretrain(quiet=True, init=str(healthy_run), **values)
+    assert doctor_findings(tmp_path / "on") == {}
+    unchanged = {**values, "out": str(tmp_path / "still"), "train": {**values["train"], "rate": 1e-8}}
+    bertsmith.pretrain(quiet=True, init=str(healthy_run), **unchanged)
+    assert doctor_problems(tmp_path / "still") == ["learning rate too low"]
 
 
 @pytest.mark.parametrize(("rate", "names"), [(3e-3, []), (1e-8, ["learning rate too low"])])
-def test_a_fine_tuned_model_is_judged_by_its_log_and_reads_a_text_if_given_one(healthy, text, tmp_path, rate, names):
-    lines = [line for line in chained(30, seed=3).splitlines() if line]
+def test_finetuned_model_is_checked_by_log_and_corpus(healthy_run, corpus_folder, tmp_path, rate, names):
+    lines = [line for line in generate_text(30, seed=3).splitlines() if line]
     rows = "".join(json.dumps({"text": line, "label": "early" if line < "m" else "late"}) + "\n" for line in lines)
     (tmp_path / "rows.jsonl").write_text(rows)
     data = {"train": str(tmp_path / "rows.jsonl"), "dev": str(tmp_path / "rows.jsonl")}
     train = {"steps": 40, "rate": rate, "batch_tokens": 512, "log_every": 2, "eval_every": 20}
     bertsmith.finetune(
-        task="classify", model=str(healthy), data=data, out=str(tmp_path / "run"), length=32, train=train, quiet=True
+        task="classify", model=str(healthy_run), data=data, out=str(tmp_path / "run"), length=32, train=train, quiet=True
     )
-    assert problems(tmp_path / "run") == names
-    told = bertsmith.doctor(folder=str(tmp_path / "run"), corpus=str(text), quiet=True)
-    assert told["problems"] == len(names) and told["not_looked_at"] == []
+    assert doctor_problems(tmp_path / "run") == names
+    result = bertsmith.doctor(folder=str(tmp_path / "run"), corpus=str(corpus_folder), quiet=True)
+    assert result["problems"] == len(names) and result["not_looked_at"] == []

@@ -1,4 +1,4 @@
-"""A tiny model with random weights, in a folder: enough to be taught something easy."""
+"""A tiny checkpoint with random weights, large enough to be fine-tuned on an easy task."""
 
 import pytest
 
@@ -7,14 +7,14 @@ from bertsmith.model import checkpoint
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.tokenization.tokenizer import Tokenizer
 
-TINY = {"layers": 1, "width": 32, "mixer": {"kind": "dense", "heads": 2}, "feedforward": {"inner": 64}, "positions": 64,
+TINY_ENCODER = {"layers": 1, "width": 32, "mixer": {"kind": "dense", "heads": 2}, "feedforward": {"inner": 64}, "positions": 64,
         "dropout": 0.0, "norm": "before", "deviation": 0.1}  # fmt: skip
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory, vocabulary):
+def tiny_model(tmp_path_factory, vocabulary):
     folder = tmp_path_factory.mktemp("tiny") / "tiny"
     tokenizer = Tokenizer.load(vocabulary)
-    config = from_dict(ModelConfig, {"encoder": TINY, "vocabulary": len(tokenizer), "heads": {}})
+    config = from_dict(ModelConfig, {"encoder": TINY_ENCODER, "vocabulary": len(tokenizer), "heads": {}})
     checkpoint.save(folder, build_model(config, 0), tokenizer, {}, {"stage": "pretrain"})
     return folder

@@ -1,4 +1,4 @@
-"""A model held against examples: temperature and threshold are fitted where they should be, and scores are told whole."""
+"""`evaluate_model`: temperature and threshold tuning, intervals in the card, unlabeled examples."""
 
 from types import SimpleNamespace
 
@@ -13,26 +13,26 @@ from bertsmith.evaluation.evaluate import evaluate_model, is_labeled
 from bertsmith.tasks import QuestionAnswering, TextClassification, TokenClassification
 from bertsmith.tasks.base import EncodedExamples
 from bertsmith.tasks.classification import ClassificationExample
-from tests.evaluation.builders import classified, several, tagged
+from tests.evaluation.builders import make_classification, make_multi_label, make_tagging
 
 
-class Told:
-    """A predictor whose scores are given."""
+class FixedScoresPredictor:
+    """A predictor that returns fixed logits."""
 
     def __init__(self, task, scores):
-        self.task, self.given = task, scores
+        self.task, self.fixed_scores = task, scores
         self.tokenizer, self.length = None, 64
 
-    def taught(self):
+    def require_task(self):
         return self.task
 
     def scores(self, encoded):
-        return self.given
+        return self.fixed_scores
 
 
 @pytest.fixture
-def plainly(monkeypatch):
-    """Tasks whose examples are one sequence each, without a tokenizer."""
+def encode_without_tokenizer(monkeypatch):
+    """Encodes each example as one dummy sequence, so that no tokenizer is needed."""
 
     def encode(self, examples, tokenizer, length):
         count = len(examples)
@@ -43,77 +43,110 @@ def plainly(monkeypatch):
     monkeypatch.setattr(TextClassification, "encode", encode)
 
 
-def loss(task, raw, examples):
+def mean_nll(task, logits, examples):
     if task.many:
-        true = task.held([], examples)[1]
-        return -np.log(np.where(true, task.probabilities(raw), 1 - task.probabilities(raw))).mean()
-    rows = task.probabilities(raw)
-    return -np.mean([np.log(row[task.labels.index(one.label)]) for row, one in zip(rows, examples, strict=True)])
-
-
-@pytest.mark.parametrize("sharp", [0.2, 1.0, 5.0])
-def test_temperature_makes_the_truth_likelier_and_changes_no_answer(plainly, sharp):
-    made = classified(sharp=sharp)
-    plain, tuned = (evaluate_model(Told(made.task, made.logits), made.examples, tune=tune) for tune in (False, True))
-    assert plain.task.temperature == 1.0 and loss(tuned.task, made.logits, made.examples) < loss(
-        plain.task, made.logits, made.examples
+        gold = task.label_matrices([], examples)[1]
+        return -np.log(np.where(gold, task.probabilities(logits), 1 - task.probabilities(logits))).mean()
+    probs = task.probabilities(logits)
+    return -np.mean(
+        [
+            np.log(example_probs[task.labels.index(example.label)])
+            for example_probs, example in zip(probs, examples, strict=True)
+        ]
     )
-    assert [one.label for one in tuned.predictions] == [one.label for one in plain.predictions] and tuned.scores == plain.scores
-    nearby = [loss(msgspec.structs.replace(tuned.task, temperature=tuned.task.temperature * t), made.logits, made.examples)
-              for t in (0.9, 1.1)]  # fmt: skip
-    assert min(nearby) > loss(tuned.task, made.logits, made.examples)
 
 
-def test_too_sure_a_model_is_cooled_by_as_much_as_it_was_sharpened(plainly):
-    fitted = [classified(sharp=sharp) for sharp in (1.0, 4.0)]
-    first, second = (evaluate_model(Told(one.task, one.logits), one.examples, tune=True).task.temperature for one in fitted)
+@pytest.mark.parametrize("scale", [0.2, 1.0, 5.0])
+def test_temperature_minimizes_nll_and_keeps_predictions(encode_without_tokenizer, scale):
+    evaluation = make_classification(scale=scale)
+    untuned, tuned = (
+        evaluate_model(FixedScoresPredictor(evaluation.task, evaluation.logits), evaluation.examples, tune=tune)
+        for tune in (False, True)
+    )
+    assert untuned.task.temperature == 1.0 and mean_nll(tuned.task, evaluation.logits, evaluation.examples) < mean_nll(
+        untuned.task, evaluation.logits, evaluation.examples
+    )
+    assert [prediction.label for prediction in tuned.predictions] == [
+        prediction.label for prediction in untuned.predictions
+    ] and tuned.scores == untuned.scores
+    nearby = [msgspec.structs.replace(tuned.task, temperature=tuned.task.temperature * factor) for factor in (0.9, 1.1)]
+    assert min(mean_nll(task, evaluation.logits, evaluation.examples) for task in nearby) > mean_nll(
+        tuned.task, evaluation.logits, evaluation.examples
+    )
+
+
+def test_temperature_scales_with_logits(encode_without_tokenizer):
+    evaluations = [make_classification(scale=scale) for scale in (1.0, 4.0)]
+    first, second = (
+        evaluate_model(
+            FixedScoresPredictor(evaluation.task, evaluation.logits), evaluation.examples, tune=True
+        ).task.temperature
+        for evaluation in evaluations
+    )
     assert second == pytest.approx(4 * first, rel=1e-6)
 
 
 @given(st.floats(0.01, 100), st.integers(0, 1000))
-def test_no_temperature_changes_which_label_is_likeliest(temperature, seed):
-    raw = np.random.default_rng(seed).normal(size=(20, 5)) * 3
-    cool, warm = TextClassification(labels=tuple("abcde"), temperature=temperature), TextClassification(labels=tuple("abcde"))
-    assert (cool.probabilities(raw).argmax(-1) == warm.probabilities(raw).argmax(-1)).all()
-    assert (raw.argmax(-1) == warm.probabilities(raw).argmax(-1)).all()
+def test_temperature_keeps_argmax(temperature, seed):
+    logits = np.random.default_rng(seed).normal(size=(20, 5)) * 3
+    scaled, unscaled = (
+        TextClassification(labels=tuple("abcde"), temperature=temperature),
+        TextClassification(labels=tuple("abcde")),
+    )
+    assert (scaled.probabilities(logits).argmax(-1) == unscaled.probabilities(logits).argmax(-1)).all()
+    assert (logits.argmax(-1) == unscaled.probabilities(logits).argmax(-1)).all()
 
 
-def test_many_labels_have_a_temperature_and_the_threshold_that_goes_with_it(plainly):
-    made = several()
-    raw = made.logits * 6
-    tuned = evaluate_model(Told(made.task, raw), made.examples, tune=True)
-    assert tuned.task.temperature > 2 and loss(tuned.task, raw, made.examples) < loss(made.task, raw, made.examples)
-    assert tuned.scores["f1_micro"] >= evaluate_model(Told(made.task, raw), made.examples).scores["f1_micro"]
+def test_multi_label_temperature_and_threshold_are_tuned(encode_without_tokenizer):
+    evaluation = make_multi_label()
+    logits = evaluation.logits * 6
+    tuned = evaluate_model(FixedScoresPredictor(evaluation.task, logits), evaluation.examples, tune=True)
+    assert tuned.task.temperature > 2 and mean_nll(tuned.task, logits, evaluation.examples) < mean_nll(
+        evaluation.task, logits, evaluation.examples
+    )
+    assert (
+        tuned.scores["f1_micro"]
+        >= evaluate_model(FixedScoresPredictor(evaluation.task, logits), evaluation.examples).scores["f1_micro"]
+    )
 
 
-def test_where_all_is_right_nothing_says_how_sure_is_too_sure(plainly):
-    made = classified(margin=50.0)
-    assert evaluate_model(Told(made.task, made.logits), made.examples, tune=True).task == made.task
+def test_temperature_is_not_tuned_if_all_predictions_are_correct(encode_without_tokenizer):
+    evaluation = make_classification(margin=50.0)
+    assert (
+        evaluate_model(FixedScoresPredictor(evaluation.task, evaluation.logits), evaluation.examples, tune=True).task
+        == evaluation.task
+    )
 
 
-def test_a_card_holds_scores_with_bounds_and_what_was_tuned(plainly):
-    made = classified(sharp=3.0)
-    card = evaluate_model(Told(made.task, made.logits), made.examples, tune=True).card
+def test_evaluation_card_has_intervals_and_tuned_values(encode_without_tokenizer):
+    evaluation = make_classification(scale=3.0)
+    card = evaluate_model(FixedScoresPredictor(evaluation.task, evaluation.logits), evaluation.examples, tune=True).card
     assert card["temperature"] != 1.0 and card["threshold"] == 0.5
-    told = card["metrics"]["accuracy"]
-    assert told["low"] < told["value"] == made.scores["accuracy"] < told["high"]
-    assert msgspec.json.decode(msgspec.json.encode(card)) == card  # plain values
+    accuracy = card["metrics"]["accuracy"]
+    assert accuracy["low"] < accuracy["value"] == evaluation.scores["accuracy"] < accuracy["high"]
+    assert msgspec.json.decode(msgspec.json.encode(card)) == card  # JSON-serializable
 
 
-def test_a_text_without_its_label_is_refused(plainly):
+def test_evaluate_rejects_text_without_label(encode_without_tokenizer):
     with pytest.raises(UserError, match="has no label"):
-        evaluate_model(Told(TextClassification(labels=("a", "b")), np.zeros((1, 2))), [ClassificationExample("t")])
+        evaluate_model(
+            FixedScoresPredictor(TextClassification(labels=("a", "b")), np.zeros((1, 2))), [ClassificationExample("t")]
+        )
 
 
-def test_sentences_without_tags_are_not_judged(monkeypatch):
-    made = tagged(20)
-    mixed = [*made.examples, SimpleNamespace(tokens=("x",), tags=None)]
+def test_evaluate_skips_sentences_without_tags(monkeypatch):
+    labeled = make_tagging(20)
+    mixed = [*labeled.examples, SimpleNamespace(tokens=("x",), tags=None)]
     monkeypatch.setattr(TokenClassification, "encode", lambda *_: None)
-    monkeypatch.setattr(TokenClassification, "decode", lambda *_: [*made.predictions, made.predictions[0]])
-    found = evaluate_model(Told(made.task, None), mixed)
-    assert found.examples == made.examples and found.scores == made.scores and set(found.intervals) == set(made.intervals)
+    monkeypatch.setattr(TokenClassification, "decode", lambda *_: [*labeled.predictions, labeled.predictions[0]])
+    result = evaluate_model(FixedScoresPredictor(labeled.task, None), mixed)
+    assert (
+        result.examples == labeled.examples
+        and result.scores == labeled.scores
+        and set(result.intervals) == set(labeled.intervals)
+    )
 
 
-def test_a_question_without_answers_is_not_known_and_one_that_has_none_is():
-    told = [is_labeled(QuestionAnswering(), SimpleNamespace(answers=answers)) for answers in (None, (), ("water",))]
-    assert told == [False, True, True] and is_labeled(TextClassification(), ClassificationExample("t"))
+def test_is_labeled_needs_answers_which_may_be_empty():
+    labeled = [is_labeled(QuestionAnswering(), SimpleNamespace(answers=answers)) for answers in (None, (), ("water",))]
+    assert labeled == [False, True, True] and is_labeled(TextClassification(), ClassificationExample("t"))

@@ -1,4 +1,4 @@
-"""What is found out about mistakes: labels, confusions, faults of entities, calibration, and another model's answers."""
+"""Error analysis: label counts, confusion, entity mistakes, worst mistakes, calibration, comparison of two models."""
 
 import numpy as np
 import pytest
@@ -26,39 +26,51 @@ from bertsmith.tasks import TextClassification, TokenClassification
 from bertsmith.tasks.classification import ClassificationExample
 from bertsmith.tasks.conll_files import Sentence
 from bertsmith.tasks.token_classification import TokenClassificationPrediction
-from tests.evaluation.builders import EVERY, asked, classified, finished, numbered, of, several, tagged, worse
+from tests.evaluation.builders import (
+    MAKE_EVALUATION,
+    degrade,
+    evaluation_from_logits,
+    evaluation_from_predictions,
+    make_classification,
+    make_multi_label,
+    make_question_answering,
+    make_regression,
+    make_tagging,
+)
 
 
-def test_labels_are_counted_as_scikit_learn_does():
-    judged = classified()
-    said, true = [one.label for one in judged.predictions], [one.label for one in judged.examples]
-    rows = compute_label_counts(judged)
-    want = sklearn.precision_recall_fscore_support(true, said, labels=[row.label for row in rows])
-    found = [(row.counts.precision, row.counts.recall, row.counts.f1, row.counts.there) for row in rows]
-    np.testing.assert_allclose(found, np.array(want).T)
-    assert compute_confusion(judged).table == sklearn.confusion_matrix(true, said, labels=judged.task.labels).tolist()
-    assert compute_majority_baseline(judged)[1] == max(true.count(label) for label in true) / len(true)
-
-
-def test_of_many_labels_each_is_counted_by_itself():
-    judged = several()
-    given, true = judged.task.label_matrices(judged.predictions, judged.examples)
-    rows = sorted(compute_label_counts(judged), key=lambda row: row.label)
-    want = sklearn.precision_recall_fscore_support(true, given)
-    np.testing.assert_allclose(
-        [(r.counts.precision, r.counts.recall, r.counts.f1, r.counts.there) for r in rows], np.array(want).T
+def test_label_counts_and_confusion_match_sklearn():
+    evaluation = make_classification()
+    predicted, gold = [x.label for x in evaluation.predictions], [x.label for x in evaluation.examples]
+    rows = compute_label_counts(evaluation)
+    expected = sklearn.precision_recall_fscore_support(gold, predicted, labels=[row.label for row in rows])
+    counts = [(row.counts.precision, row.counts.recall, row.counts.f1, row.counts.there) for row in rows]
+    np.testing.assert_allclose(counts, np.array(expected).T)
+    assert (
+        compute_confusion(evaluation).table == sklearn.confusion_matrix(gold, predicted, labels=evaluation.task.labels).tolist()
     )
-    assert compute_confusion(judged) is None and compute_majority_baseline(judged) is None
+    assert compute_majority_baseline(evaluation)[1] == max(gold.count(label) for label in gold) / len(gold)
 
 
-def test_a_large_confusion_table_keeps_the_labels_in_most_mistakes():
-    whole = ConfusionMatrix(["a", "b", "c"], [[9, 0, 0], [0, 1, 5], [0, 2, 1]])
-    assert truncate_confusion(whole, 2) == ConfusionMatrix(["b", "c"], [[1, 5], [2, 1]], 1)
-    assert whole.most_confused() == [("b", "c", 5), ("c", "b", 2)]
+def test_multi_label_counts_match_sklearn():
+    evaluation = make_multi_label()
+    predicted, gold = evaluation.task.label_matrices(evaluation.predictions, evaluation.examples)
+    rows = sorted(compute_label_counts(evaluation), key=lambda row: row.label)
+    expected = sklearn.precision_recall_fscore_support(gold, predicted)
+    np.testing.assert_allclose(
+        [(r.counts.precision, r.counts.recall, r.counts.f1, r.counts.there) for r in rows], np.array(expected).T
+    )
+    assert compute_confusion(evaluation) is None and compute_majority_baseline(evaluation) is None
+
+
+def test_truncated_confusion_keeps_labels_with_most_errors():
+    matrix = ConfusionMatrix(["a", "b", "c"], [[9, 0, 0], [0, 1, 5], [0, 2, 1]])
+    assert truncate_confusion(matrix, 2) == ConfusionMatrix(["b", "c"], [[1, 5], [2, 1]], 1)
+    assert matrix.most_confused() == [("b", "c", 5), ("c", "b", 2)]
 
 
 @pytest.mark.parametrize(
-    ("said", "gold", "kinds"),
+    ("predicted", "gold", "kinds"),
     [
         ("B-PER I-PER O", "B-PER I-PER O", []),
         ("O O O", "B-PER I-PER O", ["missed: PER"]),
@@ -70,150 +82,164 @@ def test_a_large_confusion_table_keeps_the_labels_in_most_mistakes():
         ("B-PER B-PER B-PER", "B-PER I-PER I-PER", ["wrong border: PER", "made up: PER", "made up: PER"]),
     ],
 )
-def test_faults_of_entities_have_their_names(said, gold, kinds):
-    found = find_entity_mistakes(tuple(said.split()), tuple(gold.split()))
-    assert [f"{fault.kind}: {fault.types}" for fault in found] == kinds
+def test_entity_mistake_kinds(predicted, gold, kinds):
+    mistakes = find_entity_mistakes(tuple(predicted.split()), tuple(gold.split()))
+    assert [f"{mistake.kind}: {mistake.types}" for mistake in mistakes] == kinds
 
 
-def test_faults_make_up_what_is_missing_to_the_scores():
-    judged = tagged()
-    counts = count_entity_mistakes(judged.predictions, judged.examples)
-    row = [sum(getattr(r.counts, name) for r in compute_label_counts(judged)) for name in ("right", "found", "there")]
-    made_up = sum(times for kind, _, times in counts if kind == "made up")
-    missed = sum(times for kind, _, times in counts if kind == "missed")
-    other = sum(times for kind, _, times in counts if kind not in ("made up", "missed"))
-    assert (made_up + other, missed + other) == (row[1] - row[0], row[2] - row[0])
+def test_entity_mistake_counts_agree_with_label_counts():
+    evaluation = make_tagging()
+    counts = count_entity_mistakes(evaluation.predictions, evaluation.examples)
+    totals = [sum(getattr(r.counts, name) for r in compute_label_counts(evaluation)) for name in ("right", "found", "there")]
+    made_up = sum(count for kind, _, count in counts if kind == "made up")
+    missed = sum(count for kind, _, count in counts if kind == "missed")
+    other = sum(count for kind, _, count in counts if kind not in ("made up", "missed"))
+    assert (made_up + other, missed + other) == (totals[1] - totals[0], totals[2] - totals[0])
 
 
-def test_a_sentence_is_told_with_its_faults_in_place():
-    one = Sentence(tokens=("Kim", "Young", "saw", "Rome", "."), tags=("B-PER", "I-PER", "O", "B-LOC", "O"), source="d", line=3)
-    (found,) = find_sentence_mistakes([TokenClassificationPrediction(("B-PER", "I-PER", "O", "B-PER", "O"))], [one])
-    assert found.spans == [
+def test_sentence_mistakes_highlight_wrong_spans():
+    sentence = Sentence(
+        tokens=("Kim", "Young", "saw", "Rome", "."), tags=("B-PER", "I-PER", "O", "B-LOC", "O"), source="d", line=3
+    )
+    (mistakes,) = find_sentence_mistakes([TokenClassificationPrediction(("B-PER", "I-PER", "O", "B-PER", "O"))], [sentence])
+    assert mistakes.spans == [
         TextSpan("Kim Young saw"),
         TextSpan(" "),
         TextSpan("Rome", "wrong type: LOC as PER"),
         TextSpan(" "),
         TextSpan("."),
     ]
-    assert found.gold == "PER Kim Young, LOC Rome" and found.location == "d, line 3"
-    han = Sentence(tokens=tuple("天地玄黄"), tags=("B-PER", "I-PER", "O", "O"))
-    (found,) = find_sentence_mistakes([TokenClassificationPrediction(("O", "O", "O", "O"))], [han])
-    assert found.spans == [TextSpan("天地", "missed: PER"), TextSpan("玄黄")]
+    assert mistakes.gold == "PER Kim Young, LOC Rome" and mistakes.location == "d, line 3"
+    chinese = Sentence(tokens=tuple("天地玄黄"), tags=("B-PER", "I-PER", "O", "O"))
+    (mistakes,) = find_sentence_mistakes([TokenClassificationPrediction(("O", "O", "O", "O"))], [chinese])
+    assert mistakes.spans == [TextSpan("天地", "missed: PER"), TextSpan("玄黄")]
 
 
-def test_a_long_sentence_is_cut_around_its_first_fault():
+def test_sentence_mistakes_truncate_long_sentence():
     tags = ["O"] * 500
     tags[400] = "B-PER"
-    one = Sentence(tokens=tuple(f"w{i}" for i in range(500)), tags=tuple(tags))
-    (found,) = find_sentence_mistakes([TokenClassificationPrediction(("O",) * 500)], [one])
-    assert found.spans[0] == TextSpan("… ") and TextSpan("w400", "missed: PER") in found.spans
+    sentence = Sentence(tokens=tuple(f"w{i}" for i in range(500)), tags=tuple(tags))
+    (mistakes,) = find_sentence_mistakes([TokenClassificationPrediction(("O",) * 500)], [sentence])
+    assert mistakes.spans[0] == TextSpan("… ") and TextSpan("w400", "missed: PER") in mistakes.spans
 
 
-@pytest.mark.parametrize("kind", EVERY)
-def test_mistakes_come_worst_first_and_every_one_is_there(kind):
-    judged = EVERY[kind]()
-    found = find_mistakes(judged)
-    assert [one.loss for one in found] == sorted((one.loss for one in found), reverse=True)
-    assert all(one.place.startswith("dev") and one.texts for one in found)
+@pytest.mark.parametrize("kind", MAKE_EVALUATION)
+def test_find_mistakes_is_complete_and_sorted_by_loss(kind):
+    evaluation = MAKE_EVALUATION[kind]()
+    mistakes = find_mistakes(evaluation)
+    assert [mistake.loss for mistake in mistakes] == sorted((mistake.loss for mistake in mistakes), reverse=True)
+    assert all(mistake.place.startswith("dev") and mistake.texts for mistake in mistakes)
     if kind in ("classify", "many", "choose"):
-        assert len(found) == round((1 - judged.scores["accuracy"]) * len(judged.examples))
-        assert all(0 <= one.confidence <= 1 for one in found)
+        assert len(mistakes) == round((1 - evaluation.scores["accuracy"]) * len(evaluation.examples))
+        assert all(0 <= mistake.confidence <= 1 for mistake in mistakes)
 
 
-def test_the_worst_label_is_the_one_that_seemed_least_likely():
-    judged = classified()
-    first = find_mistakes(judged)[0]
-    probable = [said.scores[one.label] for said, one in zip(judged.predictions, judged.examples, strict=True)]
-    assert first.place == judged.examples[int(np.argmin(probable))].place and first.loss == pytest.approx(
-        -np.log(min(probable))
+def test_worst_classification_mistake_has_lowest_gold_probability():
+    evaluation = make_classification()
+    worst = find_mistakes(evaluation)[0]
+    gold_probs = [
+        prediction.scores[example.label]
+        for prediction, example in zip(evaluation.predictions, evaluation.examples, strict=True)
+    ]
+    assert worst.place == evaluation.examples[int(np.argmin(gold_probs))].location and worst.loss == pytest.approx(
+        -np.log(min(gold_probs))
     )
 
 
-def test_numbers_are_ordered_by_how_far_off_they_are():
-    judged = numbered()
-    off = [abs(said.value - one.label) for said, one in zip(judged.predictions, judged.examples, strict=True)]
-    assert find_mistakes(judged)[0].loss == max(off)
+def test_regression_mistakes_are_sorted_by_absolute_error():
+    evaluation = make_regression()
+    errors = [
+        abs(prediction.value - example.label)
+        for prediction, example in zip(evaluation.predictions, evaluation.examples, strict=True)
+    ]
+    assert find_mistakes(evaluation)[0].loss == max(errors)
 
 
-def test_an_answer_is_told_in_its_passage():
-    judged = asked()
-    found = find_mistakes(judged)
-    assert {one.kind for one in found} == {"missed", "made up", "partly right"}
-    partly = next(one for one in found if one.kind == "partly right")
+def test_answer_mistakes_highlight_passage():
+    evaluation = make_question_answering()
+    mistakes = find_mistakes(evaluation)
+    assert {mistake.kind for mistake in mistakes} == {"missed", "made up", "partly right"}
+    partly = next(mistake for mistake in mistakes if mistake.kind == "partly right")
     assert "".join(span.text for span in partly.texts[1] if span.mark == "both") == partly.truth
-    made_up = next(one for one in found if one.kind == "made up")
+    made_up = next(mistake for mistake in mistakes if mistake.kind == "made up")
     assert made_up.truth == "no answer" and [s.text for s in made_up.texts[1] if s.mark == "said"] == [made_up.answer]
 
 
-def test_calibration_is_that_of_confidence_and_accuracy():
-    raw = np.log([[0.9, 0.1]] * 10 + [[0.6, 0.4]] * 10)
+def test_calibration_error_before_and_after_temperature():
+    logits = np.log([[0.9, 0.1]] * 10 + [[0.6, 0.4]] * 10)
     task = TextClassification(labels=("a", "b"), temperature=0.5)
-    truths = ["a"] * 5 + ["b"] * 5 + ["a"] * 6 + ["b"] * 4
-    examples = [ClassificationExample("t", label=label) for label in truths]
-    found = compute_calibration(of(task, examples, raw))
-    assert found.before.error == pytest.approx(0.5 * abs(0.9 - 0.5) + 0.5 * abs(0.6 - 0.6))
-    sharp = [0.81 / 0.82, 0.36 / 0.52]
-    assert found.after.error == pytest.approx(0.5 * abs(sharp[0] - 0.5) + 0.5 * abs(sharp[1] - 0.6))
-    assert found.before.loss == pytest.approx(-np.log([0.9] * 5 + [0.1] * 5 + [0.6] * 6 + [0.4] * 4).mean())
-    assert [one.count for one in found.before.bins] == [10, 10] and found.temperature == 0.5
+    labels = ["a"] * 5 + ["b"] * 5 + ["a"] * 6 + ["b"] * 4
+    examples = [ClassificationExample("t", label=label) for label in labels]
+    calibration = compute_calibration(evaluation_from_logits(task, examples, logits))
+    assert calibration.before.error == pytest.approx(0.5 * abs(0.9 - 0.5) + 0.5 * abs(0.6 - 0.6))
+    confidences = [0.81 / 0.82, 0.36 / 0.52]
+    assert calibration.after.error == pytest.approx(0.5 * abs(confidences[0] - 0.5) + 0.5 * abs(confidences[1] - 0.6))
+    assert calibration.before.loss == pytest.approx(-np.log([0.9] * 5 + [0.1] * 5 + [0.6] * 6 + [0.4] * 4).mean())
+    assert [bin_.count for bin_ in calibration.before.bins] == [10, 10] and calibration.temperature == 0.5
 
 
-def test_temperature_mends_a_model_that_is_too_sure():
-    judged = classified(1000, sharp=4.0)
-    task = judged.task.calibrate(judged.logits, judged.examples)
-    found = compute_calibration(of(task, judged.examples, judged.logits))
-    assert found.after.error < 0.5 * found.before.error and found.after.loss < found.before.loss
+def test_temperature_reduces_calibration_error():
+    evaluation = make_classification(1000, scale=4.0)
+    task = evaluation.task.calibrate(evaluation.logits, evaluation.examples)
+    calibration = compute_calibration(evaluation_from_logits(task, evaluation.examples, evaluation.logits))
+    assert calibration.after.error < 0.5 * calibration.before.error and calibration.after.loss < calibration.before.loss
 
 
-@pytest.mark.parametrize("kind", EVERY)
-def test_a_model_against_itself_is_no_better(kind):
-    judged = EVERY[kind]()
-    found = compare_evaluations(judged, judged)
-    assert {one.name for one in found.differences} == set(judged.measures)
-    for one in found.differences:
-        assert (one.above.value, one.above.low, one.above.high, one.p) == (0, 0, 0, 1)
-        assert one.exact_p in (None, 1.0)
-    assert found.only in (None, 0) and found.won == found.lost == ()
+@pytest.mark.parametrize("kind", MAKE_EVALUATION)
+def test_comparison_of_model_with_itself_is_zero(kind):
+    evaluation = MAKE_EVALUATION[kind]()
+    comparison = compare_evaluations(evaluation, evaluation)
+    assert {difference.name for difference in comparison.differences} == set(evaluation.metrics)
+    for difference in comparison.differences:
+        assert (difference.above.value, difference.above.low, difference.above.high, difference.p) == (0, 0, 0, 1)
+        assert difference.exact_p in (None, 1.0)
+    assert comparison.only in (None, 0) and comparison.won == comparison.lost == ()
 
 
-def test_a_much_worse_model_is_told_from_chance_and_a_shaken_one_is_not():
-    judged = classified(400, margin=2.5)
-    noise = np.random.default_rng(1).normal(size=judged.logits.shape) / 4
-    bad, like = (
-        compare_evaluations(judged, worse(judged, share=0.5)),
-        compare_evaluations(judged, of(judged.task, judged.examples, judged.logits + noise)),
+def test_comparison_significance_of_degraded_and_noisy_model():
+    evaluation = make_classification(400, margin=2.5)
+    noise = np.random.default_rng(1).normal(size=evaluation.logits.shape) / 4
+    degraded, noisy = (
+        compare_evaluations(evaluation, degrade(evaluation, fraction=0.5)),
+        compare_evaluations(
+            evaluation, evaluation_from_logits(evaluation.task, evaluation.examples, evaluation.logits + noise)
+        ),
     )
-    accuracy = bad.differences[0]
+    accuracy = degraded.differences[0]
     assert (
         accuracy.p < 0.01 and accuracy.above.low > 0 and accuracy.above.value == pytest.approx(accuracy.score - accuracy.other)
     )
-    assert like.differences[0].p > 0.05 and like.differences[0].above.low <= 0 <= like.differences[0].above.high
-    want = binomtest(min(bad.only, bad.only_other), bad.only + bad.only_other).pvalue
-    assert accuracy.exact_p == pytest.approx(want)
-    assert bad.both + bad.only + bad.only_other + bad.neither == 400 and len(bad.won) == bad.only
+    assert noisy.differences[0].p > 0.05 and noisy.differences[0].above.low <= 0 <= noisy.differences[0].above.high
+    expected = binomtest(min(degraded.only, degraded.only_other), degraded.only + degraded.only_other).pvalue
+    assert accuracy.exact_p == pytest.approx(expected)
+    assert degraded.both + degraded.only + degraded.only_other + degraded.neither == 400 and len(degraded.won) == degraded.only
 
 
-def test_the_order_of_labels_does_not_matter():
-    judged = classified()
-    turned = TextClassification(labels=judged.task.labels[::-1])
-    other = of(turned, judged.examples, judged.logits[:, ::-1])
-    assert all(one.above.value == 0 and one.p == 1 for one in compare_evaluations(judged, other).differences)
+def test_comparison_ignores_order_of_labels():
+    evaluation = make_classification()
+    reversed_task = TextClassification(labels=evaluation.task.labels[::-1])
+    other = evaluation_from_logits(reversed_task, evaluation.examples, evaluation.logits[:, ::-1])
+    assert all(
+        difference.above.value == 0 and difference.p == 1 for difference in compare_evaluations(evaluation, other).differences
+    )
 
 
-def test_models_of_different_tasks_are_not_compared():
-    judged = classified()
+def test_comparison_rejects_different_tasks():
+    evaluation = make_classification()
     with pytest.raises(UserError, match="does regress, this one classify"):
-        compare_evaluations(judged, numbered())
+        compare_evaluations(evaluation, make_regression())
     with pytest.raises(UserError, match=r"labels a, b, c, this one bad, fair, good"):
-        compare_evaluations(judged, classified(labels=("a", "b", "c")))
+        compare_evaluations(evaluation, make_classification(labels=("a", "b", "c")))
     with pytest.raises(UserError, match="10 examples are judged there, 300 here"):
-        compare_evaluations(judged, classified(10))
+        compare_evaluations(evaluation, make_classification(10))
 
 
-def test_parts_of_speech_are_confused_by_tag():
-    sentences_ = [Sentence(tokens=("a", "cat"), tags=("DET", "NOUN"), source="d")]
-    judged = finished(TokenClassification(labels=("DET", "NOUN")), sentences_, [TokenClassificationPrediction(("DET", "DET"))])
-    assert compute_confusion(judged).most_confused() == [("NOUN", "DET", 1)]
-    assert count_entity_mistakes(judged.predictions, judged.examples) == [] and find_mistakes(judged)[0].texts[0][
+def test_pos_confusion_is_by_tag():
+    sentences = [Sentence(tokens=("a", "cat"), tags=("DET", "NOUN"), source="d")]
+    evaluation = evaluation_from_predictions(
+        TokenClassification(labels=("DET", "NOUN")), sentences, [TokenClassificationPrediction(("DET", "DET"))]
+    )
+    assert compute_confusion(evaluation).most_confused() == [("NOUN", "DET", 1)]
+    assert count_entity_mistakes(evaluation.predictions, evaluation.examples) == [] and find_mistakes(evaluation)[0].texts[0][
         -1
     ] == TextSpan("cat", "NOUN as DET")

@@ -1,4 +1,4 @@
-"""Scores made of rows are those that tasks give, and intervals mean what they say."""
+"""Metrics of per-example arrays equal those of the tasks; confidence intervals have the right coverage."""
 
 import math
 
@@ -14,107 +14,121 @@ from bertsmith.evaluation.measures import (
     list_metrics,
     resolve_best_metric,
 )
-from bertsmith.metrics import scores as scores_
+from bertsmith.metrics import scores
 from bertsmith.metrics.intervals import bootstrap_interval
 from bertsmith.tasks import TokenClassification
 from bertsmith.tasks.conll_files import Sentence
 from bertsmith.tasks.scorers.conlleval import entity_scores
 from bertsmith.tasks.token_classification import TokenClassificationPrediction
-from tests.evaluation.builders import EVERY, asked, finished, numbered, tagged
+from tests.evaluation.builders import (
+    MAKE_EVALUATION,
+    evaluation_from_predictions,
+    make_question_answering,
+    make_regression,
+    make_tagging,
+)
 
-every_kind = pytest.mark.parametrize("kind", EVERY)
+every_kind = pytest.mark.parametrize("kind", MAKE_EVALUATION)
 
 
 @every_kind
-def test_scores_of_rows_are_those_of_the_task(kind):
-    judged = EVERY[kind]()
-    told = {name: value for name, value in judged.scores.items() if not name.startswith("best_")}
-    assert {name: measure.score for name, measure in judged.measures.items()} == pytest.approx(told)
-    assert get_primary_metric(judged.task) in told and set(list_metrics(judged.task)) == set(told)
+def test_metric_results_equal_task_scores(kind):
+    evaluation = MAKE_EVALUATION[kind]()
+    task_scores = {name: value for name, value in evaluation.scores.items() if not name.startswith("best_")}
+    assert {name: result.score for name, result in evaluation.metrics.items()} == pytest.approx(task_scores)
+    assert get_primary_metric(evaluation.task) in task_scores and set(list_metrics(evaluation.task)) == set(task_scores)
 
 
-def test_parts_of_speech_have_accuracy_alone():
+def test_pos_tagging_has_accuracy_only():
     sentences = [Sentence(tokens=("a", "cat"), tags=("DET", "NOUN")), Sentence(tokens=("run",), tags=("VERB",))]
-    judged = finished(
+    evaluation = evaluation_from_predictions(
         TokenClassification(labels=("DET", "NOUN", "VERB")),
         sentences,
         [TokenClassificationPrediction(("DET", "VERB")), TokenClassificationPrediction(("VERB",))],
     )
-    assert {name: measure.score for name, measure in judged.metrics.items()} == {"accuracy": 2 / 3}
-    assert get_primary_metric(judged.task) == "accuracy" and list_metrics(judged.task) == ["accuracy"]
+    assert {name: result.score for name, result in evaluation.metrics.items()} == {"accuracy": 2 / 3}
+    assert get_primary_metric(evaluation.task) == "accuracy" and list_metrics(evaluation.task) == ["accuracy"]
 
 
-@pytest.mark.parametrize(("kind", "main", "other"), [("answer", "f1", "exact"), ("many", "f1_micro", "accuracy"),
+@pytest.mark.parametrize(("kind", "primary", "other"), [("answer", "f1", "exact"), ("many", "f1_micro", "accuracy"),
                                                      ("tag", "f1", "recall"), ("similar", "spearman", "pearson")])  # fmt: skip
-def test_runs_are_chosen_by_the_headline_unless_another_score_is_named(kind, main, other):
-    task = EVERY[kind]().task
-    assert resolve_best_metric(task) == get_primary_metric(task) == main and resolve_best_metric(task, other) == other
+def test_best_metric_is_primary_metric_unless_requested(kind, primary, other):
+    task = MAKE_EVALUATION[kind]().task
+    assert resolve_best_metric(task) == get_primary_metric(task) == primary and resolve_best_metric(task, other) == other
     with pytest.raises(UserError, match=f"best=loudness is not a score of this task, which has .*{other}"):
         resolve_best_metric(task, "loudness")
 
 
 @every_kind
-def test_an_interval_holds_its_score(kind):
-    judged = EVERY[kind]()
-    for name, found in judged.intervals.items():
-        assert found.low < found.value == judged.metrics[name].score < found.high, name
+def test_confidence_interval_contains_score(kind):
+    evaluation = MAKE_EVALUATION[kind]()
+    for name, interval in evaluation.intervals.items():
+        assert interval.low < interval.value == evaluation.metrics[name].score < interval.high, name
 
 
-def test_entities_are_resampled_by_sentence_exactly_as_the_scorer_would():
-    judged = tagged(60)
-    said, gold = [one.tags for one in judged.predictions], [one.tags for one in judged.examples]
-    for name in ("f1", "precision", "recall", "f1.PER"):
-        slow = bootstrap_interval(
-            lambda a, t, name=name: entity_scores(a, t).get(name, 0.0), said, gold, seed=0, num_resamples=40
-        )
-        fast = judged.metrics[name].compute_interval(num_resamples=40)
-        assert (fast.value, fast.low, fast.high) == pytest.approx((slow.value, slow.low, slow.high)), name
-
-
-def test_answerable_questions_are_resampled_with_the_others():
-    judged = asked()
-    there = np.array([bool(one.answers) for one in judged.examples])
-    exact = judged.task.per_example_scores(judged.predictions, judged.examples)[0]
-    slow = bootstrap_interval(
-        lambda a, t: np.mean([x for x, y in zip(a, t, strict=True) if y]), exact, there, seed=0, num_resamples=40
+def test_entity_bootstrap_matches_scorer_on_resampled_sentences():
+    evaluation = make_tagging(60)
+    predicted, gold = (
+        [sentence.tags for sentence in evaluation.predictions],
+        [sentence.tags for sentence in evaluation.examples],
     )
-    fast = judged.metrics["has_answer_exact"].compute_interval(num_resamples=40)
-    assert (fast.value, fast.low, fast.high) == pytest.approx((slow.value, slow.low, slow.high))
+    for name in ("f1", "precision", "recall", "f1.PER"):
+        expected = bootstrap_interval(
+            lambda a, t, name=name: entity_scores(a, t).get(name, 0.0), predicted, gold, seed=0, num_resamples=40
+        )
+        interval = evaluation.metrics[name].compute_interval(num_resamples=40)
+        assert (interval.value, interval.low, interval.high) == pytest.approx((expected.value, expected.low, expected.high)), (
+            name
+        )
 
 
-def test_about_95_of_100_intervals_hold_what_is_true():
-    held = 0
+def test_answerable_bootstrap_resamples_all_questions():
+    evaluation = make_question_answering()
+    has_answer = np.array([bool(example.answers) for example in evaluation.examples])
+    exact = evaluation.task.per_example_scores(evaluation.predictions, evaluation.examples)[0]
+    expected = bootstrap_interval(
+        lambda a, t: np.mean([x for x, y in zip(a, t, strict=True) if y]), exact, has_answer, seed=0, num_resamples=40
+    )
+    interval = evaluation.metrics["has_answer_exact"].compute_interval(num_resamples=40)
+    assert (interval.value, interval.low, interval.high) == pytest.approx((expected.value, expected.low, expected.high))
+
+
+def test_confidence_interval_coverage_is_about_95_percent():
+    num_covered = 0
     for seed in range(100):
-        hits = (np.random.default_rng(seed).random(150) < 0.8).astype(int)
-        found = MetricResult(scores_.accuracy, hits, np.ones(150, int)).compute_interval(num_resamples=300)
-        held += found.low <= 0.8 <= found.high
-    assert 88 <= held <= 100
+        correct = (np.random.default_rng(seed).random(150) < 0.8).astype(int)
+        interval = MetricResult(scores.accuracy, correct, np.ones(150, int)).compute_interval(num_resamples=300)
+        num_covered += interval.low <= 0.8 <= interval.high
+    assert 88 <= num_covered <= 100
 
 
-@pytest.mark.parametrize(("hit", "low", "high"), [(1, 0.7225, 1.0), (0, 0.0, 0.2775)])
-def test_ten_right_of_ten_is_no_certainty(hit, low, high):
-    """The bounds are Wilson's, as scipy gives them."""
-    found = MetricResult(scores_.accuracy, np.full(10, hit), np.ones(10, int)).compute_interval()
-    assert (found.value, found.low, found.high) == pytest.approx((hit, low, high), abs=1e-4)
+@pytest.mark.parametrize(("correct", "low", "high"), [(1, 0.7225, 1.0), (0, 0.0, 0.2775)])
+def test_confidence_interval_of_all_correct_is_wilson_bound(correct, low, high):
+    """The bounds equal those of scipy's Wilson interval."""
+    interval = MetricResult(scores.accuracy, np.full(10, correct), np.ones(10, int)).compute_interval()
+    assert (interval.value, interval.low, interval.high) == pytest.approx((correct, low, high), abs=1e-4)
 
 
-def test_a_single_number_has_no_interval():
-    found = MetricResult(scores_.mean_score, np.array([0.3]), np.zeros(1), lower_is_better=True).compute_interval()
-    assert found.value == 0.3 and math.isnan(found.low) and math.isnan(found.high)
+def test_confidence_interval_of_single_example_is_nan():
+    interval = MetricResult(scores.mean_score, np.array([0.3]), np.zeros(1), lower_is_better=True).compute_interval()
+    assert interval.value == 0.3 and math.isnan(interval.low) and math.isnan(interval.high)
 
 
-def test_numbers_are_compared_by_how_far_off_they_are():
-    judged = numbered()
-    name, measure = choose_slice_metric(judged.task, judged.metrics)
-    off = [abs(said.value - one.label) for said, one in zip(judged.predictions, judged.examples, strict=True)]
-    assert name == "mean error" and measure.lower_is_better and measure.score == pytest.approx(np.mean(off))
-    assert find_correct(judged.task, judged.predictions, judged.examples) is None
+def test_regression_slice_metric_is_mean_absolute_error():
+    evaluation = make_regression()
+    name, result = choose_slice_metric(evaluation.task, evaluation.metrics)
+    errors = [
+        abs(prediction.value - example.label)
+        for prediction, example in zip(evaluation.predictions, evaluation.examples, strict=True)
+    ]
+    assert name == "mean error" and result.lower_is_better and result.score == pytest.approx(np.mean(errors))
+    assert find_correct(evaluation.task, evaluation.predictions, evaluation.examples) is None
 
 
 @pytest.mark.parametrize(
     ("kind", "name"), [("classify", "accuracy"), ("many", "accuracy"), ("answer", "exact"), ("choose", "accuracy")]
 )
-def test_what_is_right_is_the_share_the_score_says(kind, name):
-    judged = EVERY[kind]()
-    hit = find_correct(judged.task, judged.answers, judged.examples)
-    assert hit.mean() == pytest.approx(judged.scores[name])
+def test_find_correct_mean_equals_accuracy(kind, name):
+    evaluation = MAKE_EVALUATION[kind]()
+    correct = find_correct(evaluation.task, evaluation.predictions, evaluation.examples)
+    assert correct.mean() == pytest.approx(evaluation.scores[name])

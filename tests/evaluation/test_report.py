@@ -1,4 +1,4 @@
-"""The report: one page that stands alone, is well formed, and says what was found."""
+"""The evaluation report: a self-contained, well-formed page with the scores and findings."""
 
 import re
 from html.parser import HTMLParser
@@ -14,24 +14,24 @@ from bertsmith.metrics.intervals import ConfidenceInterval
 from bertsmith.reports.charts import compute_axis_range, whisker
 from bertsmith.tasks.classification import ClassificationExample
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.evaluation.builders import EVERY, classified, of, tagged, worse
+from tests.evaluation.builders import MAKE_EVALUATION, degrade, evaluation_from_logits, make_classification, make_tagging
 
-VOID = ("meta", "br")
-OTHERS = {"classify": worse}
+VOID_TAGS = ("meta", "br")
+MAKE_OTHER = {"classify": degrade}
 
 
-class Checked(HTMLParser):
-    """Refuses a tag that is closed out of turn, or never."""
+class PageParser(HTMLParser):
+    """Collects text, links and ids; asserts that tags are properly nested."""
 
     def __init__(self):
         super().__init__()
         self.open, self.text, self.links, self.ids = [], "", [], set()
 
     def handle_starttag(self, tag, attrs):
-        given = dict(attrs)
-        self.links += [given[name] for name in ("href", "src") if name in given]
-        self.ids |= {given["id"]} if "id" in given else set()
-        if tag not in VOID:
+        attributes = dict(attrs)
+        self.links += [attributes[name] for name in ("href", "src") if name in attributes]
+        self.ids |= {attributes["id"]} if "id" in attributes else set()
+        if tag not in VOID_TAGS:
             self.open.append(tag)
 
     def handle_startendtag(self, tag, attrs):
@@ -44,12 +44,13 @@ class Checked(HTMLParser):
         self.text += data
 
 
-def checked(page):
-    reader = Checked()
-    reader.feed(page.decode())
-    assert not reader.open and "://" not in page.decode() and "<script" not in page.decode()
-    assert all(link.startswith("#") and link[1:] in reader.ids for link in reader.links)
-    return reader
+def parse_page(page):
+    """The parsed page, which must be well formed and load nothing."""
+    parser = PageParser()
+    parser.feed(page.decode())
+    assert not parser.open and "://" not in page.decode() and "<script" not in page.decode()
+    assert all(link.startswith("#") and link[1:] in parser.ids for link in parser.links)
+    return parser
 
 
 @pytest.fixture(scope="module")
@@ -57,62 +58,72 @@ def tokenizer(vocabulary):
     return Tokenizer.load(vocabulary)
 
 
-def study(judged, tokenizer, other=None):
+def summarize_evaluation(evaluation, tokenizer, other=None):
     predictor = SimpleNamespace(tokenizer=tokenizer, length=64)
-    return summarize(predictor, judged, "out/model", "dev.tsv", "out/other" if other else None, other)
+    return summarize(predictor, evaluation, "out/model", "dev.tsv", "out/other" if other else None, other)
 
 
-@pytest.mark.parametrize("kind", EVERY)
-def test_every_kind_of_task_has_a_whole_report(tokenizer, kind):
-    judged = EVERY[kind]()
-    found = study(judged, tokenizer, OTHERS.get(kind, lambda one: one)(judged))
-    page = checked(render_report(found, 5))
-    assert format_score(found.primary_metric, judged.scores[found.primary_metric]) in page.text
-    assert format_interval(found.primary_metric, judged.intervals[found.primary_metric]) in page.text
+@pytest.mark.parametrize("kind", MAKE_EVALUATION)
+def test_report_of_every_task_is_complete(tokenizer, kind):
+    evaluation = MAKE_EVALUATION[kind]()
+    summary = summarize_evaluation(evaluation, tokenizer, MAKE_OTHER.get(kind, lambda evaluation: evaluation)(evaluation))
+    page = parse_page(render_report(summary, 5))
+    assert format_score(summary.primary_metric, evaluation.scores[summary.primary_metric]) in page.text
+    assert format_interval(summary.primary_metric, evaluation.intervals[summary.primary_metric]) in page.text
     assert {"scores", "against-other", "where-it-goes-wrong", "worst-mistakes"} <= page.ids
-    assert page.text.count(found.mistakes[0].place) >= 1
-    told = msgspec.json.decode(msgspec.json.encode(build_details(found, 5)))
-    assert told["scores"] == pytest.approx(judged.scores) and len(told["worst"]) == 5 and told["slices"]
-    assert told["intervals"].keys() == judged.metrics.keys() and told["against"]["differences"]
-    assert build_scores(found).keys() <= told.keys()
+    assert page.text.count(summary.mistakes[0].place) >= 1
+    details = msgspec.json.decode(msgspec.json.encode(build_details(summary, 5)))
+    assert details["scores"] == pytest.approx(evaluation.scores) and len(details["worst"]) == 5 and details["slices"]
+    assert details["intervals"].keys() == evaluation.metrics.keys() and details["against"]["differences"]
+    assert build_scores(summary).keys() <= details.keys()
 
 
-def test_chinese_is_read_as_it_is(tokenizer):
-    page = checked(render_report(study(tagged(chinese=True), tokenizer))).text
+def test_report_shows_chinese_without_spaces(tokenizer):
+    page = parse_page(render_report(summarize_evaluation(make_tagging(chinese=True), tokenizer))).text
     assert re.search("[一-龥]{4}", page)  # no spaces are put between characters
 
 
-def test_hostile_texts_and_labels_stay_text(tokenizer):
+def test_report_escapes_texts_and_labels(tokenizer):
     hostile = '<script>alert("1")</script>'
-    judged = classified(labels=(hostile, "&amp;"))
-    examples = [ClassificationExample(hostile, label=one.label, source="dev.tsv", line=one.line) for one in judged.examples]
-    assert hostile in checked(render_report(study(of(judged.task, examples, judged.logits), tokenizer))).text
+    evaluation = make_classification(labels=(hostile, "&amp;"))
+    examples = [
+        ClassificationExample(hostile, label=example.label, source="dev.tsv", line=example.line)
+        for example in evaluation.examples
+    ]
+    assert (
+        hostile
+        in parse_page(
+            render_report(summarize_evaluation(evaluation_from_logits(evaluation.task, examples, evaluation.logits), tokenizer))
+        ).text
+    )
 
 
-def test_a_faultless_model_has_a_report_too(tokenizer):
-    judged = classified(margin=99.0)
-    page = checked(render_report(study(judged, tokenizer, judged))).text
+def test_report_of_model_without_mistakes(tokenizer):
+    evaluation = make_classification(margin=99.0)
+    page = parse_page(render_report(summarize_evaluation(evaluation, tokenizer, evaluation))).text
     assert "There are none: every answer is right." in page and "100.0%" in page and "cannot be told apart" in page
 
 
-def test_what_stands_out_is_said_first(tokenizer):
-    judged = classified(600, margin=4.0, sharp=5.0)
-    raw = judged.logits.copy()
-    for number, one in enumerate(judged.examples):
-        raw[number] = raw[number][[1, 0, 2]] if one.label == "fair" else raw[number]
-    told = " ".join(describe_findings(study(of(judged.task, judged.examples, raw), tokenizer)))
-    assert "Always answering" in told and "Weakest by label, “fair”" in told and "“fair” taken for “bad”" in told
-    assert "surer than it should be" in told
+def test_report_findings_name_weak_slice_confusion_and_overconfidence(tokenizer):
+    evaluation = make_classification(600, margin=4.0, scale=5.0)
+    logits = evaluation.logits.copy()
+    for i, example in enumerate(evaluation.examples):
+        logits[i] = logits[i][[1, 0, 2]] if example.label == "fair" else logits[i]
+    findings = " ".join(
+        describe_findings(summarize_evaluation(evaluation_from_logits(evaluation.task, evaluation.examples, logits), tokenizer))
+    )
+    assert "Always answering" in findings and "Weakest by label, “fair”" in findings and "“fair” taken for “bad”" in findings
+    assert "surer than it should be" in findings
 
 
-def test_a_worse_model_is_called_worse(tokenizer):
-    judged = classified(400, margin=3.0)
-    other = worse(judged, share=0.5)
-    assert "By accuracy model is better" in checked(render_report(study(judged, tokenizer, other))).text
-    assert "By accuracy other is better" in checked(render_report(study(other, tokenizer, judged))).text
+def test_report_names_the_better_model(tokenizer):
+    evaluation = make_classification(400, margin=3.0)
+    other = degrade(evaluation, fraction=0.5)
+    assert "By accuracy model is better" in parse_page(render_report(summarize_evaluation(evaluation, tokenizer, other))).text
+    assert "By accuracy other is better" in parse_page(render_report(summarize_evaluation(other, tokenizer, evaluation))).text
 
 
-def test_scores_are_written_as_people_read_them():
+def test_metric_formats():
     assert [format_score("accuracy", 0.8715), format_score("pearson", 0.8715), format_score("f1", float("nan"))] == [
         "87.2%",
         "0.872",
@@ -126,11 +137,11 @@ def test_scores_are_written_as_people_read_them():
     assert display_name("f1.PER") == "F1 of PER" and display_name("strange_score") == "strange score"
 
 
-def test_whiskers_stay_on_their_scale():
+def test_whisker_is_clipped_to_axis_range():
     limits = compute_axis_range([0.62, 0.871, float("nan")], bounds=(0.0, 1.0))
     assert limits == pytest.approx((0.6, 0.9))
-    places = [float(x) for x in re.findall(r'(?:x1|x2|cx)="([\d.]+)"', whisker(0.1, 0.7, 0.99, limits, 0.8))]
-    assert len(places) == 5 and min(places) >= 8 and max(places) <= 232
+    x_values = [float(x) for x in re.findall(r'(?:x1|x2|cx)="([\d.]+)"', whisker(0.1, 0.7, 0.99, limits, 0.8))]
+    assert len(x_values) == 5 and min(x_values) >= 8 and max(x_values) <= 232
     assert (
         whisker(float("nan"), float("nan"), float("nan"), limits) == ""
         and compute_axis_range([1.0, 1.0])[0] < compute_axis_range([1.0, 1.0])[1]

@@ -1,4 +1,4 @@
-"""`bertsmith show spans`: every head of every layer, as the checkpoint has it."""
+"""`bertsmith show spans`: the learned attention span of every head of a checkpoint."""
 
 import re
 
@@ -15,36 +15,36 @@ from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.sublayers import FeedForwardConfig
 from bertsmith.reports.mixer_stats import SpanLayer, render_spans
 
-SHARES = [[0.0, 0.125, 0.5], [0.25, 1.0, 0.03125]]
+SPAN_FRACTIONS = [[0.0, 0.125, 0.5], [0.25, 1.0, 0.03125]]
 
 
-def saved(folder, corpus, mixer):
+def save_checkpoint(folder, corpus, mixer):
     encoder = EncoderConfig(layers=2, width=24, mixer=mixer, feedforward=FeedForwardConfig(inner=16), positions=64)
-    text = Corpus.open(corpus)
-    model = build_model(ModelConfig(encoder=encoder, vocabulary=len(text.tokenizer)), 0)
+    opened = Corpus.open(corpus)
+    model = build_model(ModelConfig(encoder=encoder, vocabulary=len(opened.tokenizer)), 0)
     if isinstance(mixer, AdaptiveSpan):
-        for block, shares in zip(model.encoder.stack.blocks, SHARES, strict=True):
-            block.mixer.span.data = torch.tensor(shares)
-    checkpoint.save(folder, model, text.tokenizer, {}, {"stage": "pretrain"})
+        for block, fractions in zip(model.encoder.stack.blocks, SPAN_FRACTIONS, strict=True):
+            block.mixer.span.data = torch.tensor(fractions)
+    checkpoint.save(folder, model, opened.tokenizer, {}, {"stage": "pretrain"})
     return folder
 
 
-def test_the_page_tells_every_span_of_a_checkpoint(corpus, tmp_path):
-    folder = saved(tmp_path / "model", corpus, AdaptiveSpan(heads=3, longest=512, causal=True))
-    told = api.show(kind="spans", model=str(folder), out=str(tmp_path / "spans.html"), quiet=True)
+def test_show_spans_page_has_span_of_every_head(corpus, tmp_path):
+    folder = save_checkpoint(tmp_path / "model", corpus, AdaptiveSpan(heads=3, longest=512, causal=True))
+    result = api.show(kind="spans", model=str(folder), out=str(tmp_path / "spans.html"), quiet=True)
     page = (tmp_path / "spans.html").read_text(encoding="utf-8")
-    assert told["kind"] == "spans" and "http" not in page
+    assert result["kind"] == "spans" and "http" not in page
     cells = re.findall(r'<td class="right"[^>]*>([\d,]+)</td>', page)
     assert cells == ["0", "64", "256", "128", "512", "16"]
-    assert page.count("<td>288</td>") == 1 and page.count("<td>512</td>") == 1  # the reach of each layer
+    assert page.count("<td>288</td>") == 1 and page.count("<td>512</td>") == 1  # trimmed span of each layer
 
 
-def test_a_model_without_spans_is_refused(corpus, tmp_path):
-    folder = saved(tmp_path / "model", corpus, Attention(heads=3))
+def test_show_spans_rejects_model_without_adaptive_span(corpus, tmp_path):
+    folder = save_checkpoint(tmp_path / "model", corpus, Attention(heads=3))
     with pytest.raises(UserError, match="mixer=adaptive"):
         api.show(kind="spans", model=str(folder), out=str(tmp_path / "spans.html"), quiet=True)
 
 
-def test_further_is_darker():
+def test_span_cell_color_grows_with_span():
     heats = [int(n) for n in re.findall(r"--heat: (\d+)", render_spans([SpanLayer([0.0, 10.0, 1000.0], 1000)], 1000, 32, True))]
     assert heats == sorted(heats) and heats[0] == 0 and heats[2] == 90

@@ -1,4 +1,4 @@
-"""Pages: whatever text goes in comes out as text, and the file stands alone."""
+"""HTML pages: all text is escaped, and the file is self-contained."""
 
 from html.parser import HTMLParser
 
@@ -12,8 +12,8 @@ from bertsmith.reports.html import element, format_value, join_html, render_docu
 HOSTILE = """<script>alert("1")</script> ' " & </td></table> <img src=x onerror=alert(1)>"""
 
 
-class Reader(HTMLParser):
-    """Keeps the text, and every tag that was opened."""
+class TextParser(HTMLParser):
+    """Collects the text and all opening tags."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -26,45 +26,43 @@ class Reader(HTMLParser):
         self.tags.append((tag, dict(attrs)))
 
 
-def reading(page: str) -> Reader:
-    reader = Reader()
-    reader.feed(page)
-    return reader
+def parse(page: str) -> TextParser:
+    parser = TextParser()
+    parser.feed(page)
+    return parser
 
 
 @given(st.text())
-def test_any_text_comes_back_as_it_was(text):
+def test_element_round_trips_any_text(text):
     text = text.replace("\r", "").replace("\0", "")
-    assert reading(element("p", text)).text == text
-    assert reading(element("p", title=text)).tags == [("p", {"title": text})]
+    assert parse(element("p", text)).text == text
+    assert parse(element("p", title=text)).tags == [("p", {"title": text})]
 
 
-def test_hostile_text_is_text_wherever_it_stands():
+def test_document_escapes_hostile_text_everywhere():
     parts = [table([(HOSTILE, 3)], (HOSTILE, "n")), tiles([(HOSTILE, HOSTILE, HOSTILE)]), join_html(HOSTILE)]
     page = render_document(HOSTILE, HOSTILE, [section("A", *parts)]).decode()
-    assert not [tag for tag, _ in reading(page).tags if tag in ("script", "img")]
-    assert page.count("&lt;script&gt;") == 9  # title, heading, lead, two cells, three words of a tile, and alone
+    assert not [tag for tag, _ in parse(page).tags if tag in ("script", "img")]
+    assert page.count("&lt;script&gt;") == 9  # title, heading, lead, two cells, three parts of a tile, and join_html
 
 
-def test_a_page_has_a_title_and_links_to_its_sections():
-    reader = reading(render_document("Title", "lead", [section("Filled masks"), section("Corpus")]).decode())
-    assert [a["href"] for tag, a in reader.tags if tag == "a"] == ["#filled-masks", "#corpus"]
-    assert [a["id"] for tag, a in reader.tags if tag == "section"] == ["filled-masks", "corpus"]
+def test_document_links_to_its_sections():
+    parser = parse(render_document("Title", "lead", [section("Filled masks"), section("Corpus")]).decode())
+    assert [a["href"] for tag, a in parser.tags if tag == "a"] == ["#filled-masks", "#corpus"]
+    assert [a["id"] for tag, a in parser.tags if tag == "section"] == ["filled-masks", "corpus"]
 
 
-def test_numbers_are_right_aligned_and_words_are_not():
-    cells = [
-        a for tag, a in reading(table([("a", 1234, "15%"), ("b", 2, "1.5%")], ("x", "y", "z"))).tags if tag in ("td", "th")
-    ]
+def test_table_right_aligns_numbers_only():
+    cells = [a for tag, a in parse(table([("a", 1234, "15%"), ("b", 2, "1.5%")], ("x", "y", "z"))).tags if tag in ("td", "th")]
     assert [cell.get("class") for cell in cells] == [None, "number", "number"] * 3
 
 
-def test_numbers_are_written_as_people_do():
+def test_format_value():
     assert [format_value(v) for v in (1234567, 6.42117, 0.00012345, 34567.8, None, True, "1e5")] == [
         "1,234,567", "6.421", "0.0001234", "34,568", "–", "yes", "1e5",
     ]  # fmt: skip
 
 
-def test_a_folder_is_no_page(tmp_path):
+def test_write_page_rejects_folder(tmp_path):
     with pytest.raises(UserError, match=r"is a folder; name the page"):
         write_page(tmp_path, b"")

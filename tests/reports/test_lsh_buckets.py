@@ -1,4 +1,4 @@
-"""`bertsmith show buckets`: whom the hashes of a checkpoint bring together, counted pair by pair."""
+"""`bertsmith show buckets`: which tokens LSH attention of a checkpoint brings together, checked pair by pair."""
 
 import re
 
@@ -20,37 +20,37 @@ from bertsmith.reports.mixer_stats import BucketLayer, render_buckets
 from tests.model.test_reformer_lsh import met
 
 
-def made(mixer, vocabulary=50, **more):
-    encoder = EncoderConfig(layers=2, width=32, mixer=mixer, feedforward=FeedForwardConfig(inner=16), positions=64, **more)
+def build_test_model(mixer, vocabulary=50, **settings):
+    encoder = EncoderConfig(layers=2, width=32, mixer=mixer, feedforward=FeedForwardConfig(inner=16), positions=64, **settings)
     return build_model(ModelConfig(encoder=encoder, vocabulary=vocabulary), 0).eval()
 
 
-def saved(folder, corpus, mixer):
-    text = Corpus.open(corpus)
-    checkpoint.save(folder, made(mixer, len(text.tokenizer)), text.tokenizer, {}, {"stage": "pretrain"})
+def save_checkpoint(folder, corpus, mixer):
+    opened = Corpus.open(corpus)
+    checkpoint.save(folder, build_test_model(mixer, len(opened.tokenizer)), opened.tokenizer, {}, {"stage": "pretrain"})
     return folder
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_meetings_are_those_of_sets_found_one_by_one(causal):
-    model, lengths = made(Reformer(heads=4, buckets=4, rounds=2, reach=5, causal=causal), deviation=0.3), (40, 9)
-    read = []
-    model.encoder.stack.blocks[0].mixer.register_forward_pre_hook(lambda mixer, given: read.append(given[0]))
-    found = compute_bucket_stats(model, Inputs(torch.arange(49), Layout.from_lengths(lengths)))
-    assert len(found) == 2
+def test_bucket_stats_match_sets_of_neighbors(causal):
+    model, lengths = build_test_model(Reformer(heads=4, buckets=4, rounds=2, reach=5, causal=causal), deviation=0.3), (40, 9)
+    mixer_inputs = []
+    model.encoder.stack.blocks[0].mixer.register_forward_pre_hook(lambda mixer, args: mixer_inputs.append(args[0]))
+    stats = compute_bucket_stats(model, Inputs(torch.arange(49), Layout.from_lengths(lengths)))
+    assert len(stats) == 2
     mixer = model.encoder.stack.blocks[0].mixer
-    qk = mixer.project(read[0].clone()).chunk(2, -1)[0].view(49, 4, -1).transpose(0, 1)
-    seen = met(mixer, qk, lengths)
-    could = [token for token in range(49) if not causal or token not in (0, 40)]
+    qk = mixer.project(mixer_inputs[0].clone()).chunk(2, -1)[0].view(49, 4, -1).transpose(0, 1)
+    neighbors = met(mixer, qk, lengths)
+    tokens = [token for token in range(49) if not causal or token not in (0, 40)]
     for head in range(4):
-        sizes = [len(seen[head][token]) for token in could]
-        assert found[0].mean_neighbors[head] == pytest.approx(sum(sizes) / len(sizes))
-        assert found[0].isolated_fraction[head] == pytest.approx(sizes.count(0) / len(sizes))
-        assert 0 < found[0].attention_recall[head] < 1
+        sizes = [len(neighbors[head][token]) for token in tokens]
+        assert stats[0].mean_neighbors[head] == pytest.approx(sum(sizes) / len(sizes))
+        assert stats[0].isolated_fraction[head] == pytest.approx(sizes.count(0) / len(sizes))
+        assert 0 < stats[0].attention_recall[head] < 1
 
 
-def test_who_meets_everyone_catches_everything():
-    model = made(Reformer(heads=4, buckets=4, rounds=1, reach=64))
+def test_bucket_stats_of_full_attention_have_recall_one():
+    model = build_test_model(Reformer(heads=4, buckets=4, rounds=1, reach=64))
     layer = compute_bucket_stats(model, Inputs(torch.arange(30), Layout.from_lengths([30])))[0]
     assert (
         layer.mean_neighbors == [29.0] * 4
@@ -59,20 +59,20 @@ def test_who_meets_everyone_catches_everything():
     )
 
 
-def test_the_page_tells_of_every_head(corpus, tmp_path):
-    folder = saved(tmp_path / "model", corpus, Reformer(heads=4, buckets=4, rounds=2, reach=4))
-    told = api.show(kind="buckets", model=str(folder), corpus=str(corpus), out=str(tmp_path / "b.html"), quiet=True)
+def test_show_buckets_page_has_every_head(corpus, tmp_path):
+    folder = save_checkpoint(tmp_path / "model", corpus, Reformer(heads=4, buckets=4, rounds=2, reach=4))
+    result = api.show(kind="buckets", model=str(folder), corpus=str(corpus), out=str(tmp_path / "b.html"), quiet=True)
     page = (tmp_path / "b.html").read_text(encoding="utf-8")
-    assert told["kind"] == "buckets" and "http" not in page
+    assert result["kind"] == "buckets" and "http" not in page
     assert len(re.findall(r"--heat: \d+", page)) == 8
 
 
-def test_a_model_without_buckets_is_refused(corpus, tmp_path):
-    folder = saved(tmp_path / "model", corpus, Attention(heads=4))
+def test_show_buckets_rejects_model_without_lsh(corpus, tmp_path):
+    folder = save_checkpoint(tmp_path / "model", corpus, Attention(heads=4))
     with pytest.raises(UserError, match="mixer=hashed"):
         api.show(kind="buckets", model=str(folder), corpus=str(corpus), out=str(tmp_path / "b.html"), quiet=True)
 
 
-def test_more_is_darker():
+def test_bucket_cell_color_grows_with_recall():
     heats = [int(n) for n in re.findall(r"--heat: (\d+)", render_buckets([BucketLayer([1.0], [0.0], [0.2, 0.9])], 10))]
     assert heats == [18, 81]

@@ -1,4 +1,4 @@
-"""The page of senses: a panel a layer, every sentence to be read, nothing fetched, the scores in numbers beside it."""
+"""`bertsmith show senses`: a scatter plot per layer, escaped sentences, scores, nothing loaded from the network."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from bertsmith.cli import main
 from bertsmith.commands import show
 from bertsmith.config import read_recipe
 from bertsmith.reports.scatter import Marker, project_pca, scatter_panel
-from tests.evaluation.test_word_senses import coarse
+from tests.evaluation.test_word_senses import write_coarse_wsd
 
 SENTENCES = """text\tsense
 the first time was <b>\triver
@@ -27,29 +27,29 @@ def sentences(tmp_path_factory):
     return path
 
 
-def test_one_word_has_a_panel_a_layer_and_its_scores(sentences, tmp_path, capsys):
+def test_show_senses_of_one_word_has_panel_and_scores_per_layer(sentences, tmp_path, capsys):
     out = tmp_path / "time.html"
     assert main(["show", "senses", "model=mini-en", f"data={sentences}", "word=time", f"out={out}", "--json", "--quiet"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    result = json.loads(capsys.readouterr().out)
     page = out.read_text()
-    layers = told["scores"]["mini-en"]
-    assert len(layers) == 7 == len(re.findall("<figcaption>mini-en, ", page)) and told["words"] == ["time"]
-    assert layers[0]["nearest"] == layers[0]["frequent"]  # a table alone knows one vector a word
+    layers = result["scores"]["mini-en"]
+    assert len(layers) == 7 == len(re.findall("<figcaption>mini-en, ", page)) and result["words"] == ["time"]
+    assert layers[0]["nearest"] == layers[0]["frequent"]  # the embedding table has one vector per word
     assert page.count('class="point"') == 7 * 4 and "all 4 are one point" in page
     assert "the first time was &lt;b&gt;" in page and "<b>\n" not in page
     assert not re.search(r"https?://|@import|url\(|<script|<link", page)
 
 
-def test_rows_without_the_word_are_left_out_and_counted(sentences, tmp_path, capsys):
+def test_show_senses_skips_and_counts_rows_without_the_word(sentences, tmp_path, capsys):
     path = tmp_path / "some.tsv"
     path.write_text(sentences.read_text() + "nothing of it\tmoney\n")
-    words = ["show", "senses", "model=mini-en", f"data={path}", "word=time", f"out={tmp_path / 'p.html'}"]
-    assert main(words) == 2 and "skip_bad=true" in capsys.readouterr().err
-    assert main([*words, "skip_bad=true"]) == 0
+    command = ["show", "senses", "model=mini-en", f"data={path}", "word=time", f"out={tmp_path / 'p.html'}"]
+    assert main(command) == 2 and "skip_bad=true" in capsys.readouterr().err
+    assert main([*command, "skip_bad=true"]) == 0
     assert "1 row left out; the first: " in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_file_of_vectors_is_told_how_it_becomes_a_model(sentences, tmp_path, capsys):
+def test_show_senses_of_vector_file_suggests_import(sentences, tmp_path, capsys):
     (tmp_path / "v.txt").write_text("time 1 2\n")
     assert (
         main(["show", "senses", f"model={tmp_path / 'v.txt'}", f"data={sentences}", "word=time", f"out={tmp_path / 'p'}"]) == 2
@@ -57,54 +57,54 @@ def test_a_file_of_vectors_is_told_how_it_becomes_a_model(sentences, tmp_path, c
     assert "`bertsmith import source=" in capsys.readouterr().err
 
 
-def test_many_words_have_a_table_and_no_picture(tmp_path):
+def test_show_senses_of_several_words_has_table_only(tmp_path):
     for word in ("time", "people"):
-        coarse(tmp_path / "data", word)
+        write_coarse_wsd(tmp_path / "data", word)
         for name in ("train", "test"):
             path = tmp_path / "data" / word / f"{name}.data.txt"
             path.write_text(path.read_text().replace("bank", word))
     recipe = read_recipe(
         show.Recipe, None, ["kind=senses", "model=mini-en", f"data={tmp_path / 'data'}", f"out={tmp_path / 'p.html'}"]
     )
-    told = show.run(recipe, quiet=True)
-    assert set(told["scores"]["mini-en"][3]["words"]) == {"time", "people"}
+    result = show.run(recipe, quiet=True)
+    assert set(result["scores"]["mini-en"][3]["words"]) == {"time", "people"}
     page = (tmp_path / "p.html").read_text()
     assert "Word by word" in page and 'class="point"' not in page
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         (["model=mini-en"], "show senses needs data=FILE"),
         (["data=x.tsv", "word=a"], "show senses needs model=FOLDER"),
         (["model=mini-en", "data=x.tsv", "epoch=3"], "show senses has no use for epoch"),
     ],
 )
-def test_what_is_missing_is_said(settings, said, tmp_path, capsys, monkeypatch):
+def test_show_senses_reports_missing_settings(settings, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.tsv").write_text("text\na b\n")
     assert main(["show", "senses", *settings, "out=p.html"]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_points_are_laid_out_by_their_principal_components():
+def test_project_pca_matches_eigenvectors():
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(30, 10)) * np.array([9, 4, *[0.1] * 8])
-    flat = project_pca(vectors)
+    projected = project_pca(vectors)
     values, directions = np.linalg.eigh(np.cov(vectors.T))
-    assert np.allclose(flat.var(0, ddof=1), values[::-1][:2])
-    middle = vectors - vectors.mean(0)
-    for column, direction in zip(flat.T, directions.T[::-1], strict=False):
-        assert np.allclose(np.abs(column), np.abs(middle @ direction))
-    assert np.array_equal(flat, project_pca(vectors)) and not project_pca(np.ones((5, 3))).any()
+    assert np.allclose(projected.var(0, ddof=1), values[::-1][:2])
+    centered = vectors - vectors.mean(0)
+    for column, direction in zip(projected.T, directions.T[::-1], strict=False):
+        assert np.allclose(np.abs(column), np.abs(centered @ direction))
+    assert np.array_equal(projected, project_pca(vectors)) and not project_pca(np.ones((5, 3))).any()
     assert project_pca(np.array([[1.0, 2.0], [3.0, 4.0]])).shape == (2, 2)
 
 
-def test_a_point_leads_to_its_neighbours():
-    drawn = scatter_panel(
+def test_scatter_panel_links_neighbors():
+    panel = scatter_panel(
         "<a>",
         "90%",
         np.array([[0.0, 0.0], [1.0, 1.0], [2.0, 0.0]]),
         [Marker("one", "x & y", (2,)), Marker("two", "z"), Marker("two", "w")],
     )
-    assert drawn.count("<circle") == 3 and drawn.count("<line") == 1 and "x &amp; y" in drawn and "&lt;a&gt;" in drawn
+    assert panel.count("<circle") == 3 and panel.count("<line") == 1 and "x &amp; y" in panel and "&lt;a&gt;" in panel

@@ -1,1 +1,1 @@
-"""Why a corpus or a run is not well: what was seen, what it means, and what to try."""
+"""Diagnostics of corpora, training runs and checkpoints (`bertsmith doctor`): findings with causes and fixes."""

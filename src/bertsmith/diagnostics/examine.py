@@ -1,4 +1,4 @@
-"""Which folder is which, what is looked at in each, and the findings in order: causes first, then what follows from them."""
+"""Diagnostics of a folder (`bertsmith doctor`): detects its kind, runs all checks for it, causes before consequences."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,7 +14,6 @@ from ..model import checkpoint
 from ..model.model import Model
 from ..objectives import ObjectiveConfig
 from . import corpus_checks
-from . import run_log as courses
 from .corpus_checks import check_documents, check_duplicates
 from .finding import Finding
 from .integrity import (
@@ -36,40 +35,42 @@ from .model_checks import (
 )
 from .probe import Probe, build_probe
 from .run_checks import check_lr_too_high, check_lr_too_low, check_overfitting, check_unigram_baseline, compute_unigram_loss
-from .run_log import RunSettings, TrainingLog
+from .run_log import RunSettings, TrainingLog, read_log
 
 FolderKind = Literal["corpus", "checkpoint", "run"]
 
 
 @dataclass
 class DiagnosticReport:
+    """The findings about a folder, in the order of the checks."""
+
     kind: FolderKind
     findings: list[Finding] = field(default_factory=list)
-    not_checked: list[str] = field(default_factory=list)  # what could not be looked at, and why
+    not_checked: list[str] = field(default_factory=list)  # checks that were not possible, with the reason
 
     @property
     def num_problems(self) -> int:
-        return sum(one.severity == "problem" for one in self.findings)
+        return sum(finding.severity == "problem" for finding in self.findings)
 
     def add(self, findings: Iterator[Finding] | list[Finding]) -> None:
         self.findings += findings
 
 
 def detect_kind(folder: Path) -> FolderKind:
-    """What a folder is, by what lies in it."""
+    """The kind of a folder, by the files in it."""
     if (folder / TOKENS_FILE).exists() or (not (folder / MANIFEST).exists() and is_interrupted(folder)):
         return "corpus"
     if (folder / "config.json").exists():
-        checkpoint.read_config(folder)  # refuses what others made
+        checkpoint.read_config(folder)  # raises for checkpoints of other libraries
         return "checkpoint"
     if (folder / "state").is_dir() or (folder / "metrics.jsonl").exists():
         return "run"
-    there = f"{folder} is neither a corpus nor a checkpoint" if folder.is_dir() else f"there is no folder {folder}"
-    raise UserError(f"{there}; give a folder that `prepare`, `pretrain`, `finetune` or `import` made, or is making")
+    problem = f"{folder} is neither a corpus nor a checkpoint" if folder.is_dir() else f"there is no folder {folder}"
+    raise UserError(f"{problem}; give a folder that `prepare`, `pretrain`, `finetune` or `import` made, or is making")
 
 
 def examine_folder(folder: Path, corpus_folder: Path | None = None) -> DiagnosticReport:
-    """`corpus` is the text of a run, where the folder does not say where it is, or it has moved."""
+    """Runs all checks; `corpus_folder` is the corpus of a run, where the folder does not name it or it has moved."""
     report = DiagnosticReport(detect_kind(folder))
     if report.kind == "corpus":
         if corpus_folder is not None:
@@ -84,37 +85,39 @@ def examine_folder(folder: Path, corpus_folder: Path | None = None) -> Diagnosti
 
 def _check_corpus(folder: Path, report: DiagnosticReport) -> None:
     report.add(check_prepare_finished(folder))
-    if report.findings or not (opened := _open_corpus(folder, report)):
+    if report.findings or not (corpus := _open_corpus(folder, report)):
         return
-    report.add(corpus_checks.check_corpus_tokenizer(opened))
+    report.add(corpus_checks.check_corpus_tokenizer(corpus))
     if not report.findings:
-        _check_data_card(opened.card, None, report)
-        report.add(corpus_checks.check_fertility(opened))
-        report.add(corpus_checks.check_unused_subwords(opened))
+        _check_data_card(corpus.card, None, report)
+        report.add(corpus_checks.check_fertility(corpus))
+        report.add(corpus_checks.check_unused_subwords(corpus))
 
 
 def _check_data_card(card: dict[str, Any], objective: str | None, report: DiagnosticReport) -> None:
-    """What the data card alone tells."""
+    """Checks that need the data card only."""
     report.add(corpus_checks.check_unk_rate(card))
     report.add(check_duplicates(card))
     report.add(check_documents(card, objective))
 
 
 def _check_unfinished_run(folder: Path, corpus_folder: Path | None, report: DiagnosticReport) -> None:
-    """Of a run in progress the log and the weights are there; its settings are written down when it ends."""
-    log, weights = courses.read_log(folder), load_newest_weights(folder)
+    """A run in progress has a log and checkpoints; its settings and model are written when it ends."""
+    log, weights = read_log(folder), load_newest_weights(folder)
     run = RunSettings(initializer_range=compute_weight_std(weights))
     report.add(check_run_finished(folder, log))
-    text = _open_corpus(corpus_folder, report) if corpus_folder else None
-    if text:
-        _check_data_card(text.card, None, report)
+    corpus = _open_corpus(corpus_folder, report) if corpus_folder else None
+    if corpus:
+        _check_data_card(corpus.card, None, report)
     report.add(check_finite_weights(weights, log.peak_lr if log else None))
-    _check_log(log, run, text.card if text else None, report)
+    _check_log(log, run, corpus.card if corpus else None, report)
     if log:
         report.add(check_masking(log, run, None))
-    entropy = text.card["unigram entropy"] if text else None
+    entropy = corpus.card["unigram entropy"] if corpus else None
     report.add(
-        check_unigram_baseline(log, run, None, entropy, [one for one in report.findings if one.name != "stopped half-way"])
+        check_unigram_baseline(
+            log, run, None, entropy, [finding for finding in report.findings if finding.name != "stopped half-way"]
+        )
     )
     report.not_checked.append("attention, positions and hidden states: the model is written down when the run ends")
     if not corpus_folder:
@@ -123,27 +126,31 @@ def _check_unfinished_run(folder: Path, corpus_folder: Path | None, report: Diag
 
 def _check_checkpoint(folder: Path, corpus_folder: Path | None, report: DiagnosticReport) -> None:
     report.add(check_manifest(folder))
-    tokenizer, faults = (None, []) if report.findings else load_tokenizer(folder)
-    report.add(faults)
+    tokenizer, tokenizer_findings = (None, []) if report.findings else load_tokenizer(folder)
+    report.add(tokenizer_findings)
     if tokenizer is None:
         return
     record, card = checkpoint.read_config(folder), read_json(folder / "card.json")
     model, run, log = (
         checkpoint.load(folder, verify_checksums=False)[0],
         RunSettings.from_record(record),
-        courses.read_log(folder),
+        read_log(folder),
     )
-    text = _open_run_corpus(corpus_folder, run, report)
-    if text and (other := list(corpus_checks.check_model_tokenizer(text, record.get("tokenizer", tokenizer.fingerprint)))):
-        report.add(other)
-        report.not_checked.append(f"attention, positions and hidden states: {text.path} is of another tokenizer")
-        text = None
-    about = card.get("corpus") or (text.card if text else None)  # its own text, whatever it is read on now
-    if about and run.is_pretraining:
-        _check_data_card(about, run.objective, report)
-    report.add(ruined := list(check_finite_weights(model.state_dict(), run.train_setting("rate"))))
-    _check_log(log, run, about, report)
-    _check_model(model, log, run, text if not ruined else None, about, report)
+    corpus = _open_run_corpus(corpus_folder, run, report)
+    if corpus and (
+        mismatches := list(corpus_checks.check_model_tokenizer(corpus, record.get("tokenizer", tokenizer.fingerprint)))
+    ):
+        report.add(mismatches)
+        report.not_checked.append(f"attention, positions and hidden states: {corpus.path} is of another tokenizer")
+        corpus = None
+    data_card = card.get("corpus") or (
+        corpus.card if corpus else None
+    )  # the corpus it was trained on, whatever it is probed with
+    if data_card and run.is_pretraining:
+        _check_data_card(data_card, run.objective, report)
+    report.add(non_finite := list(check_finite_weights(model.state_dict(), run.train_setting("rate"))))
+    _check_log(log, run, data_card, report)
+    _check_model(model, log, run, corpus if not non_finite else None, data_card, report)
 
 
 def _check_log(log: TrainingLog | None, run: RunSettings, card: dict[str, Any] | None, report: DiagnosticReport) -> None:
@@ -163,43 +170,43 @@ def _check_model(
     card: dict[str, Any] | None,
     report: DiagnosticReport,
 ) -> None:
-    """What shows when the model reads its own text."""
-    seen = _probe_model(model, corpus, run) if corpus else None
+    """Checks of masking, loss, positions, attention and hidden states, by a forward pass over the corpus."""
+    probe = _probe_model(model, corpus, run) if corpus else None
     entropy = card["unigram entropy"] if card and run.is_pretraining else None
-    report.add(check_masking(log, run, seen))
-    report.add(check_unigram_baseline(log, run, seen, entropy, report.findings) if run.is_pretraining or seen else [])
+    report.add(check_masking(log, run, probe))
+    report.add(check_unigram_baseline(log, run, probe, entropy, report.findings) if run.is_pretraining or probe else [])
     report.add(check_position_embeddings(model, run))
-    if seen is None:
+    if probe is None:
         return
-    report.add(alike := list(check_collapse(seen, run)))
-    report.add(check_dead_heads(seen))
-    if not find_dead_heads(seen)[-1]:
+    report.add(collapse := list(check_collapse(probe, run)))
+    report.add(check_dead_heads(probe))
+    if not find_dead_heads(probe)[-1]:
         report.not_checked.append("attention: this model's mixers do not attend as a BERT does")
-    if not alike:  # what is the same for every text is the same for every order
-        report.add(check_word_order(seen, compute_unigram_loss(seen) if seen.has_mlm else None))
+    if not collapse:  # hidden states equal for all texts are equal for all word orders, too
+        report.add(check_word_order(probe, compute_unigram_loss(probe) if probe.has_mlm else None))
 
 
 def _probe_model(model: Model, corpus: Corpus, run: RunSettings) -> Probe:
-    told = (run.recipe or {}) if run.stage == "pretrain" else {}
-    objective = from_dict(ObjectiveConfig, told["objective"], "objective") if "objective" in told else None  # type: ignore[arg-type]
-    return build_probe(model, corpus, told, objective)
+    recipe = (run.recipe or {}) if run.stage == "pretrain" else {}
+    objective = from_dict(ObjectiveConfig, recipe["objective"], "objective") if "objective" in recipe else None  # type: ignore[arg-type]
+    return build_probe(model, corpus, recipe, objective)
 
 
 def _open_run_corpus(corpus_folder: Path | None, run: RunSettings, report: DiagnosticReport) -> Corpus | None:
-    """The corpus that is named, or that the run was trained on, if it is still there."""
-    told = (run.recipe or {}).get("corpus")
-    place = corpus_folder or (Path(told) if told else None)
-    if place is None or (corpus_folder is None and not (place / MANIFEST).exists()):
-        why = f"{place} is not there any more" if place else "the folder names no corpus"
-        report.not_checked.append(f"attention, positions, masks and hidden states: {why}; give corpus=FOLDER")
+    """The given corpus, or the one that the run was trained on, if it still exists."""
+    recorded = (run.recipe or {}).get("corpus")
+    folder = corpus_folder or (Path(recorded) if recorded else None)
+    if folder is None or (corpus_folder is None and not (folder / MANIFEST).exists()):
+        reason = f"{folder} is not there any more" if folder else "the folder names no corpus"
+        report.not_checked.append(f"attention, positions, masks and hidden states: {reason}; give corpus=FOLDER")
         return None
-    return _open_corpus(place, report)
+    return _open_corpus(folder, report)
 
 
 def _open_corpus(folder: Path, report: DiagnosticReport) -> Corpus | None:
-    """None, with the reason among the findings, if it is not whole."""
-    faults = list(check_manifest(folder))
-    opened = None if faults else Corpus.open(folder, verify_checksums=False)
-    faults = faults or load_tokenizer(folder)[1]
-    report.add(faults)
-    return None if faults else opened
+    """None if the folder is damaged, with the reason added to the findings."""
+    findings = list(check_manifest(folder))
+    corpus = None if findings else Corpus.open(folder, verify_checksums=False)
+    findings = findings or load_tokenizer(folder)[1]
+    report.add(findings)
+    return None if findings else corpus

@@ -1,4 +1,4 @@
-"""One thing that is not as it should be: what was seen, what it means, the way out."""
+"""A finding of `bertsmith doctor`: the observation, what it means, and how to fix it."""
 
 from typing import Literal
 
@@ -8,16 +8,16 @@ Severity = Literal["problem", "note"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A problem spoils the run; a note is worth knowing and may be meant so."""
+    """A `problem` spoils the run; a `note` is worth knowing and may be intended."""
 
     name: str
     severity: Severity
-    seen: str  # with the numbers
+    seen: str  # the observation, with numbers
     means: str
     way_out: str
-    setting: str | None = None  # what to type, as key=value; none where no setting helps
+    setting: str | None = None  # a recipe setting, key=value, that fixes it; None where no setting does
 
 
 def format_number(value: float) -> str:
-    """Short, and as a recipe takes it: 0.0003, 12000, 1e-07."""
+    """Two significant digits, in a form that recipes accept: 0.0003, 12000, 1e-07."""
     return f"{value:.2g}" if abs(value) < 10 else f"{round(value)}"

@@ -1,1 +1,1 @@
-"""How good a model is, how sure one may be of that, and what it gets wrong."""
+"""Evaluation of fine-tuned models: metrics, confidence intervals, significance tests, slices, calibration, error analysis."""

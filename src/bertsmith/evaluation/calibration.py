@@ -1,4 +1,4 @@
-"""Whether a model is right as often as it says it is, before and after its temperature."""
+"""Calibration: expected calibration error, NLL and reliability bins, with and without temperature scaling (Guo et al. 2017)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class CalibrationStats:
-    """How far confidence is from accuracy, by and large and bin by bin; `loss` is the nats a true answer costs."""
+    """`error`: expected calibration error; `loss`: mean NLL of the gold label in nats; `bins`: the reliability diagram."""
 
     error: float
     loss: float | None
@@ -25,7 +25,7 @@ class CalibrationStats:
 
 @dataclass(frozen=True)
 class Calibration:
-    """`before` is without the temperature; None where the task has none."""
+    """`after` is with the fitted temperature, `before` with temperature 1 (None where the task has no temperature)."""
 
     after: CalibrationStats
     before: CalibrationStats | None = None
@@ -33,34 +33,36 @@ class Calibration:
 
 
 def compute_calibration(evaluation: Evaluation) -> Calibration | None:
-    """None for tasks whose answers come without a confidence."""
+    """Calibration of an evaluation; None for tasks whose predictions have no confidence."""
     task = evaluation.task
     if isinstance(task, TextClassification):
         assert evaluation.logits is not None
-        bare = msgspec.structs.replace(task, temperature=1.0)
+        uncalibrated = msgspec.structs.replace(task, temperature=1.0)
         after, before = (
-            _label_calibration(one, one.probabilities(evaluation.logits), evaluation.examples) for one in (task, bare)
+            _label_calibration(version, version.probabilities(evaluation.logits), evaluation.examples)
+            for version in (task, uncalibrated)
         )
         return Calibration(after, before, task.temperature)
     if isinstance(task, MultipleChoice):
-        rows = [one.scores for one in evaluation.predictions]
-        truths = [one.label for one in evaluation.examples]
-        hit = np.array([one.choice == truth for one, truth in zip(evaluation.predictions, truths, strict=True)])
-        true = np.array([row[truth] for row, truth in zip(rows, truths, strict=True)])
-        return Calibration(_calibration_stats(np.array([max(row) for row in rows]), hit, true))
+        probs = [prediction.scores for prediction in evaluation.predictions]
+        labels = [example.label for example in evaluation.examples]
+        correct = np.array([pred.choice == label for pred, label in zip(evaluation.predictions, labels, strict=True)])
+        target_probs = np.array([row[label] for row, label in zip(probs, labels, strict=True)])
+        return Calibration(_calibration_stats(np.array([max(row) for row in probs]), correct, target_probs))
     if isinstance(task, QuestionAnswering):
-        sure = np.clip([one.score for one in evaluation.predictions], 0, 1)
-        return Calibration(_calibration_stats(sure, task.per_example_scores(evaluation.predictions, evaluation.examples)[0]))
+        confidences = np.clip([prediction.score for prediction in evaluation.predictions], 0, 1)
+        exact_match = task.per_example_scores(evaluation.predictions, evaluation.examples)[0]
+        return Calibration(_calibration_stats(confidences, exact_match))
     return None
 
 
 def _label_calibration(task: TextClassification, probs: Floats, examples: list[Any]) -> CalibrationStats:
-    """With many labels, every label of every example is a belief of its own: how probable, and whether it holds."""
+    """probs: (examples, labels). In multi-label tasks every (example, label) pair counts as one binary prediction."""
     if task.many:
-        true = task.label_matrices([], examples)[1]
-        return _calibration_stats(probs.ravel(), true.ravel(), np.where(true, probs, 1 - probs).ravel())
-    truths = np.array([task.labels.index(one.label) for one in examples])
-    return _calibration_stats(probs.max(-1), probs.argmax(-1) == truths, probs[np.arange(len(probs)), truths])
+        gold = task.label_matrices([], examples)[1]
+        return _calibration_stats(probs.ravel(), gold.ravel(), np.where(gold, probs, 1 - probs).ravel())
+    label_ids = np.array([task.labels.index(example.label) for example in examples])
+    return _calibration_stats(probs.max(-1), probs.argmax(-1) == label_ids, probs[np.arange(len(probs)), label_ids])
 
 
 def _calibration_stats(confidences: Floats, correct: NDArray[Any], target_probs: Floats | None = None) -> CalibrationStats:

@@ -1,4 +1,4 @@
-"""A model held against examples whose answers are known: what it says, its scores, and how sure those are."""
+"""Evaluation of a fine-tuned model on labeled examples: predictions, metrics, and their bootstrap confidence intervals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from .measures import MetricResult, compute_metrics
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What came of it; the intervals are computed when somebody asks."""
+    """Predictions and scores of a model on labeled examples; intervals are computed on first access."""
 
-    task: TaskConfig  # with what was tuned
-    examples: list[Any]  # those whose answers are known
+    task: TaskConfig  # with the tuned temperature and threshold
+    examples: list[Any]  # the labeled ones
     predictions: list[Any]
     scores: dict[str, float]
-    logits: NDArray[np.float64] | None = None  # classify: (examples, labels), before temperature and softmax
+    logits: NDArray[np.float64] | None = None  # text classification: (examples, labels), before temperature and softmax
 
     @cached_property
     def metrics(self) -> dict[str, MetricResult]:
@@ -31,40 +31,40 @@ class Evaluation:
 
     @cached_property
     def intervals(self) -> dict[str, ConfidenceInterval]:
-        """Of every score that is of examples (a threshold is not), with 95% bounds."""
-        return {name: measure.compute_interval() for name, measure in self.metrics.items()}
+        """95% confidence intervals of every score that is a function of examples (a threshold is not)."""
+        return {name: result.compute_interval() for name, result in self.metrics.items()}
 
     @property
     def card(self) -> dict[str, Any]:
-        """What a folder remembers: {"metrics": {"accuracy": {"value", "low", "high"}, ...}, "threshold", "temperature"}."""
-        found = {name: {"value": one.value, "low": one.low, "high": one.high} for name, one in self.intervals.items()}
+        """For card.json: {"metrics": {"accuracy": {"value", "low", "high"}, ...}, "threshold", "temperature"}."""
+        metrics = {name: {"value": ci.value, "low": ci.low, "high": ci.high} for name, ci in self.intervals.items()}
         tuned = {name: getattr(self.task, name) for name in ("threshold", "temperature") if hasattr(self.task, name)}
-        return {"metrics": found | {n: {"value": v} for n, v in self.scores.items() if n not in found}, **tuned}
+        return {"metrics": metrics | {n: {"value": v} for n, v in self.scores.items() if n not in metrics}, **tuned}
 
 
 def evaluate_model(predictor: Predictor, examples: Sequence[Any], tune: bool = False) -> Evaluation:
-    """The model's answers to these examples and their scores; `tune` fits temperature and threshold to them first.
+    """Predicts and scores `examples`; `tune` fits temperature and threshold on them first.
 
-    Sentences without tags and questions without answers are not judged; a text without its label is refused.
+    Sentences without tags and questions without answers are skipped; a text without a label raises UserError.
     """
-    task, every = predictor.require_task(), list(examples)
-    encoded = task.encode(every, predictor.tokenizer, predictor.length)
-    scores, raw = predictor.scores(encoded), None
+    task, all_examples = predictor.require_task(), list(examples)
+    encoded = task.encode(all_examples, predictor.tokenizer, predictor.length)
+    scores, logits = predictor.scores(encoded), None
     if isinstance(task, TextClassification):
-        raw = average_windows(scores, encoded, len(every))
-        task = task.calibrate(raw, every).tune_threshold(raw, every) if tune else task
+        logits = average_windows(scores, encoded, len(all_examples))
+        task = task.calibrate(logits, all_examples).tune_threshold(logits, all_examples) if tune else task
     if tune and isinstance(task, QuestionAnswering):
-        task = task.tune_threshold(task.decode(scores, encoded, every), every)
-    answers: list[Any] = task.decode(scores, encoded, every)
-    found = task.compute_metrics(answers, every)
-    kept = [number for number, one in enumerate(every) if is_labeled(task, one)]
-    return Evaluation(task, [every[i] for i in kept], [answers[i] for i in kept], found, raw)
+        task = task.tune_threshold(task.decode(scores, encoded, all_examples), all_examples)
+    predictions: list[Any] = task.decode(scores, encoded, all_examples)
+    metrics = task.compute_metrics(predictions, all_examples)
+    labeled = [i for i, example in enumerate(all_examples) if is_labeled(task, example)]
+    return Evaluation(task, [all_examples[i] for i in labeled], [predictions[i] for i in labeled], metrics, logits)
 
 
 def is_labeled(task: TaskConfig, example: Any) -> bool:
-    """Whether it may be learnt from and judged by: a sentence without tags and a question without answers may not.
+    """Whether an example can be used for training and evaluation: a sentence needs tags, a question needs answers.
 
-    Of other tasks every example may: one without its label is refused by the task itself.
+    True for all other tasks, which raise on an example without its label themselves.
     """
     field = {TokenClassification: "tags", QuestionAnswering: "answers"}.get(type(task))
     return field is None or getattr(example, field) is not None

@@ -1,4 +1,4 @@
-"""What each score of a task is computed from, a row an example, so that any choice of examples can be scored."""
+"""Metrics of each task as functions of per-example arrays, so that any subset or resample of examples can be scored."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -26,51 +26,49 @@ from ..tasks import (
 )
 from ..tasks.scorers.conlleval import are_span_tags, get_entities
 
-BOOTSTRAP_SEED = 0  # of the resamples: the same examples and answers have the same interval, whoever asks
+BOOTSTRAP_SEED = 0  # of the resamples: the same examples and predictions always give the same interval
 Z_SQUARED = 1.959964**2  # the square of the normal distribution's 97.5th percentile
 
 
 @dataclass(frozen=True)
 class MetricResult:
-    """A score by its metric, from an array of answers and one of truths whose rows are examples."""
+    """metric(predictions, references); the rows of both arrays are examples."""
 
     metric: Metric
     predictions: Array
     references: Array
-    lower_is_better: bool = False  # less is better
+    lower_is_better: bool = False
 
     @property
     def score(self) -> float:
         return float(self.metric(self.predictions, self.references))
 
     def subset(self, selection: NDArray[Any]) -> "MetricResult":
-        """The same of some examples, by their numbers or by a mask."""
+        """The same metric on some examples, given by indices or by a boolean mask."""
         return replace(self, predictions=self.predictions[selection], references=self.references[selection])
 
     def compute_interval(self, num_resamples: int = 1000) -> ConfidenceInterval:
-        """With its bootstrap interval of 95%.
+        """The score with its 95% bootstrap percentile interval.
 
-        Where all examples are right (or all wrong) every resample is too, which would claim certainty; Wilson's bound
-        for as many examples is taken there. A single example has no interval.
+        Where all examples are correct (or all wrong), so is every resample, and the interval would have no width; the
+        Wilson score bound for that many examples is used instead. A single example has no interval.
         """
-        found, count = (
-            intervals.bootstrap_interval(self.metric, self.predictions, self.references, BOOTSTRAP_SEED, num_resamples),
-            len(self.references),
-        )
-        if found.low < found.high:
-            return found
-        edges = {1.0: (count / (count + Z_SQUARED), 1.0), 0.0: (0.0, Z_SQUARED / (count + Z_SQUARED))}
-        low, high = edges.get(found.value, (math.nan, math.nan)) if not self.lower_is_better else (math.nan, math.nan)
-        return ConfidenceInterval(found.value, low, high)
+        count = len(self.references)
+        interval = intervals.bootstrap_interval(self.metric, self.predictions, self.references, BOOTSTRAP_SEED, num_resamples)
+        if interval.low < interval.high:
+            return interval
+        wilson = {1.0: (count / (count + Z_SQUARED), 1.0), 0.0: (0.0, Z_SQUARED / (count + Z_SQUARED))}
+        low, high = wilson.get(interval.value, (math.nan, math.nan)) if not self.lower_is_better else (math.nan, math.nan)
+        return ConfidenceInterval(interval.value, low, high)
 
 
 def compute_metrics(task: TaskConfig, predictions: Sequence[Any], examples: Sequence[Any]) -> dict[str, MetricResult]:
-    """The scores that `task.judge` gives, as far as they are of examples: not thresholds, nor the best one could have."""
+    """The scores of `task.compute_metrics` that are functions of examples: not thresholds, nor best possible scores."""
     return _METRICS_BY_TASK[type(task)](task, predictions, examples)
 
 
 def get_primary_metric(task: TaskConfig) -> str:
-    """The name of the score by which models of this task are told apart."""
+    """The name of the metric by which models of this task are usually compared."""
     if isinstance(task, TokenClassification):
         return "f1" if are_span_tags(task.labels) else "accuracy"
     if isinstance(task, TextClassification) and task.many:
@@ -81,71 +79,74 @@ def get_primary_metric(task: TaskConfig) -> str:
 
 
 def resolve_best_metric(task: TaskConfig, requested: str | None = None) -> str:
-    """The name of the score by which one run of a task is chosen before another: the headline, if no other is asked for."""
+    """The name of the metric that selects the best checkpoint or seed: `requested`, or the primary metric."""
     if requested and requested not in list_metrics(task):
         raise UserError(f"best={requested} is not a score of this task, which has {', '.join(list_metrics(task))}")
     return requested or get_primary_metric(task)
 
 
 def list_metrics(task: TaskConfig) -> list[str]:
-    """The scores that models of a task can be compared by, known before there is any answer; its labels must be."""
+    """Names of the metrics of a task, known before any prediction; `task.labels` must be set."""
     if isinstance(task, TextClassification):
-        one = ["matthews"] * (not task.many) + ["f1"] * (task.positive is not None)
-        return ["accuracy", "f1_macro", "f1_micro", *one]
+        single_label = ["matthews"] * (not task.many) + ["f1"] * (task.positive is not None)
+        return ["accuracy", "f1_macro", "f1_micro", *single_label]
     if isinstance(task, TokenClassification):
-        spans = (
-            ["f1", "precision", "recall", *(f"f1.{kind}" for kind in task.entity_types)] if are_span_tags(task.labels) else []
+        entity_metrics = (
+            ["f1", "precision", "recall", *(f"f1.{entity_type}" for entity_type in task.entity_types)]
+            if are_span_tags(task.labels)
+            else []
         )
-        return [*spans, "accuracy"]
+        return [*entity_metrics, "accuracy"]
     if isinstance(task, QuestionAnswering):
-        sides = [f"{side}_{name}" for side in ("has_answer", "no_answer") for name in ("exact", "f1")]
-        return ["exact", "f1", *(sides if task.no_answer else ())]
+        subsets = [f"{side}_{name}" for side in ("has_answer", "no_answer") for name in ("exact", "f1")]
+        return ["exact", "f1", *(subsets if task.no_answer else ())]
     if isinstance(task, Seq2Seq):
         return ["bleu", "chrf", "rouge1", "rouge2", "rougeL", "exact", "length"]
     return ["accuracy"] if isinstance(task, MultipleChoice) else ["pearson", "spearman"]
 
 
 def choose_slice_metric(task: TaskConfig, metrics: dict[str, MetricResult]) -> tuple[str, MetricResult]:
-    """The score, of those found, by which parts of the examples are compared, and its name.
+    """(name, result) of the metric by which slices of the examples are compared.
 
-    For numbers that is how far off they are: within a part where truths are alike, a correlation says little.
+    For regression it is the mean absolute error: within a slice of similar labels a correlation says little.
     """
     name = get_primary_metric(task)
     if isinstance(task, TextRegression):
-        apart = np.abs(metrics[name].predictions - metrics[name].references)
-        return "mean error", MetricResult(scores.mean_score, apart, np.zeros(len(apart)), lower_is_better=True)
+        errors = np.abs(metrics[name].predictions - metrics[name].references)
+        return "mean error", MetricResult(scores.mean_score, errors, np.zeros(len(errors)), lower_is_better=True)
     return name, metrics[name]
 
 
 def find_correct(task: TaskConfig, predictions: Sequence[Any], examples: Sequence[Any]) -> NDArray[np.bool_] | None:
-    """Which examples are answered without a fault; None where answers are numbers, which are near or far."""
+    """(examples,) bool, predictions that are entirely correct; None for regression and similarity."""
     pairs = list(zip(predictions, examples, strict=True))
     if isinstance(task, TextClassification) and task.many:
-        given, true = task.label_matrices(predictions, examples)
-        return (given == true).all(-1)
+        predicted, gold = task.label_matrices(predictions, examples)
+        return (predicted == gold).all(-1)
     if isinstance(task, QuestionAnswering):
         return task.per_example_scores(predictions, examples)[0] == 1
     if isinstance(task, Seq2Seq):
         return task.per_example_scores(predictions, examples)["exact"] == 1
-    tests: dict[type, Callable[[Any, Any], bool]] = {
-        TextClassification: lambda said, one: said.label == one.label,
-        MultipleChoice: lambda said, one: said.choice == one.label,
-        TokenClassification: lambda said, one: said.tags == one.tags,
+    is_correct: dict[type, Callable[[Any, Any], bool]] = {
+        TextClassification: lambda prediction, example: prediction.label == example.label,
+        MultipleChoice: lambda prediction, example: prediction.choice == example.label,
+        TokenClassification: lambda prediction, example: prediction.tags == example.tags,
     }
-    return np.array([tests[type(task)](*pair) for pair in pairs], bool) if type(task) in tests else None
+    return np.array([is_correct[type(task)](*pair) for pair in pairs], bool) if type(task) in is_correct else None
 
 
 def _classify_metrics(task: TextClassification, predictions: Sequence[Any], examples: Sequence[Any]) -> dict[str, MetricResult]:
     if task.many:
-        sides = task.label_matrices(predictions, examples)
-        many = {"accuracy": scores.exact, "f1_macro": scores.f1_macro_many, "f1_micro": scores.f1_micro_many}
-        return {name: MetricResult(metric, *sides) for name, metric in many.items()}
-    place = {label: number for number, label in enumerate(task.labels)}
-    said, true = np.array([place[one.label] for one in predictions]), np.array([place[one.label] for one in examples])
-    found = {name: scores.METRICS[name] for name in ("accuracy", "f1_macro", "f1_micro", "matthews")}
+        matrices = task.label_matrices(predictions, examples)
+        multi_label = {"accuracy": scores.exact, "f1_macro": scores.f1_macro_many, "f1_micro": scores.f1_micro_many}
+        return {name: MetricResult(metric, *matrices) for name, metric in multi_label.items()}
+    label2id = {label: i for i, label in enumerate(task.labels)}
+    predicted_ids = np.array([label2id[prediction.label] for prediction in predictions])
+    gold_ids = np.array([label2id[example.label] for example in examples])
+    metrics = {name: scores.METRICS[name] for name in ("accuracy", "f1_macro", "f1_micro", "matthews")}
     if task.positive:
-        found["f1"] = partial(scores.f1, positive=place[task.positive])
-    return {name: MetricResult(metric, said, true) for name, metric in found.items()}
+        metrics["f1"] = partial(scores.f1, positive=label2id[task.positive])
+    return {name: MetricResult(metric, predicted_ids, gold_ids) for name, metric in metrics.items()}
 
 
 def _regression_metrics(
@@ -156,35 +157,35 @@ def _regression_metrics(
     prediction_field: str,
     reference_field: str,
 ) -> dict[str, MetricResult]:
-    said, true = (
-        np.array([getattr(o, n) for o in some]) for some, n in ((predictions, prediction_field), (examples, reference_field))
-    )
-    return {name: MetricResult(scores.METRICS[name], said, true) for name in names}
+    predicted = np.array([getattr(prediction, prediction_field) for prediction in predictions])
+    gold = np.array([getattr(example, reference_field) for example in examples])
+    return {name: MetricResult(scores.METRICS[name], predicted, gold) for name in names}
 
 
 def _choose_metrics(task: MultipleChoice, predictions: Sequence[Any], examples: Sequence[Any]) -> dict[str, MetricResult]:
-    said, true = np.array([one.choice for one in predictions]), np.array([one.label for one in examples])
-    return {"accuracy": MetricResult(scores.accuracy, said, true)}
+    predicted = np.array([prediction.choice for prediction in predictions])
+    gold = np.array([example.label for example in examples])
+    return {"accuracy": MetricResult(scores.accuracy, predicted, gold)}
 
 
 def _answer_metrics(task: QuestionAnswering, predictions: Sequence[Any], examples: Sequence[Any]) -> dict[str, MetricResult]:
     exact, f1 = task.per_example_scores(predictions, examples)
-    found = {
+    results = {
         name: MetricResult(scores.mean_score, values, np.zeros(len(values))) for name, values in (("exact", exact), ("f1", f1))
     }
     if task.no_answer:
-        there = np.array([bool(one.answers) for one in examples])
-        for kind, chosen in (("has_answer", there), ("no_answer", ~there)):
-            if chosen.any():
-                found |= {
-                    f"{kind}_exact": _ratio_metric(exact * chosen, chosen),
-                    f"{kind}_f1": _ratio_metric(f1 * chosen, chosen),
+        has_answer = np.array([bool(example.answers) for example in examples])
+        for kind, mask in (("has_answer", has_answer), ("no_answer", ~has_answer)):
+            if mask.any():
+                results |= {
+                    f"{kind}_exact": _ratio_metric(exact * mask, mask),
+                    f"{kind}_f1": _ratio_metric(f1 * mask, mask),
                 }
-    return found
+    return results
 
 
 def _generate_metrics(task: Seq2Seq, predictions: Sequence[Any], examples: Sequence[Any]) -> dict[str, MetricResult]:
-    """But for chrF, whose counts sacreBLEU does not tell."""
+    """All metrics but chrF, whose per-sentence statistics sacreBLEU does not expose."""
     counts = scores.bleu_counts(*task.comparison_texts(predictions, examples), task.words)
     zeros = np.zeros(len(counts))
     means = {
@@ -195,24 +196,30 @@ def _generate_metrics(task: Seq2Seq, predictions: Sequence[Any], examples: Seque
 
 
 def _tag_metrics(task: TokenClassification, predictions: Sequence[Any], examples: Sequence[Any]) -> dict[str, MetricResult]:
-    """Entities are counted in each sentence once: a thousand resamples then only add."""
-    pairs = [(said.tags, one.tags) for said, one in zip(predictions, examples, strict=True)]
-    hits = np.array([sum(a == b for a, b in zip(*pair, strict=True)) for pair in pairs])
-    accuracy = _ratio_metric(hits, np.array([len(one.tokens) for one in examples]))
+    """Entities are counted per sentence once; a bootstrap resample then only sums counts."""
+    pairs = [(prediction.tags, example.tags) for prediction, example in zip(predictions, examples, strict=True)]
+    num_correct = np.array([sum(a == b for a, b in zip(*pair, strict=True)) for pair in pairs])
+    accuracy = _ratio_metric(num_correct, np.array([len(example.tokens) for example in examples]))
     if not are_span_tags(sorted({*chain.from_iterable(gold for _, gold in pairs), *task.labels})):
         return {"accuracy": accuracy}
-    spans = [(set(get_entities(said)), set(get_entities(gold))) for said, gold in pairs]
-    kinds = sorted({entity.type for pair in spans for entity in chain(*pair)} | set(task.entity_types))
-    all_, *each = (_count_entities(spans, kind) for kind in (None, *kinds))
-    found = {"f1": _f1_metric(*all_), "precision": _ratio_metric(all_[0], all_[1]), "recall": _ratio_metric(all_[0], all_[2])}
-    found |= {f"f1.{kind}": _f1_metric(*counts) for kind, counts in zip(kinds, each, strict=True) if kind}
-    return {**found, "accuracy": accuracy}
+    spans = [(set(get_entities(predicted)), set(get_entities(gold))) for predicted, gold in pairs]
+    types = sorted({entity.type for pair in spans for entity in chain(*pair)} | set(task.entity_types))
+    total, *by_type = (_count_entities(spans, entity_type) for entity_type in (None, *types))
+    correct, predicted_count, gold_count = total
+    results = {
+        "f1": _f1_metric(*total),
+        "precision": _ratio_metric(correct, predicted_count),
+        "recall": _ratio_metric(correct, gold_count),
+    }
+    results |= {f"f1.{name}": _f1_metric(*counts) for name, counts in zip(types, by_type, strict=True) if name}
+    return {**results, "accuracy": accuracy}
 
 
 def _count_entities(spans: Sequence[tuple[set[Any], set[Any]]], entity_type: str | None) -> tuple[Array, Array, Array]:
-    """Right, found and there in each sentence, of one type of entity or of all."""
-    kept = [tuple({e for e in side if entity_type in (None, e.type)} for side in pair) for pair in spans]
-    table = np.array([(len(said & gold), len(said), len(gold)) for said, gold in kept], np.int64).reshape(-1, 3)
+    """(correct, predicted, gold) counts, each (sentences,), of one entity type or of all (None)."""
+    of_type = [tuple({e for e in side if entity_type in (None, e.type)} for side in pair) for pair in spans]
+    counts = [(len(predicted & gold), len(predicted), len(gold)) for predicted, gold in of_type]
+    table = np.array(counts, np.int64).reshape(-1, 3)
     return table[:, 0], table[:, 1], table[:, 2]
 
 

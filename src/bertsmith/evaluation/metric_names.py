@@ -1,4 +1,4 @@
-"""Scores in words: what each is called, and how people write its value."""
+"""Display names, one-line descriptions and number formats of metrics."""
 
 import math
 
@@ -27,27 +27,29 @@ METRIC_NAMES = {
     "length": ("same length", "answers with as many characters as the truth"),
     "mean error": ("mean error", "how far off, on average"),
 }
-DECIMAL_METRICS = ("pearson", "spearman", "matthews", "mean error")  # the others are shares
+DECIMAL_METRICS = ("pearson", "spearman", "matthews", "mean error")  # the others are shown as percentages
 
 
 def display_name(name: str) -> str:
+    """`f1_macro` as "F1, macro", `f1.PER` as "F1 of PER"."""
     kind, dot, label = name.partition(".")
     return f"{display_name(kind)} of {label}" if dot else METRIC_NAMES.get(name, (name.replace("_", " "), ""))[0]
 
 
 def describe(name: str) -> str:
+    """The description shown beside a metric; empty for unknown ones."""
     return METRIC_NAMES.get(name, ("", ""))[1]
 
 
 def format_score(name: str, score: float | None) -> str:
-    """87.2%, or 0.872 for a correlation; a dash where there is none."""
+    """87.2%, or 0.872 for correlations, errors and thresholds; a dash for None and NaN."""
     if score is None or math.isnan(score):
         return "–"
     return f"{score:.3f}" if name in DECIMAL_METRICS or name.endswith("threshold") else f"{score:.1%}"
 
 
 def format_interval(name: str, interval: ConfidenceInterval) -> str:
-    """84.9 – 89.3%."""
+    """`84.9 – 89.3%`; a dash where a bound is NaN."""
     low, high = format_score(name, interval.low), format_score(name, interval.high)
     if "–" in (low, high):
         return "–"
@@ -55,5 +57,5 @@ def format_interval(name: str, interval: ConfidenceInterval) -> str:
 
 
 def format_p_value(p: float) -> str:
-    """A p-value as it is read: never 0."""
+    """Three decimals, never 0: `below 0.001`."""
     return "–" if math.isnan(p) else "below 0.001" if p < 0.001 else f"{p:.3f}"

@@ -1,4 +1,4 @@
-"""Two models on the same examples: how far their scores are apart, and whether chance alone could do that."""
+"""Significance tests for two models on the same examples: paired bootstrap of every metric, McNemar's test of accuracy."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,85 +13,80 @@ from ..tasks import MultipleChoice, TextClassification
 from .evaluate import Evaluation
 from .measures import BOOTSTRAP_SEED, compute_metrics, find_correct
 
-CorrectMask = NDArray[np.bool_] | None  # for every example; None where answers are numbers
+CorrectMask = NDArray[np.bool_] | None  # (examples,); None for regression and similarity
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One score of both; `p` is how likely chance makes as large a difference, `exact_p` McNemar's, of accuracy."""
+    """One metric of both models; `p` is the paired bootstrap p-value, `exact_p` that of McNemar's exact test of accuracy."""
 
     name: str
     score: float
     other: float
-    above: ConfidenceInterval  # score - other
+    above: ConfidenceInterval  # of score - other
     p: float
     exact_p: float | None = None
 
 
 @dataclass(frozen=True)
 class Comparison:
+    """All metrics of two models, and on how many examples both, one or neither of them is correct."""
+
     differences: list[Difference]
-    both: int | None = None  # examples both answer right; None where answers are numbers
+    both: int | None = None  # None for regression and similarity
     only: int | None = None
     only_other: int | None = None
     neither: int | None = None
-    lost: tuple[int, ...] = ()  # numbers of examples that only the other model answers right
+    lost: tuple[int, ...] = ()  # indices of examples that only the other model predicts correctly
     won: tuple[int, ...] = ()
 
 
 def compare_evaluations(evaluation: Evaluation, other: Evaluation) -> Comparison:
-    """`judged` against the `other`: the same task, the same examples."""
+    """Differences `evaluation` - `other` of all shared metrics; both must be of the same task and examples."""
     _check_comparable(evaluation, other)
-    theirs = compute_metrics(evaluation.task, other.predictions, evaluation.examples)  # in one order of labels for both
-    sides = [
-        find_correct(evaluation.task, answers, evaluation.examples) for answers in (evaluation.predictions, other.predictions)
-    ]
-    found = []
-    for name in (name for name in evaluation.metrics if name in theirs):
-        mine = evaluation.metrics[name]
-        pair = (mine.metric, mine.predictions, theirs[name].predictions, mine.references, BOOTSTRAP_SEED)
-        exact = _mcnemar(evaluation, *sides) if name == "accuracy" else None
-        found.append(
-            Difference(
-                name,
-                mine.score,
-                theirs[name].score,
-                intervals.bootstrap_difference(*pair),
-                intervals.paired_bootstrap_test(*pair),
-                exact,
-            )
-        )
-    return Comparison(found, **_count_outcomes(*sides))
+    # By this model's task, so that both predictions are encoded in the same order of labels.
+    other_metrics = compute_metrics(evaluation.task, other.predictions, evaluation.examples)
+    correct = find_correct(evaluation.task, evaluation.predictions, evaluation.examples)
+    other_correct = find_correct(evaluation.task, other.predictions, evaluation.examples)
+    differences = []
+    for name in (name for name in evaluation.metrics if name in other_metrics):
+        result, other_result = evaluation.metrics[name], other_metrics[name]
+        pair = (result.metric, result.predictions, other_result.predictions, result.references, BOOTSTRAP_SEED)
+        exact_p = _mcnemar(evaluation, correct, other_correct) if name == "accuracy" else None
+        interval, p = intervals.bootstrap_difference(*pair), intervals.paired_bootstrap_test(*pair)
+        differences.append(Difference(name, result.score, other_result.score, interval, p, exact_p))
+    return Comparison(differences, **_count_outcomes(correct, other_correct))
 
 
-def _count_outcomes(mine: CorrectMask, theirs: CorrectMask) -> dict[str, Any]:
-    if mine is None or theirs is None:
+def _count_outcomes(correct: CorrectMask, other_correct: CorrectMask) -> dict[str, Any]:
+    """The fields of Comparison that count examples by which of the two models is correct."""
+    if correct is None or other_correct is None:
         return {}
-    won, lost = mine & ~theirs, theirs & ~mine
-    counts = {"both": mine & theirs, "only": won, "only_other": lost, "neither": ~mine & ~theirs}
-    numbers = {"lost": tuple(np.flatnonzero(lost).tolist()), "won": tuple(np.flatnonzero(won).tolist())}
-    return {name: int(chosen.sum()) for name, chosen in counts.items()} | numbers
+    won, lost = correct & ~other_correct, other_correct & ~correct
+    masks = {"both": correct & other_correct, "only": won, "only_other": lost, "neither": ~correct & ~other_correct}
+    indices = {"lost": tuple(np.flatnonzero(lost).tolist()), "won": tuple(np.flatnonzero(won).tolist())}
+    return {name: int(mask.sum()) for name, mask in masks.items()} | indices
 
 
-def _mcnemar(evaluation: Evaluation, mine: CorrectMask, theirs: CorrectMask) -> float | None:
-    """Where accuracy is a share of examples; of tokens, which are not drawn one by one, it is not."""
-    if mine is None or theirs is None or not isinstance(evaluation.task, TextClassification | MultipleChoice):
+def _mcnemar(evaluation: Evaluation, correct: CorrectMask, other_correct: CorrectMask) -> float | None:
+    """Only where accuracy is over examples; the tokens of a sentence are not independent."""
+    if correct is None or other_correct is None or not isinstance(evaluation.task, TextClassification | MultipleChoice):
         return None
-    return intervals.mcnemar(mine, theirs, np.ones(len(mine), bool))
+    return intervals.mcnemar(correct, other_correct, np.ones(len(correct), bool))
 
 
 def _check_comparable(evaluation: Evaluation, other: Evaluation) -> None:
-    kinds = [one.task.__struct_config__.tag for one in (evaluation, other)]
+    kinds = [side.task.__struct_config__.tag for side in (evaluation, other)]
     if kinds[0] != kinds[1]:
         raise UserError(f"against: the other model does {kinds[1]}, this one {kinds[0]}; compare models of one task")
-    mine, theirs = evaluation.task, other.task
+    task, other_task = evaluation.task, other.task
     if (
-        isinstance(mine, TextClassification)
-        and isinstance(theirs, TextClassification)
-        and _format_labels(mine) != _format_labels(theirs)
+        isinstance(task, TextClassification)
+        and isinstance(other_task, TextClassification)
+        and _format_labels(task) != _format_labels(other_task)
     ):
-        raise UserError(f"against: the other model knows the labels {_format_labels(theirs)}, this one {_format_labels(mine)}; "
-                       "compare models of one task")  # fmt: skip
+        raise UserError(f"against: the other model knows the labels {_format_labels(other_task)}, "
+                        f"this one {_format_labels(task)}; compare models of one task")  # fmt: skip
     if len(evaluation.examples) != len(other.examples):
         raise UserError(f"against: {len(other.examples):,} examples are judged there, {len(evaluation.examples):,} here")
 

@@ -1,4 +1,4 @@
-"""Many tasks, models and seeds in one table: the mean over seeds, how far seeds are apart, and an average of tasks."""
+"""Results of a suite of models, tasks and seeds: mean and standard deviation over seeds, average over tasks, HTML page."""
 
 import math
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from typing import Any
 
 from ..reports.charts import compute_axis_range, whisker
 from ..reports.html import Html, element, note, render_document, section, table
-from . import metric_names
+from .metric_names import display_name, format_score
 
 AVERAGE = "average"
 
 
 @dataclass(frozen=True)
 class SuiteRun:
-    """One model taught one task with one seed; `metrics` are those of its scores that the table takes, averaged."""
+    """One model fine-tuned on one task with one seed; `score` is the mean of its `metrics`."""
 
     model: str
     task: str
@@ -30,7 +30,7 @@ class SuiteRun:
 
 @dataclass(frozen=True)
 class SuiteFailure:
-    """A run that failed, and what was wrong."""
+    """A run that failed, with its error message."""
 
     model: str
     task: str
@@ -43,14 +43,14 @@ class SuiteFailure:
 
 @dataclass(frozen=True)
 class ScoreCell:
-    """A score over seeds; the deviation is that of a sample, None for a single seed."""
+    """Mean and sample standard deviation of a score over seeds; `std` is None for a single seed."""
 
     mean: float
     std: float | None
     num_seeds: int
 
     def __str__(self) -> str:
-        """As tables of results give it: 87.3 ± 0.4."""
+        """Times 100, as in published tables: 87.3 ± 0.4."""
         if math.isnan(self.mean):
             return "–"
         return f"{100 * self.mean:.1f}" + (f" ± {100 * self.std:.1f}" if self.std is not None else "")
@@ -58,7 +58,7 @@ class ScoreCell:
 
 @dataclass(frozen=True)
 class SuiteTable:
-    """What is known so far: a row a model, a column a task, and the average of tasks last."""
+    """The finished runs: one row per model, one column per task, and the average over tasks last."""
 
     models: tuple[str, ...]
     tasks: tuple[str, ...]
@@ -66,40 +66,42 @@ class SuiteTable:
     failures: Sequence[SuiteFailure] = ()
 
     def cell(self, model: str, task: str) -> ScoreCell | None:
-        """None until a run is done; the average waits for every task, and takes the seeds that all of them have."""
+        """None until a run is done; the average is over the seeds for which every task is done."""
         if task == AVERAGE:
             return _aggregate_seeds([fmean(scores) for scores in self._scores_by_seed(model) if len(scores) == len(self.tasks)])
         return _aggregate_seeds([run.score for run in self.runs if (run.model, run.task) == (model, task)])
 
     def rows(self) -> list[list[str]]:
-        """As text, with a head."""
+        """All cells as text, with a header row."""
         columns = [*self.tasks, AVERAGE]
-        return [["", *columns], *([model, *(self.format_cell(model, one) for one in columns)] for model in self.models)]
+        return [["", *columns], *([model, *(self.format_cell(model, task) for task in columns)] for model in self.models)]
 
     def format_cell(self, model: str, task: str) -> str:
-        """A cell as text, where nothing but a fault is known, that."""
-        failed = any((one.model, one.task) == (model, task) for one in self.failures)
+        """A cell as text: `87.3 ± 0.4`, `failed`, or empty while its runs are pending."""
+        failed = any((failure.model, failure.task) == (model, task) for failure in self.failures)
         return str(self.cell(model, task) or ("failed" if failed else ""))
 
     def best_mean(self, task: str) -> float:
+        """The highest mean in a column; NaN for an empty one."""
         means = [cell.mean for model in self.models if (cell := self.cell(model, task)) and not math.isnan(cell.mean)]
         return max(means, default=math.nan)
 
     def to_dict(self) -> dict[str, Any]:
-        """By model and task: mean, deviation and seeds; every run with all its scores; and what failed."""
-        told = {m: {t: cell and {"mean": cell.mean, "deviation": cell.std, "seeds": cell.num_seeds}
-                    for t in (*self.tasks, AVERAGE) for cell in (self.cell(m, t),)} for m in self.models}  # fmt: skip
-        runs = [{"model": one.model, "task": one.task, "seed": one.seed, "score": one.score, "scores": one.scores}
-                for one in self.runs]  # fmt: skip
-        return {"table": told, "runs": runs, "faults": [asdict(one) for one in self.failures]}
+        """For scores.json: mean, deviation and number of seeds by model and task; all runs with all scores; all failures."""
+        cells = {m: {t: cell and {"mean": cell.mean, "deviation": cell.std, "seeds": cell.num_seeds}
+                     for t in (*self.tasks, AVERAGE) for cell in (self.cell(m, t),)} for m in self.models}  # fmt: skip
+        runs = [{"model": run.model, "task": run.task, "seed": run.seed, "score": run.score, "scores": run.scores}
+                for run in self.runs]  # fmt: skip
+        return {"table": cells, "runs": runs, "faults": [asdict(failure) for failure in self.failures]}
 
     def _scores_by_seed(self, model: str) -> list[list[float]]:
-        mine = [run for run in self.runs if run.model == model]
-        return [[run.score for run in mine if run.seed == seed] for seed in dict.fromkeys(run.seed for run in mine)]
+        """One list per seed: the scores of all finished tasks."""
+        runs = [run for run in self.runs if run.model == model]
+        return [[run.score for run in runs if run.seed == seed] for seed in dict.fromkeys(run.seed for run in runs)]
 
 
 def render_page(results: SuiteTable, num_pending: int) -> bytes:
-    """The table for people; `left` is how many runs are still to be done."""
+    """The HTML report; `num_pending` is the number of runs that are still to be done."""
     seeds = len({run.seed for run in results.runs})
     lead = f"{len(results.models)} models · {len(results.tasks)} tasks · {seeds} seeds · {len(results.runs)} runs"
     return render_document(
@@ -109,37 +111,39 @@ def render_page(results: SuiteTable, num_pending: int) -> bytes:
 
 def _results_section(results: SuiteTable, num_pending: int) -> Html:
     columns = [*results.tasks, AVERAGE]
-    taken = {run.task: ", ".join(metric_names.display_name(name) for name in run.metrics) for run in results.runs}
+    metrics = {run.task: ", ".join(display_name(name) for name in run.metrics) for run in results.runs}
     rows = [[model, *(_render_cell(results, model, task) for task in columns)] for model in results.models]
-    measured = ["measured by", *(taken.get(task, "") for task in results.tasks), "all tasks"]
-    told = ("Mean over seeds and, behind ±, their deviation, times 100; the best of each column is bold. A task with several "
-            "scores counts by their mean.")  # fmt: skip
-    warned = (
+    metrics_row = ["measured by", *(metrics.get(task, "") for task in results.tasks), "all tasks"]
+    caption = ("Mean over seeds and, behind ±, their deviation, times 100; the best of each column is bold. "
+               "A task with several scores counts by their mean.")  # fmt: skip
+    warnings = (
         [note(f"{num_pending} runs are still to be done: run the same command again to go on.", "warning")]
         if num_pending
         else []
     )
-    warned += [note(f"failed: {fault}", "warning") for fault in results.failures]
-    return section("Results", *warned, note(told), table([*rows, measured], ["", *columns]))
+    warnings += [note(f"failed: {failure}", "warning") for failure in results.failures]
+    return section("Results", *warnings, note(caption), table([*rows, metrics_row], ["", *columns]))
 
 
 def _spread_section(results: SuiteTable) -> Html:
-    """Every task with the means of all models on one scale: what is a difference, and what is seeds."""
+    """Mean and standard deviation over seeds of all models on one scale per task, to compare differences with seed noise."""
     cells = {(m, t): results.cell(m, t) for t in (*results.tasks, AVERAGE) for m in results.models}
     blocks = []
     for task in (*results.tasks, AVERAGE):
-        mine = [(model, cell) for model in results.models if (cell := cells[model, task])]
-        limits = compute_axis_range([edge for _, cell in mine for edge in _std_range(cell)])
-        ends = element("span", *(element("span", f"{100 * edge:.4g}") for edge in limits), class_="scale")
-        rows = [(model, str(cell), _render_whisker(cell, limits)) for model, cell in mine]
-        blocks.append(element("div", element("h3", task), table(rows, ("", "", ends))))
-    told = "Arms are one deviation over seeds each way; where they overlap, a difference may be luck."
-    return section("How far apart", note(told), element("div", *blocks, class_="pair"))
+        column = [(model, cell) for model in results.models if (cell := cells[model, task])]
+        limits = compute_axis_range([edge for _, cell in column for edge in _std_range(cell)])
+        scale = element("span", *(element("span", f"{100 * edge:.4g}") for edge in limits), class_="scale")
+        rows = [(model, str(cell), _render_whisker(cell, limits)) for model, cell in column]
+        blocks.append(element("div", element("h3", task), table(rows, ("", "", scale))))
+    caption = "Arms are one deviation over seeds each way; where they overlap, a difference may be luck."
+    return section("How far apart", note(caption), element("div", *blocks, class_="pair"))
 
 
 def _runs_section(results: SuiteTable) -> Html:
-    rows = [(one.model, one.task, one.seed, ", ".join(f"{metric_names.display_name(n)} {metric_names.format_score(n, v)}" for n, v in one.scores.items()))
-            for one in results.runs]  # fmt: skip
+    rows = []
+    for run in results.runs:
+        scores = ", ".join(f"{display_name(name)} {format_score(name, value)}" for name, value in run.scores.items())
+        rows.append((run.model, run.task, run.seed, scores))
     return section("Every run", table(rows, ("model", "task", "seed", "scores")))
 
 
@@ -153,8 +157,8 @@ def _aggregate_seeds(scores: list[float]) -> ScoreCell | None:
 
 def _render_cell(results: SuiteTable, model: str, task: str) -> Html:
     cell = results.cell(model, task)
-    best = cell is not None and cell.mean == results.best_mean(task) and len(results.models) > 1
-    return element("b" if best else "span", results.format_cell(model, task) or "–", class_="best" if best else None)
+    is_best = cell is not None and cell.mean == results.best_mean(task) and len(results.models) > 1
+    return element("b" if is_best else "span", results.format_cell(model, task) or "–", class_="best" if is_best else None)
 
 
 def _std_range(cell: ScoreCell) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""All there is to say of a model on a file, gathered once for the report and for scores.json."""
+"""Everything computed about one evaluation, gathered once for report.html and scores.json."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,17 +17,19 @@ from .slices import Slicing, compute_slices
 
 @dataclass(frozen=True)
 class EvaluationSummary:
+    """An evaluation with its slices, label counts, calibration, mistakes, and the comparison with another model."""
+
     model: str
     data: str
     evaluation: Evaluation
     slicings: list[Slicing]
-    slice_metric: tuple[str, MetricResult]  # the score that slices are compared by
+    slice_metric: tuple[str, MetricResult]  # the metric that slices are compared by
     label_counts: list[LabelCounts]
     confusion: ConfusionMatrix | None
     majority_baseline: tuple[str, float] | None
     calibration: Calibration | None
-    mistakes: list[Mistake]  # all, worst first
-    entity_mistakes: list[tuple[str, str, int]]  # of entities
+    mistakes: list[Mistake]  # all of them, worst first
+    entity_mistakes: list[tuple[str, str, int]]  # (kind, types, count), most frequent first
     other_model: str | None = None
     comparison: Comparison | None = None
 
@@ -37,7 +39,7 @@ class EvaluationSummary:
 
     @property
     def primary_metric(self) -> str:
-        """The score to look at first."""
+        """The name of the headline metric of the task."""
         return get_primary_metric(self.evaluation.task)
 
 
@@ -49,7 +51,7 @@ def summarize(
     other_model: str | None = None,
     other_evaluation: Evaluation | None = None,
 ) -> EvaluationSummary:
-    """`other` is what the model named `against` made of the same examples."""
+    """`other_evaluation` is that of the model `other_model` on the same examples, for the comparison."""
     return EvaluationSummary(
         model,
         data,
@@ -70,34 +72,35 @@ def summarize(
 
 
 def build_scores(summary: EvaluationSummary) -> dict[str, Any]:
-    """What a script wants: `scores` by name, `intervals` as [low, high], and the comparison where there is one."""
-    judged = summary.evaluation
-    told: dict[str, Any] = {
+    """The machine-readable result: `scores` by name, `intervals` as [low, high], and the comparison where there is one."""
+    evaluation = summary.evaluation
+    result: dict[str, Any] = {
         "model": summary.model,
         "data": summary.data,
         "task": summary.task_kind,
-        "examples": len(judged.examples),
+        "examples": len(evaluation.examples),
     }
-    told |= {"scores": judged.scores, "intervals": {name: [one.low, one.high] for name, one in judged.intervals.items()}}
+    intervals = {name: [interval.low, interval.high] for name, interval in evaluation.intervals.items()}
+    result |= {"scores": evaluation.scores, "intervals": intervals}
     if summary.comparison:
-        told["against"] = {"model": summary.other_model} | {
+        result["against"] = {"model": summary.other_model} | {
             name: value for name, value in to_dict(summary.comparison).items() if name not in ("lost", "won")
         }
-    return told
+    return result
 
 
 def build_details(summary: EvaluationSummary, max_mistakes: int) -> dict[str, Any]:
-    """All the report shows, as plain values; of the mistakes, the `most` worst."""
-    labels = [{"label": one.label, "right": one.counts.right, "found": one.counts.found, "there": one.counts.there,
-               "precision": one.counts.precision, "recall": one.counts.recall, "f1": one.counts.f1}
-              for one in summary.label_counts]  # fmt: skip
-    faults = [{"kind": kind, "types": types, "times": times} for kind, types, times in summary.entity_mistakes]
+    """Everything the report shows, as JSON-serializable values, with the `max_mistakes` worst mistakes."""
+    labels = [{"label": row.label, "right": row.counts.right, "found": row.counts.found, "there": row.counts.there,
+               "precision": row.counts.precision, "recall": row.counts.recall, "f1": row.counts.f1}
+              for row in summary.label_counts]  # fmt: skip
+    entity_mistakes = [{"kind": kind, "types": types, "times": count} for kind, types, count in summary.entity_mistakes]
     return build_scores(summary) | {
         "slices": to_dict(summary.slicings),
         "labels": labels,
         "confusion": to_dict(summary.confusion),
         "calibration": to_dict(summary.calibration),
-        "faults": faults,
+        "faults": entity_mistakes,
         "mistakes": len(summary.mistakes),
         "worst": to_dict(summary.mistakes[:max_mistakes]),
     }

@@ -1,1 +1,1 @@
-"""Pictures for people: a corpus, its masks and a run as pages that need no network and no script."""
+"""HTML reports of corpora, masking and training runs: self-contained pages without network access or scripts."""

@@ -1,4 +1,4 @@
-"""Filled masks: each text with the words a model would put in, and how sure it is."""
+"""HTML sections about a fine-tuned model: fill-mask predictions, and a comparison with a model trained from scratch."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,21 +8,8 @@ from .corpus import fraction_bar
 from .html import Html, element, note, section, table
 
 
-def render_filled_masks(
-    fill_results: Iterable[tuple[str, Sequence[Sequence[Mapping[str, Any]]]]], title: str = "Filled masks"
-) -> Html:
-    """Takes texts with what `Predictor.fill` gave for them."""
-    blocks = [_render_fill(text, guesses) for text, guesses in fill_results]
-    return section(title, note("The model's likeliest words for each [MASK]."), element("div", *blocks, class_="pair"))
-
-
-def _render_fill(text: str, predictions: Sequence[Sequence[Mapping[str, Any]]]) -> Html:
-    tables = [table([(g["word"], f"{g['score']:.1%}", fraction_bar(g["score"])) for g in mask]) for mask in predictions]
-    return element("div", element("p", text, class_="question"), *tables, class_="answers")
-
-
 class ScoreInterval(NamedTuple):
-    """A share of right answers, and the interval it is in 95 times of 100."""
+    """An accuracy with its 95% confidence interval."""
 
     name: str
     low: float
@@ -39,7 +26,7 @@ class ScoreInterval(NamedTuple):
 
 
 class ExampleAnswer(NamedTuple):
-    """What the model says of a text, how sure it is, and what is true."""
+    """The predicted label of a text with its confidence, and the gold label."""
 
     prediction: str
     confidence: float
@@ -48,39 +35,53 @@ class ExampleAnswer(NamedTuple):
 
 
 class FinetuningComparison(NamedTuple):
-    """The models that were taught, the first the one of interest, and how far it is above the second on the same texts."""
+    """Accuracies of fine-tuned models on one test set; `above` is the difference of the first and the second."""
 
     scores: list[ScoreInterval]
     above: ScoreInterval
-    guess: float
-    learnt: int  # texts
-    judged: int
+    guess: float  # accuracy of random guessing
+    learnt: int  # training texts
+    judged: int  # test texts
     answers: list[ExampleAnswer]
 
 
+def render_filled_masks(
+    fill_results: Iterable[tuple[str, Sequence[Sequence[Mapping[str, Any]]]]], title: str = "Filled masks"
+) -> Html:
+    """A table of predictions per mask; takes (text, result of `Predictor.fill`) pairs."""
+    blocks = [_render_fill(text, predictions) for text, predictions in fill_results]
+    return section(title, note("The model's likeliest words for each [MASK]."), element("div", *blocks, class_="pair"))
+
+
 def render_comparison(title: str, comparison: FinetuningComparison) -> Html:
-    above, limits = (
-        comparison.above,
-        compute_axis_range(
-            [comparison.guess, *(bound for one in comparison.scores for bound in (one.low, one.high))], (0.0, 1.0)
-        ),
+    """Accuracies with intervals, the difference, and some example predictions."""
+    above, guess = comparison.above, comparison.guess
+    limits = compute_axis_range(
+        [guess, *(bound for score in comparison.scores for bound in (score.low, score.high))], (0.0, 1.0)
     )
-    told = (
-        f"{comparison.learnt:,} texts to learn from, {comparison.judged:,} of other files to be judged on. Lines are 95% intervals; the "
-        f"dashed one is a guess, {comparison.guess:.1%}."
+    caption = (
+        f"{comparison.learnt:,} texts to learn from, {comparison.judged:,} of other files to be judged on. "
+        f"Lines are 95% intervals; the dashed one is a guess, {guess:.1%}."
     )
     difference = (
         f"{100 * above.value:+.1f} points on the same texts, with 95% confidence from {100 * above.low:+.1f} to "
         f"{100 * above.high:+.1f}: what pre-training is worth here."
     )
-    judged = [
-        (one.name, whisker(one.low, one.value, one.high, limits, comparison.guess), one.percent, one.interval)
-        for one in comparison.scores
+    scores = [
+        (score.name, whisker(score.low, score.value, score.high, limits, guess), score.percent, score.interval)
+        for score in comparison.scores
     ]
-    said = [(_render_label(one.prediction, one.prediction == one.label), f"{one.confidence:.0%}", element("mark", one.label), one.text)
-            for one in comparison.answers]  # fmt: skip
-    parts = [note(told), table(judged, ("", "", "right", "95% interval")), note(difference)]
-    return section(title, *parts, element("h3", "Some of its answers"), table(said, ("it says", "sure", "truly", "text")))
+    answers = []
+    for answer in comparison.answers:
+        prediction = _render_label(answer.prediction, answer.prediction == answer.label)
+        answers.append((prediction, f"{answer.confidence:.0%}", element("mark", answer.label), answer.text))
+    parts = [note(caption), table(scores, ("", "", "right", "95% interval")), note(difference)]
+    return section(title, *parts, element("h3", "Some of its answers"), table(answers, ("it says", "sure", "truly", "text")))
+
+
+def _render_fill(text: str, predictions: Sequence[Sequence[Mapping[str, Any]]]) -> Html:
+    tables = [table([(row["word"], f"{row['score']:.1%}", fraction_bar(row["score"])) for row in rows]) for rows in predictions]
+    return element("div", element("p", text, class_="question"), *tables, class_="answers")
 
 
 def _render_label(label: str, is_correct: bool) -> Html:

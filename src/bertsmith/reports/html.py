@@ -1,4 +1,4 @@
-"""How pages look: one sheet for light, dark and paper."""
+"""Self-contained HTML pages: escaped elements, tables and tiles, and one style sheet for light, dark and print."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -145,68 +145,72 @@ VOID_TAGS = ("br", "meta", "path", "line", "rect", "circle", "polyline")
 
 
 class Html(str):
-    """Text that is markup already: only `element` and `joined` make it, so nobody's text becomes it by accident."""
+    """A string that is already markup. Only `element` and `join_html` create it from text, so all other text gets escaped."""
 
 
 def element(tag: str, /, *children: str, **attributes: str | float | None) -> Html:
-    """`element("td", text, class_="number")`: plain text inside is escaped, `Html` is not, None leaves an attribute out."""
-    written = "".join(
+    """`element("td", text, class_="number")`: escapes plain text but not `Html`; attributes that are None are omitted."""
+    rendered = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(_format_attribute(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
     if tag in VOID_TAGS and not children:
-        return Html(f"<{tag}{written}/>")
-    return Html(f"<{tag}{written}>{join_html(*children)}</{tag}>")
+        return Html(f"<{tag}{rendered}/>")
+    return Html(f"<{tag}{rendered}>{join_html(*children)}</{tag}>")
 
 
 def join_html(*children: str) -> Html:
+    """Concatenates children, escaping plain text."""
     return Html("".join(child if isinstance(child, Html) else escape(child) for child in children))
 
 
 def section(title: str, *children: str) -> Html:
+    """A section with a heading; its id is the title in kebab case."""
     return element("section", element("h2", title), *children, id=title.lower().replace(" ", "-"))
 
 
 def note(text: str, css_class: str = "note") -> Html:
-    """A sentence under a heading; `kind` may be `warning`."""
+    """A paragraph in small print; `css_class` may be `warning`."""
     return element("p", text, class_=css_class)
 
 
 def table(rows: Iterable[Sequence[Any]], header: Sequence[str] = ()) -> Html:
-    """Columns whose last row is a number, or a share such as 15%, stand right-aligned, head and all."""
+    """Columns whose last row is a number or a percentage are right-aligned, header included."""
     rows = list(rows)
-    sides = ["number" if _is_numeric(value) else None for value in (rows[-1] if rows else header)]
-    cells = [element("th", name, class_=side) for name, side in zip(header, sides, strict=True)] if header else []
-    top = element("thead", element("tr", *cells)) if header else Html("")
-    body = (element("tr", *(element("td", format_value(v), class_=s) for v, s in zip(row, sides, strict=True))) for row in rows)
-    return element("div", element("table", top, element("tbody", *body)), class_="table")
+    classes = ["number" if _is_numeric(value) else None for value in (rows[-1] if rows else header)]
+    cells = [element("th", name, class_=css_class) for name, css_class in zip(header, classes, strict=True)] if header else []
+    thead = element("thead", element("tr", *cells)) if header else Html("")
+    body = (
+        element("tr", *(element("td", format_value(v), class_=s) for v, s in zip(row, classes, strict=True))) for row in rows
+    )
+    return element("div", element("table", thead, element("tbody", *body)), class_="table")
 
 
 def tiles(facts: Iterable[tuple[str, Any, str]]) -> Html:
-    """The few numbers a reader comes for: name, value, and a word about it."""
-    made = (
-        element("div", element("span", name, class_="name"), element("b", format_value(value)), element("small", words))
-        for name, value, words in facts
+    """Key figures as tiles: (name, value, description)."""
+    rendered = (
+        element("div", element("span", name, class_="name"), element("b", format_value(value)), element("small", description))
+        for name, value, description in facts
     )
-    return element("div", *made, class_="tiles")
+    return element("div", *rendered, class_="tiles")
 
 
 def format_value(value: Any) -> str:
-    """A number as people write it; anything else as it is."""
+    """Numbers with thousands separators or four significant digits, booleans as yes and no, None as a dash."""
     if isinstance(value, bool) or value is None:
         return "–" if value is None else "yes" if value else "no"
     if isinstance(value, str):
-        return value  # markup stays markup
+        return value  # keeps `Html` as markup
     if isinstance(value, int) or (value == int(value) and abs(value) >= 1000):
         return f"{int(value):,}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def render_document(title: str, subtitle: str, sections: Sequence[Html]) -> bytes:
-    """The whole file. A page of several sections begins with links to them."""
-    names = [part.partition('id="')[2].partition('"')[0] for part in sections]
-    links = [element("a", name.replace("-", " "), href=f"#{name}") for name in names]
+    """A complete HTML file; with several sections it starts with links to them."""
+    ids = [html.partition('id="')[2].partition('"')[0] for html in sections]
+    links = [element("a", id_.replace("-", " "), href=f"#{id_}") for id_ in ids]
     head = element("head", element("meta", charset="utf-8"),
                    element("meta", name="viewport", content="width=device-width, initial-scale=1"),
                    element("meta", name="color-scheme", content="light dark"),
@@ -219,6 +223,7 @@ def render_document(title: str, subtitle: str, sections: Sequence[Html]) -> byte
 
 
 def write_page(path: Path, page: bytes) -> None:
+    """Writes the file atomically, creating its folder; a folder as `path` raises UserError."""
     if path.is_dir():
         raise UserError(f"{path} is a folder; name the page to write, such as out={path / 'page.html'}")
     path.parent.mkdir(parents=True, exist_ok=True)

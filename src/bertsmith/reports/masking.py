@@ -1,4 +1,4 @@
-"""What a model is shown of a corpus: samples with their hidden tokens in colour, and how often each fate came."""
+"""The HTML section of MLM masking: training samples with their corrupted tokens highlighted, and corruption statistics."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from .html import Html, element, format_value, join_html, note, section, table
 
 Ints = NDArray[np.int64]
 
-MAX_COUNTED_SAMPLES = 4000  # samples the table is counted over, at most
+MAX_COUNTED_SAMPLES = 4000  # the statistics are over about this many samples
 CORRUPTIONS = ("masked", "swapped", "kept")
 CAPTION = "Samples as the model reads them. Pieces of one word are joined and underlined; ## marks a piece that goes on."
 LEGEND = {
@@ -27,81 +27,82 @@ LEGEND = {
 
 @dataclass(frozen=True)
 class MaskingCounts:
-    """Sums over samples; shares are taken when they are shown."""
+    """Counts over samples: maskable tokens, selected tokens by corruption, and sentence-pair labels."""
 
     num_samples: int
-    num_maskable: int  # tokens that might have been chosen: all but special ones
+    num_maskable: int  # tokens that can be selected: all but special tokens
     corruptions: dict[str, int]
     labels: dict[int, int]
 
     @property
     def num_selected(self) -> int:
+        """Tokens selected for prediction."""
         return sum(self.corruptions.values())
 
 
 def render_masks(corpus: Corpus, batches: BatchLoader, num_samples: int, epoch: int) -> Html:
-    """`samples` of an epoch, the first that training meets in it."""
+    """Statistics, and the first `num_samples` training samples of an epoch."""
     counts = count_corruptions(corpus, batches, epoch)
     if not counts.num_samples:
         raise UserError(f"{corpus.path}: its {len(batches.document_ids):,} documents to learn from make no sample to show")
-    key = [element("span", element("mark", name, class_=name), " ", LEGEND[name]) for name in CORRUPTIONS]
-    realised = table(corruption_rows(counts, batches), ("", "count", "share", "wanted"))
-    names = pair_label_names(batches)
-    cards = [
-        _render_sample(corpus, batches.collator, plan, at, names) for plan, at in take_samples(batches, num_samples, epoch)
+    legend = [element("span", element("mark", name, class_=name), " ", LEGEND[name]) for name in CORRUPTIONS]
+    statistics = table(corruption_rows(counts, batches), ("", "count", "share", "wanted"))
+    pair_names = pair_label_names(batches)
+    samples = [
+        _render_sample(corpus, batches.collator, sample, sample_epoch, pair_names)
+        for sample, sample_epoch in take_samples(batches, num_samples, epoch)
     ]
     return section(
-        "Masks", note(CAPTION), element("div", *key, class_="key"), element("div", realised, class_="narrow"),
-        element("h3", f"{len(cards)} samples of epoch {epoch}"), *cards,
+        "Masks", note(CAPTION), element("div", *legend, class_="key"), element("div", statistics, class_="narrow"),
+        element("h3", f"{len(samples)} samples of epoch {epoch}"), *samples,
     )  # fmt: skip
 
 
 def take_samples(batches: BatchLoader, num_samples: int, epoch: int) -> list[tuple[SampleIndex, int]]:
-    """One plan a sample, in the order of training, with the epoch its masks are drawn for."""
-    found: list[tuple[SampleIndex, int]] = []
-    for k in range(epoch * batches.batches_per_epoch, (epoch + 1) * batches.batches_per_epoch):
-        plan, drawn_for = batches.select_samples(k)
-        found += [(plan.select(np.array([i])), drawn_for) for i in range(min(len(plan), num_samples - len(found)))]
-        if len(found) >= num_samples:
+    """(index of one sample, epoch that seeds its masks) of the first samples of an epoch, in training order."""
+    samples: list[tuple[SampleIndex, int]] = []
+    for batch_number in range(epoch * batches.batches_per_epoch, (epoch + 1) * batches.batches_per_epoch):
+        index, mask_epoch = batches.select_samples(batch_number)
+        samples += [(index.select(np.array([i])), mask_epoch) for i in range(min(len(index), num_samples - len(samples)))]
+        if len(samples) >= num_samples:
             break
-    return found
+    return samples
 
 
 def count_corruptions(corpus: Corpus, batches: BatchLoader, epoch: int) -> MaskingCounts:
-    """Over the first batches of an epoch, until some thousand samples are seen."""
-    samples, free, fates = 0, 0, dict.fromkeys(CORRUPTIONS, 0)
+    """Counts over the first batches of an epoch, until MAX_COUNTED_SAMPLES samples are seen."""
+    num_samples, num_maskable, corruptions = 0, 0, dict.fromkeys(CORRUPTIONS, 0)
     labels: dict[int, int] = {}
-    special = corpus.tokenizer.is_special
-    for k in range(epoch * batches.batches_per_epoch, (epoch + 1) * batches.batches_per_epoch):
-        arrays = batches(k)
-        samples, free = samples + len(arrays.lengths), free + int((~special[restore_tokens(arrays)]).sum())
-        for fate, name in enumerate(CORRUPTIONS):
-            fates[name] += int((classify_corruption(arrays, corpus.tokenizer.mask_token_id) == fate).sum())
-        for label, count in (
-            zip(*np.unique(arrays.labels, return_counts=True), strict=True) if arrays.labels is not None else ()
-        ):
+    is_special = corpus.tokenizer.is_special
+    for batch_number in range(epoch * batches.batches_per_epoch, (epoch + 1) * batches.batches_per_epoch):
+        batch = batches(batch_number)
+        num_samples += len(batch.lengths)
+        num_maskable += int((~is_special[restore_tokens(batch)]).sum())
+        for index, name in enumerate(CORRUPTIONS):
+            corruptions[name] += int((classify_corruption(batch, corpus.tokenizer.mask_token_id) == index).sum())
+        for label, count in zip(*np.unique(batch.labels, return_counts=True), strict=True) if batch.labels is not None else ():
             labels[int(label)] = labels.get(int(label), 0) + int(count)
-        if samples >= MAX_COUNTED_SAMPLES:
+        if num_samples >= MAX_COUNTED_SAMPLES:
             break
-    return MaskingCounts(samples, free, fates, labels)
+    return MaskingCounts(num_samples, num_maskable, corruptions, labels)
 
 
 def restore_tokens(batch: NumpyBatch) -> Ints:
-    """The tokens before anything was hidden."""
+    """(tokens,): input ids before corruption."""
     tokens = batch.input_ids.copy()
     tokens[batch.output_indices] = batch.target_ids
     return tokens
 
 
 def classify_corruption(batch: NumpyBatch, mask_id: int) -> Ints:
-    """For each target, the number of its fate in FATES: what the model sees there decides."""
-    seen = batch.input_ids[batch.output_indices]
-    return np.where(seen == mask_id, 0, np.where(seen != batch.target_ids, 1, 2))
+    """(targets,): index into CORRUPTIONS, by comparing the input id with the mask token and the target id."""
+    input_ids = batch.input_ids[batch.output_indices]
+    return np.where(input_ids == mask_id, 0, np.where(input_ids != batch.target_ids, 1, 2))
 
 
 def corruption_rows(counts: MaskingCounts, batches: BatchLoader) -> list[tuple[Any, ...]]:
-    """Rows of what was counted beside what the recipe wants."""
-    chosen = max(counts.num_selected, 1)
+    """Table rows (name, count, fraction, fraction set by the recipe)."""
+    num_selected = max(counts.num_selected, 1)
     rows: list[tuple[Any, ...]] = [
         ("samples counted", counts.num_samples, "", ""),
         ("tokens that may be hidden", counts.num_maskable, "", ""),
@@ -114,8 +115,10 @@ def corruption_rows(counts: MaskingCounts, batches: BatchLoader) -> list[tuple[A
             f"{batches.collator.mlm_probability:.0%}",
         )
     )
-    for name, wanted in zip(CORRUPTIONS, ("80%", "10%", "10%"), strict=True):
-        rows.append((f"of them {name}", counts.corruptions[name], _format_fraction(counts.corruptions[name], chosen), wanted))
+    for name, expected in zip(CORRUPTIONS, ("80%", "10%", "10%"), strict=True):
+        rows.append(
+            (f"of them {name}", counts.corruptions[name], _format_fraction(counts.corruptions[name], num_selected), expected)
+        )
     for label, count in sorted(counts.labels.items()):
         rows.append(
             (f"pairs where {pair_label_names(batches)[label]}", count, _format_fraction(count, counts.num_samples), "50%")
@@ -124,47 +127,51 @@ def corruption_rows(counts: MaskingCounts, batches: BatchLoader) -> list[tuple[A
 
 
 def pair_label_names(batches: BatchLoader) -> tuple[str, str]:
+    """Descriptions of labels 0 and 1 of the sentence-pair objective (NSP or SOP)."""
     if isinstance(batches.sampler, NextSentence):
         return "B follows A", "B is from elsewhere"
     return "A and B are in order", "A and B are swapped"
 
 
 def _render_sample(corpus: Corpus, collator: Collator, sample: SampleIndex, epoch: int, pair_names: tuple[str, str]) -> Html:
-    """One sample: its facts above, each of its spans below, the second marked B."""
-    arrays = collator(sample, epoch)
+    """One sample: its sizes and pair label, then its spans, labeled A and B for sentence pairs."""
+    batch = collator(sample, epoch)
     facts = [
         f"sample {int(sample.sample_ids[0]):,}",
-        f"{int(arrays.lengths[0])} tokens",
-        f"{len(arrays.output_indices)} asked for",
+        f"{int(batch.lengths[0])} tokens",
+        f"{len(batch.output_indices)} asked for",
     ]
-    head = [element("span", fact) for fact in facts]
-    if arrays.labels is not None:
-        head.append(element("span", pair_names[int(arrays.labels[0])], class_="pill"))
-    fates = np.full(len(arrays.input_ids), -1)
-    fates[arrays.output_indices] = classify_corruption(arrays, corpus.tokenizer.mask_token_id)
-    texts, at = [], 1  # behind [CLS]
-    for number, (start, end) in enumerate(zip(sample.span_starts, sample.span_ends, strict=True)):
-        part = slice(at, at + int(end - start))
-        begins = corpus.is_word_start(np.arange(start, end))
-        words = _render_words(corpus, arrays.input_ids[part], restore_tokens(arrays)[part], fates[part], begins)
-        at = part.stop + 1
-        lead = [element("span", "[CLS] ", class_="special")] if number == 0 else []
-        body = element("div", *lead, *words, element("span", " [SEP]", class_="special"))
-        badge = [element("b", "AB"[number])] if sample.has_segments else []
-        texts.append(element("div", *badge, body, class_="text"))
-    return element("div", element("header", *head), *texts, class_="sample")
+    header = [element("span", fact) for fact in facts]
+    if batch.labels is not None:
+        header.append(element("span", pair_names[int(batch.labels[0])], class_="pill"))
+    corruptions = np.full(len(batch.input_ids), -1)
+    corruptions[batch.output_indices] = classify_corruption(batch, corpus.tokenizer.mask_token_id)
+    texts, position = [], 1  # after [CLS]
+    for index, (start, end) in enumerate(zip(sample.span_starts, sample.span_ends, strict=True)):
+        tokens = slice(position, position + int(end - start))
+        word_starts = corpus.is_word_start(np.arange(start, end))
+        words = _render_words(corpus, batch.input_ids[tokens], restore_tokens(batch)[tokens], corruptions[tokens], word_starts)
+        position = tokens.stop + 1
+        cls_token = [element("span", "[CLS] ", class_="special")] if index == 0 else []
+        body = element("div", *cls_token, *words, element("span", " [SEP]", class_="special"))
+        segment = [element("b", "AB"[index])] if sample.has_segments else []
+        texts.append(element("div", *segment, body, class_="text"))
+    return element("div", element("header", *header), *texts, class_="sample")
 
 
 def _render_words(
     corpus: Corpus, input_ids: Ints, original_ids: Ints, corruptions: Ints, word_starts: NDArray[np.bool_]
 ) -> list[Html]:
-    """Pieces of one word in one element, a space between words unless the script has none."""
-    pieces, made = corpus.tokenizer.id_to_token, []
+    """One element per word; the subwords of a word are joined."""
+    id_to_token, words = corpus.tokenizer.id_to_token, []
     starts = np.flatnonzero(word_starts | (np.arange(len(input_ids)) == 0))
-    for a, b in zip(starts, np.append(starts[1:], len(input_ids)), strict=True):
-        parts = [_render_token(pieces[input_ids[i]], pieces[original_ids[i]], int(corruptions[i])) for i in range(a, b)]
-        made.append(join_html(element("span", *parts, class_="word") if b - a > 1 else parts[0], " "))
-    return made
+    for start, end in zip(starts, np.append(starts[1:], len(input_ids)), strict=True):
+        subwords = [
+            _render_token(id_to_token[input_ids[i]], id_to_token[original_ids[i]], int(corruptions[i]))
+            for i in range(start, end)
+        ]
+        words.append(join_html(element("span", *subwords, class_="word") if end - start > 1 else subwords[0], " "))
+    return words
 
 
 def _render_token(token: str, original_token: str, corruption: int) -> Html:

@@ -1,4 +1,8 @@
-"""A cloud of points in a square: each says what it is when it is pointed at, and shows which others are nearest to it."""
+"""Scatter plots as inline SVG.
+
+- `scatter_panel`: a square plot of 2-d projections (`project_pca`) with tooltips and links to nearest neighbours.
+- `scatter_chart`: labeled points with error bars on a logarithmic x axis.
+"""
 
 import math
 from collections.abc import Sequence
@@ -13,56 +17,108 @@ from .charts import BOTTOM_MARGIN, COLORS, HALF_WIDTH, HEIGHT, LEFT_MARGIN, RIGH
 from .html import Html, element
 
 PANEL_SIZE, PANEL_MARGIN = 300, 14
-POINT_TOLERANCE = 1e-6  # of the spread: points nearer than this are one
+POINT_TOLERANCE = 1e-6  # relative to the largest value: points closer than this are equal
+LABEL_HEIGHT = 13  # of a point label, in pixels
+CHAR_WIDTH = 6.9  # approximate width of a character of a label, in pixels
 
 
 @dataclass(frozen=True)
 class Marker:
-    """How a point is drawn, and what it says."""
+    """Color, tooltip and neighbours of a point in a panel."""
 
     color: str
     tooltip: str
-    neighbors: tuple[int, ...] = ()  # the numbers of its neighbours, the nearest first
+    neighbors: tuple[int, ...] = ()  # indices of its nearest neighbours, nearest first
+
+
+class LabeledPoint(NamedTuple):
+    """A point of `scatter_chart` with its name beside it."""
+
+    name: str
+    x: float  # > 0
+    y: float
+    color: str = COLORS[0]
+    y_error: float = 0.0  # half the length of the error bar
 
 
 def project_pca(vectors: NDArray[np.floating]) -> NDArray[np.float64]:
-    """(points, 2): along the two directions in which they lie furthest apart (principal components).
+    """Projects (points, dimensions) onto the first two principal components: (points, 2) float64.
 
-    Signs are fixed, so that a page is the same each time; points that are all one stay at (0, 0).
+    Signs are fixed (the largest coefficient of each component is positive), so that the result is deterministic; equal
+    points are all at (0, 0).
     """
-    middle = vectors.astype(np.float64) - vectors.mean(0, dtype=np.float64)
-    if not len(middle) or np.abs(middle).max(initial=0) <= POINT_TOLERANCE * max(1.0, float(np.abs(vectors).max(initial=0))):
-        return np.zeros((len(middle), 2))
-    left, sizes, right = np.linalg.svd(middle, full_matrices=False)
-    count = min(2, len(sizes))
-    signs = np.sign(right[np.arange(count), np.abs(right[:count]).argmax(1)])
-    flat = np.zeros((len(middle), 2))
-    flat[:, :count] = left[:, :count] * sizes[:count] * signs
-    return flat
+    centered = vectors.astype(np.float64) - vectors.mean(0, dtype=np.float64)
+    if not len(centered) or np.abs(centered).max(initial=0) <= POINT_TOLERANCE * max(
+        1.0, float(np.abs(vectors).max(initial=0))
+    ):
+        return np.zeros((len(centered), 2))
+    u, singular_values, vt = np.linalg.svd(centered, full_matrices=False)
+    num_components = min(2, len(singular_values))
+    signs = np.sign(vt[np.arange(num_components), np.abs(vt[:num_components]).argmax(1)])
+    projected = np.zeros((len(centered), 2))
+    projected[:, :num_components] = u[:, :num_components] * singular_values[:num_components] * signs
+    return projected
 
 
 def scatter_panel(title: str, subtitle: str, positions: NDArray[np.float64], markers: Sequence[Marker]) -> Html:
-    """One figure; `words` stand small beside the title. Where all points are one, it says how many they are."""
-    spots = _fit_to_panel(positions)
-    square = element("rect", x=0.5, y=0.5, width=PANEL_SIZE - 1, height=PANEL_SIZE - 1, rx=8, class_="panel")
-    drawn = [_draw_panel_point(number, spots, mark) for number, mark in enumerate(markers)]
-    if len(markers) > 1 and not np.ptp(spots, axis=0).any():
-        middle = element(
+    """A figure with `subtitle` in small print beside the title; says so where all points coincide."""
+    pixels = _fit_to_panel(positions)
+    background = element("rect", x=0.5, y=0.5, width=PANEL_SIZE - 1, height=PANEL_SIZE - 1, rx=8, class_="panel")
+    points = [_draw_panel_point(index, pixels, marker) for index, marker in enumerate(markers)]
+    if len(markers) > 1 and not np.ptp(pixels, axis=0).any():
+        label = element(
             "text", f"all {len(markers)} are one point", x=PANEL_SIZE / 2, y=PANEL_SIZE / 2 + 26, text_anchor="middle"
         )
-        drawn.append(middle)
-    svg = element("svg", square, *drawn, viewBox=f"0 0 {PANEL_SIZE} {PANEL_SIZE}", role="img", aria_label=title)
+        points.append(label)
+    svg = element("svg", background, *points, viewBox=f"0 0 {PANEL_SIZE} {PANEL_SIZE}", role="img", aria_label=title)
     return element("figure", element("figcaption", title, element("small", subtitle)), svg)
 
 
+def scatter_chart(
+    title: str,
+    points: Sequence[LabeledPoint],
+    x_label: str,
+    reference: tuple[str, float] | None = None,
+    width: int = HALF_WIDTH * 2,
+) -> Html:
+    """A figure with a logarithmic x axis; `reference` is a named dashed line. Labels are moved where they would overlap."""
+    if not points:
+        return element("figure", element("figcaption", title), element("p", "Nothing was measured yet.", class_="note"))
+    log_x = [math.log10(point.x) for point in points]
+    padding = 0.08 * (max(log_x) - min(log_x)) or 0.5
+    edges = [edge for point in points for edge in (point.y - point.y_error, point.y + point.y_error)] + (
+        [reference[1]] if reference else []
+    )
+    axes = Axes((min(log_x) - padding, max(log_x) + padding), compute_ticks(min(edges), max(edges)), width)
+    pixels = [(point, axes.x(math.log10(point.x)), axes.y(point.y)) for point in sorted(points, key=lambda point: -point.y)]
+    occupied = [_Box(x - 6, y - 6, x + 6, y + 6) for _, x, y in pixels]
+    shapes = [shape for point, x, y in pixels for shape in (*_draw_error_bar(axes, point, x), _draw_dot(point, x, y, x_label))]
+    for point, x, y in pixels:
+        occupied.append(_place_label(point.name, x, y, occupied, width))
+        shapes.append(element("text", point.name, x=occupied[-1].left, y=occupied[-1].bottom - 3, class_="value"))
+    reference_line = (
+        [axes.horizontal_line(reference[1], "level"), _reference_label(reference[0], axes.y(reference[1]))] if reference else []
+    )
+    svg = element(
+        "svg",
+        *_draw_grid(axes, x_label),
+        *reference_line,
+        *shapes,
+        viewBox=f"0 0 {width} {HEIGHT}",
+        role="img",
+        aria_label=title,
+    )
+    return element("figure", element("figcaption", title), svg)
+
+
 def _fit_to_panel(positions: NDArray[np.float64]) -> NDArray[np.float64]:
-    """On the square, both ways to one scale; a far-off few are put on its edge rather than squeeze the rest."""
+    """Scales (points, 2) to the panel, equally in x and y; outliers beyond the 1% quantiles are clipped to its edge."""
     if not len(positions):
         return positions
     low, high = np.quantile(positions, 0.01, axis=0), np.quantile(positions, 0.99, axis=0)
     span = float((high - low).max()) or 1.0
-    shares = np.clip((positions - (low + high) / 2) / span + 0.5, -0.02, 1.02)
-    return PANEL_MARGIN + shares * (PANEL_SIZE - 2 * PANEL_MARGIN)
+    fractions = np.clip((positions - (low + high) / 2) / span + 0.5, -0.02, 1.02)
+    return PANEL_MARGIN + fractions * (PANEL_SIZE - 2 * PANEL_MARGIN)
 
 
 def _draw_panel_point(index: int, positions: NDArray[np.float64], marker: Marker) -> Html:
@@ -75,84 +131,41 @@ def _draw_panel_point(index: int, positions: NDArray[np.float64], marker: Marker
     return element("g", *links, dot, class_="point")
 
 
-LABEL_HEIGHT = 13  # height of a name
-CHAR_WIDTH = 6.9  # width of one, about
-
-
-class LabeledPoint(NamedTuple):
-    name: str
-    x: float  # above 0
-    y: float
-    color: str = COLORS[0]
-    y_error: float = 0.0  # how far it may be off, up and down
-
-
 class _Box(NamedTuple):
+    """A rectangle in pixels; y grows downwards."""
+
     left: float
     top: float
     right: float
     bottom: float
 
     def overlaps(self, other: "_Box") -> bool:
-        across = self.left < other.right and other.left < self.right
-        return across and self.top < other.bottom and other.top < self.bottom
-
-
-def scatter_chart(
-    title: str,
-    points: Sequence[LabeledPoint],
-    x_label: str,
-    reference: tuple[str, float] | None = None,
-    width: int = HALF_WIDTH * 2,
-) -> Html:
-    """One figure; `level` is a dashed line with a name. Names stand beside their dots, moved where they would overlap."""
-    if not points:
-        return element("figure", element("figcaption", title), element("p", "Nothing was measured yet.", class_="note"))
-    logs = [math.log10(one.x) for one in points]
-    pad = 0.08 * (max(logs) - min(logs)) or 0.5
-    edges = [edge for one in points for edge in (one.y - one.y_error, one.y + one.y_error)] + (
-        [reference[1]] if reference else []
-    )
-    frame = Axes((min(logs) - pad, max(logs) + pad), compute_ticks(min(edges), max(edges)), width)
-    places = [(one, frame.x(math.log10(one.x)), frame.y(one.y)) for one in sorted(points, key=lambda one: -one.y)]
-    taken = [_Box(x - 6, y - 6, x + 6, y + 6) for _, x, y in places]
-    shapes = [shape for one, x, y in places for shape in (*_draw_error_bar(frame, one, x), _draw_dot(one, x, y, x_label))]
-    for one, x, y in places:
-        taken.append(_place_label(one.name, x, y, taken, width))
-        shapes.append(element("text", one.name, x=taken[-1].left, y=taken[-1].bottom - 3, class_="value"))
-    dashed = (
-        [frame.horizontal_line(reference[1], "level"), _reference_label(reference[0], frame.y(reference[1]))]
-        if reference
-        else []
-    )
-    svg = element(
-        "svg", *_draw_grid(frame, x_label), *dashed, *shapes, viewBox=f"0 0 {width} {HEIGHT}", role="img", aria_label=title
-    )
-    return element("figure", element("figcaption", title), svg)
+        overlaps_in_x = self.left < other.right and other.left < self.right
+        return overlaps_in_x and self.top < other.bottom and other.top < self.bottom
 
 
 def _draw_grid(axes: Axes, x_label: str) -> list[Html]:
-    """Lines at round heights, and 1, 2 and 5 of each power of ten across, as far apart as numbers can be read."""
+    """Horizontal grid lines, and x ticks at 1, 2 and 5 times powers of ten (at powers of ten only, if too many)."""
     low, high = axes.x_range
-    marks = [times * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for times in (1, 2, 5)]
-    marks = [mark for mark in marks if low <= math.log10(mark) <= high]
-    marks = [mark for mark in marks if len(marks) <= 9 or round(math.log10(mark), 6) == round(math.log10(mark))]
-    named = [element("text", format_compact(mark), x=axes.x(math.log10(mark)), y=HEIGHT - BOTTOM_MARGIN + 17, text_anchor="middle")
-             for mark in marks]  # fmt: skip
-    return [*axes.draw_grid(x_label, label_x_ticks=False), *named]
+    ticks = [multiple * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for multiple in (1, 2, 5)]
+    ticks = [tick for tick in ticks if low <= math.log10(tick) <= high]
+    ticks = [tick for tick in ticks if len(ticks) <= 9 or round(math.log10(tick), 6) == round(math.log10(tick))]
+    y = HEIGHT - BOTTOM_MARGIN + 17
+    labels = [element("text", format_compact(tick), x=axes.x(math.log10(tick)), y=y, text_anchor="middle") for tick in ticks]
+    return [*axes.draw_grid(x_label, label_x_ticks=False), *labels]
 
 
 def _place_label(name: str, x: float, y: float, occupied: Sequence[_Box], width: int) -> _Box:
-    """Right of the dot, or left of it; lower and lower until it stands free, and over others if it never does."""
-    size = CHAR_WIDTH * len(name)
-    sides = [left for left in (x + 8, x - 8 - size) if left >= LEFT_MARGIN and left + size <= width - RIGHT_MARGIN] or [
-        x - 8 - size
-    ]
-    for down, left in product(range(0, HEIGHT, 2), sides):
-        box = _Box(left, y - LABEL_HEIGHT / 2 + down, left + size, y + LABEL_HEIGHT / 2 + down)
+    """Right or left of the dot, moved down until it overlaps no occupied box; beside the dot if there is no free place."""
+    text_width = CHAR_WIDTH * len(name)
+    left_edges = [
+        left for left in (x + 8, x - 8 - text_width) if left >= LEFT_MARGIN and left + text_width <= width - RIGHT_MARGIN
+    ] or [x - 8 - text_width]
+    for offset, left in product(range(0, HEIGHT, 2), left_edges):
+        box = _Box(left, y - LABEL_HEIGHT / 2 + offset, left + text_width, y + LABEL_HEIGHT / 2 + offset)
         if not any(map(box.overlaps, occupied)) and box.bottom <= HEIGHT - BOTTOM_MARGIN:
             return box
-    return _Box(sides[0], y - LABEL_HEIGHT / 2, sides[0] + size, y + LABEL_HEIGHT / 2)
+    return _Box(left_edges[0], y - LABEL_HEIGHT / 2, left_edges[0] + text_width, y + LABEL_HEIGHT / 2)
 
 
 def _draw_error_bar(axes: Axes, point: LabeledPoint, x: float) -> list[Html]:
@@ -171,9 +184,9 @@ def _draw_error_bar(axes: Axes, point: LabeledPoint, x: float) -> list[Html]:
 
 
 def _draw_dot(point: LabeledPoint, x: float, y: float, x_label: str) -> Html:
-    off = f" ± {point.y_error:.2g}" if point.y_error else ""
-    told = element("title", f"{point.name}: {point.y:.4g}{off} at {format_compact(point.x)} {x_label}")
-    return element("circle", told, cx=x, cy=y, r=5, class_=f"dot {point.color}")
+    error = f" ± {point.y_error:.2g}" if point.y_error else ""
+    tooltip = element("title", f"{point.name}: {point.y:.4g}{error} at {format_compact(point.x)} {x_label}")
+    return element("circle", tooltip, cx=x, cy=y, r=5, class_=f"dot {point.color}")
 
 
 def _reference_label(name: str, y: float) -> Html:

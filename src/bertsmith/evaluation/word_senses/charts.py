@@ -1,4 +1,4 @@
-"""One word in many sentences: where each occurrence lies among the others, under every layer of every model."""
+"""Charts and tables of word senses: PCA scatter plot per layer, accuracy by layer and by word, nearest neighbours."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ OTHER_SENSES = "other senses"
 
 @dataclass(frozen=True)
 class ContextSnippet:
-    """An occurrence, its sentence cut short on both sides of the word."""
+    """An occurrence of a word with at most CONTEXT_CHARS characters on each side."""
 
     before: str
     word: str
@@ -36,14 +36,14 @@ class ContextSnippet:
 
 @dataclass(frozen=True)
 class LayerVectors:
-    """The vectors of all spots under one layer of one model, their neighbours, and how well senses are told apart."""
+    """Word vectors of all occurrences in one layer of one model, their nearest neighbours, and the accuracy on senses."""
 
     model: str
-    index: int
-    last_index: int  # the number of the model's last layer
-    vectors: NDArray[np.floating]
-    neighbors: NDArray[np.int64]  # (spots, some)
-    scores: Mapping[str, float]  # nearest, centroid; empty where no sense is known
+    index: int  # 0: embeddings
+    last_index: int  # index of the model's last layer
+    vectors: NDArray[np.floating]  # (occurrences, hidden size)
+    neighbors: NDArray[np.int64]  # (occurrences, k)
+    scores: Mapping[str, float]  # accuracies "nearest" and "centroid"; empty where senses are unknown
 
     @property
     def name(self) -> str:
@@ -53,54 +53,56 @@ class LayerVectors:
 
 
 def render_scatter(word: str, snippets: Sequence[ContextSnippet], layers: Sequence[LayerVectors]) -> Html:
-    """A panel a layer, and below them the sentences nearest to some of the occurrences."""
-    tones = assign_colors(snippets)
+    """A scatter plot per layer, and below them the nearest neighbours of some occurrences."""
+    colors = assign_colors(snippets)
     panels = [
-        scatter_panel(one.name, _panel_subtitle(one), project_pca(one.vectors), _build_markers(snippets, one, tones))
-        for one in layers
+        scatter_panel(layer.name, _panel_subtitle(layer), project_pca(layer.vectors), _build_markers(snippets, layer, colors))
+        for layer in layers
     ]
-    key = [
-        element("span", _legend_dot(tone), f"{name} ({count:,})")
-        for name, (tone, count) in _count_senses(snippets, tones).items()
+    legend = [
+        element("span", _legend_dot(color), f"{name} ({count:,})")
+        for name, (color, count) in _count_senses(snippets, colors).items()
     ]
-    told = (
+    caption = (
         f"Every dot is one sentence with “{word}”; panels show the two directions in which its vectors differ most. "
         "Point at a dot to read its sentence; the lines lead to the three most similar occurrences."
     )
-    return section(f"{word} in context", note(told), element("div", *key, class_="legend"),
+    return section(f"{word} in context", note(caption), element("div", *legend, class_="legend"),
                    element("div", *panels, class_="panels"), _neighbor_table(snippets, layers))  # fmt: skip
 
 
 def render_accuracies(scores_by_layer: Mapping[str, Mapping[str, float]], majority_accuracy: float, caption: str) -> Html:
-    """`table_of`: by the name of a layer, its scores; `frequent` is what always the most frequent sense gets."""
-    best = {kind: max(one[kind] for one in scores_by_layer.values()) for kind in ("nearest", "centroid")}
-    shown = [(name, *(_accuracy_cell(one[kind], best[kind]) for kind in best)) for name, one in scores_by_layer.items()]
-    base = ("always the most frequent sense", _format_percent(majority_accuracy), _format_percent(majority_accuracy))
-    told = (
+    """Accuracies by name of layer; `majority_accuracy` is that of always predicting the most frequent sense."""
+    best = {kind: max(scores[kind] for scores in scores_by_layer.values()) for kind in ("nearest", "centroid")}
+    rows = [(name, *(_accuracy_cell(scores[kind], best[kind]) for kind in best)) for name, scores in scores_by_layer.items()]
+    baseline = ("always the most frequent sense", _format_percent(majority_accuracy), _format_percent(majority_accuracy))
+    explanation = (
         f"Share of occurrences whose sense is found: by the most similar known occurrence, and by the nearest sense. {caption}"
     )
-    return section("Senses told apart", note(told), table([*shown, base], ("", "nearest occurrence", "nearest sense")))
+    return section(
+        "Senses told apart", note(explanation), table([*rows, baseline], ("", "nearest occurrence", "nearest sense"))
+    )
 
 
 def render_by_layer(accuracies_by_model: Mapping[str, Sequence[float]], majority_accuracy: float) -> Html:
-    """Accuracy of the nearest occurrence against layers, a line a model; nothing where no model has several."""
-    series = [Series(name, [(float(n), 100 * value) for n, value in enumerate(values)], "dots")
+    """Nearest-neighbour accuracy by layer, one line per model; empty where no model has several layers."""
+    series = [Series(name, [(float(layer), 100 * value) for layer, value in enumerate(values)], "dots")
               for name, values in accuracies_by_model.items() if len(values) > 1]  # fmt: skip
     if not series or len(series) > len(COLORS):
         return Html("")
-    level = ("always the most frequent sense", 100 * majority_accuracy)
-    drawn = line_chart("Senses found by the nearest occurrence, %", series, "layer (0: embeddings)", level)
-    return section("By layer", drawn)
+    reference = ("always the most frequent sense", 100 * majority_accuracy)
+    chart = line_chart("Senses found by the nearest occurrence, %", series, "layer (0: embeddings)", reference)
+    return section("By layer", chart)
 
 
 def render_word_table(
     words: Sequence[str], accuracies_by_model: Mapping[str, Mapping[str, float]], majority_accuracies: Mapping[str, float]
 ) -> Html:
-    """Of many words, the accuracy of each under the chosen layers (columns) and of the most frequent sense."""
+    """Accuracy of each word (rows) with the best layer of each model (columns), and of the most frequent sense."""
     rows = [
         (
             word,
-            *(_format_percent(one[word]) for one in accuracies_by_model.values()),
+            *(_format_percent(accuracies[word]) for accuracies in accuracies_by_model.values()),
             _format_percent(majority_accuracies[word]),
         )
         for word in words
@@ -110,29 +112,33 @@ def render_word_table(
 
 
 def assign_colors(snippets: Sequence[ContextSnippet]) -> dict[str, str]:
-    """A colour for each sense, the most frequent first; from the eighth on they share one."""
-    known = [spot.sense or "" for spot in snippets]
-    order = sorted(set(known), key=lambda sense: (-known.count(sense), sense))
-    return {sense: COLORS[min(number, len(COLORS) - 1)] for number, sense in enumerate(order)}
+    """A color for each sense, the most frequent first; the eighth and all later ones share a color."""
+    senses = [snippet.sense or "" for snippet in snippets]
+    order = sorted(set(senses), key=lambda sense: (-senses.count(sense), sense))
+    return {sense: COLORS[min(i, len(COLORS) - 1)] for i, sense in enumerate(order)}
 
 
 def _count_senses(snippets: Sequence[ContextSnippet], colors: Mapping[str, str]) -> dict[str, tuple[str, int]]:
-    counts = {sense: sum((spot.sense or "") == sense for spot in snippets) for sense in colors}
+    """(color, count) of each sense by its name in the legend."""
+    counts = {sense: sum((snippet.sense or "") == sense for snippet in snippets) for sense in colors}
     first, rest = list(counts)[: len(COLORS) - 1], list(counts)[len(COLORS) - 1 :]
-    found = {sense or "not said": (colors[sense], counts[sense]) for sense in first}
+    legend = {sense or "not said": (colors[sense], counts[sense]) for sense in first}
     if rest:
-        found[rest[0] if len(rest) == 1 else OTHER_SENSES] = (COLORS[-1], sum(counts[sense] for sense in rest))
-    return found
+        legend[rest[0] if len(rest) == 1 else OTHER_SENSES] = (COLORS[-1], sum(counts[sense] for sense in rest))
+    return legend
 
 
 def _build_markers(snippets: Sequence[ContextSnippet], layer: LayerVectors, colors: Mapping[str, str]) -> list[Marker]:
-    return [Marker(colors[spot.sense or ""], _format_tooltip(snippets, number, layer), tuple(int(n) for n in layer.neighbors[number]))
-            for number, spot in enumerate(snippets)]  # fmt: skip
+    markers = []
+    for i, snippet in enumerate(snippets):
+        neighbors = tuple(int(n) for n in layer.neighbors[i])
+        markers.append(Marker(colors[snippet.sense or ""], _format_tooltip(snippets, i, layer), neighbors))
+    return markers
 
 
 def _format_tooltip(snippets: Sequence[ContextSnippet], index: int, layer: LayerVectors) -> str:
-    near = [f"→ {_format_snippet(snippets[n])}" for n in layer.neighbors[index]]
-    return "\n".join([_format_snippet(snippets[index]), *near])
+    neighbors = [f"→ {_format_snippet(snippets[n])}" for n in layer.neighbors[index]]
+    return "\n".join([_format_snippet(snippets[index]), *neighbors])
 
 
 def _format_snippet(snippet: ContextSnippet) -> str:
@@ -144,16 +150,16 @@ def _panel_subtitle(layer: LayerVectors) -> str:
 
 
 def _neighbor_table(snippets: Sequence[ContextSnippet], layers: Sequence[LayerVectors]) -> Html:
-    """Under the layer that tells senses apart best (the last one given, where no sense is known)."""
-    best = max(layers, key=lambda one: one.scores.get("nearest", 0.0) if one.scores else one.index)
+    """Nearest neighbours in the layer with the best accuracy (in the last layer, where senses are unknown)."""
+    best = max(layers, key=lambda layer: layer.scores.get("nearest", 0.0) if layer.scores else layer.index)
     rows: list[tuple[str, ...]] = []
-    for number in range(0, len(snippets), max(1, len(snippets) // MAX_LISTED)):
-        for rank, other in enumerate((number, *(int(n) for n in best.neighbors[number]))):
-            spot, mark = snippets[other], "•" if rank == 0 else f"{rank}"
-            cells = (element("div", spot.before, class_="context"), spot.word, spot.after, spot.sense or "")
+    for index in range(0, len(snippets), max(1, len(snippets) // MAX_LISTED)):
+        for rank, other in enumerate((index, *(int(n) for n in best.neighbors[index]))):
+            snippet, mark = snippets[other], "•" if rank == 0 else f"{rank}"
+            cells = (element("div", snippet.before, class_="context"), snippet.word, snippet.after, snippet.sense or "")
             rows.append((element("b", mark) if rank == 0 else mark, *cells))
-    head = ("", "", "", "", "sense")
-    return element("details", element("summary", f"Nearest neighbours, by {best.name}"), table(rows, head))
+    header = ("", "", "", "", "sense")
+    return element("details", element("summary", f"Nearest neighbours, by {best.name}"), table(rows, header))
 
 
 def _legend_dot(color: str) -> Html:

@@ -1,4 +1,4 @@
-"""One word in many sentences: where it stands in each, and in which sense, where somebody said so."""
+"""Reads occurrences of a word with their senses, from a table or from CoarseWSD-20 (Loureiro et al. 2021)."""
 
 import json
 import re
@@ -11,14 +11,14 @@ from ...tasks.table_rows import BadRow, ExampleRow, read_rows
 from ...tokenization.chinese import IDEOGRAPH
 from ...tokenization.tables import LineReader
 
-MARKED_WORD = re.compile(r"\[\[(.+?)\]\]")  # a word pointed at: on the left [[bank]] of the river
+MARKED_WORD = re.compile(r"\[\[(.+?)\]\]")  # a marked word: on the left [[bank]] of the river
 TRAIN_FILE, TEST_FILE = "train.data.txt", "test.data.txt"
 COMPRESSION_SUFFIXES = ("", ".xz", ".gz")
 
 
 @dataclass(frozen=True)
 class Occurrence:
-    """The word is `text[start:end]`."""
+    """A word in a sentence, `text[start:end]`, and its sense if known."""
 
     text: str
     start: int
@@ -33,7 +33,7 @@ class Occurrence:
 
 @dataclass(frozen=True)
 class WordOccurrences:
-    """All there is of one word; without sentences to be judged on, each is judged by all the others."""
+    """All occurrences of one word; where `test` is empty, `train` is evaluated by leave-one-out."""
 
     word: str
     train: list[Occurrence]
@@ -41,40 +41,41 @@ class WordOccurrences:
 
     @property
     def senses(self) -> list[str]:
-        """Those of the sentences to learn from, the most frequent first."""
-        known = [one.sense for one in self.train if one.sense is not None]
+        """Senses of the training occurrences, the most frequent first."""
+        known = [occurrence.sense for occurrence in self.train if occurrence.sense is not None]
         return sorted(set(known), key=lambda sense: (-known.count(sense), sense))
 
     @property
     def displayed(self) -> list[Occurrence]:
+        """The occurrences shown in charts."""
         return self.test or self.train
 
 
 def read_occurrences(
     path: Path, word: str | None, on_bad_row: Callable[[UserError], None] | None = None
 ) -> list[WordOccurrences]:
-    """Of a table with columns text and, if it has them, position (of the word, counted from 0 between spaces) and sense;
-    or of a folder of CoarseWSD-20, or of all its words.
+    """Reads a table with a column text and optional columns position and sense, or a folder of CoarseWSD-20.
 
-    A table points at the word by its position, by `[[bank]]`, or not at all: then it is the first `word` of the text. Rows
-    that are broken, or do not hold the word, are left out if somebody wants to hear of them.
+    In a table the word is given by `position` (index among words separated by spaces, from 0), by `[[bank]]` in the text, or
+    else is the first match of `word`. Bad rows and rows without the word are passed to `on_bad_row` and skipped, or raise
+    if it is None. A folder holds one word of CoarseWSD-20, or one folder per word.
     """
     if path.is_dir():
-        return [_read_folder(one) for one in _word_folders(path, word)]
-    found = [one for row in read_rows(path) if (one := _parse_row(row, word, on_bad_row))]
-    if not found:
+        return [_read_folder(folder) for folder in _word_folders(path, word)]
+    occurrences = [occurrence for row in read_rows(path) if (occurrence := _parse_row(row, word, on_bad_row))]
+    if not occurrences:
         usable = " that can be used" if on_bad_row else ""
         raise UserError(f"{path} holds no sentence{usable}; it needs a column text, a sentence a line")
-    return [WordOccurrences(word or found[0].word.lower(), found, [])]
+    return [WordOccurrences(word or occurrences[0].word.lower(), occurrences, [])]
 
 
 def _parse_row(row: ExampleRow | BadRow, word: str | None, on_bad_row: Callable[[UserError], None] | None) -> Occurrence | None:
     try:
         return _parse_occurrence(row, word)
-    except UserError as fault:
+    except UserError as error:
         if on_bad_row is None:
             raise
-        on_bad_row(fault)
+        on_bad_row(error)
         return None
 
 
@@ -98,7 +99,7 @@ def _locate_word(text: str, position: float | None, word: str | None, row: Examp
 
 
 def nth_word_span(text: str, position: int, location: str) -> tuple[int, int]:
-    """Of the words between spaces, from 0."""
+    """(start, end) of the `position`-th word (from 0), words being separated by whitespace."""
     spans = [match.span() for match in re.finditer(r"\S+", text)]
     if not 0 <= position < len(spans):
         raise UserError(f"{location}: position {position} of {len(spans)} words is not there; the first word has position 0")
@@ -106,54 +107,59 @@ def nth_word_span(text: str, position: int, location: str) -> tuple[int, int]:
 
 
 def find_word(text: str, word: str, location: str) -> tuple[int, int]:
-    """Small and capital letters are alike; a word must stand alone, but where it begins or ends with an ideograph."""
-    before, after = ("" if IDEOGRAPH.match(end) else border for end, border in ((word[:1], r"(?<!\w)"), (word[-1:], r"(?!\w)")))
-    found = re.search(f"{before}{re.escape(word)}{after}", text, re.IGNORECASE)
-    if not found:
+    """(start, end) of the first match, ignoring case; at whole words only, except next to a CJK ideograph."""
+    before, after = (
+        "" if IDEOGRAPH.match(char) else boundary for char, boundary in ((word[:1], r"(?<!\w)"), (word[-1:], r"(?!\w)"))
+    )
+    match = re.search(f"{before}{re.escape(word)}{after}", text, re.IGNORECASE)
+    if not match:
         raise UserError(f"{location} does not hold the word {word!r}; mend the sentence, point at another form as [[form]], or "
                        "leave such rows out by skip_bad=true")  # fmt: skip
-    return found.span()
+    return match.span()
 
 
 def _word_folders(path: Path, word: str | None) -> list[Path]:
-    """The folder itself, the one in it that has the name of the word, or all in it that hold sentences."""
+    """`path` itself if it holds a word, else its subfolders that hold one (only that of `word`, if given)."""
     if _find_file(path, TRAIN_FILE) is not None:
         return [path]
-    found = [one for one in sorted(path.iterdir()) if one.is_dir() and _find_file(one, TRAIN_FILE) is not None]
-    chosen = [one for one in found if word is None or one.name == word]
-    if not chosen:
-        there = f"only: {', '.join(one.name for one in found)}" if found else f"no folder with a {TRAIN_FILE}"
-        raise UserError(f"{path} holds no sentences{f' of {word!r}' if word else ''}, {there}")
-    return chosen
+    folders = [folder for folder in sorted(path.iterdir()) if folder.is_dir() and _find_file(folder, TRAIN_FILE) is not None]
+    selected = [folder for folder in folders if word is None or folder.name == word]
+    if not selected:
+        available = f"only: {', '.join(folder.name for folder in folders)}" if folders else f"no folder with a {TRAIN_FILE}"
+        raise UserError(f"{path} holds no sentences{f' of {word!r}' if word else ''}, {available}")
+    return selected
 
 
 def _read_folder(path: Path) -> WordOccurrences:
-    names = _read_sense_names(path / "classes_map.txt")
-    learn = list(_read_split(path, TRAIN_FILE, names))
-    if not learn:
+    sense_names = _read_sense_names(path / "classes_map.txt")
+    train = list(_read_split(path, TRAIN_FILE, sense_names))
+    if not train:
         raise UserError(
             f"{path}: {TRAIN_FILE} holds no sentence, and senses are learnt from those; fill it, or leave the folder out"
         )
-    return WordOccurrences(path.name, learn, list(_read_split(path, TEST_FILE, names)))
+    return WordOccurrences(path.name, train, list(_read_split(path, TEST_FILE, sense_names)))
 
 
 def _read_split(path: Path, name: str, sense_names: dict[str, str]) -> Iterator[Occurrence]:
-    """A line is `position<tab>sentence`; line by line beside it, in .gold.txt, the number of the sense."""
-    texts, golds = (_find_file(path, wanted) for wanted in (name, name.replace(".data.", ".gold.")))
-    if texts is None or golds is None:
+    """A line of the data file is `position<tab>sentence`; the same line of .gold.txt is the id of the sense."""
+    data_file, gold_file = (_find_file(path, filename) for filename in (name, name.replace(".data.", ".gold.")))
+    if data_file is None or gold_file is None:
         raise UserError(f"{path} lacks {name} or its gold file; a folder of CoarseWSD-20 has both, packed or not")
-    senses = [line.strip() for _, line in LineReader(golds)]
-    for number, line in LineReader(texts):
-        place, (position, tab, text) = f"{texts}, line {number:,}", line.partition("\t")
+    senses = [line.strip() for _, line in LineReader(gold_file)]
+    for number, line in LineReader(data_file):
+        location, (position, tab, text) = f"{data_file}, line {number:,}", line.partition("\t")
         if not tab or not position.strip().isdigit() or number > len(senses):
-            raise UserError(f"{place} is not `position<tab>sentence` with a sense beside it in {golds.name}")
+            raise UserError(f"{location} is not `position<tab>sentence` with a sense beside it in {gold_file.name}")
         yield Occurrence(
-            text, *nth_word_span(text, int(position), place), sense_names.get(senses[number - 1], senses[number - 1]), place
+            text,
+            *nth_word_span(text, int(position), location),
+            sense_names.get(senses[number - 1], senses[number - 1]),
+            location,
         )
 
 
 def _read_sense_names(path: Path) -> dict[str, str]:
-    """{"0": "bank_bank", ...} in words for people: `bank`, `bank (geography)`; numbers stay where there is no such file."""
+    """Sense names by id: {"0": "bank_bank"} becomes {"0": "bank"}; empty where there is no such file."""
     if not path.exists():
         return {}
     try:
@@ -164,4 +170,4 @@ def _read_sense_names(path: Path) -> dict[str, str]:
 
 
 def _find_file(path: Path, name: str) -> Path | None:
-    return next((file for ending in COMPRESSION_SUFFIXES if (file := path / f"{name}{ending}").exists()), None)
+    return next((file for suffix in COMPRESSION_SUFFIXES if (file := path / f"{name}{suffix}").exists()), None)

@@ -1,4 +1,4 @@
-"""Vectors of a word where it stands: of every layer of a model, the mean over the word's pieces."""
+"""Contextual word vectors of every layer (mean over the word's subwords), and the accuracy of sense classifiers on them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,110 +17,112 @@ from .occurrences import Occurrence
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
+COSINE_TOLERANCE = 1e-5  # cosines this close are ties: static vectors are all equal, and rounding must not decide
+
+
+@dataclass(frozen=True)
+class SenseScores:
+    """Accuracies of three classifiers."""
+
+    nearest: float  # sense of the most similar training occurrence (1-NN by cosine)
+    centroid: float  # sense with the most similar centroid
+    frequent: float  # majority baseline: always the most frequent sense
+    num_evaluated: int
 
 
 def compute_word_vectors(
     predictor: Predictor, occurrences: Sequence[Occurrence], batch_tokens: int | None = None
 ) -> list[Floats]:
-    """One array (occurrences, width) for the embeddings and for each layer above them."""
-    found = [encode_occurrence(predictor.tokenizer, one, predictor.length) for one in occurrences]
+    """One array (occurrences, hidden size) for the embeddings and for each layer."""
+    encoded = [encode_occurrence(predictor.tokenizer, occurrence, predictor.length) for occurrence in occurrences]
     layers: list[Floats] = []
-    for chosen in predictor.runtime.batch_by_length(np.array([len(ids) for ids, _ in found], np.int64), batch_tokens):
-        states = _layer_vectors(predictor, [found[i] for i in chosen])
-        layers = layers or [np.zeros((len(found), one.shape[1]), np.float32) for one in states]
-        for layer, some in zip(layers, states, strict=True):
-            layer[chosen] = some
+    for batch in predictor.runtime.batch_by_length(np.array([len(ids) for ids, _ in encoded], np.int64), batch_tokens):
+        batch_vectors = _layer_vectors(predictor, [encoded[i] for i in batch])
+        layers = layers or [np.zeros((len(encoded), occurrence.shape[1]), np.float32) for occurrence in batch_vectors]
+        for layer, vectors in zip(layers, batch_vectors, strict=True):
+            layer[batch] = vectors
     return layers
 
 
 def encode_occurrence(tokenizer: Tokenizer, occurrence: Occurrence, max_length: int) -> tuple[Ints, Ints]:
-    """[CLS] text [SEP], and which of these are the word's; a text that is too long is cut around the word."""
+    """(token ids of [CLS] text [SEP], indices of the word's tokens); a long text is truncated around the word."""
     encoding = tokenizer.encode(occurrence.text)
-    mine = [i for i, (start, end) in enumerate(encoding.offsets) if start < occurrence.end and end > occurrence.start]
-    if not mine:
+    word_tokens = [i for i, (start, end) in enumerate(encoding.offsets) if start < occurrence.end and end > occurrence.start]
+    if not word_tokens:
         raise UserError(
             f"{occurrence.location}: the tokenizer leaves nothing of {occurrence.word!r}; point at a word that it can read"
         )
-    room = max_length - 2
-    begin = max(0, min((mine[0] + mine[-1] + 1 - room) // 2, len(encoding.ids) - room))
-    ids = np.array([tokenizer.cls_token_id, *encoding.ids[begin : begin + room], tokenizer.sep_token_id], np.int64)
-    where = np.array([i - begin + 1 for i in mine if 0 <= i - begin < room], np.int64)
-    return ids, where
-
-
-def _layer_vectors(predictor: Predictor, encoded: list[tuple[Ints, Ints]]) -> list[Floats]:
-    """What leaves each layer, of these words alone."""
-    lengths = [len(ids) for ids, _ in encoded]
-    starts = np.cumsum([0, *lengths[:-1]])
-    rows = torch.from_numpy(np.concatenate([where + start for (_, where), start in zip(encoded, starts, strict=True)]))
-    sizes = torch.tensor([len(where) for _, where in encoded])
-    owner = torch.arange(len(encoded)).repeat_interleave(sizes)
-    kept: list[torch.Tensor] = []
-    with predictor.runtime.inference_context():
-        inputs = Inputs(torch.from_numpy(np.concatenate([ids for ids, _ in encoded])), Layout.from_lengths(lengths))
-        predictor.model(inputs.to(device := predictor.runtime.device), kept)
-        return [segment_means(state[rows.to(device)].float().cpu(), owner, sizes).numpy() for state in kept]
-
-
-COSINE_TOLERANCE = 1e-5  # cosines this near are one: static vectors are all alike, and must not be told apart by rounding
-
-
-@dataclass(frozen=True)
-class SenseScores:
-    """Shares of right senses."""
-
-    nearest: float  # that of the most similar known occurrence
-    centroid: float  # that whose mean is most similar
-    frequent: float  # always the most frequent one: what a reader of no context gets
-    num_evaluated: int
+    max_tokens = max_length - 2
+    begin = max(0, min((word_tokens[0] + word_tokens[-1] + 1 - max_tokens) // 2, len(encoding.ids) - max_tokens))
+    ids = np.array([tokenizer.cls_token_id, *encoding.ids[begin : begin + max_tokens], tokenizer.sep_token_id], np.int64)
+    word_indices = np.array([i - begin + 1 for i in word_tokens if 0 <= i - begin < max_tokens], np.int64)
+    return ids, word_indices
 
 
 def score_senses(
     train_vectors: Floats, train_senses: Sequence[str], test_vectors: Floats | None = None, test_senses: Sequence[str] = ()
 ) -> SenseScores:
-    """Vectors with known senses, and those to be judged; without any, each is judged by all the others.
+    """Accuracy on the test vectors, or by leave-one-out on the training vectors where there are none.
 
-    Among equally near ones the most frequent sense counts, so that vectors without context score as no context does.
+    Ties go to the most frequent sense, so that static vectors score exactly as the majority baseline.
     """
-    names, numbers = np.unique(np.array(train_senses), return_inverse=True)
+    names, sense_ids = np.unique(np.array(train_senses), return_inverse=True)
     if len(train_vectors) < 2:
         raise UserError("senses are told apart by other sentences with known senses; give two at least")
-    known, own = l2_normalize(train_vectors), np.eye(len(names))[numbers]
+    train, one_hot = l2_normalize(train_vectors), np.eye(len(names))[sense_ids]  # (train, hidden size), (train, senses)
     if test_vectors is None:
-        return _leave_one_out(known, own)
-    answers = np.array([np.flatnonzero(names == sense)[0] if sense in names else -1 for sense in test_senses])
-    asked, often = l2_normalize(test_vectors), own.sum(0)
-    near = _vote(asked @ known.T, own, often)
-    middle = _vote(asked @ l2_normalize(own.T @ known).T, np.eye(len(names)), often)
-    return _compute_scores(answers, near, middle, often)
-
-
-def _leave_one_out(vectors: Floats, one_hot: NDArray[np.float64]) -> SenseScores:
-    alike, answers, often = vectors @ vectors.T, one_hot.argmax(1), one_hot.sum(0)
-    np.fill_diagonal(alike, -np.inf)
-    near = _vote(alike, one_hot, often)
-    sums = (one_hot.T @ vectors)[None] - one_hot[:, :, None] * vectors[:, None]
-    middles = np.einsum("nd,nsd->ns", vectors, l2_normalize(sums))
-    middles[one_hot == often] = -np.inf  # of a sense with no other occurrence
-    middle = _vote(middles, np.eye(one_hot.shape[1]), often)
-    return _compute_scores(answers, near, middle, often)
-
-
-def _compute_scores(gold: Ints, nearest: Ints, centroid: Ints, sense_counts: NDArray[np.float64]) -> SenseScores:
-    near, middle, most = (float(np.mean(found == gold)) for found in (nearest, centroid, sense_counts.argmax()))
-    return SenseScores(near, middle, most, len(gold))
+        return _leave_one_out(train, one_hot)
+    gold = np.array([np.flatnonzero(names == sense)[0] if sense in names else -1 for sense in test_senses])
+    test, sense_counts = l2_normalize(test_vectors), one_hot.sum(0)
+    nearest = _vote(test @ train.T, one_hot, sense_counts)
+    centroid = _vote(test @ l2_normalize(one_hot.T @ train).T, np.eye(len(names)), sense_counts)
+    return _compute_scores(gold, nearest, centroid, sense_counts)
 
 
 def nearest_neighbors(vectors: Floats, k: int) -> NDArray[np.int64]:
-    """(occurrences, most): the most similar others of each, the nearest first."""
-    alike = l2_normalize(vectors) @ l2_normalize(vectors).T
-    np.fill_diagonal(alike, -np.inf)
-    return np.argsort(-alike, axis=1, kind="stable")[:, : min(k, len(vectors) - 1)]
+    """(occurrences, k): indices of the k most similar other occurrences by cosine, most similar first."""
+    similarities = l2_normalize(vectors) @ l2_normalize(vectors).T
+    np.fill_diagonal(similarities, -np.inf)
+    return np.argsort(-similarities, axis=1, kind="stable")[:, : min(k, len(vectors) - 1)]
+
+
+def _layer_vectors(predictor: Predictor, encoded: list[tuple[Ints, Ints]]) -> list[Floats]:
+    """Per layer, (words, hidden size): mean of the hidden states of each word's tokens."""
+    lengths = [len(ids) for ids, _ in encoded]
+    offsets = np.cumsum([0, *lengths[:-1]])
+    rows = torch.from_numpy(
+        np.concatenate([word_indices + start for (_, word_indices), start in zip(encoded, offsets, strict=True)])
+    )
+    num_tokens = torch.tensor([len(word_indices) for _, word_indices in encoded])
+    word_ids = torch.arange(len(encoded)).repeat_interleave(num_tokens)
+    hidden_states: list[torch.Tensor] = []
+    with predictor.runtime.inference_context():
+        inputs = Inputs(torch.from_numpy(np.concatenate([ids for ids, _ in encoded])), Layout.from_lengths(lengths))
+        predictor.model(inputs.to(device := predictor.runtime.device), hidden_states)
+        return [segment_means(layer[rows.to(device)].float().cpu(), word_ids, num_tokens).numpy() for layer in hidden_states]
+
+
+def _leave_one_out(vectors: Floats, one_hot: NDArray[np.float64]) -> SenseScores:
+    similarities, gold, sense_counts = vectors @ vectors.T, one_hot.argmax(1), one_hot.sum(0)
+    np.fill_diagonal(similarities, -np.inf)
+    nearest = _vote(similarities, one_hot, sense_counts)
+    sums = (one_hot.T @ vectors)[None] - one_hot[:, :, None] * vectors[:, None]
+    centroid_similarities = np.einsum("nd,nsd->ns", vectors, l2_normalize(sums))
+    centroid_similarities[one_hot == sense_counts] = -np.inf  # a sense with no other occurrence has no centroid
+    centroid = _vote(centroid_similarities, np.eye(one_hot.shape[1]), sense_counts)
+    return _compute_scores(gold, nearest, centroid, sense_counts)
+
+
+def _compute_scores(gold: Ints, nearest: Ints, centroid: Ints, sense_counts: NDArray[np.float64]) -> SenseScores:
+    nearest_accuracy, centroid_accuracy, majority_accuracy = (
+        float(np.mean(predicted == gold)) for predicted in (nearest, centroid, sense_counts.argmax())
+    )
+    return SenseScores(nearest_accuracy, centroid_accuracy, majority_accuracy, len(gold))
 
 
 def _vote(
     similarities: NDArray[np.floating], one_hot: NDArray[np.float64], sense_counts: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """(asked, known) similarities to a sense each: the most frequent of those that the nearest have."""
+    """(test, train) similarities and (train, senses) one-hot to (test,): the most frequent sense among the nearest."""
     nearest = similarities >= similarities.max(1, keepdims=True) - COSINE_TOLERANCE
     return np.argmax((nearest @ one_hot > 0) * sense_counts, axis=1)
