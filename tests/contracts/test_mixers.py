@@ -1,4 +1,4 @@
-"""One contract, kept by every mixer."""
+"""The contract of mixers: tests that every mixer passes."""
 
 import pytest
 import torch
@@ -21,30 +21,38 @@ from bertsmith.model.mixers import (
     TransformerXL,
 )
 from bertsmith.model.mixers.reformer.chunked import ChunkConfig
-from bertsmith.model.model import ModelConfig
-from bertsmith.model.model import build_model as model_of
+from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout, PaddedLayout
 from bertsmith.model.position_bias import AlibiConfig, T5BiasConfig
 from tests.model.test_rope import by_complex_numbers
 
-WIDTH, LENGTHS = 32, (17, 5, 40, 1, 23)
-DENSE = [Attention(heads=4), Attention(heads=4, rotary=100.0, bias=False)]
-CAUSAL_DENSE = [Attention(heads=4, causal=True), Attention(heads=4, causal=True, rotary=100.0)]
+HIDDEN_SIZE, LENGTHS = 32, (17, 5, 40, 1, 23)
+ATTENTION = [Attention(heads=4), Attention(heads=4, rotary=100.0, bias=False)]
+CAUSAL_ATTENTION = [Attention(heads=4, causal=True), Attention(heads=4, causal=True, rotary=100.0)]
 MIXERS = [
-    *DENSE, Lstm(), Lstm(hidden=40), Lstm(directions="apart", hidden=40, clip=0.3), Lstm(cell="gru"), Cnn(),
+    *ATTENTION, Lstm(), Lstm(hidden=40), Lstm(directions="apart", hidden=40, clip=0.3), Lstm(cell="gru"), Cnn(),
     Cnn(widths=(1, 2, 6, 3), activation="tanh"), TransformerXL(heads=4, causal=False),
-    TransformerXL(heads=4, causal=False, clamp=6, same_length=True, remembers=9, bias=True), AdaptiveSpan(heads=4, longest=48, ramp=8),
+    TransformerXL(heads=4, causal=False, clamp=6, same_length=True, remembers=9, bias=True),
+    AdaptiveSpan(heads=4, longest=48, ramp=8),
 ]  # fmt: skip
-REACHING = [
+CAUSAL_WITH_MEMORY = [
     TransformerXL(heads=4), TransformerXL(heads=4, same_length=True, remembers=9, clamp=5, bias=True),
     AdaptiveSpan(heads=4, longest=48, ramp=8, causal=True), AdaptiveSpan(heads=4, longest=20, ramp=32, causal=True),
 ]  # fmt: skip
-CAUSAL = [*CAUSAL_DENSE, Lstm(directions="forward"), Lstm(directions="forward", clip=0.3), Cnn(causal=True), *REACHING]
+CAUSAL = [
+    *CAUSAL_ATTENTION,
+    Lstm(directions="forward"),
+    Lstm(directions="forward", clip=0.3),
+    Cnn(causal=True),
+    *CAUSAL_WITH_MEMORY,
+]
 
 
-def name(config):
-    told = {field: getattr(config, field) for field in config.__struct_fields__}
-    return "-".join([config.__struct_config__.tag, *(f"{n}={v}" for n, v in told.items() if v and n != "heads")])
+def config_id(config):
+    values = {field: getattr(config, field) for field in config.__struct_fields__}
+    return "-".join(
+        [config.__struct_config__.tag, *(f"{name}={value}" for name, value in values.items() if value and name != "heads")]
+    )
 
 
 MIXERS += [
@@ -63,7 +71,7 @@ MIXERS += [
 ]
 CAUSAL += [
     ReformerChunked(heads=4, layers=("near",), near=ChunkConfig(chunk=4), causal=True)
-]  # those of hashes are so in part alone
+]  # LSH chunks are only partly causal
 CAUSAL += [Reformer(heads=4, buckets=(2, 4), rounds=2, reach=3, causal=True), Reformer(heads=4, buckets=1, causal=True)]
 
 MIXERS += [LiteTransformer(kernels=(5,)), LiteTransformer(kernels=(4,), dynamic=True, filters=8, bias=False, rotary=100.0)]
@@ -75,103 +83,106 @@ CAUSAL += [
     Attention(heads=4, distance=T5BiasConfig(buckets=4, furthest=9), causal=True),
 ]
 
-every_mixer = pytest.mark.parametrize("config", MIXERS, ids=name)
-every_causal_mixer = pytest.mark.parametrize("config", CAUSAL, ids=name)
-both = pytest.mark.parametrize("config", MIXERS + CAUSAL, ids=name)
-dense = pytest.mark.parametrize("config", DENSE + CAUSAL_DENSE, ids=name)
-compiled = pytest.mark.parametrize("config", [c for c in MIXERS + CAUSAL if c.build(WIDTH).compiles], ids=name)
+every_mixer = pytest.mark.parametrize("config", MIXERS, ids=config_id)
+every_causal_mixer = pytest.mark.parametrize("config", CAUSAL, ids=config_id)
+every_mixer_and_causal = pytest.mark.parametrize("config", MIXERS + CAUSAL, ids=config_id)
+full_attention = pytest.mark.parametrize("config", ATTENTION + CAUSAL_ATTENTION, ids=config_id)
+compilable = pytest.mark.parametrize("config", [c for c in MIXERS + CAUSAL if c.build(HIDDEN_SIZE).can_compile], ids=config_id)
 
 
-def built(config):
+def build_mixer(config):
     torch.manual_seed(1)
-    mixer = config.build(WIDTH).eval()
-    for weight in mixer.parameters():  # none may hide behind a zero it starts with
+    mixer = config.build(HIDDEN_SIZE).eval()
+    for weight in mixer.parameters():  # so that none is zero at initialization
         torch.nn.init.normal_(weight, std=0.2)
-    mixer.prepare_forward()  # a compiled graph cannot be
+    mixer.prepare_forward()  # not called inside a compiled graph
     return mixer
 
 
-def tokens(lengths=LENGTHS):
+def random_inputs(lengths=LENGTHS):
     torch.manual_seed(2)
-    return torch.randn(sum(lengths), WIDTH), Layout.from_lengths(lengths)
+    return torch.randn(sum(lengths), HIDDEN_SIZE), Layout.from_lengths(lengths)
 
 
-def test_the_contract_covers_every_mixer():
+def test_contract_covers_every_mixer():
     members = set(getattr(MixerConfig, "__args__", (MixerConfig,)))
     assert {type(c) for c in MIXERS} == {type(c) for c in CAUSAL} == members
 
 
-@both
-@pytest.mark.parametrize("lengths", [LENGTHS, (60, 33, 70), (8, 8, 8), (1,)], ids=["short", "long", "even", "one"])
-def test_a_sequence_is_the_same_alone_or_packed(config, lengths):
-    mixer, (x, layout) = built(config), tokens(lengths)
-    alone = [mixer(part, Layout.from_lengths([len(part)])) for part in x.split(lengths)]
-    assert_close(mixer(x, layout), torch.cat(alone), atol=1e-5, rtol=1e-5)
+@every_mixer_and_causal
+@pytest.mark.parametrize("lengths", [LENGTHS, (60, 33, 70), (8, 8, 8), (1,)], ids=["short", "long", "uniform", "one"])
+def test_mixer_packed_matches_single_sequences(config, lengths):
+    mixer, (x, layout) = build_mixer(config), random_inputs(lengths)
+    expected = [mixer(part, Layout.from_lengths([len(part)])) for part in x.split(lengths)]
+    assert_close(mixer(x, layout), torch.cat(expected), atol=1e-5, rtol=1e-5)
 
 
-@both
-def test_the_rectangle_agrees_with_the_pack(config):
-    mixer, (x, layout) = built(config), tokens()
+@every_mixer_and_causal
+def test_mixer_padded_matches_packed(config):
+    mixer, (x, layout) = build_mixer(config), random_inputs()
     mask = layout.padding_mask()
-    grid = layout.pad(x).masked_fill(~mask[..., None], 9.0).flatten(0, 1)  # padding shouts, and is not heard
-    assert_close(mixer(grid, PaddedLayout.from_mask(mask))[mask.flatten()], mixer(x, layout), atol=1e-5, rtol=1e-5)
+    padded = layout.pad(x).masked_fill(~mask[..., None], 9.0).flatten(0, 1)  # large values in the padding must not leak
+    assert_close(mixer(padded, PaddedLayout.from_mask(mask))[mask.flatten()], mixer(x, layout), atol=1e-5, rtol=1e-5)
 
 
 @every_causal_mixer
-def test_causal_never_looks_ahead(config):
-    mixer, (x, layout) = built(config), tokens((30, 10))
+def test_causal_mixer_does_not_see_the_future(config):
+    mixer, (x, layout) = build_mixer(config), random_inputs((30, 10))
     changed = x.clone()
-    changed[20:30] = torch.randn(10, WIDTH)
+    changed[20:30] = torch.randn(10, HIDDEN_SIZE)
     before, after = mixer(x, layout), mixer(changed, layout)
     assert_close(before[:20], after[:20], atol=1e-6, rtol=1e-6)
     assert not torch.allclose(before[20:30], after[20:30])
 
 
 @every_mixer
-def test_gradients_reach_every_weight(config):
-    mixer, (x, layout) = built(config).train(), tokens()
+def test_mixer_grads_reach_every_parameter(config):
+    mixer, (x, layout) = build_mixer(config).train(), random_inputs()
     mixer(x, layout).square().mean().backward()
-    assert not [n for n, p in mixer.named_parameters() if p.grad is None or not p.grad.any()]
+    assert not [name for name, parameter in mixer.named_parameters() if parameter.grad is None or not parameter.grad.any()]
 
 
-@both
-def test_small_matrices_stand_beside_its_own_and_are_merged_with_them(config):
-    encoder = EncoderConfig(layers=2, width=WIDTH, mixer=config, feedforward=None, positions=64, deviation=0.2)
-    model, given = model_of(ModelConfig(encoder=encoder, vocabulary=60), 0).eval(), Inputs(torch.arange(86) % 60, tokens()[1])
-    plain = model(given)
+@every_mixer_and_causal
+def test_mixer_lora_inject_and_merge(config):
+    encoder = EncoderConfig(layers=2, width=HIDDEN_SIZE, mixer=config, feedforward=None, positions=64, deviation=0.2)
+    model, inputs = (
+        build_model(ModelConfig(encoder=encoder, vocabulary=60), 0).eval(),
+        Inputs(torch.arange(86) % 60, random_inputs()[1]),
+    )
+    expected = model(inputs)
     lora.inject_adapters(model, lora.LoraConfig(rank=2), seed=1)
-    assert_close(model(given), plain, atol=1e-5, rtol=1e-5)
-    beside = [part for part in model.modules() if isinstance(part, lora.LoRALinear)]
-    for part in beside:
-        torch.nn.init.normal_(part.up, std=0.1)
-    taught = model(given)
-    assert not beside or not torch.allclose(taught, plain, atol=1e-3)
+    assert_close(model(inputs), expected, atol=1e-5, rtol=1e-5)
+    adapters = [adapter for adapter in model.modules() if isinstance(adapter, lora.LoRALinear)]
+    for adapter in adapters:
+        torch.nn.init.normal_(adapter.up, std=0.1)
+    adapted = model(inputs)
+    assert not adapters or not torch.allclose(adapted, expected, atol=1e-3)
     lora.merge_and_unload(model)
-    assert_close(model(given), taught, atol=1e-4, rtol=1e-4)
+    assert_close(model(inputs), adapted, atol=1e-4, rtol=1e-4)
 
 
-@compiled
-def test_compiles_whole_and_serves_other_lengths(config):
+@compilable
+def test_mixer_compiles_fullgraph_with_dynamic_lengths(config):
     torch._dynamo.reset()
     graphs = []
     from torch._dynamo.backends.debugging import aot_eager
 
-    def counted(graph, example, **options):
+    def counting_backend(graph, example, **options):
         graphs.append(graph)
         return aot_eager(graph, example, **options)
 
-    mixer = built(config)
-    compiled = torch.compile(mixer, fullgraph=True, backend=counted)
+    mixer = build_mixer(config)
+    compiled = torch.compile(mixer, fullgraph=True, backend=counting_backend)
     for lengths in (LENGTHS, (9, 30, 2), (50, 3, 8, 20), (7, 41)):
-        x, layout = tokens(lengths)
+        x, layout = random_inputs(lengths)
         assert_close(compiled(x, layout), mixer(x, layout), atol=1e-5, rtol=1e-5)
     assert len(graphs) <= 2  # one for the first lengths, one for all others
 
 
-@dense
-@pytest.mark.parametrize("lengths", [LENGTHS, (60, 33, 70), (12, 12)], ids=["rectangle", "one by one", "even"])
-def test_dense_agrees_with_the_whole_square_of_scores(config, lengths):
-    mixer, (x, layout) = built(config), tokens(lengths)
+@full_attention
+@pytest.mark.parametrize("lengths", [LENGTHS, (60, 33, 70), (12, 12)], ids=["padded", "per sequence", "uniform"])
+def test_attention_matches_explicit_softmax(config, lengths):
+    mixer, (x, layout) = build_mixer(config), random_inputs(lengths)
     q, k, v = mixer.project(x)
     if config.rotary:
         q, k = (by_complex_numbers(t, layout.position, config.rotary).float() for t in (q, k))
@@ -179,35 +190,35 @@ def test_dense_agrees_with_the_whole_square_of_scores(config, lengths):
     visible = layout.seq_id == layout.seq_id[:, None]
     if config.causal:
         visible &= layout.position <= layout.position[:, None]
-    weights = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~visible, float("-inf")).softmax(-1)
-    assert_close(mixer(x, layout), mixer.project.join((weights @ v).transpose(0, 1)), atol=1e-5, rtol=1e-5)
+    probs = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~visible, float("-inf")).softmax(-1)
+    assert_close(mixer(x, layout), mixer.project.project_out((probs @ v).transpose(0, 1)), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("lengths", [LENGTHS, (60, 33, 70)], ids=["rectangle", "one by one"])
-def test_attention_dropout_falls_in_training_only_and_keeps_the_mean(lengths):
-    mixer, (x, layout) = built(Attention(heads=4, dropout=0.3)), tokens(lengths)
-    still = mixer(x, layout)
-    assert_close(still, built(Attention(heads=4))(x, layout))
+@pytest.mark.parametrize("lengths", [LENGTHS, (60, 33, 70)], ids=["padded", "per sequence"])
+def test_attention_dropout_in_training_only_keeps_the_mean(lengths):
+    mixer, (x, layout) = build_mixer(Attention(heads=4, dropout=0.3)), random_inputs(lengths)
+    expected = mixer(x, layout)
+    assert_close(expected, build_mixer(Attention(heads=4))(x, layout))
     mixer.train()
     torch.manual_seed(0)
-    draws = torch.stack([mixer(x, layout) for _ in range(400)])
-    assert not torch.allclose(draws[0], still)
-    assert_close(draws.mean(0), still, atol=0.35, rtol=0.1)
+    samples = torch.stack([mixer(x, layout) for _ in range(400)])
+    assert not torch.allclose(samples[0], expected)
+    assert_close(samples.mean(0), expected, atol=0.35, rtol=0.1)
 
 
-def test_heads_that_do_not_divide_the_width_are_refused():
+def test_attention_refuses_indivisible_hidden_size():
     with pytest.raises(UserError, match="width of 32 does not divide into 5 heads"):
-        Attention(heads=5).build(WIDTH)
+        Attention(heads=5).build(HIDDEN_SIZE)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "config", [Attention(heads=4), Attention(heads=4, causal=True), Attention(heads=16)], ids=["all", "causal", "heads of 2"]
 )
-@pytest.mark.parametrize("lengths", [LENGTHS, (128, 33, 512), (64, 64)], ids=["short", "long", "even"])
-def test_flash_agrees_with_the_rectangle(config, lengths):
-    """On CUDA in half precision the variable-length kernel runs: within rounding of float32, forward and back."""
-    mixer, (x, layout) = built(config).cuda(), tokens(lengths)
+@pytest.mark.parametrize("lengths", [LENGTHS, (128, 33, 512), (64, 64)], ids=["short", "long", "uniform"])
+def test_attention_flash_close_to_float32(config, lengths):
+    """On CUDA in bfloat16 the variable-length kernel runs: within rounding of float32, forward and backward."""
+    mixer, (x, layout) = build_mixer(config).cuda(), random_inputs(lengths)
     x, layout = x.cuda(), layout.to("cuda")
     results = []
     for dtype in (torch.float32, torch.bfloat16):
@@ -216,18 +227,18 @@ def test_flash_agrees_with_the_rectangle(config, lengths):
             out = mixer(inputs, layout)
         out.float().square().sum().backward()
         results.append((out.float(), inputs.grad))
-    for exact, half in zip(*results, strict=True):
-        assert (exact - half).norm() / exact.norm() < 0.02
+    for exact, rounded in zip(*results, strict=True):
+        assert (exact - rounded).norm() / exact.norm() < 0.02
 
 
 @pytest.mark.parametrize(
-    ("lengths", "alone"), [([3] * 20 + [60], True), ([40, 33, 50], True), ([3, 4, 5], False), ([60, 60], False)]
+    ("lengths", "per_sequence"), [([3] * 20 + [60], True), ([40, 33, 50], True), ([3, 4, 5], False), ([60, 60], False)]
 )
-def test_a_rectangle_is_laid_around_short_sequences_of_like_length_alone(lengths, alone):
+def test_layout_pads_only_short_sequences_of_similar_length(lengths, per_sequence):
     layout = Layout.from_lengths(lengths)
-    assert layout.attends_per_sequence == alone
+    assert layout.attends_per_sequence == per_sequence
     torch.manual_seed(0)
     q, k, v = torch.randn(3, sum(lengths), 2, 8)
     parts = zip(*(t.split(lengths) for t in (q, k, v)), strict=True)
-    each = [Layout.from_lengths([len(a)]).attend(a, b, c) for a, b, c in parts]
-    assert_close(layout.attend(q, k, v), torch.cat(each), atol=1e-5, rtol=1e-5)
+    expected = [Layout.from_lengths([len(q_part)]).attend(q_part, k_part, v_part) for q_part, k_part, v_part in parts]
+    assert_close(layout.attend(q, k, v), torch.cat(expected), atol=1e-5, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""Recipes of BERT's relatives, made small: each learns from text, and fills masks or tells fakes."""
+"""The recipes of BERT's relatives (ALBERT, ELECTRA, ModernBERT, ...) at a small size: each pre-trains."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ model.layers=3 model.width=32 model.mixer.heads=2 model.feedforward.inner=64 mod
 shares=[] train.batch_tokens=512 train.accumulate=1 train.steps=30 train.precision=fp32 train.compile=false train.workers=0
 train.warmup=0.1 train.log_every=5 eval_tokens=2048 held_out=0.1
 """.split()  # noqa: SIM905
-OWN = {
+RECIPE_OPTIONS = {
     "albert": ["model.embedding=16", "train.rate=1e-2"],
     "electra": ["model.embedding=16"],
     "modernbert": ["model.others.mixer.heads=2", "model.others.mixer.reach=[4]"],
@@ -23,14 +23,14 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_the_recipe_learns(name, corpus, tmp_path):
+@pytest.mark.parametrize("name", RECIPE_OPTIONS)
+def test_family_recipe_pretrains(name, corpus, tmp_path):
     out = tmp_path / name
-    recipe = (ROOT / "recipes" / f"{name}.toml").read_text().replace("epochs = 20\n", "")  # steps are given instead
+    recipe = (ROOT / "recipes" / f"{name}.toml").read_text().replace("epochs = 20\n", "")  # the test sets steps instead
     (tmp_path / "recipe.toml").write_text(recipe)
-    made = answer("pretrain", tmp_path / "recipe.toml", f"corpus={corpus}", f"out={out}", *TINY, *OWN[name])
+    result = answer("pretrain", tmp_path / "recipe.toml", f"corpus={corpus}", f"out={out}", *TINY, *RECIPE_OPTIONS[name])
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert made["valid_loss_words"] < rows[0]["loss.words"]
+    assert result["valid_loss_words"] < rows[0]["loss.words"]
     model = bertsmith.load(out).model
     assert len(model.encoder.stack.blocks) == (1 if name == "albert" else 3)
     heads = {"albert": ["words", "next"], "electra": ["replaced"]}

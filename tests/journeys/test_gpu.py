@@ -1,4 +1,4 @@
-"""Pre-training on a GPU: killed and resumed bit for bit where that is asked for, and learning all the same."""
+"""Pre-training on a GPU: bit-for-bit resumption if deterministic, and the same loss in bfloat16 as in float32."""
 
 import pytest
 
@@ -15,7 +15,7 @@ MODERN = {
     "mixer": {"kind": "dense", "heads": 2, "rotary": 10_000.0, "bias": False},
     "feedforward": {"inner": 256, "gated": True, "bias": False},
 }  # fmt: skip
-KINDS = {
+MODELS = {
     "bert": ({"layers": 2, "width": 128, "mixer": {"kind": "dense", "heads": 2}, "feedforward": {"inner": 512}}, "adamw"),
     "modern": (MODERN, "muon"),
 }
@@ -32,41 +32,41 @@ def corpus(tmp_path_factory):
     return folder / "corpus"
 
 
-class Died(Exception):
+class Killed(Exception):
     pass
 
 
-def trained(corpus, out, kind, length, die=0, **train):
-    model, optimizer = KINDS[kind]
+def run_pretraining(corpus, out, kind, length, kill_at=0, **train):
+    model, optimizer = MODELS[kind]
 
-    def at(step, row):
-        if step == die:
-            raise Died
+    def on_step(step, row):
+        if step == kill_at:
+            raise Killed
 
     objective = {"kind": "pairs"} if kind == "bert" else {"kind": "masked", "rate": 0.3}
     settings = {"steps": 20, "batch_tokens": 8192, "rate": 1e-3, "save_every": 5, "device": "cuda", "precision": "bf16",
                 "optimizer": {"kind": optimizer}, **train}  # fmt: skip
     recipe = {"corpus": str(corpus), "out": str(out), "model": model, "objective": objective, "length": [length],
               "train": settings}  # fmt: skip
-    return pretrain(from_dict(PretrainRecipe, recipe, "test"), quiet=True, on_step=at)
+    return pretrain(from_dict(PretrainRecipe, recipe, "test"), quiet=True, on_step=on_step)
 
 
 @pytest.mark.parametrize("length", [128, 400])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_deterministic_run_goes_on_bit_for_bit(corpus, tmp_path, kind, length):
-    trained(corpus, tmp_path / "whole", kind, length, deterministic=True)
-    with pytest.raises(Died):
-        trained(corpus, tmp_path / "killed", kind, length, die=13, deterministic=True)
-    trained(corpus, tmp_path / "killed", kind, length, deterministic=True)
+@pytest.mark.parametrize("kind", MODELS)
+def test_gpu_deterministic_run_resumes_bit_for_bit(corpus, tmp_path, kind, length):
+    run_pretraining(corpus, tmp_path / "whole", kind, length, deterministic=True)
+    with pytest.raises(Killed):
+        run_pretraining(corpus, tmp_path / "killed", kind, length, kill_at=13, deterministic=True)
+    run_pretraining(corpus, tmp_path / "killed", kind, length, deterministic=True)
     for name in ("metrics.jsonl", "model.safetensors"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "killed" / name).read_bytes(), name
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_half_precision_kernels_learn_as_plain_float32_does(corpus, tmp_path, kind):
-    """Kernels against torch's own operations, over a whole run without dropout."""
+@pytest.mark.parametrize("kind", MODELS)
+def test_gpu_bf16_kernels_train_as_float32(corpus, tmp_path, kind):
+    """Our kernels against torch's operations, over a whole run without dropout."""
     losses = [
-        trained(corpus, tmp_path / precision, kind, 128, precision=precision, steps=60)["valid_loss"]
+        run_pretraining(corpus, tmp_path / precision, kind, 128, precision=precision, steps=60)["valid_loss"]
         for precision in ("bf16", "fp32")
     ]
     assert losses[0] == pytest.approx(losses[1], rel=0.05)

@@ -1,4 +1,4 @@
-"""A trained BERT of short texts becomes one of long ones, goes on learning, and does tasks with its question in sight."""
+"""convert-long: a BERT of short texts becomes a Longformer, is pre-trained further and fine-tuned; replacing mixers."""
 
 import json
 from pathlib import Path
@@ -42,35 +42,37 @@ TRAIN = {"steps": 2, "batch_tokens": 256, "warmup": 0, "device": "cpu"}
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory, corpus):
+def short_bert(tmp_path_factory, corpus):
     out = tmp_path_factory.mktemp("long") / "bert"
     api.pretrain(corpus=str(corpus), model=SMALL, length=32, train=TRAIN, out=str(out), quiet=True)
     return out
 
 
 @pytest.fixture(scope="module")
-def long(bert):
-    out = bert.parent / "long"
-    assert main(["convert-long", f"model={bert}", f"out={out}", "length=100", "reach=15", "--quiet"]) == 0
+def long_bert(short_bert):
+    out = short_bert.parent / "long"
+    assert main(["convert-long", f"model={short_bert}", f"out={out}", "length=100", "reach=15", "--quiet"]) == 0
     return out
 
 
-def read(folder, length, seed=1):
+def run_random_tokens(folder, length, seed=1):
     model = checkpoint.load(folder)[0]
     tokens = torch.randint(5, 80, (2 * length,), generator=torch.Generator().manual_seed(seed))
     return model(Inputs(tokens, Layout.from_lengths([length, length])))
 
 
-def test_texts_within_reach_are_read_as_before_and_longer_ones_can_be(bert, long):
-    assert_close(read(long, 16), read(bert, 16), atol=1e-5, rtol=1e-5)
-    assert not torch.allclose(read(long, 32), read(bert, 32), atol=1e-3)  # there, some tokens do not see each other
-    assert read(long, 100).shape == (200, 32)
+def test_convert_long_keeps_short_texts_and_allows_longer(short_bert, long_bert):
+    assert_close(run_random_tokens(long_bert, 16), run_random_tokens(short_bert, 16), atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(
+        run_random_tokens(long_bert, 32), run_random_tokens(short_bert, 32), atol=1e-3
+    )  # longer than the window: some tokens do not see each other
+    assert run_random_tokens(long_bert, 100).shape == (200, 32)
     with pytest.raises(UserError, match="longer than the model's 32 positions"):
-        read(bert, 33)
+        run_random_tokens(short_bert, 33)
 
 
-def test_positions_are_tiled_and_anchors_begin_as_copies(bert, long):
-    before, after = (checkpoint.load(folder)[0].state_dict() for folder in (bert, long))
+def test_convert_long_tiles_positions_and_copies_global_projections(short_bert, long_bert):
+    before, after = (checkpoint.load(folder)[0].state_dict() for folder in (short_bert, long_bert))
     table = before["encoder.positions.weight"]
     assert torch.equal(after["encoder.positions.weight"], torch.cat([table, table, table, table[:4]]))
     for name in [name for name in before if "mixer.project.qkv" in name]:
@@ -78,68 +80,68 @@ def test_positions_are_tiled_and_anchors_begin_as_copies(bert, long):
         assert torch.equal(after[name], before[name])
 
 
-def test_rotary_positions_need_no_table(corpus, tmp_path, capsys):
-    """They are distances: what a window sees is as far away as ever."""
+def test_convert_long_with_rope(corpus, tmp_path, capsys):
+    """Rotary positions are relative: inside the window nothing changes."""
     model = SMALL | {"table": False, "mixer": {"heads": 4, "rotary": 10000.0}}
     api.pretrain(corpus=str(corpus), model=model, length=32, train=TRAIN, out=str(tmp_path / "bert"), quiet=True)
     assert main(["convert-long", f"model={tmp_path / 'bert'}", f"out={tmp_path / 'long'}", "length=100", "reach=15"]) == 0
     assert "anchors beyond it are met as if they stood at its edge" in " ".join(capsys.readouterr().err.split())
     assert checkpoint.load(tmp_path / "long")[0].config.encoder.mixer.rotary == 10000.0
-    assert_close(read(tmp_path / "long", 16), read(tmp_path / "bert", 16), atol=1e-5, rtol=1e-5)
-    assert read(tmp_path / "long", 100).shape == (200, 32)
+    assert_close(run_random_tokens(tmp_path / "long", 16), run_random_tokens(tmp_path / "bert", 16), atol=1e-5, rtol=1e-5)
+    assert run_random_tokens(tmp_path / "long", 100).shape == (200, 32)
 
 
-def test_pre_training_goes_on_from_it_and_teaches_the_anchors(long, corpus, tmp_path):
+def test_pretraining_continues_from_long_model_and_trains_global_projections(long_bert, corpus, tmp_path):
     out = tmp_path / "on"
-    api.pretrain(corpus=str(corpus), init=str(long), objective="masked", length=100, train=TRAIN, out=str(out), quiet=True)
-    before, after = (checkpoint.load(folder)[0].state_dict() for folder in (long, out))
-    moved = [name for name in after if name.endswith("anchored.weight")]
-    assert len(moved) == 2 and not any(torch.equal(before[name], after[name]) for name in moved)
+    api.pretrain(corpus=str(corpus), init=str(long_bert), objective="masked", length=100, train=TRAIN, out=str(out), quiet=True)
+    before, after = (checkpoint.load(folder)[0].state_dict() for folder in (long_bert, out))
+    global_weights = [name for name in after if name.endswith("anchored.weight")]
+    assert len(global_weights) == 2 and not any(torch.equal(before[name], after[name]) for name in global_weights)
 
 
-def test_a_mixer_is_swapped_by_its_name_alone(bert, corpus, tmp_path):
-    words = {"corpus": str(corpus), "init": str(bert), "length": 32, "train": TRAIN, "out": str(tmp_path / "out")}
-    words["quiet"] = True
-    api.pretrain(model={"mixer": {"kind": "window", "reach": 4}}, **words)
+def test_pretrain_replaces_mixer_by_kind(short_bert, corpus, tmp_path):
+    options = {"corpus": str(corpus), "init": str(short_bert), "length": 32, "train": TRAIN, "out": str(tmp_path / "out")}
+    options["quiet"] = True
+    api.pretrain(model={"mixer": {"kind": "window", "reach": 4}}, **options)
     encoder = checkpoint.load(tmp_path / "out")[0].config.encoder
     assert encoder.mixer == Longformer(heads=4, reach=(4,)) and encoder.width == 32
-    for model, said in (
+    for model, message in (
         ({"mixer": "window", "width": 64}, "brings its own model"),
         ("bert-base", "brings its own model"),
         ({"mixer": "lstm"}, "mixer=lstm cannot take over the weights of mixer=dense: it needs"),
         ({"mixer": {"kind": "window", "heads": 8}}, r"mixer\.heads = 8 is not what the weights were trained with, 4"),
     ):
-        with pytest.raises(UserError, match=said):
-            api.pretrain(model=model, **words | {"out": str(tmp_path / "no")})
+        with pytest.raises(UserError, match=message):
+            api.pretrain(model=model, **options | {"out": str(tmp_path / "no")})
 
 
-def test_the_same_command_again_finds_its_work_done_and_another_is_refused(bert, long):
-    words = {"model": str(bert), "out": str(long), "length": 100, "quiet": True}
-    assert api.convert_long(reach=15, **words)["made"] is False
+def test_convert_long_rerun_is_noop_and_other_options_refused(short_bert, long_bert):
+    options = {"model": str(short_bert), "out": str(long_bert), "length": 100, "quiet": True}
+    assert api.convert_long(reach=15, **options)["made"] is False
     with pytest.raises(UserError, match="holds another model"):
-        api.convert_long(reach=16, **words)
+        api.convert_long(reach=16, **options)
 
 
-@pytest.mark.parametrize(("mixer", "says"), [
+@pytest.mark.parametrize(("mixer", "message"), [
     (Lstm(), "it needs project.out.bias, project.out.weight"),
     (Cnn(), "it has no use for filters"),
 ])  # fmt: skip
-def test_what_has_no_queries_and_keys_gets_no_window(mixer, says):
-    with pytest.raises(UserError, match=says):
+def test_replace_mixer_refuses_models_without_attention(mixer, message):
+    with pytest.raises(UserError, match=message):
         replace_mixer(EncoderConfig(width=32, layers=1, mixer=mixer), Longformer(heads=4))
 
 
-def test_a_window_goes_back_to_full_attention_without_its_anchors():
+def test_longformer_back_to_full_attention_drops_global_projections():
     encoder = EncoderConfig(width=32, layers=1, mixer=Longformer(heads=4, causal=True))
-    dense = replace_mixer(encoder, Attention())
-    assert dense.mixer == Attention(heads=4, causal=True)
-    block = "encoder.stack.blocks.0.mixer."
-    weights = {f"{block}project.qkv.weight": torch.ones(1), f"{block}anchored.weight": torch.zeros(1)}
-    assert set(convert_weights(weights, dense)) == {f"{block}project.qkv.weight"}
-    assert convert_weights(weights, encoder)[f"{block}anchored.weight"] == 0  # those it has stay
+    converted = replace_mixer(encoder, Attention())
+    assert converted.mixer == Attention(heads=4, causal=True)
+    prefix = "encoder.stack.blocks.0.mixer."
+    weights = {f"{prefix}project.qkv.weight": torch.ones(1), f"{prefix}anchored.weight": torch.zeros(1)}
+    assert set(convert_weights(weights, converted)) == {f"{prefix}project.qkv.weight"}
+    assert convert_weights(weights, encoder)[f"{prefix}anchored.weight"] == 0  # its own global projections are kept
 
 
-SWAPS = {
+MIXER_CHANGES = {
     "alibi": (
         Attention(heads=4, distance=AlibiConfig()),
         Attention(dropout=0.1),
@@ -156,61 +158,70 @@ SWAPS = {
 }
 
 
-@pytest.mark.parametrize(("old", "said", "found"), SWAPS.values(), ids=SWAPS)
-def test_what_decides_the_meaning_of_the_weights_stays(old, said, found):
-    assert replace_mixer(EncoderConfig(width=48, layers=3, mixer=old), said).mixer == found
+@pytest.mark.parametrize(("old", "new", "expected"), MIXER_CHANGES.values(), ids=MIXER_CHANGES)
+def test_replace_mixer_keeps_options_that_weights_depend_on(old, new, expected):
+    assert replace_mixer(EncoderConfig(width=48, layers=3, mixer=old), new).mixer == expected
 
 
-def test_going_on_with_a_mixer_of_the_same_kind_changes_what_is_said_alone():
+def test_merge_mixer_config_changes_only_given_options():
     window = Longformer(heads=4, reach=(8,), dilation=(2,), dilated=1, anchors=False)
-    for old, said, found in (
+    for old, new, expected in (
         (window, Longformer(dropout=0.1), replace(window, dropout=0.1)),
         (TransformerXL(heads=4, clamp=8, same_length=True), TransformerXL(remembers=32),
          TransformerXL(heads=4, clamp=8, same_length=True, remembers=32)),
         (TransformerXL(heads=4, shared=True), TransformerXL(remembers=32), TransformerXL(heads=4, shared=True, remembers=32)),
         (AdaptiveSpan(heads=4, longest=64), AdaptiveSpan(price=0.1), AdaptiveSpan(heads=4, longest=64, price=0.1)),
-        (LiteTransformer(heads=4, kernels=(3, 5, 7)), LiteTransformer(dropout=0.1), LiteTransformer(heads=4, kernels=(3, 5, 7), dropout=0.1)),
+        (LiteTransformer(heads=4, kernels=(3, 5, 7)), LiteTransformer(dropout=0.1),
+         LiteTransformer(heads=4, kernels=(3, 5, 7), dropout=0.1)),
     ):  # fmt: skip
-        assert replace_mixer(EncoderConfig(width=32, layers=3, mixer=old), merge_mixer_config(said, old)).mixer == found
+        assert replace_mixer(EncoderConfig(width=32, layers=3, mixer=old), merge_mixer_config(new, old)).mixer == expected
     assert merge_mixer_config(Longformer(), Attention(heads=4)) == Longformer()
     with pytest.raises(UserError, match="heads = 8 is not"):
         replace_mixer(EncoderConfig(width=32, layers=3, mixer=window), merge_mixer_config(Longformer(heads=8), window))
 
 
-def test_what_it_goes_on_with_is_told(long, corpus, tmp_path, capsys):
-    words = [f"corpus={corpus}", f"init={long}", f"out={tmp_path / 'out'}", "length=32", "train.steps=1", "train.device=cpu"]
-    assert main(["pretrain", *words, "model.mixer=window", "model.mixer.dropout=0.1"]) == 0
+def test_pretrain_logs_mixer_it_continues_with(long_bert, corpus, tmp_path, capsys):
+    options = [
+        f"corpus={corpus}",
+        f"init={long_bert}",
+        f"out={tmp_path / 'out'}",
+        "length=32",
+        "train.steps=1",
+        "train.device=cpu",
+    ]
+    assert main(["pretrain", *options, "model.mixer=window", "model.mixer.dropout=0.1"]) == 0
     assert "goes on with mixer=window, heads=4, reach=[15], dropout=0.1" in " ".join(capsys.readouterr().err.split())
     assert checkpoint.load(tmp_path / "out")[0].config.encoder.mixer == Longformer(heads=4, reach=(15,), dropout=0.1)
 
 
-ROTARY = Longformer(heads=4, rotary=100.0, anchors=False)
+ROTARY_WINDOW = Longformer(heads=4, rotary=100.0, anchors=False)
 
 
-@pytest.mark.parametrize(("mixer", "others", "placeless"), [
-    (Attention(heads=4), None, True), (Attention(heads=4, rotary=100.0), None, False), (Attention(heads=4, distance=AlibiConfig()), None, False),
-    (Attention(heads=4), LayerTypes(mixer=ROTARY), False), (Attention(heads=4), LayerTypes(), True), (Longformer(heads=4), None, True),
+@pytest.mark.parametrize(("mixer", "others", "lacks_positions"), [
+    (Attention(heads=4), None, True), (Attention(heads=4, rotary=100.0), None, False),
+    (Attention(heads=4, distance=AlibiConfig()), None, False), (Attention(heads=4), LayerTypes(mixer=ROTARY_WINDOW), False),
+    (Attention(heads=4), LayerTypes(), True), (Longformer(heads=4), None, True),
     (Reformer(heads=4), None, True), (ReformerChunked(heads=4), None, True), (LiteTransformer(heads=4), None, False),
     (TransformerXL(heads=4), None, False), (AdaptiveSpan(heads=4), None, False), (Lstm(), None, False),
 ])  # fmt: skip
-def test_a_model_that_tells_no_places_apart_is_known(mixer, others, placeless):
-    """By what is asked before training, and by what a model makes of words in another order."""
+def test_lacks_position_information_is_detected(mixer, others, lacks_positions):
+    """By the check before training, and by whether reordering the tokens changes the output."""
     others = others and replace(others, mixer=replace(others.mixer, heads=4))
     encoder = EncoderConfig(
         layers=2, width=32, mixer=mixer, others=others, table=False, feedforward=FeedForwardConfig(inner=48)
     )
-    assert encoder.lacks_position_information == placeless and not replace(encoder, table=True).lacks_position_information
-    model, words = (
+    assert encoder.lacks_position_information == lacks_positions and not replace(encoder, table=True).lacks_position_information
+    model, tokens = (
         build_model(ModelConfig(encoder=replace(encoder, deviation=0.3), vocabulary=50), 0).eval(),
         torch.arange(5, 25),
     )
-    other = torch.cat([words[:1], words[1:-1].flip(0), words[-1:]])
+    reordered = torch.cat([tokens[:1], tokens[1:-1].flip(0), tokens[-1:]])
     with torch.no_grad():
-        rows = [model(Inputs(given, Layout.from_lengths([20])))[-1] for given in (words, other)]
-    assert torch.allclose(*rows, atol=1e-4) == placeless
+        outs = [model(Inputs(ids, Layout.from_lengths([20])))[-1] for ids in (tokens, reordered)]
+    assert torch.allclose(*outs, atol=1e-4) == lacks_positions
 
 
-REFUSED = {
+REFUSED_CHANGES = {
     "heads": (LiteTransformer(heads=4), LiteTransformer(heads=8), "heads = 8 is not what the weights were trained with, 4"),
     "direction": (Cnn(), Cnn(causal=True), "causal = True is not"),
     "backwards": (TransformerXL(heads=4), TransformerXL(heads=4, causal=False), "causal = False is not"),
@@ -228,41 +239,41 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("old", "said", "why"), REFUSED.values(), ids=REFUSED)
-def test_a_mixer_that_would_read_them_otherwise_is_refused(old, said, why):
-    with pytest.raises(UserError, match=why):
-        replace_mixer(EncoderConfig(width=32, layers=3, mixer=old), said)
+@pytest.mark.parametrize(("old", "new", "message"), REFUSED_CHANGES.values(), ids=REFUSED_CHANGES)
+def test_replace_mixer_refuses_incompatible_options(old, new, message):
+    with pytest.raises(UserError, match=message):
+        replace_mixer(EncoderConfig(width=32, layers=3, mixer=old), new)
 
 
-def mixed(anchors):
-    others = LayerTypes(mixer=Longformer(heads=4, reach=(4,), anchors=anchors))
+def mixed_layers_config(has_global):
+    others = LayerTypes(mixer=Longformer(heads=4, reach=(4,), anchors=has_global))
     return EncoderConfig(
         layers=3, width=32, mixer=Attention(heads=4), others=others, feedforward=FeedForwardConfig(inner=48), positions=64
     )
 
 
-@pytest.mark.parametrize("anchors", [False, True])
-def test_anchors_are_of_the_blocks_that_have_them(anchors):
-    before = build_model(ModelConfig(encoder=mixed(anchors), vocabulary=80), 0).eval()
-    assert convert_weights(before.state_dict(), mixed(anchors)).keys() == before.state_dict().keys()
+@pytest.mark.parametrize("has_global", [False, True])
+def test_convert_long_with_layer_types(has_global):
+    before = build_model(ModelConfig(encoder=mixed_layers_config(has_global), vocabulary=80), 0).eval()
+    assert convert_weights(before.state_dict(), mixed_layers_config(has_global)).keys() == before.state_dict().keys()
     after, tokens = convert_model(before, Recipe(model="a", out="b", length=128)), torch.arange(40)
-    assert [block.mixer.anchored is not None for block in after.encoder.stack.blocks] == [True, anchors, anchors]
-    assert_close(*(one(Inputs(tokens, Layout.from_lengths([40]))) for one in (after, before)), atol=1e-5, rtol=1e-5)
+    assert [block.mixer.anchored is not None for block in after.encoder.stack.blocks] == [True, has_global, has_global]
+    assert_close(*(model(Inputs(tokens, Layout.from_lengths([40]))) for model in (after, before)), atol=1e-5, rtol=1e-5)
 
 
-def test_windows_stay_as_they_are_unless_something_is_said():
+def test_convert_long_keeps_windows_unless_given():
     windows = Longformer(heads=4, reach=(4, 8), dilation=(2, 2), dilated=1, dropout=0.1)
     before = build_model(ModelConfig(encoder=EncoderConfig(layers=2, width=32, mixer=windows), vocabulary=80), 0)
-    made = [convert_model(before, Recipe(model="a", out="b", length=600, **said)).config.encoder.mixer
-            for said in ({}, {"reach": (9,)}, {"dilation": ()}, {"dilation": (3,)})]  # fmt: skip
-    assert made == [windows, *(replace(windows, **said) for said in (
+    converted = [convert_model(before, Recipe(model="a", out="b", length=600, **options)).config.encoder.mixer
+            for options in ({}, {"reach": (9,)}, {"dilation": ()}, {"dilation": (3,)})]  # fmt: skip
+    assert converted == [windows, *(replace(windows, **options) for options in (
         {"reach": (9,)}, {"dilation": (), "dilated": None}, {"dilation": (3,), "dilated": None}
     ))]  # fmt: skip
     with pytest.raises(UserError, match=r"reach=\[\] sees nothing"):
         convert_model(before, Recipe(model="a", out="b", length=600, reach=()))
 
 
-def test_dropout_that_is_left_out_is_told(corpus, tmp_path, capsys):
+def test_convert_long_reports_dropped_attention_dropout(corpus, tmp_path, capsys):
     model = SMALL | {"mixer": {"heads": 4, "dropout": 0.1}}
     api.pretrain(corpus=str(corpus), model=model, length=32, train=TRAIN, out=str(tmp_path / "bert"), quiet=True)
     assert main(["convert-long", f"model={tmp_path / 'bert'}", f"out={tmp_path / 'long'}", "length=100"]) == 0
@@ -271,58 +282,63 @@ def test_dropout_that_is_left_out_is_told(corpus, tmp_path, capsys):
     assert json.loads((tmp_path / "long" / "config.json").read_text())["recipe"]["reach"] == [256]
 
 
-def test_positions_are_never_lost():
+def test_extend_positions_never_shrinks():
     assert torch.equal(tile_positions(torch.arange(3.0)[:, None], 3), torch.arange(3.0)[:, None])
     with pytest.raises(UserError, match="less than the model's 512 positions"):
         extend_positions(EncoderConfig(), 256)
 
 
-def encoded():
+def encoded_examples():
     ids = [np.arange(7), np.arange(5)]
     return EncodedExamples(ids, [np.array([0, 0, 0, 1, 1, 1, 1]), np.array([0, 0, 1, 1, 1])], np.array([0, 1]))
 
 
-@pytest.mark.parametrize(("task", "anchors"), [
-    (QuestionAnswering(), [0, 1, 2, 7, 8]), (MultipleChoice(), [0, 3, 4, 5, 6, 7, 9, 10, 11]), (TextClassification(labels=("a", "b")), None),
-    (TokenClassification(labels=("O",)), None),
+@pytest.mark.parametrize(("task", "global_tokens"), [
+    (QuestionAnswering(), [0, 1, 2, 7, 8]), (MultipleChoice(), [0, 3, 4, 5, 6, 7, 9, 10, 11]),
+    (TextClassification(labels=("a", "b")), None), (TokenClassification(labels=("O",)), None),
 ])  # fmt: skip
-def test_a_task_chooses_what_meets_the_whole_text(task, anchors):
-    units = [np.array([0, 1])] if isinstance(task, MultipleChoice) else [np.array([0]), np.array([1])]
-    data = encoded()
+def test_task_chooses_global_tokens(task, global_tokens):
+    groups = [np.array([0, 1])] if isinstance(task, MultipleChoice) else [np.array([0]), np.array([1])]
+    examples = encoded_examples()
     if isinstance(task, MultipleChoice):
-        data.metadata.extend(type("Fact", (), {"number": 0})() for _ in range(2))
-    layout = build_batch(task, data, units).inputs.layout
-    assert (None if layout.explicit_global_tokens is None else layout.explicit_global_tokens.tolist()) == anchors
-    assert layout.global_tokens.tolist() == (anchors or [0, 7])
+        examples.metadata.extend(type("Fact", (), {"number": 0})() for _ in range(2))
+    layout = build_batch(task, examples, groups).inputs.layout
+    assert (None if layout.explicit_global_tokens is None else layout.explicit_global_tokens.tolist()) == global_tokens
+    assert layout.global_tokens.tolist() == (global_tokens or [0, 7])
 
 
-def test_a_converted_model_learns_to_answer_questions(long, tmp_path):
+def test_converted_long_model_fine_tunes_on_question_answering(long_bert, tmp_path):
     context = "the people said so . " * 8 + "she was there ."
     answer = {"text": "she", "answer_start": context.index("she was")}
-    asked = [{"id": str(n), "question": f"who was {word}", "answers": [answer]} for n, word in enumerate(["there", "it", "up"])]
+    questions = [
+        {"id": str(n), "question": f"who was {word}", "answers": [answer]} for n, word in enumerate(["there", "it", "up"])
+    ]
     file = tmp_path / "train.json"
-    file.write_text(json.dumps({"data": [{"paragraphs": [{"context": context, "qas": asked}]}]}))
+    file.write_text(json.dumps({"data": [{"paragraphs": [{"context": context, "qas": questions}]}]}))
     out = tmp_path / "answers"
-    told = api.finetune(task="answer", model=str(long), data={"train": str(file), "dev": str(file)}, length=64, train=TRAIN,
-                        out=str(out), quiet=True)  # fmt: skip
-    assert told["made"] and 0 <= told["dev"]["f1"] <= 1
+    data = {"train": str(file), "dev": str(file)}
+    result = api.finetune(task="answer", model=str(long_bert), data=data, length=64, train=TRAIN, out=str(out), quiet=True)
+    assert result["made"] and 0 <= result["dev"]["f1"] <= 1
 
 
-def test_a_model_that_was_taught_a_task_does_it_on_longer_texts(bert, tmp_path):
+def test_convert_long_of_fine_tuned_model(short_bert, tmp_path):
     file = tmp_path / "train.tsv"
     file.write_text("text\tlabel\n" + "".join(f"the people said so {word}\t{word}\n" for word in ("up", "it")))
-    taught = {"task": "classify", "data": {"train": str(file)}, "length": 32, "train": TRAIN}
-    api.finetune(model=str(bert), out=str(tmp_path / "short"), quiet=True, **taught)
-    told = api.convert_long(model=str(tmp_path / "short"), length=100, reach=[15], out=str(tmp_path / "long"), quiet=True)
-    assert told["made"] and checkpoint.read_config(tmp_path / "long")["length"] == 100
-    short, long = (api.load(str(tmp_path / name)) for name in ("short", "long"))
-    brief, lengthy = "the people said so", "she was there . " * 15 + "the people said so it"
-    assert long(brief)["scores"] == pytest.approx(short(brief)["scores"], abs=1e-5)
-    changed = lengthy.replace("so it", "so up")
-    assert short(lengthy)["scores"] == short(changed)["scores"] and long(lengthy)["scores"] != long(changed)["scores"]
+    options = {"task": "classify", "data": {"train": str(file)}, "length": 32, "train": TRAIN}
+    api.finetune(model=str(short_bert), out=str(tmp_path / "short"), quiet=True, **options)
+    result = api.convert_long(model=str(tmp_path / "short"), length=100, reach=[15], out=str(tmp_path / "long"), quiet=True)
+    assert result["made"] and checkpoint.read_config(tmp_path / "long")["length"] == 100
+    short_model, long_model = (api.load(str(tmp_path / name)) for name in ("short", "long"))
+    short_text, long_text = "the people said so", "she was there . " * 15 + "the people said so it"
+    assert long_model(short_text)["scores"] == pytest.approx(short_model(short_text)["scores"], abs=1e-5)
+    changed = long_text.replace("so it", "so up")
+    assert (
+        short_model(long_text)["scores"] == short_model(changed)["scores"]
+        and long_model(long_text)["scores"] != long_model(changed)["scores"]
+    )
 
 
 @pytest.mark.parametrize("name", ["longformer", "longformer-causal"])
-def test_the_recipes_can_be_read(name):
+def test_longformer_recipes_are_valid(name):
     recipe = config.read_recipe(load_stage("pretrain").Recipe, Path(__file__).parents[2] / "recipes" / f"{name}.toml")
     assert recipe.init if recipe.model is None else len(recipe.model.mixer.reach) == recipe.model.layers

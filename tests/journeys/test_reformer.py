@@ -1,4 +1,4 @@
-"""A Reformer from text to a filled mask: hashed, reversible, by rows and columns; killed and resumed, bit for bit."""
+"""A Reformer from text to a filled mask: LSH attention, reversible blocks, axial positions; killed and resumed bit for bit."""
 
 import numpy as np
 import pytest
@@ -14,45 +14,45 @@ train.batch_tokens=512 train.rate=3e-3 train.log_every=5 train.save_every=10 tra
 """.split()  # noqa: SIM905
 
 
-def words(corpus, out, *more):
-    return ["pretrain", f"corpus={corpus}", f"out={out}", *SMALL, *more]
+def pretrain_command(corpus, out, *options):
+    return ["pretrain", f"corpus={corpus}", f"out={out}", *SMALL, *options]
 
 
 @pytest.fixture(scope="module")
-def straight(corpus, tmp_path_factory):
-    """Forty steps that nobody interrupted."""
+def reformer_run(corpus, tmp_path_factory):
+    """A run of forty steps without interruption: its folder and result."""
     out = tmp_path_factory.mktemp("reformer") / "bert"
-    return out, answer(*words(corpus, out))
+    return out, answer(*pretrain_command(corpus, out))
 
 
-def test_it_learns_and_fills_what_is_masked(straight):
-    names = learnt(*straight)
+def test_reformer_pretrains_and_fills_masks(reformer_run):
+    names = learnt(*reformer_run)
     assert {"encoder.axial.axes.0.weight", "encoder.stack.blocks.1.mixer.project.weight"} <= names
     assert not [name for name in names if "hashes" in name]
 
 
-def test_a_killed_run_goes_on_to_the_same_end(corpus, straight, tmp_path):
-    """Hashes are drawn anew at every step, and dropout is replayed; both from generators that a step's number sets."""
+def test_reformer_resumed_run_is_bit_identical(corpus, reformer_run, tmp_path):
+    """Hashes are drawn at every step and dropout is replayed, from generators seeded by the step number."""
     out = tmp_path / "bert"
-    killed_command(*words(corpus, out), until=out / "state" / "step-20")
-    assert "going on from step" in ran(*words(corpus, out)).stderr
+    killed_command(*pretrain_command(corpus, out), until=out / "state" / "step-20")
+    assert "going on from step" in ran(*pretrain_command(corpus, out)).stderr
     for name in ("model.safetensors", "metrics.jsonl"):
-        assert (out / name).read_bytes() == (straight[0] / name).read_bytes(), name
+        assert (out / name).read_bytes() == (reformer_run[0] / name).read_bytes(), name
 
 
-def test_it_is_taught_a_task_as_any_other(straight, tmp_path):
+def test_reformer_fine_tunes(reformer_run, tmp_path):
     files = [written(tmp_path / f"{n}.jsonl", [classified(np.random.default_rng(i + n)) for i in range(n)]) for n in (400, 100)]
-    given = [f"model={straight[0]}", f"data.train={files[0]}", f"data.dev={files[1]}", f"out={tmp_path / 'out'}"]
-    made = answer("finetune", "task=classify", *given, *FAST, "train.epochs=8")
-    assert made["dev"]["accuracy"] > 0.8
+    options = [f"model={reformer_run[0]}", f"data.train={files[0]}", f"data.dev={files[1]}", f"out={tmp_path / 'out'}"]
+    result = answer("finetune", "task=classify", *options, *FAST, "train.epochs=8")
+    assert result["dev"]["accuracy"] > 0.8
 
 
-def test_it_is_planned_as_it_is(corpus, straight, tmp_path):
-    planned = answer("plan", *words(corpus, tmp_path / "bert")[1:], "machine=h200")
+def test_reformer_plan_counts_parameters(corpus, reformer_run, tmp_path):
+    planned = answer("plan", *pretrain_command(corpus, tmp_path / "bert")[1:], "machine=h200")
     assert planned["parameters"]["all"] == sum(
-        weight.numel() for weight in load_tensors(straight[0] / "model.safetensors").values()
+        weight.numel() for weight in load_tensors(reformer_run[0] / "model.safetensors").values()
     )
 
 
-def test_it_does_not_compile(corpus, tmp_path):
-    assert "leave out train.compile" in refused(*words(corpus, tmp_path / "bert", "train.compile=true"))
+def test_reformer_refuses_torch_compile(corpus, tmp_path):
+    assert "leave out train.compile" in refused(*pretrain_command(corpus, tmp_path / "bert", "train.compile=true"))

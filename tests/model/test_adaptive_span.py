@@ -1,4 +1,4 @@
-"""Adaptive span against the whole square of scores, its price, and that nothing is computed beyond the span."""
+"""Adaptive span against full attention with the soft mask, its penalty, and its compute cost."""
 
 import time
 
@@ -15,34 +15,36 @@ from bertsmith.model.packing import Layout
 from bertsmith.model.segment_memory import LayerMemory, SegmentMemory
 from bertsmith.model.sublayers import FeedForwardConfig
 
-WIDTH, HEADS = 16, 4
-SPANS = [0.011, 0.112, 0.371, 0.803]  # no whole positions: there a slope has two sides
+HIDDEN_SIZE, NUM_HEADS = 16, 4
+SPANS = [0.011, 0.112, 0.371, 0.803]  # no integer positions, where the mask has a kink
 
 
-def mixer_of(spans=SPANS, **more):
+def build_mixer(spans=SPANS, **overrides):
     torch.manual_seed(0)
-    mixer = AdaptiveSpan(heads=HEADS, **({"longest": 40, "ramp": 8} | more)).build(WIDTH).eval()
+    mixer = AdaptiveSpan(heads=NUM_HEADS, **({"longest": 40, "ramp": 8} | overrides)).build(HIDDEN_SIZE).eval()
     torch.nn.init.normal_(mixer.places.weight)
     mixer.span.data.copy_(torch.tensor(spans))
     mixer.prepare_forward()
     return mixer
 
 
-def by_the_square(mixer, x, past=None):
-    """(length, width) of one sequence: all pairs, the mask times the numerator, renormalised, as the paper writes it."""
+def dense_reference(mixer, x, past=None):
+    """(length, hidden_size) of one sequence: all pairs, mask times exp(score), renormalized, as in the paper."""
     config, past = mixer.config, x[:0] if past is None else past
-    seen = torch.cat([past, x])
-    q, k, v = mixer.project(seen)
-    apart = torch.arange(len(seen))[:, None] - torch.arange(len(seen))
-    places = mixer.places((-apart).clamp(-config.longest, 0 if config.causal else config.longest) + config.longest)
-    scores = torch.einsum("ihd,jhd->hij", q, k) + torch.einsum("ihd,ijd->hij", q, places)
-    visible = apart.abs() <= config.longest
+    inputs = torch.cat([past, x])
+    q, k, v = mixer.project(inputs)
+    distance = torch.arange(len(inputs))[:, None] - torch.arange(len(inputs))
+    position_embeddings = mixer.places(
+        (-distance).clamp(-config.longest, 0 if config.causal else config.longest) + config.longest
+    )
+    scores = torch.einsum("ihd,jhd->hij", q, k) + torch.einsum("ihd,ijd->hij", q, position_embeddings)
+    visible = distance.abs() <= config.longest
     if config.causal:
-        visible &= apart >= 0
-    numerator = (scores * (WIDTH // HEADS) ** -0.5).exp() * visible
-    numerator = numerator * ((config.ramp + mixer.spans[:, None, None] - apart.abs()) / config.ramp).clamp(0, 1)
-    weights = numerator / numerator.sum(-1, keepdim=True)
-    return mixer.project.join(torch.einsum("hij,jhd->ihd", weights, v)[len(past) :])
+        visible &= distance >= 0
+    numerator = (scores * (HIDDEN_SIZE // NUM_HEADS) ** -0.5).exp() * visible
+    numerator = numerator * ((config.ramp + mixer.current_spans[:, None, None] - distance.abs()) / config.ramp).clamp(0, 1)
+    probs = numerator / numerator.sum(-1, keepdim=True)
+    return mixer.project.project_out(torch.einsum("hij,jhd->ihd", probs, v)[len(past) :])
 
 
 CASES = [{"causal": True}, {}, {"causal": True, "ramp": 32}, {"longest": 300, "ramp": 4}]
@@ -50,143 +52,160 @@ CASES = [{"causal": True}, {}, {"causal": True, "ramp": 32}, {"longest": 300, "r
 
 @pytest.mark.parametrize("config", CASES, ids=str)
 @pytest.mark.parametrize("lengths", [(30, 1, 77), (150,)], ids=str)
-def test_a_mixer_agrees_with_the_whole_square(config, lengths):
-    mixer = mixer_of(**config)
+def test_adaptive_span_matches_dense_reference(config, lengths):
+    mixer = build_mixer(**config)
     torch.manual_seed(1)
-    x = torch.randn(sum(lengths), WIDTH)
-    found, slow = mixer(x, Layout.from_lengths(lengths)), torch.cat([by_the_square(mixer, part) for part in x.split(lengths)])
-    assert_close(found, slow, atol=1e-5, rtol=1e-4)
-    slopes = [torch.autograd.grad(out.square().sum(), list(mixer.parameters())) for out in (found, slow)]
-    for mine, theirs in zip(*slopes, strict=True):
-        assert_close(mine, theirs, atol=1e-4, rtol=1e-3)
+    x = torch.randn(sum(lengths), HIDDEN_SIZE)
+    actual, expected = (
+        mixer(x, Layout.from_lengths(lengths)),
+        torch.cat([dense_reference(mixer, part) for part in x.split(lengths)]),
+    )
+    assert_close(actual, expected, atol=1e-5, rtol=1e-4)
+    grads = [torch.autograd.grad(out.square().sum(), list(mixer.parameters())) for out in (actual, expected)]
+    for actual_grad, expected_grad in zip(*grads, strict=True):
+        assert_close(actual_grad, expected_grad, atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("config", CASES, ids=str)
 @torch.no_grad()
-def test_what_is_remembered_is_seen_as_if_it_stood_there(config):
-    mixer = mixer_of(**config)
+def test_adaptive_span_memory_matches_longer_sequence(config):
+    mixer = build_mixer(**config)
     torch.manual_seed(1)
     mixer.prepare_forward()
-    lengths, seen, reach = (20, 9, 50), torch.tensor([1000, 5, 0]), mixer.mem_len
-    x, rows = torch.randn(sum(lengths), WIDTH), torch.randn(3, reach, WIDTH)
-    pasts = [rows[row, reach - min(n, reach) :] for row, n in enumerate(seen.tolist())]
-    slow = [by_the_square(mixer, part, past) for part, past in zip(x.split(lengths), pasts, strict=True)]
-    assert_close(mixer(x, Layout.from_lengths(lengths), LayerMemory(rows, seen)), torch.cat(slow), atol=1e-5, rtol=1e-4)
-    assert_close(mixer(x, Layout.from_lengths(lengths), LayerMemory(rows[:, -3:], seen.clamp(max=3))),
-                 torch.cat([by_the_square(mixer, a, b[-3:]) for a, b in zip(x.split(lengths), pasts, strict=True)]),
+    lengths, num_seen, mem_len = (20, 9, 50), torch.tensor([1000, 5, 0]), mixer.mem_len
+    x, rows = torch.randn(sum(lengths), HIDDEN_SIZE), torch.randn(3, mem_len, HIDDEN_SIZE)
+    pasts = [rows[row, mem_len - min(count, mem_len) :] for row, count in enumerate(num_seen.tolist())]
+    expected = [dense_reference(mixer, part, past) for part, past in zip(x.split(lengths), pasts, strict=True)]
+    assert_close(mixer(x, Layout.from_lengths(lengths), LayerMemory(rows, num_seen)), torch.cat(expected), atol=1e-5, rtol=1e-4)
+    assert_close(mixer(x, Layout.from_lengths(lengths), LayerMemory(rows[:, -3:], num_seen.clamp(max=3))),
+                 torch.cat([dense_reference(mixer, part, past[-3:])
+                            for part, past in zip(x.split(lengths), pasts, strict=True)]),
                  atol=1e-5, rtol=1e-4)  # fmt: skip
 
 
-def model_of(**more):
+def build_span_model(**overrides):
     encoder = EncoderConfig(
-        layers=2, width=WIDTH, mixer=AdaptiveSpan(heads=HEADS, **({"longest": 64, "ramp": 8, "causal": True} | more)),
-        feedforward=FeedForwardConfig(inner=24), table=False, segments=0, dropout=0.0, positions=4096, deviation=0.3, pooler="none",
-    )  # fmt: skip
+        layers=2,
+        width=HIDDEN_SIZE,
+        mixer=AdaptiveSpan(heads=NUM_HEADS, **({"longest": 64, "ramp": 8, "causal": True} | overrides)),
+        feedforward=FeedForwardConfig(inner=24),
+        table=False,
+        segments=0,
+        dropout=0.0,
+        positions=4096,
+        deviation=0.3,
+        pooler="none",
+    )
     return build_model(ModelConfig(encoder=encoder, vocabulary=50), 0).eval()
 
 
 @torch.no_grad()
-def test_a_trimmed_memory_loses_nothing():
-    model = model_of(begin=0.3)
+def test_adaptive_span_trimmed_memory_matches_full_forward():
+    model = build_span_model(begin=0.3)
     ids = torch.randint(0, 50, (120,), generator=torch.Generator().manual_seed(0))
-    whole = model(Inputs(ids, Layout.from_lengths([120])))
-    memory, found = SegmentMemory.empty(1, ids.device), []
+    expected = model(Inputs(ids, Layout.from_lengths([120])))
+    memory, outs = SegmentMemory.empty(1, ids.device), []
     for part in ids.split([30, 7, 50, 1, 32]):
         layout = Layout.from_lengths([len(part)])
-        found.append(model(Inputs(part, layout, memory=memory)))
+        outs.append(model(Inputs(part, layout, memory=memory)))
         memory = memory.advance(layout)
-    assert_close(torch.cat(found), whole, atol=1e-5, rtol=1e-4)
-    assert [rows.shape[1] for rows in memory.layers] == [32, 32]  # 0.3 * 64 + 8, in steps of a ramp; never the longest, 64
+    assert_close(torch.cat(outs), expected, atol=1e-5, rtol=1e-4)
+    assert [rows.shape[1] for rows in memory.layers] == [
+        32,
+        32,
+    ]  # 0.3 * 64 + 8, rounded up to a multiple of the ramp; not the maximum, 64
 
 
-def test_the_price_is_that_of_the_mean_span_of_each_layer_and_pulls_every_head_alike():
-    model = model_of(begin=0.25, price=1e-3)
+def test_span_penalty_is_mean_span_per_layer_with_equal_grad_for_all_heads():
+    model = build_span_model(begin=0.25, price=1e-3)
     model.penalty().backward()
     assert model.penalty().item() == pytest.approx(2 * 1e-3 * 0.25 * 64)
     for block in model.encoder.stack.blocks:
-        assert_close(block.mixer.span.grad, torch.full((HEADS,), 1e-3 * 64 / HEADS))
+        assert_close(block.mixer.span.grad, torch.full((NUM_HEADS,), 1e-3 * 64 / NUM_HEADS))
 
 
-def test_the_slope_of_a_span_is_that_of_a_small_step():
-    mixer = mixer_of([0.21, 0.31, 0.41, 0.51]).double()
+def test_span_grad_matches_finite_differences():
+    mixer = build_mixer([0.21, 0.31, 0.41, 0.51]).double()
     x, layout = (
-        torch.randn(60, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(2)),
+        torch.randn(60, HIDDEN_SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(2)),
         Layout.from_lengths([60]),
     )
 
-    def price(span):
+    def compute_loss(span):
         mixer.span.data = span
         mixer.prepare_forward()
         return mixer(x, layout).square().sum()
 
     start, step = mixer.span.data.clone(), 1e-4
-    (slope,) = torch.autograd.grad(price(start), mixer.span)
-    for head in range(HEADS):
-        nudge = torch.zeros(HEADS, dtype=torch.float64)
-        nudge[head] = step
+    (grad,) = torch.autograd.grad(compute_loss(start), mixer.span)
+    for head in range(NUM_HEADS):
+        delta = torch.zeros(NUM_HEADS, dtype=torch.float64)
+        delta[head] = step
         with torch.no_grad():
-            assert float((price(start + nudge) - price(start - nudge)) / (2 * step)) == pytest.approx(
-                float(slope[head]), rel=1e-4
+            assert float((compute_loss(start + delta) - compute_loss(start - delta)) / (2 * step)) == pytest.approx(
+                float(grad[head]), rel=1e-4
             )
 
 
-def test_a_span_that_was_pushed_below_zero_comes_back_and_can_grow_again():
-    mixer = mixer_of([-0.5, 2.0, 0.1, 0.2], causal=True).train()
+def test_span_outside_range_is_clamped_and_still_gets_grad():
+    mixer = build_mixer([-0.5, 2.0, 0.1, 0.2], causal=True).train()
     mixer.prepare_forward()
-    x = torch.randn(50, WIDTH)
+    x = torch.randn(50, HIDDEN_SIZE)
     mixer(x, Layout.from_lengths([50])).square().sum().backward()
     assert mixer.span.tolist()[:2] == [0.0, 1.0]
     assert mixer.span.grad[0] != 0
 
 
-def processor_seconds(mixer, x, layout):
-    began = time.process_time()
+def measure_cpu_seconds(mixer, x, layout):
+    start = time.process_time()
     mixer(x, layout)
-    return time.process_time() - began
+    return time.process_time() - start
 
 
 @torch.no_grad()
-def test_time_follows_the_span():
-    x, layout, took = torch.randn(4096, WIDTH), Layout.from_lengths([4096]), {}
-    for share in (0.0, 1.0):
-        mixer = mixer_of([share] * HEADS, longest=2048, ramp=32, causal=True)
-        took[share] = min(processor_seconds(mixer, x, layout) for _ in range(4))
-    assert took[1.0] > 4 * took[0.0]
+def test_adaptive_span_compute_time_grows_with_span():
+    x, layout, seconds = torch.randn(4096, HIDDEN_SIZE), Layout.from_lengths([4096]), {}
+    for span in (0.0, 1.0):
+        mixer = build_mixer([span] * NUM_HEADS, longest=2048, ramp=32, causal=True)
+        seconds[span] = min(measure_cpu_seconds(mixer, x, layout) for _ in range(4))
+    assert seconds[1.0] > 4 * seconds[0.0]
 
 
-def test_a_model_follows_spans_that_change():
-    """Between passes, by an optimizer or by weights that were loaded: what is computed grows with them."""
-    model, ids = model_of(), torch.arange(40)
-    near = model(Inputs(ids, Layout.from_lengths([40])))
-    model.load_state_dict({name: torch.ones_like(w) if "span" in name else w for name, w in model.state_dict().items()})
-    far = model(Inputs(ids, Layout.from_lengths([40])))
-    assert not torch.allclose(near, far)
-    assert [mixer.reach for mixer in model.encoder.stack.mixers] == [64, 64]
-    assert_close(far, model_of(begin=1.0)(Inputs(ids, Layout.from_lengths([40]))))
+def test_adaptive_span_model_follows_changed_spans():
+    """Spans may change between passes, by the optimizer or by loading weights; the band grows with them."""
+    model, ids = build_span_model(), torch.arange(40)
+    short_out = model(Inputs(ids, Layout.from_lengths([40])))
+    model.load_state_dict(
+        {name: torch.ones_like(weight) if "span" in name else weight for name, weight in model.state_dict().items()}
+    )
+    long_out = model(Inputs(ids, Layout.from_lengths([40])))
+    assert not torch.allclose(short_out, long_out)
+    assert [mixer.trimmed_span for mixer in model.encoder.stack.mixers] == [64, 64]
+    assert_close(long_out, build_span_model(begin=1.0)(Inputs(ids, Layout.from_lengths([40]))))
 
 
-def test_a_span_grows_to_where_the_answer_is_and_others_shrink():
-    """What is asked stands 24 tokens back, where a new head sees a quarter of it; without a question nothing is looked at."""
-    dice, widest, losses = torch.Generator().manual_seed(0), {}, {}
-    for asks in (True, False):
-        mixer = mixer_of([0.1] * HEADS, longest=64, ramp=32, causal=True, price=2e-3).train()
-        head = torch.nn.Linear(WIDTH, 1)
+def test_needed_span_grows_and_others_shrink_in_training():
+    """The target is 24 tokens back, where a new head has a mask of a quarter; without a target, spans shrink to zero."""
+    generator, max_spans, losses = torch.Generator().manual_seed(0), {}, {}
+    for needs_context in (True, False):
+        mixer = build_mixer([0.1] * NUM_HEADS, longest=64, ramp=32, causal=True, price=2e-3).train()
+        head = torch.nn.Linear(HIDDEN_SIZE, 1)
         optimizer = torch.optim.Adam([*mixer.parameters(), *head.parameters()], 1e-2)
         for step in range(150):
-            x = torch.randn(192, WIDTH, generator=dice)
+            x = torch.randn(192, HIDDEN_SIZE, generator=generator)
             mixer.prepare_forward()
-            said = head(mixer(x, Layout.from_lengths([192])))[24:, 0]
-            loss = (said - (x[:-24, 0] if asks else 0)).square().mean() + mixer.penalty()
+            prediction = head(mixer(x, Layout.from_lengths([192])))[24:, 0]
+            loss = (prediction - (x[:-24, 0] if needs_context else 0)).square().mean() + mixer.penalty()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            spans = sorted(mixer.spans.tolist()) if step > 50 else [0.0] * HEADS
-            widest[asks] = max(widest.get(asks, spans), spans, key=lambda some: some[-1])
-        losses[asks] = loss.item()
+            spans = sorted(mixer.current_spans.tolist()) if step > 50 else [0.0] * NUM_HEADS
+            max_spans[needs_context] = max(max_spans.get(needs_context, spans), spans, key=lambda row: row[-1])
+        losses[needs_context] = loss.item()
     assert losses[True] < 0.2
-    assert widest[True][-1] > 12 and widest[True][0] < 1 and widest[False][-1] < 1
+    assert max_spans[True][-1] > 12 and max_spans[True][0] < 1 and max_spans[False][-1] < 1
 
 
-def test_a_model_that_learns_how_far_it_looks_is_not_compiled():
+def test_adaptive_span_refuses_torch_compile():
     with pytest.raises(UserError, match=r"leave out train\.compile"):
-        model_of().compile_parts()
+        build_span_model().compile_parts()

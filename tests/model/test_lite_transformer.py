@@ -1,4 +1,4 @@
-"""Lite Transformer's mixer: filters as slow loops from the papers have them, and kernels that grow with depth."""
+"""Lite Transformer: attention and lightweight convolution against loops over the papers' equations; kernel size by layer."""
 
 import pytest
 import torch
@@ -17,110 +17,116 @@ from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.tokenization.tokenizer import Tokenizer
 
-WIDTH, LENGTHS = 32, (17, 5, 40, 1, 23)
+HIDDEN_SIZE, LENGTHS = 32, (17, 5, 40, 1, 23)
 
 
-def mixer_of(**more):
+def build_mixer(**overrides):
     torch.manual_seed(1)
-    mixer = LiteTransformer(**{"heads": 2, "filters": 4, **more}).build(WIDTH).eval()
+    mixer = LiteTransformer(**{"heads": 2, "filters": 4, **overrides}).build(HIDDEN_SIZE).eval()
     for weight in mixer.parameters():
         torch.nn.init.normal_(weight, std=0.3)
     return mixer
 
 
-def slow(part, x, causal):
-    """Wu et al. 2019, equations 4 and 5, and section 4: one text, one token, one channel, one neighbour at a time."""
-    read = x @ part.gate.weight.T + (0 if part.gate.bias is None else part.gate.bias)
-    value, gate = read.chunk(2, -1)
+def loop_reference(conv, x, causal):
+    """Wu et al. 2019, equations 4 and 5, and section 4, over one sequence: token by token, channel by channel."""
+    projected = x @ conv.gate.weight.T + (0 if conv.gate.bias is None else conv.gate.bias)
+    value, gate = projected.chunk(2, -1)
     value = value * gate.sigmoid()
-    length, width = value.shape
-    filters, seen = part.filters, part.seen
+    length, num_channels = value.shape
+    num_filters, kernel_size = conv.num_filters, conv.kernel_size
     out = torch.zeros_like(value)
     for i in range(length):
-        for channel in range(width):
-            head = channel * filters // width
-            if part.made is None:
-                weights = part.kernel[head].softmax(-1)
+        for channel in range(num_channels):
+            head = channel * num_filters // num_channels
+            if conv.made is None:
+                weights = conv.kernel[head].softmax(-1)
             else:
-                weights = (part.made.weight.view(filters, seen, width)[head] @ value[i]).softmax(-1)
-            for j in range(seen):
-                other = i + j - (seen - 1 if causal else seen // 2)
-                if 0 <= other < length:
-                    out[i, channel] += weights[j] * value[other, channel]
-    return out @ part.out.weight.T + (0 if part.out.bias is None else part.out.bias)
+                weights = (conv.made.weight.view(num_filters, kernel_size, num_channels)[head] @ value[i]).softmax(-1)
+            for j in range(kernel_size):
+                neighbor = i + j - (kernel_size - 1 if causal else kernel_size // 2)
+                if 0 <= neighbor < length:
+                    out[i, channel] += weights[j] * value[neighbor, channel]
+    return out @ conv.out.weight.T + (0 if conv.out.bias is None else conv.out.bias)
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["lightweight", "dynamic"])
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
-@pytest.mark.parametrize("kernel", [1, 3, 4, 31])
+@pytest.mark.parametrize("kernel_size", [1, 3, 4, 31])
 @torch.no_grad()
-def test_half_of_the_channels_attend_and_half_are_filtered_as_loops_have_it(dynamic, causal, kernel):
-    mixer, x = mixer_of(kernels=(kernel,), dynamic=dynamic, causal=causal), torch.randn(sum(LENGTHS), WIDTH)
-    found = mixer(x, Layout.from_lengths(LENGTHS))
-    for text, ours in zip(x.split(LENGTHS), found.split(LENGTHS), strict=True):
-        q, k, v = mixer.far.project(text[:, : WIDTH // 2])
+def test_lite_transformer_matches_loop_reference(dynamic, causal, kernel_size):
+    mixer, x = build_mixer(kernels=(kernel_size,), dynamic=dynamic, causal=causal), torch.randn(sum(LENGTHS), HIDDEN_SIZE)
+    out = mixer(x, Layout.from_lengths(LENGTHS))
+    for part, part_out in zip(x.split(LENGTHS), out.split(LENGTHS), strict=True):
+        q, k, v = mixer.far.project(part[:, : HIDDEN_SIZE // 2])
         scores = torch.einsum("qhd,khd->hqk", q, k) * q.shape[-1] ** -0.5
         if causal:
-            scores = scores.masked_fill(torch.ones(len(text), len(text)).triu(1).bool(), float("-inf"))
-        far = mixer.far.project.join(torch.einsum("hqk,khd->qhd", scores.softmax(-1), v))
-        near = slow(mixer.near, text[:, WIDTH // 2 :], causal)
-        assert_close(ours, torch.cat([far, near], -1), atol=1e-5, rtol=1e-5)
+            scores = scores.masked_fill(torch.ones(len(part), len(part)).triu(1).bool(), float("-inf"))
+        attention_out = mixer.far.project.project_out(torch.einsum("hqk,khd->qhd", scores.softmax(-1), v))
+        conv_out = loop_reference(mixer.near, part[:, HIDDEN_SIZE // 2 :], causal)
+        assert_close(part_out, torch.cat([attention_out, conv_out], -1), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("before", [0, 1, 4])
-def test_slopes_of_weighted_means_are_right(before):
+@pytest.mark.parametrize("left_padding", [0, 1, 4])
+def test_lightweight_conv_gradcheck(left_padding):
     torch.manual_seed(0)
     x = torch.randn(7, 2, 3, dtype=torch.float64, requires_grad=True)
     weights = torch.randn(7, 2, 5, dtype=torch.float64, requires_grad=True)
-    assert gradcheck(lambda x, weights: _LightweightConvFunction.apply(x, weights, before), (x, weights))
+    assert gradcheck(lambda x, weights: _LightweightConvFunction.apply(x, weights, left_padding), (x, weights))
 
 
-def test_weights_of_filters_are_dropped_in_training_only():
-    mixer, x, layout = mixer_of(kernels=(5,), dropout=0.5), torch.randn(sum(LENGTHS), WIDTH), Layout.from_lengths(LENGTHS)
-    assert_close(mixer(x, layout), mixer_of(kernels=(5,))(x, layout))
+def test_lightweight_conv_weight_dropout_in_training_only():
+    mixer, x, layout = (
+        build_mixer(kernels=(5,), dropout=0.5),
+        torch.randn(sum(LENGTHS), HIDDEN_SIZE),
+        Layout.from_lengths(LENGTHS),
+    )
+    assert_close(mixer(x, layout), build_mixer(kernels=(5,))(x, layout))
     mixer.train()
-    near = x[:, WIDTH // 2 :]
-    draws = torch.stack([mixer.near(near, layout) for _ in range(300)])
-    assert not torch.allclose(draws[0], draws[1])
-    assert_close(draws.mean(0), mixer.eval().near(near, layout), atol=0.35, rtol=0.1)
+    conv_input = x[:, HIDDEN_SIZE // 2 :]
+    samples = torch.stack([mixer.near(conv_input, layout) for _ in range(300)])
+    assert not torch.allclose(samples[0], samples[1])
+    assert_close(samples.mean(0), mixer.eval().near(conv_input, layout), atol=0.35, rtol=0.1)
 
 
-def test_kernels_grow_with_depth_and_a_folder_keeps_them(tmp_path, vocabulary):
+def test_lite_transformer_kernel_sizes_by_layer_survive_checkpoint(tmp_path, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
     mixer = {"kind": "long-short", "heads": 2, "kernels": [3, 7, 15], "filters": 4, "dynamic": True}
-    config = from_dict(EncoderConfig, {"layers": 5, "width": WIDTH, "mixer": mixer, "feedforward": {"inner": WIDTH}})
+    config = from_dict(
+        EncoderConfig, {"layers": 5, "width": HIDDEN_SIZE, "mixer": mixer, "feedforward": {"inner": HIDDEN_SIZE}}
+    )
     model = build_model(ModelConfig(encoder=config, vocabulary=len(tokenizer)), 0).eval()
-    assert [block.mixer.near.seen for block in model.encoder.stack.blocks] == [3, 7, 15, 15, 15]
+    assert [block.mixer.near.kernel_size for block in model.encoder.stack.blocks] == [3, 7, 15, 15, 15]
     checkpoint.save(tmp_path / "model", model, tokenizer, {}, {"stage": "test"})
-    back, _, _ = checkpoint.load(tmp_path / "model")
+    reloaded, _, _ = checkpoint.load(tmp_path / "model")
     inputs = Inputs(torch.arange(30) % len(tokenizer), Layout.from_lengths([9, 21]))
-    assert back.config == model.config and torch.equal(back(inputs), model(inputs))
+    assert reloaded.config == model.config and torch.equal(reloaded(inputs), model(inputs))
 
 
-def test_the_flattened_block_is_a_third_as_large_as_berts():
-    sizes = []
+def test_lite_transformer_block_has_a_third_of_bert_parameters():
+    parameter_counts = []
     for preset in ("bert-base", "lite-base"):
         with torch.device("meta"):
             block = build_model(ModelConfig(encoder=EncoderConfig.presets[preset], vocabulary=9), 0).encoder.stack.blocks[0]
-        sizes.append(sum(weight.numel() for weight in block.parameters()))
-    assert sizes[1] < 0.35 * sizes[0]
+        parameter_counts.append(sum(weight.numel() for weight in block.parameters()))
+    assert parameter_counts[1] < 0.35 * parameter_counts[0]
 
 
-def test_a_width_that_does_not_split_is_refused():
+def test_lite_transformer_refuses_indivisible_hidden_size():
     with pytest.raises(UserError, match=r"half of a width of 36 does not divide into 4 filters"):
         LiteTransformer(heads=2).build(36)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dynamic", [False, True], ids=["lightweight", "dynamic"])
-def test_half_precision_on_a_gpu_is_within_rounding(dynamic):
-    mixer, x = mixer_of(kernels=(15,), dynamic=dynamic).cuda(), torch.randn(sum(LENGTHS), WIDTH).cuda()
+def test_lite_transformer_bf16_on_gpu_close_to_float32(dynamic):
+    mixer, x = build_mixer(kernels=(15,), dynamic=dynamic).cuda(), torch.randn(sum(LENGTHS), HIDDEN_SIZE).cuda()
     results = []
-    for half in (False, True):
-        given = x.clone().requires_grad_()
-        with torch.autocast("cuda", torch.bfloat16, enabled=half):
-            out = mixer(given, Layout.from_lengths(LENGTHS).to("cuda"))
+    for use_bf16 in (False, True):
+        leaf = x.clone().requires_grad_()
+        with torch.autocast("cuda", torch.bfloat16, enabled=use_bf16):
+            out = mixer(leaf, Layout.from_lengths(LENGTHS).to("cuda"))
         out.float().square().sum().backward()
-        results.append((out.float(), given.grad))
-    for exact, other in zip(*results, strict=True):
-        assert F.mse_loss(exact, other).sqrt() / exact.square().mean().sqrt() < 0.02
+        results.append((out.float(), leaf.grad))
+    for exact, rounded in zip(*results, strict=True):
+        assert F.mse_loss(exact, rounded).sqrt() / exact.square().mean().sqrt() < 0.02

@@ -1,4 +1,4 @@
-"""Longformer's window against a slow reading of its paper, over the whole square of scores."""
+"""Longformer attention against full attention with an explicit mask."""
 
 from dataclasses import replace
 
@@ -20,8 +20,8 @@ from bertsmith.model.packing import Layout, PaddedLayout
 from bertsmith.model.positions import RotaryEmbedding
 from bertsmith.model.transformer import Stack
 
-WIDTH, LENGTHS = 32, (17, 5, 90, 1, 23)
-SOME = [0, 3, 17, 22, 25, 60, 111, 112, 113, 130]  # of every sequence one, of some several
+HIDDEN_SIZE, LENGTHS = 32, (17, 5, 90, 1, 23)
+GLOBAL_TOKENS = [0, 3, 17, 22, 25, 60, 111, 112, 113, 130]  # at least one in each sequence
 CONFIGS = [
     Longformer(heads=4, reach=(4,)),
     Longformer(heads=4, reach=(2,), dilation=(2, 3, 3)),
@@ -37,250 +37,284 @@ CONFIGS = [
 ]
 
 
-def name(config):
-    return "-".join(f"{n}={v}" for n, v in msgspec.structs.asdict(config).items() if v and n not in ("heads", "dilated"))
+def config_id(config):
+    return "-".join(
+        f"{field}={value}"
+        for field, value in msgspec.structs.asdict(config).items()
+        if value and field not in ("heads", "dilated")
+    )
 
 
-every_window = pytest.mark.parametrize("config", CONFIGS, ids=name)
+every_config = pytest.mark.parametrize("config", CONFIGS, ids=config_id)
 
 
-def built(config, kind=torch.float64):
+def build_mixer(config, dtype=torch.float64):
     torch.manual_seed(1)
-    mixer = config.build(WIDTH).eval().to(kind)
+    mixer = config.build(HIDDEN_SIZE).eval().to(dtype)
     for weight in mixer.parameters():
         torch.nn.init.normal_(weight, std=0.2)
     return mixer
 
 
-def turned_scores(q, k, apart, period):
-    """(heads, tokens, tokens): halves are real and imaginary parts, and a distance turns their product."""
+def rope_scores(q, k, distance, theta):
+    """(heads, tokens, tokens): RoPE by complex numbers: halves are real and imaginary parts, rotated by the distance."""
     half = q.shape[-1] // 2
     q, k = (torch.complex(*t.double().chunk(2, -1)) for t in (q, k))
-    speeds = torch.tensor([period ** (-i / half) for i in range(half)], dtype=torch.float64)
-    return torch.einsum("qhd,khd,hqkd->hqk", q, k.conj(), torch.polar(torch.ones(()).double(), apart[..., None] * speeds)).real
+    frequencies = torch.tensor([theta ** (-i / half) for i in range(half)], dtype=torch.float64)
+    return torch.einsum(
+        "qhd,khd,hqkd->hqk", q, k.conj(), torch.polar(torch.ones(()).double(), distance[..., None] * frequencies)
+    ).real
 
 
-def whole_square(config, mixer, x, layout):
-    """Who sees whom, spelled out token by token; then an ordinary softmax with anchors' rows from their own matrices."""
-    count, heads, anchors = len(x), config.heads, set(layout.anchored.tolist()) if config.anchors else set()
-    steps = [1] * (heads - len(config.dilation)) + list(config.dilation)
-    owner, place = layout.owner.tolist(), layout.place.tolist()
+def dense_reference(config, mixer, x, layout):
+    """The mask token by token, then an ordinary softmax; rows of global tokens with their own projections."""
+    num_tokens, num_heads, global_tokens = len(x), config.heads, set(layout.global_tokens.tolist()) if config.anchors else set()
+    dilations = [1] * (num_heads - len(config.dilation)) + list(config.dilation)
+    seq_id, position = layout.seq_id.tolist(), layout.position.tolist()
 
     def sees(head, a, b):
-        apart = place[a] - place[b]
-        if owner[a] != owner[b] or (config.causal and apart < 0):
+        distance = position[a] - position[b]
+        if seq_id[a] != seq_id[b] or (config.causal and distance < 0):
             return False
-        near = abs(apart) <= config.reach[0] * steps[head] and apart % steps[head] == 0
-        return near or a in anchors or b in anchors
+        in_window = abs(distance) <= config.reach[0] * dilations[head] and distance % dilations[head] == 0
+        return in_window or a in global_tokens or b in global_tokens
 
-    def distances(own):
-        """(heads, tokens, tokens): an anchor that no window shows stands at the window's edge, and so do tokens to it."""
-        apart = torch.tensor(place)[:, None] - torch.tensor(place)
-        if own:
-            return apart.clamp(-config.reach[0], config.reach[0]).expand(heads, -1, -1)
-        edges = config.reach[0] * torch.tensor(steps)[:, None, None]
-        near = (apart.abs() <= edges) & (apart % torch.tensor(steps)[:, None, None] == 0)
-        return torch.where(near, apart, apart.sign() * edges)
+    def distances(is_global_query):
+        """(heads, tokens, tokens): relative positions, clamped to the window for global keys and for global queries."""
+        distance = torch.tensor(position)[:, None] - torch.tensor(position)
+        if is_global_query:
+            return distance.clamp(-config.reach[0], config.reach[0]).expand(num_heads, -1, -1)
+        max_distance = config.reach[0] * torch.tensor(dilations)[:, None, None]
+        in_window = (distance.abs() <= max_distance) & (distance % torch.tensor(dilations)[:, None, None] == 0)
+        return torch.where(in_window, distance, distance.sign() * max_distance)
 
-    visible = torch.tensor([[[sees(h, a, b) for b in range(count)] for a in range(count)] for h in range(heads)])
-    rows = []
+    visible = torch.tensor([[[sees(h, a, b) for b in range(num_tokens)] for a in range(num_tokens)] for h in range(num_heads)])
+    outs = []
     for linear in (mixer.project.qkv, mixer.anchored or mixer.project.qkv):
-        q, k, v = linear(x).unflatten(-1, (3, heads, -1)).unbind(-3)
+        q, k, v = linear(x).unflatten(-1, (3, num_heads, -1)).unbind(-3)
         scores = torch.einsum("qhd,khd->hqk", q, k) / q.shape[-1] ** 0.5
         if config.rotary:
-            scores = turned_scores(q, k, distances(linear is mixer.anchored), config.rotary) / q.shape[-1] ** 0.5
-        rows.append(torch.einsum("hqk,khd->qhd", scores.masked_fill(~visible, float("-inf")).softmax(-1), v).flatten(1))
-    own = torch.tensor([token in anchors for token in range(count)])
-    return mixer.project.out(torch.where(own[:, None], rows[1], rows[0]))
+            scores = rope_scores(q, k, distances(linear is mixer.anchored), config.rotary) / q.shape[-1] ** 0.5
+        outs.append(torch.einsum("hqk,khd->qhd", scores.masked_fill(~visible, float("-inf")).softmax(-1), v).flatten(1))
+    is_global = torch.tensor([token in global_tokens for token in range(num_tokens)])
+    return mixer.project.out(torch.where(is_global[:, None], outs[1], outs[0]))
 
 
-@every_window
+@every_config
 @pytest.mark.parametrize(
-    ("lengths", "anchors"), [(LENGTHS, None), (LENGTHS, SOME), ((60, 40), None), ((70,), (0, 5, 50))],
-    ids=["firsts", "chosen", "few firsts", "few chosen"],
+    ("lengths", "global_tokens"), [(LENGTHS, None), (LENGTHS, GLOBAL_TOKENS), ((60, 40), None), ((70,), (0, 5, 50))],
+    ids=["first", "explicit", "few first", "few explicit"],
 )  # fmt: skip
-def test_a_window_is_the_whole_square_with_most_of_it_hidden(config, lengths, anchors):
-    mixer, x = built(config), torch.randn(sum(lengths), WIDTH, dtype=torch.float64, requires_grad=True)
-    layout, down = Layout.from_lengths(lengths, global_tokens=anchors), torch.randn(sum(lengths), WIDTH, dtype=torch.float64)
-    wanted = [x, *mixer.parameters()]
-    ours, theirs = mixer(x, layout), whole_square(config, mixer, x, layout)
-    close = {"atol": 1e-5, "rtol": 1e-5} if config.rotary else {"atol": 1e-9, "rtol": 1e-9}  # which turns in float32
-    assert_close(ours, theirs, **close)
-    for got, want in zip(torch.autograd.grad(ours, wanted, down), torch.autograd.grad(theirs, wanted, down), strict=True):
-        assert_close(got, want, **close)
+def test_longformer_matches_dense_reference(config, lengths, global_tokens):
+    mixer, x = build_mixer(config), torch.randn(sum(lengths), HIDDEN_SIZE, dtype=torch.float64, requires_grad=True)
+    layout, grad_out = (
+        Layout.from_lengths(lengths, global_tokens=global_tokens),
+        torch.randn(sum(lengths), HIDDEN_SIZE, dtype=torch.float64),
+    )
+    leaves = [x, *mixer.parameters()]
+    out, expected = mixer(x, layout), dense_reference(config, mixer, x, layout)
+    tolerance = {"atol": 1e-5, "rtol": 1e-5} if config.rotary else {"atol": 1e-9, "rtol": 1e-9}  # RoPE is computed in float32
+    assert_close(out, expected, **tolerance)
+    for grad, expected_grad in zip(
+        torch.autograd.grad(out, leaves, grad_out), torch.autograd.grad(expected, leaves, grad_out), strict=True
+    ):
+        assert_close(grad, expected_grad, **tolerance)
 
 
-@every_window
-def test_the_slow_way_comes_to_the_same_end(config, monkeypatch):
-    mixer, x = built(config), torch.randn(sum(LENGTHS), WIDTH, dtype=torch.float64)
-    quick = mixer(x, Layout.from_lengths(LENGTHS, global_tokens=SOME))
+@every_config
+def test_longformer_eager_path_matches_fused(config, monkeypatch):
+    mixer, x = build_mixer(config), torch.randn(sum(LENGTHS), HIDDEN_SIZE, dtype=torch.float64)
+    expected = mixer(x, Layout.from_lengths(LENGTHS, global_tokens=GLOBAL_TOKENS))
     monkeypatch.setattr(Layout, "is_packed", False)
-    assert_close(mixer(x, Layout.from_lengths(LENGTHS, global_tokens=SOME)), quick, atol=1e-9, rtol=1e-9)
+    assert_close(mixer(x, Layout.from_lengths(LENGTHS, global_tokens=GLOBAL_TOKENS)), expected, atol=1e-9, rtol=1e-9)
 
 
-@pytest.mark.parametrize("many", [1, 3, 1000])
-def test_anchors_are_joined_some_at_a_time(many, monkeypatch):
-    mixer, x = built(CONFIGS[1]), torch.randn(sum(LENGTHS), WIDTH, dtype=torch.float64)
-    wanted = mixer(x, Layout.from_lengths(LENGTHS, global_tokens=SOME))
-    monkeypatch.setattr(global_attention, "MAX_GLOBAL_PER_GROUP", many)
-    assert_close(mixer(x, Layout.from_lengths(LENGTHS, global_tokens=SOME)), wanted, atol=1e-10, rtol=1e-10)
+@pytest.mark.parametrize("max_global", [1, 3, 1000])
+def test_longformer_global_keys_in_groups_match_all_at_once(max_global, monkeypatch):
+    mixer, x = build_mixer(CONFIGS[1]), torch.randn(sum(LENGTHS), HIDDEN_SIZE, dtype=torch.float64)
+    expected = mixer(x, Layout.from_lengths(LENGTHS, global_tokens=GLOBAL_TOKENS))
+    monkeypatch.setattr(global_attention, "MAX_GLOBAL_PER_GROUP", max_global)
+    assert_close(mixer(x, Layout.from_lengths(LENGTHS, global_tokens=GLOBAL_TOKENS)), expected, atol=1e-10, rtol=1e-10)
 
 
-def kept(config, length):
-    """Bytes that one layer keeps for the way back, what many layers share not counted."""
-    mixer, x, layout, seen = built(config, torch.float32), torch.randn(length, WIDTH), Layout.from_lengths([length]), {}
+def saved_bytes(config, length):
+    """Bytes that one layer saves for the backward pass, without those shared by all layers."""
+    mixer, x, layout, sizes = (
+        build_mixer(config, torch.float32),
+        torch.randn(length, HIDDEN_SIZE),
+        Layout.from_lengths([length]),
+        {},
+    )
     mixer(x, layout)
     shared = {t.data_ptr() for t in layout._memo.values() if isinstance(t, torch.Tensor)}
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: seen.update({t.data_ptr(): t.nbytes}) or t, lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.update({t.data_ptr(): t.nbytes}) or t, lambda t: t):
         mixer(x.requires_grad_(), layout)
-    return sum(size for place, size in seen.items() if place not in shared)
+    return sum(size for pointer, size in sizes.items() if pointer not in shared)
 
 
-@pytest.mark.parametrize("config", CONFIGS[:2], ids=name)
-def test_what_is_kept_grows_with_the_text_and_not_with_its_square(config):
-    assert kept(config, 4096) < 2.1 * kept(config, 2048) < 2048 * WIDTH * 4 * 40
+@pytest.mark.parametrize("config", CONFIGS[:2], ids=config_id)
+def test_longformer_saved_memory_is_linear_in_length(config):
+    assert saved_bytes(config, 4096) < 2.1 * saved_bytes(config, 2048) < 2048 * HIDDEN_SIZE * 4 * 40
 
 
-def test_what_a_layer_finds_out_about_a_batch_serves_those_above():
-    layout, x = Layout.from_lengths([300, 40]), torch.randn(340, WIDTH)
-    mixers = [built(CONFIGS[1], torch.float32) for _ in range(2)]
+def test_longformer_layers_share_memoized_layout_tensors():
+    layout, x = Layout.from_lengths([300, 40]), torch.randn(340, HIDDEN_SIZE)
+    mixers = [build_mixer(CONFIGS[1], torch.float32) for _ in range(2)]
     mixers[0](x, layout)
-    found = dict(layout._memo)
+    memo = dict(layout._memo)
     mixers[1](x, layout)
-    assert found and all(layout._memo[name] is value for name, value in found.items()) and len(found) == len(layout._memo)
+    assert memo and all(layout._memo[key] is value for key, value in memo.items()) and len(memo) == len(layout._memo)
 
 
-def test_reach_and_dilation_may_grow_with_the_layers():
+def test_longformer_window_and_dilation_by_layer():
     config = Longformer(heads=4, reach=(2, 4, 8), dilation=(2, 2), dilated=1)
-    stack = Stack(EncoderConfig(layers=3, width=WIDTH, mixer=config))
-    assert [block.mixer.reach for block in stack.blocks] == [2, 4, 8]
-    assert [list(block.mixer.steps) for block in stack.blocks] == [[1], [1], [1, 2]]
+    stack = Stack(EncoderConfig(layers=3, width=HIDDEN_SIZE, mixer=config))
+    assert [block.mixer.half_window for block in stack.blocks] == [2, 4, 8]
+    assert [list(block.mixer.heads_by_dilation) for block in stack.blocks] == [[1], [1], [1, 2]]
     with pytest.raises(UserError, match="reach has 3 numbers for 2 layers"):
-        Stack(EncoderConfig(layers=2, width=WIDTH, mixer=config))
+        Stack(EncoderConfig(layers=2, width=HIDDEN_SIZE, mixer=config))
 
 
-def test_layers_of_dilated_heads_want_dilated_heads():
+def test_longformer_dilated_layers_require_dilation():
     with pytest.raises(UserError, match=r"dilated=1 says which layers .* name some, such as dilation=\[2, 2\]"):
-        Stack(EncoderConfig(layers=3, width=WIDTH, mixer=Longformer(heads=4, dilated=1)))
+        Stack(EncoderConfig(layers=3, width=HIDDEN_SIZE, mixer=Longformer(heads=4, dilated=1)))
 
 
-@pytest.mark.parametrize(("config", "said"), [
+@pytest.mark.parametrize(("config", "message"), [
     (Longformer(heads=4, dilation=(2,) * 5), "dilation has 5 numbers for 4 heads"),
     (Longformer(heads=5), "does not divide into 5 heads"),
 ])  # fmt: skip
-def test_what_cannot_be_built_is_refused(config, said):
-    with pytest.raises(UserError, match=said):
-        config.build(WIDTH)
+def test_longformer_refuses_impossible_configs(config, message):
+    with pytest.raises(UserError, match=message):
+        config.build(HIDDEN_SIZE)
 
 
-def test_prefixes_are_refused():
+def test_longformer_refuses_prefix_lm():
     with pytest.raises(UserError, match="prefixes"):
-        built(CONFIGS[3], torch.float32)(torch.randn(10, WIDTH), Layout.from_lengths([10], prefix_lengths=[4]))
+        build_mixer(CONFIGS[3], torch.float32)(torch.randn(10, HIDDEN_SIZE), Layout.from_lengths([10], prefix_lengths=[4]))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("heads", [4, 16], ids=["heads of 32", "heads of 8"])
-@pytest.mark.parametrize("config", CONFIGS, ids=name)
-@pytest.mark.parametrize("anchors", [None, [0, 5, 9, 700, 1500, 1537, 2100]], ids=["firsts", "chosen"])
-def test_flash_agrees_with_float32(config, anchors, heads):
-    """On CUDA in half precision: within rounding of the plain way, there and back."""
+@pytest.mark.parametrize("config", CONFIGS, ids=config_id)
+@pytest.mark.parametrize("global_tokens", [None, [0, 5, 9, 700, 1500, 1537, 2100]], ids=["first", "explicit"])
+def test_longformer_flash_close_to_float32(config, global_tokens, heads):
+    """On CUDA in bfloat16: within rounding of float32, forward and backward."""
     torch.manual_seed(0)
     config = msgspec.structs.replace(config, heads=heads, reach=(config.reach[0] * 40,))
     mixer, x = config.build(128).cuda(), torch.randn(2200, 128, device="cuda")
     results = []
-    for half in (False, True):
-        layout, inputs = Layout.from_lengths([700, 37, 800, 663], global_tokens=anchors).to("cuda"), x.clone().requires_grad_()
+    for use_bf16 in (False, True):
+        layout, inputs = (
+            Layout.from_lengths([700, 37, 800, 663], global_tokens=global_tokens).to("cuda"),
+            x.clone().requires_grad_(),
+        )
         mixer.zero_grad()
-        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+        with torch.autocast("cuda", torch.bfloat16, enabled=use_bf16):
             out = mixer(inputs, layout)
         out.float().square().sum().backward()
-        results.append([out.float(), inputs.grad, *(p.grad.clone() for n, p in mixer.named_parameters() if "weight" in n)])
+        results.append(
+            [
+                out.float(),
+                inputs.grad,
+                *(parameter.grad.clone() for name, parameter in mixer.named_parameters() if "weight" in name),
+            ]
+        )
     for exact, rounded in zip(*results, strict=True):
         assert (exact - rounded).norm() / exact.norm() < 0.03
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "sight",
+    "pattern",
     [AttentionPattern(5), AttentionPattern(3, 2), AttentionPattern(6, causal=True), AttentionPattern(2, 3, True)],
     ids=str,
 )
-@pytest.mark.parametrize("anchors", [None, SOME], ids=["firsts", "chosen"])
-@pytest.mark.parametrize("period", [None, 50.0], ids=["", "rotary"])
-def test_the_kernel_joins_anchors_as_torch_does(sight, anchors, period, monkeypatch):
-    """Triton's interpreter runs it, too: TRITON_INTERPRET=1 python -m pytest -m gpu -k kernel_joins."""
+@pytest.mark.parametrize("global_tokens", [None, GLOBAL_TOKENS], ids=["first", "explicit"])
+@pytest.mark.parametrize("theta", [None, 50.0], ids=["", "rope"])
+def test_longformer_global_kernel_matches_torch(pattern, global_tokens, theta, monkeypatch):
+    """Triton's interpreter runs it too: TRITON_INTERPRET=1 python -m pytest -m gpu -k global_kernel."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
-    layout = Layout.from_lengths(LENGTHS, global_tokens=anchors).to(device)
+    layout = Layout.from_lengths(LENGTHS, global_tokens=global_tokens).to(device)
     qkv, grad = torch.randn(2, sum(LENGTHS), 3 * 64, device=device).half()
-    results, turns = [], None if period is None else RotaryEmbedding(32, period).cos_sin(200, torch.device(device))
-    for quick in (True, False):
-        monkeypatch.setattr(global_attention.GlobalAttention, "_can_use_kernel", lambda self, q, quick=quick: quick)
-        given, shift = qkv.clone().requires_grad_(), torch.zeros(3, 2, 32, device=device, requires_grad=True)
+    results, cos_sin = [], None if theta is None else RotaryEmbedding(32, theta).cos_sin(200, torch.device(device))
+    for use_kernel in (True, False):
+        monkeypatch.setattr(
+            global_attention.GlobalAttention, "_can_use_kernel", lambda self, q, use_kernel=use_kernel: use_kernel
+        )
+        leaf, qkv_bias = qkv.clone().requires_grad_(), torch.zeros(3, 2, 32, device=device, requires_grad=True)
         out = longformer_attention(
-            given.unflatten(-1, (3, 2, 32)), None, shift, layout, replace(sight, anchored=True), cos_sin=turns
+            leaf.unflatten(-1, (3, 2, 32)), None, qkv_bias, layout, replace(pattern, has_global_tokens=True), cos_sin=cos_sin
         )
         out.backward(grad[:, :64].unflatten(-1, (2, 32)))
-        assert (shift.grad is not None) == (quick and turns is None)
-        total = given.grad.float().sum(0) if shift.grad is None else shift.grad.flatten()
-        results.append((out.detach().float(), given.grad.float(), total))
-    for ours, theirs in zip(*results, strict=True):
-        assert (ours - theirs).norm() / theirs.norm() < 2e-3
+        assert (qkv_bias.grad is not None) == (use_kernel and cos_sin is None)
+        bias_grad = leaf.grad.float().sum(0) if qkv_bias.grad is None else qkv_bias.grad.flatten()
+        results.append((out.detach().float(), leaf.grad.float(), bias_grad))
+    for kernel_result, torch_result in zip(*results, strict=True):
+        assert (kernel_result - torch_result).norm() / torch_result.norm() < 2e-3
 
 
-class Largest(TorchDispatchMode):
-    """How many numbers the largest tensor has that is made meanwhile."""
+class LargestTensor(TorchDispatchMode):
+    """Number of elements of the largest tensor created in the context."""
 
-    numbers = 0
+    numel = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        made = [one.numel() for one in tree_leaves(out) if isinstance(one, torch.Tensor)]
-        self.numbers = max([self.numbers, *made])
+        sizes = [leaf.numel() for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
+        self.numel = max([self.numel, *sizes])
         return out
 
 
-@pytest.mark.parametrize("how", ["packed", "rectangle", "compiled", "uneven", "chosen"])
-@pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[7]], ids=name)
-def test_what_anchors_see_never_grows_with_sequences_times_tokens(config, how, monkeypatch):
-    lengths = [9] * 400 if how != "uneven" else [200, *[9] * 400]
-    tokens, layout = sum(lengths), Layout.from_lengths(lengths, global_tokens=range(0, 3600, 9) if how == "chosen" else None)
-    if how == "rectangle":
+@pytest.mark.parametrize("batch_kind", ["packed", "padded", "compiled", "uneven", "explicit"])
+@pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[7]], ids=config_id)
+def test_longformer_global_attention_memory_is_linear(config, batch_kind, monkeypatch):
+    lengths = [9] * 400 if batch_kind != "uneven" else [200, *[9] * 400]
+    num_tokens, layout = (
+        sum(lengths),
+        Layout.from_lengths(lengths, global_tokens=range(0, 3600, 9) if batch_kind == "explicit" else None),
+    )
+    if batch_kind == "padded":
         layout = PaddedLayout.from_mask(layout.padding_mask())
-    if how == "compiled":
+    if batch_kind == "compiled":
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    mixer, x = built(config, torch.float32), torch.randn(tokens, WIDTH)
-    with Largest() as largest, torch.no_grad():
+    mixer, x = build_mixer(config, torch.float32), torch.randn(num_tokens, HIDDEN_SIZE)
+    with LargestTensor() as largest, torch.no_grad():
         mixer._global_attention(x, layout)
-    assert largest.numbers <= max(3 * WIDTH, config.heads * global_attention.MAX_GLOBAL_PER_GROUP) * tokens < 400 * tokens
+    assert (
+        largest.numel
+        <= max(3 * HIDDEN_SIZE, config.heads * global_attention.MAX_GLOBAL_PER_GROUP) * num_tokens
+        < 400 * num_tokens
+    )
 
 
-def test_dropout_falls_on_what_anchors_see_too():
+def test_longformer_dropout_applies_to_global_tokens():
     mixer, x, layout = (
-        built(Longformer(heads=4, reach=(2,), dropout=0.5), torch.float32),
-        torch.randn(40, WIDTH),
+        build_mixer(Longformer(heads=4, reach=(2,), dropout=0.5), torch.float32),
+        torch.randn(40, HIDDEN_SIZE),
         Layout.from_lengths([40]),
     )
-    still = mixer(x, layout)[0]
+    expected = mixer(x, layout)[0]
     mixer.train()
-    draws = torch.stack([mixer(x, layout)[0] for _ in range(400)])
-    assert not torch.allclose(draws[0], draws[1])
-    assert_close(draws.mean(0), still, atol=0.15, rtol=0.1)
+    samples = torch.stack([mixer(x, layout)[0] for _ in range(400)])
+    assert not torch.allclose(samples[0], samples[1])
+    assert_close(samples.mean(0), expected, atol=0.15, rtol=0.1)
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_slopes_go_back_to_the_keys_of_a_band(causal):
+def test_block_band_key_grads_match_autograd(causal):
     band = BlockBand(23, 5, causal)
-    x, slopes = torch.randn(2, 23, 3, requires_grad=True), torch.randn(2, band.num_blocks, band.keys_per_block, 3)
-    whole = torch.zeros(2, band.num_blocks + -(-band.keys_per_block // band.block_size), band.block_size, 3)
-    for first in (0, 2):
-        band.add_key_blocks(whole, slopes[:, first : first + 2 if first == 0 else None], first)
-    (wanted,) = torch.autograd.grad(band.to_key_blocks(x), x, slopes)
-    assert_close(whole.flatten(1, 2)[:, band.half_window :][:, : band.num_tokens], wanted)
+    x, key_grads = torch.randn(2, 23, 3, requires_grad=True), torch.randn(2, band.num_blocks, band.keys_per_block, 3)
+    total = torch.zeros(2, band.num_blocks + -(-band.keys_per_block // band.block_size), band.block_size, 3)
+    for first_block in (0, 2):
+        band.add_key_blocks(total, key_grads[:, first_block : first_block + 2 if first_block == 0 else None], first_block)
+    (expected,) = torch.autograd.grad(band.to_key_blocks(x), x, key_grads)
+    assert_close(total.flatten(1, 2)[:, band.half_window :][:, : band.num_tokens], expected)
 
 
 @pytest.mark.parametrize(
-    ("most", "found"), [(1, [(0, 1), (1, 2), (3, 4), (4, 5)]), (3, [(0, 1), (1, 2), (3, 5)]), (9, [(0, 2), (3, 5)])]
+    ("max_global", "expected"), [(1, [(0, 1), (1, 2), (3, 4), (4, 5)]), (3, [(0, 1), (1, 2), (3, 5)]), (9, [(0, 2), (3, 5)])]
 )
-def test_neighbours_share_a_run_as_long_as_their_anchors_are_few(most, found):
-    assert list(group_sequences([0, 1, 3, 4], [0, 2, 6, 6, 7, 9], most)) == found
+def test_group_sequences_limits_global_tokens_per_group(max_global, expected):
+    assert list(group_sequences([0, 1, 3, 4], [0, 2, 6, 6, 7, 9], max_global)) == expected

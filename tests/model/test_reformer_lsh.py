@@ -1,4 +1,4 @@
-"""Reformer's attention against sets of tokens found one by one: whom a token meets in any round, it meets once."""
+"""Reformer's LSH attention against explicit neighbour sets: a key that is a neighbour in several rounds counts once."""
 
 import pytest
 import torch
@@ -10,62 +10,64 @@ from bertsmith.model.mixers.reformer import lsh
 from bertsmith.model.mixers.reformer.lsh import LshHash, invert_permutation, unit_norm
 from bertsmith.model.packing import Layout
 
-WIDTH, LENGTHS = 32, (17, 5, 40, 1, 23)
+HIDDEN_SIZE, LENGTHS = 32, (17, 5, 40, 1, 23)
 
 
-def built(**settings):
+def build_mixer(**settings):
     torch.manual_seed(3)
-    mixer = Reformer(heads=4, **settings).build(WIDTH).eval()
+    mixer = Reformer(heads=4, **settings).build(HIDDEN_SIZE).eval()
     for weight in mixer.parameters():
         torch.nn.init.normal_(weight, std=0.3)
     return mixer
 
 
-def given(lengths=LENGTHS):
+def random_inputs(lengths=LENGTHS):
     torch.manual_seed(4)
-    return torch.randn(sum(lengths), WIDTH), Layout.from_lengths(lengths)
+    return torch.randn(sum(lengths), HIDDEN_SIZE), Layout.from_lengths(lengths)
 
 
-def projected(mixer, x):
-    """Queries and values, (heads, tokens, width of a head)."""
+def project_qk_v(mixer, x):
+    """Shared queries/keys and values, (heads, tokens, head_dim) each."""
     qk, v = mixer.project(x).chunk(2, -1)
     return qk.view(len(x), 4, -1).transpose(0, 1), v.view(len(x), 4, -1).transpose(0, 1)
 
 
-def bucket(x, turns):
-    """Of one vector: which of R's directions, or of their opposites, it points to most."""
-    along = [float((x @ turn).detach()) for turn in turns.T]
-    both = along + [-a for a in along]
-    return both.index(max(both))
+def hash_bucket(x, turns):
+    """argmax([xR; -xR]) of one vector."""
+    projections = [float((x @ turn).detach()) for turn in turns.T]
+    scores = projections + [-projection for projection in projections]
+    return scores.index(max(scores))
 
 
 def met(mixer, qk, lengths):
-    """For every head and token, the set of those that it meets in any round."""
-    config, seen = mixer.config, [[set() for _ in range(qk.shape[1])] for _ in range(4)]
+    """For every head and token, the set of its neighbours over all hash rounds."""
+    config, neighbors = mixer.config, [[set() for _ in range(qk.shape[1])] for _ in range(4)]
     factors = config.buckets if isinstance(config.buckets, tuple) else (config.buckets,)
-    starts = [sum(lengths[:n]) for n in range(len(lengths))]
+    first_tokens = [sum(lengths[:seq]) for seq in range(len(lengths))]
     for head in range(4):
-        for turn in range(config.rounds):
-            parts = mixer.hashes.turns[head, :, turn].split([f // 2 for f in factors], -1)
-            for start, length in zip(starts, lengths, strict=True):
-                whole = not config.causal and length <= config.reach + 1
-                runs = {}
+        for hash_round in range(config.rounds):
+            rotations = mixer.hashes.turns[head, :, hash_round].split([factor // 2 for factor in factors], -1)
+            for start, length in zip(first_tokens, lengths, strict=True):
+                is_short = not config.causal and length <= config.reach + 1
+                buckets = {}
                 for token in range(start, start + length):
-                    key = 0 if whole else tuple(bucket(qk[head, token], part) for part in parts)
-                    runs.setdefault(key, []).append(token)
-                for run in runs.values():
-                    for a, token in enumerate(run):
-                        near = run[max(0, a - config.reach) : a] + ([] if config.causal else run[a + 1 : a + 1 + config.reach])
-                        seen[head][token] |= set(near)
-    return seen
+                    key = 0 if is_short else tuple(hash_bucket(qk[head, token], part) for part in rotations)
+                    buckets.setdefault(key, []).append(token)
+                for bucket in buckets.values():
+                    for rank, token in enumerate(bucket):
+                        nearby = bucket[max(0, rank - config.reach) : rank] + (
+                            [] if config.causal else bucket[rank + 1 : rank + 1 + config.reach]
+                        )
+                        neighbors[head][token] |= set(nearby)
+    return neighbors
 
 
-def by_hand(mixer, x, seen):
-    qk, v = projected(mixer, x)
-    out = torch.zeros(len(x), 4, WIDTH // 4)
+def attend_to_sets(mixer, x, neighbors):
+    qk, v = project_qk_v(mixer, x)
+    out = torch.zeros(len(x), 4, HIDDEN_SIZE // 4)
     for head in range(4):
         for token in range(len(x)):
-            others = sorted(seen[head][token]) or [token]
+            others = sorted(neighbors[head][token]) or [token]
             keys = qk[head, others] / qk[head, others].norm(dim=-1, keepdim=True)
             out[token, head] = (keys @ qk[head, token]).softmax(0) @ v[head, others]
     return mixer.out(out.flatten(1))
@@ -82,52 +84,54 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_a_token_meets_everyone_of_its_buckets_once(settings):
-    mixer, (x, layout) = built(**settings), given()
-    assert_close(mixer(x, layout), by_hand(mixer, x, met(mixer, projected(mixer, x)[0], LENGTHS)), atol=1e-5, rtol=1e-5)
+def test_lsh_attention_matches_neighbor_sets(settings):
+    mixer, (x, layout) = build_mixer(**settings), random_inputs()
+    assert_close(
+        mixer(x, layout), attend_to_sets(mixer, x, met(mixer, project_qk_v(mixer, x)[0], LENGTHS)), atol=1e-5, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("lengths", [LENGTHS, (12, 12)])
-def test_one_bucket_is_exact(causal, lengths):
-    mixer, (x, layout) = built(buckets=1, causal=causal), given(lengths)
-    qk, v = projected(mixer, x)
+def test_reformer_one_bucket_matches_full_attention(causal, lengths):
+    mixer, (x, layout) = build_mixer(buckets=1, causal=causal), random_inputs(lengths)
+    qk, v = project_qk_v(mixer, x)
     visible = (layout.seq_id == layout.seq_id[:, None]) & ~torch.eye(len(x), dtype=torch.bool)
     if causal:
         visible &= layout.position <= layout.position[:, None]
-    visible |= torch.diag(~visible.any(1))  # nobody else is there
+    visible |= torch.diag(~visible.any(1))  # a token alone attends to itself
     scores = qk @ (qk / qk.norm(dim=-1, keepdim=True)).mT
     weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
     assert_close(mixer(x, layout), mixer.out((weights @ v).transpose(0, 1).flatten(1)), atol=1e-5, rtol=1e-5)
 
 
-def test_many_rounds_come_to_the_exact_answer():
-    """Two buckets in thirty rounds: no pair is always apart, but for opposites."""
-    exact, (x, layout) = built(buckets=1), given((100, 80))
-    missed = []
+def test_lsh_attention_converges_to_full_attention_with_rounds():
+    """With two buckets and thirty rounds, nearly every pair shares a bucket once."""
+    exact, (x, layout) = build_mixer(buckets=1), random_inputs((100, 80))
+    errors = []
     for rounds in (1, 4, 30):
-        mixer = built(buckets=2, rounds=rounds, reach=79)
-        missed.append((mixer(x, layout) - exact(x, layout)).norm().item())
-    assert missed[0] > missed[1] > missed[2] and missed[2] < 0.05 * missed[0]
+        mixer = build_mixer(buckets=2, rounds=rounds, reach=79)
+        errors.append((mixer(x, layout) - exact(x, layout)).norm().item())
+    assert errors[0] > errors[1] > errors[2] and errors[2] < 0.05 * errors[0]
 
 
-def test_gradients_are_those_of_the_sets():
-    mixer, (x, layout) = built(buckets=4, rounds=3, reach=4), given()
+def test_lsh_attention_grads_match_neighbor_sets():
+    mixer, (x, layout) = build_mixer(buckets=4, rounds=3, reach=4), random_inputs()
     x.requires_grad_()
     with torch.no_grad():
-        seen = met(mixer, projected(mixer, x)[0], LENGTHS)
-    weights, target = [x, *mixer.parameters()], torch.randn(len(x), WIDTH)
-    ours = torch.autograd.grad((mixer(x, layout) * target).sum(), weights)
-    wanted = torch.autograd.grad((by_hand(mixer, x, seen) * target).sum(), weights)
-    for one, other in zip(ours, wanted, strict=True):
-        assert_close(one, other, atol=1e-4, rtol=1e-4)
+        neighbors = met(mixer, project_qk_v(mixer, x)[0], LENGTHS)
+    weights, target = [x, *mixer.parameters()], torch.randn(len(x), HIDDEN_SIZE)
+    grads = torch.autograd.grad((mixer(x, layout) * target).sum(), weights)
+    expected = torch.autograd.grad((attend_to_sets(mixer, x, neighbors) * target).sum(), weights)
+    for grad, expected_grad in zip(grads, expected, strict=True):
+        assert_close(grad, expected_grad, atol=1e-4, rtol=1e-4)
 
 
-def test_training_draws_hashes_from_torchs_generator_and_answers_do_not():
-    mixer, (x, layout) = built(buckets=4, rounds=1, reach=4), given()
+def test_lsh_hashes_are_random_in_training_and_fixed_in_eval():
+    mixer, (x, layout) = build_mixer(buckets=4, rounds=1, reach=4), random_inputs()
     assert torch.equal(mixer(x, layout), mixer(x, layout))
-    assert torch.equal(built(buckets=4, rounds=1, reach=4)(x, layout), mixer(x, layout))
-    assert not torch.equal(built(buckets=4, rounds=1, reach=4, seed=1)(x, layout), mixer(x, layout))
+    assert torch.equal(build_mixer(buckets=4, rounds=1, reach=4)(x, layout), mixer(x, layout))
+    assert not torch.equal(build_mixer(buckets=4, rounds=1, reach=4, seed=1)(x, layout), mixer(x, layout))
     mixer.train()
     torch.manual_seed(7)
     first, second = mixer(x, layout), mixer(x, layout)
@@ -135,98 +139,102 @@ def test_training_draws_hashes_from_torchs_generator_and_answers_do_not():
     assert torch.equal(mixer(x, layout), first) and not torch.equal(first, second)
 
 
-def test_hashes_are_no_part_of_a_checkpoint():
-    assert set(built().state_dict()) == {"project.weight", "project.bias", "out.weight", "out.bias"}
+def test_lsh_hashes_are_not_in_state_dict():
+    assert set(build_mixer().state_dict()) == {"project.weight", "project.bias", "out.weight", "out.bias"}
 
 
-def test_memory_grows_with_the_tokens_and_not_with_their_square():
-    mixer = built(buckets=8, rounds=2, reach=8)
+def test_lsh_attention_saved_memory_is_linear():
+    mixer = build_mixer(buckets=8, rounds=2, reach=8)
 
-    def kept(tokens):
+    def saved_elements(tokens):
         sizes = []
         with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, lambda t: t):
-            mixer(torch.randn(tokens, WIDTH), Layout.from_lengths([tokens]))
+            mixer(torch.randn(tokens, HIDDEN_SIZE), Layout.from_lengths([tokens]))
         return sum(sizes)
 
-    assert kept(1600) < 2.1 * kept(800) < 4.3 * kept(400)
+    assert saved_elements(1600) < 2.1 * saved_elements(800) < 4.3 * saved_elements(400)
 
 
-def test_what_cannot_be_is_refused():
+def test_reformer_refuses_impossible_configs():
     with pytest.raises(UserError, match="buckets=5 is not even"):
-        built(buckets=5)
+        build_mixer(buckets=5)
     with pytest.raises(UserError, match="width of 32 does not divide into 5 heads"):
-        Reformer(heads=5).build(WIDTH)
+        Reformer(heads=5).build(HIDDEN_SIZE)
     with pytest.raises(UserError, match="prefixes"):
-        built()(given((6,))[0], Layout.from_lengths([6], prefix_lengths=[2]))
+        build_mixer()(random_inputs((6,))[0], Layout.from_lengths([6], prefix_lengths=[2]))
 
 
-def sorted_by_hashes(q, rounds, reach, sequences=3):
-    """Order and codes, as the mixer finds them, of tokens in so many sequences."""
-    owner = torch.arange(q.shape[1]) * sequences // q.shape[1]
-    label = owner * 4 + LshHash(len(q), q.shape[2], rounds, (4,), 0).eval()(q)
-    order = label.argsort(dim=-1, stable=True)
-    return order, invert_permutation(order) + label * (reach + 1)
+def sort_by_hash(q, rounds, half_window, sequences=3):
+    """sorted_idx and bucket_rank as the mixer computes them, of tokens in `sequences` sequences."""
+    seq_id = torch.arange(q.shape[1]) * sequences // q.shape[1]
+    bucket_ids = seq_id * 4 + LshHash(len(q), q.shape[2], rounds, (4,), 0).eval()(q)
+    sorted_idx = bucket_ids.argsort(dim=-1, stable=True)
+    return sorted_idx, invert_permutation(sorted_idx) + bucket_ids * (half_window + 1)
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_pieces_of_any_size_add_up_to_the_same(causal, monkeypatch):
+def test_lsh_attention_chunk_size_does_not_change_results(causal, monkeypatch):
     torch.manual_seed(0)
     q, v = torch.randn(2, 150, 16, dtype=torch.float64), torch.randn(2, 150, 16, dtype=torch.float64)
-    given = (*sorted_by_hashes(q.float(), 3, 20), 20, causal)
-    found = []
-    for most in (1, 1 << 30):
-        monkeypatch.setattr(lsh, "MAX_SCORES", most)
+    args = (*sort_by_hash(q.float(), 3, 20), 20, causal)
+    results = []
+    for max_scores in (1, 1 << 30):
+        monkeypatch.setattr(lsh, "MAX_SCORES", max_scores)
         leaves = [t.clone().requires_grad_() for t in (q, unit_norm(q), v)]
-        out, mass = lsh.lsh_attention(*leaves, *given)
-        found.append([out, mass, *torch.autograd.grad((out * mass[..., None].tanh()).sum(), leaves)])
-    for one, other in zip(*found, strict=True):
-        assert_close(one, other, atol=1e-9, rtol=1e-7)
+        out, lse = lsh.lsh_attention(*leaves, *args)
+        results.append([out, lse, *torch.autograd.grad((out * lse[..., None].tanh()).sum(), leaves)])
+    for x, y in zip(*results, strict=True):
+        assert_close(x, y, atol=1e-9, rtol=1e-7)
 
 
-def test_slopes_are_those_of_differences():
+def test_lsh_attention_gradcheck():
     torch.manual_seed(0)
     q, v = torch.randn(1, 24, 4, dtype=torch.float64), torch.randn(1, 24, 4, dtype=torch.float64)
-    order, code = sorted_by_hashes(q.float(), 2, 5)
+    sorted_idx, bucket_rank = sort_by_hash(q.float(), 2, 5)
     leaves = [t.clone().requires_grad_() for t in (q, unit_norm(q).double(), v)]
-    assert torch.autograd.gradcheck(lambda a, b, c: lsh._LshAttention.apply(a, b, c, order, code, 5, False), leaves, atol=1e-4)
+    assert torch.autograd.gradcheck(
+        lambda a, b, c: lsh._LshAttention.apply(a, b, c, sorted_idx, bucket_rank, 5, False), leaves, atol=1e-4
+    )
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("rounds", "reach", "width", "length"), [(1, 5, 16, 130), (4, 64, 64, 3000), (3, 100, 32, 700)])
-def test_the_kernel_gathers_what_torch_does(causal, rounds, reach, width, length):
+@pytest.mark.parametrize(
+    ("num_hashes", "half_window", "head_dim", "length"), [(1, 5, 16, 130), (4, 64, 64, 3000), (3, 100, 32, 700)]
+)
+def test_lsh_kernel_matches_torch(causal, num_hashes, half_window, head_dim, length):
     from bertsmith.model.kernels.lsh_attention import fused_lsh_attention
 
     torch.manual_seed(0)
-    q, v = torch.randn(2, length, width), torch.randn(2, length, width)
-    order, code = sorted_by_hashes(q, rounds, reach)
-    found = []
-    for kind, run in ((torch.float64, lsh._LshAttention.apply), (torch.bfloat16, fused_lsh_attention)):
-        leaves = [t.to("cuda", kind).requires_grad_() for t in (q, unit_norm(q), v)]
-        out, mass = run(*leaves, order.cuda(), code.cuda(), reach, causal)
-        mixed = (mass.softmax(0)[..., None].to(kind) * out).sum(0)
-        slopes = torch.autograd.grad((mixed * torch.linspace(-1, 1, width, device="cuda", dtype=kind)).sum(), leaves)
-        found.append([out, mixed, *slopes])
-    for exact, half in zip(*found, strict=True):
-        assert (exact - half.double()).norm() <= 0.01 * exact.norm()
+    q, v = torch.randn(2, length, head_dim), torch.randn(2, length, head_dim)
+    sorted_idx, bucket_rank = sort_by_hash(q, num_hashes, half_window)
+    results = []
+    for dtype, attention in ((torch.float64, lsh._LshAttention.apply), (torch.bfloat16, fused_lsh_attention)):
+        leaves = [t.to("cuda", dtype).requires_grad_() for t in (q, unit_norm(q), v)]
+        out, lse = attention(*leaves, sorted_idx.cuda(), bucket_rank.cuda(), half_window, causal)
+        out_of_rounds = (lse.softmax(0)[..., None].to(dtype) * out).sum(0)
+        grads = torch.autograd.grad((out_of_rounds * torch.linspace(-1, 1, head_dim, device="cuda", dtype=dtype)).sum(), leaves)
+        results.append([out, out_of_rounds, *grads])
+    for exact, rounded in zip(*results, strict=True):
+        assert (exact - rounded.double()).norm() <= 0.01 * exact.norm()
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("causal", [False, True])
-def test_half_precision_on_a_gpu_is_near_float32_on_the_host(causal):
-    mixer, (x, layout) = built(buckets=8, rounds=4, reach=16, causal=causal), given((300, 77, 1, 150))
+def test_reformer_bf16_on_gpu_close_to_float32_on_cpu(causal):
+    mixer, (x, layout) = build_mixer(buckets=8, rounds=4, reach=16, causal=causal), random_inputs((300, 77, 1, 150))
     exact = mixer(x, layout)
     mixer, x, layout = mixer.cuda(), x.cuda(), layout.to("cuda")
     assert_close(mixer(x, layout).cpu(), exact, atol=1e-3, rtol=1e-3)
     with torch.autocast("cuda", torch.bfloat16):
-        half = mixer(x, layout).float().cpu()
-    rows = ((half - exact).norm(dim=1) / exact.norm(dim=1)).sort_by_bucket().values
-    assert rows[int(0.8 * len(rows))] < 0.05  # a few tokens on the border of two buckets fall to the other side
+        rounded = mixer(x, layout).float().cpu()
+    errors = ((rounded - exact).norm(dim=1) / exact.norm(dim=1)).sort().values
+    assert errors[int(0.8 * len(errors))] < 0.05  # a few tokens between two buckets are hashed differently
 
 
-def test_one_bucket_is_read_in_half_precision():
+def test_reformer_one_bucket_in_float16():
     torch.manual_seed(0)
     mixer, x, layout = Reformer(heads=2, buckets=1).build(16), torch.randn(6, 16), Layout.from_lengths([5, 1])
     with torch.autocast("cpu", torch.float16):
-        half = mixer(x, layout)
-    assert_close(half.float(), mixer(x, layout), atol=1e-2, rtol=1e-2)
+        rounded = mixer(x, layout)
+    assert_close(rounded.float(), mixer(x, layout), atol=1e-2, rtol=1e-2)

@@ -1,4 +1,4 @@
-"""Blocks that can be run backwards: the same numbers and gradients as ever, and memory that depth does not touch."""
+"""Reversible blocks: outputs and gradients equal those of ordinary autograd, and memory does not grow with depth."""
 
 import pytest
 import torch
@@ -27,171 +27,177 @@ MIXERS = {
 }
 
 
-def model(**encoder):
-    config = from_dict(EncoderConfig, {**SMALL, **encoder})
+def build_reversible_model(**overrides):
+    config = from_dict(EncoderConfig, {**SMALL, **overrides})
     return build_model(ModelConfig(encoder=config, vocabulary=60), 0).train()
 
 
-def inputs(lengths=LENGTHS, **more):
-    return Inputs(torch.arange(sum(lengths)) % 60, Layout.from_lengths(lengths), **more)
+def make_inputs(lengths=LENGTHS, **options):
+    return Inputs(torch.arange(sum(lengths)) % 60, Layout.from_lengths(lengths), **options)
 
 
-def learnt(made, given, seed=1, kept=None):
-    """What leaves the model, and the gradients of all weights; the same dice every time."""
+def outputs_and_grads(model, inputs, seed=1, all_hidden_states=None):
+    """The output of the model and the gradients of all weights, with the same random numbers every time."""
     torch.manual_seed(seed)
-    made.zero_grad()
-    out = made(given, kept)
+    model.zero_grad()
+    out = model(inputs, all_hidden_states)
     torch.manual_seed(2)
     (out * torch.randn(out.shape).to(out.device)).sum().backward()
-    return out.detach(), {name: weight.grad for name, weight in made.named_parameters() if weight.grad is not None}
+    return out.detach(), {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
 
 
-def plainly(monkeypatch, made, given, seed=1, kept=None):
+def run_with_autograd(monkeypatch, model, inputs, seed=1, all_hidden_states=None):
     with monkeypatch.context() as patch:
         patch.setattr(ReversiblePass, "forward", ReversiblePass.forward_autograd)
-        return learnt(made, given, seed, kept)
+        return outputs_and_grads(model, inputs, seed, all_hidden_states)
 
 
 @pytest.mark.parametrize("reversible", [True, "halves"])
 @pytest.mark.parametrize("mixer", MIXERS)
-def test_gradients_are_those_of_the_same_stack_run_plainly(mixer, reversible, monkeypatch):
-    made = model(mixer=MIXERS[mixer], reversible=reversible)
-    (ours, found), (wanted, plain) = learnt(made, inputs()), plainly(monkeypatch, made, inputs())
-    assert_close(ours, wanted, atol=1e-5, rtol=1e-5)  # torch may take other kernels where no gradient is asked for
-    assert found.keys() == plain.keys()
-    assert not torch.allclose(learnt(made, inputs(), seed=3)[0], ours, atol=1e-2)  # dice were thrown
-    assert {name for name in found if "blocks" in name} == {name for name, _ in made.named_parameters() if "blocks" in name}
-    largest = max(float(slope.abs().max()) for slope in plain.values())
-    for name in found:
-        assert_close(found[name] / largest, plain[name] / largest, atol=1e-6, rtol=1e-5, msg=name)
+def test_reversible_grads_match_autograd(mixer, reversible, monkeypatch):
+    model = build_reversible_model(mixer=MIXERS[mixer], reversible=reversible)
+    (out, grads), (expected, expected_grads) = (
+        outputs_and_grads(model, make_inputs()),
+        run_with_autograd(monkeypatch, model, make_inputs()),
+    )
+    assert_close(out, expected, atol=1e-5, rtol=1e-5)  # torch may choose other kernels without grad
+    assert grads.keys() == expected_grads.keys()
+    assert not torch.allclose(outputs_and_grads(model, make_inputs(), seed=3)[0], out, atol=1e-2)  # dropout is on
+    assert {name for name in grads if "blocks" in name} == {name for name, _ in model.named_parameters() if "blocks" in name}
+    largest = max(float(grad.abs().max()) for grad in expected_grads.values())
+    for name in grads:
+        assert_close(grads[name] / largest, expected_grads[name] / largest, atol=1e-6, rtol=1e-5, msg=name)
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-def test_shared_blocks_learn_from_every_call(groups, monkeypatch):
-    made = model(groups=groups)
-    found, plain = learnt(made, inputs())[1], plainly(monkeypatch, made, inputs())[1]
-    for name in plain:
-        assert_close(found[name], plain[name], atol=1e-4, rtol=1e-5, msg=name)
+def test_reversible_shared_blocks_sum_grads(groups, monkeypatch):
+    model = build_reversible_model(groups=groups)
+    grads, expected = outputs_and_grads(model, make_inputs())[1], run_with_autograd(monkeypatch, model, make_inputs())[1]
+    for name in expected:
+        assert_close(grads[name], expected[name], atol=1e-4, rtol=1e-5, msg=name)
 
 
 @pytest.mark.parametrize(
     "mixer", [MIXERS["recurrent"], {"heads": 4, "distance": {"kind": "relative", "buckets": 8}}, {"heads": 4}]
 )
-def test_weights_of_another_block_learn_where_states_are_looked_at(mixer, monkeypatch):
-    made = model(mixer=mixer)
-    found, plain = learnt(made, inputs(), kept=[])[1], plainly(monkeypatch, made, inputs(), kept=[])[1]
-    assert found.keys() == plain.keys()
-    for name in plain:
-        assert_close(found[name], plain[name], atol=1e-4, rtol=1e-4, msg=name)
+def test_reversible_tied_weights_get_grads_with_all_hidden_states(mixer, monkeypatch):
+    model = build_reversible_model(mixer=mixer)
+    grads, expected = (
+        outputs_and_grads(model, make_inputs(), all_hidden_states=[])[1],
+        run_with_autograd(monkeypatch, model, make_inputs(), all_hidden_states=[])[1],
+    )
+    assert grads.keys() == expected.keys()
+    for name in expected:
+        assert_close(grads[name], expected[name], atol=1e-4, rtol=1e-4, msg=name)
 
 
-def test_the_equations():
-    made = model(dropout=0.0).eval()
+def test_reversible_stack_matches_equations():
+    model = build_reversible_model(dropout=0.0).eval()
     x = torch.randn(31, 32)
-    one = two = x
-    for block in made.encoder.stack.blocks:
-        one = one + block.mixer(block.mixer_norm(two, None)[0], inputs().layout)
-        two = two + block.feedforward(block.feedforward_norm(one, None)[0])
-    wanted = made.encoder.stack.norm((one + two) / 2, None)[0]
-    assert_close(made.encoder.stack(x, inputs().layout), wanted, atol=1e-5, rtol=1e-5)
+    x1 = x2 = x
+    for block in model.encoder.stack.blocks:
+        x1 = x1 + block.mixer(block.mixer_norm(x2, None)[0], make_inputs().layout)
+        x2 = x2 + block.feedforward(block.feedforward_norm(x1, None)[0])
+    expected = model.encoder.stack.norm((x1 + x2) / 2, None)[0]
+    assert_close(model.encoder.stack(x, make_inputs().layout), expected, atol=1e-5, rtol=1e-5)
     with torch.inference_mode():
-        assert_close(made.encoder.stack(x, inputs().layout), wanted, atol=1e-5, rtol=1e-5)
+        assert_close(model.encoder.stack(x, make_inputs().layout), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_halves_stand_side_by_side_and_narrow_tables_enter_both():
-    made = model(reversible="halves", embedding=16, dropout=0.0).eval()
-    kept = []
-    made(inputs(), kept)
-    assert torch.equal(*kept[0].chunk(2, -1)) and made.encoder.stack.blocks[0].feedforward.up.in_features == 16
-    assert not any("widen" in name for name in made.state_dict())
-    assert made.encoder.stack.norm.normalized_shape == (32,)
-    wide = model(reversible="halves", embedding=8)
-    assert wide.encoder.widen.weight.shape == (32, 8)
+def test_reversible_halves_are_concatenated_and_share_narrow_embeddings():
+    model = build_reversible_model(reversible="halves", embedding=16, dropout=0.0).eval()
+    all_hidden_states = []
+    model(make_inputs(), all_hidden_states)
+    assert torch.equal(*all_hidden_states[0].chunk(2, -1)) and model.encoder.stack.blocks[0].feedforward.up.in_features == 16
+    assert not any("widen" in name for name in model.state_dict())
+    assert model.encoder.stack.norm.normalized_shape == (32,)
+    projected_model = build_reversible_model(reversible="halves", embedding=8)
+    assert projected_model.encoder.widen.weight.shape == (32, 8)
 
 
-def test_states_between_blocks_and_rows_that_are_wanted():
-    made, kept = model().eval(), []
-    whole = made(inputs(), kept)
-    assert [len(state) for state in kept] == [31] * 5
-    assert_close(made.encoder.stack.norm(kept[-1], None)[0], whole)
-    rows = torch.tensor([3, 30])
-    assert_close(made(inputs(wanted=rows)), whole[rows])
-    some = []
-    assert_close(made(inputs(wanted=rows), some), whole[rows])
-    assert [len(state) for state in some] == [31] * 4 + [2]
+def test_reversible_hidden_states_and_output_indices():
+    model, all_hidden_states = build_reversible_model().eval(), []
+    expected = model(make_inputs(), all_hidden_states)
+    assert [len(state) for state in all_hidden_states] == [31] * 5
+    assert_close(model.encoder.stack.norm(all_hidden_states[-1], None)[0], expected)
+    indices = torch.tensor([3, 30])
+    assert_close(model(make_inputs(output_indices=indices)), expected[indices])
+    selected_states = []
+    assert_close(model(make_inputs(output_indices=indices), selected_states), expected[indices])
+    assert [len(state) for state in selected_states] == [31] * 4 + [2]
 
 
-def test_what_is_remembered_is_the_same(monkeypatch):
-    made, memories = model(mixer={"kind": "recurrent", "heads": 4, "remembers": 12}, dropout=0.0), []
-    for plain in (False, True):
+def test_reversible_segment_memory_matches_autograd(monkeypatch):
+    model, results = build_reversible_model(mixer={"kind": "recurrent", "heads": 4, "remembers": 12}, dropout=0.0), []
+    for use_autograd in (False, True):
         memory = SegmentMemory.empty(3, torch.device("cpu"))
         for _ in range(2):
-            given = inputs(memory=memory)
-            found = (plainly(monkeypatch, made, given) if plain else learnt(made, given))[1]
-            memory = memory.advance(given.layout)
-        memories.append((memory, found))
-    (ours, found), (theirs, plain) = memories
-    assert len(ours.layers) == 4
-    assert_close(ours.layers, theirs.layers, atol=1e-5, rtol=1e-5)
-    for name in plain:
-        assert_close(found[name], plain[name], atol=1e-4, rtol=1e-5, msg=name)
+            inputs = make_inputs(memory=memory)
+            grads = (run_with_autograd(monkeypatch, model, inputs) if use_autograd else outputs_and_grads(model, inputs))[1]
+            memory = memory.advance(inputs.layout)
+        results.append((memory, grads))
+    (memory_reversible, grads), (memory_autograd, expected_grads) = results
+    assert len(memory_reversible.layers) == 4
+    assert_close(memory_reversible.layers, memory_autograd.layers, atol=1e-5, rtol=1e-5)
+    for name in expected_grads:
+        assert_close(grads[name], expected_grads[name], atol=1e-4, rtol=1e-5, msg=name)
 
 
-def kept_bytes(layers, **more):
-    made = model(layers=layers, **more)
-    own, sizes = {weight.untyped_storage().data_ptr() for weight in made.parameters()}, {}
+def saved_bytes(num_layers, **overrides):
+    model = build_reversible_model(layers=num_layers, **overrides)
+    parameter_pointers, sizes = {weight.untyped_storage().data_ptr() for weight in model.parameters()}, {}
 
-    def held(tensor):
+    def record(tensor):
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
+        if storage.data_ptr() not in parameter_pointers:
             sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(held, lambda tensor: tensor):
-        out = made(inputs())
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
+        out = model(make_inputs())
     assert out.requires_grad
     return sum(sizes.values())
 
 
-def test_memory_is_flat_in_depth():
-    assert kept_bytes(48) == kept_bytes(6)
-    assert kept_bytes(12, reversible=False) > 1.8 * kept_bytes(6, reversible=False)
+def test_reversible_saved_memory_is_constant_in_depth():
+    assert saved_bytes(48) == saved_bytes(6)
+    assert saved_bytes(12, reversible=False) > 1.8 * saved_bytes(6, reversible=False)
 
 
-def test_frozen_parts_get_no_gradient_and_others_do():
-    made = model()
-    made.encoder.stack.blocks[1].requires_grad_(False)
-    made.encoder.tokens.requires_grad_(False)
-    found = learnt(made, inputs())[1]
-    assert not any(".blocks.1." in name for name in found) and any(".blocks.0." in name for name in found)
+def test_reversible_frozen_parameters_get_no_grad():
+    model = build_reversible_model()
+    model.encoder.stack.blocks[1].requires_grad_(False)
+    model.encoder.tokens.requires_grad_(False)
+    grads = outputs_and_grads(model, make_inputs())[1]
+    assert not any(".blocks.1." in name for name in grads) and any(".blocks.0." in name for name in grads)
 
 
-def test_the_generator_goes_on_as_if_nothing_had_been_thrown_twice(monkeypatch):
-    made = model()
-    learnt(made, inputs())
+def test_reversible_recompute_leaves_rng_state_unchanged(monkeypatch):
+    model = build_reversible_model()
+    outputs_and_grads(model, make_inputs())
     after = torch.get_rng_state()
-    plainly(monkeypatch, made, inputs())
+    run_with_autograd(monkeypatch, model, make_inputs())
     assert torch.equal(after, torch.get_rng_state())
 
 
-def test_half_precision_is_that_of_the_way_there(monkeypatch):
-    made = model(dropout=0.0)
+def test_reversible_backward_uses_autocast_of_forward(monkeypatch):
+    model = build_reversible_model(dropout=0.0)
     with torch.autocast("cpu", torch.bfloat16):
-        out = made(inputs())
-    out.float().square().sum().backward()  # outside, as trainers do
-    ours = [weight.grad.clone() for weight in made.encoder.stack.parameters()]
-    made.zero_grad()
+        out = model(make_inputs())
+    out.float().square().sum().backward()  # outside autocast, as trainers do
+    grads = [weight.grad.clone() for weight in model.encoder.stack.parameters()]
+    model.zero_grad()
     with monkeypatch.context() as patch:
         patch.setattr(ReversiblePass, "forward", ReversiblePass.forward_autograd)
         with torch.autocast("cpu", torch.bfloat16):
-            out = made(inputs())
+            out = model(make_inputs())
         out.float().square().sum().backward()
-    for one, other in zip(ours, made.encoder.stack.parameters(), strict=True):
-        assert (one - other.grad).norm() <= 0.02 * other.grad.norm() + 1e-6
+    for grad, parameter in zip(grads, model.encoder.stack.parameters(), strict=True):
+        assert (grad - parameter.grad).norm() <= 0.02 * parameter.grad.norm() + 1e-6
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"norm": "after"}, "norm=after: set model.norm=before"),
         ({"feedforward": None}, "no feedforward"),
@@ -199,28 +205,31 @@ def test_half_precision_is_that_of_the_way_there(monkeypatch):
         ({"reversible": "halves", "width": 33, "mixer": {"heads": 3}}, "width of 33 has no halves"),
     ],
 )
-def test_what_cannot_be_run_backwards_is_refused(settings, words):
-    with pytest.raises(UserError, match=words):
-        model(**settings)
+def test_reversible_refuses_impossible_configs(settings, message):
+    with pytest.raises(UserError, match=message):
+        build_reversible_model(**settings)
 
 
-def test_a_reversible_model_does_not_compile():
+def test_reversible_refuses_torch_compile():
     with pytest.raises(UserError, match=r"leave out train\.compile"):
-        model().compile_parts()
+        build_reversible_model().compile_parts()
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("mixer", ["dense", "hashed", "window"])
-def test_dropout_is_replayed_on_a_gpu(mixer, monkeypatch):
-    """Seeds of kernels come from the host's generator, torch's own dropout from the device's: both are set back."""
-    made, given = model(mixer={**MIXERS[mixer], **({"dropout": 0.0} if mixer == "dense" else {})}).cuda(), inputs().to("cuda")
+def test_reversible_dropout_is_replayed_on_gpu(mixer, monkeypatch):
+    """Seeds of our kernels come from the CPU generator, torch's dropout from the GPU's: both are restored."""
+    model, inputs = (
+        build_reversible_model(mixer={**MIXERS[mixer], **({"dropout": 0.0} if mixer == "dense" else {})}).cuda(),
+        make_inputs().to("cuda"),
+    )
     results = []
-    for plain in (False, True):
+    for use_autograd in (False, True):
         with monkeypatch.context() as patch, torch.autocast("cuda", torch.bfloat16):
-            if plain:
+            if use_autograd:
                 patch.setattr(ReversiblePass, "forward", ReversiblePass.forward_autograd)
-            results.append(learnt(made, given))
-    (ours, found), (wanted, plain) = results
-    assert_close(ours, wanted, atol=0.05, rtol=0.05)
-    for name in plain:
-        assert (found[name] - plain[name]).norm() <= 0.03 * plain[name].norm() + 1e-5, name
+            results.append(outputs_and_grads(model, inputs))
+    (out, grads), (expected, expected_grads) = results
+    assert_close(out, expected, atol=0.05, rtol=0.05)
+    for name in expected_grads:
+        assert (grads[name] - expected_grads[name]).norm() <= 0.03 * expected_grads[name].norm() + 1e-5, name

@@ -1,4 +1,4 @@
-"""LSTM mixers against the equations, one token at a time, and against torch's own layers."""
+"""LSTM and GRU mixers against their equations, one token at a time, and against torch's layers."""
 
 import pytest
 import torch
@@ -10,114 +10,114 @@ from bertsmith.model.mixers import Lstm
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
 
-LENGTHS, WIDTH = (4, 9, 1, 6), 6
+LENGTHS, HIDDEN_SIZE = (4, 9, 1, 6), 6
 
 
-def made(**more):
+def build_mixer_and_inputs(**options):
     torch.manual_seed(3)
     return (
-        Lstm(**more).build(WIDTH).double(),
-        torch.randn(sum(LENGTHS), WIDTH, dtype=torch.double),
+        Lstm(**options).build(HIDDEN_SIZE).double(),
+        torch.randn(sum(LENGTHS), HIDDEN_SIZE, dtype=torch.double),
         Layout.from_lengths(LENGTHS),
     )
 
 
-def by_the_equations(cells, x, clip):
+def lstm_reference(lstm, x, clip):
     """Hochreiter and Schmidhuber 1997 with forget gates and a projection, over one sequence."""
-    said, memory, outs = x.new_zeros(cells.proj_size or cells.hidden_size), x.new_zeros(cells.hidden_size), []
+    h, c, outs = x.new_zeros(lstm.proj_size or lstm.hidden_size), x.new_zeros(lstm.hidden_size), []
     for token in x:
-        sums = cells.weight_ih_l0 @ token + cells.bias_ih_l0 + cells.weight_hh_l0 @ said + cells.bias_hh_l0
-        enter, keep, new, show = sums.view(4, -1)
-        memory = torch.sigmoid(enter) * torch.tanh(new) + torch.sigmoid(keep) * memory
-        memory = memory.clamp(-clip, clip)
-        said = torch.sigmoid(show) * torch.tanh(memory)
-        if cells.proj_size:
-            said = (cells.weight_hr_l0 @ said).clamp(-clip, clip)
-        outs.append(said)
+        gates = lstm.weight_ih_l0 @ token + lstm.bias_ih_l0 + lstm.weight_hh_l0 @ h + lstm.bias_hh_l0
+        i, f, g, o = gates.view(4, -1)
+        c = torch.sigmoid(i) * torch.tanh(g) + torch.sigmoid(f) * c
+        c = c.clamp(-clip, clip)
+        h = torch.sigmoid(o) * torch.tanh(c)
+        if lstm.proj_size:
+            h = (lstm.weight_hr_l0 @ h).clamp(-clip, clip)
+        outs.append(h)
     return torch.stack(outs)
 
 
 @pytest.mark.parametrize("directions", ["forward", "both", "apart"])
 @pytest.mark.parametrize("hidden", [None, 11])
 @pytest.mark.parametrize("clip", [None, 0.2, 1e6])
-def test_every_direction_is_the_equations_of_its_own_channels(directions, hidden, clip):
-    mixer, x, layout = made(directions=directions, hidden=hidden, clip=clip)
-    wanted = []
+def test_lstm_matches_equations_in_every_direction(directions, hidden, clip):
+    mixer, x, layout = build_mixer_and_inputs(directions=directions, hidden=hidden, clip=clip)
+    expected = []
     for part in x.split(LENGTHS):
-        halves = part.chunk(2, -1) if directions == "apart" else (part, part)
-        outs = [by_the_equations(mixer.ways[0], halves[0], clip or torch.inf)]
+        inputs = part.chunk(2, -1) if directions == "apart" else (part, part)
+        outs = [lstm_reference(mixer.ways[0], inputs[0], clip or torch.inf)]
         if directions != "forward":
-            outs.append(by_the_equations(mixer.ways[1], halves[1].flip(0), clip or torch.inf).flip(0))
-        wanted.append(torch.cat(outs, -1))
-    assert_close(mixer(x, layout), torch.cat(wanted))
+            outs.append(lstm_reference(mixer.ways[1], inputs[1].flip(0), clip or torch.inf).flip(0))
+        expected.append(torch.cat(outs, -1))
+    assert_close(mixer(x, layout), torch.cat(expected))
 
 
-def test_a_clip_that_never_cuts_is_torchs_own_layer_in_states_and_slopes():
-    plain, x, layout = made(directions="both", hidden=11)
-    cut, _, _ = made(directions="both", hidden=11, clip=1e6)
-    found = []
-    for mixer in (plain, cut):
-        out, ends = mixer.forward_with_state(x, layout)
-        found.append([out, *ends[0], *ends[1], *torch.autograd.grad(out.square().sum(), list(mixer.parameters()))])
-    for one, two in zip(*found, strict=True):
-        assert_close(one, two)
-    for part, at in zip(x.split(LENGTHS), layout.cu_seqlens.tolist(), strict=False):
-        own = torch.cat([plain.ways[0](part)[0], plain.ways[1](part.flip(0))[0].flip(0)], -1)
-        assert_close(found[0][0][at : at + len(part)], own)
+def test_lstm_with_large_clip_matches_torch_lstm_in_states_and_grads():
+    unclipped, x, layout = build_mixer_and_inputs(directions="both", hidden=11)
+    clipped, _, _ = build_mixer_and_inputs(directions="both", hidden=11, clip=1e6)
+    results = []
+    for mixer in (unclipped, clipped):
+        out, states = mixer.forward_with_state(x, layout)
+        results.append([out, *states[0], *states[1], *torch.autograd.grad(out.square().sum(), list(mixer.parameters()))])
+    for x1, x2 in zip(*results, strict=True):
+        assert_close(x1, x2)
+    for part, start in zip(x.split(LENGTHS), layout.cu_seqlens.tolist(), strict=False):
+        torch_out = torch.cat([unclipped.ways[0](part)[0], unclipped.ways[1](part.flip(0))[0].flip(0)], -1)
+        assert_close(results[0][0][start : start + len(part)], torch_out)
 
 
-@pytest.mark.parametrize("more", [{}, {"hidden": 11}, {"cell": "gru"}], ids=str)
-def test_steps_one_by_one_are_torchs_kernel_for_all_of_them(more):
-    mixer, x, layout = made(directions="both", **more)
-    begun = mixer.forward_with_state(x.flip(0), layout)[1]  # some state to begin with
-    stepped, ends = mixer.forward_with_state(x, layout, begun)
+@pytest.mark.parametrize("options", [{}, {"hidden": 11}, {"cell": "gru"}], ids=str)
+def test_rnn_python_loop_matches_torch_kernel(options):
+    mixer, x, layout = build_mixer_and_inputs(directions="both", **options)
+    initial_states = mixer.forward_with_state(x.flip(0), layout)[1]  # some initial state
+    loop_out, loop_states = mixer.forward_with_state(x, layout, initial_states)
     with torch.no_grad():
-        whole, others = mixer.forward_with_state(x, layout, begun)
-    assert_close(stepped, whole)
-    for one, two in zip(ends, others, strict=True):
-        assert_close(one, two)
+        kernel_out, kernel_states = mixer.forward_with_state(x, layout, initial_states)
+    assert_close(loop_out, kernel_out)
+    for loop_state, kernel_state in zip(loop_states, kernel_states, strict=True):
+        assert_close(loop_state, kernel_state)
 
 
-def test_directions_that_are_apart_never_meet():
-    mixer, x, layout = made(directions="apart")
-    other = x.clone()
-    other[5:, WIDTH // 2 :] += 1.0  # what reads backward hears it
-    before, after = mixer(x, layout), mixer(other, layout)
-    assert torch.equal(before[:, : WIDTH // 2], after[:, : WIDTH // 2]) and not torch.equal(before, after)
-    last = x.clone()
-    last[3] += 1.0  # the last token of the first sequence
-    changed = (mixer(last, layout) != before).any(0)
-    rows = (mixer(last, layout) != before)[:3]
-    assert changed.all() and not rows[:, : WIDTH // 2].any() and rows[:, WIDTH // 2 :].all()
+def test_split_lstm_directions_are_independent():
+    mixer, x, layout = build_mixer_and_inputs(directions="apart")
+    perturbed = x.clone()
+    perturbed[5:, HIDDEN_SIZE // 2 :] += 1.0  # read by the backward direction
+    before, after = mixer(x, layout), mixer(perturbed, layout)
+    assert torch.equal(before[:, : HIDDEN_SIZE // 2], after[:, : HIDDEN_SIZE // 2]) and not torch.equal(before, after)
+    last_perturbed = x.clone()
+    last_perturbed[3] += 1.0  # the last token of the first sequence
+    changed = (mixer(last_perturbed, layout) != before).any(0)
+    rows = (mixer(last_perturbed, layout) != before)[:3]
+    assert changed.all() and not rows[:, : HIDDEN_SIZE // 2].any() and rows[:, HIDDEN_SIZE // 2 :].all()
 
 
 @pytest.mark.parametrize("clip", [None, 0.3])
-def test_a_memory_that_is_handed_on_is_one_long_sequence(clip):
-    mixer, _, _ = made(directions="forward", clip=clip)
+def test_lstm_carried_state_matches_one_long_sequence(clip):
+    mixer, _, _ = build_mixer_and_inputs(directions="forward", clip=clip)
     torch.manual_seed(4)
-    first, second = torch.randn(7, WIDTH, dtype=torch.double), torch.randn(5, WIDTH, dtype=torch.double)
-    one, state = mixer.forward_with_state(first, Layout.from_lengths([4, 3]))
-    two, _ = mixer.forward_with_state(second, Layout.from_lengths([2, 3]), state)
-    whole = mixer(torch.cat([first[:4], second[:2], first[4:], second[2:]]), Layout.from_lengths([6, 6]))
-    assert_close(torch.cat([one[:4], two[:2], one[4:], two[2:]]), whole)
+    first, second = torch.randn(7, HIDDEN_SIZE, dtype=torch.double), torch.randn(5, HIDDEN_SIZE, dtype=torch.double)
+    first_out, state = mixer.forward_with_state(first, Layout.from_lengths([4, 3]))
+    second_out, _ = mixer.forward_with_state(second, Layout.from_lengths([2, 3]), state)
+    expected = mixer(torch.cat([first[:4], second[:2], first[4:], second[2:]]), Layout.from_lengths([6, 6]))
+    assert_close(torch.cat([first_out[:4], second_out[:2], first_out[4:], second_out[2:]]), expected)
 
 
-def test_a_gru_is_torchs_own_on_each_sequence():
-    mixer, x, layout = made(cell="gru", directions="forward")
+def test_gru_matches_torch_gru():
+    mixer, x, layout = build_mixer_and_inputs(cell="gru", directions="forward")
     assert_close(mixer(x, layout), torch.cat([mixer.ways[0](part)[0] for part in x.split(LENGTHS)]))
 
 
 @pytest.mark.parametrize(
-    ("wrong", "word"), [({"hidden": 2}, "raise model.mixer.hidden"), ({"cell": "gru", "clip": 3.0}, "cell=lstm")]
+    ("options", "message"), [({"hidden": 2}, "raise model.mixer.hidden"), ({"cell": "gru", "clip": 3.0}, "cell=lstm")]
 )
-def test_what_no_cell_can_be_is_refused(wrong, word):
-    with pytest.raises(UserError, match=word):
-        Lstm(**wrong).build(8)
+def test_rnn_refuses_impossible_configs(options, message):
+    with pytest.raises(UserError, match=message):
+        Lstm(**options).build(8)
     with pytest.raises(UserError, match="not even"):
         Lstm().build(7)
 
 
-def test_such_a_model_says_that_it_does_not_compile():
+def test_rnn_refuses_torch_compile():
     config = EncoderConfig(layers=1, width=8, mixer=Lstm(), feedforward=None)
     with pytest.raises(UserError, match=r"leave out train\.compile"):
         build_model(ModelConfig(encoder=config, vocabulary=5), 0).compile_parts()
@@ -125,15 +125,15 @@ def test_such_a_model_says_that_it_does_not_compile():
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_where_others_take_half_the_digits_it_keeps_its_own_and_answers_in_theirs(device, cell):
+def test_rnn_computes_in_float32_under_autocast(device, cell):
     torch.manual_seed(3)
-    mixer, layout = Lstm(cell=cell).build(WIDTH).to(device), Layout.from_lengths(LENGTHS).to(device)
-    x = torch.randn(sum(LENGTHS), WIDTH, device=device).bfloat16().requires_grad_()
+    mixer, layout = Lstm(cell=cell).build(HIDDEN_SIZE).to(device), Layout.from_lengths(LENGTHS).to(device)
+    x = torch.randn(sum(LENGTHS), HIDDEN_SIZE, device=device).bfloat16().requires_grad_()
     with torch.autocast(device, torch.bfloat16):
-        got = mixer(x, layout)
-    assert got.dtype == torch.bfloat16
-    assert_close(got, mixer(x.float(), layout).bfloat16())
-    got.float().sum().backward()
+        out = mixer(x, layout)
+    assert out.dtype == torch.bfloat16
+    assert_close(out, mixer(x.float(), layout).bfloat16())
+    out.float().sum().backward()
     assert x.grad is not None and all(
         weight.grad is not None and weight.grad.dtype == torch.float32 for weight in mixer.parameters()
     )

@@ -1,4 +1,4 @@
-"""Transformer-XL against a slow loop over the paper's equation, its memory, and what it may not see."""
+"""Transformer-XL against a loop over the paper's equation, and its segment memory."""
 
 import math
 import time
@@ -15,20 +15,22 @@ from bertsmith.model.packing import Layout
 from bertsmith.model.segment_memory import LayerMemory, SegmentMemory
 from bertsmith.model.sublayers import FeedForwardConfig
 
-WIDTH, HEADS = 16, 2
+HIDDEN_SIZE, NUM_HEADS = 16, 2
 
 
-def xl(**more):
-    given = {"layers": 2, "norm": "after"} | {key: more.pop(key) for key in ("layers", "norm", "groups") if key in more}
+def encoder_config(**options):
+    encoder_options = {"layers": 2, "norm": "after"} | {
+        key: options.pop(key) for key in ("layers", "norm", "groups") if key in options
+    }
     return EncoderConfig(
-        width=WIDTH, mixer=TransformerXL(heads=HEADS, **({"remembers": 6} | more)), table=False, segments=0,
+        width=HIDDEN_SIZE, mixer=TransformerXL(heads=NUM_HEADS, **({"remembers": 6} | options)), table=False, segments=0,
         feedforward=FeedForwardConfig(inner=24, activation="relu"), embedding_norm=False, dropout=0.0, positions=4096,
-        pooler="none", deviation=0.3, **given,
+        pooler="none", deviation=0.3, **encoder_options,
     )  # fmt: skip
 
 
-def model_of(**more):
-    model = build_model(ModelConfig(encoder=xl(**more), vocabulary=50), 0).eval()
+def build_xl_model(**options):
+    model = build_model(ModelConfig(encoder=encoder_config(**options), vocabulary=50), 0).eval()
     for block in model.encoder.stack.blocks:
         for weight in (block.mixer.content, block.mixer.distant):
             if weight is not None:
@@ -36,30 +38,32 @@ def model_of(**more):
     return model
 
 
-def texts(lengths, seed=3):
+def random_tokens(lengths, seed=3):
     return torch.randint(0, 50, (sum(lengths),), generator=torch.Generator().manual_seed(seed))
 
 
-def by_the_equation(mixer, x, past, same=None):
-    """(length, width) of one sequence, after rows that stood before it: every pair by itself, as the paper writes it."""
-    config, each = mixer.config, WIDTH // HEADS
-    query, key, value = mixer.project.qkv.weight.split(WIDTH)
-    seen, back, out = torch.cat([past, x]), len(past), torch.zeros(len(x), WIDTH)
-    u, v = (mixer.owner[0] if mixer.owner else mixer).content, (mixer.owner[0] if mixer.owner else mixer).distant
-    for head in range(HEADS):
-        part = slice(head * each, (head + 1) * each)
+def equation_reference(mixer, x, past, max_distance=None):
+    """(length, hidden_size) of one sequence with `past` rows before it: pair by pair, as in the paper."""
+    config, head_dim = mixer.config, HIDDEN_SIZE // NUM_HEADS
+    query, key, value = mixer.project.qkv.weight.split(HIDDEN_SIZE)
+    keys_in, past_len, out = torch.cat([past, x]), len(past), torch.zeros(len(x), HIDDEN_SIZE)
+    u, v = (mixer.tied_to[0] if mixer.tied_to else mixer).content, (mixer.tied_to[0] if mixer.tied_to else mixer).distant
+    for head in range(NUM_HEADS):
+        part = slice(head * head_dim, (head + 1) * head_dim)
         for i in range(len(x)):
             q, scores, values = (query @ x[i])[part], [], []
-            for j in range(len(seen)):
-                apart = i + back - j
-                if (config.causal and apart < 0) or (same is not None and apart >= same):
+            for j in range(len(keys_in)):
+                distance = i + past_len - j
+                if (config.causal and distance < 0) or (max_distance is not None and distance >= max_distance):
                     continue
-                far = apart if config.clamp is None else max(-config.clamp, min(config.clamp, apart))
-                speeds = [10000 ** (-2 * n / WIDTH) for n in range(WIDTH // 2)]
-                wave = torch.tensor([math.sin(far * s) for s in speeds] + [math.cos(far * s) for s in speeds])
-                k, r = (key @ seen[j])[part], (mixer.distance.weight @ wave)[part]
-                scores.append((q @ k + q @ r + u[head, 0] @ k + v[head, 0] @ r) / math.sqrt(each))
-                values.append((value @ seen[j])[part])
+                clamped = distance if config.clamp is None else max(-config.clamp, min(config.clamp, distance))
+                frequencies = [10000 ** (-2 * n / HIDDEN_SIZE) for n in range(HIDDEN_SIZE // 2)]
+                sinusoid = torch.tensor(
+                    [math.sin(clamped * s) for s in frequencies] + [math.cos(clamped * s) for s in frequencies]
+                )
+                k, r = (key @ keys_in[j])[part], (mixer.distance.weight @ sinusoid)[part]
+                scores.append((q @ k + q @ r + u[head, 0] @ k + v[head, 0] @ r) / math.sqrt(head_dim))
+                values.append((value @ keys_in[j])[part])
             out[i, part] = torch.stack(scores).softmax(0) @ torch.stack(values)
     return mixer.project.out(out)
 
@@ -69,74 +73,77 @@ CASES = [{}, {"causal": False}, {"clamp": 4}, {"clamp": 3, "causal": False}, {"s
 
 @pytest.mark.parametrize("config", CASES, ids=str)
 @torch.no_grad()
-def test_a_mixer_agrees_with_the_papers_equation(config):
-    mixer = model_of(**config).encoder.stack.blocks[1].mixer
+def test_transformer_xl_matches_paper_equation(config):
+    mixer = build_xl_model(**config).encoder.stack.blocks[1].mixer
     torch.manual_seed(1)
-    lengths, seen = (7, 3, 5), torch.tensor([6, 2, 0])
-    x, rows = torch.randn(sum(lengths), WIDTH), torch.randn(3, 6, WIDTH)
-    same = mixer.remembers if mixer.config.same_length else None
-    pasts = [rows[row, 6 - n :] for row, n in enumerate(seen.tolist())]
-    slow = [by_the_equation(mixer, part, past, same) for part, past in zip(x.split(lengths), pasts, strict=True)]
-    assert_close(mixer(x, Layout.from_lengths(lengths), LayerMemory(rows, seen)), torch.cat(slow), atol=1e-5, rtol=1e-4)
-    alone = [by_the_equation(mixer, part, rows[0, :0], same) for part in x.split(lengths)]
-    assert_close(mixer(x, Layout.from_lengths(lengths)), torch.cat(alone), atol=1e-5, rtol=1e-4)
+    lengths, num_seen = (7, 3, 5), torch.tensor([6, 2, 0])
+    x, rows = torch.randn(sum(lengths), HIDDEN_SIZE), torch.randn(3, 6, HIDDEN_SIZE)
+    max_distance = mixer.mem_len if mixer.config.same_length else None
+    pasts = [rows[row, 6 - count :] for row, count in enumerate(num_seen.tolist())]
+    expected = [equation_reference(mixer, part, past, max_distance) for part, past in zip(x.split(lengths), pasts, strict=True)]
+    assert_close(mixer(x, Layout.from_lengths(lengths), LayerMemory(rows, num_seen)), torch.cat(expected), atol=1e-5, rtol=1e-4)
+    without_memory = [equation_reference(mixer, part, rows[0, :0], max_distance) for part in x.split(lengths)]
+    assert_close(mixer(x, Layout.from_lengths(lengths)), torch.cat(without_memory), atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("norm", ["after", "before"])
 @torch.no_grad()
-def test_a_stack_remembers_what_each_layer_read(norm):
-    """Segments of a text, one after another, as if it were one pass in which layer n sees 6 positions of layer n - 1 back."""
-    model = model_of(norm=norm, same_length=True, remembers=6)
-    ids = texts([40])
-    whole = model(Inputs(ids, Layout.from_lengths([40])))  # same_length: every token sees exactly the 6 last, itself among them
-    memory, found = SegmentMemory.empty(1, ids.device), []
+def test_transformer_xl_segments_match_one_pass(norm):
+    """Segment by segment equals one pass in which layer n sees 6 positions back in layer n - 1."""
+    model = build_xl_model(norm=norm, same_length=True, remembers=6)
+    ids = random_tokens([40])
+    expected = model(Inputs(ids, Layout.from_lengths([40])))  # same_length: every token sees the last 6, itself included
+    memory, outs = SegmentMemory.empty(1, ids.device), []
     for part in ids.split([6, 6, 9, 1, 1, 10, 7]):
         layout = Layout.from_lengths([len(part)])
-        found.append(model(Inputs(part, layout, memory=memory)))
+        outs.append(model(Inputs(part, layout, memory=memory)))
         memory = memory.advance(layout)
-    assert_close(torch.cat(found), whole, atol=1e-5, rtol=1e-4)
-    assert memory.num_seen.tolist() == [40] and [rows.shape for rows in memory.layers] == [(1, 6, WIDTH)] * 2
+    assert_close(torch.cat(outs), expected, atol=1e-5, rtol=1e-4)
+    assert memory.num_seen.tolist() == [40] and [rows.shape for rows in memory.layers] == [(1, 6, HIDDEN_SIZE)] * 2
 
 
 @torch.no_grad()
-def test_ragged_rows_remember_each_its_own():
-    model = model_of(remembers=5)
-    rows = [texts([n], seed) for seed, n in enumerate((9, 4, 12))]
-    cuts = [(2, 7), (1, 3), (8, 4)]
-    alone = []
-    for row, cut in zip(rows, cuts, strict=True):
+def test_transformer_xl_memory_of_rows_with_different_lengths():
+    model = build_xl_model(remembers=5)
+    rows = [random_tokens([n], seed) for seed, n in enumerate((9, 4, 12))]
+    segment_lengths = [(2, 7), (1, 3), (8, 4)]
+    expected = []
+    for row, split in zip(rows, segment_lengths, strict=True):
         memory = SegmentMemory.empty(1, row.device)
-        for part in row.split(cut):
-            alone.append(model(Inputs(part, Layout.from_lengths([len(part)]), memory=memory)))
+        for part in row.split(split):
+            expected.append(model(Inputs(part, Layout.from_lengths([len(part)]), memory=memory)))
             memory = memory.advance(Layout.from_lengths([len(part)]))
-    memory, found = SegmentMemory.empty(3, rows[0].device), []
-    for turn in range(2):
-        parts = [row.split(cut)[turn] for row, cut in zip(rows, cuts, strict=True)]
+    memory, outs = SegmentMemory.empty(3, rows[0].device), []
+    for segment in range(2):
+        parts = [row.split(split)[segment] for row, split in zip(rows, segment_lengths, strict=True)]
         layout = Layout.from_lengths([len(part) for part in parts])
-        found.append(model(Inputs(torch.cat(parts), layout, memory=memory)).split(layout.lengths.tolist()))
+        outs.append(model(Inputs(torch.cat(parts), layout, memory=memory)).split(layout.lengths.tolist()))
         memory = memory.advance(layout)
     assert_close(
-        torch.cat([part for both in zip(*found, strict=True) for part in both]), torch.cat(alone), atol=1e-5, rtol=1e-4
+        torch.cat([part for row_outs in zip(*outs, strict=True) for part in row_outs]),
+        torch.cat(expected),
+        atol=1e-5,
+        rtol=1e-4,
     )
 
 
-def test_no_gradient_goes_back_into_the_memory():
-    model = model_of().train()
-    table = model.encoder.tokens.weight
+def test_transformer_xl_memory_gets_no_grad():
+    model = build_xl_model().train()
+    embedding = model.encoder.tokens.weight
     first, second = torch.arange(8), torch.arange(20, 28)
-    layout, memory = Layout.from_lengths([8]), SegmentMemory.empty(1, table.device)
+    layout, memory = Layout.from_lengths([8]), SegmentMemory.empty(1, embedding.device)
     model(Inputs(first, layout, memory=memory))
     model(Inputs(second, layout, memory=memory.advance(layout))).square().sum().backward()
-    assert table.grad[20:28].any() and not table.grad[:8].any()
+    assert embedding.grad[20:28].any() and not embedding.grad[:8].any()
 
 
 @torch.no_grad()
-def test_a_longer_memory_at_evaluation_sees_further_and_wants_no_other_weights():
-    short, long = model_of(remembers=4), model_of(remembers=4, recalls=30)
+def test_transformer_xl_longer_eval_mem_len_with_same_weights():
+    short, long = build_xl_model(remembers=4), build_xl_model(remembers=4, recalls=30)
     long.load_state_dict(short.state_dict())
-    ids = texts([40])
+    ids = random_tokens([40])
 
-    def read(model, ids):
+    def run_segments(model, ids):
         memory = SegmentMemory.empty(1, ids.device)
         for part in ids.split(5):
             out = model(Inputs(part, Layout.from_lengths([5]), memory=memory))
@@ -145,16 +152,16 @@ def test_a_longer_memory_at_evaluation_sees_further_and_wants_no_other_weights()
 
     changed = ids.clone()
     changed[12] = (changed[12] + 1) % 50
-    assert_close(read(short, ids)[0], read(short, changed)[0])  # 2 layers of 4 back do not reach so far
-    assert not torch.allclose(read(long, ids)[0], read(long, changed)[0])
-    assert [rows.shape[1] for rows in read(long, ids)[1].layers] == [30, 30]
+    assert_close(run_segments(short, ids)[0], run_segments(short, changed)[0])  # 2 layers of 4 positions do not reach that far
+    assert not torch.allclose(run_segments(long, ids)[0], run_segments(long, changed)[0])
+    assert [rows.shape[1] for rows in run_segments(long, ids)[1].layers] == [30, 30]
     long.train()
-    assert [rows.shape[1] for rows in read(long, ids)[1].layers] == [4, 4]
-    assert_close(read(long, ids)[0], read(short, ids)[0])
+    assert [rows.shape[1] for rows in run_segments(long, ids)[1].layers] == [4, 4]
+    assert_close(run_segments(long, ids)[0], run_segments(short, ids)[0])
 
 
-def test_shared_biases_are_of_one_block_and_learn_from_all(tmp_path):
-    model = model_of(shared=True, layers=3)
+def test_transformer_xl_shared_biases_belong_to_first_block(tmp_path):
+    model = build_xl_model(shared=True, layers=3)
     names = [name for name in model.state_dict() if "content" in name or "distant" in name]
     assert names == ["encoder.stack.blocks.0.mixer.content", "encoder.stack.blocks.0.mixer.distant"]
     u = model.encoder.stack.blocks[0].mixer.content
@@ -162,40 +169,42 @@ def test_shared_biases_are_of_one_block_and_learn_from_all(tmp_path):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_a_stack_that_remembers_compiles_and_recomputes(causal):
+def test_transformer_xl_compile_and_gradient_checkpointing_with_memory(causal):
     torch._dynamo.reset()
-    model = model_of(causal=causal)
-    layout, ids = Layout.from_lengths([6, 6]), texts([12, 12])
+    model = build_xl_model(causal=causal)
+    layout, ids = Layout.from_lengths([6, 6]), random_tokens([12, 12])
 
-    def steps():
+    def run_segments():
         memory = SegmentMemory.empty(2, ids.device)
         for part in ids.split(12):
             out = model(Inputs(part, layout, memory=memory))
             memory = memory.advance(layout)
         return out
 
-    plain = steps().detach()
+    expected = run_segments().detach()
     model.train()
     model.encoder.stack.gradient_checkpointing = True
-    again = steps()
-    assert_close(again.detach(), plain, atol=1e-5, rtol=1e-4)
-    again.sum().backward()
+    checkpointed = run_segments()
+    assert_close(checkpointed.detach(), expected, atol=1e-5, rtol=1e-4)
+    checkpointed.sum().backward()
     model.eval().encoder.stack.gradient_checkpointing = False
     model.encoder.stack.compile(dynamic=True, backend="aot_eager")
-    assert_close(steps().detach(), plain, atol=1e-5, rtol=1e-4)
+    assert_close(run_segments().detach(), expected, atol=1e-5, rtol=1e-4)
 
 
 @torch.no_grad()
-def test_remembering_is_far_faster_than_reading_again():
-    """Per token, at an attention length of 1,000 here, to be quick."""
+def test_transformer_xl_memory_is_faster_than_recomputing():
+    """Seconds per token, at an attention length of 1,000 to be quick."""
     context, segment = 1000, 100
-    model = model_of(remembers=context, layers=2)
-    memory, turns = SegmentMemory.empty(1, torch.device("cpu")), []
-    for turn in range(15):  # the memory is full after ten
-        began = time.process_time()
-        model(Inputs(texts([segment], turn), Layout.from_lengths([segment]), memory=memory))
-        turns.append((time.process_time() - began) / segment)
+    model = build_xl_model(remembers=context, layers=2)
+    memory, seconds_per_token = SegmentMemory.empty(1, torch.device("cpu")), []
+    for i in range(15):  # the memory is full after ten
+        start = time.process_time()
+        model(Inputs(random_tokens([segment], i), Layout.from_lengths([segment]), memory=memory))
+        seconds_per_token.append((time.process_time() - start) / segment)
         memory = memory.advance(Layout.from_lengths([segment]))
-    began = time.process_time()
-    model(Inputs(texts([context]), Layout.from_lengths([context])))  # for one more token
-    assert time.process_time() - began > 25 * min(turns[10:])  # 100 and more at 3,800; a loaded machine is no stopwatch
+    start = time.process_time()
+    model(Inputs(random_tokens([context]), Layout.from_lengths([context])))  # without memory, for one more token
+    assert time.process_time() - start > 25 * min(
+        seconds_per_token[10:]
+    )  # over 100 at 3,800; the margin allows for a loaded machine

@@ -1,4 +1,4 @@
-"""With its options of today the model is ModernBERT: transformers' weights copied in give its states, logits and slopes."""
+"""ModernBERT with full attention against transformers: hidden states, logits and gradients with the same weights."""
 
 import pytest
 import torch
@@ -14,30 +14,30 @@ from bertsmith.model.sublayers import FeedForwardConfig
 
 transformers = pytest.importorskip("transformers")
 
-VOCABULARY, WIDTH, LAYERS, THETA = 97, 32, 3, 500.0
+VOCAB_SIZE, HIDDEN_SIZE, NUM_LAYERS, THETA = 97, 32, 3, 500.0
 LENGTHS = (17, 5, 70, 1, 23, 40)
-NAMES = {
+KEY_MAP = {
     "model.embeddings.tok_embeddings": "encoder.tokens", "model.embeddings.norm": "encoder.norm",
     "model.layers": "encoder.stack.blocks", "model.final_norm": "encoder.stack.norm",
     "attn.Wqkv": "mixer.project.qkv", "attn.Wo": "mixer.project.out", "attn_norm": "mixer_norm",
     "mlp.Wi": "feedforward.up", "mlp.Wo": "feedforward.down", "mlp_norm": "feedforward_norm",
     "head.dense": "heads.words.transform", "head.norm": "heads.words.norm", "decoder.bias": "heads.words.bias",
 }  # fmt: skip
-ABSENT = {  # what ours has and theirs has not, and what makes it nothing
-    "encoder.segments.weight": torch.zeros(1, WIDTH),
-    "encoder.stack.blocks.0.mixer_norm.weight": torch.ones(WIDTH),  # of what is already normed, with a gain of 1
-    "encoder.pooler.weight": torch.zeros(WIDTH, WIDTH), "encoder.pooler.bias": torch.zeros(WIDTH),
-    "heads.words.transform.bias": torch.zeros(WIDTH),
+EXTRA_WEIGHTS = {  # weights that only our model has, with values that make them the identity or zero
+    "encoder.segments.weight": torch.zeros(1, HIDDEN_SIZE),
+    "encoder.stack.blocks.0.mixer_norm.weight": torch.ones(HIDDEN_SIZE),  # its input is already normalized, with a weight of 1
+    "encoder.pooler.weight": torch.zeros(HIDDEN_SIZE, HIDDEN_SIZE), "encoder.pooler.bias": torch.zeros(HIDDEN_SIZE),
+    "heads.words.transform.bias": torch.zeros(HIDDEN_SIZE),
 }  # fmt: skip
 
 
-def theirs():
-    """Every layer sees all, the tokens turned alike; every weight matters, but for the gain of the embeddings, which is 1."""
+def build_transformers_model():
+    """All layers with full attention and one rope_theta; all weights random, but that of the embedding norm is 1."""
     torch.manual_seed(0)
-    rope = {kind: {"rope_type": "default", "rope_theta": THETA} for kind in ("full_attention", "sliding_attention")}
-    sizes = {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": 4}
+    rope = {layer_type: {"rope_type": "default", "rope_theta": THETA} for layer_type in ("full_attention", "sliding_attention")}
+    options = {"vocab_size": VOCAB_SIZE, "hidden_size": HIDDEN_SIZE, "num_hidden_layers": NUM_LAYERS, "num_attention_heads": 4}
     config = transformers.ModernBertConfig(
-        **sizes, intermediate_size=48, global_attn_every_n_layers=1, layer_types=["full_attention"] * LAYERS,
+        **options, intermediate_size=48, global_attn_every_n_layers=1, layer_types=["full_attention"] * NUM_LAYERS,
         rope_parameters=rope, norm_eps=1e-12, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2,
         attn_implementation="eager",
     )  # fmt: skip
@@ -48,94 +48,102 @@ def theirs():
     return model
 
 
-def renamed(name):
-    for old, new in NAMES.items():
+def rename_key(name):
+    for old, new in KEY_MAP.items():
         name = name.replace(old, new)
     return name
 
 
-def ours(original, period=THETA):
-    """The same model here, by the names alone; a tensor of theirs without a place, or of ours without a source, is an error."""
+def build_model_from(original, theta=THETA):
+    """Our model with the same weights, by renaming the keys; missing and unexpected keys are errors."""
     encoder = EncoderConfig(
-        layers=LAYERS, width=WIDTH, mixer=Attention(heads=4, bias=False, rotary=period), norm="before", norm_bias=False,
-        feedforward=FeedForwardConfig(inner=48, gated=True, bias=False), table=False, segments=1, positions=128,
+        layers=NUM_LAYERS, width=HIDDEN_SIZE, mixer=Attention(heads=4, bias=False, rotary=theta), norm="before",
+        norm_bias=False, feedforward=FeedForwardConfig(inner=48, gated=True, bias=False), table=False, segments=1,
+        positions=128,
     )  # fmt: skip
-    model = Model(ModelConfig(encoder=encoder, vocabulary=VOCABULARY, heads={"words": LMHeadConfig()}))
-    weights = {renamed(name): weight for name, weight in original.state_dict().items() if name != "decoder.weight"}
-    model.load_state_dict({**weights, **ABSENT})
+    model = Model(ModelConfig(encoder=encoder, vocabulary=VOCAB_SIZE, heads={"words": LMHeadConfig()}))
+    weights = {rename_key(name): weight for name, weight in original.state_dict().items() if name != "decoder.weight"}
+    model.load_state_dict({**weights, **EXTRA_WEIGHTS})
     return model.eval()
 
 
 @pytest.fixture(scope="module")
-def pair():
-    original = theirs()
-    return original, ours(original)
+def models():
+    original = build_transformers_model()
+    return original, build_model_from(original)
 
 
-def packed():
-    dice = torch.Generator().manual_seed(1)
-    return torch.randint(3, VOCABULARY, (sum(LENGTHS),), generator=dice)
+def packed_tokens():
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(3, VOCAB_SIZE, (sum(LENGTHS),), generator=generator)
 
 
-def each(original, tokens, **more):
-    """Theirs of one sequence after another, put together as ours are."""
-    return [original(part[None], **more) for part in tokens.split(LENGTHS)]
+def run_per_sequence(original, tokens, **options):
+    """Outputs of transformers' model, one sequence at a time."""
+    return [original(part[None], **options) for part in tokens.split(LENGTHS)]
 
 
-def test_hidden_states_of_every_layer_agree_on_packed_sequences(pair):
-    original, model = pair
-    kept, tokens = [], packed()
-    last = model(Inputs(tokens, Layout.from_lengths(LENGTHS)), kept)
-    wanted = [output.hidden_states for output in each(original, tokens, output_hidden_states=True)]
-    assert len(kept) == len(wanted[0]) == LAYERS + 1
-    for layer in range(LAYERS):  # the last of theirs is normed, and so is what ours returns
-        assert_close(kept[layer], torch.cat([states[layer][0] for states in wanted]), atol=1e-5, rtol=1e-5)
-    assert_close(last, torch.cat([states[-1][0] for states in wanted]), atol=1e-5, rtol=1e-5)
+def test_modernbert_hidden_states_match_transformers(models):
+    original, model = models
+    hidden_states, tokens = [], packed_tokens()
+    out = model(Inputs(tokens, Layout.from_lengths(LENGTHS)), hidden_states)
+    expected = [output.hidden_states for output in run_per_sequence(original, tokens, output_hidden_states=True)]
+    assert len(hidden_states) == len(expected[0]) == NUM_LAYERS + 1
+    for layer in range(NUM_LAYERS):  # the last of theirs is normalized, as is what ours returns
+        assert_close(hidden_states[layer], torch.cat([states[layer][0] for states in expected]), atol=1e-5, rtol=1e-5)
+    assert_close(out, torch.cat([states[-1][0] for states in expected]), atol=1e-5, rtol=1e-5)
 
 
-def test_logits_agree_with_padding_as_with_packing(pair):
-    original, model = pair
-    tokens, layout = packed(), Layout.from_lengths(LENGTHS)
+def test_modernbert_logits_match_transformers_padded_and_packed(models):
+    original, model = models
+    tokens, layout = packed_tokens(), Layout.from_lengths(LENGTHS)
     hidden = model(Inputs(tokens, layout))
-    logits = model.scores("words", hidden)
-    assert_close(logits, torch.cat([output.logits[0] for output in each(original, tokens)]), atol=1e-5, rtol=1e-5)
-    mask, grid = layout.padding_mask(), layout.pad(tokens)
-    assert_close(original(grid, attention_mask=mask.long()).logits[mask], logits, atol=1e-5, rtol=1e-5)
-    rectangle = model(Inputs(grid.flatten(), PaddedLayout.from_mask(mask)))[mask.flatten()]
-    assert_close(rectangle, hidden, atol=1e-5, rtol=1e-5)
+    logits = model.compute_logits("words", hidden)
+    assert_close(logits, torch.cat([output.logits[0] for output in run_per_sequence(original, tokens)]), atol=1e-5, rtol=1e-5)
+    mask, padded = layout.padding_mask(), layout.pad(tokens)
+    assert_close(original(padded, attention_mask=mask.long()).logits[mask], logits, atol=1e-5, rtol=1e-5)
+    padded_hidden = model(Inputs(padded.flatten(), PaddedLayout.from_mask(mask)))[mask.flatten()]
+    assert_close(padded_hidden, hidden, atol=1e-5, rtol=1e-5)
 
 
-def test_gradients_agree(pair):
-    original, model = pair
-    tokens = packed()
-    answers = torch.randint(VOCABULARY, tokens.shape, generator=torch.Generator().manual_seed(2))
-    model.entropy("words", model(Inputs(tokens, Layout.from_lengths(LENGTHS))), answers)[0].backward()
-    logits = torch.cat([output.logits[0] for output in each(original, tokens)])
-    torch.nn.functional.cross_entropy(logits, answers, reduction="sum").backward()
-    slopes = dict(model.named_parameters())
-    held = dict(original.named_parameters())
-    held.pop("model.embeddings.norm.weight")  # our first block norms what it scales again, so its slope is another
-    for name, weight in held.items():
-        assert_close(slopes[renamed(name)].grad, weight.grad, atol=2e-4, rtol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
+def test_modernbert_grads_match_transformers(models):
+    original, model = models
+    tokens = packed_tokens()
+    labels = torch.randint(VOCAB_SIZE, tokens.shape, generator=torch.Generator().manual_seed(2))
+    model.cross_entropy("words", model(Inputs(tokens, Layout.from_lengths(LENGTHS))), labels)[0].backward()
+    logits = torch.cat([output.logits[0] for output in run_per_sequence(original, tokens)])
+    torch.nn.functional.cross_entropy(logits, labels, reduction="sum").backward()
+    parameters = dict(model.named_parameters())
+    reference_parameters = dict(original.named_parameters())
+    reference_parameters.pop(
+        "model.embeddings.norm.weight"
+    )  # our first block normalizes its output again, so its gradient differs
+    for name, weight in reference_parameters.items():
+        assert_close(
+            parameters[rename_key(name)].grad, weight.grad, atol=2e-4, rtol=1e-4, msg=lambda m, name=name: f"{name}: {m}"
+        )
 
 
-def test_other_turns_are_another_model(pair):
-    """So the agreement above is one of the turns too, and not of everything else alone."""
-    original, model = pair
-    inputs = Inputs(packed(), Layout.from_lengths(LENGTHS))
-    other = ours(original, period=20 * THETA)
+def test_modernbert_rope_theta_matters(models):
+    """So the agreement above includes the rotary embedding."""
+    original, model = models
+    inputs = Inputs(packed_tokens(), Layout.from_lengths(LENGTHS))
+    other = build_model_from(original, theta=20 * THETA)
     assert (other(inputs) - model(inputs)).abs().max() > 0.1
 
 
-def test_the_size_is_that_of_modernbert_but_for_what_ours_always_has():
-    """Base, as published: a table of segments, a pooler, a bias in the head and the first block's norm are ours alone."""
-    width, layers, inner, words = 768, 22, 1152, 50368
+def test_modernbert_base_parameter_count():
+    """Base, as published; only ours has segment embeddings, a pooler, a bias in the head and a norm in the first block."""
+    hidden_size, num_layers, intermediate_size, vocab_size = 768, 22, 1152, 50368
     encoder = EncoderConfig(
-        layers=layers, width=width, mixer=Attention(heads=12, bias=False, rotary=160_000.0), norm="before", norm_bias=False,
-        feedforward=FeedForwardConfig(inner=inner, gated=True, bias=False), table=False, segments=1, positions=8192,
+        layers=num_layers, width=hidden_size, mixer=Attention(heads=12, bias=False, rotary=160_000.0), norm="before",
+        norm_bias=False, feedforward=FeedForwardConfig(inner=intermediate_size, gated=True, bias=False), table=False,
+        segments=1, positions=8192,
     )  # fmt: skip
     with torch.device("meta"):
-        model = Model(ModelConfig(encoder=encoder, vocabulary=words, heads={"words": LMHeadConfig()}))
-        peer = transformers.ModernBertForMaskedLM(transformers.ModernBertConfig())
-    alone = width + (width * width + width) + width + width
-    assert sum(w.numel() for w in model.parameters()) == sum(w.numel() for w in peer.parameters()) + alone
+        model = Model(ModelConfig(encoder=encoder, vocabulary=vocab_size, heads={"words": LMHeadConfig()}))
+        reference = transformers.ModernBertForMaskedLM(transformers.ModernBertConfig())
+    extra = hidden_size + (hidden_size * hidden_size + hidden_size) + hidden_size + hidden_size
+    assert (
+        sum(weight.numel() for weight in model.parameters()) == sum(weight.numel() for weight in reference.parameters()) + extra
+    )

@@ -1,4 +1,4 @@
-"""Reformer's parts against transformers': attention in chunks, hashed or not, and positions by axes."""
+"""Reformer against transformers: chunked local and LSH attention, axial positions, and import."""
 
 import json
 
@@ -19,35 +19,40 @@ reformer = transformers.models.reformer.modeling_reformer
 SEED = 3
 
 
-def config(**more):
-    given = {"hidden_size": 32, "num_attention_heads": 4, "attention_head_size": 6, "lsh_attn_chunk_length": 8,
+def reformer_config(**overrides):
+    defaults = {"hidden_size": 32, "num_attention_heads": 4, "attention_head_size": 6, "lsh_attn_chunk_length": 8,
              "local_attn_chunk_length": 8, "num_buckets": 8, "num_hashes": 1, "hash_seed": SEED, "hidden_dropout_prob": 0.0,
              "lsh_attention_probs_dropout_prob": 0.0, "local_attention_probs_dropout_prob": 0.0, "max_position_embeddings": 64,
              "axial_pos_shape": (8, 8), "axial_pos_embds_dim": (12, 20), "attn_layers": ["lsh"]}  # fmt: skip
-    return transformers.ReformerConfig(**{**given, **more})
+    return transformers.ReformerConfig(**{**defaults, **overrides})
 
 
-def pair(told):
-    """One attention of theirs with its way out, and ours with the same weights."""
+def build_pair(config):
+    """Transformers' attention layer with its output projection, and ours with the same weights."""
     torch.manual_seed(0)
-    theirs = reformer.ReformerAttention(told, 0).eval()
-    for weight in theirs.parameters():
+    reference = reformer.ReformerAttention(config, 0).eval()
+    for weight in reference.parameters():
         torch.nn.init.normal_(weight, std=0.3)
-    near, hashed = (
-        ChunkConfig(chunk=getattr(told, f"{word}_attn_chunk_length"), before=getattr(told, f"{word}_num_chunks_before"),
-               after=getattr(told, f"{word}_num_chunks_after"))
-        for word in ("local", "lsh")
-    )  # fmt: skip
-    buckets = told.num_buckets if isinstance(told.num_buckets, int) else tuple(told.num_buckets)
-    kind = "near" if told.attn_layers[0] == "local" else "hashed"
-    ours = ReformerChunked(heads=4, size=told.attention_head_size, layers=(kind,), near=near, hashed=hashed, buckets=buckets,
-                   rounds=told.num_hashes, seed=SEED, causal=told.is_decoder).build(32).eval()  # fmt: skip
-    inside = theirs.self_attention
-    names = ("query", "key", "value") if kind == "near" else ("query_key", "value")
+    local_chunks, lsh_chunks = (
+        ChunkConfig(
+            chunk=getattr(config, f"{kind_name}_attn_chunk_length"),
+            before=getattr(config, f"{kind_name}_num_chunks_before"),
+            after=getattr(config, f"{kind_name}_num_chunks_after"),
+        )
+        for kind_name in ("local", "lsh")
+    )
+    buckets = config.num_buckets if isinstance(config.num_buckets, int) else tuple(config.num_buckets)
+    layer_type = "near" if config.attn_layers[0] == "local" else "hashed"
+    ours = ReformerChunked(
+        heads=4, size=config.attention_head_size, layers=(layer_type,), near=local_chunks, hashed=lsh_chunks, buckets=buckets,
+        rounds=config.num_hashes, seed=SEED, causal=config.is_decoder,
+    ).build(32).eval()  # fmt: skip
+    self_attention = reference.self_attention
+    names = ("query", "key", "value") if layer_type == "near" else ("query_key", "value")
     with torch.no_grad():
-        ours.project.weight.copy_(torch.cat([getattr(inside, name).weight for name in names]))
-        ours.out.weight.copy_(theirs.output.dense.weight)
-    return theirs, ours
+        ours.project.weight.copy_(torch.cat([getattr(self_attention, name).weight for name in names]))
+        ours.out.weight.copy_(reference.output.dense.weight)
+    return reference, ours
 
 
 SETTINGS = [
@@ -63,54 +68,54 @@ SETTINGS = [
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("length", [8, 16, 40])
-def test_attention_in_chunks(settings, length):
-    theirs, ours = pair(config(**settings))
+def test_reformer_chunked_attention_matches_transformers(settings, length):
+    reference, ours = build_pair(reformer_config(**settings))
     x = torch.randn(1, length, 32)
-    wanted = theirs(x).hidden_states[0]
-    normed = theirs.layer_norm(x)[0]
-    found, alone = (
+    expected = reference(x).hidden_states[0]
+    normed = reference.layer_norm(x)[0]
+    out, num_isolated = (
         ours(normed, Layout.from_lengths([length])),
         1 if settings.get("is_decoder") and "num_hashes" in settings else 0,
     )
-    assert_close(found[alone:], wanted[alone:], atol=1e-5, rtol=1e-5)
-    # A first token, alone in a ring of rounds, has weights that sum to 1 here; theirs are exp(-1e5 - log) after rounding.
-    assert_close(found[:alone], wanted[:alone], atol=0.02, rtol=0.02)
-    beside = torch.randn(11, 32)  # packed with others it is the same
-    packed = ours(torch.cat([beside, normed]), Layout.from_lengths([11, length]))
-    assert_close(packed[11:], found, atol=1e-5, rtol=1e-5)
+    assert_close(out[num_isolated:], expected[num_isolated:], atol=1e-5, rtol=1e-5)
+    # The first token sees only itself, in every round: here its weights sum to 1, theirs are exp(-1e5 - lse) after rounding.
+    assert_close(out[:num_isolated], expected[:num_isolated], atol=0.02, rtol=0.02)
+    other_sequence = torch.randn(11, 32)  # packing must not change the result
+    packed = ours(torch.cat([other_sequence, normed]), Layout.from_lengths([11, length]))
+    assert_close(packed[11:], out, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_one_bucket_is_their_attention_to_all(causal):
-    """Within one chunk transformers does not hash: shared queries and keys, and oneself only if alone."""
-    theirs, _ = pair(config(is_decoder=causal, lsh_attn_chunk_length=32, attention_head_size=8))
-    ours, inside = Reformer(heads=4, buckets=1, causal=causal, bias=False).build(32).eval(), theirs.self_attention
+def test_reformer_one_bucket_matches_transformers_unhashed(causal):
+    """Within one chunk transformers does not hash: shared queries and keys, and no self-attention unless alone."""
+    reference, _ = build_pair(reformer_config(is_decoder=causal, lsh_attn_chunk_length=32, attention_head_size=8))
+    ours, self_attention = Reformer(heads=4, buckets=1, causal=causal, bias=False).build(32).eval(), reference.self_attention
     with torch.no_grad():
-        ours.project.weight.copy_(torch.cat([inside.query_key.weight, inside.value.weight]))
-        ours.out.weight.copy_(theirs.output.dense.weight)
+        ours.project.weight.copy_(torch.cat([self_attention.query_key.weight, self_attention.value.weight]))
+        ours.out.weight.copy_(reference.output.dense.weight)
     x = torch.randn(1, 30, 32)
-    normed = theirs.layer_norm(x)[0]
-    assert_close(ours(normed, Layout.from_lengths([30])), theirs(x).hidden_states[0], atol=1e-5, rtol=1e-5)
+    normed = reference.layer_norm(x)[0]
+    assert_close(ours(normed, Layout.from_lengths([30])), reference(x).hidden_states[0], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("length", [5, 64])
-def test_axial_positions(length):
-    theirs = reformer.AxialPositionEmbeddings(config()).eval()
+def test_reformer_axial_positions_match_transformers(length):
+    reference = reformer.AxialPositionEmbeddings(reformer_config()).eval()
     ours = AxialPositionsConfig(shape=(8, 8), widths=(12, 20)).build(64, 32)
-    for number, weight in enumerate(theirs.weights):
+    for axis, weight in enumerate(reference.weights):
         torch.nn.init.normal_(weight)
-        ours.axes[number].weight = torch.nn.Parameter(weight.flatten(0, 1).clone())
-    places = torch.arange(length)
-    assert torch.equal(ours(places), theirs(places[None])[0])
+        ours.axes[axis].weight = torch.nn.Parameter(weight.flatten(0, 1).clone())
+    positions = torch.arange(length)
+    assert torch.equal(ours(positions), reference(positions[None])[0])
 
 
-WHOLE = {"attn_layers": ["local", "lsh", "local", "lsh"], "vocab_size": len(PIECES), "feed_forward_size": 40}
+MODEL_OPTIONS = {"attn_layers": ["local", "lsh", "local", "lsh"], "vocab_size": len(PIECES), "feed_forward_size": 40}
 
 
-def folder_of(path, name, **settings):
-    """A small random Reformer, saved with a vocabulary beside it."""
+def save_reformer(path, name, **settings):
+    """Saves a small random Reformer with a vocabulary, and returns it."""
     torch.manual_seed(0)
-    model = getattr(transformers, name)(config(**{**WHOLE, **settings}))
+    model = getattr(transformers, name)(reformer_config(**{**MODEL_OPTIONS, **settings}))
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.3)
     model.save_pretrained(path)
@@ -118,7 +123,7 @@ def folder_of(path, name, **settings):
     return model.eval()
 
 
-FOLDERS = [
+MODELS = [
     ("ReformerModel", {}),
     ("ReformerModel", {"axial_pos_embds": False, "attn_layers": ["local"] * 3}),
     ("ReformerForMaskedLM", {"num_hashes": 3, "chunk_size_feed_forward": 4}),
@@ -127,9 +132,9 @@ FOLDERS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "settings"), FOLDERS, ids=str)
-def test_folders_come_in_and_answer_alike(name, settings, tmp_path):
-    original = folder_of(tmp_path / "hf", name, **settings)
+@pytest.mark.parametrize(("name", "settings"), MODELS, ids=str)
+def test_reformer_import_matches_transformers(name, settings, tmp_path):
+    original = save_reformer(tmp_path / "hf", name, **settings)
     result, model, _ = imported(tmp_path / "hf", tmp_path / "ours", check=True)
     assert result["family"] == "reformer" and max(result["differences"].values()) < 1e-5
     assert result["parameters"] == sum(weight.numel() for weight in original.parameters())
@@ -141,30 +146,32 @@ def test_folders_come_in_and_answer_alike(name, settings, tmp_path):
         assert_close(hidden, body(tokens[None], use_cache=False).last_hidden_state[0], atol=1e-5, rtol=1e-5)
 
 
-def test_an_imported_reformer_learns_as_transformers_does(tmp_path):
-    original = folder_of(tmp_path / "hf", "ReformerModel", attn_layers=["local"] * 3).train()
+def test_imported_reformer_grads_match_transformers(tmp_path):
+    original = save_reformer(tmp_path / "hf", "ReformerModel", attn_layers=["local"] * 3).train()
     model = imported(tmp_path / "hf", tmp_path / "ours")[1].train()
     tokens, target = torch.arange(64) + 5, torch.randn(64, 64)
     (model(Inputs(tokens, Layout.from_lengths([64]))) * target).sum().backward()
     (original(tokens[None], use_cache=False).last_hidden_state[0] * target).sum().backward()
-    for number, block in enumerate(model.encoder.stack.blocks):
-        theirs = original.encoder.layers[number]
-        assert_close(block.feedforward.up.weight.grad, theirs.feed_forward.dense.dense.weight.grad, atol=1e-3, rtol=1e-3)
-        assert_close(block.mixer.out.weight.grad, theirs.attention.output.dense.weight.grad, atol=1e-3, rtol=1e-3)
+    for layer, block in enumerate(model.encoder.stack.blocks):
+        reference_layer = original.encoder.layers[layer]
+        assert_close(
+            block.feedforward.up.weight.grad, reference_layer.feed_forward.dense.dense.weight.grad, atol=1e-3, rtol=1e-3
+        )
+        assert_close(block.mixer.out.weight.grad, reference_layer.attention.output.dense.weight.grad, atol=1e-3, rtol=1e-3)
     assert_close(model.encoder.tokens.weight.grad, original.embeddings.word_embeddings.weight.grad, atol=1e-3, rtol=1e-3)
 
 
-def test_what_does_not_fit_is_named(tmp_path):
-    folder_of(tmp_path / "hf", "ReformerModel")
-    told = json.loads((tmp_path / "hf/config.json").read_text())
-    for change, words in (
+def test_reformer_import_names_mismatches(tmp_path):
+    save_reformer(tmp_path / "hf", "ReformerModel")
+    config = json.loads((tmp_path / "hf/config.json").read_text())
+    for change, message in (
         ({"hidden_size": 36, "axial_pos_embds_dim": [12, 24]}, "promises"),
         ({"attn_layers": ["lsh"] * 4}, "lacks what its config.json promises"),
         ({"attn_layers": ["local", "lsh"]}, "no place for"),
         ({"hidden_act": "swoosh"}, "not that of a whole Reformer"),
         ({"axial_pos_shape": [8, 4]}, "promises"),
     ):
-        (tmp_path / "hf/config.json").write_text(json.dumps(told | change))
-        with pytest.raises(UserError, match=words):
+        (tmp_path / "hf/config.json").write_text(json.dumps(config | change))
+        with pytest.raises(UserError, match=message):
             imported(tmp_path / "hf", tmp_path / "ours")
     assert not (tmp_path / "ours").exists() or not list((tmp_path / "ours").glob("*.safetensors"))

@@ -1,4 +1,4 @@
-"""Triton kernels for what a GPU would else do in many passes over memory; everywhere else plain torch does the same."""
+"""Triton kernels that fuse memory-bound operations on NVIDIA GPUs; elsewhere plain torch computes the same."""
 
 import os
 from functools import cache
@@ -9,17 +9,17 @@ from torch import Tensor
 
 
 def supports(x: Tensor) -> bool:
-    """Half precision on a CUDA device, outside a compiled graph, which fuses by itself."""
+    """Whether the kernels can be used: half precision on CUDA, outside torch.compile, which fuses by itself."""
     fits = x.dtype in (torch.bfloat16, torch.float16) and (x.is_cuda or _is_interpreter_enabled())
     return fits and _is_triton_installed() and not torch.compiler.is_compiling()
 
 
 @cache
 def _is_triton_installed() -> bool:
-    """They are tuned for NVIDIA's compiler, and know options that no other has."""
+    """The kernels use launch options of the NVIDIA backend: not on ROCm."""
     return find_spec("triton") is not None and torch.version.hip is None
 
 
 def _is_interpreter_enabled() -> bool:
-    """Triton's own way to run kernels on a CPU, for tests."""
+    """Triton's interpreter runs kernels on a CPU, for tests."""
     return os.environ.get("TRITON_INTERPRET") == "1"

@@ -1,4 +1,4 @@
-"""Cross entropy of a table's scores: the scores become their own gradient where they lie, and nothing else is as large."""
+"""Fused output projection and cross-entropy: the gradient overwrites the logits, to save a tensor of their size."""
 
 from typing import Any
 
@@ -11,55 +11,58 @@ BLOCK = 4096
 
 
 def fused_linear_cross_entropy(hidden_states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The sum over rows of -log softmax(rows table' + bias)[answer], and how many answers came first."""
+    """Sum over rows of -log softmax(hidden_states @ weight.T + bias)[label], and how many labels are the argmax.
+
+    hidden_states: (rows, hidden_size); weight: (vocab_size, hidden_size); bias: (vocab_size,); labels: (rows,).
+    """
     return _FusedLinearCrossEntropy.apply(hidden_states, weight, bias, labels)
 
 
 class _FusedLinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden_states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        scores = torch.addmm(bias, hidden_states, weight.T)
+        logits = torch.addmm(bias, hidden_states, weight.T)
         losses = torch.empty(len(hidden_states), device=hidden_states.device, dtype=torch.float32)
-        right = torch.empty(len(hidden_states), device=hidden_states.device, dtype=torch.int32)
-        asked = any(ctx.needs_input_grad)
+        correct = torch.empty(len(hidden_states), device=hidden_states.device, dtype=torch.int32)
+        needs_grad = any(ctx.needs_input_grad)
         if len(hidden_states):
             _cross_entropy_kernel[(len(hidden_states),)](
-                scores, labels, losses, right, scores.shape[1], SLOPE=asked, BLOCK=BLOCK, num_warps=8
+                logits, labels, losses, correct, logits.shape[1], COMPUTE_GRAD=needs_grad, BLOCK=BLOCK, num_warps=8
             )
-        if asked:
-            ctx.save_for_backward(scores, hidden_states, weight)
-        total, right = losses.sum(), right.sum()
-        ctx.mark_non_differentiable(right)
-        return total, right
+        if needs_grad:
+            ctx.save_for_backward(logits, hidden_states, weight)
+        total, correct = losses.sum(), correct.sum()
+        ctx.mark_non_differentiable(correct)
+        return total, correct
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        slopes, rows, table = ctx.saved_tensors
-        down = (slopes @ table) * grad_loss.to(rows.dtype)
-        across = slopes.T @ (rows * grad_loss.to(rows.dtype))
-        return down, across, slopes.sum(0, dtype=torch.float32).mul(grad_loss).to(slopes.dtype), None
+        grad_logits, hidden_states, weight = ctx.saved_tensors
+        grad_hidden = (grad_logits @ weight) * grad_loss.to(hidden_states.dtype)
+        grad_weight = grad_logits.T @ (hidden_states * grad_loss.to(hidden_states.dtype))
+        return grad_hidden, grad_weight, grad_logits.sum(0, dtype=torch.float32).mul(grad_loss).to(grad_logits.dtype), None
 
 
 @triton.jit
-def _cross_entropy_kernel(logits, labels, losses, correct, vocab_size, SLOPE: tl.constexpr, BLOCK: tl.constexpr):
+def _cross_entropy_kernel(logits, labels, losses, correct, vocab_size, COMPUTE_GRAD: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    here, answer = logits + row * vocab_size, tl.load(labels + row)
-    best, total, first = float("-inf"), 0.0, 0
-    for begin in range(0, vocab_size, BLOCK):
-        columns = begin + tl.arange(0, BLOCK)
-        x = tl.load(here + columns, mask=columns < vocab_size, other=float("-inf")).to(tl.float32)
-        high = tl.max(x, 0)
-        first = tl.where(high > best, begin + tl.argmax(x, 0), first)
-        now = tl.maximum(best, high)
-        total = total * tl.exp(best - now) + tl.sum(tl.exp(x - now), 0)
-        best = now
-    whole = best + tl.log(total)
-    tl.store(losses + row, whole - tl.load(here + answer).to(tl.float32))
-    tl.store(correct + row, (first == answer).to(tl.int32))
-    if SLOPE:
-        tl.debug_barrier()  # the answer's score is read before it is overwritten
-        for begin in range(0, vocab_size, BLOCK):
-            columns = begin + tl.arange(0, BLOCK)
-            x = tl.load(here + columns, mask=columns < vocab_size, other=float("-inf")).to(tl.float32)
-            slope = tl.exp(x - whole) - tl.where(columns == answer, 1.0, 0.0)
-            tl.store(here + columns, slope.to(logits.dtype.element_ty), mask=columns < vocab_size)
+    row_logits, label = logits + row * vocab_size, tl.load(labels + row)
+    running_max, sum_exp, argmax = float("-inf"), 0.0, 0
+    for start in range(0, vocab_size, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        x = tl.load(row_logits + columns, mask=columns < vocab_size, other=float("-inf")).to(tl.float32)
+        block_max = tl.max(x, 0)
+        argmax = tl.where(block_max > running_max, start + tl.argmax(x, 0), argmax)
+        new_max = tl.maximum(running_max, block_max)
+        sum_exp = sum_exp * tl.exp(running_max - new_max) + tl.sum(tl.exp(x - new_max), 0)
+        running_max = new_max
+    lse = running_max + tl.log(sum_exp)
+    tl.store(losses + row, lse - tl.load(row_logits + label).to(tl.float32))
+    tl.store(correct + row, (argmax == label).to(tl.int32))
+    if COMPUTE_GRAD:
+        tl.debug_barrier()  # the label's logit is read before it is overwritten
+        for start in range(0, vocab_size, BLOCK):
+            columns = start + tl.arange(0, BLOCK)
+            x = tl.load(row_logits + columns, mask=columns < vocab_size, other=float("-inf")).to(tl.float32)
+            grad = tl.exp(x - lse) - tl.where(columns == label, 1.0, 0.0)
+            tl.store(row_logits + columns, grad.to(logits.dtype.element_ty), mask=columns < vocab_size)

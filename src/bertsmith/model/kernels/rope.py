@@ -1,4 +1,4 @@
-"""Turn queries and keys by their places, where they lie in one product of three."""
+"""Rotary position embedding (Su et al. 2021) applied in place to the queries and keys of a fused QKV projection."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def apply_rope_inplace(qkv: Tensor, cos_sin: Tensor, positions: Tensor, num_heads: int) -> Tensor:
-    """(tokens, 3 x width), queries and keys turned in place; `turns` is (places, width of a head), cosines before sines."""
+    """qkv: (tokens, 3 * hidden_size), changed in place; cos_sin: (positions, head_dim), cosines, then sines."""
     return _ApplyRope.apply(qkv, cos_sin, positions, num_heads)
 
 
@@ -17,36 +17,36 @@ class _ApplyRope(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, cos_sin: Tensor, positions: Tensor, num_heads: int) -> Tensor:
         ctx.save_for_backward(cos_sin, positions)
-        ctx.heads = num_heads
+        ctx.num_heads = num_heads
         ctx.mark_dirty(qkv)
         return _rotate(qkv, cos_sin, positions, num_heads, 1.0)
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        turns, places = ctx.saved_tensors
-        return _rotate(grad_out.contiguous(), turns, places, ctx.heads, -1.0), None, None, None
+        cos_sin, positions = ctx.saved_tensors
+        return _rotate(grad_out.contiguous(), cos_sin, positions, ctx.num_heads, -1.0), None, None, None
 
 
 def _rotate(qkv: Tensor, cos_sin: Tensor, positions: Tensor, num_heads: int, sign: float) -> Tensor:
-    """In place on the way back too: the gradient of a product is nobody else's."""
-    tokens, pairs = len(qkv), qkv.shape[1] // 3  # of numbers, in queries and keys together
-    if tokens:
-        block = triton.next_power_of_2(pairs)
-        _rope_kernel[(tokens,)](qkv, cos_sin, positions, sign, pairs, WIDTH=pairs // num_heads, BLOCK=block)
+    """In place in the backward pass too: nothing else reads that gradient."""
+    num_tokens, num_pairs = len(qkv), qkv.shape[1] // 3  # pairs of features, in queries and keys together
+    if num_tokens:
+        block = triton.next_power_of_2(num_pairs)
+        _rope_kernel[(num_tokens,)](qkv, cos_sin, positions, sign, num_pairs, HEAD_DIM=num_pairs // num_heads, BLOCK=block)
     return qkv
 
 
 @triton.jit
-def _rope_kernel(qkv, cos_sin, positions, sign, num_pairs, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+def _rope_kernel(qkv, cos_sin, positions, sign, num_pairs, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr):
     token = tl.program_id(0).to(tl.int64)
     pair = tl.arange(0, BLOCK)
-    real = pair < num_pairs
-    HALF: tl.constexpr = WIDTH // 2
+    mask = pair < num_pairs
+    HALF: tl.constexpr = HEAD_DIM // 2
     column = pair % HALF
-    at = token * (num_pairs * 3) + pair // HALF * WIDTH + column
-    turn = cos_sin + tl.load(positions + token) * WIDTH + column
-    cosine, sine = tl.load(turn, mask=real, other=0.0), tl.load(turn + HALF, mask=real, other=0.0) * sign
-    a = tl.load(qkv + at, mask=real, other=0.0).to(tl.float32)
-    b = tl.load(qkv + at + HALF, mask=real, other=0.0).to(tl.float32)
-    tl.store(qkv + at, (a * cosine - b * sine).to(qkv.dtype.element_ty), mask=real)
-    tl.store(qkv + at + HALF, (b * cosine + a * sine).to(qkv.dtype.element_ty), mask=real)
+    offsets = token * (num_pairs * 3) + pair // HALF * HEAD_DIM + column
+    angle_ptr = cos_sin + tl.load(positions + token) * HEAD_DIM + column
+    cos, sin = tl.load(angle_ptr, mask=mask, other=0.0), tl.load(angle_ptr + HALF, mask=mask, other=0.0) * sign
+    a = tl.load(qkv + offsets, mask=mask, other=0.0).to(tl.float32)
+    b = tl.load(qkv + offsets + HALF, mask=mask, other=0.0).to(tl.float32)
+    tl.store(qkv + offsets, (a * cos - b * sin).to(qkv.dtype.element_ty), mask=mask)
+    tl.store(qkv + offsets + HALF, (b * cos + a * sin).to(qkv.dtype.element_ty), mask=mask)

@@ -1,4 +1,4 @@
-"""Ways of moving information between tokens. To add one: write its file, then name it in two lines here."""
+"""Token mixers: attention variants, recurrent layers and convolutions. To add one, write its file and list it here."""
 
 from .adaptive_span import AdaptiveSpan
 from .attention import Attention

@@ -1,4 +1,4 @@
-"""Every token looks at every other of its sequence: BERT, GPT and the original Transformer."""
+"""Multi-head self-attention over the whole sequence (Vaswani et al. 2017): BERT, GPT and the original Transformer."""
 
 from typing import Annotated
 
@@ -13,10 +13,12 @@ from ..position_bias import PositionBias, PositionBiasConfig, T5BiasConfig
 from ..positions import RotaryEmbedding, apply_rope
 from .base import Mixer, QKVProjection
 
-LayerCache = tuple[Tensor, ...]  # what a mixer keeps of a text that goes on; here keys and values, (rows, heads, place, width)
+LayerCache = tuple[Tensor, ...]  # KV cache of one layer; here keys and values, each (batch, heads, positions, head_dim)
 
 
 class Attention(Variant, frozen=True, tag="dense"):
+    """Full multi-head self-attention, bidirectional or causal, with optional RoPE or position bias."""
+
     heads: Annotated[PosInt, "attention heads"] = 12
     causal: Annotated[bool, "see only what came before"] = False
     dropout: Annotated[
@@ -33,6 +35,8 @@ class Attention(Variant, frozen=True, tag="dense"):
 
 
 class SelfAttention(Mixer):
+    """softmax(QK^T / sqrt(head_dim) + position bias) V within each sequence."""
+
     def __init__(self, config: Attention, hidden_size: int) -> None:
         super().__init__()
         self.causal, self.dropout = config.causal, config.dropout
@@ -44,7 +48,7 @@ class SelfAttention(Mixer):
             )
         self.distance = config.distance.build(config.heads, config.causal) if config.distance else None
         self.bias_tie_key = _bias_tie_key(config)
-        self.tied_to: tuple[SelfAttention, ...] = ()  # of the distance, if another block is; a tuple, so it has it alone
+        self.tied_to: tuple[SelfAttention, ...] = ()  # whose position bias it uses; a tuple, so that it is no submodule
 
     def tie_weights(self, first_mixer: Mixer) -> None:
         if self.bias_tie_key and isinstance(first_mixer, SelfAttention) and first_mixer.bias_tie_key == self.bias_tie_key:
@@ -52,7 +56,7 @@ class SelfAttention(Mixer):
 
     @property
     def tied_parameters(self) -> list[nn.Parameter]:
-        return [weight for owner in self.tied_to if owner.distance for weight in owner.distance.parameters()]
+        return [weight for mixer in self.tied_to if mixer.distance for weight in mixer.distance.parameters()]
 
     @property
     def position_bias(self) -> PositionBias | None:
@@ -63,26 +67,30 @@ class SelfAttention(Mixer):
 
     def attend(self, x: Tensor, layout: Layout, causal: bool) -> Tensor:
         dropout = self.dropout if self.training else 0.0
-        turns = self.rotary.cos_sin(layout.max_seqlen, x.device) if self.rotary else None
-        heads = self.project.num_heads
-        return self.project.out(layout.attend_qkv(self.project.qkv(x), heads, turns, causal, dropout, self.position_bias))
+        cos_sin = self.rotary.cos_sin(layout.max_seqlen, x.device) if self.rotary else None
+        num_heads = self.project.num_heads
+        return self.project.out(layout.attend_qkv(self.project.qkv(x), num_heads, cos_sin, causal, dropout, self.position_bias))
 
     def decode_step(self, x: Tensor, cache: LayerCache | None, position: int) -> tuple[Tensor, LayerCache]:
-        """(rows, width): of one more token a text, at its place, and what it leaves for the next."""
-        qkv, heads = self.project.qkv(x), self.project.num_heads
+        """One decoding step with a KV cache.
+
+        x: (batch, hidden_size), the next token of each sequence, all at `position`. Returns the output, of the same shape, and
+        the cache with the keys and values of these tokens appended.
+        """
+        qkv, num_heads = self.project.qkv(x), self.project.num_heads
         if self.rotary:
-            places = torch.full((x.shape[0],), position, device=x.device)
-            qkv = apply_rope(qkv, self.rotary.cos_sin(position + 1, x.device), places, heads)
-        q, k, v = qkv.unflatten(-1, (3, heads, 1, -1)).unbind(1)
+            positions = torch.full((x.shape[0],), position, device=x.device)
+            qkv = apply_rope(qkv, self.rotary.cos_sin(position + 1, x.device), positions, num_heads)
+        q, k, v = qkv.unflatten(-1, (3, num_heads, 1, -1)).unbind(1)
         if cache is not None:
             k, v = torch.cat([cache[0], k], 2), torch.cat([cache[1], v], 2)
-        leaning = (
+        attn_bias = (
             self.position_bias(torch.arange(-position, 1, device=x.device))[:, None].to(q.dtype) if self.position_bias else None
         )
-        return self.project.out(F.scaled_dot_product_attention(q, k, v, leaning).flatten(1)), (k, v)
+        return self.project.out(F.scaled_dot_product_attention(q, k, v, attn_bias).flatten(1)), (k, v)
 
 
 def _bias_tie_key(config: Attention) -> tuple[T5BiasConfig, int, bool] | None:
-    """What two mixers must have alike to read one table of distances; None: it has no table, or keeps it for itself."""
-    shared = isinstance(config.distance, T5BiasConfig) and config.distance.shared
-    return (config.distance, config.heads, config.causal) if shared else None  # type: ignore[return-value]
+    """What two mixers must have in common to share one T5 bias table; None: no table, or one per layer."""
+    is_shared = isinstance(config.distance, T5BiasConfig) and config.distance.shared
+    return (config.distance, config.heads, config.causal) if is_shared else None  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""The one interface behind every way of moving information between tokens."""
+"""The interface of token mixers (attention, RNN, convolution), and the fused query, key and value projection."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -11,33 +11,36 @@ from ..packing import Layout
 
 
 class Mixer(nn.Module, ABC):
-    """(tokens, width) in, the same out; what a token becomes never depends on another sequence."""
+    """Token-mixing sublayer: (tokens, hidden_size) in, the same shape out.
 
-    can_compile: ClassVar[bool] = True  # into one graph
+    The output of a token depends on tokens of its own sequence only, however sequences are packed.
+    """
+
+    can_compile: ClassVar[bool] = True  # whether torch.compile captures it as one graph
 
     @property
     def mem_len(self) -> int:
-        """Past positions that the stack keeps for it; one that remembers takes them as a third argument, `past`."""
+        """Past positions that the stack caches for it; if not 0, `forward` takes them as a third argument, `past`."""
         return 0
 
     @property
     def max_past_len(self) -> int | None:
-        """Past positions that it could see at all; None: all there are."""
+        """How many past positions it can attend to; None: no limit."""
         return None
 
     def prepare_forward(self) -> None:
-        """Called before a pass, outside of any compiled graph: for what a graph cannot read from its weights."""
+        """Called before each forward pass, outside any compiled graph: for sizes that depend on the weights' values."""
 
     def tie_weights(self, first_mixer: "Mixer") -> None:
-        """Takes from the first block's mixer what all layers have in common."""
+        """Shares the parameters that all layers have in common with the first block's mixer."""
 
     @property
     def tied_parameters(self) -> list[nn.Parameter]:
-        """Weights that it uses, and another block's mixer has."""
+        """Parameters that it uses and another block's mixer owns."""
         return []
 
     def penalty(self) -> Tensor | float:
-        """A price of its own, added to what is learnt whatever that is."""
+        """Regularization term, added to the loss of every objective."""
         return 0.0
 
     @abstractmethod
@@ -45,30 +48,35 @@ class Mixer(nn.Module, ABC):
 
 
 class QKVProjection(nn.Module):
-    """Width to heads and back: (tokens, width) <-> (tokens, heads, width / heads), the three ways in by one matrix."""
+    """Query, key and value projections of multi-head attention in one matrix, and the output projection.
+
+    (tokens, hidden_size) -> three of (tokens, num_heads, head_dim), head_dim = hidden_size / num_heads; `project_out` back.
+    """
 
     def __init__(self, hidden_size: int, num_heads: int, bias: bool = True) -> None:
         super().__init__()
         if hidden_size % num_heads:
             raise UserError(
-                f"a width of {hidden_size} does not divide into {num_heads} heads; try model.mixer.heads={max(1, hidden_size // 64)}"
+                f"a width of {hidden_size} does not divide into {num_heads} heads; "
+                f"try model.mixer.heads={max(1, hidden_size // 64)}"
             )
         self.num_heads = num_heads
         self.qkv, self.out = nn.Linear(hidden_size, 3 * hidden_size, bias=bias), nn.Linear(hidden_size, hidden_size, bias=bias)
-        self.qkv.weight.parts = 3  # type: ignore[attr-defined]  # an optimizer may treat each by itself
+        self.qkv.weight.parts = 3  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)
         return q, k, v
 
     def project_kv(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values alone, of what is looked at and asks nothing."""
-        if type(self.qkv) is not nn.Linear:  # something learns beside it (LoRA)
+        """Keys and values only, of tokens that are attended to but have no queries: (tokens, num_heads, head_dim) each."""
+        if type(self.qkv) is not nn.Linear:  # wrapped by LoRA: its weight alone is not the projection
             return self(x)[1:]
-        width = self.qkv.in_features
-        bias = None if self.qkv.bias is None else self.qkv.bias[width:]
-        k, v = F.linear(x, self.qkv.weight[width:], bias).unflatten(-1, (2, self.num_heads, -1)).unbind(-3)
+        hidden_size = self.qkv.in_features
+        bias = None if self.qkv.bias is None else self.qkv.bias[hidden_size:]
+        k, v = F.linear(x, self.qkv.weight[hidden_size:], bias).unflatten(-1, (2, self.num_heads, -1)).unbind(-3)
         return k, v
 
     def project_out(self, x: Tensor) -> Tensor:
+        """(tokens, num_heads, head_dim) -> (tokens, hidden_size)"""
         return self.out(x.flatten(-2))

@@ -1,4 +1,4 @@
-"""Filters over neighbouring tokens, of several widths side by side: TextCNN (Kim 2014)."""
+"""TextCNN (Kim 2014) as a mixer: 1-D convolutions of several kernel sizes over the tokens, concatenated."""
 
 from typing import Annotated, Literal
 
@@ -14,9 +14,11 @@ from .base import Mixer
 
 
 class Cnn(Variant, frozen=True, tag="convolution"):
-    widths: Annotated[tuple[PosInt, ...], Meta(min_length=1), "tokens a filter sees; the model's width is shared among them"] = (
-        3, 4, 5,
-    )  # fmt: skip
+    """Convolutions of the given kernel sizes over the tokens of each sequence."""
+
+    widths: Annotated[
+        tuple[PosInt, ...], Meta(min_length=1), "tokens a filter sees; the model's width is shared among them"
+    ] = (3, 4, 5)
     causal: Annotated[bool, "see only what came before"] = False
     activation: Annotated[Literal["relu", "tanh"], "of what a filter finds"] = "relu"
 
@@ -25,7 +27,7 @@ class Cnn(Variant, frozen=True, tag="convolution"):
 
 
 class CnnMixer(Mixer):
-    """As many numbers out as in; beyond a sequence's ends there are zeros."""
+    """(tokens, hidden_size) in and out: the output channels are split among the kernel sizes. Sequences are zero-padded."""
 
     def __init__(self, config: Cnn, hidden_size: int) -> None:
         super().__init__()
@@ -33,27 +35,32 @@ class CnnMixer(Mixer):
             raise UserError(
                 f"a width of {hidden_size} is less than one for each of {len(config.widths)} filters; raise model.width"
             )
-        each, rest = divmod(hidden_size, len(config.widths))
-        counts = [each + (number < rest) for number in range(len(config.widths))]
-        self.filters = nn.ModuleList(nn.Linear(seen * hidden_size, n) for seen, n in zip(config.widths, counts, strict=True))
-        self.left_padding = [seen - 1 if config.causal else (seen - 1) // 2 for seen in config.widths]
+        base, remainder = divmod(hidden_size, len(config.widths))
+        out_channels = [base + (i < remainder) for i in range(len(config.widths))]
+        self.filters = nn.ModuleList(
+            nn.Linear(kernel_size * hidden_size, channels)
+            for kernel_size, channels in zip(config.widths, out_channels, strict=True)
+        )
+        self.left_padding = [kernel_size - 1 if config.causal else (kernel_size - 1) // 2 for kernel_size in config.widths]
         self.kernel_sizes = config.widths
         self.activation = F.relu if config.activation == "relu" else torch.tanh
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        first = max(self.left_padding)
-        after = max(seen - 1 - before for seen, before in zip(self.kernel_sizes, self.left_padding, strict=True))
-        around = torch.stack([_shift(x, layout.seq_id, offset) for offset in range(-first, after + 1)], 1)
-        found = [
-            one(around[:, first - before : first - before + seen].flatten(1))
-            for one, before, seen in zip(self.filters, self.left_padding, self.kernel_sizes, strict=True)
+        left = max(self.left_padding)
+        right = max(
+            kernel_size - 1 - conv_left for kernel_size, conv_left in zip(self.kernel_sizes, self.left_padding, strict=True)
+        )
+        neighbors = torch.stack([_shift(x, layout.seq_id, offset) for offset in range(-left, right + 1)], 1)
+        features = [
+            conv(neighbors[:, left - conv_left : left - conv_left + kernel_size].flatten(1))
+            for conv, conv_left, kernel_size in zip(self.filters, self.left_padding, self.kernel_sizes, strict=True)
         ]
-        return self.activation(torch.cat(found, -1))
+        return self.activation(torch.cat(features, -1))
 
 
 def _shift(x: Tensor, seq_id: Tensor, offset: int) -> Tensor:
-    """(tokens, width): of each token the one so far behind it, or zeros where that is of another sequence."""
-    place = torch.arange(x.shape[0], device=x.device) + offset
-    inside = place.clamp(0, x.shape[0] - 1)
-    same = (seq_id[inside] == seq_id) & (inside == place)
-    return x[inside] * same[:, None].to(x.dtype)
+    """(tokens, hidden_size): row i is x[i + offset], or zeros where that token is of another sequence."""
+    index = torch.arange(x.shape[0], device=x.device) + offset
+    clamped = index.clamp(0, x.shape[0] - 1)
+    is_same_seq = (seq_id[clamped] == seq_id) & (clamped == index)
+    return x[clamped] * is_same_seq[:, None].to(x.dtype)

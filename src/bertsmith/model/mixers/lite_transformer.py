@@ -1,4 +1,7 @@
-"""Lite Transformer (Wu et al. 2020): half of the channels attend to the whole text, half are filtered among neighbours."""
+"""Lite Transformer (Wu et al. 2020): Long-Short Range Attention.
+
+Half of the channels go through self-attention, the other half through a lightweight or dynamic convolution.
+"""
 
 from typing import Annotated, Any
 
@@ -16,6 +19,8 @@ from .base import Mixer
 
 
 class LiteTransformer(Variant, frozen=True, tag="long-short"):
+    """Attention for half of the channels, convolution for the other half, with a kernel size per layer."""
+
     heads: Annotated[PosInt, "attention heads of the first half"] = 4
     kernels: Annotated[
         tuple[PosInt, ...],
@@ -30,7 +35,7 @@ class LiteTransformer(Variant, frozen=True, tag="long-short"):
     rotary: Annotated[PosFloat | None, "longest period of rotary positions of the first half; with model.table=false"] = None
 
     def for_layer(self, layer_idx: int, num_layers: int) -> "LiteTransformer":
-        """That of one layer."""
+        """The config of one layer, with its kernel size."""
         return msgspec.structs.replace(self, kernels=(self.kernels[min(layer_idx, len(self.kernels) - 1)],))
 
     def build(self, hidden_size: int) -> Mixer:
@@ -38,31 +43,41 @@ class LiteTransformer(Variant, frozen=True, tag="long-short"):
 
 
 class LongShortRangeAttention(Mixer):
+    """Channels [0, half) through self-attention (`far`), [half, hidden_size) through the convolution (`near`)."""
+
     def __init__(self, config: LiteTransformer, hidden_size: int) -> None:
         super().__init__()
         half = hidden_size // 2
         if hidden_size % 2 or half % config.filters:
-            raise UserError(f"half of a width of {hidden_size} does not divide into {config.filters} filters; change model.width, or "
-                           "model.mixer.filters")  # fmt: skip
-        dense = Attention(
+            raise UserError(
+                f"half of a width of {hidden_size} does not divide into {config.filters} filters; change model.width, or "
+                "model.mixer.filters"
+            )
+        attention_config = Attention(
             heads=config.heads, causal=config.causal, dropout=config.dropout, bias=config.bias, rotary=config.rotary
         )
-        self.far, self.near = SelfAttention(dense, half), LightweightConv(config, half)
+        self.far, self.near = SelfAttention(attention_config, half), LightweightConv(config, half)
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        far, near = x.chunk(2, -1)
-        return torch.cat([self.far(far, layout), self.near(near, layout)], -1)
+        long_range, short_range = x.chunk(2, -1)
+        return torch.cat([self.far(long_range, layout), self.near(short_range, layout)], -1)
 
     def decode_step(self, x: Tensor, cache: LayerCache | None, position: int) -> tuple[Tensor, LayerCache]:
-        """(rows, width): of one more token a text, at its place, and what it leaves for the next."""
-        far, near = x.chunk(2, -1)
-        seen, kept = self.far.decode_step(far, None if cache is None else cache[:2], position)
-        filtered, last = self.near.decode_step(near, None if cache is None else cache[2])
-        return torch.cat([seen, filtered], -1), (*kept, last)
+        """One decoding step, as `SelfAttention.decode_step`: x (batch, hidden_size), the next token of each sequence.
+
+        The cache is that of the attention (keys, values), then the last inputs of the convolution.
+        """
+        long_range, short_range = x.chunk(2, -1)
+        attention_out, kv_cache = self.far.decode_step(long_range, None if cache is None else cache[:2], position)
+        conv_out, conv_cache = self.near.decode_step(short_range, None if cache is None else cache[2])
+        return torch.cat([attention_out, conv_out], -1), (*kv_cache, conv_cache)
 
 
 class LightweightConv(nn.Module):
-    """Wu et al. 2019: a gate, a weighted mean of neighbours whose weights all channels of a filter share, and a matrix."""
+    """Lightweight or dynamic convolution (Wu et al. 2019): GLU, depthwise convolution, output projection.
+
+    The kernels are normalized by softmax and shared by the channels of a filter; dynamic ones are predicted from each token.
+    """
 
     def __init__(self, config: LiteTransformer, hidden_size: int) -> None:
         super().__init__()
@@ -72,56 +87,62 @@ class LightweightConv(nn.Module):
             nn.Linear(hidden_size, 2 * hidden_size, bias=config.bias),
             nn.Linear(hidden_size, hidden_size, bias=config.bias),
         )
-        self.gate.weight.parts = 2  # type: ignore[attr-defined]  # an optimizer may treat each by itself
+        self.gate.weight.parts = 2  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
         self.kernel = None if config.dynamic else nn.Parameter(torch.zeros(config.filters, self.kernel_size))
         self.made = nn.Linear(hidden_size, config.filters * self.kernel_size, bias=False) if config.dynamic else None
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         x = F.glu(self.gate(x))
-        inside = (
+        is_same_seq = (
             _pad(layout.seq_id, self.left_padding, self.kernel_size, -1).unfold(0, self.kernel_size, 1)
             == layout.seq_id[:, None]
         )
-        weights = self._kernel_weights(x) * inside[:, None].to(x.dtype)  # beyond the ends of a text there is nothing
-        mixed: Tensor = _LightweightConvFunction.apply(x.unflatten(-1, (self.num_filters, -1)), weights, self.left_padding)
-        return self.out(mixed.flatten(1))
+        weights = self._kernel_weights(x) * is_same_seq[:, None].to(x.dtype)  # zero padding at sequence boundaries
+        out: Tensor = _LightweightConvFunction.apply(x.unflatten(-1, (self.num_filters, -1)), weights, self.left_padding)
+        return self.out(out.flatten(1))
 
     def decode_step(self, x: Tensor, cache: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Of one more token a text, behind the last that a causal filter sees: (rows, tokens, width)."""
+        """One decoding step of a causal convolution: x (batch, dim), the next token of each sequence.
+
+        cache: (batch, at most kernel_size, dim), the previous inputs of the convolution; returned with this one appended.
+        """
         x = F.glu(self.gate(x))
-        seen = x[:, None] if cache is None else torch.cat([cache, x[:, None]], 1)[:, -self.kernel_size :]
-        weights = self._kernel_weights(x)[..., self.kernel_size - seen.shape[1] :]
-        mixed = (seen.unflatten(-1, (self.num_filters, -1)) * weights.transpose(1, 2)[..., None]).sum(1)
-        return self.out(mixed.flatten(1)), seen
+        window = x[:, None] if cache is None else torch.cat([cache, x[:, None]], 1)[:, -self.kernel_size :]
+        weights = self._kernel_weights(x)[..., self.kernel_size - window.shape[1] :]
+        out = (window.unflatten(-1, (self.num_filters, -1)) * weights.transpose(1, 2)[..., None]).sum(1)
+        return self.out(out.flatten(1)), window
 
     def _kernel_weights(self, x: Tensor) -> Tensor:
-        """(tokens, filters, tokens seen), or one row for all tokens: they add up to 1."""
+        """(tokens, num_filters, kernel_size), or (1, ...) if not dynamic: they add up to 1 over the kernel."""
         scores = self.kernel[None] if self.made is None else self.made(x).unflatten(-1, (self.num_filters, -1))  # type: ignore[index]
         return F.dropout(scores.float().softmax(-1).to(x.dtype), self.dropout, self.training)
 
 
 class _LightweightConvFunction(torch.autograd.Function):
-    """Offset by offset, there and back: nothing much larger than what is read is made or kept. Summed in float32."""
+    """Convolution offset by offset, so that nothing much larger than the input is created or saved. Sums in float32.
+
+    x: (tokens, filters, channels); weights: (tokens or 1, filters, kernel_size). Returns the shape of x.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weights: Tensor, left_padding: int) -> Tensor:
         ctx.save_for_backward(x, weights)
-        ctx.before = left_padding
-        around, out = _pad(x, left_padding, weights.shape[-1]), x.new_zeros(x.shape, dtype=_accumulation_dtype(x))
+        ctx.left_padding = left_padding
+        padded, out = _pad(x, left_padding, weights.shape[-1]), x.new_zeros(x.shape, dtype=_accumulation_dtype(x))
         for offset in range(weights.shape[-1]):
-            out.addcmul_(around[offset : offset + x.shape[0]], weights[..., offset, None])
+            out.addcmul_(padded[offset : offset + x.shape[0]], weights[..., offset, None])
         return out.to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weights = ctx.saved_tensors
-        around = _pad(x, ctx.before, weights.shape[-1])
-        down, slopes = torch.zeros_like(around, dtype=_accumulation_dtype(x)), []
+        padded = _pad(x, ctx.left_padding, weights.shape[-1])
+        grad_padded, grad_weights = torch.zeros_like(padded, dtype=_accumulation_dtype(x)), []
         for offset in range(weights.shape[-1]):
-            here = slice(offset, offset + x.shape[0])
-            slopes.append((grad_out * around[here]).sum(-1))
-            down[here].addcmul_(grad_out, weights[..., offset, None])
-        return down[ctx.before : ctx.before + x.shape[0]].to(x.dtype), torch.stack(slopes, -1), None
+            window = slice(offset, offset + x.shape[0])
+            grad_weights.append((grad_out * padded[window]).sum(-1))
+            grad_padded[window].addcmul_(grad_out, weights[..., offset, None])
+        return grad_padded[ctx.left_padding : ctx.left_padding + x.shape[0]].to(x.dtype), torch.stack(grad_weights, -1), None
 
 
 def _accumulation_dtype(x: Tensor) -> torch.dtype:

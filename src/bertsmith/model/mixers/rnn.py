@@ -1,4 +1,4 @@
-"""Packed sequences by steps: all first tokens, then all second ones, the longest sequences first."""
+"""LSTM (Hochreiter and Schmidhuber 1997) and GRU (Cho et al. 2014) over packed sequences, in one or two directions."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -14,84 +14,13 @@ from ...errors import UserError
 from ..packing import Layout
 from .base import Mixer
 
-# (1, sequences, outputs) and (1, sequences, hidden): what was said last, and the memory; a GRU has the first alone
+# h_n (1, sequences, output_size) and c_n (1, sequences, hidden_size); a GRU has h_n only
 RnnState = tuple[Tensor, ...]
 
 
-@dataclass(frozen=True)
-class PackedSteps:
-    token_order: Tensor  # (tokens,): where in the layout each token of the steps stands
-    inverse_order: Tensor  # (tokens,): and where in the steps each of the layout
-    batch_sizes: list[int]  # (longest,): sequences that have such a step
-    sorted_indices: Tensor  # (sequences,): the longest first
-    unsorted_indices: Tensor  # (sequences,): where each came
-
-    @classmethod
-    def from_layout(cls, layout: Layout, reverse: bool = False) -> "PackedSteps":
-        """Of a gapless layout. Counted on the host, where the lengths are: a GPU would be waited for."""
-        lengths = np.array(layout.lengths.tolist())
-        ranked = np.argsort(-lengths, kind="stable")
-        unranked, owner = np.argsort(ranked), np.arange(len(lengths)).repeat(lengths)
-        sizes = len(lengths) - np.searchsorted(np.sort(lengths), np.arange(layout.max_seqlen), side="right")
-        place = np.arange(len(owner)) - (lengths.cumsum() - lengths)[owner]
-        place = lengths[owner] - 1 - place if reverse else place
-        back = (sizes.cumsum() - sizes)[place] + unranked[owner]
-        moved = [torch.from_numpy(one).to(layout.seq_id.device) for one in (np.argsort(back), back, ranked, unranked)]
-        return PackedSteps(moved[0], moved[1], sizes.tolist(), moved[2], moved[3])
-
-
-def lstm_forward(
-    lstm: nn.Module, data: Tensor, steps: PackedSteps, clip: float | None, state: RnnState | None
-) -> tuple[Tensor, RnnState]:
-    """What nn.LSTM does with the same weights, but for the clip, if there is one: of memory, and of what is projected.
-
-    A call a step: slower than one for all.
-    """
-    assert isinstance(lstm, nn.LSTM)
-    count, sizes, limit = len(steps.sorted_indices), steps.batch_sizes, float("inf") if clip is None else clip
-    if state is None:
-        said, memory = (data.new_zeros(count, size) for size in (lstm.proj_size or lstm.hidden_size, lstm.hidden_size))
-    else:
-        said, memory = (part[0][steps.sorted_indices].to(data.dtype) for part in state)
-    weights = dict(lstm.named_parameters())
-    read = F.linear(data, weights["weight_ih_l0"], weights["bias_ih_l0"] + weights["bias_hh_l0"])
-    outs, ended = [], []
-    for part, size in zip(read.split(sizes), sizes, strict=True):
-        ended.append((said[size:], memory[size:]))  # of sequences that are over
-        gates = part + F.linear(said[:size], weights["weight_hh_l0"])
-        enter, keep, new, show = gates.chunk(4, -1)
-        memory = (enter.sigmoid() * new.tanh() + keep.sigmoid() * memory[:size]).clamp(-limit, limit)
-        said = show.sigmoid() * memory.tanh()
-        if lstm.proj_size:
-            said = F.linear(said, weights["weight_hr_l0"]).clamp(-limit, limit)
-        outs.append(said)
-    ended.append((said, memory))
-    last, kept = (torch.cat(parts)[steps.unsorted_indices][None] for parts in zip(*reversed(ended), strict=True))
-    return torch.cat(outs), (last, kept)
-
-
-def gru_forward(gru: nn.Module, data: Tensor, steps: PackedSteps, state: RnnState | None) -> tuple[Tensor, RnnState]:
-    """What nn.GRU does with the same weights."""
-    assert isinstance(gru, nn.GRU)
-    weights = dict(gru.named_parameters())
-    said = (
-        data.new_zeros(len(steps.sorted_indices), gru.hidden_size)
-        if state is None
-        else state[0][0][steps.sorted_indices].to(data.dtype)
-    )
-    read, outs, ended = F.linear(data, weights["weight_ih_l0"], weights["bias_ih_l0"]), [], []
-    for part, size in zip(read.split(steps.batch_sizes), steps.batch_sizes, strict=True):
-        ended.append(said[size:])
-        was = said[:size]
-        fresh, keep, new = part.chunk(3, -1)
-        said_fresh, said_keep, said_new = F.linear(was, weights["weight_hh_l0"], weights["bias_hh_l0"]).chunk(3, -1)
-        keep = (keep + said_keep).sigmoid()
-        said = (1 - keep) * (new + (fresh + said_fresh).sigmoid() * said_new).tanh() + keep * was
-        outs.append(said)
-    return torch.cat(outs), (torch.cat([said, *reversed(ended)])[steps.unsorted_indices][None],)
-
-
 class Lstm(Variant, frozen=True):
+    """LSTM or GRU, in one direction or two; with `hidden`, an LSTM with projection (Sak et al. 2014), as in ELMo."""
+
     directions: Annotated[
         Literal["both", "forward", "apart"], "two that each give half the width; one; or two that read and give a half each"
     ] = "both"
@@ -107,72 +36,153 @@ class Lstm(Variant, frozen=True):
         return RnnMixer(self, hidden_size)
 
 
-class RnnMixer(Mixer):
-    """A sequence begins with an empty memory; `carried` hands one on."""
+@dataclass(frozen=True)
+class PackedSteps:
+    """Tokens by time step, as in torch's PackedSequence: all first tokens, then all second ones, longest sequences first."""
 
-    can_compile: ClassVar[bool] = False  # torch's own kernels take the steps
+    token_order: Tensor  # (tokens,): index in the layout of each token, in time-step order
+    inverse_order: Tensor  # (tokens,): the inverse permutation
+    batch_sizes: list[int]  # (max_seqlen,): number of sequences at each step
+    sorted_indices: Tensor  # (sequences,): by length, longest first
+    unsorted_indices: Tensor  # (sequences,): the inverse permutation
+
+    @classmethod
+    def from_layout(cls, layout: Layout, reverse: bool = False) -> "PackedSteps":
+        """Of a packed layout. Computed on the host, where the lengths are, to avoid a GPU synchronization."""
+        lengths = np.array(layout.lengths.tolist())
+        sorted_indices = np.argsort(-lengths, kind="stable")
+        unsorted_indices, seq_id = np.argsort(sorted_indices), np.arange(len(lengths)).repeat(lengths)
+        batch_sizes = len(lengths) - np.searchsorted(np.sort(lengths), np.arange(layout.max_seqlen), side="right")
+        step = np.arange(len(seq_id)) - (lengths.cumsum() - lengths)[seq_id]
+        step = lengths[seq_id] - 1 - step if reverse else step
+        inverse_order = (batch_sizes.cumsum() - batch_sizes)[step] + unsorted_indices[seq_id]
+        tensors = [
+            torch.from_numpy(array).to(layout.seq_id.device)
+            for array in (np.argsort(inverse_order), inverse_order, sorted_indices, unsorted_indices)
+        ]
+        return PackedSteps(tensors[0], tensors[1], batch_sizes.tolist(), tensors[2], tensors[3])
+
+
+class RnnMixer(Mixer):
+    """Sequences start from a zero state; `forward_with_state` takes and returns one."""
+
+    can_compile: ClassVar[bool] = False  # cuDNN's kernels, or a Python loop over the steps
 
     def __init__(self, config: Lstm, hidden_size: int) -> None:
         super().__init__()
-        ways = 1 if config.directions == "forward" else 2
-        if hidden_size % ways:
+        num_directions = 1 if config.directions == "forward" else 2
+        if hidden_size % num_directions:
             raise UserError(f"two directions give half the width each: {hidden_size} is not even; change model.width")
-        self.splits_input, given = config.directions == "apart", hidden_size // ways
-        read = given if self.splits_input else hidden_size
-        self.ways = nn.ModuleList(_build_rnn(config, read, given) for _ in range(ways))
+        self.splits_input, output_size = config.directions == "apart", hidden_size // num_directions
+        input_size = output_size if self.splits_input else hidden_size
+        self.ways = nn.ModuleList(_build_rnn(config, input_size, output_size) for _ in range(num_directions))
         self.clip = config.clip
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         if layout.is_packed:
             return self.forward_with_state(x, layout)[0]
-        real = layout.padding_mask().flatten().nonzero().squeeze(1)  # a padded rectangle: what is no token is not read
-        out = self.forward_with_state(x[real], Layout.from_lengths(layout.lengths.cpu()).to(x.device))[0]
-        return x.new_zeros(len(x), out.shape[1], dtype=out.dtype).index_copy(0, real, out)
+        token_indices = layout.padding_mask().flatten().nonzero().squeeze(1)  # padded batch: skip the padding
+        out = self.forward_with_state(x[token_indices], Layout.from_lengths(layout.lengths.cpu()).to(x.device))[0]
+        return x.new_zeros(len(x), out.shape[1], dtype=out.dtype).index_copy(0, token_indices, out)
 
     @torch.compiler.disable
     def forward_with_state(
         self, x: Tensor, layout: Layout, states: list[RnnState | None] | None = None
     ) -> tuple[Tensor, list[RnnState]]:
-        """And the state in which each direction ends, with which another batch of as many sequences may begin."""
-        outs, ends = [], []
-        for number, cells in enumerate(self.ways):
-            steps, part = (
-                PackedSteps.from_layout(layout, reverse=number == 1),
-                x.chunk(2, -1)[number] if self.splits_input else x,
+        """The output and the final state of each direction, from which another batch of as many sequences may continue."""
+        outs, final_states = [], []
+        for direction, rnn in enumerate(self.ways):
+            steps, inputs = (
+                PackedSteps.from_layout(layout, reverse=direction == 1),
+                x.chunk(2, -1)[direction] if self.splits_input else x,
             )
-            state = states[number] if states else None
-            with torch.autocast(x.device.type, enabled=False):  # cuDNN's would be float16, which loses small gradients
-                out, end = self._run_direction(cells, part[steps.token_order].to(next(cells.parameters()).dtype), steps, state)
+            state = states[direction] if states else None
+            with torch.autocast(x.device.type, enabled=False):  # cuDNN would run in float16, which loses small gradients
+                out, final_state = self._run_direction(
+                    rnn, inputs[steps.token_order].to(next(rnn.parameters()).dtype), steps, state
+                )
             outs.append(out[steps.inverse_order].to(x.dtype))
-            ends.append(end)
-        return torch.cat(outs, -1), ends
+            final_states.append(final_state)
+        return torch.cat(outs, -1), final_states
 
     def _run_direction(
         self, rnn: nn.Module, data: Tensor, steps: PackedSteps, state: RnnState | None
     ) -> tuple[Tensor, RnnState]:
-        # On a CPU step by step is 1.1 to 1.5 times as fast as torch's own with the way back, and a tenth slower without.
+        # On a CPU the Python loop is 1.1 to 1.5 times as fast as torch's kernel with backward, and a tenth slower without.
         if self.clip is not None or (not data.is_cuda and torch.is_grad_enabled()):
-            single = isinstance(rnn, nn.GRU)
-            return gru_forward(rnn, data, steps, state) if single else lstm_forward(rnn, data, steps, self.clip, state)
+            is_gru = isinstance(rnn, nn.GRU)
+            return gru_forward(rnn, data, steps, state) if is_gru else lstm_forward(rnn, data, steps, self.clip, state)
         packed = PackedSequence(data, torch.tensor(steps.batch_sizes), steps.sorted_indices, steps.unsorted_indices)
         if isinstance(rnn, nn.GRU):
-            out, end = rnn(packed, state[0] if state else None)
-            return out.data, (end,)
-        out, both = rnn(packed, state)
-        return out.data, both
+            out, h_n = rnn(packed, state[0] if state else None)
+            return out.data, (h_n,)
+        out, final_state = rnn(packed, state)
+        return out.data, final_state
+
+
+def lstm_forward(
+    lstm: nn.Module, data: Tensor, steps: PackedSteps, clip: float | None, state: RnnState | None
+) -> tuple[Tensor, RnnState]:
+    """nn.LSTM with its own weights, step by step, with optional clipping of the cell state and of the projection (ELMo).
+
+    data: (tokens, input_size) in time-step order. Returns (tokens, output_size) and the final state of each sequence. One call
+    per step: on a GPU slower than cuDNN's one call for all.
+    """
+    assert isinstance(lstm, nn.LSTM)
+    num_sequences, batch_sizes, limit = len(steps.sorted_indices), steps.batch_sizes, float("inf") if clip is None else clip
+    if state is None:
+        h, c = (data.new_zeros(num_sequences, dim) for dim in (lstm.proj_size or lstm.hidden_size, lstm.hidden_size))
+    else:
+        h, c = (t[0][steps.sorted_indices].to(data.dtype) for t in state)
+    weights = dict(lstm.named_parameters())
+    input_gates = F.linear(data, weights["weight_ih_l0"], weights["bias_ih_l0"] + weights["bias_hh_l0"])
+    outs, final_states = [], []
+    for step_gates, batch_size in zip(input_gates.split(batch_sizes), batch_sizes, strict=True):
+        final_states.append((h[batch_size:], c[batch_size:]))  # of sequences that ended before this step
+        gates = step_gates + F.linear(h[:batch_size], weights["weight_hh_l0"])
+        i, f, g, o = gates.chunk(4, -1)
+        c = (i.sigmoid() * g.tanh() + f.sigmoid() * c[:batch_size]).clamp(-limit, limit)
+        h = o.sigmoid() * c.tanh()
+        if lstm.proj_size:
+            h = F.linear(h, weights["weight_hr_l0"]).clamp(-limit, limit)
+        outs.append(h)
+    final_states.append((h, c))
+    h_n, c_n = (torch.cat(parts)[steps.unsorted_indices][None] for parts in zip(*reversed(final_states), strict=True))
+    return torch.cat(outs), (h_n, c_n)
+
+
+def gru_forward(gru: nn.Module, data: Tensor, steps: PackedSteps, state: RnnState | None) -> tuple[Tensor, RnnState]:
+    """nn.GRU with its own weights, step by step; shapes as in `lstm_forward`."""
+    assert isinstance(gru, nn.GRU)
+    weights = dict(gru.named_parameters())
+    h = (
+        data.new_zeros(len(steps.sorted_indices), gru.hidden_size)
+        if state is None
+        else state[0][0][steps.sorted_indices].to(data.dtype)
+    )
+    input_gates, outs, final_h = F.linear(data, weights["weight_ih_l0"], weights["bias_ih_l0"]), [], []
+    for step_gates, batch_size in zip(input_gates.split(steps.batch_sizes), steps.batch_sizes, strict=True):
+        final_h.append(h[batch_size:])
+        h_prev = h[:batch_size]
+        r, z, n = step_gates.chunk(3, -1)
+        hidden_r, hidden_z, hidden_n = F.linear(h_prev, weights["weight_hh_l0"], weights["bias_hh_l0"]).chunk(3, -1)
+        z = (z + hidden_z).sigmoid()
+        h = (1 - z) * (n + (r + hidden_r).sigmoid() * hidden_n).tanh() + z * h_prev
+        outs.append(h)
+    return torch.cat(outs), (torch.cat([h, *reversed(final_h)])[steps.unsorted_indices][None],)
 
 
 def _build_rnn(config: Lstm, input_size: int, output_size: int) -> nn.LSTM | nn.GRU:
-    hidden = config.hidden or output_size
+    hidden_size = config.hidden or output_size
     if config.cell == "gru":
-        if hidden != output_size or config.clip is not None:
+        if hidden_size != output_size or config.clip is not None:
             raise UserError("a GRU has neither projection nor clip; leave out model.mixer.hidden and clip, or set cell=lstm")
         return nn.GRU(input_size, output_size)
-    if hidden < output_size:
+    if hidden_size < output_size:
         raise UserError(
-            f"{hidden} cells cannot be projected to {output_size} numbers; raise model.mixer.hidden, or leave it out"
+            f"{hidden_size} cells cannot be projected to {output_size} numbers; raise model.mixer.hidden, or leave it out"
         )
-    cells = nn.LSTM(input_size, hidden, proj_size=output_size if hidden > output_size else 0)
+    lstm = nn.LSTM(input_size, hidden_size, proj_size=output_size if hidden_size > output_size else 0)
     with torch.no_grad():
-        dict(cells.named_parameters())["bias_ih_l0"][hidden : 2 * hidden] = 1.0  # it begins by remembering
-    return cells
+        dict(lstm.named_parameters())["bias_ih_l0"][hidden_size : 2 * hidden_size] = 1.0  # open forget gate at initialization
+    return lstm

@@ -1,4 +1,4 @@
-"""Transformer-XL (Dai et al. 2019): attention by distance, over this segment and what is remembered of those before."""
+"""Transformer-XL (Dai et al. 2019): relative attention over this segment and the cached hidden states of previous ones."""
 
 from typing import Annotated
 
@@ -14,7 +14,7 @@ from .base import Mixer, QKVProjection
 
 
 class TransformerXL(Variant, frozen=True, tag="recurrent"):
-    """A_ij = q_i.k_j + q_i.R(i - j) + u.k_j + v.R(i - j): R a matrix times waves, u and v learned."""
+    """Scores A_ij = q_i.k_j + q_i.R(i - j) + u.k_j + v.R(i - j): R is a projection of sinusoids; u and v are learned."""
 
     heads: Annotated[PosInt, "attention heads"] = 12
     causal: Annotated[bool, "see only what came before"] = True
@@ -31,22 +31,22 @@ class TransformerXL(Variant, frozen=True, tag="recurrent"):
 
 
 class TransformerXLAttention(Mixer):
-    content: nn.Parameter | None  # (heads, 1, width of a head): u
-    distant: nn.Parameter | None  # v
+    content: nn.Parameter | None  # u: (heads, 1, head_dim)
+    distant: nn.Parameter | None  # v, same shape
 
     def __init__(self, config: TransformerXL, hidden_size: int) -> None:
         super().__init__()
         self.config, self.hidden_size = config, hidden_size
         self.project = QKVProjection(hidden_size, config.heads, config.bias)
         self.distance = nn.Linear(hidden_size, hidden_size, bias=False)
-        each = hidden_size // config.heads
-        self.content, self.distant = (nn.Parameter(torch.zeros(config.heads, 1, each)) for _ in range(2))
-        self.tied_to: tuple[TransformerXLAttention, ...] = ()  # of u and v, if another block is; a tuple, so it has them alone
+        head_dim = hidden_size // config.heads
+        self.content, self.distant = (nn.Parameter(torch.zeros(config.heads, 1, head_dim)) for _ in range(2))
+        self.tied_to: tuple[TransformerXLAttention, ...] = ()  # whose u and v it uses; a tuple, so that it is no submodule
 
     @property
     def mem_len(self) -> int:
-        longer = None if self.training else self.config.recalls
-        return self.config.remembers if longer is None else longer
+        eval_mem_len = None if self.training else self.config.recalls
+        return self.config.remembers if eval_mem_len is None else eval_mem_len
 
     @property
     def max_past_len(self) -> int | None:
@@ -59,45 +59,50 @@ class TransformerXLAttention(Mixer):
 
     @property
     def tied_parameters(self) -> list[nn.Parameter]:
-        return [weight for owner in self.tied_to for weight in (owner.content, owner.distant) if weight is not None]
+        return [weight for mixer in self.tied_to for weight in (mixer.content, mixer.distant) if weight is not None]
 
     def forward(self, x: Tensor, layout: Layout, past: LayerMemory | None = None) -> Tensor:
-        q, k, v = (layout.pad(part) for part in self.project(x))
+        q, k, v = (layout.pad(t) for t in self.project(x))
         if past is not None:
             k, v = (
-                torch.cat([old, new], 1)
-                for old, new in zip(self.project.project_kv(past.hidden_states.to(x.dtype)), (k, v), strict=True)
+                torch.cat([past_rows, rows], 1)
+                for past_rows, rows in zip(self.project.project_kv(past.hidden_states.to(x.dtype)), (k, v), strict=True)
             )
-        q, k, v = (part.transpose(1, 2) for part in (q, k, v))  # (sequences, heads, length, width of a head)
-        scale, keys = q.shape[-1] ** -0.5, k.shape[2]
-        u, w = self._content_and_position_bias(q)
-        far = rel_shift((q + w) @ self._relative_keys(q, keys).mT, keys) * scale
-        far = far.masked_fill(~self._attention_mask(layout, past)[:, None], float("-inf"))
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # (sequences, heads, length, head_dim)
+        scale, num_keys = q.shape[-1] ** -0.5, k.shape[2]
+        u_bias, v_bias = self._content_and_position_bias(q)
+        position_scores = rel_shift((q + v_bias) @ self._relative_keys(q, num_keys).mT, num_keys) * scale
+        position_scores = position_scores.masked_fill(~self._attention_mask(layout, past)[:, None], float("-inf"))
         dropout = self.config.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(q + u, k, v, far, dropout_p=dropout)
-        return self.project.project_out(layout.unpad(mixed.transpose(1, 2)))
+        out = F.scaled_dot_product_attention(q + u_bias, k, v, position_scores, dropout_p=dropout)
+        return self.project.project_out(layout.unpad(out.transpose(1, 2)))
 
     def _content_and_position_bias(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        held = self.tied_to[0] if self.tied_to else self
-        assert held.content is not None and held.distant is not None
-        return held.content.to(like.dtype), held.distant.to(like.dtype)
+        """u and v, each (heads, 1, head_dim), in the dtype of `like`."""
+        mixer = self.tied_to[0] if self.tied_to else self
+        assert mixer.content is not None and mixer.distant is not None
+        return mixer.content.to(like.dtype), mixer.distant.to(like.dtype)
 
     def _relative_keys(self, q: Tensor, num_keys: int) -> Tensor:
-        """(heads, 1 + distances, width of a head): from one more than the furthest to the nearest."""
-        nearest = 0 if self.config.causal else 1 - q.shape[2]
-        apart = torch.arange(nearest, num_keys + 1, device=q.device).flip(0)
+        """(heads, 1 + distances, head_dim): R(d), from one more than the largest distance down to the smallest."""
+        min_distance = 0 if self.config.causal else 1 - q.shape[2]
+        distances = torch.arange(min_distance, num_keys + 1, device=q.device).flip(0)
         if self.config.clamp is not None:
-            apart = apart.clamp(-self.config.clamp, self.config.clamp)
-        found = self.distance(sinusoidal_distances(apart, self.hidden_size).to(q.dtype))
-        return found.unflatten(-1, (self.project.num_heads, -1)).transpose(0, 1)
+            distances = distances.clamp(-self.config.clamp, self.config.clamp)
+        keys = self.distance(sinusoidal_distances(distances, self.hidden_size).to(q.dtype))
+        return keys.unflatten(-1, (self.project.num_heads, -1)).transpose(0, 1)
 
     def _attention_mask(self, layout: Layout, past: LayerMemory | None) -> Tensor:
-        """(sequences, queries, keys) bool"""
-        real = layout.padding_mask()
-        queries = real.shape[1]
-        seen = real if past is None else torch.cat([past.padding_mask(), real], 1)
-        keys = seen.shape[1]
-        apart = torch.arange(queries, device=real.device)[:, None] + (keys - queries) - torch.arange(keys, device=real.device)
-        furthest = max(self.mem_len, 1) if self.config.same_length else keys
-        near = apart < furthest
-        return seen[:, None] & (near & (apart >= 0) if self.config.causal else near)
+        """(sequences, queries, keys) bool: True where a query may attend to a key."""
+        padding_mask = layout.padding_mask()
+        num_queries = padding_mask.shape[1]
+        key_mask = padding_mask if past is None else torch.cat([past.padding_mask(), padding_mask], 1)
+        num_keys = key_mask.shape[1]
+        distances = (
+            torch.arange(num_queries, device=padding_mask.device)[:, None]
+            + (num_keys - num_queries)
+            - torch.arange(num_keys, device=padding_mask.device)
+        )
+        max_distance = max(self.mem_len, 1) if self.config.same_length else num_keys
+        in_range = distances < max_distance
+        return key_mask[:, None] & (in_range & (distances >= 0) if self.config.causal else in_range)

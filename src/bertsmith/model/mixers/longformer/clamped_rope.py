@@ -1,6 +1,7 @@
-"""Rotary positions and anchors: beyond a window they are met as if they stood at its edge, at a distance that was learnt.
+"""RoPE for global tokens: outside the window their relative position is clamped to the window's edge.
 
-A model that was trained on 512 tokens knows no turn of 4,000: what stands so far away would be met at random.
+A model trained on 512 tokens has never seen a rotation by 4,000 positions; without clamping, scores at such distances would be
+arbitrary.
 """
 
 from dataclasses import dataclass
@@ -15,42 +16,45 @@ from .global_attention import GlobalAttention
 
 @dataclass(frozen=True)
 class ClampedRopeGlobalAttention:
-    """`Far`, where queries and keys have been turned by their places.
+    """`GlobalAttention` for queries and keys that RoPE has been applied to.
 
-    Queries are turned back, and the keys of anchors to where the edge of the window is for all of them: `reach` behind a
-    token, or as much ahead. So those behind are one work for `Far`, and those ahead another.
+    The rotation of the queries is undone, and the keys of global tokens are rotated to a fixed relative position:
+    `max_distance` behind the query, or as far ahead. Global tokens behind and those ahead are two calls of `GlobalAttention`.
     """
 
     global_attention: GlobalAttention
-    cos_sin: Tensor  # (places, width of a head)
+    cos_sin: Tensor  # (positions, head_dim): cosines, then sines
 
     def merge(self, qkv: Tensor, out: Tensor, lse: Tensor, scale: float) -> None:
-        for far, by in self._clamped_directions:
-            far.merge(self._rotate_qkv(qkv, by), out, lse, scale)
+        for global_attention, offset in self._clamped_directions:
+            global_attention.merge(self._rotate_qkv(qkv, offset), out, lse, scale)
 
     def backward(
         self, grad_out: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, local_grads: tuple[Tensor, Tensor, Tensor], scale: float,
         return_bias_grad: bool = False,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """As that of `Far`; nobody knows what the slopes add up to."""
-        place, (dq, dk, dv) = self.global_attention.position, local_grads
-        dq = shift_rope(dq, self.cos_sin, -place)
-        for far, by in self._clamped_directions:
-            slope, _ = far.backward(
-                grad_out, self._rotate_qkv(qkv, by), out, lse, (dq, self._rotate_global_keys(dk, by), dv), scale
+        """As `GlobalAttention.backward`, without the gradient of the bias."""
+        position, (dq, dk, dv) = self.global_attention.position, local_grads
+        dq = shift_rope(dq, self.cos_sin, -position)
+        for global_attention, offset in self._clamped_directions:
+            grad_qkv, _ = global_attention.backward(
+                grad_out, self._rotate_qkv(qkv, offset), out, lse, (dq, self._rotate_global_keys(dk, offset), dv), scale
             )
-            dq, dk, dv = slope.unbind(1)
-            dk = self._rotate_global_keys(dk, -by)
-        return torch.stack([shift_rope(dq, self.cos_sin, place), dk, dv], 1), None
+            dq, dk, dv = grad_qkv.unbind(1)
+            dk = self._rotate_global_keys(dk, -offset)
+        return torch.stack([shift_rope(dq, self.cos_sin, position), dk, dv], 1), None
 
     @property
     def _clamped_directions(self) -> list[tuple[GlobalAttention, Tensor]]:
-        """With how far the keys of anchors are to be turned."""
-        edge, place = (
+        """The attention of each direction, and by how many positions its global keys are rotated."""
+        max_distance, position = (
             self.global_attention.pattern.max_distance,
             self.global_attention.position[self.global_attention.global_tokens],
         )
-        return [(far, -place - edge if behind else edge - place) for far, behind in self.global_attention.by_direction]
+        return [
+            (global_attention, -position - max_distance if is_behind else max_distance - position)
+            for global_attention, is_behind in self.global_attention.by_direction
+        ]
 
     def _rotate_qkv(self, qkv: Tensor, offset: Tensor) -> Tensor:
         q, k, v = qkv.unbind(1)
@@ -67,26 +71,36 @@ class ClampedRopeGlobalAttention:
 def build_clamped_qk(
     q: Tensor, k: Tensor, cos_sin: Tensor, global_tokens: Tensor, position: Tensor, max_distance: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries and keys of all tokens, and keys of the anchors at the edge behind and ahead, each (.., 2 x width) wide, for who
-    can make but one product of them: the first half of a query meets what lies within, the second what lies beyond."""
-    by, width = torch.cat([-position[global_tokens] - max_distance, max_distance - position[global_tokens]]), k.shape[-1]
-    ends = shift_rope(torch.cat([k[global_tokens], k[global_tokens]]), cos_sin, by)
-    return torch.cat([q, shift_rope(q, cos_sin, -position)], -1), F.pad(k, (0, width)), F.pad(ends, (width, 0))
+    """Queries and keys with 2 * head_dim features, so that one dot product serves ordinary and clamped RoPE.
+
+    Returns the queries and keys of all tokens, and the keys of global tokens clamped behind, then ahead of the query. The first
+    half of a query's features meets keys in the window, the second half global keys outside it; the rest is zero.
+    """
+    offsets, head_dim = (
+        torch.cat([-position[global_tokens] - max_distance, max_distance - position[global_tokens]]),
+        k.shape[-1],
+    )
+    global_keys = shift_rope(torch.cat([k[global_tokens], k[global_tokens]]), cos_sin, offsets)
+    return torch.cat([q, shift_rope(q, cos_sin, -position)], -1), F.pad(k, (0, head_dim)), F.pad(global_keys, (head_dim, 0))
 
 
 def clamped_scores(
     q: Tensor, k: Tensor, cos_sin: Tensor, query_position: Tensor, key_position: Tensor, max_distance: int
 ) -> Tensor:
-    """(.., heads, anchors, tokens): queries (.., anchors, heads, width) of anchors `at` their places, and keys of tokens at
-    theirs, neither of them turned yet; no token is further away than the edge."""
-    behind = (query_position[..., :, None] - key_position[..., None, :])[..., None, :, :]
-    near = qk_scores(shift_rope(q, cos_sin, query_position), shift_rope(k, cos_sin, key_position))
-    after, before = (
-        qk_scores(shift_rope(q, cos_sin, torch.full_like(query_position, by)), k) for by in (max_distance, -max_distance)
+    """(.., heads, global tokens, tokens): scores with relative positions clamped to `max_distance`.
+
+    q: (.., global tokens, heads, head_dim) at `query_position`; k: (.., tokens, heads, head_dim) at `key_position`; neither is
+    rotated yet.
+    """
+    distance = (query_position[..., :, None] - key_position[..., None, :])[..., None, :, :]
+    unclamped = qk_scores(shift_rope(q, cos_sin, query_position), shift_rope(k, cos_sin, key_position))
+    clamped_behind, clamped_ahead = (
+        qk_scores(shift_rope(q, cos_sin, torch.full_like(query_position, offset)), k)
+        for offset in (max_distance, -max_distance)
     )
-    return torch.where(behind > max_distance, after, torch.where(behind < -max_distance, before, near))
+    return torch.where(distance > max_distance, clamped_behind, torch.where(distance < -max_distance, clamped_ahead, unclamped))
 
 
 def qk_scores(q: Tensor, k: Tensor) -> Tensor:
-    """(.., heads, anchors, tokens), of queries and keys as they are."""
+    """(.., heads, queries, keys): scaled dot products of (.., queries, heads, head_dim) and (.., keys, heads, head_dim)."""
     return (q * q.shape[-1] ** -0.5).transpose(-3, -2) @ k.transpose(-3, -2).mT

@@ -1,4 +1,7 @@
-"""Attention within reach by the fastest kernel there is, with what it takes to join other keys to the same softmax."""
+"""Sliding-window attention with the fastest kernel available.
+
+Returns the log-sum-exp of the scores too, so that other keys can be merged into the same softmax.
+"""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,15 +12,15 @@ from torch import Tensor
 from ...packing import Layout
 from ..block_band import BlockBand
 
-BLOCKS_PER_CHUNK = 16  # blocks at a time on a CPU: what is computed on the way back is as large as the piece, not as the text
+BLOCKS_PER_CHUNK = 16  # blocks at a time on a CPU: bounds the temporary memory of the backward pass
 QKVGrads = tuple[Tensor, Tensor, Tensor]
 
 
 class LocalAttention(Protocol):
-    """Tokens over those near them; `out` on the way back may be of more keys than these, if `sums` is so too."""
+    """Attention within the window. In `backward`, `out` and `lse` may be those of a softmax over more keys than these."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        """(tokens, heads, width) and, in float32, (heads, tokens): logarithms of what the weights were divided by."""
+        """The output, (tokens, heads, head_dim), and the log-sum-exp of the scores, (heads, tokens) in float32."""
         ...
 
     def backward(
@@ -27,7 +30,7 @@ class LocalAttention(Protocol):
 
 @dataclass(frozen=True)
 class FlashLocalAttention:
-    """On CUDA in half precision: flash attention reads the blocks of the band alone, and stops at the borders."""
+    """On CUDA in half precision: flash attention with its own window, over variable-length sequences."""
 
     layout: Layout
     half_window: int
@@ -42,65 +45,71 @@ class FlashLocalAttention:
         return self.layout.cu_seqlens, self.layout.cu_seqlens, self.layout.max_seqlen, self.layout.max_seqlen
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        given = (q, k, v, *self._varlen_args, 0.0, False, False)
-        out, sums, *_ = torch.ops.aten._flash_attention_forward(*given, scale=scale, **self._window_kwargs)
-        return out, sums
+        args = (q, k, v, *self._varlen_args, 0.0, False, False)
+        out, lse, *_ = torch.ops.aten._flash_attention_forward(*args, scale=scale, **self._window_kwargs)
+        return out, lse
 
     def backward(self, grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, scale: float) -> QKVGrads:
-        dice = self.layout.memoize("dice", lambda: torch.zeros(2, dtype=torch.uint64, device=q.device))  # never thrown
-        given = (grad_out, q, k, v, out, lse, *self._varlen_args, 0.0, False, dice, dice)
-        down: QKVGrads = torch.ops.aten._flash_attention_backward(*given, scale=scale, **self._window_kwargs)
-        return down
+        # Not read, as there is no dropout.
+        rng_state = self.layout.memoize("rng_state", lambda: torch.zeros(2, dtype=torch.uint64, device=q.device))
+        args = (grad_out, q, k, v, out, lse, *self._varlen_args, 0.0, False, rng_state, rng_state)
+        grads: QKVGrads = torch.ops.aten._flash_attention_backward(*args, scale=scale, **self._window_kwargs)
+        return grads
 
 
 @dataclass(frozen=True)
 class BlockLocalAttention:
-    """On a CPU: a piece of the band at a time. Keys are views of one another, so that none is copied."""
+    """On a CPU: a chunk of blocks at a time. The keys of blocks are overlapping views, so that none is copied."""
 
     layout: Layout
     half_window: int
     causal: bool
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        band, outs, sums = self._band, [], []
+        band, outs, lse_chunks = self._band, [], []
         parts = (
             band.to_query_blocks(_heads_first(q)),
             band.to_key_blocks(_heads_first(k)),
             band.to_key_blocks(_heads_first(v)),
             self._attention_bias(q),
         )
-        for some in zip(*(part.transpose(0, 1).split(BLOCKS_PER_CHUNK) for part in parts), strict=True):
-            out, sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*some[:3], attn_mask=some[3], scale=scale)
+        for chunk in zip(*(t.transpose(0, 1).split(BLOCKS_PER_CHUNK) for t in parts), strict=True):
+            out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*chunk[:3], attn_mask=chunk[3], scale=scale)
             outs.append(out)
-            sums.append(sum)
-        out, total = (
-            band.from_query_blocks(torch.cat(some).transpose(0, 1)) for some in (outs, [one[..., None] for one in sums])
+            lse_chunks.append(lse)
+        out, all_lse = (
+            band.from_query_blocks(torch.cat(chunks).transpose(0, 1))
+            for chunks in (outs, [chunk_lse[..., None] for chunk_lse in lse_chunks])
         )
-        return _tokens_first(out).contiguous(), total[..., 0].contiguous()
+        return _tokens_first(out).contiguous(), all_lse[..., 0].contiguous()
 
     def backward(self, grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, scale: float) -> QKVGrads:
-        band, downs = self._band, []
+        band, dq_chunks = self._band, []
         dk, dv = (
             x.new_zeros(x.shape[1], band.num_blocks + -(-band.keys_per_block // band.block_size), band.block_size, x.shape[2])
             for x in (k, v)
         )
-        near = (
+        inputs = (
             band.to_query_blocks(_heads_first(grad_out)),
             band.to_query_blocks(_heads_first(q)),
             band.to_key_blocks(_heads_first(k)),
             band.to_key_blocks(_heads_first(v)),
         )
-        made = (band.to_query_blocks(_heads_first(out)), band.to_query_blocks(lse[..., None])[..., 0], self._attention_bias(q))
-        pieces = zip(*(part.transpose(0, 1).split(BLOCKS_PER_CHUNK) for part in (*near, *made)), strict=True)
-        for number, (*some, hidden) in enumerate(pieces):
-            dq, *others = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                *some, 0.0, False, attn_mask=hidden, scale=scale
+        outputs = (
+            band.to_query_blocks(_heads_first(out)),
+            band.to_query_blocks(lse[..., None])[..., 0],
+            self._attention_bias(q),
+        )
+        chunks = zip(*(part.transpose(0, 1).split(BLOCKS_PER_CHUNK) for part in (*inputs, *outputs)), strict=True)
+        for i, (*args, mask) in enumerate(chunks):
+            dq, *dkv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                *args, 0.0, False, attn_mask=mask, scale=scale
             )
-            downs.append(dq)
-            for whole, part in zip((dk, dv), others, strict=True):
-                band.add_key_blocks(whole, part.transpose(0, 1), number * BLOCKS_PER_CHUNK)
-        dq = _tokens_first(band.from_query_blocks(torch.cat(downs).transpose(0, 1)))
-        dk, dv = (_tokens_first(whole.flatten(1, 2)[:, band.half_window :][:, : band.num_tokens]) for whole in (dk, dv))
+            dq_chunks.append(dq)
+            for total, part in zip((dk, dv), dkv, strict=True):
+                band.add_key_blocks(total, part.transpose(0, 1), i * BLOCKS_PER_CHUNK)
+        dq = _tokens_first(band.from_query_blocks(torch.cat(dq_chunks).transpose(0, 1)))
+        dk, dv = (_tokens_first(total.flatten(1, 2)[:, band.half_window :][:, : band.num_tokens]) for total in (dk, dv))
         return dq, dk, dv
 
     @property
@@ -108,18 +117,18 @@ class BlockLocalAttention:
         return BlockBand(self.layout.seq_id.shape[0], self.half_window, self.causal)
 
     def _attention_bias(self, like: Tensor) -> Tensor:
-        """(1, blocks, block, sight): added to the scores; made once for all layers."""
+        """(1, num_blocks, block_size, keys_per_block): 0 or -inf, added to the scores; computed once for all layers."""
 
-        def find() -> Tensor:
-            seen = self._band.attention_mask(self.layout.seq_id)
-            return torch.zeros(seen.shape, dtype=like.dtype).masked_fill_(~seen, float("-inf"))[None]
+        def compute() -> Tensor:
+            mask = self._band.attention_mask(self.layout.seq_id)
+            return torch.zeros(mask.shape, dtype=like.dtype).masked_fill_(~mask, float("-inf"))[None]
 
-        made: Tensor = self.layout.memoize(("hidden", self.half_window, self.causal, like.dtype), find)
-        return made
+        bias: Tensor = self.layout.memoize(("attention_bias", self.half_window, self.causal, like.dtype), compute)
+        return bias
 
 
 def _heads_first(x: Tensor) -> Tensor:
-    """(tokens, heads, width) -> (heads, tokens, width)"""
+    """(tokens, heads, head_dim) <-> (heads, tokens, head_dim)"""
     return x.transpose(0, 1)
 
 

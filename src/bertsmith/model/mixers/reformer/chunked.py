@@ -1,4 +1,4 @@
-"""Sequences cut in chunks that lie in rings: the first has the last before it, and rounds follow one another."""
+"""Reformer's attention as published and as in Hugging Face: local or LSH attention over chunks of (sorted) tokens."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -15,83 +15,12 @@ from ...packing import Layout
 from ..base import Mixer
 from .lsh import SELF_MASK_VALUE, LshHash, gather_tokens, invert_permutation, unit_norm
 
-
-@dataclass(frozen=True)
-class LshChunks:
-    """Every sequence is cut from its own beginning, so what is packed beside it changes nothing.
-
-    There are as many chunks as any sequences of so many tokens may need, and a compiled graph serves any lengths.
-    """
-
-    chunk_length: int
-    seq_id: Tensor  # (tokens,) in order
-    lengths: Tensor  # (owners,): tokens of each
-    num_hashes: int
-
-    @classmethod
-    def from_layout(cls, layout: Layout, chunk_length: int, num_hashes: int) -> "LshChunks":
-        owners = layout.num_sequences * (1 if layout.is_packed else 2)  # padding of a row owns itself
-        sizes = torch.zeros(owners, dtype=torch.long, device=layout.seq_id.device)
-        sizes = sizes.index_add(0, layout.seq_id, torch.ones_like(layout.seq_id))
-        return cls(chunk_length, layout.seq_id.sort(stable=True).values, sizes, num_hashes)
-
-    @property
-    def chunks_per_round(self) -> int:
-        """Chunks of a round."""
-        return self.seq_id.shape[0] // self.chunk_length + self.lengths.shape[0]
-
-    @property
-    def chunks_per_seq(self) -> Tensor:
-        """(owners,): chunks of each, one at least."""
-        return ((self.lengths + self.chunk_length - 1) // self.chunk_length).clamp(min=1)
-
-    @property
-    def token_slots(self) -> Tensor:
-        """(tokens,): where those of a round, sorted by owner, lie in its chunks."""
-        before, chunks = self.lengths.cumsum(0) - self.lengths, self.chunks_per_seq.cumsum(0) - self.chunks_per_seq
-        place = torch.arange(self.seq_id.shape[0], device=self.seq_id.device) - before[self.seq_id]
-        return chunks[self.seq_id] * self.chunk_length + place
-
-    def to_chunks(self, x: Tensor, pad_value: int = 0) -> Tensor:
-        """(rounds, heads, tokens, ...) to (heads, rounds x chunks, chunk, ...)"""
-        room = x.new_full((*x.shape[:2], self.chunks_per_round * self.chunk_length, *x.shape[3:]), pad_value)
-        return (
-            room.index_copy(2, self.token_slots, x)
-            .transpose(0, 1)
-            .unflatten(2, (self.chunks_per_round, self.chunk_length))
-            .flatten(1, 2)
-        )
-
-    def from_chunks(self, x: Tensor) -> Tensor:
-        """And back."""
-        return (
-            x.unflatten(1, (self.num_hashes, self.chunks_per_round))
-            .flatten(2, 3)
-            .transpose(0, 1)
-            .index_select(2, self.token_slots)
-        )
-
-    def look_adjacent(self, x: Tensor, num_before: int, num_after: int) -> Tensor:
-        """(heads, rounds x chunks, chunk, ...) to the same of each chunk with its neighbours: the ring is a sequence's."""
-        return torch.cat(
-            [x if step == 0 else x.index_select(1, self._neighbor_index(step)) for step in range(-num_before, num_after + 1)], 2
-        )
-
-    def _neighbor_index(self, offset: int) -> Tensor:
-        """(rounds x chunks,): for each chunk that which lies so many steps behind it."""
-        ends = self.chunks_per_seq.cumsum(0)
-        chunk = torch.arange(self.chunks_per_round, device=ends.device)
-        owner = torch.searchsorted(ends, chunk, right=True).clamp(max=len(ends) - 1)
-        each, first = self.chunks_per_seq[owner], (ends - self.chunks_per_seq)[owner]
-        turn = torch.arange(self.num_hashes, device=ends.device)[:, None]
-        found = (turn * each + chunk - first + offset) % (self.num_hashes * each)
-        return (found // each * self.chunks_per_round + (first + found % each).clamp(max=self.chunks_per_round - 1)).flatten()
-
-
-MASK_VALUE = -1e9  # less than LONELY, and still a number
+MASK_VALUE = -1e9  # less than SELF_MASK_VALUE, and finite
 
 
 class ChunkConfig(Config, frozen=True):
+    """Chunk length, and how many neighbouring chunks are seen."""
+
     chunk: Annotated[PosInt, "tokens of a chunk"] = 64
     before: Annotated[NonNegInt, "chunks seen before a token's own"] = 1
     after: Annotated[NonNegInt, "chunks seen behind it"] = 0
@@ -99,10 +28,10 @@ class ChunkConfig(Config, frozen=True):
 
 
 class ReformerChunked(Variant, frozen=True, tag="chunked"):
-    """As Trax and Hugging Face have it, to read their models; `hashed` is the better one to train.
+    """Reformer as in Trax and Hugging Face, to load their models; `Reformer` (mixer=hashed) is the better one to train.
 
-    Chunks see whom they hold whatever the bucket, a key met in two rounds counts twice, and where a chunk of sorted tokens
-    ends depends on all of them: `causal` hides later tokens, but which earlier ones are near is still theirs to decide.
+    Tokens attend to their chunk and its neighbours whatever the bucket, a key seen in two rounds counts twice, and chunk
+    boundaries depend on all tokens: `causal` masks later tokens, but they still influence which earlier ones share a chunk.
     """
 
     heads: Annotated[PosInt, "attention heads"] = 12
@@ -118,7 +47,7 @@ class ReformerChunked(Variant, frozen=True, tag="chunked"):
     causal: Annotated[bool, "see only what came before"] = False
 
     def for_layer(self, layer_idx: int, num_layers: int) -> "ReformerChunked":
-        """That of one layer."""
+        """The config of one layer, local or LSH."""
         return msgspec.structs.replace(self, layers=(self.layers[layer_idx % len(self.layers)],))
 
     def build(self, hidden_size: int) -> Mixer:
@@ -130,53 +59,144 @@ class ReformerChunked(Variant, frozen=True, tag="chunked"):
 
 
 class ChunkedLocalAttention(Mixer):
+    """Attention to the own chunk of consecutive tokens and its neighbours."""
+
     def __init__(self, config: ReformerChunked, hidden_size: int, head_dim: int) -> None:
         super().__init__()
-        self.num_heads, self.causal, self.chunk_config, inner = (
+        self.num_heads, self.causal, self.chunk_config, inner_size = (
             config.heads,
             config.causal,
             config.near,
             config.heads * head_dim,
         )
-        self.project, self.out = nn.Linear(hidden_size, 3 * inner, bias=False), nn.Linear(inner, hidden_size, bias=False)
-        self.project.weight.parts = 3  # type: ignore[attr-defined]  # an optimizer may treat each by itself
+        self.project, self.out = (
+            nn.Linear(hidden_size, 3 * inner_size, bias=False),
+            nn.Linear(inner_size, hidden_size, bias=False),
+        )
+        self.project.weight.parts = 3  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         _reject_prefix(layout)
-        parts = self.project(x).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)
-        q, k, v = (part.transpose(0, 1) for part in parts)
-        order = layout.seq_id.argsort(stable=True).expand(1, self.num_heads, -1)
-        ring = LshChunks.from_layout(layout, self.chunk_config.chunk, 1)
-        q, k, v = (gather_tokens(part, order) for part in (q, k * q.shape[-1] ** -0.5, v))
-        mixed, _ = _chunked_attention(self, ring, q, k, v, order, mask_self=False)
-        return self.out(gather_tokens(mixed, invert_permutation(order))[0].transpose(0, 1).flatten(1))
+        projected = self.project(x).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)
+        q, k, v = (t.transpose(0, 1) for t in projected)
+        sorted_idx = layout.seq_id.argsort(stable=True).expand(1, self.num_heads, -1)
+        lsh_chunks = LshChunks.from_layout(layout, self.chunk_config.chunk, 1)
+        q, k, v = (gather_tokens(t, sorted_idx) for t in (q, k * q.shape[-1] ** -0.5, v))
+        out, _ = _chunked_attention(self, lsh_chunks, q, k, v, sorted_idx, mask_self=False)
+        return self.out(gather_tokens(out, invert_permutation(sorted_idx))[0].transpose(0, 1).flatten(1))
 
 
 class ChunkedLshAttention(Mixer):
+    """Attention to the own chunk of tokens sorted by hash bucket and its neighbours, over several hash rounds."""
+
     def __init__(self, config: ReformerChunked, hidden_size: int, head_dim: int) -> None:
         super().__init__()
-        self.num_heads, self.causal, self.chunk_config, inner = (
+        self.num_heads, self.causal, self.chunk_config, inner_size = (
             config.heads,
             config.causal,
             config.hashed,
             config.heads * head_dim,
         )
         self.num_hashes = config.rounds
-        self.project, self.out = nn.Linear(hidden_size, 2 * inner, bias=False), nn.Linear(inner, hidden_size, bias=False)
+        self.project, self.out = (
+            nn.Linear(hidden_size, 2 * inner_size, bias=False),
+            nn.Linear(inner_size, hidden_size, bias=False),
+        )
         self.project.weight.parts = 2  # type: ignore[attr-defined]
         buckets = config.buckets if isinstance(config.buckets, tuple) else (config.buckets,)
         self.hashes = LshHash(config.heads, head_dim, config.rounds, buckets, config.seed)
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         _reject_prefix(layout)
-        qk, v = (t.transpose(0, 1) for t in self.project(x).unflatten(-1, (2, self.num_heads, -1)).unbind(-3))
-        order = (layout.seq_id * self.hashes.num_buckets + self.hashes(qk)).argsort(dim=-1, stable=True)
-        ring = LshChunks.from_layout(layout, self.chunk_config.chunk, self.num_hashes)
-        q, k, v = (gather_tokens(part, order) for part in (qk, unit_norm(qk), v))
-        mixed, mass = _chunked_attention(self, ring, q, k, v, order, mask_self=True)
-        back = invert_permutation(order)
-        weights = gather_tokens(mass, back).softmax(0)
-        return self.out((weights.to(v.dtype) * gather_tokens(mixed, back)).sum(0).transpose(0, 1).flatten(1))
+        qk, v = (projected.transpose(0, 1) for projected in self.project(x).unflatten(-1, (2, self.num_heads, -1)).unbind(-3))
+        sorted_idx = (layout.seq_id * self.hashes.num_buckets + self.hashes(qk)).argsort(dim=-1, stable=True)
+        lsh_chunks = LshChunks.from_layout(layout, self.chunk_config.chunk, self.num_hashes)
+        q, k, v = (gather_tokens(t, sorted_idx) for t in (qk, unit_norm(qk), v))
+        round_outs, lse = _chunked_attention(self, lsh_chunks, q, k, v, sorted_idx, mask_self=True)
+        inverse = invert_permutation(sorted_idx)
+        weights = gather_tokens(lse, inverse).softmax(0)
+        return self.out((weights.to(v.dtype) * gather_tokens(round_outs, inverse)).sum(0).transpose(0, 1).flatten(1))
+
+
+@dataclass(frozen=True)
+class LshChunks:
+    """Chunks of the sorted tokens of packed sequences.
+
+    Each sequence is cut from its own start, so other sequences in the batch do not change its chunks. Chunks are circular: the
+    first chunk of a sequence follows the last one, and hash rounds follow one another. The number of chunks depends only on the
+    numbers of tokens and sequences, so one compiled graph serves any lengths.
+    """
+
+    chunk_length: int
+    seq_id: Tensor  # (tokens,), sorted
+    lengths: Tensor  # (sequence ids,): tokens of each
+    num_hashes: int
+
+    @classmethod
+    def from_layout(cls, layout: Layout, chunk_length: int, num_hashes: int) -> "LshChunks":
+        num_ids = layout.num_sequences * (1 if layout.is_packed else 2)  # padding has ids of its own
+        lengths = torch.zeros(num_ids, dtype=torch.long, device=layout.seq_id.device)
+        lengths = lengths.index_add(0, layout.seq_id, torch.ones_like(layout.seq_id))
+        return cls(chunk_length, layout.seq_id.sort(stable=True).values, lengths, num_hashes)
+
+    @property
+    def chunks_per_round(self) -> int:
+        """Chunks of one hash round."""
+        return self.seq_id.shape[0] // self.chunk_length + self.lengths.shape[0]
+
+    @property
+    def chunks_per_seq(self) -> Tensor:
+        """(sequence ids,): chunks of each, at least one."""
+        return ((self.lengths + self.chunk_length - 1) // self.chunk_length).clamp(min=1)
+
+    @property
+    def token_slots(self) -> Tensor:
+        """(tokens,): the slot, chunk * chunk_length + offset, of each token of a round, sorted by sequence."""
+        first_token, first_chunk = self.lengths.cumsum(0) - self.lengths, self.chunks_per_seq.cumsum(0) - self.chunks_per_seq
+        position = torch.arange(self.seq_id.shape[0], device=self.seq_id.device) - first_token[self.seq_id]
+        return first_chunk[self.seq_id] * self.chunk_length + position
+
+    def to_chunks(self, x: Tensor, pad_value: int = 0) -> Tensor:
+        """(num_hashes, heads, tokens, ...) -> (heads, num_hashes * chunks, chunk_length, ...)"""
+        slots = x.new_full((*x.shape[:2], self.chunks_per_round * self.chunk_length, *x.shape[3:]), pad_value)
+        return (
+            slots.index_copy(2, self.token_slots, x)
+            .transpose(0, 1)
+            .unflatten(2, (self.chunks_per_round, self.chunk_length))
+            .flatten(1, 2)
+        )
+
+    def from_chunks(self, x: Tensor) -> Tensor:
+        """Inverse of `to_chunks`."""
+        return (
+            x.unflatten(1, (self.num_hashes, self.chunks_per_round))
+            .flatten(2, 3)
+            .transpose(0, 1)
+            .index_select(2, self.token_slots)
+        )
+
+    def look_adjacent(self, x: Tensor, num_before: int, num_after: int) -> Tensor:
+        """(heads, num_hashes * chunks, chunk_length, ...): each chunk with its neighbours, circular per sequence."""
+        return torch.cat(
+            [
+                x if offset == 0 else x.index_select(1, self._neighbor_index(offset))
+                for offset in range(-num_before, num_after + 1)
+            ],
+            2,
+        )
+
+    def _neighbor_index(self, offset: int) -> Tensor:
+        """(num_hashes * chunks,): for each chunk the index of the one `offset` after it."""
+        ends = self.chunks_per_seq.cumsum(0)
+        chunk = torch.arange(self.chunks_per_round, device=ends.device)
+        seq_id = torch.searchsorted(ends, chunk, right=True).clamp(max=len(ends) - 1)
+        num_chunks, first_chunk = self.chunks_per_seq[seq_id], (ends - self.chunks_per_seq)[seq_id]
+        hash_round = torch.arange(self.num_hashes, device=ends.device)[:, None]
+        index = (hash_round * num_chunks + chunk - first_chunk + offset) % (self.num_hashes * num_chunks)
+        return (
+            index // num_chunks * self.chunks_per_round
+            + (first_chunk + index % num_chunks).clamp(max=self.chunks_per_round - 1)
+        ).flatten()
 
 
 def _chunked_attention(
@@ -188,23 +208,24 @@ def _chunked_attention(
     sorted_idx: Tensor,
     mask_self: bool,
 ) -> tuple[Tensor, Tensor]:
-    """What sorted tokens, (rounds, heads, tokens, width), gather from their chunks, and the logarithm of its mass.
+    """Attention of sorted tokens, (num_hashes, heads, tokens, head_dim), over their chunk and its neighbours; and the lse.
 
-    `alone`: a token sees itself only if nobody else is there.
+    mask_self: a token attends to itself only if there is no other key.
     """
-    chunks = mixer.chunk_config
-    mine = lsh_chunks.to_chunks(sorted_idx, -1)
-    k, v, theirs = (
-        lsh_chunks.look_adjacent(t, chunks.before, chunks.after)
-        for t in (lsh_chunks.to_chunks(k), lsh_chunks.to_chunks(v), mine)
+    config = mixer.chunk_config
+    query_idx = lsh_chunks.to_chunks(sorted_idx, -1)
+    k, v, key_idx = (
+        lsh_chunks.look_adjacent(t, config.before, config.after)
+        for t in (lsh_chunks.to_chunks(k), lsh_chunks.to_chunks(v), query_idx)
     )
-    mine, theirs = mine[..., None], theirs[..., None, :]
+    query_idx, key_idx = query_idx[..., None], key_idx[..., None, :]
     scores = (lsh_chunks.to_chunks(q) @ k.mT).float()
-    hidden = (theirs < 0) | (theirs > mine) if mixer.causal else theirs < 0  # within a sequence order is place
-    scores = scores.masked_fill(hidden, MASK_VALUE)
-    scores = scores.masked_fill(mine == theirs, SELF_MASK_VALUE) if mask_self else scores
-    weights = F.dropout(scores.softmax(-1), chunks.dropout, mixer.training)
-    return lsh_chunks.from_chunks(weights.to(v.dtype) @ v), lsh_chunks.from_chunks(scores.logsumexp(-1, keepdim=True))
+    # Within a sequence, index order is position order.
+    masked_out = (key_idx < 0) | (key_idx > query_idx) if mixer.causal else key_idx < 0
+    scores = scores.masked_fill(masked_out, MASK_VALUE)
+    scores = scores.masked_fill(query_idx == key_idx, SELF_MASK_VALUE) if mask_self else scores
+    probs = F.dropout(scores.softmax(-1), config.dropout, mixer.training)
+    return lsh_chunks.from_chunks(probs.to(v.dtype) @ v), lsh_chunks.from_chunks(scores.logsumexp(-1, keepdim=True))
 
 
 def _reject_prefix(layout: Layout) -> None:

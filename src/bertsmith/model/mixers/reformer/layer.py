@@ -1,4 +1,4 @@
-"""Reformer: a token looks only at the nearest of those that hash to its bucket, in several rounds."""
+"""Reformer's LSH attention: a token attends to the nearest tokens of its hash bucket, over several hash rounds."""
 
 from typing import Annotated
 
@@ -15,7 +15,7 @@ from .lsh import SELF_MASK_VALUE, LshHash, invert_permutation, lsh_attention, un
 
 
 class Reformer(Variant, frozen=True, tag="hashed"):
-    """Kitaev et al. 2020: one matrix for queries and keys, and keys of length one."""
+    """Kitaev et al. 2020: queries and keys share one projection, and keys are normalized to unit length."""
 
     heads: Annotated[PosInt, "attention heads"] = 12
     buckets: Annotated[
@@ -33,11 +33,11 @@ class Reformer(Variant, frozen=True, tag="hashed"):
 
 
 class ReformerAttention(Mixer):
-    """Sorted by (sequence, bucket, place), buckets are runs, and a band over them is the attention.
+    """Banded attention over the tokens sorted by (sequence, bucket, position), in which a bucket is contiguous.
 
-    The paper cuts the sorted tokens in chunks; where they fall depends on the neighbours in a pack, and on words yet to
-    come. A band counts tokens of the same bucket alone: exact in a pack, and exactly causal. Its blocks meet themselves
-    and their neighbours, as the paper's chunks do, so it costs the same.
+    The paper cuts the sorted tokens into chunks, whose boundaries depend on the other sequences of a packed batch and on future
+    tokens. The band counts only tokens of the same bucket: the same result packed or not, and strictly causal. Its blocks see
+    themselves and their neighbours, as the paper's chunks do, so the cost is the same.
     """
 
     def __init__(self, config: Reformer, hidden_size: int) -> None:
@@ -50,59 +50,59 @@ class ReformerAttention(Mixer):
             nn.Linear(hidden_size, 2 * hidden_size, bias=config.bias),
             nn.Linear(hidden_size, hidden_size, bias=config.bias),
         )
-        self.project.weight.parts = 2  # type: ignore[attr-defined]  # an optimizer may treat each by itself
+        self.project.weight.parts = 2  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
         buckets = config.buckets if isinstance(config.buckets, tuple) else (config.buckets,)
         self.hashes = LshHash(config.heads, self.head_dim, config.rounds, buckets, config.seed) if buckets != (1,) else None
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         if layout.prefix_lengths is not None:
             raise UserError("hashes do not know of prefixes that see each other (UniLM); train a model with mixer=dense")
-        qk, v = self.project(x).unflatten(-1, (2, self.config.heads, -1)).unbind(-3)  # (tokens, heads, width of a head)
-        mixed = self._full_attention(qk, v, layout) if self.hashes is None else self._lsh_attention(qk, v, layout)
-        return self.out(mixed.flatten(1))
+        qk, v = self.project(x).unflatten(-1, (2, self.config.heads, -1)).unbind(-3)  # (tokens, heads, head_dim)
+        out = self._full_attention(qk, v, layout) if self.hashes is None else self._lsh_attention(qk, v, layout)
+        return self.out(out.flatten(1))
 
     def _full_attention(self, qk: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """One bucket: the whole square of scores."""
-        alone = torch.full(
+        """One bucket: full attention, each token masked from itself unless it is alone."""
+        self_mask = torch.full(
             (layout.max_seqlen,), max(SELF_MASK_VALUE, torch.finfo(v.dtype).min / 2), device=v.device, dtype=v.dtype
         ).diag()
-        seen = layout.padding_mask()[:, None, None]
+        mask = layout.padding_mask()[:, None, None]
         if self.config.causal:
-            seen = seen & torch.ones_like(alone, dtype=torch.bool).tril()
+            mask = mask & torch.ones_like(self_mask, dtype=torch.bool).tril()
         q, k, v = (layout.pad(t).transpose(1, 2) for t in (qk, unit_norm(qk), v))
-        hidden = alone.expand(len(q), 1, -1, -1).masked_fill(~seen, float("-inf"))
-        return layout.unpad(F.scaled_dot_product_attention(q, k, v, hidden, scale=1.0).transpose(1, 2))
+        attn_bias = self_mask.expand(len(q), 1, -1, -1).masked_fill(~mask, float("-inf"))
+        return layout.unpad(F.scaled_dot_product_attention(q, k, v, attn_bias, scale=1.0).transpose(1, 2))
 
     def _lsh_attention(self, qk: Tensor, v: Tensor, layout: Layout) -> Tensor:
         qk, v = qk.transpose(0, 1), v.transpose(0, 1)
-        mixed, mass = lsh_attention(
+        round_outs, lse = lsh_attention(
             qk, unit_norm(qk), v, *self.sort_by_bucket(qk, layout), self.config.reach, self.config.causal
         )
-        return (mass.softmax(0)[..., None].to(v.dtype) * mixed).sum(0).transpose(0, 1)
+        return (lse.softmax(0)[..., None].to(v.dtype) * round_outs).sum(0).transpose(0, 1)
 
     def sort_by_bucket(self, qk: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """(rounds, heads, tokens) twice: the order of each round by bucket, and the codes of the tokens.
+        """(num_hashes, heads, tokens) each: the permutation that sorts the tokens by bucket, and the bucket rank of each token.
 
-        Codes of two differ by no more than the reach if they are in one bucket, and as near as that there.
+        Bucket ranks of two tokens differ by at most `config.reach` if and only if they share a bucket and are that near in it.
         """
-        label = self._bucket_ids(qk, layout)
-        order = label.argsort(dim=-1, stable=True)
-        return order, (invert_permutation(order) + label * (self.config.reach + 1)).to(label.dtype)
+        bucket_ids = self._bucket_ids(qk, layout)
+        sorted_idx = bucket_ids.argsort(dim=-1, stable=True)
+        return sorted_idx, (invert_permutation(sorted_idx) + bucket_ids * (self.config.reach + 1)).to(bucket_ids.dtype)
 
     def _bucket_ids(self, qk: Tensor, layout: Layout) -> Tensor:
-        """(rounds, heads, tokens): one number for a sequence and a bucket."""
+        """(num_hashes, heads, tokens): one id per sequence and bucket."""
         assert self.hashes is not None
-        bucket = self.hashes(qk)
-        if not self.config.causal:  # a short sequence is one bucket: to see all of it costs no more
-            bucket = bucket.masked_fill(
+        buckets = self.hashes(qk)
+        if not self.config.causal:  # a short sequence is one bucket: full attention costs no more
+            buckets = buckets.masked_fill(
                 layout.memoize(("short", self.config.reach), lambda: self._is_short_sequence(layout)), 0
             )
-        most = layout.seq_id.shape[0] + 2 * layout.num_sequences * self.hashes.num_buckets * (self.config.reach + 2)
-        return (layout.seq_id * self.hashes.num_buckets + bucket).to(
-            torch.int32 if most < 2**31 else torch.int64
-        )  # quicker to sort
+        max_rank = layout.seq_id.shape[0] + 2 * layout.num_sequences * self.hashes.num_buckets * (self.config.reach + 2)
+        # int32 sorts faster.
+        return (layout.seq_id * self.hashes.num_buckets + buckets).to(torch.int32 if max_rank < 2**31 else torch.int64)
 
     def _is_short_sequence(self, layout: Layout) -> Tensor:
-        """(tokens,) bool: of a sequence that lies within the reach of each of its tokens."""
-        sizes = torch.zeros(2 * layout.num_sequences, dtype=torch.long, device=layout.seq_id.device)  # padding owns itself
-        return sizes.index_add(0, layout.seq_id, torch.ones_like(layout.seq_id))[layout.seq_id] <= self.config.reach + 1
+        """(tokens,) bool: whether the token's sequence fits into the window of each of its tokens."""
+        # Twice as many ids as sequences: the padding of a padded batch has ids of its own.
+        lengths = torch.zeros(2 * layout.num_sequences, dtype=torch.long, device=layout.seq_id.device)
+        return lengths.index_add(0, layout.seq_id, torch.ones_like(layout.seq_id))[layout.seq_id] <= self.config.reach + 1

@@ -1,7 +1,7 @@
-"""Blocks that can be run backwards: what entered one is computed from what left it, so depth costs no memory.
+"""Reversible residual blocks (Gomez et al. 2017; Kitaev et al. 2020): activation memory does not grow with depth.
 
-Gomez et al. 2017, as Kitaev et al. 2020 have it: y1 = x1 + Mixer(x2), y2 = x2 + FeedForward(y1). A stack keeps what leaves
-it and nothing else; on the way back each part is computed once more, with the same dice.
+y1 = x1 + Mixer(x2), y2 = x2 + FeedForward(y1), so the inputs of a block can be computed from its outputs. The stack saves only
+its final outputs; the backward pass recomputes each sublayer with the same random numbers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,13 +31,15 @@ TensorPair = tuple[Tensor, Tensor]
 
 
 def reversible_block_config(config: "EncoderConfig") -> "EncoderConfig":
-    """What the blocks of a stack are built of: a side of a reversible one may be half as wide as the model."""
+    """The config of the stack's blocks; with reversible="halves" a residual stream has half the hidden size."""
     if not config.reversible:
         return config
     if config.norm == "after" or config.residual != "all" or config.feedforward is None:
-        wrong = "norm=after" if config.norm == "after" else "no feedforward" if config.feedforward is None else "no residuals"
-        raise UserError(f"a reversible model adds what mixers and feed-forwards say, each to one of two sides; it has {wrong}: "
-                       "set model.norm=before, and leave model.residual and model.feedforward as they are")  # fmt: skip
+        reason = "norm=after" if config.norm == "after" else "no feedforward" if config.feedforward is None else "no residuals"
+        raise UserError(
+            f"a reversible model adds what mixers and feed-forwards say, each to one of two sides; it has {reason}: "
+            "set model.norm=before, and leave model.residual and model.feedforward as they are"
+        )
     if config.reversible != "halves":
         return config
     if config.width % 2:
@@ -46,7 +48,7 @@ def reversible_block_config(config: "EncoderConfig") -> "EncoderConfig":
 
 
 class ResidualStreams(NamedTuple):
-    """The two streams between blocks."""
+    """The two residual streams between blocks, (tokens, hidden_size) each, or halves of it."""
 
     x1: Tensor
     x2: Tensor
@@ -54,21 +56,21 @@ class ResidualStreams(NamedTuple):
 
     @classmethod
     def from_hidden(cls, x: Tensor, mode: ReversibleMode) -> "ResidualStreams":
-        """In float32: what was added in fewer bits could not be taken away again."""
+        """In float32: sums in half precision could not be subtracted exactly enough."""
         x = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-        one, two = x.chunk(2, -1) if mode == "halves" else (x, x)
-        return cls(one, two, mode == "halves")
+        x1, x2 = x.chunk(2, -1) if mode == "halves" else (x, x)
+        return cls(x1, x2, mode == "halves")
 
     def apply(self, reversible_pass: "ReversiblePass") -> "ResidualStreams":
         return ResidualStreams(*reversible_pass.forward(self.x1, self.x2), self.is_split)
 
     def merge(self) -> Tensor:
-        """Side by side, or the mean of both."""
+        """Concatenation of halves, or the mean of both streams."""
         return torch.cat([self.x1, self.x2], -1) if self.is_split else (self.x1 + self.x2) / 2
 
 
 class Duplicate(nn.Module):
-    """Tables of half the width: what they say enters both sides."""
+    """Concatenates x with itself: embeddings of half the hidden size enter both streams."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([x, x], -1)
@@ -76,27 +78,27 @@ class Duplicate(nn.Module):
 
 @dataclass(frozen=True)
 class ReversiblePass:
-    """One way through the blocks, and all that it takes to come back."""
+    """One pass through the blocks, with what its backward pass needs."""
 
     blocks: Sequence["Block"]
     layout: Layout
     memory: SegmentMemory | None = None
-    first_layer: int = 0  # how many blocks are below these
-    rng_states: list["RngState"] = field(default_factory=list)  # before every part, in order
+    first_layer: int = 0  # index of the first of these blocks in the model
+    rng_states: list["RngState"] = field(default_factory=list)  # before every sublayer, in order
 
     def forward(self, x1: Tensor, x2: Tensor) -> TensorPair:
-        """What leaves the last block. Where something learns, nothing but that is kept for the way back."""
-        used = (weight for block in self.blocks for weight in (*block.parameters(), *block.mixer.tied_parameters))
-        weights = [weight for weight in dict.fromkeys(used) if weight.requires_grad]  # shared blocks stand there several times
+        """Output of the last block. With gradients, it is all that is saved for the backward pass."""
+        parameters = (weight for block in self.blocks for weight in (*block.parameters(), *block.mixer.tied_parameters))
+        weights = [weight for weight in dict.fromkeys(parameters) if weight.requires_grad]  # shared blocks occur several times
         if torch.is_grad_enabled() and (weights or x1.requires_grad):
             return _ReversibleFunction.apply(self, x1, x2, *weights)
         return self.forward_autograd(x1, x2)
 
     def forward_autograd(self, x1: Tensor, x2: Tensor) -> TensorPair:
-        """The same by torch's own means."""
-        for number, block in enumerate(self.blocks):
+        """The same with ordinary autograd."""
+        for i, block in enumerate(self.blocks):
             self.rng_states.append(RngState.capture(x1.device, block.training))
-            x1 = x1 + self._mixer_sublayer(number, block)(x2)
+            x1 = x1 + self._mixer_sublayer(i, block)(x2)
             self.rng_states.append(RngState.capture(x1.device, block.training))
             x2 = x2 + self._feedforward_sublayer(block)(x1)
         return x1, x2
@@ -104,58 +106,58 @@ class ReversiblePass:
     def backward(
         self, outputs: TensorPair, grad_outputs: TensorPair, weights: Sequence[Tensor]
     ) -> tuple[TensorPair, list[Tensor | None]]:
-        """Gradients of what entered the first block, and of the weights."""
-        (one, two), (slope_1, slope_2), sums = outputs, grad_outputs, _GradAccumulator(weights)
-        for number in reversed(range(len(self.blocks))):
-            block = self.blocks[number]
-            fed, slope = sums.recompute_backward(
-                self._feedforward_sublayer(block), one, slope_2, self.rng_states[2 * number + 1]
+        """Gradients of the inputs of the first block and of the weights."""
+        (x1, x2), (grad_1, grad_2), accumulator = outputs, grad_outputs, _GradAccumulator(weights)
+        for i in reversed(range(len(self.blocks))):
+            block = self.blocks[i]
+            feedforward_out, grad_input = accumulator.recompute_backward(
+                self._feedforward_sublayer(block), x1, grad_2, self.rng_states[2 * i + 1]
             )
-            two, slope_1 = two - fed, slope_1 + slope
-            mixed, slope = sums.recompute_backward(
-                self._mixer_sublayer(number, block, is_recompute=True), two, slope_1, self.rng_states[2 * number]
+            x2, grad_1 = x2 - feedforward_out, grad_1 + grad_input
+            mixer_out, grad_input = accumulator.recompute_backward(
+                self._mixer_sublayer(i, block, is_recompute=True), x2, grad_1, self.rng_states[2 * i]
             )
-            one, slope_2 = one - mixed, slope_2 + slope
-        return (slope_1, slope_2), sums.grads
+            x1, grad_2 = x1 - mixer_out, grad_2 + grad_input
+        return (grad_1, grad_2), accumulator.grads
 
     def _mixer_sublayer(self, block_idx: int, block: "Block", is_recompute: bool = False) -> Sublayer:
         past = self.memory.get_layer(self.first_layer + block_idx) if self.memory else None
 
-        def mixed(x: Tensor) -> Tensor:
-            read = _apply_norm(block.mixer_norm, x)
-            out = block.mixer(read, self.layout) if past is None else block.mixer(read, self.layout, past)
+        def sublayer(x: Tensor) -> Tensor:
+            normed = _apply_norm(block.mixer_norm, x)
+            out = block.mixer(normed, self.layout) if past is None else block.mixer(normed, self.layout, past)
             if self.memory is not None and not is_recompute:
-                self.memory.append_layer(read, self.layout, past, block.mixer)
+                self.memory.append_layer(normed, self.layout, past, block.mixer)
             return _apply_dropout(block.mixer_norm, out)
 
-        return mixed
+        return sublayer
 
     def _feedforward_sublayer(self, block: "Block") -> Sublayer:
         assert block.feedforward is not None and block.feedforward_norm is not None
-        fed, norm = block.feedforward, block.feedforward_norm
-        return lambda x: _apply_dropout(norm, fed(_apply_norm(norm, x)))
+        feedforward, norm = block.feedforward, block.feedforward_norm
+        return lambda x: _apply_dropout(norm, feedforward(_apply_norm(norm, x)))
 
 
 class _ReversibleFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, reversible_pass: ReversiblePass, x1: Tensor, x2: Tensor, *weights: Tensor) -> TensorPair:
-        ends = reversible_pass.forward_autograd(x1, x2)
+        outputs = reversible_pass.forward_autograd(x1, x2)
         ctx.reversible_pass, ctx.mode = reversible_pass, _AutocastState.capture(x1.device)
-        ctx.save_for_backward(*ends, *weights)
-        return ends
+        ctx.save_for_backward(*outputs, *weights)
+        return outputs
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        one, two, *weights = ctx.saved_tensors
+        x1, x2, *weights = ctx.saved_tensors
         with ctx.mode.restore():
-            entered, found = ctx.reversible_pass.backward((one, two), grad_outputs, weights)
-        return None, *entered, *found
+            grad_inputs, grad_weights = ctx.reversible_pass.backward((x1, x2), grad_outputs, weights)
+        return None, *grad_inputs, *grad_weights
 
 
 @dataclass
 class _GradAccumulator:
-    """Gradients of the weights, block by block: several blocks may use the same."""
+    """Sums the gradients of the weights over blocks, which may share weights."""
 
     weights: Sequence[Tensor]
 
@@ -163,21 +165,21 @@ class _GradAccumulator:
         self.grads: list[Tensor | None] = [None] * len(self.weights)
 
     def recompute_backward(self, sublayer: Sublayer, x: Tensor, grad_out: Tensor, rng_state: "RngState") -> TensorPair:
-        """What a part said of x, computed again, and the gradient of x; those of the weights are added up."""
+        """Recomputes sublayer(x); returns it and the gradient of x, and adds up the gradients of the weights."""
         x = x.detach().requires_grad_()
         with torch.enable_grad(), rng_state.restore():
-            said = sublayer(x)
-        down, *more = torch.autograd.grad(said, [x, *self.weights], grad_out.to(said.dtype), allow_unused=True)
-        for number, each in enumerate(more):
-            held = self.grads[number]
-            if each is not None:
-                self.grads[number] = each if held is None else held + each
-        return said.detach(), torch.zeros_like(x) if down is None else down
+            out = sublayer(x)
+        grad_input, *weight_grads = torch.autograd.grad(out, [x, *self.weights], grad_out.to(out.dtype), allow_unused=True)
+        for i, grad in enumerate(weight_grads):
+            total = self.grads[i]
+            if grad is not None:
+                self.grads[i] = grad if total is None else total + grad
+        return out.detach(), torch.zeros_like(x) if grad_input is None else grad_input
 
 
 @dataclass(frozen=True)
 class RngState:
-    """Where torch's generators stood: the host's, of which kernels draw their seeds, and the device's."""
+    """States of torch's generators: the CPU's, from which our kernels draw their seeds, and the GPU's."""
 
     cpu_state: Tensor | None
     device: torch.device
@@ -185,13 +187,13 @@ class RngState:
 
     @classmethod
     def capture(cls, device: torch.device, is_training: bool) -> "RngState":
-        """`thrown`: a part that is not in training needs none."""
-        there = torch.cuda.get_rng_state(device) if is_training and device.type == "cuda" else None
-        return cls(torch.get_rng_state() if is_training else None, device, there)
+        """Nothing is captured in evaluation, which draws no random numbers."""
+        cuda_state = torch.cuda.get_rng_state(device) if is_training and device.type == "cuda" else None
+        return cls(torch.get_rng_state() if is_training else None, device, cuda_state)
 
     @contextmanager
     def restore(self) -> Iterator[None]:
-        """The generators stand there once more; afterwards, where they were."""
+        """Sets the generators to these states within the context, and back afterwards."""
         with torch.random.fork_rng([self.device] if self.cuda_state is not None else [], enabled=self.cpu_state is not None):
             if self.cpu_state is not None:
                 torch.set_rng_state(self.cpu_state)
@@ -202,7 +204,7 @@ class RngState:
 
 @dataclass(frozen=True)
 class _AutocastState:
-    """In which numbers products were made: the way back must make the same."""
+    """The autocast mode of the forward pass, for recomputation in the backward pass."""
 
     device_type: str
     enabled: bool
