@@ -19,21 +19,21 @@ when we there can an your which their said if do will each about how up out them
 into has more her two like him see time could no make than first been its who now people my made over did down only way
 """.split()  # noqa: SIM905
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-HAN = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏闰余成岁律吕调阳云腾致雨露结为霜金生丽水玉出昆冈"
-PIECES = [
-    *SPECIALS,
+SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+CHINESE_CHARS = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏闰余成岁律吕调阳云腾致雨露结为霜金生丽水玉出昆冈"
+VOCAB = [
+    *SPECIAL_TOKENS,
     *".,!?;:'\"()-",
     *LETTERS,
     *(f"##{c}" for c in LETTERS),
     *[w for w in WORDS if len(w) > 1],
-    *HAN,
+    *CHINESE_CHARS,
     "。",
     "，",
 ]
 
 
-def prose(documents: int, seed: int = 0, sentences: int = 12) -> str:
+def make_english_text(documents: int, seed: int = 0, sentences: int = 12) -> str:
     """Random English documents: one sentence per line, a blank line between documents."""
     rng = np.random.default_rng(seed)
     texts = []
@@ -43,12 +43,14 @@ def prose(documents: int, seed: int = 0, sentences: int = 12) -> str:
     return "\n\n".join(texts) + "\n"
 
 
-def han(documents: int, seed: int = 0, sentences: int = 8) -> str:
+def make_chinese_text(documents: int, seed: int = 0, sentences: int = 8) -> str:
     """Random Chinese documents: one sentence per line, a blank line between documents."""
     rng = np.random.default_rng(seed)
     texts = []
     for _ in range(documents):
-        lines = ["".join(rng.choice(list(HAN), rng.integers(4, 20))) + "。" for _ in range(rng.integers(2, sentences))]
+        lines = [
+            "".join(rng.choice(list(CHINESE_CHARS), rng.integers(4, 20))) + "。" for _ in range(rng.integers(2, sentences))
+        ]
         texts.append("\n".join(lines))
     return "\n\n".join(texts) + "\n"
 
@@ -57,7 +59,7 @@ def han(documents: int, seed: int = 0, sentences: int = 8) -> str:
 def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Path of a vocab.txt with `PIECES`."""
     path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
-    path.write_text("\n".join(PIECES) + "\n", encoding="utf-8")
+    path.write_text("\n".join(VOCAB) + "\n", encoding="utf-8")
     return path
 
 
@@ -65,7 +67,7 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def corpus(tmp_path_factory: pytest.TempPathFactory, vocabulary: Path) -> Path:
     """A prepared English corpus of 60 documents."""
     folder = tmp_path_factory.mktemp("corpus")
-    (folder / "text.txt").write_text(prose(60), encoding="utf-8")
+    (folder / "text.txt").write_text(make_english_text(60), encoding="utf-8")
     return prepared(folder / "text.txt", vocabulary, folder / "corpus")
 
 
@@ -73,11 +75,11 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, vocabulary: Path) -> Path:
 def chinese(tmp_path_factory: pytest.TempPathFactory, vocabulary: Path) -> Path:
     """A prepared Chinese corpus with word starts from a segmenter of two-character words."""
     folder = tmp_path_factory.mktemp("chinese")
-    (folder / "text.txt").write_text(han(40), encoding="utf-8")
+    (folder / "text.txt").write_text(make_chinese_text(40), encoding="utf-8")
     return prepared(folder / "text.txt", vocabulary, folder / "corpus", segmenter="tests.conftest:twos")
 
 
-def twos(text: str) -> list[str]:
+def segment_pairs(text: str) -> list[str]:
     """A segmenter into words of two characters."""
     return [text[i : i + 2] for i in range(0, len(text), 2)]
 

@@ -10,7 +10,7 @@ from bertsmith.commands import evaluate
 from bertsmith.errors import UserError
 from bertsmith.pretraining.setup import PretrainRecipe, build_model_config
 from bertsmith.tasks import TextClassification
-from tests.journeys.test_pretraining import answer, ran, refused
+from tests.journeys.test_pretraining import run_cli, run_cli_error, run_cli_json
 from tests.test_predict import TASKS, save_model
 from tests.test_predict_files import write_jsonl
 
@@ -33,8 +33,8 @@ ROWS_WITH_BAD_ONE = [{"text": "the", "label": "good"}, {"text": None, "label": "
 def test_bad_rows_in_predict_are_refused_or_reported_in_place(folders, tmp_path):
     data, out = write_jsonl(tmp_path / "rows.jsonl", ROWS_WITH_BAD_ONE), tmp_path / "out.jsonl"
     argv = ["predict", f"model={folders['lenient']}", f"data={data}"]
-    assert "line 2: text is null; mend the row, or leave such rows out by skip_bad=true" in refused(*argv)
-    completed = ran(*argv, "skip_bad=true", f"out={out}")
+    assert "line 2: text is null; mend the row, or leave such rows out by skip_bad=true" in run_cli_error(*argv)
+    completed = run_cli(*argv, "skip_bad=true", f"out={out}")
     rows = parse_lines(out.read_text())
     assert ["label" in row for row in rows] == [True, False, True] and "1 rows could not be used" in completed.stderr
     assert rows[1] == {"error": f"{data}, line 2: text is null"}
@@ -44,27 +44,27 @@ def test_bad_rows_in_predict_are_refused_or_reported_in_place(folders, tmp_path)
 
 def test_bad_rows_in_fill_mask_are_reported_in_place(folders, tmp_path):
     data = write_jsonl(tmp_path / "rows.jsonl", [{"text": 1}, {"text": "the [MASK]"}])
-    rows = parse_lines(ran("predict", f"model={folders['words']}", f"data={data}", "skip_bad=true").stdout)
+    rows = parse_lines(run_cli("predict", f"model={folders['words']}", f"data={data}", "skip_bad=true").stdout)
     assert list(rows[0]) == ["error"] and len(rows[1]["masks"]) == 1
 
 
 def test_bad_rows_in_evaluate_are_refused_or_counted(folders, tmp_path):
     data = write_jsonl(tmp_path / "rows.jsonl", ROWS_WITH_BAD_ONE)
     argv = ["evaluate", f"model={folders['lenient']}", f"data={data}"]
-    assert "line 2: text is null" in refused(*argv)
-    assert "1 rows left out" in ran(*argv, "skip_bad=true", f"out={tmp_path / 'out'}").stderr
-    result = answer(*argv, "skip_bad=true")
+    assert "line 2: text is null" in run_cli_error(*argv)
+    assert "1 rows left out" in run_cli(*argv, "skip_bad=true", f"out={tmp_path / 'out'}").stderr
+    result = run_cli_json(*argv, "skip_bad=true")
     assert result["skipped"] == json.loads((tmp_path / "out" / "scores.json").read_text())["skipped"] == 1
     assert result["examples"] == 2
 
 
 def test_bad_input_hints_name_the_keys_of_the_stage(folders, tmp_path):
     data = write_jsonl(tmp_path / "rows.jsonl", [{"headline": "the"}])
-    assert "columns.text, or in finetune data.columns.text=" in refused(
+    assert "columns.text, or in finetune data.columns.text=" in run_cli_error(
         "predict", f"model={folders['classify']}", f"data={data}"
     )
     write_jsonl(data, [{"text": 3}])
-    message = refused("embed", f"model={folders['words']}", f"data={data}", f"out={tmp_path / 'a.npy'}")
+    message = run_cli_error("embed", f"model={folders['words']}", f"data={data}", f"out={tmp_path / 'a.npy'}")
     assert "line 1: text is 3, not a text; mend the row" in message and "skip_bad" not in message
 
 
@@ -80,7 +80,7 @@ def test_bad_input_foreign_checkpoint_suggests_import(tmp_path, stage):
         "export": [f"out={tmp_path / 'out'}"],
         "finetune": ["task=classify", f"data.train={data}", f"out={tmp_path / 'out'}"],
     }
-    message = refused(stage, f"model={tmp_path / 'hf'}", *settings[stage])
+    message = run_cli_error(stage, f"model={tmp_path / 'hf'}", *settings[stage])
     assert "is not a folder that bertsmith made; `bertsmith import source=" in message
 
 
@@ -137,7 +137,7 @@ SENTENCES = ["Mary said no", "She did", "", "我爱北京天安门，你呢？"]
 def test_predict_tags_lines_of_raw_text(folders, tmp_path, texts):
     (tmp_path / "raw.txt").write_text("\n".join(texts), encoding="utf-8")
     model = bertsmith.load(folders["tag"])
-    rows = parse_lines(ran("predict", f"model={folders['tag']}", f"data={tmp_path / 'raw.txt'}").stdout)
+    rows = parse_lines(run_cli("predict", f"model={folders['tag']}", f"data={tmp_path / 'raw.txt'}").stdout)
     assert [row["tokens"] for row in rows] == [model(text)["tokens"] for text in texts]
 
 
@@ -145,14 +145,14 @@ def test_predict_tags_lines_of_raw_text(folders, tmp_path, texts):
 @pytest.mark.parametrize("model", ["tag", "columns"])
 def test_predict_tags_columns_of_tokens(folders, tmp_path, model, text):
     (tmp_path / "columns.txt").write_text(text)
-    rows = parse_lines(ran("predict", f"model={folders[model]}", f"data={tmp_path / 'columns.txt'}").stdout)
+    rows = parse_lines(run_cli("predict", f"model={folders[model]}", f"data={tmp_path / 'columns.txt'}").stdout)
     assert [len(row["tags"]) for row in rows] == [2, 1]
 
 
 def test_bad_rows_null_tokens(folders, tmp_path):
     data = write_jsonl(tmp_path / "rows.jsonl", [{"tokens": None}, {"tokens": ["now"]}])
-    assert "line 1: tokens is null" in refused("predict", f"model={folders['tag']}", f"data={data}")
-    rows = parse_lines(ran("predict", f"model={folders['tag']}", f"data={data}", "skip_bad=true").stdout)
+    assert "line 1: tokens is null" in run_cli_error("predict", f"model={folders['tag']}", f"data={data}")
+    rows = parse_lines(run_cli("predict", f"model={folders['tag']}", f"data={data}", "skip_bad=true").stdout)
     assert "tokens is null" in rows[0]["error"] and len(rows[1]["tags"]) == 1
 
 
@@ -161,9 +161,9 @@ def test_bad_input_out_is_checked_before_loading(folders, tmp_path, stage):
     data = write_jsonl(tmp_path / "a.jsonl", [{"text": "the"}])
     (tmp_path / "out.npy").mkdir()
     argv = [stage, f"model={tmp_path / 'not there'}", f"data={data}"]
-    assert "is a folder" in refused(*argv, f"out={tmp_path / 'out.npy'}")
+    assert "is a folder" in run_cli_error(*argv, f"out={tmp_path / 'out.npy'}")
     documents = [f"documents={data}"] if stage == "embed" else []
-    assert "is the file that is read" in refused(*argv, *documents, f"out={data}")
+    assert "is the file that is read" in run_cli_error(*argv, *documents, f"out={data}")
     assert parse_lines(data.read_text()) == [{"text": "the"}]
 
 
@@ -172,7 +172,7 @@ def test_bad_input_empty_file_leaves_no_output(folders, tmp_path, kind):
     (tmp_path / "empty.txt").touch()
     stage = "embed" if kind == "embed" else "predict"
     model = folders["words" if kind == "embed" else kind]
-    message = refused(stage, f"model={model}", f"data={tmp_path / 'empty.txt'}", f"out={tmp_path / 'out.npy'}")
+    message = run_cli_error(stage, f"model={model}", f"data={tmp_path / 'empty.txt'}", f"out={tmp_path / 'out.npy'}")
     assert "holds nothing that can be used" in message
     assert [path.name for path in tmp_path.iterdir()] == ["empty.txt"]
 

@@ -10,7 +10,7 @@ from benchmarks.long_arms import ARMS, facts_path, plan_steps
 from benchmarks.long_documents import StepScheduler
 from bertsmith import api
 from bertsmith.model import checkpoint
-from tests.conftest import prose
+from tests.conftest import make_english_text
 
 SMALL = {"layers": 1, "width": 16, "mixer": {"heads": 2}, "feedforward": {"inner": 16}, "positions": 32}
 TRAIN = {"steps": 1, "batch_tokens": 256, "warmup": 0, "device": "cpu"}
@@ -23,12 +23,12 @@ def options(tmp_path_factory, corpus):
     folder = tmp_path_factory.mktemp("long")
     model = folder / "model"
     api.pretrain(corpus=str(corpus), model=SMALL, length=32, objective="masked", train=TRAIN, out=str(model), quiet=True)
-    texts = [prose(6, seed).replace("\n", " ") for seed in range(8)]
+    texts = [make_english_text(6, seed).replace("\n", " ") for seed in range(8)]
     rows = [{"text": text, "label": "ab"[n % 2], "fold": n // 2} for n, text in enumerate(texts)]
     (folder / "reviews.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for name in ("covid", "squad"):
         (folder / f"{name}.json").write_text(json.dumps({"data": [_article(text) for text in texts[:4]]}))
-    (folder / "long.txt").write_text(prose(40, seed=9))
+    (folder / "long.txt").write_text(make_english_text(40, seed=9))
     files = {"reviews": "reviews.jsonl", "covid": "covid.json", "squad": "squad.json", "texts": "long.txt", "model": "model"}
     return {key: str(folder / name) for key, name in files.items()} | {
         "out": str(folder / "out"), "length": "64", "short": "32", "reach": "8", "folds": "2,2", "steps": "1"}  # fmt: skip
@@ -105,7 +105,7 @@ def test_long_documents_review_folds_test_each_row_once(tmp_path, has_folds):
 
 
 def test_long_questions_joined_passages_keep_answers(tmp_path):
-    texts = [prose(2, seed).replace("\n", " ")[:50] for seed in range(5)]
+    texts = [make_english_text(2, seed).replace("\n", " ")[:50] for seed in range(5)]
     passages = [_article(text)["paragraphs"][0] for text in texts]
     (tmp_path / "squad.json").write_text(json.dumps({"data": [{"paragraphs": passages[:3]}, {"paragraphs": passages[3:]}]}))
     for every, counts in ((1, [[2, 1], [2]]), (2, [[1, 1], [1]]), (3, [[1], [1]])):

@@ -33,9 +33,9 @@ from bertsmith.tasks import (
 )
 from bertsmith.tasks.requests import parse_requests
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import PIECES
+from tests.conftest import VOCAB
 
-TOKENIZER = Tokenizer.from_vocab(PIECES)
+TOKENIZER = Tokenizer.from_vocab(VOCAB)
 ENCODER = EncoderConfig(
     layers=2, width=32, mixer=Attention(heads=2), feedforward=FeedForwardConfig(inner=64), positions=48, deviation=0.2
 )

@@ -15,7 +15,7 @@ from bertsmith.commands import embed, predict
 from bertsmith.evaluation.evaluate import evaluate_model
 from bertsmith.inference import output_files
 from bertsmith.inference.predictor import load
-from tests.journeys.test_pretraining import ROOT, answer, ran, refused
+from tests.journeys.test_pretraining import ROOT, run_cli, run_cli_error, run_cli_json
 from tests.test_predict import TASKS, save_model
 
 
@@ -58,15 +58,15 @@ def interrupt_after(monkeypatch, stage, name, num_calls):
 def test_predict_resumes_an_interrupted_run_byte_for_byte(folders, data, tmp_path, monkeypatch, cut):
     monkeypatch.setattr(predict, "CHUNK_SIZE", 50)
     argv = ["predict", f"model={folders['classify']}", f"data={data}", "batch_tokens=100"]
-    ran(*argv, f"out={tmp_path / 'whole.jsonl'}")
+    run_cli(*argv, f"out={tmp_path / 'whole.jsonl'}")
     expected = (tmp_path / "whole.jsonl").read_bytes()
     interrupt_after(monkeypatch, predict, "_to_json_line", 0)
-    ran(*argv, f"out={tmp_path / 'part.jsonl'}", code=130)
+    run_cli(*argv, f"out={tmp_path / 'part.jsonl'}", code=130)
     monkeypatch.undo()
     monkeypatch.setattr(predict, "CHUNK_SIZE", 50)
     assert (tmp_path / "part.jsonl.part.json").exists() and not (tmp_path / "part.jsonl").exists()
     (tmp_path / "part.jsonl.part").write_bytes(expected[:cut])  # cut anywhere, also inside a line
-    stderr = ran(*argv, f"out={tmp_path / 'part.jsonl'}").stderr
+    stderr = run_cli(*argv, f"out={tmp_path / 'part.jsonl'}").stderr
     assert ("going on after" in stderr) == (expected[:cut].count(b"\n") > 0)
     assert (tmp_path / "part.jsonl").read_bytes() == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == ["asked.jsonl", "part.jsonl", "whole.jsonl"]
@@ -85,9 +85,9 @@ def test_predict_resumes_after_sigkill_byte_for_byte(folders, tmp_path):
     process.wait()
     num_done = part.read_bytes().count(b"\n")
     assert 0 < num_done < 8_000 and not (tmp_path / "killed.jsonl").exists()
-    stderr = ran(*argv[3:-1], f"out={tmp_path / 'killed.jsonl'}").stderr
+    stderr = run_cli(*argv[3:-1], f"out={tmp_path / 'killed.jsonl'}").stderr
     assert f"going on after {num_done:,} answers" in stderr
-    ran(*argv[3:], f"out={tmp_path / 'straight.jsonl'}")
+    run_cli(*argv[3:], f"out={tmp_path / 'straight.jsonl'}")
     assert (tmp_path / "killed.jsonl").read_bytes() == (tmp_path / "straight.jsonl").read_bytes()
 
 
@@ -96,7 +96,7 @@ def test_predict_discards_partial_output_of_another_run(folders, data, tmp_path,
     monkeypatch.setattr(predict, "CHUNK_SIZE", 50)
     settings = {"model": folders["classify"], "data": data, "batch_tokens": 64, "out": tmp_path / "out.jsonl"}
     calls = interrupt_after(monkeypatch, predict, "_to_json_line", 120)
-    ran("predict", *(f"{name}={value}" for name, value in settings.items()), code=130)
+    run_cli("predict", *(f"{name}={value}" for name, value in settings.items()), code=130)
     monkeypatch.undo()
     part = tmp_path / "out.jsonl.part"
     assert part.read_bytes().count(b"\n") == 100 and len(calls) == 121
@@ -106,9 +106,9 @@ def test_predict_discards_partial_output_of_another_run(folders, data, tmp_path,
         write_jsonl(data, [{"text": text} for text in random_texts(230, seed=1)])
     if change == "setting":
         settings["batch_tokens"] = 128
-    completed = ran("predict", *(f"{name}={value}" for name, value in settings.items()))
+    completed = run_cli("predict", *(f"{name}={value}" for name, value in settings.items()))
     assert "going on" not in completed.stderr
-    ran("predict", *(f"{name}={value}" for name, value in (settings | {"out": tmp_path / "straight.jsonl"}).items()))
+    run_cli("predict", *(f"{name}={value}" for name, value in (settings | {"out": tmp_path / "straight.jsonl"}).items()))
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "straight.jsonl").read_bytes()
 
 
@@ -128,7 +128,7 @@ def test_predict_ignores_labels(folders, tmp_path):
         outputs = []
         for name, rows in (("bare", unlabelled), ("wrong", mislabelled)):
             data = write_jsonl(tmp_path / f"{kind}-{name}.jsonl", rows)
-            ran("predict", f"model={folders[kind]}", f"data={data}", f"out={tmp_path / kind}-{name}.out")
+            run_cli("predict", f"model={folders[kind]}", f"data={data}", f"out={tmp_path / kind}-{name}.out")
             outputs.append((tmp_path / f"{kind}-{name}.out").read_text())
         assert outputs[0] == outputs[1] and outputs[0].count("\n") == 5, kind
 
@@ -138,49 +138,49 @@ def test_predict_ignores_squad_answers(folders, tmp_path):
              {"id": "2", "question": "what", "is_impossible": True, "answers": []}]  # fmt: skip
     squad = {"data": [{"paragraphs": [{"context": "She said it.", "qas": questions}]}]}
     (tmp_path / "squad.json").write_text(json.dumps(squad))
-    printed = ran("predict", f"model={folders['answer']}", f"data={tmp_path / 'squad.json'}").stdout
+    printed = run_cli("predict", f"model={folders['answer']}", f"data={tmp_path / 'squad.json'}").stdout
     assert len([json.loads(line) for line in printed.splitlines()]) == 2
 
 
 def test_predict_lines_of_text_in_order(folders, tmp_path):
     (tmp_path / "some.txt").write_text("the people\n\nnow", encoding="utf-8")
-    printed = ran("predict", f"model={folders['classify']}", f"data={tmp_path / 'some.txt'}").stdout
+    printed = run_cli("predict", f"model={folders['classify']}", f"data={tmp_path / 'some.txt'}").stdout
     single_outputs = [
-        json.loads(ran("predict", f"model={folders['classify']}", f"text={text}").stdout)
+        json.loads(run_cli("predict", f"model={folders['classify']}", f"text={text}").stdout)
         for text in ("the people", "''", "now")
     ]
     assert [json.loads(line)["label"] for line in printed.splitlines()] == [output["label"] for output in single_outputs]
     data = write_jsonl(tmp_path / "raw.jsonl", [{"text": "Mary said: no"}])
-    tagged = json.loads(ran("predict", f"model={folders['tag']}", f"data={data}").stdout)
+    tagged = json.loads(run_cli("predict", f"model={folders['tag']}", f"data={data}").stdout)
     assert tagged["tokens"] == ["Mary", "said", ":", "no"]
-    assert tagged == json.loads(ran("predict", f"model={folders['tag']}", "text=Mary said: no").stdout)
+    assert tagged == json.loads(run_cli("predict", f"model={folders['tag']}", "text=Mary said: no").stdout)
 
 
 def test_predict_fields_from_the_command_line(folders):
-    qa_answer = json.loads(ran("predict", f"model={folders['answer']}", "question=who", "context=She said it.").stdout)
+    qa_answer = json.loads(run_cli("predict", f"model={folders['answer']}", "question=who", "context=She said it.").stdout)
     assert qa_answer["text"] in "She said it."
-    choice = ran("predict", f"model={folders['choose']}", "context=it is", 'options=["wet", "dry"]').stdout
+    choice = run_cli("predict", f"model={folders['choose']}", "context=it is", 'options=["wet", "dry"]').stdout
     assert json.loads(choice)["option"] in ("wet", "dry")
-    similarity = json.loads(ran("predict", f"model={folders['similar']}", "text=the people", "text_b=the people").stdout)
+    similarity = json.loads(run_cli("predict", f"model={folders['similar']}", "text=the people", "text_b=the people").stdout)
     assert similarity["score"] == pytest.approx(1)
-    assert "context is missing" in refused("predict", f"model={folders['answer']}", "question=who")
-    assert "one of the two" in refused("predict", f"model={folders['answer']}", "question=who", "data=x.json")
+    assert "context is missing" in run_cli_error("predict", f"model={folders['answer']}", "question=who")
+    assert "one of the two" in run_cli_error("predict", f"model={folders['answer']}", "question=who", "data=x.json")
 
 
 def test_predict_fill_mask_and_likelihood_from_the_command_line(folders, tmp_path):
     model = f"model={folders['words']}"
-    filled = json.loads(ran("predict", model, "text=the [MASK] said [MASK]", "top=3").stdout)
+    filled = json.loads(run_cli("predict", model, "text=the [MASK] said [MASK]", "top=3").stdout)
     assert [len(mask) for mask in filled["masks"]] == [3, 3]
-    together = json.loads(ran("predict", model, "text=the [MASK] said [MASK]", "together=true").stdout)
+    together = json.loads(run_cli("predict", model, "text=the [MASK] said [MASK]", "together=true").stdout)
     assert len(together["masks"]) == 2
-    ranked = json.loads(ran("predict", model, "text=the [MASK]", 'candidates=["people", "water"]').stdout)
+    ranked = json.loads(run_cli("predict", model, "text=the [MASK]", 'candidates=["people", "water"]').stdout)
     assert {prediction["word"] for prediction in ranked["candidates"]} == {"people", "water"}
     (tmp_path / "some.txt").write_text("the people said\nnow\n", encoding="utf-8")
-    lines = ran("predict", model, f"data={tmp_path / 'some.txt'}", "likelihood=true").stdout.splitlines()
+    lines = run_cli("predict", model, f"data={tmp_path / 'some.txt'}", "likelihood=true").stdout.splitlines()
     assert [json.loads(line)["tokens"] for line in lines] == [3, 1] and json.loads(lines[0])["total"] < 0
-    assert "was not fine-tuned" in refused("predict", model, "text=no mask")
-    assert "text=... alone" in refused("predict", model, "question=who")
-    assert "no head for words" in refused("predict", f"model={folders['classify']}", "text=the [MASK]", "likelihood=true")
+    assert "was not fine-tuned" in run_cli_error("predict", model, "text=no mask")
+    assert "text=... alone" in run_cli_error("predict", model, "question=who")
+    assert "no head for words" in run_cli_error("predict", f"model={folders['classify']}", "text=the [MASK]", "likelihood=true")
 
 
 def write_conll(path):
@@ -204,7 +204,7 @@ def test_predict_document_context_across_chunks(tmp_path, monkeypatch, context):
     task = msgspec.structs.replace(TASKS["tag"], context=context)
     model, data = save_model(tmp_path / "model", task), write_conll(tmp_path / "data.txt")
     argv = ["predict", f"model={model}", f"data={data}"]
-    ran(*argv, f"out={tmp_path / 'whole.jsonl'}")
+    run_cli(*argv, f"out={tmp_path / 'whole.jsonl'}")
     expected = read_tags(tmp_path / "whole.jsonl")
     predictor = load(model)
     examples = list(predictor.task.read(data))
@@ -214,21 +214,21 @@ def test_predict_document_context_across_chunks(tmp_path, monkeypatch, context):
     ]
     assert expected != without_context, "a model that ignores the document would test nothing"
     monkeypatch.setattr(predict, "CHUNK_SIZE", 7)
-    ran(*argv, f"out={tmp_path / 'some.jsonl'}")
+    run_cli(*argv, f"out={tmp_path / 'some.jsonl'}")
     assert read_tags(tmp_path / "some.jsonl") == expected
-    assert [json.loads(line)["tags"] for line in ran(*argv).stdout.splitlines()] == expected
+    assert [json.loads(line)["tags"] for line in run_cli(*argv).stdout.splitlines()] == expected
 
 
 def test_predict_resumes_inside_a_document(tmp_path, monkeypatch):
     monkeypatch.setattr(predict, "CHUNK_SIZE", 7)
     model = save_model(tmp_path / "model", msgspec.structs.replace(TASKS["tag"], context=True))
     argv = ["predict", f"model={model}", f"data={write_conll(tmp_path / 'data.txt')}", "batch_tokens=100"]
-    ran(*argv, f"out={tmp_path / 'whole.jsonl'}")
+    run_cli(*argv, f"out={tmp_path / 'whole.jsonl'}")
     interrupt_after(monkeypatch, predict, "_to_json_line", 30)
-    ran(*argv, f"out={tmp_path / 'part.jsonl'}", code=130)
+    run_cli(*argv, f"out={tmp_path / 'part.jsonl'}", code=130)
     monkeypatch.undo()
     monkeypatch.setattr(predict, "CHUNK_SIZE", 7)
-    assert "going on after 28 answers" in ran(*argv, f"out={tmp_path / 'part.jsonl'}").stderr
+    assert "going on after 28 answers" in run_cli(*argv, f"out={tmp_path / 'part.jsonl'}").stderr
     assert (tmp_path / "part.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
@@ -237,9 +237,9 @@ def test_predict_document_context_skips_bad_rows(tmp_path, monkeypatch):
     rows = [{"tokens": item.split() or ["now"]} for item in random_texts(40, seed=2)]
     data = write_jsonl(tmp_path / "good.jsonl", rows)
     bad = write_jsonl(tmp_path / "bad.jsonl", [item for row in rows for item in (row, {"tokens": None})])
-    ran("predict", f"model={model}", f"data={data}", f"out={tmp_path / 'good.out'}")
+    run_cli("predict", f"model={model}", f"data={data}", f"out={tmp_path / 'good.out'}")
     monkeypatch.setattr(predict, "CHUNK_SIZE", 3)
-    ran("predict", f"model={model}", f"data={bad}", "skip_bad=true", f"out={tmp_path / 'bad.out'}")
+    run_cli("predict", f"model={model}", f"data={bad}", "skip_bad=true", f"out={tmp_path / 'bad.out'}")
     outputs = [json.loads(line) for line in (tmp_path / "bad.out").read_text().splitlines()]
     assert [item["tags"] for item in outputs[::2]] == read_tags(tmp_path / "good.out") and all(
         "error" in item for item in outputs[1::2]
@@ -269,19 +269,19 @@ def test_embed_file_matches_and_resumes(folders, tmp_path, monkeypatch):
     texts = random_texts(130)
     data = write_jsonl(tmp_path / "some.jsonl", [{"text": text} for text in texts])
     argv = ["embed", f"model={folders['words']}", f"data={data}", "pool=first"]
-    result = answer(*argv, f"out={tmp_path / 'straight.npy'}")
+    result = run_cli_json(*argv, f"out={tmp_path / 'straight.npy'}")
     assert (result["rows"], result["width"], result["pool"]) == (130, 32, "first")
     vectors = np.load(tmp_path / "straight.npy")
     assert vectors.dtype == np.float32 and vectors.shape == (130, 32)
     expected = embed.load(str(folders["words"])).embed(texts, pool="first")
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
     calls = interrupt_after(monkeypatch, embed, "_embed", 2)
-    ran(*argv, f"out={tmp_path / 'killed.npy'}", code=130)
+    run_cli(*argv, f"out={tmp_path / 'killed.npy'}", code=130)
     assert not (tmp_path / "killed.npy").exists()
     monkeypatch.undo()
     monkeypatch.setattr(embed, "CHUNK_SIZE", 40)
     calls = interrupt_after(monkeypatch, embed, "_embed", 9)
-    assert "going on after 80 texts" in ran(*argv, f"out={tmp_path / 'killed.npy'}").stderr
+    assert "going on after 80 texts" in run_cli(*argv, f"out={tmp_path / 'killed.npy'}").stderr
     assert len(calls) == 2 and (tmp_path / "killed.npy").read_bytes() == (tmp_path / "straight.npy").read_bytes()
 
 

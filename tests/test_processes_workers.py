@@ -7,11 +7,11 @@ import sys
 import time
 from pathlib import Path
 
-from tests.conftest import prose
+from tests.conftest import make_english_text
 
 
 def test_worker_pool_in_a_script_without_main_guard(tmp_path, vocabulary):
-    (tmp_path / "text.txt").write_text(prose(30), encoding="utf-8")
+    (tmp_path / "text.txt").write_text(make_english_text(30), encoding="utf-8")
     script = tmp_path / "script.py"
     script.write_text(
         "import bertsmith\n"

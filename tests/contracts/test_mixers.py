@@ -24,7 +24,7 @@ from bertsmith.model.mixers.reformer.chunked import ChunkConfig
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout, PaddedLayout
 from bertsmith.model.position_bias import AlibiConfig, T5BiasConfig
-from tests.model.test_rope import by_complex_numbers
+from tests.model.test_rope import rope_by_complex_multiplication
 
 HIDDEN_SIZE, LENGTHS = 32, (17, 5, 40, 1, 23)
 ATTENTION = [Attention(heads=4), Attention(heads=4, rotary=100.0, bias=False)]
@@ -185,7 +185,7 @@ def test_attention_matches_explicit_softmax(config, lengths):
     mixer, (x, layout) = build_mixer(config), random_inputs(lengths)
     q, k, v = mixer.project(x)
     if config.rotary:
-        q, k = (by_complex_numbers(t, layout.position, config.rotary).float() for t in (q, k))
+        q, k = (rope_by_complex_multiplication(t, layout.position, config.rotary).float() for t in (q, k))
     q, k, v = (t.transpose(0, 1) for t in (q, k, v))
     visible = layout.seq_id == layout.seq_id[:, None]
     if config.causal:

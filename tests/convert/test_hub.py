@@ -11,7 +11,7 @@ from bertsmith.cli import main
 from bertsmith.convert.huggingface.hub import _select_files, download, is_repo_id
 from bertsmith.errors import UserError
 from tests.convert.hub_server import serve_hub
-from tests.parity.huggingface_models import theirs
+from tests.parity.huggingface_models import save_random_model
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 
@@ -34,7 +34,7 @@ def download_error(name):
 
 def test_hub_import_by_repo_id_downloads_only_needed_files(tmp_path, server, capsys):
     folder = tmp_path / "hub/org/small"
-    original = theirs("BertForMaskedLM", folder)
+    original = save_random_model("BertForMaskedLM", folder)
     torch.save(original.state_dict(), folder / "pytorch_model.bin")
     for unneeded in ("README.md", "tf_model.h5", "onnx/model.onnx", "onnx/config.json"):
         (folder / unneeded).parent.mkdir(exist_ok=True)
@@ -47,7 +47,7 @@ def test_hub_import_by_repo_id_downloads_only_needed_files(tmp_path, server, cap
 
 
 def test_hub_download_is_cached_for_offline_use(tmp_path, server, monkeypatch):
-    theirs("BertModel", tmp_path / "hub/org/small")
+    save_random_model("BertModel", tmp_path / "hub/org/small")
     cached = download("org/small", quiet=True)
     assert (tmp_path / "cache") in cached.parents
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)

@@ -16,7 +16,7 @@ from bertsmith.corpus import build, dedup, store
 from bertsmith.corpus.store import DOCUMENTS_FILE, SENTENCES_FILE, TOKENS_FILE, WORD_STARTS_FILE, Corpus
 from bertsmith.errors import UserError
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import han, prepared, prose
+from tests.conftest import make_chinese_text, make_english_text, prepared
 from tests.corpus.test_chinese_words import train_and_save
 
 ARRAYS = (TOKENS_FILE, SENTENCES_FILE, DOCUMENTS_FILE)
@@ -35,7 +35,7 @@ def write_text(path, text):
 
 
 def test_corpus_holds_the_token_ids_of_its_text(tmp_path, vocabulary):
-    text = prose(30, seed=1)
+    text = make_english_text(30, seed=1)
     corpus = Corpus.open(prepared(write_text(tmp_path / "a.txt", text), vocabulary, tmp_path / "out"))
     tokenizer = Tokenizer.load(vocabulary)
     documents = [[line for line in part.split("\n") if line] for part in text.strip().split("\n\n")]
@@ -62,7 +62,7 @@ another text.
 def test_corpus_keeps_spaces_between_sentences_for_space_prefixed_tokens(sentences, block, tmp_path, monkeypatch):
     """A causal LM must see the text as it is written, with spaces between sentences."""
     monkeypatch.setattr(build, "BLOCK_CHARS", block)
-    train_and_save(tmp_path, "byte-bpe", prose(30) + MIXED_TEXT)
+    train_and_save(tmp_path, "byte-bpe", make_english_text(30) + MIXED_TEXT)
     folder = prepared(
         write_text(tmp_path / "a.txt", MIXED_TEXT), tmp_path / "tokenizer.json", tmp_path / "out", sentences=sentences
     )
@@ -78,7 +78,7 @@ def test_corpus_keeps_spaces_between_sentences_for_space_prefixed_tokens(sentenc
 
 @pytest.mark.parametrize("workers", [2, 5])
 def test_corpus_is_identical_for_any_number_of_workers(tmp_path, vocabulary, small_blocks, workers):
-    texts = write_text(tmp_path / "a.txt", prose(200, seed=2))
+    texts = write_text(tmp_path / "a.txt", make_english_text(200, seed=2))
     single = prepared(texts, vocabulary, tmp_path / "one")
     parallel = prepared(texts, vocabulary, tmp_path / "many", workers=workers)
     for name in (*ARRAYS, "tokenizer.json"):
@@ -101,7 +101,7 @@ def test_corpus_card_counts_bytes_of_unknown_words(tmp_path, vocabulary, small_b
 
 
 def test_corpus_is_independent_of_block_size(tmp_path, vocabulary, monkeypatch):
-    texts = write_text(tmp_path / "a.txt", prose(60, seed=2))
+    texts = write_text(tmp_path / "a.txt", make_english_text(60, seed=2))
     one_block = prepared(texts, vocabulary, tmp_path / "whole")
     monkeypatch.setattr(build, "BLOCK_CHARS", 300)  # documents continue from block to block
     many_blocks = prepared(texts, vocabulary, tmp_path / "parts")
@@ -110,7 +110,7 @@ def test_corpus_is_independent_of_block_size(tmp_path, vocabulary, monkeypatch):
 
 
 def test_killed_corpus_build_resumes_to_identical_files(tmp_path, vocabulary):
-    texts = write_text(tmp_path / "a.txt", prose(3000, seed=3) + "\n" + prose(100, seed=3))
+    texts = write_text(tmp_path / "a.txt", make_english_text(3000, seed=3) + "\n" + make_english_text(100, seed=3))
     uninterrupted = prepared(texts, vocabulary, tmp_path / "whole", drop=["lines"])
     code = (
         "import time; from bertsmith.corpus import build; from tests.conftest import prepared; from pathlib import Path\n"
@@ -141,7 +141,7 @@ def test_killed_corpus_build_resumes_to_identical_files(tmp_path, vocabulary):
 
 
 def test_corpus_build_is_idempotent_and_refuses_other_settings(tmp_path, vocabulary):
-    texts = write_text(tmp_path / "a.txt", prose(20))
+    texts = write_text(tmp_path / "a.txt", make_english_text(20))
     first = prepared(texts, vocabulary, tmp_path / "out")
     mtime = (first / "manifest.json").stat().st_mtime_ns
     assert prepared(texts, vocabulary, tmp_path / "out") == first
@@ -152,7 +152,7 @@ def test_corpus_build_is_idempotent_and_refuses_other_settings(tmp_path, vocabul
 
 def test_corpus_build_accepts_out_with_empty_folders(tmp_path, vocabulary):
     (tmp_path / "out" / "state").mkdir(parents=True)
-    Corpus.open(prepared(write_text(tmp_path / "a.txt", prose(5)), vocabulary, tmp_path / "out"))
+    Corpus.open(prepared(write_text(tmp_path / "a.txt", make_english_text(5)), vocabulary, tmp_path / "out"))
 
 
 def test_duplicates_are_always_counted_and_dropped_on_request(tmp_path, vocabulary):
@@ -177,7 +177,7 @@ def test_dedup_drops_repeated_lines_not_repeated_sentences(tmp_path, vocabulary)
 
 
 def test_corpus_build_killed_at_manifest_does_not_encode_again(tmp_path, vocabulary, monkeypatch):
-    texts = write_text(tmp_path / "a.txt", prose(40, seed=6))
+    texts = write_text(tmp_path / "a.txt", make_english_text(40, seed=6))
     uninterrupted = prepared(texts, vocabulary, tmp_path / "whole")
     write_manifest = build.write_manifest
     for moment in ("before", "after"):
@@ -209,7 +209,7 @@ def test_flag_repeats_in_bounded_memory(tmp_path, monkeypatch):
 
 
 def test_segmenter_marks_chinese_words_without_changing_token_ids(tmp_path, vocabulary):
-    texts = write_text(tmp_path / "a.txt", han(30) + "\n" + prose(5))
+    texts = write_text(tmp_path / "a.txt", make_chinese_text(30) + "\n" + make_english_text(5))
     unmarked = Corpus.open(prepared(texts, vocabulary, tmp_path / "plain"))
     for drop in ([], ["lines"]):
         out = tmp_path / f"marked{len(drop)}"
@@ -278,7 +278,7 @@ def test_corpus_card_warns_about_a_single_document(tmp_path, vocabulary):
 
 def test_prepare_refuses_vocabulary_without_mask_token(tmp_path):
     texts, vocabulary = (
-        write_text(tmp_path / "a.txt", prose(5)),
+        write_text(tmp_path / "a.txt", make_english_text(5)),
         write_text(tmp_path / "vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n"),
     )
     with pytest.raises(UserError, match=r"vocab.txt has no \[MASK\]"):
@@ -287,7 +287,7 @@ def test_prepare_refuses_vocabulary_without_mask_token(tmp_path):
 
 @pytest.mark.parametrize("name", ARRAYS)
 def test_corpus_open_detects_damaged_and_truncated_files(tmp_path, vocabulary, name):
-    folder = prepared(write_text(tmp_path / "a.txt", prose(20)), vocabulary, tmp_path / "out")
+    folder = prepared(write_text(tmp_path / "a.txt", make_english_text(20)), vocabulary, tmp_path / "out")
     data = bytearray((folder / name).read_bytes())
     data[len(data) // 2] ^= 4
     (folder / name).write_bytes(data)
@@ -299,7 +299,7 @@ def test_corpus_open_detects_damaged_and_truncated_files(tmp_path, vocabulary, n
 
 
 def test_corpus_build_resumes_after_full_disk(tmp_path, vocabulary, small_blocks, monkeypatch):
-    texts = write_text(tmp_path / "a.txt", prose(200, seed=5))
+    texts = write_text(tmp_path / "a.txt", make_english_text(200, seed=5))
     uninterrupted = prepared(texts, vocabulary, tmp_path / "whole")
     write_block, calls = build._CorpusWriter.write_block, []
 

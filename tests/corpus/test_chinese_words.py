@@ -12,7 +12,7 @@ from bertsmith.tokenization import fast_encode
 from bertsmith.tokenization.pipeline import WordSplitter, assemble_tokenizer
 from bertsmith.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bertsmith.tokenization.trainers import build_model, train_vocabulary
-from tests.conftest import PIECES, han, prepared, prose
+from tests.conftest import VOCAB, make_chinese_text, make_english_text, prepared
 
 spaced_kinds = pytest.mark.parametrize("kind", ["byte", "byte-bpe", "unigram"])
 TEXT = "天地玄黄 the people,宇宙洪 made  this荒\nway 日月盈昃\n\n辰宿列张龘\nof寒来 。\n"  # two documents, four sentences
@@ -35,7 +35,7 @@ def train_and_save(folder, kind, text, size=320):
 
 def build_corpus(folder, kind, text, **settings):
     """A corpus of `text` with a tokenizer trained on English words and single Chinese characters."""
-    tokenizer = train_and_save(folder, kind, prose(30).lower() + " ".join(han(20)) + " , 龘")
+    tokenizer = train_and_save(folder, kind, make_english_text(30).lower() + " ".join(make_chinese_text(20)) + " , 龘")
     (folder / "text.txt").write_text(text, encoding="utf-8")
     corpus_path = prepared(folder / "text.txt", tokenizer, folder / "corpus", sentences="lines", **settings)
     return Corpus.open(corpus_path)
@@ -49,7 +49,7 @@ def word_texts(corpus):
 
 @spaced_kinds
 def test_is_word_start_at_first_word_of_a_sentence(tmp_path, kind):
-    text = prose(20, seed=3).lower().replace(".", "")
+    text = make_english_text(20, seed=3).lower().replace(".", "")
     corpus = build_corpus(tmp_path, kind, text)
     assert word_texts(corpus) == text.split()
     positions = np.random.default_rng(0).permutation(len(corpus.tokens))[:200]
@@ -69,7 +69,9 @@ def test_chinese_word_starts_are_those_of_the_segmenter(tmp_path, kind):
 def test_word_starts_are_the_same_with_trimmed_offsets(tmp_path):
     from tokenizers import processors
 
-    tokenizer = Tokenizer.load(train_and_save(tmp_path, "byte-bpe", " ".join(han(20)) + " the people made this way"))
+    tokenizer = Tokenizer.load(
+        train_and_save(tmp_path, "byte-bpe", " ".join(make_chinese_text(20)) + " the people made this way")
+    )
     trimmed = Tokenizer.from_json(tokenizer.json_bytes)
     trimmed.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
     word_starts = []
@@ -81,7 +83,7 @@ def test_word_starts_are_the_same_with_trimmed_offsets(tmp_path):
 
 
 def test_word_starts_are_refused_if_cached_encoding_differs(monkeypatch):
-    tokenizer = Tokenizer.from_vocab(PIECES)
+    tokenizer = Tokenizer.from_vocab(VOCAB)
     tokenizer.backend_tokenizer.add_tokens(["way of"])
     data = tokenizer.backend_tokenizer.to_str().encode()
     encoded = build._BlockEncoder(data, False, SEGMENTER)("the way of天地玄", "", True)

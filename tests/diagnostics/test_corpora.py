@@ -10,7 +10,7 @@ from bertsmith.corpus.build import Prepare, build_corpus
 from bertsmith.corpus.store import Corpus
 from bertsmith.diagnostics.corpus_checks import compute_fertility
 from bertsmith.errors import UserError
-from tests.conftest import HAN, LETTERS, han
+from tests.conftest import CHINESE_CHARS, LETTERS, make_chinese_text
 from tests.diagnostics.builders import WORDS, doctor_findings, doctor_problems, generate_text, prepare_corpus, write_vocab
 
 
@@ -64,7 +64,10 @@ def test_high_fertility_is_a_problem(tmp_path):
 
 
 def test_fertility_is_none_for_character_vocabularies(tmp_path):
-    assert compute_fertility(Corpus.open(prepare_corpus(tmp_path / "han", han(40), [*HAN, "。", "word"]))) is None
+    assert (
+        compute_fertility(Corpus.open(prepare_corpus(tmp_path / "han", make_chinese_text(40), [*CHINESE_CHARS, "。", "word"])))
+        is None
+    )
     letters = [*LETTERS, *(f"##{letter}" for letter in LETTERS)]
     assert compute_fertility(Corpus.open(prepare_corpus(tmp_path / "letters", generate_text(20), [".", *letters]))) is None
 

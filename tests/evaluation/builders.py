@@ -21,7 +21,7 @@ from bertsmith.tasks.regression import RegressionExample, RegressionPrediction
 from bertsmith.tasks.similarity import SimilarityExample, SimilarityPrediction
 from bertsmith.tasks.squad_files import QuestionAnsweringExample
 from bertsmith.tasks.token_classification import TokenClassificationPrediction
-from tests.conftest import HAN, WORDS
+from tests.conftest import CHINESE_CHARS, WORDS
 
 TAGS = ("B-LOC", "B-PER", "I-LOC", "I-PER", "O")
 
@@ -90,7 +90,7 @@ def make_tagging(count=150, seed=0, error_rate=0.15, chinese=False):
     rng = np.random.default_rng(seed)
     examples, predictions = [], []
     for i in range(count):
-        tokens = rng.choice(list(HAN) if chinese else WORDS, rng.integers(1, 25)).tolist()
+        tokens = rng.choice(list(CHINESE_CHARS) if chinese else WORDS, rng.integers(1, 25)).tolist()
         tags = rng.choice(TAGS, len(tokens), p=[0.15, 0.15, 0.1, 0.1, 0.5]).tolist()
         predicted_tags = [str(rng.choice(TAGS)) if rng.random() < error_rate else tag for tag in tags]
         examples.append(Sentence(tokens=tuple(tokens), tags=tuple(tags), source="dev.txt", line=i + 1))

@@ -7,15 +7,15 @@ import pytest
 
 from bertsmith.tasks import QuestionAnswering, TextClassification
 from tests.conftest import WORDS
-from tests.journeys.test_finetuning import asked, written
-from tests.journeys.test_pretraining import answer
+from tests.journeys.test_finetuning import squad_paragraph, write_jsonl
+from tests.journeys.test_pretraining import run_cli_json
 
 FAST = ["length=32", "train.batch_tokens=512", "train.rate=1e-3"]
 
 
 def write_questions(path, count):
     path = path.with_suffix(".json")
-    paragraphs = [asked(np.random.default_rng(i), i) for i in range(count)]
+    paragraphs = [squad_paragraph(np.random.default_rng(i), i) for i in range(count)]
     path.write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}))
     return path
 
@@ -23,7 +23,7 @@ def write_questions(path, count):
 def write_multi_label(path, count):
     rng, labels = np.random.default_rng(0), ["a|b", "b", "a|c"]
     rows = [{"text": " ".join(rng.choice(WORDS, 5)), "label": labels[i % 3]} for i in range(count)]
-    return written(path.with_suffix(".jsonl"), rows)
+    return write_jsonl(path.with_suffix(".jsonl"), rows)
 
 
 # The task, its command line, its files, the metric it lists first, and its primary metric.
@@ -69,7 +69,7 @@ def test_early_stopping_restores_best_checkpoint_by_primary_metric(monkeypatch, 
         (0.1, 0.2),
     ]  # at steps 2, 4, 6, 8, and at the end
     script_dev_scores(monkeypatch, kind, values if not is_named else [*values[:3], values[-1]])
-    result = answer(
+    result = run_cli_json(
         *finetune_command, "train.steps=20", "train.eval_every=2", "train.stop=2", *([f"best={first}"] if is_named else [])
     )
     assert (result["best_step"], result["step"], result["metric"]) == ((2, 6, first) if is_named else (4, 8, primary))
@@ -80,7 +80,7 @@ def test_early_stopping_restores_best_checkpoint_by_primary_metric(monkeypatch, 
 def test_best_seed_is_chosen_by_primary_metric(monkeypatch, finetune_command, kind, is_named):
     first, primary = KINDS[kind][-2:]
     script_dev_scores(monkeypatch, kind, [(0.5, 0.1), (0.9, 0.3), (0.1, 0.8)])
-    result = answer(*finetune_command, "train.steps=1", "seeds=[4,5,6]", *([f"best={first}"] if is_named else []))
+    result = run_cli_json(*finetune_command, "train.steps=1", "seeds=[4,5,6]", *([f"best={first}"] if is_named else []))
     assert (result["seed"], result["metric"]) == ((5, first) if is_named else (6, primary))
     assert result["dev"] == result["seeds"][str(result["seed"])]
     assert result["mean"] == pytest.approx({first: 0.5, primary: 0.4})
@@ -88,5 +88,5 @@ def test_best_seed_is_chosen_by_primary_metric(monkeypatch, finetune_command, ki
 
 @pytest.mark.parametrize("kind", ["many"])
 def test_best_metric_is_absent_without_dev_file(finetune_command, kind):
-    result = answer(*[argument for argument in finetune_command if not argument.startswith("data.dev")], "train.steps=1")
+    result = run_cli_json(*[argument for argument in finetune_command if not argument.startswith("data.dev")], "train.steps=1")
     assert result["dev"] == {} and "metric" not in result

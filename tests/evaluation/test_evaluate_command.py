@@ -8,8 +8,8 @@ import pytest
 import bertsmith
 from bertsmith.artifacts import verify_manifest
 from tests.evaluation.test_report import parse_page
-from tests.journeys.test_finetuning import classified, tagged, written
-from tests.journeys.test_pretraining import answer, ran, refused
+from tests.journeys.test_finetuning import classification_row, tagging_row, write_jsonl
+from tests.journeys.test_pretraining import run_cli, run_cli_error, run_cli_json
 
 FAST = ["length=32", "train.batch_tokens=512", "train.rate=3e-3", "train.log_every=50"]
 
@@ -18,12 +18,12 @@ FAST = ["length=32", "train.batch_tokens=512", "train.rate=3e-3", "train.log_eve
 def finetuned(tiny_model, tmp_path_factory):
     """A folder with a fine-tuned classifier (good), the same after a single step (poor), and their dev file."""
     folder = tmp_path_factory.mktemp("finetuned")
-    rows = [classified(np.random.default_rng(i)) for i in range(500)]
+    rows = [classification_row(np.random.default_rng(i)) for i in range(500)]
     rows = [row | {"label": "bad"} if i % 9 == 0 else row for i, row in enumerate(rows)]  # some labels are wrong
-    train, dev = written(folder / "train.jsonl", rows[:400]), written(folder / "dev.jsonl", rows[400:])
+    train, dev = write_jsonl(folder / "train.jsonl", rows[:400]), write_jsonl(folder / "dev.jsonl", rows[400:])
     command = ["finetune", "task=classify", f"model={tiny_model}", f"data.train={train}", f"data.dev={dev}", *FAST]
-    ran(*command, "train.epochs=8", f"out={folder / 'good'}")
-    ran(*command, "train.steps=1", f"out={folder / 'poor'}")
+    run_cli(*command, "train.epochs=8", f"out={folder / 'good'}")
+    run_cli(*command, "train.steps=1", f"out={folder / 'poor'}")
     return folder
 
 
@@ -44,7 +44,7 @@ def test_evaluate_writes_report_and_scores(finetuned, tmp_path):
         f"out={tmp_path / 'report'}",
         "errors=3",
     ]
-    result = answer(*command, f"against={finetuned / 'poor'}")
+    result = run_cli_json(*command, f"against={finetuned / 'poor'}")
     assert {path.name for path in (tmp_path / "report").iterdir()} == {"scores.json", "report.html", "manifest.json"}
     verify_manifest(tmp_path / "report")
     page = parse_page((tmp_path / "report" / "report.html").read_bytes())
@@ -56,12 +56,12 @@ def test_evaluate_writes_report_and_scores(finetuned, tmp_path):
         accuracy["name"] == "accuracy" and accuracy["above"]["low"] > 0 and accuracy["p"] < 0.05 and accuracy["exact_p"] < 0.05
     )
     assert scores["calibration"]["after"]["loss"] < scores["calibration"]["before"]["loss"]  # on the file it was tuned on
-    again = answer(*command)  # overwrites the report, without comparison
+    again = run_cli_json(*command)  # overwrites the report, without comparison
     assert "against" not in again and "Against" not in parse_page((tmp_path / "report" / "report.html").read_bytes()).text
 
 
 def test_evaluate_prints_scores_with_intervals(finetuned):
-    output = ran(
+    output = run_cli(
         "evaluate", f"model={finetuned / 'good'}", f"data={finetuned / 'dev.jsonl'}", f"against={finetuned / 'poor'}"
     ).stderr
     line = next(line for line in output.splitlines() if line.split()[:1] == ["accuracy"])
@@ -77,11 +77,11 @@ def test_evaluate_from_python_can_be_called_twice(finetuned):
 
 
 def test_evaluate_reports_entity_mistakes(tiny_model, tmp_path):
-    rows = [tagged(np.random.default_rng(i)) for i in range(260)]
-    train, dev = written(tmp_path / "train.jsonl", rows[:200]), written(tmp_path / "dev.jsonl", rows[200:])
+    rows = [tagging_row(np.random.default_rng(i)) for i in range(260)]
+    train, dev = write_jsonl(tmp_path / "train.jsonl", rows[:200]), write_jsonl(tmp_path / "dev.jsonl", rows[200:])
     settings = ["task=tag", f"model={tiny_model}", f"data.train={train}", f"data.dev={dev}", f"out={tmp_path / 'out'}", *FAST]
-    ran("finetune", *settings, "train.epochs=2")
-    result = answer("evaluate", f"model={tmp_path / 'out'}", f"data={dev}", f"out={tmp_path / 'report'}")
+    run_cli("finetune", *settings, "train.epochs=2")
+    result = run_cli_json("evaluate", f"model={tmp_path / 'out'}", f"data={dev}", f"out={tmp_path / 'report'}")
     low, high = result["intervals"]["f1"]
     assert low <= result["scores"]["f1"] <= high
     page = parse_page((tmp_path / "report" / "report.html").read_bytes()).text
@@ -91,9 +91,9 @@ def test_evaluate_reports_entity_mistakes(tiny_model, tmp_path):
 def test_evaluate_rejects_invalid_requests(finetuned, tiny_model, tmp_path):
     command = ["evaluate", f"model={finetuned / 'good'}"]
     dev = f"data={finetuned / 'dev.jsonl'}"
-    unknown_label = written(tmp_path / "strange.jsonl", [{"text": "the way", "label": "god"}])
-    assert "did you mean 'good'" in refused(*command, f"data={unknown_label}")
+    unknown_label = write_jsonl(tmp_path / "strange.jsonl", [{"text": "the way", "label": "god"}])
+    assert "did you mean 'good'" in run_cli_error(*command, f"data={unknown_label}")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").touch()
-    assert "holds other things" in refused(*command, dev, f"out={tmp_path / 'full'}")
-    assert "was not fine-tuned" in refused(*command, dev, f"against={tiny_model}")
+    assert "holds other things" in run_cli_error(*command, dev, f"out={tmp_path / 'full'}")
+    assert "was not fine-tuned" in run_cli_error(*command, dev, f"against={tiny_model}")

@@ -44,7 +44,7 @@ def test_label_counts_and_confusion_match_sklearn():
     predicted, gold = [x.label for x in evaluation.predictions], [x.label for x in evaluation.examples]
     rows = compute_label_counts(evaluation)
     expected = sklearn.precision_recall_fscore_support(gold, predicted, labels=[row.label for row in rows])
-    counts = [(row.counts.precision, row.counts.recall, row.counts.f1, row.counts.there) for row in rows]
+    counts = [(row.counts.precision, row.counts.recall, row.counts.f1, row.counts.num_gold) for row in rows]
     np.testing.assert_allclose(counts, np.array(expected).T)
     assert (
         compute_confusion(evaluation).table == sklearn.confusion_matrix(gold, predicted, labels=evaluation.task.labels).tolist()
@@ -58,7 +58,7 @@ def test_multi_label_counts_match_sklearn():
     rows = sorted(compute_label_counts(evaluation), key=lambda row: row.label)
     expected = sklearn.precision_recall_fscore_support(gold, predicted)
     np.testing.assert_allclose(
-        [(r.counts.precision, r.counts.recall, r.counts.f1, r.counts.there) for r in rows], np.array(expected).T
+        [(r.counts.precision, r.counts.recall, r.counts.f1, r.counts.num_gold) for r in rows], np.array(expected).T
     )
     assert compute_confusion(evaluation) is None and compute_majority_baseline(evaluation) is None
 

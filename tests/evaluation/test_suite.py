@@ -17,8 +17,8 @@ from bertsmith.evaluation.suite import SuiteFailure, SuiteRun, SuiteTable, rende
 from bertsmith.finetuning.suite import SuiteRecipe, _plan_runs, sort_longest_first
 from bertsmith.train.trainer import Trainer
 from tests.evaluation.test_report import parse_page
-from tests.journeys.test_finetuning import classified, rated, written
-from tests.journeys.test_pretraining import ROOT, answer, ran, refused
+from tests.journeys.test_finetuning import classification_row, regression_row, write_jsonl
+from tests.journeys.test_pretraining import ROOT, run_cli, run_cli_error, run_cli_json
 
 SUITE = """
 seeds = [0, 1]
@@ -44,9 +44,9 @@ train = {{ epochs = 1 }}
 
 @pytest.fixture
 def suite(tiny_model, tmp_path):
-    for name, make in (("mood", classified), ("stars", rated)):
+    for name, make in (("mood", classification_row), ("stars", regression_row)):
         rows = [make(np.random.default_rng(i)) for i in range(200)]
-        written(tmp_path / f"{name}.jsonl", rows[:150]), written(tmp_path / f"{name}-dev.jsonl", rows[150:])
+        write_jsonl(tmp_path / f"{name}.jsonl", rows[:150]), write_jsonl(tmp_path / f"{name}-dev.jsonl", rows[150:])
     path = tmp_path / "suite.toml"
     path.write_text(SUITE.format(tiny=tiny_model, folder=tmp_path), encoding="utf-8")
     return path
@@ -70,14 +70,14 @@ def interrupt_after(monkeypatch, num_runs):
 
 
 def test_interrupted_suite_resumes_to_same_table(suite, tmp_path, monkeypatch):
-    uninterrupted = answer("suite", suite, f"out={tmp_path / 'straight'}")
+    uninterrupted = run_cli_json("suite", suite, f"out={tmp_path / 'straight'}")
     with monkeypatch.context() as patch:
         interrupt_after(patch, 2)
-        ran("suite", suite, f"out={tmp_path / 'killed'}", code=130)
+        run_cli("suite", suite, f"out={tmp_path / 'killed'}", code=130)
     partial = json.loads((tmp_path / "killed" / "scores.json").read_text())
     assert partial["left"] == 2 and len(partial["runs"]) == 2
     assert "still to be done" in parse_page((tmp_path / "killed" / "report.html").read_bytes()).text
-    process = ran("suite", suite, f"out={tmp_path / 'killed'}", "--json")
+    process = run_cli("suite", suite, f"out={tmp_path / 'killed'}", "--json")
     assert process.stderr.count("is there already") == 2
     resumed = json.loads(process.stdout.splitlines()[-1])
     assert resumed["table"] == uninterrupted["table"] and resumed["runs"] == uninterrupted["runs"]
@@ -91,7 +91,7 @@ def test_interrupted_suite_resumes_to_same_table(suite, tmp_path, monkeypatch):
 
 
 def test_suite_parallel_jobs_give_same_results(suite, tmp_path):
-    sequential, parallel = (answer("suite", suite, f"out={tmp_path / str(jobs)}", f"jobs={jobs}") for jobs in (1, 2))
+    sequential, parallel = (run_cli_json("suite", suite, f"out={tmp_path / str(jobs)}", f"jobs={jobs}") for jobs in (1, 2))
     assert sequential["table"] == parallel["table"] and sequential["runs"] == parallel["runs"] and len(parallel["runs"]) == 4
     scores = [json.loads((tmp_path / str(jobs) / "scores.json").read_text()) for jobs in (1, 2)]
     assert scores[0] == scores[1] and scores[0]["left"] == 0 and not scores[0]["faults"]
@@ -108,7 +108,7 @@ def test_suite_resumes_interrupted_parallel_jobs(suite, tmp_path):
     process.send_signal(signal.SIGINT)
     assert process.wait(60) in (0, 130)  # 0: it may have finished already
     finished = json.loads((out / "scores.json").read_text())["runs"]
-    resumed = answer("suite", suite, f"out={out}", "jobs=2")
+    resumed = run_cli_json("suite", suite, f"out={out}", "jobs=2")
     assert 1 <= len(finished) <= len(resumed["runs"]) == 4 and all(run in resumed["runs"] for run in finished)
 
 
@@ -117,7 +117,7 @@ def test_suite_reports_failed_run_and_continues(suite, tmp_path, jobs):
     run_folder = tmp_path / "out" / "runs" / "tiny" / "mood" / "seed-1"
     run_folder.mkdir(parents=True)
     (run_folder / "diary.txt").write_text("somebody's")
-    process = ran("suite", suite, f"out={tmp_path / 'out'}", f"jobs={jobs}", "--json", code=1)
+    process = run_cli("suite", suite, f"out={tmp_path / 'out'}", f"jobs={jobs}", "--json", code=1)
     result = json.loads(process.stdout.splitlines()[-1])
     assert len(result["runs"]) == 3 and result["table"]["tiny"]["mood"]["seeds"] == 1
     (failure,) = result["faults"]
@@ -129,7 +129,7 @@ def test_suite_reports_failed_run_and_continues(suite, tmp_path, jobs):
     assert scores["faults"] == result["faults"] and scores["left"] == 0
     assert "tiny on mood, seed 1: " in parse_page((tmp_path / "out" / "report.html").read_bytes()).text
     (run_folder / "diary.txt").unlink()
-    assert not answer("suite", suite, f"out={tmp_path / 'out'}")["faults"]
+    assert not run_cli_json("suite", suite, f"out={tmp_path / 'out'}")["faults"]
 
 
 def test_suite_sorts_longest_runs_first_within_seed(suite, tmp_path):
@@ -148,7 +148,7 @@ def test_suite_sorts_longest_runs_first_within_seed(suite, tmp_path):
 def test_suite_model_with_settings_and_printed_table(suite, tiny_model, tmp_path):
     text = suite.read_text().replace("epochs = 2, ", "steps = 2, ").replace("train = { epochs = 1 }", "")
     suite.write_text(text.replace("[every]", f'bare = {{ model = "{tiny_model}", scratch = true }}\n\n[every]'))
-    process = ran("suite", suite, f"out={tmp_path / 'out'}", "seeds=[3]")
+    process = run_cli("suite", suite, f"out={tmp_path / 'out'}", "seeds=[3]")
     rows = [line.split() for line in process.stderr.splitlines()]
     assert ["mood", "stars", "average"] in rows
     assert {row[0] for row in rows if len(row) == 4 and row[0] in ("tiny", "bare")} == {"tiny", "bare"}
@@ -179,7 +179,7 @@ def test_invalid_suite_is_rejected_before_training(suite, tmp_path, monkeypatch,
     text = suite.read_text()
     assert change[0] in text
     suite.write_text(text.replace(*change))
-    assert message in refused("suite", suite, f"out={tmp_path / 'out'}")
+    assert message in run_cli_error("suite", suite, f"out={tmp_path / 'out'}")
     assert not (tmp_path / "out").exists()
 
 
@@ -197,7 +197,7 @@ def replace_in_file(path, *changes):
 
 def test_suite_default_metric_is_metric_for_best_model(suite, tmp_path):
     replace_in_file(suite, EARLY_STOPPING, NO_METRICS, ("[tasks.mood]", '[tasks.mood]\nbest = "f1_macro"'))
-    result = answer("suite", suite, f"out={tmp_path / 'out'}", "seeds=[0]")
+    result = run_cli_json("suite", suite, f"out={tmp_path / 'out'}", "seeds=[0]")
     metrics = {
         run["task"]: next(name for name, value in run["scores"].items() if value == run["score"]) for run in result["runs"]
     }
@@ -211,27 +211,31 @@ def test_suite_rejects_different_metrics_in_one_column(suite, tiny_model, tmp_pa
     replace_in_file(
         suite, EARLY_STOPPING, NO_METRICS, ("[every]", f'other = {{ model = "{tiny_model}", best = "f1_macro" }}\n\n[every]')
     )
-    message = refused("suite", suite, f"out={tmp_path / 'out'}")
+    message = run_cli_error("suite", suite, f"out={tmp_path / 'out'}")
     assert "models.other is to be measured by f1_macro, others by accuracy; give tasks.mood.metrics" in message
 
 
 def test_suite_rejects_unknown_dev_label_before_training(suite, tmp_path, monkeypatch):
     monkeypatch.setattr(Trainer, "fit", lambda *_: pytest.fail("trained"))
-    written(tmp_path / "mood-dev.jsonl", [{"text": "the way", "label": "goood"}])
-    assert "'goood' is not a label of this task; did you mean 'good'" in refused("suite", suite, f"out={tmp_path / 'out'}")
+    write_jsonl(tmp_path / "mood-dev.jsonl", [{"text": "the way", "label": "goood"}])
+    assert "'goood' is not a label of this task; did you mean 'good'" in run_cli_error(
+        "suite", suite, f"out={tmp_path / 'out'}"
+    )
 
 
 def test_suite_requires_dev_file(suite, tmp_path):
     suite.write_text(suite.read_text().replace(f', dev = "{tmp_path}/mood-dev.jsonl"', ""))
-    assert "tasks.mood: a suite is judged on dev files; give data.dev" in refused("suite", suite, f"out={tmp_path / 'out'}")
+    assert "tasks.mood: a suite is judged on dev files; give data.dev" in run_cli_error(
+        "suite", suite, f"out={tmp_path / 'out'}"
+    )
 
 
 def test_suite_rejects_runs_of_other_settings(suite, tmp_path, monkeypatch):
     command = ["suite", suite, f"out={tmp_path / 'out'}", "seeds=[0]"]
-    ran(*command)
+    run_cli(*command)
     monkeypatch.setattr(Trainer, "fit", lambda *_: pytest.fail("trained"))
     suite.write_text(suite.read_text().replace("rate = 3e-3", "rate = 1e-3"))
-    assert "was made by other settings" in refused(*command)
+    assert "was made by other settings" in run_cli_error(*command)
 
 
 def test_example_suite_recipe_plans_all_runs():

@@ -16,7 +16,7 @@ from bertsmith.model.config import EncoderConfig
 from bertsmith.model.mixers import Attention
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import PIECES
+from tests.conftest import VOCAB
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
@@ -175,7 +175,7 @@ def test_read_occurrences_of_coarse_wsd_folder(tmp_path):
 
 @pytest.fixture(scope="module")
 def predictor() -> Predictor:
-    tokenizer = Tokenizer.from_vocab([*PIECES, "苹", "果"])
+    tokenizer = Tokenizer.from_vocab([*VOCAB, "苹", "果"])
     encoder = EncoderConfig(layers=2, width=64, mixer=Attention(heads=2), positions=32)
     return Predictor(build_model(ModelConfig(encoder=encoder, vocabulary=len(tokenizer)), 0), tokenizer, {})
 

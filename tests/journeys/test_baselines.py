@@ -8,8 +8,8 @@ import pytest
 import bertsmith
 from bertsmith.tensors import load_tensors
 from tests.conftest import WORDS
-from tests.journeys.test_finetuning import CASES, NAMES, PLACES, asked, classified, sentence, written
-from tests.journeys.test_pretraining import answer, ran, refused
+from tests.journeys.test_finetuning import CASES, NAMES, PLACES, classification_row, random_words, squad_paragraph, write_jsonl
+from tests.journeys.test_pretraining import run_cli, run_cli_error, run_cli_json
 
 FAST_TRAINING = [
     "model.width=48",
@@ -26,13 +26,13 @@ def word_tokenizer(tmp_path_factory):
     """A word-level tokenizer."""
     folder = tmp_path_factory.mktemp("words")
     (folder / "text.txt").write_text("\n".join([" ".join([*WORDS, *NAMES, *PLACES])] * 2), encoding="utf-8")
-    ran("tokenizer", f"texts={folder / 'text.txt'}", "kind=word", f"out={folder / 'words'}")
+    run_cli("tokenizer", f"texts={folder / 'text.txt'}", "kind=word", f"out={folder / 'words'}")
     return folder / "words"
 
 
 def finetune_command(preset, word_tokenizer, folder, make_example, *options, sizes=(500, 80)):
     train, dev = (
-        written(folder / f"{size}.jsonl", [make_example(np.random.default_rng(i + size)) for i in range(size)])
+        write_jsonl(folder / f"{size}.jsonl", [make_example(np.random.default_rng(i + size)) for i in range(size)])
         for size in sizes
     )
     files = [f"data.train={train}", f"data.dev={dev}", f"out={folder / 'out'}"]
@@ -44,21 +44,21 @@ def finetune_command(preset, word_tokenizer, folder, make_example, *options, siz
 def test_baseline_learns_every_task(word_tokenizer, tmp_path, preset, kind):
     make_example, metric = CASES[kind]
     options = ["task.crf=true", "train.epochs=15"] if kind == "tag" else []
-    result = answer(*finetune_command(preset, word_tokenizer, tmp_path, make_example, f"task={kind}", *options))
+    result = run_cli_json(*finetune_command(preset, word_tokenizer, tmp_path, make_example, f"task={kind}", *options))
     assert result["dev"][metric] > 0.8
-    evaluation = answer("evaluate", f"model={tmp_path / 'out'}", f"data={tmp_path / '80.jsonl'}")
+    evaluation = run_cli_json("evaluate", f"model={tmp_path / 'out'}", f"data={tmp_path / '80.jsonl'}")
     assert evaluation["scores"] == pytest.approx(result["dev"])
 
 
 @pytest.mark.parametrize("preset", ["textcnn", "bilstm"])
 def test_baseline_learns_question_answering(word_tokenizer, tmp_path, preset):
     for size in (300, 60):
-        paragraphs = [asked(np.random.default_rng(i + size), i) for i in range(size)]
+        paragraphs = [squad_paragraph(np.random.default_rng(i + size), i) for i in range(size)]
         (tmp_path / f"{size}.json").write_text(
             json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]})
         )
     files = [f"data.train={tmp_path / '300.json'}", f"data.dev={tmp_path / '60.json'}", f"out={tmp_path / 'out'}"]
-    result = answer("finetune", "task=answer", f"model={preset}", f"tokenizer={word_tokenizer}", *files, *FAST_TRAINING)
+    result = run_cli_json("finetune", "task=answer", f"model={preset}", f"tokenizer={word_tokenizer}", *files, *FAST_TRAINING)
     assert result["dev"]["exact"] > 0.8
 
 
@@ -67,12 +67,14 @@ def similar_pair(rng):
     same = bool(rng.integers(2))
     one = str(rng.choice(NAMES))
     other = one if same else str(rng.choice([name for name in NAMES if name != one]))
-    texts = [" ".join(rng.permutation([*sentence(rng, 2), name])) for name in (one, other)]
+    texts = [" ".join(rng.permutation([*random_words(rng, 2), name])) for name in (one, other)]
     return {"text": texts[0], "text_b": texts[1], "score": float(same)}
 
 
 def test_bilstm_learns_text_similarity(word_tokenizer, tmp_path):
-    result = answer(*finetune_command("bilstm", word_tokenizer, tmp_path, similar_pair, "task=similar", "train.epochs=12"))
+    result = run_cli_json(
+        *finetune_command("bilstm", word_tokenizer, tmp_path, similar_pair, "task=similar", "train.epochs=12")
+    )
     assert result["dev"]["spearman"] > 0.6
 
 
@@ -82,33 +84,35 @@ def test_textcnn_starts_from_frozen_or_trained_vectors(word_tokenizer, tmp_path)
     rows = "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in vectors.items())
     (tmp_path / "vectors.txt").write_text(rows, encoding="utf-8")
     options = ["task=classify", f"vectors={tmp_path / 'vectors.txt'}"]
-    command = finetune_command("textcnn", word_tokenizer, tmp_path, classified, *options, "freeze=embeddings")
-    assert "3 of" in ran(*command).stderr
+    command = finetune_command("textcnn", word_tokenizer, tmp_path, classification_row, *options, "freeze=embeddings")
+    assert "3 of" in run_cli(*command).stderr
     model = bertsmith.load(tmp_path / "out")
     table = load_tensors(tmp_path / "out" / "model.safetensors")["encoder.tokens.weight"].numpy()
     for word, vector in vectors.items():
         assert np.allclose(table[model.tokenizer.id_to_token.index(word)], vector, atol=1e-6)
-    unfrozen_command = finetune_command("textcnn", word_tokenizer, tmp_path, classified, *options, f"out={tmp_path / 'other'}")
-    ran(*unfrozen_command)
+    unfrozen_command = finetune_command(
+        "textcnn", word_tokenizer, tmp_path, classification_row, *options, f"out={tmp_path / 'other'}"
+    )
+    run_cli(*unfrozen_command)
     trained_table = load_tensors(tmp_path / "other" / "model.safetensors")["encoder.tokens.weight"].numpy()
     assert not np.allclose(trained_table[model.tokenizer.id_to_token.index("people")], vectors["people"], atol=1e-4)
-    assert "model.embedding=48" in refused(*unfrozen_command, "model.width=20", f"out={tmp_path / 'narrow'}")
+    assert "model.embedding=48" in run_cli_error(*unfrozen_command, "model.width=20", f"out={tmp_path / 'narrow'}")
 
 
 def test_baseline_refuses_options_of_pretrained_models(word_tokenizer, tmp_path):
-    command = finetune_command("textcnn", word_tokenizer, tmp_path, classified, "task=classify")
-    assert "tokenizer=FOLDER" in refused(*[override for override in command if not override.startswith("tokenizer=")])
-    assert "vectors=FILE" in refused(*command, "freeze=embeddings")
-    assert "must all learn" in refused(*command, "freeze=all")
+    command = finetune_command("textcnn", word_tokenizer, tmp_path, classification_row, "task=classify")
+    assert "tokenizer=FOLDER" in run_cli_error(*[override for override in command if not override.startswith("tokenizer=")])
+    assert "vectors=FILE" in run_cli_error(*command, "freeze=embeddings")
+    assert "must all learn" in run_cli_error(*command, "freeze=all")
     without_model = [override for override in command if not override.startswith("model")]
-    assert "brings its own" in refused(*without_model, f"model={tmp_path}")
-    assert "train.compile" in refused(*command, "model=bilstm", "train.compile=true")
+    assert "brings its own" in run_cli_error(*without_model, f"model={tmp_path}")
+    assert "train.compile" in run_cli_error(*command, "model=bilstm", "train.compile=true")
 
 
 def test_none_removes_a_model_part(word_tokenizer, tmp_path):
     command = finetune_command(
-        "bert-tiny", word_tokenizer, tmp_path, classified, "task=classify", "model.mixer.heads=2", "train.steps=1"
+        "bert-tiny", word_tokenizer, tmp_path, classification_row, "task=classify", "model.mixer.heads=2", "train.steps=1"
     )
-    ran(*[override for override in command if "epochs" not in override], "model.feedforward=none")
+    run_cli(*[override for override in command if "epochs" not in override], "model.feedforward=none")
     encoder = json.loads((tmp_path / "out" / "config.json").read_text())["model"]["encoder"]
     assert encoder["feedforward"] is None and encoder["norm"] == "after"

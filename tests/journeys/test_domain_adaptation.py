@@ -16,8 +16,8 @@ from bertsmith.model.model import ModelConfig
 from bertsmith.model.surgery import resize_token_embeddings
 from bertsmith.tokenization.extend import map_to_parent_ids
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import HAN, WORDS
-from tests.journeys.test_pretraining import SMALL, answer, ran, refused
+from tests.conftest import CHINESE_CHARS, WORDS
+from tests.journeys.test_pretraining import SMALL, run_cli, run_cli_error, run_cli_json
 
 ROOT = Path(__file__).parents[2]
 COMMON_SETTINGS = [word for word in SMALL if not word.startswith("model")]
@@ -45,17 +45,19 @@ def home(corpus, tmp_path_factory):
     """A folder with a general model, its tokenizer extended for the domain, and the domain corpus by both tokenizers."""
     folder = tmp_path_factory.mktemp("adaptation")
     (folder / "domain.txt").write_text(domain_text(60), encoding="utf-8")
-    ran("pretrain", f"corpus={corpus}", f"out={folder / 'bert'}", *SMALL, "model.norm=before", "train.rate=3e-3",
+    run_cli("pretrain", f"corpus={corpus}", f"out={folder / 'bert'}", *SMALL, "model.norm=before", "train.rate=3e-3",
         "train.steps=150")  # fmt: skip
-    ran("tokenizer", f"extend={folder / 'bert'}", f"texts={folder / 'domain.txt'}", "add=7", f"out={folder / 'extended'}")
+    run_cli("tokenizer", f"extend={folder / 'bert'}", f"texts={folder / 'domain.txt'}", "add=7", f"out={folder / 'extended'}")
     for tokenizer, out in (("extended", "corpus"), ("bert", "plain")):
-        ran("prepare", f"texts={folder / 'domain.txt'}", f"tokenizer={folder / tokenizer}", f"out={folder / out}", "workers=1")
+        run_cli(
+            "prepare", f"texts={folder / 'domain.txt'}", f"tokenizer={folder / tokenizer}", f"out={folder / out}", "workers=1"
+        )
     return folder
 
 
 def continue_pretraining(home, out, *settings, corpus="corpus", init="bert"):
     arguments = [f"corpus={home / corpus}", f"init={home / init}", f"out={out}", *COMMON_SETTINGS, "eval_tokens=8192"]
-    return answer("pretrain", *arguments, *settings)
+    return run_cli_json("pretrain", *arguments, *settings)
 
 
 def nll_per_character(home, result, corpus):
@@ -66,9 +68,9 @@ def nll_per_character(home, result, corpus):
 
 def test_extended_tokenizer_records_parent_and_gains(home):
     arguments = ["tokenizer", f"extend={home / 'bert'}", f"texts={home / 'domain.txt'}", "add=7", f"out={home / 'extended'}"]
-    output = ran(*arguments)
+    output = run_cli(*arguments)
     assert "is there already" in output.stderr and "before" in output.stderr and "polypeptide" in output.stderr
-    result = answer(*arguments)
+    result = run_cli_json(*arguments)
     parent = Tokenizer.load(home / "bert")
     assert not result["made"] and result["added"] == 7 and result["size"] == len(parent) + 7
     assert {piece for piece, _ in result["gains"]} == {*TERMS, "ribosom"}
@@ -78,7 +80,7 @@ def test_extended_tokenizer_records_parent_and_gains(home):
     card = json.loads((home / "extended" / "card.json").read_text())
     assert card["parent"]["tokenizer"] == parent.fingerprint and card["parent"]["size"] == len(parent)
     assert (home / "extended" / "vocab.txt").read_text().splitlines() == Tokenizer.load(home / "extended").id_to_token
-    assert "other text or settings" in refused(*arguments, "least=3")
+    assert "other text or settings" in run_cli_error(*arguments, "least=3")
 
 
 def test_continued_pretraining_adapts_to_domain(home, tmp_path):
@@ -97,7 +99,7 @@ def test_continued_pretraining_adapts_to_domain(home, tmp_path):
 
 
 def test_new_token_embeddings_are_mean_of_their_subwords(home, tmp_path):
-    output = ran("pretrain", f"corpus={home / 'corpus'}", f"init={home / 'bert'}", f"out={tmp_path / 'out'}", *COMMON_SETTINGS,
+    output = run_cli("pretrain", f"corpus={home / 'corpus'}", f"init={home / 'bert'}", f"out={tmp_path / 'out'}", *COMMON_SETTINGS,
                "train.steps=1", "train.rate=1e-9", "train.decay=0")  # fmt: skip
     base, parent, _ = checkpoint.load(home / "bert")
     extended, child, _ = checkpoint.load(tmp_path / "out")
@@ -128,7 +130,7 @@ def test_padded_embeddings_take_new_tokens_without_growing(home, tmp_path):
     padded = checkpoint.Model(ModelConfig(encoder=model.config.encoder, vocabulary=size, heads=model.config.heads))
     padded.load_state_dict(weights)
     checkpoint.save(tmp_path / "padded", padded, tokenizer, card, {"tokenizer": tokenizer.fingerprint})
-    ran("pretrain", f"corpus={home / 'corpus'}", f"init={tmp_path / 'padded'}", f"out={tmp_path / 'out'}", *COMMON_SETTINGS,
+    run_cli("pretrain", f"corpus={home / 'corpus'}", f"init={tmp_path / 'padded'}", f"out={tmp_path / 'out'}", *COMMON_SETTINGS,
         "train.steps=1", "train.rate=1e-9")  # fmt: skip
     new, child, _ = checkpoint.load(tmp_path / "out")
     assert new.config.vocabulary == size > len(child)
@@ -144,17 +146,17 @@ def test_adapted_model_is_fine_tuned_and_predicts(home, tmp_path):
         words = [*map(str, rng.choice(WORDS, 6)), TERMS[label]]
         rows.append({"text": " ".join(map(str, rng.permutation(words))), "label": ["assembly", "ending"][label]})
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    ran("finetune", "task=classify", f"model={tmp_path / 'bert'}", f"data.train={tmp_path / 'train.jsonl'}",
+    run_cli("finetune", "task=classify", f"model={tmp_path / 'bert'}", f"data.train={tmp_path / 'train.jsonl'}",
         f"out={tmp_path / 'out'}", "length=32", "train.batch_tokens=512", "train.rate=3e-3", "train.epochs=8")  # fmt: skip
     predictor = bertsmith.load(tmp_path / "out")
     assert predictor("the way of the ribosome was made")["label"] == "assembly"
-    assert json.loads(ran("predict", f"model={tmp_path / 'out'}", "text=all ribosomal people").stdout)["label"] == "ending"
+    assert json.loads(run_cli("predict", f"model={tmp_path / 'out'}", "text=all ribosomal people").stdout)["label"] == "ending"
 
 
 def test_pretrain_init_rejects_unrelated_tokenizer(home, tmp_path):
     (tmp_path / "text.txt").write_text(domain_text(20, seed=1), encoding="utf-8")
-    ran("tokenizer", f"texts={tmp_path / 'text.txt'}", "size=200", f"out={tmp_path / 'other'}")
-    ran("prepare", f"texts={tmp_path / 'text.txt'}", f"tokenizer={tmp_path / 'other'}", f"out={tmp_path / 'corpus'}")
+    run_cli("tokenizer", f"texts={tmp_path / 'text.txt'}", "size=200", f"out={tmp_path / 'other'}")
+    run_cli("prepare", f"texts={tmp_path / 'text.txt'}", f"tokenizer={tmp_path / 'other'}", f"out={tmp_path / 'corpus'}")
     arguments = [
         "pretrain",
         f"corpus={tmp_path / 'corpus'}",
@@ -162,21 +164,23 @@ def test_pretrain_init_rejects_unrelated_tokenizer(home, tmp_path):
         f"out={tmp_path / 'out'}",
         *COMMON_SETTINGS,
     ]
-    message = refused(*arguments, "train.steps=1")
+    message = run_cli_error(*arguments, "train.steps=1")
     assert "another tokenizer" in message and "tokenizer extend=" in message
 
 
 def test_tokenizer_extend_rejects_contradicting_settings(home, tmp_path):
     arguments = ["tokenizer", f"texts={home / 'domain.txt'}", f"out={tmp_path / 'out'}"]
-    assert "goes with extend" in refused(*arguments, "add=5")
-    assert "add=1000" in refused(*arguments, f"extend={home / 'bert'}")
-    assert "brings its own size" in refused(*arguments, f"extend={home / 'bert'}", "add=5", "size=500")
-    assert "there is no tokenizer at" in refused(*arguments, f"extend={tmp_path / 'nowhere'}", "add=5")
+    assert "goes with extend" in run_cli_error(*arguments, "add=5")
+    assert "add=1000" in run_cli_error(*arguments, f"extend={home / 'bert'}")
+    assert "brings its own size" in run_cli_error(*arguments, f"extend={home / 'bert'}", "add=5", "size=500")
+    assert "there is no tokenizer at" in run_cli_error(*arguments, f"extend={tmp_path / 'nowhere'}", "add=5")
 
 
 def test_tokenizer_extend_warns_of_chinese_characters(home, tmp_path):
-    (tmp_path / "text.txt").write_text(f"{HAN}龘龘龘\n\n{HAN}\n", encoding="utf-8")
-    output = ran("tokenizer", f"extend={home / 'bert'}", f"texts={tmp_path / 'text.txt'}", "add=50", f"out={tmp_path / 'out'}")
+    (tmp_path / "text.txt").write_text(f"{CHINESE_CHARS}龘龘龘\n\n{CHINESE_CHARS}\n", encoding="utf-8")
+    output = run_cli(
+        "tokenizer", f"extend={home / 'bert'}", f"texts={tmp_path / 'text.txt'}", "add=50", f"out={tmp_path / 'out'}"
+    )
     assert "no new piece joins them" in output.stderr and "no more than 1:" in output.stderr
     assert Tokenizer.load(tmp_path / "out").id_to_token[-1] == "龘"
 

@@ -7,8 +7,8 @@ import pytest
 
 import bertsmith
 from bertsmith.tensors import load_tensors
-from tests.journeys.test_finetuning import FAST, classified, written
-from tests.journeys.test_pretraining import SMALL, answer, killed_command, ran
+from tests.journeys.test_finetuning import FAST, classification_row, write_jsonl
+from tests.journeys.test_pretraining import SMALL, kill_cli_when_exists, run_cli, run_cli_json
 
 ELECTRA = ["objective=replaced", "objective.size=0.5", "model.embedding=16", "model.pooler=gelu", "train.steps=40",
            "train.save_every=10"]  # fmt: skip
@@ -22,7 +22,7 @@ def pretrain_command(corpus, out, *options):
 def uninterrupted(corpus, tmp_path_factory):
     """A model folder and the result of forty uninterrupted steps."""
     out = tmp_path_factory.mktemp("electra") / "model"
-    return out, answer(*pretrain_command(corpus, out))
+    return out, run_cli_json(*pretrain_command(corpus, out))
 
 
 def test_electra_trains_both_and_publishes_discriminator(uninterrupted):
@@ -38,23 +38,23 @@ def test_electra_trains_both_and_publishes_discriminator(uninterrupted):
 
 def test_electra_killed_run_resumes_exactly(corpus, uninterrupted, tmp_path):
     out = tmp_path / "model"
-    killed_command(*pretrain_command(corpus, out), until=out / "state" / "step-20")
+    kill_cli_when_exists(*pretrain_command(corpus, out), until=out / "state" / "step-20")
     assert any("heads.generator.stack" in key for key in load_tensors(out / "state/step-20/model.safetensors"))
-    assert "going on from step" in ran(*pretrain_command(corpus, out)).stderr
+    assert "going on from step" in run_cli(*pretrain_command(corpus, out)).stderr
     for name in ("model.safetensors", "metrics.jsonl"):
         assert (out / name).read_bytes() == (uninterrupted[0] / name).read_bytes(), name
 
 
 def test_electra_exports_and_fine_tunes(uninterrupted, tmp_path):
-    assert answer("export", f"model={uninterrupted[0]}", f"out={tmp_path / 'hf'}")["class"] == "ElectraForPreTraining"
+    assert run_cli_json("export", f"model={uninterrupted[0]}", f"out={tmp_path / 'hf'}")["class"] == "ElectraForPreTraining"
     files = [
-        written(tmp_path / f"{size}.jsonl", [classified(np.random.default_rng(i + size)) for i in range(size)])
+        write_jsonl(tmp_path / f"{size}.jsonl", [classification_row(np.random.default_rng(i + size)) for i in range(size)])
         for size in (400, 100)
     ]
     options = [f"model={uninterrupted[0]}", f"data.train={files[0]}", f"data.dev={files[1]}", f"out={tmp_path / 'out'}"]
-    assert answer("finetune", "task=classify", *options, *FAST, "train.epochs=8")["dev"]["accuracy"] > 0.8
+    assert run_cli_json("finetune", "task=classify", *options, *FAST, "train.epochs=8")["dev"]["accuracy"] > 0.8
 
 
 def test_electra_plan_counts_generator(corpus, uninterrupted, tmp_path):
-    plan = answer("plan", *pretrain_command(corpus, tmp_path / "model")[1:], "machine=h200")
+    plan = run_cli_json("plan", *pretrain_command(corpus, tmp_path / "model")[1:], "machine=h200")
     assert plan["parameters"]["all"] > uninterrupted[1]["parameters"]  # includes the generator

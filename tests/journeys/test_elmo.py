@@ -7,9 +7,9 @@ import pytest
 
 import bertsmith
 from bertsmith.tensors import load_tensors
-from tests.conftest import prose
-from tests.journeys.test_finetuning import sentence, written
-from tests.journeys.test_pretraining import answer, ran, refused
+from tests.conftest import make_english_text
+from tests.journeys.test_finetuning import random_words, write_jsonl
+from tests.journeys.test_pretraining import run_cli, run_cli_error, run_cli_json
 
 SMALL = [
     "model.width=64", "model.mixer.hidden=48", "model.front.filters=[[1,64],[2,64]]", "length=32",
@@ -30,22 +30,22 @@ def periodic_text(documents):
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("elmo")
-    (folder / "text.txt").write_text(periodic_text(60) + "\n" + prose(20), encoding="utf-8")
-    ran("tokenizer", f"texts={folder / 'text.txt'}", "kind=word", f"out={folder / 'words'}")
-    ran("prepare", f"texts={folder / 'text.txt'}", f"tokenizer={folder / 'words'}", f"out={folder / 'corpus'}")
+    (folder / "text.txt").write_text(periodic_text(60) + "\n" + make_english_text(20), encoding="utf-8")
+    run_cli("tokenizer", f"texts={folder / 'text.txt'}", "kind=word", f"out={folder / 'words'}")
+    run_cli("prepare", f"texts={folder / 'text.txt'}", f"tokenizer={folder / 'words'}", f"out={folder / 'corpus'}")
     return folder / "corpus"
 
 
 @pytest.fixture(scope="module")
 def elmo(corpus, tmp_path_factory):
     out = tmp_path_factory.mktemp("elmo") / "elmo"
-    ran("pretrain", "model=elmo", f"corpus={corpus}", f"out={out}", *SMALL, "train.steps=60")
+    run_cli("pretrain", "model=elmo", f"corpus={corpus}", f"out={out}", *SMALL, "train.steps=60")
     return out
 
 
 def test_elmo_pretraining_improves_both_directions(elmo, corpus, tmp_path):
     result = json.loads((elmo / "card.json").read_text())["result"]
-    untrained = answer("pretrain", "model=elmo", f"corpus={corpus}", f"out={tmp_path / 'begun'}", *SMALL, "train.steps=1")
+    untrained = run_cli_json("pretrain", "model=elmo", f"corpus={corpus}", f"out={tmp_path / 'begun'}", *SMALL, "train.steps=1")
     assert result["perplexity"] < 0.5 * untrained["perplexity"]
     for direction in ("forward", "backward"):
         assert np.exp(result[f"valid_{direction}"]) < 0.5 * np.exp(untrained[f"valid_{direction}"])
@@ -53,7 +53,7 @@ def test_elmo_pretraining_improves_both_directions(elmo, corpus, tmp_path):
 
 def example_with_unseen_names(rng, unseen):
     """Tags depend on spelling alone: persons begin with z, places with q; both have the same length."""
-    tokens, tags = [str(word) for word in sentence(rng)], ["O"] * 6
+    tokens, tags = [str(word) for word in random_words(rng)], ["O"] * 6
     for letter, tag, position in zip("zq", ("B-PER", "B-LOC"), rng.permutation(6), strict=False):
         stem = rng.integers(5, size=4)
         stem[3] += (stem.sum() + unseen) % 2  # training and dev names are disjoint
@@ -64,45 +64,53 @@ def example_with_unseen_names(rng, unseen):
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("named")
-    train = written(folder / "train.jsonl", [example_with_unseen_names(np.random.default_rng(i), False) for i in range(300)])
-    dev = written(folder / "dev.jsonl", [example_with_unseen_names(np.random.default_rng(1000 + i), True) for i in range(60)])
+    train = write_jsonl(
+        folder / "train.jsonl", [example_with_unseen_names(np.random.default_rng(i), False) for i in range(300)]
+    )
+    dev = write_jsonl(
+        folder / "dev.jsonl", [example_with_unseen_names(np.random.default_rng(1000 + i), True) for i in range(60)]
+    )
     return [f"data.train={train}", f"data.dev={dev}"]
 
 
 def test_elmo_features_tag_unknown_words(elmo, files, tmp_path):
-    result = answer("finetune", "task=tag", f"model={elmo}", *files, f"out={tmp_path / 'out'}", *FROZEN, "train.epochs=20")
+    result = run_cli_json(
+        "finetune", "task=tag", f"model={elmo}", *files, f"out={tmp_path / 'out'}", *FROZEN, "train.epochs=20"
+    )
     assert result["dev"]["f1"] > 0.75
     before, after = load_tensors(elmo / "model.safetensors"), load_tensors(tmp_path / "out" / "model.safetensors")
     encoder_names = [name for name in before if name.startswith("encoder.")]
     assert encoder_names and all((before[name] == after[name]).all() for name in encoder_names)
     assert after["heads.task.weights"].shape == (3,) and after["heads.task.weights"].any()  # the layer weights were trained
-    assert answer("evaluate", f"model={tmp_path / 'out'}", files[1].replace("data.dev", "data"))["scores"] == result["dev"]
+    assert (
+        run_cli_json("evaluate", f"model={tmp_path / 'out'}", files[1].replace("data.dev", "data"))["scores"] == result["dev"]
+    )
 
 
 def test_bilstm_without_char_cnn_cannot_tag_unknown_words(corpus, files, tmp_path):
     tokenizer = corpus.parent / "words"
     options = ["task=tag", "model=bilstm", "model.width=32", f"tokenizer={tokenizer}", *files, f"out={tmp_path / 'out'}"]
-    result = answer("finetune", *options, "length=32", "train.batch_tokens=512", "train.rate=1e-2", "train.epochs=10")
+    result = run_cli_json("finetune", *options, "length=32", "train.batch_tokens=512", "train.rate=1e-2", "train.epochs=10")
     assert result["dev"]["f1"] < 0.6  # both are [UNK]
 
 
 def test_taglm_is_elmo_with_one_layer(corpus, files, tmp_path):
-    ran("pretrain", "model=taglm", f"corpus={corpus}", f"out={tmp_path / 'lm'}", *SMALL, "train.steps=20")
+    run_cli("pretrain", "model=taglm", f"corpus={corpus}", f"out={tmp_path / 'lm'}", *SMALL, "train.steps=20")
     options = ["task=tag", "task.crf=true", f"model={tmp_path / 'lm'}", *files, f"out={tmp_path / 'out'}", *FROZEN]
-    assert answer("finetune", *options, "train.epochs=30")["dev"]["f1"] > 0.6
+    assert run_cli_json("finetune", *options, "train.epochs=30")["dev"]["f1"] > 0.6
     model = bertsmith.load(tmp_path / "out").model
     assert model.config.encoder.layers == 1 and model.heads["task"].weights.shape == (2,)
 
 
 def test_bilm_refuses_bidirectional_model(corpus, tmp_path):
     command = ["pretrain", "model=bilstm", f"corpus={corpus}", f"out={tmp_path / 'out'}", "train.steps=1"]
-    assert "never meet" in refused(*command, "objective=both-ways")
+    assert "never meet" in run_cli_error(*command, "objective=both-ways")
 
 
 def test_elmo_pretraining_warns_of_unknown_words(corpus, tmp_path):
     command = ["pretrain", "model=elmo", *SMALL, "train.steps=1"]
-    assert "spelt [UNK]" not in ran(*command, f"corpus={corpus}", f"out={tmp_path / 'known'}").stderr
+    assert "spelt [UNK]" not in run_cli(*command, f"corpus={corpus}", f"out={tmp_path / 'known'}").stderr
     (tmp_path / "text.txt").write_text("one zebra two three\n\n" * 30, encoding="utf-8")
-    ran("prepare", f"texts={tmp_path / 'text.txt'}", f"tokenizer={corpus}", f"out={tmp_path / 'corpus'}")
-    stderr = ran(*command, f"corpus={tmp_path / 'corpus'}", f"out={tmp_path / 'out'}").stderr
+    run_cli("prepare", f"texts={tmp_path / 'text.txt'}", f"tokenizer={corpus}", f"out={tmp_path / 'corpus'}")
+    stderr = run_cli(*command, f"corpus={tmp_path / 'corpus'}", f"out={tmp_path / 'out'}").stderr
     assert "25.0% of the corpus are words its tokenizer does not know" in stderr

@@ -7,8 +7,8 @@ import pytest
 
 import bertsmith
 from tests.conftest import WORDS
-from tests.journeys.test_finetuning import bert, written  # noqa: F401
-from tests.journeys.test_pretraining import answer, ran, refused
+from tests.journeys.test_finetuning import bert, write_jsonl  # noqa: F401
+from tests.journeys.test_pretraining import run_cli, run_cli_error, run_cli_json
 
 FAST = ["length=32", "train.batch_tokens=600", "train.rate=2e-3", "train.log_every=50", "train.epochs=4"]
 TOPICS = [WORDS[at : at + 8] for at in range(16, 80, 8)]
@@ -54,23 +54,23 @@ TRAINING_DATA = {
 @pytest.mark.parametrize("data", TRAINING_DATA)
 def test_embedding_training_evaluation_and_search(bert, tmp_path, data):  # noqa: F811
     make_rows, min_spearman = TRAINING_DATA[data]
-    train, dev = written(tmp_path / "train.jsonl", make_rows()), written(tmp_path / "dev.jsonl", scored_pairs(200, 9))
+    train, dev = write_jsonl(tmp_path / "train.jsonl", make_rows()), write_jsonl(tmp_path / "dev.jsonl", scored_pairs(200, 9))
     args = ["finetune", "task=similar", f"model={bert}", f"data.train={train}", f"data.dev={dev}", *FAST]
-    before = answer(*args, f"out={tmp_path / 'untaught'}", "train.epochs=0.01", "train.rate=1e-9")["dev"]["spearman"]
-    result = answer(*args, f"out={tmp_path / 'out'}")
+    before = run_cli_json(*args, f"out={tmp_path / 'untaught'}", "train.epochs=0.01", "train.rate=1e-9")["dev"]["spearman"]
+    result = run_cli_json(*args, f"out={tmp_path / 'out'}")
     assert result["dev"]["spearman"] > max(min_spearman, before + 0.1)
-    scores = answer("evaluate", f"model={tmp_path / 'out'}", f"data={dev}")["scores"]
+    scores = run_cli_json("evaluate", f"model={tmp_path / 'out'}", f"data={dev}")["scores"]
     assert scores["spearman"] == pytest.approx(result["dev"]["spearman"], abs=1e-6)
     record = json.loads((tmp_path / "out" / "config.json").read_text())
     assert record["task"]["pool"] == "mean" and (record["task"]["scale"] == [1.0, 5.0]) == (data == "scores")
     rng = np.random.default_rng(5)
     topics = [number % len(TOPICS) for number in range(64)]
-    documents = written(tmp_path / "documents.jsonl", [{"text": sentence(rng, topic)} for topic in topics])
-    queries = written(tmp_path / "queries.jsonl", [{"text": sentence(rng, topic)} for topic in topics[:16]])
-    ran("embed", f"model={tmp_path / 'out'}", f"data={documents}", f"out={tmp_path / 'd.npy'}")
+    documents = write_jsonl(tmp_path / "documents.jsonl", [{"text": sentence(rng, topic)} for topic in topics])
+    queries = write_jsonl(tmp_path / "queries.jsonl", [{"text": sentence(rng, topic)} for topic in topics[:16]])
+    run_cli("embed", f"model={tmp_path / 'out'}", f"data={documents}", f"out={tmp_path / 'd.npy'}")
     search = ["embed", f"model={tmp_path / 'out'}", f"data={queries}", "top=4"]
-    by_vector = ran(*search, f"documents={tmp_path / 'd.npy'}").stdout.splitlines()
-    ran(*search, f"documents={documents}", f"out={tmp_path / 'found.jsonl'}")
+    by_vector = run_cli(*search, f"documents={tmp_path / 'd.npy'}").stdout.splitlines()
+    run_cli(*search, f"documents={documents}", f"out={tmp_path / 'found.jsonl'}")
     by_text = (tmp_path / "found.jsonl").read_text().splitlines()
     nearest_rows = [[hit["row"] for hit in json.loads(line)["nearest"]] for line in by_vector]
     assert nearest_rows == [[hit["row"] for hit in json.loads(line)["nearest"]] for line in by_text] and len(nearest_rows) == 16
@@ -92,7 +92,7 @@ def test_embedding_from_single_texts_with_dropout(bert, tmp_path):  # noqa: F811
         *FAST,
         "train.epochs=15",
     ]
-    result = answer(*args, f"out={tmp_path / 'out'}")
+    result = run_cli_json(*args, f"out={tmp_path / 'out'}")
     log = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     assert result["dev"] == {} and result["examples"] == 400
     model, plain = bertsmith.load(tmp_path / "out"), bertsmith.load(bert)
@@ -105,17 +105,17 @@ def test_embedding_from_single_texts_with_dropout(bert, tmp_path):  # noqa: F811
 def test_embedding_rejects_invalid_requests(bert, tmp_path):  # noqa: F811
     (tmp_path / "some.txt").write_text("the way\n", encoding="utf-8")
     data = f"data={tmp_path / 'some.txt'}"
-    assert "give out=vectors.npy" in refused("embed", f"model={bert}", data)
-    assert "written as .npy" in refused("embed", f"model={bert}", data, f"out={tmp_path / 'a.txt'}")
-    assert "one of the two" in refused("embed", f"model={bert}")
+    assert "give out=vectors.npy" in run_cli_error("embed", f"model={bert}", data)
+    assert "written as .npy" in run_cli_error("embed", f"model={bert}", data, f"out={tmp_path / 'a.txt'}")
+    assert "one of the two" in run_cli_error("embed", f"model={bert}")
     np.save(tmp_path / "narrow.npy", np.ones((3, 5), np.float32))
-    assert "32 wide" in refused("embed", f"model={bert}", data, f"documents={tmp_path / 'narrow.npy'}")
-    assert "cannot be read" in refused("embed", f"model={bert}", data, f"documents={tmp_path / 'none.npy'}")
+    assert "32 wide" in run_cli_error("embed", f"model={bert}", data, f"documents={tmp_path / 'narrow.npy'}")
+    assert "cannot be read" in run_cli_error("embed", f"model={bert}", data, f"documents={tmp_path / 'none.npy'}")
     (tmp_path / "empty.npy").write_bytes(b"")
-    assert "cannot be read" in refused("embed", f"model={bert}", data, f"documents={tmp_path / 'empty.npy'}")
-    vector = json.loads(ran("embed", f"model={bert}", "text=the way").stdout)
+    assert "cannot be read" in run_cli_error("embed", f"model={bert}", data, f"documents={tmp_path / 'empty.npy'}")
+    vector = json.loads(run_cli("embed", f"model={bert}", "text=the way").stdout)
     np.testing.assert_allclose(vector, bertsmith.load(bert).embed("the way"), atol=1e-5)
-    train = written(tmp_path / "train.jsonl", pairs(8, 0))
+    train = write_jsonl(tmp_path / "train.jsonl", pairs(8, 0))
     args = ["finetune", "task=similar", f"model={bert}", f"data.train={train}", f"out={tmp_path / 'out'}", *FAST]
-    assert "has no head" in refused(*args, "rdrop=1")
-    assert "choose task.pool" in refused(*args, "features.layers=sum")
+    assert "has no head" in run_cli_error(*args, "rdrop=1")
+    assert "choose task.pool" in run_cli_error(*args, "features.layers=sum")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import bertsmith
-from tests.journeys.test_pretraining import answer
+from tests.journeys.test_pretraining import run_cli_json
 
 ROOT = Path(__file__).parents[2]
 TINY = """
@@ -28,7 +28,7 @@ def test_family_recipe_pretrains(name, corpus, tmp_path):
     out = tmp_path / name
     recipe = (ROOT / "recipes" / f"{name}.toml").read_text().replace("epochs = 20\n", "")  # the test sets steps instead
     (tmp_path / "recipe.toml").write_text(recipe)
-    result = answer("pretrain", tmp_path / "recipe.toml", f"corpus={corpus}", f"out={out}", *TINY, *RECIPE_OPTIONS[name])
+    result = run_cli_json("pretrain", tmp_path / "recipe.toml", f"corpus={corpus}", f"out={out}", *TINY, *RECIPE_OPTIONS[name])
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert result["valid_loss_words"] < rows[0]["loss.words"]
     model = bertsmith.load(out).model

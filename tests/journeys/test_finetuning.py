@@ -7,7 +7,7 @@ import pytest
 
 import bertsmith
 from tests.conftest import WORDS
-from tests.journeys.test_pretraining import SMALL, answer, ran, refused
+from tests.journeys.test_pretraining import SMALL, run_cli, run_cli_error, run_cli_json
 
 FAST = ["length=32", "train.batch_tokens=512", "train.rate=3e-3", "train.log_every=50"]
 NAMES, PLACES = ["john", "mary", "peter", "anna"], ["paris", "london", "rome", "berlin"]
@@ -18,38 +18,38 @@ def bert(corpus, tmp_path_factory):
     """A barely pretrained model; the tasks here are easy."""
     out = tmp_path_factory.mktemp("bert") / "bert"
     words = [word for word in SMALL if "positions" not in word]
-    ran("pretrain", f"corpus={corpus}", f"out={out}", *words, "model.deviation=0.1", "model.norm=before", "train.steps=5")
+    run_cli("pretrain", f"corpus={corpus}", f"out={out}", *words, "model.deviation=0.1", "model.norm=before", "train.steps=5")
     return out
 
 
-def sentence(rng, size=6):
+def random_words(rng, size=6):
     return list(rng.choice(WORDS, size))
 
 
-def written(path, rows):
+def write_jsonl(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
-def classified(rng):
+def classification_row(rng):
     is_good = bool(rng.integers(2))
-    words = [*sentence(rng), "people" if is_good else "water"]
+    words = [*random_words(rng), "people" if is_good else "water"]
     return {"text": " ".join(rng.permutation(words)), "label": "good" if is_good else "bad"}
 
 
-def rated(rng):
-    row = classified(rng)
+def regression_row(rng):
+    row = classification_row(rng)
     return {"text": row["text"], "label": 2.0 * (row["label"] == "good") + float(rng.random()) / 4}
 
 
 def multiple_choice_row(rng):
-    right, options = int(rng.integers(3)), [" ".join(sentence(rng, 3)) for _ in range(3)]
+    right, options = int(rng.integers(3)), [" ".join(random_words(rng, 3)) for _ in range(3)]
     options[right] += " people"
-    return {"context": " ".join(sentence(rng)), "options": options, "label": right}
+    return {"context": " ".join(random_words(rng)), "options": options, "label": right}
 
 
-def tagged(rng):
-    tokens = sentence(rng)
+def tagging_row(rng):
+    tokens = random_words(rng)
     tags = ["O"] * len(tokens)
     for words, tag in ((NAMES, "B-PER"), (PLACES, "B-LOC")):
         position = int(rng.integers(len(tokens)))
@@ -57,37 +57,37 @@ def tagged(rng):
     return {"tokens": [str(token) for token in tokens], "tags": tags}
 
 
-def asked(rng, number):
-    words = [word for word in sentence(rng, 10) if word != "water"]
+def squad_paragraph(rng, number):
+    words = [word for word in random_words(rng, 10) if word != "water"]
     words.insert(int(rng.integers(len(words))), "water")
     context = " ".join(words)
     gold_answer = {"text": "water", "answer_start": context.index("water")}
     return {"context": context, "qas": [{"id": str(number), "question": "what is made", "answers": [gold_answer]}]}
 
 
-CASES = {"classify": (classified, "accuracy"), "choose": (multiple_choice_row, "accuracy"), "tag": (tagged, "f1")}
-CASES["regress"] = rated, "pearson"
+CASES = {"classify": (classification_row, "accuracy"), "choose": (multiple_choice_row, "accuracy"), "tag": (tagging_row, "f1")}
+CASES["regress"] = regression_row, "pearson"
 
 
 @pytest.mark.parametrize("kind", CASES)
 def test_finetuned_task_is_evaluated_and_predicts(bert, tmp_path, kind):
     make_row, metric = CASES[kind]
     train, dev = (
-        written(tmp_path / f"{n}.jsonl", [make_row(np.random.default_rng(i + n)) for i in range(n)]) for n in (600, 100)
+        write_jsonl(tmp_path / f"{n}.jsonl", [make_row(np.random.default_rng(i + n)) for i in range(n)]) for n in (600, 100)
     )
     args = [f"task={kind}", f"model={bert}", f"data.train={train}", f"data.dev={dev}", f"out={tmp_path / 'out'}", *FAST]
-    result = answer("finetune", *args, "train.epochs=8")
+    result = run_cli_json("finetune", *args, "train.epochs=8")
     assert result["dev"][metric] > 0.8
-    assert not answer("finetune", *args, "train.epochs=8")["made"]
-    evaluation = answer("evaluate", f"model={tmp_path / 'out'}", f"data={dev}")
+    assert not run_cli_json("finetune", *args, "train.epochs=8")["made"]
+    evaluation = run_cli_json("evaluate", f"model={tmp_path / 'out'}", f"data={dev}")
     assert evaluation["scores"] == pytest.approx(result["dev"])
-    ran("predict", f"model={tmp_path / 'out'}", f"data={dev}", f"out={tmp_path / 'answers.jsonl'}")
+    run_cli("predict", f"model={tmp_path / 'out'}", f"data={dev}", f"out={tmp_path / 'answers.jsonl'}")
     assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 100
 
 
 def test_finetuned_question_answering(bert, tmp_path):
     for n in (500, 60):
-        paragraphs = [asked(np.random.default_rng(i + n), i) for i in range(n)]
+        paragraphs = [squad_paragraph(np.random.default_rng(i + n), i) for i in range(n)]
         (tmp_path / f"{n}.json").write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}))
     args = [
         f"model={bert}",
@@ -95,14 +95,16 @@ def test_finetuned_question_answering(bert, tmp_path):
         f"data.dev={tmp_path / '60.json'}",
         f"out={tmp_path / 'out'}",
     ]
-    result = answer("finetune", "task=answer", *args, *FAST, "train.epochs=8")
+    result = run_cli_json("finetune", "task=answer", *args, *FAST, "train.epochs=8")
     assert result["dev"]["exact"] > 0.8
 
 
 def test_finetuned_model_predicts_from_its_folder(bert, tmp_path):
-    rows = [classified(np.random.default_rng(i)) for i in range(600)]
-    train = written(tmp_path / "train.jsonl", rows)
-    ran("finetune", "task=classify", f"model={bert}", f"data.train={train}", f"out={tmp_path / 'out'}", *FAST, "train.epochs=8")
+    rows = [classification_row(np.random.default_rng(i)) for i in range(600)]
+    train = write_jsonl(tmp_path / "train.jsonl", rows)
+    run_cli(
+        "finetune", "task=classify", f"model={bert}", f"data.train={train}", f"out={tmp_path / 'out'}", *FAST, "train.epochs=8"
+    )
     model = bertsmith.load(tmp_path / "out")
     assert model("the way people were made")["label"] == "good"
     predictions = model(["the way people were made", "water of the one", ""], batch_tokens=16)
@@ -110,7 +112,7 @@ def test_finetuned_model_predicts_from_its_folder(bert, tmp_path):
         "good",
         "bad",
     )
-    printed = ran("predict", f"model={tmp_path / 'out'}", "text=water of the one").stdout
+    printed = run_cli("predict", f"model={tmp_path / 'out'}", "text=water of the one").stdout
     assert json.loads(printed)["label"] == "bad"
 
 
@@ -121,10 +123,10 @@ def test_finetuning_on_long_documents(bert, tmp_path, long):
     for i in range(500):
         rng = np.random.default_rng(i)
         is_good = bool(rng.integers(2))
-        rows.append({"text": " ".join([*sentence(rng, 40), "people" if is_good else "water"]), "label": str(is_good)})
-    train, dev = written(tmp_path / "train.jsonl", rows[:400]), written(tmp_path / "dev.jsonl", rows[400:])
+        rows.append({"text": " ".join([*random_words(rng, 40), "people" if is_good else "water"]), "label": str(is_good)})
+    train, dev = write_jsonl(tmp_path / "train.jsonl", rows[:400]), write_jsonl(tmp_path / "dev.jsonl", rows[400:])
     args = [f"model={bert}", f"data.train={train}", f"data.dev={dev}", f"out={tmp_path / 'out'}", *FAST]
-    accuracy = answer("finetune", "task=classify", f"task.long={long}", "task.stride=24", *args, "train.epochs=8")["dev"][
+    accuracy = run_cli_json("finetune", "task=classify", f"task.long={long}", "task.stride=24", *args, "train.epochs=8")["dev"][
         "accuracy"
     ]
     assert accuracy < 0.7 if long == "truncate" else accuracy > 0.8
@@ -134,9 +136,9 @@ def test_finetuning_resumes_exactly_after_interruption(bert, tmp_path, monkeypat
     from bertsmith.errors import Interrupted
     from bertsmith.train.trainer import Trainer
 
-    train = written(tmp_path / "train.jsonl", [classified(np.random.default_rng(i)) for i in range(200)])
+    train = write_jsonl(tmp_path / "train.jsonl", [classification_row(np.random.default_rng(i)) for i in range(200)])
     args = ["finetune", "task=classify", f"model={bert}", f"data.train={train}", *FAST, "train.epochs=4", "train.save_every=7"]
-    ran(*args, f"out={tmp_path / 'straight'}")
+    run_cli(*args, f"out={tmp_path / 'straight'}")
     original_step = Trainer._step
 
     def interrupted_step(self, batch):
@@ -145,30 +147,30 @@ def test_finetuning_resumes_exactly_after_interruption(bert, tmp_path, monkeypat
         return original_step(self, batch)
 
     monkeypatch.setattr(Trainer, "_step", interrupted_step)
-    ran(*args, f"out={tmp_path / 'killed'}", code=130)
+    run_cli(*args, f"out={tmp_path / 'killed'}", code=130)
     monkeypatch.setattr(Trainer, "_step", original_step)
-    ran(*args, f"out={tmp_path / 'killed'}")
+    run_cli(*args, f"out={tmp_path / 'killed'}")
     for name in ("model.safetensors", "metrics.jsonl"):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "straight" / name).read_bytes(), name
 
 
 def test_finetuning_defaults_to_three_epochs(bert, tmp_path):
-    train = written(tmp_path / "train.jsonl", [classified(np.random.default_rng(i)) for i in range(60)])
+    train = write_jsonl(tmp_path / "train.jsonl", [classification_row(np.random.default_rng(i)) for i in range(60)])
     args = ["finetune", "task=classify", f"model={bert}", f"data.train={train}", "length=32", "train.batch_tokens=512"]
-    steps = answer(*args, f"out={tmp_path / 'said'}", "train.steps=4")["step"]
-    default_steps = answer(*args, f"out={tmp_path / 'unsaid'}")["step"]
-    assert steps == 4 and default_steps == answer(*args, f"out={tmp_path / 'three'}", "train.epochs=3")["step"] > 4
-    assert "5e-05" in ran("finetune", "--help").stdout
+    steps = run_cli_json(*args, f"out={tmp_path / 'said'}", "train.steps=4")["step"]
+    default_steps = run_cli_json(*args, f"out={tmp_path / 'unsaid'}")["step"]
+    assert steps == 4 and default_steps == run_cli_json(*args, f"out={tmp_path / 'three'}", "train.epochs=3")["step"] > 4
+    assert "5e-05" in run_cli("finetune", "--help").stdout
 
 
 def test_finetuning_rejects_bad_requests(bert, tmp_path):
-    train = written(
+    train = write_jsonl(
         tmp_path / "train.jsonl", [{"text": "the way", "label": "a"}, {"text": "the", "label": "b"}, {"sentence": "x"}]
     )
     args = ["finetune", "task=classify", f"model={bert}", f"out={tmp_path / 'out'}", *FAST, "train.epochs=1"]
-    assert "line 3" in refused(*args, f"data.train={train}")
-    assert "rows left out" in ran(*args, f"data.train={train}", "data.skip_bad=true").stderr
-    good = written(tmp_path / "good.jsonl", [{"text": "the way", "label": "a"}, {"text": "the", "label": "b"}])
-    assert "train.workers" in refused(*args, f"data.train={good}", f"out={tmp_path / 'ahead'}", "train.workers=2")
-    assert "was not fine-tuned" in refused("predict", f"model={bert}", "text=hello")
-    assert "text=... or data=FILE" in refused("predict", f"model={bert}")
+    assert "line 3" in run_cli_error(*args, f"data.train={train}")
+    assert "rows left out" in run_cli(*args, f"data.train={train}", "data.skip_bad=true").stderr
+    good = write_jsonl(tmp_path / "good.jsonl", [{"text": "the way", "label": "a"}, {"text": "the", "label": "b"}])
+    assert "train.workers" in run_cli_error(*args, f"data.train={good}", f"out={tmp_path / 'ahead'}", "train.workers=2")
+    assert "was not fine-tuned" in run_cli_error("predict", f"model={bert}", "text=hello")
+    assert "text=... or data=FILE" in run_cli_error("predict", f"model={bert}")

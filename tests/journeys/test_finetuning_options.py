@@ -7,8 +7,8 @@ import pytest
 
 import bertsmith
 from bertsmith.tensors import load_tensors
-from tests.journeys.test_finetuning import FAST, bert, classified, tagged, written  # noqa: F401
-from tests.journeys.test_pretraining import ROOT, answer, killed_command, ran, refused
+from tests.journeys.test_finetuning import FAST, bert, classification_row, tagging_row, write_jsonl  # noqa: F401
+from tests.journeys.test_pretraining import ROOT, kill_cli_when_exists, run_cli, run_cli_error, run_cli_json
 
 OPTIONS = {
     "features": ["recipes/features.toml", "features.last=2", "train.rate=2e-2"],
@@ -24,7 +24,9 @@ OPTIONS = {
 
 
 def write_files(folder, make_row, train=400, dev=100):
-    return [written(folder / f"{n}.jsonl", [make_row(np.random.default_rng(i + n)) for i in range(n)]) for n in (train, dev)]
+    return [
+        write_jsonl(folder / f"{n}.jsonl", [make_row(np.random.default_rng(i + n)) for i in range(n)]) for n in (train, dev)
+    ]
 
 
 def finetune_args(kind, model, folder, make_row, *extra):
@@ -35,10 +37,12 @@ def finetune_args(kind, model, folder, make_row, *extra):
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_finetuning_option_learns_and_predicts(bert, tmp_path, option):  # noqa: F811
-    kind, make_row, metric = ("tag", tagged, "f1") if option in ("lstm", "mix") else ("classify", classified, "accuracy")
-    result = answer("finetune", *finetune_args(kind, bert, tmp_path, make_row, "train.epochs=8", *OPTIONS[option]))
+    kind, make_row, metric = (
+        ("tag", tagging_row, "f1") if option in ("lstm", "mix") else ("classify", classification_row, "accuracy")
+    )
+    result = run_cli_json("finetune", *finetune_args(kind, bert, tmp_path, make_row, "train.epochs=8", *OPTIONS[option]))
     assert result["dev"][metric] > 0.8
-    evaluation = answer("evaluate", f"model={tmp_path / 'out'}", f"data={tmp_path / '100.jsonl'}")
+    evaluation = run_cli_json("evaluate", f"model={tmp_path / 'out'}", f"data={tmp_path / '100.jsonl'}")
     assert evaluation["scores"][metric] == pytest.approx(result["dev"][metric])
     if kind == "classify":
         assert bertsmith.load(tmp_path / "out")("people are here")["label"] == "good"
@@ -48,7 +52,7 @@ def test_finetuning_option_learns_and_predicts(bert, tmp_path, option):  # noqa:
     ("option", "frozen_parts"), [("features", ("tokens", "blocks.0", "blocks.1")), ("top", ("tokens", "blocks.0"))]
 )
 def test_finetuning_keeps_frozen_weights(bert, tmp_path, option, frozen_parts):  # noqa: F811
-    answer("finetune", *finetune_args("classify", bert, tmp_path, classified, *OPTIONS[option], "train.epochs=1"))
+    run_cli_json("finetune", *finetune_args("classify", bert, tmp_path, classification_row, *OPTIONS[option], "train.epochs=1"))
     before, after = load_tensors(bert / "model.safetensors"), load_tensors(tmp_path / "out" / "model.safetensors")
     unchanged = {name for name in before.keys() & after.keys() if (before[name] == after[name]).all()}
     frozen = {name for name in after if name.startswith("encoder.") and any(part in name for part in frozen_parts)}
@@ -57,41 +61,46 @@ def test_finetuning_keeps_frozen_weights(bert, tmp_path, option, frozen_parts): 
 
 
 def test_finetuning_overrides_dropout(bert, tmp_path):  # noqa: F811
-    args = finetune_args("classify", bert, tmp_path, classified, "train.steps=2", "dropout=0.5")
-    losses = [answer("finetune", *args)["loss"], answer("finetune", *args[:-1], f"out={tmp_path / 'other'}")["loss"]]
+    args = finetune_args("classify", bert, tmp_path, classification_row, "train.steps=2", "dropout=0.5")
+    losses = [
+        run_cli_json("finetune", *args)["loss"],
+        run_cli_json("finetune", *args[:-1], f"out={tmp_path / 'other'}")["loss"],
+    ]
     assert losses[0] != losses[1]
     assert json.loads((tmp_path / "out/config.json").read_text())["model"]["encoder"]["dropout"] == 0.5
 
 
 def test_finetuning_seeds_report_mean_deviation_and_best(bert, tmp_path):  # noqa: F811
-    args = finetune_args("classify", bert, tmp_path, classified, "recipes/seeds.toml", "train.epochs=1", "seeds=[0,1,2]")
-    result = answer("finetune", *args)
+    args = finetune_args(
+        "classify", bert, tmp_path, classification_row, "recipes/seeds.toml", "train.epochs=1", "seeds=[0,1,2]"
+    )
+    result = run_cli_json("finetune", *args)
     scores = [result["seeds"][str(seed)]["accuracy"] for seed in range(3)]
     assert result["mean"]["accuracy"] == pytest.approx(np.mean(scores))
     assert result["deviation"]["accuracy"] == pytest.approx(np.std(scores, ddof=1))
     assert result["dev"]["accuracy"] == max(scores) and scores[result["seed"]] == max(scores)
-    evaluation = answer("evaluate", f"model={tmp_path / 'out'}", f"data={tmp_path / '100.jsonl'}")
+    evaluation = run_cli_json("evaluate", f"model={tmp_path / 'out'}", f"data={tmp_path / '100.jsonl'}")
     assert evaluation["scores"]["accuracy"] == max(scores)
     assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir()) == []
-    assert not answer("finetune", *args)["made"]
+    assert not run_cli_json("finetune", *args)["made"]
     single_args = [word.replace("/out", "/one") for word in args if not word.startswith(("seeds", "/"))]
-    single_result = answer("finetune", *single_args, f"seed={result['seed']}")
+    single_result = run_cli_json("finetune", *single_args, f"seed={result['seed']}")
     assert single_result["dev"] == result["dev"]  # a seed among several gives the same result as alone
 
 
 def test_finetuning_seeds_resume_after_kill(bert, tmp_path):  # noqa: F811
-    args = finetune_args("classify", bert, tmp_path, classified, "train.epochs=1", "seeds=[0,1]", "train.save_every=2")
-    killed_command("finetune", *args, until=tmp_path / "out/seeds/seed-1/state/step-2")
-    result = answer("finetune", *args)
+    args = finetune_args("classify", bert, tmp_path, classification_row, "train.epochs=1", "seeds=[0,1]", "train.save_every=2")
+    kill_cli_when_exists("finetune", *args, until=tmp_path / "out/seeds/seed-1/state/step-2")
+    result = run_cli_json("finetune", *args)
     uninterrupted_args = [word.replace("/out", "/whole") for word in args]
-    assert result["seeds"] == answer("finetune", *uninterrupted_args)["seeds"]
+    assert result["seeds"] == run_cli_json("finetune", *uninterrupted_args)["seeds"]
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("out", "whole")]
     assert weights[0] == weights[1]
 
 
 def test_early_stopping_keeps_the_best_weights(bert, tmp_path):  # noqa: F811
-    args = finetune_args("classify", bert, tmp_path, classified, "train.epochs=60", "train.stop=2")
-    result = answer("finetune", *args)
+    args = finetune_args("classify", bert, tmp_path, classification_row, "train.epochs=60", "train.stop=2")
+    result = run_cli_json("finetune", *args)
     assert result["dev"]["accuracy"] > 0.9
     assert result["best_step"] < result["step"]
     assert not list((tmp_path / "out").glob("state/*"))
@@ -112,15 +121,15 @@ def test_early_stopping_keeps_the_best_weights(bert, tmp_path):  # noqa: F811
     ],
 )
 def test_finetuning_rejects_invalid_options(bert, tmp_path, settings, message):  # noqa: F811
-    args = finetune_args("classify", bert, tmp_path, classified, "train.epochs=1", *settings)
-    assert message in refused("finetune", *args)
+    args = finetune_args("classify", bert, tmp_path, classification_row, "train.epochs=1", *settings)
+    assert message in run_cli_error("finetune", *args)
 
 
 def test_finetuning_long_documents_hierarchical_and_windows(bert, tmp_path):  # noqa: F811
     """The decisive word is far beyond max_length: truncation loses it."""
 
     def long_row(rng):
-        row = classified(rng)
+        row = classification_row(rng)
         return {"text": " ".join(["river"] * 60) + " " + row["text"], "label": row["label"]}
 
     scores = {}
@@ -138,9 +147,9 @@ def test_finetuning_long_documents_hierarchical_and_windows(bert, tmp_path):  # 
             *FAST,
             "train.batch_tokens=4096",
         )
-        scores[long] = answer("finetune", *args)["dev"]["accuracy"]
+        scores[long] = run_cli_json("finetune", *args)["dev"]["accuracy"]
     assert scores["truncate"] < 0.7 < 0.8 < min(scores["hierarchical"], scores["window"])
-    ran(
+    run_cli(
         "predict",
         f"model={tmp_path / 'hierarchical/out'}",
         f"data={tmp_path / 'hierarchical/100.jsonl'}",
@@ -168,33 +177,33 @@ def test_finetuning_long_documents_hierarchical_and_windows(bert, tmp_path):  # 
     ],
 )
 def test_finetuning_rejects_bad_data_before_training(bert, tmp_path, kind, row, settings, message):  # noqa: F811
-    make_row = {"classify": classified, "tag": tagged}.get(
+    make_row = {"classify": classification_row, "tag": tagging_row}.get(
         kind, lambda rng: row | ({"score": int(rng.integers(5))} if "score" in row else {})
     )
     args = finetune_args(kind, bert, tmp_path, make_row, "train.steps=2", *settings)
-    written(tmp_path / "100.jsonl", [row, row | {"score": 0} if "score" in row else row])
-    assert message in refused("finetune", *args)
+    write_jsonl(tmp_path / "100.jsonl", [row, row | {"score": 0} if "score" in row else row])
+    assert message in run_cli_error("finetune", *args)
 
 
 def test_finetuning_run_identity_ignores_paths_but_not_eval_every(bert, tmp_path):  # noqa: F811
-    args = finetune_args("classify", bert, tmp_path, classified, "train.steps=4", "train.stop=1", "train.eval_every=2")
-    answer("finetune", *args)
+    args = finetune_args("classify", bert, tmp_path, classification_row, "train.steps=4", "train.stop=1", "train.eval_every=2")
+    run_cli_json("finetune", *args)
     (tmp_path / "moved").mkdir()
     (tmp_path / "400.jsonl").rename(tmp_path / "moved/other.jsonl")
     moved_args = [f"data.train={tmp_path / 'moved/other.jsonl'}" if word.startswith("data.train") else word for word in args]
-    assert not answer("finetune", *moved_args)["made"]
-    assert "another recipe" in refused("finetune", *moved_args, "train.eval_every=1")
+    assert not run_cli_json("finetune", *moved_args)["made"]
+    assert "another recipe" in run_cli_error("finetune", *moved_args, "train.eval_every=1")
 
 
 def test_finetuning_seeds_after_error_and_with_rare_entity_type(bert, tmp_path):  # noqa: F811
     """The training file has a tag that is not in the dev file: metrics of seeds that do and do not predict it are combined."""
 
     def rare_row(rng):
-        row = tagged(rng)
+        row = tagging_row(rng)
         return row | {"tags": [*row["tags"][:-1], "B-MISC"]} if len(row["tokens"]) and rng.random() < 0.5 else row
 
     args = finetune_args("tag", bert, tmp_path, rare_row, "train.steps=30", "seeds=[0,1]")
-    written(tmp_path / "100.jsonl", [tagged(np.random.default_rng(i)) for i in range(30)])
-    refused("finetune", *args, "freeze=9")  # leaves no files that would block the next run
-    result = answer("finetune", *args)
+    write_jsonl(tmp_path / "100.jsonl", [tagging_row(np.random.default_rng(i)) for i in range(30)])
+    run_cli_error("finetune", *args, "freeze=9")  # leaves no files that would block the next run
+    result = run_cli_json("finetune", *args)
     assert "f1.MISC" in result["mean"]

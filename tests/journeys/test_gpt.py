@@ -12,7 +12,7 @@ from bertsmith.errors import UserError
 from bertsmith.model.batch import Inputs
 from bertsmith.model.packing import Layout
 from tests.conftest import WORDS, prepared
-from tests.journeys.test_pretraining import answer, ran
+from tests.journeys.test_pretraining import run_cli, run_cli_json
 
 SMALL = """
 model=gpt2 model.layers=2 model.width=32 model.mixer.heads=2 model.feedforward.inner=64 model.positions=48 length=48
@@ -27,9 +27,9 @@ def gpt_model(tmp_path_factory):
     starts = rng.integers(0, len(WORDS), (80, 4))
     lines = ["\n".join(" ".join((WORDS * 2)[start : start + 12]) for start in row) for row in starts]
     (folder / "text.txt").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
-    ran("tokenizer", f"texts={folder / 'text.txt'}", "kind=byte-bpe", "size=500", f"out={folder / 'tokenizer'}")
+    run_cli("tokenizer", f"texts={folder / 'text.txt'}", "kind=byte-bpe", "size=500", f"out={folder / 'tokenizer'}")
     prepared(folder / "text.txt", folder / "tokenizer", folder / "corpus")
-    ran("pretrain", f"corpus={folder / 'corpus'}", f"out={folder / 'gpt'}", *SMALL)
+    run_cli("pretrain", f"corpus={folder / 'corpus'}", f"out={folder / 'gpt'}", *SMALL)
     return folder / "gpt"
 
 
@@ -51,14 +51,14 @@ def test_gpt_generate_continues_training_text(gpt_model):
 def test_gpt_predict_command_matches_python(gpt_model, tmp_path):
     model, prompt = bertsmith.load(gpt_model), " ".join(WORDS[30:34])
     options = [f"model={gpt_model}", f"text={prompt}"]
-    greedy = json.loads(ran("predict", *options, "generate.tokens=5").stdout.splitlines()[0])
+    greedy = json.loads(run_cli("predict", *options, "generate.tokens=5").stdout.splitlines()[0])
     assert greedy == model.generate(prompt, tokens=5)
     keys = ["generate=sample", "generate.top_p=0.9", "generate.temperature=1.5", "generate.seed=3", "generate.tokens=9"]
-    sampled = json.loads(ran("predict", *options, *keys).stdout.splitlines()[0])
+    sampled = json.loads(run_cli("predict", *options, *keys).stdout.splitlines()[0])
     assert sampled == model.generate(prompt, kind="sample", top_p=0.9, temperature=1.5, seed=3, tokens=9)
     file = tmp_path / "prompts.txt"
     file.write_text("\n".join([prompt, WORDS[3], prompt]) + "\n", encoding="utf-8")
-    answer("predict", f"model={gpt_model}", f"data={file}", f"out={tmp_path / 'said.jsonl'}", *keys)
+    run_cli_json("predict", f"model={gpt_model}", f"data={file}", f"out={tmp_path / 'said.jsonl'}", *keys)
     rows = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
     assert rows[0]["tokens"] == rows[2]["tokens"] == sampled["tokens"] and len(rows) == 3
 
@@ -88,7 +88,7 @@ def test_gpt_refuses_invalid_requests(gpt_model):
     with pytest.raises(UserError, match="top_p"):
         model.generate("the", kind="beam", top_p=0.5)
     assert len(model.generate(" ".join(WORDS[:20]), tokens=1000)["tokens"]) <= 48  # limited by max_position_embeddings
-    process = ran("predict", "model=mini-en", "text=the [MASK] of", "generate.tokens=5", code=2)
+    process = run_cli("predict", "model=mini-en", "text=the [MASK] of", "generate.tokens=5", code=2)
     assert "for a causal model" in process.stderr
 
 

@@ -20,9 +20,9 @@ from bertsmith.tasks.classification import ClassificationExample
 from bertsmith.tasks.multiple_choice import MultipleChoiceExample
 from bertsmith.tasks.regression import RegressionExample
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import PIECES
-from tests.journeys.test_finetuning import CASES, FAST, asked, classified, sentence, written
-from tests.journeys.test_pretraining import answer, ran, refused
+from tests.conftest import VOCAB
+from tests.journeys.test_finetuning import CASES, FAST, classification_row, random_words, squad_paragraph, write_jsonl
+from tests.journeys.test_pretraining import run_cli, run_cli_error, run_cli_json
 from tests.objectives.test_clm import TINY
 
 SMALL = """
@@ -34,7 +34,7 @@ train.batch_tokens=512 train.rate=1e-3 eval_tokens=2048 objective=causal train.s
 @pytest.fixture(scope="module")
 def gpt(corpus, tmp_path_factory):
     out = tmp_path_factory.mktemp("gpt") / "gpt"
-    ran("pretrain", f"corpus={corpus}", f"out={out}", *SMALL)
+    run_cli("pretrain", f"corpus={corpus}", f"out={out}", *SMALL)
     return out
 
 
@@ -43,7 +43,7 @@ def similar_pair(rng):
     same = bool(rng.integers(2))
     first = str(rng.choice(["people", "water"]))
     second = first if same else {"people": "water", "water": "people"}[first]
-    texts = [" ".join(rng.permutation([*sentence(rng, 2), word])) for word in (first, second)]
+    texts = [" ".join(rng.permutation([*random_words(rng, 2), word])) for word in (first, second)]
     return {"text": texts[0], "text_b": texts[1], "label": float(same)}
 
 
@@ -51,34 +51,36 @@ def similar_pair(rng):
 def test_gpt_learns_every_task_with_auxiliary_lm(gpt, tmp_path, kind):
     make_example, metric = CASES[kind]
     train, dev = (
-        written(tmp_path / f"{size}.jsonl", [make_example(np.random.default_rng(i + size)) for i in range(size)])
+        write_jsonl(tmp_path / f"{size}.jsonl", [make_example(np.random.default_rng(i + size)) for i in range(size)])
         for size in (600, 100)
     )
     options = [f"task={kind}", f"model={gpt}", f"data.train={train}", f"data.dev={dev}", f"out={tmp_path / 'out'}", *FAST]
-    result = answer("finetune", *options, "train.epochs=8", "lm=0.5")
+    result = run_cli_json("finetune", *options, "train.epochs=8", "lm=0.5")
     assert result["dev"][metric] > 0.8
     rows = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
     lm_losses = [row["loss.words"] for row in rows if "loss.words" in row]
     assert lm_losses[-1] < lm_losses[0]
-    evaluation = answer("evaluate", f"model={tmp_path / 'out'}", f"data={dev}")
+    evaluation = run_cli_json("evaluate", f"model={tmp_path / 'out'}", f"data={dev}")
     assert evaluation["scores"] == pytest.approx(result["dev"])
 
 
 def test_gpt_learns_question_answering(gpt, tmp_path):
     for size in (500, 60):
-        paragraphs = [asked(np.random.default_rng(i + size), i) for i in range(size)]
+        paragraphs = [squad_paragraph(np.random.default_rng(i + size), i) for i in range(size)]
         (tmp_path / f"{size}.json").write_text(
             json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]})
         )
     files = [f"data.train={tmp_path / '500.json'}", f"data.dev={tmp_path / '60.json'}", f"out={tmp_path / 'out'}"]
-    assert answer("finetune", "task=answer", f"model={gpt}", *files, *FAST, "train.epochs=8", "lm=0.5")["dev"]["exact"] > 0.8
+    assert (
+        run_cli_json("finetune", "task=answer", f"model={gpt}", *files, *FAST, "train.epochs=8", "lm=0.5")["dev"]["exact"] > 0.8
+    )
 
 
 def test_gpt_both_orders_is_symmetric(gpt, tmp_path):
     rows = [similar_pair(np.random.default_rng(i)) for i in range(900)]
-    train, dev = written(tmp_path / "train.jsonl", rows[:800]), written(tmp_path / "dev.jsonl", rows[800:])
+    train, dev = write_jsonl(tmp_path / "train.jsonl", rows[:800]), write_jsonl(tmp_path / "dev.jsonl", rows[800:])
     options = ["task=regress", "task.pair=both", f"model={gpt}", f"data.train={train}", f"data.dev={dev}"]
-    result = answer("finetune", *options, f"out={tmp_path / 'out'}", *FAST, "train.epochs=12", "lm=0.5")
+    result = run_cli_json("finetune", *options, f"out={tmp_path / 'out'}", *FAST, "train.epochs=12", "lm=0.5")
     assert result["dev"]["pearson"] > 0.5
     model = bertsmith.load(tmp_path / "out")
     prediction, swapped = model("people of the", "the water was"), model("the water was", "people of the")
@@ -86,11 +88,11 @@ def test_gpt_both_orders_is_symmetric(gpt, tmp_path):
 
 
 def test_auxiliary_lm_refuses_incompatible_options(gpt, corpus, tmp_path):
-    train = written(tmp_path / "train.jsonl", [classified(np.random.default_rng(i)) for i in range(40)])
+    train = write_jsonl(tmp_path / "train.jsonl", [classification_row(np.random.default_rng(i)) for i in range(40)])
     command = ["finetune", "task=classify", f"data.train={train}", f"out={tmp_path / 'out'}", *FAST, "lm=0.5"]
-    assert "causal" in refused(*command, "model=mini-en")
-    assert "leave out lm" in refused(*command, f"model={gpt}", "rdrop=1")
-    assert "leave out lm" in refused(*command, f"model={gpt}", "features={}")
+    assert "causal" in run_cli_error(*command, "model=mini-en")
+    assert "leave out lm" in run_cli_error(*command, f"model={gpt}", "rdrop=1")
+    assert "leave out lm" in run_cli_error(*command, f"model={gpt}", "features={}")
 
 
 # unit tests
@@ -98,7 +100,7 @@ def test_auxiliary_lm_refuses_incompatible_options(gpt, corpus, tmp_path):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return Tokenizer.from_vocab(PIECES)
+    return Tokenizer.from_vocab(VOCAB)
 
 
 def tokens_of(tokenizer, ids):
@@ -183,10 +185,10 @@ def test_auxiliary_lm_loss_is_weighted_sum(tokenizer):
 
 
 def test_auxiliary_lm_head_is_initialized_from_pretraining(gpt, tmp_path):
-    rows = [classified(np.random.default_rng(i)) | {"way": str(i % 2)} for i in range(40)]
-    train = written(tmp_path / "train.jsonl", rows)
+    rows = [classification_row(np.random.default_rng(i)) | {"way": str(i % 2)} for i in range(40)]
+    train = write_jsonl(tmp_path / "train.jsonl", rows)
     command = ["finetune", "task=classify", f"model={gpt}", f"data.train={train}", *FAST, "train.steps=1", "lm=0.5"]
-    ran(*command, f"out={tmp_path / 'out'}", "task.template=[way={way}] {text}")
+    run_cli(*command, f"out={tmp_path / 'out'}", "task.template=[way={way}] {text}")
     model, tokenizer, _ = checkpoint.load(tmp_path / "out")
-    assert set(model.config.heads) == {"task", "words"} and len(tokenizer) == model.config.vocabulary > len(PIECES)
+    assert set(model.config.heads) == {"task", "words"} and len(tokenizer) == model.config.vocabulary > len(VOCAB)
     assert bertsmith.load(tmp_path / "out").generate("the of", tokens=3)["tokens"]

@@ -4,8 +4,15 @@ import numpy as np
 import pytest
 
 from bertsmith.tensors import load_tensors
-from tests.journeys.test_finetuning import FAST, classified, written
-from tests.journeys.test_pretraining import SMALL, answer, killed_command, learnt, ran, refused
+from tests.journeys.test_finetuning import FAST, classification_row, write_jsonl
+from tests.journeys.test_pretraining import (
+    SMALL,
+    check_trained_model,
+    kill_cli_when_exists,
+    run_cli,
+    run_cli_error,
+    run_cli_json,
+)
 
 MODERN = """
 model.norm=before model.norm_bias=false model.table=false model.mixer.rotary=1000 model.mixer.bias=false
@@ -22,11 +29,11 @@ def pretrain_command(corpus, out, *options):
 def modern_run(corpus, tmp_path_factory):
     """A run of forty steps without interruption: its folder and result."""
     out = tmp_path_factory.mktemp("modern") / "bert"
-    return out, answer(*pretrain_command(corpus, out))
+    return out, run_cli_json(*pretrain_command(corpus, out))
 
 
 def test_modern_bert_pretrains_and_fills_masks(modern_run):
-    names = learnt(*modern_run)
+    names = check_trained_model(*modern_run)
     assert not [name for name in names if "positions" in name or (".stack." in name and "bias" in name)]
 
 
@@ -34,34 +41,37 @@ def test_modern_bert_pretrains_and_fills_masks(modern_run):
 def test_modern_bert_resumed_run_is_bit_identical(corpus, modern_run, tmp_path, options):
     """Muon's momentum is restored too; workers and gradient checkpointing change nothing."""
     out = tmp_path / "bert"
-    killed_command(*pretrain_command(corpus, out, *options), until=out / "state" / "step-20")
+    kill_cli_when_exists(*pretrain_command(corpus, out, *options), until=out / "state" / "step-20")
     state_files = {path.name for path in (out / "state").glob("step-20/*")}
     assert "optimizer.safetensors" in state_files
     assert any(key.endswith("qkv.weight/momentum") for key in load_tensors(out / "state/step-20/optimizer.safetensors"))
-    assert "going on from step" in ran(*pretrain_command(corpus, out, *options)).stderr
+    assert "going on from step" in run_cli(*pretrain_command(corpus, out, *options)).stderr
     for name in ("model.safetensors", "metrics.jsonl"):
         assert (out / name).read_bytes() == (modern_run[0] / name).read_bytes(), name
 
 
 def test_resume_refuses_another_optimizer(corpus, tmp_path):
     out = tmp_path / "bert"
-    killed_command(*pretrain_command(corpus, out), until=out / "state" / "step-10")
-    assert "another recipe" in refused(*pretrain_command(corpus, out, "train.optimizer=adamw"))
+    kill_cli_when_exists(*pretrain_command(corpus, out), until=out / "state" / "step-10")
+    assert "another recipe" in run_cli_error(*pretrain_command(corpus, out, "train.optimizer=adamw"))
 
 
 @pytest.mark.parametrize("options", [[], ["train.optimizer=muon", "train.rate=1e-3"], ["lora={rank=4}", "train.rate=1e-2"]],
                          ids=["adamw", "muon", "lora"])  # fmt: skip
 def test_modern_bert_fine_tunes(modern_run, tmp_path, options):
-    files = [written(tmp_path / f"{n}.jsonl", [classified(np.random.default_rng(i + n)) for i in range(n)]) for n in (400, 100)]
+    files = [
+        write_jsonl(tmp_path / f"{n}.jsonl", [classification_row(np.random.default_rng(i + n)) for i in range(n)])
+        for n in (400, 100)
+    ]
     common = [f"model={modern_run[0]}", f"data.train={files[0]}", f"data.dev={files[1]}", f"out={tmp_path / 'out'}"]
-    result = answer("finetune", "task=classify", *common, *FAST, "train.epochs=8", *options)
+    result = run_cli_json("finetune", "task=classify", *common, *FAST, "train.epochs=8", *options)
     assert result["dev"]["accuracy"] > 0.8
-    evaluation = answer("evaluate", f"model={tmp_path / 'out'}", f"data={files[1]}")
+    evaluation = run_cli_json("evaluate", f"model={tmp_path / 'out'}", f"data={files[1]}")
     assert evaluation["scores"]["accuracy"] == pytest.approx(result["dev"]["accuracy"])
 
 
 def test_modern_bert_export_names_unsupported_options(modern_run, tmp_path):
-    message = refused("export", f"model={modern_run[0]}", f"out={tmp_path / 'hf'}")
+    message = run_cli_error("export", f"model={modern_run[0]}", f"out={tmp_path / 'hf'}")
     unsupported = ["norm = 'before'", "norm_bias = False", "table = False", "mixer.rotary = 1000.0", "mixer.bias = False",
             "feedforward.gated = True", "feedforward.bias = False"]  # fmt: skip
     assert not [
@@ -73,7 +83,7 @@ def test_modern_bert_export_names_unsupported_options(modern_run, tmp_path):
 
 
 def test_modern_bert_plan_counts_parameters(corpus, modern_run, tmp_path):
-    planned = answer("plan", *pretrain_command(corpus, tmp_path / "bert")[1:], "machine=h200")
+    planned = run_cli_json("plan", *pretrain_command(corpus, tmp_path / "bert")[1:], "machine=h200")
     assert planned["parameters"]["all"] == sum(
         weight.numel() for weight in load_tensors(modern_run[0] / "model.safetensors").values()
     )

@@ -9,8 +9,8 @@ import bertsmith
 from bertsmith import config
 from bertsmith.commands import load_stage
 from tests.conftest import WORDS
-from tests.journeys.test_finetuning import FAST, bert, written  # noqa: F401
-from tests.journeys.test_pretraining import ROOT, SMALL, answer, ran, refused
+from tests.journeys.test_finetuning import FAST, bert, write_jsonl  # noqa: F401
+from tests.journeys.test_pretraining import ROOT, SMALL, run_cli, run_cli_error, run_cli_json
 
 COLUMNS = ("label", "direction", "payload_hex")
 
@@ -33,11 +33,11 @@ def bytes_model(tmp_path_factory):
     """Barely pretrained on the payloads themselves."""
     folder = tmp_path_factory.mktemp("payloads")
     texts = [f"texts={write_table(folder / 'all.tsv', [packet(seed) for seed in range(300)])}", "column=payload_hex"]
-    ran("tokenizer", *texts, "kind=byte", "hex=true", f"out={folder / 'tokenizer'}")
-    result = answer("prepare", *texts, f"tokenizer={folder / 'tokenizer'}", f"out={folder / 'corpus'}", "workers=1")
+    run_cli("tokenizer", *texts, "kind=byte", "hex=true", f"out={folder / 'tokenizer'}")
+    result = run_cli_json("prepare", *texts, f"tokenizer={folder / 'tokenizer'}", f"out={folder / 'corpus'}", "workers=1")
     assert result["documents"] == 300 and result["unknown_rate"] == 0
     model = ["model.deviation=0.15", "model.norm=before", "objective=masked", "objective.view=doc-sentences"]
-    ran("pretrain", f"corpus={folder / 'corpus'}", f"out={folder / 'model'}", *SMALL, *model, "train.steps=5")
+    run_cli("pretrain", f"corpus={folder / 'corpus'}", f"out={folder / 'model'}", *SMALL, *model, "train.steps=5")
     return folder / "model"
 
 
@@ -45,11 +45,11 @@ def test_payload_classification_uses_special_tokens(bytes_model, tmp_path):
     train, dev = (write_table(tmp_path / f"{n}.tsv", [packet(n + seed) for seed in range(n)]) for n in (600, 100))
     args = ["finetune", "task=classify", f"model={bytes_model}", f"data.train={train}", f"data.dev={dev}", *FAST]
     args += ["data.columns.text=payload_hex", "train.epochs=6"]
-    without_template = answer(*args, f"out={tmp_path / 'blind'}")["dev"]["accuracy"]
+    without_template = run_cli_json(*args, f"out={tmp_path / 'blind'}")["dev"]["accuracy"]
     template = "task.template='[direction={direction}] {text}'"
-    result = answer(*args, template, f"out={tmp_path / 'out'}")
+    result = run_cli_json(*args, template, f"out={tmp_path / 'out'}")
     assert result["dev"]["accuracy"] > 0.95 > 0.7 > without_template
-    evaluation = answer("evaluate", f"model={tmp_path / 'out'}", f"data={dev}")
+    evaluation = run_cli_json("evaluate", f"model={tmp_path / 'out'}", f"data={dev}")
     assert evaluation["scores"]["accuracy"] == pytest.approx(result["dev"]["accuracy"])
 
 
@@ -57,19 +57,19 @@ def test_payload_prediction_from_model_folder(bytes_model, tmp_path):
     train = write_table(tmp_path / "train.tsv", [packet(seed) for seed in range(600)])
     out = tmp_path / "out"
     args = [f"model={bytes_model}", f"data.train={train}", "data.columns.text=payload_hex", f"out={out}", *FAST]
-    ran("finetune", "task=classify", *args, "task.template='[direction={direction}] {text}'", "train.epochs=6")
+    run_cli("finetune", "task=classify", *args, "task.template='[direction={direction}] {text}'", "train.epochs=6")
     rows = [packet(seed) for seed in range(900, 940)]
     raw = write_table(tmp_path / "raw.tsv", [*rows, dict(rows[0], direction="sideways")], COLUMNS[1:])
-    ran("predict", f"model={out}", f"data={raw}", f"out={tmp_path / 'answers.jsonl'}")
+    run_cli("predict", f"model={out}", f"data={raw}", f"out={tmp_path / 'answers.jsonl'}")
     predictions = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
     assert np.mean([prediction["label"] == row["label"] for prediction, row in zip(predictions, rows, strict=False)]) > 0.9
     assert predictions[-1]["label"].startswith(rows[0]["label"][:4])  # a direction not seen in training
     assert bertsmith.load(out)("ff1234")["label"].startswith("loud")
-    assert "has no column 'direction'" in refused(
+    assert "has no column 'direction'" in run_cli_error(
         "predict", f"model={out}", f"data={write_table(tmp_path / 'x.tsv', rows, COLUMNS[2:])}"
     )
     bad = write_table(tmp_path / "bad.tsv", [*rows[:2], dict(rows[2], payload_hex="f0f")])
-    assert "bad.tsv, line 4: text is not hex" in refused("evaluate", f"model={out}", f"data={bad}")
+    assert "bad.tsv, line 4: text is not hex" in run_cli_error("evaluate", f"model={out}", f"data={bad}")
 
 
 def test_payload_new_embeddings_are_the_mean_of_known_bytes(bytes_model, tmp_path):
@@ -82,7 +82,7 @@ def test_payload_new_embeddings_are_the_mean_of_known_bytes(bytes_model, tmp_pat
         "train.rate=1e-12",
         "train.decay=0",
     ]
-    ran("finetune", "task=classify", *args)
+    run_cli("finetune", "task=classify", *args)
     before, after = (bertsmith.load(folder) for folder in (bytes_model, tmp_path / "out"))
     old, new = (predictor.model.encoder.tokens.weight for predictor in (before, after))
     assert after.tokenizer.id_to_token[len(before.tokenizer) :] == ["[direction=?]", "[direction=c]", "[direction=s]"]
@@ -92,10 +92,10 @@ def test_payload_new_embeddings_are_the_mean_of_known_bytes(bytes_model, tmp_pat
 
 def test_payload_hex_and_text_models_reject_each_other(bytes_model, bert, tmp_path):  # noqa: F811
     rows = [{"text": "the people", "label": "a"}, {"text": "of time", "label": "b"}]
-    train = written(tmp_path / "train.jsonl", rows)
+    train = write_jsonl(tmp_path / "train.jsonl", rows)
     args = ["finetune", "task=classify", f"data.train={train}", f"out={tmp_path / 'out'}", *FAST]
-    assert "line 1: text is not hex: 't'" in refused(*args, f"model={bytes_model}")
-    assert "task.hex=true, but" in refused(*args, f"model={bert}", "task.hex=true")
+    assert "line 1: text is not hex: 't'" in run_cli_error(*args, f"model={bytes_model}")
+    assert "task.hex=true, but" in run_cli_error(*args, f"model={bert}", "task.hex=true")
 
 
 def same_ending_row(seed, size=40):
@@ -108,35 +108,35 @@ def same_ending_row(seed, size=40):
 
 @pytest.mark.parametrize("pair", ["cross", "joint"])
 def test_cross_attention_pairs_have_max_length_per_text(bert, tmp_path, pair):  # noqa: F811
-    train, dev = (written(tmp_path / f"{n}.jsonl", [same_ending_row(seed + n) for seed in range(n)]) for n in (400, 80))
+    train, dev = (write_jsonl(tmp_path / f"{n}.jsonl", [same_ending_row(seed + n) for seed in range(n)]) for n in (400, 80))
     args = [f"model={bert}", f"data.train={train}", f"data.dev={dev}", f"out={tmp_path / 'out'}", *FAST, "length=48"]
-    result = answer("finetune", "task=classify", f"task.pair={pair}", *args, "train.epochs=8", "train.batch_tokens=1024")
+    result = run_cli_json("finetune", "task=classify", f"task.pair={pair}", *args, "train.epochs=8", "train.batch_tokens=1024")
     assert result["dev"]["accuracy"] > 0.9 if pair == "cross" else result["dev"]["accuracy"] < 0.8
-    evaluation = answer("evaluate", f"model={tmp_path / 'out'}", f"data={dev}")
+    evaluation = run_cli_json("evaluate", f"model={tmp_path / 'out'}", f"data={dev}")
     assert evaluation["scores"]["accuracy"] == pytest.approx(result["dev"]["accuracy"])
 
 
 def test_cross_attention_regression_keeps_pair_config(bert, tmp_path):  # noqa: F811
     rows = [dict(row, label=float(row["label"] == "same")) for row in (same_ending_row(seed, 8) for seed in range(300))]
-    train, dev = written(tmp_path / "train.jsonl", rows[:240]), written(tmp_path / "dev.jsonl", rows[240:])
+    train, dev = write_jsonl(tmp_path / "train.jsonl", rows[:240]), write_jsonl(tmp_path / "dev.jsonl", rows[240:])
     args = [f"model={bert}", f"data.train={train}", f"data.dev={dev}", f"out={tmp_path / 'out'}", *FAST, "train.epochs=10"]
-    result = answer("finetune", "task=regress", "task.pair=cross", "task.pair.blocks=1", *args)
+    result = run_cli_json("finetune", "task=regress", "task.pair=cross", "task.pair.blocks=1", *args)
     assert result["dev"]["pearson"] > 0.8
     record = json.loads((tmp_path / "out" / "config.json").read_text())
     assert record["task"]["pair"] == {"kind": "cross", "blocks": 1} and record["model"]["heads"]["task"]["kind"] == "cross"
     model = bertsmith.load(tmp_path / "out")
     row = next(row for row in rows if row["label"] == 1.0)
     assert model(row["text"], text_b=row["text_b"])["value"] > 0.5
-    ran("predict", f"model={tmp_path / 'out'}", f"data={dev}", f"out={tmp_path / 'answers.jsonl'}")
+    run_cli("predict", f"model={tmp_path / 'out'}", f"data={dev}", f"out={tmp_path / 'answers.jsonl'}")
     assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 60
 
 
 def test_cross_attention_rejects_unsupported_options(bert, tmp_path):  # noqa: F811
-    train = written(tmp_path / "train.jsonl", [{"text": "the", "label": "a"}, {"text": "of", "label": "b"}])
+    train = write_jsonl(tmp_path / "train.jsonl", [{"text": "the", "label": "a"}, {"text": "of", "label": "b"}])
     args = ["finetune", "task=classify", "task.pair=cross", f"model={bert}", f"data.train={train}", f"out={tmp_path / 'out'}"]
-    assert "line 1 has no text_b" in refused(*args, *FAST)
-    assert "leave out task.long=window" in refused(*args, *FAST, "task.long=window")
-    assert "features are what a plain head reads" in refused(*args, *FAST, "features.layers=sum")
+    assert "line 1 has no text_b" in run_cli_error(*args, *FAST)
+    assert "leave out task.long=window" in run_cli_error(*args, *FAST, "task.long=window")
+    assert "features are what a plain head reads" in run_cli_error(*args, *FAST, "features.layers=sum")
 
 
 @pytest.mark.parametrize(("recipe", "name"), [("payloads-pretrain", "pretrain"), ("payloads-ndpi", "finetune"),

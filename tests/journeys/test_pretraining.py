@@ -18,7 +18,7 @@ import bertsmith
 from bertsmith.cli import main
 from bertsmith.errors import UserError
 from bertsmith.tensors import load_tensors
-from tests.conftest import han, prose
+from tests.conftest import make_chinese_text, make_english_text
 
 ROOT = Path(__file__).parents[2]
 SMALL = """
@@ -38,7 +38,7 @@ class CliOutput(NamedTuple):
     stderr: str
 
 
-def ran(*words, code=0):
+def run_cli(*words, code=0):
     """Run the command line in this process (importing torch in a new one takes longer than most tests)."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
@@ -46,12 +46,12 @@ def ran(*words, code=0):
     return CliOutput(out.getvalue(), err.getvalue())
 
 
-def answer(*words):
+def run_cli_json(*words):
     """The JSON that a command prints with --json."""
-    return json.loads(ran(*words, "--json").stdout.splitlines()[-1])
+    return json.loads(run_cli(*words, "--json").stdout.splitlines()[-1])
 
 
-def learnt(out, result):
+def check_trained_model(out, result):
     """Check that 40 steps lowered the loss and that masks are filled deterministically; returns the names of its weights."""
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert (result["step"], result["skipped"]) == (40, 0)
@@ -62,13 +62,13 @@ def learnt(out, result):
     return set(load_tensors(out / "model.safetensors"))
 
 
-@pytest.mark.parametrize(("language", "text"), [("en", prose(80)), ("zh", han(80))])
+@pytest.mark.parametrize(("language", "text"), [("en", make_english_text(80)), ("zh", make_chinese_text(80))])
 def test_pretrain_from_text_to_filled_mask(tmp_path, language, text):
     (tmp_path / "text.txt").write_text(text, encoding="utf-8")
-    result = answer("tokenizer", f"texts={tmp_path / 'text.txt'}", "size=300", f"out={tmp_path / 'tokenizer'}")
+    result = run_cli_json("tokenizer", f"texts={tmp_path / 'text.txt'}", "size=300", f"out={tmp_path / 'tokenizer'}")
     assert result["made"] and result["unknown"] == 0
     arguments = [f"texts={tmp_path / 'text.txt'}", f"tokenizer={tmp_path / 'tokenizer'}", f"out={tmp_path / 'corpus'}"]
-    result = answer("prepare", *arguments, f"language={language}", "workers=2")
+    result = run_cli_json("prepare", *arguments, f"language={language}", "workers=2")
     assert result["documents"] == 80
     pretrain_arguments = [
         f"corpus={tmp_path / 'corpus'}",
@@ -77,12 +77,12 @@ def test_pretrain_from_text_to_filled_mask(tmp_path, language, text):
         "train.steps=30",
         "objective.masks=whole-words",
     ]
-    result = answer("pretrain", *pretrain_arguments)
+    result = run_cli_json("pretrain", *pretrain_arguments)
     assert result["step"] == 30 and result["skipped"] == 0
     assert {"valid_loss", "valid_mlm_accuracy", "valid_next_accuracy", "pseudo_perplexity", "unigram_entropy"} <= result.keys()
     first = json.loads((tmp_path / "bert" / "metrics.jsonl").read_text().splitlines()[0])
     assert result["valid_loss_words"] < first["loss.words"]  # the loss falls
-    assert not answer("pretrain", *pretrain_arguments)["made"]  # not trained again
+    assert not run_cli_json("pretrain", *pretrain_arguments)["made"]  # not trained again
     guesses = bertsmith.load(tmp_path / "bert").fill("the [MASK] of [MASK]" if language == "en" else "天地[MASK]黄[MASK]")
     assert [len(guess) for guess in guesses] == [5, 5]
     files = {path.name for path in (tmp_path / "bert").iterdir()}
@@ -90,16 +90,16 @@ def test_pretrain_from_text_to_filled_mask(tmp_path, language, text):
 
 
 def run_to_end(corpus, out, *more):
-    return ran("pretrain", f"corpus={corpus}", f"out={out}", *SMALL, "train.steps=60", "train.save_every=10", *more)
+    return run_cli("pretrain", f"corpus={corpus}", f"out={out}", *SMALL, "train.steps=60", "train.save_every=10", *more)
 
 
 def kill_pretrain(corpus, out, step, *more):
     """Start `pretrain` and kill it (SIGKILL) when the checkpoint of step `at` is written."""
     arguments = [f"corpus={corpus}", f"out={out}", *SMALL, "train.steps=60", "train.save_every=10", *more]
-    killed_command("pretrain", *arguments, until=out / "state" / f"step-{step}")
+    kill_cli_when_exists("pretrain", *arguments, until=out / "state" / f"step-{step}")
 
 
-def killed_command(*words, until):
+def kill_cli_when_exists(*words, until):
     """Run a command in a process of its own, and kill it when the path `until` exists."""
     process = subprocess.Popen(
         [sys.executable, "-m", "bertsmith", *words], cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True
@@ -144,7 +144,7 @@ def test_pretrain_saves_on_sigterm_and_resumes(corpus, uninterrupted, tmp_path):
 def test_pretrain_does_not_resume_another_recipe(corpus, tmp_path):
     kill_pretrain(corpus, tmp_path / "bert", 10)
     arguments = ["pretrain", f"corpus={corpus}", f"out={tmp_path / 'bert'}", *SMALL, "train.steps=60", "seed=7"]
-    assert "another recipe" in ran(*arguments, code=2).stderr
+    assert "another recipe" in run_cli(*arguments, code=2).stderr
     assert (tmp_path / "bert" / "state").exists()  # nothing is deleted
 
 
@@ -183,7 +183,7 @@ def test_gradient_accumulation_equals_one_large_batch(corpus):
 
 def test_pretrain_init_from_checkpoint(corpus, uninterrupted, tmp_path):
     arguments = [word for word in SMALL if not word.startswith("model")]
-    output = ran(
+    output = run_cli(
         "pretrain",
         f"corpus={corpus}",
         f"out={tmp_path / 'more'}",
@@ -212,7 +212,7 @@ def phased_arguments(corpus, out):
 
 
 def test_pretrain_with_phases_and_accumulation_resumes_exactly(corpus, tmp_path):
-    ran(*phased_arguments(corpus, tmp_path / "uninterrupted"))
+    run_cli(*phased_arguments(corpus, tmp_path / "uninterrupted"))
     process = subprocess.Popen(
         [sys.executable, "-m", "bertsmith", *phased_arguments(corpus, tmp_path / "killed"), "train.workers=2"], cwd=ROOT
     )
@@ -220,7 +220,7 @@ def test_pretrain_with_phases_and_accumulation_resumes_exactly(corpus, tmp_path)
         time.sleep(0.005)
     process.kill()
     process.wait()
-    ran(*phased_arguments(corpus, tmp_path / "killed"))
+    run_cli(*phased_arguments(corpus, tmp_path / "killed"))
     for name in ("model.safetensors", "metrics.jsonl"):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "uninterrupted" / name).read_bytes(), name
 
@@ -245,7 +245,7 @@ def test_pretrain_phases_use_their_own_length(corpus):
 
 def test_pretrain_with_two_lengths(corpus, tmp_path):
     arguments = [word for word in SMALL if not word.startswith("length")]
-    result = answer(
+    result = run_cli_json(
         "pretrain",
         f"corpus={corpus}",
         f"out={tmp_path / 'bert'}",
@@ -259,7 +259,9 @@ def test_pretrain_with_two_lengths(corpus, tmp_path):
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_pretrain_settings_lower_the_loss(corpus, tmp_path, setting):
-    result = answer("pretrain", f"corpus={corpus}", f"out={tmp_path / 'bert'}", *SMALL, "train.steps=30", *setting.split(","))
+    result = run_cli_json(
+        "pretrain", f"corpus={corpus}", f"out={tmp_path / 'bert'}", *SMALL, "train.steps=30", *setting.split(",")
+    )
     first = json.loads((tmp_path / "bert" / "metrics.jsonl").read_text().splitlines()[0])
     assert result["valid_loss_words"] < first["loss.words"] - 0.05
 
@@ -272,31 +274,35 @@ def test_gradient_checkpointing_does_not_change_weights(corpus, uninterrupted, t
 # Bad input: one line on stderr, exit code 2, nothing deleted.
 
 
-def refused(*words):
+def run_cli_error(*words):
     """The one-line error message of a command that fails with exit code 2."""
-    output = ran(*words, code=2)
+    output = run_cli(*words, code=2)
     assert output.stderr.count("\n") == 1, output.stderr
     return output.stderr
 
 
 def test_pretrain_rejects_bad_settings_before_any_work(corpus, tmp_path):
     arguments = ["pretrain", f"corpus={corpus}", f"out={tmp_path / 'bert'}", *SMALL]
-    assert "give exactly one of the three" in refused(*arguments)
-    assert "no CUDA device here" in refused(*arguments, "train.steps=5", "train.device=cuda")
-    assert "more than the model's 64 positions" in refused(*arguments, "train.steps=5", "length=128")
-    assert "does not fit a batch" in refused(*arguments, "train.steps=5", "train.batch_tokens=32")
-    assert "not a corpus folder" in refused(*arguments, "train.steps=5", f"corpus={tmp_path}")
+    assert "give exactly one of the three" in run_cli_error(*arguments)
+    assert "no CUDA device here" in run_cli_error(*arguments, "train.steps=5", "train.device=cuda")
+    assert "more than the model's 64 positions" in run_cli_error(*arguments, "train.steps=5", "length=128")
+    assert "does not fit a batch" in run_cli_error(*arguments, "train.steps=5", "train.batch_tokens=32")
+    assert "not a corpus folder" in run_cli_error(*arguments, "train.steps=5", f"corpus={tmp_path}")
     assert not (tmp_path / "bert").exists()
 
 
 def test_pretrain_rejects_corpus_of_another_tokenizer(corpus, uninterrupted, tmp_path):
-    (tmp_path / "text.txt").write_text(prose(20), encoding="utf-8")
-    answer("tokenizer", f"texts={tmp_path / 'text.txt'}", "size=100", f"out={tmp_path / 'tokenizer'}")
-    answer("prepare", f"texts={tmp_path / 'text.txt'}", f"tokenizer={tmp_path / 'tokenizer'}", f"out={tmp_path / 'corpus'}")
+    (tmp_path / "text.txt").write_text(make_english_text(20), encoding="utf-8")
+    run_cli_json("tokenizer", f"texts={tmp_path / 'text.txt'}", "size=100", f"out={tmp_path / 'tokenizer'}")
+    run_cli_json(
+        "prepare", f"texts={tmp_path / 'text.txt'}", f"tokenizer={tmp_path / 'tokenizer'}", f"out={tmp_path / 'corpus'}"
+    )
     small_arguments = [word for word in SMALL if not word.startswith("model")]
     arguments = ["pretrain", f"out={tmp_path / 'bert'}", *small_arguments, "train.steps=5"]
-    assert "another tokenizer" in refused(*arguments, f"corpus={tmp_path / 'corpus'}", f"init={uninterrupted}")
-    assert "another tokenizer" in refused(*arguments, f"corpus={corpus}", f"valid={tmp_path / 'corpus'}", "model=bert-tiny")
+    assert "another tokenizer" in run_cli_error(*arguments, f"corpus={tmp_path / 'corpus'}", f"init={uninterrupted}")
+    assert "another tokenizer" in run_cli_error(
+        *arguments, f"corpus={corpus}", f"valid={tmp_path / 'corpus'}", "model=bert-tiny"
+    )
 
 
 def test_load_names_damaged_file(uninterrupted, tmp_path):
@@ -318,24 +324,24 @@ def test_stages_do_not_touch_foreign_files(corpus, tmp_path):
     (tmp_path / "project" / "state").mkdir(parents=True)
     (tmp_path / "project" / "state" / "thesis.txt").write_text("mine")
     arguments = [*SMALL, "train.steps=2", f"corpus={corpus}"]
-    assert "holds other things" in refused("pretrain", *arguments, f"out={tmp_path / 'project'}")
-    (tmp_path / "text.txt").write_text(prose(20), encoding="utf-8")
+    assert "holds other things" in run_cli_error("pretrain", *arguments, f"out={tmp_path / 'project'}")
+    (tmp_path / "text.txt").write_text(make_english_text(20), encoding="utf-8")
     (tmp_path / "new.part").mkdir()
     (tmp_path / "new.part" / "thesis.txt").write_text("mine")
     for stage in (["prepare", f"tokenizer={corpus}"], ["tokenizer", "size=100"]):
-        assert "holds other things" in refused(*stage, f"texts={tmp_path / 'text.txt'}", f"out={tmp_path / 'new'}")
+        assert "holds other things" in run_cli_error(*stage, f"texts={tmp_path / 'text.txt'}", f"out={tmp_path / 'new'}")
     assert (tmp_path / "new.part" / "thesis.txt").exists() and (tmp_path / "project" / "state" / "thesis.txt").exists()
 
 
 def test_stages_refuse_locked_output_folder(corpus, tmp_path):
     from bertsmith.artifacts import lock_output
 
-    (tmp_path / "text.txt").write_text(prose(20), encoding="utf-8")
+    (tmp_path / "text.txt").write_text(make_english_text(20), encoding="utf-8")
     texts, out = f"texts={tmp_path / 'text.txt'}", f"out={tmp_path / 'out'}"
     with lock_output(tmp_path / "out"):
-        assert "another run is writing" in refused("pretrain", *SMALL, "train.steps=2", f"corpus={corpus}", out)
-        assert "another run is writing" in refused("prepare", texts, f"tokenizer={corpus}", out)
-        assert "another run is writing" in refused("tokenizer", texts, "size=100", out)
+        assert "another run is writing" in run_cli_error("pretrain", *SMALL, "train.steps=2", f"corpus={corpus}", out)
+        assert "another run is writing" in run_cli_error("prepare", texts, f"tokenizer={corpus}", out)
+        assert "another run is writing" in run_cli_error("tokenizer", texts, "size=100", out)
 
 
 def test_pretrain_reports_full_disk_and_resumes(corpus, uninterrupted, tmp_path, monkeypatch):
@@ -353,19 +359,23 @@ def test_pretrain_reports_full_disk_and_resumes(corpus, uninterrupted, tmp_path,
 
     monkeypatch.setattr(tensors, "save_file", save_until_full)
     arguments = ["pretrain", f"corpus={corpus}", f"out={tmp_path / 'bert'}", *SMALL, "train.steps=60", "train.save_every=10"]
-    assert "no space left for" in ran(*arguments, code=2).stderr
-    ran(*arguments)
+    assert "no space left for" in run_cli(*arguments, code=2).stderr
+    run_cli(*arguments)
     assert (tmp_path / "bert" / "model.safetensors").read_bytes() == (uninterrupted / "model.safetensors").read_bytes()
 
 
 def test_pretrain_pairs_warn_of_single_sentence_documents(vocabulary, tmp_path):
     single_sentences = "\n\n".join(["The people made this way."] * 150)
-    (tmp_path / "text.txt").write_text(prose(20, sentences=14) + "\n\n" + single_sentences, encoding="utf-8")
-    answer("prepare", f"texts={tmp_path / 'text.txt'}", f"tokenizer={vocabulary}", f"out={tmp_path / 'corpus'}", "workers=1")
+    (tmp_path / "text.txt").write_text(make_english_text(20, sentences=14) + "\n\n" + single_sentences, encoding="utf-8")
+    run_cli_json(
+        "prepare", f"texts={tmp_path / 'text.txt'}", f"tokenizer={vocabulary}", f"out={tmp_path / 'corpus'}", "workers=1"
+    )
     for seed in range(4):
         arguments = [f"corpus={tmp_path / 'corpus'}", f"out={tmp_path / str(seed)}", *SMALL, "train.steps=2", f"seed={seed}"]
-        assert "documents of one sentence" in ran("pretrain", *arguments, "held_out=0.02").stderr
-    assert "held_out=0.999" in refused("pretrain", *arguments, "held_out=0.999", f"out={tmp_path / 'none'}", "objective=masked")
+        assert "documents of one sentence" in run_cli("pretrain", *arguments, "held_out=0.02").stderr
+    assert "held_out=0.999" in run_cli_error(
+        "pretrain", *arguments, "held_out=0.999", f"out={tmp_path / 'none'}", "objective=masked"
+    )
 
 
 def test_pretrain_init_identity_depends_on_contents(corpus, uninterrupted, tmp_path):
@@ -381,17 +391,17 @@ def test_pretrain_init_identity_depends_on_contents(corpus, uninterrupted, tmp_p
         *small_arguments,
         "train.steps=2",
     ]
-    assert answer(*arguments)["made"] and not answer(*arguments)["made"]
+    assert run_cli_json(*arguments)["made"] and not run_cli_json(*arguments)["made"]
     shutil.rmtree(folder)
-    ran("pretrain", f"corpus={corpus}", f"out={folder}", *SMALL, "train.steps=3", "seed=9")
-    assert "made by another recipe" in refused(*arguments)
+    run_cli("pretrain", f"corpus={corpus}", f"out={folder}", *SMALL, "train.steps=3", "seed=9")
+    assert "made by another recipe" in run_cli_error(*arguments)
 
 
 @pytest.mark.slow
 def test_pretrain_with_compile_resumes_exactly(corpus, tmp_path):
     """Compiling takes minutes: `make test-slow`."""
     arguments = [*SMALL, "train.steps=20", "train.save_every=5", "train.compile=true", f"corpus={corpus}"]
-    ran("pretrain", *arguments, f"out={tmp_path / 'uninterrupted'}")
+    run_cli("pretrain", *arguments, f"out={tmp_path / 'uninterrupted'}")
     process = subprocess.Popen(
         [sys.executable, "-m", "bertsmith", "pretrain", *arguments, f"out={tmp_path / 'killed'}"], cwd=ROOT
     )
@@ -399,5 +409,5 @@ def test_pretrain_with_compile_resumes_exactly(corpus, tmp_path):
         time.sleep(0.005)
     process.kill()
     process.wait()
-    ran("pretrain", *arguments, f"out={tmp_path / 'killed'}")
+    run_cli("pretrain", *arguments, f"out={tmp_path / 'killed'}")
     assert (tmp_path / "killed/model.safetensors").read_bytes() == (tmp_path / "uninterrupted/model.safetensors").read_bytes()

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from bertsmith.tensors import load_tensors
-from tests.journeys.test_finetuning import FAST, classified, written
-from tests.journeys.test_pretraining import answer, killed_command, learnt, ran, refused
+from tests.journeys.test_finetuning import FAST, classification_row, write_jsonl
+from tests.journeys.test_pretraining import check_trained_model, kill_cli_when_exists, run_cli, run_cli_error, run_cli_json
 
 SMALL = """
 model=reformer-mini model.layers=2 model.width=32 model.mixer.heads=2 model.mixer.buckets=4 model.mixer.rounds=2
@@ -22,11 +22,11 @@ def pretrain_command(corpus, out, *options):
 def reformer_run(corpus, tmp_path_factory):
     """A run of forty steps without interruption: its folder and result."""
     out = tmp_path_factory.mktemp("reformer") / "bert"
-    return out, answer(*pretrain_command(corpus, out))
+    return out, run_cli_json(*pretrain_command(corpus, out))
 
 
 def test_reformer_pretrains_and_fills_masks(reformer_run):
-    names = learnt(*reformer_run)
+    names = check_trained_model(*reformer_run)
     assert {"encoder.axial.axes.0.weight", "encoder.stack.blocks.1.mixer.project.weight"} <= names
     assert not [name for name in names if "hashes" in name]
 
@@ -34,25 +34,28 @@ def test_reformer_pretrains_and_fills_masks(reformer_run):
 def test_reformer_resumed_run_is_bit_identical(corpus, reformer_run, tmp_path):
     """Hashes are drawn at every step and dropout is replayed, from generators seeded by the step number."""
     out = tmp_path / "bert"
-    killed_command(*pretrain_command(corpus, out), until=out / "state" / "step-20")
-    assert "going on from step" in ran(*pretrain_command(corpus, out)).stderr
+    kill_cli_when_exists(*pretrain_command(corpus, out), until=out / "state" / "step-20")
+    assert "going on from step" in run_cli(*pretrain_command(corpus, out)).stderr
     for name in ("model.safetensors", "metrics.jsonl"):
         assert (out / name).read_bytes() == (reformer_run[0] / name).read_bytes(), name
 
 
 def test_reformer_fine_tunes(reformer_run, tmp_path):
-    files = [written(tmp_path / f"{n}.jsonl", [classified(np.random.default_rng(i + n)) for i in range(n)]) for n in (400, 100)]
+    files = [
+        write_jsonl(tmp_path / f"{n}.jsonl", [classification_row(np.random.default_rng(i + n)) for i in range(n)])
+        for n in (400, 100)
+    ]
     options = [f"model={reformer_run[0]}", f"data.train={files[0]}", f"data.dev={files[1]}", f"out={tmp_path / 'out'}"]
-    result = answer("finetune", "task=classify", *options, *FAST, "train.epochs=8")
+    result = run_cli_json("finetune", "task=classify", *options, *FAST, "train.epochs=8")
     assert result["dev"]["accuracy"] > 0.8
 
 
 def test_reformer_plan_counts_parameters(corpus, reformer_run, tmp_path):
-    planned = answer("plan", *pretrain_command(corpus, tmp_path / "bert")[1:], "machine=h200")
+    planned = run_cli_json("plan", *pretrain_command(corpus, tmp_path / "bert")[1:], "machine=h200")
     assert planned["parameters"]["all"] == sum(
         weight.numel() for weight in load_tensors(reformer_run[0] / "model.safetensors").values()
     )
 
 
 def test_reformer_refuses_torch_compile(corpus, tmp_path):
-    assert "leave out train.compile" in refused(*pretrain_command(corpus, tmp_path / "bert", "train.compile=true"))
+    assert "leave out train.compile" in run_cli_error(*pretrain_command(corpus, tmp_path / "bert", "train.compile=true"))

@@ -9,7 +9,7 @@ import bertsmith
 from bertsmith import config
 from bertsmith.errors import UserError
 from bertsmith.finetuning.recipe import FinetuneRecipe
-from tests.journeys.test_pretraining import ROOT, SMALL, answer, ran, refused
+from tests.journeys.test_pretraining import ROOT, SMALL, run_cli, run_cli_error, run_cli_json
 
 LETTERS = list("abcde")
 FAST = ["length=16", "task.longest=16", "train.batch_tokens=600", "train.rate=5e-3", "train.log_every=50", "train.epochs=25"]
@@ -45,7 +45,7 @@ def bert(corpus, tmp_path_factory):
     """A barely pretrained model with a language modeling head."""
     out = tmp_path_factory.mktemp("bert") / "bert"
     args = [arg for arg in SMALL if "positions" not in arg]
-    ran("pretrain", f"corpus={corpus}", f"out={out}", *args, "model.deviation=0.1", "model.dropout=0.0", "train.steps=5")
+    run_cli("pretrain", f"corpus={corpus}", f"out={out}", *args, "model.deviation=0.1", "model.dropout=0.0", "train.steps=5")
     return out
 
 
@@ -59,7 +59,7 @@ RANDOM_INIT_ARGS = {
 @pytest.mark.parametrize("variant", RANDOM_INIT_ARGS)
 def test_seq2seq_from_random_init_learns_to_reverse(files, vocabulary, tmp_path, variant):
     args = ["task=generate", f"tokenizer={vocabulary}", *files, *FAST, *RANDOM_INIT_ARGS[variant], f"out={tmp_path / 'out'}"]
-    result = answer("finetune", *args)
+    result = run_cli_json("finetune", *args)
     assert result["dev"]["exact"] > 0.9, result["dev"]
 
 
@@ -73,7 +73,7 @@ BERT_ARGS = {
 @pytest.mark.parametrize("variant", BERT_ARGS)
 def test_seq2seq_from_bert_learns_to_reverse(files, bert, tmp_path, variant):
     args = ["task=generate", f"model={bert}", *files, *FAST, *BERT_ARGS[variant], f"out={tmp_path / 'out'}"]
-    result = answer("finetune", *args)
+    result = run_cli_json("finetune", *args)
     assert result["dev"]["exact"] > 0.9, result["dev"]
 
 
@@ -82,7 +82,7 @@ def seq2seq_model(files, vocabulary, tmp_path_factory):
     out = tmp_path_factory.mktemp("writer") / "out"
     args = ["task=generate", f"tokenizer={vocabulary}", *TRANSFORMER_ENCODER, "decoder=recurrent", f"out={out}"]
     schedule = ["train.average=2", "train.save_every=25", "train.schedule=inverse-sqrt", "train.epochs=35"]
-    answer("finetune", *args, *files, *FAST, *schedule)
+    run_cli_json("finetune", *args, *files, *FAST, *schedule)
     return out
 
 
@@ -90,11 +90,11 @@ def test_seq2seq_predict_and_evaluate(seq2seq_model, files, tmp_path):
     model = bertsmith.load(seq2seq_model)
     assert model("a b c") == {"text": "c b a"} and model(["d e", "a b"]) == [{"text": "e d"}, {"text": "b a"}]
     (tmp_path / "some.txt").write_text("a b\nc d e\n", encoding="utf-8")
-    ran("predict", f"model={seq2seq_model}", f"data={tmp_path / 'some.txt'}", f"out={tmp_path / 'said.jsonl'}")
+    run_cli("predict", f"model={seq2seq_model}", f"data={tmp_path / 'some.txt'}", f"out={tmp_path / 'said.jsonl'}")
     assert [json.loads(line)["text"] for line in (tmp_path / "said.jsonl").open(encoding="utf-8")] == ["b a", "e d c"]
     dev = files[1].split("=")[1]
-    ran("predict", f"model={seq2seq_model}", f"data={dev}", f"out={tmp_path / 'dev.jsonl'}")
-    evaluation = answer("evaluate", f"model={seq2seq_model}", f"data={dev}", f"out={tmp_path / 'report'}")
+    run_cli("predict", f"model={seq2seq_model}", f"data={dev}", f"out={tmp_path / 'dev.jsonl'}")
+    evaluation = run_cli_json("evaluate", f"model={seq2seq_model}", f"data={dev}", f"out={tmp_path / 'report'}")
     assert {"bleu", "chrf", "rouge1", "rouge2", "rougeL", "exact", "length"} == set(evaluation["scores"])
     low, high = evaluation["intervals"]["bleu"]
     assert low <= evaluation["scores"]["bleu"] <= high
@@ -103,14 +103,14 @@ def test_seq2seq_predict_and_evaluate(seq2seq_model, files, tmp_path):
 
 def test_seq2seq_model_is_finetuned_again(seq2seq_model, files, tmp_path):
     args = ["task=generate", f"model={seq2seq_model}", *files, *FAST, f"out={tmp_path / 'out'}", "train.rate=1e-9"]
-    before, result = bertsmith.load(seq2seq_model), answer("finetune", *args)
+    before, result = bertsmith.load(seq2seq_model), run_cli_json("finetune", *args)
     assert result["dev"] == pytest.approx(before.card["result"]["dev"], abs=0.05)
-    assert "has a decoder already" in refused("finetune", *args, "decoder=attention", f"out={tmp_path / 'other'}")
+    assert "has a decoder already" in run_cli_error("finetune", *args, "decoder=attention", f"out={tmp_path / 'other'}")
 
 
 def test_seq2seq_generation_options(seq2seq_model):
     options = [[], ["generate=beam", "generate.size=2"], ["generate=greedy", "generate.tokens=2"], ["generate=sample"]]
-    outputs = [ran("predict", f"model={seq2seq_model}", "text=a b c d", *args).stdout for args in options]
+    outputs = [run_cli("predict", f"model={seq2seq_model}", "text=a b c d", *args).stdout for args in options]
     texts = [json.loads(output.splitlines()[0])["text"] for output in outputs]
     assert texts[:3] == ["d c b a", "d c b a", "d c"] and texts[3]
 
@@ -127,7 +127,7 @@ def test_seq2seq_recipes_are_valid(recipe, kind):
 def test_seq2seq_rejects_fill_mask_and_huggingface_export(seq2seq_model, tmp_path):
     with pytest.raises(UserError, match="fills no masks"):
         bertsmith.load(seq2seq_model).fill("a [MASK]")
-    assert "answers texts by texts" in refused("export", f"model={seq2seq_model}", "format=hf", f"out={tmp_path / 'hf'}")
+    assert "answers texts by texts" in run_cli_error("export", f"model={seq2seq_model}", "format=hf", f"out={tmp_path / 'hf'}")
 
 
 INVALID_SETTINGS = {
@@ -141,4 +141,4 @@ INVALID_SETTINGS = {
 @pytest.mark.parametrize("message", INVALID_SETTINGS)
 def test_seq2seq_rejects_invalid_settings_before_training(files, bert, tmp_path, message):
     args = ["finetune", INVALID_SETTINGS[message][0], f"model={bert}", *files, f"out={tmp_path / 'out'}", "length=16"]
-    assert message in refused(*args, *INVALID_SETTINGS[message][1:])
+    assert message in run_cli_error(*args, *INVALID_SETTINGS[message][1:])

@@ -9,7 +9,7 @@ import pytest
 import bertsmith
 from tests.conftest import WORDS
 from tests.journeys.test_finetuning import FAST, bert  # noqa: F401
-from tests.journeys.test_pretraining import answer, ran
+from tests.journeys.test_pretraining import run_cli, run_cli_json
 
 PLAIN = [word for word in WORDS if word not in ("people", "water", "one", "two")]
 
@@ -37,17 +37,17 @@ def files(tmp_path_factory):
 def test_tagging_with_crf_and_document_context(bert, files, tmp_path):  # noqa: F811
     out, dev = tmp_path / "out", files[1].partition("=")[2]
     args = ["task=tag", "task.crf=true", "task.context=true", f"model={bert}", *files, f"out={out}", *FAST, "train.epochs=8"]
-    result = answer("finetune", *args)
+    result = run_cli_json("finetune", *args)
     assert result["dev"]["f1"] > 0.8
     transitions = np.array(json.loads((out / "config.json").read_text())["task"]["moves"])
     assert transitions.shape == (6, 6) and np.abs(transitions).max() > 0.01
-    assert answer("evaluate", f"model={out}", f"data={dev}")["scores"] == pytest.approx(result["dev"])
-    ran("predict", f"model={out}", f"data={dev}", f"out={tmp_path / 'answers.jsonl'}")
+    assert run_cli_json("evaluate", f"model={out}", f"data={dev}")["scores"] == pytest.approx(result["dev"])
+    run_cli("predict", f"model={out}", f"data={dev}", f"out={tmp_path / 'answers.jsonl'}")
     predicted = [json.loads(line)["tags"] for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
     gold = bertsmith.load(out).task.read(Path(dev))
     assert np.mean([tuple(tags) == sentence.tags for tags, sentence in zip(predicted, gold, strict=True)]) > 0.8
 
 
 def test_tagging_without_document_context_fails(bert, files, tmp_path):  # noqa: F811
-    result = answer("finetune", "task=tag", f"model={bert}", *files, f"out={tmp_path / 'out'}", *FAST, "train.epochs=4")
+    result = run_cli_json("finetune", "task=tag", f"model={bert}", *files, f"out={tmp_path / 'out'}", *FAST, "train.epochs=4")
     assert result["dev"]["f1"] < 0.75

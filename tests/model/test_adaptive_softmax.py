@@ -15,7 +15,7 @@ from bertsmith.model.mixers import TransformerXL
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.model.sublayers import FeedForwardConfig
-from tests.journeys.test_pretraining import answer
+from tests.journeys.test_pretraining import run_cli_json
 
 VOCAB_SIZE, HIDDEN_SIZE, CUTOFFS = 200, 32, (20, 60, 150)
 
@@ -118,9 +118,9 @@ def test_adaptive_softmax_language_model_trains_and_loads(corpus, tmp_path):
              "objective.head=by-rarity", f"objective.head.{cutoffs}", "objective.head.tied=true", "objective.view=streams",
              "length=24", "train.batch_tokens=192", "train.steps=30", "train.rate=3e-3", "held_out=0.1",
              "train.device=cpu"]  # fmt: skip
-    result = answer("pretrain", *args, f"out={tmp_path / 'xl'}")
+    result = run_cli_json("pretrain", *args, f"out={tmp_path / 'xl'}")
     assert result["valid_loss"] < result["unigram_entropy"] * 1.3
     model, _, _ = checkpoint.load(tmp_path / "xl")
     assert model.config.heads["words"].tied and len(model.encoder.front.tables) == 3
-    plan = answer("plan", *args, f"out={tmp_path / 'p'}", "seconds=0.1")
+    plan = run_cli_json("plan", *args, f"out={tmp_path / 'p'}", "seconds=0.1")
     assert plan["parameters"]["all"] == result["parameters"]

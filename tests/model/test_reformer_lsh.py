@@ -39,7 +39,7 @@ def hash_bucket(x, turns):
     return scores.index(max(scores))
 
 
-def met(mixer, qk, lengths):
+def find_neighbors(mixer, qk, lengths):
     """For every head and token, the set of its neighbours over all hash rounds."""
     config, neighbors = mixer.config, [[set() for _ in range(qk.shape[1])] for _ in range(4)]
     factors = config.buckets if isinstance(config.buckets, tuple) else (config.buckets,)
@@ -87,7 +87,10 @@ SETTINGS = [
 def test_lsh_attention_matches_neighbor_sets(settings):
     mixer, (x, layout) = build_mixer(**settings), random_inputs()
     assert_close(
-        mixer(x, layout), attend_to_sets(mixer, x, met(mixer, project_qk_v(mixer, x)[0], LENGTHS)), atol=1e-5, rtol=1e-5
+        mixer(x, layout),
+        attend_to_sets(mixer, x, find_neighbors(mixer, project_qk_v(mixer, x)[0], LENGTHS)),
+        atol=1e-5,
+        rtol=1e-5,
     )
 
 
@@ -119,7 +122,7 @@ def test_lsh_attention_grads_match_neighbor_sets():
     mixer, (x, layout) = build_mixer(buckets=4, rounds=3, reach=4), random_inputs()
     x.requires_grad_()
     with torch.no_grad():
-        neighbors = met(mixer, project_qk_v(mixer, x)[0], LENGTHS)
+        neighbors = find_neighbors(mixer, project_qk_v(mixer, x)[0], LENGTHS)
     weights, target = [x, *mixer.parameters()], torch.randn(len(x), HIDDEN_SIZE)
     grads = torch.autograd.grad((mixer(x, layout) * target).sum(), weights)
     expected = torch.autograd.grad((attend_to_sets(mixer, x, neighbors) * target).sum(), weights)

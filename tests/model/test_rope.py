@@ -16,7 +16,7 @@ from bertsmith.model.sublayers import FeedForwardConfig
 CPU = torch.device("cpu")
 
 
-def by_complex_numbers(x, positions, theta):
+def rope_by_complex_multiplication(x, positions, theta):
     """x (tokens, heads, head_dim) rotated in float64: its halves are real and imaginary parts."""
     half = x.shape[-1] // 2
     inv_freq = torch.tensor([1 / theta ** (i / half) for i in range(half)], dtype=torch.float64)
@@ -37,7 +37,7 @@ def test_rope_is_complex_multiplication_of_queries_and_keys(heads, head_dim, the
     q, k, v = out.unflatten(-1, (3, heads, head_dim)).unbind(1)
     before = qkv.unflatten(-1, (3, heads, head_dim)).unbind(1)
     for rotated, original in zip((q, k), before, strict=False):
-        assert_close(rotated.double(), by_complex_numbers(original, layout.position, theta), atol=1e-6, rtol=1e-6)
+        assert_close(rotated.double(), rope_by_complex_multiplication(original, layout.position, theta), atol=1e-6, rtol=1e-6)
     assert torch.equal(v, before[2])
     assert torch.equal(out[layout.first_token], qkv[layout.first_token])  # position 0 is not rotated
 
@@ -46,7 +46,7 @@ def test_rope_is_exact_at_large_positions():
     """In float32 the angle at position 8000 would be off by 1e-4."""
     positions, qkv = torch.tensor([8000, 8191]), random_qkv(2, 1, 16)
     out = apply_rope(qkv, RotaryEmbedding(16, 160_000.0).cos_sin(8192, CPU), positions, 1).unflatten(-1, (3, 1, 16))
-    expected = by_complex_numbers(qkv.unflatten(-1, (3, 1, 16))[:, 0], positions, 160_000.0)
+    expected = rope_by_complex_multiplication(qkv.unflatten(-1, (3, 1, 16))[:, 0], positions, 160_000.0)
     assert_close(out[:, 0].double(), expected, atol=2e-6, rtol=0)
 
 

@@ -22,7 +22,7 @@ from bertsmith.objectives import CausalLM
 from bertsmith.pretraining.run import _compute_perplexity
 from bertsmith.pretraining.setup import PretrainRecipe
 from tests.conftest import WORDS, prepared
-from tests.journeys.test_pretraining import answer, ran
+from tests.journeys.test_pretraining import run_cli, run_cli_json
 
 TINY = EncoderConfig(
     layers=2, width=32, mixer=Attention(heads=2, causal=True), feedforward=FeedForwardConfig(inner=64), positions=64,
@@ -118,7 +118,7 @@ def test_lm_head_tied_without_transform_needs_equal_sizes():
 
 
 def test_clm_refuses_non_causal_model(tmp_path, corpus):
-    process = ran("pretrain", f"corpus={corpus}", f"out={tmp_path / 'x'}", *SMALL, "model.mixer.causal=false", code=2)
+    process = run_cli("pretrain", f"corpus={corpus}", f"out={tmp_path / 'x'}", *SMALL, "model.mixer.causal=false", code=2)
     assert "model.mixer.causal=true" in process.stderr
 
 
@@ -133,23 +133,23 @@ def periodic_corpus(tmp_path_factory, vocabulary):
 
 
 def test_clm_pretraining_end_to_end(tmp_path, periodic_corpus):
-    result = answer("pretrain", f"corpus={periodic_corpus}", f"out={tmp_path / 'gpt'}", *SMALL)
+    result = run_cli_json("pretrain", f"corpus={periodic_corpus}", f"out={tmp_path / 'gpt'}", *SMALL)
     first_row = json.loads((tmp_path / "gpt" / "metrics.jsonl").read_text().splitlines()[0])
     assert result["valid_loss"] < first_row["loss"] / 2 and "pseudo_perplexity" not in result
     assert result["perplexity"] == pytest.approx(math.exp(result["valid_loss"]))
     card = Corpus.open(periodic_corpus).card
     assert result["bits_per_byte"] == pytest.approx(result["valid_loss"] / math.log(2) * card["tokens"] / card["bytes"])
-    report = json.loads(ran("doctor", str(tmp_path / "gpt"), "--json", code=1).stdout.splitlines()[-1])
+    report = json.loads(run_cli("doctor", str(tmp_path / "gpt"), "--json", code=1).stdout.splitlines()[-1])
     # and no finding about masks
     assert [finding["name"] for finding in report["findings"]] == [
         "duplicate lines",
         "too little text",
     ]
-    plan = answer("plan", f"corpus={periodic_corpus}", f"out={tmp_path / 'p'}", *SMALL, "seconds=0.1")
+    plan = run_cli_json("plan", f"corpus={periodic_corpus}", f"out={tmp_path / 'p'}", *SMALL, "seconds=0.1")
     assert plan["fits"] and plan["parameters"]["all"] == result["parameters"]
-    ran("show", "curves", f"model={tmp_path / 'gpt'}", f"out={tmp_path / 'curves.html'}")
-    ran("show", "run", f"model={tmp_path / 'gpt'}", f"corpus={periodic_corpus}", f"out={tmp_path / 'run.html'}")
-    process = ran("show", "masks", f"corpus={periodic_corpus}", "objective=causal", f"out={tmp_path / 'm.html'}", code=2)
+    run_cli("show", "curves", f"model={tmp_path / 'gpt'}", f"out={tmp_path / 'curves.html'}")
+    run_cli("show", "run", f"model={tmp_path / 'gpt'}", f"corpus={periodic_corpus}", f"out={tmp_path / 'run.html'}")
+    process = run_cli("show", "masks", f"corpus={periodic_corpus}", "objective=causal", f"out={tmp_path / 'm.html'}", code=2)
     assert "hides no words" in process.stderr
 
 

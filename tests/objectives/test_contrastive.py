@@ -16,9 +16,9 @@ from bertsmith.objectives.task_objective import build_task_objective
 from bertsmith.tasks import TextSimilarity
 from bertsmith.tasks.similarity import SimilarityExample
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import PIECES
+from tests.conftest import VOCAB
 
-TOKENIZER = Tokenizer.from_vocab(PIECES)
+TOKENIZER = Tokenizer.from_vocab(VOCAB)
 CONFIG = EncoderConfig(
     layers=2, width=16, mixer=Attention(heads=2), feedforward=FeedForwardConfig(inner=32), positions=32, deviation=0.2
 )

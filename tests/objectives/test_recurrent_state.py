@@ -21,7 +21,7 @@ from bertsmith.model.sublayers import FeedForwardConfig
 from bertsmith.objectives import CausalLM, MaskedLM, ReplacedTokenDetection
 from bertsmith.pretraining.setup import PretrainRecipe, build_batches, build_model_config
 from bertsmith.train import TrainConfig, Trainer
-from tests.journeys.test_pretraining import killed_command, ran
+from tests.journeys.test_pretraining import kill_cli_when_exists, run_cli
 
 BATCH_SIZE, MAX_LENGTH = 4, 24
 XL = TransformerXL(heads=2, remembers=20)
@@ -122,9 +122,9 @@ def test_transformer_xl_run_resumes_exactly(corpus, tmp_path, options):
     for name in ("whole", "killed"):
         command = ["pretrain", f"corpus={corpus}", f"out={tmp_path / name}", *SMALL, *options]
         if name == "killed":
-            killed_command(*command, until=tmp_path / name / "state" / "step-20")
+            kill_cli_when_exists(*command, until=tmp_path / name / "state" / "step-20")
             assert list((tmp_path / name / "state").glob("step-*/carry.safetensors"))
-        process = ran(*command)
+        process = run_cli(*command)
     assert "going on from step" in process.stderr
     for file in ("model.safetensors", "metrics.jsonl"):
         assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "killed" / file).read_bytes(), file

@@ -17,7 +17,7 @@ from bertsmith.model.model import Model, ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.objectives import SentencePairMLM
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.parity.huggingface_models import imported, run, theirs, transformers
+from tests.parity.huggingface_models import import_folder, run_stage, save_random_model, transformers
 
 SMALL = {"layers": 5, "width": 32, "mixer": {"heads": 4}, "feedforward": {"inner": 40}, "positions": 24}
 
@@ -51,8 +51,8 @@ def test_albert_base_has_the_published_parameter_count():
 
 @pytest.mark.parametrize(("layers", "groups"), [(6, 1), (6, 2), (5, 2), (7, 3), (18, 14), (4, 4)])
 def test_albert_shared_blocks_run_in_order(layers, groups, tmp_path):
-    original = theirs("AlbertModel", tmp_path / "hf", num_hidden_layers=layers, num_hidden_groups=groups)
-    _, model, _ = imported(tmp_path / "hf", tmp_path / "ours")
+    original = save_random_model("AlbertModel", tmp_path / "hf", num_hidden_layers=layers, num_hidden_groups=groups)
+    _, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours")
     assert len(model.encoder.stack.blocks) == groups
     tokens = torch.arange(5, 25)
     all_hidden_states = []
@@ -131,10 +131,10 @@ def test_bert_state_dict_names():
     ],
 )
 def test_huggingface_round_trip_of_sizes_and_activations(name, settings, tmp_path):
-    theirs(name, tmp_path / "hf", **settings)
-    result, _, _ = imported(tmp_path / "hf", tmp_path / "ours", check=True)
+    save_random_model(name, tmp_path / "hf", **settings)
+    result, _, _ = import_folder(tmp_path / "hf", tmp_path / "ours", check=True)
     assert max(result["differences"].values()) < 1e-5
-    assert run("export", model=tmp_path / "ours", out=tmp_path / "back")["class"] == name
+    assert run_stage("export", model=tmp_path / "ours", out=tmp_path / "back")["class"] == name
     original, exported = (load_file(tmp_path / folder / "model.safetensors") for folder in ("hf", "back"))
     assert original.keys() == exported.keys() and all(torch.equal(original[key], exported[key]) for key in original)
     config = json.loads((tmp_path / "back/config.json").read_text())
@@ -143,16 +143,16 @@ def test_huggingface_round_trip_of_sizes_and_activations(name, settings, tmp_pat
 
 @pytest.mark.parametrize("hidden_act", ["gelu_fast", "gelu_pytorch_tanh", "gelu_python"])
 def test_huggingface_gelu_synonyms_are_imported(hidden_act, tmp_path):
-    theirs("BertModel", tmp_path / "hf", hidden_act=hidden_act)
-    result, _, _ = imported(tmp_path / "hf", tmp_path / "ours", check=True)
+    save_random_model("BertModel", tmp_path / "hf", hidden_act=hidden_act)
+    result, _, _ = import_folder(tmp_path / "hf", tmp_path / "ours", check=True)
     assert result["differences"]["hidden"] < 1e-5
 
 
 @pytest.mark.parametrize("name", ["RobertaForMaskedLM", "ElectraForMaskedLM"])
 def test_import_rejects_lm_head_with_other_activation(name, tmp_path):
-    theirs(name, tmp_path / "hf", hidden_act="relu")
+    save_random_model(name, tmp_path / "hf", hidden_act="relu")
     with pytest.raises(UserError, match=r"the blocks have relu.*this model has one for both"):
-        imported(tmp_path / "hf", tmp_path / "ours")
+        import_folder(tmp_path / "hf", tmp_path / "ours")
 
 
 def test_export_chooses_the_huggingface_class(tmp_path, vocabulary):
@@ -167,7 +167,7 @@ def test_export_chooses_the_huggingface_class(tmp_path, vocabulary):
     )):  # fmt: skip
         config = ModelConfig(encoder=from_dict(EncoderConfig, {**SMALL, **encoder}), vocabulary=len(tokenizer), heads=heads)
         checkpoint.save(tmp_path / f"{i}", build_model(config, 0), tokenizer, {}, {"stage": "test"})
-        result = run("export", model=tmp_path / f"{i}", out=tmp_path / f"hf-{i}", check=True)
+        result = run_stage("export", model=tmp_path / f"{i}", out=tmp_path / f"hf-{i}", check=True)
         assert result["class"] == expected_class and max(result["differences"].values()) < 1e-5
     for i, encoder in enumerate(({"groups": 2}, {"pooler": "relu"})):
         message = f"bert cannot say {next(f'{key} = {value!r}' for key, value in encoder.items())}"
@@ -176,4 +176,4 @@ def test_export_chooses_the_huggingface_class(tmp_path, vocabulary):
         )
         checkpoint.save(tmp_path / f"no-{i}", build_model(config, 0), tokenizer, {}, {"stage": "test"})
         with pytest.raises(UserError, match=message):
-            run("export", model=tmp_path / f"no-{i}", out=tmp_path / "no")
+            run_stage("export", model=tmp_path / f"no-{i}", out=tmp_path / "no")

@@ -60,7 +60,7 @@ def columns(tags):
 @given(columns(BIO))
 def test_count_matches_equals_conlleval(rows):
     gold, predicted = [row[0] for row in rows], [row[1] for row in rows]
-    counts = {name: (c.right, c.found, c.there) for name, c in count_matches(predicted, gold).items()}
+    counts = {name: (c.num_correct, c.num_predicted, c.num_gold) for name, c in count_matches(predicted, gold).items()}
     assert counts == conlleval(gold, predicted)
 
 
@@ -68,7 +68,7 @@ def test_count_matches_equals_conlleval(rows):
 @given(columns(["O", "B", "I"]))
 def test_count_matches_of_tags_without_type(rows):
     gold, predicted = [row[0] for row in rows], [row[1] for row in rows]
-    counts = {name: (c.right, c.found, c.there) for name, c in count_matches(predicted, gold).items()}
+    counts = {name: (c.num_correct, c.num_predicted, c.num_gold) for name, c in count_matches(predicted, gold).items()}
     assert counts == conlleval(gold, predicted)
 
 

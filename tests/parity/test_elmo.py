@@ -16,7 +16,7 @@ from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.batch import Inputs
 from bertsmith.model.packing import Layout
-from tests.journeys.test_pretraining import answer, refused
+from tests.journeys.test_pretraining import run_cli_error, run_cli_json
 
 FILTERS, CHAR_DIM, CELL_SIZE, PROJECTION_DIM, CLIP, LAYERS = [[1, 3], [2, 4], [4, 5]], 4, 7, 6, 0.15, 2
 NUM_FILTERS = sum(count for _, count in FILTERS)
@@ -115,7 +115,7 @@ def reference_layers(file, words, residual):
 @pytest.mark.parametrize("residual", [True, False])
 def test_elmo_layers_match_the_equations(tmp_path, residual):
     source = write_published_files(tmp_path / "theirs", residual)
-    result = answer("import", f"source={source}", f"out={tmp_path / 'ours'}")
+    result = run_cli_json("import", f"source={source}", f"out={tmp_path / 'ours'}")
     assert (result["family"], result["layers"], result["width"]) == ("elmo", LAYERS, 2 * PROJECTION_DIM)
     model, tokenizer, _ = checkpoint.load(tmp_path / "ours")
     ids = [[tokenizer.cls_token_id, *tokenizer.encode(text).ids, tokenizer.sep_token_id] for text in SENTENCES]
@@ -142,7 +142,7 @@ def test_elmo_fixture_reaches_the_clip_value(tmp_path):
 
 
 def test_elmo_out_of_vocabulary_words_have_stable_vectors(tmp_path):
-    answer("import", f"source={write_published_files(tmp_path / 'theirs')}", f"out={tmp_path / 'ours'}")
+    run_cli_json("import", f"source={write_published_files(tmp_path / 'theirs')}", f"out={tmp_path / 'ours'}")
     model = bertsmith.load(tmp_path / "ours")
     first, other, again = (model.embed(text) for text in ("zyzzyva", "aardvark", "zyzzyva"))
     assert np.array_equal(first, again) and not np.allclose(first, other)
@@ -151,9 +151,9 @@ def test_elmo_out_of_vocabulary_words_have_stable_vectors(tmp_path):
 
 def test_elmo_import_rejects_other_files(tmp_path):
     source = write_published_files(tmp_path / "theirs", n_characters=100)
-    assert "262 characters" in refused("import", f"source={source}", f"out={tmp_path / 'ours'}")
+    assert "262 characters" in run_cli_error("import", f"source={source}", f"out={tmp_path / 'ours'}")
     (source / "tiny_options.json").write_text("{}")
-    assert "not the options.json" in refused("import", f"source={source}", f"out={tmp_path / 'ours'}")
+    assert "not the options.json" in run_cli_error("import", f"source={source}", f"out={tmp_path / 'ours'}")
     valid = write_published_files(tmp_path / "good")
     (valid / "tiny_weights.hdf5").write_bytes(b"no hdf5")
     with pytest.raises(UserError, match=r"tiny_weights\.hdf5 is not the file"):

@@ -10,7 +10,7 @@ from bertsmith.tasks.conll_files import Sentence
 from bertsmith.train.config import TrainConfig
 from bertsmith.train.optim import Adamw
 from bertsmith.train.trainer import Trainer
-from tests.parity.huggingface_models import imported, theirs, transformers
+from tests.parity.huggingface_models import import_folder, save_random_model, transformers
 
 LABELS = ("B", "I", "O")
 STEPS, LEARNING_RATE = 8, 1e-3
@@ -53,8 +53,8 @@ def train_reference(model, batches):
 
 
 def test_fine_tuning_matches_transformers(tmp_path):
-    model = theirs("BertForTokenClassification", tmp_path / "hf", num_labels=len(LABELS), **NO_DROPOUT).train()
-    _, ours, tokenizer = imported(tmp_path / "hf", tmp_path / "ours")
+    model = save_random_model("BertForTokenClassification", tmp_path / "hf", num_labels=len(LABELS), **NO_DROPOUT).train()
+    _, ours, tokenizer = import_folder(tmp_path / "hf", tmp_path / "ours")
     task = TokenClassification(labels=LABELS)
     batches, history = ExampleBatches(task, task.encode(random_sentences(), tokenizer, 32), 40, seed=0), []
     record = lambda step, row: history.append((row["loss"], row["norm"]))

@@ -22,9 +22,9 @@ from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.planning.step import build_meta_model
 from bertsmith.tokenization.tokenizer import END_OF_TEXT, Tokenizer
-from tests.conftest import prepared, prose
-from tests.journeys.test_pretraining import answer
-from tests.parity.huggingface_models import imported, run, transformers
+from tests.conftest import make_english_text, prepared
+from tests.journeys.test_pretraining import run_cli_json
+from tests.parity.huggingface_models import import_folder, run_stage, transformers
 
 LENGTHS = (17, 5, 40, 1, 23)
 SMALL = {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64}
@@ -38,7 +38,7 @@ def write_vocabulary(folder, kind):
     from tokenizers import Tokenizer as Rust
     from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-    lines = prose(40).splitlines()
+    lines = make_english_text(40).splitlines()
     if kind == "gpt2":
         rust = Rust(models.BPE())
         rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -74,7 +74,7 @@ def save_reference(name, folder, **settings):
 @torch.inference_mode()
 def test_gpt_hidden_states_and_logits_match_transformers(name, tmp_path):
     reference = save_reference(name, tmp_path / "hf")
-    result, model, _ = imported(tmp_path / "hf", tmp_path / "ours", check=True)
+    result, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours", check=True)
     assert result["unmatched"] == result["initialised"] == [] and max(result["differences"].values()) < 1e-5
     layout = Layout.from_lengths(LENGTHS)
     tokens = torch.randint(0, model.config.vocabulary, (sum(LENGTHS),), generator=torch.Generator().manual_seed(1))
@@ -92,8 +92,8 @@ def test_gpt_hidden_states_and_logits_match_transformers(name, tmp_path):
 @every_class
 def test_gpt_import_export_round_trip_is_exact(name, tmp_path):
     reference = save_reference(name, tmp_path / "hf")
-    imported(tmp_path / "hf", tmp_path / "ours")
-    result = run("export", model=tmp_path / "ours", out=tmp_path / "back", check=True)
+    import_folder(tmp_path / "hf", tmp_path / "ours")
+    result = run_stage("export", model=tmp_path / "ours", out=tmp_path / "back", check=True)
     assert result["class"] == name and max(result["differences"].values()) < 1e-5
     reloaded, loading_info = getattr(transformers, name).from_pretrained(tmp_path / "back", output_loading_info=True)
     assert not any(loading_info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
@@ -116,7 +116,7 @@ def test_gpt2_first_release_files_are_imported(tmp_path):
     weights |= {f"h.{layer}.attn.bias": torch.ones(64, 64).tril()[None, None] for layer in range(3)}
     weights |= {f"h.{layer}.attn.masked_bias": torch.tensor(-1e4) for layer in range(3)}
     save_file(weights, path)
-    _, model, _ = imported(tmp_path / "hf", tmp_path / "ours")
+    _, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours")
     assert model.config.encoder.feedforward.inner == 50
     tokens = torch.arange(20)
     hidden = model(Inputs(tokens, Layout.from_lengths([20])))
@@ -134,7 +134,7 @@ def test_gpt_export_chooses_the_huggingface_class(norm, expected_class, tmp_path
     )
     config = ModelConfig(encoder=encoder, vocabulary=300, heads={"words": LMHeadConfig(transform=False, bias=False)})
     checkpoint.save(tmp_path / "ours", build_model(config, 0), tokenizer, {}, {"tokenizer": tokenizer.fingerprint})
-    result = run("export", model=tmp_path / "ours", out=tmp_path / "hf", check=True)
+    result = run_stage("export", model=tmp_path / "ours", out=tmp_path / "hf", check=True)
     assert result["class"] == expected_class and max(result["differences"].values()) < 1e-5
 
 
@@ -168,7 +168,7 @@ def test_gpt_tokenizers_match_transformers(kind, tmp_path):
     reference.save_pretrained(tmp_path / "json")
     assert (tmp_path / "json/tokenizer.json").exists()
     for tokenizer in (ours, Tokenizer.load(tmp_path / "saved"), read_tokenizer(tmp_path / "json", None, None)):
-        for text in [*TEXTS, *prose(3, seed=5).splitlines()]:
+        for text in [*TEXTS, *make_english_text(3, seed=5).splitlines()]:
             expected = reference.encode(text, add_special_tokens=False)
             assert tokenizer.encode(text).ids == expected
             if kind == "gpt2":
@@ -179,7 +179,7 @@ def test_gpt_tokenizers_match_transformers(kind, tmp_path):
 @pytest.mark.parametrize("name", ["GPT2LMHeadModel", "OpenAIGPTLMHeadModel"])
 def test_gpt_generation_matches_transformers(name, tmp_path):
     reference = save_reference(name, tmp_path / "hf")
-    _, _, tokenizer = imported(tmp_path / "hf", tmp_path / "ours")
+    _, _, tokenizer = import_folder(tmp_path / "hf", tmp_path / "ours")
     predictor = bertsmith.load(tmp_path / "ours")
     for text in ("the cat of many", "when we"):
         ids = tokenizer.encode(text).ids
@@ -196,24 +196,24 @@ def test_gpt_generation_matches_transformers(name, tmp_path):
 @pytest.mark.parametrize("name", ["GPT2LMHeadModel", "OpenAIGPTLMHeadModel"])
 def test_gpt_imported_model_can_be_trained_further(name, tmp_path):
     save_reference(name, tmp_path / "hf")
-    imported(tmp_path / "hf", tmp_path / "ours")
-    (tmp_path / "text.txt").write_text(prose(30), encoding="utf-8")
+    import_folder(tmp_path / "hf", tmp_path / "ours")
+    (tmp_path / "text.txt").write_text(make_english_text(30), encoding="utf-8")
     corpus = prepared(tmp_path / "text.txt", tmp_path / "ours", tmp_path / "corpus")
     train_args = ["train.batch_tokens=256", "length=32", "train.rate=3e-3"]
     args = [f"corpus={corpus}", f"init={tmp_path / 'ours'}", "objective=causal", "held_out=0.2", *train_args]
-    result = answer("pretrain", *args, f"out={tmp_path / 'more'}", "train.steps=40")
+    result = run_cli_json("pretrain", *args, f"out={tmp_path / 'more'}", "train.steps=40")
     first_metrics = json.loads((tmp_path / "more/metrics.jsonl").read_text().splitlines()[0])
     assert result["valid_loss"] < first_metrics["loss"]
     rows = [json.dumps({"text": text, "label": label}) for text, label in (("the people", "a"), ("no way", "b"))]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows * 9), encoding="utf-8")
     args = ["task=classify", f"model={tmp_path / 'more'}", f"data.train={tmp_path / 'rows.jsonl'}", "lm=0.5", *train_args]
-    answer("finetune", *args, f"out={tmp_path / 'finetuned'}", "train.epochs=80", "train.head_rate=10")
+    run_cli_json("finetune", *args, f"out={tmp_path / 'finetuned'}", "train.epochs=80", "train.head_rate=10")
     assert bertsmith.load(tmp_path / "finetuned")("no way")["label"] == "b"
 
 
 def test_gpt_sampling_with_top_k_one_is_greedy(tmp_path):
     save_reference("GPT2LMHeadModel", tmp_path / "hf")
-    imported(tmp_path / "hf", tmp_path / "ours")
+    import_folder(tmp_path / "hf", tmp_path / "ours")
     predictor = bertsmith.load(tmp_path / "ours")
     sampled = predictor.generate(["the cat"] * 2, kind="sample", top_k=1, tokens=5)
     greedy = predictor.generate("the cat", tokens=5)

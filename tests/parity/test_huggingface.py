@@ -16,7 +16,15 @@ from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.batch import Inputs
 from bertsmith.model.packing import Layout
-from tests.parity.huggingface_models import CLASSES, WORDS, imported, rewrite_weights, run, theirs, transformers
+from tests.parity.huggingface_models import (
+    CLASSES,
+    VOCAB_SIZE,
+    import_folder,
+    rewrite_weights,
+    run_stage,
+    save_random_model,
+    transformers,
+)
 
 LENGTHS = (17, 5, 40, 1, 23)
 MASKED_LM = FAMILY.find_architecture(("words",), None)
@@ -25,11 +33,11 @@ every_class = pytest.mark.parametrize("name", CLASSES)
 
 @every_class
 def test_huggingface_import_matches_transformers(name, tmp_path):
-    original = theirs(name, tmp_path / "hf")
-    result, model, _ = imported(tmp_path / "hf", tmp_path / "ours")
+    original = save_random_model(name, tmp_path / "hf")
+    result, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours")
     assert result["unmatched"] == []
     layout = Layout.from_lengths(LENGTHS)
-    tokens = torch.randint(5, WORDS, (sum(LENGTHS),), generator=torch.Generator().manual_seed(1))
+    tokens = torch.randint(5, VOCAB_SIZE, (sum(LENGTHS),), generator=torch.Generator().manual_seed(1))
     hf_inputs, segments = {"input_ids": layout.pad(tokens), "attention_mask": layout.padding_mask().long()}, None
     if model.config.encoder.segments > 1:
         segments = (layout.position > 8).long()
@@ -68,9 +76,9 @@ def expected_logits(outputs, head, name, layout):
 
 @every_class
 def test_huggingface_roundtrip_is_bit_identical(name, tmp_path):
-    original = theirs(name, tmp_path / "hf")
-    imported(tmp_path / "hf", tmp_path / "ours")
-    result = run("export", model=tmp_path / "ours", out=tmp_path / "back", check=True)
+    original = save_random_model(name, tmp_path / "hf")
+    import_folder(tmp_path / "hf", tmp_path / "ours")
+    result = run_stage("export", model=tmp_path / "ours", out=tmp_path / "back", check=True)
     assert result["class"] == name and max(result["differences"].values()) < 1e-5
     assert load_file(tmp_path / "back/model.safetensors").keys() == load_file(tmp_path / "hf/model.safetensors").keys()
     reloaded, loading_info = getattr(transformers, name).from_pretrained(tmp_path / "back", output_loading_info=True)
@@ -88,8 +96,8 @@ def test_huggingface_roundtrip_is_bit_identical(name, tmp_path):
 
 
 def test_huggingface_export_in_shards(tmp_path):
-    original = theirs("BertForMaskedLM", tmp_path / "hf")
-    _, model, tokenizer = imported(tmp_path / "hf", tmp_path / "ours")
+    original = save_random_model("BertForMaskedLM", tmp_path / "hf")
+    _, model, tokenizer = import_folder(tmp_path / "hf", tmp_path / "ours")
     (tmp_path / "back").mkdir()
     huggingface.write(tmp_path / "back", model, tokenizer, huggingface.CheckpointRecord(), max_shard_size=20_000)
     assert len(list((tmp_path / "back").glob("*.safetensors"))) > 2
@@ -99,8 +107,8 @@ def test_huggingface_export_in_shards(tmp_path):
 
 
 def test_huggingface_verify_roundtrip_detects_changed_weights(tmp_path):
-    theirs("BertForMaskedLM", tmp_path / "hf")
-    _, model, _ = imported(tmp_path / "hf", tmp_path / "ours")
+    save_random_model("BertForMaskedLM", tmp_path / "hf")
+    _, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours")
     rewrite_weights(
         tmp_path / "hf", lambda weights: {**weights, "cls.predictions.bias": weights["cls.predictions.bias"] + 1e-6}
     )
@@ -109,8 +117,8 @@ def test_huggingface_verify_roundtrip_detects_changed_weights(tmp_path):
 
 
 def test_huggingface_import_attention_dropout(tmp_path):
-    theirs("BertModel", tmp_path / "hf")
-    run("import", source=tmp_path / "hf", out=tmp_path / "none")
+    save_random_model("BertModel", tmp_path / "hf")
+    run_stage("import", source=tmp_path / "hf", out=tmp_path / "none")
     module = load_stage("import")
     module.run(module.Recipe(source=str(tmp_path / "hf"), out=str(tmp_path / "some"), attention_dropout=0.1), True)
     dropouts = {name: checkpoint.load(tmp_path / name)[0].config.encoder.mixer.dropout for name in ("none", "some")}
@@ -121,8 +129,8 @@ def test_huggingface_parity_check_detects_a_different_model(tmp_path):
     """LayerNorm with another eps has the same weights, but not the same outputs."""
     from bertsmith.convert.parity import compute_differences
 
-    theirs("BertForPreTraining", tmp_path / "hf")
-    result, model, _ = imported(tmp_path / "hf", tmp_path / "ours", check=True)
+    save_random_model("BertForPreTraining", tmp_path / "hf")
+    result, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours", check=True)
     assert set(result["differences"]) == {"hidden", "words", "next"} and max(result["differences"].values()) < 1e-5
     model.encoder.norm.eps = 0.1
     differences = compute_differences(model, tmp_path / "hf", FAMILY, FAMILY.find_architecture(("next", "words"), None))
@@ -130,12 +138,12 @@ def test_huggingface_parity_check_detects_a_different_model(tmp_path):
 
 
 def test_huggingface_import_again_does_nothing(tmp_path):
-    theirs("BertModel", tmp_path / "hf")
-    assert imported(tmp_path / "hf", tmp_path / "ours")[0]["made"]
-    assert not run("import", source=tmp_path / "hf", out=tmp_path / "ours")["made"]
+    save_random_model("BertModel", tmp_path / "hf")
+    assert import_folder(tmp_path / "hf", tmp_path / "ours")[0]["made"]
+    assert not run_stage("import", source=tmp_path / "hf", out=tmp_path / "ours")["made"]
     rewrite_weights(tmp_path / "hf", lambda weights: {key: w + 1 for key, w in weights.items()})
     with pytest.raises(UserError, match="another model"):
-        run("import", source=tmp_path / "hf", out=tmp_path / "ours")
+        run_stage("import", source=tmp_path / "hf", out=tmp_path / "ours")
 
 
 def test_huggingface_export_of_own_models(tmp_path, vocabulary, capsys):

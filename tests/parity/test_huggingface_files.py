@@ -9,13 +9,13 @@ from safetensors.torch import load_file, save_file
 
 from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
-from tests.parity.huggingface_models import WORDS, imported, rewrite_weights, theirs
+from tests.parity.huggingface_models import VOCAB_SIZE, import_folder, rewrite_weights, save_random_model
 
 
 @pytest.mark.parametrize("storage", ["sharded", "bin", "sharded bin", "old names", "no prefix", "tied twice", "half"])
 def test_huggingface_weight_formats_give_the_same_model(storage, tmp_path):
-    original = theirs("BertForPreTraining", tmp_path / "hf")
-    imported(tmp_path / "hf", tmp_path / "plain")
+    original = save_random_model("BertForPreTraining", tmp_path / "hf")
+    import_folder(tmp_path / "hf", tmp_path / "plain")
     folder = tmp_path / "other"
     shutil.copytree(tmp_path / "hf", folder)
     single = folder / "model.safetensors"
@@ -45,22 +45,22 @@ def test_huggingface_weight_formats_give_the_same_model(storage, tmp_path):
         save_file({**weights, "cls.predictions.decoder.weight": table, "bert.embeddings.position_ids": torch.arange(9)}, single)
     elif storage == "half":
         save_file({key: weight.bfloat16() for key, weight in weights.items()}, single)
-    _, model, _ = imported(folder, tmp_path / "ours")
+    _, model, _ = import_folder(folder, tmp_path / "ours")
     for key, weight in checkpoint.load(tmp_path / "plain")[0].state_dict().items():
         assert torch.equal(weight.bfloat16().float() if storage == "half" else weight, model.state_dict()[key]), key
 
 
 def test_huggingface_unexpected_keys_of_heads_are_listed_of_encoders_refused(tmp_path):
-    theirs("BertForMaskedLM", tmp_path / "hf")
+    save_random_model("BertForMaskedLM", tmp_path / "hf")
     rewrite_weights(
         tmp_path / "hf", lambda weights: {**weights, "classifier.weight": torch.ones(3, 32), "classifier.bias": torch.ones(3)}
     )
-    result, _, _ = imported(tmp_path / "hf", tmp_path / "ours")
+    result, _, _ = import_folder(tmp_path / "hf", tmp_path / "ours")
     assert result["unmatched"] == ["classifier.bias", "classifier.weight"]
     assert result["initialised"] == ["encoder.pooler.weight", "encoder.pooler.bias"]
     rewrite_weights(tmp_path / "hf", lambda weights: {**weights, "bert.encoder.layer.1.adapter.weight": torch.ones(3, 32)})
     with pytest.raises(UserError, match=r"no place for: bert\.encoder\.layer\.1\.adapter\.weight"):
-        imported(tmp_path / "hf", tmp_path / "again")
+        import_folder(tmp_path / "hf", tmp_path / "again")
     assert not (tmp_path / "again").exists()
 
 
@@ -72,7 +72,7 @@ BAD_WEIGHTS = {
     ),
     "depth": (lambda weights: {key: w for key, w in weights.items() if ".layer.1." not in key}, "holds 1 blocks"),
     "shape": (lambda weights: {**weights, "bert.embeddings.LayerNorm.bias": torch.ones(31)}, r"LayerNorm\.bias is \[31\]"),
-    "untied": (lambda weights: {**weights, "cls.predictions.decoder.weight": torch.ones(WORDS, 32)}, "a table of its own"),
+    "untied": (lambda weights: {**weights, "cls.predictions.decoder.weight": torch.ones(VOCAB_SIZE, 32)}, "a table of its own"),
     "twice": (lambda weights: {**weights, "bert.embeddings.LayerNorm.beta": torch.ones(32)}, "twice"),
     "integers": (
         lambda weights: {**weights, "bert.embeddings.LayerNorm.bias": torch.ones(32, dtype=torch.int8)},
@@ -83,11 +83,11 @@ BAD_WEIGHTS = {
 
 @pytest.mark.parametrize("fault", BAD_WEIGHTS)
 def test_huggingface_bad_weights_are_refused(fault, tmp_path):
-    theirs("BertForMaskedLM", tmp_path / "hf")
+    save_random_model("BertForMaskedLM", tmp_path / "hf")
     change, message = BAD_WEIGHTS[fault]
     rewrite_weights(tmp_path / "hf", change)
     with pytest.raises(UserError, match=message):
-        imported(tmp_path / "hf", tmp_path / "ours")
+        import_folder(tmp_path / "hf", tmp_path / "ours")
 
 
 @pytest.mark.parametrize(
@@ -109,11 +109,11 @@ def test_huggingface_bad_weights_are_refused(fault, tmp_path):
     ],
 )
 def test_huggingface_unsupported_configs_are_refused(settings, message, tmp_path):
-    theirs("BertForMaskedLM", tmp_path / "hf")
+    save_random_model("BertForMaskedLM", tmp_path / "hf")
     path = tmp_path / "hf/config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
     with pytest.raises(UserError, match=message):
-        imported(tmp_path / "hf", tmp_path / "ours")
+        import_folder(tmp_path / "hf", tmp_path / "ours")
 
 
 class MaliciousPickle:
@@ -123,31 +123,31 @@ class MaliciousPickle:
 
 @pytest.mark.parametrize("contents", [MaliciousPickle(), {"x": 1}, b"cut"], ids=["code", "no tensors", "cut off"])
 def test_huggingface_bin_loads_tensors_only(contents, tmp_path, capsys):
-    theirs("BertModel", tmp_path)
+    save_random_model("BertModel", tmp_path)
     (tmp_path / "model.safetensors").unlink()
     path = tmp_path / "pytorch_model.bin"
     torch.save(contents, path)
     if contents == b"cut":
         path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(UserError, match=r"pytorch_model\.bin"):
-        imported(tmp_path, tmp_path / "ours")
+        import_folder(tmp_path, tmp_path / "ours")
     assert "ran code" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("names", [{"a": "../model.safetensors"}, {"a": "gone.safetensors"}, {"a": 3}, {}, []])
 def test_huggingface_bad_shard_index_is_refused(names, tmp_path):
-    theirs("BertModel", tmp_path)
+    save_random_model("BertModel", tmp_path)
     (tmp_path / "model.safetensors").unlink()
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
     with pytest.raises(UserError, match=r"model\.safetensors\.index\.json"):
-        imported(tmp_path, tmp_path / "ours")
+        import_folder(tmp_path, tmp_path / "ours")
 
 
 def test_huggingface_incomplete_folder_is_refused(tmp_path):
-    theirs("BertModel", tmp_path / "hf")
+    save_random_model("BertModel", tmp_path / "hf")
     for name, message in (("vocab.txt", "tokenizer=FILE"), ("model.safetensors", "no weights"), ("config.json", "neither")):
         (tmp_path / "hf" / name).unlink()
         with pytest.raises(UserError, match=message):
-            imported(tmp_path / "hf", tmp_path / "ours")
+            import_folder(tmp_path / "hf", tmp_path / "ours")
     with pytest.raises(UserError, match="there is no folder"):
-        imported(tmp_path / "nothing", tmp_path / "ours")
+        import_folder(tmp_path / "nothing", tmp_path / "ours")

@@ -18,8 +18,8 @@ from bertsmith.model.heads.features import FeatureHeadConfig, FeaturesConfig
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.tasks import MultipleChoice, QuestionAnswering, TextClassification, TextRegression, TokenClassification
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import PIECES
-from tests.parity.huggingface_models import SIZES, imported, rewrite_weights, run, theirs, transformers
+from tests.conftest import VOCAB
+from tests.parity.huggingface_models import SIZES, import_folder, rewrite_weights, run_stage, save_random_model, transformers
 
 FAMILIES = tuple(SIZES)
 every_family = pytest.mark.parametrize("family", FAMILIES)
@@ -35,8 +35,8 @@ def encode(folder, text):
 
 @every_family
 def test_huggingface_classifier_import_keeps_labels_and_scores(family, tmp_path):
-    original = theirs(f"{family}ForSequenceClassification", tmp_path / "hf", **COLOUR_LABELS)
-    result, _, _ = imported(tmp_path / "hf", tmp_path / "ours")
+    original = save_random_model(f"{family}ForSequenceClassification", tmp_path / "hf", **COLOUR_LABELS)
+    result, _, _ = import_folder(tmp_path / "hf", tmp_path / "ours")
     assert (result["task"], result["heads"], result["unmatched"], result["initialised"]) == ("classify", ["task"], [], [])
     answer = bertsmith.load(tmp_path / "ours")(TEXT)
     expected = original(encode(tmp_path / "ours", TEXT)).logits.softmax(-1)[0].tolist()
@@ -45,16 +45,16 @@ def test_huggingface_classifier_import_keeps_labels_and_scores(family, tmp_path)
 
 
 def test_huggingface_multi_label_and_regression_import(tmp_path):
-    original = theirs(
+    original = save_random_model(
         "BertForSequenceClassification", tmp_path / "many", problem_type="multi_label_classification", **COLOUR_LABELS
     )
-    imported(tmp_path / "many", tmp_path / "a")
+    import_folder(tmp_path / "many", tmp_path / "a")
     expected = original(encode(tmp_path / "a", TEXT)).logits.sigmoid()[0].tolist()
     answer = bertsmith.load(tmp_path / "a")(TEXT)
     assert list(answer["scores"].values()) == pytest.approx(expected, abs=1e-5)
     assert answer["labels"] == [name for name, score in answer["scores"].items() if score >= 0.5]
-    original = theirs("RobertaForSequenceClassification", tmp_path / "number", num_labels=1)
-    imported(tmp_path / "number", tmp_path / "b")
+    original = save_random_model("RobertaForSequenceClassification", tmp_path / "number", num_labels=1)
+    import_folder(tmp_path / "number", tmp_path / "b")
     assert bertsmith.load(tmp_path / "b")(TEXT)["value"] == pytest.approx(
         original(encode(tmp_path / "b", TEXT)).logits.item(), abs=1e-5
     )
@@ -72,8 +72,8 @@ TASKS = {
 @pytest.mark.parametrize("suffix", TASKS)
 def test_huggingface_import_detects_the_task(suffix, family, tmp_path):
     settings, task = TASKS[suffix]
-    theirs(family + suffix, tmp_path / "hf", **settings)
-    imported(tmp_path / "hf", tmp_path / "ours")
+    save_random_model(family + suffix, tmp_path / "hf", **settings)
+    import_folder(tmp_path / "hf", tmp_path / "ours")
     predictor = bertsmith.load(tmp_path / "ours")
     assert predictor.task == task and predictor.length == predictor.model.config.encoder.positions
 
@@ -81,9 +81,9 @@ def test_huggingface_import_detects_the_task(suffix, family, tmp_path):
 @pytest.mark.parametrize("problem_type", ["single_label_classification", "multi_label_classification", "regression"])
 def test_huggingface_roundtrip_keeps_labels_and_problem_type(problem_type, tmp_path):
     labels = {"num_labels": 1} if problem_type == "regression" else COLOUR_LABELS
-    theirs("AlbertForSequenceClassification", tmp_path / "hf", problem_type=problem_type, **labels)
-    imported(tmp_path / "hf", tmp_path / "ours")
-    run("export", model=tmp_path / "ours", out=tmp_path / "back")
+    save_random_model("AlbertForSequenceClassification", tmp_path / "hf", problem_type=problem_type, **labels)
+    import_folder(tmp_path / "hf", tmp_path / "ours")
+    run_stage("export", model=tmp_path / "ours", out=tmp_path / "back")
     hf_config, exported_config = (transformers.AutoConfig.from_pretrained(tmp_path / folder) for folder in ("hf", "back"))
     for name in ("problem_type", "id2label", "label2id", "num_labels", "architectures", "classifier_dropout_prob"):
         assert getattr(hf_config, name) == getattr(exported_config, name), name
@@ -100,20 +100,20 @@ def test_huggingface_roundtrip_keeps_labels_and_problem_type(problem_type, tmp_p
     ],
 )
 def test_huggingface_roundtrip_keeps_head_dropout(name, settings, dropout, tmp_path):
-    theirs(name, tmp_path / "hf", **settings)
-    _, model, _ = imported(tmp_path / "hf", tmp_path / "ours")
+    save_random_model(name, tmp_path / "hf", **settings)
+    _, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours")
     assert model.config.heads["task"].dropout == dropout
-    run("export", model=tmp_path / "ours", out=tmp_path / "back")
+    run_stage("export", model=tmp_path / "ours", out=tmp_path / "back")
     hf_config, exported_config = (transformers.AutoConfig.from_pretrained(tmp_path / folder) for folder in ("hf", "back"))
     for key in ("classifier_dropout", "seq_classif_dropout", "qa_dropout", "hidden_dropout_prob", "dropout"):
         assert getattr(hf_config, key, None) == getattr(exported_config, key, None), key
 
 
 def test_huggingface_unused_pooler_is_listed_as_unexpected(tmp_path):
-    original = theirs("RobertaForSequenceClassification", tmp_path / "hf")
+    original = save_random_model("RobertaForSequenceClassification", tmp_path / "hf")
     pooler_weights = {"roberta.pooler.dense.weight": torch.ones(32, 32), "roberta.pooler.dense.bias": torch.ones(32)}
     rewrite_weights(tmp_path / "hf", lambda weights: weights | pooler_weights)
-    result, model, _ = imported(tmp_path / "hf", tmp_path / "ours")
+    result, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours")
     assert result["unmatched"] == sorted(pooler_weights)
     assert torch.equal(model.encoder.pooler.weight, original.classifier.dense.weight)
 
@@ -127,8 +127,8 @@ def test_huggingface_unused_pooler_is_listed_as_unexpected(tmp_path):
     ],
 )
 def test_huggingface_unsupported_head_is_listed_as_unexpected(name, settings, head, tmp_path):
-    theirs(name, tmp_path / "hf", **settings)
-    result, model, _ = imported(tmp_path / "hf", tmp_path / "ours")
+    save_random_model(name, tmp_path / "hf", **settings)
+    result, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours")
     assert {f"{head}.weight", f"{head}.bias"} <= set(result["unmatched"])
     assert model.config.heads == {} and result["task"] is None
 
@@ -143,36 +143,36 @@ def test_huggingface_unsupported_head_is_listed_as_unexpected(name, settings, he
     ],
 )
 def test_huggingface_bad_id2label_is_refused(labels, message, tmp_path):
-    theirs("BertForSequenceClassification", tmp_path, **COLOUR_LABELS)
+    save_random_model("BertForSequenceClassification", tmp_path, **COLOUR_LABELS)
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "id2label": labels}))
     with pytest.raises(UserError, match=message):
-        imported(tmp_path, tmp_path / "ours")
+        import_folder(tmp_path, tmp_path / "ours")
 
 
 def test_huggingface_missing_head_is_refused(tmp_path):
-    theirs("BertForSequenceClassification", tmp_path / "hf")
+    save_random_model("BertForSequenceClassification", tmp_path / "hf")
     rewrite_weights(tmp_path / "hf", lambda weights: {key: w for key, w in weights.items() if not key.startswith("classifier")})
     with pytest.raises(UserError, match=r"no classifier\.weight, though its config\.json says .*ForSequenceClassification"):
-        imported(tmp_path / "hf", tmp_path / "ours")
-    theirs("BertForSequenceClassification", tmp_path / "half")
+        import_folder(tmp_path / "hf", tmp_path / "ours")
+    save_random_model("BertForSequenceClassification", tmp_path / "half")
     rewrite_weights(tmp_path / "half", lambda weights: {key: w for key, w in weights.items() if "pooler" not in key})
     with pytest.raises(UserError, match=r"lacks what its config\.json promises: bert\.pooler"):
-        imported(tmp_path / "half", tmp_path / "ours")
+        import_folder(tmp_path / "half", tmp_path / "ours")
 
 
 @every_family
 def test_huggingface_export_of_fine_tuned_model_matches(family, tmp_path):
     """Import a bare encoder of each family, fine-tune it, export it to transformers' class."""
-    theirs(f"{family}Model", tmp_path / "hf")
-    run("import", source=tmp_path / "hf", out=tmp_path / "base")
-    rows = [f"{'the people' if i % 2 else 'all of a way'} {PIECES[60 + i]}\t{'yes' if i % 2 else 'no'}" for i in range(24)]
+    save_random_model(f"{family}Model", tmp_path / "hf")
+    run_stage("import", source=tmp_path / "hf", out=tmp_path / "base")
+    rows = [f"{'the people' if i % 2 else 'all of a way'} {VOCAB[60 + i]}\t{'yes' if i % 2 else 'no'}" for i in range(24)]
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
     bertsmith.api.finetune(
         task="classify", model=tmp_path / "base", data={"train": tmp_path / "train.tsv"}, out=tmp_path / "tuned",
         length=32, train={"steps": 2, "device": "cpu"}, quiet=True,
     )  # fmt: skip
-    result = run("export", model=tmp_path / "tuned", out=tmp_path / "back", check=True)
+    result = run_stage("export", model=tmp_path / "tuned", out=tmp_path / "back", check=True)
     assert result["class"] == f"{family}ForSequenceClassification" and result["differences"]["task"] < 1e-5
     hf_model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "back").eval()
     ours = bertsmith.load(tmp_path / "tuned")(TEXT)["scores"]
@@ -201,8 +201,8 @@ def test_huggingface_export_refuses_unsupported_heads(tmp_path, vocabulary):
 
 
 def test_huggingface_export_refuses_unmapped_weights(tmp_path):
-    theirs("BertForSequenceClassification", tmp_path / "hf")
-    _, model, tokenizer = imported(tmp_path / "hf", tmp_path / "ours")
+    save_random_model("BertForSequenceClassification", tmp_path / "hf")
+    _, model, tokenizer = import_folder(tmp_path / "hf", tmp_path / "ours")
     model.heads["task"].extra = torch.nn.Parameter(torch.ones(2))
     (tmp_path / "back").mkdir()
     with pytest.raises(UserError, match=r"no place for heads\.task\.extra"):

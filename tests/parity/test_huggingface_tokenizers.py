@@ -9,8 +9,8 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from bertsmith.commands import load_stage
 from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
-from tests.conftest import PIECES, prose
-from tests.parity.huggingface_models import WORDS, imported, run, theirs, transformers
+from tests.conftest import VOCAB, make_english_text
+from tests.parity.huggingface_models import VOCAB_SIZE, import_folder, run_stage, save_random_model, transformers
 
 TEXTS = ["The people of a way.", "Naïve 天地, what?", "unheardof WORDS — it's [MASK]", ""]
 
@@ -25,17 +25,17 @@ def assert_tokenizers_agree(folder, reference_folder):
 
 @pytest.mark.parametrize("settings", [{"do_lower_case": True}, {"do_lower_case": False}, {"strip_accents": False}])
 def test_bert_tokenizer_survives_import_and_export(settings, tmp_path):
-    theirs("BertForMaskedLM", tmp_path / "hf")
+    save_random_model("BertForMaskedLM", tmp_path / "hf")
     config = {"tokenizer_class": "BertTokenizer", **settings}
     (tmp_path / "hf/tokenizer_config.json").write_text(json.dumps(config))
-    _, _, tokenizer = imported(tmp_path / "hf", tmp_path / "ours")
+    _, _, tokenizer = import_folder(tmp_path / "hf", tmp_path / "ours")
     reference = transformers.BertTokenizerFast(str(tmp_path / "hf/vocab.txt"), **settings)
     reference.save_pretrained(tmp_path / "peer")
     reference_backend = TokenizerFast.from_file(str(tmp_path / "peer/tokenizer.json"))
     assert tokenizer.json_dict["normalizer"] == json.loads(reference_backend.to_str())["normalizer"] | {"clean_text": True}
-    run("export", model=tmp_path / "ours", out=tmp_path / "back")
+    run_stage("export", model=tmp_path / "ours", out=tmp_path / "back")
     assert_tokenizers_agree(tmp_path / "back", tmp_path / "peer")
-    assert (tmp_path / "back/vocab.txt").read_text(encoding="utf-8").split() == PIECES
+    assert (tmp_path / "back/vocab.txt").read_text(encoding="utf-8").split() == VOCAB
 
 
 @pytest.mark.parametrize("vocab_file", ["tokenizer.json", "vocab.json"])
@@ -46,14 +46,14 @@ def test_byte_level_tokenizer_survives_import_and_export(vocab_file, tmp_path):
     trainer = trainers.BpeTrainer(
         vocab_size=300, special_tokens=special_tokens, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
-    backend.train_from_iterator(prose(20).split("\n"), trainer)
-    theirs("RobertaForMaskedLM", tmp_path / "hf", vocab_size=backend.get_vocab_size())
+    backend.train_from_iterator(make_english_text(20).split("\n"), trainer)
+    save_random_model("RobertaForMaskedLM", tmp_path / "hf", vocab_size=backend.get_vocab_size())
     (tmp_path / "hf/vocab.txt").unlink()
     if vocab_file == "tokenizer.json":
         backend.save(str(tmp_path / "hf/tokenizer.json"))
     else:
         backend.model.save(str(tmp_path / "hf"))
-    _, _, tokenizer = imported(tmp_path / "hf", tmp_path / "ours")
+    _, _, tokenizer = import_folder(tmp_path / "hf", tmp_path / "ours")
     assert (
         tokenizer.cls_token_id,
         tokenizer.pad_token_id,
@@ -63,13 +63,13 @@ def test_byte_level_tokenizer_survives_import_and_export(vocab_file, tmp_path):
     ) == (0, 1, 2, 3, 4)
     for text in TEXTS[:2]:
         assert tokenizer.encode(text).ids == backend.encode(text, add_special_tokens=False).ids
-    run("export", model=tmp_path / "ours", out=tmp_path / "back")
+    run_stage("export", model=tmp_path / "ours", out=tmp_path / "back")
     exported = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
     assert exported(TEXTS[0])["input_ids"] == [0, *backend.encode(TEXTS[0]).ids, 2]
 
 
 def test_import_with_an_explicit_tokenizer(tmp_path):
-    theirs("BertModel", tmp_path / "hf")
+    save_random_model("BertModel", tmp_path / "hf")
     (tmp_path / "hf/vocab.txt").rename(tmp_path / "words.txt")
     module = load_stage("import")
     run_import = lambda **settings: module.run(module.Recipe(source=str(tmp_path / "hf"), **settings), True)
@@ -80,14 +80,14 @@ def test_import_with_an_explicit_tokenizer(tmp_path):
 
 
 def test_import_treats_blank_vocab_line_as_unused_token(tmp_path):
-    theirs("BertModel", tmp_path / "hf")
-    vocab = [*PIECES[:50], "", *PIECES[51:]]
+    save_random_model("BertModel", tmp_path / "hf")
+    vocab = [*VOCAB[:50], "", *VOCAB[51:]]
     (tmp_path / "hf/vocab.txt").write_text("\n".join(vocab) + "\n", encoding="utf-8")
-    _, _, tokenizer = imported(tmp_path / "hf", tmp_path / "ours")
-    assert len(tokenizer) == WORDS and tokenizer.is_special[50] and tokenizer.encode(PIECES[-1]).ids == [WORDS - 1]
+    _, _, tokenizer = import_folder(tmp_path / "hf", tmp_path / "ours")
+    assert len(tokenizer) == VOCAB_SIZE and tokenizer.is_special[50] and tokenizer.encode(VOCAB[-1]).ids == [VOCAB_SIZE - 1]
 
 
 def test_import_refuses_tokenizer_larger_than_the_embedding(tmp_path):
-    theirs("BertModel", tmp_path / "hf", vocab_size=WORDS - 1)
+    save_random_model("BertModel", tmp_path / "hf", vocab_size=VOCAB_SIZE - 1)
     with pytest.raises(UserError, match="another model's tokenizer"):
-        imported(tmp_path / "hf", tmp_path / "ours")
+        import_folder(tmp_path / "hf", tmp_path / "ours")

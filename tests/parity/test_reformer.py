@@ -12,8 +12,8 @@ from bertsmith.model.mixers import Reformer, ReformerChunked
 from bertsmith.model.mixers.reformer.chunked import ChunkConfig
 from bertsmith.model.packing import Layout
 from bertsmith.model.positions import AxialPositionsConfig
-from tests.conftest import PIECES
-from tests.parity.huggingface_models import imported, transformers
+from tests.conftest import VOCAB
+from tests.parity.huggingface_models import import_folder, transformers
 
 reformer = transformers.models.reformer.modeling_reformer
 SEED = 3
@@ -109,7 +109,7 @@ def test_reformer_axial_positions_match_transformers(length):
     assert torch.equal(ours(positions), reference(positions[None])[0])
 
 
-MODEL_OPTIONS = {"attn_layers": ["local", "lsh", "local", "lsh"], "vocab_size": len(PIECES), "feed_forward_size": 40}
+MODEL_OPTIONS = {"attn_layers": ["local", "lsh", "local", "lsh"], "vocab_size": len(VOCAB), "feed_forward_size": 40}
 
 
 def save_reformer(path, name, **settings):
@@ -119,7 +119,7 @@ def save_reformer(path, name, **settings):
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.3)
     model.save_pretrained(path)
-    (path / "vocab.txt").write_text("\n".join(PIECES) + "\n", encoding="utf-8")
+    (path / "vocab.txt").write_text("\n".join(VOCAB) + "\n", encoding="utf-8")
     return model.eval()
 
 
@@ -135,7 +135,7 @@ MODELS = [
 @pytest.mark.parametrize(("name", "settings"), MODELS, ids=str)
 def test_reformer_import_matches_transformers(name, settings, tmp_path):
     original = save_reformer(tmp_path / "hf", name, **settings)
-    result, model, _ = imported(tmp_path / "hf", tmp_path / "ours", check=True)
+    result, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours", check=True)
     assert result["family"] == "reformer" and max(result["differences"].values()) < 1e-5
     assert result["parameters"] == sum(weight.numel() for weight in original.parameters())
     assert sorted(result["heads"]) == ([] if name == "ReformerModel" else ["words"])
@@ -148,7 +148,7 @@ def test_reformer_import_matches_transformers(name, settings, tmp_path):
 
 def test_imported_reformer_grads_match_transformers(tmp_path):
     original = save_reformer(tmp_path / "hf", "ReformerModel", attn_layers=["local"] * 3).train()
-    model = imported(tmp_path / "hf", tmp_path / "ours")[1].train()
+    model = import_folder(tmp_path / "hf", tmp_path / "ours")[1].train()
     tokens, target = torch.arange(64) + 5, torch.randn(64, 64)
     (model(Inputs(tokens, Layout.from_lengths([64]))) * target).sum().backward()
     (original(tokens[None], use_cache=False).last_hidden_state[0] * target).sum().backward()
@@ -173,5 +173,5 @@ def test_reformer_import_names_mismatches(tmp_path):
     ):
         (tmp_path / "hf/config.json").write_text(json.dumps(config | change))
         with pytest.raises(UserError, match=message):
-            imported(tmp_path / "hf", tmp_path / "ours")
+            import_folder(tmp_path / "hf", tmp_path / "ours")
     assert not (tmp_path / "ours").exists() or not list((tmp_path / "ours").glob("*.safetensors"))

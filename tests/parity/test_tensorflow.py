@@ -13,7 +13,7 @@ from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.batch import Inputs
 from bertsmith.model.packing import Layout
-from tests.conftest import PIECES
+from tests.conftest import VOCAB
 from tests.convert.tf_checkpoint_writer import write_bundle
 
 transformers = pytest.importorskip("transformers")
@@ -21,7 +21,7 @@ transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
 SIZES = {
-    "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12, "vocab_size": len(PIECES),
+    "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12, "vocab_size": len(VOCAB),
     "max_position_embeddings": 24, "type_vocab_size": 2, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
     "attention_probs_dropout_prob": 0.1, "initializer_range": 0.02,
 }  # fmt: skip
@@ -60,7 +60,7 @@ def write_checkpoint(folder, arrays, **settings):
     folder.mkdir()
     write_bundle(folder / "bert_model.ckpt", arrays, shards=2)
     (folder / "bert_config.json").write_text(json.dumps({**SIZES, **settings}))
-    (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n", encoding="utf-8")
+    (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n", encoding="utf-8")
     return folder
 
 
@@ -78,7 +78,7 @@ def test_tensorflow_import_matches_transformers(suffix, tmp_path):
     )
     assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["next", "words"])
     layout = Layout.from_lengths([9, 24, 2])
-    tokens = torch.randint(5, len(PIECES), (35,), generator=torch.Generator().manual_seed(1))
+    tokens = torch.randint(5, len(VOCAB), (35,), generator=torch.Generator().manual_seed(1))
     segments = (layout.position > 4).long()
     hidden = model(Inputs(tokens, layout, segments))
     hf_inputs = {

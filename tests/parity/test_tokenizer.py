@@ -13,9 +13,9 @@ from bertsmith.tokenization.fast_encode import BERT_RUN_PATTERN, BYTE_LEVEL_RUN_
 from bertsmith.tokenization.pipeline import assemble_tokenizer
 from bertsmith.tokenization.tokenizer import Tokenizer
 from bertsmith.tokenization.trainers import build_model, train_vocabulary
-from tests.conftest import LETTERS, PIECES, SPECIALS, prose
+from tests.conftest import LETTERS, SPECIAL_TOKENS, VOCAB, make_english_text
 
-CASED = [*PIECES, *LETTERS.upper(), *(f"##{c}" for c in LETTERS.upper()), "é", "##é", "İ", "##̇", "ß", "##ß"]
+CASED = [*VOCAB, *LETTERS.upper(), *(f"##{c}" for c in LETTERS.upper()), "é", "##é", "İ", "##̇", "ß", "##ß"]
 UNUSUAL_CHARACTERS = "天地玄ａＡ，。“”‘’…ςΣİıßéÉＺ≠﷽👩🏽‍🚀\u0301\u0338\u200b\u200d\ufffd\x00\x85\u00a0\u3000\u2028"
 likely_chars = st.sampled_from(list(LETTERS + LETTERS.upper() + " .,'\"-\t\r" + UNUSUAL_CHARACTERS))
 unicode_texts = st.text(st.one_of(st.characters(exclude_categories=["Cs"]), likely_chars), max_size=60)
@@ -29,7 +29,7 @@ def reference_tokenizer(vocab, lowercase):
     return backend
 
 
-@pytest.mark.parametrize(("vocab", "lowercase"), [(PIECES, True), (CASED, False)], ids=["uncased", "cased"])
+@pytest.mark.parametrize(("vocab", "lowercase"), [(VOCAB, True), (CASED, False)], ids=["uncased", "cased"])
 def test_wordpiece_ids_match_tokenizers(vocab, lowercase):
     ours, theirs = Tokenizer.from_vocab(vocab), reference_tokenizer(vocab, lowercase)
     encoder = CachedEncoder(ours, max_cached_runs=50)
@@ -51,8 +51,8 @@ def train_byte_level(**options):
     backend = TokenizerFast(models.BPE())
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False, **options), decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=SPECIALS, initial_alphabet=alphabet, show_progress=False)
-    backend.train_from_iterator(prose(30).split("\n"), trainer)
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=SPECIAL_TOKENS, initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator(make_english_text(30).split("\n"), trainer)
     return backend
 
 
@@ -62,7 +62,7 @@ def add_tokens_to(backend, *texts):
 
 
 OTHER_TOKENIZERS = {
-    "bert, tokens added": lambda: add_tokens_to(Tokenizer.from_vocab(PIECES).backend_tokenizer, "C++", "hello world", "eop"),
+    "bert, tokens added": lambda: add_tokens_to(Tokenizer.from_vocab(VOCAB).backend_tokenizer, "C++", "hello world", "eop"),
     "byte-level, tokens added": lambda: add_tokens_to(train_byte_level(), "C++", "of the", " way to"),
     "byte-level, words not split": lambda: train_byte_level(use_regex=False),
     "byte-level": train_byte_level,
@@ -92,19 +92,19 @@ def test_cached_encoder_ids_match_tokenizers(family):
 
 def test_cached_encoder_run_patterns():
     byte_tokenizer = Tokenizer(
-        assemble_tokenizer("byte", build_model(train_vocabulary("byte", [], 300, special_tokens=SPECIALS)), True)
+        assemble_tokenizer("byte", build_model(train_vocabulary("byte", [], 300, special_tokens=SPECIAL_TOKENS)), True)
     )
     assert (
         CachedEncoder(byte_tokenizer).run_pattern
         is BYTE_LEVEL_RUN_PATTERN
         is CachedEncoder(Tokenizer(train_byte_level())).run_pattern
     )
-    assert CachedEncoder(Tokenizer.from_vocab(PIECES)).run_pattern is BERT_RUN_PATTERN
+    assert CachedEncoder(Tokenizer.from_vocab(VOCAB)).run_pattern is BERT_RUN_PATTERN
     assert CachedEncoder(Tokenizer(train_byte_level(use_regex=False))).run_pattern is LINE_PATTERN
 
 
 def test_wordpiece_long_words_and_lone_surrogates():
-    tokenizer = Tokenizer.from_vocab(PIECES)
+    tokenizer = Tokenizer.from_vocab(VOCAB)
     assert (
         tokenizer.encode("a" * 100).ids
         == [tokenizer.backend_tokenizer.token_to_id("a")] + [tokenizer.backend_tokenizer.token_to_id("##a")] * 99
@@ -115,7 +115,7 @@ def test_wordpiece_long_words_and_lone_surrogates():
 
 
 def test_special_tokens_in_text_are_encoded_as_text():
-    tokenizer = Tokenizer.from_vocab(PIECES)
+    tokenizer = Tokenizer.from_vocab(VOCAB)
     assert tokenizer.mask_token_id not in tokenizer.encode("the [MASK] of").ids
     ids, _ = CachedEncoder(tokenizer).encode_lines("the [MASK] of [SEP]")
     assert not np.isin(ids, [tokenizer.mask_token_id, tokenizer.sep_token_id]).any()
@@ -125,7 +125,7 @@ def test_special_tokens_in_text_are_encoded_as_text():
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_cached_encoder_run_boundaries_are_word_boundaries(lowercase):
     """The reference tokenizer never joins a character that ends a run with its neighbours."""
-    theirs = reference_tokenizer(PIECES, lowercase)
+    theirs = reference_tokenizer(VOCAB, lowercase)
     boundary_chars = [
         chr(code)
         for code in range(sys.maxunicode + 1)

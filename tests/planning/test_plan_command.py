@@ -21,7 +21,7 @@ from bertsmith.planning.machines import MACHINES
 from bertsmith.planning.time import Throughput
 from bertsmith.pretraining.setup import PretrainRecipe
 from bertsmith.train.config import TrainConfig
-from tests.conftest import prose
+from tests.conftest import make_english_text
 
 H200: dict[str, Any] = {"machine": "h200", "quiet": True}
 BASE = {"model": "bert-small", "train": {"steps": 100, "batch_tokens": 65_536, "precision": "bf16", "compile": True}}
@@ -159,7 +159,7 @@ def test_planned_time_and_tokens_match_run(tmp_path, vocabulary):
     """Within 15% in one of three attempts, since the machine may have other work."""
     from tests.conftest import prepared
 
-    (tmp_path / "text.txt").write_text(prose(1500, sentences=30), encoding="utf-8")
+    (tmp_path / "text.txt").write_text(make_english_text(1500, sentences=30), encoding="utf-8")
     corpus_path = prepared(tmp_path / "text.txt", vocabulary, tmp_path / "corpus")
     errors = []
     for attempt in range(3):

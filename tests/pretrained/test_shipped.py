@@ -15,7 +15,7 @@ from bertsmith import cli
 from bertsmith.artifacts import read_json, resolve_path
 from bertsmith.errors import UserError
 from bertsmith.pretrained import shipped
-from tests.conftest import prose
+from tests.conftest import make_english_text
 
 ROOT = Path(__file__).parents[2]
 TRAIN = {"steps": 2, "batch_tokens": 256}
@@ -114,7 +114,7 @@ def test_shipped_model_in_finetune_evaluate_and_suite(ships):
 
 
 def test_shipped_model_in_prepare_pretrain_plan_and_tokenizer(ships):
-    Path("text.txt").write_text(prose(20) + "the ribosome and the ribosome\n" * 3)
+    Path("text.txt").write_text(make_english_text(20) + "the ribosome and the ribosome\n" * 3)
     bertsmith.prepare(texts="text.txt", tokenizer="tiny-en", out="corpus", workers=1, quiet=True)
     settings = {"corpus": "corpus", "init": "tiny-en", "objective": "masked", "length": [16], "eval_tokens": 512}
     result = bertsmith.pretrain(**settings, train=TRAIN, out="further", quiet=True)

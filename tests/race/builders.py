@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.conftest import WORDS, prose
+from tests.conftest import WORDS, make_english_text
 
 SMALL = {"layers": 1, "width": 32, "mixer": {"kind": "dense", "heads": 2}, "feedforward": {"inner": 32}, "positions": 32}
 CAUSAL = SMALL | {"mixer": {"kind": "dense", "heads": 2, "causal": True}}
@@ -23,8 +23,8 @@ def labelled_rows(count: int, seed: int) -> str:
 
 def write_files(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "text.txt").write_text(prose(40))
-    (folder / "valid.txt").write_text(prose(6, seed=1))
+    (folder / "text.txt").write_text(make_english_text(40))
+    (folder / "valid.txt").write_text(make_english_text(6, seed=1))
     (folder / "train.tsv").write_text(labelled_rows(24, 0))
     (folder / "dev.tsv").write_text(labelled_rows(12, 2))
     return folder

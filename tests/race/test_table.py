@@ -14,7 +14,7 @@ from bertsmith.reports.scatter import LabeledPoint, scatter_chart
 from bertsmith.tasks import QuestionAnswering, TokenClassification
 from bertsmith.tasks.conll_files import Sentence
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import PIECES
+from tests.conftest import VOCAB
 
 
 def test_bits_per_byte_counts_unknown_words_as_raw_bytes():
@@ -30,7 +30,7 @@ def test_bits_per_byte_is_none_without_byte_counts():
 
 
 def test_majority_baseline_of_token_classification():
-    tokenizer, task = Tokenizer.from_vocab(PIECES), TokenClassification(labels=("NN", "VB"))
+    tokenizer, task = Tokenizer.from_vocab(VOCAB), TokenClassification(labels=("NN", "VB"))
     train, dev = [sentence("NN NN VB")], [sentence("NN VB VB NN NN")]
     assert score_majority_baseline(task, train, dev, tokenizer, 16)["accuracy"] == pytest.approx(0.6)
     assert score_majority_baseline(QuestionAnswering(), [], [], tokenizer, 16) == {}

@@ -17,7 +17,7 @@ from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.model.sublayers import FeedForwardConfig
 from bertsmith.reports.mixer_stats import BucketLayer, render_buckets
-from tests.model.test_reformer_lsh import met
+from tests.model.test_reformer_lsh import find_neighbors
 
 
 def build_test_model(mixer, vocabulary=50, **settings):
@@ -40,7 +40,7 @@ def test_bucket_stats_match_sets_of_neighbors(causal):
     assert len(stats) == 2
     mixer = model.encoder.stack.blocks[0].mixer
     qk = mixer.project(mixer_inputs[0].clone()).chunk(2, -1)[0].view(49, 4, -1).transpose(0, 1)
-    neighbors = met(mixer, qk, lengths)
+    neighbors = find_neighbors(mixer, qk, lengths)
     tokens = [token for token in range(49) if not causal or token not in (0, 40)]
     for head in range(4):
         sizes = [len(neighbors[head][token]) for token in tokens]

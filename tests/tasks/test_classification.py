@@ -13,9 +13,9 @@ from bertsmith.tasks import TaskConfig, TextClassification
 from bertsmith.tasks.base import sliding_windows, truncate_longest_first
 from bertsmith.tasks.classification import ClassificationExample, ClassificationPrediction, MultiLabelPrediction
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import PIECES
+from tests.conftest import VOCAB
 
-TOKENIZER = Tokenizer.from_vocab(PIECES)
+TOKENIZER = Tokenizer.from_vocab(VOCAB)
 CLS, SEP = TOKENIZER.cls_token_id, TOKENIZER.sep_token_id
 
 

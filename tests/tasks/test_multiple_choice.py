@@ -7,9 +7,9 @@ from bertsmith.errors import UserError
 from bertsmith.tasks import MultipleChoice
 from bertsmith.tasks.multiple_choice import MultipleChoiceExample, MultipleChoicePrediction
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import PIECES
+from tests.conftest import VOCAB
 
-TOKENIZER = Tokenizer.from_vocab(PIECES)
+TOKENIZER = Tokenizer.from_vocab(VOCAB)
 EXAMPLES = [
     MultipleChoiceExample("the people", ("now", "then"), "what time", 1),
     MultipleChoiceExample("she said", ("no", "one", "two people"), label=0),

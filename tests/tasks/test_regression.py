@@ -8,9 +8,9 @@ from bertsmith.errors import UserError
 from bertsmith.tasks import TaskConfig, TextRegression
 from bertsmith.tasks.regression import RegressionExample, RegressionPrediction
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import PIECES
+from tests.conftest import VOCAB
 
-TOKENIZER = Tokenizer.from_vocab(PIECES)
+TOKENIZER = Tokenizer.from_vocab(VOCAB)
 
 
 def test_regression_reads_labels_from_tables(tmp_path):

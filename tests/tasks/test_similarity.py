@@ -7,9 +7,9 @@ from bertsmith.errors import UserError
 from bertsmith.tasks import TextSimilarity
 from bertsmith.tasks.similarity import SimilarityExample, SimilarityPrediction, cosine_similarity, semantic_search
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import PIECES
+from tests.conftest import VOCAB
 
-TOKENIZER = Tokenizer.from_vocab(PIECES)
+TOKENIZER = Tokenizer.from_vocab(VOCAB)
 
 
 def test_similarity_reads_pairs_with_and_without_scores(tmp_path):

@@ -20,9 +20,9 @@ from bertsmith.tasks.classification import ClassificationExample
 from bertsmith.tokenization.pipeline import assemble_tokenizer, build_hex_tokenizer
 from bertsmith.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bertsmith.tokenization.trainers import build_model, train_vocabulary
-from tests.conftest import PIECES
+from tests.conftest import VOCAB
 
-WORDS = Tokenizer.from_vocab(PIECES)
+WORDS = Tokenizer.from_vocab(VOCAB)
 BYTES = Tokenizer(
     assemble_tokenizer("byte", build_model(train_vocabulary("byte", [], 300, special_tokens=SPECIAL_TOKENS)), lowercase=False)
 )

@@ -23,7 +23,7 @@ from bertsmith.tokenization.extend import (
 from bertsmith.tokenization.pipeline import assemble_tokenizer
 from bertsmith.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer, build_bert_tokenizer, register_special_tokens
 from bertsmith.tokenization.trainers import Vocabulary, build_model, train_vocabulary
-from tests.conftest import PIECES, WORDS, prose
+from tests.conftest import VOCAB, WORDS, make_english_text
 
 LETTERS = [*"abc", *(f"##{letter}" for letter in "abc")]
 
@@ -151,7 +151,7 @@ def test_extend_bpe_matches_brute_force(kind, seed):
 
 def make_tokenizer(kind: str) -> Tokenizer:
     if kind == "google":
-        return Tokenizer.from_vocab(PIECES)
+        return Tokenizer.from_vocab(VOCAB)
     prefix = " " if kind == "byte-bpe" else ""
     alphabet = [*"abcdefghijklmnopqrstuvwxyz.,;", *(f"a{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
     counts = Counter(prefix + word for word in (*WORDS, *alphabet) for _ in range(len(word)))
@@ -179,7 +179,9 @@ def test_extended_tokenizer_keeps_old_encodings_and_shortens_the_domain(kind):
     assert len(child.encode(DOMAIN).ids) < len(tokenizer.encode(DOMAIN).ids) - 10
     assert child.decode(child.encode(DOMAIN).ids) == tokenizer.decode(tokenizer.encode(DOMAIN).ids)
     new_tokens = {token.strip("Ġ#") for token in child.id_to_token[len(tokenizer) :]}
-    lines = [line for line in prose(40, seed=3).splitlines() if not any(token in line.lower() for token in new_tokens)]
+    lines = [
+        line for line in make_english_text(40, seed=3).splitlines() if not any(token in line.lower() for token in new_tokens)
+    ]
     assert len(lines) > 20 and all(child.encode(line).ids == tokenizer.encode(line).ids for line in lines)
     assert is_extension(child, tokenizer) and not is_extension(tokenizer, child) and not is_extension(tokenizer, tokenizer)
     assert Tokenizer.from_json(child.json_bytes).encode(DOMAIN).ids == child.encode(DOMAIN).ids
@@ -202,11 +204,11 @@ def test_map_to_parent_ids_spells_each_new_token(kind):
 
 def test_word_splitter_matches_the_tokenizer():
     backend = build_bert_tokenizer(
-        models.WordPiece({token: token_id for token_id, token in enumerate(PIECES)}, unk_token="[UNK]"), True
+        models.WordPiece({token: token_id for token_id, token in enumerate(VOCAB)}, unk_token="[UNK]"), True
     )
     backend.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=False)
     text = "Crème  BRÛLÉE, it's Zürich\u00a0天地-1.5% \u200b!\nnext"
-    for tokenizer in (Tokenizer(backend), Tokenizer.from_vocab(PIECES, False), Tokenizer.from_vocab(PIECES, True)):
+    for tokenizer in (Tokenizer(backend), Tokenizer.from_vocab(VOCAB, False), Tokenizer.from_vocab(VOCAB, True)):
         split = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(
             tokenizer.backend_tokenizer.normalizer.normalize_str(text)
         )
@@ -214,7 +216,7 @@ def test_word_splitter_matches_the_tokenizer():
 
 
 def test_extend_adds_unknown_ideographs_without_joining_them():
-    tokenizer = Tokenizer.from_vocab(PIECES)
+    tokenizer = Tokenizer.from_vocab(VOCAB)
     counts = count_domain_words(tokenizer, "天地龘天地龘天地龘麤 the ribosome ribosome" * 3)
     extension = extend_tokenizer(tokenizer, counts.items(), 10)
     assert ("龘", 9) in extension.gains and ("麤", 3) in extension.gains
@@ -227,19 +229,19 @@ def test_extend_adds_unknown_ideographs_without_joining_them():
 
 def test_extend_keeps_ids_of_special_tokens_outside_the_vocabulary():
     backend = build_bert_tokenizer(
-        models.WordPiece({token: token_id for token_id, token in enumerate(PIECES)}, unk_token="[UNK]"), True
+        models.WordPiece({token: token_id for token_id, token in enumerate(VOCAB)}, unk_token="[UNK]"), True
     )
     backend.add_special_tokens(["[GUIDE]"])
     tokenizer = Tokenizer(backend)
     child = extend_tokenizer(tokenizer, [("ribosome", 5)], 2).tokenizer
     assert (
-        child.backend_tokenizer.token_to_id("[GUIDE]") == len(PIECES)
-        and child.backend_tokenizer.token_to_id("ribosome") == len(PIECES) + 1
+        child.backend_tokenizer.token_to_id("[GUIDE]") == len(VOCAB)
+        and child.backend_tokenizer.token_to_id("ribosome") == len(VOCAB) + 1
     )
 
 
 def test_extend_ignores_words_longer_than_max_input_chars():
-    tokenizer = Tokenizer.from_vocab(PIECES)
+    tokenizer = Tokenizer.from_vocab(VOCAB)
     with pytest.raises(UserError, match="fits it as it is"):
         extend_tokenizer(tokenizer, [("ab" * 60, 9), ("the", 9)], 5)
 
@@ -257,7 +259,7 @@ def test_extensible_kind_refuses_unigram_and_byte(kind):
 
 def test_extensible_kind_refuses_added_tokens():
     backend = build_bert_tokenizer(
-        models.WordPiece({token: token_id for token_id, token in enumerate(PIECES)}, unk_token="[UNK]"), True
+        models.WordPiece({token: token_id for token_id, token in enumerate(VOCAB)}, unk_token="[UNK]"), True
     )
     backend.add_tokens(["ribo"])
     with pytest.raises(UserError, match="inside words"):
@@ -265,8 +267,8 @@ def test_extensible_kind_refuses_added_tokens():
 
 
 def test_is_extension_refuses_other_tokenizers():
-    parent = Tokenizer.from_vocab(PIECES, True)
-    vocab = [*PIECES, "ribosome"]
+    parent = Tokenizer.from_vocab(VOCAB, True)
+    vocab = [*VOCAB, "ribosome"]
     assert is_extension(Tokenizer.from_vocab(vocab, True), parent)
     assert not is_extension(Tokenizer.from_vocab(vocab, False), parent)  # another normalizer
     assert not is_extension(Tokenizer.from_vocab([*vocab[:-3], vocab[-1], *vocab[-3:-1]], True), parent)  # ids that moved

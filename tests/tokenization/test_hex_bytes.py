@@ -17,7 +17,7 @@ from bertsmith.tokenization import train_tokenizer as stage
 from bertsmith.tokenization.hex_bytes import find_hex_error
 from bertsmith.tokenization.pipeline import build_hex_tokenizer
 from bertsmith.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer
-from tests.conftest import PIECES
+from tests.conftest import VOCAB
 
 HEX = Tokenizer(build_hex_tokenizer(SPECIAL_TOKENS))
 PAYLOADS = [bytes(range(256)), b"\xff\xfe\x00\n\r\t \x80", "天地 [MASK]".encode(), b"\x16\x03\x01"]
@@ -47,7 +47,7 @@ def test_is_hex_only_for_hex_tokenizers(tmp_path):
     HEX.with_special_tokens(["[direction=c]"]).save(tmp_path)
     loaded = Tokenizer.load(tmp_path)
     assert HEX.is_hex and loaded.is_hex and loaded.encode("00ff").ids == HEX.encode("00ff").ids
-    assert not Tokenizer.from_vocab(PIECES).is_hex
+    assert not Tokenizer.from_vocab(VOCAB).is_hex
     assert not loaded.is_continuation.any()  # each byte is a word for whole-word masking
 
 

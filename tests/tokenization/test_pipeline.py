@@ -11,7 +11,7 @@ from bertsmith.tokenization.fast_encode import CachedEncoder
 from bertsmith.tokenization.pipeline import WordSplitter
 from bertsmith.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bertsmith.tokenization.trainers import TokenizerKind
-from tests.conftest import han, prose
+from tests.conftest import make_chinese_text, make_english_text
 from tests.parity.test_tokenizer import unicode_texts
 
 every_kind = pytest.mark.parametrize("kind", get_args(TokenizerKind))
@@ -21,7 +21,9 @@ every_kind = pytest.mark.parametrize("kind", get_args(TokenizerKind))
 def trained(tmp_path_factory):
     """A folder with tokenizers of each kind, uncased and cased."""
     folder = tmp_path_factory.mktemp("kinds")
-    (folder / "text.txt").write_text(prose(40) + "\n" + han(20) + "\nÜber Straße, café — naïve! 100%\n", encoding="utf-8")
+    (folder / "text.txt").write_text(
+        make_english_text(40) + "\n" + make_chinese_text(20) + "\nÜber Straße, café — naïve! 100%\n", encoding="utf-8"
+    )
     for kind in get_args(TokenizerKind):
         for lowercase in (True, False):
             out = folder / f"{kind}-{lowercase}"

@@ -13,7 +13,7 @@ from bertsmith.errors import UserError
 from bertsmith.tokenization.fast_encode import CachedEncoder
 from bertsmith.tokenization.pipeline import WordSplitter
 from bertsmith.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer
-from tests.conftest import prepared, prose
+from tests.conftest import make_english_text, prepared
 from tests.parity.test_tokenizer import unicode_texts
 
 CHINESE = "我们喜欢自然语言处理。自然语言处理很有意思，我们都喜欢它！\n北京大学在北京。\nBERT模型很大，北京大学也很大。\n"
@@ -33,7 +33,7 @@ def chinese(tmp_path_factory):
 
 
 def test_word_vocabulary_is_the_most_frequent_words_in_order(tmp_path):
-    text = prose(30)
+    text = make_english_text(30)
     counts = Counter(WordSplitter("word", True)(text))
     tokenizer = train_word_tokenizer(tmp_path, text, size=5 + 20, least=1)
     assert tokenizer.id_to_token == [*SPECIAL_TOKENS, *sorted(counts, key=lambda word: (-counts[word], word))[:20]]
@@ -53,9 +53,9 @@ def test_word_vocabulary_refuses_text_without_frequent_words(tmp_path):
 
 
 def test_word_tokenizer_corpus_holds_the_ids_of_its_lines(tmp_path):
-    tokenizer = train_word_tokenizer(tmp_path, prose(30), size=40)
+    tokenizer = train_word_tokenizer(tmp_path, make_english_text(30), size=40)
     corpus = Corpus.open(prepared(tmp_path / "text.txt", tmp_path / "words", tmp_path / "corpus", sentences="lines"))
-    lines = [line for line in prose(30).split("\n") if line]
+    lines = [line for line in make_english_text(30).split("\n") if line]
     assert corpus.tokens.tolist() == [token_id for line in lines for token_id in tokenizer.encode(line).ids]
     assert corpus.tokenizer.fingerprint == tokenizer.fingerprint
     assert corpus.is_word_start(np.arange(50)).all()

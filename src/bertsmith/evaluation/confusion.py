@@ -102,4 +102,4 @@ def _counts_from_matrix(matrix: NDArray[np.int64], labels: Sequence[str]) -> dic
 
 
 def _sort_by_frequency(counts_by_label: dict[str, MatchCounts]) -> list[LabelCounts]:
-    return [LabelCounts(name, counts) for name, counts in sorted(counts_by_label.items(), key=lambda pair: -pair[1].there)]
+    return [LabelCounts(name, counts) for name, counts in sorted(counts_by_label.items(), key=lambda pair: -pair[1].num_gold)]

@@ -147,7 +147,7 @@ def _render_marked(mistake: Mistake, name: str, value: str) -> Html:
 def _label_row(row: LabelCounts) -> tuple[Any, ...]:
     counts = row.counts
     scores = (f"{score:.1%}" for score in (counts.precision, counts.recall, counts.f1))
-    return row.label, counts.there, counts.found, counts.right, *scores
+    return row.label, counts.num_gold, counts.num_predicted, counts.num_correct, *scores
 
 
 def _entity_mistake_rows(summary: EvaluationSummary) -> list[tuple[Any, ...]]:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import UserError
 from ..rng import Stream, randint, random_bits
-from .scores import COUNT_METRICS, METRICS, Array, Metric, _check_shapes, _encode_labels, _metric_by_name, f1
+from .scores import COUNT_METRICS, METRICS, Array, Metric, check_shapes, encode_labels, f1, metric_by_name
 
 MAX_RESAMPLED_VALUES = 1 << 22  # values resampled at a time, to bound memory
 
@@ -73,8 +73,8 @@ def paired_bootstrap_test(
 
 def mcnemar(predictions: ArrayLike, other_predictions: ArrayLike, references: ArrayLike) -> float:
     """Exact two-sided McNemar test that two systems have equal accuracy, from the examples where only one is correct."""
-    predicted, gold = _check_shapes(predictions, references)
-    other, _ = _check_shapes(other_predictions, references)
+    predicted, gold = check_shapes(predictions, references)
+    other, _ = check_shapes(other_predictions, references)
     num_only_first, num_only_second = (
         int(((predicted == gold) & (other != gold)).sum()),
         int(((predicted != gold) & (other == gold)).sum()),
@@ -106,7 +106,7 @@ def _bootstrap_scores(
     num_examples = len(references)
     if not num_examples or any(len(answers) != num_examples for answers in systems):
         raise UserError(f"{[len(answers) for answers in systems]} answers cannot be held against {num_examples} truths")
-    compute = _metric_by_name(metric) if isinstance(metric, str) else metric
+    compute = metric_by_name(metric) if isinstance(metric, str) else metric
     if getattr(compute, "func", compute) not in (*METRICS.values(), *COUNT_METRICS):
         resamples = [
             np.arange(num_examples),
@@ -117,7 +117,7 @@ def _bootstrap_scores(
             for s in systems
         ]
     arrays = [np.asarray(values) for values in (*systems, references)]
-    arrays = _encode_labels(arrays) if compute in METRICS.values() and compute is not f1 else arrays
+    arrays = encode_labels(arrays) if compute in METRICS.values() and compute is not f1 else arrays
     step = max(1, MAX_RESAMPLED_VALUES // arrays[0].size)
     scores = [[float(compute(answers, arrays[-1]))] for answers in arrays[:-1]]
     for start in range(0, num_resamples, step):

@@ -22,13 +22,13 @@ MAX_INT_LABEL = 256  # integer labels below this are used as indices directly, w
 
 def accuracy(predictions: ArrayLike, references: ArrayLike) -> FloatArray:
     """Fraction of correct predictions: (..., n) -> (...)."""
-    predicted, gold = _check_shapes(predictions, references)
+    predicted, gold = check_shapes(predictions, references)
     return (predicted == gold).mean(-1)
 
 
 def f1(predictions: ArrayLike, references: ArrayLike, positive: Any = 1) -> FloatArray:
     """F1 of the label `positive` (`partial(f1, positive="yes")`): (..., n) -> (...); 0 if neither predicted nor gold."""
-    predicted_labels, gold_labels = _check_shapes(predictions, references)
+    predicted_labels, gold_labels = check_shapes(predictions, references)
     if gold_labels.dtype.kind in "US" and not isinstance(positive, str):
         raise UserError(f"f1 is of one label, and {positive!r} is no word; take f1_macro, or partial(f1, positive=...)")
     predicted, gold = predicted_labels == positive, gold_labels == positive
@@ -59,7 +59,7 @@ def matthews(predictions: ArrayLike, references: ArrayLike) -> FloatArray:
 
 def pearson(predictions: ArrayLike, references: ArrayLike) -> FloatArray:
     """Pearson correlation: (..., n) -> (...); nan (undefined) where either side is constant."""
-    predicted, gold = (np.asarray(x, np.float64) for x in _check_shapes(predictions, references))
+    predicted, gold = (np.asarray(x, np.float64) for x in check_shapes(predictions, references))
     constant = (predicted == predicted[..., :1]).all(-1) | (gold == gold[..., :1]).all(-1)
     correlation = np.clip((_standardize(predicted) * _standardize(gold)).sum(-1), -1, 1)
     return np.where(constant, np.nan, correlation)
@@ -67,25 +67,25 @@ def pearson(predictions: ArrayLike, references: ArrayLike) -> FloatArray:
 
 def spearman(predictions: ArrayLike, references: ArrayLike) -> FloatArray:
     """Spearman rank correlation, with average ranks for ties: (..., n) -> (...)."""
-    predicted, gold = _check_shapes(predictions, references)
+    predicted, gold = check_shapes(predictions, references)
     return pearson(average_ranks(predicted), average_ranks(gold))
 
 
 def exact(predictions: ArrayLike, references: ArrayLike) -> FloatArray:
     """Exact match of the label set (subset accuracy): bool (..., n, labels) -> (...)."""
-    predicted, gold = _check_shapes(predictions, references)
+    predicted, gold = check_shapes(predictions, references)
     return (predicted == gold).all(-1).mean(-1)
 
 
 def f1_macro_many(predictions: ArrayLike, references: ArrayLike) -> FloatArray:
     """Multi-label macro F1, 0 for a label neither predicted nor gold: bool (..., n, labels) -> (...)."""
-    predicted, gold = (x.astype(bool) for x in _check_shapes(predictions, references))
+    predicted, gold = (x.astype(bool) for x in check_shapes(predictions, references))
     return _f1_score((predicted & gold).sum(-2), predicted.sum(-2), gold.sum(-2)).mean(-1)
 
 
 def f1_micro_many(predictions: ArrayLike, references: ArrayLike) -> FloatArray:
     """Multi-label micro F1: bool (..., n, labels) -> (...)."""
-    predicted, gold = (x.astype(bool) for x in _check_shapes(predictions, references))
+    predicted, gold = (x.astype(bool) for x in check_shapes(predictions, references))
     return _f1_score((predicted & gold).sum((-2, -1)), predicted.sum((-2, -1)), gold.sum((-2, -1)))
 
 
@@ -110,7 +110,7 @@ def ratio_of_sums(predictions: ArrayLike, references: ArrayLike) -> FloatArray:
 
 def f1_from_counts(predictions: ArrayLike, references: ArrayLike) -> FloatArray:
     """F1 from per-example counts, [correct, predicted] and [gold, gold]: (..., n, 2) -> (...)."""
-    predicted_counts, gold_counts = _check_shapes(predictions, references)
+    predicted_counts, gold_counts = check_shapes(predictions, references)
     return _f1_score(predicted_counts[..., 0].sum(-1), predicted_counts[..., 1].sum(-1), gold_counts[..., 0].sum(-1))
 
 
@@ -195,7 +195,7 @@ def _import_sacrebleu() -> Any:
     return sacrebleu_metrics
 
 
-def _check_shapes(predictions: ArrayLike, references: ArrayLike) -> tuple[Array, Array]:
+def check_shapes(predictions: ArrayLike, references: ArrayLike) -> tuple[Array, Array]:
     predicted, gold = np.asarray(predictions), np.asarray(references)
     axes = min(predicted.ndim, gold.ndim)
     if not axes or predicted.shape[-axes:] != gold.shape[-axes:] or not predicted.size:
@@ -205,7 +205,7 @@ def _check_shapes(predictions: ArrayLike, references: ArrayLike) -> tuple[Array,
 
 def _confusion_matrices(predictions: ArrayLike, references: ArrayLike) -> NDArray[np.int64]:
     """Confusion matrices over the labels that occur: (..., n) -> (..., labels, labels), gold labels in rows."""
-    predicted, gold = np.broadcast_arrays(*_check_shapes(predictions, references))
+    predicted, gold = np.broadcast_arrays(*check_shapes(predictions, references))
     codes = np.stack([gold, predicted])
     if codes.dtype.kind not in "iu" or codes.min() < 0 or codes.max() >= MAX_INT_LABEL:
         codes = np.unique(codes, return_inverse=True)[1]
@@ -228,13 +228,13 @@ def _standardize(values: FloatArray) -> FloatArray:
     return centered / np.where(norm > 0, norm, 1)
 
 
-def _metric_by_name(name: str) -> Metric:
+def metric_by_name(name: str) -> Metric:
     if name not in METRICS:
         raise UserError(f"{name!r} is not a metric; known: {', '.join(METRICS)}")
     return METRICS[name]
 
 
-def _encode_labels(arrays: list[Array]) -> list[Array]:
+def encode_labels(arrays: list[Array]) -> list[Array]:
     """Replace string labels by integer ids in sorted order, which are faster to compare in many resamples."""
     if arrays[0].dtype.kind not in "US":
         return arrays

@@ -70,13 +70,13 @@ def _predict_examples(predictor: "Predictor", examples: list[dict[str, str]]) ->
 
 
 def _print_comparison(comparison: FinetuningComparison, labels: list[str], console: Console) -> None:
-    above = comparison.above
-    console.info(f"from {comparison.learnt:,} texts of {', '.join(labels)}")
-    console.print_table(f"right on {comparison.judged:,} texts of other files:", [
+    above = comparison.difference
+    console.info(f"from {comparison.num_train:,} texts of {', '.join(labels)}")
+    console.print_table(f"right on {comparison.num_test:,} texts of other files:", [
         ("", "accuracy", "95% interval"),
         *((score.name, score.percent, score.interval) for score in comparison.scores),
         (above.name, f"{100 * above.value:+.1f}", f"{100 * above.low:+.1f} to {100 * above.high:+.1f}"),
-        ("a guess", f"{comparison.guess:.1%}", ""),
+        ("a guess", f"{comparison.chance_accuracy:.1%}", ""),
     ])  # fmt: skip
     rows = [
         (answer.prediction, f"{answer.confidence:.0%}", answer.label, shorten(answer.text, 72, placeholder=" ..."))

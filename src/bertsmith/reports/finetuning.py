@@ -38,10 +38,10 @@ class FinetuningComparison(NamedTuple):
     """Accuracies of fine-tuned models on one test set; `above` is the difference of the first and the second."""
 
     scores: list[ScoreInterval]
-    above: ScoreInterval
-    guess: float  # accuracy of random guessing
-    learnt: int  # training texts
-    judged: int  # test texts
+    difference: ScoreInterval
+    chance_accuracy: float  # accuracy of random guessing
+    num_train: int  # training texts
+    num_test: int  # test texts
     answers: list[ExampleAnswer]
 
 
@@ -55,12 +55,12 @@ def render_filled_masks(
 
 def render_comparison(title: str, comparison: FinetuningComparison) -> Html:
     """Accuracies with intervals, the difference, and some example predictions."""
-    above, guess = comparison.above, comparison.guess
+    above, guess = comparison.difference, comparison.chance_accuracy
     limits = compute_axis_range(
         [guess, *(bound for score in comparison.scores for bound in (score.low, score.high))], (0.0, 1.0)
     )
     caption = (
-        f"{comparison.learnt:,} texts to learn from, {comparison.judged:,} of other files to be judged on. "
+        f"{comparison.num_train:,} texts to learn from, {comparison.num_test:,} of other files to be judged on. "
         f"Lines are 95% intervals; the dashed one is a guess, {guess:.1%}."
     )
     difference = (

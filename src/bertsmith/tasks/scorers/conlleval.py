@@ -58,21 +58,21 @@ def _is_boundary(previous: tuple[str, str], current: tuple[str, str]) -> bool:
 class MatchCounts:
     """Numbers of correct (right), predicted (found) and gold (there) entities, and precision, recall and F1."""
 
-    right: int
-    found: int
-    there: int
+    num_correct: int
+    num_predicted: int
+    num_gold: int
 
     @property
     def precision(self) -> float:
-        return self.right / self.found if self.found else 0.0
+        return self.num_correct / self.num_predicted if self.num_predicted else 0.0
 
     @property
     def recall(self) -> float:
-        return self.right / self.there if self.there else 0.0
+        return self.num_correct / self.num_gold if self.num_gold else 0.0
 
     @property
     def f1(self) -> float:
-        return 2 * self.right / (self.found + self.there) if self.right else 0.0
+        return 2 * self.num_correct / (self.num_predicted + self.num_gold) if self.num_correct else 0.0
 
 
 def count_matches(predictions: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> dict[str, MatchCounts]:
@@ -92,9 +92,9 @@ def entity_scores(predictions: Sequence[Sequence[str]], gold: Sequence[Sequence[
     """Micro-averaged precision, recall and f1, and the f1 of each type as `f1.PER`; all from 0 to 1."""
     counts_by_type = count_matches(predictions, gold)
     total = MatchCounts(
-        sum(counts.right for counts in counts_by_type.values()),
-        sum(counts.found for counts in counts_by_type.values()),
-        sum(counts.there for counts in counts_by_type.values()),
+        sum(counts.num_correct for counts in counts_by_type.values()),
+        sum(counts.num_predicted for counts in counts_by_type.values()),
+        sum(counts.num_gold for counts in counts_by_type.values()),
     )
     type_f1 = {f"f1.{name}": counts.f1 for name, counts in counts_by_type.items() if name}
     return {"f1": total.f1, "precision": total.precision, "recall": total.recall, **type_f1}
