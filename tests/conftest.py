@@ -68,7 +68,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, vocabulary: Path) -> Path:
     """A prepared English corpus of 60 documents."""
     folder = tmp_path_factory.mktemp("corpus")
     (folder / "text.txt").write_text(make_english_text(60), encoding="utf-8")
-    return prepared(folder / "text.txt", vocabulary, folder / "corpus")
+    return prepare_test_corpus(folder / "text.txt", vocabulary, folder / "corpus")
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +76,7 @@ def chinese(tmp_path_factory: pytest.TempPathFactory, vocabulary: Path) -> Path:
     """A prepared Chinese corpus with word starts from a segmenter of two-character words."""
     folder = tmp_path_factory.mktemp("chinese")
     (folder / "text.txt").write_text(make_chinese_text(40), encoding="utf-8")
-    return prepared(folder / "text.txt", vocabulary, folder / "corpus", segmenter="tests.conftest:twos")
+    return prepare_test_corpus(folder / "text.txt", vocabulary, folder / "corpus", segmenter="tests.conftest:segment_pairs")
 
 
 def segment_pairs(text: str) -> list[str]:
@@ -84,7 +84,7 @@ def segment_pairs(text: str) -> list[str]:
     return [text[i : i + 2] for i in range(0, len(text), 2)]
 
 
-def prepared(text: Path, vocabulary: Path, out: Path, **settings: object) -> Path:
+def prepare_test_corpus(text: Path, vocabulary: Path, out: Path, **settings: object) -> Path:
     """Build a corpus folder from a text file; returns its path."""
     from bertsmith.config import from_dict
     from bertsmith.corpus.build import Prepare, build_corpus

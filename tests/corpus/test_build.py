@@ -16,7 +16,7 @@ from bertsmith.corpus import build, dedup, store
 from bertsmith.corpus.store import DOCUMENTS_FILE, SENTENCES_FILE, TOKENS_FILE, WORD_STARTS_FILE, Corpus
 from bertsmith.errors import UserError
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import make_chinese_text, make_english_text, prepared
+from tests.conftest import make_chinese_text, make_english_text, prepare_test_corpus
 from tests.corpus.test_chinese_words import train_and_save
 
 ARRAYS = (TOKENS_FILE, SENTENCES_FILE, DOCUMENTS_FILE)
@@ -36,7 +36,7 @@ def write_text(path, text):
 
 def test_corpus_holds_the_token_ids_of_its_text(tmp_path, vocabulary):
     text = make_english_text(30, seed=1)
-    corpus = Corpus.open(prepared(write_text(tmp_path / "a.txt", text), vocabulary, tmp_path / "out"))
+    corpus = Corpus.open(prepare_test_corpus(write_text(tmp_path / "a.txt", text), vocabulary, tmp_path / "out"))
     tokenizer = Tokenizer.load(vocabulary)
     documents = [[line for line in part.split("\n") if line] for part in text.strip().split("\n\n")]
     assert len(corpus.document_offsets) - 1 == len(documents)
@@ -63,7 +63,7 @@ def test_corpus_keeps_spaces_between_sentences_for_space_prefixed_tokens(sentenc
     """A causal LM must see the text as it is written, with spaces between sentences."""
     monkeypatch.setattr(build, "BLOCK_CHARS", block)
     train_and_save(tmp_path, "byte-bpe", make_english_text(30) + MIXED_TEXT)
-    folder = prepared(
+    folder = prepare_test_corpus(
         write_text(tmp_path / "a.txt", MIXED_TEXT), tmp_path / "tokenizer.json", tmp_path / "out", sentences=sentences
     )
     corpus = Corpus.open(folder)
@@ -79,8 +79,8 @@ def test_corpus_keeps_spaces_between_sentences_for_space_prefixed_tokens(sentenc
 @pytest.mark.parametrize("workers", [2, 5])
 def test_corpus_is_identical_for_any_number_of_workers(tmp_path, vocabulary, small_blocks, workers):
     texts = write_text(tmp_path / "a.txt", make_english_text(200, seed=2))
-    single = prepared(texts, vocabulary, tmp_path / "one")
-    parallel = prepared(texts, vocabulary, tmp_path / "many", workers=workers)
+    single = prepare_test_corpus(texts, vocabulary, tmp_path / "one")
+    parallel = prepare_test_corpus(texts, vocabulary, tmp_path / "many", workers=workers)
     for name in (*ARRAYS, "tokenizer.json"):
         assert (single / name).read_bytes() == (parallel / name).read_bytes(), name
 
@@ -89,7 +89,9 @@ def test_corpus_is_identical_for_any_number_of_workers(tmp_path, vocabulary, sma
 def test_corpus_card_counts_bytes_of_unknown_words(tmp_path, vocabulary, small_blocks, workers):
     with_unknown = ["to 文中 be", "ЖЖЖ people ЖЖЖ"]
     lines = [*with_unknown, "the time", *with_unknown] * 40
-    folder = prepared(write_text(tmp_path / "a.txt", "\n\n".join(lines)), vocabulary, tmp_path / "out", workers=workers)
+    folder = prepare_test_corpus(
+        write_text(tmp_path / "a.txt", "\n\n".join(lines)), vocabulary, tmp_path / "out", workers=workers
+    )
     corpus, tokenizer = Corpus.open(folder), Tokenizer.load(vocabulary)
     assert (
         tokenizer.encode(with_unknown[0]).ids.count(tokenizer.unk_token_id)
@@ -102,21 +104,21 @@ def test_corpus_card_counts_bytes_of_unknown_words(tmp_path, vocabulary, small_b
 
 def test_corpus_is_independent_of_block_size(tmp_path, vocabulary, monkeypatch):
     texts = write_text(tmp_path / "a.txt", make_english_text(60, seed=2))
-    one_block = prepared(texts, vocabulary, tmp_path / "whole")
+    one_block = prepare_test_corpus(texts, vocabulary, tmp_path / "whole")
     monkeypatch.setattr(build, "BLOCK_CHARS", 300)  # documents continue from block to block
-    many_blocks = prepared(texts, vocabulary, tmp_path / "parts")
+    many_blocks = prepare_test_corpus(texts, vocabulary, tmp_path / "parts")
     for name in ARRAYS:
         assert (one_block / name).read_bytes() == (many_blocks / name).read_bytes(), name
 
 
 def test_killed_corpus_build_resumes_to_identical_files(tmp_path, vocabulary):
     texts = write_text(tmp_path / "a.txt", make_english_text(3000, seed=3) + "\n" + make_english_text(100, seed=3))
-    uninterrupted = prepared(texts, vocabulary, tmp_path / "whole", drop=["lines"])
+    uninterrupted = prepare_test_corpus(texts, vocabulary, tmp_path / "whole", drop=["lines"])
     code = (
-        "import time; from bertsmith.corpus import build; from tests.conftest import prepared; from pathlib import Path\n"
+        "import time; from bertsmith.corpus import build; from tests.conftest import prepare_test_corpus; from pathlib import Path\n"
         "build.BLOCK_CHARS = 4000; build._CorpusWriter.JOURNAL_INTERVAL = 3; write = build._CorpusWriter.write_block\n"
         "build._CorpusWriter.write_block = lambda self, block: (write(self, block), time.sleep(0.005))\n"
-        f"prepared(Path({str(texts)!r}), Path({str(vocabulary)!r}), Path({str(tmp_path / 'out')!r}), drop=['lines'])\n"
+        f"prepare_test_corpus(Path({str(texts)!r}), Path({str(vocabulary)!r}), Path({str(tmp_path / 'out')!r}), drop=['lines'])\n"
     )
     kills = 0
     for _ in range(30):
@@ -142,27 +144,27 @@ def test_killed_corpus_build_resumes_to_identical_files(tmp_path, vocabulary):
 
 def test_corpus_build_is_idempotent_and_refuses_other_settings(tmp_path, vocabulary):
     texts = write_text(tmp_path / "a.txt", make_english_text(20))
-    first = prepared(texts, vocabulary, tmp_path / "out")
+    first = prepare_test_corpus(texts, vocabulary, tmp_path / "out")
     mtime = (first / "manifest.json").stat().st_mtime_ns
-    assert prepared(texts, vocabulary, tmp_path / "out") == first
+    assert prepare_test_corpus(texts, vocabulary, tmp_path / "out") == first
     assert (first / "manifest.json").stat().st_mtime_ns == mtime
     with pytest.raises(UserError, match="other text, tokenizer or settings"):
-        prepared(texts, vocabulary, tmp_path / "out", drop=["lines"])
+        prepare_test_corpus(texts, vocabulary, tmp_path / "out", drop=["lines"])
 
 
 def test_corpus_build_accepts_out_with_empty_folders(tmp_path, vocabulary):
     (tmp_path / "out" / "state").mkdir(parents=True)
-    Corpus.open(prepared(write_text(tmp_path / "a.txt", make_english_text(5)), vocabulary, tmp_path / "out"))
+    Corpus.open(prepare_test_corpus(write_text(tmp_path / "a.txt", make_english_text(5)), vocabulary, tmp_path / "out"))
 
 
 def test_duplicates_are_always_counted_and_dropped_on_request(tmp_path, vocabulary):
     text = "The one.\nThe two.\n\nThe one.\nThe two.\n\nThe two.\nThe way.\n"
     texts = write_text(tmp_path / "a.txt", text)
-    complete = Corpus.open(prepared(texts, vocabulary, tmp_path / "kept"))
+    complete = Corpus.open(prepare_test_corpus(texts, vocabulary, tmp_path / "kept"))
     assert complete.card["duplicates"] == {"sentences": 3, "documents": 1, "sentences dropped": 0}
-    without_lines = Corpus.open(prepared(texts, vocabulary, tmp_path / "lines", drop=["lines"]))
+    without_lines = Corpus.open(prepare_test_corpus(texts, vocabulary, tmp_path / "lines", drop=["lines"]))
     assert (without_lines.card["sentences"], without_lines.card["documents"]) == (3, 2)
-    without_documents = Corpus.open(prepared(texts, vocabulary, tmp_path / "documents", drop=["documents"]))
+    without_documents = Corpus.open(prepare_test_corpus(texts, vocabulary, tmp_path / "documents", drop=["documents"]))
     assert (without_documents.card["sentences"], without_documents.card["documents"]) == (4, 2)
     assert np.array_equal(
         without_documents.tokens[: without_documents.sentence_offsets[2]], complete.tokens[: complete.sentence_offsets[2]]
@@ -171,14 +173,16 @@ def test_duplicates_are_always_counted_and_dropped_on_request(tmp_path, vocabula
 
 def test_dedup_drops_repeated_lines_not_repeated_sentences(tmp_path, vocabulary):
     text = "The way. It was.\nThe time. It was.\n\nThe way. It was.\nThe people. It was.\n"
-    corpus = Corpus.open(prepared(write_text(tmp_path / "a.txt", text), vocabulary, tmp_path / "out", drop=["lines"]))
+    corpus = Corpus.open(
+        prepare_test_corpus(write_text(tmp_path / "a.txt", text), vocabulary, tmp_path / "out", drop=["lines"])
+    )
     assert corpus.card["duplicates"] == {"sentences": 2, "documents": 0, "sentences dropped": 2}
     assert np.diff(corpus.document_offsets).tolist() == [4, 2]
 
 
 def test_corpus_build_killed_at_manifest_does_not_encode_again(tmp_path, vocabulary, monkeypatch):
     texts = write_text(tmp_path / "a.txt", make_english_text(40, seed=6))
-    uninterrupted = prepared(texts, vocabulary, tmp_path / "whole")
+    uninterrupted = prepare_test_corpus(texts, vocabulary, tmp_path / "whole")
     write_manifest = build.write_manifest
     for moment in ("before", "after"):
         out = tmp_path / moment
@@ -190,11 +194,11 @@ def test_corpus_build_killed_at_manifest_does_not_encode_again(tmp_path, vocabul
 
         monkeypatch.setattr(build, "write_manifest", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            prepared(texts, vocabulary, out)
+            prepare_test_corpus(texts, vocabulary, out)
         monkeypatch.setattr(build, "write_manifest", write_manifest)
         with monkeypatch.context() as patched:
             patched.setattr(build._CorpusWriter, "write_block", lambda self, block: pytest.fail("encoded again"))
-            prepared(texts, vocabulary, out)
+            prepare_test_corpus(texts, vocabulary, out)
         for name in (*ARRAYS, "tokenizer.json"):
             assert (uninterrupted / name).read_bytes() == (out / name).read_bytes(), name
         assert {path.name for path in out.iterdir()} == {path.name for path in uninterrupted.iterdir()}
@@ -210,10 +214,10 @@ def test_flag_repeats_in_bounded_memory(tmp_path, monkeypatch):
 
 def test_segmenter_marks_chinese_words_without_changing_token_ids(tmp_path, vocabulary):
     texts = write_text(tmp_path / "a.txt", make_chinese_text(30) + "\n" + make_english_text(5))
-    unmarked = Corpus.open(prepared(texts, vocabulary, tmp_path / "plain"))
+    unmarked = Corpus.open(prepare_test_corpus(texts, vocabulary, tmp_path / "plain"))
     for drop in ([], ["lines"]):
         out = tmp_path / f"marked{len(drop)}"
-        marked = Corpus.open(prepared(texts, vocabulary, out, segmenter="tests.conftest:twos", drop=drop))
+        marked = Corpus.open(prepare_test_corpus(texts, vocabulary, out, segmenter="tests.conftest:segment_pairs", drop=drop))
         if not drop:
             assert np.array_equal(unmarked.tokens, marked.tokens)
         starts = marked.is_word_start(np.arange(len(marked.tokens)))
@@ -258,7 +262,7 @@ def assert_refused(tmp_path, vocabulary, name, data, match, **settings):
     path = tmp_path / name
     path.write_bytes(data)
     with pytest.raises(UserError, match=match):
-        prepared(path, vocabulary, tmp_path / "out", **settings)
+        prepare_test_corpus(path, vocabulary, tmp_path / "out", **settings)
     assert not (tmp_path / "out").exists()
 
 
@@ -272,7 +276,7 @@ def test_prepare_refuses_bad_text_and_names_the_file(tmp_path, vocabulary):
 
 def test_corpus_card_warns_about_a_single_document(tmp_path, vocabulary):
     texts = write_text(tmp_path / "a.txt", "The way.\nThe time.\nThe people.\n")
-    card = Corpus.open(prepared(texts, vocabulary, tmp_path / "out")).card
+    card = Corpus.open(prepare_test_corpus(texts, vocabulary, tmp_path / "out")).card
     assert any("one document only" in warning for warning in card["warnings"])
 
 
@@ -282,12 +286,12 @@ def test_prepare_refuses_vocabulary_without_mask_token(tmp_path):
         write_text(tmp_path / "vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n"),
     )
     with pytest.raises(UserError, match=r"vocab.txt has no \[MASK\]"):
-        prepared(texts, vocabulary, tmp_path / "out")
+        prepare_test_corpus(texts, vocabulary, tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", ARRAYS)
 def test_corpus_open_detects_damaged_and_truncated_files(tmp_path, vocabulary, name):
-    folder = prepared(write_text(tmp_path / "a.txt", make_english_text(20)), vocabulary, tmp_path / "out")
+    folder = prepare_test_corpus(write_text(tmp_path / "a.txt", make_english_text(20)), vocabulary, tmp_path / "out")
     data = bytearray((folder / name).read_bytes())
     data[len(data) // 2] ^= 4
     (folder / name).write_bytes(data)
@@ -300,7 +304,7 @@ def test_corpus_open_detects_damaged_and_truncated_files(tmp_path, vocabulary, n
 
 def test_corpus_build_resumes_after_full_disk(tmp_path, vocabulary, small_blocks, monkeypatch):
     texts = write_text(tmp_path / "a.txt", make_english_text(200, seed=5))
-    uninterrupted = prepared(texts, vocabulary, tmp_path / "whole")
+    uninterrupted = prepare_test_corpus(texts, vocabulary, tmp_path / "whole")
     write_block, calls = build._CorpusWriter.write_block, []
 
     def fail_on_ninth(self, block):
@@ -311,8 +315,8 @@ def test_corpus_build_resumes_after_full_disk(tmp_path, vocabulary, small_blocks
 
     monkeypatch.setattr(build._CorpusWriter, "write_block", fail_on_ninth)
     with pytest.raises(UserError, match=r"no space left for .*out\.part.*what is done is kept"):
-        prepared(texts, vocabulary, tmp_path / "out")
+        prepare_test_corpus(texts, vocabulary, tmp_path / "out")
     assert json.loads((tmp_path / "out.part" / "journal.json").read_text())["blocks"] == 8
-    prepared(texts, vocabulary, tmp_path / "out")
+    prepare_test_corpus(texts, vocabulary, tmp_path / "out")
     for name in ARRAYS:
         assert (uninterrupted / name).read_bytes() == (tmp_path / "out" / name).read_bytes(), name

@@ -12,7 +12,7 @@ from bertsmith.tokenization import fast_encode
 from bertsmith.tokenization.pipeline import WordSplitter, assemble_tokenizer
 from bertsmith.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bertsmith.tokenization.trainers import build_model, train_vocabulary
-from tests.conftest import VOCAB, make_chinese_text, make_english_text, prepared
+from tests.conftest import VOCAB, make_chinese_text, make_english_text, prepare_test_corpus
 
 spaced_kinds = pytest.mark.parametrize("kind", ["byte", "byte-bpe", "unigram"])
 TEXT = "天地玄黄 the people,宇宙洪 made  this荒\nway 日月盈昃\n\n辰宿列张龘\nof寒来 。\n"  # two documents, four sentences
@@ -37,7 +37,7 @@ def build_corpus(folder, kind, text, **settings):
     """A corpus of `text` with a tokenizer trained on English words and single Chinese characters."""
     tokenizer = train_and_save(folder, kind, make_english_text(30).lower() + " ".join(make_chinese_text(20)) + " , 龘")
     (folder / "text.txt").write_text(text, encoding="utf-8")
-    corpus_path = prepared(folder / "text.txt", tokenizer, folder / "corpus", sentences="lines", **settings)
+    corpus_path = prepare_test_corpus(folder / "text.txt", tokenizer, folder / "corpus", sentences="lines", **settings)
     return Corpus.open(corpus_path)
 
 

@@ -13,7 +13,7 @@ from bertsmith.corpus.cooccurrence import count_cooccurrences
 from bertsmith.corpus.store import Corpus
 from bertsmith.errors import UserError
 from bertsmith.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer
-from tests.conftest import make_english_text, prepared
+from tests.conftest import make_english_text, prepare_test_corpus
 
 TOKENIZER = Tokenizer.from_vocab([*SPECIAL_TOKENS, *"abcdefgh"])
 document_lists = st.lists(
@@ -72,7 +72,7 @@ def test_cooccurrence_counts_match_brute_force(tmp_path_factory, documents, wind
 def corpus(tmp_path_factory, vocabulary):
     folder = tmp_path_factory.mktemp("prose")
     (folder / "text.txt").write_text(make_english_text(400), encoding="utf-8")
-    return Corpus.open(prepared(folder / "text.txt", vocabulary, folder / "corpus"))
+    return Corpus.open(prepare_test_corpus(folder / "text.txt", vocabulary, folder / "corpus"))
 
 
 def sorted_entries(counts):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 import bertsmith
-from tests.conftest import prepared
+from tests.conftest import prepare_test_corpus
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [a + b for a in ("ba", "ke", "li", "mo", "nu", "po", "ri", "sa") for b in ("da", "fe", "go", "hi", "ju", "ma")]
@@ -42,7 +42,7 @@ def prepare_corpus(folder: Path, text: str, subwords: list[str] | None = None, *
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "text.txt").write_text(text)
     vocab = [".", *WORDS] if subwords is None else subwords
-    return prepared(folder / "text.txt", write_vocab(folder, vocab), folder / "corpus", **settings)
+    return prepare_test_corpus(folder / "text.txt", write_vocab(folder, vocab), folder / "corpus", **settings)
 
 
 def pretrain_recipe(corpus_folder: Path, out: Path, model: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:

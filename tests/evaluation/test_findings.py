@@ -90,7 +90,10 @@ def test_entity_mistake_kinds(predicted, gold, kinds):
 def test_entity_mistake_counts_agree_with_label_counts():
     evaluation = make_tagging()
     counts = count_entity_mistakes(evaluation.predictions, evaluation.examples)
-    totals = [sum(getattr(r.counts, name) for r in compute_label_counts(evaluation)) for name in ("right", "found", "there")]
+    totals = [
+        sum(getattr(r.counts, name) for r in compute_label_counts(evaluation))
+        for name in ("num_correct", "num_predicted", "num_gold")
+    ]
     made_up = sum(count for kind, _, count in counts if kind == "made up")
     missed = sum(count for kind, _, count in counts if kind == "missed")
     other = sum(count for kind, _, count in counts if kind not in ("made up", "missed"))

@@ -99,8 +99,8 @@ def test_continued_pretraining_adapts_to_domain(home, tmp_path):
 
 
 def test_new_token_embeddings_are_mean_of_their_subwords(home, tmp_path):
-    output = run_cli("pretrain", f"corpus={home / 'corpus'}", f"init={home / 'bert'}", f"out={tmp_path / 'out'}", *COMMON_SETTINGS,
-               "train.steps=1", "train.rate=1e-9", "train.decay=0")  # fmt: skip
+    output = run_cli("pretrain", f"corpus={home / 'corpus'}", f"init={home / 'bert'}", f"out={tmp_path / 'out'}",
+                     *COMMON_SETTINGS, "train.steps=1", "train.rate=1e-9", "train.decay=0")  # fmt: skip
     base, parent, _ = checkpoint.load(home / "bert")
     extended, child, _ = checkpoint.load(tmp_path / "out")
     assert f"7 new tokens begin as the mean of the old ones that spell them, {len(parent)} stay" in output.stderr

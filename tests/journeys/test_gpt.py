@@ -11,7 +11,7 @@ import bertsmith
 from bertsmith.errors import UserError
 from bertsmith.model.batch import Inputs
 from bertsmith.model.packing import Layout
-from tests.conftest import WORDS, prepared
+from tests.conftest import WORDS, prepare_test_corpus
 from tests.journeys.test_pretraining import run_cli, run_cli_json
 
 SMALL = """
@@ -28,7 +28,7 @@ def gpt_model(tmp_path_factory):
     lines = ["\n".join(" ".join((WORDS * 2)[start : start + 12]) for start in row) for row in starts]
     (folder / "text.txt").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
     run_cli("tokenizer", f"texts={folder / 'text.txt'}", "kind=byte-bpe", "size=500", f"out={folder / 'tokenizer'}")
-    prepared(folder / "text.txt", folder / "tokenizer", folder / "corpus")
+    prepare_test_corpus(folder / "text.txt", folder / "tokenizer", folder / "corpus")
     run_cli("pretrain", f"corpus={folder / 'corpus'}", f"out={folder / 'gpt'}", *SMALL)
     return folder / "gpt"
 

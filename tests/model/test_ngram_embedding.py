@@ -14,7 +14,7 @@ from bertsmith.model.heads import LMHeadConfig
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.model.presets import nnlm
-from tests.conftest import make_english_text, prepared
+from tests.conftest import make_english_text, prepare_test_corpus
 
 HEAD = LMHeadConfig(transform=False, tied=False, bias=True)
 IDS, LENGTHS = torch.tensor([2, 9, 7, 5, 8, 6, 3, 2, 6, 5]), [7, 3]
@@ -76,7 +76,7 @@ def test_nnlm_learns_repetitive_text(vocabulary, tmp_path):
     (tmp_path / "text.txt").write_text(
         make_english_text(10) + "\n" + "\n\n".join(["the people said that it was so\n" * 6] * 60)
     )
-    corpus = prepared(tmp_path / "text.txt", vocabulary, tmp_path / "corpus")
+    corpus = prepare_test_corpus(tmp_path / "text.txt", vocabulary, tmp_path / "corpus")
     encoder = {"layers": 0, "width": 56, "front": {"kind": "grams", "order": 4, "numbers": 8, "inner": 32}}
     encoder |= {"feedforward": None, "norm": "none", "table": False, "segments": 0, "embedding_norm": False, "dropout": 0.0}
     objective = {"kind": "causal", "head": {"transform": False, "tied": False, "bias": True}}

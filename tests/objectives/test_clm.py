@@ -21,7 +21,7 @@ from bertsmith.model.sublayers import FeedForwardConfig
 from bertsmith.objectives import CausalLM
 from bertsmith.pretraining.run import _compute_perplexity
 from bertsmith.pretraining.setup import PretrainRecipe
-from tests.conftest import WORDS, prepared
+from tests.conftest import WORDS, prepare_test_corpus
 from tests.journeys.test_pretraining import run_cli, run_cli_json
 
 TINY = EncoderConfig(
@@ -129,7 +129,7 @@ def periodic_corpus(tmp_path_factory, vocabulary):
     starts = rng.integers(0, len(WORDS), (60, 4))
     lines = ["\n".join(" ".join((WORDS * 2)[start : start + 12]) for start in row) for row in starts]
     (folder / "text.txt").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
-    return prepared(folder / "text.txt", vocabulary, folder / "corpus")
+    return prepare_test_corpus(folder / "text.txt", vocabulary, folder / "corpus")
 
 
 def test_clm_pretraining_end_to_end(tmp_path, periodic_corpus):

@@ -22,7 +22,7 @@ from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.planning.step import build_meta_model
 from bertsmith.tokenization.tokenizer import END_OF_TEXT, Tokenizer
-from tests.conftest import make_english_text, prepared
+from tests.conftest import make_english_text, prepare_test_corpus
 from tests.journeys.test_pretraining import run_cli_json
 from tests.parity.huggingface_models import import_folder, run_stage, transformers
 
@@ -198,7 +198,7 @@ def test_gpt_imported_model_can_be_trained_further(name, tmp_path):
     save_reference(name, tmp_path / "hf")
     import_folder(tmp_path / "hf", tmp_path / "ours")
     (tmp_path / "text.txt").write_text(make_english_text(30), encoding="utf-8")
-    corpus = prepared(tmp_path / "text.txt", tmp_path / "ours", tmp_path / "corpus")
+    corpus = prepare_test_corpus(tmp_path / "text.txt", tmp_path / "ours", tmp_path / "corpus")
     train_args = ["train.batch_tokens=256", "length=32", "train.rate=3e-3"]
     args = [f"corpus={corpus}", f"init={tmp_path / 'ours'}", "objective=causal", "held_out=0.2", *train_args]
     result = run_cli_json("pretrain", *args, f"out={tmp_path / 'more'}", "train.steps=40")

@@ -157,10 +157,10 @@ def test_plan_measures_this_machine_and_leaves_no_files(corpus, tmp_path, monkey
 @pytest.mark.slow
 def test_planned_time_and_tokens_match_run(tmp_path, vocabulary):
     """Within 15% in one of three attempts, since the machine may have other work."""
-    from tests.conftest import prepared
+    from tests.conftest import prepare_test_corpus
 
     (tmp_path / "text.txt").write_text(make_english_text(1500, sentences=30), encoding="utf-8")
-    corpus_path = prepared(tmp_path / "text.txt", vocabulary, tmp_path / "corpus")
+    corpus_path = prepare_test_corpus(tmp_path / "text.txt", vocabulary, tmp_path / "corpus")
     errors = []
     for attempt in range(3):
         settings: dict[str, Any] = {"model": "bert-mini", "corpus": str(corpus_path), "out": str(tmp_path / f"run{attempt}")}

@@ -13,7 +13,7 @@ from bertsmith.errors import UserError
 from bertsmith.tokenization.fast_encode import CachedEncoder
 from bertsmith.tokenization.pipeline import WordSplitter
 from bertsmith.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer
-from tests.conftest import make_english_text, prepared
+from tests.conftest import make_english_text, prepare_test_corpus
 from tests.parity.test_tokenizer import unicode_texts
 
 CHINESE = "我们喜欢自然语言处理。自然语言处理很有意思，我们都喜欢它！\n北京大学在北京。\nBERT模型很大，北京大学也很大。\n"
@@ -54,7 +54,7 @@ def test_word_vocabulary_refuses_text_without_frequent_words(tmp_path):
 
 def test_word_tokenizer_corpus_holds_the_ids_of_its_lines(tmp_path):
     tokenizer = train_word_tokenizer(tmp_path, make_english_text(30), size=40)
-    corpus = Corpus.open(prepared(tmp_path / "text.txt", tmp_path / "words", tmp_path / "corpus", sentences="lines"))
+    corpus = Corpus.open(prepare_test_corpus(tmp_path / "text.txt", tmp_path / "words", tmp_path / "corpus", sentences="lines"))
     lines = [line for line in make_english_text(30).split("\n") if line]
     assert corpus.tokens.tolist() == [token_id for line in lines for token_id in tokenizer.encode(line).ids]
     assert corpus.tokenizer.fingerprint == tokenizer.fingerprint
@@ -99,7 +99,9 @@ def test_chinese_word_corpus_does_not_depend_on_workers(chinese, tmp_path):
     (tmp_path / "zh.txt").write_text(CHINESE, encoding="utf-8")
     chinese.save(tmp_path)
     files = tmp_path / "zh.txt", tmp_path / "tokenizer.json"
-    corpus_paths = [prepared(*files, tmp_path / f"corpus{workers}", workers=workers, language="zh") for workers in (1, 2)]
+    corpus_paths = [
+        prepare_test_corpus(*files, tmp_path / f"corpus{workers}", workers=workers, language="zh") for workers in (1, 2)
+    ]
     single, parallel = (Corpus.open(path) for path in corpus_paths)
     assert single.tokens.tolist() == parallel.tokens.tolist()
     assert chinese.decode(single.tokens[:4].tolist()).split() == ["我们", "喜欢", "自然语言", "处理"]

@@ -13,7 +13,7 @@ from bertsmith import api
 from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.word_vectors import KeyedVectors, read_vectors, write_vectors
-from tests.conftest import WORDS, make_english_text, prepared
+from tests.conftest import WORDS, make_english_text, prepare_test_corpus
 
 NAMES = [*dict.fromkeys(WORDS), ",", "don't", "café"]
 TINY_MODEL = {"layers": 1, "width": 16, "mixer": {"heads": 2}, "feedforward": {"inner": 16}}
@@ -108,7 +108,7 @@ def test_invalid_vector_queries_are_refused(folder, query, message):
 
 def test_export_vectors_of_transformer_embeddings(vocabulary, tmp_path):
     (tmp_path / "text.txt").write_text(make_english_text(12))
-    corpus = prepared(tmp_path / "text.txt", vocabulary, tmp_path / "corpus")
+    corpus = prepare_test_corpus(tmp_path / "text.txt", vocabulary, tmp_path / "corpus")
     api.pretrain(
         corpus=str(corpus), out=str(tmp_path / "deep"), model=TINY_MODEL, train={"steps": 1, "device": "cpu"}, quiet=True
     )
@@ -123,7 +123,7 @@ def test_export_vectors_of_transformer_embeddings(vocabulary, tmp_path):
 
 def test_pretrain_initializes_embeddings_with_vectors(folder, vectors, vocabulary, tmp_path, capsys):
     (tmp_path / "text.txt").write_text(make_english_text(12))
-    corpus = prepared(tmp_path / "text.txt", vocabulary, tmp_path / "corpus")
+    corpus = prepare_test_corpus(tmp_path / "text.txt", vocabulary, tmp_path / "corpus")
     options = {"corpus": str(corpus), "objective": "masked", "vectors": str(folder)}
     train = {"steps": 1, "rate": 1e-12, "device": "cpu"}
     api.pretrain(out=str(tmp_path / "m"), model=TINY_MODEL, train=train, **options)
@@ -166,7 +166,7 @@ def test_word2vec_warns_if_loss_is_at_chance(vocabulary, tmp_path, capsys):
     rng = np.random.default_rng(0)
     lines = [" ".join(word for i in rng.permutation(4) for word in pairs[i]) for _ in range(1000)]
     (tmp_path / "text.txt").write_text("\n\n".join(lines))
-    corpus = prepared(tmp_path / "text.txt", vocabulary, tmp_path / "corpus")
+    corpus = prepare_test_corpus(tmp_path / "text.txt", vocabulary, tmp_path / "corpus")
     options = {"corpus": str(corpus), "objective": {"kind": "skip-gram", "width": 16}}
     result = api.pretrain(out=str(tmp_path / "usual"), **options)
     assert result["loss"] == pytest.approx(6 * np.log(2), rel=0.01)
@@ -206,7 +206,7 @@ def test_import_vectors_fingerprint_includes_words_of_npy(vectors, tmp_path):
 
 def test_zero_vectors_are_not_used_for_initialization(vectors, vocabulary, tmp_path, capsys):
     (tmp_path / "text.txt").write_text(make_english_text(12))
-    corpus = prepared(tmp_path / "text.txt", vocabulary, tmp_path / "corpus")
+    corpus = prepare_test_corpus(tmp_path / "text.txt", vocabulary, tmp_path / "corpus")
     matrix = vectors.matrix.copy()
     matrix[NAMES.index("people")] = 0
     train = {"steps": 1, "rate": 1e-12, "device": "cpu"}

@@ -16,7 +16,7 @@ from bertsmith.errors import UserError
 from bertsmith.objectives import glove
 from bertsmith.pretraining import word_vectors as stage
 from bertsmith.word_vectors import read_vectors
-from tests.conftest import prepared
+from tests.conftest import prepare_test_corpus
 
 CATEGORIES = (["cat", "dog", "cow", "pig"], ["red", "blue", "green", "pink"], ["one", "two", "three", "four"])
 
@@ -39,7 +39,7 @@ def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("glove")
     (folder / "text.txt").write_text(synthetic_text())
     api.train_tokenizer(kind="word", texts=str(folder / "text.txt"), size=100, out=str(folder / "words"), quiet=True)
-    return prepared(folder / "text.txt", folder / "words", folder / "corpus", sentences="lines")
+    return prepare_test_corpus(folder / "text.txt", folder / "words", folder / "corpus", sentences="lines")
 
 
 def recipe(corpus, out, **options):
@@ -149,7 +149,7 @@ def test_glove_refuses_network_options(corpus, tmp_path, changes, message):
 
 def test_glove_refuses_corpus_without_cooccurrences(corpus, tmp_path):
     (tmp_path / "text.txt").write_text("cat\n\nzebra\ndog\n\n")
-    sparse_corpus = prepared(tmp_path / "text.txt", corpus, tmp_path / "corpus")
+    sparse_corpus = prepare_test_corpus(tmp_path / "text.txt", corpus, tmp_path / "corpus")
     with pytest.raises(UserError, match="no two words"):
         api.pretrain(**recipe(sparse_corpus, tmp_path / "out"), quiet=True)
 

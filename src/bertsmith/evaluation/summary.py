@@ -91,7 +91,8 @@ def build_scores(summary: EvaluationSummary) -> dict[str, Any]:
 
 def build_details(summary: EvaluationSummary, max_mistakes: int) -> dict[str, Any]:
     """Everything the report shows, as JSON-serializable values, with the `max_mistakes` worst mistakes."""
-    labels = [{"label": row.label, "right": row.counts.num_correct, "found": row.counts.num_predicted, "there": row.counts.num_gold,
+    labels = [{"label": row.label, "right": row.counts.num_correct, "found": row.counts.num_predicted,
+               "there": row.counts.num_gold,
                "precision": row.counts.precision, "recall": row.counts.recall, "f1": row.counts.f1}
               for row in summary.label_counts]  # fmt: skip
     entity_mistakes = [{"kind": kind, "types": types, "times": count} for kind, types, count in summary.entity_mistakes]

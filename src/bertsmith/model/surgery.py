@@ -4,6 +4,7 @@ Longformer from BERT copies the query, key and value matrices into the global on
 (Beltagy et al. 2020, section 5).
 """
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from ..config import to_kebab_case
+from ..config import to_dict, to_kebab_case
 from ..errors import UserError
 from .config import EncoderConfig
 from .mixers import Attention, Longformer, MixerConfig
@@ -112,7 +113,8 @@ def _check_inherited_fields(requested: Any, inherited: Any) -> None:
         requested_value, inherited_value = getattr(requested, name), getattr(inherited, name)
         if requested_value not in (inherited_value, getattr(defaults, name)):
             raise UserError(
-                f"mixer.{name} = {requested_value} is not what the weights were trained with, {inherited_value}; leave it out"
+                f"mixer.{name} = {_format_value(requested_value)} is not what the weights were trained with, "
+                f"{_format_value(inherited_value)}; leave it out"
             )
 
 
@@ -132,6 +134,11 @@ def _mismatch_message(missing: set[str], unused: set[str], reshaped: set[str]) -
     groups = {"it needs": missing, "it has no use for": unused, "other shapes has": reshaped}
     names_by_reason = {reason: sorted({name.split(".mixer.")[-1] for name in names})[:4] for reason, names in groups.items()}
     return ", ".join(f"{reason} {', '.join(names)}" for reason, names in names_by_reason.items() if names)
+
+
+def _format_value(value: Any) -> str:
+    """A field's value as a recipe writes it."""
+    return json.dumps(to_dict(value)) if isinstance(value, msgspec.Struct) else str(value)
 
 
 def _has_field(mixer: Any, name: str) -> bool:
