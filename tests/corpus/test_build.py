@@ -115,10 +115,12 @@ def test_killed_corpus_build_resumes_to_identical_files(tmp_path, vocabulary):
     texts = write_text(tmp_path / "a.txt", make_english_text(3000, seed=3) + "\n" + make_english_text(100, seed=3))
     uninterrupted = prepare_test_corpus(texts, vocabulary, tmp_path / "whole", drop=["lines"])
     code = (
-        "import time; from bertsmith.corpus import build; from tests.conftest import prepare_test_corpus; from pathlib import Path\n"
+        "import time; from pathlib import Path; from bertsmith.corpus import build\n"
+        "from tests.conftest import prepare_test_corpus\n"
         "build.BLOCK_CHARS = 4000; build._CorpusWriter.JOURNAL_INTERVAL = 3; write = build._CorpusWriter.write_block\n"
         "build._CorpusWriter.write_block = lambda self, block: (write(self, block), time.sleep(0.005))\n"
-        f"prepare_test_corpus(Path({str(texts)!r}), Path({str(vocabulary)!r}), Path({str(tmp_path / 'out')!r}), drop=['lines'])\n"
+        f"prepare_test_corpus(Path({str(texts)!r}), Path({str(vocabulary)!r}), Path({str(tmp_path / 'out')!r}), "
+        "drop=['lines'])\n"
     )
     kills = 0
     for _ in range(30):

@@ -285,7 +285,7 @@ def test_quickstart_with_shipped_model(tmp_path, capsys, two_libraries, tiny_wei
         record = json.loads((folder / name / "config.json").read_text())
         assert (record["recipe"]["model"], record["recipe"]["scratch"]) == ("mini-en", scratch)
         assert record["model"]["encoder"]["width"] == 32  # the shipped model's, not the small one's
-    scores, above = result["taught"]["scores"], result["taught"]["above"]
+    scores, above = result["taught"]["scores"], result["taught"]["difference"]
     assert [item.name for item in scores] == ["pre-trained", "from scratch"]
     assert above.value == pytest.approx(scores[0].value - scores[1].value) and above.low <= above.value <= above.high
 
