@@ -19,7 +19,10 @@ from .schema import load_stage_schema
 
 USAGE = "bertsmith STAGE [RECIPE.toml] [key=value ...] [--json] [--quiet] [--help]"
 MAX_WIDTH = 100  # columns
-MAX_KEY_WIDTH, MAX_DEFAULT_WIDTH = 32, 12  # columns; the meaning of a longer one starts on the next line
+MAX_KEY_WIDTH, MAX_DEFAULT_WIDTH = (
+    32,
+    12,
+)  # columns; longer defaults follow the meaning, the meaning of longer names is on the next line
 KIND = re.compile(r"\[([^]]*)\]")  # in the names of `iter_keys`: task[tag].crf
 MAX_CHOICES = 12  # longer lists, those of presets, are written by family
 
@@ -180,7 +183,7 @@ def format_stage_help(stage: str, args: Sequence[str]) -> str:
     keys = list(iter_keys(load_stage_schema(stage).recipe))
     topic = _find_topic(args)
     kinds = _find_kinds(keys, args)
-    usage = f"usage: {USAGE.replace('STAGE', stage)}"
+    usage = textwrap.fill(f"usage: {USAGE.replace('STAGE', stage)}", _page_width(), subsequent_indent=" " * 7)
     if not topic and not kinds:
         return "\n\n".join([usage, *_format_main_page(stage, keys)])
     selected = [_shorten(key, kinds) for key in keys if _is_selected(key.name, topic, kinds)]
@@ -197,7 +200,8 @@ def _format_main_page(stage: str, keys: list[KeyHelp]) -> list[str]:
     content, by_name = STAGE_HELP[stage], {key.name: key for key in keys}
     kinds = [f"{name}={kind}" for key in keys for name, kind in _list_kinds(key.name) if name in content.keys]
     pages = [f"`bertsmith {stage} {setting} --help`" for setting in kinds[:1]]
-    pages += [f"`bertsmith {stage} --help {table}`" for table in ("train",) if table in by_name]
+    if "train" in by_name:
+        pages.append(f"`bertsmith {stage} --help train`")
     more = f"See also {' and '.join(pages)}.\n" if pages else ""
     return [
         textwrap.fill(content.summary, _page_width()),
@@ -275,15 +279,17 @@ def _format_tables(keys: Iterable[KeyHelp]) -> list[str]:
 def _format_rows(keys: Sequence[KeyHelp]) -> list[str]:
     """Lines of three columns: name, default, meaning with the accepted type or values; wrapped with a hanging indent."""
     names = [_typed_name(key.name) for key in keys]
-    name_width = min(max(map(len, names)), MAX_KEY_WIDTH)
-    default_width = min(max(len(key.default) for key in keys), MAX_DEFAULT_WIDTH)
+    defaults = [key.default if len(key.default) <= MAX_DEFAULT_WIDTH else "" for key in keys]
+    name_width, default_width = min(max(map(len, names)), MAX_KEY_WIDTH), max(map(len, defaults))
     indent = " " * (name_width + default_width + 6)
     lines = []
-    for name, key in zip(names, keys, strict=True):
-        cells = f"  {name.ljust(name_width)}  {key.default.ljust(default_width)}  "
-        wrapped = _wrap(f"{key.description} ({_format_choices(key.type_name)})", _page_width() - len(indent))
-        first_lines = [cells + wrapped[0]] if len(cells) == len(indent) else [cells.rstrip(), indent + wrapped[0]]
-        lines += [*first_lines, *(indent + line for line in wrapped[1:])]
+    for key, name, default in zip(keys, names, defaults, strict=True):
+        long_default = f", default {key.default}" if key.default != default else ""
+        meaning = f"{key.description} ({_format_choices(key.type_name)}{long_default})"
+        wrapped = [indent + line for line in _wrap(meaning, _page_width() - len(indent))]
+        cells = f"  {name.ljust(name_width)}  {default.ljust(default_width)}  "
+        fits = len(cells) == len(indent)
+        lines += [cells + wrapped[0].lstrip(), *wrapped[1:]] if fits else [cells.rstrip(), *wrapped]
     return lines
 
 

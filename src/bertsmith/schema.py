@@ -61,7 +61,7 @@ class _StructBuilder:
         return self.structs[name]
 
     def _decode_field(self, name: str, field: dict[str, Any]) -> tuple[str, Any] | tuple[str, Any, Any]:
-        annotation = Annotated[self._decode_type(field["type"]), field["help"]]
+        annotation: Any = Annotated[self._decode_type(field["type"]), field["help"]]
         if "default" not in field:
             return name, annotation
         default = field["default"]
