@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart test test-slow test-gpu lint bench clean
+.PHONY: quickstart test test-slow test-gpu lint schema bench clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/python -m bertsmith.quickstart
@@ -22,6 +22,10 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The keys of all recipes for --help and usage errors; run it after any change of a recipe's keys, defaults or help texts.
+schema: $(VENV)/.core
+	$(BIN)/python -m bertsmith.schema
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks

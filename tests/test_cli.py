@@ -11,7 +11,6 @@ import pytest
 
 from bertsmith import __version__, cli
 from bertsmith.commands import STAGES, load_stage
-from bertsmith.config import iter_keys
 from bertsmith.corpus.build import Prepare
 from bertsmith.errors import Interrupted, UserError
 
@@ -47,13 +46,11 @@ def test_cli_help_lists_every_stage(capsys, argv):
 
 @pytest.mark.parametrize("name", STAGES)
 @pytest.mark.parametrize("argv", [["--help"], ["-h"], ["key=value", "--json", "--help"]])
-def test_cli_stage_help_lists_every_key(capsys, name, argv):
+def test_cli_stage_help(capsys, name, argv):
     assert cli.main([name, *argv]) == 0
     captured = capsys.readouterr()
     assert captured.err == "" and f"bertsmith {name} [RECIPE.toml]" in captured.out
-    for key in iter_keys(load_stage(name).Recipe):
-        line = next(line for line in captured.out.splitlines() if line.startswith(f"  {key.name} "))
-        assert key.default in line and key.description in line and key.type_name in line
+    assert captured.out.endswith(f"`bertsmith {name} --help all` lists every key.\n")
 
 
 def test_cli_version(capsys):

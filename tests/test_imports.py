@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 import bertsmith
+from bertsmith.commands import STAGES
 
 ROOT = Path(bertsmith.__file__).parent
 MODULES = {
@@ -52,11 +53,13 @@ MAY_IMPORT = {
     "finetuning",
     "api": "errors config commands inference pretrained",
     "quickstart": "errors config artifacts console api inference reports commands.show",
-    "cli": "errors config commands",
+    "schema": "errors config commands",
+    "help": "errors config commands schema",
+    "cli": "errors config commands schema help",
     "__init__": "api",
     "__main__": "cli",
 }
-TORCH_FREE_PACKAGES = "errors config pretrained artifacts rng console tokenization corpus reports api cli __init__"
+TORCH_FREE_PACKAGES = "errors config pretrained artifacts rng console tokenization corpus reports api schema help cli __init__"
 TORCH_FREE_MODULES = [name for name in MODULES if name.split(".")[0] in TORCH_FREE_PACKAGES.split()]
 TORCH_FREE_MODULES += ["commands", "commands.prepare", "commands.tokenizer", "quickstart.docstrings"]
 TORCH_FREE_MODULES += ["word_vectors", "word_vectors.keyed_vectors", "word_vectors.files", "word_vectors.benchmarks"]
@@ -156,13 +159,35 @@ def loaded_packages(code: str) -> set[str]:
     return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr.split())
 
 
-CLI_CALL = "from bertsmith.cli import main; main(['{}'])"
+HEAVY_PACKAGES = {"torch", "numpy", "rich", "tokenizers", "safetensors"}
+HELP_AND_USAGE_ERRORS = [  # status, arguments
+    (0, "--help"),
+    (0, "--version"),
+    *((0, f"{stage} --help") for stage in STAGES),
+    (0, "finetune --help all"),
+    (0, "pretrain --help train"),
+    (0, "finetune task=tag --help"),
+    (2, "finetun"),
+    (2, "finetune --jsn"),
+    (2, "finetune task=tga --help"),
+    (2, "finetune"),
+    (2, "finetune task=tag task.crff=true"),
+    (2, "finetune task=tga model=m data.train=t out=o"),
+    (2, "pretrain corpus=c out=o model=bert-mni"),
+    (2, "pretrain corpus=c out=o model=gpt model.mixer.headz=3"),
+    (2, "pretrain corpus=c out=o train.steps=many"),
+    (2, "pretrain corpus=c out=o train.steps=-1"),
+    (2, "pretrain corpus=c out=o train.steps.more=1"),
+    (2, "pretrain corpus=c"),
+    (2, "pretrain absent.toml"),
+    (2, "show msks out=a.html"),
+]
 
 
-@pytest.mark.parametrize("code", ["import bertsmith", CLI_CALL.format("--help"), CLI_CALL.format("--version")])
-def test_imports_of_help_are_without_torch_and_numpy(code):
-    names = loaded_packages(code)
-    assert "bertsmith" in names and not names & {"torch", "numpy", "rich", "tokenizers", "safetensors"}
+def test_imports_of_help_and_usage_errors_are_without_torch_and_numpy():
+    calls = "; ".join(f"assert main({args.split()}) == {status}" for status, args in HELP_AND_USAGE_ERRORS)
+    names = loaded_packages(f"import bertsmith; from bertsmith.cli import main; {calls}")
+    assert "bertsmith" in names and not names & HEAVY_PACKAGES
 
 
 def test_imports_of_torch_free_modules_load_no_torch():

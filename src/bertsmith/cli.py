@@ -1,4 +1,4 @@
-"""The command line: `bertsmith STAGE [RECIPE.toml] [key=value ...] [--json] [--quiet]`."""
+"""The command line: `bertsmith STAGE [RECIPE.toml] [key=value ...] [--json] [--quiet] [--help]`."""
 
 import sys
 from collections.abc import Sequence
@@ -9,10 +9,11 @@ import msgspec
 
 from . import __version__
 from .commands import STAGES, load_stage
-from .config import iter_keys, read_recipe
+from .config import from_user, read_values
 from .errors import Interrupted, UserError
+from .help import USAGE, format_overview, format_stage_help
+from .schema import load_stage_schema
 
-USAGE = "bertsmith STAGE [RECIPE.toml] [key=value ...] [--json] [--quiet]"
 FLAGS = ("--json", "--quiet", "--help", "-h")
 
 
@@ -37,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(args: list[str]) -> int:
     if not args or args[0] in ("--help", "-h"):
-        print(_format_overview())
+        print(format_overview())
         return 0
     if args[0] == "--version":
         print(__version__)
@@ -49,7 +50,7 @@ def _dispatch(args: list[str]) -> int:
             f"there is no stage {name!r}; " + (f"did you mean {matches[0]!r}?" if matches else f"known: {', '.join(STAGES)}")
         )
     if "--help" in rest or "-h" in rest:
-        print(_format_stage_help(name))
+        print(format_stage_help(name, rest))
         return 0
     return _run_stage(name, rest)
 
@@ -63,31 +64,17 @@ def _run_stage(name: str, args: list[str]) -> int:
     if len(recipes) > 1:
         raise UserError(f"{recipes[1]!r} is not key=value, and there is a recipe already ({recipes[0]}); usage: {USAGE}")
     overrides = [arg for arg in positional if "=" in arg]
+    schema = load_stage_schema(name)
+    if recipes and not recipes[0].endswith(".toml") and schema.first_key:
+        overrides, recipes = [f"{schema.first_key}={recipes[0]}", *overrides], []  # `show masks corpus=...`, `doctor out/bert`
+    values, source = read_values(schema.recipe, Path(recipes[0]) if recipes else None, overrides)
+    from_user(schema.recipe, values, source)  # usage errors, before the stage and torch are imported
     module = load_stage(name)
-    first_key = getattr(module, "FIRST", "kind" if hasattr(module, "KINDS") else None)
-    if recipes and not recipes[0].endswith(".toml") and first_key:
-        overrides, recipes = [f"{first_key}={recipes[0]}", *overrides], []  # `show masks corpus=...`, `doctor out/bert`
-    recipe = read_recipe(module.Recipe, Path(recipes[0]) if recipes else None, overrides)
+    recipe = from_user(module.Recipe, values, source)
     result = module.run(recipe, "--quiet" in args)
     if "--json" in args:
         print(msgspec.json.encode(result).decode())  # NaN becomes null, which is valid JSON
     return module.code(result) if hasattr(module, "code") else 0
-
-
-def _format_overview() -> str:
-    name_width = max(map(len, STAGES))
-    stages = "\n".join(f"  {name.ljust(name_width)}  {description}" for name, description in STAGES.items())
-    return f"usage: {USAGE}\n\nstages:\n{stages}\n\n`bertsmith STAGE --help` lists the keys of a stage."
-
-
-def _format_stage_help(name: str) -> str:
-    """A table of every recipe key: name, default, description (type)."""
-    rows = [(key.name, key.type_name, key.default, key.description) for key in iter_keys(load_stage(name).Recipe)]
-    key_width, default_width = (min(max(len(row[i]) for row in rows), 44) for i in (0, 2))
-    lines = [f"  {key.ljust(key_width)}  {default.ljust(default_width)}  {description}{f' ({type_name})' if type_name else ''}"
-             for key, type_name, default, description in rows]  # fmt: skip
-    head = f"usage: {USAGE.replace('STAGE', name)}\n\n{STAGES[name]}\n"
-    return "\n".join([head, f"  {'key'.ljust(key_width)}  {'default'.ljust(default_width)}  meaning", *lines])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Recipes: trees of frozen msgspec structs, read from TOML with `key=value` overrides, written as JSON.
 
 A struct derives from `Config`; alternatives of a union derive from `Variant` and are chosen by `kind`. `read_recipe`,
-`from_user`, `from_dict` and `to_dict` convert; `iter_keys` lists the keys for `--help`.
+`from_user`, `from_dict` and `to_dict` convert; `iter_keys` lists the keys for `--help`. The command line reads and checks
+values against the structs of `schema.py` before it imports a stage, with the same functions.
 """
 
 import json
@@ -65,9 +66,15 @@ class KeyHelp:
 
 
 def read_recipe(config_type: type[T], path: Path | None = None, overrides: Iterable[str] = ()) -> T:
-    """Read a recipe; `overrides` are dotted assignments such as `train.steps=4` or `model=bert-mini`.
+    """Read and convert a recipe: a TOML file, then overrides."""
+    return from_user(config_type, *read_values(config_type, path, overrides))
 
-    Tables are assigned before their keys, whatever the order given: `model.layers=4 model=bert-mini` has four layers.
+
+def read_values(config_type: Any, path: Path | None = None, overrides: Iterable[str] = ()) -> tuple[dict[str, Any], str]:
+    """The values of a recipe before conversion, and their source for error messages.
+
+    `overrides` are dotted assignments such as `train.steps=4` or `model=bert-mini`. Tables are assigned before their keys,
+    whatever the order given: `model.layers=4 model=bert-mini` has four layers.
     """
     values, overrides = _expand_shorthand(config_type, _read_toml(path) if path else {}), list(overrides)
     for names, literal in sorted(
@@ -75,7 +82,7 @@ def read_recipe(config_type: type[T], path: Path | None = None, overrides: Itera
     ):
         _assign(config_type, values, names, literal)
     sources = [str(path)] * (path is not None) + ["the command line"] * (path is None or bool(overrides))
-    return from_user(config_type, values, " and ".join(sources))
+    return values, " and ".join(sources)
 
 
 def from_user(config_type: type[T], values: Any, source: str = "recipe") -> T:
@@ -103,7 +110,7 @@ def to_dict(config: object) -> Any:
 
 def iter_keys(config_type: Any, prefix: str = "") -> Iterator[KeyHelp]:
     """Every key of a recipe, depth first; keys of a union are listed for each kind as `key[kind].`"""
-    members = list(_struct_types(config_type))
+    members = list(struct_types(config_type))
     if len(members) > 1:
         yield KeyHelp(f"{prefix}kind", _format_type(config_type), "required", "which of these")
         for member in members:
@@ -111,12 +118,12 @@ def iter_keys(config_type: Any, prefix: str = "") -> Iterator[KeyHelp]:
         return
     hints = get_type_hints(members[0], include_extras=True)
     for field in msgspec.structs.fields(members[0]):
-        annotation, description = _split_annotated(hints[field.name])
-        name, nested = prefix + field.name, list(_struct_types(annotation))
+        annotation, description = split_annotated(hints[field.name])
+        name, nested = prefix + field.name, list(struct_types(annotation))
         yield KeyHelp(
             name,
             _format_type(annotation),
-            "required" if field.required else _format_default(_field_default(field), nested),
+            "required" if field.required else _format_default(field_default(field), nested),
             description,
         )
         for member in nested:
@@ -166,7 +173,7 @@ def _assign(annotation: Any, values: dict[str, Any], names: list[str], literal: 
         values[name] = value
         return
     if field and values.get(name) is None:
-        default = _non_default_values(_field_default(field))
+        default = non_default_values(field_default(field))
         values[name] = {} if isinstance(default, bool) and any(map(_is_table, _union_members(inner))) else default or {}
     table = _expand_shorthand(inner, values.setdefault(name, {}))
     if not isinstance(table, dict) or not (inner is Any or any(map(_is_table, _union_members(inner)))):
@@ -177,7 +184,7 @@ def _assign(annotation: Any, values: dict[str, Any], names: list[str], literal: 
 
 def _expand_shorthand(annotation: Any, value: Any, default: Any = None) -> Any:
     """Expand short forms: a preset's name, a variant's bare kind (missing: the default's), a scalar for a list of one."""
-    members, parts = list(_struct_types(annotation)), _union_members(annotation)
+    members, parts = list(struct_types(annotation)), _union_members(annotation)
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if isinstance(value, str) and value in (presets := {n: p for m in members for n, p in m.presets.items()}):  # type: ignore[attr-defined]
@@ -191,7 +198,7 @@ def _expand_shorthand(annotation: Any, value: Any, default: Any = None) -> Any:
             value = {"kind": default.__struct_config__.tag, **value}
         fields = _struct_fields(annotation, value)
         return {
-            n: _expand_shorthand(fields[n].type, v, _field_default(fields[n])) if n in fields else v for n, v in value.items()
+            n: _expand_shorthand(fields[n].type, v, field_default(fields[n])) if n in fields else v for n, v in value.items()
         }
     if isinstance(value, list | tuple):
         return [_expand_shorthand(Any, item) for item in value]
@@ -208,7 +215,7 @@ def _explain_error(config_type: Any, values: Any, message: str) -> str:
     if match := re.search(r"(unknown|missing required) field `(.*)`", problem):
         dotted = ".".join([*path, match[2]])
         if match[1] == "unknown":
-            suggestion = _suggest_other_table(config_type, dotted) or _suggest(
+            suggestion = _suggest_other_table(config_type, dotted) or suggest(
                 match[2], sorted(_struct_fields(annotation, value))
             )
             return f"{dotted} is not known; {suggestion}"
@@ -220,7 +227,7 @@ def _explain_error(config_type: Any, values: Any, message: str) -> str:
         key_path, annotation = ".".join(path[:-1]) or "kind", _lookup(config_type, values, path[:-1])[0]
     subject = f"{key_path or 'the recipe'}" + (f" = {value!r}" if isinstance(value, str | int | float) else "")
     known = _list_choices(annotation) if isinstance(value, str) else []
-    return f"{subject} is not known; {_suggest(value, known)}" if known else f"{subject}: {problem[0].lower()}{problem[1:]}"
+    return f"{subject} is not known; {suggest(value, known)}" if known else f"{subject}: {problem[0].lower()}{problem[1:]}"
 
 
 def _suggest_other_table(config_type: Any, dotted_key: str) -> str | None:
@@ -249,24 +256,24 @@ def _lookup(annotation: Any, value: Any, path: list[str]) -> tuple[Any, Any]:
 def _list_choices(annotation: Any) -> list[str]:
     """Valid words for a field: its literals, the kinds of its union, its presets."""
     literals = [str(word) for part in _union_members(annotation) if get_origin(part) is Literal for word in get_args(part)]
-    tags = [str(m.__struct_config__.tag) for m in _struct_types(annotation) if m.__struct_config__.tag]
-    return literals + tags + [name for m in _struct_types(annotation) for name in m.presets]  # type: ignore[attr-defined]
+    tags = [str(m.__struct_config__.tag) for m in struct_types(annotation) if m.__struct_config__.tag]
+    return literals + tags + [name for m in struct_types(annotation) for name in m.presets]  # type: ignore[attr-defined]
 
 
-def _suggest(word: Any, choices: list[str]) -> str:
+def suggest(word: Any, choices: list[str]) -> str:
     matches = get_close_matches(str(word), choices, n=1, cutoff=0.5)
     return f"did you mean {matches[0]!r}?" if matches else f"known: {', '.join(choices) or 'none, it has no keys'}"
 
 
 def _union_members(annotation: Any) -> list[Any]:
     """The members of a union without None, or the type itself as the only member."""
-    annotation, _ = _split_annotated(annotation)
+    annotation, _ = split_annotated(annotation)
     members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     return [member for member in members if member is not NoneType]
 
 
 def _is_optional(annotation: Any) -> bool:
-    return NoneType in get_args(_split_annotated(annotation)[0])
+    return NoneType in get_args(split_annotated(annotation)[0])
 
 
 def _is_text(annotation: Any) -> bool:
@@ -283,7 +290,7 @@ def _is_table(annotation: Any) -> bool:
     )
 
 
-def _struct_types(annotation: Any) -> Iterator[type[msgspec.Struct]]:
+def struct_types(annotation: Any) -> Iterator[type[msgspec.Struct]]:
     for member in _union_members(annotation):
         if isinstance(member, type) and issubclass(member, msgspec.Struct):
             yield member
@@ -291,18 +298,18 @@ def _struct_types(annotation: Any) -> Iterator[type[msgspec.Struct]]:
 
 def _struct_fields(annotation: Any, values: Any) -> dict[str, Any]:
     """The fields of a struct, or of the member of a union that `values` chooses."""
-    members = list(_struct_types(annotation))
+    members = list(struct_types(annotation))
     chosen = [m for m in members if isinstance(values, dict) and m.__struct_config__.tag == values.get("kind")]
     return {field.name: field for member in (chosen or members[:1]) for field in msgspec.structs.fields(member)}
 
 
-def _field_default(field: Any) -> Any:
+def field_default(field: Any) -> Any:
     if field.default is not msgspec.NODEFAULT:
         return field.default
     return field.default_factory() if field.default_factory is not msgspec.NODEFAULT else None
 
 
-def _split_annotated(annotation: Any) -> tuple[Any, str]:
+def split_annotated(annotation: Any) -> tuple[Any, str]:
     if get_origin(annotation) is Annotated:
         inner, *metadata = get_args(annotation)
         return inner, next((item for item in metadata if isinstance(item, str)), "")
@@ -310,7 +317,7 @@ def _split_annotated(annotation: Any) -> tuple[Any, str]:
 
 
 def _format_type(annotation: Any) -> str:
-    annotation, _ = _split_annotated(annotation)
+    annotation, _ = split_annotated(annotation)
     if get_origin(annotation) is Literal:
         return " | ".join(str(word) for word in get_args(annotation))
     if len(parts := _union_members(annotation)) > 1 or parts[0] is not annotation:
@@ -327,17 +334,17 @@ def _format_type(annotation: Any) -> str:
     )
 
 
-def _non_default_values(value: Any) -> Any:
+def non_default_values(value: Any) -> Any:
     """A default as plain values; for a struct, its kind and the fields that differ from that kind's defaults."""
     if not isinstance(value, msgspec.Struct):
         return to_dict(value)
     kind = {"kind": value.__struct_config__.tag} if value.__struct_config__.tag else {}
-    fields = {field.name: _field_default(field) for field in msgspec.structs.fields(value)}
+    fields = {field.name: field_default(field) for field in msgspec.structs.fields(value)}
     return kind | {name: to_dict(getattr(value, name)) for name, default in fields.items() if getattr(value, name) != default}
 
 
 def _format_struct(struct: msgspec.Struct) -> str:
-    values = _non_default_values(struct)
+    values = non_default_values(struct)
     if len(values) == 1:
         return str(values["kind"])
     return "{" + ", ".join(f"{name} = {json.dumps(value)}" for name, value in values.items()) + "}"

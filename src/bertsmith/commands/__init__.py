@@ -1,6 +1,6 @@
 """The subcommands of `bertsmith`: one module per stage, with its `Recipe` (config class) and its `run(recipe, quiet)`.
 
-A module is imported only when its stage is used, so that `bertsmith --help` does not import torch.
+A module is imported only when its stage runs: help and usage errors come from `schema.json`, without importing torch.
 """
 
 from importlib import import_module
@@ -8,20 +8,20 @@ from types import ModuleType
 
 STAGES = {
     "tokenizer": "train a tokenizer on text files",
-    "prepare": "turn text files into a corpus of ids",
-    "pretrain": "train a model, or word vectors, on a corpus",
-    "plan": "tell what a pre-training will take: parameters, memory, time, disk",
-    "import": "read somebody else's checkpoint or word vectors: Hugging Face, TensorFlow, ELMo, word2vec",
-    "convert-long": "give a trained model windows instead of full attention, and longer texts (Longformer)",
-    "export": "write a checkpoint for other libraries",
-    "finetune": "teach a model a task: classify, regress, tag, answer, choose, similar, generate",
-    "evaluate": "score a fine-tuned model on a file, and report what it gets wrong",
+    "prepare": "tokenize text files into a corpus folder",
+    "pretrain": "pre-train a model, or word vectors, on a corpus",
+    "plan": "estimate parameters, memory, time and disk of a pre-training run",
+    "import": "import a checkpoint or word vectors: Hugging Face, TensorFlow, ELMo, word2vec",
+    "convert-long": "convert a full-attention model to sliding windows and longer inputs (Longformer)",
+    "export": "write a checkpoint for other libraries, or in int8",
+    "finetune": "fine-tune a model: classify, regress, tag, answer, choose, similar, generate",
+    "evaluate": "evaluate a fine-tuned model on a labelled file and report its errors",
     "suite": "fine-tune models on many tasks with several seeds, into one table",
-    "race": "train family members on one corpus with one budget, and compare them on tasks",
-    "predict": "answer texts or a file, one JSON a line",
-    "embed": "turn texts into vectors, or find the nearest of others",
-    "doctor": "say what is wrong with a corpus or a run, and what to try",
-    "show": "draw a corpus, its masks or a run as an offline page",
+    "race": "pre-train model families with one compute budget and compare them on tasks",
+    "predict": "predict for a text or a file, one JSON object per line",
+    "embed": "compute text embeddings, or search documents by them",
+    "doctor": "diagnose a corpus or a run and suggest fixes",
+    "show": "render a corpus, its masking or a run as an offline HTML page",
 }
 
 

@@ -1,0 +1,79 @@
+"""schema.json: up to date, and equal to the structs it describes."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bertsmith.commands import STAGES, load_stage
+from bertsmith.config import RecipeError, from_user, iter_keys, read_recipe, read_values, to_dict
+from bertsmith.model.presets import PRESETS
+from bertsmith.schema import SCHEMA_FILE, generate_schema, load_stage_schema
+
+REQUIRED = ["corpus=c", "out=o"]
+
+
+def parse_schema(text: str) -> Any:
+    """JSON with sorted literals: `typing` caches equal annotations, so the order of a literal depends on earlier imports."""
+    return json.loads(text, object_hook=lambda item: {"literal": sorted(item["literal"])} if "literal" in item else item)
+
+
+def test_schema_is_up_to_date():
+    assert parse_schema(SCHEMA_FILE.read_text(encoding="utf-8")) == parse_schema(generate_schema()), (
+        "recipes have changed: write schema.json again with `make schema` (python -m bertsmith.schema)"
+    )
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_schema_lists_the_same_keys_as_the_structs(name):
+    keys = [
+        [replace(key, type_name=" | ".join(sorted(key.type_name.split(" | ")))) for key in iter_keys(struct)]
+        for struct in (load_stage_schema(name).recipe, load_stage(name).Recipe)
+    ]
+    assert keys[0] == keys[1]
+
+
+def test_schema_knows_the_first_key():
+    assert {name: key for name in STAGES if (key := load_stage_schema(name).first_key)} == {"doctor": "folder", "show": "kind"}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_schema_presets_equal_those_of_the_structs(preset):
+    overrides = [*REQUIRED, f"model={preset}"]
+    from_schema = read_recipe(load_stage_schema("pretrain").recipe, None, overrides)
+    assert to_dict(from_schema) == to_dict(read_recipe(load_stage("pretrain").Recipe, None, overrides))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["model=bert-tiny", "objective=masked", "objective.masks=spans", "length=[128, 512]", "train.optimizer=bert-adam"],
+        ["model=modernbert-base", "model.layers=3", "model.others.mixer=dense", "train.optimizer.betas=[0.8, 0.9]"],
+        ["model.mixer=window", "model.mixer.reach=[64]", "train.steps=7", "init=a/b", "seed=-1", "model.table=sinusoid"],
+    ],
+)
+def test_schema_values_convert_to_the_same_recipe(overrides):
+    values, source = read_values(load_stage_schema("pretrain").recipe, None, [*REQUIRED, *overrides])
+    assert from_user(load_stage("pretrain").Recipe, values, source) == read_recipe(
+        load_stage("pretrain").Recipe, None, [*REQUIRED, *overrides]
+    )
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "objectiv=masked", "train.setps=3", "model.mixer.head=3", "objective.masks.qqq=3", "steps=3", "objective=maskd",
+        "model=bert-mni", "model={mixer={kind='lstm', heads=4}}", "train.steps=many", "train.steps=0", "model.layers=2.5",
+        "train.optimizer.betas=0.9", 'length=[128, "x"]', "length=[]", "length=4", "held_out=1", "corpus=[1]", "train=[1]",
+        "train.steps.more=1", "model.norm=x", "model.mixer=3",
+    ],
+)  # fmt: skip
+def test_schema_errors_equal_those_of_the_structs(override):
+    messages = []
+    for struct in (load_stage_schema("pretrain").recipe, load_stage("pretrain").Recipe):
+        with pytest.raises(RecipeError) as caught:
+            read_recipe(struct, None, [*REQUIRED, override])
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
