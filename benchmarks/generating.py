@@ -117,7 +117,7 @@ def _compare_transformers(
 
 def generate_ours(decoder: KVCacheDecoder | UncachedDecoder, prompts: Sequence[Any], max_new_tokens: int) -> list[list[int]]:
     with torch.inference_mode(), autocast(next(decoder.model.parameters()).device):
-        return [result.tokens for result in generate(decoder, prompts, Greedy(tokens=max_new_tokens))]
+        return [result.tokens for result in generate(decoder, prompts, Greedy(max_new_tokens=max_new_tokens))]
 
 
 def autocast(device: torch.device) -> torch.autocast:

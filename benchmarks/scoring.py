@@ -101,7 +101,7 @@ def score_decodings(task: Any, trained: TrainedSide, eval_examples: Sequence[Any
 
 
 def _with_decoding(task: Any, legal: bool) -> Any:
-    return msgspec.structs.replace(task, legal=legal) if isinstance(task, TokenClassification) else task
+    return msgspec.structs.replace(task, constrained_decoding=legal) if isinstance(task, TokenClassification) else task
 
 
 def train_ours(job: ScoringJob, task: Any, train_examples: Sequence[Any], eval_examples: Sequence[Any]) -> TrainedSide:

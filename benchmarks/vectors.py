@@ -24,7 +24,7 @@ from bertsmith.word_vectors import KeyedVectors, benchmarks, vectors_from_table
 from .inputs import BenchmarkInputs
 
 Row = tuple[str, str, str, str, str]
-METHODS = {"skip-gram": SkipGram(), "cbow": Cbow(), "skip-gram-tree": SkipGram(tree=True), "cbow-tree": Cbow(tree=True)}
+METHODS = {"skip-gram": SkipGram(), "cbow": Cbow(), "skip-gram-tree": SkipGram(hs=True), "cbow-tree": Cbow(hs=True)}
 GLOVE_CONFIG = {"kind": "glove", "rate": 0.2}  # as good after three epochs as 0.05 after a dozen
 
 

@@ -43,7 +43,7 @@ def build_classifiers(bench: BenchmarkInputs, length: int) -> WeightFolders:
     peer.load_tokenizer(base.theirs).save_pretrained(out.theirs)
     pretrained, tokenizer, _ = checkpoint.load(base.ours)
     task = TextClassification(labels=("LABEL_0", "LABEL_1"))
-    config = ModelConfig(pretrained.config.encoder, pretrained.config.vocabulary, Supervised(task).heads())
+    config = ModelConfig(pretrained.config.encoder, pretrained.config.vocab_size, Supervised(task).heads())
     model = build_model(config, 0)
     model.encoder.load_state_dict(pretrained.encoder.state_dict())
     with torch.no_grad():

@@ -1305,7 +1305,7 @@ def batches_of(settings: list[str], indices: tuple[int, ...]) -> dict[int, Array
     corpus = Corpus.open(Path(recipe.corpus))
     if not isinstance(recipe.objective, WordVectorObjective):
         documents, _, _ = split_corpus(recipe, corpus)
-        batches = recipe.objective.build_batches(corpus, documents, recipe.length[0], recipe.train.batch_tokens, recipe.seed)
+        batches = recipe.objective.build_batches(corpus, documents, recipe.max_length[0], recipe.train.batch_tokens, recipe.seed)
         arrays = {}
         for k in indices:
             batch = batches(k)

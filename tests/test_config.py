@@ -179,7 +179,7 @@ def test_config_preset_with_overrides():
     expected = to_dict(mini)
     expected["layers"], expected["mixer"]["causal"] = 3, True
     assert to_dict(changed) == expected
-    assert EncoderConfig.presets["bert-mini"] == mini and mini.layers == 4  # the preset itself is unchanged
+    assert EncoderConfig.presets["bert-mini"] == mini and mini.num_hidden_layers == 4  # the preset itself is unchanged
 
 
 def test_config_tables_are_assigned_before_their_keys():
@@ -188,14 +188,14 @@ def test_config_tables_are_assigned_before_their_keys():
     for overrides in permutations(["part.kind=small", "part.size=5", "part.inner.count=9"]):
         assert read_recipe(Outer, None, overrides).part == Small(size=5, inner=Inner(count=9))
     for overrides in permutations(["model=bert-mini", "model.layers=3"]):
-        assert (mini := read_recipe(PretrainRecipe, None, [*REQUIRED, *overrides]).model).layers == 3 and mini.width == 256
+        assert (mini := read_recipe(PretrainRecipe, None, [*REQUIRED, *overrides]).model).num_hidden_layers == 3 and mini.hidden_size == 256
     assert read_recipe(Outer, None, ["inner.count=4", "inner.count=6"]).inner.count == 6  # the last of two overrides wins
 
 
 def test_config_command_line_overrides_a_preset_in_a_file(tmp_path):
     (tmp_path / "run.toml").write_text('corpus = "c"\nout = "o"\nmodel = "bert-tiny"\nobjective = "masked"\n')
     recipe = read_recipe(PretrainRecipe, tmp_path / "run.toml", ["model.layers=9", "objective.masks=spans"])
-    assert (recipe.model.layers, recipe.model.width) == (9, 128) and recipe.objective == MaskedLM(masks=SpanMasking())
+    assert (recipe.model.num_hidden_layers, recipe.model.hidden_size) == (9, 128) and recipe.objective == MaskedLM(masking=SpanMasking())
 
 
 def test_config_recipe_with_byte_order_mark(tmp_path):
@@ -206,11 +206,11 @@ def test_config_recipe_with_byte_order_mark(tmp_path):
 def test_config_kind_as_a_bare_word():
     assert read_recipe(PretrainRecipe, overrides=[*REQUIRED, "objective=masked"]).objective == MaskedLM()
     recipe = read_recipe(PretrainRecipe, overrides=[*REQUIRED, "objective.masks=whole-words", "objective.pairs=sentence-order"])
-    assert recipe.objective == SentencePairMLM(masks=WholeWordMasking(), pairs=SentenceOrder())
+    assert recipe.objective == SentencePairMLM(masking=WholeWordMasking(), pairs=SentenceOrder())
     recipe = read_recipe(
         PretrainRecipe, overrides=[*REQUIRED, "objective=masked", "objective.masks=spans", "objective.masks.longest=5"]
     )
-    assert recipe.objective == MaskedLM(masks=SpanMasking(longest=5), view=Windows())
+    assert recipe.objective == MaskedLM(masking=SpanMasking(max_span_length=5), packing=Windows())
     assert read_recipe(
         PretrainRecipe, overrides=[*REQUIRED, "train.optimizer=lamb", "train.optimizer.eps=1"]
     ).train.optimizer == Lamb(eps=1)
@@ -219,7 +219,7 @@ def test_config_kind_as_a_bare_word():
 def test_config_table_without_kind_has_the_default_kind(tmp_path):
     (tmp_path / "run.toml").write_text('corpus = "c"\nout = "o"\n[objective]\nrate = 0.3\n[train.optimizer]\neps = 0.1\n')
     recipe = read_recipe(PretrainRecipe, tmp_path / "run.toml", ["objective.pairs.short=0.7"])
-    assert recipe.objective == SentencePairMLM(rate=0.3, pairs=NextSentence(short=0.7)) and recipe.train.optimizer == Adamw(
+    assert recipe.objective == SentencePairMLM(mlm_probability=0.3, pairs=NextSentence(short_seq_prob=0.7)) and recipe.train.optimizer == Adamw(
         eps=0.1
     )
 
@@ -247,7 +247,7 @@ def test_config_missing_table_starts_from_its_default():
     assert read_recipe(Outer, overrides=["part=small", "part.inner.open=true"]).part == Small(inner=Inner(count=7, open=True))
     assert read_recipe(Outer, overrides=["maybe.kind=small", "maybe.size=3"]).maybe == Small(size=3)
     assert read_recipe(Outer, overrides=["part.beside.size=3"]).part == LargeOne(size=50, beside=Small(size=3))
-    assert read_recipe(PretrainRecipe, overrides=[*REQUIRED, "model.layers=3"]).model == EncoderConfig(layers=3)
+    assert read_recipe(PretrainRecipe, overrides=[*REQUIRED, "model.layers=3"]).model == EncoderConfig(num_hidden_layers=3)
 
 
 def test_config_dict_field_takes_any_key():
@@ -256,7 +256,7 @@ def test_config_dict_field_takes_any_key():
 
 def test_config_scalar_for_a_list_of_one(tmp_path):
     recipe = read_recipe(PretrainRecipe, overrides=[*REQUIRED, "length=128", "shares=1"])
-    assert (recipe.length, recipe.shares) == ((128,), (1.0,))
+    assert (recipe.max_length, recipe.phase_fractions) == ((128,), (1.0,))
     recipe = read_recipe(load_stage("prepare").Recipe, overrides=["texts=a.txt", "tokenizer=t", "out=o", "drop=lines"])
     assert (recipe.texts, recipe.drop) == (("a.txt",), ("lines",))
     (tmp_path / "run.toml").write_text('texts = "a.txt"\ntokenizer = "t"\nout = "o"\ndrop = "lines"\n')
@@ -298,9 +298,9 @@ def test_config_from_dict_takes_paths_tuples_and_structs():
     assert (recipe.texts, recipe.tokenizer) == (("a", "b"), "t")
     recipe = from_dict(
         PretrainRecipe,
-        {"corpus": "c", "out": "o", "model": EncoderConfig(layers=2), "objective": MaskedLM(rate=0.2), "length": 64},
+        {"corpus": "c", "out": "o", "model": EncoderConfig(num_hidden_layers=2), "objective": MaskedLM(mlm_probability=0.2), "length": 64},
     )
-    assert (recipe.model.layers, recipe.objective.rate, recipe.length) == (2, 0.2, (64,))
+    assert (recipe.model.num_hidden_layers, recipe.objective.mlm_probability, recipe.max_length) == (2, 0.2, (64,))
 
 
 def test_config_is_frozen():

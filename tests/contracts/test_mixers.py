@@ -27,22 +27,22 @@ from bertsmith.model.position_bias import AlibiConfig, T5BiasConfig
 from tests.model.test_rope import rope_by_complex_multiplication
 
 HIDDEN_SIZE, LENGTHS = 32, (17, 5, 40, 1, 23)
-ATTENTION = [Attention(heads=4), Attention(heads=4, rotary=100.0, bias=False)]
-CAUSAL_ATTENTION = [Attention(heads=4, causal=True), Attention(heads=4, causal=True, rotary=100.0)]
+ATTENTION = [Attention(num_attention_heads=4), Attention(num_attention_heads=4, rope_theta=100.0, bias=False)]
+CAUSAL_ATTENTION = [Attention(num_attention_heads=4, causal=True), Attention(num_attention_heads=4, causal=True, rope_theta=100.0)]
 MIXERS = [
-    *ATTENTION, Lstm(), Lstm(hidden=40), Lstm(directions="apart", hidden=40, clip=0.3), Lstm(cell="gru"), Cnn(),
-    Cnn(widths=(1, 2, 6, 3), activation="tanh"), TransformerXL(heads=4, causal=False),
-    TransformerXL(heads=4, causal=False, clamp=6, same_length=True, remembers=9, bias=True),
-    AdaptiveSpan(heads=4, longest=48, ramp=8),
+    *ATTENTION, Lstm(), Lstm(cell_size=40), Lstm(directions="apart", cell_size=40, cell_clip=0.3), Lstm(cell="gru"), Cnn(),
+    Cnn(kernel_sizes=(1, 2, 6, 3), hidden_act="tanh"), TransformerXL(num_attention_heads=4, causal=False),
+    TransformerXL(num_attention_heads=4, causal=False, clamp_len=6, same_length=True, mem_len=9, bias=True),
+    AdaptiveSpan(num_attention_heads=4, max_span=48, span_ramp=8),
 ]  # fmt: skip
 CAUSAL_WITH_MEMORY = [
-    TransformerXL(heads=4), TransformerXL(heads=4, same_length=True, remembers=9, clamp=5, bias=True),
-    AdaptiveSpan(heads=4, longest=48, ramp=8, causal=True), AdaptiveSpan(heads=4, longest=20, ramp=32, causal=True),
+    TransformerXL(num_attention_heads=4), TransformerXL(num_attention_heads=4, same_length=True, mem_len=9, clamp_len=5, bias=True),
+    AdaptiveSpan(num_attention_heads=4, max_span=48, span_ramp=8, causal=True), AdaptiveSpan(num_attention_heads=4, max_span=20, span_ramp=32, causal=True),
 ]  # fmt: skip
 CAUSAL = [
     *CAUSAL_ATTENTION,
     Lstm(directions="forward"),
-    Lstm(directions="forward", clip=0.3),
+    Lstm(directions="forward", cell_clip=0.3),
     Cnn(causal=True),
     *CAUSAL_WITH_MEMORY,
 ]
@@ -56,31 +56,31 @@ def config_id(config):
 
 
 MIXERS += [
-    Longformer(heads=4, reach=(4,)), Longformer(heads=4, reach=(4,), anchors=False), Longformer(heads=4, reach=(64,)),
-    Longformer(heads=4, reach=(3,), dilation=(2, 3), bias=False), Longformer(heads=4, reach=(5,), rotary=100.0),
+    Longformer(num_attention_heads=4, attention_window=(4,)), Longformer(num_attention_heads=4, attention_window=(4,), global_attention=False), Longformer(num_attention_heads=4, attention_window=(64,)),
+    Longformer(num_attention_heads=4, attention_window=(3,), dilation=(2, 3), bias=False), Longformer(num_attention_heads=4, attention_window=(5,), rope_theta=100.0),
 ]  # fmt: skip
 CAUSAL += [
-    Longformer(heads=4, reach=(4,), causal=True),
-    Longformer(heads=4, reach=(3,), dilation=(2,), anchors=False, causal=True),
+    Longformer(num_attention_heads=4, attention_window=(4,), causal=True),
+    Longformer(num_attention_heads=4, attention_window=(3,), dilation=(2,), global_attention=False, causal=True),
 ]
 
-MIXERS += [Reformer(heads=4, buckets=4, rounds=3, reach=4), Reformer(heads=4, buckets=1, bias=False)]
+MIXERS += [Reformer(num_attention_heads=4, num_buckets=4, num_hashes=3, bucket_window=4), Reformer(num_attention_heads=4, num_buckets=1, bias=False)]
 MIXERS += [
-    ReformerChunked(heads=4, layers=("near",), near=ChunkConfig(chunk=4)),
-    ReformerChunked(heads=4, size=6, layers=("hashed",), hashed=ChunkConfig(chunk=4, after=1), buckets=4, rounds=3),
+    ReformerChunked(num_attention_heads=4, attn_layers=("near",), local=ChunkConfig(chunk_length=4)),
+    ReformerChunked(num_attention_heads=4, attention_head_size=6, attn_layers=("hashed",), lsh=ChunkConfig(chunk_length=4, num_chunks_after=1), num_buckets=4, num_hashes=3),
 ]
 CAUSAL += [
-    ReformerChunked(heads=4, layers=("near",), near=ChunkConfig(chunk=4), causal=True)
+    ReformerChunked(num_attention_heads=4, attn_layers=("near",), local=ChunkConfig(chunk_length=4), causal=True)
 ]  # LSH chunks are only partly causal
-CAUSAL += [Reformer(heads=4, buckets=(2, 4), rounds=2, reach=3, causal=True), Reformer(heads=4, buckets=1, causal=True)]
+CAUSAL += [Reformer(num_attention_heads=4, num_buckets=(2, 4), num_hashes=2, bucket_window=3, causal=True), Reformer(num_attention_heads=4, num_buckets=1, causal=True)]
 
-MIXERS += [LiteTransformer(kernels=(5,)), LiteTransformer(kernels=(4,), dynamic=True, filters=8, bias=False, rotary=100.0)]
-CAUSAL += [LiteTransformer(kernels=(5,), causal=True), LiteTransformer(kernels=(31,), dynamic=True, causal=True)]
+MIXERS += [LiteTransformer(kernel_sizes=(5,)), LiteTransformer(kernel_sizes=(4,), dynamic=True, num_filters=8, bias=False, rope_theta=100.0)]
+CAUSAL += [LiteTransformer(kernel_sizes=(5,), causal=True), LiteTransformer(kernel_sizes=(31,), dynamic=True, causal=True)]
 
-MIXERS += [Attention(heads=4, distance=AlibiConfig()), Attention(heads=4, distance=T5BiasConfig(buckets=8, furthest=12))]
+MIXERS += [Attention(num_attention_heads=4, position_bias=AlibiConfig()), Attention(num_attention_heads=4, position_bias=T5BiasConfig(num_buckets=8, max_distance=12))]
 CAUSAL += [
-    Attention(heads=4, distance=AlibiConfig(), causal=True),
-    Attention(heads=4, distance=T5BiasConfig(buckets=4, furthest=9), causal=True),
+    Attention(num_attention_heads=4, position_bias=AlibiConfig(), causal=True),
+    Attention(num_attention_heads=4, position_bias=T5BiasConfig(num_buckets=4, max_distance=9), causal=True),
 ]
 
 every_mixer = pytest.mark.parametrize("config", MIXERS, ids=config_id)
@@ -144,13 +144,13 @@ def test_mixer_grads_reach_every_parameter(config):
 
 @every_mixer_and_causal
 def test_mixer_lora_inject_and_merge(config):
-    encoder = EncoderConfig(layers=2, width=HIDDEN_SIZE, mixer=config, feedforward=None, positions=64, deviation=0.2)
+    encoder = EncoderConfig(num_hidden_layers=2, hidden_size=HIDDEN_SIZE, mixer=config, feedforward=None, max_position_embeddings=64, initializer_range=0.2)
     model, inputs = (
-        build_model(ModelConfig(encoder=encoder, vocabulary=60), 0).eval(),
+        build_model(ModelConfig(encoder=encoder, vocab_size=60), 0).eval(),
         Inputs(torch.arange(86) % 60, random_inputs()[1]),
     )
     expected = model(inputs)
-    lora.inject_adapters(model, lora.LoraConfig(rank=2), seed=1)
+    lora.inject_adapters(model, lora.LoraConfig(r=2), seed=1)
     assert_close(model(inputs), expected, atol=1e-5, rtol=1e-5)
     adapters = [adapter for adapter in model.modules() if isinstance(adapter, lora.LoRALinear)]
     for adapter in adapters:
@@ -196,9 +196,9 @@ def test_attention_matches_explicit_softmax(config, lengths):
 
 @pytest.mark.parametrize("lengths", [LENGTHS, (60, 33, 70)], ids=["padded", "per sequence"])
 def test_attention_dropout_in_training_only_keeps_the_mean(lengths):
-    mixer, (x, layout) = build_mixer(Attention(heads=4, dropout=0.3)), random_inputs(lengths)
+    mixer, (x, layout) = build_mixer(Attention(num_attention_heads=4, attention_dropout=0.3)), random_inputs(lengths)
     expected = mixer(x, layout)
-    assert_close(expected, build_mixer(Attention(heads=4))(x, layout))
+    assert_close(expected, build_mixer(Attention(num_attention_heads=4))(x, layout))
     mixer.train()
     torch.manual_seed(0)
     samples = torch.stack([mixer(x, layout) for _ in range(400)])
@@ -208,12 +208,12 @@ def test_attention_dropout_in_training_only_keeps_the_mean(lengths):
 
 def test_attention_refuses_indivisible_hidden_size():
     with pytest.raises(UserError, match="width of 32 does not divide into 5 heads"):
-        Attention(heads=5).build(HIDDEN_SIZE)
+        Attention(num_attention_heads=5).build(HIDDEN_SIZE)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "config", [Attention(heads=4), Attention(heads=4, causal=True), Attention(heads=16)], ids=["all", "causal", "heads of 2"]
+    "config", [Attention(num_attention_heads=4), Attention(num_attention_heads=4, causal=True), Attention(num_attention_heads=16)], ids=["all", "causal", "heads of 2"]
 )
 @pytest.mark.parametrize("lengths", [LENGTHS, (128, 33, 512), (64, 64)], ids=["short", "long", "uniform"])
 def test_attention_flash_close_to_float32(config, lengths):

@@ -126,7 +126,7 @@ def test_masking_corrupts_whole_words_alike(masking, language):
 
 
 def test_whole_word_masking_masks_single_tokens_in_a_fraction_of_samples():
-    loader = make_loader(make_chinese_corpus(2000), WholeWordMasking(singly=0.3))
+    loader = make_loader(make_chinese_corpus(2000), WholeWordMasking(token_masking_share=0.3))
     whole_word_loader, selections = (
         make_loader(make_chinese_corpus(2000), WholeWordMasking()),
         [loader.select_samples(k) for k in range(4)],
@@ -187,7 +187,7 @@ def test_masked_runs_follow_length_probs(masking, max_length, language):
 
 
 @pytest.mark.parametrize("mlm_probability", [0.15, 0.9])
-@pytest.mark.parametrize("masking", [SpanMasking(), NgramMasking(longest=40)], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("masking", [SpanMasking(), NgramMasking(max_ngram=40)], ids=lambda m: type(m).__name__)
 def test_masked_unit_is_one_run_within_its_sample(masking, mlm_probability):
     words, units = select_units(make_loader(make_english_corpus(400), masking, mlm_probability=mlm_probability), 0)
     assert len(units) == len(words.starts)

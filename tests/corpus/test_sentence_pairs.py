@@ -116,7 +116,7 @@ def test_a_tenth_of_the_sentence_pairs_is_short():
     corpus, document_ids = make_corpus(300, max_tokens=10, max_sentences=600), np.arange(300)
     short = NextSentence().build_index(corpus, document_ids, 128, 0, 0).lengths < 90
     without_short = (
-        NextSentence(short=0.0).build_index(corpus, document_ids, 128, 0, 0).lengths < 90
+        NextSentence(short_seq_prob=0.0).build_index(corpus, document_ids, 128, 0, 0).lengths < 90
     )  # except at the end of documents
     assert short.mean() - without_short.mean() == pytest.approx(0.1 * 85 / 125, abs=0.02)
 

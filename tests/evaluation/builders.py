@@ -59,7 +59,7 @@ def make_multi_label(count=200, seed=0):
         ClassificationExample(random_text(rng), label="|".join(np.array(labels)[row]), source="dev.tsv", line=i + 2)
         for i, row in enumerate(gold)
     ]
-    return evaluation_from_logits(TextClassification(labels=labels, many=True), examples, logits)
+    return evaluation_from_logits(TextClassification(labels=labels, multi_label=True), examples, logits)
 
 
 def make_regression(count=200, seed=0, noise=0.7):

@@ -44,7 +44,7 @@ def encode_without_tokenizer(monkeypatch):
 
 
 def mean_nll(task, logits, examples):
-    if task.many:
+    if task.multi_label:
         gold = task.label_matrices([], examples)[1]
         return -np.log(np.where(gold, task.probabilities(logits), 1 - task.probabilities(logits))).mean()
     probs = task.probabilities(logits)

@@ -243,7 +243,7 @@ def test_example_suite_recipe_plans_all_runs():
     plan = list(_plan_runs(recipe, Path("out")))
     assert len(plan) == len(recipe.models) * len(recipe.tasks) * len(recipe.seeds)
     scratch = next(run for run in plan if run.model == "scratch" and run.task == "MRPC")
-    assert scratch.recipe.scratch and scratch.recipe.train.epochs == 5 and scratch.recipe.train.rate == 5e-5
+    assert scratch.recipe.random_init and scratch.recipe.train.epochs == 5 and scratch.recipe.train.learning_rate == 5e-5
     assert scratch.metrics == ("accuracy", "f1") and scratch.recipe.task.positive == "1"
 
 

@@ -176,8 +176,8 @@ def test_read_occurrences_of_coarse_wsd_folder(tmp_path):
 @pytest.fixture(scope="module")
 def predictor() -> Predictor:
     tokenizer = Tokenizer.from_vocab([*VOCAB, "苹", "果"])
-    encoder = EncoderConfig(layers=2, width=64, mixer=Attention(heads=2), positions=32)
-    return Predictor(build_model(ModelConfig(encoder=encoder, vocabulary=len(tokenizer)), 0), tokenizer, {})
+    encoder = EncoderConfig(num_hidden_layers=2, hidden_size=64, mixer=Attention(num_attention_heads=2), max_position_embeddings=32)
+    return Predictor(build_model(ModelConfig(encoder=encoder, vocab_size=len(tokenizer)), 0), tokenizer, {})
 
 
 def test_word_vector_is_mean_of_subwords(predictor):

@@ -126,14 +126,14 @@ def test_padded_embeddings_take_new_tokens_without_growing(home, tmp_path):
     model, tokenizer, card = checkpoint.load(home / "bert")
     weights = {n: torch.cat([t, t.new_zeros(64, *t.shape[1:])]) if n in ("encoder.tokens.weight", "heads.words.bias") else t
                for n, t in model.state_dict().items()}  # fmt: skip
-    size = model.config.vocabulary + 64
-    padded = checkpoint.Model(ModelConfig(encoder=model.config.encoder, vocabulary=size, heads=model.config.heads))
+    size = model.config.vocab_size + 64
+    padded = checkpoint.Model(ModelConfig(encoder=model.config.encoder, vocab_size=size, heads=model.config.heads))
     padded.load_state_dict(weights)
     checkpoint.save(tmp_path / "padded", padded, tokenizer, card, {"tokenizer": tokenizer.fingerprint})
     run_cli("pretrain", f"corpus={home / 'corpus'}", f"init={tmp_path / 'padded'}", f"out={tmp_path / 'out'}", *COMMON_SETTINGS,
         "train.steps=1", "train.rate=1e-9")  # fmt: skip
     new, child, _ = checkpoint.load(tmp_path / "out")
-    assert new.config.vocabulary == size > len(child)
+    assert new.config.vocab_size == size > len(child)
     assert new.encoder.tokens.weight[len(tokenizer) : len(child)].abs().sum(1).min() > 0
 
 

@@ -112,7 +112,7 @@ def build_task_model(task, tokenizer):
         "task": SequenceHeadConfig(outputs=task.num_outputs, dropout=0.0),
         "words": LMHeadConfig(transform=False, bias=False),
     }
-    return build_model(ModelConfig(encoder=TINY, vocabulary=len(tokenizer), heads=heads), 3).eval()
+    return build_model(ModelConfig(encoder=TINY, vocab_size=len(tokenizer), heads=heads), 3).eval()
 
 
 def test_gpt_encoding_of_texts_and_pairs(tokenizer):
@@ -190,5 +190,5 @@ def test_auxiliary_lm_head_is_initialized_from_pretraining(gpt, tmp_path):
     command = ["finetune", "task=classify", f"model={gpt}", f"data.train={train}", *FAST, "train.steps=1", "lm=0.5"]
     run_cli(*command, f"out={tmp_path / 'out'}", "task.template=[way={way}] {text}")
     model, tokenizer, _ = checkpoint.load(tmp_path / "out")
-    assert set(model.config.heads) == {"task", "words"} and len(tokenizer) == model.config.vocabulary > len(VOCAB)
+    assert set(model.config.heads) == {"task", "words"} and len(tokenizer) == model.config.vocab_size > len(VOCAB)
     assert bertsmith.load(tmp_path / "out").generate("the of", tokens=3)["tokens"]

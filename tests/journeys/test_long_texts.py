@@ -86,7 +86,7 @@ def test_convert_long_with_rope(corpus, tmp_path, capsys):
     api.pretrain(corpus=str(corpus), model=model, length=32, train=TRAIN, out=str(tmp_path / "bert"), quiet=True)
     assert main(["convert-long", f"model={tmp_path / 'bert'}", f"out={tmp_path / 'long'}", "length=100", "reach=15"]) == 0
     assert "anchors beyond it are met as if they stood at its edge" in " ".join(capsys.readouterr().err.split())
-    assert checkpoint.load(tmp_path / "long")[0].config.encoder.mixer.rotary == 10000.0
+    assert checkpoint.load(tmp_path / "long")[0].config.encoder.mixer.rope_theta == 10000.0
     assert_close(run_random_tokens(tmp_path / "long", 16), run_random_tokens(tmp_path / "bert", 16), atol=1e-5, rtol=1e-5)
     assert run_random_tokens(tmp_path / "long", 100).shape == (200, 32)
 
@@ -104,7 +104,7 @@ def test_pretrain_replaces_mixer_by_kind(short_bert, corpus, tmp_path):
     options["quiet"] = True
     api.pretrain(model={"mixer": {"kind": "window", "reach": 4}}, **options)
     encoder = checkpoint.load(tmp_path / "out")[0].config.encoder
-    assert encoder.mixer == Longformer(heads=4, reach=(4,)) and encoder.width == 32
+    assert encoder.mixer == Longformer(num_attention_heads=4, attention_window=(4,)) and encoder.hidden_size == 32
     for model, message in (
         ({"mixer": "window", "width": 64}, "brings its own model"),
         ("bert-base", "brings its own model"),
@@ -128,13 +128,13 @@ def test_convert_long_rerun_is_noop_and_other_options_refused(short_bert, long_b
 ])  # fmt: skip
 def test_replace_mixer_refuses_models_without_attention(mixer, message):
     with pytest.raises(UserError, match=message):
-        replace_mixer(EncoderConfig(width=32, layers=1, mixer=mixer), Longformer(heads=4))
+        replace_mixer(EncoderConfig(hidden_size=32, num_hidden_layers=1, mixer=mixer), Longformer(num_attention_heads=4))
 
 
 def test_longformer_back_to_full_attention_drops_global_projections():
-    encoder = EncoderConfig(width=32, layers=1, mixer=Longformer(heads=4, causal=True))
+    encoder = EncoderConfig(hidden_size=32, num_hidden_layers=1, mixer=Longformer(num_attention_heads=4, causal=True))
     converted = replace_mixer(encoder, Attention())
-    assert converted.mixer == Attention(heads=4, causal=True)
+    assert converted.mixer == Attention(num_attention_heads=4, causal=True)
     prefix = "encoder.stack.blocks.0.mixer."
     weights = {f"{prefix}project.qkv.weight": torch.ones(1), f"{prefix}anchored.weight": torch.zeros(1)}
     assert set(convert_weights(weights, converted)) == {f"{prefix}project.qkv.weight"}
@@ -143,41 +143,41 @@ def test_longformer_back_to_full_attention_drops_global_projections():
 
 MIXER_CHANGES = {
     "alibi": (
-        Attention(heads=4, distance=AlibiConfig()),
-        Attention(dropout=0.1),
-        Attention(heads=4, distance=AlibiConfig(), dropout=0.1),
+        Attention(num_attention_heads=4, position_bias=AlibiConfig()),
+        Attention(attention_dropout=0.1),
+        Attention(num_attention_heads=4, position_bias=AlibiConfig(), attention_dropout=0.1),
     ),
-    "heads": (Reformer(heads=4), Reformer(rounds=8), Reformer(heads=4, rounds=8)),
-    "direction": (Reformer(heads=4, causal=True), Reformer(reach=9), Reformer(heads=4, causal=True, reach=9)),
+    "heads": (Reformer(num_attention_heads=4), Reformer(num_hashes=8), Reformer(num_attention_heads=4, num_hashes=8)),
+    "direction": (Reformer(num_attention_heads=4, causal=True), Reformer(bucket_window=9), Reformer(num_attention_heads=4, causal=True, bucket_window=9)),
     "rotary": (
-        LiteTransformer(heads=2, rotary=100.0),
-        LiteTransformer(dropout=0.1),
-        LiteTransformer(heads=2, rotary=100.0, dropout=0.1),
+        LiteTransformer(num_attention_heads=2, rope_theta=100.0),
+        LiteTransformer(attention_dropout=0.1),
+        LiteTransformer(num_attention_heads=2, rope_theta=100.0, attention_dropout=0.1),
     ),
-    "size": (ReformerChunked(heads=4, size=6), ReformerChunked(rounds=3), ReformerChunked(heads=4, size=6, rounds=3)),
+    "size": (ReformerChunked(num_attention_heads=4, attention_head_size=6), ReformerChunked(num_hashes=3), ReformerChunked(num_attention_heads=4, attention_head_size=6, num_hashes=3)),
 }
 
 
 @pytest.mark.parametrize(("old", "new", "expected"), MIXER_CHANGES.values(), ids=MIXER_CHANGES)
 def test_replace_mixer_keeps_options_that_weights_depend_on(old, new, expected):
-    assert replace_mixer(EncoderConfig(width=48, layers=3, mixer=old), new).mixer == expected
+    assert replace_mixer(EncoderConfig(hidden_size=48, num_hidden_layers=3, mixer=old), new).mixer == expected
 
 
 def test_merge_mixer_config_changes_only_given_options():
-    window = Longformer(heads=4, reach=(8,), dilation=(2,), dilated=1, anchors=False)
+    window = Longformer(num_attention_heads=4, attention_window=(8,), dilation=(2,), dilated_layers=1, global_attention=False)
     for old, new, expected in (
-        (window, Longformer(dropout=0.1), replace(window, dropout=0.1)),
-        (TransformerXL(heads=4, clamp=8, same_length=True), TransformerXL(remembers=32),
-         TransformerXL(heads=4, clamp=8, same_length=True, remembers=32)),
-        (TransformerXL(heads=4, shared=True), TransformerXL(remembers=32), TransformerXL(heads=4, shared=True, remembers=32)),
-        (AdaptiveSpan(heads=4, longest=64), AdaptiveSpan(price=0.1), AdaptiveSpan(heads=4, longest=64, price=0.1)),
-        (LiteTransformer(heads=4, kernels=(3, 5, 7)), LiteTransformer(dropout=0.1),
-         LiteTransformer(heads=4, kernels=(3, 5, 7), dropout=0.1)),
+        (window, Longformer(attention_dropout=0.1), replace(window, attention_dropout=0.1)),
+        (TransformerXL(num_attention_heads=4, clamp_len=8, same_length=True), TransformerXL(mem_len=32),
+         TransformerXL(num_attention_heads=4, clamp_len=8, same_length=True, mem_len=32)),
+        (TransformerXL(num_attention_heads=4, tie_biases=True), TransformerXL(mem_len=32), TransformerXL(num_attention_heads=4, tie_biases=True, mem_len=32)),
+        (AdaptiveSpan(num_attention_heads=4, max_span=64), AdaptiveSpan(span_loss=0.1), AdaptiveSpan(num_attention_heads=4, max_span=64, span_loss=0.1)),
+        (LiteTransformer(num_attention_heads=4, kernel_sizes=(3, 5, 7)), LiteTransformer(attention_dropout=0.1),
+         LiteTransformer(num_attention_heads=4, kernel_sizes=(3, 5, 7), attention_dropout=0.1)),
     ):  # fmt: skip
-        assert replace_mixer(EncoderConfig(width=32, layers=3, mixer=old), merge_mixer_config(new, old)).mixer == expected
-    assert merge_mixer_config(Longformer(), Attention(heads=4)) == Longformer()
+        assert replace_mixer(EncoderConfig(hidden_size=32, num_hidden_layers=3, mixer=old), merge_mixer_config(new, old)).mixer == expected
+    assert merge_mixer_config(Longformer(), Attention(num_attention_heads=4)) == Longformer()
     with pytest.raises(UserError, match="heads = 8 is not"):
-        replace_mixer(EncoderConfig(width=32, layers=3, mixer=window), merge_mixer_config(Longformer(heads=8), window))
+        replace_mixer(EncoderConfig(hidden_size=32, num_hidden_layers=3, mixer=window), merge_mixer_config(Longformer(num_attention_heads=8), window))
 
 
 def test_pretrain_logs_mixer_it_continues_with(long_bert, corpus, tmp_path, capsys):
@@ -191,28 +191,28 @@ def test_pretrain_logs_mixer_it_continues_with(long_bert, corpus, tmp_path, caps
     ]
     assert main(["pretrain", *options, "model.mixer=window", "model.mixer.dropout=0.1"]) == 0
     assert "goes on with mixer=window, heads=4, reach=[15], dropout=0.1" in " ".join(capsys.readouterr().err.split())
-    assert checkpoint.load(tmp_path / "out")[0].config.encoder.mixer == Longformer(heads=4, reach=(15,), dropout=0.1)
+    assert checkpoint.load(tmp_path / "out")[0].config.encoder.mixer == Longformer(num_attention_heads=4, attention_window=(15,), attention_dropout=0.1)
 
 
-ROTARY_WINDOW = Longformer(heads=4, rotary=100.0, anchors=False)
+ROTARY_WINDOW = Longformer(num_attention_heads=4, rope_theta=100.0, global_attention=False)
 
 
 @pytest.mark.parametrize(("mixer", "others", "lacks_positions"), [
-    (Attention(heads=4), None, True), (Attention(heads=4, rotary=100.0), None, False),
-    (Attention(heads=4, distance=AlibiConfig()), None, False), (Attention(heads=4), LayerTypes(mixer=ROTARY_WINDOW), False),
-    (Attention(heads=4), LayerTypes(), True), (Longformer(heads=4), None, True),
-    (Reformer(heads=4), None, True), (ReformerChunked(heads=4), None, True), (LiteTransformer(heads=4), None, False),
-    (TransformerXL(heads=4), None, False), (AdaptiveSpan(heads=4), None, False), (Lstm(), None, False),
+    (Attention(num_attention_heads=4), None, True), (Attention(num_attention_heads=4, rope_theta=100.0), None, False),
+    (Attention(num_attention_heads=4, position_bias=AlibiConfig()), None, False), (Attention(num_attention_heads=4), LayerTypes(mixer=ROTARY_WINDOW), False),
+    (Attention(num_attention_heads=4), LayerTypes(), True), (Longformer(num_attention_heads=4), None, True),
+    (Reformer(num_attention_heads=4), None, True), (ReformerChunked(num_attention_heads=4), None, True), (LiteTransformer(num_attention_heads=4), None, False),
+    (TransformerXL(num_attention_heads=4), None, False), (AdaptiveSpan(num_attention_heads=4), None, False), (Lstm(), None, False),
 ])  # fmt: skip
 def test_lacks_position_information_is_detected(mixer, others, lacks_positions):
     """By the check before training, and by whether reordering the tokens changes the output."""
     others = others and replace(others, mixer=replace(others.mixer, heads=4))
     encoder = EncoderConfig(
-        layers=2, width=32, mixer=mixer, others=others, table=False, feedforward=FeedForwardConfig(inner=48)
+        num_hidden_layers=2, hidden_size=32, mixer=mixer, layer_types=others, position_embedding_type=False, feedforward=FeedForwardConfig(intermediate_size=48)
     )
-    assert encoder.lacks_position_information == lacks_positions and not replace(encoder, table=True).lacks_position_information
+    assert encoder.lacks_position_information == lacks_positions and not replace(encoder, position_embedding_type=True).lacks_position_information
     model, tokens = (
-        build_model(ModelConfig(encoder=replace(encoder, deviation=0.3), vocabulary=50), 0).eval(),
+        build_model(ModelConfig(encoder=replace(encoder, initializer_range=0.3), vocab_size=50), 0).eval(),
         torch.arange(5, 25),
     )
     reordered = torch.cat([tokens[:1], tokens[1:-1].flip(0), tokens[-1:]])
@@ -222,59 +222,59 @@ def test_lacks_position_information_is_detected(mixer, others, lacks_positions):
 
 
 REFUSED_CHANGES = {
-    "heads": (LiteTransformer(heads=4), LiteTransformer(heads=8), "heads = 8 is not what the weights were trained with, 4"),
+    "heads": (LiteTransformer(num_attention_heads=4), LiteTransformer(num_attention_heads=8), "heads = 8 is not what the weights were trained with, 4"),
     "direction": (Cnn(), Cnn(causal=True), "causal = True is not"),
-    "backwards": (TransformerXL(heads=4), TransformerXL(heads=4, causal=False), "causal = False is not"),
+    "backwards": (TransformerXL(num_attention_heads=4), TransformerXL(num_attention_heads=4, causal=False), "causal = False is not"),
     "distance": (
-        Attention(heads=4),
-        Attention(distance=AlibiConfig()),
+        Attention(num_attention_heads=4),
+        Attention(position_bias=AlibiConfig()),
         r"distance = .*alibi.* is not .* trained with, None",
     ),
-    "activation": (Cnn(), Cnn(activation="tanh"), "activation = tanh is not"),
+    "activation": (Cnn(), Cnn(hidden_act="tanh"), "activation = tanh is not"),
     "upper blocks": (
-        LiteTransformer(kernels=(3, 7)),
-        LiteTransformer(kernels=(3, 9)),
+        LiteTransformer(kernel_sizes=(3, 7)),
+        LiteTransformer(kernel_sizes=(3, 9)),
         "long-short: other shapes has near.kernel",
     ),
-    "chunks": (ReformerChunked(heads=4), ReformerChunked(layers=("near",)), "chunked: other shapes has project.weight"),
-    "shared": (TransformerXL(heads=4, shared=True), TransformerXL(), "it needs content, distant"),
+    "chunks": (ReformerChunked(num_attention_heads=4), ReformerChunked(attn_layers=("near",)), "chunked: other shapes has project.weight"),
+    "shared": (TransformerXL(num_attention_heads=4, tie_biases=True), TransformerXL(), "it needs content, distant"),
     "no heads": (Lstm(), Longformer(), "mixer=window cannot take over the weights of mixer=lstm"),
-    "other heads": (LiteTransformer(heads=4), Longformer(), "mixer=window cannot take over the weights of mixer=long-short"),
+    "other heads": (LiteTransformer(num_attention_heads=4), Longformer(), "mixer=window cannot take over the weights of mixer=long-short"),
 }
 
 
 @pytest.mark.parametrize(("old", "new", "message"), REFUSED_CHANGES.values(), ids=REFUSED_CHANGES)
 def test_replace_mixer_refuses_incompatible_options(old, new, message):
     with pytest.raises(UserError, match=message):
-        replace_mixer(EncoderConfig(width=32, layers=3, mixer=old), new)
+        replace_mixer(EncoderConfig(hidden_size=32, num_hidden_layers=3, mixer=old), new)
 
 
 def mixed_layers_config(has_global):
-    others = LayerTypes(mixer=Longformer(heads=4, reach=(4,), anchors=has_global))
+    others = LayerTypes(mixer=Longformer(num_attention_heads=4, attention_window=(4,), global_attention=has_global))
     return EncoderConfig(
-        layers=3, width=32, mixer=Attention(heads=4), others=others, feedforward=FeedForwardConfig(inner=48), positions=64
+        num_hidden_layers=3, hidden_size=32, mixer=Attention(num_attention_heads=4), layer_types=others, feedforward=FeedForwardConfig(intermediate_size=48), max_position_embeddings=64
     )
 
 
 @pytest.mark.parametrize("has_global", [False, True])
 def test_convert_long_with_layer_types(has_global):
-    before = build_model(ModelConfig(encoder=mixed_layers_config(has_global), vocabulary=80), 0).eval()
+    before = build_model(ModelConfig(encoder=mixed_layers_config(has_global), vocab_size=80), 0).eval()
     assert convert_weights(before.state_dict(), mixed_layers_config(has_global)).keys() == before.state_dict().keys()
-    after, tokens = convert_model(before, Recipe(model="a", out="b", length=128)), torch.arange(40)
+    after, tokens = convert_model(before, Recipe(model="a", out="b", max_length=128)), torch.arange(40)
     assert [block.mixer.anchored is not None for block in after.encoder.stack.blocks] == [True, has_global, has_global]
     assert_close(*(model(Inputs(tokens, Layout.from_lengths([40]))) for model in (after, before)), atol=1e-5, rtol=1e-5)
 
 
 def test_convert_long_keeps_windows_unless_given():
-    windows = Longformer(heads=4, reach=(4, 8), dilation=(2, 2), dilated=1, dropout=0.1)
-    before = build_model(ModelConfig(encoder=EncoderConfig(layers=2, width=32, mixer=windows), vocabulary=80), 0)
-    converted = [convert_model(before, Recipe(model="a", out="b", length=600, **options)).config.encoder.mixer
+    windows = Longformer(num_attention_heads=4, attention_window=(4, 8), dilation=(2, 2), dilated_layers=1, attention_dropout=0.1)
+    before = build_model(ModelConfig(encoder=EncoderConfig(num_hidden_layers=2, hidden_size=32, mixer=windows), vocab_size=80), 0)
+    converted = [convert_model(before, Recipe(model="a", out="b", max_length=600, **options)).config.encoder.mixer
             for options in ({}, {"reach": (9,)}, {"dilation": ()}, {"dilation": (3,)})]  # fmt: skip
     assert converted == [windows, *(replace(windows, **options) for options in (
         {"reach": (9,)}, {"dilation": (), "dilated": None}, {"dilation": (3,), "dilated": None}
     ))]  # fmt: skip
     with pytest.raises(UserError, match=r"reach=\[\] sees nothing"):
-        convert_model(before, Recipe(model="a", out="b", length=600, reach=()))
+        convert_model(before, Recipe(model="a", out="b", max_length=600, attention_window=()))
 
 
 def test_convert_long_reports_dropped_attention_dropout(corpus, tmp_path, capsys):
@@ -282,7 +282,7 @@ def test_convert_long_reports_dropped_attention_dropout(corpus, tmp_path, capsys
     api.pretrain(corpus=str(corpus), model=model, length=32, train=TRAIN, out=str(tmp_path / "bert"), quiet=True)
     assert main(["convert-long", f"model={tmp_path / 'bert'}", f"out={tmp_path / 'long'}", "length=100"]) == 0
     assert "mixer.dropout=0.1 is left out" in " ".join(capsys.readouterr().err.split())
-    assert checkpoint.load(tmp_path / "long")[0].config.encoder.mixer == Longformer(heads=4)
+    assert checkpoint.load(tmp_path / "long")[0].config.encoder.mixer == Longformer(num_attention_heads=4)
     assert json.loads((tmp_path / "long" / "config.json").read_text())["recipe"]["reach"] == [256]
 
 

@@ -176,4 +176,4 @@ def test_oom_with_several_processes_suggests_settings(tmp_path, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with pytest.raises(UserError, match=r"train\.batch_tokens=64 train\.accumulate=4"):
-        oom.retry_on_oom(TrainConfig(steps=1, batch_tokens=128, accumulate=2), 64, tmp_path, attempt, Console(quiet=True))
+        oom.retry_on_oom(TrainConfig(steps=1, batch_tokens=128, gradient_accumulation_steps=2), 64, tmp_path, attempt, Console(quiet=True))

@@ -169,10 +169,10 @@ def test_gradient_accumulation_equals_one_large_batch(corpus):
     weights = []
     for batches in (one_batch, micro_batches):
         model = build_model(
-            ModelConfig(encoder=encoder_without_dropout, vocabulary=len(open_corpus.tokenizer), heads=objective.heads()), 0
+            ModelConfig(encoder=encoder_without_dropout, vocab_size=len(open_corpus.tokenizer), heads=objective.heads()), 0
         )
         folder = corpus.parent / f"accumulated-{len(batches)}"
-        train = TrainConfig(steps=1, accumulate=len(batches), rate=1e-3, warmup=0, schedule="constant")
+        train = TrainConfig(steps=1, gradient_accumulation_steps=len(batches), learning_rate=1e-3, warmup_steps=0, lr_scheduler_type="constant")
         Trainer(model, objective, train, folder, seed=0, quiet=True).fit(lambda k, done, batches=batches: batches[k])
         weights.append({name: weight.detach().clone() for name, weight in model.named_parameters()})
     progress = [json.loads((corpus.parent / f"accumulated-{n}" / "state/step-1/progress.json").read_text()) for n in (1, 4)]

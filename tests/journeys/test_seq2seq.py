@@ -120,7 +120,7 @@ def test_seq2seq_generation_options(seq2seq_model):
 )
 def test_seq2seq_recipes_are_valid(recipe, kind):
     loaded = config.read_recipe(FinetuneRecipe, ROOT / "recipes" / f"{recipe}.toml")
-    assert loaded.task.longest == loaded.length == 64 and loaded.decoder.__struct_config__.tag == kind
+    assert loaded.task.max_answer_length == loaded.max_length == 64 and loaded.decoder.__struct_config__.tag == kind
     loaded.train.resolve_epochs(100).check()
 
 

@@ -241,7 +241,7 @@ def test_word2vec_refuses_corpus_without_words(word_corpus, tmp_path):
 
 
 def test_word2vec_fails_on_nonfinite_vectors(word_corpus, tmp_path):
-    trainer = SkipGram(width=4, rate=0.5).build_trainer(
+    trainer = SkipGram(vector_size=4, learning_rate=0.5).build_trainer(
         Corpus.open(word_corpus), tmp_path, 1, 0, torch.device("cpu"), lambda done, of: None
     )
     trainer.input_table.rows[:] = torch.inf

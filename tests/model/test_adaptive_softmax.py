@@ -22,12 +22,12 @@ VOCAB_SIZE, HIDDEN_SIZE, CUTOFFS = 200, 32, (20, 60, 150)
 
 def build_small_model(tied=False, bias=False, front=True):
     encoder = EncoderConfig(
-        layers=1, width=HIDDEN_SIZE, mixer=TransformerXL(heads=2), feedforward=FeedForwardConfig(inner=32), table=False,
-        segments=0, embedding_norm=False, dropout=0.0, deviation=0.4, pooler="none",
-        front=AdaptiveInputConfig(cutoffs=CUTOFFS, shrink=2.0) if front else None,
+        num_hidden_layers=1, hidden_size=HIDDEN_SIZE, mixer=TransformerXL(num_attention_heads=2), feedforward=FeedForwardConfig(intermediate_size=32), position_embedding_type=False,
+        type_vocab_size=0, embedding_norm=False, hidden_dropout_prob=0.0, initializer_range=0.4, pooler_act="none",
+        embeddings=AdaptiveInputConfig(cutoffs=CUTOFFS, div_value=2.0) if front else None,
     )  # fmt: skip
-    head = AdaptiveSoftmaxHeadConfig(cutoffs=CUTOFFS, shrink=2.0, tied=tied, bias=bias)
-    return build_model(ModelConfig(encoder=encoder, vocabulary=VOCAB_SIZE, heads={"words": head}), 0)
+    head = AdaptiveSoftmaxHeadConfig(cutoffs=CUTOFFS, div_value=2.0, tied=tied, bias=bias)
+    return build_model(ModelConfig(encoder=encoder, vocab_size=VOCAB_SIZE, heads={"words": head}), 0)
 
 
 def build_torch_adaptive_softmax(model):

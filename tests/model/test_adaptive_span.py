@@ -21,7 +21,7 @@ SPANS = [0.011, 0.112, 0.371, 0.803]  # no integer positions, where the mask has
 
 def build_mixer(spans=SPANS, **overrides):
     torch.manual_seed(0)
-    mixer = AdaptiveSpan(heads=NUM_HEADS, **({"longest": 40, "ramp": 8} | overrides)).build(HIDDEN_SIZE).eval()
+    mixer = AdaptiveSpan(num_attention_heads=NUM_HEADS, **({"longest": 40, "ramp": 8} | overrides)).build(HIDDEN_SIZE).eval()
     torch.nn.init.normal_(mixer.places.weight)
     mixer.span.data.copy_(torch.tensor(spans))
     mixer.prepare_forward()
@@ -42,7 +42,7 @@ def dense_reference(mixer, x, past=None):
     if config.causal:
         visible &= distance >= 0
     numerator = (scores * (HIDDEN_SIZE // NUM_HEADS) ** -0.5).exp() * visible
-    numerator = numerator * ((config.ramp + mixer.current_spans[:, None, None] - distance.abs()) / config.ramp).clamp(0, 1)
+    numerator = numerator * ((config.span_ramp + mixer.current_spans[:, None, None] - distance.abs()) / config.span_ramp).clamp_len(0, 1)
     probs = numerator / numerator.sum(-1, keepdim=True)
     return mixer.project.project_out(torch.einsum("hij,jhd->ihd", probs, v)[len(past) :])
 
@@ -85,18 +85,18 @@ def test_adaptive_span_memory_matches_longer_sequence(config):
 
 def build_span_model(**overrides):
     encoder = EncoderConfig(
-        layers=2,
-        width=HIDDEN_SIZE,
-        mixer=AdaptiveSpan(heads=NUM_HEADS, **({"longest": 64, "ramp": 8, "causal": True} | overrides)),
-        feedforward=FeedForwardConfig(inner=24),
-        table=False,
-        segments=0,
-        dropout=0.0,
-        positions=4096,
-        deviation=0.3,
-        pooler="none",
+        num_hidden_layers=2,
+        hidden_size=HIDDEN_SIZE,
+        mixer=AdaptiveSpan(num_attention_heads=NUM_HEADS, **({"longest": 64, "ramp": 8, "causal": True} | overrides)),
+        feedforward=FeedForwardConfig(intermediate_size=24),
+        position_embedding_type=False,
+        type_vocab_size=0,
+        hidden_dropout_prob=0.0,
+        max_position_embeddings=4096,
+        initializer_range=0.3,
+        pooler_act="none",
     )
-    return build_model(ModelConfig(encoder=encoder, vocabulary=50), 0).eval()
+    return build_model(ModelConfig(encoder=encoder, vocab_size=50), 0).eval()
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ SMALL = {"layers": 1, "width": 32, "mixer": {"heads": 4}, "feedforward": {"inner
 
 
 def build_small_model(**overrides):
-    return build_model(ModelConfig(encoder=from_dict(EncoderConfig, {**SMALL, **overrides}), vocabulary=30), 0).eval()
+    return build_model(ModelConfig(encoder=from_dict(EncoderConfig, {**SMALL, **overrides}), vocab_size=30), 0).eval()
 
 
 def test_axial_position_concatenates_row_and_column():
@@ -47,7 +47,7 @@ def test_axial_positions_in_model_have_few_parameters_and_get_grads():
 
 def test_axial_positions_from_recipe_overrides():
     config = read_recipe(EncoderConfig, overrides=["table.shape=[4, 16]", "positions=64", "width=32"])
-    assert config.table == AxialPositionsConfig(shape=(4, 16))
+    assert config.position_embedding_type == AxialPositionsConfig(shape=(4, 16))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_axial_positions_shape_and_widths_must_fit(table, message):
 @pytest.mark.parametrize("tokens", [1, 8, 50])
 def test_chunked_feed_forward_matches_unchunked(gated, tokens):
     torch.manual_seed(0)
-    unchunked, chunked = (FeedForwardConfig(inner=40, gated=gated, chunk=chunk).build(32) for chunk in (None, 8))
+    unchunked, chunked = (FeedForwardConfig(intermediate_size=40, glu=gated, chunk_size=chunk).build(32) for chunk in (None, 8))
     chunked.load_state_dict(unchunked.state_dict())
     x, target, grads = torch.randn(tokens, 32), torch.randn(tokens, 32), []
     for layer in (unchunked, chunked):
@@ -82,7 +82,7 @@ def test_chunked_feed_forward_matches_unchunked(gated, tokens):
 
 def test_chunked_feed_forward_saves_no_inner_activations():
     def max_saved_size(chunk):
-        layer, shapes = FeedForwardConfig(inner=4000, chunk=chunk).build(32), []
+        layer, shapes = FeedForwardConfig(intermediate_size=4000, chunk_size=chunk).build(32), []
         with torch.autograd.graph.saved_tensors_hooks(lambda t: shapes.append(t.shape) or t, lambda t: t):
             layer(torch.randn(64, 32, requires_grad=True))
         return max(shape[1] for shape in shapes if len(shape) == 2 and shape[0] in (8, 64))

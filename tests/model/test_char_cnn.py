@@ -34,7 +34,7 @@ def build_word_tokenizer(*words, lowercase=False):
 
 
 def build_small_model(tokenizer, **overrides):
-    model = build_model(ModelConfig(encoder=from_dict(EncoderConfig, TINY | overrides), vocabulary=len(tokenizer)), 0).eval()
+    model = build_model(ModelConfig(encoder=from_dict(EncoderConfig, TINY | overrides), vocab_size=len(tokenizer)), 0).eval()
     model.attach_tokenizer(tokenizer)
     return model
 
@@ -91,7 +91,7 @@ def test_char_cnn_truncates_words_at_the_character_limit():
 
 
 def test_char_cnn_without_tokenizer_raises():
-    model = build_model(ModelConfig(encoder=from_dict(EncoderConfig, TINY), vocabulary=6), 0)
+    model = build_model(ModelConfig(encoder=from_dict(EncoderConfig, TINY), vocab_size=6), 0)
     with pytest.raises(UserError, match="has no spelling"):
         model(Inputs(torch.tensor([5]), Layout.from_lengths([1])))
 
@@ -101,4 +101,4 @@ def test_char_cnn_without_tokenizer_raises():
 )
 def test_char_cnn_rejects_odd_width_and_short_words(overrides, message):
     with pytest.raises(UserError, match=message):
-        build_model(ModelConfig(encoder=from_dict(EncoderConfig, TINY | overrides), vocabulary=6), 0)
+        build_model(ModelConfig(encoder=from_dict(EncoderConfig, TINY | overrides), vocab_size=6), 0)

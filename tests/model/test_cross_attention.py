@@ -23,15 +23,15 @@ NORMS = pytest.mark.parametrize("norm", ["before", "after"])
 
 
 def small_encoder_config(norm="before", **settings):
-    return EncoderConfig(layers=2, width=16, mixer=Attention(heads=4), feedforward=FeedForwardConfig(inner=32), norm=norm,
-                         positions=128, dropout=0.0, deviation=0.2, eps=1e-6, **settings)  # fmt: skip
+    return EncoderConfig(num_hidden_layers=2, hidden_size=16, mixer=Attention(num_attention_heads=4), feedforward=FeedForwardConfig(intermediate_size=32), norm=norm,
+                         max_position_embeddings=128, hidden_dropout_prob=0.0, initializer_range=0.2, layer_norm_eps=1e-6, **settings)  # fmt: skip
 
 
 def build_small_model(norm="before", blocks=2):
     model = build_model(
         ModelConfig(
             encoder=small_encoder_config(norm),
-            vocabulary=50,
+            vocab_size=50,
             heads={"task": CrossAttentionHeadConfig(outputs=3, blocks=blocks)},
         ),
         1,
@@ -156,7 +156,7 @@ def test_cross_attention_head_config_round_trip():
     assert from_dict(HeadConfig, {"kind": "cross", **to_dict(head)}) == head
     assert (
         len(
-            build_model(ModelConfig(encoder=small_encoder_config(), vocabulary=9, heads={"task": head}), 0).heads["task"].blocks
+            build_model(ModelConfig(encoder=small_encoder_config(), vocab_size=9, heads={"task": head}), 0).heads["task"].blocks
         )
         == 3
     )
@@ -173,12 +173,12 @@ def test_flash_attention_with_keys_layout_matches_padded(lengths):
 
 
 @pytest.mark.parametrize(
-    "mixer", [Longformer(heads=4, reach=(2,)), Reformer(heads=4), AdaptiveSpan(heads=4, longest=16), Lstm()], ids=str
+    "mixer", [Longformer(num_attention_heads=4, attention_window=(2,)), Reformer(num_attention_heads=4), AdaptiveSpan(num_attention_heads=4, max_span=16), Lstm()], ids=str
 )
 def test_cross_attention_works_with_any_mixer(mixer):
     config = msgspec.structs.replace(small_encoder_config(), mixer=mixer)
     model = build_model(
-        ModelConfig(encoder=config, vocabulary=50, heads={"task": CrossAttentionHeadConfig(outputs=3, blocks=1)}), 1
+        ModelConfig(encoder=config, vocab_size=50, heads={"task": CrossAttentionHeadConfig(outputs=3, blocks=1)}), 1
     ).eval()
     together = compute_logits(model, random_ids(SHORT), SHORT)
     assert_close(compute_logits(model, random_ids(SHORT)[:8], SHORT[:2]), together[:1], rtol=1e-5, atol=1e-5)
@@ -188,5 +188,5 @@ def test_cross_attention_needs_feed_forward():
     config = msgspec.structs.replace(small_encoder_config(), feedforward=None)
     with pytest.raises(UserError, match=r"set task\.pair=joint, or both"):
         build_model(
-            ModelConfig(encoder=config, vocabulary=50, heads={"task": CrossAttentionHeadConfig(outputs=3, blocks=1)}), 1
+            ModelConfig(encoder=config, vocab_size=50, heads={"task": CrossAttentionHeadConfig(outputs=3, blocks=1)}), 1
         )

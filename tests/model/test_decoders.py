@@ -26,10 +26,10 @@ SOURCE_LENGTHS, TARGET_LENGTH = [5, 2, 7], 6
 DECODERS = {
     "attention": TransformerDecoderConfig(),
     "one block": TransformerDecoderConfig(
-        layers=1, heads=2, feedforward=FeedForwardConfig(inner=20, activation="relu"), norm="before"
+        num_hidden_layers=1, num_attention_heads=2, feedforward=FeedForwardConfig(intermediate_size=20, hidden_act="relu"), norm="before"
     ),
     "shared": TransformerDecoderConfig(shared=True),
-    **{f"{cell} {score}": RNNDecoderConfig(cell=cell, score=score, layers=1 + (cell == "lstm"))
+    **{f"{cell} {score}": RNNDecoderConfig(cell=cell, score=score, num_hidden_layers=1 + (cell == "lstm"))
        for cell, score in product(("gru", "lstm"), ("additive", "dot", "general", "none"))},
 }  # fmt: skip
 
@@ -38,13 +38,13 @@ def build_small_model(decoder=None, **settings):
     defaults = {
         "layers": 2,
         "width": 16,
-        "mixer": Attention(heads=4),
-        "feedforward": FeedForwardConfig(inner=24),
+        "mixer": Attention(num_attention_heads=4),
+        "feedforward": FeedForwardConfig(intermediate_size=24),
         "positions": 24,
     }
     encoder = EncoderConfig(**{**defaults, "deviation": 0.3, "eps": 1e-5, **settings})
     heads = {"words": LMHeadConfig(transform=False, bias=False, tied=False)}  # a tied head would repeat its input
-    return build_model(ModelConfig(encoder=encoder, vocabulary=VOCAB_SIZE, heads=heads, decoder=decoder), 0).eval()
+    return build_model(ModelConfig(encoder=encoder, vocab_size=VOCAB_SIZE, heads=heads, decoder=decoder), 0).eval()
 
 
 def random_texts(*lengths, seed=0):
@@ -65,12 +65,12 @@ def decode_steps(decoder, model, targets, state):
 
 
 ENCODERS = [
-    {}, {"norm": "before"}, {"mixer": Attention(heads=4, rotary=100.0), "table": False}, {"table": "sinusoid", "scaled": True},
+    {}, {"norm": "before"}, {"mixer": Attention(num_attention_heads=4, rope_theta=100.0), "table": False}, {"table": "sinusoid", "scaled": True},
     {"mixer": Lstm(), "norm": "none", "feedforward": None, "embedding": 8}, {"groups": 1, "norm_bias": False},
-    {"mixer": LiteTransformer(heads=2, kernels=(3, 5))},
-    {"mixer": LiteTransformer(heads=2, kernels=(4,), dynamic=True), "norm": "before"},
-    {"mixer": Attention(heads=4, distance=T5BiasConfig(buckets=8, furthest=10)), "table": False},
-    {"mixer": Attention(heads=4, distance=AlibiConfig()), "table": False},
+    {"mixer": LiteTransformer(num_attention_heads=2, kernel_sizes=(3, 5))},
+    {"mixer": LiteTransformer(num_attention_heads=2, kernel_sizes=(4,), dynamic=True), "norm": "before"},
+    {"mixer": Attention(num_attention_heads=4, position_bias=T5BiasConfig(num_buckets=8, max_distance=10)), "table": False},
+    {"mixer": Attention(num_attention_heads=4, position_bias=AlibiConfig()), "table": False},
 ]  # fmt: skip
 
 
@@ -168,8 +168,8 @@ def test_decoder_init_from_encoder_copies_all_but_cross_attention():
 
 @pytest.mark.parametrize(
     ("decoder", "message"),
-    [(TransformerDecoderConfig(layers=3), "decoder.layers=3"), (TransformerDecoderConfig(norm="before"), "begin as those"),
-     (TransformerDecoderConfig(feedforward=FeedForwardConfig(inner=8)), "begin as those")],
+    [(TransformerDecoderConfig(num_hidden_layers=3), "decoder.layers=3"), (TransformerDecoderConfig(norm="before"), "begin as those"),
+     (TransformerDecoderConfig(feedforward=FeedForwardConfig(intermediate_size=8)), "begin as those")],
 )  # fmt: skip
 def test_decoder_init_from_encoder_rejects_other_blocks(decoder, message):
     model = build_small_model(decoder)
@@ -177,13 +177,13 @@ def test_decoder_init_from_encoder_rejects_other_blocks(decoder, message):
         model.decoder.init_from_encoder(model.encoder)
 
 
-LONGFORMER_ROPE = Longformer(heads=4, reach=(3,), rotary=100.0, bias=False)
+LONGFORMER_ROPE = Longformer(num_attention_heads=4, attention_window=(3,), rope_theta=100.0, bias=False)
 
 
 @pytest.mark.parametrize(("mixer", "new"), [
-    (LONGFORMER_ROPE, None), (Reformer(heads=4), "what its tokens see of each other"),
-    (LiteTransformer(heads=2), "what its tokens see"),
-    (AdaptiveSpan(heads=4, longest=16), "what its tokens see"), (ReformerChunked(heads=3, size=4), "what its tokens see"),
+    (LONGFORMER_ROPE, None), (Reformer(num_attention_heads=4), "what its tokens see of each other"),
+    (LiteTransformer(num_attention_heads=2), "what its tokens see"),
+    (AdaptiveSpan(num_attention_heads=4, max_span=16), "what its tokens see"), (ReformerChunked(num_attention_heads=3, attention_head_size=4), "what its tokens see"),
 ], ids=str)  # fmt: skip
 def test_decoder_init_from_encoder_with_other_mixer_copies_matching_parts(mixer, new):
     model = build_small_model(TransformerDecoderConfig(), mixer=mixer, table=False)
@@ -199,8 +199,8 @@ def test_decoder_init_from_encoder_with_other_mixer_copies_matching_parts(mixer,
 def test_decoder_has_position_information_with_any_encoder_mixer():
     assert build_small_model(
         TransformerDecoderConfig(), mixer=LONGFORMER_ROPE, table=False
-    ).decoder.block_config.mixer == Attention(heads=4, rotary=100.0, bias=False, causal=True)
-    for mixer in (Reformer(heads=4), AdaptiveSpan(heads=4), Lstm()):
+    ).decoder.block_config.mixer == Attention(num_attention_heads=4, rope_theta=100.0, bias=False, causal=True)
+    for mixer in (Reformer(num_attention_heads=4), AdaptiveSpan(num_attention_heads=4), Lstm()):
         assert (
             build_small_model(TransformerDecoderConfig(), mixer=mixer).decoder.block_config.mixer.rotary is None
         )  # position embeddings suffice
@@ -227,7 +227,7 @@ def test_decoder_shared_blocks_are_stored_once_and_match_copies():
         shared_out, separate_out = (decoder_hidden_states(model, source, answer) for model in (shared, separate))
     torch.testing.assert_close(shared_out, separate_out)
     with pytest.raises(UserError, match="leave out the decoder's own settings"):
-        build_small_model(TransformerDecoderConfig(shared=True, layers=1))
+        build_small_model(TransformerDecoderConfig(shared=True, num_hidden_layers=1))
 
 
 def greedy_without_cache(model, source, search_tokens):
@@ -248,15 +248,15 @@ def greedy_without_cache(model, source, search_tokens):
 @pytest.mark.parametrize("kind", [*DECODERS, "one stack"])
 def test_seq2seq_kv_cache_generation_matches_uncached(kind):
     model = (
-        build_small_model(DECODERS[kind]) if kind != "one stack" else build_small_model(mixer=Attention(heads=4, causal=True))
+        build_small_model(DECODERS[kind]) if kind != "one stack" else build_small_model(mixer=Attention(num_attention_heads=4, causal=True))
     )
     sources = random_texts(*SOURCE_LENGTHS, 1, 6, seed=3)
     with torch.no_grad():
-        greedy = generate(build_incremental_decoder(model, START, 10), sources, Greedy(tokens=10))
+        greedy = generate(build_incremental_decoder(model, START, 10), sources, Greedy(max_new_tokens=10))
         assert [x.tokens for x in greedy] == [greedy_without_cache(model, x, 10) for x in sources]
-        beams = generate(build_incremental_decoder(model, START, 10), sources, Beam(tokens=10, size=3), END)
+        beams = generate(build_incremental_decoder(model, START, 10), sources, Beam(max_new_tokens=10, num_beams=3), END)
         separately = [
-            generate(build_incremental_decoder(model, START, 10), [x], Beam(tokens=10, size=3), END)[0] for x in sources
+            generate(build_incremental_decoder(model, START, 10), [x], Beam(max_new_tokens=10, num_beams=3), END)[0] for x in sources
         ]
     assert [x.tokens for x in beams] == [x.tokens for x in separately]
     assert len({tuple(x.tokens) for x in greedy}) > 1

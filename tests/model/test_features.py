@@ -40,7 +40,7 @@ def test_feature_head_layer_combinations():
 
 def test_feature_head_mix_selects_one_layer_as_taglm():
     low, top, _ = random_layers()
-    mix = FeatureHeadConfig(outputs=2, features=FeaturesConfig(layers="mix")).build(replace(ENCODER, layers=1), 30)
+    mix = FeatureHeadConfig(outputs=2, features=FeaturesConfig(layers="mix")).build(replace(ENCODER, num_hidden_layers=1), 30)
     with torch.no_grad():
         mix.weights.copy_(torch.tensor([-1e4, 0.0]))
         mix.scale.fill_(2.0)

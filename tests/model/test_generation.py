@@ -25,12 +25,12 @@ VOCAB_SIZE = 30
 
 def build_small_model(norm="before", rotary=None, vocab_size=VOCAB_SIZE, groups=None):
     encoder = EncoderConfig(
-        layers=3, groups=groups, width=32, mixer=Attention(heads=4, causal=True, rotary=rotary), norm=norm,
-        table=rotary is None, feedforward=FeedForwardConfig(inner=64), segments=0, embedding_norm=False,
-        positions=64, deviation=0.3, eps=1e-5,
+        num_hidden_layers=3, num_hidden_groups=groups, hidden_size=32, mixer=Attention(num_attention_heads=4, causal=True, rope_theta=rotary), norm=norm,
+        position_embedding_type=rotary is None, feedforward=FeedForwardConfig(intermediate_size=64), type_vocab_size=0, embedding_norm=False,
+        max_position_embeddings=64, initializer_range=0.3, layer_norm_eps=1e-5,
     )  # fmt: skip
     heads = {"words": LMHeadConfig(transform=False, bias=False)}
-    return build_model(ModelConfig(encoder=encoder, vocabulary=vocab_size, heads=heads), 1).eval()
+    return build_model(ModelConfig(encoder=encoder, vocab_size=vocab_size, heads=heads), 1).eval()
 
 
 def random_prompts(lengths=(5, 1, 9, 9, 2), vocab_size=VOCAB_SIZE):
@@ -99,7 +99,7 @@ def test_kv_cache_matches_full_forward(settings):
 
 @pytest.mark.parametrize(
     "search",
-    [Greedy(tokens=25), Sample(tokens=25, seed=5), Sample(tokens=25, top_p=0.8, temperature=0.7), Beam(tokens=12, size=3)],
+    [Greedy(max_new_tokens=25), Sample(max_new_tokens=25, seed=5), Sample(max_new_tokens=25, top_p=0.8, temperature=0.7), Beam(max_new_tokens=12, num_beams=3)],
     ids=["greedy", "sample", "top-p", "beam"],
 )
 @torch.inference_mode()
@@ -121,7 +121,7 @@ def test_generation_is_independent_of_batch_and_cache(search):
 
 @torch.inference_mode()
 def test_generation_log_prob_is_that_of_the_tokens():
-    model, search = build_small_model(), Sample(tokens=10, seed=2)
+    model, search = build_small_model(), Sample(max_new_tokens=10, seed=2)
     eos = generate(KVCacheDecoder(model, 10), random_prompts(), search)[0].tokens[4]
     for prompt, result in zip(
         random_prompts(), generate(KVCacheDecoder(model, 10), random_prompts(), search, eos), strict=True
@@ -136,7 +136,7 @@ def test_generation_log_prob_is_that_of_the_tokens():
         assert result.is_finished or len(tokens) == 10
 
 
-@pytest.mark.parametrize("search", [Greedy(tokens=6, repeat=1), Sample(tokens=6, repeat=1), Beam(tokens=6, repeat=1, size=3)],
+@pytest.mark.parametrize("search", [Greedy(max_new_tokens=6, no_repeat_ngram_size=1), Sample(max_new_tokens=6, no_repeat_ngram_size=1), Beam(max_new_tokens=6, no_repeat_ngram_size=1, num_beams=3)],
                          ids=["greedy", "sample", "beam"])  # fmt: skip
 def test_generation_log_prob_ignores_the_ngram_ban(search):
     result = generate(TableDecoder(9), [[1]], search, eos_token_id=None)[0]
@@ -144,9 +144,9 @@ def test_generation_log_prob_ignores_the_ngram_ban(search):
 
 
 def test_generation_respects_max_lengths():
-    results = generate(TableDecoder(), [[1], [2], [0]], Greedy(tokens=6), eos_token_id=None, max_lengths=[0, 2, 100])
+    results = generate(TableDecoder(), [[1], [2], [0]], Greedy(max_new_tokens=6), eos_token_id=None, max_lengths=[0, 2, 100])
     assert [len(model.tokens) for model in results] == [0, 2, 6] and not any(model.is_finished for model in results)
-    results = generate(TableDecoder(), [[1], [2], [0]], Beam(tokens=6), eos_token_id=None, max_lengths=[0, 2, 100])
+    results = generate(TableDecoder(), [[1], [2], [0]], Beam(max_new_tokens=6), eos_token_id=None, max_lengths=[0, 2, 100])
     assert [len(model.tokens) for model in results] == [0, 2, 6]
     assert generate(TableDecoder(), [], Greedy()) == []
 
@@ -160,21 +160,21 @@ def test_beam_search_finds_the_best_of_all_texts(alpha, seed):
             text: table.log_prob(prompt, text) / ((5 + len(text)) / 6) ** alpha for text in every_text(4, max_tokens, eos)
         }
         ranked = sorted(scores, key=scores.__getitem__, reverse=True)
-        hypotheses = beam_search(table, [prompt], Beam(size=100, alpha=alpha, tokens=max_tokens), eos, [max_tokens])[0]
+        hypotheses = beam_search(table, [prompt], Beam(num_beams=100, length_penalty=alpha, max_new_tokens=max_tokens), eos, [max_tokens])[0]
         assert [tuple([*model.tokens, *[eos] * model.is_finished]) for model in hypotheses[:10]] == ranked[:10]
         assert [model.score for model in hypotheses[:10]] == pytest.approx([scores[text] for text in ranked[:10]], abs=1e-4)
 
 
 def test_beam_search_of_size_one_is_greedy():
     for seed in range(6):
-        greedy = generate(TableDecoder(8, seed), [[1], [5]], Greedy(tokens=7), eos_token_id=None)
-        beam = generate(TableDecoder(8, seed), [[1], [5]], Beam(size=1, tokens=7), eos_token_id=None)
+        greedy = generate(TableDecoder(8, seed), [[1], [5]], Greedy(max_new_tokens=7), eos_token_id=None)
+        beam = generate(TableDecoder(8, seed), [[1], [5]], Beam(num_beams=1, max_new_tokens=7), eos_token_id=None)
         assert [model.tokens for model in greedy] == [model.tokens for model in beam]
 
 
 def test_beam_search_prefers_longer_texts_with_higher_alpha():
     lengths = [
-        len(generate(TableDecoder(6, 1), [[1]], Beam(size=30, tokens=8, alpha=alpha), eos_token_id=4)[0].tokens)
+        len(generate(TableDecoder(6, 1), [[1]], Beam(num_beams=30, max_new_tokens=8, length_penalty=alpha), eos_token_id=4)[0].tokens)
         for alpha in (0.0, 5.0)
     ]
     assert lengths[0] < lengths[1]
@@ -222,9 +222,9 @@ def test_sampling_top_p_is_exact_for_large_vocabularies():
 
 
 def test_generation_repeats_no_ngram():
-    model = generate(TableDecoder(3), [[1]], Greedy(tokens=12), eos_token_id=None)[0].tokens
+    model = generate(TableDecoder(3), [[1]], Greedy(max_new_tokens=12), eos_token_id=None)[0].tokens
     assert len(set(itertools.pairwise(model))) < 11  # without the ban it loops
-    for search in (Greedy(tokens=30, repeat=2), Sample(tokens=30, repeat=2, seed=1), Beam(tokens=30, repeat=2, size=2)):
+    for search in (Greedy(max_new_tokens=30, no_repeat_ngram_size=2), Sample(max_new_tokens=30, no_repeat_ngram_size=2, seed=1), Beam(max_new_tokens=30, no_repeat_ngram_size=2, num_beams=2)):
         tokens = generate(TableDecoder(9), [[1]], search, eos_token_id=None)[0].tokens
         assert len(set(itertools.pairwise(tokens))) == len(tokens) - 1 == 29
     assert ban_ngrams(torch.zeros(1, 4), [[1, 2, 1]], 1)[0].isinf().tolist() == [False, True, True, False]
@@ -234,8 +234,8 @@ def test_generation_repeats_no_ngram():
 def test_sampling_depends_on_prompt_and_seed_only():
     model = build_small_model()
     with torch.inference_mode():
-        a, b = generate(KVCacheDecoder(model, 20), [random_prompts()[0], random_prompts()[0]], Sample(tokens=20), None)
-        c = generate(KVCacheDecoder(model, 20), [random_prompts()[0]], Sample(tokens=20, seed=1), None)[0]
+        a, b = generate(KVCacheDecoder(model, 20), [random_prompts()[0], random_prompts()[0]], Sample(max_new_tokens=20), None)
+        c = generate(KVCacheDecoder(model, 20), [random_prompts()[0]], Sample(max_new_tokens=20, seed=1), None)[0]
     assert a.tokens == b.tokens != c.tokens
 
 
@@ -243,12 +243,12 @@ def test_sampling_depends_on_prompt_and_seed_only():
 def test_generation_with_small_linear_is_unchanged_and_saves_the_same_weights(tmp_path, monkeypatch):
     monkeypatch.setattr(small_matmul, "MIN_WEIGHT_NUMEL", 1)
     model = build_small_model()
-    before = generate(KVCacheDecoder(model, 12), random_prompts(), Greedy(tokens=12))
+    before = generate(KVCacheDecoder(model, 12), random_prompts(), Greedy(max_new_tokens=12))
     weights, shapes = {name: weight.clone() for name, weight in model.state_dict().items()}, []
     assert small_matmul.use_small_linear(model) is model
     small_linear = small_matmul.small_linear
     monkeypatch.setattr(small_matmul, "small_linear", lambda *args: shapes.append(args[0].shape) or small_linear(*args))
-    after = generate(KVCacheDecoder(model, 12), random_prompts(), Greedy(tokens=12))
+    after = generate(KVCacheDecoder(model, 12), random_prompts(), Greedy(max_new_tokens=12))
     assert [result.tokens for result in after] == [result.tokens for result in before] and shapes
     save_weights(tmp_path, model.state_dict())
     saved = load_file(tmp_path / "model.safetensors")

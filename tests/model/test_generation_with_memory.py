@@ -17,19 +17,19 @@ from bertsmith.model.segment_memory import SegmentMemory
 from bertsmith.model.sublayers import FeedForwardConfig
 
 MIXERS = [
-    TransformerXL(heads=2, remembers=3), TransformerXL(heads=2, remembers=3, recalls=5, same_length=True),
-    AdaptiveSpan(heads=2, longest=32, ramp=4, causal=True, begin=0.1),
+    TransformerXL(num_attention_heads=2, mem_len=3), TransformerXL(num_attention_heads=2, mem_len=3, eval_mem_len=5, same_length=True),
+    AdaptiveSpan(num_attention_heads=2, max_span=32, span_ramp=4, causal=True, init_span=0.1),
 ]  # fmt: skip
 PROMPTS = [np.array([3, 1, 4, 1, 5, 9, 2, 6]), np.array([7]), np.array([2, 7, 1])]
 
 
 def build_small_model(mixer, **overrides):
     encoder = EncoderConfig(
-        layers=2, width=16, mixer=mixer, feedforward=FeedForwardConfig(inner=24), segments=0, embedding_norm=False,
-        dropout=0.0, deviation=0.4, pooler="none", **({"table": False} | overrides),
+        num_hidden_layers=2, hidden_size=16, mixer=mixer, feedforward=FeedForwardConfig(intermediate_size=24), type_vocab_size=0, embedding_norm=False,
+        hidden_dropout_prob=0.0, initializer_range=0.4, pooler_act="none", **({"table": False} | overrides),
     )  # fmt: skip
     return build_model(
-        ModelConfig(encoder=encoder, vocabulary=30, heads={"words": LMHeadConfig(transform=False, bias=False)}), 0
+        ModelConfig(encoder=encoder, vocab_size=30, heads={"words": LMHeadConfig(transform=False, bias=False)}), 0
     ).eval()
 
 
@@ -50,7 +50,7 @@ def test_segment_memory_steps_match_full_forward(mixer):
         assert [rows.shape[1] for rows in state.layers] == [8, 8]  # 0.1 * 32 + 4, rounded up to the ramp
 
 
-@pytest.mark.parametrize("search", [Greedy(tokens=9), Beam(tokens=9, size=3)], ids=["greedy", "beam"])
+@pytest.mark.parametrize("search", [Greedy(max_new_tokens=9), Beam(max_new_tokens=9, num_beams=3)], ids=["greedy", "beam"])
 @torch.no_grad()
 def test_segment_memory_generation_matches_uncached(search):
     model = build_small_model(MIXERS[0])
@@ -63,8 +63,8 @@ def test_segment_memory_generation_matches_uncached(search):
 def test_segment_memory_support_needs_relative_positions_and_memory_in_all_layers():
     assert all(supports_segment_memory(build_small_model(mixer)) for mixer in MIXERS)
     assert not supports_segment_memory(build_small_model(MIXERS[0], table=True))
-    assert not supports_segment_memory(build_small_model(TransformerXL(heads=2, remembers=0)))
-    assert not supports_segment_memory(build_small_model(Attention(heads=2, causal=True)))
+    assert not supports_segment_memory(build_small_model(TransformerXL(num_attention_heads=2, mem_len=0)))
+    assert not supports_segment_memory(build_small_model(Attention(num_attention_heads=2, causal=True)))
 
 
 @pytest.mark.gpu

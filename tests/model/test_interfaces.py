@@ -16,7 +16,7 @@ BARE = PLAIN | {"embedding_norm": False, "table": False, "segments": 0, "norm": 
 
 
 def build_bare_model(**overrides):
-    return build_model(ModelConfig(encoder=from_dict(EncoderConfig, BARE | overrides), vocabulary=50), 0).train()
+    return build_model(ModelConfig(encoder=from_dict(EncoderConfig, BARE | overrides), vocab_size=50), 0).train()
 
 
 def test_encoder_without_layers_is_the_embedding_table():
@@ -97,7 +97,7 @@ def test_encoder_config_reads_old_config_files():
     newer_fields = {"residual", "front", "pool", "embedding_norm"}
     old_fields = {name: value for name, value in fields.items() if name not in newer_fields}
     assert from_dict(EncoderConfig, old_fields) == EncoderConfig.presets["bert-tiny"]
-    names = set(build_model(ModelConfig(encoder=from_dict(EncoderConfig, old_fields), vocabulary=9), 0).state_dict())
+    names = set(build_model(ModelConfig(encoder=from_dict(EncoderConfig, old_fields), vocab_size=9), 0).state_dict())
     block = {f"encoder.stack.blocks.0.{module}.{parameter}" for module in (
         "mixer.project.qkv", "mixer.project.out", "feedforward.up", "feedforward.down", "mixer_norm", "feedforward_norm",
     ) for parameter in ("weight", "bias")}  # fmt: skip

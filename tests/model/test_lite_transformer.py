@@ -95,7 +95,7 @@ def test_lite_transformer_kernel_sizes_by_layer_survive_checkpoint(tmp_path, voc
     config = from_dict(
         EncoderConfig, {"layers": 5, "width": HIDDEN_SIZE, "mixer": mixer, "feedforward": {"inner": HIDDEN_SIZE}}
     )
-    model = build_model(ModelConfig(encoder=config, vocabulary=len(tokenizer)), 0).eval()
+    model = build_model(ModelConfig(encoder=config, vocab_size=len(tokenizer)), 0).eval()
     assert [block.mixer.near.kernel_size for block in model.encoder.stack.blocks] == [3, 7, 15, 15, 15]
     checkpoint.save(tmp_path / "model", model, tokenizer, {}, {"stage": "test"})
     reloaded, _, _ = checkpoint.load(tmp_path / "model")
@@ -107,14 +107,14 @@ def test_lite_transformer_block_has_a_third_of_bert_parameters():
     parameter_counts = []
     for preset in ("bert-base", "lite-base"):
         with torch.device("meta"):
-            block = build_model(ModelConfig(encoder=EncoderConfig.presets[preset], vocabulary=9), 0).encoder.stack.blocks[0]
+            block = build_model(ModelConfig(encoder=EncoderConfig.presets[preset], vocab_size=9), 0).encoder.stack.blocks[0]
         parameter_counts.append(sum(weight.numel() for weight in block.parameters()))
     assert parameter_counts[1] < 0.35 * parameter_counts[0]
 
 
 def test_lite_transformer_refuses_indivisible_hidden_size():
     with pytest.raises(UserError, match=r"half of a width of 36 does not divide into 4 filters"):
-        LiteTransformer(heads=2).build(36)
+        LiteTransformer(num_attention_heads=2).build(36)
 
 
 @pytest.mark.gpu

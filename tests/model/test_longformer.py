@@ -23,17 +23,17 @@ from bertsmith.model.transformer import Stack
 HIDDEN_SIZE, LENGTHS = 32, (17, 5, 90, 1, 23)
 GLOBAL_TOKENS = [0, 3, 17, 22, 25, 60, 111, 112, 113, 130]  # at least one in each sequence
 CONFIGS = [
-    Longformer(heads=4, reach=(4,)),
-    Longformer(heads=4, reach=(2,), dilation=(2, 3, 3)),
-    Longformer(heads=4, reach=(3,), dilation=(3, 1, 2), bias=False),
-    Longformer(heads=4, reach=(6,), causal=True),
-    Longformer(heads=4, reach=(2,), dilation=(2, 2), causal=True),
-    Longformer(heads=4, reach=(4,), anchors=False),
-    Longformer(heads=4, reach=(3,), dilation=(4,), anchors=False, causal=True),
-    Longformer(heads=4, reach=(4,), rotary=100.0),
-    Longformer(heads=4, reach=(2,), rotary=100.0, dilation=(2, 3), bias=False),
-    Longformer(heads=4, reach=(3,), rotary=50.0, causal=True),
-    Longformer(heads=4, reach=(3,), rotary=50.0, anchors=False),
+    Longformer(num_attention_heads=4, attention_window=(4,)),
+    Longformer(num_attention_heads=4, attention_window=(2,), dilation=(2, 3, 3)),
+    Longformer(num_attention_heads=4, attention_window=(3,), dilation=(3, 1, 2), bias=False),
+    Longformer(num_attention_heads=4, attention_window=(6,), causal=True),
+    Longformer(num_attention_heads=4, attention_window=(2,), dilation=(2, 2), causal=True),
+    Longformer(num_attention_heads=4, attention_window=(4,), global_attention=False),
+    Longformer(num_attention_heads=4, attention_window=(3,), dilation=(4,), global_attention=False, causal=True),
+    Longformer(num_attention_heads=4, attention_window=(4,), rope_theta=100.0),
+    Longformer(num_attention_heads=4, attention_window=(2,), rope_theta=100.0, dilation=(2, 3), bias=False),
+    Longformer(num_attention_heads=4, attention_window=(3,), rope_theta=50.0, causal=True),
+    Longformer(num_attention_heads=4, attention_window=(3,), rope_theta=50.0, global_attention=False),
 ]
 
 
@@ -167,22 +167,22 @@ def test_longformer_layers_share_memoized_layout_tensors():
 
 
 def test_longformer_window_and_dilation_by_layer():
-    config = Longformer(heads=4, reach=(2, 4, 8), dilation=(2, 2), dilated=1)
-    stack = Stack(EncoderConfig(layers=3, width=HIDDEN_SIZE, mixer=config))
+    config = Longformer(num_attention_heads=4, attention_window=(2, 4, 8), dilation=(2, 2), dilated_layers=1)
+    stack = Stack(EncoderConfig(num_hidden_layers=3, hidden_size=HIDDEN_SIZE, mixer=config))
     assert [block.mixer.half_window for block in stack.blocks] == [2, 4, 8]
     assert [list(block.mixer.heads_by_dilation) for block in stack.blocks] == [[1], [1], [1, 2]]
     with pytest.raises(UserError, match="reach has 3 numbers for 2 layers"):
-        Stack(EncoderConfig(layers=2, width=HIDDEN_SIZE, mixer=config))
+        Stack(EncoderConfig(num_hidden_layers=2, hidden_size=HIDDEN_SIZE, mixer=config))
 
 
 def test_longformer_dilated_layers_require_dilation():
     with pytest.raises(UserError, match=r"dilated=1 says which layers .* name some, such as dilation=\[2, 2\]"):
-        Stack(EncoderConfig(layers=3, width=HIDDEN_SIZE, mixer=Longformer(heads=4, dilated=1)))
+        Stack(EncoderConfig(num_hidden_layers=3, hidden_size=HIDDEN_SIZE, mixer=Longformer(num_attention_heads=4, dilated_layers=1)))
 
 
 @pytest.mark.parametrize(("config", "message"), [
-    (Longformer(heads=4, dilation=(2,) * 5), "dilation has 5 numbers for 4 heads"),
-    (Longformer(heads=5), "does not divide into 5 heads"),
+    (Longformer(num_attention_heads=4, dilation=(2,) * 5), "dilation has 5 numbers for 4 heads"),
+    (Longformer(num_attention_heads=5), "does not divide into 5 heads"),
 ])  # fmt: skip
 def test_longformer_refuses_impossible_configs(config, message):
     with pytest.raises(UserError, match=message):
@@ -291,7 +291,7 @@ def test_longformer_global_attention_memory_is_linear(config, batch_kind, monkey
 
 def test_longformer_dropout_applies_to_global_tokens():
     mixer, x, layout = (
-        build_mixer(Longformer(heads=4, reach=(2,), dropout=0.5), torch.float32),
+        build_mixer(Longformer(num_attention_heads=4, attention_window=(2,), attention_dropout=0.5), torch.float32),
         torch.randn(40, HIDDEN_SIZE),
         Layout.from_lengths([40]),
     )

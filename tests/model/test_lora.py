@@ -15,12 +15,12 @@ from bertsmith.model.packing import Layout
 from bertsmith.model.sublayers import FeedForwardConfig
 
 ENCODER = EncoderConfig(
-    layers=2, width=16, mixer=Attention(heads=2), feedforward=FeedForwardConfig(inner=32), positions=16, deviation=0.2
+    num_hidden_layers=2, hidden_size=16, mixer=Attention(num_attention_heads=2), feedforward=FeedForwardConfig(intermediate_size=32), max_position_embeddings=16, initializer_range=0.2
 )
 
 
 def build_small_model(seed: int = 0) -> Model:
-    return build_model(ModelConfig(encoder=ENCODER, vocabulary=30, heads={"task": SequenceHeadConfig(outputs=2)}), seed).eval()
+    return build_model(ModelConfig(encoder=ENCODER, vocab_size=30, heads={"task": SequenceHeadConfig(outputs=2)}), seed).eval()
 
 
 def build_inputs() -> Inputs:
@@ -39,7 +39,7 @@ def randomize_adapters(model: Model) -> Model:
 @pytest.mark.parametrize("on", ["attention", "all"])
 def test_lora_is_identity_at_first_and_merge_keeps_outputs(on):
     plain, adapted = build_small_model(), build_small_model()
-    lora.inject_adapters(adapted, LoraConfig(rank=3, on=on), seed=1)
+    lora.inject_adapters(adapted, LoraConfig(r=3, target_modules=on), seed=1)
     assert_close(adapted(build_inputs()), plain(build_inputs()))
     expected = randomize_adapters(adapted)(build_inputs())
     assert (expected - plain(build_inputs())).abs().max() > 1e-3
@@ -50,7 +50,7 @@ def test_lora_is_identity_at_first_and_merge_keeps_outputs(on):
 
 def test_lora_fused_qkv_has_an_update_for_each_part():
     base = torch.nn.Linear(8, 24)
-    layer = LoRALinear(base, LoraConfig(rank=2, alpha=6.0), num_parts=3)
+    layer = LoRALinear(base, LoraConfig(r=2, lora_alpha=6.0), num_parts=3)
     torch.nn.init.normal_(layer.up)
     x = torch.randn(5, 8)
     updates = [layer.up[i] @ layer.down[2 * i : 2 * i + 2] for i in range(3)]
@@ -59,7 +59,7 @@ def test_lora_fused_qkv_has_an_update_for_each_part():
 
 def test_lora_trains_adapters_pooler_and_head_only():
     adapted = build_small_model()
-    lora.inject_adapters(adapted, LoraConfig(rank=2), seed=1)
+    lora.inject_adapters(adapted, LoraConfig(r=2), seed=1)
     trainable = {name for name, weight in adapted.named_parameters() if weight.requires_grad}
     expected = {"encoder.pooler.weight", "encoder.pooler.bias", "heads.task.score.weight", "heads.task.score.bias"}
     for block in range(2):

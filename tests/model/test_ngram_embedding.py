@@ -21,12 +21,12 @@ IDS, LENGTHS = torch.tensor([2, 9, 7, 5, 8, 6, 3, 2, 6, 5]), [7, 3]
 
 
 def build_small_model(direct=True, order=4):
-    embedding = NgramConfig(order=order, numbers=6, inner=10, direct=direct)
+    embedding = NgramConfig(order=order, embedding_size=6, inner=10, direct=direct)
     encoder = EncoderConfig(
-        layers=0, width=embedding.hidden_size, front=embedding, feedforward=None, norm="none", table=False, segments=0,
-        embedding_norm=False, dropout=0.0, deviation=0.5, pooler="none",
+        num_hidden_layers=0, hidden_size=embedding.hidden_size, embeddings=embedding, feedforward=None, norm="none", position_embedding_type=False, type_vocab_size=0,
+        embedding_norm=False, hidden_dropout_prob=0.0, initializer_range=0.5, pooler_act="none",
     )  # fmt: skip
-    return build_model(ModelConfig(encoder=encoder, vocabulary=12, heads={"words": HEAD}), 0).eval()
+    return build_model(ModelConfig(encoder=encoder, vocab_size=12, heads={"words": HEAD}), 0).eval()
 
 
 def compute_logits(model, ids=IDS, lengths=LENGTHS):
@@ -66,10 +66,10 @@ def test_nnlm_context_is_the_last_words_of_the_same_text():
 def test_nnlm_rejects_wrong_width_and_order():
     with pytest.raises(UserError, match=r"set model\.width=28"):
         build_model(
-            ModelConfig(encoder=EncoderConfig(layers=0, front=NgramConfig(order=4, numbers=6, inner=10)), vocabulary=12), 0
+            ModelConfig(encoder=EncoderConfig(num_hidden_layers=0, embeddings=NgramConfig(order=4, embedding_size=6, inner=10)), vocab_size=12), 0
         )
     with pytest.raises(UserError, match="reads no word"):
-        build_model(ModelConfig(encoder=nnlm(1, 6, 10), vocabulary=12), 0)
+        build_model(ModelConfig(encoder=nnlm(1, 6, 10), vocab_size=12), 0)
 
 
 def test_nnlm_learns_repetitive_text(vocabulary, tmp_path):
@@ -92,10 +92,10 @@ def test_nnlm_learns_repetitive_text(vocabulary, tmp_path):
 def test_nnlm_tied_head_needs_the_transform():
     """The tied table has dimension 6, hidden states 28: without the transform that is an error."""
     encoder = nnlm(4, 6, 10)
-    model = build_model(ModelConfig(encoder=encoder, vocabulary=12, heads={"words": LMHeadConfig()}), 0)
+    model = build_model(ModelConfig(encoder=encoder, vocab_size=12, heads={"words": LMHeadConfig()}), 0)
     assert model.compute_logits("words", model(Inputs(IDS, Layout.from_lengths(LENGTHS)))).shape == (10, 12)
     with pytest.raises(UserError, match="tables of 6 score no states of 28 without a matrix"):
-        build_model(ModelConfig(encoder=encoder, vocabulary=12, heads={"words": LMHeadConfig(transform=False)}), 0)
-    char_encoder = EncoderConfig(layers=0, width=8, front=CharCNNConfig())
+        build_model(ModelConfig(encoder=encoder, vocab_size=12, heads={"words": LMHeadConfig(transform=False)}), 0)
+    char_encoder = EncoderConfig(num_hidden_layers=0, hidden_size=8, embeddings=CharCNNConfig())
     with pytest.raises(UserError, match="no table of tokens"):
-        build_model(ModelConfig(encoder=char_encoder, vocabulary=12, heads={"words": LMHeadConfig()}), 0)
+        build_model(ModelConfig(encoder=char_encoder, vocab_size=12, heads={"words": LMHeadConfig()}), 0)

@@ -17,9 +17,9 @@ from bertsmith.model.sublayers import FeedForwardConfig
 @pytest.mark.parametrize("recompute", [False, True])
 def test_output_indices_match_full_forward_and_grads(norm, recompute):
     config = EncoderConfig(
-        layers=2, width=16, mixer=Attention(heads=2), feedforward=FeedForwardConfig(inner=32), norm=norm, dropout=0
+        num_hidden_layers=2, hidden_size=16, mixer=Attention(num_attention_heads=2), feedforward=FeedForwardConfig(intermediate_size=32), norm=norm, hidden_dropout_prob=0
     )
-    model = build_model(ModelConfig(encoder=config, vocabulary=50), 0).train()
+    model = build_model(ModelConfig(encoder=config, vocab_size=50), 0).train()
     model.encoder.stack.gradient_checkpointing = recompute
     layout = Layout.from_lengths([5, 3, 9])
     inputs = Inputs(torch.randint(50, (17,), generator=torch.Generator().manual_seed(0)), layout)

@@ -17,7 +17,7 @@ from bertsmith.model.packing import Layout
 from bertsmith.model.position_bias import AlibiConfig, T5BiasConfig, alibi_slopes, attend_with_bias, flex_attend
 from bertsmith.model.transformer import Stack
 
-BIASES = [AlibiConfig(), T5BiasConfig(buckets=8, furthest=12)]
+BIASES = [AlibiConfig(), T5BiasConfig(num_buckets=8, max_distance=12)]
 LENGTHS = {"padded": (17, 5, 20, 1, 23), "per sequence": (60, 33, 70), "even": (12, 12)}
 kinds = pytest.mark.parametrize("kind", BIASES, ids=["alibi", "relative"])
 every_path = pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
@@ -123,10 +123,10 @@ def test_alibi_slopes_match_the_paper():
 
 
 def build_small_model(kind, **overrides):
-    mixer = Attention(heads=4, causal=True, distance=kind)
-    config = EncoderConfig(layers=3, width=32, mixer=mixer, positions=40, table=False, segments=0, **overrides)
+    mixer = Attention(num_attention_heads=4, causal=True, position_bias=kind)
+    config = EncoderConfig(num_hidden_layers=3, hidden_size=32, mixer=mixer, max_position_embeddings=40, position_embedding_type=False, type_vocab_size=0, **overrides)
     heads = {"words": LMHeadConfig(transform=False, bias=False)}
-    model = build_model(ModelConfig(encoder=config, vocabulary=50, heads=heads), 0).eval()
+    model = build_model(ModelConfig(encoder=config, vocab_size=50, heads=heads), 0).eval()
     for name, weight in model.named_parameters():
         if "distance" in name:
             torch.nn.init.normal_(weight)
@@ -173,21 +173,21 @@ def test_t5_bias_shared_table_sums_grads_of_all_layers():
 
 def test_position_bias_from_recipe_and_rejected_settings():
     fields = {"mixer": {"distance": "relative"}, "table": False}
-    assert from_dict(EncoderConfig, fields).mixer == Attention(distance=T5BiasConfig())
+    assert from_dict(EncoderConfig, fields).mixer == Attention(position_bias=T5BiasConfig())
     with pytest.raises(UserError, match=r"not both; leave out model\.mixer\.rotary or distance"):
-        Attention(heads=4, rotary=100.0, distance=AlibiConfig()).build(32)
+        Attention(num_attention_heads=4, rope_theta=100.0, position_bias=AlibiConfig()).build(32)
     with pytest.raises(UserError, match="a multiple of 4"):
-        msgspec.structs.replace(T5BiasConfig(), buckets=6).build(4, False)
+        msgspec.structs.replace(T5BiasConfig(), num_buckets=6).build(4, False)
 
 
 @pytest.mark.parametrize(
-    "other", [{"heads": 4}, {"distance": T5BiasConfig(buckets=16)}, {"distance": T5BiasConfig(shared=False)}], ids=str
+    "other", [{"heads": 4}, {"distance": T5BiasConfig(num_buckets=16)}, {"distance": T5BiasConfig(shared=False)}], ids=str
 )
 def test_t5_bias_is_not_shared_between_different_mixers(other):
-    mixer = Attention(heads=2, distance=T5BiasConfig())
+    mixer = Attention(num_attention_heads=2, position_bias=T5BiasConfig())
     layer_types = LayerTypes(every=2, mixer=msgspec.structs.replace(mixer, **other))
-    stack = Stack(EncoderConfig(layers=3, width=16, mixer=mixer, others=layer_types))
+    stack = Stack(EncoderConfig(num_hidden_layers=3, hidden_size=16, mixer=mixer, layer_types=layer_types))
     first, second, third = (block.mixer for block in stack.blocks)
     assert third.position_bias is first.position_bias and second.position_bias is not first.position_bias
-    assert second.position_bias.table.weight.shape == (layer_types.mixer.distance.buckets, layer_types.mixer.heads)
+    assert second.position_bias.table.weight.shape == (layer_types.mixer.position_bias.num_buckets, layer_types.mixer.num_attention_heads)
     stack(torch.randn(9, 16), Layout.from_lengths([9]))

@@ -69,12 +69,12 @@ def test_prefix_lm_grads_match_dense_mask(lengths, prefix_lengths):
 
 def test_prefix_lm_in_causal_mixer():
     torch.manual_seed(1)
-    mixer = Attention(heads=HEADS, causal=True, rotary=100.0).build(HIDDEN_SIZE).eval()
+    mixer = Attention(num_attention_heads=HEADS, causal=True, rope_theta=100.0).build(HIDDEN_SIZE).eval()
     x = torch.randn(20, HIDDEN_SIZE)
     full_prefix, empty_prefix, causal = (
         mixer(x, Layout.from_lengths([20], prefix_lengths)) for prefix_lengths in ([20], [0], None)
     )
-    bidirectional = Attention(heads=HEADS, rotary=100.0).build(HIDDEN_SIZE).eval()
+    bidirectional = Attention(num_attention_heads=HEADS, rope_theta=100.0).build(HIDDEN_SIZE).eval()
     bidirectional.load_state_dict(mixer.state_dict())
     assert_close(full_prefix, bidirectional(x, Layout.from_lengths([20])))
     assert_close(empty_prefix, causal)
@@ -87,7 +87,7 @@ def test_prefix_lm_in_causal_mixer():
 def test_prefix_lm_layout_moves_and_fills_kv_cache():
     layout = Layout.from_lengths([6, 4], [2, 3]).to("cpu")
     assert layout.prefix_lengths.tolist() == [2, 3]
-    mixer, x = Attention(heads=HEADS, causal=True).build(HIDDEN_SIZE), torch.randn(10, HIDDEN_SIZE)
+    mixer, x = Attention(num_attention_heads=HEADS, causal=True).build(HIDDEN_SIZE), torch.randn(10, HIDDEN_SIZE)
     cache = KVCache(8)
     assert_close(mixer(x, PrefillLayout.from_layout(layout, cache)), mixer(x, layout))
     assert cache.layers[0][0].shape == (2, HEADS, 8, HIDDEN_SIZE // HEADS)

@@ -15,7 +15,7 @@ HIDDEN_SIZE, LENGTHS = 32, (17, 5, 40, 1, 23)
 
 def build_mixer(**settings):
     torch.manual_seed(3)
-    mixer = Reformer(heads=4, **settings).build(HIDDEN_SIZE).eval()
+    mixer = Reformer(num_attention_heads=4, **settings).build(HIDDEN_SIZE).eval()
     for weight in mixer.parameters():
         torch.nn.init.normal_(weight, std=0.3)
     return mixer
@@ -162,7 +162,7 @@ def test_reformer_refuses_impossible_configs():
     with pytest.raises(UserError, match="buckets=5 is not even"):
         build_mixer(buckets=5)
     with pytest.raises(UserError, match="width of 32 does not divide into 5 heads"):
-        Reformer(heads=5).build(HIDDEN_SIZE)
+        Reformer(num_attention_heads=5).build(HIDDEN_SIZE)
     with pytest.raises(UserError, match="prefixes"):
         build_mixer()(random_inputs((6,))[0], Layout.from_lengths([6], prefix_lengths=[2]))
 
@@ -237,7 +237,7 @@ def test_reformer_bf16_on_gpu_close_to_float32_on_cpu(causal):
 
 def test_reformer_one_bucket_in_float16():
     torch.manual_seed(0)
-    mixer, x, layout = Reformer(heads=2, buckets=1).build(16), torch.randn(6, 16), Layout.from_lengths([5, 1])
+    mixer, x, layout = Reformer(num_attention_heads=2, num_buckets=1).build(16), torch.randn(6, 16), Layout.from_lengths([5, 1])
     with torch.autocast("cpu", torch.float16):
         rounded = mixer(x, layout)
     assert_close(rounded.float(), mixer(x, layout), atol=1e-2, rtol=1e-2)

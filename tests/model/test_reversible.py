@@ -29,7 +29,7 @@ MIXERS = {
 
 def build_reversible_model(**overrides):
     config = from_dict(EncoderConfig, {**SMALL, **overrides})
-    return build_model(ModelConfig(encoder=config, vocabulary=60), 0).train()
+    return build_model(ModelConfig(encoder=config, vocab_size=60), 0).train()
 
 
 def make_inputs(lengths=LENGTHS, **options):

@@ -29,10 +29,10 @@ def lstm_reference(lstm, x, clip):
         gates = lstm.weight_ih_l0 @ token + lstm.bias_ih_l0 + lstm.weight_hh_l0 @ h + lstm.bias_hh_l0
         i, f, g, o = gates.view(4, -1)
         c = torch.sigmoid(i) * torch.tanh(g) + torch.sigmoid(f) * c
-        c = c.clamp(-clip, clip)
+        c = c.clamp_len(-clip, clip)
         h = torch.sigmoid(o) * torch.tanh(c)
         if lstm.proj_size:
-            h = (lstm.weight_hr_l0 @ h).clamp(-clip, clip)
+            h = (lstm.weight_hr_l0 @ h).clamp_len(-clip, clip)
         outs.append(h)
     return torch.stack(outs)
 
@@ -118,9 +118,9 @@ def test_rnn_refuses_impossible_configs(options, message):
 
 
 def test_rnn_refuses_torch_compile():
-    config = EncoderConfig(layers=1, width=8, mixer=Lstm(), feedforward=None)
+    config = EncoderConfig(num_hidden_layers=1, hidden_size=8, mixer=Lstm(), feedforward=None)
     with pytest.raises(UserError, match=r"leave out train\.compile"):
-        build_model(ModelConfig(encoder=config, vocabulary=5), 0).compile_parts()
+        build_model(ModelConfig(encoder=config, vocab_size=5), 0).compile_parts()
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

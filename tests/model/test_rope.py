@@ -82,10 +82,10 @@ def test_rope_cache_from_inference_mode_can_be_used_in_training():
 
 def build_small_model(table=False, rotary: float | None = 100.0, heads=2, width=16):
     encoder = EncoderConfig(
-        layers=2, width=width, mixer=Attention(heads=heads, rotary=rotary), feedforward=FeedForwardConfig(inner=32),
-        table=table, positions=200, deviation=0.3,
+        num_hidden_layers=2, hidden_size=width, mixer=Attention(num_attention_heads=heads, rope_theta=rotary), feedforward=FeedForwardConfig(intermediate_size=32),
+        position_embedding_type=table, max_position_embeddings=200, initializer_range=0.3,
     )  # fmt: skip
-    return build_model(ModelConfig(encoder=encoder, vocabulary=50), 0).eval()
+    return build_model(ModelConfig(encoder=encoder, vocab_size=50), 0).eval()
 
 
 def test_rope_model_long_text_after_short_text():

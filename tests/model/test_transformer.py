@@ -28,7 +28,7 @@ every_kind = pytest.mark.parametrize("kind", ENCODERS)
 
 def build_small_model(kind, **overrides):
     model = build_model(
-        ModelConfig(encoder=from_dict(EncoderConfig, {**ENCODERS[kind], **overrides}), vocabulary=50), 0
+        ModelConfig(encoder=from_dict(EncoderConfig, {**ENCODERS[kind], **overrides}), vocab_size=50), 0
     ).train()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -133,7 +133,7 @@ def test_output_indices_select_rows_in_order(kind, recompute):
 @pytest.mark.parametrize("bias", [False, True])
 def test_gated_feed_forward_matches_formula(activation, bias):
     torch.manual_seed(0)
-    layer, x = FeedForwardConfig(inner=INNER, activation=activation, gated=True, bias=bias).build(WIDTH), torch.randn(11, WIDTH)
+    layer, x = FeedForwardConfig(intermediate_size=INNER, hidden_act=activation, glu=True, bias=bias).build(WIDTH), torch.randn(11, WIDTH)
     gate, value = F.linear(x, layer.up.weight[:INNER]), F.linear(x, layer.up.weight[INNER:])
     if bias:
         gate, value = gate + layer.up.bias[:INNER], value + layer.up.bias[INNER:]

@@ -23,14 +23,14 @@ def encoder_config(**options):
         key: options.pop(key) for key in ("layers", "norm", "groups") if key in options
     }
     return EncoderConfig(
-        width=HIDDEN_SIZE, mixer=TransformerXL(heads=NUM_HEADS, **({"remembers": 6} | options)), table=False, segments=0,
-        feedforward=FeedForwardConfig(inner=24, activation="relu"), embedding_norm=False, dropout=0.0, positions=4096,
-        pooler="none", deviation=0.3, **encoder_options,
+        hidden_size=HIDDEN_SIZE, mixer=TransformerXL(num_attention_heads=NUM_HEADS, **({"remembers": 6} | options)), position_embedding_type=False, type_vocab_size=0,
+        feedforward=FeedForwardConfig(intermediate_size=24, hidden_act="relu"), embedding_norm=False, hidden_dropout_prob=0.0, max_position_embeddings=4096,
+        pooler_act="none", initializer_range=0.3, **encoder_options,
     )  # fmt: skip
 
 
 def build_xl_model(**options):
-    model = build_model(ModelConfig(encoder=encoder_config(**options), vocabulary=50), 0).eval()
+    model = build_model(ModelConfig(encoder=encoder_config(**options), vocab_size=50), 0).eval()
     for block in model.encoder.stack.blocks:
         for weight in (block.mixer.content, block.mixer.distant):
             if weight is not None:
@@ -56,7 +56,7 @@ def equation_reference(mixer, x, past, max_distance=None):
                 distance = i + past_len - j
                 if (config.causal and distance < 0) or (max_distance is not None and distance >= max_distance):
                     continue
-                clamped = distance if config.clamp is None else max(-config.clamp, min(config.clamp, distance))
+                clamped = distance if config.clamp_len is None else max(-config.clamp, min(config.clamp, distance))
                 frequencies = [10000 ** (-2 * n / HIDDEN_SIZE) for n in range(HIDDEN_SIZE // 2)]
                 sinusoid = torch.tensor(
                     [math.sin(clamped * s) for s in frequencies] + [math.cos(clamped * s) for s in frequencies]

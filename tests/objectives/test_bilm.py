@@ -26,7 +26,7 @@ def build_bilm(bilm_corpus, **options):
     objective = BiLM(**options.pop("objective", {}))
     encoder = from_dict(EncoderConfig, TINY | options if "front" not in options else options)
     objective.check(encoder)
-    model = build_model(ModelConfig(encoder=encoder, vocabulary=len(bilm_corpus.tokenizer), heads=objective.heads()), 0).eval()
+    model = build_model(ModelConfig(encoder=encoder, vocab_size=len(bilm_corpus.tokenizer), heads=objective.heads()), 0).eval()
     model.attach_tokenizer(bilm_corpus.tokenizer)
     batches = objective.build_batches(bilm_corpus, np.arange(6), 24, 96, seed=0)
     return objective, model, objective.to_batch(batches(0))

@@ -25,8 +25,8 @@ from tests.conftest import WORDS, prepare_test_corpus
 from tests.journeys.test_pretraining import run_cli, run_cli_json
 
 TINY = EncoderConfig(
-    layers=2, width=32, mixer=Attention(heads=2, causal=True), feedforward=FeedForwardConfig(inner=64), positions=64,
-    segments=0, embedding_norm=False, dropout=0.0,
+    num_hidden_layers=2, hidden_size=32, mixer=Attention(num_attention_heads=2, causal=True), feedforward=FeedForwardConfig(intermediate_size=64), max_position_embeddings=64,
+    type_vocab_size=0, embedding_norm=False, hidden_dropout_prob=0.0,
 )  # fmt: skip
 SMALL = """
 model=gpt model.layers=2 model.width=32 model.mixer.heads=2 model.feedforward.inner=64 model.positions=64 length=64
@@ -40,7 +40,7 @@ def opened_corpus(corpus):
 
 
 def build_batches(opened_corpus, sampler=None, max_length=32, batch_tokens=256):
-    return CausalLM(view=sampler or Windows()).build_batches(
+    return CausalLM(packing=sampler or Windows()).build_batches(
         opened_corpus, np.arange(len(opened_corpus.document_offsets) - 1), max_length, batch_tokens, seed=3
     )
 
@@ -83,7 +83,7 @@ def test_clm_prefetched_batches_match(opened_corpus):
 
 def test_clm_loss_is_sum_over_targets(opened_corpus):
     objective = CausalLM()
-    model = build_model(ModelConfig(encoder=TINY, vocabulary=len(opened_corpus.tokenizer), heads=objective.heads()), 0).eval()
+    model = build_model(ModelConfig(encoder=TINY, vocab_size=len(opened_corpus.tokenizer), heads=objective.heads()), 0).eval()
     batch = objective.to_batch(build_batches(opened_corpus)(0))
     loss = objective.compute_loss(model, batch)
     logits = F.linear(model(batch.inputs), model.encoder.tokens.weight)
@@ -105,7 +105,7 @@ def test_clm_loss_is_sum_over_targets(opened_corpus):
     ],
 )
 def test_lm_head_parameters_by_config(opened_corpus, head, parameters):
-    model = build_model(ModelConfig(encoder=TINY, vocabulary=len(opened_corpus.tokenizer), heads={"words": head}), 0)
+    model = build_model(ModelConfig(encoder=TINY, vocab_size=len(opened_corpus.tokenizer), heads={"words": head}), 0)
     assert set(model.heads["words"].state_dict()) == parameters
     batch = CausalLM().to_batch(build_batches(opened_corpus)(0))
     CausalLM().compute_loss(model, batch).parts["words"].backward()
@@ -114,7 +114,7 @@ def test_lm_head_parameters_by_config(opened_corpus, head, parameters):
 
 def test_lm_head_tied_without_transform_needs_equal_sizes():
     with pytest.raises(UserError, match="transform=true, or tied=false"):
-        LMHeadConfig(transform=False).build(EncoderConfig(width=32, embedding=16), 100)
+        LMHeadConfig(transform=False).build(EncoderConfig(hidden_size=32, embedding_size=16), 100)
 
 
 def test_clm_refuses_non_causal_model(tmp_path, corpus):
@@ -168,7 +168,7 @@ def test_corpus_card_counts_bytes(corpus):
 def test_clm_compiled_model_matches_eager(opened_corpus):
     torch._dynamo.reset()
     objective = CausalLM()
-    model = build_model(ModelConfig(encoder=TINY, vocabulary=len(opened_corpus.tokenizer), heads=objective.heads()), 0)
+    model = build_model(ModelConfig(encoder=TINY, vocab_size=len(opened_corpus.tokenizer), heads=objective.heads()), 0)
     eager_loss = objective.compute_loss(model, objective.to_batch(build_batches(opened_corpus)(0))).parts["words"]
     model.compile_parts()
     assert_close(

@@ -20,14 +20,14 @@ from tests.conftest import VOCAB
 
 TOKENIZER = Tokenizer.from_vocab(VOCAB)
 CONFIG = EncoderConfig(
-    layers=2, width=16, mixer=Attention(heads=2), feedforward=FeedForwardConfig(inner=32), positions=32, deviation=0.2
+    num_hidden_layers=2, hidden_size=16, mixer=Attention(num_attention_heads=2), feedforward=FeedForwardConfig(intermediate_size=32), max_position_embeddings=32, initializer_range=0.2
 )
 PAIRS = [("the people", "now"), ("she said", "of and one"), ("many", "the way"), ("the people", "all"), ("one", "many")]
 
 
 @pytest.fixture(scope="module")
 def model():
-    return build_model(ModelConfig(encoder=CONFIG, vocabulary=len(TOKENIZER)), 0)
+    return build_model(ModelConfig(encoder=CONFIG, vocab_size=len(TOKENIZER)), 0)
 
 
 def embed_alone(model, text, pooling):
@@ -64,7 +64,7 @@ def reference_simcse_loss(model, rows, pooling, temperature):
 def test_simcse_loss_matches_plain_python(model, pooling, negatives):
     rows = [(*pair, ("now", "water", "was", "the way", "she said")[i]) if negatives else pair for i, pair in enumerate(PAIRS)]
     examples = [SimilarityExample(row[0], row[1], None, row[2] if negatives else None) for row in rows]
-    task = TextSimilarity(pool=pooling, temperature=0.1).fit(examples)
+    task = TextSimilarity(pooling=pooling, temperature=0.1).fit(examples)
     batches = ExampleBatches(task, task.encode(examples, TOKENIZER, 16), 4096, seed=1)
     batch = batches(0)
     assert batches.batches_per_epoch == 1 and batch.target_counts == {"task": 5}

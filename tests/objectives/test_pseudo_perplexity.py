@@ -34,7 +34,7 @@ def test_pseudo_perplexity_masks_each_token_once(corpus):
 def test_pseudo_perplexity_is_independent_of_batch_size(corpus, batch_tokens):
     opened = Corpus.open(corpus)
     model = build_model(
-        ModelConfig(encoder=from_dict(EncoderConfig, SMALL), vocabulary=len(opened.tokenizer), heads=MaskedLM().heads()), 0
+        ModelConfig(encoder=from_dict(EncoderConfig, SMALL), vocab_size=len(opened.tokenizer), heads=MaskedLM().heads()), 0
     )
     losses = [sum(mlm_loss(model.eval(), batch) for batch in masked_copies(opened, size, 500)) for size in (batch_tokens, 200)]
     assert_close(*losses)

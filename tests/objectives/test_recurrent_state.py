@@ -24,7 +24,7 @@ from bertsmith.train import TrainConfig, Trainer
 from tests.journeys.test_pretraining import kill_cli_when_exists, run_cli
 
 BATCH_SIZE, MAX_LENGTH = 4, 24
-XL = TransformerXL(heads=2, remembers=20)
+XL = TransformerXL(num_attention_heads=2, mem_len=20)
 SMALL = """
 model=transformer-xl model.layers=2 model.width=32 model.mixer.heads=2 model.mixer.remembers=20 model.feedforward.inner=64
 objective=causal objective.view=streams length=24 train.batch_tokens=192 train.rate=3e-3 train.log_every=5 held_out=0.1
@@ -34,12 +34,12 @@ eval_tokens=2048 train.steps=40 train.save_every=10 train.device=cpu
 
 def build_setup(corpus, mixer=XL, objective=None, **options):
     opened = Corpus.open(corpus)
-    objective = objective or CausalLM(view=Streams())
+    objective = objective or CausalLM(packing=Streams())
     encoder = EncoderConfig(
-        layers=2, width=32, mixer=mixer, feedforward=FeedForwardConfig(inner=64), table=False, segments=0, dropout=0.0,
-        positions=4096, deviation=0.1, **options,
+        num_hidden_layers=2, hidden_size=32, mixer=mixer, feedforward=FeedForwardConfig(intermediate_size=64), position_embedding_type=False, type_vocab_size=0, hidden_dropout_prob=0.0,
+        max_position_embeddings=4096, initializer_range=0.1, **options,
     )  # fmt: skip
-    model = build_model(ModelConfig(encoder=encoder, vocabulary=len(opened.tokenizer), heads=objective.heads()), 0).eval()
+    model = build_model(ModelConfig(encoder=encoder, vocab_size=len(opened.tokenizer), heads=objective.heads()), 0).eval()
     batches = objective.build_batches(
         opened, np.arange(len(opened.document_offsets) - 1), MAX_LENGTH, BATCH_SIZE * MAX_LENGTH, 3
     )
@@ -48,8 +48,8 @@ def build_setup(corpus, mixer=XL, objective=None, **options):
 
 @pytest.mark.parametrize(
     ("mixer", "objective"),
-    [(XL, CausalLM(view=Streams())), (TransformerXL(heads=2, remembers=20, causal=False), MaskedLM(view=Streams())),
-     (AdaptiveSpan(heads=2, longest=64, ramp=8, causal=True, begin=0.2), CausalLM(view=Streams()))],
+    [(XL, CausalLM(packing=Streams())), (TransformerXL(num_attention_heads=2, mem_len=20, causal=False), MaskedLM(packing=Streams())),
+     (AdaptiveSpan(num_attention_heads=2, max_span=64, span_ramp=8, causal=True, init_span=0.2), CausalLM(packing=Streams()))],
     ids=["xl", "both ways", "adaptive"],
 )  # fmt: skip
 @torch.no_grad()
@@ -88,15 +88,15 @@ def test_recurrent_state_is_reset_after_a_gap(corpus):
 
 
 def test_recurrent_state_is_empty_without_memory(corpus):
-    model, objective, batches = build_setup(corpus, Attention(heads=2, causal=True))
+    model, objective, batches = build_setup(corpus, Attention(num_attention_heads=2, causal=True))
     assert objective.compute_loss(model, batches[0]).recurrent_state == ()
 
 
 def train_two_steps(corpus, folder, span_loss, accumulate=1):
     model, objective, batches = build_setup(
-        corpus, AdaptiveSpan(heads=2, longest=64, ramp=8, causal=True, begin=0.5, price=span_loss)
+        corpus, AdaptiveSpan(num_attention_heads=2, max_span=64, span_ramp=8, causal=True, init_span=0.5, span_loss=span_loss)
     )
-    config = TrainConfig(steps=2, rate=1e-3, warmup=0, accumulate=accumulate, clip=0.0, decay=0.0, log_every=1, device="cpu")
+    config = TrainConfig(steps=2, learning_rate=1e-3, warmup_steps=0, gradient_accumulation_steps=accumulate, max_grad_norm=0.0, weight_decay=0.0, log_every=1, device="cpu")
     trainer = Trainer(model, objective, config, folder, seed=0, quiet=True)
     grads, original_apply = [], trainer.update_step.apply
 
@@ -146,7 +146,7 @@ def test_lost_recurrent_state_changes_loss(corpus, tmp_path):
 def test_streams_need_one_process(corpus, tmp_path, monkeypatch):
     """With several ranks, the next segment of a stream is on another rank."""
     recipe = PretrainRecipe(
-        corpus=str(corpus), out=str(tmp_path), objective=CausalLM(view=Streams()), model=EncoderConfig(mixer=XL)
+        corpus=str(corpus), out=str(tmp_path), objective=CausalLM(packing=Streams()), model=EncoderConfig(mixer=XL)
     )
     opened = Corpus.open(corpus)
     config = build_model_config(recipe, opened)
@@ -159,7 +159,7 @@ def test_streams_need_one_process(corpus, tmp_path, monkeypatch):
 
 def test_streams_need_objective_with_recurrent_state(corpus, tmp_path):
     recipe = PretrainRecipe(
-        corpus=str(corpus), out=str(tmp_path), objective=ReplacedTokenDetection(view=Streams()), model=EncoderConfig()
+        corpus=str(corpus), out=str(tmp_path), objective=ReplacedTokenDetection(packing=Streams()), model=EncoderConfig()
     )
     opened = Corpus.open(corpus)
     with pytest.raises(UserError, match=r"objective=replaced carries no memory.*objective\.view"):

@@ -24,7 +24,7 @@ BATCH = Batch(INPUTS, {"label": torch.tensor([0, 1])}, {"task": 2})
 def build_test_model(dropout=0.0):
     encoder = type(ENCODER)(**{f: getattr(ENCODER, f) for f in ENCODER.__struct_fields__} | {"dropout": dropout})
     return build_model(
-        ModelConfig(encoder=encoder, vocabulary=30, heads={"task": SequenceHeadConfig(outputs=2, dropout=dropout)}), 0
+        ModelConfig(encoder=encoder, vocab_size=30, heads={"task": SequenceHeadConfig(outputs=2, dropout=dropout)}), 0
     ).train()
 
 
@@ -39,7 +39,7 @@ def test_fgm_perturbs_along_normalized_gradient():
     deltas = [epsilon * part / part.norm() for part in grad.split([5, 7])]
     expected = perturbed_loss(model, zero) + perturbed_loss(model, torch.cat(deltas))
     loss = (
-        AdversarialObjective(OBJECTIVE, AdversarialConfig(size=epsilon, stride=epsilon))
+        AdversarialObjective(OBJECTIVE, AdversarialConfig(epsilon=epsilon, step_size=epsilon))
         .compute_loss(model, BATCH)
         .parts["task"]
     )
@@ -56,12 +56,12 @@ def test_pgd_increases_loss_within_epsilon():
             return OBJECTIVE.compute_loss(model, batch, recurrent_state)
 
     fgm_loss = (
-        AdversarialObjective(OBJECTIVE, AdversarialConfig(size=1.0, steps=1, stride=0.1))
+        AdversarialObjective(OBJECTIVE, AdversarialConfig(epsilon=1.0, steps=1, step_size=0.1))
         .compute_loss(model, BATCH)
         .parts["task"]
     )
     pgd_loss = (
-        AdversarialObjective(Recorder(), AdversarialConfig(size=0.25, steps=6, stride=0.1))
+        AdversarialObjective(Recorder(), AdversarialConfig(epsilon=0.25, steps=6, step_size=0.1))
         .compute_loss(model, BATCH)
         .parts["task"]
     )
@@ -106,7 +106,7 @@ def test_rdrop_loss_is_mean_plus_symmetric_kl():
 LABEL = torch.tensor([-100, 0, 1, -100, 1, -100, 0, 0, 1, -100, -100, -100])
 CASES = {
     "regress": (TextRegression(), (2, 1), {"label": torch.zeros(2)}),
-    "many": (TextClassification(labels=("a", "b", "c"), many=True), (2, 3), {"label": torch.zeros(2, 3)}),
+    "many": (TextClassification(labels=("a", "b", "c"), multi_label=True), (2, 3), {"label": torch.zeros(2, 3)}),
     "tag": (TokenClassification(labels=("O", "B")), (12, 2), {"label": LABEL}),
     "choose": (MultipleChoice(), (5, 1), {"label": torch.tensor([0, 2]), "group": torch.tensor([0, 0, 1, 1, 1])}),
     "answer": (QuestionAnswering(), (12, 2), {"start": torch.tensor([1, 2]), "end": torch.tensor([2, 3])}),

@@ -22,15 +22,15 @@ from bertsmith.tasks.base import EncodedExamples
 
 SOURCES = [np.array([2, 10, 11, 3]), np.array([2, 12, 3])]
 TARGETS = [np.array([2, 7, 8, 9, 3]), np.array([2, 3])]
-TASK = Seq2Seq(smoothing=0.2)
+TASK = Seq2Seq(label_smoothing_factor=0.2)
 
 
 def build_test_model(decoder, causal=False):
     encoder = EncoderConfig(
-        layers=2, width=16, mixer=Attention(heads=2, causal=causal), feedforward=FeedForwardConfig(inner=32), positions=16,
-        dropout=0.0, deviation=0.2, eps=1e-5,
+        num_hidden_layers=2, hidden_size=16, mixer=Attention(num_attention_heads=2, causal=causal), feedforward=FeedForwardConfig(intermediate_size=32), max_position_embeddings=16,
+        hidden_dropout_prob=0.0, initializer_range=0.2, layer_norm_eps=1e-5,
     )  # fmt: skip
-    return build_model(ModelConfig(encoder=encoder, vocabulary=14, heads=Seq2SeqObjective(TASK).heads(), decoder=decoder), 0)
+    return build_model(ModelConfig(encoder=encoder, vocab_size=14, heads=Seq2SeqObjective(TASK).heads(), decoder=decoder), 0)
 
 
 def test_encoder_decoder_batch_shifts_targets():

@@ -24,7 +24,7 @@ SMALL = {"layers": 5, "width": 32, "mixer": {"heads": 4}, "feedforward": {"inner
 
 def build_small_model(heads=None, **overrides):
     config = from_dict(EncoderConfig, {**SMALL, **overrides})
-    return build_model(ModelConfig(encoder=config, vocabulary=60, heads=heads or {}), 0).eval()
+    return build_model(ModelConfig(encoder=config, vocab_size=60, heads=heads or {}), 0).eval()
 
 
 def build_inputs(**fields):
@@ -35,17 +35,17 @@ def build_inputs(**fields):
 def test_albert_presets_have_the_parameter_count_of_transformers(preset):
     config = EncoderConfig.presets[preset]
     with torch.device("meta"):
-        model = Model(ModelConfig(encoder=config, vocabulary=30_000, heads=SentencePairMLM().heads()))
-        sizes = {"hidden_size": config.width, "num_hidden_layers": config.layers, "num_attention_heads": config.mixer.heads}
+        model = Model(ModelConfig(encoder=config, vocab_size=30_000, heads=SentencePairMLM().heads()))
+        sizes = {"hidden_size": config.hidden_size, "num_hidden_layers": config.num_hidden_layers, "num_attention_heads": config.mixer.num_attention_heads}
         reference = transformers.AlbertForPreTraining(
-            transformers.AlbertConfig(intermediate_size=config.feedforward.inner, **sizes)
+            transformers.AlbertConfig(intermediate_size=config.feedforward.intermediate_size, **sizes)
         )
     assert sum(weight.numel() for weight in model.parameters()) == sum(weight.numel() for weight in reference.parameters())
 
 
 def test_albert_base_has_the_published_parameter_count():
     with torch.device("meta"):
-        model = Model(ModelConfig(encoder=EncoderConfig.presets["albert-base"], vocabulary=30_000))
+        model = Model(ModelConfig(encoder=EncoderConfig.presets["albert-base"], vocab_size=30_000))
     assert sum(weight.numel() for weight in model.parameters()) == 11_683_584
 
 
@@ -165,14 +165,14 @@ def test_export_chooses_the_huggingface_class(tmp_path, vocabulary):
         ({"words": LMHeadConfig()}, {"groups": 5}, "BertForMaskedLM"),
         ({}, {"pooler": "tanh"}, "BertModel"),
     )):  # fmt: skip
-        config = ModelConfig(encoder=from_dict(EncoderConfig, {**SMALL, **encoder}), vocabulary=len(tokenizer), heads=heads)
+        config = ModelConfig(encoder=from_dict(EncoderConfig, {**SMALL, **encoder}), vocab_size=len(tokenizer), heads=heads)
         checkpoint.save(tmp_path / f"{i}", build_model(config, 0), tokenizer, {}, {"stage": "test"})
         result = run_stage("export", model=tmp_path / f"{i}", out=tmp_path / f"hf-{i}", check=True)
         assert result["class"] == expected_class and max(result["differences"].values()) < 1e-5
     for i, encoder in enumerate(({"groups": 2}, {"pooler": "relu"})):
         message = f"bert cannot say {next(f'{key} = {value!r}' for key, value in encoder.items())}"
         config = ModelConfig(
-            encoder=from_dict(EncoderConfig, {**SMALL, **encoder}), vocabulary=len(tokenizer), heads=SentencePairMLM().heads()
+            encoder=from_dict(EncoderConfig, {**SMALL, **encoder}), vocab_size=len(tokenizer), heads=SentencePairMLM().heads()
         )
         checkpoint.save(tmp_path / f"no-{i}", build_model(config, 0), tokenizer, {}, {"stage": "test"})
         with pytest.raises(UserError, match=message):

@@ -40,9 +40,9 @@ def build_reference():
 
 def build_ours(reference):
     encoder = EncoderConfig(
-        layers=3, width=32, mixer=Attention(heads=4), feedforward=FeedForwardConfig(inner=64), positions=64, dropout=0.0
+        num_hidden_layers=3, hidden_size=32, mixer=Attention(num_attention_heads=4), feedforward=FeedForwardConfig(intermediate_size=64), max_position_embeddings=64, hidden_dropout_prob=0.0
     )
-    model = Model(ModelConfig(encoder=encoder, vocabulary=VOCAB_SIZE, heads=SentencePairMLM().heads()))
+    model = Model(ModelConfig(encoder=encoder, vocab_size=VOCAB_SIZE, heads=SentencePairMLM().heads()))
     model.load_state_dict(convert_names(reference.state_dict()))
     return model.eval()
 
@@ -128,7 +128,7 @@ def test_bert_loss_and_grads_match_transformers():
 @pytest.mark.parametrize(("preset", "num_parameters"), [("bert-base", 109_482_240), ("bert-large", 335_141_888)])
 def test_bert_presets_have_the_published_parameter_count(preset, num_parameters):
     with torch.device("meta"):
-        model = Model(ModelConfig(encoder=EncoderConfig.presets[preset], vocabulary=30_522))
+        model = Model(ModelConfig(encoder=EncoderConfig.presets[preset], vocab_size=30_522))
     assert sum(weight.numel() for weight in model.encoder.parameters()) == num_parameters
 
 
@@ -136,7 +136,7 @@ def test_bert_presets_have_the_published_parameter_count(preset, num_parameters)
 def test_bert_presets_have_the_parameter_count_of_transformers(preset):
     config = EncoderConfig.presets[preset]
     with torch.device("meta"):
-        model = Model(ModelConfig(encoder=config, vocabulary=30_522, heads=SentencePairMLM().heads()))
-        sizes = {"hidden_size": config.width, "num_hidden_layers": config.layers, "intermediate_size": 4 * config.width}
-        reference = transformers.BertForPreTraining(transformers.BertConfig(num_attention_heads=config.width // 64, **sizes))
+        model = Model(ModelConfig(encoder=config, vocab_size=30_522, heads=SentencePairMLM().heads()))
+        sizes = {"hidden_size": config.hidden_size, "num_hidden_layers": config.num_hidden_layers, "intermediate_size": 4 * config.hidden_size}
+        reference = transformers.BertForPreTraining(transformers.BertConfig(num_attention_heads=config.hidden_size // 64, **sizes))
     assert sum(weight.numel() for weight in model.parameters()) == sum(weight.numel() for weight in reference.parameters())

@@ -176,7 +176,7 @@ def build_objective_and_model(tokenizer, examples, **fields):
     encoder = from_dict(
         EncoderConfig, {"width": 16, "layers": 1, "mixer": {"heads": 2}, "feedforward": {"inner": 32}, "positions": 64}
     )
-    model = build_model(ModelConfig(encoder=encoder, vocabulary=len(tokenizer), heads=objective.heads()), 0).eval()
+    model = build_model(ModelConfig(encoder=encoder, vocab_size=len(tokenizer), heads=objective.heads()), 0).eval()
     if "chain" in model.heads:
         torch.nn.init.normal_(model.heads["chain"].moves)
     encoded = objective.task.encode(examples, tokenizer, 14)
@@ -256,15 +256,15 @@ def test_crf_transitions_are_stored_in_the_task_and_decode(tokenizer):
     examples = [random_sentence(np.random.default_rng(6), size) for size in (3, 12, 25)]
     objective, model, encoded, _ = build_objective_and_model(tokenizer, examples, crf=True)
     task = objective.finalize_task(model)
-    assert from_dict(TokenClassification, to_dict(task)) == task and task.moves[0][1] == pytest.approx(
+    assert from_dict(TokenClassification, to_dict(task)) == task and task.transitions[0][1] == pytest.approx(
         model.heads["chain"].moves[0, 1].item(), abs=1e-6
     )
-    assert build_objective_and_model(tokenizer, examples)[0].finalize_task(model).moves == ()
+    assert build_objective_and_model(tokenizer, examples)[0].finalize_task(model).transitions == ()
     emissions = [np.zeros((len(ids), task.num_outputs)) for ids in encoded.input_ids]
     with_transitions, without_transitions = (
         each.decode(emissions, encoded, examples)[0].tags for each in (task, objective.task)
     )
-    table = np.array(task.moves)
+    table = np.array(task.transitions)
     paths = [p for p in itertools.product(range(5), repeat=3) if is_valid_sequence([task.labels[tag] for tag in p], "bio")]
     best = max(paths, key=lambda p: table[-1, p[0]] + table[p[0], p[1]] + table[p[1], p[2]] + table[p[2], -1])
     assert with_transitions == tuple(task.labels[tag] for tag in best) != without_transitions

@@ -34,7 +34,7 @@ def build_batch(corpus, objective, num_samples=12):
 
 def build_small_model(corpus, objective):
     vocab_size = len(Corpus.open(corpus).tokenizer)
-    model = build_model(ModelConfig(encoder=from_dict(EncoderConfig, SMALL), vocabulary=vocab_size, heads=objective.heads()), 0)
+    model = build_model(ModelConfig(encoder=from_dict(EncoderConfig, SMALL), vocab_size=vocab_size, heads=objective.heads()), 0)
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.3)
     return model
@@ -81,7 +81,7 @@ def test_electra_losses_match_transformers(corpus):
     model, batch = build_small_model(corpus, objective).eval(), build_batch(corpus, objective)
     loss, weights = objective.compute_loss(model, batch), model.state_dict()
     layout, masked_positions, masked_labels = batch.inputs.layout, batch.targets["where"], batch.targets["words"]
-    vocab_size = model.config.vocabulary
+    vocab_size = model.config.vocab_size
 
     generator_weights = {
         "heads.words" + key.removeprefix("heads.generator.words"): weight
@@ -117,7 +117,7 @@ def test_electra_losses_match_transformers(corpus):
 
 
 def test_electra_discriminator_grads_reach_the_generator_only_through_embeddings(corpus):
-    objective = ReplacedTokenDetection(weight=1.0)
+    objective = ReplacedTokenDetection(discriminator_weight=1.0)
     model, batch = build_small_model(corpus, objective), build_batch(corpus, objective)
     torch.manual_seed(0)
     objective.compute_loss(model, batch).parts["replaced"].backward()
@@ -153,18 +153,18 @@ def test_electra_generator_samples_from_softmax_reproducibly(corpus):
     ("electra-base", 1.0, 768, 12, 3072),
 ])  # fmt: skip
 def test_electra_generator_sizes_match_the_paper(preset, size, width, heads, inner):
-    head, encoder = ReplacedTokenDetection(size=size).heads()["generator"], EncoderConfig.presets[preset]
+    head, encoder = ReplacedTokenDetection(generator_size=size).heads()["generator"], EncoderConfig.presets[preset]
     config = head.generator_config(encoder)
-    assert (config.layers, config.width, config.mixer.heads, config.feedforward.inner) == (encoder.layers, width, heads, inner)
+    assert (config.num_hidden_layers, config.hidden_size, config.mixer.num_attention_heads, config.feedforward.intermediate_size) == (encoder.num_hidden_layers, width, heads, inner)
     assert config.embedding_dim == encoder.embedding_dim
 
 
 def test_electra_generator_has_the_mixers_of_the_model():
-    objective = ReplacedTokenDetection(size=0.5)
+    objective = ReplacedTokenDetection(generator_size=0.5)
     for preset in ("lite-mini", "modernbert-mini", "longformer-mini", "albert-base"):
         encoder = EncoderConfig.presets[preset]
         with torch.device("meta"):
-            model = Model(ModelConfig(encoder=encoder, vocabulary=50, heads=objective.heads()))
+            model = Model(ModelConfig(encoder=encoder, vocab_size=50, heads=objective.heads()))
         mixer_types = [type(block.mixer) for block in model.heads["generator"].stack.blocks]
         assert mixer_types == [type(block.mixer) for block in model.encoder.stack.blocks]
     with pytest.raises(UserError, match="wants a model of tables and feed-forwards"):
@@ -176,28 +176,28 @@ def test_electra_generator_is_dropped_from_the_final_model(corpus):
     model.drop_training_heads()
     assert list(model.config.heads) == list(model.heads) == ["replaced"]
     assert not [name for name in model.state_dict() if "generator" in name]
-    plain = build_model(ModelConfig(encoder=from_dict(EncoderConfig, SMALL), vocabulary=9, heads={"words": LMHeadConfig()}), 0)
+    plain = build_model(ModelConfig(encoder=from_dict(EncoderConfig, SMALL), vocab_size=9, heads={"words": LMHeadConfig()}), 0)
     plain.drop_training_heads()
     assert list(plain.heads) == ["words"]
 
 
 @pytest.mark.parametrize(("mixer", "width"), [
-    (Longformer(heads=4, dilation=(2, 3)), 16), (Longformer(heads=4, dilation=(2, 2, 3, 3)), 16), (Cnn(), 16),
-    (Lstm(hidden=100), 16), (Lstm(directions="forward"), 16),
+    (Longformer(num_attention_heads=4, dilation=(2, 3)), 16), (Longformer(num_attention_heads=4, dilation=(2, 2, 3, 3)), 16), (Cnn(), 16),
+    (Lstm(cell_size=100), 16), (Lstm(directions="forward"), 16),
 ])  # fmt: skip
 def test_electra_generator_scales_other_mixers(mixer, width):
-    encoder = EncoderConfig(layers=2, width=64, mixer=mixer, feedforward=FeedForwardConfig(inner=128))
-    config = ReplacedTokenDetection(size=0.25).heads()["generator"].generator_config(encoder)
-    assert (config.width, config.feedforward.inner) == (width, 32)
+    encoder = EncoderConfig(num_hidden_layers=2, hidden_size=64, mixer=mixer, feedforward=FeedForwardConfig(intermediate_size=128))
+    config = ReplacedTokenDetection(generator_size=0.25).heads()["generator"].generator_config(encoder)
+    assert (config.hidden_size, config.feedforward.intermediate_size) == (width, 32)
     assert getattr(config.mixer, "dilation", ()) == {2: (), 4: (3,)}.get(len(getattr(mixer, "dilation", ())), ())
     with torch.device("meta"):
-        Model(ModelConfig(encoder=encoder, vocabulary=50, heads=ReplacedTokenDetection().heads()))
+        Model(ModelConfig(encoder=encoder, vocab_size=50, heads=ReplacedTokenDetection().heads()))
 
 
 def test_electra_generator_has_span_penalty_and_gradient_checkpointing():
-    mixer = AdaptiveSpan(heads=4, longest=64, ramp=8, begin=0.5, price=1e-3)
-    encoder = EncoderConfig(layers=2, width=64, mixer=mixer, feedforward=FeedForwardConfig(inner=128))
-    model = Model(ModelConfig(encoder=encoder, vocabulary=50, heads=ReplacedTokenDetection().heads()))
+    mixer = AdaptiveSpan(num_attention_heads=4, max_span=64, span_ramp=8, init_span=0.5, span_loss=1e-3)
+    encoder = EncoderConfig(num_hidden_layers=2, hidden_size=64, mixer=mixer, feedforward=FeedForwardConfig(intermediate_size=128))
+    model = Model(ModelConfig(encoder=encoder, vocab_size=50, heads=ReplacedTokenDetection().heads()))
     assert model.penalty().item() == pytest.approx(4 * 1e-3 * 32)
     model.set_gradient_checkpointing(True)
     assert model.encoder.stack.gradient_checkpointing and model.heads["generator"].stack.gradient_checkpointing

@@ -179,7 +179,7 @@ def test_elmo_matches_the_published_outputs_of_the_tiny_model(tmp_path):
             assert_close(encoder.front(ids, None, None).chunk(2, -1)[0], torch.from_numpy(file["embedding"][...]),
                          atol=1e-5, rtol=1e-5)  # fmt: skip
         for file_number, sentences in enumerate(json.loads((folder / "sentences.json").read_text())):
-            states = [None] * encoder.config.layers
+            states = [None] * encoder.config.num_hidden_layers
             with h5py.File(folder / f"lm_embeddings_{file_number}.hdf5") as file:
                 expected = [torch.from_numpy(np.concatenate(file[str(i)], -1)) for i in range(len(sentences))]
             for text, expected_state in zip(sentences, expected, strict=True):

@@ -77,7 +77,7 @@ def test_gpt_hidden_states_and_logits_match_transformers(name, tmp_path):
     result, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours", check=True)
     assert result["unmatched"] == result["initialised"] == [] and max(result["differences"].values()) < 1e-5
     layout = Layout.from_lengths(LENGTHS)
-    tokens = torch.randint(0, model.config.vocabulary, (sum(LENGTHS),), generator=torch.Generator().manual_seed(1))
+    tokens = torch.randint(0, model.config.vocab_size, (sum(LENGTHS),), generator=torch.Generator().manual_seed(1))
     expected = reference(input_ids=layout.pad(tokens), attention_mask=layout.padding_mask().long(), output_hidden_states=True)
     all_hidden_states = []
     hidden = model(Inputs(tokens, layout), all_hidden_states)
@@ -117,7 +117,7 @@ def test_gpt2_first_release_files_are_imported(tmp_path):
     weights |= {f"h.{layer}.attn.masked_bias": torch.tensor(-1e4) for layer in range(3)}
     save_file(weights, path)
     _, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours")
-    assert model.config.encoder.feedforward.inner == 50
+    assert model.config.encoder.feedforward.intermediate_size == 50
     tokens = torch.arange(20)
     hidden = model(Inputs(tokens, Layout.from_lengths([20])))
     assert_close(model.compute_logits("words", hidden), reference(tokens[None]).logits[0], atol=1e-5, rtol=1e-5)
@@ -128,11 +128,11 @@ def test_gpt_export_chooses_the_huggingface_class(norm, expected_class, tmp_path
     write_vocabulary(tmp_path, "gpt2")
     tokenizer = read_tokenizer(tmp_path, None, None)
     encoder = EncoderConfig.presets["gpt2" if norm == "before" else "gpt"]
-    feedforward = msgspec.structs.replace(encoder.feedforward, inner=128)
+    feedforward = msgspec.structs.replace(encoder.feedforward, intermediate_size=128)
     encoder = msgspec.structs.replace(
-        encoder, layers=2, width=32, mixer=Attention(heads=2, causal=True), feedforward=feedforward
+        encoder, num_hidden_layers=2, hidden_size=32, mixer=Attention(num_attention_heads=2, causal=True), feedforward=feedforward
     )
-    config = ModelConfig(encoder=encoder, vocabulary=300, heads={"words": LMHeadConfig(transform=False, bias=False)})
+    config = ModelConfig(encoder=encoder, vocab_size=300, heads={"words": LMHeadConfig(transform=False, bias=False)})
     checkpoint.save(tmp_path / "ours", build_model(config, 0), tokenizer, {}, {"tokenizer": tokenizer.fingerprint})
     result = run_stage("export", model=tmp_path / "ours", out=tmp_path / "hf", check=True)
     assert result["class"] == expected_class and max(result["differences"].values()) < 1e-5
@@ -141,8 +141,8 @@ def test_gpt_export_chooses_the_huggingface_class(norm, expected_class, tmp_path
 @pytest.mark.parametrize(("preset", "kind"), [("gpt2", "gpt2"), ("gpt", "openai-gpt")])
 def test_gpt_export_error_names_the_nearest_class(preset, kind, tmp_path):
     write_vocabulary(tmp_path, "gpt2")
-    encoder = msgspec.structs.replace(EncoderConfig.presets[preset], layers=1, width=32, mixer=Attention(heads=2, causal=True))
-    config = ModelConfig(encoder=encoder, vocabulary=300, heads={"words": LMHeadConfig(transform=False, tied=False)})
+    encoder = msgspec.structs.replace(EncoderConfig.presets[preset], layers=1, width=32, mixer=Attention(num_attention_heads=2, causal=True))
+    config = ModelConfig(encoder=encoder, vocab_size=300, heads={"words": LMHeadConfig(transform=False, tied=False)})
     with pytest.raises(UserError, match=f"Hugging Face's {kind}"):
         choose_target(build_model(config, 0), read_tokenizer(tmp_path, None, None), CheckpointRecord())
 
@@ -153,7 +153,7 @@ def test_gpt_export_error_names_the_nearest_class(preset, kind, tmp_path):
 ])  # fmt: skip
 def test_gpt_presets_have_the_published_parameter_count(preset, vocab_size, num_parameters):
     head = LMHeadConfig(transform=False, bias=False)
-    model = build_meta_model(ModelConfig(encoder=EncoderConfig.presets[preset], vocabulary=vocab_size, heads={"words": head}))
+    model = build_meta_model(ModelConfig(encoder=EncoderConfig.presets[preset], vocab_size=vocab_size, heads={"words": head}))
     assert sum(weight.numel() for weight in model.parameters()) == num_parameters
 
 

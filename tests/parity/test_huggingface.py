@@ -39,7 +39,7 @@ def test_huggingface_import_matches_transformers(name, tmp_path):
     layout = Layout.from_lengths(LENGTHS)
     tokens = torch.randint(5, VOCAB_SIZE, (sum(LENGTHS),), generator=torch.Generator().manual_seed(1))
     hf_inputs, segments = {"input_ids": layout.pad(tokens), "attention_mask": layout.padding_mask().long()}, None
-    if model.config.encoder.segments > 1:
+    if model.config.encoder.type_vocab_size > 1:
         segments = (layout.position > 8).long()
         hf_inputs["token_type_ids"] = layout.pad(segments)
     if name.startswith("Longformer"):
@@ -121,7 +121,7 @@ def test_huggingface_import_attention_dropout(tmp_path):
     run_stage("import", source=tmp_path / "hf", out=tmp_path / "none")
     module = load_stage("import")
     module.run(module.Recipe(source=str(tmp_path / "hf"), out=str(tmp_path / "some"), attention_dropout=0.1), True)
-    dropouts = {name: checkpoint.load(tmp_path / name)[0].config.encoder.mixer.dropout for name in ("none", "some")}
+    dropouts = {name: checkpoint.load(tmp_path / name)[0].config.encoder.mixer.attention_dropout for name in ("none", "some")}
     assert dropouts == {"none": 0.0, "some": 0.1}
 
 
@@ -156,7 +156,7 @@ def test_huggingface_export_of_own_models(tmp_path, vocabulary, capsys):
 
     def save(folder, heads, **encoder):
         values = {"layers": 1, "width": 32, "mixer": {"kind": "dense", "heads": 4}, "feedforward": {"inner": 40}, **encoder}
-        config = ModelConfig(encoder=from_dict(EncoderConfig, values), vocabulary=len(tokenizer), heads=heads)
+        config = ModelConfig(encoder=from_dict(EncoderConfig, values), vocab_size=len(tokenizer), heads=heads)
         checkpoint.save(folder, build_model(config, 0), tokenizer, {}, {"stage": "test"})
         return folder
 

@@ -75,7 +75,7 @@ def test_huggingface_import_detects_the_task(suffix, family, tmp_path):
     save_random_model(family + suffix, tmp_path / "hf", **settings)
     import_folder(tmp_path / "hf", tmp_path / "ours")
     predictor = bertsmith.load(tmp_path / "ours")
-    assert predictor.task == task and predictor.length == predictor.model.config.encoder.positions
+    assert predictor.task == task and predictor.length == predictor.model.config.encoder.max_position_embeddings
 
 
 @pytest.mark.parametrize("problem_type", ["single_label_classification", "multi_label_classification", "regression"])
@@ -195,7 +195,7 @@ def test_huggingface_export_refuses_unsupported_heads(tmp_path, vocabulary):
         ),
         ({"task": SequenceHeadConfig(outputs=1)}, None, "no task in its folder"),
     ):
-        config = ModelConfig(encoder=from_dict(EncoderConfig, encoder), vocabulary=len(tokenizer), heads=heads)
+        config = ModelConfig(encoder=from_dict(EncoderConfig, encoder), vocab_size=len(tokenizer), heads=heads)
         with pytest.raises(UserError, match=message):
             huggingface.choose_target(build_model(config, 0), tokenizer, huggingface.CheckpointRecord(task))
 

@@ -26,10 +26,10 @@ PRESET = EncoderConfig.presets["modernbert-mini"]
 def small_config(**overrides):
     """The preset with a smaller hidden size and windows of 5 tokens on each side."""
     others = msgspec.structs.replace(
-        PRESET.others, mixer=msgspec.structs.replace(PRESET.others.mixer, heads=4, reach=(5,), rotary=70.0)
+        PRESET.layer_types, mixer=msgspec.structs.replace(PRESET.layer_types.mixer, num_attention_heads=4, reach=(5,), rope_theta=70.0)
     )
-    feedforward = msgspec.structs.replace(PRESET.feedforward, inner=48)
-    mixer = msgspec.structs.replace(PRESET.mixer, heads=4, rotary=500.0)
+    feedforward = msgspec.structs.replace(PRESET.feedforward, intermediate_size=48)
+    mixer = msgspec.structs.replace(PRESET.mixer, num_attention_heads=4, rope_theta=500.0)
     values = {
         "layers": NUM_LAYERS,
         "width": HIDDEN_SIZE,
@@ -55,7 +55,7 @@ def test_layer_types_hidden_states_match_modernbert():
     for name, weight in original.named_parameters():
         torch.nn.init.normal_(weight, mean=float("norm" in name), std=0.15)
     torch.nn.init.ones_(original.model.embeddings.norm.weight)
-    model = Model(ModelConfig(encoder=small_config(eps=1e-12), vocabulary=VOCAB_SIZE, heads={"words": LMHeadConfig()})).eval()
+    model = Model(ModelConfig(encoder=small_config(eps=1e-12), vocab_size=VOCAB_SIZE, heads={"words": LMHeadConfig()})).eval()
     weights = {rename_key(name): weight for name, weight in original.state_dict().items() if name != "decoder.weight"}
     model.load_state_dict({**weights, **EXTRA_WEIGHTS})
     tokens, hidden_states = torch.randint(3, VOCAB_SIZE, (sum(LENGTHS),)), []
@@ -67,7 +67,7 @@ def test_layer_types_hidden_states_match_modernbert():
 
 def test_layer_types_alternate_and_survive_checkpoint(tmp_path, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
-    model = build_model(ModelConfig(encoder=small_config(), vocabulary=len(tokenizer)), 0).eval()
+    model = build_model(ModelConfig(encoder=small_config(), vocab_size=len(tokenizer)), 0).eval()
     mixer_types = [type(block.mixer) for block in model.encoder.stack.blocks]
     assert mixer_types == [SelfAttention, LongformerAttention, LongformerAttention] * 2 + [SelfAttention]
     checkpoint.save(tmp_path / "model", model, tokenizer, {}, {"stage": "test"})
@@ -77,10 +77,10 @@ def test_layer_types_alternate_and_survive_checkpoint(tmp_path, vocabulary):
 
 
 def test_layer_types_model_is_causal_if_all_blocks_are():
-    causal = Longformer(heads=4, causal=True)
-    others = msgspec.structs.replace(PRESET.others, mixer=causal)
-    assert not small_config(others=others).is_causal and not small_config(mixer=Attention(heads=4, causal=True)).is_causal
-    assert small_config(others=others, mixer=Attention(heads=4, causal=True)).is_causal
+    causal = Longformer(num_attention_heads=4, causal=True)
+    others = msgspec.structs.replace(PRESET.layer_types, mixer=causal)
+    assert not small_config(others=others).is_causal and not small_config(mixer=Attention(num_attention_heads=4, causal=True)).is_causal
+    assert small_config(others=others, mixer=Attention(num_attention_heads=4, causal=True)).is_causal
 
 
 @pytest.mark.parametrize(("preset", "options"), [
@@ -92,7 +92,7 @@ def test_modernbert_presets_parameter_counts(preset, options):
     config = transformers.ModernBertConfig(**options)
     hidden_size = config.hidden_size
     with torch.device("meta"):
-        model = Model(ModelConfig(encoder=EncoderConfig.presets[preset], vocabulary=50368, heads={"words": LMHeadConfig()}))
+        model = Model(ModelConfig(encoder=EncoderConfig.presets[preset], vocab_size=50368, heads={"words": LMHeadConfig()}))
         reference = transformers.ModernBertForMaskedLM(config)
     extra = (hidden_size * hidden_size + hidden_size) + hidden_size + hidden_size
     assert (
@@ -112,9 +112,9 @@ def test_family_presets_parameter_counts(preset, class_name, options):
     config = model_class.config_class(**options)
     encoder = EncoderConfig.presets[preset]
     with torch.device("meta"):
-        model = Model(ModelConfig(encoder=encoder, vocabulary=config.vocab_size, heads={"words": LMHeadConfig()}))
+        model = Model(ModelConfig(encoder=encoder, vocab_size=config.vocab_size, heads={"words": LMHeadConfig()}))
         reference = model_class(config)
-    hidden_size = encoder.width
+    hidden_size = encoder.hidden_size
     extra = hidden_size * hidden_size + hidden_size  # the pooler
     extra += hidden_size if preset == "distilbert" else 0  # a segment embedding of zeros
     extra -= 2 * hidden_size if preset == "roberta-base" else 0  # padding rows of the position table

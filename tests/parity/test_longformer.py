@@ -47,7 +47,7 @@ def test_longformer_hidden_states_match_transformers(window, global_tokens, tmp_
 def test_longformer_import_export_round_trip(window, half_windows, tmp_path):
     save_random_model("LongformerForMaskedLM", tmp_path / "hf", attention_window=window)
     result, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours", check=True)
-    assert model.config.encoder.mixer.reach == half_windows and max(result["differences"].values()) < 1e-5
+    assert model.config.encoder.mixer.attention_window == half_windows and max(result["differences"].values()) < 1e-5
     assert run_stage("export", model=tmp_path / "ours", out=tmp_path / "back")["class"] == "LongformerForMaskedLM"
     original, exported = (load_file(tmp_path / folder / "model.safetensors") for folder in ("hf", "back"))
     assert original.keys() == exported.keys() and all(torch.equal(original[key], exported[key]) for key in original)
@@ -62,7 +62,7 @@ def test_longformer_export_of_native_model(tmp_path, vocabulary):
     for i, overrides in enumerate(({}, {"dilation": [2]}, {"causal": True}, {"anchors": False})):
         mixer = {"kind": "window", "heads": 4, "reach": [5], **overrides}
         encoder = from_dict(EncoderConfig, {**small, "mixer": mixer})
-        config = ModelConfig(encoder=encoder, vocabulary=len(tokenizer), heads={"words": LMHeadConfig()})
+        config = ModelConfig(encoder=encoder, vocab_size=len(tokenizer), heads={"words": LMHeadConfig()})
         checkpoint.save(tmp_path / f"{i}", build_model(config, 0), tokenizer, {}, {"stage": "test"})
         recipe = {"model": tmp_path / f"{i}", "out": tmp_path / f"hf-{i}", "check": True}
         if overrides:
@@ -84,7 +84,7 @@ def test_longformer_export_names_unsupported_parts(mixer, heads, message, tmp_pa
     small = {"layers": 2, "width": 32, "feedforward": {"inner": 40}, "positions": 70, "mixer": {"heads": 4, **mixer}}
     all_heads = {"words": LMHeadConfig(), "next": PooledHeadConfig(labels=2)}
     config = ModelConfig(
-        encoder=from_dict(EncoderConfig, small), vocabulary=len(tokenizer), heads={name: all_heads[name] for name in heads}
+        encoder=from_dict(EncoderConfig, small), vocab_size=len(tokenizer), heads={name: all_heads[name] for name in heads}
     )
     checkpoint.save(tmp_path / "ours", build_model(config, 0), tokenizer, {}, {"stage": "test"})
     with pytest.raises(UserError, match=message):
@@ -93,7 +93,7 @@ def test_longformer_export_names_unsupported_parts(mixer, heads, message, tmp_pa
 
 def test_longformer_base_has_published_size():
     with torch.device("meta"):
-        model = Model(ModelConfig(encoder=EncoderConfig.presets["longformer-base"], vocabulary=50_265))
+        model = Model(ModelConfig(encoder=EncoderConfig.presets["longformer-base"], vocab_size=50_265))
         options = {"vocab_size": 50_265, "max_position_embeddings": 4098, "type_vocab_size": 1}
         reference = transformers.LongformerModel(transformers.LongformerConfig(**options))
     num_parameters, num_reference = (sum(weight.numel() for weight in module.parameters()) for module in (model, reference))

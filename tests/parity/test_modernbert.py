@@ -57,11 +57,11 @@ def rename_key(name):
 def build_model_from(original, theta=THETA):
     """Our model with the same weights, by renaming the keys; missing and unexpected keys are errors."""
     encoder = EncoderConfig(
-        layers=NUM_LAYERS, width=HIDDEN_SIZE, mixer=Attention(heads=4, bias=False, rotary=theta), norm="before",
-        norm_bias=False, feedforward=FeedForwardConfig(inner=48, gated=True, bias=False), table=False, segments=1,
-        positions=128,
+        num_hidden_layers=NUM_LAYERS, hidden_size=HIDDEN_SIZE, mixer=Attention(num_attention_heads=4, bias=False, rope_theta=theta), norm="before",
+        norm_bias=False, feedforward=FeedForwardConfig(intermediate_size=48, glu=True, bias=False), position_embedding_type=False, type_vocab_size=1,
+        max_position_embeddings=128,
     )  # fmt: skip
-    model = Model(ModelConfig(encoder=encoder, vocabulary=VOCAB_SIZE, heads={"words": LMHeadConfig()}))
+    model = Model(ModelConfig(encoder=encoder, vocab_size=VOCAB_SIZE, heads={"words": LMHeadConfig()}))
     weights = {rename_key(name): weight for name, weight in original.state_dict().items() if name != "decoder.weight"}
     model.load_state_dict({**weights, **EXTRA_WEIGHTS})
     return model.eval()
@@ -136,12 +136,12 @@ def test_modernbert_base_parameter_count():
     """Base, as published; only ours has segment embeddings, a pooler, a bias in the head and a norm in the first block."""
     hidden_size, num_layers, intermediate_size, vocab_size = 768, 22, 1152, 50368
     encoder = EncoderConfig(
-        layers=num_layers, width=hidden_size, mixer=Attention(heads=12, bias=False, rotary=160_000.0), norm="before",
-        norm_bias=False, feedforward=FeedForwardConfig(inner=intermediate_size, gated=True, bias=False), table=False,
-        segments=1, positions=8192,
+        num_hidden_layers=num_layers, hidden_size=hidden_size, mixer=Attention(num_attention_heads=12, bias=False, rope_theta=160_000.0), norm="before",
+        norm_bias=False, feedforward=FeedForwardConfig(intermediate_size=intermediate_size, glu=True, bias=False), position_embedding_type=False,
+        type_vocab_size=1, max_position_embeddings=8192,
     )  # fmt: skip
     with torch.device("meta"):
-        model = Model(ModelConfig(encoder=encoder, vocabulary=vocab_size, heads={"words": LMHeadConfig()}))
+        model = Model(ModelConfig(encoder=encoder, vocab_size=vocab_size, heads={"words": LMHeadConfig()}))
         reference = transformers.ModernBertForMaskedLM(transformers.ModernBertConfig())
     extra = hidden_size + (hidden_size * hidden_size + hidden_size) + hidden_size + hidden_size
     assert (

@@ -22,7 +22,7 @@ def test_t5_bias_buckets_match_transformers(causal, buckets, furthest):
     relative_position = torch.arange(-700, 700)
     expected = T5Attention._relative_position_bucket(relative_position, not causal, buckets, furthest)
     assert torch.equal(
-        T5BiasConfig(buckets=buckets, furthest=furthest).build(2, causal).relative_position_bucket(relative_position), expected
+        T5BiasConfig(num_buckets=buckets, max_distance=furthest).build(2, causal).relative_position_bucket(relative_position), expected
     )
 
 
@@ -38,7 +38,7 @@ def test_t5_bias_attention_matches_transformers(causal):
     reference = T5Attention(config, has_relative_attention_bias=True, layer_idx=0).eval()
     for weight in reference.parameters():
         torch.nn.init.normal_(weight, std=0.2)
-    ours = Attention(heads=HEADS, causal=causal, bias=False, distance=T5BiasConfig()).build(HIDDEN_SIZE)
+    ours = Attention(num_attention_heads=HEADS, causal=causal, bias=False, position_bias=T5BiasConfig()).build(HIDDEN_SIZE)
     scaled_query = reference.q.weight * (HIDDEN_SIZE // HEADS) ** 0.5  # T5 does not scale the scores
     ours.load_state_dict({
         "project.qkv.weight": torch.cat([scaled_query, reference.k.weight, reference.v.weight]),

@@ -35,17 +35,17 @@ def build_pair(config):
         torch.nn.init.normal_(weight, std=0.3)
     local_chunks, lsh_chunks = (
         ChunkConfig(
-            chunk=getattr(config, f"{kind_name}_attn_chunk_length"),
-            before=getattr(config, f"{kind_name}_num_chunks_before"),
-            after=getattr(config, f"{kind_name}_num_chunks_after"),
+            chunk_length=getattr(config, f"{kind_name}_attn_chunk_length"),
+            num_chunks_before=getattr(config, f"{kind_name}_num_chunks_before"),
+            num_chunks_after=getattr(config, f"{kind_name}_num_chunks_after"),
         )
         for kind_name in ("local", "lsh")
     )
     buckets = config.num_buckets if isinstance(config.num_buckets, int) else tuple(config.num_buckets)
     layer_type = "near" if config.attn_layers[0] == "local" else "hashed"
     ours = ReformerChunked(
-        heads=4, size=config.attention_head_size, layers=(layer_type,), near=local_chunks, hashed=lsh_chunks, buckets=buckets,
-        rounds=config.num_hashes, seed=SEED, causal=config.is_decoder,
+        num_attention_heads=4, attention_head_size=config.attention_head_size, attn_layers=(layer_type,), local=local_chunks, lsh=lsh_chunks, num_buckets=buckets,
+        num_hashes=config.num_hashes, seed=SEED, causal=config.is_decoder,
     ).build(32).eval()  # fmt: skip
     self_attention = reference.self_attention
     names = ("query", "key", "value") if layer_type == "near" else ("query_key", "value")
@@ -89,7 +89,7 @@ def test_reformer_chunked_attention_matches_transformers(settings, length):
 def test_reformer_one_bucket_matches_transformers_unhashed(causal):
     """Within one chunk transformers does not hash: shared queries and keys, and no self-attention unless alone."""
     reference, _ = build_pair(reformer_config(is_decoder=causal, lsh_attn_chunk_length=32, attention_head_size=8))
-    ours, self_attention = Reformer(heads=4, buckets=1, causal=causal, bias=False).build(32).eval(), reference.self_attention
+    ours, self_attention = Reformer(num_attention_heads=4, num_buckets=1, causal=causal, bias=False).build(32).eval(), reference.self_attention
     with torch.no_grad():
         ours.project.weight.copy_(torch.cat([self_attention.query_key.weight, self_attention.value.weight]))
         ours.out.weight.copy_(reference.output.dense.weight)

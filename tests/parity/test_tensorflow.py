@@ -113,7 +113,7 @@ def test_tensorflow_import_with_embedding_projection_matches_electra(tmp_path):
         arrays[name] = arrays[name].astype(np.float64)
     result, model = import_checkpoint(write_checkpoint(tmp_path / "tf", arrays, embedding_size=4), tmp_path / "ours")
     assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["words"])
-    assert (model.config.encoder.embedding, model.config.encoder.groups) == (4, None)
+    assert (model.config.encoder.embedding_size, model.config.encoder.num_hidden_groups) == (4, None)
     tokens = torch.arange(5, 25)
     hidden = model(Inputs(tokens, Layout.from_lengths([20])))
     assert_close(model.compute_logits("words", hidden), original(tokens[None]).logits[0], atol=1e-5, rtol=1e-5)

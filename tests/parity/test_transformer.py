@@ -21,12 +21,12 @@ SOURCE_LENGTHS, TARGET_LENGTHS = [7, 3, 5, 1], [4, 6, 1, 5]
 
 def build_ours(norm: str, **settings):
     encoder = EncoderConfig(
-        layers=2, width=HIDDEN_SIZE, mixer=Attention(heads=HEADS),
-        feedforward=FeedForwardConfig(inner=INTERMEDIATE_SIZE, activation="relu"), norm=norm,
-        table="sinusoid", scaled=True, segments=0, embedding_norm=False, eps=1e-5, pooler="none", deviation=0.2,
-        positions=16, **settings,
+        num_hidden_layers=2, hidden_size=HIDDEN_SIZE, mixer=Attention(num_attention_heads=HEADS),
+        feedforward=FeedForwardConfig(intermediate_size=INTERMEDIATE_SIZE, hidden_act="relu"), norm=norm,
+        position_embedding_type="sinusoid", scale_embeddings=True, type_vocab_size=0, embedding_norm=False, layer_norm_eps=1e-5, pooler_act="none", initializer_range=0.2,
+        max_position_embeddings=16, **settings,
     )  # fmt: skip
-    model = build_model(ModelConfig(encoder=encoder, vocabulary=VOCAB_SIZE, decoder=TransformerDecoderConfig(layers=3)), 0)
+    model = build_model(ModelConfig(encoder=encoder, vocab_size=VOCAB_SIZE, decoder=TransformerDecoderConfig(num_hidden_layers=3)), 0)
     for name, weight in model.named_parameters():
         if name.endswith("bias") or "norm" in name:  # biases of 0 and gains of 1 would hide mistakes
             nn.init.normal_(weight, std=0.3)

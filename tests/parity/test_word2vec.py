@@ -119,7 +119,7 @@ def test_ngram_hashes_match_gensim(min_n, max_n):
 
 def test_fasttext_vector_of_unknown_word_matches_gensim():
     model = FastText([SENTENCE] * 3, vector_size=8, min_count=1, bucket=300, epochs=2, seed=1, workers=1)
-    embedding = FastTextEmbedding(CharNgramConfig(least=3, most=6, buckets=300), 8, len(model.wv))
+    embedding = FastTextEmbedding(CharNgramConfig(min_n=3, max_n=6, bucket=300), 8, len(model.wv))
     embedding.buckets.weight.data = torch.from_numpy(model.wv.vectors_ngrams.copy())
     unknown_words = ["cats", "birdsong", "über", "苹果树"]
     expected = np.stack([model.wv.get_vector(word) for word in unknown_words])
@@ -131,7 +131,7 @@ def test_fasttext_vector_of_known_word_matches_gensim():
 
     model = FastText([SENTENCE] * 3, vector_size=8, min_count=1, bucket=300, epochs=2, seed=1, workers=1)
     words = model.wv.index_to_key
-    row_ids, offsets = CharNgramConfig(buckets=300).embedding_rows(words, np.zeros(len(words), bool))
+    row_ids, offsets = CharNgramConfig(bucket=300).embedding_rows(words, np.zeros(len(words), bool))
     rows = torch.from_numpy(np.concatenate([model.wv.vectors_vocab, model.wv.vectors_ngrams]))
     source = NgramRows(VectorTable(rows), torch.from_numpy(row_ids), torch.from_numpy(offsets))
     vectors = source.gather(torch.arange(len(words)))[0]

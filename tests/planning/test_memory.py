@@ -34,15 +34,15 @@ objective=masked model.groups=1 model.embedding=16
 
 def small_config(**changes: object) -> ModelConfig:
     values = {"layers": 2, "width": 64, "mixer": {"kind": "dense", "heads": 2}, "feedforward": {"inner": 128}, **changes}
-    return ModelConfig(encoder=from_dict(EncoderConfig, values), vocabulary=300, heads=SentencePairMLM().heads())
+    return ModelConfig(encoder=from_dict(EncoderConfig, values), vocab_size=300, heads=SentencePairMLM().heads())
 
 
 @pytest.mark.parametrize(("preset", "count"), [("bert-base", 109_482_240), ("bert-large", 335_141_888)])
 def test_count_parameters_matches_published_bert_sizes(preset, count):
-    config = ModelConfig(encoder=EncoderConfig.presets[preset], vocabulary=30_522, heads=SentencePairMLM().heads())
+    config = ModelConfig(encoder=EncoderConfig.presets[preset], vocab_size=30_522, heads=SentencePairMLM().heads())
     parts = parameters.count_parameters(build_meta_model(config))
     assert parameters.sum_parameters(parts, "encoder") == count
-    assert parts["encoder.tokens"] == 30_522 * config.encoder.width
+    assert parts["encoder.tokens"] == 30_522 * config.encoder.hidden_size
 
 
 def test_count_parameters_counts_each_once():
@@ -57,7 +57,7 @@ def test_estimated_peak_memory_matches_profiler(setting):
     """Peak above weights and optimizer state during one update, by torch's profiler."""
     settings = ["model=bert-tiny", "model.layers=3", "length=32", "train.batch_tokens=512", "train.steps=4", setting]
     recipe = read_recipe(Recipe, None, settings)
-    config = ModelConfig(encoder=recipe.model, vocabulary=300, heads=recipe.objective.heads())
+    config = ModelConfig(encoder=recipe.model, vocab_size=300, heads=recipe.objective.heads())
     batch = batches.make_synthetic_batch(recipe.objective, 512, 32, 300)
     estimate = memory.estimate_memory(config, recipe.objective, batch, recipe.train, GPU_LIKE).memory
     assert estimate.peak - estimate.weights - estimate.optimizer == pytest.approx(measure_peak(config, recipe, batch), rel=0.05)
@@ -65,12 +65,12 @@ def test_estimated_peak_memory_matches_profiler(setting):
 
 def measure_peak(config: ModelConfig, recipe: Recipe, batch: object) -> int:
     train, model = recipe.train, build_model(config, 0)
-    model.encoder.stack.gradient_checkpointing = train.recompute
-    optimizer = train.optimizer.build(optim.build_param_groups(model, train.decay), train.rate)
-    update = UpdateStep(recipe.objective, precision.prepare_model(model, train), DistributedState(), optimizer, train.clip)
+    model.encoder.stack.gradient_checkpointing = train.gradient_checkpointing
+    optimizer = train.optimizer.build(optim.build_param_groups(model, train.weight_decay), train.learning_rate)
+    update = UpdateStep(recipe.objective, precision.prepare_model(model, train), DistributedState(), optimizer, train.max_grad_norm)
     for _ in range(2):  # the first allocates the optimizer state
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-            update.compute_grads([(i, batch) for i in range(train.accumulate)], ())
+            update.compute_grads([(i, batch) for i in range(train.gradient_accumulation_steps)], ())
             update.apply(1e-4)
     events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
     current = peak = 0
@@ -84,7 +84,7 @@ def measure_peak(config: ModelConfig, recipe: Recipe, batch: object) -> int:
 def test_optimizer_state_matches_real_optimizer(kind):
     config, train = small_config(), from_dict(TrainConfig, {"steps": 1, "optimizer": kind})
     model = build_model(config, 0)
-    optimizer = train.optimizer.build(optim.build_param_groups(model, train.decay), train.rate)
+    optimizer = train.optimizer.build(optim.build_param_groups(model, train.weight_decay), train.learning_rate)
     for weight in model.parameters():
         weight.grad = torch.ones_like(weight)
     optimizer.step()

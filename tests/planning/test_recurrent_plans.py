@@ -16,7 +16,7 @@ BARE = {"width": WIDTH, "feedforward": "none", "norm": "none", "residual": "none
 
 
 def step_flops(objective, **values):
-    config = ModelConfig(encoder=from_dict(EncoderConfig, values), vocabulary=90, heads=objective.heads())
+    config = ModelConfig(encoder=from_dict(EncoderConfig, values), vocab_size=90, heads=objective.heads())
     batch = step.make_synthetic_batch(objective, TOKENS, LENGTH, 90)
     return trace_step(config, objective, batch, half_precision=False, gradient_checkpointing=False).flops
 

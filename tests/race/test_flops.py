@@ -65,7 +65,7 @@ def test_train_flops_match_torch_flop_counter(corpus, name):
 
 
 def test_transformer_forward_flops_match_formula():
-    model = build_model(ModelConfig(encoder=from_dict(EncoderConfig, SMALL), vocabulary=100, heads=MaskedLM().heads()), 0)
+    model = build_model(ModelConfig(encoder=from_dict(EncoderConfig, SMALL), vocab_size=100, heads=MaskedLM().heads()), 0)
     batch, length, width = make_synthetic_batch(MaskedLM(), 64, 16, 100), 16, 32
     num_predicted, tokens = batch.target_counts["words"], batch.num_tokens
     block = 4 * width * width + 2 * length * width + 2 * width * 64  # multiply-adds of projections, attention and feed-forward
@@ -114,7 +114,7 @@ def test_race_save_interval_is_about_a_minute(corpus):
     )
     step_flops, _ = measure_step_flops(recipe, open_corpus)
     assert fit_to_budget(recipe, open_corpus, 1e9, None)[0].train.save_every == FLOPS_PER_MINUTE["cpu"] // step_flops
-    averaged = replace(recipe, train=replace(recipe.train, average=2, save_every=5))
+    averaged = replace(recipe, train=replace(recipe.train, average_checkpoints=2, save_every=5))
     assert fit_to_budget(averaged, open_corpus, 1e9, None)[0].train.save_every == 5
 
 

@@ -52,7 +52,7 @@ def test_race_scores_of_other_settings_or_model_are_not_read(settings):
     recipe = from_dict(race.RaceRecipe, settings)
     (run,) = build_entries(recipe, Path(recipe.out), Console(True))[0].runs["tuned"]["about"]
     assert read_scores(run) is not None
-    assert read_scores(msgspec.structs.replace(run, length=16)) is None
+    assert read_scores(msgspec.structs.replace(run, max_length=16)) is None
     manifest = Path(run.model) / "manifest.json"
     manifest.write_text(manifest.read_text() + " ")
     assert read_scores(run) is None

@@ -58,11 +58,11 @@ def test_hierarchical_softmax_flops_follow_huffman_paths(corpus):
     counts = np.bincount(open_corpus.tokens, minlength=len(open_corpus.tokenizer))
     counts[open_corpus.tokenizer.is_special] = 0
     path_nodes = int((build_huffman_paths(counts).lengths * counts).sum())
-    assert epoch_flops(Cbow(width=10, tree=True, sample=0.0), open_corpus) == pytest.approx(3 * 2 * 10 * path_nodes)
+    assert epoch_flops(Cbow(vector_size=10, hs=True, sample=0.0), open_corpus) == pytest.approx(3 * 2 * 10 * path_nodes)
 
 
 def test_glove_flops_count_pairs_within_upper_bound(corpus, tmp_path):
-    open_corpus, glove = Corpus.open(corpus), Glove(width=8, window=4)
+    open_corpus, glove = Corpus.open(corpus), Glove(vector_size=8, window=4)
     entries = count_cooccurrences(open_corpus, tmp_path / "counts", 4, "sentence", 1 << 22, lambda done, of: None)
     num_pairs = 2 * len(entries)
     assert glove_flops(glove, num_pairs) == 3 * 2 * 10 * num_pairs <= epoch_flops(glove, open_corpus)

@@ -19,9 +19,9 @@ SPAN_FRACTIONS = [[0.0, 0.125, 0.5], [0.25, 1.0, 0.03125]]
 
 
 def save_checkpoint(folder, corpus, mixer):
-    encoder = EncoderConfig(layers=2, width=24, mixer=mixer, feedforward=FeedForwardConfig(inner=16), positions=64)
+    encoder = EncoderConfig(num_hidden_layers=2, hidden_size=24, mixer=mixer, feedforward=FeedForwardConfig(intermediate_size=16), max_position_embeddings=64)
     opened = Corpus.open(corpus)
-    model = build_model(ModelConfig(encoder=encoder, vocabulary=len(opened.tokenizer)), 0)
+    model = build_model(ModelConfig(encoder=encoder, vocab_size=len(opened.tokenizer)), 0)
     if isinstance(mixer, AdaptiveSpan):
         for block, fractions in zip(model.encoder.stack.blocks, SPAN_FRACTIONS, strict=True):
             block.mixer.span.data = torch.tensor(fractions)
@@ -30,7 +30,7 @@ def save_checkpoint(folder, corpus, mixer):
 
 
 def test_show_spans_page_has_span_of_every_head(corpus, tmp_path):
-    folder = save_checkpoint(tmp_path / "model", corpus, AdaptiveSpan(heads=3, longest=512, causal=True))
+    folder = save_checkpoint(tmp_path / "model", corpus, AdaptiveSpan(num_attention_heads=3, max_span=512, causal=True))
     result = api.show(kind="spans", model=str(folder), out=str(tmp_path / "spans.html"), quiet=True)
     page = (tmp_path / "spans.html").read_text(encoding="utf-8")
     assert result["kind"] == "spans" and "http" not in page
@@ -40,7 +40,7 @@ def test_show_spans_page_has_span_of_every_head(corpus, tmp_path):
 
 
 def test_show_spans_rejects_model_without_adaptive_span(corpus, tmp_path):
-    folder = save_checkpoint(tmp_path / "model", corpus, Attention(heads=3))
+    folder = save_checkpoint(tmp_path / "model", corpus, Attention(num_attention_heads=3))
     with pytest.raises(UserError, match="mixer=adaptive"):
         api.show(kind="spans", model=str(folder), out=str(tmp_path / "spans.html"), quiet=True)
 

@@ -68,7 +68,7 @@ def test_sliding_windows_cover_every_token_without_redundant_windows(num_tokens,
 
 
 def test_classification_averages_logits_of_windows():
-    task = TextClassification(labels=("a", "b"), long="window", stride=10)
+    task = TextClassification(labels=("a", "b"), long_text="window", doc_stride=10)
     examples = [
         ClassificationExample("the", label="a"),
         ClassificationExample("of and " * 20, label="b"),
@@ -83,7 +83,7 @@ def test_classification_averages_logits_of_windows():
 
 
 def test_classification_repeats_shorter_text_in_every_window():
-    task = TextClassification(labels=("a", "b"), long="window", stride=4)
+    task = TextClassification(labels=("a", "b"), long_text="window", doc_stride=4)
     for example in (ClassificationExample("of and " * 10, "the people"), ClassificationExample("the people", "of and " * 10)):
         encoded = task.encode([example], TOKENIZER, 15)
         longer_segment = int("the" in example.text)  # segment of the longer text
@@ -95,7 +95,7 @@ def test_classification_repeats_shorter_text_in_every_window():
 
 
 def test_classification_hierarchical_windows_are_pooled_by_the_model():
-    task = TextClassification(labels=("a", "b"), long="hierarchical", stride=10)
+    task = TextClassification(labels=("a", "b"), long_text="hierarchical", doc_stride=10)
     examples = [ClassificationExample("of and " * 20, label="b"), ClassificationExample("of", label="a")]
     encoded = task.encode(examples, TOKENIZER, 22)
     assert (
@@ -112,7 +112,7 @@ def test_classification_hierarchical_windows_are_pooled_by_the_model():
 def test_classification_of_100k_words():
     examples = [ClassificationExample("time people " * 50_000)]
     assert len(TextClassification(labels=("a", "b")).encode(examples, TOKENIZER, 128).input_ids[0]) == 128
-    task = TextClassification(labels=("a", "b"), long="window", stride=126)
+    task = TextClassification(labels=("a", "b"), long_text="window", doc_stride=126)
     encoded = task.encode(examples, TOKENIZER, 128)
     assert len(encoded.input_ids) == 794
     assert task.decode(np.tile([0.0, 1.0], (794, 1)), encoded, examples)[0].label == "b"
@@ -152,7 +152,7 @@ def test_classification_unknown_label_error_has_location_and_suggestion():
     with pytest.raises(UserError, match=r"a\.tsv, line 7: 'positiv' is not a label of this task; did you mean 'positive'\?"):
         task.encode([ClassificationExample("a", label="positiv", source="a.tsv", line=7)], TOKENIZER, 16)
     with pytest.raises(UserError, match="known: negative, positive"):
-        TextClassification(labels=("negative", "positive"), many=True).encode(
+        TextClassification(labels=("negative", "positive"), multi_label=True).encode(
             [ClassificationExample("a", label="zzz")], TOKENIZER, 16
         )
 
@@ -188,7 +188,7 @@ def test_classification_balanced_class_weights():
     assert TextClassification().fit(examples).class_weights() is None
     custom = TextClassification(weights={"y": 3.0}).fit(examples)
     assert custom.class_weights().tolist() == [1.0, 3.0]
-    multi_label = TextClassification(weights="balanced", many=True).fit(
+    multi_label = TextClassification(weights="balanced", multi_label=True).fit(
         [ClassificationExample("a", label=label) for label in ["x|y", "x", "", "x|x"]]
     )
     assert multi_label.class_weights().tolist() == pytest.approx([1 / 3, 3.0])
@@ -197,7 +197,7 @@ def test_classification_balanced_class_weights():
 
 
 def test_multi_label_classification_encodes_decodes_and_scores():
-    task = TextClassification(many=True).fit(
+    task = TextClassification(multi_label=True).fit(
         [
             ClassificationExample("a", label="x|y"),
             ClassificationExample("b", label=" y | z "),
@@ -217,7 +217,7 @@ def test_multi_label_classification_encodes_decodes_and_scores():
 def test_multi_label_tuned_threshold_maximizes_micro_f1():
     rng = np.random.default_rng(0)
     logits, labels = np.round(rng.normal(size=(60, 4)), 1), rng.random((60, 4)) < 0.3  # rounded, so that there are ties
-    task = TextClassification(labels=tuple("abcd"), many=True)
+    task = TextClassification(labels=tuple("abcd"), multi_label=True)
     examples = [ClassificationExample("t", label="|".join(np.array(list("abcd"))[row])) for row in labels]
 
     def micro_f1(threshold):

@@ -56,11 +56,11 @@ def make_example(kind, words):
 
 
 TASKS = {
-    "classify": TextClassification(labels=("a", "b"), stride=16),
-    "regress": TextRegression(stride=16),
-    "choose": MultipleChoice(stride=16),
+    "classify": TextClassification(labels=("a", "b"), doc_stride=16),
+    "regress": TextRegression(doc_stride=16),
+    "choose": MultipleChoice(doc_stride=16),
     "tag": TokenClassification(labels=("B-X", "O"), scheme="bio", overlap=8),
-    "answer": QuestionAnswering(stride=16),
+    "answer": QuestionAnswering(doc_stride=16),
 }
 LONG = {
     kind: ("truncate", "window", "hierarchical") if kind in ("classify", "regress", "choose") else ("truncate", "window")
@@ -84,7 +84,7 @@ def make_predictor(task, tokenizer, objective=None):
         EncoderConfig, {"width": 8, "layers": 1, "mixer": {"heads": 2}, "feedforward": {"inner": 8}, "positions": 512}
     )
     model = build_model(
-        ModelConfig(encoder=encoder, vocabulary=len(tokenizer), heads=(objective or Supervised(task)).heads()), 0
+        ModelConfig(encoder=encoder, vocab_size=len(tokenizer), heads=(objective or Supervised(task)).heads()), 0
     )
     return Predictor(model, tokenizer, {}, task, LENGTH)
 
@@ -128,7 +128,7 @@ def test_long_text_embedding_is_the_mean_of_its_windows(tokenizer):
         SimilarityExample("now", document(50), 0.0),
         SimilarityExample(document(70), "of", 0.5),
     ]
-    task = TextSimilarity(long="hierarchical", stride=16).fit(examples)
+    task = TextSimilarity(long_text="hierarchical", doc_stride=16).fit(examples)
     predictor = make_predictor(task, tokenizer, Contrastive(task))
     texts = [text for example in examples for text in (example.text, example.text_b)]
     embeddings = []
@@ -149,7 +149,7 @@ def test_long_text_embedding_is_the_mean_of_its_windows(tokenizer):
 
 def test_long_text_similarity_of_100k_words(tokenizer):
     for long in ("truncate", "hierarchical"):
-        task = TextSimilarity(long=long)
+        task = TextSimilarity(long_text=long)
         predictor = make_predictor(task, tokenizer, Contrastive(task))
         predictor.length = 512
         (prediction,) = predictor.answers([SimilarityExample(document(100_000), document(100_000))])

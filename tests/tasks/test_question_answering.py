@@ -97,7 +97,7 @@ def test_question_answering_without_references(tmp_path, tokenizer):
 @pytest.mark.parametrize("stride", [3, 128])
 def test_question_answering_round_trip_of_answers(tmp_path, tokenizer, length, stride):
     texts = ["The people", "there", "天地", "天地玄黄 two", "more."]
-    task = QuestionAnswering(stride=stride)
+    task = QuestionAnswering(doc_stride=stride)
     examples = list(task.read(write_squad(tmp_path, *((text, answers_at(text)) for text in texts))))
     encoded = task.encode(examples, tokenizer, length)
     assert max(map(len, encoded.input_ids)) <= length and (length > 32 or len(encoded.input_ids) > len(examples))
@@ -108,7 +108,7 @@ def test_question_answering_round_trip_of_answers(tmp_path, tokenizer, length, s
 
 
 def test_question_answering_window_without_answer_targets_cls(tmp_path, tokenizer):
-    task = QuestionAnswering(stride=4)
+    task = QuestionAnswering(doc_stride=4)
     (example,) = task.read(write_squad(tmp_path, ("q", answers_at("made 天地"))))
     encoded = task.encode([example], tokenizer, 16)
     start, end = encoded.targets["start"], encoded.targets["end"]

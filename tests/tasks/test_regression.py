@@ -37,7 +37,7 @@ def test_regression_rejects_labels_that_are_not_finite(tmp_path, label):
 
 
 def test_regression_averages_outputs_of_windows():
-    task = TextRegression(long="window", stride=10)
+    task = TextRegression(long_text="window", doc_stride=10)
     examples = [RegressionExample("of and " * 20, label=2.5), RegressionExample("the", "people", 1.0)]
     encoded = task.encode(examples, TOKENIZER, 22)
     assert encoded.targets["label"].tolist() == [2.5, 2.5, 2.5, 1.0] and encoded.targets["label"].dtype == np.float32
@@ -57,4 +57,4 @@ def test_regression_fit_requires_labels(tmp_path):
     assert TextRegression().fit([RegressionExample("a", label=1.0)]) == TextRegression()
     with pytest.raises(UserError, match="has no label"):
         TextRegression().fit([RegressionExample("a", label=1.0), RegressionExample("b")])
-    assert from_dict(TaskConfig, to_dict(TextRegression(long="window"))) == TextRegression(long="window")
+    assert from_dict(TaskConfig, to_dict(TextRegression(long_text="window"))) == TextRegression(long_text="window")

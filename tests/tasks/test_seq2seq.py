@@ -60,7 +60,7 @@ def test_seq2seq_fit_requires_targets():
 
 
 def test_seq2seq_encodes_and_truncates_sources_and_targets(tokenizer):
-    task = Seq2Seq(longest=4)
+    task = Seq2Seq(max_target_length=4)
     encoded = task.encode(
         [Seq2SeqExample("the of and to in", "we can see more people"), Seq2SeqExample("is", "")], tokenizer, 6
     )
@@ -105,7 +105,7 @@ def test_bleu_from_counts_matches_sacrebleu(pairs):
 
 
 def test_bleu_of_chinese_splits_characters():
-    task, pair = Seq2Seq(words="zh"), ([Seq2SeqPrediction("天地玄黄")], [Seq2SeqExample("x", "天地玄黄")])
+    task, pair = Seq2Seq(bleu_tokenizer="zh"), ([Seq2SeqPrediction("天地玄黄")], [Seq2SeqExample("x", "天地玄黄")])
     assert task.compute_metrics(*pair)["bleu"] == pytest.approx(1.0) and TASK.compute_metrics(*pair)["bleu"] < 1
     assert task.compute_metrics(*pair)["rouge2"] == 1.0
 

@@ -52,12 +52,12 @@ def to_tokens(ids, tokenizer):
 
 def test_special_tokens_of_columns_precede_the_text(tmp_path):
     task, examples, tokenizer = fit_task(tmp_path, TextClassification(template=TEMPLATE), ROWS)
-    assert task.guides == ("[?]", "[TCP]", "[UDP]", "[way=?]", "[way=c]", "[way=s]")
+    assert task.special_tokens == ("[?]", "[TCP]", "[UDP]", "[way=?]", "[way=c]", "[way=s]")
     encoded = task.encode(examples, tokenizer, 16)
     assert to_tokens(encoded.input_ids[0], tokenizer) == ["[CLS]", "[way=c]", "[TCP]", "the", "people", "[SEP]"]
     assert to_tokens(encoded.input_ids[1], tokenizer) == ["[CLS]", "[way=s]", "[UDP]", "of", "time", "[SEP]"]
-    assert min(tokenizer.backend_tokenizer.token_to_id(name) for name in task.guides) == len(WORDS)
-    assert tokenizer.is_special[-len(task.guides) :].all()
+    assert min(tokenizer.backend_tokenizer.token_to_id(name) for name in task.special_tokens) == len(WORDS)
+    assert tokenizer.is_special[-len(task.special_tokens) :].all()
 
 
 def test_special_tokens_of_unseen_and_missing_values(tmp_path):
@@ -90,7 +90,7 @@ def test_special_tokens_in_plain_text_are_not_special(tmp_path, tokenizer):
 def test_special_tokens_are_in_every_window(tmp_path):
     rows = [dict(ROWS[0], text="of and " * 20), ROWS[1]]
     for long, num_windows in (("truncate", 1), ("window", 3), ("hierarchical", 3)):
-        task = TextClassification(template="[{direction}] {text} [end]", long=long, stride=15)
+        task = TextClassification(template="[{direction}] {text} [end]", long_text=long, doc_stride=15)
         task, examples, tokenizer = fit_task(tmp_path, task, rows)
         encoded = task.encode(examples, tokenizer, 20)
         assert len(encoded.input_ids) == num_windows + 1 and len(encoded.input_ids[0]) == 20
@@ -164,7 +164,7 @@ def test_special_tokens_keep_answer_positions(tmp_path):
     task = QuestionAnswering(template="[{speaker}] {question} [{title}] {context} [end]")
     examples = list(task.read(path))
     task = task.fit(examples)
-    tokenizer = WORDS.with_special_tokens(task.guides)
+    tokenizer = WORDS.with_special_tokens(task.special_tokens)
     encoded = task.encode(examples, tokenizer, 64)
     ids, start, end = encoded.input_ids[0], encoded.targets["start"][0], encoded.targets["end"][0]
     assert ids[start : end + 1].tolist() == WORDS.encode("water").ids
@@ -224,7 +224,7 @@ def test_special_tokens_survive_config_round_trip(tmp_path):
     assert [ids.tolist() for ids in restored.encode(examples, tokenizer, 16).input_ids] == [
         ids.tolist() for ids in task.encode(examples, tokenizer, 16).input_ids
     ]
-    assert tokenizer.with_special_tokens(task.guides).json_bytes == tokenizer.json_bytes
+    assert tokenizer.with_special_tokens(task.special_tokens).json_bytes == tokenizer.json_bytes
     with pytest.raises(UserError, match=r"has no guide token \[\?\]"):
         task.encode(examples, WORDS, 16)
 

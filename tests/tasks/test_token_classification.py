@@ -180,7 +180,7 @@ def test_max_context_window():
 
 def test_token_classification_truncated_entities_lower_recall(tokenizer):
     examples = [make_sentence("the people . his time", "B-X I-X O B-X I-X")]
-    task = TokenClassification(long="truncate").fit(examples)
+    task = TokenClassification(long_text="truncate").fit(examples)
     encoded = task.encode(examples, tokenizer, 5)
     predictions = task.decode(gold_logits(task, encoded), encoded, examples)
     assert predictions[0].tags == ("B-X", "I-X", "O", "O", "O")
@@ -229,7 +229,7 @@ def test_token_classification_without_constrained_decoding(tokenizer):
     examples = [make_sentence("the people", "B-X I-X")]
     logits = [np.array([[0, 0], [0.0, 1], [0, 1], [0, 0]])]
     for constrained, tags in ((True, ("B-X", "I-X")), (False, ("I-X", "I-X"))):
-        task = TokenClassification(legal=constrained).fit(examples)
+        task = TokenClassification(constrained_decoding=constrained).fit(examples)
         encoded = task.encode(examples, tokenizer, 8)
         assert task.decode(logits, encoded, examples)[0].tags == tags
 
@@ -372,7 +372,7 @@ def test_sentence_from_text_skips_only_spaces(text):
 def test_token_classification_of_raw_text_of_100k_words(tokenizer):
     text = "the people, " * 50_000
     example, spans = sentence_from_text(text)
-    task = TokenClassification(labels=("B-X", "I-X", "O"), scheme="bio", moves=((0.5,) * 4,) * 4)
+    task = TokenClassification(labels=("B-X", "I-X", "O"), scheme="bio", transitions=((0.5,) * 4,) * 4)
     encoded = task.encode([example], tokenizer, 512)
     logits = [
         np.where(ids[:, None] == tokenizer.backend_tokenizer.token_to_id("people"), [3.0, 1, 0], [0.0, 1, 3])

@@ -12,7 +12,7 @@ from bertsmith.train.anomaly import AnomalyDetector
 
 from . import toy_objective as toy
 
-CONFIG = TrainConfig(steps=40, rate=1e-3, warmup=0, save_every=10, log_every=4, patience=3, device="cpu")
+CONFIG = TrainConfig(steps=40, learning_rate=1e-3, warmup_steps=0, save_every=10, log_every=4, max_bad_steps=3, device="cpu")
 
 
 def read_metrics(folder):

@@ -12,7 +12,7 @@ from bertsmith.train.checkpoint import load_average
 
 from . import toy_objective as toy
 
-CONFIG = msgspec.structs.replace(toy.CONFIG, save_every=2, keep=1, average=3)
+CONFIG = msgspec.structs.replace(toy.CONFIG, save_every=2, save_total_limit=1, average_checkpoints=3)
 
 
 def copy_weights(model):

@@ -48,7 +48,7 @@ def test_muon_matches_torch_muon(decay, momentum, bf16, monkeypatch):
     if not bf16:
         monkeypatch.setattr(torch.Tensor, "bfloat16", lambda tensor: tensor.float().clone())
     ours, theirs = Matrices(), Matrices()
-    optimizer = Muon(momentum=momentum, times=LR_MULTIPLIER).build(build_param_groups(ours, decay), LEARNING_RATE)
+    optimizer = Muon(momentum=momentum, lr_multiplier=LR_MULTIPLIER).build(build_param_groups(ours, decay), LEARNING_RATE)
     reference_optimizer = torch.optim.Muon(
         theirs.parameters(),
         lr=LEARNING_RATE * LR_MULTIPLIER,
@@ -96,7 +96,7 @@ def test_muon_orthogonalizes_parts_of_fused_matrix_separately():
         for layer, part in zip(separate, fused[0].weight.chunk(3), strict=True):
             layer.weight.copy_(part)
     optimizers = [
-        Muon(times=LR_MULTIPLIER).build(build_param_groups(model, WEIGHT_DECAY), LEARNING_RATE)
+        Muon(lr_multiplier=LR_MULTIPLIER).build(build_param_groups(model, WEIGHT_DECAY), LEARNING_RATE)
         for model in (fused, separate, unmarked)
     ]
     for step in range(STEPS):
@@ -113,10 +113,10 @@ def test_muon_orthogonalizes_parts_of_fused_matrix_separately():
 
 def build_small_model(**options):
     encoder = EncoderConfig(
-        layers=2, width=16, mixer=Attention(heads=2, rotary=100.0, bias=False), norm="before", norm_bias=False, table=False,
-        feedforward=FeedForwardConfig(inner=24, gated=True, bias=False), dropout=0.0, embedding=8, **options,
+        num_hidden_layers=2, hidden_size=16, mixer=Attention(num_attention_heads=2, rope_theta=100.0, bias=False), norm="before", norm_bias=False, position_embedding_type=False,
+        feedforward=FeedForwardConfig(intermediate_size=24, glu=True, bias=False), hidden_dropout_prob=0.0, embedding_size=8, **options,
     )  # fmt: skip
-    return build_model(ModelConfig(encoder=encoder, vocabulary=50, heads=SentencePairMLM().heads()), 0).train()
+    return build_model(ModelConfig(encoder=encoder, vocab_size=50, heads=SentencePairMLM().heads()), 0).train()
 
 
 def backward(model, step=0):
@@ -270,7 +270,7 @@ def test_muon_lr_multiplier_scales_learning_rate():
     results = []
     for lr_multiplier, lr in ((10.0, 1e-3), (1.0, 1e-2)):
         matrices = Matrices()
-        optimizer = Muon(times=lr_multiplier).build(build_param_groups(matrices, 0.0), 1.0)
+        optimizer = Muon(lr_multiplier=lr_multiplier).build(build_param_groups(matrices, 0.0), 1.0)
         for group in optimizer.param_groups:
             group["lr"] = lr  # as the trainer sets it
         for layer, grad in zip(matrices.layers, random_grads(0), strict=True):

@@ -22,7 +22,7 @@ def load_weights(folder, step):
 
 
 def test_gradual_unfreezing_freezes_until_unfreeze_at(tmp_path):
-    config = msgspec.structs.replace(toy.CONFIG, save_every=1, keep=20)
+    config = msgspec.structs.replace(toy.CONFIG, save_every=1, save_total_limit=20)
     toy.build_trainer(tmp_path, config, param_schedule=head_first_schedule).fit(toy.Data())
     first, half, last = (load_weights(tmp_path, step) for step in (0, 6, 12))
     assert torch.equal(first["inner.weight"], half["inner.weight"])
@@ -31,7 +31,7 @@ def test_gradual_unfreezing_freezes_until_unfreeze_at(tmp_path):
 
 
 def test_lr_scale_scales_update(tmp_path):
-    config = TrainConfig(steps=1, rate=1e-2, warmup=0, decay=0, device="cpu")
+    config = TrainConfig(steps=1, learning_rate=1e-2, warmup_steps=0, weight_decay=0, device="cpu")
     change = {}
     for lr_scale in (1.0, 0.1):
         trainer = toy.build_trainer(
@@ -70,7 +70,7 @@ def test_slanted_triangular_schedule(fraction_done, expected):
     assert lr_factor("slanted", fraction_done, warmup_fraction=0.1) == pytest.approx(expected)
 
 
-EARLY_STOPPING = msgspec.structs.replace(toy.CONFIG, eval_every=2, stop=2)
+EARLY_STOPPING = msgspec.structs.replace(toy.CONFIG, eval_every=2, early_stopping_patience=2)
 
 
 def scores(*values):
@@ -80,7 +80,7 @@ def scores(*values):
 
 
 def test_early_stopping_restores_best_weights(tmp_path):
-    config = msgspec.structs.replace(EARLY_STOPPING, save_every=2, keep=20)
+    config = msgspec.structs.replace(EARLY_STOPPING, save_every=2, save_total_limit=20)
     trainer = toy.build_trainer(tmp_path, config, score_fn=scores(0.1, 0.5, 0.4, 0.5, 0.9, 0.9))
     summary = trainer.fit(toy.Data())
     assert (summary["step"], summary["best_step"]) == (8, 4)
@@ -116,11 +116,11 @@ def test_early_stopping_needs_eval_set_or_score(tmp_path):
 
 
 def test_early_stopping_evaluates_each_epoch_by_default():
-    assert TrainConfig(epochs=3, stop=1).resolve_epochs(10).eval_every == 10
-    assert TrainConfig(epochs=3, stop=1, eval_every=4).resolve_epochs(10).eval_every == 4
+    assert TrainConfig(epochs=3, early_stopping_patience=1).resolve_epochs(10).eval_every == 10
+    assert TrainConfig(epochs=3, early_stopping_patience=1, eval_every=4).resolve_epochs(10).eval_every == 4
 
 
 def test_early_stopping_ignores_nan_scores(tmp_path):
-    config = msgspec.structs.replace(EARLY_STOPPING, save_every=2, keep=20, stop=4)
+    config = msgspec.structs.replace(EARLY_STOPPING, save_every=2, save_total_limit=20, early_stopping_patience=4)
     summary = toy.build_trainer(tmp_path, config, score_fn=scores(float("nan"), 0.5, 0.6, 0.4, 0.3, 0.2)).fit(toy.Data())
     assert summary["best_step"] == 6

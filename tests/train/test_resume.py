@@ -125,7 +125,7 @@ def test_stop_signal_saves_checkpoint(signal_number, tmp_path):
     step = len(metrics_path.read_text().splitlines())
     assert f"stopped at step {step}" in stderr and "same command again" in stderr
     assert (tmp_path / "state" / f"step-{step}" / "manifest.json").exists()
-    config = TrainConfig(steps=100_000, rate=1e-3, save_every=100_000, log_every=1, device="cpu")
+    config = TrainConfig(steps=100_000, learning_rate=1e-3, save_every=100_000, log_every=1, device="cpu")
     assert toy.build_trainer(tmp_path, config).progress.step == step
 
 

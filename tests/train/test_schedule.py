@@ -48,7 +48,7 @@ def test_resolve_warmup_takes_fraction_or_steps():
 
 def test_resolve_epochs_converts_to_steps():
     assert TrainConfig(epochs=3).resolve_epochs(100).steps == 300
-    assert TrainConfig(epochs=0.5, accumulate=4).resolve_epochs(101).steps == 13
+    assert TrainConfig(epochs=0.5, gradient_accumulation_steps=4).resolve_epochs(101).steps == 13
     assert TrainConfig(epochs=0.001).resolve_epochs(10).steps == 1
     assert TrainConfig(epochs=3).resolve_epochs(100).epochs is None
     assert TrainConfig(steps=7).resolve_epochs(100) == TrainConfig(steps=7)
@@ -60,10 +60,10 @@ def test_resolve_epochs_converts_to_steps():
         (TrainConfig(), "none of steps, epochs and minutes"),
         (TrainConfig(steps=3, minutes=1), "steps and minutes"),
         (TrainConfig(steps=0), "train.steps = 0"),
-        (TrainConfig(steps=5, rate=-1), "train.rate = -1"),
-        (TrainConfig(steps=5, keep=0), "train.keep"),
-        (TrainConfig(steps=5, clip=-1), "train.clip"),
-        (TrainConfig(minutes=1, warmup=10), "minutes"),
+        (TrainConfig(steps=5, learning_rate=-1), "train.rate = -1"),
+        (TrainConfig(steps=5, save_total_limit=0), "train.keep"),
+        (TrainConfig(steps=5, max_grad_norm=-1), "train.clip"),
+        (TrainConfig(minutes=1, warmup_steps=10), "minutes"),
     ],
 )
 def test_invalid_train_config_is_refused(config, message):
@@ -87,4 +87,4 @@ def test_inverse_sqrt_schedule_matches_transformer_paper(hidden_size, warmup):
 
 def test_inverse_sqrt_schedule_needs_warmup():
     with pytest.raises(UserError, match="warmup"):
-        TrainConfig(steps=10, warmup=0, schedule="inverse-sqrt").check()
+        TrainConfig(steps=10, warmup_steps=0, lr_scheduler_type="inverse-sqrt").check()

@@ -15,7 +15,7 @@ from bertsmith.train.optim import Adamw, Muon, build_param_groups, optimizer_sta
 
 from . import toy_objective as toy
 
-ONE_STEP = TrainConfig(steps=1, rate=1e-2, warmup=0, log_every=1, device="cpu")
+ONE_STEP = TrainConfig(steps=1, learning_rate=1e-2, warmup_steps=0, log_every=1, device="cpu")
 
 
 def large_batch():
@@ -33,7 +33,7 @@ def test_gradient_accumulation_matches_one_large_batch(cuts, tmp_path):
     assert len({tuple(part.target_counts.items()) for part in parts}) == 4  # otherwise a mean of means would pass, too
     metrics, weights = [], []
     for name, data in (("whole", [full_batch]), ("parts", parts)):
-        config = msgspec.structs.replace(ONE_STEP, accumulate=len(data), steps=3)
+        config = msgspec.structs.replace(ONE_STEP, gradient_accumulation_steps=len(data), steps=3)
         trainer = toy.build_trainer(tmp_path / name, config, toy.Model(), objective=toy.StatelessObjective())
         trainer.fit(lambda k, done, data=data: data[k % len(data)])
         logged = map(json.loads, (tmp_path / name / "metrics.jsonl").read_text().splitlines())
@@ -58,7 +58,7 @@ def test_loss_is_sum_of_means_of_parts(tmp_path):
 
 @pytest.mark.parametrize("clip", [0.1, 0.0])
 def test_gradient_clipping_matches_torch(clip, tmp_path):
-    batch, config = large_batch(), msgspec.structs.replace(ONE_STEP, clip=clip, decay=0.0)
+    batch, config = large_batch(), msgspec.structs.replace(ONE_STEP, max_grad_norm=clip, weight_decay=0.0)
     model = toy.Model()
     loss = toy.Objective().compute_loss(model, batch, ())
     sum(part / batch.target_counts[name] for name, part in loss.parts.items()).backward()

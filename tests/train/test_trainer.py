@@ -23,7 +23,7 @@ def read_metrics(folder):
 
 
 def test_trainer_reduces_loss(tmp_path):
-    config = TrainConfig(steps=150, rate=1e-2, device="cpu", log_every=15)
+    config = TrainConfig(steps=150, learning_rate=1e-2, device="cpu", log_every=15)
     summary = toy.build_trainer(tmp_path, config, toy.Model()).fit(toy.Data())
     losses = [row["loss"] for row in read_metrics(tmp_path) if "trial" not in row]
     assert losses[-1] < 0.4 * losses[0]
@@ -90,7 +90,7 @@ class FakeClock:
 
 def test_train_minutes_ends_on_time_with_learning_rate_near_zero(tmp_path, monkeypatch):
     fractions, clock = [], FakeClock(monkeypatch)
-    config = TrainConfig(minutes=1.5 / 60, rate=1.0, warmup=0.1, save_every=10_000, device="cpu")
+    config = TrainConfig(minutes=1.5 / 60, learning_rate=1.0, warmup_steps=0.1, save_every=10_000, device="cpu")
 
     def get_batch(k, done):
         clock.wait(0.005)
@@ -198,7 +198,7 @@ def test_progress_lines_are_absent_when_quiet_or_with_progress_bar(tmp_path, cap
 def test_startup_time_does_not_count_as_warmup(tmp_path, monkeypatch):
     """Compiling may take most of a minute: the second step must still have a low learning rate."""
     config, learning_rates = (
-        TrainConfig(minutes=3 / 60, rate=1.0, warmup=0.3, schedule="constant", save_every=10_000, device="cpu"),
+        TrainConfig(minutes=3 / 60, learning_rate=1.0, warmup_steps=0.3, lr_scheduler_type="constant", save_every=10_000, device="cpu"),
         [],
     )
     data, clock = toy.Data(), FakeClock(monkeypatch)

@@ -97,7 +97,7 @@ def eval_batches() -> list[Batch]:
     return [Data()(1000 + k, 0.0) for k in range(3)]
 
 
-CONFIG = TrainConfig(steps=12, rate=3e-3, warmup=2, accumulate=2, save_every=4, log_every=3, eval_every=6, device="cpu")
+CONFIG = TrainConfig(steps=12, learning_rate=3e-3, warmup_steps=2, gradient_accumulation_steps=2, save_every=4, log_every=3, eval_every=6, device="cpu")
 
 
 def build_trainer(folder: Path, config: TrainConfig = CONFIG, model: nn.Module | None = None, **options) -> Trainer:
@@ -138,7 +138,7 @@ def run_until_signal(folder: str) -> None:
 
     from bertsmith.errors import Interrupted
 
-    config = TrainConfig(steps=100_000, rate=1e-3, save_every=100_000, log_every=1, device="cpu")
+    config = TrainConfig(steps=100_000, learning_rate=1e-3, save_every=100_000, log_every=1, device="cpu")
     try:
         build_trainer(Path(folder), config, eval_sets={}, on_step=lambda step, _: time.sleep(0.01)).fit(Data())
     except Interrupted as error:
@@ -162,7 +162,7 @@ class SimulatedCrash(Exception):
     pass
 
 
-DISTRIBUTED_CONFIG = TrainConfig(steps=5, rate=3e-3, accumulate=4, save_every=2, log_every=1, device="cpu")
+DISTRIBUTED_CONFIG = TrainConfig(steps=5, learning_rate=3e-3, gradient_accumulation_steps=4, save_every=2, log_every=1, device="cpu")
 
 
 def run_distributed(folder: str) -> None:

@@ -49,8 +49,8 @@ def test_huffman_paths_are_optimal_and_prefix_free(counts):
 
 def test_hierarchical_softmax_head_gives_log_probs():
     paths, hidden_size = build_huffman_paths([5, 0, 2, 2, 9]), 4
-    config = EncoderConfig(layers=0, width=hidden_size)
-    head = HierarchicalSoftmaxHeadConfig(longest=paths.nodes.shape[1]).build(config, 5)
+    config = EncoderConfig(num_hidden_layers=0, hidden_size=hidden_size)
+    head = HierarchicalSoftmaxHeadConfig(max_path_length=paths.nodes.shape[1]).build(config, 5)
     head.load_state_dict({
         "table.weight": torch.randn(6, hidden_size, generator=torch.Generator().manual_seed(0)),
         "nodes": torch.from_numpy(paths.nodes), "turns": torch.from_numpy(paths.codes),
@@ -86,7 +86,7 @@ def fnv1a(text):
 
 
 def test_fasttext_embedding_of_known_and_unknown_words():
-    config = FastTextConfig(numbers=6, grams=CharNgramConfig(least=2, most=3, buckets=50))
+    config = FastTextConfig(vector_size=6, ngrams=CharNgramConfig(min_n=2, max_n=3, bucket=50))
     embedding, table = config.build(6, 3), torch.nn.Embedding(3, 6)
     lexicon = Lexicon(["[UNK]", "cat", "dog"])
     embedding.attach_lexicon(lexicon)
@@ -100,10 +100,10 @@ def test_fasttext_embedding_of_known_and_unknown_words():
 
 
 def test_fasttext_embedding_rows_are_word_and_ngrams():
-    config = CharNgramConfig(least=3, most=4, buckets=10)
+    config = CharNgramConfig(min_n=3, max_n=4, bucket=10)
     row_ids, offsets = config.embedding_rows(["[UNK]", "a", "bcd"], np.array([True, False, False]))
     assert row_ids[: offsets[1]].tolist() == [0]
     assert row_ids[offsets[1] : offsets[2]].tolist() == [1, 3 + reference_ngram_hashes("a", 3, 4, 10)[0]]
     assert row_ids[offsets[2]] == 2 and sorted(row_ids[offsets[2] + 1 :] - 3) == sorted(reference_ngram_hashes("bcd", 3, 4, 10))
     with pytest.raises(UserError, match="4 to 3 characters are none"):
-        CharNgramConfig(least=4, most=3).embedding_rows(["a"], np.array([False]))
+        CharNgramConfig(min_n=4, max_n=3).embedding_rows(["a"], np.array([False]))

@@ -28,16 +28,16 @@ class Recipe(Config, frozen=True):
 
     model: Annotated[str, "the checkpoint folder to begin from: BERT, RoBERTa or another with mixer=dense, or with windows"]
     out: Annotated[str, "the checkpoint folder to make; `pretrain init=` goes on with it"]
-    length: Annotated[MaxLength, "the longest sequence it shall read"] = 4096
-    reach: Annotated[
+    max_length: Annotated[MaxLength, "the longest sequence it shall read"] = 4096
+    attention_window: Annotated[
         tuple[PosInt, ...] | None, "tokens seen on each side, or one for each layer; none: as far as its windows, or else 256"
     ] = None
     dilation: Annotated[
         tuple[PosInt, ...] | None,
         "of the last heads, such as [2, 2]: each sees every second token, twice as far; none: as its windows have it",
     ] = None
-    dilated: Annotated[NonNegInt | None, "layers from the top whose heads are dilated; all, if none; goes with dilation"] = None
-    anchors: Annotated[bool, "[CLS], or what a task chooses, meets its whole sequence"] = True
+    dilated_layers: Annotated[NonNegInt | None, "layers from the top whose heads are dilated; all, if none; goes with dilation"] = None
+    global_attention: Annotated[bool, "[CLS], or what a task chooses, meets its whole sequence"] = True
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
@@ -55,19 +55,19 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
             record |= {"stage": "convert-long", "recipe": to_dict(recipe), "tokenizer": tokenizer.fingerprint}
             record |= {"family": "longformer"} if record.get("family") == "roberta" else {}
             # a fine-tuned model reads longer texts in its task too
-            record |= {"length": recipe.length} if "length" in record else {}
+            record |= {"length": recipe.max_length} if "length" in record else {}
             card = {"identity": identity, "source": recipe.model, "command": command_line()}
             with atomic_folder(out) as staging:
                 checkpoint.write_files(staging, model, tokenizer, card, record | {"version": __version__})
         _report_changes(base, recipe, console)
-    return {"out": str(out), "made": created, "positions": recipe.length, "reach": list(recipe.reach or ())}
+    return {"out": str(out), "made": created, "positions": recipe.max_length, "reach": list(recipe.attention_window or ())}
 
 
 def fill_defaults(recipe: Recipe, base: Model) -> Recipe:
     """The recipe with unset keys taken from the model's own windows, or else from the defaults of `Longformer`."""
     mixer = base.config.encoder.mixer
     defaults = mixer if isinstance(mixer, Longformer) else Longformer()
-    if recipe.reach == ():
+    if recipe.attention_window == ():
         raise UserError("reach=[] sees nothing; give a number of tokens, or one for each layer, or leave it out")
     names = ["reach"] if recipe.dilation is not None else ["reach", "dilation", "dilated"]  # a given dilation says all of it
     unset = {name: getattr(defaults, name) for name in names if getattr(recipe, name) is None}
@@ -78,32 +78,32 @@ def convert_model(base: Model, recipe: Recipe) -> Model:
     """The model with Longformer attention; on texts within the window, outputs equal those of `base`."""
     recipe, base_mixer = fill_defaults(recipe, base), base.config.encoder.mixer
     mixer = Longformer(
-        reach=recipe.reach or (), dilation=recipe.dilation or (), dilated=recipe.dilated, anchors=recipe.anchors,
-        dropout=base_mixer.dropout if isinstance(base_mixer, Longformer) else 0.0,
+        attention_window=recipe.attention_window or (), dilation=recipe.dilation or (), dilated_layers=recipe.dilated_layers, global_attention=recipe.global_attention,
+        attention_dropout=base_mixer.attention_dropout if isinstance(base_mixer, Longformer) else 0.0,
     )  # fmt: skip
     if base.decoder is not None:
         raise UserError("a model with a decoder is not made longer; convert its encoder before it learns to write")
-    encoder = extend_positions(replace_mixer(base.config.encoder, mixer), recipe.length)
-    config = ModelConfig(encoder=encoder, vocabulary=base.config.vocabulary, heads=base.config.heads)
+    encoder = extend_positions(replace_mixer(base.config.encoder, mixer), recipe.max_length)
+    config = ModelConfig(encoder=encoder, vocab_size=base.config.vocab_size, heads=base.config.heads)
     model = Model(config, init_weights=False)
     model.load_state_dict(convert_weights(base.state_dict(), encoder))
     return model.eval()
 
 
 def _report_changes(base: Model, recipe: Recipe, console: Console) -> None:
-    encoder, window_per_side = base.config.encoder, min(recipe.reach or ())
-    if encoder.table is True and recipe.length > encoder.positions:
-        console.info(f"{encoder.positions:,} positions are tiled to {recipe.length:,}; it has yet to learn what they mean: "
+    encoder, window_per_side = base.config.encoder, min(recipe.attention_window or ())
+    if encoder.position_embedding_type is True and recipe.max_length > encoder.max_position_embeddings:
+        console.info(f"{encoder.max_position_embeddings:,} positions are tiled to {recipe.max_length:,}; it has yet to learn what they mean: "
                    "go on with `pretrain init=`")  # fmt: skip
-    if getattr(encoder.mixer, "rotary", None) and recipe.length > encoder.positions:
+    if getattr(encoder.mixer, "rope_theta", None) and recipe.max_length > encoder.max_position_embeddings:
         global_tokens = ", and anchors beyond it are met as if they stood at its edge"
         console.info("rotary positions tell distances, and need no table: within a window they are as it was trained with"
-                   + (global_tokens if recipe.anchors else ""))  # fmt: skip
-    if (dropout := getattr(encoder.mixer, "dropout", 0.0)) and not isinstance(encoder.mixer, Longformer):
+                   + (global_tokens if recipe.global_attention else ""))  # fmt: skip
+    if (dropout := getattr(encoder.mixer, "attention_dropout", 0.0)) and not isinstance(encoder.mixer, Longformer):
         console.info(f"mixer.dropout={dropout:g} is left out, with which windows take a slower path; who wants it says so "
                    "going on: `pretrain init= model.mixer=window model.mixer.dropout=`")  # fmt: skip
     if not recipe.dilation and not isinstance(encoder.mixer, Longformer):
-        paths = "the layers above and anchors" if recipe.anchors else "the layers above"
+        paths = "the layers above and anchors" if recipe.global_attention else "the layers above"
         console.info(f"texts of up to {window_per_side + 1:,} tokens are read as before; in longer ones, tokens more than "
                    f"{window_per_side:,} apart meet through {paths}")  # fmt: skip
 

@@ -34,9 +34,9 @@ class Recipe(Config, frozen=True):
     data: Annotated[str | None, "a file of texts: .txt with one a line, or `text` of .tsv, .csv, .jsonl"] = None
     columns: Annotated[dict[str, str], "what text is called in the files"] = msgspec.field(default_factory=dict)
     out: Annotated[str | None, "a .npy file for the vectors, a row a text; or with documents a .jsonl for what is found"] = None
-    pool: Annotated[Pooling | None, "mean of a text's tokens, or the first; as the model was taught, mean if it was not"] = None
+    pooling: Annotated[Pooling | None, "mean of a text's tokens, or the first; as the model was taught, mean if it was not"] = None
     documents: Annotated[str | None, "a .npy of vectors, or a file of texts: find in it what is nearest to each text"] = None
-    top: Annotated[PosInt, "documents, word, analogy: how many are found for each"] = 5
+    top_k: Annotated[PosInt, "documents, word, analogy: how many are found for each"] = 5
     word: Annotated[str | None, "a word: those nearest to it in the table of token vectors"] = None
     analogy: Annotated[tuple[str, ...], "three words: the first is to the second as the third is to what?"] = ()
     similarity: Annotated[tuple[str, ...], "files of word pairs that people rated (WordSim-353, SimLex-999): Spearman"] = ()
@@ -72,7 +72,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     console, predictor = Console(quiet), load(recipe.model, recipe.device, recipe.precision)
     if recipe.documents is not None:
         return _search_documents(recipe, predictor, out, console)
-    num_texts, hidden_size = _count_texts(recipe), predictor.model.config.encoder.width
+    num_texts, hidden_size = _count_texts(recipe), predictor.model.config.encoder.hidden_size
     if out is None:
         sys.stdout.write(json.dumps(_embed(recipe, predictor, [str(recipe.text)])[0].tolist()) + "\n")
     else:
@@ -81,7 +81,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
         "model": recipe.model,
         "rows": num_texts,
         "width": hidden_size,
-        "pool": recipe.pool or predictor.pool,
+        "pool": recipe.pooling or predictor.pool,
         "out": recipe.out,
     }
 
@@ -97,7 +97,7 @@ def _query_words(recipe: Recipe, console: Console) -> dict[str, Any]:
     )
     vectors = load_vectors(resolve_path(recipe.model, "model"))
     results = run_queries(
-        vectors, recipe.word, recipe.analogy, similarity_files, analogy_files, recipe.top, recipe.fold, console
+        vectors, recipe.word, recipe.analogy, similarity_files, analogy_files, recipe.top_k, recipe.fold, console
     )
     return {"model": recipe.model, **results}
 
@@ -139,14 +139,14 @@ def _search_documents(recipe: Recipe, predictor: Predictor, out: Path | None, co
 
 
 def _nearest_lines(recipe: Recipe, predictor: Predictor, texts: list[str], index: DocumentIndex) -> list[bytes]:
-    hits = to_hits(*semantic_search(_embed(recipe, predictor, texts), index.vectors, recipe.top), index.texts)
+    hits = to_hits(*semantic_search(_embed(recipe, predictor, texts), index.vectors, recipe.top_k), index.texts)
     return [(json.dumps({"nearest": text_hits}, ensure_ascii=False) + "\n").encode("utf-8", "replace") for text_hits in hits]
 
 
 def _load_documents(recipe: Recipe, predictor: Predictor) -> DocumentIndex:
     path = resolve_path(str(recipe.documents), "documents")
     if path.suffix == ".npy":
-        return DocumentIndex(_map_vectors(path, predictor.model.config.encoder.width))
+        return DocumentIndex(_map_vectors(path, predictor.model.config.encoder.hidden_size))
     texts = list(read_valid_texts(path, recipe.columns))
     return DocumentIndex(_embed(recipe, predictor, texts), texts)
 
@@ -164,7 +164,7 @@ def _map_vectors(path: Path, hidden_size: int) -> NDArray[Any]:
 
 
 def _embed(recipe: Recipe, predictor: Predictor, texts: list[str]) -> NDArray[np.float32]:
-    return predictor.embed(texts, recipe.pool, recipe.batch_tokens)
+    return predictor.embed(texts, recipe.pooling, recipe.batch_tokens)
 
 
 def _iter_chunks(recipe: Recipe, skip: int) -> Iterator[list[str]]:

@@ -84,8 +84,8 @@ def _read_checkpoint(source: Path, attention_dropout: float) -> tuple[Family, Co
 def _read_tokenizer(recipe: Recipe, source: Path, model: Model) -> Tokenizer:
     tokenizer_path = resolve_path(recipe.tokenizer, "tokenizer") if recipe.tokenizer is not None else None
     tokenizer = read_tokenizer(source if source.is_dir() else source.parent, tokenizer_path, recipe.lowercase)
-    if len(tokenizer) > model.config.vocabulary:
-        raise UserError(f"{tokenizer.source} has {len(tokenizer):,} pieces, the model's table only {model.config.vocabulary:,} "
+    if len(tokenizer) > model.config.vocab_size:
+        raise UserError(f"{tokenizer.source} has {len(tokenizer):,} pieces, the model's table only {model.config.vocab_size:,} "
                        "rows; it is another model's tokenizer")  # fmt: skip
     return tokenizer
 
@@ -131,9 +131,9 @@ def _import_reformer(recipe: Recipe, source: Path, out: Path, console: Console) 
 def _build_result(family: str, converted: ConvertedModel, tokenizer: Tokenizer) -> dict[str, Any]:
     config = converted.model.config
     return {
-        "family": family, "layers": config.encoder.layers, "width": config.encoder.width, "heads": sorted(config.heads),
+        "family": family, "layers": config.encoder.num_hidden_layers, "width": config.encoder.hidden_size, "heads": sorted(config.heads),
         "task": None if converted.task is None else converted.task.__struct_config__.tag,
-        "vocabulary": config.vocabulary, "pieces": len(tokenizer), "positions": config.encoder.positions,
+        "vocabulary": config.vocab_size, "pieces": len(tokenizer), "positions": config.encoder.max_position_embeddings,
         "parameters": sum(weight.numel() for weight in converted.model.parameters()),
         "unmatched": converted.unexpected_keys, "initialised": converted.missing_keys,
     }  # fmt: skip
@@ -153,7 +153,7 @@ def _publish(recipe: Recipe, tokenizer: Tokenizer, converted: ConvertedModel, ca
     record = {"stage": "import", "recipe": to_dict(recipe), "tokenizer": tokenizer.fingerprint, "version": __version__}
     record["family"] = card["result"]["family"]
     if converted.task is not None:
-        record |= {"task": to_dict(converted.task), "length": converted.model.config.encoder.positions}
+        record |= {"task": to_dict(converted.task), "length": converted.model.config.encoder.max_position_embeddings}
     with atomic_folder(resolve_path(recipe.out, "out")) as staging:
         checkpoint.write_files(staging, converted.model, tokenizer, card, record)
         if converted.extra_tensors:

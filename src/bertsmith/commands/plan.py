@@ -34,7 +34,7 @@ class Recipe(PretrainRecipe, frozen=True):
 
     corpus: Annotated[str | None, "the folder `prepare` made; without one, all sequences are as long as they may be"] = None  # type: ignore[assignment]
     out: Annotated[str | None, "the folder to make, whose disk is asked for room; nothing is written there"] = None  # type: ignore[assignment]
-    vocabulary: Annotated[PosInt, "tokens of the vocabulary, where there is no corpus to say so"] = 30_522
+    vocab_size: Annotated[PosInt, "tokens of the vocabulary, where there is no corpus to say so"] = 30_522
     machine: Annotated[Literal["this", "h200"], "this one, measured for some seconds, or one known by name"] = "this"
     seconds: Annotated[PosFloat, "time to measure this machine for, for each length"] = 10.0
 
@@ -54,7 +54,7 @@ class PlanContext(NamedTuple):
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Estimate the cost of the run (throughput is measured if `machine=this`), print it as a table and return it."""
     console, context = Console(quiet), _build_context(recipe)
-    longest_phase = max(range(len(recipe.length)), key=recipe.length.__getitem__)
+    longest_phase = max(range(len(recipe.max_length)), key=recipe.max_length.__getitem__)
     estimate = _estimate_memory(context, longest_phase, context.train)
     phases = _estimate_phases(context, console) if recipe.machine != "this" or _fits(estimate, context.machine) else None
     fits = phases is not None and _fits(estimate, context.machine)
@@ -86,10 +86,10 @@ def _report_memory(
 ) -> dict[str, Any]:
     """Estimated memory, the measured peak where there is one, and the peak with gradient checkpointing toggled."""
     train = context.train
-    other = _estimate_memory(context, longest_phase, msgspec.structs.replace(train, recompute=not train.recompute)).memory.peak
+    other = _estimate_memory(context, longest_phase, msgspec.structs.replace(train, gradient_checkpointing=not train.gradient_checkpointing)).memory.peak
     measured = max((phase.throughput.peak_memory or 0 for phase in phases), default=0)
     report = to_dict(estimate.memory) | {"peak": measured or estimate.memory.peak, "counted": estimate.memory.peak}
-    return report | {"available": context.machine.memory, "recompute": train.recompute, "otherwise": other}
+    return report | {"available": context.machine.memory, "recompute": train.gradient_checkpointing, "otherwise": other}
 
 
 def _build_context(recipe: Recipe) -> PlanContext:
@@ -119,10 +119,10 @@ def _build_config(recipe: Recipe) -> ModelConfig:
     heads = recipe.objective.heads()
     if recipe.init is None:
         encoder = recipe.model or EncoderConfig.presets["bert-base"]
-        return ModelConfig(encoder=encoder, vocabulary=recipe.vocabulary, heads=heads)
+        return ModelConfig(encoder=encoder, vocab_size=recipe.vocab_size, heads=heads)
     folder = resolve_path(recipe.init, "init")
     init_config = from_dict(ModelConfig, checkpoint.read_config(folder)["model"], str(folder / "config.json"))
-    return ModelConfig(encoder=init_config.encoder, vocabulary=init_config.vocabulary, heads=heads)
+    return ModelConfig(encoder=init_config.encoder, vocab_size=init_config.vocab_size, heads=heads)
 
 
 def _count_eval_tokens(recipe: Recipe, corpus: Corpus, documents: np.ndarray) -> float:
@@ -145,7 +145,7 @@ def _estimate_memory(context: PlanContext, phase: int, train: TrainConfig) -> me
 
 
 def _largest_batch(context: PlanContext, phase: int, batch_tokens: int) -> Batch:
-    objective, vocabulary, length = context.recipe.objective, context.config.vocabulary, context.recipe.length[phase]
+    objective, vocabulary, length = context.recipe.objective, context.config.vocab_size, context.recipe.max_length[phase]
     if not context.loaders:
         return step.make_synthetic_batch(objective, batch_tokens, length, vocabulary)
     is_eager_cpu = not context.machine.is_gpu and not context.train.compile
@@ -169,14 +169,14 @@ def _fits(estimate: memory.MemoryEstimate, machine: Machine) -> bool:
 
 def _find_fitting_settings(context: PlanContext, longest_phase: int) -> Iterator[dict[str, Any]]:
     """Settings that fit in memory, with their peaks: smaller micro-batches, gradient checkpointing, or both."""
-    for gradient_checkpointing in dict.fromkeys((context.train.recompute, True)):
+    for gradient_checkpointing in dict.fromkeys((context.train.gradient_checkpointing, True)):
         for factor in (2**n for n in range(0, 20)):
             batch_tokens = context.train.batch_tokens // factor
-            if batch_tokens < context.recipe.length[longest_phase]:
+            if batch_tokens < context.recipe.max_length[longest_phase]:
                 break
             settings = {
                 "batch_tokens": batch_tokens,
-                "accumulate": context.train.accumulate * factor,
+                "accumulate": context.train.gradient_accumulation_steps * factor,
                 "recompute": gradient_checkpointing,
             }
             train = msgspec.structs.replace(context.train, **settings)
@@ -205,7 +205,7 @@ def _estimate_phases(context: PlanContext, console: Console) -> list[time.Phase]
 
 
 def _estimate_throughput(context: PlanContext, phase: int, console: Console) -> time.Throughput:
-    recipe, train, length = context.recipe, context.train, context.recipe.length[phase]
+    recipe, train, length = context.recipe, context.train, context.recipe.max_length[phase]
     if recipe.machine == "this":
         console.info(f"measuring {context.machine.name} for some {recipe.seconds:g} seconds, sequences of {length}")
         spec = benchmark.BenchmarkSpec(
@@ -230,7 +230,7 @@ def _batch_source(context: PlanContext, phase: int) -> benchmark.BatchSource:
     @contextmanager
     def open_batches(batch_tokens: int) -> Iterator[Callable[[int], Batch]]:
         if not context.loaders:
-            batch = step.make_synthetic_batch(objective, batch_tokens, context.recipe.length[phase], context.config.vocabulary)
+            batch = step.make_synthetic_batch(objective, batch_tokens, context.recipe.max_length[phase], context.config.vocab_size)
             yield lambda k: batch
             return
         with step.prefetch_batches(
@@ -261,7 +261,7 @@ def _estimate_disk_and_time(
 def _file_sizes(context: PlanContext) -> tuple[int, int]:
     """Bytes of the tokenizer file and of the corpus folder."""
     if context.corpus is None:
-        return 16 * context.config.vocabulary, 0
+        return 16 * context.config.vocab_size, 0
     files = [path for path in context.corpus.path.rglob("*") if path.is_file()]
     return (context.corpus.path / "tokenizer.json").stat().st_size, sum(path.stat().st_size for path in files)
 

@@ -47,7 +47,7 @@ class Recipe(Config, frozen=True):
         default_factory=dict
     )
     skip_bad: Annotated[bool, "rows that cannot be used are answered by an error in their place, and the work goes on"] = False
-    top: Annotated[PosInt, "words told of each mask"] = 5
+    top_k: Annotated[PosInt, "words told of each mask"] = 5
     together: Annotated[bool, "fill several masks one after another, the surest first, each knowing those before"] = False
     candidates: Annotated[tuple[str, ...] | None, "words for the one mask of a text, to be ranked"] = None
     generate: Annotated[
@@ -178,7 +178,7 @@ def _lm_answer_fn(recipe: Recipe, predictor: Predictor) -> AnswerFn:
         raise UserError("generate=... is for a causal model without a task; this one was made otherwise")
     if recipe.candidates:
         return lambda some: [{"candidates": predictor.fill(text, candidates=recipe.candidates)} for text in some.rows]
-    return lambda some: [{"masks": predictor.fill(text, recipe.top, together=recipe.together)} for text in some.rows]
+    return lambda some: [{"masks": predictor.fill(text, recipe.top_k, together=recipe.together)} for text in some.rows]
 
 
 def _count_rows(recipe: Recipe, predictor: Predictor, console: Console) -> int:

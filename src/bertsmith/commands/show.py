@@ -42,11 +42,11 @@ class Recipe(Config, frozen=True):
         None
     )
     objective: Annotated[ObjectiveConfig, "masks: as `pretrain` takes it"] = SentencePairMLM()
-    length: Annotated[MaxLength, "masks: longest sequence"] = 128
+    max_length: Annotated[MaxLength, "masks: longest sequence"] = 128
     samples: Annotated[PosInt, "masks, run: samples to show"] = 12
     seed: Annotated[int, "masks: as `pretrain` takes it"] = 0
     epoch: Annotated[NonNegInt, "masks, run: of which epoch, from 0"] = 0
-    held_out: Annotated[Probability, "masks: as `pretrain` takes it, so that samples are those it reads"] = 0.01
+    validation_split: Annotated[Probability, "masks: as `pretrain` takes it, so that samples are those it reads"] = 0.01
     texts: Annotated[tuple[str, ...], "run: texts with a [MASK] for the model to fill"] = ()
     models: Annotated[tuple[str, ...], "senses: several checkpoints side by side, vectors of words among them"] = ()
     data: Annotated[
@@ -115,7 +115,7 @@ def _spans_page(recipe: Recipe) -> tuple[str, list[Html]]:
         mixer.prepare_forward()
     config = mixers[0].config
     layers = [SpanLayer(mixer.current_spans.tolist(), mixer.trimmed_span) for mixer in mixers]
-    return "How far its heads look", [render_spans(layers, config.longest, config.ramp, config.causal)]
+    return "How far its heads look", [render_spans(layers, config.max_span, config.span_ramp, config.causal)]
 
 
 def _buckets_page(recipe: Recipe) -> tuple[str, list[Html]]:
@@ -127,7 +127,7 @@ def _buckets_page(recipe: Recipe) -> tuple[str, list[Html]]:
     from ..model.packing import Layout
 
     model, _, _ = checkpoint.load(_model_folder(recipe))
-    ids = _open_corpus(recipe).tokens[: min(MAX_BUCKET_TOKENS, model.config.encoder.positions)]
+    ids = _open_corpus(recipe).tokens[: min(MAX_BUCKET_TOKENS, model.config.encoder.max_position_embeddings)]
     tokens = torch.from_numpy(ids.astype("int64"))
     layers = compute_bucket_stats(model, Inputs(tokens, Layout.from_lengths([len(tokens)])))
     if not layers:
@@ -169,5 +169,5 @@ def _model_folder(recipe: Recipe) -> Path:
 
 
 def _build_loader(recipe: Recipe, corpus: Corpus) -> BatchLoader:
-    documents, _ = corpus.split(recipe.held_out, recipe.seed, recipe.objective.min_sentences)  # as `pretrain` holds out
-    return recipe.objective.build_batches(corpus, documents, recipe.length, max(BATCH_TOKENS, recipe.length), recipe.seed)
+    documents, _ = corpus.split(recipe.validation_split, recipe.seed, recipe.objective.min_sentences)  # as `pretrain` holds out
+    return recipe.objective.build_batches(corpus, documents, recipe.max_length, max(BATCH_TOKENS, recipe.max_length), recipe.seed)

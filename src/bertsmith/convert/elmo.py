@@ -38,7 +38,7 @@ def find_files(source: Path) -> tuple[Path, Path] | None:
 def read(options: Path, weights: Path, tokenizer: Tokenizer | None = None) -> tuple[Model, Tokenizer]:
     """The bidirectional LM without its softmax, which was not published. Words are read by characters, so none is unknown."""
     encoder, tokenizer = _read_encoder_config(options), tokenizer or _default_tokenizer()
-    model = Model(ModelConfig(encoder=encoder, vocabulary=len(tokenizer)), init_weights=False)
+    model = Model(ModelConfig(encoder=encoder, vocab_size=len(tokenizer)), init_weights=False)
     try:
         import h5py
     except ImportError:
@@ -65,35 +65,35 @@ def _read_encoder_config(path: Path) -> EncoderConfig:
                            f"{char_cnn['n_characters']}, {lstm['cell_clip']} and {lstm['proj_clip']}")  # fmt: skip
         embeddings = CharCNNConfig(
             filters=tuple((int(width), int(num_filters)) for width, num_filters in char_cnn["filters"]),
-            activation=char_cnn["activation"], numbers=char_cnn["embedding"]["dim"],
-            letters=char_cnn["max_characters_per_token"], highways=char_cnn["n_highway"],
+            hidden_act=char_cnn["activation"], embedding_size=char_cnn["embedding"]["dim"],
+            max_characters_per_token=char_cnn["max_characters_per_token"], num_highway=char_cnn["n_highway"],
         )  # fmt: skip
         residual: ResidualMode = "between" if lstm["use_skip_connections"] else "none"
         base_config = elmo(lstm["n_layers"], 2 * lstm["projection_dim"], lstm["dim"], residual)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} is not the options.json of an ELMo: {error!r} is missing or wrong") from None
-    mixer = Lstm(directions="apart", hidden=lstm["dim"], clip=lstm["cell_clip"])
-    return replace(base_config, front=embeddings, mixer=mixer)
+    mixer = Lstm(directions="apart", cell_size=lstm["dim"], cell_clip=lstm["cell_clip"])
+    return replace(base_config, embeddings=embeddings, mixer=mixer)
 
 
 def _map_weights(encoder: EncoderConfig, get_array: Any) -> dict[str, Tensor]:
-    char_cnn, weights = encoder.front, dict[str, NDArray[np.float32]]()
+    char_cnn, weights = encoder.embeddings, dict[str, NDArray[np.float32]]()
     assert isinstance(char_cnn, CharCNNConfig)
     table = get_array("char_embed")
     weights["front.characters.weight"] = np.concatenate([np.zeros_like(table[:1]), table])  # row 0: padding
     for i in range(len(char_cnn.filters)):
         weights[f"front.filters.{i}.weight"] = get_array(f"CNN/W_cnn_{i}")[0].transpose(2, 1, 0)
         weights[f"front.filters.{i}.bias"] = get_array(f"CNN/b_cnn_{i}")
-    for i in range(char_cnn.highways):
+    for i in range(char_cnn.num_highway):
         for ours, theirs in (("change", "transform"), ("gate", "carry")):
             weights[f"front.highways.{i}.{ours}.weight"] = get_array(f"CNN_high_{i}/W_{theirs}").T
             weights[f"front.highways.{i}.{ours}.bias"] = get_array(f"CNN_high_{i}/b_{theirs}")
     weights |= {"front.out.weight": get_array("CNN_proj/W_proj").T, "front.out.bias": get_array("CNN_proj/b_proj")}
-    for layer in range(encoder.layers):
+    for layer in range(encoder.num_hidden_layers):
         for direction in range(2):
             prefix = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
             lstm_weights = _convert_lstm_weights(
-                get_array(f"{prefix}/W_0"), get_array(f"{prefix}/B"), get_array(f"{prefix}/W_P_0"), encoder.width // 2
+                get_array(f"{prefix}/W_0"), get_array(f"{prefix}/B"), get_array(f"{prefix}/W_P_0"), encoder.hidden_size // 2
             )
             weights |= {f"stack.blocks.{layer}.mixer.ways.{direction}.{name}_l0": value for name, value in lstm_weights.items()}
     return {f"encoder.{name}": torch.from_numpy(np.ascontiguousarray(value)) for name, value in weights.items()}

@@ -56,8 +56,8 @@ def _write_int8(part: Path, source: Path, model: Model, tokenizer: Tokenizer, ca
 def _relative_difference(model: Model, other: Model, length: int = 64) -> float:
     """||h_other - h|| / ||h|| of the final hidden states for random ids."""
     encoder, generator = model.config.encoder, torch.Generator().manual_seed(0)
-    layout = Layout.from_lengths([min(length, encoder.positions)])
-    tokens = torch.randint(0, model.config.vocabulary, (len(layout.seq_id),), generator=generator)
+    layout = Layout.from_lengths([min(length, encoder.max_position_embeddings)])
+    tokens = torch.randint(0, model.config.vocab_size, (len(layout.seq_id),), generator=generator)
     inputs = Inputs(tokens, layout, torch.zeros_like(tokens))
     hidden_states = model(inputs)
     return float((other(inputs) - hidden_states).norm() / hidden_states.norm())
@@ -72,8 +72,8 @@ def _model_rows(model: Model, part: Path) -> dict[str, str]:
     encoder, size = model.config.encoder, sum(path.stat().st_size for path in part.glob("model*.safetensors"))
     return {
         "parameters": f"{sum(weight.numel() for weight in model.parameters()):,}",
-        "shape": f"{encoder.layers} layers, width {encoder.width}, {encoder.positions} positions",
-        "vocabulary": f"{model.config.vocabulary:,} pieces",
+        "shape": f"{encoder.num_hidden_layers} layers, width {encoder.hidden_size}, {encoder.max_position_embeddings} positions",
+        "vocabulary": f"{model.config.vocab_size:,} pieces",
         "heads": ", ".join(model.config.heads) or "none",
         "weights": f"{size / 1e6:.1f} MB: int8 with a float32 scale for each row",
     }

@@ -71,11 +71,11 @@ def load_hf_model(folder: Path, class_name: str) -> Any:
 def _random_inputs(model: Model, pad_id: int) -> Inputs:
     """Three packed sequences of random ids without the padding id, which transformers would mask."""
     generator, encoder = torch.Generator().manual_seed(0), model.config.encoder
-    layout = Layout.from_lengths([min(length, encoder.positions) for length in LENGTHS])
+    layout = Layout.from_lengths([min(length, encoder.max_position_embeddings) for length in LENGTHS])
     size = (len(layout.seq_id),)
-    tokens = torch.randint(0, model.config.vocabulary, size, generator=generator)
-    tokens[tokens == pad_id] = (pad_id + 1) % model.config.vocabulary
-    segments = torch.randint(0, encoder.segments, size, generator=generator) if encoder.segments else None
+    tokens = torch.randint(0, model.config.vocab_size, size, generator=generator)
+    tokens[tokens == pad_id] = (pad_id + 1) % model.config.vocab_size
+    segments = torch.randint(0, encoder.type_vocab_size, size, generator=generator) if encoder.type_vocab_size else None
     return Inputs(tokens, layout, segments)
 
 

@@ -106,7 +106,7 @@ class WholeWordMasking(RandomUnitMasking, frozen=True, tag="whole-words"):
     """Whole-word masking: all tokens of a word are masked together; Chinese words if the corpus marks them."""
 
     by_word: ClassVar[bool] = True
-    singly: Annotated[
+    token_masking_share: Annotated[
         Probability, "share of the samples in which pieces are hidden one by one; without any, half a word is a riddle"
     ] = 0.0
 
@@ -182,20 +182,20 @@ class SpanMasking(RunMasking, frozen=True, tag="spans"):
     """Span masking: lengths in words follow a truncated geometric distribution."""
 
     p: Annotated[float, Meta(gt=0, lt=1), "the chance that a span ends with each word"] = 0.2
-    longest: Annotated[PosInt, "words"] = 10
+    max_span_length: Annotated[PosInt, "words"] = 10
 
     def length_probs(self) -> NDArray[np.float64]:
-        weights = self.p * np.power(1 - self.p, np.arange(self.longest, dtype=np.float64))
+        weights = self.p * np.power(1 - self.p, np.arange(self.max_span_length, dtype=np.float64))
         return weights / weights.sum()
 
 
 class NgramMasking(RunMasking, frozen=True, tag="ngrams"):
     """N-gram masking: n words with probability proportional to 1/n."""
 
-    longest: Annotated[PosInt, "words"] = 3
+    max_ngram: Annotated[PosInt, "words"] = 3
 
     def length_probs(self) -> NDArray[np.float64]:
-        weights = 1.0 / np.arange(1, self.longest + 1, dtype=np.float64)
+        weights = 1.0 / np.arange(1, self.max_ngram + 1, dtype=np.float64)
         return weights / weights.sum()
 
 

@@ -68,7 +68,7 @@ def check_dead_heads(probe: Probe) -> Iterator[Finding]:
         "some heads rest, as in most trained models; they could be pruned",
         "if the run was short, train longer; begin with larger weights, which wakes attention sooner; if the rate was high, "
         "lower it" if is_problem else "nothing needs to be done",
-        f"model.deviation={max(0.04, 2 * probe.model.config.encoder.deviation):.2g}" if is_problem else None,
+        f"model.deviation={max(0.04, 2 * probe.model.config.encoder.initializer_range):.2g}" if is_problem else None,
     )  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def check_word_order(probe: Probe, unigram_loss: float | None) -> Iterator[Findi
 
     `unigram_loss` is the unigram baseline on the same targets: the loss is compared only for a model that beats it.
     """
-    if not probe.model.config.encoder.layers:
+    if not probe.model.config.encoder.num_hidden_layers:
         return  # without layers it is a bag of words by design
     (hidden, _, _), shuffled = probe.forward_outputs, probe.shuffled_hidden_states
     relative_change = (shuffled - hidden)[probe.text_mask].norm(dim=-1) / hidden[probe.text_mask].norm(dim=-1).clamp(min=1e-9)

@@ -58,7 +58,7 @@ def compute_calibration(evaluation: Evaluation) -> Calibration | None:
 
 def _label_calibration(task: TextClassification, probs: Floats, examples: list[Any]) -> CalibrationStats:
     """probs: (examples, labels). In multi-label tasks every (example, label) pair counts as one binary prediction."""
-    if task.many:
+    if task.multi_label:
         gold = task.label_matrices([], examples)[1]
         return _calibration_stats(probs.ravel(), gold.ravel(), np.where(gold, probs, 1 - probs).ravel())
     label_ids = np.array([task.labels.index(example.label) for example in examples])

@@ -42,7 +42,7 @@ class ConfusionMatrix:
 def compute_label_counts(evaluation: Evaluation) -> list[LabelCounts]:
     """Counts of each label (of each entity type, where tags mark spans), most frequent first."""
     task = evaluation.task
-    if isinstance(task, TextClassification) and task.many:
+    if isinstance(task, TextClassification) and task.multi_label:
         predicted, gold = task.label_matrices(evaluation.predictions, evaluation.examples)
         table = zip((predicted & gold).sum(0), predicted.sum(0), gold.sum(0), strict=True)
         return _sort_by_frequency({label: MatchCounts(*map(int, row)) for label, row in zip(task.labels, table, strict=True)})
@@ -62,7 +62,7 @@ def compute_label_counts(evaluation: Evaluation) -> list[LabelCounts]:
 def compute_confusion(evaluation: Evaluation) -> ConfusionMatrix | None:
     """Confusion matrix of text labels or of token tags; None for multi-label and other tasks."""
     task = evaluation.task
-    if isinstance(task, TextClassification) and not task.many:
+    if isinstance(task, TextClassification) and not task.multi_label:
         return ConfusionMatrix(list(task.labels), task.confusion_matrix(evaluation.predictions, evaluation.examples).tolist())
     if isinstance(task, TokenClassification):
         predicted_tags, gold_tags = (list(chain.from_iterable(tags)) for tags in _tag_sequences(evaluation))
@@ -85,7 +85,7 @@ def truncate_confusion(matrix: ConfusionMatrix, max_labels: int = MAX_LABELS) ->
 
 def compute_majority_baseline(evaluation: Evaluation) -> tuple[str, float] | None:
     """(most frequent gold label, accuracy of always predicting it); None for multi-label and other tasks."""
-    if not isinstance(evaluation.task, TextClassification) or evaluation.task.many:
+    if not isinstance(evaluation.task, TextClassification) or evaluation.task.multi_label:
         return None
     label, count = Counter(example.label for example in evaluation.examples).most_common(1)[0]
     return label, count / len(evaluation.examples)

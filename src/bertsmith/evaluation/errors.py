@@ -150,7 +150,7 @@ def _label_mistakes(evaluation: Evaluation) -> list[Mistake]:
     task, mistakes = evaluation.task, []
     assert isinstance(task, TextClassification)
     for pred, example in zip(evaluation.predictions, evaluation.examples, strict=True):
-        if task.many:
+        if task.multi_label:
             gold = {label.strip() for label in example.label.split("|")} - {""}
             wrong, predicted = gold.symmetric_difference(pred.labels), " | ".join(pred.labels)
             loss = sum(-np.log(max(pred.scores[n] if n in gold else 1 - pred.scores[n], 1e-12)) for n in task.labels)

@@ -71,7 +71,7 @@ def get_primary_metric(task: TaskConfig) -> str:
     """The name of the metric by which models of this task are usually compared."""
     if isinstance(task, TokenClassification):
         return "f1" if are_span_tags(task.labels) else "accuracy"
-    if isinstance(task, TextClassification) and task.many:
+    if isinstance(task, TextClassification) and task.multi_label:
         return "f1_micro"
     return {QuestionAnswering: "f1", TextRegression: "pearson", TextSimilarity: "spearman", Seq2Seq: "bleu"}.get(
         type(task), "accuracy"
@@ -88,7 +88,7 @@ def resolve_best_metric(task: TaskConfig, requested: str | None = None) -> str:
 def list_metrics(task: TaskConfig) -> list[str]:
     """Names of the metrics of a task, known before any prediction; `task.labels` must be set."""
     if isinstance(task, TextClassification):
-        single_label = ["matthews"] * (not task.many) + ["f1"] * (task.positive is not None)
+        single_label = ["matthews"] * (not task.multi_label) + ["f1"] * (task.positive is not None)
         return ["accuracy", "f1_macro", "f1_micro", *single_label]
     if isinstance(task, TokenClassification):
         entity_metrics = (
@@ -120,7 +120,7 @@ def choose_slice_metric(task: TaskConfig, metrics: dict[str, MetricResult]) -> t
 def find_correct(task: TaskConfig, predictions: Sequence[Any], examples: Sequence[Any]) -> NDArray[np.bool_] | None:
     """(examples,) bool, predictions that are entirely correct; None for regression and similarity."""
     pairs = list(zip(predictions, examples, strict=True))
-    if isinstance(task, TextClassification) and task.many:
+    if isinstance(task, TextClassification) and task.multi_label:
         predicted, gold = task.label_matrices(predictions, examples)
         return (predicted == gold).all(-1)
     if isinstance(task, QuestionAnswering):
@@ -136,7 +136,7 @@ def find_correct(task: TaskConfig, predictions: Sequence[Any], examples: Sequenc
 
 
 def _classify_metrics(task: TextClassification, predictions: Sequence[Any], examples: Sequence[Any]) -> dict[str, MetricResult]:
-    if task.many:
+    if task.multi_label:
         matrices = task.label_matrices(predictions, examples)
         multi_label = {"accuracy": scores.exact, "f1_macro": scores.f1_macro_many, "f1_micro": scores.f1_micro_many}
         return {name: MetricResult(metric, *matrices) for name, metric in multi_label.items()}
@@ -186,7 +186,7 @@ def _answer_metrics(task: QuestionAnswering, predictions: Sequence[Any], example
 
 def _generate_metrics(task: Seq2Seq, predictions: Sequence[Any], examples: Sequence[Any]) -> dict[str, MetricResult]:
     """All metrics but chrF, whose per-sentence statistics sacreBLEU does not expose."""
-    counts = scores.bleu_counts(*task.comparison_texts(predictions, examples), task.words)
+    counts = scores.bleu_counts(*task.comparison_texts(predictions, examples), task.bleu_tokenizer)
     zeros = np.zeros(len(counts))
     means = {
         name: MetricResult(scores.mean_score, values, zeros)

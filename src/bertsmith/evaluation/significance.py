@@ -92,4 +92,4 @@ def _check_comparable(evaluation: Evaluation, other: Evaluation) -> None:
 
 
 def _format_labels(task: TextClassification) -> str:
-    return ", ".join(sorted(task.labels)) + (" (several at once)" if task.many else "")
+    return ", ".join(sorted(task.labels)) + (" (several at once)" if task.multi_label else "")

@@ -150,7 +150,7 @@ class ExampleSlicer:
 
     def _label_masks(self) -> SliceMasks:
         assert isinstance(self.task, TextClassification)
-        if self.task.many:
+        if self.task.multi_label:
             gold = self.task.label_matrices([], self.examples)[1]
             masks = [(label, gold[:, i]) for i, label in enumerate(self.task.labels)]
             unlabeled = gold.sum(-1) == 0

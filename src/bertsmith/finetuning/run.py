@@ -103,7 +103,7 @@ def _train(recipe: FinetuneRecipe, out: Path, identity: str, console: Console) -
         record = {
             "stage": "finetune",
             "task": to_dict(evaluation.task if evaluation else run.predictor.task),
-            "length": recipe.length,
+            "length": recipe.max_length,
         }
         card = {"identity": identity, "result": result, **(evaluation.card if evaluation else {})}
         record |= runs.read_family(resolve_path(recipe.model, "model")) if isinstance(recipe.model, str) else {}
@@ -125,7 +125,7 @@ def _setup(recipe: FinetuneRecipe, console: Console) -> FinetuneRun:
     """Load the base model and the examples and build the task model; all errors of the recipe are raised here."""
     base, tokenizer = _load_base(recipe, console)
     examples = read_examples(recipe, tokenizer, console)
-    metric = resolve_best_metric(examples.task, recipe.best)
+    metric = resolve_best_metric(examples.task, recipe.metric_for_best_model)
     tokenizer, weights = add_special_tokens(examples.task, base, tokenizer)
     objective = build_task_objective(examples.task, recipe.features)
     config = _build_config(recipe, base, weights, objective)
@@ -133,7 +133,7 @@ def _setup(recipe: FinetuneRecipe, console: Console) -> FinetuneRun:
         config = seq2seq.build_seq2seq_config(recipe, examples.task, base, config)
     model = _init_model(recipe, config, weights, base, console)
     model.attach_tokenizer(tokenizer)
-    return FinetuneRun(examples, objective, Predictor(model, tokenizer, {}, examples.task, recipe.length), metric)
+    return FinetuneRun(examples, objective, Predictor(model, tokenizer, {}, examples.task, recipe.max_length), metric)
 
 
 def _load_base(recipe: FinetuneRecipe, console: Console) -> tuple[Model, Tokenizer]:
@@ -144,16 +144,16 @@ def _load_base(recipe: FinetuneRecipe, console: Console) -> tuple[Model, Tokeniz
 
 def _build_config(recipe: FinetuneRecipe, base: Model, weights: dict[str, Tensor], objective: TaskObjective) -> ModelConfig:
     encoder = base.config.encoder
-    if recipe.dropout is not None:
-        encoder = msgspec.structs.replace(encoder, dropout=recipe.dropout)
-    if recipe.length > encoder.positions:
-        raise UserError(f"length {recipe.length} is more than the model's {encoder.positions} positions; lower it")
-    if recipe.lm and not encoder.is_causal:
-        raise UserError(f"lm={recipe.lm:g} asks each token for the next, which this model sees already; leave it out, or begin "
+    if recipe.hidden_dropout_prob is not None:
+        encoder = msgspec.structs.replace(encoder, hidden_dropout_prob=recipe.hidden_dropout_prob)
+    if recipe.max_length > encoder.max_position_embeddings:
+        raise UserError(f"length {recipe.max_length} is more than the model's {encoder.max_position_embeddings} positions; lower it")
+    if recipe.aux_lm_weight and not encoder.is_causal:
+        raise UserError(f"lm={recipe.aux_lm_weight:g} asks each token for the next, which this model sees already; leave it out, or begin "
                        "from a causal model")  # fmt: skip
-    vocabulary = len(weights["tokens.weight"]) if "tokens.weight" in weights else base.config.vocabulary
-    heads = objective.heads() | ({regularizers.LM_HEAD: regularizers.auxiliary_lm_head(base.config.heads)} if recipe.lm else {})
-    return ModelConfig(encoder=encoder, vocabulary=vocabulary, heads=heads)
+    vocabulary = len(weights["tokens.weight"]) if "tokens.weight" in weights else base.config.vocab_size
+    heads = objective.heads() | ({regularizers.LM_HEAD: regularizers.auxiliary_lm_head(base.config.heads)} if recipe.aux_lm_weight else {})
+    return ModelConfig(encoder=encoder, vocab_size=vocabulary, heads=heads)
 
 
 def _init_model(
@@ -161,12 +161,12 @@ def _init_model(
 ) -> Model:
     """The model with the base's weights (unless `scratch`), LoRA adapters injected and layers frozen."""
     model = build_model(config, recipe.seed)
-    model.set_gradient_checkpointing(recipe.train.recompute)
-    if not recipe.scratch:
+    model.set_gradient_checkpointing(recipe.train.gradient_checkpointing)
+    if not recipe.random_init:
         model.encoder.load_state_dict(weights)
     if isinstance(recipe.task, Seq2Seq):
         seq2seq.init_from_base(recipe, model, base, console)
-    if recipe.lm and not recipe.scratch:
+    if recipe.aux_lm_weight and not recipe.random_init:
         regularizers.init_auxiliary_lm_head(model, base)
     if recipe.lora:
         lora.inject_adapters(model, recipe.lora, recipe.seed)
@@ -178,23 +178,23 @@ def _init_model(
 
 def _build_param_schedule(recipe: FinetuneRecipe, model: Model) -> ParamScheduleFn:
     train = recipe.train
-    return build_param_schedule(len(model.encoder.stack.blocks), train.layer_decay, train.thaw, train.head_rate)
+    return build_param_schedule(len(model.encoder.stack.blocks), train.layer_lr_decay, train.gradual_unfreezing, train.head_lr_multiplier)
 
 
 def _wrap_objective(recipe: FinetuneRecipe, objective: TaskObjective) -> Objective:
     """The task objective with R-Drop, the auxiliary LM loss or adversarial training added."""
     wrapped: Objective = RDrop(objective, recipe.rdrop) if recipe.rdrop and isinstance(objective, Supervised) else objective
-    wrapped = AuxiliaryLM(objective, recipe.lm) if recipe.lm and isinstance(objective, Supervised) else wrapped
+    wrapped = AuxiliaryLM(objective, recipe.aux_lm_weight) if recipe.aux_lm_weight and isinstance(objective, Supervised) else wrapped
     return AdversarialObjective(wrapped, recipe.adversary) if recipe.adversary else wrapped
 
 
 def _build_batches(recipe: FinetuneRecipe, task: TaskConfig, predictor: Predictor, examples: list[Any]) -> ExampleBatches:
-    encoded = task.encode(examples, predictor.tokenizer, recipe.length)
+    encoded = task.encode(examples, predictor.tokenizer, recipe.max_length)
     if isinstance(task, Seq2Seq):
         return Seq2SeqBatches(
             task, encoded, recipe.train.batch_tokens, recipe.seed, is_prefix_lm=predictor.model.decoder is None
         )
-    batches_class = AuxiliaryLMBatches if recipe.lm else ExampleBatches
+    batches_class = AuxiliaryLMBatches if recipe.aux_lm_weight else ExampleBatches
     return batches_class(task, encoded, recipe.train.batch_tokens, recipe.seed)
 
 

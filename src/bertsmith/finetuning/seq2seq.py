@@ -30,17 +30,17 @@ def build_seq2seq_config(recipe: "FinetuneRecipe", task: Seq2Seq, base: Model, c
         raise UserError(f"{recipe.model} has a decoder already; leave out `decoder`")
     decoder, encoder = recipe.decoder or base.config.decoder, config.encoder
     if decoder is None:
-        if not isinstance(encoder.mixer, Attention) or encoder.others or encoder.front is not None:
+        if not isinstance(encoder.mixer, Attention) or encoder.layer_types or encoder.embeddings is not None:
             raise UserError("an encoder of this kind writes nothing by itself; give it a decoder, such as decoder=recurrent")
         encoder = msgspec.structs.replace(encoder, mixer=msgspec.structs.replace(encoder.mixer, causal=True))
-    _check_lengths(recipe.length, task.longest, encoder.positions, joint=decoder is None)
+    _check_lengths(recipe.max_length, task.max_target_length, encoder.max_position_embeddings, joint=decoder is None)
     heads = config.heads | {name: head for name, head in base.config.heads.items() if name == LM_HEAD}
     return msgspec.structs.replace(config, encoder=encoder, decoder=decoder, heads=heads)
 
 
 def init_from_base(recipe: "FinetuneRecipe", model: Model, base: Model, console: Console) -> None:
     """Copy LM head and decoder from the base model; a new decoder is initialized from the encoder where shapes allow."""
-    if recipe.scratch or not isinstance(recipe.model, str):
+    if recipe.random_init or not isinstance(recipe.model, str):
         return
     if LM_HEAD in base.heads:
         model.heads[LM_HEAD].load_state_dict(base.heads[LM_HEAD].state_dict())

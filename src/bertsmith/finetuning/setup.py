@@ -28,7 +28,7 @@ def build_new_model(
         raise UserError("a new model reads by a tokenizer: give tokenizer=FOLDER, which `bertsmith tokenizer` makes (a folder "
                        "that is called like a preset is written ./NAME)")  # fmt: skip
     tokenizer = Tokenizer.load(resolve_path(tokenizer_path, "tokenizer"))
-    model = build_model(ModelConfig(encoder=encoder_config, vocabulary=len(tokenizer)), seed)
+    model = build_model(ModelConfig(encoder=encoder_config, vocab_size=len(tokenizer)), seed)
     model.attach_tokenizer(tokenizer)
     if vectors_path is not None:
         init_embeddings(model, tokenizer, load_vectors(resolve_path(vectors_path, "vectors")), console)
@@ -37,7 +37,7 @@ def build_new_model(
 
 def add_special_tokens(task: TaskConfig, model: Model, tokenizer: Tokenizer) -> tuple[Tokenizer, dict[str, Tensor]]:
     """The tokenizer and the encoder's weights, extended by the task's special tokens that they do not have yet."""
-    extended, weights = tokenizer.with_special_tokens(getattr(task, "guides", ())), model.state_dict()
+    extended, weights = tokenizer.with_special_tokens(getattr(task, "special_tokens", ())), model.state_dict()
     if num_new := len(extended) - len(tokenizer):
         weights = resize_token_embeddings(weights, len(tokenizer), [tokenizer.non_special_ids.tolist()] * num_new)
     return extended, {name.removeprefix("encoder."): weight for name, weight in weights.items() if name.startswith("encoder.")}

@@ -142,7 +142,7 @@ def _estimate_work(recipe: FinetuneRecipe) -> float:
     """Approximate bytes of examples that the run reads."""
     train = recipe.train.with_default_duration()
     if train.epochs is None:
-        return math.inf if train.steps is None else 4.0 * train.steps * train.accumulate * train.batch_tokens
+        return math.inf if train.steps is None else 4.0 * train.steps * train.gradient_accumulation_steps * train.batch_tokens
     return train.epochs * resolve_path(recipe.data.train, "data").stat().st_size
 
 
@@ -209,8 +209,8 @@ def _check_plan(plan: list[PlannedRun], console: Console) -> dict[str, tuple[str
             if metrics.setdefault(planned.task, names) != names:
                 raise UserError(f"tasks.{planned.task}: models.{planned.model} is to be measured by {', '.join(names)}, "
                                f"others by {', '.join(metrics[planned.task])}; give tasks.{planned.task}.metrics")  # fmt: skip
-        if planned.recipe.length > positions:
-            raise UserError(f"tasks.{planned.task}: length {planned.recipe.length} is more than the {positions} positions of "
+        if planned.recipe.max_length > positions:
+            raise UserError(f"tasks.{planned.task}: length {planned.recipe.max_length} is more than the {positions} positions of "
                            f"models.{planned.model}; lower it")  # fmt: skip
         folder = Path(planned.recipe.out)
         existing_identity = read_json(folder / "card.json").get("identity") if (folder / MANIFEST).exists() else None
@@ -221,9 +221,9 @@ def _check_plan(plan: list[PlannedRun], console: Console) -> dict[str, tuple[str
 
 def _load_model_info(source: str | EncoderConfig, tokenizer_path: str | None) -> tuple[int, Tokenizer]:
     if not isinstance(source, str):
-        return source.positions, Tokenizer.load(resolve_path(tokenizer_path or "", "tokenizer"))
+        return source.max_position_embeddings, Tokenizer.load(resolve_path(tokenizer_path or "", "tokenizer"))
     model, tokenizer, _ = checkpoint.load(resolve_path(source, "model"))
-    return model.config.encoder.positions, tokenizer
+    return model.config.encoder.max_position_embeddings, tokenizer
 
 
 def resolve_metrics(planned: PlannedRun, tokenizer: Tokenizer, console: Console) -> tuple[str, ...]:
@@ -233,7 +233,7 @@ def resolve_metrics(planned: PlannedRun, tokenizer: Tokenizer, console: Console)
         examples = read_examples(planned.recipe, tokenizer, console)
         if not examples.dev:
             raise UserError("a suite is judged on dev files; give data.dev")
-        metric = resolve_best_metric(examples.task, planned.recipe.best)
+        metric = resolve_best_metric(examples.task, planned.recipe.metric_for_best_model)
     except UserError as error:
         raise UserError(f"tasks.{planned.task}: {error}") from None
     names, available = planned.metrics or (metric,), list_metrics(examples.task)

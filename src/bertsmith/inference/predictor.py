@@ -42,7 +42,7 @@ class Predictor:
         precision: Precision = "auto",
     ) -> None:  # fmt: skip
         self.model, self.tokenizer, self.card, self.task = model.eval(), tokenizer, card, task
-        self.length = length or model.config.encoder.positions
+        self.length = length or model.config.encoder.max_position_embeddings
         self.runtime = Runtime(model, precision)
         self.search: GenerationConfig | None = None  # overrides the decoding settings of task=generate
 
@@ -116,10 +116,10 @@ class Predictor:
         pool = self.pool if pool is None else pool
         if pool not in get_args(Pooling):
             raise UserError(f"pool={pool} is not known; write {' or '.join(get_args(Pooling))}")
-        long_text_options = (self.task.long, self.task.stride) if isinstance(self.task, TextSimilarity) else ()
+        long_text_options = (self.task.long_text, self.task.doc_stride) if isinstance(self.task, TextSimilarity) else ()
         encoded = encode_pairs([(text, None) for text in text_list], self.tokenizer, self.length, *long_text_options)
         ids = encoded.input_ids
-        vectors = np.zeros((len(ids), self.model.config.encoder.width), np.float32)
+        vectors = np.zeros((len(ids), self.model.config.encoder.hidden_size), np.float32)
         for batch in self.runtime.batch_by_length(np.array([len(text) for text in ids], np.int64), batch_tokens):
             with self.runtime.inference_context():
                 hidden, layout = self.runtime.compute_hidden_states([ids[i] for i in batch])
@@ -131,7 +131,7 @@ class Predictor:
     @property
     def pool(self) -> Pooling:
         """Default pooling of `embed`."""
-        return self.task.pool if isinstance(self.task, TextSimilarity) else "mean"
+        return self.task.pooling if isinstance(self.task, TextSimilarity) else "mean"
 
     def nearest(
         self, queries: str | Sequence[str], documents: Sequence[str] | NDArray[Any], top: int = 5, pool: Pooling | None = None

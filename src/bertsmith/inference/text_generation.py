@@ -29,13 +29,13 @@ def generate_targets(
     Sources of similar length share a batch.
     """
     model, outputs, search = runtime.model, dict[int, Ints](), search or build_search_config(task)
-    max_positions = model.config.encoder.positions
+    max_positions = model.config.encoder.max_position_embeddings
     for batch in runtime.batch_by_length(np.array([len(sequence) for sequence in source_ids], np.int64), batch_tokens):
         sources = [source_ids[i] for i in batch]
         max_lengths = [max_positions - (len(sequence) if model.decoder is None else 0) for sequence in sources]
         with runtime.inference_context():
             sequences = generate(
-                build_incremental_decoder(model, tokenizer.cls_token_id, search.tokens),
+                build_incremental_decoder(model, tokenizer.cls_token_id, search.max_new_tokens),
                 sources,
                 search,
                 tokenizer.sep_token_id,
@@ -47,9 +47,9 @@ def generate_targets(
 
 def build_search_config(task: Seq2Seq) -> GenerationConfig:
     """Decoding settings of a task: greedy or beam search."""
-    if task.beam == 1:
-        return Greedy(tokens=task.longest)
-    return Beam(tokens=task.longest, size=task.beam, alpha=task.alpha)
+    if task.num_beams == 1:
+        return Greedy(max_new_tokens=task.max_target_length)
+    return Beam(max_new_tokens=task.max_target_length, num_beams=task.num_beams, length_penalty=task.length_penalty)
 
 
 def is_causal_lm(model: Model) -> bool:
@@ -70,13 +70,13 @@ class CausalGenerator:
 
     def generate(self, texts: Sequence[str], search: GenerationConfig, batch_tokens: int | None = None) -> list[dict[str, Any]]:
         """The continuation of each text: `{"text": " and so on", "tokens": [...], "log": -12.3, "ended": False}`."""
-        prompts, max_positions = self._encode_prompts(texts), self.model.config.encoder.positions
-        max_new_tokens = [min(search.tokens, max_positions - len(prompt)) for prompt in prompts]
+        prompts, max_positions = self._encode_prompts(texts), self.model.config.encoder.max_position_embeddings
+        max_new_tokens = [min(search.max_new_tokens, max_positions - len(prompt)) for prompt in prompts]
         lengths = np.array(
             [len(prompt) + new_tokens for prompt, new_tokens in zip(prompts, max_new_tokens, strict=True)], np.int64
         )
         outputs: dict[int, GeneratedSequence] = {}
-        decoder = self._build_decoder(search.tokens)  # outside inference mode: it re-lays weights, which may be trained later
+        decoder = self._build_decoder(search.max_new_tokens)  # outside inference mode: it re-lays weights, which may be trained later
         for batch in self.runtime.batch_by_length(lengths, batch_tokens):
             with self.runtime.inference_context():
                 sequences = generate(decoder, [prompts[i] for i in batch], search, self.tokenizer.sep_token_id,
@@ -86,7 +86,7 @@ class CausalGenerator:
 
     def log_likelihood(self, texts: Sequence[str], batch_tokens: int | None = None) -> list[dict[str, Any]]:
         """Log-likelihood of each text by the chain rule, in one forward pass; texts are truncated to the model's length."""
-        max_positions, vocab_size = self.model.config.encoder.positions, len(self.tokenizer)
+        max_positions, vocab_size = self.model.config.encoder.max_position_embeddings, len(self.tokenizer)
         ids = [
             np.array([self.tokenizer.cls_token_id, *text_ids], np.int64)[:max_positions]
             for text_ids in encode_texts(texts, self.tokenizer)
@@ -115,7 +115,7 @@ class CausalGenerator:
 
     def _encode_prompts(self, texts: Sequence[str]) -> list[Ints]:
         """[CLS] and the text; without [CLS] if the vocabulary has none, unless the text is empty."""
-        has_cls, max_positions = self.tokenizer.cls_token_id != self.tokenizer.unk_token_id, self.model.config.encoder.positions
+        has_cls, max_positions = self.tokenizer.cls_token_id != self.tokenizer.unk_token_id, self.model.config.encoder.max_position_embeddings
         prompts = [np.array([self.tokenizer.cls_token_id, *text_ids] if has_cls or not text_ids else text_ids, np.int64)
                    for text_ids in encode_texts(texts, self.tokenizer)]  # fmt: skip
         for text, prompt in zip(texts, prompts, strict=True):
@@ -126,7 +126,7 @@ class CausalGenerator:
 
     def _build_decoder(self, max_new_tokens: int) -> IncrementalDecoder:
         encoder = self.model.config.encoder
-        has_kv_cache = isinstance(encoder.mixer, Attention) and encoder.others is None and encoder.front is None
+        has_kv_cache = isinstance(encoder.mixer, Attention) and encoder.layer_types is None and encoder.embeddings is None
         vocab_size = len(self.tokenizer)  # the embedding table may be padded beyond the vocabulary
         use_small_linear(self.model)
         if has_kv_cache:

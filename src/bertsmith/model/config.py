@@ -22,19 +22,19 @@ class LayerTypes(Config, frozen=True):
 
     every: Annotated[PosInt, "of so many blocks the first mixes as model.mixer says"] = 3
     mixer: Annotated[Attention | Longformer | LiteTransformer, "how tokens exchange information in the others"] = Longformer(
-        reach=(64,), anchors=False
+        attention_window=(64,), global_attention=False
     )
 
 
 class EncoderConfig(Config, frozen=True):
     """Architecture of an encoder; the defaults are BERT-base."""
 
-    layers: Annotated[NonNegInt, "blocks, one above another; 0: the vectors of the tokens are all"] = 12
-    groups: Annotated[PosInt | None, "different blocks, each called several times in turn, as ALBERT; else all differ"] = None
-    width: Annotated[PosInt, "numbers a token is made of"] = 768
-    embedding: Annotated[PosInt | None, "numbers in the tables, projected to the width after their norm; else the width"] = None
+    num_hidden_layers: Annotated[NonNegInt, "blocks, one above another; 0: the vectors of the tokens are all"] = 12
+    num_hidden_groups: Annotated[PosInt | None, "different blocks, each called several times in turn, as ALBERT; else all differ"] = None
+    hidden_size: Annotated[PosInt, "numbers a token is made of"] = 768
+    embedding_size: Annotated[PosInt | None, "numbers in the tables, projected to the width after their norm; else the width"] = None
     mixer: Annotated[MixerConfig, "how tokens exchange information"] = Attention()
-    others: Annotated[LayerTypes | None, "blocks that mix otherwise, such as by a window in two of three; none: all alike"] = (
+    layer_types: Annotated[LayerTypes | None, "blocks that mix otherwise, such as by a window in two of three; none: all alike"] = (
         None
     )
     feedforward: Annotated[FeedForwardConfig | None, "what each token does by itself; none: nothing"] = FeedForwardConfig()
@@ -44,58 +44,58 @@ class EncoderConfig(Config, frozen=True):
         ReversibleMode,
         "blocks that can be run backwards, as Reformer: depth costs no memory; halves: each side has half the width",
     ] = False
-    front: Annotated[InputEmbeddingConfig | None, "what makes vectors of tokens, if not tables"] = None
+    embeddings: Annotated[InputEmbeddingConfig | None, "what makes vectors of tokens, if not tables"] = None
     norm_bias: Annotated[bool, "norms shift as well as scale"] = True
-    positions: Annotated[PosInt, "the longest sequence it can read"] = 512
-    table: Annotated[
+    max_position_embeddings: Annotated[PosInt, "the longest sequence it can read"] = 512
+    position_embedding_type: Annotated[
         bool | Literal["sinusoid"] | AxialPositionsConfig,
         "learn a vector for each position, or take waves (Vaswani et al. 2017), or learn rows and columns (Reformer); "
         "rotary needs none",
     ] = True
-    scaled: Annotated[bool, "vectors of tokens times the root of their width before positions join, as the Transformer"] = False
-    segments: Annotated[NonNegInt, "kinds of segment: A and B; 0: none, and no table of them"] = 2
+    scale_embeddings: Annotated[bool, "vectors of tokens times the root of their width before positions join, as the Transformer"] = False
+    type_vocab_size: Annotated[NonNegInt, "kinds of segment: A and B; 0: none, and no table of them"] = 2
     embedding_norm: Annotated[bool, "norm the sum of the tables, as BERT; GPT does not"] = True
-    dropout: Annotated[Probability, "on embeddings and on what each part adds"] = 0.1
-    eps: Annotated[PosFloat, "of the norms"] = 1e-12
-    deviation: Annotated[PosFloat, "of new weights; narrow models begin to use context sooner with more"] = 0.02
-    pool: Annotated[PoolingMode, "what stands for a text: its first token (a causal model's last), the mean or most of all"] = (
+    hidden_dropout_prob: Annotated[Probability, "on embeddings and on what each part adds"] = 0.1
+    layer_norm_eps: Annotated[PosFloat, "of the norms"] = 1e-12
+    initializer_range: Annotated[PosFloat, "of new weights; narrow models begin to use context sooner with more"] = 0.02
+    pooling: Annotated[PoolingMode, "what stands for a text: its first token (a causal model's last), the mean or most of all"] = (
         "token"
     )
-    pooler: Annotated[PoolActivation, "of the row that stands for a text: tanh as BERT; none: as it is, as GPT"] = "tanh"
+    pooler_act: Annotated[PoolActivation, "of the row that stands for a text: tanh as BERT; none: as it is, as GPT"] = "tanh"
 
     presets: ClassVar[dict[str, "EncoderConfig"]] = {}
 
     @property
     def embedding_dim(self) -> int:
         """Dimension of the token, position and segment embeddings (before the projection to the hidden size)."""
-        return self.embedding or self.width if self.front is None else self.width
+        return self.embedding_size or self.hidden_size if self.embeddings is None else self.hidden_size
 
     @property
     def token_table_dim(self) -> int:
         """Dimension of the token embedding table; 0: the model has none."""
-        return self.embedding_dim if self.front is None else self.front.token_table_dim
+        return self.embedding_dim if self.embeddings is None else self.embeddings.token_table_dim
 
     @property
     def head_activation(self) -> Activation:
         """Activation of the pre-training heads: that of the feed-forward, or gelu without one."""
-        return self.feedforward.activation if self.feedforward else "gelu"
+        return self.feedforward.hidden_act if self.feedforward else "gelu"
 
     @property
     def is_causal(self) -> bool:
         """Whether no token sees a later one, in the input embedding and in every layer; the last token then sees all."""
-        components = [self.front, *([self.mixer, self.others and self.others.mixer] if self.layers else [])]
+        components = [self.embeddings, *([self.mixer, self.layer_types and self.layer_types.mixer] if self.num_hidden_layers else [])]
         causal_flags = [getattr(component, "causal", False) for component in components if component is not None]
         return bool(causal_flags) and all(causal_flags)
 
     @property
     def lacks_position_information(self) -> bool:
         """Whether no position embedding, RoPE or position bias tells the attention layers the order of tokens."""
-        mixers = [self.mixer, *([self.others.mixer] if self.others else [])]
-        return bool(self.layers) and not self.table and not any(map(_encodes_positions, mixers))
+        mixers = [self.mixer, *([self.layer_types.mixer] if self.layer_types else [])]
+        return bool(self.num_hidden_layers) and not self.position_embedding_type and not any(map(_encodes_positions, mixers))
 
     def for_layer(self, layer: int, num_layers: int) -> "EncoderConfig":
         """Config of one layer, whose mixer or attention window may differ from other layers'."""
-        mixer = self.others.mixer if self.others and layer % self.others.every else self.mixer
+        mixer = self.layer_types.mixer if self.layer_types and layer % self.layer_types.every else self.mixer
         mixer = (
             mixer.for_layer(layer, num_layers) if isinstance(mixer, Longformer | LiteTransformer | ReformerChunked) else mixer
         )
@@ -106,29 +106,29 @@ class EncoderConfig(Config, frozen=True):
 
         Heads, bias, dropout and RoPE are the mixer's where it has them; without position embeddings RoPE is added.
         """
-        mixer, hidden_size = self.mixer, self.width
+        mixer, hidden_size = self.mixer, self.hidden_size
         if isinstance(mixer, Attention):
             return mixer
         default_heads = next(heads for heads in range(max(1, hidden_size // 64), 0, -1) if hidden_size % heads == 0)
         heads = getattr(mixer, "heads", default_heads)
-        rope_theta = getattr(mixer, "rotary", None) or (None if self.table else DEFAULT_ROPE_THETA)
+        rope_theta = getattr(mixer, "rotary", None) or (None if self.position_embedding_type else DEFAULT_ROPE_THETA)
         shared_fields = {name: getattr(mixer, name) for name in ("bias", "dropout") if hasattr(mixer, name)}
-        return Attention(heads=default_heads if hidden_size % heads else heads, rotary=rope_theta, **shared_fields)
+        return Attention(num_attention_heads=default_heads if hidden_size % heads else heads, rope_theta=rope_theta, **shared_fields)
 
     def build_layer_norm(self, hidden_size: int | None = None) -> nn.LayerNorm:
-        return nn.LayerNorm(hidden_size or self.width, eps=self.eps, bias=self.norm_bias)
+        return nn.LayerNorm(hidden_size or self.hidden_size, eps=self.layer_norm_eps, bias=self.norm_bias)
 
     def build_add_norm(self, hidden_size: int | None = None) -> AddNorm:
-        return AddNorm(hidden_size or self.width, self.eps, self.norm_bias, self.dropout, self.norm == "before")
+        return AddNorm(hidden_size or self.hidden_size, self.layer_norm_eps, self.norm_bias, self.hidden_dropout_prob, self.norm == "before")
 
     def build_residual(self, is_first_block: bool) -> AddNorm | ResidualAdd:
         """Residual connection around a sublayer, with LayerNorm unless norm=none."""
         adds_residual = self.residual == "all" or (self.residual == "between" and not is_first_block)
-        return ResidualAdd(self.dropout, adds_residual) if self.norm == "none" else self.build_add_norm()
+        return ResidualAdd(self.hidden_dropout_prob, adds_residual) if self.norm == "none" else self.build_add_norm()
 
 
 def _encodes_positions(mixer: MixerConfig) -> bool:
     """Whether the mixer knows token order: convolution and recurrence do, attention only with RoPE or a position bias."""
     if isinstance(mixer, Attention | Longformer):
-        return bool(mixer.rotary or getattr(mixer, "distance", None))
+        return bool(mixer.rope_theta or getattr(mixer, "position_bias", None))
     return not isinstance(mixer, Reformer | ReformerChunked)

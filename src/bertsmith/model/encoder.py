@@ -27,18 +27,18 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.tokens: nn.Embedding = nn.Embedding(vocab_size, config.token_table_dim) if config.token_table_dim else None  # type: ignore[assignment]
-        self.front = config.front.build(config.width, vocab_size) if config.front else None
-        self.positions = nn.Embedding(config.positions, config.embedding_dim) if config.table is True else None
-        axial_config = config.table if isinstance(config.table, AxialPositionsConfig) else None
-        self.axial = axial_config.build(config.positions, config.embedding_dim) if axial_config else None
-        sinusoids = sinusoidal_positions(config.positions, config.embedding_dim) if config.table == "sinusoid" else None
+        self.front = config.embeddings.build(config.hidden_size, vocab_size) if config.embeddings else None
+        self.positions = nn.Embedding(config.max_position_embeddings, config.embedding_dim) if config.position_embedding_type is True else None
+        axial_config = config.position_embedding_type if isinstance(config.position_embedding_type, AxialPositionsConfig) else None
+        self.axial = axial_config.build(config.max_position_embeddings, config.embedding_dim) if axial_config else None
+        sinusoids = sinusoidal_positions(config.max_position_embeddings, config.embedding_dim) if config.position_embedding_type == "sinusoid" else None
         self.register_buffer("sinusoids", sinusoids, persistent=False)
-        self.segments = nn.Embedding(config.segments, config.embedding_dim) if config.segments else None
+        self.segments = nn.Embedding(config.type_vocab_size, config.embedding_dim) if config.type_vocab_size else None
         self.norm = config.build_add_norm(config.embedding_dim) if config.embedding_norm else nn.Identity()
-        self.drop = nn.Dropout(config.dropout)
+        self.drop = nn.Dropout(config.hidden_dropout_prob)
         self.widen = _build_embedding_projection(config)
         self.stack = Stack(config)
-        self.pooler = nn.Linear(config.width, config.width) if config.pooler != "none" else nn.Identity()
+        self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if config.pooler_act != "none" else nn.Identity()
 
     def forward(self, inputs: Inputs, all_hidden_states: list[Tensor] | None = None) -> Tensor:
         """Hidden states (tokens, hidden_size), or (rows, hidden_size) of `inputs.output_indices`.
@@ -58,7 +58,7 @@ class Encoder(nn.Module):
         `hidden_states` (tokens, hidden_size) of all tokens, if they have been computed already.
         """
         layout = inputs.layout
-        if self.config.pool == "token":
+        if self.config.pooling == "token":
             token_indices = layout.last_token if self.config.is_causal else layout.first_token
             return (
                 self(replace(inputs, output_indices=token_indices))
@@ -66,11 +66,11 @@ class Encoder(nn.Module):
                 else hidden_states.index_select(0, token_indices)
             )
         hidden_states = self(inputs) if hidden_states is None else hidden_states
-        return layout.mean_pool(hidden_states) if self.config.pool == "mean" else layout.max_pool(hidden_states)
+        return layout.mean_pool(hidden_states) if self.config.pooling == "mean" else layout.max_pool(hidden_states)
 
     def apply_pooler(self, hidden_states: Tensor) -> Tensor:
         """(rows, hidden_size): activation(W h + b) of the pooled rows, BERT's pooler; unchanged if pooler=none."""
-        return hidden_states if self.config.pooler == "none" else ACTIVATIONS[self.config.pooler](self.pooler(hidden_states))
+        return hidden_states if self.config.pooler_act == "none" else ACTIVATIONS[self.config.pooler_act](self.pooler(hidden_states))
 
     def embed(self, inputs: Inputs) -> Tensor:
         """(tokens, hidden_size): input of the first block, of this encoder or of a decoder that shares its embeddings."""
@@ -78,14 +78,14 @@ class Encoder(nn.Module):
 
     def sum_embeddings(self, inputs: Inputs) -> Tensor:
         """(tokens, embedding_dim): sum of token, segment and position embeddings after LayerNorm and dropout."""
-        max_positions = self.config.positions
+        max_positions = self.config.max_position_embeddings
         if inputs.layout.max_seqlen > max_positions:
             raise UserError(
                 f"a text of {inputs.layout.max_seqlen} tokens is longer than the model's {max_positions} positions; "
                 f"cut it, or build the model with model.positions={inputs.layout.max_seqlen}"
             )
         x = self._embed_tokens(inputs)
-        x = x * x.shape[-1] ** 0.5 if self.config.scaled else x
+        x = x * x.shape[-1] ** 0.5 if self.config.scale_embeddings else x
         x = (
             x
             if self.segments is None
@@ -104,15 +104,15 @@ class Encoder(nn.Module):
 
     def _token_type_ids(self, inputs: Inputs) -> Tensor:
         """(tokens,): segment id of each token."""
-        if inputs.token_type_ids is None or self.config.segments == 1:  # a model with one segment type ignores segment B
+        if inputs.token_type_ids is None or self.config.type_vocab_size == 1:  # a model with one segment type ignores segment B
             return torch.zeros_like(inputs.input_ids)
         return inputs.token_type_ids
 
 
 def _build_embedding_projection(config: EncoderConfig) -> nn.Module:
     """Projection from `embedding` to `width`, where they differ (ALBERT)."""
-    if config.embedding is None or config.front:
+    if config.embedding_size is None or config.embeddings:
         return nn.Identity()
-    if config.reversible == "halves" and 2 * config.embedding == config.width:
+    if config.reversible == "halves" and 2 * config.embedding_size == config.hidden_size:
         return Duplicate()
-    return nn.Linear(config.embedding, config.width)
+    return nn.Linear(config.embedding_size, config.hidden_size)

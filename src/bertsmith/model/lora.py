@@ -14,10 +14,10 @@ from .model import Model
 class LoraConfig(Config, frozen=True):
     """Rank, scaling and target modules of LoRA (Hu et al. 2021)."""
 
-    rank: Annotated[PosInt, "numbers a token passes through on its way beside a matrix"] = 8
-    alpha: Annotated[PosFloat, "what is learnt counts alpha / rank"] = 16.0
-    dropout: Annotated[Probability, "on what goes beside the matrix"] = 0.0
-    on: Annotated[Literal["attention", "all"], "the matrices of attention, or those of the feed-forward too"] = "attention"
+    r: Annotated[PosInt, "numbers a token passes through on its way beside a matrix"] = 8
+    lora_alpha: Annotated[PosFloat, "what is learnt counts alpha / rank"] = 16.0
+    lora_dropout: Annotated[Probability, "on what goes beside the matrix"] = 0.0
+    target_modules: Annotated[Literal["attention", "all"], "the matrices of attention, or those of the feed-forward too"] = "attention"
 
 
 class LoRALinear(nn.Module):
@@ -29,10 +29,10 @@ class LoRALinear(nn.Module):
 
     def __init__(self, base: nn.Linear, config: LoraConfig, num_parts: int) -> None:
         super().__init__()
-        self.base, self.num_parts, self.scaling = base, num_parts, config.alpha / config.rank
-        self.drop = nn.Dropout(config.dropout)
-        self.down = nn.Parameter(torch.empty(num_parts * config.rank, base.in_features))
-        self.up = nn.Parameter(torch.zeros(num_parts, base.out_features // num_parts, config.rank))
+        self.base, self.num_parts, self.scaling = base, num_parts, config.lora_alpha / config.r
+        self.drop = nn.Dropout(config.lora_dropout)
+        self.down = nn.Parameter(torch.empty(num_parts * config.r, base.in_features))
+        self.up = nn.Parameter(torch.zeros(num_parts, base.out_features // num_parts, config.r))
         nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ def _target_linears(model: Model, config: LoraConfig) -> list[tuple[nn.Module, s
     """(parent module, attribute name, linear layer) of every layer that gets an adapter."""
     targets: list[nn.Module] = []
     for block in model.encoder.stack.blocks:
-        targets += [block.mixer, *[block.feedforward] * (config.on == "all" and block.feedforward is not None)]  # type: ignore[list-item]
+        targets += [block.mixer, *[block.feedforward] * (config.target_modules == "all" and block.feedforward is not None)]  # type: ignore[list-item]
     return [
         (parent, name, child)
         for target in targets

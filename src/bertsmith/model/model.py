@@ -26,7 +26,7 @@ class ModelConfig(Config, frozen=True):
     """Config of a built model, as stored in `config.json`."""
 
     encoder: EncoderConfig
-    vocabulary: int
+    vocab_size: int
     heads: dict[str, HeadConfig] = msgspec.field(default_factory=dict)
     decoder: DecoderConfig | None = None
 
@@ -42,12 +42,12 @@ class Model(nn.Module):
         self.config = config
         if config.decoder and config.encoder.reversible:
             raise UserError("a reversible encoder has two sides, and a decoder reads one; set model.reversible=false")
-        self.encoder = Encoder(config.encoder, config.vocabulary)
+        self.encoder = Encoder(config.encoder, config.vocab_size)
         self.decoder: Decoder | None = config.decoder.build(config.encoder) if config.decoder else None
-        heads = {name: head.build(config.encoder, config.vocabulary) for name, head in config.heads.items()}
+        heads = {name: head.build(config.encoder, config.vocab_size) for name, head in config.heads.items()}
         self.heads = nn.ModuleDict(heads)
         for module in self.modules() if init_weights else ():
-            _init_weights(module, config.encoder.deviation)
+            _init_weights(module, config.encoder.initializer_range)
         if init_weights and self.encoder.front is not None:
             self.encoder.front.reset_parameters()
 

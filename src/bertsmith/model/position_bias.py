@@ -31,10 +31,10 @@ class AlibiConfig(Variant, frozen=True, tag="alibi"):
 class T5BiasConfig(Variant, frozen=True, tag="relative"):
     """T5's relative position bias (Raffel et al. 2020): a learned scalar for each head and each bucket of distances."""
 
-    buckets: Annotated[
+    num_buckets: Annotated[
         PosInt, "half of them for one distance each, the rest for ever more; unless causal, half for each side"
     ] = 32
-    furthest: Annotated[PosInt, "the last bucket has this distance and all beyond"] = 128
+    max_distance: Annotated[PosInt, "the last bucket has this distance and all beyond"] = 128
     shared: Annotated[bool, "all layers have those of the first, as T5; else each has its own"] = True
 
     def build(self, num_heads: int, causal: bool) -> "PositionBias":
@@ -73,14 +73,14 @@ class T5Bias(PositionBias):
 
     def __init__(self, config: T5BiasConfig, num_heads: int, causal: bool) -> None:
         super().__init__()
-        num_directions, self.causal, self.max_distance = 1 if causal else 2, causal, config.furthest
-        self.max_exact = config.buckets // num_directions // 2
-        if config.buckets % (2 * num_directions) or config.furthest <= self.max_exact:
+        num_directions, self.causal, self.max_distance = 1 if causal else 2, causal, config.max_distance
+        self.max_exact = config.num_buckets // num_directions // 2
+        if config.num_buckets % (2 * num_directions) or config.max_distance <= self.max_exact:
             raise UserError(
-                f"{config.buckets} buckets of distances up to {config.furthest}: let model.mixer.distance.buckets "
+                f"{config.num_buckets} buckets of distances up to {config.max_distance}: let model.mixer.distance.buckets "
                 f"be a multiple of {2 * num_directions}, and furthest more than {max(1, self.max_exact)}"
             )
-        self.table = nn.Embedding(config.buckets, num_heads)
+        self.table = nn.Embedding(config.num_buckets, num_heads)
 
     def forward(self, relative_position: Tensor) -> Tensor:
         return self.table(self.relative_position_bucket(relative_position)).movedim(-1, 0)

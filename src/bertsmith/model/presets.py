@@ -14,35 +14,35 @@ from .sublayers import FeedForwardConfig
 def bert(num_layers: int, hidden_size: int) -> EncoderConfig:
     """BERT (Devlin et al. 2018; small sizes: Turc et al. 2019): head_dim 64, intermediate_size 4 * hidden_size."""
     return EncoderConfig(
-        layers=num_layers,
-        width=hidden_size,
-        mixer=Attention(heads=hidden_size // 64),
-        feedforward=FeedForwardConfig(inner=4 * hidden_size),
+        num_hidden_layers=num_layers,
+        hidden_size=hidden_size,
+        mixer=Attention(num_attention_heads=hidden_size // 64),
+        feedforward=FeedForwardConfig(intermediate_size=4 * hidden_size),
     )
 
 
 def albert(num_layers: int, hidden_size: int, num_heads: int) -> EncoderConfig:
     """ALBERT v2 (Lan et al. 2020): one shared block, embedding size 128, no dropout."""
-    feedforward = FeedForwardConfig(inner=4 * hidden_size, activation="gelu-tanh")
+    feedforward = FeedForwardConfig(intermediate_size=4 * hidden_size, hidden_act="gelu-tanh")
     return EncoderConfig(
-        layers=num_layers,
-        groups=1,
-        width=hidden_size,
-        embedding=128,
-        mixer=Attention(heads=num_heads),
+        num_hidden_layers=num_layers,
+        num_hidden_groups=1,
+        hidden_size=hidden_size,
+        embedding_size=128,
+        mixer=Attention(num_attention_heads=num_heads),
         feedforward=feedforward,
-        dropout=0.0,
+        hidden_dropout_prob=0.0,
     )
 
 
 def roberta(num_layers: int, hidden_size: int) -> EncoderConfig:
     """RoBERTa (Liu et al. 2019): BERT with one segment type."""
-    return msgspec.structs.replace(bert(num_layers, hidden_size), segments=1, eps=1e-5)
+    return msgspec.structs.replace(bert(num_layers, hidden_size), type_vocab_size=1, layer_norm_eps=1e-5)
 
 
 def electra(num_layers: int, hidden_size: int, embedding_size: int | None = None) -> EncoderConfig:
     """ELECTRA discriminator (Clark et al. 2020); objective=replaced adds the generator for pre-training."""
-    return msgspec.structs.replace(bert(num_layers, hidden_size), embedding=embedding_size, pooler="gelu")
+    return msgspec.structs.replace(bert(num_layers, hidden_size), embedding_size=embedding_size, pooler_act="gelu")
 
 
 def modernbert(num_layers: int, hidden_size: int, intermediate_size: int) -> EncoderConfig:
@@ -50,51 +50,51 @@ def modernbert(num_layers: int, hidden_size: int, intermediate_size: int) -> Enc
     64 tokens on each side."""
     num_heads = hidden_size // 64
     local_layers = LayerTypes(
-        every=3, mixer=Longformer(heads=num_heads, reach=(64,), anchors=False, bias=False, rotary=10_000.0)
+        every=3, mixer=Longformer(num_attention_heads=num_heads, attention_window=(64,), global_attention=False, bias=False, rope_theta=10_000.0)
     )
     return EncoderConfig(
-        layers=num_layers,
-        width=hidden_size,
-        mixer=Attention(heads=num_heads, bias=False, rotary=160_000.0),
-        others=local_layers,
+        num_hidden_layers=num_layers,
+        hidden_size=hidden_size,
+        mixer=Attention(num_attention_heads=num_heads, bias=False, rope_theta=160_000.0),
+        layer_types=local_layers,
         norm="before",
-        feedforward=FeedForwardConfig(inner=intermediate_size, gated=True, bias=False),
+        feedforward=FeedForwardConfig(intermediate_size=intermediate_size, glu=True, bias=False),
         norm_bias=False,
-        positions=8192,
-        table=False,
-        segments=0,
-        dropout=0.0,
-        eps=1e-5,
-        pooler="gelu",
+        max_position_embeddings=8192,
+        position_embedding_type=False,
+        type_vocab_size=0,
+        hidden_dropout_prob=0.0,
+        layer_norm_eps=1e-5,
+        pooler_act="gelu",
     )
 
 
 def lite_transformer(num_layers: int, hidden_size: int) -> EncoderConfig:
     """Lite Transformer (Wu et al. 2020) as an encoder: attention on half of the channels, convolution on the other half,
     intermediate_size = hidden_size."""
-    mixer = LiteTransformer(heads=hidden_size // 128, filters=hidden_size // 128)
-    return EncoderConfig(layers=num_layers, width=hidden_size, mixer=mixer, feedforward=FeedForwardConfig(inner=hidden_size))
+    mixer = LiteTransformer(num_attention_heads=hidden_size // 128, num_filters=hidden_size // 128)
+    return EncoderConfig(num_hidden_layers=num_layers, hidden_size=hidden_size, mixer=mixer, feedforward=FeedForwardConfig(intermediate_size=hidden_size))
 
 
 def reformer(num_layers: int, hidden_size: int, axial_size: int) -> EncoderConfig:
     """Reformer (Kitaev et al. 2020): LSH attention, reversible blocks, axial positions for axial_size^2 tokens."""
     return EncoderConfig(
-        layers=num_layers,
-        width=hidden_size,
-        mixer=Reformer(heads=hidden_size // 64, buckets=(16, 16)),
+        num_hidden_layers=num_layers,
+        hidden_size=hidden_size,
+        mixer=Reformer(num_attention_heads=hidden_size // 64, num_buckets=(16, 16)),
         norm="before",
         reversible=True,
-        feedforward=FeedForwardConfig(inner=4 * hidden_size),
-        positions=axial_size * axial_size,
-        table=AxialPositionsConfig(shape=(axial_size, axial_size)),
-        eps=1e-5,
+        feedforward=FeedForwardConfig(intermediate_size=4 * hidden_size),
+        max_position_embeddings=axial_size * axial_size,
+        position_embedding_type=AxialPositionsConfig(shape=(axial_size, axial_size)),
+        layer_norm_eps=1e-5,
     )
 
 
 def longformer(num_layers: int, hidden_size: int) -> EncoderConfig:
     """Longformer (Beltagy et al. 2020): RoBERTa with a window of 512 (256 on each side) and 4,096 positions."""
     return msgspec.structs.replace(
-        bert(num_layers, hidden_size), mixer=Longformer(heads=hidden_size // 64), positions=4096, segments=1, eps=1e-5
+        bert(num_layers, hidden_size), mixer=Longformer(num_attention_heads=hidden_size // 64), max_position_embeddings=4096, type_vocab_size=1, layer_norm_eps=1e-5
     )
 
 
@@ -103,34 +103,34 @@ def gpt(
 ) -> EncoderConfig:
     """GPT (Radford et al. 2018, post-norm) and GPT-2 (2019, pre-norm with a final LayerNorm)."""
     return EncoderConfig(
-        layers=num_layers,
-        width=hidden_size,
-        mixer=Attention(heads=num_heads, causal=True),
+        num_hidden_layers=num_layers,
+        hidden_size=hidden_size,
+        mixer=Attention(num_attention_heads=num_heads, causal=True),
         norm=norm,
-        positions=max_positions,
-        segments=0,
-        feedforward=FeedForwardConfig(inner=4 * hidden_size, activation="gelu-tanh"),
+        max_position_embeddings=max_positions,
+        type_vocab_size=0,
+        feedforward=FeedForwardConfig(intermediate_size=4 * hidden_size, hidden_act="gelu-tanh"),
         embedding_norm=False,
-        eps=1e-5,
-        pooler="none",
+        layer_norm_eps=1e-5,
+        pooler_act="none",
     )
 
 
 def transformer(num_layers: int, hidden_size: int, num_heads: int) -> EncoderConfig:
     """The encoder of the Transformer (Vaswani et al. 2017); its decoder is configured separately."""
-    feedforward = FeedForwardConfig(inner=4 * hidden_size, activation="relu")
+    feedforward = FeedForwardConfig(intermediate_size=4 * hidden_size, hidden_act="relu")
     return EncoderConfig(
-        layers=num_layers,
-        width=hidden_size,
-        mixer=Attention(heads=num_heads),
+        num_hidden_layers=num_layers,
+        hidden_size=hidden_size,
+        mixer=Attention(num_attention_heads=num_heads),
         feedforward=feedforward,
-        table="sinusoid",
-        scaled=True,
-        segments=0,
+        position_embedding_type="sinusoid",
+        scale_embeddings=True,
+        type_vocab_size=0,
         embedding_norm=False,
-        eps=1e-5,
-        deviation=round(hidden_size**-0.5, 3),
-        pooler="none",
+        layer_norm_eps=1e-5,
+        initializer_range=round(hidden_size**-0.5, 3),
+        pooler_act="none",
     )
 
 
@@ -140,16 +140,16 @@ def streaming_lm(
     """Language models over a text stream with relative positions: Transformer-XL (Dai et al. 2019), Adaptive-Span (Sukhbaatar
     et al. 2019)."""
     return EncoderConfig(
-        layers=num_layers,
-        width=hidden_size,
+        num_hidden_layers=num_layers,
+        hidden_size=hidden_size,
         mixer=mixer,
-        feedforward=FeedForwardConfig(inner=intermediate_size, activation="relu"),
-        table=False,
-        segments=0,
+        feedforward=FeedForwardConfig(intermediate_size=intermediate_size, hidden_act="relu"),
+        position_embedding_type=False,
+        type_vocab_size=0,
         embedding_norm=False,
-        eps=1e-5,
-        positions=16_384,
-        pooler="none",
+        layer_norm_eps=1e-5,
+        max_position_embeddings=16_384,
+        pooler_act="none",
         **overrides,
     )
 
@@ -158,21 +158,21 @@ def mixer_only(num_layers: int, hidden_size: int, mixer: Lstm | Cnn, **overrides
     """Blocks of a mixer alone, without feed-forward, LayerNorm or residual (TextCNN, BiLSTM); max pooling by default."""
     fields: dict[str, Any] = {"pool": "max", "residual": "none", "dropout": 0.3, "deviation": 0.1} | overrides
     return EncoderConfig(
-        layers=num_layers,
-        width=hidden_size,
+        num_hidden_layers=num_layers,
+        hidden_size=hidden_size,
         mixer=mixer,
         feedforward=None,
         norm="none",
-        table=False,
+        position_embedding_type=False,
         embedding_norm=False,
-        pooler="none",
+        pooler_act="none",
         **fields,
     )
 
 
 def elmo(num_layers: int, hidden_size: int, cell_size: int, residual: ResidualMode) -> EncoderConfig:
     """ELMo (Peters et al. 2018): character CNN, a forward and a backward LSTM of half the width each; cells clipped at 3."""
-    lstm, options = Lstm(directions="apart", hidden=cell_size, clip=3.0), {"residual": residual, "segments": 0, "pool": "mean"}
+    lstm, options = Lstm(directions="apart", cell_size=cell_size, cell_clip=3.0), {"residual": residual, "segments": 0, "pool": "mean"}
     return mixer_only(
         num_layers, hidden_size, lstm, front=CharCNNConfig(), positions=2048, dropout=0.1, deviation=0.05, **options
     )
@@ -180,20 +180,20 @@ def elmo(num_layers: int, hidden_size: int, cell_size: int, residual: ResidualMo
 
 def nnlm(order: int, embedding_size: int, intermediate_size: int, direct_connections: bool = True) -> EncoderConfig:
     """NNLM (Bengio et al. 2003): an n-gram input embedding with its hidden layer, and no blocks."""
-    embeddings = NgramConfig(order=order, numbers=embedding_size, inner=intermediate_size, direct=direct_connections)
+    embeddings = NgramConfig(order=order, embedding_size=embedding_size, inner=intermediate_size, direct=direct_connections)
     return EncoderConfig(
-        layers=0,
-        width=embeddings.hidden_size,
-        front=embeddings,
+        num_hidden_layers=0,
+        hidden_size=embeddings.hidden_size,
+        embeddings=embeddings,
         feedforward=None,
         norm="none",
-        positions=4096,
-        table=False,
-        segments=0,
+        max_position_embeddings=4096,
+        position_embedding_type=False,
+        type_vocab_size=0,
         embedding_norm=False,
-        dropout=0.0,
-        deviation=0.05,
-        pooler="none",
+        hidden_dropout_prob=0.0,
+        initializer_range=0.05,
+        pooler_act="none",
     )
 
 
@@ -210,7 +210,7 @@ PRESETS = {
     "albert-xxlarge": albert(12, 4096, 64),
     "roberta-base": roberta(12, 768),
     "roberta-large": roberta(24, 1024),
-    "distilbert": msgspec.structs.replace(bert(6, 768), segments=1, pooler="relu"),
+    "distilbert": msgspec.structs.replace(bert(6, 768), type_vocab_size=1, pooler_act="relu"),
     "electra-small": electra(12, 256, 128),
     "electra-base": electra(12, 768),
     "electra-large": electra(24, 1024),
@@ -237,7 +237,7 @@ PRESETS = {
     "gpt2-medium": gpt(24, 1024, 16, "before", 1024),
     "gpt2-large": gpt(36, 1280, 20, "before", 1024),
     "gpt2-xl": gpt(48, 1600, 25, "before", 1024),
-    "transformer-xl": streaming_lm(16, 410, 2100, TransformerXL(heads=10, remembers=150, recalls=640), scaled=True),
-    "transformer-xl-char": streaming_lm(12, 512, 2048, TransformerXL(heads=8, remembers=512, recalls=2100), scaled=True),
-    "adaptive-span": streaming_lm(12, 512, 2048, AdaptiveSpan(heads=8, longest=8192, causal=True)),
+    "transformer-xl": streaming_lm(16, 410, 2100, TransformerXL(num_attention_heads=10, mem_len=150, eval_mem_len=640), scaled=True),
+    "transformer-xl-char": streaming_lm(12, 512, 2048, TransformerXL(num_attention_heads=8, mem_len=512, eval_mem_len=2100), scaled=True),
+    "adaptive-span": streaming_lm(12, 512, 2048, AdaptiveSpan(num_attention_heads=8, max_span=8192, causal=True)),
 }

@@ -38,13 +38,13 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class FeedForwardConfig(Config, frozen=True):
     """Position-wise feed-forward layer, optionally gated (GLU variants, Shazeer 2020)."""
 
-    inner: Annotated[PosInt, "inner width"] = 3072
-    activation: Annotated[Activation, "here and in the heads of pre-training: GELU by erf, as BERT, by tanh, as ALBERT"] = (
+    intermediate_size: Annotated[PosInt, "inner width"] = 3072
+    hidden_act: Annotated[Activation, "here and in the heads of pre-training: GELU by erf, as BERT, by tanh, as ALBERT"] = (
         "gelu"
     )
-    gated: Annotated[bool, "the activation opens and shuts a second matrix: GEGLU, with silu SwiGLU, with relu ReGLU"] = False
+    glu: Annotated[bool, "the activation opens and shuts a second matrix: GEGLU, with silu SwiGLU, with relu ReGLU"] = False
     bias: Annotated[bool, "add a bias after each matrix"] = True
-    chunk: Annotated[PosInt | None, "tokens at a time: less memory, and computed twice in training; none: all at once"] = None
+    chunk_size: Annotated[PosInt | None, "tokens at a time: less memory, and computed twice in training; none: all at once"] = None
 
     def build(self, hidden_size: int) -> nn.Module:
         return FeedForwardLayer(self, hidden_size)
@@ -55,13 +55,13 @@ class FeedForwardLayer(nn.Module):
 
     def __init__(self, config: FeedForwardConfig, hidden_size: int) -> None:
         super().__init__()
-        self.activation_name, self.is_gated, up_features = config.activation, config.gated, config.inner * (1 + config.gated)
+        self.activation_name, self.is_gated, up_features = config.hidden_act, config.glu, config.intermediate_size * (1 + config.glu)
         self.up, self.down = (
             nn.Linear(hidden_size, up_features, bias=config.bias),
-            nn.Linear(config.inner, hidden_size, bias=config.bias),
+            nn.Linear(config.intermediate_size, hidden_size, bias=config.bias),
         )
-        self.up.weight.parts = 1 + config.gated  # type: ignore[attr-defined]  # fused matrices: Muon and LoRA treat each alone
-        self.activation, self.chunk_size = ACTIVATIONS[config.activation], config.chunk
+        self.up.weight.parts = 1 + config.glu  # type: ignore[attr-defined]  # fused matrices: Muon and LoRA treat each alone
+        self.activation, self.chunk_size = ACTIVATIONS[config.hidden_act], config.chunk_size
 
     def forward(self, x: Tensor) -> Tensor:
         """In chunks of `chunk_size` tokens, recomputed in the backward pass: only one chunk's inner activations are alive."""

@@ -32,9 +32,9 @@ def replace_mixer(encoder: EncoderConfig, mixer: MixerConfig) -> EncoderConfig:
     `INHERITED_FIELDS` are taken over from the trained mixer; requesting another value for one of them is an error.
     """
     trained = encoder.mixer
-    if isinstance(trained, Attention) and trained.distance is not None and isinstance(mixer, Longformer):
+    if isinstance(trained, Attention) and trained.position_bias is not None and isinstance(mixer, Longformer):
         raise UserError(
-            f"mixer=window knows nothing of mixer.distance={_kind_of(trained.distance)}, by which this model tells places "
+            f"mixer=window knows nothing of mixer.distance={_kind_of(trained.position_bias)}, by which this model tells places "
             "apart; stay with mixer=dense, or train one with a table of positions or mixer.rotary"
         )
     new = msgspec.structs.replace(encoder, mixer=_inherit_fields(mixer, trained))
@@ -77,7 +77,7 @@ def convert_weights(weights: dict[str, Tensor], encoder: EncoderConfig) -> dict[
         ):
             converted[global_name] = tensor.clone()
     if POSITION_EMBEDDINGS in converted:
-        converted[POSITION_EMBEDDINGS] = tile_positions(converted[POSITION_EMBEDDINGS], encoder.positions)
+        converted[POSITION_EMBEDDINGS] = tile_positions(converted[POSITION_EMBEDDINGS], encoder.max_position_embeddings)
     return converted
 
 
@@ -88,12 +88,12 @@ def tile_positions(table: Tensor, num_positions: int) -> Tensor:
 
 def extend_positions(encoder: EncoderConfig, num_positions: int) -> EncoderConfig:
     """The encoder config with more positions."""
-    if num_positions < encoder.positions:
+    if num_positions < encoder.max_position_embeddings:
         raise UserError(
-            f"length {num_positions:,} is less than the model's {encoder.positions:,} positions, which it need not lose; "
-            f"take {encoder.positions} or more"
+            f"length {num_positions:,} is less than the model's {encoder.max_position_embeddings:,} positions, which it need not lose; "
+            f"take {encoder.max_position_embeddings} or more"
         )
-    return msgspec.structs.replace(encoder, positions=num_positions)
+    return msgspec.structs.replace(encoder, max_position_embeddings=num_positions)
 
 
 def _inherit_fields(mixer: Any, trained: Any) -> Any:
@@ -119,8 +119,8 @@ def _check_inherited_fields(requested: Any, inherited: Any) -> None:
 
 
 def _has_global_attention(encoder: EncoderConfig, block: int) -> bool:
-    mixer = encoder.for_layer(block, encoder.groups or encoder.layers).mixer
-    return isinstance(mixer, Longformer) and mixer.anchors
+    mixer = encoder.for_layer(block, encoder.num_hidden_groups or encoder.num_hidden_layers).mixer
+    return isinstance(mixer, Longformer) and mixer.global_attention
 
 
 def _weight_shapes(encoder: EncoderConfig) -> dict[str, torch.Size]:

@@ -26,8 +26,8 @@ class Block(nn.Module):
 
     def __init__(self, config: "EncoderConfig", is_first: bool = False) -> None:
         super().__init__()
-        self.mixer: Mixer = config.mixer.build(config.width)
-        self.feedforward = config.feedforward.build(config.width) if config.feedforward else None
+        self.mixer: Mixer = config.mixer.build(config.hidden_size)
+        self.feedforward = config.feedforward.build(config.hidden_size) if config.feedforward else None
         self.mixer_norm = config.build_residual(is_first)
         self.feedforward_norm = config.build_residual(is_first) if config.feedforward else None
         self.norm_first = config.norm == "before"
@@ -65,9 +65,9 @@ class Stack(nn.Module):
 
     def __init__(self, config: "EncoderConfig") -> None:
         super().__init__()
-        num_groups = config.groups or config.layers
-        if num_groups > config.layers:
-            raise UserError(f"{num_groups} different blocks for {config.layers} layers; lower model.groups")
+        num_groups = config.num_hidden_groups or config.num_hidden_layers
+        if num_groups > config.num_hidden_layers:
+            raise UserError(f"{num_groups} different blocks for {config.num_hidden_layers} layers; lower model.groups")
         if config.residual != "all" and config.norm != "none":
             raise UserError(
                 f"model.residual={config.residual} is of stacks without norms; set model.norm=none, or leave it out"
@@ -76,7 +76,7 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(
             Block(block_config.for_layer(number, num_groups), is_first=number == 0) for number in range(num_groups)
         )
-        self.block_indices = [int(layer / (config.layers / num_groups)) for layer in range(config.layers)]  # as ALBERT rounds
+        self.block_indices = [int(layer / (config.num_hidden_layers / num_groups)) for layer in range(config.num_hidden_layers)]  # as ALBERT rounds
         self.norm = config.build_add_norm() if config.norm == "before" else nn.Identity()
         for block in self.blocks[1:]:
             block.mixer.tie_weights(self.blocks[0].mixer)  # type: ignore[union-attr, operator]

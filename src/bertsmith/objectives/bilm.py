@@ -30,7 +30,7 @@ MetricPairs = dict[str, tuple[Tensor | float, Tensor | float]]
 class BiLM(Variant, frozen=True, tag="both-ways"):
     """Both directions share one softmax; the first and the last token of a sequence are inputs, never targets."""
 
-    view: Annotated[SamplerConfig, "how the corpus is read"] = Windows()
+    packing: Annotated[SamplerConfig, "how the corpus is read"] = Windows()
     head: Annotated[HalfLMHeadConfig, "what scores the words"] = HalfLMHeadConfig()
 
     min_sentences: ClassVar[int] = 1  # documents with fewer sentences are not used
@@ -42,8 +42,8 @@ class BiLM(Variant, frozen=True, tag="both-ways"):
         is_separate_lstm = (
             isinstance(encoder.mixer, Lstm) and encoder.mixer.directions == "apart" and encoder.feedforward is None
         )
-        embeds_tokens_only = encoder.front is None or isinstance(encoder.front, CharCNNConfig)
-        if not is_separate_lstm or not embeds_tokens_only or not encoder.layers or encoder.norm != "none":
+        embeds_tokens_only = encoder.embeddings is None or isinstance(encoder.embeddings, CharCNNConfig)
+        if not is_separate_lstm or not embeds_tokens_only or not encoder.num_hidden_layers or encoder.norm != "none":
             raise UserError("objective=both-ways asks each half of the channels for what the other sees; they must never meet: "
                            "take model=elmo, or a mixer lstm with directions=apart, no feed-forward and norm=none")  # fmt: skip
 
@@ -52,7 +52,7 @@ class BiLM(Variant, frozen=True, tag="both-ways"):
 
     def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
         return BatchLoader(
-            BilmCollator(corpus.path, TokenMasking(), self.rate, seed), self.view, document_ids, max_length, batch_tokens
+            BilmCollator(corpus.path, TokenMasking(), self.rate, seed), self.packing, document_ids, max_length, batch_tokens
         )
 
     def to_batch(self, arrays: NumpyBatch) -> Batch:

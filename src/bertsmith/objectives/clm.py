@@ -26,7 +26,7 @@ from .recurrent_state import next_recurrent_state, restore_memory, stream_target
 class CausalLM(Variant, frozen=True, tag="causal"):
     """Next-token prediction over all tokens; with streams, the memory of the model is carried from batch to batch."""
 
-    view: Annotated[SamplerConfig, "how the corpus is read"] = Windows()
+    packing: Annotated[SamplerConfig, "how the corpus is read"] = Windows()
     head: Annotated[
         LMHeadConfig | AdaptiveSoftmaxHeadConfig, "what scores the words; by-rarity is quicker for large vocabularies"
     ] = LMHeadConfig(transform=False, bias=False)
@@ -45,9 +45,9 @@ class CausalLM(Variant, frozen=True, tag="causal"):
         return {"words": self.head}
 
     def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
-        collator = StreamCollator if isinstance(self.view, Streams) else ClmCollator
+        collator = StreamCollator if isinstance(self.packing, Streams) else ClmCollator
         return BatchLoader(
-            collator(corpus.path, TokenMasking(), self.rate, seed), self.view, document_ids, max_length, batch_tokens
+            collator(corpus.path, TokenMasking(), self.rate, seed), self.packing, document_ids, max_length, batch_tokens
         )
 
     def to_batch(self, arrays: NumpyBatch) -> Batch:

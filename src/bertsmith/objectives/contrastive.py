@@ -36,7 +36,7 @@ class Contrastive:
 
     def compute_outputs(self, model: Model, batch: Batch) -> Tensor:
         """Embeddings (texts, hidden_size): one per sequence, or per text where its windows are pooled."""
-        pooled = pool_tokens(model(batch.inputs), batch.inputs.layout, self.task.pool, model.config.encoder.is_causal)
+        pooled = pool_tokens(model(batch.inputs), batch.inputs.layout, self.task.pooling, model.config.encoder.is_causal)
         return pool_windows(pooled, batch)
 
     def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:

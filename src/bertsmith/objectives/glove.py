@@ -25,13 +25,13 @@ PAIRS_PER_ROUND = 1 << 22  # at most
 class Glove(WordVectorObjective, frozen=True):
     """GloVe; a co-occurrence counts 1 / distance, in windows that do not cross sentences (or documents)."""
 
-    width: Annotated[PosInt, "numbers of a vector; `model.width` says the same"] = 100
+    vector_size: Annotated[PosInt, "numbers of a vector; `model.width` says the same"] = 100
     window: Annotated[PosInt, "words on each side, 20 at most"] = 10
     within: Annotated[Literal["sentence", "document"], "what a window does not cross: the original has lines"] = "sentence"
     memory: Annotated[PosInt, "megabytes to count in: sorted runs go to disk"] = 512
-    most: Annotated[PosFloat, "the count from which on all pairs weigh 1"] = 100.0
-    power: Annotated[PosFloat, "of the weight below it: (x / most) ** power"] = 0.75
-    rate: Annotated[PosFloat, "of AdaGrad; `train.rate` says the same"] = 0.05
+    x_max: Annotated[PosFloat, "the count from which on all pairs weigh 1"] = 100.0
+    alpha: Annotated[PosFloat, "of the weight below it: (x / most) ** power"] = 0.75
+    learning_rate: Annotated[PosFloat, "of AdaGrad; `train.rate` says the same"] = 0.05
     pairs: Annotated[PosInt, "of one step"] = 65_536
 
     train_keys: ClassVar[tuple[str, ...]] = ("epochs", "rate", "device", "keep")
@@ -56,7 +56,7 @@ class GloveTrainer:
     ) -> None:
         self.config, self.cooccurrences, self.seed, self.device = config, cooccurrences, seed, device
         self.num_parts = max(1, -(-len(cooccurrences) // (PAIRS_PER_ROUND // 2)))
-        self.num_rounds, self.tables = epochs * self.num_parts, GloveTables(vocab_size, config.width, seed, device)
+        self.num_rounds, self.tables = epochs * self.num_parts, GloveTables(vocab_size, config.vector_size, seed, device)
 
     def train_round(self, round_index: int) -> dict[str, float]:
         epoch, shard_index = divmod(round_index, self.num_parts)
@@ -64,10 +64,10 @@ class GloveTrainer:
         i, j, x = self._load_pairs(shard, round_index)
         loss_sum, config = torch.zeros((), dtype=torch.float64, device=self.device), self.config
         for batch in batch_slices(len(x), config.pairs):
-            loss_sum += self.tables.step(i[batch], j[batch], x[batch], config.rate, config.most, config.power)
+            loss_sum += self.tables.step(i[batch], j[batch], x[batch], config.learning_rate, config.x_max, config.alpha)
         if not math.isfinite(loss := float(loss_sum) / len(x)):
             raise UserError(
-                f"the vectors grew beyond all numbers in turn {round_index + 1}; lower objective.rate ({config.rate:g})"
+                f"the vectors grew beyond all numbers in turn {round_index + 1}; lower objective.rate ({config.learning_rate:g})"
             )
         return {"loss": loss, "pairs": len(x), "epoch": epoch + 1}
 

@@ -26,10 +26,10 @@ from .recurrent_state import next_recurrent_state, restore_memory, stream_target
 class MaskedLM(Variant, frozen=True, tag="masked"):
     """MLM: predicts the original tokens at masked positions."""
 
-    view: Annotated[SamplerConfig, "how the corpus is read"] = Windows()
-    masks: Annotated[MaskingConfig, "what is hidden together"] = TokenMasking()
-    rate: Annotated[float, Meta(gt=0, lt=1), "share of the tokens asked for"] = 0.15
-    repeats: Annotated[PosInt | None, "epochs after which samples and masks come again: 10 is BERT's static masking"] = None
+    packing: Annotated[SamplerConfig, "how the corpus is read"] = Windows()
+    masking: Annotated[MaskingConfig, "what is hidden together"] = TokenMasking()
+    mlm_probability: Annotated[float, Meta(gt=0, lt=1), "share of the tokens asked for"] = 0.15
+    dupe_factor: Annotated[PosInt | None, "epochs after which samples and masks come again: 10 is BERT's static masking"] = None
 
     min_sentences: ClassVar[int] = 1  # documents with fewer sentences are not used
     can_fill_mask: ClassVar[bool] = True
@@ -39,7 +39,7 @@ class MaskedLM(Variant, frozen=True, tag="masked"):
 
     def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
         return build_mlm_batches(
-            self.view, self.masks, self.rate, self.repeats, corpus, document_ids, max_length, batch_tokens, seed
+            self.packing, self.masking, self.mlm_probability, self.dupe_factor, corpus, document_ids, max_length, batch_tokens, seed
         )
 
     def to_batch(self, arrays: NumpyBatch) -> Batch:
@@ -56,9 +56,9 @@ class SentencePairMLM(Variant, frozen=True, tag="pairs"):
     """MLM with a binary sentence-pair objective on the first token: NSP (BERT) or SOP (ALBERT)."""
 
     pairs: Annotated[PairSamplerConfig, "next-sentence: does B follow A; sentence-order: or does A follow B"] = NextSentence()
-    masks: Annotated[MaskingConfig, "what is hidden together"] = TokenMasking()
-    rate: Annotated[float, Meta(gt=0, lt=1), "share of the tokens asked for"] = 0.15
-    repeats: Annotated[PosInt | None, "epochs after which samples and masks come again: 10 is BERT's static masking"] = None
+    masking: Annotated[MaskingConfig, "what is hidden together"] = TokenMasking()
+    mlm_probability: Annotated[float, Meta(gt=0, lt=1), "share of the tokens asked for"] = 0.15
+    dupe_factor: Annotated[PosInt | None, "epochs after which samples and masks come again: 10 is BERT's static masking"] = None
 
     min_sentences: ClassVar[int] = 2  # a document of one sentence makes no pair
     can_fill_mask: ClassVar[bool] = True
@@ -68,7 +68,7 @@ class SentencePairMLM(Variant, frozen=True, tag="pairs"):
 
     def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
         return build_mlm_batches(
-            self.pairs, self.masks, self.rate, self.repeats, corpus, document_ids, max_length, batch_tokens, seed
+            self.pairs, self.masking, self.mlm_probability, self.dupe_factor, corpus, document_ids, max_length, batch_tokens, seed
         )
 
     def to_batch(self, arrays: NumpyBatch) -> Batch:

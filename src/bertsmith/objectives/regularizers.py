@@ -24,14 +24,14 @@ from .supervised import ExampleBatches, Supervised
 class AdversarialConfig(Config, frozen=True):
     """One step along the gradient (FGM, Miyato et al. 2017), or several, projected onto a ball (PGD, Madry et al. 2018)."""
 
-    size: Annotated[PosFloat, "how far the embeddings of a sequence are moved, at most"] = 1.0
+    epsilon: Annotated[PosFloat, "how far the embeddings of a sequence are moved, at most"] = 1.0
     steps: Annotated[PosInt, "steps to get there, a pass through the model and back each"] = 1
-    stride: Annotated[PosFloat, "how far one step goes"] = 1.0
+    step_size: Annotated[PosFloat, "how far one step goes"] = 1.0
 
     presets: ClassVar[dict[str, "AdversarialConfig"]] = {}
 
 
-AdversarialConfig.presets.update({"fgm": AdversarialConfig(), "pgd": AdversarialConfig(steps=3, stride=0.3)})
+AdversarialConfig.presets.update({"fgm": AdversarialConfig(), "pgd": AdversarialConfig(steps=3, step_size=0.3)})
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class AdversarialObjective:
         mean_loss = torch.stack([part / max(1, batch.target_counts[name]) for name, part in loss.parts.items()]).sum()
         (grad,) = torch.autograd.grad(mean_loss, perturbation, retain_graph=True)
         layout, a = batch.inputs.layout, self.config
-        ascended = perturbation.detach() + a.stride * grad / _sequence_norms(grad, layout)
-        return loss, ascended * (a.size / _sequence_norms(ascended, layout)).clamp(max=1.0)
+        ascended = perturbation.detach() + a.step_size * grad / _sequence_norms(grad, layout)
+        return loss, ascended * (a.epsilon / _sequence_norms(ascended, layout)).clamp(max=1.0)
 
 
 def _perturb(batch: Batch, perturbation: Tensor) -> Batch:

@@ -31,24 +31,24 @@ GENERATOR_HEAD, RTD_HEAD = "generator", "replaced"
 class ReplacedTokenDetection(Variant, frozen=True, tag="replaced"):
     """MLM loss of the generator plus `weight` times the binary cross entropy of the discriminator over all tokens."""
 
-    view: Annotated[SamplerConfig, "how the corpus is read"] = Windows()
-    masks: Annotated[MaskingConfig, "what is hidden together"] = TokenMasking()
-    rate: Annotated[float, Meta(gt=0, lt=1), "share of the tokens the generator is asked for"] = 0.15
-    repeats: Annotated[PosInt | None, "epochs after which samples and masks come again"] = None
-    size: Annotated[SizeFraction, "of the generator, as a share of the model's width: 1/4 for small models, 1/3 for base"] = (
+    packing: Annotated[SamplerConfig, "how the corpus is read"] = Windows()
+    masking: Annotated[MaskingConfig, "what is hidden together"] = TokenMasking()
+    mlm_probability: Annotated[float, Meta(gt=0, lt=1), "share of the tokens the generator is asked for"] = 0.15
+    dupe_factor: Annotated[PosInt | None, "epochs after which samples and masks come again"] = None
+    generator_size: Annotated[SizeFraction, "of the generator, as a share of the model's width: 1/4 for small models, 1/3 for base"] = (
         0.25
     )
-    weight: Annotated[PosFloat, "of what the model says of every token, beside the generator's words"] = 50.0
+    discriminator_weight: Annotated[PosFloat, "of what the model says of every token, beside the generator's words"] = 50.0
 
     min_sentences: ClassVar[int] = 1  # documents with fewer sentences are not used
     can_fill_mask: ClassVar[bool] = False  # the generator could, but it is dropped from the published model
 
     def heads(self) -> dict[str, HeadConfig]:
-        return {RTD_HEAD: DiscriminatorHeadConfig(), GENERATOR_HEAD: GeneratorHeadConfig(size=self.size)}
+        return {RTD_HEAD: DiscriminatorHeadConfig(), GENERATOR_HEAD: GeneratorHeadConfig(size=self.generator_size)}
 
     def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
         return build_mlm_batches(
-            self.view, self.masks, self.rate, self.repeats, corpus, document_ids, max_length, batch_tokens, seed
+            self.packing, self.masking, self.mlm_probability, self.dupe_factor, corpus, document_ids, max_length, batch_tokens, seed
         )
 
     def to_batch(self, arrays: NumpyBatch) -> Batch:
@@ -72,4 +72,4 @@ class ReplacedTokenDetection(Variant, frozen=True, tag="replaced"):
             "replaced_accuracy": ((predicted == is_replaced).sum(), batch.target_counts[RTD_HEAD]),
             "replaced_found": ((predicted & is_replaced).sum(), is_replaced.sum()),
         }
-        return Loss({"words": mlm_loss, RTD_HEAD: self.weight * rtd_loss}, metrics)
+        return Loss({"words": mlm_loss, RTD_HEAD: self.discriminator_weight * rtd_loss}, metrics)

@@ -36,7 +36,7 @@ class Seq2SeqObjective:
     def compute_loss(self, model: Model, batch: "Seq2SeqBatch", recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         labels, count = batch.targets["words"], batch.target_counts["task"]
         logits = model.compute_logits(LM_HEAD, decoder_hidden_states(model, batch.inputs, batch.decoder_inputs)).float()
-        loss, nll = label_smoothed_loss(logits, labels, self.task.smoothing if model.training else 0.0)
+        loss, nll = label_smoothed_loss(logits, labels, self.task.label_smoothing_factor if model.training else 0.0)
         num_correct = (logits.argmax(-1) == labels).sum()
         return Loss({"task": loss}, {"nats": (nll.detach(), count), "accuracy": (num_correct, count)})
 

@@ -243,7 +243,7 @@ class Supervised:
         if isinstance(task, TextRegression):
             return Loss({"task": F.mse_loss(logits[:, 0], labels, reduction="sum")})
         weights = _class_weights(task, logits)
-        if isinstance(task, TextClassification) and task.many:
+        if isinstance(task, TextClassification) and task.multi_label:
             loss = F.binary_cross_entropy_with_logits(logits, labels, pos_weight=weights, reduction="sum") / task.num_outputs
             return Loss({"task": loss})
         logits = self.choice_logits(logits, batch)
@@ -286,7 +286,7 @@ class Supervised:
         task = self.task
         if isinstance(task, TextRegression):
             return F.mse_loss(logits, other_logits, reduction="sum")
-        if isinstance(task, TextClassification) and task.many:
+        if isinstance(task, TextClassification) and task.multi_label:
             logits, other_logits = (torch.stack([x, torch.zeros_like(x)], -1) for x in (logits, other_logits))
             return _symmetric_kl(logits, other_logits).sum() / task.num_outputs
         divergence = _symmetric_kl(self.choice_logits(logits, batch), self.choice_logits(other_logits, batch))

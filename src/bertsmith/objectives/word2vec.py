@@ -78,10 +78,10 @@ class WordVectorObjective(Variant, frozen=True):
 class Word2VecObjective(WordVectorObjective, frozen=True):
     """Base config of skip-gram and CBOW."""
 
-    width: Annotated[PosInt, "numbers of a vector; `model.width` says the same"] = 100
+    vector_size: Annotated[PosInt, "numbers of a vector; `model.width` says the same"] = 100
     window: Annotated[int, Meta(ge=1, le=20), "words on each side at most: from 1 up to so many, drawn for each word"] = 5
-    negatives: Annotated[PosInt, "wrong words, in expectation, beside each right one; a tree has none"] = 5
-    tree: Annotated[bool, "hierarchical softmax over a Huffman tree, instead of negatives"] = False
+    negative: Annotated[PosInt, "wrong words, in expectation, beside each right one; a tree has none"] = 5
+    hs: Annotated[bool, "hierarchical softmax over a Huffman tree, instead of negatives"] = False
     sample: Annotated[NonNegFloat, "words of a larger share of the text are thinned out; 0: none is"] = 1e-3
     subwords: Annotated[CharNgramConfig | None, "fastText: words are made of n-grams too, and new words of these alone"] = None
 
@@ -94,15 +94,15 @@ class Word2VecObjective(WordVectorObjective, frozen=True):
         self, corpus: Corpus, folder: Path, epochs: float, seed: int, device: torch.device, progress: Progress
     ) -> Word2VecTrainer:
         learning_rate: float = self.rate  # type: ignore[attr-defined]
-        negative = 0 if self.tree else self.negatives
-        config = Word2VecConfig(self.algorithm, self.width, self.window, negative, self.sample, learning_rate, self.subwords)
+        negative = 0 if self.hs else self.negative
+        config = Word2VecConfig(self.algorithm, self.vector_size, self.window, negative, self.sample, learning_rate, self.subwords)
         return Word2VecTrainer(config, corpus, epochs, seed, device)
 
 
 class SkipGram(Word2VecObjective, frozen=True):
     """Skip-gram: the center word predicts each of its context words."""
 
-    rate: Annotated[PosFloat, "of the first step; it falls to nothing. `train.rate` says the same"] = 0.025
+    learning_rate: Annotated[PosFloat, "of the first step; it falls to nothing. `train.rate` says the same"] = 0.025
 
     algorithm: ClassVar[str] = "skip_gram"
 
@@ -114,6 +114,6 @@ class Cbow(Word2VecObjective, frozen=True):
     as the derivative of the mean is, and the default learning rate is higher in turn.
     """
 
-    rate: Annotated[PosFloat, "of the first step; it falls to nothing. `train.rate` says the same"] = 0.15
+    learning_rate: Annotated[PosFloat, "of the first step; it falls to nothing. `train.rate` says the same"] = 0.15
 
     algorithm: ClassVar[str] = "cbow"

@@ -47,15 +47,15 @@ def measure_throughput(spec: BenchmarkSpec, seconds: float) -> Throughput:
     """Throughput of one update; one that would take too long is extrapolated from two smaller ones."""
     train = spec.train
     if spec.is_gpu:
-        accumulation = min(train.accumulate, MAX_GPU_ACCUMULATION)
+        accumulation = min(train.gradient_accumulation_steps, MAX_GPU_ACCUMULATION)
         return _extrapolate(
-            _time_training(spec, train.batch_tokens, accumulation, seconds), None, train.accumulate / accumulation
+            _time_training(spec, train.batch_tokens, accumulation, seconds), None, train.gradient_accumulation_steps / accumulation
         )
     small_tokens = min(train.batch_tokens, max(SMALL_BATCH_TOKENS, spec.max_length))
     small_throughput = _time_training(spec, small_tokens, 1, seconds / 4)
-    scale = train.batch_tokens * train.accumulate / small_throughput.update_tokens
+    scale = train.batch_tokens * train.gradient_accumulation_steps / small_throughput.update_tokens
     if scale * small_throughput.update_seconds * (WARMUP_STEPS + MIN_TIMED_STEPS) <= seconds:
-        return _time_training(spec, train.batch_tokens, train.accumulate, seconds)
+        return _time_training(spec, train.batch_tokens, train.gradient_accumulation_steps, seconds)
     affordable = int(
         small_throughput.update_tokens * seconds / small_throughput.update_seconds / (WARMUP_STEPS + MIN_TIMED_STEPS)
     )
@@ -63,7 +63,7 @@ def measure_throughput(spec: BenchmarkSpec, seconds: float) -> Throughput:
         return _extrapolate(small_throughput, None, scale)
     larger_throughput = _time_training(spec, min(train.batch_tokens, affordable), 1, seconds)
     return _extrapolate(
-        larger_throughput, small_throughput, train.batch_tokens * train.accumulate / larger_throughput.update_tokens
+        larger_throughput, small_throughput, train.batch_tokens * train.gradient_accumulation_steps / larger_throughput.update_tokens
     )
 
 
@@ -84,8 +84,8 @@ def _extrapolate(throughput: Throughput, smaller: Throughput | None, factor: flo
 
 def _time_training(spec: BenchmarkSpec, batch_tokens: int, gradient_accumulation_steps: int, seconds: float) -> Throughput:
     train = msgspec.structs.replace(
-        spec.train, steps=10**9, epochs=None, minutes=None, batch_tokens=batch_tokens, accumulate=gradient_accumulation_steps,
-        stop=0, eval_every=0, save_every=10**9, tensorboard=False, spike=0.0,
+        spec.train, steps=10**9, epochs=None, minutes=None, batch_tokens=batch_tokens, gradient_accumulation_steps=gradient_accumulation_steps,
+        early_stopping_patience=0, eval_every=0, save_every=10**9, tensorboard=False, grad_spike_factor=0.0,
     )  # fmt: skip
     timer = _StepTimer(seconds)
     with TemporaryDirectory(prefix="bertsmith-plan-") as folder, spec.open_batches(batch_tokens) as get_batch:
@@ -94,7 +94,7 @@ def _time_training(spec: BenchmarkSpec, batch_tokens: int, gradient_accumulation
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         model = spec.build_model()
-        model.set_gradient_checkpointing(train.recompute)
+        model.set_gradient_checkpointing(train.gradient_checkpointing)
         trainer = Trainer(model, spec.objective, train, Path(folder), seed=0, on_step=timer.on_step, quiet=True)
         timer.start()
         with suppress(_EnoughSteps):

@@ -43,8 +43,8 @@ def estimate_disk(
     first_checkpoint = weights + 2 * safetensors_bytes({}) + SMALL_FILES_BYTES  # without optimizer state, before the first step
     saves = [first_checkpoint] + [checkpoint] * (len(range(train.save_every, steps, train.save_every)) + 1)
     other_files = tokenizer_bytes + SMALL_FILES_BYTES + METRICS_ROW_BYTES * (steps // train.log_every)
-    best_weights = weights * (2 if train.stop else 0)  # the best one, and one being written
-    num_kept = max(train.keep, train.average)
+    best_weights = weights * (2 if train.early_stopping_patience else 0)  # the best one, and one being written
+    num_kept = max(train.save_total_limit, train.average_checkpoints)
     final_usage = sum(saves[-num_kept:]) + weights
     return DiskUsage(
         weights,

@@ -61,7 +61,7 @@ def measure_optimizer_state(config: ModelConfig, train: TrainConfig) -> Optimize
     weight_bytes = sum(weight.nbytes for weight in model.parameters())
     _shrink_parameters(model)
     small_weights = dict(model.named_parameters())
-    optimizer = train.optimizer.build(optim.build_param_groups(model, train.decay), train.rate)
+    optimizer = train.optimizer.build(optim.build_param_groups(model, train.weight_decay), train.learning_rate)
     for _ in range(2):  # the first step allocates the state
         _fill_grads(model)
         with CostTracker() as tracker:
@@ -126,15 +126,15 @@ def estimate_memory(
         objective,
         batch,
         half_precision=half_precision,
-        gradient_checkpointing=train.recompute,
-        gradient_accumulation_steps=train.accumulate,
+        gradient_checkpointing=train.gradient_checkpointing,
+        gradient_accumulation_steps=train.gradient_accumulation_steps,
     )
     weights, (activation_fraction, logits_fraction) = (
         model_bytes(model),
         machine.memory_fractions(train.compile, half_precision),
     )
     gradients = sum(weight.nbytes for weight in model.parameters())
-    accumulated_grads = gradients if train.accumulate > 1 else 0  # of earlier micro-batches
+    accumulated_grads = gradients if train.gradient_accumulation_steps > 1 else 0  # of earlier micro-batches
     activations, passing = (
         int(step.activation_bytes * activation_fraction),
         int(max(step.head_bytes * logits_fraction, step.backward_bytes * activation_fraction)),

@@ -44,11 +44,11 @@ def predict_throughput(
         max(matmul_seconds + traffic_seconds, step.kernel_calls * machine.kernel_launch_seconds) * batch_tokens / step.tokens
     )
     optimizer_seconds = OPTIMIZER_PASSES * (memory.weights + memory.gradients + memory.optimizer) / machine.memory_bandwidth
-    update_seconds = train.accumulate * micro_batch_seconds + optimizer_seconds
+    update_seconds = train.gradient_accumulation_steps * micro_batch_seconds + optimizer_seconds
     startup_seconds = machine.startup_seconds[train.compile]
     return Throughput(
         update_seconds,
-        batch_tokens * train.accumulate,
+        batch_tokens * train.gradient_accumulation_steps,
         startup_seconds,
         FORWARD_FRACTION * micro_batch_seconds / batch_tokens,
         1 / machine.disk_bandwidth,
@@ -116,4 +116,4 @@ def estimate_time(
 def _count_epochs(train: TrainConfig, steps: Sequence[float], phases: Sequence[Phase]) -> float | None:
     if any(phase.batches_per_epoch is None for phase in phases):
         return None
-    return sum(n * train.accumulate / (phase.batches_per_epoch or 1) for n, phase in zip(steps, phases, strict=True))
+    return sum(n * train.gradient_accumulation_steps / (phase.batches_per_epoch or 1) for n, phase in zip(steps, phases, strict=True))

@@ -64,14 +64,14 @@ def _train(
     if _has_memory(config.encoder) and not uses_streams(recipe):
         console.warn("this model can remember the text before each sequence, and will not: nothing goes on from batch to "
                     "batch; set objective.view=streams, or model.mixer.remembers=0")  # fmt: skip
-    if isinstance(config.encoder.front, CharCNNConfig) and (unknown := corpus.card["unknown rate"]) > MAX_UNKNOWN_FRACTION:
+    if isinstance(config.encoder.embeddings, CharCNNConfig) and (unknown := corpus.card["unknown rate"]) > MAX_UNKNOWN_FRACTION:
         console.warn(f"{unknown:.1%} of the corpus are words its tokenizer does not know, and all of them are spelt [UNK] "
                     "here: letters are learnt from the others alone; a larger `tokenizer size=` leaves fewer")  # fmt: skip
     loaders = [build_batches(recipe, corpus, train_documents, length, config) for length, _ in recipe.phases()]
 
     def train_once(train: TrainConfig) -> tuple[Trainer, Model, dict[str, Any]]:
         model = init_model(recipe, config, corpus, console)
-        model.set_gradient_checkpointing(train.recompute)
+        model.set_gradient_checkpointing(train.gradient_checkpointing)
         with Prefetcher(loaders[0].collator, train.workers, world_size()) as prefetcher:
             trainer = Trainer(
                 model, recipe.objective, train, out, seed=recipe.seed, fingerprint=identity, on_step=on_step,
@@ -86,7 +86,7 @@ def _train(
 
     # with batch_tokens as given: after an out-of-memory retry an epoch still has as many updates
     train = recipe.train.resolve_epochs(loaders[0].batches_per_epoch)
-    trainer, model, summary = oom.retry_on_oom(train, max(recipe.length), out, train_once, console)
+    trainer, model, summary = oom.retry_on_oom(train, max(recipe.max_length), out, train_once, console)
     model.drop_training_heads()
     result = (
         _build_result(summary, corpus, model)
@@ -112,7 +112,7 @@ def _describe_mixer(mixer: MixerConfig) -> str:
 
 def _has_memory(encoder: EncoderConfig) -> bool:
     """Whether the model is Transformer-XL with memory; adaptive span is useful without memory, so it does not count."""
-    return isinstance(encoder.mixer, TransformerXL) and encoder.mixer.remembers > 0 and bool(encoder.layers)
+    return isinstance(encoder.mixer, TransformerXL) and encoder.mixer.mem_len > 0 and bool(encoder.num_hidden_layers)
 
 
 def _set_batch_tokens(loaders: list[BatchLoader], batch_tokens: int) -> list[BatchLoader]:
@@ -136,10 +136,10 @@ def _build_eval_sets(
 ) -> dict[str, Callable[[], Iterator[Batch]]]:
     """Held-out batches as in training ("valid") and, for masked language models, for pseudo-perplexity ("alone")."""
     if not len(documents):
-        if recipe.held_out:
+        if recipe.validation_split:
             console.warn(f"{corpus.path} has too few documents to hold some out: nothing is evaluated; give valid=FOLDER")
         return {}
-    length = recipe.length[-1]
+    length = recipe.max_length[-1]
     valid_loader = recipe.objective.build_batches(corpus, documents, length, batch_tokens, recipe.seed)
     valid_loader(0)  # an error in the held-out data is raised before training, not after it
 

@@ -41,11 +41,11 @@ class PretrainRecipe(Config, frozen=True):
         "pairs: masked words and sentence pairs; masked: words alone; replaced: ELECTRA's; causal: the next; both-ways: "
         "ELMo's; skip-gram, cbow, glove: vectors of words",
     ] = SentencePairMLM()
-    length: Annotated[tuple[MaxLength, ...], Meta(min_length=1), "longest sequence, or one for each phase: [128, 512]"] = (128,)
-    shares: Annotated[tuple[Fraction, ...], "of the run for each length; two lengths share it 0.9 to 0.1"] = ()
+    max_length: Annotated[tuple[MaxLength, ...], Meta(min_length=1), "longest sequence, or one for each phase: [128, 512]"] = (128,)
+    phase_fractions: Annotated[tuple[Fraction, ...], "of the run for each length; two lengths share it 0.9 to 0.1"] = ()
     train: Annotated[TrainConfig, "how long, how fast, in what numbers"] = TrainConfig()
     valid: Annotated[str | None, "a corpus to evaluate on; without one, documents are held out"] = None
-    held_out: Annotated[Probability, "share of the documents to evaluate on"] = 0.01
+    validation_split: Annotated[Probability, "share of the documents to evaluate on"] = 0.01
     eval_tokens: Annotated[PosInt, "tokens an evaluation reads at most"] = 131_072
     init: Annotated[str | None, "a checkpoint folder to go on from; the corpus may be of an extension of its tokenizer"] = None
     vectors: Annotated[str | None, "a file or folder of word vectors, with which the token table of a new model begins"] = None
@@ -53,10 +53,10 @@ class PretrainRecipe(Config, frozen=True):
 
     def phases(self) -> list[tuple[int, float]]:
         """(sequence length, fraction of the run at which its phase ends), in order."""
-        shares = self.shares or ((0.9, 0.1) if len(self.length) == 2 else (1 / len(self.length),) * len(self.length))
-        if len(shares) != len(self.length) or abs(sum(shares) - 1) > 1e-6:
-            raise UserError(f"shares {list(shares)} do not go with length {list(self.length)}; one for each, adding up to 1")
-        return list(zip(self.length, np.cumsum(shares).tolist(), strict=True))
+        shares = self.phase_fractions or ((0.9, 0.1) if len(self.max_length) == 2 else (1 / len(self.max_length),) * len(self.max_length))
+        if len(shares) != len(self.max_length) or abs(sum(shares) - 1) > 1e-6:
+            raise UserError(f"shares {list(shares)} do not go with length {list(self.max_length)}; one for each, adding up to 1")
+        return list(zip(self.max_length, np.cumsum(shares).tolist(), strict=True))
 
     def validate(self, user_values: dict[str, Any]) -> None:
         if isinstance(self.objective, WordVectorObjective):
@@ -81,7 +81,7 @@ def split_corpus(recipe: PretrainRecipe, corpus: Corpus) -> tuple[np.ndarray, Co
             raise UserError(f"{valid.path} was made with another tokenizer than {corpus.path}; run `prepare` on it with "
                            f"tokenizer={corpus.path}")  # fmt: skip
         return np.arange(len(corpus.document_offsets) - 1), valid, np.arange(len(valid.document_offsets) - 1)
-    train_documents, valid_documents = corpus.split(recipe.held_out, recipe.seed, recipe.objective.min_sentences)
+    train_documents, valid_documents = corpus.split(recipe.validation_split, recipe.seed, recipe.objective.min_sentences)
     return train_documents, corpus, valid_documents
 
 
@@ -90,7 +90,7 @@ def build_model_config(recipe: PretrainRecipe, corpus: Corpus) -> ModelConfig:
     heads = recipe.objective.heads()
     if recipe.init is None:
         return ModelConfig(
-            encoder=recipe.model or EncoderConfig.presets["bert-base"], vocabulary=len(corpus.tokenizer), heads=heads
+            encoder=recipe.model or EncoderConfig.presets["bert-base"], vocab_size=len(corpus.tokenizer), heads=heads
         )
     default = EncoderConfig()
     if recipe.model == default or (recipe.model and msgspec.structs.replace(recipe.model, mixer=default.mixer) != default):
@@ -107,15 +107,15 @@ def build_model_config(recipe: PretrainRecipe, corpus: Corpus) -> ModelConfig:
     encoder = config.encoder
     if recipe.model is not None:
         encoder = replace_mixer(encoder, merge_mixer_config(recipe.model.mixer, encoder.mixer))
-    return ModelConfig(encoder=encoder, vocabulary=max(config.vocabulary, len(corpus.tokenizer)), heads=heads)
+    return ModelConfig(encoder=encoder, vocab_size=max(config.vocab_size, len(corpus.tokenizer)), heads=heads)
 
 
 def build_batches(
     recipe: PretrainRecipe, corpus: Corpus, documents: np.ndarray, length: int, config: ModelConfig
 ) -> BatchLoader:
     """The loader of one phase, after checking that model, objective and sequence length go together."""
-    if config.encoder.segments < 2 and isinstance(recipe.objective, SentencePairMLM):
-        raise UserError(f"model.segments={config.encoder.segments} has no segment B for sentence pairs; set it to 2, or "
+    if config.encoder.type_vocab_size < 2 and isinstance(recipe.objective, SentencePairMLM):
+        raise UserError(f"model.segments={config.encoder.type_vocab_size} has no segment B for sentence pairs; set it to 2, or "
                        "choose objective=masked")  # fmt: skip
     if isinstance(recipe.objective, CausalLM | BiLM):
         recipe.objective.check(config.encoder)
@@ -125,8 +125,8 @@ def build_batches(
     if world_size() > 1 and uses_streams(recipe):
         raise UserError("a stream goes on from each batch to the next, which other processes read; run it in one process, or "
                        "choose another objective.view, such as windows")  # fmt: skip
-    if length > config.encoder.positions:
-        raise UserError(f"length {length} is more than the model's {config.encoder.positions} positions; lower it, or set "
+    if length > config.encoder.max_position_embeddings:
+        raise UserError(f"length {length} is more than the model's {config.encoder.max_position_embeddings} positions; lower it, or set "
                        f"model.positions={length}")  # fmt: skip
     return recipe.objective.build_batches(corpus, documents, length, recipe.train.batch_tokens, recipe.seed)
 

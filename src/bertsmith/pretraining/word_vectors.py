@@ -64,8 +64,8 @@ def resolve_objective(recipe: "PretrainRecipe") -> WordVectorObjective:
     """The objective with the vector size and learning rate of `model.width` and `train.rate`, where given."""
     objective, train = recipe.objective, recipe.train
     assert isinstance(objective, WordVectorObjective)
-    settings: dict[str, float] = {"width": recipe.model.width} if recipe.model else {}
-    settings |= {"rate": train.rate} if train.rate != TrainConfig().rate else {}
+    settings: dict[str, float] = {"width": recipe.model.hidden_size} if recipe.model else {}
+    settings |= {"rate": train.learning_rate} if train.learning_rate != TrainConfig().learning_rate else {}
     return msgspec.structs.replace(objective, **settings)
 
 
@@ -89,7 +89,7 @@ def check_given_keys(objective: WordVectorObjective, user_values: dict[str, Any]
             raise UserError(
                 f"objective.{name}={value} and {part}.{name}={other_value} say two things of one; leave out one of them"
             )
-    if train_keys.get("rate") == TrainConfig().rate and objective_keys.get("rate") is None:
+    if train_keys.get("rate") == TrainConfig().learning_rate and objective_keys.get("rate") is None:
         raise UserError(f"train.rate={train_keys['rate']:g} is what networks have if nothing is said, and would not be heard "
                        f"here; if objective={kind} is to have it, say objective.rate={train_keys['rate']:g}")  # fmt: skip
 
@@ -102,7 +102,7 @@ def check_recipe(recipe: "PretrainRecipe") -> float:
     for name in ("init", "vectors", "valid"):
         if getattr(recipe, name) is not None:
             raise UserError(f"objective={kind} makes a table of words from the corpus alone; leave out {name}")
-    if recipe.model and recipe.model != EncoderConfig(width=recipe.model.width):
+    if recipe.model and recipe.model != EncoderConfig(hidden_size=recipe.model.hidden_size):
         raise UserError(f"objective={kind} makes a table of words, and no network: of `model` it takes model.width alone")
     if wrong := [f.name for f in fields(train) if f.name not in objective.train_keys and _is_set(train, defaults, f.name)]:
         allowed = ", ".join(f"train.{name}" for name in objective.train_keys)
@@ -134,7 +134,7 @@ def _fit(
     def save(rounds_done: int) -> float:
         facts = {"fingerprint": identity, "turn": rounds_done, "metrics": metrics.flush(), "row": row}
         checkpoint.save_checkpoint(state_dir / f"step-{rounds_done}", {"tables": trainer.state_dict()}, facts)
-        checkpoint.prune_checkpoints(state_dir, train.keep, rounds_done)
+        checkpoint.prune_checkpoints(state_dir, train.save_total_limit, rounds_done)
         return time.monotonic()
 
     with catch_stop_signals() as stop_requested, ProgressDisplay(quiet=console.quiet) as display:

@@ -52,7 +52,7 @@ def count_spent_flops(recipe: PretrainRecipe, planned_flops: float, result: dict
 
 def _save_interval(train: TrainConfig, step_flops: float) -> int:
     """Steps between checkpoints: the recipe's, or fewer if that would take much more than a minute."""
-    if train.average:  # averages checkpoints, so the interval changes the result
+    if train.average_checkpoints:  # averages checkpoints, so the interval changes the result
         return train.save_every
     device = "cuda" if train.device != "cpu" and torch.cuda.is_available() else "cpu"
     return min(train.save_every, max(1, int(FLOPS_PER_MINUTE[device] // step_flops)))
@@ -78,13 +78,13 @@ def measure_step_flops(recipe: PretrainRecipe, corpus: Corpus) -> tuple[float, f
     """
     config, ends = build_model_config(recipe, corpus), [0.0, *(end for _, end in recipe.phases())]
     train_documents, _, _ = split_corpus(recipe, corpus)
-    loaders = [build_batches(recipe, corpus, train_documents, length, config) for length in recipe.length]
+    loaders = [build_batches(recipe, corpus, train_documents, length, config) for length in recipe.max_length]
     model = build_model(config, recipe.seed)
     model.attach_tokenizer(corpus.tokenizer)
     # a character CNN computes each distinct word once per batch, so its cost is not proportional to tokens
-    uses_char_cnn = isinstance(config.encoder.front, CharCNNConfig)
+    uses_char_cnn = isinstance(config.encoder.embeddings, CharCNNConfig)
     micro_batch_flops = 0.0
-    for length, loader, (start, end) in zip(recipe.length, loaders, pairwise(ends), strict=True):
+    for length, loader, (start, end) in zip(recipe.max_length, loaders, pairwise(ends), strict=True):
         tokens = recipe.train.batch_tokens if uses_char_cnn else max(SAMPLE_TOKENS, length)
         small_recipe = replace(recipe, train=replace(recipe.train, batch_tokens=tokens))
         batch, recurrent_state = _batch_with_memory(
@@ -93,4 +93,4 @@ def measure_step_flops(recipe: PretrainRecipe, corpus: Corpus) -> tuple[float, f
         micro_batch_flops += (
             (end - start) * train_flops_per_token(model, recipe.objective, batch, recurrent_state) * mean_batch_tokens(loader)
         )
-    return micro_batch_flops * recipe.train.accumulate, loaders[0].batches_per_epoch / recipe.train.accumulate
+    return micro_batch_flops * recipe.train.gradient_accumulation_steps, loaders[0].batches_per_epoch / recipe.train.gradient_accumulation_steps

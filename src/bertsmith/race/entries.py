@@ -57,7 +57,7 @@ class Entry:
         if self.recipe is None or self.is_untrained:
             return 0.0
         train = self.recipe.train
-        return (train.steps or 0) * train.accumulate * train.batch_tokens + (train.epochs or 0) * self.text.corpus.card[
+        return (train.steps or 0) * train.gradient_accumulation_steps * train.batch_tokens + (train.epochs or 0) * self.text.corpus.card[
             "tokens"
         ]
 
@@ -225,5 +225,5 @@ def _word_vector_recipe(recipe: PretrainRecipe, name: str, member: dict[str, Any
     """The recipe without the network settings of `every`, which word vectors do not take."""
     if wrong := [key for key in ("model", "train", "length") if key in member]:
         raise UserError(f"members.{name}.{wrong[0]}: a table of words is described by objective.* alone; leave it out")
-    train = TrainConfig(epochs=1.0, device=recipe.train.device, keep=recipe.train.keep)
+    train = TrainConfig(epochs=1.0, device=recipe.train.device, save_total_limit=recipe.train.save_total_limit)
     return replace(recipe, model=None, valid=None, train=train)

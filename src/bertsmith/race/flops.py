@@ -62,7 +62,7 @@ class FlopCounter(TorchDispatchMode):
 def epoch_flops(objective: WordVectorObjective, corpus: Corpus) -> float:
     """Expected FLOPs of one epoch of word vectors; for GloVe, which reads co-occurrence counts, an upper bound."""
     if isinstance(objective, Word2VecObjective):
-        return TRAIN_FORWARD_RATIO * 2 * objective.width * _count_dot_products(objective, corpus)
+        return TRAIN_FORWARD_RATIO * 2 * objective.vector_size * _count_dot_products(objective, corpus)
     assert isinstance(objective, Glove)
     lengths = np.diff(corpus.sentence_offsets if objective.within == "sentence" else corpus.document_token_offsets).astype(
         np.float64
@@ -74,7 +74,7 @@ def epoch_flops(objective: WordVectorObjective, corpus: Corpus) -> float:
 
 def glove_flops(objective: Glove, num_pairs: float) -> float:
     """FLOPs of `num_pairs` dot products of two vectors with their biases."""
-    return TRAIN_FORWARD_RATIO * 2 * (objective.width + 2) * num_pairs
+    return TRAIN_FORWARD_RATIO * 2 * (objective.vector_size + 2) * num_pairs
 
 
 def count_pairs(sentence_lengths: Floats, window: int) -> float:
@@ -95,7 +95,7 @@ def _count_dot_products(objective: Word2VecObjective, corpus: Corpus) -> float:
     cumulative = np.concatenate([[0.0], np.cumsum(keep_probs[corpus.tokens])])
     lengths = np.diff(cumulative[corpus.sentence_offsets])  # expected sentence lengths after subsampling of frequent words
     num_predictions = count_pairs(lengths, objective.window) if isinstance(objective, SkipGram) else float(lengths.sum())
-    if not objective.tree:
-        return num_predictions * (1 + objective.negatives)
+    if not objective.hs:
+        return num_predictions * (1 + objective.negative)
     word_probs = counts * keep_probs / max(1e-300, float((counts * keep_probs).sum()))
     return num_predictions * float((build_huffman_paths(counts).lengths * word_probs).sum())

@@ -100,7 +100,7 @@ def score_majority_baseline(
     task: TaskConfig, train: Sequence[Any], dev: Sequence[Any], tokenizer: Tokenizer, length: int
 ) -> dict[str, float]:
     """Dev scores of the majority baseline: the most frequent label or tag, or the mean, of `train`; {} for other tasks."""
-    if isinstance(task, TextClassification) and not task.many:
+    if isinstance(task, TextClassification) and not task.multi_label:
         output = _log_frequencies(task.labels, [example.label for example in train])
     elif isinstance(task, TokenClassification):
         output = _log_frequencies(task.labels, [tag for example in train for tag in example.tags])

@@ -39,7 +39,7 @@ class MultiLabelPrediction(Prediction):
 
 class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="classify"):
     labels: Annotated[tuple[str, ...], "the labels, in the order of the scores; learnt from data.train if none are given"] = ()
-    many: Annotated[bool, "several labels may hold at once, or none; in files they are parted by |"] = False
+    multi_label: Annotated[bool, "several labels may hold at once, or none; in files they are parted by |"] = False
     threshold: Annotated[Fraction, "many: how probable a label must be to hold; tuned on data.dev"] = 0.5
     temperature: Annotated[PosFloat, "what scores are divided by, that probabilities may be believed; fitted on data.dev"] = 1.0
     positive: Annotated[str | None, "the one of two labels that f1 is about"] = None
@@ -55,14 +55,14 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
         """With the sorted labels of the examples, class weights and special tokens; values set in the recipe are kept."""
         label_counts = Counter(label for example in examples for label in self._split_labels(example))
         task = msgspec.structs.replace(
-            self, labels=self.labels or tuple(sorted(label_counts)), guides=self.collect_special_tokens(examples)
+            self, labels=self.labels or tuple(sorted(label_counts)), special_tokens=self.collect_special_tokens(examples)
         )
-        if len(task.labels) < 2 - self.many:
+        if len(task.labels) < 2 - self.multi_label:
             raise UserError(f"{_source_files(examples)}: every label is {task.labels}; there is nothing to tell apart")
         task._check_labels(label_counts, _source_files(examples))
         task._check_labels([self.positive] if self.positive else [], "task.positive")
         task._check_labels(self.weights if isinstance(self.weights, dict) else [], "task.weights")
-        if self.positive and (task.num_outputs != 2 or self.many):
+        if self.positive and (task.num_outputs != 2 or self.multi_label):
             raise UserError(
                 f"task.positive={self.positive} is for one of two labels; here are {task.num_outputs}: leave it out"
             )
@@ -78,7 +78,7 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
     def probabilities(self, logits: NDArray[Any]) -> NDArray[np.float64]:
         """(examples, labels): softmax(logits / temperature), or a sigmoid per label if multi-label."""
         logits = np.asarray(logits, np.float64) / self.temperature
-        if self.many:
+        if self.multi_label:
             return 0.5 * (1 + np.tanh(0.5 * logits))  # sigmoid without overflow
         weights = np.exp(logits - logits.max(-1, keepdims=True))
         return weights / weights.sum(-1, keepdims=True)
@@ -87,7 +87,7 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
         self, predictions: Sequence[ClassificationPrediction | MultiLabelPrediction], examples: Sequence[ClassificationExample]
     ) -> dict[str, float]:
         """accuracy (multi-label: exact match of the label set), f1_macro, f1_micro, matthews; `f1` if `positive` is set."""
-        if self.many:
+        if self.multi_label:
             predicted, gold = self.label_matrices(predictions, examples)
             metrics = {"accuracy": scores_.exact, "f1_macro": scores_.f1_macro_many, "f1_micro": scores_.f1_micro_many}
             return {name: float(metric(predicted, gold)) for name, metric in metrics.items()}
@@ -117,8 +117,8 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
         Unchanged if every prediction is correct: the likelihood then has no maximum.
         """
         rows = np.asarray(logits, np.float64)
-        labels = (self._multi_hot_labels(examples) > 0).astype(np.int64).ravel() if self.many else self._label_ids(examples)
-        if self.many:  # sigmoid(x) = softmax([0, x])[1]
+        labels = (self._multi_hot_labels(examples) > 0).astype(np.int64).ravel() if self.multi_label else self._label_ids(examples)
+        if self.multi_label:  # sigmoid(x) = softmax([0, x])[1]
             rows = np.stack([np.zeros(rows.size), rows.ravel()], -1)
         if (rows.argmax(-1) == labels).all():
             return self
@@ -129,7 +129,7 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
 
         Unchanged for single-label tasks and if no example has a label. `base.average_windows` merges logits of windows.
         """
-        if not self.many or not (labels := self._multi_hot_labels(examples) > 0).any():
+        if not self.multi_label or not (labels := self._multi_hot_labels(examples) > 0).any():
             return self
         return msgspec.structs.replace(self, threshold=_best_threshold(self.probabilities(logits), labels))
 
@@ -145,24 +145,24 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
 
     def _targets(self, examples: Sequence[ClassificationExample]) -> NDArray[Any]:
         """Label ids (examples,), or multi-hot rows (examples, labels) if multi-label."""
-        return self._multi_hot_labels(examples) if self.many else self._label_ids(examples)
+        return self._multi_hot_labels(examples) if self.multi_label else self._label_ids(examples)
 
     def _read_label(self, row: ExampleRow) -> str | None:
         """The label of a row as text; a list of labels is joined by |."""
         value = row.get("label")
-        if self.many and isinstance(value, list) and all(isinstance(label, str | int) for label in value):
+        if self.multi_label and isinstance(value, list) and all(isinstance(label, str | int) for label in value):
             value = "|".join(label if isinstance(label, str) else json.dumps(label) for label in value)
         if isinstance(value, list | dict):
             raise row.error(f"label is {json.dumps(value)[:40]}, not one label (task.many=true takes a list of them)")
         if value is not None and not isinstance(value, str):
             value = json.dumps(value)
-        if value == "" and not self.many:
+        if value == "" and not self.multi_label:
             raise row.error("label is empty")
         return value
 
     def _split_labels(self, example: ClassificationExample) -> list[str]:
         label = self._require_label(example)
-        return list(dict.fromkeys(filter(None, map(str.strip, label.split("|"))))) if self.many else [label]
+        return list(dict.fromkeys(filter(None, map(str.strip, label.split("|"))))) if self.multi_label else [label]
 
     def _check_labels(self, labels: Iterable[str], location: str) -> None:
         for label in labels:
@@ -191,7 +191,7 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
 
     def _to_prediction(self, probabilities: NDArray[np.float64]) -> ClassificationPrediction | MultiLabelPrediction:
         scores = dict(zip(self.labels, probabilities.tolist(), strict=True))
-        if self.many:
+        if self.multi_label:
             return MultiLabelPrediction([label for label, score in scores.items() if score >= self.threshold], scores)
         return ClassificationPrediction(self.labels[int(probabilities.argmax())], scores)
 
@@ -199,7 +199,7 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
         """Weights n / (labels * count), or negatives / positives per label if multi-label; 1 for a label without examples."""
         weights = dict.fromkeys(self.labels, 1.0)
         for label, count in label_counts.items():
-            weights[label] = (num_examples - count) / count or 1.0 if self.many else num_examples / (len(self.labels) * count)
+            weights[label] = (num_examples - count) / count or 1.0 if self.multi_label else num_examples / (len(self.labels) * count)
         return msgspec.structs.replace(self, weights=weights)
 
 

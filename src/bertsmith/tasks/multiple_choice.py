@@ -37,10 +37,10 @@ class MultipleChoicePrediction(Prediction):
 
 
 class MultipleChoice(TemplateTask, frozen=True, tag="choose"):
-    long: Annotated[
+    long_text: Annotated[
         LongText, "texts that do not fit: cut at the end, or windows whose scores are averaged, or that the model joins"
     ] = "truncate"
-    stride: Annotated[PosInt, "tokens from the start of one window to the next"] = 256
+    doc_stride: Annotated[PosInt, "tokens from the start of one window to the next"] = 256
     columns: Annotated[dict[str, str], "what context, question, options and label are called in the files"] = msgspec.field(
         default_factory=dict
     )
@@ -60,7 +60,7 @@ class MultipleChoice(TemplateTask, frozen=True, tag="choose"):
     def fit(self, examples: Sequence[MultipleChoiceExample]) -> "MultipleChoice":
         """With its special tokens; checks that every example has a label."""
         self._gold_labels(examples)
-        return msgspec.structs.replace(self, guides=self.collect_special_tokens(examples))
+        return msgspec.structs.replace(self, special_tokens=self.collect_special_tokens(examples))
 
     def encode(self, examples: Sequence[MultipleChoiceExample], tokenizer: Tokenizer, max_length: int) -> EncodedExamples:
         """One sequence per option, [CLS] context [SEP] question option [SEP], truncated longest first, or its windows.
@@ -73,7 +73,7 @@ class MultipleChoice(TemplateTask, frozen=True, tag="choose"):
         ]
         with_examples = zip(self.encode_special_tokens(examples, tokenizer), examples, strict=True)
         special_tokens = [special for special, example in with_examples for _ in example.options]
-        encoded = encode_pairs(pairs, tokenizer, max_length, self.long, self.stride, special_tokens)
+        encoded = encode_pairs(pairs, tokenizer, max_length, self.long_text, self.doc_stride, special_tokens)
         example_index = np.repeat(np.arange(len(examples)), [len(example.options) for example in examples])[
             encoded.example_index
         ]

@@ -125,13 +125,13 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
     no_answer: Annotated[bool, "some questions have no answer in their passage, as in SQuAD 2.0"] = False
     threshold: Annotated[float, "no answer: how far its score must be above the best answer's; tuned on data.dev"] = 0.0
     scorer: Annotated[Literal["squad", "cmrc"], "exact match and F1 of words (English), or as CMRC does (Chinese)"] = "squad"
-    long: Annotated[Literal["window", "truncate"], "a passage over the length: windows, of which the best answers, or cut"] = (
+    long_text: Annotated[Literal["window", "truncate"], "a passage over the length: windows, of which the best answers, or cut"] = (
         "window"
     )
-    stride: Annotated[PosInt, "pieces of the passage from the start of one window to the next, at most half a window"] = 128
-    question: Annotated[PosInt, "pieces of a question that are kept, at most half of the model's length"] = 64
-    longest: Annotated[PosInt, "pieces an answer may have"] = 30
-    candidates: Annotated[PosInt, "how many of the best answers are told"] = 20
+    doc_stride: Annotated[PosInt, "pieces of the passage from the start of one window to the next, at most half a window"] = 128
+    max_query_length: Annotated[PosInt, "pieces of a question that are kept, at most half of the model's length"] = 64
+    max_answer_length: Annotated[PosInt, "pieces an answer may have"] = 30
+    n_best_size: Annotated[PosInt, "how many of the best answers are told"] = 20
     skip_bad: Annotated[bool, "leave out and count questions that cannot be used"] = False
 
     head_type: ClassVar[TaskHeadType] = "span"
@@ -144,7 +144,7 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
 
     def fit(self, examples: Sequence[QuestionAnsweringExample]) -> "QuestionAnswering":
         """With its special tokens; there are no labels."""
-        return msgspec.structs.replace(self, guides=self.collect_special_tokens(examples))
+        return msgspec.structs.replace(self, special_tokens=self.collect_special_tokens(examples))
 
     def encode(self, examples: Sequence[QuestionAnsweringExample], tokenizer: Tokenizer, max_length: int) -> EncodedExamples:
         """[CLS] question [SEP] context window [SEP]. Targets: `start` and `end`, (sequences,) token positions.
@@ -165,7 +165,7 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
             encoding = encodings[replace_surrogates(examples[index].context)]
             offsets, span = np.array(encoding.offsets, np.int64).reshape(-1, 2), examples[index].span
             token_span = find_token_span(offsets, *span) if span else None
-            question_ids = question_ids[: min(self.question, special.max_text_tokens(max_length, True) // 2)]
+            question_ids = question_ids[: min(self.max_query_length, special.max_text_tokens(max_length, True) // 2)]
             first = [tokenizer.cls_token_id, *special.before_first, *question_ids, tokenizer.sep_token_id]
             before, after = [*first, *special.before_second], [*special.after_last, tokenizer.sep_token_id]
             for (start, end), window in self._split_windows(offsets, len(before), max_length - len(before) - len(after)):
@@ -191,7 +191,7 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
             windows[index].append(window)
             logits[index].append(window_logits)
         best_per_example = [
-            best_spans(example_windows, example_logits, self.longest, self.candidates)
+            best_spans(example_windows, example_logits, self.max_answer_length, self.n_best_size)
             for example_windows, example_logits in zip(windows, logits, strict=True)
         ]
         return [
@@ -248,8 +248,8 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
         self, offsets: NDArray[np.int64], context_start: int, max_tokens: int
     ) -> list[tuple[tuple[int, int], QaWindow]]:
         # Windows overlap by half at least, so that no short answer is split between two of them.
-        windows = sliding_windows(len(offsets), max_tokens, min(self.stride, max_tokens // 2))
-        windows = windows if self.long == "window" else windows[:1]
+        windows = sliding_windows(len(offsets), max_tokens, min(self.doc_stride, max_tokens // 2))
+        windows = windows if self.long_text == "window" else windows[:1]
         best_window = max_context_window(windows, len(offsets))
         return [
             (window, QaWindow(context_start, offsets[slice(*window)], best_window[slice(*window)] == index))

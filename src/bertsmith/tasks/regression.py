@@ -30,7 +30,7 @@ class TextRegression(TextPairTask[RegressionExample], frozen=True, tag="regress"
     def fit(self, examples: Sequence[RegressionExample]) -> "TextRegression":
         """With its special tokens; checks that every example has a label."""
         self._gold_values(examples)
-        return msgspec.structs.replace(self, guides=self.collect_special_tokens(examples))
+        return msgspec.structs.replace(self, special_tokens=self.collect_special_tokens(examples))
 
     def decode(
         self, outputs: ModelOutputs, encoded: EncodedExamples, examples: Sequence[RegressionExample]

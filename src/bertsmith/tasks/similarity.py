@@ -37,15 +37,15 @@ class SimilarityPrediction(Prediction):
 
 
 class TextSimilarity(Variant, frozen=True, tag="similar"):
-    pool: Annotated[Pooling, "the vector of a text: the mean of its tokens' vectors, or that of the first one"] = "mean"
+    pooling: Annotated[Pooling, "the vector of a text: the mean of its tokens' vectors, or that of the first one"] = "mean"
     temperature: Annotated[PosFloat, "cosines are divided by it to tell texts apart; less is stricter with near ones"] = 0.05
     scale: Annotated[
         tuple[float, float] | None, "the scores that are cosines of 0 and 1; the lowest and highest of data.train, if none"
     ] = None
-    long: Annotated[
+    long_text: Annotated[
         Literal["truncate", "hierarchical"], "texts that do not fit: cut at the end, or the mean of their windows' vectors"
     ] = "truncate"
-    stride: Annotated[PosInt, "tokens from the start of one window to the next"] = 256
+    doc_stride: Annotated[PosInt, "tokens from the start of one window to the next"] = 256
     columns: Annotated[dict[str, str], "what text, text_b, score and negative are called in the files"] = msgspec.field(
         default_factory=dict
     )
@@ -91,8 +91,8 @@ class TextSimilarity(Variant, frozen=True, tag="similar"):
             [(text, None) for texts_of_example in example_texts for text in texts_of_example],
             tokenizer,
             max_length,
-            self.long,
-            self.stride,
+            self.long_text,
+            self.doc_stride,
         )
         text_keys = [b""] * sum(map(len, example_texts))
         for text_index, token_ids in zip(encoded.example_index, encoded.input_ids, strict=True):

@@ -62,7 +62,7 @@ class TemplateTask(Variant, frozen=True):
     template: Annotated[
         str, "special tokens beside the texts: '[direction={direction}] {text}' has one for each value of that column"
     ] = ""
-    guides: Annotated[tuple[str, ...], "the special tokens of the template; learnt from data.train"] = ()
+    special_tokens: Annotated[tuple[str, ...], "the special tokens of the template; learnt from data.train"] = ()
 
     text_slots: ClassVar[tuple[str, ...]] = ("text", "text_b")  # names of the texts of a sequence, in order
     global_segment: ClassVar[int | None] = None  # token type with global attention (besides [CLS]) in Longformer
@@ -92,7 +92,7 @@ class TemplateTask(Variant, frozen=True):
         """Ids of the special tokens of each example."""
         if not self.template:
             return [NO_SPECIAL_TOKENS] * len(examples)
-        ids, unknown = {token: _token_id(token, tokenizer) for token in self.guides}, self._unknown_tokens()
+        ids, unknown = {token: _token_id(token, tokenizer) for token in self.special_tokens}, self._unknown_tokens()
         counts = [len(part) for part in _parse_template(self.template, self.text_slots)]
         encoded = []
         for example in examples:

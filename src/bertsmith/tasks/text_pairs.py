@@ -49,10 +49,10 @@ class TextPairTask(TemplateTask, Generic[T], frozen=True):
         PairEncoding,
         "text and text_b: joint, in one sequence; both, in one for each order; cross, each by itself, joined by attention",
     ] = JointPair()
-    long: Annotated[
+    long_text: Annotated[
         LongText, "texts that do not fit: cut at the end, or windows whose scores are averaged, or that the model joins"
     ] = "truncate"
-    stride: Annotated[PosInt, "tokens from the start of one window to the next"] = 256
+    doc_stride: Annotated[PosInt, "tokens from the start of one window to the next"] = 256
     hex: Annotated[bool, "texts are bytes written in hex; found in the model's tokenizer"] = False
     columns: Annotated[dict[str, str], "what text, text_b and label are called in the files"] = msgspec.field(
         default_factory=dict
@@ -73,7 +73,7 @@ class TextPairTask(TemplateTask, Generic[T], frozen=True):
         special_tokens = self.encode_special_tokens(examples, tokenizer)
         if isinstance(self.pair, JointPair):
             texts = [(example.text, example.text_b) for example in examples]
-            encoded = encode_pairs(texts, tokenizer, max_length, self.long, self.stride, special_tokens)
+            encoded = encode_pairs(texts, tokenizer, max_length, self.long_text, self.doc_stride, special_tokens)
         else:
             self._check_pairs(examples)
             encode_pair = self._encode_both_orders if isinstance(self.pair, BothOrdersPair) else self._encode_separately
@@ -131,9 +131,9 @@ class TextPairTask(TemplateTask, Generic[T], frozen=True):
 
     def _check_pairs(self, examples: Sequence[T]) -> None:
         pair_kind = self.pair.__struct_config__.tag
-        if self.long != "truncate":
+        if self.long_text != "truncate":
             raise UserError(f"task.pair={pair_kind} makes two sequences of a pair, and cuts them at the length; leave out "
-                           f"task.long={self.long}, or take task.pair=joint")  # fmt: skip
+                           f"task.long={self.long_text}, or take task.pair=joint")  # fmt: skip
         if single := next((example for example in examples if example.text_b is None), None):
             raise UserError(f"{single.location} has no text_b, which task.pair={pair_kind} reads beside it; name its column: "
                            "columns.text_b, or in finetune data.columns.text_b=...")  # fmt: skip

@@ -60,12 +60,12 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
         tuple[str, ...], "the tags, in the order of the scores; those of the training file if none are given"
     ] = ()
     scheme: Annotated[TagScheme, "what may follow what; found in the training file"] = "any"
-    legal: Annotated[bool, "answer with the best legal tags, not with the best tag of each token"] = True
-    long: Annotated[Literal["window", "truncate"], "a sentence longer than the model: windows stitched together, or cut"] = (
+    constrained_decoding: Annotated[bool, "answer with the best legal tags, not with the best tag of each token"] = True
+    long_text: Annotated[Literal["window", "truncate"], "a sentence longer than the model: windows stitched together, or cut"] = (
         "window"
     )
     crf: Annotated[bool, "learn which tag follows which, and answer with the best sequence of tags"] = False
-    moves: Annotated[
+    transitions: Annotated[
         tuple[tuple[float, ...], ...],
         "crf: what a tag (row) adds to the next (column), learnt; the last row begins a sentence, the last column ends it",
     ] = ()
@@ -83,7 +83,7 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
 
     def __post_init__(self) -> None:
         size = len(self.labels) + 1
-        if self.moves and [len(row) for row in self.moves] != [size] * size:
+        if self.transitions and [len(row) for row in self.transitions] != [size] * size:
             raise UserError(
                 f"moves: {len(self.labels)} labels take {size} rows of {size} numbers; they are learnt, leave them out"
             )
@@ -194,7 +194,7 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
 
     def transition_mask(self) -> NDArray[np.bool_] | None:
         """bool (labels + 1, labels + 1), in the layout of `moves`: valid transitions; None if unconstrained."""
-        return None if self.scheme == "any" or not self.legal else transition_mask(self.labels, self.scheme)
+        return None if self.scheme == "any" or not self.constrained_decoding else transition_mask(self.labels, self.scheme)
 
     def _split_windows(self, subwords: TokenSubwords, max_tokens: int) -> list[tuple[list[int], TokenWindow]]:
         flat, counts = list(chain.from_iterable(subwords)), np.array([len(ids) for ids in subwords], np.int64)
@@ -202,7 +202,7 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
         first_subwords = (np.cumsum(counts) - counts)[tokens]
         spans = (
             sliding_windows(len(flat), max_tokens, max_tokens - min(self.overlap, max_tokens // 2))
-            if self.long == "window"
+            if self.long_text == "window"
             else [(0, max_tokens)]
         )
         best_window = max_context_window(spans, len(flat)) if len(spans) > 1 else np.zeros(len(flat), np.int64)
@@ -231,8 +231,8 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
         emissions[has_no_logits] = (
             [0.0 if label == OUTSIDE else -np.inf for label in self.labels] if OUTSIDE in self.labels else 0.0
         )
-        transitions = np.array(self.moves) if self.moves else None
-        path = viterbi_decode(emissions, self.labels, self.scheme if self.legal else "any", transitions)
+        transitions = np.array(self.transitions) if self.transitions else None
+        path = viterbi_decode(emissions, self.labels, self.scheme if self.constrained_decoding else "any", transitions)
         tags = tuple(
             OUTSIDE if is_outside else self.labels[label] for label, is_outside in zip(path, has_no_logits, strict=True)
         )

@@ -38,12 +38,12 @@ class Recipe(Config, frozen=True):
     out: Annotated[str, "the tokenizer folder to make"]
     column: Annotated[str, "of .tsv .csv .jsonl .parquet: where the documents stand, one a row"] = "text"
     kind: Annotated[TokenizerKind, "how words are cut into pieces; word: not at all, rare ones are [UNK]"] = "wordpiece"
-    size: Annotated[PosInt, "pieces at most, special tokens among them"] = 30_000
+    vocab_size: Annotated[PosInt, "pieces at most, special tokens among them"] = 30_000
     hex: Annotated[bool, "kind=byte: texts are bytes written in hex, here and wherever this tokenizer is used"] = False
     language: Annotated[Literal["en", "zh"], "kind=word: zh cuts Chinese words, by jieba, else an ideograph is a word"] = "en"
     lowercase: Annotated[bool, "fold case (and, for all but the byte kinds, accents)"] = True
-    least: Annotated[PosInt, "occurrences a pair, a word (kind=word) or a new piece of `extend` needs to become a piece"] = 2
-    alphabet: Annotated[PosInt, "characters at most, the most frequent ones"] = 6_000
+    min_frequency: Annotated[PosInt, "occurrences a pair, a word (kind=word) or a new piece of `extend` needs to become a piece"] = 2
+    limit_alphabet: Annotated[PosInt, "characters at most, the most frequent ones"] = 6_000
     score: Annotated[MergeScore, "wordpiece: gain in likelihood, or the ratio count(ab) / count(a) count(b)"] = "gain"
     extend: Annotated[str | None, "a tokenizer (folder, tokenizer.json, vocab.txt) to add pieces to; its ids stay"] = None
     add: Annotated[PosInt | None, "with extend: new pieces at most, those that shorten the text most"] = None
@@ -85,10 +85,10 @@ def _train(recipe: Recipe, paths: list[Path], folder: Path, console: Console) ->
         vocabulary = train_vocabulary(
             recipe.kind,
             counts,
-            recipe.size,
+            recipe.vocab_size,
             special_tokens=SPECIAL_TOKENS,
-            min_frequency=recipe.least,
-            limit_alphabet=recipe.alphabet,
+            min_frequency=recipe.min_frequency,
+            limit_alphabet=recipe.limit_alphabet,
             score=recipe.score,
             progress=bar,
         )
@@ -133,7 +133,7 @@ def _extend(
             "know are added"
         )
     with console.progress_bar("adding pieces") as bar:
-        extension = extend_tokenizer(parent, counts, recipe.add or 0, recipe.least, bar)
+        extension = extend_tokenizer(parent, counts, recipe.add or 0, recipe.min_frequency, bar)
     tokenizer, parent_quality = extension.tokenizer, asdict(_measure(counts, parent))
     card = {
         "kind": extensible_kind(parent),

@@ -54,7 +54,7 @@ class Muon(Variant, frozen=True):
     """Muon (Jordan et al. 2024) for the linear layers of the encoder, AdamW for embeddings, heads, biases and norms."""
 
     momentum: Annotated[Probability, "memory of the gradient of a matrix"] = 0.95
-    times: Annotated[PosFloat, "the rate of matrices, as a multiple of train.rate"] = 10.0
+    lr_multiplier: Annotated[PosFloat, "the rate of matrices, as a multiple of train.rate"] = 10.0
     betas: Annotated[tuple[Probability, Probability], "AdamW's memory of the mean of the gradient, and of its square"] = (
         0.9,
         0.98,
@@ -62,7 +62,7 @@ class Muon(Variant, frozen=True):
     eps: Annotated[PosFloat, "AdamW's, added to the root of the mean square"] = 1e-6
 
     def build(self, param_groups: ParamGroups, lr: float) -> Optimizer:
-        return MuonAdamW(param_groups, lr, self.betas, self.eps, self.momentum, self.times)
+        return MuonAdamW(param_groups, lr, self.betas, self.eps, self.momentum, self.lr_multiplier)
 
 
 OptimizerConfig = Adamw | BertAdam | Lamb | Muon

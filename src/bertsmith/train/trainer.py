@@ -61,24 +61,24 @@ class Trainer:
         config.check()
         if config.epochs is not None:
             raise UserError("train.epochs must be counted in steps first: Train.resolved(batches_per_epoch)")
-        if config.stop and not eval_sets and not score_fn:
+        if config.early_stopping_patience and not eval_sets and not score_fn:
             raise UserError("train.stop needs something to be judged on: give a dev file, or hold some text out")
         self.config, self.folder, self.seed, self.on_step = config, folder, seed, on_step
         self.objective, self.eval_sets, self.score_fn = objective, eval_sets or {}, score_fn
         self.prepared = precision.prepare_model(model, config)
         self.model = self.prepared.model
-        self.dist_state = distributed.init_distributed(self.prepared.device, config.accumulate)
+        self.dist_state = distributed.init_distributed(self.prepared.device, config.gradient_accumulation_steps)
         self.display = ProgressDisplay(self.dist_state.is_main_process, quiet, baseline)
         self.metrics = MetricsLogger(folder, self.dist_state.is_main_process, config.tensorboard)
-        self.optimizer = config.optimizer.build(optim.build_param_groups(self.model, config.decay, param_schedule), config.rate)
-        self.update_step = UpdateStep(objective, self.prepared, self.dist_state, self.optimizer, config.clip)
+        self.optimizer = config.optimizer.build(optim.build_param_groups(self.model, config.weight_decay, param_schedule), config.learning_rate)
+        self.update_step = UpdateStep(objective, self.prepared, self.dist_state, self.optimizer, config.max_grad_norm)
         self.progress = TrainProgress(fingerprint=fingerprint)
-        self.anomaly_detector = AnomalyDetector(config.spike, config.patience)
+        self.anomaly_detector = AnomalyDetector(config.grad_spike_factor, config.max_bad_steps)
         self.recurrent_state: tuple[Tensor, ...] = ()
         self._prefetched: tuple[int, list[BatchLike]] | None = None  # (index of the first micro-batch, micro-batches)
         self.resumed_at: int | None = None
         self.clock = Clock()
-        self._warmup_fraction = schedule.resolve_warmup(config.warmup, config.steps)
+        self._warmup_fraction = schedule.resolve_warmup(config.warmup_steps, config.steps)
         self._recent_losses: deque[float] = deque(maxlen=8)  # for the error message of a failed run
         self._resume()
 
@@ -115,9 +115,9 @@ class Trainer:
         """The learning rate of the next step."""
         c, (fraction_done, step_fraction) = self.config, self._run_fractions()
         return (
-            c.rate
+            c.learning_rate
             * self.progress.rate_factor
-            * schedule.lr_factor(c.schedule, fraction_done, self._warmup_fraction, c.cooldown, step_fraction)
+            * schedule.lr_factor(c.lr_scheduler_type, fraction_done, self._warmup_fraction, c.decay_fraction, step_fraction)
         )
 
     # -- one step
@@ -146,8 +146,8 @@ class Trainer:
     def _micro_batches(self, get_batch: BatchFn, step: int, fraction_done: float) -> SeededBatches:
         """(dropout seed, micro-batch) of this rank for a step, on the device; prefetched ones if they are of this step."""
         first, local_indices = (
-            (self.progress.jump + step) * self.config.accumulate,
-            self.dist_state.local_micro_batches(self.config.accumulate),
+            (self.progress.jump + step) * self.config.gradient_accumulation_steps,
+            self.dist_state.local_micro_batches(self.config.gradient_accumulation_steps),
         )
         if self._prefetched is None or self._prefetched[0] != first:
             self._prefetched = first, [get_batch(first + i, fraction_done).to(self.prepared.device) for i in local_indices]
@@ -192,7 +192,7 @@ class Trainer:
 
     def _is_finished(self) -> bool:
         c, p = self.config, self.progress
-        if c.stop and p.stale >= c.stop:
+        if c.early_stopping_patience and p.stale >= c.early_stopping_patience:
             return True
         if c.steps is not None:
             return p.step >= c.steps
@@ -233,7 +233,7 @@ class Trainer:
             p.trials[name] = dict(means)
             self.metrics.log(p.step, trial=name, **means)
             self.display.info(f"step {p.step}: {name}: {format_metrics(means)}")
-        if self.config.stop:
+        if self.config.early_stopping_patience:
             self._update_best()
 
     def _update_best(self) -> None:
@@ -259,9 +259,9 @@ class Trainer:
 
     def _load_average(self) -> None:
         """Loads the mean of the last `train.average` checkpoints."""
-        if self.config.average:
+        if self.config.average_checkpoints:
             self.dist_state.broadcast(None)  # barrier: the last checkpoint must be written before anyone reads it
-            steps = checkpoint.load_average(self.folder / "state", self.config.average, self.progress.step, self.model)
+            steps = checkpoint.load_average(self.folder / "state", self.config.average_checkpoints, self.progress.step, self.model)
             self.display.info(f"the weights are the mean of those of steps {', '.join(map(str, steps))}")
 
     def _roll_back(self) -> None:
@@ -280,7 +280,7 @@ class Trainer:
         self.anomaly_detector.bad_steps = 0
         self.metrics.log(old.step, rollback=new.step, rate_factor=new.rate_factor, jump=new.jump)
         self.display.warn(
-            f"step {old.step}: {self.config.patience} bad updates in a row; back to step {new.step}, "
+            f"step {old.step}: {self.config.max_bad_steps} bad updates in a row; back to step {new.step}, "
             f"past the batches between, at {new.rate_factor:g} of the rate"
         )
 
@@ -288,7 +288,7 @@ class Trainer:
         losses = ", ".join(f"{loss:.4g}" for loss in self._recent_losses)
         raise UserError(
             f"training failed at step {self.progress.step} after {MAX_ROLLBACKS} rollbacks: the last losses were {losses}; "
-            f"lower train.rate ({self.config.rate:g}), raise train.warmup ({self.config.warmup:g}), or look at the data there"
+            f"lower train.rate ({self.config.learning_rate:g}), raise train.warmup ({self.config.warmup_steps:g}), or look at the data there"
         )
 
     def _save_and_stop(self) -> None:
@@ -347,7 +347,7 @@ class Trainer:
             p.metrics_bytes = self.metrics.flush()
             tensors = checkpoint.collect_tensors(self.model, self.optimizer, recurrent_states)
             checkpoint.save_checkpoint(self.folder / "state" / f"step-{p.step}", tensors, progress.progress_to_dict(p))
-            checkpoint.prune_checkpoints(self.folder / "state", max(self.config.keep, self.config.average), p.step)
+            checkpoint.prune_checkpoints(self.folder / "state", max(self.config.save_total_limit, self.config.average_checkpoints), p.step)
             checkpoint.prune_best(self.folder / "state")
             if p.step:
                 self.display.info(f"step {p.step}: saved")
@@ -362,7 +362,7 @@ class Trainer:
         )
         if p.scaler and self.prepared.scaler.is_enabled():
             self.prepared.scaler.load_state_dict(p.scaler)
-        self.anomaly_detector = AnomalyDetector(self.config.spike, self.config.patience, p.norms, p.bad)
+        self.anomaly_detector = AnomalyDetector(self.config.grad_spike_factor, self.config.max_bad_steps, p.norms, p.bad)
 
     def _progress_text(self) -> str:
         c, p = self.config, self.progress

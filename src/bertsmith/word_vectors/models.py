@@ -31,10 +31,10 @@ MAX_POSITIONS = 1 << 20  # no parameter depends on it
 def bag_of_vectors(vocab_size: int, vector_size: int, heads: dict[str, HeadConfig] | None = None) -> ModelConfig:
     """Config of a model with only token embeddings and mean pooling, which every stage can use like other models."""
     encoder = EncoderConfig(
-        layers=0, width=vector_size, feedforward=None, norm="none", positions=MAX_POSITIONS, table=False, segments=0,
-        embedding_norm=False, dropout=0.0, pool="mean", pooler="none",
+        num_hidden_layers=0, hidden_size=vector_size, feedforward=None, norm="none", max_position_embeddings=MAX_POSITIONS, position_embedding_type=False, type_vocab_size=0,
+        embedding_norm=False, hidden_dropout_prob=0.0, pooling="mean", pooler_act="none",
     )  # fmt: skip
-    return ModelConfig(encoder=encoder, vocabulary=vocab_size, heads=heads or {})
+    return ModelConfig(encoder=encoder, vocab_size=vocab_size, heads=heads or {})
 
 
 def build_model(
@@ -52,11 +52,11 @@ def build_model(
     vocab_size, vector_size = vectors.shape
     heads: dict[str, HeadConfig] = {"words": LMHeadConfig(transform=False, tied=False, bias=False)}
     if paths is not None:
-        heads = {"words": HierarchicalSoftmaxHeadConfig(longest=paths.nodes.shape[1])}
+        heads = {"words": HierarchicalSoftmaxHeadConfig(max_path_length=paths.nodes.shape[1])}
     config = bag_of_vectors(vocab_size, vector_size, heads)
     if ngrams is not None:
-        embedding = FastTextConfig(numbers=vector_size, grams=ngrams)
-        config = msgspec.structs.replace(config, encoder=msgspec.structs.replace(config.encoder, front=embedding))
+        embedding = FastTextConfig(vector_size=vector_size, ngrams=ngrams)
+        config = msgspec.structs.replace(config, encoder=msgspec.structs.replace(config.encoder, embeddings=embedding))
     model = Model(config, init_weights=False)
     weights = {"encoder.tokens.weight": vectors, "heads.words.table.weight": outputs}
     if paths is not None:
@@ -109,7 +109,7 @@ def init_embeddings(model: Model, tokenizer: Tokenizer, vectors: KeyedVectors, c
         raise UserError("no word of the tokenizer has a vector; are both of one language, and both with or without capitals?")
     initial = torch.from_numpy(vectors.matrix[list(covered.values())])
     with torch.no_grad():
-        table.weight *= float(initial.std(correction=0)) / model.config.encoder.deviation
+        table.weight *= float(initial.std(correction=0)) / model.config.encoder.initializer_range
         table.weight[list(covered)] = initial
     console.info(
         f"vectors: {len(covered):,} of {len(token_ids):,} words begin with theirs ({len(covered) / len(token_ids):.1%})"

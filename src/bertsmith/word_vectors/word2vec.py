@@ -154,7 +154,7 @@ class Word2VecTrainer:
         input_frequency = (
             input_frequency
             if ngram_rows is None
-            else row_frequencies(input_frequency, *ngram_rows, len(input_frequency) + (ngrams.buckets if ngrams else 0))
+            else row_frequencies(input_frequency, *ngram_rows, len(input_frequency) + (ngrams.bucket if ngrams else 0))
         )
         initial = init_vectors(len(input_frequency), vector_size, 2 if ngrams else 1, seed)
         self.input_table = VectorTable(initial.to(device), torch.from_numpy(input_frequency).float().to(device))

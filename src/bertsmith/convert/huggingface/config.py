@@ -85,9 +85,9 @@ def config_from_hf(family: Family, config: dict[str, Any], source: str) -> Encod
 def canonicalize(encoder: EncoderConfig) -> EncoderConfig:
     """Equal models as equal configs: groups == layers means no sharing, and equal windows of all layers are one."""
     if isinstance(encoder.mixer, Longformer):
-        half_windows = tuple(collapse_equal(list(encoder.mixer.reach)))
-        encoder = msgspec.structs.replace(encoder, mixer=msgspec.structs.replace(encoder.mixer, reach=half_windows))
-    return msgspec.structs.replace(encoder, groups=None) if encoder.groups == encoder.layers else encoder
+        half_windows = tuple(collapse_equal(list(encoder.mixer.attention_window)))
+        encoder = msgspec.structs.replace(encoder, mixer=msgspec.structs.replace(encoder.mixer, attention_window=half_windows))
+    return msgspec.structs.replace(encoder, num_hidden_groups=None) if encoder.num_hidden_groups == encoder.num_hidden_layers else encoder
 
 
 def config_to_hf(
@@ -104,10 +104,10 @@ def config_to_hf(
                        "bertsmith's own format")  # fmt: skip
     hf_values = {name: values[key] for key, name in family.config_keys.items()}
     activation_names = HF_ACTIVATIONS | {ours: hf_name for hf_name, ours in family.activation_names.items()}
-    hf_values[family.config_keys["feedforward.activation"]] = activation_names[encoder.feedforward.activation]
+    hf_values[family.config_keys["feedforward.activation"]] = activation_names[encoder.feedforward.hidden_act]
     hf_values |= {name: values[key] for name, key in family.repeated_keys.items()}
     if "groups" in family.config_keys:
-        hf_values[family.config_keys["groups"]] = encoder.groups or encoder.layers
+        hf_values[family.config_keys["groups"]] = encoder.num_hidden_groups or encoder.num_hidden_layers
     if "embedding" in family.config_keys:
         hf_values[family.config_keys["embedding"]] = encoder.embedding_dim
     config = {
@@ -119,7 +119,7 @@ def config_to_hf(
     config |= {"tie_word_embeddings": True, "torch_dtype": "float32"}
     if family.windowed_attention and isinstance(encoder.mixer, Longformer):
         config |= {
-            ATTENTION_WINDOW: expand_windows(list(encoder.mixer.reach), encoder.layers),
+            ATTENTION_WINDOW: expand_windows(list(encoder.mixer.attention_window), encoder.num_hidden_layers),
             "sep_token_id": special_ids["sep"],
         }
     if family.model_type in ("roberta", "albert", "longformer") or family.bare_lm_head:

@@ -63,7 +63,7 @@ def write(
     target = choose_target(model, tokenizer, record)
     encoder = target.model.config.encoder
     write_json(folder / "config.json", target.config)
-    vocabulary.write_tokenizer(folder, tokenizer, encoder.positions, encoder.segments, encoder.is_causal)
+    vocabulary.write_tokenizer(folder, tokenizer, encoder.max_position_embeddings, encoder.type_vocab_size, encoder.is_causal)
     position_offset = get_position_offset(target.family, target.config, str(folder))
     weights = convert_to_hf(target.family, target.architecture, target.model, position_offset, record.extra_tensors)
     save_weights(folder, weights, max_shard_size)
@@ -143,10 +143,10 @@ def _build_target(family: Family, model: Model, tokenizer: Tokenizer, record: Ch
     if family.positions_after_pad and POSITION_EMBEDDINGS in record.extra_tensors:
         # positions start after the source's padding id, whatever the tokenizer's is
         special_ids["pad"] = len(record.extra_tensors[POSITION_EMBEDDINGS]) - 1
-    config = config_to_hf(family, architecture, encoder, special_ids) | {"vocab_size": model.config.vocabulary}
+    config = config_to_hf(family, architecture, encoder, special_ids) | {"vocab_size": model.config.vocab_size}
     head = model.config.heads.get("task")
     if record.task is not None and isinstance(head, SequenceHeadConfig | TokenHeadConfig):
-        config |= task_to_hf(record.task, architecture, head.dropout, encoder.dropout)
+        config |= task_to_hf(record.task, architecture, head.dropout, encoder.hidden_dropout_prob)
     return ExportTarget(
         family, architecture, config, model if "segments" in family.embeddings else _fold_segment_embeddings(model)
     )

@@ -43,19 +43,19 @@ def convert_from_hf(family: Family, config: dict[str, Any], tensors: dict[str, T
     check_head_activation(family, encoder, architecture.heads, source)
     _check_num_blocks(family, encoder, tensors, source)
     pooler = _find_pooler(family, architecture, tensors)
-    name_map = build_name_map(family, architecture, encoder.groups or encoder.layers, pooler, encoder.embedding is not None)
+    name_map = build_name_map(family, architecture, encoder.num_hidden_groups or encoder.num_hidden_layers, pooler, encoder.embedding_size is not None)
     used = {name for names in name_map.values() for name in names}
     _check_nothing_missing(used - tensors.keys(), source)
     unexpected = _find_unexpected_keys(family, tensors.keys() - used, source)
     heads = _build_head_configs(family, architecture, config, tensors)
-    model = _build_on_meta(ModelConfig(encoder=encoder, vocabulary=_read_vocab_size(config, source), heads=heads), source)
+    model = _build_on_meta(ModelConfig(encoder=encoder, vocab_size=_read_vocab_size(config, source), heads=heads), source)
     source_tensors = {name: _to_float32(name, tensors[name], source) for names in name_map.values() for name in names}
     weights = {
         our_name: torch.cat([_transpose_if_needed(family, our_name, source_tensors[name]) for name in names])
         for our_name, names in name_map.items()
     }
     extra_tensors = _split_position_rows(family, config, weights, source)
-    missing = [name for name in POOLER_TENSORS if name not in name_map and encoder.pooler != "none"]
+    missing = [name for name in POOLER_TENSORS if name not in name_map and encoder.pooler_act != "none"]
     weights |= _init_missing_weights(encoder, name_map)
     _check_shapes(model, weights, name_map, source)
     model.load_state_dict(weights, assign=True)
@@ -73,7 +73,7 @@ def convert_to_hf(
         )
         weights[POSITION_EMBEDDINGS] = torch.cat([offset_rows, weights[POSITION_EMBEDDINGS]])
     name_map = build_name_map(
-        family, architecture, encoder.groups or encoder.layers, architecture.pooler_module, encoder.embedding is not None
+        family, architecture, encoder.num_hidden_groups or encoder.num_hidden_layers, architecture.pooler_module, encoder.embedding_size is not None
     )
     if unmapped := sorted(weights.keys() - name_map.keys() - {*POOLER_TENSORS, SEGMENT_EMBEDDINGS}):
         raise UserError(f"Hugging Face's {architecture.name} has no place for {_format_names(unmapped)}")
@@ -158,10 +158,10 @@ def _find_unexpected_keys(family: Family, names: Iterable[str], source: str) -> 
 
 def _check_num_blocks(family: Family, encoder: EncoderConfig, tensors: Iterable[str], source: str) -> None:
     """Compare the number of blocks with the config before the model is built: a wrong number could be huge."""
-    block_prefix, expected = family.prefix + family.block_prefix.split("{}")[0], encoder.groups or encoder.layers
+    block_prefix, expected = family.prefix + family.block_prefix.split("{}")[0], encoder.num_hidden_groups or encoder.num_hidden_layers
     num_blocks = len({name.removeprefix(block_prefix).split(".")[0] for name in tensors if name.startswith(block_prefix)})
     if num_blocks != expected:
-        key = family.config_keys["layers"] if encoder.groups is None else family.config_keys["groups"]
+        key = family.config_keys["layers"] if encoder.num_hidden_groups is None else family.config_keys["groups"]
         raise UserError(f"{source} holds {num_blocks:,} blocks, but its config.json says {key} = {expected:,}")
 
 
@@ -219,15 +219,15 @@ def _split_position_rows(family: Family, config: dict[str, Any], weights: dict[s
 def _init_missing_weights(encoder: EncoderConfig, name_map: NameMap) -> dict[str, Tensor]:
     """A random pooler if the source has none, and zero segment embeddings for a family without segments."""
     weights: dict[str, Tensor] = {}
-    if SEGMENT_EMBEDDINGS not in name_map and encoder.segments:
-        weights[SEGMENT_EMBEDDINGS] = torch.zeros(encoder.segments, encoder.embedding_dim)
-    if POOLER_TENSORS[0] not in name_map and encoder.pooler != "none":
-        weight, limit = torch.empty(encoder.width, encoder.width), 2 * encoder.deviation
+    if SEGMENT_EMBEDDINGS not in name_map and encoder.type_vocab_size:
+        weights[SEGMENT_EMBEDDINGS] = torch.zeros(encoder.type_vocab_size, encoder.embedding_dim)
+    if POOLER_TENSORS[0] not in name_map and encoder.pooler_act != "none":
+        weight, limit = torch.empty(encoder.hidden_size, encoder.hidden_size), 2 * encoder.initializer_range
         generator = torch.Generator().manual_seed(0)
         weights[POOLER_TENSORS[0]] = nn.init.trunc_normal_(
-            weight, std=encoder.deviation, a=-limit, b=limit, generator=generator
+            weight, std=encoder.initializer_range, a=-limit, b=limit, generator=generator
         )
-        weights[POOLER_TENSORS[1]] = torch.zeros(encoder.width)
+        weights[POOLER_TENSORS[1]] = torch.zeros(encoder.hidden_size)
     return weights
 
 

@@ -57,7 +57,7 @@ def read(folder: Path) -> tuple[ConvertedModel, list[Path]]:
         raise UserError(f"{source} holds parts of an encoder that this model has no place for: {', '.join(in_encoder[:8])}")
     heads: dict[str, HeadConfig] = {"words": LMHeadConfig(transform=False, tied=False)} if LM_HEAD_WEIGHT in tensors else {}
     model = Model(
-        ModelConfig(encoder=encoder, vocabulary=len(tensors["embeddings.word_embeddings.weight"]), heads=heads), False
+        ModelConfig(encoder=encoder, vocab_size=len(tensors["embeddings.word_embeddings.weight"]), heads=heads), False
     )
     weights = {ours: torch.cat([tensors[name] for name in names]) for ours, names in name_map.items()}
     weights |= {ours: weight.flatten(0, -2) for ours, weight in weights.items() if ".axial." in ours}
@@ -79,10 +79,10 @@ def check_parity(model: Model, folder: Path) -> dict[str, float]:
     for module in hf_model.modules():
         if hasattr(module, "hash_seed"):
             module.hash_seed = mixer.seed
-            module.num_buckets = mixer.buckets if isinstance(mixer.buckets, int) else list(mixer.buckets)
-    multiple = lcm(mixer.near.chunk, mixer.hashed.chunk)
-    for length in {min(model.config.encoder.positions, candidate) for candidate in (multiple, 4 * multiple)}:
-        tokens = 1 + torch.arange(length) * 7 % (model.config.vocabulary - 1)
+            module.num_buckets = mixer.num_buckets if isinstance(mixer.num_buckets, int) else list(mixer.num_buckets)
+    multiple = lcm(mixer.local.chunk_length, mixer.lsh.chunk_length)
+    for length in {min(model.config.encoder.max_position_embeddings, candidate) for candidate in (multiple, 4 * multiple)}:
+        tokens = 1 + torch.arange(length) * 7 % (model.config.vocab_size - 1)
         hf_encoder = hf_model.reformer if has_lm_head else hf_model
         hf_hidden, hidden = (
             hf_encoder(tokens[None], use_cache=False).last_hidden_state[0],
@@ -159,12 +159,12 @@ def _build_name_map(encoder: EncoderConfig, has_lm_head: bool) -> dict[str, tupl
     assert isinstance(encoder.mixer, ReformerChunked)
     name_map: dict[str, tuple[str, ...]] = {"encoder.tokens.weight": ("embeddings.word_embeddings.weight",)}
     modules = {"encoder.stack.norm": "encoder.layer_norm"}
-    if encoder.table is True:
+    if encoder.position_embedding_type is True:
         name_map["encoder.positions.weight"] = ("embeddings.position_embeddings.embedding.weight",)
     else:
-        axes = range(len(encoder.table.shape))  # type: ignore[union-attr]
+        axes = range(len(encoder.position_embedding_type.shape))  # type: ignore[union-attr]
         name_map |= {f"encoder.axial.axes.{n}.weight": (f"embeddings.position_embeddings.weights.{n}",) for n in axes}
-    for i, kind in enumerate(encoder.mixer.layers):
+    for i, kind in enumerate(encoder.mixer.attn_layers):
         our_prefix, hf_prefix = f"encoder.stack.blocks.{i}", f"encoder.layers.{i}"
         modules |= {f"{our_prefix}.{ours}": f"{hf_prefix}.{theirs}" for ours, theirs in BLOCK_MODULES.items()}
         projections = ("query", "key", "value") if kind == "near" else ("query_key", "value")

@@ -35,7 +35,7 @@ def task_from_hf(architecture: Architecture, config: dict[str, Any], num_outputs
         return TextRegression() if num_outputs == 1 else None
     if problem_type not in PROBLEM_TYPES or (problem_type == PROBLEM_TYPES[1] and num_outputs == 1):
         return None
-    return TextClassification(labels=_read_labels(config, num_outputs, source), many=problem_type == PROBLEM_TYPES[2])
+    return TextClassification(labels=_read_labels(config, num_outputs, source), multi_label=problem_type == PROBLEM_TYPES[2])
 
 
 def head_from_hf(
@@ -58,7 +58,7 @@ def task_to_hf(task: TaskConfig, architecture: Architecture, head_dropout: float
     if isinstance(task, TextRegression):
         values |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "problem_type": PROBLEM_TYPES[0]}
     if isinstance(task, TextClassification):
-        values["problem_type"] = PROBLEM_TYPES[2 if task.many else 1]
+        values["problem_type"] = PROBLEM_TYPES[2 if task.multi_label else 1]
     no_own_key = architecture.dropout_key in (None, "dropout", "hidden_dropout_prob") or (
         architecture.dropout_key == "classifier_dropout" and head_dropout == hidden_dropout
     )

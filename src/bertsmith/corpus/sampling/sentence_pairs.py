@@ -21,14 +21,14 @@ MAX_SECTION_SENTENCES = 1024  # longer documents are divided into sections that 
 class NextSentence(Variant, frozen=True):
     """Next-sentence prediction: B follows A (label 0), or is from another document (label 1), with probability 1/2 each."""
 
-    short: Annotated[Fraction, "share of samples with a shorter target length"] = 0.1
+    short_seq_prob: Annotated[Fraction, "share of samples with a shorter target length"] = 0.1
     style: Annotated[Literal["corrected", "google"], "google: lone sentences always get a random B, as published"] = "corrected"
 
     def build_index(self, corpus: Corpus, document_ids: Ints, max_length: int, seed: int, epoch: int) -> SampleIndex:
         if len(document_ids) < 2:
             raise UserError(f"{corpus.path}: next-sentence prediction needs a second document to draw from; put a blank line "
                            "between documents and run `prepare` again, or choose objective=masked")  # fmt: skip
-        reader = _ChunkReader(corpus, document_ids, max_length - 3, self.short, seed, epoch, self.style)
+        reader = _ChunkReader(corpus, document_ids, max_length - 3, self.short_seq_prob, seed, epoch, self.style)
         return _pairs_to_index(corpus, reader.read_pairs(self._make_pairs), max_length - 3, seed, epoch)
 
     def _make_pairs(self, reader: "_ChunkReader", chunk: "_Chunk") -> "_SentencePairs":
@@ -50,10 +50,10 @@ class NextSentence(Variant, frozen=True):
 class SentenceOrder(Variant, frozen=True):
     """Sentence-order prediction: two consecutive segments (label 0), or the same two swapped (label 1)."""
 
-    short: Annotated[Fraction, "share of samples with a shorter target length"] = 0.1
+    short_seq_prob: Annotated[Fraction, "share of samples with a shorter target length"] = 0.1
 
     def build_index(self, corpus: Corpus, document_ids: Ints, max_length: int, seed: int, epoch: int) -> SampleIndex:
-        reader = _ChunkReader(corpus, document_ids, max_length - 3, self.short, seed, epoch, "corrected")
+        reader = _ChunkReader(corpus, document_ids, max_length - 3, self.short_seq_prob, seed, epoch, "corrected")
         return _pairs_to_index(corpus, reader.read_pairs(self._make_pairs), max_length - 3, seed, epoch)
 
     def _make_pairs(self, reader: "_ChunkReader", chunk: "_Chunk") -> "_SentencePairs":

@@ -74,8 +74,8 @@ class RNNDecoderConfig(Variant, frozen=True, tag="recurrent"):
         AttentionScore,
         "how it looks at the source: additive, before each step; dot or general, after it; none: at one fixed vector",
     ] = "additive"
-    layers: Annotated[PosInt, "cells, one above another"] = 1
-    dropout: Annotated[Probability | None, "on what is said, and between layers; as the encoder, if none"] = None
+    num_hidden_layers: Annotated[PosInt, "cells, one above another"] = 1
+    hidden_dropout_prob: Annotated[Probability | None, "on what is said, and between layers; as the encoder, if none"] = None
 
     def build(self, encoder: "EncoderConfig") -> "RNNDecoder":
         return RNNDecoder(self, encoder)
@@ -95,14 +95,14 @@ class RNNDecoder(Decoder):
 
     def __init__(self, config: RNNDecoderConfig, encoder: "EncoderConfig") -> None:
         super().__init__()
-        hidden_size, self.is_lstm = encoder.width, config.cell == "lstm"
-        dropout = encoder.dropout if config.dropout is None else config.dropout
+        hidden_size, self.is_lstm = encoder.hidden_size, config.cell == "lstm"
+        dropout = encoder.hidden_dropout_prob if config.hidden_dropout_prob is None else config.hidden_dropout_prob
         # Bahdanau: the context is an input of the cell. Luong: attention reads the cell's output.
         self.attends_before_cell = config.score in ("additive", "none")
         rnn_class, input_size = nn.LSTM if self.is_lstm else nn.GRU, hidden_size * (1 + self.attends_before_cell)
-        inter_layer_dropout = dropout if config.layers > 1 else 0.0
-        self.cell = rnn_class(input_size, hidden_size, config.layers, batch_first=True, dropout=inter_layer_dropout)
-        self.first = nn.Linear(hidden_size, config.layers * hidden_size)  # initial hidden state
+        inter_layer_dropout = dropout if config.num_hidden_layers > 1 else 0.0
+        self.cell = rnn_class(input_size, hidden_size, config.num_hidden_layers, batch_first=True, dropout=inter_layer_dropout)
+        self.first = nn.Linear(hidden_size, config.num_hidden_layers * hidden_size)  # initial hidden state
         self.look = SourceAttention(config.score, hidden_size)
         self.say, self.drop = nn.Linear(3 * hidden_size, hidden_size), nn.Dropout(dropout)
 

@@ -33,9 +33,9 @@ class CrossAttention(nn.Module):
     def __init__(self, config: "EncoderConfig") -> None:
         super().__init__()
         assert isinstance(config.mixer, Attention | LiteTransformer)
-        hidden_size, bias = config.width, config.mixer.bias
+        hidden_size, bias = config.hidden_size, config.mixer.bias
         head_multiplier = 2 if isinstance(config.mixer, LiteTransformer) else 1  # its attention has half of the channels
-        self.num_heads, self.dropout = head_multiplier * config.mixer.heads, config.mixer.dropout
+        self.num_heads, self.dropout = head_multiplier * config.mixer.num_attention_heads, config.mixer.attention_dropout
         self.q, self.kv, self.out = (nn.Linear(hidden_size, times * hidden_size, bias=bias) for times in (1, 2, 1))
         self.kv.weight.parts = 2  # type: ignore[attr-defined]  # fused matrices: Muon treats each alone
         self.norm = config.build_add_norm()
@@ -65,11 +65,11 @@ class CrossAttention(nn.Module):
 class TransformerDecoderConfig(Variant, frozen=True, tag="attention"):
     """Transformer decoder (Vaswani et al. 2017); fields that are None are the encoder's."""
 
-    layers: Annotated[PosInt | None, "blocks, one above another; as many as the encoder has, if none"] = None
-    heads: Annotated[PosInt | None, "attention heads; as the encoder, if none"] = None
+    num_hidden_layers: Annotated[PosInt | None, "blocks, one above another; as many as the encoder has, if none"] = None
+    num_attention_heads: Annotated[PosInt | None, "attention heads; as the encoder, if none"] = None
     feedforward: Annotated[FeedForwardConfig | None, "what each token does by itself; as the encoder, if none"] = None
     norm: Annotated[Literal["after", "before"] | None, "after each part or before it; as the encoder, if none"] = None
-    dropout: Annotated[Probability | None, "on what each part adds; as the encoder, if none"] = None
+    hidden_dropout_prob: Annotated[Probability | None, "on what each part adds; as the encoder, if none"] = None
     shared: Annotated[bool, "blocks are the encoder's own, but for attention to the source (BERTShare, Rothe et al. 2020)"] = (
         False
     )
@@ -80,13 +80,13 @@ class TransformerDecoderConfig(Variant, frozen=True, tag="attention"):
     def block_config(self, encoder: "EncoderConfig") -> "EncoderConfig":
         """Config of the decoder's blocks: the encoder's, with this config's fields and a causal mixer."""
         base_mixer = encoder.mixer if isinstance(encoder.mixer, LiteTransformer) else encoder.attention_config()
-        mixer = msgspec.structs.replace(base_mixer, heads=self.heads or base_mixer.heads, causal=True)
-        feedforward = self.feedforward or encoder.feedforward or FeedForwardConfig(inner=4 * encoder.width)
+        mixer = msgspec.structs.replace(base_mixer, num_attention_heads=self.num_attention_heads or base_mixer.num_attention_heads, causal=True)
+        feedforward = self.feedforward or encoder.feedforward or FeedForwardConfig(intermediate_size=4 * encoder.hidden_size)
         norm = self.norm or ("after" if encoder.norm == "none" else encoder.norm)
-        dropout = encoder.dropout if self.dropout is None else self.dropout
-        fixed_fields = {"layers": self.layers or max(1, encoder.layers), "groups": None, "others": None, "residual": "all"}
+        dropout = encoder.hidden_dropout_prob if self.hidden_dropout_prob is None else self.hidden_dropout_prob
+        fixed_fields = {"layers": self.num_hidden_layers or max(1, encoder.num_hidden_layers), "groups": None, "others": None, "residual": "all"}
         return msgspec.structs.replace(
-            encoder, mixer=mixer, feedforward=feedforward, norm=norm, dropout=dropout, **fixed_fields
+            encoder, mixer=mixer, feedforward=feedforward, norm=norm, hidden_dropout_prob=dropout, **fixed_fields
         )
 
 
@@ -107,16 +107,16 @@ class TransformerDecoder(Decoder):
     def __init__(self, config: TransformerDecoderConfig, encoder: "EncoderConfig") -> None:
         super().__init__()
         self.config, block_config = config, config.block_config(encoder)
-        if config.shared and (config.heads, config.feedforward, config.norm, config.layers) != (None,) * 4:
+        if config.shared and (config.num_attention_heads, config.feedforward, config.norm, config.num_hidden_layers) != (None,) * 4:
             raise UserError("decoder.shared=true takes the encoder's blocks as they are; leave out the decoder's own settings")
-        is_plain_attention = isinstance(encoder.mixer, Attention) and not encoder.others
+        is_plain_attention = isinstance(encoder.mixer, Attention) and not encoder.layer_types
         if config.shared and (not is_plain_attention or encoder.norm == "none" or not encoder.feedforward):
             raise UserError("decoder.shared=true shares blocks of dense attention with norms, and this encoder has others")
-        num_own_blocks = 0 if config.shared else block_config.layers
+        num_own_blocks = 0 if config.shared else block_config.num_hidden_layers
         self.blocks = nn.ModuleList(Block(block_config.for_layer(layer, num_own_blocks)) for layer in range(num_own_blocks))
         for block in self.blocks[1:]:
             block.mixer.tie_weights(self.blocks[0].mixer)  # type: ignore[union-attr, operator]
-        self.crossings = nn.ModuleList(CrossAttention(block_config) for _ in range(block_config.layers))
+        self.crossings = nn.ModuleList(CrossAttention(block_config) for _ in range(block_config.num_hidden_layers))
         self.block_config = block_config
         self.norm_first = block_config.norm == "before"
         self.norm = block_config.build_add_norm() if self.norm_first else nn.Identity()
@@ -143,7 +143,7 @@ class TransformerDecoder(Decoder):
                 "which they begin as; lower it, or begin anew with scratch=true"
             )
         same_feedforward, same_mixer = self._matches_encoder(encoder.config)
-        if not same_mixer and (config.heads, config.feedforward, config.norm) != (None,) * 3:
+        if not same_mixer and (config.num_attention_heads, config.feedforward, config.norm) != (None,) * 3:
             raise UserError("the decoder's blocks are not of the encoder's kind, and cannot begin as those; leave out "
                            "decoder.heads, feedforward and norm, or begin anew with scratch=true")  # fmt: skip
         for layer, block in enumerate(self.blocks):

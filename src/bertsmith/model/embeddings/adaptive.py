@@ -58,13 +58,13 @@ class AdaptiveInputConfig(Variant, frozen=True, tag="by-rarity"):
     cutoffs: Annotated[tuple[PosInt, ...], Meta(min_length=1), "the first id of every cluster but that of frequent words"] = (
         2_000, 10_000,
     )  # fmt: skip
-    shrink: Annotated[DivValue, "each cluster has so many times fewer numbers a word than the one before"] = 4.0
+    div_value: Annotated[DivValue, "each cluster has so many times fewer numbers a word than the one before"] = 4.0
 
     token_table_dim: ClassVar[int] = 0  # the encoder has no token embedding table
     causal: ClassVar[bool] = True
 
     def build(self, hidden_size: int, vocab_size: int) -> "AdaptiveInput":
-        return AdaptiveInput(Clusters.from_cutoffs(self.cutoffs, self.shrink, hidden_size, vocab_size), hidden_size)
+        return AdaptiveInput(Clusters.from_cutoffs(self.cutoffs, self.div_value, hidden_size, vocab_size), hidden_size)
 
 
 class AdaptiveInput(InputEmbedding):
@@ -92,18 +92,18 @@ class AdaptiveSoftmaxHeadConfig(Variant, frozen=True, tag="by-rarity"):
     cutoffs: Annotated[tuple[PosInt, ...], Meta(min_length=1), "the first id of every cluster but that of frequent words"] = (
         2_000, 10_000,
     )  # fmt: skip
-    shrink: Annotated[DivValue, "each cluster is scored with so many times fewer numbers than the one before"] = 4.0
+    div_value: Annotated[DivValue, "each cluster is scored with so many times fewer numbers than the one before"] = 4.0
     tied: Annotated[bool, "the tables are those of model.front=by-rarity, of the same cutoffs; else its own"] = False
     bias: Annotated[bool, "a number for every word beside the tables"] = True
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "AdaptiveSoftmax":
-        front = encoder.front
+        front = encoder.embeddings
         if self.tied and not (
-            isinstance(front, AdaptiveInputConfig) and (front.cutoffs, front.shrink) == (self.cutoffs, self.shrink)
+            isinstance(front, AdaptiveInputConfig) and (front.cutoffs, front.div_value) == (self.cutoffs, self.div_value)
         ):
             raise UserError("a tied head by rarity scores with the tables of model.front=by-rarity; give it the same cutoffs "
                            "and shrink as the head's, or set the head's tied=false")  # fmt: skip
-        return AdaptiveSoftmax(self, Clusters.from_cutoffs(self.cutoffs, self.shrink, encoder.width, vocab_size), encoder.width)
+        return AdaptiveSoftmax(self, Clusters.from_cutoffs(self.cutoffs, self.div_value, encoder.hidden_size, vocab_size), encoder.hidden_size)
 
 
 class AdaptiveSoftmax(nn.Module):

@@ -24,10 +24,10 @@ class CharCNNConfig(Variant, frozen=True, tag="characters"):
     filters: Annotated[tuple[tuple[PosInt, PosInt], ...], Meta(min_length=1), "characters they see, and how many do: pairs"] = (
         (1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024),
     )  # fmt: skip
-    numbers: Annotated[PosInt, "a character is made of"] = 16
-    letters: Annotated[PosInt, "bytes of a word at most, its begin and its end among them"] = 50
-    highways: Annotated[NonNegInt, "layers that let some of it pass"] = 2
-    activation: Annotated[Literal["relu", "tanh"], "of the filters"] = "relu"
+    embedding_size: Annotated[PosInt, "a character is made of"] = 16
+    max_characters_per_token: Annotated[PosInt, "bytes of a word at most, its begin and its end among them"] = 50
+    num_highway: Annotated[NonNegInt, "layers that let some of it pass"] = 2
+    hidden_act: Annotated[Literal["relu", "tanh"], "of the filters"] = "relu"
 
     causal: ClassVar[bool] = True  # embeddings do not depend on context
     token_table_dim: ClassVar[int] = 0  # the encoder has no token embedding table
@@ -45,19 +45,19 @@ class CharCNN(InputEmbedding):
             raise UserError(
                 f"half the channels read forward, half backward: a width of {hidden_size} is not even; change model.width"
             )
-        if max(kernel_size for kernel_size, _ in config.filters) > config.letters:
-            raise UserError(f"a filter wider than the {config.letters} letters of a word sees nothing; change model.front")
+        if max(kernel_size for kernel_size, _ in config.filters) > config.max_characters_per_token:
+            raise UserError(f"a filter wider than the {config.max_characters_per_token} letters of a word sees nothing; change model.front")
         num_filters = sum(out_channels for _, out_channels in config.filters)
-        self.max_word_length, self.lexicon = config.letters, Lexicon()
-        self.characters = nn.Embedding(NUM_CHARACTERS, config.numbers)
+        self.max_word_length, self.lexicon = config.max_characters_per_token, Lexicon()
+        self.characters = nn.Embedding(NUM_CHARACTERS, config.embedding_size)
         self.filters = nn.ModuleList(
-            nn.Conv1d(config.numbers, out_channels, kernel_size) for kernel_size, out_channels in config.filters
+            nn.Conv1d(config.embedding_size, out_channels, kernel_size) for kernel_size, out_channels in config.filters
         )
-        self.highways = nn.ModuleList(Highway(num_filters) for _ in range(config.highways))
+        self.highways = nn.ModuleList(Highway(num_filters) for _ in range(config.num_highway))
         self.out = nn.Linear(num_filters, hidden_size // 2)
-        self.activation = F.relu if config.activation == "relu" else torch.tanh
+        self.activation = F.relu if config.hidden_act == "relu" else torch.tanh
         self.char_id_cache: Tensor
-        self.register_buffer("char_id_cache", torch.zeros(0, config.letters, dtype=torch.int16), persistent=False)
+        self.register_buffer("char_id_cache", torch.zeros(0, config.max_characters_per_token, dtype=torch.int16), persistent=False)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:

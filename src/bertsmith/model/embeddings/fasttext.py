@@ -22,19 +22,19 @@ Ints = NDArray[np.int64]
 class CharNgramConfig(Config, frozen=True):
     """Character n-grams of fastText (Bojanowski et al. 2017), hashed into buckets."""
 
-    least: Annotated[PosInt, "characters of an n-gram, < and > among them"] = 3
-    most: Annotated[PosInt, "characters at most"] = 6
-    buckets: Annotated[int, Meta(ge=1, lt=2**31), "rows for all n-grams, by their hash: some share one"] = 2_000_000
+    min_n: Annotated[PosInt, "characters of an n-gram, < and > among them"] = 3
+    max_n: Annotated[PosInt, "characters at most"] = 6
+    bucket: Annotated[int, Meta(ge=1, lt=2**31), "rows for all n-grams, by their hash: some share one"] = 2_000_000
 
     def embedding_rows(self, words: Sequence[str], is_special: NDArray[np.bool_]) -> tuple[Ints, Ints]:
         """Row indices of all words, concatenated, and the offset of each word in them (words + 1,).
 
         A word has its own row, then `len(words) + bucket` of each n-gram; a special token has its own row only.
         """
-        if self.most < self.least:
-            raise UserError(f"n-grams of {self.least} to {self.most} characters are none; most must not be below least")
+        if self.max_n < self.min_n:
+            raise UserError(f"n-grams of {self.min_n} to {self.max_n} characters are none; most must not be below least")
         hashed_words = ["" if special else word for word, special in zip(words, is_special, strict=True)]
-        buckets, offsets = hash_ngrams(hashed_words, self.least, self.most, self.buckets)
+        buckets, offsets = hash_ngrams(hashed_words, self.min_n, self.max_n, self.bucket)
         num_ngrams = np.where(is_special, 0, np.diff(offsets))
         buckets = buckets[np.repeat(~is_special, np.diff(offsets))]
         row_offsets = np.append(0, (num_ngrams + 1).cumsum())
@@ -46,18 +46,18 @@ class FastTextConfig(Variant, frozen=True, tag="subwords"):
     """The token table holds the final vectors (word and n-grams averaged) of known words; other words are the mean of their
     n-grams."""
 
-    numbers: Annotated[PosInt, "a word is made of: the model's width"]
-    grams: Annotated[CharNgramConfig, "which, and how many rows there are for them"] = CharNgramConfig()
+    vector_size: Annotated[PosInt, "a word is made of: the model's width"]
+    ngrams: Annotated[CharNgramConfig, "which, and how many rows there are for them"] = CharNgramConfig()
 
     @property
     def token_table_dim(self) -> int:
         """Dimension of the encoder's token embedding."""
-        return self.numbers
+        return self.vector_size
 
     def build(self, hidden_size: int, vocab_size: int) -> "FastTextEmbedding":
-        if hidden_size != self.numbers:
-            raise UserError(f"words of {self.numbers} numbers do not go with model.width={hidden_size}; make them the same")
-        return FastTextEmbedding(self.grams, hidden_size, vocab_size)
+        if hidden_size != self.vector_size:
+            raise UserError(f"words of {self.vector_size} numbers do not go with model.width={hidden_size}; make them the same")
+        return FastTextEmbedding(self.ngrams, hidden_size, vocab_size)
 
 
 class FastTextEmbedding(InputEmbedding):
@@ -66,7 +66,7 @@ class FastTextEmbedding(InputEmbedding):
     def __init__(self, config: CharNgramConfig, hidden_size: int, vocab_size: int) -> None:
         super().__init__()
         self.config, self.vocab_size, self.lexicon = config, vocab_size, Lexicon()
-        self.buckets = nn.Embedding(config.buckets, hidden_size)
+        self.buckets = nn.Embedding(config.bucket, hidden_size)
 
     def attach_lexicon(self, lexicon: Lexicon) -> None:
         """Set the lexicon that gives the characters of out-of-vocabulary ids; it may grow later."""
@@ -88,4 +88,4 @@ class FastTextEmbedding(InputEmbedding):
 
     def hash_ngrams(self, words: Sequence[str]) -> tuple[Ints, Ints]:
         """Buckets of the n-grams of all words, concatenated, and offsets (words + 1,)."""
-        return hash_ngrams(words, self.config.least, self.config.most, self.config.buckets)
+        return hash_ngrams(words, self.config.min_n, self.config.max_n, self.config.bucket)

@@ -18,7 +18,7 @@ class NgramConfig(Variant, frozen=True, tag="grams"):
     """
 
     order: Annotated[PosInt, "words in all: those it reads and the one it foretells"] = 5
-    numbers: Annotated[PosInt, "a word is made of"] = 60
+    embedding_size: Annotated[PosInt, "a word is made of"] = 60
     inner: Annotated[PosInt, "numbers of the hidden layer"] = 100
     direct: Annotated[bool, "the vectors of words are scored beside the hidden layer"] = True
 
@@ -27,12 +27,12 @@ class NgramConfig(Variant, frozen=True, tag="grams"):
     @property
     def token_table_dim(self) -> int:
         """Dimension of the encoder's token embedding."""
-        return self.numbers
+        return self.embedding_size
 
     @property
     def hidden_size(self) -> int:
         """The hidden size that a model with this embedding must have."""
-        return self.inner + (self.order - 1) * self.numbers * self.direct
+        return self.inner + (self.order - 1) * self.embedding_size * self.direct
 
     def build(self, hidden_size: int, vocab_size: int) -> "NgramEmbedding":
         if self.order < 2:
@@ -50,7 +50,7 @@ class NgramEmbedding(InputEmbedding):
     def __init__(self, config: NgramConfig) -> None:
         super().__init__()
         self.context_size, self.direct_connections = config.order - 1, config.direct
-        self.hidden = nn.Linear(self.context_size * config.numbers, config.inner)
+        self.hidden = nn.Linear(self.context_size * config.embedding_size, config.inner)
 
     def forward(self, input_ids: Tensor, layout: Layout, token_embedding: nn.Embedding | None) -> Tensor:
         assert token_embedding is not None

@@ -191,12 +191,12 @@ class UncachedDecoder:
 def supports_segment_memory(model: Model) -> bool:
     """Whether the model can decode with `SegmentMemoryDecoder`: causal, every layer has memory, no absolute positions."""
     encoder = model.config.encoder
-    is_context_free = encoder.front is None or isinstance(encoder.front, AdaptiveInputConfig)
+    is_context_free = encoder.embeddings is None or isinstance(encoder.embeddings, AdaptiveInputConfig)
     mixers = model.encoder.stack.mixers
     return (
         encoder.is_causal
         and is_context_free
-        and encoder.table is False
+        and encoder.position_embedding_type is False
         and bool(mixers)
         and all(mixer.mem_len for mixer in mixers)
     )

@@ -49,13 +49,13 @@ class HalfLMHeadConfig(Variant, frozen=True, tag="half"):
     bias: Annotated[bool, "a number for every word beside the table"] = True
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "LMHead":
-        half_size = encoder.width // 2
-        if self.tied and (encoder.front is not None or encoder.embedding_dim != half_size):
+        half_size = encoder.hidden_size // 2
+        if self.tied and (encoder.embeddings is not None or encoder.embedding_dim != half_size):
             raise UserError(
                 f"a tied softmax over half the channels wants tables of {half_size} numbers; set model.embedding={half_size}, "
                 "or the head's tied=false"
             )
-        half_encoder = replace(encoder, width=half_size, embedding=None, front=None)
+        half_encoder = replace(encoder, hidden_size=half_size, embedding_size=None, embeddings=None)
         return LMHead(LMHeadConfig(transform=False, tied=self.tied, bias=self.bias), half_encoder, vocab_size)
 
 
@@ -72,7 +72,7 @@ class PooledHeadConfig(Variant, frozen=True, tag="labels"):
     labels: Annotated[PosInt, "how many there are"]
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "PooledClassifier":
-        return PooledClassifier(encoder.width, self.labels)
+        return PooledClassifier(encoder.hidden_size, self.labels)
 
 
 class TokenHeadConfig(Variant, frozen=True, tag="tokens"):
@@ -82,7 +82,7 @@ class TokenHeadConfig(Variant, frozen=True, tag="tokens"):
     dropout: Annotated[Probability, "on what is scored"] = 0.1
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "TokenClassifier":
-        return TokenClassifier(encoder.width, self.outputs, self.dropout)
+        return TokenClassifier(encoder.hidden_size, self.outputs, self.dropout)
 
 
 class SequenceHeadConfig(Variant, frozen=True, tag="text"):
@@ -92,7 +92,7 @@ class SequenceHeadConfig(Variant, frozen=True, tag="text"):
     dropout: Annotated[Probability, "on what is scored"] = 0.1
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "SequenceClassifier":
-        return SequenceClassifier(encoder.width, self.outputs, self.dropout)
+        return SequenceClassifier(encoder.hidden_size, self.outputs, self.dropout)
 
 
 HeadConfig = (
@@ -107,12 +107,12 @@ class LMHead(nn.Module):
 
     def __init__(self, config: LMHeadConfig, encoder: "EncoderConfig", vocab_size: int) -> None:
         super().__init__()
-        self.transform, self.norm, input_size = None, None, encoder.width
+        self.transform, self.norm, input_size = None, None, encoder.hidden_size
         if config.tied and not encoder.token_table_dim:
             raise UserError("this model has no table of tokens to score words by; set the head's tied=false")
         if config.transform:
             input_size = encoder.token_table_dim or input_size
-            self.transform, self.norm = nn.Linear(encoder.width, input_size), encoder.build_layer_norm(input_size)
+            self.transform, self.norm = nn.Linear(encoder.hidden_size, input_size), encoder.build_layer_norm(input_size)
             self.activation = ACTIVATIONS[encoder.head_activation]
         elif config.tied and encoder.token_table_dim != input_size:
             raise UserError(
@@ -158,7 +158,7 @@ class DiscriminatorHead(nn.Module):
 
     def __init__(self, config: "EncoderConfig") -> None:
         super().__init__()
-        self.transform, self.score = nn.Linear(config.width, config.width), nn.Linear(config.width, 1)
+        self.transform, self.score = nn.Linear(config.hidden_size, config.hidden_size), nn.Linear(config.hidden_size, 1)
         self.activation = ACTIVATIONS[config.head_activation]
 
     def forward(self, hidden_states: Tensor, encoder: "Encoder") -> Tensor:

@@ -33,7 +33,7 @@ class CrossAttentionHead(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleList(CrossAttentionBlock(encoder) for _ in range(config.blocks))
         self.norm = encoder.build_layer_norm() if encoder.norm == "before" else nn.Identity()
-        self.drop, self.score = nn.Dropout(config.dropout), nn.Linear(4 * encoder.width, config.outputs)
+        self.drop, self.score = nn.Dropout(config.dropout), nn.Linear(4 * encoder.hidden_size, config.outputs)
 
     def encode_pairs(self, x: Tensor, layout: Layout) -> Tensor:
         """(tokens, hidden_size) -> (texts, hidden_size): mean of each text after the blocks; texts 2i and 2i + 1 are a pair."""
@@ -56,10 +56,10 @@ class CrossAttentionBlock(nn.Module):
         if config.feedforward is None:
             raise UserError("pairs that attend to each other want a model with feed-forwards; set task.pair=joint, or both")
         attention = config.attention_config()
-        self.project = QKVProjection(config.width, attention.heads)
-        self.feedforward = config.feedforward.build(config.width)
+        self.project = QKVProjection(config.hidden_size, attention.num_attention_heads)
+        self.feedforward = config.feedforward.build(config.hidden_size)
         self.mixer_norm, self.feedforward_norm = config.build_layer_norm(), config.build_layer_norm()
-        self.drop, self.dropout = nn.Dropout(config.dropout), attention.dropout
+        self.drop, self.dropout = nn.Dropout(config.hidden_dropout_prob), attention.attention_dropout
         self.norm_first = config.norm == "before"
 
     def forward(self, x: Tensor, layout: Layout, partner_layout: Layout, partner_index: Tensor) -> Tensor:

@@ -30,26 +30,26 @@ class GeneratorHeadConfig(Variant, frozen=True, tag="generator"):
 
     def generator_config(self, encoder: "EncoderConfig") -> "EncoderConfig":
         """The generator's encoder config: as many layers, with `size` times the heads, hidden size and intermediate size."""
-        if encoder.front is not None or encoder.feedforward is None:
+        if encoder.embeddings is not None or encoder.feedforward is None:
             raise UserError("objective=replaced wants a model of tables and feed-forwards, such as model=electra-small")
         hidden_size, feedforward = self._hidden_size(encoder), encoder.feedforward
-        intermediate_size = max(1, round(feedforward.inner * hidden_size / encoder.width))
-        others = encoder.others and replace(encoder.others, mixer=_scale_mixer(encoder.others.mixer, self.size))
+        intermediate_size = max(1, round(feedforward.intermediate_size * hidden_size / encoder.hidden_size))
+        others = encoder.layer_types and replace(encoder.layer_types, mixer=_scale_mixer(encoder.layer_types.mixer, self.size))
         return replace(
             encoder,
-            width=hidden_size,
-            embedding=None if hidden_size == encoder.embedding_dim else encoder.embedding_dim,
-            others=others,
+            hidden_size=hidden_size,
+            embedding_size=None if hidden_size == encoder.embedding_dim else encoder.embedding_dim,
+            layer_types=others,
             mixer=_scale_mixer(encoder.mixer, self.size),
-            feedforward=replace(feedforward, inner=intermediate_size),
+            feedforward=replace(feedforward, intermediate_size=intermediate_size),
         )
 
     def _hidden_size(self, encoder: "EncoderConfig") -> int:
         """head_dim times the scaled number of heads; without heads, an even share of the width (two directions split it)."""
-        heads = getattr(encoder.mixer, "heads", None)
+        heads = getattr(encoder.mixer, "num_attention_heads", None)
         if heads is None:
-            return encoder.width if self.size == 1 else 2 * max(1, round(encoder.width * self.size / 2))
-        return encoder.width // heads * int(_scale_mixer(encoder.mixer, self.size).heads)
+            return encoder.hidden_size if self.size == 1 else 2 * max(1, round(encoder.hidden_size * self.size / 2))
+        return encoder.hidden_size // heads * int(_scale_mixer(encoder.mixer, self.size).heads)
 
 
 class ElectraGenerator(nn.Module):
@@ -59,7 +59,7 @@ class ElectraGenerator(nn.Module):
         super().__init__()
         from . import LMHeadConfig
 
-        self.widen = nn.Identity() if config.embedding is None else nn.Linear(embedding_dim, config.width)
+        self.widen = nn.Identity() if config.embedding_size is None else nn.Linear(embedding_dim, config.hidden_size)
         self.stack = Stack(config)
         self.words = LMHeadConfig().build(config, vocab_size)
 

@@ -41,17 +41,17 @@ class FeatureClassifier(nn.Module):
     def __init__(self, config: FeatureHeadConfig, encoder: "EncoderConfig") -> None:
         super().__init__()
         self.config, features = config.features, config.features
-        if features.layers in ("sum", "concat") and features.last > encoder.layers + 1:
+        if features.layers in ("sum", "concat") and features.last > encoder.num_hidden_layers + 1:
             raise UserError(
-                f"features.last={features.last} is more than the model's {encoder.layers} layers and its embeddings"
+                f"features.last={features.last} is more than the model's {encoder.num_hidden_layers} layers and its embeddings"
             )
-        feature_size = encoder.width * (features.last if features.layers == "concat" else 1)
+        feature_size = encoder.hidden_size * (features.last if features.layers == "concat" else 1)
         if features.layers == "mix":  # ELMo's scalar mix: scale * sum_l softmax(weights)_l h_l
-            self.weights, self.scale = nn.Parameter(torch.zeros(encoder.layers + 1)), nn.Parameter(torch.ones(()))
+            self.weights, self.scale = nn.Parameter(torch.zeros(encoder.num_hidden_layers + 1)), nn.Parameter(torch.ones(()))
         self.lstm = None
         if features.lstm:
-            self.lstm = nn.LSTM(feature_size, encoder.width, features.lstm, bidirectional=True, batch_first=True)
-            feature_size = 2 * encoder.width
+            self.lstm = nn.LSTM(feature_size, encoder.hidden_size, features.lstm, bidirectional=True, batch_first=True)
+            feature_size = 2 * encoder.hidden_size
         self.drop, self.score = nn.Dropout(config.dropout), nn.Linear(feature_size, config.outputs)
 
     def combine_layers(self, all_hidden_states: list[Tensor], layout: Layout) -> Tensor:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 class HierarchicalSoftmaxHeadConfig(Variant, frozen=True, tag="tree"):
     """Log-probability of every word: the sum of log-sigmoids along its path in the (Huffman) tree."""
 
-    longest: Annotated[PosInt, "turns of the longest path"]
+    max_path_length: Annotated[PosInt, "turns of the longest path"]
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "HierarchicalSoftmaxHead":
-        return HierarchicalSoftmaxHead(self.longest, encoder.width, vocab_size)
+        return HierarchicalSoftmaxHead(self.max_path_length, encoder.hidden_size, vocab_size)
 
 
 class HierarchicalSoftmaxHead(nn.Module):

@@ -22,12 +22,12 @@ MIN_MASK = 1e-6  # lower bound of a nonzero mask value, so that the gradient of 
 class AdaptiveSpan(Variant, frozen=True, tag="adaptive"):
     """Soft mask m(x) = min(1, max(0, (ramp + z - x) / ramp)) on keys at distance x, z the learned span of a head."""
 
-    heads: Annotated[PosInt, "attention heads"] = 12
+    num_attention_heads: Annotated[PosInt, "attention heads"] = 12
     causal: Annotated[bool, "see only what came before"] = False
-    longest: Annotated[PosInt, "positions that a head can learn to see, on either side unless causal"] = 1024
-    ramp: Annotated[PosInt, "positions over which sight fades, behind the span"] = 32
-    begin: Annotated[Fraction, "the span of new heads, as a share of the longest"] = 0.0
-    price: Annotated[NonNegFloat, "what a position of span costs, in the loss; of each layer the mean of its heads"] = 2e-6
+    max_span: Annotated[PosInt, "positions that a head can learn to see, on either side unless causal"] = 1024
+    span_ramp: Annotated[PosInt, "positions over which sight fades, behind the span"] = 32
+    init_span: Annotated[Fraction, "the span of new heads, as a share of the longest"] = 0.0
+    span_loss: Annotated[NonNegFloat, "what a position of span costs, in the loss; of each layer the mean of its heads"] = 2e-6
     bias: Annotated[bool, "add a bias after each matrix"] = True
 
     def build(self, hidden_size: int) -> Mixer:
@@ -52,15 +52,15 @@ class AdaptiveSpanAttention(Mixer):
     def __init__(self, config: AdaptiveSpan, hidden_size: int) -> None:
         super().__init__()
         self.config = config
-        self.project = QKVProjection(hidden_size, config.heads, config.bias)
-        self.span = nn.Parameter(torch.full((config.heads,), config.begin))  # z as a fraction of config.longest
-        self.places = nn.Embedding((1 if config.causal else 2) * config.longest + 1, hidden_size // config.heads)
-        self.trimmed_span = self._round_span(config.begin)
+        self.project = QKVProjection(hidden_size, config.num_attention_heads, config.bias)
+        self.span = nn.Parameter(torch.full((config.num_attention_heads,), config.init_span))  # z as a fraction of config.longest
+        self.places = nn.Embedding((1 if config.causal else 2) * config.max_span + 1, hidden_size // config.num_attention_heads)
+        self.trimmed_span = self._round_span(config.init_span)
 
     @property
     def current_spans(self) -> Tensor:
         """(heads,): span z of each head, in positions."""
-        return self.span.clamp(0, 1) * self.config.longest
+        return self.span.clamp(0, 1) * self.config.max_span
 
     @property
     def mem_len(self) -> int:
@@ -71,7 +71,7 @@ class AdaptiveSpanAttention(Mixer):
         return self.trimmed_span
 
     def penalty(self) -> Tensor:
-        return self.config.price * self.current_spans.mean()
+        return self.config.span_loss * self.current_spans.mean()
 
     @torch.no_grad()
     def prepare_forward(self) -> None:
@@ -85,7 +85,7 @@ class AdaptiveSpanAttention(Mixer):
 
     def _round_span(self, fraction: float) -> int:
         """Span plus ramp in positions, rounded up to a multiple of the ramp so that bands have few sizes."""
-        ramp, max_span = self.config.ramp, self.config.longest
+        ramp, max_span = self.config.span_ramp, self.config.max_span
         return min(max_span, math.ceil((fraction * max_span + ramp) / ramp) * ramp)
 
     def forward(self, x: Tensor, layout: Layout, past: LayerMemory | None = None) -> Tensor:
@@ -116,11 +116,11 @@ class AdaptiveSpanAttention(Mixer):
 
     def _log_span_mask(self, relative_positions: Tensor) -> Tensor:
         """(heads, 1, block_size, keys): logarithm of the soft mask, added to the scores; the softmax renormalizes."""
-        mask = ((self.current_spans[:, None, None, None] - relative_positions.abs()) / self.config.ramp + 1).clamp(max=1)
+        mask = ((self.current_spans[:, None, None, None] - relative_positions.abs()) / self.config.span_ramp + 1).clamp(max=1)
         return mask.clamp(min=MIN_MASK).log().masked_fill(mask <= 0, float("-inf"))
 
     def _relative_embeddings(self, band: BlockBand, like: Tensor) -> Tensor:
         """(1 + keys, head_dim): embeddings of the relative positions that a block can see, from the furthest before it."""
         relative_positions = torch.arange(band.keys_per_block + 1, device=like.device) - band.block_size - band.half_window
-        max_span = self.config.longest
+        max_span = self.config.max_span
         return self.places(relative_positions.clamp(-max_span, 0 if self.config.causal else max_span) + max_span).to(like.dtype)

@@ -19,14 +19,14 @@ LayerCache = tuple[Tensor, ...]  # KV cache of one layer; here keys and values, 
 class Attention(Variant, frozen=True, tag="dense"):
     """Full multi-head self-attention, bidirectional or causal, with optional RoPE or position bias."""
 
-    heads: Annotated[PosInt, "attention heads"] = 12
+    num_attention_heads: Annotated[PosInt, "attention heads"] = 12
     causal: Annotated[bool, "see only what came before"] = False
-    dropout: Annotated[
+    attention_dropout: Annotated[
         Probability, "on attention weights: 0.1 in the paper; above 0 leaves flash attention for a slower path"
     ] = 0.0
     bias: Annotated[bool, "add a bias after each matrix"] = True
-    rotary: Annotated[PosFloat | None, "longest period of rotary positions, such as 10000; with model.table=false"] = None
-    distance: Annotated[
+    rope_theta: Annotated[PosFloat | None, "longest period of rotary positions, such as 10000; with model.table=false"] = None
+    position_bias: Annotated[
         PositionBiasConfig | None, "what scores gain by distance: alibi or relative (T5); with model.table=false; none: nothing"
     ] = None
 
@@ -39,14 +39,14 @@ class SelfAttention(Mixer):
 
     def __init__(self, config: Attention, hidden_size: int) -> None:
         super().__init__()
-        self.causal, self.dropout = config.causal, config.dropout
-        self.project = QKVProjection(hidden_size, config.heads, config.bias)
-        self.rotary = RotaryEmbedding(hidden_size // config.heads, config.rotary) if config.rotary else None
-        if config.rotary and config.distance:
+        self.causal, self.dropout = config.causal, config.attention_dropout
+        self.project = QKVProjection(hidden_size, config.num_attention_heads, config.bias)
+        self.rotary = RotaryEmbedding(hidden_size // config.num_attention_heads, config.rope_theta) if config.rope_theta else None
+        if config.rope_theta and config.position_bias:
             raise UserError(
                 "positions are turned or scores lean on distance, not both; leave out model.mixer.rotary or distance"
             )
-        self.distance = config.distance.build(config.heads, config.causal) if config.distance else None
+        self.distance = config.position_bias.build(config.num_attention_heads, config.causal) if config.position_bias else None
         self.bias_tie_key = _bias_tie_key(config)
         self.tied_to: tuple[SelfAttention, ...] = ()  # whose position bias it uses; a tuple, so that it is no submodule
 
@@ -92,5 +92,5 @@ class SelfAttention(Mixer):
 
 def _bias_tie_key(config: Attention) -> tuple[T5BiasConfig, int, bool] | None:
     """What two mixers must have in common to share one T5 bias table; None: no table, or one per layer."""
-    is_shared = isinstance(config.distance, T5BiasConfig) and config.distance.shared
-    return (config.distance, config.heads, config.causal) if is_shared else None  # type: ignore[return-value]
+    is_shared = isinstance(config.position_bias, T5BiasConfig) and config.position_bias.shared
+    return (config.position_bias, config.num_attention_heads, config.causal) if is_shared else None  # type: ignore[return-value]

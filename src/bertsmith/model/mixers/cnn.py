@@ -16,11 +16,11 @@ from .base import Mixer
 class Cnn(Variant, frozen=True, tag="convolution"):
     """Convolutions of the given kernel sizes over the tokens of each sequence."""
 
-    widths: Annotated[
+    kernel_sizes: Annotated[
         tuple[PosInt, ...], Meta(min_length=1), "tokens a filter sees; the model's width is shared among them"
     ] = (3, 4, 5)
     causal: Annotated[bool, "see only what came before"] = False
-    activation: Annotated[Literal["relu", "tanh"], "of what a filter finds"] = "relu"
+    hidden_act: Annotated[Literal["relu", "tanh"], "of what a filter finds"] = "relu"
 
     def build(self, hidden_size: int) -> Mixer:
         return CnnMixer(self, hidden_size)
@@ -31,19 +31,19 @@ class CnnMixer(Mixer):
 
     def __init__(self, config: Cnn, hidden_size: int) -> None:
         super().__init__()
-        if len(config.widths) > hidden_size:
+        if len(config.kernel_sizes) > hidden_size:
             raise UserError(
-                f"a width of {hidden_size} is less than one for each of {len(config.widths)} filters; raise model.width"
+                f"a width of {hidden_size} is less than one for each of {len(config.kernel_sizes)} filters; raise model.width"
             )
-        base, remainder = divmod(hidden_size, len(config.widths))
-        out_channels = [base + (i < remainder) for i in range(len(config.widths))]
+        base, remainder = divmod(hidden_size, len(config.kernel_sizes))
+        out_channels = [base + (i < remainder) for i in range(len(config.kernel_sizes))]
         self.filters = nn.ModuleList(
             nn.Linear(kernel_size * hidden_size, channels)
-            for kernel_size, channels in zip(config.widths, out_channels, strict=True)
+            for kernel_size, channels in zip(config.kernel_sizes, out_channels, strict=True)
         )
-        self.left_padding = [kernel_size - 1 if config.causal else (kernel_size - 1) // 2 for kernel_size in config.widths]
-        self.kernel_sizes = config.widths
-        self.activation = F.relu if config.activation == "relu" else torch.tanh
+        self.left_padding = [kernel_size - 1 if config.causal else (kernel_size - 1) // 2 for kernel_size in config.kernel_sizes]
+        self.kernel_sizes = config.kernel_sizes
+        self.activation = F.relu if config.hidden_act == "relu" else torch.tanh
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         left = max(self.left_padding)

@@ -21,25 +21,25 @@ from .base import Mixer
 class LiteTransformer(Variant, frozen=True, tag="long-short"):
     """Attention for half of the channels, convolution for the other half, with a kernel size per layer."""
 
-    heads: Annotated[PosInt, "attention heads of the first half"] = 4
-    kernels: Annotated[
+    num_attention_heads: Annotated[PosInt, "attention heads of the first half"] = 4
+    kernel_sizes: Annotated[
         tuple[PosInt, ...],
         Meta(min_length=1),
         "tokens that filters of the second half see, layer by layer; the last: in all above",
     ] = (3, 7, 15, 31)
-    filters: Annotated[PosInt, "filters of the second half; channels are shared among them"] = 4
+    num_filters: Annotated[PosInt, "filters of the second half; channels are shared among them"] = 4
     dynamic: Annotated[bool, "every token makes its own filters; else they are learnt, and the same for all"] = False
     causal: Annotated[bool, "see only what came before"] = False
-    dropout: Annotated[Probability, "on attention weights, and on weights of filters"] = 0.0
+    attention_dropout: Annotated[Probability, "on attention weights, and on weights of filters"] = 0.0
     bias: Annotated[bool, "add a bias after each matrix"] = True
-    rotary: Annotated[PosFloat | None, "longest period of rotary positions of the first half; with model.table=false"] = None
+    rope_theta: Annotated[PosFloat | None, "longest period of rotary positions of the first half; with model.table=false"] = None
 
     def for_layer(self, layer_idx: int, num_layers: int) -> "LiteTransformer":
         """The config of one layer, with its kernel size."""
-        return msgspec.structs.replace(self, kernels=(self.kernels[min(layer_idx, len(self.kernels) - 1)],))
+        return msgspec.structs.replace(self, kernel_sizes=(self.kernel_sizes[min(layer_idx, len(self.kernel_sizes) - 1)],))
 
     def build(self, hidden_size: int) -> Mixer:
-        return LongShortRangeAttention(msgspec.structs.replace(self, kernels=self.kernels[:1]), hidden_size)
+        return LongShortRangeAttention(msgspec.structs.replace(self, kernel_sizes=self.kernel_sizes[:1]), hidden_size)
 
 
 class LongShortRangeAttention(Mixer):
@@ -48,13 +48,13 @@ class LongShortRangeAttention(Mixer):
     def __init__(self, config: LiteTransformer, hidden_size: int) -> None:
         super().__init__()
         half = hidden_size // 2
-        if hidden_size % 2 or half % config.filters:
+        if hidden_size % 2 or half % config.num_filters:
             raise UserError(
-                f"half of a width of {hidden_size} does not divide into {config.filters} filters; change model.width, or "
+                f"half of a width of {hidden_size} does not divide into {config.num_filters} filters; change model.width, or "
                 "model.mixer.filters"
             )
         attention_config = Attention(
-            heads=config.heads, causal=config.causal, dropout=config.dropout, bias=config.bias, rotary=config.rotary
+            num_attention_heads=config.num_attention_heads, causal=config.causal, attention_dropout=config.attention_dropout, bias=config.bias, rope_theta=config.rope_theta
         )
         self.far, self.near = SelfAttention(attention_config, half), LightweightConv(config, half)
 
@@ -81,15 +81,15 @@ class LightweightConv(nn.Module):
 
     def __init__(self, config: LiteTransformer, hidden_size: int) -> None:
         super().__init__()
-        (self.kernel_size,), self.num_filters, self.dropout = config.kernels, config.filters, config.dropout
+        (self.kernel_size,), self.num_filters, self.dropout = config.kernel_sizes, config.num_filters, config.attention_dropout
         self.left_padding = self.kernel_size - 1 if config.causal else self.kernel_size // 2
         self.gate, self.out = (
             nn.Linear(hidden_size, 2 * hidden_size, bias=config.bias),
             nn.Linear(hidden_size, hidden_size, bias=config.bias),
         )
         self.gate.weight.parts = 2  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
-        self.kernel = None if config.dynamic else nn.Parameter(torch.zeros(config.filters, self.kernel_size))
-        self.made = nn.Linear(hidden_size, config.filters * self.kernel_size, bias=False) if config.dynamic else None
+        self.kernel = None if config.dynamic else nn.Parameter(torch.zeros(config.num_filters, self.kernel_size))
+        self.made = nn.Linear(hidden_size, config.num_filters * self.kernel_size, bias=False) if config.dynamic else None
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         x = F.glu(self.gate(x))

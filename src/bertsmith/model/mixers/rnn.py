@@ -24,9 +24,9 @@ class Lstm(Variant, frozen=True):
     directions: Annotated[
         Literal["both", "forward", "apart"], "two that each give half the width; one; or two that read and give a half each"
     ] = "both"
-    hidden: Annotated[PosInt | None, "cells of a direction, projected to what it gives; else as many as it gives"] = None
+    cell_size: Annotated[PosInt | None, "cells of a direction, projected to what it gives; else as many as it gives"] = None
     cell: Annotated[Literal["lstm", "gru"], "what remembers"] = "lstm"
-    clip: Annotated[PosFloat | None, "memory and projection stay within this, 3 in ELMo; a GPU then takes step by step"] = None
+    cell_clip: Annotated[PosFloat | None, "memory and projection stay within this, 3 in ELMo; a GPU then takes step by step"] = None
 
     @property
     def causal(self) -> bool:
@@ -76,7 +76,7 @@ class RnnMixer(Mixer):
         self.splits_input, output_size = config.directions == "apart", hidden_size // num_directions
         input_size = output_size if self.splits_input else hidden_size
         self.ways = nn.ModuleList(_build_rnn(config, input_size, output_size) for _ in range(num_directions))
-        self.clip = config.clip
+        self.clip = config.cell_clip
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         if layout.is_packed:
@@ -173,9 +173,9 @@ def gru_forward(gru: nn.Module, data: Tensor, steps: PackedSteps, state: RnnStat
 
 
 def _build_rnn(config: Lstm, input_size: int, output_size: int) -> nn.LSTM | nn.GRU:
-    hidden_size = config.hidden or output_size
+    hidden_size = config.cell_size or output_size
     if config.cell == "gru":
-        if hidden_size != output_size or config.clip is not None:
+        if hidden_size != output_size or config.cell_clip is not None:
             raise UserError("a GRU has neither projection nor clip; leave out model.mixer.hidden and clip, or set cell=lstm")
         return nn.GRU(input_size, output_size)
     if hidden_size < output_size:

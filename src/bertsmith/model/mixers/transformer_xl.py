@@ -16,14 +16,14 @@ from .base import Mixer, QKVProjection
 class TransformerXL(Variant, frozen=True, tag="recurrent"):
     """Scores A_ij = q_i.k_j + q_i.R(i - j) + u.k_j + v.R(i - j): R is a projection of sinusoids; u and v are learned."""
 
-    heads: Annotated[PosInt, "attention heads"] = 12
+    num_attention_heads: Annotated[PosInt, "attention heads"] = 12
     causal: Annotated[bool, "see only what came before"] = True
-    remembers: Annotated[NonNegInt, "past positions kept from the segment before, in training"] = 128
-    recalls: Annotated[NonNegInt | None, "past positions kept where nothing is learnt; else as many as in training"] = None
+    mem_len: Annotated[NonNegInt, "past positions kept from the segment before, in training"] = 128
+    eval_mem_len: Annotated[NonNegInt | None, "past positions kept where nothing is learnt; else as many as in training"] = None
     same_length: Annotated[bool, "every token sees as far back as the last of a segment: `remembers` positions"] = False
-    clamp: Annotated[PosInt | None, "whatever is further is as far as this"] = None
-    shared: Annotated[bool, "u and v are those of the first block; else every block has its own"] = False
-    dropout: Annotated[Probability, "on attention weights"] = 0.0
+    clamp_len: Annotated[PosInt | None, "whatever is further is as far as this"] = None
+    tie_biases: Annotated[bool, "u and v are those of the first block; else every block has its own"] = False
+    attention_dropout: Annotated[Probability, "on attention weights"] = 0.0
     bias: Annotated[bool, "add a bias after each matrix"] = False
 
     def build(self, hidden_size: int) -> Mixer:
@@ -37,23 +37,23 @@ class TransformerXLAttention(Mixer):
     def __init__(self, config: TransformerXL, hidden_size: int) -> None:
         super().__init__()
         self.config, self.hidden_size = config, hidden_size
-        self.project = QKVProjection(hidden_size, config.heads, config.bias)
+        self.project = QKVProjection(hidden_size, config.num_attention_heads, config.bias)
         self.distance = nn.Linear(hidden_size, hidden_size, bias=False)
-        head_dim = hidden_size // config.heads
-        self.content, self.distant = (nn.Parameter(torch.zeros(config.heads, 1, head_dim)) for _ in range(2))
+        head_dim = hidden_size // config.num_attention_heads
+        self.content, self.distant = (nn.Parameter(torch.zeros(config.num_attention_heads, 1, head_dim)) for _ in range(2))
         self.tied_to: tuple[TransformerXLAttention, ...] = ()  # whose u and v it uses; a tuple, so that it is no submodule
 
     @property
     def mem_len(self) -> int:
-        eval_mem_len = None if self.training else self.config.recalls
-        return self.config.remembers if eval_mem_len is None else eval_mem_len
+        eval_mem_len = None if self.training else self.config.eval_mem_len
+        return self.config.mem_len if eval_mem_len is None else eval_mem_len
 
     @property
     def max_past_len(self) -> int | None:
         return self.mem_len if self.config.same_length else None
 
     def tie_weights(self, first_mixer: Mixer) -> None:
-        if self.config.shared and isinstance(first_mixer, TransformerXLAttention):
+        if self.config.tie_biases and isinstance(first_mixer, TransformerXLAttention):
             self.content = self.distant = None
             self.tied_to = (first_mixer,)
 
@@ -73,7 +73,7 @@ class TransformerXLAttention(Mixer):
         u_bias, v_bias = self._content_and_position_bias(q)
         position_scores = rel_shift((q + v_bias) @ self._relative_keys(q, num_keys).mT, num_keys) * scale
         position_scores = position_scores.masked_fill(~self._attention_mask(layout, past)[:, None], float("-inf"))
-        dropout = self.config.dropout if self.training else 0.0
+        dropout = self.config.attention_dropout if self.training else 0.0
         out = F.scaled_dot_product_attention(q + u_bias, k, v, position_scores, dropout_p=dropout)
         return self.project.project_out(layout.unpad(out.transpose(1, 2)))
 
@@ -87,8 +87,8 @@ class TransformerXLAttention(Mixer):
         """(heads, 1 + distances, head_dim): R(d), from one more than the largest distance down to the smallest."""
         min_distance = 0 if self.config.causal else 1 - q.shape[2]
         distances = torch.arange(min_distance, num_keys + 1, device=q.device).flip(0)
-        if self.config.clamp is not None:
-            distances = distances.clamp(-self.config.clamp, self.config.clamp)
+        if self.config.clamp_len is not None:
+            distances = distances.clamp(-self.config.clamp_len, self.config.clamp_len)
         keys = self.distance(sinusoidal_distances(distances, self.hidden_size).to(q.dtype))
         return keys.unflatten(-1, (self.project.num_heads, -1)).transpose(0, 1)
 

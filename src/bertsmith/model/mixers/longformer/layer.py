@@ -22,30 +22,30 @@ from .global_queries import fused_qkv_and_global
 class Longformer(Variant, frozen=True, tag="window"):
     """Sliding-window attention, optionally dilated for some heads, with global tokens."""
 
-    heads: Annotated[PosInt, "attention heads"] = 12
-    reach: Annotated[
+    num_attention_heads: Annotated[PosInt, "attention heads"] = 12
+    attention_window: Annotated[
         tuple[PosInt, ...], Meta(min_length=1), "tokens seen on each side: half of the paper's window; or one for each layer"
     ] = (256,)
     dilation: Annotated[
         tuple[PosInt, ...], "of the last heads, such as [2, 2]: each sees every second token, twice as far"
     ] = ()
-    dilated: Annotated[NonNegInt | None, "layers from the top whose heads are dilated; all, if none"] = None
-    anchors: Annotated[bool, "tokens that meet their whole sequence: those a task chooses, or [CLS]"] = True
+    dilated_layers: Annotated[NonNegInt | None, "layers from the top whose heads are dilated; all, if none"] = None
+    global_attention: Annotated[bool, "tokens that meet their whole sequence: those a task chooses, or [CLS]"] = True
     causal: Annotated[bool, "see only what came before"] = False
-    dropout: Annotated[Probability, "on attention weights; above 0 takes a slower path"] = 0.0
+    attention_dropout: Annotated[Probability, "on attention weights; above 0 takes a slower path"] = 0.0
     bias: Annotated[bool, "add a bias after each matrix"] = True
-    rotary: Annotated[PosFloat | None, "longest period of rotary positions, such as 10000; with model.table=false"] = None
+    rope_theta: Annotated[PosFloat | None, "longest period of rotary positions, such as 10000; with model.table=false"] = None
 
     def for_layer(self, layer_idx: int, num_layers: int) -> "Longformer":
         """The config of one layer, with its window and dilation."""
-        if len(self.reach) not in (1, num_layers):
-            raise UserError(f"model.mixer.reach has {len(self.reach)} numbers for {num_layers} layers; give one, or one each")
-        if self.dilated is not None and not self.dilation:
-            raise UserError(f"dilated={self.dilated} says which layers have dilated heads, of which there are none; name some, "
+        if len(self.attention_window) not in (1, num_layers):
+            raise UserError(f"model.mixer.reach has {len(self.attention_window)} numbers for {num_layers} layers; give one, or one each")
+        if self.dilated_layers is not None and not self.dilation:
+            raise UserError(f"dilated={self.dilated_layers} says which layers have dilated heads, of which there are none; name some, "
                            "such as dilation=[2, 2], or leave it out")  # fmt: skip
-        dilation = self.dilation if self.dilated is None or layer_idx >= num_layers - self.dilated else ()
-        half_window = self.reach[layer_idx if len(self.reach) > 1 else 0]
-        return msgspec.structs.replace(self, reach=(half_window,), dilation=dilation, dilated=None)
+        dilation = self.dilation if self.dilated_layers is None or layer_idx >= num_layers - self.dilated_layers else ()
+        half_window = self.attention_window[layer_idx if len(self.attention_window) > 1 else 0]
+        return msgspec.structs.replace(self, attention_window=(half_window,), dilation=dilation, dilated_layers=None)
 
     def build(self, hidden_size: int) -> Mixer:
         return LongformerAttention(self.for_layer(0, 1), hidden_size)
@@ -56,16 +56,16 @@ class LongformerAttention(Mixer):
 
     def __init__(self, config: Longformer, hidden_size: int) -> None:
         super().__init__()
-        if len(config.dilation) > config.heads:
-            raise UserError(f"model.mixer.dilation has {len(config.dilation)} numbers for {config.heads} heads; shorten it")
-        self.causal, self.dropout, (self.half_window,) = config.causal, config.dropout, config.reach
-        self.project = QKVProjection(hidden_size, config.heads, config.bias)
+        if len(config.dilation) > config.num_attention_heads:
+            raise UserError(f"model.mixer.dilation has {len(config.dilation)} numbers for {config.num_attention_heads} heads; shorten it")
+        self.causal, self.dropout, (self.half_window,) = config.causal, config.attention_dropout, config.attention_window
+        self.project = QKVProjection(hidden_size, config.num_attention_heads, config.bias)
         # Global tokens have projections of their own (section 3.1).
-        self.anchored = nn.Linear(hidden_size, 3 * hidden_size, bias=config.bias) if config.anchors else None
+        self.anchored = nn.Linear(hidden_size, 3 * hidden_size, bias=config.bias) if config.global_attention else None
         if self.anchored is not None:
             self.anchored.weight.parts = 3  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
-        self.rotary = RotaryEmbedding(hidden_size // config.heads, config.rotary) if config.rotary else None
-        dilations = [1] * (config.heads - len(config.dilation)) + list(config.dilation)
+        self.rotary = RotaryEmbedding(hidden_size // config.num_attention_heads, config.rope_theta) if config.rope_theta else None
+        dilations = [1] * (config.num_attention_heads - len(config.dilation)) + list(config.dilation)
         self.heads_by_dilation = {
             dilation: [head for head, head_dilation in enumerate(dilations) if head_dilation == dilation]
             for dilation in sorted(set(dilations))

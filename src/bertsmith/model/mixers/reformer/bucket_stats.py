@@ -36,14 +36,14 @@ def compute_bucket_stats(model: Model, inputs: Inputs) -> list[BucketStats]:
 
 def _collect_stats(stats: list[BucketStats], mixer: ReformerAttention, hook_args: tuple[Tensor, ...]) -> None:
     x, layout = hook_args[0], hook_args[1]
-    qk = mixer.project(x).unflatten(-1, (2, mixer.config.heads, -1)).unbind(-3)[0].transpose(0, 1)
+    qk = mixer.project(x).unflatten(-1, (2, mixer.config.num_attention_heads, -1)).unbind(-3)[0].transpose(0, 1)
     _, bucket_rank = mixer.sort_by_bucket(qk, layout)  # type: ignore[arg-type]
     seq_id, position = layout.seq_id, layout.position  # type: ignore[attr-defined]
     others = (seq_id == seq_id[:, None]) & ~torch.eye(len(seq_id), dtype=torch.bool, device=x.device)
     others = others & (position < position[:, None]) if mixer.config.causal else others
     is_neighbor = torch.zeros(len(qk), *others.shape, dtype=torch.bool, device=x.device)
     for ranks in bucket_rank:
-        is_neighbor |= (ranks[:, :, None] - ranks[:, None]).abs() <= mixer.config.reach
+        is_neighbor |= (ranks[:, :, None] - ranks[:, None]).abs() <= mixer.config.bucket_window
     is_neighbor &= others
     probs = (qk @ unit_norm(qk).mT).masked_fill(~others, float("-inf")).softmax(-1)
     has_others, num_neighbors = others.any(-1), is_neighbor.sum(-1)[:, others.any(-1)].float()

@@ -21,10 +21,10 @@ MASK_VALUE = -1e9  # less than SELF_MASK_VALUE, and finite
 class ChunkConfig(Config, frozen=True):
     """Chunk length, and how many neighbouring chunks are seen."""
 
-    chunk: Annotated[PosInt, "tokens of a chunk"] = 64
-    before: Annotated[NonNegInt, "chunks seen before a token's own"] = 1
-    after: Annotated[NonNegInt, "chunks seen behind it"] = 0
-    dropout: Annotated[Probability, "on attention weights"] = 0.0
+    chunk_length: Annotated[PosInt, "tokens of a chunk"] = 64
+    num_chunks_before: Annotated[NonNegInt, "chunks seen before a token's own"] = 1
+    num_chunks_after: Annotated[NonNegInt, "chunks seen behind it"] = 0
+    attention_dropout: Annotated[Probability, "on attention weights"] = 0.0
 
 
 class ReformerChunked(Variant, frozen=True, tag="chunked"):
@@ -34,27 +34,27 @@ class ReformerChunked(Variant, frozen=True, tag="chunked"):
     boundaries depend on all tokens: `causal` masks later tokens, but they still influence which earlier ones share a chunk.
     """
 
-    heads: Annotated[PosInt, "attention heads"] = 12
-    size: Annotated[PosInt | None, "numbers of a head; none: those of all heads are the width"] = None
-    layers: Annotated[
+    num_attention_heads: Annotated[PosInt, "attention heads"] = 12
+    attention_head_size: Annotated[PosInt | None, "numbers of a head; none: those of all heads are the width"] = None
+    attn_layers: Annotated[
         tuple[Literal["near", "hashed"], ...], Meta(min_length=1), "what layers do, one after another and from the first again"
     ] = ("near", "hashed")
-    near: Annotated[ChunkConfig, "of layers that look around them"] = ChunkConfig()
-    hashed: Annotated[ChunkConfig, "of layers that look at their bucket and its neighbours"] = ChunkConfig()
-    buckets: Annotated[PosInt | Annotated[tuple[PosInt, ...], Meta(min_length=1)], "even; or factors of many"] = 64
-    rounds: Annotated[PosInt, "times that tokens are hashed anew"] = 1
+    local: Annotated[ChunkConfig, "of layers that look around them"] = ChunkConfig()
+    lsh: Annotated[ChunkConfig, "of layers that look at their bucket and its neighbours"] = ChunkConfig()
+    num_buckets: Annotated[PosInt | Annotated[tuple[PosInt, ...], Meta(min_length=1)], "even; or factors of many"] = 64
+    num_hashes: Annotated[PosInt, "times that tokens are hashed anew"] = 1
     seed: Annotated[NonNegInt, "of the hashes where nothing is learnt; training draws new ones every time"] = 0
     causal: Annotated[bool, "see only what came before"] = False
 
     def for_layer(self, layer_idx: int, num_layers: int) -> "ReformerChunked":
         """The config of one layer, local or LSH."""
-        return msgspec.structs.replace(self, layers=(self.layers[layer_idx % len(self.layers)],))
+        return msgspec.structs.replace(self, attn_layers=(self.attn_layers[layer_idx % len(self.attn_layers)],))
 
     def build(self, hidden_size: int) -> Mixer:
-        if self.size is None and hidden_size % self.heads:
-            raise UserError(f"a width of {hidden_size} does not divide into {self.heads} heads; set model.mixer.size")
-        return (ChunkedLocalAttention if self.layers[0] == "near" else ChunkedLshAttention)(
-            self, hidden_size, self.size or hidden_size // self.heads
+        if self.attention_head_size is None and hidden_size % self.num_attention_heads:
+            raise UserError(f"a width of {hidden_size} does not divide into {self.num_attention_heads} heads; set model.mixer.size")
+        return (ChunkedLocalAttention if self.attn_layers[0] == "near" else ChunkedLshAttention)(
+            self, hidden_size, self.attention_head_size or hidden_size // self.num_attention_heads
         )
 
 
@@ -64,10 +64,10 @@ class ChunkedLocalAttention(Mixer):
     def __init__(self, config: ReformerChunked, hidden_size: int, head_dim: int) -> None:
         super().__init__()
         self.num_heads, self.causal, self.chunk_config, inner_size = (
-            config.heads,
+            config.num_attention_heads,
             config.causal,
-            config.near,
-            config.heads * head_dim,
+            config.local,
+            config.num_attention_heads * head_dim,
         )
         self.project, self.out = (
             nn.Linear(hidden_size, 3 * inner_size, bias=False),
@@ -80,7 +80,7 @@ class ChunkedLocalAttention(Mixer):
         projected = self.project(x).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)
         q, k, v = (t.transpose(0, 1) for t in projected)
         sorted_idx = layout.seq_id.argsort(stable=True).expand(1, self.num_heads, -1)
-        lsh_chunks = LshChunks.from_layout(layout, self.chunk_config.chunk, 1)
+        lsh_chunks = LshChunks.from_layout(layout, self.chunk_config.chunk_length, 1)
         q, k, v = (gather_tokens(t, sorted_idx) for t in (q, k * q.shape[-1] ** -0.5, v))
         out, _ = _chunked_attention(self, lsh_chunks, q, k, v, sorted_idx, mask_self=False)
         return self.out(gather_tokens(out, invert_permutation(sorted_idx))[0].transpose(0, 1).flatten(1))
@@ -92,25 +92,25 @@ class ChunkedLshAttention(Mixer):
     def __init__(self, config: ReformerChunked, hidden_size: int, head_dim: int) -> None:
         super().__init__()
         self.num_heads, self.causal, self.chunk_config, inner_size = (
-            config.heads,
+            config.num_attention_heads,
             config.causal,
-            config.hashed,
-            config.heads * head_dim,
+            config.lsh,
+            config.num_attention_heads * head_dim,
         )
-        self.num_hashes = config.rounds
+        self.num_hashes = config.num_hashes
         self.project, self.out = (
             nn.Linear(hidden_size, 2 * inner_size, bias=False),
             nn.Linear(inner_size, hidden_size, bias=False),
         )
         self.project.weight.parts = 2  # type: ignore[attr-defined]
-        buckets = config.buckets if isinstance(config.buckets, tuple) else (config.buckets,)
-        self.hashes = LshHash(config.heads, head_dim, config.rounds, buckets, config.seed)
+        buckets = config.num_buckets if isinstance(config.num_buckets, tuple) else (config.num_buckets,)
+        self.hashes = LshHash(config.num_attention_heads, head_dim, config.num_hashes, buckets, config.seed)
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         _reject_prefix(layout)
         qk, v = (projected.transpose(0, 1) for projected in self.project(x).unflatten(-1, (2, self.num_heads, -1)).unbind(-3))
         sorted_idx = (layout.seq_id * self.hashes.num_buckets + self.hashes(qk)).argsort(dim=-1, stable=True)
-        lsh_chunks = LshChunks.from_layout(layout, self.chunk_config.chunk, self.num_hashes)
+        lsh_chunks = LshChunks.from_layout(layout, self.chunk_config.chunk_length, self.num_hashes)
         q, k, v = (gather_tokens(t, sorted_idx) for t in (qk, unit_norm(qk), v))
         round_outs, lse = _chunked_attention(self, lsh_chunks, q, k, v, sorted_idx, mask_self=True)
         inverse = invert_permutation(sorted_idx)
@@ -215,7 +215,7 @@ def _chunked_attention(
     config = mixer.chunk_config
     query_idx = lsh_chunks.to_chunks(sorted_idx, -1)
     k, v, key_idx = (
-        lsh_chunks.look_adjacent(t, config.before, config.after)
+        lsh_chunks.look_adjacent(t, config.num_chunks_before, config.num_chunks_after)
         for t in (lsh_chunks.to_chunks(k), lsh_chunks.to_chunks(v), query_idx)
     )
     query_idx, key_idx = query_idx[..., None], key_idx[..., None, :]
@@ -224,7 +224,7 @@ def _chunked_attention(
     masked_out = (key_idx < 0) | (key_idx > query_idx) if mixer.causal else key_idx < 0
     scores = scores.masked_fill(masked_out, MASK_VALUE)
     scores = scores.masked_fill(query_idx == key_idx, SELF_MASK_VALUE) if mask_self else scores
-    probs = F.dropout(scores.softmax(-1), config.dropout, mixer.training)
+    probs = F.dropout(scores.softmax(-1), config.attention_dropout, mixer.training)
     return lsh_chunks.from_chunks(probs.to(v.dtype) @ v), lsh_chunks.from_chunks(scores.logsumexp(-1, keepdim=True))
 
 

@@ -17,13 +17,13 @@ from .lsh import SELF_MASK_VALUE, LshHash, invert_permutation, lsh_attention, un
 class Reformer(Variant, frozen=True, tag="hashed"):
     """Kitaev et al. 2020: queries and keys share one projection, and keys are normalized to unit length."""
 
-    heads: Annotated[PosInt, "attention heads"] = 12
-    buckets: Annotated[
+    num_attention_heads: Annotated[PosInt, "attention heads"] = 12
+    num_buckets: Annotated[
         PosInt | Annotated[tuple[PosInt, ...], Meta(min_length=1)],
         "even, of each round; or factors of many, such as [16, 32]; 1: every token meets every other, exactly",
     ] = 64
-    rounds: Annotated[PosInt, "times that tokens are hashed anew; more miss fewer of those that matter"] = 4
-    reach: Annotated[PosInt, "of its bucket, how many a token sees on each side"] = 64
+    num_hashes: Annotated[PosInt, "times that tokens are hashed anew; more miss fewer of those that matter"] = 4
+    bucket_window: Annotated[PosInt, "of its bucket, how many a token sees on each side"] = 64
     causal: Annotated[bool, "see only what came before"] = False
     seed: Annotated[NonNegInt, "of the hashes where nothing is learnt; training draws new ones every time"] = 0
     bias: Annotated[bool, "add a bias after each matrix"] = True
@@ -42,22 +42,22 @@ class ReformerAttention(Mixer):
 
     def __init__(self, config: Reformer, hidden_size: int) -> None:
         super().__init__()
-        if hidden_size % config.heads:
-            raise UserError(f"a width of {hidden_size} does not divide into {config.heads} heads; try "
+        if hidden_size % config.num_attention_heads:
+            raise UserError(f"a width of {hidden_size} does not divide into {config.num_attention_heads} heads; try "
                            f"model.mixer.heads={max(1, hidden_size // 64)}")  # fmt: skip
-        self.config, self.head_dim = config, hidden_size // config.heads
+        self.config, self.head_dim = config, hidden_size // config.num_attention_heads
         self.project, self.out = (
             nn.Linear(hidden_size, 2 * hidden_size, bias=config.bias),
             nn.Linear(hidden_size, hidden_size, bias=config.bias),
         )
         self.project.weight.parts = 2  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
-        buckets = config.buckets if isinstance(config.buckets, tuple) else (config.buckets,)
-        self.hashes = LshHash(config.heads, self.head_dim, config.rounds, buckets, config.seed) if buckets != (1,) else None
+        buckets = config.num_buckets if isinstance(config.num_buckets, tuple) else (config.num_buckets,)
+        self.hashes = LshHash(config.num_attention_heads, self.head_dim, config.num_hashes, buckets, config.seed) if buckets != (1,) else None
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         if layout.prefix_lengths is not None:
             raise UserError("hashes do not know of prefixes that see each other (UniLM); train a model with mixer=dense")
-        qk, v = self.project(x).unflatten(-1, (2, self.config.heads, -1)).unbind(-3)  # (tokens, heads, head_dim)
+        qk, v = self.project(x).unflatten(-1, (2, self.config.num_attention_heads, -1)).unbind(-3)  # (tokens, heads, head_dim)
         out = self._full_attention(qk, v, layout) if self.hashes is None else self._lsh_attention(qk, v, layout)
         return self.out(out.flatten(1))
 
@@ -76,7 +76,7 @@ class ReformerAttention(Mixer):
     def _lsh_attention(self, qk: Tensor, v: Tensor, layout: Layout) -> Tensor:
         qk, v = qk.transpose(0, 1), v.transpose(0, 1)
         round_outs, lse = lsh_attention(
-            qk, unit_norm(qk), v, *self.sort_by_bucket(qk, layout), self.config.reach, self.config.causal
+            qk, unit_norm(qk), v, *self.sort_by_bucket(qk, layout), self.config.bucket_window, self.config.causal
         )
         return (lse.softmax(0)[..., None].to(v.dtype) * round_outs).sum(0).transpose(0, 1)
 
@@ -87,7 +87,7 @@ class ReformerAttention(Mixer):
         """
         bucket_ids = self._bucket_ids(qk, layout)
         sorted_idx = bucket_ids.argsort(dim=-1, stable=True)
-        return sorted_idx, (invert_permutation(sorted_idx) + bucket_ids * (self.config.reach + 1)).to(bucket_ids.dtype)
+        return sorted_idx, (invert_permutation(sorted_idx) + bucket_ids * (self.config.bucket_window + 1)).to(bucket_ids.dtype)
 
     def _bucket_ids(self, qk: Tensor, layout: Layout) -> Tensor:
         """(num_hashes, heads, tokens): one id per sequence and bucket."""
@@ -95,9 +95,9 @@ class ReformerAttention(Mixer):
         buckets = self.hashes(qk)
         if not self.config.causal:  # a short sequence is one bucket: full attention costs no more
             buckets = buckets.masked_fill(
-                layout.memoize(("short", self.config.reach), lambda: self._is_short_sequence(layout)), 0
+                layout.memoize(("short", self.config.bucket_window), lambda: self._is_short_sequence(layout)), 0
             )
-        max_rank = layout.seq_id.shape[0] + 2 * layout.num_sequences * self.hashes.num_buckets * (self.config.reach + 2)
+        max_rank = layout.seq_id.shape[0] + 2 * layout.num_sequences * self.hashes.num_buckets * (self.config.bucket_window + 2)
         # int32 sorts faster.
         return (layout.seq_id * self.hashes.num_buckets + buckets).to(torch.int32 if max_rank < 2**31 else torch.int64)
 
@@ -105,4 +105,4 @@ class ReformerAttention(Mixer):
         """(tokens,) bool: whether the token's sequence fits into the window of each of its tokens."""
         # Twice as many ids as sequences: the padding of a padded batch has ids of its own.
         lengths = torch.zeros(2 * layout.num_sequences, dtype=torch.long, device=layout.seq_id.device)
-        return lengths.index_add(0, layout.seq_id, torch.ones_like(layout.seq_id))[layout.seq_id] <= self.config.reach + 1
+        return lengths.index_add(0, layout.seq_id, torch.ones_like(layout.seq_id))[layout.seq_id] <= self.config.bucket_window + 1

@@ -42,9 +42,9 @@ def reversible_block_config(config: "EncoderConfig") -> "EncoderConfig":
         )
     if config.reversible != "halves":
         return config
-    if config.width % 2:
-        raise UserError(f"a width of {config.width} has no halves; set model.reversible=true, or an even model.width")
-    return msgspec.structs.replace(config, width=config.width // 2)
+    if config.hidden_size % 2:
+        raise UserError(f"a width of {config.hidden_size} has no halves; set model.reversible=true, or an even model.width")
+    return msgspec.structs.replace(config, hidden_size=config.hidden_size // 2)
 
 
 class ResidualStreams(NamedTuple):
