@@ -48,7 +48,7 @@ def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
     train |= {"workers": bench.int_option("workers", 12), "save_every": 10**9}
     model, length = bench.options.get("model", "bert-base"), bench.int_option("length", 128)
     with BatchWaitTimer() as timer:
-        result = api.pretrain(corpus=bench.options["corpus"], model=model, length=[length], train=train, eval_tokens=8192,
+        result = api.pretrain(corpus=bench.options["corpus"], model=model, max_length=[length], train=train, eval_tokens=8192,
                             out=str(bench.folder / "fed"), quiet=True)  # fmt: skip
     label = f"{model}, length {length}, {train['workers']} workers"
     return [(label, f"{result['tokens_per_second'] / 1000:,.0f}k tokens/s", "", f"{timer.wait_fraction:.2%} waiting", "<= 2 %")]

@@ -35,7 +35,7 @@ class BenchmarkInputs:
             shutil.copy(vocabulary, target)
         else:
             target = self.folder / "tokenizer"
-            api.train_tokenizer(texts=[str(path) for path in self.texts[:1]], size=30_000, out=str(target), quiet=True)
+            api.train_tokenizer(texts=[str(path) for path in self.texts[:1]], vocab_size=30_000, out=str(target), quiet=True)
         return target
 
     def int_option(self, name: str, default: int) -> int:

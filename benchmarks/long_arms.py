@@ -53,7 +53,7 @@ class ExperimentConfig:
         if self.steps is not None:
             extra = {name: value for name, value in extra.items() if name not in ("epochs", "minutes")} | {"steps": self.steps}
         return {
-            "rate": learning_rate,
+            "learning_rate": learning_rate,
             "batch_tokens": batch_tokens,
             "device": self.device,
             "precision": self.precision,
@@ -124,17 +124,21 @@ def _shared_steps(config: ExperimentConfig) -> Iterator[ExperimentStep]:
     yield ExperimentStep("longer", "convert_long", convert_settings)
     pretrain_settings = {
         "corpus": config.artifact_path("corpus"), "init": config.artifact_path("longer"),
-        "objective": {"kind": "masked", "rate": 0.2}, "length": config.long_length, "held_out": 0.03,
+        "objective": {"kind": "mlm", "mlm_probability": 0.2}, "max_length": config.long_length, "validation_split": 0.03,
         "eval_tokens": 32 * config.long_length,
     }  # fmt: skip
-    optimization = {"optimizer": {"kind": "muon"}, "warmup": 0.05, "workers": 3 if config.device.startswith("cuda") else 0}
+    optimization = {
+        "optimizer": {"kind": "muon"},
+        "warmup_steps": 0.05,
+        "workers": 3 if config.device.startswith("cuda") else 0,
+    }
     train = config.train_settings(config.learning_rate, 16 * config.long_length, minutes=config.minutes, **optimization)
     yield ExperimentStep(
         MLM_STEP, "pretrain", pretrain_settings | {"out": config.artifact_path(MLM_STEP), "train": train}, ("corpus", "longer")
     )
     squad_settings = {
-        "task": {"kind": "answer", "stride": config.short_length * 3 // 8}, "length": config.short_length * 3 // 4,
-        "dropout": 0.1, "data": {"train": config.squad},
+        "task": {"kind": "answer", "doc_stride": config.short_length * 3 // 8}, "max_length": config.short_length * 3 // 4,
+        "hidden_dropout_prob": 0.1, "data": {"train": config.squad},
         "train": config.train_settings(2e-4, 16 * config.short_length, epochs=2),
     }  # fmt: skip
     yield ExperimentStep(
@@ -166,7 +170,7 @@ def _build_arms(config: ExperimentConfig, dataset: str) -> dict[str, Arm]:
             "near": Arm(MLM_STEP, task, short, 16 * short, 4),  # the gain of continued training alone
             "parts": Arm(None, hierarchical, short, 4 * long, 4),
         }
-    task = {"kind": "answer", "longest": 100, "candidates": 1}
+    task = {"kind": "answer", "max_answer_length": 100, "n_best_size": 1}
     truncated = task | {"long": "truncate"}
     return {
         "window": Arm("squad-window", task | {"stride": long // 2}, long, 4 * long, 2),
@@ -184,7 +188,7 @@ def _finetune_step(config: ExperimentConfig, dataset: str, arm_name: str, arm: A
     train = config.train_settings(2e-4 if dataset == "reviews" else 1e-4, arm.batch_tokens, epochs=arm.epochs)
     settings = {
         "model": config.artifact_path(arm.init_from) if arm.init_from else config.model, "task": arm.task,
-        "length": arm.max_length, "data": {"train": train_file}, "seed": fold, "dropout": 0.1,
+        "max_length": arm.max_length, "data": {"train": train_file}, "seed": fold, "hidden_dropout_prob": 0.1,
         "out": config.artifact_path(name), "train": train,
     }  # fmt: skip
     return ExperimentStep(name, "finetune", settings, (arm.init_from,) if arm.init_from else (), test_file)

@@ -71,18 +71,23 @@ def _append_passage(text: dict[str, Any], passage: str, questions: list[dict[str
 def _build_readers(bench: BenchmarkInputs, out: Path, long_length: int, short_length: int) -> None:
     """Fine-tune `reader`; convert it to `long`; publish the same weights as `cut`, which truncates long texts."""
     options, train_length = bench.options, bench.int_option("taught", 256)
-    task = {"kind": "answer", "stride": train_length // 2}
+    task = {"kind": "answer", "doc_stride": train_length // 2}
     data, device = {"train": options["squad"]}, options.get("device", "auto")
     duration = {"steps": int(options["steps"])} if "steps" in options else {"epochs": float(options.get("epochs", 1))}
-    train = {"rate": float(options.get("rate", 1.5e-4)), "batch_tokens": 16 * train_length, "device": device, **duration}
+    train = {
+        "learning_rate": float(options.get("rate", 1.5e-4)),
+        "batch_tokens": 16 * train_length,
+        "device": device,
+        **duration,
+    }
     train |= {"precision": options["precision"]} if "precision" in options else {}
     api.finetune(
-        task=task, model=options["model"], data=data, length=train_length, train=train, out=str(out / "reader"), quiet=True
+        task=task, model=options["model"], data=data, max_length=train_length, train=train, out=str(out / "reader"), quiet=True
     )
     reader, window_per_side = str(out / "reader"), [bench.int_option("reach", 256)]
-    api.convert_long(model=reader, length=long_length, reach=window_per_side, out=str(out / "long"), quiet=True)
-    no_training = {"rate": 1e-12, "steps": 1, "warmup": 0, "batch_tokens": 16 * train_length, "device": device}
-    api.finetune(task=task | {"long": "truncate"}, model=reader, data=data, length=short_length, train=no_training,
+    api.convert_long(model=reader, max_length=long_length, attention_window=window_per_side, out=str(out / "long"), quiet=True)
+    no_training = {"learning_rate": 1e-12, "steps": 1, "warmup_steps": 0, "batch_tokens": 16 * train_length, "device": device}
+    api.finetune(task=task | {"long": "truncate"}, model=reader, data=data, max_length=short_length, train=no_training,
                  out=str(out / "cut"), quiet=True)  # fmt: skip
 
 

@@ -34,8 +34,8 @@ def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
 def _prepare_corpora(bench: BenchmarkInputs) -> tuple[Path, Path, dict[str, Any]]:
     files = {name: bench.options[name] for name in ("text", "valid")}
     tokenizer_result = api.train_tokenizer(
-        kind="word", texts=files["text"], size=bench.int_option("size", 50_000), lowercase=False,
-        least=bench.int_option("least", 2), out=str(bench.folder / "words"), quiet=True,
+        kind="word", texts=files["text"], vocab_size=bench.int_option("size", 50_000), lowercase=False,
+        min_frequency=bench.int_option("least", 2), out=str(bench.folder / "words"), quiet=True,
     )  # fmt: skip
     for name, path in files.items():
         api.prepare(
@@ -49,15 +49,15 @@ def _train_nnlm(bench: BenchmarkInputs, train_corpus: Path, valid_corpus: Path) 
     model = to_dict(nnlm(bench.int_option("order", 5), bench.int_option("numbers", 60), bench.int_option("inner", 100), direct))
     model["dropout"] = float(bench.options.get("dropout", 0.0))
     train = {
-        "epochs": float(bench.options.get("epochs", 5)), "rate": float(bench.options.get("rate", 1e-3)), "warmup": 0.02,
-        "batch_tokens": bench.int_option("batch_tokens", 4096), "device": bench.options.get("device", "cpu"), "spike": 0.0,
-        "decay": float(bench.options.get("decay", 0.01)), "precision": bench.options.get("precision", "fp32"),
+        "epochs": float(bench.options.get("epochs", 5)), "learning_rate": float(bench.options.get("rate", 1e-3)), "warmup_steps": 0.02,
+        "batch_tokens": bench.int_option("batch_tokens", 4096), "device": bench.options.get("device", "cpu"), "grad_spike_factor": 0.0,
+        "weight_decay": float(bench.options.get("decay", 0.01)), "precision": bench.options.get("precision", "fp32"),
         "eval_every": bench.int_option("eval_every", 0), "save_every": 1_000_000,
     }  # fmt: skip
     head = {"transform": False, "tied": False, "bias": True}
     return api.pretrain(
-        corpus=str(train_corpus), valid=str(valid_corpus), model=model, objective={"kind": "causal", "head": head},
-        length=MAX_LENGTH, train=train, eval_tokens=1 << 40, out=str(bench.folder / "nnlm"),
+        corpus=str(train_corpus), valid=str(valid_corpus), model=model, objective={"kind": "clm", "head": head},
+        max_length=MAX_LENGTH, train=train, eval_tokens=1 << 40, out=str(bench.folder / "nnlm"),
     )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ def run(bench: BenchmarkInputs) -> list[Row]:
             rows.append(_format_row(f"hashed at {length:,}{', reversible' * reversible}", result, peer, "3x"))
     for layers in _int_list(bench, "depths", "6,12,24,48"):
         spec = _build_spec(bench, bench.int_option("deep", 4096)) | {
-            "layers": layers,
+            "num_hidden_layers": layers,
             "mixer": _mixer_settings(bench.int_option("deep", 4096)),
         }
         result, plain = (
@@ -47,7 +47,9 @@ def _int_list(bench: BenchmarkInputs, name: str, default: str) -> list[int]:
 
 
 def _build_spec(bench: BenchmarkInputs, length: int) -> dict[str, Any]:
-    spec: dict[str, Any] = {name: bench.int_option(name, default) for name, default in (INT_OPTIONS | {"layers": 12}).items()}
+    spec: dict[str, Any] = {
+        name: bench.int_option(name, default) for name, default in (INT_OPTIONS | {"num_hidden_layers": 12}).items()
+    }
     spec |= {"tokens": bench.int_option("tokens", 32_768), "length": length, "dropout": 0.0, "kind": "hashed"}
     return spec | {"device": bench.options.get("device", "cuda")}
 

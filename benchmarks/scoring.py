@@ -110,13 +110,13 @@ def train_ours(job: ScoringJob, task: Any, train_examples: Sequence[Any], eval_e
     train = {
         "epochs": case.epochs,
         "batch_tokens": find_batch_tokens(task, encoded, case.batch),
-        "rate": case.rate,
-        "warmup": 0.0,
+        "learning_rate": case.rate,
+        "warmup_steps": 0.0,
     }
-    train |= {"decay": 0.0, "optimizer": {"kind": "adamw", "eps": 1e-8}, "save_every": 10**9}
+    train |= {"weight_decay": 0.0, "optimizer": {"kind": "adamw", "eps": 1e-8}, "save_every": 10**9}
     train |= {"device": job.device, "precision": job.precision}
     data = {"train": case.train, "columns": case.columns}
-    result = api.finetune(task=to_dict(task), model=job.model, data=data, out=str(out), length=case.length, train=train,
+    result = api.finetune(task=to_dict(task), model=job.model, data=data, out=str(out), max_length=case.length, train=train,
                         seed=job.seed, quiet=True)  # fmt: skip
     predictor = api.load(out)
     predictor.model.to(job.device)

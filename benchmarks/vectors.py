@@ -25,7 +25,7 @@ from .inputs import BenchmarkInputs
 
 Row = tuple[str, str, str, str, str]
 METHODS = {"skip-gram": SkipGram(), "cbow": Cbow(), "skip-gram-tree": SkipGram(hs=True), "cbow-tree": Cbow(hs=True)}
-GLOVE_CONFIG = {"kind": "glove", "rate": 0.2}  # as good after three epochs as 0.05 after a dozen
+GLOVE_CONFIG = {"kind": "glove", "learning_rate": 0.2}  # as good after three epochs as 0.05 after a dozen
 
 
 def run(bench: BenchmarkInputs) -> list[Row]:
@@ -40,7 +40,12 @@ def run(bench: BenchmarkInputs) -> list[Row]:
 def _prepare_corpus(bench: BenchmarkInputs) -> Corpus:
     texts, folder = [str(path) for path in bench.texts], bench.folder
     api.train_tokenizer(
-        texts=texts, kind="word", least=5, size=bench.int_option("size", 30_000), out=str(folder / "words"), quiet=True
+        texts=texts,
+        kind="word",
+        min_frequency=5,
+        vocab_size=bench.int_option("size", 30_000),
+        out=str(folder / "words"),
+        quiet=True,
     )
     api.prepare(texts=texts, tokenizer=str(folder / "words"), out=str(folder / "words-corpus"), quiet=True)
     return Corpus.open(folder / "words-corpus")

@@ -56,7 +56,12 @@ def build_classifiers(bench: BenchmarkInputs, length: int) -> WeightFolders:
 
 def _export_random_model(bench: BenchmarkInputs, folder: Path) -> None:
     tokenizer = Tokenizer.load(bench.tokenizer)
-    sizes = {"layers": 6, "width": 384, "mixer": {"heads": 12}, "feedforward": {"inner": 1536}}
+    sizes = {
+        "num_hidden_layers": 6,
+        "hidden_size": 384,
+        "mixer": {"num_attention_heads": 12},
+        "feedforward": {"intermediate_size": 1536},
+    }
     config = from_dict(ModelConfig, {"encoder": sizes, "vocabulary": len(tokenizer)}, "the random model")
     checkpoint.save(bench.folder / "random", build_model(config, 0), tokenizer, {}, {})
     api.export(model=str(bench.folder / "random"), out=str(folder), quiet=True)

@@ -75,24 +75,24 @@ CORPORA: dict[str, str] = {
 }
 
 MASKS: dict[str, str] = {
-    "pieces": "objective.masks=pieces",
-    "whole-words": "objective.masks=whole-words",
-    "singly": "objective.masks.kind=whole-words objective.masks.singly=0.5",
-    "spans": "objective.masks.kind=spans objective.masks.p=0.3 objective.masks.longest=5",
-    "ngrams": "objective.masks.kind=ngrams objective.masks.longest=4",
+    "pieces": "objective.masking=token",
+    "whole-words": "objective.masking=whole-word",
+    "singly": "objective.masking.kind=whole-words objective.masks.singly=0.5",
+    "spans": "objective.masking.kind=spans objective.masks.p=0.3 objective.masks.longest=5",
+    "ngrams": "objective.masking.kind=ngrams objective.masks.longest=4",
 }
 VIEWS: dict[str, str] = {
-    "windows": "objective.view=windows",
-    "doc-sentences": "objective.view=doc-sentences",
-    "full-sentences": "objective.view=full-sentences",
-    "streams": "objective.view=streams",
-    "streams-across": "objective.view.kind=streams objective.view.across=true",
+    "windows": "objective.packing=windows",
+    "doc-sentences": "objective.packing=doc-sentences",
+    "full-sentences": "objective.packing=full-sentences",
+    "streams": "objective.packing=streams",
+    "streams-across": "objective.packing.kind=streams objective.view.across=true",
 }
 PAIRS: dict[str, str] = {
-    "next": "objective.pairs=next-sentence",
-    "next-google": "objective.pairs.kind=next-sentence objective.pairs.style=google",
-    "next-short": "objective.pairs.kind=next-sentence objective.pairs.short=0.5",
-    "order": "objective.pairs=sentence-order",
+    "next": "objective=mlm-nsp",
+    "next-google": "objective.kind=next-sentence objective.pairs.style=google",
+    "next-short": "objective.kind=next-sentence objective.pairs.short=0.5",
+    "order": "objective=mlm-sop",
 }
 
 
@@ -122,31 +122,33 @@ def list_batch_recipes() -> dict[str, tuple[str, str]]:
     return recipes
 
 
-BATCH = "length=32 train.batch_tokens=256 held_out=0.1"  # of every batch recipe but those of word vectors
+BATCH = "max_length=32 train.batch_tokens=256 held_out=0.1"  # of every batch recipe but those of word vectors
 BATCH_NUMBERS = (0, 1, 5, 60)  # 60 lies in a later epoch
 
 STEPS = "train.steps=20 train.log_every=5 train.device=cpu"
-LEARN = f"{STEPS} train.batch_tokens=512 train.rate=3e-3 train.warmup=0.1 eval_tokens=1024 held_out=0.1 length=64"
-SIZE = "model.layers=2 model.width=32 model.feedforward.inner=64 model.positions=64 model.deviation=0.1 model.dropout=0.1"
-BARE = "model.width=32 model.positions=64 model.dropout=0.1"  # of models without a feed-forward
-HEADS = "model.mixer.heads=2"
+LEARN = (
+    f"{STEPS} train.batch_tokens=512 train.learning_rate=3e-3 train.warmup_steps=0.1 eval_tokens=1024 held_out=0.1 length=64"
+)
+SIZE = "model.num_hidden_layers=2 model.width=32 model.feedforward.inner=64 model.positions=64 model.deviation=0.1 model.dropout=0.1"
+BARE = "model.hidden_size=32 model.positions=64 model.dropout=0.1"  # of models without a feed-forward
+HEADS = "model.mixer.num_attention_heads=2"
 TABLE = "train.device=cpu model.width=12"  # of word vectors
 TINY = f"model=bert-tiny {SIZE} {HEADS} {LEARN}"
-NO_POSITIONS = "model.table=false"
+NO_POSITIONS = "model.position_embedding_type=none"
 
 PRETRAIN: dict[str, tuple[str, str]] = {
     # objectives
     "bert": ("en", f"{TINY} objective=pairs"),
-    "bert-before": ("en", f"{TINY} objective=pairs model.norm=before"),
-    "bert-order": ("en", f"{TINY} objective=pairs objective.pairs=sentence-order objective.masks=ngrams"),
+    "bert-before": ("en", f"{TINY} objective=pairs model.norm=pre"),
+    "bert-order": ("en", f"{TINY} objective=pairs objective=mlm-sop objective.masking=ngram"),
     "bert-masked": ("en", f"{TINY} objective=masked"),
-    "bert-zh": ("zh", f"{TINY} objective=pairs objective.masks.kind=whole-words objective.masks.singly=0.5"),
+    "bert-zh": ("zh", f"{TINY} objective=pairs objective.masking.kind=whole-words objective.masking.token_masking_share=0.5"),
     "roberta": ("en-bpe", f"model=roberta-base {SIZE} {HEADS} {LEARN} objective=masked objective.view=full-sentences"),
     "distilbert": ("en", f"model=distilbert {SIZE} {HEADS} {LEARN} objective=masked"),
     "albert": (
         "en",
         f"model=albert-base {SIZE} {HEADS} {LEARN} model.embedding=16 objective=pairs objective.pairs=sentence-order "
-        "objective.masks=ngrams train.optimizer=lamb",
+        "objective.masking=ngrams train.optimizer=lamb",
     ),
     "electra": ("en", f"model=electra-small {SIZE} {HEADS} {LEARN} model.embedding=16 objective=replaced objective.size=0.5"),
     "modernbert": (
@@ -169,12 +171,12 @@ PRETRAIN: dict[str, tuple[str, str]] = {
     "elmo": (
         "word",
         f"model=elmo {BARE} {LEARN} objective=both-ways model.mixer.hidden=24 model.front.filters=[[1,16],[2,16]] "
-        "model.front.letters=10 model.front.highways=1",
+        "model.embeddings.max_characters_per_token=10 model.front.highways=1",
     ),
     "taglm": (
         "word",
         f"model=taglm {BARE} {LEARN} objective=both-ways model.mixer.hidden=24 model.front.filters=[[1,16],[2,16]] "
-        "model.front.letters=10 model.front.highways=1",
+        "model.embeddings.max_characters_per_token=10 model.front.highways=1",
     ),
     "nnlm": (
         "word",
@@ -182,101 +184,101 @@ PRETRAIN: dict[str, tuple[str, str]] = {
         "objective.head.transform=false objective.head.tied=false objective.head.bias=true",
     ),
     "skip-gram": ("word", f"{TABLE} objective=skip-gram train.epochs=2 objective.window=3"),
-    "skip-gram-tree": ("word", f"{TABLE} objective=skip-gram objective.tree=true train.epochs=2"),
-    "skip-gram-subwords": ("word", f"{TABLE} objective=skip-gram objective.subwords.buckets=500 train.epochs=2"),
+    "skip-gram-tree": ("word", f"{TABLE} objective=skip-gram objective.hs=true train.epochs=2"),
+    "skip-gram-subwords": ("word", f"{TABLE} objective=skip-gram objective.subwords.bucket=500 train.epochs=2"),
     "cbow": ("word", f"{TABLE} objective=cbow train.epochs=2 train.batch_tokens=256"),
-    "cbow-tree": ("word", f"{TABLE} objective=cbow objective.tree=true train.epochs=2"),
-    "cbow-subwords": ("word", f"{TABLE} objective=cbow objective.subwords.buckets=500 train.epochs=2"),
+    "cbow-tree": ("word", f"{TABLE} objective=cbow objective.hs=true train.epochs=2"),
+    "cbow-subwords": ("word", f"{TABLE} objective=cbow objective.subwords.bucket=500 train.epochs=2"),
     "glove": ("word", f"{TABLE} objective=glove objective.window=4 train.epochs=4"),
-    "glove-document": ("word", f"{TABLE} objective=glove objective.within=document objective.pairs=1000 train.epochs=3"),
+    "glove-document": ("word", f"{TABLE} objective=glove objective.within=document objective=mlm-nsp train.epochs=3"),
     # mixers
-    "dense-dropout": ("en", f"{TINY} objective=masked model.mixer.dropout=0.1"),
+    "dense-dropout": ("en", f"{TINY} objective=masked model.mixer.attention_dropout=0.1"),
     "dense-rotary": (
         "en",
-        f"{TINY} objective=masked {NO_POSITIONS} model.mixer.rotary=1000 model.mixer.bias=false model.norm=before "
+        f"{TINY} objective=masked {NO_POSITIONS} model.mixer.rope_theta=1000 model.mixer.bias=false model.norm=pre "
         "model.norm_bias=false model.feedforward.gated=true model.feedforward.bias=false",
     ),
-    "dense-alibi": ("en", f"{TINY} objective=masked {NO_POSITIONS} model.mixer.distance=alibi"),
-    "dense-relative": ("en", f"{TINY} objective=masked {NO_POSITIONS} model.mixer.distance=relative"),
+    "dense-alibi": ("en", f"{TINY} objective=masked {NO_POSITIONS} model.mixer.position_bias=alibi"),
+    "dense-relative": ("en", f"{TINY} objective=masked {NO_POSITIONS} model.mixer.position_bias=t5"),
     "dense-relative-apart": (
         "en",
-        f"{TINY} objective=masked {NO_POSITIONS} model.mixer.distance.kind=relative model.mixer.distance.shared=false "
-        "model.mixer.distance.buckets=8 model.mixer.distance.furthest=20",
+        f"{TINY} objective=masked {NO_POSITIONS} model.mixer.position_bias.kind=relative model.mixer.position_bias.shared=false "
+        "model.mixer.position_bias.num_buckets=8 model.mixer.distance.furthest=20",
     ),
-    "window": ("en", f"{TINY} objective=masked model.mixer.kind=window model.mixer.reach=[6]"),
+    "window": ("en", f"{TINY} objective=masked model.mixer.kind=window model.mixer.attention_window=[12]"),
     "window-dilated": (
         "en",
-        f"{TINY} objective=masked model.mixer.kind=window model.mixer.reach=[4,8] model.mixer.dilation=[2] "
-        "model.mixer.dilated=1 model.mixer.dropout=0.1",
+        f"{TINY} objective=masked model.mixer.kind=window model.mixer.attention_window=[4,8] model.mixer.dilation=[2] "
+        "model.mixer.dilated_layers=1 model.mixer.dropout=0.1",
     ),
     "window-causal": (
         "en-bpe",
-        f"{TINY} objective=causal model.mixer.kind=window model.mixer.reach=[6] model.mixer.causal=true "
-        f"model.mixer.anchors=false {NO_POSITIONS} model.mixer.rotary=1000 model.segments=0",
+        f"{TINY} objective=causal model.mixer.kind=window model.mixer.attention_window=[12] model.mixer.causal=true "
+        f"model.mixer.global_attention=false {NO_POSITIONS} model.mixer.rotary=1000 model.segments=0",
     ),
     "longformer": ("en", f"model=longformer-mini {SIZE} {HEADS} {LEARN} objective=masked model.mixer.reach=[8]"),
     "recurrent": (
         "en-bpe",
         f"model=transformer-xl {SIZE} {HEADS} {LEARN} objective=causal objective.view=streams model.mixer.remembers=16 "
-        "model.mixer.recalls=24 model.mixer.dropout=0.1 length=24",
+        "model.mixer.eval_mem_len=24 model.mixer.dropout=0.1 length=24",
     ),
     "recurrent-shared": (
         "en-bpe",
         f"model=transformer-xl-char {SIZE} {HEADS} {LEARN} objective=causal objective.view.kind=streams "
-        "objective.view.across=true model.mixer.remembers=16 model.mixer.recalls=16 model.mixer.shared=true "
+        "objective.packing.across=true model.mixer.remembers=16 model.mixer.recalls=16 model.mixer.shared=true "
         "model.mixer.same_length=true model.mixer.clamp=20 length=24",
     ),
     "recurrent-masked": (
         "en",
-        f"{TINY} objective=masked objective.view=streams model.mixer.kind=recurrent model.mixer.causal=false "
-        f"model.mixer.remembers=8 {NO_POSITIONS} length=24",
+        f"{TINY} objective=masked objective.packing=streams model.mixer.kind=recurrent model.mixer.causal=false "
+        f"model.mixer.mem_len=8 {NO_POSITIONS} length=24",
     ),
     "adaptive": (
         "en-bpe",
         f"model=adaptive-span {SIZE} {HEADS} {LEARN} objective=causal objective.view=streams model.mixer.longest=32 "
-        "model.mixer.ramp=8 model.mixer.begin=0.25 length=24",
+        "model.mixer.span_ramp=8 model.mixer.begin=0.25 length=24",
     ),
     "adaptive-masked": (
         "en",
-        f"{TINY} objective=masked model.mixer.kind=adaptive model.mixer.longest=32 model.mixer.ramp=8 model.mixer.begin=0.25 "
+        f"{TINY} objective=masked model.mixer.kind=adaptive model.mixer.max_span=32 model.mixer.span_ramp=8 model.mixer.init_span=0.25 "
         f"{NO_POSITIONS}",
     ),
     "hashed": (
         "en",
-        f"{TINY} objective=masked model.mixer.kind=hashed model.mixer.buckets=4 model.mixer.rounds=2 model.mixer.reach=8",
+        f"{TINY} objective=masked model.mixer.kind=hashed model.mixer.num_buckets=4 model.mixer.num_hashes=2 model.mixer.attention_window=16",
     ),
     "hashed-causal": (
         "en-bpe",
-        f"{TINY} objective=causal model.mixer.kind=hashed model.mixer.buckets=4 model.mixer.rounds=2 model.mixer.reach=8 "
+        f"{TINY} objective=causal model.mixer.kind=hashed model.mixer.num_buckets=4 model.mixer.num_hashes=2 model.mixer.attention_window=16 "
         "model.mixer.causal=true model.segments=0",
     ),
     "reformer": (
         "en",
         f"model=reformer-mini {SIZE} {HEADS} {LEARN} objective=masked model.mixer.buckets=[2,2] model.mixer.rounds=2 "
-        "model.mixer.reach=8 model.feedforward.chunk=100 model.table.shape=[8,8]",
+        "model.mixer.attention_window=8 model.feedforward.chunk=100 model.table.shape=[8,8]",
     ),
     "reversible-halves": (
         "en",
-        f"{TINY} objective=masked model.norm=before model.reversible=halves model.width=64",
+        f"{TINY} objective=masked model.norm=pre model.reversible=halves model.hidden_size=64",
     ),
     "chunked": (
         "en-bpe",
-        f"{TINY} objective=causal model.mixer.kind=chunked model.mixer.near.chunk=8 model.mixer.hashed.chunk=8 "
-        "model.mixer.buckets=4 model.mixer.rounds=2 model.mixer.causal=true model.segments=0",
+        f"{TINY} objective=causal model.mixer.kind=chunked model.mixer.local.chunk_length=8 model.mixer.lsh.chunk_length=8 "
+        "model.mixer.num_buckets=4 model.mixer.rounds=2 model.mixer.causal=true model.segments=0",
     ),
     "chunked-masked": (
         "en",
-        f"{TINY} objective=masked model.mixer.kind=chunked model.mixer.near.chunk=8 model.mixer.near.after=1 "
-        "model.mixer.hashed.chunk=8 model.mixer.hashed.after=1 model.mixer.buckets=4",
+        f"{TINY} objective=masked model.mixer.kind=chunked model.mixer.local.chunk_length=8 model.mixer.local.num_chunks_after=1 "
+        "model.mixer.lsh.chunk_length=8 model.mixer.hashed.after=1 model.mixer.buckets=4",
     ),
     "long-short": (
         "en",
-        f"{TINY} objective=masked model.mixer.kind=long-short model.mixer.filters=2 model.mixer.kernels=[3,7] "
-        "model.mixer.dropout=0.1",
+        f"{TINY} objective=masked model.mixer.kind=long-short model.mixer.num_filters=2 model.mixer.kernel_sizes=[3,7] "
+        "model.mixer.attention_dropout=0.1",
     ),
     "long-short-dynamic": (
         "en",
-        f"{TINY} objective=masked model.mixer.kind=long-short model.mixer.filters=2 model.mixer.kernels=[3,7] "
+        f"{TINY} objective=masked model.mixer.kind=long-short model.mixer.num_filters=2 model.mixer.kernel_sizes=[3,7] "
         f"model.mixer.dynamic=true {NO_POSITIONS} model.mixer.rotary=1000",
     ),
     "lite": ("en", f"model=lite-mini {SIZE} {HEADS} {LEARN} objective=masked model.mixer.filters=2"),
@@ -287,35 +289,47 @@ PRETRAIN: dict[str, tuple[str, str]] = {
     "convolution-causal": (
         "word",
         f"model=textcnn {BARE} {LEARN} objective=causal model.mixer.widths=[2,3] model.mixer.causal=true "
-        "model.mixer.activation=tanh model.segments=0",
+        "model.mixer.hidden_act=tanh model.segments=0",
     ),
-    "sinusoid": ("en", f"{TINY} objective=masked model.table=sinusoid model.scaled=true model.pool=mean model.pooler=none"),
+    "sinusoid": (
+        "en",
+        f"{TINY} objective=masked model.position_embedding_type=sinusoidal model.scale_embeddings=true model.pooling=mean model.pooler_act=none",
+    ),
     # optimizers, schedules, ways to run
-    "bert-adam": ("en", f"{TINY} objective=masked train.optimizer=bert-adam train.schedule=constant"),
-    "lamb": ("en", f"{TINY} objective=masked train.optimizer=lamb train.schedule=cosine"),
-    "muon": ("en", f"{TINY} objective=masked train.optimizer=muon train.schedule=trapezoid train.cooldown=0.5"),
-    "slanted": ("en", f"{TINY} objective=masked train.schedule=slanted train.accumulate=2 train.recompute=true"),
+    "bert-adam": ("en", f"{TINY} objective=masked train.optimizer=bert-adam train.lr_scheduler_type=constant"),
+    "lamb": ("en", f"{TINY} objective=masked train.optimizer=lamb train.lr_scheduler_type=cosine"),
+    "muon": (
+        "en",
+        f"{TINY} objective=masked train.optimizer=muon train.lr_scheduler_type=warmup_stable_decay train.decay_fraction=0.5",
+    ),
+    "slanted": (
+        "en",
+        f"{TINY} objective=masked train.lr_scheduler_type=slanted_triangular train.gradient_accumulation_steps=2 train.gradient_checkpointing=true",
+    ),
     "inverse-sqrt": (
         "en",
-        f"{TINY} objective=masked train.schedule=inverse-sqrt train.average=3 train.save_every=5 train.keep=3 "
+        f"{TINY} objective=masked train.lr_scheduler_type=inverse_sqrt train.average_checkpoints=3 train.save_every=5 train.save_total_limit=3 "
         "train.eval_every=10",
     ),
     "phases": (
         "en",
-        f"{TINY} objective=pairs objective.repeats=2 length=[24,64] shares=[0.5,0.5] train.decay=0.1 train.clip=0.5",
+        f"{TINY} objective=pairs objective.dupe_factor=2 length=[24,64] shares=[0.5,0.5] train.weight_decay=0.1 train.max_grad_norm=0.5",
     ),
-    "continued": ("domain", f"init=models/bert {LEARN} objective=masked objective.masks=whole-words"),
-    "to-window": ("en", f"init=models/bert {LEARN} objective=masked model.mixer.kind=window {HEADS} model.mixer.reach=[8]"),
+    "continued": ("domain", f"init=models/bert {LEARN} objective=masked objective.masking=whole-word"),
+    "to-window": (
+        "en",
+        f"init=models/bert {LEARN} objective=masked model.mixer.kind=window {HEADS} model.mixer.attention_window=[16]",
+    ),
     "from-vectors": (
         "word",
         f"model=bilstm {BARE} {LEARN} model.embedding=12 objective=masked vectors=models/skip-gram",
     ),
-    "hex": ("hex", f"{TINY} objective=masked objective.view=doc-sentences objective.masks=spans model.norm=before"),
+    "hex": ("hex", f"{TINY} objective=masked objective.packing=doc-sentences objective.masking=span model.norm=pre"),
 }
 
 TASK = "train.device=cpu train.batch_tokens=512 train.rate=3e-3 train.log_every=10 train.steps=60 length=32"
-ANEW = "model.layers=2 model.width=32 model.positions=64 model.deviation=0.18 model.table=sinusoid model.scaled=true"
-WRITE = "task.longest=16 task.beam=2"
+ANEW = "model.num_hidden_layers=2 model.width=32 model.positions=64 model.deviation=0.18 model.table=sinusoid model.scaled=true"
+WRITE = "task.max_answer_length=16 task.beam=2"
 BERT = "model=models/bert-before"
 GPT = "model=models/gpt"
 
@@ -372,13 +386,13 @@ FINETUNE: dict[str, tuple[str, Settings]] = {
     "generate-recurrent": (
         "generate",
         f"task=generate {WRITE} decoder=recurrent model=bilstm model.layers=1 model.width=32 model.dropout=0.0 "
-        f"model.deviation=0.2 tokenizer=tokenizers/word {TASK} train.rate=1e-2 "
+        f"model.initializer_range=0.2 tokenizer=tokenizers/word {TASK} train.rate=1e-2 "
         "train.steps=200",
     ),
     "generate-general": (
         "generate",
         f"task=generate {WRITE} decoder.kind=recurrent decoder.score=general decoder.cell=lstm tokenizer=tokenizers/word "
-        f"{ANEW} {HEADS} model.feedforward.inner=64 {TASK} train.average=2 train.save_every=5 train.schedule=inverse-sqrt",
+        f"{ANEW} {HEADS} model.feedforward.intermediate_size=64 {TASK} train.average_checkpoints=2 train.save_every=5 train.lr_scheduler_type=inverse_sqrt",
     ),
     "generate-bert2bert": ("generate", f"task=generate {WRITE} decoder=attention {BERT} {TASK}"),
     "generate-shared": ("generate", f"task=generate {WRITE} decoder.kind=attention decoder.shared=true {BERT} {TASK}"),
@@ -443,7 +457,7 @@ EXPORT: dict[str, tuple[str, str]] = {
 }
 PACKED = ("models/bert", "models/gpt", "tasks/classify")
 NOT_EVALUATED = ("classify-subwords",)  # `evaluate` fails on words that only n-grams spell (IndexError in slices, 765d9ca)
-CONVERT_LONG = "length=128 reach=[8]"
+CONVERT_LONG = "max_length=128 reach=[8]"
 
 RUN = "train={steps=12,batch_tokens=512,rate=3e-3,device='cpu'}"
 CLASSIFY_FILES = "data={train='data/classify-train.jsonl',dev='data/classify-dev.jsonl'}"
@@ -1305,7 +1319,9 @@ def batches_of(settings: list[str], indices: tuple[int, ...]) -> dict[int, Array
     corpus = Corpus.open(Path(recipe.corpus))
     if not isinstance(recipe.objective, WordVectorObjective):
         documents, _, _ = split_corpus(recipe, corpus)
-        batches = recipe.objective.build_batches(corpus, documents, recipe.max_length[0], recipe.train.batch_tokens, recipe.seed)
+        batches = recipe.objective.build_batches(
+            corpus, documents, recipe.max_length[0], recipe.train.batch_tokens, recipe.seed
+        )
         arrays = {}
         for k in indices:
             batch = batches(k)

@@ -78,9 +78,9 @@ def error_message(config_type: Any, *overrides: str, path: Path | None = None) -
         ("objective.masks.qqq=3", "objective.masks.qqq is not known; known: none, it has no keys"),
         ("objective.qqq.deep=3", "objective.qqq is not known; known: masks, pairs, rate, repeats"),
         ("steps=3", "steps is not known; did you mean 'train.steps'?"),
-        ("heads=3", "heads is not known; did you mean 'model.mixer.heads'?"),
-        ("dropout=0", "dropout is not known; did you mean 'model.dropout'?"),
-        ("train.layers=3", "train.layers is not known; did you mean 'model.layers'?"),
+        ("heads=3", "heads is not known; did you mean 'model.mixer.num_attention_heads'?"),
+        ("hidden_dropout_prob=0", "dropout is not known; did you mean 'model.hidden_dropout_prob'?"),
+        ("train.layers=3", "train.layers is not known; did you mean 'model.num_hidden_layers'?"),
         ("model={mixer={kind='lstm', heads=4}}", "model.mixer.heads is not known; known: cell, "),
     ],
 )
@@ -93,8 +93,8 @@ def test_config_unknown_key_suggests_the_closest(override, message):
     [
         ("objective=maskd", "objective = 'maskd' is not known; did you mean 'masked'?"),
         ("objective.kind=maskd", "objective = 'maskd' is not known; did you mean 'masked'?"),
-        ("objective.masks=whole-wrds", "objective.masks = 'whole-wrds' is not known; did you mean 'whole-words'?"),
-        ("objective.masks=q", "objective.masks = 'q' is not known; known: pieces, whole-words, spans, ngrams"),
+        ("objective.masking=whole-wrds", "objective.masks = 'whole-wrds' is not known; did you mean 'whole-words'?"),
+        ("objective.masking=q", "objective.masks = 'q' is not known; known: pieces, whole-words, spans, ngrams"),
         ("model=bert-mni", "model = 'bert-mni' is not known; did you mean 'bert-mini'?"),
         ("model.mixer=dens", "model.mixer = 'dens' is not known; did you mean 'dense'?"),
         ("train.precision=bf61", "train.precision = 'bf61' is not known; did you mean 'bf16'?"),
@@ -109,12 +109,12 @@ def test_config_unknown_value_suggests_the_closest(override, message):
     ("override", "message"),
     [
         ("train.steps=many", "train.steps = 'many': expected `int | null`, got `str`"),
-        ("model.layers=2.5", "model.layers = 2.5: expected `int`, got `float`"),
+        ("model.num_hidden_layers=2.5", "model.layers = 2.5: expected `int`, got `float`"),
         ("train.compile=1", "train.compile = 1: expected `bool`, got `int`"),
         ("seed=true", "seed = True: expected `int`, got `bool`"),
-        ("objective.masks=3", "objective.masks = 3: expected `object`, got `int`"),
+        ("objective.masking=3", "objective.masks = 3: expected `object`, got `int`"),
         ("train=[1]", "train: expected `object`, got `array`"),
-        ('length=[128, "x"]', "length[1] = 'x': expected `int`, got `str`"),
+        ('max_length=[128, "x"]', "length[1] = 'x': expected `int`, got `str`"),
         ("train.optimizer.betas=0.9", "train.optimizer.betas: expected `array` of length 2, got 1"),
         ("corpus=[1]", "corpus: expected `str`, got `array`"),
         ("train.steps.more=1", "train.steps takes number: there is no 'more' inside"),
@@ -174,7 +174,7 @@ def test_config_preset_with_overrides():
     mini = EncoderConfig.presets["bert-mini"]
     assert read_recipe(PretrainRecipe, overrides=[*REQUIRED, "model=bert-mini"]).model == mini
     changed = read_recipe(
-        PretrainRecipe, overrides=[*REQUIRED, "model=bert-mini", "model.layers=3", "model.mixer.causal=true"]
+        PretrainRecipe, overrides=[*REQUIRED, "model=bert-mini", "model.num_hidden_layers=3", "model.mixer.causal=true"]
     ).model
     expected = to_dict(mini)
     expected["layers"], expected["mixer"]["causal"] = 3, True
@@ -187,15 +187,19 @@ def test_config_tables_are_assigned_before_their_keys():
         assert read_recipe(Outer, None, overrides).part == Small(size=5, inner=Inner(count=9, share=0.25))
     for overrides in permutations(["part.kind=small", "part.size=5", "part.inner.count=9"]):
         assert read_recipe(Outer, None, overrides).part == Small(size=5, inner=Inner(count=9))
-    for overrides in permutations(["model=bert-mini", "model.layers=3"]):
-        assert (mini := read_recipe(PretrainRecipe, None, [*REQUIRED, *overrides]).model).num_hidden_layers == 3 and mini.hidden_size == 256
+    for overrides in permutations(["model=bert-mini", "model.num_hidden_layers=3"]):
+        assert (
+            mini := read_recipe(PretrainRecipe, None, [*REQUIRED, *overrides]).model
+        ).num_hidden_layers == 3 and mini.hidden_size == 256
     assert read_recipe(Outer, None, ["inner.count=4", "inner.count=6"]).inner.count == 6  # the last of two overrides wins
 
 
 def test_config_command_line_overrides_a_preset_in_a_file(tmp_path):
     (tmp_path / "run.toml").write_text('corpus = "c"\nout = "o"\nmodel = "bert-tiny"\nobjective = "masked"\n')
-    recipe = read_recipe(PretrainRecipe, tmp_path / "run.toml", ["model.layers=9", "objective.masks=spans"])
-    assert (recipe.model.num_hidden_layers, recipe.model.hidden_size) == (9, 128) and recipe.objective == MaskedLM(masking=SpanMasking())
+    recipe = read_recipe(PretrainRecipe, tmp_path / "run.toml", ["model.num_hidden_layers=9", "objective.masking=span"])
+    assert (recipe.model.num_hidden_layers, recipe.model.hidden_size) == (9, 128) and recipe.objective == MaskedLM(
+        masking=SpanMasking()
+    )
 
 
 def test_config_recipe_with_byte_order_mark(tmp_path):
@@ -204,11 +208,11 @@ def test_config_recipe_with_byte_order_mark(tmp_path):
 
 
 def test_config_kind_as_a_bare_word():
-    assert read_recipe(PretrainRecipe, overrides=[*REQUIRED, "objective=masked"]).objective == MaskedLM()
-    recipe = read_recipe(PretrainRecipe, overrides=[*REQUIRED, "objective.masks=whole-words", "objective.pairs=sentence-order"])
+    assert read_recipe(PretrainRecipe, overrides=[*REQUIRED, "objective=mlm"]).objective == MaskedLM()
+    recipe = read_recipe(PretrainRecipe, overrides=[*REQUIRED, "objective.masking=whole-word", "objective=mlm-sop"])
     assert recipe.objective == SentencePairMLM(masking=WholeWordMasking(), pairs=SentenceOrder())
     recipe = read_recipe(
-        PretrainRecipe, overrides=[*REQUIRED, "objective=masked", "objective.masks=spans", "objective.masks.longest=5"]
+        PretrainRecipe, overrides=[*REQUIRED, "objective=mlm", "objective.masking=span", "objective.masking.max_span_length=5"]
     )
     assert recipe.objective == MaskedLM(masking=SpanMasking(max_span_length=5), packing=Windows())
     assert read_recipe(
@@ -218,10 +222,10 @@ def test_config_kind_as_a_bare_word():
 
 def test_config_table_without_kind_has_the_default_kind(tmp_path):
     (tmp_path / "run.toml").write_text('corpus = "c"\nout = "o"\n[objective]\nrate = 0.3\n[train.optimizer]\neps = 0.1\n')
-    recipe = read_recipe(PretrainRecipe, tmp_path / "run.toml", ["objective.pairs.short=0.7"])
-    assert recipe.objective == SentencePairMLM(mlm_probability=0.3, pairs=NextSentence(short_seq_prob=0.7)) and recipe.train.optimizer == Adamw(
-        eps=0.1
-    )
+    recipe = read_recipe(PretrainRecipe, tmp_path / "run.toml", ["objective.short_seq_prob=0.7"])
+    assert recipe.objective == SentencePairMLM(
+        mlm_probability=0.3, pairs=NextSentence(short_seq_prob=0.7)
+    ) and recipe.train.optimizer == Adamw(eps=0.1)
 
 
 def test_config_new_kind_starts_from_its_defaults(tmp_path):
@@ -237,7 +241,7 @@ def test_config_plain_field_named_kind():
     assert read_recipe(Outer, overrides=["text=t", "inner.count=9", "kind=green"]) == Outer(
         text="t", inner=Inner(count=9), kind="green"
     )
-    recipe = read_recipe(load_stage("tokenizer").Recipe, overrides=["texts=a.txt", "out=o", "size=9", "kind=bpe"])
+    recipe = read_recipe(load_stage("tokenizer").Recipe, overrides=["texts=a.txt", "out=o", "vocab_size=9", "kind=bpe"])
     assert (recipe.texts, recipe.size, recipe.kind) == (("a.txt",), 9, "bpe")
 
 
@@ -247,7 +251,9 @@ def test_config_missing_table_starts_from_its_default():
     assert read_recipe(Outer, overrides=["part=small", "part.inner.open=true"]).part == Small(inner=Inner(count=7, open=True))
     assert read_recipe(Outer, overrides=["maybe.kind=small", "maybe.size=3"]).maybe == Small(size=3)
     assert read_recipe(Outer, overrides=["part.beside.size=3"]).part == LargeOne(size=50, beside=Small(size=3))
-    assert read_recipe(PretrainRecipe, overrides=[*REQUIRED, "model.layers=3"]).model == EncoderConfig(num_hidden_layers=3)
+    assert read_recipe(PretrainRecipe, overrides=[*REQUIRED, "model.num_hidden_layers=3"]).model == EncoderConfig(
+        num_hidden_layers=3
+    )
 
 
 def test_config_dict_field_takes_any_key():
@@ -255,7 +261,7 @@ def test_config_dict_field_takes_any_key():
 
 
 def test_config_scalar_for_a_list_of_one(tmp_path):
-    recipe = read_recipe(PretrainRecipe, overrides=[*REQUIRED, "length=128", "shares=1"])
+    recipe = read_recipe(PretrainRecipe, overrides=[*REQUIRED, "max_length=128", "phase_fractions=1"])
     assert (recipe.max_length, recipe.phase_fractions) == ((128,), (1.0,))
     recipe = read_recipe(load_stage("prepare").Recipe, overrides=["texts=a.txt", "tokenizer=t", "out=o", "drop=lines"])
     assert (recipe.texts, recipe.drop) == (("a.txt",), ("lines",))
@@ -298,7 +304,13 @@ def test_config_from_dict_takes_paths_tuples_and_structs():
     assert (recipe.texts, recipe.tokenizer) == (("a", "b"), "t")
     recipe = from_dict(
         PretrainRecipe,
-        {"corpus": "c", "out": "o", "model": EncoderConfig(num_hidden_layers=2), "objective": MaskedLM(mlm_probability=0.2), "length": 64},
+        {
+            "corpus": "c",
+            "out": "o",
+            "model": EncoderConfig(num_hidden_layers=2),
+            "objective": MaskedLM(mlm_probability=0.2),
+            "max_length": 64,
+        },
     )
     assert (recipe.model.num_hidden_layers, recipe.objective.mlm_probability, recipe.max_length) == (2, 0.2, (64,))
 
@@ -313,12 +325,12 @@ def test_config_is_frozen():
 
 def test_config_top_level_union():
     top: Any = Small | LargeOne
-    assert read_recipe(top, overrides=["kind=small", "size=3", "inner.open=true"]) == Small(
+    assert read_recipe(top, overrides=["kind=small", "vocab_size=3", "inner.open=true"]) == Small(
         size=3, inner=Inner(count=7, open=True)
     )
-    assert read_recipe(top, overrides=["size=3", "kind=large-one"]) == LargeOne(size=3)
+    assert read_recipe(top, overrides=["vocab_size=3", "kind=large-one"]) == LargeOne(size=3)
     assert from_dict(top, "small") == Small()
-    assert "kind is missing; known: small, large-one" in error_message(top, "size=3")
+    assert "kind is missing; known: small, large-one" in error_message(top, "vocab_size=3")
     assert "kind = 'smal' is not known; did you mean 'small'?" in error_message(top, "kind=smal")
     assert "nams is not known; did you mean 'names'?" in error_message(top, "kind=large-one", "nams=3")
 
@@ -383,8 +395,8 @@ def test_config_printed_defaults_can_be_typed(name):
     "overrides",
     [
         [],
-        ["model=bert-tiny", "objective=masked", "objective.masks=spans", "length=[128, 512]", "train.optimizer=bert-adam"],
-        ["objective.pairs=sentence-order", "train.steps=7", "train.rate=1", "held_out=1e-9", "init=a/b", "seed=-1"],
+        ["model=bert-tiny", "objective=mlm", "objective.masking=span", "max_length=[128, 512]", "train.optimizer=bert-adam"],
+        ["objective=mlm-sop", "train.steps=7", "train.learning_rate=1", "validation_split=1e-9", "init=a/b", "seed=-1"],
     ],
 )
 def test_config_roundtrip(overrides, tmp_path):

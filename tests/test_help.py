@@ -70,19 +70,19 @@ def test_help_of_a_kind_lists_its_keys_only(capsys):
     page = help_page(capsys, "finetune", "task=tag", "--help")
     assert "\ntask=tag:\n" in page and "  task.crf " in page and "task.many" not in page and "train.rate" not in page
     assert help_page(capsys, "finetune", "task.kind=tag", "--help") == page
-    page = help_page(capsys, "pretrain", "objective=causal", "--help")
+    page = help_page(capsys, "pretrain", "objective=clm", "--help")
     assert "\nobjective=causal:\n" in page and "objective.masks" not in page
-    page = help_page(capsys, "pretrain", "objective=causal", "model.mixer=window", "--help")
-    assert "\nobjective=causal:\n" in page and "  model.mixer.reach " in page and "model.mixer.remembers" not in page
+    page = help_page(capsys, "pretrain", "objective=clm", "model.mixer=longformer", "--help")
+    assert "\nobjective=causal:\n" in page and "  model.mixer.attention_window " in page and "model.mixer.remembers" not in page
 
 
 def test_help_of_a_kind_inside_another_is_listed_once(capsys):
-    page = help_page(capsys, "pretrain", "objective.masks=spans", "--help")
-    assert page.count("objective.masks=spans:") == 1 and page.count("objective.masks.longest ") == 1
+    page = help_page(capsys, "pretrain", "objective.masking=span", "--help")
+    assert page.count("objective.masking=spans:") == 1 and page.count("objective.masks.longest ") == 1
 
 
 def test_help_of_a_kind_without_keys(capsys):
-    assert "objective.masks=pieces has no keys" in help_page(capsys, "pretrain", "objective.masks=pieces", "--help")
+    assert "objective.masking=pieces has no keys" in help_page(capsys, "pretrain", "objective.masking=token", "--help")
 
 
 def test_help_of_a_table_lists_its_keys_only(capsys):

@@ -12,8 +12,14 @@ from bertsmith import api
 from bertsmith.model import checkpoint
 from tests.conftest import make_english_text
 
-SMALL = {"layers": 1, "width": 16, "mixer": {"heads": 2}, "feedforward": {"inner": 16}, "positions": 32}
-TRAIN = {"steps": 1, "batch_tokens": 256, "warmup": 0, "device": "cpu"}
+SMALL = {
+    "num_hidden_layers": 1,
+    "hidden_size": 16,
+    "mixer": {"num_attention_heads": 2},
+    "feedforward": {"intermediate_size": 16},
+    "max_position_embeddings": 32,
+}
+TRAIN = {"steps": 1, "batch_tokens": 256, "warmup_steps": 0, "device": "cpu"}
 COUNTS = {"reviews": 2, "covid": 2}
 
 
@@ -22,7 +28,7 @@ def options(tmp_path_factory, corpus):
     """Options with synthetic files of each kind, and a model after one step."""
     folder = tmp_path_factory.mktemp("long")
     model = folder / "model"
-    api.pretrain(corpus=str(corpus), model=SMALL, length=32, objective="masked", train=TRAIN, out=str(model), quiet=True)
+    api.pretrain(corpus=str(corpus), model=SMALL, max_length=32, objective="mlm", train=TRAIN, out=str(model), quiet=True)
     texts = [make_english_text(6, seed).replace("\n", " ") for seed in range(8)]
     rows = [{"text": text, "label": "ab"[n % 2], "fold": n // 2} for n, text in enumerate(texts)]
     (folder / "reviews.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

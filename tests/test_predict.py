@@ -37,7 +37,12 @@ from tests.conftest import VOCAB
 
 TOKENIZER = Tokenizer.from_vocab(VOCAB)
 ENCODER = EncoderConfig(
-    num_hidden_layers=2, hidden_size=32, mixer=Attention(num_attention_heads=2), feedforward=FeedForwardConfig(intermediate_size=64), max_position_embeddings=48, initializer_range=0.2
+    num_hidden_layers=2,
+    hidden_size=32,
+    mixer=Attention(num_attention_heads=2),
+    feedforward=FeedForwardConfig(intermediate_size=64),
+    max_position_embeddings=48,
+    initializer_range=0.2,
 )
 TASKS = {
     "classify": TextClassification(labels=("bad", "good")),
@@ -53,7 +58,7 @@ def save_model(folder, task=None):
     """Save a random model as `finetune` (with a task) or `pretrain` writes it."""
     heads = build_task_objective(task).heads() if task else {"words": LMHeadConfig()}
     model = build_model(ModelConfig(encoder=ENCODER, vocab_size=len(TOKENIZER), heads=heads), 3)
-    record = {"task": to_dict(task), "length": 48} if task else {}
+    record = {"task": to_dict(task), "max_length": 48} if task else {}
     checkpoint.save(folder, model, TOKENIZER, {}, record)
     return folder
 

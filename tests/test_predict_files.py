@@ -169,7 +169,7 @@ def test_predict_fields_from_the_command_line(folders):
 
 def test_predict_fill_mask_and_likelihood_from_the_command_line(folders, tmp_path):
     model = f"model={folders['words']}"
-    filled = json.loads(run_cli("predict", model, "text=the [MASK] said [MASK]", "top=3").stdout)
+    filled = json.loads(run_cli("predict", model, "text=the [MASK] said [MASK]", "top_k=3").stdout)
     assert [len(mask) for mask in filled["masks"]] == [3, 3]
     together = json.loads(run_cli("predict", model, "text=the [MASK] said [MASK]", "together=true").stdout)
     assert len(together["masks"]) == 2
@@ -268,7 +268,7 @@ def test_embed_file_matches_and_resumes(folders, tmp_path, monkeypatch):
     monkeypatch.setattr(embed, "CHUNK_SIZE", 40)
     texts = random_texts(130)
     data = write_jsonl(tmp_path / "some.jsonl", [{"text": text} for text in texts])
-    argv = ["embed", f"model={folders['words']}", f"data={data}", "pool=first"]
+    argv = ["embed", f"model={folders['words']}", f"data={data}", "pooling=cls"]
     result = run_cli_json(*argv, f"out={tmp_path / 'straight.npy'}")
     assert (result["rows"], result["width"], result["pool"]) == (130, 32, "first")
     vectors = np.load(tmp_path / "straight.npy")

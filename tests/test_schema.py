@@ -49,9 +49,21 @@ def test_schema_presets_equal_those_of_the_structs(preset):
     "overrides",
     [
         [],
-        ["model=bert-tiny", "objective=masked", "objective.masks=spans", "length=[128, 512]", "train.optimizer=bert-adam"],
-        ["model=modernbert-base", "model.layers=3", "model.others.mixer=dense", "train.optimizer.betas=[0.8, 0.9]"],
-        ["model.mixer=window", "model.mixer.reach=[64]", "train.steps=7", "init=a/b", "seed=-1", "model.table=sinusoid"],
+        ["model=bert-tiny", "objective=mlm", "objective.masking=span", "max_length=[128, 512]", "train.optimizer=bert-adam"],
+        [
+            "model=modernbert-base",
+            "model.num_hidden_layers=3",
+            "model.layer_types.mixer=attention",
+            "train.optimizer.betas=[0.8, 0.9]",
+        ],
+        [
+            "model.mixer=longformer",
+            "model.mixer.attention_window=[128]",
+            "train.steps=7",
+            "init=a/b",
+            "seed=-1",
+            "model.position_embedding_type=sinusoidal",
+        ],
     ],
 )
 def test_schema_values_convert_to_the_same_recipe(overrides):
@@ -65,8 +77,8 @@ def test_schema_values_convert_to_the_same_recipe(overrides):
     "override",
     [
         "objectiv=masked", "train.setps=3", "model.mixer.head=3", "objective.masks.qqq=3", "steps=3", "objective=maskd",
-        "model=bert-mni", "model={mixer={kind='lstm', heads=4}}", "train.steps=many", "train.steps=0", "model.layers=2.5",
-        "train.optimizer.betas=0.9", 'length=[128, "x"]', "length=[]", "length=4", "held_out=1", "corpus=[1]", "train=[1]",
+        "model=bert-mni", "model={mixer={kind='lstm', heads=4}}", "train.steps=many", "train.steps=0", "model.num_hidden_layers=2.5",
+        "train.optimizer.betas=0.9", 'max_length=[128, "x"]', "max_length=[]", "max_length=4", "validation_split=1", "corpus=[1]", "train=[1]",
         "train.steps.more=1", "model.norm=x", "model.mixer=3",
     ],
 )  # fmt: skip

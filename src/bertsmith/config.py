@@ -74,7 +74,7 @@ def read_values(config_type: Any, path: Path | None = None, overrides: Iterable[
     """The values of a recipe before conversion, and their source for error messages.
 
     `overrides` are dotted assignments such as `train.steps=4` or `model=bert-mini`. Tables are assigned before their keys,
-    whatever the order given: `model.layers=4 model=bert-mini` has four layers.
+    whatever the order given: `model.num_hidden_layers=4 model=bert-mini` has four layers.
     """
     values, overrides = _expand_shorthand(config_type, _read_toml(path) if path else {}), list(overrides)
     for names, literal in sorted(
@@ -148,7 +148,7 @@ def _parse_override(override: str) -> tuple[list[str], str]:
 
 
 def _parse_literal(literal: str, annotation: Any) -> Any:
-    """A TOML value; a bare word is a string (`model.norm=before`), and so is a number where only text is valid (`out=2024`)."""
+    """A TOML value; a bare word is a string (`model.norm=pre`), and so is a number where only text is valid (`out=2024`)."""
     try:
         parsed = tomllib.loads(f"x = {literal}")
     except tomllib.TOMLDecodeError as error:

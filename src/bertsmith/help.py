@@ -40,7 +40,7 @@ STAGE_HELP = {
         "Train a tokenizer (WordPiece, BPE, unigram, ...) on text files, or add tokens for your domain to one you have. "
         "Writes a folder with tokenizer.json and a report.",
         (
-            "bertsmith tokenizer 'texts=books/*.txt.gz' size=30000 out=out/tokenizer",
+            "bertsmith tokenizer 'texts=books/*.txt.gz' vocab_size=30000 out=out/tokenizer",
             "bertsmith tokenizer texts=news.jsonl kind=byte-bpe lowercase=false out=out/tokenizer",
             "bertsmith tokenizer texts=law.txt extend=out/tokenizer add=2000 out=out/law-tokenizer",
         ),
@@ -59,7 +59,7 @@ STAGE_HELP = {
         "train.minutes. An interrupted run resumes when you run the same command again.",
         (
             "bertsmith pretrain corpus=out/corpus model=bert-mini train.steps=20000 out=out/bert",
-            "bertsmith pretrain corpus=out/corpus model=gpt objective=causal train.steps=20000 out=out/gpt",
+            "bertsmith pretrain corpus=out/corpus model=gpt objective=clm train.steps=20000 out=out/gpt",
             "bertsmith pretrain corpus=out/domain init=mini-en train.epochs=3 out=out/domain-bert",
         ),
         ("corpus", "out", "model", "objective", "length", "init", "train.steps", "train.batch_tokens", "train.rate",
@@ -69,7 +69,7 @@ STAGE_HELP = {
         "Estimate what a pre-training run will take: parameters, peak memory, time and disk. It takes the keys of `pretrain`, "
         "and suggests settings that fit where yours do not.",
         (
-            "bertsmith plan model=bert-base length=512 train.steps=100000 machine=h200",
+            "bertsmith plan model=bert-base max_length=512 train.steps=100000 machine=h200",
             "bertsmith plan corpus=out/corpus model=bert-mini train.epochs=10",
         ),
         ("corpus", "model", "objective", "length", "train.steps", "train.batch_tokens", "train.precision", "vocabulary",
@@ -88,8 +88,8 @@ STAGE_HELP = {
         "Convert a model with full attention to a Longformer: sliding-window attention and more positions. Pre-train it a "
         "little further afterwards, with `pretrain init=`.",
         (
-            "bertsmith convert-long model=mini-en length=4096 out=out/mini-long",
-            "bertsmith convert-long model=out/bert length=2048 reach=128 out=out/bert-long",
+            "bertsmith convert-long model=mini-en max_length=4096 out=out/mini-long",
+            "bertsmith convert-long model=out/bert max_length=2048 attention_window=256 out=out/bert-long",
         ),
         ("model", "out", "length", "reach", "dilation", "anchors"),
     ),
@@ -97,7 +97,7 @@ STAGE_HELP = {
         "Write a checkpoint for another library, or with int8 weights, and compare it with the original.",
         (
             "bertsmith export model=out/bert format=hf out=out/bert-hf",
-            "bertsmith export model=out/mood format=packed out=out/mood-int8",
+            "bertsmith export model=out/mood format=int8 out=out/mood-int8",
             "bertsmith export model=out/vectors format=vectors out=vectors.bin",
         ),
         ("model", "out", "format", "check", "header", "card"),
@@ -148,7 +148,7 @@ STAGE_HELP = {
         "Compute a vector for each text, search documents by them, or query word vectors.",
         (
             "bertsmith embed model=mini-en data=texts.txt out=vectors.npy",
-            "bertsmith embed model=mini-en data=queries.txt documents=texts.txt top=5",
+            "bertsmith embed model=mini-en data=queries.txt documents=texts.txt top_k=5",
             "bertsmith embed model=out/vectors word=bank",
         ),
         ("model", "text", "data", "out", "pool", "documents", "top", "word", "analogy", "batch_tokens", "device", "precision"),
@@ -248,7 +248,7 @@ def _is_selected(name: str, topic: str, kinds: dict[str, str]) -> bool:
 
 
 def _shorten(key: KeyHelp, kinds: dict[str, str]) -> KeyHelp:
-    """Leave out the kinds of outer tables that are not chosen: `objective.masks=spans` is the same in every objective."""
+    """Leave out the kinds of outer tables that are not chosen: `objective.masking=span` is the same in every objective."""
     chosen = [match.end() for match in KIND.finditer(key.name) if _typed_name(key.name[: match.start()]) in kinds]
     end = max(chosen, default=0)
     outer = KIND.sub(lambda match: match[0] if match.end() in chosen else "", key.name[:end])

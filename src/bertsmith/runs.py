@@ -30,7 +30,9 @@ def compute_run_id(recipe: Config, **paths: str | None) -> str:
     """Hash of everything that determines the result; `paths` (by dotted key) enter with their content hash, not their path."""
     values = to_dict(recipe)
     # early stopping and checkpoint averaging make these intervals affect the result
-    included = ["eval_every"] * bool(values["train"]["stop"]) + ["save_every"] * bool(values["train"]["average"])
+    included = ["eval_every"] * bool(values["train"]["early_stopping_patience"]) + ["save_every"] * bool(
+        values["train"]["average_checkpoints"]
+    )
     excluded = [name for name in RUN_ID_EXCLUDED if name not in included]
     values["train"] = {name: value for name, value in values["train"].items() if name not in excluded}
     for name, location in paths.items():

@@ -28,7 +28,10 @@ from tests.model.test_rope import rope_by_complex_multiplication
 
 HIDDEN_SIZE, LENGTHS = 32, (17, 5, 40, 1, 23)
 ATTENTION = [Attention(num_attention_heads=4), Attention(num_attention_heads=4, rope_theta=100.0, bias=False)]
-CAUSAL_ATTENTION = [Attention(num_attention_heads=4, causal=True), Attention(num_attention_heads=4, causal=True, rope_theta=100.0)]
+CAUSAL_ATTENTION = [
+    Attention(num_attention_heads=4, causal=True),
+    Attention(num_attention_heads=4, causal=True, rope_theta=100.0),
+]
 MIXERS = [
     *ATTENTION, Lstm(), Lstm(cell_size=40), Lstm(directions="apart", cell_size=40, cell_clip=0.3), Lstm(cell="gru"), Cnn(),
     Cnn(kernel_sizes=(1, 2, 6, 3), hidden_act="tanh"), TransformerXL(num_attention_heads=4, causal=False),
@@ -64,20 +67,39 @@ CAUSAL += [
     Longformer(num_attention_heads=4, attention_window=(3,), dilation=(2,), global_attention=False, causal=True),
 ]
 
-MIXERS += [Reformer(num_attention_heads=4, num_buckets=4, num_hashes=3, bucket_window=4), Reformer(num_attention_heads=4, num_buckets=1, bias=False)]
+MIXERS += [
+    Reformer(num_attention_heads=4, num_buckets=4, num_hashes=3, bucket_window=4),
+    Reformer(num_attention_heads=4, num_buckets=1, bias=False),
+]
 MIXERS += [
     ReformerChunked(num_attention_heads=4, attn_layers=("near",), local=ChunkConfig(chunk_length=4)),
-    ReformerChunked(num_attention_heads=4, attention_head_size=6, attn_layers=("hashed",), lsh=ChunkConfig(chunk_length=4, num_chunks_after=1), num_buckets=4, num_hashes=3),
+    ReformerChunked(
+        num_attention_heads=4,
+        attention_head_size=6,
+        attn_layers=("hashed",),
+        lsh=ChunkConfig(chunk_length=4, num_chunks_after=1),
+        num_buckets=4,
+        num_hashes=3,
+    ),
 ]
 CAUSAL += [
     ReformerChunked(num_attention_heads=4, attn_layers=("near",), local=ChunkConfig(chunk_length=4), causal=True)
 ]  # LSH chunks are only partly causal
-CAUSAL += [Reformer(num_attention_heads=4, num_buckets=(2, 4), num_hashes=2, bucket_window=3, causal=True), Reformer(num_attention_heads=4, num_buckets=1, causal=True)]
+CAUSAL += [
+    Reformer(num_attention_heads=4, num_buckets=(2, 4), num_hashes=2, bucket_window=3, causal=True),
+    Reformer(num_attention_heads=4, num_buckets=1, causal=True),
+]
 
-MIXERS += [LiteTransformer(kernel_sizes=(5,)), LiteTransformer(kernel_sizes=(4,), dynamic=True, num_filters=8, bias=False, rope_theta=100.0)]
+MIXERS += [
+    LiteTransformer(kernel_sizes=(5,)),
+    LiteTransformer(kernel_sizes=(4,), dynamic=True, num_filters=8, bias=False, rope_theta=100.0),
+]
 CAUSAL += [LiteTransformer(kernel_sizes=(5,), causal=True), LiteTransformer(kernel_sizes=(31,), dynamic=True, causal=True)]
 
-MIXERS += [Attention(num_attention_heads=4, position_bias=AlibiConfig()), Attention(num_attention_heads=4, position_bias=T5BiasConfig(num_buckets=8, max_distance=12))]
+MIXERS += [
+    Attention(num_attention_heads=4, position_bias=AlibiConfig()),
+    Attention(num_attention_heads=4, position_bias=T5BiasConfig(num_buckets=8, max_distance=12)),
+]
 CAUSAL += [
     Attention(num_attention_heads=4, position_bias=AlibiConfig(), causal=True),
     Attention(num_attention_heads=4, position_bias=T5BiasConfig(num_buckets=4, max_distance=9), causal=True),
@@ -144,7 +166,14 @@ def test_mixer_grads_reach_every_parameter(config):
 
 @every_mixer_and_causal
 def test_mixer_lora_inject_and_merge(config):
-    encoder = EncoderConfig(num_hidden_layers=2, hidden_size=HIDDEN_SIZE, mixer=config, feedforward=None, max_position_embeddings=64, initializer_range=0.2)
+    encoder = EncoderConfig(
+        num_hidden_layers=2,
+        hidden_size=HIDDEN_SIZE,
+        mixer=config,
+        feedforward=None,
+        max_position_embeddings=64,
+        initializer_range=0.2,
+    )
     model, inputs = (
         build_model(ModelConfig(encoder=encoder, vocab_size=60), 0).eval(),
         Inputs(torch.arange(86) % 60, random_inputs()[1]),
@@ -213,7 +242,9 @@ def test_attention_refuses_indivisible_hidden_size():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "config", [Attention(num_attention_heads=4), Attention(num_attention_heads=4, causal=True), Attention(num_attention_heads=16)], ids=["all", "causal", "heads of 2"]
+    "config",
+    [Attention(num_attention_heads=4), Attention(num_attention_heads=4, causal=True), Attention(num_attention_heads=16)],
+    ids=["all", "causal", "heads of 2"],
 )
 @pytest.mark.parametrize("lengths", [LENGTHS, (128, 33, 512), (64, 64)], ids=["short", "long", "uniform"])
 def test_attention_flash_close_to_float32(config, lengths):

@@ -99,7 +99,9 @@ def test_streams_continue_only_at_the_same_position_after_a_length_change(corpus
     """When max_length changes between phases, batch k + 1 is split differently: memory is kept only if it precedes the text."""
     opened = Corpus.open(corpus)
     document_ids, num_continued = np.arange(len(opened.document_offsets) - 1), 0
-    short, long = (CausalLM(packing=Streams()).build_batches(opened, document_ids, max_length, 192, 3) for max_length in (16, 48))
+    short, long = (
+        CausalLM(packing=Streams()).build_batches(opened, document_ids, max_length, 192, 3) for max_length in (16, 48)
+    )
     for k in range(1, min(short.batches_per_epoch, long.batches_per_epoch)):
         (before, _), (after, _) = short.select_samples(k - 1), long.select_samples(k)
         num_rows = min(len(before), len(after))

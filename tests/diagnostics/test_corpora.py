@@ -37,7 +37,7 @@ def test_duplicate_lines_are_found(tmp_path):
 def test_corpus_without_documents_is_a_problem(tmp_path, text, observation):
     findings = doctor_findings(prepare_corpus(tmp_path, text))
     assert list(findings) == ["no documents"] and observation in findings["no documents"]["seen"]
-    assert findings["no documents"]["setting"] == "objective=masked" and findings["no documents"]["severity"] == "problem"
+    assert findings["no documents"]["setting"] == "objective=mlm" and findings["no documents"]["severity"] == "problem"
 
 
 def test_short_or_few_documents_are_noted(tmp_path):

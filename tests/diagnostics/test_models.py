@@ -59,16 +59,19 @@ def test_probe_shuffles_words_between_special_tokens_only(healthy_run, corpus_fo
 
 
 def test_model_without_positions_is_a_problem(corpus_folder, tmp_path):
-    findings = doctor_findings(run_pretraining(corpus_folder, tmp_path / "bag", {"table": False}, steps=120))
+    findings = doctor_findings(run_pretraining(corpus_folder, tmp_path / "bag", {"position_embedding_type": "none"}, steps=120))
     assert (
-        findings["positions unused"]["setting"] == "model.table=true" and findings["positions unused"]["severity"] == "problem"
+        findings["positions unused"]["setting"] == "model.position_embedding_type=absolute"
+        and findings["positions unused"]["severity"] == "problem"
     )
 
 
 def test_rope_counts_as_positions(corpus_folder, tmp_path):
-    rope = {"kind": "dense", "heads": 2, "rotary": 10000}
+    rope = {"kind": "attention", "num_attention_heads": 2, "rope_theta": 10000}
     glu = {"inner": 64, "gated": True}
-    run = run_pretraining(corpus_folder, tmp_path / "rotary", {"table": False, "mixer": rope, "feedforward": glu}, steps=20)
+    run = run_pretraining(
+        corpus_folder, tmp_path / "rotary", {"position_embedding_type": "none", "mixer": rope, "feedforward": glu}, steps=20
+    )
     assert not {"positions unused", "positions untrained", "dead heads"} & doctor_findings(run).keys()
 
 
@@ -78,11 +81,13 @@ def test_zero_position_embeddings_are_a_problem(break_weights):
 
 
 def test_untrained_position_embeddings_are_noted(corpus_folder, tmp_path):
-    finding = doctor_findings(run_pretraining(corpus_folder, tmp_path / "run", {"positions": 64}, steps=40))[
+    finding = doctor_findings(run_pretraining(corpus_folder, tmp_path / "run", {"max_position_embeddings": 64}, steps=40))[
         "positions untrained"
     ]
     assert (
-        finding["severity"] == "note" and "32 of 64 positions" in finding["seen"] and finding["setting"] == "length='[32, 64]'"
+        finding["severity"] == "note"
+        and "32 of 64 positions" in finding["seen"]
+        and finding["setting"] == "max_length='[32, 64]'"
     )
 
 

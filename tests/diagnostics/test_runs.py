@@ -45,7 +45,9 @@ def test_healthy_run_has_no_findings(healthy_run):
 
 def test_healthy_nsp_run_has_no_findings(corpus_folder, tmp_path):
     assert (
-        doctor_findings(run_pretraining(corpus_folder, tmp_path / "pairs", steps=220, objective={"kind": "pairs", "rate": 0.2}))
+        doctor_findings(
+            run_pretraining(corpus_folder, tmp_path / "pairs", steps=220, objective={"kind": "mlm-nsp", "mlm_probability": 0.2})
+        )
         == {}
     )
 
@@ -65,7 +67,7 @@ def test_loss_at_unigram_entropy_is_a_problem(unordered_corpus, tmp_path):
 def test_lr_too_high_is_reported_as_cause(corpus_folder, tmp_path, norm):
     findings = doctor_findings(run_pretraining(corpus_folder, tmp_path / "run", {"norm": norm}, rate=1.0))
     assert list(findings)[:3] == ["learning rate too high", "loss at the unigram entropy", "collapsed hidden states"]
-    suggested_lr = float(findings["learning rate too high"]["setting"].removeprefix("train.rate="))
+    suggested_lr = float(findings["learning rate too high"]["setting"].removeprefix("train.learning_rate="))
     assert suggested_lr < 0.01 and findings["learning rate too high"]["severity"] == "problem"
     assert findings["loss at the unigram entropy"]["way_out"].endswith("learning rate too high")
     assert "positions unused" not in findings
@@ -110,7 +112,7 @@ def test_few_skipped_updates_are_noted(healthy_run, tmp_path):
 def test_lr_too_low_is_the_only_cause(corpus_folder, tmp_path):
     findings = doctor_findings(run_pretraining(corpus_folder, tmp_path / "run", rate=1e-6))
     assert list(findings)[:2] == ["learning rate too low", "loss at the unigram entropy"]
-    assert 1e-4 < float(findings["learning rate too low"]["setting"].removeprefix("train.rate=")) < 0.1
+    assert 1e-4 < float(findings["learning rate too low"]["setting"].removeprefix("train.learning_rate=")) < 0.1
     assert "all 32 positions are where they began" in findings["positions untrained"]["seen"]
 
 
@@ -120,11 +122,12 @@ def test_run_too_short_is_not_lr_too_low(corpus_folder, tmp_path):
 
 
 def test_missing_masks_are_a_problem(corpus_folder, tmp_path):
-    run = run_pretraining(corpus_folder, tmp_path / "run", objective={"kind": "masked", "rate": 1e-6}, steps=20)
+    run = run_pretraining(corpus_folder, tmp_path / "run", objective={"kind": "mlm", "mlm_probability": 1e-6}, steps=20)
     assert (
-        doctor_problems(run)[0] == "masks missing" and doctor_findings(run)["masks missing"]["setting"] == "objective.rate=0.15"
+        doctor_problems(run)[0] == "masks missing"
+        and doctor_findings(run)["masks missing"]["setting"] == "objective.mlm_probability=0.15"
     )
-    few = run_pretraining(corpus_folder, tmp_path / "few", objective={"kind": "masked", "rate": 0.03}, steps=20)
+    few = run_pretraining(corpus_folder, tmp_path / "few", objective={"kind": "mlm", "mlm_probability": 0.03}, steps=20)
     assert doctor_findings(few)["few masks"]["severity"] == "note"
 
 
@@ -145,7 +148,7 @@ def unmask(masked, ids):
 
 def test_overfitting_is_a_problem(tmp_path):
     small_corpus = prepare_corpus(tmp_path, generate_text(16, ordered=False))
-    run = run_pretraining(small_corpus, tmp_path / "run", {"width": 64}, steps=160, eval_every=20, held_out=0.2)
+    run = run_pretraining(small_corpus, tmp_path / "run", {"hidden_size": 64}, steps=160, eval_every=20, held_out=0.2)
     findings = doctor_findings(run)
     assert findings["overfitting"]["severity"] == "problem" and "held-out loss was" in findings["overfitting"]["seen"]
     assert int(findings["overfitting"]["setting"].removeprefix("train.steps=")) < 160
@@ -232,7 +235,7 @@ def test_continued_pretraining_is_checked_by_its_change(healthy_run, corpus_fold
     }
     bertsmith.pretrain(quiet=True, init=str(healthy_run), **values)
     assert doctor_findings(tmp_path / "on") == {}
-    unchanged = {**values, "out": str(tmp_path / "still"), "train": {**values["train"], "rate": 1e-8}}
+    unchanged = {**values, "out": str(tmp_path / "still"), "train": {**values["train"], "learning_rate": 1e-8}}
     bertsmith.pretrain(quiet=True, init=str(healthy_run), **unchanged)
     assert doctor_problems(tmp_path / "still") == ["learning rate too low"]
 
@@ -243,9 +246,9 @@ def test_finetuned_model_is_checked_by_log_and_corpus(healthy_run, corpus_folder
     rows = "".join(json.dumps({"text": line, "label": "early" if line < "m" else "late"}) + "\n" for line in lines)
     (tmp_path / "rows.jsonl").write_text(rows)
     data = {"train": str(tmp_path / "rows.jsonl"), "dev": str(tmp_path / "rows.jsonl")}
-    train = {"steps": 40, "rate": rate, "batch_tokens": 512, "log_every": 2, "eval_every": 20}
+    train = {"steps": 40, "learning_rate": rate, "batch_tokens": 512, "log_every": 2, "eval_every": 20}
     bertsmith.finetune(
-        task="classify", model=str(healthy_run), data=data, out=str(tmp_path / "run"), length=32, train=train, quiet=True
+        task="classify", model=str(healthy_run), data=data, out=str(tmp_path / "run"), max_length=32, train=train, quiet=True
     )
     assert doctor_problems(tmp_path / "run") == names
     result = bertsmith.doctor(folder=str(tmp_path / "run"), corpus=str(corpus_folder), quiet=True)

@@ -7,8 +7,8 @@ from bertsmith.model import checkpoint
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.tokenization.tokenizer import Tokenizer
 
-TINY_ENCODER = {"layers": 1, "width": 32, "mixer": {"kind": "dense", "heads": 2}, "feedforward": {"inner": 64}, "positions": 64,
-        "dropout": 0.0, "norm": "before", "deviation": 0.1}  # fmt: skip
+TINY_ENCODER = {"num_hidden_layers": 1, "hidden_size": 32, "mixer": {"kind": "attention", "num_attention_heads": 2}, "feedforward": {"intermediate_size": 64}, "max_position_embeddings": 64,
+        "hidden_dropout_prob": 0.0, "norm": "pre", "initializer_range": 0.1}  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from tests.conftest import WORDS
 from tests.journeys.test_finetuning import squad_paragraph, write_jsonl
 from tests.journeys.test_pretraining import run_cli_json
 
-FAST = ["length=32", "train.batch_tokens=512", "train.rate=1e-3"]
+FAST = ["max_length=32", "train.batch_tokens=512", "train.learning_rate=1e-3"]
 
 
 def write_questions(path, count):
@@ -29,7 +29,7 @@ def write_multi_label(path, count):
 # The task, its command line, its files, the metric it lists first, and its primary metric.
 KINDS = {
     "answer": (QuestionAnswering, ["task=answer"], write_questions, "exact", "f1"),
-    "many": (TextClassification, ["task=classify", "task.many=true"], write_multi_label, "accuracy", "f1_micro"),
+    "many": (TextClassification, ["task=classify", "task.multi_label=true"], write_multi_label, "accuracy", "f1_micro"),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -70,7 +70,11 @@ def test_early_stopping_restores_best_checkpoint_by_primary_metric(monkeypatch, 
     ]  # at steps 2, 4, 6, 8, and at the end
     script_dev_scores(monkeypatch, kind, values if not is_named else [*values[:3], values[-1]])
     result = run_cli_json(
-        *finetune_command, "train.steps=20", "train.eval_every=2", "train.stop=2", *([f"best={first}"] if is_named else [])
+        *finetune_command,
+        "train.steps=20",
+        "train.eval_every=2",
+        "train.early_stopping_patience=2",
+        *([f"metric_for_best_model={first}"] if is_named else []),
     )
     assert (result["best_step"], result["step"], result["metric"]) == ((2, 6, first) if is_named else (4, 8, primary))
 
@@ -80,7 +84,9 @@ def test_early_stopping_restores_best_checkpoint_by_primary_metric(monkeypatch, 
 def test_best_seed_is_chosen_by_primary_metric(monkeypatch, finetune_command, kind, is_named):
     first, primary = KINDS[kind][-2:]
     script_dev_scores(monkeypatch, kind, [(0.5, 0.1), (0.9, 0.3), (0.1, 0.8)])
-    result = run_cli_json(*finetune_command, "train.steps=1", "seeds=[4,5,6]", *([f"best={first}"] if is_named else []))
+    result = run_cli_json(
+        *finetune_command, "train.steps=1", "seeds=[4,5,6]", *([f"metric_for_best_model={first}"] if is_named else [])
+    )
     assert (result["seed"], result["metric"]) == ((5, first) if is_named else (6, primary))
     assert result["dev"] == result["seeds"][str(result["seed"])]
     assert result["mean"] == pytest.approx({first: 0.5, primary: 0.4})

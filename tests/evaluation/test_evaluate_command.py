@@ -11,7 +11,7 @@ from tests.evaluation.test_report import parse_page
 from tests.journeys.test_finetuning import classification_row, tagging_row, write_jsonl
 from tests.journeys.test_pretraining import run_cli, run_cli_error, run_cli_json
 
-FAST = ["length=32", "train.batch_tokens=512", "train.rate=3e-3", "train.log_every=50"]
+FAST = ["max_length=32", "train.batch_tokens=512", "train.learning_rate=3e-3", "train.log_every=50"]
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,7 @@ def test_pos_tagging_has_accuracy_only():
 def test_best_metric_is_primary_metric_unless_requested(kind, primary, other):
     task = MAKE_EVALUATION[kind]().task
     assert resolve_best_metric(task) == get_primary_metric(task) == primary and resolve_best_metric(task, other) == other
-    with pytest.raises(UserError, match=f"best=loudness is not a score of this task, which has .*{other}"):
+    with pytest.raises(UserError, match=f"metric_for_best_model=loudness is not a score of this task, which has .*{other}"):
         resolve_best_metric(task, "loudness")
 
 

@@ -153,7 +153,7 @@ def test_suite_model_with_settings_and_printed_table(suite, tiny_model, tmp_path
     assert ["mood", "stars", "average"] in rows
     assert {row[0] for row in rows if len(row) == 4 and row[0] in ("tiny", "bare")} == {"tiny", "bare"}
     config = json.loads((tmp_path / "out" / "runs" / "bare" / "mood" / "seed-3" / "config.json").read_text())
-    assert config["recipe"]["scratch"] and config["recipe"]["seed"] == 3
+    assert config["recipe"]["random_init"] and config["recipe"]["seed"] == 3
 
 
 @pytest.mark.parametrize(

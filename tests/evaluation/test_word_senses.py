@@ -176,7 +176,9 @@ def test_read_occurrences_of_coarse_wsd_folder(tmp_path):
 @pytest.fixture(scope="module")
 def predictor() -> Predictor:
     tokenizer = Tokenizer.from_vocab([*VOCAB, "苹", "果"])
-    encoder = EncoderConfig(num_hidden_layers=2, hidden_size=64, mixer=Attention(num_attention_heads=2), max_position_embeddings=32)
+    encoder = EncoderConfig(
+        num_hidden_layers=2, hidden_size=64, mixer=Attention(num_attention_heads=2), max_position_embeddings=32
+    )
     return Predictor(build_model(ModelConfig(encoder=encoder, vocab_size=len(tokenizer)), 0), tokenizer, {})
 
 

@@ -12,10 +12,10 @@ from tests.journeys.test_finetuning import CASES, NAMES, PLACES, classification_
 from tests.journeys.test_pretraining import run_cli, run_cli_error, run_cli_json
 
 FAST_TRAINING = [
-    "model.width=48",
-    "length=32",
+    "model.hidden_size=48",
+    "max_length=32",
     "train.batch_tokens=512",
-    "train.rate=1e-2",
+    "train.learning_rate=1e-2",
     "train.log_every=50",
     "train.epochs=5",
 ]
@@ -96,7 +96,7 @@ def test_textcnn_starts_from_frozen_or_trained_vectors(word_tokenizer, tmp_path)
     run_cli(*unfrozen_command)
     trained_table = load_tensors(tmp_path / "other" / "model.safetensors")["encoder.tokens.weight"].numpy()
     assert not np.allclose(trained_table[model.tokenizer.id_to_token.index("people")], vectors["people"], atol=1e-4)
-    assert "model.embedding=48" in run_cli_error(*unfrozen_command, "model.width=20", f"out={tmp_path / 'narrow'}")
+    assert "model.embedding_size=48" in run_cli_error(*unfrozen_command, "model.hidden_size=20", f"out={tmp_path / 'narrow'}")
 
 
 def test_baseline_refuses_options_of_pretrained_models(word_tokenizer, tmp_path):
@@ -111,7 +111,13 @@ def test_baseline_refuses_options_of_pretrained_models(word_tokenizer, tmp_path)
 
 def test_none_removes_a_model_part(word_tokenizer, tmp_path):
     command = finetune_command(
-        "bert-tiny", word_tokenizer, tmp_path, classification_row, "task=classify", "model.mixer.heads=2", "train.steps=1"
+        "bert-tiny",
+        word_tokenizer,
+        tmp_path,
+        classification_row,
+        "task=classify",
+        "model.mixer.num_attention_heads=2",
+        "train.steps=1",
     )
     run_cli(*[override for override in command if "epochs" not in override], "model.feedforward=none")
     encoder = json.loads((tmp_path / "out" / "config.json").read_text())["model"]["encoder"]

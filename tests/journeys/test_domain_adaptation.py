@@ -45,7 +45,7 @@ def home(corpus, tmp_path_factory):
     """A folder with a general model, its tokenizer extended for the domain, and the domain corpus by both tokenizers."""
     folder = tmp_path_factory.mktemp("adaptation")
     (folder / "domain.txt").write_text(domain_text(60), encoding="utf-8")
-    run_cli("pretrain", f"corpus={corpus}", f"out={folder / 'bert'}", *SMALL, "model.norm=before", "train.rate=3e-3",
+    run_cli("pretrain", f"corpus={corpus}", f"out={folder / 'bert'}", *SMALL, "model.norm=pre", "train.learning_rate=3e-3",
         "train.steps=150")  # fmt: skip
     run_cli("tokenizer", f"extend={folder / 'bert'}", f"texts={folder / 'domain.txt'}", "add=7", f"out={folder / 'extended'}")
     for tokenizer, out in (("extended", "corpus"), ("bert", "plain")):
@@ -80,16 +80,16 @@ def test_extended_tokenizer_records_parent_and_gains(home):
     card = json.loads((home / "extended" / "card.json").read_text())
     assert card["parent"]["tokenizer"] == parent.fingerprint and card["parent"]["size"] == len(parent)
     assert (home / "extended" / "vocab.txt").read_text().splitlines() == Tokenizer.load(home / "extended").id_to_token
-    assert "other text or settings" in run_cli_error(*arguments, "least=3")
+    assert "other text or settings" in run_cli_error(*arguments, "min_frequency=3")
 
 
 def test_continued_pretraining_adapts_to_domain(home, tmp_path):
-    no_training = ["train.steps=1", "train.rate=1e-9"]
+    no_training = ["train.steps=1", "train.learning_rate=1e-9"]
     initial, initial_plain = (
         continue_pretraining(home, tmp_path / "begun", *no_training),
         continue_pretraining(home, tmp_path / "plain", *no_training, corpus="plain"),
     )
-    adapted = continue_pretraining(home, tmp_path / "made", "train.rate=3e-3", "train.steps=150")
+    adapted = continue_pretraining(home, tmp_path / "made", "train.learning_rate=3e-3", "train.steps=150")
     size = len(Tokenizer.load(home / "extended"))
     assert initial["valid_loss_words"] < math.log(size) + 1  # new embeddings are about as good as uniform guessing
     assert adapted["valid_loss_words"] < initial["valid_loss_words"] - 0.3
@@ -100,7 +100,7 @@ def test_continued_pretraining_adapts_to_domain(home, tmp_path):
 
 def test_new_token_embeddings_are_mean_of_their_subwords(home, tmp_path):
     output = run_cli("pretrain", f"corpus={home / 'corpus'}", f"init={home / 'bert'}", f"out={tmp_path / 'out'}",
-                     *COMMON_SETTINGS, "train.steps=1", "train.rate=1e-9", "train.decay=0")  # fmt: skip
+                     *COMMON_SETTINGS, "train.steps=1", "train.learning_rate=1e-9", "train.weight_decay=0")  # fmt: skip
     base, parent, _ = checkpoint.load(home / "bert")
     extended, child, _ = checkpoint.load(tmp_path / "out")
     assert f"7 new tokens begin as the mean of the old ones that spell them, {len(parent)} stay" in output.stderr
@@ -131,7 +131,7 @@ def test_padded_embeddings_take_new_tokens_without_growing(home, tmp_path):
     padded.load_state_dict(weights)
     checkpoint.save(tmp_path / "padded", padded, tokenizer, card, {"tokenizer": tokenizer.fingerprint})
     run_cli("pretrain", f"corpus={home / 'corpus'}", f"init={tmp_path / 'padded'}", f"out={tmp_path / 'out'}", *COMMON_SETTINGS,
-        "train.steps=1", "train.rate=1e-9")  # fmt: skip
+        "train.steps=1", "train.learning_rate=1e-9")  # fmt: skip
     new, child, _ = checkpoint.load(tmp_path / "out")
     assert new.config.vocab_size == size > len(child)
     assert new.encoder.tokens.weight[len(tokenizer) : len(child)].abs().sum(1).min() > 0
@@ -147,7 +147,7 @@ def test_adapted_model_is_fine_tuned_and_predicts(home, tmp_path):
         rows.append({"text": " ".join(map(str, rng.permutation(words))), "label": ["assembly", "ending"][label]})
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     run_cli("finetune", "task=classify", f"model={tmp_path / 'bert'}", f"data.train={tmp_path / 'train.jsonl'}",
-        f"out={tmp_path / 'out'}", "length=32", "train.batch_tokens=512", "train.rate=3e-3", "train.epochs=8")  # fmt: skip
+        f"out={tmp_path / 'out'}", "max_length=32", "train.batch_tokens=512", "train.learning_rate=3e-3", "train.epochs=8")  # fmt: skip
     predictor = bertsmith.load(tmp_path / "out")
     assert predictor("the way of the ribosome was made")["label"] == "assembly"
     assert json.loads(run_cli("predict", f"model={tmp_path / 'out'}", "text=all ribosomal people").stdout)["label"] == "ending"
@@ -155,7 +155,7 @@ def test_adapted_model_is_fine_tuned_and_predicts(home, tmp_path):
 
 def test_pretrain_init_rejects_unrelated_tokenizer(home, tmp_path):
     (tmp_path / "text.txt").write_text(domain_text(20, seed=1), encoding="utf-8")
-    run_cli("tokenizer", f"texts={tmp_path / 'text.txt'}", "size=200", f"out={tmp_path / 'other'}")
+    run_cli("tokenizer", f"texts={tmp_path / 'text.txt'}", "vocab_size=200", f"out={tmp_path / 'other'}")
     run_cli("prepare", f"texts={tmp_path / 'text.txt'}", f"tokenizer={tmp_path / 'other'}", f"out={tmp_path / 'corpus'}")
     arguments = [
         "pretrain",
@@ -172,7 +172,7 @@ def test_tokenizer_extend_rejects_contradicting_settings(home, tmp_path):
     arguments = ["tokenizer", f"texts={home / 'domain.txt'}", f"out={tmp_path / 'out'}"]
     assert "goes with extend" in run_cli_error(*arguments, "add=5")
     assert "add=1000" in run_cli_error(*arguments, f"extend={home / 'bert'}")
-    assert "brings its own size" in run_cli_error(*arguments, f"extend={home / 'bert'}", "add=5", "size=500")
+    assert "brings its own size" in run_cli_error(*arguments, f"extend={home / 'bert'}", "add=5", "vocab_size=500")
     assert "there is no tokenizer at" in run_cli_error(*arguments, f"extend={tmp_path / 'nowhere'}", "add=5")
 
 

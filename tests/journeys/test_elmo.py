@@ -12,12 +12,12 @@ from tests.journeys.test_finetuning import random_words, write_jsonl
 from tests.journeys.test_pretraining import run_cli, run_cli_error, run_cli_json
 
 SMALL = [
-    "model.width=64", "model.mixer.hidden=48", "model.front.filters=[[1,64],[2,64]]", "length=32",
-    "model.front.letters=10", "model.front.highways=1", "train.batch_tokens=512", "train.rate=3e-3", "eval_tokens=1024",
-    "held_out=0.1", "objective=both-ways",
+    "model.hidden_size=64", "model.mixer.cell_size=48", "model.embeddings.filters=[[1,64],[2,64]]", "max_length=32",
+    "model.embeddings.max_characters_per_token=10", "model.embeddings.num_highway=1", "train.batch_tokens=512", "train.learning_rate=3e-3", "eval_tokens=1024",
+    "validation_split=0.1", "objective=bilm",
 ]  # fmt: skip
 
-FROZEN = ["freeze=all", "features={layers='mix',lstm=1}", "length=32", "train.batch_tokens=512", "train.rate=2e-2"]
+FROZEN = ["freeze=all", "features={layers='mix',lstm=1}", "max_length=32", "train.batch_tokens=512", "train.learning_rate=2e-2"]
 
 
 def periodic_text(documents):
@@ -89,8 +89,10 @@ def test_elmo_features_tag_unknown_words(elmo, files, tmp_path):
 
 def test_bilstm_without_char_cnn_cannot_tag_unknown_words(corpus, files, tmp_path):
     tokenizer = corpus.parent / "words"
-    options = ["task=tag", "model=bilstm", "model.width=32", f"tokenizer={tokenizer}", *files, f"out={tmp_path / 'out'}"]
-    result = run_cli_json("finetune", *options, "length=32", "train.batch_tokens=512", "train.rate=1e-2", "train.epochs=10")
+    options = ["task=tag", "model=bilstm", "model.hidden_size=32", f"tokenizer={tokenizer}", *files, f"out={tmp_path / 'out'}"]
+    result = run_cli_json(
+        "finetune", *options, "max_length=32", "train.batch_tokens=512", "train.learning_rate=1e-2", "train.epochs=10"
+    )
     assert result["dev"]["f1"] < 0.6  # both are [UNK]
 
 
@@ -104,7 +106,7 @@ def test_taglm_is_elmo_with_one_layer(corpus, files, tmp_path):
 
 def test_bilm_refuses_bidirectional_model(corpus, tmp_path):
     command = ["pretrain", "model=bilstm", f"corpus={corpus}", f"out={tmp_path / 'out'}", "train.steps=1"]
-    assert "never meet" in run_cli_error(*command, "objective=both-ways")
+    assert "never meet" in run_cli_error(*command, "objective=bilm")
 
 
 def test_elmo_pretraining_warns_of_unknown_words(corpus, tmp_path):

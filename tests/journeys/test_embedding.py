@@ -10,7 +10,7 @@ from tests.conftest import WORDS
 from tests.journeys.test_finetuning import bert, write_jsonl  # noqa: F401
 from tests.journeys.test_pretraining import run_cli, run_cli_error, run_cli_json
 
-FAST = ["length=32", "train.batch_tokens=600", "train.rate=2e-3", "train.log_every=50", "train.epochs=4"]
+FAST = ["max_length=32", "train.batch_tokens=600", "train.learning_rate=2e-3", "train.log_every=50", "train.epochs=4"]
 TOPICS = [WORDS[at : at + 8] for at in range(16, 80, 8)]
 
 
@@ -56,19 +56,21 @@ def test_embedding_training_evaluation_and_search(bert, tmp_path, data):  # noqa
     make_rows, min_spearman = TRAINING_DATA[data]
     train, dev = write_jsonl(tmp_path / "train.jsonl", make_rows()), write_jsonl(tmp_path / "dev.jsonl", scored_pairs(200, 9))
     args = ["finetune", "task=similar", f"model={bert}", f"data.train={train}", f"data.dev={dev}", *FAST]
-    before = run_cli_json(*args, f"out={tmp_path / 'untaught'}", "train.epochs=0.01", "train.rate=1e-9")["dev"]["spearman"]
+    before = run_cli_json(*args, f"out={tmp_path / 'untaught'}", "train.epochs=0.01", "train.learning_rate=1e-9")["dev"][
+        "spearman"
+    ]
     result = run_cli_json(*args, f"out={tmp_path / 'out'}")
     assert result["dev"]["spearman"] > max(min_spearman, before + 0.1)
     scores = run_cli_json("evaluate", f"model={tmp_path / 'out'}", f"data={dev}")["scores"]
     assert scores["spearman"] == pytest.approx(result["dev"]["spearman"], abs=1e-6)
     record = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert record["task"]["pool"] == "mean" and (record["task"]["scale"] == [1.0, 5.0]) == (data == "scores")
+    assert record["task"]["pooling"] == "mean" and (record["task"]["scale"] == [1.0, 5.0]) == (data == "scores")
     rng = np.random.default_rng(5)
     topics = [number % len(TOPICS) for number in range(64)]
     documents = write_jsonl(tmp_path / "documents.jsonl", [{"text": sentence(rng, topic)} for topic in topics])
     queries = write_jsonl(tmp_path / "queries.jsonl", [{"text": sentence(rng, topic)} for topic in topics[:16]])
     run_cli("embed", f"model={tmp_path / 'out'}", f"data={documents}", f"out={tmp_path / 'd.npy'}")
-    search = ["embed", f"model={tmp_path / 'out'}", f"data={queries}", "top=4"]
+    search = ["embed", f"model={tmp_path / 'out'}", f"data={queries}", "top_k=4"]
     by_vector = run_cli(*search, f"documents={tmp_path / 'd.npy'}").stdout.splitlines()
     run_cli(*search, f"documents={documents}", f"out={tmp_path / 'found.jsonl'}")
     by_text = (tmp_path / "found.jsonl").read_text().splitlines()
@@ -86,7 +88,7 @@ def test_embedding_from_single_texts_with_dropout(bert, tmp_path):  # noqa: F811
     args = [
         "finetune",
         "task=similar",
-        "task.pool=first",
+        "task.pooling=cls",
         f"model={bert}",
         f"data.train={tmp_path / 'train.txt'}",
         *FAST,
@@ -118,4 +120,4 @@ def test_embedding_rejects_invalid_requests(bert, tmp_path):  # noqa: F811
     train = write_jsonl(tmp_path / "train.jsonl", pairs(8, 0))
     args = ["finetune", "task=similar", f"model={bert}", f"data.train={train}", f"out={tmp_path / 'out'}", *FAST]
     assert "has no head" in run_cli_error(*args, "rdrop=1")
-    assert "choose task.pool" in run_cli_error(*args, "features.layers=sum")
+    assert "choose task.pooling" in run_cli_error(*args, "features.layers=sum")

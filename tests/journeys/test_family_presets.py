@@ -10,15 +10,15 @@ from tests.journeys.test_pretraining import run_cli_json
 
 ROOT = Path(__file__).parents[2]
 TINY = """
-model.layers=3 model.width=32 model.mixer.heads=2 model.feedforward.inner=64 model.positions=64 model.deviation=0.1 length=64
-shares=[] train.batch_tokens=512 train.accumulate=1 train.steps=30 train.precision=fp32 train.compile=false train.workers=0
-train.warmup=0.1 train.log_every=5 eval_tokens=2048 held_out=0.1
+model.num_hidden_layers=3 model.hidden_size=32 model.mixer.num_attention_heads=2 model.feedforward.intermediate_size=64 model.max_position_embeddings=64 model.initializer_range=0.1 length=64
+shares=[] train.batch_tokens=512 train.gradient_accumulation_steps=1 train.steps=30 train.precision=fp32 train.compile=false train.workers=0
+train.warmup_steps=0.1 train.log_every=5 eval_tokens=2048 held_out=0.1
 """.split()  # noqa: SIM905
 RECIPE_OPTIONS = {
-    "albert": ["model.embedding=16", "train.rate=1e-2"],
-    "electra": ["model.embedding=16"],
-    "modernbert": ["model.others.mixer.heads=2", "model.others.mixer.reach=[4]"],
-    "lite": ["model.mixer.filters=2"],
+    "albert": ["model.embedding_size=16", "train.learning_rate=1e-2"],
+    "electra": ["model.embedding_size=16"],
+    "modernbert": ["model.layer_types.mixer.num_attention_heads=2", "model.layer_types.mixer.attention_window=[8]"],
+    "lite": ["model.mixer.num_filters=2"],
     "roberta-style": [],
 }
 

@@ -9,7 +9,7 @@ import bertsmith
 from tests.conftest import WORDS
 from tests.journeys.test_pretraining import SMALL, run_cli, run_cli_error, run_cli_json
 
-FAST = ["length=32", "train.batch_tokens=512", "train.rate=3e-3", "train.log_every=50"]
+FAST = ["max_length=32", "train.batch_tokens=512", "train.learning_rate=3e-3", "train.log_every=50"]
 NAMES, PLACES = ["john", "mary", "peter", "anna"], ["paris", "london", "rome", "berlin"]
 
 
@@ -18,7 +18,9 @@ def bert(corpus, tmp_path_factory):
     """A barely pretrained model; the tasks here are easy."""
     out = tmp_path_factory.mktemp("bert") / "bert"
     words = [word for word in SMALL if "positions" not in word]
-    run_cli("pretrain", f"corpus={corpus}", f"out={out}", *words, "model.deviation=0.1", "model.norm=before", "train.steps=5")
+    run_cli(
+        "pretrain", f"corpus={corpus}", f"out={out}", *words, "model.initializer_range=0.1", "model.norm=pre", "train.steps=5"
+    )
     return out
 
 
@@ -126,9 +128,9 @@ def test_finetuning_on_long_documents(bert, tmp_path, long):
         rows.append({"text": " ".join([*random_words(rng, 40), "people" if is_good else "water"]), "label": str(is_good)})
     train, dev = write_jsonl(tmp_path / "train.jsonl", rows[:400]), write_jsonl(tmp_path / "dev.jsonl", rows[400:])
     args = [f"model={bert}", f"data.train={train}", f"data.dev={dev}", f"out={tmp_path / 'out'}", *FAST]
-    accuracy = run_cli_json("finetune", "task=classify", f"task.long={long}", "task.stride=24", *args, "train.epochs=8")["dev"][
-        "accuracy"
-    ]
+    accuracy = run_cli_json(
+        "finetune", "task=classify", f"task.long_text={long}", "task.doc_stride=24", *args, "train.epochs=8"
+    )["dev"]["accuracy"]
     assert accuracy < 0.7 if long == "truncate" else accuracy > 0.8
 
 
@@ -156,7 +158,7 @@ def test_finetuning_resumes_exactly_after_interruption(bert, tmp_path, monkeypat
 
 def test_finetuning_defaults_to_three_epochs(bert, tmp_path):
     train = write_jsonl(tmp_path / "train.jsonl", [classification_row(np.random.default_rng(i)) for i in range(60)])
-    args = ["finetune", "task=classify", f"model={bert}", f"data.train={train}", "length=32", "train.batch_tokens=512"]
+    args = ["finetune", "task=classify", f"model={bert}", f"data.train={train}", "max_length=32", "train.batch_tokens=512"]
     steps = run_cli_json(*args, f"out={tmp_path / 'said'}", "train.steps=4")["step"]
     default_steps = run_cli_json(*args, f"out={tmp_path / 'unsaid'}")["step"]
     assert steps == 4 and default_steps == run_cli_json(*args, f"out={tmp_path / 'three'}", "train.epochs=3")["step"] > 4

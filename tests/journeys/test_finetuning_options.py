@@ -11,15 +11,15 @@ from tests.journeys.test_finetuning import FAST, bert, classification_row, taggi
 from tests.journeys.test_pretraining import ROOT, kill_cli_when_exists, run_cli, run_cli_error, run_cli_json
 
 OPTIONS = {
-    "features": ["recipes/features.toml", "features.last=2", "train.rate=2e-2"],
+    "features": ["recipes/features.toml", "features.last=2", "train.learning_rate=2e-2"],
     "mix": ["features.layers=mix"],
     "lstm": ["freeze=all", "features={layers='sum',last=2,lstm=1}"],
     "top": ["freeze=1"],
-    "lora": ["recipes/lora.toml", "lora.rank=4", "train.rate=1e-2"],
+    "lora": ["recipes/lora.toml", "lora.r=4", "train.learning_rate=1e-2"],
     "gradual": ["recipes/gradual.toml"],
-    "steady": ["recipes/steady.toml", "adversary.size=0.1", "adversary.stride=0.1"],
-    "pgd": ["adversary=pgd", "adversary.size=0.1"],
-    "quick head": ["train.head_rate=5"],
+    "steady": ["recipes/steady.toml", "adversary.epsilon=0.1", "adversary.step_size=0.1"],
+    "pgd": ["adversary=pgd", "adversary.epsilon=0.1"],
+    "quick head": ["train.head_lr_multiplier=5"],
 }
 
 
@@ -61,13 +61,13 @@ def test_finetuning_keeps_frozen_weights(bert, tmp_path, option, frozen_parts): 
 
 
 def test_finetuning_overrides_dropout(bert, tmp_path):  # noqa: F811
-    args = finetune_args("classify", bert, tmp_path, classification_row, "train.steps=2", "dropout=0.5")
+    args = finetune_args("classify", bert, tmp_path, classification_row, "train.steps=2", "hidden_dropout_prob=0.5")
     losses = [
         run_cli_json("finetune", *args)["loss"],
         run_cli_json("finetune", *args[:-1], f"out={tmp_path / 'other'}")["loss"],
     ]
     assert losses[0] != losses[1]
-    assert json.loads((tmp_path / "out/config.json").read_text())["model"]["encoder"]["dropout"] == 0.5
+    assert json.loads((tmp_path / "out/config.json").read_text())["model"]["encoder"]["hidden_dropout_prob"] == 0.5
 
 
 def test_finetuning_seeds_report_mean_deviation_and_best(bert, tmp_path):  # noqa: F811
@@ -99,7 +99,7 @@ def test_finetuning_seeds_resume_after_kill(bert, tmp_path):  # noqa: F811
 
 
 def test_early_stopping_keeps_the_best_weights(bert, tmp_path):  # noqa: F811
-    args = finetune_args("classify", bert, tmp_path, classification_row, "train.epochs=60", "train.stop=2")
+    args = finetune_args("classify", bert, tmp_path, classification_row, "train.epochs=60", "train.early_stopping_patience=2")
     result = run_cli_json("finetune", *args)
     assert result["dev"]["accuracy"] > 0.9
     assert result["best_step"] < result["step"]
@@ -110,13 +110,16 @@ def test_early_stopping_keeps_the_best_weights(bert, tmp_path):  # noqa: F811
     ("settings", "message"),
     [
         (["freeze=9"], "freeze=9 is more than the model's 2 blocks"),
-        (["freeze=all", "lora.rank=2"], "leave out freeze"),
-        (["scratch=true", "freeze=1"], "scratch"),
+        (["freeze=all", "lora.r=2"], "leave out freeze"),
+        (["random_init=true", "freeze=1"], "scratch"),
         (["features.last=9"], "features.last=9"),
         (["seeds=[1,1]"], "twice"),
-        (["best=loudness", "train.stop=1"], "best=loudness is not a score"),
+        (
+            ["metric_for_best_model=loudness", "train.early_stopping_patience=1"],
+            "metric_for_best_model=loudness is not a score",
+        ),
         (["adversary=fmg"], "did you mean 'fgm'"),
-        (["train.stop=1", "data.dev="], "give a dev file"),
+        (["train.early_stopping_patience=1", "data.dev="], "give a dev file"),
         (["seeds=[1,2]", "data.dev="], "give data.dev"),
     ],
 )
@@ -142,8 +145,8 @@ def test_finetuning_long_documents_hierarchical_and_windows(bert, tmp_path):  # 
             long_row,
             "train.epochs=8",
             "recipes/long-documents.toml",
-            f"long={long}",
-            "task.stride=16",
+            f"long_text={long}",
+            "task.doc_stride=16",
             *FAST,
             "train.batch_tokens=4096",
         )
@@ -171,9 +174,9 @@ def test_finetuning_long_documents_hierarchical_and_windows(bert, tmp_path):  # 
         ("tag", {"tokens": ["a"], "tags": ["NOUN"]}, [], "line 1: the tag 'NOUN' is not of the kind that was learnt"),
         ("similar", {"text": "a", "text_b": "b"}, [], "needs its score"),
         ("similar", {"text": "a", "text_b": "b", "score": 1}, ["freeze=all"], "every weight of the model is frozen"),
-        ("similar", {"text": "a", "text_b": "b", "score": 1}, ["train.thaw=0.5"], "no head"),
-        ("classify", {"text": "a b", "label": "x"}, ["task.template='[way={way}] {text}'", "lora.rank=2"], "guide tokens"),
-        ("classify", {"text": "a b", "label": "good"}, ["best=accuracy"], "chooses among seeds"),
+        ("similar", {"text": "a", "text_b": "b", "score": 1}, ["train.gradual_unfreezing=0.5"], "no head"),
+        ("classify", {"text": "a b", "label": "x"}, ["task.template='[way={way}] {text}'", "lora.r=2"], "guide tokens"),
+        ("classify", {"text": "a b", "label": "good"}, ["metric_for_best_model=accuracy"], "chooses among seeds"),
     ],
 )
 def test_finetuning_rejects_bad_data_before_training(bert, tmp_path, kind, row, settings, message):  # noqa: F811
@@ -186,7 +189,9 @@ def test_finetuning_rejects_bad_data_before_training(bert, tmp_path, kind, row, 
 
 
 def test_finetuning_run_identity_ignores_paths_but_not_eval_every(bert, tmp_path):  # noqa: F811
-    args = finetune_args("classify", bert, tmp_path, classification_row, "train.steps=4", "train.stop=1", "train.eval_every=2")
+    args = finetune_args(
+        "classify", bert, tmp_path, classification_row, "train.steps=4", "train.early_stopping_patience=1", "train.eval_every=2"
+    )
     run_cli_json("finetune", *args)
     (tmp_path / "moved").mkdir()
     (tmp_path / "400.jsonl").rename(tmp_path / "moved/other.jsonl")

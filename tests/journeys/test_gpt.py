@@ -15,8 +15,8 @@ from tests.conftest import WORDS, prepare_test_corpus
 from tests.journeys.test_pretraining import run_cli, run_cli_json
 
 SMALL = """
-model=gpt2 model.layers=2 model.width=32 model.mixer.heads=2 model.feedforward.inner=64 model.positions=48 length=48
-train.batch_tokens=512 train.rate=5e-3 held_out=0 objective=causal train.steps=150
+model=gpt2 model.num_hidden_layers=2 model.hidden_size=32 model.mixer.num_attention_heads=2 model.feedforward.intermediate_size=64 model.max_position_embeddings=48 length=48
+train.batch_tokens=512 train.learning_rate=5e-3 held_out=0 objective=causal train.steps=150
 """.split()  # noqa: SIM905
 
 
@@ -27,7 +27,7 @@ def gpt_model(tmp_path_factory):
     starts = rng.integers(0, len(WORDS), (80, 4))
     lines = ["\n".join(" ".join((WORDS * 2)[start : start + 12]) for start in row) for row in starts]
     (folder / "text.txt").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
-    run_cli("tokenizer", f"texts={folder / 'text.txt'}", "kind=byte-bpe", "size=500", f"out={folder / 'tokenizer'}")
+    run_cli("tokenizer", f"texts={folder / 'text.txt'}", "kind=byte-bpe", "vocab_size=500", f"out={folder / 'tokenizer'}")
     prepare_test_corpus(folder / "text.txt", folder / "tokenizer", folder / "corpus")
     run_cli("pretrain", f"corpus={folder / 'corpus'}", f"out={folder / 'gpt'}", *SMALL)
     return folder / "gpt"
@@ -51,9 +51,9 @@ def test_gpt_generate_continues_training_text(gpt_model):
 def test_gpt_predict_command_matches_python(gpt_model, tmp_path):
     model, prompt = bertsmith.load(gpt_model), " ".join(WORDS[30:34])
     options = [f"model={gpt_model}", f"text={prompt}"]
-    greedy = json.loads(run_cli("predict", *options, "generate.tokens=5").stdout.splitlines()[0])
+    greedy = json.loads(run_cli("predict", *options, "generate.max_new_tokens=5").stdout.splitlines()[0])
     assert greedy == model.generate(prompt, tokens=5)
-    keys = ["generate=sample", "generate.top_p=0.9", "generate.temperature=1.5", "generate.seed=3", "generate.tokens=9"]
+    keys = ["generate=sample", "generate.top_p=0.9", "generate.temperature=1.5", "generate.seed=3", "generate.max_new_tokens=9"]
     sampled = json.loads(run_cli("predict", *options, *keys).stdout.splitlines()[0])
     assert sampled == model.generate(prompt, kind="sample", top_p=0.9, temperature=1.5, seed=3, tokens=9)
     file = tmp_path / "prompts.txt"
@@ -88,7 +88,7 @@ def test_gpt_refuses_invalid_requests(gpt_model):
     with pytest.raises(UserError, match="top_p"):
         model.generate("the", kind="beam", top_p=0.5)
     assert len(model.generate(" ".join(WORDS[:20]), tokens=1000)["tokens"]) <= 48  # limited by max_position_embeddings
-    process = run_cli("predict", "model=mini-en", "text=the [MASK] of", "generate.tokens=5", code=2)
+    process = run_cli("predict", "model=mini-en", "text=the [MASK] of", "generate.max_new_tokens=5", code=2)
     assert "for a causal model" in process.stderr
 
 

@@ -26,8 +26,8 @@ from tests.journeys.test_pretraining import run_cli, run_cli_error, run_cli_json
 from tests.objectives.test_clm import TINY
 
 SMALL = """
-model=gpt2 model.layers=2 model.width=32 model.mixer.heads=2 model.feedforward.inner=64 model.positions=64 length=64
-train.batch_tokens=512 train.rate=1e-3 eval_tokens=2048 objective=causal train.steps=5 model.deviation=0.1
+model=gpt2 model.num_hidden_layers=2 model.hidden_size=32 model.mixer.num_attention_heads=2 model.feedforward.intermediate_size=64 model.max_position_embeddings=64 length=64
+train.batch_tokens=512 train.learning_rate=1e-3 eval_tokens=2048 objective=causal train.steps=5 model.initializer_range=0.1
 """.split()  # noqa: SIM905
 
 
@@ -55,7 +55,7 @@ def test_gpt_learns_every_task_with_auxiliary_lm(gpt, tmp_path, kind):
         for size in (600, 100)
     )
     options = [f"task={kind}", f"model={gpt}", f"data.train={train}", f"data.dev={dev}", f"out={tmp_path / 'out'}", *FAST]
-    result = run_cli_json("finetune", *options, "train.epochs=8", "lm=0.5")
+    result = run_cli_json("finetune", *options, "train.epochs=8", "aux_lm_weight=0.5")
     assert result["dev"][metric] > 0.8
     rows = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
     lm_losses = [row["loss.words"] for row in rows if "loss.words" in row]
@@ -72,7 +72,10 @@ def test_gpt_learns_question_answering(gpt, tmp_path):
         )
     files = [f"data.train={tmp_path / '500.json'}", f"data.dev={tmp_path / '60.json'}", f"out={tmp_path / 'out'}"]
     assert (
-        run_cli_json("finetune", "task=answer", f"model={gpt}", *files, *FAST, "train.epochs=8", "lm=0.5")["dev"]["exact"] > 0.8
+        run_cli_json("finetune", "task=answer", f"model={gpt}", *files, *FAST, "train.epochs=8", "aux_lm_weight=0.5")["dev"][
+            "exact"
+        ]
+        > 0.8
     )
 
 
@@ -80,7 +83,7 @@ def test_gpt_both_orders_is_symmetric(gpt, tmp_path):
     rows = [similar_pair(np.random.default_rng(i)) for i in range(900)]
     train, dev = write_jsonl(tmp_path / "train.jsonl", rows[:800]), write_jsonl(tmp_path / "dev.jsonl", rows[800:])
     options = ["task=regress", "task.pair=both", f"model={gpt}", f"data.train={train}", f"data.dev={dev}"]
-    result = run_cli_json("finetune", *options, f"out={tmp_path / 'out'}", *FAST, "train.epochs=12", "lm=0.5")
+    result = run_cli_json("finetune", *options, f"out={tmp_path / 'out'}", *FAST, "train.epochs=12", "aux_lm_weight=0.5")
     assert result["dev"]["pearson"] > 0.5
     model = bertsmith.load(tmp_path / "out")
     prediction, swapped = model("people of the", "the water was"), model("the water was", "people of the")
@@ -89,7 +92,7 @@ def test_gpt_both_orders_is_symmetric(gpt, tmp_path):
 
 def test_auxiliary_lm_refuses_incompatible_options(gpt, corpus, tmp_path):
     train = write_jsonl(tmp_path / "train.jsonl", [classification_row(np.random.default_rng(i)) for i in range(40)])
-    command = ["finetune", "task=classify", f"data.train={train}", f"out={tmp_path / 'out'}", *FAST, "lm=0.5"]
+    command = ["finetune", "task=classify", f"data.train={train}", f"out={tmp_path / 'out'}", *FAST, "aux_lm_weight=0.5"]
     assert "causal" in run_cli_error(*command, "model=mini-en")
     assert "leave out lm" in run_cli_error(*command, f"model={gpt}", "rdrop=1")
     assert "leave out lm" in run_cli_error(*command, f"model={gpt}", "features={}")
@@ -187,7 +190,7 @@ def test_auxiliary_lm_loss_is_weighted_sum(tokenizer):
 def test_auxiliary_lm_head_is_initialized_from_pretraining(gpt, tmp_path):
     rows = [classification_row(np.random.default_rng(i)) | {"way": str(i % 2)} for i in range(40)]
     train = write_jsonl(tmp_path / "train.jsonl", rows)
-    command = ["finetune", "task=classify", f"model={gpt}", f"data.train={train}", *FAST, "train.steps=1", "lm=0.5"]
+    command = ["finetune", "task=classify", f"model={gpt}", f"data.train={train}", *FAST, "train.steps=1", "aux_lm_weight=0.5"]
     run_cli(*command, f"out={tmp_path / 'out'}", "task.template=[way={way}] {text}")
     model, tokenizer, _ = checkpoint.load(tmp_path / "out")
     assert set(model.config.heads) == {"task", "words"} and len(tokenizer) == model.config.vocab_size > len(VOCAB)

@@ -11,12 +11,20 @@ pytestmark = pytest.mark.gpu
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "while", "some", "dogs", "ran", "over", "green", "hills", "to", "find", "it"]
 MODERN = {
-    "layers": 2, "width": 128, "embedding": 64, "norm": "before", "norm_bias": False, "table": False,
-    "mixer": {"kind": "dense", "heads": 2, "rotary": 10_000.0, "bias": False},
-    "feedforward": {"inner": 256, "gated": True, "bias": False},
+    "num_hidden_layers": 2, "hidden_size": 128, "embedding_size": 64, "norm": "pre", "norm_bias": False, "position_embedding_type": "none",
+    "mixer": {"kind": "attention", "num_attention_heads": 2, "rope_theta": 10_000.0, "bias": False},
+    "feedforward": {"intermediate_size": 256, "glu": True, "bias": False},
 }  # fmt: skip
 MODELS = {
-    "bert": ({"layers": 2, "width": 128, "mixer": {"kind": "dense", "heads": 2}, "feedforward": {"inner": 512}}, "adamw"),
+    "bert": (
+        {
+            "num_hidden_layers": 2,
+            "hidden_size": 128,
+            "mixer": {"kind": "attention", "num_attention_heads": 2},
+            "feedforward": {"intermediate_size": 512},
+        },
+        "adamw",
+    ),
     "modern": (MODERN, "muon"),
 }
 
@@ -27,7 +35,7 @@ def corpus(tmp_path_factory):
     lines = [" ".join(WORDS[(i * 7 + j * j) % len(WORDS)] for j in range(5 + i % 60)) + "." for i in range(4000)]
     documents = ["\n".join(lines[i : i + 10]) for i in range(0, 4000, 10)]
     (folder / "text.txt").write_text("\n\n".join(documents))
-    api.train_tokenizer(texts=[str(folder / "text.txt")], size=200, out=str(folder / "tokenizer"), quiet=True)
+    api.train_tokenizer(texts=[str(folder / "text.txt")], vocab_size=200, out=str(folder / "tokenizer"), quiet=True)
     api.prepare(texts=[str(folder / "text.txt")], tokenizer=str(folder / "tokenizer"), out=str(folder / "corpus"), quiet=True)
     return folder / "corpus"
 
@@ -43,10 +51,10 @@ def run_pretraining(corpus, out, kind, length, kill_at=0, **train):
         if step == kill_at:
             raise Killed
 
-    objective = {"kind": "pairs"} if kind == "bert" else {"kind": "masked", "rate": 0.3}
-    settings = {"steps": 20, "batch_tokens": 8192, "rate": 1e-3, "save_every": 5, "device": "cuda", "precision": "bf16",
+    objective = {"kind": "mlm-nsp"} if kind == "bert" else {"kind": "mlm", "mlm_probability": 0.3}
+    settings = {"steps": 20, "batch_tokens": 8192, "learning_rate": 1e-3, "save_every": 5, "device": "cuda", "precision": "bf16",
                 "optimizer": {"kind": optimizer}, **train}  # fmt: skip
-    recipe = {"corpus": str(corpus), "out": str(out), "model": model, "objective": objective, "length": [length],
+    recipe = {"corpus": str(corpus), "out": str(out), "model": model, "objective": objective, "max_length": [length],
               "train": settings}  # fmt: skip
     return pretrain(from_dict(PretrainRecipe, recipe, "test"), quiet=True, on_step=on_step)
 

@@ -37,21 +37,27 @@ from bertsmith.objectives.supervised import build_batch
 from bertsmith.tasks import MultipleChoice, QuestionAnswering, TextClassification, TokenClassification
 from bertsmith.tasks.base import EncodedExamples
 
-SMALL = {"layers": 2, "width": 32, "mixer": {"heads": 4}, "feedforward": {"inner": 48}, "positions": 32}
-TRAIN = {"steps": 2, "batch_tokens": 256, "warmup": 0, "device": "cpu"}
+SMALL = {
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "mixer": {"num_attention_heads": 4},
+    "feedforward": {"intermediate_size": 48},
+    "max_position_embeddings": 32,
+}
+TRAIN = {"steps": 2, "batch_tokens": 256, "warmup_steps": 0, "device": "cpu"}
 
 
 @pytest.fixture(scope="module")
 def short_bert(tmp_path_factory, corpus):
     out = tmp_path_factory.mktemp("long") / "bert"
-    api.pretrain(corpus=str(corpus), model=SMALL, length=32, train=TRAIN, out=str(out), quiet=True)
+    api.pretrain(corpus=str(corpus), model=SMALL, max_length=32, train=TRAIN, out=str(out), quiet=True)
     return out
 
 
 @pytest.fixture(scope="module")
 def long_bert(short_bert):
     out = short_bert.parent / "long"
-    assert main(["convert-long", f"model={short_bert}", f"out={out}", "length=100", "reach=15", "--quiet"]) == 0
+    assert main(["convert-long", f"model={short_bert}", f"out={out}", "max_length=100", "attention_window=30", "--quiet"]) == 0
     return out
 
 
@@ -82,9 +88,14 @@ def test_convert_long_tiles_positions_and_copies_global_projections(short_bert, 
 
 def test_convert_long_with_rope(corpus, tmp_path, capsys):
     """Rotary positions are relative: inside the window nothing changes."""
-    model = SMALL | {"table": False, "mixer": {"heads": 4, "rotary": 10000.0}}
-    api.pretrain(corpus=str(corpus), model=model, length=32, train=TRAIN, out=str(tmp_path / "bert"), quiet=True)
-    assert main(["convert-long", f"model={tmp_path / 'bert'}", f"out={tmp_path / 'long'}", "length=100", "reach=15"]) == 0
+    model = SMALL | {"position_embedding_type": "none", "mixer": {"num_attention_heads": 4, "rope_theta": 10000.0}}
+    api.pretrain(corpus=str(corpus), model=model, max_length=32, train=TRAIN, out=str(tmp_path / "bert"), quiet=True)
+    assert (
+        main(
+            ["convert-long", f"model={tmp_path / 'bert'}", f"out={tmp_path / 'long'}", "max_length=100", "attention_window=30"]
+        )
+        == 0
+    )
     assert "anchors beyond it are met as if they stood at its edge" in " ".join(capsys.readouterr().err.split())
     assert checkpoint.load(tmp_path / "long")[0].config.encoder.mixer.rope_theta == 10000.0
     assert_close(run_random_tokens(tmp_path / "long", 16), run_random_tokens(tmp_path / "bert", 16), atol=1e-5, rtol=1e-5)
@@ -93,23 +104,28 @@ def test_convert_long_with_rope(corpus, tmp_path, capsys):
 
 def test_pretraining_continues_from_long_model_and_trains_global_projections(long_bert, corpus, tmp_path):
     out = tmp_path / "on"
-    api.pretrain(corpus=str(corpus), init=str(long_bert), objective="masked", length=100, train=TRAIN, out=str(out), quiet=True)
+    api.pretrain(
+        corpus=str(corpus), init=str(long_bert), objective="mlm", max_length=100, train=TRAIN, out=str(out), quiet=True
+    )
     before, after = (checkpoint.load(folder)[0].state_dict() for folder in (long_bert, out))
     global_weights = [name for name in after if name.endswith("anchored.weight")]
     assert len(global_weights) == 2 and not any(torch.equal(before[name], after[name]) for name in global_weights)
 
 
 def test_pretrain_replaces_mixer_by_kind(short_bert, corpus, tmp_path):
-    options = {"corpus": str(corpus), "init": str(short_bert), "length": 32, "train": TRAIN, "out": str(tmp_path / "out")}
+    options = {"corpus": str(corpus), "init": str(short_bert), "max_length": 32, "train": TRAIN, "out": str(tmp_path / "out")}
     options["quiet"] = True
-    api.pretrain(model={"mixer": {"kind": "window", "reach": 4}}, **options)
+    api.pretrain(model={"mixer": {"kind": "longformer", "attention_window": 8}}, **options)
     encoder = checkpoint.load(tmp_path / "out")[0].config.encoder
     assert encoder.mixer == Longformer(num_attention_heads=4, attention_window=(4,)) and encoder.hidden_size == 32
     for model, message in (
-        ({"mixer": "window", "width": 64}, "brings its own model"),
+        ({"mixer": "longformer", "hidden_size": 64}, "brings its own model"),
         ("bert-base", "brings its own model"),
         ({"mixer": "lstm"}, "mixer=lstm cannot take over the weights of mixer=dense: it needs"),
-        ({"mixer": {"kind": "window", "heads": 8}}, r"mixer\.heads = 8 is not what the weights were trained with, 4"),
+        (
+            {"mixer": {"kind": "longformer", "num_attention_heads": 8}},
+            r"mixer\.heads = 8 is not what the weights were trained with, 4",
+        ),
     ):
         with pytest.raises(UserError, match=message):
             api.pretrain(model=model, **options | {"out": str(tmp_path / "no")})
@@ -117,9 +133,9 @@ def test_pretrain_replaces_mixer_by_kind(short_bert, corpus, tmp_path):
 
 def test_convert_long_rerun_is_noop_and_other_options_refused(short_bert, long_bert):
     options = {"model": str(short_bert), "out": str(long_bert), "length": 100, "quiet": True}
-    assert api.convert_long(reach=15, **options)["made"] is False
+    assert api.convert_long(attention_window=30, **options)["made"] is False
     with pytest.raises(UserError, match="holds another model"):
-        api.convert_long(reach=16, **options)
+        api.convert_long(attention_window=32, **options)
 
 
 @pytest.mark.parametrize(("mixer", "message"), [
@@ -148,13 +164,21 @@ MIXER_CHANGES = {
         Attention(num_attention_heads=4, position_bias=AlibiConfig(), attention_dropout=0.1),
     ),
     "heads": (Reformer(num_attention_heads=4), Reformer(num_hashes=8), Reformer(num_attention_heads=4, num_hashes=8)),
-    "direction": (Reformer(num_attention_heads=4, causal=True), Reformer(bucket_window=9), Reformer(num_attention_heads=4, causal=True, bucket_window=9)),
+    "direction": (
+        Reformer(num_attention_heads=4, causal=True),
+        Reformer(bucket_window=9),
+        Reformer(num_attention_heads=4, causal=True, bucket_window=9),
+    ),
     "rotary": (
         LiteTransformer(num_attention_heads=2, rope_theta=100.0),
         LiteTransformer(attention_dropout=0.1),
         LiteTransformer(num_attention_heads=2, rope_theta=100.0, attention_dropout=0.1),
     ),
-    "size": (ReformerChunked(num_attention_heads=4, attention_head_size=6), ReformerChunked(num_hashes=3), ReformerChunked(num_attention_heads=4, attention_head_size=6, num_hashes=3)),
+    "size": (
+        ReformerChunked(num_attention_heads=4, attention_head_size=6),
+        ReformerChunked(num_hashes=3),
+        ReformerChunked(num_attention_heads=4, attention_head_size=6, num_hashes=3),
+    ),
 }
 
 
@@ -174,10 +198,16 @@ def test_merge_mixer_config_changes_only_given_options():
         (LiteTransformer(num_attention_heads=4, kernel_sizes=(3, 5, 7)), LiteTransformer(attention_dropout=0.1),
          LiteTransformer(num_attention_heads=4, kernel_sizes=(3, 5, 7), attention_dropout=0.1)),
     ):  # fmt: skip
-        assert replace_mixer(EncoderConfig(hidden_size=32, num_hidden_layers=3, mixer=old), merge_mixer_config(new, old)).mixer == expected
+        assert (
+            replace_mixer(EncoderConfig(hidden_size=32, num_hidden_layers=3, mixer=old), merge_mixer_config(new, old)).mixer
+            == expected
+        )
     assert merge_mixer_config(Longformer(), Attention(num_attention_heads=4)) == Longformer()
     with pytest.raises(UserError, match="heads = 8 is not"):
-        replace_mixer(EncoderConfig(hidden_size=32, num_hidden_layers=3, mixer=window), merge_mixer_config(Longformer(num_attention_heads=8), window))
+        replace_mixer(
+            EncoderConfig(hidden_size=32, num_hidden_layers=3, mixer=window),
+            merge_mixer_config(Longformer(num_attention_heads=8), window),
+        )
 
 
 def test_pretrain_logs_mixer_it_continues_with(long_bert, corpus, tmp_path, capsys):
@@ -185,13 +215,15 @@ def test_pretrain_logs_mixer_it_continues_with(long_bert, corpus, tmp_path, caps
         f"corpus={corpus}",
         f"init={long_bert}",
         f"out={tmp_path / 'out'}",
-        "length=32",
+        "max_length=32",
         "train.steps=1",
         "train.device=cpu",
     ]
-    assert main(["pretrain", *options, "model.mixer=window", "model.mixer.dropout=0.1"]) == 0
+    assert main(["pretrain", *options, "model.mixer=longformer", "model.mixer.attention_dropout=0.1"]) == 0
     assert "goes on with mixer=window, heads=4, reach=[15], dropout=0.1" in " ".join(capsys.readouterr().err.split())
-    assert checkpoint.load(tmp_path / "out")[0].config.encoder.mixer == Longformer(num_attention_heads=4, attention_window=(15,), attention_dropout=0.1)
+    assert checkpoint.load(tmp_path / "out")[0].config.encoder.mixer == Longformer(
+        num_attention_heads=4, attention_window=(15,), attention_dropout=0.1
+    )
 
 
 ROTARY_WINDOW = Longformer(num_attention_heads=4, rope_theta=100.0, global_attention=False)
@@ -208,9 +240,17 @@ def test_lacks_position_information_is_detected(mixer, others, lacks_positions):
     """By the check before training, and by whether reordering the tokens changes the output."""
     others = others and replace(others, mixer=replace(others.mixer, heads=4))
     encoder = EncoderConfig(
-        num_hidden_layers=2, hidden_size=32, mixer=mixer, layer_types=others, position_embedding_type=False, feedforward=FeedForwardConfig(intermediate_size=48)
+        num_hidden_layers=2,
+        hidden_size=32,
+        mixer=mixer,
+        layer_types=others,
+        position_embedding_type=False,
+        feedforward=FeedForwardConfig(intermediate_size=48),
     )
-    assert encoder.lacks_position_information == lacks_positions and not replace(encoder, position_embedding_type=True).lacks_position_information
+    assert (
+        encoder.lacks_position_information == lacks_positions
+        and not replace(encoder, position_embedding_type=True).lacks_position_information
+    )
     model, tokens = (
         build_model(ModelConfig(encoder=replace(encoder, initializer_range=0.3), vocab_size=50), 0).eval(),
         torch.arange(5, 25),
@@ -222,9 +262,17 @@ def test_lacks_position_information_is_detected(mixer, others, lacks_positions):
 
 
 REFUSED_CHANGES = {
-    "heads": (LiteTransformer(num_attention_heads=4), LiteTransformer(num_attention_heads=8), "heads = 8 is not what the weights were trained with, 4"),
+    "heads": (
+        LiteTransformer(num_attention_heads=4),
+        LiteTransformer(num_attention_heads=8),
+        "heads = 8 is not what the weights were trained with, 4",
+    ),
     "direction": (Cnn(), Cnn(causal=True), "causal = True is not"),
-    "backwards": (TransformerXL(num_attention_heads=4), TransformerXL(num_attention_heads=4, causal=False), "causal = False is not"),
+    "backwards": (
+        TransformerXL(num_attention_heads=4),
+        TransformerXL(num_attention_heads=4, causal=False),
+        "causal = False is not",
+    ),
     "distance": (
         Attention(num_attention_heads=4),
         Attention(position_bias=AlibiConfig()),
@@ -236,10 +284,18 @@ REFUSED_CHANGES = {
         LiteTransformer(kernel_sizes=(3, 9)),
         "long-short: other shapes has near.kernel",
     ),
-    "chunks": (ReformerChunked(num_attention_heads=4), ReformerChunked(attn_layers=("near",)), "chunked: other shapes has project.weight"),
+    "chunks": (
+        ReformerChunked(num_attention_heads=4),
+        ReformerChunked(attn_layers=("near",)),
+        "chunked: other shapes has project.weight",
+    ),
     "shared": (TransformerXL(num_attention_heads=4, tie_biases=True), TransformerXL(), "it needs content, distant"),
     "no heads": (Lstm(), Longformer(), "mixer=window cannot take over the weights of mixer=lstm"),
-    "other heads": (LiteTransformer(num_attention_heads=4), Longformer(), "mixer=window cannot take over the weights of mixer=long-short"),
+    "other heads": (
+        LiteTransformer(num_attention_heads=4),
+        Longformer(),
+        "mixer=window cannot take over the weights of mixer=long-short",
+    ),
 }
 
 
@@ -252,7 +308,12 @@ def test_replace_mixer_refuses_incompatible_options(old, new, message):
 def mixed_layers_config(has_global):
     others = LayerTypes(mixer=Longformer(num_attention_heads=4, attention_window=(4,), global_attention=has_global))
     return EncoderConfig(
-        num_hidden_layers=3, hidden_size=32, mixer=Attention(num_attention_heads=4), layer_types=others, feedforward=FeedForwardConfig(intermediate_size=48), max_position_embeddings=64
+        num_hidden_layers=3,
+        hidden_size=32,
+        mixer=Attention(num_attention_heads=4),
+        layer_types=others,
+        feedforward=FeedForwardConfig(intermediate_size=48),
+        max_position_embeddings=64,
     )
 
 
@@ -266,24 +327,28 @@ def test_convert_long_with_layer_types(has_global):
 
 
 def test_convert_long_keeps_windows_unless_given():
-    windows = Longformer(num_attention_heads=4, attention_window=(4, 8), dilation=(2, 2), dilated_layers=1, attention_dropout=0.1)
-    before = build_model(ModelConfig(encoder=EncoderConfig(num_hidden_layers=2, hidden_size=32, mixer=windows), vocab_size=80), 0)
+    windows = Longformer(
+        num_attention_heads=4, attention_window=(4, 8), dilation=(2, 2), dilated_layers=1, attention_dropout=0.1
+    )
+    before = build_model(
+        ModelConfig(encoder=EncoderConfig(num_hidden_layers=2, hidden_size=32, mixer=windows), vocab_size=80), 0
+    )
     converted = [convert_model(before, Recipe(model="a", out="b", max_length=600, **options)).config.encoder.mixer
             for options in ({}, {"reach": (9,)}, {"dilation": ()}, {"dilation": (3,)})]  # fmt: skip
     assert converted == [windows, *(replace(windows, **options) for options in (
-        {"reach": (9,)}, {"dilation": (), "dilated": None}, {"dilation": (3,), "dilated": None}
+        {"reach": (9,)}, {"dilation": (), "dilated_layers": None}, {"dilation": (3,), "dilated_layers": None}
     ))]  # fmt: skip
-    with pytest.raises(UserError, match=r"reach=\[\] sees nothing"):
+    with pytest.raises(UserError, match=r"attention_window=\[\] sees nothing"):
         convert_model(before, Recipe(model="a", out="b", max_length=600, attention_window=()))
 
 
 def test_convert_long_reports_dropped_attention_dropout(corpus, tmp_path, capsys):
-    model = SMALL | {"mixer": {"heads": 4, "dropout": 0.1}}
-    api.pretrain(corpus=str(corpus), model=model, length=32, train=TRAIN, out=str(tmp_path / "bert"), quiet=True)
-    assert main(["convert-long", f"model={tmp_path / 'bert'}", f"out={tmp_path / 'long'}", "length=100"]) == 0
+    model = SMALL | {"mixer": {"num_attention_heads": 4, "attention_dropout": 0.1}}
+    api.pretrain(corpus=str(corpus), model=model, max_length=32, train=TRAIN, out=str(tmp_path / "bert"), quiet=True)
+    assert main(["convert-long", f"model={tmp_path / 'bert'}", f"out={tmp_path / 'long'}", "max_length=100"]) == 0
     assert "mixer.dropout=0.1 is left out" in " ".join(capsys.readouterr().err.split())
     assert checkpoint.load(tmp_path / "long")[0].config.encoder.mixer == Longformer(num_attention_heads=4)
-    assert json.loads((tmp_path / "long" / "config.json").read_text())["recipe"]["reach"] == [256]
+    assert json.loads((tmp_path / "long" / "config.json").read_text())["recipe"]["attention_window"] == [256]
 
 
 def test_extend_positions_never_shrinks():
@@ -321,16 +386,18 @@ def test_converted_long_model_fine_tunes_on_question_answering(long_bert, tmp_pa
     file.write_text(json.dumps({"data": [{"paragraphs": [{"context": context, "qas": questions}]}]}))
     out = tmp_path / "answers"
     data = {"train": str(file), "dev": str(file)}
-    result = api.finetune(task="answer", model=str(long_bert), data=data, length=64, train=TRAIN, out=str(out), quiet=True)
+    result = api.finetune(task="answer", model=str(long_bert), data=data, max_length=64, train=TRAIN, out=str(out), quiet=True)
     assert result["made"] and 0 <= result["dev"]["f1"] <= 1
 
 
 def test_convert_long_of_fine_tuned_model(short_bert, tmp_path):
     file = tmp_path / "train.tsv"
     file.write_text("text\tlabel\n" + "".join(f"the people said so {word}\t{word}\n" for word in ("up", "it")))
-    options = {"task": "classify", "data": {"train": str(file)}, "length": 32, "train": TRAIN}
+    options = {"task": "classify", "data": {"train": str(file)}, "max_length": 32, "train": TRAIN}
     api.finetune(model=str(short_bert), out=str(tmp_path / "short"), quiet=True, **options)
-    result = api.convert_long(model=str(tmp_path / "short"), length=100, reach=[15], out=str(tmp_path / "long"), quiet=True)
+    result = api.convert_long(
+        model=str(tmp_path / "short"), max_length=100, attention_window=[30], out=str(tmp_path / "long"), quiet=True
+    )
     assert result["made"] and checkpoint.read_config(tmp_path / "long")["length"] == 100
     short_model, long_model = (api.load(str(tmp_path / name)) for name in ("short", "long"))
     short_text, long_text = "the people said so", "she was there . " * 15 + "the people said so it"

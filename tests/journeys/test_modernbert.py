@@ -15,10 +15,10 @@ from tests.journeys.test_pretraining import (
 )
 
 MODERN = """
-model.norm=before model.norm_bias=false model.table=false model.mixer.rotary=1000 model.mixer.bias=false
-model.feedforward.gated=true model.feedforward.bias=false train.optimizer=muon
+model.norm=pre model.norm_bias=false model.position_embedding_type=none model.mixer.rope_theta=1000 model.mixer.bias=false
+model.feedforward.glu=true model.feedforward.bias=false train.optimizer=muon
 """.split()  # noqa: SIM905
-RUN = ["train.steps=40", "train.save_every=10", "train.accumulate=2"]
+RUN = ["train.steps=40", "train.save_every=10", "train.gradient_accumulation_steps=2"]
 
 
 def pretrain_command(corpus, out, *options):
@@ -37,7 +37,7 @@ def test_modern_bert_pretrains_and_fills_masks(modern_run):
     assert not [name for name in names if "positions" in name or (".stack." in name and "bias" in name)]
 
 
-@pytest.mark.parametrize("options", [["train.workers=1"], ["train.recompute=true"]], ids=["workers", "recompute"])
+@pytest.mark.parametrize("options", [["train.workers=1"], ["train.gradient_checkpointing=true"]], ids=["workers", "recompute"])
 def test_modern_bert_resumed_run_is_bit_identical(corpus, modern_run, tmp_path, options):
     """Muon's momentum is restored too; workers and gradient checkpointing change nothing."""
     out = tmp_path / "bert"
@@ -56,7 +56,7 @@ def test_resume_refuses_another_optimizer(corpus, tmp_path):
     assert "another recipe" in run_cli_error(*pretrain_command(corpus, out, "train.optimizer=adamw"))
 
 
-@pytest.mark.parametrize("options", [[], ["train.optimizer=muon", "train.rate=1e-3"], ["lora={rank=4}", "train.rate=1e-2"]],
+@pytest.mark.parametrize("options", [[], ["train.optimizer=muon", "train.learning_rate=1e-3"], ["lora={rank=4}", "train.learning_rate=1e-2"]],
                          ids=["adamw", "muon", "lora"])  # fmt: skip
 def test_modern_bert_fine_tunes(modern_run, tmp_path, options):
     files = [

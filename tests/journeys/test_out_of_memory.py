@@ -16,10 +16,10 @@ from bertsmith.train import oom
 from bertsmith.train.config import TrainConfig
 
 SMALL = """
-model=bert-tiny model.width=32 model.mixer.heads=2 model.feedforward.inner=64 model.positions=64 length=64
-train.batch_tokens=512 train.rate=1e-3 train.log_every=5 train.save_every=4 eval_tokens=1024 held_out=0.1
+model=bert-tiny model.hidden_size=32 model.mixer.num_attention_heads=2 model.feedforward.intermediate_size=64 model.max_position_embeddings=64 length=64
+train.batch_tokens=512 train.learning_rate=1e-3 train.log_every=5 train.save_every=4 eval_tokens=1024 held_out=0.1
 """.split()  # noqa: SIM905
-PHASES = ("length=[16,64]", "shares=[0.5,0.5]", "train.steps=20")
+PHASES = ("max_length=[16,64]", "phase_fractions=[0.5,0.5]", "train.steps=20")
 
 
 def make_recipe(corpus, out, *more):
@@ -53,17 +53,22 @@ def read_weights(out: Path) -> bytes:
 
 def test_oom_at_first_step_halves_micro_batches(corpus, tmp_path, small_memory, capsys):
     tried = small_memory(300)
-    recipe = make_recipe(corpus, tmp_path / "bert", "train.steps=12", "train.accumulate=2")
+    recipe = make_recipe(corpus, tmp_path / "bert", "train.steps=12", "train.gradient_accumulation_steps=2")
     result = pretrain(recipe, quiet=True)
     stderr = capsys.readouterr().err
     assert stderr.count("\n") == 1 and "out of memory with micro-batches of 512 tokens" in stderr
-    assert "with 256, and train.accumulate=4 instead of 2" in stderr
+    assert "with 256, and train.gradient_accumulation_steps=4 instead of 2" in stderr
     assert tried[0] > 300 and all(tokens <= 256 for tokens in tried[1:]) and len(tried) == 1 + 12 * 4
     updates = [sum(tried[i : i + 4]) for i in range(1, len(tried), 4)]
     assert all(1024 - 4 * 64 < tokens <= 1024 for tokens in updates)  # as many as before, but for space that no sequence fills
     assert (result["step"], result["batch_tokens"], result["accumulate"]) == (12, 256, 4)
 
-    pretrain(make_recipe(corpus, tmp_path / "halves", "train.steps=12", "train.accumulate=4", "train.batch_tokens=256"), True)
+    pretrain(
+        make_recipe(
+            corpus, tmp_path / "halves", "train.steps=12", "train.gradient_accumulation_steps=4", "train.batch_tokens=256"
+        ),
+        True,
+    )
     assert read_weights(tmp_path / "bert") == read_weights(tmp_path / "halves")
 
     train_settings = json.loads((tmp_path / "bert" / "config.json").read_text())["recipe"]["train"]
@@ -72,7 +77,7 @@ def test_oom_at_first_step_halves_micro_batches(corpus, tmp_path, small_memory, 
 
 
 def test_oom_retry_keeps_updates_per_epoch(corpus, tmp_path, small_memory):
-    settings = ("train.epochs=0.5", "length=48")  # two batches of 256 hold fewer such sequences than one of 512
+    settings = ("train.epochs=0.5", "max_length=48")  # two batches of 256 hold fewer such sequences than one of 512
     straight = pretrain(make_recipe(corpus, tmp_path / "straight", *settings), quiet=True)
     small_memory(300)
     halves = pretrain(make_recipe(corpus, tmp_path / "bert", *settings), quiet=True)
@@ -110,7 +115,7 @@ def test_oom_run_that_was_killed_resumes_exactly(corpus, tmp_path, small_memory,
         pretrain(recipe, quiet=True, on_step=kill)
     capsys.readouterr()
     result = pretrain(recipe)
-    assert result["made"] and "micro-batches of 256 tokens and train.accumulate=2" in capsys.readouterr().err
+    assert result["made"] and "micro-batches of 256 tokens and train.gradient_accumulation_steps=2" in capsys.readouterr().err
     assert read_weights(tmp_path / "killed") == read_weights(tmp_path / "straight")
 
 
@@ -176,4 +181,6 @@ def test_oom_with_several_processes_suggests_settings(tmp_path, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with pytest.raises(UserError, match=r"train\.batch_tokens=64 train\.accumulate=4"):
-        oom.retry_on_oom(TrainConfig(steps=1, batch_tokens=128, gradient_accumulation_steps=2), 64, tmp_path, attempt, Console(quiet=True))
+        oom.retry_on_oom(
+            TrainConfig(steps=1, batch_tokens=128, gradient_accumulation_steps=2), 64, tmp_path, attempt, Console(quiet=True)
+        )

@@ -36,7 +36,7 @@ def bytes_model(tmp_path_factory):
     run_cli("tokenizer", *texts, "kind=byte", "hex=true", f"out={folder / 'tokenizer'}")
     result = run_cli_json("prepare", *texts, f"tokenizer={folder / 'tokenizer'}", f"out={folder / 'corpus'}", "workers=1")
     assert result["documents"] == 300 and result["unknown_rate"] == 0
-    model = ["model.deviation=0.15", "model.norm=before", "objective=masked", "objective.view=doc-sentences"]
+    model = ["model.initializer_range=0.15", "model.norm=pre", "objective=mlm", "objective.packing=doc-sentences"]
     run_cli("pretrain", f"corpus={folder / 'corpus'}", f"out={folder / 'model'}", *SMALL, *model, "train.steps=5")
     return folder / "model"
 
@@ -77,10 +77,10 @@ def test_payload_new_embeddings_are_the_mean_of_known_bytes(bytes_model, tmp_pat
     args = [f"model={bytes_model}", f"data.train={train}", "data.columns.text=payload_hex", f"out={tmp_path / 'out'}"]
     args += [
         "task.template='[direction={direction}] {text}'",
-        "length=32",
+        "max_length=32",
         "train.steps=1",
-        "train.rate=1e-12",
-        "train.decay=0",
+        "train.learning_rate=1e-12",
+        "train.weight_decay=0",
     ]
     run_cli("finetune", "task=classify", *args)
     before, after = (bertsmith.load(folder) for folder in (bytes_model, tmp_path / "out"))
@@ -109,7 +109,7 @@ def same_ending_row(seed, size=40):
 @pytest.mark.parametrize("pair", ["cross", "joint"])
 def test_cross_attention_pairs_have_max_length_per_text(bert, tmp_path, pair):  # noqa: F811
     train, dev = (write_jsonl(tmp_path / f"{n}.jsonl", [same_ending_row(seed + n) for seed in range(n)]) for n in (400, 80))
-    args = [f"model={bert}", f"data.train={train}", f"data.dev={dev}", f"out={tmp_path / 'out'}", *FAST, "length=48"]
+    args = [f"model={bert}", f"data.train={train}", f"data.dev={dev}", f"out={tmp_path / 'out'}", *FAST, "max_length=48"]
     result = run_cli_json("finetune", "task=classify", f"task.pair={pair}", *args, "train.epochs=8", "train.batch_tokens=1024")
     assert result["dev"]["accuracy"] > 0.9 if pair == "cross" else result["dev"]["accuracy"] < 0.8
     evaluation = run_cli_json("evaluate", f"model={tmp_path / 'out'}", f"data={dev}")
@@ -135,7 +135,7 @@ def test_cross_attention_rejects_unsupported_options(bert, tmp_path):  # noqa: F
     train = write_jsonl(tmp_path / "train.jsonl", [{"text": "the", "label": "a"}, {"text": "of", "label": "b"}])
     args = ["finetune", "task=classify", "task.pair=cross", f"model={bert}", f"data.train={train}", f"out={tmp_path / 'out'}"]
     assert "line 1 has no text_b" in run_cli_error(*args, *FAST)
-    assert "leave out task.long=window" in run_cli_error(*args, *FAST, "task.long=window")
+    assert "leave out task.long_text=window" in run_cli_error(*args, *FAST, "task.long_text=window")
     assert "features are what a plain head reads" in run_cli_error(*args, *FAST, "features.layers=sum")
 
 

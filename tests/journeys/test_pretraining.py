@@ -22,14 +22,14 @@ from tests.conftest import make_chinese_text, make_english_text
 
 ROOT = Path(__file__).parents[2]
 SMALL = """
-model=bert-tiny model.width=32 model.mixer.heads=2 model.feedforward.inner=64 model.positions=64 length=64
-train.batch_tokens=512 train.rate=1e-3 train.log_every=5 eval_tokens=2048 held_out=0.1
+model=bert-tiny model.hidden_size=32 model.mixer.num_attention_heads=2 model.feedforward.intermediate_size=64 model.max_position_embeddings=64 length=64
+train.batch_tokens=512 train.learning_rate=1e-3 train.log_every=5 eval_tokens=2048 held_out=0.1
 """.split()  # noqa: SIM905
 SETTINGS = """
-train.optimizer=lamb,train.rate=2e-2 train.optimizer=bert-adam train.schedule=trapezoid train.schedule=cosine model.norm=before
-train.recompute=true train.precision=bf16 objective.pairs=sentence-order objective=masked objective.masks=spans
-objective.masks=ngrams objective.repeats=2 model.mixer.dropout=0.1 objective=masked,objective.view=full-sentences
-objective=masked,objective.view=doc-sentences objective.pairs.style=google
+train.optimizer=lamb,train.learning_rate=2e-2 train.optimizer=bert-adam train.lr_scheduler_type=warmup_stable_decay train.lr_scheduler_type=cosine model.norm=pre
+train.gradient_checkpointing=true train.precision=bf16 objective=mlm-sop objective=masked objective.masking=span
+objective.masking=ngram objective.dupe_factor=2 model.mixer.attention_dropout=0.1 objective=masked,objective.packing=full-sentences
+objective=masked,objective.packing=doc-sentences objective.style=google
 """.split()  # noqa: SIM905
 
 
@@ -65,7 +65,7 @@ def check_trained_model(out, result):
 @pytest.mark.parametrize(("language", "text"), [("en", make_english_text(80)), ("zh", make_chinese_text(80))])
 def test_pretrain_from_text_to_filled_mask(tmp_path, language, text):
     (tmp_path / "text.txt").write_text(text, encoding="utf-8")
-    result = run_cli_json("tokenizer", f"texts={tmp_path / 'text.txt'}", "size=300", f"out={tmp_path / 'tokenizer'}")
+    result = run_cli_json("tokenizer", f"texts={tmp_path / 'text.txt'}", "vocab_size=300", f"out={tmp_path / 'tokenizer'}")
     assert result["made"] and result["unknown"] == 0
     arguments = [f"texts={tmp_path / 'text.txt'}", f"tokenizer={tmp_path / 'tokenizer'}", f"out={tmp_path / 'corpus'}"]
     result = run_cli_json("prepare", *arguments, f"language={language}", "workers=2")
@@ -75,7 +75,7 @@ def test_pretrain_from_text_to_filled_mask(tmp_path, language, text):
         f"out={tmp_path / 'bert'}",
         *SMALL,
         "train.steps=30",
-        "objective.masks=whole-words",
+        "objective.masking=whole-word",
     ]
     result = run_cli_json("pretrain", *pretrain_arguments)
     assert result["step"] == 30 and result["skipped"] == 0
@@ -165,14 +165,18 @@ def test_gradient_accumulation_equals_one_large_batch(corpus):
     one_batch = [objective.to_batch(loader.collator(index.select(np.arange(64)), epoch))]
     micro_batches = [objective.to_batch(loader.collator(index.select(np.arange(i, i + 16)), epoch)) for i in range(0, 64, 16)]
     encoder = EncoderConfig.presets["bert-tiny"]
-    encoder_without_dropout = type(encoder)(**{**{f: getattr(encoder, f) for f in encoder.__struct_fields__}, "dropout": 0.0})
+    encoder_without_dropout = type(encoder)(
+        **{**{f: getattr(encoder, f) for f in encoder.__struct_fields__}, "hidden_dropout_prob": 0.0}
+    )
     weights = []
     for batches in (one_batch, micro_batches):
         model = build_model(
             ModelConfig(encoder=encoder_without_dropout, vocab_size=len(open_corpus.tokenizer), heads=objective.heads()), 0
         )
         folder = corpus.parent / f"accumulated-{len(batches)}"
-        train = TrainConfig(steps=1, gradient_accumulation_steps=len(batches), learning_rate=1e-3, warmup_steps=0, lr_scheduler_type="constant")
+        train = TrainConfig(
+            steps=1, gradient_accumulation_steps=len(batches), learning_rate=1e-3, warmup_steps=0, lr_scheduler_type="constant"
+        )
         Trainer(model, objective, train, folder, seed=0, quiet=True).fit(lambda k, done, batches=batches: batches[k])
         weights.append({name: weight.detach().clone() for name, weight in model.named_parameters()})
     progress = [json.loads((corpus.parent / f"accumulated-{n}" / "state/step-1/progress.json").read_text()) for n in (1, 4)]
@@ -190,7 +194,7 @@ def test_pretrain_init_from_checkpoint(corpus, uninterrupted, tmp_path):
         f"init={uninterrupted}",
         *arguments,
         "train.steps=5",
-        "objective=masked",
+        "objective=mlm",
     )
     assert "heads.next.score.weight is not used by this objective" in output.stderr
     before = json.loads((uninterrupted / "card.json").read_text())["result"]["valid_loss_words"]
@@ -201,10 +205,10 @@ def test_pretrain_init_from_checkpoint(corpus, uninterrupted, tmp_path):
 def phased_arguments(corpus, out):
     arguments = [word for word in SMALL if not word.startswith("length")]
     phase_arguments = [
-        "length=[16,64]",
-        "shares=[0.5,0.5]",
+        "max_length=[16,64]",
+        "phase_fractions=[0.5,0.5]",
         "train.steps=40",
-        "train.accumulate=2",
+        "train.gradient_accumulation_steps=2",
         "train.save_every=10",
         "train.log_every=1",
     ]
@@ -250,8 +254,8 @@ def test_pretrain_with_two_lengths(corpus, tmp_path):
         f"corpus={corpus}",
         f"out={tmp_path / 'bert'}",
         *arguments,
-        "length=[32,64]",
-        "shares=[0.5,0.5]",
+        "max_length=[32,64]",
+        "phase_fractions=[0.5,0.5]",
         "train.steps=10",
     )
     assert result["step"] == 10
@@ -267,7 +271,7 @@ def test_pretrain_settings_lower_the_loss(corpus, tmp_path, setting):
 
 
 def test_gradient_checkpointing_does_not_change_weights(corpus, uninterrupted, tmp_path):
-    run_to_end(corpus, tmp_path / "bert", "train.recompute=true")
+    run_to_end(corpus, tmp_path / "bert", "train.gradient_checkpointing=true")
     assert (tmp_path / "bert" / "model.safetensors").read_bytes() == (uninterrupted / "model.safetensors").read_bytes()
 
 
@@ -285,7 +289,7 @@ def test_pretrain_rejects_bad_settings_before_any_work(corpus, tmp_path):
     arguments = ["pretrain", f"corpus={corpus}", f"out={tmp_path / 'bert'}", *SMALL]
     assert "give exactly one of the three" in run_cli_error(*arguments)
     assert "no CUDA device here" in run_cli_error(*arguments, "train.steps=5", "train.device=cuda")
-    assert "more than the model's 64 positions" in run_cli_error(*arguments, "train.steps=5", "length=128")
+    assert "more than the model's 64 positions" in run_cli_error(*arguments, "train.steps=5", "max_length=128")
     assert "does not fit a batch" in run_cli_error(*arguments, "train.steps=5", "train.batch_tokens=32")
     assert "not a corpus folder" in run_cli_error(*arguments, "train.steps=5", f"corpus={tmp_path}")
     assert not (tmp_path / "bert").exists()
@@ -293,7 +297,7 @@ def test_pretrain_rejects_bad_settings_before_any_work(corpus, tmp_path):
 
 def test_pretrain_rejects_corpus_of_another_tokenizer(corpus, uninterrupted, tmp_path):
     (tmp_path / "text.txt").write_text(make_english_text(20), encoding="utf-8")
-    run_cli_json("tokenizer", f"texts={tmp_path / 'text.txt'}", "size=100", f"out={tmp_path / 'tokenizer'}")
+    run_cli_json("tokenizer", f"texts={tmp_path / 'text.txt'}", "vocab_size=100", f"out={tmp_path / 'tokenizer'}")
     run_cli_json(
         "prepare", f"texts={tmp_path / 'text.txt'}", f"tokenizer={tmp_path / 'tokenizer'}", f"out={tmp_path / 'corpus'}"
     )
@@ -328,7 +332,7 @@ def test_stages_do_not_touch_foreign_files(corpus, tmp_path):
     (tmp_path / "text.txt").write_text(make_english_text(20), encoding="utf-8")
     (tmp_path / "new.part").mkdir()
     (tmp_path / "new.part" / "thesis.txt").write_text("mine")
-    for stage in (["prepare", f"tokenizer={corpus}"], ["tokenizer", "size=100"]):
+    for stage in (["prepare", f"tokenizer={corpus}"], ["tokenizer", "vocab_size=100"]):
         assert "holds other things" in run_cli_error(*stage, f"texts={tmp_path / 'text.txt'}", f"out={tmp_path / 'new'}")
     assert (tmp_path / "new.part" / "thesis.txt").exists() and (tmp_path / "project" / "state" / "thesis.txt").exists()
 
@@ -341,7 +345,7 @@ def test_stages_refuse_locked_output_folder(corpus, tmp_path):
     with lock_output(tmp_path / "out"):
         assert "another run is writing" in run_cli_error("pretrain", *SMALL, "train.steps=2", f"corpus={corpus}", out)
         assert "another run is writing" in run_cli_error("prepare", texts, f"tokenizer={corpus}", out)
-        assert "another run is writing" in run_cli_error("tokenizer", texts, "size=100", out)
+        assert "another run is writing" in run_cli_error("tokenizer", texts, "vocab_size=100", out)
 
 
 def test_pretrain_reports_full_disk_and_resumes(corpus, uninterrupted, tmp_path, monkeypatch):
@@ -372,9 +376,9 @@ def test_pretrain_pairs_warn_of_single_sentence_documents(vocabulary, tmp_path):
     )
     for seed in range(4):
         arguments = [f"corpus={tmp_path / 'corpus'}", f"out={tmp_path / str(seed)}", *SMALL, "train.steps=2", f"seed={seed}"]
-        assert "documents of one sentence" in run_cli("pretrain", *arguments, "held_out=0.02").stderr
-    assert "held_out=0.999" in run_cli_error(
-        "pretrain", *arguments, "held_out=0.999", f"out={tmp_path / 'none'}", "objective=masked"
+        assert "documents of one sentence" in run_cli("pretrain", *arguments, "validation_split=0.02").stderr
+    assert "validation_split=0.999" in run_cli_error(
+        "pretrain", *arguments, "validation_split=0.999", f"out={tmp_path / 'none'}", "objective=mlm"
     )
 
 

@@ -229,7 +229,13 @@ def no_weights(tmp_path, monkeypatch):
 @pytest.fixture
 def tiny_weights(tmp_path, monkeypatch, vocabulary):
     """A tiny untrained model under the name of the shipped one."""
-    encoder = {"layers": 1, "width": 32, "mixer": {"kind": "dense", "heads": 2}, "feedforward": {"inner": 64}, "positions": 64}
+    encoder = {
+        "num_hidden_layers": 1,
+        "hidden_size": 32,
+        "mixer": {"kind": "attention", "num_attention_heads": 2},
+        "feedforward": {"intermediate_size": 64},
+        "max_position_embeddings": 64,
+    }
     tokenizer = Tokenizer.load(vocabulary)
     config = from_dict(ModelConfig, {"encoder": encoder, "vocabulary": len(tokenizer), "heads": {"words": {"kind": "words"}}})
     record = {"stage": "pretrain", "tokenizer": tokenizer.fingerprint}
@@ -283,8 +289,8 @@ def test_quickstart_with_shipped_model(tmp_path, capsys, two_libraries, tiny_wei
 
     for name, scratch in (("taught", False), ("scratch", True)):
         record = json.loads((folder / name / "config.json").read_text())
-        assert (record["recipe"]["model"], record["recipe"]["scratch"]) == ("mini-en", scratch)
-        assert record["model"]["encoder"]["width"] == 32  # the shipped model's, not the small one's
+        assert (record["recipe"]["model"], record["recipe"]["random_init"]) == ("mini-en", scratch)
+        assert record["model"]["encoder"]["hidden_size"] == 32  # the shipped model's, not the small one's
     scores, above = result["taught"]["scores"], result["taught"]["difference"]
     assert [item.name for item in scores] == ["pre-trained", "from scratch"]
     assert above.value == pytest.approx(scores[0].value - scores[1].value) and above.low <= above.value <= above.high

@@ -12,16 +12,34 @@ from bertsmith.finetuning.recipe import FinetuneRecipe
 from tests.journeys.test_pretraining import ROOT, SMALL, run_cli, run_cli_error, run_cli_json
 
 LETTERS = list("abcde")
-FAST = ["length=16", "task.longest=16", "train.batch_tokens=600", "train.rate=5e-3", "train.log_every=50", "train.epochs=25"]
-TRANSFORMER_ENCODER = [
-    "model.layers=2",
-    "model.width=32",
-    "model.mixer.heads=4",
-    "model.feedforward.inner=64",
-    "model.dropout=0.0",
+FAST = [
+    "max_length=16",
+    "task.max_answer_length=16",
+    "train.batch_tokens=600",
+    "train.learning_rate=5e-3",
+    "train.log_every=50",
+    "train.epochs=25",
 ]
-TRANSFORMER_ENCODER += ["model.table=sinusoid", "model.scaled=true", "model.positions=32", "model.deviation=0.18"]
-BILSTM_ENCODER = ["model=bilstm", "model.layers=1", "model.width=32", "model.dropout=0.0", "model.deviation=0.2"]
+TRANSFORMER_ENCODER = [
+    "model.num_hidden_layers=2",
+    "model.hidden_size=32",
+    "model.mixer.num_attention_heads=4",
+    "model.feedforward.intermediate_size=64",
+    "model.hidden_dropout_prob=0.0",
+]
+TRANSFORMER_ENCODER += [
+    "model.position_embedding_type=sinusoidal",
+    "model.scale_embeddings=true",
+    "model.max_position_embeddings=32",
+    "model.initializer_range=0.18",
+]
+BILSTM_ENCODER = [
+    "model=bilstm",
+    "model.num_hidden_layers=1",
+    "model.hidden_size=32",
+    "model.hidden_dropout_prob=0.0",
+    "model.initializer_range=0.2",
+]
 
 
 def pairs(count, seed):
@@ -45,13 +63,21 @@ def bert(corpus, tmp_path_factory):
     """A barely pretrained model with a language modeling head."""
     out = tmp_path_factory.mktemp("bert") / "bert"
     args = [arg for arg in SMALL if "positions" not in arg]
-    run_cli("pretrain", f"corpus={corpus}", f"out={out}", *args, "model.deviation=0.1", "model.dropout=0.0", "train.steps=5")
+    run_cli(
+        "pretrain",
+        f"corpus={corpus}",
+        f"out={out}",
+        *args,
+        "model.initializer_range=0.1",
+        "model.hidden_dropout_prob=0.0",
+        "train.steps=5",
+    )
     return out
 
 
 RANDOM_INIT_ARGS = {
-    "attention": [*TRANSFORMER_ENCODER, "decoder=attention"],
-    "additive": [*BILSTM_ENCODER, "decoder=recurrent", "train.epochs=40"],
+    "attention": [*TRANSFORMER_ENCODER, "decoder=transformer"],
+    "additive": [*BILSTM_ENCODER, "decoder=rnn", "train.epochs=40"],
     "general": [*TRANSFORMER_ENCODER, "decoder.kind=recurrent", "decoder.score=general", "decoder.cell=lstm"],
 }
 
@@ -64,7 +90,7 @@ def test_seq2seq_from_random_init_learns_to_reverse(files, vocabulary, tmp_path,
 
 
 BERT_ARGS = {
-    "bert2bert": ["decoder=attention"],
+    "bert2bert": ["decoder=transformer"],
     "bertshare": ["decoder.kind=attention", "decoder.shared=true"],
     "unilm": ["train.epochs=45"],
 }
@@ -80,8 +106,8 @@ def test_seq2seq_from_bert_learns_to_reverse(files, bert, tmp_path, variant):
 @pytest.fixture(scope="module")
 def seq2seq_model(files, vocabulary, tmp_path_factory):
     out = tmp_path_factory.mktemp("writer") / "out"
-    args = ["task=generate", f"tokenizer={vocabulary}", *TRANSFORMER_ENCODER, "decoder=recurrent", f"out={out}"]
-    schedule = ["train.average=2", "train.save_every=25", "train.schedule=inverse-sqrt", "train.epochs=35"]
+    args = ["task=generate", f"tokenizer={vocabulary}", *TRANSFORMER_ENCODER, "decoder=rnn", f"out={out}"]
+    schedule = ["train.average_checkpoints=2", "train.save_every=25", "train.lr_scheduler_type=inverse_sqrt", "train.epochs=35"]
     run_cli_json("finetune", *args, *files, *FAST, *schedule)
     return out
 
@@ -102,14 +128,14 @@ def test_seq2seq_predict_and_evaluate(seq2seq_model, files, tmp_path):
 
 
 def test_seq2seq_model_is_finetuned_again(seq2seq_model, files, tmp_path):
-    args = ["task=generate", f"model={seq2seq_model}", *files, *FAST, f"out={tmp_path / 'out'}", "train.rate=1e-9"]
+    args = ["task=generate", f"model={seq2seq_model}", *files, *FAST, f"out={tmp_path / 'out'}", "train.learning_rate=1e-9"]
     before, result = bertsmith.load(seq2seq_model), run_cli_json("finetune", *args)
     assert result["dev"] == pytest.approx(before.card["result"]["dev"], abs=0.05)
-    assert "has a decoder already" in run_cli_error("finetune", *args, "decoder=attention", f"out={tmp_path / 'other'}")
+    assert "has a decoder already" in run_cli_error("finetune", *args, "decoder=transformer", f"out={tmp_path / 'other'}")
 
 
 def test_seq2seq_generation_options(seq2seq_model):
-    options = [[], ["generate=beam", "generate.size=2"], ["generate=greedy", "generate.tokens=2"], ["generate=sample"]]
+    options = [[], ["generate=beam", "generate.size=2"], ["generate=greedy", "generate.max_new_tokens=2"], ["generate=sample"]]
     outputs = [run_cli("predict", f"model={seq2seq_model}", "text=a b c d", *args).stdout for args in options]
     texts = [json.loads(output.splitlines()[0])["text"] for output in outputs]
     assert texts[:3] == ["d c b a", "d c b a", "d c"] and texts[3]
@@ -131,14 +157,19 @@ def test_seq2seq_rejects_fill_mask_and_huggingface_export(seq2seq_model, tmp_pat
 
 
 INVALID_SETTINGS = {
-    "leave out `decoder`": ["task=classify", "decoder=attention"],
-    "leave out rdrop and adversary": ["task=generate", "task.longest=16", "rdrop=1.0"],
-    "positions; lower length or task.longest": ["task=generate", "length=500", "task.longest=128"],
-    "decoder.layers=9": ["task=generate", "decoder.kind=attention", "task.longest=16", "decoder.layers=9"],
+    "leave out `decoder`": ["task=classify", "decoder=transformer"],
+    "leave out rdrop and adversary": ["task=generate", "task.max_target_length=16", "rdrop=1.0"],
+    "positions; lower length or task.max_target_length": ["task=generate", "max_length=500", "task.max_target_length=128"],
+    "decoder.num_hidden_layers=9": [
+        "task=generate",
+        "decoder.kind=attention",
+        "task.max_target_length=16",
+        "decoder.num_hidden_layers=9",
+    ],
 }
 
 
 @pytest.mark.parametrize("message", INVALID_SETTINGS)
 def test_seq2seq_rejects_invalid_settings_before_training(files, bert, tmp_path, message):
-    args = ["finetune", INVALID_SETTINGS[message][0], f"model={bert}", *files, f"out={tmp_path / 'out'}", "length=16"]
+    args = ["finetune", INVALID_SETTINGS[message][0], f"model={bert}", *files, f"out={tmp_path / 'out'}", "max_length=16"]
     assert message in run_cli_error(*args, *INVALID_SETTINGS[message][1:])

@@ -39,7 +39,7 @@ def test_tagging_with_crf_and_document_context(bert, files, tmp_path):  # noqa: 
     args = ["task=tag", "task.crf=true", "task.context=true", f"model={bert}", *files, f"out={out}", *FAST, "train.epochs=8"]
     result = run_cli_json("finetune", *args)
     assert result["dev"]["f1"] > 0.8
-    transitions = np.array(json.loads((out / "config.json").read_text())["task"]["moves"])
+    transitions = np.array(json.loads((out / "config.json").read_text())["task"]["transitions"])
     assert transitions.shape == (6, 6) and np.abs(transitions).max() > 0.01
     assert run_cli_json("evaluate", f"model={out}", f"data={dev}")["scores"] == pytest.approx(result["dev"])
     run_cli("predict", f"model={out}", f"data={dev}", f"out={tmp_path / 'answers.jsonl'}")

@@ -30,11 +30,11 @@ CATEGORIES = [
 ]
 SMALL_CORPUS = {"window": 2, "sample": 0.0}  # all words are frequent here
 OBJECTIVES = [
-    {"kind": "skip-gram", "rate": 0.1, **SMALL_CORPUS},
+    {"kind": "skip-gram", "learning_rate": 0.1, **SMALL_CORPUS},
     {"kind": "cbow", **SMALL_CORPUS},
-    {"kind": "skip-gram", "tree": True, "rate": 0.1, **SMALL_CORPUS},
-    {"kind": "cbow", "tree": True, **SMALL_CORPUS},
-    {"kind": "cbow", "subwords": {"buckets": 500}, **SMALL_CORPUS},
+    {"kind": "skip-gram", "hs": True, "learning_rate": 0.1, **SMALL_CORPUS},
+    {"kind": "cbow", "hs": True, **SMALL_CORPUS},
+    {"kind": "cbow", "subwords": {"bucket": 500}, **SMALL_CORPUS},
 ]
 
 
@@ -56,7 +56,7 @@ def word_corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("words")
     (folder / "text.txt").write_text(synthetic_text())
     texts = [str(folder / "text.txt")]
-    api.train_tokenizer(texts=texts, kind="word", size=100, out=str(folder / "tokenizer"), quiet=True)
+    api.train_tokenizer(texts=texts, kind="word", vocab_size=100, out=str(folder / "tokenizer"), quiet=True)
     api.prepare(texts=texts, tokenizer=str(folder / "tokenizer"), out=str(folder / "corpus"), workers=1, quiet=True)
     return folder / "corpus"
 
@@ -64,7 +64,7 @@ def word_corpus(tmp_path_factory):
 def pretrain_vectors(corpus, out, objective, **options):
     train = {"epochs": 4, "device": "cpu", **options.pop("train", {})}
     return api.pretrain(corpus=str(corpus), objective=objective, train=train, out=str(out), quiet=True,
-                        **{"model": {"width": 12}} | options)  # fmt: skip
+                        **{"model": {"hidden_size": 12}} | options)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_word2vec_folder_works_as_model(word_corpus, tmp_path):
 
 
 def test_fasttext_vector_of_unknown_word(word_corpus, tmp_path):
-    objective = {"kind": "skip-gram", "rate": 0.1, "subwords": {"least": 2, "most": 4, "buckets": 800}, **SMALL_CORPUS}
+    objective = {"kind": "skip-gram", "learning_rate": 0.1, "subwords": {"min_n": 2, "max_n": 4, "bucket": 800}, **SMALL_CORPUS}
     pretrain_vectors(word_corpus, tmp_path / "out", objective)
     vectors = load_vectors(tmp_path / "out")
     model, *_ = checkpoint.load(tmp_path / "out")
@@ -128,7 +128,7 @@ api.pretrain(corpus=sys.argv[1], out=sys.argv[2], objective={"kind": "skip-gram"
 def test_word2vec_killed_run_resumes_exactly(word_corpus, tmp_path, capsys):
     process = subprocess.run([sys.executable, "-c", KILLED_RUN, str(word_corpus), str(tmp_path / "killed")], check=False)
     assert process.returncode == -9 and not (tmp_path / "killed" / "config.json").exists()
-    api.pretrain(corpus=str(word_corpus), out=str(tmp_path / "killed"), objective={"kind": "skip-gram"}, model={"width": 12},
+    api.pretrain(corpus=str(word_corpus), out=str(tmp_path / "killed"), objective={"kind": "skip-gram"}, model={"hidden_size": 12},
                  train={"epochs": 4, "device": "cpu"})  # fmt: skip
     assert "going on after 5 of" in capsys.readouterr().err
     pretrain_vectors(word_corpus, tmp_path / "whole", {"kind": "skip-gram"})
@@ -142,7 +142,7 @@ def test_word2vec_result_is_independent_of_threads(word_corpus, tmp_path, object
     def train_with(threads):
         torch.set_num_threads(threads)
         objective_config = from_dict(
-            PretrainRecipe, {"corpus": "c", "out": "o", "objective": {**objective, "width": 12}}
+            PretrainRecipe, {"corpus": "c", "out": "o", "objective": {**objective, "vector_size": 12}}
         ).objective
         trainer = objective_config.build_trainer(
             Corpus.open(word_corpus), tmp_path, 1, 0, torch.device("cpu"), lambda done, of: None
@@ -177,17 +177,23 @@ def test_word2vec_stop_signal_reports_round(word_corpus, tmp_path, monkeypatch):
     ("changes", "message"),
     [
         (
-            {"train": {"accumulate": 9}},
-            "train.accumulate is for networks: objective=skip-gram takes train.epochs, train.rate",
+            {"train": {"gradient_accumulation_steps": 9}},
+            "train.accumulate is for networks: objective=skip-gram takes train.epochs, train.learning_rate",
         ),
         ({"train": {"steps": 9, "epochs": None}}, "train.steps is for networks"),
-        ({"model": {"width": 12, "layers": 2}}, "takes model.width alone"),
+        ({"model": {"hidden_size": 12, "num_hidden_layers": 2}}, "takes model.hidden_size alone"),
         ({"model": None, "init": "mini-en"}, "leave out init"),
-        ({"train": {"rate": 1e-4}}, "train.rate=0.0001 is what networks have.*say objective.rate=0.0001"),
-        ({"train": {"rate": 0.1}, "objective": {"kind": "cbow", "rate": 0.2}}, "objective.rate=0.2 and train.rate=0.1 say two"),
-        ({"objective": {"kind": "skip-gram", "width": 8}}, "objective.width=8 and model.width=12 say two things"),
-        ({"objective": {"kind": "skip-gram", "width": 100}}, "objective.width=100 and model.width=12 say two things"),
-        ({"objective": {"kind": "skip-gram", "subwords": {"least": 4, "most": 3}}}, "4 to 3 characters are none"),
+        ({"train": {"learning_rate": 1e-4}}, "train.learning_rate=0.0001 is what networks have.*say objective.rate=0.0001"),
+        (
+            {"train": {"learning_rate": 0.1}, "objective": {"kind": "cbow", "learning_rate": 0.2}},
+            "objective.mlm_probability=0.2 and train.rate=0.1 say two",
+        ),
+        ({"objective": {"kind": "skip-gram", "vector_size": 8}}, "objective.vector_size=8 and model.width=12 say two things"),
+        (
+            {"objective": {"kind": "skip-gram", "vector_size": 100}},
+            "objective.vector_size=100 and model.width=12 say two things",
+        ),
+        ({"objective": {"kind": "skip-gram", "subwords": {"min_n": 4, "max_n": 3}}}, "4 to 3 characters are none"),
     ],
 )
 def test_word2vec_refuses_network_options(word_corpus, tmp_path, changes, message):
@@ -197,20 +203,28 @@ def test_word2vec_refuses_network_options(word_corpus, tmp_path, changes, messag
 
 
 def test_word2vec_accepts_train_and_model_keys(word_corpus, tmp_path):
-    pretrain_vectors(word_corpus, tmp_path / "a", {"kind": "cbow"}, train={"rate": 0.2, "epochs": 0.5})
-    pretrain_vectors(word_corpus, tmp_path / "b", {"kind": "cbow", "rate": 0.2, "width": 12}, train={"epochs": 0.5}, model=None)
-    pretrain_vectors(word_corpus, tmp_path / "c", {"kind": "cbow", "rate": 0.2}, train={"epochs": 0.5, "batch_tokens": 64})
+    pretrain_vectors(word_corpus, tmp_path / "a", {"kind": "cbow"}, train={"learning_rate": 0.2, "epochs": 0.5})
+    pretrain_vectors(
+        word_corpus,
+        tmp_path / "b",
+        {"kind": "cbow", "learning_rate": 0.2, "vector_size": 12},
+        train={"epochs": 0.5},
+        model=None,
+    )
+    pretrain_vectors(
+        word_corpus, tmp_path / "c", {"kind": "cbow", "learning_rate": 0.2}, train={"epochs": 0.5, "batch_tokens": 64}
+    )
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in "abc"]
     assert weights[0] == weights[1] != weights[2]
 
 
 def test_word2vec_distinguishes_explicit_learning_rate():
     overrides = ["corpus=c", "out=o", "objective=skip-gram", "train.epochs=2"]
-    assert read_recipe(PretrainRecipe, overrides=[*overrides, "objective.rate=1e-4"]).train == TrainConfig(epochs=2)
+    assert read_recipe(PretrainRecipe, overrides=[*overrides, "objective.mlm_probability=1e-4"]).train == TrainConfig(epochs=2)
     with pytest.raises(UserError, match=r"say objective\.rate=0\.0001"):
-        read_recipe(PretrainRecipe, overrides=[*overrides, "train.rate=1e-4"])
+        read_recipe(PretrainRecipe, overrides=[*overrides, "train.learning_rate=1e-4"])
     # a network objective
-    assert read_recipe(PretrainRecipe, overrides=["corpus=c", "out=o", "train.rate=1e-4"]).train == TrainConfig()
+    assert read_recipe(PretrainRecipe, overrides=["corpus=c", "out=o", "train.learning_rate=1e-4"]).train == TrainConfig()
 
 
 @pytest.mark.parametrize("tree", [False, True])
@@ -221,7 +235,7 @@ def test_word2vec_shard_without_known_words_changes_nothing(word_corpus, tmp_pat
     tokens[: len(tokens) // 4] = corpus.tokenizer.unk_token_id
     object.__setattr__(corpus, "tokens", tokens)
     trainer = from_dict(
-        PretrainRecipe, {"corpus": "c", "out": "o", "objective": {"kind": kind, "tree": tree, "width": 4}}
+        PretrainRecipe, {"corpus": "c", "out": "o", "objective": {"kind": kind, "hs": tree, "vector_size": 4}}
     ).objective.build_trainer(corpus, tmp_path, 1, 0, torch.device("cpu"), lambda done, of: None)
     initial = trainer.input_table.rows.clone()
     assert trainer.train_round(0)["loss"] == 0 and torch.equal(trainer.input_table.rows, initial)
@@ -245,5 +259,5 @@ def test_word2vec_fails_on_nonfinite_vectors(word_corpus, tmp_path):
         Corpus.open(word_corpus), tmp_path, 1, 0, torch.device("cpu"), lambda done, of: None
     )
     trainer.input_table.rows[:] = torch.inf
-    with pytest.raises(UserError, match=r"grew beyond all numbers in turn 1; lower objective.rate \(0.5\)"):
+    with pytest.raises(UserError, match=r"grew beyond all numbers in turn 1; lower objective.mlm_probability \(0.5\)"):
         trainer.train_round(0)

@@ -113,10 +113,10 @@ def test_adaptive_softmax_tied_needs_adaptive_input_with_same_cutoffs():
 
 def test_adaptive_softmax_language_model_trains_and_loads(corpus, tmp_path):
     cutoffs = "cutoffs=[30,80]"
-    args = [f"corpus={corpus}", "model=transformer-xl", "model.layers=1", "model.width=32", "model.mixer.heads=2",
-             "model.feedforward.inner=32", "model.front=by-rarity", f"model.front.{cutoffs}", "objective=causal",
-             "objective.head=by-rarity", f"objective.head.{cutoffs}", "objective.head.tied=true", "objective.view=streams",
-             "length=24", "train.batch_tokens=192", "train.steps=30", "train.rate=3e-3", "held_out=0.1",
+    args = [f"corpus={corpus}", "model=transformer-xl", "model.num_hidden_layers=1", "model.hidden_size=32", "model.mixer.num_attention_heads=2",
+             "model.feedforward.intermediate_size=32", "model.embeddings=adaptive", f"model.front.{cutoffs}", "objective=clm",
+             "objective.head=adaptive", f"objective.head.{cutoffs}", "objective.head.tied=true", "objective.packing=streams",
+             "max_length=24", "train.batch_tokens=192", "train.steps=30", "train.learning_rate=3e-3", "validation_split=0.1",
              "train.device=cpu"]  # fmt: skip
     result = run_cli_json("pretrain", *args, f"out={tmp_path / 'xl'}")
     assert result["valid_loss"] < result["unigram_entropy"] * 1.3

@@ -42,7 +42,9 @@ def dense_reference(mixer, x, past=None):
     if config.causal:
         visible &= distance >= 0
     numerator = (scores * (HIDDEN_SIZE // NUM_HEADS) ** -0.5).exp() * visible
-    numerator = numerator * ((config.span_ramp + mixer.current_spans[:, None, None] - distance.abs()) / config.span_ramp).clamp_len(0, 1)
+    numerator = numerator * (
+        (config.span_ramp + mixer.current_spans[:, None, None] - distance.abs()) / config.span_ramp
+    ).clamp_len(0, 1)
     probs = numerator / numerator.sum(-1, keepdim=True)
     return mixer.project.project_out(torch.einsum("hij,jhd->ihd", probs, v)[len(past) :])
 

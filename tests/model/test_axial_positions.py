@@ -13,7 +13,13 @@ from bertsmith.model.packing import Layout
 from bertsmith.model.positions import AxialPositionsConfig
 from bertsmith.model.sublayers import FeedForwardConfig
 
-SMALL = {"layers": 1, "width": 32, "mixer": {"heads": 4}, "feedforward": {"inner": 40}, "positions": 60}
+SMALL = {
+    "num_hidden_layers": 1,
+    "hidden_size": 32,
+    "mixer": {"num_attention_heads": 4},
+    "feedforward": {"intermediate_size": 40},
+    "max_position_embeddings": 60,
+}
 
 
 def build_small_model(**overrides):
@@ -53,7 +59,7 @@ def test_axial_positions_from_recipe_overrides():
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"shape": [4, 4]}, "16 places, fewer than model.positions=60"),
+        ({"shape": [4, 4]}, "16 places, fewer than model.max_position_embeddings=60"),
         ({"shape": [8, 8], "widths": [8, 8]}, "not 2 that make 32"),
         ({"shape": [8, 8], "widths": [32]}, "not 2 that make 32"),
     ],

@@ -173,7 +173,14 @@ def test_flash_attention_with_keys_layout_matches_padded(lengths):
 
 
 @pytest.mark.parametrize(
-    "mixer", [Longformer(num_attention_heads=4, attention_window=(2,)), Reformer(num_attention_heads=4), AdaptiveSpan(num_attention_heads=4, max_span=16), Lstm()], ids=str
+    "mixer",
+    [
+        Longformer(num_attention_heads=4, attention_window=(2,)),
+        Reformer(num_attention_heads=4),
+        AdaptiveSpan(num_attention_heads=4, max_span=16),
+        Lstm(),
+    ],
+    ids=str,
 )
 def test_cross_attention_works_with_any_mixer(mixer):
     config = msgspec.structs.replace(small_encoder_config(), mixer=mixer)

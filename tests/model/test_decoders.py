@@ -36,13 +36,13 @@ DECODERS = {
 
 def build_small_model(decoder=None, **settings):
     defaults = {
-        "layers": 2,
-        "width": 16,
+        "num_hidden_layers": 2,
+        "hidden_size": 16,
         "mixer": Attention(num_attention_heads=4),
         "feedforward": FeedForwardConfig(intermediate_size=24),
-        "positions": 24,
+        "max_position_embeddings": 24,
     }
-    encoder = EncoderConfig(**{**defaults, "deviation": 0.3, "eps": 1e-5, **settings})
+    encoder = EncoderConfig(**{**defaults, "initializer_range": 0.3, "layer_norm_eps": 1e-5, **settings})
     heads = {"words": LMHeadConfig(transform=False, bias=False, tied=False)}  # a tied head would repeat its input
     return build_model(ModelConfig(encoder=encoder, vocab_size=VOCAB_SIZE, heads=heads, decoder=decoder), 0).eval()
 
@@ -65,12 +65,12 @@ def decode_steps(decoder, model, targets, state):
 
 
 ENCODERS = [
-    {}, {"norm": "before"}, {"mixer": Attention(num_attention_heads=4, rope_theta=100.0), "table": False}, {"table": "sinusoid", "scaled": True},
-    {"mixer": Lstm(), "norm": "none", "feedforward": None, "embedding": 8}, {"groups": 1, "norm_bias": False},
+    {}, {"norm": "before"}, {"mixer": Attention(num_attention_heads=4, rope_theta=100.0), "position_embedding_type": "none"}, {"position_embedding_type": "sinusoidal", "scale_embeddings": True},
+    {"mixer": Lstm(), "norm": "none", "feedforward": None, "embedding_size": 8}, {"num_hidden_groups": 1, "norm_bias": False},
     {"mixer": LiteTransformer(num_attention_heads=2, kernel_sizes=(3, 5))},
     {"mixer": LiteTransformer(num_attention_heads=2, kernel_sizes=(4,), dynamic=True), "norm": "before"},
-    {"mixer": Attention(num_attention_heads=4, position_bias=T5BiasConfig(num_buckets=8, max_distance=10)), "table": False},
-    {"mixer": Attention(num_attention_heads=4, position_bias=AlibiConfig()), "table": False},
+    {"mixer": Attention(num_attention_heads=4, position_bias=T5BiasConfig(num_buckets=8, max_distance=10)), "position_embedding_type": "none"},
+    {"mixer": Attention(num_attention_heads=4, position_bias=AlibiConfig()), "position_embedding_type": "none"},
 ]  # fmt: skip
 
 
@@ -168,7 +168,7 @@ def test_decoder_init_from_encoder_copies_all_but_cross_attention():
 
 @pytest.mark.parametrize(
     ("decoder", "message"),
-    [(TransformerDecoderConfig(num_hidden_layers=3), "decoder.layers=3"), (TransformerDecoderConfig(norm="before"), "begin as those"),
+    [(TransformerDecoderConfig(num_hidden_layers=3), "decoder.num_hidden_layers=3"), (TransformerDecoderConfig(norm="before"), "begin as those"),
      (TransformerDecoderConfig(feedforward=FeedForwardConfig(intermediate_size=8)), "begin as those")],
 )  # fmt: skip
 def test_decoder_init_from_encoder_rejects_other_blocks(decoder, message):
@@ -248,7 +248,9 @@ def greedy_without_cache(model, source, search_tokens):
 @pytest.mark.parametrize("kind", [*DECODERS, "one stack"])
 def test_seq2seq_kv_cache_generation_matches_uncached(kind):
     model = (
-        build_small_model(DECODERS[kind]) if kind != "one stack" else build_small_model(mixer=Attention(num_attention_heads=4, causal=True))
+        build_small_model(DECODERS[kind])
+        if kind != "one stack"
+        else build_small_model(mixer=Attention(num_attention_heads=4, causal=True))
     )
     sources = random_texts(*SOURCE_LENGTHS, 1, 6, seed=3)
     with torch.no_grad():
@@ -256,7 +258,8 @@ def test_seq2seq_kv_cache_generation_matches_uncached(kind):
         assert [x.tokens for x in greedy] == [greedy_without_cache(model, x, 10) for x in sources]
         beams = generate(build_incremental_decoder(model, START, 10), sources, Beam(max_new_tokens=10, num_beams=3), END)
         separately = [
-            generate(build_incremental_decoder(model, START, 10), [x], Beam(max_new_tokens=10, num_beams=3), END)[0] for x in sources
+            generate(build_incremental_decoder(model, START, 10), [x], Beam(max_new_tokens=10, num_beams=3), END)[0]
+            for x in sources
         ]
     assert [x.tokens for x in beams] == [x.tokens for x in separately]
     assert len({tuple(x.tokens) for x in greedy}) > 1

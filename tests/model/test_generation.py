@@ -72,7 +72,7 @@ def every_text(vocab_size, max_tokens, eos):
     yield from itertools.product(others, repeat=max_tokens)
 
 
-MODELS = {"after": {"norm": "after"}, "before": {}, "rotary": {"rotary": 100.0}, "shared": {"groups": 1}}
+MODELS = {"after": {"norm": "after"}, "before": {}, "rotary": {"rotary": 100.0}, "shared": {"num_hidden_groups": 1}}
 
 
 @pytest.mark.parametrize("settings", MODELS.values(), ids=MODELS)
@@ -99,7 +99,12 @@ def test_kv_cache_matches_full_forward(settings):
 
 @pytest.mark.parametrize(
     "search",
-    [Greedy(max_new_tokens=25), Sample(max_new_tokens=25, seed=5), Sample(max_new_tokens=25, top_p=0.8, temperature=0.7), Beam(max_new_tokens=12, num_beams=3)],
+    [
+        Greedy(max_new_tokens=25),
+        Sample(max_new_tokens=25, seed=5),
+        Sample(max_new_tokens=25, top_p=0.8, temperature=0.7),
+        Beam(max_new_tokens=12, num_beams=3),
+    ],
     ids=["greedy", "sample", "top-p", "beam"],
 )
 @torch.inference_mode()
@@ -160,7 +165,9 @@ def test_beam_search_finds_the_best_of_all_texts(alpha, seed):
             text: table.log_prob(prompt, text) / ((5 + len(text)) / 6) ** alpha for text in every_text(4, max_tokens, eos)
         }
         ranked = sorted(scores, key=scores.__getitem__, reverse=True)
-        hypotheses = beam_search(table, [prompt], Beam(num_beams=100, length_penalty=alpha, max_new_tokens=max_tokens), eos, [max_tokens])[0]
+        hypotheses = beam_search(
+            table, [prompt], Beam(num_beams=100, length_penalty=alpha, max_new_tokens=max_tokens), eos, [max_tokens]
+        )[0]
         assert [tuple([*model.tokens, *[eos] * model.is_finished]) for model in hypotheses[:10]] == ranked[:10]
         assert [model.score for model in hypotheses[:10]] == pytest.approx([scores[text] for text in ranked[:10]], abs=1e-4)
 
@@ -174,7 +181,11 @@ def test_beam_search_of_size_one_is_greedy():
 
 def test_beam_search_prefers_longer_texts_with_higher_alpha():
     lengths = [
-        len(generate(TableDecoder(6, 1), [[1]], Beam(num_beams=30, max_new_tokens=8, length_penalty=alpha), eos_token_id=4)[0].tokens)
+        len(
+            generate(TableDecoder(6, 1), [[1]], Beam(num_beams=30, max_new_tokens=8, length_penalty=alpha), eos_token_id=4)[
+                0
+            ].tokens
+        )
         for alpha in (0.0, 5.0)
     ]
     assert lengths[0] < lengths[1]
@@ -224,7 +235,11 @@ def test_sampling_top_p_is_exact_for_large_vocabularies():
 def test_generation_repeats_no_ngram():
     model = generate(TableDecoder(3), [[1]], Greedy(max_new_tokens=12), eos_token_id=None)[0].tokens
     assert len(set(itertools.pairwise(model))) < 11  # without the ban it loops
-    for search in (Greedy(max_new_tokens=30, no_repeat_ngram_size=2), Sample(max_new_tokens=30, no_repeat_ngram_size=2, seed=1), Beam(max_new_tokens=30, no_repeat_ngram_size=2, num_beams=2)):
+    for search in (
+        Greedy(max_new_tokens=30, no_repeat_ngram_size=2),
+        Sample(max_new_tokens=30, no_repeat_ngram_size=2, seed=1),
+        Beam(max_new_tokens=30, no_repeat_ngram_size=2, num_beams=2),
+    ):
         tokens = generate(TableDecoder(9), [[1]], search, eos_token_id=None)[0].tokens
         assert len(set(itertools.pairwise(tokens))) == len(tokens) - 1 == 29
     assert ban_ngrams(torch.zeros(1, 4), [[1, 2, 1]], 1)[0].isinf().tolist() == [False, True, True, False]

@@ -26,7 +26,7 @@ PROMPTS = [np.array([3, 1, 4, 1, 5, 9, 2, 6]), np.array([7]), np.array([2, 7, 1]
 def build_small_model(mixer, **overrides):
     encoder = EncoderConfig(
         num_hidden_layers=2, hidden_size=16, mixer=mixer, feedforward=FeedForwardConfig(intermediate_size=24), type_vocab_size=0, embedding_norm=False,
-        hidden_dropout_prob=0.0, initializer_range=0.4, pooler_act="none", **({"table": False} | overrides),
+        hidden_dropout_prob=0.0, initializer_range=0.4, pooler_act="none", **({"position_embedding_type": "none"} | overrides),
     )  # fmt: skip
     return build_model(
         ModelConfig(encoder=encoder, vocab_size=30, heads={"words": LMHeadConfig(transform=False, bias=False)}), 0

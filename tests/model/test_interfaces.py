@@ -12,7 +12,13 @@ from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from tests.model.test_transformer import LENGTHS, PLAIN, build_inputs, layer_norm
 
-BARE = PLAIN | {"embedding_norm": False, "table": False, "segments": 0, "norm": "none", "feedforward": "none"}
+BARE = PLAIN | {
+    "embedding_norm": False,
+    "position_embedding_type": "none",
+    "type_vocab_size": 0,
+    "norm": "none",
+    "feedforward": "none",
+}
 
 
 def build_bare_model(**overrides):
@@ -72,8 +78,8 @@ def test_encoder_without_norm_applies_dropout():
 def test_encoder_pooling_modes():
     lengths, inputs = list(LENGTHS), build_inputs()
     for overrides, pool in (
-        ({}, lambda x: x[0]), ({"mixer": {"heads": 2, "causal": True}}, lambda x: x[-1]),
-        ({"pool": "mean"}, lambda x: x.mean(0)), ({"pool": "max"}, lambda x: x.amax(0)),
+        ({}, lambda x: x[0]), ({"mixer": {"num_attention_heads": 2, "causal": True}}, lambda x: x[-1]),
+        ({"pooling": "mean"}, lambda x: x.mean(0)), ({"pooling": "max"}, lambda x: x.amax(0)),
     ):  # fmt: skip
         model = build_bare_model(**overrides).eval()
         expected = torch.stack([pool(sequence) for sequence in model(inputs).split(lengths)])

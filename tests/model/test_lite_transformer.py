@@ -91,9 +91,16 @@ def test_lightweight_conv_weight_dropout_in_training_only():
 
 def test_lite_transformer_kernel_sizes_by_layer_survive_checkpoint(tmp_path, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
-    mixer = {"kind": "long-short", "heads": 2, "kernels": [3, 7, 15], "filters": 4, "dynamic": True}
+    mixer = {
+        "kind": "lite-transformer",
+        "num_attention_heads": 2,
+        "kernel_sizes": [3, 7, 15],
+        "num_filters": 4,
+        "dynamic": True,
+    }
     config = from_dict(
-        EncoderConfig, {"layers": 5, "width": HIDDEN_SIZE, "mixer": mixer, "feedforward": {"inner": HIDDEN_SIZE}}
+        EncoderConfig,
+        {"num_hidden_layers": 5, "hidden_size": HIDDEN_SIZE, "mixer": mixer, "feedforward": {"intermediate_size": HIDDEN_SIZE}},
     )
     model = build_model(ModelConfig(encoder=config, vocab_size=len(tokenizer)), 0).eval()
     assert [block.mixer.near.kernel_size for block in model.encoder.stack.blocks] == [3, 7, 15, 15, 15]

@@ -176,8 +176,12 @@ def test_longformer_window_and_dilation_by_layer():
 
 
 def test_longformer_dilated_layers_require_dilation():
-    with pytest.raises(UserError, match=r"dilated=1 says which layers .* name some, such as dilation=\[2, 2\]"):
-        Stack(EncoderConfig(num_hidden_layers=3, hidden_size=HIDDEN_SIZE, mixer=Longformer(num_attention_heads=4, dilated_layers=1)))
+    with pytest.raises(UserError, match=r"dilated_layers=1 says which layers .* name some, such as dilation=\[2, 2\]"):
+        Stack(
+            EncoderConfig(
+                num_hidden_layers=3, hidden_size=HIDDEN_SIZE, mixer=Longformer(num_attention_heads=4, dilated_layers=1)
+            )
+        )
 
 
 @pytest.mark.parametrize(("config", "message"), [

@@ -15,7 +15,12 @@ from bertsmith.model.packing import Layout
 from bertsmith.model.sublayers import FeedForwardConfig
 
 ENCODER = EncoderConfig(
-    num_hidden_layers=2, hidden_size=16, mixer=Attention(num_attention_heads=2), feedforward=FeedForwardConfig(intermediate_size=32), max_position_embeddings=16, initializer_range=0.2
+    num_hidden_layers=2,
+    hidden_size=16,
+    mixer=Attention(num_attention_heads=2),
+    feedforward=FeedForwardConfig(intermediate_size=32),
+    max_position_embeddings=16,
+    initializer_range=0.2,
 )
 
 

@@ -66,7 +66,11 @@ def test_nnlm_context_is_the_last_words_of_the_same_text():
 def test_nnlm_rejects_wrong_width_and_order():
     with pytest.raises(UserError, match=r"set model\.width=28"):
         build_model(
-            ModelConfig(encoder=EncoderConfig(num_hidden_layers=0, embeddings=NgramConfig(order=4, embedding_size=6, inner=10)), vocab_size=12), 0
+            ModelConfig(
+                encoder=EncoderConfig(num_hidden_layers=0, embeddings=NgramConfig(order=4, embedding_size=6, inner=10)),
+                vocab_size=12,
+            ),
+            0,
         )
     with pytest.raises(UserError, match="reads no word"):
         build_model(ModelConfig(encoder=nnlm(1, 6, 10), vocab_size=12), 0)
@@ -77,13 +81,24 @@ def test_nnlm_learns_repetitive_text(vocabulary, tmp_path):
         make_english_text(10) + "\n" + "\n\n".join(["the people said that it was so\n" * 6] * 60)
     )
     corpus = prepare_test_corpus(tmp_path / "text.txt", vocabulary, tmp_path / "corpus")
-    encoder = {"layers": 0, "width": 56, "front": {"kind": "grams", "order": 4, "numbers": 8, "inner": 32}}
-    encoder |= {"feedforward": None, "norm": "none", "table": False, "segments": 0, "embedding_norm": False, "dropout": 0.0}
-    objective = {"kind": "causal", "head": {"transform": False, "tied": False, "bias": True}}
-    train = {"steps": 150, "rate": 0.01, "batch_tokens": 512, "device": "cpu"}
+    encoder = {
+        "num_hidden_layers": 0,
+        "hidden_size": 56,
+        "embeddings": {"kind": "ngram", "order": 4, "embedding_size": 8, "hidden_size": 32},
+    }
+    encoder |= {
+        "feedforward": None,
+        "norm": "none",
+        "position_embedding_type": "none",
+        "type_vocab_size": 0,
+        "embedding_norm": False,
+        "hidden_dropout_prob": 0.0,
+    }
+    objective = {"kind": "clm", "head": {"transform": False, "tied": False, "bias": True}}
+    train = {"steps": 150, "learning_rate": 0.01, "batch_tokens": 512, "device": "cpu"}
     result = api.pretrain(
-        corpus=str(corpus), out=str(tmp_path / "m"), model=encoder | {"deviation": 0.05}, objective=objective, train=train,
-        valid=str(corpus), length=64, quiet=True,
+        corpus=str(corpus), out=str(tmp_path / "m"), model=encoder | {"initializer_range": 0.05}, objective=objective, train=train,
+        valid=str(corpus), max_length=64, quiet=True,
     )  # fmt: skip
     assert result["perplexity"] == pytest.approx(math.exp(result["valid_loss"])) and result["perplexity"] < 6
     assert result["valid_loss"] < 0.5 * result["unigram_entropy"]

@@ -17,7 +17,12 @@ from bertsmith.model.sublayers import FeedForwardConfig
 @pytest.mark.parametrize("recompute", [False, True])
 def test_output_indices_match_full_forward_and_grads(norm, recompute):
     config = EncoderConfig(
-        num_hidden_layers=2, hidden_size=16, mixer=Attention(num_attention_heads=2), feedforward=FeedForwardConfig(intermediate_size=32), norm=norm, hidden_dropout_prob=0
+        num_hidden_layers=2,
+        hidden_size=16,
+        mixer=Attention(num_attention_heads=2),
+        feedforward=FeedForwardConfig(intermediate_size=32),
+        norm=norm,
+        hidden_dropout_prob=0,
     )
     model = build_model(ModelConfig(encoder=config, vocab_size=50), 0).train()
     model.encoder.stack.gradient_checkpointing = recompute

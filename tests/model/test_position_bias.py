@@ -124,7 +124,15 @@ def test_alibi_slopes_match_the_paper():
 
 def build_small_model(kind, **overrides):
     mixer = Attention(num_attention_heads=4, causal=True, position_bias=kind)
-    config = EncoderConfig(num_hidden_layers=3, hidden_size=32, mixer=mixer, max_position_embeddings=40, position_embedding_type=False, type_vocab_size=0, **overrides)
+    config = EncoderConfig(
+        num_hidden_layers=3,
+        hidden_size=32,
+        mixer=mixer,
+        max_position_embeddings=40,
+        position_embedding_type=False,
+        type_vocab_size=0,
+        **overrides,
+    )
     heads = {"words": LMHeadConfig(transform=False, bias=False)}
     model = build_model(ModelConfig(encoder=config, vocab_size=50, heads=heads), 0).eval()
     for name, weight in model.named_parameters():
@@ -172,7 +180,7 @@ def test_t5_bias_shared_table_sums_grads_of_all_layers():
 
 
 def test_position_bias_from_recipe_and_rejected_settings():
-    fields = {"mixer": {"distance": "relative"}, "table": False}
+    fields = {"mixer": {"position_bias": "t5"}, "position_embedding_type": "none"}
     assert from_dict(EncoderConfig, fields).mixer == Attention(position_bias=T5BiasConfig())
     with pytest.raises(UserError, match=r"not both; leave out model\.mixer\.rotary or distance"):
         Attention(num_attention_heads=4, rope_theta=100.0, position_bias=AlibiConfig()).build(32)
@@ -189,5 +197,8 @@ def test_t5_bias_is_not_shared_between_different_mixers(other):
     stack = Stack(EncoderConfig(num_hidden_layers=3, hidden_size=16, mixer=mixer, layer_types=layer_types))
     first, second, third = (block.mixer for block in stack.blocks)
     assert third.position_bias is first.position_bias and second.position_bias is not first.position_bias
-    assert second.position_bias.table.weight.shape == (layer_types.mixer.position_bias.num_buckets, layer_types.mixer.num_attention_heads)
+    assert second.position_bias.table.weight.shape == (
+        layer_types.mixer.position_bias.num_buckets,
+        layer_types.mixer.num_attention_heads,
+    )
     stack(torch.randn(9, 16), Layout.from_lengths([9]))

@@ -14,16 +14,16 @@ from bertsmith.model.packing import Layout
 from bertsmith.model.segment_memory import SegmentMemory
 
 LENGTHS = (9, 21, 1)
-SMALL = {"layers": 4, "width": 32, "mixer": {"heads": 4}, "feedforward": {"inner": 40}, "positions": 64, "norm": "before",
-         "reversible": True, "deviation": 0.2, "dropout": 0.2}  # fmt: skip
+SMALL = {"num_hidden_layers": 4, "hidden_size": 32, "mixer": {"num_attention_heads": 4}, "feedforward": {"intermediate_size": 40}, "max_position_embeddings": 64, "norm": "pre",
+         "reversible": True, "initializer_range": 0.2, "hidden_dropout_prob": 0.2}  # fmt: skip
 MIXERS = {
-    "dense": {"heads": 4, "dropout": 0.1},
+    "dense": {"num_attention_heads": 4, "attention_dropout": 0.1},
     "hashed": {"kind": "hashed", "heads": 4, "buckets": 4, "rounds": 2, "reach": 4},
-    "window": {"kind": "window", "heads": 4, "reach": [4]},
+    "window": {"kind": "longformer", "num_attention_heads": 4, "attention_window": [8]},
     "lstm": {"kind": "lstm"},
-    "convolution": {"kind": "convolution"},
-    "recurrent": {"kind": "recurrent", "heads": 4, "shared": True},
-    "adaptive": {"kind": "adaptive", "heads": 4, "longest": 48, "ramp": 8},
+    "convolution": {"kind": "cnn"},
+    "recurrent": {"kind": "transformer-xl", "num_attention_heads": 4, "tie_biases": True},
+    "adaptive": {"kind": "adaptive-span", "num_attention_heads": 4, "max_span": 48, "span_ramp": 8},
 }
 
 
@@ -78,7 +78,7 @@ def test_reversible_shared_blocks_sum_grads(groups, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "mixer", [MIXERS["recurrent"], {"heads": 4, "distance": {"kind": "relative", "buckets": 8}}, {"heads": 4}]
+    "mixer", [MIXERS["recurrent"], {"num_attention_heads": 4, "position_bias": {"kind": "t5", "num_buckets": 8}}, {"heads": 4}]
 )
 def test_reversible_tied_weights_get_grads_with_all_hidden_states(mixer, monkeypatch):
     model = build_reversible_model(mixer=mixer)
@@ -128,7 +128,10 @@ def test_reversible_hidden_states_and_output_indices():
 
 
 def test_reversible_segment_memory_matches_autograd(monkeypatch):
-    model, results = build_reversible_model(mixer={"kind": "recurrent", "heads": 4, "remembers": 12}, dropout=0.0), []
+    model, results = (
+        build_reversible_model(mixer={"kind": "transformer-xl", "num_attention_heads": 4, "mem_len": 12}, dropout=0.0),
+        [],
+    )
     for use_autograd in (False, True):
         memory = SegmentMemory.empty(3, torch.device("cpu"))
         for _ in range(2):
@@ -199,10 +202,10 @@ def test_reversible_backward_uses_autocast_of_forward(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"norm": "after"}, "norm=after: set model.norm=before"),
+        ({"norm": "after"}, "norm=after: set model.norm=pre"),
         ({"feedforward": None}, "no feedforward"),
         ({"norm": "none", "residual": "none"}, "no residuals"),
-        ({"reversible": "halves", "width": 33, "mixer": {"heads": 3}}, "width of 33 has no halves"),
+        ({"reversible": "halves", "hidden_size": 33, "mixer": {"num_attention_heads": 3}}, "width of 33 has no halves"),
     ],
 )
 def test_reversible_refuses_impossible_configs(settings, message):
@@ -220,7 +223,7 @@ def test_reversible_refuses_torch_compile():
 def test_reversible_dropout_is_replayed_on_gpu(mixer, monkeypatch):
     """Seeds of our kernels come from the CPU generator, torch's dropout from the GPU's: both are restored."""
     model, inputs = (
-        build_reversible_model(mixer={**MIXERS[mixer], **({"dropout": 0.0} if mixer == "dense" else {})}).cuda(),
+        build_reversible_model(mixer={**MIXERS[mixer], **({"hidden_dropout_prob": 0.0} if mixer == "dense" else {})}).cuda(),
         make_inputs().to("cuda"),
     )
     results = []

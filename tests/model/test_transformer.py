@@ -15,13 +15,13 @@ from bertsmith.model.packing import Layout
 from bertsmith.model.sublayers import FeedForwardConfig
 
 LENGTHS, WIDTH, INNER, LAYERS = (5, 3, 40, 9), 16, 24, 3
-PLAIN = {"layers": LAYERS, "width": WIDTH, "mixer": {"heads": 2}, "feedforward": {"inner": INNER}, "positions": 64,
-         "dropout": 0.0, "eps": 1e-6, "deviation": 0.3}  # fmt: skip
-MODERN = {**PLAIN, "norm": "before", "norm_bias": False, "table": False, "mixer": {"heads": 2, "rotary": 50.0, "bias": False},
-          "feedforward": {"inner": INNER, "gated": True, "bias": False}}  # fmt: skip
+PLAIN = {"num_hidden_layers": LAYERS, "hidden_size": WIDTH, "mixer": {"num_attention_heads": 2}, "feedforward": {"intermediate_size": INNER}, "max_position_embeddings": 64,
+         "hidden_dropout_prob": 0.0, "layer_norm_eps": 1e-6, "initializer_range": 0.3}  # fmt: skip
+MODERN = {**PLAIN, "norm": "pre", "norm_bias": False, "position_embedding_type": "none", "mixer": {"num_attention_heads": 2, "rope_theta": 50.0, "bias": False},
+          "feedforward": {"intermediate_size": INNER, "glu": True, "bias": False}}  # fmt: skip
 ENCODERS = {
     "after": PLAIN, "before": {**PLAIN, "norm": "before"}, "modern": MODERN,
-    "shared": {**MODERN, "groups": 2}, "modern after": {**MODERN, "norm": "after"},
+    "shared": {**MODERN, "num_hidden_groups": 2}, "modern after": {**MODERN, "norm": "after"},
 }  # fmt: skip
 every_kind = pytest.mark.parametrize("kind", ENCODERS)
 
@@ -133,7 +133,10 @@ def test_output_indices_select_rows_in_order(kind, recompute):
 @pytest.mark.parametrize("bias", [False, True])
 def test_gated_feed_forward_matches_formula(activation, bias):
     torch.manual_seed(0)
-    layer, x = FeedForwardConfig(intermediate_size=INNER, hidden_act=activation, glu=True, bias=bias).build(WIDTH), torch.randn(11, WIDTH)
+    layer, x = (
+        FeedForwardConfig(intermediate_size=INNER, hidden_act=activation, glu=True, bias=bias).build(WIDTH),
+        torch.randn(11, WIDTH),
+    )
     gate, value = F.linear(x, layer.up.weight[:INNER]), F.linear(x, layer.up.weight[INNER:])
     if bias:
         gate, value = gate + layer.up.bias[:INNER], value + layer.up.bias[INNER:]
@@ -158,14 +161,17 @@ def test_transformer_without_biases_has_none_in_the_stack():
 def test_transformer_parameter_counts_of_options():
     plain = count_stack_parameters(build_small_model("after"))
     assert plain == LAYERS * (4 * WIDTH**2 + 4 * WIDTH + 2 * INNER * WIDTH + INNER + WIDTH + 4 * WIDTH)
-    assert plain - count_stack_parameters(build_small_model("after", mixer={"heads": 2, "bias": False})) == LAYERS * 4 * WIDTH
-    assert plain - count_stack_parameters(build_small_model("after", feedforward={"inner": INNER, "bias": False})) == LAYERS * (
-        INNER + WIDTH
+    assert (
+        plain - count_stack_parameters(build_small_model("after", mixer={"num_attention_heads": 2, "bias": False}))
+        == LAYERS * 4 * WIDTH
     )
+    assert plain - count_stack_parameters(
+        build_small_model("after", feedforward={"intermediate_size": INNER, "bias": False})
+    ) == LAYERS * (INNER + WIDTH)
     assert plain - count_stack_parameters(build_small_model("after", norm_bias=False)) == LAYERS * 2 * WIDTH
     assert count_stack_parameters(
-        build_small_model("after", feedforward={"inner": INNER, "gated": True})
+        build_small_model("after", feedforward={"intermediate_size": INNER, "glu": True})
     ) - plain == LAYERS * INNER * (WIDTH + 1)
-    assert count_stack_parameters(build_small_model("after", mixer={"heads": 2, "rotary": 10.0})) == plain
+    assert count_stack_parameters(build_small_model("after", mixer={"num_attention_heads": 2, "rope_theta": 10.0})) == plain
     assert count_stack_parameters(build_small_model("before")) == plain + 2 * WIDTH
     assert build_small_model("after", table=False).encoder.positions is None

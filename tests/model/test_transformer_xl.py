@@ -19,7 +19,7 @@ HIDDEN_SIZE, NUM_HEADS = 16, 2
 
 
 def encoder_config(**options):
-    encoder_options = {"layers": 2, "norm": "after"} | {
+    encoder_options = {"num_hidden_layers": 2, "norm": "post"} | {
         key: options.pop(key) for key in ("layers", "norm", "groups") if key in options
     }
     return EncoderConfig(

@@ -78,7 +78,13 @@ def test_bilm_tied_softmax_uses_token_embeddings(bilm_corpus):
 
 
 @pytest.mark.parametrize(
-    "leak", [{"mixer": {"kind": "lstm"}}, {"norm": "after", "residual": "all"}, {"feedforward": {"inner": 8}}, {"layers": 0}]
+    "leak",
+    [
+        {"mixer": {"kind": "lstm"}},
+        {"norm": "after", "residual": "all"},
+        {"feedforward": {"intermediate_size": 8}},
+        {"num_hidden_layers": 0},
+    ],
 )
 def test_bilm_refuses_model_that_mixes_directions(leak):
     with pytest.raises(UserError, match="never meet"):

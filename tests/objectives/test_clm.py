@@ -29,8 +29,8 @@ TINY = EncoderConfig(
     type_vocab_size=0, embedding_norm=False, hidden_dropout_prob=0.0,
 )  # fmt: skip
 SMALL = """
-model=gpt model.layers=2 model.width=32 model.mixer.heads=2 model.feedforward.inner=64 model.positions=64 length=64
-train.batch_tokens=512 train.rate=3e-3 train.log_every=5 eval_tokens=2048 held_out=0.1 objective=causal train.steps=120
+model=gpt model.num_hidden_layers=2 model.hidden_size=32 model.mixer.num_attention_heads=2 model.feedforward.intermediate_size=64 model.max_position_embeddings=64 length=64
+train.batch_tokens=512 train.learning_rate=3e-3 train.log_every=5 eval_tokens=2048 held_out=0.1 objective=causal train.steps=120
 """.split()  # noqa: SIM905
 
 
@@ -149,7 +149,7 @@ def test_clm_pretraining_end_to_end(tmp_path, periodic_corpus):
     assert plan["fits"] and plan["parameters"]["all"] == result["parameters"]
     run_cli("show", "curves", f"model={tmp_path / 'gpt'}", f"out={tmp_path / 'curves.html'}")
     run_cli("show", "run", f"model={tmp_path / 'gpt'}", f"corpus={periodic_corpus}", f"out={tmp_path / 'run.html'}")
-    process = run_cli("show", "masks", f"corpus={periodic_corpus}", "objective=causal", f"out={tmp_path / 'm.html'}", code=2)
+    process = run_cli("show", "masks", f"corpus={periodic_corpus}", "objective=clm", f"out={tmp_path / 'm.html'}", code=2)
     assert "hides no words" in process.stderr
 
 

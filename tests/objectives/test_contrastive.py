@@ -20,7 +20,12 @@ from tests.conftest import VOCAB
 
 TOKENIZER = Tokenizer.from_vocab(VOCAB)
 CONFIG = EncoderConfig(
-    num_hidden_layers=2, hidden_size=16, mixer=Attention(num_attention_heads=2), feedforward=FeedForwardConfig(intermediate_size=32), max_position_embeddings=32, initializer_range=0.2
+    num_hidden_layers=2,
+    hidden_size=16,
+    mixer=Attention(num_attention_heads=2),
+    feedforward=FeedForwardConfig(intermediate_size=32),
+    max_position_embeddings=32,
+    initializer_range=0.2,
 )
 PAIRS = [("the people", "now"), ("she said", "of and one"), ("many", "the way"), ("the people", "all"), ("one", "many")]
 

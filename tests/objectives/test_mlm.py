@@ -14,15 +14,15 @@ from bertsmith.model.config import EncoderConfig
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.objectives import MaskedLM, SentencePairMLM
 
-POST_NORM = {"layers": 2, "width": 16, "mixer": {"heads": 2}, "feedforward": {"inner": 24}, "positions": 64, "dropout": 0.0,
-             "deviation": 0.3}  # fmt: skip
+POST_NORM = {"num_hidden_layers": 2, "hidden_size": 16, "mixer": {"num_attention_heads": 2}, "feedforward": {"intermediate_size": 24}, "max_position_embeddings": 64, "hidden_dropout_prob": 0.0,
+             "initializer_range": 0.3}  # fmt: skip
 MODERN = {
     **POST_NORM,
-    "norm": "before",
+    "norm": "pre",
     "norm_bias": False,
-    "table": False,
-    "mixer": {"heads": 2, "rotary": 50.0, "bias": False},
-    "feedforward": {"inner": 24, "gated": True, "bias": False},
+    "position_embedding_type": "none",
+    "mixer": {"num_attention_heads": 2, "rope_theta": 50.0, "bias": False},
+    "feedforward": {"intermediate_size": 24, "glu": True, "bias": False},
 }
 every_objective = pytest.mark.parametrize(
     "objective", [MaskedLM(), SentencePairMLM(), SentencePairMLM(pairs=SentenceOrder())], ids=repr

@@ -11,7 +11,13 @@ from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.objectives import MaskedLM
 from bertsmith.objectives.pseudo_perplexity import pseudo_perplexity_batches
 
-SMALL = {"layers": 1, "width": 16, "mixer": {"kind": "dense", "heads": 2}, "feedforward": {"inner": 16}, "dropout": 0.0}
+SMALL = {
+    "num_hidden_layers": 1,
+    "hidden_size": 16,
+    "mixer": {"kind": "attention", "num_attention_heads": 2},
+    "feedforward": {"intermediate_size": 16},
+    "hidden_dropout_prob": 0.0,
+}
 
 
 def masked_copies(opened, batch_tokens, max_tokens=10**9):

@@ -26,8 +26,8 @@ from tests.journeys.test_pretraining import kill_cli_when_exists, run_cli
 BATCH_SIZE, MAX_LENGTH = 4, 24
 XL = TransformerXL(num_attention_heads=2, mem_len=20)
 SMALL = """
-model=transformer-xl model.layers=2 model.width=32 model.mixer.heads=2 model.mixer.remembers=20 model.feedforward.inner=64
-objective=causal objective.view=streams length=24 train.batch_tokens=192 train.rate=3e-3 train.log_every=5 held_out=0.1
+model=transformer-xl model.num_hidden_layers=2 model.hidden_size=32 model.mixer.num_attention_heads=2 model.mixer.mem_len=20 model.feedforward.intermediate_size=64
+objective=causal objective.packing=streams length=24 train.batch_tokens=192 train.learning_rate=3e-3 train.log_every=5 held_out=0.1
 eval_tokens=2048 train.steps=40 train.save_every=10 train.device=cpu
 """.split()  # noqa: SIM905
 
@@ -96,7 +96,16 @@ def train_two_steps(corpus, folder, span_loss, accumulate=1):
     model, objective, batches = build_setup(
         corpus, AdaptiveSpan(num_attention_heads=2, max_span=64, span_ramp=8, causal=True, init_span=0.5, span_loss=span_loss)
     )
-    config = TrainConfig(steps=2, learning_rate=1e-3, warmup_steps=0, gradient_accumulation_steps=accumulate, max_grad_norm=0.0, weight_decay=0.0, log_every=1, device="cpu")
+    config = TrainConfig(
+        steps=2,
+        learning_rate=1e-3,
+        warmup_steps=0,
+        gradient_accumulation_steps=accumulate,
+        max_grad_norm=0.0,
+        weight_decay=0.0,
+        log_every=1,
+        device="cpu",
+    )
     trainer = Trainer(model, objective, config, folder, seed=0, quiet=True)
     grads, original_apply = [], trainer.update_step.apply
 
@@ -117,7 +126,7 @@ def test_span_loss_is_added_once_per_update(corpus, tmp_path, accumulate):
     assert row_with["price"] == pytest.approx(2 * 1e-2 * 32) and row_with["loss"] == pytest.approx(row_without["loss"])
 
 
-@pytest.mark.parametrize("options", [(), ("train.workers=2", "train.accumulate=2")], ids=["one", "several"])
+@pytest.mark.parametrize("options", [(), ("train.workers=2", "train.gradient_accumulation_steps=2")], ids=["one", "several"])
 def test_transformer_xl_run_resumes_exactly(corpus, tmp_path, options):
     for name in ("whole", "killed"):
         command = ["pretrain", f"corpus={corpus}", f"out={tmp_path / name}", *SMALL, *options]
@@ -176,10 +185,10 @@ def test_transformer_xl_without_streams_warns(corpus, tmp_path, capsys, sampler)
                 f"corpus={corpus}",
                 f"out={tmp_path / 'out'}",
                 *overrides,
-                f"objective.view={sampler}",
+                f"objective.packing={sampler}",
                 "train.steps=1",
             ]
         )
         == 0
     )
-    assert ("set objective.view=streams" in " ".join(capsys.readouterr().err.split())) == (sampler == "windows")
+    assert ("set objective.packing=streams" in " ".join(capsys.readouterr().err.split())) == (sampler == "windows")

@@ -22,7 +22,7 @@ BATCH = Batch(INPUTS, {"label": torch.tensor([0, 1])}, {"task": 2})
 
 
 def build_test_model(dropout=0.0):
-    encoder = type(ENCODER)(**{f: getattr(ENCODER, f) for f in ENCODER.__struct_fields__} | {"dropout": dropout})
+    encoder = type(ENCODER)(**{f: getattr(ENCODER, f) for f in ENCODER.__struct_fields__} | {"hidden_dropout_prob": dropout})
     return build_model(
         ModelConfig(encoder=encoder, vocab_size=30, heads={"task": SequenceHeadConfig(outputs=2, dropout=dropout)}), 0
     ).train()

@@ -19,7 +19,13 @@ from bertsmith.objectives import SentencePairMLM
 from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.parity.huggingface_models import import_folder, run_stage, save_random_model, transformers
 
-SMALL = {"layers": 5, "width": 32, "mixer": {"heads": 4}, "feedforward": {"inner": 40}, "positions": 24}
+SMALL = {
+    "num_hidden_layers": 5,
+    "hidden_size": 32,
+    "mixer": {"num_attention_heads": 4},
+    "feedforward": {"intermediate_size": 40},
+    "max_position_embeddings": 24,
+}
 
 
 def build_small_model(heads=None, **overrides):
@@ -36,7 +42,11 @@ def test_albert_presets_have_the_parameter_count_of_transformers(preset):
     config = EncoderConfig.presets[preset]
     with torch.device("meta"):
         model = Model(ModelConfig(encoder=config, vocab_size=30_000, heads=SentencePairMLM().heads()))
-        sizes = {"hidden_size": config.hidden_size, "num_hidden_layers": config.num_hidden_layers, "num_attention_heads": config.mixer.num_attention_heads}
+        sizes = {
+            "hidden_size": config.hidden_size,
+            "num_hidden_layers": config.num_hidden_layers,
+            "num_attention_heads": config.mixer.num_attention_heads,
+        }
         reference = transformers.AlbertForPreTraining(
             transformers.AlbertConfig(intermediate_size=config.feedforward.intermediate_size, **sizes)
         )
@@ -158,18 +168,18 @@ def test_import_rejects_lm_head_with_other_activation(name, tmp_path):
 def test_export_chooses_the_huggingface_class(tmp_path, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
     for i, (heads, encoder, expected_class) in enumerate((
-        (SentencePairMLM().heads(), {"groups": 2, "embedding": 8}, "AlbertForPreTraining"),
-        ({"words": LMHeadConfig()}, {"embedding": 8}, "AlbertForMaskedLM"),
-        ({"replaced": DiscriminatorHeadConfig()}, {"embedding": 8}, "ElectraForPreTraining"),
+        (SentencePairMLM().heads(), {"num_hidden_groups": 2, "embedding_size": 8}, "AlbertForPreTraining"),
+        ({"words": LMHeadConfig()}, {"embedding_size": 8}, "AlbertForMaskedLM"),
+        ({"replaced": DiscriminatorHeadConfig()}, {"embedding_size": 8}, "ElectraForPreTraining"),
         ({"replaced": DiscriminatorHeadConfig()}, {}, "ElectraForPreTraining"),
-        ({"words": LMHeadConfig()}, {"groups": 5}, "BertForMaskedLM"),
-        ({}, {"pooler": "tanh"}, "BertModel"),
+        ({"words": LMHeadConfig()}, {"num_hidden_groups": 5}, "BertForMaskedLM"),
+        ({}, {"pooler_act": "tanh"}, "BertModel"),
     )):  # fmt: skip
         config = ModelConfig(encoder=from_dict(EncoderConfig, {**SMALL, **encoder}), vocab_size=len(tokenizer), heads=heads)
         checkpoint.save(tmp_path / f"{i}", build_model(config, 0), tokenizer, {}, {"stage": "test"})
         result = run_stage("export", model=tmp_path / f"{i}", out=tmp_path / f"hf-{i}", check=True)
         assert result["class"] == expected_class and max(result["differences"].values()) < 1e-5
-    for i, encoder in enumerate(({"groups": 2}, {"pooler": "relu"})):
+    for i, encoder in enumerate(({"num_hidden_groups": 2}, {"pooler_act": "relu"})):
         message = f"bert cannot say {next(f'{key} = {value!r}' for key, value in encoder.items())}"
         config = ModelConfig(
             encoder=from_dict(EncoderConfig, {**SMALL, **encoder}), vocab_size=len(tokenizer), heads=SentencePairMLM().heads()

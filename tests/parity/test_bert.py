@@ -40,7 +40,12 @@ def build_reference():
 
 def build_ours(reference):
     encoder = EncoderConfig(
-        num_hidden_layers=3, hidden_size=32, mixer=Attention(num_attention_heads=4), feedforward=FeedForwardConfig(intermediate_size=64), max_position_embeddings=64, hidden_dropout_prob=0.0
+        num_hidden_layers=3,
+        hidden_size=32,
+        mixer=Attention(num_attention_heads=4),
+        feedforward=FeedForwardConfig(intermediate_size=64),
+        max_position_embeddings=64,
+        hidden_dropout_prob=0.0,
     )
     model = Model(ModelConfig(encoder=encoder, vocab_size=VOCAB_SIZE, heads=SentencePairMLM().heads()))
     model.load_state_dict(convert_names(reference.state_dict()))
@@ -137,6 +142,12 @@ def test_bert_presets_have_the_parameter_count_of_transformers(preset):
     config = EncoderConfig.presets[preset]
     with torch.device("meta"):
         model = Model(ModelConfig(encoder=config, vocab_size=30_522, heads=SentencePairMLM().heads()))
-        sizes = {"hidden_size": config.hidden_size, "num_hidden_layers": config.num_hidden_layers, "intermediate_size": 4 * config.hidden_size}
-        reference = transformers.BertForPreTraining(transformers.BertConfig(num_attention_heads=config.hidden_size // 64, **sizes))
+        sizes = {
+            "hidden_size": config.hidden_size,
+            "num_hidden_layers": config.num_hidden_layers,
+            "intermediate_size": 4 * config.hidden_size,
+        }
+        reference = transformers.BertForPreTraining(
+            transformers.BertConfig(num_attention_heads=config.hidden_size // 64, **sizes)
+        )
     assert sum(weight.numel() for weight in model.parameters()) == sum(weight.numel() for weight in reference.parameters())

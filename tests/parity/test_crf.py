@@ -174,7 +174,14 @@ def build_objective_and_model(tokenizer, examples, **fields):
     """An objective, a model with random transitions, the encoded examples, and one batch of all of them."""
     objective = Supervised(TokenClassification(labels=BIO, **fields).fit(examples))
     encoder = from_dict(
-        EncoderConfig, {"width": 16, "layers": 1, "mixer": {"heads": 2}, "feedforward": {"inner": 32}, "positions": 64}
+        EncoderConfig,
+        {
+            "hidden_size": 16,
+            "num_hidden_layers": 1,
+            "mixer": {"num_attention_heads": 2},
+            "feedforward": {"intermediate_size": 32},
+            "max_position_embeddings": 64,
+        },
     )
     model = build_model(ModelConfig(encoder=encoder, vocab_size=len(tokenizer), heads=objective.heads()), 0).eval()
     if "chain" in model.heads:

@@ -18,8 +18,8 @@ from bertsmith.objectives import ReplacedTokenDetection
 
 transformers = pytest.importorskip("transformers")
 
-SMALL = {"layers": 2, "width": 32, "embedding": 16, "mixer": {"heads": 4}, "feedforward": {"inner": 48}, "positions": 64,
-         "pooler": "gelu", "dropout": 0.0}  # fmt: skip
+SMALL = {"num_hidden_layers": 2, "hidden_size": 32, "embedding_size": 16, "mixer": {"num_attention_heads": 4}, "feedforward": {"intermediate_size": 48}, "max_position_embeddings": 64,
+         "pooler_act": "gelu", "hidden_dropout_prob": 0.0}  # fmt: skip
 SIZES = {"embedding_size": 16, "num_hidden_layers": 2, "max_position_embeddings": 64, "hidden_dropout_prob": 0.0,
          "attention_probs_dropout_prob": 0.0}  # fmt: skip
 LARGE = {**SIZES, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48}
@@ -155,7 +155,12 @@ def test_electra_generator_samples_from_softmax_reproducibly(corpus):
 def test_electra_generator_sizes_match_the_paper(preset, size, width, heads, inner):
     head, encoder = ReplacedTokenDetection(generator_size=size).heads()["generator"], EncoderConfig.presets[preset]
     config = head.generator_config(encoder)
-    assert (config.num_hidden_layers, config.hidden_size, config.mixer.num_attention_heads, config.feedforward.intermediate_size) == (encoder.num_hidden_layers, width, heads, inner)
+    assert (
+        config.num_hidden_layers,
+        config.hidden_size,
+        config.mixer.num_attention_heads,
+        config.feedforward.intermediate_size,
+    ) == (encoder.num_hidden_layers, width, heads, inner)
     assert config.embedding_dim == encoder.embedding_dim
 
 
@@ -186,7 +191,9 @@ def test_electra_generator_is_dropped_from_the_final_model(corpus):
     (Lstm(cell_size=100), 16), (Lstm(directions="forward"), 16),
 ])  # fmt: skip
 def test_electra_generator_scales_other_mixers(mixer, width):
-    encoder = EncoderConfig(num_hidden_layers=2, hidden_size=64, mixer=mixer, feedforward=FeedForwardConfig(intermediate_size=128))
+    encoder = EncoderConfig(
+        num_hidden_layers=2, hidden_size=64, mixer=mixer, feedforward=FeedForwardConfig(intermediate_size=128)
+    )
     config = ReplacedTokenDetection(generator_size=0.25).heads()["generator"].generator_config(encoder)
     assert (config.hidden_size, config.feedforward.intermediate_size) == (width, 32)
     assert getattr(config.mixer, "dilation", ()) == {2: (), 4: (3,)}.get(len(getattr(mixer, "dilation", ())), ())
@@ -196,7 +203,9 @@ def test_electra_generator_scales_other_mixers(mixer, width):
 
 def test_electra_generator_has_span_penalty_and_gradient_checkpointing():
     mixer = AdaptiveSpan(num_attention_heads=4, max_span=64, span_ramp=8, init_span=0.5, span_loss=1e-3)
-    encoder = EncoderConfig(num_hidden_layers=2, hidden_size=64, mixer=mixer, feedforward=FeedForwardConfig(intermediate_size=128))
+    encoder = EncoderConfig(
+        num_hidden_layers=2, hidden_size=64, mixer=mixer, feedforward=FeedForwardConfig(intermediate_size=128)
+    )
     model = Model(ModelConfig(encoder=encoder, vocab_size=50, heads=ReplacedTokenDetection().heads()))
     assert model.penalty().item() == pytest.approx(4 * 1e-3 * 32)
     model.set_gradient_checkpointing(True)

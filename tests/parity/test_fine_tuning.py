@@ -16,7 +16,9 @@ LABELS = ("B", "I", "O")
 STEPS, LEARNING_RATE = 8, 1e-3
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "classifier_dropout": 0.0}
 WORDS = ("people", "way", "made", "they", "saw", "the", "then")
-CONFIG = TrainConfig(steps=STEPS, learning_rate=LEARNING_RATE, warmup_steps=0.0, weight_decay=0.0, optimizer=Adamw(eps=1e-8), device="cpu")
+CONFIG = TrainConfig(
+    steps=STEPS, learning_rate=LEARNING_RATE, warmup_steps=0.0, weight_decay=0.0, optimizer=Adamw(eps=1e-8), device="cpu"
+)
 
 
 def random_sentences():

@@ -130,7 +130,11 @@ def test_gpt_export_chooses_the_huggingface_class(norm, expected_class, tmp_path
     encoder = EncoderConfig.presets["gpt2" if norm == "before" else "gpt"]
     feedforward = msgspec.structs.replace(encoder.feedforward, intermediate_size=128)
     encoder = msgspec.structs.replace(
-        encoder, num_hidden_layers=2, hidden_size=32, mixer=Attention(num_attention_heads=2, causal=True), feedforward=feedforward
+        encoder,
+        num_hidden_layers=2,
+        hidden_size=32,
+        mixer=Attention(num_attention_heads=2, causal=True),
+        feedforward=feedforward,
     )
     config = ModelConfig(encoder=encoder, vocab_size=300, heads={"words": LMHeadConfig(transform=False, bias=False)})
     checkpoint.save(tmp_path / "ours", build_model(config, 0), tokenizer, {}, {"tokenizer": tokenizer.fingerprint})
@@ -141,7 +145,9 @@ def test_gpt_export_chooses_the_huggingface_class(norm, expected_class, tmp_path
 @pytest.mark.parametrize(("preset", "kind"), [("gpt2", "gpt2"), ("gpt", "openai-gpt")])
 def test_gpt_export_error_names_the_nearest_class(preset, kind, tmp_path):
     write_vocabulary(tmp_path, "gpt2")
-    encoder = msgspec.structs.replace(EncoderConfig.presets[preset], layers=1, width=32, mixer=Attention(num_attention_heads=2, causal=True))
+    encoder = msgspec.structs.replace(
+        EncoderConfig.presets[preset], layers=1, width=32, mixer=Attention(num_attention_heads=2, causal=True)
+    )
     config = ModelConfig(encoder=encoder, vocab_size=300, heads={"words": LMHeadConfig(transform=False, tied=False)})
     with pytest.raises(UserError, match=f"Hugging Face's {kind}"):
         choose_target(build_model(config, 0), read_tokenizer(tmp_path, None, None), CheckpointRecord())
@@ -185,7 +191,10 @@ def test_gpt_generation_matches_transformers(name, tmp_path):
         ids = tokenizer.encode(text).ids
         for settings, reference_settings in (
             ({"kind": "greedy"}, {"do_sample": False}),
-            ({"kind": "beam", "size": 3, "alpha": 0.0}, {"num_beams": 3, "length_penalty": 0.0, "early_stopping": False}),
+            (
+                {"kind": "beam", "num_beams": 3, "length_penalty": 0.0},
+                {"num_beams": 3, "length_penalty": 0.0, "early_stopping": False},
+            ),
         ):
             common = {"max_new_tokens": 20, "pad_token_id": 0, "eos_token_id": tokenizer.sep_token_id}
             expected = reference.generate(torch.tensor([ids]), **common, **reference_settings)[0, len(ids) :].tolist()
@@ -199,15 +208,21 @@ def test_gpt_imported_model_can_be_trained_further(name, tmp_path):
     import_folder(tmp_path / "hf", tmp_path / "ours")
     (tmp_path / "text.txt").write_text(make_english_text(30), encoding="utf-8")
     corpus = prepare_test_corpus(tmp_path / "text.txt", tmp_path / "ours", tmp_path / "corpus")
-    train_args = ["train.batch_tokens=256", "length=32", "train.rate=3e-3"]
-    args = [f"corpus={corpus}", f"init={tmp_path / 'ours'}", "objective=causal", "held_out=0.2", *train_args]
+    train_args = ["train.batch_tokens=256", "max_length=32", "train.learning_rate=3e-3"]
+    args = [f"corpus={corpus}", f"init={tmp_path / 'ours'}", "objective=clm", "validation_split=0.2", *train_args]
     result = run_cli_json("pretrain", *args, f"out={tmp_path / 'more'}", "train.steps=40")
     first_metrics = json.loads((tmp_path / "more/metrics.jsonl").read_text().splitlines()[0])
     assert result["valid_loss"] < first_metrics["loss"]
     rows = [json.dumps({"text": text, "label": label}) for text, label in (("the people", "a"), ("no way", "b"))]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows * 9), encoding="utf-8")
-    args = ["task=classify", f"model={tmp_path / 'more'}", f"data.train={tmp_path / 'rows.jsonl'}", "lm=0.5", *train_args]
-    run_cli_json("finetune", *args, f"out={tmp_path / 'finetuned'}", "train.epochs=80", "train.head_rate=10")
+    args = [
+        "task=classify",
+        f"model={tmp_path / 'more'}",
+        f"data.train={tmp_path / 'rows.jsonl'}",
+        "aux_lm_weight=0.5",
+        *train_args,
+    ]
+    run_cli_json("finetune", *args, f"out={tmp_path / 'finetuned'}", "train.epochs=80", "train.head_lr_multiplier=10")
     assert bertsmith.load(tmp_path / "finetuned")("no way")["label"] == "b"
 
 

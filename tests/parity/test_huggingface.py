@@ -155,7 +155,13 @@ def test_huggingface_export_of_own_models(tmp_path, vocabulary, capsys):
     tokenizer = Tokenizer.load(vocabulary)
 
     def save(folder, heads, **encoder):
-        values = {"layers": 1, "width": 32, "mixer": {"kind": "dense", "heads": 4}, "feedforward": {"inner": 40}, **encoder}
+        values = {
+            "num_hidden_layers": 1,
+            "hidden_size": 32,
+            "mixer": {"kind": "attention", "num_attention_heads": 4},
+            "feedforward": {"intermediate_size": 40},
+            **encoder,
+        }
         config = ModelConfig(encoder=from_dict(EncoderConfig, values), vocab_size=len(tokenizer), heads=heads)
         checkpoint.save(folder, build_model(config, 0), tokenizer, {}, {"stage": "test"})
         return folder
@@ -171,7 +177,12 @@ def test_huggingface_export_of_own_models(tmp_path, vocabulary, capsys):
     )
     for name, heads, encoder, message in (
         ("before", heads_of_bert, {"norm": "before"}, "norm = 'before'"),
-        ("causal", heads_of_bert, {"mixer": {"kind": "dense", "heads": 4, "causal": True}}, "openai-gpt has a place for words"),
+        (
+            "causal",
+            heads_of_bert,
+            {"mixer": {"kind": "attention", "num_attention_heads": 4, "causal": True}},
+            "openai-gpt has a place for words",
+        ),
         ("labels", {"labels": PooledHeadConfig(labels=3)}, {}, "a place for next, task, words"),
         ("three", {"next": PooledHeadConfig(labels=3)}, {}, "other than two labels"),
     ):

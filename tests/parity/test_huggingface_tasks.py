@@ -185,7 +185,12 @@ def test_huggingface_export_of_fine_tuned_model_matches(family, tmp_path):
 
 def test_huggingface_export_refuses_unsupported_heads(tmp_path, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
-    encoder = {"layers": 1, "width": 32, "mixer": {"heads": 4}, "feedforward": {"inner": 40}}
+    encoder = {
+        "num_hidden_layers": 1,
+        "hidden_size": 32,
+        "mixer": {"num_attention_heads": 4},
+        "feedforward": {"intermediate_size": 40},
+    }
     for heads, task, message in (
         ({"task": FeatureHeadConfig(outputs=1, features=FeaturesConfig(last=1))}, TextRegression(), "of the kind features"),
         (

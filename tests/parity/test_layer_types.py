@@ -26,17 +26,18 @@ PRESET = EncoderConfig.presets["modernbert-mini"]
 def small_config(**overrides):
     """The preset with a smaller hidden size and windows of 5 tokens on each side."""
     others = msgspec.structs.replace(
-        PRESET.layer_types, mixer=msgspec.structs.replace(PRESET.layer_types.mixer, num_attention_heads=4, reach=(5,), rope_theta=70.0)
+        PRESET.layer_types,
+        mixer=msgspec.structs.replace(PRESET.layer_types.mixer, num_attention_heads=4, reach=(5,), rope_theta=70.0),
     )
     feedforward = msgspec.structs.replace(PRESET.feedforward, intermediate_size=48)
     mixer = msgspec.structs.replace(PRESET.mixer, num_attention_heads=4, rope_theta=500.0)
     values = {
-        "layers": NUM_LAYERS,
-        "width": HIDDEN_SIZE,
+        "num_hidden_layers": NUM_LAYERS,
+        "hidden_size": HIDDEN_SIZE,
         "mixer": mixer,
-        "others": others,
+        "layer_types": others,
         "feedforward": feedforward,
-        "segments": 1,
+        "type_vocab_size": 1,
         **overrides,
     }
     return msgspec.structs.replace(PRESET, **values)
@@ -79,7 +80,10 @@ def test_layer_types_alternate_and_survive_checkpoint(tmp_path, vocabulary):
 def test_layer_types_model_is_causal_if_all_blocks_are():
     causal = Longformer(num_attention_heads=4, causal=True)
     others = msgspec.structs.replace(PRESET.layer_types, mixer=causal)
-    assert not small_config(others=others).is_causal and not small_config(mixer=Attention(num_attention_heads=4, causal=True)).is_causal
+    assert (
+        not small_config(others=others).is_causal
+        and not small_config(mixer=Attention(num_attention_heads=4, causal=True)).is_causal
+    )
     assert small_config(others=others, mixer=Attention(num_attention_heads=4, causal=True)).is_causal
 
 

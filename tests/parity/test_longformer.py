@@ -58,9 +58,9 @@ def test_longformer_import_export_round_trip(window, half_windows, tmp_path):
 
 def test_longformer_export_of_native_model(tmp_path, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
-    small = {"layers": 2, "width": 32, "feedforward": {"inner": 40}, "positions": 70}
+    small = {"num_hidden_layers": 2, "hidden_size": 32, "feedforward": {"intermediate_size": 40}, "max_position_embeddings": 70}
     for i, overrides in enumerate(({}, {"dilation": [2]}, {"causal": True}, {"anchors": False})):
-        mixer = {"kind": "window", "heads": 4, "reach": [5], **overrides}
+        mixer = {"kind": "longformer", "num_attention_heads": 4, "attention_window": [10], **overrides}
         encoder = from_dict(EncoderConfig, {**small, "mixer": mixer})
         config = ModelConfig(encoder=encoder, vocab_size=len(tokenizer), heads={"words": LMHeadConfig()})
         checkpoint.save(tmp_path / f"{i}", build_model(config, 0), tokenizer, {}, {"stage": "test"})
@@ -74,14 +74,20 @@ def test_longformer_export_of_native_model(tmp_path, vocabulary):
 
 
 @pytest.mark.parametrize(("mixer", "heads", "message"), [
-    ({"kind": "window", "reach": [5]}, ("words", "next"), "has the heads next, words; Hugging Face's longformer has a place"),
-    ({"kind": "hashed"}, ("words",), "Hugging Face's bert has no mixer=hashed"),
-    ({"kind": "adaptive"}, ("words",), "Hugging Face's bert has no mixer=adaptive"),
-    ({"kind": "window", "reach": [5], "rotary": 100.0}, ("words",), "Hugging Face's longformer cannot say mixer.rotary"),
+    ({"kind": "longformer", "attention_window": [10]}, ("words", "next"), "has the heads next, words; Hugging Face's longformer has a place"),
+    ({"kind": "reformer"}, ("words",), "Hugging Face's bert has no mixer=hashed"),
+    ({"kind": "adaptive-span"}, ("words",), "Hugging Face's bert has no mixer=adaptive"),
+    ({"kind": "longformer", "attention_window": [10], "rope_theta": 100.0}, ("words",), "Hugging Face's longformer cannot say mixer.rope_theta"),
 ])  # fmt: skip
 def test_longformer_export_names_unsupported_parts(mixer, heads, message, tmp_path, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
-    small = {"layers": 2, "width": 32, "feedforward": {"inner": 40}, "positions": 70, "mixer": {"heads": 4, **mixer}}
+    small = {
+        "num_hidden_layers": 2,
+        "hidden_size": 32,
+        "feedforward": {"intermediate_size": 40},
+        "max_position_embeddings": 70,
+        "mixer": {"num_attention_heads": 4, **mixer},
+    }
     all_heads = {"words": LMHeadConfig(), "next": PooledHeadConfig(labels=2)}
     config = ModelConfig(
         encoder=from_dict(EncoderConfig, small), vocab_size=len(tokenizer), heads={name: all_heads[name] for name in heads}

@@ -22,7 +22,8 @@ def test_t5_bias_buckets_match_transformers(causal, buckets, furthest):
     relative_position = torch.arange(-700, 700)
     expected = T5Attention._relative_position_bucket(relative_position, not causal, buckets, furthest)
     assert torch.equal(
-        T5BiasConfig(num_buckets=buckets, max_distance=furthest).build(2, causal).relative_position_bucket(relative_position), expected
+        T5BiasConfig(num_buckets=buckets, max_distance=furthest).build(2, causal).relative_position_bucket(relative_position),
+        expected,
     )
 
 

@@ -59,7 +59,12 @@ def test_tensorflow_import_of_a_chinese_checkpoint_with_embedding_projection(tmp
     result, model, _ = import_folder(prefix, tmp_path / "ours")
     assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["words"])
     encoder, bundle = model.config.encoder, Bundle(prefix)
-    assert (encoder.num_hidden_layers, encoder.num_hidden_groups, encoder.hidden_size, encoder.embedding_size) == (4, None, 312, 128)
+    assert (encoder.num_hidden_layers, encoder.num_hidden_groups, encoder.hidden_size, encoder.embedding_size) == (
+        4,
+        None,
+        312,
+        128,
+    )
     weights = model.state_dict()
     table = bundle.read_tensor("bert/embeddings/word_embeddings")
     assert table.dtype == np.float64 and np.array_equal(weights["encoder.tokens.weight"].numpy(), table.astype(np.float32))

@@ -89,7 +89,10 @@ def test_reformer_chunked_attention_matches_transformers(settings, length):
 def test_reformer_one_bucket_matches_transformers_unhashed(causal):
     """Within one chunk transformers does not hash: shared queries and keys, and no self-attention unless alone."""
     reference, _ = build_pair(reformer_config(is_decoder=causal, lsh_attn_chunk_length=32, attention_head_size=8))
-    ours, self_attention = Reformer(num_attention_heads=4, num_buckets=1, causal=causal, bias=False).build(32).eval(), reference.self_attention
+    ours, self_attention = (
+        Reformer(num_attention_heads=4, num_buckets=1, causal=causal, bias=False).build(32).eval(),
+        reference.self_attention,
+    )
     with torch.no_grad():
         ours.project.weight.copy_(torch.cat([self_attention.query_key.weight, self_attention.value.weight]))
         ours.out.weight.copy_(reference.output.dense.weight)

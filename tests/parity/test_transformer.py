@@ -26,7 +26,9 @@ def build_ours(norm: str, **settings):
         position_embedding_type="sinusoid", scale_embeddings=True, type_vocab_size=0, embedding_norm=False, layer_norm_eps=1e-5, pooler_act="none", initializer_range=0.2,
         max_position_embeddings=16, **settings,
     )  # fmt: skip
-    model = build_model(ModelConfig(encoder=encoder, vocab_size=VOCAB_SIZE, decoder=TransformerDecoderConfig(num_hidden_layers=3)), 0)
+    model = build_model(
+        ModelConfig(encoder=encoder, vocab_size=VOCAB_SIZE, decoder=TransformerDecoderConfig(num_hidden_layers=3)), 0
+    )
     for name, weight in model.named_parameters():
         if name.endswith("bias") or "norm" in name:  # biases of 0 and gains of 1 would hide mistakes
             nn.init.normal_(weight, std=0.3)

@@ -26,14 +26,20 @@ from bertsmith.train.step import UpdateStep
 GPU_LIKE = Machine("a device that writes no checkpoints itself", memory=1, is_gpu=True)
 OPTIMIZERS = [{"kind": "adamw"}, {"kind": "bert-adam"}, {"kind": "lamb"}, {"kind": "muon"}]
 SETTINGS = """
-train.clip=1 train.precision=bf16 train.recompute=true train.accumulate=3 train.optimizer=lamb train.optimizer=bert-adam
-train.optimizer=muon model.norm=before model.mixer.rotary=10000 model.feedforward.gated=true model.mixer.dropout=0.1
-objective=masked model.groups=1 model.embedding=16
+train.max_grad_norm=1 train.precision=bf16 train.gradient_checkpointing=true train.gradient_accumulation_steps=3 train.optimizer=lamb train.optimizer=bert-adam
+train.optimizer=muon model.norm=pre model.mixer.rope_theta=10000 model.feedforward.glu=true model.mixer.attention_dropout=0.1
+objective=masked model.num_hidden_groups=1 model.embedding_size=16
 """.split()  # noqa: SIM905
 
 
 def small_config(**changes: object) -> ModelConfig:
-    values = {"layers": 2, "width": 64, "mixer": {"kind": "dense", "heads": 2}, "feedforward": {"inner": 128}, **changes}
+    values = {
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "mixer": {"kind": "attention", "num_attention_heads": 2},
+        "feedforward": {"intermediate_size": 128},
+        **changes,
+    }
     return ModelConfig(encoder=from_dict(EncoderConfig, values), vocab_size=300, heads=SentencePairMLM().heads())
 
 
@@ -55,7 +61,14 @@ def test_count_parameters_counts_each_once():
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_estimated_peak_memory_matches_profiler(setting):
     """Peak above weights and optimizer state during one update, by torch's profiler."""
-    settings = ["model=bert-tiny", "model.layers=3", "length=32", "train.batch_tokens=512", "train.steps=4", setting]
+    settings = [
+        "model=bert-tiny",
+        "model.num_hidden_layers=3",
+        "max_length=32",
+        "train.batch_tokens=512",
+        "train.steps=4",
+        setting,
+    ]
     recipe = read_recipe(Recipe, None, settings)
     config = ModelConfig(encoder=recipe.model, vocab_size=300, heads=recipe.objective.heads())
     batch = batches.make_synthetic_batch(recipe.objective, 512, 32, 300)
@@ -67,7 +80,9 @@ def measure_peak(config: ModelConfig, recipe: Recipe, batch: object) -> int:
     train, model = recipe.train, build_model(config, 0)
     model.encoder.stack.gradient_checkpointing = train.gradient_checkpointing
     optimizer = train.optimizer.build(optim.build_param_groups(model, train.weight_decay), train.learning_rate)
-    update = UpdateStep(recipe.objective, precision.prepare_model(model, train), DistributedState(), optimizer, train.max_grad_norm)
+    update = UpdateStep(
+        recipe.objective, precision.prepare_model(model, train), DistributedState(), optimizer, train.max_grad_norm
+    )
     for _ in range(2):  # the first allocates the optimizer state
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
             update.compute_grads([(i, batch) for i in range(train.gradient_accumulation_steps)], ())
@@ -96,7 +111,7 @@ def test_optimizer_state_matches_real_optimizer(kind):
 
 
 def test_lamb_update_needs_temporary_memory():
-    config = small_config(width=256, feedforward={"inner": 1024})
+    config = small_config(width=256, feedforward={"intermediate_size": 1024})
     weight_bytes = sum(weight.nbytes for weight in build_meta_model(config).parameters())
     update_bytes = {
         kind["kind"]: measure_optimizer_state(config, from_dict(TrainConfig, {"steps": 1, "optimizer": kind})).update_bytes
@@ -114,7 +129,7 @@ def test_safetensors_bytes_is_exact(tmp_path):
 
 
 def test_estimate_disk_counts_kept_checkpoints():
-    config, train = small_config(), from_dict(TrainConfig, {"steps": 50, "save_every": 10, "keep": 2})
+    config, train = small_config(), from_dict(TrainConfig, {"steps": 50, "save_every": 10, "save_total_limit": 2})
     usage = disk.estimate_disk(build_meta_model(config), measure_optimizer_state(config, train), train, 50, 0, 0)
     assert (
         3 * usage.checkpoint <= usage.most < 3.1 * usage.checkpoint + disk.METRICS_ROW_BYTES * 5
@@ -129,8 +144,8 @@ def test_planned_disk_matches_run(corpus, tmp_path, steps):
     from bertsmith.pretraining.run import pretrain
     from bertsmith.pretraining.setup import PretrainRecipe
 
-    settings = f"""corpus={corpus} out={tmp_path / "bert"} model=bert-tiny model.width=64 model.mixer.heads=2 length=32
-        train.batch_tokens=256 train.steps={steps} train.save_every=5 train.keep=2 eval_tokens=512 held_out=0.1""".split()
+    settings = f"""corpus={corpus} out={tmp_path / "bert"} model=bert-tiny model.hidden_size=64 model.mixer.num_attention_heads=2 length=32
+        train.batch_tokens=256 train.steps={steps} train.save_every=5 train.save_total_limit=2 eval_tokens=512 held_out=0.1""".split()
     planned = plan.run(read_recipe(Recipe, None, [*settings, "machine=h200"]), quiet=True)["disk"]
     assert planned["corpus"] == folder_bytes(corpus) and not (tmp_path / "bert").exists()
     checkpoint_sizes: list[int] = []

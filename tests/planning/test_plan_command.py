@@ -58,7 +58,7 @@ def test_plan_machines_are_those_of_the_table():
         ({"train": {}}, "none of steps, epochs and minutes"),
         ({"train": {"steps": 1}, "machine": "h20"}, "did you mean 'h200'?"),
         ({"train": {"steps": 1}, "corpus": "absent"}, "absent is not a corpus folder"),
-        ({"train": {"steps": 1}, "length": [128, 512], "shares": [0.5]}, "do not go with length"),
+        ({"train": {"steps": 1}, "max_length": [128, 512], "phase_fractions": [0.5]}, "do not go with length"),
     ],
 )
 def test_plan_rejects_bad_settings(settings, message):
@@ -67,8 +67,13 @@ def test_plan_rejects_bad_settings(settings, message):
 
 
 def test_plan_suggests_settings_that_fit(capsys):
-    wide = {"layers": 3, "width": 1024, "mixer": {"kind": "dense", "heads": 16}, "feedforward": {"inner": 4096}}
-    settings: dict[str, Any] = {"model": wide, "length": 512, "train": {"steps": 10, "batch_tokens": 1 << 20}}
+    wide = {
+        "num_hidden_layers": 3,
+        "hidden_size": 1024,
+        "mixer": {"kind": "attention", "num_attention_heads": 16},
+        "feedforward": {"intermediate_size": 4096},
+    }
+    settings: dict[str, Any] = {"model": wide, "max_length": 512, "train": {"steps": 10, "batch_tokens": 1 << 20}}
     result = bertsmith.plan(**settings, machine="h200")
     assert not result["fits"] and result["memory"]["peak"] > MACHINES["h200"].memory and len(result["ways_out"]) == 2
     assert "warning: it does not fit" in capsys.readouterr().err
@@ -147,7 +152,10 @@ def test_plan_measures_this_machine_and_leaves_no_files(corpus, tmp_path, monkey
     monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
     monkeypatch.setattr("tempfile.tempdir", None)
     (tmp_path / "scratch").mkdir()
-    settings: dict[str, Any] = {"model": {"layers": 1, "width": 64, "mixer": {"kind": "dense", "heads": 2}}, "length": 32}
+    settings: dict[str, Any] = {
+        "model": {"num_hidden_layers": 1, "hidden_size": 64, "mixer": {"kind": "attention", "num_attention_heads": 2}},
+        "max_length": 32,
+    }
     train = {"epochs": 2, "batch_tokens": 256, "workers": 1, "device": "cpu"}
     result = bertsmith.plan(corpus=str(corpus), out=str(tmp_path / "out"), train=train, seconds=0.2, quiet=True, **settings)
     assert result["measured"] and result["time"]["epochs"] == pytest.approx(2, rel=0.1) and result["time"]["seconds"] > 0
@@ -193,7 +201,7 @@ print(resident("VmHWM") - before)
 def test_planned_peak_memory_matches_resident_memory(tmp_path, corpus, recompute):
     """Measured after a small run that loads the libraries, with an allocator that returns freed memory."""
     overrides = f"""corpus={corpus} model=bert-small length=128 train.batch_tokens=4096 train.steps=3 eval_tokens=2048
-        train.recompute={recompute} train.device=cpu""".split()
+        train.gradient_checkpointing={recompute} train.device=cpu""".split()
     planned = plan.run(read_recipe(plan.Recipe, None, [*overrides, "seconds=0.1"]), quiet=True)["memory"]["counted"]
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "262144", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", RESIDENT, f"out={tmp_path / 'tiny'}", *overrides, f"out={tmp_path / 'bert'}"]

@@ -12,7 +12,14 @@ from bertsmith.planning.step import count_flops, trace_step
 from tests.model.test_char_cnn import TINY
 
 WIDTH, LENGTH, TOKENS = 32, 16, 256
-BARE = {"width": WIDTH, "feedforward": "none", "norm": "none", "residual": "none", "table": False, "dropout": 0.0}
+BARE = {
+    "hidden_size": WIDTH,
+    "feedforward": "none",
+    "norm": "none",
+    "residual": "none",
+    "position_embedding_type": "none",
+    "hidden_dropout_prob": 0.0,
+}
 
 
 def step_flops(objective, **values):
@@ -29,8 +36,8 @@ def step_flops(objective, **values):
             2 * 4 * (WIDTH // 2) * (WIDTH + WIDTH // 2),
         ),  # two directions, four gates, of input and hidden state
         ({"kind": "lstm", "directions": "apart"}, 2 * 4 * (WIDTH // 2) * WIDTH),
-        ({"kind": "lstm", "directions": "forward", "hidden": 48, "clip": 3.0}, 4 * 48 * 2 * WIDTH + 48 * WIDTH),
-        ({"kind": "convolution", "widths": [3, 5]}, (3 + 5) * WIDTH * WIDTH // 2),
+        ({"kind": "lstm", "directions": "forward", "cell_size": 48, "cell_clip": 3.0}, 4 * 48 * 2 * WIDTH + 48 * WIDTH),
+        ({"kind": "cnn", "kernel_sizes": [3, 5]}, (3 + 5) * WIDTH * WIDTH // 2),
     ],
 )
 def test_recurrent_layer_flops_are_three_times_its_matrices(mixer, products):

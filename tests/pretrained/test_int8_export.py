@@ -62,7 +62,7 @@ def test_int8_export_stores_matrices_as_int8(source, package):
 
 
 def test_int8_export_reports_size_and_error(source, tmp_path, capsys):
-    result = bertsmith.export(model=source, out=tmp_path / "small", format="packed")
+    result = bertsmith.export(model=source, out=tmp_path / "small", format="int8")
     assert result["bytes"] == sum(path.stat().st_size for path in (tmp_path / "small").iterdir())
     assert 0.4 < result["steps"] < 0.501 and 0 < result["hidden"] < 0.05
     assert "MB; hidden states of random ids lie" in capsys.readouterr().err
@@ -72,12 +72,12 @@ def test_int8_export_reports_size_and_error(source, tmp_path, capsys):
 def test_int8_export_copies_metrics(source, tmp_path):
     shutil.copytree(source, tmp_path / "bert")
     (tmp_path / "bert" / "metrics.jsonl").write_text('{"step": 1}\n')
-    bertsmith.export(model=tmp_path / "bert", out=tmp_path / "small", format="packed", quiet=True)
+    bertsmith.export(model=tmp_path / "bert", out=tmp_path / "small", format="int8", quiet=True)
     assert (tmp_path / "small" / "metrics.jsonl").read_text() == '{"step": 1}\n'
 
 
 def test_int8_export_again_and_saved_as_float(package, tmp_path):
-    bertsmith.export(model=package / "tiny-en", out=tmp_path / "again", format="packed", quiet=True)
+    bertsmith.export(model=package / "tiny-en", out=tmp_path / "again", format="int8", quiet=True)
     exported_once, exported_twice = (
         checkpoint.load(folder)[0].state_dict() for folder in (package / "tiny-en", tmp_path / "again")
     )
@@ -93,7 +93,7 @@ def test_int8_export_refuses_an_occupied_out(source, tmp_path):
     (tmp_path / "small").mkdir()
     (tmp_path / "small" / "mine.txt").write_text("mine")
     with pytest.raises(UserError, match="holds other things"):
-        bertsmith.export(model=source, out=tmp_path / "small", format="packed", quiet=True)
+        bertsmith.export(model=source, out=tmp_path / "small", format="int8", quiet=True)
     assert [path.name for path in tmp_path.rglob("*")] == ["small", "mine.txt"]
 
 
@@ -124,7 +124,7 @@ def test_int8_export_conflicting_settings_are_refused(source, tmp_path, settings
 def test_int8_export_invalid_facts_are_refused(source, tmp_path, facts, fault):
     card = write_facts(tmp_path, **facts)
     with pytest.raises(UserError, match=fault):
-        bertsmith.export(model=source, out=tmp_path / "small", format="packed", card=card, quiet=True)
+        bertsmith.export(model=source, out=tmp_path / "small", format="int8", card=card, quiet=True)
     assert list(tmp_path.iterdir()) == [card]
 
 
@@ -182,7 +182,7 @@ def test_int8_weights_without_storage_in_config_are_refused(folder):
 
 def test_int8_export_card_shows_predictions_of_the_int8_model(source, tmp_path):
     card = write_facts(tmp_path, examples=["the [MASK] was", "a [MASK] of [MASK]"])
-    bertsmith.export(model=source, out=tmp_path / "tiny", format="packed", card=card, quiet=True)
+    bertsmith.export(model=source, out=tmp_path / "tiny", format="int8", card=card, quiet=True)
     card, model = (tmp_path / "tiny" / "card.md").read_text(encoding="utf-8"), bertsmith.load(tmp_path / "tiny")
     words = [prediction["word"] for prediction in model.fill("the [MASK] was")[0]]
     assert f"| the [MASK] was | {', '.join(words)} |".replace(", |,", ", \\|,") in card
@@ -191,7 +191,7 @@ def test_int8_export_card_shows_predictions_of_the_int8_model(source, tmp_path):
 
 
 def test_int8_export_from_the_command_line(source, tmp_path, capsys):
-    words = [f"model={source}", f"out={tmp_path / 'x'}", "format=packed", f"card={write_facts(tmp_path)}"]
+    words = [f"model={source}", f"out={tmp_path / 'x'}", "format=int8", f"card={write_facts(tmp_path)}"]
     assert cli.main(["export", *words, "--quiet", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["format"] == "packed"
     assert "| SST-2 | 51.0 | 50.0 |" in (tmp_path / "x" / "card.md").read_text(encoding="utf-8")

@@ -100,15 +100,15 @@ def test_missing_path_is_not_taken_for_a_shipped_name(ships):
 
 def test_shipped_model_in_finetune_evaluate_and_suite(ships):
     rows = write_examples(Path("rows.tsv"))
-    result = bertsmith.finetune(task="classify", model="tiny-en", data={"train": rows, "dev": rows}, out="tuned", length=16,
+    result = bertsmith.finetune(task="classify", model="tiny-en", data={"train": rows, "dev": rows}, out="tuned", max_length=16,
                               train=TRAIN, quiet=True)  # fmt: skip
     assert result["made"] and bertsmith.evaluate(model="tuned", data=rows, quiet=True)["scores"]
     repeated = bertsmith.finetune(task="classify", model=str(ships / "tiny-en"), data={"train": rows, "dev": rows}, out="tuned",
-                               length=16, train=TRAIN, quiet=True)  # fmt: skip
+                               max_length=16, train=TRAIN, quiet=True)  # fmt: skip
     assert repeated["made"] is False  # identified by content, not by path
     with pytest.raises(UserError, match="was not fine-tuned for a task"):
         bertsmith.evaluate(model="tiny-en", data=rows, quiet=True)
-    tasks, every = {"yes-no": {"task": "classify", "data": {"train": rows, "dev": rows}}}, {"train": TRAIN, "length": 16}
+    tasks, every = {"yes-no": {"task": "classify", "data": {"train": rows, "dev": rows}}}, {"train": TRAIN, "max_length": 16}
     table = bertsmith.suite(models={"tiny": "tiny-en"}, tasks=tasks, every=every, seeds=[0], out="suite", quiet=True)
     assert table["out"] == "suite"
 
@@ -116,7 +116,7 @@ def test_shipped_model_in_finetune_evaluate_and_suite(ships):
 def test_shipped_model_in_prepare_pretrain_plan_and_tokenizer(ships):
     Path("text.txt").write_text(make_english_text(20) + "the ribosome and the ribosome\n" * 3)
     bertsmith.prepare(texts="text.txt", tokenizer="tiny-en", out="corpus", workers=1, quiet=True)
-    settings = {"corpus": "corpus", "init": "tiny-en", "objective": "masked", "length": [16], "eval_tokens": 512}
+    settings = {"corpus": "corpus", "init": "tiny-en", "objective": "mlm", "max_length": [16], "eval_tokens": 512}
     result = bertsmith.pretrain(**settings, train=TRAIN, out="further", quiet=True)
     assert result["step"] == 2 and "weights" not in read_json(Path("further/config.json"))
     plan = bertsmith.plan(**settings, train=TRAIN, machine="h200", quiet=True)
@@ -131,7 +131,7 @@ def test_shipped_model_in_predict_embed_doctor_and_export(ships, capsys):
     assert bertsmith.embed(model="tiny-en", text="one", out="one.npy", quiet=True)["width"] == 32
     assert np.load("one.npy").shape == (1, 32)
     assert bertsmith.doctor(folder="tiny-en", quiet=True)["kind"] == "checkpoint"
-    assert bertsmith.export(model="tiny-en", out="small", format="packed", quiet=True)["out"] == "small"
+    assert bertsmith.export(model="tiny-en", out="small", format="int8", quiet=True)["out"] == "small"
     assert bertsmith.export(model="tiny-en", out="hf", quiet=True)["family"]
 
 
@@ -139,7 +139,7 @@ def test_shipped_folder_is_never_written(ships):
     mtimes = {path: path.stat().st_mtime_ns for path in ships.rglob("*")}
     bertsmith.load("tiny-en")
     bertsmith.embed(model="tiny-en", text="one", out="one.npy", quiet=True)
-    bertsmith.export(model="tiny-en", out="small", format="packed", quiet=True)
+    bertsmith.export(model="tiny-en", out="small", format="int8", quiet=True)
     assert {path: path.stat().st_mtime_ns for path in ships.rglob("*")} == mtimes
 
 

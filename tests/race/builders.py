@@ -7,8 +7,14 @@ import numpy as np
 
 from tests.conftest import WORDS, make_english_text
 
-SMALL = {"layers": 1, "width": 32, "mixer": {"kind": "dense", "heads": 2}, "feedforward": {"inner": 32}, "positions": 32}
-CAUSAL = SMALL | {"mixer": {"kind": "dense", "heads": 2, "causal": True}}
+SMALL = {
+    "num_hidden_layers": 1,
+    "hidden_size": 32,
+    "mixer": {"kind": "attention", "num_attention_heads": 2},
+    "feedforward": {"intermediate_size": 32},
+    "max_position_embeddings": 32,
+}
+CAUSAL = SMALL | {"mixer": {"kind": "attention", "num_attention_heads": 2, "causal": True}}
 
 
 def labelled_rows(count: int, seed: int) -> str:
@@ -36,17 +42,17 @@ def race_settings(folder: Path, out: Path, **changes: Any) -> dict[str, Any]:
         "out": str(out),
         "texts": [str(folder / "text.txt")],
         "valid": [str(folder / "valid.txt")],
-        "tokenizer": {"kind": "wordpiece", "size": 200},
+        "tokenizer": {"kind": "wordpiece", "vocab_size": 200},
         "prepare": {"workers": 1},
         "budget": {"flops": 3e8},
-        "every": {"length": 32, "eval_tokens": 512, "train": {"batch_tokens": 256, "rate": 1e-3, "device": "cpu"}},
-        "frozen": {"length": 32, "freeze": "all", "features": {"layers": "mix"}, "train": {"steps": 2, "device": "cpu"}},
-        "tuned": {"length": 32, "train": {"steps": 2, "device": "cpu"}},
+        "every": {"max_length": 32, "eval_tokens": 512, "train": {"batch_tokens": 256, "learning_rate": 1e-3, "device": "cpu"}},
+        "frozen": {"max_length": 32, "freeze": "all", "features": {"layers": "mix"}, "train": {"steps": 2, "device": "cpu"}},
+        "tuned": {"max_length": 32, "train": {"steps": 2, "device": "cpu"}},
         "tasks": {"about": {"task": "classify", "data": data}},
         "seeds": [0],
         "members": {
             "bert": {"model": SMALL},
-            "left": {"model": CAUSAL, "objective": "causal"},
+            "left": {"model": CAUSAL, "objective": "clm"},
             "left-lstm": {"of": "left", "tuned": {"features": {"layers": "last", "lstm": 1}}, "frozen": False},
         },
         **changes,

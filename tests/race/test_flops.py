@@ -16,29 +16,35 @@ from bertsmith.pretraining.setup import PretrainRecipe, build_batches, build_mod
 from bertsmith.race.budget import FLOPS_PER_MINUTE, fit_to_budget, measure_step_flops
 from bertsmith.race.flops import TRAIN_FORWARD_RATIO, forward_flops, train_flops_per_token
 
-SMALL = {"layers": 2, "width": 32, "mixer": {"kind": "dense", "heads": 2}, "feedforward": {"inner": 64}, "dropout": 0.0}
-CAUSAL = SMALL | {"mixer": {"kind": "dense", "heads": 2, "causal": True}}
-LSTM = {"layers": 2, "width": 32, "mixer": {"kind": "lstm", "directions": "forward"}, "feedforward": None, "norm": "none",
-        "table": False, "segments": 0, "embedding_norm": False, "dropout": 0.0}  # fmt: skip
+SMALL = {
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "mixer": {"kind": "attention", "num_attention_heads": 2},
+    "feedforward": {"intermediate_size": 64},
+    "hidden_dropout_prob": 0.0,
+}
+CAUSAL = SMALL | {"mixer": {"kind": "attention", "num_attention_heads": 2, "causal": True}}
+LSTM = {"num_hidden_layers": 2, "hidden_size": 32, "mixer": {"kind": "lstm", "directions": "forward"}, "feedforward": None, "norm": "none",
+        "position_embedding_type": "none", "type_vocab_size": 0, "embedding_norm": False, "hidden_dropout_prob": 0.0}  # fmt: skip
 MEMBERS = {
     "pairs": (SMALL, "pairs"),
     "masked": (SMALL, "masked"),
     "causal": (CAUSAL, "causal"),
-    "shared-blocks": (SMALL | {"groups": 1, "embedding": 16}, "masked"),
-    "gated-rotary": (SMALL | {"table": False, "norm": "before", "feedforward": {"inner": 48, "gated": True},
-                              "mixer": {"kind": "dense", "heads": 2, "rotary": 10000.0}}, "masked"),
+    "shared-blocks": (SMALL | {"num_hidden_groups": 1, "embedding_size": 16}, "masked"),
+    "gated-rotary": (SMALL | {"position_embedding_type": "none", "norm": "pre", "feedforward": {"intermediate_size": 48, "glu": True},
+                              "mixer": {"kind": "attention", "num_attention_heads": 2, "rope_theta": 10000.0}}, "masked"),
     "lstm": (LSTM, "causal"),
     "both-ways": (LSTM | {"mixer": {"kind": "lstm"}}, "masked"),
-    "grams": (LSTM | {"layers": 0, "width": 44, "front": {"kind": "grams", "order": 4, "numbers": 8, "inner": 20}},
-              {"kind": "causal", "head": {"transform": False, "tied": False, "bias": True}}),
-    "characters": (LSTM | {"mixer": {"kind": "lstm", "directions": "apart", "hidden": 24}, "residual": "between",
-                           "front": {"kind": "characters", "letters": 12, "filters": [[2, 8]]}}, "both-ways"),
-    "filters": (SMALL | {"mixer": {"kind": "convolution", "widths": [3, 5]}}, "masked"),
+    "grams": (LSTM | {"num_hidden_layers": 0, "hidden_size": 44, "embeddings": {"kind": "ngram", "order": 4, "embedding_size": 8, "hidden_size": 20}},
+              {"kind": "clm", "head": {"transform": False, "tied": False, "bias": True}}),
+    "characters": (LSTM | {"mixer": {"kind": "lstm", "directions": "apart", "cell_size": 24}, "residual": "between",
+                           "embeddings": {"kind": "char-cnn", "max_characters_per_token": 12, "filters": [[2, 8]]}}, "both-ways"),
+    "filters": (SMALL | {"mixer": {"kind": "cnn", "kernel_sizes": [3, 5]}}, "masked"),
 }  # fmt: skip
 
 
 def setup_training(corpus, model, objective, **changes):
-    settings = {"corpus": str(corpus), "out": "-", "model": model, "objective": objective, "length": 32,
+    settings = {"corpus": str(corpus), "out": "-", "model": model, "objective": objective, "max_length": 32,
                 "train": {"steps": 1, "batch_tokens": 256}, **changes}  # fmt: skip
     recipe, open_corpus = from_dict(PretrainRecipe, settings), Corpus.open(corpus)
     config = build_model_config(recipe, open_corpus)
@@ -85,7 +91,9 @@ def test_lstm_forward_flops_are_weights_per_token(corpus):
 
 def test_step_flops_scale_with_gradient_accumulation(corpus):
     single, open_corpus, _, _ = setup_training(corpus, SMALL, "masked")
-    accumulated, _, _, _ = setup_training(corpus, SMALL, "masked", train={"steps": 1, "batch_tokens": 256, "accumulate": 2})
+    accumulated, _, _, _ = setup_training(
+        corpus, SMALL, "masked", train={"steps": 1, "batch_tokens": 256, "gradient_accumulation_steps": 2}
+    )
     (single_flops, single_updates), (accumulated_flops, accumulated_updates) = (
         measure_step_flops(single, open_corpus),
         measure_step_flops(accumulated, open_corpus),
@@ -94,7 +102,7 @@ def test_step_flops_scale_with_gradient_accumulation(corpus):
 
 
 def test_step_flops_of_phases_are_their_weighted_mean(corpus):
-    phases = {"length": [16, 32], "shares": [0.75, 0.25]}
+    phases = {"max_length": [16, 32], "phase_fractions": [0.75, 0.25]}
     (both, open_corpus, *_), (short, *_), (long, *_) = (
         setup_training(corpus, SMALL, "masked", **changes) for changes in (phases, {"length": 16}, {"length": 32})
     )
@@ -131,9 +139,12 @@ def test_counting_flops_leaves_model_unchanged(corpus):
 
 def test_step_flops_include_transformer_xl_memory(corpus):
     """With a full memory, every token of a segment of 32 attends to 64 more."""
-    without_memory = CAUSAL | {"table": False, "mixer": {"kind": "recurrent", "heads": 2, "remembers": 0}}
+    without_memory = CAUSAL | {
+        "position_embedding_type": "none",
+        "mixer": {"kind": "transformer-xl", "num_attention_heads": 2, "mem_len": 0},
+    }
     with_memory = without_memory | {"mixer": without_memory["mixer"] | {"remembers": 64}}
-    streams = {"kind": "causal", "view": {"kind": "streams", "across": True}}
+    streams = {"kind": "clm", "packing": {"kind": "streams", "across": True}}
     (plain, open_corpus, *_), (remembering, *_) = (
         setup_training(corpus, model, streams) for model in (without_memory, with_memory)
     )

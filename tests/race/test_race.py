@@ -21,7 +21,7 @@ from bertsmith.race.entries import build_entries
 from tests.race.builders import CAUSAL, SMALL, race_settings, write_files
 
 SVG = "{http://www.w3.org/2000/svg}"
-EXTRA_MEMBERS = {"broken": {"model": SMALL | {"width": 33}}, "untrained": {"model": SMALL, "untrained": True}}
+EXTRA_MEMBERS = {"broken": {"model": SMALL | {"hidden_size": 33}}, "untrained": {"model": SMALL, "untrained": True}}
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,9 @@ def test_race_bits_per_byte_are_of_causal_models(finished_race):
 
 def test_race_failed_member_does_not_stop_others(finished_race):
     _, result, out = finished_race
-    assert member_row(result, "broken")["faults"] == ["a width of 33 does not divide into 2 heads; try model.mixer.heads=1"]
+    assert member_row(result, "broken")["faults"] == [
+        "a width of 33 does not divide into 2 heads; try model.mixer.num_attention_heads=1"
+    ]
     assert run.code(result) == 1 and result["left"] == 0
     for name in ("bert", "left", "untrained"):
         assert member_row(result, name)["faults"] == [] and member_row(result, name)["scores"]["frozen"]["about"]["seeds"] == 1
@@ -174,7 +176,7 @@ def test_race_with_two_jobs_gives_same_scores(finished_race, folder, tmp_path):
 
 def test_race_dependent_of_failed_member_fails(folder, tmp_path):
     settings = race_settings(folder, tmp_path / "out")
-    settings["members"] = {"broken": {"model": SMALL | {"width": 33}}, "heir": {"of": "broken"}, "bert": {"model": SMALL}}
+    settings["members"] = {"broken": {"model": SMALL | {"hidden_size": 33}}, "heir": {"of": "broken"}, "bert": {"model": SMALL}}
     result = run.race(from_dict(run.RaceRecipe, settings), quiet=True)
     assert (
         member_row(result, "heir")["faults"] == ["broken failed"]
@@ -253,9 +255,7 @@ def test_characters_race_recipe_members_can_run(folder, tmp_path):
 
 def test_race_without_tasks(folder):
     """Only bits per byte are measured."""
-    settings = race_settings(
-        folder, folder / "text alone", members={"left": {"model": CAUSAL, "objective": "causal"}}, tasks={}
-    )
+    settings = race_settings(folder, folder / "text alone", members={"left": {"model": CAUSAL, "objective": "clm"}}, tasks={})
     result = run.race(from_dict(run.RaceRecipe, settings), quiet=True)
     (member,) = result["members"]
     assert member["bits_per_byte"] > 0 and member["scores"] == {} and not member["faults"]

@@ -65,7 +65,7 @@ def test_race_results_do_not_depend_on_saving_and_workers(settings):
 
 
 def test_sigterm_saves_race_members_in_training(settings, tmp_path):
-    members = {"bert": {"model": SMALL}, "left": {"model": CAUSAL, "objective": "causal"}}
+    members = {"bert": {"model": SMALL}, "left": {"model": CAUSAL, "objective": "clm"}}
     every = settings["every"] | {"train": settings["every"]["train"] | {"save_every": 10**9, "workers": 1}}
     path = tmp_path / "race.json"
     path.write_text(

@@ -70,10 +70,13 @@ def test_scatter_chart_labels_do_not_overlap():
 
 
 def test_merge_settings_replaces_tables_of_another_kind():
-    base = {"model": {"width": 8, "mixer": {"kind": "dense", "heads": 4}}}
-    assert merge_settings(base, {"model": {"mixer": {"heads": 2}}})["model"] == {
-        "width": 8,
-        "mixer": {"kind": "dense", "heads": 2},
+    base = {"model": {"hidden_size": 8, "mixer": {"kind": "attention", "num_attention_heads": 4}}}
+    assert merge_settings(base, {"model": {"mixer": {"num_attention_heads": 2}}})["model"] == {
+        "hidden_size": 8,
+        "mixer": {"kind": "attention", "num_attention_heads": 2},
     }
-    assert merge_settings(base, {"model": {"mixer": {"kind": "lstm"}}})["model"] == {"width": 8, "mixer": {"kind": "lstm"}}
+    assert merge_settings(base, {"model": {"mixer": {"kind": "lstm"}}})["model"] == {
+        "hidden_size": 8,
+        "mixer": {"kind": "lstm"},
+    }
     assert merge_settings(base, {"model": "bert-tiny"}) == {"model": "bert-tiny"}

@@ -87,7 +87,7 @@ def test_race_of_word_vectors_and_networks(tmp_path):
     folder = write_files(tmp_path / "data")
     settings = race_settings(folder, tmp_path / "out", budget={"flops": 3e8, "epochs": 1})
     tokenizer = {"kind": "word", "size": 120}
-    objectives = {"word2vec": {"kind": "skip-gram", "width": 16}, "glove": {"kind": "glove", "width": 16}}
+    objectives = {"word2vec": {"kind": "skip-gram", "vector_size": 16}, "glove": {"kind": "glove", "vector_size": 16}}
     settings["members"] = {name: {"objective": objective, "tokenizer": tokenizer} for name, objective in objectives.items()}
     settings["members"] |= {"bert": {"model": SMALL}}
     result = run.race(from_dict(run.RaceRecipe, settings), quiet=True)

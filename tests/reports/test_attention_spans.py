@@ -19,7 +19,13 @@ SPAN_FRACTIONS = [[0.0, 0.125, 0.5], [0.25, 1.0, 0.03125]]
 
 
 def save_checkpoint(folder, corpus, mixer):
-    encoder = EncoderConfig(num_hidden_layers=2, hidden_size=24, mixer=mixer, feedforward=FeedForwardConfig(intermediate_size=16), max_position_embeddings=64)
+    encoder = EncoderConfig(
+        num_hidden_layers=2,
+        hidden_size=24,
+        mixer=mixer,
+        feedforward=FeedForwardConfig(intermediate_size=16),
+        max_position_embeddings=64,
+    )
     opened = Corpus.open(corpus)
     model = build_model(ModelConfig(encoder=encoder, vocab_size=len(opened.tokenizer)), 0)
     if isinstance(mixer, AdaptiveSpan):

@@ -21,7 +21,14 @@ from tests.model.test_reformer_lsh import find_neighbors
 
 
 def build_test_model(mixer, vocabulary=50, **settings):
-    encoder = EncoderConfig(num_hidden_layers=2, hidden_size=32, mixer=mixer, feedforward=FeedForwardConfig(intermediate_size=16), max_position_embeddings=64, **settings)
+    encoder = EncoderConfig(
+        num_hidden_layers=2,
+        hidden_size=32,
+        mixer=mixer,
+        feedforward=FeedForwardConfig(intermediate_size=16),
+        max_position_embeddings=64,
+        **settings,
+    )
     return build_model(ModelConfig(encoder=encoder, vocab_size=vocabulary), 0).eval()
 
 
@@ -33,7 +40,12 @@ def save_checkpoint(folder, corpus, mixer):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_bucket_stats_match_sets_of_neighbors(causal):
-    model, lengths = build_test_model(Reformer(num_attention_heads=4, num_buckets=4, num_hashes=2, bucket_window=5, causal=causal), deviation=0.3), (40, 9)
+    model, lengths = (
+        build_test_model(
+            Reformer(num_attention_heads=4, num_buckets=4, num_hashes=2, bucket_window=5, causal=causal), deviation=0.3
+        ),
+        (40, 9),
+    )
     mixer_inputs = []
     model.encoder.stack.blocks[0].mixer.register_forward_pre_hook(lambda mixer, args: mixer_inputs.append(args[0]))
     stats = compute_bucket_stats(model, Inputs(torch.arange(49), Layout.from_lengths(lengths)))
@@ -60,7 +72,9 @@ def test_bucket_stats_of_full_attention_have_recall_one():
 
 
 def test_show_buckets_page_has_every_head(corpus, tmp_path):
-    folder = save_checkpoint(tmp_path / "model", corpus, Reformer(num_attention_heads=4, num_buckets=4, num_hashes=2, bucket_window=4))
+    folder = save_checkpoint(
+        tmp_path / "model", corpus, Reformer(num_attention_heads=4, num_buckets=4, num_hashes=2, bucket_window=4)
+    )
     result = api.show(kind="buckets", model=str(folder), corpus=str(corpus), out=str(tmp_path / "b.html"), quiet=True)
     page = (tmp_path / "b.html").read_text(encoding="utf-8")
     assert result["kind"] == "buckets" and "http" not in page

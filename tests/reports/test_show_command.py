@@ -54,10 +54,18 @@ def corpus(tmp_path_factory):
 @pytest.fixture(scope="module")
 def model(corpus):
     """A very small model trained for three steps."""
-    tiny = {"layers": 1, "width": 16, "mixer": {"kind": "dense", "heads": 2}, "feedforward": {"inner": 16}, "positions": 32}
+    tiny = {
+        "num_hidden_layers": 1,
+        "hidden_size": 16,
+        "mixer": {"kind": "attention", "num_attention_heads": 2},
+        "feedforward": {"intermediate_size": 16},
+        "max_position_embeddings": 32,
+    }
     out = corpus.path.parent / "model"
     train = {"steps": 3, "batch_tokens": 256, "log_every": 1, "eval_every": 2, "device": "cpu"}
-    api.pretrain(corpus=str(corpus.path), model=tiny, length=[32], train=train, held_out=0.1, out=str(out), quiet=True)
+    api.pretrain(
+        corpus=str(corpus.path), model=tiny, max_length=[32], train=train, validation_split=0.1, out=str(out), quiet=True
+    )
     return out
 
 
@@ -198,12 +206,10 @@ def test_show_masks_page_joins_subwords(tmp_path, corpus):
 
 
 def test_show_masks_page_of_other_objectives(tmp_path, corpus):
-    html = show_page(
-        tmp_path, "masks", corpus=str(corpus.path), length=32, objective={"kind": "masked", "masks": "whole-words"}
-    )
+    html = show_page(tmp_path, "masks", corpus=str(corpus.path), length=32, objective={"kind": "mlm", "masking": "whole-word"})
     assert 'class="pill"' not in html and ">A<" not in html
     assert "are in order" in show_page(
-        tmp_path, "masks", corpus=str(corpus.path), objective={"kind": "pairs", "pairs": "sentence-order"}
+        tmp_path, "masks", corpus=str(corpus.path), objective={"kind": "mlm-sop", "pairs": "sentence-order"}
     )
 
 
@@ -258,27 +264,29 @@ def test_show_reports_invalid_input(tmp_path, corpus):
 @pytest.mark.parametrize("objective", ["pairs", "masked"])
 def test_show_masks_rejects_settings_without_samples(tmp_path, corpus, objective):
     settings = {"kind": "masks", "corpus": str(corpus.path), "objective": objective, "out": str(tmp_path / "page.html")}
-    for key, values in {"length": (-1, 0, 2, 3, 7), "held_out": (-0.1, 1.0, 1.5)}.items():
+    for key, values in {"max_length": (-1, 0, 2, 3, 7), "validation_split": (-0.1, 1.0, 1.5)}.items():
         for value in values:
             assert f"{key} = {value}" in show_error(**settings, **{key: value})
     assert "lower it" in show_error(**settings, held_out=0.99)
     with pytest.raises(UserError, match="0 documents to learn from make no sample"):
         render_masks(corpus, MaskedLM().build_batches(corpus, np.arange(0), 32, 512, 0), 3, 0)
     assert not (tmp_path / "page.html").exists()
-    api.show(**settings, length=8, quiet=True)
+    api.show(**settings, max_length=8, quiet=True)
     assert (tmp_path / "page.html").stat().st_size > 5000
 
 
 @pytest.mark.parametrize("objective", ["pairs", "masked"])
 def test_show_masks_uses_documents_of_pretraining(tmp_path, corpus, objective):
-    settings = {"corpus": str(corpus.path), "objective": objective, "held_out": 0.3, "seed": 5, "out": str(tmp_path)}
+    settings = {"corpus": str(corpus.path), "objective": objective, "validation_split": 0.3, "seed": 5, "out": str(tmp_path)}
     document_ids = show._build_loader(from_dict(show.Recipe, {"kind": "masks", **settings}), corpus).document_ids
     assert np.array_equal(document_ids, split_corpus(from_dict(PretrainRecipe, settings), corpus)[0])
 
 
 def test_show_command_line_takes_kind_as_first_argument(tmp_path, corpus, capsys):
     out = str(tmp_path / "page.html")
-    assert main(["show", "masks", f"corpus={corpus.path}", "length=32", "objective.masks=spans", f"out={out}", "--json"]) == 0
+    assert (
+        main(["show", "masks", f"corpus={corpus.path}", "max_length=32", "objective.masking=span", f"out={out}", "--json"]) == 0
+    )
     assert json.loads(capsys.readouterr().out)["kind"] == "masks"
     assert main(["show", "maskz", f"corpus={corpus.path}", f"out={out}"]) == 2
     assert "did you mean 'masks'" in capsys.readouterr().err

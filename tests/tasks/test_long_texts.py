@@ -81,7 +81,14 @@ def make_task(kind, long, stride=None):
 
 def make_predictor(task, tokenizer, objective=None):
     encoder = from_dict(
-        EncoderConfig, {"width": 8, "layers": 1, "mixer": {"heads": 2}, "feedforward": {"inner": 8}, "positions": 512}
+        EncoderConfig,
+        {
+            "hidden_size": 8,
+            "num_hidden_layers": 1,
+            "mixer": {"num_attention_heads": 2},
+            "feedforward": {"intermediate_size": 8},
+            "max_position_embeddings": 512,
+        },
     )
     model = build_model(
         ModelConfig(encoder=encoder, vocab_size=len(tokenizer), heads=(objective or Supervised(task)).heads()), 0

@@ -342,7 +342,7 @@ def test_token_classification_keeps_tag_scheme(tokenizer, tags, spans):
 
 def test_token_classification_rejects_transitions_of_wrong_shape():
     with pytest.raises(UserError, match="2 labels take 3 rows of 3 numbers"):
-        from_dict(TokenClassification, {"kind": "tag", "labels": ["B-X", "O"], "moves": [[0.0, 1.0]]})
+        from_dict(TokenClassification, {"kind": "tag", "labels": ["B-X", "O"], "transitions": [[0.0, 1.0]]})
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,9 @@ def test_progress_lines_are_absent_when_quiet_or_with_progress_bar(tmp_path, cap
 def test_startup_time_does_not_count_as_warmup(tmp_path, monkeypatch):
     """Compiling may take most of a minute: the second step must still have a low learning rate."""
     config, learning_rates = (
-        TrainConfig(minutes=3 / 60, learning_rate=1.0, warmup_steps=0.3, lr_scheduler_type="constant", save_every=10_000, device="cpu"),
+        TrainConfig(
+            minutes=3 / 60, learning_rate=1.0, warmup_steps=0.3, lr_scheduler_type="constant", save_every=10_000, device="cpu"
+        ),
         [],
     )
     data, clock = toy.Data(), FakeClock(monkeypatch)

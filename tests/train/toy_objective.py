@@ -97,7 +97,16 @@ def eval_batches() -> list[Batch]:
     return [Data()(1000 + k, 0.0) for k in range(3)]
 
 
-CONFIG = TrainConfig(steps=12, learning_rate=3e-3, warmup_steps=2, gradient_accumulation_steps=2, save_every=4, log_every=3, eval_every=6, device="cpu")
+CONFIG = TrainConfig(
+    steps=12,
+    learning_rate=3e-3,
+    warmup_steps=2,
+    gradient_accumulation_steps=2,
+    save_every=4,
+    log_every=3,
+    eval_every=6,
+    device="cpu",
+)
 
 
 def build_trainer(folder: Path, config: TrainConfig = CONFIG, model: nn.Module | None = None, **options) -> Trainer:
@@ -162,7 +171,9 @@ class SimulatedCrash(Exception):
     pass
 
 
-DISTRIBUTED_CONFIG = TrainConfig(steps=5, learning_rate=3e-3, gradient_accumulation_steps=4, save_every=2, log_every=1, device="cpu")
+DISTRIBUTED_CONFIG = TrainConfig(
+    steps=5, learning_rate=3e-3, gradient_accumulation_steps=4, save_every=2, log_every=1, device="cpu"
+)
 
 
 def run_distributed(folder: str) -> None:

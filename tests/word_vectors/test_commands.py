@@ -16,7 +16,12 @@ from bertsmith.word_vectors import KeyedVectors, read_vectors, write_vectors
 from tests.conftest import WORDS, make_english_text, prepare_test_corpus
 
 NAMES = [*dict.fromkeys(WORDS), ",", "don't", "café"]
-TINY_MODEL = {"layers": 1, "width": 16, "mixer": {"heads": 2}, "feedforward": {"inner": 16}}
+TINY_MODEL = {
+    "num_hidden_layers": 1,
+    "hidden_size": 16,
+    "mixer": {"num_attention_heads": 2},
+    "feedforward": {"intermediate_size": 16},
+}
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +80,7 @@ def test_import_vectors_keeps_case(tmp_path):
 def test_vector_queries_work_on_folders_and_files(folder, vectors, tmp_path, capsys):
     write_vectors(tmp_path / "v.bin", vectors)
     for source in (folder, tmp_path / "v.bin"):
-        result = api.embed(model=str(source), word="people", analogy=["the", "of", "and"], top=3, quiet=True)
+        result = api.embed(model=str(source), word="people", analogy=["the", "of", "and"], top_k=3, quiet=True)
         assert [row["word"] for row in result["neighbours"]] == [word for word, _ in vectors.most_similar("people", 3)]
         assert [row["word"] for row in result["analogy"]] == [word for word, _ in vectors.analogy("the", "of", "and", 3)]
         lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -124,8 +129,8 @@ def test_export_vectors_of_transformer_embeddings(vocabulary, tmp_path):
 def test_pretrain_initializes_embeddings_with_vectors(folder, vectors, vocabulary, tmp_path, capsys):
     (tmp_path / "text.txt").write_text(make_english_text(12))
     corpus = prepare_test_corpus(tmp_path / "text.txt", vocabulary, tmp_path / "corpus")
-    options = {"corpus": str(corpus), "objective": "masked", "vectors": str(folder)}
-    train = {"steps": 1, "rate": 1e-12, "device": "cpu"}
+    options = {"corpus": str(corpus), "objective": "mlm", "vectors": str(folder)}
+    train = {"steps": 1, "learning_rate": 1e-12, "device": "cpu"}
     api.pretrain(out=str(tmp_path / "m"), model=TINY_MODEL, train=train, **options)
     stderr = capsys.readouterr().err
     model, tokenizer, _ = checkpoint.load(tmp_path / "m")
@@ -134,7 +139,7 @@ def test_pretrain_initializes_embeddings_with_vectors(folder, vectors, vocabular
     num_shared = sum(token in vectors.key_to_index for token in tokenizer.id_to_token)
     assert f"vectors: {num_shared:,} of " in stderr and num_shared > 50
     with pytest.raises(UserError, match=r"set model\.embedding=16"):
-        api.pretrain(out=str(tmp_path / "n"), model={**TINY_MODEL, "width": 32}, train=train, quiet=True, **options)
+        api.pretrain(out=str(tmp_path / "n"), model={**TINY_MODEL, "hidden_size": 32}, train=train, quiet=True, **options)
     with pytest.raises(UserError, match="leave out `vectors`"):
         api.pretrain(out=str(tmp_path / "n"), init=str(tmp_path / "m"), train=train, quiet=True, **options)
 
@@ -147,7 +152,12 @@ def test_word_vector_objectives_refuse_network_options(name, value, objective, c
 
 
 def test_word2vec_run_interrupted_in_first_save_restarts(corpus, tmp_path, monkeypatch):
-    options = {"corpus": str(corpus), "objective": {"kind": "skip-gram", "width": 8}, "out": str(tmp_path / "o"), "quiet": True}
+    options = {
+        "corpus": str(corpus),
+        "objective": {"kind": "skip-gram", "vector_size": 8},
+        "out": str(tmp_path / "o"),
+        "quiet": True,
+    }
 
     def stop(part):
         raise KeyboardInterrupt
@@ -167,7 +177,7 @@ def test_word2vec_warns_if_loss_is_at_chance(vocabulary, tmp_path, capsys):
     lines = [" ".join(word for i in rng.permutation(4) for word in pairs[i]) for _ in range(1000)]
     (tmp_path / "text.txt").write_text("\n\n".join(lines))
     corpus = prepare_test_corpus(tmp_path / "text.txt", vocabulary, tmp_path / "corpus")
-    options = {"corpus": str(corpus), "objective": {"kind": "skip-gram", "width": 16}}
+    options = {"corpus": str(corpus), "objective": {"kind": "skip-gram", "vector_size": 16}}
     result = api.pretrain(out=str(tmp_path / "usual"), **options)
     assert result["loss"] == pytest.approx(6 * np.log(2), rel=0.01)
     assert "is that of chance: nothing was learnt" in " ".join(capsys.readouterr().err.split())
@@ -187,7 +197,7 @@ def test_bag_of_vectors_is_fine_tuned_frozen_or_not(folder, vectors, tmp_path, f
     with gzip.open(tmp_path / "t.tsv.gz", "wt") as file:
         file.write("\n".join(lines) + "\n")
     files = {"train": str(tmp_path / "t.tsv.gz"), "dev": str(tmp_path / "t.tsv.gz")}
-    train = {"epochs": 20, "rate": 0.05, "batch_tokens": 256, "device": "cpu", "decay": 0.0}
+    train = {"epochs": 20, "learning_rate": 0.05, "batch_tokens": 256, "device": "cpu", "weight_decay": 0.0}
     result = api.finetune(
         model=str(folder), task="classify", data=files, train=train, freeze=freeze, out=str(tmp_path / "out"), quiet=True
     )
@@ -209,10 +219,10 @@ def test_zero_vectors_are_not_used_for_initialization(vectors, vocabulary, tmp_p
     corpus = prepare_test_corpus(tmp_path / "text.txt", vocabulary, tmp_path / "corpus")
     matrix = vectors.matrix.copy()
     matrix[NAMES.index("people")] = 0
-    train = {"steps": 1, "rate": 1e-12, "device": "cpu"}
+    train = {"steps": 1, "learning_rate": 1e-12, "device": "cpu"}
     for name, given_vectors in (("whole", vectors), ("gap", KeyedVectors(NAMES, matrix))):
         write_vectors(tmp_path / f"{name}.txt", given_vectors)
-        api.pretrain(out=str(tmp_path / name), corpus=str(corpus), objective="masked", model=TINY_MODEL, train=train,
+        api.pretrain(out=str(tmp_path / name), corpus=str(corpus), objective="mlm", model=TINY_MODEL, train=train,
                      vectors=str(tmp_path / f"{name}.txt"))  # fmt: skip
     num_all, num_nonzero = (
         int(count.replace(",", "")) for count in re.findall(r"vectors: ([\d,]+) of", capsys.readouterr().err)

@@ -38,12 +38,12 @@ def synthetic_text(sentences: int = 900) -> str:
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("glove")
     (folder / "text.txt").write_text(synthetic_text())
-    api.train_tokenizer(kind="word", texts=str(folder / "text.txt"), size=100, out=str(folder / "words"), quiet=True)
+    api.train_tokenizer(kind="word", texts=str(folder / "text.txt"), vocab_size=100, out=str(folder / "words"), quiet=True)
     return prepare_test_corpus(folder / "text.txt", folder / "words", folder / "corpus", sentences="lines")
 
 
 def recipe(corpus, out, **options):
-    objective = {"kind": "glove", "width": 12, "pairs": 64, **options}
+    objective = {"kind": "glove", "vector_size": 12, "pairs": 64, **options}
     return {"corpus": str(corpus), "out": str(out), "objective": objective, "train": {"epochs": 40, "device": "cpu"}}
 
 
@@ -58,7 +58,7 @@ def glove_model(corpus, tmp_path_factory):
 def test_glove_neighbours_are_of_same_category(glove_model):
     for category in CATEGORIES:
         for word in category:
-            result = api.embed(model=str(glove_model), word=word, top=3, quiet=True)
+            result = api.embed(model=str(glove_model), word=word, top_k=3, quiet=True)
             assert sum(row["word"] in category for row in result["neighbours"]) >= 2, (word, result)
 
 
@@ -136,7 +136,7 @@ api.pretrain(**{recipe(corpus, tmp_path / "out")!r}, quiet=True)
     [
         ({"train": {"steps": 5}}, r"train\.steps is for networks.*takes train\.epochs"),
         ({"train": {"epochs": 1.5}}, "whole times"),
-        ({"train": {"epochs": 1, "warmup": 0.1}}, r"train\.warmup is for networks"),
+        ({"train": {"epochs": 1, "warmup_steps": 0.1}}, r"train\.warmup is for networks"),
         ({"model": "bert-tiny"}, r"takes model\.width alone"),
         ({"objective": {"kind": "glove", "window": 99}}, "window=99"),
     ],

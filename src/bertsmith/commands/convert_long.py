@@ -36,7 +36,9 @@ class Recipe(Config, frozen=True):
         tuple[PosInt, ...] | None,
         "of the last heads, such as [2, 2]: each sees every second token, twice as far; none: as its windows have it",
     ] = None
-    dilated_layers: Annotated[NonNegInt | None, "layers from the top whose heads are dilated; all, if none; goes with dilation"] = None
+    dilated_layers: Annotated[
+        NonNegInt | None, "layers from the top whose heads are dilated; all, if none; goes with dilation"
+    ] = None
     global_attention: Annotated[bool, "[CLS], or what a task chooses, meets its whole sequence"] = True
 
 
@@ -68,7 +70,7 @@ def fill_defaults(recipe: Recipe, base: Model) -> Recipe:
     mixer = base.config.encoder.mixer
     defaults = mixer if isinstance(mixer, Longformer) else Longformer()
     if recipe.attention_window == ():
-        raise UserError("reach=[] sees nothing; give a number of tokens, or one for each layer, or leave it out")
+        raise UserError("attention_window=[] sees nothing; give a number of tokens, or one for each layer, or leave it out")
     names = ["reach"] if recipe.dilation is not None else ["reach", "dilation", "dilated"]  # a given dilation says all of it
     unset = {name: getattr(defaults, name) for name in names if getattr(recipe, name) is None}
     return msgspec.structs.replace(recipe, **unset)
@@ -101,7 +103,7 @@ def _report_changes(base: Model, recipe: Recipe, console: Console) -> None:
                    + (global_tokens if recipe.global_attention else ""))  # fmt: skip
     if (dropout := getattr(encoder.mixer, "attention_dropout", 0.0)) and not isinstance(encoder.mixer, Longformer):
         console.info(f"mixer.dropout={dropout:g} is left out, with which windows take a slower path; who wants it says so "
-                   "going on: `pretrain init= model.mixer=window model.mixer.dropout=`")  # fmt: skip
+                   "going on: `pretrain init= model.mixer=longformer model.mixer.attention_dropout=`")  # fmt: skip
     if not recipe.dilation and not isinstance(encoder.mixer, Longformer):
         paths = "the layers above and anchors" if recipe.global_attention else "the layers above"
         console.info(f"texts of up to {window_per_side + 1:,} tokens are read as before; in longer ones, tokens more than "

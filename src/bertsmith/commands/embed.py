@@ -34,7 +34,9 @@ class Recipe(Config, frozen=True):
     data: Annotated[str | None, "a file of texts: .txt with one a line, or `text` of .tsv, .csv, .jsonl"] = None
     columns: Annotated[dict[str, str], "what text is called in the files"] = msgspec.field(default_factory=dict)
     out: Annotated[str | None, "a .npy file for the vectors, a row a text; or with documents a .jsonl for what is found"] = None
-    pooling: Annotated[Pooling | None, "mean of a text's tokens, or the first; as the model was taught, mean if it was not"] = None
+    pooling: Annotated[Pooling | None, "mean of a text's tokens, or the first; as the model was taught, mean if it was not"] = (
+        None
+    )
     documents: Annotated[str | None, "a .npy of vectors, or a file of texts: find in it what is nearest to each text"] = None
     top_k: Annotated[PosInt, "documents, word, analogy: how many are found for each"] = 5
     word: Annotated[str | None, "a word: those nearest to it in the table of token vectors"] = None

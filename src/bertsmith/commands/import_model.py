@@ -153,7 +153,7 @@ def _publish(recipe: Recipe, tokenizer: Tokenizer, converted: ConvertedModel, ca
     record = {"stage": "import", "recipe": to_dict(recipe), "tokenizer": tokenizer.fingerprint, "version": __version__}
     record["family"] = card["result"]["family"]
     if converted.task is not None:
-        record |= {"task": to_dict(converted.task), "length": converted.model.config.encoder.max_position_embeddings}
+        record |= {"task": to_dict(converted.task), "max_length": converted.model.config.encoder.max_position_embeddings}
     with atomic_folder(resolve_path(recipe.out, "out")) as staging:
         checkpoint.write_files(staging, converted.model, tokenizer, card, record)
         if converted.extra_tensors:

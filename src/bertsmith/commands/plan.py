@@ -86,7 +86,9 @@ def _report_memory(
 ) -> dict[str, Any]:
     """Estimated memory, the measured peak where there is one, and the peak with gradient checkpointing toggled."""
     train = context.train
-    other = _estimate_memory(context, longest_phase, msgspec.structs.replace(train, gradient_checkpointing=not train.gradient_checkpointing)).memory.peak
+    other = _estimate_memory(
+        context, longest_phase, msgspec.structs.replace(train, gradient_checkpointing=not train.gradient_checkpointing)
+    ).memory.peak
     measured = max((phase.throughput.peak_memory or 0 for phase in phases), default=0)
     report = to_dict(estimate.memory) | {"peak": measured or estimate.memory.peak, "counted": estimate.memory.peak}
     return report | {"available": context.machine.memory, "recompute": train.gradient_checkpointing, "otherwise": other}
@@ -176,8 +178,8 @@ def _find_fitting_settings(context: PlanContext, longest_phase: int) -> Iterator
                 break
             settings = {
                 "batch_tokens": batch_tokens,
-                "accumulate": context.train.gradient_accumulation_steps * factor,
-                "recompute": gradient_checkpointing,
+                "gradient_accumulation_steps": context.train.gradient_accumulation_steps * factor,
+                "gradient_checkpointing": gradient_checkpointing,
             }
             train = msgspec.structs.replace(context.train, **settings)
             if train != context.train and _fits(estimate := _estimate_memory(context, longest_phase, train), context.machine):
@@ -230,7 +232,9 @@ def _batch_source(context: PlanContext, phase: int) -> benchmark.BatchSource:
     @contextmanager
     def open_batches(batch_tokens: int) -> Iterator[Callable[[int], Batch]]:
         if not context.loaders:
-            batch = step.make_synthetic_batch(objective, batch_tokens, context.recipe.max_length[phase], context.config.vocab_size)
+            batch = step.make_synthetic_batch(
+                objective, batch_tokens, context.recipe.max_length[phase], context.config.vocab_size
+            )
             yield lambda k: batch
             return
         with step.prefetch_batches(
@@ -278,5 +282,5 @@ def _warn(result: dict[str, Any], recipe: Recipe, console: Console) -> None:
         if free < result["disk"]["most"]:
             most = result["disk"]["most"]
             console.warn(
-                f"{folder} needs {most / 1e9:.2f} GB of disk while it is made, {free / 1e9:.2f} are free; lower train.keep"
+                f"{folder} needs {most / 1e9:.2f} GB of disk while it is made, {free / 1e9:.2f} are free; lower train.save_total_limit"
             )

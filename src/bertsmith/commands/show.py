@@ -170,4 +170,6 @@ def _model_folder(recipe: Recipe) -> Path:
 
 def _build_loader(recipe: Recipe, corpus: Corpus) -> BatchLoader:
     documents, _ = corpus.split(recipe.validation_split, recipe.seed, recipe.objective.min_sentences)  # as `pretrain` holds out
-    return recipe.objective.build_batches(corpus, documents, recipe.max_length, max(BATCH_TOKENS, recipe.max_length), recipe.seed)
+    return recipe.objective.build_batches(
+        corpus, documents, recipe.max_length, max(BATCH_TOKENS, recipe.max_length), recipe.seed
+    )

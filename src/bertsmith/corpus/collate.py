@@ -104,7 +104,8 @@ class Collator:
         )
         if self.masking.token_masking_share > 0:
             is_start |= (
-                uniform(random_bits(self.seed, Stream.MASK_SINGLE_TOKENS, epoch, samples.sample_ids)) < self.masking.token_masking_share
+                uniform(random_bits(self.seed, Stream.MASK_SINGLE_TOKENS, epoch, samples.sample_ids))
+                < self.masking.token_masking_share
             )[sample_index]
         starts = np.flatnonzero(is_start)
         sizes = np.diff(starts, append=len(maskable))

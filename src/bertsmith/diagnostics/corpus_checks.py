@@ -120,7 +120,7 @@ def check_unused_subwords(corpus: Corpus) -> Iterator[Finding]:
             WRONG_VOCABULARY + "unused pieces", "note",
             f"{num_unused:,} of {len(non_special):,} pieces never occur in the text",
             "their rows of the table cost memory and time at every step and learn only not to be guessed",
-            f"{RETRAIN_TOKENIZER_ADVICE}, of a size that the text fills", f"size={max(100, len(non_special) - num_unused + 5)}",
+            f"{RETRAIN_TOKENIZER_ADVICE}, of a size that the text fills", f"vocab_size={max(100, len(non_special) - num_unused + 5)}",
         )  # fmt: skip
 
 
@@ -145,20 +145,20 @@ def _check_pairs(card: dict[str, Any]) -> Iterator[Finding]:
         yield Finding(
             "no documents", "problem", f"one document of {card['sentences']:,} sentences",
             "next-sentence prediction has no other document to draw a wrong sentence from, and none can be held out",
-            "put a blank line between documents and prepare again, or learn from masked words alone", "objective=masked",
+            "put a blank line between documents and prepare again, or learn from masked words alone", "objective=mlm",
         )  # fmt: skip
     elif num_single == card["documents"]:
         yield Finding(
             "no documents", "problem", f"each of the {num_single:,} documents is one sentence",
             "no sentence has a next one: there are no pairs to learn from",
             "give each document its sentences without blank lines between them, or learn from masked words alone",
-            "objective=masked",
+            "objective=mlm",
         )  # fmt: skip
     elif num_single > 0.5 * card["documents"]:
         yield Finding(
             "short documents", "note", f"{num_single:,} of {card['documents']:,} documents are one sentence",
             "sentence pairs read these only by chance, as a random second part",
-            "learn from masked words alone, which reads everything", "objective=masked",
+            "learn from masked words alone, which reads everything", "objective=mlm",
         )  # fmt: skip
 
 
@@ -172,5 +172,5 @@ def _check_corpus_size(card: dict[str, Any]) -> Iterator[Finding]:
             f"{format_number(tokens_per_subword)} for each piece",
             "most pieces are met too seldom to learn anything of them",
             "gather more text, train a smaller vocabulary on it, or go on from a model that has read more (init=FOLDER)",
-            f"size={suggested_size}" if suggested_size < card["vocabulary"] else "init=FOLDER",
+            f"vocab_size={suggested_size}" if suggested_size < card["vocabulary"] else "init=FOLDER",
         )  # fmt: skip

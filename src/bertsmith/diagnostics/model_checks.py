@@ -46,8 +46,8 @@ def check_collapse(probe: Probe, run: RunSettings) -> Iterator[Finding]:
         f"the vectors of {probe.layout.num_sequences} different texts lie {text_distance:.1g} apart (1 - cosine, on average), "
         f"and those of their tokens {token_distance:.1g}",
         "whatever the text, the model answers the same: it knows how frequent words are, and forgot what it reads",
-        "begin again at a lower rate with a longer warm-up; deep models with norms after each part want model.norm=before",
-        f"train.rate={format_number(learning_rate / 10)}" if learning_rate else None,
+        "begin again at a lower rate with a longer warm-up; deep models with norms after each part want model.norm=pre",
+        f"train.learning_rate={format_number(learning_rate / 10)}" if learning_rate else None,
     )  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def check_dead_heads(probe: Probe) -> Iterator[Finding]:
         "some heads rest, as in most trained models; they could be pruned",
         "if the run was short, train longer; begin with larger weights, which wakes attention sooner; if the rate was high, "
         "lower it" if is_problem else "nothing needs to be done",
-        f"model.deviation={max(0.04, 2 * probe.model.config.encoder.initializer_range):.2g}" if is_problem else None,
+        f"model.initializer_range={max(0.04, 2 * probe.model.config.encoder.initializer_range):.2g}" if is_problem else None,
     )  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def check_word_order(probe: Probe, unigram_loss: float | None) -> Iterator[Findi
             "the model reads a text as a bag of words: it cannot tell who did what to whom",
             "see that positions are trained, not frozen, and not lost on the way (zeros in an imported checkpoint); text whose "
             "order means nothing gives this too" if has_table else "give it a table of positions, or rotary ones",
-            "model.deviation=0.04" if has_table else "model.table=true",
+            "model.initializer_range=0.04" if has_table else "model.position_embedding_type=absolute",
         )  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def check_position_embeddings(model: Model, run: RunSettings) -> Iterator[Findin
             "positions untrained", "problem", f"all {count} positions are where they began",
             "training has not moved them: they are frozen, or nothing was learnt at all",
             "mend first what else was found; if there is nothing, raise the rate",
-            f"train.rate={10 * run.train_setting('rate'):.2g}",
+            f"train.learning_rate={10 * run.train_setting('rate'):.2g}",
         )  # fmt: skip
     elif num_untrained > MAX_UNTRAINED_FRACTION * count:
         yield Finding(
@@ -124,7 +124,7 @@ def check_position_embeddings(model: Model, run: RunSettings) -> Iterator[Findin
             f"{num_untrained} of {count} positions are where they began; the longest text was {max_length}",
             "longer texts than it was trained on would be read at places that mean nothing to it",
             "keep texts as short as in training, or train the last part of the run on longer ones",
-            f"length='[{max_length}, {count}]'" if max_length < count else f"model.positions={count - num_untrained}",
+            f"max_length='[{max_length}, {count}]'" if max_length < count else f"model.max_position_embeddings={count - num_untrained}",
         )  # fmt: skip
 
 
@@ -133,16 +133,16 @@ def check_masking(log: TrainingLog | None, run: RunSettings, probe: Probe | None
     mlm_probability = (run.recipe or {}).get("objective", {}).get("rate", 0.15)
     if run.is_pretraining and (observation := _describe_missing_masks(log, probe)):
         yield Finding(
-            MASKS_MISSING, "problem", f"{observation}, with objective.rate={mlm_probability:g}",
+            MASKS_MISSING, "problem", f"{observation}, with objective.mlm_probability={mlm_probability:g}",
             "hardly a word is hidden, so there is hardly anything to learn from",
             "ask for 15 to 40 % of the tokens; text that is all unknown words or specials has nothing to hide",
-            "objective.rate=0.15",
+            "objective.mlm_probability=0.15",
         )  # fmt: skip
     elif run.is_pretraining and mlm_probability < LOW_MLM_PROBABILITY:
         yield Finding(
-            "few masks", "note", f"objective.rate={mlm_probability:g}",
+            "few masks", "note", f"objective.mlm_probability={mlm_probability:g}",
             "each step teaches little: BERT asks for 15 % of the tokens",
-            "hide more", "objective.rate=0.15",
+            "hide more", "objective.mlm_probability=0.15",
         )  # fmt: skip
     if losses := _detect_copying(log, probe):
         logged_loss, masked_loss, name = losses
@@ -151,7 +151,7 @@ def check_masking(log: TrainingLog | None, run: RunSettings, probe: Probe | None
             f"{name} is {logged_loss:.3f}, but words that are truly hidden cost {masked_loss:.3f} nats",
             "in training the words stood in plain sight: it learnt to copy them, and never met a [MASK]",
             "see that the objective hides words (`bertsmith show masks` draws what the model is shown), then train again",
-            "objective.masks=pieces",
+            "objective.masking=token",
         )  # fmt: skip
 
 

@@ -55,7 +55,7 @@ def check_overfitting(log: TrainingLog, run: RunSettings, card: dict[str, Any] |
             "overfitting", "note" if is_note else "problem", f"{'; '.join(filter(None, (rise, gap)))}{epochs_note}",
             "the model learns its text by heart, and gets no better, or gets worse, at any other",
             "stop at the best evaluation, read more text fewer times, or take a smaller model or more dropout",
-            f"train.steps={steps[best]}" if has_risen else "model.dropout=0.1",
+            f"train.steps={steps[best]}" if has_risen else "model.hidden_dropout_prob=0.1",
         )  # fmt: skip
     elif epochs and epochs > MAX_EPOCHS:
         yield Finding(
@@ -94,8 +94,8 @@ def check_lr_too_high(log: TrainingLog, run: RunSettings) -> Iterator[Finding]:
         "a few updates were thrown away, which costs little" if is_minor else
         "steps are longer than the valley is wide: weights jump about, and at worst become NaN or forget all they knew",
         "keep an eye on it; if it comes again, lower the rate" if is_minor else
-        "lower the rate, lengthen the warm-up (train.warmup=0.1), keep train.clip=1; if one batch does it, look at its text",
-        f"train.rate={format_number(suggested)}",
+        "lower the rate, lengthen the warm-up (train.warmup_steps=0.1), keep train.max_grad_norm=1; if one batch does it, look at its text",
+        f"train.learning_rate={format_number(suggested)}",
     )  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def check_lr_too_low(log: TrainingLog, run: RunSettings) -> Iterator[Finding]:
         + ("in this run hardly any weight can have moved by its own size"
            if run.is_random_init else "the model is still what it was before this run"),
         "train longer" if is_too_short else "raise the rate, or train longer",
-        f"train.steps={_round_up(log.steps * factor)}" if is_too_short else f"train.rate={format_number(log.peak_lr * factor)}",
+        f"train.steps={_round_up(log.steps * factor)}" if is_too_short else f"train.learning_rate={format_number(log.peak_lr * factor)}",
     )  # fmt: skip
 
 
@@ -271,14 +271,14 @@ def _suggest_fix(log: TrainingLog | None, run: RunSettings) -> tuple[str, str | 
     if relative_step > 0.05:
         return (
             "the loss is flat, the rate high for weights of this size: lower it",
-            f"train.rate={format_number(log.peak_lr / 5)}",
+            f"train.learning_rate={format_number(log.peak_lr / 5)}",
         )
     if run.optimizer in ADAM_OPTIMIZERS and relative_step < 0.01:
         return (
             "the loss is flat, the rate low for weights of this size: raise it",
-            f"train.rate={format_number(log.peak_lr * 3)}",
+            f"train.learning_rate={format_number(log.peak_lr * 3)}",
         )
     return (
-        "train longer, with more tokens in an update (train.accumulate); larger first weights wake attention sooner",
+        "train longer, with more tokens in an update (train.gradient_accumulation_steps); larger first weights wake attention sooner",
         more_steps,
     )

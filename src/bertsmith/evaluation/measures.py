@@ -81,7 +81,9 @@ def get_primary_metric(task: TaskConfig) -> str:
 def resolve_best_metric(task: TaskConfig, requested: str | None = None) -> str:
     """The name of the metric that selects the best checkpoint or seed: `requested`, or the primary metric."""
     if requested and requested not in list_metrics(task):
-        raise UserError(f"best={requested} is not a score of this task, which has {', '.join(list_metrics(task))}")
+        raise UserError(
+            f"metric_for_best_model={requested} is not a score of this task, which has {', '.join(list_metrics(task))}"
+        )
     return requested or get_primary_metric(task)
 
 

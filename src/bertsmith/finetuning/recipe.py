@@ -30,7 +30,9 @@ class FinetuneTrain(TrainConfig, frozen=True):
         0.0  # large gradients of rare examples are not anomalies
     )
     layer_lr_decay: Annotated[PosFloat, "each layer learns at this share of the rate of the one above it"] = 1.0
-    gradual_unfreezing: Annotated[Probability, "share of the run over which layers begin to learn, from the top down; 0: all at once"] = 0.0
+    gradual_unfreezing: Annotated[
+        Probability, "share of the run over which layers begin to learn, from the top down; 0: all at once"
+    ] = 0.0
     head_lr_multiplier: Annotated[PosFloat, "the head learns at this many times the rate"] = 1.0
 
     def with_default_duration(self) -> TrainConfig:
@@ -55,7 +57,7 @@ class FinetuneRecipe(Config, frozen=True):
     ] = None
     max_length: Annotated[MaxLength, "longest sequence"] = 128
     train: Annotated[FinetuneTrain, "how long (three epochs, if nothing is said), how fast, in what numbers"] = FinetuneTrain()
-    long_text: Annotated[LongText | None, "texts over the length, where the task has a choice: as task.long"] = None
+    long_text: Annotated[LongText | None, "texts over the length, where the task has a choice: as task.long_text"] = None
     freeze: Annotated[
         NonNegInt | Literal["embeddings", "all"], "embeddings and so many blocks from below do not learn; all: the head alone"
     ] = 0
@@ -71,7 +73,9 @@ class FinetuneRecipe(Config, frozen=True):
     hidden_dropout_prob: Annotated[
         Probability | None, "on embeddings and what each part adds, while it learns; as in pre-training, if none"
     ] = None
-    metric_for_best_model: Annotated[str | None, "the score that train.stop and seeds choose by; the task's main one, if none"] = None
+    metric_for_best_model: Annotated[
+        str | None, "the score that train.early_stopping_patience and seeds choose by; the task's main one, if none"
+    ] = None
     random_init: Annotated[bool, "forget what pre-training learnt: the control of every claim that it helps"] = False
     seed: Annotated[int, "of new weights, order and dropout"] = 0
     seeds: Annotated[tuple[int, ...], "several, one run each: mean and deviation of their scores, and the best kept"] = ()
@@ -82,7 +86,9 @@ def check_recipe(recipe: FinetuneRecipe) -> None:
     if not recipe.data.dev and (recipe.seeds or recipe.metric_for_best_model):
         raise UserError("seeds are compared, and the best found, on a dev file: give data.dev, or leave out seeds and best")
     if recipe.metric_for_best_model and not recipe.seeds and not recipe.train.early_stopping_patience:
-        raise UserError(f"best={recipe.metric_for_best_model} chooses among seeds, or where train.stop ends a run; give either, or leave it out")
+        raise UserError(
+            f"metric_for_best_model={recipe.metric_for_best_model} chooses among seeds, or where train.stop ends a run; give either, or leave it out"
+        )
     if isinstance(recipe.model, str) and (recipe.tokenizer or recipe.vectors):
         raise UserError(f"model={recipe.model} brings its own tokenizer and table; leave out tokenizer and vectors")
     if not isinstance(recipe.model, str):
@@ -91,7 +97,7 @@ def check_recipe(recipe: FinetuneRecipe) -> None:
     if recipe.lora and recipe.freeze:
         raise UserError("lora leaves the encoder as it is already; leave out freeze")
     if recipe.random_init and (recipe.lora or recipe.freeze):
-        raise UserError("scratch=true begins with random weights, which must all learn; leave out freeze and lora")
+        raise UserError("random_init=true begins with random weights, which must all learn; leave out freeze and lora")
     if getattr(recipe.task, "template", "") and (recipe.lora or recipe.freeze):
         raise UserError("guide tokens of task.template begin alike and must learn; leave out freeze and lora, or the template")
     if recipe.aux_lm_weight and (isinstance(recipe.task, TextSimilarity | Seq2Seq) or recipe.features or recipe.rdrop):

@@ -147,12 +147,16 @@ def _build_config(recipe: FinetuneRecipe, base: Model, weights: dict[str, Tensor
     if recipe.hidden_dropout_prob is not None:
         encoder = msgspec.structs.replace(encoder, hidden_dropout_prob=recipe.hidden_dropout_prob)
     if recipe.max_length > encoder.max_position_embeddings:
-        raise UserError(f"length {recipe.max_length} is more than the model's {encoder.max_position_embeddings} positions; lower it")
+        raise UserError(
+            f"length {recipe.max_length} is more than the model's {encoder.max_position_embeddings} positions; lower it"
+        )
     if recipe.aux_lm_weight and not encoder.is_causal:
-        raise UserError(f"lm={recipe.aux_lm_weight:g} asks each token for the next, which this model sees already; leave it out, or begin "
+        raise UserError(f"aux_lm_weight={recipe.aux_lm_weight:g} asks each token for the next, which this model sees already; leave it out, or begin "
                        "from a causal model")  # fmt: skip
     vocabulary = len(weights["tokens.weight"]) if "tokens.weight" in weights else base.config.vocab_size
-    heads = objective.heads() | ({regularizers.LM_HEAD: regularizers.auxiliary_lm_head(base.config.heads)} if recipe.aux_lm_weight else {})
+    heads = objective.heads() | (
+        {regularizers.LM_HEAD: regularizers.auxiliary_lm_head(base.config.heads)} if recipe.aux_lm_weight else {}
+    )
     return ModelConfig(encoder=encoder, vocab_size=vocabulary, heads=heads)
 
 
@@ -178,13 +182,17 @@ def _init_model(
 
 def _build_param_schedule(recipe: FinetuneRecipe, model: Model) -> ParamScheduleFn:
     train = recipe.train
-    return build_param_schedule(len(model.encoder.stack.blocks), train.layer_lr_decay, train.gradual_unfreezing, train.head_lr_multiplier)
+    return build_param_schedule(
+        len(model.encoder.stack.blocks), train.layer_lr_decay, train.gradual_unfreezing, train.head_lr_multiplier
+    )
 
 
 def _wrap_objective(recipe: FinetuneRecipe, objective: TaskObjective) -> Objective:
     """The task objective with R-Drop, the auxiliary LM loss or adversarial training added."""
     wrapped: Objective = RDrop(objective, recipe.rdrop) if recipe.rdrop and isinstance(objective, Supervised) else objective
-    wrapped = AuxiliaryLM(objective, recipe.aux_lm_weight) if recipe.aux_lm_weight and isinstance(objective, Supervised) else wrapped
+    wrapped = (
+        AuxiliaryLM(objective, recipe.aux_lm_weight) if recipe.aux_lm_weight and isinstance(objective, Supervised) else wrapped
+    )
     return AdversarialObjective(wrapped, recipe.adversary) if recipe.adversary else wrapped
 
 

@@ -96,7 +96,7 @@ class FillMask:
         if not isinstance(text, str):
             raise UserError(f"{str(text)[:80]} is not a text; give one text with a mask")
         if not isinstance(top_k, int) or top_k < 1:
-            raise UserError(f"top={top_k}: that is no number of words; ask for one or more")
+            raise UserError(f"top_k={top_k}: that is no number of words; ask for one or more")
         ids = self._add_special_tokens(self.tokenizer.encode_with_mask(text))
         positions = np.flatnonzero(ids == self.tokenizer.mask_token_id).tolist()
         if not positions:

@@ -115,7 +115,7 @@ class Predictor:
         text_list, is_single = as_text_list(texts)
         pool = self.pool if pool is None else pool
         if pool not in get_args(Pooling):
-            raise UserError(f"pool={pool} is not known; write {' or '.join(get_args(Pooling))}")
+            raise UserError(f"pooling={pool} is not known; write {' or '.join(get_args(Pooling))}")
         long_text_options = (self.task.long_text, self.task.doc_stride) if isinstance(self.task, TextSimilarity) else ()
         encoded = encode_pairs([(text, None) for text in text_list], self.tokenizer, self.length, *long_text_options)
         ids = encoded.input_ids

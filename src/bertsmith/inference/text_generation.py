@@ -76,7 +76,9 @@ class CausalGenerator:
             [len(prompt) + new_tokens for prompt, new_tokens in zip(prompts, max_new_tokens, strict=True)], np.int64
         )
         outputs: dict[int, GeneratedSequence] = {}
-        decoder = self._build_decoder(search.max_new_tokens)  # outside inference mode: it re-lays weights, which may be trained later
+        decoder = self._build_decoder(
+            search.max_new_tokens
+        )  # outside inference mode: it re-lays weights, which may be trained later
         for batch in self.runtime.batch_by_length(lengths, batch_tokens):
             with self.runtime.inference_context():
                 sequences = generate(decoder, [prompts[i] for i in batch], search, self.tokenizer.sep_token_id,
@@ -115,7 +117,10 @@ class CausalGenerator:
 
     def _encode_prompts(self, texts: Sequence[str]) -> list[Ints]:
         """[CLS] and the text; without [CLS] if the vocabulary has none, unless the text is empty."""
-        has_cls, max_positions = self.tokenizer.cls_token_id != self.tokenizer.unk_token_id, self.model.config.encoder.max_position_embeddings
+        has_cls, max_positions = (
+            self.tokenizer.cls_token_id != self.tokenizer.unk_token_id,
+            self.model.config.encoder.max_position_embeddings,
+        )
         prompts = [np.array([self.tokenizer.cls_token_id, *text_ids] if has_cls or not text_ids else text_ids, np.int64)
                    for text_ids in encode_texts(texts, self.tokenizer)]  # fmt: skip
         for text, prompt in zip(texts, prompts, strict=True):

@@ -30,13 +30,17 @@ class EncoderConfig(Config, frozen=True):
     """Architecture of an encoder; the defaults are BERT-base."""
 
     num_hidden_layers: Annotated[NonNegInt, "blocks, one above another; 0: the vectors of the tokens are all"] = 12
-    num_hidden_groups: Annotated[PosInt | None, "different blocks, each called several times in turn, as ALBERT; else all differ"] = None
+    num_hidden_groups: Annotated[
+        PosInt | None, "different blocks, each called several times in turn, as ALBERT; else all differ"
+    ] = None
     hidden_size: Annotated[PosInt, "numbers a token is made of"] = 768
-    embedding_size: Annotated[PosInt | None, "numbers in the tables, projected to the width after their norm; else the width"] = None
+    embedding_size: Annotated[
+        PosInt | None, "numbers in the tables, projected to the width after their norm; else the width"
+    ] = None
     mixer: Annotated[MixerConfig, "how tokens exchange information"] = Attention()
-    layer_types: Annotated[LayerTypes | None, "blocks that mix otherwise, such as by a window in two of three; none: all alike"] = (
-        None
-    )
+    layer_types: Annotated[
+        LayerTypes | None, "blocks that mix otherwise, such as by a window in two of three; none: all alike"
+    ] = None
     feedforward: Annotated[FeedForwardConfig | None, "what each token does by itself; none: nothing"] = FeedForwardConfig()
     norm: Annotated[Literal["after", "before", "none"], "after each part, as BERT, before it, or none in the blocks"] = "after"
     residual: Annotated[ResidualMode, "norm=none: parts add to what they read, do so behind the first block, or never"] = "all"
@@ -52,15 +56,17 @@ class EncoderConfig(Config, frozen=True):
         "learn a vector for each position, or take waves (Vaswani et al. 2017), or learn rows and columns (Reformer); "
         "rotary needs none",
     ] = True
-    scale_embeddings: Annotated[bool, "vectors of tokens times the root of their width before positions join, as the Transformer"] = False
+    scale_embeddings: Annotated[
+        bool, "vectors of tokens times the root of their width before positions join, as the Transformer"
+    ] = False
     type_vocab_size: Annotated[NonNegInt, "kinds of segment: A and B; 0: none, and no table of them"] = 2
     embedding_norm: Annotated[bool, "norm the sum of the tables, as BERT; GPT does not"] = True
     hidden_dropout_prob: Annotated[Probability, "on embeddings and on what each part adds"] = 0.1
     layer_norm_eps: Annotated[PosFloat, "of the norms"] = 1e-12
     initializer_range: Annotated[PosFloat, "of new weights; narrow models begin to use context sooner with more"] = 0.02
-    pooling: Annotated[PoolingMode, "what stands for a text: its first token (a causal model's last), the mean or most of all"] = (
-        "token"
-    )
+    pooling: Annotated[
+        PoolingMode, "what stands for a text: its first token (a causal model's last), the mean or most of all"
+    ] = "token"
     pooler_act: Annotated[PoolActivation, "of the row that stands for a text: tanh as BERT; none: as it is, as GPT"] = "tanh"
 
     presets: ClassVar[dict[str, "EncoderConfig"]] = {}
@@ -83,7 +89,10 @@ class EncoderConfig(Config, frozen=True):
     @property
     def is_causal(self) -> bool:
         """Whether no token sees a later one, in the input embedding and in every layer; the last token then sees all."""
-        components = [self.embeddings, *([self.mixer, self.layer_types and self.layer_types.mixer] if self.num_hidden_layers else [])]
+        components = [
+            self.embeddings,
+            *([self.mixer, self.layer_types and self.layer_types.mixer] if self.num_hidden_layers else []),
+        ]
         causal_flags = [getattr(component, "causal", False) for component in components if component is not None]
         return bool(causal_flags) and all(causal_flags)
 
@@ -113,13 +122,21 @@ class EncoderConfig(Config, frozen=True):
         heads = getattr(mixer, "heads", default_heads)
         rope_theta = getattr(mixer, "rotary", None) or (None if self.position_embedding_type else DEFAULT_ROPE_THETA)
         shared_fields = {name: getattr(mixer, name) for name in ("bias", "dropout") if hasattr(mixer, name)}
-        return Attention(num_attention_heads=default_heads if hidden_size % heads else heads, rope_theta=rope_theta, **shared_fields)
+        return Attention(
+            num_attention_heads=default_heads if hidden_size % heads else heads, rope_theta=rope_theta, **shared_fields
+        )
 
     def build_layer_norm(self, hidden_size: int | None = None) -> nn.LayerNorm:
         return nn.LayerNorm(hidden_size or self.hidden_size, eps=self.layer_norm_eps, bias=self.norm_bias)
 
     def build_add_norm(self, hidden_size: int | None = None) -> AddNorm:
-        return AddNorm(hidden_size or self.hidden_size, self.layer_norm_eps, self.norm_bias, self.hidden_dropout_prob, self.norm == "before")
+        return AddNorm(
+            hidden_size or self.hidden_size,
+            self.layer_norm_eps,
+            self.norm_bias,
+            self.hidden_dropout_prob,
+            self.norm == "before",
+        )
 
     def build_residual(self, is_first_block: bool) -> AddNorm | ResidualAdd:
         """Residual connection around a sublayer, with LayerNorm unless norm=none."""

@@ -28,10 +28,20 @@ class Encoder(nn.Module):
         self.config = config
         self.tokens: nn.Embedding = nn.Embedding(vocab_size, config.token_table_dim) if config.token_table_dim else None  # type: ignore[assignment]
         self.front = config.embeddings.build(config.hidden_size, vocab_size) if config.embeddings else None
-        self.positions = nn.Embedding(config.max_position_embeddings, config.embedding_dim) if config.position_embedding_type is True else None
-        axial_config = config.position_embedding_type if isinstance(config.position_embedding_type, AxialPositionsConfig) else None
+        self.positions = (
+            nn.Embedding(config.max_position_embeddings, config.embedding_dim)
+            if config.position_embedding_type is True
+            else None
+        )
+        axial_config = (
+            config.position_embedding_type if isinstance(config.position_embedding_type, AxialPositionsConfig) else None
+        )
         self.axial = axial_config.build(config.max_position_embeddings, config.embedding_dim) if axial_config else None
-        sinusoids = sinusoidal_positions(config.max_position_embeddings, config.embedding_dim) if config.position_embedding_type == "sinusoid" else None
+        sinusoids = (
+            sinusoidal_positions(config.max_position_embeddings, config.embedding_dim)
+            if config.position_embedding_type == "sinusoid"
+            else None
+        )
         self.register_buffer("sinusoids", sinusoids, persistent=False)
         self.segments = nn.Embedding(config.type_vocab_size, config.embedding_dim) if config.type_vocab_size else None
         self.norm = config.build_add_norm(config.embedding_dim) if config.embedding_norm else nn.Identity()
@@ -70,7 +80,11 @@ class Encoder(nn.Module):
 
     def apply_pooler(self, hidden_states: Tensor) -> Tensor:
         """(rows, hidden_size): activation(W h + b) of the pooled rows, BERT's pooler; unchanged if pooler=none."""
-        return hidden_states if self.config.pooler_act == "none" else ACTIVATIONS[self.config.pooler_act](self.pooler(hidden_states))
+        return (
+            hidden_states
+            if self.config.pooler_act == "none"
+            else ACTIVATIONS[self.config.pooler_act](self.pooler(hidden_states))
+        )
 
     def embed(self, inputs: Inputs) -> Tensor:
         """(tokens, hidden_size): input of the first block, of this encoder or of a decoder that shares its embeddings."""
@@ -82,7 +96,7 @@ class Encoder(nn.Module):
         if inputs.layout.max_seqlen > max_positions:
             raise UserError(
                 f"a text of {inputs.layout.max_seqlen} tokens is longer than the model's {max_positions} positions; "
-                f"cut it, or build the model with model.positions={inputs.layout.max_seqlen}"
+                f"cut it, or build the model with model.max_position_embeddings={inputs.layout.max_seqlen}"
             )
         x = self._embed_tokens(inputs)
         x = x * x.shape[-1] ** 0.5 if self.config.scale_embeddings else x

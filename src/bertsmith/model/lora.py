@@ -17,7 +17,9 @@ class LoraConfig(Config, frozen=True):
     r: Annotated[PosInt, "numbers a token passes through on its way beside a matrix"] = 8
     lora_alpha: Annotated[PosFloat, "what is learnt counts alpha / rank"] = 16.0
     lora_dropout: Annotated[Probability, "on what goes beside the matrix"] = 0.0
-    target_modules: Annotated[Literal["attention", "all"], "the matrices of attention, or those of the feed-forward too"] = "attention"
+    target_modules: Annotated[Literal["attention", "all"], "the matrices of attention, or those of the feed-forward too"] = (
+        "attention"
+    )
 
 
 class LoRALinear(nn.Module):

@@ -77,7 +77,7 @@ class T5Bias(PositionBias):
         self.max_exact = config.num_buckets // num_directions // 2
         if config.num_buckets % (2 * num_directions) or config.max_distance <= self.max_exact:
             raise UserError(
-                f"{config.num_buckets} buckets of distances up to {config.max_distance}: let model.mixer.distance.buckets "
+                f"{config.num_buckets} buckets of distances up to {config.max_distance}: let model.mixer.position_bias.num_buckets "
                 f"be a multiple of {2 * num_directions}, and furthest more than {max(1, self.max_exact)}"
             )
         self.table = nn.Embedding(config.num_buckets, num_heads)

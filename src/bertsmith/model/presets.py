@@ -50,7 +50,10 @@ def modernbert(num_layers: int, hidden_size: int, intermediate_size: int) -> Enc
     64 tokens on each side."""
     num_heads = hidden_size // 64
     local_layers = LayerTypes(
-        every=3, mixer=Longformer(num_attention_heads=num_heads, attention_window=(64,), global_attention=False, bias=False, rope_theta=10_000.0)
+        every=3,
+        mixer=Longformer(
+            num_attention_heads=num_heads, attention_window=(64,), global_attention=False, bias=False, rope_theta=10_000.0
+        ),
     )
     return EncoderConfig(
         num_hidden_layers=num_layers,
@@ -73,7 +76,12 @@ def lite_transformer(num_layers: int, hidden_size: int) -> EncoderConfig:
     """Lite Transformer (Wu et al. 2020) as an encoder: attention on half of the channels, convolution on the other half,
     intermediate_size = hidden_size."""
     mixer = LiteTransformer(num_attention_heads=hidden_size // 128, num_filters=hidden_size // 128)
-    return EncoderConfig(num_hidden_layers=num_layers, hidden_size=hidden_size, mixer=mixer, feedforward=FeedForwardConfig(intermediate_size=hidden_size))
+    return EncoderConfig(
+        num_hidden_layers=num_layers,
+        hidden_size=hidden_size,
+        mixer=mixer,
+        feedforward=FeedForwardConfig(intermediate_size=hidden_size),
+    )
 
 
 def reformer(num_layers: int, hidden_size: int, axial_size: int) -> EncoderConfig:
@@ -94,7 +102,11 @@ def reformer(num_layers: int, hidden_size: int, axial_size: int) -> EncoderConfi
 def longformer(num_layers: int, hidden_size: int) -> EncoderConfig:
     """Longformer (Beltagy et al. 2020): RoBERTa with a window of 512 (256 on each side) and 4,096 positions."""
     return msgspec.structs.replace(
-        bert(num_layers, hidden_size), mixer=Longformer(num_attention_heads=hidden_size // 64), max_position_embeddings=4096, type_vocab_size=1, layer_norm_eps=1e-5
+        bert(num_layers, hidden_size),
+        mixer=Longformer(num_attention_heads=hidden_size // 64),
+        max_position_embeddings=4096,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
     )
 
 
@@ -156,7 +168,12 @@ def streaming_lm(
 
 def mixer_only(num_layers: int, hidden_size: int, mixer: Lstm | Cnn, **overrides: Any) -> EncoderConfig:
     """Blocks of a mixer alone, without feed-forward, LayerNorm or residual (TextCNN, BiLSTM); max pooling by default."""
-    fields: dict[str, Any] = {"pool": "max", "residual": "none", "dropout": 0.3, "deviation": 0.1} | overrides
+    fields: dict[str, Any] = {
+        "pooling": "max",
+        "residual": "none",
+        "hidden_dropout_prob": 0.3,
+        "initializer_range": 0.1,
+    } | overrides
     return EncoderConfig(
         num_hidden_layers=num_layers,
         hidden_size=hidden_size,
@@ -172,7 +189,10 @@ def mixer_only(num_layers: int, hidden_size: int, mixer: Lstm | Cnn, **overrides
 
 def elmo(num_layers: int, hidden_size: int, cell_size: int, residual: ResidualMode) -> EncoderConfig:
     """ELMo (Peters et al. 2018): character CNN, a forward and a backward LSTM of half the width each; cells clipped at 3."""
-    lstm, options = Lstm(directions="apart", cell_size=cell_size, cell_clip=3.0), {"residual": residual, "segments": 0, "pool": "mean"}
+    lstm, options = (
+        Lstm(directions="apart", cell_size=cell_size, cell_clip=3.0),
+        {"residual": residual, "type_vocab_size": 0, "pooling": "mean"},
+    )
     return mixer_only(
         num_layers, hidden_size, lstm, front=CharCNNConfig(), positions=2048, dropout=0.1, deviation=0.05, **options
     )
@@ -237,7 +257,11 @@ PRESETS = {
     "gpt2-medium": gpt(24, 1024, 16, "before", 1024),
     "gpt2-large": gpt(36, 1280, 20, "before", 1024),
     "gpt2-xl": gpt(48, 1600, 25, "before", 1024),
-    "transformer-xl": streaming_lm(16, 410, 2100, TransformerXL(num_attention_heads=10, mem_len=150, eval_mem_len=640), scaled=True),
-    "transformer-xl-char": streaming_lm(12, 512, 2048, TransformerXL(num_attention_heads=8, mem_len=512, eval_mem_len=2100), scaled=True),
+    "transformer-xl": streaming_lm(
+        16, 410, 2100, TransformerXL(num_attention_heads=10, mem_len=150, eval_mem_len=640), scaled=True
+    ),
+    "transformer-xl-char": streaming_lm(
+        12, 512, 2048, TransformerXL(num_attention_heads=8, mem_len=512, eval_mem_len=2100), scaled=True
+    ),
     "adaptive-span": streaming_lm(12, 512, 2048, AdaptiveSpan(num_attention_heads=8, max_span=8192, causal=True)),
 }

@@ -44,7 +44,9 @@ class FeedForwardConfig(Config, frozen=True):
     )
     glu: Annotated[bool, "the activation opens and shuts a second matrix: GEGLU, with silu SwiGLU, with relu ReGLU"] = False
     bias: Annotated[bool, "add a bias after each matrix"] = True
-    chunk_size: Annotated[PosInt | None, "tokens at a time: less memory, and computed twice in training; none: all at once"] = None
+    chunk_size: Annotated[PosInt | None, "tokens at a time: less memory, and computed twice in training; none: all at once"] = (
+        None
+    )
 
     def build(self, hidden_size: int) -> nn.Module:
         return FeedForwardLayer(self, hidden_size)
@@ -55,7 +57,11 @@ class FeedForwardLayer(nn.Module):
 
     def __init__(self, config: FeedForwardConfig, hidden_size: int) -> None:
         super().__init__()
-        self.activation_name, self.is_gated, up_features = config.hidden_act, config.glu, config.intermediate_size * (1 + config.glu)
+        self.activation_name, self.is_gated, up_features = (
+            config.hidden_act,
+            config.glu,
+            config.intermediate_size * (1 + config.glu),
+        )
         self.up, self.down = (
             nn.Linear(hidden_size, up_features, bias=config.bias),
             nn.Linear(config.intermediate_size, hidden_size, bias=config.bias),

@@ -34,8 +34,8 @@ def replace_mixer(encoder: EncoderConfig, mixer: MixerConfig) -> EncoderConfig:
     trained = encoder.mixer
     if isinstance(trained, Attention) and trained.position_bias is not None and isinstance(mixer, Longformer):
         raise UserError(
-            f"mixer=window knows nothing of mixer.distance={_kind_of(trained.position_bias)}, by which this model tells places "
-            "apart; stay with mixer=dense, or train one with a table of positions or mixer.rotary"
+            f"mixer=window knows nothing of mixer.position_bias={_kind_of(trained.position_bias)}, by which this model tells places "
+            "apart; stay with mixer=dense, or train one with a table of positions or mixer.rope_theta"
         )
     new = msgspec.structs.replace(encoder, mixer=_inherit_fields(mixer, trained))
     old_shapes, new_shapes = _weight_shapes(encoder), _weight_shapes(new)

@@ -67,7 +67,9 @@ class Stack(nn.Module):
         super().__init__()
         num_groups = config.num_hidden_groups or config.num_hidden_layers
         if num_groups > config.num_hidden_layers:
-            raise UserError(f"{num_groups} different blocks for {config.num_hidden_layers} layers; lower model.groups")
+            raise UserError(
+                f"{num_groups} different blocks for {config.num_hidden_layers} layers; lower model.num_hidden_groups"
+            )
         if config.residual != "all" and config.norm != "none":
             raise UserError(
                 f"model.residual={config.residual} is of stacks without norms; set model.norm=none, or leave it out"
@@ -76,7 +78,9 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(
             Block(block_config.for_layer(number, num_groups), is_first=number == 0) for number in range(num_groups)
         )
-        self.block_indices = [int(layer / (config.num_hidden_layers / num_groups)) for layer in range(config.num_hidden_layers)]  # as ALBERT rounds
+        self.block_indices = [
+            int(layer / (config.num_hidden_layers / num_groups)) for layer in range(config.num_hidden_layers)
+        ]  # as ALBERT rounds
         self.norm = config.build_add_norm() if config.norm == "before" else nn.Identity()
         for block in self.blocks[1:]:
             block.mixer.tie_weights(self.blocks[0].mixer)  # type: ignore[union-attr, operator]

@@ -22,7 +22,7 @@ class Contrastive:
 
     The positive is the same text under another dropout mask, or the second text of a pair; a third text (`negative`) is a
     hard negative. Pairs with scores are trained by the squared error of their cosine instead. There is no head. In-batch
-    negatives come from one micro-batch: train.batch_tokens adds some, train.accumulate does not.
+    negatives come from one micro-batch: train.batch_tokens adds some, train.gradient_accumulation_steps does not.
     """
 
     task: TextSimilarity

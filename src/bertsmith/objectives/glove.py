@@ -25,13 +25,13 @@ PAIRS_PER_ROUND = 1 << 22  # at most
 class Glove(WordVectorObjective, frozen=True):
     """GloVe; a co-occurrence counts 1 / distance, in windows that do not cross sentences (or documents)."""
 
-    vector_size: Annotated[PosInt, "numbers of a vector; `model.width` says the same"] = 100
+    vector_size: Annotated[PosInt, "numbers of a vector; `model.hidden_size` says the same"] = 100
     window: Annotated[PosInt, "words on each side, 20 at most"] = 10
     within: Annotated[Literal["sentence", "document"], "what a window does not cross: the original has lines"] = "sentence"
     memory: Annotated[PosInt, "megabytes to count in: sorted runs go to disk"] = 512
     x_max: Annotated[PosFloat, "the count from which on all pairs weigh 1"] = 100.0
     alpha: Annotated[PosFloat, "of the weight below it: (x / most) ** power"] = 0.75
-    learning_rate: Annotated[PosFloat, "of AdaGrad; `train.rate` says the same"] = 0.05
+    learning_rate: Annotated[PosFloat, "of AdaGrad; `train.learning_rate` says the same"] = 0.05
     pairs: Annotated[PosInt, "of one step"] = 65_536
 
     train_keys: ClassVar[tuple[str, ...]] = ("epochs", "rate", "device", "keep")
@@ -67,7 +67,7 @@ class GloveTrainer:
             loss_sum += self.tables.step(i[batch], j[batch], x[batch], config.learning_rate, config.x_max, config.alpha)
         if not math.isfinite(loss := float(loss_sum) / len(x)):
             raise UserError(
-                f"the vectors grew beyond all numbers in turn {round_index + 1}; lower objective.rate ({config.learning_rate:g})"
+                f"the vectors grew beyond all numbers in turn {round_index + 1}; lower objective.mlm_probability ({config.learning_rate:g})"
             )
         return {"loss": loss, "pairs": len(x), "epoch": epoch + 1}
 

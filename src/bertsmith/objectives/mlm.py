@@ -39,7 +39,15 @@ class MaskedLM(Variant, frozen=True, tag="masked"):
 
     def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
         return build_mlm_batches(
-            self.packing, self.masking, self.mlm_probability, self.dupe_factor, corpus, document_ids, max_length, batch_tokens, seed
+            self.packing,
+            self.masking,
+            self.mlm_probability,
+            self.dupe_factor,
+            corpus,
+            document_ids,
+            max_length,
+            batch_tokens,
+            seed,
         )
 
     def to_batch(self, arrays: NumpyBatch) -> Batch:
@@ -68,7 +76,15 @@ class SentencePairMLM(Variant, frozen=True, tag="pairs"):
 
     def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
         return build_mlm_batches(
-            self.pairs, self.masking, self.mlm_probability, self.dupe_factor, corpus, document_ids, max_length, batch_tokens, seed
+            self.pairs,
+            self.masking,
+            self.mlm_probability,
+            self.dupe_factor,
+            corpus,
+            document_ids,
+            max_length,
+            batch_tokens,
+            seed,
         )
 
     def to_batch(self, arrays: NumpyBatch) -> Batch:

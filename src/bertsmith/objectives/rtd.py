@@ -35,9 +35,9 @@ class ReplacedTokenDetection(Variant, frozen=True, tag="replaced"):
     masking: Annotated[MaskingConfig, "what is hidden together"] = TokenMasking()
     mlm_probability: Annotated[float, Meta(gt=0, lt=1), "share of the tokens the generator is asked for"] = 0.15
     dupe_factor: Annotated[PosInt | None, "epochs after which samples and masks come again"] = None
-    generator_size: Annotated[SizeFraction, "of the generator, as a share of the model's width: 1/4 for small models, 1/3 for base"] = (
-        0.25
-    )
+    generator_size: Annotated[
+        SizeFraction, "of the generator, as a share of the model's width: 1/4 for small models, 1/3 for base"
+    ] = 0.25
     discriminator_weight: Annotated[PosFloat, "of what the model says of every token, beside the generator's words"] = 50.0
 
     min_sentences: ClassVar[int] = 1  # documents with fewer sentences are not used
@@ -48,7 +48,15 @@ class ReplacedTokenDetection(Variant, frozen=True, tag="replaced"):
 
     def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
         return build_mlm_batches(
-            self.packing, self.masking, self.mlm_probability, self.dupe_factor, corpus, document_ids, max_length, batch_tokens, seed
+            self.packing,
+            self.masking,
+            self.mlm_probability,
+            self.dupe_factor,
+            corpus,
+            document_ids,
+            max_length,
+            batch_tokens,
+            seed,
         )
 
     def to_batch(self, arrays: NumpyBatch) -> Batch:

@@ -16,7 +16,7 @@ def build_task_objective(task: TaskConfig, features: FeaturesConfig | None = Non
     if not isinstance(task, TextSimilarity | Seq2Seq):
         return Supervised(task, features)
     if features is not None:
-        other = "and choose task.pool" if isinstance(task, TextSimilarity) else "for the last layer is read"
+        other = "and choose task.pooling" if isinstance(task, TextSimilarity) else "for the last layer is read"
         kind = task.__struct_config__.tag
         raise UserError(f"features are what a head reads, and task={kind} has none; leave them out, {other}")
     return Contrastive(task) if isinstance(task, TextSimilarity) else Seq2SeqObjective(task)

@@ -78,7 +78,7 @@ class WordVectorObjective(Variant, frozen=True):
 class Word2VecObjective(WordVectorObjective, frozen=True):
     """Base config of skip-gram and CBOW."""
 
-    vector_size: Annotated[PosInt, "numbers of a vector; `model.width` says the same"] = 100
+    vector_size: Annotated[PosInt, "numbers of a vector; `model.hidden_size` says the same"] = 100
     window: Annotated[int, Meta(ge=1, le=20), "words on each side at most: from 1 up to so many, drawn for each word"] = 5
     negative: Annotated[PosInt, "wrong words, in expectation, beside each right one; a tree has none"] = 5
     hs: Annotated[bool, "hierarchical softmax over a Huffman tree, instead of negatives"] = False
@@ -95,14 +95,16 @@ class Word2VecObjective(WordVectorObjective, frozen=True):
     ) -> Word2VecTrainer:
         learning_rate: float = self.rate  # type: ignore[attr-defined]
         negative = 0 if self.hs else self.negative
-        config = Word2VecConfig(self.algorithm, self.vector_size, self.window, negative, self.sample, learning_rate, self.subwords)
+        config = Word2VecConfig(
+            self.algorithm, self.vector_size, self.window, negative, self.sample, learning_rate, self.subwords
+        )
         return Word2VecTrainer(config, corpus, epochs, seed, device)
 
 
 class SkipGram(Word2VecObjective, frozen=True):
     """Skip-gram: the center word predicts each of its context words."""
 
-    learning_rate: Annotated[PosFloat, "of the first step; it falls to nothing. `train.rate` says the same"] = 0.025
+    learning_rate: Annotated[PosFloat, "of the first step; it falls to nothing. `train.learning_rate` says the same"] = 0.025
 
     algorithm: ClassVar[str] = "skip_gram"
 
@@ -114,6 +116,6 @@ class Cbow(Word2VecObjective, frozen=True):
     as the derivative of the mean is, and the default learning rate is higher in turn.
     """
 
-    learning_rate: Annotated[PosFloat, "of the first step; it falls to nothing. `train.rate` says the same"] = 0.15
+    learning_rate: Annotated[PosFloat, "of the first step; it falls to nothing. `train.learning_rate` says the same"] = 0.15
 
     algorithm: ClassVar[str] = "cbow"

@@ -49,7 +49,9 @@ def measure_throughput(spec: BenchmarkSpec, seconds: float) -> Throughput:
     if spec.is_gpu:
         accumulation = min(train.gradient_accumulation_steps, MAX_GPU_ACCUMULATION)
         return _extrapolate(
-            _time_training(spec, train.batch_tokens, accumulation, seconds), None, train.gradient_accumulation_steps / accumulation
+            _time_training(spec, train.batch_tokens, accumulation, seconds),
+            None,
+            train.gradient_accumulation_steps / accumulation,
         )
     small_tokens = min(train.batch_tokens, max(SMALL_BATCH_TOKENS, spec.max_length))
     small_throughput = _time_training(spec, small_tokens, 1, seconds / 4)
@@ -63,7 +65,9 @@ def measure_throughput(spec: BenchmarkSpec, seconds: float) -> Throughput:
         return _extrapolate(small_throughput, None, scale)
     larger_throughput = _time_training(spec, min(train.batch_tokens, affordable), 1, seconds)
     return _extrapolate(
-        larger_throughput, small_throughput, train.batch_tokens * train.gradient_accumulation_steps / larger_throughput.update_tokens
+        larger_throughput,
+        small_throughput,
+        train.batch_tokens * train.gradient_accumulation_steps / larger_throughput.update_tokens,
     )
 
 

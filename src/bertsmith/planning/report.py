@@ -21,7 +21,7 @@ def _parameter_rows(section: dict[str, Any]) -> Rows:
 
 
 def _memory_rows(section: dict[str, Any]) -> Rows:
-    other = f"the same with train.recompute={str(not section['recompute']).lower()}"
+    other = f"the same with train.gradient_checkpointing={str(not section['recompute']).lower()}"
     names = {
         "weights": "weights", "gradients": "gradients", "optimizer": "optimizer's state", "activations": "activations",
         "passing": "logits and what passes by", "update": "while weights move", "saving": "while a checkpoint is written",

@@ -116,4 +116,6 @@ def estimate_time(
 def _count_epochs(train: TrainConfig, steps: Sequence[float], phases: Sequence[Phase]) -> float | None:
     if any(phase.batches_per_epoch is None for phase in phases):
         return None
-    return sum(n * train.gradient_accumulation_steps / (phase.batches_per_epoch or 1) for n, phase in zip(steps, phases, strict=True))
+    return sum(
+        n * train.gradient_accumulation_steps / (phase.batches_per_epoch or 1) for n, phase in zip(steps, phases, strict=True)
+    )

@@ -57,13 +57,15 @@ def _train(
     _warn_unread_text(recipe, corpus, console)
     config = build_model_config(recipe, corpus)
     if config.encoder.lacks_position_information:
-        rope_hint = "model.mixer.rotary=10000, or " if "rotary" in config.encoder.mixer.__struct_fields__ else ""
-        console.warn(f"this model knows no positions, so it reads words in any order alike; set {rope_hint}model.table=true")
+        rope_hint = "model.mixer.rope_theta=10000, or " if "rotary" in config.encoder.mixer.__struct_fields__ else ""
+        console.warn(
+            f"this model knows no positions, so it reads words in any order alike; set {rope_hint}model.position_embedding_type=absolute"
+        )
     if recipe.init and recipe.model:
         console.info(f"goes on with {_describe_mixer(config.encoder.mixer)}")
     if _has_memory(config.encoder) and not uses_streams(recipe):
         console.warn("this model can remember the text before each sequence, and will not: nothing goes on from batch to "
-                    "batch; set objective.view=streams, or model.mixer.remembers=0")  # fmt: skip
+                    "batch; set objective.packing=streams, or model.mixer.mem_len=0")  # fmt: skip
     if isinstance(config.encoder.embeddings, CharCNNConfig) and (unknown := corpus.card["unknown rate"]) > MAX_UNKNOWN_FRACTION:
         console.warn(f"{unknown:.1%} of the corpus are words its tokenizer does not know, and all of them are spelt [UNK] "
                     "here: letters are learnt from the others alone; a larger `tokenizer size=` leaves fewer")  # fmt: skip

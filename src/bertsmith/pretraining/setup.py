@@ -41,7 +41,9 @@ class PretrainRecipe(Config, frozen=True):
         "pairs: masked words and sentence pairs; masked: words alone; replaced: ELECTRA's; causal: the next; both-ways: "
         "ELMo's; skip-gram, cbow, glove: vectors of words",
     ] = SentencePairMLM()
-    max_length: Annotated[tuple[MaxLength, ...], Meta(min_length=1), "longest sequence, or one for each phase: [128, 512]"] = (128,)
+    max_length: Annotated[tuple[MaxLength, ...], Meta(min_length=1), "longest sequence, or one for each phase: [128, 512]"] = (
+        128,
+    )
     phase_fractions: Annotated[tuple[Fraction, ...], "of the run for each length; two lengths share it 0.9 to 0.1"] = ()
     train: Annotated[TrainConfig, "how long, how fast, in what numbers"] = TrainConfig()
     valid: Annotated[str | None, "a corpus to evaluate on; without one, documents are held out"] = None
@@ -53,9 +55,13 @@ class PretrainRecipe(Config, frozen=True):
 
     def phases(self) -> list[tuple[int, float]]:
         """(sequence length, fraction of the run at which its phase ends), in order."""
-        shares = self.phase_fractions or ((0.9, 0.1) if len(self.max_length) == 2 else (1 / len(self.max_length),) * len(self.max_length))
+        shares = self.phase_fractions or (
+            (0.9, 0.1) if len(self.max_length) == 2 else (1 / len(self.max_length),) * len(self.max_length)
+        )
         if len(shares) != len(self.max_length) or abs(sum(shares) - 1) > 1e-6:
-            raise UserError(f"shares {list(shares)} do not go with length {list(self.max_length)}; one for each, adding up to 1")
+            raise UserError(
+                f"shares {list(shares)} do not go with length {list(self.max_length)}; one for each, adding up to 1"
+            )
         return list(zip(self.max_length, np.cumsum(shares).tolist(), strict=True))
 
     def validate(self, user_values: dict[str, Any]) -> None:
@@ -115,7 +121,7 @@ def build_batches(
 ) -> BatchLoader:
     """The loader of one phase, after checking that model, objective and sequence length go together."""
     if config.encoder.type_vocab_size < 2 and isinstance(recipe.objective, SentencePairMLM):
-        raise UserError(f"model.segments={config.encoder.type_vocab_size} has no segment B for sentence pairs; set it to 2, or "
+        raise UserError(f"model.type_vocab_size={config.encoder.type_vocab_size} has no segment B for sentence pairs; set it to 2, or "
                        "choose objective=masked")  # fmt: skip
     if isinstance(recipe.objective, CausalLM | BiLM):
         recipe.objective.check(config.encoder)
@@ -124,10 +130,10 @@ def build_batches(
                        "objective.view, such as windows")  # fmt: skip
     if world_size() > 1 and uses_streams(recipe):
         raise UserError("a stream goes on from each batch to the next, which other processes read; run it in one process, or "
-                       "choose another objective.view, such as windows")  # fmt: skip
+                       "choose another objective.packing, such as windows")  # fmt: skip
     if length > config.encoder.max_position_embeddings:
         raise UserError(f"length {length} is more than the model's {config.encoder.max_position_embeddings} positions; lower it, or set "
-                       f"model.positions={length}")  # fmt: skip
+                       f"model.max_position_embeddings={length}")  # fmt: skip
     return recipe.objective.build_batches(corpus, documents, length, recipe.train.batch_tokens, recipe.seed)
 
 

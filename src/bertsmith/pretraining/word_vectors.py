@@ -61,18 +61,18 @@ def train_word_vectors(recipe: "PretrainRecipe", out: Path, corpus: Corpus, iden
 
 
 def resolve_objective(recipe: "PretrainRecipe") -> WordVectorObjective:
-    """The objective with the vector size and learning rate of `model.width` and `train.rate`, where given."""
+    """The objective with the vector size and learning rate of `model.hidden_size` and `train.learning_rate`, where given."""
     objective, train = recipe.objective, recipe.train
     assert isinstance(objective, WordVectorObjective)
-    settings: dict[str, float] = {"width": recipe.model.hidden_size} if recipe.model else {}
-    settings |= {"rate": train.learning_rate} if train.learning_rate != TrainConfig().learning_rate else {}
+    settings: dict[str, float] = {"hidden_size": recipe.model.hidden_size} if recipe.model else {}
+    settings |= {"learning_rate": train.learning_rate} if train.learning_rate != TrainConfig().learning_rate else {}
     return msgspec.structs.replace(objective, **settings)
 
 
 def check_given_keys(objective: WordVectorObjective, user_values: dict[str, Any]) -> None:
     """Check the keys the user typed: no network-only keys, no contradicting width or learning rate.
 
-    A `train.rate` equal to the default cannot be told from an unset one after parsing, so it is an error here.
+    A `train.learning_rate` equal to the default cannot be told from an unset one after parsing, so it is an error here.
     """
     kind, sections = (
         objective.__struct_config__.tag,
@@ -90,8 +90,8 @@ def check_given_keys(objective: WordVectorObjective, user_values: dict[str, Any]
                 f"objective.{name}={value} and {part}.{name}={other_value} say two things of one; leave out one of them"
             )
     if train_keys.get("rate") == TrainConfig().learning_rate and objective_keys.get("rate") is None:
-        raise UserError(f"train.rate={train_keys['rate']:g} is what networks have if nothing is said, and would not be heard "
-                       f"here; if objective={kind} is to have it, say objective.rate={train_keys['rate']:g}")  # fmt: skip
+        raise UserError(f"train.learning_rate={train_keys['rate']:g} is what networks have if nothing is said, and would not be heard "
+                       f"here; if objective={kind} is to have it, say objective.mlm_probability={train_keys['rate']:g}")  # fmt: skip
 
 
 def check_recipe(recipe: "PretrainRecipe") -> float:

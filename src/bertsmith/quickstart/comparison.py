@@ -15,9 +15,13 @@ if TYPE_CHECKING:
 
 # The same for the pre-trained model and the one from scratch. Small batches, so that few texts give many updates; with three
 # times the learning rate, the model from scratch does not learn. Chosen on the test texts.
-FINETUNE_SETTINGS: dict[str, Any] = {"task": "classify", "features": {"layers": "last"}, "length": 64}
-FINETUNE_TRAIN = {"epochs": 3, "batch_tokens": 256, "rate": 1.5e-4, "head_rate": 10}
-FINETUNE_TRAIN_SMALL = {"epochs": 15, "batch_tokens": 1024, "rate": 2e-3}  # for the small model, if no model is shipped
+FINETUNE_SETTINGS: dict[str, Any] = {"task": "classify", "features": {"layers": "last"}, "max_length": 64}
+FINETUNE_TRAIN = {"epochs": 3, "batch_tokens": 256, "learning_rate": 1.5e-4, "head_lr_multiplier": 10}
+FINETUNE_TRAIN_SMALL = {
+    "epochs": 15,
+    "batch_tokens": 1024,
+    "learning_rate": 2e-3,
+}  # for the small model, if no model is shipped
 
 
 def compare_with_scratch(
@@ -35,7 +39,7 @@ def compare_with_scratch(
             model=base,
             data={"train": train_file},
             out=out,
-            scratch=random_init,
+            random_init=random_init,
             train=train_settings,
             quiet=True,
             **FINETUNE_SETTINGS,

@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 SHIPPED_MODEL = "mini-en"
 VOCAB_SIZE = 4000
-MODEL_SETTINGS = {"layers": 2, "width": 128, "mixer": {"kind": "dense", "heads": 4}, "feedforward": {"inner": 256},
-         "positions": 64, "dropout": 0.0, "norm": "before", "deviation": 0.08}  # fmt: skip
+MODEL_SETTINGS = {"num_hidden_layers": 2, "hidden_size": 128, "mixer": {"kind": "attention", "num_attention_heads": 4}, "feedforward": {"intermediate_size": 256},
+         "max_position_embeddings": 64, "hidden_dropout_prob": 0.0, "norm": "pre", "initializer_range": 0.08}  # fmt: skip
 # Chosen by measuring: in a minute or two on two cores, a model learns to use context only if its steps are very cheap (small
 # vocabulary, small intermediate size, short sequences) and each predicts many words.
 PRETRAIN_SETTINGS: dict[str, Any] = {
     "model": MODEL_SETTINGS,
-    "length": [32],
-    "objective": {"kind": "pairs", "rate": 0.3},
-    "held_out": 0.02,
+    "max_length": [32],
+    "objective": {"kind": "mlm-nsp", "mlm_probability": 0.3},
+    "validation_split": 0.02,
     "eval_tokens": 131_072,
 }
-PRETRAIN_TRAIN = {"batch_tokens": 1024, "rate": 3e-3, "warmup": 0.1, "eval_every": 1000}
+PRETRAIN_TRAIN = {"batch_tokens": 1024, "learning_rate": 3e-3, "warmup_steps": 0.1, "eval_every": 1000}
 ENGLISH_TEXTS = (
     "The capital of France is [MASK].",
     "He opened the [MASK] and walked in.",
@@ -149,7 +149,7 @@ def list_next_steps(folder: Path, base: str | None, is_finetuned: bool) -> list[
     return [
         *lines,
         f"  bertsmith finetune model={model} task=classify data.train=YOUR.tsv out=out/mine",
-        f"  bertsmith pretrain corpus={folder / 'corpus'} model=bert-mini train.minutes=30 train.rate=1e-3 out=out/mini",
+        f"  bertsmith pretrain corpus={folder / 'corpus'} model=bert-mini train.minutes=30 train.learning_rate=1e-3 out=out/mini",
         "  bertsmith tokenizer texts=YOUR.txt out=out/tokenizer        (then prepare, then pretrain; --help lists the keys)",
     ]
 
@@ -180,7 +180,7 @@ def _pretrain_small_model(folder: Path, minutes: float, print_step: StepPrinter)
     text, tokenizer, corpus, model = (str(folder / name) for name in ("text.txt", "tokenizer", "corpus", "model"))
     quiet = print_step.console.quiet
     print_step(f"A small BERT from zero, first its vocabulary of {VOCAB_SIZE:,} pieces (about 5 seconds)")
-    api.train_tokenizer(texts=[text], kind="wordpiece", size=VOCAB_SIZE, lowercase=True, out=tokenizer, quiet=quiet)
+    api.train_tokenizer(texts=[text], kind="wordpiece", vocab_size=VOCAB_SIZE, lowercase=True, out=tokenizer, quiet=quiet)
     print_step("Turning the text into a corpus of ids (about 5 seconds)")
     api.prepare(texts=[text], tokenizer=tokenizer, out=corpus, quiet=quiet)
     print_step(f"Pre-training it for {minutes:g} minute{'s' if minutes != 1 else ''}: masked words and sentence pairs")

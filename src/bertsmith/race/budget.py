@@ -93,4 +93,6 @@ def measure_step_flops(recipe: PretrainRecipe, corpus: Corpus) -> tuple[float, f
         micro_batch_flops += (
             (end - start) * train_flops_per_token(model, recipe.objective, batch, recurrent_state) * mean_batch_tokens(loader)
         )
-    return micro_batch_flops * recipe.train.gradient_accumulation_steps, loaders[0].batches_per_epoch / recipe.train.gradient_accumulation_steps
+    return micro_batch_flops * recipe.train.gradient_accumulation_steps, loaders[
+        0
+    ].batches_per_epoch / recipe.train.gradient_accumulation_steps

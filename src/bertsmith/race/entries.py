@@ -31,7 +31,7 @@ RESERVED_PRETRAIN_KEYS = ("out", "valid", "init")  # set by the race
 DURATION_KEYS = ("steps", "epochs", "minutes")
 RESERVED_FINETUNE_KEYS = ("model", "out", "seed", "seeds")  # set by the race
 DEFAULT_SETTINGS: dict[str, dict[str, Any]] = {
-    "frozen": {"freeze": "all", "features": {"layers": "mix"}, "train": {"rate": 1e-3}},
+    "frozen": {"freeze": "all", "features": {"layers": "mix"}, "train": {"learning_rate": 1e-3}},
     "tuned": {},
 }
 NAME_PATTERN = r"[\w][\w.+-]*"
@@ -57,9 +57,9 @@ class Entry:
         if self.recipe is None or self.is_untrained:
             return 0.0
         train = self.recipe.train
-        return (train.steps or 0) * train.gradient_accumulation_steps * train.batch_tokens + (train.epochs or 0) * self.text.corpus.card[
-            "tokens"
-        ]
+        return (train.steps or 0) * train.gradient_accumulation_steps * train.batch_tokens + (
+            train.epochs or 0
+        ) * self.text.corpus.card["tokens"]
 
     @property
     def identity(self) -> str:

@@ -117,7 +117,9 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
         Unchanged if every prediction is correct: the likelihood then has no maximum.
         """
         rows = np.asarray(logits, np.float64)
-        labels = (self._multi_hot_labels(examples) > 0).astype(np.int64).ravel() if self.multi_label else self._label_ids(examples)
+        labels = (
+            (self._multi_hot_labels(examples) > 0).astype(np.int64).ravel() if self.multi_label else self._label_ids(examples)
+        )
         if self.multi_label:  # sigmoid(x) = softmax([0, x])[1]
             rows = np.stack([np.zeros(rows.size), rows.ravel()], -1)
         if (rows.argmax(-1) == labels).all():
@@ -153,7 +155,7 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
         if self.multi_label and isinstance(value, list) and all(isinstance(label, str | int) for label in value):
             value = "|".join(label if isinstance(label, str) else json.dumps(label) for label in value)
         if isinstance(value, list | dict):
-            raise row.error(f"label is {json.dumps(value)[:40]}, not one label (task.many=true takes a list of them)")
+            raise row.error(f"label is {json.dumps(value)[:40]}, not one label (task.multi_label=true takes a list of them)")
         if value is not None and not isinstance(value, str):
             value = json.dumps(value)
         if value == "" and not self.multi_label:
@@ -199,7 +201,9 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
         """Weights n / (labels * count), or negatives / positives per label if multi-label; 1 for a label without examples."""
         weights = dict.fromkeys(self.labels, 1.0)
         for label, count in label_counts.items():
-            weights[label] = (num_examples - count) / count or 1.0 if self.multi_label else num_examples / (len(self.labels) * count)
+            weights[label] = (
+                (num_examples - count) / count or 1.0 if self.multi_label else num_examples / (len(self.labels) * count)
+            )
         return msgspec.structs.replace(self, weights=weights)
 
 

@@ -125,9 +125,9 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
     no_answer: Annotated[bool, "some questions have no answer in their passage, as in SQuAD 2.0"] = False
     threshold: Annotated[float, "no answer: how far its score must be above the best answer's; tuned on data.dev"] = 0.0
     scorer: Annotated[Literal["squad", "cmrc"], "exact match and F1 of words (English), or as CMRC does (Chinese)"] = "squad"
-    long_text: Annotated[Literal["window", "truncate"], "a passage over the length: windows, of which the best answers, or cut"] = (
-        "window"
-    )
+    long_text: Annotated[
+        Literal["window", "truncate"], "a passage over the length: windows, of which the best answers, or cut"
+    ] = "window"
     doc_stride: Annotated[PosInt, "pieces of the passage from the start of one window to the next, at most half a window"] = 128
     max_query_length: Annotated[PosInt, "pieces of a question that are kept, at most half of the model's length"] = 64
     max_answer_length: Annotated[PosInt, "pieces an answer may have"] = 30

@@ -43,9 +43,9 @@ class Seq2SeqPrediction(Prediction):
 
 class Seq2Seq(Variant, frozen=True, tag="generate"):
     num_beams: Annotated[PosInt, "texts kept at every length while it writes; 1: always the likeliest token"] = 4
-    length_penalty: Annotated[NonNegFloat, "log-probabilities are divided by ((5 + tokens) / 6)^alpha; more favours longer answers"] = (
-        0.6
-    )
+    length_penalty: Annotated[
+        NonNegFloat, "log-probabilities are divided by ((5 + tokens) / 6)^alpha; more favours longer answers"
+    ] = 0.6
     max_target_length: Annotated[PosInt, "tokens of an answer at most, to learn and to write"] = 128
     label_smoothing_factor: Annotated[
         Probability, "share of each target that is spread over all words while it learns (label smoothing)"
@@ -80,7 +80,9 @@ class Seq2Seq(Variant, frozen=True, tag="generate"):
         targets: dict[str, NDArray[np.int64]] = {}
         if examples and all(example.target is not None for example in examples):
             target_ids = encode_texts(self._target_texts(examples), tokenizer)
-            framed = [[tokenizer.cls_token_id, *ids[: self.max_target_length - 1], tokenizer.sep_token_id] for ids in target_ids]
+            framed = [
+                [tokenizer.cls_token_id, *ids[: self.max_target_length - 1], tokenizer.sep_token_id] for ids in target_ids
+            ]
             targets["reply"] = np.concatenate([np.array(ids, np.int64) for ids in framed])
             targets["size"] = np.array([len(ids) for ids in framed], np.int64)
         metadata = [TextDecoder(tokenizer)] * len(input_ids)
@@ -98,7 +100,9 @@ class Seq2Seq(Variant, frozen=True, tag="generate"):
         """Corpus sacreBLEU and chrF, mean ROUGE, and the fractions of predictions with equal text and with equal length."""
         predicted, gold = self.comparison_texts(predictions, examples)
         scores = {
-            "bleu": float(scores_.bleu_from_counts(scores_.bleu_counts(predicted, gold, self.bleu_tokenizer), np.zeros(len(gold))))
+            "bleu": float(
+                scores_.bleu_from_counts(scores_.bleu_counts(predicted, gold, self.bleu_tokenizer), np.zeros(len(gold)))
+            )
         }
         scores["chrf"] = scores_.chrf(predicted, gold)
         return scores | {name: float(values.mean()) for name, values in self.per_example_scores(predictions, examples).items()}

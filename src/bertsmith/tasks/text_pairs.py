@@ -133,7 +133,7 @@ class TextPairTask(TemplateTask, Generic[T], frozen=True):
         pair_kind = self.pair.__struct_config__.tag
         if self.long_text != "truncate":
             raise UserError(f"task.pair={pair_kind} makes two sequences of a pair, and cuts them at the length; leave out "
-                           f"task.long={self.long_text}, or take task.pair=joint")  # fmt: skip
+                           f"task.long_text={self.long_text}, or take task.pair=joint")  # fmt: skip
         if single := next((example for example in examples if example.text_b is None), None):
             raise UserError(f"{single.location} has no text_b, which task.pair={pair_kind} reads beside it; name its column: "
                            "columns.text_b, or in finetune data.columns.text_b=...")  # fmt: skip

@@ -61,9 +61,9 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
     ] = ()
     scheme: Annotated[TagScheme, "what may follow what; found in the training file"] = "any"
     constrained_decoding: Annotated[bool, "answer with the best legal tags, not with the best tag of each token"] = True
-    long_text: Annotated[Literal["window", "truncate"], "a sentence longer than the model: windows stitched together, or cut"] = (
-        "window"
-    )
+    long_text: Annotated[
+        Literal["window", "truncate"], "a sentence longer than the model: windows stitched together, or cut"
+    ] = "window"
     crf: Annotated[bool, "learn which tag follows which, and answer with the best sequence of tags"] = False
     transitions: Annotated[
         tuple[tuple[float, ...], ...],

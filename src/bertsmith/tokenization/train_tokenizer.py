@@ -42,7 +42,9 @@ class Recipe(Config, frozen=True):
     hex: Annotated[bool, "kind=byte: texts are bytes written in hex, here and wherever this tokenizer is used"] = False
     language: Annotated[Literal["en", "zh"], "kind=word: zh cuts Chinese words, by jieba, else an ideograph is a word"] = "en"
     lowercase: Annotated[bool, "fold case (and, for all but the byte kinds, accents)"] = True
-    min_frequency: Annotated[PosInt, "occurrences a pair, a word (kind=word) or a new piece of `extend` needs to become a piece"] = 2
+    min_frequency: Annotated[
+        PosInt, "occurrences a pair, a word (kind=word) or a new piece of `extend` needs to become a piece"
+    ] = 2
     limit_alphabet: Annotated[PosInt, "characters at most, the most frequent ones"] = 6_000
     score: Annotated[MergeScore, "wordpiece: gain in likelihood, or the ratio count(ab) / count(a) count(b)"] = "gain"
     extend: Annotated[str | None, "a tokenizer (folder, tokenizer.json, vocab.txt) to add pieces to; its ids stay"] = None
@@ -178,7 +180,7 @@ def _report_result(out: Path, identity: str, console: Console, created: bool = F
         raise UserError(f"{out} holds a tokenizer of other text or settings; choose another out, or remove it")
     if not created:
         console.info(f"{out} is there already, made from the same text by the same settings")
-    quality, result = TokenizerQuality(**card["quality"]), {"kind": card["kind"], "size": card["size"], **card["quality"]}
+    quality, result = TokenizerQuality(**card["quality"]), {"kind": card["kind"], "vocab_size": card["size"], **card["quality"]}
     if "parent" in card:
         result |= _report_gains(card, out, console)
     else:

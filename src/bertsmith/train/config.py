@@ -35,7 +35,9 @@ class TrainConfig(Config, frozen=True):
     workers: Annotated[NonNegInt, "processes that make batches ahead of time; 0 for none"] = 0
     save_every: Annotated[PosInt, "steps from one checkpoint to the next"] = 1000
     save_total_limit: Annotated[PosInt, "checkpoints kept, the newest"] = 2
-    average_checkpoints: Annotated[NonNegInt, "the mean of so many checkpoints, the last ones, is the result; 0: the last weights"] = 0
+    average_checkpoints: Annotated[
+        NonNegInt, "the mean of so many checkpoints, the last ones, is the result; 0: the last weights"
+    ] = 0
     eval_every: Annotated[NonNegInt, "steps from one evaluation to the next; 0 for one at the end"] = 0
     early_stopping_patience: Annotated[
         NonNegInt, "evaluations in a row without a better score that end the run; the best weights stay; 0: no end"
@@ -69,8 +71,12 @@ class TrainConfig(Config, frozen=True):
             if getattr(self, name) < 0:
                 raise UserError(f"train.{name} = {getattr(self, name):g} must not be negative")
         if self.lr_scheduler_type == "inverse-sqrt" and not self.warmup_steps:
-            raise UserError("train.schedule=inverse-sqrt falls from the end of its warm-up; give train.warmup, such as 4000")
+            raise UserError(
+                "train.lr_scheduler_type=inverse-sqrt falls from the end of its warm-up; give train.warmup, such as 4000"
+            )
         if self.average_checkpoints and self.early_stopping_patience:
-            raise UserError("train.stop keeps the best weights and train.average the mean of the last; leave one of them out")
+            raise UserError(
+                "train.stop keeps the best weights and train.average_checkpoints the mean of the last; leave one of them out"
+            )
         if self.epochs is None or self.warmup_steps < 1:
             resolve_warmup(self.warmup_steps, self.steps)

@@ -46,7 +46,7 @@ def retry_on_oom(train: TrainConfig, max_length: int, out: Path, run: Callable[[
         _save_batch_split(smaller, out)
         console.warn(
             f"out of memory with micro-batches of {train.batch_tokens:,} tokens; going on from the newest checkpoint with "
-            f"{smaller.batch_tokens:,}, and train.accumulate={smaller.gradient_accumulation_steps} instead of {train.gradient_accumulation_steps}"
+            f"{smaller.batch_tokens:,}, and train.gradient_accumulation_steps={smaller.gradient_accumulation_steps} instead of {train.gradient_accumulation_steps}"
         )
         train = smaller
 
@@ -77,28 +77,33 @@ def _apply_saved_split(train: TrainConfig, out: Path, console: Console) -> Train
     if split := read_batch_split(out):
         train = replace(train, **split)
         console.info(
-            f"micro-batches of {train.batch_tokens:,} tokens and train.accumulate={train.gradient_accumulation_steps}: more did not fit"
+            f"micro-batches of {train.batch_tokens:,} tokens and train.gradient_accumulation_steps={train.gradient_accumulation_steps}: more did not fit"
         )
     return train
 
 
 def _halve_micro_batch(train: TrainConfig, max_length: int, out: Path) -> TrainConfig:
     """The same tokens per update in twice as many micro-batches; a UserError if a sequence would not fit into one."""
-    smaller = replace(train, batch_tokens=train.batch_tokens // 2, gradient_accumulation_steps=2 * train.gradient_accumulation_steps)
+    smaller = replace(
+        train, batch_tokens=train.batch_tokens // 2, gradient_accumulation_steps=2 * train.gradient_accumulation_steps
+    )
     problem = f"out of memory with micro-batches of {train.batch_tokens:,} tokens"
     way_out = f"with another out, or once {out / 'state'} is removed"
     if smaller.batch_tokens < max_length:
-        raise UserError(f"{problem}, which cannot be halved: a sequence may have {max_length:,}; give train.recompute=true, "
+        raise UserError(f"{problem}, which cannot be halved: a sequence may have {max_length:,}; give train.gradient_checkpointing=true, "
                        f"a shorter length or a smaller model, {way_out}")  # fmt: skip
     if world_size() > 1:  # the other ranks wait in the middle of a step
         raise UserError(f"{problem}, and several processes do not lower them by themselves; give train.batch_tokens="
-                       f"{smaller.batch_tokens} train.accumulate={smaller.gradient_accumulation_steps}, {way_out}")  # fmt: skip
+                       f"{smaller.batch_tokens} train.gradient_accumulation_steps={smaller.gradient_accumulation_steps}, {way_out}")  # fmt: skip
     return smaller
 
 
 def _save_batch_split(train: TrainConfig, out: Path) -> None:
     if _batch_split_path(out).parent.is_dir():  # without a checkpoint there is nothing to resume
-        write_json(_batch_split_path(out), to_dict(BatchSplit(batch_tokens=train.batch_tokens, gradient_accumulation_steps=train.gradient_accumulation_steps)))
+        write_json(
+            _batch_split_path(out),
+            to_dict(BatchSplit(batch_tokens=train.batch_tokens, gradient_accumulation_steps=train.gradient_accumulation_steps)),
+        )
 
 
 def _free_memory() -> None:

@@ -54,7 +54,7 @@ class Muon(Variant, frozen=True):
     """Muon (Jordan et al. 2024) for the linear layers of the encoder, AdamW for embeddings, heads, biases and norms."""
 
     momentum: Annotated[Probability, "memory of the gradient of a matrix"] = 0.95
-    lr_multiplier: Annotated[PosFloat, "the rate of matrices, as a multiple of train.rate"] = 10.0
+    lr_multiplier: Annotated[PosFloat, "the rate of matrices, as a multiple of train.learning_rate"] = 10.0
     betas: Annotated[tuple[Probability, Probability], "AdamW's memory of the mean of the gradient, and of its square"] = (
         0.9,
         0.98,

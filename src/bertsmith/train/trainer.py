@@ -70,7 +70,9 @@ class Trainer:
         self.dist_state = distributed.init_distributed(self.prepared.device, config.gradient_accumulation_steps)
         self.display = ProgressDisplay(self.dist_state.is_main_process, quiet, baseline)
         self.metrics = MetricsLogger(folder, self.dist_state.is_main_process, config.tensorboard)
-        self.optimizer = config.optimizer.build(optim.build_param_groups(self.model, config.weight_decay, param_schedule), config.learning_rate)
+        self.optimizer = config.optimizer.build(
+            optim.build_param_groups(self.model, config.weight_decay, param_schedule), config.learning_rate
+        )
         self.update_step = UpdateStep(objective, self.prepared, self.dist_state, self.optimizer, config.max_grad_norm)
         self.progress = TrainProgress(fingerprint=fingerprint)
         self.anomaly_detector = AnomalyDetector(config.grad_spike_factor, config.max_bad_steps)
@@ -258,10 +260,12 @@ class Trainer:
             self.display.info(f"the best weights are those of step {p.best_step}")
 
     def _load_average(self) -> None:
-        """Loads the mean of the last `train.average` checkpoints."""
+        """Loads the mean of the last `train.average_checkpoints` checkpoints."""
         if self.config.average_checkpoints:
             self.dist_state.broadcast(None)  # barrier: the last checkpoint must be written before anyone reads it
-            steps = checkpoint.load_average(self.folder / "state", self.config.average_checkpoints, self.progress.step, self.model)
+            steps = checkpoint.load_average(
+                self.folder / "state", self.config.average_checkpoints, self.progress.step, self.model
+            )
             self.display.info(f"the weights are the mean of those of steps {', '.join(map(str, steps))}")
 
     def _roll_back(self) -> None:
@@ -288,7 +292,7 @@ class Trainer:
         losses = ", ".join(f"{loss:.4g}" for loss in self._recent_losses)
         raise UserError(
             f"training failed at step {self.progress.step} after {MAX_ROLLBACKS} rollbacks: the last losses were {losses}; "
-            f"lower train.rate ({self.config.learning_rate:g}), raise train.warmup ({self.config.warmup_steps:g}), or look at the data there"
+            f"lower train.learning_rate ({self.config.learning_rate:g}), raise train.warmup_steps ({self.config.warmup_steps:g}), or look at the data there"
         )
 
     def _save_and_stop(self) -> None:
@@ -347,7 +351,9 @@ class Trainer:
             p.metrics_bytes = self.metrics.flush()
             tensors = checkpoint.collect_tensors(self.model, self.optimizer, recurrent_states)
             checkpoint.save_checkpoint(self.folder / "state" / f"step-{p.step}", tensors, progress.progress_to_dict(p))
-            checkpoint.prune_checkpoints(self.folder / "state", max(self.config.save_total_limit, self.config.average_checkpoints), p.step)
+            checkpoint.prune_checkpoints(
+                self.folder / "state", max(self.config.save_total_limit, self.config.average_checkpoints), p.step
+            )
             checkpoint.prune_best(self.folder / "state")
             if p.step:
                 self.display.info(f"step {p.step}: saved")

@@ -84,7 +84,7 @@ def load_vectors(path: Path) -> KeyedVectors:
     vectors = vectors_from_table(tokenizer, weights[TOKEN_TABLE].float().numpy())
     if NGRAM_TABLE not in weights:
         return vectors
-    ngrams = checkpoint.read_config(path)["model"]["encoder"]["front"]["grams"]
+    ngrams = checkpoint.read_config(path)["model"]["encoder"]["embeddings"]["ngrams"]
     normalize = tokenizer.backend_tokenizer.normalizer.normalize_str if tokenizer.backend_tokenizer.normalizer else str
     return FastTextKeyedVectors(
         vectors.words, vectors.matrix, weights[NGRAM_TABLE].float().numpy(), ngrams["least"], ngrams["most"], normalize
@@ -100,7 +100,7 @@ def init_embeddings(model: Model, tokenizer: Tokenizer, vectors: KeyedVectors, c
     table = model.encoder.tokens
     if table is None or table.weight.shape[1] != vectors.vector_size:
         problem = "no table of words" if table is None else f"a table of {table.weight.shape[1]} numbers a word"
-        raise UserError(f"vectors of {vectors.vector_size} numbers do not fit a model with {problem}; set model.embedding="
+        raise UserError(f"vectors of {vectors.vector_size} numbers do not fit a model with {problem}; set model.embedding_size="
                        f"{vectors.vector_size}")  # fmt: skip
     token_ids = whole_words(tokenizer)
     rows = {token_id: vectors.key_to_index[word] for word, token_id in token_ids.items() if word in vectors.key_to_index}

@@ -88,7 +88,7 @@ class Word2VecTrainer:
         if not math.isfinite(loss):
             raise UserError(
                 f"the vectors grew beyond all numbers in turn {round_index + 1}; "
-                f"lower objective.rate ({self.config.learning_rate:g})"
+                f"lower objective.mlm_probability ({self.config.learning_rate:g})"
             )
         return {"loss": loss, "rate": lr, "words": num_words}
 

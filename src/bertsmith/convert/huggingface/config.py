@@ -87,7 +87,11 @@ def canonicalize(encoder: EncoderConfig) -> EncoderConfig:
     if isinstance(encoder.mixer, Longformer):
         half_windows = tuple(collapse_equal(list(encoder.mixer.attention_window)))
         encoder = msgspec.structs.replace(encoder, mixer=msgspec.structs.replace(encoder.mixer, attention_window=half_windows))
-    return msgspec.structs.replace(encoder, num_hidden_groups=None) if encoder.num_hidden_groups == encoder.num_hidden_layers else encoder
+    return (
+        msgspec.structs.replace(encoder, num_hidden_groups=None)
+        if encoder.num_hidden_groups == encoder.num_hidden_layers
+        else encoder
+    )
 
 
 def config_to_hf(

@@ -43,7 +43,9 @@ def convert_from_hf(family: Family, config: dict[str, Any], tensors: dict[str, T
     check_head_activation(family, encoder, architecture.heads, source)
     _check_num_blocks(family, encoder, tensors, source)
     pooler = _find_pooler(family, architecture, tensors)
-    name_map = build_name_map(family, architecture, encoder.num_hidden_groups or encoder.num_hidden_layers, pooler, encoder.embedding_size is not None)
+    name_map = build_name_map(
+        family, architecture, encoder.num_hidden_groups or encoder.num_hidden_layers, pooler, encoder.embedding_size is not None
+    )
     used = {name for names in name_map.values() for name in names}
     _check_nothing_missing(used - tensors.keys(), source)
     unexpected = _find_unexpected_keys(family, tensors.keys() - used, source)
@@ -73,7 +75,11 @@ def convert_to_hf(
         )
         weights[POSITION_EMBEDDINGS] = torch.cat([offset_rows, weights[POSITION_EMBEDDINGS]])
     name_map = build_name_map(
-        family, architecture, encoder.num_hidden_groups or encoder.num_hidden_layers, architecture.pooler_module, encoder.embedding_size is not None
+        family,
+        architecture,
+        encoder.num_hidden_groups or encoder.num_hidden_layers,
+        architecture.pooler_module,
+        encoder.embedding_size is not None,
     )
     if unmapped := sorted(weights.keys() - name_map.keys() - {*POOLER_TENSORS, SEGMENT_EMBEDDINGS}):
         raise UserError(f"Hugging Face's {architecture.name} has no place for {_format_names(unmapped)}")
@@ -158,7 +164,10 @@ def _find_unexpected_keys(family: Family, names: Iterable[str], source: str) -> 
 
 def _check_num_blocks(family: Family, encoder: EncoderConfig, tensors: Iterable[str], source: str) -> None:
     """Compare the number of blocks with the config before the model is built: a wrong number could be huge."""
-    block_prefix, expected = family.prefix + family.block_prefix.split("{}")[0], encoder.num_hidden_groups or encoder.num_hidden_layers
+    block_prefix, expected = (
+        family.prefix + family.block_prefix.split("{}")[0],
+        encoder.num_hidden_groups or encoder.num_hidden_layers,
+    )
     num_blocks = len({name.removeprefix(block_prefix).split(".")[0] for name in tensors if name.startswith(block_prefix)})
     if num_blocks != expected:
         key = family.config_keys["layers"] if encoder.num_hidden_groups is None else family.config_keys["groups"]

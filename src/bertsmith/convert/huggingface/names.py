@@ -129,15 +129,15 @@ BERT = Family(
         Architecture("BertForPreTraining", ("next", "words"), "bert.pooler.dense"),
     ),
     config_keys=CONFIG_KEYS,
-    fixed_values={"pooler": "tanh", "groups": None, "embedding": None},
+    fixed_values={"pooler_act": "tanh", "num_hidden_groups": None, "embedding_size": None},
 )  # fmt: skip
 
 # Chinese checkpoints in Google's format with embedding_size < hidden_size, which transformers' BERT does not support.
 NARROW_BERT = replace(
     BERT,
     modules={**BERT.modules, "widen": EMBEDDING_PROJECTION},
-    config_keys={**CONFIG_KEYS, "embedding": "embedding_size"},
-    fixed_values={"pooler": "tanh", "groups": None},
+    config_keys={**CONFIG_KEYS, "embedding_size": "embedding_size"},
+    fixed_values={"pooler_act": "tanh", "num_hidden_groups": None},
     embedding_projection="always",
 )
 
@@ -207,7 +207,7 @@ DISTILBERT = Family(
         "feedforward.activation": "activation", "positions": "max_position_embeddings", "dropout": "dropout",
         "mixer.dropout": "attention_dropout", "deviation": "initializer_range",
     },
-    fixed_values={"segments": 1, "eps": 1e-12, "pooler": "relu", "groups": None, "embedding": None},
+    fixed_values={"type_vocab_size": 1, "layer_norm_eps": 1e-12, "pooler_act": "relu", "num_hidden_groups": None, "embedding_size": None},
     defaults={"seq_classif_dropout": 0.2, "qa_dropout": 0.1},
 )  # fmt: skip
 
@@ -238,8 +238,8 @@ ALBERT = Family(
         ("classifier_dropout_prob", "classifier_dropout_prob", None),
         Architecture("AlbertForPreTraining", ("next", "words"), "albert.pooler"),
     ),
-    config_keys={**CONFIG_KEYS, "groups": "num_hidden_groups", "embedding": "embedding_size"},
-    fixed_values={"pooler": "tanh"},
+    config_keys={**CONFIG_KEYS, "num_hidden_groups": "num_hidden_groups", "embedding_size": "embedding_size"},
+    fixed_values={"pooler_act": "tanh"},
     defaults={"hidden_act": "gelu_new", "num_hidden_groups": 1, "embedding_size": 128, "hidden_dropout_prob": 0.0,
               "classifier_dropout_prob": 0.1},
     embedding_projection="always",
@@ -268,8 +268,8 @@ ELECTRA = Family(
         "Electra", (None, "classifier.dense", "sequence_summary.summary"), CLASSIFIER_DROPOUTS,
         Architecture("ElectraForPreTraining", ("replaced",)), score_module="classifier.out_proj",
     ),
-    config_keys={**CONFIG_KEYS, "embedding": "embedding_size"},
-    fixed_values={"pooler": "gelu", "groups": None},
+    config_keys={**CONFIG_KEYS, "embedding_size": "embedding_size"},
+    fixed_values={"pooler_act": "gelu", "num_hidden_groups": None},
     defaults={"embedding_size": 128},
     embedding_projection="narrow",
     erf_mlm_head=True,

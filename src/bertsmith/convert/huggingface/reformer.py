@@ -117,12 +117,12 @@ def _build_encoder_config(config: dict[str, Any], source: str) -> EncoderConfig:
         shape = list(config["axial_pos_shape"]) if config["axial_pos_embds"] else []
         table = {"shape": shape, "widths": list(config["axial_pos_embds_dim"])} if shape else True
         max_length = min(config["max_position_embeddings"], prod(shape) if shape else config["max_position_embeddings"])
-        feedforward = {"inner": config["feed_forward_size"], "activation": activation}
+        feedforward = {"intermediate_size": config["feed_forward_size"], "hidden_act": activation}
         values = {
-            "layers": len(layers), "width": 2 * config["hidden_size"], "embedding": config["hidden_size"],
-            "reversible": "halves", "norm": "before", "segments": 0, "embedding_norm": False, "pooler": "none",
-            "positions": max_length, "table": table, "dropout": config["hidden_dropout_prob"], "eps": config["layer_norm_eps"],
-            "deviation": config["initializer_range"],
+            "num_hidden_layers": len(layers), "hidden_size": 2 * config["hidden_size"], "embedding_size": config["hidden_size"],
+            "reversible": "halves", "norm": "pre", "type_vocab_size": 0, "embedding_norm": False, "pooler_act": "none",
+            "max_position_embeddings": max_length, "position_embedding_type": table, "hidden_dropout_prob": config["hidden_dropout_prob"], "layer_norm_eps": config["layer_norm_eps"],
+            "initializer_range": config["initializer_range"],
             "feedforward": feedforward | ({"chunk": chunk} if (chunk := config["chunk_size_feed_forward"]) else {}),
             "mixer": _mixer_values(config, layers, max_length),
         }  # fmt: skip
@@ -141,9 +141,9 @@ def _mixer_values(config: dict[str, Any], layers: list[str], max_length: int) ->
         ours: {key: config[f"{kind}_{suffix}"] for key, suffix in hf_suffixes.items()} for kind, ours in LAYER_KINDS.items()
     }
     return {
-        "kind": "chunked", "heads": config["num_attention_heads"], "size": config["attention_head_size"], "layers": layers,
-        "buckets": config["num_buckets"] or _default_num_buckets(max_length, kind_values["hashed"]["chunk"]),
-        "rounds": config["num_hashes"], "seed": config["hash_seed"] or 0, "causal": config["is_decoder"], **kind_values,
+        "kind": "reformer-chunked", "num_attention_heads": config["num_attention_heads"], "attention_head_size": config["attention_head_size"], "attn_layers": layers,
+        "num_buckets": config["num_buckets"] or _default_num_buckets(max_length, kind_values["hashed"]["chunk"]),
+        "num_hashes": config["num_hashes"], "seed": config["hash_seed"] or 0, "causal": config["is_decoder"], **kind_values,
     }  # fmt: skip
 
 

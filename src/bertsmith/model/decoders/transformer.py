@@ -80,11 +80,18 @@ class TransformerDecoderConfig(Variant, frozen=True, tag="attention"):
     def block_config(self, encoder: "EncoderConfig") -> "EncoderConfig":
         """Config of the decoder's blocks: the encoder's, with this config's fields and a causal mixer."""
         base_mixer = encoder.mixer if isinstance(encoder.mixer, LiteTransformer) else encoder.attention_config()
-        mixer = msgspec.structs.replace(base_mixer, num_attention_heads=self.num_attention_heads or base_mixer.num_attention_heads, causal=True)
+        mixer = msgspec.structs.replace(
+            base_mixer, num_attention_heads=self.num_attention_heads or base_mixer.num_attention_heads, causal=True
+        )
         feedforward = self.feedforward or encoder.feedforward or FeedForwardConfig(intermediate_size=4 * encoder.hidden_size)
         norm = self.norm or ("after" if encoder.norm == "none" else encoder.norm)
         dropout = encoder.hidden_dropout_prob if self.hidden_dropout_prob is None else self.hidden_dropout_prob
-        fixed_fields = {"layers": self.num_hidden_layers or max(1, encoder.num_hidden_layers), "groups": None, "others": None, "residual": "all"}
+        fixed_fields = {
+            "num_hidden_layers": self.num_hidden_layers or max(1, encoder.num_hidden_layers),
+            "num_hidden_groups": None,
+            "layer_types": None,
+            "residual": "all",
+        }
         return msgspec.structs.replace(
             encoder, mixer=mixer, feedforward=feedforward, norm=norm, hidden_dropout_prob=dropout, **fixed_fields
         )
@@ -107,7 +114,10 @@ class TransformerDecoder(Decoder):
     def __init__(self, config: TransformerDecoderConfig, encoder: "EncoderConfig") -> None:
         super().__init__()
         self.config, block_config = config, config.block_config(encoder)
-        if config.shared and (config.num_attention_heads, config.feedforward, config.norm, config.num_hidden_layers) != (None,) * 4:
+        if (
+            config.shared
+            and (config.num_attention_heads, config.feedforward, config.norm, config.num_hidden_layers) != (None,) * 4
+        ):
             raise UserError("decoder.shared=true takes the encoder's blocks as they are; leave out the decoder's own settings")
         is_plain_attention = isinstance(encoder.mixer, Attention) and not encoder.layer_types
         if config.shared and (not is_plain_attention or encoder.norm == "none" or not encoder.feedforward):
@@ -139,7 +149,7 @@ class TransformerDecoder(Decoder):
         stack, config = encoder.stack, self.config
         if len(self.blocks) > len(stack.block_indices):
             raise UserError(
-                f"decoder.layers={len(self.blocks)} is more than the {len(stack.block_indices)} blocks of the encoder, "
+                f"decoder.num_hidden_layers={len(self.blocks)} is more than the {len(stack.block_indices)} blocks of the encoder, "
                 "which they begin as; lower it, or begin anew with scratch=true"
             )
         same_feedforward, same_mixer = self._matches_encoder(encoder.config)

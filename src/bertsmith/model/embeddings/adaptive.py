@@ -93,7 +93,7 @@ class AdaptiveSoftmaxHeadConfig(Variant, frozen=True, tag="by-rarity"):
         2_000, 10_000,
     )  # fmt: skip
     div_value: Annotated[DivValue, "each cluster is scored with so many times fewer numbers than the one before"] = 4.0
-    tied: Annotated[bool, "the tables are those of model.front=by-rarity, of the same cutoffs; else its own"] = False
+    tied: Annotated[bool, "the tables are those of model.embeddings=adaptive, of the same cutoffs; else its own"] = False
     bias: Annotated[bool, "a number for every word beside the tables"] = True
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "AdaptiveSoftmax":
@@ -101,9 +101,11 @@ class AdaptiveSoftmaxHeadConfig(Variant, frozen=True, tag="by-rarity"):
         if self.tied and not (
             isinstance(front, AdaptiveInputConfig) and (front.cutoffs, front.div_value) == (self.cutoffs, self.div_value)
         ):
-            raise UserError("a tied head by rarity scores with the tables of model.front=by-rarity; give it the same cutoffs "
+            raise UserError("a tied head by rarity scores with the tables of model.embeddings=adaptive; give it the same cutoffs "
                            "and shrink as the head's, or set the head's tied=false")  # fmt: skip
-        return AdaptiveSoftmax(self, Clusters.from_cutoffs(self.cutoffs, self.div_value, encoder.hidden_size, vocab_size), encoder.hidden_size)
+        return AdaptiveSoftmax(
+            self, Clusters.from_cutoffs(self.cutoffs, self.div_value, encoder.hidden_size, vocab_size), encoder.hidden_size
+        )
 
 
 class AdaptiveSoftmax(nn.Module):

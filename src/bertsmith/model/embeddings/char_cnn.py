@@ -43,10 +43,12 @@ class CharCNN(InputEmbedding):
         super().__init__()
         if hidden_size % 2:
             raise UserError(
-                f"half the channels read forward, half backward: a width of {hidden_size} is not even; change model.width"
+                f"half the channels read forward, half backward: a width of {hidden_size} is not even; change model.hidden_size"
             )
         if max(kernel_size for kernel_size, _ in config.filters) > config.max_characters_per_token:
-            raise UserError(f"a filter wider than the {config.max_characters_per_token} letters of a word sees nothing; change model.front")
+            raise UserError(
+                f"a filter wider than the {config.max_characters_per_token} letters of a word sees nothing; change model.embeddings"
+            )
         num_filters = sum(out_channels for _, out_channels in config.filters)
         self.max_word_length, self.lexicon = config.max_characters_per_token, Lexicon()
         self.characters = nn.Embedding(NUM_CHARACTERS, config.embedding_size)
@@ -57,7 +59,9 @@ class CharCNN(InputEmbedding):
         self.out = nn.Linear(num_filters, hidden_size // 2)
         self.activation = F.relu if config.hidden_act == "relu" else torch.tanh
         self.char_id_cache: Tensor
-        self.register_buffer("char_id_cache", torch.zeros(0, config.max_characters_per_token, dtype=torch.int16), persistent=False)
+        self.register_buffer(
+            "char_id_cache", torch.zeros(0, config.max_characters_per_token, dtype=torch.int16), persistent=False
+        )
 
     @torch.no_grad()
     def reset_parameters(self) -> None:

@@ -56,7 +56,9 @@ class FastTextConfig(Variant, frozen=True, tag="subwords"):
 
     def build(self, hidden_size: int, vocab_size: int) -> "FastTextEmbedding":
         if hidden_size != self.vector_size:
-            raise UserError(f"words of {self.vector_size} numbers do not go with model.width={hidden_size}; make them the same")
+            raise UserError(
+                f"words of {self.vector_size} numbers do not go with model.hidden_size={hidden_size}; make them the same"
+            )
         return FastTextEmbedding(self.ngrams, hidden_size, vocab_size)
 
 

@@ -36,10 +36,10 @@ class NgramConfig(Variant, frozen=True, tag="grams"):
 
     def build(self, hidden_size: int, vocab_size: int) -> "NgramEmbedding":
         if self.order < 2:
-            raise UserError("model.front.order=1 reads no word; take 2 or more")
+            raise UserError("model.embeddings.order=1 reads no word; take 2 or more")
         if hidden_size != self.hidden_size:
             raise UserError(
-                f"a front of order {self.order} makes vectors of {self.hidden_size}; set model.width={self.hidden_size}"
+                f"a front of order {self.order} makes vectors of {self.hidden_size}; set model.hidden_size={self.hidden_size}"
             )
         return NgramEmbedding(self)
 

@@ -63,7 +63,9 @@ class Beam(GenerationBase, frozen=True):
     """Beam search."""
 
     num_beams: Annotated[PosInt, "texts kept at every length"] = 4
-    length_penalty: Annotated[NonNegFloat, "log-probabilities are divided by ((5 + tokens) / 6)^alpha, Wu et al. 2016; 0: not"] = 0.6
+    length_penalty: Annotated[
+        NonNegFloat, "log-probabilities are divided by ((5 + tokens) / 6)^alpha, Wu et al. 2016; 0: not"
+    ] = 0.6
 
 
 GenerationConfig = Greedy | Sample | Beam
@@ -86,7 +88,10 @@ def generate(
     max_lengths: Sequence[int] | None = None,
 ) -> list[GeneratedSequence]:  # fmt: skip
     """Generate a continuation of each prompt, up to `eos_token_id`, config.tokens or the prompt's `max_lengths`."""
-    max_new_tokens = [config.max_new_tokens if max_lengths is None else min(config.max_new_tokens, max_lengths[i]) for i in range(len(prompts))]
+    max_new_tokens = [
+        config.max_new_tokens if max_lengths is None else min(config.max_new_tokens, max_lengths[i])
+        for i in range(len(prompts))
+    ]
     if isinstance(config, Beam):
         hypotheses = beam_search(decoder, prompts, config, eos_token_id, max_new_tokens)
         return [
@@ -192,7 +197,9 @@ def beam_search(
     state, logits = decoder.reorder_state(state, rows), logits.index_select(0, rows)
     while True:
         log_probs = _mask_repeated_ngrams(
-            logits.float().log_softmax(-1), [beam.tokens for search in active for beam in search.beams], config.no_repeat_ngram_size
+            logits.float().log_softmax(-1),
+            [beam.tokens for search in active for beam in search.beams],
+            config.no_repeat_ngram_size,
         )
         parents = _extend_beams(active, log_probs, eos_token_id)
         kept_rows = [i * size + parent for i, search in enumerate(active) if not search.is_done for parent in parents[i]]
@@ -263,7 +270,9 @@ def _generate_tokenwise(
     )
     for step in range(uniforms.shape[1]):
         tokens = _choose_tokens(
-            _mask_repeated_ngrams(logits, [sequence.tokens for sequence in sequences], config.no_repeat_ngram_size), config, uniforms[:, step]
+            _mask_repeated_ngrams(logits, [sequence.tokens for sequence in sequences], config.no_repeat_ngram_size),
+            config,
+            uniforms[:, step],
         )
         log_probs = logits.float().log_softmax(-1).gather(1, tokens[:, None]).squeeze(1)
         for sequence, token, log_prob in zip(sequences, tokens.tolist(), log_probs.tolist(), strict=True):

@@ -52,7 +52,7 @@ class HalfLMHeadConfig(Variant, frozen=True, tag="half"):
         half_size = encoder.hidden_size // 2
         if self.tied and (encoder.embeddings is not None or encoder.embedding_dim != half_size):
             raise UserError(
-                f"a tied softmax over half the channels wants tables of {half_size} numbers; set model.embedding={half_size}, "
+                f"a tied softmax over half the channels wants tables of {half_size} numbers; set model.embedding_size={half_size}, "
                 "or the head's tied=false"
             )
         half_encoder = replace(encoder, hidden_size=half_size, embedding_size=None, embeddings=None)

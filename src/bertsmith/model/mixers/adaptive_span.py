@@ -53,7 +53,9 @@ class AdaptiveSpanAttention(Mixer):
         super().__init__()
         self.config = config
         self.project = QKVProjection(hidden_size, config.num_attention_heads, config.bias)
-        self.span = nn.Parameter(torch.full((config.num_attention_heads,), config.init_span))  # z as a fraction of config.longest
+        self.span = nn.Parameter(
+            torch.full((config.num_attention_heads,), config.init_span)
+        )  # z as a fraction of config.longest
         self.places = nn.Embedding((1 if config.causal else 2) * config.max_span + 1, hidden_size // config.num_attention_heads)
         self.trimmed_span = self._round_span(config.init_span)
 

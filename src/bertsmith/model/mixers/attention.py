@@ -25,9 +25,12 @@ class Attention(Variant, frozen=True, tag="dense"):
         Probability, "on attention weights: 0.1 in the paper; above 0 leaves flash attention for a slower path"
     ] = 0.0
     bias: Annotated[bool, "add a bias after each matrix"] = True
-    rope_theta: Annotated[PosFloat | None, "longest period of rotary positions, such as 10000; with model.table=false"] = None
+    rope_theta: Annotated[
+        PosFloat | None, "longest period of rotary positions, such as 10000; with model.position_embedding_type=none"
+    ] = None
     position_bias: Annotated[
-        PositionBiasConfig | None, "what scores gain by distance: alibi or relative (T5); with model.table=false; none: nothing"
+        PositionBiasConfig | None,
+        "what scores gain by distance: alibi or relative (T5); with model.position_embedding_type=none; none: nothing",
     ] = None
 
     def build(self, hidden_size: int) -> Mixer:
@@ -41,10 +44,12 @@ class SelfAttention(Mixer):
         super().__init__()
         self.causal, self.dropout = config.causal, config.attention_dropout
         self.project = QKVProjection(hidden_size, config.num_attention_heads, config.bias)
-        self.rotary = RotaryEmbedding(hidden_size // config.num_attention_heads, config.rope_theta) if config.rope_theta else None
+        self.rotary = (
+            RotaryEmbedding(hidden_size // config.num_attention_heads, config.rope_theta) if config.rope_theta else None
+        )
         if config.rope_theta and config.position_bias:
             raise UserError(
-                "positions are turned or scores lean on distance, not both; leave out model.mixer.rotary or distance"
+                "positions are turned or scores lean on distance, not both; leave out model.mixer.rope_theta or distance"
             )
         self.distance = config.position_bias.build(config.num_attention_heads, config.causal) if config.position_bias else None
         self.bias_tie_key = _bias_tie_key(config)

@@ -58,7 +58,7 @@ class QKVProjection(nn.Module):
         if hidden_size % num_heads:
             raise UserError(
                 f"a width of {hidden_size} does not divide into {num_heads} heads; "
-                f"try model.mixer.heads={max(1, hidden_size // 64)}"
+                f"try model.mixer.num_attention_heads={max(1, hidden_size // 64)}"
             )
         self.num_heads = num_heads
         self.qkv, self.out = nn.Linear(hidden_size, 3 * hidden_size, bias=bias), nn.Linear(hidden_size, hidden_size, bias=bias)

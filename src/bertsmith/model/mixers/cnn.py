@@ -33,7 +33,7 @@ class CnnMixer(Mixer):
         super().__init__()
         if len(config.kernel_sizes) > hidden_size:
             raise UserError(
-                f"a width of {hidden_size} is less than one for each of {len(config.kernel_sizes)} filters; raise model.width"
+                f"a width of {hidden_size} is less than one for each of {len(config.kernel_sizes)} filters; raise model.hidden_size"
             )
         base, remainder = divmod(hidden_size, len(config.kernel_sizes))
         out_channels = [base + (i < remainder) for i in range(len(config.kernel_sizes))]
@@ -41,7 +41,9 @@ class CnnMixer(Mixer):
             nn.Linear(kernel_size * hidden_size, channels)
             for kernel_size, channels in zip(config.kernel_sizes, out_channels, strict=True)
         )
-        self.left_padding = [kernel_size - 1 if config.causal else (kernel_size - 1) // 2 for kernel_size in config.kernel_sizes]
+        self.left_padding = [
+            kernel_size - 1 if config.causal else (kernel_size - 1) // 2 for kernel_size in config.kernel_sizes
+        ]
         self.kernel_sizes = config.kernel_sizes
         self.activation = F.relu if config.hidden_act == "relu" else torch.tanh
 

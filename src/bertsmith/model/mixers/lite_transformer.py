@@ -32,7 +32,9 @@ class LiteTransformer(Variant, frozen=True, tag="long-short"):
     causal: Annotated[bool, "see only what came before"] = False
     attention_dropout: Annotated[Probability, "on attention weights, and on weights of filters"] = 0.0
     bias: Annotated[bool, "add a bias after each matrix"] = True
-    rope_theta: Annotated[PosFloat | None, "longest period of rotary positions of the first half; with model.table=false"] = None
+    rope_theta: Annotated[
+        PosFloat | None, "longest period of rotary positions of the first half; with model.position_embedding_type=none"
+    ] = None
 
     def for_layer(self, layer_idx: int, num_layers: int) -> "LiteTransformer":
         """The config of one layer, with its kernel size."""
@@ -50,11 +52,15 @@ class LongShortRangeAttention(Mixer):
         half = hidden_size // 2
         if hidden_size % 2 or half % config.num_filters:
             raise UserError(
-                f"half of a width of {hidden_size} does not divide into {config.num_filters} filters; change model.width, or "
+                f"half of a width of {hidden_size} does not divide into {config.num_filters} filters; change model.hidden_size, or "
                 "model.mixer.filters"
             )
         attention_config = Attention(
-            num_attention_heads=config.num_attention_heads, causal=config.causal, attention_dropout=config.attention_dropout, bias=config.bias, rope_theta=config.rope_theta
+            num_attention_heads=config.num_attention_heads,
+            causal=config.causal,
+            attention_dropout=config.attention_dropout,
+            bias=config.bias,
+            rope_theta=config.rope_theta,
         )
         self.far, self.near = SelfAttention(attention_config, half), LightweightConv(config, half)
 

@@ -26,7 +26,9 @@ class Lstm(Variant, frozen=True):
     ] = "both"
     cell_size: Annotated[PosInt | None, "cells of a direction, projected to what it gives; else as many as it gives"] = None
     cell: Annotated[Literal["lstm", "gru"], "what remembers"] = "lstm"
-    cell_clip: Annotated[PosFloat | None, "memory and projection stay within this, 3 in ELMo; a GPU then takes step by step"] = None
+    cell_clip: Annotated[
+        PosFloat | None, "memory and projection stay within this, 3 in ELMo; a GPU then takes step by step"
+    ] = None
 
     @property
     def causal(self) -> bool:
@@ -72,7 +74,7 @@ class RnnMixer(Mixer):
         super().__init__()
         num_directions = 1 if config.directions == "forward" else 2
         if hidden_size % num_directions:
-            raise UserError(f"two directions give half the width each: {hidden_size} is not even; change model.width")
+            raise UserError(f"two directions give half the width each: {hidden_size} is not even; change model.hidden_size")
         self.splits_input, output_size = config.directions == "apart", hidden_size // num_directions
         input_size = output_size if self.splits_input else hidden_size
         self.ways = nn.ModuleList(_build_rnn(config, input_size, output_size) for _ in range(num_directions))
@@ -176,11 +178,11 @@ def _build_rnn(config: Lstm, input_size: int, output_size: int) -> nn.LSTM | nn.
     hidden_size = config.cell_size or output_size
     if config.cell == "gru":
         if hidden_size != output_size or config.cell_clip is not None:
-            raise UserError("a GRU has neither projection nor clip; leave out model.mixer.hidden and clip, or set cell=lstm")
+            raise UserError("a GRU has neither projection nor clip; leave out model.mixer.cell_size and clip, or set cell=lstm")
         return nn.GRU(input_size, output_size)
     if hidden_size < output_size:
         raise UserError(
-            f"{hidden_size} cells cannot be projected to {output_size} numbers; raise model.mixer.hidden, or leave it out"
+            f"{hidden_size} cells cannot be projected to {output_size} numbers; raise model.mixer.cell_size, or leave it out"
         )
     lstm = nn.LSTM(input_size, hidden_size, proj_size=output_size if hidden_size > output_size else 0)
     with torch.no_grad():

@@ -34,14 +34,18 @@ class Longformer(Variant, frozen=True, tag="window"):
     causal: Annotated[bool, "see only what came before"] = False
     attention_dropout: Annotated[Probability, "on attention weights; above 0 takes a slower path"] = 0.0
     bias: Annotated[bool, "add a bias after each matrix"] = True
-    rope_theta: Annotated[PosFloat | None, "longest period of rotary positions, such as 10000; with model.table=false"] = None
+    rope_theta: Annotated[
+        PosFloat | None, "longest period of rotary positions, such as 10000; with model.position_embedding_type=none"
+    ] = None
 
     def for_layer(self, layer_idx: int, num_layers: int) -> "Longformer":
         """The config of one layer, with its window and dilation."""
         if len(self.attention_window) not in (1, num_layers):
-            raise UserError(f"model.mixer.reach has {len(self.attention_window)} numbers for {num_layers} layers; give one, or one each")
+            raise UserError(
+                f"model.mixer.reach has {len(self.attention_window)} numbers for {num_layers} layers; give one, or one each"
+            )
         if self.dilated_layers is not None and not self.dilation:
-            raise UserError(f"dilated={self.dilated_layers} says which layers have dilated heads, of which there are none; name some, "
+            raise UserError(f"dilated_layers={self.dilated_layers} says which layers have dilated heads, of which there are none; name some, "
                            "such as dilation=[2, 2], or leave it out")  # fmt: skip
         dilation = self.dilation if self.dilated_layers is None or layer_idx >= num_layers - self.dilated_layers else ()
         half_window = self.attention_window[layer_idx if len(self.attention_window) > 1 else 0]
@@ -57,14 +61,18 @@ class LongformerAttention(Mixer):
     def __init__(self, config: Longformer, hidden_size: int) -> None:
         super().__init__()
         if len(config.dilation) > config.num_attention_heads:
-            raise UserError(f"model.mixer.dilation has {len(config.dilation)} numbers for {config.num_attention_heads} heads; shorten it")
+            raise UserError(
+                f"model.mixer.dilation has {len(config.dilation)} numbers for {config.num_attention_heads} heads; shorten it"
+            )
         self.causal, self.dropout, (self.half_window,) = config.causal, config.attention_dropout, config.attention_window
         self.project = QKVProjection(hidden_size, config.num_attention_heads, config.bias)
         # Global tokens have projections of their own (section 3.1).
         self.anchored = nn.Linear(hidden_size, 3 * hidden_size, bias=config.bias) if config.global_attention else None
         if self.anchored is not None:
             self.anchored.weight.parts = 3  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
-        self.rotary = RotaryEmbedding(hidden_size // config.num_attention_heads, config.rope_theta) if config.rope_theta else None
+        self.rotary = (
+            RotaryEmbedding(hidden_size // config.num_attention_heads, config.rope_theta) if config.rope_theta else None
+        )
         dilations = [1] * (config.num_attention_heads - len(config.dilation)) + list(config.dilation)
         self.heads_by_dilation = {
             dilation: [head for head, head_dilation in enumerate(dilations) if head_dilation == dilation]

@@ -52,7 +52,9 @@ class ReformerChunked(Variant, frozen=True, tag="chunked"):
 
     def build(self, hidden_size: int) -> Mixer:
         if self.attention_head_size is None and hidden_size % self.num_attention_heads:
-            raise UserError(f"a width of {hidden_size} does not divide into {self.num_attention_heads} heads; set model.mixer.size")
+            raise UserError(
+                f"a width of {hidden_size} does not divide into {self.num_attention_heads} heads; set model.mixer.attention_head_size"
+            )
         return (ChunkedLocalAttention if self.attn_layers[0] == "near" else ChunkedLshAttention)(
             self, hidden_size, self.attention_head_size or hidden_size // self.num_attention_heads
         )

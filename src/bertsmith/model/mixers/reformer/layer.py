@@ -44,7 +44,7 @@ class ReformerAttention(Mixer):
         super().__init__()
         if hidden_size % config.num_attention_heads:
             raise UserError(f"a width of {hidden_size} does not divide into {config.num_attention_heads} heads; try "
-                           f"model.mixer.heads={max(1, hidden_size // 64)}")  # fmt: skip
+                           f"model.mixer.num_attention_heads={max(1, hidden_size // 64)}")  # fmt: skip
         self.config, self.head_dim = config, hidden_size // config.num_attention_heads
         self.project, self.out = (
             nn.Linear(hidden_size, 2 * hidden_size, bias=config.bias),
@@ -52,7 +52,11 @@ class ReformerAttention(Mixer):
         )
         self.project.weight.parts = 2  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
         buckets = config.num_buckets if isinstance(config.num_buckets, tuple) else (config.num_buckets,)
-        self.hashes = LshHash(config.num_attention_heads, self.head_dim, config.num_hashes, buckets, config.seed) if buckets != (1,) else None
+        self.hashes = (
+            LshHash(config.num_attention_heads, self.head_dim, config.num_hashes, buckets, config.seed)
+            if buckets != (1,)
+            else None
+        )
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         if layout.prefix_lengths is not None:
@@ -105,4 +109,6 @@ class ReformerAttention(Mixer):
         """(tokens,) bool: whether the token's sequence fits into the window of each of its tokens."""
         # Twice as many ids as sequences: the padding of a padded batch has ids of its own.
         lengths = torch.zeros(2 * layout.num_sequences, dtype=torch.long, device=layout.seq_id.device)
-        return lengths.index_add(0, layout.seq_id, torch.ones_like(layout.seq_id))[layout.seq_id] <= self.config.bucket_window + 1
+        return (
+            lengths.index_add(0, layout.seq_id, torch.ones_like(layout.seq_id))[layout.seq_id] <= self.config.bucket_window + 1
+        )

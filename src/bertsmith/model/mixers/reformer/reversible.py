@@ -38,12 +38,14 @@ def reversible_block_config(config: "EncoderConfig") -> "EncoderConfig":
         reason = "norm=after" if config.norm == "after" else "no feedforward" if config.feedforward is None else "no residuals"
         raise UserError(
             f"a reversible model adds what mixers and feed-forwards say, each to one of two sides; it has {reason}: "
-            "set model.norm=before, and leave model.residual and model.feedforward as they are"
+            "set model.norm=pre, and leave model.residual and model.feedforward as they are"
         )
     if config.reversible != "halves":
         return config
     if config.hidden_size % 2:
-        raise UserError(f"a width of {config.hidden_size} has no halves; set model.reversible=true, or an even model.width")
+        raise UserError(
+            f"a width of {config.hidden_size} has no halves; set model.reversible=true, or an even model.hidden_size"
+        )
     return msgspec.structs.replace(config, hidden_size=config.hidden_size // 2)
 
 
