@@ -29,8 +29,7 @@ from bertsmith.model.config import EncoderConfig
 from bertsmith.model.mixers import MixerConfig
 from bertsmith.model.model import Model, ModelConfig
 from bertsmith.model.packing import Layout
-from bertsmith.reports.charts import Series
-from bertsmith.reports.log_log import loglog_chart
+from bertsmith.reports.charts import Series, loglog_chart
 
 from .inputs import BenchmarkInputs
 

@@ -70,7 +70,7 @@ def test_report_of_every_task_is_complete(tokenizer, kind):
     page = parse_page(render_report(summary, 5))
     assert format_score(summary.primary_metric, evaluation.scores[summary.primary_metric]) in page.text
     assert format_interval(summary.primary_metric, evaluation.intervals[summary.primary_metric]) in page.text
-    assert {"scores", "against-other", "where-it-goes-wrong", "worst-mistakes"} <= page.ids
+    assert {"scores", "against-other", "scores-by-slice", "worst-mistakes"} <= page.ids
     assert page.text.count(summary.mistakes[0].place) >= 1
     details = msgspec.json.decode(msgspec.json.encode(build_details(summary, 5)))
     assert details["scores"] == pytest.approx(evaluation.scores) and len(details["worst"]) == 5 and details["slices"]
@@ -101,7 +101,7 @@ def test_report_escapes_texts_and_labels(tokenizer):
 def test_report_of_model_without_mistakes(tokenizer):
     evaluation = make_classification(margin=99.0)
     page = parse_page(render_report(summarize_evaluation(evaluation, tokenizer, evaluation))).text
-    assert "There are none: every answer is right." in page and "100.0%" in page and "cannot be told apart" in page
+    assert "There are none: every answer is right." in page and "100.0%" in page and "is not statistically significant" in page
 
 
 def test_report_findings_name_weak_slice_confusion_and_overconfidence(tokenizer):
@@ -112,15 +112,16 @@ def test_report_findings_name_weak_slice_confusion_and_overconfidence(tokenizer)
     findings = " ".join(
         describe_findings(summarize_evaluation(evaluation_from_logits(evaluation.task, evaluation.examples, logits), tokenizer))
     )
-    assert "Always answering" in findings and "Weakest by label, “fair”" in findings and "“fair” taken for “bad”" in findings
-    assert "surer than it should be" in findings
+    assert "Majority baseline: always predicting" in findings and "Weak slice by label, “fair”" in findings
+    assert "“fair” predicted as “bad”" in findings
+    assert "Overconfident: the mean confidence is" in findings
 
 
 def test_report_names_the_better_model(tokenizer):
     evaluation = make_classification(400, margin=3.0)
     other = degrade(evaluation, fraction=0.5)
-    assert "By accuracy model is better" in parse_page(render_report(summarize_evaluation(evaluation, tokenizer, other))).text
-    assert "By accuracy other is better" in parse_page(render_report(summarize_evaluation(other, tokenizer, evaluation))).text
+    assert "model has the better accuracy" in parse_page(render_report(summarize_evaluation(evaluation, tokenizer, other))).text
+    assert "other has the better accuracy" in parse_page(render_report(summarize_evaluation(other, tokenizer, evaluation))).text
 
 
 def test_metric_formats():

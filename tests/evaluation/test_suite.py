@@ -76,7 +76,7 @@ def test_interrupted_suite_resumes_to_same_table(suite, tmp_path, monkeypatch):
         run_cli("suite", suite, f"out={tmp_path / 'killed'}", code=130)
     partial = json.loads((tmp_path / "killed" / "scores.json").read_text())
     assert partial["left"] == 2 and len(partial["runs"]) == 2
-    assert "still to be done" in parse_page((tmp_path / "killed" / "report.html").read_bytes()).text
+    assert "2 runs are not finished" in parse_page((tmp_path / "killed" / "report.html").read_bytes()).text
     process = run_cli("suite", suite, f"out={tmp_path / 'killed'}", "--json")
     assert process.stderr.count("is there already") == 2
     resumed = json.loads(process.stdout.splitlines()[-1])
@@ -86,7 +86,7 @@ def test_interrupted_suite_resumes_to_same_table(suite, tmp_path, monkeypatch):
     cell = resumed["table"]["tiny"]["mood"]
     assert (cell["mean"], cell["deviation"], cell["seeds"]) == pytest.approx((mean(scores), stdev(scores), 2))
     text = parse_page((tmp_path / "killed" / "report.html").read_bytes()).text
-    assert f"{100 * cell['mean']:.1f} ± {100 * cell['deviation']:.1f}" in text and "still to be done" not in text
+    assert f"{100 * cell['mean']:.1f} ± {100 * cell['deviation']:.1f}" in text and "not finished" not in text
     assert json.loads((tmp_path / "killed" / "scores.json").read_text())["left"] == 0
 
 

@@ -10,7 +10,7 @@ from bertsmith.corpus.card import bits_per_byte
 from bertsmith.evaluation.suite import SuiteRun, SuiteTable
 from bertsmith.finetuning.suite import merge_settings
 from bertsmith.race.table import RaceResults, ResultRow, format_scientific, score_majority_baseline
-from bertsmith.reports.scatter import LabeledPoint, scatter_chart
+from bertsmith.reports.charts import LabeledPoint, scatter_chart
 from bertsmith.tasks import QuestionAnswering, TokenClassification
 from bertsmith.tasks.conll_files import Sentence
 from bertsmith.tokenization.tokenizer import Tokenizer
@@ -61,10 +61,10 @@ def test_scatter_chart_labels_do_not_overlap():
         LabeledPoint("three", 1e5, 50.0),
         LabeledPoint("<four>", 1e7, 50.1, y_error=2.0),
     ]
-    figure = scatter_chart("<t>", points, "parameters", ("usual", 40.0))
+    figure = scatter_chart("<t>", points, "parameters", ("majority baseline", 40.0))
     labels = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="value">([^<]+)<', figure)
     boxes = [(float(x), float(y), len(name)) for x, y, name in labels]
-    assert len(boxes) == 4 and "&lt;four&gt;" in figure and "usual" in figure
+    assert len(boxes) == 4 and "&lt;four&gt;" in figure and "majority baseline" in figure
     for (x, y, size), (other_x, other_y, other_size) in combinations(boxes, 2):
         assert abs(y - other_y) >= 12 or x + 6 * size <= other_x or other_x + 6 * other_size <= x
 

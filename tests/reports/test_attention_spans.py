@@ -52,5 +52,7 @@ def test_show_spans_rejects_model_without_adaptive_span(corpus, tmp_path):
 
 
 def test_span_cell_color_grows_with_span():
-    heats = [int(n) for n in re.findall(r"--heat: (\d+)", render_spans([SpanLayer([0.0, 10.0, 1000.0], 1000)], 1000, 32, True))]
+    heats = [
+        int(n) for n in re.findall(r"--heat: (\d+)", render_spans([SpanLayer([0.0, 10.0, 1000.0], 1000)], 1000, 32, True).body)
+    ]
     assert heats == sorted(heats) and heats[0] == 0 and heats[2] == 90

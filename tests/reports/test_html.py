@@ -1,13 +1,16 @@
 """HTML pages: all text is escaped, and the file is self-contained."""
 
+import re
 from html.parser import HTMLParser
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jinja2 import UndefinedError
 
 from bertsmith.errors import UserError
-from bertsmith.reports.html import element, format_value, join_html, render_document, section, table, tiles, write_page
+from bertsmith.reports.charts.axes import tag
+from bertsmith.reports.html import format_value, note, render, render_document, section, write_page
 
 HOSTILE = """<script>alert("1")</script> ' " & </td></table> <img src=x onerror=alert(1)>"""
 
@@ -28,22 +31,33 @@ class TextParser(HTMLParser):
 
 def parse(page: str) -> TextParser:
     parser = TextParser()
-    parser.feed(page)
+    parser.feed(str(page))
     return parser
 
 
 @given(st.text())
-def test_element_round_trips_any_text(text):
+def test_text_of_a_page_round_trips(text):
     text = text.replace("\r", "").replace("\0", "")
-    assert parse(element("p", text)).text == text
-    assert parse(element("p", title=text)).tags == [("p", {"title": text})]
+    assert parse(tag("p", text)).text == text
+    assert parse(tag("p", "", title=text)).tags == [("p", {"title": text})]
+    assert parse(note(text)).text == f"{text}\n"
 
 
 def test_document_escapes_hostile_text_everywhere():
-    parts = [table([(HOSTILE, 3)], (HOSTILE, "n")), tiles([(HOSTILE, HOSTILE, HOSTILE)]), join_html(HOSTILE)]
-    page = render_document(HOSTILE, HOSTILE, [section("A", *parts)]).decode()
+    table = render("macros", "table", rows=[(HOSTILE, 3)], header=(HOSTILE, "n"))
+    tiles = render("macros", "tiles", facts=[(HOSTILE, HOSTILE, HOSTILE)])
+    sections = [section(HOSTILE, table, tiles, note(HOSTILE)), section("Other")]
+    page = render_document(HOSTILE, HOSTILE, sections).decode()
     assert not [tag for tag, _ in parse(page).tags if tag in ("script", "img")]
-    assert page.count("&lt;script&gt;") == 9  # title, heading, lead, two cells, three parts of a tile, and join_html
+    # title, heading, lead; link, id and heading of a section; two cells, three parts of a tile, a note
+    assert len(re.findall("&lt;script&gt;", page)) == 13
+
+
+def test_render_rejects_missing_and_unknown_values():
+    with pytest.raises(UndefinedError, match="'text' was not provided"):
+        render("macros", "note")
+    with pytest.raises(TypeError, match="txt"):
+        render("macros", "note", txt="a")
 
 
 def test_document_links_to_its_sections():
@@ -53,7 +67,8 @@ def test_document_links_to_its_sections():
 
 
 def test_table_right_aligns_numbers_only():
-    cells = [a for tag, a in parse(table([("a", 1234, "15%"), ("b", 2, "1.5%")], ("x", "y", "z"))).tags if tag in ("td", "th")]
+    table = render("macros", "table", rows=[("a", 1234, "15%"), ("b", 2, "1.5%")], header=("x", "y", "z"))
+    cells = [a for tag, a in parse(table).tags if tag in ("td", "th")]
     assert [cell.get("class") for cell in cells] == [None, "number", "number"] * 3
 
 

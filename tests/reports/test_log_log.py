@@ -6,8 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bertsmith.reports.charts import Series
-from bertsmith.reports.log_log import loglog_chart
+from bertsmith.reports.charts import Series, loglog_chart
 
 LENGTHS = (512, 1024, 4096, 65536)
 

@@ -88,5 +88,5 @@ def test_show_buckets_rejects_model_without_lsh(corpus, tmp_path):
 
 
 def test_bucket_cell_color_grows_with_recall():
-    heats = [int(n) for n in re.findall(r"--heat: (\d+)", render_buckets([BucketLayer([1.0], [0.0], [0.2, 0.9])], 10))]
+    heats = [int(n) for n in re.findall(r"--heat: (\d+)", render_buckets([BucketLayer([1.0], [0.0], [0.2, 0.9])], 10).body)]
     assert heats == [18, 81]

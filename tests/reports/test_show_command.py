@@ -179,8 +179,12 @@ def test_corruption_counts_are_sums_over_batches(corpus):
     corruptions = np.concatenate([classify_corruption(b, corpus.tokenizer.mask_token_id) for b in batches])
     assert counts.corruptions == {name: int((corruptions == index).sum()) for index, name in enumerate(CORRUPTIONS)}
     rows = {row[0]: row[1:] for row in corruption_rows(counts, loader)}
-    assert rows["tokens chosen"] == (counts.num_selected, f"{counts.num_selected / counts.num_maskable:.2%}", "30%")
-    assert rows["of them masked"][0] / counts.num_selected == pytest.approx(0.8, abs=0.08)
+    assert rows["tokens selected for prediction"] == (
+        counts.num_selected,
+        f"{counts.num_selected / counts.num_maskable:.2%}",
+        "30%",
+    )
+    assert rows["of these masked"][0] / counts.num_selected == pytest.approx(0.8, abs=0.08)
     assert counts.num_selected / counts.num_maskable == pytest.approx(0.3, abs=0.03)
 
 

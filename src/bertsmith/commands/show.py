@@ -14,7 +14,7 @@ from ..objectives import ObjectiveConfig, SentencePairMLM
 from ..pretraining.setup import MaxLength
 from ..reports.corpus import render_corpus
 from ..reports.finetuning import render_filled_masks
-from ..reports.html import Html, render_document, write_page
+from ..reports.html import Section, render_document, write_page
 from ..reports.masking import render_masks
 from ..reports.mixer_stats import BucketLayer, SpanLayer, render_buckets, render_spans
 from ..reports.training_curves import render_curves, render_results
@@ -86,7 +86,7 @@ def _check_keys(recipe: Recipe) -> None:
             raise UserError(f"show {recipe.kind} has no use for {name}; it takes {', '.join(allowed[1:])}")
 
 
-def _masking_page(recipe: Recipe) -> tuple[str, list[Html]]:
+def _masking_page(recipe: Recipe) -> tuple[str, list[Section]]:
     if not recipe.objective.can_fill_mask:
         raise UserError(f"objective={recipe.objective.__struct_config__.tag} hides no words: there are no masks to show; "
                        "`bertsmith show corpus` shows its text")  # fmt: skip
@@ -94,16 +94,16 @@ def _masking_page(recipe: Recipe) -> tuple[str, list[Html]]:
     return "What the model is shown", [render_masks(corpus, _build_loader(recipe, corpus), recipe.samples, recipe.epoch)]
 
 
-def _curves_page(recipe: Recipe) -> tuple[str, list[Html]]:
+def _curves_page(recipe: Recipe) -> tuple[str, list[Section]]:
     baseline = _open_corpus(recipe).card["unigram entropy"] if recipe.corpus else None
     return "How the run goes", [render_curves(_model_folder(recipe), baseline)]
 
 
-def _corpus_page(recipe: Recipe) -> tuple[str, list[Html]]:
+def _corpus_page(recipe: Recipe) -> tuple[str, list[Section]]:
     return "What the corpus holds", [render_corpus(_open_corpus(recipe))]
 
 
-def _spans_page(recipe: Recipe) -> tuple[str, list[Html]]:
+def _spans_page(recipe: Recipe) -> tuple[str, list[Section]]:
     from ..model import checkpoint
     from ..model.mixers.adaptive_span import AdaptiveSpanAttention
 
@@ -118,7 +118,7 @@ def _spans_page(recipe: Recipe) -> tuple[str, list[Html]]:
     return "How far its heads look", [render_spans(layers, config.max_span, config.span_ramp, config.causal)]
 
 
-def _buckets_page(recipe: Recipe) -> tuple[str, list[Html]]:
+def _buckets_page(recipe: Recipe) -> tuple[str, list[Section]]:
     import torch
 
     from ..model import checkpoint
@@ -135,7 +135,7 @@ def _buckets_page(recipe: Recipe) -> tuple[str, list[Html]]:
     return "Whom its hashes bring together", [render_buckets([BucketLayer(*layer) for layer in layers], len(tokens))]
 
 
-def run_page(recipe: Recipe) -> tuple[str, list[Html]]:
+def run_page(recipe: Recipe) -> tuple[str, list[Section]]:
     """Results, filled masks, training curves, masked samples (with the model's own objective and seed) and corpus."""
     from ..inference.predictor import load
 

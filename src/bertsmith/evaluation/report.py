@@ -5,10 +5,10 @@ from pathlib import Path
 
 from ..metrics.calibration import ReliabilityBin
 from ..reports.charts import HALF_WIDTH, Series, line_chart
-from ..reports.html import Html, element, format_value, note, render_document, section, table, tiles
+from ..reports.html import Section, format_value, render, render_document
 from .calibration import Calibration, CalibrationStats
 from .metric_names import describe, display_name, format_interval, format_p_value, format_score
-from .report_tables import render_columns, render_labels, render_mistake, render_mistakes, render_slices
+from .report_tables import describe_mistake, render_labels, render_mistakes, render_slices
 from .slices import find_weak_slices
 from .summary import EvaluationSummary
 
@@ -17,20 +17,19 @@ MAX_FLIPS = 8  # examples shown that only the other model predicts correctly
 
 def render_report(summary: EvaluationSummary, max_mistakes: int = 30) -> bytes:
     """The whole page, with the `max_mistakes` worst mistakes."""
-    parts = [render_scores(summary)]
-    if summary.comparison:
-        parts.append(render_comparison(summary))
-    if label_tables := render_labels(summary):
-        parts.append(section("What goes wrong", *label_tables))
-    if summary.slicings:
-        parts.append(render_slices(summary))
-    if summary.calibration:
-        parts.append(render_calibration(summary.calibration))
-    lead = f"{summary.task_kind} · {summary.data} · {len(summary.evaluation.examples):,} examples"
-    return render_document(f"How good {Path(summary.model).name} is", lead, [*parts, render_mistakes(summary, max_mistakes)])
+    sections = [
+        render_scores(summary),
+        render_comparison(summary) if summary.comparison else None,
+        render_labels(summary) if summary.label_counts or summary.confusion else None,
+        render_slices(summary) if summary.slicings else None,
+        render_calibration(summary.calibration) if summary.calibration else None,
+        render_mistakes(summary, max_mistakes),
+    ]
+    lead = f"task: {summary.task_kind} · {summary.data} · {len(summary.evaluation.examples):,} examples"
+    return render_document(f"Evaluation of {Path(summary.model).name}", lead, [part for part in sections if part])
 
 
-def render_scores(summary: EvaluationSummary) -> Html:
+def render_scores(summary: EvaluationSummary) -> Section:
     """The main scores as tiles, the findings as sentences, and all scores as a table."""
     evaluation, primary = summary.evaluation, summary.primary_metric
     order = [primary, *(name for name in evaluation.intervals if name != primary and not _is_redundant(summary, name))]
@@ -41,10 +40,8 @@ def render_scores(summary: EvaluationSummary) -> Html:
         (display_name(name), format_score(name, value), _format_interval(summary, name), describe(name))
         for name, value in evaluation.scores.items()
     ]
-    score_table = table(rows, ("score", "value", "95% interval", "")) if len(rows) > len(facts) else Html("")
-    details = element("details", element("summary", "Every score"), score_table) if score_table else Html("")
-    findings = element("ul", *(element("li", text) for text in describe_findings(summary)), class_="findings")
-    return section("Scores", tiles(facts), findings, details)
+    rows = rows if len(rows) > len(facts) else []
+    return Section("Scores", render("evaluation", "scores", facts=facts, findings=describe_findings(summary), rows=rows))
 
 
 def describe_findings(summary: EvaluationSummary) -> list[str]:
@@ -53,22 +50,22 @@ def describe_findings(summary: EvaluationSummary) -> list[str]:
     findings = []
     if summary.majority_baseline:
         label, accuracy = summary.majority_baseline
-        findings.append(f"Always answering “{label}” would be right {accuracy:.1%} of the time.")
+        findings.append(f"Majority baseline: always predicting “{label}” is right for {accuracy:.1%} of the examples.")
     for by, weak in find_weak_slices(summary.slicings, result.score, result.lower_is_better)[:2]:
         score = f"{display_name(name)} {format_score(name, weak.score.value)}"
         overall = format_score(name, result.score)
-        findings.append(f"Weakest by {by}, “{weak.name}”: {score} on {weak.count:,} examples, {overall} on all.")
+        findings.append(f"Weak slice by {by}, “{weak.name}”: {score} on {weak.count:,} examples; {overall} on all examples.")
     if summary.entity_mistakes:
         kind, types, count = summary.entity_mistakes[0]
         total = sum(row[2] for row in summary.entity_mistakes)
-        findings.append(f"The most frequent fault of {total:,}: {kind} ({types}), {count:,} times.")
+        findings.append(f"Most frequent of {total:,} entity errors: {kind} ({types}), {count:,} times.")
     elif summary.confusion and (pairs := summary.confusion.most_confused(1)):
         gold, predicted, count = pairs[0]
-        findings.append(f"The most frequent mistake: “{gold}” taken for “{predicted}”, {count:,} times.")
+        findings.append(f"Most frequent confusion: “{gold}” predicted as “{predicted}”, {count:,} times.")
     return findings + _describe_confidence(summary.calibration)
 
 
-def render_comparison(summary: EvaluationSummary) -> Html:
+def render_comparison(summary: EvaluationSummary) -> Section:
     """Scores of both models, their differences and p-values, and the examples on which they disagree."""
     assert summary.comparison is not None
     comparison, other = summary.comparison, Path(summary.other_model or "").name
@@ -85,23 +82,32 @@ def render_comparison(summary: EvaluationSummary) -> Html:
         header.append("p, McNemar")
         rows = [[*row, "" if difference.exact_p is None else format_p_value(difference.exact_p)]
                 for row, difference in zip(rows, comparison.differences, strict=True)]  # fmt: skip
-    parts = [note(_describe_significance(summary, model, other)), table(rows, header)]
-    if comparison.both is not None:
-        names = ("both are right", f"only {model} is right", f"only {other} is right", "neither is right")
-        counts = (comparison.both, comparison.only, comparison.only_other, comparison.neither)
-        facts = [(name, count, "") for name, count in zip(names, counts, strict=True)]
-        parts += [element("h3", "Example by example"), tiles(facts), *_render_flips(summary, other)]
-    return section(f"Against {other}", *parts)
+    names = ("both are right", f"only {model} is right", f"only {other} is right", "neither is right")
+    counts = (comparison.both, comparison.only, comparison.only_other, comparison.neither)
+    outcomes = [(name, count, "") for name, count in zip(names, counts, strict=True)] if comparison.both is not None else []
+    lost = {summary.evaluation.examples[i].location for i in comparison.lost}
+    flips = [describe_mistake(mistake) for mistake in summary.mistakes if mistake.place in lost][:MAX_FLIPS]
+    body = render(
+        "evaluation",
+        "comparison",
+        verdict=_describe_significance(summary, model, other),
+        rows=rows,
+        header=header,
+        outcomes=outcomes,
+        flips_title=f"Examples that only {other} gets right ({format_value(len(lost))})",
+        flips=flips,
+    )
+    return Section(f"Against {other}", body)
 
 
-def render_calibration(calibration: Calibration) -> Html:
+def render_calibration(calibration: Calibration) -> Section:
     """The reliability diagram, expected calibration error and NLL, with and without the fitted temperature."""
     uncalibrated = calibration.before if calibration.temperature not in (None, 1.0) else None
-    name = "with the temperature" if uncalibrated else "this model"
+    name = "with temperature scaling" if uncalibrated else "this model"
     series = [Series(name, _reliability_points(calibration.after), "dots")]
     series += [Series("without", _reliability_points(uncalibrated), "dots")] if uncalibrated else []
-    series.append(Series("right as often as said", [(0.0, 0.0), (1.0, 1.0)]))
-    chart = line_chart("How often right, by how sure", series, "confidence", include_zero=True, width=HALF_WIDTH)
+    series.append(Series("perfect calibration", [(0.0, 0.0), (1.0, 1.0)]))
+    chart = line_chart("Accuracy by confidence", series, "confidence", include_zero=True, width=HALF_WIDTH)
     columns = (
         {"this model": calibration.after}
         if not uncalibrated
@@ -109,13 +115,15 @@ def render_calibration(calibration: Calibration) -> Html:
     )
     rows = [("expected calibration error", *(stats.error for stats in columns.values()))]
     if calibration.after.loss is not None:
-        rows.append(("nats a true answer costs", *(stats.loss for stats in columns.values())))
+        rows.append(("NLL of the gold label, nats", *(stats.loss for stats in columns.values())))
     bins = [(f"{bin_.low:.0%}–{bin_.high:.0%}", bin_.count, f"{bin_.confidence:.1%}", f"{bin_.accuracy:.1%}")
             for bin_ in calibration.after.bins]  # fmt: skip
-    caption = "Points below the line: the model is surer than it is right. A bin of few answers may stand anywhere."
-    bin_table = table(bins, ("confidence", "answers", "mean", "right"))
-    tables = [table(rows, ("", *columns)), element("h3", "Answers by confidence"), bin_table]
-    return section("How sure it is", note(caption), render_columns([chart], tables))
+    caption = (
+        "How sure it is, and how often it is right. Points below the diagonal: the model is overconfident. "
+        "Bins with few predictions are noisy."
+    )
+    body = render("evaluation", "calibration", caption=caption, chart=chart, rows=rows, header=("", *columns), bins=bins)
+    return Section("Calibration", body)
 
 
 def _reliability_points(stats: CalibrationStats) -> list[tuple[float, float]]:
@@ -142,8 +150,8 @@ def _describe_confidence(calibration: Calibration | None) -> list[str]:
     confidence, accuracy, count = _mean_confidence(calibration.after.bins)
     if count < 50 or abs(confidence - accuracy) < 0.02:
         return []
-    how = "surer" if confidence > accuracy else "less sure"
-    return [f"It is {how} than it should be: {confidence:.1%} on average, right {accuracy:.1%} of times."]
+    verdict = "Overconfident" if confidence > accuracy else "Underconfident"
+    return [f"{verdict}: the mean confidence is {confidence:.1%}, the accuracy {accuracy:.1%}."]
 
 
 def _mean_confidence(bins: list[ReliabilityBin]) -> tuple[float, float, int]:
@@ -160,22 +168,11 @@ def _describe_significance(summary: EvaluationSummary, model: str, other: str) -
     name, p = display_name(difference.name), difference.p if difference.exact_p is None else difference.exact_p
     p_value = format_p_value(p)
     if math.isnan(p) or p >= 0.05:
-        return f"By {name} the two cannot be told apart on these examples: chance alone would do this (p = {p_value})."
+        return f"The difference in {name} is not statistically significant on these examples (p = {p_value})."
     better = model if difference.above.value > 0 else other
-    return f"By {name} {better} is better, by more than chance would do (p {'= ' if p >= 0.001 else ''}{p_value})."
+    return f"{better} has the better {name}, a statistically significant difference (p {'= ' if p >= 0.001 else ''}{p_value})."
 
 
 def _format_signed(name: str, score: float) -> str:
     text = format_score(name, abs(score))
     return text if text == "–" or not score else f"{'+' if score > 0 else '−'}{text}"
-
-
-def _render_flips(summary: EvaluationSummary, other: str) -> list[Html]:
-    """The worst of the mistakes that the other model does not make."""
-    assert summary.comparison is not None
-    lost = {summary.evaluation.examples[i].location for i in summary.comparison.lost}
-    shown = [mistake for mistake in summary.mistakes if mistake.place in lost][:MAX_FLIPS]
-    if not shown:
-        return []
-    heading = element("summary", f"What {other} gets right and this model does not ({format_value(len(lost))})")
-    return [element("details", heading, *map(render_mistake, shown))]

@@ -7,10 +7,11 @@ from statistics import fmean, stdev
 from typing import Any
 
 from ..reports.charts import compute_axis_range, whisker
-from ..reports.html import Html, element, note, render_document, section, table
+from ..reports.html import Section, render, render_document
 from .metric_names import display_name, format_score
 
 AVERAGE = "average"
+SPREAD_CAPTION = "Mean and standard deviation over seeds. Where the lines overlap, a difference may be due to the seed."
 
 
 @dataclass(frozen=True)
@@ -109,42 +110,48 @@ def render_page(results: SuiteTable, num_pending: int) -> bytes:
     )
 
 
-def _results_section(results: SuiteTable, num_pending: int) -> Html:
+def _results_section(results: SuiteTable, num_pending: int) -> Section:
     columns = [*results.tasks, AVERAGE]
     metrics = {run.task: ", ".join(display_name(name) for name in run.metrics) for run in results.runs}
-    rows = [[model, *(_render_cell(results, model, task) for task in columns)] for model in results.models]
-    metrics_row = ["measured by", *(metrics.get(task, "") for task in results.tasks), "all tasks"]
-    caption = ("Mean over seeds and, behind ±, their deviation, times 100; the best of each column is bold. "
-               "A task with several scores counts by their mean.")  # fmt: skip
-    warnings = (
-        [note(f"{num_pending} runs are still to be done: run the same command again to go on.", "warning")]
-        if num_pending
-        else []
-    )
-    warnings += [note(f"failed: {failure}", "warning") for failure in results.failures]
-    return section("Results", *warnings, note(caption), table([*rows, metrics_row], ["", *columns]))
+    rows = []
+    for model in results.models:
+        cells = [(results.format_cell(model, task) or "–", _is_best(results, model, task)) for task in columns]
+        rows.append((model, cells))
+    caption = ("Mean ± standard deviation over seeds, times 100; the best of each column is bold. "
+               "The score of a task with several metrics is their mean.")  # fmt: skip
+    pending = f"{num_pending} runs are not finished; run the same command again to continue."
+    warnings = [*([pending] if num_pending else []), *(f"failed: {failure}" for failure in results.failures)]
+    metric_row = [*(metrics.get(task, "") for task in results.tasks), "mean of all tasks"]
+    body = render("suite", "results", warnings=warnings, caption=caption, columns=columns, rows=rows, metrics=metric_row)
+    return Section("Results", body)
 
 
-def _spread_section(results: SuiteTable) -> Html:
+def _spread_section(results: SuiteTable) -> Section:
     """Mean and standard deviation over seeds of all models on one scale per task, to compare differences with seed noise."""
-    cells = {(m, t): results.cell(m, t) for t in (*results.tasks, AVERAGE) for m in results.models}
     blocks = []
     for task in (*results.tasks, AVERAGE):
-        column = [(model, cell) for model in results.models if (cell := cells[model, task])]
-        limits = compute_axis_range([edge for _, cell in column for edge in _std_range(cell)])
-        scale = element("span", *(element("span", f"{100 * edge:.4g}") for edge in limits), class_="scale")
-        rows = [(model, str(cell), _render_whisker(cell, limits)) for model, cell in column]
-        blocks.append(element("div", element("h3", task), table(rows, ("", "", scale))))
-    caption = "Arms are one deviation over seeds each way; where they overlap, a difference may be luck."
-    return section("How far apart", note(caption), element("div", *blocks, class_="pair"))
+        cells = [(model, cell) for model in results.models if (cell := results.cell(model, task))]
+        blocks.append(interval_block(task, cells))
+    return Section("Variation over seeds", render("suite", "spread", caption=SPREAD_CAPTION, blocks=blocks))
 
 
-def _runs_section(results: SuiteTable) -> Html:
+def _runs_section(results: SuiteTable) -> Section:
     rows = []
     for run in results.runs:
         scores = ", ".join(f"{display_name(name)} {format_score(name, value)}" for name, value in run.scores.items())
         rows.append((run.model, run.task, run.seed, scores))
-    return section("Every run", table(rows, ("model", "task", "seed", "scores")))
+    return Section("All runs", render("suite", "runs", rows=rows))
+
+
+def interval_block(title: str, cells: Sequence[tuple[str, ScoreCell]], color: str = "one") -> tuple[str, list[str], list[Any]]:
+    """(title, ends of the axis, rows of name, score and chart) for the template: (name, cell) pairs on one scale."""
+    ranges = [(cell.mean - (cell.std or 0), cell.mean + (cell.std or 0)) for _, cell in cells]
+    limits = compute_axis_range([edge for bounds in ranges for edge in bounds])
+    rows = [
+        (name, str(cell), whisker(low, cell.mean, high, limits, color=color))
+        for (name, cell), (low, high) in zip(cells, ranges, strict=True)
+    ]
+    return title, [f"{100 * edge:.4g}" for edge in limits], rows
 
 
 def _aggregate_seeds(scores: list[float]) -> ScoreCell | None:
@@ -155,16 +162,6 @@ def _aggregate_seeds(scores: list[float]) -> ScoreCell | None:
     return ScoreCell(fmean(scores), stdev(scores) if len(scores) > 1 else None, len(scores))
 
 
-def _render_cell(results: SuiteTable, model: str, task: str) -> Html:
+def _is_best(results: SuiteTable, model: str, task: str) -> bool:
     cell = results.cell(model, task)
-    is_best = cell is not None and cell.mean == results.best_mean(task) and len(results.models) > 1
-    return element("b" if is_best else "span", results.format_cell(model, task) or "–", class_="best" if is_best else None)
-
-
-def _std_range(cell: ScoreCell) -> tuple[float, float]:
-    return cell.mean - (cell.std or 0), cell.mean + (cell.std or 0)
-
-
-def _render_whisker(cell: ScoreCell, limits: tuple[float, float]) -> Html:
-    low, high = _std_range(cell)
-    return whisker(low, cell.mean, high, limits)
+    return cell is not None and cell.mean == results.best_mean(task) and len(results.models) > 1

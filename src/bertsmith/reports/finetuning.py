@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .charts import compute_axis_range, whisker
-from .corpus import fraction_bar
-from .html import Html, element, note, section, table
+from .html import Section, render
 
 
 class ScoreInterval(NamedTuple):
@@ -47,42 +46,36 @@ class FinetuningComparison(NamedTuple):
 
 def render_filled_masks(
     fill_results: Iterable[tuple[str, Sequence[Sequence[Mapping[str, Any]]]]], title: str = "Filled masks"
-) -> Html:
+) -> Section:
     """A table of predictions per mask; takes (text, result of `Predictor.fill`) pairs."""
-    blocks = [_render_fill(text, predictions) for text, predictions in fill_results]
-    return section(title, note("The model's likeliest words for each [MASK]."), element("div", *blocks, class_="pair"))
+    items = [
+        (text, [[(row["word"], f"{row['score']:.1%}", row["score"]) for row in rows] for rows in masks])
+        for text, masks in fill_results
+    ]
+    return Section(title, render("finetuning", "filled_masks", items=items))
 
 
-def render_comparison(title: str, comparison: FinetuningComparison) -> Html:
+def render_comparison(title: str, comparison: FinetuningComparison) -> Section:
     """Accuracies with intervals, the difference, and some example predictions."""
     above, guess = comparison.difference, comparison.chance_accuracy
     limits = compute_axis_range(
         [guess, *(bound for score in comparison.scores for bound in (score.low, score.high))], (0.0, 1.0)
     )
     caption = (
-        f"{comparison.num_train:,} texts to learn from, {comparison.num_test:,} of other files to be judged on. "
-        f"Lines are 95% intervals; the dashed one is a guess, {guess:.1%}."
+        f"Fine-tuned on {comparison.num_train:,} texts, evaluated on {comparison.num_test:,} texts from other files. "
+        f"The lines are 95% confidence intervals; the dashed line is random guessing, {guess:.1%}."
     )
     difference = (
-        f"{100 * above.value:+.1f} points on the same texts, with 95% confidence from {100 * above.low:+.1f} to "
-        f"{100 * above.high:+.1f}: what pre-training is worth here."
+        f"Pre-training makes a difference of {100 * above.value:+.1f} points on the same texts "
+        f"(95% confidence interval: {100 * above.low:+.1f} to {100 * above.high:+.1f})."
     )
     scores = [
         (score.name, whisker(score.low, score.value, score.high, limits, guess), score.percent, score.interval)
         for score in comparison.scores
     ]
-    answers = []
-    for answer in comparison.answers:
-        prediction = _render_label(answer.prediction, answer.prediction == answer.label)
-        answers.append((prediction, f"{answer.confidence:.0%}", element("mark", answer.label), answer.text))
-    parts = [note(caption), table(scores, ("", "", "right", "95% interval")), note(difference)]
-    return section(title, *parts, element("h3", "Some of its answers"), table(answers, ("it says", "sure", "truly", "text")))
-
-
-def _render_fill(text: str, predictions: Sequence[Sequence[Mapping[str, Any]]]) -> Html:
-    tables = [table([(row["word"], f"{row['score']:.1%}", fraction_bar(row["score"])) for row in rows]) for rows in predictions]
-    return element("div", element("p", text, class_="question"), *tables, class_="answers")
-
-
-def _render_label(label: str, is_correct: bool) -> Html:
-    return element("mark", label, class_="kept" if is_correct else "swapped")  # green or orange
+    answers = [
+        (answer.prediction, f"{answer.confidence:.0%}", answer.label, answer.text, answer.prediction == answer.label)
+        for answer in comparison.answers
+    ]
+    body = render("finetuning", "comparison", caption=caption, scores=scores, difference=difference, answers=answers)
+    return Section(title, body)

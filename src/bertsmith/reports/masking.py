@@ -1,7 +1,7 @@
 """The HTML section of MLM masking: training samples with their corrupted tokens highlighted, and corruption statistics."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,18 +11,26 @@ from ..corpus.loader import BatchLoader
 from ..corpus.sampling import NextSentence, SampleIndex
 from ..corpus.store import Corpus
 from ..errors import UserError
-from .html import Html, element, format_value, join_html, note, section, table
+from .html import Section, format_value, render
 
 Ints = NDArray[np.int64]
 
 MAX_COUNTED_SAMPLES = 4000  # the statistics are over about this many samples
 CORRUPTIONS = ("masked", "swapped", "kept")
-CAPTION = "Samples as the model reads them. Pieces of one word are joined and underlined; ## marks a piece that goes on."
+CAPTION = "Training samples as the model reads them. The subwords of a word are underlined together; ## marks a continuation."
 LEGEND = {
-    "masked": "hidden: the model sees [MASK], the word stood there",
-    "swapped": "swapped for a random piece, the word stood there",
-    "kept": "left as it is, but asked for all the same",
+    "masked": "replaced by [MASK]; the original token is below",
+    "swapped": "replaced by a random token; the original token is below",
+    "kept": "left unchanged, and predicted like the others",
 }
+
+
+class SampleToken(NamedTuple):
+    """A token of a displayed sample; `corruption` is empty for tokens that are not predicted."""
+
+    text: str
+    original: str
+    corruption: str
 
 
 @dataclass(frozen=True)
@@ -40,22 +48,19 @@ class MaskingCounts:
         return sum(self.corruptions.values())
 
 
-def render_masks(corpus: Corpus, batches: BatchLoader, num_samples: int, epoch: int) -> Html:
+def render_masks(corpus: Corpus, batches: BatchLoader, num_samples: int, epoch: int) -> Section:
     """Statistics, and the first `num_samples` training samples of an epoch."""
     counts = count_corruptions(corpus, batches, epoch)
     if not counts.num_samples:
         raise UserError(f"{corpus.path}: its {len(batches.document_ids):,} documents to learn from make no sample to show")
-    legend = [element("span", element("mark", name, class_=name), " ", LEGEND[name]) for name in CORRUPTIONS]
-    statistics = table(corruption_rows(counts, batches), ("", "count", "share", "wanted"))
     pair_names = pair_label_names(batches)
     samples = [
-        _render_sample(corpus, batches.collator, sample, sample_epoch, pair_names)
+        _describe_sample(corpus, batches.collator, sample, sample_epoch, pair_names)
         for sample, sample_epoch in take_samples(batches, num_samples, epoch)
     ]
-    return section(
-        "Masks", note(CAPTION), element("div", *legend, class_="key"), element("div", statistics, class_="narrow"),
-        element("h3", f"{len(samples)} samples of epoch {epoch}"), *samples,
-    )  # fmt: skip
+    body = render("masks", "masks", caption=CAPTION, legend=LEGEND.items(), statistics=corruption_rows(counts, batches),
+                  heading=f"{len(samples)} samples of epoch {epoch}", samples=samples)  # fmt: skip
+    return Section("Masks", body)
 
 
 def take_samples(batches: BatchLoader, num_samples: int, epoch: int) -> list[tuple[SampleIndex, int]]:
@@ -102,27 +107,19 @@ def classify_corruption(batch: NumpyBatch, mask_id: int) -> Ints:
 
 def corruption_rows(counts: MaskingCounts, batches: BatchLoader) -> list[tuple[Any, ...]]:
     """Table rows (name, count, fraction, fraction set by the recipe)."""
-    num_selected = max(counts.num_selected, 1)
+    selected, mlm_probability = counts.num_selected, batches.collator.mlm_probability
+    share_selected = _format_fraction(selected, counts.num_maskable)
     rows: list[tuple[Any, ...]] = [
-        ("samples counted", counts.num_samples, "", ""),
-        ("tokens that may be hidden", counts.num_maskable, "", ""),
+        ("samples", counts.num_samples, "", ""),
+        ("tokens that can be selected", counts.num_maskable, "", ""),
+        ("tokens selected for prediction", selected, share_selected, f"{mlm_probability:.0%}"),
     ]
-    rows.append(
-        (
-            "tokens chosen",
-            counts.num_selected,
-            _format_fraction(counts.num_selected, counts.num_maskable),
-            f"{batches.collator.mlm_probability:.0%}",
-        )
-    )
     for name, expected in zip(CORRUPTIONS, ("80%", "10%", "10%"), strict=True):
-        rows.append(
-            (f"of them {name}", counts.corruptions[name], _format_fraction(counts.corruptions[name], num_selected), expected)
-        )
+        count = counts.corruptions[name]
+        rows.append((f"of these {name}", count, _format_fraction(count, max(selected, 1)), expected))
     for label, count in sorted(counts.labels.items()):
-        rows.append(
-            (f"pairs where {pair_label_names(batches)[label]}", count, _format_fraction(count, counts.num_samples), "50%")
-        )
+        name = f"pairs where {pair_label_names(batches)[label]}"
+        rows.append((name, count, _format_fraction(count, counts.num_samples), "50%"))
     return rows
 
 
@@ -133,58 +130,41 @@ def pair_label_names(batches: BatchLoader) -> tuple[str, str]:
     return "A and B are in order", "A and B are swapped"
 
 
-def _render_sample(corpus: Corpus, collator: Collator, sample: SampleIndex, epoch: int, pair_names: tuple[str, str]) -> Html:
-    """One sample: its sizes and pair label, then its spans, labeled A and B for sentence pairs."""
+def _describe_sample(
+    corpus: Corpus, collator: Collator, sample: SampleIndex, epoch: int, pair_names: tuple[str, str]
+) -> dict[str, Any]:
+    """One sample for the template: its sizes and pair label, then its segments, named A and B for sentence pairs."""
     batch = collator(sample, epoch)
-    facts = [
-        f"sample {int(sample.sample_ids[0]):,}",
-        f"{int(batch.lengths[0])} tokens",
-        f"{len(batch.output_indices)} asked for",
+    original_ids, id_to_token = restore_tokens(batch), corpus.tokenizer.id_to_token
+    corruptions = [""] * len(batch.input_ids)
+    corruption_ids = classify_corruption(batch, corpus.tokenizer.mask_token_id)
+    for position, corruption in zip(batch.output_indices, corruption_ids, strict=True):
+        corruptions[position] = CORRUPTIONS[corruption]
+    tokens = [
+        SampleToken(id_to_token[input_id], id_to_token[original_id], corruption)
+        for input_id, original_id, corruption in zip(batch.input_ids, original_ids, corruptions, strict=True)
     ]
-    header = [element("span", fact) for fact in facts]
-    if batch.labels is not None:
-        header.append(element("span", pair_names[int(batch.labels[0])], class_="pill"))
-    corruptions = np.full(len(batch.input_ids), -1)
-    corruptions[batch.output_indices] = classify_corruption(batch, corpus.tokenizer.mask_token_id)
-    texts, position = [], 1  # after [CLS]
+    segments, position = [], 1  # after [CLS]
     for index, (start, end) in enumerate(zip(sample.span_starts, sample.span_ends, strict=True)):
-        tokens = slice(position, position + int(end - start))
-        word_starts = corpus.is_word_start(np.arange(start, end))
-        words = _render_words(corpus, batch.input_ids[tokens], restore_tokens(batch)[tokens], corruptions[tokens], word_starts)
-        position = tokens.stop + 1
-        cls_token = [element("span", "[CLS] ", class_="special")] if index == 0 else []
-        body = element("div", *cls_token, *words, element("span", " [SEP]", class_="special"))
-        segment = [element("b", "AB"[index])] if sample.has_segments else []
-        texts.append(element("div", *segment, body, class_="text"))
-    return element("div", element("header", *header), *texts, class_="sample")
+        length = int(end - start)
+        words = _group_words(tokens[position : position + length], corpus.is_word_start(np.arange(start, end)))
+        segments.append({"name": "AB"[index] if sample.has_segments else "", "words": words})
+        position += length + 1  # [SEP]
+    return {
+        "facts": [
+            f"sample {int(sample.sample_ids[0]):,}",
+            f"{int(batch.lengths[0])} tokens",
+            f"{len(batch.output_indices)} to predict",
+        ],
+        "pair_label": pair_names[int(batch.labels[0])] if batch.labels is not None else "",
+        "segments": segments,
+    }
 
 
-def _render_words(
-    corpus: Corpus, input_ids: Ints, original_ids: Ints, corruptions: Ints, word_starts: NDArray[np.bool_]
-) -> list[Html]:
-    """One element per word; the subwords of a word are joined."""
-    id_to_token, words = corpus.tokenizer.id_to_token, []
-    starts = np.flatnonzero(word_starts | (np.arange(len(input_ids)) == 0))
-    for start, end in zip(starts, np.append(starts[1:], len(input_ids)), strict=True):
-        subwords = [
-            _render_token(id_to_token[input_ids[i]], id_to_token[original_ids[i]], int(corruptions[i]))
-            for i in range(start, end)
-        ]
-        words.append(join_html(element("span", *subwords, class_="word") if end - start > 1 else subwords[0], " "))
-    return words
-
-
-def _render_token(token: str, original_token: str, corruption: int) -> Html:
-    if corruption < 0:
-        return _render_subword(token)
-    mark = element("mark", _render_subword(token), class_=CORRUPTIONS[corruption])
-    return mark if CORRUPTIONS[corruption] == "kept" else element("ruby", mark, element("rt", original_token))
-
-
-def _render_subword(subword: str) -> Html:
-    if subword.startswith("##") and len(subword) > 2:
-        return join_html(element("span", "##", class_="inside"), subword[2:])
-    return join_html(subword)
+def _group_words(tokens: list[SampleToken], word_starts: NDArray[np.bool_]) -> list[list[SampleToken]]:
+    """The subwords of each word."""
+    starts = np.flatnonzero(word_starts | (np.arange(len(tokens)) == 0))
+    return [tokens[start:end] for start, end in zip(starts, np.append(starts[1:], len(tokens)), strict=True)]
 
 
 def _format_fraction(count: int, total: int) -> str:

@@ -8,13 +8,14 @@ from typing import Any
 from ..artifacts import read_json
 from ..errors import UserError
 from .charts import HALF_WIDTH, Series, extract_points, line_chart
-from .html import Html, element, note, section, tiles
+from .html import Section, render
 
-MLM_ACCURACY, NSP_ACCURACY = ("mlm_accuracy", "masked words"), ("next_accuracy", "sentence pairs")
+ACCURACIES = {"mlm_accuracy": "masked tokens", "next_accuracy": "sentence pairs"}  # names of metrics in charts
 
 PSEUDO_PERPLEXITY_NOTE = (
-    "A tenth of the words asked for stand in sight and are easily copied, so the loss falls below the dashed line before "
-    "anything is learnt from context. The fair comparison is with each word hidden alone."
+    "One in ten tokens to predict is left unchanged in the input and easily copied, so the masked-token loss falls below the "
+    "unigram baseline before the model uses any context. Compare the baseline with the pseudo-perplexity loss instead: it "
+    "masks one token at a time."
 )
 
 MetricRows = list[dict[str, Any]]
@@ -38,7 +39,7 @@ def read_metrics(folder: Path) -> MetricRows:
     return rows
 
 
-def render_curves(folder: Path, unigram_entropy: float | None = None) -> Html:
+def render_curves(folder: Path, unigram_entropy: float | None = None) -> Section:
     """All charts of the run in `folder`; `unigram_entropy` is used where the run has not written its result yet."""
     rows = read_metrics(folder)
     train, valid, pseudo = (
@@ -47,24 +48,31 @@ def render_curves(folder: Path, unigram_entropy: float | None = None) -> Html:
     if not train and not valid:
         raise UserError(f"{folder / 'metrics.jsonl'} has no loss in any row; the run did not get so far")
     unigram_entropy = read_result(folder).get("unigram_entropy", unigram_entropy)
-    loss_key = "loss.words" if any("loss.words" in row for row in train + valid) else "loss"
-    reference = (
-        ("unigram entropy: knowing only how frequent words are", unigram_entropy) if unigram_entropy is not None else None
-    )
-    pseudo_loss = Series("held out, each word hidden alone", extract_points(pseudo, loss_key), "dots")
-    loss_series = [*_train_eval_series(train, valid, loss_key, "loss"), pseudo_loss]
-    loss_chart = line_chart("Loss on masked words, nats", loss_series, "step", reference)
-    accuracy_series = [
-        s for key, label in (MLM_ACCURACY, NSP_ACCURACY) for s in _train_eval_series(train, valid, key, label) if s.points
+    has_mlm_loss = any("loss.words" in row for row in train + valid)  # beside a sentence-pair loss
+    loss_key, loss_title = ("loss.words", "Masked-token loss (nats)") if has_mlm_loss else ("loss", "Loss (nats)")
+    reference = ("unigram baseline (token frequencies only)", unigram_entropy) if unigram_entropy is not None else None
+    pseudo_loss = Series("validation, one token masked at a time (pseudo-perplexity)", extract_points(pseudo, loss_key), "dots")
+    loss_chart = line_chart(loss_title, [*_train_valid_series(train, valid, loss_key), pseudo_loss], "step", reference)
+    accuracies = [
+        series
+        for key, name in ACCURACIES.items()
+        for series in _train_valid_series(train, valid, key, f"{name}, ")
+        if series.points
     ]
     small_charts = [
         line_chart(title, [Series(key, extract_points(train, key))], "step", include_zero=True, width=HALF_WIDTH)
-        for title, key in (("Learning rate", "rate"), ("Length of the gradient", "norm"))
+        for title, key in (("Learning rate", "rate"), ("Gradient norm", "norm"))
     ]
-    accuracy_chart = line_chart("Share of right answers", accuracy_series, "step", include_zero=True)
-    explanation = note(PSEUDO_PERPLEXITY_NOTE) if pseudo_loss.points and reference else Html("")
-    charts = [loss_chart, explanation, accuracy_chart, element("div", *small_charts, class_="pair")]
-    return section("Curves", note(describe_progress(rows)), *charts)
+    body = render(
+        "curves",
+        "curves",
+        progress=describe_progress(rows),
+        loss_chart=loss_chart,
+        explanation=PSEUDO_PERPLEXITY_NOTE if pseudo_loss.points and reference else "",
+        accuracy_chart=line_chart("Accuracy", accuracies, "step", include_zero=True) if accuracies else "",
+        small_charts=small_charts,
+    )
+    return Section("Curves", body)
 
 
 def describe_progress(rows: MetricRows) -> str:
@@ -80,28 +88,34 @@ def read_result(folder: Path) -> dict[str, Any]:
     return dict(read_json(folder / "card.json")["result"]) if (folder / "card.json").exists() else {}
 
 
-def render_results(folder: Path) -> Html:
+def render_results(folder: Path) -> Section:
     """Key figures of a finished run as tiles."""
     result = read_result(folder)
-    unigram_note = f"knowing only frequencies gives {math.exp(result['unigram_entropy']):,.0f}"
+    unigram_perplexity = f"{math.exp(result['unigram_entropy']):,.0f}"
+    loss, loss_note = (result.get("valid_loss"), "nats per predicted token")
+    if "valid_loss_words" in result:
+        loss, loss_note = result["valid_loss_words"], "nats per masked token"
     facts = [
-        ("pseudo-perplexity", result.get("pseudo_perplexity"), f"each held-out word hidden alone; {unigram_note}"),
-        ("masked words right", _format_percent(result.get("valid_mlm_accuracy")), "at the first guess; a tenth stand in sight"),
-        ("pairs right", _format_percent(result.get("valid_next_accuracy")), "guessing gives 50%"),
-        ("held-out loss", result.get("valid_loss_words", result.get("valid_loss")), "masked words, nats"),
-        ("tokens read", result["tokens"], f"in {result['step']:,} steps"),
-        ("time", f"{result['seconds'] / 60:.1f} min", f"{result.get('tokens_per_second') or 0:,.0f} tokens a second"),
-        ("parameters", result["parameters"], "numbers that were learnt"),
-    ]
-    return section("Results", tiles((name, value, description) for name, value, description in facts if value is not None))
+        ("pseudo-perplexity", result.get("pseudo_perplexity"),
+         f"one validation token masked at a time; the unigram baseline has {unigram_perplexity}"),
+        ("masked-token accuracy", _format_percent(result.get("valid_mlm_accuracy")),
+         "on validation text; one in ten of these tokens is left unchanged"),
+        ("sentence-pair accuracy", _format_percent(result.get("valid_next_accuracy")), "random guessing has 50%"),
+        ("validation loss", loss, loss_note),
+        ("training tokens", result["tokens"], f"in {result['step']:,} steps"),
+        ("training time", f"{result['seconds'] / 60:.1f} min",
+         f"{result.get('tokens_per_second') or 0:,.0f} tokens per second"),
+        ("parameters", result["parameters"], "weights of the model"),
+    ]  # fmt: skip
+    return Section("Results", render("curves", "results", facts=[fact for fact in facts if fact[1] is not None]))
 
 
 def _format_percent(fraction: float | None) -> str | None:
     return None if fraction is None else f"{fraction:.1%}"
 
 
-def _train_eval_series(train: MetricRows, valid: MetricRows, key: str, name: str) -> list[Series]:
+def _train_valid_series(train: MetricRows, valid: MetricRows, key: str, prefix: str = "") -> list[Series]:
     return [
-        Series(f"{name}, training", extract_points(train, key)),
-        Series(f"{name}, held out", extract_points(valid, key), "dots"),
+        Series(f"{prefix}training", extract_points(train, key)),
+        Series(f"{prefix}validation", extract_points(valid, key), "dots"),
     ]

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...reports.charts import COLORS, Series, line_chart
-from ...reports.html import Html, element, note, section, table
-from ...reports.scatter import Marker, project_pca, scatter_panel
+from ...reports.charts import COLORS, Marker, Series, line_chart, project_pca, scatter_panel
+from ...reports.html import Section, render
 
 CONTEXT_CHARS = 48  # characters shown on each side of the word
 MAX_LISTED = 24  # occurrences whose neighbours are written out
 OTHER_SENSES = "other senses"
+MAJORITY_BASELINE = "majority baseline (most frequent sense)"
 
 
 @dataclass(frozen=True)
@@ -52,52 +52,54 @@ class LayerVectors:
         return f"{self.model}, {'embeddings' if self.index == 0 else f'layer {self.index}'}"
 
 
-def render_scatter(word: str, snippets: Sequence[ContextSnippet], layers: Sequence[LayerVectors]) -> Html:
+def render_scatter(word: str, snippets: Sequence[ContextSnippet], layers: Sequence[LayerVectors]) -> Section:
     """A scatter plot per layer, and below them the nearest neighbours of some occurrences."""
     colors = assign_colors(snippets)
     panels = [
         scatter_panel(layer.name, _panel_subtitle(layer), project_pca(layer.vectors), _build_markers(snippets, layer, colors))
         for layer in layers
     ]
-    legend = [
-        element("span", _legend_dot(color), f"{name} ({count:,})")
-        for name, (color, count) in _count_senses(snippets, colors).items()
-    ]
+    legend = [(color, f"{name} ({count:,})") for name, (color, count) in _count_senses(snippets, colors).items()]
     caption = (
-        f"Every dot is one sentence with “{word}”; panels show the two directions in which its vectors differ most. "
-        "Point at a dot to read its sentence; the lines lead to the three most similar occurrences."
+        f"Every dot is a sentence with “{word}”: the vector of the word, projected onto its first two principal components. "
+        "Point at a dot to read its sentence; lines connect it with its three nearest neighbours."
     )
-    return section(f"{word} in context", note(caption), element("div", *legend, class_="legend"),
-                   element("div", *panels, class_="panels"), _neighbor_table(snippets, layers))  # fmt: skip
+    # Senses may be unknown; then the last layer stands for the best one.
+    best = max(layers, key=lambda layer: layer.scores.get("nearest", 0.0) if layer.scores else layer.index)
+    body = render("word_senses", "in_context", caption=caption, legend=legend, panels=panels,
+                  neighbors_title=f"Nearest neighbours in {best.name}", neighbors=_neighbor_rows(snippets, best))  # fmt: skip
+    return Section(f"{word} in context", body)
 
 
-def render_accuracies(scores_by_layer: Mapping[str, Mapping[str, float]], majority_accuracy: float, caption: str) -> Html:
+def render_accuracies(scores_by_layer: Mapping[str, Mapping[str, float]], majority_accuracy: float, caption: str) -> Section:
     """Accuracies by name of layer; `majority_accuracy` is that of always predicting the most frequent sense."""
     best = {kind: max(scores[kind] for scores in scores_by_layer.values()) for kind in ("nearest", "centroid")}
-    rows = [(name, *(_accuracy_cell(scores[kind], best[kind]) for kind in best)) for name, scores in scores_by_layer.items()]
-    baseline = ("always the most frequent sense", _format_percent(majority_accuracy), _format_percent(majority_accuracy))
+    rows = [
+        (name, [(_format_percent(scores[kind]), scores[kind] == best[kind]) for kind in best])
+        for name, scores in scores_by_layer.items()
+    ]
+    rows.append((MAJORITY_BASELINE, [(_format_percent(majority_accuracy), False)] * len(best)))
     explanation = (
-        f"Share of occurrences whose sense is found: by the most similar known occurrence, and by the nearest sense. {caption}"
+        "Accuracy of predicting the sense of an occurrence: that of the nearest labeled occurrence (1-NN), or of the nearest "
+        f"sense centroid. {caption}"
     )
-    return section(
-        "Senses told apart", note(explanation), table([*rows, baseline], ("", "nearest occurrence", "nearest sense"))
-    )
+    return Section("Sense disambiguation", render("word_senses", "accuracies", caption=explanation, rows=rows))
 
 
-def render_by_layer(accuracies_by_model: Mapping[str, Sequence[float]], majority_accuracy: float) -> Html:
-    """Nearest-neighbour accuracy by layer, one line per model; empty where no model has several layers."""
+def render_by_layer(accuracies_by_model: Mapping[str, Sequence[float]], majority_accuracy: float) -> Section | None:
+    """Nearest-neighbour accuracy by layer, one line per model; None where no model has several layers."""
     series = [Series(name, [(float(layer), 100 * value) for layer, value in enumerate(values)], "dots")
               for name, values in accuracies_by_model.items() if len(values) > 1]  # fmt: skip
     if not series or len(series) > len(COLORS):
-        return Html("")
-    reference = ("always the most frequent sense", 100 * majority_accuracy)
-    chart = line_chart("Senses found by the nearest occurrence, %", series, "layer (0: embeddings)", reference)
-    return section("By layer", chart)
+        return None
+    reference = (MAJORITY_BASELINE, 100 * majority_accuracy)
+    chart = line_chart("Accuracy of the nearest occurrence, %", series, "layer (0: embeddings)", reference)
+    return Section("By layer", render("word_senses", "by_layer", chart=chart))
 
 
 def render_word_table(
     words: Sequence[str], accuracies_by_model: Mapping[str, Mapping[str, float]], majority_accuracies: Mapping[str, float]
-) -> Html:
+) -> Section:
     """Accuracy of each word (rows) with the best layer of each model (columns), and of the most frequent sense."""
     rows = [
         (
@@ -107,8 +109,9 @@ def render_word_table(
         )
         for word in words
     ]
-    return section("Word by word", note("Nearest occurrence, each model by its best layer."),
-                   table(rows, ("", *accuracies_by_model, "most frequent")))  # fmt: skip
+    caption = "Accuracy of the nearest occurrence, for the best layer of each model."
+    header = ("", *accuracies_by_model, "majority baseline")
+    return Section("Word by word", render("word_senses", "by_word", caption=caption, rows=rows, header=header))
 
 
 def assign_colors(snippets: Sequence[ContextSnippet]) -> dict[str, str]:
@@ -122,7 +125,7 @@ def _count_senses(snippets: Sequence[ContextSnippet], colors: Mapping[str, str])
     """(color, count) of each sense by its name in the legend."""
     counts = {sense: sum((snippet.sense or "") == sense for snippet in snippets) for sense in colors}
     first, rest = list(counts)[: len(COLORS) - 1], list(counts)[len(COLORS) - 1 :]
-    legend = {sense or "not said": (colors[sense], counts[sense]) for sense in first}
+    legend = {sense or "unknown": (colors[sense], counts[sense]) for sense in first}
     if rest:
         legend[rest[0] if len(rest) == 1 else OTHER_SENSES] = (COLORS[-1], sum(counts[sense] for sense in rest))
     return legend
@@ -149,25 +152,14 @@ def _panel_subtitle(layer: LayerVectors) -> str:
     return _format_percent(layer.scores["nearest"]) if layer.scores else ""
 
 
-def _neighbor_table(snippets: Sequence[ContextSnippet], layers: Sequence[LayerVectors]) -> Html:
-    """Nearest neighbours in the layer with the best accuracy (in the last layer, where senses are unknown)."""
-    best = max(layers, key=lambda layer: layer.scores.get("nearest", 0.0) if layer.scores else layer.index)
-    rows: list[tuple[str, ...]] = []
+def _neighbor_rows(snippets: Sequence[ContextSnippet], layer: LayerVectors) -> list[tuple[int, str, str, str, str]]:
+    """(rank, before, word, after, sense) of some occurrences, rank 0, each with its nearest neighbours below it."""
+    rows = []
     for index in range(0, len(snippets), max(1, len(snippets) // MAX_LISTED)):
-        for rank, other in enumerate((index, *(int(n) for n in best.neighbors[index]))):
-            snippet, mark = snippets[other], "•" if rank == 0 else f"{rank}"
-            cells = (element("div", snippet.before, class_="context"), snippet.word, snippet.after, snippet.sense or "")
-            rows.append((element("b", mark) if rank == 0 else mark, *cells))
-    header = ("", "", "", "", "sense")
-    return element("details", element("summary", f"Nearest neighbours, by {best.name}"), table(rows, header))
-
-
-def _legend_dot(color: str) -> Html:
-    return element("svg", element("circle", cx=14, cy=6, r=5, class_=f"dot {color}"), viewBox="0 0 28 12", aria_hidden="true")
-
-
-def _accuracy_cell(accuracy: float, best: float) -> str:
-    return element("b", _format_percent(accuracy), class_="best") if accuracy == best else _format_percent(accuracy)
+        for rank, other in enumerate((index, *(int(n) for n in layer.neighbors[index]))):
+            snippet = snippets[other]
+            rows.append((rank, snippet.before, snippet.word, snippet.after, snippet.sense or ""))
+    return rows
 
 
 def _format_percent(fraction: float) -> str:

@@ -12,7 +12,7 @@ from ...artifacts import resolve_path
 from ...console import Console
 from ...errors import UserError
 from ...inference.predictor import Predictor, load
-from ...reports.html import Html
+from ...reports.html import Section
 from .charts import ContextSnippet, LayerVectors, render_accuracies, render_by_layer, render_scatter, render_word_table
 from .occurrences import Occurrence, WordOccurrences, read_occurrences
 from .vectors import Floats, SenseScores, compute_word_vectors, nearest_neighbors, score_senses
@@ -32,7 +32,7 @@ class WordResult:
 
 def render_page(
     models: Sequence[str], data: str, word: str | None, max_points: int, skip_bad: bool, console: Console
-) -> tuple[str, list[Html], dict[str, Any]]:
+) -> tuple[str, list[Section], dict[str, Any]]:
     """(title, sections, scores); scatter plots are drawn for a single word only."""
     bad_rows = list[UserError]()
     words = read_occurrences(resolve_path(data, "data"), word, bad_rows.append if skip_bad else None)
@@ -131,15 +131,15 @@ def _layer_scores(results: Sequence[WordResult], layer: int) -> dict[str, Any]:
     return {"layer": layer, **means, "words": by_word}
 
 
-def _score_sections(results: Sequence[WordResult], table: dict[str, Any], words: Sequence[WordOccurrences]) -> list[Html]:
+def _score_sections(results: Sequence[WordResult], table: dict[str, Any], words: Sequence[WordOccurrences]) -> list[Section]:
     rows = [(model, layer, len(layers)) for model, layers in table.items() for layer in layers if "nearest" in layer]
     if not rows:
         return []
     majority_accuracy = rows[0][1]["frequent"]
     shown = {_layer_name(model, layer["layer"], count): layer for model, layer, count in rows}
     num_evaluated = sum(word_scores["judged"] for word_scores in rows[0][1]["words"].values())
-    protocol = "of sentences apart from those known" if words[0].test else "each by all the others"
-    caption = f"{num_evaluated:,} occurrences, {protocol}" + (f"; the mean over {len(words)} words." if len(words) > 1 else ".")
+    protocol = "of a separate test set" if words[0].test else "leave-one-out"
+    caption = f"{num_evaluated:,} occurrences, {protocol}" + (f"; mean over {len(words)} words." if len(words) > 1 else ".")
     sections = [render_accuracies(shown, majority_accuracy, caption)]
     accuracies = {model: [layer["nearest"] for layer in layers if "nearest" in layer] for model, layers in table.items()}
     curves = render_by_layer(accuracies, majority_accuracy)
@@ -147,7 +147,7 @@ def _score_sections(results: Sequence[WordResult], table: dict[str, Any], words:
     return sections + ([_word_section(table)] if len(words) > 1 else [])
 
 
-def _word_section(table: dict[str, Any]) -> Html:
+def _word_section(table: dict[str, Any]) -> Section:
     """Accuracy of every word with the best layer of every model."""
     best = {model: max((layer for layer in layers if "nearest" in layer), key=lambda layer: layer["nearest"], default=None)
             for model, layers in table.items()}  # fmt: skip
