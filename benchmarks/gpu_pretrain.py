@@ -22,7 +22,7 @@ from bertsmith.corpus.collate import NumpyBatch
 from bertsmith.model.batch import Batch
 from bertsmith.model.config import EncoderConfig
 from bertsmith.model.model import ModelConfig, build_model
-from bertsmith.objectives import SentencePairMLM
+from bertsmith.objectives import NextSentenceMLM
 from bertsmith.train import distributed, optim, precision
 from bertsmith.train.config import TrainConfig
 from bertsmith.train.step import UpdateStep
@@ -82,7 +82,7 @@ def _random_arrays(case: str, num_tokens: int) -> NumpyBatch:
 
 def _build_our_step(arrays: NumpyBatch, name: str) -> Callable[[], Any]:
     """A step as the trainer does it, including the transfer of the losses."""
-    objective, train = SentencePairMLM(), TrainConfig(steps=1, precision="bf16", device="cuda")
+    objective, train = NextSentenceMLM(), TrainConfig(steps=1, precision="bf16", device="cuda")
     model = build_model(ModelConfig(encoder=EncoderConfig.presets[name], vocab_size=VOCAB_SIZE, heads=objective.heads()), 0)
     prepared = precision.prepare_model(model.train(), train)
     optimizer = train.optimizer.build(optim.build_param_groups(model, train.weight_decay), train.learning_rate)
@@ -124,7 +124,7 @@ def _build_their_step(arrays: NumpyBatch, name: str, peer: str) -> Callable[[], 
 
 def _pad_inputs(arrays: NumpyBatch) -> dict[str, torch.Tensor]:
     """The same sequences padded to (batch, max length); no attention mask where there is no padding."""
-    layout, labels = SentencePairMLM().to_batch(arrays).inputs.layout, np.full(len(arrays.input_ids), -100)
+    layout, labels = NextSentenceMLM().to_batch(arrays).inputs.layout, np.full(len(arrays.input_ids), -100)
     labels[arrays.output_indices] = arrays.target_ids
     assert arrays.token_type_ids is not None and arrays.labels is not None
     padding_mask = layout.padding_mask()

@@ -141,7 +141,7 @@ def build_forward_backward(forward: Callable[[], Tensor], grad_tensors: Sequence
 def _build_model_forward(spec: dict[str, Any], mixer: Any, layout: Layout) -> tuple[Callable[[], Tensor], list[Tensor]]:
     encoder = EncoderConfig(
         num_hidden_layers=spec["layers"], hidden_size=spec["width"], mixer=mixer, max_position_embeddings=spec["length"], hidden_dropout_prob=spec["dropout"],
-        reversible=bool(spec["reversible"]), norm="before" if spec["reversible"] else "after",
+        reversible=bool(spec["reversible"]), norm="pre" if spec["reversible"] else "after",
     )  # fmt: skip
     model = Model(ModelConfig(encoder=encoder, vocab_size=30_522)).to(spec["device"]).train()
     model.encoder.stack.gradient_checkpointing = bool(spec["recompute"])

@@ -8,7 +8,7 @@ from bertsmith.corpus.store import Corpus
 from bertsmith.model.batch import Batch
 from bertsmith.model.config import EncoderConfig
 from bertsmith.model.model import ModelConfig, build_model
-from bertsmith.objectives import SentencePairMLM
+from bertsmith.objectives import NextSentenceMLM
 
 from .inputs import BenchmarkInputs
 from .timing import median_seconds
@@ -19,7 +19,7 @@ BATCH_TOKENS = 4096
 def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
     out = bench.folder / "stepping"
     api.prepare(texts=[str(path) for path in bench.texts[:1]], tokenizer=str(bench.tokenizer), out=str(out), quiet=True)
-    corpus, objective = Corpus.open(out), SentencePairMLM()
+    corpus, objective = Corpus.open(out), NextSentenceMLM()
     documents = np.arange(len(corpus.document_offsets) - 1)
     rows = []
     for length in (128, 512):
@@ -35,7 +35,7 @@ def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
 
 
 def _build_our_step(batch: Batch, vocab_size: int):  # type: ignore[no-untyped-def]
-    objective = SentencePairMLM()
+    objective = NextSentenceMLM()
     model = build_model(
         ModelConfig(encoder=EncoderConfig.presets["bert-mini"], vocab_size=vocab_size, heads=objective.heads()), 0
     )

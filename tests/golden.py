@@ -302,11 +302,11 @@ PRETRAIN: dict[str, tuple[str, str]] = {
         "en",
         f"{TINY} objective=masked train.optimizer=muon train.lr_scheduler_type=warmup_stable_decay train.decay_fraction=0.5",
     ),
-    "slanted": (
+    "slanted_triangular": (
         "en",
         f"{TINY} objective=masked train.lr_scheduler_type=slanted_triangular train.gradient_accumulation_steps=2 train.gradient_checkpointing=true",
     ),
-    "inverse-sqrt": (
+    "inverse_sqrt": (
         "en",
         f"{TINY} objective=masked train.lr_scheduler_type=inverse_sqrt train.average_checkpoints=3 train.save_every=5 train.save_total_limit=3 "
         "train.eval_every=10",

@@ -16,7 +16,7 @@ from bertsmith.config import Config, KeyHelp, RecipeError, Variant, from_dict, i
 from bertsmith.corpus.masking import SpanMasking, TokenMasking, WholeWordMasking
 from bertsmith.corpus.sampling import NextSentence, SentenceOrder, Windows
 from bertsmith.model.config import EncoderConfig
-from bertsmith.objectives import MaskedLM, SentencePairMLM
+from bertsmith.objectives import MaskedLM, NextSentenceMLM, SentenceOrderMLM
 from bertsmith.pretraining.setup import PretrainRecipe
 from bertsmith.train.optim import Adamw, Lamb
 
@@ -210,7 +210,7 @@ def test_config_recipe_with_byte_order_mark(tmp_path):
 def test_config_kind_as_a_bare_word():
     assert read_recipe(PretrainRecipe, overrides=[*REQUIRED, "objective=mlm"]).objective == MaskedLM()
     recipe = read_recipe(PretrainRecipe, overrides=[*REQUIRED, "objective.masking=whole-word", "objective=mlm-sop"])
-    assert recipe.objective == SentencePairMLM(masking=WholeWordMasking(), pairs=SentenceOrder())
+    assert recipe.objective == SentenceOrderMLM(masking=WholeWordMasking())
     recipe = read_recipe(
         PretrainRecipe, overrides=[*REQUIRED, "objective=mlm", "objective.masking=span", "objective.masking.max_span_length=5"]
     )
@@ -223,7 +223,7 @@ def test_config_kind_as_a_bare_word():
 def test_config_table_without_kind_has_the_default_kind(tmp_path):
     (tmp_path / "run.toml").write_text('corpus = "c"\nout = "o"\n[objective]\nrate = 0.3\n[train.optimizer]\neps = 0.1\n')
     recipe = read_recipe(PretrainRecipe, tmp_path / "run.toml", ["objective.short_seq_prob=0.7"])
-    assert recipe.objective == SentencePairMLM(
+    assert recipe.objective == NextSentenceMLM(
         mlm_probability=0.3, pairs=NextSentence(short_seq_prob=0.7)
     ) and recipe.train.optimizer == Adamw(eps=0.1)
 

@@ -59,12 +59,12 @@ def config_id(config):
 
 
 MIXERS += [
-    Longformer(num_attention_heads=4, attention_window=(4,)), Longformer(num_attention_heads=4, attention_window=(4,), global_attention=False), Longformer(num_attention_heads=4, attention_window=(64,)),
-    Longformer(num_attention_heads=4, attention_window=(3,), dilation=(2, 3), bias=False), Longformer(num_attention_heads=4, attention_window=(5,), rope_theta=100.0),
+    Longformer(num_attention_heads=4, attention_window=(8,)), Longformer(num_attention_heads=4, attention_window=(8,), global_attention=False), Longformer(num_attention_heads=4, attention_window=(128,)),
+    Longformer(num_attention_heads=4, attention_window=(6,), dilation=(2, 3), bias=False), Longformer(num_attention_heads=4, attention_window=(10,), rope_theta=100.0),
 ]  # fmt: skip
 CAUSAL += [
-    Longformer(num_attention_heads=4, attention_window=(4,), causal=True),
-    Longformer(num_attention_heads=4, attention_window=(3,), dilation=(2,), global_attention=False, causal=True),
+    Longformer(num_attention_heads=4, attention_window=(8,), causal=True),
+    Longformer(num_attention_heads=4, attention_window=(6,), dilation=(2,), global_attention=False, causal=True),
 ]
 
 MIXERS += [

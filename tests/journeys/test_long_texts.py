@@ -117,7 +117,7 @@ def test_pretrain_replaces_mixer_by_kind(short_bert, corpus, tmp_path):
     options["quiet"] = True
     api.pretrain(model={"mixer": {"kind": "longformer", "attention_window": 8}}, **options)
     encoder = checkpoint.load(tmp_path / "out")[0].config.encoder
-    assert encoder.mixer == Longformer(num_attention_heads=4, attention_window=(4,)) and encoder.hidden_size == 32
+    assert encoder.mixer == Longformer(num_attention_heads=4, attention_window=(8,)) and encoder.hidden_size == 32
     for model, message in (
         ({"mixer": "longformer", "hidden_size": 64}, "brings its own model"),
         ("bert-base", "brings its own model"),
@@ -188,7 +188,7 @@ def test_replace_mixer_keeps_options_that_weights_depend_on(old, new, expected):
 
 
 def test_merge_mixer_config_changes_only_given_options():
-    window = Longformer(num_attention_heads=4, attention_window=(8,), dilation=(2,), dilated_layers=1, global_attention=False)
+    window = Longformer(num_attention_heads=4, attention_window=(16,), dilation=(2,), dilated_layers=1, global_attention=False)
     for old, new, expected in (
         (window, Longformer(attention_dropout=0.1), replace(window, attention_dropout=0.1)),
         (TransformerXL(num_attention_heads=4, clamp_len=8, same_length=True), TransformerXL(mem_len=32),
@@ -222,7 +222,7 @@ def test_pretrain_logs_mixer_it_continues_with(long_bert, corpus, tmp_path, caps
     assert main(["pretrain", *options, "model.mixer=longformer", "model.mixer.attention_dropout=0.1"]) == 0
     assert "goes on with mixer=window, heads=4, reach=[15], dropout=0.1" in " ".join(capsys.readouterr().err.split())
     assert checkpoint.load(tmp_path / "out")[0].config.encoder.mixer == Longformer(
-        num_attention_heads=4, attention_window=(15,), attention_dropout=0.1
+        num_attention_heads=4, attention_window=(30,), attention_dropout=0.1
     )
 
 
@@ -244,12 +244,12 @@ def test_lacks_position_information_is_detected(mixer, others, lacks_positions):
         hidden_size=32,
         mixer=mixer,
         layer_types=others,
-        position_embedding_type=False,
+        position_embedding_type="none",
         feedforward=FeedForwardConfig(intermediate_size=48),
     )
     assert (
         encoder.lacks_position_information == lacks_positions
-        and not replace(encoder, position_embedding_type=True).lacks_position_information
+        and not replace(encoder, position_embedding_type="absolute").lacks_position_information
     )
     model, tokens = (
         build_model(ModelConfig(encoder=replace(encoder, initializer_range=0.3), vocab_size=50), 0).eval(),
@@ -306,7 +306,7 @@ def test_replace_mixer_refuses_incompatible_options(old, new, message):
 
 
 def mixed_layers_config(has_global):
-    others = LayerTypes(mixer=Longformer(num_attention_heads=4, attention_window=(4,), global_attention=has_global))
+    others = LayerTypes(mixer=Longformer(num_attention_heads=4, attention_window=(8,), global_attention=has_global))
     return EncoderConfig(
         num_hidden_layers=3,
         hidden_size=32,
@@ -328,7 +328,7 @@ def test_convert_long_with_layer_types(has_global):
 
 def test_convert_long_keeps_windows_unless_given():
     windows = Longformer(
-        num_attention_heads=4, attention_window=(4, 8), dilation=(2, 2), dilated_layers=1, attention_dropout=0.1
+        num_attention_heads=4, attention_window=(8, 16), dilation=(2, 2), dilated_layers=1, attention_dropout=0.1
     )
     before = build_model(
         ModelConfig(encoder=EncoderConfig(num_hidden_layers=2, hidden_size=32, mixer=windows), vocab_size=80), 0

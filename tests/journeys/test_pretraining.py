@@ -156,10 +156,10 @@ def test_gradient_accumulation_equals_one_large_batch(corpus):
     from bertsmith.corpus.store import Corpus
     from bertsmith.model.config import EncoderConfig
     from bertsmith.model.model import ModelConfig, build_model
-    from bertsmith.objectives import SentencePairMLM
+    from bertsmith.objectives import NextSentenceMLM
     from bertsmith.train import TrainConfig, Trainer
 
-    open_corpus, objective = Corpus.open(corpus), SentencePairMLM()
+    open_corpus, objective = Corpus.open(corpus), NextSentenceMLM()
     loader = objective.build_batches(open_corpus, np.arange(60), 64, 1 << 16, 0)
     index, epoch = loader.select_samples(0)
     one_batch = [objective.to_batch(loader.collator(index.select(np.arange(64)), epoch))]

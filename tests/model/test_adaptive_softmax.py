@@ -22,7 +22,7 @@ VOCAB_SIZE, HIDDEN_SIZE, CUTOFFS = 200, 32, (20, 60, 150)
 
 def build_small_model(tied=False, bias=False, front=True):
     encoder = EncoderConfig(
-        num_hidden_layers=1, hidden_size=HIDDEN_SIZE, mixer=TransformerXL(num_attention_heads=2), feedforward=FeedForwardConfig(intermediate_size=32), position_embedding_type=False,
+        num_hidden_layers=1, hidden_size=HIDDEN_SIZE, mixer=TransformerXL(num_attention_heads=2), feedforward=FeedForwardConfig(intermediate_size=32), position_embedding_type="none",
         type_vocab_size=0, embedding_norm=False, hidden_dropout_prob=0.0, initializer_range=0.4, pooler_act="none",
         embeddings=AdaptiveInputConfig(cutoffs=CUTOFFS, div_value=2.0) if front else None,
     )  # fmt: skip

@@ -91,7 +91,7 @@ def build_span_model(**overrides):
         hidden_size=HIDDEN_SIZE,
         mixer=AdaptiveSpan(num_attention_heads=NUM_HEADS, **({"longest": 64, "ramp": 8, "causal": True} | overrides)),
         feedforward=FeedForwardConfig(intermediate_size=24),
-        position_embedding_type=False,
+        position_embedding_type="none",
         type_vocab_size=0,
         hidden_dropout_prob=0.0,
         max_position_embeddings=4096,

@@ -22,12 +22,12 @@ LENGTHS = pytest.mark.parametrize("lengths", [SHORT, EVEN, LONG], ids=["short", 
 NORMS = pytest.mark.parametrize("norm", ["before", "after"])
 
 
-def small_encoder_config(norm="before", **settings):
+def small_encoder_config(norm="pre", **settings):
     return EncoderConfig(num_hidden_layers=2, hidden_size=16, mixer=Attention(num_attention_heads=4), feedforward=FeedForwardConfig(intermediate_size=32), norm=norm,
                          max_position_embeddings=128, hidden_dropout_prob=0.0, initializer_range=0.2, layer_norm_eps=1e-6, **settings)  # fmt: skip
 
 
-def build_small_model(norm="before", blocks=2):
+def build_small_model(norm="pre", blocks=2):
     model = build_model(
         ModelConfig(
             encoder=small_encoder_config(norm),
@@ -175,7 +175,7 @@ def test_flash_attention_with_keys_layout_matches_padded(lengths):
 @pytest.mark.parametrize(
     "mixer",
     [
-        Longformer(num_attention_heads=4, attention_window=(2,)),
+        Longformer(num_attention_heads=4, attention_window=(4,)),
         Reformer(num_attention_heads=4),
         AdaptiveSpan(num_attention_heads=4, max_span=16),
         Lstm(),

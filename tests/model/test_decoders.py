@@ -26,7 +26,7 @@ SOURCE_LENGTHS, TARGET_LENGTH = [5, 2, 7], 6
 DECODERS = {
     "attention": TransformerDecoderConfig(),
     "one block": TransformerDecoderConfig(
-        num_hidden_layers=1, num_attention_heads=2, feedforward=FeedForwardConfig(intermediate_size=20, hidden_act="relu"), norm="before"
+        num_hidden_layers=1, num_attention_heads=2, feedforward=FeedForwardConfig(intermediate_size=20, hidden_act="relu"), norm="pre"
     ),
     "shared": TransformerDecoderConfig(shared=True),
     **{f"{cell} {score}": RNNDecoderConfig(cell=cell, score=score, num_hidden_layers=1 + (cell == "lstm"))
@@ -65,10 +65,10 @@ def decode_steps(decoder, model, targets, state):
 
 
 ENCODERS = [
-    {}, {"norm": "before"}, {"mixer": Attention(num_attention_heads=4, rope_theta=100.0), "position_embedding_type": "none"}, {"position_embedding_type": "sinusoidal", "scale_embeddings": True},
+    {}, {"norm": "pre"}, {"mixer": Attention(num_attention_heads=4, rope_theta=100.0), "position_embedding_type": "none"}, {"position_embedding_type": "sinusoidal", "scale_embeddings": True},
     {"mixer": Lstm(), "norm": "none", "feedforward": None, "embedding_size": 8}, {"num_hidden_groups": 1, "norm_bias": False},
     {"mixer": LiteTransformer(num_attention_heads=2, kernel_sizes=(3, 5))},
-    {"mixer": LiteTransformer(num_attention_heads=2, kernel_sizes=(4,), dynamic=True), "norm": "before"},
+    {"mixer": LiteTransformer(num_attention_heads=2, kernel_sizes=(4,), dynamic=True), "norm": "pre"},
     {"mixer": Attention(num_attention_heads=4, position_bias=T5BiasConfig(num_buckets=8, max_distance=10)), "position_embedding_type": "none"},
     {"mixer": Attention(num_attention_heads=4, position_bias=AlibiConfig()), "position_embedding_type": "none"},
 ]  # fmt: skip
@@ -157,7 +157,7 @@ def test_rnn_decoder_without_attention_uses_the_mean():
 
 
 def test_decoder_init_from_encoder_copies_all_but_cross_attention():
-    model = build_small_model(TransformerDecoderConfig(), norm="before")
+    model = build_small_model(TransformerDecoderConfig(), norm="pre")
     model.decoder.init_from_encoder(model.encoder)
     encoder_weights = model.encoder.stack.state_dict()
     for name, weight in model.decoder.state_dict().items():
@@ -168,7 +168,7 @@ def test_decoder_init_from_encoder_copies_all_but_cross_attention():
 
 @pytest.mark.parametrize(
     ("decoder", "message"),
-    [(TransformerDecoderConfig(num_hidden_layers=3), "decoder.num_hidden_layers=3"), (TransformerDecoderConfig(norm="before"), "begin as those"),
+    [(TransformerDecoderConfig(num_hidden_layers=3), "decoder.num_hidden_layers=3"), (TransformerDecoderConfig(norm="pre"), "begin as those"),
      (TransformerDecoderConfig(feedforward=FeedForwardConfig(intermediate_size=8)), "begin as those")],
 )  # fmt: skip
 def test_decoder_init_from_encoder_rejects_other_blocks(decoder, message):
@@ -177,7 +177,7 @@ def test_decoder_init_from_encoder_rejects_other_blocks(decoder, message):
         model.decoder.init_from_encoder(model.encoder)
 
 
-LONGFORMER_ROPE = Longformer(num_attention_heads=4, attention_window=(3,), rope_theta=100.0, bias=False)
+LONGFORMER_ROPE = Longformer(num_attention_heads=4, attention_window=(6,), rope_theta=100.0, bias=False)
 
 
 @pytest.mark.parametrize(("mixer", "new"), [

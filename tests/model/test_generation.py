@@ -23,7 +23,7 @@ from bertsmith.model.sublayers import FeedForwardConfig
 VOCAB_SIZE = 30
 
 
-def build_small_model(norm="before", rotary=None, vocab_size=VOCAB_SIZE, groups=None):
+def build_small_model(norm="pre", rotary=None, vocab_size=VOCAB_SIZE, groups=None):
     encoder = EncoderConfig(
         num_hidden_layers=3, num_hidden_groups=groups, hidden_size=32, mixer=Attention(num_attention_heads=4, causal=True, rope_theta=rotary), norm=norm,
         position_embedding_type=rotary is None, feedforward=FeedForwardConfig(intermediate_size=64), type_vocab_size=0, embedding_norm=False,
@@ -72,7 +72,7 @@ def every_text(vocab_size, max_tokens, eos):
     yield from itertools.product(others, repeat=max_tokens)
 
 
-MODELS = {"after": {"norm": "after"}, "before": {}, "rotary": {"rotary": 100.0}, "shared": {"num_hidden_groups": 1}}
+MODELS = {"after": {"norm": "post"}, "before": {}, "rotary": {"rotary": 100.0}, "shared": {"num_hidden_groups": 1}}
 
 
 @pytest.mark.parametrize("settings", MODELS.values(), ids=MODELS)

@@ -94,7 +94,7 @@ def test_max_pool_grad_goes_to_the_maximum():
 
 def test_residual_none_needs_norm_none():
     with pytest.raises(UserError, match=r"set model\.norm=none"):
-        build_bare_model(norm="after", residual="none")
+        build_bare_model(norm="post", residual="none")
 
 
 def test_encoder_config_reads_old_config_files():

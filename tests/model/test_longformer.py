@@ -23,17 +23,17 @@ from bertsmith.model.transformer import Stack
 HIDDEN_SIZE, LENGTHS = 32, (17, 5, 90, 1, 23)
 GLOBAL_TOKENS = [0, 3, 17, 22, 25, 60, 111, 112, 113, 130]  # at least one in each sequence
 CONFIGS = [
-    Longformer(num_attention_heads=4, attention_window=(4,)),
-    Longformer(num_attention_heads=4, attention_window=(2,), dilation=(2, 3, 3)),
-    Longformer(num_attention_heads=4, attention_window=(3,), dilation=(3, 1, 2), bias=False),
-    Longformer(num_attention_heads=4, attention_window=(6,), causal=True),
-    Longformer(num_attention_heads=4, attention_window=(2,), dilation=(2, 2), causal=True),
-    Longformer(num_attention_heads=4, attention_window=(4,), global_attention=False),
-    Longformer(num_attention_heads=4, attention_window=(3,), dilation=(4,), global_attention=False, causal=True),
-    Longformer(num_attention_heads=4, attention_window=(4,), rope_theta=100.0),
-    Longformer(num_attention_heads=4, attention_window=(2,), rope_theta=100.0, dilation=(2, 3), bias=False),
-    Longformer(num_attention_heads=4, attention_window=(3,), rope_theta=50.0, causal=True),
-    Longformer(num_attention_heads=4, attention_window=(3,), rope_theta=50.0, global_attention=False),
+    Longformer(num_attention_heads=4, attention_window=(8,)),
+    Longformer(num_attention_heads=4, attention_window=(4,), dilation=(2, 3, 3)),
+    Longformer(num_attention_heads=4, attention_window=(6,), dilation=(3, 1, 2), bias=False),
+    Longformer(num_attention_heads=4, attention_window=(12,), causal=True),
+    Longformer(num_attention_heads=4, attention_window=(4,), dilation=(2, 2), causal=True),
+    Longformer(num_attention_heads=4, attention_window=(8,), global_attention=False),
+    Longformer(num_attention_heads=4, attention_window=(6,), dilation=(4,), global_attention=False, causal=True),
+    Longformer(num_attention_heads=4, attention_window=(8,), rope_theta=100.0),
+    Longformer(num_attention_heads=4, attention_window=(4,), rope_theta=100.0, dilation=(2, 3), bias=False),
+    Longformer(num_attention_heads=4, attention_window=(6,), rope_theta=50.0, causal=True),
+    Longformer(num_attention_heads=4, attention_window=(6,), rope_theta=50.0, global_attention=False),
 ]
 
 
@@ -167,7 +167,7 @@ def test_longformer_layers_share_memoized_layout_tensors():
 
 
 def test_longformer_window_and_dilation_by_layer():
-    config = Longformer(num_attention_heads=4, attention_window=(2, 4, 8), dilation=(2, 2), dilated_layers=1)
+    config = Longformer(num_attention_heads=4, attention_window=(4, 8, 16), dilation=(2, 2), dilated_layers=1)
     stack = Stack(EncoderConfig(num_hidden_layers=3, hidden_size=HIDDEN_SIZE, mixer=config))
     assert [block.mixer.half_window for block in stack.blocks] == [2, 4, 8]
     assert [list(block.mixer.heads_by_dilation) for block in stack.blocks] == [[1], [1], [1, 2]]
@@ -295,7 +295,7 @@ def test_longformer_global_attention_memory_is_linear(config, batch_kind, monkey
 
 def test_longformer_dropout_applies_to_global_tokens():
     mixer, x, layout = (
-        build_mixer(Longformer(num_attention_heads=4, attention_window=(2,), attention_dropout=0.5), torch.float32),
+        build_mixer(Longformer(num_attention_heads=4, attention_window=(4,), attention_dropout=0.5), torch.float32),
         torch.randn(40, HIDDEN_SIZE),
         Layout.from_lengths([40]),
     )

@@ -29,7 +29,7 @@ every_layout = pytest.mark.parametrize(("lengths", "global_tokens"), LAYOUTS, id
 
 def build_mixer(dtype=torch.float64, **options):
     torch.manual_seed(1)
-    mixer = Longformer(num_attention_heads=NUM_HEADS, attention_window=(4,), **options).build(HIDDEN_SIZE).to(dtype)
+    mixer = Longformer(num_attention_heads=NUM_HEADS, attention_window=(8,), **options).build(HIDDEN_SIZE).to(dtype)
     for weight in mixer.parameters():
         torch.nn.init.normal_(weight, std=0.3)
     return mixer

@@ -23,7 +23,7 @@ IDS, LENGTHS = torch.tensor([2, 9, 7, 5, 8, 6, 3, 2, 6, 5]), [7, 3]
 def build_small_model(direct=True, order=4):
     embedding = NgramConfig(order=order, embedding_size=6, inner=10, direct=direct)
     encoder = EncoderConfig(
-        num_hidden_layers=0, hidden_size=embedding.hidden_size, embeddings=embedding, feedforward=None, norm="none", position_embedding_type=False, type_vocab_size=0,
+        num_hidden_layers=0, hidden_size=embedding.hidden_size, embeddings=embedding, feedforward=None, norm="none", position_embedding_type="none", type_vocab_size=0,
         embedding_norm=False, hidden_dropout_prob=0.0, initializer_range=0.5, pooler_act="none",
     )  # fmt: skip
     return build_model(ModelConfig(encoder=encoder, vocab_size=12, heads={"words": HEAD}), 0).eval()

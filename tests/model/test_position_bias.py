@@ -129,7 +129,7 @@ def build_small_model(kind, **overrides):
         hidden_size=32,
         mixer=mixer,
         max_position_embeddings=40,
-        position_embedding_type=False,
+        position_embedding_type="none",
         type_vocab_size=0,
         **overrides,
     )

@@ -20,8 +20,8 @@ PLAIN = {"num_hidden_layers": LAYERS, "hidden_size": WIDTH, "mixer": {"num_atten
 MODERN = {**PLAIN, "norm": "pre", "norm_bias": False, "position_embedding_type": "none", "mixer": {"num_attention_heads": 2, "rope_theta": 50.0, "bias": False},
           "feedforward": {"intermediate_size": INNER, "glu": True, "bias": False}}  # fmt: skip
 ENCODERS = {
-    "after": PLAIN, "before": {**PLAIN, "norm": "before"}, "modern": MODERN,
-    "shared": {**MODERN, "num_hidden_groups": 2}, "modern after": {**MODERN, "norm": "after"},
+    "after": PLAIN, "before": {**PLAIN, "norm": "pre"}, "modern": MODERN,
+    "shared": {**MODERN, "num_hidden_groups": 2}, "modern after": {**MODERN, "norm": "post"},
 }  # fmt: skip
 every_kind = pytest.mark.parametrize("kind", ENCODERS)
 

@@ -23,7 +23,7 @@ def encoder_config(**options):
         key: options.pop(key) for key in ("layers", "norm", "groups") if key in options
     }
     return EncoderConfig(
-        hidden_size=HIDDEN_SIZE, mixer=TransformerXL(num_attention_heads=NUM_HEADS, **({"remembers": 6} | options)), position_embedding_type=False, type_vocab_size=0,
+        hidden_size=HIDDEN_SIZE, mixer=TransformerXL(num_attention_heads=NUM_HEADS, **({"remembers": 6} | options)), position_embedding_type="none", type_vocab_size=0,
         feedforward=FeedForwardConfig(intermediate_size=24, hidden_act="relu"), embedding_norm=False, hidden_dropout_prob=0.0, max_position_embeddings=4096,
         pooler_act="none", initializer_range=0.3, **encoder_options,
     )  # fmt: skip

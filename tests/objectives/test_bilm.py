@@ -81,7 +81,7 @@ def test_bilm_tied_softmax_uses_token_embeddings(bilm_corpus):
     "leak",
     [
         {"mixer": {"kind": "lstm"}},
-        {"norm": "after", "residual": "all"},
+        {"norm": "post", "residual": "all"},
         {"feedforward": {"intermediate_size": 8}},
         {"num_hidden_layers": 0},
     ],

@@ -42,7 +42,7 @@ def embed_alone(model, text, pooling):
 
     ids = [TOKENIZER.cls_token_id, *TOKENIZER.encode(text).ids, TOKENIZER.sep_token_id]
     hidden_states = model(Inputs(torch.tensor(ids), Layout.from_lengths([len(ids)])))
-    return (hidden_states[0] if pooling == "first" else hidden_states.mean(0)).tolist()
+    return (hidden_states[0] if pooling == "cls" else hidden_states.mean(0)).tolist()
 
 
 def cosine(a, b):

@@ -7,12 +7,11 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 
 from bertsmith.config import from_dict
-from bertsmith.corpus.sampling import SentenceOrder
 from bertsmith.corpus.store import Corpus
 from bertsmith.model.batch import Batch
 from bertsmith.model.config import EncoderConfig
 from bertsmith.model.model import ModelConfig, build_model
-from bertsmith.objectives import MaskedLM, SentencePairMLM
+from bertsmith.objectives import MaskedLM, NextSentenceMLM, SentenceOrderMLM
 
 POST_NORM = {"num_hidden_layers": 2, "hidden_size": 16, "mixer": {"num_attention_heads": 2}, "feedforward": {"intermediate_size": 24}, "max_position_embeddings": 64, "hidden_dropout_prob": 0.0,
              "initializer_range": 0.3}  # fmt: skip
@@ -24,9 +23,7 @@ MODERN = {
     "mixer": {"num_attention_heads": 2, "rope_theta": 50.0, "bias": False},
     "feedforward": {"intermediate_size": 24, "glu": True, "bias": False},
 }
-every_objective = pytest.mark.parametrize(
-    "objective", [MaskedLM(), SentencePairMLM(), SentencePairMLM(pairs=SentenceOrder())], ids=repr
-)
+every_objective = pytest.mark.parametrize("objective", [MaskedLM(), NextSentenceMLM(), SentenceOrderMLM()], ids=repr)
 every_encoder = pytest.mark.parametrize("encoder", [POST_NORM, MODERN], ids=["plain", "modern"])
 
 
@@ -86,11 +83,11 @@ def test_mlm_last_layer_computes_only_output_indices(corpus, objective):
 
 
 def test_mlm_nsp_without_pair_targets_has_only_mlm_loss(corpus):
-    model, batch = build_test_model(corpus, MODERN, SentencePairMLM()), build_test_batch(corpus, SentencePairMLM())
+    model, batch = build_test_model(corpus, MODERN, NextSentenceMLM()), build_test_batch(corpus, NextSentenceMLM())
     mlm_batch = Batch(
         batch.inputs, {name: batch.targets[name] for name in ("where", "words")}, {"words": batch.target_counts["words"]}
     )
-    loss, full_loss = SentencePairMLM().compute_loss(model, mlm_batch), SentencePairMLM().compute_loss(model, batch)
+    loss, full_loss = NextSentenceMLM().compute_loss(model, mlm_batch), NextSentenceMLM().compute_loss(model, batch)
     assert loss.parts.keys() == {"words"} and loss.metrics.keys() == {"mlm_accuracy"}
     assert_close(loss.parts["words"], full_loss.parts["words"])
 

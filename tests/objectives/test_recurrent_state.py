@@ -36,7 +36,7 @@ def build_setup(corpus, mixer=XL, objective=None, **options):
     opened = Corpus.open(corpus)
     objective = objective or CausalLM(packing=Streams())
     encoder = EncoderConfig(
-        num_hidden_layers=2, hidden_size=32, mixer=mixer, feedforward=FeedForwardConfig(intermediate_size=64), position_embedding_type=False, type_vocab_size=0, hidden_dropout_prob=0.0,
+        num_hidden_layers=2, hidden_size=32, mixer=mixer, feedforward=FeedForwardConfig(intermediate_size=64), position_embedding_type="none", type_vocab_size=0, hidden_dropout_prob=0.0,
         max_position_embeddings=4096, initializer_range=0.1, **options,
     )  # fmt: skip
     model = build_model(ModelConfig(encoder=encoder, vocab_size=len(opened.tokenizer), heads=objective.heads()), 0).eval()

@@ -15,7 +15,7 @@ from bertsmith.model.config import EncoderConfig
 from bertsmith.model.heads import DiscriminatorHeadConfig, LMHeadConfig
 from bertsmith.model.model import Model, ModelConfig, build_model
 from bertsmith.model.packing import Layout
-from bertsmith.objectives import SentencePairMLM
+from bertsmith.objectives import NextSentenceMLM
 from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.parity.huggingface_models import import_folder, run_stage, save_random_model, transformers
 
@@ -41,7 +41,7 @@ def build_inputs(**fields):
 def test_albert_presets_have_the_parameter_count_of_transformers(preset):
     config = EncoderConfig.presets[preset]
     with torch.device("meta"):
-        model = Model(ModelConfig(encoder=config, vocab_size=30_000, heads=SentencePairMLM().heads()))
+        model = Model(ModelConfig(encoder=config, vocab_size=30_000, heads=NextSentenceMLM().heads()))
         sizes = {
             "hidden_size": config.hidden_size,
             "num_hidden_layers": config.num_hidden_layers,
@@ -100,7 +100,7 @@ def test_albert_gradient_checkpointing_changes_nothing():
 
 
 def test_albert_small_embeddings_are_projected_after_layer_norm():
-    model = build_small_model(embedding=8, heads=SentencePairMLM().heads())
+    model = build_small_model(embedding=8, heads=NextSentenceMLM().heads())
     assert model.encoder.tokens.weight.shape == (60, 8) and model.encoder.norm.normalized_shape == (8,)
     hidden = model(build_inputs())
     assert hidden.shape == (30, 32) and model.compute_logits("words", hidden).shape == (30, 60)
@@ -168,7 +168,7 @@ def test_import_rejects_lm_head_with_other_activation(name, tmp_path):
 def test_export_chooses_the_huggingface_class(tmp_path, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
     for i, (heads, encoder, expected_class) in enumerate((
-        (SentencePairMLM().heads(), {"num_hidden_groups": 2, "embedding_size": 8}, "AlbertForPreTraining"),
+        (NextSentenceMLM().heads(), {"num_hidden_groups": 2, "embedding_size": 8}, "AlbertForPreTraining"),
         ({"words": LMHeadConfig()}, {"embedding_size": 8}, "AlbertForMaskedLM"),
         ({"replaced": DiscriminatorHeadConfig()}, {"embedding_size": 8}, "ElectraForPreTraining"),
         ({"replaced": DiscriminatorHeadConfig()}, {}, "ElectraForPreTraining"),
@@ -182,7 +182,7 @@ def test_export_chooses_the_huggingface_class(tmp_path, vocabulary):
     for i, encoder in enumerate(({"num_hidden_groups": 2}, {"pooler_act": "relu"})):
         message = f"bert cannot say {next(f'{key} = {value!r}' for key, value in encoder.items())}"
         config = ModelConfig(
-            encoder=from_dict(EncoderConfig, {**SMALL, **encoder}), vocab_size=len(tokenizer), heads=SentencePairMLM().heads()
+            encoder=from_dict(EncoderConfig, {**SMALL, **encoder}), vocab_size=len(tokenizer), heads=NextSentenceMLM().heads()
         )
         checkpoint.save(tmp_path / f"no-{i}", build_model(config, 0), tokenizer, {}, {"stage": "test"})
         with pytest.raises(UserError, match=message):

@@ -10,7 +10,7 @@ from bertsmith.model.mixers import Attention
 from bertsmith.model.model import Model, ModelConfig
 from bertsmith.model.packing import Layout, PaddedLayout
 from bertsmith.model.sublayers import FeedForwardConfig
-from bertsmith.objectives import SentencePairMLM
+from bertsmith.objectives import NextSentenceMLM
 
 transformers = pytest.importorskip("transformers")
 
@@ -47,7 +47,7 @@ def build_ours(reference):
         max_position_embeddings=64,
         hidden_dropout_prob=0.0,
     )
-    model = Model(ModelConfig(encoder=encoder, vocab_size=VOCAB_SIZE, heads=SentencePairMLM().heads()))
+    model = Model(ModelConfig(encoder=encoder, vocab_size=VOCAB_SIZE, heads=NextSentenceMLM().heads()))
     model.load_state_dict(convert_names(reference.state_dict()))
     return model.eval()
 
@@ -120,7 +120,7 @@ def test_bert_loss_and_grads_match_transformers():
     inputs, _ = pad_batch(batch)
     expected = reference(**inputs).loss
     expected.backward()
-    loss = SentencePairMLM().compute_loss(model, batch)
+    loss = NextSentenceMLM().compute_loss(model, batch)
     actual = sum(loss_sum / batch.target_counts[name] for name, loss_sum in loss.parts.items())
     actual.backward()
     assert_close(actual, expected, atol=1e-5, rtol=1e-5)
@@ -141,7 +141,7 @@ def test_bert_presets_have_the_published_parameter_count(preset, num_parameters)
 def test_bert_presets_have_the_parameter_count_of_transformers(preset):
     config = EncoderConfig.presets[preset]
     with torch.device("meta"):
-        model = Model(ModelConfig(encoder=config, vocab_size=30_522, heads=SentencePairMLM().heads()))
+        model = Model(ModelConfig(encoder=config, vocab_size=30_522, heads=NextSentenceMLM().heads()))
         sizes = {
             "hidden_size": config.hidden_size,
             "num_hidden_layers": config.num_hidden_layers,

@@ -23,7 +23,7 @@ def build_ours(norm: str, **settings):
     encoder = EncoderConfig(
         num_hidden_layers=2, hidden_size=HIDDEN_SIZE, mixer=Attention(num_attention_heads=HEADS),
         feedforward=FeedForwardConfig(intermediate_size=INTERMEDIATE_SIZE, hidden_act="relu"), norm=norm,
-        position_embedding_type="sinusoid", scale_embeddings=True, type_vocab_size=0, embedding_norm=False, layer_norm_eps=1e-5, pooler_act="none", initializer_range=0.2,
+        position_embedding_type="sinusoidal", scale_embeddings=True, type_vocab_size=0, embedding_norm=False, layer_norm_eps=1e-5, pooler_act="none", initializer_range=0.2,
         max_position_embeddings=16, **settings,
     )  # fmt: skip
     model = build_model(

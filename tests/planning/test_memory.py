@@ -11,7 +11,7 @@ from bertsmith.commands.plan import Recipe
 from bertsmith.config import from_dict, read_recipe
 from bertsmith.model.config import EncoderConfig
 from bertsmith.model.model import ModelConfig, build_model
-from bertsmith.objectives import SentencePairMLM
+from bertsmith.objectives import NextSentenceMLM
 from bertsmith.planning import disk, memory
 from bertsmith.planning import memory as parameters
 from bertsmith.planning import step as batches
@@ -40,12 +40,12 @@ def small_config(**changes: object) -> ModelConfig:
         "feedforward": {"intermediate_size": 128},
         **changes,
     }
-    return ModelConfig(encoder=from_dict(EncoderConfig, values), vocab_size=300, heads=SentencePairMLM().heads())
+    return ModelConfig(encoder=from_dict(EncoderConfig, values), vocab_size=300, heads=NextSentenceMLM().heads())
 
 
 @pytest.mark.parametrize(("preset", "count"), [("bert-base", 109_482_240), ("bert-large", 335_141_888)])
 def test_count_parameters_matches_published_bert_sizes(preset, count):
-    config = ModelConfig(encoder=EncoderConfig.presets[preset], vocab_size=30_522, heads=SentencePairMLM().heads())
+    config = ModelConfig(encoder=EncoderConfig.presets[preset], vocab_size=30_522, heads=NextSentenceMLM().heads())
     parts = parameters.count_parameters(build_meta_model(config))
     assert parameters.sum_parameters(parts, "encoder") == count
     assert parts["encoder.tokens"] == 30_522 * config.encoder.hidden_size
@@ -167,10 +167,10 @@ def test_saving_counts_towards_peak_memory_on_cpu():
     config, train, batch = (
         small_config(),
         from_dict(TrainConfig, {"steps": 1}),
-        batches.make_synthetic_batch(SentencePairMLM(), 32, 32, 300),
+        batches.make_synthetic_batch(NextSentenceMLM(), 32, 32, 300),
     )
     cpu, gpu = (
-        memory.estimate_memory(config, SentencePairMLM(), batch, train, machine).memory
+        memory.estimate_memory(config, NextSentenceMLM(), batch, train, machine).memory
         for machine in (Machine("a CPU", 1, False), GPU_LIKE)
     )
     assert cpu.peak == 2 * (cpu.weights + cpu.optimizer) > gpu.peak

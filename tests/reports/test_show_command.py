@@ -13,7 +13,7 @@ from bertsmith.commands import show
 from bertsmith.config import from_dict
 from bertsmith.corpus.store import Corpus
 from bertsmith.errors import UserError
-from bertsmith.objectives import MaskedLM, SentencePairMLM
+from bertsmith.objectives import MaskedLM, NextSentenceMLM
 from bertsmith.pretraining.setup import PretrainRecipe, split_corpus
 from bertsmith.reports.corpus import count_frequent_tokens, histogram_bins
 from bertsmith.reports.masking import (
@@ -142,7 +142,7 @@ def test_histogram_keeps_empty_bins_in_between():
 
 def build_pair_batches(corpus, **objective):
     documents, _ = corpus.split(0.01, 0)
-    return SentencePairMLM(**objective).build_batches(corpus, documents, 32, 512, 0)
+    return NextSentenceMLM(**objective).build_batches(corpus, documents, 32, 512, 0)
 
 
 @pytest.mark.parametrize("epoch", [0, 2])
@@ -191,7 +191,7 @@ def test_corruption_counts_are_sums_over_batches(corpus):
 def test_show_masks_page_highlights_every_target(tmp_path, corpus):
     html = show_page(tmp_path, "masks", corpus=str(corpus.path), length=32, samples=6)
     batches = build_pair_batches(corpus)
-    batches = SentencePairMLM().build_batches(corpus, batches.document_ids, 32, 16_384, 0)
+    batches = NextSentenceMLM().build_batches(corpus, batches.document_ids, 32, 16_384, 0)
     corruptions = [
         classify_corruption(batches.collator(sample, sample_epoch), corpus.tokenizer.mask_token_id)
         for sample, sample_epoch in take_samples(batches, 6, 0)

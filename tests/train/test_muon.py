@@ -12,7 +12,7 @@ from bertsmith.model.mixers import Attention
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.model.sublayers import FeedForwardConfig
-from bertsmith.objectives import SentencePairMLM
+from bertsmith.objectives import NextSentenceMLM
 from bertsmith.train.optim import Muon, build_param_groups, load_optimizer_state, newton_schulz, optimizer_state_by_name
 
 LEARNING_RATE, WEIGHT_DECAY, LR_MULTIPLIER, STEPS = 2e-3, 0.1, 10.0, 5
@@ -113,10 +113,10 @@ def test_muon_orthogonalizes_parts_of_fused_matrix_separately():
 
 def build_small_model(**options):
     encoder = EncoderConfig(
-        num_hidden_layers=2, hidden_size=16, mixer=Attention(num_attention_heads=2, rope_theta=100.0, bias=False), norm="before", norm_bias=False, position_embedding_type=False,
+        num_hidden_layers=2, hidden_size=16, mixer=Attention(num_attention_heads=2, rope_theta=100.0, bias=False), norm="pre", norm_bias=False, position_embedding_type="none",
         feedforward=FeedForwardConfig(intermediate_size=24, glu=True, bias=False), hidden_dropout_prob=0.0, embedding_size=8, **options,
     )  # fmt: skip
-    return build_model(ModelConfig(encoder=encoder, vocab_size=50, heads=SentencePairMLM().heads()), 0).train()
+    return build_model(ModelConfig(encoder=encoder, vocab_size=50, heads=NextSentenceMLM().heads()), 0).train()
 
 
 def backward(model, step=0):

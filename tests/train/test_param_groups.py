@@ -67,7 +67,7 @@ def test_param_schedule_run_resumes_exactly(tmp_path):
     ("fraction_done", "expected"), [(0.0, 1 / 32), (0.05, 0.515625), (0.1, 1.0), (0.55, 0.515625), (1.0, 1 / 32)]
 )
 def test_slanted_triangular_schedule(fraction_done, expected):
-    assert lr_factor("slanted", fraction_done, warmup_fraction=0.1) == pytest.approx(expected)
+    assert lr_factor("slanted_triangular", fraction_done, warmup_fraction=0.1) == pytest.approx(expected)
 
 
 EARLY_STOPPING = msgspec.structs.replace(toy.CONFIG, eval_every=2, early_stopping_patience=2)

@@ -8,7 +8,7 @@ from bertsmith.train import TrainConfig
 from bertsmith.train.optim import Lamb
 from bertsmith.train.schedule import lr_factor, resolve_warmup
 
-SCHEDULES = ("linear", "cosine", "constant", "trapezoid")
+SCHEDULES = ("linear", "cosine", "constant", "warmup_stable_decay")
 
 
 @pytest.mark.parametrize("kind", SCHEDULES)
@@ -24,11 +24,11 @@ def test_schedule_decay_shapes():
     assert [factor("linear", done) for done in (0.2, 0.6, 1.0)] == pytest.approx([1, 0.5, 0])
     assert [factor("cosine", done) for done in (0.2, 0.4, 0.6, 1.0)] == pytest.approx([1, (1 + 0.5**0.5) / 2, 0.5, 0])
     assert [factor("constant", done) for done in (0.2, 0.6, 1.0)] == [1, 1, 1]
-    assert [factor("trapezoid", done) for done in (0.2, 0.7, 0.85, 1.0)] == pytest.approx([1, 1, 0.5, 0])
-    assert lr_factor("trapezoid", 0.85, 0.2, decay_fraction=0.6) == pytest.approx(0.25)
+    assert [factor("warmup_stable_decay", done) for done in (0.2, 0.7, 0.85, 1.0)] == pytest.approx([1, 1, 0.5, 0])
+    assert lr_factor("warmup_stable_decay", 0.85, 0.2, decay_fraction=0.6) == pytest.approx(0.25)
 
 
-@pytest.mark.parametrize("kind", ["linear", "cosine", "trapezoid"])
+@pytest.mark.parametrize("kind", ["linear", "cosine", "warmup_stable_decay"])
 def test_schedule_last_step_is_small_but_not_zero(kind):
     assert 0 < lr_factor(kind, 999 / 1000, 0.01, step_fraction=1 / 1000) < 0.005
 
@@ -80,11 +80,11 @@ def test_inverse_sqrt_schedule_matches_transformer_paper(hidden_size, warmup):
     peak, steps = (hidden_size * warmup) ** -0.5, 200
     for step in range(steps):
         expected = hidden_size**-0.5 * min((step + 1) ** -0.5, (step + 1) * warmup**-1.5)
-        assert peak * lr_factor("inverse-sqrt", step / steps, warmup / steps, step_fraction=1 / steps) == pytest.approx(
+        assert peak * lr_factor("inverse_sqrt", step / steps, warmup / steps, step_fraction=1 / steps) == pytest.approx(
             expected
         )
 
 
 def test_inverse_sqrt_schedule_needs_warmup():
     with pytest.raises(UserError, match="warmup"):
-        TrainConfig(steps=10, warmup_steps=0, lr_scheduler_type="inverse-sqrt").check()
+        TrainConfig(steps=10, warmup_steps=0, lr_scheduler_type="inverse_sqrt").check()

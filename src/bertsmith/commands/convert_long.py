@@ -62,7 +62,12 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
             with atomic_folder(out) as staging:
                 checkpoint.write_files(staging, model, tokenizer, card, record | {"version": __version__})
         _report_changes(base, recipe, console)
-    return {"out": str(out), "made": created, "positions": recipe.max_length, "reach": list(recipe.attention_window or ())}
+    return {
+        "out": str(out),
+        "made": created,
+        "positions": recipe.max_length,
+        "attention_window": list(recipe.attention_window or ()),
+    }
 
 
 def fill_defaults(recipe: Recipe, base: Model) -> Recipe:
@@ -93,8 +98,8 @@ def convert_model(base: Model, recipe: Recipe) -> Model:
 
 
 def _report_changes(base: Model, recipe: Recipe, console: Console) -> None:
-    encoder, window_per_side = base.config.encoder, min(recipe.attention_window or ())
-    if encoder.position_embedding_type is True and recipe.max_length > encoder.max_position_embeddings:
+    encoder, window_per_side = base.config.encoder, min(recipe.attention_window or ()) // 2
+    if encoder.position_embedding_type == "absolute" and recipe.max_length > encoder.max_position_embeddings:
         console.info(f"{encoder.max_position_embeddings:,} positions are tiled to {recipe.max_length:,}; it has yet to learn what they mean: "
                    "go on with `pretrain init=`")  # fmt: skip
     if getattr(encoder.mixer, "rope_theta", None) and recipe.max_length > encoder.max_position_embeddings:

@@ -21,7 +21,7 @@ class Recipe(Config, frozen=True):
     model: Annotated[str, "the checkpoint folder, or the name of a shipped model"]
     out: Annotated[str, "the folder to make; vectors: the file"]
     format: Annotated[
-        Literal["hf", "packed", "vectors"],
+        Literal["hf", "int8", "vectors"],
         "hf: a Hugging Face folder, for transformers; packed: ours, weights in int8, a quarter as large; "
         "vectors: the words of the token table, .bin and .npy by their ending, else text",
     ] = "hf"
@@ -37,7 +37,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
         if recipe.check or recipe.card is not None:
             raise UserError("check and card are not for format=vectors; leave them out")
         return export_vectors(source, out, None if recipe.header else "glove", console)
-    if recipe.format == "packed":
+    if recipe.format == "int8":
         if recipe.check:
             raise UserError("check=true is for format=hf; packed weights are compared with the model's own in any case")
         return export_int8(

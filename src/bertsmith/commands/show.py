@@ -10,7 +10,7 @@ from ..corpus.loader import BatchLoader
 from ..corpus.store import Corpus
 from ..errors import UserError
 from ..evaluation.word_senses.page import render_page as render_senses
-from ..objectives import ObjectiveConfig, SentencePairMLM
+from ..objectives import NextSentenceMLM, ObjectiveConfig
 from ..pretraining.setup import MaxLength
 from ..reports.corpus import render_corpus
 from ..reports.finetuning import render_filled_masks
@@ -41,7 +41,7 @@ class Recipe(Config, frozen=True):
     model: Annotated[str | None, "curves, run, senses, spans, buckets: a checkpoint; curves also while it is being trained"] = (
         None
     )
-    objective: Annotated[ObjectiveConfig, "masks: as `pretrain` takes it"] = SentencePairMLM()
+    objective: Annotated[ObjectiveConfig, "masks: as `pretrain` takes it"] = NextSentenceMLM()
     max_length: Annotated[MaxLength, "masks: longest sequence"] = 128
     samples: Annotated[PosInt, "masks, run: samples to show"] = 12
     seed: Annotated[int, "masks: as `pretrain` takes it"] = 0

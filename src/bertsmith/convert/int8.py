@@ -35,7 +35,7 @@ def export_int8(source: Path, out: Path, facts: CardFacts | None, console: Conso
                 write_atomic(part / CARD_FILE, _render_card(out.absolute().name, facts, part).encode())
     size = sum(path.stat().st_size for path in out.iterdir())
     console.info(f"{out}: {size / 1e6:.1f} MB; hidden states of random ids lie {result['hidden']:.2%} from those of {source}")
-    return {"out": str(out), "format": "packed", "bytes": size, **result}
+    return {"out": str(out), "format": "int8", "bytes": size, **result}
 
 
 def _write_int8(part: Path, source: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any]) -> dict[str, float]:

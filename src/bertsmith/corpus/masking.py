@@ -102,7 +102,7 @@ class RandomUnitMasking(Variant, frozen=True):
         return units
 
 
-class WholeWordMasking(RandomUnitMasking, frozen=True, tag="whole-words"):
+class WholeWordMasking(RandomUnitMasking, frozen=True, tag="whole-word"):
     """Whole-word masking: all tokens of a word are masked together; Chinese words if the corpus marks them."""
 
     by_word: ClassVar[bool] = True
@@ -111,18 +111,18 @@ class WholeWordMasking(RandomUnitMasking, frozen=True, tag="whole-words"):
     ] = 0.0
 
 
-class TokenMasking(RandomUnitMasking, frozen=True, tag="pieces"):
+class TokenMasking(RandomUnitMasking, frozen=True, tag="token"):
     """Masking of single tokens, as in the original BERT."""
 
     by_word: ClassVar[bool] = False
-    singly: ClassVar[float] = 0.0
+    token_masking_share: ClassVar[float] = 0.0
 
 
 class RunMasking(Variant, frozen=True):
     """Base of span and n-gram masking: runs of adjacent words with lengths sampled from `length_probs`."""
 
     by_word: ClassVar[bool] = True
-    singly: ClassVar[float] = 0.0
+    token_masking_share: ClassVar[float] = 0.0
 
     def length_probs(self) -> NDArray[np.float64]:
         """(max_length,): probability of a run of 1, 2, ... words."""
@@ -178,7 +178,7 @@ class RunMasking(Variant, frozen=True):
         return np.interp(limit, np.arange(len(means)), means)
 
 
-class SpanMasking(RunMasking, frozen=True, tag="spans"):
+class SpanMasking(RunMasking, frozen=True, tag="span"):
     """Span masking: lengths in words follow a truncated geometric distribution."""
 
     p: Annotated[float, Meta(gt=0, lt=1), "the chance that a span ends with each word"] = 0.2
@@ -189,7 +189,7 @@ class SpanMasking(RunMasking, frozen=True, tag="spans"):
         return weights / weights.sum()
 
 
-class NgramMasking(RunMasking, frozen=True, tag="ngrams"):
+class NgramMasking(RunMasking, frozen=True, tag="ngram"):
     """N-gram masking: n words with probability proportional to 1/n."""
 
     max_ngram: Annotated[PosInt, "words"] = 3

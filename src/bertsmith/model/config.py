@@ -13,7 +13,7 @@ from .positions import AxialPositionsConfig
 from .sublayers import Activation, AddNorm, FeedForwardConfig, PoolActivation, ResidualAdd
 
 DEFAULT_ROPE_THETA = 10_000.0  # base of the RoPE frequencies in Su et al. 2021
-PoolingMode = Literal["token", "mean", "max"]
+PoolingMode = Literal["cls", "mean", "max"]
 ResidualMode = Literal["all", "between", "none"]
 
 
@@ -22,7 +22,7 @@ class LayerTypes(Config, frozen=True):
 
     every: Annotated[PosInt, "of so many blocks the first mixes as model.mixer says"] = 3
     mixer: Annotated[Attention | Longformer | LiteTransformer, "how tokens exchange information in the others"] = Longformer(
-        attention_window=(64,), global_attention=False
+        attention_window=(128,), global_attention=False
     )
 
 
@@ -42,7 +42,7 @@ class EncoderConfig(Config, frozen=True):
         LayerTypes | None, "blocks that mix otherwise, such as by a window in two of three; none: all alike"
     ] = None
     feedforward: Annotated[FeedForwardConfig | None, "what each token does by itself; none: nothing"] = FeedForwardConfig()
-    norm: Annotated[Literal["after", "before", "none"], "after each part, as BERT, before it, or none in the blocks"] = "after"
+    norm: Annotated[Literal["post", "pre", "none"], "after each part, as BERT, before it, or none in the blocks"] = "post"
     residual: Annotated[ResidualMode, "norm=none: parts add to what they read, do so behind the first block, or never"] = "all"
     reversible: Annotated[
         ReversibleMode,
@@ -52,10 +52,10 @@ class EncoderConfig(Config, frozen=True):
     norm_bias: Annotated[bool, "norms shift as well as scale"] = True
     max_position_embeddings: Annotated[PosInt, "the longest sequence it can read"] = 512
     position_embedding_type: Annotated[
-        bool | Literal["sinusoid"] | AxialPositionsConfig,
+        Literal["absolute", "sinusoidal", "none"] | AxialPositionsConfig,
         "learn a vector for each position, or take waves (Vaswani et al. 2017), or learn rows and columns (Reformer); "
         "rotary needs none",
-    ] = True
+    ] = "absolute"
     scale_embeddings: Annotated[
         bool, "vectors of tokens times the root of their width before positions join, as the Transformer"
     ] = False
@@ -66,7 +66,7 @@ class EncoderConfig(Config, frozen=True):
     initializer_range: Annotated[PosFloat, "of new weights; narrow models begin to use context sooner with more"] = 0.02
     pooling: Annotated[
         PoolingMode, "what stands for a text: its first token (a causal model's last), the mean or most of all"
-    ] = "token"
+    ] = "cls"
     pooler_act: Annotated[PoolActivation, "of the row that stands for a text: tanh as BERT; none: as it is, as GPT"] = "tanh"
 
     presets: ClassVar[dict[str, "EncoderConfig"]] = {}
@@ -100,7 +100,9 @@ class EncoderConfig(Config, frozen=True):
     def lacks_position_information(self) -> bool:
         """Whether no position embedding, RoPE or position bias tells the attention layers the order of tokens."""
         mixers = [self.mixer, *([self.layer_types.mixer] if self.layer_types else [])]
-        return bool(self.num_hidden_layers) and not self.position_embedding_type and not any(map(_encodes_positions, mixers))
+        return (
+            bool(self.num_hidden_layers) and self.position_embedding_type == "none" and not any(map(_encodes_positions, mixers))
+        )
 
     def for_layer(self, layer: int, num_layers: int) -> "EncoderConfig":
         """Config of one layer, whose mixer or attention window may differ from other layers'."""
@@ -119,9 +121,11 @@ class EncoderConfig(Config, frozen=True):
         if isinstance(mixer, Attention):
             return mixer
         default_heads = next(heads for heads in range(max(1, hidden_size // 64), 0, -1) if hidden_size % heads == 0)
-        heads = getattr(mixer, "heads", default_heads)
-        rope_theta = getattr(mixer, "rotary", None) or (None if self.position_embedding_type else DEFAULT_ROPE_THETA)
-        shared_fields = {name: getattr(mixer, name) for name in ("bias", "dropout") if hasattr(mixer, name)}
+        heads = getattr(mixer, "num_attention_heads", default_heads)
+        rope_theta = getattr(mixer, "rope_theta", None) or (
+            None if self.position_embedding_type != "none" else DEFAULT_ROPE_THETA
+        )
+        shared_fields = {name: getattr(mixer, name) for name in ("bias", "attention_dropout") if hasattr(mixer, name)}
         return Attention(
             num_attention_heads=default_heads if hidden_size % heads else heads, rope_theta=rope_theta, **shared_fields
         )
@@ -135,7 +139,7 @@ class EncoderConfig(Config, frozen=True):
             self.layer_norm_eps,
             self.norm_bias,
             self.hidden_dropout_prob,
-            self.norm == "before",
+            self.norm == "pre",
         )
 
     def build_residual(self, is_first_block: bool) -> AddNorm | ResidualAdd:

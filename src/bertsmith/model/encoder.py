@@ -30,7 +30,7 @@ class Encoder(nn.Module):
         self.front = config.embeddings.build(config.hidden_size, vocab_size) if config.embeddings else None
         self.positions = (
             nn.Embedding(config.max_position_embeddings, config.embedding_dim)
-            if config.position_embedding_type is True
+            if config.position_embedding_type == "absolute"
             else None
         )
         axial_config = (
@@ -39,7 +39,7 @@ class Encoder(nn.Module):
         self.axial = axial_config.build(config.max_position_embeddings, config.embedding_dim) if axial_config else None
         sinusoids = (
             sinusoidal_positions(config.max_position_embeddings, config.embedding_dim)
-            if config.position_embedding_type == "sinusoid"
+            if config.position_embedding_type == "sinusoidal"
             else None
         )
         self.register_buffer("sinusoids", sinusoids, persistent=False)
@@ -68,7 +68,7 @@ class Encoder(nn.Module):
         `hidden_states` (tokens, hidden_size) of all tokens, if they have been computed already.
         """
         layout = inputs.layout
-        if self.config.pooling == "token":
+        if self.config.pooling == "cls":
             token_indices = layout.last_token if self.config.is_causal else layout.first_token
             return (
                 self(replace(inputs, output_indices=token_indices))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import UserError
 
-INT8_FORMAT: dict[str, Any] = {"kind": "packed", "bits": 8, "scale": "row"}  # `weights` in config.json
+INT8_FORMAT: dict[str, Any] = {"kind": "int8", "bits": 8, "scale": "row"}  # `weights` in config.json
 SCALE_SUFFIX = ":scale"  # of the tensor with the scales of a matrix; no parameter name ends so
 INT8_MAX = 127
 MIN_SCALE = torch.finfo(torch.float32).tiny  # keeps the scale of an all-zero row above 0

@@ -28,7 +28,7 @@ class AlibiConfig(Variant, frozen=True, tag="alibi"):
         return AlibiBias(num_heads)
 
 
-class T5BiasConfig(Variant, frozen=True, tag="relative"):
+class T5BiasConfig(Variant, frozen=True, tag="t5"):
     """T5's relative position bias (Raffel et al. 2020): a learned scalar for each head and each bucket of distances."""
 
     num_buckets: Annotated[

@@ -52,7 +52,7 @@ def modernbert(num_layers: int, hidden_size: int, intermediate_size: int) -> Enc
     local_layers = LayerTypes(
         every=3,
         mixer=Longformer(
-            num_attention_heads=num_heads, attention_window=(64,), global_attention=False, bias=False, rope_theta=10_000.0
+            num_attention_heads=num_heads, attention_window=(128,), global_attention=False, bias=False, rope_theta=10_000.0
         ),
     )
     return EncoderConfig(
@@ -60,11 +60,11 @@ def modernbert(num_layers: int, hidden_size: int, intermediate_size: int) -> Enc
         hidden_size=hidden_size,
         mixer=Attention(num_attention_heads=num_heads, bias=False, rope_theta=160_000.0),
         layer_types=local_layers,
-        norm="before",
+        norm="pre",
         feedforward=FeedForwardConfig(intermediate_size=intermediate_size, glu=True, bias=False),
         norm_bias=False,
         max_position_embeddings=8192,
-        position_embedding_type=False,
+        position_embedding_type="none",
         type_vocab_size=0,
         hidden_dropout_prob=0.0,
         layer_norm_eps=1e-5,
@@ -90,7 +90,7 @@ def reformer(num_layers: int, hidden_size: int, axial_size: int) -> EncoderConfi
         num_hidden_layers=num_layers,
         hidden_size=hidden_size,
         mixer=Reformer(num_attention_heads=hidden_size // 64, num_buckets=(16, 16)),
-        norm="before",
+        norm="pre",
         reversible=True,
         feedforward=FeedForwardConfig(intermediate_size=4 * hidden_size),
         max_position_embeddings=axial_size * axial_size,
@@ -110,9 +110,7 @@ def longformer(num_layers: int, hidden_size: int) -> EncoderConfig:
     )
 
 
-def gpt(
-    num_layers: int, hidden_size: int, num_heads: int, norm: Literal["after", "before"], max_positions: int
-) -> EncoderConfig:
+def gpt(num_layers: int, hidden_size: int, num_heads: int, norm: Literal["post", "pre"], max_positions: int) -> EncoderConfig:
     """GPT (Radford et al. 2018, post-norm) and GPT-2 (2019, pre-norm with a final LayerNorm)."""
     return EncoderConfig(
         num_hidden_layers=num_layers,
@@ -136,7 +134,7 @@ def transformer(num_layers: int, hidden_size: int, num_heads: int) -> EncoderCon
         hidden_size=hidden_size,
         mixer=Attention(num_attention_heads=num_heads),
         feedforward=feedforward,
-        position_embedding_type="sinusoid",
+        position_embedding_type="sinusoidal",
         scale_embeddings=True,
         type_vocab_size=0,
         embedding_norm=False,
@@ -156,7 +154,7 @@ def streaming_lm(
         hidden_size=hidden_size,
         mixer=mixer,
         feedforward=FeedForwardConfig(intermediate_size=intermediate_size, hidden_act="relu"),
-        position_embedding_type=False,
+        position_embedding_type="none",
         type_vocab_size=0,
         embedding_norm=False,
         layer_norm_eps=1e-5,
@@ -180,7 +178,7 @@ def mixer_only(num_layers: int, hidden_size: int, mixer: Lstm | Cnn, **overrides
         mixer=mixer,
         feedforward=None,
         norm="none",
-        position_embedding_type=False,
+        position_embedding_type="none",
         embedding_norm=False,
         pooler_act="none",
         **fields,
@@ -194,7 +192,8 @@ def elmo(num_layers: int, hidden_size: int, cell_size: int, residual: ResidualMo
         {"residual": residual, "type_vocab_size": 0, "pooling": "mean"},
     )
     return mixer_only(
-        num_layers, hidden_size, lstm, front=CharCNNConfig(), positions=2048, dropout=0.1, deviation=0.05, **options
+        num_layers, hidden_size, lstm, embeddings=CharCNNConfig(), max_position_embeddings=2048, hidden_dropout_prob=0.1,
+        initializer_range=0.05, **options
     )
 
 
@@ -208,7 +207,7 @@ def nnlm(order: int, embedding_size: int, intermediate_size: int, direct_connect
         feedforward=None,
         norm="none",
         max_position_embeddings=4096,
-        position_embedding_type=False,
+        position_embedding_type="none",
         type_vocab_size=0,
         embedding_norm=False,
         hidden_dropout_prob=0.0,
@@ -252,11 +251,11 @@ PRESETS = {
     "elmo": elmo(2, 1024, 4096, "between"),
     "taglm": elmo(1, 1024, 2048, "none"),
     "nnlm": nnlm(5, 60, 100),
-    "gpt": gpt(12, 768, 12, "after", 512),
-    "gpt2": gpt(12, 768, 12, "before", 1024),
-    "gpt2-medium": gpt(24, 1024, 16, "before", 1024),
-    "gpt2-large": gpt(36, 1280, 20, "before", 1024),
-    "gpt2-xl": gpt(48, 1600, 25, "before", 1024),
+    "gpt": gpt(12, 768, 12, "post", 512),
+    "gpt2": gpt(12, 768, 12, "pre", 1024),
+    "gpt2-medium": gpt(24, 1024, 16, "pre", 1024),
+    "gpt2-large": gpt(36, 1280, 20, "pre", 1024),
+    "gpt2-xl": gpt(48, 1600, 25, "pre", 1024),
     "transformer-xl": streaming_lm(
         16, 410, 2100, TransformerXL(num_attention_heads=10, mem_len=150, eval_mem_len=640), scaled=True
     ),

@@ -22,7 +22,10 @@ from .transformer import Stack
 QKV_PREFIX, GLOBAL_QKV_PREFIX, POSITION_EMBEDDINGS = "project.qkv.", "anchored.", "encoder.positions.weight"
 VOCAB_TABLES = ("encoder.tokens.weight", "heads.words.bias", "heads.words.table.weight")  # one row for every token
 MIXER_WEIGHT = re.compile(r"encoder\.stack\.blocks\.(\d+)\.mixer\.")
-INHERITED_FIELDS = ("heads", "bias", "rotary", "causal", "distance", "dynamic", "filters", "size", "activation")
+INHERITED_FIELDS = (
+    "num_attention_heads", "bias", "rope_theta", "causal", "position_bias", "dynamic", "num_filters", "attention_head_size",
+    "hidden_act",
+)  # fmt: skip
 """Mixer fields that determine what the weights compute: taken over from the trained mixer."""
 
 
@@ -34,8 +37,8 @@ def replace_mixer(encoder: EncoderConfig, mixer: MixerConfig) -> EncoderConfig:
     trained = encoder.mixer
     if isinstance(trained, Attention) and trained.position_bias is not None and isinstance(mixer, Longformer):
         raise UserError(
-            f"mixer=window knows nothing of mixer.position_bias={_kind_of(trained.position_bias)}, by which this model tells places "
-            "apart; stay with mixer=dense, or train one with a table of positions or mixer.rope_theta"
+            f"mixer=longformer knows nothing of mixer.position_bias={_kind_of(trained.position_bias)}, by which this model tells places "
+            "apart; stay with mixer=attention, or train one with a table of positions or mixer.rope_theta"
         )
     new = msgspec.structs.replace(encoder, mixer=_inherit_fields(mixer, trained))
     old_shapes, new_shapes = _weight_shapes(encoder), _weight_shapes(new)
@@ -98,7 +101,7 @@ def extend_positions(encoder: EncoderConfig, num_positions: int) -> EncoderConfi
 
 def _inherit_fields(mixer: Any, trained: Any) -> Any:
     """`mixer` with the INHERITED_FIELDS of the trained mixer."""
-    fallbacks = {"heads": 1}  # if the trained mixer has no heads: any value, the shape check reports the rest
+    fallbacks = {"num_attention_heads": 1}  # if the trained mixer has no heads: any value, the shape check reports the rest
     inherited = {
         name: getattr(trained, name, fallbacks.get(name, getattr(type(mixer)(), name)))
         for name in INHERITED_FIELDS

@@ -30,7 +30,7 @@ class Block(nn.Module):
         self.feedforward = config.feedforward.build(config.hidden_size) if config.feedforward else None
         self.mixer_norm = config.build_residual(is_first)
         self.feedforward_norm = config.build_residual(is_first) if config.feedforward else None
-        self.norm_first = config.norm == "before"
+        self.norm_first = config.norm == "pre"
 
     def forward(
         self,
@@ -81,7 +81,7 @@ class Stack(nn.Module):
         self.block_indices = [
             int(layer / (config.num_hidden_layers / num_groups)) for layer in range(config.num_hidden_layers)
         ]  # as ALBERT rounds
-        self.norm = config.build_add_norm() if config.norm == "before" else nn.Identity()
+        self.norm = config.build_add_norm() if config.norm == "pre" else nn.Identity()
         for block in self.blocks[1:]:
             block.mixer.tie_weights(self.blocks[0].mixer)  # type: ignore[union-attr, operator]
 

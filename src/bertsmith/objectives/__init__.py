@@ -4,11 +4,13 @@ from .base import PretrainObjective
 from .bilm import BiLM
 from .clm import CausalLM
 from .glove import Glove
-from .mlm import MaskedLM, SentencePairMLM
+from .mlm import MaskedLM, NextSentenceMLM, SentenceOrderMLM, SentencePairMLM
 from .rtd import ReplacedTokenDetection
 from .word2vec import Cbow, SkipGram
 
-ObjectiveConfig = SentencePairMLM | MaskedLM | ReplacedTokenDetection | CausalLM | BiLM | Glove | SkipGram | Cbow
+ObjectiveConfig = (
+    NextSentenceMLM | SentenceOrderMLM | MaskedLM | ReplacedTokenDetection | CausalLM | BiLM | Glove | SkipGram | Cbow
+)
 
 __all__ = [
     "BiLM",
@@ -16,9 +18,11 @@ __all__ = [
     "Cbow",
     "Glove",
     "MaskedLM",
+    "NextSentenceMLM",
     "ObjectiveConfig",
     "PretrainObjective",
     "ReplacedTokenDetection",
+    "SentenceOrderMLM",
     "SentencePairMLM",
     "SkipGram",
 ]

@@ -27,7 +27,7 @@ from .base import Ints, to_inputs
 MetricPairs = dict[str, tuple[Tensor | float, Tensor | float]]
 
 
-class BiLM(Variant, frozen=True, tag="both-ways"):
+class BiLM(Variant, frozen=True, tag="bilm"):
     """Both directions share one softmax; the first and the last token of a sequence are inputs, never targets."""
 
     packing: Annotated[SamplerConfig, "how the corpus is read"] = Windows()
@@ -35,7 +35,7 @@ class BiLM(Variant, frozen=True, tag="both-ways"):
 
     min_sentences: ClassVar[int] = 1  # documents with fewer sentences are not used
     can_fill_mask: ClassVar[bool] = False
-    rate: ClassVar[float] = 1.0  # fraction of the tokens that are targets
+    mlm_probability: ClassVar[float] = 1.0  # fraction of the tokens that are targets
 
     def check(self, encoder: EncoderConfig) -> None:
         """Raises a UserError for a model in which a direction could see its targets."""
@@ -52,7 +52,7 @@ class BiLM(Variant, frozen=True, tag="both-ways"):
 
     def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
         return BatchLoader(
-            BilmCollator(corpus.path, TokenMasking(), self.rate, seed), self.packing, document_ids, max_length, batch_tokens
+            BilmCollator(corpus.path, TokenMasking(), self.mlm_probability, seed), self.packing, document_ids, max_length, batch_tokens
         )
 
     def to_batch(self, arrays: NumpyBatch) -> Batch:

@@ -23,7 +23,7 @@ from .mlm import with_output_indices
 from .recurrent_state import next_recurrent_state, restore_memory, stream_targets
 
 
-class CausalLM(Variant, frozen=True, tag="causal"):
+class CausalLM(Variant, frozen=True, tag="clm"):
     """Next-token prediction over all tokens; with streams, the memory of the model is carried from batch to batch."""
 
     packing: Annotated[SamplerConfig, "how the corpus is read"] = Windows()
@@ -33,7 +33,7 @@ class CausalLM(Variant, frozen=True, tag="causal"):
 
     min_sentences: ClassVar[int] = 1  # documents with fewer sentences are not used
     can_fill_mask: ClassVar[bool] = False
-    rate: ClassVar[float] = 1.0  # fraction of the tokens that are targets
+    mlm_probability: ClassVar[float] = 1.0  # fraction of the tokens that are targets
 
     def check(self, encoder: EncoderConfig) -> None:
         """Raises a UserError for a model that is not causal."""
@@ -47,7 +47,7 @@ class CausalLM(Variant, frozen=True, tag="causal"):
     def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
         collator = StreamCollator if isinstance(self.packing, Streams) else ClmCollator
         return BatchLoader(
-            collator(corpus.path, TokenMasking(), self.rate, seed), self.packing, document_ids, max_length, batch_tokens
+            collator(corpus.path, TokenMasking(), self.mlm_probability, seed), self.packing, document_ids, max_length, batch_tokens
         )
 
     def to_batch(self, arrays: NumpyBatch) -> Batch:

@@ -81,6 +81,6 @@ def pool_tokens(hidden_states: Tensor, layout: Layout, pooling: Pooling, is_caus
     `first`: the first token; of a causal model the last one, which alone has seen the whole text. `mean`: the mean over all
     tokens, [CLS] and [SEP] included.
     """
-    if pooling == "first":
+    if pooling == "cls":
         return hidden_states[layout.last_token if is_causal else layout.first_token]
     return layout.mean_pool(hidden_states.float())

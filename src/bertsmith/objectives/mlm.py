@@ -8,11 +8,11 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from ..config import PosInt, Variant
+from ..config import Fraction, PosInt, Variant
 from ..corpus.collate import Collator, NumpyBatch
 from ..corpus.loader import BatchLoader
 from ..corpus.masking import MaskingConfig, TokenMasking
-from ..corpus.sampling import NextSentence, PairSamplerConfig, SamplerConfig, Windows
+from ..corpus.sampling import NextSentence, PairSamplerConfig, PairStyle, SamplerConfig, SentenceOrder, Windows
 from ..corpus.store import Corpus
 from ..model.batch import Batch, Inputs
 from ..model.heads import HeadConfig, LMHeadConfig, PooledHeadConfig
@@ -23,7 +23,7 @@ from .base import Ints, to_inputs
 from .recurrent_state import next_recurrent_state, restore_memory, stream_targets
 
 
-class MaskedLM(Variant, frozen=True, tag="masked"):
+class MaskedLM(Variant, frozen=True, tag="mlm"):
     """MLM: predicts the original tokens at masked positions."""
 
     packing: Annotated[SamplerConfig, "how the corpus is read"] = Windows()
@@ -60,10 +60,9 @@ class MaskedLM(Variant, frozen=True, tag="masked"):
         return replace(loss, recurrent_state=next_recurrent_state(memory, batch))
 
 
-class SentencePairMLM(Variant, frozen=True, tag="pairs"):
-    """MLM with a binary sentence-pair objective on the first token: NSP (BERT) or SOP (ALBERT)."""
+class SentencePairMLM(Variant, frozen=True):
+    """Base of MLM with a binary sentence-pair objective on the first token; subclasses define the sampler of pairs."""
 
-    pairs: Annotated[PairSamplerConfig, "next-sentence: does B follow A; sentence-order: or does A follow B"] = NextSentence()
     masking: Annotated[MaskingConfig, "what is hidden together"] = TokenMasking()
     mlm_probability: Annotated[float, Meta(gt=0, lt=1), "share of the tokens asked for"] = 0.15
     dupe_factor: Annotated[PosInt | None, "epochs after which samples and masks come again: 10 is BERT's static masking"] = None
@@ -71,12 +70,15 @@ class SentencePairMLM(Variant, frozen=True, tag="pairs"):
     min_sentences: ClassVar[int] = 2  # a document of one sentence makes no pair
     can_fill_mask: ClassVar[bool] = True
 
+    def pair_sampler(self) -> PairSamplerConfig:
+        raise NotImplementedError(type(self).__name__)
+
     def heads(self) -> dict[str, HeadConfig]:
         return {"words": LMHeadConfig(), "next": PooledHeadConfig(labels=2)}
 
     def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
         return build_mlm_batches(
-            self.pairs,
+            self.pair_sampler(),
             self.masking,
             self.mlm_probability,
             self.dupe_factor,
@@ -102,6 +104,25 @@ class SentencePairMLM(Variant, frozen=True, tag="pairs"):
         pair_loss, num_correct = model.cross_entropy("next", hidden_states[len(output_indices) :], batch.targets["next"])
         metrics = {**mlm.metrics, "next_accuracy": (num_correct, batch.target_counts["next"])}
         return Loss({**mlm.parts, "next": pair_loss}, metrics)
+
+
+class NextSentenceMLM(SentencePairMLM, frozen=True, tag="mlm-nsp"):
+    """MLM and next-sentence prediction (BERT, Devlin et al. 2019)."""
+
+    short_seq_prob: Annotated[Fraction, "share of samples with a shorter target length"] = 0.1
+    style: Annotated[PairStyle, "google: lone sentences always get a random B, as published"] = "corrected"
+
+    def pair_sampler(self) -> PairSamplerConfig:
+        return NextSentence(short_seq_prob=self.short_seq_prob, style=self.style)
+
+
+class SentenceOrderMLM(SentencePairMLM, frozen=True, tag="mlm-sop"):
+    """MLM and sentence-order prediction (ALBERT, Lan et al. 2020)."""
+
+    short_seq_prob: Annotated[Fraction, "share of samples with a shorter target length"] = 0.1
+
+    def pair_sampler(self) -> PairSamplerConfig:
+        return SentenceOrder(short_seq_prob=self.short_seq_prob)
 
 
 def build_mlm_batches(

@@ -28,7 +28,7 @@ from .mlm import build_mlm_batches, with_output_indices
 GENERATOR_HEAD, RTD_HEAD = "generator", "replaced"
 
 
-class ReplacedTokenDetection(Variant, frozen=True, tag="replaced"):
+class ReplacedTokenDetection(Variant, frozen=True, tag="rtd"):
     """MLM loss of the generator plus `weight` times the binary cross entropy of the discriminator over all tokens."""
 
     packing: Annotated[SamplerConfig, "how the corpus is read"] = Windows()

@@ -18,7 +18,7 @@ from ..model import checkpoint
 from ..model.config import EncoderConfig
 from ..model.model import Model, ModelConfig, build_model
 from ..model.surgery import convert_weights, merge_mixer_config, replace_mixer, resize_token_embeddings
-from ..objectives import BiLM, CausalLM, ObjectiveConfig, ReplacedTokenDetection, SentencePairMLM
+from ..objectives import BiLM, CausalLM, NextSentenceMLM, ObjectiveConfig, ReplacedTokenDetection, SentencePairMLM
 from ..objectives.word2vec import WordVectorObjective
 from ..tokenization.extend import is_extension, map_to_parent_ids
 from ..tokenization.tokenizer import Tokenizer
@@ -40,7 +40,7 @@ class PretrainRecipe(Config, frozen=True):
         ObjectiveConfig,
         "pairs: masked words and sentence pairs; masked: words alone; replaced: ELECTRA's; causal: the next; both-ways: "
         "ELMo's; skip-gram, cbow, glove: vectors of words",
-    ] = SentencePairMLM()
+    ] = NextSentenceMLM()
     max_length: Annotated[tuple[MaxLength, ...], Meta(min_length=1), "longest sequence, or one for each phase: [128, 512]"] = (
         128,
     )
@@ -76,7 +76,7 @@ def pretrain_identity(recipe: PretrainRecipe) -> str:
 
 def uses_streams(recipe: PretrainRecipe) -> bool:
     """Whether batches continue the text of the batch before, as memory (Transformer-XL) needs."""
-    return isinstance(getattr(recipe.objective, "view", None), Streams)
+    return isinstance(getattr(recipe.objective, "packing", None), Streams)
 
 
 def split_corpus(recipe: PretrainRecipe, corpus: Corpus) -> tuple[np.ndarray, Corpus, np.ndarray]:

@@ -79,7 +79,7 @@ def check_given_keys(objective: WordVectorObjective, user_values: dict[str, Any]
         {name: part for name, part in user_values.items() if isinstance(part, dict)},
     )
     objective_keys, model_keys, train_keys = (sections.get(name, {}) for name in ("objective", "model", "train"))
-    if unused := [name for name in ("length", "shares", "held_out", "eval_tokens") if name in user_values]:
+    if unused := [name for name in ("max_length", "phase_fractions", "validation_split", "eval_tokens") if name in user_values]:
         raise UserError(f"objective={kind} learns from the whole corpus, word by word; leave out {unused[0]}")
     for name, part, other_keys in (
         ("width", "model", model_keys if len(model_keys) == 1 else {}),

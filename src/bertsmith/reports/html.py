@@ -36,8 +36,6 @@ class Section:
         return re.sub(r"\s+", "-", self.title.lower())
 
 
-
-
 def render(template: str, macro: str, **context: Any) -> Markup:
     """The markup of one macro of templates/{template}.html.j2; its parameters are the keys of `context`."""
     return Markup(getattr(_environment().get_template(f"{template}.html.j2").module, macro)(**context))

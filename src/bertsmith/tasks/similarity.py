@@ -16,7 +16,7 @@ from ..tokenization.tokenizer import Tokenizer
 from .base import EncodedExamples, Example, ModelOutputs, Prediction, TaskHeadType, encode_pairs
 from .table_rows import BadRow, ExampleReader, ExampleRow, is_plain_text, missing_label_error, read_examples
 
-Pooling = Literal["mean", "first"]
+Pooling = Literal["mean", "cls"]
 
 MAX_COSINES = 1 << 24  # similarities computed at a time, to bound memory
 

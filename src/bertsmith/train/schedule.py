@@ -6,7 +6,7 @@ from typing import Literal
 
 from ..errors import UserError
 
-SchedulerType = Literal["linear", "cosine", "constant", "trapezoid", "slanted", "inverse-sqrt"]
+SchedulerType = Literal["linear", "cosine", "constant", "warmup_stable_decay", "slanted_triangular", "inverse_sqrt"]
 
 SLANTED_MIN_FACTOR = 1 / 32  # of the slanted triangular schedule
 
@@ -33,14 +33,14 @@ def lr_factor(
     `slanted` is the slanted triangular schedule (Howard & Ruder 2018): from and to 1/32 of the peak. `inverse-sqrt` (Vaswani
     et al. 2017) decays as 1 / sqrt(step) after the warm-up.
     """
-    if scheduler_type == "slanted":
+    if scheduler_type == "slanted_triangular":
         return SLANTED_MIN_FACTOR + (1 - SLANTED_MIN_FACTOR) * lr_factor(
             "linear", fraction_done, warmup_fraction, step_fraction=step_fraction
         )
     warmup_factor = min(1.0, (fraction_done + step_fraction) / warmup_fraction) if warmup_fraction > 0 else 1.0
-    if scheduler_type == "inverse-sqrt":
+    if scheduler_type == "inverse_sqrt":
         return min(warmup_factor, math.sqrt(warmup_fraction / max(fraction_done + step_fraction, warmup_fraction)))
-    if scheduler_type == "trapezoid":
+    if scheduler_type == "warmup_stable_decay":
         return min(warmup_factor, _clamp((1 - fraction_done) / decay_fraction) if decay_fraction > 0 else 1.0)
     decay_progress = _clamp((fraction_done - warmup_fraction) / (1 - warmup_fraction)) if warmup_fraction < 1 else 0.0
     return min(warmup_factor, _DECAY_FUNCTIONS[scheduler_type](decay_progress))

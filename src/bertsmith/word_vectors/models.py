@@ -31,7 +31,7 @@ MAX_POSITIONS = 1 << 20  # no parameter depends on it
 def bag_of_vectors(vocab_size: int, vector_size: int, heads: dict[str, HeadConfig] | None = None) -> ModelConfig:
     """Config of a model with only token embeddings and mean pooling, which every stage can use like other models."""
     encoder = EncoderConfig(
-        num_hidden_layers=0, hidden_size=vector_size, feedforward=None, norm="none", max_position_embeddings=MAX_POSITIONS, position_embedding_type=False, type_vocab_size=0,
+        num_hidden_layers=0, hidden_size=vector_size, feedforward=None, norm="none", max_position_embeddings=MAX_POSITIONS, position_embedding_type="none", type_vocab_size=0,
         embedding_norm=False, hidden_dropout_prob=0.0, pooling="mean", pooler_act="none",
     )  # fmt: skip
     return ModelConfig(encoder=encoder, vocab_size=vocab_size, heads=heads or {})

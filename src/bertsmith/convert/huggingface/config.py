@@ -27,7 +27,13 @@ ACTIVATIONS = {
 }  # fmt: skip
 HF_ACTIVATIONS = {"gelu": "gelu", "gelu-tanh": "gelu_new", "relu": "relu", "silu": "silu"}
 # Missing in some of Google's files: our defaults, BERT's values, apply.
-OPTIONAL_KEYS = ("dropout", "mixer.dropout", "eps", "deviation", "feedforward.activation")
+OPTIONAL_KEYS = (
+    "hidden_dropout_prob",
+    "mixer.attention_dropout",
+    "layer_norm_eps",
+    "initializer_range",
+    "feedforward.hidden_act",
+)
 
 
 def detect_family(config: dict[str, Any], source: str) -> Family:
@@ -61,19 +67,19 @@ def config_from_hf(family: Family, config: dict[str, Any], source: str) -> Encod
     for name, hf_key in family.config_keys.items():
         if config.get(hf_key) is not None:
             values[name] = config[hf_key]
-        elif name == "feedforward.inner" and family.default_intermediate_4x:
+        elif name == "feedforward.intermediate_size" and family.default_intermediate_4x:
             continue
         elif name not in OPTIONAL_KEYS:
             raise UserError(f"{source} does not say {hf_key}; it is not a whole config.json of a {family.model_type}")
-    if isinstance(values["positions"], int):
-        values["positions"] -= get_position_offset(family, config, source)
+    if isinstance(values["max_position_embeddings"], int):
+        values["max_position_embeddings"] -= get_position_offset(family, config, source)
     values |= _map_activation(family, values, source)
     if family.windowed_attention:
-        values |= longformer_mixer_values(config, values["layers"], values["mixer.heads"], source)
-    if family.default_intermediate_4x and isinstance(values["width"], int):
-        values.setdefault("feedforward.inner", 4 * values["width"])
-    if family.embedding_projection == "narrow" and values["embedding"] == values["width"]:
-        values["embedding"] = None
+        values |= longformer_mixer_values(config, values["num_hidden_layers"], values["mixer.num_attention_heads"], source)
+    if family.default_intermediate_4x and isinstance(values["hidden_size"], int):
+        values.setdefault("feedforward.intermediate_size", 4 * values["hidden_size"])
+    if family.embedding_projection == "narrow" and values["embedding_size"] == values["hidden_size"]:
+        values["embedding_size"] = None
     try:
         return canonicalize(from_dict(EncoderConfig, nest(values), source))
     except RecipeError as error:
@@ -85,8 +91,8 @@ def config_from_hf(family: Family, config: dict[str, Any], source: str) -> Encod
 def canonicalize(encoder: EncoderConfig) -> EncoderConfig:
     """Equal models as equal configs: groups == layers means no sharing, and equal windows of all layers are one."""
     if isinstance(encoder.mixer, Longformer):
-        half_windows = tuple(collapse_equal(list(encoder.mixer.attention_window)))
-        encoder = msgspec.structs.replace(encoder, mixer=msgspec.structs.replace(encoder.mixer, attention_window=half_windows))
+        windows = tuple(collapse_equal(list(encoder.mixer.attention_window)))
+        encoder = msgspec.structs.replace(encoder, mixer=msgspec.structs.replace(encoder.mixer, attention_window=windows))
     return (
         msgspec.structs.replace(encoder, num_hidden_groups=None)
         if encoder.num_hidden_groups == encoder.num_hidden_layers
@@ -108,12 +114,12 @@ def config_to_hf(
                        "bertsmith's own format")  # fmt: skip
     hf_values = {name: values[key] for key, name in family.config_keys.items()}
     activation_names = HF_ACTIVATIONS | {ours: hf_name for hf_name, ours in family.activation_names.items()}
-    hf_values[family.config_keys["feedforward.activation"]] = activation_names[encoder.feedforward.hidden_act]
+    hf_values[family.config_keys["feedforward.hidden_act"]] = activation_names[encoder.feedforward.hidden_act]
     hf_values |= {name: values[key] for name, key in family.repeated_keys.items()}
-    if "groups" in family.config_keys:
-        hf_values[family.config_keys["groups"]] = encoder.num_hidden_groups or encoder.num_hidden_layers
-    if "embedding" in family.config_keys:
-        hf_values[family.config_keys["embedding"]] = encoder.embedding_dim
+    if "num_hidden_groups" in family.config_keys:
+        hf_values[family.config_keys["num_hidden_groups"]] = encoder.num_hidden_groups or encoder.num_hidden_layers
+    if "embedding_size" in family.config_keys:
+        hf_values[family.config_keys["embedding_size"]] = encoder.embedding_dim
     config = {
         "model_type": family.model_type,
         "architectures": [architecture.name],
@@ -128,9 +134,9 @@ def config_to_hf(
         }
     if family.model_type in ("roberta", "albert", "longformer") or family.bare_lm_head:
         config |= {"bos_token_id": special_ids["cls"], "eos_token_id": special_ids["sep"]}
-    config[family.config_keys["positions"]] += get_position_offset(family, config, "config.json")
+    config[family.config_keys["max_position_embeddings"]] += get_position_offset(family, config, "config.json")
     read_back = flatten(to_dict(config_from_hf(family, config, "config.json")))
-    relevant = {name: value for name, value in values.items() if name != "pooler" or architecture.pooler_module}
+    relevant = {name: value for name, value in values.items() if name != "pooler_act" or architecture.pooler_module}
     if lost := [f"{name} = {value!r}" for name, value in relevant.items() if read_back.get(name) != value]:
         raise UserError(
             f"Hugging Face's {family.model_type} cannot say {', '.join(lost)}; such a model stays in bertsmith's own format"
@@ -181,22 +187,22 @@ def longformer_mixer_values(config: dict[str, Any], num_layers: Any, num_heads: 
         raise UserError(
             f"{source} has {ATTENTION_DILATION} = {dilations}; this model dilates its top layers, all by the same steps"
         )
-    dilation_values = {"mixer.dilation": dilated[:1] * num_heads, "mixer.dilated": len(dilated)} if dilated else {}
+    dilation_values = {"mixer.dilation": dilated[:1] * num_heads, "mixer.dilated_layers": len(dilated)} if dilated else {}
     return {
-        "mixer.reach": collapse_equal([window // 2 for window in windows]),
+        "mixer.attention_window": collapse_equal(windows),
         "mixer.causal": bool(config.get(AUTOREGRESSIVE)),
         **dilation_values,
     }
 
 
-def collapse_equal(half_windows: list[int]) -> list[int]:
+def collapse_equal(windows: list[int]) -> list[int]:
     """A list of one value if all layers have the same."""
-    return half_windows[:1] if len(set(half_windows)) == 1 else half_windows
+    return windows[:1] if len(set(windows)) == 1 else windows
 
 
-def expand_windows(half_windows: list[int], num_layers: int) -> list[int]:
+def expand_windows(windows: list[int], num_layers: int) -> list[int]:
     """Attention window of each layer, twice the one-sided window, as in config.json."""
-    return [2 * half_window for half_window in (half_windows * num_layers if len(half_windows) == 1 else half_windows)]
+    return [2 * half_window for half_window in (windows * num_layers if len(windows) == 1 else windows)]
 
 
 def _per_layer(value: Any, num_layers: Any, name: str, source: str) -> list[int]:
@@ -208,7 +214,7 @@ def _per_layer(value: Any, num_layers: Any, name: str, source: str) -> list[int]
 
 
 def _map_activation(family: Family, values: dict[str, Any], source: str) -> dict[str, Any]:
-    name = values.get(key := "feedforward.activation")
+    name = values.get(key := "feedforward.hidden_act")
     if name is None:
         return {}
     if name not in (known_names := family.activation_names or ACTIVATIONS):

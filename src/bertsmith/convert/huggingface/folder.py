@@ -132,7 +132,7 @@ def _nearest_family(model: Model) -> str:
     """model_type of the family most like a model that was not imported."""
     encoder = model.config.encoder
     if encoder.is_causal:
-        return "gpt2" if encoder.norm == "before" else "openai-gpt"
+        return "gpt2" if encoder.norm == "pre" else "openai-gpt"
     return "longformer" if isinstance(encoder.mixer, Longformer) else "electra" if "replaced" in model.config.heads else "bert"
 
 

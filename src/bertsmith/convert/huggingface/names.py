@@ -96,10 +96,10 @@ EMBEDDINGS = {
     "segments": "embeddings.token_type_embeddings",
 }
 CONFIG_KEYS = {
-    "layers": "num_hidden_layers", "width": "hidden_size", "mixer.heads": "num_attention_heads",
-    "feedforward.inner": "intermediate_size", "feedforward.activation": "hidden_act",
-    "positions": "max_position_embeddings", "segments": "type_vocab_size", "dropout": "hidden_dropout_prob",
-    "mixer.dropout": "attention_probs_dropout_prob", "eps": "layer_norm_eps", "deviation": "initializer_range",
+    "num_hidden_layers": "num_hidden_layers", "hidden_size": "hidden_size", "mixer.num_attention_heads": "num_attention_heads",
+    "feedforward.intermediate_size": "intermediate_size", "feedforward.hidden_act": "hidden_act",
+    "max_position_embeddings": "max_position_embeddings", "type_vocab_size": "type_vocab_size", "hidden_dropout_prob": "hidden_dropout_prob",
+    "mixer.attention_dropout": "attention_probs_dropout_prob", "layer_norm_eps": "layer_norm_eps", "initializer_range": "initializer_range",
 }  # fmt: skip
 CLASSIFIER_DROPOUTS: NameTriple = ("classifier_dropout", "classifier_dropout", None)
 EMBEDDING_PROJECTION = "encoder.embedding_hidden_mapping_in"
@@ -203,9 +203,9 @@ DISTILBERT = Family(
         "DistilBert", (None, "pre_classifier", "pre_classifier"), ("seq_classif_dropout", "dropout", "qa_dropout")
     ),
     config_keys={
-        "layers": "n_layers", "width": "dim", "mixer.heads": "n_heads", "feedforward.inner": "hidden_dim",
-        "feedforward.activation": "activation", "positions": "max_position_embeddings", "dropout": "dropout",
-        "mixer.dropout": "attention_dropout", "deviation": "initializer_range",
+        "num_hidden_layers": "n_layers", "hidden_size": "dim", "mixer.num_attention_heads": "n_heads", "feedforward.intermediate_size": "hidden_dim",
+        "feedforward.hidden_act": "activation", "max_position_embeddings": "max_position_embeddings", "hidden_dropout_prob": "dropout",
+        "mixer.attention_dropout": "attention_dropout", "initializer_range": "initializer_range",
     },
     fixed_values={"type_vocab_size": 1, "layer_norm_eps": 1e-12, "pooler_act": "relu", "num_hidden_groups": None, "embedding_size": None},
     defaults={"seq_classif_dropout": 0.2, "qa_dropout": 0.1},
@@ -293,17 +293,17 @@ GPT2 = Family(
     tied_weights={"lm_head.weight": "transformer.wte.weight"},
     architectures=(Architecture("GPT2Model"), Architecture("GPT2LMHeadModel", ("words",))),
     config_keys={
-        "layers": "n_layer", "width": "n_embd", "mixer.heads": "n_head", "feedforward.inner": "n_inner",
-        "feedforward.activation": "activation_function", "positions": "n_positions", "dropout": "resid_pdrop",
-        "mixer.dropout": "attn_pdrop", "eps": "layer_norm_epsilon", "deviation": "initializer_range",
+        "num_hidden_layers": "n_layer", "hidden_size": "n_embd", "mixer.num_attention_heads": "n_head", "feedforward.intermediate_size": "n_inner",
+        "feedforward.hidden_act": "activation_function", "max_position_embeddings": "n_positions", "hidden_dropout_prob": "resid_pdrop",
+        "mixer.attention_dropout": "attn_pdrop", "layer_norm_eps": "layer_norm_epsilon", "initializer_range": "initializer_range",
     },
-    fixed_values={"mixer.causal": True, "norm": "before", "segments": 0, "embedding_norm": False, "pooler": "none",
-                  "groups": None, "embedding": None},
+    fixed_values={"mixer.causal": True, "norm": "pre", "type_vocab_size": 0, "embedding_norm": False, "pooler_act": "none",
+                  "num_hidden_groups": None, "embedding_size": None},
     defaults={"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "n_positions": 1024},
     bare_lm_head=True,
     transposed_weights=True,
     default_intermediate_4x=True,
-    repeated_keys={"embd_pdrop": "dropout"},
+    repeated_keys={"embd_pdrop": "hidden_dropout_prob"},
     buffer_pattern=r"\.attn\.(masked_)?bias$",
 )  # fmt: skip
 
@@ -314,9 +314,9 @@ OPENAI_GPT = replace(
     modules={},
     tied_weights={"lm_head.weight": "transformer.tokens_embed.weight"},
     architectures=(Architecture("OpenAIGPTModel"), Architecture("OpenAIGPTLMHeadModel", ("words",))),
-    config_keys={ours: theirs for ours, theirs in GPT2.config_keys.items() if ours != "feedforward.inner"}
-    | {"feedforward.activation": "afn"},
-    fixed_values={**GPT2.fixed_values, "norm": "after"},
+    config_keys={ours: theirs for ours, theirs in GPT2.config_keys.items() if ours != "feedforward.intermediate_size"}
+    | {"feedforward.hidden_act": "afn"},
+    fixed_values={**GPT2.fixed_values, "norm": "post"},
     defaults={"afn": "gelu", "layer_norm_epsilon": 1e-5, "n_positions": 512},
     activation_names={"gelu": "gelu-tanh", "relu": "relu"},
     buffer_pattern=r"\.attn\.bias$|(^|\.)position_ids$",

@@ -22,7 +22,7 @@ from .mapping import ConvertedModel
 from .weights import find_weight_files, read_weights
 
 MODEL_TYPE = "reformer"
-LAYER_KINDS = {"local": "near", "lsh": "hashed"}
+LAYER_KINDS = {"local": "local", "lsh": "lsh"}
 BLOCK_MODULES = {
     "mixer_norm": "attention.layer_norm",
     "mixer.out": "attention.output.dense",
@@ -115,7 +115,7 @@ def _build_encoder_config(config: dict[str, Any], source: str) -> EncoderConfig:
     try:
         activation, layers = ACTIVATIONS[config["hidden_act"]], [LAYER_KINDS[kind] for kind in config["attn_layers"]]
         shape = list(config["axial_pos_shape"]) if config["axial_pos_embds"] else []
-        table = {"shape": shape, "widths": list(config["axial_pos_embds_dim"])} if shape else True
+        table = {"shape": shape, "widths": list(config["axial_pos_embds_dim"])} if shape else "absolute"
         max_length = min(config["max_position_embeddings"], prod(shape) if shape else config["max_position_embeddings"])
         feedforward = {"intermediate_size": config["feed_forward_size"], "hidden_act": activation}
         values = {
@@ -123,7 +123,7 @@ def _build_encoder_config(config: dict[str, Any], source: str) -> EncoderConfig:
             "reversible": "halves", "norm": "pre", "type_vocab_size": 0, "embedding_norm": False, "pooler_act": "none",
             "max_position_embeddings": max_length, "position_embedding_type": table, "hidden_dropout_prob": config["hidden_dropout_prob"], "layer_norm_eps": config["layer_norm_eps"],
             "initializer_range": config["initializer_range"],
-            "feedforward": feedforward | ({"chunk": chunk} if (chunk := config["chunk_size_feed_forward"]) else {}),
+            "feedforward": feedforward | ({"chunk_size": chunk} if (chunk := config["chunk_size_feed_forward"]) else {}),
             "mixer": _mixer_values(config, layers, max_length),
         }  # fmt: skip
     except (KeyError, TypeError) as error:
@@ -135,14 +135,14 @@ def _build_encoder_config(config: dict[str, Any], source: str) -> EncoderConfig:
 
 
 def _mixer_values(config: dict[str, Any], layers: list[str], max_length: int) -> dict[str, Any]:
-    hf_suffixes = {"chunk": "attn_chunk_length", "before": "num_chunks_before", "after": "num_chunks_after",
-             "dropout": "attention_probs_dropout_prob"}  # fmt: skip
+    hf_suffixes = {"chunk_length": "attn_chunk_length", "num_chunks_before": "num_chunks_before", "num_chunks_after": "num_chunks_after",
+             "attention_dropout": "attention_probs_dropout_prob"}  # fmt: skip
     kind_values = {
         ours: {key: config[f"{kind}_{suffix}"] for key, suffix in hf_suffixes.items()} for kind, ours in LAYER_KINDS.items()
     }
     return {
         "kind": "reformer-chunked", "num_attention_heads": config["num_attention_heads"], "attention_head_size": config["attention_head_size"], "attn_layers": layers,
-        "num_buckets": config["num_buckets"] or _default_num_buckets(max_length, kind_values["hashed"]["chunk"]),
+        "num_buckets": config["num_buckets"] or _default_num_buckets(max_length, kind_values["lsh"]["chunk_length"]),
         "num_hashes": config["num_hashes"], "seed": config["hash_seed"] or 0, "causal": config["is_decoder"], **kind_values,
     }  # fmt: skip
 
@@ -159,7 +159,7 @@ def _build_name_map(encoder: EncoderConfig, has_lm_head: bool) -> dict[str, tupl
     assert isinstance(encoder.mixer, ReformerChunked)
     name_map: dict[str, tuple[str, ...]] = {"encoder.tokens.weight": ("embeddings.word_embeddings.weight",)}
     modules = {"encoder.stack.norm": "encoder.layer_norm"}
-    if encoder.position_embedding_type is True:
+    if encoder.position_embedding_type == "absolute":
         name_map["encoder.positions.weight"] = ("embeddings.position_embeddings.embedding.weight",)
     else:
         axes = range(len(encoder.position_embedding_type.shape))  # type: ignore[union-attr]
@@ -167,7 +167,7 @@ def _build_name_map(encoder: EncoderConfig, has_lm_head: bool) -> dict[str, tupl
     for i, kind in enumerate(encoder.mixer.attn_layers):
         our_prefix, hf_prefix = f"encoder.stack.blocks.{i}", f"encoder.layers.{i}"
         modules |= {f"{our_prefix}.{ours}": f"{hf_prefix}.{theirs}" for ours, theirs in BLOCK_MODULES.items()}
-        projections = ("query", "key", "value") if kind == "near" else ("query_key", "value")
+        projections = ("query", "key", "value") if kind == "local" else ("query_key", "value")
         name_map[f"{our_prefix}.mixer.project.weight"] = tuple(
             f"{hf_prefix}.attention.self_attention.{name}.weight" for name in projections
         )

@@ -1,7 +1,7 @@
 """Samplers: how a corpus is divided into training samples. To add one, write its class and list it in the unions below."""
 
 from .base import SampleIndex, Sampler
-from .sentence_pairs import NextSentence, SentenceOrder
+from .sentence_pairs import NextSentence, PairStyle, SentenceOrder
 from .windows import DocSentences, FullSentences, Streams, Windows
 
 SamplerConfig = Windows | DocSentences | FullSentences | Streams
@@ -12,6 +12,7 @@ __all__ = [
     "FullSentences",
     "NextSentence",
     "PairSamplerConfig",
+    "PairStyle",
     "SampleIndex",
     "Sampler",
     "SamplerConfig",

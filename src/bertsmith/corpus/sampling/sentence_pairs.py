@@ -15,6 +15,7 @@ from ...rng import RandomBits, Stream, randint, random_bits, uniform
 from ..store import Corpus
 from .base import Ints, SampleIndex
 
+PairStyle = Literal["corrected", "google"]
 MAX_SECTION_SENTENCES = 1024  # longer documents are divided into sections that are read in parallel
 
 
@@ -22,7 +23,7 @@ class NextSentence(Variant, frozen=True):
     """Next-sentence prediction: B follows A (label 0), or is from another document (label 1), with probability 1/2 each."""
 
     short_seq_prob: Annotated[Fraction, "share of samples with a shorter target length"] = 0.1
-    style: Annotated[Literal["corrected", "google"], "google: lone sentences always get a random B, as published"] = "corrected"
+    style: Annotated[PairStyle, "google: lone sentences always get a random B, as published"] = "corrected"
 
     def build_index(self, corpus: Corpus, document_ids: Ints, max_length: int, seed: int, epoch: int) -> SampleIndex:
         if len(document_ids) < 2:

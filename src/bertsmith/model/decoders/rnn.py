@@ -66,7 +66,7 @@ class SourceAttention(nn.Module):
 CellState = tuple[Tensor, ...]  # (layers, rows, hidden_size) each: (h,) of a GRU, (h, c) of an LSTM
 
 
-class RNNDecoderConfig(Variant, frozen=True, tag="recurrent"):
+class RNNDecoderConfig(Variant, frozen=True, tag="rnn"):
     """GRU or LSTM decoder; h_0 = tanh(W mean(encoder states)), output tanh(V [hidden; context; token embedding])."""
 
     cell: Annotated[Literal["gru", "lstm"], "what remembers"] = "gru"

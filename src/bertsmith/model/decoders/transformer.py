@@ -62,13 +62,13 @@ class CrossAttention(nn.Module):
         return k, v
 
 
-class TransformerDecoderConfig(Variant, frozen=True, tag="attention"):
+class TransformerDecoderConfig(Variant, frozen=True, tag="transformer"):
     """Transformer decoder (Vaswani et al. 2017); fields that are None are the encoder's."""
 
     num_hidden_layers: Annotated[PosInt | None, "blocks, one above another; as many as the encoder has, if none"] = None
     num_attention_heads: Annotated[PosInt | None, "attention heads; as the encoder, if none"] = None
     feedforward: Annotated[FeedForwardConfig | None, "what each token does by itself; as the encoder, if none"] = None
-    norm: Annotated[Literal["after", "before"] | None, "after each part or before it; as the encoder, if none"] = None
+    norm: Annotated[Literal["post", "pre"] | None, "after each part or before it; as the encoder, if none"] = None
     hidden_dropout_prob: Annotated[Probability | None, "on what each part adds; as the encoder, if none"] = None
     shared: Annotated[bool, "blocks are the encoder's own, but for attention to the source (BERTShare, Rothe et al. 2020)"] = (
         False
@@ -84,7 +84,7 @@ class TransformerDecoderConfig(Variant, frozen=True, tag="attention"):
             base_mixer, num_attention_heads=self.num_attention_heads or base_mixer.num_attention_heads, causal=True
         )
         feedforward = self.feedforward or encoder.feedforward or FeedForwardConfig(intermediate_size=4 * encoder.hidden_size)
-        norm = self.norm or ("after" if encoder.norm == "none" else encoder.norm)
+        norm = self.norm or ("post" if encoder.norm == "none" else encoder.norm)
         dropout = encoder.hidden_dropout_prob if self.hidden_dropout_prob is None else self.hidden_dropout_prob
         fixed_fields = {
             "num_hidden_layers": self.num_hidden_layers or max(1, encoder.num_hidden_layers),
@@ -128,7 +128,7 @@ class TransformerDecoder(Decoder):
             block.mixer.tie_weights(self.blocks[0].mixer)  # type: ignore[union-attr, operator]
         self.crossings = nn.ModuleList(CrossAttention(block_config) for _ in range(block_config.num_hidden_layers))
         self.block_config = block_config
-        self.norm_first = block_config.norm == "before"
+        self.norm_first = block_config.norm == "pre"
         self.norm = block_config.build_add_norm() if self.norm_first else nn.Identity()
 
     def forward(

@@ -52,7 +52,7 @@ class Clusters(NamedTuple):
 DivValue = Annotated[float, Meta(ge=1, le=1e6)]
 
 
-class AdaptiveInputConfig(Variant, frozen=True, tag="by-rarity"):
+class AdaptiveInputConfig(Variant, frozen=True, tag="adaptive"):
     """Adaptive input: one embedding table for each frequency cluster; ids must be sorted by frequency."""
 
     cutoffs: Annotated[tuple[PosInt, ...], Meta(min_length=1), "the first id of every cluster but that of frequent words"] = (
@@ -86,7 +86,7 @@ class AdaptiveInput(InputEmbedding):
         return torch.stack(embeddings).sum(0)
 
 
-class AdaptiveSoftmaxHeadConfig(Variant, frozen=True, tag="by-rarity"):
+class AdaptiveSoftmaxHeadConfig(Variant, frozen=True, tag="adaptive"):
     """Adaptive softmax: log-probability of every word; ids must be sorted by frequency."""
 
     cutoffs: Annotated[tuple[PosInt, ...], Meta(min_length=1), "the first id of every cluster but that of frequent words"] = (

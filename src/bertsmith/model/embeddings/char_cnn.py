@@ -18,7 +18,7 @@ from .base import InputEmbedding
 NUM_CHARACTERS = NUM_CHARS + 1  # rows of the character embedding; row 0 stands for no word
 
 
-class CharCNNConfig(Variant, frozen=True, tag="characters"):
+class CharCNNConfig(Variant, frozen=True, tag="char-cnn"):
     """Character CNN of Peters et al. 2018: no word table, so that there are no out-of-vocabulary words."""
 
     filters: Annotated[tuple[tuple[PosInt, PosInt], ...], Meta(min_length=1), "characters they see, and how many do: pairs"] = (

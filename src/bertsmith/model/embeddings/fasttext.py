@@ -42,7 +42,7 @@ class CharNgramConfig(Config, frozen=True):
         return rows, row_offsets
 
 
-class FastTextConfig(Variant, frozen=True, tag="subwords"):
+class FastTextConfig(Variant, frozen=True, tag="fasttext"):
     """The token table holds the final vectors (word and n-grams averaged) of known words; other words are the mean of their
     n-grams."""
 

@@ -11,7 +11,7 @@ from ..packing import Layout
 from .base import InputEmbedding
 
 
-class NgramConfig(Variant, frozen=True, tag="grams"):
+class NgramConfig(Variant, frozen=True, tag="ngram"):
     """x concatenates the embeddings of the last `order - 1` words; the output is [x; tanh(d + H x)].
 
     An untied LM head on it is y = b + W x + U tanh(d + H x); without `direct` connections, W = 0 and x is left out.

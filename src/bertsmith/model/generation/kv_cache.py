@@ -196,7 +196,7 @@ def supports_segment_memory(model: Model) -> bool:
     return (
         encoder.is_causal
         and is_context_free
-        and encoder.position_embedding_type is False
+        and encoder.position_embedding_type == "none"
         and bool(mixers)
         and all(mixer.mem_len for mixer in mixers)
     )

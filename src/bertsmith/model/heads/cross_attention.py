@@ -32,7 +32,7 @@ class CrossAttentionHead(nn.Module):
     def __init__(self, config: CrossAttentionHeadConfig, encoder: "EncoderConfig") -> None:
         super().__init__()
         self.blocks = nn.ModuleList(CrossAttentionBlock(encoder) for _ in range(config.blocks))
-        self.norm = encoder.build_layer_norm() if encoder.norm == "before" else nn.Identity()
+        self.norm = encoder.build_layer_norm() if encoder.norm == "pre" else nn.Identity()
         self.drop, self.score = nn.Dropout(config.dropout), nn.Linear(4 * encoder.hidden_size, config.outputs)
 
     def encode_pairs(self, x: Tensor, layout: Layout) -> Tensor:
@@ -60,7 +60,7 @@ class CrossAttentionBlock(nn.Module):
         self.feedforward = config.feedforward.build(config.hidden_size)
         self.mixer_norm, self.feedforward_norm = config.build_layer_norm(), config.build_layer_norm()
         self.drop, self.dropout = nn.Dropout(config.hidden_dropout_prob), attention.attention_dropout
-        self.norm_first = config.norm == "before"
+        self.norm_first = config.norm == "pre"
 
     def forward(self, x: Tensor, layout: Layout, partner_layout: Layout, partner_index: Tensor) -> Tensor:
         if self.norm_first:

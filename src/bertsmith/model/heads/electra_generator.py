@@ -49,7 +49,7 @@ class GeneratorHeadConfig(Variant, frozen=True, tag="generator"):
         heads = getattr(encoder.mixer, "num_attention_heads", None)
         if heads is None:
             return encoder.hidden_size if self.size == 1 else 2 * max(1, round(encoder.hidden_size * self.size / 2))
-        return encoder.hidden_size // heads * int(_scale_mixer(encoder.mixer, self.size).heads)
+        return encoder.hidden_size // heads * int(_scale_mixer(encoder.mixer, self.size).num_attention_heads)
 
 
 class ElectraGenerator(nn.Module):
@@ -84,8 +84,8 @@ class ElectraGenerator(nn.Module):
 
 def _scale_mixer(mixer: Any, size: float) -> Any:
     """The mixer with `size` times the heads, filters, dilated heads or LSTM cells, and the same head_dim."""
-    counts = {name: getattr(mixer, name, None) for name in ("heads", "filters", "hidden")}
+    counts = {name: getattr(mixer, name, None) for name in ("num_attention_heads", "num_filters", "cell_size")}
     scaled = {name: max(1, round(count * size)) for name, count in counts.items() if count}
     if dilation := getattr(mixer, "dilation", ()):
-        scaled["dilation"] = dilation[len(dilation) - min(scaled["heads"], round(len(dilation) * size)) :]
+        scaled["dilation"] = dilation[len(dilation) - min(scaled["num_attention_heads"], round(len(dilation) * size)) :]
     return replace(mixer, **scaled)

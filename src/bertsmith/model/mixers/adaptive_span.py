@@ -19,7 +19,7 @@ from .block_band import BlockBand
 MIN_MASK = 1e-6  # lower bound of a nonzero mask value, so that the gradient of its logarithm is finite
 
 
-class AdaptiveSpan(Variant, frozen=True, tag="adaptive"):
+class AdaptiveSpan(Variant, frozen=True, tag="adaptive-span"):
     """Soft mask m(x) = min(1, max(0, (ramp + z - x) / ramp)) on keys at distance x, z the learned span of a head."""
 
     num_attention_heads: Annotated[PosInt, "attention heads"] = 12

@@ -16,7 +16,7 @@ from .base import Mixer, QKVProjection
 LayerCache = tuple[Tensor, ...]  # KV cache of one layer; here keys and values, each (batch, heads, positions, head_dim)
 
 
-class Attention(Variant, frozen=True, tag="dense"):
+class Attention(Variant, frozen=True, tag="attention"):
     """Full multi-head self-attention, bidirectional or causal, with optional RoPE or position bias."""
 
     num_attention_heads: Annotated[PosInt, "attention heads"] = 12

@@ -13,7 +13,7 @@ from ..packing import Layout
 from .base import Mixer
 
 
-class Cnn(Variant, frozen=True, tag="convolution"):
+class Cnn(Variant, frozen=True, tag="cnn"):
     """Convolutions of the given kernel sizes over the tokens of each sequence."""
 
     kernel_sizes: Annotated[

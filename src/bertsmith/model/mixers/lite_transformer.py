@@ -18,7 +18,7 @@ from .attention import Attention, LayerCache, SelfAttention
 from .base import Mixer
 
 
-class LiteTransformer(Variant, frozen=True, tag="long-short"):
+class LiteTransformer(Variant, frozen=True, tag="lite-transformer"):
     """Attention for half of the channels, convolution for the other half, with a kernel size per layer."""
 
     num_attention_heads: Annotated[PosInt, "attention heads of the first half"] = 4

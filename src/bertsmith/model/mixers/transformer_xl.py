@@ -13,7 +13,7 @@ from ..segment_memory import LayerMemory
 from .base import Mixer, QKVProjection
 
 
-class TransformerXL(Variant, frozen=True, tag="recurrent"):
+class TransformerXL(Variant, frozen=True, tag="transformer-xl"):
     """Scores A_ij = q_i.k_j + q_i.R(i - j) + u.k_j + v.R(i - j): R is a projection of sinusoids; u and v are learned."""
 
     num_attention_heads: Annotated[PosInt, "attention heads"] = 12

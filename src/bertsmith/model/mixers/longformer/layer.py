@@ -19,13 +19,15 @@ from .global_attention import MAX_GLOBAL_PER_GROUP, AttentionPattern, GlobalGrou
 from .global_queries import fused_qkv_and_global
 
 
-class Longformer(Variant, frozen=True, tag="window"):
+class Longformer(Variant, frozen=True, tag="longformer"):
     """Sliding-window attention, optionally dilated for some heads, with global tokens."""
 
     num_attention_heads: Annotated[PosInt, "attention heads"] = 12
     attention_window: Annotated[
-        tuple[PosInt, ...], Meta(min_length=1), "tokens seen on each side: half of the paper's window; or one for each layer"
-    ] = (256,)
+        tuple[PosInt, ...],
+        Meta(min_length=1),
+        "window size, both sides together (512 in the paper); one, or one for each layer",
+    ] = (512,)
     dilation: Annotated[
         tuple[PosInt, ...], "of the last heads, such as [2, 2]: each sees every second token, twice as far"
     ] = ()
@@ -42,14 +44,16 @@ class Longformer(Variant, frozen=True, tag="window"):
         """The config of one layer, with its window and dilation."""
         if len(self.attention_window) not in (1, num_layers):
             raise UserError(
-                f"model.mixer.reach has {len(self.attention_window)} numbers for {num_layers} layers; give one, or one each"
+                f"model.mixer.attention_window has {len(self.attention_window)} numbers for {num_layers} layers; give one, or one each"
             )
         if self.dilated_layers is not None and not self.dilation:
             raise UserError(f"dilated_layers={self.dilated_layers} says which layers have dilated heads, of which there are none; name some, "
                            "such as dilation=[2, 2], or leave it out")  # fmt: skip
         dilation = self.dilation if self.dilated_layers is None or layer_idx >= num_layers - self.dilated_layers else ()
-        half_window = self.attention_window[layer_idx if len(self.attention_window) > 1 else 0]
-        return msgspec.structs.replace(self, attention_window=(half_window,), dilation=dilation, dilated_layers=None)
+        window = self.attention_window[layer_idx if len(self.attention_window) > 1 else 0]
+        if window % 2:
+            raise UserError(f"model.mixer.attention_window={window} has two sides alike; give an even number")
+        return msgspec.structs.replace(self, attention_window=(window,), dilation=dilation, dilated_layers=None)
 
     def build(self, hidden_size: int) -> Mixer:
         return LongformerAttention(self.for_layer(0, 1), hidden_size)
@@ -64,7 +68,7 @@ class LongformerAttention(Mixer):
             raise UserError(
                 f"model.mixer.dilation has {len(config.dilation)} numbers for {config.num_attention_heads} heads; shorten it"
             )
-        self.causal, self.dropout, (self.half_window,) = config.causal, config.attention_dropout, config.attention_window
+        self.causal, self.dropout, self.half_window = config.causal, config.attention_dropout, config.attention_window[0] // 2
         self.project = QKVProjection(hidden_size, config.num_attention_heads, config.bias)
         # Global tokens have projections of their own (section 3.1).
         self.anchored = nn.Linear(hidden_size, 3 * hidden_size, bias=config.bias) if config.global_attention else None
@@ -81,7 +85,9 @@ class LongformerAttention(Mixer):
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         if layout.prefix_lengths is not None:
-            raise UserError("a window does not know of prefixes that see each other (UniLM); train a model with mixer=dense")
+            raise UserError(
+                "a window does not know of prefixes that see each other (UniLM); train a model with mixer=attention"
+            )
         qkv, global_out, qkv_bias = self._project(x, layout)
         return self.project.out(self._attend(self._apply_rope(qkv, layout), global_out, qkv_bias, layout))
 

@@ -27,7 +27,7 @@ class ChunkConfig(Config, frozen=True):
     attention_dropout: Annotated[Probability, "on attention weights"] = 0.0
 
 
-class ReformerChunked(Variant, frozen=True, tag="chunked"):
+class ReformerChunked(Variant, frozen=True, tag="reformer-chunked"):
     """Reformer as in Trax and Hugging Face, to load their models; `Reformer` (mixer=hashed) is the better one to train.
 
     Tokens attend to their chunk and its neighbours whatever the bucket, a key seen in two rounds counts twice, and chunk
@@ -37,8 +37,8 @@ class ReformerChunked(Variant, frozen=True, tag="chunked"):
     num_attention_heads: Annotated[PosInt, "attention heads"] = 12
     attention_head_size: Annotated[PosInt | None, "numbers of a head; none: those of all heads are the width"] = None
     attn_layers: Annotated[
-        tuple[Literal["near", "hashed"], ...], Meta(min_length=1), "what layers do, one after another and from the first again"
-    ] = ("near", "hashed")
+        tuple[Literal["local", "lsh"], ...], Meta(min_length=1), "what layers do, one after another and from the first again"
+    ] = ("local", "lsh")
     local: Annotated[ChunkConfig, "of layers that look around them"] = ChunkConfig()
     lsh: Annotated[ChunkConfig, "of layers that look at their bucket and its neighbours"] = ChunkConfig()
     num_buckets: Annotated[PosInt | Annotated[tuple[PosInt, ...], Meta(min_length=1)], "even; or factors of many"] = 64
@@ -55,7 +55,7 @@ class ReformerChunked(Variant, frozen=True, tag="chunked"):
             raise UserError(
                 f"a width of {hidden_size} does not divide into {self.num_attention_heads} heads; set model.mixer.attention_head_size"
             )
-        return (ChunkedLocalAttention if self.attn_layers[0] == "near" else ChunkedLshAttention)(
+        return (ChunkedLocalAttention if self.attn_layers[0] == "local" else ChunkedLshAttention)(
             self, hidden_size, self.attention_head_size or hidden_size // self.num_attention_heads
         )
 

@@ -14,7 +14,7 @@ from ..base import Mixer
 from .lsh import SELF_MASK_VALUE, LshHash, invert_permutation, lsh_attention, unit_norm
 
 
-class Reformer(Variant, frozen=True, tag="hashed"):
+class Reformer(Variant, frozen=True, tag="reformer"):
     """Kitaev et al. 2020: queries and keys share one projection, and keys are normalized to unit length."""
 
     num_attention_heads: Annotated[PosInt, "attention heads"] = 12

@@ -34,8 +34,8 @@ def reversible_block_config(config: "EncoderConfig") -> "EncoderConfig":
     """The config of the stack's blocks; with reversible="halves" a residual stream has half the hidden size."""
     if not config.reversible:
         return config
-    if config.norm == "after" or config.residual != "all" or config.feedforward is None:
-        reason = "norm=after" if config.norm == "after" else "no feedforward" if config.feedforward is None else "no residuals"
+    if config.norm == "post" or config.residual != "all" or config.feedforward is None:
+        reason = "norm=post" if config.norm == "post" else "no feedforward" if config.feedforward is None else "no residuals"
         raise UserError(
             f"a reversible model adds what mixers and feed-forwards say, each to one of two sides; it has {reason}: "
             "set model.norm=pre, and leave model.residual and model.feedforward as they are"
