@@ -21,13 +21,13 @@ GPU_RUNS = [
     "model=bert-base train.batch_tokens=32768 train.accumulate=2 length=512",
     "model=bert-base train.batch_tokens=65536 train.compile=true",
     "model=bert-large train.batch_tokens=32768 train.recompute=true",
-    "model=bert-medium train.batch_tokens=131072 train.optimizer=lamb objective=masked",
+    "model=bert-medium train.batch_tokens=131072 train.optimizer=lamb objective=mlm",
 ]
 CPU_RUNS = [
     "model=bert-mini train.batch_tokens=2048",
     "model=bert-mini train.batch_tokens=1024 train.accumulate=3 train.optimizer=lamb",
     "model=bert-mini train.batch_tokens=2048 train.recompute=true",
-    "model=bert-tiny train.batch_tokens=4096 length=64 objective=masked",
+    "model=bert-tiny train.batch_tokens=4096 length=64 objective=mlm",
     "model=bert-small train.batch_tokens=512",
 ]
 Result = dict[str, Any]

@@ -5,7 +5,7 @@ Keys: lengths=1024,2048,... kinds=dense,window,... device=cpu width=768 heads=12
       out=FOLDER (for time.svg, memory.svg)
 `tokens` are of a batch of equal lengths, at least one sequence. A mixer that took more than `most` seconds is not measured
 at greater lengths. On CUDA in bf16, on a CPU in float32; with one thread, seconds are CPU time. The peer is full attention,
-mixer=dense, at the same length.
+mixer=attention, at the same length.
 """
 
 import gc

@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 
 
 def read_tokens(folder: Path) -> Ints:
-    """All documents of a corpus as `objective=causal` reads them: [CLS] [CLS] tokens [SEP] each."""
+    """All documents of a corpus as `objective=clm` reads them: [CLS] [CLS] tokens [SEP] each."""
     corpus = Corpus.open(folder)
     tokenizer = corpus.tokenizer
     offsets = corpus.document_token_offsets

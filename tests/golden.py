@@ -45,19 +45,19 @@ COMMITTED_FILE = Path(__file__).with_name("golden.json")
 # ---------------------------------------------------------------------------------------------------------------------
 
 TOKENIZERS: dict[str, str] = {
-    "pieces": "texts=en.txt kind=wordpiece size=420",
-    "pieces-ratio": "texts=en.txt kind=wordpiece size=300 score=ratio lowercase=false",
-    "bpe": "texts=en.txt kind=bpe size=400",
-    "byte-bpe": "texts=en.txt kind=byte-bpe size=400",
-    "unigram": "texts=en.txt kind=unigram size=300",
-    "char": "texts=en.txt kind=char size=200",
+    "pieces": "texts=en.txt kind=wordpiece vocab_size=420",
+    "pieces-ratio": "texts=en.txt kind=wordpiece vocab_size=300 score=ratio lowercase=false",
+    "bpe": "texts=en.txt kind=bpe vocab_size=400",
+    "byte-bpe": "texts=en.txt kind=byte-bpe vocab_size=400",
+    "unigram": "texts=en.txt kind=unigram vocab_size=300",
+    "char": "texts=en.txt kind=char vocab_size=200",
     "byte": "texts=en.txt kind=byte",
     "hex": "texts=payloads.tsv column=payload kind=byte hex=true",
-    "word": "texts=en.txt kind=word size=600",
-    "extended": "texts=domain.txt extend=tokenizers/pieces add=20 least=2",
-    "zh-pieces": "texts=zh.txt kind=wordpiece size=400",
-    "zh-char": "texts=zh.txt kind=char size=300",
-    "zh-word": "texts=zh.txt kind=word language=zh size=300",
+    "word": "texts=en.txt kind=word vocab_size=600",
+    "extended": "texts=domain.txt extend=tokenizers/pieces add=20 min_frequency=2",
+    "zh-pieces": "texts=zh.txt kind=wordpiece vocab_size=400",
+    "zh-char": "texts=zh.txt kind=char vocab_size=300",
+    "zh-word": "texts=zh.txt kind=word language=zh vocab_size=300",
 }
 
 CORPORA: dict[str, str] = {
@@ -77,21 +77,21 @@ CORPORA: dict[str, str] = {
 MASKS: dict[str, str] = {
     "pieces": "objective.masking=token",
     "whole-words": "objective.masking=whole-word",
-    "singly": "objective.masking.kind=whole-words objective.masks.singly=0.5",
-    "spans": "objective.masking.kind=spans objective.masks.p=0.3 objective.masks.longest=5",
-    "ngrams": "objective.masking.kind=ngrams objective.masks.longest=4",
+    "singly": "objective.masking.kind=whole-word objective.masking.token_masking_share=0.5",
+    "spans": "objective.masking.kind=span objective.masking.p=0.3 objective.masking.max_span_length=5",
+    "ngrams": "objective.masking.kind=ngram objective.masking.max_ngram=4",
 }
 VIEWS: dict[str, str] = {
     "windows": "objective.packing=windows",
     "doc-sentences": "objective.packing=doc-sentences",
     "full-sentences": "objective.packing=full-sentences",
     "streams": "objective.packing=streams",
-    "streams-across": "objective.packing.kind=streams objective.view.across=true",
+    "streams-across": "objective.packing.kind=streams objective.packing.across=true",
 }
 PAIRS: dict[str, str] = {
     "next": "objective=mlm-nsp",
-    "next-google": "objective.kind=next-sentence objective.pairs.style=google",
-    "next-short": "objective.kind=next-sentence objective.pairs.short=0.5",
+    "next-google": "objective.kind=mlm-nsp objective.style=google",
+    "next-short": "objective.kind=mlm-nsp objective.short_seq_prob=0.5",
     "order": "objective=mlm-sop",
 }
 
@@ -102,85 +102,83 @@ def list_batch_recipes() -> dict[str, tuple[str, str]]:
     for corpus in ("en", "zh"):
         for mask, mask_settings in MASKS.items():
             for view, view_settings in VIEWS.items():
-                recipes[f"{corpus}-masked-{view}-{mask}"] = corpus, f"objective=masked {view_settings} {mask_settings}"
+                recipes[f"{corpus}-masked-{view}-{mask}"] = corpus, f"objective=mlm {view_settings} {mask_settings}"
             for pair, pair_settings in PAIRS.items():
-                recipes[f"{corpus}-pairs-{pair}-{mask}"] = corpus, f"objective=pairs {pair_settings} {mask_settings}"
+                recipes[f"{corpus}-pairs-{pair}-{mask}"] = corpus, f"objective=mlm-nsp {pair_settings} {mask_settings}"
     for view, view_settings in VIEWS.items():
-        recipes[f"causal-{view}"] = "en-bpe", f"objective=causal {view_settings}"
-        recipes[f"both-ways-{view}"] = "word", f"objective=both-ways {view_settings}"
+        recipes[f"causal-{view}"] = "en-bpe", f"objective=clm {view_settings}"
+        recipes[f"both-ways-{view}"] = "word", f"objective=bilm {view_settings}"
         if "streams" not in view:
-            recipes[f"replaced-{view}"] = "en", f"objective=replaced {view_settings} objective.masks=whole-words"
-    recipes["masked-repeats"] = "en", "objective=masked objective.repeats=2 objective.rate=0.3"
-    recipes["pairs-repeats"] = "en-unigram", "objective=pairs objective.repeats=2"
-    recipes["hex-spans"] = "hex", "objective=masked objective.view=doc-sentences objective.masks=spans"
-    recipes["domain"] = "domain", "objective=masked objective.masks=whole-words"
+            recipes[f"replaced-{view}"] = "en", f"objective=rtd {view_settings} objective.masking=whole-word"
+    recipes["masked-repeats"] = "en", "objective=mlm objective.dupe_factor=2 objective.mlm_probability=0.3"
+    recipes["pairs-repeats"] = "en-unigram", "objective=mlm-nsp objective.dupe_factor=2"
+    recipes["hex-spans"] = "hex", "objective=mlm objective.packing=doc-sentences objective.masking=span"
+    recipes["domain"] = "domain", "objective=mlm objective.masking=whole-word"
     for kind in ("skip-gram", "cbow"):
-        recipes[kind] = "word", f"objective={kind} objective.width=8 objective.window=3 objective.sample=0.01"
-        recipes[f"{kind}-tree"] = "word", f"objective={kind} objective.width=8 objective.tree=true"
-    recipes["glove"] = "word", "objective=glove objective.width=8 objective.window=4"
-    recipes["glove-document"] = "word", "objective=glove objective.width=8 objective.window=4 objective.within=document"
+        recipes[kind] = "word", f"objective={kind} objective.vector_size=8 objective.window=3 objective.sample=0.01"
+        recipes[f"{kind}-tree"] = "word", f"objective={kind} objective.vector_size=8 objective.hs=true"
+    recipes["glove"] = "word", "objective=glove objective.vector_size=8 objective.window=4"
+    recipes["glove-document"] = "word", "objective=glove objective.vector_size=8 objective.window=4 objective.within=document"
     return recipes
 
 
-BATCH = "max_length=32 train.batch_tokens=256 held_out=0.1"  # of every batch recipe but those of word vectors
+BATCH = "max_length=32 train.batch_tokens=256 validation_split=0.1"  # of every batch recipe but those of word vectors
 BATCH_NUMBERS = (0, 1, 5, 60)  # 60 lies in a later epoch
 
 STEPS = "train.steps=20 train.log_every=5 train.device=cpu"
-LEARN = (
-    f"{STEPS} train.batch_tokens=512 train.learning_rate=3e-3 train.warmup_steps=0.1 eval_tokens=1024 held_out=0.1 length=64"
-)
-SIZE = "model.num_hidden_layers=2 model.width=32 model.feedforward.inner=64 model.positions=64 model.deviation=0.1 model.dropout=0.1"
-BARE = "model.hidden_size=32 model.positions=64 model.dropout=0.1"  # of models without a feed-forward
+LEARN = f"{STEPS} train.batch_tokens=512 train.learning_rate=3e-3 train.warmup_steps=0.1 eval_tokens=1024 validation_split=0.1 max_length=64"
+SIZE = "model.num_hidden_layers=2 model.hidden_size=32 model.feedforward.intermediate_size=64 model.max_position_embeddings=64 model.initializer_range=0.1 model.hidden_dropout_prob=0.1"
+BARE = "model.hidden_size=32 model.max_position_embeddings=64 model.hidden_dropout_prob=0.1"  # of models without a feed-forward
 HEADS = "model.mixer.num_attention_heads=2"
-TABLE = "train.device=cpu model.width=12"  # of word vectors
+TABLE = "train.device=cpu model.hidden_size=12"  # of word vectors
 TINY = f"model=bert-tiny {SIZE} {HEADS} {LEARN}"
 NO_POSITIONS = "model.position_embedding_type=none"
 
 PRETRAIN: dict[str, tuple[str, str]] = {
     # objectives
-    "bert": ("en", f"{TINY} objective=pairs"),
-    "bert-before": ("en", f"{TINY} objective=pairs model.norm=pre"),
-    "bert-order": ("en", f"{TINY} objective=pairs objective=mlm-sop objective.masking=ngram"),
-    "bert-masked": ("en", f"{TINY} objective=masked"),
-    "bert-zh": ("zh", f"{TINY} objective=pairs objective.masking.kind=whole-words objective.masking.token_masking_share=0.5"),
-    "roberta": ("en-bpe", f"model=roberta-base {SIZE} {HEADS} {LEARN} objective=masked objective.view=full-sentences"),
-    "distilbert": ("en", f"model=distilbert {SIZE} {HEADS} {LEARN} objective=masked"),
+    "bert": ("en", f"{TINY} objective=mlm-nsp"),
+    "bert-before": ("en", f"{TINY} objective=mlm-nsp model.norm=pre"),
+    "bert-order": ("en", f"{TINY} objective=mlm-nsp objective=mlm-sop objective.masking=ngram"),
+    "bert-masked": ("en", f"{TINY} objective=mlm"),
+    "bert-zh": ("zh", f"{TINY} objective=mlm-nsp objective.masking.kind=whole-word objective.masking.token_masking_share=0.5"),
+    "roberta": ("en-bpe", f"model=roberta-base {SIZE} {HEADS} {LEARN} objective=mlm objective.packing=full-sentences"),
+    "distilbert": ("en", f"model=distilbert {SIZE} {HEADS} {LEARN} objective=mlm"),
     "albert": (
         "en",
-        f"model=albert-base {SIZE} {HEADS} {LEARN} model.embedding=16 objective=pairs objective.pairs=sentence-order "
-        "objective.masking=ngrams train.optimizer=lamb",
+        f"model=albert-base {SIZE} {HEADS} {LEARN} model.embedding_size=16 objective=mlm-nsp objective=mlm-sop "
+        "objective.masking=ngram train.optimizer=lamb",
     ),
-    "electra": ("en", f"model=electra-small {SIZE} {HEADS} {LEARN} model.embedding=16 objective=replaced objective.size=0.5"),
+    "electra": ("en", f"model=electra-small {SIZE} {HEADS} {LEARN} model.embedding_size=16 objective=rtd objective.generator_size=0.5"),
     "modernbert": (
         "en",
-        f"model=modernbert-mini {SIZE} {HEADS} {LEARN} model.layers=3 model.others.mixer.heads=2 model.others.mixer.reach=[4] "
-        "objective=masked objective.view=full-sentences objective.rate=0.3",
+        f"model=modernbert-mini {SIZE} {HEADS} {LEARN} model.num_hidden_layers=3 model.layer_types.mixer.num_attention_heads=2 model.layer_types.mixer.attention_window=[8] "
+        "objective=mlm objective.packing=full-sentences objective.mlm_probability=0.3",
     ),
-    "gpt": ("en-bpe", f"model=gpt {SIZE} {HEADS} {LEARN} model.feedforward.inner=128 objective=causal train.steps=200"),
-    "lstm-projected": ("word", f"model=bilstm {BARE} {LEARN} objective=masked model.mixer.hidden=24 model.mixer.clip=3.0"),
-    "gpt2": ("en-bpe", f"model=gpt2 {SIZE} {HEADS} {LEARN} objective=causal"),
+    "gpt": ("en-bpe", f"model=gpt {SIZE} {HEADS} {LEARN} model.feedforward.intermediate_size=128 objective=clm train.steps=200"),
+    "lstm-projected": ("word", f"model=bilstm {BARE} {LEARN} objective=mlm model.mixer.cell_size=24 model.mixer.cell_clip=3.0"),
+    "gpt2": ("en-bpe", f"model=gpt2 {SIZE} {HEADS} {LEARN} objective=clm"),
     "gpt-rarity": (
         "word",
-        f"model=gpt2 {SIZE} {HEADS} {LEARN} objective=causal model.front.kind=by-rarity model.front.cutoffs=[100,200] "
+        f"model=gpt2 {SIZE} {HEADS} {LEARN} objective=clm model.embeddings.kind=by-rarity model.embeddings.cutoffs=[100,200] "
         "objective.head.kind=by-rarity objective.head.cutoffs=[100,200] objective.head.tied=true",
     ),
     "gpt-rarity-head": (
         "word",
-        f"model=gpt2 {SIZE} {HEADS} {LEARN} objective=causal objective.head.kind=by-rarity objective.head.cutoffs=[100,200]",
+        f"model=gpt2 {SIZE} {HEADS} {LEARN} objective=clm objective.head.kind=by-rarity objective.head.cutoffs=[100,200]",
     ),
     "elmo": (
         "word",
-        f"model=elmo {BARE} {LEARN} objective=both-ways model.mixer.hidden=24 model.front.filters=[[1,16],[2,16]] "
-        "model.embeddings.max_characters_per_token=10 model.front.highways=1",
+        f"model=elmo {BARE} {LEARN} objective=bilm model.mixer.cell_size=24 model.embeddings.filters=[[1,16],[2,16]] "
+        "model.embeddings.max_characters_per_token=10 model.embeddings.num_highway=1",
     ),
     "taglm": (
         "word",
-        f"model=taglm {BARE} {LEARN} objective=both-ways model.mixer.hidden=24 model.front.filters=[[1,16],[2,16]] "
-        "model.embeddings.max_characters_per_token=10 model.front.highways=1",
+        f"model=taglm {BARE} {LEARN} objective=bilm model.mixer.cell_size=24 model.embeddings.filters=[[1,16],[2,16]] "
+        "model.embeddings.max_characters_per_token=10 model.embeddings.num_highway=1",
     ),
     "nnlm": (
         "word",
-        f"model=nnlm {LEARN} objective=causal model.front.numbers=8 model.front.inner=10 model.width=42 model.dropout=0.1 "
+        f"model=nnlm {LEARN} objective=clm model.embeddings.embedding_size=8 model.embeddings.hidden_size=10 model.hidden_size=42 model.hidden_dropout_prob=0.1 "
         "objective.head.transform=false objective.head.tied=false objective.head.bias=true",
     ),
     "skip-gram": ("word", f"{TABLE} objective=skip-gram train.epochs=2 objective.window=3"),
@@ -190,146 +188,134 @@ PRETRAIN: dict[str, tuple[str, str]] = {
     "cbow-tree": ("word", f"{TABLE} objective=cbow objective.hs=true train.epochs=2"),
     "cbow-subwords": ("word", f"{TABLE} objective=cbow objective.subwords.bucket=500 train.epochs=2"),
     "glove": ("word", f"{TABLE} objective=glove objective.window=4 train.epochs=4"),
-    "glove-document": ("word", f"{TABLE} objective=glove objective.within=document objective=mlm-nsp train.epochs=3"),
+    "glove-document": ("word", f"{TABLE} objective=glove objective.within=document objective.pairs=1000 train.epochs=3"),
     # mixers
-    "dense-dropout": ("en", f"{TINY} objective=masked model.mixer.attention_dropout=0.1"),
+    "dense-dropout": ("en", f"{TINY} objective=mlm model.mixer.attention_dropout=0.1"),
     "dense-rotary": (
         "en",
-        f"{TINY} objective=masked {NO_POSITIONS} model.mixer.rope_theta=1000 model.mixer.bias=false model.norm=pre "
-        "model.norm_bias=false model.feedforward.gated=true model.feedforward.bias=false",
+        f"{TINY} objective=mlm {NO_POSITIONS} model.mixer.rope_theta=1000 model.mixer.bias=false model.norm=pre "
+        "model.norm_bias=false model.feedforward.glu=true model.feedforward.bias=false",
     ),
-    "dense-alibi": ("en", f"{TINY} objective=masked {NO_POSITIONS} model.mixer.position_bias=alibi"),
-    "dense-relative": ("en", f"{TINY} objective=masked {NO_POSITIONS} model.mixer.position_bias=t5"),
+    "dense-alibi": ("en", f"{TINY} objective=mlm {NO_POSITIONS} model.mixer.position_bias=alibi"),
+    "dense-relative": ("en", f"{TINY} objective=mlm {NO_POSITIONS} model.mixer.position_bias=t5"),
     "dense-relative-apart": (
         "en",
-        f"{TINY} objective=masked {NO_POSITIONS} model.mixer.position_bias.kind=relative model.mixer.position_bias.shared=false "
-        "model.mixer.position_bias.num_buckets=8 model.mixer.distance.furthest=20",
+        f"{TINY} objective=mlm {NO_POSITIONS} model.mixer.position_bias.kind=relative model.mixer.position_bias.shared=false "
+        "model.mixer.position_bias.num_buckets=8 model.mixer.position_bias.max_distance=20",
     ),
-    "window": ("en", f"{TINY} objective=masked model.mixer.kind=window model.mixer.attention_window=[12]"),
+    "window": ("en", f"{TINY} objective=mlm model.mixer.kind=longformer model.mixer.attention_window=[12]"),
     "window-dilated": (
         "en",
-        f"{TINY} objective=masked model.mixer.kind=window model.mixer.attention_window=[4,8] model.mixer.dilation=[2] "
-        "model.mixer.dilated_layers=1 model.mixer.dropout=0.1",
+        f"{TINY} objective=mlm model.mixer.kind=longformer model.mixer.attention_window=[8, 16] model.mixer.dilation=[2] "
+        "model.mixer.dilated_layers=1 model.mixer.attention_dropout=0.1",
     ),
     "window-causal": (
         "en-bpe",
-        f"{TINY} objective=causal model.mixer.kind=window model.mixer.attention_window=[12] model.mixer.causal=true "
-        f"model.mixer.global_attention=false {NO_POSITIONS} model.mixer.rotary=1000 model.segments=0",
+        f"{TINY} objective=clm model.mixer.kind=longformer model.mixer.attention_window=[12] model.mixer.causal=true "
+        f"model.mixer.global_attention=false {NO_POSITIONS} model.mixer.rope_theta=1000 model.type_vocab_size=0",
     ),
-    "longformer": ("en", f"model=longformer-mini {SIZE} {HEADS} {LEARN} objective=masked model.mixer.reach=[8]"),
+    "longformer": ("en", f"model=longformer-mini {SIZE} {HEADS} {LEARN} objective=mlm model.mixer.attention_window=[16]"),
     "recurrent": (
         "en-bpe",
-        f"model=transformer-xl {SIZE} {HEADS} {LEARN} objective=causal objective.view=streams model.mixer.remembers=16 "
-        "model.mixer.eval_mem_len=24 model.mixer.dropout=0.1 length=24",
+        f"model=transformer-xl {SIZE} {HEADS} {LEARN} objective=clm objective.packing=streams model.mixer.mem_len=16 "
+        "model.mixer.eval_mem_len=24 model.mixer.attention_dropout=0.1 max_length=24",
     ),
     "recurrent-shared": (
         "en-bpe",
-        f"model=transformer-xl-char {SIZE} {HEADS} {LEARN} objective=causal objective.view.kind=streams "
-        "objective.packing.across=true model.mixer.remembers=16 model.mixer.recalls=16 model.mixer.shared=true "
-        "model.mixer.same_length=true model.mixer.clamp=20 length=24",
+        f"model=transformer-xl-char {SIZE} {HEADS} {LEARN} objective=clm objective.packing.kind=streams "
+        "objective.packing.across=true model.mixer.mem_len=16 model.mixer.eval_mem_len=16 model.mixer.tie_biases=true "
+        "model.mixer.same_length=true model.mixer.clamp_len=20 max_length=24",
     ),
     "recurrent-masked": (
         "en",
-        f"{TINY} objective=masked objective.packing=streams model.mixer.kind=recurrent model.mixer.causal=false "
-        f"model.mixer.mem_len=8 {NO_POSITIONS} length=24",
+        f"{TINY} objective=mlm objective.packing=streams model.mixer.kind=transformer-xl model.mixer.causal=false "
+        f"model.mixer.mem_len=8 {NO_POSITIONS} max_length=24",
     ),
     "adaptive": (
         "en-bpe",
-        f"model=adaptive-span {SIZE} {HEADS} {LEARN} objective=causal objective.view=streams model.mixer.longest=32 "
-        "model.mixer.span_ramp=8 model.mixer.begin=0.25 length=24",
+        f"model=adaptive-span {SIZE} {HEADS} {LEARN} objective=clm objective.packing=streams model.mixer.max_span=32 "
+        "model.mixer.span_ramp=8 model.mixer.init_span=0.25 max_length=24",
     ),
     "adaptive-masked": (
         "en",
-        f"{TINY} objective=masked model.mixer.kind=adaptive model.mixer.max_span=32 model.mixer.span_ramp=8 model.mixer.init_span=0.25 "
+        f"{TINY} objective=mlm model.mixer.kind=adaptive-span model.mixer.max_span=32 model.mixer.span_ramp=8 model.mixer.init_span=0.25 "
         f"{NO_POSITIONS}",
     ),
     "hashed": (
         "en",
-        f"{TINY} objective=masked model.mixer.kind=hashed model.mixer.num_buckets=4 model.mixer.num_hashes=2 model.mixer.attention_window=16",
+        f"{TINY} objective=mlm model.mixer.kind=reformer model.mixer.num_buckets=4 model.mixer.num_hashes=2 model.mixer.bucket_window=8",
     ),
     "hashed-causal": (
         "en-bpe",
-        f"{TINY} objective=causal model.mixer.kind=hashed model.mixer.num_buckets=4 model.mixer.num_hashes=2 model.mixer.attention_window=16 "
-        "model.mixer.causal=true model.segments=0",
+        f"{TINY} objective=clm model.mixer.kind=reformer model.mixer.num_buckets=4 model.mixer.num_hashes=2 model.mixer.bucket_window=8 "
+        "model.mixer.causal=true model.type_vocab_size=0",
     ),
     "reformer": (
         "en",
-        f"model=reformer-mini {SIZE} {HEADS} {LEARN} objective=masked model.mixer.buckets=[2,2] model.mixer.rounds=2 "
-        "model.mixer.attention_window=8 model.feedforward.chunk=100 model.table.shape=[8,8]",
+        f"model=reformer-mini {SIZE} {HEADS} {LEARN} objective=mlm model.mixer.num_buckets=[2,2] model.mixer.num_hashes=2 "
+        "model.mixer.bucket_window=8 model.feedforward.chunk_size=100 model.position_embedding_type.shape=[8,8]",
     ),
     "reversible-halves": (
         "en",
-        f"{TINY} objective=masked model.norm=pre model.reversible=halves model.hidden_size=64",
+        f"{TINY} objective=mlm model.norm=pre model.reversible=halves model.hidden_size=64",
     ),
     "chunked": (
         "en-bpe",
-        f"{TINY} objective=causal model.mixer.kind=chunked model.mixer.local.chunk_length=8 model.mixer.lsh.chunk_length=8 "
-        "model.mixer.num_buckets=4 model.mixer.rounds=2 model.mixer.causal=true model.segments=0",
+        f"{TINY} objective=clm model.mixer.kind=reformer-chunked model.mixer.local.chunk_length=8 model.mixer.lsh.chunk_length=8 "
+        "model.mixer.num_buckets=4 model.mixer.num_hashes=2 model.mixer.causal=true model.type_vocab_size=0",
     ),
     "chunked-masked": (
         "en",
-        f"{TINY} objective=masked model.mixer.kind=chunked model.mixer.local.chunk_length=8 model.mixer.local.num_chunks_after=1 "
-        "model.mixer.lsh.chunk_length=8 model.mixer.hashed.after=1 model.mixer.buckets=4",
+        f"{TINY} objective=mlm model.mixer.kind=reformer-chunked model.mixer.local.chunk_length=8 model.mixer.local.num_chunks_after=1 "
+        "model.mixer.lsh.chunk_length=8 model.mixer.lsh.num_chunks_after=1 model.mixer.num_buckets=4",
     ),
     "long-short": (
         "en",
-        f"{TINY} objective=masked model.mixer.kind=long-short model.mixer.num_filters=2 model.mixer.kernel_sizes=[3,7] "
+        f"{TINY} objective=mlm model.mixer.kind=lite-transformer model.mixer.num_filters=2 model.mixer.kernel_sizes=[3,7] "
         "model.mixer.attention_dropout=0.1",
     ),
     "long-short-dynamic": (
         "en",
-        f"{TINY} objective=masked model.mixer.kind=long-short model.mixer.num_filters=2 model.mixer.kernel_sizes=[3,7] "
-        f"model.mixer.dynamic=true {NO_POSITIONS} model.mixer.rotary=1000",
+        f"{TINY} objective=mlm model.mixer.kind=lite-transformer model.mixer.num_filters=2 model.mixer.kernel_sizes=[3,7] "
+        f"model.mixer.dynamic=true {NO_POSITIONS} model.mixer.rope_theta=1000",
     ),
-    "lite": ("en", f"model=lite-mini {SIZE} {HEADS} {LEARN} objective=masked model.mixer.filters=2"),
-    "lstm": ("en", f"model=bilstm {BARE} {LEARN} objective=masked"),
-    "lstm-forward": ("word", f"model=bilstm {BARE} {LEARN} objective=causal model.mixer.directions=forward model.segments=0"),
-    "gru": ("word", f"model=bilstm {BARE} {LEARN} objective=masked model.mixer.cell=gru"),
-    "convolution": ("en", f"model=textcnn {BARE} {LEARN} objective=masked model.mixer.widths=[3,5]"),
+    "lite": ("en", f"model=lite-mini {SIZE} {HEADS} {LEARN} objective=mlm model.mixer.num_filters=2"),
+    "lstm": ("en", f"model=bilstm {BARE} {LEARN} objective=mlm"),
+    "lstm-forward": ("word", f"model=bilstm {BARE} {LEARN} objective=clm model.mixer.directions=forward model.type_vocab_size=0"),
+    "gru": ("word", f"model=bilstm {BARE} {LEARN} objective=mlm model.mixer.cell=gru"),
+    "convolution": ("en", f"model=textcnn {BARE} {LEARN} objective=mlm model.mixer.kernel_sizes=[3,5]"),
     "convolution-causal": (
         "word",
-        f"model=textcnn {BARE} {LEARN} objective=causal model.mixer.widths=[2,3] model.mixer.causal=true "
-        "model.mixer.hidden_act=tanh model.segments=0",
+        f"model=textcnn {BARE} {LEARN} objective=clm model.mixer.kernel_sizes=[2,3] model.mixer.causal=true "
+        "model.mixer.hidden_act=tanh model.type_vocab_size=0",
     ),
-    "sinusoid": (
-        "en",
-        f"{TINY} objective=masked model.position_embedding_type=sinusoidal model.scale_embeddings=true model.pooling=mean model.pooler_act=none",
-    ),
+    "sinusoid": ("en", f"{TINY} objective=mlm model.position_embedding_type=sinusoidal model.scale_embeddings=true model.pooling=mean model.pooler_act=none"),
     # optimizers, schedules, ways to run
-    "bert-adam": ("en", f"{TINY} objective=masked train.optimizer=bert-adam train.lr_scheduler_type=constant"),
-    "lamb": ("en", f"{TINY} objective=masked train.optimizer=lamb train.lr_scheduler_type=cosine"),
-    "muon": (
+    "bert-adam": ("en", f"{TINY} objective=mlm train.optimizer=bert-adam train.lr_scheduler_type=constant"),
+    "lamb": ("en", f"{TINY} objective=mlm train.optimizer=lamb train.lr_scheduler_type=cosine"),
+    "muon": ("en", f"{TINY} objective=mlm train.optimizer=muon train.lr_scheduler_type=warmup_stable_decay train.decay_fraction=0.5"),
+    "slanted": ("en", f"{TINY} objective=mlm train.lr_scheduler_type=slanted_triangular train.gradient_accumulation_steps=2 train.gradient_checkpointing=true"),
+    "inverse-sqrt": (
         "en",
-        f"{TINY} objective=masked train.optimizer=muon train.lr_scheduler_type=warmup_stable_decay train.decay_fraction=0.5",
-    ),
-    "slanted_triangular": (
-        "en",
-        f"{TINY} objective=masked train.lr_scheduler_type=slanted_triangular train.gradient_accumulation_steps=2 train.gradient_checkpointing=true",
-    ),
-    "inverse_sqrt": (
-        "en",
-        f"{TINY} objective=masked train.lr_scheduler_type=inverse_sqrt train.average_checkpoints=3 train.save_every=5 train.save_total_limit=3 "
+        f"{TINY} objective=mlm train.lr_scheduler_type=inverse_sqrt train.average_checkpoints=3 train.save_every=5 train.save_total_limit=3 "
         "train.eval_every=10",
     ),
     "phases": (
         "en",
-        f"{TINY} objective=pairs objective.dupe_factor=2 length=[24,64] shares=[0.5,0.5] train.weight_decay=0.1 train.max_grad_norm=0.5",
+        f"{TINY} objective=mlm-nsp objective.dupe_factor=2 max_length=[24,64] phase_fractions=[0.5,0.5] train.weight_decay=0.1 train.max_grad_norm=0.5",
     ),
-    "continued": ("domain", f"init=models/bert {LEARN} objective=masked objective.masking=whole-word"),
-    "to-window": (
-        "en",
-        f"init=models/bert {LEARN} objective=masked model.mixer.kind=window {HEADS} model.mixer.attention_window=[16]",
-    ),
+    "continued": ("domain", f"init=models/bert {LEARN} objective=mlm objective.masking=whole-word"),
+    "to-window": ("en", f"init=models/bert {LEARN} objective=mlm model.mixer.kind=longformer {HEADS} model.mixer.attention_window=[16]"),
     "from-vectors": (
         "word",
-        f"model=bilstm {BARE} {LEARN} model.embedding=12 objective=masked vectors=models/skip-gram",
+        f"model=bilstm {BARE} {LEARN} model.embedding_size=12 objective=mlm vectors=models/skip-gram",
     ),
-    "hex": ("hex", f"{TINY} objective=masked objective.packing=doc-sentences objective.masking=span model.norm=pre"),
+    "hex": ("hex", f"{TINY} objective=mlm objective.packing=doc-sentences objective.masking=span model.norm=pre"),
 }
 
-TASK = "train.device=cpu train.batch_tokens=512 train.rate=3e-3 train.log_every=10 train.steps=60 length=32"
-ANEW = "model.num_hidden_layers=2 model.width=32 model.positions=64 model.deviation=0.18 model.table=sinusoid model.scaled=true"
-WRITE = "task.max_answer_length=16 task.beam=2"
+TASK = "train.device=cpu train.batch_tokens=512 train.learning_rate=3e-3 train.log_every=10 train.steps=60 max_length=32"
+ANEW = "model.num_hidden_layers=2 model.hidden_size=32 model.max_position_embeddings=64 model.initializer_range=0.18 model.position_embedding_type=sinusoidal model.scale_embeddings=true"
+WRITE = "task.max_target_length=16 task.num_beams=2"
 BERT = "model=models/bert-before"
 GPT = "model=models/gpt"
 
@@ -338,12 +324,12 @@ FINETUNE: dict[str, tuple[str, Settings]] = {
     "classify": ("classify", f"task=classify {BERT} {TASK} train.steps=100"),
     "classify-pair": ("pair", f"task=classify {BERT} {TASK}"),
     "classify-both": ("pair", f"task=classify task.pair=both {BERT} {TASK}"),
-    "classify-cross": ("pair", f"task=classify task.pair.kind=cross task.pair.blocks=1 {BERT} {TASK} train.head_rate=5"),
-    "classify-many": ("many", f"task=classify task.many=true {BERT} {TASK}"),
-    "classify-weights": ("classify", f"task=classify task.weights=balanced task.positive=good {BERT} {TASK}"),
-    "classify-window": ("long", f"task=classify long=window task.stride=16 {BERT} {TASK}"),
-    "classify-hierarchical": ("long", f"task=classify long=hierarchical task.stride=16 {BERT} {TASK}"),
-    "classify-truncate": ("long", f"task=classify long=truncate {BERT} {TASK}"),
+    "classify-cross": ("pair", f"task=classify task.pair.kind=cross task.pair.blocks=1 {BERT} {TASK} train.head_lr_multiplier=5"),
+    "classify-many": ("many", f"task=classify task.multi_label=true {BERT} {TASK}"),
+    "classify-weights": ("classify", f"task=classify task.class_weights=balanced task.positive=good {BERT} {TASK}"),
+    "classify-window": ("long", f"task=classify long_text=window task.doc_stride=16 {BERT} {TASK}"),
+    "classify-hierarchical": ("long", f"task=classify long_text=hierarchical task.doc_stride=16 {BERT} {TASK}"),
+    "classify-truncate": ("long", f"task=classify long_text=truncate {BERT} {TASK}"),
     "classify-template": (
         "hex",
         (
@@ -355,85 +341,85 @@ FINETUNE: dict[str, tuple[str, Settings]] = {
     "classify-electra": ("classify", f"task=classify model=models/electra {TASK}"),
     "classify-window-mixer": ("classify", f"task=classify model=models/window {TASK}"),
     "classify-hashed-mixer": ("classify", f"task=classify model=models/reformer {TASK}"),
-    "classify-gpt": ("classify", f"task=classify {GPT} {TASK} lm=0.5"),
-    "classify-textcnn": ("classify", f"task=classify model=textcnn model.width=30 tokenizer=tokenizers/word {TASK}"),
-    "classify-bilstm": ("classify", f"task=classify model=bilstm model.width=32 tokenizer=tokenizers/word {TASK}"),
+    "classify-gpt": ("classify", f"task=classify {GPT} {TASK} aux_lm_weight=0.5"),
+    "classify-textcnn": ("classify", f"task=classify model=textcnn model.hidden_size=30 tokenizer=tokenizers/word {TASK}"),
+    "classify-bilstm": ("classify", f"task=classify model=bilstm model.hidden_size=32 tokenizer=tokenizers/word {TASK}"),
     "classify-vectors": (
         "classify",
-        f"task=classify model=textcnn model.width=12 tokenizer=tokenizers/word vectors=models/cbow freeze=embeddings {TASK}",
+        f"task=classify model=textcnn model.hidden_size=12 tokenizer=tokenizers/word vectors=models/cbow freeze=embeddings {TASK}",
     ),
     "classify-subwords": ("classify", f"task=classify model=models/skip-gram-subwords {TASK}"),
     "regress": ("regress", f"task=regress {BERT} {TASK}"),
-    "regress-pair": ("regress-pair", f"task=regress task.pair=both {GPT} {TASK} lm=0.5"),
+    "regress-pair": ("regress-pair", f"task=regress task.pair=both {GPT} {TASK} aux_lm_weight=0.5"),
     "tag": ("tag", f"task=tag {BERT} {TASK} train.steps=100"),
     "tag-crf": ("tag", f"task=tag task.crf=true task.context=true {BERT} {TASK}"),
     "tag-elmo": (
         "tag",
         (*f"task=tag task.crf=true model=models/elmo freeze=all {TASK}".split(), "features={layers='mix',lstm=1}"),
     ),
-    "answer": ("answer", f"task=answer {BERT} {TASK} task.stride=8"),
+    "answer": ("answer", f"task=answer {BERT} {TASK} task.doc_stride=8"),
     "answer-no-answer": ("answer-none", f"task=answer task.no_answer=true {BERT} {TASK}"),
     "answer-cmrc": ("answer-zh", f"task=answer task.scorer=cmrc model=models/bert-zh {TASK}"),
     "choose": ("choose", f"task=choose {BERT} {TASK}"),
     "similar-scores": ("similar-scores", f"task=similar {BERT} {TASK}"),
     "similar-pairs": ("similar-pairs", f"task=similar {BERT} {TASK}"),
-    "similar-negatives": ("similar-negatives", f"task=similar task.pool=first {BERT} {TASK}"),
+    "similar-negatives": ("similar-negatives", f"task=similar task.pooling=cls {BERT} {TASK}"),
     "generate-attention": (
         "generate",
-        f"task=generate {WRITE} decoder=attention tokenizer=tokenizers/word {ANEW} {HEADS} model.feedforward.inner=64 {TASK} "
+        f"task=generate {WRITE} decoder=transformer tokenizer=tokenizers/word {ANEW} {HEADS} model.feedforward.intermediate_size=64 {TASK} "
         "train.steps=200",
     ),
     "generate-recurrent": (
         "generate",
-        f"task=generate {WRITE} decoder=recurrent model=bilstm model.layers=1 model.width=32 model.dropout=0.0 "
-        f"model.initializer_range=0.2 tokenizer=tokenizers/word {TASK} train.rate=1e-2 "
+        f"task=generate {WRITE} decoder=rnn model=bilstm model.num_hidden_layers=1 model.hidden_size=32 model.hidden_dropout_prob=0.0 "
+        f"model.initializer_range=0.2 tokenizer=tokenizers/word {TASK} train.learning_rate=1e-2 "
         "train.steps=200",
     ),
     "generate-general": (
         "generate",
-        f"task=generate {WRITE} decoder.kind=recurrent decoder.score=general decoder.cell=lstm tokenizer=tokenizers/word "
+        f"task=generate {WRITE} decoder.kind=rnn decoder.score=general decoder.cell=lstm tokenizer=tokenizers/word "
         f"{ANEW} {HEADS} model.feedforward.intermediate_size=64 {TASK} train.average_checkpoints=2 train.save_every=5 train.lr_scheduler_type=inverse_sqrt",
     ),
-    "generate-bert2bert": ("generate", f"task=generate {WRITE} decoder=attention {BERT} {TASK}"),
-    "generate-shared": ("generate", f"task=generate {WRITE} decoder.kind=attention decoder.shared=true {BERT} {TASK}"),
+    "generate-bert2bert": ("generate", f"task=generate {WRITE} decoder=transformer {BERT} {TASK}"),
+    "generate-shared": ("generate", f"task=generate {WRITE} decoder.kind=transformer decoder.shared=true {BERT} {TASK}"),
     "generate-unilm": ("generate", f"task=generate {WRITE} {BERT} {TASK}"),
     "after-classify": ("classify", f"task=classify model=models/bert {TASK} train.steps=20"),  # norms after, to be exported
     "after-tag": ("tag", f"task=tag model=models/bert {TASK} train.steps=20"),
     "after-answer": ("answer", f"task=answer model=models/bert {TASK} train.steps=20"),
     "after-choose": ("choose", f"task=choose model=models/bert {TASK} train.steps=20"),
     "after-regress": ("regress", f"task=regress model=models/bert {TASK} train.steps=20"),
-    "lora": ("classify", f"task=classify {BERT} {TASK} lora.rank=4 lora.alpha=8 lora.dropout=0.1 lora.on=all"),
-    "lora-attention": ("tag", f"task=tag {BERT} {TASK} lora.rank=2"),
+    "lora": ("classify", f"task=classify {BERT} {TASK} lora.r=4 lora.lora_alpha=8 lora.lora_dropout=0.1 lora.target_modules=all"),
+    "lora-attention": ("tag", f"task=tag {BERT} {TASK} lora.r=2"),
     "features-concat": ("classify", f"task=classify {BERT} {TASK} freeze=all features.layers=concat features.last=2"),
     "features-sum": ("tag", f"task=tag {BERT} {TASK} freeze=all features.layers=sum features.last=2 features.lstm=1"),
     "features-mix": ("tag", f"task=tag {BERT} {TASK} features.layers=mix"),
     "freeze-one": ("classify", f"task=classify {BERT} {TASK} freeze=1"),
     "gradual": (
         "classify",
-        f"task=classify {BERT} {TASK} train.thaw=0.5 train.layer_decay=0.385 train.schedule=slanted",
+        f"task=classify {BERT} {TASK} train.gradual_unfreezing=0.5 train.layer_lr_decay=0.385 train.lr_scheduler_type=slanted_triangular",
     ),
     "steady": (
         "classify",
-        f"task=classify {BERT} {TASK} rdrop=1.0 adversary=fgm adversary.size=0.1 train.layer_decay=0.9 train.stop=2 "
+        f"task=classify {BERT} {TASK} rdrop=1.0 adversary=fgm adversary.epsilon=0.1 train.layer_lr_decay=0.9 train.early_stopping_patience=2 "
         "train.eval_every=10",
     ),
-    "fgm": ("classify", f"task=classify {BERT} {TASK} adversary=fgm adversary.size=0.1"),
+    "fgm": ("classify", f"task=classify {BERT} {TASK} adversary=fgm adversary.epsilon=0.1"),
     "pgd": (
         "classify",
-        f"task=classify {BERT} {TASK} adversary=pgd adversary.size=0.1 adversary.steps=2 adversary.stride=0.06",
+        f"task=classify {BERT} {TASK} adversary=pgd adversary.epsilon=0.1 adversary.steps=2 adversary.step_size=0.06",
     ),
     "rdrop": ("tag", f"task=tag {BERT} {TASK} rdrop=1.0"),
-    "scratch": ("classify", f"task=classify {BERT} {TASK} scratch=true dropout=0.3 train.optimizer=muon"),
-    "seeds": ("classify", f"task=classify {BERT} {TASK} seeds=[0,1] best=accuracy train.steps=20"),
+    "scratch": ("classify", f"task=classify {BERT} {TASK} random_init=true hidden_dropout_prob=0.3 train.optimizer=muon"),
+    "seeds": ("classify", f"task=classify {BERT} {TASK} seeds=[0,1] metric_for_best_model=accuracy train.steps=20"),
 }
 
 GENERATE: dict[str, str] = {  # ways a causal model writes on
-    "greedy": "generate=greedy generate.tokens=12",
-    "greedy-repeat": "generate=greedy generate.tokens=12 generate.repeat=2",
-    "sample": "generate=sample generate.tokens=12 generate.seed=3",
-    "sample-top": "generate=sample generate.tokens=12 generate.top_k=20 generate.top_p=0.9 generate.temperature=1.3",
-    "beam": "generate=beam generate.tokens=10 generate.size=3",
-    "beam-alpha": "generate=beam generate.tokens=10 generate.size=2 generate.alpha=0 generate.repeat=2",
+    "greedy": "generate=greedy generate.max_new_tokens=12",
+    "greedy-repeat": "generate=greedy generate.max_new_tokens=12 generate.no_repeat_ngram_size=2",
+    "sample": "generate=sample generate.max_new_tokens=12 generate.seed=3",
+    "sample-top": "generate=sample generate.max_new_tokens=12 generate.top_k=20 generate.top_p=0.9 generate.temperature=1.3",
+    "beam": "generate=beam generate.max_new_tokens=10 generate.num_beams=3",
+    "beam-alpha": "generate=beam generate.max_new_tokens=10 generate.num_beams=2 generate.length_penalty=0 generate.no_repeat_ngram_size=2",
 }
 
 WRITERS = ("gpt", "gpt2", "recurrent", "adaptive", "window-causal", "hashed-causal", "gpt-rarity", "lstm-forward", "chunked")
@@ -457,28 +443,28 @@ EXPORT: dict[str, tuple[str, str]] = {
 }
 PACKED = ("models/bert", "models/gpt", "tasks/classify")
 NOT_EVALUATED = ("classify-subwords",)  # `evaluate` fails on words that only n-grams spell (IndexError in slices, 765d9ca)
-CONVERT_LONG = "max_length=128 reach=[8]"
+CONVERT_LONG = "max_length=128 attention_window=[16]"
 
-RUN = "train={steps=12,batch_tokens=512,rate=3e-3,device='cpu'}"
+RUN = "train={steps=12,batch_tokens=512,learning_rate=3e-3,device='cpu'}"
 CLASSIFY_FILES = "data={train='data/classify-train.jsonl',dev='data/classify-dev.jsonl'}"
 TAG_FILES = "data={train='data/tag-train.jsonl',dev='data/tag-dev.jsonl'}"
-MEMBER = "layers=2,width=32,positions=64,deviation=0.1,feedforward={inner=64}"
+MEMBER = "num_hidden_layers=2,hidden_size=32,max_position_embeddings=64,initializer_range=0.1,feedforward={intermediate_size=64}"
 
 # name: the stage, the models it needs, and its settings
 STAGES: dict[str, tuple[str, tuple[str, ...], Settings]] = {
     "plan-base": ("plan", (), "model=bert-base train.steps=1000 train.precision=bf16 machine=h200"),
-    "plan-window": ("plan", (), "model=longformer-base objective=masked length=2048 train.steps=1000 machine=h200"),
+    "plan-window": ("plan", (), "model=longformer-base objective=mlm max_length=2048 train.steps=1000 machine=h200"),
     "plan-albert": ("plan", (), "model=albert-base train.steps=1000 train.optimizer=lamb machine=h200"),
-    "plan-gpt": ("plan", (), "model=gpt2 objective=causal length=512 train.steps=1000 train.optimizer=muon machine=h200"),
-    "plan-electra": ("plan", (), "model=electra-small objective=replaced train.steps=1000 train.recompute=true machine=h200"),
-    "plan-reformer": ("plan", (), "model=reformer-mini objective=masked length=1024 train.steps=1000 machine=h200"),
+    "plan-gpt": ("plan", (), "model=gpt2 objective=clm max_length=512 train.steps=1000 train.optimizer=muon machine=h200"),
+    "plan-electra": ("plan", (), "model=electra-small objective=rtd train.steps=1000 train.gradient_checkpointing=true machine=h200"),
+    "plan-reformer": ("plan", (), "model=reformer-mini objective=mlm max_length=1024 train.steps=1000 machine=h200"),
     "suite": (
         "suite",
         ("bert-before", "window"),
         (
-            "models={bert='models/bert-before',window={model='models/window',scratch=true}}",
+            "models={bert='models/bert-before',window={model='models/window',random_init=true}}",
             f"tasks={{mood={{task='classify',{CLASSIFY_FILES}}},names={{task='tag',{TAG_FILES},metrics=['f1']}}}}",
-            f"every={{length=32,{RUN}}}",
+            f"every={{max_length=32,{RUN}}}",
             "seeds=[0,1]",
         ),
     ),
@@ -487,15 +473,15 @@ STAGES: dict[str, tuple[str, tuple[str, ...], Settings]] = {
         (),
         (
             *['texts=["en.txt"]', 'valid=["domain.txt"]', "seeds=[0]", "budget.flops=2e9", "budget.epochs=5"],
-            "tokenizer={kind='wordpiece',size=400}",
-            f"every={{length=32,eval_tokens=1024,train={{batch_tokens=512,rate=3e-3,device='cpu'}},model={{{MEMBER}}}}}",
-            f"frozen={{length=32,freeze='all',features={{layers='mix'}},{RUN}}}",
-            f"tuned={{length=32,{RUN}}}",
+            "tokenizer={kind='wordpiece',vocab_size=400}",
+            f"every={{max_length=32,eval_tokens=1024,train={{batch_tokens=512,learning_rate=3e-3,device='cpu'}},model={{{MEMBER}}}}}",
+            f"frozen={{max_length=32,freeze='all',features={{layers='mix'}},{RUN}}}",
+            f"tuned={{max_length=32,{RUN}}}",
             f"tasks={{mood={{task='classify',{CLASSIFY_FILES}}}}}",
-            "members={bert={objective='pairs',model={mixer={kind='dense',heads=2}}},"
-            "gpt={objective='causal',model={mixer={kind='dense',heads=2,causal=true}}},"
-            "words={objective={kind='skip-gram',width=32},tokenizer={kind='word',size=500}},"
-            "none={untrained=true,model={mixer={kind='dense',heads=2}}}}",
+            "members={bert={objective='mlm-nsp',model={mixer={kind='attention',num_attention_heads=2}}},"
+            "gpt={objective='clm',model={mixer={kind='attention',num_attention_heads=2,causal=true}}},"
+            "words={objective={kind='skip-gram',vector_size=32},tokenizer={kind='word',vocab_size=500}},"
+            "none={untrained=true,model={mixer={kind='attention',num_attention_heads=2}}}}",
         ),
     ),
     "doctor-model": ("doctor", ("bert",), "folder=models/bert corpus=corpora/en"),
@@ -1043,10 +1029,10 @@ class Recorder:
         data.write_text("\n".join(self.read_sentences("en.txt", 5)) + "\n", encoding="utf-8")
         base = "model=mini-en device=cpu precision=fp32"
         run_stage("embed", f"{base} data={data} out=data/vectors.npy")
-        run_stage("embed", f"{base} data={data} documents={data} top=2 out=data/nearest.jsonl")
+        run_stage("embed", f"{base} data={data} documents={data} top_k=2 out=data/nearest.jsonl")
         values = {
-            "word": without_volatile(run_stage("embed", f"{base} word=house top=4")),
-            "analogy": without_volatile(run_stage("embed", f'{base} analogy=["man","woman","king"] top=4')),
+            "word": without_volatile(run_stage("embed", f"{base} word=house top_k=4")),
+            "analogy": without_volatile(run_stage("embed", f'{base} analogy=["man","woman","king"] top_k=4')),
             "nearest": read_lines(Path("data/nearest.jsonl")),
         }
         return Record(values=values, tensors={"vectors": np.load("data/vectors.npy")})
@@ -1112,7 +1098,7 @@ class Recorder:
 
     def record_packed(self, folder: str) -> Record:
         out = Path("packed") / Path(folder).name
-        run_stage("export", f"model={self.make_folder(folder)} out={out} format=packed")
+        run_stage("export", f"model={self.make_folder(folder)} out={out} format=int8")
         texts = self.read_sentences("en.txt", 4)
         return Record(tensors=read_tensors(out) | {"embed": self.load_model(out).embed(texts)})
 
@@ -1319,9 +1305,7 @@ def batches_of(settings: list[str], indices: tuple[int, ...]) -> dict[int, Array
     corpus = Corpus.open(Path(recipe.corpus))
     if not isinstance(recipe.objective, WordVectorObjective):
         documents, _, _ = split_corpus(recipe, corpus)
-        batches = recipe.objective.build_batches(
-            corpus, documents, recipe.max_length[0], recipe.train.batch_tokens, recipe.seed
-        )
+        batches = recipe.objective.build_batches(corpus, documents, recipe.max_length[0], recipe.train.batch_tokens, recipe.seed)
         arrays = {}
         for k in indices:
             batch = batches(k)

@@ -62,7 +62,7 @@ STAGE_HELP = {
             "bertsmith pretrain corpus=out/corpus model=gpt objective=clm train.steps=20000 out=out/gpt",
             "bertsmith pretrain corpus=out/domain init=mini-en train.epochs=3 out=out/domain-bert",
         ),
-        ("corpus", "out", "model", "objective", "length", "init", "train.steps", "train.batch_tokens", "train.rate",
+        ("corpus", "out", "model", "objective", "max_length", "init", "train.steps", "train.batch_tokens", "train.learning_rate",
          "train.optimizer", "train.precision", "seed"),
     ),
     "plan": StageHelp(
@@ -72,7 +72,7 @@ STAGE_HELP = {
             "bertsmith plan model=bert-base max_length=512 train.steps=100000 machine=h200",
             "bertsmith plan corpus=out/corpus model=bert-mini train.epochs=10",
         ),
-        ("corpus", "model", "objective", "length", "train.steps", "train.batch_tokens", "train.precision", "vocabulary",
+        ("corpus", "model", "objective", "max_length", "train.steps", "train.batch_tokens", "train.precision", "vocab_size",
          "machine", "seconds"),
     ),
     "import": StageHelp(
@@ -91,7 +91,7 @@ STAGE_HELP = {
             "bertsmith convert-long model=mini-en max_length=4096 out=out/mini-long",
             "bertsmith convert-long model=out/bert max_length=2048 attention_window=256 out=out/bert-long",
         ),
-        ("model", "out", "length", "reach", "dilation", "anchors"),
+        ("model", "out", "max_length", "attention_window", "dilation", "global_attention"),
     ),
     "export": StageHelp(
         "Write a checkpoint for another library, or with int8 weights, and compare it with the original.",
@@ -110,7 +110,7 @@ STAGE_HELP = {
             "bertsmith finetune task=tag model=out/bert data.train=train.conll task.crf=true out=out/names",
             "bertsmith finetune recipes/lora.toml model=out/bert data.train=train.tsv out=out/lora",
         ),
-        ("task", "model", "data.train", "data.dev", "out", "length", "train.epochs", "train.rate", "train.batch_tokens",
+        ("task", "model", "data.train", "data.dev", "out", "max_length", "train.epochs", "train.learning_rate", "train.batch_tokens",
          "freeze", "lora", "seeds"),
     ),
     "evaluate": StageHelp(
@@ -166,7 +166,7 @@ STAGE_HELP = {
             "bertsmith show run corpus=out/corpus model=out/bert out=run.html",
             "bertsmith show senses model=mini-en data=sentences.tsv word=bank out=bank.html",
         ),
-        ("kind", "out", "corpus", "model", "objective", "length", "samples", "data", "word"),
+        ("kind", "out", "corpus", "model", "objective", "max_length", "samples", "data", "word"),
     ),
 }  # fmt: skip
 

@@ -27,7 +27,7 @@ from tests.objectives.test_clm import TINY
 
 SMALL = """
 model=gpt2 model.num_hidden_layers=2 model.hidden_size=32 model.mixer.num_attention_heads=2 model.feedforward.intermediate_size=64 model.max_position_embeddings=64 length=64
-train.batch_tokens=512 train.learning_rate=1e-3 eval_tokens=2048 objective=causal train.steps=5 model.initializer_range=0.1
+train.batch_tokens=512 train.learning_rate=1e-3 eval_tokens=2048 objective=clm train.steps=5 model.initializer_range=0.1
 """.split()  # noqa: SIM905
 
 

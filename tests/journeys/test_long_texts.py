@@ -121,7 +121,7 @@ def test_pretrain_replaces_mixer_by_kind(short_bert, corpus, tmp_path):
     for model, message in (
         ({"mixer": "longformer", "hidden_size": 64}, "brings its own model"),
         ("bert-base", "brings its own model"),
-        ({"mixer": "lstm"}, "mixer=lstm cannot take over the weights of mixer=dense: it needs"),
+        ({"mixer": "lstm"}, "mixer=lstm cannot take over the weights of mixer=attention: it needs"),
         (
             {"mixer": {"kind": "longformer", "num_attention_heads": 8}},
             r"mixer\.heads = 8 is not what the weights were trained with, 4",
@@ -205,7 +205,7 @@ def test_merge_mixer_config_changes_only_given_options():
     assert merge_mixer_config(Longformer(), Attention(num_attention_heads=4)) == Longformer()
     with pytest.raises(UserError, match="heads = 8 is not"):
         replace_mixer(
-            EncoderConfig(hidden_size=32, num_hidden_layers=3, mixer=window),
+            EncoderConfig(hidden_size=32, num_hidden_layers=3, mixer=longformer),
             merge_mixer_config(Longformer(num_attention_heads=8), window),
         )
 
@@ -220,7 +220,7 @@ def test_pretrain_logs_mixer_it_continues_with(long_bert, corpus, tmp_path, caps
         "train.device=cpu",
     ]
     assert main(["pretrain", *options, "model.mixer=longformer", "model.mixer.attention_dropout=0.1"]) == 0
-    assert "goes on with mixer=window, heads=4, reach=[15], dropout=0.1" in " ".join(capsys.readouterr().err.split())
+    assert "goes on with mixer=longformer, heads=4, reach=[15], dropout=0.1" in " ".join(capsys.readouterr().err.split())
     assert checkpoint.load(tmp_path / "out")[0].config.encoder.mixer == Longformer(
         num_attention_heads=4, attention_window=(30,), attention_dropout=0.1
     )
@@ -290,11 +290,11 @@ REFUSED_CHANGES = {
         "chunked: other shapes has project.weight",
     ),
     "shared": (TransformerXL(num_attention_heads=4, tie_biases=True), TransformerXL(), "it needs content, distant"),
-    "no heads": (Lstm(), Longformer(), "mixer=window cannot take over the weights of mixer=lstm"),
+    "no heads": (Lstm(), Longformer(), "mixer=longformer cannot take over the weights of mixer=lstm"),
     "other heads": (
         LiteTransformer(num_attention_heads=4),
         Longformer(),
-        "mixer=window cannot take over the weights of mixer=long-short",
+        "mixer=longformer cannot take over the weights of mixer=lite-transformer",
     ),
 }
 

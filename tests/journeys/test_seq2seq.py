@@ -78,7 +78,7 @@ def bert(corpus, tmp_path_factory):
 RANDOM_INIT_ARGS = {
     "attention": [*TRANSFORMER_ENCODER, "decoder=transformer"],
     "additive": [*BILSTM_ENCODER, "decoder=rnn", "train.epochs=40"],
-    "general": [*TRANSFORMER_ENCODER, "decoder.kind=recurrent", "decoder.score=general", "decoder.cell=lstm"],
+    "general": [*TRANSFORMER_ENCODER, "decoder.kind=rnn", "decoder.score=general", "decoder.cell=lstm"],
 }
 
 
@@ -91,7 +91,7 @@ def test_seq2seq_from_random_init_learns_to_reverse(files, vocabulary, tmp_path,
 
 BERT_ARGS = {
     "bert2bert": ["decoder=transformer"],
-    "bertshare": ["decoder.kind=attention", "decoder.shared=true"],
+    "bertshare": ["decoder.kind=transformer", "decoder.shared=true"],
     "unilm": ["train.epochs=45"],
 }
 
@@ -162,7 +162,7 @@ INVALID_SETTINGS = {
     "positions; lower length or task.max_target_length": ["task=generate", "max_length=500", "task.max_target_length=128"],
     "decoder.num_hidden_layers=9": [
         "task=generate",
-        "decoder.kind=attention",
+        "decoder.kind=transformer",
         "task.max_target_length=16",
         "decoder.num_hidden_layers=9",
     ],

@@ -21,7 +21,7 @@ IDS, LENGTHS = torch.tensor([2, 9, 7, 5, 8, 6, 3, 2, 6, 5]), [7, 3]
 
 
 def build_small_model(direct=True, order=4):
-    embedding = NgramConfig(order=order, embedding_size=6, inner=10, direct=direct)
+    embedding = NgramConfig(order=order, embedding_size=6, intermediate_size=10, direct=direct)
     encoder = EncoderConfig(
         num_hidden_layers=0, hidden_size=embedding.hidden_size, embeddings=embedding, feedforward=None, norm="none", position_embedding_type="none", type_vocab_size=0,
         embedding_norm=False, hidden_dropout_prob=0.0, initializer_range=0.5, pooler_act="none",
@@ -67,7 +67,7 @@ def test_nnlm_rejects_wrong_width_and_order():
     with pytest.raises(UserError, match=r"set model\.width=28"):
         build_model(
             ModelConfig(
-                encoder=EncoderConfig(num_hidden_layers=0, embeddings=NgramConfig(order=4, embedding_size=6, inner=10)),
+                encoder=EncoderConfig(num_hidden_layers=0, embeddings=NgramConfig(order=4, embedding_size=6, intermediate_size=10)),
                 vocab_size=12,
             ),
             0,
@@ -84,7 +84,7 @@ def test_nnlm_learns_repetitive_text(vocabulary, tmp_path):
     encoder = {
         "num_hidden_layers": 0,
         "hidden_size": 56,
-        "embeddings": {"kind": "ngram", "order": 4, "embedding_size": 8, "hidden_size": 32},
+        "embeddings": {"kind": "ngram", "order": 4, "embedding_size": 8, "intermediate_size": 32},
     }
     encoder |= {
         "feedforward": None,

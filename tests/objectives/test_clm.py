@@ -30,7 +30,7 @@ TINY = EncoderConfig(
 )  # fmt: skip
 SMALL = """
 model=gpt model.num_hidden_layers=2 model.hidden_size=32 model.mixer.num_attention_heads=2 model.feedforward.intermediate_size=64 model.max_position_embeddings=64 length=64
-train.batch_tokens=512 train.learning_rate=3e-3 train.log_every=5 eval_tokens=2048 held_out=0.1 objective=causal train.steps=120
+train.batch_tokens=512 train.learning_rate=3e-3 train.log_every=5 eval_tokens=2048 held_out=0.1 objective=clm train.steps=120
 """.split()  # noqa: SIM905
 
 

@@ -171,7 +171,7 @@ def test_streams_need_objective_with_recurrent_state(corpus, tmp_path):
         corpus=str(corpus), out=str(tmp_path), objective=ReplacedTokenDetection(packing=Streams()), model=EncoderConfig()
     )
     opened = Corpus.open(corpus)
-    with pytest.raises(UserError, match=r"objective=replaced carries no memory.*objective\.view"):
+    with pytest.raises(UserError, match=r"objective=rtd carries no memory.*objective\.view"):
         build_batches(recipe, opened, np.arange(5), 24, build_model_config(recipe, opened))
 
 

@@ -75,8 +75,8 @@ def test_longformer_export_of_native_model(tmp_path, vocabulary):
 
 @pytest.mark.parametrize(("mixer", "heads", "message"), [
     ({"kind": "longformer", "attention_window": [10]}, ("words", "next"), "has the heads next, words; Hugging Face's longformer has a place"),
-    ({"kind": "reformer"}, ("words",), "Hugging Face's bert has no mixer=hashed"),
-    ({"kind": "adaptive-span"}, ("words",), "Hugging Face's bert has no mixer=adaptive"),
+    ({"kind": "reformer"}, ("words",), "Hugging Face's bert has no mixer=reformer"),
+    ({"kind": "adaptive-span"}, ("words",), "Hugging Face's bert has no mixer=adaptive-span"),
     ({"kind": "longformer", "attention_window": [10], "rope_theta": 100.0}, ("words",), "Hugging Face's longformer cannot say mixer.rope_theta"),
 ])  # fmt: skip
 def test_longformer_export_names_unsupported_parts(mixer, heads, message, tmp_path, vocabulary):

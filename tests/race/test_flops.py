@@ -35,7 +35,7 @@ MEMBERS = {
                               "mixer": {"kind": "attention", "num_attention_heads": 2, "rope_theta": 10000.0}}, "masked"),
     "lstm": (LSTM, "causal"),
     "both-ways": (LSTM | {"mixer": {"kind": "lstm"}}, "masked"),
-    "grams": (LSTM | {"num_hidden_layers": 0, "hidden_size": 44, "embeddings": {"kind": "ngram", "order": 4, "embedding_size": 8, "hidden_size": 20}},
+    "grams": (LSTM | {"num_hidden_layers": 0, "hidden_size": 44, "embeddings": {"kind": "ngram", "order": 4, "embedding_size": 8, "intermediate_size": 20}},
               {"kind": "clm", "head": {"transform": False, "tied": False, "bias": True}}),
     "characters": (LSTM | {"mixer": {"kind": "lstm", "directions": "apart", "cell_size": 24}, "residual": "between",
                            "embeddings": {"kind": "char-cnn", "max_characters_per_token": 12, "filters": [[2, 8]]}}, "both-ways"),

@@ -47,7 +47,7 @@ def test_show_spans_page_has_span_of_every_head(corpus, tmp_path):
 
 def test_show_spans_rejects_model_without_adaptive_span(corpus, tmp_path):
     folder = save_checkpoint(tmp_path / "model", corpus, Attention(num_attention_heads=3))
-    with pytest.raises(UserError, match="mixer=adaptive"):
+    with pytest.raises(UserError, match="mixer=adaptive-span"):
         api.show(kind="spans", model=str(folder), out=str(tmp_path / "spans.html"), quiet=True)
 
 

@@ -83,7 +83,7 @@ def test_show_buckets_page_has_every_head(corpus, tmp_path):
 
 def test_show_buckets_rejects_model_without_lsh(corpus, tmp_path):
     folder = save_checkpoint(tmp_path / "model", corpus, Attention(num_attention_heads=4))
-    with pytest.raises(UserError, match="mixer=hashed"):
+    with pytest.raises(UserError, match="mixer=reformer"):
         api.show(kind="buckets", model=str(folder), corpus=str(corpus), out=str(tmp_path / "b.html"), quiet=True)
 
 

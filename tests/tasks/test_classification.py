@@ -183,17 +183,17 @@ def test_classification_rejects_settings_inconsistent_with_labels(settings, labe
 
 def test_classification_balanced_class_weights():
     examples = [ClassificationExample("a", label=label) for label in ["x"] * 6 + ["y"] * 2]
-    task = TextClassification(weights="balanced").fit(examples)
-    assert task.class_weights().tolist() == pytest.approx([8 / 12, 2.0]) and task.class_weights().dtype == np.float32
-    assert TextClassification().fit(examples).class_weights() is None
-    custom = TextClassification(weights={"y": 3.0}).fit(examples)
-    assert custom.class_weights().tolist() == [1.0, 3.0]
-    multi_label = TextClassification(weights="balanced", multi_label=True).fit(
+    task = TextClassification(class_weights="balanced").fit(examples)
+    assert task.class_weight_vector().tolist() == pytest.approx([8 / 12, 2.0]) and task.class_weight_vector().dtype == np.float32
+    assert TextClassification().fit(examples).class_weight_vector() is None
+    custom = TextClassification(class_weights={"y": 3.0}).fit(examples)
+    assert custom.class_weight_vector().tolist() == [1.0, 3.0]
+    multi_label = TextClassification(class_weights="balanced", multi_label=True).fit(
         [ClassificationExample("a", label=label) for label in ["x|y", "x", "", "x|x"]]
     )
-    assert multi_label.class_weights().tolist() == pytest.approx([1 / 3, 3.0])
+    assert multi_label.class_weight_vector().tolist() == pytest.approx([1 / 3, 3.0])
     with pytest.raises(UserError, match="fitted"):
-        TextClassification(labels=("x", "y"), weights="balanced").class_weights()
+        TextClassification(labels=("x", "y"), class_weights="balanced").class_weight_vector()
 
 
 def test_multi_label_classification_encodes_decodes_and_scores():

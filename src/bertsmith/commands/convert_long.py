@@ -26,7 +26,7 @@ REWRITTEN_KEYS = ("stage", "recipe", "model", "weights", "version")  # keys of t
 class Recipe(Config, frozen=True):
     """The source model, the new maximum length and the attention windows."""
 
-    model: Annotated[str, "the checkpoint folder to begin from: BERT, RoBERTa or another with mixer=dense, or with windows"]
+    model: Annotated[str, "the checkpoint folder to begin from: BERT, RoBERTa or another with mixer=attention, or with windows"]
     out: Annotated[str, "the checkpoint folder to make; `pretrain init=` goes on with it"]
     max_length: Annotated[MaxLength, "the longest sequence it shall read"] = 4096
     attention_window: Annotated[
@@ -57,7 +57,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
             record |= {"stage": "convert-long", "recipe": to_dict(recipe), "tokenizer": tokenizer.fingerprint}
             record |= {"family": "longformer"} if record.get("family") == "roberta" else {}
             # a fine-tuned model reads longer texts in its task too
-            record |= {"length": recipe.max_length} if "length" in record else {}
+            record |= {"max_length": recipe.max_length} if "max_length" in record else {}
             card = {"identity": identity, "source": recipe.model, "command": command_line()}
             with atomic_folder(out) as staging:
                 checkpoint.write_files(staging, model, tokenizer, card, record | {"version": __version__})
@@ -107,7 +107,7 @@ def _report_changes(base: Model, recipe: Recipe, console: Console) -> None:
         console.info("rotary positions tell distances, and need no table: within a window they are as it was trained with"
                    + (global_tokens if recipe.global_attention else ""))  # fmt: skip
     if (dropout := getattr(encoder.mixer, "attention_dropout", 0.0)) and not isinstance(encoder.mixer, Longformer):
-        console.info(f"mixer.dropout={dropout:g} is left out, with which windows take a slower path; who wants it says so "
+        console.info(f"mixer.attention_dropout={dropout:g} is left out, with which windows take a slower path; who wants it says so "
                    "going on: `pretrain init= model.mixer=longformer model.mixer.attention_dropout=`")  # fmt: skip
     if not recipe.dilation and not isinstance(encoder.mixer, Longformer):
         paths = "the layers above and anchors" if recipe.global_attention else "the layers above"

@@ -23,7 +23,7 @@ Kind = Literal["masks", "curves", "corpus", "run", "senses", "spans", "buckets"]
 KINDS = get_args(Kind)
 REQUIRED_KEYS = {"masks": ("corpus",), "curves": ("model",), "corpus": ("corpus",), "run": ("corpus", "model"),
          "senses": ("data",), "spans": ("model",), "buckets": ("model", "corpus")}  # fmt: skip
-OPTIONAL_KEYS = {"masks": ("objective", "length", "samples", "seed", "epoch", "held_out"), "curves": ("corpus",), "corpus": (),
+OPTIONAL_KEYS = {"masks": ("objective", "max_length", "samples", "seed", "epoch", "validation_split"), "curves": ("corpus",), "corpus": (),
          "run": ("samples", "epoch", "texts"), "senses": ("model", "models", "word", "points", "skip_bad"),
          "spans": (), "buckets": ()}  # fmt: skip
 BATCH_TOKENS = 16_384  # of the batches that samples are taken from
@@ -110,7 +110,7 @@ def _spans_page(recipe: Recipe) -> tuple[str, list[Section]]:
     model, _, _ = checkpoint.load(_model_folder(recipe))
     mixers = [mixer for mixer in model.encoder.stack.mixers if isinstance(mixer, AdaptiveSpanAttention)]
     if not mixers:
-        raise UserError(f"{recipe.model} learned no spans; a model of mixer=adaptive does, such as model=adaptive-span")
+        raise UserError(f"{recipe.model} learned no spans; a model of mixer=adaptive-span does, such as model=adaptive-span")
     for mixer in mixers:
         mixer.prepare_forward()
     config = mixers[0].config
@@ -131,7 +131,7 @@ def _buckets_page(recipe: Recipe) -> tuple[str, list[Section]]:
     tokens = torch.from_numpy(ids.astype("int64"))
     layers = compute_bucket_stats(model, Inputs(tokens, Layout.from_lengths([len(tokens)])))
     if not layers:
-        raise UserError(f"{recipe.model} has no buckets; a model of mixer=hashed does, such as model=reformer-mini")
+        raise UserError(f"{recipe.model} has no buckets; a model of mixer=reformer does, such as model=reformer-mini")
     return "Whom its hashes bring together", [render_buckets([BucketLayer(*layer) for layer in layers], len(tokens))]
 
 
@@ -155,8 +155,8 @@ def _training_recipe(recipe: Recipe, folder: Path) -> Recipe:
     settings = {name: pretrain_settings[name] for name in ("objective", "seed", "held_out") if name in pretrain_settings}
     if pretrain_settings.get("valid"):
         settings["held_out"] = 0.0  # a separate validation corpus: nothing was held out
-    if pretrain_settings.get("length"):
-        settings["length"] = pretrain_settings["length"][0]
+    if pretrain_settings.get("max_length"):
+        settings["max_length"] = pretrain_settings["max_length"][0]
     return from_dict(Recipe, {**to_dict(recipe), **settings}, str(folder / "config.json"))
 
 

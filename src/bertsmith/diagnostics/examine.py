@@ -148,7 +148,7 @@ def _check_checkpoint(folder: Path, corpus_folder: Path | None, report: Diagnost
     )  # the corpus it was trained on, whatever it is probed with
     if data_card and run.is_pretraining:
         _check_data_card(data_card, run.objective, report)
-    report.add(non_finite := list(check_finite_weights(model.state_dict(), run.train_setting("rate"))))
+    report.add(non_finite := list(check_finite_weights(model.state_dict(), run.train_setting("learning_rate"))))
     _check_log(log, run, data_card, report)
     _check_model(model, log, run, corpus if not non_finite else None, data_card, report)
 

@@ -40,7 +40,7 @@ def check_collapse(probe: Probe, run: RunSettings) -> Iterator[Finding]:
     text_distance, token_distance = compute_cosine_distances(probe)
     if probe.layout.num_sequences < MIN_TEXTS or text_distance >= MIN_TEXT_DISTANCE or token_distance >= MIN_TOKEN_DISTANCE:
         return
-    learning_rate = run.train_setting("rate")
+    learning_rate = run.train_setting("learning_rate")
     yield Finding(
         "collapsed hidden states", "problem",
         f"the vectors of {probe.layout.num_sequences} different texts lie {text_distance:.1g} apart (1 - cosine, on average), "
@@ -110,13 +110,13 @@ def check_position_embeddings(model: Model, run: RunSettings) -> Iterator[Findin
     initial = build_model(model.config, run.recipe["seed"]).encoder.positions
     assert initial is not None, "the same config builds the same parts"
     num_untrained = int((cosine_similarity(table.weight, initial.weight) > UNMOVED_COSINE).sum())
-    count, max_length = table.num_embeddings, max(run.recipe["length"])
+    count, max_length = table.num_embeddings, max(run.recipe["max_length"])
     if num_untrained == count:
         yield Finding(
             "positions untrained", "problem", f"all {count} positions are where they began",
             "training has not moved them: they are frozen, or nothing was learnt at all",
             "mend first what else was found; if there is nothing, raise the rate",
-            f"train.learning_rate={10 * run.train_setting('rate'):.2g}",
+            f"train.learning_rate={10 * run.train_setting('learning_rate'):.2g}",
         )  # fmt: skip
     elif num_untrained > MAX_UNTRAINED_FRACTION * count:
         yield Finding(

@@ -142,7 +142,7 @@ class Probe:
 def build_probe(model: Model, corpus: Corpus, recipe: dict[str, Any], objective: ObjectiveConfig | None) -> Probe:
     """Probes with the first training batch, masked as in training; with a plain MLM batch, if `objective` is None."""
     objective, seed = objective or MaskedLM(), recipe.get("seed", 0)
-    max_length = min([MAX_LENGTH, model.config.encoder.max_position_embeddings, max(recipe.get("length") or [MAX_LENGTH])])
+    max_length = min([MAX_LENGTH, model.config.encoder.max_position_embeddings, max(recipe.get("max_length") or [MAX_LENGTH])])
     validation_split = 0.0 if recipe.get("valid") else recipe.get("held_out", 0.0)
     try:
         documents, _ = corpus.split(validation_split, seed, objective.min_sentences)

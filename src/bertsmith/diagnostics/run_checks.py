@@ -35,7 +35,7 @@ def check_overfitting(log: TrainingLog, run: RunSettings, card: dict[str, Any] |
     epochs = count_epochs(log, card)
     has_risen = (
         len(eval_losses) > 1
-        and not run.train_setting("stop")
+        and not run.train_setting("early_stopping_patience")
         and eval_losses[-1] > (1 + MAX_EVAL_LOSS_RISE) * eval_losses.min() + 0.01
     )
     has_gap = (
@@ -80,7 +80,7 @@ def check_lr_too_high(log: TrainingLog, run: RunSettings) -> Iterator[Finding]:
     ]
     if not signs:
         return
-    peak, safe_lr = run.train_setting("rate") or log.peak_lr, SAFE_STEP * max(run.initializer_range, DEFAULT_INITIALIZER_RANGE)
+    peak, safe_lr = run.train_setting("learning_rate") or log.peak_lr, SAFE_STEP * max(run.initializer_range, DEFAULT_INITIALIZER_RANGE)
     is_minor = (
         signs == [_describe_skipped_updates(log)]
         and 0 < len(log.skip_reasons) < MIN_COUNT

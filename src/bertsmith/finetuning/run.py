@@ -103,7 +103,7 @@ def _train(recipe: FinetuneRecipe, out: Path, identity: str, console: Console) -
         record = {
             "stage": "finetune",
             "task": to_dict(evaluation.task if evaluation else run.predictor.task),
-            "length": recipe.max_length,
+            "max_length": recipe.max_length,
         }
         card = {"identity": identity, "result": result, **(evaluation.card if evaluation else {})}
         record |= runs.read_family(resolve_path(recipe.model, "model")) if isinstance(recipe.model, str) else {}

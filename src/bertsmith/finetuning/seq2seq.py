@@ -31,7 +31,7 @@ def build_seq2seq_config(recipe: "FinetuneRecipe", task: Seq2Seq, base: Model, c
     decoder, encoder = recipe.decoder or base.config.decoder, config.encoder
     if decoder is None:
         if not isinstance(encoder.mixer, Attention) or encoder.layer_types or encoder.embeddings is not None:
-            raise UserError("an encoder of this kind writes nothing by itself; give it a decoder, such as decoder=recurrent")
+            raise UserError("an encoder of this kind writes nothing by itself; give it a decoder, such as decoder=rnn")
         encoder = msgspec.structs.replace(encoder, mixer=msgspec.structs.replace(encoder.mixer, causal=True))
     _check_lengths(recipe.max_length, task.max_target_length, encoder.max_position_embeddings, joint=decoder is None)
     heads = config.heads | {name: head for name, head in base.config.heads.items() if name == LM_HEAD}

@@ -196,4 +196,4 @@ def load(folder: str | Path, device: str = "auto", precision: Precision = "auto"
     model, tokenizer, card = checkpoint.load(path)
     record = checkpoint.read_config(path)
     task = from_dict(TaskConfig, record["task"], str(path / "config.json")) if "task" in record else None  # type: ignore[arg-type]
-    return Predictor(model.to(torch_device), tokenizer, card, task, record.get("length", 0), precision)
+    return Predictor(model.to(torch_device), tokenizer, card, task, record.get("max_length", 0), precision)

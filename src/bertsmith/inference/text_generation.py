@@ -64,7 +64,7 @@ class CausalGenerator:
         if not is_causal_lm(runtime.model):
             problem = "has no head for words" if runtime.model.config.encoder.is_causal else "sees what follows"
             raise UserError(
-                f"this model {problem}; one that `pretrain` made with objective=causal, or an imported GPT, writes on"
+                f"this model {problem}; one that `pretrain` made with objective=clm, or an imported GPT, writes on"
             )
         self.runtime, self.model, self.tokenizer = runtime, runtime.model, tokenizer
 

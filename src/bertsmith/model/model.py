@@ -116,7 +116,7 @@ class Model(nn.Module):
             raise UserError("a reversible model runs its blocks anew on the way back: no graph does; leave out train.compile")
         if any(isinstance(mixer, AdaptiveSpanAttention) for stack in self.stacks for mixer in stack.mixers):
             raise UserError(
-                "heads that learn how far they look (mixer=adaptive) want another graph whenever one looks further; "
+                "heads that learn how far they look (mixer=adaptive-span) want another graph whenever one looks further; "
                 "leave out train.compile"
             )
         for stack in self.stacks:

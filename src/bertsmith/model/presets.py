@@ -41,7 +41,7 @@ def roberta(num_layers: int, hidden_size: int) -> EncoderConfig:
 
 
 def electra(num_layers: int, hidden_size: int, embedding_size: int | None = None) -> EncoderConfig:
-    """ELECTRA discriminator (Clark et al. 2020); objective=replaced adds the generator for pre-training."""
+    """ELECTRA discriminator (Clark et al. 2020); objective=rtd adds the generator for pre-training."""
     return msgspec.structs.replace(bert(num_layers, hidden_size), embedding_size=embedding_size, pooler_act="gelu")
 
 
@@ -199,7 +199,7 @@ def elmo(num_layers: int, hidden_size: int, cell_size: int, residual: ResidualMo
 
 def nnlm(order: int, embedding_size: int, intermediate_size: int, direct_connections: bool = True) -> EncoderConfig:
     """NNLM (Bengio et al. 2003): an n-gram input embedding with its hidden layer, and no blocks."""
-    embeddings = NgramConfig(order=order, embedding_size=embedding_size, inner=intermediate_size, direct=direct_connections)
+    embeddings = NgramConfig(order=order, embedding_size=embedding_size, intermediate_size=intermediate_size, direct=direct_connections)
     return EncoderConfig(
         num_hidden_layers=0,
         hidden_size=embeddings.hidden_size,
@@ -257,10 +257,10 @@ PRESETS = {
     "gpt2-large": gpt(36, 1280, 20, "pre", 1024),
     "gpt2-xl": gpt(48, 1600, 25, "pre", 1024),
     "transformer-xl": streaming_lm(
-        16, 410, 2100, TransformerXL(num_attention_heads=10, mem_len=150, eval_mem_len=640), scaled=True
+        16, 410, 2100, TransformerXL(num_attention_heads=10, mem_len=150, eval_mem_len=640), scale_embeddings=True
     ),
     "transformer-xl-char": streaming_lm(
-        12, 512, 2048, TransformerXL(num_attention_heads=8, mem_len=512, eval_mem_len=2100), scaled=True
+        12, 512, 2048, TransformerXL(num_attention_heads=8, mem_len=512, eval_mem_len=2100), scale_embeddings=True
     ),
     "adaptive-span": streaming_lm(12, 512, 2048, AdaptiveSpan(num_attention_heads=8, max_span=8192, causal=True)),
 }

@@ -44,7 +44,7 @@ class BiLM(Variant, frozen=True, tag="bilm"):
         )
         embeds_tokens_only = encoder.embeddings is None or isinstance(encoder.embeddings, CharCNNConfig)
         if not is_separate_lstm or not embeds_tokens_only or not encoder.num_hidden_layers or encoder.norm != "none":
-            raise UserError("objective=both-ways asks each half of the channels for what the other sees; they must never meet: "
+            raise UserError("objective=bilm asks each half of the channels for what the other sees; they must never meet: "
                            "take model=elmo, or a mixer lstm with directions=apart, no feed-forward and norm=none")  # fmt: skip
 
     def heads(self) -> dict[str, HeadConfig]:

@@ -38,7 +38,7 @@ class CausalLM(Variant, frozen=True, tag="clm"):
     def check(self, encoder: EncoderConfig) -> None:
         """Raises a UserError for a model that is not causal."""
         if not encoder.is_causal:
-            raise UserError("objective=causal asks each token for the next, which this model sees already; set "
+            raise UserError("objective=clm asks each token for the next, which this model sees already; set "
                            "model.mixer.causal=true, or take a preset that is causal, such as model=gpt")  # fmt: skip
 
     def heads(self) -> dict[str, HeadConfig]:

@@ -324,5 +324,5 @@ def _pad_options(logits: Tensor, group: Tensor) -> Tensor:
 
 
 def _class_weights(task: TaskConfig, like: Tensor) -> Tensor | None:
-    weights = task.class_weights() if isinstance(task, TextClassification) else None
+    weights = task.class_weight_vector() if isinstance(task, TextClassification) else None
     return None if weights is None else torch.from_numpy(weights).to(like)

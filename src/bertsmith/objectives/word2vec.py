@@ -93,7 +93,7 @@ class Word2VecObjective(WordVectorObjective, frozen=True):
     def build_trainer(
         self, corpus: Corpus, folder: Path, epochs: float, seed: int, device: torch.device, progress: Progress
     ) -> Word2VecTrainer:
-        learning_rate: float = self.rate  # type: ignore[attr-defined]
+        learning_rate: float = self.learning_rate  # type: ignore[attr-defined]
         negative = 0 if self.hs else self.negative
         config = Word2VecConfig(
             self.algorithm, self.vector_size, self.window, negative, self.sample, learning_rate, self.subwords

@@ -183,4 +183,4 @@ def _warn_unread_text(recipe: PretrainRecipe, corpus: Corpus, console: Console) 
     fraction = float(np.diff(corpus.document_token_offsets)[is_single].sum() / max(1, corpus.document_token_offsets[-1]))
     if recipe.objective.min_sentences > 1 and fraction > 0.05:
         console.warn(f"{fraction:.0%} of the tokens stand in documents of one sentence, which pairs read only as a random B; "
-                    "objective=masked reads everything")  # fmt: skip
+                    "objective=mlm reads everything")  # fmt: skip

@@ -122,11 +122,11 @@ def build_batches(
     """The loader of one phase, after checking that model, objective and sequence length go together."""
     if config.encoder.type_vocab_size < 2 and isinstance(recipe.objective, SentencePairMLM):
         raise UserError(f"model.type_vocab_size={config.encoder.type_vocab_size} has no segment B for sentence pairs; set it to 2, or "
-                       "choose objective=masked")  # fmt: skip
+                       "choose objective=mlm")  # fmt: skip
     if isinstance(recipe.objective, CausalLM | BiLM):
         recipe.objective.check(config.encoder)
     if uses_streams(recipe) and isinstance(recipe.objective, ReplacedTokenDetection):
-        raise UserError("objective=replaced carries no memory from batch to batch: its generator has none; choose another "
+        raise UserError("objective=rtd carries no memory from batch to batch: its generator has none; choose another "
                        "objective.view, such as windows")  # fmt: skip
     if world_size() > 1 and uses_streams(recipe):
         raise UserError("a stream goes on from each batch to the next, which other processes read; run it in one process, or "

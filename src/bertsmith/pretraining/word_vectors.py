@@ -64,7 +64,7 @@ def resolve_objective(recipe: "PretrainRecipe") -> WordVectorObjective:
     """The objective with the vector size and learning rate of `model.hidden_size` and `train.learning_rate`, where given."""
     objective, train = recipe.objective, recipe.train
     assert isinstance(objective, WordVectorObjective)
-    settings: dict[str, float] = {"hidden_size": recipe.model.hidden_size} if recipe.model else {}
+    settings: dict[str, float] = {"vector_size": recipe.model.hidden_size} if recipe.model else {}
     settings |= {"learning_rate": train.learning_rate} if train.learning_rate != TrainConfig().learning_rate else {}
     return msgspec.structs.replace(objective, **settings)
 
@@ -81,17 +81,18 @@ def check_given_keys(objective: WordVectorObjective, user_values: dict[str, Any]
     objective_keys, model_keys, train_keys = (sections.get(name, {}) for name in ("objective", "model", "train"))
     if unused := [name for name in ("max_length", "phase_fractions", "validation_split", "eval_tokens") if name in user_values]:
         raise UserError(f"objective={kind} learns from the whole corpus, word by word; leave out {unused[0]}")
-    for name, part, other_keys in (
-        ("width", "model", model_keys if len(model_keys) == 1 else {}),
-        ("rate", "train", train_keys),
+    for name, other_name, other_keys in (
+        ("vector_size", "model.hidden_size", model_keys if len(model_keys) == 1 else {}),
+        ("learning_rate", "train.learning_rate", train_keys),
     ):
-        if None not in (value := objective_keys.get(name), other_value := other_keys.get(name)) and value != other_value:
+        value, other_value = objective_keys.get(name), other_keys.get(other_name.split(".")[1])
+        if None not in (value, other_value) and value != other_value:
             raise UserError(
-                f"objective.{name}={value} and {part}.{name}={other_value} say two things of one; leave out one of them"
+                f"objective.{name}={value} and {other_name}={other_value} say two things of one; leave out one of them"
             )
-    if train_keys.get("rate") == TrainConfig().learning_rate and objective_keys.get("rate") is None:
-        raise UserError(f"train.learning_rate={train_keys['rate']:g} is what networks have if nothing is said, and would not be heard "
-                       f"here; if objective={kind} is to have it, say objective.mlm_probability={train_keys['rate']:g}")  # fmt: skip
+    if train_keys.get("learning_rate") == TrainConfig().learning_rate and objective_keys.get("learning_rate") is None:
+        raise UserError(f"train.learning_rate={train_keys['learning_rate']:g} is what networks have if nothing is said, and would not be heard "
+                       f"here; if objective={kind} is to have it, say objective.learning_rate={train_keys['learning_rate']:g}")  # fmt: skip
 
 
 def check_recipe(recipe: "PretrainRecipe") -> float:
@@ -103,7 +104,7 @@ def check_recipe(recipe: "PretrainRecipe") -> float:
         if getattr(recipe, name) is not None:
             raise UserError(f"objective={kind} makes a table of words from the corpus alone; leave out {name}")
     if recipe.model and recipe.model != EncoderConfig(hidden_size=recipe.model.hidden_size):
-        raise UserError(f"objective={kind} makes a table of words, and no network: of `model` it takes model.width alone")
+        raise UserError(f"objective={kind} makes a table of words, and no network: of `model` it takes model.hidden_size alone")
     if wrong := [f.name for f in fields(train) if f.name not in objective.train_keys and _is_set(train, defaults, f.name)]:
         allowed = ", ".join(f"train.{name}" for name in objective.train_keys)
         raise UserError(f"train.{wrong[0]} is for networks: objective={kind} takes {allowed}; see objective.* for the rest")

@@ -223,7 +223,7 @@ def _pretrain_recipe(
 
 def _word_vector_recipe(recipe: PretrainRecipe, name: str, member: dict[str, Any]) -> PretrainRecipe:
     """The recipe without the network settings of `every`, which word vectors do not take."""
-    if wrong := [key for key in ("model", "train", "length") if key in member]:
+    if wrong := [key for key in ("model", "train", "max_length") if key in member]:
         raise UserError(f"members.{name}.{wrong[0]}: a table of words is described by objective.* alone; leave it out")
     train = TrainConfig(epochs=1.0, device=recipe.train.device, save_total_limit=recipe.train.save_total_limit)
     return replace(recipe, model=None, valid=None, train=train)

@@ -43,7 +43,7 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
     threshold: Annotated[Fraction, "many: how probable a label must be to hold; tuned on data.dev"] = 0.5
     temperature: Annotated[PosFloat, "what scores are divided by, that probabilities may be believed; fitted on data.dev"] = 1.0
     positive: Annotated[str | None, "the one of two labels that f1 is about"] = None
-    weights: Annotated[
+    class_weights: Annotated[
         Literal["balanced"] | dict[str, float] | None, "what a label counts in the loss, by name; balanced: rare ones more"
     ] = None
 
@@ -61,12 +61,12 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
             raise UserError(f"{_source_files(examples)}: every label is {task.labels}; there is nothing to tell apart")
         task._check_labels(label_counts, _source_files(examples))
         task._check_labels([self.positive] if self.positive else [], "task.positive")
-        task._check_labels(self.weights if isinstance(self.weights, dict) else [], "task.weights")
+        task._check_labels(self.class_weights if isinstance(self.class_weights, dict) else [], "task.weights")
         if self.positive and (task.num_outputs != 2 or self.multi_label):
             raise UserError(
                 f"task.positive={self.positive} is for one of two labels; here are {task.num_outputs}: leave it out"
             )
-        return task._with_balanced_weights(label_counts, len(examples)) if self.weights == "balanced" else task
+        return task._with_balanced_weights(label_counts, len(examples)) if self.class_weights == "balanced" else task
 
     def decode(
         self, outputs: ModelOutputs, encoded: EncodedExamples, examples: Sequence[ClassificationExample]
@@ -135,11 +135,11 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
             return self
         return msgspec.structs.replace(self, threshold=_best_threshold(self.probabilities(logits), labels))
 
-    def class_weights(self) -> NDArray[np.float32] | None:
+    def class_weight_vector(self) -> NDArray[np.float32] | None:
         """(labels,) weight of each label in the loss (multi-label: of its positives; negatives weigh 1)."""
-        if self.weights == "balanced":
+        if self.class_weights == "balanced":
             raise UserError("balanced weights are learnt from examples: call fitted(examples) first")
-        weights = self.weights
+        weights = self.class_weights
         return None if weights is None else np.array([weights.get(label, 1.0) for label in self.labels], np.float32)
 
     def _parse_row(self, row: ExampleRow) -> ClassificationExample:
@@ -204,7 +204,7 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
             weights[label] = (
                 (num_examples - count) / count or 1.0 if self.multi_label else num_examples / (len(self.labels) * count)
             )
-        return msgspec.structs.replace(self, weights=weights)
+        return msgspec.structs.replace(self, class_weights=weights)
 
 
 def _best_threshold(probabilities: NDArray[np.float64], labels: NDArray[np.bool_]) -> float:

@@ -109,7 +109,7 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
         changes = {
             "labels": self.labels or tuple(tags),
             "scheme": detect_scheme(tagged),
-            "guides": self.collect_special_tokens(examples),
+            "special_tokens": self.collect_special_tokens(examples),
         }
         return msgspec.structs.replace(self, **changes)
 

@@ -52,7 +52,7 @@ class Recipe(Config, frozen=True):
 
 
 # Settings that an extended tokenizer takes from its parent.
-INHERITED_SETTINGS = ("kind", "size", "hex", "language", "lowercase", "alphabet", "score")
+INHERITED_SETTINGS = ("kind", "vocab_size", "hex", "language", "lowercase", "limit_alphabet", "score")
 NUM_SHOWN = 20  # new tokens listed in the report
 COSTLIEST_WORDS = "costliest words"  # left out of the comparison: too long for two columns
 

@@ -52,7 +52,7 @@ def read(folder: Path, attention_dropout: float = 0.0) -> tuple[Family, Converte
     config = read_json(folder / "config.json")
     family = detect_family(config, str(folder / "config.json"))
     files = find_weight_files(folder)
-    config[family.config_keys["mixer.dropout"]] = attention_dropout
+    config[family.config_keys["mixer.attention_dropout"]] = attention_dropout
     return family, convert_from_hf(family, config, read_weights(files), str(folder)), [folder / "config.json", *files]
 
 

@@ -179,7 +179,7 @@ LONGFORMER = replace(
         "Longformer", ("longformer.pooler.dense", "classifier.dense", "longformer.pooler.dense"),
         ("hidden_dropout_prob", "hidden_dropout_prob", None), score_module="classifier.out_proj",
     ),
-    fixed_values={**ROBERTA.fixed_values, "mixer.kind": "window"},
+    fixed_values={**ROBERTA.fixed_values, "mixer.kind": "longformer"},
     windowed_attention=True,
 )  # fmt: skip
 

@@ -41,7 +41,7 @@ def read(prefix: Path, attention_dropout: float = 0.0) -> tuple[Family, Converte
         raise UserError(f"there is no {CONFIG_FILES[0]} beside {prefix}.index, to say what model it is of")
     bundle, settings = Bundle(prefix), read_json(config)
     family = detect_family(settings, str(config))
-    settings[family.config_keys["mixer.dropout"]] = attention_dropout
+    settings[family.config_keys["mixer.attention_dropout"]] = attention_dropout
     return (
         family,
         convert_from_hf(family, settings, read_weights(bundle), str(bundle.index_path)),

@@ -19,7 +19,7 @@ class NgramConfig(Variant, frozen=True, tag="ngram"):
 
     order: Annotated[PosInt, "words in all: those it reads and the one it foretells"] = 5
     embedding_size: Annotated[PosInt, "a word is made of"] = 60
-    inner: Annotated[PosInt, "numbers of the hidden layer"] = 100
+    intermediate_size: Annotated[PosInt, "numbers of the hidden layer"] = 100
     direct: Annotated[bool, "the vectors of words are scored beside the hidden layer"] = True
 
     causal: ClassVar[bool] = True
@@ -32,7 +32,7 @@ class NgramConfig(Variant, frozen=True, tag="ngram"):
     @property
     def hidden_size(self) -> int:
         """The hidden size that a model with this embedding must have."""
-        return self.inner + (self.order - 1) * self.embedding_size * self.direct
+        return self.intermediate_size + (self.order - 1) * self.embedding_size * self.direct
 
     def build(self, hidden_size: int, vocab_size: int) -> "NgramEmbedding":
         if self.order < 2:
@@ -50,7 +50,7 @@ class NgramEmbedding(InputEmbedding):
     def __init__(self, config: NgramConfig) -> None:
         super().__init__()
         self.context_size, self.direct_connections = config.order - 1, config.direct
-        self.hidden = nn.Linear(self.context_size * config.embedding_size, config.inner)
+        self.hidden = nn.Linear(self.context_size * config.embedding_size, config.intermediate_size)
 
     def forward(self, input_ids: Tensor, layout: Layout, token_embedding: nn.Embedding | None) -> Tensor:
         assert token_embedding is not None

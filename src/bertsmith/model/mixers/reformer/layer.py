@@ -60,7 +60,7 @@ class ReformerAttention(Mixer):
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         if layout.prefix_lengths is not None:
-            raise UserError("hashes do not know of prefixes that see each other (UniLM); train a model with mixer=dense")
+            raise UserError("hashes do not know of prefixes that see each other (UniLM); train a model with mixer=attention")
         qk, v = self.project(x).unflatten(-1, (2, self.config.num_attention_heads, -1)).unbind(-3)  # (tokens, heads, head_dim)
         out = self._full_attention(qk, v, layout) if self.hashes is None else self._lsh_attention(qk, v, layout)
         return self.out(out.flatten(1))
