@@ -159,12 +159,12 @@ PRETRAIN: dict[str, tuple[str, str]] = {
     "gpt2": ("en-bpe", f"model=gpt2 {SIZE} {HEADS} {LEARN} objective=clm"),
     "gpt-rarity": (
         "word",
-        f"model=gpt2 {SIZE} {HEADS} {LEARN} objective=clm model.embeddings.kind=by-rarity model.embeddings.cutoffs=[100,200] "
-        "objective.head.kind=by-rarity objective.head.cutoffs=[100,200] objective.head.tied=true",
+        f"model=gpt2 {SIZE} {HEADS} {LEARN} objective=clm model.embeddings.kind=adaptive model.embeddings.cutoffs=[100,200] "
+        "objective.head.kind=adaptive objective.head.cutoffs=[100,200] objective.head.tied=true",
     ),
     "gpt-rarity-head": (
         "word",
-        f"model=gpt2 {SIZE} {HEADS} {LEARN} objective=clm objective.head.kind=by-rarity objective.head.cutoffs=[100,200]",
+        f"model=gpt2 {SIZE} {HEADS} {LEARN} objective=clm objective.head.kind=adaptive objective.head.cutoffs=[100,200]",
     ),
     "elmo": (
         "word",
@@ -178,7 +178,7 @@ PRETRAIN: dict[str, tuple[str, str]] = {
     ),
     "nnlm": (
         "word",
-        f"model=nnlm {LEARN} objective=clm model.embeddings.embedding_size=8 model.embeddings.hidden_size=10 model.hidden_size=42 model.hidden_dropout_prob=0.1 "
+        f"model=nnlm {LEARN} objective=clm model.embeddings.embedding_size=8 model.embeddings.intermediate_size=10 model.hidden_size=42 model.hidden_dropout_prob=0.1 "
         "objective.head.transform=false objective.head.tied=false objective.head.bias=true",
     ),
     "skip-gram": ("word", f"{TABLE} objective=skip-gram train.epochs=2 objective.window=3"),
@@ -200,13 +200,13 @@ PRETRAIN: dict[str, tuple[str, str]] = {
     "dense-relative": ("en", f"{TINY} objective=mlm {NO_POSITIONS} model.mixer.position_bias=t5"),
     "dense-relative-apart": (
         "en",
-        f"{TINY} objective=mlm {NO_POSITIONS} model.mixer.position_bias.kind=relative model.mixer.position_bias.shared=false "
+        f"{TINY} objective=mlm {NO_POSITIONS} model.mixer.position_bias.kind=t5 model.mixer.position_bias.shared=false "
         "model.mixer.position_bias.num_buckets=8 model.mixer.position_bias.max_distance=20",
     ),
     "window": ("en", f"{TINY} objective=mlm model.mixer.kind=longformer model.mixer.attention_window=[12]"),
     "window-dilated": (
         "en",
-        f"{TINY} objective=mlm model.mixer.kind=longformer model.mixer.attention_window=[8, 16] model.mixer.dilation=[2] "
+        f"{TINY} objective=mlm model.mixer.kind=longformer model.mixer.attention_window=[8,16] model.mixer.dilation=[2] "
         "model.mixer.dilated_layers=1 model.mixer.attention_dropout=0.1",
     ),
     "window-causal": (
@@ -944,7 +944,7 @@ class Recorder:
 
     def record_batches(self, corpus: str, settings: str) -> Record:
         words = ["corpus=" + str(self.make_corpus(corpus)), "out=none", f"seed={self.seed}", *settings.split()]
-        words += [] if "objective.width" in settings else BATCH.split()  # word vectors train on the whole corpus
+        words += [] if "objective.vector_size" in settings else BATCH.split()  # word vectors train on the whole corpus
         batches = batches_of(words, BATCH_NUMBERS)
         return Record({f"{k} {name}": hash_array(array) for k, arrays in batches.items() for name, array in arrays.items()})
 
@@ -1021,7 +1021,7 @@ class Recorder:
             "nearest": model.nearest(texts[:2], texts, top=3),
             "called": model(one),
         }
-        return Record(values=values, tensors={"mean": model.embed(texts), "first": model.embed(texts, pool="first")})
+        return Record(values=values, tensors={"mean": model.embed(texts), "first": model.embed(texts, pooling="cls")})
 
     def record_word_queries(self) -> Record:
         """`embed` as a stage: words near a word, an analogy, vectors written to a file."""

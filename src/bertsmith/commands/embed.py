@@ -90,7 +90,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
 
 def _query_words(recipe: Recipe, console: Console) -> dict[str, Any]:
     """Nearest words, analogies and benchmark scores, from the token embeddings alone."""
-    if wrong := [name for name in ("text", "data", "documents", "out", "pool") if getattr(recipe, name) is not None]:
+    if wrong := [name for name in ("text", "data", "documents", "out", "pooling") if getattr(recipe, name) is not None]:
         raise UserError(
             f"{wrong[0]} is for texts, and word, analogy, similarity and analogies for words; ask for one or the other"
         )

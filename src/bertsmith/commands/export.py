@@ -44,7 +44,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
             source, out, read_recipe(CardFacts, resolve_path(recipe.card, "card")) if recipe.card is not None else None, console
         )
     if recipe.card is not None:
-        raise UserError("card is for format=packed; leave it out")
+        raise UserError("card is for format=int8; leave it out")
     return _export_huggingface(recipe, source, out, console)
 
 

@@ -65,7 +65,7 @@ def _complete_task(recipe: "FinetuneRecipe", tokenizer: Tokenizer) -> TaskConfig
     if hasattr(task, "columns") and recipe.data.columns:
         settings["columns"] = recipe.data.columns
     if recipe.long_text:
-        settings["long"] = recipe.long_text
+        settings["long_text"] = recipe.long_text
     if isinstance(task, TextClassification | TextRegression):
         if task.hex and not tokenizer.is_hex:
             raise UserError(f"task.hex=true, but {recipe.model} reads text; `bertsmith tokenizer kind=byte hex=true` begins "

@@ -199,7 +199,7 @@ class Supervised:
         if not self.uses_crf:
             return self.task
         transitions = tuple(tuple(round(score, 6) for score in row) for row in _crf_transitions(model).tolist())
-        return msgspec.structs.replace(self.task, moves=transitions)
+        return msgspec.structs.replace(self.task, transitions=transitions)
 
     def compute_outputs(self, model: Model, batch: Batch, hidden_states: Tensor | None = None) -> Tensor:
         """Logits (rows, outputs): a row per sequence, per example where its windows are pooled, or per token.

@@ -201,8 +201,8 @@ def collapse_equal(windows: list[int]) -> list[int]:
 
 
 def expand_windows(windows: list[int], num_layers: int) -> list[int]:
-    """Attention window of each layer, twice the one-sided window, as in config.json."""
-    return [2 * half_window for half_window in (windows * num_layers if len(windows) == 1 else windows)]
+    """Attention window of each layer, as in config.json."""
+    return windows * num_layers if len(windows) == 1 else windows
 
 
 def _per_layer(value: Any, num_layers: Any, name: str, source: str) -> list[int]:

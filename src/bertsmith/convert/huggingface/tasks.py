@@ -44,7 +44,7 @@ def head_from_hf(
     """Our head for a class, with its dropout."""
     config = {**family.defaults, **config}
     dropout = config.get(architecture.dropout_key) if architecture.dropout_key else 0.0
-    dropout = config.get(family.config_keys["dropout"], 0.1) if dropout is None else dropout
+    dropout = config.get(family.config_keys["hidden_dropout_prob"], 0.1) if dropout is None else dropout
     head_class = SequenceHeadConfig if architecture.head_type in ("text", "choice") else TokenHeadConfig
     return head_class(outputs=num_outputs, dropout=float(dropout))
 
