@@ -148,13 +148,19 @@ PRETRAIN: dict[str, tuple[str, str]] = {
         f"model=albert-base {SIZE} {HEADS} {LEARN} model.embedding_size=16 objective=mlm-nsp objective=mlm-sop "
         "objective.masking=ngram train.optimizer=lamb",
     ),
-    "electra": ("en", f"model=electra-small {SIZE} {HEADS} {LEARN} model.embedding_size=16 objective=rtd objective.generator_size=0.5"),
+    "electra": (
+        "en",
+        f"model=electra-small {SIZE} {HEADS} {LEARN} model.embedding_size=16 objective=rtd objective.generator_size=0.5",
+    ),
     "modernbert": (
         "en",
         f"model=modernbert-mini {SIZE} {HEADS} {LEARN} model.num_hidden_layers=3 model.layer_types.mixer.num_attention_heads=2 model.layer_types.mixer.attention_window=[8] "
         "objective=mlm objective.packing=full-sentences objective.mlm_probability=0.3",
     ),
-    "gpt": ("en-bpe", f"model=gpt {SIZE} {HEADS} {LEARN} model.feedforward.intermediate_size=128 objective=clm train.steps=200"),
+    "gpt": (
+        "en-bpe",
+        f"model=gpt {SIZE} {HEADS} {LEARN} model.feedforward.intermediate_size=128 objective=clm train.steps=200",
+    ),
     "lstm-projected": ("word", f"model=bilstm {BARE} {LEARN} objective=mlm model.mixer.cell_size=24 model.mixer.cell_clip=3.0"),
     "gpt2": ("en-bpe", f"model=gpt2 {SIZE} {HEADS} {LEARN} objective=clm"),
     "gpt-rarity": (
@@ -281,7 +287,10 @@ PRETRAIN: dict[str, tuple[str, str]] = {
     ),
     "lite": ("en", f"model=lite-mini {SIZE} {HEADS} {LEARN} objective=mlm model.mixer.num_filters=2"),
     "lstm": ("en", f"model=bilstm {BARE} {LEARN} objective=mlm"),
-    "lstm-forward": ("word", f"model=bilstm {BARE} {LEARN} objective=clm model.mixer.directions=forward model.type_vocab_size=0"),
+    "lstm-forward": (
+        "word",
+        f"model=bilstm {BARE} {LEARN} objective=clm model.mixer.directions=forward model.type_vocab_size=0",
+    ),
     "gru": ("word", f"model=bilstm {BARE} {LEARN} objective=mlm model.mixer.cell=gru"),
     "convolution": ("en", f"model=textcnn {BARE} {LEARN} objective=mlm model.mixer.kernel_sizes=[3,5]"),
     "convolution-causal": (
@@ -289,12 +298,21 @@ PRETRAIN: dict[str, tuple[str, str]] = {
         f"model=textcnn {BARE} {LEARN} objective=clm model.mixer.kernel_sizes=[2,3] model.mixer.causal=true "
         "model.mixer.hidden_act=tanh model.type_vocab_size=0",
     ),
-    "sinusoid": ("en", f"{TINY} objective=mlm model.position_embedding_type=sinusoidal model.scale_embeddings=true model.pooling=mean model.pooler_act=none"),
+    "sinusoid": (
+        "en",
+        f"{TINY} objective=mlm model.position_embedding_type=sinusoidal model.scale_embeddings=true model.pooling=mean model.pooler_act=none",
+    ),
     # optimizers, schedules, ways to run
     "bert-adam": ("en", f"{TINY} objective=mlm train.optimizer=bert-adam train.lr_scheduler_type=constant"),
     "lamb": ("en", f"{TINY} objective=mlm train.optimizer=lamb train.lr_scheduler_type=cosine"),
-    "muon": ("en", f"{TINY} objective=mlm train.optimizer=muon train.lr_scheduler_type=warmup_stable_decay train.decay_fraction=0.5"),
-    "slanted": ("en", f"{TINY} objective=mlm train.lr_scheduler_type=slanted_triangular train.gradient_accumulation_steps=2 train.gradient_checkpointing=true"),
+    "muon": (
+        "en",
+        f"{TINY} objective=mlm train.optimizer=muon train.lr_scheduler_type=warmup_stable_decay train.decay_fraction=0.5",
+    ),
+    "slanted": (
+        "en",
+        f"{TINY} objective=mlm train.lr_scheduler_type=slanted_triangular train.gradient_accumulation_steps=2 train.gradient_checkpointing=true",
+    ),
     "inverse-sqrt": (
         "en",
         f"{TINY} objective=mlm train.lr_scheduler_type=inverse_sqrt train.average_checkpoints=3 train.save_every=5 train.save_total_limit=3 "
@@ -305,7 +323,10 @@ PRETRAIN: dict[str, tuple[str, str]] = {
         f"{TINY} objective=mlm-nsp objective.dupe_factor=2 max_length=[24,64] phase_fractions=[0.5,0.5] train.weight_decay=0.1 train.max_grad_norm=0.5",
     ),
     "continued": ("domain", f"init=models/bert {LEARN} objective=mlm objective.masking=whole-word"),
-    "to-window": ("en", f"init=models/bert {LEARN} objective=mlm model.mixer.kind=longformer {HEADS} model.mixer.attention_window=[16]"),
+    "to-window": (
+        "en",
+        f"init=models/bert {LEARN} objective=mlm model.mixer.kind=longformer {HEADS} model.mixer.attention_window=[16]",
+    ),
     "from-vectors": (
         "word",
         f"model=bilstm {BARE} {LEARN} model.embedding_size=12 objective=mlm vectors=models/skip-gram",
@@ -324,7 +345,10 @@ FINETUNE: dict[str, tuple[str, Settings]] = {
     "classify": ("classify", f"task=classify {BERT} {TASK} train.steps=100"),
     "classify-pair": ("pair", f"task=classify {BERT} {TASK}"),
     "classify-both": ("pair", f"task=classify task.pair=both {BERT} {TASK}"),
-    "classify-cross": ("pair", f"task=classify task.pair.kind=cross task.pair.blocks=1 {BERT} {TASK} train.head_lr_multiplier=5"),
+    "classify-cross": (
+        "pair",
+        f"task=classify task.pair.kind=cross task.pair.blocks=1 {BERT} {TASK} train.head_lr_multiplier=5",
+    ),
     "classify-many": ("many", f"task=classify task.multi_label=true {BERT} {TASK}"),
     "classify-weights": ("classify", f"task=classify task.class_weights=balanced task.positive=good {BERT} {TASK}"),
     "classify-window": ("long", f"task=classify long_text=window task.doc_stride=16 {BERT} {TASK}"),
@@ -388,7 +412,10 @@ FINETUNE: dict[str, tuple[str, Settings]] = {
     "after-answer": ("answer", f"task=answer model=models/bert {TASK} train.steps=20"),
     "after-choose": ("choose", f"task=choose model=models/bert {TASK} train.steps=20"),
     "after-regress": ("regress", f"task=regress model=models/bert {TASK} train.steps=20"),
-    "lora": ("classify", f"task=classify {BERT} {TASK} lora.r=4 lora.lora_alpha=8 lora.lora_dropout=0.1 lora.target_modules=all"),
+    "lora": (
+        "classify",
+        f"task=classify {BERT} {TASK} lora.r=4 lora.lora_alpha=8 lora.lora_dropout=0.1 lora.target_modules=all",
+    ),
     "lora-attention": ("tag", f"task=tag {BERT} {TASK} lora.r=2"),
     "features-concat": ("classify", f"task=classify {BERT} {TASK} freeze=all features.layers=concat features.last=2"),
     "features-sum": ("tag", f"task=tag {BERT} {TASK} freeze=all features.layers=sum features.last=2 features.lstm=1"),
@@ -448,7 +475,9 @@ CONVERT_LONG = "max_length=128 attention_window=[16]"
 RUN = "train={steps=12,batch_tokens=512,learning_rate=3e-3,device='cpu'}"
 CLASSIFY_FILES = "data={train='data/classify-train.jsonl',dev='data/classify-dev.jsonl'}"
 TAG_FILES = "data={train='data/tag-train.jsonl',dev='data/tag-dev.jsonl'}"
-MEMBER = "num_hidden_layers=2,hidden_size=32,max_position_embeddings=64,initializer_range=0.1,feedforward={intermediate_size=64}"
+MEMBER = (
+    "num_hidden_layers=2,hidden_size=32,max_position_embeddings=64,initializer_range=0.1,feedforward={intermediate_size=64}"
+)
 
 # name: the stage, the models it needs, and its settings
 STAGES: dict[str, tuple[str, tuple[str, ...], Settings]] = {
@@ -456,7 +485,11 @@ STAGES: dict[str, tuple[str, tuple[str, ...], Settings]] = {
     "plan-window": ("plan", (), "model=longformer-base objective=mlm max_length=2048 train.steps=1000 machine=h200"),
     "plan-albert": ("plan", (), "model=albert-base train.steps=1000 train.optimizer=lamb machine=h200"),
     "plan-gpt": ("plan", (), "model=gpt2 objective=clm max_length=512 train.steps=1000 train.optimizer=muon machine=h200"),
-    "plan-electra": ("plan", (), "model=electra-small objective=rtd train.steps=1000 train.gradient_checkpointing=true machine=h200"),
+    "plan-electra": (
+        "plan",
+        (),
+        "model=electra-small objective=rtd train.steps=1000 train.gradient_checkpointing=true machine=h200",
+    ),
     "plan-reformer": ("plan", (), "model=reformer-mini objective=mlm max_length=1024 train.steps=1000 machine=h200"),
     "suite": (
         "suite",
@@ -1014,11 +1047,11 @@ class Recorder:
         model, texts = self.load_model(name), self.read_sentences(file, 6)
         candidates = ["happy", "sunny", "rainy"] if file == "en.txt" else ["气", "空", "色"]
         values = {
-            "fill": model.fill(several, top=5),
-            "together": model.fill(several, top=3, together=True),
+            "fill": model.fill(several, top_k=5),
+            "together": model.fill(several, top_k=3, together=True),
             "candidates": model.fill(one, candidates=candidates),
             "likelihood": model.likelihood(texts[:3]),
-            "nearest": model.nearest(texts[:2], texts, top=3),
+            "nearest": model.nearest(texts[:2], texts, top_k=3),
             "called": model(one),
         }
         return Record(values=values, tensors={"mean": model.embed(texts), "first": model.embed(texts, pooling="cls")})
@@ -1055,7 +1088,7 @@ class Recorder:
         folder = self.make_model(name)
         texts = self.read_sentences("zh.txt" if name.endswith("zh") else "en.txt", 6)
         model = self.load_model(folder)
-        return Record(values=model.nearest(texts[0], texts, top=3), tensors={"mean": model.embed(texts)})
+        return Record(values=model.nearest(texts[0], texts, top_k=3), tensors={"mean": model.embed(texts)})
 
     def record_loaded(self, name: str) -> Record:
         """Predictions through the Python API, with all fields."""
@@ -1305,7 +1338,9 @@ def batches_of(settings: list[str], indices: tuple[int, ...]) -> dict[int, Array
     corpus = Corpus.open(Path(recipe.corpus))
     if not isinstance(recipe.objective, WordVectorObjective):
         documents, _, _ = split_corpus(recipe, corpus)
-        batches = recipe.objective.build_batches(corpus, documents, recipe.max_length[0], recipe.train.batch_tokens, recipe.seed)
+        batches = recipe.objective.build_batches(
+            corpus, documents, recipe.max_length[0], recipe.train.batch_tokens, recipe.seed
+        )
         arrays = {}
         for k in indices:
             batch = batches(k)

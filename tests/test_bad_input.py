@@ -105,9 +105,9 @@ BAD_CALLS = {
     "candidates that are numbers": lambda predictor: predictor.fill("the [MASK]", candidates=[1]),
     "a list to fill": lambda predictor: predictor.fill(["the [MASK]"]),
     "nothing to fill": lambda predictor: predictor.fill(None),
-    "fewer than no words": lambda predictor: predictor.fill("the [MASK]", top=-1),
-    "fewer than no words together": lambda predictor: predictor.fill("the [MASK]", top=0, together=True),
-    "an unknown pool": lambda predictor: predictor.embed("the", pool="max"),
+    "fewer than no words": lambda predictor: predictor.fill("the [MASK]", top_k=-1),
+    "fewer than no words together": lambda predictor: predictor.fill("the [MASK]", top_k=0, together=True),
+    "an unknown pool": lambda predictor: predictor.embed("the", pooling="max"),
 }
 
 

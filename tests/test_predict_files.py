@@ -273,7 +273,7 @@ def test_embed_file_matches_and_resumes(folders, tmp_path, monkeypatch):
     assert (result["rows"], result["width"], result["pool"]) == (130, 32, "first")
     vectors = np.load(tmp_path / "straight.npy")
     assert vectors.dtype == np.float32 and vectors.shape == (130, 32)
-    expected = embed.load(str(folders["words"])).embed(texts, pool="first")
+    expected = embed.load(str(folders["words"])).embed(texts, pooling="cls")
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
     calls = interrupt_after(monkeypatch, embed, "_embed", 2)
     run_cli(*argv, f"out={tmp_path / 'killed.npy'}", code=130)

@@ -99,7 +99,7 @@ def test_embedding_from_single_texts_with_dropout(bert, tmp_path):  # noqa: F811
     assert result["dev"] == {} and result["examples"] == 400
     model, plain = bertsmith.load(tmp_path / "out"), bertsmith.load(bert)
     assert model.pool == "first"
-    spread = lambda predictor: np.corrcoef(predictor.embed(lines[:50], pool="first"))[np.triu_indices(50, 1)].mean()
+    spread = lambda predictor: np.corrcoef(predictor.embed(lines[:50], pooling="cls"))[np.triu_indices(50, 1)].mean()
     assert spread(model) < spread(plain) - 0.1
     assert any(row.get("accuracy", 0) > 0.9 for row in log)
 

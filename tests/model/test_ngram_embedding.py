@@ -67,7 +67,9 @@ def test_nnlm_rejects_wrong_width_and_order():
     with pytest.raises(UserError, match=r"set model\.width=28"):
         build_model(
             ModelConfig(
-                encoder=EncoderConfig(num_hidden_layers=0, embeddings=NgramConfig(order=4, embedding_size=6, intermediate_size=10)),
+                encoder=EncoderConfig(
+                    num_hidden_layers=0, embeddings=NgramConfig(order=4, embedding_size=6, intermediate_size=10)
+                ),
                 vocab_size=12,
             ),
             0,

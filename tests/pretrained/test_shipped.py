@@ -48,7 +48,7 @@ def test_listing_shipped_models_does_not_import_torch():
 
 def test_shipped_model_is_loaded_by_name(ships):
     model = bertsmith.load("tiny-en")
-    assert len(model.fill("the [MASK] was", top=3)[0]) == 3 and model.embed(["one", "two"]).shape == (2, 32)
+    assert len(model.fill("the [MASK] was", top_k=3)[0]) == 3 and model.embed(["one", "two"]).shape == (2, 32)
 
 
 @pytest.mark.parametrize("key", ["model", "init", "folder", "tokenizer", "extend"])

@@ -184,7 +184,9 @@ def test_classification_rejects_settings_inconsistent_with_labels(settings, labe
 def test_classification_balanced_class_weights():
     examples = [ClassificationExample("a", label=label) for label in ["x"] * 6 + ["y"] * 2]
     task = TextClassification(class_weights="balanced").fit(examples)
-    assert task.class_weight_vector().tolist() == pytest.approx([8 / 12, 2.0]) and task.class_weight_vector().dtype == np.float32
+    assert (
+        task.class_weight_vector().tolist() == pytest.approx([8 / 12, 2.0]) and task.class_weight_vector().dtype == np.float32
+    )
     assert TextClassification().fit(examples).class_weight_vector() is None
     custom = TextClassification(class_weights={"y": 3.0}).fit(examples)
     assert custom.class_weight_vector().tolist() == [1.0, 3.0]

@@ -76,7 +76,9 @@ def fill_defaults(recipe: Recipe, base: Model) -> Recipe:
     defaults = mixer if isinstance(mixer, Longformer) else Longformer()
     if recipe.attention_window == ():
         raise UserError("attention_window=[] sees nothing; give a number of tokens, or one for each layer, or leave it out")
-    names = ["attention_window"] if recipe.dilation is not None else ["attention_window", "dilation", "dilated_layers"]  # a given dilation says all of it
+    names = (
+        ["attention_window"] if recipe.dilation is not None else ["attention_window", "dilation", "dilated_layers"]
+    )  # a given dilation says all of it
     unset = {name: getattr(defaults, name) for name in names if getattr(recipe, name) is None}
     return msgspec.structs.replace(recipe, **unset)
 

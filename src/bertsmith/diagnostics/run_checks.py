@@ -80,7 +80,10 @@ def check_lr_too_high(log: TrainingLog, run: RunSettings) -> Iterator[Finding]:
     ]
     if not signs:
         return
-    peak, safe_lr = run.train_setting("learning_rate") or log.peak_lr, SAFE_STEP * max(run.initializer_range, DEFAULT_INITIALIZER_RANGE)
+    peak, safe_lr = (
+        run.train_setting("learning_rate") or log.peak_lr,
+        SAFE_STEP * max(run.initializer_range, DEFAULT_INITIALIZER_RANGE),
+    )
     is_minor = (
         signs == [_describe_skipped_updates(log)]
         and 0 < len(log.skip_reasons) < MIN_COUNT

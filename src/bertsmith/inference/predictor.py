@@ -107,15 +107,15 @@ class Predictor:
             outputs |= {int(i): value.numpy() for i, value in zip(sequence_ids, values, strict=True)}
         return [outputs[i] for i in sorted(outputs)]
 
-    def embed(self, texts: str | Sequence[str], pool: Pooling | None = None, batch_tokens: int | None = None) -> Embeddings:
+    def embed(self, texts: str | Sequence[str], pooling: Pooling | None = None, batch_tokens: int | None = None) -> Embeddings:
         """Text embeddings, float32 (texts, hidden_size), or (hidden_size,) for a single text.
 
         `pool` defaults to the pooling of task=similar, otherwise to the mean over tokens.
         """
         text_list, is_single = as_text_list(texts)
-        pool = self.pool if pool is None else pool
-        if pool not in get_args(Pooling):
-            raise UserError(f"pooling={pool} is not known; write {' or '.join(get_args(Pooling))}")
+        pooling = self.pool if pooling is None else pooling
+        if pooling not in get_args(Pooling):
+            raise UserError(f"pooling={pooling} is not known; write {' or '.join(get_args(Pooling))}")
         long_text_options = (self.task.long_text, self.task.doc_stride) if isinstance(self.task, TextSimilarity) else ()
         encoded = encode_pairs([(text, None) for text in text_list], self.tokenizer, self.length, *long_text_options)
         ids = encoded.input_ids
@@ -123,7 +123,7 @@ class Predictor:
         for batch in self.runtime.batch_by_length(np.array([len(text) for text in ids], np.int64), batch_tokens):
             with self.runtime.inference_context():
                 hidden, layout = self.runtime.compute_hidden_states([ids[i] for i in batch])
-                vectors[batch] = pool_tokens(hidden, layout, pool, self.model.config.encoder.is_causal).float().cpu().numpy()
+                vectors[batch] = pool_tokens(hidden, layout, pooling, self.model.config.encoder.is_causal).float().cpu().numpy()
         if len(ids) > len(text_list):  # windows of long texts: one vector per text
             vectors = average_windows(vectors, replace(encoded, metadata=[]), len(text_list)).astype(np.float32)
         return vectors[0] if is_single else vectors
@@ -134,7 +134,11 @@ class Predictor:
         return self.task.pooling if isinstance(self.task, TextSimilarity) else "mean"
 
     def nearest(
-        self, queries: str | Sequence[str], documents: Sequence[str] | NDArray[Any], top: int = 5, pool: Pooling | None = None
+        self,
+        queries: str | Sequence[str],
+        documents: Sequence[str] | NDArray[Any],
+        top_k: int = 5,
+        pooling: Pooling | None = None,
     ) -> list[Any]:
         """The most similar documents for each query, best first: `[{"row": 12, "score": 0.83, "text": "..."}, ...]`.
 
@@ -142,11 +146,11 @@ class Predictor:
         """
         query_list, is_single = as_text_list(queries)
         texts = None if isinstance(documents, np.ndarray) else as_text_list(documents)[0]
-        vectors = documents if isinstance(documents, np.ndarray) else self.embed(texts or [], pool)
-        hits = to_hits(*semantic_search(self.embed(query_list, pool), vectors, top), texts)
+        vectors = documents if isinstance(documents, np.ndarray) else self.embed(texts or [], pooling)
+        hits = to_hits(*semantic_search(self.embed(query_list, pooling), vectors, top_k), texts)
         return hits[0] if is_single else hits
 
-    def fill(self, text: str, top: int = 5, candidates: Sequence[str] | None = None, together: bool = False) -> list[Any]:
+    def fill(self, text: str, top_k: int = 5, candidates: Sequence[str] | None = None, together: bool = False) -> list[Any]:
         """For each [MASK] in the text, the most probable tokens: `[[{"word": "capital", "score": 0.71}, ...], ...]`.
 
         Masks are predicted independently; with `together`, one after another, the most confident first. With
@@ -155,7 +159,7 @@ class Predictor:
         fill_mask = FillMask(self.runtime, self.tokenizer, self.length)
         if candidates is not None:
             return fill_mask.score_candidates(text, candidates)
-        return fill_mask.fill_jointly(text, top) if together else fill_mask.fill(text, top)
+        return fill_mask.fill_jointly(text, top_k) if together else fill_mask.fill(text, top_k)
 
     def generate(self, texts: str | Sequence[str], kind: str = "greedy", batch_tokens: int | None = None, **search: Any) -> Any:
         """Continuations by a causal model: `{"text": " and so on", "tokens": [...], "log": -12.3, "ended": False}`.

@@ -63,9 +63,7 @@ class CausalGenerator:
     def __init__(self, runtime: Runtime, tokenizer: Tokenizer) -> None:
         if not is_causal_lm(runtime.model):
             problem = "has no head for words" if runtime.model.config.encoder.is_causal else "sees what follows"
-            raise UserError(
-                f"this model {problem}; one that `pretrain` made with objective=clm, or an imported GPT, writes on"
-            )
+            raise UserError(f"this model {problem}; one that `pretrain` made with objective=clm, or an imported GPT, writes on")
         self.runtime, self.model, self.tokenizer = runtime, runtime.model, tokenizer
 
     def generate(self, texts: Sequence[str], search: GenerationConfig, batch_tokens: int | None = None) -> list[dict[str, Any]]:

@@ -192,14 +192,22 @@ def elmo(num_layers: int, hidden_size: int, cell_size: int, residual: ResidualMo
         {"residual": residual, "type_vocab_size": 0, "pooling": "mean"},
     )
     return mixer_only(
-        num_layers, hidden_size, lstm, embeddings=CharCNNConfig(), max_position_embeddings=2048, hidden_dropout_prob=0.1,
-        initializer_range=0.05, **options
+        num_layers,
+        hidden_size,
+        lstm,
+        embeddings=CharCNNConfig(),
+        max_position_embeddings=2048,
+        hidden_dropout_prob=0.1,
+        initializer_range=0.05,
+        **options,
     )
 
 
 def nnlm(order: int, embedding_size: int, intermediate_size: int, direct_connections: bool = True) -> EncoderConfig:
     """NNLM (Bengio et al. 2003): an n-gram input embedding with its hidden layer, and no blocks."""
-    embeddings = NgramConfig(order=order, embedding_size=embedding_size, intermediate_size=intermediate_size, direct=direct_connections)
+    embeddings = NgramConfig(
+        order=order, embedding_size=embedding_size, intermediate_size=intermediate_size, direct=direct_connections
+    )
     return EncoderConfig(
         num_hidden_layers=0,
         hidden_size=embeddings.hidden_size,

@@ -52,7 +52,11 @@ class BiLM(Variant, frozen=True, tag="bilm"):
 
     def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
         return BatchLoader(
-            BilmCollator(corpus.path, TokenMasking(), self.mlm_probability, seed), self.packing, document_ids, max_length, batch_tokens
+            BilmCollator(corpus.path, TokenMasking(), self.mlm_probability, seed),
+            self.packing,
+            document_ids,
+            max_length,
+            batch_tokens,
         )
 
     def to_batch(self, arrays: NumpyBatch) -> Batch:

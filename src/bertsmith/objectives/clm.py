@@ -47,7 +47,11 @@ class CausalLM(Variant, frozen=True, tag="clm"):
     def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
         collator = StreamCollator if isinstance(self.packing, Streams) else ClmCollator
         return BatchLoader(
-            collator(corpus.path, TokenMasking(), self.mlm_probability, seed), self.packing, document_ids, max_length, batch_tokens
+            collator(corpus.path, TokenMasking(), self.mlm_probability, seed),
+            self.packing,
+            document_ids,
+            max_length,
+            batch_tokens,
         )
 
     def to_batch(self, arrays: NumpyBatch) -> Batch:

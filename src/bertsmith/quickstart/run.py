@@ -201,7 +201,7 @@ def _finetune(folder: Path, base: str, train_settings: dict[str, Any], print_ste
 def _print_predictions(predictor: "Predictor", texts: Sequence[str], console: Console) -> None:
     rows = []
     for text in texts:
-        guesses = predictor.fill(text, top=4)[0]
+        guesses = predictor.fill(text, top_k=4)[0]
         rows.append((text, ", ".join(f"{guess['word']} {guess['score']:.0%}" for guess in guesses)))
     console.print_table("", rows)
 

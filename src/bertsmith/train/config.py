@@ -64,7 +64,16 @@ class TrainConfig(Config, frozen=True):
         if len(durations) != 1:
             problem = "train has none of steps, epochs and minutes" if not durations else f"train has {' and '.join(durations)}"
             raise UserError(f"{problem}; give exactly one of the three, such as train.steps=1000")
-        for name in (durations[0], "batch_tokens", "gradient_accumulation_steps", "learning_rate", "save_every", "save_total_limit", "log_every", "max_bad_steps"):
+        for name in (
+            durations[0],
+            "batch_tokens",
+            "gradient_accumulation_steps",
+            "learning_rate",
+            "save_every",
+            "save_total_limit",
+            "log_every",
+            "max_bad_steps",
+        ):
             if getattr(self, name) <= 0:
                 raise UserError(f"train.{name} = {getattr(self, name):g} must be above 0")
         for name in ("weight_decay", "max_grad_norm", "workers", "eval_every", "grad_spike_factor", "decay_fraction"):
