@@ -57,7 +57,7 @@ def make_chinese_text(documents: int, seed: int = 0, sentences: int = 8) -> str:
 
 @pytest.fixture(scope="session")
 def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Path of a vocab.txt with `PIECES`."""
+    """Path of a vocab.txt with `VOCAB`."""
     path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
     path.write_text("\n".join(VOCAB) + "\n", encoding="utf-8")
     return path

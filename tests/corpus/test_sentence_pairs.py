@@ -153,7 +153,7 @@ def test_truncate_pairs_removes_from_the_longer_side_at_both_ends():
 
 
 def test_next_sentence_refuses_a_single_document_and_single_sentences():
-    with pytest.raises(UserError, match=r"needs a second document.*objective=masked"):
+    with pytest.raises(UserError, match=r"needs a second document.*objective=mlm"):
         NextSentence().build_index(make_corpus(1), np.arange(1), 128, 0, 0)
     single_sentences = Corpus(Path("made"), np.arange(30), np.arange(0, 31, 3), np.arange(11), None, {})
     with pytest.raises(UserError, match="no document has two sentences"):

@@ -27,7 +27,9 @@ def trained(tmp_path_factory):
     for kind in get_args(TokenizerKind):
         for lowercase in (True, False):
             out = folder / f"{kind}-{lowercase}"
-            train_tokenizer(texts=str(folder / "text.txt"), kind=kind, size=400, lowercase=lowercase, out=str(out), quiet=True)
+            train_tokenizer(
+                texts=str(folder / "text.txt"), kind=kind, vocab_size=400, lowercase=lowercase, out=str(out), quiet=True
+            )
     return folder
 
 
@@ -81,7 +83,7 @@ def test_unigram_encodes_punctuation_and_chinese_as_one_token_each(trained):
 
 @every_kind
 def test_tokenizer_training_is_deterministic(trained, kind, tmp_path):
-    train_tokenizer(texts=str(trained / "text.txt"), kind=kind, size=400, out=str(tmp_path / "again"), quiet=True)
+    train_tokenizer(texts=str(trained / "text.txt"), kind=kind, vocab_size=400, out=str(tmp_path / "again"), quiet=True)
     assert (tmp_path / "again" / "tokenizer.json").read_bytes() == (trained / f"{kind}-True" / "tokenizer.json").read_bytes()
 
 

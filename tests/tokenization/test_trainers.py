@@ -320,7 +320,7 @@ def test_sampling_of_rare_words_still_learns_subwords(monkeypatch, kind):
     "kind, vocab_size", [("wordpiece", 20), ("bpe", 20), ("unigram", 12), ("char", 5), ("byte-bpe", 260), ("byte", 100)]
 )
 def test_train_vocabulary_refuses_too_small_a_size_and_names_the_minimum(kind, vocab_size):
-    with pytest.raises(UserError, match=rf"size is {vocab_size}.*at least (\d+)") as caught:
+    with pytest.raises(UserError, match=rf"vocab_size is {vocab_size}.*at least (\d+)") as caught:
         train_vocabulary(kind, COUNTS.items(), vocab_size, special_tokens=SPECIALS)
     needed = int(str(caught.value).split("at least ")[1].split(":")[0])
     assert len(train_vocabulary(kind, COUNTS.items(), needed, special_tokens=SPECIALS).tokens) == needed

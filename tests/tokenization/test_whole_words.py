@@ -21,7 +21,7 @@ CHINESE = "我们喜欢自然语言处理。自然语言处理很有意思，我
 
 def train_word_tokenizer(folder, text: str, **settings) -> Tokenizer:
     (folder / "text.txt").write_text(text, encoding="utf-8")
-    values = {"kind": "word", "size": 1000, "quiet": True, **settings}
+    values = {"kind": "word", "vocab_size": 1000, "quiet": True, **settings}
     api.train_tokenizer(texts=str(folder / "text.txt"), out=str(folder / "words"), **values)
     return Tokenizer.load(folder / "words")
 
@@ -29,18 +29,18 @@ def train_word_tokenizer(folder, text: str, **settings) -> Tokenizer:
 @pytest.fixture(scope="module")
 def chinese(tmp_path_factory):
     pytest.importorskip("jieba")
-    return train_word_tokenizer(tmp_path_factory.mktemp("zh"), CHINESE, least=1, language="zh")
+    return train_word_tokenizer(tmp_path_factory.mktemp("zh"), CHINESE, min_frequency=1, language="zh")
 
 
 def test_word_vocabulary_is_the_most_frequent_words_in_order(tmp_path):
     text = make_english_text(30)
     counts = Counter(WordSplitter("word", True)(text))
-    tokenizer = train_word_tokenizer(tmp_path, text, size=5 + 20, least=1)
+    tokenizer = train_word_tokenizer(tmp_path, text, vocab_size=5 + 20, min_frequency=1)
     assert tokenizer.id_to_token == [*SPECIAL_TOKENS, *sorted(counts, key=lambda word: (-counts[word], word))[:20]]
 
 
 def test_word_tokenizer_encodes_unknown_words_as_unk(tmp_path):
-    tokenizer = train_word_tokenizer(tmp_path, "the cat sat\nthe cat sat\nthe dog\n", least=2)
+    tokenizer = train_word_tokenizer(tmp_path, "the cat sat\nthe cat sat\nthe dog\n", min_frequency=2)
     assert tokenizer.id_to_token[5:] == ["the", "cat", "sat"]
     assert tokenizer.encode("The dog, cats! CAT").tokens == ["the", "[UNK]", "[UNK]", "[UNK]", "[UNK]", "cat"]
     long_word = "x" * 300
@@ -49,11 +49,11 @@ def test_word_tokenizer_encodes_unknown_words_as_unk(tmp_path):
 
 def test_word_vocabulary_refuses_text_without_frequent_words(tmp_path):
     with pytest.raises(UserError, match="no word occurs 5 times"):
-        train_word_tokenizer(tmp_path, "the cat sat\n", least=5)
+        train_word_tokenizer(tmp_path, "the cat sat\n", min_frequency=5)
 
 
 def test_word_tokenizer_corpus_holds_the_ids_of_its_lines(tmp_path):
-    tokenizer = train_word_tokenizer(tmp_path, make_english_text(30), size=40)
+    tokenizer = train_word_tokenizer(tmp_path, make_english_text(30), vocab_size=40)
     corpus = Corpus.open(prepare_test_corpus(tmp_path / "text.txt", tmp_path / "words", tmp_path / "corpus", sentences="lines"))
     lines = [line for line in make_english_text(30).split("\n") if line]
     assert corpus.tokens.tolist() == [token_id for line in lines for token_id in tokenizer.encode(line).ids]

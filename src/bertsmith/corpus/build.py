@@ -49,16 +49,18 @@ BLOCK_CHARS = 1 << 20  # characters per block given to a worker
 class Prepare(Config, frozen=True):
     """Recipe of `bertsmith prepare`: text files and a tokenizer to a corpus folder."""
 
-    texts: Annotated[tuple[str, ...], "files, folders or patterns: .txt .gz .xz .bz2 .zst .jsonl .tsv .csv .parquet"]
-    tokenizer: Annotated[str, "a tokenizer folder, a tokenizer.json, or a vocab.txt as Google wrote them"]
-    out: Annotated[str, "the corpus folder to make"]
-    column: Annotated[str, "of .tsv .csv .jsonl .parquet: where the documents stand, one a row"] = "text"
-    workers: Annotated[NonNegInt, "processes; 0 takes every core; the result is the same"] = 0
-    language: Annotated[Literal["en", "zh"], "zh also marks words, by jieba, for whole-word masks"] = "en"
-    segmenter: Annotated[str | None, "jieba, package.module:function, or none: where words begin in Chinese"] = None
-    sentences: Annotated[Literal["cut", "lines"], "cut lines into sentences, or take each line as one"] = "cut"
-    drop: Annotated[tuple[Literal["lines", "documents"], ...], "exact duplicates to leave out; they are always counted"] = ()
-    lowercase: Annotated[bool | None, "for a vocab.txt: fold case and accents; unset: as the vocabulary is"] = None
+    texts: Annotated[tuple[str, ...], "text files, folders or globs (.txt .jsonl .tsv .csv .parquet; .gz .xz .bz2 .zst)"]
+    tokenizer: Annotated[str, "tokenizer: a folder, a tokenizer.json, or a BERT vocab.txt"]
+    out: Annotated[str, "output folder of the corpus"]
+    column: Annotated[str, "text column of .tsv, .csv, .jsonl and .parquet files; one document per row"] = "text"
+    workers: Annotated[NonNegInt, "number of worker processes; 0: one per core; does not change the result"] = 0
+    language: Annotated[Literal["en", "zh"], "zh: mark Chinese word boundaries with jieba, for whole-word masking"] = "en"
+    segmenter: Annotated[str | None, "Chinese word segmenter: jieba, package.module:function, or none"] = None
+    sentences: Annotated[Literal["cut", "lines"], "cut: split lines into sentences; lines: each line is one sentence"] = "cut"
+    drop: Annotated[tuple[Literal["lines", "documents"], ...], "exact duplicates to remove; they are counted in any case"] = ()
+    lowercase: Annotated[bool | None, "for a vocab.txt: lowercase and strip accents; unset: inferred from the vocabulary"] = (
+        None
+    )
 
     @property
     def segmenter_name(self) -> str | None:

@@ -61,11 +61,11 @@ def card_warnings(card: dict[str, Any]) -> list[str]:
     messages = []
     if card["documents"] == 1:
         messages.append("one document only: next-sentence prediction has no other document to draw from; "
-                     "put a blank line between documents, or pre-train without it (objective=masked)")  # fmt: skip
+                     "put a blank line between documents, or pre-train without it (objective=mlm)")  # fmt: skip
     if card["unknown rate"] > 0.02:
         messages.append(f"{card['unknown rate']:.1%} of the tokens are unknown to the vocabulary; train one on this text")
     if card["sentences"] == card["documents"]:
-        messages.append("every document is one sentence: there are no following sentences to learn from (objective=masked)")
+        messages.append("every document is one sentence: there are no following sentences to learn from (objective=mlm)")
     return messages
 
 

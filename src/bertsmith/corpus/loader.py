@@ -32,7 +32,7 @@ class BatchLoader:
         if self.max_length > self.batch_tokens:
             raise UserError(
                 f"a sample of {self.max_length} tokens does not fit a batch of {self.batch_tokens}; "
-                "raise train.batch_tokens or lower length"
+                "raise train.batch_tokens or lower max_length"
             )
 
     def __call__(self, k: int) -> NumpyBatch:

@@ -106,9 +106,9 @@ class WholeWordMasking(RandomUnitMasking, frozen=True, tag="whole-word"):
     """Whole-word masking: all tokens of a word are masked together; Chinese words if the corpus marks them."""
 
     by_word: ClassVar[bool] = True
-    token_masking_share: Annotated[
-        Probability, "share of the samples in which pieces are hidden one by one; without any, half a word is a riddle"
-    ] = 0.0
+    token_masking_share: Annotated[Probability, "share of samples in which single tokens are masked instead of whole words"] = (
+        0.0
+    )
 
 
 class TokenMasking(RandomUnitMasking, frozen=True, tag="token"):
@@ -181,8 +181,8 @@ class RunMasking(Variant, frozen=True):
 class SpanMasking(RunMasking, frozen=True, tag="span"):
     """Span masking: lengths in words follow a truncated geometric distribution."""
 
-    p: Annotated[float, Meta(gt=0, lt=1), "the chance that a span ends with each word"] = 0.2
-    max_span_length: Annotated[PosInt, "words"] = 10
+    p: Annotated[float, Meta(gt=0, lt=1), "parameter of the geometric distribution of span lengths (0.2 in SpanBERT)"] = 0.2
+    max_span_length: Annotated[PosInt, "maximum span length in words (10 in SpanBERT)"] = 10
 
     def length_probs(self) -> NDArray[np.float64]:
         weights = self.p * np.power(1 - self.p, np.arange(self.max_span_length, dtype=np.float64))
@@ -192,7 +192,7 @@ class SpanMasking(RunMasking, frozen=True, tag="span"):
 class NgramMasking(RunMasking, frozen=True, tag="ngram"):
     """N-gram masking: n words with probability proportional to 1/n."""
 
-    max_ngram: Annotated[PosInt, "words"] = 3
+    max_ngram: Annotated[PosInt, "maximum n-gram length in words (3 in ALBERT)"] = 3
 
     def length_probs(self) -> NDArray[np.float64]:
         weights = 1.0 / np.arange(1, self.max_ngram + 1, dtype=np.float64)

@@ -34,21 +34,23 @@ from .wordpiece_trainer import MergeScore
 class Recipe(Config, frozen=True):
     """Recipe of `bertsmith tokenizer`: texts, and the kind and size of the vocabulary or the tokenizer to extend."""
 
-    texts: Annotated[tuple[str, ...], "files, folders or patterns: .txt .gz .xz .bz2 .zst .jsonl .tsv .csv .parquet"]
-    out: Annotated[str, "the tokenizer folder to make"]
-    column: Annotated[str, "of .tsv .csv .jsonl .parquet: where the documents stand, one a row"] = "text"
-    kind: Annotated[TokenizerKind, "how words are cut into pieces; word: not at all, rare ones are [UNK]"] = "wordpiece"
-    vocab_size: Annotated[PosInt, "pieces at most, special tokens among them"] = 30_000
-    hex: Annotated[bool, "kind=byte: texts are bytes written in hex, here and wherever this tokenizer is used"] = False
-    language: Annotated[Literal["en", "zh"], "kind=word: zh cuts Chinese words, by jieba, else an ideograph is a word"] = "en"
-    lowercase: Annotated[bool, "fold case (and, for all but the byte kinds, accents)"] = True
-    min_frequency: Annotated[
-        PosInt, "occurrences a pair, a word (kind=word) or a new piece of `extend` needs to become a piece"
-    ] = 2
-    limit_alphabet: Annotated[PosInt, "characters at most, the most frequent ones"] = 6_000
-    score: Annotated[MergeScore, "wordpiece: gain in likelihood, or the ratio count(ab) / count(a) count(b)"] = "gain"
-    extend: Annotated[str | None, "a tokenizer (folder, tokenizer.json, vocab.txt) to add pieces to; its ids stay"] = None
-    add: Annotated[PosInt | None, "with extend: new pieces at most, those that shorten the text most"] = None
+    texts: Annotated[tuple[str, ...], "text files, folders or globs (.txt .jsonl .tsv .csv .parquet; .gz .xz .bz2 .zst)"]
+    out: Annotated[str, "output folder of the tokenizer"]
+    column: Annotated[str, "text column of .tsv, .csv, .jsonl and .parquet files; one document per row"] = "text"
+    kind: Annotated[TokenizerKind, "tokenization algorithm; word: whole words only, rare ones become [UNK]"] = "wordpiece"
+    vocab_size: Annotated[PosInt, "maximum vocabulary size, special tokens included (30,522 in BERT)"] = 30_000
+    hex: Annotated[bool, "kind=byte: texts are hex-encoded bytes, in training and wherever the tokenizer is used"] = False
+    language: Annotated[
+        Literal["en", "zh"], "kind=word: zh segments Chinese words with jieba; en: each ideograph is a word"
+    ] = "en"
+    lowercase: Annotated[bool, "lowercase the text and, except for byte-level kinds, strip accents"] = True
+    min_frequency: Annotated[PosInt, "minimum count of a merged pair, of a word (kind=word) or of an added token (extend)"] = 2
+    limit_alphabet: Annotated[PosInt, "maximum number of distinct characters; the most frequent are kept"] = 6_000
+    score: Annotated[MergeScore, "kind=wordpiece: merge by likelihood gain, or by count(ab) / (count(a) count(b))"] = "gain"
+    extend: Annotated[str | None, "tokenizer (folder, tokenizer.json or vocab.txt) to add tokens to; its ids are kept"] = None
+    add: Annotated[PosInt | None, "with extend: maximum number of added tokens, chosen by how much they shorten the text"] = (
+        None
+    )
 
 
 # Settings that an extended tokenizer takes from its parent.
@@ -113,7 +115,7 @@ def _load_parent(recipe: Recipe) -> Tokenizer | None:
         raise RecipeError(f"language=zh makes Chinese words of kind=word; {recipe.kind} knows no segmenter: leave it out")
     if recipe.extend is None:
         if recipe.add is not None:
-            raise RecipeError(f"add={recipe.add} goes with extend=TOKENIZER; how large a new vocabulary is, `size` says")
+            raise RecipeError(f"add={recipe.add} goes with extend=TOKENIZER; for a new vocabulary set `vocab_size`")
         return None
     defaults = Recipe(texts=(), out="")
     for name in INHERITED_SETTINGS:

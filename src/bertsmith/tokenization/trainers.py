@@ -23,7 +23,7 @@ WORD_START = "▁"  # SentencePiece's word-start mark, for unigram
 MAX_WORD_CHARS = 100  # longer words are [UNK] for a WordPiece model
 MAX_TRAINING_WORDS = 10_000_000  # running words given to the Rust trainers at most
 
-_ALPHABET_HINT = ", or lower `alphabet`"
+_ALPHABET_HINT = ", or lower `limit_alphabet`"
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _check_vocab_size(
     needed = len(special_tokens) + num_characters
     if vocab_size < needed:
         parts = f"{len(special_tokens)} special tokens and {num_characters} characters"
-        raise UserError(f"size is {vocab_size}, but {kind} needs at least {needed}: {parts}; make it larger{hint}")
+        raise UserError(f"vocab_size is {vocab_size}, but {kind} needs at least {needed}: {parts}; make it larger{hint}")
 
 
 def _select_words(
@@ -139,7 +139,9 @@ def _select_words(
     if kind == "unigram":
         words = [(WORD_START + word, count) for word, count in words]
     if not words:
-        raise UserError("there are no words to learn a vocabulary from; give it text that is not empty, or a larger alphabet")
+        raise UserError(
+            "there are no words to learn a vocabulary from; give it text that is not empty, or raise `limit_alphabet`"
+        )
     return words
 
 
@@ -184,7 +186,7 @@ def _select_frequent_words(words: WordFrequencyList, max_tokens: int, min_freque
     """The most frequent words; ties in alphabetical order."""
     ranked = sorted(((count, word) for word, count in words if count >= min_frequency), key=lambda entry: (-entry[0], entry[1]))
     if not ranked:
-        raise UserError(f"no word occurs {min_frequency} times; lower `least`, or give more text")
+        raise UserError(f"no word occurs {min_frequency} times; lower `min_frequency`, or give more text")
     return [word for _, word in ranked[:max_tokens]]
 
 

@@ -22,8 +22,8 @@ MAX_SECTION_SENTENCES = 1024  # longer documents are divided into sections that 
 class NextSentence(Variant, frozen=True):
     """Next-sentence prediction: B follows A (label 0), or is from another document (label 1), with probability 1/2 each."""
 
-    short_seq_prob: Annotated[Fraction, "share of samples with a shorter target length"] = 0.1
-    style: Annotated[PairStyle, "google: lone sentences always get a random B, as published"] = "corrected"
+    short_seq_prob: Annotated[Fraction, "probability of a sample with a shorter target length (0.1 in BERT)"] = 0.1
+    style: Annotated[PairStyle, "google: as in the BERT code, a single-sentence chunk always gets a random B"] = "corrected"
 
     def build_index(self, corpus: Corpus, document_ids: Ints, max_length: int, seed: int, epoch: int) -> SampleIndex:
         if len(document_ids) < 2:
@@ -51,7 +51,7 @@ class NextSentence(Variant, frozen=True):
 class SentenceOrder(Variant, frozen=True):
     """Sentence-order prediction: two consecutive segments (label 0), or the same two swapped (label 1)."""
 
-    short_seq_prob: Annotated[Fraction, "share of samples with a shorter target length"] = 0.1
+    short_seq_prob: Annotated[Fraction, "probability of a sample with a shorter target length (0.1 in BERT)"] = 0.1
 
     def build_index(self, corpus: Corpus, document_ids: Ints, max_length: int, seed: int, epoch: int) -> SampleIndex:
         reader = _ChunkReader(corpus, document_ids, max_length - 3, self.short_seq_prob, seed, epoch, "corrected")

@@ -70,7 +70,7 @@ class Streams(Variant, frozen=True):
     the sample it continues ended, which identifies its memory even if the window length changes.
     """
 
-    across: Annotated[bool, "what is remembered goes on from a document into the next, as if they were one text"] = False
+    across: Annotated[bool, "carry the memory over document boundaries, as if the corpus were one text"] = False
 
     def build_index(self, corpus: Corpus, document_ids: Ints, max_length: int, seed: int, epoch: int) -> SampleIndex:
         order = document_ids[permutation(len(document_ids), seed, Stream.DOCUMENT_ORDER, epoch)]
