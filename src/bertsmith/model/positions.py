@@ -79,9 +79,11 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class AxialPositionsConfig(Config, frozen=True):
     """Axial position embeddings (Kitaev et al. 2020): a million positions from two tables of a thousand rows."""
 
-    shape: Annotated[tuple[PosInt, ...], Meta(min_length=1), "places along each axis; all of them are their product"] = (64, 64)
+    shape: Annotated[
+        tuple[PosInt, ...], Meta(min_length=1), "positions along each axis; their product is at least max_position_embeddings"
+    ] = (64, 64)
     widths: Annotated[
-        tuple[PosInt, ...] | None, "numbers that each axis gives; together the tables' width; none: about as many each"
+        tuple[PosInt, ...] | None, "embedding size of each axis, together that of the tokens; none: about equal"
     ] = None
 
     def build(self, num_positions: int, hidden_size: int) -> "AxialPositionEmbeddings":

@@ -65,14 +65,14 @@ class CrossAttention(nn.Module):
 class TransformerDecoderConfig(Variant, frozen=True, tag="transformer"):
     """Transformer decoder (Vaswani et al. 2017); fields that are None are the encoder's."""
 
-    num_hidden_layers: Annotated[PosInt | None, "blocks, one above another; as many as the encoder has, if none"] = None
-    num_attention_heads: Annotated[PosInt | None, "attention heads; as the encoder, if none"] = None
-    feedforward: Annotated[FeedForwardConfig | None, "what each token does by itself; as the encoder, if none"] = None
-    norm: Annotated[Literal["post", "pre"] | None, "after each part or before it; as the encoder, if none"] = None
-    hidden_dropout_prob: Annotated[Probability | None, "on what each part adds; as the encoder, if none"] = None
-    shared: Annotated[bool, "blocks are the encoder's own, but for attention to the source (BERTShare, Rothe et al. 2020)"] = (
-        False
-    )
+    num_hidden_layers: Annotated[PosInt | None, "number of decoder layers; none: as the encoder"] = None
+    num_attention_heads: Annotated[PosInt | None, "number of attention heads; none: as the encoder"] = None
+    feedforward: Annotated[FeedForwardConfig | None, "position-wise feed-forward sublayer; none: as the encoder"] = None
+    norm: Annotated[
+        Literal["post", "pre"] | None, "LayerNorm after each sublayer (post) or before it (pre); none: as the encoder"
+    ] = None
+    hidden_dropout_prob: Annotated[Probability | None, "dropout on the output of each sublayer; none: as the encoder"] = None
+    shared: Annotated[bool, "share the encoder's layers, but for cross-attention (BERTShare, Rothe et al. 2020)"] = False
 
     def build(self, encoder: "EncoderConfig") -> "TransformerDecoder":
         return TransformerDecoder(self, encoder)

@@ -21,13 +21,13 @@ NUM_CHARACTERS = NUM_CHARS + 1  # rows of the character embedding; row 0 stands 
 class CharCNNConfig(Variant, frozen=True, tag="char-cnn"):
     """Character CNN of Peters et al. 2018: no word table, so that there are no out-of-vocabulary words."""
 
-    filters: Annotated[tuple[tuple[PosInt, PosInt], ...], Meta(min_length=1), "characters they see, and how many do: pairs"] = (
+    filters: Annotated[tuple[tuple[PosInt, PosInt], ...], Meta(min_length=1), "convolutions as pairs: kernel size in characters, number of filters"] = (
         (1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024),
     )  # fmt: skip
-    embedding_size: Annotated[PosInt, "a character is made of"] = 16
-    max_characters_per_token: Annotated[PosInt, "bytes of a word at most, its begin and its end among them"] = 50
-    num_highway: Annotated[NonNegInt, "layers that let some of it pass"] = 2
-    hidden_act: Annotated[Literal["relu", "tanh"], "of the filters"] = "relu"
+    embedding_size: Annotated[PosInt, "character embedding size"] = 16
+    max_characters_per_token: Annotated[PosInt, "maximum length of a word in bytes, with its start and end marks"] = 50
+    num_highway: Annotated[NonNegInt, "number of highway layers"] = 2
+    hidden_act: Annotated[Literal["relu", "tanh"], "activation of the convolutions"] = "relu"
 
     causal: ClassVar[bool] = True  # embeddings do not depend on context
     token_table_dim: ClassVar[int] = 0  # the encoder has no token embedding table
