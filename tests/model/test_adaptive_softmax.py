@@ -114,7 +114,7 @@ def test_adaptive_softmax_tied_needs_adaptive_input_with_same_cutoffs():
 def test_adaptive_softmax_language_model_trains_and_loads(corpus, tmp_path):
     cutoffs = "cutoffs=[30,80]"
     args = [f"corpus={corpus}", "model=transformer-xl", "model.num_hidden_layers=1", "model.hidden_size=32", "model.mixer.num_attention_heads=2",
-             "model.feedforward.intermediate_size=32", "model.embeddings=adaptive", f"model.front.{cutoffs}", "objective=clm",
+             "model.feedforward.intermediate_size=32", "model.embeddings=adaptive", f"model.embeddings.{cutoffs}", "objective=clm",
              "objective.head=adaptive", f"objective.head.{cutoffs}", "objective.head.tied=true", "objective.packing=streams",
              "max_length=24", "train.batch_tokens=192", "train.steps=30", "train.learning_rate=3e-3", "validation_split=0.1",
              "train.device=cpu"]  # fmt: skip

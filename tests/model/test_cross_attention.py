@@ -19,7 +19,7 @@ from bertsmith.model.sublayers import FeedForwardConfig
 
 SHORT, EVEN, LONG = [3, 5, 4, 1, 2, 2], [4, 4, 4, 4], [40, 70, 33, 90]  # padded, padding is a view, one SDPA call per sequence
 LENGTHS = pytest.mark.parametrize("lengths", [SHORT, EVEN, LONG], ids=["short", "even", "long"])
-NORMS = pytest.mark.parametrize("norm", ["before", "after"])
+NORMS = pytest.mark.parametrize("norm", ["pre", "post"])
 
 
 def small_encoder_config(norm="pre", **settings):

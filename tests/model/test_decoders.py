@@ -186,7 +186,7 @@ LONGFORMER_ROPE = Longformer(num_attention_heads=4, attention_window=(6,), rope_
     (AdaptiveSpan(num_attention_heads=4, max_span=16), "what its tokens see"), (ReformerChunked(num_attention_heads=3, attention_head_size=4), "what its tokens see"),
 ], ids=str)  # fmt: skip
 def test_decoder_init_from_encoder_with_other_mixer_copies_matching_parts(mixer, new):
-    model = build_small_model(TransformerDecoderConfig(), mixer=mixer, table=False)
+    model = build_small_model(TransformerDecoderConfig(), mixer=mixer, position_embedding_type="none")
     before, encoder_weights = model.decoder.state_dict(), model.encoder.stack.state_dict()
     before = {name: weight.clone() for name, weight in before.items()}
     description = model.decoder.init_from_encoder(model.encoder)
@@ -198,13 +198,13 @@ def test_decoder_init_from_encoder_with_other_mixer_copies_matching_parts(mixer,
 
 def test_decoder_has_position_information_with_any_encoder_mixer():
     assert build_small_model(
-        TransformerDecoderConfig(), mixer=LONGFORMER_ROPE, table=False
+        TransformerDecoderConfig(), mixer=LONGFORMER_ROPE, position_embedding_type="none"
     ).decoder.block_config.mixer == Attention(num_attention_heads=4, rope_theta=100.0, bias=False, causal=True)
     for mixer in (Reformer(num_attention_heads=4), AdaptiveSpan(num_attention_heads=4), Lstm()):
         assert (
             build_small_model(TransformerDecoderConfig(), mixer=mixer).decoder.block_config.mixer.rotary is None
         )  # position embeddings suffice
-        model = build_small_model(TransformerDecoderConfig(), mixer=mixer, table=False)
+        model = build_small_model(TransformerDecoderConfig(), mixer=mixer, position_embedding_type="none")
         source, target = random_texts(4), random_texts(5, seed=1)[0]
         with torch.no_grad():  # reordering all but the last word changes the last row
             last_rows = [
@@ -268,7 +268,7 @@ def test_seq2seq_kv_cache_generation_matches_uncached(kind):
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("kind", [name for name in DECODERS if name.startswith(("gru", "lstm"))])
 def test_rnn_decoder_cell_runs_in_float32_under_autocast(device, kind):
-    model = build_small_model(DECODERS[kind], dropout=0.0).to(device)
+    model = build_small_model(DECODERS[kind], hidden_dropout_prob=0.0).to(device)
     source, target = (
         pack(random_texts(*SOURCE_LENGTHS)).to(device),
         pack(random_texts(*[TARGET_LENGTH] * len(SOURCE_LENGTHS), seed=1)).to(device),

@@ -62,7 +62,7 @@ def test_segment_memory_generation_matches_uncached(search):
 
 def test_segment_memory_support_needs_relative_positions_and_memory_in_all_layers():
     assert all(supports_segment_memory(build_small_model(mixer)) for mixer in MIXERS)
-    assert not supports_segment_memory(build_small_model(MIXERS[0], table=True))
+    assert not supports_segment_memory(build_small_model(MIXERS[0], position_embedding_type="absolute"))
     assert not supports_segment_memory(build_small_model(TransformerXL(num_attention_heads=2, mem_len=0)))
     assert not supports_segment_memory(build_small_model(Attention(num_attention_heads=2, causal=True)))
 

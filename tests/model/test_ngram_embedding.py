@@ -64,7 +64,7 @@ def test_nnlm_context_is_the_last_words_of_the_same_text():
 
 
 def test_nnlm_rejects_wrong_width_and_order():
-    with pytest.raises(UserError, match=r"set model\.width=28"):
+    with pytest.raises(UserError, match=r"set model\.hidden_size=28"):
         build_model(
             ModelConfig(
                 encoder=EncoderConfig(

@@ -37,9 +37,9 @@ def build_ours(norm: str, **settings):
 
 def build_reference(model, norm: str) -> nn.Transformer:
     reference = nn.Transformer(
-        HIDDEN_SIZE, HEADS, 2, 3, INTERMEDIATE_SIZE, 0.0, "relu", batch_first=True, norm_first=norm == "before"
+        HIDDEN_SIZE, HEADS, 2, 3, INTERMEDIATE_SIZE, 0.0, "relu", batch_first=True, norm_first=norm == "pre"
     ).eval()
-    if norm == "after":  # torch adds a final norm there, which the paper has not
+    if norm == "post":  # torch adds a final norm there, which the paper has not
         reference.encoder.norm = reference.decoder.norm = None
     else:
         _copy_norm(reference.encoder.norm, model.encoder.stack.norm)
@@ -82,7 +82,7 @@ def embed_padded(tokens, lengths, table):
     ], ~layout.padding_mask()
 
 
-@pytest.mark.parametrize("norm", ["after", "before"])
+@pytest.mark.parametrize("norm", ["post", "pre"])
 def test_transformer_packed_matches_torch_padded(norm):
     model = build_ours(norm)
     source, target = (
@@ -122,8 +122,8 @@ def test_sinusoidal_positions_match_the_paper():
 
 
 def test_transformer_grads_match_torch():
-    model = build_ours("after")
-    reference = build_reference(model, "after")
+    model = build_ours("post")
+    reference = build_reference(model, "post")
     source, target = torch.arange(6), torch.arange(5) + 3
     inputs, decoder_inputs = Inputs(source, Layout.from_lengths([6])), Inputs(target, Layout.from_lengths([5]))
     model.decoder(decoder_inputs, model(inputs), inputs.layout, model.encoder).square().sum().backward()
