@@ -52,7 +52,9 @@ def test_axial_positions_in_model_have_few_parameters_and_get_grads():
 
 
 def test_axial_positions_from_recipe_overrides():
-    config = read_recipe(EncoderConfig, overrides=["position_embedding_type.shape=[4, 16]", "max_position_embeddings=64", "hidden_size=32"])
+    config = read_recipe(
+        EncoderConfig, overrides=["position_embedding_type.shape=[4, 16]", "max_position_embeddings=64", "hidden_size=32"]
+    )
     assert config.position_embedding_type == AxialPositionsConfig(shape=(4, 16))
 
 

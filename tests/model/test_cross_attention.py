@@ -23,8 +23,18 @@ NORMS = pytest.mark.parametrize("norm", ["pre", "post"])
 
 
 def small_encoder_config(norm="pre", **settings):
-    return EncoderConfig(num_hidden_layers=2, hidden_size=16, mixer=Attention(num_attention_heads=4), feedforward=FeedForwardConfig(intermediate_size=32), norm=norm,
-                         max_position_embeddings=128, hidden_dropout_prob=0.0, initializer_range=0.2, layer_norm_eps=1e-6, **settings)  # fmt: skip
+    return EncoderConfig(
+        num_hidden_layers=2,
+        hidden_size=16,
+        mixer=Attention(num_attention_heads=4),
+        feedforward=FeedForwardConfig(intermediate_size=32),
+        norm=norm,
+        max_position_embeddings=128,
+        hidden_dropout_prob=0.0,
+        initializer_range=0.2,
+        layer_norm_eps=1e-6,
+        **settings,
+    )
 
 
 def build_small_model(norm="pre", blocks=2):

@@ -26,12 +26,17 @@ SOURCE_LENGTHS, TARGET_LENGTH = [5, 2, 7], 6
 DECODERS = {
     "attention": TransformerDecoderConfig(),
     "one block": TransformerDecoderConfig(
-        num_hidden_layers=1, num_attention_heads=2, feedforward=FeedForwardConfig(intermediate_size=20, hidden_act="relu"), norm="pre"
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        feedforward=FeedForwardConfig(intermediate_size=20, hidden_act="relu"),
+        norm="pre",
     ),
     "shared": TransformerDecoderConfig(shared=True),
-    **{f"{cell} {score}": RNNDecoderConfig(cell=cell, score=score, num_hidden_layers=1 + (cell == "lstm"))
-       for cell, score in product(("gru", "lstm"), ("additive", "dot", "general", "none"))},
-}  # fmt: skip
+    **{
+        f"{cell} {score}": RNNDecoderConfig(cell=cell, score=score, num_hidden_layers=1 + (cell == "lstm"))
+        for cell, score in product(("gru", "lstm"), ("additive", "dot", "general", "none"))
+    },
+}
 
 
 def build_small_model(decoder=None, **settings):
@@ -65,13 +70,20 @@ def decode_steps(decoder, model, targets, state):
 
 
 ENCODERS = [
-    {}, {"norm": "pre"}, {"mixer": Attention(num_attention_heads=4, rope_theta=100.0), "position_embedding_type": "none"}, {"position_embedding_type": "sinusoidal", "scale_embeddings": True},
-    {"mixer": Lstm(), "norm": "none", "feedforward": None, "embedding_size": 8}, {"num_hidden_groups": 1, "norm_bias": False},
+    {},
+    {"norm": "pre"},
+    {"mixer": Attention(num_attention_heads=4, rope_theta=100.0), "position_embedding_type": "none"},
+    {"position_embedding_type": "sinusoidal", "scale_embeddings": True},
+    {"mixer": Lstm(), "norm": "none", "feedforward": None, "embedding_size": 8},
+    {"num_hidden_groups": 1, "norm_bias": False},
     {"mixer": LiteTransformer(num_attention_heads=2, kernel_sizes=(3, 5))},
     {"mixer": LiteTransformer(num_attention_heads=2, kernel_sizes=(4,), dynamic=True), "norm": "pre"},
-    {"mixer": Attention(num_attention_heads=4, position_bias=T5BiasConfig(num_buckets=8, max_distance=10)), "position_embedding_type": "none"},
+    {
+        "mixer": Attention(num_attention_heads=4, position_bias=T5BiasConfig(num_buckets=8, max_distance=10)),
+        "position_embedding_type": "none",
+    },
     {"mixer": Attention(num_attention_heads=4, position_bias=AlibiConfig()), "position_embedding_type": "none"},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("kind", DECODERS)
@@ -168,9 +180,12 @@ def test_decoder_init_from_encoder_copies_all_but_cross_attention():
 
 @pytest.mark.parametrize(
     ("decoder", "message"),
-    [(TransformerDecoderConfig(num_hidden_layers=3), "decoder.num_hidden_layers=3"), (TransformerDecoderConfig(norm="pre"), "begin as those"),
-     (TransformerDecoderConfig(feedforward=FeedForwardConfig(intermediate_size=8)), "begin as those")],
-)  # fmt: skip
+    [
+        (TransformerDecoderConfig(num_hidden_layers=3), "decoder.num_hidden_layers=3"),
+        (TransformerDecoderConfig(norm="pre"), "begin as those"),
+        (TransformerDecoderConfig(feedforward=FeedForwardConfig(intermediate_size=8)), "begin as those"),
+    ],
+)
 def test_decoder_init_from_encoder_rejects_other_blocks(decoder, message):
     model = build_small_model(decoder)
     with pytest.raises(UserError, match=message):
@@ -180,11 +195,17 @@ def test_decoder_init_from_encoder_rejects_other_blocks(decoder, message):
 LONGFORMER_ROPE = Longformer(num_attention_heads=4, attention_window=(6,), rope_theta=100.0, bias=False)
 
 
-@pytest.mark.parametrize(("mixer", "new"), [
-    (LONGFORMER_ROPE, None), (Reformer(num_attention_heads=4), "what its tokens see of each other"),
-    (LiteTransformer(num_attention_heads=2), "what its tokens see"),
-    (AdaptiveSpan(num_attention_heads=4, max_span=16), "what its tokens see"), (ReformerChunked(num_attention_heads=3, attention_head_size=4), "what its tokens see"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("mixer", "new"),
+    [
+        (LONGFORMER_ROPE, None),
+        (Reformer(num_attention_heads=4), "what its tokens see of each other"),
+        (LiteTransformer(num_attention_heads=2), "what its tokens see"),
+        (AdaptiveSpan(num_attention_heads=4, max_span=16), "what its tokens see"),
+        (ReformerChunked(num_attention_heads=3, attention_head_size=4), "what its tokens see"),
+    ],
+    ids=str,
+)
 def test_decoder_init_from_encoder_with_other_mixer_copies_matching_parts(mixer, new):
     model = build_small_model(TransformerDecoderConfig(), mixer=mixer, position_embedding_type="none")
     before, encoder_weights = model.decoder.state_dict(), model.encoder.stack.state_dict()

@@ -25,10 +25,19 @@ VOCAB_SIZE = 30
 
 def build_small_model(norm="pre", rope_theta=None, vocab_size=VOCAB_SIZE, num_hidden_groups=None):
     encoder = EncoderConfig(
-        num_hidden_layers=3, num_hidden_groups=num_hidden_groups, hidden_size=32, mixer=Attention(num_attention_heads=4, causal=True, rope_theta=rope_theta), norm=norm,
-        position_embedding_type="absolute" if rope_theta is None else "none", feedforward=FeedForwardConfig(intermediate_size=64), type_vocab_size=0, embedding_norm=False,
-        max_position_embeddings=64, initializer_range=0.3, layer_norm_eps=1e-5,
-    )  # fmt: skip
+        num_hidden_layers=3,
+        num_hidden_groups=num_hidden_groups,
+        hidden_size=32,
+        mixer=Attention(num_attention_heads=4, causal=True, rope_theta=rope_theta),
+        norm=norm,
+        position_embedding_type="absolute" if rope_theta is None else "none",
+        feedforward=FeedForwardConfig(intermediate_size=64),
+        type_vocab_size=0,
+        embedding_norm=False,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+        layer_norm_eps=1e-5,
+    )
     heads = {"words": LMHeadConfig(transform=False, bias=False)}
     return build_model(ModelConfig(encoder=encoder, vocab_size=vocab_size, heads=heads), 1).eval()
 
@@ -141,8 +150,15 @@ def test_generation_log_prob_is_that_of_the_tokens():
         assert result.is_finished or len(tokens) == 10
 
 
-@pytest.mark.parametrize("search", [Greedy(max_new_tokens=6, no_repeat_ngram_size=1), Sample(max_new_tokens=6, no_repeat_ngram_size=1), Beam(max_new_tokens=6, no_repeat_ngram_size=1, num_beams=3)],
-                         ids=["greedy", "sample", "beam"])  # fmt: skip
+@pytest.mark.parametrize(
+    "search",
+    [
+        Greedy(max_new_tokens=6, no_repeat_ngram_size=1),
+        Sample(max_new_tokens=6, no_repeat_ngram_size=1),
+        Beam(max_new_tokens=6, no_repeat_ngram_size=1, num_beams=3),
+    ],
+    ids=["greedy", "sample", "beam"],
+)
 def test_generation_log_prob_ignores_the_ngram_ban(search):
     result = generate(TableDecoder(9), [[1]], search, eos_token_id=None)[0]
     assert result.log_prob == pytest.approx(TableDecoder(9).log_prob([1], result.tokens), abs=1e-4)

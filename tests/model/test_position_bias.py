@@ -189,7 +189,13 @@ def test_position_bias_from_recipe_and_rejected_settings():
 
 
 @pytest.mark.parametrize(
-    "other", [{"num_attention_heads": 4}, {"position_bias": T5BiasConfig(num_buckets=16)}, {"position_bias": T5BiasConfig(shared=False)}], ids=str
+    "other",
+    [
+        {"num_attention_heads": 4},
+        {"position_bias": T5BiasConfig(num_buckets=16)},
+        {"position_bias": T5BiasConfig(shared=False)},
+    ],
+    ids=str,
 )
 def test_t5_bias_is_not_shared_between_different_mixers(other):
     mixer = Attention(num_attention_heads=2, position_bias=T5BiasConfig())

@@ -15,10 +15,24 @@ from bertsmith.model.packing import Layout
 from bertsmith.model.sublayers import FeedForwardConfig
 
 LENGTHS, WIDTH, INNER, LAYERS = (5, 3, 40, 9), 16, 24, 3
-PLAIN = {"num_hidden_layers": LAYERS, "hidden_size": WIDTH, "mixer": {"num_attention_heads": 2}, "feedforward": {"intermediate_size": INNER}, "max_position_embeddings": 64,
-         "hidden_dropout_prob": 0.0, "layer_norm_eps": 1e-6, "initializer_range": 0.3}  # fmt: skip
-MODERN = {**PLAIN, "norm": "pre", "norm_bias": False, "position_embedding_type": "none", "mixer": {"num_attention_heads": 2, "rope_theta": 50.0, "bias": False},
-          "feedforward": {"intermediate_size": INNER, "glu": True, "bias": False}}  # fmt: skip
+PLAIN = {
+    "num_hidden_layers": LAYERS,
+    "hidden_size": WIDTH,
+    "mixer": {"num_attention_heads": 2},
+    "feedforward": {"intermediate_size": INNER},
+    "max_position_embeddings": 64,
+    "hidden_dropout_prob": 0.0,
+    "layer_norm_eps": 1e-6,
+    "initializer_range": 0.3,
+}
+MODERN = {
+    **PLAIN,
+    "norm": "pre",
+    "norm_bias": False,
+    "position_embedding_type": "none",
+    "mixer": {"num_attention_heads": 2, "rope_theta": 50.0, "bias": False},
+    "feedforward": {"intermediate_size": INNER, "glu": True, "bias": False},
+}
 ENCODERS = {
     "post": PLAIN, "pre": {**PLAIN, "norm": "pre"}, "modern": MODERN,
     "shared": {**MODERN, "num_hidden_groups": 2}, "modern post": {**MODERN, "norm": "post"},

@@ -21,11 +21,21 @@ SOURCE_LENGTHS, TARGET_LENGTHS = [7, 3, 5, 1], [4, 6, 1, 5]
 
 def build_ours(norm: str, **settings):
     encoder = EncoderConfig(
-        num_hidden_layers=2, hidden_size=HIDDEN_SIZE, mixer=Attention(num_attention_heads=HEADS),
-        feedforward=FeedForwardConfig(intermediate_size=INTERMEDIATE_SIZE, hidden_act="relu"), norm=norm,
-        position_embedding_type="sinusoidal", scale_embeddings=True, type_vocab_size=0, embedding_norm=False, layer_norm_eps=1e-5, pooler_act="none", initializer_range=0.2,
-        max_position_embeddings=16, **settings,
-    )  # fmt: skip
+        num_hidden_layers=2,
+        hidden_size=HIDDEN_SIZE,
+        mixer=Attention(num_attention_heads=HEADS),
+        feedforward=FeedForwardConfig(intermediate_size=INTERMEDIATE_SIZE, hidden_act="relu"),
+        norm=norm,
+        position_embedding_type="sinusoidal",
+        scale_embeddings=True,
+        type_vocab_size=0,
+        embedding_norm=False,
+        layer_norm_eps=1e-5,
+        pooler_act="none",
+        initializer_range=0.2,
+        max_position_embeddings=16,
+        **settings,
+    )
     model = build_model(
         ModelConfig(encoder=encoder, vocab_size=VOCAB_SIZE, decoder=TransformerDecoderConfig(num_hidden_layers=3)), 0
     )

@@ -53,7 +53,7 @@ class EncoderConfig(Config, frozen=True):
     )
     reversible: Annotated[
         ReversibleMode,
-        "reversible layers (Reformer): memory does not grow with depth; halves: streams of half the size",
+        "reversible layers (Reformer): memory constant in depth; halves: two streams of half the size",
     ] = False
     embeddings: Annotated[
         InputEmbeddingConfig | None, "input embedding other than a token table, such as char-cnn (ELMo); none: a token table"

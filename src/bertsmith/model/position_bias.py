@@ -75,8 +75,9 @@ class T5Bias(PositionBias):
         self.max_exact = config.num_buckets // num_directions // 2
         if config.num_buckets % (2 * num_directions) or config.max_distance <= self.max_exact:
             raise UserError(
-                f"{config.num_buckets} buckets of distances up to {config.max_distance}: let model.mixer.position_bias.num_buckets "
-                f"be a multiple of {2 * num_directions}, and furthest more than {max(1, self.max_exact)}"
+                f"{config.num_buckets} buckets of distances up to {config.max_distance}: let "
+                f"model.mixer.position_bias.num_buckets be a multiple of {2 * num_directions}, "
+                f"and max_distance more than {max(1, self.max_exact)}"
             )
         self.table = nn.Embedding(config.num_buckets, num_heads)
 

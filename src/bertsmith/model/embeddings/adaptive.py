@@ -101,8 +101,8 @@ class AdaptiveSoftmaxHeadConfig(Variant, frozen=True, tag="adaptive"):
         if self.tied and not (
             isinstance(front, AdaptiveInputConfig) and (front.cutoffs, front.div_value) == (self.cutoffs, self.div_value)
         ):
-            raise UserError("a tied head by rarity scores with the tables of model.embeddings=adaptive; give it the same cutoffs "
-                           "and shrink as the head's, or set the head's tied=false")  # fmt: skip
+            raise UserError("a tied adaptive softmax scores with the tables of model.embeddings=adaptive; give it the same "
+                           "cutoffs and div_value as the head's, or set the head's tied=false")  # fmt: skip
         return AdaptiveSoftmax(
             self, Clusters.from_cutoffs(self.cutoffs, self.div_value, encoder.hidden_size, vocab_size), encoder.hidden_size
         )

@@ -32,7 +32,7 @@ class CharNgramConfig(Config, frozen=True):
         A word has its own row, then `len(words) + bucket` of each n-gram; a special token has its own row only.
         """
         if self.max_n < self.min_n:
-            raise UserError(f"n-grams of {self.min_n} to {self.max_n} characters are none; most must not be below least")
+            raise UserError(f"n-grams of {self.min_n} to {self.max_n} characters are none; max_n must not be below min_n")
         hashed_words = ["" if special else word for word, special in zip(words, is_special, strict=True)]
         buckets, offsets = hash_ngrams(hashed_words, self.min_n, self.max_n, self.bucket)
         num_ngrams = np.where(is_special, 0, np.diff(offsets))

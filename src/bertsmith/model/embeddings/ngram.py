@@ -39,7 +39,8 @@ class NgramConfig(Variant, frozen=True, tag="ngram"):
             raise UserError("model.embeddings.order=1 reads no word; take 2 or more")
         if hidden_size != self.hidden_size:
             raise UserError(
-                f"a front of order {self.order} makes vectors of {self.hidden_size}; set model.hidden_size={self.hidden_size}"
+                f"model.embeddings=ngram of order {self.order} makes vectors of {self.hidden_size}; "
+                f"set model.hidden_size={self.hidden_size}"
             )
         return NgramEmbedding(self)
 

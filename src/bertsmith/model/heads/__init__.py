@@ -52,8 +52,8 @@ class HalfLMHeadConfig(Variant, frozen=True, tag="half"):
         half_size = encoder.hidden_size // 2
         if self.tied and (encoder.embeddings is not None or encoder.embedding_dim != half_size):
             raise UserError(
-                f"a tied softmax over half the channels wants tables of {half_size} numbers; set model.embedding_size={half_size}, "
-                "or the head's tied=false"
+                f"a tied softmax over half the channels wants embeddings of size {half_size}; "
+                f"set model.embedding_size={half_size}, or the head's tied=false"
             )
         half_encoder = replace(encoder, hidden_size=half_size, embedding_size=None, embeddings=None)
         return LMHead(LMHeadConfig(transform=False, tied=self.tied, bias=self.bias), half_encoder, vocab_size)

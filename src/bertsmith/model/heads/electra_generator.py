@@ -47,7 +47,7 @@ class GeneratorHeadConfig(Variant, frozen=True, tag="generator"):
         )
 
     def _hidden_size(self, encoder: "EncoderConfig") -> int:
-        """head_dim times the scaled number of heads; without heads, an even share of the width (two directions split it)."""
+        """head_dim times the scaled number of heads; without heads, an even share of the hidden size (for two directions)."""
         heads = getattr(encoder.mixer, "num_attention_heads", None)
         if heads is None:
             return encoder.hidden_size if self.size == 1 else 2 * max(1, round(encoder.hidden_size * self.size / 2))
