@@ -223,7 +223,7 @@ def test_decoder_has_position_information_with_any_encoder_mixer():
     ).decoder.block_config.mixer == Attention(num_attention_heads=4, rope_theta=100.0, bias=False, causal=True)
     for mixer in (Reformer(num_attention_heads=4), AdaptiveSpan(num_attention_heads=4), Lstm()):
         assert (
-            build_small_model(TransformerDecoderConfig(), mixer=mixer).decoder.block_config.mixer.rotary is None
+            build_small_model(TransformerDecoderConfig(), mixer=mixer).decoder.block_config.mixer.rope_theta is None
         )  # position embeddings suffice
         model = build_small_model(TransformerDecoderConfig(), mixer=mixer, position_embedding_type="none")
         source, target = random_texts(4), random_texts(5, seed=1)[0]
