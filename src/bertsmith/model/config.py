@@ -69,7 +69,7 @@ class EncoderConfig(Config, frozen=True):
     embedding_norm: Annotated[bool, "LayerNorm on the embeddings (BERT; not in GPT)"] = True
     hidden_dropout_prob: Annotated[Probability, "dropout on the embeddings and on the output of each sublayer"] = 0.1
     layer_norm_eps: Annotated[PosFloat, "epsilon of LayerNorm"] = 1e-12
-    initializer_range: Annotated[PosFloat, "standard deviation of initial weights; small models may learn faster with more"] = (
+    initializer_range: Annotated[PosFloat, "standard deviation of initial weights (0.02 in BERT; more helps narrow models)"] = (
         0.02
     )
     pooling: Annotated[PoolingMode, "sequence representation: cls (first token; last if causal), mean or max over tokens"] = (
