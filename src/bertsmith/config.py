@@ -173,8 +173,9 @@ def _assign(annotation: Any, values: dict[str, Any], names: list[str], literal: 
         values[name] = value
         return
     if field and values.get(name) is None:
-        default = non_default_values(field_default(field))
-        values[name] = {} if isinstance(default, bool) and any(map(_is_table, _union_members(inner))) else default or {}
+        default, members = non_default_values(field_default(field)), _union_members(inner)
+        is_choice = isinstance(default, bool) or (isinstance(default, str) and str not in members)  # not a table
+        values[name] = {} if is_choice and any(map(_is_table, members)) else default or {}
     table = _expand_shorthand(inner, values.setdefault(name, {}))
     if not isinstance(table, dict) or not (inner is Any or any(map(_is_table, _union_members(inner)))):
         raise RecipeError(f"{prefix}{name} takes {_format_type(inner)}: there is no {rest[0]!r} inside")

@@ -22,10 +22,18 @@ VOCAB_SIZE, HIDDEN_SIZE, CUTOFFS = 200, 32, (20, 60, 150)
 
 def build_small_model(tied=False, bias=False, front=True):
     encoder = EncoderConfig(
-        num_hidden_layers=1, hidden_size=HIDDEN_SIZE, mixer=TransformerXL(num_attention_heads=2), feedforward=FeedForwardConfig(intermediate_size=32), position_embedding_type="none",
-        type_vocab_size=0, embedding_norm=False, hidden_dropout_prob=0.0, initializer_range=0.4, pooler_act="none",
+        num_hidden_layers=1,
+        hidden_size=HIDDEN_SIZE,
+        mixer=TransformerXL(num_attention_heads=2),
+        feedforward=FeedForwardConfig(intermediate_size=32),
+        position_embedding_type="none",
+        type_vocab_size=0,
+        embedding_norm=False,
+        hidden_dropout_prob=0.0,
+        initializer_range=0.4,
+        pooler_act="none",
         embeddings=AdaptiveInputConfig(cutoffs=CUTOFFS, div_value=2.0) if front else None,
-    )  # fmt: skip
+    )
     head = AdaptiveSoftmaxHeadConfig(cutoffs=CUTOFFS, div_value=2.0, tied=tied, bias=bias)
     return build_model(ModelConfig(encoder=encoder, vocab_size=VOCAB_SIZE, heads={"words": head}), 0)
 
@@ -113,11 +121,27 @@ def test_adaptive_softmax_tied_needs_adaptive_input_with_same_cutoffs():
 
 def test_adaptive_softmax_language_model_trains_and_loads(corpus, tmp_path):
     cutoffs = "cutoffs=[30,80]"
-    args = [f"corpus={corpus}", "model=transformer-xl", "model.num_hidden_layers=1", "model.hidden_size=32", "model.mixer.num_attention_heads=2",
-             "model.feedforward.intermediate_size=32", "model.embeddings=adaptive", f"model.front.{cutoffs}", "objective=clm",
-             "objective.head=adaptive", f"objective.head.{cutoffs}", "objective.head.tied=true", "objective.packing=streams",
-             "max_length=24", "train.batch_tokens=192", "train.steps=30", "train.learning_rate=3e-3", "validation_split=0.1",
-             "train.device=cpu"]  # fmt: skip
+    args = [
+        f"corpus={corpus}",
+        "model=transformer-xl",
+        "model.num_hidden_layers=1",
+        "model.hidden_size=32",
+        "model.mixer.num_attention_heads=2",
+        "model.feedforward.intermediate_size=32",
+        "model.embeddings=adaptive",
+        f"model.embeddings.{cutoffs}",
+        "objective=clm",
+        "objective.head=adaptive",
+        f"objective.head.{cutoffs}",
+        "objective.head.tied=true",
+        "objective.packing=streams",
+        "max_length=24",
+        "train.batch_tokens=192",
+        "train.steps=30",
+        "train.learning_rate=3e-3",
+        "validation_split=0.1",
+        "train.device=cpu",
+    ]
     result = run_cli_json("pretrain", *args, f"out={tmp_path / 'xl'}")
     assert result["valid_loss"] < result["unigram_entropy"] * 1.3
     model, _, _ = checkpoint.load(tmp_path / "xl")

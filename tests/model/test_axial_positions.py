@@ -41,7 +41,7 @@ def test_axial_positions_three_axes_with_default_widths():
 
 
 def test_axial_positions_in_model_have_few_parameters_and_get_grads():
-    model = build_small_model(table={"shape": [8, 8], "widths": [8, 24]})
+    model = build_small_model(position_embedding_type={"shape": [8, 8], "widths": [8, 24]})
     assert model.encoder.positions is None
     assert sum(weight.numel() for weight in model.encoder.axial.parameters()) == 8 * 32
     tokens = torch.full((20,), 3)
@@ -52,21 +52,23 @@ def test_axial_positions_in_model_have_few_parameters_and_get_grads():
 
 
 def test_axial_positions_from_recipe_overrides():
-    config = read_recipe(EncoderConfig, overrides=["table.shape=[4, 16]", "positions=64", "width=32"])
+    config = read_recipe(
+        EncoderConfig, overrides=["position_embedding_type.shape=[4, 16]", "max_position_embeddings=64", "hidden_size=32"]
+    )
     assert config.position_embedding_type == AxialPositionsConfig(shape=(4, 16))
 
 
 @pytest.mark.parametrize(
-    ("table", "message"),
+    ("position_embedding_type", "message"),
     [
         ({"shape": [4, 4]}, "16 places, fewer than model.max_position_embeddings=60"),
         ({"shape": [8, 8], "widths": [8, 8]}, "not 2 that make 32"),
         ({"shape": [8, 8], "widths": [32]}, "not 2 that make 32"),
     ],
 )
-def test_axial_positions_shape_and_widths_must_fit(table, message):
+def test_axial_positions_shape_and_widths_must_fit(position_embedding_type, message):
     with pytest.raises(UserError, match=message):
-        build_small_model(table=table)
+        build_small_model(position_embedding_type=position_embedding_type)
 
 
 @pytest.mark.parametrize("gated", [False, True])

@@ -18,10 +18,20 @@ from bertsmith.tokenization.characters import Lexicon
 from bertsmith.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer, register_special_tokens
 
 TINY = {
-    "num_hidden_layers": 1, "hidden_size": 8, "feedforward": "none", "norm": "none", "residual": "none", "position_embedding_type": "none", "type_vocab_size": 0,
-    "embedding_norm": False, "hidden_dropout_prob": 0.0, "pooler_act": "none", "pooling": "mean", "mixer": {"kind": "lstm", "directions": "apart"},
+    "num_hidden_layers": 1,
+    "hidden_size": 8,
+    "feedforward": "none",
+    "norm": "none",
+    "residual": "none",
+    "position_embedding_type": "none",
+    "type_vocab_size": 0,
+    "embedding_norm": False,
+    "hidden_dropout_prob": 0.0,
+    "pooler_act": "none",
+    "pooling": "mean",
+    "mixer": {"kind": "lstm", "directions": "apart"},
     "embeddings": {"kind": "char-cnn", "filters": [[1, 3], [3, 5]], "max_characters_per_token": 10},
-}  # fmt: skip
+}
 
 
 def build_word_tokenizer(*words, lowercase=False):
@@ -97,7 +107,8 @@ def test_char_cnn_without_tokenizer_raises():
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"), [({"hidden_size": 7}, "not even"), ({"embeddings": TINY["front"] | {"letters": 2}}, "letters")]
+    ("overrides", "message"),
+    [({"hidden_size": 7}, "not even"), ({"embeddings": TINY["embeddings"] | {"max_characters_per_token": 2}}, "letters")],
 )
 def test_char_cnn_rejects_odd_width_and_short_words(overrides, message):
     with pytest.raises(UserError, match=message):

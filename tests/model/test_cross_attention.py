@@ -19,12 +19,22 @@ from bertsmith.model.sublayers import FeedForwardConfig
 
 SHORT, EVEN, LONG = [3, 5, 4, 1, 2, 2], [4, 4, 4, 4], [40, 70, 33, 90]  # padded, padding is a view, one SDPA call per sequence
 LENGTHS = pytest.mark.parametrize("lengths", [SHORT, EVEN, LONG], ids=["short", "even", "long"])
-NORMS = pytest.mark.parametrize("norm", ["before", "after"])
+NORMS = pytest.mark.parametrize("norm", ["pre", "post"])
 
 
 def small_encoder_config(norm="pre", **settings):
-    return EncoderConfig(num_hidden_layers=2, hidden_size=16, mixer=Attention(num_attention_heads=4), feedforward=FeedForwardConfig(intermediate_size=32), norm=norm,
-                         max_position_embeddings=128, hidden_dropout_prob=0.0, initializer_range=0.2, layer_norm_eps=1e-6, **settings)  # fmt: skip
+    return EncoderConfig(
+        num_hidden_layers=2,
+        hidden_size=16,
+        mixer=Attention(num_attention_heads=4),
+        feedforward=FeedForwardConfig(intermediate_size=32),
+        norm=norm,
+        max_position_embeddings=128,
+        hidden_dropout_prob=0.0,
+        initializer_range=0.2,
+        layer_norm_eps=1e-6,
+        **settings,
+    )
 
 
 def build_small_model(norm="pre", blocks=2):

@@ -26,12 +26,17 @@ SOURCE_LENGTHS, TARGET_LENGTH = [5, 2, 7], 6
 DECODERS = {
     "attention": TransformerDecoderConfig(),
     "one block": TransformerDecoderConfig(
-        num_hidden_layers=1, num_attention_heads=2, feedforward=FeedForwardConfig(intermediate_size=20, hidden_act="relu"), norm="pre"
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        feedforward=FeedForwardConfig(intermediate_size=20, hidden_act="relu"),
+        norm="pre",
     ),
     "shared": TransformerDecoderConfig(shared=True),
-    **{f"{cell} {score}": RNNDecoderConfig(cell=cell, score=score, num_hidden_layers=1 + (cell == "lstm"))
-       for cell, score in product(("gru", "lstm"), ("additive", "dot", "general", "none"))},
-}  # fmt: skip
+    **{
+        f"{cell} {score}": RNNDecoderConfig(cell=cell, score=score, num_hidden_layers=1 + (cell == "lstm"))
+        for cell, score in product(("gru", "lstm"), ("additive", "dot", "general", "none"))
+    },
+}
 
 
 def build_small_model(decoder=None, **settings):
@@ -65,13 +70,20 @@ def decode_steps(decoder, model, targets, state):
 
 
 ENCODERS = [
-    {}, {"norm": "pre"}, {"mixer": Attention(num_attention_heads=4, rope_theta=100.0), "position_embedding_type": "none"}, {"position_embedding_type": "sinusoidal", "scale_embeddings": True},
-    {"mixer": Lstm(), "norm": "none", "feedforward": None, "embedding_size": 8}, {"num_hidden_groups": 1, "norm_bias": False},
+    {},
+    {"norm": "pre"},
+    {"mixer": Attention(num_attention_heads=4, rope_theta=100.0), "position_embedding_type": "none"},
+    {"position_embedding_type": "sinusoidal", "scale_embeddings": True},
+    {"mixer": Lstm(), "norm": "none", "feedforward": None, "embedding_size": 8},
+    {"num_hidden_groups": 1, "norm_bias": False},
     {"mixer": LiteTransformer(num_attention_heads=2, kernel_sizes=(3, 5))},
     {"mixer": LiteTransformer(num_attention_heads=2, kernel_sizes=(4,), dynamic=True), "norm": "pre"},
-    {"mixer": Attention(num_attention_heads=4, position_bias=T5BiasConfig(num_buckets=8, max_distance=10)), "position_embedding_type": "none"},
+    {
+        "mixer": Attention(num_attention_heads=4, position_bias=T5BiasConfig(num_buckets=8, max_distance=10)),
+        "position_embedding_type": "none",
+    },
     {"mixer": Attention(num_attention_heads=4, position_bias=AlibiConfig()), "position_embedding_type": "none"},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("kind", DECODERS)
@@ -168,9 +180,12 @@ def test_decoder_init_from_encoder_copies_all_but_cross_attention():
 
 @pytest.mark.parametrize(
     ("decoder", "message"),
-    [(TransformerDecoderConfig(num_hidden_layers=3), "decoder.num_hidden_layers=3"), (TransformerDecoderConfig(norm="pre"), "begin as those"),
-     (TransformerDecoderConfig(feedforward=FeedForwardConfig(intermediate_size=8)), "begin as those")],
-)  # fmt: skip
+    [
+        (TransformerDecoderConfig(num_hidden_layers=3), "decoder.num_hidden_layers=3"),
+        (TransformerDecoderConfig(norm="pre"), "begin as those"),
+        (TransformerDecoderConfig(feedforward=FeedForwardConfig(intermediate_size=8)), "begin as those"),
+    ],
+)
 def test_decoder_init_from_encoder_rejects_other_blocks(decoder, message):
     model = build_small_model(decoder)
     with pytest.raises(UserError, match=message):
@@ -180,13 +195,19 @@ def test_decoder_init_from_encoder_rejects_other_blocks(decoder, message):
 LONGFORMER_ROPE = Longformer(num_attention_heads=4, attention_window=(6,), rope_theta=100.0, bias=False)
 
 
-@pytest.mark.parametrize(("mixer", "new"), [
-    (LONGFORMER_ROPE, None), (Reformer(num_attention_heads=4), "what its tokens see of each other"),
-    (LiteTransformer(num_attention_heads=2), "what its tokens see"),
-    (AdaptiveSpan(num_attention_heads=4, max_span=16), "what its tokens see"), (ReformerChunked(num_attention_heads=3, attention_head_size=4), "what its tokens see"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("mixer", "new"),
+    [
+        (LONGFORMER_ROPE, None),
+        (Reformer(num_attention_heads=4), "what its tokens see of each other"),
+        (LiteTransformer(num_attention_heads=2), "what its tokens see"),
+        (AdaptiveSpan(num_attention_heads=4, max_span=16), "what its tokens see"),
+        (ReformerChunked(num_attention_heads=3, attention_head_size=4), "what its tokens see"),
+    ],
+    ids=str,
+)
 def test_decoder_init_from_encoder_with_other_mixer_copies_matching_parts(mixer, new):
-    model = build_small_model(TransformerDecoderConfig(), mixer=mixer, table=False)
+    model = build_small_model(TransformerDecoderConfig(), mixer=mixer, position_embedding_type="none")
     before, encoder_weights = model.decoder.state_dict(), model.encoder.stack.state_dict()
     before = {name: weight.clone() for name, weight in before.items()}
     description = model.decoder.init_from_encoder(model.encoder)
@@ -198,13 +219,13 @@ def test_decoder_init_from_encoder_with_other_mixer_copies_matching_parts(mixer,
 
 def test_decoder_has_position_information_with_any_encoder_mixer():
     assert build_small_model(
-        TransformerDecoderConfig(), mixer=LONGFORMER_ROPE, table=False
+        TransformerDecoderConfig(), mixer=LONGFORMER_ROPE, position_embedding_type="none"
     ).decoder.block_config.mixer == Attention(num_attention_heads=4, rope_theta=100.0, bias=False, causal=True)
     for mixer in (Reformer(num_attention_heads=4), AdaptiveSpan(num_attention_heads=4), Lstm()):
         assert (
-            build_small_model(TransformerDecoderConfig(), mixer=mixer).decoder.block_config.mixer.rotary is None
+            build_small_model(TransformerDecoderConfig(), mixer=mixer).decoder.block_config.mixer.rope_theta is None
         )  # position embeddings suffice
-        model = build_small_model(TransformerDecoderConfig(), mixer=mixer, table=False)
+        model = build_small_model(TransformerDecoderConfig(), mixer=mixer, position_embedding_type="none")
         source, target = random_texts(4), random_texts(5, seed=1)[0]
         with torch.no_grad():  # reordering all but the last word changes the last row
             last_rows = [
@@ -268,7 +289,7 @@ def test_seq2seq_kv_cache_generation_matches_uncached(kind):
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("kind", [name for name in DECODERS if name.startswith(("gru", "lstm"))])
 def test_rnn_decoder_cell_runs_in_float32_under_autocast(device, kind):
-    model = build_small_model(DECODERS[kind], dropout=0.0).to(device)
+    model = build_small_model(DECODERS[kind], hidden_dropout_prob=0.0).to(device)
     source, target = (
         pack(random_texts(*SOURCE_LENGTHS)).to(device),
         pack(random_texts(*[TARGET_LENGTH] * len(SOURCE_LENGTHS), seed=1)).to(device),

@@ -23,12 +23,21 @@ from bertsmith.model.sublayers import FeedForwardConfig
 VOCAB_SIZE = 30
 
 
-def build_small_model(norm="pre", rotary=None, vocab_size=VOCAB_SIZE, groups=None):
+def build_small_model(norm="pre", rope_theta=None, vocab_size=VOCAB_SIZE, num_hidden_groups=None):
     encoder = EncoderConfig(
-        num_hidden_layers=3, num_hidden_groups=groups, hidden_size=32, mixer=Attention(num_attention_heads=4, causal=True, rope_theta=rotary), norm=norm,
-        position_embedding_type=rotary is None, feedforward=FeedForwardConfig(intermediate_size=64), type_vocab_size=0, embedding_norm=False,
-        max_position_embeddings=64, initializer_range=0.3, layer_norm_eps=1e-5,
-    )  # fmt: skip
+        num_hidden_layers=3,
+        num_hidden_groups=num_hidden_groups,
+        hidden_size=32,
+        mixer=Attention(num_attention_heads=4, causal=True, rope_theta=rope_theta),
+        norm=norm,
+        position_embedding_type="absolute" if rope_theta is None else "none",
+        feedforward=FeedForwardConfig(intermediate_size=64),
+        type_vocab_size=0,
+        embedding_norm=False,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+        layer_norm_eps=1e-5,
+    )
     heads = {"words": LMHeadConfig(transform=False, bias=False)}
     return build_model(ModelConfig(encoder=encoder, vocab_size=vocab_size, heads=heads), 1).eval()
 
@@ -72,7 +81,7 @@ def every_text(vocab_size, max_tokens, eos):
     yield from itertools.product(others, repeat=max_tokens)
 
 
-MODELS = {"after": {"norm": "post"}, "before": {}, "rotary": {"rotary": 100.0}, "shared": {"num_hidden_groups": 1}}
+MODELS = {"post": {"norm": "post"}, "pre": {}, "rope": {"rope_theta": 100.0}, "shared": {"num_hidden_groups": 1}}
 
 
 @pytest.mark.parametrize("settings", MODELS.values(), ids=MODELS)
@@ -110,17 +119,17 @@ def test_kv_cache_matches_full_forward(settings):
 @torch.inference_mode()
 def test_generation_is_independent_of_batch_and_cache(search):
     model = build_small_model()
-    eos = generate(KVCacheDecoder(model, search.tokens), random_prompts(), search)[2].tokens[
-        search.tokens // 2
+    eos = generate(KVCacheDecoder(model, search.max_new_tokens), random_prompts(), search)[2].tokens[
+        search.max_new_tokens // 2
     ]  # a token that is generated
-    batched = generate(KVCacheDecoder(model, search.tokens), random_prompts(), search, eos)
-    assert {len(result.tokens) for result in batched} != {search.tokens}  # some finish before others
+    batched = generate(KVCacheDecoder(model, search.max_new_tokens), random_prompts(), search, eos)
+    assert {len(result.tokens) for result in batched} != {search.max_new_tokens}  # some finish before others
     for prompt, result in zip(random_prompts(), batched, strict=True):
-        separately = generate(KVCacheDecoder(model, search.tokens), [prompt], search, eos)[0]
+        separately = generate(KVCacheDecoder(model, search.max_new_tokens), [prompt], search, eos)[0]
         uncached = generate(UncachedDecoder(model), [prompt], search, eos)[0]
         assert separately.tokens == uncached.tokens == result.tokens and eos not in separately.tokens
         assert separately.log_prob == pytest.approx(uncached.log_prob, abs=1e-4) == pytest.approx(result.log_prob, abs=1e-4)
-    reversed_batch = generate(KVCacheDecoder(model, search.tokens), random_prompts()[::-1], search, eos)[::-1]
+    reversed_batch = generate(KVCacheDecoder(model, search.max_new_tokens), random_prompts()[::-1], search, eos)[::-1]
     assert [result.tokens for result in reversed_batch] == [result.tokens for result in batched]
 
 
@@ -141,8 +150,15 @@ def test_generation_log_prob_is_that_of_the_tokens():
         assert result.is_finished or len(tokens) == 10
 
 
-@pytest.mark.parametrize("search", [Greedy(max_new_tokens=6, no_repeat_ngram_size=1), Sample(max_new_tokens=6, no_repeat_ngram_size=1), Beam(max_new_tokens=6, no_repeat_ngram_size=1, num_beams=3)],
-                         ids=["greedy", "sample", "beam"])  # fmt: skip
+@pytest.mark.parametrize(
+    "search",
+    [
+        Greedy(max_new_tokens=6, no_repeat_ngram_size=1),
+        Sample(max_new_tokens=6, no_repeat_ngram_size=1),
+        Beam(max_new_tokens=6, no_repeat_ngram_size=1, num_beams=3),
+    ],
+    ids=["greedy", "sample", "beam"],
+)
 def test_generation_log_prob_ignores_the_ngram_ban(search):
     result = generate(TableDecoder(9), [[1]], search, eos_token_id=None)[0]
     assert result.log_prob == pytest.approx(TableDecoder(9).log_prob([1], result.tokens), abs=1e-4)

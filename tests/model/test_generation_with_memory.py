@@ -17,17 +17,26 @@ from bertsmith.model.segment_memory import SegmentMemory
 from bertsmith.model.sublayers import FeedForwardConfig
 
 MIXERS = [
-    TransformerXL(num_attention_heads=2, mem_len=3), TransformerXL(num_attention_heads=2, mem_len=3, eval_mem_len=5, same_length=True),
+    TransformerXL(num_attention_heads=2, mem_len=3),
+    TransformerXL(num_attention_heads=2, mem_len=3, eval_mem_len=5, same_length=True),
     AdaptiveSpan(num_attention_heads=2, max_span=32, span_ramp=4, causal=True, init_span=0.1),
-]  # fmt: skip
+]
 PROMPTS = [np.array([3, 1, 4, 1, 5, 9, 2, 6]), np.array([7]), np.array([2, 7, 1])]
 
 
 def build_small_model(mixer, **overrides):
     encoder = EncoderConfig(
-        num_hidden_layers=2, hidden_size=16, mixer=mixer, feedforward=FeedForwardConfig(intermediate_size=24), type_vocab_size=0, embedding_norm=False,
-        hidden_dropout_prob=0.0, initializer_range=0.4, pooler_act="none", **({"position_embedding_type": "none"} | overrides),
-    )  # fmt: skip
+        num_hidden_layers=2,
+        hidden_size=16,
+        mixer=mixer,
+        feedforward=FeedForwardConfig(intermediate_size=24),
+        type_vocab_size=0,
+        embedding_norm=False,
+        hidden_dropout_prob=0.0,
+        initializer_range=0.4,
+        pooler_act="none",
+        **({"position_embedding_type": "none"} | overrides),
+    )
     return build_model(
         ModelConfig(encoder=encoder, vocab_size=30, heads={"words": LMHeadConfig(transform=False, bias=False)}), 0
     ).eval()
@@ -62,7 +71,7 @@ def test_segment_memory_generation_matches_uncached(search):
 
 def test_segment_memory_support_needs_relative_positions_and_memory_in_all_layers():
     assert all(supports_segment_memory(build_small_model(mixer)) for mixer in MIXERS)
-    assert not supports_segment_memory(build_small_model(MIXERS[0], table=True))
+    assert not supports_segment_memory(build_small_model(MIXERS[0], position_embedding_type="absolute"))
     assert not supports_segment_memory(build_small_model(TransformerXL(num_attention_heads=2, mem_len=0)))
     assert not supports_segment_memory(build_small_model(Attention(num_attention_heads=2, causal=True)))
 

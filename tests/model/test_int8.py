@@ -69,7 +69,7 @@ def test_int8_rejects_nan_and_inf(bad):
 @pytest.mark.parametrize(
     ("quantized", "message"),
     [
-        ({"w": torch.zeros(2, 3, dtype=torch.int8)}, "w is packed, and has no scale"),
+        ({"w": torch.zeros(2, 3, dtype=torch.int8)}, "w is int8, and has no scale"),
         ({f"w{SCALE_SUFFIX}": torch.ones(2)}, "w:scale has no matrix"),
         (
             {"w": torch.zeros(2, 3, dtype=torch.int8), f"w{SCALE_SUFFIX}": torch.ones(3)},

@@ -26,7 +26,7 @@ def build_bare_model(**overrides):
 
 
 def test_encoder_without_layers_is_the_embedding_table():
-    model, inputs = build_bare_model(layers=0, pooler="none"), build_inputs()
+    model, inputs = build_bare_model(num_hidden_layers=0, pooler_act="none"), build_inputs()
     assert [name for name, _ in model.named_parameters()] == ["encoder.tokens.weight"]
     all_hidden_states = []
     assert (
@@ -54,22 +54,22 @@ def test_encoder_without_norm_residual_modes(residual, has_feedforward):
     assert len(states) == len(model.encoder.stack.blocks) + 1 and torch.equal(states[-1], model(inputs))
 
 
-@pytest.mark.parametrize("norm", ["after", "before"])
+@pytest.mark.parametrize("norm", ["post", "pre"])
 def test_encoder_without_feed_forward_is_mixer_and_norm(norm):
     model, inputs = build_bare_model(norm=norm), build_inputs()
     x = model.encoder.tokens.weight[inputs.input_ids]
     for block in model.encoder.stack.blocks:
-        mixer_input = layer_norm(block.mixer_norm, x) if norm == "before" else x
+        mixer_input = layer_norm(block.mixer_norm, x) if norm == "pre" else x
         x = x + block.mixer(mixer_input, inputs.layout)
-        x = x if norm == "before" else layer_norm(block.mixer_norm, x)
-    expected = layer_norm(model.encoder.stack.norm, x) if norm == "before" else x
+        x = x if norm == "pre" else layer_norm(block.mixer_norm, x)
+    expected = layer_norm(model.encoder.stack.norm, x) if norm == "pre" else x
     all_hidden_states = []
     assert_close(model(inputs), expected)
     assert_close(model(inputs, all_hidden_states), expected)
 
 
 def test_encoder_without_norm_applies_dropout():
-    model, inputs = build_bare_model(dropout=0.5), build_inputs()
+    model, inputs = build_bare_model(hidden_dropout_prob=0.5), build_inputs()
     torch.manual_seed(0)
     assert not torch.equal(model(inputs), model(inputs))
     assert torch.equal(model.eval()(inputs), model(inputs))
@@ -100,7 +100,7 @@ def test_residual_none_needs_norm_none():
 def test_encoder_config_reads_old_config_files():
     """Config files without newer fields still give the same model."""
     fields = to_dict(from_dict(EncoderConfig, "bert-tiny"))
-    newer_fields = {"residual", "front", "pool", "embedding_norm"}
+    newer_fields = {"residual", "embeddings", "pooling", "embedding_norm"}
     old_fields = {name: value for name, value in fields.items() if name not in newer_fields}
     assert from_dict(EncoderConfig, old_fields) == EncoderConfig.presets["bert-tiny"]
     names = set(build_model(ModelConfig(encoder=from_dict(EncoderConfig, old_fields), vocab_size=9), 0).state_dict())

@@ -41,10 +41,10 @@ def randomize_adapters(model: Model) -> Model:
     return model
 
 
-@pytest.mark.parametrize("on", ["attention", "all"])
-def test_lora_is_identity_at_first_and_merge_keeps_outputs(on):
+@pytest.mark.parametrize("target_modules", ["attention", "all"])
+def test_lora_is_identity_at_first_and_merge_keeps_outputs(target_modules):
     plain, adapted = build_small_model(), build_small_model()
-    lora.inject_adapters(adapted, LoraConfig(r=3, target_modules=on), seed=1)
+    lora.inject_adapters(adapted, LoraConfig(r=3, target_modules=target_modules), seed=1)
     assert_close(adapted(build_inputs()), plain(build_inputs()))
     expected = randomize_adapters(adapted)(build_inputs())
     assert (expected - plain(build_inputs())).abs().max() > 1e-3

@@ -23,9 +23,18 @@ IDS, LENGTHS = torch.tensor([2, 9, 7, 5, 8, 6, 3, 2, 6, 5]), [7, 3]
 def build_small_model(direct=True, order=4):
     embedding = NgramConfig(order=order, embedding_size=6, intermediate_size=10, direct=direct)
     encoder = EncoderConfig(
-        num_hidden_layers=0, hidden_size=embedding.hidden_size, embeddings=embedding, feedforward=None, norm="none", position_embedding_type="none", type_vocab_size=0,
-        embedding_norm=False, hidden_dropout_prob=0.0, initializer_range=0.5, pooler_act="none",
-    )  # fmt: skip
+        num_hidden_layers=0,
+        hidden_size=embedding.hidden_size,
+        embeddings=embedding,
+        feedforward=None,
+        norm="none",
+        position_embedding_type="none",
+        type_vocab_size=0,
+        embedding_norm=False,
+        hidden_dropout_prob=0.0,
+        initializer_range=0.5,
+        pooler_act="none",
+    )
     return build_model(ModelConfig(encoder=encoder, vocab_size=12, heads={"words": HEAD}), 0).eval()
 
 
@@ -64,7 +73,7 @@ def test_nnlm_context_is_the_last_words_of_the_same_text():
 
 
 def test_nnlm_rejects_wrong_width_and_order():
-    with pytest.raises(UserError, match=r"set model\.width=28"):
+    with pytest.raises(UserError, match=r"set model\.hidden_size=28"):
         build_model(
             ModelConfig(
                 encoder=EncoderConfig(
@@ -99,9 +108,15 @@ def test_nnlm_learns_repetitive_text(vocabulary, tmp_path):
     objective = {"kind": "clm", "head": {"transform": False, "tied": False, "bias": True}}
     train = {"steps": 150, "learning_rate": 0.01, "batch_tokens": 512, "device": "cpu"}
     result = api.pretrain(
-        corpus=str(corpus), out=str(tmp_path / "m"), model=encoder | {"initializer_range": 0.05}, objective=objective, train=train,
-        valid=str(corpus), max_length=64, quiet=True,
-    )  # fmt: skip
+        corpus=str(corpus),
+        out=str(tmp_path / "m"),
+        model=encoder | {"initializer_range": 0.05},
+        objective=objective,
+        train=train,
+        valid=str(corpus),
+        max_length=64,
+        quiet=True,
+    )
     assert result["perplexity"] == pytest.approx(math.exp(result["valid_loss"])) and result["perplexity"] < 6
     assert result["valid_loss"] < 0.5 * result["unigram_entropy"]
 

@@ -13,7 +13,7 @@ from bertsmith.model.packing import Layout
 from bertsmith.model.sublayers import FeedForwardConfig
 
 
-@pytest.mark.parametrize("norm", ["after", "before"])
+@pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("recompute", [False, True])
 def test_output_indices_match_full_forward_and_grads(norm, recompute):
     config = EncoderConfig(

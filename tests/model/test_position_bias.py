@@ -182,14 +182,20 @@ def test_t5_bias_shared_table_sums_grads_of_all_layers():
 def test_position_bias_from_recipe_and_rejected_settings():
     fields = {"mixer": {"position_bias": "t5"}, "position_embedding_type": "none"}
     assert from_dict(EncoderConfig, fields).mixer == Attention(position_bias=T5BiasConfig())
-    with pytest.raises(UserError, match=r"not both; leave out model\.mixer\.rotary or distance"):
+    with pytest.raises(UserError, match=r"not both; leave out model\.mixer\.rope_theta or .*position_bias"):
         Attention(num_attention_heads=4, rope_theta=100.0, position_bias=AlibiConfig()).build(32)
     with pytest.raises(UserError, match="a multiple of 4"):
         msgspec.structs.replace(T5BiasConfig(), num_buckets=6).build(4, False)
 
 
 @pytest.mark.parametrize(
-    "other", [{"heads": 4}, {"distance": T5BiasConfig(num_buckets=16)}, {"distance": T5BiasConfig(shared=False)}], ids=str
+    "other",
+    [
+        {"num_attention_heads": 4},
+        {"position_bias": T5BiasConfig(num_buckets=16)},
+        {"position_bias": T5BiasConfig(shared=False)},
+    ],
+    ids=str,
 )
 def test_t5_bias_is_not_shared_between_different_mixers(other):
     mixer = Attention(num_attention_heads=2, position_bias=T5BiasConfig())

@@ -80,11 +80,16 @@ def test_rope_cache_from_inference_mode_can_be_used_in_training():
         assert not rotary.cos_sin(5, CPU).is_inference()
 
 
-def build_small_model(table=False, rotary: float | None = 100.0, heads=2, width=16):
+def build_small_model(rope_theta: float | None = 100.0, heads=2, hidden_size=16):
     encoder = EncoderConfig(
-        num_hidden_layers=2, hidden_size=width, mixer=Attention(num_attention_heads=heads, rope_theta=rotary), feedforward=FeedForwardConfig(intermediate_size=32),
-        position_embedding_type=table, max_position_embeddings=200, initializer_range=0.3,
-    )  # fmt: skip
+        num_hidden_layers=2,
+        hidden_size=hidden_size,
+        mixer=Attention(num_attention_heads=heads, rope_theta=rope_theta),
+        feedforward=FeedForwardConfig(intermediate_size=32),
+        position_embedding_type="none",
+        max_position_embeddings=200,
+        initializer_range=0.3,
+    )
     return build_model(ModelConfig(encoder=encoder, vocab_size=50), 0).eval()
 
 
@@ -99,13 +104,13 @@ def test_rope_model_long_text_after_short_text():
 
 def test_rope_gives_order_without_position_embeddings():
     forward, backward = (Inputs(tokens, Layout.from_lengths([6])) for tokens in (torch.arange(6), torch.arange(6).flip(0)))
-    without_rope, with_rope = build_small_model(rotary=None), build_small_model()
+    without_rope, with_rope = build_small_model(rope_theta=None), build_small_model()
     assert without_rope.encoder.positions is None and "encoder.positions.weight" not in with_rope.state_dict()
     assert_close(without_rope(forward), without_rope(backward).flip(0), atol=1e-5, rtol=1e-5)
     assert (with_rope(forward) - with_rope(backward).flip(0)).abs().max() > 0.1
 
 
-@pytest.mark.parametrize(("heads", "width"), [(2, 6), (16, 16)])
-def test_rope_rejects_odd_head_dim(heads, width):
-    with pytest.raises(UserError, match=rf"heads of {width // heads}.*even"):
-        build_small_model(heads=heads, width=width)
+@pytest.mark.parametrize(("heads", "hidden_size"), [(2, 6), (16, 16)])
+def test_rope_rejects_odd_head_dim(heads, hidden_size):
+    with pytest.raises(UserError, match=rf"heads of {hidden_size // heads}.*even"):
+        build_small_model(heads=heads, hidden_size=hidden_size)

@@ -15,13 +15,27 @@ from bertsmith.model.packing import Layout
 from bertsmith.model.sublayers import FeedForwardConfig
 
 LENGTHS, WIDTH, INNER, LAYERS = (5, 3, 40, 9), 16, 24, 3
-PLAIN = {"num_hidden_layers": LAYERS, "hidden_size": WIDTH, "mixer": {"num_attention_heads": 2}, "feedforward": {"intermediate_size": INNER}, "max_position_embeddings": 64,
-         "hidden_dropout_prob": 0.0, "layer_norm_eps": 1e-6, "initializer_range": 0.3}  # fmt: skip
-MODERN = {**PLAIN, "norm": "pre", "norm_bias": False, "position_embedding_type": "none", "mixer": {"num_attention_heads": 2, "rope_theta": 50.0, "bias": False},
-          "feedforward": {"intermediate_size": INNER, "glu": True, "bias": False}}  # fmt: skip
+PLAIN = {
+    "num_hidden_layers": LAYERS,
+    "hidden_size": WIDTH,
+    "mixer": {"num_attention_heads": 2},
+    "feedforward": {"intermediate_size": INNER},
+    "max_position_embeddings": 64,
+    "hidden_dropout_prob": 0.0,
+    "layer_norm_eps": 1e-6,
+    "initializer_range": 0.3,
+}
+MODERN = {
+    **PLAIN,
+    "norm": "pre",
+    "norm_bias": False,
+    "position_embedding_type": "none",
+    "mixer": {"num_attention_heads": 2, "rope_theta": 50.0, "bias": False},
+    "feedforward": {"intermediate_size": INNER, "glu": True, "bias": False},
+}
 ENCODERS = {
-    "after": PLAIN, "before": {**PLAIN, "norm": "pre"}, "modern": MODERN,
-    "shared": {**MODERN, "num_hidden_groups": 2}, "modern after": {**MODERN, "norm": "post"},
+    "post": PLAIN, "pre": {**PLAIN, "norm": "pre"}, "modern": MODERN,
+    "shared": {**MODERN, "num_hidden_groups": 2}, "modern post": {**MODERN, "norm": "post"},
 }  # fmt: skip
 every_kind = pytest.mark.parametrize("kind", ENCODERS)
 
@@ -64,14 +78,14 @@ def reference_forward(model, inputs):
     states = [x]
     for block_index in encoder.stack.block_indices:
         block = encoder.stack.blocks[block_index]
-        if encoder.config.norm == "before":
+        if encoder.config.norm == "pre":
             x = x + block.mixer(layer_norm(block.mixer_norm, x), layout)
             x = x + reference_feed_forward(block, layer_norm(block.feedforward_norm, x))
         else:
             x = layer_norm(block.mixer_norm, x + block.mixer(x, layout))
             x = layer_norm(block.feedforward_norm, x + reference_feed_forward(block, x))
         states.append(x)
-    return states, layer_norm(encoder.stack.norm, x) if encoder.config.norm == "before" else x
+    return states, layer_norm(encoder.stack.norm, x) if encoder.config.norm == "pre" else x
 
 
 @every_kind
@@ -97,15 +111,15 @@ def test_transformer_hidden_states_and_grads_match_reference(kind, recompute, re
 
 @every_kind
 def test_transformer_eval_mode_is_without_dropout(kind):
-    model, inputs = build_small_model(kind, dropout=0.2), build_inputs()
+    model, inputs = build_small_model(kind, hidden_dropout_prob=0.2), build_inputs()
     assert_close(model.eval()(inputs), reference_forward(model, inputs)[1], atol=1e-5, rtol=1e-5)
     assert not torch.allclose(model.train()(inputs), model.eval()(inputs), atol=1e-2)
 
 
-@pytest.mark.parametrize("kind", ["after", "before", "modern"])
+@pytest.mark.parametrize("kind", ["post", "pre", "modern"])
 @pytest.mark.parametrize("recompute", [False, True])
 def test_gradient_checkpointing_and_hidden_states_keep_dropout_masks(kind, recompute):
-    model, inputs, results = build_small_model(kind, dropout=0.2), build_inputs(), []
+    model, inputs, results = build_small_model(kind, hidden_dropout_prob=0.2), build_inputs(), []
     for all_hidden_states, checkpointing in ((None, False), ([], recompute), (None, recompute)):
         model.encoder.stack.gradient_checkpointing = checkpointing
         torch.manual_seed(7)
@@ -155,23 +169,23 @@ def test_transformer_without_biases_has_none_in_the_stack():
     assert not [name for name, weight in model.named_parameters() if weight.ndim == 1 and "norm" in name and "bias" in name]
     assert count_stack_parameters(model) == LAYERS * (4 * WIDTH**2 + 3 * INNER * WIDTH + 2 * WIDTH) + WIDTH
     assert count_stack_parameters(build_small_model("shared")) == 2 * (4 * WIDTH**2 + 3 * INNER * WIDTH + 2 * WIDTH) + WIDTH
-    assert count_stack_parameters(build_small_model("modern after")) == count_stack_parameters(model) - WIDTH  # no final norm
+    assert count_stack_parameters(build_small_model("modern post")) == count_stack_parameters(model) - WIDTH  # no final norm
 
 
 def test_transformer_parameter_counts_of_options():
-    plain = count_stack_parameters(build_small_model("after"))
+    plain = count_stack_parameters(build_small_model("post"))
     assert plain == LAYERS * (4 * WIDTH**2 + 4 * WIDTH + 2 * INNER * WIDTH + INNER + WIDTH + 4 * WIDTH)
     assert (
-        plain - count_stack_parameters(build_small_model("after", mixer={"num_attention_heads": 2, "bias": False}))
+        plain - count_stack_parameters(build_small_model("post", mixer={"num_attention_heads": 2, "bias": False}))
         == LAYERS * 4 * WIDTH
     )
     assert plain - count_stack_parameters(
-        build_small_model("after", feedforward={"intermediate_size": INNER, "bias": False})
+        build_small_model("post", feedforward={"intermediate_size": INNER, "bias": False})
     ) == LAYERS * (INNER + WIDTH)
-    assert plain - count_stack_parameters(build_small_model("after", norm_bias=False)) == LAYERS * 2 * WIDTH
+    assert plain - count_stack_parameters(build_small_model("post", norm_bias=False)) == LAYERS * 2 * WIDTH
     assert count_stack_parameters(
-        build_small_model("after", feedforward={"intermediate_size": INNER, "glu": True})
+        build_small_model("post", feedforward={"intermediate_size": INNER, "glu": True})
     ) - plain == LAYERS * INNER * (WIDTH + 1)
-    assert count_stack_parameters(build_small_model("after", mixer={"num_attention_heads": 2, "rope_theta": 10.0})) == plain
-    assert count_stack_parameters(build_small_model("before")) == plain + 2 * WIDTH
-    assert build_small_model("after", table=False).encoder.positions is None
+    assert count_stack_parameters(build_small_model("post", mixer={"num_attention_heads": 2, "rope_theta": 10.0})) == plain
+    assert count_stack_parameters(build_small_model("pre")) == plain + 2 * WIDTH
+    assert build_small_model("post", position_embedding_type="none").encoder.positions is None

@@ -76,7 +76,7 @@ def test_albert_shared_blocks_run_in_order(layers, groups, tmp_path):
 
 
 def test_albert_shared_block_is_stored_once_and_sums_grads(tmp_path):
-    shared, separate = build_small_model(groups=1), build_small_model()
+    shared, separate = build_small_model(num_hidden_groups=1), build_small_model()
     assert [name for name in shared.state_dict() if ".blocks." in name] == [
         name for name in separate.state_dict() if ".blocks.0." in name
     ]
@@ -92,7 +92,7 @@ def test_albert_shared_block_is_stored_once_and_sums_grads(tmp_path):
 
 
 def test_albert_gradient_checkpointing_changes_nothing():
-    model = build_small_model(groups=2, dropout=0.0).train()
+    model = build_small_model(num_hidden_groups=2, hidden_dropout_prob=0.0).train()
     expected = torch.autograd.grad(model(build_inputs()).square().sum(), model.encoder.tokens.weight)[0]
     model.encoder.stack.gradient_checkpointing = True
     recomputed = torch.autograd.grad(model(build_inputs()).square().sum(), model.encoder.tokens.weight)[0]
@@ -100,7 +100,7 @@ def test_albert_gradient_checkpointing_changes_nothing():
 
 
 def test_albert_small_embeddings_are_projected_after_layer_norm():
-    model = build_small_model(embedding=8, heads=NextSentenceMLM().heads())
+    model = build_small_model(embedding_size=8, heads=NextSentenceMLM().heads())
     assert model.encoder.tokens.weight.shape == (60, 8) and model.encoder.norm.normalized_shape == (8,)
     hidden = model(build_inputs())
     assert hidden.shape == (30, 32) and model.compute_logits("words", hidden).shape == (30, 60)
@@ -115,8 +115,8 @@ def test_albert_small_embeddings_are_projected_after_layer_norm():
 
 
 def test_albert_rejects_more_groups_than_layers():
-    with pytest.raises(UserError, match=r"6 different blocks for 5 layers; lower model\.groups"):
-        build_small_model(groups=6)
+    with pytest.raises(UserError, match=r"6 different blocks for 5 layers; lower model\.num_hidden_groups"):
+        build_small_model(num_hidden_groups=6)
 
 
 def test_bert_state_dict_names():

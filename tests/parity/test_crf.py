@@ -237,7 +237,7 @@ def reference_nll(emissions, gold, transitions, labels, has_ends):
 def test_crf_with_zero_transitions_is_a_softmax_per_token(tokenizer):
     examples = [random_sentence(np.random.default_rng(4), size) for size in (2, 5, 30)]
     (softmax, _, _, _), (crf_objective, model, _, packed) = (
-        build_objective_and_model(tokenizer, examples, legal=False, crf=crf) for crf in (False, True)
+        build_objective_and_model(tokenizer, examples, constrained_decoding=False, crf=crf) for crf in (False, True)
     )
     model.heads["chain"].moves.zero_()
     crf_loss, softmax_loss = crf_objective.compute_loss(model, packed), softmax.compute_loss(model, packed)

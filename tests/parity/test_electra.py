@@ -18,8 +18,16 @@ from bertsmith.objectives import ReplacedTokenDetection
 
 transformers = pytest.importorskip("transformers")
 
-SMALL = {"num_hidden_layers": 2, "hidden_size": 32, "embedding_size": 16, "mixer": {"num_attention_heads": 4}, "feedforward": {"intermediate_size": 48}, "max_position_embeddings": 64,
-         "pooler_act": "gelu", "hidden_dropout_prob": 0.0}  # fmt: skip
+SMALL = {
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "embedding_size": 16,
+    "mixer": {"num_attention_heads": 4},
+    "feedforward": {"intermediate_size": 48},
+    "max_position_embeddings": 64,
+    "pooler_act": "gelu",
+    "hidden_dropout_prob": 0.0,
+}
 SIZES = {"embedding_size": 16, "num_hidden_layers": 2, "max_position_embeddings": 64, "hidden_dropout_prob": 0.0,
          "attention_probs_dropout_prob": 0.0}  # fmt: skip
 LARGE = {**SIZES, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48}
@@ -186,10 +194,16 @@ def test_electra_generator_is_dropped_from_the_final_model(corpus):
     assert list(plain.heads) == ["words"]
 
 
-@pytest.mark.parametrize(("mixer", "width"), [
-    (Longformer(num_attention_heads=4, dilation=(2, 3)), 16), (Longformer(num_attention_heads=4, dilation=(2, 2, 3, 3)), 16), (Cnn(), 16),
-    (Lstm(cell_size=100), 16), (Lstm(directions="forward"), 16),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mixer", "width"),
+    [
+        (Longformer(num_attention_heads=4, dilation=(2, 3)), 16),
+        (Longformer(num_attention_heads=4, dilation=(2, 2, 3, 3)), 16),
+        (Cnn(), 16),
+        (Lstm(cell_size=100), 16),
+        (Lstm(directions="forward"), 16),
+    ],
+)
 def test_electra_generator_scales_other_mixers(mixer, width):
     encoder = EncoderConfig(
         num_hidden_layers=2, hidden_size=64, mixer=mixer, feedforward=FeedForwardConfig(intermediate_size=128)

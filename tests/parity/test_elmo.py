@@ -31,7 +31,7 @@ def write_published_files(folder, residual=True, **overrides):
     char_cnn = {"filters": FILTERS, "n_highway": 2, "n_characters": 262, "max_characters_per_token": 50, "activation": "relu"}
     options = {
         "lstm": lstm | {"use_skip_connections": residual},
-        "char_cnn": char_cnn | {"embedding_size": {"dim": CHAR_DIM}} | overrides,
+        "char_cnn": char_cnn | {"embedding": {"dim": CHAR_DIM}} | overrides,
     }
     (folder / "tiny_options.json").write_text(json.dumps(options))
     sizes = {

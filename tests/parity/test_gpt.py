@@ -123,11 +123,11 @@ def test_gpt2_first_release_files_are_imported(tmp_path):
     assert_close(model.compute_logits("words", hidden), reference(tokens[None]).logits[0], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("norm", "expected_class"), [("before", "GPT2LMHeadModel"), ("after", "OpenAIGPTLMHeadModel")])
+@pytest.mark.parametrize(("norm", "expected_class"), [("pre", "GPT2LMHeadModel"), ("post", "OpenAIGPTLMHeadModel")])
 def test_gpt_export_chooses_the_huggingface_class(norm, expected_class, tmp_path):
     write_vocabulary(tmp_path, "gpt2")
     tokenizer = read_tokenizer(tmp_path, None, None)
-    encoder = EncoderConfig.presets["gpt2" if norm == "before" else "gpt"]
+    encoder = EncoderConfig.presets["gpt2" if norm == "pre" else "gpt"]
     feedforward = msgspec.structs.replace(encoder.feedforward, intermediate_size=128)
     encoder = msgspec.structs.replace(
         encoder,
@@ -146,7 +146,7 @@ def test_gpt_export_chooses_the_huggingface_class(norm, expected_class, tmp_path
 def test_gpt_export_error_names_the_nearest_class(preset, kind, tmp_path):
     write_vocabulary(tmp_path, "gpt2")
     encoder = msgspec.structs.replace(
-        EncoderConfig.presets[preset], layers=1, width=32, mixer=Attention(num_attention_heads=2, causal=True)
+        EncoderConfig.presets[preset], num_hidden_layers=1, hidden_size=32, mixer=Attention(num_attention_heads=2, causal=True)
     )
     config = ModelConfig(encoder=encoder, vocab_size=300, heads={"words": LMHeadConfig(transform=False, tied=False)})
     with pytest.raises(UserError, match=f"Hugging Face's {kind}"):
@@ -198,7 +198,7 @@ def test_gpt_generation_matches_transformers(name, tmp_path):
         ):
             common = {"max_new_tokens": 20, "pad_token_id": 0, "eos_token_id": tokenizer.sep_token_id}
             expected = reference.generate(torch.tensor([ids]), **common, **reference_settings)[0, len(ids) :].tolist()
-            actual = predictor.generate(text, **settings, tokens=20)
+            actual = predictor.generate(text, **settings, max_new_tokens=20)
             assert actual["tokens"] + [tokenizer.sep_token_id] * actual["ended"] == expected
 
 
@@ -230,7 +230,7 @@ def test_gpt_sampling_with_top_k_one_is_greedy(tmp_path):
     save_reference("GPT2LMHeadModel", tmp_path / "hf")
     import_folder(tmp_path / "hf", tmp_path / "ours")
     predictor = bertsmith.load(tmp_path / "ours")
-    sampled = predictor.generate(["the cat"] * 2, kind="sample", top_k=1, tokens=5)
-    greedy = predictor.generate("the cat", tokens=5)
+    sampled = predictor.generate(["the cat"] * 2, kind="sample", top_k=1, max_new_tokens=5)
+    greedy = predictor.generate("the cat", max_new_tokens=5)
     assert sampled[0]["tokens"] == sampled[1]["tokens"] == greedy["tokens"]
     assert np.isfinite(greedy["log"])

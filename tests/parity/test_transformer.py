@@ -21,11 +21,21 @@ SOURCE_LENGTHS, TARGET_LENGTHS = [7, 3, 5, 1], [4, 6, 1, 5]
 
 def build_ours(norm: str, **settings):
     encoder = EncoderConfig(
-        num_hidden_layers=2, hidden_size=HIDDEN_SIZE, mixer=Attention(num_attention_heads=HEADS),
-        feedforward=FeedForwardConfig(intermediate_size=INTERMEDIATE_SIZE, hidden_act="relu"), norm=norm,
-        position_embedding_type="sinusoidal", scale_embeddings=True, type_vocab_size=0, embedding_norm=False, layer_norm_eps=1e-5, pooler_act="none", initializer_range=0.2,
-        max_position_embeddings=16, **settings,
-    )  # fmt: skip
+        num_hidden_layers=2,
+        hidden_size=HIDDEN_SIZE,
+        mixer=Attention(num_attention_heads=HEADS),
+        feedforward=FeedForwardConfig(intermediate_size=INTERMEDIATE_SIZE, hidden_act="relu"),
+        norm=norm,
+        position_embedding_type="sinusoidal",
+        scale_embeddings=True,
+        type_vocab_size=0,
+        embedding_norm=False,
+        layer_norm_eps=1e-5,
+        pooler_act="none",
+        initializer_range=0.2,
+        max_position_embeddings=16,
+        **settings,
+    )
     model = build_model(
         ModelConfig(encoder=encoder, vocab_size=VOCAB_SIZE, decoder=TransformerDecoderConfig(num_hidden_layers=3)), 0
     )
@@ -37,9 +47,9 @@ def build_ours(norm: str, **settings):
 
 def build_reference(model, norm: str) -> nn.Transformer:
     reference = nn.Transformer(
-        HIDDEN_SIZE, HEADS, 2, 3, INTERMEDIATE_SIZE, 0.0, "relu", batch_first=True, norm_first=norm == "before"
+        HIDDEN_SIZE, HEADS, 2, 3, INTERMEDIATE_SIZE, 0.0, "relu", batch_first=True, norm_first=norm == "pre"
     ).eval()
-    if norm == "after":  # torch adds a final norm there, which the paper has not
+    if norm == "post":  # torch adds a final norm there, which the paper has not
         reference.encoder.norm = reference.decoder.norm = None
     else:
         _copy_norm(reference.encoder.norm, model.encoder.stack.norm)
@@ -82,7 +92,7 @@ def embed_padded(tokens, lengths, table):
     ], ~layout.padding_mask()
 
 
-@pytest.mark.parametrize("norm", ["after", "before"])
+@pytest.mark.parametrize("norm", ["post", "pre"])
 def test_transformer_packed_matches_torch_padded(norm):
     model = build_ours(norm)
     source, target = (
@@ -122,8 +132,8 @@ def test_sinusoidal_positions_match_the_paper():
 
 
 def test_transformer_grads_match_torch():
-    model = build_ours("after")
-    reference = build_reference(model, "after")
+    model = build_ours("post")
+    reference = build_reference(model, "post")
     source, target = torch.arange(6), torch.arange(5) + 3
     inputs, decoder_inputs = Inputs(source, Layout.from_lengths([6])), Inputs(target, Layout.from_lengths([5]))
     model.decoder(decoder_inputs, model(inputs), inputs.layout, model.encoder).square().sum().backward()

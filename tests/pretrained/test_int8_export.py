@@ -142,7 +142,7 @@ def test_int8_checkpoint_damage_is_detected(folder):
         (lambda stored: stored.pop("encoder.norm.weight"), r"missing \['encoder.norm.weight'\]"),
         (
             lambda stored: stored.pop(f"encoder.tokens.weight{SCALE_SUFFIX}"),
-            "encoder.tokens.weight is packed, and has no scale",
+            "encoder.tokens.weight is int8, and has no scale",
         ),
         (lambda stored: stored.update(more=torch.ones(2)), r"not known \['more'\]"),
         (

@@ -13,8 +13,6 @@ from .segment_memory import SegmentMemory
 class Inputs:
     """Sequences packed without padding; `layout` says where each of them begins and ends."""
 
-    """Sequences packed without padding; `layout` says where each of them begins and ends."""
-
     input_ids: Tensor  # (tokens,) int64: all sequences, concatenated
     layout: Layout
     token_type_ids: Tensor | None = None  # (tokens,): segment id, 0 (A) or 1 (B)
@@ -38,8 +36,6 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one training step reads: inputs, targets of the objective, and their counts."""
-
     """What one training step reads: inputs, targets of the objective, and their counts."""
 
     inputs: Inputs

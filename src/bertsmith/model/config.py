@@ -20,8 +20,8 @@ ResidualMode = Literal["all", "between", "none"]
 class LayerTypes(Config, frozen=True):
     """Layers with another mixer: layer i uses `model.mixer` if i % every == 0, else this `mixer` (ModernBERT, every=3)."""
 
-    every: Annotated[PosInt, "of so many blocks the first mixes as model.mixer says"] = 3
-    mixer: Annotated[Attention | Longformer | LiteTransformer, "how tokens exchange information in the others"] = Longformer(
+    every: Annotated[PosInt, "every n-th layer, from the first, uses model.mixer (3 in ModernBERT)"] = 3
+    mixer: Annotated[Attention | Longformer | LiteTransformer, "mixer of the other layers"] = Longformer(
         attention_window=(128,), global_attention=False
     )
 
@@ -29,45 +29,53 @@ class LayerTypes(Config, frozen=True):
 class EncoderConfig(Config, frozen=True):
     """Architecture of an encoder; the defaults are BERT-base."""
 
-    num_hidden_layers: Annotated[NonNegInt, "blocks, one above another; 0: the vectors of the tokens are all"] = 12
+    num_hidden_layers: Annotated[NonNegInt, "number of transformer layers; 0: embeddings only"] = 12
     num_hidden_groups: Annotated[
-        PosInt | None, "different blocks, each called several times in turn, as ALBERT; else all differ"
+        PosInt | None, "number of distinct layers, shared by the others (1 in ALBERT); none: no sharing"
     ] = None
-    hidden_size: Annotated[PosInt, "numbers a token is made of"] = 768
-    embedding_size: Annotated[
-        PosInt | None, "numbers in the tables, projected to the width after their norm; else the width"
-    ] = None
-    mixer: Annotated[MixerConfig, "how tokens exchange information"] = Attention()
+    hidden_size: Annotated[PosInt, "hidden size (d_model)"] = 768
+    embedding_size: Annotated[PosInt | None, "embedding size, projected to hidden_size (128 in ALBERT); none: hidden_size"] = (
+        None
+    )
+    mixer: Annotated[MixerConfig, "token mixer of each layer: attention, convolution or recurrence"] = Attention()
     layer_types: Annotated[
-        LayerTypes | None, "blocks that mix otherwise, such as by a window in two of three; none: all alike"
+        LayerTypes | None, "layers with another mixer (ModernBERT: local attention in 2 of 3); none: all alike"
     ] = None
-    feedforward: Annotated[FeedForwardConfig | None, "what each token does by itself; none: nothing"] = FeedForwardConfig()
-    norm: Annotated[Literal["post", "pre", "none"], "after each part, as BERT, before it, or none in the blocks"] = "post"
-    residual: Annotated[ResidualMode, "norm=none: parts add to what they read, do so behind the first block, or never"] = "all"
+    feedforward: Annotated[FeedForwardConfig | None, "position-wise feed-forward sublayer; none: no such sublayer"] = (
+        FeedForwardConfig()
+    )
+    norm: Annotated[
+        Literal["post", "pre", "none"],
+        "LayerNorm after each sublayer (post, BERT), before it (pre, GPT-2) or nowhere in the layers",
+    ] = "post"
+    residual: Annotated[ResidualMode, "residual connections with norm=none: all, between (not in the first layer) or none"] = (
+        "all"
+    )
     reversible: Annotated[
         ReversibleMode,
-        "blocks that can be run backwards, as Reformer: depth costs no memory; halves: each side has half the width",
+        "reversible layers (Reformer): memory constant in depth; halves: two streams of half the size",
     ] = False
-    embeddings: Annotated[InputEmbeddingConfig | None, "what makes vectors of tokens, if not tables"] = None
-    norm_bias: Annotated[bool, "norms shift as well as scale"] = True
-    max_position_embeddings: Annotated[PosInt, "the longest sequence it can read"] = 512
+    embeddings: Annotated[
+        InputEmbeddingConfig | None, "input embedding other than a token table, such as char-cnn (ELMo); none: a token table"
+    ] = None
+    norm_bias: Annotated[bool, "bias in LayerNorm"] = True
+    max_position_embeddings: Annotated[PosInt, "maximum sequence length in tokens"] = 512
     position_embedding_type: Annotated[
         Literal["absolute", "sinusoidal", "none"] | AxialPositionsConfig,
-        "learn a vector for each position, or take waves (Vaswani et al. 2017), or learn rows and columns (Reformer); "
-        "rotary needs none",
+        "learned (absolute), sinusoidal or axial (Reformer) position embeddings; none with RoPE",
     ] = "absolute"
-    scale_embeddings: Annotated[
-        bool, "vectors of tokens times the root of their width before positions join, as the Transformer"
-    ] = False
-    type_vocab_size: Annotated[NonNegInt, "kinds of segment: A and B; 0: none, and no table of them"] = 2
-    embedding_norm: Annotated[bool, "norm the sum of the tables, as BERT; GPT does not"] = True
-    hidden_dropout_prob: Annotated[Probability, "on embeddings and on what each part adds"] = 0.1
-    layer_norm_eps: Annotated[PosFloat, "of the norms"] = 1e-12
-    initializer_range: Annotated[PosFloat, "of new weights; narrow models begin to use context sooner with more"] = 0.02
-    pooling: Annotated[
-        PoolingMode, "what stands for a text: its first token (a causal model's last), the mean or most of all"
-    ] = "cls"
-    pooler_act: Annotated[PoolActivation, "of the row that stands for a text: tanh as BERT; none: as it is, as GPT"] = "tanh"
+    scale_embeddings: Annotated[bool, "multiply token embeddings by sqrt(hidden_size) (Vaswani et al. 2017)"] = False
+    type_vocab_size: Annotated[NonNegInt, "number of segment types (token_type_ids); 0: no segment embeddings"] = 2
+    embedding_norm: Annotated[bool, "LayerNorm on the embeddings (BERT; not in GPT)"] = True
+    hidden_dropout_prob: Annotated[Probability, "dropout on the embeddings and on the output of each sublayer"] = 0.1
+    layer_norm_eps: Annotated[PosFloat, "epsilon of LayerNorm"] = 1e-12
+    initializer_range: Annotated[PosFloat, "standard deviation of initial weights (0.02 in BERT; more helps narrow models)"] = (
+        0.02
+    )
+    pooling: Annotated[PoolingMode, "sequence representation: cls (first token; last if causal), mean or max over tokens"] = (
+        "cls"
+    )
+    pooler_act: Annotated[PoolActivation, "activation of the pooler (tanh in BERT); none: no pooler layer (GPT)"] = "tanh"
 
     presets: ClassVar[dict[str, "EncoderConfig"]] = {}
 

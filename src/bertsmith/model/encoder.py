@@ -79,7 +79,7 @@ class Encoder(nn.Module):
         return layout.mean_pool(hidden_states) if self.config.pooling == "mean" else layout.max_pool(hidden_states)
 
     def apply_pooler(self, hidden_states: Tensor) -> Tensor:
-        """(rows, hidden_size): activation(W h + b) of the pooled rows, BERT's pooler; unchanged if pooler=none."""
+        """(rows, hidden_size): activation(W h + b) of the pooled rows, BERT's pooler; unchanged if pooler_act=none."""
         return (
             hidden_states
             if self.config.pooler_act == "none"
@@ -124,7 +124,7 @@ class Encoder(nn.Module):
 
 
 def _build_embedding_projection(config: EncoderConfig) -> nn.Module:
-    """Projection from `embedding` to `width`, where they differ (ALBERT)."""
+    """Projection from `embedding_size` to `hidden_size`, where they differ (ALBERT)."""
     if config.embedding_size is None or config.embeddings:
         return nn.Identity()
     if config.reversible == "halves" and 2 * config.embedding_size == config.hidden_size:

@@ -26,7 +26,7 @@ def quantize_weights(weights: dict[str, Tensor]) -> dict[str, Tensor]:
             quantized[name] = weight
             continue
         if not bool(torch.isfinite(weight).all()):
-            raise UserError(f"{name} holds what is no number: such a model is broken, and cannot be packed")
+            raise UserError(f"{name} holds what is no number: such a model is broken, and cannot be stored as int8")
         quantized[name], quantized[name + SCALE_SUFFIX] = quantize_rows(weight.float())
     return quantized
 
@@ -50,7 +50,7 @@ def dequantize_weights(quantized: dict[str, Tensor], folder: Path) -> dict[str, 
         elif scale is not None:
             weights[name] = _dequantize(name, tensor, scale, folder)
         elif tensor.dtype == torch.int8:
-            raise UserError(f"{folder} does not fit its config.json: {name} is packed, and has no {SCALE_SUFFIX.strip(':')}")
+            raise UserError(f"{folder} does not fit its config.json: {name} is int8, and has no {SCALE_SUFFIX.strip(':')}")
         else:
             weights[name] = tensor
     return weights

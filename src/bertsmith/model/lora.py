@@ -14,12 +14,12 @@ from .model import Model
 class LoraConfig(Config, frozen=True):
     """Rank, scaling and target modules of LoRA (Hu et al. 2021)."""
 
-    r: Annotated[PosInt, "numbers a token passes through on its way beside a matrix"] = 8
-    lora_alpha: Annotated[PosFloat, "what is learnt counts alpha / rank"] = 16.0
-    lora_dropout: Annotated[Probability, "on what goes beside the matrix"] = 0.0
-    target_modules: Annotated[Literal["attention", "all"], "the matrices of attention, or those of the feed-forward too"] = (
-        "attention"
-    )
+    r: Annotated[PosInt, "rank of the update matrices"] = 8
+    lora_alpha: Annotated[PosFloat, "scaling: updates are multiplied by lora_alpha / r"] = 16.0
+    lora_dropout: Annotated[Probability, "dropout on the input of the update matrices"] = 0.0
+    target_modules: Annotated[
+        Literal["attention", "all"], "matrices with an update: those of attention, or all (feed-forward too)"
+    ] = "attention"
 
 
 class LoRALinear(nn.Module):

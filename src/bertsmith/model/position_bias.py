@@ -31,11 +31,9 @@ class AlibiConfig(Variant, frozen=True, tag="alibi"):
 class T5BiasConfig(Variant, frozen=True, tag="t5"):
     """T5's relative position bias (Raffel et al. 2020): a learned scalar for each head and each bucket of distances."""
 
-    num_buckets: Annotated[
-        PosInt, "half of them for one distance each, the rest for ever more; unless causal, half for each side"
-    ] = 32
-    max_distance: Annotated[PosInt, "the last bucket has this distance and all beyond"] = 128
-    shared: Annotated[bool, "all layers have those of the first, as T5; else each has its own"] = True
+    num_buckets: Annotated[PosInt, "number of distance buckets, half of them for each direction unless causal (32 in T5)"] = 32
+    max_distance: Annotated[PosInt, "distance from which all fall into the last bucket (128 in T5)"] = 128
+    shared: Annotated[bool, "share the first layer's bias among all layers (T5)"] = True
 
     def build(self, num_heads: int, causal: bool) -> "PositionBias":
         return T5Bias(self, num_heads, causal)
@@ -77,8 +75,9 @@ class T5Bias(PositionBias):
         self.max_exact = config.num_buckets // num_directions // 2
         if config.num_buckets % (2 * num_directions) or config.max_distance <= self.max_exact:
             raise UserError(
-                f"{config.num_buckets} buckets of distances up to {config.max_distance}: let model.mixer.position_bias.num_buckets "
-                f"be a multiple of {2 * num_directions}, and furthest more than {max(1, self.max_exact)}"
+                f"{config.num_buckets} buckets of distances up to {config.max_distance}: let "
+                f"model.mixer.position_bias.num_buckets be a multiple of {2 * num_directions}, "
+                f"and max_distance more than {max(1, self.max_exact)}"
             )
         self.table = nn.Embedding(config.num_buckets, num_heads)
 

@@ -32,7 +32,7 @@ class RotaryEmbedding(nn.Module):
         super().__init__()
         if head_dim % 2:
             raise UserError(
-                f"rotary positions turn pairs of numbers: heads of {head_dim} are not even; change model.mixer.num_attention_heads"
+                f"RoPE rotates pairs of channels: heads of {head_dim} are not even; change model.mixer.num_attention_heads"
             )
         self.head_dim, self.theta = head_dim, theta
         self.cos_sin_cache = torch.empty(0, head_dim)  # computed on demand, not in the state dict
@@ -79,15 +79,17 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class AxialPositionsConfig(Config, frozen=True):
     """Axial position embeddings (Kitaev et al. 2020): a million positions from two tables of a thousand rows."""
 
-    shape: Annotated[tuple[PosInt, ...], Meta(min_length=1), "places along each axis; all of them are their product"] = (64, 64)
+    shape: Annotated[
+        tuple[PosInt, ...], Meta(min_length=1), "positions along each axis; their product is at least max_position_embeddings"
+    ] = (64, 64)
     widths: Annotated[
-        tuple[PosInt, ...] | None, "numbers that each axis gives; together the tables' width; none: about as many each"
+        tuple[PosInt, ...] | None, "embedding size of each axis, together that of the tokens; none: about equal"
     ] = None
 
     def build(self, num_positions: int, hidden_size: int) -> "AxialPositionEmbeddings":
         if prod(self.shape) < num_positions:
-            raise UserError(f"model.position_embedding_type.shape={list(self.shape)} has {prod(self.shape):,} places, fewer than "
-                           f"model.max_position_embeddings={num_positions:,}; make it larger")  # fmt: skip
+            raise UserError(f"model.position_embedding_type.shape={list(self.shape)} has {prod(self.shape):,} places, fewer "
+                           f"than model.max_position_embeddings={num_positions:,}; make it larger")  # fmt: skip
         num_axes = len(self.shape)
         dims = self.widths or tuple(
             (hidden_size * (axis + 1)) // num_axes - (hidden_size * axis) // num_axes for axis in range(num_axes)

@@ -186,7 +186,7 @@ def mixer_only(num_layers: int, hidden_size: int, mixer: Lstm | Cnn, **overrides
 
 
 def elmo(num_layers: int, hidden_size: int, cell_size: int, residual: ResidualMode) -> EncoderConfig:
-    """ELMo (Peters et al. 2018): character CNN, a forward and a backward LSTM of half the width each; cells clipped at 3."""
+    """ELMo (Peters et al. 2018): character CNN, a forward and a backward LSTM of half the hidden size each, clipped at 3."""
     lstm, options = (
         Lstm(directions="apart", cell_size=cell_size, cell_clip=3.0),
         {"residual": residual, "type_vocab_size": 0, "pooling": "mean"},

@@ -38,15 +38,15 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class FeedForwardConfig(Config, frozen=True):
     """Position-wise feed-forward layer, optionally gated (GLU variants, Shazeer 2020)."""
 
-    intermediate_size: Annotated[PosInt, "inner width"] = 3072
-    hidden_act: Annotated[Activation, "here and in the heads of pre-training: GELU by erf, as BERT, by tanh, as ALBERT"] = (
-        "gelu"
-    )
-    glu: Annotated[bool, "the activation opens and shuts a second matrix: GEGLU, with silu SwiGLU, with relu ReGLU"] = False
-    bias: Annotated[bool, "add a bias after each matrix"] = True
-    chunk_size: Annotated[PosInt | None, "tokens at a time: less memory, and computed twice in training; none: all at once"] = (
-        None
-    )
+    intermediate_size: Annotated[PosInt, "size of the inner layer (4 * hidden_size in BERT)"] = 3072
+    hidden_act: Annotated[
+        Activation, "activation, also of the pre-training heads: gelu (erf, BERT), gelu-tanh (ALBERT), ..."
+    ] = "gelu"
+    glu: Annotated[bool, "gated linear unit (Shazeer 2020): GEGLU, SwiGLU with silu, ReGLU with relu"] = False
+    bias: Annotated[bool, "bias in the linear layers"] = True
+    chunk_size: Annotated[
+        PosInt | None, "tokens computed at a time: less memory, recomputed in training; none: all at once"
+    ] = None
 
     def build(self, hidden_size: int) -> nn.Module:
         return FeedForwardLayer(self, hidden_size)

@@ -37,8 +37,8 @@ def replace_mixer(encoder: EncoderConfig, mixer: MixerConfig) -> EncoderConfig:
     trained = encoder.mixer
     if isinstance(trained, Attention) and trained.position_bias is not None and isinstance(mixer, Longformer):
         raise UserError(
-            f"mixer=longformer knows nothing of mixer.position_bias={_kind_of(trained.position_bias)}, by which this model tells places "
-            "apart; stay with mixer=attention, or train one with a table of positions or mixer.rope_theta"
+            f"mixer=longformer knows nothing of mixer.position_bias={_kind_of(trained.position_bias)}, by which this model "
+            "tells places apart; stay with mixer=attention, or train one with position embeddings or mixer.rope_theta"
         )
     new = msgspec.structs.replace(encoder, mixer=_inherit_fields(mixer, trained))
     old_shapes, new_shapes = _weight_shapes(encoder), _weight_shapes(new)
@@ -93,8 +93,8 @@ def extend_positions(encoder: EncoderConfig, num_positions: int) -> EncoderConfi
     """The encoder config with more positions."""
     if num_positions < encoder.max_position_embeddings:
         raise UserError(
-            f"length {num_positions:,} is less than the model's {encoder.max_position_embeddings:,} positions, which it need not lose; "
-            f"take {encoder.max_position_embeddings} or more"
+            f"max_length={num_positions:,} is less than the model's {encoder.max_position_embeddings:,} positions, "
+            f"which it need not lose; take {encoder.max_position_embeddings} or more"
         )
     return msgspec.structs.replace(encoder, max_position_embeddings=num_positions)
 

@@ -59,7 +59,7 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """All blocks of an encoder (ALBERT: layers share `groups` blocks), and the final LayerNorm of a pre-norm model."""
+    """Blocks of an encoder (ALBERT: layers share `num_hidden_groups` blocks), and the final LayerNorm of pre-norm."""
 
     gradient_checkpointing = False  # recompute activations in the backward pass: less memory, a third more work
 

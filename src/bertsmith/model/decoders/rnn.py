@@ -69,13 +69,13 @@ CellState = tuple[Tensor, ...]  # (layers, rows, hidden_size) each: (h,) of a GR
 class RNNDecoderConfig(Variant, frozen=True, tag="rnn"):
     """GRU or LSTM decoder; h_0 = tanh(W mean(encoder states)), output tanh(V [hidden; context; token embedding])."""
 
-    cell: Annotated[Literal["gru", "lstm"], "what remembers"] = "gru"
+    cell: Annotated[Literal["gru", "lstm"], "recurrent cell"] = "gru"
     score: Annotated[
         AttentionScore,
-        "how it looks at the source: additive, before each step; dot or general, after it; none: at one fixed vector",
+        "attention score: additive (Bahdanau), dot or general (Luong); none: mean of the source",
     ] = "additive"
-    num_hidden_layers: Annotated[PosInt, "cells, one above another"] = 1
-    hidden_dropout_prob: Annotated[Probability | None, "on what is said, and between layers; as the encoder, if none"] = None
+    num_hidden_layers: Annotated[PosInt, "number of recurrent layers"] = 1
+    hidden_dropout_prob: Annotated[Probability | None, "dropout on the output and between layers; none: as the encoder"] = None
 
     def build(self, encoder: "EncoderConfig") -> "RNNDecoder":
         return RNNDecoder(self, encoder)

@@ -65,14 +65,14 @@ class CrossAttention(nn.Module):
 class TransformerDecoderConfig(Variant, frozen=True, tag="transformer"):
     """Transformer decoder (Vaswani et al. 2017); fields that are None are the encoder's."""
 
-    num_hidden_layers: Annotated[PosInt | None, "blocks, one above another; as many as the encoder has, if none"] = None
-    num_attention_heads: Annotated[PosInt | None, "attention heads; as the encoder, if none"] = None
-    feedforward: Annotated[FeedForwardConfig | None, "what each token does by itself; as the encoder, if none"] = None
-    norm: Annotated[Literal["post", "pre"] | None, "after each part or before it; as the encoder, if none"] = None
-    hidden_dropout_prob: Annotated[Probability | None, "on what each part adds; as the encoder, if none"] = None
-    shared: Annotated[bool, "blocks are the encoder's own, but for attention to the source (BERTShare, Rothe et al. 2020)"] = (
-        False
-    )
+    num_hidden_layers: Annotated[PosInt | None, "number of decoder layers; none: as the encoder"] = None
+    num_attention_heads: Annotated[PosInt | None, "number of attention heads; none: as the encoder"] = None
+    feedforward: Annotated[FeedForwardConfig | None, "position-wise feed-forward sublayer; none: as the encoder"] = None
+    norm: Annotated[
+        Literal["post", "pre"] | None, "LayerNorm after each sublayer (post) or before it (pre); none: as the encoder"
+    ] = None
+    hidden_dropout_prob: Annotated[Probability | None, "dropout on the output of each sublayer; none: as the encoder"] = None
+    shared: Annotated[bool, "share the encoder's layers, but for cross-attention (BERTShare, Rothe et al. 2020)"] = False
 
     def build(self, encoder: "EncoderConfig") -> "TransformerDecoder":
         return TransformerDecoder(self, encoder)
@@ -121,7 +121,7 @@ class TransformerDecoder(Decoder):
             raise UserError("decoder.shared=true takes the encoder's blocks as they are; leave out the decoder's own settings")
         is_plain_attention = isinstance(encoder.mixer, Attention) and not encoder.layer_types
         if config.shared and (not is_plain_attention or encoder.norm == "none" or not encoder.feedforward):
-            raise UserError("decoder.shared=true shares blocks of dense attention with norms, and this encoder has others")
+            raise UserError("decoder.shared=true shares blocks of full attention with norms, and this encoder has others")
         num_own_blocks = 0 if config.shared else block_config.num_hidden_layers
         self.blocks = nn.ModuleList(Block(block_config.for_layer(layer, num_own_blocks)) for layer in range(num_own_blocks))
         for block in self.blocks[1:]:
@@ -149,13 +149,15 @@ class TransformerDecoder(Decoder):
         stack, config = encoder.stack, self.config
         if len(self.blocks) > len(stack.block_indices):
             raise UserError(
-                f"decoder.num_hidden_layers={len(self.blocks)} is more than the {len(stack.block_indices)} blocks of the encoder, "
-                "which they begin as; lower it, or begin anew with scratch=true"
+                f"decoder.num_hidden_layers={len(self.blocks)} is more than the {len(stack.block_indices)} blocks of "
+                "the encoder, which they begin as; lower it, or begin anew with random_init=true"
             )
         same_feedforward, same_mixer = self._matches_encoder(encoder.config)
         if not same_mixer and (config.num_attention_heads, config.feedforward, config.norm) != (None,) * 3:
-            raise UserError("the decoder's blocks are not of the encoder's kind, and cannot begin as those; leave out "
-                           "decoder.heads, feedforward and norm, or begin anew with scratch=true")  # fmt: skip
+            raise UserError(
+                "the decoder's blocks are not of the encoder's kind, and cannot begin as those; leave out "
+                "decoder.num_attention_heads, feedforward and norm, or begin anew with random_init=true"
+            )
         for layer, block in enumerate(self.blocks):
             _copy_weights(block, stack.blocks[stack.block_indices[layer]], same_feedforward, same_mixer)
         if same_feedforward and isinstance(self.norm, AddNorm) and isinstance(stack.norm, AddNorm):

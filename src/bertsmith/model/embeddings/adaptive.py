@@ -55,10 +55,10 @@ DivValue = Annotated[float, Meta(ge=1, le=1e6)]
 class AdaptiveInputConfig(Variant, frozen=True, tag="adaptive"):
     """Adaptive input: one embedding table for each frequency cluster; ids must be sorted by frequency."""
 
-    cutoffs: Annotated[tuple[PosInt, ...], Meta(min_length=1), "the first id of every cluster but that of frequent words"] = (
+    cutoffs: Annotated[tuple[PosInt, ...], Meta(min_length=1), "first token id of each cluster after the most frequent one"] = (
         2_000, 10_000,
     )  # fmt: skip
-    div_value: Annotated[DivValue, "each cluster has so many times fewer numbers a word than the one before"] = 4.0
+    div_value: Annotated[DivValue, "factor by which the embedding size shrinks from cluster to cluster"] = 4.0
 
     token_table_dim: ClassVar[int] = 0  # the encoder has no token embedding table
     causal: ClassVar[bool] = True
@@ -89,20 +89,20 @@ class AdaptiveInput(InputEmbedding):
 class AdaptiveSoftmaxHeadConfig(Variant, frozen=True, tag="adaptive"):
     """Adaptive softmax: log-probability of every word; ids must be sorted by frequency."""
 
-    cutoffs: Annotated[tuple[PosInt, ...], Meta(min_length=1), "the first id of every cluster but that of frequent words"] = (
+    cutoffs: Annotated[tuple[PosInt, ...], Meta(min_length=1), "first token id of each cluster after the most frequent one"] = (
         2_000, 10_000,
     )  # fmt: skip
-    div_value: Annotated[DivValue, "each cluster is scored with so many times fewer numbers than the one before"] = 4.0
-    tied: Annotated[bool, "the tables are those of model.embeddings=adaptive, of the same cutoffs; else its own"] = False
-    bias: Annotated[bool, "a number for every word beside the tables"] = True
+    div_value: Annotated[DivValue, "factor by which the projection size shrinks from cluster to cluster"] = 4.0
+    tied: Annotated[bool, "tie the output embeddings to those of model.embeddings=adaptive (same cutoffs)"] = False
+    bias: Annotated[bool, "bias for each token of the vocabulary"] = True
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "AdaptiveSoftmax":
         front = encoder.embeddings
         if self.tied and not (
             isinstance(front, AdaptiveInputConfig) and (front.cutoffs, front.div_value) == (self.cutoffs, self.div_value)
         ):
-            raise UserError("a tied head by rarity scores with the tables of model.embeddings=adaptive; give it the same cutoffs "
-                           "and shrink as the head's, or set the head's tied=false")  # fmt: skip
+            raise UserError("a tied adaptive softmax scores with the tables of model.embeddings=adaptive; give it the same "
+                           "cutoffs and div_value as the head's, or set the head's tied=false")  # fmt: skip
         return AdaptiveSoftmax(
             self, Clusters.from_cutoffs(self.cutoffs, self.div_value, encoder.hidden_size, vocab_size), encoder.hidden_size
         )

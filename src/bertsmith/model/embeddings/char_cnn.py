@@ -21,13 +21,23 @@ NUM_CHARACTERS = NUM_CHARS + 1  # rows of the character embedding; row 0 stands 
 class CharCNNConfig(Variant, frozen=True, tag="char-cnn"):
     """Character CNN of Peters et al. 2018: no word table, so that there are no out-of-vocabulary words."""
 
-    filters: Annotated[tuple[tuple[PosInt, PosInt], ...], Meta(min_length=1), "characters they see, and how many do: pairs"] = (
-        (1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024),
-    )  # fmt: skip
-    embedding_size: Annotated[PosInt, "a character is made of"] = 16
-    max_characters_per_token: Annotated[PosInt, "bytes of a word at most, its begin and its end among them"] = 50
-    num_highway: Annotated[NonNegInt, "layers that let some of it pass"] = 2
-    hidden_act: Annotated[Literal["relu", "tanh"], "of the filters"] = "relu"
+    filters: Annotated[
+        tuple[tuple[PosInt, PosInt], ...],
+        Meta(min_length=1),
+        "convolutions as pairs: kernel size in characters, number of filters",
+    ] = (
+        (1, 32),
+        (2, 32),
+        (3, 64),
+        (4, 128),
+        (5, 256),
+        (6, 512),
+        (7, 1024),
+    )
+    embedding_size: Annotated[PosInt, "character embedding size"] = 16
+    max_characters_per_token: Annotated[PosInt, "maximum length of a word in bytes, with its start and end marks"] = 50
+    num_highway: Annotated[NonNegInt, "number of highway layers"] = 2
+    hidden_act: Annotated[Literal["relu", "tanh"], "activation of the convolutions"] = "relu"
 
     causal: ClassVar[bool] = True  # embeddings do not depend on context
     token_table_dim: ClassVar[int] = 0  # the encoder has no token embedding table
@@ -43,11 +53,12 @@ class CharCNN(InputEmbedding):
         super().__init__()
         if hidden_size % 2:
             raise UserError(
-                f"half the channels read forward, half backward: a width of {hidden_size} is not even; change model.hidden_size"
+                f"half the channels read forward, half backward: model.hidden_size={hidden_size} is not even; change it"
             )
         if max(kernel_size for kernel_size, _ in config.filters) > config.max_characters_per_token:
             raise UserError(
-                f"a filter wider than the {config.max_characters_per_token} letters of a word sees nothing; change model.embeddings"
+                f"a filter wider than the {config.max_characters_per_token} letters of a word sees nothing; change "
+                "model.embeddings.filters or model.embeddings.max_characters_per_token"
             )
         num_filters = sum(out_channels for _, out_channels in config.filters)
         self.max_word_length, self.lexicon = config.max_characters_per_token, Lexicon()

@@ -22,9 +22,9 @@ Ints = NDArray[np.int64]
 class CharNgramConfig(Config, frozen=True):
     """Character n-grams of fastText (Bojanowski et al. 2017), hashed into buckets."""
 
-    min_n: Annotated[PosInt, "characters of an n-gram, < and > among them"] = 3
-    max_n: Annotated[PosInt, "characters at most"] = 6
-    bucket: Annotated[int, Meta(ge=1, lt=2**31), "rows for all n-grams, by their hash: some share one"] = 2_000_000
+    min_n: Annotated[PosInt, "minimum length of character n-grams, with the word boundaries < and >"] = 3
+    max_n: Annotated[PosInt, "maximum length of character n-grams"] = 6
+    bucket: Annotated[int, Meta(ge=1, lt=2**31), "number of hash buckets for the n-grams"] = 2_000_000
 
     def embedding_rows(self, words: Sequence[str], is_special: NDArray[np.bool_]) -> tuple[Ints, Ints]:
         """Row indices of all words, concatenated, and the offset of each word in them (words + 1,).
@@ -32,7 +32,7 @@ class CharNgramConfig(Config, frozen=True):
         A word has its own row, then `len(words) + bucket` of each n-gram; a special token has its own row only.
         """
         if self.max_n < self.min_n:
-            raise UserError(f"n-grams of {self.min_n} to {self.max_n} characters are none; most must not be below least")
+            raise UserError(f"n-grams of {self.min_n} to {self.max_n} characters are none; max_n must not be below min_n")
         hashed_words = ["" if special else word for word, special in zip(words, is_special, strict=True)]
         buckets, offsets = hash_ngrams(hashed_words, self.min_n, self.max_n, self.bucket)
         num_ngrams = np.where(is_special, 0, np.diff(offsets))
@@ -46,8 +46,8 @@ class FastTextConfig(Variant, frozen=True, tag="fasttext"):
     """The token table holds the final vectors (word and n-grams averaged) of known words; other words are the mean of their
     n-grams."""
 
-    vector_size: Annotated[PosInt, "a word is made of: the model's width"]
-    ngrams: Annotated[CharNgramConfig, "which, and how many rows there are for them"] = CharNgramConfig()
+    vector_size: Annotated[PosInt, "dimension of the word vectors (model.hidden_size)"]
+    ngrams: Annotated[CharNgramConfig, "character n-grams of a word"] = CharNgramConfig()
 
     @property
     def token_table_dim(self) -> int:

@@ -17,10 +17,10 @@ class NgramConfig(Variant, frozen=True, tag="ngram"):
     An untied LM head on it is y = b + W x + U tanh(d + H x); without `direct` connections, W = 0 and x is left out.
     """
 
-    order: Annotated[PosInt, "words in all: those it reads and the one it foretells"] = 5
-    embedding_size: Annotated[PosInt, "a word is made of"] = 60
-    intermediate_size: Annotated[PosInt, "numbers of the hidden layer"] = 100
-    direct: Annotated[bool, "the vectors of words are scored beside the hidden layer"] = True
+    order: Annotated[PosInt, "n of the n-gram model: n - 1 context words and the predicted one"] = 5
+    embedding_size: Annotated[PosInt, "word embedding size"] = 60
+    intermediate_size: Annotated[PosInt, "size of the hidden layer"] = 100
+    direct: Annotated[bool, "direct connections from the word embeddings to the output (Bengio et al. 2003)"] = True
 
     causal: ClassVar[bool] = True
 
@@ -39,7 +39,8 @@ class NgramConfig(Variant, frozen=True, tag="ngram"):
             raise UserError("model.embeddings.order=1 reads no word; take 2 or more")
         if hidden_size != self.hidden_size:
             raise UserError(
-                f"a front of order {self.order} makes vectors of {self.hidden_size}; set model.hidden_size={self.hidden_size}"
+                f"model.embeddings=ngram of order {self.order} makes vectors of {self.hidden_size}; "
+                f"set model.hidden_size={self.hidden_size}"
             )
         return NgramEmbedding(self)
 

@@ -42,8 +42,8 @@ class IncrementalDecoder(Protocol):
 class GenerationBase(Variant, frozen=True):
     """Options of all generation strategies."""
 
-    max_new_tokens: Annotated[PosInt, "tokens to write at most"] = 64
-    no_repeat_ngram_size: Annotated[PosInt | None, "no run of so many written tokens comes twice"] = None
+    max_new_tokens: Annotated[PosInt, "maximum number of generated tokens"] = 64
+    no_repeat_ngram_size: Annotated[PosInt | None, "n-grams of this size are generated at most once; none: no limit"] = None
 
 
 class Greedy(GenerationBase, frozen=True):
@@ -53,19 +53,21 @@ class Greedy(GenerationBase, frozen=True):
 class Sample(GenerationBase, frozen=True):
     """Sampling with temperature, top-k and top-p; random numbers depend on the prompt and seed, not on the batch."""
 
-    temperature: Annotated[PosFloat, "below 1 the likely become likelier, above 1 the unlikely"] = 1.0
-    top_k: Annotated[PosInt | None, "only the so many likeliest"] = None
-    top_p: Annotated[float, Meta(gt=0, le=1), "only the fewest that are so likely together"] = 1.0
-    seed: Annotated[int, "of the dice"] = 0
+    temperature: Annotated[PosFloat, "sampling temperature: logits are divided by it"] = 1.0
+    top_k: Annotated[PosInt | None, "sample only from the k most probable tokens; none: all"] = None
+    top_p: Annotated[
+        float, Meta(gt=0, le=1), "sample only from the smallest set of tokens with this total probability (nucleus)"
+    ] = 1.0
+    seed: Annotated[int, "random seed"] = 0
 
 
 class Beam(GenerationBase, frozen=True):
     """Beam search."""
 
-    num_beams: Annotated[PosInt, "texts kept at every length"] = 4
-    length_penalty: Annotated[
-        NonNegFloat, "log-probabilities are divided by ((5 + tokens) / 6)^alpha, Wu et al. 2016; 0: not"
-    ] = 0.6
+    num_beams: Annotated[PosInt, "number of beams"] = 4
+    length_penalty: Annotated[NonNegFloat, "exponent of the length penalty ((5 + tokens) / 6)^a (Wu et al. 2016); 0: none"] = (
+        0.6
+    )
 
 
 GenerationConfig = Greedy | Sample | Beam

@@ -34,9 +34,9 @@ LM_HEAD = "words"  # name of the language modeling head in Model.heads
 class LMHeadConfig(Variant, frozen=True, tag="words"):
     """Language modeling head: a logit for every token of the vocabulary, by default tied to the token embeddings."""
 
-    transform: Annotated[bool, "a matrix, the activation and a norm before the table, as BERT; GPT has none"] = True
-    tied: Annotated[bool, "the table is that of the embeddings; else one of its own"] = True
-    bias: Annotated[bool, "a number for every word beside the table"] = True
+    transform: Annotated[bool, "dense layer, activation and LayerNorm before the output embeddings (BERT; not in GPT)"] = True
+    tied: Annotated[bool, "tie the output embeddings to the token embeddings"] = True
+    bias: Annotated[bool, "bias for each token of the vocabulary"] = True
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "LMHead":
         return LMHead(self, encoder, vocab_size)
@@ -45,15 +45,15 @@ class LMHeadConfig(Variant, frozen=True, tag="words"):
 class HalfLMHeadConfig(Variant, frozen=True, tag="half"):
     """Language modeling head over half of the channels: those of the forward or of the backward language model (ELMo)."""
 
-    tied: Annotated[bool, "the table is that of the embeddings, which have half the width; else one of its own"] = False
-    bias: Annotated[bool, "a number for every word beside the table"] = True
+    tied: Annotated[bool, "tie the output embeddings to the token embeddings, of half the hidden size"] = False
+    bias: Annotated[bool, "bias for each token of the vocabulary"] = True
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "LMHead":
         half_size = encoder.hidden_size // 2
         if self.tied and (encoder.embeddings is not None or encoder.embedding_dim != half_size):
             raise UserError(
-                f"a tied softmax over half the channels wants tables of {half_size} numbers; set model.embedding_size={half_size}, "
-                "or the head's tied=false"
+                f"a tied softmax over half the channels wants embeddings of size {half_size}; "
+                f"set model.embedding_size={half_size}, or the head's tied=false"
             )
         half_encoder = replace(encoder, hidden_size=half_size, embedding_size=None, embeddings=None)
         return LMHead(LMHeadConfig(transform=False, tied=self.tied, bias=self.bias), half_encoder, vocab_size)
@@ -69,7 +69,7 @@ class DiscriminatorHeadConfig(Variant, frozen=True, tag="replaced"):
 class PooledHeadConfig(Variant, frozen=True, tag="labels"):
     """Logits of the pooled sequence without dropout: next-sentence prediction and sentence order."""
 
-    labels: Annotated[PosInt, "how many there are"]
+    labels: Annotated[PosInt, "number of labels"]
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "PooledClassifier":
         return PooledClassifier(encoder.hidden_size, self.labels)
@@ -78,8 +78,8 @@ class PooledHeadConfig(Variant, frozen=True, tag="labels"):
 class TokenHeadConfig(Variant, frozen=True, tag="tokens"):
     """Logits for each token: tags, or start and end of an answer."""
 
-    outputs: Annotated[PosInt, "scores a token"]
-    dropout: Annotated[Probability, "on what is scored"] = 0.1
+    outputs: Annotated[PosInt, "number of logits for each token"]
+    dropout: Annotated[Probability, "dropout before the classifier"] = 0.1
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "TokenClassifier":
         return TokenClassifier(encoder.hidden_size, self.outputs, self.dropout)
@@ -88,8 +88,8 @@ class TokenHeadConfig(Variant, frozen=True, tag="tokens"):
 class SequenceHeadConfig(Variant, frozen=True, tag="text"):
     """Logits of the pooled sequence with dropout before the classifier: the fine-tuning head."""
 
-    outputs: Annotated[PosInt, "scores a text"]
-    dropout: Annotated[Probability, "on what is scored"] = 0.1
+    outputs: Annotated[PosInt, "number of logits for each sequence"]
+    dropout: Annotated[Probability, "dropout before the classifier"] = 0.1
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "SequenceClassifier":
         return SequenceClassifier(encoder.hidden_size, self.outputs, self.dropout)

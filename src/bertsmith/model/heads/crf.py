@@ -20,7 +20,7 @@ LOG_ZERO = -1e4  # log of 0 for practical purposes; -inf would give nan gradient
 class CRFHeadConfig(Variant, frozen=True, tag="chain"):
     """Transition scores between tags, used with any token classification head."""
 
-    tags: Annotated[PosInt, "how many there are"]
+    tags: Annotated[PosInt, "number of tags"]
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "CRF":
         return CRF(self.tags)

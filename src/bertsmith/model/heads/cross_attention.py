@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class CrossAttentionHeadConfig(Variant, frozen=True, tag="cross"):
     """Logits for pairs of texts, from both after cross-attention."""
 
-    outputs: Annotated[PosInt, "scores a pair"]
-    blocks: Annotated[PosInt, "blocks in which each side attends to the other"]
-    dropout: Annotated[Probability, "on what is scored"] = 0.1
+    outputs: Annotated[PosInt, "number of logits for each text pair"]
+    blocks: Annotated[PosInt, "number of cross-attention layers between the two texts"]
+    dropout: Annotated[Probability, "dropout before the classifier"] = 0.1
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "CrossAttentionHead":
         return CrossAttentionHead(self, encoder)

@@ -23,7 +23,9 @@ SizeFraction = Annotated[float, Meta(gt=0, le=1)]
 class GeneratorHeadConfig(Variant, frozen=True, tag="generator"):
     """Generator with blocks and LM head of its own; used in pre-training only, not saved with the final model."""
 
-    size: Annotated[SizeFraction, "its width, heads and inner width, as a share of the model's"] = 0.25
+    size: Annotated[
+        SizeFraction, "hidden, intermediate size and heads of the generator as a fraction of the discriminator's"
+    ] = 0.25
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "ElectraGenerator":
         return ElectraGenerator(self.generator_config(encoder), encoder.embedding_dim, vocab_size)
@@ -45,7 +47,7 @@ class GeneratorHeadConfig(Variant, frozen=True, tag="generator"):
         )
 
     def _hidden_size(self, encoder: "EncoderConfig") -> int:
-        """head_dim times the scaled number of heads; without heads, an even share of the width (two directions split it)."""
+        """head_dim times the scaled number of heads; without heads, an even share of the hidden size (for two directions)."""
         heads = getattr(encoder.mixer, "num_attention_heads", None)
         if heads is None:
             return encoder.hidden_size if self.size == 1 else 2 * max(1, round(encoder.hidden_size * self.size / 2))

@@ -18,18 +18,19 @@ class FeaturesConfig(Config, frozen=True):
     """How the hidden states of the layers are combined for each token; a text is the mean of its tokens."""
 
     layers: Annotated[
-        Literal["last", "sum", "concat", "mix"], "the last layer; the last few, added or side by side; a learnt mean of all"
+        Literal["last", "sum", "concat", "mix"],
+        "last layer; sum or concatenation of the last few; mix: learned weighted mean (ELMo)",
     ] = "concat"
-    last: Annotated[PosInt, "sum, concat: how many layers, from the top"] = 4
-    lstm: Annotated[NonNegInt, "layers of a bidirectional LSTM between features and scores (2 in Devlin et al. 2018, 5.3)"] = 0
+    last: Annotated[PosInt, "sum, concat: number of layers, counted from the last (4 in BERT)"] = 4
+    lstm: Annotated[NonNegInt, "layers of a BiLSTM between features and classifier (2 in Devlin et al. 2018, 5.3)"] = 0
 
 
 class FeatureHeadConfig(Variant, frozen=True, tag="features"):
     """Logits of each token, or of each text, from combined layers."""
 
-    outputs: Annotated[PosInt, "scores a token, or a text"]
-    features: Annotated[FeaturesConfig, "what is read"]
-    dropout: Annotated[Probability, "on what is scored"] = 0.1
+    outputs: Annotated[PosInt, "number of logits for each token or sequence"]
+    features: Annotated[FeaturesConfig, "hidden states used as features"]
+    dropout: Annotated[Probability, "dropout before the classifier"] = 0.1
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "FeatureClassifier":
         return FeatureClassifier(self, encoder)

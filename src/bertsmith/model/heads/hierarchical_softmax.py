@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class HierarchicalSoftmaxHeadConfig(Variant, frozen=True, tag="tree"):
     """Log-probability of every word: the sum of log-sigmoids along its path in the (Huffman) tree."""
 
-    max_path_length: Annotated[PosInt, "turns of the longest path"]
+    max_path_length: Annotated[PosInt, "length of the longest path in the Huffman tree"]
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "HierarchicalSoftmaxHead":
         return HierarchicalSoftmaxHead(self.max_path_length, encoder.hidden_size, vocab_size)

@@ -49,7 +49,7 @@ class SelfAttention(Mixer):
         )
         if config.rope_theta and config.position_bias:
             raise UserError(
-                "positions are turned or scores lean on distance, not both; leave out model.mixer.rope_theta or distance"
+                "positions are turned or scores lean on distance, not both; leave out model.mixer.rope_theta or position_bias"
             )
         self.distance = config.position_bias.build(config.num_attention_heads, config.causal) if config.position_bias else None
         self.bias_tie_key = _bias_tie_key(config)
