@@ -177,7 +177,7 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def longformer_mixer_values(config: dict[str, Any], num_layers: Any, num_heads: Any, source: str) -> dict[str, Any]:
-    """Our keys for Longformer's attention: `reach` is half the attention window; a dilation applies to all heads of a layer."""
+    """Our keys for Longformer's attention: the window of each layer (both sides together); a dilation applies to all its heads."""
     windows = _per_layer(config.get(ATTENTION_WINDOW, 512), num_layers, ATTENTION_WINDOW, source)
     if bad_window := next((window for window in windows if window % 2 or window < 2), None):
         raise UserError(f"{source} has {ATTENTION_WINDOW} = {bad_window}, which has no two halves")
