@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bertsmith.commands import STAGES, load_stage
 from bertsmith.config import Config, KeyHelp, RecipeError, Variant, from_dict, iter_keys, read_recipe, to_dict
 from bertsmith.corpus.masking import SpanMasking, TokenMasking, WholeWordMasking
-from bertsmith.corpus.sampling import NextSentence, SentenceOrder, Windows
+from bertsmith.corpus.sampling import Windows
 from bertsmith.model.config import EncoderConfig
 from bertsmith.objectives import MaskedLM, NextSentenceMLM, SentenceOrderMLM
 from bertsmith.pretraining.setup import PretrainRecipe
@@ -68,20 +68,20 @@ def error_message(config_type: Any, *overrides: str, path: Path | None = None) -
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("objectiv=masked", "objectiv is not known; did you mean 'objective'?"),
+        ("objectiv=mlm", "objectiv is not known; did you mean 'objective'?"),
         ("trian.steps=3", "trian is not known; did you mean 'train'?"),
         ("train.setps=3", "train.setps is not known; did you mean 'steps'?"),
         ("train.optimizer.betaz=3", "train.optimizer.betaz is not known; did you mean 'betas'?"),
-        ("model.mixer.head=3", "model.mixer.head is not known; did you mean 'heads'?"),
-        ("objective.pairs.shrt=3", "objective.pairs.shrt is not known; did you mean 'short'?"),
-        ("qqq=3", "qqq is not known; known: corpus, eval_tokens, held_out,"),
-        ("objective.masks.qqq=3", "objective.masks.qqq is not known; known: none, it has no keys"),
-        ("objective.qqq.deep=3", "objective.qqq is not known; known: masks, pairs, rate, repeats"),
+        ("model.mixer.num_heads=3", "model.mixer.num_heads is not known; did you mean 'num_attention_heads'?"),
+        ("objective.short_prob=3", "objective.short_prob is not known; did you mean 'short_seq_prob'?"),
+        ("qqq=3", "qqq is not known; known: corpus, eval_tokens, init, max_length,"),
+        ("objective.masking.qqq=3", "objective.masking.qqq is not known; known: none, it has no keys"),
+        ("objective.qqq.deep=3", "objective.qqq is not known; known: dupe_factor, masking, mlm_probability,"),
         ("steps=3", "steps is not known; did you mean 'train.steps'?"),
-        ("heads=3", "heads is not known; did you mean 'model.mixer.num_attention_heads'?"),
-        ("hidden_dropout_prob=0", "dropout is not known; did you mean 'model.hidden_dropout_prob'?"),
-        ("train.layers=3", "train.layers is not known; did you mean 'model.num_hidden_layers'?"),
-        ("model={mixer={kind='lstm', heads=4}}", "model.mixer.heads is not known; known: cell, "),
+        ("num_attention_heads=3", "num_attention_heads is not known; did you mean 'model.mixer.num_attention_heads'?"),
+        ("hidden_dropout_prob=0", "hidden_dropout_prob is not known; did you mean 'model.hidden_dropout_prob'?"),
+        ("train.num_hidden_layers=3", "train.num_hidden_layers is not known; did you mean 'model.num_hidden_layers'?"),
+        ("model={mixer={kind='lstm', num_attention_heads=4}}", "model.mixer.num_attention_heads is not known; known: cell, "),
     ],
 )
 def test_config_unknown_key_suggests_the_closest(override, message):
@@ -91,14 +91,14 @@ def test_config_unknown_key_suggests_the_closest(override, message):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("objective=maskd", "objective = 'maskd' is not known; did you mean 'masked'?"),
-        ("objective.kind=maskd", "objective = 'maskd' is not known; did you mean 'masked'?"),
-        ("objective.masking=whole-wrds", "objective.masks = 'whole-wrds' is not known; did you mean 'whole-words'?"),
-        ("objective.masking=q", "objective.masks = 'q' is not known; known: pieces, whole-words, spans, ngrams"),
+        ("objective=mlm-spo", "objective = 'mlm-spo' is not known; did you mean 'mlm-sop'?"),
+        ("objective.kind=mlm-spo", "objective = 'mlm-spo' is not known; did you mean 'mlm-sop'?"),
+        ("objective.masking=whole-wrd", "objective.masking = 'whole-wrd' is not known; did you mean 'whole-word'?"),
+        ("objective.masking=q", "objective.masking = 'q' is not known; known: token, whole-word, span, ngram"),
         ("model=bert-mni", "model = 'bert-mni' is not known; did you mean 'bert-mini'?"),
-        ("model.mixer=dens", "model.mixer = 'dens' is not known; did you mean 'dense'?"),
+        ("model.mixer=atention", "model.mixer = 'atention' is not known; did you mean 'attention'?"),
         ("train.precision=bf61", "train.precision = 'bf61' is not known; did you mean 'bf16'?"),
-        ("model.norm=x", "model.norm = 'x' is not known; known: after, before"),
+        ("model.norm=x", "model.norm = 'x' is not known; known: post, pre"),
     ],
 )
 def test_config_unknown_value_suggests_the_closest(override, message):
@@ -109,16 +109,16 @@ def test_config_unknown_value_suggests_the_closest(override, message):
     ("override", "message"),
     [
         ("train.steps=many", "train.steps = 'many': expected `int | null`, got `str`"),
-        ("model.num_hidden_layers=2.5", "model.layers = 2.5: expected `int`, got `float`"),
+        ("model.num_hidden_layers=2.5", "model.num_hidden_layers = 2.5: expected `int`, got `float`"),
         ("train.compile=1", "train.compile = 1: expected `bool`, got `int`"),
         ("seed=true", "seed = True: expected `int`, got `bool`"),
-        ("objective.masking=3", "objective.masks = 3: expected `object`, got `int`"),
+        ("objective.masking=3", "objective.masking = 3: expected `object`, got `int`"),
         ("train=[1]", "train: expected `object`, got `array`"),
-        ('max_length=[128, "x"]', "length[1] = 'x': expected `int`, got `str`"),
+        ('max_length=[128, "x"]', "max_length[1] = 'x': expected `int`, got `str`"),
         ("train.optimizer.betas=0.9", "train.optimizer.betas: expected `array` of length 2, got 1"),
         ("corpus=[1]", "corpus: expected `str`, got `array`"),
         ("train.steps.more=1", "train.steps takes number: there is no 'more' inside"),
-        ("length.more=1", "length takes list of number: there is no 'more' inside"),
+        ("max_length.more=1", "max_length takes list of number: there is no 'more' inside"),
     ],
 )
 def test_config_wrong_type_names_key_and_value(override, message):
@@ -177,7 +177,7 @@ def test_config_preset_with_overrides():
         PretrainRecipe, overrides=[*REQUIRED, "model=bert-mini", "model.num_hidden_layers=3", "model.mixer.causal=true"]
     ).model
     expected = to_dict(mini)
-    expected["layers"], expected["mixer"]["causal"] = 3, True
+    expected["num_hidden_layers"], expected["mixer"]["causal"] = 3, True
     assert to_dict(changed) == expected
     assert EncoderConfig.presets["bert-mini"] == mini and mini.num_hidden_layers == 4  # the preset itself is unchanged
 
@@ -195,7 +195,7 @@ def test_config_tables_are_assigned_before_their_keys():
 
 
 def test_config_command_line_overrides_a_preset_in_a_file(tmp_path):
-    (tmp_path / "run.toml").write_text('corpus = "c"\nout = "o"\nmodel = "bert-tiny"\nobjective = "masked"\n')
+    (tmp_path / "run.toml").write_text('corpus = "c"\nout = "o"\nmodel = "bert-tiny"\nobjective = "mlm"\n')
     recipe = read_recipe(PretrainRecipe, tmp_path / "run.toml", ["model.num_hidden_layers=9", "objective.masking=span"])
     assert (recipe.model.num_hidden_layers, recipe.model.hidden_size) == (9, 128) and recipe.objective == MaskedLM(
         masking=SpanMasking()
@@ -221,11 +221,13 @@ def test_config_kind_as_a_bare_word():
 
 
 def test_config_table_without_kind_has_the_default_kind(tmp_path):
-    (tmp_path / "run.toml").write_text('corpus = "c"\nout = "o"\n[objective]\nrate = 0.3\n[train.optimizer]\neps = 0.1\n')
+    (tmp_path / "run.toml").write_text(
+        'corpus = "c"\nout = "o"\n[objective]\nmlm_probability = 0.3\n[train.optimizer]\neps = 0.1\n'
+    )
     recipe = read_recipe(PretrainRecipe, tmp_path / "run.toml", ["objective.short_seq_prob=0.7"])
-    assert recipe.objective == NextSentenceMLM(
-        mlm_probability=0.3, pairs=NextSentence(short_seq_prob=0.7)
-    ) and recipe.train.optimizer == Adamw(eps=0.1)
+    assert recipe.objective == NextSentenceMLM(mlm_probability=0.3, short_seq_prob=0.7) and recipe.train.optimizer == Adamw(
+        eps=0.1
+    )
 
 
 def test_config_new_kind_starts_from_its_defaults(tmp_path):
@@ -242,7 +244,7 @@ def test_config_plain_field_named_kind():
         text="t", inner=Inner(count=9), kind="green"
     )
     recipe = read_recipe(load_stage("tokenizer").Recipe, overrides=["texts=a.txt", "out=o", "vocab_size=9", "kind=bpe"])
-    assert (recipe.texts, recipe.size, recipe.kind) == (("a.txt",), 9, "bpe")
+    assert (recipe.texts, recipe.vocab_size, recipe.kind) == (("a.txt",), 9, "bpe")
 
 
 def test_config_missing_table_starts_from_its_default():
@@ -325,12 +327,12 @@ def test_config_is_frozen():
 
 def test_config_top_level_union():
     top: Any = Small | LargeOne
-    assert read_recipe(top, overrides=["kind=small", "vocab_size=3", "inner.open=true"]) == Small(
+    assert read_recipe(top, overrides=["kind=small", "size=3", "inner.open=true"]) == Small(
         size=3, inner=Inner(count=7, open=True)
     )
-    assert read_recipe(top, overrides=["vocab_size=3", "kind=large-one"]) == LargeOne(size=3)
+    assert read_recipe(top, overrides=["size=3", "kind=large-one"]) == LargeOne(size=3)
     assert from_dict(top, "small") == Small()
-    assert "kind is missing; known: small, large-one" in error_message(top, "vocab_size=3")
+    assert "kind is missing; known: small, large-one" in error_message(top, "size=3")
     assert "kind = 'smal' is not known; did you mean 'small'?" in error_message(top, "kind=smal")
     assert "nams is not known; did you mean 'names'?" in error_message(top, "kind=large-one", "nams=3")
 
@@ -371,7 +373,7 @@ def test_config_every_key_has_a_description(name):
 
 
 def test_config_reachable_structs_helper():
-    assert {PretrainRecipe, EncoderConfig, MaskedLM, SpanMasking, TokenMasking, SentenceOrder, Lamb} <= reachable_structs(
+    assert {PretrainRecipe, EncoderConfig, MaskedLM, SpanMasking, TokenMasking, SentenceOrderMLM, Lamb} <= reachable_structs(
         PretrainRecipe
     )
 

@@ -279,13 +279,13 @@ def test_fill_mask_needs_a_language_model_head(predictors, mlm):
 def test_embed_does_not_depend_on_the_batch(predictors):
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(["the", "people", "said", "now"], rng.integers(0, 30))) for _ in range(50)]
-    for pool in ("mean", "first"):
+    for pool in ("mean", "cls"):
         together = predictors["classify"].embed(texts, pooling=pool)
         assert together.dtype == np.float32 and together.shape == (50, 32)
         np.testing.assert_allclose(together, predictors["classify"].embed(texts, pooling=pool, batch_tokens=40), atol=1e-5)
         alone = np.stack([predictors["classify"].embed(text, pooling=pool) for text in texts])
         np.testing.assert_allclose(together, alone, atol=1e-5)
-    assert np.abs(predictors["classify"].embed(texts, "first") - together[0]).max() > 0.1
+    assert np.abs(predictors["classify"].embed(texts, "cls") - together[0]).max() > 0.1
     np.testing.assert_array_equal(predictors["similar"].embed(texts), predictors["similar"].embed(texts, "mean"))
     assert predictors["classify"].embed([]).shape == (0, 32)
 
@@ -294,7 +294,7 @@ def test_nearest_of_texts_equals_nearest_of_vectors(predictors):
     documents = ["the people", "now", "she said it", "water"]
     hits = predictors["similar"].nearest(["she said it", "now"], documents, top_k=2)
     assert [hit[0]["text"] for hit in hits] == ["she said it", "now"] and hits[0][0]["score"] == pytest.approx(1, abs=1e-5)
-    by_vector = predictors["similar"].nearest("now", predictors["similar"].embed(documents), top=2)
+    by_vector = predictors["similar"].nearest("now", predictors["similar"].embed(documents), top_k=2)
     assert by_vector == [{"row": hit["row"], "score": pytest.approx(hit["score"])} for hit in hits[1]]
 
 

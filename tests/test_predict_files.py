@@ -270,7 +270,7 @@ def test_embed_file_matches_and_resumes(folders, tmp_path, monkeypatch):
     data = write_jsonl(tmp_path / "some.jsonl", [{"text": text} for text in texts])
     argv = ["embed", f"model={folders['words']}", f"data={data}", "pooling=cls"]
     result = run_cli_json(*argv, f"out={tmp_path / 'straight.npy'}")
-    assert (result["rows"], result["width"], result["pool"]) == (130, 32, "first")
+    assert (result["rows"], result["width"], result["pool"]) == (130, 32, "cls")
     vectors = np.load(tmp_path / "straight.npy")
     assert vectors.dtype == np.float32 and vectors.shape == (130, 32)
     expected = embed.load(str(folders["words"])).embed(texts, pooling="cls")

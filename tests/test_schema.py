@@ -76,10 +76,10 @@ def test_schema_values_convert_to_the_same_recipe(overrides):
 @pytest.mark.parametrize(
     "override",
     [
-        "objectiv=masked", "train.setps=3", "model.mixer.head=3", "objective.masks.qqq=3", "steps=3", "objective=maskd",
-        "model=bert-mni", "model={mixer={kind='lstm', heads=4}}", "train.steps=many", "train.steps=0", "model.num_hidden_layers=2.5",
-        "train.optimizer.betas=0.9", 'max_length=[128, "x"]', "max_length=[]", "max_length=4", "validation_split=1", "corpus=[1]", "train=[1]",
-        "train.steps.more=1", "model.norm=x", "model.mixer=3",
+        "objectiv=mlm", "train.setps=3", "model.mixer.num_heads=3", "objective.masking.qqq=3", "steps=3", "objective=mlmm",
+        "model=bert-mni", "model={mixer={kind='lstm', num_attention_heads=4}}", "train.steps=many", "train.steps=0",
+        "model.num_hidden_layers=2.5", "train.optimizer.betas=0.9", 'max_length=[128, "x"]', "max_length=[]", "max_length=4",
+        "validation_split=1", "corpus=[1]", "train=[1]", "train.steps.more=1", "model.norm=x", "model.mixer=3",
     ],
 )  # fmt: skip
 def test_schema_errors_equal_those_of_the_structs(override):

@@ -19,10 +19,8 @@ from .schema import load_stage_schema
 
 USAGE = "bertsmith STAGE [RECIPE.toml] [key=value ...] [--json] [--quiet] [--help]"
 MAX_WIDTH = 100  # columns
-MAX_KEY_WIDTH, MAX_DEFAULT_WIDTH = (
-    32,
-    12,
-)  # columns; longer defaults follow the meaning, the meaning of longer names is on the next line
+# Columns; a longer default follows the meaning, the meaning of a longer name is on the next line.
+MAX_KEY_WIDTH, MAX_DEFAULT_WIDTH = 32, 12
 KIND = re.compile(r"\[([^]]*)\]")  # in the names of `iter_keys`: task[tag].crf
 MAX_CHOICES = 12  # longer lists, those of presets, are written by family
 
@@ -44,7 +42,7 @@ STAGE_HELP = {
             "bertsmith tokenizer texts=news.jsonl kind=byte-bpe lowercase=false out=out/tokenizer",
             "bertsmith tokenizer texts=law.txt extend=out/tokenizer add=2000 out=out/law-tokenizer",
         ),
-        ("texts", "out", "kind", "size", "lowercase", "least", "language", "column", "extend", "add"),
+        ("texts", "out", "kind", "vocab_size", "lowercase", "min_frequency", "language", "column", "extend", "add"),
     ),
     "prepare": StageHelp(
         "Tokenize text files into a corpus folder that `pretrain` reads: token ids, sentences and documents, and a data card.",
@@ -62,8 +60,8 @@ STAGE_HELP = {
             "bertsmith pretrain corpus=out/corpus model=gpt objective=clm train.steps=20000 out=out/gpt",
             "bertsmith pretrain corpus=out/domain init=mini-en train.epochs=3 out=out/domain-bert",
         ),
-        ("corpus", "out", "model", "objective", "max_length", "init", "train.steps", "train.batch_tokens", "train.learning_rate",
-         "train.optimizer", "train.precision", "seed"),
+        ("corpus", "out", "model", "objective", "max_length", "init", "train.steps", "train.batch_tokens",
+         "train.learning_rate", "train.optimizer", "train.precision", "seed"),
     ),
     "plan": StageHelp(
         "Estimate what a pre-training run will take: parameters, peak memory, time and disk. It takes the keys of `pretrain`, "
@@ -110,8 +108,8 @@ STAGE_HELP = {
             "bertsmith finetune task=tag model=out/bert data.train=train.conll task.crf=true out=out/names",
             "bertsmith finetune recipes/lora.toml model=out/bert data.train=train.tsv out=out/lora",
         ),
-        ("task", "model", "data.train", "data.dev", "out", "max_length", "train.epochs", "train.learning_rate", "train.batch_tokens",
-         "freeze", "lora", "seeds"),
+        ("task", "model", "data.train", "data.dev", "out", "max_length", "train.epochs", "train.learning_rate",
+         "train.batch_tokens", "freeze", "lora", "seeds"),
     ),
     "evaluate": StageHelp(
         "Evaluate a fine-tuned model on a labelled file: every score with its confidence interval, calibration, slices and "
@@ -142,7 +140,8 @@ STAGE_HELP = {
             "bertsmith predict model=out/mood data=reviews.tsv out=answers.jsonl",
             'bertsmith predict model=out/gpt text="Once upon a time" generate=sample generate.top_p=0.9',
         ),
-        ("model", "text", "data", "out", "text_b", "question", "context", "top", "generate", "columns", "device", "precision"),
+        ("model", "text", "data", "out", "text_b", "question", "context", "top_k", "generate", "columns", "device",
+         "precision"),
     ),
     "embed": StageHelp(
         "Compute a vector for each text, search documents by them, or query word vectors.",
@@ -151,7 +150,8 @@ STAGE_HELP = {
             "bertsmith embed model=mini-en data=queries.txt documents=texts.txt top_k=5",
             "bertsmith embed model=out/vectors word=bank",
         ),
-        ("model", "text", "data", "out", "pool", "documents", "top", "word", "analogy", "batch_tokens", "device", "precision"),
+        ("model", "text", "data", "out", "pooling", "documents", "top_k", "word", "analogy", "batch_tokens", "device",
+         "precision"),
     ),
     "doctor": StageHelp(
         "Diagnose a corpus, a checkpoint or a stopped run: what was found, what it means, and a setting to try. Exits with 1 "

@@ -23,7 +23,7 @@ from .tokenization.tokenizer import Tokenizer
 from .train.distributed import world_size
 
 # Keys of [train] that may change when a run resumes: they set how the work is done. (Another device may round differently.)
-RUN_ID_EXCLUDED = ("workers", "device", "keep", "save_every", "eval_every", "log_every", "tensorboard")
+RUN_ID_EXCLUDED = ("workers", "device", "save_total_limit", "save_every", "eval_every", "log_every", "tensorboard")
 
 
 def compute_run_id(recipe: Config, **paths: str | None) -> str:

@@ -176,7 +176,7 @@ def test_huggingface_export_of_own_models(tmp_path, vocabulary, capsys):
         load_file(tmp_path / "again/model.safetensors")["heads.words.bias"],
     )
     for name, heads, encoder, message in (
-        ("before", heads_of_bert, {"norm": "pre"}, "norm = 'before'"),
+        ("pre", heads_of_bert, {"norm": "pre"}, "norm = 'pre'"),
         (
             "causal",
             heads_of_bert,

@@ -170,7 +170,7 @@ def test_huggingface_export_of_fine_tuned_model_matches(family, tmp_path):
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
     bertsmith.api.finetune(
         task="classify", model=tmp_path / "base", data={"train": tmp_path / "train.tsv"}, out=tmp_path / "tuned",
-        length=32, train={"steps": 2, "device": "cpu"}, quiet=True,
+        max_length=32, train={"steps": 2, "device": "cpu"}, quiet=True,
     )  # fmt: skip
     result = run_stage("export", model=tmp_path / "tuned", out=tmp_path / "back", check=True)
     assert result["class"] == f"{family}ForSequenceClassification" and result["differences"]["task"] < 1e-5

@@ -13,8 +13,15 @@ from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.pretrained import shipped
 from bertsmith.tokenization.tokenizer import Tokenizer
 
-TINY = {"num_hidden_layers": 2, "hidden_size": 32, "mixer": {"kind": "attention", "num_attention_heads": 2}, "feedforward": {"intermediate_size": 64}, "max_position_embeddings": 32,
-        "hidden_dropout_prob": 0.0, "initializer_range": 0.1}  # fmt: skip
+TINY = {
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "mixer": {"kind": "attention", "num_attention_heads": 2},
+    "feedforward": {"intermediate_size": 64},
+    "max_position_embeddings": 32,
+    "hidden_dropout_prob": 0.0,
+    "initializer_range": 0.1,
+}
 FACTS = {
     "summary": "a tiny English BERT",
     "language": "English",
@@ -33,7 +40,7 @@ FACTS = {
 def source(tmp_path_factory: pytest.TempPathFactory, vocabulary: Path) -> Path:
     """A checkpoint folder as `pretrain` writes it, with random weights."""
     folder, tokenizer = tmp_path_factory.mktemp("source") / "bert", Tokenizer.load(vocabulary)
-    config = from_dict(ModelConfig, {"encoder": TINY, "vocabulary": len(tokenizer), "heads": {"words": {"kind": "words"}}})
+    config = from_dict(ModelConfig, {"encoder": TINY, "vocab_size": len(tokenizer), "heads": {"words": {"kind": "words"}}})
     record = {"stage": "pretrain", "tokenizer": tokenizer.fingerprint, "recipe": {"seed": 5, "max_length": [32]}}
     checkpoint.save(folder, build_model(config, 0), tokenizer, {"identity": "abc", "result": {"step": 7}}, record)
     return folder

@@ -1,4 +1,4 @@
-"""`export format=packed`: a checkpoint folder with int8 weights."""
+"""`export format=int8`: a checkpoint folder with int8 weights."""
 
 import json
 import shutil
@@ -100,9 +100,9 @@ def test_int8_export_refuses_an_occupied_out(source, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "fault"),
     [
-        ({"format": "packed", "check": True}, "check=true is for format=hf"),
-        ({"card": "facts.toml"}, "card is for format=packed"),
-        ({"format": "packed", "card": "absent.toml"}, "there is no recipe absent.toml"),
+        ({"format": "int8", "check": True}, "check=true is for format=hf"),
+        ({"card": "facts.toml"}, "card is for format=int8"),
+        ({"format": "int8", "card": "absent.toml"}, "there is no recipe absent.toml"),
     ],
 )
 def test_int8_export_conflicting_settings_are_refused(source, tmp_path, settings, fault):
@@ -163,7 +163,7 @@ def test_int8_checkpoint_names_and_shapes_are_checked(folder, change, fault):
         bertsmith.load(folder)
 
 
-@pytest.mark.parametrize("weights", [{"kind": "packed", "bits": 4, "scale": "row"}, "packed"])
+@pytest.mark.parametrize("weights", [{"kind": "int8", "bits": 4, "scale": "row"}, "int8"])
 def test_int8_checkpoint_unknown_storage_is_refused(folder, weights):
     write_json(folder / "config.json", {**read_json(folder / "config.json"), "weights": weights})
     (folder / "manifest.json").unlink()
@@ -193,5 +193,5 @@ def test_int8_export_card_shows_predictions_of_the_int8_model(source, tmp_path):
 def test_int8_export_from_the_command_line(source, tmp_path, capsys):
     words = [f"model={source}", f"out={tmp_path / 'x'}", "format=int8", f"card={write_facts(tmp_path)}"]
     assert cli.main(["export", *words, "--quiet", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["format"] == "packed"
+    assert json.loads(capsys.readouterr().out)["format"] == "int8"
     assert "| SST-2 | 51.0 | 50.0 |" in (tmp_path / "x" / "card.md").read_text(encoding="utf-8")

@@ -72,7 +72,8 @@ def _model_rows(model: Model, part: Path) -> dict[str, str]:
     encoder, size = model.config.encoder, sum(path.stat().st_size for path in part.glob("model*.safetensors"))
     return {
         "parameters": f"{sum(weight.numel() for weight in model.parameters()):,}",
-        "shape": f"{encoder.num_hidden_layers} layers, width {encoder.hidden_size}, {encoder.max_position_embeddings} positions",
+        "shape": f"{encoder.num_hidden_layers} layers, width {encoder.hidden_size}, "
+        f"{encoder.max_position_embeddings} positions",
         "vocabulary": f"{model.config.vocab_size:,} pieces",
         "heads": ", ".join(model.config.heads) or "none",
         "weights": f"{size / 1e6:.1f} MB: int8 with a float32 scale for each row",

@@ -110,7 +110,7 @@ class Predictor:
     def embed(self, texts: str | Sequence[str], pooling: Pooling | None = None, batch_tokens: int | None = None) -> Embeddings:
         """Text embeddings, float32 (texts, hidden_size), or (hidden_size,) for a single text.
 
-        `pool` defaults to the pooling of task=similar, otherwise to the mean over tokens.
+        `pooling` defaults to that of task=similar, otherwise to the mean over tokens.
         """
         text_list, is_single = as_text_list(texts)
         pooling = self.pool if pooling is None else pooling
@@ -165,7 +165,7 @@ class Predictor:
         """Continuations by a causal model: `{"text": " and so on", "tokens": [...], "log": -12.3, "ended": False}`.
 
         `kind` is greedy, sample or beam, and `search` its settings: `generate("Once", kind="sample", top_p=0.9,
-        tokens=50)`. The result for a text does not depend on the other texts of the call.
+        max_new_tokens=50)`. The result for a text does not depend on the other texts of the call.
         """
         text_list, is_single = as_text_list(texts)
         config: GenerationConfig = from_dict(GenerationConfig, {"kind": kind, **search}, "generate")  # type: ignore[arg-type]

@@ -74,9 +74,8 @@ class CausalGenerator:
             [len(prompt) + new_tokens for prompt, new_tokens in zip(prompts, max_new_tokens, strict=True)], np.int64
         )
         outputs: dict[int, GeneratedSequence] = {}
-        decoder = self._build_decoder(
-            search.max_new_tokens
-        )  # outside inference mode: it re-lays weights, which may be trained later
+        # outside inference mode: it re-lays weights, which may be trained later
+        decoder = self._build_decoder(search.max_new_tokens)
         for batch in self.runtime.batch_by_length(lengths, batch_tokens):
             with self.runtime.inference_context():
                 sequences = generate(decoder, [prompts[i] for i in batch], search, self.tokenizer.sep_token_id,

@@ -16,24 +16,24 @@ FillExamples = Sequence[tuple[str, Sequence[str]]]  # (text with a mask, predict
 class DataSource(Config, frozen=True):
     """A source of the training text."""
 
-    licence: Annotated[str, "of the text"]
-    about: Annotated[str, "what it is, and how much of it"]
+    licence: Annotated[str, "licence of the text"]
+    about: Annotated[str, "description and size of the source"]
 
 
 class CardFacts(Config, frozen=True):
     """Contents of a card that the checkpoint does not contain, read from a TOML file."""
 
-    summary: Annotated[str, Meta(min_length=1, pattern=r"^[^\n]*$"), "one line: what the model is"]
-    language: Annotated[str, "of its text"]
-    data: Annotated[dict[str, DataSource], Meta(min_length=1), "by name: the licence of a source, and what it is"]
-    recipe: Annotated[str, "the command, or recipe file, that makes it again"]
-    minutes: Annotated[PosFloat, "how long it was trained"]
-    machine: Annotated[str, "on what"]
-    scores: Annotated[dict[str, dict[str, float]], "by task: the score of this model, and of others beside it"]
-    scored: Annotated[str, "how the scores were measured: sets, seeds, the command"]
-    limits: Annotated[tuple[str, ...], Meta(min_length=1), "what it cannot do, and should not be used for"]
-    licence: Annotated[str, "of the weights"]
-    examples: Annotated[tuple[str, ...], "texts with a [MASK]; the card shows how the model fills them"] = ()
+    summary: Annotated[str, Meta(min_length=1, pattern=r"^[^\n]*$"), "one-line description of the model"]
+    language: Annotated[str, "language of the training text"]
+    data: Annotated[dict[str, DataSource], Meta(min_length=1), "training data: licence and description of each source, by name"]
+    recipe: Annotated[str, "command or recipe file that reproduces the model"]
+    minutes: Annotated[PosFloat, "training time in minutes"]
+    machine: Annotated[str, "hardware it was trained on"]
+    scores: Annotated[dict[str, dict[str, float]], "scores by task and model: this model and others for comparison"]
+    scored: Annotated[str, "how the scores were measured: datasets, seeds, command"]
+    limits: Annotated[tuple[str, ...], Meta(min_length=1), "known limitations and uses to avoid"]
+    licence: Annotated[str, "licence of the weights"]
+    examples: Annotated[tuple[str, ...], "texts with [MASK]; the card shows the model's predictions for them"] = ()
 
 
 def render_card(name: str, facts: CardFacts, model_rows: dict[str, str], fill_examples: FillExamples = ()) -> str:

@@ -83,9 +83,8 @@ def config_from_hf(family: Family, config: dict[str, Any], source: str) -> Encod
     try:
         return canonicalize(from_dict(EncoderConfig, nest(values), source))
     except RecipeError as error:
-        raise UserError(
-            f"{error} ({', '.join(f'{n} is their {t}' for n, t in family.config_keys.items() if n in str(error))})"
-        ) from None
+        renamed = [f"{ours} is their {key}" for ours, key in family.config_keys.items() if ours in str(error) and ours != key]
+        raise UserError(f"{error}" + (f" ({', '.join(renamed)})" if renamed else "")) from None
 
 
 def canonicalize(encoder: EncoderConfig) -> EncoderConfig:
@@ -177,7 +176,7 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def longformer_mixer_values(config: dict[str, Any], num_layers: Any, num_heads: Any, source: str) -> dict[str, Any]:
-    """Our keys for Longformer's attention: `reach` is half the attention window; a dilation applies to all heads of a layer."""
+    """Our keys for Longformer's attention: the window of each layer (both sides together); a dilation is for all its heads."""
     windows = _per_layer(config.get(ATTENTION_WINDOW, 512), num_layers, ATTENTION_WINDOW, source)
     if bad_window := next((window for window in windows if window % 2 or window < 2), None):
         raise UserError(f"{source} has {ATTENTION_WINDOW} = {bad_window}, which has no two halves")

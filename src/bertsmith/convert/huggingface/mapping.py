@@ -170,7 +170,7 @@ def _check_num_blocks(family: Family, encoder: EncoderConfig, tensors: Iterable[
     )
     num_blocks = len({name.removeprefix(block_prefix).split(".")[0] for name in tensors if name.startswith(block_prefix)})
     if num_blocks != expected:
-        key = family.config_keys["layers"] if encoder.num_hidden_groups is None else family.config_keys["groups"]
+        key = family.config_keys["num_hidden_layers" if encoder.num_hidden_groups is None else "num_hidden_groups"]
         raise UserError(f"{source} holds {num_blocks:,} blocks, but its config.json says {key} = {expected:,}")
 
 

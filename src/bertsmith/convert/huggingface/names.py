@@ -96,11 +96,18 @@ EMBEDDINGS = {
     "segments": "embeddings.token_type_embeddings",
 }
 CONFIG_KEYS = {
-    "num_hidden_layers": "num_hidden_layers", "hidden_size": "hidden_size", "mixer.num_attention_heads": "num_attention_heads",
-    "feedforward.intermediate_size": "intermediate_size", "feedforward.hidden_act": "hidden_act",
-    "max_position_embeddings": "max_position_embeddings", "type_vocab_size": "type_vocab_size", "hidden_dropout_prob": "hidden_dropout_prob",
-    "mixer.attention_dropout": "attention_probs_dropout_prob", "layer_norm_eps": "layer_norm_eps", "initializer_range": "initializer_range",
-}  # fmt: skip
+    "num_hidden_layers": "num_hidden_layers",
+    "hidden_size": "hidden_size",
+    "mixer.num_attention_heads": "num_attention_heads",
+    "feedforward.intermediate_size": "intermediate_size",
+    "feedforward.hidden_act": "hidden_act",
+    "max_position_embeddings": "max_position_embeddings",
+    "type_vocab_size": "type_vocab_size",
+    "hidden_dropout_prob": "hidden_dropout_prob",
+    "mixer.attention_dropout": "attention_probs_dropout_prob",
+    "layer_norm_eps": "layer_norm_eps",
+    "initializer_range": "initializer_range",
+}
 CLASSIFIER_DROPOUTS: NameTriple = ("classifier_dropout", "classifier_dropout", None)
 EMBEDDING_PROJECTION = "encoder.embedding_hidden_mapping_in"
 
@@ -203,11 +210,18 @@ DISTILBERT = Family(
         "DistilBert", (None, "pre_classifier", "pre_classifier"), ("seq_classif_dropout", "dropout", "qa_dropout")
     ),
     config_keys={
-        "num_hidden_layers": "n_layers", "hidden_size": "dim", "mixer.num_attention_heads": "n_heads", "feedforward.intermediate_size": "hidden_dim",
-        "feedforward.hidden_act": "activation", "max_position_embeddings": "max_position_embeddings", "hidden_dropout_prob": "dropout",
-        "mixer.attention_dropout": "attention_dropout", "initializer_range": "initializer_range",
+        "num_hidden_layers": "n_layers",
+        "hidden_size": "dim",
+        "mixer.num_attention_heads": "n_heads",
+        "feedforward.intermediate_size": "hidden_dim",
+        "feedforward.hidden_act": "activation",
+        "max_position_embeddings": "max_position_embeddings",
+        "hidden_dropout_prob": "dropout",
+        "mixer.attention_dropout": "attention_dropout",
+        "initializer_range": "initializer_range",
     },
-    fixed_values={"type_vocab_size": 1, "layer_norm_eps": 1e-12, "pooler_act": "relu", "num_hidden_groups": None, "embedding_size": None},
+    fixed_values={"type_vocab_size": 1, "layer_norm_eps": 1e-12, "pooler_act": "relu", "num_hidden_groups": None,
+                  "embedding_size": None},
     defaults={"seq_classif_dropout": 0.2, "qa_dropout": 0.1},
 )  # fmt: skip
 
@@ -293,9 +307,16 @@ GPT2 = Family(
     tied_weights={"lm_head.weight": "transformer.wte.weight"},
     architectures=(Architecture("GPT2Model"), Architecture("GPT2LMHeadModel", ("words",))),
     config_keys={
-        "num_hidden_layers": "n_layer", "hidden_size": "n_embd", "mixer.num_attention_heads": "n_head", "feedforward.intermediate_size": "n_inner",
-        "feedforward.hidden_act": "activation_function", "max_position_embeddings": "n_positions", "hidden_dropout_prob": "resid_pdrop",
-        "mixer.attention_dropout": "attn_pdrop", "layer_norm_eps": "layer_norm_epsilon", "initializer_range": "initializer_range",
+        "num_hidden_layers": "n_layer",
+        "hidden_size": "n_embd",
+        "mixer.num_attention_heads": "n_head",
+        "feedforward.intermediate_size": "n_inner",
+        "feedforward.hidden_act": "activation_function",
+        "max_position_embeddings": "n_positions",
+        "hidden_dropout_prob": "resid_pdrop",
+        "mixer.attention_dropout": "attn_pdrop",
+        "layer_norm_eps": "layer_norm_epsilon",
+        "initializer_range": "initializer_range",
     },
     fixed_values={"mixer.causal": True, "norm": "pre", "type_vocab_size": 0, "embedding_norm": False, "pooler_act": "none",
                   "num_hidden_groups": None, "embedding_size": None},

@@ -121,7 +121,8 @@ def _build_encoder_config(config: dict[str, Any], source: str) -> EncoderConfig:
         values = {
             "num_hidden_layers": len(layers), "hidden_size": 2 * config["hidden_size"], "embedding_size": config["hidden_size"],
             "reversible": "halves", "norm": "pre", "type_vocab_size": 0, "embedding_norm": False, "pooler_act": "none",
-            "max_position_embeddings": max_length, "position_embedding_type": table, "hidden_dropout_prob": config["hidden_dropout_prob"], "layer_norm_eps": config["layer_norm_eps"],
+            "max_position_embeddings": max_length, "position_embedding_type": table,
+            "hidden_dropout_prob": config["hidden_dropout_prob"], "layer_norm_eps": config["layer_norm_eps"],
             "initializer_range": config["initializer_range"],
             "feedforward": feedforward | ({"chunk_size": chunk} if (chunk := config["chunk_size_feed_forward"]) else {}),
             "mixer": _mixer_values(config, layers, max_length),
@@ -135,13 +136,18 @@ def _build_encoder_config(config: dict[str, Any], source: str) -> EncoderConfig:
 
 
 def _mixer_values(config: dict[str, Any], layers: list[str], max_length: int) -> dict[str, Any]:
-    hf_suffixes = {"chunk_length": "attn_chunk_length", "num_chunks_before": "num_chunks_before", "num_chunks_after": "num_chunks_after",
-             "attention_dropout": "attention_probs_dropout_prob"}  # fmt: skip
+    hf_suffixes = {
+        "chunk_length": "attn_chunk_length",
+        "num_chunks_before": "num_chunks_before",
+        "num_chunks_after": "num_chunks_after",
+        "attention_dropout": "attention_probs_dropout_prob",
+    }
     kind_values = {
         ours: {key: config[f"{kind}_{suffix}"] for key, suffix in hf_suffixes.items()} for kind, ours in LAYER_KINDS.items()
     }
     return {
-        "kind": "reformer-chunked", "num_attention_heads": config["num_attention_heads"], "attention_head_size": config["attention_head_size"], "attn_layers": layers,
+        "kind": "reformer-chunked", "attn_layers": layers,
+        "num_attention_heads": config["num_attention_heads"], "attention_head_size": config["attention_head_size"],
         "num_buckets": config["num_buckets"] or _default_num_buckets(max_length, kind_values["lsh"]["chunk_length"]),
         "num_hashes": config["num_hashes"], "seed": config["hash_seed"] or 0, "causal": config["is_decoder"], **kind_values,
     }  # fmt: skip
