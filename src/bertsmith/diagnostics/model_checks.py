@@ -124,13 +124,14 @@ def check_position_embeddings(model: Model, run: RunSettings) -> Iterator[Findin
             f"{num_untrained} of {count} positions are where they began; the longest text was {max_length}",
             "longer texts than it was trained on would be read at places that mean nothing to it",
             "keep texts as short as in training, or train the last part of the run on longer ones",
-            f"max_length='[{max_length}, {count}]'" if max_length < count else f"model.max_position_embeddings={count - num_untrained}",
+            f"max_length='[{max_length}, {count}]'" if max_length < count else
+            f"model.max_position_embeddings={count - num_untrained}",
         )  # fmt: skip
 
 
 def check_masking(log: TrainingLog | None, run: RunSettings, probe: Probe | None) -> Iterator[Finding]:
     """Too few targets, or targets that were visible in the input."""
-    mlm_probability = (run.recipe or {}).get("objective", {}).get("rate", 0.15)
+    mlm_probability = (run.recipe or {}).get("objective", {}).get("mlm_probability", 0.15)
     if run.is_pretraining and (observation := _describe_missing_masks(log, probe)):
         yield Finding(
             MASKS_MISSING, "problem", f"{observation}, with objective.mlm_probability={mlm_probability:g}",

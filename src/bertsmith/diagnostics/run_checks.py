@@ -97,7 +97,8 @@ def check_lr_too_high(log: TrainingLog, run: RunSettings) -> Iterator[Finding]:
         "a few updates were thrown away, which costs little" if is_minor else
         "steps are longer than the valley is wide: weights jump about, and at worst become NaN or forget all they knew",
         "keep an eye on it; if it comes again, lower the rate" if is_minor else
-        "lower the rate, lengthen the warm-up (train.warmup_steps=0.1), keep train.max_grad_norm=1; if one batch does it, look at its text",
+        "lower the rate, lengthen the warm-up (train.warmup_steps=0.1), keep train.max_grad_norm=1; "
+        "if one batch does it, look at its text",
         f"train.learning_rate={format_number(suggested)}",
     )  # fmt: skip
 
@@ -120,7 +121,8 @@ def check_lr_too_low(log: TrainingLog, run: RunSettings) -> Iterator[Finding]:
         + ("in this run hardly any weight can have moved by its own size"
            if run.is_random_init else "the model is still what it was before this run"),
         "train longer" if is_too_short else "raise the rate, or train longer",
-        f"train.steps={_round_up(log.steps * factor)}" if is_too_short else f"train.learning_rate={format_number(log.peak_lr * factor)}",
+        f"train.steps={_round_up(log.steps * factor)}" if is_too_short else
+        f"train.learning_rate={format_number(log.peak_lr * factor)}",
     )  # fmt: skip
 
 
@@ -282,6 +284,7 @@ def _suggest_fix(log: TrainingLog | None, run: RunSettings) -> tuple[str, str | 
             f"train.learning_rate={format_number(log.peak_lr * 3)}",
         )
     return (
-        "train longer, with more tokens in an update (train.gradient_accumulation_steps); larger first weights wake attention sooner",
+        "train longer, with more tokens in an update (train.gradient_accumulation_steps); "
+        "larger first weights wake attention sooner",
         more_steps,
     )
