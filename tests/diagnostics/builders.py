@@ -10,7 +10,8 @@ from tests.conftest import prepare_test_corpus
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [a + b for a in ("ba", "ke", "li", "mo", "nu", "po", "ri", "sa") for b in ("da", "fe", "go", "hi", "ju", "ma")]
-MODEL = {"num_hidden_layers": 2, "hidden_size": 32, "mixer": {"kind": "attention", "num_attention_heads": 2}, "feedforward": {"intermediate_size": 64}, "max_position_embeddings": 32,
+MODEL = {"num_hidden_layers": 2, "hidden_size": 32, "mixer": {"kind": "attention", "num_attention_heads": 2},
+         "feedforward": {"intermediate_size": 64}, "max_position_embeddings": 32,
          "hidden_dropout_prob": 0.0, "norm": "pre", "initializer_range": 0.08}  # fmt: skip
 TRAIN = {"batch_tokens": 1024, "learning_rate": 1e-2, "warmup_steps": 0.1, "log_every": 5, "steps": 60}
 
@@ -47,7 +48,8 @@ def prepare_corpus(folder: Path, text: str, subwords: list[str] | None = None, *
 
 def pretrain_recipe(corpus_folder: Path, out: Path, model: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
     """The healthy recipe with other settings of `model`, of `train`, or at top level."""
-    train = {name: settings.pop(name) for name in tuple(settings) if name not in ("objective", "length", "held_out", "valid")}
+    top_level = ("objective", "max_length", "validation_split", "valid")
+    train = {name: settings.pop(name) for name in tuple(settings) if name not in top_level}
     values = {
         "objective": {"kind": "mlm", "mlm_probability": 0.2},
         "max_length": [32],

@@ -68,7 +68,7 @@ def test_model_without_positions_is_a_problem(corpus_folder, tmp_path):
 
 def test_rope_counts_as_positions(corpus_folder, tmp_path):
     rope = {"kind": "attention", "num_attention_heads": 2, "rope_theta": 10000}
-    glu = {"inner": 64, "gated": True}
+    glu = {"intermediate_size": 64, "glu": True}
     run = run_pretraining(
         corpus_folder, tmp_path / "rotary", {"position_embedding_type": "none", "mixer": rope, "feedforward": glu}, steps=20
     )

@@ -63,9 +63,9 @@ def test_loss_at_unigram_entropy_is_a_problem(unordered_corpus, tmp_path):
     assert "gone is not there any more" in result["not_looked_at"][0]
 
 
-@pytest.mark.parametrize("norm", ["after", "before"])
+@pytest.mark.parametrize("norm", ["post", "pre"])
 def test_lr_too_high_is_reported_as_cause(corpus_folder, tmp_path, norm):
-    findings = doctor_findings(run_pretraining(corpus_folder, tmp_path / "run", {"norm": norm}, rate=1.0))
+    findings = doctor_findings(run_pretraining(corpus_folder, tmp_path / "run", {"norm": norm}, learning_rate=1.0))
     assert list(findings)[:3] == ["learning rate too high", "loss at the unigram entropy", "collapsed hidden states"]
     suggested_lr = float(findings["learning rate too high"]["setting"].removeprefix("train.learning_rate="))
     assert suggested_lr < 0.01 and findings["learning rate too high"]["severity"] == "problem"
@@ -75,7 +75,7 @@ def test_lr_too_high_is_reported_as_cause(corpus_folder, tmp_path, norm):
 
 def test_lr_too_high_is_found_in_log_of_nan_run(corpus_folder, tmp_path):
     with pytest.raises(UserError, match="training failed"):
-        run_pretraining(corpus_folder, tmp_path / "run", rate=1e9, clip=0.0)
+        run_pretraining(corpus_folder, tmp_path / "run", learning_rate=1e9, max_grad_norm=0.0)
     findings = doctor_findings(tmp_path / "run")
     assert list(findings)[:2] == ["stopped half-way", "learning rate too high"]
     assert (
@@ -110,14 +110,14 @@ def test_few_skipped_updates_are_noted(healthy_run, tmp_path):
 
 
 def test_lr_too_low_is_the_only_cause(corpus_folder, tmp_path):
-    findings = doctor_findings(run_pretraining(corpus_folder, tmp_path / "run", rate=1e-6))
+    findings = doctor_findings(run_pretraining(corpus_folder, tmp_path / "run", learning_rate=1e-6))
     assert list(findings)[:2] == ["learning rate too low", "loss at the unigram entropy"]
     assert 1e-4 < float(findings["learning rate too low"]["setting"].removeprefix("train.learning_rate=")) < 0.1
     assert "all 32 positions are where they began" in findings["positions untrained"]["seen"]
 
 
 def test_run_too_short_is_not_lr_too_low(corpus_folder, tmp_path):
-    findings = doctor_findings(run_pretraining(corpus_folder, tmp_path / "run", steps=20, rate=2e-3))
+    findings = doctor_findings(run_pretraining(corpus_folder, tmp_path / "run", steps=20, learning_rate=2e-3))
     assert next(iter(findings)) == "run too short" and findings["run too short"]["setting"].startswith("train.steps=")
 
 
@@ -148,7 +148,7 @@ def unmask(masked, ids):
 
 def test_overfitting_is_a_problem(tmp_path):
     small_corpus = prepare_corpus(tmp_path, generate_text(16, ordered=False))
-    run = run_pretraining(small_corpus, tmp_path / "run", {"hidden_size": 64}, steps=160, eval_every=20, held_out=0.2)
+    run = run_pretraining(small_corpus, tmp_path / "run", {"hidden_size": 64}, steps=160, eval_every=20, validation_split=0.2)
     findings = doctor_findings(run)
     assert findings["overfitting"]["severity"] == "problem" and "held-out loss was" in findings["overfitting"]["seen"]
     assert int(findings["overfitting"]["setting"].removeprefix("train.steps=")) < 160
@@ -230,7 +230,7 @@ def test_empty_log_is_none(tmp_path):
 def test_continued_pretraining_is_checked_by_its_change(healthy_run, corpus_folder, tmp_path):
     values = {
         name: value
-        for name, value in pretrain_recipe(corpus_folder, tmp_path / "on", steps=40, rate=1e-3).items()
+        for name, value in pretrain_recipe(corpus_folder, tmp_path / "on", steps=40, learning_rate=1e-3).items()
         if name != "model"
     }
     bertsmith.pretrain(quiet=True, init=str(healthy_run), **values)
@@ -240,13 +240,13 @@ def test_continued_pretraining_is_checked_by_its_change(healthy_run, corpus_fold
     assert doctor_problems(tmp_path / "still") == ["learning rate too low"]
 
 
-@pytest.mark.parametrize(("rate", "names"), [(3e-3, []), (1e-8, ["learning rate too low"])])
-def test_finetuned_model_is_checked_by_log_and_corpus(healthy_run, corpus_folder, tmp_path, rate, names):
+@pytest.mark.parametrize(("learning_rate", "names"), [(3e-3, []), (1e-8, ["learning rate too low"])])
+def test_finetuned_model_is_checked_by_log_and_corpus(healthy_run, corpus_folder, tmp_path, learning_rate, names):
     lines = [line for line in generate_text(30, seed=3).splitlines() if line]
     rows = "".join(json.dumps({"text": line, "label": "early" if line < "m" else "late"}) + "\n" for line in lines)
     (tmp_path / "rows.jsonl").write_text(rows)
     data = {"train": str(tmp_path / "rows.jsonl"), "dev": str(tmp_path / "rows.jsonl")}
-    train = {"steps": 40, "learning_rate": rate, "batch_tokens": 512, "log_every": 2, "eval_every": 20}
+    train = {"steps": 40, "learning_rate": learning_rate, "batch_tokens": 512, "log_every": 2, "eval_every": 20}
     bertsmith.finetune(
         task="classify", model=str(healthy_run), data=data, out=str(tmp_path / "run"), max_length=32, train=train, quiet=True
     )

@@ -1,4 +1,4 @@
-"""The best checkpoint and seed are chosen by the primary metric of the task, or by the metric named in `best`."""
+"""The best checkpoint and seed are chosen by the primary metric of the task, or by `metric_for_best_model`."""
 
 import json
 

@@ -27,8 +27,8 @@ seeds = [0, 1]
 tiny = "{tiny}"
 
 [every]
-length = 32
-train = {{ batch_tokens = 512, rate = 3e-3, epochs = 2, save_every = 5 }}
+max_length = 32
+train = {{ batch_tokens = 512, learning_rate = 3e-3, epochs = 2, save_every = 5 }}
 
 [tasks.mood]
 task = "classify"
@@ -147,7 +147,7 @@ def test_suite_sorts_longest_runs_first_within_seed(suite, tmp_path):
 
 def test_suite_model_with_settings_and_printed_table(suite, tiny_model, tmp_path):
     text = suite.read_text().replace("epochs = 2, ", "steps = 2, ").replace("train = { epochs = 1 }", "")
-    suite.write_text(text.replace("[every]", f'bare = {{ model = "{tiny_model}", scratch = true }}\n\n[every]'))
+    suite.write_text(text.replace("[every]", f'bare = {{ model = "{tiny_model}", random_init = true }}\n\n[every]'))
     process = run_cli("suite", suite, f"out={tmp_path / 'out'}", "seeds=[3]")
     rows = [line.split() for line in process.stderr.splitlines()]
     assert ["mood", "stars", "average"] in rows
@@ -163,10 +163,11 @@ def test_suite_model_with_settings_and_printed_table(suite, tiny_model, tmp_path
         (("stars-dev.jsonl", "absent.jsonl"), "tasks.stars"),
         (('"accuracy", "matthews"', '"accuracy", "f2"'), "tasks.mood.metrics: f2 is not a score of this task, which has"),
         (('"accuracy", "matthews"', "1"), "tasks.mood.metrics is not a list of names"),
-        (("[tasks.mood]", '[tasks.mood]\nbest = "f2"\ntrain.stop = 1'), "tasks.mood: best=f2 is not a score of this task"),
-        (("length = 32", "length = 500"), "length 500 is more than the 64 positions of models.tiny"),
-        (("length = 32", "lenght = 32"), "lenght is not known; did you mean 'length'"),
-        (("length = 32", "seed = 3"), "every.seed is for the suite to say"),
+        (("[tasks.mood]", '[tasks.mood]\nmetric_for_best_model = "f2"\ntrain.early_stopping_patience = 1'),
+         "tasks.mood: metric_for_best_model=f2 is not a score of this task"),
+        (("max_length = 32", "max_length = 500"), "500 is more than the 64 positions of models.tiny"),
+        (("max_length = 32", "max_lenght = 32"), "max_lenght is not known; did you mean 'max_length'"),
+        (("max_length = 32", "seed = 3"), "every.seed is for the suite to say"),
         (("[tasks.mood]", "[tasks.mood]\nseeds = [3]"), "tasks.mood.seeds is for the suite to say"),
         (("seeds = [0, 1]", "seeds = [1, 1]"), "name one twice"),
         (("seeds = [0, 1]", "seeds = []"), "at least one of each"),
@@ -183,7 +184,7 @@ def test_invalid_suite_is_rejected_before_training(suite, tmp_path, monkeypatch,
     assert not (tmp_path / "out").exists()
 
 
-EARLY_STOPPING = ("length = 32\ntrain = {", "length = 32\ntrain = { stop = 1, eval_every = 2,")
+EARLY_STOPPING = ("max_length = 32\ntrain = {", "max_length = 32\ntrain = { early_stopping_patience = 1, eval_every = 2,")
 NO_METRICS = ('metrics = ["accuracy", "matthews"]', "")
 
 
@@ -196,7 +197,7 @@ def replace_in_file(path, *changes):
 
 
 def test_suite_default_metric_is_metric_for_best_model(suite, tmp_path):
-    replace_in_file(suite, EARLY_STOPPING, NO_METRICS, ("[tasks.mood]", '[tasks.mood]\nbest = "f1_macro"'))
+    replace_in_file(suite, EARLY_STOPPING, NO_METRICS, ("[tasks.mood]", '[tasks.mood]\nmetric_for_best_model = "f1_macro"'))
     result = run_cli_json("suite", suite, f"out={tmp_path / 'out'}", "seeds=[0]")
     metrics = {
         run["task"]: next(name for name, value in run["scores"].items() if value == run["score"]) for run in result["runs"]
@@ -209,7 +210,10 @@ def test_suite_default_metric_is_metric_for_best_model(suite, tmp_path):
 def test_suite_rejects_different_metrics_in_one_column(suite, tiny_model, tmp_path, monkeypatch):
     monkeypatch.setattr(Trainer, "fit", lambda *_: pytest.fail("trained"))
     replace_in_file(
-        suite, EARLY_STOPPING, NO_METRICS, ("[every]", f'other = {{ model = "{tiny_model}", best = "f1_macro" }}\n\n[every]')
+        suite,
+        EARLY_STOPPING,
+        NO_METRICS,
+        ("[every]", f'other = {{ model = "{tiny_model}", metric_for_best_model = "f1_macro" }}\n\n[every]'),
     )
     message = run_cli_error("suite", suite, f"out={tmp_path / 'out'}")
     assert "models.other is to be measured by f1_macro, others by accuracy; give tasks.mood.metrics" in message
@@ -234,7 +238,7 @@ def test_suite_rejects_runs_of_other_settings(suite, tmp_path, monkeypatch):
     command = ["suite", suite, f"out={tmp_path / 'out'}", "seeds=[0]"]
     run_cli(*command)
     monkeypatch.setattr(Trainer, "fit", lambda *_: pytest.fail("trained"))
-    suite.write_text(suite.read_text().replace("rate = 3e-3", "rate = 1e-3"))
+    suite.write_text(suite.read_text().replace("learning_rate = 3e-3", "learning_rate = 1e-3"))
     assert "was made by other settings" in run_cli_error(*command)
 
 

@@ -21,7 +21,9 @@ def polyline_points(svg):
 
 
 def test_loglog_chart_power_law_is_a_straight_line():
-    svg = parse_chart(Series("window", [(n, n / 1e6) for n in LENGTHS]), Series("dense", [(n, n * n / 1e6) for n in LENGTHS]))
+    svg = parse_chart(
+        Series("longformer", [(n, n / 1e6) for n in LENGTHS]), Series("attention", [(n, n * n / 1e6) for n in LENGTHS])
+    )
     gradients = [[(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(line)] for line in polyline_points(svg)]
     for line in gradients:
         assert line == pytest.approx([line[0]] * 3, rel=0.02)

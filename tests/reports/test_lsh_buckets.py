@@ -42,7 +42,7 @@ def save_checkpoint(folder, corpus, mixer):
 def test_bucket_stats_match_sets_of_neighbors(causal):
     model, lengths = (
         build_test_model(
-            Reformer(num_attention_heads=4, num_buckets=4, num_hashes=2, bucket_window=5, causal=causal), deviation=0.3
+            Reformer(num_attention_heads=4, num_buckets=4, num_hashes=2, bucket_window=5, causal=causal), initializer_range=0.3
         ),
         (40, 9),
     )

@@ -110,7 +110,7 @@ def strip_tags(html: str) -> str:
 def test_show_page_of_every_kind_is_self_contained(tmp_path, corpus, model):
     corpus_setting, model_setting = {"corpus": str(corpus.path)}, {"model": str(model)}
     settings_by_kind = {
-        "masks": {**corpus_setting, "length": 32},
+        "masks": {**corpus_setting, "max_length": 32},
         "corpus": corpus_setting,
         "curves": model_setting,
         "run": {**corpus_setting, **model_setting, "texts": ["<b> [MASK]"]},
@@ -171,7 +171,7 @@ def test_restored_tokens_are_those_of_the_corpus(corpus):
 
 
 def test_corruption_counts_are_sums_over_batches(corpus):
-    loader = build_pair_batches(corpus, rate=0.3)
+    loader = build_pair_batches(corpus, mlm_probability=0.3)
     counts, batches = count_corruptions(corpus, loader, 0), list(loader)
     assert counts.num_samples == sum(len(b.lengths) for b in batches)
     assert counts.num_selected == sum(len(b.output_indices) for b in batches)
@@ -189,7 +189,7 @@ def test_corruption_counts_are_sums_over_batches(corpus):
 
 
 def test_show_masks_page_highlights_every_target(tmp_path, corpus):
-    html = show_page(tmp_path, "masks", corpus=str(corpus.path), length=32, samples=6)
+    html = show_page(tmp_path, "masks", corpus=str(corpus.path), max_length=32, samples=6)
     batches = build_pair_batches(corpus)
     batches = NextSentenceMLM().build_batches(corpus, batches.document_ids, 32, 16_384, 0)
     corruptions = [
@@ -204,17 +204,17 @@ def test_show_masks_page_highlights_every_target(tmp_path, corpus):
 
 
 def test_show_masks_page_joins_subwords(tmp_path, corpus):
-    html = show_page(tmp_path, "masks", corpus=str(corpus.path), length=32, samples=30)
+    html = show_page(tmp_path, "masks", corpus=str(corpus.path), max_length=32, samples=30)
     assert '<span class="word">dog<span class="inside">##</span>gy</span>' in html
     assert '<span class="word">small' not in html
 
 
 def test_show_masks_page_of_other_objectives(tmp_path, corpus):
-    html = show_page(tmp_path, "masks", corpus=str(corpus.path), length=32, objective={"kind": "mlm", "masking": "whole-word"})
-    assert 'class="pill"' not in html and ">A<" not in html
-    assert "are in order" in show_page(
-        tmp_path, "masks", corpus=str(corpus.path), objective={"kind": "mlm-sop", "pairs": "sentence-order"}
+    html = show_page(
+        tmp_path, "masks", corpus=str(corpus.path), max_length=32, objective={"kind": "mlm", "masking": "whole-word"}
     )
+    assert 'class="pill"' not in html and ">A<" not in html
+    assert "are in order" in show_page(tmp_path, "masks", corpus=str(corpus.path), objective={"kind": "mlm-sop"})
 
 
 def test_show_curves_skips_rows_undone_by_rollback(tmp_path):
@@ -265,13 +265,13 @@ def test_show_reports_invalid_input(tmp_path, corpus):
     assert not (tmp_path / "page.html").exists()
 
 
-@pytest.mark.parametrize("objective", ["pairs", "masked"])
+@pytest.mark.parametrize("objective", ["mlm-nsp", "mlm"])
 def test_show_masks_rejects_settings_without_samples(tmp_path, corpus, objective):
     settings = {"kind": "masks", "corpus": str(corpus.path), "objective": objective, "out": str(tmp_path / "page.html")}
     for key, values in {"max_length": (-1, 0, 2, 3, 7), "validation_split": (-0.1, 1.0, 1.5)}.items():
         for value in values:
             assert f"{key} = {value}" in show_error(**settings, **{key: value})
-    assert "lower it" in show_error(**settings, held_out=0.99)
+    assert "lower it" in show_error(**settings, validation_split=0.99)
     with pytest.raises(UserError, match="0 documents to learn from make no sample"):
         render_masks(corpus, MaskedLM().build_batches(corpus, np.arange(0), 32, 512, 0), 3, 0)
     assert not (tmp_path / "page.html").exists()
@@ -279,7 +279,7 @@ def test_show_masks_rejects_settings_without_samples(tmp_path, corpus, objective
     assert (tmp_path / "page.html").stat().st_size > 5000
 
 
-@pytest.mark.parametrize("objective", ["pairs", "masked"])
+@pytest.mark.parametrize("objective", ["mlm-nsp", "mlm"])
 def test_show_masks_uses_documents_of_pretraining(tmp_path, corpus, objective):
     settings = {"corpus": str(corpus.path), "objective": objective, "validation_split": 0.3, "seed": 5, "out": str(tmp_path)}
     document_ids = show._build_loader(from_dict(show.Recipe, {"kind": "masks", **settings}), corpus).document_ids

@@ -152,9 +152,11 @@ def run_page(recipe: Recipe) -> tuple[str, list[Section]]:
 def _training_recipe(recipe: Recipe, folder: Path) -> Recipe:
     """The recipe with the objective, length, seed and held-out share of the model's pre-training (its config.json)."""
     pretrain_settings = read_json(folder / "config.json").get("recipe", {})
-    settings = {name: pretrain_settings[name] for name in ("objective", "seed", "held_out") if name in pretrain_settings}
+    settings = {
+        name: pretrain_settings[name] for name in ("objective", "seed", "validation_split") if name in pretrain_settings
+    }
     if pretrain_settings.get("valid"):
-        settings["held_out"] = 0.0  # a separate validation corpus: nothing was held out
+        settings["validation_split"] = 0.0  # a separate validation corpus: nothing was held out
     if pretrain_settings.get("max_length"):
         settings["max_length"] = pretrain_settings["max_length"][0]
     return from_dict(Recipe, {**to_dict(recipe), **settings}, str(folder / "config.json"))

@@ -28,7 +28,7 @@ RETRAIN_TOKENIZER_ADVICE = "train a vocabulary on this text (`bertsmith tokenize
 
 def check_documents(card: dict[str, Any], objective: str | None) -> Iterator[Finding]:
     """`objective` is the kind of the objective; None for a corpus that has not been trained on yet."""
-    if objective in (None, "pairs"):
+    if objective in (None, "mlm-nsp", "mlm-sop"):
         yield from _check_pairs(card)
     if 1 < card["documents"] < MIN_DOCUMENTS:
         yield Finding(
@@ -120,7 +120,8 @@ def check_unused_subwords(corpus: Corpus) -> Iterator[Finding]:
             WRONG_VOCABULARY + "unused pieces", "note",
             f"{num_unused:,} of {len(non_special):,} pieces never occur in the text",
             "their rows of the table cost memory and time at every step and learn only not to be guessed",
-            f"{RETRAIN_TOKENIZER_ADVICE}, of a size that the text fills", f"vocab_size={max(100, len(non_special) - num_unused + 5)}",
+            f"{RETRAIN_TOKENIZER_ADVICE}, of a size that the text fills",
+            f"vocab_size={max(100, len(non_special) - num_unused + 5)}",
         )  # fmt: skip
 
 

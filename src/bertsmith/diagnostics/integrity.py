@@ -54,7 +54,7 @@ def check_finite_weights(weights: dict[str, Tensor], learning_rate: float | None
             "weights lost", "problem",
             f"{len(non_finite)} of {len(weights)} tensors hold NaN or infinity, {non_finite[0]} among them",
             "an update ruined the weights: every answer of this model is NaN",
-            "begin again, or from an older checkpoint, at a lower rate; where it was fp16, take bf16 or fp32",
+            "begin again, or from an older checkpoint, at a lower learning rate; where it was fp16, take bf16 or fp32",
             f"train.learning_rate={format_number(learning_rate / 10)}" if learning_rate else None,
         )  # fmt: skip
 

@@ -46,7 +46,7 @@ def check_collapse(probe: Probe, run: RunSettings) -> Iterator[Finding]:
         f"the vectors of {probe.layout.num_sequences} different texts lie {text_distance:.1g} apart (1 - cosine, on average), "
         f"and those of their tokens {token_distance:.1g}",
         "whatever the text, the model answers the same: it knows how frequent words are, and forgot what it reads",
-        "begin again at a lower rate with a longer warm-up; deep models with norms after each part want model.norm=pre",
+        "begin again at a lower learning rate with a longer warm-up; deep models are stabler with model.norm=pre",
         f"train.learning_rate={format_number(learning_rate / 10)}" if learning_rate else None,
     )  # fmt: skip
 
@@ -66,8 +66,8 @@ def check_dead_heads(probe: Probe) -> Iterator[Finding]:
         f"{len(dead)} of {total} heads do nothing on {probe.layout.num_sequences} texts: {counts} (layer.head {locations})",
         "tokens hardly learn from one another: attention has not begun to work, or has collapsed" if is_problem else
         "some heads rest, as in most trained models; they could be pruned",
-        "if the run was short, train longer; begin with larger weights, which wakes attention sooner; if the rate was high, "
-        "lower it" if is_problem else "nothing needs to be done",
+        "if the run was short, train longer; begin with larger weights, which wakes attention sooner; if the learning rate was "
+        "high, lower it" if is_problem else "nothing needs to be done",
         f"model.initializer_range={max(0.04, 2 * probe.model.config.encoder.initializer_range):.2g}" if is_problem else None,
     )  # fmt: skip
 
@@ -97,7 +97,8 @@ def check_word_order(probe: Probe, unigram_loss: float | None) -> Iterator[Findi
             POSITIONS_UNUSED, "problem", observation,
             "the model reads a text as a bag of words: it cannot tell who did what to whom",
             "see that positions are trained, not frozen, and not lost on the way (zeros in an imported checkpoint); text whose "
-            "order means nothing gives this too" if has_table else "give it a table of positions, or rotary ones",
+            "order means nothing gives this too" if has_table else
+            "give it position embeddings, or rotary ones (model.mixer.rope_theta)",
             "model.initializer_range=0.04" if has_table else "model.position_embedding_type=absolute",
         )  # fmt: skip
 
@@ -115,7 +116,7 @@ def check_position_embeddings(model: Model, run: RunSettings) -> Iterator[Findin
         yield Finding(
             "positions untrained", "problem", f"all {count} positions are where they began",
             "training has not moved them: they are frozen, or nothing was learnt at all",
-            "mend first what else was found; if there is nothing, raise the rate",
+            "mend first what else was found; if there is nothing, raise the learning rate",
             f"train.learning_rate={10 * run.train_setting('learning_rate'):.2g}",
         )  # fmt: skip
     elif num_untrained > MAX_UNTRAINED_FRACTION * count:
@@ -124,13 +125,14 @@ def check_position_embeddings(model: Model, run: RunSettings) -> Iterator[Findin
             f"{num_untrained} of {count} positions are where they began; the longest text was {max_length}",
             "longer texts than it was trained on would be read at places that mean nothing to it",
             "keep texts as short as in training, or train the last part of the run on longer ones",
-            f"max_length='[{max_length}, {count}]'" if max_length < count else f"model.max_position_embeddings={count - num_untrained}",
+            f"max_length='[{max_length}, {count}]'" if max_length < count else
+            f"model.max_position_embeddings={count - num_untrained}",
         )  # fmt: skip
 
 
 def check_masking(log: TrainingLog | None, run: RunSettings, probe: Probe | None) -> Iterator[Finding]:
     """Too few targets, or targets that were visible in the input."""
-    mlm_probability = (run.recipe or {}).get("objective", {}).get("rate", 0.15)
+    mlm_probability = (run.recipe or {}).get("objective", {}).get("mlm_probability", 0.15)
     if run.is_pretraining and (observation := _describe_missing_masks(log, probe)):
         yield Finding(
             MASKS_MISSING, "problem", f"{observation}, with objective.mlm_probability={mlm_probability:g}",

@@ -143,7 +143,7 @@ def build_probe(model: Model, corpus: Corpus, recipe: dict[str, Any], objective:
     """Probes with the first training batch, masked as in training; with a plain MLM batch, if `objective` is None."""
     objective, seed = objective or MaskedLM(), recipe.get("seed", 0)
     max_length = min([MAX_LENGTH, model.config.encoder.max_position_embeddings, max(recipe.get("max_length") or [MAX_LENGTH])])
-    validation_split = 0.0 if recipe.get("valid") else recipe.get("held_out", 0.0)
+    validation_split = 0.0 if recipe.get("valid") else recipe.get("validation_split", 0.0)
     try:
         documents, _ = corpus.split(validation_split, seed, objective.min_sentences)
         batch = objective.build_batches(corpus, documents, max_length, BATCH_TOKENS, seed)(0)

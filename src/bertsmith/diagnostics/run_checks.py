@@ -93,11 +93,12 @@ def check_lr_too_high(log: TrainingLog, run: RunSettings) -> Iterator[Finding]:
     lowered = min(peak / 10, safe_lr) if run.optimizer in ADAM_OPTIMIZERS else peak / 10
     suggested = peak / 3 if is_minor else lowered
     yield Finding(
-        LR_TOO_HIGH, "note" if is_minor else "problem", f"at a peak rate of {peak:.3g}, {'; '.join(signs)}",
+        LR_TOO_HIGH, "note" if is_minor else "problem", f"at a peak learning rate of {peak:.3g}, {'; '.join(signs)}",
         "a few updates were thrown away, which costs little" if is_minor else
         "steps are longer than the valley is wide: weights jump about, and at worst become NaN or forget all they knew",
-        "keep an eye on it; if it comes again, lower the rate" if is_minor else
-        "lower the rate, lengthen the warm-up (train.warmup_steps=0.1), keep train.max_grad_norm=1; if one batch does it, look at its text",
+        "keep an eye on it; if it comes again, lower the learning rate" if is_minor else
+        "lower the learning rate, lengthen the warm-up (train.warmup_steps=0.1), keep train.max_grad_norm=1; "
+        "if one batch does it, look at its text",
         f"train.learning_rate={format_number(suggested)}",
     )  # fmt: skip
 
@@ -114,13 +115,14 @@ def check_lr_too_low(log: TrainingLog, run: RunSettings) -> Iterator[Finding]:
     factor = min(10 * min_change / max(log.lr_sum, 1e-12), 1e4)
     yield Finding(
         "run too short" if is_too_short else LR_TOO_LOW, "problem",
-        f"the loss went from {log.losses[0]:.3f} to {log.final_loss:.3f} in {log.steps:,} steps at rates up to "
+        f"the loss went from {log.losses[0]:.3f} to {log.final_loss:.3f} in {log.steps:,} steps at learning rates up to "
         f"{log.peak_lr:.2g}; these add up to {log.lr_sum:.2g}, and weights begin at about {run.initializer_range:.2g}",
-        "Adam moves a weight by about the rate at each step: "
+        "Adam moves a weight by about the learning rate at each step: "
         + ("in this run hardly any weight can have moved by its own size"
            if run.is_random_init else "the model is still what it was before this run"),
-        "train longer" if is_too_short else "raise the rate, or train longer",
-        f"train.steps={_round_up(log.steps * factor)}" if is_too_short else f"train.learning_rate={format_number(log.peak_lr * factor)}",
+        "train longer" if is_too_short else "raise the learning rate, or train longer",
+        f"train.steps={_round_up(log.steps * factor)}" if is_too_short else
+        f"train.learning_rate={format_number(log.peak_lr * factor)}",
     )  # fmt: skip
 
 
@@ -273,15 +275,16 @@ def _suggest_fix(log: TrainingLog | None, run: RunSettings) -> tuple[str, str | 
     relative_step = log.peak_lr / run.initializer_range if run.optimizer in ADAM_OPTIMIZERS else 0.0
     if relative_step > 0.05:
         return (
-            "the loss is flat, the rate high for weights of this size: lower it",
+            "the loss is flat, the learning rate high for weights of this size: lower it",
             f"train.learning_rate={format_number(log.peak_lr / 5)}",
         )
     if run.optimizer in ADAM_OPTIMIZERS and relative_step < 0.01:
         return (
-            "the loss is flat, the rate low for weights of this size: raise it",
+            "the loss is flat, the learning rate low for weights of this size: raise it",
             f"train.learning_rate={format_number(log.peak_lr * 3)}",
         )
     return (
-        "train longer, with more tokens in an update (train.gradient_accumulation_steps); larger first weights wake attention sooner",
+        "train longer, with more tokens in an update (train.gradient_accumulation_steps); "
+        "larger first weights wake attention sooner",
         more_steps,
     )

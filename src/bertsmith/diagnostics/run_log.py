@@ -29,14 +29,14 @@ class RunSettings:
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> "RunSettings":
         """From the content of config.json."""
-        deviation = record.get("model", {}).get("encoder", {}).get("deviation", DEFAULT_INITIALIZER_RANGE)
-        return cls(record.get("stage"), record.get("recipe"), deviation)
+        encoder = record.get("model", {}).get("encoder", {})
+        return cls(record.get("stage"), record.get("recipe"), encoder.get("initializer_range", DEFAULT_INITIALIZER_RANGE))
 
     @property
     def is_random_init(self) -> bool:
         """The run started from random weights."""
         recipe = self.recipe or {}
-        return bool(recipe.get("scratch")) if self.stage == "finetune" else not recipe.get("init")
+        return bool(recipe.get("random_init")) if self.stage == "finetune" else not recipe.get("init")
 
     @property
     def is_pretraining(self) -> bool:
