@@ -62,10 +62,10 @@ def run_pretraining(corpus, out, kind, length, kill_at=0, **train):
 @pytest.mark.parametrize("length", [128, 400])
 @pytest.mark.parametrize("kind", MODELS)
 def test_gpu_deterministic_run_resumes_bit_for_bit(corpus, tmp_path, kind, length):
-    run_pretraining(corpus, tmp_path / "whole", kind, length, deterministic=True)
+    run_pretraining(corpus, tmp_path / "whole", kind, length, full_determinism=True)
     with pytest.raises(Killed):
-        run_pretraining(corpus, tmp_path / "killed", kind, length, kill_at=13, deterministic=True)
-    run_pretraining(corpus, tmp_path / "killed", kind, length, deterministic=True)
+        run_pretraining(corpus, tmp_path / "killed", kind, length, kill_at=13, full_determinism=True)
+    run_pretraining(corpus, tmp_path / "killed", kind, length, full_determinism=True)
     for name in ("metrics.jsonl", "model.safetensors"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "killed" / name).read_bytes(), name
 
