@@ -39,9 +39,11 @@ MIXERS = [
     AdaptiveSpan(num_attention_heads=4, max_span=48, span_ramp=8),
 ]  # fmt: skip
 CAUSAL_WITH_MEMORY = [
-    TransformerXL(num_attention_heads=4), TransformerXL(num_attention_heads=4, same_length=True, mem_len=9, clamp_len=5, bias=True),
-    AdaptiveSpan(num_attention_heads=4, max_span=48, span_ramp=8, causal=True), AdaptiveSpan(num_attention_heads=4, max_span=20, span_ramp=32, causal=True),
-]  # fmt: skip
+    TransformerXL(num_attention_heads=4),
+    TransformerXL(num_attention_heads=4, same_length=True, mem_len=9, clamp_len=5, bias=True),
+    AdaptiveSpan(num_attention_heads=4, max_span=48, span_ramp=8, causal=True),
+    AdaptiveSpan(num_attention_heads=4, max_span=20, span_ramp=32, causal=True),
+]
 CAUSAL = [
     *CAUSAL_ATTENTION,
     Lstm(directions="forward"),
@@ -54,14 +56,20 @@ CAUSAL = [
 def config_id(config):
     values = {field: getattr(config, field) for field in config.__struct_fields__}
     return "-".join(
-        [config.__struct_config__.tag, *(f"{name}={value}" for name, value in values.items() if value and name != "num_attention_heads")]
+        [
+            config.__struct_config__.tag,
+            *(f"{name}={value}" for name, value in values.items() if value and name != "num_attention_heads"),
+        ]
     )
 
 
 MIXERS += [
-    Longformer(num_attention_heads=4, attention_window=(8,)), Longformer(num_attention_heads=4, attention_window=(8,), global_attention=False), Longformer(num_attention_heads=4, attention_window=(128,)),
-    Longformer(num_attention_heads=4, attention_window=(6,), dilation=(2, 3), bias=False), Longformer(num_attention_heads=4, attention_window=(10,), rope_theta=100.0),
-]  # fmt: skip
+    Longformer(num_attention_heads=4, attention_window=(8,)),
+    Longformer(num_attention_heads=4, attention_window=(8,), global_attention=False),
+    Longformer(num_attention_heads=4, attention_window=(128,)),
+    Longformer(num_attention_heads=4, attention_window=(6,), dilation=(2, 3), bias=False),
+    Longformer(num_attention_heads=4, attention_window=(10,), rope_theta=100.0),
+]
 CAUSAL += [
     Longformer(num_attention_heads=4, attention_window=(8,), causal=True),
     Longformer(num_attention_heads=4, attention_window=(6,), dilation=(2,), global_attention=False, causal=True),

@@ -191,13 +191,27 @@ def test_merge_mixer_config_changes_only_given_options():
     window = Longformer(num_attention_heads=4, attention_window=(16,), dilation=(2,), dilated_layers=1, global_attention=False)
     for old, new, expected in (
         (window, Longformer(attention_dropout=0.1), replace(window, attention_dropout=0.1)),
-        (TransformerXL(num_attention_heads=4, clamp_len=8, same_length=True), TransformerXL(mem_len=32),
-         TransformerXL(num_attention_heads=4, clamp_len=8, same_length=True, mem_len=32)),
-        (TransformerXL(num_attention_heads=4, tie_biases=True), TransformerXL(mem_len=32), TransformerXL(num_attention_heads=4, tie_biases=True, mem_len=32)),
-        (AdaptiveSpan(num_attention_heads=4, max_span=64), AdaptiveSpan(span_loss=0.1), AdaptiveSpan(num_attention_heads=4, max_span=64, span_loss=0.1)),
-        (LiteTransformer(num_attention_heads=4, kernel_sizes=(3, 5, 7)), LiteTransformer(attention_dropout=0.1),
-         LiteTransformer(num_attention_heads=4, kernel_sizes=(3, 5, 7), attention_dropout=0.1)),
-    ):  # fmt: skip
+        (
+            TransformerXL(num_attention_heads=4, clamp_len=8, same_length=True),
+            TransformerXL(mem_len=32),
+            TransformerXL(num_attention_heads=4, clamp_len=8, same_length=True, mem_len=32),
+        ),
+        (
+            TransformerXL(num_attention_heads=4, tie_biases=True),
+            TransformerXL(mem_len=32),
+            TransformerXL(num_attention_heads=4, tie_biases=True, mem_len=32),
+        ),
+        (
+            AdaptiveSpan(num_attention_heads=4, max_span=64),
+            AdaptiveSpan(span_loss=0.1),
+            AdaptiveSpan(num_attention_heads=4, max_span=64, span_loss=0.1),
+        ),
+        (
+            LiteTransformer(num_attention_heads=4, kernel_sizes=(3, 5, 7)),
+            LiteTransformer(attention_dropout=0.1),
+            LiteTransformer(num_attention_heads=4, kernel_sizes=(3, 5, 7), attention_dropout=0.1),
+        ),
+    ):
         assert (
             replace_mixer(EncoderConfig(hidden_size=32, num_hidden_layers=3, mixer=old), merge_mixer_config(new, old)).mixer
             == expected
@@ -205,7 +219,7 @@ def test_merge_mixer_config_changes_only_given_options():
     assert merge_mixer_config(Longformer(), Attention(num_attention_heads=4)) == Longformer()
     with pytest.raises(UserError, match="num_attention_heads = 8 is not"):
         replace_mixer(
-            EncoderConfig(hidden_size=32, num_hidden_layers=3, mixer=longformer),
+            EncoderConfig(hidden_size=32, num_hidden_layers=3, mixer=window),
             merge_mixer_config(Longformer(num_attention_heads=8), window),
         )
 
@@ -220,7 +234,9 @@ def test_pretrain_logs_mixer_it_continues_with(long_bert, corpus, tmp_path, caps
         "train.device=cpu",
     ]
     assert main(["pretrain", *options, "model.mixer=longformer", "model.mixer.attention_dropout=0.1"]) == 0
-    assert "goes on with mixer=longformer, num_attention_heads=4, attention_window=[30], attention_dropout=0.1" in " ".join(capsys.readouterr().err.split())
+    assert "goes on with mixer=longformer, num_attention_heads=4, attention_window=[30], attention_dropout=0.1" in " ".join(
+        capsys.readouterr().err.split()
+    )
     assert checkpoint.load(tmp_path / "out")[0].config.encoder.mixer == Longformer(
         num_attention_heads=4, attention_window=(30,), attention_dropout=0.1
     )
@@ -229,13 +245,23 @@ def test_pretrain_logs_mixer_it_continues_with(long_bert, corpus, tmp_path, caps
 ROTARY_WINDOW = Longformer(num_attention_heads=4, rope_theta=100.0, global_attention=False)
 
 
-@pytest.mark.parametrize(("mixer", "others", "lacks_positions"), [
-    (Attention(num_attention_heads=4), None, True), (Attention(num_attention_heads=4, rope_theta=100.0), None, False),
-    (Attention(num_attention_heads=4, position_bias=AlibiConfig()), None, False), (Attention(num_attention_heads=4), LayerTypes(mixer=ROTARY_WINDOW), False),
-    (Attention(num_attention_heads=4), LayerTypes(), True), (Longformer(num_attention_heads=4), None, True),
-    (Reformer(num_attention_heads=4), None, True), (ReformerChunked(num_attention_heads=4), None, True), (LiteTransformer(num_attention_heads=4), None, False),
-    (TransformerXL(num_attention_heads=4), None, False), (AdaptiveSpan(num_attention_heads=4), None, False), (Lstm(), None, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mixer", "others", "lacks_positions"),
+    [
+        (Attention(num_attention_heads=4), None, True),
+        (Attention(num_attention_heads=4, rope_theta=100.0), None, False),
+        (Attention(num_attention_heads=4, position_bias=AlibiConfig()), None, False),
+        (Attention(num_attention_heads=4), LayerTypes(mixer=ROTARY_WINDOW), False),
+        (Attention(num_attention_heads=4), LayerTypes(), True),
+        (Longformer(num_attention_heads=4), None, True),
+        (Reformer(num_attention_heads=4), None, True),
+        (ReformerChunked(num_attention_heads=4), None, True),
+        (LiteTransformer(num_attention_heads=4), None, False),
+        (TransformerXL(num_attention_heads=4), None, False),
+        (AdaptiveSpan(num_attention_heads=4), None, False),
+        (Lstm(), None, False),
+    ],
+)
 def test_lacks_position_information_is_detected(mixer, others, lacks_positions):
     """By the check before training, and by whether reordering the tokens changes the output."""
     others = others and replace(others, mixer=replace(others.mixer, num_attention_heads=4))

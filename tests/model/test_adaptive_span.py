@@ -21,7 +21,9 @@ SPANS = [0.011, 0.112, 0.371, 0.803]  # no integer positions, where the mask has
 
 def build_mixer(spans=SPANS, **overrides):
     torch.manual_seed(0)
-    mixer = AdaptiveSpan(num_attention_heads=NUM_HEADS, **({"max_span": 40, "span_ramp": 8} | overrides)).build(HIDDEN_SIZE).eval()
+    mixer = (
+        AdaptiveSpan(num_attention_heads=NUM_HEADS, **({"max_span": 40, "span_ramp": 8} | overrides)).build(HIDDEN_SIZE).eval()
+    )
     torch.nn.init.normal_(mixer.places.weight)
     mixer.span.data.copy_(torch.tensor(spans))
     mixer.prepare_forward()
@@ -42,9 +44,9 @@ def dense_reference(mixer, x, past=None):
     if config.causal:
         visible &= distance >= 0
     numerator = (scores * (HIDDEN_SIZE // NUM_HEADS) ** -0.5).exp() * visible
-    numerator = numerator * (
-        (config.span_ramp + mixer.current_spans[:, None, None] - distance.abs()) / config.span_ramp
-    ).clamp(0, 1)
+    numerator = numerator * ((config.span_ramp + mixer.current_spans[:, None, None] - distance.abs()) / config.span_ramp).clamp(
+        0, 1
+    )
     probs = numerator / numerator.sum(-1, keepdim=True)
     return mixer.project.project_out(torch.einsum("hij,jhd->ihd", probs, v)[len(past) :])
 

@@ -114,7 +114,9 @@ def test_longformer_matches_dense_reference(config, lengths, global_tokens):
     )
     leaves = [x, *mixer.parameters()]
     out, expected = mixer(x, layout), dense_reference(config, mixer, x, layout)
-    tolerance = {"atol": 1e-5, "rtol": 1e-5} if config.rope_theta else {"atol": 1e-9, "rtol": 1e-9}  # RoPE is computed in float32
+    tolerance = (
+        {"atol": 1e-5, "rtol": 1e-5} if config.rope_theta else {"atol": 1e-9, "rtol": 1e-9}
+    )  # RoPE is computed in float32
     assert_close(out, expected, **tolerance)
     for grad, expected_grad in zip(
         torch.autograd.grad(out, leaves, grad_out), torch.autograd.grad(expected, leaves, grad_out), strict=True
@@ -188,6 +190,7 @@ def test_longformer_dilated_layers_require_dilation():
 @pytest.mark.parametrize(("config", "message"), [
     (Longformer(num_attention_heads=4, dilation=(2,) * 5), "dilation has 5 numbers for 4 heads"),
     (Longformer(num_attention_heads=5), "does not divide into 5 heads"),
+    (Longformer(num_attention_heads=4, attention_window=(9,)), "attention_window=9 counts both sides together; give an even"),
 ])  # fmt: skip
 def test_longformer_refuses_impossible_configs(config, message):
     with pytest.raises(UserError, match=message):
@@ -206,9 +209,7 @@ def test_longformer_refuses_prefix_lm():
 def test_longformer_flash_close_to_float32(config, global_tokens, heads):
     """On CUDA in bfloat16: within rounding of float32, forward and backward."""
     torch.manual_seed(0)
-    config = msgspec.structs.replace(
-        config, num_attention_heads=heads, attention_window=(config.attention_window[0] * 40,)
-    )
+    config = msgspec.structs.replace(config, num_attention_heads=heads, attention_window=(config.attention_window[0] * 40,))
     mixer, x = config.build(128).cuda(), torch.randn(2200, 128, device="cuda")
     results = []
     for use_bf16 in (False, True):

@@ -225,7 +225,10 @@ def test_lsh_kernel_matches_torch(causal, num_hashes, half_window, head_dim, len
 @pytest.mark.gpu
 @pytest.mark.parametrize("causal", [False, True])
 def test_reformer_bf16_on_gpu_close_to_float32_on_cpu(causal):
-    mixer, (x, layout) = build_mixer(num_buckets=8, num_hashes=4, bucket_window=16, causal=causal), random_inputs((300, 77, 1, 150))
+    mixer, (x, layout) = (
+        build_mixer(num_buckets=8, num_hashes=4, bucket_window=16, causal=causal),
+        random_inputs((300, 77, 1, 150)),
+    )
     exact = mixer(x, layout)
     mixer, x, layout = mixer.cuda(), x.cuda(), layout.to("cuda")
     assert_close(mixer(x, layout).cpu(), exact, atol=1e-3, rtol=1e-3)

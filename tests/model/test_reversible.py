@@ -14,8 +14,17 @@ from bertsmith.model.packing import Layout
 from bertsmith.model.segment_memory import SegmentMemory
 
 LENGTHS = (9, 21, 1)
-SMALL = {"num_hidden_layers": 4, "hidden_size": 32, "mixer": {"num_attention_heads": 4}, "feedforward": {"intermediate_size": 40}, "max_position_embeddings": 64, "norm": "pre",
-         "reversible": True, "initializer_range": 0.2, "hidden_dropout_prob": 0.2}  # fmt: skip
+SMALL = {
+    "num_hidden_layers": 4,
+    "hidden_size": 32,
+    "mixer": {"num_attention_heads": 4},
+    "feedforward": {"intermediate_size": 40},
+    "max_position_embeddings": 64,
+    "norm": "pre",
+    "reversible": True,
+    "initializer_range": 0.2,
+    "hidden_dropout_prob": 0.2,
+}
 MIXERS = {
     "attention": {"num_attention_heads": 4, "attention_dropout": 0.1},
     "reformer": {"kind": "reformer", "num_attention_heads": 4, "num_buckets": 4, "num_hashes": 2, "bucket_window": 4},
@@ -78,7 +87,12 @@ def test_reversible_shared_blocks_sum_grads(groups, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "mixer", [MIXERS["transformer-xl"], {"num_attention_heads": 4, "position_bias": {"kind": "t5", "num_buckets": 8}}, {"num_attention_heads": 4}]
+    "mixer",
+    [
+        MIXERS["transformer-xl"],
+        {"num_attention_heads": 4, "position_bias": {"kind": "t5", "num_buckets": 8}},
+        {"num_attention_heads": 4},
+    ],
 )
 def test_reversible_tied_weights_get_grads_with_all_hidden_states(mixer, monkeypatch):
     model = build_reversible_model(mixer=mixer)
@@ -129,7 +143,9 @@ def test_reversible_hidden_states_and_output_indices():
 
 def test_reversible_segment_memory_matches_autograd(monkeypatch):
     model, results = (
-        build_reversible_model(mixer={"kind": "transformer-xl", "num_attention_heads": 4, "mem_len": 12}, hidden_dropout_prob=0.0),
+        build_reversible_model(
+            mixer={"kind": "transformer-xl", "num_attention_heads": 4, "mem_len": 12}, hidden_dropout_prob=0.0
+        ),
         [],
     )
     for use_autograd in (False, True):

@@ -108,7 +108,8 @@ def test_gru_matches_torch_gru():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({"cell_size": 2}, "raise model.mixer.cell_size"), ({"cell": "gru", "cell_clip": 3.0}, "cell=lstm")]
+    ("options", "message"),
+    [({"cell_size": 2}, "raise model.mixer.cell_size"), ({"cell": "gru", "cell_clip": 3.0}, "cell=lstm")],
 )
 def test_rnn_refuses_impossible_configs(options, message):
     with pytest.raises(UserError, match=message):

@@ -23,10 +23,18 @@ def encoder_config(**options):
         key: options.pop(key) for key in ("num_hidden_layers", "norm", "num_hidden_groups") if key in options
     }
     return EncoderConfig(
-        hidden_size=HIDDEN_SIZE, mixer=TransformerXL(num_attention_heads=NUM_HEADS, **({"mem_len": 6} | options)), position_embedding_type="none", type_vocab_size=0,
-        feedforward=FeedForwardConfig(intermediate_size=24, hidden_act="relu"), embedding_norm=False, hidden_dropout_prob=0.0, max_position_embeddings=4096,
-        pooler_act="none", initializer_range=0.3, **encoder_options,
-    )  # fmt: skip
+        hidden_size=HIDDEN_SIZE,
+        mixer=TransformerXL(num_attention_heads=NUM_HEADS, **({"mem_len": 6} | options)),
+        position_embedding_type="none",
+        type_vocab_size=0,
+        feedforward=FeedForwardConfig(intermediate_size=24, hidden_act="relu"),
+        embedding_norm=False,
+        hidden_dropout_prob=0.0,
+        max_position_embeddings=4096,
+        pooler_act="none",
+        initializer_range=0.3,
+        **encoder_options,
+    )
 
 
 def build_xl_model(**options):
@@ -68,7 +76,14 @@ def equation_reference(mixer, x, past, max_distance=None):
     return mixer.project.out(out)
 
 
-CASES = [{}, {"causal": False}, {"clamp_len": 4}, {"clamp_len": 3, "causal": False}, {"same_length": True}, {"tie_biases": True}]
+CASES = [
+    {},
+    {"causal": False},
+    {"clamp_len": 4},
+    {"clamp_len": 3, "causal": False},
+    {"same_length": True},
+    {"tie_biases": True},
+]
 
 
 @pytest.mark.parametrize("config", CASES, ids=str)

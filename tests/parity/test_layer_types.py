@@ -56,7 +56,9 @@ def test_layer_types_hidden_states_match_modernbert():
     for name, weight in original.named_parameters():
         torch.nn.init.normal_(weight, mean=float("norm" in name), std=0.15)
     torch.nn.init.ones_(original.model.embeddings.norm.weight)
-    model = Model(ModelConfig(encoder=small_config(layer_norm_eps=1e-12), vocab_size=VOCAB_SIZE, heads={"words": LMHeadConfig()})).eval()
+    model = Model(
+        ModelConfig(encoder=small_config(layer_norm_eps=1e-12), vocab_size=VOCAB_SIZE, heads={"words": LMHeadConfig()})
+    ).eval()
     weights = {rename_key(name): weight for name, weight in original.state_dict().items() if name != "decoder.weight"}
     model.load_state_dict({**weights, **EXTRA_WEIGHTS})
     tokens, hidden_states = torch.randint(3, VOCAB_SIZE, (sum(LENGTHS),)), []

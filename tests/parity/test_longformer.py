@@ -71,12 +71,23 @@ def test_longformer_export_of_native_model(tmp_path, vocabulary):
             assert result["class"] == "LongformerForMaskedLM" and max(result["differences"].values()) < 1e-5
 
 
-@pytest.mark.parametrize(("mixer", "heads", "message"), [
-    ({"kind": "longformer", "attention_window": [10]}, ("words", "next"), "has the heads next, words; Hugging Face's longformer has a place"),
-    ({"kind": "reformer"}, ("words",), "Hugging Face's bert has no mixer=reformer"),
-    ({"kind": "adaptive-span"}, ("words",), "Hugging Face's bert has no mixer=adaptive-span"),
-    ({"kind": "longformer", "attention_window": [10], "rope_theta": 100.0}, ("words",), "Hugging Face's longformer cannot say mixer.rope_theta"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mixer", "heads", "message"),
+    [
+        (
+            {"kind": "longformer", "attention_window": [10]},
+            ("words", "next"),
+            "has the heads next, words; Hugging Face's longformer has a place",
+        ),
+        ({"kind": "reformer"}, ("words",), "Hugging Face's bert has no mixer=reformer"),
+        ({"kind": "adaptive-span"}, ("words",), "Hugging Face's bert has no mixer=adaptive-span"),
+        (
+            {"kind": "longformer", "attention_window": [10], "rope_theta": 100.0},
+            ("words",),
+            "Hugging Face's longformer cannot say mixer.rope_theta",
+        ),
+    ],
+)
 def test_longformer_export_names_unsupported_parts(mixer, heads, message, tmp_path, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
     small = {

@@ -43,10 +43,21 @@ def build_pair(config):
     )
     buckets = config.num_buckets if isinstance(config.num_buckets, int) else tuple(config.num_buckets)
     layer_type = config.attn_layers[0]
-    ours = ReformerChunked(
-        num_attention_heads=4, attention_head_size=config.attention_head_size, attn_layers=(layer_type,), local=local_chunks, lsh=lsh_chunks, num_buckets=buckets,
-        num_hashes=config.num_hashes, seed=SEED, causal=config.is_decoder,
-    ).build(32).eval()  # fmt: skip
+    ours = (
+        ReformerChunked(
+            num_attention_heads=4,
+            attention_head_size=config.attention_head_size,
+            attn_layers=(layer_type,),
+            local=local_chunks,
+            lsh=lsh_chunks,
+            num_buckets=buckets,
+            num_hashes=config.num_hashes,
+            seed=SEED,
+            causal=config.is_decoder,
+        )
+        .build(32)
+        .eval()
+    )
     self_attention = reference.self_attention
     names = ("query", "key", "value") if layer_type == "local" else ("query_key", "value")
     with torch.no_grad():

@@ -87,7 +87,7 @@ class LongformerAttention(Mixer):
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         if layout.prefix_lengths is not None:
             raise UserError(
-                "mixer=longformer does not support prefix LM attention (UniLM), with bidirectional prefixes; use mixer=attention"
+                "mixer=longformer does not support prefix LM attention (bidirectional prefixes, UniLM); use mixer=attention"
             )
         qkv, global_out, qkv_bias = self._project(x, layout)
         return self.project.out(self._attend(self._apply_rope(qkv, layout), global_out, qkv_bias, layout))

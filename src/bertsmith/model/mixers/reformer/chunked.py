@@ -238,5 +238,5 @@ def _chunked_attention(
 def _reject_prefix(layout: Layout) -> None:
     if layout.prefix_lengths is not None:
         raise UserError(
-            "mixer=reformer-chunked does not support prefix LM attention (UniLM), with bidirectional prefixes; use mixer=attention"
+            "mixer=reformer-chunked does not support prefix LM attention (bidirectional prefixes, UniLM); use mixer=attention"
         )

@@ -61,7 +61,7 @@ class ReformerAttention(Mixer):
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         if layout.prefix_lengths is not None:
             raise UserError(
-                "mixer=reformer does not support prefix LM attention (UniLM), with bidirectional prefixes; use mixer=attention"
+                "mixer=reformer does not support prefix LM attention (bidirectional prefixes, UniLM); use mixer=attention"
             )
         qk, v = self.project(x).unflatten(-1, (2, self.config.num_attention_heads, -1)).unbind(-3)  # (tokens, heads, head_dim)
         out = self._full_attention(qk, v, layout) if self.hashes is None else self._lsh_attention(qk, v, layout)
