@@ -169,12 +169,12 @@ MIXER_CHANGES = {
         Reformer(bucket_window=9),
         Reformer(num_attention_heads=4, causal=True, bucket_window=9),
     ),
-    "rotary": (
+    "rope": (
         LiteTransformer(num_attention_heads=2, rope_theta=100.0),
         LiteTransformer(attention_dropout=0.1),
         LiteTransformer(num_attention_heads=2, rope_theta=100.0, attention_dropout=0.1),
     ),
-    "size": (
+    "head size": (
         ReformerChunked(num_attention_heads=4, attention_head_size=6),
         ReformerChunked(num_hashes=3),
         ReformerChunked(num_attention_heads=4, attention_head_size=6, num_hashes=3),
@@ -299,7 +299,7 @@ REFUSED_CHANGES = {
         TransformerXL(num_attention_heads=4, causal=False),
         "causal = False is not",
     ),
-    "distance": (
+    "position bias": (
         Attention(num_attention_heads=4),
         Attention(position_bias=AlibiConfig()),
         r"position_bias = .*alibi.* is not .* trained with, None",
@@ -374,7 +374,7 @@ def test_convert_long_reports_dropped_attention_dropout(corpus, tmp_path, capsys
     assert main(["convert-long", f"model={tmp_path / 'bert'}", f"out={tmp_path / 'long'}", "max_length=100"]) == 0
     assert "mixer.attention_dropout=0.1 is left out" in " ".join(capsys.readouterr().err.split())
     assert checkpoint.load(tmp_path / "long")[0].config.encoder.mixer == Longformer(num_attention_heads=4)
-    assert json.loads((tmp_path / "long" / "config.json").read_text())["recipe"]["attention_window"] == [256]
+    assert json.loads((tmp_path / "long" / "config.json").read_text())["recipe"]["attention_window"] == [512]
 
 
 def test_extend_positions_never_shrinks():

@@ -89,7 +89,7 @@ class ReformerAttention(Mixer):
     def sort_by_bucket(self, qk: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         """(num_hashes, heads, tokens) each: the permutation that sorts the tokens by bucket, and the bucket rank of each token.
 
-        Bucket ranks of two tokens differ by at most `config.bucket_window` if and only if they share a bucket and are that near in it.
+        Bucket ranks of two tokens differ by at most `config.bucket_window` exactly if they are that near in the same bucket.
         """
         bucket_ids = self._bucket_ids(qk, layout)
         sorted_idx = bucket_ids.argsort(dim=-1, stable=True)
