@@ -22,7 +22,7 @@ class Attention(Variant, frozen=True, tag="attention"):
     num_attention_heads: Annotated[PosInt, "number of attention heads"] = 12
     causal: Annotated[bool, "attend only to earlier tokens (left to right)"] = False
     attention_dropout: Annotated[
-        Probability, "dropout on attention weights (0.1 in BERT); above 0, attention is slower (no flash attention)"
+        Probability, "dropout on attention weights (0.1 in BERT); above 0, no flash attention (slower)"
     ] = 0.0
     bias: Annotated[bool, "bias terms in the linear layers"] = True
     rope_theta: Annotated[PosFloat | None, "base of RoPE, such as 10000; with model.position_embedding_type=none"] = None

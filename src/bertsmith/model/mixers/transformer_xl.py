@@ -20,7 +20,7 @@ class TransformerXL(Variant, frozen=True, tag="transformer-xl"):
     causal: Annotated[bool, "attend only to earlier tokens (left to right)"] = True
     mem_len: Annotated[NonNegInt, "cached hidden states of previous segments, in tokens, during training"] = 128
     eval_mem_len: Annotated[NonNegInt | None, "the same in evaluation and generation; none: mem_len"] = None
-    same_length: Annotated[bool, "every token attends to exactly mem_len positions back"] = False
+    same_length: Annotated[bool, "every token attends to the same number of positions: mem_len, itself included"] = False
     clamp_len: Annotated[PosInt | None, "largest relative distance; further tokens are treated as this far; none: no limit"] = (
         None
     )

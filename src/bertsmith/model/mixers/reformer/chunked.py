@@ -21,7 +21,7 @@ MASK_VALUE = -1e9  # less than SELF_MASK_VALUE, and finite
 class ChunkConfig(Config, frozen=True):
     """Chunk length, and how many neighbouring chunks are seen."""
 
-    chunk_length: Annotated[PosInt, "tokens in a chunk (64 in the paper)"] = 64
+    chunk_length: Annotated[PosInt, "tokens in a chunk"] = 64
     num_chunks_before: Annotated[NonNegInt, "chunks before its own that a token attends to"] = 1
     num_chunks_after: Annotated[NonNegInt, "chunks after its own that a token attends to"] = 0
     attention_dropout: Annotated[Probability, "dropout on attention weights"] = 0.0
@@ -47,7 +47,7 @@ class ReformerChunked(Variant, frozen=True, tag="reformer-chunked"):
         PosInt | Annotated[tuple[PosInt, ...], Meta(min_length=1)], "hash buckets, an even number, or factors such as [16, 32]"
     ] = 64
     num_hashes: Annotated[PosInt, "hash rounds"] = 1
-    seed: Annotated[NonNegInt, "seed of the hashes in evaluation; training draws new ones in each step"] = 0
+    seed: Annotated[NonNegInt, "seed of the hashes in evaluation; training draws new ones in each forward pass"] = 0
     causal: Annotated[bool, "attend only to earlier tokens (left to right)"] = False
 
     def for_layer(self, layer_idx: int, num_layers: int) -> "ReformerChunked":

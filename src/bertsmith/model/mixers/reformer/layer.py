@@ -22,10 +22,10 @@ class Reformer(Variant, frozen=True, tag="reformer"):
         PosInt | Annotated[tuple[PosInt, ...], Meta(min_length=1)],
         "hash buckets, an even number, or factors such as [16, 32]; 1: full attention",
     ] = 64
-    num_hashes: Annotated[PosInt, "hash rounds; more rounds miss fewer similar tokens (2 to 8 in the paper)"] = 4
+    num_hashes: Annotated[PosInt, "hash rounds; more miss fewer similar tokens (8: nearly full attention in the paper)"] = 4
     bucket_window: Annotated[PosInt, "tokens of its own bucket that a token attends to, on each side"] = 64
     causal: Annotated[bool, "attend only to earlier tokens (left to right)"] = False
-    seed: Annotated[NonNegInt, "seed of the hashes in evaluation; training draws new ones in each step"] = 0
+    seed: Annotated[NonNegInt, "seed of the hashes in evaluation; training draws new ones in each forward pass"] = 0
     bias: Annotated[bool, "bias terms in the linear layers"] = True
 
     def build(self, hidden_size: int) -> Mixer:
