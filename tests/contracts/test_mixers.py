@@ -39,9 +39,11 @@ MIXERS = [
     AdaptiveSpan(num_attention_heads=4, max_span=48, span_ramp=8),
 ]  # fmt: skip
 CAUSAL_WITH_MEMORY = [
-    TransformerXL(num_attention_heads=4), TransformerXL(num_attention_heads=4, same_length=True, mem_len=9, clamp_len=5, bias=True),
-    AdaptiveSpan(num_attention_heads=4, max_span=48, span_ramp=8, causal=True), AdaptiveSpan(num_attention_heads=4, max_span=20, span_ramp=32, causal=True),
-]  # fmt: skip
+    TransformerXL(num_attention_heads=4),
+    TransformerXL(num_attention_heads=4, same_length=True, mem_len=9, clamp_len=5, bias=True),
+    AdaptiveSpan(num_attention_heads=4, max_span=48, span_ramp=8, causal=True),
+    AdaptiveSpan(num_attention_heads=4, max_span=20, span_ramp=32, causal=True),
+]
 CAUSAL = [
     *CAUSAL_ATTENTION,
     Lstm(directions="forward"),
@@ -54,14 +56,20 @@ CAUSAL = [
 def config_id(config):
     values = {field: getattr(config, field) for field in config.__struct_fields__}
     return "-".join(
-        [config.__struct_config__.tag, *(f"{name}={value}" for name, value in values.items() if value and name != "heads")]
+        [
+            config.__struct_config__.tag,
+            *(f"{name}={value}" for name, value in values.items() if value and name != "num_attention_heads"),
+        ]
     )
 
 
 MIXERS += [
-    Longformer(num_attention_heads=4, attention_window=(8,)), Longformer(num_attention_heads=4, attention_window=(8,), global_attention=False), Longformer(num_attention_heads=4, attention_window=(128,)),
-    Longformer(num_attention_heads=4, attention_window=(6,), dilation=(2, 3), bias=False), Longformer(num_attention_heads=4, attention_window=(10,), rope_theta=100.0),
-]  # fmt: skip
+    Longformer(num_attention_heads=4, attention_window=(8,)),
+    Longformer(num_attention_heads=4, attention_window=(8,), global_attention=False),
+    Longformer(num_attention_heads=4, attention_window=(128,)),
+    Longformer(num_attention_heads=4, attention_window=(6,), dilation=(2, 3), bias=False),
+    Longformer(num_attention_heads=4, attention_window=(10,), rope_theta=100.0),
+]
 CAUSAL += [
     Longformer(num_attention_heads=4, attention_window=(8,), causal=True),
     Longformer(num_attention_heads=4, attention_window=(6,), dilation=(2,), global_attention=False, causal=True),
@@ -72,18 +80,18 @@ MIXERS += [
     Reformer(num_attention_heads=4, num_buckets=1, bias=False),
 ]
 MIXERS += [
-    ReformerChunked(num_attention_heads=4, attn_layers=("near",), local=ChunkConfig(chunk_length=4)),
+    ReformerChunked(num_attention_heads=4, attn_layers=("local",), local=ChunkConfig(chunk_length=4)),
     ReformerChunked(
         num_attention_heads=4,
         attention_head_size=6,
-        attn_layers=("hashed",),
+        attn_layers=("lsh",),
         lsh=ChunkConfig(chunk_length=4, num_chunks_after=1),
         num_buckets=4,
         num_hashes=3,
     ),
 ]
 CAUSAL += [
-    ReformerChunked(num_attention_heads=4, attn_layers=("near",), local=ChunkConfig(chunk_length=4), causal=True)
+    ReformerChunked(num_attention_heads=4, attn_layers=("local",), local=ChunkConfig(chunk_length=4), causal=True)
 ]  # LSH chunks are only partly causal
 CAUSAL += [
     Reformer(num_attention_heads=4, num_buckets=(2, 4), num_hashes=2, bucket_window=3, causal=True),
@@ -213,8 +221,8 @@ def test_mixer_compiles_fullgraph_with_dynamic_lengths(config):
 def test_attention_matches_explicit_softmax(config, lengths):
     mixer, (x, layout) = build_mixer(config), random_inputs(lengths)
     q, k, v = mixer.project(x)
-    if config.rotary:
-        q, k = (rope_by_complex_multiplication(t, layout.position, config.rotary).float() for t in (q, k))
+    if config.rope_theta:
+        q, k = (rope_by_complex_multiplication(t, layout.position, config.rope_theta).float() for t in (q, k))
     q, k, v = (t.transpose(0, 1) for t in (q, k, v))
     visible = layout.seq_id == layout.seq_id[:, None]
     if config.causal:
@@ -236,7 +244,7 @@ def test_attention_dropout_in_training_only_keeps_the_mean(lengths):
 
 
 def test_attention_refuses_indivisible_hidden_size():
-    with pytest.raises(UserError, match="width of 32 does not divide into 5 heads"):
+    with pytest.raises(UserError, match="hidden_size of 32 does not divide into 5 heads"):
         Attention(num_attention_heads=5).build(HIDDEN_SIZE)
 
 

@@ -10,9 +10,10 @@ from tests.journeys.test_pretraining import run_cli_json
 
 ROOT = Path(__file__).parents[2]
 TINY = """
-model.num_hidden_layers=3 model.hidden_size=32 model.mixer.num_attention_heads=2 model.feedforward.intermediate_size=64 model.max_position_embeddings=64 model.initializer_range=0.1 length=64
-shares=[] train.batch_tokens=512 train.gradient_accumulation_steps=1 train.steps=30 train.precision=fp32 train.compile=false train.workers=0
-train.warmup_steps=0.1 train.log_every=5 eval_tokens=2048 held_out=0.1
+model.num_hidden_layers=3 model.hidden_size=32 model.mixer.num_attention_heads=2 model.feedforward.intermediate_size=64
+model.max_position_embeddings=64 model.initializer_range=0.1 max_length=64 phase_fractions=[] train.batch_tokens=512
+train.gradient_accumulation_steps=1 train.steps=30 train.precision=fp32 train.compile=false train.workers=0
+train.warmup_steps=0.1 train.log_every=5 eval_tokens=2048 validation_split=0.1
 """.split()  # noqa: SIM905
 RECIPE_OPTIONS = {
     "albert": ["model.embedding_size=16", "train.learning_rate=1e-2"],

@@ -11,10 +11,15 @@ pytestmark = pytest.mark.gpu
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "while", "some", "dogs", "ran", "over", "green", "hills", "to", "find", "it"]
 MODERN = {
-    "num_hidden_layers": 2, "hidden_size": 128, "embedding_size": 64, "norm": "pre", "norm_bias": False, "position_embedding_type": "none",
+    "num_hidden_layers": 2,
+    "hidden_size": 128,
+    "embedding_size": 64,
+    "norm": "pre",
+    "norm_bias": False,
+    "position_embedding_type": "none",
     "mixer": {"kind": "attention", "num_attention_heads": 2, "rope_theta": 10_000.0, "bias": False},
     "feedforward": {"intermediate_size": 256, "glu": True, "bias": False},
-}  # fmt: skip
+}
 MODELS = {
     "bert": (
         {
@@ -52,8 +57,16 @@ def run_pretraining(corpus, out, kind, length, kill_at=0, **train):
             raise Killed
 
     objective = {"kind": "mlm-nsp"} if kind == "bert" else {"kind": "mlm", "mlm_probability": 0.3}
-    settings = {"steps": 20, "batch_tokens": 8192, "learning_rate": 1e-3, "save_every": 5, "device": "cuda", "precision": "bf16",
-                "optimizer": {"kind": optimizer}, **train}  # fmt: skip
+    settings = {
+        "steps": 20,
+        "batch_tokens": 8192,
+        "learning_rate": 1e-3,
+        "save_every": 5,
+        "device": "cuda",
+        "precision": "bf16",
+        "optimizer": {"kind": optimizer},
+        **train,
+    }
     recipe = {"corpus": str(corpus), "out": str(out), "model": model, "objective": objective, "max_length": [length],
               "train": settings}  # fmt: skip
     return pretrain(from_dict(PretrainRecipe, recipe, "test"), quiet=True, on_step=on_step)
@@ -62,10 +75,10 @@ def run_pretraining(corpus, out, kind, length, kill_at=0, **train):
 @pytest.mark.parametrize("length", [128, 400])
 @pytest.mark.parametrize("kind", MODELS)
 def test_gpu_deterministic_run_resumes_bit_for_bit(corpus, tmp_path, kind, length):
-    run_pretraining(corpus, tmp_path / "whole", kind, length, deterministic=True)
+    run_pretraining(corpus, tmp_path / "whole", kind, length, full_determinism=True)
     with pytest.raises(Killed):
-        run_pretraining(corpus, tmp_path / "killed", kind, length, kill_at=13, deterministic=True)
-    run_pretraining(corpus, tmp_path / "killed", kind, length, deterministic=True)
+        run_pretraining(corpus, tmp_path / "killed", kind, length, kill_at=13, full_determinism=True)
+    run_pretraining(corpus, tmp_path / "killed", kind, length, full_determinism=True)
     for name in ("metrics.jsonl", "model.safetensors"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "killed" / name).read_bytes(), name
 

@@ -124,7 +124,7 @@ def test_pretrain_replaces_mixer_by_kind(short_bert, corpus, tmp_path):
         ({"mixer": "lstm"}, "mixer=lstm cannot take over the weights of mixer=attention: it needs"),
         (
             {"mixer": {"kind": "longformer", "num_attention_heads": 8}},
-            r"mixer\.heads = 8 is not what the weights were trained with, 4",
+            r"mixer\.num_attention_heads = 8 is not what the weights were trained with, 4",
         ),
     ):
         with pytest.raises(UserError, match=message):
@@ -132,7 +132,7 @@ def test_pretrain_replaces_mixer_by_kind(short_bert, corpus, tmp_path):
 
 
 def test_convert_long_rerun_is_noop_and_other_options_refused(short_bert, long_bert):
-    options = {"model": str(short_bert), "out": str(long_bert), "length": 100, "quiet": True}
+    options = {"model": str(short_bert), "out": str(long_bert), "max_length": 100, "quiet": True}
     assert api.convert_long(attention_window=30, **options)["made"] is False
     with pytest.raises(UserError, match="holds another model"):
         api.convert_long(attention_window=32, **options)
@@ -169,12 +169,12 @@ MIXER_CHANGES = {
         Reformer(bucket_window=9),
         Reformer(num_attention_heads=4, causal=True, bucket_window=9),
     ),
-    "rotary": (
+    "rope": (
         LiteTransformer(num_attention_heads=2, rope_theta=100.0),
         LiteTransformer(attention_dropout=0.1),
         LiteTransformer(num_attention_heads=2, rope_theta=100.0, attention_dropout=0.1),
     ),
-    "size": (
+    "head size": (
         ReformerChunked(num_attention_heads=4, attention_head_size=6),
         ReformerChunked(num_hashes=3),
         ReformerChunked(num_attention_heads=4, attention_head_size=6, num_hashes=3),
@@ -191,21 +191,35 @@ def test_merge_mixer_config_changes_only_given_options():
     window = Longformer(num_attention_heads=4, attention_window=(16,), dilation=(2,), dilated_layers=1, global_attention=False)
     for old, new, expected in (
         (window, Longformer(attention_dropout=0.1), replace(window, attention_dropout=0.1)),
-        (TransformerXL(num_attention_heads=4, clamp_len=8, same_length=True), TransformerXL(mem_len=32),
-         TransformerXL(num_attention_heads=4, clamp_len=8, same_length=True, mem_len=32)),
-        (TransformerXL(num_attention_heads=4, tie_biases=True), TransformerXL(mem_len=32), TransformerXL(num_attention_heads=4, tie_biases=True, mem_len=32)),
-        (AdaptiveSpan(num_attention_heads=4, max_span=64), AdaptiveSpan(span_loss=0.1), AdaptiveSpan(num_attention_heads=4, max_span=64, span_loss=0.1)),
-        (LiteTransformer(num_attention_heads=4, kernel_sizes=(3, 5, 7)), LiteTransformer(attention_dropout=0.1),
-         LiteTransformer(num_attention_heads=4, kernel_sizes=(3, 5, 7), attention_dropout=0.1)),
-    ):  # fmt: skip
+        (
+            TransformerXL(num_attention_heads=4, clamp_len=8, same_length=True),
+            TransformerXL(mem_len=32),
+            TransformerXL(num_attention_heads=4, clamp_len=8, same_length=True, mem_len=32),
+        ),
+        (
+            TransformerXL(num_attention_heads=4, tie_biases=True),
+            TransformerXL(mem_len=32),
+            TransformerXL(num_attention_heads=4, tie_biases=True, mem_len=32),
+        ),
+        (
+            AdaptiveSpan(num_attention_heads=4, max_span=64),
+            AdaptiveSpan(span_loss=0.1),
+            AdaptiveSpan(num_attention_heads=4, max_span=64, span_loss=0.1),
+        ),
+        (
+            LiteTransformer(num_attention_heads=4, kernel_sizes=(3, 5, 7)),
+            LiteTransformer(attention_dropout=0.1),
+            LiteTransformer(num_attention_heads=4, kernel_sizes=(3, 5, 7), attention_dropout=0.1),
+        ),
+    ):
         assert (
             replace_mixer(EncoderConfig(hidden_size=32, num_hidden_layers=3, mixer=old), merge_mixer_config(new, old)).mixer
             == expected
         )
     assert merge_mixer_config(Longformer(), Attention(num_attention_heads=4)) == Longformer()
-    with pytest.raises(UserError, match="heads = 8 is not"):
+    with pytest.raises(UserError, match="num_attention_heads = 8 is not"):
         replace_mixer(
-            EncoderConfig(hidden_size=32, num_hidden_layers=3, mixer=longformer),
+            EncoderConfig(hidden_size=32, num_hidden_layers=3, mixer=window),
             merge_mixer_config(Longformer(num_attention_heads=8), window),
         )
 
@@ -220,7 +234,9 @@ def test_pretrain_logs_mixer_it_continues_with(long_bert, corpus, tmp_path, caps
         "train.device=cpu",
     ]
     assert main(["pretrain", *options, "model.mixer=longformer", "model.mixer.attention_dropout=0.1"]) == 0
-    assert "goes on with mixer=longformer, heads=4, reach=[15], dropout=0.1" in " ".join(capsys.readouterr().err.split())
+    assert "goes on with mixer=longformer, num_attention_heads=4, attention_window=[30], attention_dropout=0.1" in " ".join(
+        capsys.readouterr().err.split()
+    )
     assert checkpoint.load(tmp_path / "out")[0].config.encoder.mixer == Longformer(
         num_attention_heads=4, attention_window=(30,), attention_dropout=0.1
     )
@@ -229,16 +245,26 @@ def test_pretrain_logs_mixer_it_continues_with(long_bert, corpus, tmp_path, caps
 ROTARY_WINDOW = Longformer(num_attention_heads=4, rope_theta=100.0, global_attention=False)
 
 
-@pytest.mark.parametrize(("mixer", "others", "lacks_positions"), [
-    (Attention(num_attention_heads=4), None, True), (Attention(num_attention_heads=4, rope_theta=100.0), None, False),
-    (Attention(num_attention_heads=4, position_bias=AlibiConfig()), None, False), (Attention(num_attention_heads=4), LayerTypes(mixer=ROTARY_WINDOW), False),
-    (Attention(num_attention_heads=4), LayerTypes(), True), (Longformer(num_attention_heads=4), None, True),
-    (Reformer(num_attention_heads=4), None, True), (ReformerChunked(num_attention_heads=4), None, True), (LiteTransformer(num_attention_heads=4), None, False),
-    (TransformerXL(num_attention_heads=4), None, False), (AdaptiveSpan(num_attention_heads=4), None, False), (Lstm(), None, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mixer", "others", "lacks_positions"),
+    [
+        (Attention(num_attention_heads=4), None, True),
+        (Attention(num_attention_heads=4, rope_theta=100.0), None, False),
+        (Attention(num_attention_heads=4, position_bias=AlibiConfig()), None, False),
+        (Attention(num_attention_heads=4), LayerTypes(mixer=ROTARY_WINDOW), False),
+        (Attention(num_attention_heads=4), LayerTypes(), True),
+        (Longformer(num_attention_heads=4), None, True),
+        (Reformer(num_attention_heads=4), None, True),
+        (ReformerChunked(num_attention_heads=4), None, True),
+        (LiteTransformer(num_attention_heads=4), None, False),
+        (TransformerXL(num_attention_heads=4), None, False),
+        (AdaptiveSpan(num_attention_heads=4), None, False),
+        (Lstm(), None, False),
+    ],
+)
 def test_lacks_position_information_is_detected(mixer, others, lacks_positions):
     """By the check before training, and by whether reordering the tokens changes the output."""
-    others = others and replace(others, mixer=replace(others.mixer, heads=4))
+    others = others and replace(others, mixer=replace(others.mixer, num_attention_heads=4))
     encoder = EncoderConfig(
         num_hidden_layers=2,
         hidden_size=32,
@@ -265,7 +291,7 @@ REFUSED_CHANGES = {
     "heads": (
         LiteTransformer(num_attention_heads=4),
         LiteTransformer(num_attention_heads=8),
-        "heads = 8 is not what the weights were trained with, 4",
+        "num_attention_heads = 8 is not what the weights were trained with, 4",
     ),
     "direction": (Cnn(), Cnn(causal=True), "causal = True is not"),
     "backwards": (
@@ -273,21 +299,21 @@ REFUSED_CHANGES = {
         TransformerXL(num_attention_heads=4, causal=False),
         "causal = False is not",
     ),
-    "distance": (
+    "position bias": (
         Attention(num_attention_heads=4),
         Attention(position_bias=AlibiConfig()),
-        r"distance = .*alibi.* is not .* trained with, None",
+        r"position_bias = .*alibi.* is not .* trained with, None",
     ),
-    "activation": (Cnn(), Cnn(hidden_act="tanh"), "activation = tanh is not"),
+    "activation": (Cnn(), Cnn(hidden_act="tanh"), "hidden_act = tanh is not"),
     "upper blocks": (
         LiteTransformer(kernel_sizes=(3, 7)),
         LiteTransformer(kernel_sizes=(3, 9)),
-        "long-short: other shapes has near.kernel",
+        "lite-transformer: other shapes has near.kernel",
     ),
     "chunks": (
         ReformerChunked(num_attention_heads=4),
-        ReformerChunked(attn_layers=("near",)),
-        "chunked: other shapes has project.weight",
+        ReformerChunked(attn_layers=("local",)),
+        "reformer-chunked: other shapes has project.weight",
     ),
     "shared": (TransformerXL(num_attention_heads=4, tie_biases=True), TransformerXL(), "it needs content, distant"),
     "no heads": (Lstm(), Longformer(), "mixer=longformer cannot take over the weights of mixer=lstm"),
@@ -334,9 +360,9 @@ def test_convert_long_keeps_windows_unless_given():
         ModelConfig(encoder=EncoderConfig(num_hidden_layers=2, hidden_size=32, mixer=windows), vocab_size=80), 0
     )
     converted = [convert_model(before, Recipe(model="a", out="b", max_length=600, **options)).config.encoder.mixer
-            for options in ({}, {"reach": (9,)}, {"dilation": ()}, {"dilation": (3,)})]  # fmt: skip
+            for options in ({}, {"attention_window": (18,)}, {"dilation": ()}, {"dilation": (3,)})]  # fmt: skip
     assert converted == [windows, *(replace(windows, **options) for options in (
-        {"reach": (9,)}, {"dilation": (), "dilated_layers": None}, {"dilation": (3,), "dilated_layers": None}
+        {"attention_window": (18,)}, {"dilation": (), "dilated_layers": None}, {"dilation": (3,), "dilated_layers": None}
     ))]  # fmt: skip
     with pytest.raises(UserError, match=r"attention_window=\[\] sees nothing"):
         convert_model(before, Recipe(model="a", out="b", max_length=600, attention_window=()))
@@ -346,9 +372,9 @@ def test_convert_long_reports_dropped_attention_dropout(corpus, tmp_path, capsys
     model = SMALL | {"mixer": {"num_attention_heads": 4, "attention_dropout": 0.1}}
     api.pretrain(corpus=str(corpus), model=model, max_length=32, train=TRAIN, out=str(tmp_path / "bert"), quiet=True)
     assert main(["convert-long", f"model={tmp_path / 'bert'}", f"out={tmp_path / 'long'}", "max_length=100"]) == 0
-    assert "mixer.dropout=0.1 is left out" in " ".join(capsys.readouterr().err.split())
+    assert "mixer.attention_dropout=0.1 is left out" in " ".join(capsys.readouterr().err.split())
     assert checkpoint.load(tmp_path / "long")[0].config.encoder.mixer == Longformer(num_attention_heads=4)
-    assert json.loads((tmp_path / "long" / "config.json").read_text())["recipe"]["attention_window"] == [256]
+    assert json.loads((tmp_path / "long" / "config.json").read_text())["recipe"]["attention_window"] == [512]
 
 
 def test_extend_positions_never_shrinks():
@@ -398,7 +424,7 @@ def test_convert_long_of_fine_tuned_model(short_bert, tmp_path):
     result = api.convert_long(
         model=str(tmp_path / "short"), max_length=100, attention_window=[30], out=str(tmp_path / "long"), quiet=True
     )
-    assert result["made"] and checkpoint.read_config(tmp_path / "long")["length"] == 100
+    assert result["made"] and checkpoint.read_config(tmp_path / "long")["max_length"] == 100
     short_model, long_model = (api.load(str(tmp_path / name)) for name in ("short", "long"))
     short_text, long_text = "the people said so", "she was there . " * 15 + "the people said so it"
     assert long_model(short_text)["scores"] == pytest.approx(short_model(short_text)["scores"], abs=1e-5)
@@ -412,4 +438,4 @@ def test_convert_long_of_fine_tuned_model(short_bert, tmp_path):
 @pytest.mark.parametrize("name", ["longformer", "longformer-causal"])
 def test_longformer_recipes_are_valid(name):
     recipe = config.read_recipe(load_stage("pretrain").Recipe, Path(__file__).parents[2] / "recipes" / f"{name}.toml")
-    assert recipe.init if recipe.model is None else len(recipe.model.mixer.reach) == recipe.model.layers
+    assert recipe.init if recipe.model is None else len(recipe.model.mixer.attention_window) == recipe.model.num_hidden_layers

@@ -56,8 +56,11 @@ def test_resume_refuses_another_optimizer(corpus, tmp_path):
     assert "another recipe" in run_cli_error(*pretrain_command(corpus, out, "train.optimizer=adamw"))
 
 
-@pytest.mark.parametrize("options", [[], ["train.optimizer=muon", "train.learning_rate=1e-3"], ["lora={rank=4}", "train.learning_rate=1e-2"]],
-                         ids=["adamw", "muon", "lora"])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [[], ["train.optimizer=muon", "train.learning_rate=1e-3"], ["lora={r=4}", "train.learning_rate=1e-2"]],
+    ids=["adamw", "muon", "lora"],
+)
 def test_modern_bert_fine_tunes(modern_run, tmp_path, options):
     files = [
         write_jsonl(tmp_path / f"{n}.jsonl", [classification_row(np.random.default_rng(i + n)) for i in range(n)])
@@ -72,8 +75,15 @@ def test_modern_bert_fine_tunes(modern_run, tmp_path, options):
 
 def test_modern_bert_export_names_unsupported_options(modern_run, tmp_path):
     message = run_cli_error("export", f"model={modern_run[0]}", f"out={tmp_path / 'hf'}")
-    unsupported = ["norm = 'before'", "norm_bias = False", "table = False", "mixer.rotary = 1000.0", "mixer.bias = False",
-            "feedforward.gated = True", "feedforward.bias = False"]  # fmt: skip
+    unsupported = [
+        "norm = 'pre'",
+        "norm_bias = False",
+        "position_embedding_type = 'none'",
+        "mixer.rope_theta = 1000.0",
+        "mixer.bias = False",
+        "feedforward.glu = True",
+        "feedforward.bias = False",
+    ]
     assert not [
         word
         for word in (*unsupported, "Hugging Face's bert cannot say", "stays in bertsmith's own format")

@@ -8,9 +8,10 @@ from tests.journeys.test_finetuning import FAST, classification_row, write_jsonl
 from tests.journeys.test_pretraining import check_trained_model, kill_cli_when_exists, run_cli, run_cli_error, run_cli_json
 
 SMALL = """
-model=reformer-mini model.num_hidden_layers=2 model.hidden_size=32 model.mixer.num_attention_heads=2 model.mixer.num_buckets=4 model.mixer.num_hashes=2
-model.mixer.attention_window=16 model.feedforward.intermediate_size=64 model.feedforward.chunk_size=100 model.max_position_embeddings=64 model.position_embedding_type.shape=[8,8] length=64
-train.batch_tokens=512 train.learning_rate=3e-3 train.log_every=5 train.save_every=10 train.steps=40 eval_tokens=2048 held_out=0.1
+model=reformer-mini model.num_hidden_layers=2 model.hidden_size=32 model.mixer.num_attention_heads=2 model.mixer.num_buckets=4
+model.mixer.num_hashes=2 model.mixer.bucket_window=8 model.feedforward.intermediate_size=64 model.feedforward.chunk_size=100
+model.max_position_embeddings=64 model.position_embedding_type.shape=[8,8] max_length=64 train.batch_tokens=512
+train.learning_rate=3e-3 train.log_every=5 train.save_every=10 train.steps=40 eval_tokens=2048 validation_split=0.1
 """.split()  # noqa: SIM905
 
 

@@ -21,7 +21,9 @@ SPANS = [0.011, 0.112, 0.371, 0.803]  # no integer positions, where the mask has
 
 def build_mixer(spans=SPANS, **overrides):
     torch.manual_seed(0)
-    mixer = AdaptiveSpan(num_attention_heads=NUM_HEADS, **({"longest": 40, "ramp": 8} | overrides)).build(HIDDEN_SIZE).eval()
+    mixer = (
+        AdaptiveSpan(num_attention_heads=NUM_HEADS, **({"max_span": 40, "span_ramp": 8} | overrides)).build(HIDDEN_SIZE).eval()
+    )
     torch.nn.init.normal_(mixer.places.weight)
     mixer.span.data.copy_(torch.tensor(spans))
     mixer.prepare_forward()
@@ -35,21 +37,21 @@ def dense_reference(mixer, x, past=None):
     q, k, v = mixer.project(inputs)
     distance = torch.arange(len(inputs))[:, None] - torch.arange(len(inputs))
     position_embeddings = mixer.places(
-        (-distance).clamp(-config.longest, 0 if config.causal else config.longest) + config.longest
+        (-distance).clamp(-config.max_span, 0 if config.causal else config.max_span) + config.max_span
     )
     scores = torch.einsum("ihd,jhd->hij", q, k) + torch.einsum("ihd,ijd->hij", q, position_embeddings)
-    visible = distance.abs() <= config.longest
+    visible = distance.abs() <= config.max_span
     if config.causal:
         visible &= distance >= 0
     numerator = (scores * (HIDDEN_SIZE // NUM_HEADS) ** -0.5).exp() * visible
-    numerator = numerator * (
-        (config.span_ramp + mixer.current_spans[:, None, None] - distance.abs()) / config.span_ramp
-    ).clamp_len(0, 1)
+    numerator = numerator * ((config.span_ramp + mixer.current_spans[:, None, None] - distance.abs()) / config.span_ramp).clamp(
+        0, 1
+    )
     probs = numerator / numerator.sum(-1, keepdim=True)
     return mixer.project.project_out(torch.einsum("hij,jhd->ihd", probs, v)[len(past) :])
 
 
-CASES = [{"causal": True}, {}, {"causal": True, "ramp": 32}, {"longest": 300, "ramp": 4}]
+CASES = [{"causal": True}, {}, {"causal": True, "span_ramp": 32}, {"max_span": 300, "span_ramp": 4}]
 
 
 @pytest.mark.parametrize("config", CASES, ids=str)
@@ -89,7 +91,7 @@ def build_span_model(**overrides):
     encoder = EncoderConfig(
         num_hidden_layers=2,
         hidden_size=HIDDEN_SIZE,
-        mixer=AdaptiveSpan(num_attention_heads=NUM_HEADS, **({"longest": 64, "ramp": 8, "causal": True} | overrides)),
+        mixer=AdaptiveSpan(num_attention_heads=NUM_HEADS, **({"max_span": 64, "span_ramp": 8, "causal": True} | overrides)),
         feedforward=FeedForwardConfig(intermediate_size=24),
         position_embedding_type="none",
         type_vocab_size=0,
@@ -103,7 +105,7 @@ def build_span_model(**overrides):
 
 @torch.no_grad()
 def test_adaptive_span_trimmed_memory_matches_full_forward():
-    model = build_span_model(begin=0.3)
+    model = build_span_model(init_span=0.3)
     ids = torch.randint(0, 50, (120,), generator=torch.Generator().manual_seed(0))
     expected = model(Inputs(ids, Layout.from_lengths([120])))
     memory, outs = SegmentMemory.empty(1, ids.device), []
@@ -119,7 +121,7 @@ def test_adaptive_span_trimmed_memory_matches_full_forward():
 
 
 def test_span_penalty_is_mean_span_per_layer_with_equal_grad_for_all_heads():
-    model = build_span_model(begin=0.25, price=1e-3)
+    model = build_span_model(init_span=0.25, span_loss=1e-3)
     model.penalty().backward()
     assert model.penalty().item() == pytest.approx(2 * 1e-3 * 0.25 * 64)
     for block in model.encoder.stack.blocks:
@@ -168,7 +170,7 @@ def measure_cpu_seconds(mixer, x, layout):
 def test_adaptive_span_compute_time_grows_with_span():
     x, layout, seconds = torch.randn(4096, HIDDEN_SIZE), Layout.from_lengths([4096]), {}
     for span in (0.0, 1.0):
-        mixer = build_mixer([span] * NUM_HEADS, longest=2048, ramp=32, causal=True)
+        mixer = build_mixer([span] * NUM_HEADS, max_span=2048, span_ramp=32, causal=True)
         seconds[span] = min(measure_cpu_seconds(mixer, x, layout) for _ in range(4))
     assert seconds[1.0] > 4 * seconds[0.0]
 
@@ -183,14 +185,14 @@ def test_adaptive_span_model_follows_changed_spans():
     long_out = model(Inputs(ids, Layout.from_lengths([40])))
     assert not torch.allclose(short_out, long_out)
     assert [mixer.trimmed_span for mixer in model.encoder.stack.mixers] == [64, 64]
-    assert_close(long_out, build_span_model(begin=1.0)(Inputs(ids, Layout.from_lengths([40]))))
+    assert_close(long_out, build_span_model(init_span=1.0)(Inputs(ids, Layout.from_lengths([40]))))
 
 
 def test_needed_span_grows_and_others_shrink_in_training():
     """The target is 24 tokens back, where a new head has a mask of a quarter; without a target, spans shrink to zero."""
     generator, max_spans, losses = torch.Generator().manual_seed(0), {}, {}
     for needs_context in (True, False):
-        mixer = build_mixer([0.1] * NUM_HEADS, longest=64, ramp=32, causal=True, price=2e-3).train()
+        mixer = build_mixer([0.1] * NUM_HEADS, max_span=64, span_ramp=32, causal=True, span_loss=2e-3).train()
         head = torch.nn.Linear(HIDDEN_SIZE, 1)
         optimizer = torch.optim.Adam([*mixer.parameters(), *head.parameters()], 1e-2)
         for step in range(150):

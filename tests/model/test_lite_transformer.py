@@ -22,7 +22,7 @@ HIDDEN_SIZE, LENGTHS = 32, (17, 5, 40, 1, 23)
 
 def build_mixer(**overrides):
     torch.manual_seed(1)
-    mixer = LiteTransformer(**{"heads": 2, "filters": 4, **overrides}).build(HIDDEN_SIZE).eval()
+    mixer = LiteTransformer(**{"num_attention_heads": 2, "num_filters": 4, **overrides}).build(HIDDEN_SIZE).eval()
     for weight in mixer.parameters():
         torch.nn.init.normal_(weight, std=0.3)
     return mixer
@@ -55,7 +55,7 @@ def loop_reference(conv, x, causal):
 @pytest.mark.parametrize("kernel_size", [1, 3, 4, 31])
 @torch.no_grad()
 def test_lite_transformer_matches_loop_reference(dynamic, causal, kernel_size):
-    mixer, x = build_mixer(kernels=(kernel_size,), dynamic=dynamic, causal=causal), torch.randn(sum(LENGTHS), HIDDEN_SIZE)
+    mixer, x = build_mixer(kernel_sizes=(kernel_size,), dynamic=dynamic, causal=causal), torch.randn(sum(LENGTHS), HIDDEN_SIZE)
     out = mixer(x, Layout.from_lengths(LENGTHS))
     for part, part_out in zip(x.split(LENGTHS), out.split(LENGTHS), strict=True):
         q, k, v = mixer.far.project(part[:, : HIDDEN_SIZE // 2])
@@ -77,11 +77,11 @@ def test_lightweight_conv_gradcheck(left_padding):
 
 def test_lightweight_conv_weight_dropout_in_training_only():
     mixer, x, layout = (
-        build_mixer(kernels=(5,), dropout=0.5),
+        build_mixer(kernel_sizes=(5,), attention_dropout=0.5),
         torch.randn(sum(LENGTHS), HIDDEN_SIZE),
         Layout.from_lengths(LENGTHS),
     )
-    assert_close(mixer(x, layout), build_mixer(kernels=(5,))(x, layout))
+    assert_close(mixer(x, layout), build_mixer(kernel_sizes=(5,))(x, layout))
     mixer.train()
     conv_input = x[:, HIDDEN_SIZE // 2 :]
     samples = torch.stack([mixer.near(conv_input, layout) for _ in range(300)])
@@ -120,14 +120,14 @@ def test_lite_transformer_block_has_a_third_of_bert_parameters():
 
 
 def test_lite_transformer_refuses_indivisible_hidden_size():
-    with pytest.raises(UserError, match=r"half of a width of 36 does not divide into 4 filters"):
+    with pytest.raises(UserError, match=r"half of a hidden_size of 36 does not divide into 4 filters"):
         LiteTransformer(num_attention_heads=2).build(36)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dynamic", [False, True], ids=["lightweight", "dynamic"])
 def test_lite_transformer_bf16_on_gpu_close_to_float32(dynamic):
-    mixer, x = build_mixer(kernels=(15,), dynamic=dynamic).cuda(), torch.randn(sum(LENGTHS), HIDDEN_SIZE).cuda()
+    mixer, x = build_mixer(kernel_sizes=(15,), dynamic=dynamic).cuda(), torch.randn(sum(LENGTHS), HIDDEN_SIZE).cuda()
     results = []
     for use_bf16 in (False, True):
         leaf = x.clone().requires_grad_()

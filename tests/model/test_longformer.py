@@ -41,7 +41,7 @@ def config_id(config):
     return "-".join(
         f"{field}={value}"
         for field, value in msgspec.structs.asdict(config).items()
-        if value and field not in ("heads", "dilated")
+        if value and field not in ("num_attention_heads", "dilated_layers")
     )
 
 
@@ -68,7 +68,8 @@ def rope_scores(q, k, distance, theta):
 
 def dense_reference(config, mixer, x, layout):
     """The mask token by token, then an ordinary softmax; rows of global tokens with their own projections."""
-    num_tokens, num_heads, global_tokens = len(x), config.heads, set(layout.global_tokens.tolist()) if config.anchors else set()
+    num_tokens, num_heads, half_window = len(x), config.num_attention_heads, config.attention_window[0] // 2
+    global_tokens = set(layout.global_tokens.tolist()) if config.global_attention else set()
     dilations = [1] * (num_heads - len(config.dilation)) + list(config.dilation)
     seq_id, position = layout.seq_id.tolist(), layout.position.tolist()
 
@@ -76,15 +77,15 @@ def dense_reference(config, mixer, x, layout):
         distance = position[a] - position[b]
         if seq_id[a] != seq_id[b] or (config.causal and distance < 0):
             return False
-        in_window = abs(distance) <= config.reach[0] * dilations[head] and distance % dilations[head] == 0
+        in_window = abs(distance) <= half_window * dilations[head] and distance % dilations[head] == 0
         return in_window or a in global_tokens or b in global_tokens
 
     def distances(is_global_query):
         """(heads, tokens, tokens): relative positions, clamped to the window for global keys and for global queries."""
         distance = torch.tensor(position)[:, None] - torch.tensor(position)
         if is_global_query:
-            return distance.clamp(-config.reach[0], config.reach[0]).expand(num_heads, -1, -1)
-        max_distance = config.reach[0] * torch.tensor(dilations)[:, None, None]
+            return distance.clamp(-half_window, half_window).expand(num_heads, -1, -1)
+        max_distance = half_window * torch.tensor(dilations)[:, None, None]
         in_window = (distance.abs() <= max_distance) & (distance % torch.tensor(dilations)[:, None, None] == 0)
         return torch.where(in_window, distance, distance.sign() * max_distance)
 
@@ -93,8 +94,8 @@ def dense_reference(config, mixer, x, layout):
     for linear in (mixer.project.qkv, mixer.anchored or mixer.project.qkv):
         q, k, v = linear(x).unflatten(-1, (3, num_heads, -1)).unbind(-3)
         scores = torch.einsum("qhd,khd->hqk", q, k) / q.shape[-1] ** 0.5
-        if config.rotary:
-            scores = rope_scores(q, k, distances(linear is mixer.anchored), config.rotary) / q.shape[-1] ** 0.5
+        if config.rope_theta:
+            scores = rope_scores(q, k, distances(linear is mixer.anchored), config.rope_theta) / q.shape[-1] ** 0.5
         outs.append(torch.einsum("hqk,khd->qhd", scores.masked_fill(~visible, float("-inf")).softmax(-1), v).flatten(1))
     is_global = torch.tensor([token in global_tokens for token in range(num_tokens)])
     return mixer.project.out(torch.where(is_global[:, None], outs[1], outs[0]))
@@ -113,7 +114,9 @@ def test_longformer_matches_dense_reference(config, lengths, global_tokens):
     )
     leaves = [x, *mixer.parameters()]
     out, expected = mixer(x, layout), dense_reference(config, mixer, x, layout)
-    tolerance = {"atol": 1e-5, "rtol": 1e-5} if config.rotary else {"atol": 1e-9, "rtol": 1e-9}  # RoPE is computed in float32
+    tolerance = (
+        {"atol": 1e-5, "rtol": 1e-5} if config.rope_theta else {"atol": 1e-9, "rtol": 1e-9}
+    )  # RoPE is computed in float32
     assert_close(out, expected, **tolerance)
     for grad, expected_grad in zip(
         torch.autograd.grad(out, leaves, grad_out), torch.autograd.grad(expected, leaves, grad_out), strict=True
@@ -171,7 +174,7 @@ def test_longformer_window_and_dilation_by_layer():
     stack = Stack(EncoderConfig(num_hidden_layers=3, hidden_size=HIDDEN_SIZE, mixer=config))
     assert [block.mixer.half_window for block in stack.blocks] == [2, 4, 8]
     assert [list(block.mixer.heads_by_dilation) for block in stack.blocks] == [[1], [1], [1, 2]]
-    with pytest.raises(UserError, match="reach has 3 numbers for 2 layers"):
+    with pytest.raises(UserError, match="attention_window has 3 numbers for 2 layers"):
         Stack(EncoderConfig(num_hidden_layers=2, hidden_size=HIDDEN_SIZE, mixer=config))
 
 
@@ -187,6 +190,7 @@ def test_longformer_dilated_layers_require_dilation():
 @pytest.mark.parametrize(("config", "message"), [
     (Longformer(num_attention_heads=4, dilation=(2,) * 5), "dilation has 5 numbers for 4 heads"),
     (Longformer(num_attention_heads=5), "does not divide into 5 heads"),
+    (Longformer(num_attention_heads=4, attention_window=(9,)), "attention_window=9 counts both sides together; give an even"),
 ])  # fmt: skip
 def test_longformer_refuses_impossible_configs(config, message):
     with pytest.raises(UserError, match=message):
@@ -194,7 +198,7 @@ def test_longformer_refuses_impossible_configs(config, message):
 
 
 def test_longformer_refuses_prefix_lm():
-    with pytest.raises(UserError, match="prefixes"):
+    with pytest.raises(UserError, match="prefix LM"):
         build_mixer(CONFIGS[3], torch.float32)(torch.randn(10, HIDDEN_SIZE), Layout.from_lengths([10], prefix_lengths=[4]))
 
 
@@ -205,7 +209,7 @@ def test_longformer_refuses_prefix_lm():
 def test_longformer_flash_close_to_float32(config, global_tokens, heads):
     """On CUDA in bfloat16: within rounding of float32, forward and backward."""
     torch.manual_seed(0)
-    config = msgspec.structs.replace(config, heads=heads, reach=(config.reach[0] * 40,))
+    config = msgspec.structs.replace(config, num_attention_heads=heads, attention_window=(config.attention_window[0] * 40,))
     mixer, x = config.build(128).cuda(), torch.randn(2200, 128, device="cuda")
     results = []
     for use_bf16 in (False, True):
@@ -288,7 +292,7 @@ def test_longformer_global_attention_memory_is_linear(config, batch_kind, monkey
         mixer._global_attention(x, layout)
     assert (
         largest.numel
-        <= max(3 * HIDDEN_SIZE, config.heads * global_attention.MAX_GLOBAL_PER_GROUP) * num_tokens
+        <= max(3 * HIDDEN_SIZE, config.num_attention_heads * global_attention.MAX_GLOBAL_PER_GROUP) * num_tokens
         < 400 * num_tokens
     )
 

@@ -152,7 +152,9 @@ def test_fused_global_queries_only_with_grad_and_without_dropout_or_rope(mode, m
         "bertsmith.model.mixers.longformer.layer.fused_qkv_and_global",
         lambda *args: calls.append(1) or fused_qkv_and_global(*args),
     )
-    mixer = build_mixer(dropout=0.1 if mode == "dropout" else 0.0, rotary=100.0 if mode == "rope" else None).train()
+    mixer = build_mixer(
+        attention_dropout=0.1 if mode == "dropout" else 0.0, rope_theta=100.0 if mode == "rope" else None
+    ).train()
     with torch.set_grad_enabled(mode != "no_grad"):
         mixer(*random_inputs([17, 5, 90], None))
     assert bool(calls) == (mode == "grad")

@@ -42,21 +42,21 @@ def hash_bucket(x, turns):
 def find_neighbors(mixer, qk, lengths):
     """For every head and token, the set of its neighbours over all hash rounds."""
     config, neighbors = mixer.config, [[set() for _ in range(qk.shape[1])] for _ in range(4)]
-    factors = config.buckets if isinstance(config.buckets, tuple) else (config.buckets,)
+    factors = config.num_buckets if isinstance(config.num_buckets, tuple) else (config.num_buckets,)
     first_tokens = [sum(lengths[:seq]) for seq in range(len(lengths))]
     for head in range(4):
-        for hash_round in range(config.rounds):
+        for hash_round in range(config.num_hashes):
             rotations = mixer.hashes.turns[head, :, hash_round].split([factor // 2 for factor in factors], -1)
             for start, length in zip(first_tokens, lengths, strict=True):
-                is_short = not config.causal and length <= config.reach + 1
+                is_short = not config.causal and length <= config.bucket_window + 1
                 buckets = {}
                 for token in range(start, start + length):
                     key = 0 if is_short else tuple(hash_bucket(qk[head, token], part) for part in rotations)
                     buckets.setdefault(key, []).append(token)
                 for bucket in buckets.values():
                     for rank, token in enumerate(bucket):
-                        nearby = bucket[max(0, rank - config.reach) : rank] + (
-                            [] if config.causal else bucket[rank + 1 : rank + 1 + config.reach]
+                        nearby = bucket[max(0, rank - config.bucket_window) : rank] + (
+                            [] if config.causal else bucket[rank + 1 : rank + 1 + config.bucket_window]
                         )
                         neighbors[head][token] |= set(nearby)
     return neighbors
@@ -74,12 +74,12 @@ def attend_to_sets(mixer, x, neighbors):
 
 
 SETTINGS = [
-    {"buckets": 4, "rounds": 1, "reach": 5},
-    {"buckets": 4, "rounds": 3, "reach": 4},
-    {"buckets": (2, 4), "rounds": 4, "reach": 6, "bias": False},
-    {"buckets": 8, "rounds": 2, "reach": 64},
-    {"buckets": 4, "rounds": 3, "reach": 3, "causal": True},
-    {"buckets": 6, "rounds": 2, "reach": 64, "causal": True, "seed": 5},
+    {"num_buckets": 4, "num_hashes": 1, "bucket_window": 5},
+    {"num_buckets": 4, "num_hashes": 3, "bucket_window": 4},
+    {"num_buckets": (2, 4), "num_hashes": 4, "bucket_window": 6, "bias": False},
+    {"num_buckets": 8, "num_hashes": 2, "bucket_window": 64},
+    {"num_buckets": 4, "num_hashes": 3, "bucket_window": 3, "causal": True},
+    {"num_buckets": 6, "num_hashes": 2, "bucket_window": 64, "causal": True, "seed": 5},
 ]
 
 
@@ -97,7 +97,7 @@ def test_lsh_attention_matches_neighbor_sets(settings):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("lengths", [LENGTHS, (12, 12)])
 def test_reformer_one_bucket_matches_full_attention(causal, lengths):
-    mixer, (x, layout) = build_mixer(buckets=1, causal=causal), random_inputs(lengths)
+    mixer, (x, layout) = build_mixer(num_buckets=1, causal=causal), random_inputs(lengths)
     qk, v = project_qk_v(mixer, x)
     visible = (layout.seq_id == layout.seq_id[:, None]) & ~torch.eye(len(x), dtype=torch.bool)
     if causal:
@@ -110,16 +110,16 @@ def test_reformer_one_bucket_matches_full_attention(causal, lengths):
 
 def test_lsh_attention_converges_to_full_attention_with_rounds():
     """With two buckets and thirty rounds, nearly every pair shares a bucket once."""
-    exact, (x, layout) = build_mixer(buckets=1), random_inputs((100, 80))
+    exact, (x, layout) = build_mixer(num_buckets=1), random_inputs((100, 80))
     errors = []
     for rounds in (1, 4, 30):
-        mixer = build_mixer(buckets=2, rounds=rounds, reach=79)
+        mixer = build_mixer(num_buckets=2, num_hashes=rounds, bucket_window=79)
         errors.append((mixer(x, layout) - exact(x, layout)).norm().item())
     assert errors[0] > errors[1] > errors[2] and errors[2] < 0.05 * errors[0]
 
 
 def test_lsh_attention_grads_match_neighbor_sets():
-    mixer, (x, layout) = build_mixer(buckets=4, rounds=3, reach=4), random_inputs()
+    mixer, (x, layout) = build_mixer(num_buckets=4, num_hashes=3, bucket_window=4), random_inputs()
     x.requires_grad_()
     with torch.no_grad():
         neighbors = find_neighbors(mixer, project_qk_v(mixer, x)[0], LENGTHS)
@@ -131,10 +131,10 @@ def test_lsh_attention_grads_match_neighbor_sets():
 
 
 def test_lsh_hashes_are_random_in_training_and_fixed_in_eval():
-    mixer, (x, layout) = build_mixer(buckets=4, rounds=1, reach=4), random_inputs()
+    mixer, (x, layout) = build_mixer(num_buckets=4, num_hashes=1, bucket_window=4), random_inputs()
     assert torch.equal(mixer(x, layout), mixer(x, layout))
-    assert torch.equal(build_mixer(buckets=4, rounds=1, reach=4)(x, layout), mixer(x, layout))
-    assert not torch.equal(build_mixer(buckets=4, rounds=1, reach=4, seed=1)(x, layout), mixer(x, layout))
+    assert torch.equal(build_mixer(num_buckets=4, num_hashes=1, bucket_window=4)(x, layout), mixer(x, layout))
+    assert not torch.equal(build_mixer(num_buckets=4, num_hashes=1, bucket_window=4, seed=1)(x, layout), mixer(x, layout))
     mixer.train()
     torch.manual_seed(7)
     first, second = mixer(x, layout), mixer(x, layout)
@@ -147,7 +147,7 @@ def test_lsh_hashes_are_not_in_state_dict():
 
 
 def test_lsh_attention_saved_memory_is_linear():
-    mixer = build_mixer(buckets=8, rounds=2, reach=8)
+    mixer = build_mixer(num_buckets=8, num_hashes=2, bucket_window=8)
 
     def saved_elements(tokens):
         sizes = []
@@ -160,10 +160,10 @@ def test_lsh_attention_saved_memory_is_linear():
 
 def test_reformer_refuses_impossible_configs():
     with pytest.raises(UserError, match="buckets=5 is not even"):
-        build_mixer(buckets=5)
-    with pytest.raises(UserError, match="width of 32 does not divide into 5 heads"):
+        build_mixer(num_buckets=5)
+    with pytest.raises(UserError, match="hidden_size of 32 does not divide into 5 heads"):
         Reformer(num_attention_heads=5).build(HIDDEN_SIZE)
-    with pytest.raises(UserError, match="prefixes"):
+    with pytest.raises(UserError, match="prefix LM"):
         build_mixer()(random_inputs((6,))[0], Layout.from_lengths([6], prefix_lengths=[2]))
 
 
@@ -225,7 +225,10 @@ def test_lsh_kernel_matches_torch(causal, num_hashes, half_window, head_dim, len
 @pytest.mark.gpu
 @pytest.mark.parametrize("causal", [False, True])
 def test_reformer_bf16_on_gpu_close_to_float32_on_cpu(causal):
-    mixer, (x, layout) = build_mixer(buckets=8, rounds=4, reach=16, causal=causal), random_inputs((300, 77, 1, 150))
+    mixer, (x, layout) = (
+        build_mixer(num_buckets=8, num_hashes=4, bucket_window=16, causal=causal),
+        random_inputs((300, 77, 1, 150)),
+    )
     exact = mixer(x, layout)
     mixer, x, layout = mixer.cuda(), x.cuda(), layout.to("cuda")
     assert_close(mixer(x, layout).cpu(), exact, atol=1e-3, rtol=1e-3)

@@ -14,15 +14,24 @@ from bertsmith.model.packing import Layout
 from bertsmith.model.segment_memory import SegmentMemory
 
 LENGTHS = (9, 21, 1)
-SMALL = {"num_hidden_layers": 4, "hidden_size": 32, "mixer": {"num_attention_heads": 4}, "feedforward": {"intermediate_size": 40}, "max_position_embeddings": 64, "norm": "pre",
-         "reversible": True, "initializer_range": 0.2, "hidden_dropout_prob": 0.2}  # fmt: skip
+SMALL = {
+    "num_hidden_layers": 4,
+    "hidden_size": 32,
+    "mixer": {"num_attention_heads": 4},
+    "feedforward": {"intermediate_size": 40},
+    "max_position_embeddings": 64,
+    "norm": "pre",
+    "reversible": True,
+    "initializer_range": 0.2,
+    "hidden_dropout_prob": 0.2,
+}
 MIXERS = {
-    "dense": {"num_attention_heads": 4, "attention_dropout": 0.1},
-    "hashed": {"kind": "hashed", "heads": 4, "buckets": 4, "rounds": 2, "reach": 4},
-    "window": {"kind": "longformer", "num_attention_heads": 4, "attention_window": [8]},
+    "attention": {"num_attention_heads": 4, "attention_dropout": 0.1},
+    "reformer": {"kind": "reformer", "num_attention_heads": 4, "num_buckets": 4, "num_hashes": 2, "bucket_window": 4},
+    "longformer": {"kind": "longformer", "num_attention_heads": 4, "attention_window": [8]},
     "lstm": {"kind": "lstm"},
     "convolution": {"kind": "cnn"},
-    "recurrent": {"kind": "transformer-xl", "num_attention_heads": 4, "tie_biases": True},
+    "transformer-xl": {"kind": "transformer-xl", "num_attention_heads": 4, "tie_biases": True},
     "adaptive": {"kind": "adaptive-span", "num_attention_heads": 4, "max_span": 48, "span_ramp": 8},
 }
 
@@ -71,14 +80,19 @@ def test_reversible_grads_match_autograd(mixer, reversible, monkeypatch):
 
 @pytest.mark.parametrize("groups", [1, 2])
 def test_reversible_shared_blocks_sum_grads(groups, monkeypatch):
-    model = build_reversible_model(groups=groups)
+    model = build_reversible_model(num_hidden_groups=groups)
     grads, expected = outputs_and_grads(model, make_inputs())[1], run_with_autograd(monkeypatch, model, make_inputs())[1]
     for name in expected:
         assert_close(grads[name], expected[name], atol=1e-4, rtol=1e-5, msg=name)
 
 
 @pytest.mark.parametrize(
-    "mixer", [MIXERS["recurrent"], {"num_attention_heads": 4, "position_bias": {"kind": "t5", "num_buckets": 8}}, {"heads": 4}]
+    "mixer",
+    [
+        MIXERS["transformer-xl"],
+        {"num_attention_heads": 4, "position_bias": {"kind": "t5", "num_buckets": 8}},
+        {"num_attention_heads": 4},
+    ],
 )
 def test_reversible_tied_weights_get_grads_with_all_hidden_states(mixer, monkeypatch):
     model = build_reversible_model(mixer=mixer)
@@ -92,7 +106,7 @@ def test_reversible_tied_weights_get_grads_with_all_hidden_states(mixer, monkeyp
 
 
 def test_reversible_stack_matches_equations():
-    model = build_reversible_model(dropout=0.0).eval()
+    model = build_reversible_model(hidden_dropout_prob=0.0).eval()
     x = torch.randn(31, 32)
     x1 = x2 = x
     for block in model.encoder.stack.blocks:
@@ -105,13 +119,13 @@ def test_reversible_stack_matches_equations():
 
 
 def test_reversible_halves_are_concatenated_and_share_narrow_embeddings():
-    model = build_reversible_model(reversible="halves", embedding=16, dropout=0.0).eval()
+    model = build_reversible_model(reversible="halves", embedding_size=16, hidden_dropout_prob=0.0).eval()
     all_hidden_states = []
     model(make_inputs(), all_hidden_states)
     assert torch.equal(*all_hidden_states[0].chunk(2, -1)) and model.encoder.stack.blocks[0].feedforward.up.in_features == 16
     assert not any("widen" in name for name in model.state_dict())
     assert model.encoder.stack.norm.normalized_shape == (32,)
-    projected_model = build_reversible_model(reversible="halves", embedding=8)
+    projected_model = build_reversible_model(reversible="halves", embedding_size=8)
     assert projected_model.encoder.widen.weight.shape == (32, 8)
 
 
@@ -129,7 +143,9 @@ def test_reversible_hidden_states_and_output_indices():
 
 def test_reversible_segment_memory_matches_autograd(monkeypatch):
     model, results = (
-        build_reversible_model(mixer={"kind": "transformer-xl", "num_attention_heads": 4, "mem_len": 12}, dropout=0.0),
+        build_reversible_model(
+            mixer={"kind": "transformer-xl", "num_attention_heads": 4, "mem_len": 12}, hidden_dropout_prob=0.0
+        ),
         [],
     )
     for use_autograd in (False, True):
@@ -147,7 +163,7 @@ def test_reversible_segment_memory_matches_autograd(monkeypatch):
 
 
 def saved_bytes(num_layers, **overrides):
-    model = build_reversible_model(layers=num_layers, **overrides)
+    model = build_reversible_model(num_hidden_layers=num_layers, **overrides)
     parameter_pointers, sizes = {weight.untyped_storage().data_ptr() for weight in model.parameters()}, {}
 
     def record(tensor):
@@ -184,7 +200,7 @@ def test_reversible_recompute_leaves_rng_state_unchanged(monkeypatch):
 
 
 def test_reversible_backward_uses_autocast_of_forward(monkeypatch):
-    model = build_reversible_model(dropout=0.0)
+    model = build_reversible_model(hidden_dropout_prob=0.0)
     with torch.autocast("cpu", torch.bfloat16):
         out = model(make_inputs())
     out.float().square().sum().backward()  # outside autocast, as trainers do
@@ -202,10 +218,10 @@ def test_reversible_backward_uses_autocast_of_forward(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"norm": "post"}, "norm=after: set model.norm=pre"),
+        ({"norm": "post"}, "norm=post: set model.norm=pre"),
         ({"feedforward": None}, "no feedforward"),
         ({"norm": "none", "residual": "none"}, "no residuals"),
-        ({"reversible": "halves", "hidden_size": 33, "mixer": {"num_attention_heads": 3}}, "width of 33 has no halves"),
+        ({"reversible": "halves", "hidden_size": 33, "mixer": {"num_attention_heads": 3}}, "hidden_size of 33 has no halves"),
     ],
 )
 def test_reversible_refuses_impossible_configs(settings, message):
@@ -219,7 +235,7 @@ def test_reversible_refuses_torch_compile():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("mixer", ["dense", "hashed", "window"])
+@pytest.mark.parametrize("mixer", ["attention", "reformer", "longformer"])
 def test_reversible_dropout_is_replayed_on_gpu(mixer, monkeypatch):
     """Seeds of our kernels come from the CPU generator, torch's dropout from the GPU's: both are restored."""
     model, inputs = (

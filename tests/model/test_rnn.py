@@ -29,10 +29,10 @@ def lstm_reference(lstm, x, clip):
         gates = lstm.weight_ih_l0 @ token + lstm.bias_ih_l0 + lstm.weight_hh_l0 @ h + lstm.bias_hh_l0
         i, f, g, o = gates.view(4, -1)
         c = torch.sigmoid(i) * torch.tanh(g) + torch.sigmoid(f) * c
-        c = c.clamp_len(-clip, clip)
+        c = c.clamp(-clip, clip)
         h = torch.sigmoid(o) * torch.tanh(c)
         if lstm.proj_size:
-            h = (lstm.weight_hr_l0 @ h).clamp_len(-clip, clip)
+            h = (lstm.weight_hr_l0 @ h).clamp(-clip, clip)
         outs.append(h)
     return torch.stack(outs)
 
@@ -41,7 +41,7 @@ def lstm_reference(lstm, x, clip):
 @pytest.mark.parametrize("hidden", [None, 11])
 @pytest.mark.parametrize("clip", [None, 0.2, 1e6])
 def test_lstm_matches_equations_in_every_direction(directions, hidden, clip):
-    mixer, x, layout = build_mixer_and_inputs(directions=directions, hidden=hidden, clip=clip)
+    mixer, x, layout = build_mixer_and_inputs(directions=directions, cell_size=hidden, cell_clip=clip)
     expected = []
     for part in x.split(LENGTHS):
         inputs = part.chunk(2, -1) if directions == "apart" else (part, part)
@@ -53,8 +53,8 @@ def test_lstm_matches_equations_in_every_direction(directions, hidden, clip):
 
 
 def test_lstm_with_large_clip_matches_torch_lstm_in_states_and_grads():
-    unclipped, x, layout = build_mixer_and_inputs(directions="both", hidden=11)
-    clipped, _, _ = build_mixer_and_inputs(directions="both", hidden=11, clip=1e6)
+    unclipped, x, layout = build_mixer_and_inputs(directions="both", cell_size=11)
+    clipped, _, _ = build_mixer_and_inputs(directions="both", cell_size=11, cell_clip=1e6)
     results = []
     for mixer in (unclipped, clipped):
         out, states = mixer.forward_with_state(x, layout)
@@ -66,7 +66,7 @@ def test_lstm_with_large_clip_matches_torch_lstm_in_states_and_grads():
         assert_close(results[0][0][start : start + len(part)], torch_out)
 
 
-@pytest.mark.parametrize("options", [{}, {"hidden": 11}, {"cell": "gru"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"cell_size": 11}, {"cell": "gru"}], ids=str)
 def test_rnn_python_loop_matches_torch_kernel(options):
     mixer, x, layout = build_mixer_and_inputs(directions="both", **options)
     initial_states = mixer.forward_with_state(x.flip(0), layout)[1]  # some initial state
@@ -93,7 +93,7 @@ def test_split_lstm_directions_are_independent():
 
 @pytest.mark.parametrize("clip", [None, 0.3])
 def test_lstm_carried_state_matches_one_long_sequence(clip):
-    mixer, _, _ = build_mixer_and_inputs(directions="forward", clip=clip)
+    mixer, _, _ = build_mixer_and_inputs(directions="forward", cell_clip=clip)
     torch.manual_seed(4)
     first, second = torch.randn(7, HIDDEN_SIZE, dtype=torch.double), torch.randn(5, HIDDEN_SIZE, dtype=torch.double)
     first_out, state = mixer.forward_with_state(first, Layout.from_lengths([4, 3]))
@@ -108,7 +108,8 @@ def test_gru_matches_torch_gru():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({"hidden": 2}, "raise model.mixer.cell_size"), ({"cell": "gru", "clip": 3.0}, "cell=lstm")]
+    ("options", "message"),
+    [({"cell_size": 2}, "raise model.mixer.cell_size"), ({"cell": "gru", "cell_clip": 3.0}, "cell=lstm")],
 )
 def test_rnn_refuses_impossible_configs(options, message):
     with pytest.raises(UserError, match=message):

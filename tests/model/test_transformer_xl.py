@@ -20,13 +20,21 @@ HIDDEN_SIZE, NUM_HEADS = 16, 2
 
 def encoder_config(**options):
     encoder_options = {"num_hidden_layers": 2, "norm": "post"} | {
-        key: options.pop(key) for key in ("layers", "norm", "groups") if key in options
+        key: options.pop(key) for key in ("num_hidden_layers", "norm", "num_hidden_groups") if key in options
     }
     return EncoderConfig(
-        hidden_size=HIDDEN_SIZE, mixer=TransformerXL(num_attention_heads=NUM_HEADS, **({"remembers": 6} | options)), position_embedding_type="none", type_vocab_size=0,
-        feedforward=FeedForwardConfig(intermediate_size=24, hidden_act="relu"), embedding_norm=False, hidden_dropout_prob=0.0, max_position_embeddings=4096,
-        pooler_act="none", initializer_range=0.3, **encoder_options,
-    )  # fmt: skip
+        hidden_size=HIDDEN_SIZE,
+        mixer=TransformerXL(num_attention_heads=NUM_HEADS, **({"mem_len": 6} | options)),
+        position_embedding_type="none",
+        type_vocab_size=0,
+        feedforward=FeedForwardConfig(intermediate_size=24, hidden_act="relu"),
+        embedding_norm=False,
+        hidden_dropout_prob=0.0,
+        max_position_embeddings=4096,
+        pooler_act="none",
+        initializer_range=0.3,
+        **encoder_options,
+    )
 
 
 def build_xl_model(**options):
@@ -56,7 +64,7 @@ def equation_reference(mixer, x, past, max_distance=None):
                 distance = i + past_len - j
                 if (config.causal and distance < 0) or (max_distance is not None and distance >= max_distance):
                     continue
-                clamped = distance if config.clamp_len is None else max(-config.clamp, min(config.clamp, distance))
+                clamped = distance if config.clamp_len is None else max(-config.clamp_len, min(config.clamp_len, distance))
                 frequencies = [10000 ** (-2 * n / HIDDEN_SIZE) for n in range(HIDDEN_SIZE // 2)]
                 sinusoid = torch.tensor(
                     [math.sin(clamped * s) for s in frequencies] + [math.cos(clamped * s) for s in frequencies]
@@ -68,7 +76,14 @@ def equation_reference(mixer, x, past, max_distance=None):
     return mixer.project.out(out)
 
 
-CASES = [{}, {"causal": False}, {"clamp": 4}, {"clamp": 3, "causal": False}, {"same_length": True}, {"shared": True}]
+CASES = [
+    {},
+    {"causal": False},
+    {"clamp_len": 4},
+    {"clamp_len": 3, "causal": False},
+    {"same_length": True},
+    {"tie_biases": True},
+]
 
 
 @pytest.mark.parametrize("config", CASES, ids=str)
@@ -86,11 +101,11 @@ def test_transformer_xl_matches_paper_equation(config):
     assert_close(mixer(x, Layout.from_lengths(lengths)), torch.cat(without_memory), atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("norm", ["after", "before"])
+@pytest.mark.parametrize("norm", ["post", "pre"])
 @torch.no_grad()
 def test_transformer_xl_segments_match_one_pass(norm):
     """Segment by segment equals one pass in which layer n sees 6 positions back in layer n - 1."""
-    model = build_xl_model(norm=norm, same_length=True, remembers=6)
+    model = build_xl_model(norm=norm, same_length=True, mem_len=6)
     ids = random_tokens([40])
     expected = model(Inputs(ids, Layout.from_lengths([40])))  # same_length: every token sees the last 6, itself included
     memory, outs = SegmentMemory.empty(1, ids.device), []
@@ -104,7 +119,7 @@ def test_transformer_xl_segments_match_one_pass(norm):
 
 @torch.no_grad()
 def test_transformer_xl_memory_of_rows_with_different_lengths():
-    model = build_xl_model(remembers=5)
+    model = build_xl_model(mem_len=5)
     rows = [random_tokens([n], seed) for seed, n in enumerate((9, 4, 12))]
     segment_lengths = [(2, 7), (1, 3), (8, 4)]
     expected = []
@@ -139,7 +154,7 @@ def test_transformer_xl_memory_gets_no_grad():
 
 @torch.no_grad()
 def test_transformer_xl_longer_eval_mem_len_with_same_weights():
-    short, long = build_xl_model(remembers=4), build_xl_model(remembers=4, recalls=30)
+    short, long = build_xl_model(mem_len=4), build_xl_model(mem_len=4, eval_mem_len=30)
     long.load_state_dict(short.state_dict())
     ids = random_tokens([40])
 
@@ -161,7 +176,7 @@ def test_transformer_xl_longer_eval_mem_len_with_same_weights():
 
 
 def test_transformer_xl_shared_biases_belong_to_first_block(tmp_path):
-    model = build_xl_model(shared=True, layers=3)
+    model = build_xl_model(tie_biases=True, num_hidden_layers=3)
     names = [name for name in model.state_dict() if "content" in name or "distant" in name]
     assert names == ["encoder.stack.blocks.0.mixer.content", "encoder.stack.blocks.0.mixer.distant"]
     u = model.encoder.stack.blocks[0].mixer.content
@@ -196,7 +211,7 @@ def test_transformer_xl_compile_and_gradient_checkpointing_with_memory(causal):
 def test_transformer_xl_memory_is_faster_than_recomputing():
     """Seconds per token, at an attention length of 1,000 to be quick."""
     context, segment = 1000, 100
-    model = build_xl_model(remembers=context, layers=2)
+    model = build_xl_model(mem_len=context, num_hidden_layers=2)
     memory, seconds_per_token = SegmentMemory.empty(1, torch.device("cpu")), []
     for i in range(15):  # the memory is full after ten
         start = time.process_time()

@@ -27,7 +27,7 @@ def small_config(**overrides):
     """The preset with a smaller hidden size and windows of 5 tokens on each side."""
     others = msgspec.structs.replace(
         PRESET.layer_types,
-        mixer=msgspec.structs.replace(PRESET.layer_types.mixer, num_attention_heads=4, reach=(5,), rope_theta=70.0),
+        mixer=msgspec.structs.replace(PRESET.layer_types.mixer, num_attention_heads=4, attention_window=(10,), rope_theta=70.0),
     )
     feedforward = msgspec.structs.replace(PRESET.feedforward, intermediate_size=48)
     mixer = msgspec.structs.replace(PRESET.mixer, num_attention_heads=4, rope_theta=500.0)
@@ -56,7 +56,9 @@ def test_layer_types_hidden_states_match_modernbert():
     for name, weight in original.named_parameters():
         torch.nn.init.normal_(weight, mean=float("norm" in name), std=0.15)
     torch.nn.init.ones_(original.model.embeddings.norm.weight)
-    model = Model(ModelConfig(encoder=small_config(eps=1e-12), vocab_size=VOCAB_SIZE, heads={"words": LMHeadConfig()})).eval()
+    model = Model(
+        ModelConfig(encoder=small_config(layer_norm_eps=1e-12), vocab_size=VOCAB_SIZE, heads={"words": LMHeadConfig()})
+    ).eval()
     weights = {rename_key(name): weight for name, weight in original.state_dict().items() if name != "decoder.weight"}
     model.load_state_dict({**weights, **EXTRA_WEIGHTS})
     tokens, hidden_states = torch.randint(3, VOCAB_SIZE, (sum(LENGTHS),)), []
@@ -81,10 +83,10 @@ def test_layer_types_model_is_causal_if_all_blocks_are():
     causal = Longformer(num_attention_heads=4, causal=True)
     others = msgspec.structs.replace(PRESET.layer_types, mixer=causal)
     assert (
-        not small_config(others=others).is_causal
+        not small_config(layer_types=others).is_causal
         and not small_config(mixer=Attention(num_attention_heads=4, causal=True)).is_causal
     )
-    assert small_config(others=others, mixer=Attention(num_attention_heads=4, causal=True)).is_causal
+    assert small_config(layer_types=others, mixer=Attention(num_attention_heads=4, causal=True)).is_causal
 
 
 @pytest.mark.parametrize(("preset", "options"), [

@@ -43,23 +43,21 @@ def test_longformer_hidden_states_match_transformers(window, global_tokens, tmp_
         assert_close(state, expected_state[layout.padding_mask()], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("window", "half_windows"), [([4, 8], (2, 4)), (6, (3,)), ([6, 6], (3,))])
-def test_longformer_import_export_round_trip(window, half_windows, tmp_path):
+@pytest.mark.parametrize(("window", "windows"), [([4, 8], (4, 8)), (6, (6,)), ([6, 6], (6,))])
+def test_longformer_import_export_round_trip(window, windows, tmp_path):
     save_random_model("LongformerForMaskedLM", tmp_path / "hf", attention_window=window)
     result, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours", check=True)
-    assert model.config.encoder.mixer.attention_window == half_windows and max(result["differences"].values()) < 1e-5
+    assert model.config.encoder.mixer.attention_window == windows and max(result["differences"].values()) < 1e-5
     assert run_stage("export", model=tmp_path / "ours", out=tmp_path / "back")["class"] == "LongformerForMaskedLM"
     original, exported = (load_file(tmp_path / folder / "model.safetensors") for folder in ("hf", "back"))
     assert original.keys() == exported.keys() and all(torch.equal(original[key], exported[key]) for key in original)
-    assert json.loads((tmp_path / "back/config.json").read_text())["attention_window"] == [
-        2 * half_window for half_window in (half_windows * 2)[:2]
-    ]
+    assert json.loads((tmp_path / "back/config.json").read_text())["attention_window"] == list(windows * 2)[:2]
 
 
 def test_longformer_export_of_native_model(tmp_path, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
     small = {"num_hidden_layers": 2, "hidden_size": 32, "feedforward": {"intermediate_size": 40}, "max_position_embeddings": 70}
-    for i, overrides in enumerate(({}, {"dilation": [2]}, {"causal": True}, {"anchors": False})):
+    for i, overrides in enumerate(({}, {"dilation": [2]}, {"causal": True}, {"global_attention": False})):
         mixer = {"kind": "longformer", "num_attention_heads": 4, "attention_window": [10], **overrides}
         encoder = from_dict(EncoderConfig, {**small, "mixer": mixer})
         config = ModelConfig(encoder=encoder, vocab_size=len(tokenizer), heads={"words": LMHeadConfig()})
@@ -73,12 +71,23 @@ def test_longformer_export_of_native_model(tmp_path, vocabulary):
             assert result["class"] == "LongformerForMaskedLM" and max(result["differences"].values()) < 1e-5
 
 
-@pytest.mark.parametrize(("mixer", "heads", "message"), [
-    ({"kind": "longformer", "attention_window": [10]}, ("words", "next"), "has the heads next, words; Hugging Face's longformer has a place"),
-    ({"kind": "reformer"}, ("words",), "Hugging Face's bert has no mixer=reformer"),
-    ({"kind": "adaptive-span"}, ("words",), "Hugging Face's bert has no mixer=adaptive-span"),
-    ({"kind": "longformer", "attention_window": [10], "rope_theta": 100.0}, ("words",), "Hugging Face's longformer cannot say mixer.rope_theta"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mixer", "heads", "message"),
+    [
+        (
+            {"kind": "longformer", "attention_window": [10]},
+            ("words", "next"),
+            "has the heads next, words; Hugging Face's longformer has a place",
+        ),
+        ({"kind": "reformer"}, ("words",), "Hugging Face's bert has no mixer=reformer"),
+        ({"kind": "adaptive-span"}, ("words",), "Hugging Face's bert has no mixer=adaptive-span"),
+        (
+            {"kind": "longformer", "attention_window": [10], "rope_theta": 100.0},
+            ("words",),
+            "Hugging Face's longformer cannot say mixer.rope_theta",
+        ),
+    ],
+)
 def test_longformer_export_names_unsupported_parts(mixer, heads, message, tmp_path, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
     small = {
@@ -108,7 +117,12 @@ def test_longformer_base_has_published_size():
 
 def test_longformer_original_config_dilation_and_causality():
     config = {"attention_window": [4, 4, 8], "attention_dilation": [1, 2, 2], "autoregressive": True}
-    expected = {"mixer.reach": [2, 2, 4], "mixer.causal": True, "mixer.dilation": [2, 2, 2, 2], "mixer.dilated": 2}
+    expected = {
+        "mixer.attention_window": [4, 4, 8],
+        "mixer.causal": True,
+        "mixer.dilation": [2, 2, 2, 2],
+        "mixer.dilated_layers": 2,
+    }
     assert longformer_mixer_values(config, 3, 4, "config.json") == expected
 
 

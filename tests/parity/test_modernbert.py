@@ -57,10 +57,16 @@ def rename_key(name):
 def build_model_from(original, theta=THETA):
     """Our model with the same weights, by renaming the keys; missing and unexpected keys are errors."""
     encoder = EncoderConfig(
-        num_hidden_layers=NUM_LAYERS, hidden_size=HIDDEN_SIZE, mixer=Attention(num_attention_heads=4, bias=False, rope_theta=theta), norm="pre",
-        norm_bias=False, feedforward=FeedForwardConfig(intermediate_size=48, glu=True, bias=False), position_embedding_type="none", type_vocab_size=1,
+        num_hidden_layers=NUM_LAYERS,
+        hidden_size=HIDDEN_SIZE,
+        mixer=Attention(num_attention_heads=4, bias=False, rope_theta=theta),
+        norm="pre",
+        norm_bias=False,
+        feedforward=FeedForwardConfig(intermediate_size=48, glu=True, bias=False),
+        position_embedding_type="none",
+        type_vocab_size=1,
         max_position_embeddings=128,
-    )  # fmt: skip
+    )
     model = Model(ModelConfig(encoder=encoder, vocab_size=VOCAB_SIZE, heads={"words": LMHeadConfig()}))
     weights = {rename_key(name): weight for name, weight in original.state_dict().items() if name != "decoder.weight"}
     model.load_state_dict({**weights, **EXTRA_WEIGHTS})
@@ -136,10 +142,16 @@ def test_modernbert_base_parameter_count():
     """Base, as published; only ours has segment embeddings, a pooler, a bias in the head and a norm in the first block."""
     hidden_size, num_layers, intermediate_size, vocab_size = 768, 22, 1152, 50368
     encoder = EncoderConfig(
-        num_hidden_layers=num_layers, hidden_size=hidden_size, mixer=Attention(num_attention_heads=12, bias=False, rope_theta=160_000.0), norm="pre",
-        norm_bias=False, feedforward=FeedForwardConfig(intermediate_size=intermediate_size, glu=True, bias=False), position_embedding_type="none",
-        type_vocab_size=1, max_position_embeddings=8192,
-    )  # fmt: skip
+        num_hidden_layers=num_layers,
+        hidden_size=hidden_size,
+        mixer=Attention(num_attention_heads=12, bias=False, rope_theta=160_000.0),
+        norm="pre",
+        norm_bias=False,
+        feedforward=FeedForwardConfig(intermediate_size=intermediate_size, glu=True, bias=False),
+        position_embedding_type="none",
+        type_vocab_size=1,
+        max_position_embeddings=8192,
+    )
     with torch.device("meta"):
         model = Model(ModelConfig(encoder=encoder, vocab_size=vocab_size, heads={"words": LMHeadConfig()}))
         reference = transformers.ModernBertForMaskedLM(transformers.ModernBertConfig())

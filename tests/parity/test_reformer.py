@@ -42,13 +42,24 @@ def build_pair(config):
         for kind_name in ("local", "lsh")
     )
     buckets = config.num_buckets if isinstance(config.num_buckets, int) else tuple(config.num_buckets)
-    layer_type = "near" if config.attn_layers[0] == "local" else "hashed"
-    ours = ReformerChunked(
-        num_attention_heads=4, attention_head_size=config.attention_head_size, attn_layers=(layer_type,), local=local_chunks, lsh=lsh_chunks, num_buckets=buckets,
-        num_hashes=config.num_hashes, seed=SEED, causal=config.is_decoder,
-    ).build(32).eval()  # fmt: skip
+    layer_type = config.attn_layers[0]
+    ours = (
+        ReformerChunked(
+            num_attention_heads=4,
+            attention_head_size=config.attention_head_size,
+            attn_layers=(layer_type,),
+            local=local_chunks,
+            lsh=lsh_chunks,
+            num_buckets=buckets,
+            num_hashes=config.num_hashes,
+            seed=SEED,
+            causal=config.is_decoder,
+        )
+        .build(32)
+        .eval()
+    )
     self_attention = reference.self_attention
-    names = ("query", "key", "value") if layer_type == "near" else ("query_key", "value")
+    names = ("query", "key", "value") if layer_type == "local" else ("query_key", "value")
     with torch.no_grad():
         ours.project.weight.copy_(torch.cat([getattr(self_attention, name).weight for name in names]))
         ours.out.weight.copy_(reference.output.dense.weight)

@@ -22,13 +22,15 @@ MIN_MASK = 1e-6  # lower bound of a nonzero mask value, so that the gradient of 
 class AdaptiveSpan(Variant, frozen=True, tag="adaptive-span"):
     """Soft mask m(x) = min(1, max(0, (ramp + z - x) / ramp)) on keys at distance x, z the learned span of a head."""
 
-    num_attention_heads: Annotated[PosInt, "attention heads"] = 12
-    causal: Annotated[bool, "see only what came before"] = False
-    max_span: Annotated[PosInt, "positions that a head can learn to see, on either side unless causal"] = 1024
-    span_ramp: Annotated[PosInt, "positions over which sight fades, behind the span"] = 32
-    init_span: Annotated[Fraction, "the span of new heads, as a share of the longest"] = 0.0
-    span_loss: Annotated[NonNegFloat, "what a position of span costs, in the loss; of each layer the mean of its heads"] = 2e-6
-    bias: Annotated[bool, "add a bias after each matrix"] = True
+    num_attention_heads: Annotated[PosInt, "number of attention heads"] = 12
+    causal: Annotated[bool, "attend only to earlier tokens (left to right)"] = False
+    max_span: Annotated[PosInt, "largest span that a head can learn, in tokens; on each side unless causal"] = 1024
+    span_ramp: Annotated[PosInt, "width of the soft mask's ramp beyond the span, in tokens (R in the paper: 32)"] = 32
+    init_span: Annotated[Fraction, "initial span of each head, as a fraction of max_span"] = 0.0
+    span_loss: Annotated[
+        NonNegFloat, "weight of the span penalty in the loss: the mean span of each layer's heads, in tokens"
+    ] = 2e-6
+    bias: Annotated[bool, "bias terms in the linear layers"] = True
 
     def build(self, hidden_size: int) -> Mixer:
         return AdaptiveSpanAttention(self, hidden_size)
@@ -55,7 +57,7 @@ class AdaptiveSpanAttention(Mixer):
         self.project = QKVProjection(hidden_size, config.num_attention_heads, config.bias)
         self.span = nn.Parameter(
             torch.full((config.num_attention_heads,), config.init_span)
-        )  # z as a fraction of config.longest
+        )  # z as a fraction of config.max_span
         self.places = nn.Embedding((1 if config.causal else 2) * config.max_span + 1, hidden_size // config.num_attention_heads)
         self.trimmed_span = self._round_span(config.init_span)
 

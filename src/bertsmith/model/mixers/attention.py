@@ -19,18 +19,16 @@ LayerCache = tuple[Tensor, ...]  # KV cache of one layer; here keys and values, 
 class Attention(Variant, frozen=True, tag="attention"):
     """Full multi-head self-attention, bidirectional or causal, with optional RoPE or position bias."""
 
-    num_attention_heads: Annotated[PosInt, "attention heads"] = 12
-    causal: Annotated[bool, "see only what came before"] = False
+    num_attention_heads: Annotated[PosInt, "number of attention heads"] = 12
+    causal: Annotated[bool, "attend only to earlier tokens (left to right)"] = False
     attention_dropout: Annotated[
-        Probability, "on attention weights: 0.1 in the paper; above 0 leaves flash attention for a slower path"
+        Probability, "dropout on attention weights (0.1 in BERT); above 0, no flash attention (slower)"
     ] = 0.0
-    bias: Annotated[bool, "add a bias after each matrix"] = True
-    rope_theta: Annotated[
-        PosFloat | None, "longest period of rotary positions, such as 10000; with model.position_embedding_type=none"
-    ] = None
+    bias: Annotated[bool, "bias terms in the linear layers"] = True
+    rope_theta: Annotated[PosFloat | None, "base of RoPE, such as 10000; with model.position_embedding_type=none"] = None
     position_bias: Annotated[
         PositionBiasConfig | None,
-        "what scores gain by distance: alibi or relative (T5); with model.position_embedding_type=none; none: nothing",
+        "relative position bias on the scores: alibi, t5 or none; with position_embedding_type=none",
     ] = None
 
     def build(self, hidden_size: int) -> Mixer:
@@ -48,9 +46,7 @@ class SelfAttention(Mixer):
             RotaryEmbedding(hidden_size // config.num_attention_heads, config.rope_theta) if config.rope_theta else None
         )
         if config.rope_theta and config.position_bias:
-            raise UserError(
-                "positions are turned or scores lean on distance, not both; leave out model.mixer.rope_theta or position_bias"
-            )
+            raise UserError("RoPE or a position bias, not both; leave out model.mixer.rope_theta or model.mixer.position_bias")
         self.distance = config.position_bias.build(config.num_attention_heads, config.causal) if config.position_bias else None
         self.bias_tie_key = _bias_tie_key(config)
         self.tied_to: tuple[SelfAttention, ...] = ()  # whose position bias it uses; a tuple, so that it is no submodule

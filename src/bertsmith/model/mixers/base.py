@@ -57,7 +57,7 @@ class QKVProjection(nn.Module):
         super().__init__()
         if hidden_size % num_heads:
             raise UserError(
-                f"a width of {hidden_size} does not divide into {num_heads} heads; "
+                f"a hidden_size of {hidden_size} does not divide into {num_heads} heads; "
                 f"try model.mixer.num_attention_heads={max(1, hidden_size // 64)}"
             )
         self.num_heads = num_heads

@@ -17,10 +17,12 @@ class Cnn(Variant, frozen=True, tag="cnn"):
     """Convolutions of the given kernel sizes over the tokens of each sequence."""
 
     kernel_sizes: Annotated[
-        tuple[PosInt, ...], Meta(min_length=1), "tokens a filter sees; the model's width is shared among them"
+        tuple[PosInt, ...],
+        Meta(min_length=1),
+        "kernel sizes in tokens; hidden_size is divided among them (3, 4, 5 in Kim 2014)",
     ] = (3, 4, 5)
-    causal: Annotated[bool, "see only what came before"] = False
-    hidden_act: Annotated[Literal["relu", "tanh"], "of what a filter finds"] = "relu"
+    causal: Annotated[bool, "see only earlier tokens (left padding)"] = False
+    hidden_act: Annotated[Literal["relu", "tanh"], "activation after the convolution"] = "relu"
 
     def build(self, hidden_size: int) -> Mixer:
         return CnnMixer(self, hidden_size)
@@ -33,7 +35,8 @@ class CnnMixer(Mixer):
         super().__init__()
         if len(config.kernel_sizes) > hidden_size:
             raise UserError(
-                f"a width of {hidden_size} is less than one for each of {len(config.kernel_sizes)} filters; raise model.hidden_size"
+                f"a hidden_size of {hidden_size} is less than one channel for each of {len(config.kernel_sizes)} kernel sizes; "
+                "raise model.hidden_size"
             )
         base, remainder = divmod(hidden_size, len(config.kernel_sizes))
         out_channels = [base + (i < remainder) for i in range(len(config.kernel_sizes))]

@@ -21,19 +21,19 @@ from .base import Mixer
 class LiteTransformer(Variant, frozen=True, tag="lite-transformer"):
     """Attention for half of the channels, convolution for the other half, with a kernel size per layer."""
 
-    num_attention_heads: Annotated[PosInt, "attention heads of the first half"] = 4
+    num_attention_heads: Annotated[PosInt, "number of attention heads, in the attention half of the channels"] = 4
     kernel_sizes: Annotated[
         tuple[PosInt, ...],
         Meta(min_length=1),
-        "tokens that filters of the second half see, layer by layer; the last: in all above",
+        "kernel size of the convolution, one for each layer; the last is repeated for layers above",
     ] = (3, 7, 15, 31)
-    num_filters: Annotated[PosInt, "filters of the second half; channels are shared among them"] = 4
-    dynamic: Annotated[bool, "every token makes its own filters; else they are learnt, and the same for all"] = False
-    causal: Annotated[bool, "see only what came before"] = False
-    attention_dropout: Annotated[Probability, "on attention weights, and on weights of filters"] = 0.0
-    bias: Annotated[bool, "add a bias after each matrix"] = True
+    num_filters: Annotated[PosInt, "convolution heads: channels of a head share one kernel"] = 4
+    dynamic: Annotated[bool, "dynamic convolution: kernels predicted from each token; else lightweight, fixed kernels"] = False
+    causal: Annotated[bool, "attend only to earlier tokens (left to right)"] = False
+    attention_dropout: Annotated[Probability, "dropout on attention weights and on convolution kernels (DropConnect)"] = 0.0
+    bias: Annotated[bool, "bias terms in the linear layers"] = True
     rope_theta: Annotated[
-        PosFloat | None, "longest period of rotary positions of the first half; with model.position_embedding_type=none"
+        PosFloat | None, "base of RoPE in the attention half, such as 10000; with model.position_embedding_type=none"
     ] = None
 
     def for_layer(self, layer_idx: int, num_layers: int) -> "LiteTransformer":
@@ -52,8 +52,8 @@ class LongShortRangeAttention(Mixer):
         half = hidden_size // 2
         if hidden_size % 2 or half % config.num_filters:
             raise UserError(
-                f"half of a width of {hidden_size} does not divide into {config.num_filters} filters; change model.hidden_size, or "
-                "model.mixer.filters"
+                f"half of a hidden_size of {hidden_size} does not divide into {config.num_filters} filters; "
+                "change model.hidden_size or model.mixer.num_filters"
             )
         attention_config = Attention(
             num_attention_heads=config.num_attention_heads,

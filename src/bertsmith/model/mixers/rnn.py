@@ -19,15 +19,18 @@ RnnState = tuple[Tensor, ...]
 
 
 class Lstm(Variant, frozen=True):
-    """LSTM or GRU, in one direction or two; with `hidden`, an LSTM with projection (Sak et al. 2014), as in ELMo."""
+    """LSTM or GRU, in one direction or two; with `cell_size`, an LSTM with projection (Sak et al. 2014), as in ELMo."""
 
     directions: Annotated[
-        Literal["both", "forward", "apart"], "two that each give half the width; one; or two that read and give a half each"
+        Literal["both", "forward", "apart"],
+        "both: bidirectional, hidden_size / 2 each; forward; apart: each reads its own half (ELMo)",
     ] = "both"
-    cell_size: Annotated[PosInt | None, "cells of a direction, projected to what it gives; else as many as it gives"] = None
-    cell: Annotated[Literal["lstm", "gru"], "what remembers"] = "lstm"
+    cell_size: Annotated[
+        PosInt | None, "LSTM cells per direction, projected to its output (4096 in ELMo); none: no projection"
+    ] = None
+    cell: Annotated[Literal["lstm", "gru"], "type of RNN cell"] = "lstm"
     cell_clip: Annotated[
-        PosFloat | None, "memory and projection stay within this, 3 in ELMo; a GPU then takes step by step"
+        PosFloat | None, "clip cell state and projection to [-x, x] (3 in ELMo); slower on a GPU (no cuDNN)"
     ] = None
 
     @property
@@ -74,7 +77,9 @@ class RnnMixer(Mixer):
         super().__init__()
         num_directions = 1 if config.directions == "forward" else 2
         if hidden_size % num_directions:
-            raise UserError(f"two directions give half the width each: {hidden_size} is not even; change model.hidden_size")
+            raise UserError(
+                f"two directions give half of hidden_size each: {hidden_size} is not even; change model.hidden_size"
+            )
         self.splits_input, output_size = config.directions == "apart", hidden_size // num_directions
         input_size = output_size if self.splits_input else hidden_size
         self.ways = nn.ModuleList(_build_rnn(config, input_size, output_size) for _ in range(num_directions))
@@ -178,11 +183,13 @@ def _build_rnn(config: Lstm, input_size: int, output_size: int) -> nn.LSTM | nn.
     hidden_size = config.cell_size or output_size
     if config.cell == "gru":
         if hidden_size != output_size or config.cell_clip is not None:
-            raise UserError("a GRU has neither projection nor clip; leave out model.mixer.cell_size and clip, or set cell=lstm")
+            raise UserError(
+                "a GRU has neither projection nor clip; leave out model.mixer.cell_size and cell_clip, or set cell=lstm"
+            )
         return nn.GRU(input_size, output_size)
     if hidden_size < output_size:
         raise UserError(
-            f"{hidden_size} cells cannot be projected to {output_size} numbers; raise model.mixer.cell_size, or leave it out"
+            f"{hidden_size} cells cannot be projected to {output_size} features; raise model.mixer.cell_size, or leave it out"
         )
     lstm = nn.LSTM(input_size, hidden_size, proj_size=output_size if hidden_size > output_size else 0)
     with torch.no_grad():

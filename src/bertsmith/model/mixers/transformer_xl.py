@@ -16,15 +16,17 @@ from .base import Mixer, QKVProjection
 class TransformerXL(Variant, frozen=True, tag="transformer-xl"):
     """Scores A_ij = q_i.k_j + q_i.R(i - j) + u.k_j + v.R(i - j): R is a projection of sinusoids; u and v are learned."""
 
-    num_attention_heads: Annotated[PosInt, "attention heads"] = 12
-    causal: Annotated[bool, "see only what came before"] = True
-    mem_len: Annotated[NonNegInt, "past positions kept from the segment before, in training"] = 128
-    eval_mem_len: Annotated[NonNegInt | None, "past positions kept where nothing is learnt; else as many as in training"] = None
-    same_length: Annotated[bool, "every token sees as far back as the last of a segment: `remembers` positions"] = False
-    clamp_len: Annotated[PosInt | None, "whatever is further is as far as this"] = None
-    tie_biases: Annotated[bool, "u and v are those of the first block; else every block has its own"] = False
-    attention_dropout: Annotated[Probability, "on attention weights"] = 0.0
-    bias: Annotated[bool, "add a bias after each matrix"] = False
+    num_attention_heads: Annotated[PosInt, "number of attention heads"] = 12
+    causal: Annotated[bool, "attend only to earlier tokens (left to right)"] = True
+    mem_len: Annotated[NonNegInt, "cached hidden states of previous segments, in tokens, during training"] = 128
+    eval_mem_len: Annotated[NonNegInt | None, "the same in evaluation and generation; none: mem_len"] = None
+    same_length: Annotated[bool, "every token attends to the same number of positions: mem_len, itself included"] = False
+    clamp_len: Annotated[PosInt | None, "largest relative distance; further tokens are treated as this far; none: no limit"] = (
+        None
+    )
+    tie_biases: Annotated[bool, "share the biases u and v among all layers"] = False
+    attention_dropout: Annotated[Probability, "dropout on attention weights"] = 0.0
+    bias: Annotated[bool, "bias terms in the linear layers"] = False
 
     def build(self, hidden_size: int) -> Mixer:
         return TransformerXLAttention(self, hidden_size)

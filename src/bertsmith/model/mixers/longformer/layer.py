@@ -22,37 +22,38 @@ from .global_queries import fused_qkv_and_global
 class Longformer(Variant, frozen=True, tag="longformer"):
     """Sliding-window attention, optionally dilated for some heads, with global tokens."""
 
-    num_attention_heads: Annotated[PosInt, "attention heads"] = 12
+    num_attention_heads: Annotated[PosInt, "number of attention heads"] = 12
     attention_window: Annotated[
         tuple[PosInt, ...],
         Meta(min_length=1),
-        "window size, both sides together (512 in the paper); one, or one for each layer",
+        "window size in tokens, both sides together (512 in the paper); one, or one per layer",
     ] = (512,)
     dilation: Annotated[
-        tuple[PosInt, ...], "of the last heads, such as [2, 2]: each sees every second token, twice as far"
+        tuple[PosInt, ...], "dilation of the last heads: [2, 2] lets two heads see every second token, twice as far"
     ] = ()
-    dilated_layers: Annotated[NonNegInt | None, "layers from the top whose heads are dilated; all, if none"] = None
-    global_attention: Annotated[bool, "tokens that meet their whole sequence: those a task chooses, or [CLS]"] = True
-    causal: Annotated[bool, "see only what came before"] = False
-    attention_dropout: Annotated[Probability, "on attention weights; above 0 takes a slower path"] = 0.0
-    bias: Annotated[bool, "add a bias after each matrix"] = True
-    rope_theta: Annotated[
-        PosFloat | None, "longest period of rotary positions, such as 10000; with model.position_embedding_type=none"
-    ] = None
+    dilated_layers: Annotated[NonNegInt | None, "number of top layers with dilated heads; none: all"] = None
+    global_attention: Annotated[bool, "global attention for the tokens that the task selects, else [CLS]"] = True
+    causal: Annotated[bool, "attend only to earlier tokens (left to right)"] = False
+    attention_dropout: Annotated[Probability, "dropout on attention weights; above 0, attention is slower"] = 0.0
+    bias: Annotated[bool, "bias terms in the linear layers"] = True
+    rope_theta: Annotated[PosFloat | None, "base of RoPE, such as 10000; with model.position_embedding_type=none"] = None
 
     def for_layer(self, layer_idx: int, num_layers: int) -> "Longformer":
         """The config of one layer, with its window and dilation."""
         if len(self.attention_window) not in (1, num_layers):
             raise UserError(
-                f"model.mixer.attention_window has {len(self.attention_window)} numbers for {num_layers} layers; give one, or one each"
+                f"model.mixer.attention_window has {len(self.attention_window)} numbers for {num_layers} layers; "
+                "give one, or one each"
             )
         if self.dilated_layers is not None and not self.dilation:
-            raise UserError(f"dilated_layers={self.dilated_layers} says which layers have dilated heads, of which there are none; name some, "
-                           "such as dilation=[2, 2], or leave it out")  # fmt: skip
+            raise UserError(
+                f"dilated_layers={self.dilated_layers} says which layers have dilated heads, of which there are none; "
+                "name some, such as dilation=[2, 2], or leave it out"
+            )
         dilation = self.dilation if self.dilated_layers is None or layer_idx >= num_layers - self.dilated_layers else ()
         window = self.attention_window[layer_idx if len(self.attention_window) > 1 else 0]
         if window % 2:
-            raise UserError(f"model.mixer.attention_window={window} has two sides alike; give an even number")
+            raise UserError(f"model.mixer.attention_window={window} counts both sides together; give an even number")
         return msgspec.structs.replace(self, attention_window=(window,), dilation=dilation, dilated_layers=None)
 
     def build(self, hidden_size: int) -> Mixer:
@@ -86,7 +87,7 @@ class LongformerAttention(Mixer):
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         if layout.prefix_lengths is not None:
             raise UserError(
-                "a window does not know of prefixes that see each other (UniLM); train a model with mixer=attention"
+                "mixer=longformer does not support prefix LM attention (bidirectional prefixes, UniLM); use mixer=attention"
             )
         qkv, global_out, qkv_bias = self._project(x, layout)
         return self.project.out(self._attend(self._apply_rope(qkv, layout), global_out, qkv_bias, layout))

@@ -21,10 +21,10 @@ MASK_VALUE = -1e9  # less than SELF_MASK_VALUE, and finite
 class ChunkConfig(Config, frozen=True):
     """Chunk length, and how many neighbouring chunks are seen."""
 
-    chunk_length: Annotated[PosInt, "tokens of a chunk"] = 64
-    num_chunks_before: Annotated[NonNegInt, "chunks seen before a token's own"] = 1
-    num_chunks_after: Annotated[NonNegInt, "chunks seen behind it"] = 0
-    attention_dropout: Annotated[Probability, "on attention weights"] = 0.0
+    chunk_length: Annotated[PosInt, "tokens in a chunk"] = 64
+    num_chunks_before: Annotated[NonNegInt, "chunks before its own that a token attends to"] = 1
+    num_chunks_after: Annotated[NonNegInt, "chunks after its own that a token attends to"] = 0
+    attention_dropout: Annotated[Probability, "dropout on attention weights"] = 0.0
 
 
 class ReformerChunked(Variant, frozen=True, tag="reformer-chunked"):
@@ -34,17 +34,21 @@ class ReformerChunked(Variant, frozen=True, tag="reformer-chunked"):
     boundaries depend on all tokens: `causal` masks later tokens, but they still influence which earlier ones share a chunk.
     """
 
-    num_attention_heads: Annotated[PosInt, "attention heads"] = 12
-    attention_head_size: Annotated[PosInt | None, "numbers of a head; none: those of all heads are the width"] = None
+    num_attention_heads: Annotated[PosInt, "number of attention heads"] = 12
+    attention_head_size: Annotated[PosInt | None, "size of each head; none: hidden_size / num_attention_heads"] = None
     attn_layers: Annotated[
-        tuple[Literal["local", "lsh"], ...], Meta(min_length=1), "what layers do, one after another and from the first again"
+        tuple[Literal["local", "lsh"], ...],
+        Meta(min_length=1),
+        "attention of each layer, repeated in turn if shorter than the layers",
     ] = ("local", "lsh")
-    local: Annotated[ChunkConfig, "of layers that look around them"] = ChunkConfig()
-    lsh: Annotated[ChunkConfig, "of layers that look at their bucket and its neighbours"] = ChunkConfig()
-    num_buckets: Annotated[PosInt | Annotated[tuple[PosInt, ...], Meta(min_length=1)], "even; or factors of many"] = 64
-    num_hashes: Annotated[PosInt, "times that tokens are hashed anew"] = 1
-    seed: Annotated[NonNegInt, "of the hashes where nothing is learnt; training draws new ones every time"] = 0
-    causal: Annotated[bool, "see only what came before"] = False
+    local: Annotated[ChunkConfig, "chunks of the local attention layers"] = ChunkConfig()
+    lsh: Annotated[ChunkConfig, "chunks of the LSH attention layers"] = ChunkConfig()
+    num_buckets: Annotated[
+        PosInt | Annotated[tuple[PosInt, ...], Meta(min_length=1)], "hash buckets, an even number, or factors such as [16, 32]"
+    ] = 64
+    num_hashes: Annotated[PosInt, "hash rounds"] = 1
+    seed: Annotated[NonNegInt, "seed of the hashes in evaluation; training draws new ones in each forward pass"] = 0
+    causal: Annotated[bool, "attend only to earlier tokens (left to right)"] = False
 
     def for_layer(self, layer_idx: int, num_layers: int) -> "ReformerChunked":
         """The config of one layer, local or LSH."""
@@ -53,7 +57,8 @@ class ReformerChunked(Variant, frozen=True, tag="reformer-chunked"):
     def build(self, hidden_size: int) -> Mixer:
         if self.attention_head_size is None and hidden_size % self.num_attention_heads:
             raise UserError(
-                f"a width of {hidden_size} does not divide into {self.num_attention_heads} heads; set model.mixer.attention_head_size"
+                f"a hidden_size of {hidden_size} does not divide into {self.num_attention_heads} heads; "
+                "set model.mixer.attention_head_size"
             )
         return (ChunkedLocalAttention if self.attn_layers[0] == "local" else ChunkedLshAttention)(
             self, hidden_size, self.attention_head_size or hidden_size // self.num_attention_heads
@@ -232,4 +237,6 @@ def _chunked_attention(
 
 def _reject_prefix(layout: Layout) -> None:
     if layout.prefix_lengths is not None:
-        raise UserError("chunks do not know of prefixes that see each other (UniLM); train a model with mixer=attention")
+        raise UserError(
+            "mixer=reformer-chunked does not support prefix LM attention (bidirectional prefixes, UniLM); use mixer=attention"
+        )

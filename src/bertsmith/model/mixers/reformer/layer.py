@@ -17,16 +17,16 @@ from .lsh import SELF_MASK_VALUE, LshHash, invert_permutation, lsh_attention, un
 class Reformer(Variant, frozen=True, tag="reformer"):
     """Kitaev et al. 2020: queries and keys share one projection, and keys are normalized to unit length."""
 
-    num_attention_heads: Annotated[PosInt, "attention heads"] = 12
+    num_attention_heads: Annotated[PosInt, "number of attention heads"] = 12
     num_buckets: Annotated[
         PosInt | Annotated[tuple[PosInt, ...], Meta(min_length=1)],
-        "even, of each round; or factors of many, such as [16, 32]; 1: every token meets every other, exactly",
+        "hash buckets, an even number, or factors such as [16, 32]; 1: full attention",
     ] = 64
-    num_hashes: Annotated[PosInt, "times that tokens are hashed anew; more miss fewer of those that matter"] = 4
-    bucket_window: Annotated[PosInt, "of its bucket, how many a token sees on each side"] = 64
-    causal: Annotated[bool, "see only what came before"] = False
-    seed: Annotated[NonNegInt, "of the hashes where nothing is learnt; training draws new ones every time"] = 0
-    bias: Annotated[bool, "add a bias after each matrix"] = True
+    num_hashes: Annotated[PosInt, "hash rounds; more miss fewer similar tokens (8: nearly full attention in the paper)"] = 4
+    bucket_window: Annotated[PosInt, "tokens of its own bucket that a token attends to, on each side"] = 64
+    causal: Annotated[bool, "attend only to earlier tokens (left to right)"] = False
+    seed: Annotated[NonNegInt, "seed of the hashes in evaluation; training draws new ones in each forward pass"] = 0
+    bias: Annotated[bool, "bias terms in the linear layers"] = True
 
     def build(self, hidden_size: int) -> Mixer:
         return ReformerAttention(self, hidden_size)
@@ -43,7 +43,7 @@ class ReformerAttention(Mixer):
     def __init__(self, config: Reformer, hidden_size: int) -> None:
         super().__init__()
         if hidden_size % config.num_attention_heads:
-            raise UserError(f"a width of {hidden_size} does not divide into {config.num_attention_heads} heads; try "
+            raise UserError(f"a hidden_size of {hidden_size} does not divide into {config.num_attention_heads} heads; try "
                            f"model.mixer.num_attention_heads={max(1, hidden_size // 64)}")  # fmt: skip
         self.config, self.head_dim = config, hidden_size // config.num_attention_heads
         self.project, self.out = (
@@ -60,7 +60,9 @@ class ReformerAttention(Mixer):
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         if layout.prefix_lengths is not None:
-            raise UserError("hashes do not know of prefixes that see each other (UniLM); train a model with mixer=attention")
+            raise UserError(
+                "mixer=reformer does not support prefix LM attention (bidirectional prefixes, UniLM); use mixer=attention"
+            )
         qk, v = self.project(x).unflatten(-1, (2, self.config.num_attention_heads, -1)).unbind(-3)  # (tokens, heads, head_dim)
         out = self._full_attention(qk, v, layout) if self.hashes is None else self._lsh_attention(qk, v, layout)
         return self.out(out.flatten(1))
@@ -87,7 +89,7 @@ class ReformerAttention(Mixer):
     def sort_by_bucket(self, qk: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         """(num_hashes, heads, tokens) each: the permutation that sorts the tokens by bucket, and the bucket rank of each token.
 
-        Bucket ranks of two tokens differ by at most `config.reach` if and only if they share a bucket and are that near in it.
+        Bucket ranks of two tokens differ by at most `config.bucket_window` exactly if they are that near in the same bucket.
         """
         bucket_ids = self._bucket_ids(qk, layout)
         sorted_idx = bucket_ids.argsort(dim=-1, stable=True)

@@ -37,14 +37,14 @@ def reversible_block_config(config: "EncoderConfig") -> "EncoderConfig":
     if config.norm == "post" or config.residual != "all" or config.feedforward is None:
         reason = "norm=post" if config.norm == "post" else "no feedforward" if config.feedforward is None else "no residuals"
         raise UserError(
-            f"a reversible model adds what mixers and feed-forwards say, each to one of two sides; it has {reason}: "
+            f"reversible blocks add mixer and feed-forward outputs to two residual streams; the model has {reason}: "
             "set model.norm=pre, and leave model.residual and model.feedforward as they are"
         )
     if config.reversible != "halves":
         return config
     if config.hidden_size % 2:
         raise UserError(
-            f"a width of {config.hidden_size} has no halves; set model.reversible=true, or an even model.hidden_size"
+            f"a hidden_size of {config.hidden_size} has no halves; set model.reversible=true, or an even model.hidden_size"
         )
     return msgspec.structs.replace(config, hidden_size=config.hidden_size // 2)
 
