@@ -15,8 +15,9 @@ from tests.conftest import WORDS, prepare_test_corpus
 from tests.journeys.test_pretraining import run_cli, run_cli_json
 
 SMALL = """
-model=gpt2 model.num_hidden_layers=2 model.hidden_size=32 model.mixer.num_attention_heads=2 model.feedforward.intermediate_size=64 model.max_position_embeddings=48 length=48
-train.batch_tokens=512 train.learning_rate=5e-3 held_out=0 objective=clm train.steps=150
+model=gpt2 model.num_hidden_layers=2 model.hidden_size=32 model.mixer.num_attention_heads=2
+model.feedforward.intermediate_size=64 model.max_position_embeddings=48 max_length=48
+train.batch_tokens=512 train.learning_rate=5e-3 validation_split=0 objective=clm train.steps=150
 """.split()  # noqa: SIM905
 
 
