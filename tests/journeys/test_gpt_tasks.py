@@ -195,4 +195,4 @@ def test_auxiliary_lm_head_is_initialized_from_pretraining(gpt, tmp_path):
     run_cli(*command, f"out={tmp_path / 'out'}", "task.template=[way={way}] {text}")
     model, tokenizer, _ = checkpoint.load(tmp_path / "out")
     assert set(model.config.heads) == {"task", "words"} and len(tokenizer) == model.config.vocab_size > len(VOCAB)
-    assert bertsmith.load(tmp_path / "out").generate("the of", tokens=3)["tokens"]
+    assert bertsmith.load(tmp_path / "out").generate("the of", max_new_tokens=3)["tokens"]

@@ -183,12 +183,18 @@ def test_word2vec_stop_signal_reports_round(word_corpus, tmp_path, monkeypatch):
         ({"train": {"steps": 9, "epochs": None}}, "train.steps is for networks"),
         ({"model": {"hidden_size": 12, "num_hidden_layers": 2}}, "takes model.hidden_size alone"),
         ({"model": None, "init": "mini-en"}, "leave out init"),
-        ({"train": {"learning_rate": 1e-4}}, "train.learning_rate=0.0001 is what networks have.*say objective.learning_rate=0.0001"),
+        (
+            {"train": {"learning_rate": 1e-4}},
+            "train.learning_rate=0.0001 is what networks have.*say objective.learning_rate=0.0001",
+        ),
         (
             {"train": {"learning_rate": 0.1}, "objective": {"kind": "cbow", "learning_rate": 0.2}},
             "objective.learning_rate=0.2 and train.learning_rate=0.1 say two",
         ),
-        ({"objective": {"kind": "skip-gram", "vector_size": 8}}, "objective.vector_size=8 and model.hidden_size=12 say two things"),
+        (
+            {"objective": {"kind": "skip-gram", "vector_size": 8}},
+            "objective.vector_size=8 and model.hidden_size=12 say two things",
+        ),
         (
             {"objective": {"kind": "skip-gram", "vector_size": 100}},
             "objective.vector_size=100 and model.hidden_size=12 say two things",

@@ -67,13 +67,13 @@ def test_bilm_directions_do_not_see_their_target(bilm_corpus):
 
 def test_bilm_tied_softmax_uses_token_embeddings(bilm_corpus):
     options = {"objective": {"head": from_dict(type(BiLM().head), {"kind": "half", "tied": True})}, "embeddings": None}
-    objective, model, batch = build_bilm(bilm_corpus, **WORD_CONFIG, **options, embedding=4)
+    objective, model, batch = build_bilm(bilm_corpus, **WORD_CONFIG, **options, embedding_size=4)
     assert model.heads["words"].table is None
     objective.compute_loss(model, batch).parts["words"].backward()
     assert model.encoder.tokens.weight.grad[
         bilm_corpus.tokenizer.mask_token_id
     ].any()  # [MASK] is in no text: its gradient comes from the softmax
-    with pytest.raises(UserError, match=r"model\.embedding=4"):
+    with pytest.raises(UserError, match=r"model\.embedding_size=4"):
         build_bilm(bilm_corpus, **WORD_CONFIG, **options)
 
 

@@ -62,7 +62,7 @@ def test_resolve_epochs_converts_to_steps():
         (TrainConfig(steps=0), "train.steps = 0"),
         (TrainConfig(steps=5, learning_rate=-1), "train.learning_rate = -1"),
         (TrainConfig(steps=5, save_total_limit=0), "train.save_total_limit"),
-        (TrainConfig(steps=5, max_grad_norm=-1), "train.clip"),
+        (TrainConfig(steps=5, max_grad_norm=-1), "train.max_grad_norm"),
         (TrainConfig(minutes=1, warmup_steps=10), "minutes"),
     ],
 )
