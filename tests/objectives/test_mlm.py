@@ -14,7 +14,8 @@ from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.objectives import MaskedLM, NextSentenceMLM, SentenceOrderMLM
 
 POST_NORM = {"num_hidden_layers": 2, "hidden_size": 16, "mixer": {"num_attention_heads": 2},
-             "feedforward": {"intermediate_size": 24}, "max_position_embeddings": 64, "hidden_dropout_prob": 0.0, "initializer_range": 0.3}  # fmt: skip
+             "feedforward": {"intermediate_size": 24}, "max_position_embeddings": 64, "hidden_dropout_prob": 0.0,
+             "initializer_range": 0.3}  # fmt: skip
 MODERN = {
     **POST_NORM,
     "norm": "pre",

@@ -38,7 +38,7 @@ class ReplacedTokenDetection(Variant, frozen=True, tag="rtd"):
         PosInt | None, "number of differently masked copies of the data (10 in BERT); unset: new masks each epoch"
     ] = None
     generator_size: Annotated[
-        SizeFraction, "size of the generator as a fraction of the model (1/4 for small, 1/3 for base)"
+        SizeFraction, "hidden size of the generator as a fraction of the model's (1/4 for small, 1/3 for base)"
     ] = 0.25
     discriminator_weight: Annotated[PosFloat, "weight of the discriminator loss (50 in ELECTRA)"] = 50.0
 
