@@ -121,4 +121,4 @@ def test_none_removes_a_model_part(word_tokenizer, tmp_path):
     )
     run_cli(*[override for override in command if "epochs" not in override], "model.feedforward=none")
     encoder = json.loads((tmp_path / "out" / "config.json").read_text())["model"]["encoder"]
-    assert encoder["feedforward"] is None and encoder["norm"] == "after"
+    assert encoder["feedforward"] is None and encoder["norm"] == "post"

@@ -10,8 +10,8 @@ from bertsmith.tensors import load_tensors
 from tests.journeys.test_finetuning import FAST, classification_row, write_jsonl
 from tests.journeys.test_pretraining import SMALL, kill_cli_when_exists, run_cli, run_cli_json
 
-ELECTRA = ["objective=rtd", "objective.generator_size=0.5", "model.embedding_size=16", "model.pooler_act=gelu", "train.steps=40",
-           "train.save_every=10"]  # fmt: skip
+ELECTRA = ["objective=rtd", "objective.generator_size=0.5", "model.embedding_size=16", "model.pooler_act=gelu",
+           "train.steps=40", "train.save_every=10"]  # fmt: skip
 
 
 def pretrain_command(corpus, out, *options):

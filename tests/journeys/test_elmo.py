@@ -13,8 +13,8 @@ from tests.journeys.test_pretraining import run_cli, run_cli_error, run_cli_json
 
 SMALL = [
     "model.hidden_size=64", "model.mixer.cell_size=48", "model.embeddings.filters=[[1,64],[2,64]]", "max_length=32",
-    "model.embeddings.max_characters_per_token=10", "model.embeddings.num_highway=1", "train.batch_tokens=512", "train.learning_rate=3e-3", "eval_tokens=1024",
-    "validation_split=0.1", "objective=bilm",
+    "model.embeddings.max_characters_per_token=10", "model.embeddings.num_highway=1", "train.batch_tokens=512",
+    "train.learning_rate=3e-3", "eval_tokens=1024", "validation_split=0.1", "objective=bilm",
 ]  # fmt: skip
 
 FROZEN = ["freeze=all", "features={layers='mix',lstm=1}", "max_length=32", "train.batch_tokens=512", "train.learning_rate=2e-2"]

@@ -15,8 +15,9 @@ from tests.conftest import WORDS, prepare_test_corpus
 from tests.journeys.test_pretraining import run_cli, run_cli_json
 
 SMALL = """
-model=gpt2 model.num_hidden_layers=2 model.hidden_size=32 model.mixer.num_attention_heads=2 model.feedforward.intermediate_size=64 model.max_position_embeddings=48 length=48
-train.batch_tokens=512 train.learning_rate=5e-3 held_out=0 objective=clm train.steps=150
+model=gpt2 model.num_hidden_layers=2 model.hidden_size=32 model.mixer.num_attention_heads=2
+model.feedforward.intermediate_size=64 model.max_position_embeddings=48 max_length=48
+train.batch_tokens=512 train.learning_rate=5e-3 validation_split=0 objective=clm train.steps=150
 """.split()  # noqa: SIM905
 
 
@@ -41,10 +42,10 @@ def next_words(word, count):
 def test_gpt_generate_continues_training_text(gpt_model):
     model = bertsmith.load(gpt_model)
     prompt = " ".join(WORDS[20:24])
-    result = model.generate(prompt, tokens=4)
+    result = model.generate(prompt, max_new_tokens=4)
     assert result["text"].split()[:3] == next_words(WORDS[23], 3) and result["text"].startswith(" ")
     assert model(prompt)["tokens"][:4] == result["tokens"]
-    results = model.generate([prompt, " ".join(WORDS[5:12])], kind="beam", size=2, tokens=3)
+    results = model.generate([prompt, " ".join(WORDS[5:12])], kind="beam", num_beams=2, max_new_tokens=3)
     assert results[1]["text"].split()[:2] == next_words(WORDS[11], 2)
 
 
@@ -52,10 +53,10 @@ def test_gpt_predict_command_matches_python(gpt_model, tmp_path):
     model, prompt = bertsmith.load(gpt_model), " ".join(WORDS[30:34])
     options = [f"model={gpt_model}", f"text={prompt}"]
     greedy = json.loads(run_cli("predict", *options, "generate.max_new_tokens=5").stdout.splitlines()[0])
-    assert greedy == model.generate(prompt, tokens=5)
+    assert greedy == model.generate(prompt, max_new_tokens=5)
     keys = ["generate=sample", "generate.top_p=0.9", "generate.temperature=1.5", "generate.seed=3", "generate.max_new_tokens=9"]
     sampled = json.loads(run_cli("predict", *options, *keys).stdout.splitlines()[0])
-    assert sampled == model.generate(prompt, kind="sample", top_p=0.9, temperature=1.5, seed=3, tokens=9)
+    assert sampled == model.generate(prompt, kind="sample", top_p=0.9, temperature=1.5, seed=3, max_new_tokens=9)
     file = tmp_path / "prompts.txt"
     file.write_text("\n".join([prompt, WORDS[3], prompt]) + "\n", encoding="utf-8")
     run_cli_json("predict", f"model={gpt_model}", f"data={file}", f"out={tmp_path / 'said.jsonl'}", *keys)
@@ -87,7 +88,7 @@ def test_gpt_refuses_invalid_requests(gpt_model):
         model.generate(" ".join(WORDS))
     with pytest.raises(UserError, match="top_p"):
         model.generate("the", kind="beam", top_p=0.5)
-    assert len(model.generate(" ".join(WORDS[:20]), tokens=1000)["tokens"]) <= 48  # limited by max_position_embeddings
+    assert len(model.generate(" ".join(WORDS[:20]), max_new_tokens=1000)["tokens"]) <= 48  # limited by max_position_embeddings
     process = run_cli("predict", "model=mini-en", "text=the [MASK] of", "generate.max_new_tokens=5", code=2)
     assert "for a causal model" in process.stderr
 
@@ -98,7 +99,7 @@ def test_gpt_embed(gpt_model):
 
 def test_gpt_can_be_trained_after_generating(gpt_model):
     predictor = bertsmith.load(gpt_model, device="cpu")
-    predictor.generate(WORDS[3], tokens=2)
+    predictor.generate(WORDS[3], max_new_tokens=2)
     model = predictor.model.train()
     model(Inputs(torch.tensor([5, 6, 7]), Layout.from_lengths([3]))).sum().backward()
     assert not any(weight.is_inference() for weight in model.parameters())

@@ -26,7 +26,8 @@ from tests.journeys.test_pretraining import run_cli, run_cli_error, run_cli_json
 from tests.objectives.test_clm import TINY
 
 SMALL = """
-model=gpt2 model.num_hidden_layers=2 model.hidden_size=32 model.mixer.num_attention_heads=2 model.feedforward.intermediate_size=64 model.max_position_embeddings=64 length=64
+model=gpt2 model.num_hidden_layers=2 model.hidden_size=32 model.mixer.num_attention_heads=2
+model.feedforward.intermediate_size=64 model.max_position_embeddings=64 max_length=64
 train.batch_tokens=512 train.learning_rate=1e-3 eval_tokens=2048 objective=clm train.steps=5 model.initializer_range=0.1
 """.split()  # noqa: SIM905
 
@@ -94,8 +95,8 @@ def test_auxiliary_lm_refuses_incompatible_options(gpt, corpus, tmp_path):
     train = write_jsonl(tmp_path / "train.jsonl", [classification_row(np.random.default_rng(i)) for i in range(40)])
     command = ["finetune", "task=classify", f"data.train={train}", f"out={tmp_path / 'out'}", *FAST, "aux_lm_weight=0.5"]
     assert "causal" in run_cli_error(*command, "model=mini-en")
-    assert "leave out lm" in run_cli_error(*command, f"model={gpt}", "rdrop=1")
-    assert "leave out lm" in run_cli_error(*command, f"model={gpt}", "features={}")
+    assert "leave out aux_lm_weight" in run_cli_error(*command, f"model={gpt}", "rdrop=1")
+    assert "leave out aux_lm_weight" in run_cli_error(*command, f"model={gpt}", "features={}")
 
 
 # unit tests
@@ -194,4 +195,4 @@ def test_auxiliary_lm_head_is_initialized_from_pretraining(gpt, tmp_path):
     run_cli(*command, f"out={tmp_path / 'out'}", "task.template=[way={way}] {text}")
     model, tokenizer, _ = checkpoint.load(tmp_path / "out")
     assert set(model.config.heads) == {"task", "words"} and len(tokenizer) == model.config.vocab_size > len(VOCAB)
-    assert bertsmith.load(tmp_path / "out").generate("the of", tokens=3)["tokens"]
+    assert bertsmith.load(tmp_path / "out").generate("the of", max_new_tokens=3)["tokens"]

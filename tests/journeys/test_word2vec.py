@@ -68,7 +68,7 @@ def pretrain_vectors(corpus, out, objective, **options):
 
 
 @pytest.mark.parametrize(
-    "objective", OBJECTIVES, ids=lambda one: "-".join([one["kind"], *(name for name in one if name in ("tree", "subwords"))])
+    "objective", OBJECTIVES, ids=lambda one: "-".join([one["kind"], *(name for name in one if name in ("hs", "subwords"))])
 )
 def test_word2vec_neighbours_are_of_same_category(word_corpus, tmp_path, objective):
     result = pretrain_vectors(word_corpus, tmp_path / "out", objective)
@@ -76,7 +76,7 @@ def test_word2vec_neighbours_are_of_same_category(word_corpus, tmp_path, objecti
     is_correct = [vectors.most_similar(word, 1)[0][0] in category for category in CATEGORIES for word in category]
     assert np.mean(is_correct) >= 0.8
     assert result["words"] == 23 and result["width"] == 12 and vectors.vector_size == 12
-    assert result["loss"] < (2.8 if objective.get("tree") else 0.693 * 6)
+    assert result["loss"] < (2.8 if objective.get("hs") else 0.693 * 6)
     assert not pretrain_vectors(word_corpus, tmp_path / "out", objective)["made"]
 
 
@@ -120,7 +120,7 @@ def killed_round(self, k):
         os.kill(os.getpid(), 9)
     return train_round(self, k)
 Word2VecTrainer.train_round = killed_round
-api.pretrain(corpus=sys.argv[1], out=sys.argv[2], objective={"kind": "skip-gram"}, model={"width": 12},
+api.pretrain(corpus=sys.argv[1], out=sys.argv[2], objective={"kind": "skip-gram"}, model={"hidden_size": 12},
              train={"epochs": 4, "device": "cpu"}, quiet=True)
 """
 
@@ -128,8 +128,8 @@ api.pretrain(corpus=sys.argv[1], out=sys.argv[2], objective={"kind": "skip-gram"
 def test_word2vec_killed_run_resumes_exactly(word_corpus, tmp_path, capsys):
     process = subprocess.run([sys.executable, "-c", KILLED_RUN, str(word_corpus), str(tmp_path / "killed")], check=False)
     assert process.returncode == -9 and not (tmp_path / "killed" / "config.json").exists()
-    api.pretrain(corpus=str(word_corpus), out=str(tmp_path / "killed"), objective={"kind": "skip-gram"}, model={"hidden_size": 12},
-                 train={"epochs": 4, "device": "cpu"})  # fmt: skip
+    api.pretrain(corpus=str(word_corpus), out=str(tmp_path / "killed"), objective={"kind": "skip-gram"},
+                 model={"hidden_size": 12}, train={"epochs": 4, "device": "cpu"})  # fmt: skip
     assert "going on after 5 of" in capsys.readouterr().err
     pretrain_vectors(word_corpus, tmp_path / "whole", {"kind": "skip-gram"})
     for name in ("model.safetensors", "metrics.jsonl"):
@@ -178,20 +178,26 @@ def test_word2vec_stop_signal_reports_round(word_corpus, tmp_path, monkeypatch):
     [
         (
             {"train": {"gradient_accumulation_steps": 9}},
-            "train.accumulate is for networks: objective=skip-gram takes train.epochs, train.learning_rate",
+            "train.gradient_accumulation_steps is for networks: objective=skip-gram takes train.epochs, train.learning_rate",
         ),
         ({"train": {"steps": 9, "epochs": None}}, "train.steps is for networks"),
         ({"model": {"hidden_size": 12, "num_hidden_layers": 2}}, "takes model.hidden_size alone"),
         ({"model": None, "init": "mini-en"}, "leave out init"),
-        ({"train": {"learning_rate": 1e-4}}, "train.learning_rate=0.0001 is what networks have.*say objective.rate=0.0001"),
+        (
+            {"train": {"learning_rate": 1e-4}},
+            "train.learning_rate=0.0001 is what networks have.*say objective.learning_rate=0.0001",
+        ),
         (
             {"train": {"learning_rate": 0.1}, "objective": {"kind": "cbow", "learning_rate": 0.2}},
-            "objective.mlm_probability=0.2 and train.rate=0.1 say two",
+            "objective.learning_rate=0.2 and train.learning_rate=0.1 say two",
         ),
-        ({"objective": {"kind": "skip-gram", "vector_size": 8}}, "objective.vector_size=8 and model.width=12 say two things"),
+        (
+            {"objective": {"kind": "skip-gram", "vector_size": 8}},
+            "objective.vector_size=8 and model.hidden_size=12 say two things",
+        ),
         (
             {"objective": {"kind": "skip-gram", "vector_size": 100}},
-            "objective.vector_size=100 and model.width=12 say two things",
+            "objective.vector_size=100 and model.hidden_size=12 say two things",
         ),
         ({"objective": {"kind": "skip-gram", "subwords": {"min_n": 4, "max_n": 3}}}, "4 to 3 characters are none"),
     ],
@@ -220,22 +226,22 @@ def test_word2vec_accepts_train_and_model_keys(word_corpus, tmp_path):
 
 def test_word2vec_distinguishes_explicit_learning_rate():
     overrides = ["corpus=c", "out=o", "objective=skip-gram", "train.epochs=2"]
-    assert read_recipe(PretrainRecipe, overrides=[*overrides, "objective.mlm_probability=1e-4"]).train == TrainConfig(epochs=2)
-    with pytest.raises(UserError, match=r"say objective\.rate=0\.0001"):
+    assert read_recipe(PretrainRecipe, overrides=[*overrides, "objective.learning_rate=1e-4"]).train == TrainConfig(epochs=2)
+    with pytest.raises(UserError, match=r"say objective\.learning_rate=0\.0001"):
         read_recipe(PretrainRecipe, overrides=[*overrides, "train.learning_rate=1e-4"])
     # a network objective
     assert read_recipe(PretrainRecipe, overrides=["corpus=c", "out=o", "train.learning_rate=1e-4"]).train == TrainConfig()
 
 
-@pytest.mark.parametrize("tree", [False, True])
+@pytest.mark.parametrize("hs", [False, True])
 @pytest.mark.parametrize("kind", ["skip-gram", "cbow"])
-def test_word2vec_shard_without_known_words_changes_nothing(word_corpus, tmp_path, kind, tree):
+def test_word2vec_shard_without_known_words_changes_nothing(word_corpus, tmp_path, kind, hs):
     corpus = Corpus.open(word_corpus)
     tokens = corpus.tokens.copy()
     tokens[: len(tokens) // 4] = corpus.tokenizer.unk_token_id
     object.__setattr__(corpus, "tokens", tokens)
     trainer = from_dict(
-        PretrainRecipe, {"corpus": "c", "out": "o", "objective": {"kind": kind, "hs": tree, "vector_size": 4}}
+        PretrainRecipe, {"corpus": "c", "out": "o", "objective": {"kind": kind, "hs": hs, "vector_size": 4}}
     ).objective.build_trainer(corpus, tmp_path, 1, 0, torch.device("cpu"), lambda done, of: None)
     initial = trainer.input_table.rows.clone()
     assert trainer.train_round(0)["loss"] == 0 and torch.equal(trainer.input_table.rows, initial)
@@ -259,5 +265,5 @@ def test_word2vec_fails_on_nonfinite_vectors(word_corpus, tmp_path):
         Corpus.open(word_corpus), tmp_path, 1, 0, torch.device("cpu"), lambda done, of: None
     )
     trainer.input_table.rows[:] = torch.inf
-    with pytest.raises(UserError, match=r"grew beyond all numbers in turn 1; lower objective.mlm_probability \(0.5\)"):
+    with pytest.raises(UserError, match=r"not finite in round 1; lower objective.learning_rate \(0.5\)"):
         trainer.train_round(0)

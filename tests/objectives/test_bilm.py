@@ -14,7 +14,7 @@ from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.objectives import BiLM
 from tests.model.test_char_cnn import TINY
 
-WORD_CONFIG = {name: value for name, value in TINY.items() if name != "front"}
+WORD_CONFIG = {name: value for name, value in TINY.items() if name != "embeddings"}
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def bilm_corpus(corpus):
 
 def build_bilm(bilm_corpus, **options):
     objective = BiLM(**options.pop("objective", {}))
-    encoder = from_dict(EncoderConfig, TINY | options if "front" not in options else options)
+    encoder = from_dict(EncoderConfig, TINY | options if "embeddings" not in options else options)
     objective.check(encoder)
     model = build_model(ModelConfig(encoder=encoder, vocab_size=len(bilm_corpus.tokenizer), heads=objective.heads()), 0).eval()
     model.attach_tokenizer(bilm_corpus.tokenizer)
@@ -66,14 +66,14 @@ def test_bilm_directions_do_not_see_their_target(bilm_corpus):
 
 
 def test_bilm_tied_softmax_uses_token_embeddings(bilm_corpus):
-    options = {"objective": {"head": from_dict(type(BiLM().head), {"kind": "half", "tied": True})}, "front": None}
-    objective, model, batch = build_bilm(bilm_corpus, **WORD_CONFIG, **options, embedding=4)
+    options = {"objective": {"head": from_dict(type(BiLM().head), {"kind": "half", "tied": True})}, "embeddings": None}
+    objective, model, batch = build_bilm(bilm_corpus, **WORD_CONFIG, **options, embedding_size=4)
     assert model.heads["words"].table is None
     objective.compute_loss(model, batch).parts["words"].backward()
     assert model.encoder.tokens.weight.grad[
         bilm_corpus.tokenizer.mask_token_id
     ].any()  # [MASK] is in no text: its gradient comes from the softmax
-    with pytest.raises(UserError, match=r"model\.embedding=4"):
+    with pytest.raises(UserError, match=r"model\.embedding_size=4"):
         build_bilm(bilm_corpus, **WORD_CONFIG, **options)
 
 

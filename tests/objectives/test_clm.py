@@ -25,12 +25,15 @@ from tests.conftest import WORDS, prepare_test_corpus
 from tests.journeys.test_pretraining import run_cli, run_cli_json
 
 TINY = EncoderConfig(
-    num_hidden_layers=2, hidden_size=32, mixer=Attention(num_attention_heads=2, causal=True), feedforward=FeedForwardConfig(intermediate_size=64), max_position_embeddings=64,
+    num_hidden_layers=2, hidden_size=32, mixer=Attention(num_attention_heads=2, causal=True),
+    feedforward=FeedForwardConfig(intermediate_size=64), max_position_embeddings=64,
     type_vocab_size=0, embedding_norm=False, hidden_dropout_prob=0.0,
 )  # fmt: skip
 SMALL = """
-model=gpt model.num_hidden_layers=2 model.hidden_size=32 model.mixer.num_attention_heads=2 model.feedforward.intermediate_size=64 model.max_position_embeddings=64 length=64
-train.batch_tokens=512 train.learning_rate=3e-3 train.log_every=5 eval_tokens=2048 held_out=0.1 objective=clm train.steps=120
+model=gpt model.num_hidden_layers=2 model.hidden_size=32 model.mixer.num_attention_heads=2
+model.feedforward.intermediate_size=64 model.max_position_embeddings=64 max_length=64
+train.batch_tokens=512 train.learning_rate=3e-3 train.log_every=5 eval_tokens=2048 validation_split=0.1
+objective=clm train.steps=120
 """.split()  # noqa: SIM905
 
 

@@ -64,7 +64,7 @@ def reference_simcse_loss(model, rows, pooling, temperature):
     return total
 
 
-@pytest.mark.parametrize("pooling", ["mean", "first"])
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
 @pytest.mark.parametrize("negatives", [False, True])
 def test_simcse_loss_matches_plain_python(model, pooling, negatives):
     rows = [(*pair, ("now", "water", "was", "the way", "she said")[i]) if negatives else pair for i, pair in enumerate(PAIRS)]
@@ -129,4 +129,4 @@ def test_pool_tokens_pools_each_sequence(model):
     torch.testing.assert_close(
         pool_tokens(hidden_states, layout, "mean"), torch.stack([hidden_states[:3].mean(0), hidden_states[3:].mean(0)])
     )
-    assert torch.equal(pool_tokens(hidden_states, layout, "first"), hidden_states[[0, 3]])
+    assert torch.equal(pool_tokens(hidden_states, layout, "cls"), hidden_states[[0, 3]])

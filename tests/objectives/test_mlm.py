@@ -13,7 +13,8 @@ from bertsmith.model.config import EncoderConfig
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.objectives import MaskedLM, NextSentenceMLM, SentenceOrderMLM
 
-POST_NORM = {"num_hidden_layers": 2, "hidden_size": 16, "mixer": {"num_attention_heads": 2}, "feedforward": {"intermediate_size": 24}, "max_position_embeddings": 64, "hidden_dropout_prob": 0.0,
+POST_NORM = {"num_hidden_layers": 2, "hidden_size": 16, "mixer": {"num_attention_heads": 2},
+             "feedforward": {"intermediate_size": 24}, "max_position_embeddings": 64, "hidden_dropout_prob": 0.0,
              "initializer_range": 0.3}  # fmt: skip
 MODERN = {
     **POST_NORM,
@@ -28,7 +29,7 @@ every_encoder = pytest.mark.parametrize("encoder", [POST_NORM, MODERN], ids=["pl
 
 
 def build_test_model(corpus, encoder, objective):
-    sizes = {"vocabulary": len(Corpus.open(corpus).tokenizer), "heads": objective.heads()}
+    sizes = {"vocab_size": len(Corpus.open(corpus).tokenizer), "heads": objective.heads()}
     return build_model(ModelConfig(encoder=from_dict(EncoderConfig, encoder), **sizes), 0).train()
 
 

@@ -26,8 +26,9 @@ from tests.journeys.test_pretraining import kill_cli_when_exists, run_cli
 BATCH_SIZE, MAX_LENGTH = 4, 24
 XL = TransformerXL(num_attention_heads=2, mem_len=20)
 SMALL = """
-model=transformer-xl model.num_hidden_layers=2 model.hidden_size=32 model.mixer.num_attention_heads=2 model.mixer.mem_len=20 model.feedforward.intermediate_size=64
-objective=causal objective.packing=streams length=24 train.batch_tokens=192 train.learning_rate=3e-3 train.log_every=5 held_out=0.1
+model=transformer-xl model.num_hidden_layers=2 model.hidden_size=32 model.mixer.num_attention_heads=2 model.mixer.mem_len=20
+model.feedforward.intermediate_size=64 objective=clm objective.packing=streams max_length=24 train.batch_tokens=192
+train.learning_rate=3e-3 train.log_every=5 validation_split=0.1
 eval_tokens=2048 train.steps=40 train.save_every=10 train.device=cpu
 """.split()  # noqa: SIM905
 
@@ -36,7 +37,8 @@ def build_setup(corpus, mixer=XL, objective=None, **options):
     opened = Corpus.open(corpus)
     objective = objective or CausalLM(packing=Streams())
     encoder = EncoderConfig(
-        num_hidden_layers=2, hidden_size=32, mixer=mixer, feedforward=FeedForwardConfig(intermediate_size=64), position_embedding_type="none", type_vocab_size=0, hidden_dropout_prob=0.0,
+        num_hidden_layers=2, hidden_size=32, mixer=mixer, feedforward=FeedForwardConfig(intermediate_size=64),
+        position_embedding_type="none", type_vocab_size=0, hidden_dropout_prob=0.0,
         max_position_embeddings=4096, initializer_range=0.1, **options,
     )  # fmt: skip
     model = build_model(ModelConfig(encoder=encoder, vocab_size=len(opened.tokenizer), heads=objective.heads()), 0).eval()
@@ -48,9 +50,10 @@ def build_setup(corpus, mixer=XL, objective=None, **options):
 
 @pytest.mark.parametrize(
     ("mixer", "objective"),
-    [(XL, CausalLM(packing=Streams())), (TransformerXL(num_attention_heads=2, mem_len=20, causal=False), MaskedLM(packing=Streams())),
+    [(XL, CausalLM(packing=Streams())),
+     (TransformerXL(num_attention_heads=2, mem_len=20, causal=False), MaskedLM(packing=Streams())),
      (AdaptiveSpan(num_attention_heads=2, max_span=64, span_ramp=8, causal=True, init_span=0.2), CausalLM(packing=Streams()))],
-    ids=["xl", "both ways", "adaptive"],
+    ids=["xl", "bidirectional", "adaptive"],
 )  # fmt: skip
 @torch.no_grad()
 def test_recurrent_state_matches_memory_kept_per_sequence(corpus, mixer, objective):
@@ -171,13 +174,13 @@ def test_streams_need_objective_with_recurrent_state(corpus, tmp_path):
         corpus=str(corpus), out=str(tmp_path), objective=ReplacedTokenDetection(packing=Streams()), model=EncoderConfig()
     )
     opened = Corpus.open(corpus)
-    with pytest.raises(UserError, match=r"objective=rtd carries no memory.*objective\.view"):
+    with pytest.raises(UserError, match=r"objective=rtd carries no memory.*objective\.packing"):
         build_batches(recipe, opened, np.arange(5), 24, build_model_config(recipe, opened))
 
 
 @pytest.mark.parametrize("sampler", ["streams", "windows"])
 def test_transformer_xl_without_streams_warns(corpus, tmp_path, capsys, sampler):
-    overrides = [override for override in SMALL if not override.startswith(("train.steps", "objective.view"))]
+    overrides = [override for override in SMALL if not override.startswith(("train.steps", "objective.packing"))]
     assert (
         main(
             [

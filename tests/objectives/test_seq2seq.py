@@ -27,7 +27,8 @@ TASK = Seq2Seq(label_smoothing_factor=0.2)
 
 def build_test_model(decoder, causal=False):
     encoder = EncoderConfig(
-        num_hidden_layers=2, hidden_size=16, mixer=Attention(num_attention_heads=2, causal=causal), feedforward=FeedForwardConfig(intermediate_size=32), max_position_embeddings=16,
+        num_hidden_layers=2, hidden_size=16, mixer=Attention(num_attention_heads=2, causal=causal),
+        feedforward=FeedForwardConfig(intermediate_size=32), max_position_embeddings=16,
         hidden_dropout_prob=0.0, initializer_range=0.2, layer_norm_eps=1e-5,
     )  # fmt: skip
     return build_model(ModelConfig(encoder=encoder, vocab_size=14, heads=Seq2SeqObjective(TASK).heads(), decoder=decoder), 0)

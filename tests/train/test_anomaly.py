@@ -87,6 +87,8 @@ def test_run_with_rollback_resumes_exactly(at, tmp_path):
 
 def test_training_fails_with_explanation_after_three_rollbacks(tmp_path):
     data = toy.Data(bad_batches=frozenset(range(12, 1000)))
-    with pytest.raises(UserError, match=r"after 3 rollbacks: the last losses were .*nan.*train\.rate.*train\.warmup"):
+    with pytest.raises(
+        UserError, match=r"after 3 rollbacks: the last losses were .*nan.*train\.learning_rate.*train\.warmup_steps"
+    ):
         toy.build_trainer(tmp_path, CONFIG).fit(data)
     assert data.requested == list(range(25))  # 10 good, 2 good, 3 bad in each of 4 tries, 1 prefetched; none twice

@@ -51,5 +51,5 @@ def test_load_average_excludes_step_0_and_later_steps(tmp_path):
 
 
 def test_average_checkpoints_excludes_early_stopping():
-    with pytest.raises(UserError, match=r"train.stop .* train.average_checkpoints"):
-        read_recipe(TrainConfig, overrides=["steps=10", "average=3", "stop=2"]).check()
+    with pytest.raises(UserError, match=r"train.early_stopping_patience .* train.average_checkpoints"):
+        read_recipe(TrainConfig, overrides=["steps=10", "average_checkpoints=3", "early_stopping_patience=2"]).check()

@@ -52,5 +52,7 @@ def test_two_interrupted_ranks_match_one_process(tmp_path):
 def test_distributed_requires_divisible_gradient_accumulation(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
-    with pytest.raises(UserError, match=r"train\.accumulate = 3 .* 2 processes; make it a multiple of 2, such as 4"):
+    with pytest.raises(
+        UserError, match=r"train\.gradient_accumulation_steps = 3 .* 2 processes; make it a multiple of 2, such as 4"
+    ):
         toy.build_trainer(tmp_path, TrainConfig(steps=1, gradient_accumulation_steps=3, device="cpu"))

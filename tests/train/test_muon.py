@@ -113,8 +113,9 @@ def test_muon_orthogonalizes_parts_of_fused_matrix_separately():
 
 def build_small_model(**options):
     encoder = EncoderConfig(
-        num_hidden_layers=2, hidden_size=16, mixer=Attention(num_attention_heads=2, rope_theta=100.0, bias=False), norm="pre", norm_bias=False, position_embedding_type="none",
-        feedforward=FeedForwardConfig(intermediate_size=24, glu=True, bias=False), hidden_dropout_prob=0.0, embedding_size=8, **options,
+        num_hidden_layers=2, hidden_size=16, mixer=Attention(num_attention_heads=2, rope_theta=100.0, bias=False),
+        norm="pre", norm_bias=False, position_embedding_type="none", hidden_dropout_prob=0.0, embedding_size=8,
+        feedforward=FeedForwardConfig(intermediate_size=24, glu=True, bias=False), **options,
     )  # fmt: skip
     return build_model(ModelConfig(encoder=encoder, vocab_size=50, heads=NextSentenceMLM().heads()), 0).train()
 

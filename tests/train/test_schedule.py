@@ -60,9 +60,9 @@ def test_resolve_epochs_converts_to_steps():
         (TrainConfig(), "none of steps, epochs and minutes"),
         (TrainConfig(steps=3, minutes=1), "steps and minutes"),
         (TrainConfig(steps=0), "train.steps = 0"),
-        (TrainConfig(steps=5, learning_rate=-1), "train.rate = -1"),
-        (TrainConfig(steps=5, save_total_limit=0), "train.keep"),
-        (TrainConfig(steps=5, max_grad_norm=-1), "train.clip"),
+        (TrainConfig(steps=5, learning_rate=-1), "train.learning_rate = -1"),
+        (TrainConfig(steps=5, save_total_limit=0), "train.save_total_limit"),
+        (TrainConfig(steps=5, max_grad_norm=-1), "train.max_grad_norm"),
         (TrainConfig(minutes=1, warmup_steps=10), "minutes"),
     ],
 )

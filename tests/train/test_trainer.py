@@ -147,7 +147,7 @@ def test_prepare_model_uses_compile_parts():
 
 
 def test_trainer_refuses_unresolved_epochs(tmp_path):
-    with pytest.raises(UserError, match="resolved"):
+    with pytest.raises(UserError, match="resolve_epochs"):
         toy.build_trainer(tmp_path, TrainConfig(epochs=1, device="cpu"))
 
 

@@ -138,13 +138,13 @@ def test_pretrain_initializes_embeddings_with_vectors(folder, vectors, vocabular
     assert torch.equal(table[tokenizer.id_to_token.index("people")], torch.from_numpy(vectors.get_vector("people")))
     num_shared = sum(token in vectors.key_to_index for token in tokenizer.id_to_token)
     assert f"vectors: {num_shared:,} of " in stderr and num_shared > 50
-    with pytest.raises(UserError, match=r"set model\.embedding=16"):
+    with pytest.raises(UserError, match=r"set model\.embedding_size=16"):
         api.pretrain(out=str(tmp_path / "n"), model={**TINY_MODEL, "hidden_size": 32}, train=train, quiet=True, **options)
     with pytest.raises(UserError, match="leave out `vectors`"):
         api.pretrain(out=str(tmp_path / "n"), init=str(tmp_path / "m"), train=train, quiet=True, **options)
 
 
-@pytest.mark.parametrize(("name", "value"), [("length", 64), ("held_out", 0.5), ("eval_tokens", 5)])
+@pytest.mark.parametrize(("name", "value"), [("max_length", 64), ("validation_split", 0.5), ("eval_tokens", 5)])
 @pytest.mark.parametrize("objective", ["skip-gram", "glove"])
 def test_word_vector_objectives_refuse_network_options(name, value, objective, corpus, tmp_path):
     with pytest.raises(UserError, match=f"leave out {name}"):

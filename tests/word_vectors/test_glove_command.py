@@ -101,7 +101,7 @@ def test_glove_interrupted_run_resumes_exactly(corpus, glove_model, tmp_path, mo
         api.pretrain(**recipe(corpus, out), quiet=True)
     assert [path.name for path in sorted((out / "state").glob("step-*"))] == ["step-16", "step-17"]
     with pytest.raises(UserError, match="another recipe"):
-        api.pretrain(**recipe(corpus, out, width=8), quiet=True)
+        api.pretrain(**recipe(corpus, out, vector_size=8), quiet=True)
     monkeypatch.setattr(glove.GloveTrainer, "train_round", train_round)
     api.pretrain(**recipe(corpus, out), quiet=True)
     assert (out / "model.safetensors").read_bytes() == (glove_model / "model.safetensors").read_bytes()
@@ -136,8 +136,8 @@ api.pretrain(**{recipe(corpus, tmp_path / "out")!r}, quiet=True)
     [
         ({"train": {"steps": 5}}, r"train\.steps is for networks.*takes train\.epochs"),
         ({"train": {"epochs": 1.5}}, "whole times"),
-        ({"train": {"epochs": 1, "warmup_steps": 0.1}}, r"train\.warmup is for networks"),
-        ({"model": "bert-tiny"}, r"takes model\.width alone"),
+        ({"train": {"epochs": 1, "warmup_steps": 0.1}}, r"train\.warmup_steps is for networks"),
+        ({"model": "bert-tiny"}, r"takes model\.hidden_size alone"),
         ({"objective": {"kind": "glove", "window": 99}}, "window=99"),
     ],
 )

@@ -30,8 +30,8 @@ MetricPairs = dict[str, tuple[Tensor | float, Tensor | float]]
 class BiLM(Variant, frozen=True, tag="bilm"):
     """Both directions share one softmax; the first and the last token of a sequence are inputs, never targets."""
 
-    packing: Annotated[SamplerConfig, "how the corpus is read"] = Windows()
-    head: Annotated[HalfLMHeadConfig, "what scores the words"] = HalfLMHeadConfig()
+    packing: Annotated[SamplerConfig, "how the corpus is packed into sequences"] = Windows()
+    head: Annotated[HalfLMHeadConfig, "LM head, shared by both directions"] = HalfLMHeadConfig()
 
     min_sentences: ClassVar[int] = 1  # documents with fewer sentences are not used
     can_fill_mask: ClassVar[bool] = False

@@ -26,9 +26,9 @@ from .recurrent_state import next_recurrent_state, restore_memory, stream_target
 class CausalLM(Variant, frozen=True, tag="clm"):
     """Next-token prediction over all tokens; with streams, the memory of the model is carried from batch to batch."""
 
-    packing: Annotated[SamplerConfig, "how the corpus is read"] = Windows()
+    packing: Annotated[SamplerConfig, "how the corpus is packed into sequences"] = Windows()
     head: Annotated[
-        LMHeadConfig | AdaptiveSoftmaxHeadConfig, "what scores the words; by-rarity is quicker for large vocabularies"
+        LMHeadConfig | AdaptiveSoftmaxHeadConfig, "LM head; adaptive (adaptive softmax) is faster for large vocabularies"
     ] = LMHeadConfig(transform=False, bias=False)
 
     min_sentences: ClassVar[int] = 1  # documents with fewer sentences are not used
@@ -38,7 +38,7 @@ class CausalLM(Variant, frozen=True, tag="clm"):
     def check(self, encoder: EncoderConfig) -> None:
         """Raises a UserError for a model that is not causal."""
         if not encoder.is_causal:
-            raise UserError("objective=clm asks each token for the next, which this model sees already; set "
+            raise UserError("objective=clm predicts the next token, which this model already sees; set "
                            "model.mixer.causal=true, or take a preset that is causal, such as model=gpt")  # fmt: skip
 
     def heads(self) -> dict[str, HeadConfig]:

@@ -25,16 +25,18 @@ PAIRS_PER_ROUND = 1 << 22  # at most
 class Glove(WordVectorObjective, frozen=True):
     """GloVe; a co-occurrence counts 1 / distance, in windows that do not cross sentences (or documents)."""
 
-    vector_size: Annotated[PosInt, "numbers of a vector; `model.hidden_size` says the same"] = 100
-    window: Annotated[PosInt, "words on each side, 20 at most"] = 10
-    within: Annotated[Literal["sentence", "document"], "what a window does not cross: the original has lines"] = "sentence"
-    memory: Annotated[PosInt, "megabytes to count in: sorted runs go to disk"] = 512
-    x_max: Annotated[PosFloat, "the count from which on all pairs weigh 1"] = 100.0
-    alpha: Annotated[PosFloat, "of the weight below it: (x / most) ** power"] = 0.75
-    learning_rate: Annotated[PosFloat, "of AdaGrad; `train.learning_rate` says the same"] = 0.05
-    pairs: Annotated[PosInt, "of one step"] = 65_536
+    vector_size: Annotated[PosInt, "dimension of the word vectors (same as model.hidden_size)"] = 100
+    window: Annotated[PosInt, "context words on each side, at most 20"] = 10
+    within: Annotated[Literal["sentence", "document"], "boundary that context windows do not cross (lines in the original)"] = (
+        "sentence"
+    )
+    memory: Annotated[PosInt, "memory in MB for counting co-occurrences; the rest is sorted on disk"] = 512
+    x_max: Annotated[PosFloat, "co-occurrence count from which the weight is 1 (100 in the paper)"] = 100.0
+    alpha: Annotated[PosFloat, "exponent of the weighting function (x / x_max) ** alpha"] = 0.75
+    learning_rate: Annotated[PosFloat, "learning rate of AdaGrad (same as train.learning_rate)"] = 0.05
+    pairs: Annotated[PosInt, "word pairs per step"] = 65_536
 
-    train_keys: ClassVar[tuple[str, ...]] = ("epochs", "rate", "device", "keep")
+    train_keys: ClassVar[tuple[str, ...]] = ("epochs", "learning_rate", "device", "save_total_limit")
     default_epochs: ClassVar[float | None] = 15
 
     def build_trainer(
@@ -67,7 +69,7 @@ class GloveTrainer:
             loss_sum += self.tables.step(i[batch], j[batch], x[batch], config.learning_rate, config.x_max, config.alpha)
         if not math.isfinite(loss := float(loss_sum) / len(x)):
             raise UserError(
-                f"the vectors grew beyond all numbers in turn {round_index + 1}; lower objective.mlm_probability ({config.learning_rate:g})"
+                f"the loss is not finite in round {round_index + 1}; lower objective.learning_rate ({config.learning_rate:g})"
             )
         return {"loss": loss, "pairs": len(x), "epoch": epoch + 1}
 

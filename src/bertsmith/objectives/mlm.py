@@ -26,10 +26,12 @@ from .recurrent_state import next_recurrent_state, restore_memory, stream_target
 class MaskedLM(Variant, frozen=True, tag="mlm"):
     """MLM: predicts the original tokens at masked positions."""
 
-    packing: Annotated[SamplerConfig, "how the corpus is read"] = Windows()
-    masking: Annotated[MaskingConfig, "what is hidden together"] = TokenMasking()
-    mlm_probability: Annotated[float, Meta(gt=0, lt=1), "share of the tokens asked for"] = 0.15
-    dupe_factor: Annotated[PosInt | None, "epochs after which samples and masks come again: 10 is BERT's static masking"] = None
+    packing: Annotated[SamplerConfig, "how the corpus is packed into sequences"] = Windows()
+    masking: Annotated[MaskingConfig, "unit of masking: token, whole-word, span or ngram"] = TokenMasking()
+    mlm_probability: Annotated[float, Meta(gt=0, lt=1), "share of tokens selected for prediction (0.15 in BERT)"] = 0.15
+    dupe_factor: Annotated[
+        PosInt | None, "number of differently masked copies of the data (10 in BERT); unset: new masks each epoch"
+    ] = None
 
     min_sentences: ClassVar[int] = 1  # documents with fewer sentences are not used
     can_fill_mask: ClassVar[bool] = True
@@ -63,9 +65,11 @@ class MaskedLM(Variant, frozen=True, tag="mlm"):
 class SentencePairMLM(Variant, frozen=True):
     """Base of MLM with a binary sentence-pair objective on the first token; subclasses define the sampler of pairs."""
 
-    masking: Annotated[MaskingConfig, "what is hidden together"] = TokenMasking()
-    mlm_probability: Annotated[float, Meta(gt=0, lt=1), "share of the tokens asked for"] = 0.15
-    dupe_factor: Annotated[PosInt | None, "epochs after which samples and masks come again: 10 is BERT's static masking"] = None
+    masking: Annotated[MaskingConfig, "unit of masking: token, whole-word, span or ngram"] = TokenMasking()
+    mlm_probability: Annotated[float, Meta(gt=0, lt=1), "share of tokens selected for prediction (0.15 in BERT)"] = 0.15
+    dupe_factor: Annotated[
+        PosInt | None, "number of differently masked copies of the data (10 in BERT); unset: new masks each epoch"
+    ] = None
 
     min_sentences: ClassVar[int] = 2  # a document of one sentence makes no pair
     can_fill_mask: ClassVar[bool] = True
@@ -109,8 +113,8 @@ class SentencePairMLM(Variant, frozen=True):
 class NextSentenceMLM(SentencePairMLM, frozen=True, tag="mlm-nsp"):
     """MLM and next-sentence prediction (BERT, Devlin et al. 2019)."""
 
-    short_seq_prob: Annotated[Fraction, "share of samples with a shorter target length"] = 0.1
-    style: Annotated[PairStyle, "google: lone sentences always get a random B, as published"] = "corrected"
+    short_seq_prob: Annotated[Fraction, "share of sequences with a random shorter length (0.1 in BERT)"] = 0.1
+    style: Annotated[PairStyle, "google: as published, a single sentence always gets a random second one"] = "corrected"
 
     def pair_sampler(self) -> PairSamplerConfig:
         return NextSentence(short_seq_prob=self.short_seq_prob, style=self.style)
@@ -119,7 +123,7 @@ class NextSentenceMLM(SentencePairMLM, frozen=True, tag="mlm-nsp"):
 class SentenceOrderMLM(SentencePairMLM, frozen=True, tag="mlm-sop"):
     """MLM and sentence-order prediction (ALBERT, Lan et al. 2020)."""
 
-    short_seq_prob: Annotated[Fraction, "share of samples with a shorter target length"] = 0.1
+    short_seq_prob: Annotated[Fraction, "share of sequences with a random shorter length (0.1 in BERT)"] = 0.1
 
     def pair_sampler(self) -> PairSamplerConfig:
         return SentenceOrder(short_seq_prob=self.short_seq_prob)

@@ -24,9 +24,9 @@ from .supervised import ExampleBatches, Supervised
 class AdversarialConfig(Config, frozen=True):
     """One step along the gradient (FGM, Miyato et al. 2017), or several, projected onto a ball (PGD, Madry et al. 2018)."""
 
-    epsilon: Annotated[PosFloat, "how far the embeddings of a sequence are moved, at most"] = 1.0
-    steps: Annotated[PosInt, "steps to get there, a pass through the model and back each"] = 1
-    step_size: Annotated[PosFloat, "how far one step goes"] = 1.0
+    epsilon: Annotated[PosFloat, "largest L2 norm of the perturbation of a sequence's embeddings"] = 1.0
+    steps: Annotated[PosInt, "gradient ascent steps, one forward and backward pass each (1: FGM, more: PGD)"] = 1
+    step_size: Annotated[PosFloat, "L2 norm of one gradient ascent step"] = 1.0
 
     presets: ClassVar[dict[str, "AdversarialConfig"]] = {}
 
@@ -56,8 +56,8 @@ class AdversarialObjective:
     ) -> tuple[Loss, Tensor]:
         """The loss at this perturbation, and the perturbation after one step of gradient ascent.
 
-        perturbation: (tokens, embedding_size). For each sequence the step has L2 norm `stride`, and the result is projected
-        onto the ball of radius `size`.
+        perturbation: (tokens, embedding_size). For each sequence the step has L2 norm `step_size`, and the result is projected
+        onto the ball of radius `epsilon`.
         """
         perturbation = perturbation.requires_grad_()
         loss = self.base_objective.compute_loss(model, _perturb(batch, perturbation), recurrent_state)

@@ -29,16 +29,18 @@ GENERATOR_HEAD, RTD_HEAD = "generator", "replaced"
 
 
 class ReplacedTokenDetection(Variant, frozen=True, tag="rtd"):
-    """MLM loss of the generator plus `weight` times the binary cross entropy of the discriminator over all tokens."""
+    """MLM loss of the generator plus `discriminator_weight` times the discriminator's binary cross entropy over all tokens."""
 
-    packing: Annotated[SamplerConfig, "how the corpus is read"] = Windows()
-    masking: Annotated[MaskingConfig, "what is hidden together"] = TokenMasking()
-    mlm_probability: Annotated[float, Meta(gt=0, lt=1), "share of the tokens the generator is asked for"] = 0.15
-    dupe_factor: Annotated[PosInt | None, "epochs after which samples and masks come again"] = None
+    packing: Annotated[SamplerConfig, "how the corpus is packed into sequences"] = Windows()
+    masking: Annotated[MaskingConfig, "unit of masking: token, whole-word, span or ngram"] = TokenMasking()
+    mlm_probability: Annotated[float, Meta(gt=0, lt=1), "share of tokens the generator predicts (0.15 in ELECTRA)"] = 0.15
+    dupe_factor: Annotated[
+        PosInt | None, "number of differently masked copies of the data (10 in BERT); unset: new masks each epoch"
+    ] = None
     generator_size: Annotated[
-        SizeFraction, "of the generator, as a share of the model's width: 1/4 for small models, 1/3 for base"
+        SizeFraction, "hidden size of the generator as a fraction of the model's (1/4 for small, 1/3 for base)"
     ] = 0.25
-    discriminator_weight: Annotated[PosFloat, "of what the model says of every token, beside the generator's words"] = 50.0
+    discriminator_weight: Annotated[PosFloat, "weight of the discriminator loss (50 in ELECTRA)"] = 50.0
 
     min_sentences: ClassVar[int] = 1  # documents with fewer sentences are not used
     can_fill_mask: ClassVar[bool] = False  # the generator could, but it is dropped from the published model

@@ -48,7 +48,7 @@ class WordVectorObjective(Variant, frozen=True):
 
     min_sentences: ClassVar[int] = 1
     can_fill_mask: ClassVar[bool] = False
-    train_keys: ClassVar[tuple[str, ...]] = ("epochs", "device", "keep")  # keys of `train.*` that apply
+    train_keys: ClassVar[tuple[str, ...]] = ("epochs", "device", "save_total_limit")  # keys of `train.*` that apply
     default_epochs: ClassVar[float | None] = None  # if `train.epochs` is not given
     allows_partial_epochs: ClassVar[bool] = False  # whether `train.epochs` may be fractional
 
@@ -71,21 +71,23 @@ class WordVectorObjective(Variant, frozen=True):
         self._refuse()
 
     def _refuse(self) -> NoReturn:
-        raise UserError(f"objective={self.__struct_config__.tag} fills a table of words, and reads no sequences; this is for "
-                       "objectives that train a network, such as masked")  # fmt: skip
+        raise UserError(f"objective={self.__struct_config__.tag} trains word vectors, and reads no sequences; this is for "
+                       "objectives that train a network, such as mlm")  # fmt: skip
 
 
 class Word2VecObjective(WordVectorObjective, frozen=True):
     """Base config of skip-gram and CBOW."""
 
-    vector_size: Annotated[PosInt, "numbers of a vector; `model.hidden_size` says the same"] = 100
-    window: Annotated[int, Meta(ge=1, le=20), "words on each side at most: from 1 up to so many, drawn for each word"] = 5
-    negative: Annotated[PosInt, "wrong words, in expectation, beside each right one; a tree has none"] = 5
-    hs: Annotated[bool, "hierarchical softmax over a Huffman tree, instead of negatives"] = False
-    sample: Annotated[NonNegFloat, "words of a larger share of the text are thinned out; 0: none is"] = 1e-3
-    subwords: Annotated[CharNgramConfig | None, "fastText: words are made of n-grams too, and new words of these alone"] = None
+    vector_size: Annotated[PosInt, "dimension of the word vectors (same as model.hidden_size)"] = 100
+    window: Annotated[int, Meta(ge=1, le=20), "largest context on each side; the size is sampled from 1 to this per word"] = 5
+    negative: Annotated[PosInt, "expected noise words per positive pair (not used with hs)"] = 5
+    hs: Annotated[bool, "hierarchical softmax (Huffman tree) instead of negative sampling"] = False
+    sample: Annotated[NonNegFloat, "frequency threshold above which words are subsampled; 0: no subsampling"] = 1e-3
+    subwords: Annotated[
+        CharNgramConfig | None, "fastText: character n-grams of words, which also give vectors of unknown words"
+    ] = None
 
-    train_keys: ClassVar[tuple[str, ...]] = ("epochs", "rate", "batch_tokens", "device", "keep")
+    train_keys: ClassVar[tuple[str, ...]] = ("epochs", "learning_rate", "batch_tokens", "device", "save_total_limit")
     default_epochs: ClassVar[float | None] = 5
     allows_partial_epochs: ClassVar[bool] = True
     algorithm: ClassVar[str]
@@ -104,7 +106,7 @@ class Word2VecObjective(WordVectorObjective, frozen=True):
 class SkipGram(Word2VecObjective, frozen=True):
     """Skip-gram: the center word predicts each of its context words."""
 
-    learning_rate: Annotated[PosFloat, "of the first step; it falls to nothing. `train.learning_rate` says the same"] = 0.025
+    learning_rate: Annotated[PosFloat, "initial learning rate, with linear decay (same as train.learning_rate)"] = 0.025
 
     algorithm: ClassVar[str] = "skip_gram"
 
@@ -116,6 +118,6 @@ class Cbow(Word2VecObjective, frozen=True):
     as the derivative of the mean is, and the default learning rate is higher in turn.
     """
 
-    learning_rate: Annotated[PosFloat, "of the first step; it falls to nothing. `train.learning_rate` says the same"] = 0.15
+    learning_rate: Annotated[PosFloat, "initial learning rate, with linear decay (same as train.learning_rate)"] = 0.15
 
     algorithm: ClassVar[str] = "cbow"

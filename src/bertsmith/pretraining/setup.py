@@ -127,7 +127,7 @@ def build_batches(
         recipe.objective.check(config.encoder)
     if uses_streams(recipe) and isinstance(recipe.objective, ReplacedTokenDetection):
         raise UserError("objective=rtd carries no memory from batch to batch: its generator has none; choose another "
-                       "objective.view, such as windows")  # fmt: skip
+                       "objective.packing, such as windows")  # fmt: skip
     if world_size() > 1 and uses_streams(recipe):
         raise UserError("a stream goes on from each batch to the next, which other processes read; run it in one process, or "
                        "choose another objective.packing, such as windows")  # fmt: skip

@@ -14,39 +14,41 @@ from .schedule import SchedulerType, resolve_warmup
 class TrainConfig(Config, frozen=True):
     """Training options. Exactly one of `steps`, `epochs` and `minutes` sets the duration."""
 
-    steps: Annotated[PosInt | None, "updates to make (or epochs, or minutes)"] = None
-    epochs: Annotated[PosFloat | None, "passes over the data (or steps, or minutes)"] = None
-    minutes: Annotated[PosFloat | None, "time to train for, sittings added up (or steps, or epochs)"] = None
-    batch_tokens: Annotated[PosInt, "tokens of one micro-batch"] = 8192
-    gradient_accumulation_steps: Annotated[PosInt, "micro-batches of one update"] = 1
-    learning_rate: Annotated[PosFloat, "peak learning rate"] = 1e-4
-    warmup_steps: Annotated[NonNegFloat, "rise of the rate: below 1 a share of the run, from 1 up steps"] = 0.01
-    lr_scheduler_type: Annotated[SchedulerType, "course of the rate after the warm-up"] = "linear"
-    decay_fraction: Annotated[Fraction, "share of the run over which a trapezoid falls to 0"] = 0.3
-    weight_decay: Annotated[NonNegFloat, "weight decay of matrices; biases and norms have none"] = 0.01
-    max_grad_norm: Annotated[NonNegFloat, "longest gradient; 0 for no limit"] = 1.0
-    optimizer: Annotated[OptimizerConfig, "how gradients move the weights"] = Adamw()
-    precision: Annotated[Literal["fp32", "bf16", "fp16"], "numbers of the forward and backward pass"] = "fp32"
-    compile: Annotated[bool, "compile the model: a slower start, faster steps"] = False
-    gradient_checkpointing: Annotated[bool, "compute activations twice rather than keep them: slower, far less memory"] = False
-    full_determinism: Annotated[
-        bool, "the same bits each time on a GPU too, for somewhat slower steps; a CPU always gives them"
-    ] = False
-    workers: Annotated[NonNegInt, "processes that make batches ahead of time; 0 for none"] = 0
-    save_every: Annotated[PosInt, "steps from one checkpoint to the next"] = 1000
-    save_total_limit: Annotated[PosInt, "checkpoints kept, the newest"] = 2
+    steps: Annotated[PosInt | None, "number of optimizer updates (or give epochs, or minutes)"] = None
+    epochs: Annotated[PosFloat | None, "number of passes over the data (or give steps, or minutes)"] = None
+    minutes: Annotated[PosFloat | None, "training time in minutes, resumed runs included (or give steps, or epochs)"] = None
+    batch_tokens: Annotated[PosInt, "tokens per micro-batch (per forward and backward pass)"] = 8192
+    gradient_accumulation_steps: Annotated[PosInt, "micro-batches per optimizer update"] = 1
+    learning_rate: Annotated[PosFloat, "learning rate at the peak of the schedule"] = 1e-4
+    warmup_steps: Annotated[NonNegFloat, "linear warmup of the learning rate: steps, or below 1 a fraction of the run"] = 0.01
+    lr_scheduler_type: Annotated[SchedulerType, "learning rate schedule after the warmup"] = "linear"
+    decay_fraction: Annotated[Fraction, "fraction of the run over which warmup_stable_decay decays to 0"] = 0.3
+    weight_decay: Annotated[NonNegFloat, "weight decay (0.01 in BERT); not applied to biases and norm weights"] = 0.01
+    max_grad_norm: Annotated[NonNegFloat, "gradient norm to clip to; 0 for no clipping"] = 1.0
+    optimizer: Annotated[OptimizerConfig, "optimizer and its options"] = Adamw()
+    precision: Annotated[
+        Literal["fp32", "bf16", "fp16"], "dtype of the forward and backward pass (bf16, fp16: mixed precision)"
+    ] = "fp32"
+    compile: Annotated[bool, "use torch.compile: slower start, faster steps"] = False
+    gradient_checkpointing: Annotated[bool, "recompute activations in the backward pass: less memory, slower"] = False
+    full_determinism: Annotated[bool, "bitwise reproducible results on GPU, somewhat slower (on CPU they always are)"] = False
+    workers: Annotated[NonNegInt, "worker processes that prepare batches; 0: the main process does"] = 0
+    save_every: Annotated[PosInt, "steps between checkpoints"] = 1000
+    save_total_limit: Annotated[PosInt, "number of checkpoints to keep, the newest ones"] = 2
     average_checkpoints: Annotated[
-        NonNegInt, "the mean of so many checkpoints, the last ones, is the result; 0: the last weights"
+        NonNegInt, "number of last checkpoints whose weights are averaged at the end; 0: no averaging"
     ] = 0
-    eval_every: Annotated[NonNegInt, "steps from one evaluation to the next; 0 for one at the end"] = 0
+    eval_every: Annotated[NonNegInt, "steps between evaluations; 0: only at the end"] = 0
     early_stopping_patience: Annotated[
-        NonNegInt, "evaluations in a row without a better score that end the run; the best weights stay; 0: no end"
+        NonNegInt, "stop after this many evaluations without improvement, keep the best weights; 0: never"
     ] = 0
-    log_every: Annotated[PosInt, "steps that one row of metrics.jsonl sums up"] = 10
-    device: Annotated[str, "auto, cpu, cuda or cuda:N"] = "auto"
-    tensorboard: Annotated[bool, "also write the metrics for TensorBoard"] = False
-    grad_spike_factor: Annotated[NonNegFloat, "skip an update whose gradient is this many times the usual; 0 for never"] = 30.0
-    max_bad_steps: Annotated[PosInt, "bad updates in a row before going back to the last checkpoint"] = 5
+    log_every: Annotated[PosInt, "steps between rows of metrics.jsonl"] = 10
+    device: Annotated[str, "device: auto, cpu, cuda or cuda:N"] = "auto"
+    tensorboard: Annotated[bool, "also log metrics to TensorBoard"] = False
+    grad_spike_factor: Annotated[
+        NonNegFloat, "skip updates whose gradient norm exceeds this multiple of the median; 0: never"
+    ] = 30.0
+    max_bad_steps: Annotated[PosInt, "skipped updates in a row before rolling back to the last checkpoint"] = 5
 
     def resolve_epochs(self, batches_per_epoch: int) -> "TrainConfig":
         """The same config with `epochs` converted to `steps`; with early stopping, `eval_every` defaults to one epoch."""
@@ -81,11 +83,12 @@ class TrainConfig(Config, frozen=True):
                 raise UserError(f"train.{name} = {getattr(self, name):g} must not be negative")
         if self.lr_scheduler_type == "inverse_sqrt" and not self.warmup_steps:
             raise UserError(
-                "train.lr_scheduler_type=inverse-sqrt falls from the end of its warm-up; give train.warmup, such as 4000"
+                "train.lr_scheduler_type=inverse_sqrt decays from the end of the warmup; set train.warmup_steps, such as 4000"
             )
         if self.average_checkpoints and self.early_stopping_patience:
             raise UserError(
-                "train.stop keeps the best weights and train.average_checkpoints the mean of the last; leave one of them out"
+                "train.early_stopping_patience keeps the best weights and train.average_checkpoints the mean of the last; "
+                "leave one of them out"
             )
         if self.epochs is None or self.warmup_steps < 1:
             resolve_warmup(self.warmup_steps, self.steps)

@@ -47,5 +47,7 @@ class Objective(Protocol):
 def check_counts(loss: Loss, batch: BatchLike) -> Loss:
     """Returns `loss`; raises ValueError if the batch has no target count for one of its parts."""
     if missing := set(loss.parts) - set(batch.target_counts):
-        raise ValueError(f"the loss has parts {sorted(missing)} that batch.counts {sorted(batch.target_counts)} does not count")
+        raise ValueError(
+            f"the loss has parts {sorted(missing)} that batch.target_counts {sorted(batch.target_counts)} does not count"
+        )
     return loss

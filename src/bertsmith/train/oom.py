@@ -24,8 +24,8 @@ OOM_MESSAGES = ("out of memory", "can't allocate memory", "cannot allocate memor
 class BatchSplit(Config, frozen=True):
     """Micro-batch size and gradient accumulation of an update."""
 
-    batch_tokens: Annotated[PosInt, "tokens of one micro-batch"]
-    gradient_accumulation_steps: Annotated[PosInt, "micro-batches of one update"]
+    batch_tokens: Annotated[PosInt, "tokens per micro-batch (per forward and backward pass)"]
+    gradient_accumulation_steps: Annotated[PosInt, "micro-batches per optimizer update"]
 
 
 def retry_on_oom(train: TrainConfig, max_length: int, out: Path, run: Callable[[TrainConfig], T], console: Console) -> T:
@@ -46,7 +46,8 @@ def retry_on_oom(train: TrainConfig, max_length: int, out: Path, run: Callable[[
         _save_batch_split(smaller, out)
         console.warn(
             f"out of memory with micro-batches of {train.batch_tokens:,} tokens; going on from the newest checkpoint with "
-            f"{smaller.batch_tokens:,}, and train.gradient_accumulation_steps={smaller.gradient_accumulation_steps} instead of {train.gradient_accumulation_steps}"
+            f"{smaller.batch_tokens:,}, and train.gradient_accumulation_steps={smaller.gradient_accumulation_steps} instead of "
+            f"{train.gradient_accumulation_steps}"
         )
         train = smaller
 
@@ -59,7 +60,7 @@ def is_oom(error: BaseException) -> bool:
 
 
 def read_batch_split(out: Path) -> dict[str, int]:
-    """The saved `batch_tokens` and `accumulate`; empty if they were never reduced."""
+    """The saved `batch_tokens` and `gradient_accumulation_steps`; empty if they were never reduced."""
     path = _batch_split_path(out)
     return to_dict(from_dict(BatchSplit, read_json(path), str(path))) if path.exists() else {}
 
@@ -77,7 +78,8 @@ def _apply_saved_split(train: TrainConfig, out: Path, console: Console) -> Train
     if split := read_batch_split(out):
         train = replace(train, **split)
         console.info(
-            f"micro-batches of {train.batch_tokens:,} tokens and train.gradient_accumulation_steps={train.gradient_accumulation_steps}: more did not fit"
+            f"micro-batches of {train.batch_tokens:,} tokens and train.gradient_accumulation_steps="
+            f"{train.gradient_accumulation_steps}: more did not fit"
         )
     return train
 
@@ -90,11 +92,12 @@ def _halve_micro_batch(train: TrainConfig, max_length: int, out: Path) -> TrainC
     problem = f"out of memory with micro-batches of {train.batch_tokens:,} tokens"
     way_out = f"with another out, or once {out / 'state'} is removed"
     if smaller.batch_tokens < max_length:
-        raise UserError(f"{problem}, which cannot be halved: a sequence may have {max_length:,}; give train.gradient_checkpointing=true, "
-                       f"a shorter length or a smaller model, {way_out}")  # fmt: skip
+        raise UserError(f"{problem}, which cannot be halved: a sequence may have {max_length:,}; give "
+                       f"train.gradient_checkpointing=true, a shorter max_length or a smaller model, {way_out}")  # fmt: skip
     if world_size() > 1:  # the other ranks wait in the middle of a step
         raise UserError(f"{problem}, and several processes do not lower them by themselves; give train.batch_tokens="
-                       f"{smaller.batch_tokens} train.gradient_accumulation_steps={smaller.gradient_accumulation_steps}, {way_out}")  # fmt: skip
+                       f"{smaller.batch_tokens} train.gradient_accumulation_steps={smaller.gradient_accumulation_steps}, "
+                       f"{way_out}")  # fmt: skip
     return smaller
 
 

@@ -23,8 +23,10 @@ ParamGroups = list[dict[str, Any]]
 class Adamw(Variant, frozen=True):
     """torch's fused AdamW: Adam with decoupled weight decay (Loshchilov & Hutter 2019)."""
 
-    betas: Annotated[tuple[Probability, Probability], "memory of the mean of the gradient, and of its square"] = (0.9, 0.999)
-    eps: Annotated[PosFloat, "added to the root of the mean square"] = 1e-6
+    betas: Annotated[
+        tuple[Probability, Probability], "decay rates of the moving averages of the gradient and of its square"
+    ] = (0.9, 0.999)
+    eps: Annotated[PosFloat, "term added to the denominator for numerical stability"] = 1e-6
 
     def build(self, param_groups: ParamGroups, lr: float) -> Optimizer:
         return torch.optim.AdamW(param_groups, lr=lr, betas=self.betas, eps=self.eps, fused=True)
@@ -33,8 +35,10 @@ class Adamw(Variant, frozen=True):
 class BertAdam(Variant, frozen=True):
     """Adam without bias correction, as BERT was trained with."""
 
-    betas: Annotated[tuple[Probability, Probability], "memory of the mean of the gradient, and of its square"] = (0.9, 0.999)
-    eps: Annotated[PosFloat, "added to the root of the mean square"] = 1e-6
+    betas: Annotated[
+        tuple[Probability, Probability], "decay rates of the moving averages of the gradient and of its square"
+    ] = (0.9, 0.999)
+    eps: Annotated[PosFloat, "term added to the denominator for numerical stability"] = 1e-6
 
     def build(self, param_groups: ParamGroups, lr: float) -> Optimizer:
         return BertAdamOptimizer(param_groups, lr, self.betas, self.eps)
@@ -43,8 +47,10 @@ class BertAdam(Variant, frozen=True):
 class Lamb(Variant, frozen=True):
     """LAMB (You et al. 2020), for very large batches."""
 
-    betas: Annotated[tuple[Probability, Probability], "memory of the mean of the gradient, and of its square"] = (0.9, 0.999)
-    eps: Annotated[PosFloat, "added to the root of the mean square"] = 1e-6
+    betas: Annotated[
+        tuple[Probability, Probability], "decay rates of the moving averages of the gradient and of its square"
+    ] = (0.9, 0.999)
+    eps: Annotated[PosFloat, "term added to the denominator for numerical stability"] = 1e-6
 
     def build(self, param_groups: ParamGroups, lr: float) -> Optimizer:
         return LambOptimizer(param_groups, lr, self.betas, self.eps)
@@ -53,13 +59,13 @@ class Lamb(Variant, frozen=True):
 class Muon(Variant, frozen=True):
     """Muon (Jordan et al. 2024) for the linear layers of the encoder, AdamW for embeddings, heads, biases and norms."""
 
-    momentum: Annotated[Probability, "memory of the gradient of a matrix"] = 0.95
-    lr_multiplier: Annotated[PosFloat, "the rate of matrices, as a multiple of train.learning_rate"] = 10.0
-    betas: Annotated[tuple[Probability, Probability], "AdamW's memory of the mean of the gradient, and of its square"] = (
+    momentum: Annotated[Probability, "momentum of the matrix updates"] = 0.95
+    lr_multiplier: Annotated[PosFloat, "learning rate of matrices, as a multiple of train.learning_rate"] = 10.0
+    betas: Annotated[tuple[Probability, Probability], "betas of AdamW, for all other parameters"] = (
         0.9,
         0.98,
     )
-    eps: Annotated[PosFloat, "AdamW's, added to the root of the mean square"] = 1e-6
+    eps: Annotated[PosFloat, "epsilon of AdamW, for all other parameters"] = 1e-6
 
     def build(self, param_groups: ParamGroups, lr: float) -> Optimizer:
         return MuonAdamW(param_groups, lr, self.betas, self.eps, self.momentum, self.lr_multiplier)

@@ -27,10 +27,10 @@ def lr_factor(
     """Learning rate as a fraction of its peak, in [0, 1], after linear warm-up.
 
     fraction_done: fraction of the run done; warmup_fraction: fraction of the run that is warm-up.
-    decay_fraction: fraction of the run over which `trapezoid` (warmup-stable-decay) falls to 0.
+    decay_fraction: fraction of the run over which `warmup_stable_decay` falls to 0.
     step_fraction: fraction of the run one step takes, so that the first step of the warm-up does not have a rate of 0.
 
-    `slanted` is the slanted triangular schedule (Howard & Ruder 2018): from and to 1/32 of the peak. `inverse-sqrt` (Vaswani
+    `slanted_triangular` is the schedule of Howard & Ruder (2018): from and to 1/32 of the peak. `inverse_sqrt` (Vaswani
     et al. 2017) decays as 1 / sqrt(step) after the warm-up.
     """
     if scheduler_type == "slanted_triangular":
@@ -49,13 +49,17 @@ def lr_factor(
 def resolve_warmup(warmup: float, steps: int | None) -> float:
     """Warm-up as a fraction of the run: `warmup` below 1 is one already, from 1 up it counts steps (then `steps` is needed)."""
     if warmup < 0:
-        raise UserError(f"train.warmup = {warmup:g} is negative; give a share of the run below 1, or a number of steps")
+        raise UserError(f"train.warmup_steps = {warmup:g} is negative; give a share of the run below 1, or a number of steps")
     if warmup < 1:
         return warmup
     if steps is None:
-        raise UserError(f"train.warmup = {warmup:g} counts steps, but train.minutes has none; give a share of the run below 1")
+        raise UserError(
+            f"train.warmup_steps = {warmup:g} counts steps, but train.minutes has none; give a share of the run below 1"
+        )
     if warmup > steps:
-        raise UserError(f"train.warmup = {warmup:g} steps is longer than the run of {steps}; lower it, or give a share below 1")
+        raise UserError(
+            f"train.warmup_steps = {warmup:g} steps is longer than the run of {steps}; lower it, or give a share below 1"
+        )
     return warmup / steps
 
 

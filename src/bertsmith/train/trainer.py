@@ -60,9 +60,11 @@ class Trainer:
         """
         config.check()
         if config.epochs is not None:
-            raise UserError("train.epochs must be counted in steps first: Train.resolved(batches_per_epoch)")
+            raise UserError("train.epochs must be counted in steps first: TrainConfig.resolve_epochs(batches_per_epoch)")
         if config.early_stopping_patience and not eval_sets and not score_fn:
-            raise UserError("train.stop needs something to be judged on: give a dev file, or hold some text out")
+            raise UserError(
+                "train.early_stopping_patience needs something to evaluate on: give a dev file, or set validation_split"
+            )
         self.config, self.folder, self.seed, self.on_step = config, folder, seed, on_step
         self.objective, self.eval_sets, self.score_fn = objective, eval_sets or {}, score_fn
         self.prepared = precision.prepare_model(model, config)
@@ -285,14 +287,15 @@ class Trainer:
         self.metrics.log(old.step, rollback=new.step, rate_factor=new.rate_factor, jump=new.jump)
         self.display.warn(
             f"step {old.step}: {self.config.max_bad_steps} bad updates in a row; back to step {new.step}, "
-            f"past the batches between, at {new.rate_factor:g} of the rate"
+            f"past the batches between, at {new.rate_factor:g} of the learning rate"
         )
 
     def _give_up(self) -> None:
         losses = ", ".join(f"{loss:.4g}" for loss in self._recent_losses)
         raise UserError(
             f"training failed at step {self.progress.step} after {MAX_ROLLBACKS} rollbacks: the last losses were {losses}; "
-            f"lower train.learning_rate ({self.config.learning_rate:g}), raise train.warmup_steps ({self.config.warmup_steps:g}), or look at the data there"
+            f"lower train.learning_rate ({self.config.learning_rate:g}), raise train.warmup_steps "
+            f"({self.config.warmup_steps:g}), or look at the data there"
         )
 
     def _save_and_stop(self) -> None:

@@ -31,8 +31,9 @@ MAX_POSITIONS = 1 << 20  # no parameter depends on it
 def bag_of_vectors(vocab_size: int, vector_size: int, heads: dict[str, HeadConfig] | None = None) -> ModelConfig:
     """Config of a model with only token embeddings and mean pooling, which every stage can use like other models."""
     encoder = EncoderConfig(
-        num_hidden_layers=0, hidden_size=vector_size, feedforward=None, norm="none", max_position_embeddings=MAX_POSITIONS, position_embedding_type="none", type_vocab_size=0,
-        embedding_norm=False, hidden_dropout_prob=0.0, pooling="mean", pooler_act="none",
+        num_hidden_layers=0, hidden_size=vector_size, feedforward=None, norm="none", max_position_embeddings=MAX_POSITIONS,
+        position_embedding_type="none", type_vocab_size=0, embedding_norm=False, hidden_dropout_prob=0.0, pooling="mean",
+        pooler_act="none",
     )  # fmt: skip
     return ModelConfig(encoder=encoder, vocab_size=vocab_size, heads=heads or {})
 
@@ -87,7 +88,7 @@ def load_vectors(path: Path) -> KeyedVectors:
     ngrams = checkpoint.read_config(path)["model"]["encoder"]["embeddings"]["ngrams"]
     normalize = tokenizer.backend_tokenizer.normalizer.normalize_str if tokenizer.backend_tokenizer.normalizer else str
     return FastTextKeyedVectors(
-        vectors.words, vectors.matrix, weights[NGRAM_TABLE].float().numpy(), ngrams["least"], ngrams["most"], normalize
+        vectors.words, vectors.matrix, weights[NGRAM_TABLE].float().numpy(), ngrams["min_n"], ngrams["max_n"], normalize
     )
 
 

@@ -87,8 +87,8 @@ class Word2VecTrainer:
         loss = float(torch.stack(losses).mean()) if losses else 0.0
         if not math.isfinite(loss):
             raise UserError(
-                f"the vectors grew beyond all numbers in turn {round_index + 1}; "
-                f"lower objective.mlm_probability ({self.config.learning_rate:g})"
+                f"the loss is not finite in round {round_index + 1}; "
+                f"lower objective.learning_rate ({self.config.learning_rate:g})"
             )
         return {"loss": loss, "rate": lr, "words": num_words}
 
