@@ -196,7 +196,7 @@ def test_classification_balanced_class_weights():
         [ClassificationExample("a", label=label) for label in ["x|y", "x", "", "x|x"]]
     )
     assert multi_label.class_weight_vector().tolist() == pytest.approx([1 / 3, 3.0])
-    with pytest.raises(UserError, match="fitted"):
+    with pytest.raises(UserError, match=r"call fit\(examples\) first"):
         TextClassification(labels=("x", "y"), class_weights="balanced").class_weight_vector()
 
 

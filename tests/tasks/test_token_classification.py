@@ -341,7 +341,7 @@ def test_token_classification_keeps_tag_scheme(tokenizer, tags, spans):
 
 
 def test_token_classification_rejects_transitions_of_wrong_shape():
-    with pytest.raises(UserError, match="2 labels take 3 rows of 3 numbers"):
+    with pytest.raises(UserError, match="transitions: 2 labels need a 3 x 3 matrix"):
         from_dict(TokenClassification, {"kind": "tag", "labels": ["B-X", "O"], "transitions": [[0.0, 1.0]]})
 
 

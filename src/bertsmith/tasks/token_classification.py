@@ -83,7 +83,7 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
         size = len(self.labels) + 1
         if self.transitions and [len(row) for row in self.transitions] != [size] * size:
             raise UserError(
-                f"task.transitions: {len(self.labels)} labels need a {size} x {size} matrix; it is learned, leave it out"
+                f"transitions: {len(self.labels)} labels need a {size} x {size} matrix; it is learned, leave it out"
             )
 
     @property
