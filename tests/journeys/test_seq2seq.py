@@ -76,7 +76,7 @@ def bert(corpus, tmp_path_factory):
 
 
 RANDOM_INIT_ARGS = {
-    "attention": [*TRANSFORMER_ENCODER, "decoder=transformer"],
+    "transformer": [*TRANSFORMER_ENCODER, "decoder=transformer"],
     "additive": [*BILSTM_ENCODER, "decoder=rnn", "train.epochs=40"],
     "general": [*TRANSFORMER_ENCODER, "decoder.kind=rnn", "decoder.score=general", "decoder.cell=lstm"],
 }
@@ -147,7 +147,7 @@ def test_seq2seq_generation_options(seq2seq_model):
 
 
 @pytest.mark.parametrize(
-    ("recipe", "kind"), [("translate", "attention"), ("couplets", "attention"), ("bert2bert", "attention")]
+    ("recipe", "kind"), [("translate", "transformer"), ("couplets", "transformer"), ("bert2bert", "transformer")]
 )
 def test_seq2seq_recipes_are_valid(recipe, kind):
     loaded = config.read_recipe(FinetuneRecipe, ROOT / "recipes" / f"{recipe}.toml")
