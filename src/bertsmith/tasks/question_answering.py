@@ -317,5 +317,5 @@ def _with_references(
         (prediction, example) for prediction, example in zip(predictions, examples, strict=True) if example.answers is not None
     ]
     if not pairs:
-        raise UserError("no question has an answer to be judged by")
+        raise UserError("no question has a gold answer, so no metric can be computed")
     return [prediction for prediction, _ in pairs], [example for _, example in pairs]

@@ -132,7 +132,7 @@ class TextSimilarity(Variant, frozen=True, tag="similar"):
         second = row.get_text("text_b") if is_pair else None
         negative = row.get_text("negative") if row.get("negative") is not None else None
         if negative is not None and second is None:
-            raise row.error("it has a negative, but no text_b that text is alike to")
+            raise row.error("it has a negative, but no text_b as the positive")
         return SimilarityExample(row.get_text("text"), second, score, negative, source=str(row.path), line=row.line)
 
     def _gold_cosines(self, examples: Sequence[SimilarityExample]) -> NDArray[np.float32]:

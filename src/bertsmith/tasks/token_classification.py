@@ -171,7 +171,7 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
             if example.tags is not None
         ]
         if not pairs:
-            raise UserError("no sentence has tags to be judged by")
+            raise UserError("no sentence has gold tags, so no metric can be computed")
         predicted, gold = zip(*pairs, strict=True)
         is_span_task = are_span_tags(sorted(set(chain.from_iterable(gold)) | set(self.labels)))
         if not is_span_task:
