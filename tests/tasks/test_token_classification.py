@@ -95,7 +95,7 @@ def test_conll_columns_compression_tabs_and_crlf(tmp_path):
 def test_conll_single_column_has_no_tags(tmp_path, tokenizer):
     task, (example,) = TokenClassification(labels=("O",)), TokenClassification().read(write_file(tmp_path, "the\npeople\n"))
     assert example.tags is None and task.encode([example], tokenizer, 16).targets == {}
-    with pytest.raises(UserError, match="no sentence has tags"):
+    with pytest.raises(UserError, match="no sentence has gold tags"):
         task.compute_metrics([TokenClassificationPrediction(("O", "O"))], [example])
 
 

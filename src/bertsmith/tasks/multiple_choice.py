@@ -39,7 +39,7 @@ class MultipleChoicePrediction(Prediction):
 class MultipleChoice(TemplateTask, frozen=True, tag="choose"):
     long_text: Annotated[
         LongText,
-        "texts over max_length: truncate, window (average the logits), hierarchical (pool the windows' vectors)",
+        "texts over max_length: truncate, window (logits averaged), hierarchical (vectors pooled)",
     ] = "truncate"
     doc_stride: Annotated[PosInt, "tokens between the starts of consecutive windows"] = 256
     columns: Annotated[dict[str, str], "column names of context, question, options and label in the files"] = msgspec.field(

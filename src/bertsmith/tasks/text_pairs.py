@@ -47,11 +47,11 @@ class TextPairTask(TemplateTask, Generic[T], frozen=True):
 
     pair: Annotated[
         PairEncoding,
-        "text pairs: joint (one sequence), both (one per order), cross (encoded apart, then cross-attention)",
+        "text pairs: joint (one sequence), both (one per order), cross (cross-attention of two)",
     ] = JointPair()
     long_text: Annotated[
         LongText,
-        "texts over max_length: truncate, window (average the logits), hierarchical (pool the windows' vectors)",
+        "texts over max_length: truncate, window (logits averaged), hierarchical (vectors pooled)",
     ] = "truncate"
     doc_stride: Annotated[PosInt, "tokens between the starts of consecutive windows"] = 256
     hex: Annotated[bool, "texts are hex-encoded bytes; set from the model's tokenizer"] = False

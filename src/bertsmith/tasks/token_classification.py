@@ -65,7 +65,7 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
     crf: Annotated[bool, "linear-chain CRF on top of the encoder"] = False
     transitions: Annotated[
         tuple[tuple[float, ...], ...],
-        "crf: learned transition scores, from row to column; the last row is the start, the last column the end",
+        "crf: learned transition scores, row to column; last row: start, last column: end",
     ] = ()
     context: Annotated[bool | NonNegInt, "subwords of document context on each side of a sentence; true: fill max_length"] = (
         False
