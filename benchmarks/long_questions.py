@@ -87,7 +87,7 @@ def _build_readers(bench: BenchmarkInputs, out: Path, long_length: int, short_le
     reader, window_per_side = str(out / "reader"), [bench.int_option("reach", 256)]
     api.convert_long(model=reader, max_length=long_length, attention_window=window_per_side, out=str(out / "long"), quiet=True)
     no_training = {"learning_rate": 1e-12, "steps": 1, "warmup_steps": 0, "batch_tokens": 16 * train_length, "device": device}
-    api.finetune(task=task | {"long": "truncate"}, model=reader, data=data, max_length=short_length, train=no_training,
+    api.finetune(task=task | {"long_text": "truncate"}, model=reader, data=data, max_length=short_length, train=no_training,
                  out=str(out / "cut"), quiet=True)  # fmt: skip
 
 

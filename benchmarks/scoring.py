@@ -174,7 +174,7 @@ def _decode_tags(task: Any, features: Any, scores: Any, examples: Any) -> list[T
 
 def _decode_answers(task: Any, features: Any, scores: Any, examples: Any) -> list[QuestionAnsweringPrediction]:
     spans = peer.find_best_spans(
-        features, *scores, num_examples=len(examples), max_answer_length=task.longest, n_best_size=task.candidates
+        features, *scores, num_examples=len(examples), max_answer_length=task.max_answer_length, n_best_size=task.n_best_size
     )
     texts = [example.context[slice(*span)] if span else "" for example, span in zip(examples, spans, strict=True)]
     return [

@@ -75,7 +75,7 @@ def test_metrics_of_string_labels_equal_integer_labels():
     assert bootstrap_interval(f1_yes, names[predictions], names[references], 0, 50) == bootstrap_interval(
         "f1", predictions, references, 0, 50
     )
-    with pytest.raises(UserError, match="f1 is of one label"):
+    with pytest.raises(UserError, match="the labels are strings and positive=1 is not"):
         f1(names[predictions], names[references])
 
 

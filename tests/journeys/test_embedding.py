@@ -98,7 +98,7 @@ def test_embedding_from_single_texts_with_dropout(bert, tmp_path):  # noqa: F811
     log = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     assert result["dev"] == {} and result["examples"] == 400
     model, plain = bertsmith.load(tmp_path / "out"), bertsmith.load(bert)
-    assert model.pool == "first"
+    assert model.pool == "cls"
     spread = lambda predictor: np.corrcoef(predictor.embed(lines[:50], pooling="cls"))[np.triu_indices(50, 1)].mean()
     assert spread(model) < spread(plain) - 0.1
     assert any(row.get("accuracy", 0) > 0.9 for row in log)

@@ -111,7 +111,7 @@ def test_early_stopping_keeps_the_best_weights(bert, tmp_path):  # noqa: F811
     [
         (["freeze=9"], "freeze=9 is more than the model's 2 blocks"),
         (["freeze=all", "lora.r=2"], "leave out freeze"),
-        (["random_init=true", "freeze=1"], "scratch"),
+        (["random_init=true", "freeze=1"], "random_init"),
         (["features.last=9"], "features.last=9"),
         (["seeds=[1,1]"], "twice"),
         (
@@ -175,7 +175,12 @@ def test_finetuning_long_documents_hierarchical_and_windows(bert, tmp_path):  # 
         ("similar", {"text": "a", "text_b": "b"}, [], "needs its score"),
         ("similar", {"text": "a", "text_b": "b", "score": 1}, ["freeze=all"], "every weight of the model is frozen"),
         ("similar", {"text": "a", "text_b": "b", "score": 1}, ["train.gradual_unfreezing=0.5"], "no head"),
-        ("classify", {"text": "a b", "label": "x"}, ["task.template='[way={way}] {text}'", "lora.r=2"], "guide tokens"),
+        (
+            "classify",
+            {"text": "a b", "label": "x"},
+            ["task.template='[way={way}] {text}'", "lora.r=2"],
+            "tokens of task.template",
+        ),
         ("classify", {"text": "a b", "label": "good"}, ["metric_for_best_model=accuracy"], "chooses among seeds"),
     ],
 )

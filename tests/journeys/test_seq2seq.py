@@ -14,7 +14,7 @@ from tests.journeys.test_pretraining import ROOT, SMALL, run_cli, run_cli_error,
 LETTERS = list("abcde")
 FAST = [
     "max_length=16",
-    "task.max_answer_length=16",
+    "task.max_target_length=16",
     "train.batch_tokens=600",
     "train.learning_rate=5e-3",
     "train.log_every=50",
@@ -62,7 +62,7 @@ def files(tmp_path_factory):
 def bert(corpus, tmp_path_factory):
     """A barely pretrained model with a language modeling head."""
     out = tmp_path_factory.mktemp("bert") / "bert"
-    args = [arg for arg in SMALL if "positions" not in arg]
+    args = [arg for arg in SMALL if "max_position_embeddings" not in arg]
     run_cli(
         "pretrain",
         f"corpus={corpus}",
@@ -76,7 +76,7 @@ def bert(corpus, tmp_path_factory):
 
 
 RANDOM_INIT_ARGS = {
-    "attention": [*TRANSFORMER_ENCODER, "decoder=transformer"],
+    "transformer": [*TRANSFORMER_ENCODER, "decoder=transformer"],
     "additive": [*BILSTM_ENCODER, "decoder=rnn", "train.epochs=40"],
     "general": [*TRANSFORMER_ENCODER, "decoder.kind=rnn", "decoder.score=general", "decoder.cell=lstm"],
 }
@@ -135,18 +135,23 @@ def test_seq2seq_model_is_finetuned_again(seq2seq_model, files, tmp_path):
 
 
 def test_seq2seq_generation_options(seq2seq_model):
-    options = [[], ["generate=beam", "generate.size=2"], ["generate=greedy", "generate.max_new_tokens=2"], ["generate=sample"]]
+    options = [
+        [],
+        ["generate=beam", "generate.num_beams=2"],
+        ["generate=greedy", "generate.max_new_tokens=2"],
+        ["generate=sample"],
+    ]
     outputs = [run_cli("predict", f"model={seq2seq_model}", "text=a b c d", *args).stdout for args in options]
     texts = [json.loads(output.splitlines()[0])["text"] for output in outputs]
     assert texts[:3] == ["d c b a", "d c b a", "d c"] and texts[3]
 
 
 @pytest.mark.parametrize(
-    ("recipe", "kind"), [("translate", "attention"), ("couplets", "attention"), ("bert2bert", "attention")]
+    ("recipe", "kind"), [("translate", "transformer"), ("couplets", "transformer"), ("bert2bert", "transformer")]
 )
 def test_seq2seq_recipes_are_valid(recipe, kind):
     loaded = config.read_recipe(FinetuneRecipe, ROOT / "recipes" / f"{recipe}.toml")
-    assert loaded.task.max_answer_length == loaded.max_length == 64 and loaded.decoder.__struct_config__.tag == kind
+    assert loaded.task.max_target_length == loaded.max_length == 64 and loaded.decoder.__struct_config__.tag == kind
     loaded.train.resolve_epochs(100).check()
 
 
@@ -159,7 +164,7 @@ def test_seq2seq_rejects_fill_mask_and_huggingface_export(seq2seq_model, tmp_pat
 INVALID_SETTINGS = {
     "leave out `decoder`": ["task=classify", "decoder=transformer"],
     "leave out rdrop and adversary": ["task=generate", "task.max_target_length=16", "rdrop=1.0"],
-    "positions; lower length or task.max_target_length": ["task=generate", "max_length=500", "task.max_target_length=128"],
+    "positions; lower max_length or task.max_target_length": ["task=generate", "max_length=500", "task.max_target_length=128"],
     "decoder.num_hidden_layers=9": [
         "task=generate",
         "decoder.kind=transformer",

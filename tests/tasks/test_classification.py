@@ -123,7 +123,9 @@ def test_classification_reads_columns_pairs_and_label_types(tmp_path):
     assert examples == [ClassificationExample("a", "b", "yes", source=str(tmp_path / "a.tsv"), line=2)]
     lines = '{"text": "a", "label": 1}\n{"text": "b", "label": false}\n{"text": "c", "label": null}\n{"text": ""}\n'
     assert [example.label for example in read(tmp_path, lines, "a.jsonl")] == ["1", "false", None, None]
-    multi_label = read(tmp_path, '{"text": "a", "label": ["x", "y"]}\n{"text": "b", "label": []}\n', "b.jsonl", many=True)
+    multi_label = read(
+        tmp_path, '{"text": "a", "label": ["x", "y"]}\n{"text": "b", "label": []}\n', "b.jsonl", multi_label=True
+    )
     assert [example.label for example in multi_label] == ["x|y", ""]
 
 
@@ -131,7 +133,7 @@ def test_classification_reads_columns_pairs_and_label_types(tmp_path):
     ("text", "name", "message"),
     [
         ("text\tlabel\na\t\n", "a.tsv", r"a\.tsv, line 2: label is empty"),
-        ('{"text": "a", "label": ["x"]}\n', "a.jsonl", r"line 1: label is \[\"x\"\], not one label .*task\.many=true"),
+        ('{"text": "a", "label": ["x"]}\n', "a.jsonl", r"line 1: label is \[\"x\"\], not one label .*task\.multi_label=true"),
         ('{"text": "a", "text_b": 3, "label": "x"}\n', "a.jsonl", r"line 1: text_b is 3, not a text"),
     ],
 )
@@ -172,7 +174,7 @@ def test_classification_missing_label_error_lists_columns(tmp_path):
         ({}, ["x", "x"], "nothing to tell apart"),
         ({"positive": "z"}, ["x", "y"], "task.positive: 'z' is not a label"),
         ({"positive": "x"}, ["x", "y", "z"], "one of two labels; here are 3"),
-        ({"weights": {"w": 2.0}}, ["x", "y"], "task.weights: 'w' is not a label"),
+        ({"class_weights": {"w": 2.0}}, ["x", "y"], "task.class_weights: 'w' is not a label"),
         ({"labels": ("x", "y")}, ["x", "q"], "'q' is not a label"),
     ],
 )
@@ -194,7 +196,7 @@ def test_classification_balanced_class_weights():
         [ClassificationExample("a", label=label) for label in ["x|y", "x", "", "x|x"]]
     )
     assert multi_label.class_weight_vector().tolist() == pytest.approx([1 / 3, 3.0])
-    with pytest.raises(UserError, match="fitted"):
+    with pytest.raises(UserError, match=r"call fit\(examples\) first"):
         TextClassification(labels=("x", "y"), class_weights="balanced").class_weight_vector()
 
 

@@ -75,8 +75,8 @@ def tokenizer(vocabulary):
 
 
 def make_task(kind, long, stride=None):
-    settings = {"stride": stride} if stride and kind != "tag" else {}
-    return replace(TASKS[kind], long=long, **settings)
+    settings = {"doc_stride": stride} if stride and kind != "tag" else {}
+    return replace(TASKS[kind], long_text=long, **settings)
 
 
 def make_predictor(task, tokenizer, objective=None):
@@ -124,8 +124,8 @@ def test_long_text_of_100k_words_trains_and_predicts(tokenizer, kind, long):
 @pytest.mark.parametrize(("kind", "long"), [("tag", "hierarchical"), ("answer", "hierarchical"), ("similar", "window")])
 def test_long_text_rejects_modes_the_task_does_not_support(kind, long):
     """Token-level outputs cannot be pooled, and embeddings have no logits to average."""
-    with pytest.raises(UserError, match=rf"long = '{long}' is not known; known: .*truncate"):
-        from_dict(TaskConfig, {"kind": kind, "long": long})
+    with pytest.raises(UserError, match=rf"long_text = '{long}' is not known; known: .*truncate"):
+        from_dict(TaskConfig, {"kind": kind, "long_text": long})
 
 
 def test_long_text_embedding_is_the_mean_of_its_windows(tokenizer):

@@ -89,7 +89,7 @@ def test_squad_rejects_other_json(tmp_path, text, message):
 def test_question_answering_without_references(tmp_path, tokenizer):
     (example,) = QuestionAnswering().read(write_squad(tmp_path, {"id": 7, "question": "?"}))
     assert (example.id, example.answers) == ("7", None) and QuestionAnswering().encode([example], tokenizer, 32).targets == {}
-    with pytest.raises(UserError, match="no question has an answer"):
+    with pytest.raises(UserError, match="no question has a gold answer"):
         QuestionAnswering().compute_metrics([QuestionAnsweringPrediction("x", 0, 1, 1.0, 0.0, ())], [example])
 
 

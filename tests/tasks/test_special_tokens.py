@@ -43,7 +43,7 @@ def fit_task(tmp_path, task, rows, tokenizer=WORDS):
     """The fitted task, its examples, and the tokenizer with its special tokens."""
     examples = list(task.read(write_jsonl(tmp_path, rows)))
     task = task.fit(examples)
-    return task, examples, tokenizer.with_special_tokens(task.guides)
+    return task, examples, tokenizer.with_special_tokens(task.special_tokens)
 
 
 def to_tokens(ids, tokenizer):
@@ -101,7 +101,7 @@ def test_special_tokens_are_in_every_window(tmp_path):
 
 def test_special_tokens_that_fill_max_length_are_rejected(tmp_path):
     task, examples, tokenizer = fit_task(tmp_path, TextClassification(template="[a] [b] [c] [d] [e] {text}"), ROWS)
-    with pytest.raises(UserError, match="5 guide tokens leave no room for text in 8 tokens"):
+    with pytest.raises(UserError, match="5 special tokens leave no room for text in 8 tokens"):
         task.encode(examples, tokenizer, 8)
 
 
@@ -148,7 +148,7 @@ def test_special_tokens_of_columns_need_jsonl_not_conll(tmp_path):
     path = tmp_path / "a.conll"
     path.write_text("john B-PER\nmade O\n")
     assert next(iter(TokenClassification(template="[news] {tokens}").read(path))).guides == ("[news]",)
-    with pytest.raises(UserError, match=r"a guide token of \{place\} .* write \.jsonl"):
+    with pytest.raises(UserError, match=r"a special token of \{place\} .* write \.jsonl"):
         list(TokenClassification(template="[{place}] {tokens}").read(path))
 
 
@@ -214,7 +214,7 @@ def test_template_missing_column_error(tmp_path):
 
 def test_template_column_with_too_many_values_is_rejected(tmp_path):
     rows = [{"text": "the", "id": n, "label": n % 2} for n in range(1001)]
-    with pytest.raises(UserError, match=r"makes 1,002 guide tokens, more than 1,000"):
+    with pytest.raises(UserError, match=r"makes 1,002 special tokens, more than 1,000"):
         fit_task(tmp_path, TextClassification(template="[{id}] {text}"), rows)
 
 
@@ -225,7 +225,7 @@ def test_special_tokens_survive_config_round_trip(tmp_path):
         ids.tolist() for ids in task.encode(examples, tokenizer, 16).input_ids
     ]
     assert tokenizer.with_special_tokens(task.special_tokens).json_bytes == tokenizer.json_bytes
-    with pytest.raises(UserError, match=r"has no guide token \[\?\]"):
+    with pytest.raises(UserError, match=r"has no special token \[\?\]"):
         task.encode(examples, WORDS, 16)
 
 

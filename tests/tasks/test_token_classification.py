@@ -95,7 +95,7 @@ def test_conll_columns_compression_tabs_and_crlf(tmp_path):
 def test_conll_single_column_has_no_tags(tmp_path, tokenizer):
     task, (example,) = TokenClassification(labels=("O",)), TokenClassification().read(write_file(tmp_path, "the\npeople\n"))
     assert example.tags is None and task.encode([example], tokenizer, 16).targets == {}
-    with pytest.raises(UserError, match="no sentence has tags"):
+    with pytest.raises(UserError, match="no sentence has gold tags"):
         task.compute_metrics([TokenClassificationPrediction(("O", "O"))], [example])
 
 
@@ -341,7 +341,7 @@ def test_token_classification_keeps_tag_scheme(tokenizer, tags, spans):
 
 
 def test_token_classification_rejects_transitions_of_wrong_shape():
-    with pytest.raises(UserError, match="2 labels take 3 rows of 3 numbers"):
+    with pytest.raises(UserError, match="transitions: 2 labels need a 3 x 3 matrix"):
         from_dict(TokenClassification, {"kind": "tag", "labels": ["B-X", "O"], "transitions": [[0.0, 1.0]]})
 
 

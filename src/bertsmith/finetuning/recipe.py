@@ -109,7 +109,7 @@ def check_recipe(recipe: FinetuneRecipe) -> None:
 
 def _check_new_model(recipe: FinetuneRecipe) -> None:
     if recipe.random_init or recipe.lora or recipe.freeze not in (0, "embeddings"):
-        raise UserError("a new model begins with random weights, which must all learn; leave out scratch, freeze and lora")
+        raise UserError("a new model begins with random weights, which must all learn; leave out random_init, freeze and lora")
     if recipe.freeze == "embeddings" and not recipe.vectors:
         raise UserError("freeze=embeddings keeps the vectors a model begins with: give vectors=FILE, or leave it out")
 

@@ -163,7 +163,7 @@ def _build_config(recipe: FinetuneRecipe, base: Model, weights: dict[str, Tensor
 def _init_model(
     recipe: FinetuneRecipe, config: ModelConfig, weights: dict[str, Tensor], base: Model, console: Console
 ) -> Model:
-    """The model with the base's weights (unless `scratch`), LoRA adapters injected and layers frozen."""
+    """The model with the base's weights (unless `random_init`), LoRA adapters injected and layers frozen."""
     model = build_model(config, recipe.seed)
     model.set_gradient_checkpointing(recipe.train.gradient_checkpointing)
     if not recipe.random_init:

@@ -105,7 +105,7 @@ def _bootstrap_scores(
     """Per system: its score, then its scores on the resamples, which are the same for every system."""
     num_examples = len(references)
     if not num_examples or any(len(answers) != num_examples for answers in systems):
-        raise UserError(f"{[len(answers) for answers in systems]} answers cannot be held against {num_examples} truths")
+        raise UserError(f"{[len(answers) for answers in systems]} predictions do not match {num_examples} references")
     compute = metric_by_name(metric) if isinstance(metric, str) else metric
     if getattr(compute, "func", compute) not in (*METRICS.values(), *COUNT_METRICS):
         resamples = [

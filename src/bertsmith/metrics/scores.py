@@ -30,7 +30,7 @@ def f1(predictions: ArrayLike, references: ArrayLike, positive: Any = 1) -> Floa
     """F1 of the label `positive` (`partial(f1, positive="yes")`): (..., n) -> (...); 0 if neither predicted nor gold."""
     predicted_labels, gold_labels = check_shapes(predictions, references)
     if gold_labels.dtype.kind in "US" and not isinstance(positive, str):
-        raise UserError(f"f1 is of one label, and {positive!r} is no word; take f1_macro, or partial(f1, positive=...)")
+        raise UserError(f"the labels are strings and positive={positive!r} is not; take f1_macro, or partial(f1, positive=...)")
     predicted, gold = predicted_labels == positive, gold_labels == positive
     return _f1_score((predicted & gold).sum(-1), predicted.sum(-1), gold.sum(-1))
 
@@ -189,7 +189,7 @@ def _import_sacrebleu() -> Any:
         from sacrebleu import metrics as sacrebleu_metrics
     except ImportError:
         raise UserError(
-            "texts that a model wrote are judged by sacreBLEU, which is not installed: pip install bertsmith[eval]; "
+            "BLEU and chrF of generated texts need sacreBLEU, which is not installed: pip install bertsmith[eval]; "
             "without data.dev a model is trained all the same"
         ) from None
     return sacrebleu_metrics
@@ -199,7 +199,7 @@ def check_shapes(predictions: ArrayLike, references: ArrayLike) -> tuple[Array, 
     predicted, gold = np.asarray(predictions), np.asarray(references)
     axes = min(predicted.ndim, gold.ndim)
     if not axes or predicted.shape[-axes:] != gold.shape[-axes:] or not predicted.size:
-        raise UserError(f"{predicted.shape} answers cannot be held against {gold.shape} truths; there must be one each")
+        raise UserError(f"{predicted.shape} predictions do not match {gold.shape} references; there must be one each")
     return predicted, gold
 
 

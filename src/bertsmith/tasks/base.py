@@ -30,7 +30,7 @@ class JointPair(Variant, frozen=True, tag="joint"):
 class CrossAttentionPair(Variant, frozen=True, tag="cross"):
     """[CLS] text [SEP] and [CLS] text_b [SEP], up to `max_length` tokens each, combined by cross-attention blocks."""
 
-    blocks: Annotated[PosInt, "blocks in which each side attends to the other"] = 2
+    blocks: Annotated[PosInt, "number of cross-attention blocks in which each text attends to the other"] = 2
 
 
 class BothOrdersPair(Variant, frozen=True, tag="both"):
@@ -180,7 +180,7 @@ def encode_pairs(
     available tokens. `special_tokens` (one per pair) are inserted beside the texts, in every window.
     """
     if max_length < 8:
-        raise UserError(f"sequences of {max_length} tokens leave no room for a text; take a length of 8 or more")
+        raise UserError(f"sequences of {max_length} tokens leave no room for a text; set max_length to 8 or more")
     first_ids = encode_texts([first for first, _ in pairs], tokenizer)
     second_ids = iter(encode_texts([second for _, second in pairs if second is not None], tokenizer))
     special_tokens = special_tokens if special_tokens is not None else [NO_SPECIAL_TOKENS] * len(pairs)

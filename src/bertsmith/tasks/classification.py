@@ -38,13 +38,16 @@ class MultiLabelPrediction(Prediction):
 
 
 class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="classify"):
-    labels: Annotated[tuple[str, ...], "the labels, in the order of the scores; learnt from data.train if none are given"] = ()
-    multi_label: Annotated[bool, "several labels may hold at once, or none; in files they are parted by |"] = False
-    threshold: Annotated[Fraction, "many: how probable a label must be to hold; tuned on data.dev"] = 0.5
-    temperature: Annotated[PosFloat, "what scores are divided by, that probabilities may be believed; fitted on data.dev"] = 1.0
-    positive: Annotated[str | None, "the one of two labels that f1 is about"] = None
+    labels: Annotated[
+        tuple[str, ...], "class labels, in the order of the logits; by default the sorted labels of data.train"
+    ] = ()
+    multi_label: Annotated[bool, "multi-label classification: any number of labels per text, separated by | in files"] = False
+    threshold: Annotated[Fraction, "multi_label: probability from which a label is predicted; tuned on data.dev"] = 0.5
+    temperature: Annotated[PosFloat, "temperature scaling of the logits (calibration); fitted on data.dev"] = 1.0
+    positive: Annotated[str | None, "binary classification: the positive label, for which f1 is computed"] = None
     class_weights: Annotated[
-        Literal["balanced"] | dict[str, float] | None, "what a label counts in the loss, by name; balanced: rare ones more"
+        Literal["balanced"] | dict[str, float] | None,
+        "loss weight of each label; balanced: inversely proportional to its frequency",
     ] = None
 
     @property
@@ -61,7 +64,7 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
             raise UserError(f"{_source_files(examples)}: every label is {task.labels}; there is nothing to tell apart")
         task._check_labels(label_counts, _source_files(examples))
         task._check_labels([self.positive] if self.positive else [], "task.positive")
-        task._check_labels(self.class_weights if isinstance(self.class_weights, dict) else [], "task.weights")
+        task._check_labels(self.class_weights if isinstance(self.class_weights, dict) else [], "task.class_weights")
         if self.positive and (task.num_outputs != 2 or self.multi_label):
             raise UserError(
                 f"task.positive={self.positive} is for one of two labels; here are {task.num_outputs}: leave it out"
@@ -138,7 +141,7 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
     def class_weight_vector(self) -> NDArray[np.float32] | None:
         """(labels,) weight of each label in the loss (multi-label: of its positives; negatives weigh 1)."""
         if self.class_weights == "balanced":
-            raise UserError("balanced weights are learnt from examples: call fitted(examples) first")
+            raise UserError("balanced class_weights are computed from the training examples: call fit(examples) first")
         weights = self.class_weights
         return None if weights is None else np.array([weights.get(label, 1.0) for label in self.labels], np.float32)
 

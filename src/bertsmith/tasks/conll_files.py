@@ -147,7 +147,7 @@ def _column_index(columns: Mapping[str, str], name: str, default: int) -> int:
 
 def _raise_no_column(path: Path, name: str) -> str:
     raise UserError(
-        f"{path}: a guide token of {{{name}}} wants a value a sentence, which CoNLL's columns cannot give; write .jsonl"
+        f"{path}: a special token of {{{name}}} needs one value per sentence, which CoNLL's columns cannot give; write .jsonl"
     )
 
 

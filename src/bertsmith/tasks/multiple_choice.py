@@ -38,13 +38,14 @@ class MultipleChoicePrediction(Prediction):
 
 class MultipleChoice(TemplateTask, frozen=True, tag="choose"):
     long_text: Annotated[
-        LongText, "texts that do not fit: cut at the end, or windows whose scores are averaged, or that the model joins"
+        LongText,
+        "texts over max_length: truncate, window (logits averaged), hierarchical (vectors pooled)",
     ] = "truncate"
-    doc_stride: Annotated[PosInt, "tokens from the start of one window to the next"] = 256
-    columns: Annotated[dict[str, str], "what context, question, options and label are called in the files"] = msgspec.field(
+    doc_stride: Annotated[PosInt, "tokens between the starts of consecutive windows"] = 256
+    columns: Annotated[dict[str, str], "column names of context, question, options and label in the files"] = msgspec.field(
         default_factory=dict
     )
-    skip_bad: Annotated[bool, "leave out rows that cannot be used, and count them"] = False
+    skip_bad: Annotated[bool, "skip invalid rows and count them, instead of stopping with an error"] = False
 
     head_type: ClassVar[TaskHeadType] = "text"
     num_outputs: ClassVar[int] = 1

@@ -122,17 +122,19 @@ class QuestionAnsweringPrediction(Prediction):
 
 
 class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
-    no_answer: Annotated[bool, "some questions have no answer in their passage, as in SQuAD 2.0"] = False
-    threshold: Annotated[float, "no answer: how far its score must be above the best answer's; tuned on data.dev"] = 0.0
-    scorer: Annotated[Literal["squad", "cmrc"], "exact match and F1 of words (English), or as CMRC does (Chinese)"] = "squad"
+    no_answer: Annotated[bool, "questions may be unanswerable, as in SQuAD 2.0"] = False
+    threshold: Annotated[float, "no_answer: margin of the null score over the best span's; tuned on data.dev"] = 0.0
+    scorer: Annotated[Literal["squad", "cmrc"], "exact match and F1 as in SQuAD (English) or CMRC 2018 (Chinese)"] = "squad"
     long_text: Annotated[
-        Literal["window", "truncate"], "a passage over the length: windows, of which the best answers, or cut"
+        Literal["window", "truncate"], "passages over max_length: sliding windows (best span of all), or truncate"
     ] = "window"
-    doc_stride: Annotated[PosInt, "pieces of the passage from the start of one window to the next, at most half a window"] = 128
-    max_query_length: Annotated[PosInt, "pieces of a question that are kept, at most half of the model's length"] = 64
-    max_answer_length: Annotated[PosInt, "pieces an answer may have"] = 30
-    n_best_size: Annotated[PosInt, "how many of the best answers are told"] = 20
-    skip_bad: Annotated[bool, "leave out and count questions that cannot be used"] = False
+    doc_stride: Annotated[PosInt, "tokens between the starts of consecutive windows, at most half a window (128 in BERT)"] = 128
+    max_query_length: Annotated[
+        PosInt, "questions are truncated to this many tokens, at most half of max_length (64 in BERT)"
+    ] = 64
+    max_answer_length: Annotated[PosInt, "maximum answer length in tokens (30 in BERT)"] = 30
+    n_best_size: Annotated[PosInt, "number of candidate answers returned per question (20 in BERT)"] = 20
+    skip_bad: Annotated[bool, "skip invalid questions and count them, instead of stopping with an error"] = False
 
     head_type: ClassVar[TaskHeadType] = "span"
     num_outputs: ClassVar[int] = 2
@@ -152,7 +154,7 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
         They are 0 ([CLS]) in a window that does not contain the whole answer, and for a question without an answer.
         """
         if max_length < 8:
-            raise UserError(f"sequences of {max_length} tokens leave no room for a passage; take a length of 8 or more")
+            raise UserError(f"sequences of {max_length} tokens leave no room for a passage; set max_length to 8 or more")
         contexts = list(dict.fromkeys(tokenizer.validate_text(example.context) for example in examples))
         encodings = dict(zip(contexts, tokenizer.encode_batch(contexts), strict=True))
         encoded, example_index, positions = EncodedExamples([], [], np.zeros(0, np.int64)), list[int](), list[tuple[int, int]]()
@@ -315,5 +317,5 @@ def _with_references(
         (prediction, example) for prediction, example in zip(predictions, examples, strict=True) if example.answers is not None
     ]
     if not pairs:
-        raise UserError("no question has an answer to be judged by")
+        raise UserError("no question has a gold answer, so no metric can be computed")
     return [prediction for prediction, _ in pairs], [example for _, example in pairs]

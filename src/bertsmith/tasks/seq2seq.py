@@ -42,18 +42,16 @@ class Seq2SeqPrediction(Prediction):
 
 
 class Seq2Seq(Variant, frozen=True, tag="generate"):
-    num_beams: Annotated[PosInt, "texts kept at every length while it writes; 1: always the likeliest token"] = 4
+    num_beams: Annotated[PosInt, "beam size; 1: greedy decoding"] = 4
     length_penalty: Annotated[
-        NonNegFloat, "log-probabilities are divided by ((5 + tokens) / 6)^alpha; more favours longer answers"
+        NonNegFloat, "alpha in ((5 + length) / 6)^alpha, which divides a beam's log-probability (GNMT)"
     ] = 0.6
-    max_target_length: Annotated[PosInt, "tokens of an answer at most, to learn and to write"] = 128
-    label_smoothing_factor: Annotated[
-        Probability, "share of each target that is spread over all words while it learns (label smoothing)"
-    ] = 0.1
-    bleu_tokenizer: Annotated[BleuTokenizer, "how sacreBLEU cuts words: 13a for most languages, zh or char for Chinese"] = "13a"
-    lowercase: Annotated[bool, "judge capitals and small letters alike, as of a model that knows no capitals"] = False
-    columns: Annotated[dict[str, str], "what source and target are called in the files"] = msgspec.field(default_factory=dict)
-    skip_bad: Annotated[bool, "leave out rows that cannot be used, and count them"] = False
+    max_target_length: Annotated[PosInt, "maximum target length in tokens, in training and generation"] = 128
+    label_smoothing_factor: Annotated[Probability, "label smoothing of the training targets (0.1 in the Transformer)"] = 0.1
+    bleu_tokenizer: Annotated[BleuTokenizer, "sacreBLEU tokenizer: 13a for most languages, zh or char for Chinese"] = "13a"
+    lowercase: Annotated[bool, "compute metrics on lowercased text, for uncased models"] = False
+    columns: Annotated[dict[str, str], "column names of source and target in the files"] = msgspec.field(default_factory=dict)
+    skip_bad: Annotated[bool, "skip invalid rows and count them, instead of stopping with an error"] = False
 
     head_type: ClassVar[TaskHeadType] = "text"
     num_outputs: ClassVar[int] = 0  # token by token, by the language modeling head
@@ -71,7 +69,7 @@ class Seq2Seq(Variant, frozen=True, tag="generate"):
         """[CLS] source [SEP], truncated to `max_length`.
 
         Targets, if all are known: `reply`, the concatenated ids of all targets, [CLS] target [SEP] each, truncated to
-        `longest` tokens after [CLS]; `size`, (examples,) the length of each.
+        `max_target_length` tokens after [CLS]; `size`, (examples,) the length of each.
         """
         input_ids = [
             np.array([tokenizer.cls_token_id, *ids[: max_length - 2], tokenizer.sep_token_id], np.int64)

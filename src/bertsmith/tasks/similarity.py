@@ -37,19 +37,17 @@ class SimilarityPrediction(Prediction):
 
 
 class TextSimilarity(Variant, frozen=True, tag="similar"):
-    pooling: Annotated[Pooling, "the vector of a text: the mean of its tokens' vectors, or that of the first one"] = "mean"
-    temperature: Annotated[PosFloat, "cosines are divided by it to tell texts apart; less is stricter with near ones"] = 0.05
-    scale: Annotated[
-        tuple[float, float] | None, "the scores that are cosines of 0 and 1; the lowest and highest of data.train, if none"
-    ] = None
+    pooling: Annotated[Pooling, "sentence embedding: mean of the token vectors, or the vector of [CLS]"] = "mean"
+    temperature: Annotated[PosFloat, "temperature of the contrastive loss over cosine similarities (0.05 in SimCSE)"] = 0.05
+    scale: Annotated[tuple[float, float] | None, "scores that map to cosine 0 and 1; by default the range of data.train"] = None
     long_text: Annotated[
-        Literal["truncate", "hierarchical"], "texts that do not fit: cut at the end, or the mean of their windows' vectors"
+        Literal["truncate", "hierarchical"], "texts over max_length: truncate, or hierarchical (mean of the windows' vectors)"
     ] = "truncate"
-    doc_stride: Annotated[PosInt, "tokens from the start of one window to the next"] = 256
-    columns: Annotated[dict[str, str], "what text, text_b, score and negative are called in the files"] = msgspec.field(
+    doc_stride: Annotated[PosInt, "tokens between the starts of consecutive windows"] = 256
+    columns: Annotated[dict[str, str], "column names of text, text_b, score and negative in the files"] = msgspec.field(
         default_factory=dict
     )
-    skip_bad: Annotated[bool, "leave out rows that cannot be used, and count them"] = False
+    skip_bad: Annotated[bool, "skip invalid rows and count them, instead of stopping with an error"] = False
 
     head_type: ClassVar[TaskHeadType] = "text"
     num_outputs: ClassVar[int] = 0  # predictions are computed from the pooled vectors
@@ -134,7 +132,7 @@ class TextSimilarity(Variant, frozen=True, tag="similar"):
         second = row.get_text("text_b") if is_pair else None
         negative = row.get_text("negative") if row.get("negative") is not None else None
         if negative is not None and second is None:
-            raise row.error("it has a negative, but no text_b that text is alike to")
+            raise row.error("it has a negative, but no text_b as the positive")
         return SimilarityExample(row.get_text("text"), second, score, negative, source=str(row.path), line=row.line)
 
     def _gold_cosines(self, examples: Sequence[SimilarityExample]) -> NDArray[np.float32]:
@@ -168,9 +166,11 @@ def semantic_search(
     Ties go to the earlier document. Documents are processed in chunks, so that they can be a memmap larger than memory.
     """
     if top_k < 1:
-        raise UserError(f"the {top_k} nearest are none; ask for one or more")
+        raise UserError(f"top_k={top_k} must be 1 or more")
     if queries.ndim != 2 or documents.ndim != 2 or queries.shape[1] != documents.shape[1] or not len(documents):
-        raise UserError(f"queries {queries.shape} and documents {documents.shape} must be rows of one width, and some")
+        raise UserError(
+            f"queries {queries.shape} and documents {documents.shape} must be non-empty matrices of the same vector size"
+        )
     step = max(1, MAX_COSINES // min(chunk_size, len(documents)))
     blocks = [
         _search(normalize_rows(queries[start : start + step]), documents, top_k, chunk_size)

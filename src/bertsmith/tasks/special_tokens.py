@@ -35,7 +35,7 @@ class SpecialTokenIds:
         """Tokens left for the texts of a sequence of `max_length`, besides these tokens, [CLS] and [SEP]."""
         num_special = len(self.before_first) + len(self.after_last) + (len(self.before_second) if is_pair else 0)
         if (num_left := max_length - num_special - (3 if is_pair else 2)) < 2:
-            raise UserError(f"{num_special} guide tokens leave no room for text in {max_length} tokens; take a greater length")
+            raise UserError(f"{num_special} special tokens leave no room for text in {max_length} tokens; raise max_length")
         return num_left
 
 
@@ -59,10 +59,8 @@ class TemplateTask(Variant, frozen=True):
     never truncated.
     """
 
-    template: Annotated[
-        str, "special tokens beside the texts: '[direction={direction}] {text}' has one for each value of that column"
-    ] = ""
-    special_tokens: Annotated[tuple[str, ...], "the special tokens of the template; learnt from data.train"] = ()
+    template: Annotated[str, "special tokens from columns of the file, for example '[direction={direction}] {text}'"] = ""
+    special_tokens: Annotated[tuple[str, ...], "special tokens of the template; collected from data.train"] = ()
 
     text_slots: ClassVar[tuple[str, ...]] = ("text", "text_b")  # names of the texts of a sequence, in order
     global_segment: ClassVar[int | None] = None  # token type with global attention (besides [CLS]) in Longformer
@@ -83,7 +81,7 @@ class TemplateTask(Variant, frozen=True):
         tokens = {token for example in examples for token in example.guides} | set(self._unknown_tokens())
         if len(tokens) > MAX_SPECIAL_TOKENS:
             raise UserError(
-                f"task.template={self.template} makes {len(tokens):,} guide tokens, more than {MAX_SPECIAL_TOKENS:,}; "
+                f"task.template={self.template} makes {len(tokens):,} special tokens, more than {MAX_SPECIAL_TOKENS:,}; "
                 "take columns with few different values"
             )
         return tuple(sorted(tokens))
@@ -136,5 +134,5 @@ def _template_error(template: str, problem: str, slots: tuple[str, ...]) -> User
 
 def _token_id(token: str, tokenizer: Tokenizer) -> int:
     if (token_id := tokenizer.backend_tokenizer.token_to_id(token)) is None:
-        raise UserError(f"{tokenizer.source} has no guide token {token}; the tokenizer that fine-tuning saved has it")
+        raise UserError(f"{tokenizer.source} has no special token {token}; the tokenizer that fine-tuning saved has it")
     return token_id

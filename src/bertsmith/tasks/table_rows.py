@@ -158,7 +158,7 @@ def missing_label_error(source: str, line: int, name: str, columns: Mapping[str,
     if source and columns.get(name, name) not in available:
         return UserError(f"{source} {missing_column_message(name, columns, available)}")
     location = f"{source}, line {line:,}" if source else "an example"
-    return UserError(f"{location} has no {name}; training and judging need one for every example")
+    return UserError(f"{location} has no {name}; training and evaluation need one for every example")
 
 
 def missing_column_message(name: str, columns: Mapping[str, str], available: list[str]) -> str:

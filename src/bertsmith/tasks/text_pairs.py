@@ -47,17 +47,18 @@ class TextPairTask(TemplateTask, Generic[T], frozen=True):
 
     pair: Annotated[
         PairEncoding,
-        "text and text_b: joint, in one sequence; both, in one for each order; cross, each by itself, joined by attention",
+        "text pairs: joint (one sequence), both (one per order), cross (cross-attention of two)",
     ] = JointPair()
     long_text: Annotated[
-        LongText, "texts that do not fit: cut at the end, or windows whose scores are averaged, or that the model joins"
+        LongText,
+        "texts over max_length: truncate, window (logits averaged), hierarchical (vectors pooled)",
     ] = "truncate"
-    doc_stride: Annotated[PosInt, "tokens from the start of one window to the next"] = 256
-    hex: Annotated[bool, "texts are bytes written in hex; found in the model's tokenizer"] = False
-    columns: Annotated[dict[str, str], "what text, text_b and label are called in the files"] = msgspec.field(
+    doc_stride: Annotated[PosInt, "tokens between the starts of consecutive windows"] = 256
+    hex: Annotated[bool, "texts are hex-encoded bytes; set from the model's tokenizer"] = False
+    columns: Annotated[dict[str, str], "column names of text, text_b and label in the files"] = msgspec.field(
         default_factory=dict
     )
-    skip_bad: Annotated[bool, "leave out rows that cannot be used, and count them"] = False
+    skip_bad: Annotated[bool, "skip invalid rows and count them, instead of stopping with an error"] = False
 
     head_type: ClassVar[TaskHeadType] = "text"
 
@@ -132,7 +133,7 @@ class TextPairTask(TemplateTask, Generic[T], frozen=True):
     def _check_pairs(self, examples: Sequence[T]) -> None:
         pair_kind = self.pair.__struct_config__.tag
         if self.long_text != "truncate":
-            raise UserError(f"task.pair={pair_kind} makes two sequences of a pair, and cuts them at the length; leave out "
+            raise UserError(f"task.pair={pair_kind} makes two sequences of a pair, each truncated to max_length; leave out "
                            f"task.long_text={self.long_text}, or take task.pair=joint")  # fmt: skip
         if single := next((example for example in examples if example.text_b is None), None):
             raise UserError(f"{single.location} has no text_b, which task.pair={pair_kind} reads beside it; name its column: "

@@ -56,27 +56,25 @@ class TokenWindow:
 
 
 class TokenClassification(TemplateTask, frozen=True, tag="tag"):
-    labels: Annotated[
-        tuple[str, ...], "the tags, in the order of the scores; those of the training file if none are given"
-    ] = ()
-    scheme: Annotated[TagScheme, "what may follow what; found in the training file"] = "any"
-    constrained_decoding: Annotated[bool, "answer with the best legal tags, not with the best tag of each token"] = True
-    long_text: Annotated[
-        Literal["window", "truncate"], "a sentence longer than the model: windows stitched together, or cut"
-    ] = "window"
-    crf: Annotated[bool, "learn which tag follows which, and answer with the best sequence of tags"] = False
+    labels: Annotated[tuple[str, ...], "tags, in the order of the logits; by default the sorted tags of data.train"] = ()
+    scheme: Annotated[TagScheme, "tag scheme; detected in data.train"] = "any"
+    constrained_decoding: Annotated[bool, "Viterbi decoding over sequences valid in the tag scheme, instead of argmax"] = True
+    long_text: Annotated[Literal["window", "truncate"], "sentences over max_length: overlapping windows, or truncate"] = (
+        "window"
+    )
+    crf: Annotated[bool, "linear-chain CRF on top of the encoder"] = False
     transitions: Annotated[
         tuple[tuple[float, ...], ...],
-        "crf: what a tag (row) adds to the next (column), learnt; the last row begins a sentence, the last column ends it",
+        "crf: learned transition scores, row to column; last row: start, last column: end",
     ] = ()
-    context: Annotated[
-        bool | NonNegInt, "pieces of the document shown on each side of a sentence, or true: as many as the length has room for"
-    ] = False
-    overlap: Annotated[NonNegInt, "pieces that neighbouring windows share, at most half of them"] = 64
-    columns: Annotated[dict[str, str], "the file's own names of tokens, tags, document, or numbers from 0"] = msgspec.field(
-        default_factory=dict
+    context: Annotated[bool | NonNegInt, "subwords of document context on each side of a sentence; true: fill max_length"] = (
+        False
     )
-    skip_bad: Annotated[bool, "leave out and count sentences that cannot be read"] = False
+    overlap: Annotated[NonNegInt, "subwords shared by consecutive windows, at most half a window"] = 64
+    columns: Annotated[dict[str, str], "column names of tokens, tags and document in the files, or numbers from 0 (CoNLL)"] = (
+        msgspec.field(default_factory=dict)
+    )
+    skip_bad: Annotated[bool, "skip invalid sentences and count them, instead of stopping with an error"] = False
 
     head_type: ClassVar[TaskHeadType] = "token"
     text_slots: ClassVar[tuple[str, ...]] = ("tokens",)
@@ -85,7 +83,7 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
         size = len(self.labels) + 1
         if self.transitions and [len(row) for row in self.transitions] != [size] * size:
             raise UserError(
-                f"moves: {len(self.labels)} labels take {size} rows of {size} numbers; they are learnt, leave them out"
+                f"transitions: {len(self.labels)} labels need a {size} x {size} matrix; it is learned, leave it out"
             )
 
     @property
@@ -121,7 +119,7 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
         `compute_metrics`. With crf also `whole`, (sequences, 2): contains the first and the last token of the sentence.
         """
         if max_length < 4:
-            raise UserError(f"sequences of {max_length} tokens leave no room for a sentence; take a length of 4 or more")
+            raise UserError(f"sequences of {max_length} tokens leave no room for a sentence; set max_length to 4 or more")
         special_tokens = self.encode_special_tokens(examples, tokenizer)
         encoded, sentence_index, max_tokens = (
             EncodedExamples([], [], np.zeros(0, np.int64)),
@@ -173,7 +171,7 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
             if example.tags is not None
         ]
         if not pairs:
-            raise UserError("no sentence has tags to be judged by")
+            raise UserError("no sentence has gold tags, so no metric can be computed")
         predicted, gold = zip(*pairs, strict=True)
         is_span_task = are_span_tags(sorted(set(chain.from_iterable(gold)) | set(self.labels)))
         if not is_span_task:
@@ -193,7 +191,7 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
         return sorted({split_tag(label)[1] for label in self.labels} - {""})
 
     def transition_mask(self) -> NDArray[np.bool_] | None:
-        """bool (labels + 1, labels + 1), in the layout of `moves`: valid transitions; None if unconstrained."""
+        """bool (labels + 1, labels + 1), in the layout of `transitions`: valid transitions; None if unconstrained."""
         return None if self.scheme == "any" or not self.constrained_decoding else transition_mask(self.labels, self.scheme)
 
     def _split_windows(self, subwords: TokenSubwords, max_tokens: int) -> list[tuple[list[int], TokenWindow]]:
