@@ -57,5 +57,5 @@ def _check_lengths(length: int, max_target_length: int, max_positions: int, join
     if needed > max_positions:
         lengths = f"sources of {length} tokens and answers of {max_target_length}" + (" behind them" if joint else "")
         raise UserError(
-            f"{lengths} are more than the model's {max_positions} positions; lower length or task.max_answer_length"
+            f"{lengths} are more than the model's {max_positions} positions; lower max_length or task.max_target_length"
         )

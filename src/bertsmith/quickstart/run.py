@@ -59,9 +59,9 @@ DOCSTRING_TEXTS = (
 class QuickstartRecipe(Config, frozen=True):
     """The output folder and the time of pre-training."""
 
-    folder: Annotated[str, "everything that is made goes here"] = "out/quickstart"
-    minutes: Annotated[float, "of pre-training the small model; all else takes about three more"] = 1.0
-    roots: Annotated[tuple[str, ...], "folders of Python files to gather text from; none: this environment's"] = ()
+    folder: Annotated[str, "output folder"] = "out/quickstart"
+    minutes: Annotated[float, "minutes of pre-training the small model; the rest takes about three more"] = 1.0
+    roots: Annotated[tuple[str, ...], "folders of Python files to read docstrings from; default: this environment's"] = ()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
