@@ -2,8 +2,10 @@
 
 text=FILE valid=FILE     training and validation text
 vocab_size=N min_frequency=N     vocabulary size and minimum frequency; other words are [UNK]
-order=N embedding_size=N intermediate_size=N direct=false dropout=P     the NNLM: n-gram order, embedding size, hidden size, direct connections
-epochs=N learning_rate=R batch_tokens=N weight_decay=W device=cuda precision=bf16 eval_every=N     its training; the final weights count
+order=N embedding_size=N intermediate_size=N direct=false dropout=P
+                         the NNLM: n-gram order, sizes, direct connections
+epochs=N learning_rate=R batch_tokens=N weight_decay=W device=cuda precision=bf16 eval_every=N
+                         its training; the final weights count
 """
 
 from pathlib import Path
@@ -56,8 +58,9 @@ def _train_nnlm(bench: BenchmarkInputs, train_corpus: Path, valid_corpus: Path) 
     )
     model["hidden_dropout_prob"] = float(bench.options.get("dropout", 0.0))
     train = {
-        "epochs": float(bench.options.get("epochs", 5)), "learning_rate": float(bench.options.get("learning_rate", 1e-3)), "warmup_steps": 0.02,
-        "batch_tokens": bench.int_option("batch_tokens", 4096), "device": bench.options.get("device", "cpu"), "grad_spike_factor": 0.0,
+        "epochs": float(bench.options.get("epochs", 5)), "learning_rate": float(bench.options.get("learning_rate", 1e-3)),
+        "warmup_steps": 0.02, "batch_tokens": bench.int_option("batch_tokens", 4096), "grad_spike_factor": 0.0,
+        "device": bench.options.get("device", "cpu"),
         "weight_decay": float(bench.options.get("weight_decay", 0.01)), "precision": bench.options.get("precision", "fp32"),
         "eval_every": bench.int_option("eval_every", 0), "save_every": 1_000_000,
     }  # fmt: skip

@@ -102,7 +102,8 @@ def _format_calibration(planned: Result, actual: Result, peak_memory: int, setti
     bytes_per_token = memory["activations"] / table_fraction / train["batch_tokens"]
     activation_passes = (seconds_per_token - matmul_seconds) * machine.memory_bandwidth / bytes_per_token
     speed = 1 / seconds_per_token
-    return f"right: shares {activation_fraction:.3f}, passes {activation_passes:.1f} (without gradient checkpointing), tokens/s {speed:,.0f}"
+    passes = f"{activation_passes:.1f} (without gradient checkpointing)"
+    return f"right: fractions {activation_fraction:.3f}, passes {passes}, tokens/s {speed:,.0f}"
 
 
 if __name__ == "__main__":

@@ -71,8 +71,9 @@ def build_their_step(spec: dict[str, Any]) -> Callable[[], None]:
     length, batch_size = spec["length"], max(1, spec["tokens"] // spec["length"])
     buckets = _num_buckets(length)
     config = ReformerConfig(
-        attn_layers=["lsh"] * spec["num_hidden_layers"], hidden_size=spec["hidden_size"], num_attention_heads=spec["num_attention_heads"],
-        attention_head_size=spec["hidden_size"] // spec["num_attention_heads"], feed_forward_size=4 * spec["hidden_size"], vocab_size=30_522,
+        attn_layers=["lsh"] * spec["num_hidden_layers"], hidden_size=spec["hidden_size"],
+        num_attention_heads=spec["num_attention_heads"], feed_forward_size=4 * spec["hidden_size"], vocab_size=30_522,
+        attention_head_size=spec["hidden_size"] // spec["num_attention_heads"],
         num_hashes=NUM_HASHES, num_buckets=buckets if len(buckets) > 1 else buckets[0], lsh_attn_chunk_length=CHUNK_LENGTH,
         lsh_num_chunks_after=0, axial_pos_embds=False, max_position_embeddings=length, hidden_dropout_prob=0.0,
         lsh_attention_probs_dropout_prob=0.0, is_decoder=False,

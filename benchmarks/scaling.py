@@ -145,7 +145,8 @@ def build_forward_backward(forward: Callable[[], Tensor], grad_tensors: Sequence
 
 def _build_model_forward(spec: dict[str, Any], mixer: Any, layout: Layout) -> tuple[Callable[[], Tensor], list[Tensor]]:
     encoder = EncoderConfig(
-        num_hidden_layers=spec["num_hidden_layers"], hidden_size=spec["hidden_size"], mixer=mixer, max_position_embeddings=spec["length"], hidden_dropout_prob=spec["hidden_dropout_prob"],
+        num_hidden_layers=spec["num_hidden_layers"], hidden_size=spec["hidden_size"], mixer=mixer,
+        max_position_embeddings=spec["length"], hidden_dropout_prob=spec["hidden_dropout_prob"],
         reversible=bool(spec["reversible"]), norm="pre" if spec["reversible"] else "post",
     )  # fmt: skip
     model = Model(ModelConfig(encoder=encoder, vocab_size=30_522)).to(spec["device"]).train()

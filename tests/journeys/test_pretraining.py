@@ -22,14 +22,15 @@ from tests.conftest import make_chinese_text, make_english_text
 
 ROOT = Path(__file__).parents[2]
 SMALL = """
-model=bert-tiny model.hidden_size=32 model.mixer.num_attention_heads=2 model.feedforward.intermediate_size=64 model.max_position_embeddings=64 length=64
-train.batch_tokens=512 train.learning_rate=1e-3 train.log_every=5 eval_tokens=2048 held_out=0.1
+model=bert-tiny model.hidden_size=32 model.mixer.num_attention_heads=2 model.feedforward.intermediate_size=64
+model.max_position_embeddings=64 max_length=64
+train.batch_tokens=512 train.learning_rate=1e-3 train.log_every=5 eval_tokens=2048 validation_split=0.1
 """.split()  # noqa: SIM905
 SETTINGS = """
-train.optimizer=lamb,train.learning_rate=2e-2 train.optimizer=bert-adam train.lr_scheduler_type=warmup_stable_decay train.lr_scheduler_type=cosine model.norm=pre
-train.gradient_checkpointing=true train.precision=bf16 objective=mlm-sop objective=mlm objective.masking=span
+train.optimizer=lamb,train.learning_rate=2e-2 train.optimizer=bert-adam train.lr_scheduler_type=warmup_stable_decay
+train.lr_scheduler_type=cosine model.norm=pre train.gradient_checkpointing=true train.precision=bf16 objective=mlm-sop objective=mlm objective.masking=span
 objective.masking=ngram objective.dupe_factor=2 model.mixer.attention_dropout=0.1 objective=mlm,objective.packing=full-sentences
-objective=masked,objective.packing=doc-sentences objective.style=google
+objective=mlm,objective.packing=doc-sentences objective.style=google
 """.split()  # noqa: SIM905
 
 
@@ -203,7 +204,7 @@ def test_pretrain_init_from_checkpoint(corpus, uninterrupted, tmp_path):
 
 
 def phased_arguments(corpus, out):
-    arguments = [word for word in SMALL if not word.startswith("length")]
+    arguments = [word for word in SMALL if not word.startswith("max_length")]
     phase_arguments = [
         "max_length=[16,64]",
         "phase_fractions=[0.5,0.5]",
@@ -248,7 +249,7 @@ def test_pretrain_phases_use_their_own_length(corpus):
 
 
 def test_pretrain_with_two_lengths(corpus, tmp_path):
-    arguments = [word for word in SMALL if not word.startswith("length")]
+    arguments = [word for word in SMALL if not word.startswith("max_length")]
     result = run_cli_json(
         "pretrain",
         f"corpus={corpus}",

@@ -85,7 +85,8 @@ def convert_model(base: Model, recipe: Recipe) -> Model:
     """The model with Longformer attention; on texts within the window, outputs equal those of `base`."""
     recipe, base_mixer = fill_defaults(recipe, base), base.config.encoder.mixer
     mixer = Longformer(
-        attention_window=recipe.attention_window or (), dilation=recipe.dilation or (), dilated_layers=recipe.dilated_layers, global_attention=recipe.global_attention,
+        attention_window=recipe.attention_window or (), dilation=recipe.dilation or (),
+        dilated_layers=recipe.dilated_layers, global_attention=recipe.global_attention,
         attention_dropout=base_mixer.attention_dropout if isinstance(base_mixer, Longformer) else 0.0,
     )  # fmt: skip
     if base.decoder is not None:
@@ -107,8 +108,8 @@ def _report_changes(base: Model, recipe: Recipe, console: Console) -> None:
         console.info("rotary positions (rope_theta) are relative and need no table: within a window they are as in training"
                    + (global_tokens if recipe.global_attention else ""))  # fmt: skip
     if (dropout := getattr(encoder.mixer, "attention_dropout", 0.0)) and not isinstance(encoder.mixer, Longformer):
-        console.info(f"mixer.attention_dropout={dropout:g} is dropped, since it is slow with windows; to keep it, train further with "
-                   "`pretrain init= model.mixer=longformer model.mixer.attention_dropout=`")  # fmt: skip
+        console.info(f"mixer.attention_dropout={dropout:g} is left out: it is slow with windows; to keep it, train further "
+                   "with `pretrain init= model.mixer=longformer model.mixer.attention_dropout=`")  # fmt: skip
     if not recipe.dilation and not isinstance(encoder.mixer, Longformer):
         paths = "higher layers and global tokens" if recipe.global_attention else "higher layers"
         console.info(f"texts of up to {window_per_side + 1:,} tokens are read as before; in longer texts, tokens more than "

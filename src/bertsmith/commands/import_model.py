@@ -135,7 +135,8 @@ def _import_reformer(recipe: Recipe, source: Path, out: Path, console: Console) 
 def _build_result(family: str, converted: ConvertedModel, tokenizer: Tokenizer) -> dict[str, Any]:
     config = converted.model.config
     return {
-        "family": family, "layers": config.encoder.num_hidden_layers, "width": config.encoder.hidden_size, "heads": sorted(config.heads),
+        "family": family, "layers": config.encoder.num_hidden_layers, "width": config.encoder.hidden_size,
+        "heads": sorted(config.heads),
         "task": None if converted.task is None else converted.task.__struct_config__.tag,
         "vocabulary": config.vocab_size, "pieces": len(tokenizer), "positions": config.encoder.max_position_embeddings,
         "parameters": sum(weight.numel() for weight in converted.model.parameters()),

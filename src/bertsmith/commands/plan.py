@@ -282,5 +282,6 @@ def _warn(result: dict[str, Any], recipe: Recipe, console: Console) -> None:
         if free < result["disk"]["most"]:
             most = result["disk"]["most"]
             console.warn(
-                f"{folder} needs {most / 1e9:.2f} GB of disk while it is made, {free / 1e9:.2f} are free; lower train.save_total_limit"
+                f"{folder} needs {most / 1e9:.2f} GB of disk while it is made, {free / 1e9:.2f} are free; "
+                "lower train.save_total_limit"
             )

@@ -102,8 +102,8 @@ def check_recipe(recipe: FinetuneRecipe) -> None:
     if getattr(recipe.task, "template", "") and (recipe.lora or recipe.freeze):
         raise UserError("guide tokens of task.template begin alike and must learn; leave out freeze and lora, or the template")
     if recipe.aux_lm_weight and (isinstance(recipe.task, TextSimilarity | Seq2Seq) or recipe.features or recipe.rdrop):
-        raise UserError("aux_lm_weight is for tasks with a head of their own that reads the last layer once; leave it out, or features "
-                       "and rdrop")  # fmt: skip
+        raise UserError("aux_lm_weight is for tasks with a head of their own that reads the last layer once; leave it out, or "
+                       "features and rdrop")  # fmt: skip
     if isinstance(recipe.task, TextSimilarity) and (recipe.rdrop or recipe.train.gradual_unfreezing):
         raise UserError(
             "task=similar has no head for rdrop to compare, or for train.gradual_unfreezing to begin with; leave them out"

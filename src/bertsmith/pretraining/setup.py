@@ -62,7 +62,8 @@ class PretrainRecipe(Config, frozen=True):
         )
         if len(fractions) != len(self.max_length) or abs(sum(fractions) - 1) > 1e-6:
             raise UserError(
-                f"phase_fractions {list(fractions)} do not go with max_length {list(self.max_length)}; one for each, adding up to 1"
+                f"phase_fractions {list(fractions)} do not go with max_length {list(self.max_length)}; "
+                "one for each, adding up to 1"
             )
         return list(zip(self.max_length, np.cumsum(fractions).tolist(), strict=True))
 
@@ -123,8 +124,8 @@ def build_batches(
 ) -> BatchLoader:
     """The loader of one phase, after checking that model, objective and sequence length go together."""
     if config.encoder.type_vocab_size < 2 and isinstance(recipe.objective, SentencePairMLM):
-        raise UserError(f"model.type_vocab_size={config.encoder.type_vocab_size} has no segment B for sentence pairs; set it to 2, or "
-                       "choose objective=mlm")  # fmt: skip
+        raise UserError(f"model.type_vocab_size={config.encoder.type_vocab_size} has no segment B for sentence pairs; set it "
+                       "to 2, or choose objective=mlm")  # fmt: skip
     if isinstance(recipe.objective, CausalLM | BiLM):
         recipe.objective.check(config.encoder)
     if uses_streams(recipe) and isinstance(recipe.objective, ReplacedTokenDetection):
@@ -134,8 +135,8 @@ def build_batches(
         raise UserError("a stream goes on from each batch to the next, which other processes read; run it in one process, or "
                        "choose another objective.packing, such as windows")  # fmt: skip
     if length > config.encoder.max_position_embeddings:
-        raise UserError(f"max_length {length} is more than the model's {config.encoder.max_position_embeddings} positions; lower it, or set "
-                       f"model.max_position_embeddings={length}")  # fmt: skip
+        raise UserError(f"max_length {length} is more than the model's {config.encoder.max_position_embeddings} positions; "
+                       f"lower it, or set model.max_position_embeddings={length}")  # fmt: skip
     return recipe.objective.build_batches(corpus, documents, length, recipe.train.batch_tokens, recipe.seed)
 
 
