@@ -90,8 +90,9 @@ def _build_ours(
     encoded, objective = task.encode(examples, tokenizer, max_length), Supervised(task)
     batches = ExampleBatches(task, encoded, find_batch_tokens(task, encoded, batch_size), 0)
     config = ModelConfig(base.config.encoder, base.config.vocab_size, objective.heads())
-    train = TrainConfig(steps=WARMUP_STEPS + steps, batch_tokens=batches.batch_tokens, learning_rate=5e-5, warmup_steps=0, weight_decay=0,
-                   optimizer=Adamw(eps=1e-8), device=_device_name(bench), precision=bench.options.get("precision", "fp32"),  # type: ignore[arg-type]
+    train = TrainConfig(steps=WARMUP_STEPS + steps, batch_tokens=batches.batch_tokens, learning_rate=5e-5,
+                   warmup_steps=0, weight_decay=0, optimizer=Adamw(eps=1e-8), device=_device_name(bench),
+                   precision=bench.options.get("precision", "fp32"),  # type: ignore[arg-type]
                    compile=bench.options.get("compile") == "true")  # fmt: skip
 
     def run_round() -> float:

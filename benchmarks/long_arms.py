@@ -41,7 +41,7 @@ class ExperimentConfig:
     precision: str
     long_length: int = 4096
     short_length: int = 512
-    window_per_side: int = 256
+    attention_window: int = 512
     minutes: float = 1.0
     learning_rate: float = 5e-4
     steps: int | None = None
@@ -117,8 +117,8 @@ def _shared_steps(config: ExperimentConfig) -> Iterator[ExperimentStep]:
     yield ExperimentStep("corpus", "prepare", prepare_settings)
     convert_settings = {
         "model": config.model,
-        "length": config.long_length,
-        "reach": [config.window_per_side],
+        "max_length": config.long_length,
+        "attention_window": [config.attention_window],
         "out": config.artifact_path("longer"),
     }
     yield ExperimentStep("longer", "convert_long", convert_settings)
@@ -163,7 +163,7 @@ def _build_arms(config: ExperimentConfig, dataset: str) -> dict[str, Arm]:
     long, short = config.long_length, config.short_length
     if dataset == "reviews":
         task: dict[str, Any] = {"kind": "classify"}
-        hierarchical = task | {"long": "hierarchical", "stride": short * 3 // 4}
+        hierarchical = task | {"long_text": "hierarchical", "doc_stride": short * 3 // 4}
         return {
             "window": Arm(MLM_STEP, task, long, 4 * long, 4),
             "cut": Arm(None, task, short, 16 * short, 4),
@@ -171,12 +171,12 @@ def _build_arms(config: ExperimentConfig, dataset: str) -> dict[str, Arm]:
             "parts": Arm(None, hierarchical, short, 4 * long, 4),
         }
     task = {"kind": "answer", "max_answer_length": 100, "n_best_size": 1}
-    truncated = task | {"long": "truncate"}
+    truncated = task | {"long_text": "truncate"}
     return {
-        "window": Arm("squad-window", task | {"stride": long // 2}, long, 4 * long, 2),
+        "window": Arm("squad-window", task | {"doc_stride": long // 2}, long, 4 * long, 2),
         "cut": Arm("squad-dense", truncated, short, 8 * short, 4),
         "near": Arm("squad-window", truncated, short, 8 * short, 4),
-        "strided": Arm("squad-dense", task | {"stride": short * 3 // 8}, short * 3 // 4, 4 * long, 2),
+        "strided": Arm("squad-dense", task | {"doc_stride": short * 3 // 8}, short * 3 // 4, 4 * long, 2),
     }
 
 

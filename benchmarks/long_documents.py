@@ -2,7 +2,7 @@
 
 python -m benchmarks long_documents reviews=FILE.jsonl covid=FILE.json squad=FILE.json texts=FILE,... out=FOLDER
        [device=cuda] [precision=bf16] [jobs=12] [minutes=1] [seconds=600] [model=mini-en] [folds=5,3]
-       [length=4096] [short=512] [reach=256] [rate=5e-4] [steps=N]
+       [max_length=4096] [short_length=512] [attention_window=512] [learning_rate=5e-4] [steps=N]
 
 reviews    classification: a JSON object per line, {"text": ..., "label": ..., "fold": 0}; folds are assigned if absent
 covid      question answering, SQuAD's JSON: data > paragraphs > context and qas > id, question, answers > text, answer_start
@@ -66,9 +66,9 @@ def _read_config(bench: BenchmarkInputs) -> ExperimentConfig:
         out=out, model=options.get("model", "mini-en"), texts=options["texts"].split(","), squad=options["squad"],
         folds={"reviews": reviews, "covid": covid}, device=device,
         precision=options.get("precision", "bf16" if device.startswith("cuda") else "fp32"),
-        long_length=bench.int_option("length", 4096), short_length=bench.int_option("short", 512),
-        window_per_side=bench.int_option("reach", 256), minutes=float(options.get("minutes", 1)),
-        learning_rate=float(options.get("rate", 5e-4)), steps=bench.int_option("steps", 0) or None,
+        long_length=bench.int_option("max_length", 4096), short_length=bench.int_option("short_length", 512),
+        attention_window=bench.int_option("attention_window", 512), minutes=float(options.get("minutes", 1)),
+        learning_rate=float(options.get("learning_rate", 5e-4)), steps=bench.int_option("steps", 0) or None,
     )  # fmt: skip
 
 

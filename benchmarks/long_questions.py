@@ -1,13 +1,14 @@
 """Question answering on long texts: a model fine-tuned on short passages and converted by `convert-long`, against truncation.
 
 python -m benchmarks long_questions model=FOLDER squad=FILE.json dev=FILE.json out=FOLDER
-       [every=30] [characters=10000] [length=4096] [short=512] [taught=256] [reach=256] [epochs=1]
-       [rate=1.5e-4] [steps=N] [device=cpu] [precision=bf16]
+       [every=30] [characters=10000] [max_length=4096] [short_length=512] [train_length=256] [attention_window=512]
+       [epochs=1] [learning_rate=1.5e-4] [steps=N] [device=cpu] [precision=bf16]
 
 model       a pre-trained encoder, such as an imported MiniLM
 squad, dev  SQuAD's JSON for training and evaluation; all files may be compressed (.xz .gz)
 every       one in so many questions of `dev` is used; its passages are joined with their neighbours up to `characters`
-taught      sequence length of fine-tuning; `length` and `short` are those of evaluation, with windows and truncated
+train_length  sequence length of fine-tuning; `max_length` and `short_length` are those of evaluation, with windows and
+              truncated
 
 There is no training on long texts. The same command resumes. In out: reader, long, cut (models), joined.json (questions
 with long contexts), judged (scores of both, with intervals).
@@ -33,7 +34,7 @@ def run(bench: BenchmarkInputs) -> list[Row]:
     if missing := [name for name in REQUIRED_KEYS if name not in options]:
         sys.exit(f"long_questions needs {'=... '.join(missing)}=...; see benchmarks/long_questions.py")
     out = Path(options["out"])
-    long, short = bench.int_option("length", 4096), bench.int_option("short", 512)
+    long, short = bench.int_option("max_length", 4096), bench.int_option("short_length", 512)
     articles = join_passages(Path(options["dev"]), bench.int_option("characters", 10_000), bench.int_option("every", 30))
     out.mkdir(parents=True, exist_ok=True)
     write_atomic(out / "joined.json", json.dumps({"data": articles}).encode())
@@ -70,12 +71,12 @@ def _append_passage(text: dict[str, Any], passage: str, questions: list[dict[str
 
 def _build_readers(bench: BenchmarkInputs, out: Path, long_length: int, short_length: int) -> None:
     """Fine-tune `reader`; convert it to `long`; publish the same weights as `cut`, which truncates long texts."""
-    options, train_length = bench.options, bench.int_option("taught", 256)
+    options, train_length = bench.options, bench.int_option("train_length", 256)
     task = {"kind": "answer", "doc_stride": train_length // 2}
     data, device = {"train": options["squad"]}, options.get("device", "auto")
     duration = {"steps": int(options["steps"])} if "steps" in options else {"epochs": float(options.get("epochs", 1))}
     train = {
-        "learning_rate": float(options.get("rate", 1.5e-4)),
+        "learning_rate": float(options.get("learning_rate", 1.5e-4)),
         "batch_tokens": 16 * train_length,
         "device": device,
         **duration,
@@ -84,8 +85,8 @@ def _build_readers(bench: BenchmarkInputs, out: Path, long_length: int, short_le
     api.finetune(
         task=task, model=options["model"], data=data, max_length=train_length, train=train, out=str(out / "reader"), quiet=True
     )
-    reader, window_per_side = str(out / "reader"), [bench.int_option("reach", 256)]
-    api.convert_long(model=reader, max_length=long_length, attention_window=window_per_side, out=str(out / "long"), quiet=True)
+    reader, attention_window = str(out / "reader"), [bench.int_option("attention_window", 512)]
+    api.convert_long(model=reader, max_length=long_length, attention_window=attention_window, out=str(out / "long"), quiet=True)
     no_training = {"learning_rate": 1e-12, "steps": 1, "warmup_steps": 0, "batch_tokens": 16 * train_length, "device": device}
     api.finetune(task=task | {"long_text": "truncate"}, model=reader, data=data, max_length=short_length, train=no_training,
                  out=str(out / "cut"), quiet=True)  # fmt: skip

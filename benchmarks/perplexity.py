@@ -1,9 +1,11 @@
 """Perplexity of NNLM (Bengio et al. 2003) against a Kneser-Ney trigram: the same held-out words, the same vocabulary.
 
 text=FILE valid=FILE     training and validation text
-size=N least=N           vocabulary size and minimum frequency; other words are [UNK]
-order=N numbers=N inner=N direct=false dropout=P     the NNLM: n-gram order, embedding size, hidden size, direct connections
-epochs=N rate=R batch_tokens=N decay=W device=cuda precision=bf16 eval_every=N     its training; the final weights count
+vocab_size=N min_frequency=N     vocabulary size and minimum frequency; other words are [UNK]
+order=N embedding_size=N intermediate_size=N direct=false dropout=P
+                         the NNLM: n-gram order, sizes, direct connections
+epochs=N learning_rate=R batch_tokens=N weight_decay=W device=cuda precision=bf16 eval_every=N
+                         its training; the final weights count
 """
 
 from pathlib import Path
@@ -34,8 +36,8 @@ def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
 def _prepare_corpora(bench: BenchmarkInputs) -> tuple[Path, Path, dict[str, Any]]:
     files = {name: bench.options[name] for name in ("text", "valid")}
     tokenizer_result = api.train_tokenizer(
-        kind="word", texts=files["text"], vocab_size=bench.int_option("size", 50_000), lowercase=False,
-        min_frequency=bench.int_option("least", 2), out=str(bench.folder / "words"), quiet=True,
+        kind="word", texts=files["text"], vocab_size=bench.int_option("vocab_size", 50_000), lowercase=False,
+        min_frequency=bench.int_option("min_frequency", 2), out=str(bench.folder / "words"), quiet=True,
     )  # fmt: skip
     for name, path in files.items():
         api.prepare(
@@ -46,12 +48,20 @@ def _prepare_corpora(bench: BenchmarkInputs) -> tuple[Path, Path, dict[str, Any]
 
 def _train_nnlm(bench: BenchmarkInputs, train_corpus: Path, valid_corpus: Path) -> dict[str, Any]:
     direct = bench.options.get("direct", "true") == "true"
-    model = to_dict(nnlm(bench.int_option("order", 5), bench.int_option("numbers", 60), bench.int_option("inner", 100), direct))
-    model["dropout"] = float(bench.options.get("dropout", 0.0))
+    model = to_dict(
+        nnlm(
+            bench.int_option("order", 5),
+            bench.int_option("embedding_size", 60),
+            bench.int_option("intermediate_size", 100),
+            direct,
+        )
+    )
+    model["hidden_dropout_prob"] = float(bench.options.get("dropout", 0.0))
     train = {
-        "epochs": float(bench.options.get("epochs", 5)), "learning_rate": float(bench.options.get("rate", 1e-3)), "warmup_steps": 0.02,
-        "batch_tokens": bench.int_option("batch_tokens", 4096), "device": bench.options.get("device", "cpu"), "grad_spike_factor": 0.0,
-        "weight_decay": float(bench.options.get("decay", 0.01)), "precision": bench.options.get("precision", "fp32"),
+        "epochs": float(bench.options.get("epochs", 5)), "learning_rate": float(bench.options.get("learning_rate", 1e-3)),
+        "warmup_steps": 0.02, "batch_tokens": bench.int_option("batch_tokens", 4096), "grad_spike_factor": 0.0,
+        "device": bench.options.get("device", "cpu"),
+        "weight_decay": float(bench.options.get("weight_decay", 0.01)), "precision": bench.options.get("precision", "fp32"),
         "eval_every": bench.int_option("eval_every", 0), "save_every": 1_000_000,
     }  # fmt: skip
     head = {"transform": False, "tied": False, "bias": True}

@@ -18,16 +18,16 @@ from .inputs import BenchmarkInputs
 
 GPU_RUNS = [
     "model=bert-base train.batch_tokens=65536",
-    "model=bert-base train.batch_tokens=32768 train.accumulate=2 length=512",
+    "model=bert-base train.batch_tokens=32768 train.gradient_accumulation_steps=2 max_length=512",
     "model=bert-base train.batch_tokens=65536 train.compile=true",
-    "model=bert-large train.batch_tokens=32768 train.recompute=true",
+    "model=bert-large train.batch_tokens=32768 train.gradient_checkpointing=true",
     "model=bert-medium train.batch_tokens=131072 train.optimizer=lamb objective=mlm",
 ]
 CPU_RUNS = [
     "model=bert-mini train.batch_tokens=2048",
-    "model=bert-mini train.batch_tokens=1024 train.accumulate=3 train.optimizer=lamb",
-    "model=bert-mini train.batch_tokens=2048 train.recompute=true",
-    "model=bert-tiny train.batch_tokens=4096 length=64 objective=mlm",
+    "model=bert-mini train.batch_tokens=1024 train.gradient_accumulation_steps=3 train.optimizer=lamb",
+    "model=bert-mini train.batch_tokens=2048 train.gradient_checkpointing=true",
+    "model=bert-tiny train.batch_tokens=4096 max_length=64 objective=mlm",
     "model=bert-small train.batch_tokens=512",
 ]
 Result = dict[str, Any]
@@ -102,7 +102,8 @@ def _format_calibration(planned: Result, actual: Result, peak_memory: int, setti
     bytes_per_token = memory["activations"] / table_fraction / train["batch_tokens"]
     activation_passes = (seconds_per_token - matmul_seconds) * machine.memory_bandwidth / bytes_per_token
     speed = 1 / seconds_per_token
-    return f"right: shares {activation_fraction:.3f}, passes {activation_passes:.1f} (without recompute), tokens/s {speed:,.0f}"
+    passes = f"{activation_passes:.1f} (without gradient checkpointing)"
+    return f"right: fractions {activation_fraction:.3f}, passes {passes}, tokens/s {speed:,.0f}"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """LSH attention against transformers' Reformer, forward and backward, and the memory of reversible layers by depth.
 
-python -m benchmarks reformer [device=cuda] [lengths=4096,16384] [tokens=32768] [layers=12] [width=768] [heads=12]
+python -m benchmarks reformer [device=cuda] [lengths=4096,16384] [tokens=32768] [num_hidden_layers=12]
+                              [hidden_size=768] [num_attention_heads=12]
                               [depths=6,12,24,48] [deep=4096]
 
 Both sides have the same buckets, hash rounds and chunks: 4 rounds, chunks of 64, two buckets for each chunk. Theirs is
@@ -28,7 +29,7 @@ def run(bench: BenchmarkInputs) -> list[Row]:
             result = scaling.measure_in_process(
                 spec | {"mixer": _mixer_settings(length), "reversible": reversible}, build_our_step
             )
-            rows.append(_format_row(f"hashed at {length:,}{', reversible' * reversible}", result, peer, "3x"))
+            rows.append(_format_row(f"reformer at {length:,}{', reversible' * reversible}", result, peer, "3x"))
     for layers in _int_list(bench, "depths", "6,12,24,48"):
         spec = _build_spec(bench, bench.int_option("deep", 4096)) | {
             "num_hidden_layers": layers,
@@ -50,7 +51,7 @@ def _build_spec(bench: BenchmarkInputs, length: int) -> dict[str, Any]:
     spec: dict[str, Any] = {
         name: bench.int_option(name, default) for name, default in (INT_OPTIONS | {"num_hidden_layers": 12}).items()
     }
-    spec |= {"tokens": bench.int_option("tokens", 32_768), "length": length, "dropout": 0.0, "kind": "hashed"}
+    spec |= {"tokens": bench.int_option("tokens", 32_768), "length": length, "hidden_dropout_prob": 0.0, "kind": "reformer"}
     return spec | {"device": bench.options.get("device", "cuda")}
 
 
@@ -61,7 +62,7 @@ def _num_buckets(length: int) -> list[int]:
 
 
 def _mixer_settings(length: int) -> dict[str, Any]:
-    return {"buckets": _num_buckets(length), "rounds": NUM_HASHES, "reach": CHUNK_LENGTH}
+    return {"num_buckets": _num_buckets(length), "num_hashes": NUM_HASHES, "bucket_window": CHUNK_LENGTH}
 
 
 def build_their_step(spec: dict[str, Any]) -> Callable[[], None]:
@@ -70,8 +71,9 @@ def build_their_step(spec: dict[str, Any]) -> Callable[[], None]:
     length, batch_size = spec["length"], max(1, spec["tokens"] // spec["length"])
     buckets = _num_buckets(length)
     config = ReformerConfig(
-        attn_layers=["lsh"] * spec["layers"], hidden_size=spec["width"], num_attention_heads=spec["heads"],
-        attention_head_size=spec["width"] // spec["heads"], feed_forward_size=4 * spec["width"], vocab_size=30_522,
+        attn_layers=["lsh"] * spec["num_hidden_layers"], hidden_size=spec["hidden_size"],
+        num_attention_heads=spec["num_attention_heads"], feed_forward_size=4 * spec["hidden_size"], vocab_size=30_522,
+        attention_head_size=spec["hidden_size"] // spec["num_attention_heads"],
         num_hashes=NUM_HASHES, num_buckets=buckets if len(buckets) > 1 else buckets[0], lsh_attn_chunk_length=CHUNK_LENGTH,
         lsh_num_chunks_after=0, axial_pos_embds=False, max_position_embeddings=length, hidden_dropout_prob=0.0,
         lsh_attention_probs_dropout_prob=0.0, is_decoder=False,

@@ -1,9 +1,10 @@
 """Time and memory of every mixer by sequence length, forward and backward; on a CPU each in a process of its own.
 
-Keys: lengths=1024,2048,... kinds=dense,window,... device=cpu width=768 heads=12 tokens=N rounds=2 most=60 threads=1
-      layers=0 (0: the mixer alone; else a model of so many layers) recompute=1 compile=1 reversible=1 dropout=0
+Keys: lengths=1024,2048,... kinds=attention,longformer,... device=cpu hidden_size=768 num_attention_heads=12 tokens=N rounds=2
+      max_seconds=60 threads=1 num_hidden_layers=0 (0: the mixer alone; else a model of so many layers)
+      gradient_checkpointing=1 compile=1 reversible=1 hidden_dropout_prob=0
       out=FOLDER (for time.svg, memory.svg)
-`tokens` are of a batch of equal lengths, at least one sequence. A mixer that took more than `most` seconds is not measured
+`tokens` are of a batch of equal lengths, at least one sequence. A mixer that took more than `max_seconds` is not measured
 at greater lengths. On CUDA in bf16, on a CPU in float32; with one thread, seconds are CPU time. The peer is full attention,
 mixer=attention, at the same length.
 """
@@ -36,8 +37,8 @@ from .inputs import BenchmarkInputs
 Row = tuple[str, str, str, str, str]
 StepBuilder = Callable[[dict[str, Any]], Callable[[], None]]
 MIXER_KINDS = tuple(str(kind.__struct_config__.tag) for kind in get_args(MixerConfig))
-INT_OPTIONS = {"width": 768, "heads": 12, "tokens": 0, "rounds": 2, "threads": 1, "layers": 0}
-INT_OPTIONS |= {"recompute": 0, "compile": 0, "reversible": 0}
+INT_OPTIONS = {"hidden_size": 768, "num_attention_heads": 12, "tokens": 0, "rounds": 2, "threads": 1, "num_hidden_layers": 0}
+INT_OPTIONS |= {"gradient_checkpointing": 0, "compile": 0, "reversible": 0}
 
 
 def run(bench: BenchmarkInputs) -> list[Row]:
@@ -48,7 +49,7 @@ def run(bench: BenchmarkInputs) -> list[Row]:
     if out := bench.options.get("out"):
         _write_charts(Path(out), results)
     return [
-        _format_row(kind, measurement, results.get("dense", {}))
+        _format_row(kind, measurement, results.get("attention", {}))
         for kind, by_length in results.items()
         for measurement in by_length.items()
     ]
@@ -61,13 +62,16 @@ def _measure_lengths(bench: BenchmarkInputs, kind: str, lengths: list[int]) -> d
             "kind": kind,
             "length": length,
         }
-        spec |= {"device": bench.options.get("device", "cpu"), "dropout": float(bench.options.get("dropout", 0))}
+        spec |= {
+            "device": bench.options.get("device", "cpu"),
+            "hidden_dropout_prob": float(bench.options.get("hidden_dropout_prob", 0)),
+        }
         result = measure_in_process(spec, build_our_step) if spec["device"] == "cuda" else _measure_in_subprocess(spec)
         if result is None:
             break
         results[length] = result
         print(kind, length, result, file=sys.stderr, flush=True)
-        if result["seconds"] > bench.int_option("most", 60):
+        if result["seconds"] > bench.int_option("max_seconds", 60):
             break
     return results
 
@@ -115,12 +119,13 @@ def build_our_step(spec: dict[str, Any]) -> Callable[[], None]:
     layout = Layout.from_lengths([spec["length"]] * batch_size).to(spec["device"])
     settings = {"kind": spec["kind"], **spec.get("mixer", {})}
     fields = next(config.__struct_fields__ for config in get_args(MixerConfig) if config.__struct_config__.tag == spec["kind"])
-    mixer: Any = from_dict(MixerConfig, settings | ({"heads": spec["heads"]} if "heads" in fields else {}))  # type: ignore[arg-type]
-    if spec["layers"]:
+    heads = {name: spec[name] for name in ("num_attention_heads",) if name in fields}
+    mixer: Any = from_dict(MixerConfig, settings | heads)  # type: ignore[arg-type]
+    if spec["num_hidden_layers"]:
         forward, grad_tensors = _build_model_forward(spec, mixer, layout)
     else:
-        layer = mixer.build(spec["width"]).to(spec["device"]).train()
-        x = torch.randn(batch_size * spec["length"], spec["width"], device=spec["device"], requires_grad=True)
+        layer = mixer.build(spec["hidden_size"]).to(spec["device"]).train()
+        x = torch.randn(batch_size * spec["length"], spec["hidden_size"], device=spec["device"], requires_grad=True)
         forward, grad_tensors = lambda: layer(x, layout), [x, *layer.parameters()]
     return build_forward_backward(forward, grad_tensors, spec["device"])
 
@@ -140,11 +145,12 @@ def build_forward_backward(forward: Callable[[], Tensor], grad_tensors: Sequence
 
 def _build_model_forward(spec: dict[str, Any], mixer: Any, layout: Layout) -> tuple[Callable[[], Tensor], list[Tensor]]:
     encoder = EncoderConfig(
-        num_hidden_layers=spec["layers"], hidden_size=spec["width"], mixer=mixer, max_position_embeddings=spec["length"], hidden_dropout_prob=spec["dropout"],
-        reversible=bool(spec["reversible"]), norm="pre" if spec["reversible"] else "after",
+        num_hidden_layers=spec["num_hidden_layers"], hidden_size=spec["hidden_size"], mixer=mixer,
+        max_position_embeddings=spec["length"], hidden_dropout_prob=spec["hidden_dropout_prob"],
+        reversible=bool(spec["reversible"]), norm="pre" if spec["reversible"] else "post",
     )  # fmt: skip
     model = Model(ModelConfig(encoder=encoder, vocab_size=30_522)).to(spec["device"]).train()
-    model.encoder.stack.gradient_checkpointing = bool(spec["recompute"])
+    model.encoder.stack.gradient_checkpointing = bool(spec["gradient_checkpointing"])
     if spec["compile"]:
         model.compile_parts()
     inputs = Inputs(torch.randint(5, 30_000, (len(layout.seq_id),), device=spec["device"]), layout)
@@ -180,7 +186,7 @@ def _format_row(kind: str, measurement: tuple[int, dict[str, float]], dense_resu
     length, result = measurement
     peer = dense_results.get(length)
     ratio = f"{peer['seconds'] / result['seconds']:.1f}x" if peer else "-"
-    goal = "4x" if (kind, length) == ("window", 8192) else ""
+    goal = "4x" if (kind, length) == ("longformer", 8192) else ""
     return f"{kind} at {length:,}", format_result(result), f"full {format_result(peer)}" if peer else "-", ratio, goal
 
 

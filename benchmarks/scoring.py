@@ -33,18 +33,18 @@ class Case(Config, frozen=True):
     """A table of the suite: a task, its files and hyper-parameters."""
 
     task: Annotated[Task, "as in finetune"]
-    train: Annotated[str, "the file to learn from"]
-    dev: Annotated[str, "the file to be judged on"]
-    model: Annotated[str, "the Hugging Face folder to begin from"]
-    metric: Annotated[str, "the score that is compared"]
-    columns: Annotated[dict[str, str], "what text, text_b and label are called in the files"] = msgspec.field(
+    train: Annotated[str, "training file"]
+    dev: Annotated[str, "evaluation file"]
+    model: Annotated[str, "Hugging Face folder of the pre-trained model"]
+    metric: Annotated[str, "metric to compare"]
+    columns: Annotated[dict[str, str], "column names: { text = NAME, text_b = NAME, label = NAME }"] = msgspec.field(
         default_factory=dict
     )
-    length: Annotated[PosInt, "longest sequence"] = 128
-    batch: Annotated[PosInt, "sequences of an update"] = 32
-    rate: Annotated[PosFloat, "peak learning rate"] = 5e-5
+    max_length: Annotated[PosInt, "maximum sequence length, in tokens"] = 128
+    batch: Annotated[PosInt, "batch size, in sequences"] = 32
+    learning_rate: Annotated[PosFloat, "learning rate at the start"] = 5e-5
     epochs: Annotated[PosFloat, "passes over the training file"] = 3.0
-    overlap: Annotated[PosInt, "tokens that windows of a passage share, at transformers"] = 128
+    overlap: Annotated[PosInt, "overlap of context windows in tokens, for transformers"] = 128
     attention_dropout: Annotated[NonNegFloat, "on both sides"] = 0.0
 
 
@@ -76,7 +76,9 @@ def run_job(job: ScoringJob) -> dict[str, Any]:
     task = task.fit(train_examples)
     train_side = train_ours if job.side == "ours" else train_theirs
     trained = train_side(job, task, train_examples, eval_examples)
-    predictions = trained.predict(job.side == "ours" and getattr(task, "legal", False))  # transformers' script uses argmax
+    predictions = trained.predict(
+        job.side == "ours" and getattr(task, "constrained_decoding", False)
+    )  # transformers' script uses argmax
     speed = {"examples_per_second": case.epochs * len(train_examples) / trained.train_seconds, "updates": trained.num_updates}
     return {
         **task.compute_metrics(predictions, eval_examples),
@@ -106,17 +108,17 @@ def _with_decoding(task: Any, legal: bool) -> Any:
 
 def train_ours(job: ScoringJob, task: Any, train_examples: Sequence[Any], eval_examples: Sequence[Any]) -> TrainedSide:
     case, out = job.case, Path(job.folder) / "out"
-    encoded = task.encode(train_examples, Tokenizer.load(Path(job.model) / "tokenizer.json"), case.length)
+    encoded = task.encode(train_examples, Tokenizer.load(Path(job.model) / "tokenizer.json"), case.max_length)
     train = {
         "epochs": case.epochs,
         "batch_tokens": find_batch_tokens(task, encoded, case.batch),
-        "learning_rate": case.rate,
+        "learning_rate": case.learning_rate,
         "warmup_steps": 0.0,
     }
     train |= {"weight_decay": 0.0, "optimizer": {"kind": "adamw", "eps": 1e-8}, "save_every": 10**9}
     train |= {"device": job.device, "precision": job.precision}
     data = {"train": case.train, "columns": case.columns}
-    result = api.finetune(task=to_dict(task), model=job.model, data=data, out=str(out), max_length=case.length, train=train,
+    result = api.finetune(task=to_dict(task), model=job.model, data=data, out=str(out), max_length=case.max_length, train=train,
                         seed=job.seed, quiet=True)  # fmt: skip
     predictor = api.load(out)
     predictor.model.to(job.device)
@@ -137,8 +139,8 @@ def train_theirs(job: ScoringJob, task: Any, train_examples: Sequence[Any], eval
     model = peer.load_model(kind, folder, task.num_outputs, case.attention_dropout, job.seed)
     train_features, device_settings = encode(train_examples), {"device": job.device, "precision": job.precision}
     trainer = peer.build_trainer(model, tokenizer, train_features, Path(job.folder) / "theirs", seed=job.seed,
-                           learning_rate=case.rate, num_train_epochs=case.epochs, per_device_train_batch_size=case.batch,
-                           per_device_eval_batch_size=64, **device_settings)  # fmt: skip
+                           learning_rate=case.learning_rate, num_train_epochs=case.epochs,
+                           per_device_train_batch_size=case.batch, per_device_eval_batch_size=64, **device_settings)  # fmt: skip
     start = time.perf_counter()
     trainer.train()
     seconds = time.perf_counter() - start
@@ -150,9 +152,9 @@ def train_theirs(job: ScoringJob, task: Any, train_examples: Sequence[Any], eval
 
 def _encode_features(case: Case, kind: str, task: Any, tokenizer: Any, examples: Sequence[Any]) -> list[peer.Feature]:
     if kind == "answer":
-        return peer.encode_windows(tokenizer, examples, case.length, case.overlap)
+        return peer.encode_windows(tokenizer, examples, case.max_length, case.overlap)
     encode = peer.encode_words if kind == "tag" else peer.encode_texts
-    return encode(tokenizer, examples, case.length, task.labels if kind != "regress" else ())
+    return encode(tokenizer, examples, case.max_length, task.labels if kind != "regress" else ())
 
 
 def _decode_labels(task: Any, features: Any, scores: Any, examples: Any) -> list[ClassificationPrediction]:

@@ -1,6 +1,6 @@
 """Word vectors against gensim: the same text, vocabulary, sizes, epochs and threads, with alternating epochs.
 
-Keys: texts=FILES size=30000 epochs=3 threads=1 ways=skip-gram,cbow,cbow-tree,glove device=cpu peer=gensim pairs=FILES
+Keys: texts=FILES vocab_size=30000 epochs=3 threads=1 ways=skip-gram,cbow,cbow-tree,glove device=cpu peer=gensim pairs=FILES
 analogies=FILES; `-tree` is hierarchical softmax instead of negative sampling, on both sides.
 Needs gensim; peer=none measures our side alone. With device=cuda the peer runs on `threads` CPU cores. GloVe has no peer.
 """
@@ -43,7 +43,7 @@ def _prepare_corpus(bench: BenchmarkInputs) -> Corpus:
         texts=texts,
         kind="word",
         min_frequency=5,
-        vocab_size=bench.int_option("size", 30_000),
+        vocab_size=bench.int_option("vocab_size", 30_000),
         out=str(folder / "words"),
         quiet=True,
     )

@@ -49,7 +49,7 @@ def build_classifiers(bench: BenchmarkInputs, length: int) -> WeightFolders:
     with torch.no_grad():
         for name in ("weight", "bias"):
             getattr(model.heads["task"].score, name).copy_(getattr(theirs.classifier, name))
-    record: dict[str, Any] = {"stage": "finetune", "task": to_dict(task), "length": length}
+    record: dict[str, Any] = {"stage": "finetune", "task": to_dict(task), "max_length": length}
     checkpoint.save(out.ours, model, tokenizer, {}, record)
     return out
 
@@ -62,6 +62,6 @@ def _export_random_model(bench: BenchmarkInputs, folder: Path) -> None:
         "mixer": {"num_attention_heads": 12},
         "feedforward": {"intermediate_size": 1536},
     }
-    config = from_dict(ModelConfig, {"encoder": sizes, "vocabulary": len(tokenizer)}, "the random model")
+    config = from_dict(ModelConfig, {"encoder": sizes, "vocab_size": len(tokenizer)}, "the random model")
     checkpoint.save(bench.folder / "random", build_model(config, 0), tokenizer, {}, {})
     api.export(model=str(bench.folder / "random"), out=str(folder), quiet=True)

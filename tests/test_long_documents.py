@@ -37,7 +37,8 @@ def options(tmp_path_factory, corpus):
     (folder / "long.txt").write_text(make_english_text(40, seed=9))
     files = {"reviews": "reviews.jsonl", "covid": "covid.json", "squad": "squad.json", "texts": "long.txt", "model": "model"}
     return {key: str(folder / name) for key, name in files.items()} | {
-        "out": str(folder / "out"), "length": "64", "short": "32", "reach": "8", "folds": "2,2", "steps": "1"}  # fmt: skip
+        "out": str(folder / "out"), "max_length": "64", "short_length": "32", "attention_window": "16", "folds": "2,2",
+        "steps": "1"}  # fmt: skip
 
 
 def _article(text):
@@ -130,9 +131,10 @@ def test_long_questions_compares_windows_with_truncation(options, tmp_path):
         "out": str(tmp_path / "out"),
         "every": "1",
     }
-    settings |= {"length": "64", "short": "32", "taught": "32", "reach": "8", "steps": "1", "device": "cpu"}
+    settings |= {"max_length": "64", "short_length": "32", "train_length": "32", "attention_window": "16"}
+    settings |= {"steps": "1", "device": "cpu"}
     rows = long_questions.run(BenchmarkInputs(tmp_path, settings))
     assert [row[0][:2] for row in rows] == ["f1", "ex"] and all("of 4 questions" in row[0] for row in rows)
-    assert checkpoint.read_config(tmp_path / "out/long")["length"] == 64
-    assert checkpoint.read_config(tmp_path / "out/cut")["length"] == 32
+    assert checkpoint.read_config(tmp_path / "out/long")["max_length"] == 64
+    assert checkpoint.read_config(tmp_path / "out/cut")["max_length"] == 32
     assert long_questions.run(BenchmarkInputs(tmp_path, settings)) == rows

@@ -147,7 +147,8 @@ def test_adapted_model_is_fine_tuned_and_predicts(home, tmp_path):
         rows.append({"text": " ".join(map(str, rng.permutation(words))), "label": ["assembly", "ending"][label]})
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     run_cli("finetune", "task=classify", f"model={tmp_path / 'bert'}", f"data.train={tmp_path / 'train.jsonl'}",
-        f"out={tmp_path / 'out'}", "max_length=32", "train.batch_tokens=512", "train.learning_rate=3e-3", "train.epochs=8")  # fmt: skip
+        f"out={tmp_path / 'out'}", "max_length=32", "train.batch_tokens=512", "train.learning_rate=3e-3",
+        "train.epochs=8")  # fmt: skip
     predictor = bertsmith.load(tmp_path / "out")
     assert predictor("the way of the ribosome was made")["label"] == "assembly"
     assert json.loads(run_cli("predict", f"model={tmp_path / 'out'}", "text=all ribosomal people").stdout)["label"] == "ending"

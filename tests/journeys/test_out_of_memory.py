@@ -16,8 +16,9 @@ from bertsmith.train import oom
 from bertsmith.train.config import TrainConfig
 
 SMALL = """
-model=bert-tiny model.hidden_size=32 model.mixer.num_attention_heads=2 model.feedforward.intermediate_size=64 model.max_position_embeddings=64 length=64
-train.batch_tokens=512 train.learning_rate=1e-3 train.log_every=5 train.save_every=4 eval_tokens=1024 held_out=0.1
+model=bert-tiny model.hidden_size=32 model.mixer.num_attention_heads=2 model.feedforward.intermediate_size=64
+model.max_position_embeddings=64 max_length=64
+train.batch_tokens=512 train.learning_rate=1e-3 train.log_every=5 train.save_every=4 eval_tokens=1024 validation_split=0.1
 """.split()  # noqa: SIM905
 PHASES = ("max_length=[16,64]", "phase_fractions=[0.5,0.5]", "train.steps=20")
 
@@ -61,7 +62,7 @@ def test_oom_at_first_step_halves_micro_batches(corpus, tmp_path, small_memory, 
     assert tried[0] > 300 and all(tokens <= 256 for tokens in tried[1:]) and len(tried) == 1 + 12 * 4
     updates = [sum(tried[i : i + 4]) for i in range(1, len(tried), 4)]
     assert all(1024 - 4 * 64 < tokens <= 1024 for tokens in updates)  # as many as before, but for space that no sequence fills
-    assert (result["step"], result["batch_tokens"], result["accumulate"]) == (12, 256, 4)
+    assert (result["step"], result["batch_tokens"], result["gradient_accumulation_steps"]) == (12, 256, 4)
 
     pretrain(
         make_recipe(
@@ -72,7 +73,7 @@ def test_oom_at_first_step_halves_micro_batches(corpus, tmp_path, small_memory, 
     assert read_weights(tmp_path / "bert") == read_weights(tmp_path / "halves")
 
     train_settings = json.loads((tmp_path / "bert" / "config.json").read_text())["recipe"]["train"]
-    assert (train_settings["batch_tokens"], train_settings["accumulate"]) == (512, 2)  # as in the recipe
+    assert (train_settings["batch_tokens"], train_settings["gradient_accumulation_steps"]) == (512, 2)  # as in the recipe
     assert not pretrain(recipe, quiet=True)["made"] and not (tmp_path / "bert" / "state").exists()
 
 
@@ -81,15 +82,15 @@ def test_oom_retry_keeps_updates_per_epoch(corpus, tmp_path, small_memory):
     straight = pretrain(make_recipe(corpus, tmp_path / "straight", *settings), quiet=True)
     small_memory(300)
     halves = pretrain(make_recipe(corpus, tmp_path / "bert", *settings), quiet=True)
-    assert halves["accumulate"] == 2 and halves["step"] == straight["step"] > 3
-    assert "accumulate" not in straight
+    assert halves["gradient_accumulation_steps"] == 2 and halves["step"] == straight["step"] > 3
+    assert "gradient_accumulation_steps" not in straight
 
 
 def test_oom_in_later_phase_resumes_from_checkpoint(corpus, tmp_path, small_memory, capsys):
     tried = small_memory(300, max_spared_length=16)
     result = pretrain(make_recipe(corpus, tmp_path / "bert", *PHASES))
     stderr = capsys.readouterr().err
-    assert result["step"] == 20 and result["accumulate"] == 2
+    assert result["step"] == 20 and result["gradient_accumulation_steps"] == 2
     assert stderr.index("step 8: saved") < stderr.index("out of memory") < stderr.index("going on from step 8/20")
     failed = max(index for index, tokens in enumerate(tried) if tokens > 300)
     assert 10 <= failed < 12 and len(tried[failed + 1 :]) == 2 * 12  # steps 9 to 20, in halves
@@ -121,7 +122,7 @@ def test_oom_run_that_was_killed_resumes_exactly(corpus, tmp_path, small_memory,
 
 def test_oom_of_smallest_micro_batch_is_user_error(corpus, tmp_path, small_memory, capsys):
     tried = small_memory(20)
-    with pytest.raises(UserError, match=r"64 tokens, which cannot be halved: a sequence may have 64; give train\.recompute=tr"):
+    with pytest.raises(UserError, match=r"64 tokens, which cannot be halved: a sequence may have 64; give train\.gradient_ch"):
         pretrain(make_recipe(corpus, tmp_path / "bert", "train.steps=12"), quiet=True)
     assert [line.split(" tokens")[0].split()[-1] for line in capsys.readouterr().err.splitlines()] == ["512", "256", "128"]
     assert len(tried) == 4
@@ -171,7 +172,7 @@ def test_oom_retry_frees_failed_attempt(tmp_path):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     retried = oom.retry_on_oom(TrainConfig(steps=1, batch_tokens=128), 64, tmp_path, attempt, Console(quiet=True))
-    assert (retried.batch_tokens, retried.accumulate) == (64, 2)
+    assert (retried.batch_tokens, retried.gradient_accumulation_steps) == (64, 2)
 
 
 def test_oom_with_several_processes_suggests_settings(tmp_path, monkeypatch):
@@ -180,7 +181,7 @@ def test_oom_with_several_processes_suggests_settings(tmp_path, monkeypatch):
     def attempt(train):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    with pytest.raises(UserError, match=r"train\.batch_tokens=64 train\.accumulate=4"):
+    with pytest.raises(UserError, match=r"train\.batch_tokens=64 train\.gradient_accumulation_steps=4"):
         oom.retry_on_oom(
             TrainConfig(steps=1, batch_tokens=128, gradient_accumulation_steps=2), 64, tmp_path, attempt, Console(quiet=True)
         )

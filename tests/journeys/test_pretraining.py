@@ -22,12 +22,13 @@ from tests.conftest import make_chinese_text, make_english_text
 
 ROOT = Path(__file__).parents[2]
 SMALL = """
-model=bert-tiny model.hidden_size=32 model.mixer.num_attention_heads=2 model.feedforward.intermediate_size=64 model.max_position_embeddings=64 max_length=64
+model=bert-tiny model.hidden_size=32 model.mixer.num_attention_heads=2 model.feedforward.intermediate_size=64
+model.max_position_embeddings=64 max_length=64
 train.batch_tokens=512 train.learning_rate=1e-3 train.log_every=5 eval_tokens=2048 validation_split=0.1
 """.split()  # noqa: SIM905
 SETTINGS = """
-train.optimizer=lamb,train.learning_rate=2e-2 train.optimizer=bert-adam train.lr_scheduler_type=warmup_stable_decay train.lr_scheduler_type=cosine model.norm=pre
-train.gradient_checkpointing=true train.precision=bf16 objective=mlm-sop objective=mlm objective.masking=span
+train.optimizer=lamb,train.learning_rate=2e-2 train.optimizer=bert-adam train.lr_scheduler_type=warmup_stable_decay
+train.lr_scheduler_type=cosine model.norm=pre train.gradient_checkpointing=true train.precision=bf16 objective=mlm-sop objective=mlm objective.masking=span
 objective.masking=ngram objective.dupe_factor=2 model.mixer.attention_dropout=0.1 objective=mlm,objective.packing=full-sentences
 objective=mlm,objective.packing=doc-sentences objective.style=google
 """.split()  # noqa: SIM905

@@ -26,9 +26,9 @@ from bertsmith.train.step import UpdateStep
 GPU_LIKE = Machine("a device that writes no checkpoints itself", memory=1, is_gpu=True)
 OPTIMIZERS = [{"kind": "adamw"}, {"kind": "bert-adam"}, {"kind": "lamb"}, {"kind": "muon"}]
 SETTINGS = """
-train.max_grad_norm=1 train.precision=bf16 train.gradient_checkpointing=true train.gradient_accumulation_steps=3 train.optimizer=lamb train.optimizer=bert-adam
-train.optimizer=muon model.norm=pre model.mixer.rope_theta=10000 model.feedforward.glu=true model.mixer.attention_dropout=0.1
-objective=masked model.num_hidden_groups=1 model.embedding_size=16
+train.max_grad_norm=1 train.precision=bf16 train.gradient_checkpointing=true train.gradient_accumulation_steps=3
+train.optimizer=lamb train.optimizer=bert-adam train.optimizer=muon model.norm=pre model.mixer.rope_theta=10000 model.feedforward.glu=true model.mixer.attention_dropout=0.1
+objective=mlm model.num_hidden_groups=1 model.embedding_size=16
 """.split()  # noqa: SIM905
 
 
@@ -52,7 +52,7 @@ def test_count_parameters_matches_published_bert_sizes(preset, count):
 
 
 def test_count_parameters_counts_each_once():
-    config = small_config(groups=1, embedding=16)
+    config = small_config(num_hidden_groups=1, embedding_size=16)
     assert sum(parameters.count_parameters(build_meta_model(config)).values()) == sum(
         p.numel() for p in build_model(config, 0).parameters()
     )
@@ -111,7 +111,7 @@ def test_optimizer_state_matches_real_optimizer(kind):
 
 
 def test_lamb_update_needs_temporary_memory():
-    config = small_config(width=256, feedforward={"intermediate_size": 1024})
+    config = small_config(hidden_size=256, feedforward={"intermediate_size": 1024})
     weight_bytes = sum(weight.nbytes for weight in build_meta_model(config).parameters())
     update_bytes = {
         kind["kind"]: measure_optimizer_state(config, from_dict(TrainConfig, {"steps": 1, "optimizer": kind})).update_bytes
@@ -144,8 +144,9 @@ def test_planned_disk_matches_run(corpus, tmp_path, steps):
     from bertsmith.pretraining.run import pretrain
     from bertsmith.pretraining.setup import PretrainRecipe
 
-    settings = f"""corpus={corpus} out={tmp_path / "bert"} model=bert-tiny model.hidden_size=64 model.mixer.num_attention_heads=2 length=32
-        train.batch_tokens=256 train.steps={steps} train.save_every=5 train.save_total_limit=2 eval_tokens=512 held_out=0.1""".split()
+    settings = f"""corpus={corpus} out={tmp_path / "bert"} model=bert-tiny model.hidden_size=64 model.mixer.num_attention_heads=2
+        max_length=32 train.batch_tokens=256 train.steps={steps} train.save_every=5 train.save_total_limit=2 eval_tokens=512
+        validation_split=0.1""".split()
     planned = plan.run(read_recipe(Recipe, None, [*settings, "machine=h200"]), quiet=True)["disk"]
     assert planned["corpus"] == folder_bytes(corpus) and not (tmp_path / "bert").exists()
     checkpoint_sizes: list[int] = []

@@ -44,7 +44,7 @@ def test_plan_prints_tables_and_json(capsys):
 
 def test_every_key_of_pretrain_is_a_key_of_plan():
     ours, theirs = ({field.name for field in msgspec.structs.fields(kind)} for kind in (plan.Recipe, PretrainRecipe))
-    assert ours - theirs == {"vocabulary", "machine", "seconds"} and theirs <= ours
+    assert ours - theirs == {"vocab_size", "machine", "seconds"} and theirs <= ours
 
 
 def test_plan_machines_are_those_of_the_table():
@@ -58,7 +58,7 @@ def test_plan_machines_are_those_of_the_table():
         ({"train": {}}, "none of steps, epochs and minutes"),
         ({"train": {"steps": 1}, "machine": "h20"}, "did you mean 'h200'?"),
         ({"train": {"steps": 1}, "corpus": "absent"}, "absent is not a corpus folder"),
-        ({"train": {"steps": 1}, "max_length": [128, 512], "phase_fractions": [0.5]}, "do not go with length"),
+        ({"train": {"steps": 1}, "max_length": [128, 512], "phase_fractions": [0.5]}, "do not go with max_length"),
     ],
 )
 def test_plan_rejects_bad_settings(settings, message):
@@ -85,7 +85,10 @@ def test_plan_suggests_settings_that_fit(capsys):
 
 
 def test_plan_gradient_checkpointing_trades_memory_for_time():
-    plain, checkpointed = bertsmith.plan(**with_train(), **H200), bertsmith.plan(**with_train(recompute=True), **H200)
+    plain, checkpointed = (
+        bertsmith.plan(**with_train(), **H200),
+        bertsmith.plan(**with_train(gradient_checkpointing=True), **H200),
+    )
     assert checkpointed["memory"]["peak"] < 0.7 * plain["memory"]["peak"]
     assert 1.1 < checkpointed["time"]["training"] / plain["time"]["training"] < 1.5
     assert (plain["memory"]["otherwise"], checkpointed["memory"]["otherwise"]) == (
@@ -97,14 +100,14 @@ def test_plan_gradient_checkpointing_trades_memory_for_time():
 def test_plan_activations_scale_with_precision_and_batch_size():
     full, half = bertsmith.plan(**with_train(precision="fp32"), **H200), bertsmith.plan(**with_train(), **H200)
     assert 0.35 < half["memory"]["activations"] / full["memory"]["activations"] < 0.7
-    quarter = bertsmith.plan(**with_train(batch_tokens=16_384, accumulate=4), **H200)
+    quarter = bertsmith.plan(**with_train(batch_tokens=16_384, gradient_accumulation_steps=4), **H200)
     assert 0.2 < quarter["memory"]["activations"] / half["memory"]["activations"] < 0.3
     assert quarter["time"]["tokens"] == half["time"]["tokens"]
 
 
 def test_plan_longer_sequences_and_larger_models_are_slower():
     speeds = [bertsmith.plan(**{**BASE, **changes}, **H200)["time"]["tokens_per_second"]
-              for changes in ({}, {"length": 512}, {"model": "bert-medium"}, {"model": "bert-mini"})]  # fmt: skip
+              for changes in ({}, {"max_length": 512}, {"model": "bert-medium"}, {"model": "bert-mini"})]  # fmt: skip
     assert speeds[2] < speeds[1] < speeds[0] < speeds[3] and 1.5 < speeds[0] / speeds[2] < 2.5
 
 
@@ -197,11 +200,11 @@ print(resident("VmHWM") - before)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks Linux for its memory")
-@pytest.mark.parametrize("recompute", ["false", "true"])
-def test_planned_peak_memory_matches_resident_memory(tmp_path, corpus, recompute):
+@pytest.mark.parametrize("gradient_checkpointing", ["false", "true"])
+def test_planned_peak_memory_matches_resident_memory(tmp_path, corpus, gradient_checkpointing):
     """Measured after a small run that loads the libraries, with an allocator that returns freed memory."""
-    overrides = f"""corpus={corpus} model=bert-small length=128 train.batch_tokens=4096 train.steps=3 eval_tokens=2048
-        train.gradient_checkpointing={recompute} train.device=cpu""".split()
+    overrides = f"""corpus={corpus} model=bert-small max_length=128 train.batch_tokens=4096 train.steps=3 eval_tokens=2048
+        train.gradient_checkpointing={gradient_checkpointing} train.device=cpu""".split()
     planned = plan.run(read_recipe(plan.Recipe, None, [*overrides, "seconds=0.1"]), quiet=True)["memory"]["counted"]
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "262144", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", RESIDENT, f"out={tmp_path / 'tiny'}", *overrides, f"out={tmp_path / 'bert'}"]

@@ -41,14 +41,14 @@ def step_flops(objective, **values):
     ],
 )
 def test_recurrent_layer_flops_are_three_times_its_matrices(mixer, products):
-    one, two = (step_flops(MaskedLM(), layers=layers, mixer=mixer, **BARE) for layers in (1, 2))
+    one, two = (step_flops(MaskedLM(), num_hidden_layers=layers, mixer=mixer, **BARE) for layers in (1, 2))
     assert two - one == pytest.approx(
         3 * 2 * products * TOKENS, rel=0.05
     )  # less at the first time step, where there is no hidden state
 
 
 def test_char_cnn_step_is_traced():
-    assert step_flops(BiLM(), **TINY) > step_flops(BiLM(), **{k: v for k, v in TINY.items() if k != "front"}) > 0
+    assert step_flops(BiLM(), **TINY) > step_flops(BiLM(), **{k: v for k, v in TINY.items() if k != "embeddings"}) > 0
 
 
 def test_cudnn_rnn_flops():

@@ -24,22 +24,25 @@ SMALL = {
     "hidden_dropout_prob": 0.0,
 }
 CAUSAL = SMALL | {"mixer": {"kind": "attention", "num_attention_heads": 2, "causal": True}}
-LSTM = {"num_hidden_layers": 2, "hidden_size": 32, "mixer": {"kind": "lstm", "directions": "forward"}, "feedforward": None, "norm": "none",
-        "position_embedding_type": "none", "type_vocab_size": 0, "embedding_norm": False, "hidden_dropout_prob": 0.0}  # fmt: skip
+LSTM = {"num_hidden_layers": 2, "hidden_size": 32, "mixer": {"kind": "lstm", "directions": "forward"}, "feedforward": None,
+        "norm": "none", "position_embedding_type": "none", "type_vocab_size": 0, "embedding_norm": False,
+        "hidden_dropout_prob": 0.0}  # fmt: skip
 MEMBERS = {
-    "pairs": (SMALL, "pairs"),
-    "masked": (SMALL, "masked"),
-    "causal": (CAUSAL, "causal"),
-    "shared-blocks": (SMALL | {"num_hidden_groups": 1, "embedding_size": 16}, "masked"),
-    "gated-rotary": (SMALL | {"position_embedding_type": "none", "norm": "pre", "feedforward": {"intermediate_size": 48, "glu": True},
-                              "mixer": {"kind": "attention", "num_attention_heads": 2, "rope_theta": 10000.0}}, "masked"),
-    "lstm": (LSTM, "causal"),
-    "both-ways": (LSTM | {"mixer": {"kind": "lstm"}}, "masked"),
-    "grams": (LSTM | {"num_hidden_layers": 0, "hidden_size": 44, "embeddings": {"kind": "ngram", "order": 4, "embedding_size": 8, "intermediate_size": 20}},
+    "mlm-nsp": (SMALL, "mlm-nsp"),
+    "mlm": (SMALL, "mlm"),
+    "clm": (CAUSAL, "clm"),
+    "shared-blocks": (SMALL | {"num_hidden_groups": 1, "embedding_size": 16}, "mlm"),
+    "gated-rotary": (SMALL | {"position_embedding_type": "none", "norm": "pre",
+                              "feedforward": {"intermediate_size": 48, "glu": True},
+                              "mixer": {"kind": "attention", "num_attention_heads": 2, "rope_theta": 10000.0}}, "mlm"),
+    "lstm": (LSTM, "clm"),
+    "bilstm": (LSTM | {"mixer": {"kind": "lstm"}}, "mlm"),
+    "grams": (LSTM | {"num_hidden_layers": 0, "hidden_size": 44,
+                      "embeddings": {"kind": "ngram", "order": 4, "embedding_size": 8, "intermediate_size": 20}},
               {"kind": "clm", "head": {"transform": False, "tied": False, "bias": True}}),
     "characters": (LSTM | {"mixer": {"kind": "lstm", "directions": "apart", "cell_size": 24}, "residual": "between",
-                           "embeddings": {"kind": "char-cnn", "max_characters_per_token": 12, "filters": [[2, 8]]}}, "both-ways"),
-    "filters": (SMALL | {"mixer": {"kind": "cnn", "kernel_sizes": [3, 5]}}, "masked"),
+                           "embeddings": {"kind": "char-cnn", "max_characters_per_token": 12, "filters": [[2, 8]]}}, "bilm"),
+    "filters": (SMALL | {"mixer": {"kind": "cnn", "kernel_sizes": [3, 5]}}, "mlm"),
 }  # fmt: skip
 
 
@@ -81,7 +84,7 @@ def test_transformer_forward_flops_match_formula():
 
 
 def test_lstm_forward_flops_are_weights_per_token(corpus):
-    recipe, open_corpus, model, batch = setup_training(corpus, LSTM, "causal")
+    recipe, open_corpus, model, batch = setup_training(corpus, LSTM, "clm")
     num_predicted = batch.target_counts["words"]
     weights = sum(part.numel() for name, part in model.named_parameters() if "mixer" in name and "weight" in name)
     assert forward_flops(model, recipe.objective, batch) == 2 * (
@@ -90,9 +93,9 @@ def test_lstm_forward_flops_are_weights_per_token(corpus):
 
 
 def test_step_flops_scale_with_gradient_accumulation(corpus):
-    single, open_corpus, _, _ = setup_training(corpus, SMALL, "masked")
+    single, open_corpus, _, _ = setup_training(corpus, SMALL, "mlm")
     accumulated, _, _, _ = setup_training(
-        corpus, SMALL, "masked", train={"steps": 1, "batch_tokens": 256, "gradient_accumulation_steps": 2}
+        corpus, SMALL, "mlm", train={"steps": 1, "batch_tokens": 256, "gradient_accumulation_steps": 2}
     )
     (single_flops, single_updates), (accumulated_flops, accumulated_updates) = (
         measure_step_flops(single, open_corpus),
@@ -104,7 +107,7 @@ def test_step_flops_scale_with_gradient_accumulation(corpus):
 def test_step_flops_of_phases_are_their_weighted_mean(corpus):
     phases = {"max_length": [16, 32], "phase_fractions": [0.75, 0.25]}
     (both, open_corpus, *_), (short, *_), (long, *_) = (
-        setup_training(corpus, SMALL, "masked", **changes) for changes in (phases, {"length": 16}, {"length": 32})
+        setup_training(corpus, SMALL, "mlm", **changes) for changes in (phases, {"max_length": 16}, {"max_length": 32})
     )
     (mean_flops, updates), (short_flops, short_updates), (long_flops, _) = (
         measure_step_flops(recipe, open_corpus) for recipe in (both, short, long)
@@ -117,9 +120,7 @@ def test_step_flops_of_phases_are_their_weighted_mean(corpus):
 
 
 def test_race_save_interval_is_about_a_minute(corpus):
-    recipe, open_corpus, *_ = setup_training(
-        corpus, SMALL, "masked", train={"steps": 1, "batch_tokens": 256, "save_every": 10**9}
-    )
+    recipe, open_corpus, *_ = setup_training(corpus, SMALL, "mlm", train={"steps": 1, "batch_tokens": 256, "save_every": 10**9})
     step_flops, _ = measure_step_flops(recipe, open_corpus)
     assert fit_to_budget(recipe, open_corpus, 1e9, None)[0].train.save_every == FLOPS_PER_MINUTE["cpu"] // step_flops
     averaged = replace(recipe, train=replace(recipe.train, average_checkpoints=2, save_every=5))
@@ -127,7 +128,7 @@ def test_race_save_interval_is_about_a_minute(corpus):
 
 
 def test_counting_flops_leaves_model_unchanged(corpus):
-    recipe, _, model, batch = setup_training(corpus, SMALL, "masked")
+    recipe, _, model, batch = setup_training(corpus, SMALL, "mlm")
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     model.train()
     assert train_flops_per_token(model, recipe.objective, batch) * batch.num_tokens == TRAIN_FORWARD_RATIO * forward_flops(
@@ -143,7 +144,7 @@ def test_step_flops_include_transformer_xl_memory(corpus):
         "position_embedding_type": "none",
         "mixer": {"kind": "transformer-xl", "num_attention_heads": 2, "mem_len": 0},
     }
-    with_memory = without_memory | {"mixer": without_memory["mixer"] | {"remembers": 64}}
+    with_memory = without_memory | {"mixer": without_memory["mixer"] | {"mem_len": 64}}
     streams = {"kind": "clm", "packing": {"kind": "streams", "across": True}}
     (plain, open_corpus, *_), (remembering, *_) = (
         setup_training(corpus, model, streams) for model in (without_memory, with_memory)

@@ -45,7 +45,7 @@ def test_skip_gram_flops_by_pair_and_cbow_flops_by_word(corpus):
         sum(count_pairs_by_loop(size, 3) for size in sentence_lengths(open_corpus)),
         sum(sentence_lengths(open_corpus)),
     )
-    settings = {"width": 10, "window": 3, "negatives": 4, "sample": 0.0}
+    settings = {"vector_size": 10, "window": 3, "negative": 4, "sample": 0.0}
     assert epoch_flops(SkipGram(**settings), open_corpus) == pytest.approx(3 * 2 * 10 * pairs * 5)
     assert epoch_flops(Cbow(**settings), open_corpus) == pytest.approx(3 * 2 * 10 * words * 5)
     assert epoch_flops(SkipGram(**settings | {"sample": 1e-3}), open_corpus) < 0.5 * epoch_flops(
@@ -86,7 +86,7 @@ def test_word_vectors_train_whole_epochs_within_budget(corpus):
 def test_race_of_word_vectors_and_networks(tmp_path):
     folder = write_files(tmp_path / "data")
     settings = race_settings(folder, tmp_path / "out", budget={"flops": 3e8, "epochs": 1})
-    tokenizer = {"kind": "word", "size": 120}
+    tokenizer = {"kind": "word", "vocab_size": 120}
     objectives = {"word2vec": {"kind": "skip-gram", "vector_size": 16}, "glove": {"kind": "glove", "vector_size": 16}}
     settings["members"] = {name: {"objective": objective, "tokenizer": tokenizer} for name, objective in objectives.items()}
     settings["members"] |= {"bert": {"model": SMALL}}

@@ -26,20 +26,18 @@ REWRITTEN_KEYS = ("stage", "recipe", "model", "weights", "version")  # keys of t
 class Recipe(Config, frozen=True):
     """The source model, the new maximum length and the attention windows."""
 
-    model: Annotated[str, "the checkpoint folder to begin from: BERT, RoBERTa or another with mixer=attention, or with windows"]
-    out: Annotated[str, "the checkpoint folder to make; `pretrain init=` goes on with it"]
-    max_length: Annotated[MaxLength, "the longest sequence it shall read"] = 4096
+    model: Annotated[str, "checkpoint folder of a model with full or sliding-window attention (BERT, RoBERTa ...)"]
+    out: Annotated[str, "output folder; `pretrain init=` continues training from it"]
+    max_length: Annotated[MaxLength, "new maximum sequence length, in tokens"] = 4096
     attention_window: Annotated[
-        tuple[PosInt, ...] | None, "tokens seen on each side, or one for each layer; none: as far as its windows, or else 256"
+        tuple[PosInt, ...] | None, "window size, both sides together; one, or one per layer; default: the model's own, or 512"
     ] = None
     dilation: Annotated[
         tuple[PosInt, ...] | None,
-        "of the last heads, such as [2, 2]: each sees every second token, twice as far; none: as its windows have it",
+        "dilation of the last heads, such as [2, 2]; default: as in the model's own windows",
     ] = None
-    dilated_layers: Annotated[
-        NonNegInt | None, "layers from the top whose heads are dilated; all, if none; goes with dilation"
-    ] = None
-    global_attention: Annotated[bool, "[CLS], or what a task chooses, meets its whole sequence"] = True
+    dilated_layers: Annotated[NonNegInt | None, "number of top layers with dilated heads; default: all; needs dilation"] = None
+    global_attention: Annotated[bool, "give global attention to [CLS], or to the tokens that the task selects"] = True
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
@@ -75,7 +73,7 @@ def fill_defaults(recipe: Recipe, base: Model) -> Recipe:
     mixer = base.config.encoder.mixer
     defaults = mixer if isinstance(mixer, Longformer) else Longformer()
     if recipe.attention_window == ():
-        raise UserError("attention_window=[] sees nothing; give a number of tokens, or one for each layer, or leave it out")
+        raise UserError("attention_window=[] is empty; give a number of tokens, one number per layer, or leave it out")
     names = (
         ["attention_window"] if recipe.dilation is not None else ["attention_window", "dilation", "dilated_layers"]
     )  # a given dilation says all of it
@@ -87,7 +85,8 @@ def convert_model(base: Model, recipe: Recipe) -> Model:
     """The model with Longformer attention; on texts within the window, outputs equal those of `base`."""
     recipe, base_mixer = fill_defaults(recipe, base), base.config.encoder.mixer
     mixer = Longformer(
-        attention_window=recipe.attention_window or (), dilation=recipe.dilation or (), dilated_layers=recipe.dilated_layers, global_attention=recipe.global_attention,
+        attention_window=recipe.attention_window or (), dilation=recipe.dilation or (),
+        dilated_layers=recipe.dilated_layers, global_attention=recipe.global_attention,
         attention_dropout=base_mixer.attention_dropout if isinstance(base_mixer, Longformer) else 0.0,
     )  # fmt: skip
     if base.decoder is not None:
@@ -102,19 +101,19 @@ def convert_model(base: Model, recipe: Recipe) -> Model:
 def _report_changes(base: Model, recipe: Recipe, console: Console) -> None:
     encoder, window_per_side = base.config.encoder, min(recipe.attention_window or ()) // 2
     if encoder.position_embedding_type == "absolute" and recipe.max_length > encoder.max_position_embeddings:
-        console.info(f"{encoder.max_position_embeddings:,} positions are tiled to {recipe.max_length:,}; it has yet to learn what they mean: "
-                   "go on with `pretrain init=`")  # fmt: skip
+        console.info(f"{encoder.max_position_embeddings:,} positions are tiled to {recipe.max_length:,}; train it further with "
+                   "`pretrain init=`")  # fmt: skip
     if getattr(encoder.mixer, "rope_theta", None) and recipe.max_length > encoder.max_position_embeddings:
-        global_tokens = ", and anchors beyond it are met as if they stood at its edge"
-        console.info("rotary positions tell distances, and need no table: within a window they are as it was trained with"
+        global_tokens = "; global tokens beyond it are treated as if at its edge"
+        console.info("rotary positions (rope_theta) are relative and need no table: within a window they are as in training"
                    + (global_tokens if recipe.global_attention else ""))  # fmt: skip
     if (dropout := getattr(encoder.mixer, "attention_dropout", 0.0)) and not isinstance(encoder.mixer, Longformer):
-        console.info(f"mixer.attention_dropout={dropout:g} is left out, with which windows take a slower path; who wants it says so "
-                   "going on: `pretrain init= model.mixer=longformer model.mixer.attention_dropout=`")  # fmt: skip
+        console.info(f"mixer.attention_dropout={dropout:g} is left out: it is slow with windows; to keep it, train further "
+                   "with `pretrain init= model.mixer=longformer model.mixer.attention_dropout=`")  # fmt: skip
     if not recipe.dilation and not isinstance(encoder.mixer, Longformer):
-        paths = "the layers above and anchors" if recipe.global_attention else "the layers above"
-        console.info(f"texts of up to {window_per_side + 1:,} tokens are read as before; in longer ones, tokens more than "
-                   f"{window_per_side:,} apart meet through {paths}")  # fmt: skip
+        paths = "higher layers and global tokens" if recipe.global_attention else "higher layers"
+        console.info(f"texts of up to {window_per_side + 1:,} tokens are read as before; in longer texts, tokens more than "
+                   f"{window_per_side:,} apart are connected through {paths}")  # fmt: skip
 
 
 def _is_finished(out: Any, identity: str, console: Console) -> bool:

@@ -16,8 +16,8 @@ FIRST = "folder"  # the key of a positional argument: `bertsmith doctor out/bert
 class Recipe(Config, frozen=True):
     """The folder to examine."""
 
-    folder: Annotated[str, "a corpus, a checkpoint, or a run that was stopped; `bertsmith doctor FOLDER` says it too"]
-    corpus: Annotated[str | None, "the text of a run: while it is in progress, or where the text has moved"] = None
+    folder: Annotated[str, "a corpus, a checkpoint or an unfinished run; also as `bertsmith doctor FOLDER`"]
+    corpus: Annotated[str | None, "corpus of the run, if it is in progress or its corpus has moved"] = None
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:

@@ -29,22 +29,20 @@ CHUNK_SIZE = 4096  # texts that are held in memory and sorted by length together
 class Recipe(Config, frozen=True):
     """A model, the texts or words to embed, and what to do with the vectors."""
 
-    model: Annotated[str, "any checkpoint folder, fine-tuned, pre-trained or imported; for words, a file of vectors too"]
-    text: Annotated[str | None, "one text"] = None
-    data: Annotated[str | None, "a file of texts: .txt with one a line, or `text` of .tsv, .csv, .jsonl"] = None
-    columns: Annotated[dict[str, str], "what text is called in the files"] = msgspec.field(default_factory=dict)
-    out: Annotated[str | None, "a .npy file for the vectors, a row a text; or with documents a .jsonl for what is found"] = None
-    pooling: Annotated[Pooling | None, "mean of a text's tokens, or the first; as the model was taught, mean if it was not"] = (
-        None
-    )
-    documents: Annotated[str | None, "a .npy of vectors, or a file of texts: find in it what is nearest to each text"] = None
-    top_k: Annotated[PosInt, "documents, word, analogy: how many are found for each"] = 5
-    word: Annotated[str | None, "a word: those nearest to it in the table of token vectors"] = None
-    analogy: Annotated[tuple[str, ...], "three words: the first is to the second as the third is to what?"] = ()
-    similarity: Annotated[tuple[str, ...], "files of word pairs that people rated (WordSim-353, SimLex-999): Spearman"] = ()
-    analogies: Annotated[tuple[str, ...], "files of analogies as Google's questions-words.txt: accuracy by section"] = ()
-    fold: Annotated[bool, "similarity, analogies: case makes no difference, the earliest row of a word counts"] = True
-    batch_tokens: Annotated[PosInt | None, "tokens of one batch; what suits the device, if nothing is said"] = None
+    model: Annotated[str, "checkpoint folder (fine-tuned, pre-trained or imported); for words also a vector file"]
+    text: Annotated[str | None, "a text to embed"] = None
+    data: Annotated[str | None, "file of texts: .txt with one per line, or the column `text` of .tsv, .csv, .jsonl"] = None
+    columns: Annotated[dict[str, str], "column names: { text = NAME }"] = msgspec.field(default_factory=dict)
+    out: Annotated[str | None, "output file: .npy with one row per text; with documents, .jsonl of the hits"] = None
+    pooling: Annotated[Pooling | None, "pooling of token vectors: mean or cls; default: the model's own, else mean"] = None
+    documents: Annotated[str | None, "documents to search for each text: a .npy of vectors, or a file of texts"] = None
+    top_k: Annotated[PosInt, "number of results per query (documents, word, analogy)"] = 5
+    word: Annotated[str | None, "a word: print its nearest neighbours in the token embeddings"] = None
+    analogy: Annotated[tuple[str, ...], "three words a, b, c: solve a : b = c : ?"] = ()
+    similarity: Annotated[tuple[str, ...], "files of rated word pairs (WordSim-353, SimLex-999): Spearman correlation"] = ()
+    analogies: Annotated[tuple[str, ...], "files of analogies (Google's questions-words.txt): accuracy by section"] = ()
+    fold: Annotated[bool, "similarity, analogies: ignore case; the first row of a word counts"] = True
+    batch_tokens: Annotated[PosInt | None, "tokens per batch; default: chosen for the device"] = None
     device: Annotated[str, "auto, cpu, cuda or cuda:0"] = "auto"
     precision: Annotated[Precision, "auto: bf16 on a GPU, fp32 on a CPU"] = "auto"
 

@@ -19,15 +19,15 @@ from ..reports.html import write_page
 class Recipe(Config, frozen=True):
     """The model, the file, and a second model to compare with."""
 
-    model: Annotated[str, "the folder `finetune` made"]
-    data: Annotated[str, "the file to be judged on"]
-    columns: Annotated[dict[str, str], "what text, text_b, label ... are called in it; as in training, if none"] = (
+    model: Annotated[str, "checkpoint folder made by `finetune`"]
+    data: Annotated[str, "labelled file to evaluate on"]
+    columns: Annotated[dict[str, str], "column names: { text = NAME, label = NAME ... }; default: as in training"] = (
         msgspec.field(default_factory=dict)
     )
-    skip_bad: Annotated[bool, "leave out rows that cannot be used, and count them"] = False
-    against: Annotated[str | None, "another model of the same task, to be compared on the same examples"] = None
-    errors: Annotated[PosInt, "how many of the worst mistakes are told"] = 30
-    out: Annotated[str | None, "a folder for scores.json and report.html"] = None
+    skip_bad: Annotated[bool, "skip invalid rows and count them, instead of stopping"] = False
+    against: Annotated[str | None, "another model of the same task to compare with, on the same examples"] = None
+    errors: Annotated[PosInt, "number of the worst errors in the report"] = 30
+    out: Annotated[str | None, "output folder for scores.json and report.html"] = None
     device: Annotated[str, "auto, cpu, cuda or cuda:0"] = "auto"
     precision: Annotated[Precision, "auto: bf16 on a GPU, fp32 on a CPU"] = "auto"
 

@@ -18,16 +18,16 @@ from ..pretrained.card import CardFacts
 class Recipe(Config, frozen=True):
     """The model, the format and the output."""
 
-    model: Annotated[str, "the checkpoint folder, or the name of a shipped model"]
-    out: Annotated[str, "the folder to make; vectors: the file"]
+    model: Annotated[str, "checkpoint folder, or the name of a shipped model"]
+    out: Annotated[str, "output folder; with format=vectors, the file"]
     format: Annotated[
         Literal["hf", "int8", "vectors"],
-        "hf: a Hugging Face folder, for transformers; packed: ours, weights in int8, a quarter as large; "
-        "vectors: the words of the token table, .bin and .npy by their ending, else text",
+        "hf: Hugging Face folder; int8: quantized bertsmith checkpoint, a quarter as large; "
+        "vectors: token embeddings as a word vector file (.bin, .npy, else text)",
     ] = "hf"
-    check: Annotated[bool, "hf: compare with transformers on random ids, besides the weights bit for bit"] = False
-    header: Annotated[bool, "vectors, as text: word2vec's first line; without it, GloVe's format"] = True
-    card: Annotated[str | None, "packed: a TOML of facts for card.md: summary, language, data, recipe, scores ..."] = None
+    check: Annotated[bool, "hf: also compare outputs with transformers on random ids"] = False
+    header: Annotated[bool, "vectors, as text: write word2vec's header line; false for GloVe's format"] = True
+    card: Annotated[str | None, "int8: TOML file with the contents of card.md (summary, language, data, scores ...)"] = None
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
         return export_vectors(source, out, None if recipe.header else "glove", console)
     if recipe.format == "int8":
         if recipe.check:
-            raise UserError("check=true is for format=hf; packed weights are compared with the model's own in any case")
+            raise UserError("check=true is for format=hf; int8 weights are always compared with the model's own")
         return export_int8(
             source, out, read_recipe(CardFacts, resolve_path(recipe.card, "card")) if recipe.card is not None else None, console
         )

@@ -28,12 +28,16 @@ from ..tokenization.tokenizer import Tokenizer
 class Recipe(Config, frozen=True):
     """The checkpoint to convert and the output folder."""
 
-    source: Annotated[str, "a Hugging Face folder or hub name, a TensorFlow checkpoint (folder, prefix, .index), or vectors"]
-    out: Annotated[str, "the checkpoint folder to make"]
-    tokenizer: Annotated[str | None, "a tokenizer.json or vocab.txt, where the source has none"] = None
-    lowercase: Annotated[bool | None, "fold case, for a vocab.txt that does not say; without it, by its pieces"] = None
-    attention_dropout: Annotated[Probability, "when trained further: most sources say 0.1; above 0 is slower on a GPU"] = 0.0
-    check: Annotated[bool, "compare with transformers on random ids"] = False
+    source: Annotated[str, "Hugging Face folder or hub name, TensorFlow checkpoint, ELMo folder, or word vector file"]
+    out: Annotated[str, "output checkpoint folder"]
+    tokenizer: Annotated[str | None, "tokenizer.json or vocab.txt, if the source has none"] = None
+    lowercase: Annotated[
+        bool | None, "lowercase text, for a vocab.txt without config; default: inferred from the vocabulary"
+    ] = None
+    attention_dropout: Annotated[
+        Probability, "attention dropout for further training (0.1 in BERT); above 0 is slower on a GPU"
+    ] = 0.0
+    check: Annotated[bool, "compare outputs with transformers on random ids"] = False
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
@@ -131,7 +135,8 @@ def _import_reformer(recipe: Recipe, source: Path, out: Path, console: Console) 
 def _build_result(family: str, converted: ConvertedModel, tokenizer: Tokenizer) -> dict[str, Any]:
     config = converted.model.config
     return {
-        "family": family, "layers": config.encoder.num_hidden_layers, "width": config.encoder.hidden_size, "heads": sorted(config.heads),
+        "family": family, "layers": config.encoder.num_hidden_layers, "width": config.encoder.hidden_size,
+        "heads": sorted(config.heads),
         "task": None if converted.task is None else converted.task.__struct_config__.tag,
         "vocabulary": config.vocab_size, "pieces": len(tokenizer), "positions": config.encoder.max_position_embeddings,
         "parameters": sum(weight.numel() for weight in converted.model.parameters()),

@@ -32,11 +32,11 @@ from ..train.config import TrainConfig
 class Recipe(PretrainRecipe, frozen=True):
     """The keys of `pretrain`, and the machine it would run on."""
 
-    corpus: Annotated[str | None, "the folder `prepare` made; without one, all sequences are as long as they may be"] = None  # type: ignore[assignment]
-    out: Annotated[str | None, "the folder to make, whose disk is asked for room; nothing is written there"] = None  # type: ignore[assignment]
-    vocab_size: Annotated[PosInt, "tokens of the vocabulary, where there is no corpus to say so"] = 30_522
-    machine: Annotated[Literal["this", "h200"], "this one, measured for some seconds, or one known by name"] = "this"
-    seconds: Annotated[PosFloat, "time to measure this machine for, for each length"] = 10.0
+    corpus: Annotated[str | None, "corpus folder made by `prepare`; default: none, all sequences have max_length"] = None  # type: ignore[assignment]
+    out: Annotated[str | None, "planned output folder, to check free disk space; nothing is written"] = None  # type: ignore[assignment]
+    vocab_size: Annotated[PosInt, "vocabulary size, if there is no corpus (30,522 in BERT)"] = 30_522
+    machine: Annotated[Literal["this", "h200"], "this: measure this machine; h200: estimate from a table"] = "this"
+    seconds: Annotated[PosFloat, "seconds of measurement per sequence length, with machine=this"] = 10.0
 
 
 class PlanContext(NamedTuple):
@@ -273,7 +273,7 @@ def _file_sizes(context: PlanContext) -> tuple[int, int]:
 def _warn(result: dict[str, Any], recipe: Recipe, console: Console) -> None:
     if not result["fits"]:
         ways = [" ".join(f"{k}={str(v).lower()}" for k, v in advice["settings"].items()) for advice in result["ways_out"]]
-        advice = " or ".join(ways) if ways else "take a smaller model, or a shorter length"
+        advice = " or ".join(ways) if ways else "take a smaller model, or a shorter max_length"
         need, have = result["memory"]["held"] / 1e9, result["memory"]["available"] / 1e9
         console.warn(f"it does not fit: {need:.1f} GB are needed, {have:.1f} are there; {advice}")
     if recipe.out is not None:
@@ -282,5 +282,6 @@ def _warn(result: dict[str, Any], recipe: Recipe, console: Console) -> None:
         if free < result["disk"]["most"]:
             most = result["disk"]["most"]
             console.warn(
-                f"{folder} needs {most / 1e9:.2f} GB of disk while it is made, {free / 1e9:.2f} are free; lower train.save_total_limit"
+                f"{folder} needs {most / 1e9:.2f} GB of disk while it is made, {free / 1e9:.2f} are free; "
+                "lower train.save_total_limit"
             )

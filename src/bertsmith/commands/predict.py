@@ -33,29 +33,29 @@ AnswerFn = Callable[[RowChunk], list[Any]]
 class Recipe(Config, frozen=True):
     """The model, its input and how to decode."""
 
-    model: Annotated[str, "the folder `finetune` made; one that `pretrain` made fills masks, or writes on, if it is causal"]
-    text: Annotated[str | None, "one text to answer, or with [MASK] to fill, or to write on"] = None
-    text_b: Annotated[str | None, "the second text of a pair"] = None
-    question: Annotated[str | None, "answer, choose: what is asked"] = None
-    context: Annotated[str | None, "answer, choose: the passage it is asked about"] = None
-    options: Annotated[tuple[str, ...] | None, "choose: what there is to choose from"] = None
+    model: Annotated[str, "fine-tuned checkpoint; a pre-trained one fills masks or, if causal, continues text"]
+    text: Annotated[str | None, "input text; with [MASK] for a masked LM, or a prompt for a causal LM"] = None
+    text_b: Annotated[str | None, "second text of a pair"] = None
+    question: Annotated[str | None, "answer, choose: the question"] = None
+    context: Annotated[str | None, "answer, choose: the passage"] = None
+    options: Annotated[tuple[str, ...] | None, "choose: the options"] = None
     data: Annotated[
         str | None,
-        "a file in the task's format, or .txt: a text a line (tag: or CoNLL's columns); labels are not looked at",
+        "input file in the task's format, or .txt with one text per line; labels are ignored",
     ] = None
-    columns: Annotated[dict[str, str], "what text, text_b ... are called in it; as in training, if none"] = msgspec.field(
-        default_factory=dict
+    columns: Annotated[dict[str, str], "column names: { text = NAME, text_b = NAME ... }; default: as in training"] = (
+        msgspec.field(default_factory=dict)
     )
-    skip_bad: Annotated[bool, "rows that cannot be used are answered by an error in their place, and the work goes on"] = False
-    top_k: Annotated[PosInt, "words told of each mask"] = 5
-    together: Annotated[bool, "fill several masks one after another, the surest first, each knowing those before"] = False
-    candidates: Annotated[tuple[str, ...] | None, "words for the one mask of a text, to be ranked"] = None
+    skip_bad: Annotated[bool, 'write {"error": ...} for invalid rows, instead of stopping'] = False
+    top_k: Annotated[PosInt, "number of predictions per [MASK]"] = 5
+    together: Annotated[bool, "fill several masks one by one, most confident first, instead of independently"] = False
+    candidates: Annotated[tuple[str, ...] | None, "words to rank for the single [MASK] of a text"] = None
     generate: Annotated[
-        GenerationConfig, "how a causal model writes on: greedy, sample, beam; with task=generate, if not as the task says"
+        GenerationConfig, "decoding of generated text: greedy, sample or beam; default: greedy, or the task's own"
     ] = Greedy()
-    likelihood: Annotated[bool, "how likely a pre-trained model finds texts, each token hidden alone"] = False
-    out: Annotated[str | None, "a .jsonl file for the answers; without one they go to the terminal"] = None
-    batch_tokens: Annotated[PosInt | None, "tokens of one batch; what suits the device, if nothing is said"] = None
+    likelihood: Annotated[bool, "score texts by (pseudo-)log-likelihood under a pre-trained model"] = False
+    out: Annotated[str | None, "output .jsonl file; default: standard output"] = None
+    batch_tokens: Annotated[PosInt | None, "tokens per batch; default: chosen for the device"] = None
     device: Annotated[str, "auto, cpu, cuda or cuda:0"] = "auto"
     precision: Annotated[Precision, "auto: bf16 on a GPU, fp32 on a CPU"] = "auto"
 

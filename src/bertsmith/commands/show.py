@@ -23,8 +23,8 @@ Kind = Literal["masks", "curves", "corpus", "run", "senses", "spans", "buckets"]
 KINDS = get_args(Kind)
 REQUIRED_KEYS = {"masks": ("corpus",), "curves": ("model",), "corpus": ("corpus",), "run": ("corpus", "model"),
          "senses": ("data",), "spans": ("model",), "buckets": ("model", "corpus")}  # fmt: skip
-OPTIONAL_KEYS = {"masks": ("objective", "max_length", "samples", "seed", "epoch", "validation_split"), "curves": ("corpus",), "corpus": (),
-         "run": ("samples", "epoch", "texts"), "senses": ("model", "models", "word", "points", "skip_bad"),
+OPTIONAL_KEYS = {"masks": ("objective", "max_length", "samples", "seed", "epoch", "validation_split"),
+         "curves": ("corpus",), "corpus": (), "run": ("samples", "epoch", "texts"), "senses": ("model", "models", "word", "points", "skip_bad"),
          "spans": (), "buckets": ()}  # fmt: skip
 BATCH_TOKENS = 16_384  # of the batches that samples are taken from
 MAX_BUCKET_TOKENS = 2048  # bucket statistics compare all pairs of tokens
@@ -33,28 +33,24 @@ MAX_BUCKET_TOKENS = 2048  # bucket statistics compare all pairs of tokens
 class Recipe(Config, frozen=True):
     """The kind of page, its inputs and the HTML file to write."""
 
-    kind: Annotated[Kind, "what to show; `bertsmith show masks ...` says it too"]
-    out: Annotated[str, "the page to write: one HTML file"]
+    kind: Annotated[Kind, "kind of page; also as `bertsmith show masks ...`"]
+    out: Annotated[str, "output HTML file"]
     corpus: Annotated[
-        str | None, "masks, corpus, run, buckets: the folder `prepare` made; curves: for the baseline of a run in progress"
+        str | None, "corpus folder (masks, corpus, run, buckets; curves: for the baseline of an unfinished run)"
     ] = None
-    model: Annotated[str | None, "curves, run, senses, spans, buckets: a checkpoint; curves also while it is being trained"] = (
-        None
-    )
-    objective: Annotated[ObjectiveConfig, "masks: as `pretrain` takes it"] = NextSentenceMLM()
-    max_length: Annotated[MaxLength, "masks: longest sequence"] = 128
-    samples: Annotated[PosInt, "masks, run: samples to show"] = 12
-    seed: Annotated[int, "masks: as `pretrain` takes it"] = 0
-    epoch: Annotated[NonNegInt, "masks, run: of which epoch, from 0"] = 0
-    validation_split: Annotated[Probability, "masks: as `pretrain` takes it, so that samples are those it reads"] = 0.01
-    texts: Annotated[tuple[str, ...], "run: texts with a [MASK] for the model to fill"] = ()
-    models: Annotated[tuple[str, ...], "senses: several checkpoints side by side, vectors of words among them"] = ()
-    data: Annotated[
-        str | None, "senses: a table of sentences (text, position or [[word]], sense), or a folder of CoarseWSD-20"
-    ] = None
-    word: Annotated[str | None, "senses: the word; without one, all that a folder of folders holds, in tables alone"] = None
-    points: Annotated[PosInt, "senses: occurrences drawn, evenly from all"] = 150
-    skip_bad: Annotated[bool, "senses: leave out rows of a table that are broken or lack the word, and say how many"] = False
+    model: Annotated[str | None, "checkpoint folder (curves, run, senses, spans, buckets; curves: also while training)"] = None
+    objective: Annotated[ObjectiveConfig, "masks: objective, as in `pretrain`"] = NextSentenceMLM()
+    max_length: Annotated[MaxLength, "masks: maximum sequence length, in tokens"] = 128
+    samples: Annotated[PosInt, "masks, run: number of samples"] = 12
+    seed: Annotated[int, "masks: random seed, as in `pretrain`"] = 0
+    epoch: Annotated[NonNegInt, "masks, run: epoch of the samples, from 0"] = 0
+    validation_split: Annotated[Probability, "masks: as in `pretrain`, to show the samples it reads"] = 0.01
+    texts: Annotated[tuple[str, ...], "run: texts with [MASK] to fill"] = ()
+    models: Annotated[tuple[str, ...], "senses: several checkpoints or word vectors, side by side"] = ()
+    data: Annotated[str | None, "senses: table of sentences (text, position or [[word]], sense) or CoarseWSD-20 folder"] = None
+    word: Annotated[str | None, "senses: the word; default: all words of the folder, as tables only"] = None
+    points: Annotated[PosInt, "senses: number of occurrences to plot, sampled evenly"] = 150
+    skip_bad: Annotated[bool, "senses: skip invalid rows and rows without the word, and count them"] = False
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
@@ -88,7 +84,7 @@ def _check_keys(recipe: Recipe) -> None:
 
 def _masking_page(recipe: Recipe) -> tuple[str, list[Section]]:
     if not recipe.objective.can_fill_mask:
-        raise UserError(f"objective={recipe.objective.__struct_config__.tag} hides no words: there are no masks to show; "
+        raise UserError(f"objective={recipe.objective.__struct_config__.tag} masks no tokens: there are no masks to show; "
                        "`bertsmith show corpus` shows its text")  # fmt: skip
     corpus = _open_corpus(recipe)
     return "What the model is shown", [render_masks(corpus, _build_loader(recipe, corpus), recipe.samples, recipe.epoch)]

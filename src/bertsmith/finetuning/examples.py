@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 class Data(Config, frozen=True):
     """Files of labelled examples."""
 
-    train: Annotated[str, "the file to learn from"]
-    dev: Annotated[str | None, "the file to be judged on, and to tune thresholds on"] = None
-    columns: Annotated[dict[str, str], "what text, text_b, label ... are called in the files"] = msgspec.field(
+    train: Annotated[str, "training file"]
+    dev: Annotated[str | None, "dev file, for evaluation, early stopping and thresholds"] = None
+    columns: Annotated[dict[str, str], "column names: { text = NAME, text_b = NAME, label = NAME ... }"] = msgspec.field(
         default_factory=dict
     )
-    skip_bad: Annotated[bool, "leave out rows that cannot be used, and count them"] = False
+    skip_bad: Annotated[bool, "skip invalid rows and count them, instead of stopping"] = False
 
 
 class Examples(NamedTuple):

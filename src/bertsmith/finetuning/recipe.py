@@ -23,17 +23,17 @@ from .examples import Data
 class FinetuneTrain(TrainConfig, frozen=True):
     """`train.*` with the defaults of fine-tuning, layer-wise learning rate decay and gradual unfreezing."""
 
-    batch_tokens: Annotated[PosInt, "tokens of one micro-batch"] = 2048
-    learning_rate: Annotated[PosFloat, "peak learning rate"] = 5e-5
-    warmup_steps: Annotated[NonNegFloat, "rise of the rate: below 1 a share of the run, from 1 up steps"] = 0.1
-    grad_spike_factor: Annotated[NonNegFloat, "skip an update whose gradient is this many times the usual; 0 for never"] = (
+    batch_tokens: Annotated[PosInt, "tokens per micro-batch"] = 2048
+    learning_rate: Annotated[PosFloat, "learning rate at the peak of the schedule"] = 5e-5
+    warmup_steps: Annotated[NonNegFloat, "warmup: steps, or below 1 a fraction of the run"] = 0.1
+    grad_spike_factor: Annotated[NonNegFloat, "skip updates with a gradient norm this many times the usual; 0: never"] = (
         0.0  # large gradients of rare examples are not anomalies
     )
-    layer_lr_decay: Annotated[PosFloat, "each layer learns at this share of the rate of the one above it"] = 1.0
+    layer_lr_decay: Annotated[PosFloat, "layer-wise learning rate decay: factor per layer from the top (ULMFiT, ELECTRA)"] = 1.0
     gradual_unfreezing: Annotated[
-        Probability, "share of the run over which layers begin to learn, from the top down; 0: all at once"
+        Probability, "fraction of the run over which layers are unfrozen from the top (ULMFiT); 0: none"
     ] = 0.0
-    head_lr_multiplier: Annotated[PosFloat, "the head learns at this many times the rate"] = 1.0
+    head_lr_multiplier: Annotated[PosFloat, "learning rate of the head, as a multiple of learning_rate"] = 1.0
 
     def with_default_duration(self) -> TrainConfig:
         """Three epochs, unless steps, epochs or minutes are set."""
@@ -46,48 +46,49 @@ class FinetuneTrain(TrainConfig, frozen=True):
 class FinetuneRecipe(Config, frozen=True):
     """The task, the base model, the files of examples and the training settings."""
 
-    task: Annotated[TaskConfig, "what to learn"]
-    model: Annotated[str | EncoderConfig, "the checkpoint folder to begin from; or, with a tokenizer, a preset or table: anew"]
-    data: Annotated[Data, "the files"]
-    out: Annotated[str, "the checkpoint folder to make"]
-    tokenizer: Annotated[str | None, "of a model that begins anew: the folder `tokenizer` made"] = None
-    vectors: Annotated[str | None, "a file or folder of word vectors, with which the table of a new model begins"] = None
+    task: Annotated[TaskConfig, "the task: classify, regress, tag, answer, choose, similar or generate"]
+    model: Annotated[str | EncoderConfig, "pre-trained checkpoint; or, with tokenizer, a preset or table for a new model"]
+    data: Annotated[Data, "files of labelled examples"]
+    out: Annotated[str, "output checkpoint folder"]
+    tokenizer: Annotated[str | None, "tokenizer folder, for a new model"] = None
+    vectors: Annotated[str | None, "word vectors to initialize the token embeddings of a new model"] = None
     decoder: Annotated[
-        DecoderConfig | None, "task=generate: what writes; attention begins as the encoder. None: the encoder itself (UniLM)"
+        DecoderConfig | None, "task=generate: transformer (initialized from the encoder) or rnn; default: UniLM"
     ] = None
-    max_length: Annotated[MaxLength, "longest sequence"] = 128
-    train: Annotated[FinetuneTrain, "how long (three epochs, if nothing is said), how fast, in what numbers"] = FinetuneTrain()
-    long_text: Annotated[LongText | None, "texts over the length, where the task has a choice: as task.long_text"] = None
+    max_length: Annotated[MaxLength, "maximum sequence length, in tokens"] = 128
+    train: Annotated[FinetuneTrain, "training settings: duration (default: 3 epochs), batch size, optimizer ..."] = (
+        FinetuneTrain()
+    )
+    long_text: Annotated[LongText | None, "how to read texts longer than max_length; same as task.long_text"] = None
     freeze: Annotated[
-        NonNegInt | Literal["embeddings", "all"], "embeddings and so many blocks from below do not learn; all: the head alone"
+        NonNegInt | Literal["embeddings", "all"], "freeze embeddings and this many lower layers; all: train only the head"
     ] = 0
-    features: Annotated[FeaturesConfig | None, "what the head reads, instead of the last layer alone"] = None
-    lora: Annotated[
-        LoraConfig | None, "learn small matrices beside the encoder's own, which stay; they are added at the end"
-    ] = None
-    adversary: Annotated[AdversarialConfig | None, "also learn from embeddings moved against the model"] = None
-    aux_lm_weight: Annotated[
-        NonNegFloat, "a causal model also foretells the examples' texts, which counts so much (0.5 in GPT); 0: not"
-    ] = 0.0
-    rdrop: Annotated[NonNegFloat, "read every batch twice, and let the difference cost this much (R-Drop); 0: once"] = 0.0
+    features: Annotated[FeaturesConfig | None, "layers that the head reads; default: the last"] = None
+    lora: Annotated[LoraConfig | None, "LoRA: train low-rank adapters, merged into the weights at the end"] = None
+    adversary: Annotated[AdversarialConfig | None, "adversarial training on perturbed embeddings (FGM, PGD)"] = None
+    aux_lm_weight: Annotated[NonNegFloat, "weight of an auxiliary LM loss, for causal models (0.5 in GPT); 0: none"] = 0.0
+    rdrop: Annotated[NonNegFloat, "weight of the R-Drop loss (KL between two dropout passes); 0: none"] = 0.0
     hidden_dropout_prob: Annotated[
-        Probability | None, "on embeddings and what each part adds, while it learns; as in pre-training, if none"
+        Probability | None, "dropout of embeddings and sublayer outputs; default: as in pre-training"
     ] = None
     metric_for_best_model: Annotated[
-        str | None, "the score that train.early_stopping_patience and seeds choose by; the task's main one, if none"
+        str | None, "metric for early stopping and for the best seed; default: the task's main one"
     ] = None
-    random_init: Annotated[bool, "forget what pre-training learnt: the control of every claim that it helps"] = False
-    seed: Annotated[int, "of new weights, order and dropout"] = 0
-    seeds: Annotated[tuple[int, ...], "several, one run each: mean and deviation of their scores, and the best kept"] = ()
+    random_init: Annotated[bool, "start from random weights instead of the pre-trained ones (control)"] = False
+    seed: Annotated[int, "random seed of new weights, data order and dropout"] = 0
+    seeds: Annotated[tuple[int, ...], "several seeds, one run each: mean and deviation, and the best model kept"] = ()
 
 
 def check_recipe(recipe: FinetuneRecipe) -> None:
     """Raise UserError for contradicting settings, before any file is read."""
     if not recipe.data.dev and (recipe.seeds or recipe.metric_for_best_model):
-        raise UserError("seeds are compared, and the best found, on a dev file: give data.dev, or leave out seeds and best")
+        raise UserError(
+            "seeds are compared, and the best found, on a dev file: give data.dev, or leave out seeds and metric_for_best_model"
+        )
     if recipe.metric_for_best_model and not recipe.seeds and not recipe.train.early_stopping_patience:
         raise UserError(
-            f"metric_for_best_model={recipe.metric_for_best_model} chooses among seeds, or where train.stop ends a run; give either, or leave it out"
+            f"metric_for_best_model={recipe.metric_for_best_model} chooses among seeds, or with "
+            "train.early_stopping_patience; give either, or leave it out"
         )
     if isinstance(recipe.model, str) and (recipe.tokenizer or recipe.vectors):
         raise UserError(f"model={recipe.model} brings its own tokenizer and table; leave out tokenizer and vectors")
@@ -101,10 +102,12 @@ def check_recipe(recipe: FinetuneRecipe) -> None:
     if getattr(recipe.task, "template", "") and (recipe.lora or recipe.freeze):
         raise UserError("guide tokens of task.template begin alike and must learn; leave out freeze and lora, or the template")
     if recipe.aux_lm_weight and (isinstance(recipe.task, TextSimilarity | Seq2Seq) or recipe.features or recipe.rdrop):
-        raise UserError("aux_lm_weight is for tasks with a head that reads the last layer once; leave out aux_lm_weight, or "
+        raise UserError("aux_lm_weight is for tasks with a head of their own that reads the last layer once; leave it out, or "
                        "features and rdrop")  # fmt: skip
     if isinstance(recipe.task, TextSimilarity) and (recipe.rdrop or recipe.train.gradual_unfreezing):
-        raise UserError("task=similar has no head for rdrop to compare, or for train.thaw to begin with; leave them out")
+        raise UserError(
+            "task=similar has no head for rdrop to compare, or for train.gradual_unfreezing to begin with; leave them out"
+        )
 
 
 def _check_new_model(recipe: FinetuneRecipe) -> None:

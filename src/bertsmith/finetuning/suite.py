@@ -32,18 +32,18 @@ class SuiteRecipe(Config, frozen=True):
     """The models, the tasks and the seeds."""
 
     models: Annotated[
-        dict[str, str | dict[str, Any]], "by name: a checkpoint folder, or a table of it (model=) and settings of `finetune`"
+        dict[str, str | dict[str, Any]], "by name: checkpoint folder, or table of `model` and other keys of `finetune`"
     ]
     tasks: Annotated[
         dict[str, dict[str, Any]],
-        "by name: what `finetune` takes (task, data.train, data.dev, train ...), and metrics for the table",
+        "by name: keys of `finetune` (task, data.train, data.dev, train ...) and metrics to report",
     ]
-    out: Annotated[str, "the folder for scores.json, report.html and the runs"]
-    every: Annotated[dict[str, Any], "settings of `finetune` for all runs, where models and tasks say nothing else"] = (
-        msgspec.field(default_factory=dict)
+    out: Annotated[str, "output folder for scores.json, report.html and the runs"]
+    every: Annotated[dict[str, Any], "keys of `finetune` for all runs; models and tasks override them"] = msgspec.field(
+        default_factory=dict
     )
-    seeds: Annotated[tuple[int, ...], "one run each"] = (0, 1, 2)
-    jobs: Annotated[PosInt, "processes at work side by side"] = 1
+    seeds: Annotated[tuple[int, ...], "random seeds, one run each"] = (0, 1, 2)
+    jobs: Annotated[PosInt, "number of parallel processes"] = 1
 
 
 class PlannedRun(msgspec.Struct, frozen=True):
@@ -210,8 +210,8 @@ def _check_plan(plan: list[PlannedRun], console: Console) -> dict[str, tuple[str
                 raise UserError(f"tasks.{planned.task}: models.{planned.model} is to be measured by {', '.join(names)}, "
                                f"others by {', '.join(metrics[planned.task])}; give tasks.{planned.task}.metrics")  # fmt: skip
         if planned.recipe.max_length > positions:
-            raise UserError(f"tasks.{planned.task}: length {planned.recipe.max_length} is more than the {positions} positions of "
-                           f"models.{planned.model}; lower it")  # fmt: skip
+            raise UserError(f"tasks.{planned.task}: max_length {planned.recipe.max_length} is more than the {positions} positions "
+                           f"of models.{planned.model}; lower it")  # fmt: skip
         folder = Path(planned.recipe.out)
         existing_identity = read_json(folder / "card.json").get("identity") if (folder / MANIFEST).exists() else None
         if existing_identity and existing_identity != finetune_identity(planned.recipe):

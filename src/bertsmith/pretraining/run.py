@@ -57,9 +57,10 @@ def _train(
     _warn_unread_text(recipe, corpus, console)
     config = build_model_config(recipe, corpus)
     if config.encoder.lacks_position_information:
-        rope_hint = "model.mixer.rope_theta=10000, or " if "rotary" in config.encoder.mixer.__struct_fields__ else ""
+        rope_hint = "model.mixer.rope_theta=10000, or " if "rope_theta" in config.encoder.mixer.__struct_fields__ else ""
         console.warn(
-            f"this model knows no positions, so it reads words in any order alike; set {rope_hint}model.position_embedding_type=absolute"
+            f"this model knows no positions, so it reads words in any order alike; set {rope_hint}"
+            "model.position_embedding_type=absolute"
         )
     if recipe.init and recipe.model:
         console.info(f"goes on with {_describe_mixer(config.encoder.mixer)}")
@@ -68,7 +69,8 @@ def _train(
                     "batch; set objective.packing=streams, or model.mixer.mem_len=0")  # fmt: skip
     if isinstance(config.encoder.embeddings, CharCNNConfig) and (unknown := corpus.card["unknown rate"]) > MAX_UNKNOWN_FRACTION:
         console.warn(f"{unknown:.1%} of the corpus are words its tokenizer does not know, and all of them are spelt [UNK] "
-                    "here: letters are learnt from the others alone; a larger `tokenizer size=` leaves fewer")  # fmt: skip
+                    "here: letters are learnt from the others alone; a larger `tokenizer vocab_size=` leaves "
+                    "fewer")  # fmt: skip
     loaders = [build_batches(recipe, corpus, train_documents, length, config) for length, _ in recipe.phases()]
 
     def train_once(train: TrainConfig) -> tuple[Trainer, Model, dict[str, Any]]:

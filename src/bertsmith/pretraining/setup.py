@@ -33,36 +33,39 @@ MaxLength = Annotated[int, Meta(ge=8, le=2**31)]  # less leaves no room for text
 class PretrainRecipe(Config, frozen=True):
     """The corpus, the model, the objective and the training settings."""
 
-    corpus: Annotated[str, "the folder `prepare` made"]
-    out: Annotated[str, "the checkpoint folder to make"]
-    model: Annotated[EncoderConfig | None, "a preset or a table; bert-base, if nothing and no init is given"] = None
+    corpus: Annotated[str, "corpus folder made by `prepare`"]
+    out: Annotated[str, "output checkpoint folder"]
+    model: Annotated[EncoderConfig | None, "preset name or table; default: bert-base; with init, only model.mixer"] = None
     objective: Annotated[
         ObjectiveConfig,
-        "pairs: masked words and sentence pairs; masked: words alone; replaced: ELECTRA's; causal: the next; both-ways: "
-        "ELMo's; skip-gram, cbow, glove: vectors of words",
+        "mlm-nsp (BERT), mlm-sop (ALBERT), mlm (RoBERTa), rtd (ELECTRA), clm (GPT), bilm (ELMo), "
+        "or word vectors: skip-gram, cbow, glove",
     ] = NextSentenceMLM()
-    max_length: Annotated[tuple[MaxLength, ...], Meta(min_length=1), "longest sequence, or one for each phase: [128, 512]"] = (
-        128,
-    )
-    phase_fractions: Annotated[tuple[Fraction, ...], "of the run for each length; two lengths share it 0.9 to 0.1"] = ()
-    train: Annotated[TrainConfig, "how long, how fast, in what numbers"] = TrainConfig()
-    valid: Annotated[str | None, "a corpus to evaluate on; without one, documents are held out"] = None
-    validation_split: Annotated[Probability, "share of the documents to evaluate on"] = 0.01
-    eval_tokens: Annotated[PosInt, "tokens an evaluation reads at most"] = 131_072
-    init: Annotated[str | None, "a checkpoint folder to go on from; the corpus may be of an extension of its tokenizer"] = None
-    vectors: Annotated[str | None, "a file or folder of word vectors, with which the token table of a new model begins"] = None
-    seed: Annotated[int, "of weights, order, pairs, masks and dropout"] = 0
+    max_length: Annotated[
+        tuple[MaxLength, ...], Meta(min_length=1), "maximum sequence length; several for phases, such as [128, 512]"
+    ] = (128,)
+    phase_fractions: Annotated[
+        tuple[Fraction, ...], "fraction of the run for each max_length; default: equal, of two [0.9, 0.1]"
+    ] = ()
+    train: Annotated[TrainConfig, "training settings: duration, batch size, optimizer, precision ..."] = TrainConfig()
+    valid: Annotated[str | None, "validation corpus; default: documents held out by validation_split"] = None
+    validation_split: Annotated[Probability, "fraction of documents held out for validation, without `valid`"] = 0.01
+    eval_tokens: Annotated[PosInt, "maximum tokens per evaluation"] = 131_072
+    init: Annotated[str | None, "checkpoint to continue from; the corpus has its tokenizer, or an extension of it"] = None
+    vectors: Annotated[str | None, "word vectors (file or folder) to initialize the token embeddings with"] = None
+    seed: Annotated[int, "random seed of weights, data order, masking and dropout"] = 0
 
     def phases(self) -> list[tuple[int, float]]:
         """(sequence length, fraction of the run at which its phase ends), in order."""
-        shares = self.phase_fractions or (
+        fractions = self.phase_fractions or (
             (0.9, 0.1) if len(self.max_length) == 2 else (1 / len(self.max_length),) * len(self.max_length)
         )
-        if len(shares) != len(self.max_length) or abs(sum(shares) - 1) > 1e-6:
+        if len(fractions) != len(self.max_length) or abs(sum(fractions) - 1) > 1e-6:
             raise UserError(
-                f"shares {list(shares)} do not go with length {list(self.max_length)}; one for each, adding up to 1"
+                f"phase_fractions {list(fractions)} do not go with max_length {list(self.max_length)}; "
+                "one for each, adding up to 1"
             )
-        return list(zip(self.max_length, np.cumsum(shares).tolist(), strict=True))
+        return list(zip(self.max_length, np.cumsum(fractions).tolist(), strict=True))
 
     def validate(self, user_values: dict[str, Any]) -> None:
         if isinstance(self.objective, WordVectorObjective):
@@ -121,8 +124,8 @@ def build_batches(
 ) -> BatchLoader:
     """The loader of one phase, after checking that model, objective and sequence length go together."""
     if config.encoder.type_vocab_size < 2 and isinstance(recipe.objective, SentencePairMLM):
-        raise UserError(f"model.type_vocab_size={config.encoder.type_vocab_size} has no segment B for sentence pairs; set it to 2, or "
-                       "choose objective=mlm")  # fmt: skip
+        raise UserError(f"model.type_vocab_size={config.encoder.type_vocab_size} has no segment B for sentence pairs; set it "
+                       "to 2, or choose objective=mlm")  # fmt: skip
     if isinstance(recipe.objective, CausalLM | BiLM):
         recipe.objective.check(config.encoder)
     if uses_streams(recipe) and isinstance(recipe.objective, ReplacedTokenDetection):
@@ -132,8 +135,8 @@ def build_batches(
         raise UserError("a stream goes on from each batch to the next, which other processes read; run it in one process, or "
                        "choose another objective.packing, such as windows")  # fmt: skip
     if length > config.encoder.max_position_embeddings:
-        raise UserError(f"length {length} is more than the model's {config.encoder.max_position_embeddings} positions; lower it, or set "
-                       f"model.max_position_embeddings={length}")  # fmt: skip
+        raise UserError(f"max_length {length} is more than the model's {config.encoder.max_position_embeddings} positions; "
+                       f"lower it, or set model.max_position_embeddings={length}")  # fmt: skip
     return recipe.objective.build_batches(corpus, documents, length, recipe.train.batch_tokens, recipe.seed)
 
 

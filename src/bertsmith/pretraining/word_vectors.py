@@ -70,7 +70,7 @@ def resolve_objective(recipe: "PretrainRecipe") -> WordVectorObjective:
 
 
 def check_given_keys(objective: WordVectorObjective, user_values: dict[str, Any]) -> None:
-    """Check the keys the user typed: no network-only keys, no contradicting width or learning rate.
+    """Check the keys the user typed: no network-only keys, no contradicting vector size or learning rate.
 
     A `train.learning_rate` equal to the default cannot be told from an unset one after parsing, so it is an error here.
     """
@@ -91,8 +91,9 @@ def check_given_keys(objective: WordVectorObjective, user_values: dict[str, Any]
                 f"objective.{name}={value} and {other_name}={other_value} say two things of one; leave out one of them"
             )
     if train_keys.get("learning_rate") == TrainConfig().learning_rate and objective_keys.get("learning_rate") is None:
-        raise UserError(f"train.learning_rate={train_keys['learning_rate']:g} is what networks have if nothing is said, and would not be heard "
-                       f"here; if objective={kind} is to have it, say objective.learning_rate={train_keys['learning_rate']:g}")  # fmt: skip
+        rate = f"learning_rate={train_keys['learning_rate']:g}"
+        raise UserError(f"train.{rate} is what networks have if nothing is said, and would not be heard here; "
+                       f"if objective={kind} is to have it, say objective.{rate}")  # fmt: skip
 
 
 def check_recipe(recipe: "PretrainRecipe") -> float:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 SHIPPED_MODEL = "mini-en"
 VOCAB_SIZE = 4000
-MODEL_SETTINGS = {"num_hidden_layers": 2, "hidden_size": 128, "mixer": {"kind": "attention", "num_attention_heads": 4}, "feedforward": {"intermediate_size": 256},
-         "max_position_embeddings": 64, "hidden_dropout_prob": 0.0, "norm": "pre", "initializer_range": 0.08}  # fmt: skip
+MODEL_SETTINGS = {"num_hidden_layers": 2, "hidden_size": 128, "mixer": {"kind": "attention", "num_attention_heads": 4},
+         "feedforward": {"intermediate_size": 256}, "max_position_embeddings": 64, "hidden_dropout_prob": 0.0, "norm": "pre", "initializer_range": 0.08}  # fmt: skip
 # Chosen by measuring: in a minute or two on two cores, a model learns to use context only if its steps are very cheap (small
 # vocabulary, small intermediate size, short sequences) and each predicts many words.
 PRETRAIN_SETTINGS: dict[str, Any] = {
@@ -59,9 +59,9 @@ DOCSTRING_TEXTS = (
 class QuickstartRecipe(Config, frozen=True):
     """The output folder and the time of pre-training."""
 
-    folder: Annotated[str, "everything that is made goes here"] = "out/quickstart"
-    minutes: Annotated[float, "of pre-training the small model; all else takes about three more"] = 1.0
-    roots: Annotated[tuple[str, ...], "folders of Python files to gather text from; none: this environment's"] = ()
+    folder: Annotated[str, "output folder"] = "out/quickstart"
+    minutes: Annotated[float, "minutes of pre-training the small model; the rest takes about three more"] = 1.0
+    roots: Annotated[tuple[str, ...], "folders of Python files to read docstrings from; default: this environment's"] = ()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -149,7 +149,8 @@ def list_next_steps(folder: Path, base: str | None, is_finetuned: bool) -> list[
     return [
         *lines,
         f"  bertsmith finetune model={model} task=classify data.train=YOUR.tsv out=out/mine",
-        f"  bertsmith pretrain corpus={folder / 'corpus'} model=bert-mini train.minutes=30 train.learning_rate=1e-3 out=out/mini",
+        f"  bertsmith pretrain corpus={folder / 'corpus'} model=bert-mini train.minutes=30 "
+        "train.learning_rate=1e-3 out=out/mini",
         "  bertsmith tokenizer texts=YOUR.txt out=out/tokenizer        (then prepare, then pretrain; --help lists the keys)",
     ]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .run import RaceRecipe
 
 
-DEFAULT_TOKENIZER = {"kind": "wordpiece", "size": 8000}
+DEFAULT_TOKENIZER = {"kind": "wordpiece", "vocab_size": 8000}
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ def _check_recipe(recipe: "RaceRecipe") -> None:
     if bool(recipe.corpus) == bool(recipe.texts):
         raise UserError("give texts=FILES or corpus=FOLDER, one of the two")
     if recipe.valid and not recipe.texts:
-        raise UserError("valid goes with texts; of a corpus, every.held_out says what is held out")
+        raise UserError("valid goes with texts; of a corpus, every.validation_split sets what is held out")
     for kind, names in (("members", recipe.members), ("tasks", recipe.tasks)):
         for name in names:
             if not re.fullmatch(NAME_PATTERN, name) or name in (AVERAGE, "majority"):

@@ -34,8 +34,8 @@ class TaskInfo(NamedTuple):
 class Budget(Config, frozen=True):
     """Compute for the pre-training of each member."""
 
-    flops: Annotated[float, msgspec.Meta(gt=0), "operations each member may learn from text with, two a multiply-add"] = 1e15
-    epochs: Annotated[PosFloat | None, "passes over the text at most, for members that cost next to nothing a word"] = None
+    flops: Annotated[float, msgspec.Meta(gt=0), "pre-training FLOPs per member (a multiply-add counts as two)"] = 1e15
+    epochs: Annotated[PosFloat | None, "maximum epochs, for members too cheap to spend the budget; default: no limit"] = None
 
 
 class RaceRecipe(Config, frozen=True):
@@ -43,36 +43,32 @@ class RaceRecipe(Config, frozen=True):
 
     members: Annotated[
         dict[str, dict[str, Any]],
-        "by name: settings of `pretrain` (model, objective ...), and of, untrained, corpus, tokenizer, frozen, tuned",
+        "by name: keys of `pretrain` (model, objective ...), and of, untrained, corpus, tokenizer, frozen, tuned",
     ]
-    out: Annotated[str, "the folder for race.json, report.html, race.svg, members and runs"]
+    out: Annotated[str, "output folder for race.json, report.html, race.svg, members and runs"]
     tasks: Annotated[
         dict[str, dict[str, Any]],
-        "by name: what `finetune` takes (task, data.train, data.dev ...), and metrics for the table; none: text alone",
+        "by name: keys of `finetune` (task, data.train, data.dev ...) and metrics to report",
     ] = msgspec.field(default_factory=dict)
-    budget: Annotated[Budget, "the same for all"] = Budget()
-    corpus: Annotated[str | None, "the folder `prepare` made; or texts"] = None
-    texts: Annotated[tuple[str, ...], "files, folders or patterns, which members cut by their own tokenizers"] = ()
-    valid: Annotated[
-        tuple[str, ...], "with texts: files to measure bits per byte on; without, some documents are held out"
-    ] = ()
+    budget: Annotated[Budget, "pre-training budget of each member"] = Budget()
+    corpus: Annotated[str | None, "corpus folder made by `prepare`; or give texts"] = None
+    texts: Annotated[tuple[str, ...], "text files, folders or patterns, tokenized for each member"] = ()
+    valid: Annotated[tuple[str, ...], "with texts: validation files for bits per byte; default: held-out documents"] = ()
     tokenizer: Annotated[
         str | dict[str, Any] | None,
-        "with texts: a folder, or settings of `tokenizer`, for who has no own; else 8,000 pieces",
+        "with texts: default tokenizer, a folder or keys of `tokenizer`; default: WordPiece, 8,000",
     ] = None
-    prepare: Annotated[dict[str, Any], "with texts: settings of `prepare`, such as language"] = msgspec.field(
+    prepare: Annotated[dict[str, Any], "with texts: keys of `prepare`, such as language"] = msgspec.field(default_factory=dict)
+    every: Annotated[dict[str, Any], "keys of `pretrain` for all members; members override them"] = msgspec.field(
         default_factory=dict
     )
-    every: Annotated[dict[str, Any], "settings of `pretrain` for all members, where they say nothing else"] = msgspec.field(
-        default_factory=dict
-    )
-    frozen: Annotated[dict[str, Any], "settings of `finetune` where the encoder is frozen: a learnt mean of its layers"] = (
+    frozen: Annotated[dict[str, Any], "keys of `finetune` with a frozen encoder; default head: a learned mix of its layers"] = (
         msgspec.field(default_factory=dict)
     )
-    tuned: Annotated[dict[str, Any], "settings of `finetune` where all learns"] = msgspec.field(default_factory=dict)
-    seeds: Annotated[tuple[int, ...], "of fine-tuning, one run each; a member is pre-trained once"] = (0, 1, 2)
-    jobs: Annotated[PosInt, "processes at work side by side"] = 1
-    keep: Annotated[bool, "keep the fine-tuned models too, not only their scores"] = False
+    tuned: Annotated[dict[str, Any], "keys of `finetune` with all weights trained"] = msgspec.field(default_factory=dict)
+    seeds: Annotated[tuple[int, ...], "random seeds of fine-tuning, one run each; pre-training runs once"] = (0, 1, 2)
+    jobs: Annotated[PosInt, "number of parallel processes"] = 1
+    keep: Annotated[bool, "keep the fine-tuned models, not only their scores"] = False
 
 
 def race(recipe: RaceRecipe, quiet: bool = False) -> dict[str, Any]:
