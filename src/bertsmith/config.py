@@ -9,7 +9,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, 
 import msgspec
 
 from .errors import UserError
+from .synonyms import find_key, find_kind
 
 T = TypeVar("T")
 
@@ -216,8 +217,11 @@ def _explain_error(config_type: Any, values: Any, message: str) -> str:
     if match := re.search(r"(unknown|missing required) field `(.*)`", problem):
         dotted = ".".join([*path, match[2]])
         if match[1] == "unknown":
-            suggestion = _suggest_other_table(config_type, dotted) or suggest(
-                match[2], sorted(_struct_fields(annotation, value))
+            fields = sorted(_struct_fields(annotation, value))
+            suggestion = (
+                _suggest_synonym(config_type, dotted, fields)
+                or _suggest_other_table(config_type, dotted)
+                or suggest(match[2], sorted(_struct_fields(annotation, value)))
             )
             return f"{dotted} is not known; {suggestion}"
         known = _list_choices(_lookup(config_type, values, [*path, match[2]])[0]) or (
@@ -229,6 +233,14 @@ def _explain_error(config_type: Any, values: Any, message: str) -> str:
     subject = f"{key_path or 'the recipe'}" + (f" = {value!r}" if isinstance(value, str | int | float) else "")
     known = _list_choices(annotation) if isinstance(value, str) else []
     return f"{subject} is not known; {suggest(value, known)}" if known else f"{subject}: {problem[0].lower()}{problem[1:]}"
+
+
+def _suggest_synonym(config_type: Any, dotted_key: str, fields: Collection[str]) -> str | None:
+    """Suggest our key for another library's name of it: `num_train_epochs` -> `train.epochs`. `fields`: of its table."""
+    key = find_key(dotted_key, {re.sub(r"\[.*?\]", "", key.name) for key in iter_keys(config_type)})
+    if key is None or (key.rpartition(".")[0] == dotted_key.rpartition(".")[0] and key.rpartition(".")[2] not in fields):
+        return None  # none, or one of another kind
+    return f"did you mean {key!r}?"
 
 
 def _suggest_other_table(config_type: Any, dotted_key: str) -> str | None:
@@ -262,7 +274,8 @@ def _list_choices(annotation: Any) -> list[str]:
 
 
 def suggest(word: Any, choices: list[str]) -> str:
-    matches = get_close_matches(str(word), choices, n=1, cutoff=0.5)
+    synonym = find_kind(str(word), choices)
+    matches = [synonym] if synonym else get_close_matches(str(word), choices, n=1, cutoff=0.5)
     return f"did you mean {matches[0]!r}?" if matches else f"known: {', '.join(choices) or 'none, it has no keys'}"
 
 

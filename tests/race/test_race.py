@@ -91,7 +91,7 @@ def test_race_bits_per_byte_are_of_causal_models(finished_race):
 def test_race_failed_member_does_not_stop_others(finished_race):
     _, result, out = finished_race
     assert member_row(result, "broken")["faults"] == [
-        "a width of 33 does not divide into 2 heads; try model.mixer.num_attention_heads=1"
+        "a hidden_size of 33 does not divide into 2 heads; try model.mixer.num_attention_heads=1"
     ]
     assert run.code(result) == 1 and result["left"] == 0
     for name in ("bert", "left", "untrained"):
@@ -99,7 +99,7 @@ def test_race_failed_member_does_not_stop_others(finished_race):
     assert member_row(result, "left-lstm")["scores"]["tuned"]["about"]["seeds"] == 1
     assert member_row(result, "left-lstm")["scores"]["frozen"]["about"] is None
     page = (out / "report.html").read_text()
-    assert "a width of 33 does not divide" in page and not re.search(r"https?://|<script|<link", page)
+    assert "a hidden_size of 33 does not divide" in page and not re.search(r"https?://|<script|<link", page)
 
 
 def test_race_plot_has_scored_members_best_first(finished_race):

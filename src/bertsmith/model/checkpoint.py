@@ -13,6 +13,7 @@ from ..tokenization.tokenizer import Tokenizer
 from .int8 import INT8_FORMAT, dequantize_weights, quantize_weights
 from .model import Model, ModelConfig
 
+FORMAT_VERSION = (1, 0)  # of config.json: a new minor version adds keys, a new major version changes their meaning
 MAX_SHARD_SIZE = 2 << 30  # bytes
 WEIGHTS_FILE = "model.safetensors"
 WEIGHTS_INDEX_FILE = "model.safetensors.index.json"
@@ -28,10 +29,11 @@ def write_files(
     folder: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any], provenance: dict[str, Any], as_int8: bool = False
 ) -> None:
     """Write the files of a model folder. `as_int8` stores int8 weights and marks them in config.json; `load` reads both."""
-    recorded = {name: value for name, value in provenance.items() if name != "weights"} | (
+    recorded = {name: value for name, value in provenance.items() if name not in ("weights", "format_version")} | (
         {"weights": INT8_FORMAT} if as_int8 else {}
     )
-    write_json(folder / "config.json", {"model": to_dict(model.config), **recorded})
+    version = ".".join(map(str, FORMAT_VERSION))
+    write_json(folder / "config.json", {"format_version": version, "model": to_dict(model.config), **recorded})
     write_json(folder / "card.json", card)
     tokenizer.save(folder)
     save_weights(folder, quantize_weights(model.state_dict()) if as_int8 else model.state_dict())
@@ -78,6 +80,7 @@ def read_config(folder: Path) -> dict[str, Any]:
             f"{folder} is not a folder that bertsmith made; `bertsmith import source={folder} out=...` makes one of a "
             "Hugging Face folder"
         )
+    _check_format_version(config.get("format_version"), folder / "config.json")
     return config
 
 
@@ -102,6 +105,20 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     for file in files:
         weights |= tensors.load_tensors(folder / file)
     return weights
+
+
+def _check_format_version(version: Any, path: Path) -> None:
+    """Raise a UserError for a config.json without a version (written before the first release) or with a newer one."""
+    if version is None:
+        raise UserError(
+            f"{path} has no format_version: it was written before recipe keys were renamed; run the command that made it again"
+        )
+    numbers = str(version).split(".")
+    if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
+        raise UserError(f"{path}: format_version = {version!r} is not of the form '1.0'")
+    if tuple(map(int, numbers)) > FORMAT_VERSION:
+        raise UserError(f"{path} has format_version {version}, newer than {'.'.join(map(str, FORMAT_VERSION))}, which this "
+                       "bertsmith reads; update bertsmith")  # fmt: skip
 
 
 def _split_into_shards(weights: dict[str, Tensor], max_shard_size: int) -> list[list[str]]:
