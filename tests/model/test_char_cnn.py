@@ -97,7 +97,7 @@ def test_char_cnn_without_tokenizer_raises():
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"), [({"hidden_size": 7}, "not even"), ({"embeddings": TINY["front"] | {"letters": 2}}, "letters")]
+    ("overrides", "message"), [({"hidden_size": 7}, "not even"), ({"embeddings": TINY["embeddings"] | {"max_characters_per_token": 2}}, "letters")]
 )
 def test_char_cnn_rejects_odd_width_and_short_words(overrides, message):
     with pytest.raises(UserError, match=message):

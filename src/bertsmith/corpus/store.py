@@ -83,7 +83,7 @@ class Corpus:
         num_validation = max(round(validation_split * count), 2) if validation_split > 0 and len(eligible) >= 8 else 0
         if num_validation and count - num_validation < 2:
             raise UserError(
-                f"{self.path}: held_out={validation_split} of {count} documents leaves fewer than two to learn from; lower it"
+                f"{self.path}: validation_split={validation_split} of {count} documents leaves fewer than two to learn from; lower it"
             )
         is_validation = np.zeros(count, bool)
         is_validation[eligible[:num_validation]] = True
