@@ -146,8 +146,8 @@ def test_planned_disk_matches_run(corpus, tmp_path, steps):
     from bertsmith.pretraining.setup import PretrainRecipe
 
     settings = f"""corpus={corpus} out={tmp_path / "bert"} model=bert-tiny model.hidden_size=64
-        model.mixer.num_attention_heads=2 max_length=32 train.batch_tokens=256 train.steps={steps} train.save_every=5 train.save_total_limit=2
-        eval_tokens=512 validation_split=0.1""".split()
+        model.mixer.num_attention_heads=2 max_length=32 train.batch_tokens=256 train.steps={steps} train.save_every=5
+        train.save_total_limit=2 eval_tokens=512 validation_split=0.1""".split()
     planned = plan.run(read_recipe(Recipe, None, [*settings, "machine=h200"]), quiet=True)["disk"]
     assert planned["corpus"] == folder_bytes(corpus) and not (tmp_path / "bert").exists()
     checkpoint_sizes: list[int] = []
