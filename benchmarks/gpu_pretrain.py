@@ -102,7 +102,8 @@ def _build_their_step(arrays: NumpyBatch, name: str, peer: str) -> Callable[[], 
 
     encoder = EncoderConfig.presets[name]
     sizes = {"hidden_size": encoder.hidden_size, "num_hidden_layers": encoder.num_hidden_layers,
-             "num_attention_heads": encoder.mixer.num_attention_heads, "intermediate_size": encoder.feedforward.intermediate_size}  # fmt: skip
+             "num_attention_heads": encoder.mixer.num_attention_heads,
+             "intermediate_size": encoder.feedforward.intermediate_size}  # fmt: skip
     config = BertConfig(vocab_size=VOCAB_SIZE, attention_probs_dropout_prob=0.0, attn_implementation="sdpa", **sizes)
     model = BertForPreTraining(config).cuda().train()
     if peer == "compile":

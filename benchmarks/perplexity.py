@@ -24,7 +24,7 @@ MAX_LENGTH = 1024
 def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
     train_corpus, valid_corpus, tokenizer_result = _prepare_corpora(bench)
     train_tokens, valid_tokens = read_tokens(train_corpus), read_tokens(valid_corpus)
-    vocab_size, start_id = tokenizer_result["size"], 2  # [CLS]
+    vocab_size, start_id = tokenizer_result["vocab_size"], 2  # [CLS]
     trigram_perplexity = KneserNeyTrigram(train_tokens, vocab_size, start_id).perplexity(valid_tokens)
     result = _train_nnlm(bench, train_corpus, valid_corpus)
     num_words, unknown = (valid_tokens != start_id).sum(), _unknown_fraction(valid_tokens)

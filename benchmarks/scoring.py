@@ -140,7 +140,8 @@ def train_theirs(job: ScoringJob, task: Any, train_examples: Sequence[Any], eval
     train_features, device_settings = encode(train_examples), {"device": job.device, "precision": job.precision}
     trainer = peer.build_trainer(model, tokenizer, train_features, Path(job.folder) / "theirs", seed=job.seed,
                            learning_rate=case.learning_rate, num_train_epochs=case.epochs,
-                           per_device_train_batch_size=case.batch, per_device_eval_batch_size=64, **device_settings)  # fmt: skip
+                           per_device_train_batch_size=case.batch, per_device_eval_batch_size=64,
+                           **device_settings)  # fmt: skip
     start = time.perf_counter()
     trainer.train()
     seconds = time.perf_counter() - start

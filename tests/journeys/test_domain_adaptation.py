@@ -72,7 +72,7 @@ def test_extended_tokenizer_records_parent_and_gains(home):
     assert "is there already" in output.stderr and "before" in output.stderr and "polypeptide" in output.stderr
     result = run_cli_json(*arguments)
     parent = Tokenizer.load(home / "bert")
-    assert not result["made"] and result["added"] == 7 and result["size"] == len(parent) + 7
+    assert not result["made"] and result["added"] == 7 and result["vocab_size"] == len(parent) + 7
     assert {piece for piece, _ in result["gains"]} == {*TERMS, "ribosom"}
     assert result["fertility"] == pytest.approx(1, abs=0.001) and result["before"]["fertility"] > 2
     saved = (result["before"]["fertility"] - result["fertility"]) * result["words"]
@@ -173,7 +173,7 @@ def test_tokenizer_extend_rejects_contradicting_settings(home, tmp_path):
     arguments = ["tokenizer", f"texts={home / 'domain.txt'}", f"out={tmp_path / 'out'}"]
     assert "goes with extend" in run_cli_error(*arguments, "add=5")
     assert "add=1000" in run_cli_error(*arguments, f"extend={home / 'bert'}")
-    assert "brings its own size" in run_cli_error(*arguments, f"extend={home / 'bert'}", "add=5", "vocab_size=500")
+    assert "brings its own vocab_size" in run_cli_error(*arguments, f"extend={home / 'bert'}", "add=5", "vocab_size=500")
     assert "there is no tokenizer at" in run_cli_error(*arguments, f"extend={tmp_path / 'nowhere'}", "add=5")
 
 

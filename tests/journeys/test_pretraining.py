@@ -28,7 +28,8 @@ train.batch_tokens=512 train.learning_rate=1e-3 train.log_every=5 eval_tokens=20
 """.split()  # noqa: SIM905
 SETTINGS = """
 train.optimizer=lamb,train.learning_rate=2e-2 train.optimizer=bert-adam train.lr_scheduler_type=warmup_stable_decay
-train.lr_scheduler_type=cosine model.norm=pre train.gradient_checkpointing=true train.precision=bf16 objective=mlm-sop objective=mlm objective.masking=span
+train.lr_scheduler_type=cosine model.norm=pre train.gradient_checkpointing=true train.precision=bf16
+objective=mlm-sop objective=mlm objective.masking=span
 objective.masking=ngram objective.dupe_factor=2 model.mixer.attention_dropout=0.1 objective=mlm,objective.packing=full-sentences
 objective=mlm,objective.packing=doc-sentences objective.style=google
 """.split()  # noqa: SIM905

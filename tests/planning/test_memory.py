@@ -27,7 +27,8 @@ GPU_LIKE = Machine("a device that writes no checkpoints itself", memory=1, is_gp
 OPTIMIZERS = [{"kind": "adamw"}, {"kind": "bert-adam"}, {"kind": "lamb"}, {"kind": "muon"}]
 SETTINGS = """
 train.max_grad_norm=1 train.precision=bf16 train.gradient_checkpointing=true train.gradient_accumulation_steps=3
-train.optimizer=lamb train.optimizer=bert-adam train.optimizer=muon model.norm=pre model.mixer.rope_theta=10000 model.feedforward.glu=true model.mixer.attention_dropout=0.1
+train.optimizer=lamb train.optimizer=bert-adam train.optimizer=muon model.norm=pre
+model.mixer.rope_theta=10000 model.feedforward.glu=true model.mixer.attention_dropout=0.1
 objective=mlm model.num_hidden_groups=1 model.embedding_size=16
 """.split()  # noqa: SIM905
 
@@ -144,9 +145,9 @@ def test_planned_disk_matches_run(corpus, tmp_path, steps):
     from bertsmith.pretraining.run import pretrain
     from bertsmith.pretraining.setup import PretrainRecipe
 
-    settings = f"""corpus={corpus} out={tmp_path / "bert"} model=bert-tiny model.hidden_size=64 model.mixer.num_attention_heads=2
-        max_length=32 train.batch_tokens=256 train.steps={steps} train.save_every=5 train.save_total_limit=2 eval_tokens=512
-        validation_split=0.1""".split()
+    settings = f"""corpus={corpus} out={tmp_path / "bert"} model=bert-tiny model.hidden_size=64
+        model.mixer.num_attention_heads=2 max_length=32 train.batch_tokens=256 train.steps={steps} train.save_every=5
+        train.save_total_limit=2 eval_tokens=512 validation_split=0.1""".split()
     planned = plan.run(read_recipe(Recipe, None, [*settings, "machine=h200"]), quiet=True)["disk"]
     assert planned["corpus"] == folder_bytes(corpus) and not (tmp_path / "bert").exists()
     checkpoint_sizes: list[int] = []

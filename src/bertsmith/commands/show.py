@@ -24,7 +24,8 @@ KINDS = get_args(Kind)
 REQUIRED_KEYS = {"masks": ("corpus",), "curves": ("model",), "corpus": ("corpus",), "run": ("corpus", "model"),
          "senses": ("data",), "spans": ("model",), "buckets": ("model", "corpus")}  # fmt: skip
 OPTIONAL_KEYS = {"masks": ("objective", "max_length", "samples", "seed", "epoch", "validation_split"),
-         "curves": ("corpus",), "corpus": (), "run": ("samples", "epoch", "texts"), "senses": ("model", "models", "word", "points", "skip_bad"),
+         "curves": ("corpus",), "corpus": (), "run": ("samples", "epoch", "texts"),
+         "senses": ("model", "models", "word", "points", "skip_bad"),
          "spans": (), "buckets": ()}  # fmt: skip
 BATCH_TOKENS = 16_384  # of the batches that samples are taken from
 MAX_BUCKET_TOKENS = 2048  # bucket statistics compare all pairs of tokens

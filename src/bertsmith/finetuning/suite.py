@@ -210,8 +210,8 @@ def _check_plan(plan: list[PlannedRun], console: Console) -> dict[str, tuple[str
                 raise UserError(f"tasks.{planned.task}: models.{planned.model} is to be measured by {', '.join(names)}, "
                                f"others by {', '.join(metrics[planned.task])}; give tasks.{planned.task}.metrics")  # fmt: skip
         if planned.recipe.max_length > positions:
-            raise UserError(f"tasks.{planned.task}: max_length {planned.recipe.max_length} is more than the {positions} positions "
-                           f"of models.{planned.model}; lower it")  # fmt: skip
+            raise UserError(f"tasks.{planned.task}: max_length {planned.recipe.max_length} is more than the "
+                           f"{positions} positions of models.{planned.model}; lower it")  # fmt: skip
         folder = Path(planned.recipe.out)
         existing_identity = read_json(folder / "card.json").get("identity") if (folder / MANIFEST).exists() else None
         if existing_identity and existing_identity != finetune_identity(planned.recipe):

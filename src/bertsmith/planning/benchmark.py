@@ -89,7 +89,8 @@ def _extrapolate(throughput: Throughput, smaller: Throughput | None, factor: flo
 def _time_training(spec: BenchmarkSpec, batch_tokens: int, gradient_accumulation_steps: int, seconds: float) -> Throughput:
     train = msgspec.structs.replace(
         spec.train, steps=10**9, epochs=None, minutes=None, batch_tokens=batch_tokens,
-        gradient_accumulation_steps=gradient_accumulation_steps, early_stopping_patience=0, eval_every=0, save_every=10**9, tensorboard=False, grad_spike_factor=0.0,
+        gradient_accumulation_steps=gradient_accumulation_steps, early_stopping_patience=0,
+        eval_every=0, save_every=10**9, tensorboard=False, grad_spike_factor=0.0,
     )  # fmt: skip
     timer = _StepTimer(seconds)
     with TemporaryDirectory(prefix="bertsmith-plan-") as folder, spec.open_batches(batch_tokens) as get_batch:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 SHIPPED_MODEL = "mini-en"
 VOCAB_SIZE = 4000
 MODEL_SETTINGS = {"num_hidden_layers": 2, "hidden_size": 128, "mixer": {"kind": "attention", "num_attention_heads": 4},
-         "feedforward": {"intermediate_size": 256}, "max_position_embeddings": 64, "hidden_dropout_prob": 0.0, "norm": "pre", "initializer_range": 0.08}  # fmt: skip
+         "feedforward": {"intermediate_size": 256}, "max_position_embeddings": 64, "hidden_dropout_prob": 0.0,
+         "norm": "pre", "initializer_range": 0.08}  # fmt: skip
 # Chosen by measuring: in a minute or two on two cores, a model learns to use context only if its steps are very cheap (small
 # vocabulary, small intermediate size, short sequences) and each predicts many words.
 PRETRAIN_SETTINGS: dict[str, Any] = {
