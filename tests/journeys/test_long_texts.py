@@ -96,7 +96,7 @@ def test_convert_long_with_rope(corpus, tmp_path, capsys):
         )
         == 0
     )
-    assert "anchors beyond it are met as if they stood at its edge" in " ".join(capsys.readouterr().err.split())
+    assert "global tokens beyond it are treated as if at its edge" in " ".join(capsys.readouterr().err.split())
     assert checkpoint.load(tmp_path / "long")[0].config.encoder.mixer.rope_theta == 10000.0
     assert_close(run_random_tokens(tmp_path / "long", 16), run_random_tokens(tmp_path / "bert", 16), atol=1e-5, rtol=1e-5)
     assert run_random_tokens(tmp_path / "long", 100).shape == (200, 32)
@@ -364,7 +364,7 @@ def test_convert_long_keeps_windows_unless_given():
     assert converted == [windows, *(replace(windows, **options) for options in (
         {"attention_window": (18,)}, {"dilation": (), "dilated_layers": None}, {"dilation": (3,), "dilated_layers": None}
     ))]  # fmt: skip
-    with pytest.raises(UserError, match=r"attention_window=\[\] sees nothing"):
+    with pytest.raises(UserError, match=r"attention_window=\[\] is empty"):
         convert_model(before, Recipe(model="a", out="b", max_length=600, attention_window=()))
 
 
