@@ -298,14 +298,14 @@ def test_quickstart_with_shipped_model(tmp_path, capsys, two_libraries, tiny_wei
     assert section_titles(folder / "report.html") == [
         "The shipped model",
         "Which package a text is from",
-        "A small BERT from zero",
+        "A small BERT from scratch",
         *RUN_SECTIONS,
     ]
     page = (folder / "report.html").read_text()
     for item in scores:
         assert f">{item.percent}<" in page and f">{item.interval}<" in page and item.interval in stderr
     assert (
-        "<h1>From mini-en, and from nothing</h1>" in page
+        "<h1>Quickstart: mini-en, and a BERT from scratch</h1>" in page
         and page.count('class="whisker"') == 2
         and run.ENGLISH_TEXTS[0] in page
         and run.DOCSTRING_TEXTS[0] in page
@@ -323,7 +323,11 @@ def test_quickstart_without_package_task(tmp_path, capsys, tiny_weights):
     )
     assert run.run(recipe, Console())["taught"] is None
     assert "no two packages" in capsys.readouterr().err
-    assert section_titles(tmp_path / "quick" / "report.html") == ["The shipped model", "A small BERT from zero", *RUN_SECTIONS]
+    assert section_titles(tmp_path / "quick" / "report.html") == [
+        "The shipped model",
+        "A small BERT from scratch",
+        *RUN_SECTIONS,
+    ]
 
 
 def test_quickstart_rejects_wrong_settings(capsys):

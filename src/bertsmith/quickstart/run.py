@@ -141,7 +141,7 @@ def list_next_steps(folder: Path, base: str | None, is_finetuned: bool) -> list[
     model, text = (base, ENGLISH_TEXTS[0]) if base else (str(folder / "model"), "The default is [MASK].")
     lines = [f"The report, to open in a browser:     {folder / 'report.html'}"]
     if is_finetuned:
-        lines.append(f"What the taught one gets wrong:       {folder / 'judged' / 'report.html'}")
+        lines.append(f"Errors of the fine-tuned classifier:  {folder / 'judged' / 'report.html'}")
     lines += [f"The small model, its corpus and text: {folder / 'model'}, {folder / 'corpus'}, {folder / 'text.txt'}",
               "What to type next:",
               f"  python -c \"import bertsmith; print(bertsmith.load('{model}').fill('{text}'))\""]  # fmt: skip
@@ -181,7 +181,7 @@ def _pretrain_small_model(folder: Path, minutes: float, print_step: StepPrinter)
     """Tokenizer, corpus and pre-training of a small BERT; returns the result of `pretrain`."""
     text, tokenizer, corpus, model = (str(folder / name) for name in ("text.txt", "tokenizer", "corpus", "model"))
     quiet = print_step.console.quiet
-    print_step(f"A small BERT from zero, first its vocabulary of {VOCAB_SIZE:,} pieces (about 5 seconds)")
+    print_step(f"A small BERT from scratch, first its vocabulary of {VOCAB_SIZE:,} pieces (about 5 seconds)")
     api.train_tokenizer(texts=[text], kind="wordpiece", vocab_size=VOCAB_SIZE, lowercase=True, out=tokenizer, quiet=quiet)
     print_step("Turning the text into a corpus of ids (about 5 seconds)")
     api.prepare(texts=[text], tokenizer=tokenizer, out=corpus, quiet=quiet)
@@ -229,11 +229,13 @@ def _write_report(folder: Path, base: str | None, comparison: FinetuningComparis
     filled = render_filled_masks([(text, predictor.fill(text)) for text in ENGLISH_TEXTS], "The shipped model")
     description = ("The rest of this page: text of this machine, a vocabulary, a corpus, and a "
                    f"model that knew nothing, pre-trained for a minute or so. It is a toy beside {base}.")  # fmt: skip
-    small_model_section = section("A small BERT from zero", note(description))
+    small_model_section = section("A small BERT from scratch", note(description))
     write_page(
         out,
         render_document(
-            f"From {base}, and from nothing", str(folder), [filled, *comparison_sections, small_model_section, *run_sections]
+            f"Quickstart: {base}, and a BERT from scratch",
+            str(folder),
+            [filled, *comparison_sections, small_model_section, *run_sections],
         ),
     )
     return str(out)
