@@ -221,7 +221,7 @@ def _explain_error(config_type: Any, values: Any, message: str) -> str:
             suggestion = (
                 _suggest_synonym(config_type, dotted, fields)
                 or _suggest_other_table(config_type, dotted)
-                or suggest(match[2], sorted(_struct_fields(annotation, value)))
+                or suggest(match[2], fields)
             )
             return f"{dotted} is not known; {suggestion}"
         known = _list_choices(_lookup(config_type, values, [*path, match[2]])[0]) or (
