@@ -23,9 +23,10 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The keys of all recipes for --help and usage errors; run it after any change of a recipe's keys, defaults or help texts.
+# What is generated from the recipes' structs: keys for --help and usage errors, typed Python functions. Run it after any
+# change of a recipe's keys, defaults or help texts.
 schema: $(VENV)/.core
-	$(BIN)/python -m bertsmith.schema
+	$(BIN)/python -m bertsmith.codegen
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks

@@ -7,6 +7,8 @@ import hypothesis
 import numpy as np
 import pytest
 
+from bertsmith.console import log_to_stderr
+
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["OMP_NUM_THREADS"] = "1"  # tests run in parallel, and their tensors are small
 
@@ -53,6 +55,13 @@ def make_chinese_text(documents: int, seed: int = 0, sentences: int = 8) -> str:
         ]
         texts.append("\n".join(lines))
     return "\n\n".join(texts) + "\n"
+
+
+@pytest.fixture(autouse=True)
+def messages_on_stderr():
+    """Messages of functions that tests call directly are printed, as those of the command line are."""
+    with log_to_stderr():
+        yield
 
 
 @pytest.fixture(scope="session")

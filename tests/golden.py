@@ -1329,10 +1329,10 @@ def batches_of(settings: list[str], indices: tuple[int, ...]) -> dict[int, Array
     """Batches of a `pretrain` recipe (key=value words) by index: every array of each, under names of this script."""
     import torch
 
-    from bertsmith.config import read_recipe
     from bertsmith.corpus.store import Corpus
     from bertsmith.objectives.word2vec import WordVectorObjective
     from bertsmith.pretraining.setup import PretrainRecipe, split_corpus
+    from bertsmith.recipes import read_recipe
 
     recipe = read_recipe(PretrainRecipe, None, settings)
     corpus = Corpus.open(Path(recipe.corpus))

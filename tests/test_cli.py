@@ -61,18 +61,22 @@ def test_cli_version(capsys):
     ("argv", "message"),
     [
         (["prepar"], "there is no stage 'prepar'; did you mean 'prepare'?"),
-        (["qqq"], "there is no stage 'qqq'; known: tokenizer, prepare"),
+        (["qqq"], "there is no stage 'qqq'; choose from tokenizer, prepare"),
         (["--jsn"], "there is no stage '--jsn'"),
         (["prepare", "--jsn"], "there is no option --jsn"),
         (["prepare", "--workers=3"], "there is no option --workers=3; settings are key=value"),
-        (["prepare", "workrs=3"], "workrs is not known; did you mean 'workers'?"),
-        (["prepare", "workers=three"], "workers = 'three': expected `int`, got `str`"),
-        (["prepare", "language=fr"], "language = 'fr' is not known"),
-        (["prepare", "workers=1"], "texts is missing"),
+        (["prepare", "workrs=3"], "unknown key 'workrs'; did you mean 'workers'?"),
+        (["prepare", "workers=three"], "workers takes a whole number, not 'three'"),
+        (["prepare", "language=fr"], "language = 'fr' is not valid; choose from en, zh"),
+        (["prepare", "workers=1"], "texts is required: text files"),
         (["prepare", "absent.toml"], "there is no recipe absent.toml"),
         (["prepare", "workers"], "there is no recipe workers; a recipe is a TOML file, a setting is key=value"),
-        (["prepare", "a.toml", "workers"], "'workers' is not key=value, and there is a recipe already (a.toml)"),
-        (["show", "msks", "out=a.html"], "kind = 'msks' is not known; did you mean 'masks'?"),
+        (["prepare", "a.toml", "workers"], "unexpected argument 'workers'; settings are key=value"),
+        (["fill-mask"], "there is no stage 'fill-mask'; did you mean 'predict'?"),
+        (["fine_tune"], "there is no stage 'fine_tune'; did you mean 'finetune'?"),
+        (["predict", "mini-en", "a text", "another"], "unexpected argument 'another'"),
+        (["predict", "mini-en", "textt=a"], "unknown key 'textt'; did you mean 'text'?"),
+        (["show", "msks", "out=a.html"], "kind = 'msks' is not valid; did you mean 'masks'?"),
     ],
 )
 def test_cli_bad_input_is_one_line_and_exit_status_2(capsys, argv, message):
@@ -139,8 +143,8 @@ class FakeStage:
     ("outcome", "code", "line"),
     [
         (UserError("the corpus is empty"), 2, "error: the corpus is empty"),
-        (Interrupted("at step 7; run the same command again"), 130, "stopped: at step 7; run the same command again"),
-        (KeyboardInterrupt(), 130, "stopped: run the same command again to go on"),
+        (Interrupted("at step 7; run the same command again"), 130, "interrupted: at step 7; run the same command again"),
+        (KeyboardInterrupt(), 130, "interrupted: run the same command again to resume"),
         (FileNotFoundError(2, "No such file or directory", "a/b.bin"), 2, "error: No such file or directory a/b.bin"),
         (OSError(28, "No space left on device"), 2, "error: No space left on device"),
         (OSError("the disk is gone"), 2, "error: the disk is gone"),
@@ -170,9 +174,36 @@ def test_cli_first_argument_may_be_the_kind(capsys, monkeypatch):
     recipes = []
     module = load_stage("show")
     run = lambda recipe, quiet: recipes.append(recipe) or {}
-    monkeypatch.setattr(cli, "load_stage", lambda name: SimpleNamespace(Recipe=module.Recipe, KINDS=module.KINDS, run=run))
+    monkeypatch.setattr(cli, "load_stage", lambda name: SimpleNamespace(Recipe=module.Recipe, run=run))
     assert cli.main(["show", "masks", "corpus=c", "out=a.html", "kind=masks"]) == 0
     assert recipes[0] == module.Recipe(kind="masks", corpus="c", out="a.html")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "values"),
+    [
+        (["out/mood", "a fine film"], {"text": "a fine film"}),
+        (["out/mood", "x = y, he said"], {"text": "x = y, he said"}),
+        (["out/mood", "- a list item"], {"text": "- a list item"}),
+        (["out/mood", "data=in.tsv"], {"data": "in.tsv"}),
+        (["out/mood", '[MASK] is "here"', "top_k=2"], {"text": '[MASK] is "here"', "top_k": 2}),
+        (["model=out/mood", 'text="Hi"'], {"text": '"Hi"'}),
+    ],
+)
+def test_cli_model_and_text_by_position(monkeypatch, arguments, values):
+    recipes = []
+    module = load_stage("predict")
+    run = lambda recipe, quiet: recipes.append(recipe) or {}
+    monkeypatch.setattr(cli, "load_stage", lambda name: SimpleNamespace(Recipe=module.Recipe, run=run))
+    assert cli.main(["predict", *arguments]) == 0
+    assert recipes == [module.Recipe(model="out/mood", **values)]
+
+
+def test_cli_reader_that_stops_early_is_no_error(tmp_path):
+    """`bertsmith ... --help all | head -1` ends without a message."""
+    script = f"{sys.executable} -m bertsmith finetune --help all | head -1; exit ${{PIPESTATUS[0]}}"
+    completed = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    assert completed.stderr == "" and completed.stdout.startswith("usage: ") and completed.returncode in (0, 141)
 
 
 def test_cli_python_m_is_the_same_command(argv):

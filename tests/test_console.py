@@ -1,12 +1,13 @@
 """Console output: aligned tables, progress bars, quiet mode."""
 
 import io
+import logging
 import sys
 
 import pytest
 from rich.cells import cell_len
 
-from bertsmith.console import Console
+from bertsmith.console import Console, StderrHandler, log_to_stderr, logger
 
 
 class FakeTerminal(io.StringIO):
@@ -72,3 +73,24 @@ def test_console_quiet_progress_bar_prints_nothing(monkeypatch):
     with Console(quiet=True).progress_bar("preparing") as update:
         update(3, 4)
     assert terminal.getvalue() == ""
+
+
+def test_console_messages_go_to_the_logger_of_the_package(caplog):
+    with caplog.at_level(logging.INFO, logger="bertsmith"):
+        Console().info("100 % done")
+        Console(quiet=True).warn("no validation text")
+    assert caplog.record_tuples == [
+        ("bertsmith", logging.INFO, "100 % done"),
+        ("bertsmith", logging.WARNING, "no validation text"),
+    ]
+
+
+def test_log_to_stderr_leaves_a_configured_program_alone(capsys, monkeypatch):
+    monkeypatch.setattr(logger, "handlers", [logging.NullHandler()])
+    with log_to_stderr(only_if_unconfigured=True):
+        Console().info("for the handlers of the program")
+    assert capsys.readouterr().err == ""
+    with log_to_stderr(), log_to_stderr():  # nested: one handler
+        Console().info("shown once")
+    assert capsys.readouterr().err == "shown once\n"
+    assert not any(isinstance(handler, StderrHandler) for handler in logger.handlers)

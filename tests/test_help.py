@@ -49,7 +49,7 @@ def test_help_all_lists_every_key(capsys, stage):
     page = help_page(capsys, stage, "--help", "all")
     assert max_columns(page) <= 100
     flat = unwrap(page)
-    for key in iter_keys(load_stage_schema(stage).recipe):
+    for key in iter_keys(load_stage_schema(stage)):
         name = re.sub(r"\[.*?\]", "", key.name)
         default, long_default = (key.default, "") if len(key.default) <= 12 else ("", f", default {key.default}")
         assert unwrap(f" {name} {default} {key.description} (") in flat
@@ -60,7 +60,7 @@ def test_help_all_lists_every_key(capsys, stage):
 @pytest.mark.parametrize("example", [example for content in STAGE_HELP.values() for example in content.examples])
 def test_help_examples_can_be_run(monkeypatch, example):
     program, stage, *args = shlex.split(example)
-    recipe = load_stage_schema(stage).recipe
+    recipe = load_stage_schema(stage)
     monkeypatch.chdir(Path(__file__).parents[1])  # recipes/
     monkeypatch.setattr(cli, "load_stage", lambda name: SimpleNamespace(Recipe=recipe, run=lambda recipe, quiet: {}))
     assert program == "bertsmith" and cli.main([stage, *args]) == 0

@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "errors": "",
     "synonyms": "",
     "config": "errors synonyms",
+    "recipes": "config",
     "pretrained": "errors config",
     "artifacts": "errors pretrained.shipped",
     "rng": "errors",
@@ -47,20 +48,28 @@ MAY_IMPORT = {
     "pretraining": "errors config artifacts console device corpus tokenization model word_vectors objectives train runs",
     "finetuning": "errors config artifacts console processes reports tokenization tasks model word_vectors objectives "
     "train runs inference evaluation pretraining",
-    "race": "errors config artifacts console processes tokenization corpus tasks model objectives train runs planning "
+    "racing": "errors config artifacts console processes tokenization corpus tasks model objectives train runs planning "
     "reports evaluation inference word_vectors pretraining finetuning",
-    "commands": "errors config artifacts rng console processes tokenization corpus tasks model convert tensors train "
-    "objectives inference reports evaluation device planning diagnostics pretrained word_vectors race runs pretraining "
+    "commands": "errors config recipes artifacts rng console processes tokenization corpus tasks model convert tensors train "
+    "objectives inference reports evaluation device planning diagnostics pretrained word_vectors racing runs pretraining "
     "finetuning",
-    "api": "errors config commands inference pretrained",
-    "quickstart": "errors config artifacts console api inference reports commands.show",
     "schema": "errors config commands",
     "help": "errors config commands schema",
-    "cli": "errors config commands schema help",
+    "results": "inference",
+    "calls": "config console commands schema",
+    "stage_types": "config",
+    "stages": "config calls results stage_types",
+    "api": "stages inference pretrained",
+    "quickstart": "errors config recipes artifacts console api inference reports commands.show",
+    "codegen": "commands help schema",
+    "cli": "errors config recipes console commands schema help",
     "__init__": "api",
     "__main__": "cli",
 }
-TORCH_FREE_PACKAGES = "errors config pretrained artifacts rng console tokenization corpus reports api schema help cli __init__"
+TORCH_FREE_PACKAGES = (
+    "errors config recipes pretrained artifacts rng console tokenization corpus reports schema help results calls stages "
+    "stage_types api codegen cli __init__"
+)
 TORCH_FREE_MODULES = [name for name in MODULES if name.split(".")[0] in TORCH_FREE_PACKAGES.split()]
 TORCH_FREE_MODULES += ["commands", "commands.prepare", "commands.tokenizer", "quickstart.docstrings"]
 TORCH_FREE_MODULES += ["word_vectors", "word_vectors.keyed_vectors", "word_vectors.files", "word_vectors.benchmarks"]

@@ -119,7 +119,7 @@ def test_api_functions_are_not_shadowed_by_submodules():
     assert public == set(bertsmith.__all__)
     code = (
         "import bertsmith, bertsmith.inference.predictor, bertsmith.evaluation.evaluate, bertsmith.reports.html\n"
-        "import bertsmith.race.table\n"
+        "import bertsmith.racing.table\n"
         "from bertsmith import api, race\n"
         "from bertsmith.inference.predictor import Predictor, load\n"
         "assert all(getattr(bertsmith, name) is getattr(api, name) for name in bertsmith.__all__)\n"

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from bertsmith.commands import STAGES, load_stage
-from bertsmith.config import RecipeError, from_user, iter_keys, read_recipe, read_values, to_dict
+from bertsmith.commands import POSITIONAL, STAGES, load_stage
+from bertsmith.config import RecipeError, from_user, iter_keys, to_dict
 from bertsmith.model.presets import PRESETS
+from bertsmith.recipes import read_recipe, read_values
 from bertsmith.schema import SCHEMA_FILE, generate_schema, load_stage_schema
 
 REQUIRED = ["corpus=c", "out=o"]
@@ -29,19 +30,20 @@ def test_schema_is_up_to_date():
 def test_schema_lists_the_same_keys_as_the_structs(name):
     keys = [
         [replace(key, type_name=" | ".join(sorted(key.type_name.split(" | ")))) for key in iter_keys(struct)]
-        for struct in (load_stage_schema(name).recipe, load_stage(name).Recipe)
+        for struct in (load_stage_schema(name), load_stage(name).Recipe)
     ]
     assert keys[0] == keys[1]
 
 
-def test_schema_knows_the_first_key():
-    assert {name: key for name in STAGES if (key := load_stage_schema(name).first_key)} == {"doctor": "folder", "show": "kind"}
+def test_positional_keys_are_keys_of_their_stage():
+    for name, keys in POSITIONAL.items():
+        assert set(keys) <= set(load_stage_schema(name).__struct_fields__)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_schema_presets_equal_those_of_the_structs(preset):
     overrides = [*REQUIRED, f"model={preset}"]
-    from_schema = read_recipe(load_stage_schema("pretrain").recipe, None, overrides)
+    from_schema = read_recipe(load_stage_schema("pretrain"), None, overrides)
     assert to_dict(from_schema) == to_dict(read_recipe(load_stage("pretrain").Recipe, None, overrides))
 
 
@@ -67,7 +69,7 @@ def test_schema_presets_equal_those_of_the_structs(preset):
     ],
 )
 def test_schema_values_convert_to_the_same_recipe(overrides):
-    values, source = read_values(load_stage_schema("pretrain").recipe, None, [*REQUIRED, *overrides])
+    values, source = read_values(load_stage_schema("pretrain"), None, [*REQUIRED, *overrides])
     assert from_user(load_stage("pretrain").Recipe, values, source) == read_recipe(
         load_stage("pretrain").Recipe, None, [*REQUIRED, *overrides]
     )
@@ -79,12 +81,12 @@ def test_schema_values_convert_to_the_same_recipe(overrides):
         "objectiv=mlm", "train.setps=3", "model.mixer.num_heads=3", "objective.masking.qqq=3", "steps=3", "objective=mlmm",
         "model=bert-mni", "model={mixer={kind='lstm', num_attention_heads=4}}", "train.steps=many", "train.steps=0",
         "model.num_hidden_layers=2.5", "train.optimizer.betas=0.9", 'max_length=[128, "x"]', "max_length=[]", "max_length=4",
-        "validation_split=1", "corpus=[1]", "train=[1]", "train.steps.more=1", "model.norm=x", "model.mixer=3",
+        "validation_split=1", "max_length=[a]", "train=[1]", "train.steps.more=1", "model.norm=x", "model.mixer=3",
     ],
 )  # fmt: skip
 def test_schema_errors_equal_those_of_the_structs(override):
     messages = []
-    for struct in (load_stage_schema("pretrain").recipe, load_stage("pretrain").Recipe):
+    for struct in (load_stage_schema("pretrain"), load_stage("pretrain").Recipe):
         with pytest.raises(RecipeError) as caught:
             read_recipe(struct, None, [*REQUIRED, override])
         messages.append(str(caught.value))

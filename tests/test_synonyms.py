@@ -16,7 +16,7 @@ FINETUNE = ("finetune", "task=classify", "model=m", "data.train=t", "out=o")
 
 @pytest.fixture(scope="module")
 def known_keys():
-    return {re.sub(r"\[.*?\]", "", key.name) for stage in STAGES for key in iter_keys(load_stage_schema(stage).recipe)}
+    return {re.sub(r"\[.*?\]", "", key.name) for stage in STAGES for key in iter_keys(load_stage_schema(stage))}
 
 
 def test_every_key_synonym_leads_to_a_key(known_keys):
@@ -25,7 +25,7 @@ def test_every_key_synonym_leads_to_a_key(known_keys):
 
 
 def test_every_kind_synonym_leads_to_a_kind():
-    text = " ".join(f"{key.type_name} {key.name}" for stage in STAGES for key in iter_keys(load_stage_schema(stage).recipe))
+    text = " ".join(f"{key.type_name} {key.name}" for stage in STAGES for key in iter_keys(load_stage_schema(stage)))
     unknown = {kind for kind in KIND_SYNONYMS.values() if not re.search(rf"(?<![\w-]){re.escape(kind)}(?![\w-])", text)}
     assert not unknown
 

@@ -1,103 +1,45 @@
-"""Public Python API: each stage of the command line as a function whose keyword arguments are the recipe keys.
+"""Public Python API: `load` and `models`, and every stage of the command line as a typed function.
 
-bertsmith.pretrain(corpus="corpus", model="bert-mini", train={"steps": 1000}, out="out/bert")
+    import bertsmith
+
+    bertsmith.load("mini-en").fill("Paris is the [MASK] of France.")
+    run = bertsmith.finetune(task="classify", model="mini-en", data={"train": "train.tsv", "dev": "dev.tsv"}, out="out/mood")
+    run.scores, run.model("a fine film")
+
+Functions return their results and print nothing to stdout. Messages go to the logger `bertsmith`: to stderr unless the program
+has set up logging, and only warnings with `quiet=True`.
 """
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING
 
-from .commands import load_stage
-from .config import from_user
+from . import stages
+from .stages import *  # noqa: F403
 
 if TYPE_CHECKING:
     from .inference.predictor import Predictor
     from .inference.runtime import Precision
 
-
-def train_tokenizer(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """Train a tokenizer on text files. Returns what `bertsmith tokenizer --json` prints."""
-    return _run("tokenizer", recipe, quiet)
+__all__ = sorted([*stages.__all__, "load", "models"])
 
 
-def prepare(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """Tokenize text files into a corpus folder. Returns what `bertsmith prepare --json` prints."""
-    return _run("prepare", recipe, quiet)
+def load(folder: str | os.PathLike[str], device: str = "auto", precision: "Precision" = "auto") -> "Predictor":
+    """Load a checkpoint folder, or a shipped model by name, for prediction.
 
+    Example:
+        >>> model = bertsmith.load("mini-en")
+        >>> model.fill("He opened the [MASK] and walked in.", top_k=3)
+        >>> model.embed(["one text", "another"]).shape
 
-def pretrain(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """Pre-train a model on a corpus and write a checkpoint folder. Returns what `bertsmith pretrain --json` prints."""
-    return _run("pretrain", recipe, quiet)
-
-
-def plan(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """Estimate time, memory and FLOPs of a pre-training run before it starts. Returns what `bertsmith plan --json` prints."""
-    return _run("plan", recipe, quiet)
-
-
-def finetune(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """Fine-tune a checkpoint on the files of a task. Returns what `bertsmith finetune --json` prints."""
-    return _run("finetune", recipe, quiet)
-
-
-def evaluate(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """Evaluate a fine-tuned model on a labelled file. Returns what `bertsmith evaluate --json` prints."""
-    return _run("evaluate", recipe, quiet)
-
-
-def suite(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """Fine-tune and evaluate models on many tasks with several seeds. Returns what `bertsmith suite --json` prints."""
-    return _run("suite", recipe, quiet)
-
-
-def race(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """Compare model families pre-trained on one corpus with one compute budget. Returns what `bertsmith race --json` prints."""
-    return _run("race", recipe, quiet)
-
-
-def predict(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """Predict for a text or a file, one JSON object per line; the same as `bertsmith predict`."""
-    return _run("predict", recipe, quiet)
-
-
-def embed(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """Compute text embeddings, or search documents by them. Returns what `bertsmith embed --json` prints."""
-    return _run("embed", recipe, quiet)
-
-
-def import_model(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """Import a Hugging Face, TensorFlow, ELMo or word-vector model. Returns what `bertsmith import --json` prints."""
-    return _run("import", recipe, quiet)
-
-
-def convert_long(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """Convert a full-attention model to a Longformer. Returns what `bertsmith convert-long --json` prints."""
-    return _run("convert-long", recipe, quiet)
-
-
-def export(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """Write a checkpoint for another library, or as int8. Returns what `bertsmith export --json` prints."""
-    return _run("export", recipe, quiet)
-
-
-def show(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """Render a corpus, its masking or a run as a self-contained HTML page. Returns what `bertsmith show --json` prints."""
-    return _run("show", recipe, quiet)
-
-
-def doctor(*, quiet: bool = False, **recipe: Any) -> dict[str, Any]:
-    """Diagnose a corpus or a run and suggest fixes. Returns what `bertsmith doctor --json` prints."""
-    return _run("doctor", recipe, quiet)
-
-
-def load(folder: str | Path, device: str = "auto", precision: "Precision" = "auto") -> "Predictor":
-    """Load a checkpoint folder, or a shipped model by name, as a `Predictor`: `load("mini-en").fill("A [MASK] day.")`.
-
-    A folder of that name in the working directory takes precedence over a shipped model. `device="auto"` is a GPU if there
-    is one; `precision="auto"` is bf16 on a GPU and fp32 on a CPU.
+    Args:
+        folder: checkpoint folder, or the name of a shipped model (`models()` lists them); a folder of that name in the
+            working directory takes precedence
+        device: auto (a GPU if there is one), cpu, cuda or cuda:0
+        precision: auto (bf16 on a GPU, fp32 on a CPU), fp32 or bf16
     """
     from .inference.predictor import load
 
-    return load(folder, device, precision)
+    return load(os.fspath(folder), device, precision)
 
 
 def models() -> dict[str, str]:
@@ -105,8 +47,3 @@ def models() -> dict[str, str]:
     from .pretrained.shipped import list_models
 
     return list_models()
-
-
-def _run(name: str, recipe: dict[str, Any], quiet: bool) -> dict[str, Any]:
-    module = load_stage(name)
-    return module.run(from_user(module.Recipe, recipe, name), quiet)

@@ -1,38 +1,49 @@
 """The command line: `bertsmith STAGE [RECIPE.toml] [key=value ...] [--json] [--quiet] [--help]`."""
 
+import os
+import re
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from . import __version__
-from .commands import STAGES, load_stage
-from .config import from_user, read_values
+from .commands import POSITIONAL, STAGES, load_stage
+from .config import from_user, suggest
+from .console import log_to_stderr
 from .errors import Interrupted, UserError
 from .help import USAGE, format_overview, format_stage_help
+from .recipes import read_values
 from .schema import load_stage_schema
 
 FLAGS = ("--json", "--quiet", "--help", "-h")
+OVERRIDE = re.compile(r"\s*([A-Za-z_]\w*)[\w.]*\s*=")  # key=value, with the first name of a dotted key
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one stage. Exit status: 0 done, 1 problems found (`doctor`), 2 bad input (one-line error), 130 interrupted."""
     try:
-        return _dispatch(list(sys.argv[1:] if argv is None else argv))
+        with log_to_stderr():
+            status = _dispatch(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()  # a closed pipe is noticed here
+        return status
     except Interrupted as interruption:
-        print(f"stopped: {interruption}", file=sys.stderr)
+        print(f"interrupted: {interruption}", file=sys.stderr)
         return 130
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # the reader of stdout is gone: `bertsmith predict ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to flush at exit
+        return 141
     except OSError as error:
         filename = f" {error.filename}" if error.filename else ""
         print(f"error: {error.strerror or error}{filename}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("stopped: run the same command again to go on", file=sys.stderr)
+        print("interrupted: run the same command again to resume", file=sys.stderr)
         return 130
 
 
@@ -45,10 +56,7 @@ def _dispatch(args: list[str]) -> int:
         return 0
     name, *rest = args
     if name not in STAGES:
-        matches = get_close_matches(name, STAGES, n=1, cutoff=0.5)
-        raise UserError(
-            f"there is no stage {name!r}; " + (f"did you mean {matches[0]!r}?" if matches else f"known: {', '.join(STAGES)}")
-        )
+        raise UserError(f"there is no stage {name!r}; {suggest(name, list(STAGES))}")
     if "--help" in rest or "-h" in rest:
         print(format_stage_help(name, rest))
         return 0
@@ -56,25 +64,52 @@ def _dispatch(args: list[str]) -> int:
 
 
 def _run_stage(name: str, args: list[str]) -> int:
-    for arg in args:
-        if arg.startswith("-") and arg not in FLAGS:
-            raise UserError(f"there is no option {arg}; settings are key=value, options are --json, --quiet, --help")
-    positional = [arg for arg in args if not arg.startswith("-")]
-    recipes = [arg for arg in positional if "=" not in arg]
-    if len(recipes) > 1:
-        raise UserError(f"{recipes[1]!r} is not key=value, and there is a recipe already ({recipes[0]}); usage: {USAGE}")
-    overrides = [arg for arg in positional if "=" in arg]
     schema = load_stage_schema(name)
-    if recipes and not recipes[0].endswith(".toml") and schema.first_key:
-        overrides, recipes = [f"{schema.first_key}={recipes[0]}", *overrides], []  # `show masks corpus=...`, `doctor out/bert`
-    values, source = read_values(schema.recipe, Path(recipes[0]) if recipes else None, overrides)
-    from_user(schema.recipe, values, source)  # usage errors, before the stage and torch are imported
+    arguments = _parse_arguments(args, schema.__struct_fields__, POSITIONAL.get(name, ()))
+    values, source = read_values(schema, arguments.recipe, arguments.overrides)
+    from_user(schema, values, source)  # usage errors, before the stage and torch are imported
     module = load_stage(name)
     recipe = from_user(module.Recipe, values, source)
     result = module.run(recipe, "--quiet" in args)
     if "--json" in args:
         print(msgspec.json.encode(result).decode())  # NaN becomes null, which is valid JSON
     return module.code(result) if hasattr(module, "code") else 0
+
+
+class Arguments(NamedTuple):
+    """The arguments of a stage, without its flags."""
+
+    recipe: Path | None
+    overrides: list[str]  # key=value; positional arguments first
+
+
+def _parse_arguments(args: list[str], keys: Sequence[str], positional_keys: Sequence[str]) -> Arguments:
+    """Sort arguments into a recipe, `key=value` settings and, for some stages, values by position."""
+    recipe: Path | None = None
+    overrides: list[str] = []
+    positional: list[str] = []
+    for arg in args:
+        if arg in FLAGS:
+            continue
+        if re.match(r"--?[A-Za-z]", arg):
+            raise UserError(f"there is no option {arg}; settings are key=value, options are --json, --quiet, --help")
+        if _is_override(arg, keys, bool(positional_keys)):
+            overrides.append(arg)
+        elif recipe is None and not positional and (arg.endswith(".toml") or not positional_keys):
+            recipe = Path(arg)
+        elif len(positional) < len(positional_keys):
+            positional.append(f"{positional_keys[len(positional)]}={arg}")
+        else:
+            raise UserError(f"unexpected argument {arg!r}; settings are key=value; usage: {USAGE}")
+    return Arguments(recipe, [*positional, *overrides])
+
+
+def _is_override(arg: str, keys: Sequence[str], takes_text: bool) -> bool:
+    """Whether an argument is `key=value`; a text given by position may contain `=`, too."""
+    match = OVERRIDE.match(arg)
+    if not takes_text:
+        return "=" in arg
+    return match is not None and (match[1] in keys or " " not in arg)
 
 
 if __name__ == "__main__":

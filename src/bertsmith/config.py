@@ -1,18 +1,16 @@
-"""Recipes: trees of frozen msgspec structs, read from TOML with `key=value` overrides, written as JSON.
+"""Recipes as values: trees of frozen msgspec structs, converted from dictionaries and written as JSON.
 
-A struct derives from `Config`; alternatives of a union derive from `Variant` and are chosen by `kind`. `read_recipe`,
-`from_user`, `from_dict` and `to_dict` convert; `iter_keys` lists the keys for `--help`. The command line reads and checks
-values against the structs of `schema.py` before it imports a stage, with the same functions.
+A struct derives from `Config`; alternatives of a union derive from `Variant` and are chosen by `kind`. `from_user`,
+`from_dict` and `to_dict` convert; `iter_keys` lists the keys for `--help`; `recipes` reads TOML files and `key=value`. The
+command line checks values against the structs of `schema.py` before it imports a stage, with the same functions.
 """
 
 import json
 import os
 import re
-import tomllib
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -66,42 +64,26 @@ class KeyHelp:
     description: str
 
 
-def read_recipe(config_type: type[T], path: Path | None = None, overrides: Iterable[str] = ()) -> T:
-    """Read and convert a recipe: a TOML file, then overrides."""
-    return from_user(config_type, *read_values(config_type, path, overrides))
-
-
-def read_values(config_type: Any, path: Path | None = None, overrides: Iterable[str] = ()) -> tuple[dict[str, Any], str]:
-    """The values of a recipe before conversion, and their source for error messages.
-
-    `overrides` are dotted assignments such as `train.steps=4` or `model=bert-mini`. Tables are assigned before their keys,
-    whatever the order given: `model.num_hidden_layers=4 model=bert-mini` has four layers.
-    """
-    values, overrides = _expand_shorthand(config_type, _read_toml(path) if path else {}), list(overrides)
-    for names, literal in sorted(
-        map(_parse_override, overrides), key=lambda override: len(override[0]) - (override[0][-1] == "kind")
-    ):
-        _assign(config_type, values, names, literal)
-    sources = [str(path)] * (path is not None) + ["the command line"] * (path is None or bool(overrides))
-    return values, " and ".join(sources)
-
-
-def from_user(config_type: type[T], values: Any, source: str = "recipe") -> T:
+def from_user(config_type: type[T], values: Any, source: str = "") -> T:
     """`from_dict` for values that a user set, followed by `Config.validate` with these values."""
-    values = _expand_shorthand(config_type, values)
+    values = expand_shorthand(config_type, values)
     config = from_dict(config_type, values, source)
     if isinstance(config, Config):
         config.validate(values)
     return config
 
 
-def from_dict(config_type: type[T], values: Any, source: str = "recipe") -> T:
-    """Convert dictionaries, lists and scalars to a config; an error names the key and suggests the closest valid one."""
-    values = _expand_shorthand(config_type, values)
+def from_dict(config_type: type[T], values: Any, source: str = "") -> T:
+    """Convert dictionaries, lists and scalars to a config; an error names the key and suggests the closest valid one.
+
+    `source`: where the values come from (a file, a function), named in errors; empty for the command line.
+    """
+    values = expand_shorthand(config_type, values)
     try:
         return msgspec.convert(values, config_type)
     except msgspec.ValidationError as error:
-        raise RecipeError(f"{source}: {_explain_error(config_type, values, str(error))}") from None
+        message = _explain_error(config_type, values, str(error))
+        raise RecipeError(f"{source}: {message}" if source else message) from None
 
 
 def to_dict(config: object) -> Any:
@@ -113,7 +95,7 @@ def iter_keys(config_type: Any, prefix: str = "") -> Iterator[KeyHelp]:
     """Every key of a recipe, depth first; keys of a union are listed for each kind as `key[kind].`"""
     members = list(struct_types(config_type))
     if len(members) > 1:
-        yield KeyHelp(f"{prefix}kind", _format_type(config_type), "required", "which of these")
+        yield KeyHelp(f"{prefix}kind", format_type(config_type), "required", "which of these")
         for member in members:
             yield from iter_keys(member, f"{prefix}[{member.__struct_config__.tag}].")
         return
@@ -123,7 +105,7 @@ def iter_keys(config_type: Any, prefix: str = "") -> Iterator[KeyHelp]:
         name, nested = prefix + field.name, list(struct_types(annotation))
         yield KeyHelp(
             name,
-            _format_type(annotation),
+            format_type(annotation),
             "required" if field.required else _format_default(field_default(field), nested),
             description,
         )
@@ -131,81 +113,28 @@ def iter_keys(config_type: Any, prefix: str = "") -> Iterator[KeyHelp]:
             yield from iter_keys(member, f"{name}[{member.__struct_config__.tag}]." if len(nested) > 1 else f"{name}.")
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # with or without a byte order mark
-    except FileNotFoundError:
-        raise RecipeError(f"there is no recipe {path}; a recipe is a TOML file, a setting is key=value") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path} is not TOML: {error}") from None
-
-
-def _parse_override(override: str) -> tuple[list[str], str]:
-    dotted, equals, literal = override.partition("=")
-    names = [name.strip() for name in dotted.split(".")]
-    if not equals or not all(names):
-        raise RecipeError(f"{override!r} is not key=value; write for example `train.steps=1000`")
-    return names, literal.strip()
-
-
-def _parse_literal(literal: str, annotation: Any) -> Any:
-    """A TOML value; a bare word is a string (`model.norm=pre`), and so is a number where only text is valid (`out=2024`)."""
-    try:
-        parsed = tomllib.loads(f"x = {literal}")
-    except tomllib.TOMLDecodeError as error:
-        if literal[:1] + literal[-1:] in ("[]", "{}", '""', "''"):
-            raise RecipeError(f'{literal} is not TOML: {error}; words inside brackets want quotes: \'["a", "b"]\'') from None
-        return literal
-    value = parsed["x"]
-    if len(parsed) > 1 or (not isinstance(value, str | list | dict) and all(map(_is_text, _union_members(annotation)))):
-        return literal
-    return value
-
-
-def _assign(annotation: Any, values: dict[str, Any], names: list[str], literal: str, prefix: str = "") -> None:
-    """Set a dotted key in place. A missing table starts from its default; a new `kind` drops the keys of the old one."""
-    name, *rest = names
-    field = _struct_fields(annotation, values).get(name)
-    inner = field.type if field else Any
-    if not rest:
-        value = _parse_literal(literal, inner)
-        if name == "kind" and field is None and values.get("kind", value) != value:
-            values.clear()
-        values[name] = value
-        return
-    if field and values.get(name) is None:
-        default, members = non_default_values(field_default(field)), _union_members(inner)
-        is_choice = isinstance(default, bool) or (isinstance(default, str) and str not in members)  # not a table
-        values[name] = {} if is_choice and any(map(_is_table, members)) else default or {}
-    table = _expand_shorthand(inner, values.setdefault(name, {}))
-    if not isinstance(table, dict) or not (inner is Any or any(map(_is_table, _union_members(inner)))):
-        raise RecipeError(f"{prefix}{name} takes {_format_type(inner)}: there is no {rest[0]!r} inside")
-    values[name] = table
-    _assign(inner, table, rest, literal, f"{prefix}{name}.")
-
-
-def _expand_shorthand(annotation: Any, value: Any, default: Any = None) -> Any:
+def expand_shorthand(annotation: Any, value: Any, default: Any = None) -> Any:
     """Expand short forms: a preset's name, a variant's bare kind (missing: the default's), a scalar for a list of one."""
-    members, parts = list(struct_types(annotation)), _union_members(annotation)
+    members, parts = list(struct_types(annotation)), union_members(annotation)
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if isinstance(value, str) and value in (presets := {n: p for m in members for n, p in m.presets.items()}):  # type: ignore[attr-defined]
         return to_dict(presets[value])
-    if value == "none" and _is_optional(annotation) and str not in parts and value not in _list_choices(annotation):
+    if value == "none" and is_optional(annotation) and str not in parts and value not in _list_choices(annotation):
         return None  # TOML has no null
     if isinstance(value, str) and str not in parts and any(member.__struct_config__.tag for member in members):
         return {"kind": value}
     if isinstance(value, dict) and members:
         if isinstance(default, Variant) and "kind" not in value:
             value = {"kind": default.__struct_config__.tag, **value}
-        fields = _struct_fields(annotation, value)
+        fields = struct_fields(annotation, value)
         return {
-            n: _expand_shorthand(fields[n].type, v, field_default(fields[n])) if n in fields else v for n, v in value.items()
+            n: expand_shorthand(fields[n].type, v, field_default(fields[n])) if n in fields else v for n, v in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_expand_shorthand(Any, item) for item in value]
+        return [expand_shorthand(Any, item) for item in value]
     is_scalar = isinstance(value, str | int | float) and type(value) not in parts
-    return [value] if is_scalar and any(get_origin(part) in (list, tuple) for part in parts) else value
+    return [value] if is_scalar and any(is_list(part) for part in parts) else value
 
 
 def _explain_error(config_type: Any, values: Any, message: str) -> str:
@@ -216,101 +145,135 @@ def _explain_error(config_type: Any, values: Any, message: str) -> str:
     annotation, value = _lookup(config_type, values, path)
     if match := re.search(r"(unknown|missing required) field `(.*)`", problem):
         dotted = ".".join([*path, match[2]])
-        if match[1] == "unknown":
-            fields = sorted(_struct_fields(annotation, value))
-            suggestion = (
-                _suggest_synonym(config_type, dotted, fields)
-                or _suggest_other_table(config_type, dotted)
-                or suggest(match[2], fields)
-            )
-            return f"{dotted} is not known; {suggestion}"
-        known = _list_choices(_lookup(config_type, values, [*path, match[2]])[0]) or (
-            _list_choices(annotation) if match[2] == "kind" else []
-        )
-        return f"{dotted} is missing" + (f"; known: {', '.join(known)}" if known else " and has no default")
+        explain = _explain_unknown if match[1] == "unknown" else _explain_missing
+        return explain(config_type, values, dotted)
     if problem.startswith("Invalid value"):  # of `kind`: report the table instead
         key_path, annotation = ".".join(path[:-1]) or "kind", _lookup(config_type, values, path[:-1])[0]
-    subject = f"{key_path or 'the recipe'}" + (f" = {value!r}" if isinstance(value, str | int | float) else "")
-    known = _list_choices(annotation) if isinstance(value, str) else []
-    return f"{subject} is not known; {suggest(value, known)}" if known else f"{subject}: {problem[0].lower()}{problem[1:]}"
+    choices = _list_choices(annotation) if isinstance(value, str) else []
+    key = key_path or "the recipe"
+    if choices:
+        return f"{key} = {value!r} is not valid; {suggest(value, choices)}"
+    return f"{key} {_explain_limit(problem) or f'takes {describe_type(annotation)}'}" + (
+        f", not {value!r}" if isinstance(value, str | int | float) else ""
+    )
 
 
-def _suggest_synonym(config_type: Any, dotted_key: str, fields: Collection[str]) -> str | None:
-    """Suggest our key for another library's name of it: `num_train_epochs` -> `train.epochs`. `fields`: of its table."""
+def _explain_unknown(config_type: Any, values: Any, dotted_key: str) -> str:
+    table, _, name = dotted_key.rpartition(".")
+    fields = sorted(struct_fields(*_lookup(config_type, values, re.findall(r"[^.\[\]]+", table))))
+    key = (
+        _find_synonym(config_type, dotted_key, fields)
+        or _find_in_other_table(config_type, dotted_key)
+        or next((f"{table}.{match}".strip(".") for match in get_close_matches(name, fields, n=1, cutoff=0.5)), None)
+    )
+    if key:
+        return f"unknown key {dotted_key!r}; did you mean {key!r}?"
+    return f"unknown key {dotted_key!r}; " + (f"keys of {table}: " if table else "keys: ") + (", ".join(fields) or "none")
+
+
+def _explain_missing(config_type: Any, values: Any, dotted_key: str) -> str:
+    table, _, name = dotted_key.rpartition(".")
+    annotation, value = _lookup(config_type, values, re.findall(r"[^.\[\]]+", table))
+    field = struct_fields(annotation, value).get(name)
+    choices = _list_choices(field.type if field else annotation)
+    meaning = _description(annotation, value, name)
+    return f"{dotted_key} is required" + (f": {meaning}" if meaning else f"; one of: {', '.join(choices)}" if choices else "")
+
+
+def _description(annotation: Any, values: Any, name: str) -> str:
+    """The help text of a key."""
+    for member in struct_types(annotation):
+        hints = get_type_hints(member, include_extras=True)
+        if name in hints and name in struct_fields(annotation, values):
+            return split_annotated(hints[name])[1]
+    return ""
+
+
+LIMIT_WORDS = {">=": "must be at least", ">": "must be greater than", "<=": "must be at most", "<": "must be less than"}
+
+
+def _explain_limit(problem: str) -> str:
+    """`Expected `int` >= 1` -> `must be at least 1`; empty for other problems."""
+    if match := re.fullmatch(r"Expected `(?:int|float)[^`]*` ([<>]=?) (\S+)", problem):
+        return f"{LIMIT_WORDS[match[1]]} {match[2].removesuffix('.0')}"
+    if match := re.fullmatch(r"Expected `array` of length (\d+), got (\d+)", problem):
+        return f"takes {match[1]} values, not {match[2]}"
+    return ""
+
+
+def _find_synonym(config_type: Any, dotted_key: str, fields: Collection[str]) -> str | None:
+    """Our key for another library's name of it: `num_train_epochs` -> `train.epochs`. `fields`: of its table."""
     key = find_key(dotted_key, {re.sub(r"\[.*?\]", "", key.name) for key in iter_keys(config_type)})
     if key is None or (key.rpartition(".")[0] == dotted_key.rpartition(".")[0] and key.rpartition(".")[2] not in fields):
         return None  # none, or one of another kind
-    return f"did you mean {key!r}?"
+    return key
 
 
-def _suggest_other_table(config_type: Any, dotted_key: str) -> str | None:
-    """Suggest a key of the same name in another table: `steps` -> `train.steps`."""
+def _find_in_other_table(config_type: Any, dotted_key: str) -> str | None:
+    """A key of the same name in another table: `steps` -> `train.steps`."""
     keys, name = list(iter_keys(config_type)), dotted_key.rpartition(".")[2]
     default_kinds = {f"{key.name}[{key.default}]" for key in keys}  # of a union, only keys of the default kind are suggested
     matches = [key.name for key in keys if key.name.endswith(f".{name}")]
     matches = [key for key in matches if all(key[: end.end()] in default_kinds for end in re.finditer(r"\]", key))]
     candidates = [re.sub(r"\[.*?\]", "", key) for key in matches]
     candidates = [key for key in candidates if key != dotted_key]  # the key exists for another kind
-    return f"did you mean {min(candidates, key=lambda key: key.count('.'))!r}?" if candidates else None
+    return min(candidates, key=lambda key: key.count("."), default=None)
 
 
 def _lookup(annotation: Any, value: Any, path: list[str]) -> tuple[Any, Any]:
     """Type annotation and value at a path of keys and list indices."""
     for name in path:
         if isinstance(value, list):
-            element = next((get_args(part)[0] for part in _union_members(annotation) if get_origin(part) in (list, tuple)), Any)
+            element = next((get_args(part)[0] for part in union_members(annotation) if is_list(part)), Any)
             annotation, value = element, value[int(name)]
         else:
-            field = _struct_fields(annotation, value).get(name)
+            field = struct_fields(annotation, value).get(name)
             annotation, value = field.type if field else Any, value.get(name) if isinstance(value, dict) else None
     return annotation, value
 
 
 def _list_choices(annotation: Any) -> list[str]:
     """Valid words for a field: its literals, the kinds of its union, its presets."""
-    literals = [str(word) for part in _union_members(annotation) if get_origin(part) is Literal for word in get_args(part)]
+    literals = [str(word) for part in union_members(annotation) if get_origin(part) is Literal for word in get_args(part)]
     tags = [str(m.__struct_config__.tag) for m in struct_types(annotation) if m.__struct_config__.tag]
     return literals + tags + [name for m in struct_types(annotation) for name in m.presets]  # type: ignore[attr-defined]
 
 
 def suggest(word: Any, choices: list[str]) -> str:
+    """The end of an error message: the valid word that a user may have meant, or all of them."""
     synonym = find_kind(str(word), choices)
     matches = [synonym] if synonym else get_close_matches(str(word), choices, n=1, cutoff=0.5)
-    return f"did you mean {matches[0]!r}?" if matches else f"known: {', '.join(choices) or 'none, it has no keys'}"
+    return f"did you mean {matches[0]!r}?" if matches else f"choose from {', '.join(choices)}"
 
 
-def _union_members(annotation: Any) -> list[Any]:
-    """The members of a union without None, or the type itself as the only member."""
+def union_members(annotation: Any) -> list[Any]:
+    """The members of a union without None, or the type itself as the only member; without limits and help texts."""
     annotation, _ = split_annotated(annotation)
     members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-    return [member for member in members if member is not NoneType]
+    return [split_annotated(member)[0] for member in members if member is not NoneType]
 
 
-def _is_optional(annotation: Any) -> bool:
+def is_optional(annotation: Any) -> bool:
     return NoneType in get_args(split_annotated(annotation)[0])
 
 
-def _is_text(annotation: Any) -> bool:
-    if get_origin(annotation) in (list, tuple):
-        return _is_text(get_args(annotation)[0])
-    return annotation is str or (
-        get_origin(annotation) is Literal and all(isinstance(word, str) for word in get_args(annotation))
-    )
+def is_list(annotation: Any) -> bool:
+    return get_origin(annotation) in (list, tuple)
 
 
-def _is_table(annotation: Any) -> bool:
+def is_table(annotation: Any) -> bool:
     return dict in (annotation, get_origin(annotation)) or (
         isinstance(annotation, type) and issubclass(annotation, msgspec.Struct)
     )
 
 
 def struct_types(annotation: Any) -> Iterator[type[msgspec.Struct]]:
-    for member in _union_members(annotation):
+    for member in union_members(annotation):
         if isinstance(member, type) and issubclass(member, msgspec.Struct):
             yield member
 
 
-def _struct_fields(annotation: Any, values: Any) -> dict[str, Any]:
+def struct_fields(annotation: Any, values: Any) -> dict[str, Any]:
     """The fields of a struct, or of the member of a union that `values` chooses."""
     members = list(struct_types(annotation))
     chosen = [m for m in members if isinstance(values, dict) and m.__struct_config__.tag == values.get("kind")]
@@ -330,14 +293,14 @@ def split_annotated(annotation: Any) -> tuple[Any, str]:
     return annotation, ""
 
 
-def _format_type(annotation: Any) -> str:
+def format_type(annotation: Any) -> str:
     annotation, _ = split_annotated(annotation)
     if get_origin(annotation) is Literal:
         return " | ".join(str(word) for word in get_args(annotation))
-    if len(parts := _union_members(annotation)) > 1 or parts[0] is not annotation:
-        return " | ".join(map(_format_type, parts))
-    if get_origin(annotation) in (list, tuple):
-        return f"list of {_format_type(get_args(annotation)[0])}"
+    if len(parts := union_members(annotation)) > 1 or parts[0] is not annotation:
+        return " | ".join(map(format_type, parts))
+    if is_list(annotation):
+        return f"list of {format_type(get_args(annotation)[0])}"
     if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
         preset_names = " | ".join(annotation.presets) if issubclass(annotation, Config) else ""
         return str(annotation.__struct_config__.tag or preset_names or "table")
@@ -346,6 +309,21 @@ def _format_type(annotation: Any) -> str:
     return {str: "text", int: "number", float: "number", bool: "true | false"}.get(
         annotation, getattr(annotation, "__name__", str(annotation))
     )
+
+
+def describe_type(annotation: Any) -> str:
+    """The accepted type or values in a sentence: `a whole number`, `true or false`, `a list of text`."""
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Any: "any value"}
+    words = []
+    for member in union_members(annotation):
+        if is_list(member):
+            item = describe_type(get_args(member)[0]).removeprefix("a ")
+            words.append(f"a list of {item}" + "s" * item.endswith(("number", "table")))
+        elif is_table(member):
+            words.append("a table")
+        else:
+            words.append(names.get(member) or format_type(member))
+    return " or ".join(dict.fromkeys(words))
 
 
 def non_default_values(value: Any) -> Any:

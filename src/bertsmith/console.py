@@ -1,23 +1,56 @@
-"""Messages, tables and progress bars on stderr."""
+"""Messages, tables and progress bars, on top of the standard `logging`: everything goes to the logger `bertsmith`.
 
+The command line shows it on stderr, since stdout is for results; so do the functions of `bertsmith.api`, unless the program
+has set up logging of its own, which then receives the messages.
+"""
+
+import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+logger = logging.getLogger("bertsmith")
+
+
+class StderrHandler(logging.Handler):
+    """Prints messages to the current sys.stderr, warnings with a prefix."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        prefix = "warning: " if record.levelno >= logging.WARNING else ""
+        print(prefix + record.getMessage(), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def log_to_stderr(only_if_unconfigured: bool = False) -> Iterator[None]:
+    """Show messages on stderr; with `only_if_unconfigured`, not if handlers of the program already receive them."""
+    if any(isinstance(handler, StderrHandler) for handler in logger.handlers) or (
+        only_if_unconfigured and logger.hasHandlers()
+    ):
+        yield
+        return
+    handler, level = StderrHandler(), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
 
 class Console:
-    """Writes to stderr, since stdout is for results. `quiet` suppresses all but warnings; progress bars need a terminal."""
+    """Logs messages and shows progress. `quiet` suppresses all but warnings; progress bars need a terminal."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
 
     def info(self, text: str) -> None:
         if not self.quiet:
-            print(text, file=sys.stderr, flush=True)
+            logger.info("%s", text)
 
     def warn(self, text: str) -> None:
-        """Printed even when quiet, since an unseen warning may waste a long run."""
-        print(f"warning: {text}", file=sys.stderr, flush=True)
+        """Logged even when quiet, since an unseen warning may waste a long run."""
+        logger.warning("%s", text)
 
     def print_table(self, title: str, rows: Sequence[tuple[str, ...]]) -> None:
         """Rows in aligned columns, measured in terminal cells (a Chinese character takes two)."""

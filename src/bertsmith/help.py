@@ -180,7 +180,7 @@ def format_overview() -> str:
 
 def format_stage_help(stage: str, args: Sequence[str]) -> str:
     """The page that the arguments after the stage ask for: main keys, those of the kinds given, of a table, or all."""
-    keys = list(iter_keys(load_stage_schema(stage).recipe))
+    keys = list(iter_keys(load_stage_schema(stage)))
     topic = _find_topic(args)
     kinds = _find_kinds(keys, args)
     usage = textwrap.fill(f"usage: {USAGE.replace('STAGE', stage)}", _page_width(), subsequent_indent=" " * 7)

@@ -1,7 +1,7 @@
 """The recipes of all stages as data, `schema.json`: help and usage errors come from it, without importing torch.
 
 The structs of a recipe are defined beside the torch modules they configure, and importing those takes seconds.
-`python -m bertsmith.schema` (`make schema`) writes the structs to the file: fields, types, limits, defaults, help texts,
+`make schema` (`codegen`) writes the structs to the file: fields, types, limits, defaults, help texts,
 kinds, presets. `load_stage_schema` builds msgspec structs with the same fields from it, without their methods, so the
 functions of `config` read, check and list them as they do the originals.
 """
@@ -10,7 +10,7 @@ import json
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -22,18 +22,11 @@ SCALARS: dict[Any, str] = {int: "int", float: "float", str: "str", bool: "bool",
 LIMITS = ("ge", "gt", "le", "lt", "min_length", "max_length")
 
 
-class StageSchema(NamedTuple):
-    """What the command line knows of a stage before importing it."""
-
-    recipe: type[Config]  # the fields of the stage's `Recipe`, without its methods
-    first_key: str | None  # the key that a leading argument sets: `bertsmith doctor out/bert`
-
-
 @cache
-def load_stage_schema(name: str) -> StageSchema:
+def load_stage_schema(name: str) -> type[Config]:
+    """A struct with the fields of the stage's `Recipe`, without its methods: what is known of a stage before importing it."""
     schema = msgspec.json.decode(SCHEMA_FILE.read_bytes())
-    stage = schema["stages"][name]
-    return StageSchema(_StructBuilder(schema["structs"]).build(stage["recipe"]), stage["first_key"])
+    return _StructBuilder(schema["structs"]).build(schema["stages"][name])
 
 
 class _StructBuilder:
@@ -96,8 +89,7 @@ def generate_schema() -> str:
     stages = {}
     for name, module in modules.items():
         _add_struct(structs, module.Recipe)
-        first_key = getattr(module, "FIRST", "kind" if hasattr(module, "KINDS") else None)
-        stages[name] = {"recipe": _struct_name(module.Recipe), "first_key": first_key}
+        stages[name] = _struct_name(module.Recipe)
     return f'{{"stages": {_format_lines(stages, 1)},\n"structs": {_format_lines(dict(sorted(structs.items())), 3)}}}\n'
 
 
@@ -159,8 +151,3 @@ def _format_lines(value: Any, depth: int) -> str:
         return json.dumps(value, ensure_ascii=False)
     items = (f"{json.dumps(key)}: {_format_lines(item, depth - 1)}" for key, item in value.items())
     return "{\n" + ",\n".join(items) + "}"
-
-
-if __name__ == "__main__":
-    SCHEMA_FILE.write_text(generate_schema(), encoding="utf-8", newline="\n")
-    print(f"{SCHEMA_FILE} is written")

@@ -187,6 +187,37 @@ KIND_SYNONYMS: dict[str, str] = {
 """Kind, task or objective elsewhere -> ours."""
 
 
+STAGE_SYNONYMS: dict[str, str] = {
+    "train": "pretrain",
+    "pre-train": "pretrain",
+    "fit": "finetune",
+    "fine-tune": "finetune",
+    "test": "evaluate",
+    "eval": "evaluate",
+    "score": "evaluate",
+    "benchmark": "suite",
+    "compare": "race",
+    "fill-mask": "predict",
+    "infer": "predict",
+    "inference": "predict",
+    "generate": "predict",
+    "encode": "embed",
+    "vectors": "embed",
+    "search": "embed",
+    "tokenize": "prepare",
+    "preprocess": "prepare",
+    "create-pretraining-data": "prepare",
+    "convert": "import",
+    "download": "import",
+    "visualize": "show",
+    "plot": "show",
+    "check": "doctor",
+    "diagnose": "doctor",
+    "estimate": "plan",
+}
+"""Command elsewhere -> our stage."""
+
+
 def find_key(name: str, known_keys: Collection[str]) -> str | None:
     """Our key for `name`, a key of another library (dotted or with dashes), among the dotted keys of a stage."""
     last = name.lstrip("-").replace("-", "_").lower().rpartition(".")[2]
@@ -194,6 +225,6 @@ def find_key(name: str, known_keys: Collection[str]) -> str | None:
 
 
 def find_kind(word: str, choices: Collection[str]) -> str | None:
-    """Our word for `word` among the valid ones."""
-    kind = KIND_SYNONYMS.get(word.lower().replace("_", "-"))
-    return kind if kind in choices else None
+    """Our word for `word`, a kind, task or command of another library, among the valid ones."""
+    name = word.lower().replace("_", "-")
+    return next((kind for table in (KIND_SYNONYMS, STAGE_SYNONYMS) if (kind := table.get(name)) in choices), None)

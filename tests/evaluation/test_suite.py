@@ -11,10 +11,10 @@ from statistics import mean, stdev
 import numpy as np
 import pytest
 
-from bertsmith.config import read_recipe
 from bertsmith.errors import Interrupted
 from bertsmith.evaluation.suite import SuiteFailure, SuiteRun, SuiteTable, render_page
 from bertsmith.finetuning.suite import SuiteRecipe, _plan_runs, sort_longest_first
+from bertsmith.recipes import read_recipe
 from bertsmith.train.trainer import Trainer
 from tests.evaluation.test_report import parse_page
 from tests.journeys.test_finetuning import classification_row, regression_row, write_jsonl

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import bertsmith
-from bertsmith import config
+from bertsmith import recipes
 from bertsmith.commands import load_stage
 from bertsmith.model import checkpoint
 from bertsmith.model.model import ModelConfig
@@ -188,5 +188,5 @@ def test_tokenizer_extend_warns_of_chinese_characters(home, tmp_path):
 
 @pytest.mark.parametrize(("recipe", "name"), [("domain-tokenizer", "tokenizer"), ("domain-pretrain", "pretrain")])
 def test_domain_recipes_can_be_read(recipe, name):
-    loaded = config.read_recipe(load_stage(name).Recipe, ROOT / "recipes" / f"{recipe}.toml")
+    loaded = recipes.read_recipe(load_stage(name).Recipe, ROOT / "recipes" / f"{recipe}.toml")
     assert loaded.extend if name == "tokenizer" else loaded.init

@@ -9,7 +9,7 @@ import torch
 from msgspec.structs import replace
 from torch.testing import assert_close
 
-from bertsmith import api, config
+from bertsmith import api, recipes
 from bertsmith.cli import main
 from bertsmith.commands import load_stage
 from bertsmith.commands.convert_long import Recipe, convert_model
@@ -437,5 +437,5 @@ def test_convert_long_of_fine_tuned_model(short_bert, tmp_path):
 
 @pytest.mark.parametrize("name", ["longformer", "longformer-causal"])
 def test_longformer_recipes_are_valid(name):
-    recipe = config.read_recipe(load_stage("pretrain").Recipe, Path(__file__).parents[2] / "recipes" / f"{name}.toml")
+    recipe = recipes.read_recipe(load_stage("pretrain").Recipe, Path(__file__).parents[2] / "recipes" / f"{name}.toml")
     assert recipe.init if recipe.model is None else len(recipe.model.mixer.attention_window) == recipe.model.num_hidden_layers

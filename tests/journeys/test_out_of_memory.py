@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from bertsmith.config import read_recipe
 from bertsmith.console import Console
 from bertsmith.errors import UserError
 from bertsmith.objectives import SentencePairMLM
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.setup import PretrainRecipe
+from bertsmith.recipes import read_recipe
 from bertsmith.train import oom
 from bertsmith.train.config import TrainConfig
 

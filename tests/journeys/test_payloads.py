@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bertsmith
-from bertsmith import config
+from bertsmith import recipes
 from bertsmith.commands import load_stage
 from tests.conftest import WORDS
 from tests.journeys.test_finetuning import FAST, bert, write_jsonl  # noqa: F401
@@ -142,7 +142,7 @@ def test_cross_attention_rejects_unsupported_options(bert, tmp_path):  # noqa: F
 @pytest.mark.parametrize(("recipe", "name"), [("payloads-pretrain", "pretrain"), ("payloads-ndpi", "finetune"),
                                               ("payloads-ustc", "finetune"), ("pairs-cross", "finetune")])  # fmt: skip
 def test_payload_recipes_are_valid(recipe, name):
-    loaded = config.read_recipe(load_stage(name).Recipe, ROOT / "recipes" / f"{recipe}.toml")
+    loaded = recipes.read_recipe(load_stage(name).Recipe, ROOT / "recipes" / f"{recipe}.toml")
     if recipe == "payloads-ndpi":
         assert loaded.task.fill_template({"direction": "c", "transport": "TCP"}.get) == ("[direction=c]", "[transport=TCP]")
     if recipe == "pairs-cross":

@@ -234,11 +234,11 @@ def test_pretrain_with_phases_and_accumulation_resumes_exactly(corpus, tmp_path)
 def test_pretrain_phases_use_their_own_length(corpus):
     from functools import partial
 
-    from bertsmith.config import read_recipe
     from bertsmith.corpus.loader import Prefetcher
     from bertsmith.corpus.store import Corpus
     from bertsmith.pretraining.run import _get_batch
     from bertsmith.pretraining.setup import PretrainRecipe, build_batches, build_model_config
+    from bertsmith.recipes import read_recipe
 
     recipe = read_recipe(PretrainRecipe, None, phased_arguments(corpus, "nowhere")[1:])
     open_corpus = Corpus.open(corpus)

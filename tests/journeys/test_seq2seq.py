@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bertsmith
-from bertsmith import config
+from bertsmith import recipes
 from bertsmith.errors import UserError
 from bertsmith.finetuning.recipe import FinetuneRecipe
 from tests.journeys.test_pretraining import ROOT, SMALL, run_cli, run_cli_error, run_cli_json
@@ -150,7 +150,7 @@ def test_seq2seq_generation_options(seq2seq_model):
     ("recipe", "kind"), [("translate", "transformer"), ("couplets", "transformer"), ("bert2bert", "transformer")]
 )
 def test_seq2seq_recipes_are_valid(recipe, kind):
-    loaded = config.read_recipe(FinetuneRecipe, ROOT / "recipes" / f"{recipe}.toml")
+    loaded = recipes.read_recipe(FinetuneRecipe, ROOT / "recipes" / f"{recipe}.toml")
     assert loaded.task.max_target_length == loaded.max_length == 64 and loaded.decoder.__struct_config__.tag == kind
     loaded.train.resolve_epochs(100).check()
 

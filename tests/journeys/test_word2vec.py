@@ -12,12 +12,13 @@ import torch
 
 import bertsmith
 from bertsmith import api
-from bertsmith.config import from_dict, read_recipe
+from bertsmith.config import from_dict
 from bertsmith.corpus.store import Corpus
 from bertsmith.errors import Interrupted, UserError
 from bertsmith.model import checkpoint
 from bertsmith.objectives.word2vec import SkipGram
 from bertsmith.pretraining.setup import PretrainRecipe
+from bertsmith.recipes import read_recipe
 from bertsmith.train.config import TrainConfig
 from bertsmith.word_vectors.models import load_vectors
 from bertsmith.word_vectors.word2vec import Word2VecTrainer

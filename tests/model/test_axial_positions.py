@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from bertsmith.config import from_dict, read_recipe
+from bertsmith.config import from_dict
 from bertsmith.errors import UserError
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
@@ -12,6 +12,7 @@ from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.model.positions import AxialPositionsConfig
 from bertsmith.model.sublayers import FeedForwardConfig
+from bertsmith.recipes import read_recipe
 
 SMALL = {
     "num_hidden_layers": 1,

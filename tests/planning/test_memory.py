@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from torch.profiler import ProfilerActivity, profile
 
 from bertsmith.commands.plan import Recipe
-from bertsmith.config import from_dict, read_recipe
+from bertsmith.config import from_dict
 from bertsmith.model.config import EncoderConfig
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.objectives import NextSentenceMLM
@@ -18,6 +18,7 @@ from bertsmith.planning import step as batches
 from bertsmith.planning.machines import Machine
 from bertsmith.planning.memory import TensorSpec, measure_optimizer_state
 from bertsmith.planning.step import build_meta_model
+from bertsmith.recipes import read_recipe
 from bertsmith.train import optim, precision
 from bertsmith.train.config import TrainConfig
 from bertsmith.train.distributed import DistributedState

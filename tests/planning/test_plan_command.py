@@ -13,13 +13,14 @@ import pytest
 import bertsmith
 from bertsmith.cli import main
 from bertsmith.commands import plan
-from bertsmith.config import from_dict, read_recipe
+from bertsmith.config import from_dict
 from bertsmith.errors import UserError
 from bertsmith.planning import report, time
 from bertsmith.planning.benchmark import _extrapolate
 from bertsmith.planning.machines import MACHINES
 from bertsmith.planning.time import Throughput
 from bertsmith.pretraining.setup import PretrainRecipe
+from bertsmith.recipes import read_recipe
 from bertsmith.train.config import TrainConfig
 from tests.conftest import make_english_text
 
@@ -186,7 +187,7 @@ def test_planned_time_and_tokens_match_run(tmp_path, vocabulary):
 
 RESIDENT = """
 import sys, torch
-from bertsmith.config import read_recipe
+from bertsmith.recipes import read_recipe
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.setup import PretrainRecipe
 def resident(key): return next(int(l.split()[1]) * 1024 for l in open("/proc/self/status") if l.startswith(key + ":"))

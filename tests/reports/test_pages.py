@@ -24,9 +24,9 @@ from bertsmith.evaluation.word_senses.charts import (
     render_word_table,
 )
 from bertsmith.objectives import MaskedLM
-from bertsmith.race.page import draw_score_plot
-from bertsmith.race.page import render_page as render_race
-from bertsmith.race.table import RaceResults, ResultRow
+from bertsmith.racing.page import draw_score_plot
+from bertsmith.racing.page import render_page as render_race
+from bertsmith.racing.table import RaceResults, ResultRow
 from bertsmith.reports.charts import LabeledPoint, Marker, Series, bar_chart, loglog_chart, scatter_chart, scatter_panel
 from bertsmith.reports.corpus import render_corpus
 from bertsmith.reports.finetuning import (

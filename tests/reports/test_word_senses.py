@@ -8,7 +8,7 @@ import pytest
 
 from bertsmith.cli import main
 from bertsmith.commands import show
-from bertsmith.config import read_recipe
+from bertsmith.recipes import read_recipe
 from bertsmith.reports.charts import Marker, project_pca, scatter_panel
 from tests.evaluation.test_word_senses import write_coarse_wsd
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from bertsmith import tensors
-from bertsmith.config import read_recipe
 from bertsmith.errors import UserError
+from bertsmith.recipes import read_recipe
 from bertsmith.train import TrainConfig
 from bertsmith.train.checkpoint import load_average
 

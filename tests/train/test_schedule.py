@@ -2,8 +2,8 @@
 
 import pytest
 
-from bertsmith.config import read_recipe
 from bertsmith.errors import UserError
+from bertsmith.recipes import read_recipe
 from bertsmith.train import TrainConfig
 from bertsmith.train.optim import Lamb
 from bertsmith.train.schedule import lr_factor, resolve_warmup

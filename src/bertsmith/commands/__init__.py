@@ -25,6 +25,10 @@ STAGES = {
 }
 
 
+# Keys that arguments may set by position: `bertsmith predict out/mood "a fine film"`, `bertsmith doctor out/bert`.
+POSITIONAL = {"predict": ("model", "text"), "embed": ("model", "text"), "doctor": ("folder",), "show": ("kind",)}
+
+
 def load_stage(name: str) -> ModuleType:
     """Import the module of a stage, which has `Recipe` and `run(recipe, quiet)`."""
     module = "import_model" if name == "import" else name.replace("-", "_")  # `import` is a Python keyword

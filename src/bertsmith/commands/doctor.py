@@ -10,8 +10,6 @@ from ..console import Console
 from ..diagnostics.examine import DiagnosticReport, examine_folder
 from ..diagnostics.finding import Finding
 
-FIRST = "folder"  # the key of a positional argument: `bertsmith doctor out/bert`
-
 
 class Recipe(Config, frozen=True):
     """The folder to examine."""

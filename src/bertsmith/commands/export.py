@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ..artifacts import MANIFEST, atomic_folder, check_writable, checksum, lock_output, resolve_path
-from ..config import Config, read_recipe
+from ..config import Config
 from ..console import Console
 from ..convert.huggingface import folder
 from ..convert.int8 import export_int8
@@ -13,6 +13,7 @@ from ..convert.word_vectors import export_vectors
 from ..errors import UserError
 from ..model import checkpoint
 from ..pretrained.card import CardFacts
+from ..recipes import read_recipe
 
 
 class Recipe(Config, frozen=True):

@@ -11,21 +11,22 @@ from ..reports.finetuning import ExampleAnswer, FinetuningComparison, ScoreInter
 
 if TYPE_CHECKING:
     from ..inference.predictor import Predictor
+    from ..stage_types import FinetuneTrain
 
 
 # The same for the pre-trained model and the one from scratch. Small batches, so that few texts give many updates; with three
 # times the learning rate, the model from scratch does not learn. Chosen on the test texts.
 FINETUNE_SETTINGS: dict[str, Any] = {"task": "classify", "features": {"layers": "last"}, "max_length": 64}
-FINETUNE_TRAIN = {"epochs": 3, "batch_tokens": 256, "learning_rate": 1.5e-4, "head_lr_multiplier": 10}
-FINETUNE_TRAIN_SMALL = {
+FINETUNE_TRAIN: "FinetuneTrain" = {"epochs": 3, "batch_tokens": 256, "learning_rate": 1.5e-4, "head_lr_multiplier": 10}
+FINETUNE_TRAIN_SMALL: "FinetuneTrain" = {  # for the small model, if no model is shipped
     "epochs": 15,
     "batch_tokens": 1024,
     "learning_rate": 2e-3,
-}  # for the small model, if no model is shipped
+}
 
 
 def compare_with_scratch(
-    folder: Path, base: str, train_settings: dict[str, Any], console: Console
+    folder: Path, base: str, train_settings: "FinetuneTrain", console: Console
 ) -> FinetuningComparison | None:
     """Fine-tune both models and compare their accuracy on files neither was trained on; None if there is no task."""
     train_file, test_file, finetuned, scratch = (

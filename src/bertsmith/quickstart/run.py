@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from .. import api
 from ..artifacts import write_atomic
-from ..config import Config, from_dict, read_recipe
+from ..config import Config, from_dict
 from ..console import Console
 from ..errors import Interrupted, UserError
+from ..recipes import read_recipe
 from ..reports.finetuning import FinetuningComparison, render_comparison, render_filled_masks
 from ..reports.html import note, render_document, section, write_page
 from . import docstrings
@@ -24,6 +25,7 @@ from .docstrings import collect_documents, to_corpus_text
 
 if TYPE_CHECKING:
     from ..inference.predictor import Predictor
+    from ..stage_types import FinetuneTrain, TrainConfig
 
 
 SHIPPED_MODEL = "mini-en"
@@ -40,7 +42,7 @@ PRETRAIN_SETTINGS: dict[str, Any] = {
     "validation_split": 0.02,
     "eval_tokens": 131_072,
 }
-PRETRAIN_TRAIN = {"batch_tokens": 1024, "learning_rate": 3e-3, "warmup_steps": 0.1, "eval_every": 1000}
+PRETRAIN_TRAIN: "TrainConfig" = {"batch_tokens": 1024, "learning_rate": 3e-3, "warmup_steps": 0.1, "eval_every": 1000}
 ENGLISH_TEXTS = (
     "The capital of France is [MASK].",
     "He opened the [MASK] and walked in.",
@@ -195,7 +197,7 @@ def _pretrain_small_model(folder: Path, minutes: float, print_step: StepPrinter)
     return result
 
 
-def _finetune(folder: Path, base: str, train_settings: dict[str, Any], print_step: StepPrinter) -> FinetuningComparison | None:
+def _finetune(folder: Path, base: str, train_settings: "FinetuneTrain", print_step: StepPrinter) -> FinetuningComparison | None:
     print_step("Teaching it which package a text is from, and its like without pre-training too (about two minutes)")
     return compare_with_scratch(folder, base, train_settings, print_step.console)
 

@@ -13,8 +13,8 @@ from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.objectives import MaskedLM
 from bertsmith.planning.step import make_synthetic_batch
 from bertsmith.pretraining.setup import PretrainRecipe, build_batches, build_model_config, split_corpus
-from bertsmith.race.budget import FLOPS_PER_MINUTE, fit_to_budget, measure_step_flops
-from bertsmith.race.flops import TRAIN_FORWARD_RATIO, forward_flops, train_flops_per_token
+from bertsmith.racing.budget import FLOPS_PER_MINUTE, fit_to_budget, measure_step_flops
+from bertsmith.racing.flops import TRAIN_FORWARD_RATIO, forward_flops, train_flops_per_token
 
 SMALL = {
     "num_hidden_layers": 2,

@@ -13,15 +13,15 @@ import pytest
 
 from bertsmith.config import from_dict
 from bertsmith.console import Console
-from bertsmith.race import run as race
-from bertsmith.race.entries import build_entries, read_scores
-from tests.race.builders import CAUSAL, SMALL, race_settings, write_files
+from bertsmith.racing import run as race
+from bertsmith.racing.entries import build_entries, read_scores
+from tests.racing.builders import CAUSAL, SMALL, race_settings, write_files
 
 MEMBERS = {"bert": {"model": SMALL}, "untrained": {"model": SMALL, "untrained": True}}
 RUN = """
 import json, sys
 from bertsmith.config import from_dict
-from bertsmith.race.run import RaceRecipe, race
+from bertsmith.racing.run import RaceRecipe, race
 try:
     race(from_dict(RaceRecipe, json.load(open(sys.argv[1]))), quiet=True)
 except KeyboardInterrupt:

@@ -11,14 +11,15 @@ import pytest
 
 from bertsmith import cli
 from bertsmith.artifacts import read_json
-from bertsmith.config import from_dict, read_recipe
+from bertsmith.config import from_dict
 from bertsmith.console import Console
 from bertsmith.corpus.store import Corpus
 from bertsmith.errors import UserError
-from bertsmith.race import execution, run
-from bertsmith.race.budget import fit_to_budget, measure_step_flops
-from bertsmith.race.entries import build_entries
-from tests.race.builders import CAUSAL, SMALL, race_settings, write_files
+from bertsmith.racing import execution, run
+from bertsmith.racing.budget import fit_to_budget, measure_step_flops
+from bertsmith.racing.entries import build_entries
+from bertsmith.recipes import read_recipe
+from tests.racing.builders import CAUSAL, SMALL, race_settings, write_files
 
 SVG = "{http://www.w3.org/2000/svg}"
 EXTRA_MEMBERS = {"broken": {"model": SMALL | {"hidden_size": 33}}, "untrained": {"model": SMALL, "untrained": True}}

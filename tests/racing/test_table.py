@@ -9,7 +9,7 @@ import pytest
 from bertsmith.corpus.card import bits_per_byte
 from bertsmith.evaluation.suite import SuiteRun, SuiteTable
 from bertsmith.finetuning.suite import merge_settings
-from bertsmith.race.table import RaceResults, ResultRow, format_scientific, score_majority_baseline
+from bertsmith.racing.table import RaceResults, ResultRow, format_scientific, score_majority_baseline
 from bertsmith.reports.charts import LabeledPoint, scatter_chart
 from bertsmith.tasks import QuestionAnswering, TokenClassification
 from bertsmith.tasks.conll_files import Sentence

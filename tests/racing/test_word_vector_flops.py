@@ -12,12 +12,12 @@ from bertsmith.corpus.store import Corpus
 from bertsmith.errors import UserError
 from bertsmith.objectives import Cbow, Glove, SkipGram
 from bertsmith.pretraining.setup import PretrainRecipe
-from bertsmith.race import run
-from bertsmith.race.budget import count_spent_flops, fit_to_budget
-from bertsmith.race.entries import build_entries
-from bertsmith.race.flops import count_pairs, epoch_flops, glove_flops
+from bertsmith.racing import run
+from bertsmith.racing.budget import count_spent_flops, fit_to_budget
+from bertsmith.racing.entries import build_entries
+from bertsmith.racing.flops import count_pairs, epoch_flops, glove_flops
 from bertsmith.word_vectors.hierarchical_softmax import build_huffman_paths
-from tests.race.builders import SMALL, race_settings, write_files
+from tests.racing.builders import SMALL, race_settings, write_files
 
 
 def sentence_lengths(corpus: Corpus) -> list[int]:
