@@ -149,6 +149,8 @@ def _explain_error(config_type: Any, values: Any, message: str) -> str:
         return explain(config_type, values, dotted)
     if problem.startswith("Invalid value"):  # of `kind`: report the table instead
         key_path, annotation = ".".join(path[:-1]) or "kind", _lookup(config_type, values, path[:-1])[0]
+    elif not problem.startswith(("Expected", "Invalid")):  # raised by the struct itself
+        return f"{key_path}: {problem}" if key_path else problem
     choices = _list_choices(annotation) if isinstance(value, str) else []
     key = key_path or "the recipe"
     if choices:
@@ -198,6 +200,10 @@ def _explain_limit(problem: str) -> str:
         return f"{LIMIT_WORDS[match[1]]} {match[2].removesuffix('.0')}"
     if match := re.fullmatch(r"Expected `array` of length (\d+), got (\d+)", problem):
         return f"takes {match[1]} values, not {match[2]}"
+    if re.fullmatch(r"Expected `\w+` of length >= 1", problem):
+        return "must not be empty"
+    if match := re.fullmatch(r"Expected `str` matching regex '(.*)'", problem):
+        return f"must match the pattern {match[1]}"
     return ""
 
 

@@ -50,7 +50,7 @@ def test_doctor_missing_folder_exits_2(capsys, tmp_path):
     assert main(["doctor", str(tmp_path / "absent"), "--json"]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.startswith("error: there is no folder") and captured.err.count("\n") == 1
-    assert main(["doctor"]) == 2 and "folder is missing" in capsys.readouterr().err
+    assert main(["doctor"]) == 2 and "folder is required" in capsys.readouterr().err
 
 
 def test_doctor_takes_folder_from_recipe(capsys, tmp_path, corpus_folder):

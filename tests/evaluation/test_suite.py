@@ -159,20 +159,20 @@ def test_suite_model_with_settings_and_printed_table(suite, tiny_model, tmp_path
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (('task = "regress"', 'task = "regres"'), "models.tiny, tasks.stars: task = 'regres' is not known"),
+        (('task = "regress"', 'task = "regres"'), "models.tiny, tasks.stars: task = 'regres' is not valid; did you mean 'regress'?"),
         (("stars-dev.jsonl", "absent.jsonl"), "tasks.stars"),
         (('"accuracy", "matthews"', '"accuracy", "f2"'), "tasks.mood.metrics: f2 is not a score of this task, which has"),
         (('"accuracy", "matthews"', "1"), "tasks.mood.metrics is not a list of names"),
         (("[tasks.mood]", '[tasks.mood]\nmetric_for_best_model = "f2"\ntrain.early_stopping_patience = 1'),
          "tasks.mood: metric_for_best_model=f2 is not a score of this task"),
         (("max_length = 32", "max_length = 500"), "500 is more than the 64 positions of models.tiny"),
-        (("max_length = 32", "max_lenght = 32"), "max_lenght is not known; did you mean 'max_length'"),
+        (("max_length = 32", "max_lenght = 32"), "unknown key 'max_lenght'; did you mean 'max_length'?"),
         (("max_length = 32", "seed = 3"), "every.seed is for the suite to say"),
         (("[tasks.mood]", "[tasks.mood]\nseeds = [3]"), "tasks.mood.seeds is for the suite to say"),
         (("seeds = [0, 1]", "seeds = [1, 1]"), "name one twice"),
         (("seeds = [0, 1]", "seeds = []"), "at least one of each"),
         (("[tasks.mood]", '[tasks."a/b"]'), "tasks.a/b: the name is that of a folder too"),
-        ((', dev = "', ', dve = "'), "data.dve is not known; did you mean 'dev'"),
+        ((', dev = "', ', dve = "'), "unknown key 'data.dve'; did you mean 'data.dev'?"),
     ],
 )  # fmt: skip
 def test_invalid_suite_is_rejected_before_training(suite, tmp_path, monkeypatch, change, message):

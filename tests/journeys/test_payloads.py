@@ -46,7 +46,7 @@ def test_payload_classification_uses_special_tokens(bytes_model, tmp_path):
     args = ["finetune", "task=classify", f"model={bytes_model}", f"data.train={train}", f"data.dev={dev}", *FAST]
     args += ["data.columns.text=payload_hex", "train.epochs=6"]
     without_template = run_cli_json(*args, f"out={tmp_path / 'blind'}")["dev"]["accuracy"]
-    template = "task.template='[direction={direction}] {text}'"
+    template = "task.template=[direction={direction}] {text}"
     result = run_cli_json(*args, template, f"out={tmp_path / 'out'}")
     assert result["dev"]["accuracy"] > 0.95 > 0.7 > without_template
     evaluation = run_cli_json("evaluate", f"model={tmp_path / 'out'}", f"data={dev}")
@@ -57,7 +57,7 @@ def test_payload_prediction_from_model_folder(bytes_model, tmp_path):
     train = write_table(tmp_path / "train.tsv", [packet(seed) for seed in range(600)])
     out = tmp_path / "out"
     args = [f"model={bytes_model}", f"data.train={train}", "data.columns.text=payload_hex", f"out={out}", *FAST]
-    run_cli("finetune", "task=classify", *args, "task.template='[direction={direction}] {text}'", "train.epochs=6")
+    run_cli("finetune", "task=classify", *args, "task.template=[direction={direction}] {text}", "train.epochs=6")
     rows = [packet(seed) for seed in range(900, 940)]
     raw = write_table(tmp_path / "raw.tsv", [*rows, dict(rows[0], direction="sideways")], COLUMNS[1:])
     run_cli("predict", f"model={out}", f"data={raw}", f"out={tmp_path / 'answers.jsonl'}")
@@ -76,7 +76,7 @@ def test_payload_new_embeddings_are_the_mean_of_known_bytes(bytes_model, tmp_pat
     train = write_table(tmp_path / "train.tsv", [packet(seed) for seed in range(20)])
     args = [f"model={bytes_model}", f"data.train={train}", "data.columns.text=payload_hex", f"out={tmp_path / 'out'}"]
     args += [
-        "task.template='[direction={direction}] {text}'",
+        "task.template=[direction={direction}] {text}",
         "max_length=32",
         "train.steps=1",
         "train.learning_rate=1e-12",

@@ -113,11 +113,11 @@ def test_int8_export_conflicting_settings_are_refused(source, tmp_path, settings
 @pytest.mark.parametrize(
     ("facts", "fault"),
     [
-        ({"summary": "two\nlines"}, "summary = "),
-        ({"data": {"Letters": {"licence": "CC0"}}}, "data.about is missing"),
-        ({"data": {}}, "data: expected `object` of length >= 1"),
-        ({"minutes": 0}, "minutes = 0"),
-        ({"colour": "blue"}, "colour is not known"),
+        ({"summary": "two\nlines"}, "summary must match the pattern"),
+        ({"data": {"Letters": {"licence": "CC0"}}}, "data.about is required"),
+        ({"data": {}}, "data must not be empty"),
+        ({"minutes": 0}, "minutes must be greater than 0, not 0"),
+        ({"colour": "blue"}, "unknown key 'colour'"),
         ({"examples": ["no mask"]}, "MASK"),
     ],
 )

@@ -153,7 +153,7 @@ def test_interrupted_race_resumes(finished_race, folder, tmp_path, monkeypatch, 
     monkeypatch.setattr(execution, "finetune", interrupted)
     assert cli.main(["race", str(path), "--quiet"]) == 130
     half_result = read_json(tmp_path / "half" / "race.json")
-    assert half_result["left"] > 0 and "go on" in capsys.readouterr().err
+    assert half_result["left"] > 0 and "run the same command again to resume" in capsys.readouterr().err
     assert cli.main(["race", str(path), "--quiet", "--json"]) == 1
     assert len(calls) == 3 + 5  # seven runs, and the one that was interrupted
     full_result = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -191,7 +191,7 @@ def test_race_dependent_of_failed_member_fails(folder, tmp_path):
     [
         (
             {"members": {"a": {"model": SMALL, "objectiv": "clm"}}},
-            "members.a: objectiv is not known; did you mean 'objective'",
+            "members.a: unknown key 'objectiv'; did you mean 'objective'?",
         ),
         ({"members": {"a": {"model": SMALL, "train": {"steps": 9}}}}, "members.a.train.steps .* the budget says how long"),
         ({"members": {"a": {"of": "b"}}}, "members.a.of=b is not a member"),

@@ -256,8 +256,8 @@ def test_show_reports_invalid_input(tmp_path, corpus):
     assert "there is no folder" in show_error(kind="curves", model=str(tmp_path / "none"), out=out)
     assert "holds nothing yet" in show_error(kind="curves", model=str(tmp_path), out=out)
     assert "has no use for samples" in show_error(kind="corpus", corpus=str(corpus.path), samples=3, out=out)
-    assert "samples = 0" in show_error(kind="masks", corpus=str(corpus.path), samples=0, out=out)
-    assert "epoch = -1" in show_error(kind="masks", corpus=str(corpus.path), epoch=-1, out=out)
+    assert "samples must be at least 1, not 0" in show_error(kind="masks", corpus=str(corpus.path), samples=0, out=out)
+    assert "epoch must be at least 0, not -1" in show_error(kind="masks", corpus=str(corpus.path), epoch=-1, out=out)
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 3.0}\nnot json\n')
     assert "line 2" in show_error(kind="curves", model=str(tmp_path), out=out)
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "skipped": "norm"}\n')
@@ -270,7 +270,7 @@ def test_show_masks_rejects_settings_without_samples(tmp_path, corpus, objective
     settings = {"kind": "masks", "corpus": str(corpus.path), "objective": objective, "out": str(tmp_path / "page.html")}
     for key, values in {"max_length": (-1, 0, 2, 3, 7), "validation_split": (-0.1, 1.0, 1.5)}.items():
         for value in values:
-            assert f"{key} = {value}" in show_error(**settings, **{key: value})
+            assert re.search(rf"{key} must be .*, not {value}$", show_error(**settings, **{key: value}))
     assert "lower it" in show_error(**settings, validation_split=0.99)
     with pytest.raises(UserError, match="0 documents to learn from make no sample"):
         render_masks(corpus, MaskedLM().build_batches(corpus, np.arange(0), 32, 512, 0), 3, 0)

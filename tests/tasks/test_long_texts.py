@@ -124,7 +124,7 @@ def test_long_text_of_100k_words_trains_and_predicts(tokenizer, kind, long):
 @pytest.mark.parametrize(("kind", "long"), [("tag", "hierarchical"), ("answer", "hierarchical"), ("similar", "window")])
 def test_long_text_rejects_modes_the_task_does_not_support(kind, long):
     """Token-level outputs cannot be pooled, and embeddings have no logits to average."""
-    with pytest.raises(UserError, match=rf"long_text = '{long}' is not known; known: .*truncate"):
+    with pytest.raises(UserError, match=rf"long_text = '{long}' is not valid; choose from .*truncate"):
         from_dict(TaskConfig, {"kind": kind, "long_text": long})
 
 

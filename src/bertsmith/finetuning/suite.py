@@ -63,7 +63,7 @@ def run_suite(recipe: SuiteRecipe, quiet: bool = False) -> dict[str, Any]:
     """Check all files and models, then train; a run that fails is reported and does not stop the others."""
     console, out = Console(quiet), check_writable(resolve_path(recipe.out, "out"), "scores.json", "runs")
     if world_size() > 1:
-        raise UserError("a suite starts its own processes, jobs=N of them; start it without torchrun")
+        raise UserError("a suite starts its own processes (jobs=N); run it without torchrun")
     with lock_output(out):
         plan = list(_plan_runs(recipe, out))
         table = _SuiteScheduler(recipe, plan, _check_plan(plan, console), out, console).run()
@@ -75,7 +75,7 @@ def run_suite(recipe: SuiteRecipe, quiet: bool = False) -> dict[str, Any]:
 
 def code(result: dict[str, Any]) -> int:
     """Exit code: 1 if a run failed."""
-    return int(bool(result["faults"]))
+    return int(bool(result["failures"]))
 
 
 class _SuiteScheduler:
@@ -107,11 +107,11 @@ class _SuiteScheduler:
             )
         else:
             self.failures[job.name] = SuiteFailure(planned.model, planned.task, planned.recipe.seed, error)
-        num_ended, num_left = len(self.done) + len(self.failures), len(self.plan) - len(self.done) - len(self.failures)
+        num_ended, num_pending = len(self.done) + len(self.failures), len(self.plan) - len(self.done) - len(self.failures)
         if error or self.recipe.jobs > 1:
             self.console.info(f"{num_ended} of {len(self.plan)}: {job.name}" + (f" failed: {error}" if error else ""))
-        write_json(self.out / "scores.json", {"left": num_left, **self.build_table().to_dict()})
-        write_page(self.out / "report.html", render_page(self.build_table(), num_left))
+        write_json(self.out / "scores.json", {"num_pending": num_pending, **self.build_table().to_dict()})
+        write_page(self.out / "report.html", render_page(self.build_table(), num_pending))
         return []
 
     def build_table(self) -> SuiteTable:
@@ -149,15 +149,15 @@ def _estimate_work(recipe: FinetuneRecipe) -> float:
 def _plan_runs(recipe: SuiteRecipe, out: Path) -> Iterator[PlannedRun]:
     """All runs, seed by seed: a complete table of one seed comes first."""
     if not recipe.models or not recipe.tasks or not recipe.seeds:
-        raise UserError("a suite needs models, tasks and seeds, at least one of each")
+        raise UserError("a suite needs at least one of models, one of tasks and one of seeds")
     if len(set(recipe.seeds)) < len(recipe.seeds):
-        raise UserError(f"seeds {list(recipe.seeds)} name one twice")
+        raise UserError(f"seeds = {list(recipe.seeds)} contains duplicates")
     for seed, model, task in product(recipe.seeds, recipe.models, recipe.tasks):
         settings = _run_settings(recipe, model, task)
         metrics = settings.pop("metrics", [])
         settings |= {"seed": seed, "out": str(out / "runs" / model / task / f"seed-{seed}")}
         if not isinstance(metrics, list) or not all(isinstance(name, str) for name in metrics):
-            raise UserError(f'tasks.{task}.metrics is not a list of names, such as ["accuracy", "f1"]')
+            raise UserError(f'tasks.{task}.metrics must be a list of metrics, such as ["accuracy", "f1"]')
         finetune_recipe = from_dict(FinetuneRecipe, settings, f"models.{model}, tasks.{task}")
         yield PlannedRun(model, task, tuple(metrics), finetune_recipe)
 
@@ -171,11 +171,11 @@ def _run_settings(recipe: SuiteRecipe, model: str, task: str) -> dict[str, Any]:
         ("tasks", task, recipe.tasks[task], RESERVED_KEYS),
     ):
         if not re.fullmatch(r"[\w][\w.+-]*", name) or name == AVERAGE:
-            raise UserError(f"{kind}.{name}: the name is that of a folder too; take letters, digits, - and _ (not `{AVERAGE}`)")
+            raise UserError(f"{kind}.{name}: the name is also that of a folder; use letters, digits, - and _ (`{AVERAGE}` is reserved)")
         if reserved_given := [key for key in reserved if key in table]:
-            raise UserError(f"{kind}.{name}.{reserved_given[0]} is for the suite to say; leave it out")
+            raise UserError(f"{kind}.{name}.{reserved_given[0]} is set by the suite; remove it")
     if reserved_given := [key for key in RESERVED_KEYS if key in recipe.every]:
-        raise UserError(f"every.{reserved_given[0]} is for the suite to say; leave it out")
+        raise UserError(f"every.{reserved_given[0]} is set by the suite; remove it")
     return merge_settings(merge_settings(recipe.every, model_settings), recipe.tasks[task])
 
 
@@ -203,19 +203,19 @@ def _check_plan(plan: list[PlannedRun], console: Console) -> dict[str, tuple[str
     metrics, checked = dict[str, tuple[str, ...]](), set[tuple[str, str]]()
     for planned in plan:
         positions, tokenizer = models[planned.recipe.model, planned.recipe.tokenizer]
-        if (planned.task, planned.model) not in checked:  # by name: the same folder may be there twice, with other settings
+        if (planned.task, planned.model) not in checked:  # by name: a folder may be listed twice, with different settings
             checked.add((planned.task, planned.model))
             names = resolve_metrics(planned, tokenizer, console)
             if metrics.setdefault(planned.task, names) != names:
-                raise UserError(f"tasks.{planned.task}: models.{planned.model} is to be measured by {', '.join(names)}, "
-                               f"others by {', '.join(metrics[planned.task])}; give tasks.{planned.task}.metrics")  # fmt: skip
+                raise UserError(f"tasks.{planned.task}: models.{planned.model} has the metric {', '.join(names)}, other models "
+                                f"{', '.join(metrics[planned.task])}; set tasks.{planned.task}.metrics")  # fmt: skip
         if planned.recipe.max_length > positions:
-            raise UserError(f"tasks.{planned.task}: max_length {planned.recipe.max_length} is more than the "
-                           f"{positions} positions of models.{planned.model}; lower it")  # fmt: skip
+            raise UserError(f"tasks.{planned.task}: max_length = {planned.recipe.max_length} is more than the "
+                                f"{positions} positions of models.{planned.model}; lower it")  # fmt: skip
         folder = Path(planned.recipe.out)
         existing_identity = read_json(folder / "card.json").get("identity") if (folder / MANIFEST).exists() else None
         if existing_identity and existing_identity != finetune_identity(planned.recipe):
-            raise UserError(f"{folder} was made by other settings or from other files; remove it, or choose another out")
+            raise UserError(f"{folder} was made with other settings or files; remove it, or choose another out")
     return metrics
 
 
@@ -232,13 +232,13 @@ def resolve_metrics(planned: PlannedRun, tokenizer: Tokenizer, console: Console)
         check_recipe(planned.recipe)
         examples = read_examples(planned.recipe, tokenizer, console)
         if not examples.dev:
-            raise UserError("a suite is judged on dev files; give data.dev")
+            raise UserError("a suite needs a dev file; set data.dev")
         metric = resolve_best_metric(examples.task, planned.recipe.metric_for_best_model)
     except UserError as error:
         raise UserError(f"tasks.{planned.task}: {error}") from None
     names, available = planned.metrics or (metric,), list_metrics(examples.task)
     if unknown := [name for name in names if name not in available]:
         raise UserError(
-            f"tasks.{planned.task}.metrics: {unknown[0]} is not a score of this task, which has {', '.join(available)}"
+            f"tasks.{planned.task}.metrics: {unknown[0]} is not a metric of this task; choose one of {', '.join(available)}"
         )
     return names

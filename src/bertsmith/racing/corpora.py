@@ -45,7 +45,7 @@ def prepare_corpus(recipe: "RaceRecipe", member: dict[str, Any], out: Path, cach
     if corpus_path := member.get("corpus", None if "tokenizer" in member else recipe.corpus):
         return TokenizedText(Corpus.open(resolve_path(corpus_path, "corpus")).path)
     if not recipe.texts:
-        raise UserError("a tokenizer of its own needs texts=FILES to cut; give texts, or a corpus made with it")
+        raise UserError("a member with its own tokenizer needs texts=FILES, or a corpus that was prepared with it")
     tokenizer_source = member.get("tokenizer", recipe.tokenizer) or DEFAULT_TOKENIZER
     name = (
         f"{tokenizer_source.get('kind', 'wordpiece')}-{fingerprint(tokenizer_source)[:6]}"

@@ -109,7 +109,7 @@ def build_entries(recipe: "RaceRecipe", out: Path, console: Console) -> list[Ent
 
 
 def read_scores(recipe: FinetuneRecipe) -> dict[str, float] | None:
-    """Dev scores of a finished run, from the JSON file beside its folder; None if it belongs to another recipe or model."""
+    """Dev scores of a finished run, from the JSON file next to its folder; None if it belongs to another recipe or model."""
     path = scores_path(recipe)
     if not path.exists() or (record := read_json(path)).get("identity") != finetune_identity(recipe):
         return None
@@ -122,26 +122,26 @@ def scores_path(recipe: FinetuneRecipe) -> Path:
 
 def _check_recipe(recipe: "RaceRecipe") -> None:
     if not recipe.members or not recipe.seeds:
-        raise UserError("a race needs members and seeds, at least one of each")
+        raise UserError("a race needs at least one of members and one of seeds")
     if len(set(recipe.seeds)) < len(recipe.seeds):
-        raise UserError(f"seeds {list(recipe.seeds)} name one twice")
+        raise UserError(f"seeds = {list(recipe.seeds)} contains duplicates")
     if bool(recipe.corpus) == bool(recipe.texts):
-        raise UserError("give texts=FILES or corpus=FOLDER, one of the two")
+        raise UserError("give either texts=FILES or corpus=FOLDER")
     if recipe.valid and not recipe.texts:
-        raise UserError("valid goes with texts; of a corpus, every.validation_split sets what is held out")
+        raise UserError("valid needs texts; with corpus=FOLDER, set every.validation_split instead")
     for kind, names in (("members", recipe.members), ("tasks", recipe.tasks)):
         for name in names:
             if not re.fullmatch(NAME_PATTERN, name) or name in (AVERAGE, "majority"):
-                raise UserError(f"{kind}.{name}: the name is that of a folder too; take letters, digits, - and _, not `{name}`")
+                raise UserError(f"{kind}.{name}: the name is also that of a folder; use letters, digits, - and _ (`{AVERAGE}` and `majority` are reserved)")
     for name, member in recipe.members.items():
         source = member.get("of")
         if source is not None and (source not in recipe.members or "of" in recipe.members[source]):
             raise UserError(
-                f"members.{name}.of={source} is not a member with a checkpoint of its own; known: {', '.join(recipe.members)}"
+                f"members.{name}.of={source} is not a member that is pre-trained itself; members: {', '.join(recipe.members)}"
             )
         if source is not None and (unused := [key for key in member if key not in ("of", "frozen", "tuned")]):
             raise UserError(
-                f"members.{name}.{unused[0]}: it takes the checkpoint of {source}, which has that already; leave it out"
+                f"members.{name}.{unused[0]} has no effect, since the member uses the checkpoint of {source}; remove it"
             )
 
 
@@ -185,9 +185,9 @@ def _finetune_recipe(
         (f"members.{name}.{mode}", member_settings),
     ):
         if not isinstance(table, dict):
-            raise UserError(f"{key} = {table!r} is not a table of settings of `finetune`; or write false, to leave it out")
+            raise UserError(f"{key} = {table!r} must be a table of `finetune` keys, or false to disable this mode")
         if reserved := [reserved_key for reserved_key in RESERVED_FINETUNE_KEYS if reserved_key in table]:
-            raise UserError(f"{key}.{reserved[0]} is for the race to say; leave it out")
+            raise UserError(f"{key}.{reserved[0]} is set by the race; remove it")
     settings = merge_settings(
         merge_settings(merge_settings(DEFAULT_SETTINGS[mode], getattr(recipe, mode)), recipe.tasks[task]), member_settings
     )
@@ -203,10 +203,10 @@ def _pretrain_recipe(
     settings = merge_settings(recipe.every, {key: value for key, value in member.items() if key not in MEMBER_KEYS})
     for reserved_key in RESERVED_PRETRAIN_KEYS:
         if reserved_key in settings:
-            raise UserError(f"members.{name}.{reserved_key} (or every.{reserved_key}) is for the race to say; leave it out")
+            raise UserError(f"members.{name}.{reserved_key} (or every.{reserved_key}) is set by the race; remove it")
     train = settings.get("train", {})
     if durations := [reserved_key for reserved_key in DURATION_KEYS if isinstance(train, dict) and reserved_key in train]:
-        raise UserError(f"members.{name}.train.{durations[0]} (or every.train): the budget says how long; leave it out")
+        raise UserError(f"members.{name}.train.{durations[0]} (or every.train.{durations[0]}): budget sets the duration; remove it")
     settings["train"] = {**train, "steps": 1}
     settings |= {
         "corpus": str(text.corpus_path),
@@ -224,6 +224,6 @@ def _pretrain_recipe(
 def _word_vector_recipe(recipe: PretrainRecipe, name: str, member: dict[str, Any]) -> PretrainRecipe:
     """The recipe without the network settings of `every`, which word vectors do not take."""
     if wrong := [key for key in ("model", "train", "max_length") if key in member]:
-        raise UserError(f"members.{name}.{wrong[0]}: a table of words is described by objective.* alone; leave it out")
+        raise UserError(f"members.{name}.{wrong[0]}: word vectors are set by objective.* alone; remove it")
     train = TrainConfig(epochs=1.0, device=recipe.train.device, save_total_limit=recipe.train.save_total_limit)
     return replace(recipe, model=None, valid=None, train=train)

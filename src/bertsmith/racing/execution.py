@@ -52,7 +52,7 @@ def finetune_all(recipes: Sequence[FinetuneRecipe], keep: bool) -> None:
 
 
 def _finetune_one(recipe: FinetuneRecipe, keep: bool) -> None:
-    """One run; its scores are written beside its folder, which is removed unless `keep`."""
+    """One run; its scores are written next to its folder, which is removed unless `keep`."""
     path, identity, folder = scores_path(recipe), finetune_identity(recipe), Path(recipe.out)
     if path.exists() and read_json(path).get("identity") == identity and (folder.exists() or not keep):
         return

@@ -12,11 +12,13 @@ MODE_COLORS = {"frozen": "one", "tuned": "two"}
 MODE_TITLES = {"tuned": "Fine-tuned", "frozen": "Frozen encoder"}
 CONTROL_COLOR = "three"  # of models that were not pre-trained
 TABLE_NOTES = (
-    "FLOPs are those of pre-training: matrix products of the forward pass (a multiply-add counts as two) times three.",
-    "Bits per byte are measured on validation text, for causal language models; an unknown word costs eight bits per byte. "
-    "Pseudo-bits per byte mask one token at a time and see both sides of it; compare them only with each other.",
+    "Params is the number of parameters, and seconds the time of pre-training. FLOPs are those of pre-training: matrix "
+    "products of the forward pass (a multiply-add counts as two) times three.",
+    "Bits per byte are the loss of causal language models on validation text; unknown words count as eight bits per byte. "
+    "Pseudo-bits per byte mask one token at a time and use the context on both sides, so they compare masked language models "
+    "only with each other.",
     "Scores are the mean ± standard deviation over fine-tuning seeds, times 100; each model is pre-trained once. "
-    "Frozen: a small head is trained on the features of a fixed encoder. Tuned: all weights are trained.",
+    "Frozen: only a head on the features of the encoder is trained. Tuned: all weights are trained.",
 )
 PlotRow = tuple[str, dict[str, float]]  # a model, and its average score by mode
 
@@ -26,7 +28,7 @@ def draw_score_plot(results: RaceResults) -> bytes | None:
     plot_rows = _plot_rows(results)
     if not plot_rows:
         return None
-    title = f"{len(plot_rows)} models, {format_scientific(results.budget)} FLOPs each: average of {', '.join(results.tasks)}"
+    title = f"Average score on {', '.join(results.tasks)}: {len(plot_rows)} models, {format_scientific(results.budget)} FLOPs each"
     return dumbbell_chart(title, plot_rows, {mode: MODE_COLORS[mode] for mode in results.modes})
 
 
@@ -38,15 +40,15 @@ def render_page(results: RaceResults) -> bytes:
         sections.append(Section("Errors", render("race", "errors", rows=errors)))
     if results.tasks:
         sections += [_plots_section(results), _spread_section(results)]
-    return render_document("Race: models at one training budget", lead, sections)
+    return render_document("Race: models at equal pre-training compute", lead, sections)
 
 
 def _results_section(results: RaceResults) -> Section:
     warnings, notes = [], list(TABLE_NOTES)
     if results.pending_jobs:
-        warnings.append(f"{results.pending_jobs} jobs are not finished; run the same command again to continue.")
+        warnings.append(f"{results.pending_jobs} jobs are not finished. To resume, run the same command again.")
     if results.tasks:
-        notes.append(f"Measured by: {'; '.join(f'{task}: {_metric_titles(results, task)}' for task in results.tasks)}.")
+        notes.append(f"Metrics: {'; '.join(f'{task}: {_metric_titles(results, task)}' for task in results.tasks)}.")
     columns = [*((COLUMN_TITLES[name], "") for name in results.fact_names), *results.columns]
     rows = [_table_row(results, row) for row in results.rows]
     return Section("Results", render("race", "results", warnings=warnings, notes=notes, columns=columns, rows=rows))
@@ -73,7 +75,7 @@ def _plots_section(results: RaceResults) -> Section:
             charts.append(scatter_chart(title, points, "parameters", _majority_level(results, mode)))
     caption = (
         "All models had the same pre-training budget, except those in green, which were not pre-trained. "
-        "Vertical lines are one standard deviation over seeds."
+        "Error bars are one standard deviation over seeds."
     )
     return Section("Scores by model size", render("race", "plots", caption=caption, charts=charts))
 

@@ -75,10 +75,10 @@ def race(recipe: RaceRecipe, quiet: bool = False) -> dict[str, Any]:
     """Run or resume the race; a member that fails gets a row with its error and does not stop the others."""
     console, out = Console(quiet), check_writable(resolve_path(recipe.out, "out"), "race.json", "corpora", "members")
     if world_size() > 1:
-        raise UserError("a race starts its own processes, jobs=N of them; start it without torchrun")
+        raise UserError("a race starts its own processes (jobs=N); run it without torchrun")
     with lock_output(out), sigterm_as_interrupt():
         out.mkdir(parents=True, exist_ok=True)
-        write_json(out / "race.json", {"left": None})  # marks the folder as a race's
+        write_json(out / "race.json", {"num_pending": None})  # marks the folder as the output of a race
         entries = build_entries(recipe, out, console)
         results = _RaceScheduler(recipe, entries, _check_tasks(recipe, entries, console), out, console).run()
     console.print_table(str(out / "report.html"), results.text_rows())
@@ -90,7 +90,7 @@ def race(recipe: RaceRecipe, quiet: bool = False) -> dict[str, Any]:
 
 def code(result: dict[str, Any]) -> int:
     """Exit code: 1 if a member failed."""
-    return int(any(member["faults"] for member in result["members"]))
+    return int(any(member["errors"] for member in result["members"]))
 
 
 def _check_tasks(recipe: RaceRecipe, entries: Sequence[Entry], console: Console) -> TaskInfo:

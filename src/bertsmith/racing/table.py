@@ -25,19 +25,19 @@ class ResultRow:
     name: str
     facts: dict[str, float] = field(default_factory=dict)
     errors: tuple[str, ...] = ()
-    checkpoint_of: str | None = None  # the member whose checkpoint it takes
+    checkpoint_of: str | None = None  # the member whose checkpoint it uses
 
 
 @dataclass(frozen=True)
 class RaceResults:
-    """Results so far; `modes` has a table of scores for each way a member is used: frozen, tuned."""
+    """Results so far; `modes` has a table of scores for each mode: frozen, tuned."""
 
     rows: Sequence[ResultRow]
     modes: dict[str, SuiteTable]
     tasks: tuple[str, ...]
     metrics: dict[str, tuple[str, ...]]
     budget: float
-    pending_jobs: int = 0  # runs still to be done
+    pending_jobs: int = 0  # jobs that are not finished
 
     def cell(self, mode: str, name: str, task: str) -> ScoreCell | None:
         return self.modes[mode].cell(name, task)
@@ -59,13 +59,13 @@ class RaceResults:
 
     def to_dict(self) -> dict[str, Any]:
         members = [
-            {"name": row.name, **({"of": row.checkpoint_of} if row.checkpoint_of else {}), **row.facts,
-             "scores": self._scores(row.name), "faults": list(row.errors)}
+            {"name": row.name, **({"checkpoint_of": row.checkpoint_of} if row.checkpoint_of else {}), **row.facts,
+             "scores": self._scores(row.name), "errors": list(row.errors)}
             for row in self.rows
         ]  # fmt: skip
         runs = {mode: table.to_dict()["runs"] for mode, table in self.modes.items()}
         metrics = {task: list(names) for task, names in self.metrics.items()}
-        return {"budget": self.budget, "left": self.pending_jobs, "metrics": metrics, "members": members, "runs": runs}
+        return {"budget_flops": self.budget, "num_pending": self.pending_jobs, "metrics": metrics, "members": members, "runs": runs}
 
     def _text_row(self, row: ResultRow) -> tuple[str, ...]:
         facts = [format_fact(name, row.facts.get(name)) for name in self.fact_names]
@@ -93,7 +93,7 @@ def format_scientific(value: float) -> str:
 
 
 def _cell_to_dict(cell: ScoreCell | None) -> dict[str, Any] | None:
-    return None if cell is None else {"mean": cell.mean, "deviation": cell.std, "seeds": cell.num_seeds}
+    return None if cell is None else {"mean": cell.mean, "std": cell.std, "num_seeds": cell.num_seeds}
 
 
 def score_majority_baseline(
