@@ -259,6 +259,8 @@ class EncoderConfig(TypedDict, total=False):
     """number of segment types (token_type_ids); 0: no segment embeddings"""
     embedding_norm: bool
     """LayerNorm on the embeddings (BERT; not in GPT)"""
+    first_attention_norm: bool
+    """norm=pre: LayerNorm before the first layer's attention (not in ModernBERT, where the embedding norm serves)"""
     hidden_dropout_prob: float
     """dropout on the embeddings and on the output of each sublayer"""
     layer_norm_eps: float

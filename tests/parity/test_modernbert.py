@@ -25,14 +25,13 @@ KEY_MAP = {
 }  # fmt: skip
 EXTRA_WEIGHTS = {  # weights that only our model has, with values that make them the identity or zero
     "encoder.segments.weight": torch.zeros(1, HIDDEN_SIZE),
-    "encoder.stack.blocks.0.mixer_norm.weight": torch.ones(HIDDEN_SIZE),  # its input is already normalized, with a weight of 1
     "encoder.pooler.weight": torch.zeros(HIDDEN_SIZE, HIDDEN_SIZE), "encoder.pooler.bias": torch.zeros(HIDDEN_SIZE),
     "heads.words.transform.bias": torch.zeros(HIDDEN_SIZE),
 }  # fmt: skip
 
 
 def build_transformers_model():
-    """All layers with full attention and one rope_theta; all weights random, but that of the embedding norm is 1."""
+    """All layers with full attention and one rope_theta; all weights random."""
     torch.manual_seed(0)
     rope = {layer_type: {"rope_type": "default", "rope_theta": THETA} for layer_type in ("full_attention", "sliding_attention")}
     options = {"vocab_size": VOCAB_SIZE, "hidden_size": HIDDEN_SIZE, "num_hidden_layers": NUM_LAYERS, "num_attention_heads": 4}
@@ -44,7 +43,6 @@ def build_transformers_model():
     model = transformers.ModernBertForMaskedLM(config).eval()
     for name, weight in model.named_parameters():
         torch.nn.init.normal_(weight, mean=float("norm" in name), std=0.15)
-    torch.nn.init.ones_(model.model.embeddings.norm.weight)
     return model
 
 
@@ -62,6 +60,7 @@ def build_model_from(original, theta=THETA):
         mixer=Attention(num_attention_heads=4, bias=False, rope_theta=theta),
         norm="pre",
         norm_bias=False,
+        first_attention_norm=False,
         feedforward=FeedForwardConfig(intermediate_size=48, glu=True, bias=False),
         position_embedding_type="none",
         type_vocab_size=1,
@@ -120,11 +119,7 @@ def test_modernbert_grads_match_transformers(models):
     logits = torch.cat([output.logits[0] for output in run_per_sequence(original, tokens)])
     torch.nn.functional.cross_entropy(logits, labels, reduction="sum").backward()
     parameters = dict(model.named_parameters())
-    reference_parameters = dict(original.named_parameters())
-    reference_parameters.pop(
-        "model.embeddings.norm.weight"
-    )  # our first block normalizes its output again, so its gradient differs
-    for name, weight in reference_parameters.items():
+    for name, weight in original.named_parameters():
         assert_close(
             parameters[rename_key(name)].grad, weight.grad, atol=2e-4, rtol=1e-4, msg=lambda m, name=name: f"{name}: {m}"
         )
@@ -139,7 +134,7 @@ def test_modernbert_rope_theta_matters(models):
 
 
 def test_modernbert_base_parameter_count():
-    """Base, as published; only ours has segment embeddings, a pooler, a bias in the head and a norm in the first block."""
+    """Base, as published; only ours has segment embeddings, a pooler and a bias in the head."""
     hidden_size, num_layers, intermediate_size, vocab_size = 768, 22, 1152, 50368
     encoder = EncoderConfig(
         num_hidden_layers=num_layers,
@@ -147,6 +142,7 @@ def test_modernbert_base_parameter_count():
         mixer=Attention(num_attention_heads=12, bias=False, rope_theta=160_000.0),
         norm="pre",
         norm_bias=False,
+        first_attention_norm=False,
         feedforward=FeedForwardConfig(intermediate_size=intermediate_size, glu=True, bias=False),
         position_embedding_type="none",
         type_vocab_size=1,
@@ -155,7 +151,7 @@ def test_modernbert_base_parameter_count():
     with torch.device("meta"):
         model = Model(ModelConfig(encoder=encoder, vocab_size=vocab_size, heads={"words": LMHeadConfig()}))
         reference = transformers.ModernBertForMaskedLM(transformers.ModernBertConfig())
-    extra = hidden_size + (hidden_size * hidden_size + hidden_size) + hidden_size + hidden_size
+    extra = hidden_size + (hidden_size * hidden_size + hidden_size) + hidden_size
     assert (
         sum(weight.numel() for weight in model.parameters()) == sum(weight.numel() for weight in reference.parameters()) + extra
     )

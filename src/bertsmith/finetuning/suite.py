@@ -171,7 +171,9 @@ def _run_settings(recipe: SuiteRecipe, model: str, task: str) -> dict[str, Any]:
         ("tasks", task, recipe.tasks[task], RESERVED_KEYS),
     ):
         if not re.fullmatch(r"[\w][\w.+-]*", name) or name == AVERAGE:
-            raise UserError(f"{kind}.{name}: the name is also that of a folder; use letters, digits, - and _ (`{AVERAGE}` is reserved)")
+            raise UserError(
+                f"{kind}.{name}: the name is also that of a folder; use letters, digits, - and _ (`{AVERAGE}` is reserved)"
+            )
         if reserved_given := [key for key in reserved if key in table]:
             raise UserError(f"{kind}.{name}.{reserved_given[0]} is set by the suite; remove it")
     if reserved_given := [key for key in RESERVED_KEYS if key in recipe.every]:

@@ -10,7 +10,7 @@ from .embeddings import InputEmbeddingConfig
 from .mixers import Attention, LiteTransformer, Longformer, MixerConfig, Reformer, ReformerChunked
 from .mixers.reformer.reversible import ReversibleMode
 from .positions import AxialPositionsConfig
-from .sublayers import Activation, AddNorm, FeedForwardConfig, PoolActivation, ResidualAdd
+from .sublayers import Activation, AddNorm, FeedForwardConfig, NoNorm, PoolActivation, ResidualAdd
 
 DEFAULT_ROPE_THETA = 10_000.0  # base of the RoPE frequencies in Su et al. 2021
 PoolingMode = Literal["cls", "mean", "max"]
@@ -67,6 +67,9 @@ class EncoderConfig(Config, frozen=True):
     scale_embeddings: Annotated[bool, "multiply token embeddings by sqrt(hidden_size) (Vaswani et al. 2017)"] = False
     type_vocab_size: Annotated[NonNegInt, "number of segment types (token_type_ids); 0: no segment embeddings"] = 2
     embedding_norm: Annotated[bool, "LayerNorm on the embeddings (BERT; not in GPT)"] = True
+    first_attention_norm: Annotated[
+        bool, "norm=pre: LayerNorm before the first layer's attention (not in ModernBERT, where the embedding norm serves)"
+    ] = True
     hidden_dropout_prob: Annotated[Probability, "dropout on the embeddings and on the output of each sublayer"] = 0.1
     layer_norm_eps: Annotated[PosFloat, "epsilon of LayerNorm"] = 1e-12
     initializer_range: Annotated[PosFloat, "standard deviation of initial weights (0.02 in BERT; more helps narrow models)"] = (
@@ -149,6 +152,10 @@ class EncoderConfig(Config, frozen=True):
             self.hidden_dropout_prob,
             self.norm == "pre",
         )
+
+    def build_mixer_residual(self, is_first_block: bool) -> AddNorm | ResidualAdd | NoNorm:
+        """Residual connection around the mixer; ModernBERT has no LayerNorm before the first one."""
+        return self.build_residual(is_first_block) if self.first_attention_norm or not is_first_block else NoNorm()
 
     def build_residual(self, is_first_block: bool) -> AddNorm | ResidualAdd:
         """Residual connection around a sublayer, with LayerNorm unless norm=none."""

@@ -128,6 +128,14 @@ class AddNorm(nn.LayerNorm):
         return (normed, total) if self.norm_first else (normed, normed)
 
 
+class NoNorm(nn.Module):
+    """In place of the AddNorm before the first layer's attention, whose input the embedding norm has normalized (ModernBERT)."""
+
+    def forward(self, residual: Tensor, sublayer_out: None) -> tuple[Tensor, Tensor]:
+        """(input of the mixer, residual): both are the embeddings."""
+        return residual, residual
+
+
 class ResidualAdd(nn.Module):
     """Without LayerNorm: residual + dropout(sublayer_out), or dropout(sublayer_out) alone if not `adds_residual`."""
 

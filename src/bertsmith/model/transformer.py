@@ -28,7 +28,7 @@ class Block(nn.Module):
         super().__init__()
         self.mixer: Mixer = config.mixer.build(config.hidden_size)
         self.feedforward = config.feedforward.build(config.hidden_size) if config.feedforward else None
-        self.mixer_norm = config.build_residual(is_first)
+        self.mixer_norm = config.build_mixer_residual(is_first)
         self.feedforward_norm = config.build_residual(is_first) if config.feedforward else None
         self.norm_first = config.norm == "pre"
 
@@ -73,6 +73,13 @@ class Stack(nn.Module):
         if config.residual != "all" and config.norm != "none":
             raise UserError(
                 f"model.residual={config.residual} is of stacks without norms; set model.norm=none, or leave it out"
+            )
+        if not config.first_attention_norm and (
+            config.norm != "pre" or not config.embedding_norm or config.reversible or num_groups < config.num_hidden_layers
+        ):
+            raise UserError(
+                "model.first_attention_norm=false needs model.norm=pre and the LayerNorm of model.embedding_norm=true in its "
+                "place, and is not supported with model.reversible or model.num_hidden_groups"
             )
         self.reversible, block_config = config.reversible, reversible_block_config(config)
         self.blocks = nn.ModuleList(

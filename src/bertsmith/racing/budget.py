@@ -20,7 +20,10 @@ from ..train.config import TrainConfig
 from .flops import RecurrentState, epoch_flops, glove_flops, train_flops_per_token
 
 SAMPLE_TOKENS = 1024  # of the batch on which FLOPs are counted
-FLOPS_PER_MINUTE = {"cuda": 3e14, "cpu": 5e12}  # of small models that share the device with other jobs; limits the save interval
+FLOPS_PER_MINUTE = {
+    "cuda": 3e14,
+    "cpu": 5e12,
+}  # of small models that share the device with other jobs; limits the save interval
 
 
 def fit_to_budget(

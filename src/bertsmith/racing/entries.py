@@ -132,7 +132,9 @@ def _check_recipe(recipe: "RaceRecipe") -> None:
     for kind, names in (("members", recipe.members), ("tasks", recipe.tasks)):
         for name in names:
             if not re.fullmatch(NAME_PATTERN, name) or name in (AVERAGE, "majority"):
-                raise UserError(f"{kind}.{name}: the name is also that of a folder; use letters, digits, - and _ (`{AVERAGE}` and `majority` are reserved)")
+                raise UserError(
+                    f"{kind}.{name}: the name is also that of a folder; use letters, digits, - and _ (`{AVERAGE}` and `majority` are reserved)"
+                )
     for name, member in recipe.members.items():
         source = member.get("of")
         if source is not None and (source not in recipe.members or "of" in recipe.members[source]):
@@ -206,7 +208,9 @@ def _pretrain_recipe(
             raise UserError(f"members.{name}.{reserved_key} (or every.{reserved_key}) is set by the race; remove it")
     train = settings.get("train", {})
     if durations := [reserved_key for reserved_key in DURATION_KEYS if isinstance(train, dict) and reserved_key in train]:
-        raise UserError(f"members.{name}.train.{durations[0]} (or every.train.{durations[0]}): budget sets the duration; remove it")
+        raise UserError(
+            f"members.{name}.train.{durations[0]} (or every.train.{durations[0]}): budget sets the duration; remove it"
+        )
     settings["train"] = {**train, "steps": 1}
     settings |= {
         "corpus": str(text.corpus_path),

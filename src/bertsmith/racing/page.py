@@ -28,7 +28,9 @@ def draw_score_plot(results: RaceResults) -> bytes | None:
     plot_rows = _plot_rows(results)
     if not plot_rows:
         return None
-    title = f"Average score on {', '.join(results.tasks)}: {len(plot_rows)} models, {format_scientific(results.budget)} FLOPs each"
+    title = (
+        f"Average score on {', '.join(results.tasks)}: {len(plot_rows)} models, {format_scientific(results.budget)} FLOPs each"
+    )
     return dumbbell_chart(title, plot_rows, {mode: MODE_COLORS[mode] for mode in results.modes})
 
 

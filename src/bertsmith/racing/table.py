@@ -65,7 +65,13 @@ class RaceResults:
         ]  # fmt: skip
         runs = {mode: table.to_dict()["runs"] for mode, table in self.modes.items()}
         metrics = {task: list(names) for task, names in self.metrics.items()}
-        return {"budget_flops": self.budget, "num_pending": self.pending_jobs, "metrics": metrics, "members": members, "runs": runs}
+        return {
+            "budget_flops": self.budget,
+            "num_pending": self.pending_jobs,
+            "metrics": metrics,
+            "members": members,
+            "runs": runs,
+        }
 
     def _text_row(self, row: ResultRow) -> tuple[str, ...]:
         facts = [format_fact(name, row.facts.get(name)) for name in self.fact_names]

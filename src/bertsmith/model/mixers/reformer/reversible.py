@@ -130,6 +130,7 @@ class ReversiblePass:
             out = block.mixer(normed, self.layout) if past is None else block.mixer(normed, self.layout, past)
             if self.memory is not None and not is_recompute:
                 self.memory.append_layer(normed, self.layout, past, block.mixer)
+            assert isinstance(block.mixer_norm, AddNorm | ResidualAdd)
             return _apply_dropout(block.mixer_norm, out)
 
         return sublayer
