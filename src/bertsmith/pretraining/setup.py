@@ -18,7 +18,7 @@ from ..model import checkpoint
 from ..model.config import EncoderConfig
 from ..model.model import Model, ModelConfig, build_model
 from ..model.surgery import convert_weights, merge_mixer_config, replace_mixer, resize_token_embeddings
-from ..objectives import BiLM, CausalLM, NextSentenceMLM, ObjectiveConfig, ReplacedTokenDetection, SentencePairMLM
+from ..objectives import BiLM, CausalLM, NextSentenceMLM, ObjectiveConfig, ReplacedTokenDetection
 from ..objectives.word2vec import WordVectorObjective
 from ..tokenization.extend import is_extension, map_to_parent_ids
 from ..tokenization.tokenizer import Tokenizer
@@ -123,9 +123,6 @@ def build_batches(
     recipe: PretrainRecipe, corpus: Corpus, documents: np.ndarray, length: int, config: ModelConfig
 ) -> BatchLoader:
     """The loader of one phase, after checking that model, objective and sequence length go together."""
-    if config.encoder.type_vocab_size < 2 and isinstance(recipe.objective, SentencePairMLM):
-        raise UserError(f"model.type_vocab_size={config.encoder.type_vocab_size} has no segment B for sentence pairs; set it "
-                       "to 2, or choose objective=mlm")  # fmt: skip
     if isinstance(recipe.objective, CausalLM | BiLM):
         recipe.objective.check(config.encoder)
     if uses_streams(recipe) and isinstance(recipe.objective, ReplacedTokenDetection):
