@@ -99,8 +99,8 @@ def test_help_of_a_table_lists_its_keys_only(capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["finetune", "task=tga", "--help"], "task = 'tga' is not known; did you mean 'tag'?"),
-        (["pretrain", "--help", "trian"], "--help trian: there is no such table; did you mean 'train'?"),
+        (["finetune", "task=tga", "--help"], "task = 'tga' is not valid; did you mean 'tag'?"),
+        (["pretrain", "--help", "trian"], "--help trian: unknown table; did you mean 'train'?"),
     ],
 )
 def test_help_of_unknown_kind_or_table_is_an_error(capsys, argv, message):

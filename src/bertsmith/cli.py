@@ -56,7 +56,7 @@ def _dispatch(args: list[str]) -> int:
         return 0
     name, *rest = args
     if name not in STAGES:
-        raise UserError(f"there is no stage {name!r}; {suggest(name, list(STAGES))}")
+        raise UserError(f"unknown stage {name!r}; {suggest(name, list(STAGES))}")
     if "--help" in rest or "-h" in rest:
         print(format_stage_help(name, rest))
         return 0
@@ -92,7 +92,7 @@ def _parse_arguments(args: list[str], keys: Sequence[str], positional_keys: Sequ
         if arg in FLAGS:
             continue
         if re.match(r"--?[A-Za-z]", arg):
-            raise UserError(f"there is no option {arg}; settings are key=value, options are --json, --quiet, --help")
+            raise UserError(f"unknown option {arg}; settings are written key=value, and the options are --json, --quiet and --help")
         if _is_override(arg, keys, bool(positional_keys)):
             overrides.append(arg)
         elif recipe is None and not positional and (arg.endswith(".toml") or not positional_keys):
@@ -100,7 +100,7 @@ def _parse_arguments(args: list[str], keys: Sequence[str], positional_keys: Sequ
         elif len(positional) < len(positional_keys):
             positional.append(f"{positional_keys[len(positional)]}={arg}")
         else:
-            raise UserError(f"unexpected argument {arg!r}; settings are key=value; usage: {USAGE}")
+            raise UserError(f"unexpected argument {arg!r}; settings are written key=value; usage: {USAGE}")
     return Arguments(recipe, [*positional, *overrides])
 
 

@@ -189,7 +189,7 @@ def format_stage_help(stage: str, args: Sequence[str]) -> str:
     selected = [_shorten(key, kinds) for key in keys if _is_selected(key.name, topic, kinds)]
     if not selected and topic:
         tables = list(dict.fromkeys(_typed_name(key.name.rpartition(".")[0]) for key in keys if "." in key.name))
-        raise UserError(f"--help {topic}: there is no such table; {suggest(topic, ['all', *tables])}")
+        raise UserError(f"--help {topic}: unknown table; {suggest(topic, ['all', *tables])}")
     sections = _format_tables(selected) or [f"{' '.join(map('='.join, kinds.items()))} has no keys"]
     last_line = [] if topic == "all" else [f"`bertsmith {stage} --help all` lists every key."]
     return "\n\n".join([usage, *sections, *last_line])
@@ -233,7 +233,7 @@ def _find_kinds(keys: list[KeyHelp], args: Sequence[str]) -> dict[str, str]:
         if name not in choices or value == "none" or not re.fullmatch(r"[\w-]+", value):
             continue
         if value not in choices[name]:
-            raise UserError(f"{name} = {value!r} is not known; {suggest(value, list(dict.fromkeys(choices[name])))}")
+            raise UserError(f"{name} = {value!r} is not valid; {suggest(value, list(dict.fromkeys(choices[name])))}")
         kinds[name] = value
     return kinds
 
