@@ -12,7 +12,7 @@ import msgspec
 from . import __version__
 from .commands import POSITIONAL, STAGES, load_stage
 from .config import from_user, suggest
-from .console import log_to_stderr
+from .console import escape_unencodable, log_to_stderr
 from .errors import Interrupted, UserError
 from .help import USAGE, format_overview, format_stage_help
 from .recipes import read_values
@@ -25,6 +25,7 @@ OVERRIDE = re.compile(r"\s*([A-Za-z_]\w*)[\w.]*\s*=")  # key=value, with the fir
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one stage. Exit status: 0 done, 1 problems found (`doctor`), 2 bad input (one-line error), 130 interrupted."""
     try:
+        escape_unencodable(sys.stdout)
         with log_to_stderr():
             status = _dispatch(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()  # a closed pipe is noticed here
@@ -92,7 +93,9 @@ def _parse_arguments(args: list[str], keys: Sequence[str], positional_keys: Sequ
         if arg in FLAGS:
             continue
         if re.match(r"--?[A-Za-z]", arg):
-            raise UserError(f"unknown option {arg}; settings are written key=value, and the options are --json, --quiet and --help")
+            raise UserError(
+                f"unknown option {arg}; settings are written key=value, and the options are --json, --quiet and --help"
+            )
         if _is_override(arg, keys, bool(positional_keys)):
             overrides.append(arg)
         elif recipe is None and not positional and (arg.endswith(".toml") or not positional_keys):

@@ -24,7 +24,7 @@ LIMITS = ("ge", "gt", "le", "lt", "min_length", "max_length")
 
 @cache
 def load_stage_schema(name: str) -> type[Config]:
-    """A struct with the fields of the stage's `Recipe`, without its methods: what can be checked before the stage is imported."""
+    """A struct with the fields of the stage's `Recipe`, without its methods, for checks before the stage is imported."""
     schema = msgspec.json.decode(SCHEMA_FILE.read_bytes())
     return _StructBuilder(schema["structs"]).build(schema["stages"][name])
 

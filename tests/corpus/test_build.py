@@ -150,7 +150,7 @@ def test_corpus_build_is_idempotent_and_refuses_other_settings(tmp_path, vocabul
     mtime = (first / "manifest.json").stat().st_mtime_ns
     assert prepare_test_corpus(texts, vocabulary, tmp_path / "out") == first
     assert (first / "manifest.json").stat().st_mtime_ns == mtime
-    with pytest.raises(UserError, match="other texts or another tokenizer, or with other settings"):
+    with pytest.raises(UserError, match="other texts, tokenizer or settings"):
         prepare_test_corpus(texts, vocabulary, tmp_path / "out", drop=["lines"])
 
 

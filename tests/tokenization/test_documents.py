@@ -254,7 +254,7 @@ def test_find_files_names_missing_paths_with_a_suggestion(tmp_path):
         with pytest.raises(UserError, match=message):
             find_files([pattern])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="empty holds no file"):
+    with pytest.raises(UserError, match="empty contains no text files"):
         find_files([str(tmp_path / "empty")])
     with pytest.raises(UserError, match="texts is empty"):
         find_files([])

@@ -72,7 +72,11 @@ def open_prepared(folder, path, **settings):
 
 @pytest.mark.parametrize(
     ("bad", "message"),
-    [("160", "3 hex digits in a row are not whole bytes"), ("16 3 01", "1 hex digits in a row are not whole bytes"), ("16zz", "'z' at character 3 is not a hex digit")],
+    [
+        ("160", "3 hex digits in a row are not whole bytes"),
+        ("16 3 01", "1 hex digits in a row are not whole bytes"),
+        ("16zz", "'z' at character 3 is not a hex digit"),
+    ],
 )
 def test_bad_hex_is_an_invalid_row_of_a_task(tmp_path, bad, message):
     path = write_table(tmp_path / "a.tsv", ["1603", bad, "ff00"])
@@ -106,7 +110,9 @@ def test_prepare_names_a_missing_column_with_a_suggestion(tmp_path):
     (tmp_path / "tokenizer").mkdir()
     HEX.save(tmp_path / "tokenizer")
     path = write_table(tmp_path / "a.tsv", ["1603"])
-    with pytest.raises(UserError, match=r"a\.tsv has no column 'payload'; its columns: label, payload_hex; set column=payload_hex"):
+    with pytest.raises(
+        UserError, match=r"a\.tsv has no column 'payload'; its columns: label, payload_hex; set column=payload_hex"
+    ):
         open_prepared(tmp_path, path, column="payload")
 
 
@@ -132,5 +138,5 @@ def test_prepare_refuses_an_existing_corpus_of_another_column(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("payload_hex\tother\n1603\tff\n1604\tfe\n")
     open_prepared(tmp_path, path)
-    with pytest.raises(UserError, match="other texts or another tokenizer, or with other settings"):
+    with pytest.raises(UserError, match="other texts, tokenizer or settings"):
         open_prepared(tmp_path, path, column="other")

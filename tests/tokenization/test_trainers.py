@@ -322,7 +322,7 @@ def test_sampling_of_rare_words_still_learns_subwords(monkeypatch, kind):
 def test_train_vocabulary_refuses_too_small_a_size_and_names_the_minimum(kind, vocab_size):
     with pytest.raises(UserError, match=rf"vocab_size={vocab_size}.*at least (\d+)") as caught:
         train_vocabulary(kind, COUNTS.items(), vocab_size, special_tokens=SPECIALS)
-    needed = int(str(caught.value).split("at least ")[1].split(":")[0])
+    needed = int(str(caught.value).split("at least ")[1].split(" ")[0])
     assert len(train_vocabulary(kind, COUNTS.items(), needed, special_tokens=SPECIALS).tokens) == needed
     with pytest.raises(UserError):
         train_vocabulary(kind, COUNTS.items(), needed - 1, special_tokens=SPECIALS)

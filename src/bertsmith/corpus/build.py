@@ -96,7 +96,9 @@ def build_corpus(config: Prepare, on_read: Progress = lambda read, of: None) -> 
         if (out / MANIFEST).exists():
             if read_json(out / "card.json").get("identity") == identity:
                 return out, False
-            raise UserError(f"{out} contains a corpus of other texts or another tokenizer, or with other settings; choose another out, or remove it")
+            raise UserError(
+                f"{out} contains a corpus with other texts, tokenizer or settings; choose another out, or remove it"
+            )
         partial_folder = check_writable(out).with_name(out.name + ".part")
         metadata = {"identity": identity, "sources": sources, "settings": to_dict(config)}
         try:
@@ -276,7 +278,10 @@ class _CorpusWriter:
             "tokens": self.num_tokens,
         }
         journal |= {"sentences": self.num_sentences, "last_document_end": self.last_document_end, "sizes": sizes}
-        journal |= {"pending_bits": self.word_start_writer.pending.hex() if self.word_start_writer else "", "bytes": self.num_bytes}
+        journal |= {
+            "pending_bits": self.word_start_writer.pending.hex() if self.word_start_writer else "",
+            "bytes": self.num_bytes,
+        }
         write_json(self.folder / JOURNAL, journal | {"unknown_bytes": self.unknown_bytes})
 
 
@@ -339,8 +344,8 @@ class _BlockEncoder:
         encodings = self.tokenizer.backend_tokenizer.encode_batch(lines, add_special_tokens=False)
         for line, ids, encoding in zip(lines, np.split(tokens, ends)[:-1], encodings, strict=True):
             if not np.array_equal(encoding.ids, ids):
-                raise UserError(f"cannot mark the words of {line[:60]!r}: fast encoding gave other ids than the tokenizer; this "
-                               "is a bug, please report it with the tokenizer.json (language=en avoids it)")  # fmt: skip
+                raise UserError(f"cannot mark the words of {line[:60]!r}: fast encoding gave other ids than the tokenizer; "
+                               "this is a bug, please report it with the tokenizer.json (language=en avoids it)")  # fmt: skip
             word_starts.append(
                 chinese.token_word_starts(
                     line, self.segment(line), encoding.offsets, self.tokenizer.is_continuation[ids], space_prefixed

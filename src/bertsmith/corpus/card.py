@@ -63,7 +63,9 @@ def card_warnings(card: dict[str, Any]) -> list[str]:
         messages.append("the corpus is a single document: next-sentence prediction needs a second one for its negative "
                      "pairs; put a blank line between documents, or pre-train with objective=mlm")  # fmt: skip
     if card["unknown_rate"] > 0.02:
-        messages.append(f"{card['unknown_rate']:.1%} of the tokens are [UNK]; train a tokenizer on this text (`bertsmith tokenizer`)")
+        messages.append(
+            f"{card['unknown_rate']:.1%} of the tokens are [UNK]; train a tokenizer on this text (`bertsmith tokenizer`)"
+        )
     if card["sentences"] == card["documents"]:
         messages.append("every document is a single sentence: there are no sentence pairs; pre-train with objective=mlm")
     return messages

@@ -92,7 +92,8 @@ def check_model_tokenizer(corpus: Corpus, fingerprint: str) -> Iterator[Finding]
     if corpus.card["tokenizer_fingerprint"] != fingerprint:
         yield Finding(
             WRONG_VOCABULARY + "another tokenizer", "problem",
-            f"{corpus.path} was made with tokenizer {corpus.card['tokenizer_fingerprint'][:8]}, the model with {fingerprint[:8]}",
+            f"{corpus.path} was made with tokenizer {corpus.card['tokenizer_fingerprint'][:8]}, "
+            f"the model with {fingerprint[:8]}",
             "the same ids are other pieces to the model: it would read this text as noise",
             "prepare the text with the tokenizer of the model", "tokenizer=FOLDER",
         )  # fmt: skip

@@ -109,7 +109,8 @@ def build_model_config(recipe: PretrainRecipe, corpus: Corpus) -> ModelConfig:
     init = resolve_path(recipe.init, "init")
     record = checkpoint.read_config(init)
     if record["tokenizer"] != corpus.card["tokenizer_fingerprint"] and not is_extension(corpus.tokenizer, Tokenizer.load(init)):
-        raise UserError(f"{corpus.path} was made with another tokenizer ({corpus.card['tokenizer_fingerprint'][:8]}) than {init} "
+        raise UserError(f"{corpus.path} was made with another tokenizer "
+                       f"({corpus.card['tokenizer_fingerprint'][:8]}) than {init} "
                        f"({record['tokenizer'][:8]}); run `prepare` again with tokenizer={init}, or with one that "
                        f"`bertsmith tokenizer extend={init}` makes")  # fmt: skip
     config = from_dict(ModelConfig, record["model"], str(init / "config.json"))

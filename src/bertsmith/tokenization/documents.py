@@ -218,8 +218,14 @@ def _decode_record(decoder: msgspec.json.Decoder[Any], row: bytes, path: Path, l
     except msgspec.DecodeError as error:
         if (text := _repair_surrogates(row, decoder.type)) is not None:
             return text
-        hint = f"`jq -c '.[]' {path.name}` converts an array to JSON lines" if row.lstrip()[:1] == b"[" else _json_lines_hint(column)
-        raise UserError(f"{path}, line {line:,} is not a JSON object with a string field `{column}` ({error}); {hint}") from None
+        hint = (
+            f"`jq -c '.[]' {path.name}` converts an array to JSON lines"
+            if row.lstrip()[:1] == b"["
+            else _json_lines_hint(column)
+        )
+        raise UserError(
+            f"{path}, line {line:,} is not a JSON object with a string field `{column}` ({error}); {hint}"
+        ) from None
 
 
 def _repair_surrogates(row: bytes, record_type: Any) -> str | None:

@@ -62,7 +62,9 @@ def read_decompressed(path: Path) -> Iterator[tuple[bytes, int]]:
         if isinstance(error, OSError) and error.errno:
             raise UserError(f"{path} cannot be read: {error.strerror}") from None
         suffix = path.suffix.lower()
-        raise UserError(f"{path} is truncated, damaged or not a {suffix} file ({error}); download or compress it again") from None
+        raise UserError(
+            f"{path} is truncated, damaged or not a {suffix} file ({error}); download or compress it again"
+        ) from None
 
 
 def _decompress(path: Path, raw_file: BinaryIO) -> Iterator[bytes]:

@@ -75,7 +75,9 @@ def measure_quality(
         coverage=covered_chars / num_chars,
         characters_per_token=num_chars / num_tokens,
         unused_tokens=vocab_size - len(used_ids),
-        costliest_words=[(word, num_tokens) for _, word, num_tokens in sorted(costliest, key=lambda entry: (-entry[0], entry[1]))],
+        costliest_words=[
+            (word, num_tokens) for _, word, num_tokens in sorted(costliest, key=lambda entry: (-entry[0], entry[1]))
+        ],
     )
 
 

@@ -63,7 +63,9 @@ def read_records(lines: LineReader, number_columns: bool = False) -> Iterator[Ta
     if first is None:
         raise UserError(f"{path} is empty; it needs a header with column names, such as text and label")
     if isinstance(first, InvalidRecord):
-        raise UserError(f"{path}, line {first.line:,}: {first.message}; the first line must be the header, with the column names")
+        raise UserError(
+            f"{path}, line {first.line:,}: {first.message}; the first line must be the header, with the column names"
+        )
     if number_columns:
         names, rows = [str(index) for index in range(len(first[1]))], chain([first], rows)
     else:

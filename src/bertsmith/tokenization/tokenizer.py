@@ -88,7 +88,9 @@ class Tokenizer:
         token_to_id = {token: token_id for token_id, token in enumerate(vocab)}
         if len(token_to_id) < len(vocab):
             duplicate = next(token for token_id, token in enumerate(vocab) if token_to_id[token] != token_id)
-            raise UserError(f"{source} contains {duplicate!r} twice; remove one, or rename it to [unused-ID] to keep the other ids")
+            raise UserError(
+                f"{source} contains {duplicate!r} twice; remove one, or rename it to [unused-ID] to keep the other ids"
+            )
         if lowercase is None:
             lowercase = not any(any("A" <= c <= "Z" for c in t) for t in vocab if not t.startswith(("[", "<")))
         return cls(
@@ -164,7 +166,9 @@ class Tokenizer:
         """The text with lone surrogates replaced. A hex tokenizer raises UserError for text that is not hex, instead of
         encoding it as unknown tokens."""
         if self.is_hex and (error := find_hex_error(text)):
-            raise UserError(f"{text[:40]!r} is not hexadecimal: {error}; this tokenizer (kind=byte hex=true) reads hex-encoded bytes")
+            raise UserError(
+                f"{text[:40]!r} is not hexadecimal: {error}; this tokenizer (kind=byte hex=true) reads hex-encoded bytes"
+            )
         return replace_surrogates(text)
 
     def with_special_tokens(self, tokens: Sequence[str]) -> "Tokenizer":

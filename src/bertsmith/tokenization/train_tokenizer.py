@@ -102,7 +102,12 @@ def _train(recipe: Recipe, paths: list[Path], folder: Path, console: Console) ->
         else assemble_tokenizer(recipe.kind, build_model(vocabulary), recipe.lowercase, segment_chinese)
     )
     tokenizer = Tokenizer(backend, recipe.out, segment_chinese)
-    card = {"kind": recipe.kind, "vocab_size": len(tokenizer), "tokenizer_fingerprint": tokenizer.fingerprint, "settings": to_dict(recipe)}
+    card = {
+        "kind": recipe.kind,
+        "vocab_size": len(tokenizer),
+        "tokenizer_fingerprint": tokenizer.fingerprint,
+        "settings": to_dict(recipe),
+    }
     return tokenizer, {**card, "quality": asdict(_measure(counts, tokenizer))}
 
 
@@ -181,10 +186,15 @@ def _write_folder(out: Path, tokenizer: Tokenizer, card: dict[str, Any]) -> None
 def _report_result(out: Path, identity: str, console: Console, created: bool = False) -> dict[str, Any]:
     card = read_json(out / "card.json")
     if card.get("identity") != identity:
-        raise UserError(f"{out} contains a tokenizer trained on other texts or with other settings; choose another out, or remove it")
+        raise UserError(
+            f"{out} contains a tokenizer trained on other texts or with other settings; choose another out, or remove it"
+        )
     if not created:
         console.info(f"{out} already exists, trained on the same texts with the same settings")
-    quality, result = TokenizerQuality(**card["quality"]), {"kind": card["kind"], "vocab_size": card["vocab_size"], **card["quality"]}
+    quality, result = (
+        TokenizerQuality(**card["quality"]),
+        {"kind": card["kind"], "vocab_size": card["vocab_size"], **card["quality"]},
+    )
     if "parent" in card:
         result |= _report_extension(card, out, console)
     else:

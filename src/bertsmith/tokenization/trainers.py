@@ -139,9 +139,7 @@ def _select_words(
     if kind == "unigram":
         words = [(WORD_START + word, count) for word, count in words]
     if not words:
-        raise UserError(
-            "the texts contain no words to train a vocabulary on; check texts, or raise limit_alphabet"
-        )
+        raise UserError("the texts contain no words to train a vocabulary on; check texts, or raise limit_alphabet")
     return words
 
 

@@ -27,8 +27,8 @@ class NextSentence(Variant, frozen=True):
 
     def build_index(self, corpus: Corpus, document_ids: Ints, max_length: int, seed: int, epoch: int) -> SampleIndex:
         if len(document_ids) < 2:
-            raise UserError(f"{corpus.path}: next-sentence prediction needs a second document for its negative "
-                           "pairs; put a blank line between documents and run `prepare` again, or use objective=mlm")  # fmt: skip
+            raise UserError(f"{corpus.path}: next-sentence prediction needs a second document for negative "
+                           "pairs; put a blank line between documents, run `prepare` again, or use objective=mlm")  # fmt: skip
         reader = _ChunkReader(corpus, document_ids, max_length - 3, self.short_seq_prob, seed, epoch, self.style)
         return _pairs_to_index(corpus, reader.read_pairs(self._make_pairs), max_length - 3, seed, epoch)
 
