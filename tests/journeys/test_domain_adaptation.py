@@ -80,7 +80,7 @@ def test_extended_tokenizer_records_parent_and_gains(home):
     card = json.loads((home / "extended" / "card.json").read_text())
     assert card["parent"]["tokenizer_fingerprint"] == parent.fingerprint and card["parent"]["vocab_size"] == len(parent)
     assert (home / "extended" / "vocab.txt").read_text().splitlines() == Tokenizer.load(home / "extended").id_to_token
-    assert "other text or settings" in run_cli_error(*arguments, "min_frequency=3")
+    assert "other texts or with other settings" in run_cli_error(*arguments, "min_frequency=3")
 
 
 def test_continued_pretraining_adapts_to_domain(home, tmp_path):
@@ -182,7 +182,7 @@ def test_tokenizer_extend_warns_of_chinese_characters(home, tmp_path):
     output = run_cli(
         "tokenizer", f"extend={home / 'bert'}", f"texts={tmp_path / 'text.txt'}", "add=50", f"out={tmp_path / 'out'}"
     )
-    assert "no new piece joins them" in output.stderr and "no more than 1:" in output.stderr
+    assert "no new token joins several of them" in output.stderr and "only 1 added:" in output.stderr
     assert Tokenizer.load(tmp_path / "out").id_to_token[-1] == "龘"
 
 

@@ -365,7 +365,7 @@ def test_pretrain_reports_full_disk_and_resumes(corpus, uninterrupted, tmp_path,
 
     monkeypatch.setattr(tensors, "save_file", save_until_full)
     arguments = ["pretrain", f"corpus={corpus}", f"out={tmp_path / 'bert'}", *SMALL, "train.steps=60", "train.save_every=10"]
-    assert "the disk is full" in run_cli(*arguments, code=2).stderr
+    assert "no space left for" in run_cli(*arguments, code=2).stderr
     run_cli(*arguments)
     assert (tmp_path / "bert" / "model.safetensors").read_bytes() == (uninterrupted / "model.safetensors").read_bytes()
 

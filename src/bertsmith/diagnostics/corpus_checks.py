@@ -170,7 +170,7 @@ def _check_corpus_size(card: dict[str, Any]) -> Iterator[Finding]:
         suggested_size = max(100, card["tokens"] // (5 * MIN_TOKENS_PER_SUBWORD))
         yield Finding(
             "too little text", "problem" if tokens_per_subword < MIN_TOKENS_PER_SUBWORD / 4 else "note",
-            f"{card['tokens']:,} tokens for a vocabulary of {card['vocabulary']:,}: "
+            f"{card['tokens']:,} tokens for a vocabulary of {card['vocab_size']:,}: "
             f"{format_number(tokens_per_subword)} for each piece",
             "most pieces are met too seldom to learn anything of them",
             "gather more text, train a smaller vocabulary on it, or go on from a model that has read more (init=FOLDER)",
