@@ -31,9 +31,9 @@ def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
     cores = f" on {os.cpu_count()} cores"
     index_speed = f"{len(loader._epoch_index(0)[0]) / index_seconds / 1e3:.0f} thousand samples/s"
     return [
-        (f"plan an epoch of pairs ({num_batches} batches)", index_speed, "", "", ""),
-        ("make batches, one process", f"{single_speed / 1e3:.0f} thousand tokens/s", "", "", "150 thousand"),
-        ("make batches, eight processes" + cores, f"{parallel_speed / 1e3:.0f} thousand tokens/s", "", "", "1000 thousand"),
+        (f"sample the sentence pairs of an epoch ({num_batches} batches)", index_speed, "", "", ""),
+        ("build batches, one process", f"{single_speed / 1e3:.0f} thousand tokens/s", "", "", "150 thousand"),
+        ("build batches, eight processes" + cores, f"{parallel_speed / 1e3:.0f} thousand tokens/s", "", "", "1000 thousand"),
     ]
 
 

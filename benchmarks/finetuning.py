@@ -55,19 +55,19 @@ def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
 
 def _compare(bench: BenchmarkInputs, weights: WeightFolders, kind: str) -> list[tuple[str, str, str, str, str]]:
     name, length, batch_size = WORKLOADS[kind]
-    batch_size, steps = bench.int_option("batch", batch_size), bench.int_option("steps", 24)
+    batch_size, steps = bench.int_option("batch_size", batch_size), bench.int_option("steps", 24)
     examples = load_labelled_texts(bench, kind)
     ours, tokens = _build_ours(bench, weights.ours, examples, length, batch_size, steps)
     theirs = [_build_theirs(bench, weights.theirs, examples, length, batch_size, steps, dropout) for dropout in (0.0, None)]
     speeds = [[side() for side in (ours, *theirs)] for _ in range(bench.int_option("rounds", 3))]
     mine, theirs_without_dropout, theirs_default = (statistics.median(side) for side in zip(*speeds, strict=True))
     setup = f"{_device_name(bench)}, {bench.options.get('precision', 'fp32')}"
-    label = f"fine-tune on {name} ({tokens:.0f} tokens in the mean, {batch_size} a batch, {setup})"
+    label = f"fine-tune on {name} ({tokens:.0f} tokens on average, batch size {batch_size}, {setup})"
     our_text, format_theirs = f"{mine:,.1f} examples/s", "transformers' Trainer {:,.1f} examples/s".format
     return [
         (label, our_text, format_theirs(theirs_without_dropout), f"{mine / theirs_without_dropout:.2f}x", "2x"),
         (
-            "the same, transformers with its own dropout on attention",
+            "the same, transformers with its default attention dropout",
             our_text,
             format_theirs(theirs_default),
             f"{mine / theirs_default:.2f}x",

@@ -1,6 +1,6 @@
 """Text generation with and without a KV cache, and against transformers' `generate` with the same weights.
 
-Keys: sizes=tiny,small tokens=256 rounds=3 device=cpu. sizes=base is GPT-2's own, and takes some minutes on a CPU. On a GPU
+`sizes=base` is GPT-2's own, and takes some minutes on a CPU. On a GPU
 both sides compute in bfloat16, and the cache is also measured with 64 texts, since one does not keep a GPU busy.
 """
 
@@ -34,7 +34,11 @@ Row = tuple[str, str, str, str, str]
 
 def run(bench: BenchmarkInputs) -> list[Row]:
     """Weights are random; that does not change the speed."""
-    tokens, rounds, device = bench.int_option("tokens", 256), bench.int_option("rounds", 3), bench.options.get("device", "cpu")
+    tokens, rounds, device = (
+        bench.int_option("max_new_tokens", 256),
+        bench.int_option("rounds", 3),
+        bench.options.get("device", "cpu"),
+    )
     rows: list[Row] = []
     for name in bench.options.get("sizes", "tiny,small").split(","):
         ours, theirs = (model.to(device) for model in build_models(SIZES[name]))
@@ -75,7 +79,7 @@ def _compare_cache(name: str, model: Model, max_new_tokens: int, batch_size: int
     )
     agreement = np.mean(np.array(generated["cached"]) == np.array(generated["uncached"]))
     texts = f"{batch_size} text{'s' * (batch_size > 1)}"
-    label = f"generate {max_new_tokens} tokens, {name}, {texts} ({agreement:.0%} of the tokens alike)"
+    label = f"generate {max_new_tokens} tokens, {name}, {texts} ({agreement:.0%} identical tokens)"
     return (
         label,
         f"cached: {max_new_tokens / cached_seconds:,.1f} tokens/s",
@@ -105,7 +109,7 @@ def _compare_transformers(
         rounds=rounds,
         warmup=0,
     )
-    name = f"generate {max_new_tokens} tokens, {label} ({agreement:.0%} of the tokens alike)"
+    name = f"generate {max_new_tokens} tokens, {label} ({agreement:.0%} identical tokens)"
     return (
         name,
         f"{num_tokens / our_seconds:,.1f} tokens/s",

@@ -1,8 +1,9 @@
 """Data loading on a GPU: the fraction of a run's time that the trainer waits for the workers' next batch.
 
-python -m benchmarks gpu_feeding corpus=FOLDER [model=bert-base] [length=128] [tokens=65536] [workers=12] [steps=150]
+python -m benchmarks gpu_feeding corpus=FOLDER [model=bert-base] [max_length=128] [batch_tokens=65536] [workers=12] [steps=150]
 
-The trainer asks while the GPU still works on the batch before, so the fraction is an upper bound of the GPU's idle time.
+The trainer requests a batch while the GPU still computes the previous one, so the fraction is an
+upper bound of the GPU's idle time.
 """
 
 import time
@@ -44,11 +45,15 @@ class BatchWaitTimer:
 
 
 def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
-    train = {"steps": bench.int_option("steps", 150), "batch_tokens": bench.int_option("tokens", 65_536), "precision": "bf16"}
+    train = {
+        "steps": bench.int_option("steps", 150),
+        "batch_tokens": bench.int_option("batch_tokens", 65_536),
+        "precision": "bf16",
+    }
     train |= {"workers": bench.int_option("workers", 12), "save_every": 10**9}
-    model, length = bench.options.get("model", "bert-base"), bench.int_option("length", 128)
+    model, length = bench.options.get("model", "bert-base"), bench.int_option("max_length", 128)
     with BatchWaitTimer() as timer:
         result = api.pretrain(corpus=bench.options["corpus"], model=model, max_length=[length], train=train, eval_tokens=8192,
                             out=str(bench.folder / "fed"), quiet=True)  # fmt: skip
-    label = f"{model}, length {length}, {train['workers']} workers"
+    label = f"{model}, max_length {length}, {train['workers']} workers"
     return [(label, f"{result['tokens_per_second'] / 1000:,.0f}k tokens/s", "", f"{timer.wait_fraction:.2%} waiting", "<= 2 %")]

@@ -1,6 +1,6 @@
 """BERT's pre-training step on one GPU against transformers': MLM and NSP, forward, backward, clipping, AdamW, in bf16.
 
-python -m benchmarks gpu_pretrain [model=bert-base] [tokens=65536] [steps=20] [cases=128,512,mixed-128,mixed-512]
+python -m benchmarks gpu_pretrain [model=bert-base] [batch_tokens=65536] [steps=20] [cases=128,512,mixed-128,mixed-512]
                                   [peer=sdpa,compile] [trace=FILE]
 
 Both sides get the same random ids (vocabulary 30,528) in the same sequences; speed counts tokens without padding. `mixed`
@@ -49,7 +49,7 @@ def run(bench: BenchmarkInputs) -> list[Row]:
     peers = [name for name in bench.options.get("peer", "sdpa").split(",") if name]
     rows = []
     for index, case in enumerate(bench.options.get("cases", ",".join(GOALS)).split(",")):
-        arrays = _random_arrays(case, bench.int_option("tokens", 65_536))
+        arrays = _random_arrays(case, bench.int_option("batch_tokens", 65_536))
         name, trace = bench.options.get("model", "bert-base"), bench.options.get("trace") if index == 0 else None
         ours = _measure_speed(_build_our_step(arrays, name), arrays, bench.int_option("steps", 20), trace)
         label = f"{name}, {len(arrays.input_ids):,} tokens, lengths {case}"

@@ -30,9 +30,9 @@ class BenchmarkInputs:
 
     @cached_property
     def tokenizer(self) -> Path:
-        if vocabulary := self.options.get("vocabulary"):
-            target = self.folder / Path(vocabulary).name
-            shutil.copy(vocabulary, target)
+        if tokenizer := self.options.get("tokenizer"):
+            target = self.folder / Path(tokenizer).name
+            shutil.copy(tokenizer, target)
         else:
             target = self.folder / "tokenizer"
             api.train_tokenizer(texts=[str(path) for path in self.texts[:1]], vocab_size=30_000, out=str(target), quiet=True)

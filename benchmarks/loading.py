@@ -27,6 +27,6 @@ def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
     ours, theirs = median_seconds(
         *[lambda code=code: run_process(code) for code in codes], rounds=bench.int_option("rounds", 5)
     )
-    agreement = "same label" if len(labels) == 1 else "ANOTHER label"
-    return [(f"import, load, first answer of a new process ({agreement})", f"{ours:.2f} s", f"transformers {theirs:.2f} s",
-             f"{theirs / ours:.2f}x", "2x")]  # fmt: skip
+    agreement = "same label" if len(labels) == 1 else "DIFFERENT labels"
+    label = f"import, load and first prediction in a new process ({agreement})"
+    return [(label, f"{ours:.2f} s", f"transformers {theirs:.2f} s", f"{theirs / ours:.2f}x", "2x")]

@@ -12,7 +12,10 @@ from bertsmith.artifacts import write_json
 
 from .long_folds import fold_path
 
-ARMS = {"reviews": ("window", "cut", "near", "parts"), "covid": ("window", "cut", "near", "strided")}
+ARMS = {
+    "reviews": ("longformer", "truncate", "longformer-truncate", "hierarchical"),
+    "covid": ("longformer", "truncate", "longformer-truncate", "window"),
+}
 MLM_STEP, BEFORE_STEP = "mlm", "before"  # continued MLM training with windows, and its loss before
 FACT_TYPES = int | float | str
 
@@ -47,7 +50,7 @@ class ExperimentConfig:
     steps: int | None = None
 
     def artifact_path(self, name: str) -> str:
-        return str(self.out / "made" / name)
+        return str(self.out / "models" / name)
 
     def train_settings(self, learning_rate: float, batch_tokens: int, **extra: Any) -> dict[str, Any]:
         if self.steps is not None:
@@ -72,10 +75,11 @@ class Arm(NamedTuple):
 
 
 def plan_steps(config: ExperimentConfig) -> list[ExperimentStep]:
-    """All steps by priority: what the window arms depend on, the window arms, and those they are compared with."""
+    """All steps by priority: what the Longformer arms depend on, the Longformer arms, and those they are compared with."""
     arms = {dataset: _build_arms(config, dataset) for dataset in ARMS}
-    order = [("reviews", "window"), ("covid", "window"), ("covid", "strided"), ("reviews", "parts"), ("reviews", "cut"),
-             ("covid", "cut"), ("reviews", "near"), ("covid", "near")]  # fmt: skip
+    order = [("reviews", "longformer"), ("covid", "longformer"), ("covid", "window"), ("reviews", "hierarchical"),
+             ("reviews", "truncate"), ("covid", "truncate"), ("reviews", "longformer-truncate"),
+             ("covid", "longformer-truncate")]  # fmt: skip
     finetune_steps = [
         _finetune_step(config, dataset, arm, arms[dataset][arm], fold)
         for dataset, arm in order
@@ -85,30 +89,30 @@ def plan_steps(config: ExperimentConfig) -> list[ExperimentStep]:
 
 
 def run_step(step: ExperimentStep, out: Path, device: str) -> None:
-    """Run the step unless it is done; told/NAME.json is written last and marks it as done."""
-    facts_file, answers_file, start = facts_path(out, step.name), answers_path(out, step.name), time.perf_counter()
+    """Run the step unless it is done; results/NAME.json is written last and marks it as finished."""
+    result_file, predictions_file, start = result_path(out, step.name), predictions_path(out, step.name), time.perf_counter()
     _peak_memory(reset=True)
     result = getattr(api, step.stage)(quiet=True, **step.settings)
-    if not result["made"] and facts_file.exists():
+    if not result["made"] and result_file.exists():
         return
-    for stale in (facts_file, answers_file) if result["made"] else ():
+    for stale in (result_file, predictions_file) if result["made"] else ():
         stale.unlink(missing_ok=True)
-    facts = {"name": step.name, "stage seconds": round(time.perf_counter() - start, 1)}
+    facts = {"name": step.name, "stage_seconds": round(time.perf_counter() - start, 1)}
     facts |= {name: value for name, value in result.items() if isinstance(value, FACT_TYPES)}
     if step.test_file:
-        answers_file.parent.mkdir(exist_ok=True)
-        api.predict(model=step.settings["out"], data=step.test_file, out=str(answers_file), device=device, quiet=True)
-        facts["seconds with answers"] = round(time.perf_counter() - start, 1)
-    facts_file.parent.mkdir(exist_ok=True)
-    write_json(facts_file, facts | _peak_memory())
+        predictions_file.parent.mkdir(exist_ok=True)
+        api.predict(model=step.settings["out"], data=step.test_file, out=str(predictions_file), device=device, quiet=True)
+        facts["total_seconds"] = round(time.perf_counter() - start, 1)
+    result_file.parent.mkdir(exist_ok=True)
+    write_json(result_file, facts | _peak_memory())
 
 
-def facts_path(out: Path, name: str) -> Path:
-    return out / "told" / f"{name}.json"
+def result_path(out: Path, name: str) -> Path:
+    return out / "results" / f"{name}.json"
 
 
-def answers_path(out: Path, name: str) -> Path:
-    return out / "answers" / f"{name}.jsonl"
+def predictions_path(out: Path, name: str) -> Path:
+    return out / "predictions" / f"{name}.jsonl"
 
 
 def _shared_steps(config: ExperimentConfig) -> Iterator[ExperimentStep]:
@@ -142,12 +146,12 @@ def _shared_steps(config: ExperimentConfig) -> Iterator[ExperimentStep]:
         "train": config.train_settings(2e-4, 16 * config.short_length, epochs=2),
     }  # fmt: skip
     yield ExperimentStep(
-        "squad-dense", "finetune", squad_settings | {"model": config.model, "out": config.artifact_path("squad-dense")}
+        "squad-full", "finetune", squad_settings | {"model": config.model, "out": config.artifact_path("squad-full")}
     )
     yield ExperimentStep(
-        "squad-window",
+        "squad-longformer",
         "finetune",
-        squad_settings | {"model": config.artifact_path(MLM_STEP), "out": config.artifact_path("squad-window")},
+        squad_settings | {"model": config.artifact_path(MLM_STEP), "out": config.artifact_path("squad-longformer")},
         (MLM_STEP,),
     )
     one_step = {**config.train_settings(1e-9, 16 * config.long_length), "steps": 1}
@@ -165,18 +169,18 @@ def _build_arms(config: ExperimentConfig, dataset: str) -> dict[str, Arm]:
         task: dict[str, Any] = {"kind": "classify"}
         hierarchical = task | {"long_text": "hierarchical", "doc_stride": short * 3 // 4}
         return {
-            "window": Arm(MLM_STEP, task, long, 4 * long, 4),
-            "cut": Arm(None, task, short, 16 * short, 4),
-            "near": Arm(MLM_STEP, task, short, 16 * short, 4),  # the gain of continued training alone
-            "parts": Arm(None, hierarchical, short, 4 * long, 4),
+            "longformer": Arm(MLM_STEP, task, long, 4 * long, 4),
+            "truncate": Arm(None, task, short, 16 * short, 4),
+            "longformer-truncate": Arm(MLM_STEP, task, short, 16 * short, 4),  # the gain of continued training alone
+            "hierarchical": Arm(None, hierarchical, short, 4 * long, 4),
         }
     task = {"kind": "answer", "max_answer_length": 100, "n_best_size": 1}
     truncated = task | {"long_text": "truncate"}
     return {
-        "window": Arm("squad-window", task | {"doc_stride": long // 2}, long, 4 * long, 2),
-        "cut": Arm("squad-dense", truncated, short, 8 * short, 4),
-        "near": Arm("squad-window", truncated, short, 8 * short, 4),
-        "strided": Arm("squad-dense", task | {"doc_stride": short * 3 // 8}, short * 3 // 4, 4 * long, 2),
+        "longformer": Arm("squad-longformer", task | {"doc_stride": long // 2}, long, 4 * long, 2),
+        "truncate": Arm("squad-full", truncated, short, 8 * short, 4),
+        "longformer-truncate": Arm("squad-longformer", truncated, short, 8 * short, 4),
+        "window": Arm("squad-full", task | {"doc_stride": short * 3 // 8}, short * 3 // 4, 4 * long, 2),
     }
 
 
@@ -201,4 +205,4 @@ def _peak_memory(reset: bool = False) -> dict[str, float]:
         return {}
     if reset:
         torch.cuda.reset_peak_memory_stats()
-    return {"peak GB": round(torch.cuda.max_memory_allocated() / 1e9, 2)}
+    return {"peak_memory_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2)}

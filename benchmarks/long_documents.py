@@ -9,18 +9,17 @@ covid      question answering, SQuAD's JSON: data > paragraphs > context and qas
 squad      the same with short passages: models are fine-tuned on it before the articles
 texts      long documents for continued MLM training, as `prepare` takes them; all files may be compressed (.xz .gz)
 minutes    of that training, during which at most a third of the jobs run
-seconds    after which work is stopped (saving may take 30 more); 0: only the table, from existing results
+seconds    time limit (saving may take 30 more); 0: only the table, from existing results
 folds      of reviews and of articles, 0 for none; `steps` replaces epochs and minutes, for a quick test
 
-Arms: `window`, the model converted by `convert-long` and trained further, at the full length; `cut`, the original model,
-truncated to the short length; `near`, the model trained further, truncated; `parts`, hierarchical: a small network over the
-vectors of chunks; `strided`, the best answer of overlapping windows. The same command resumes. In out: made/ (models), folds/
-(training and test files), told/ and answers/ (results and predictions of each step), and table.json, computed from these.
+Arms: `longformer`, the model converted by `convert-long` and trained further, at the full length; `truncate`, the original
+model, truncated to the short length; `longformer-truncate`, the model trained further, truncated; `hierarchical`, a small
+network over the vectors of chunks; `window`, the best answer of overlapping windows. The same command resumes. In out:
+models/, folds/ (training and test files), results/ and predictions/ of each step, and table.json, computed from these.
 """
 
 import json
 import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -34,10 +33,8 @@ from bertsmith.processes import Job, run_jobs, sigterm_as_interrupt
 
 from . import long_folds
 from .inputs import BenchmarkInputs
-from .long_arms import MLM_STEP, ExperimentConfig, ExperimentStep, facts_path, plan_steps, run_step
+from .long_arms import MLM_STEP, ExperimentConfig, ExperimentStep, plan_steps, result_path, run_step
 from .long_table import Row, format_rows, pool_folds
-
-REQUIRED_KEYS = ("reviews", "covid", "squad", "texts", "out")
 
 
 def run(bench: BenchmarkInputs) -> list[Row]:
@@ -56,8 +53,6 @@ def run(bench: BenchmarkInputs) -> list[Row]:
 
 def _read_config(bench: BenchmarkInputs) -> ExperimentConfig:
     options = bench.options
-    if missing := [name for name in REQUIRED_KEYS if name not in options]:
-        sys.exit(f"long_documents needs {'=... '.join(missing)}=...; see benchmarks/long_documents.py")
     device = options.get("device", "cpu")
     reviews, covid = map(int, options.get("folds", "5,3").split(","))
     out = Path(options["out"])
@@ -93,7 +88,7 @@ class StepScheduler:
         self.running.remove(job.name)
         if error is None:
             self.done.add(job.name)
-            self._print(json.dumps(json.loads(facts_path(self.config.out, job.name).read_bytes())))
+            self._print(json.dumps(json.loads(result_path(self.config.out, job.name).read_bytes())))
         else:
             self._fail_step(job.name, error)
         return self.start_ready()
@@ -109,11 +104,11 @@ class StepScheduler:
         for step in list(self.waiting):
             if missing := self.failed.intersection(step.depends_on):
                 self.waiting.remove(step)
-                self._give_up(step.name, f"is left out, for want of {min(missing)}")
+                self._give_up(step.name, f"is skipped: it needs {min(missing)}")
 
     def _give_up(self, name: str, reason: str) -> None:
         self.failed.add(name)
-        facts_path(self.config.out, name).unlink(missing_ok=True)
+        result_path(self.config.out, name).unlink(missing_ok=True)
         self._print(f"{name} {reason}")
 
     def _print(self, text: str) -> None:
@@ -138,7 +133,7 @@ def _stop_at(deadline: float) -> Iterator[None]:
     except (Interrupted, KeyboardInterrupt):
         if not timed_out.is_set():
             raise
-        print("the time is up; the same command goes on", flush=True)
+        print("time limit reached; run the same command again to resume", flush=True)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous_handler)

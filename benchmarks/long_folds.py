@@ -48,7 +48,7 @@ def write_article_folds(path: Path, num_folds: int, out: Path) -> None:
 def _parse_review(path: Path, index: int, line: str) -> dict[str, Any]:
     row = json.loads(line)
     if not isinstance(row, dict) or not {"text", "label"} <= row.keys():
-        raise UserError(f"{path}, line {index + 1:,}: a review is an object with text and label")
+        raise UserError(f"{path}, line {index + 1:,}: a review is a JSON object with text and label")
     return {"fold": 0} | row
 
 
@@ -63,6 +63,6 @@ def read_text(path: Path) -> str:
 def _write_fold(path: Path, source: Path, lines: Iterable[str]) -> None:
     text = "".join(lines)
     if not text:
-        raise UserError(f"{source} has too little for {path.name}; give more of it, or ask for other folds")
+        raise UserError(f"{source} has too few examples for {path.name}; give more, or lower folds")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, text.encode("utf-8"))

@@ -10,12 +10,11 @@ every       one in so many questions of `dev` is used; its passages are joined w
 train_length  sequence length of fine-tuning; `max_length` and `short_length` are those of evaluation, with windows and
               truncated
 
-There is no training on long texts. The same command resumes. In out: reader, long, cut (models), joined.json (questions
-with long contexts), judged (scores of both, with intervals).
+There is no training on long texts. The same command resumes. In out: finetuned, longformer, truncate (models),
+joined.json (questions with long contexts), evaluation (scores of both, with intervals).
 """
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +24,19 @@ from bertsmith.artifacts import write_atomic
 from .inputs import BenchmarkInputs
 from .long_folds import read_text
 
-REQUIRED_KEYS = ("model", "squad", "dev", "out")
 Row = tuple[str, str, str, str, str]
 
 
 def run(bench: BenchmarkInputs) -> list[Row]:
     options = bench.options
-    if missing := [name for name in REQUIRED_KEYS if name not in options]:
-        sys.exit(f"long_questions needs {'=... '.join(missing)}=...; see benchmarks/long_questions.py")
     out = Path(options["out"])
     long, short = bench.int_option("max_length", 4096), bench.int_option("short_length", 512)
     articles = join_passages(Path(options["dev"]), bench.int_option("characters", 10_000), bench.int_option("every", 30))
     out.mkdir(parents=True, exist_ok=True)
     write_atomic(out / "joined.json", json.dumps({"data": articles}).encode())
-    _build_readers(bench, out, long, short)
-    result = api.evaluate(model=str(out / "long"), data=str(out / "joined.json"), against=str(out / "cut"),
-                        device=options.get("device", "auto"), out=str(out / "judged"), quiet=True)  # fmt: skip
+    _build_models(bench, out, long, short)
+    result = api.evaluate(model=str(out / "longformer"), data=str(out / "joined.json"), against=str(out / "truncate"),
+                        device=options.get("device", "auto"), out=str(out / "evaluation"), quiet=True)  # fmt: skip
     return [_format_row(result, name, f"{long:,}", f"{short:,}") for name in ("f1", "exact")]
 
 
@@ -69,8 +65,8 @@ def _append_passage(text: dict[str, Any], passage: str, questions: list[dict[str
         text["qas"].append(question | {"answers": answers})
 
 
-def _build_readers(bench: BenchmarkInputs, out: Path, long_length: int, short_length: int) -> None:
-    """Fine-tune `reader`; convert it to `long`; publish the same weights as `cut`, which truncates long texts."""
+def _build_models(bench: BenchmarkInputs, out: Path, long_length: int, short_length: int) -> None:
+    """Fine-tune `finetuned`; convert it to `longformer`; save the same weights as `truncate`, which truncates long texts."""
     options, train_length = bench.options, bench.int_option("train_length", 256)
     task = {"kind": "answer", "doc_stride": train_length // 2}
     data, device = {"train": options["squad"]}, options.get("device", "auto")
@@ -83,13 +79,21 @@ def _build_readers(bench: BenchmarkInputs, out: Path, long_length: int, short_le
     }
     train |= {"precision": options["precision"]} if "precision" in options else {}
     api.finetune(
-        task=task, model=options["model"], data=data, max_length=train_length, train=train, out=str(out / "reader"), quiet=True
+        task=task,
+        model=options["model"],
+        data=data,
+        max_length=train_length,
+        train=train,
+        out=str(out / "finetuned"),
+        quiet=True,
     )
-    reader, attention_window = str(out / "reader"), [bench.int_option("attention_window", 512)]
-    api.convert_long(model=reader, max_length=long_length, attention_window=attention_window, out=str(out / "long"), quiet=True)
+    finetuned, attention_window = str(out / "finetuned"), [bench.int_option("attention_window", 512)]
+    api.convert_long(
+        model=finetuned, max_length=long_length, attention_window=attention_window, out=str(out / "longformer"), quiet=True
+    )
     no_training = {"learning_rate": 1e-12, "steps": 1, "warmup_steps": 0, "batch_tokens": 16 * train_length, "device": device}
-    api.finetune(task=task | {"long_text": "truncate"}, model=reader, data=data, max_length=short_length, train=no_training,
-                 out=str(out / "cut"), quiet=True)  # fmt: skip
+    api.finetune(task=task | {"long_text": "truncate"}, model=finetuned, data=data, max_length=short_length, train=no_training,
+                 out=str(out / "truncate"), quiet=True)  # fmt: skip
 
 
 def _format_row(result: dict[str, Any], name: str, long_length: str, short_length: str) -> Row:

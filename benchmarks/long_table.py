@@ -16,7 +16,7 @@ from bertsmith.tasks import QuestionAnswering, TextClassification
 from bertsmith.tasks.classification import ClassificationPrediction
 from bertsmith.tasks.question_answering import QuestionAnsweringPrediction
 
-from .long_arms import ARMS, BEFORE_STEP, MLM_STEP, answers_path, facts_path
+from .long_arms import ARMS, BEFORE_STEP, MLM_STEP, predictions_path, result_path
 from .long_folds import fold_path
 
 Row = tuple[str, str, str, str, str]
@@ -27,8 +27,8 @@ DATASETS: dict[str, tuple[Any, Any]] = {
 
 
 def pool_folds(out: Path, num_folds: Mapping[str, int]) -> dict[str, Any]:
-    """From the files in `out`: scores of `arms`, comparisons of `pairs` on common folds, and MLM losses (`reading`)."""
-    table: dict[str, Any] = {"reading": _mlm_losses(out), "arms": {}, "pairs": []}
+    """From the files in `out`: scores of `arms`, comparisons of `pairs` on common folds, and MLM losses (`mlm`)."""
+    table: dict[str, Any] = {"mlm": _mlm_losses(out), "arms": {}, "pairs": []}
     for dataset, arms in ARMS.items():
         finished = {arm: folds for arm in arms if (folds := _finished_folds(out, dataset, arm, num_folds[dataset]))}
         for arm, folds in finished.items():
@@ -46,7 +46,7 @@ def evaluate_arm(out: Path, dataset: str, arm: str, folds: set[int]) -> Evaluati
     task, prediction_type = DATASETS[dataset]
     examples, predictions = [], []
     for fold in sorted(folds):
-        lines = answers_path(out, f"{dataset}-{arm}-{fold}").read_text(encoding="utf-8").splitlines()
+        lines = predictions_path(out, f"{dataset}-{arm}-{fold}").read_text(encoding="utf-8").splitlines()
         for line, example in zip(lines, task.read(fold_path(out, dataset, fold, "test")), strict=True):
             if is_labeled(task, example):
                 examples.append(example)
@@ -58,29 +58,29 @@ def evaluate_arm(out: Path, dataset: str, arm: str, folds: set[int]) -> Evaluati
 
 def format_rows(table: dict[str, Any]) -> list[Row]:
     """A row for the MLM losses, for each arm without a partner, and for each pair of arms."""
-    paired = {f"{pair['what']} {arm}" for pair in table["pairs"] for arm in pair["arms"]}
+    paired = {f"{pair['dataset']} {arm}" for pair in table["pairs"] for arm in pair["arms"]}
     unpaired = [_arm_row(name, scores) for name, scores in table["arms"].items() if name not in paired]
-    return [*_mlm_rows(table["reading"]), *unpaired, *(_pair_row(pair) for pair in table["pairs"])]
+    return [*_mlm_rows(table["mlm"]), *unpaired, *(_pair_row(pair) for pair in table["pairs"])]
 
 
 def _finished_folds(out: Path, dataset: str, arm: str, num_folds: int) -> set[int]:
     """Folds whose step has ended."""
-    return {fold for fold in range(num_folds) if facts_path(out, f"{dataset}-{arm}-{fold}").exists()}
+    return {fold for fold in range(num_folds) if result_path(out, f"{dataset}-{arm}-{fold}").exists()}
 
 
 def _compare_arms(out: Path, dataset: str, arms: tuple[str, str], folds: set[int]) -> dict[str, Any]:
     evaluations = [evaluate_arm(out, dataset, arm, folds) for arm in arms]
     metric = get_primary_metric(evaluations[0].task)
     differences: list[Difference] = compare_evaluations(*evaluations).differences
-    return {"what": dataset, "arms": arms, "folds": sorted(folds), "examples": len(evaluations[0].examples), "metric": metric,
-            "sides": [asdict(evaluation.intervals[metric]) for evaluation in evaluations],
-            "differences": {difference.name: asdict(difference.above) | {"p": difference.p, "exact p": difference.exact_p}
+    return {"dataset": dataset, "arms": arms, "folds": sorted(folds), "examples": len(evaluations[0].examples),
+            "metric": metric, "sides": [asdict(evaluation.intervals[metric]) for evaluation in evaluations],
+            "differences": {difference.name: asdict(difference.above) | {"p": difference.p, "exact_p": difference.exact_p}
                             for difference in differences}}  # fmt: skip
 
 
 def _mlm_losses(out: Path) -> dict[str, Any]:
     """MLM results before and after continued training; {} until both are done."""
-    paths = [facts_path(out, name) for name in (BEFORE_STEP, MLM_STEP)]
+    paths = [result_path(out, name) for name in (BEFORE_STEP, MLM_STEP)]
     results = [read_json(path) for path in paths] if all(path.exists() for path in paths) else []
     return {name: result for name, result in zip((BEFORE_STEP, MLM_STEP), results, strict=False) if "valid_loss" in result}
 
@@ -90,7 +90,7 @@ def _mlm_rows(losses: dict[str, Any]) -> list[Row]:
         return []
     before, after = (losses[name]["valid_loss"] for name in (BEFORE_STEP, MLM_STEP))
     tokens, speed = losses[MLM_STEP]["tokens"], losses[MLM_STEP]["tokens_per_second"]
-    label = f"loss of hidden words after {tokens:,} tokens, {speed:,.0f} a second"
+    label = f"MLM loss after {tokens:,} tokens ({speed:,.0f} tokens/s)"
     return [(label, f"{after:.4f}", f"before {before:.4f}", f"{after - before:+.4f}", "below 0")]
 
 
@@ -102,14 +102,14 @@ def _arm_row(name: str, arm: dict[str, Any]) -> Row:
 def _pair_row(pair: dict[str, Any]) -> Row:
     (arm, other), (our_interval, their_interval), metric = pair["arms"], pair["sides"], pair["metric"]
     interval = pair["differences"][metric]
-    label = f"{pair['what']} {arm}, {metric} of {pair['examples']:,}, {len(pair['folds'])} folds"
+    label = f"{pair['dataset']} {arm}, {metric} of {pair['examples']:,}, {len(pair['folds'])} folds"
     difference = f"{interval['value']:+.4f} ({interval['low']:+.4f} to {interval['high']:+.4f}, p = {interval['p']:.3f})"
     return (
         label,
         _format_interval(our_interval),
         f"{other} {_format_interval(their_interval)}",
         difference,
-        "above 0" if arm == "window" else "",
+        "above 0" if arm == "longformer" else "",
     )
 
 

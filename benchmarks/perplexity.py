@@ -1,6 +1,6 @@
 """Perplexity of NNLM (Bengio et al. 2003) against a Kneser-Ney trigram: the same held-out words, the same vocabulary.
 
-text=FILE valid=FILE     training and validation text
+texts=FILE valid=FILE    training and validation text
 vocab_size=N min_frequency=N     vocabulary size and minimum frequency; other words are [UNK]
 order=N embedding_size=N intermediate_size=N direct=false dropout=P
                          the NNLM: n-gram order, sizes, direct connections
@@ -34,16 +34,16 @@ def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
 
 
 def _prepare_corpora(bench: BenchmarkInputs) -> tuple[Path, Path, dict[str, Any]]:
-    files = {name: bench.options[name] for name in ("text", "valid")}
+    files = {name: bench.options[name] for name in ("texts", "valid")}
     tokenizer_result = api.train_tokenizer(
-        kind="word", texts=files["text"], vocab_size=bench.int_option("vocab_size", 50_000), lowercase=False,
+        kind="word", texts=files["texts"], vocab_size=bench.int_option("vocab_size", 50_000), lowercase=False,
         min_frequency=bench.int_option("min_frequency", 2), out=str(bench.folder / "words"), quiet=True,
     )  # fmt: skip
     for name, path in files.items():
         api.prepare(
             texts=path, tokenizer=str(bench.folder / "words"), sentences="lines", out=str(bench.folder / name), quiet=True
         )
-    return bench.folder / "text", bench.folder / "valid", tokenizer_result
+    return bench.folder / "texts", bench.folder / "valid", tokenizer_result
 
 
 def _train_nnlm(bench: BenchmarkInputs, train_corpus: Path, valid_corpus: Path) -> dict[str, Any]:

@@ -1,11 +1,9 @@
-"""Five plans against real runs: `python -m benchmarks.planning [texts=FILES] [vocabulary=FILE] [steps=N]`.
+"""Plans of five runs against the runs themselves.
 
-On a GPU each run is planned twice: from the table of machines, and by measuring. The last column has the values of the table
-that would have been right.
+On a GPU each run is planned twice: from the table of machines, and by measuring. The last column has the values of the
+table with which the plan would have been exact.
 """
 
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -33,27 +31,24 @@ CPU_RUNS = [
 Result = dict[str, Any]
 
 
-def main() -> None:
-    options = dict(argument.split("=", 1) for argument in sys.argv[1:])
+def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
+    """Prints the comparisons, which do not fit the common table."""
     use_gpu = torch.cuda.is_available()
-    with tempfile.TemporaryDirectory(prefix="bertsmith-bench-") as folder:
-        bench = BenchmarkInputs(Path(folder), options)
-        corpus = str(bench.folder / "corpus")
-        texts = [str(path) for path in bench.texts]
-        api.prepare(texts=texts, tokenizer=str(bench.tokenizer), out=corpus, quiet=True)
-        for index, overrides in enumerate(GPU_RUNS if use_gpu else CPU_RUNS):
-            settings = _parse_settings(
-                overrides, corpus, str(bench.folder / f"run{index}"), bench.int_option("steps", 200 if use_gpu else 40), use_gpu
-            )
-            plans = [("measured", api.plan(**settings, quiet=True))]
-            plans += [("by table", api.plan(**settings, machine="h200", quiet=True))] if use_gpu else []
-            actual, peak_memory = _run_pretrain(settings, use_gpu)
-            for method, plan in plans:
-                print(f"{overrides:74} {method:9} {_format_comparison(plan, actual, peak_memory)}", flush=True)
-            if use_gpu:
-                print(
-                    f"{'':74} {_format_calibration(plans[1][1], actual, peak_memory, settings, MACHINES['h200'])}", flush=True
-                )
+    corpus = str(bench.folder / "corpus")
+    texts = [str(path) for path in bench.texts]
+    api.prepare(texts=texts, tokenizer=str(bench.tokenizer), out=corpus, quiet=True)
+    for index, overrides in enumerate(GPU_RUNS if use_gpu else CPU_RUNS):
+        settings = _parse_settings(
+            overrides, corpus, str(bench.folder / f"run{index}"), bench.int_option("steps", 200 if use_gpu else 40), use_gpu
+        )
+        plans = [("measured", api.plan(**settings, quiet=True))]
+        plans += [("table", api.plan(**settings, machine="h200", quiet=True))] if use_gpu else []
+        actual, peak_memory = _run_pretrain(settings, use_gpu)
+        for method, plan in plans:
+            print(f"{overrides:74} {method:9} {_format_comparison(plan, actual, peak_memory)}", flush=True)
+        if use_gpu:
+            print(f"{'':74} {_format_calibration(plans[1][1], actual, peak_memory, settings, MACHINES['h200'])}", flush=True)
+    return []
 
 
 def _parse_settings(overrides: str, corpus: str, out: str, steps: int, use_gpu: bool) -> dict[str, Any]:
@@ -103,8 +98,4 @@ def _format_calibration(planned: Result, actual: Result, peak_memory: int, setti
     activation_passes = (seconds_per_token - matmul_seconds) * machine.memory_bandwidth / bytes_per_token
     speed = 1 / seconds_per_token
     passes = f"{activation_passes:.1f} (without gradient checkpointing)"
-    return f"right: fractions {activation_fraction:.3f}, passes {passes}, tokens/s {speed:,.0f}"
-
-
-if __name__ == "__main__":
-    main()
+    return f"exact: fractions {activation_fraction:.3f}, passes {passes}, {speed:,.0f} tokens/s"

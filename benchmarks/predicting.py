@@ -38,7 +38,7 @@ def _compare(name: str, texts: list[str], predictor: Any, run_pipeline: Any, rou
     our_seconds, their_seconds = median_seconds(
         lambda: predictor(texts), lambda: run_pipeline(texts, best_size), rounds=rounds, warmup=0
     )
-    label = f"predict {len(texts)} {name} ({num_equal / len(texts):.0%} of the labels alike)"
+    label = f"predict {len(texts)} {name} ({num_equal / len(texts):.0%} identical labels)"
     speed = (
         f"{len(texts) / our_seconds:,.1f} texts/s",
         f"pipeline, batches of {best_size}: {len(texts) / their_seconds:,.1f} texts/s",

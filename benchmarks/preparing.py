@@ -32,9 +32,9 @@ def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
     rows = [
         (f"prepare {num_bytes / 1e6:.0f} MB of text (ids {'identical' if same_ids else 'DIFFER'})", f"{ours:.1f} MB/s",
          f"tokenizers {theirs:.1f} MB/s", f"{ours / theirs:.1f}x", "4x"),
-        ("the same, sentences cut first", f"{with_splitting:.1f} MB/s", "", f"{with_splitting / theirs:.1f}x", ""),
+        ("the same, with sentence splitting", f"{with_splitting:.1f} MB/s", "", f"{with_splitting / theirs:.1f}x", ""),
         ("prepare, peak memory of all processes (PSS)", f"{max(peak, split_peak) / 1e6:.0f} MB", "", "", "600 MB"),
-        ("prepare, disk a token beside the index", f"{disk / len(corpus.tokens):.2f} bytes", "", "", "2.2 bytes"),
+        ("prepare, disk per token, without the index", f"{disk / len(corpus.tokens):.2f} bytes", "", "", "2.2 bytes"),
     ]  # fmt: skip
     shutil.rmtree(out)
     return rows

@@ -1,11 +1,11 @@
 """LSH attention against transformers' Reformer, forward and backward, and the memory of reversible layers by depth.
 
-python -m benchmarks reformer [device=cuda] [lengths=4096,16384] [tokens=32768] [num_hidden_layers=12]
+python -m benchmarks reformer [device=cuda] [lengths=4096,16384] [batch_tokens=32768] [num_hidden_layers=12]
                               [hidden_size=768] [num_attention_heads=12]
-                              [depths=6,12,24,48] [deep=4096]
+                              [depths=6,12,24,48] [depth_length=4096]
 
 Both sides have the same buckets, hash rounds and chunks: 4 rounds, chunks of 64, two buckets for each chunk. Theirs is
-always reversible. `depths` are the numbers of layers at which memory is measured, at a length of `deep`.
+always reversible. `depths` are the numbers of layers at which memory is measured, at a length of `depth_length`.
 """
 
 from collections.abc import Callable
@@ -31,15 +31,15 @@ def run(bench: BenchmarkInputs) -> list[Row]:
             )
             rows.append(_format_row(f"reformer at {length:,}{', reversible' * reversible}", result, peer, "3x"))
     for layers in _int_list(bench, "depths", "6,12,24,48"):
-        spec = _build_spec(bench, bench.int_option("deep", 4096)) | {
+        spec = _build_spec(bench, bench.int_option("depth_length", 4096)) | {
             "num_hidden_layers": layers,
-            "mixer": _mixer_settings(bench.int_option("deep", 4096)),
+            "mixer": _mixer_settings(bench.int_option("depth_length", 4096)),
         }
         result, plain = (
             scaling.measure_in_process(spec | {"reversible": 1}, build_our_step),
             scaling.measure_in_process(spec, build_our_step),
         )
-        rows.append(_format_row(f"{layers} layers, reversible; beside it plain", result, plain, ""))
+        rows.append(_format_row(f"{layers} layers, reversible against not reversible", result, plain, ""))
     return rows
 
 
@@ -51,7 +51,12 @@ def _build_spec(bench: BenchmarkInputs, length: int) -> dict[str, Any]:
     spec: dict[str, Any] = {
         name: bench.int_option(name, default) for name, default in (INT_OPTIONS | {"num_hidden_layers": 12}).items()
     }
-    spec |= {"tokens": bench.int_option("tokens", 32_768), "length": length, "hidden_dropout_prob": 0.0, "kind": "reformer"}
+    spec |= {
+        "batch_tokens": bench.int_option("batch_tokens", 32_768),
+        "length": length,
+        "hidden_dropout_prob": 0.0,
+        "kind": "reformer",
+    }
     return spec | {"device": bench.options.get("device", "cuda")}
 
 
@@ -68,7 +73,7 @@ def _mixer_settings(length: int) -> dict[str, Any]:
 def build_their_step(spec: dict[str, Any]) -> Callable[[], None]:
     from transformers import ReformerConfig, ReformerModel
 
-    length, batch_size = spec["length"], max(1, spec["tokens"] // spec["length"])
+    length, batch_size = spec["length"], max(1, spec["batch_tokens"] // spec["length"])
     buckets = _num_buckets(length)
     config = ReformerConfig(
         attn_layers=["lsh"] * spec["num_hidden_layers"], hidden_size=spec["hidden_size"],

@@ -1,11 +1,8 @@
 """Time and memory of every mixer by sequence length, forward and backward; on a CPU each in a process of its own.
 
-Keys: lengths=1024,2048,... kinds=attention,longformer,... device=cpu hidden_size=768 num_attention_heads=12 tokens=N rounds=2
-      max_seconds=60 threads=1 num_hidden_layers=0 (0: the mixer alone; else a model of so many layers)
-      gradient_checkpointing=1 compile=1 reversible=1 hidden_dropout_prob=0
-      out=FOLDER (for time.svg, memory.svg)
-`tokens` are of a batch of equal lengths, at least one sequence. A mixer that took more than `max_seconds` is not measured
-at greater lengths. On CUDA in bf16, on a CPU in float32; with one thread, seconds are CPU time. The peer is full attention,
+A batch has `batch_tokens` tokens in sequences of equal length, at least one sequence. With `num_hidden_layers=0` the mixer is
+measured alone, else in a model of as many layers. A mixer that took more than `max_seconds` is not measured at greater
+lengths. On CUDA in bf16, on a CPU in float32; with one thread, seconds are CPU time. The peer is full attention,
 mixer=attention, at the same length.
 """
 
@@ -37,7 +34,14 @@ from .inputs import BenchmarkInputs
 Row = tuple[str, str, str, str, str]
 StepBuilder = Callable[[dict[str, Any]], Callable[[], None]]
 MIXER_KINDS = tuple(str(kind.__struct_config__.tag) for kind in get_args(MixerConfig))
-INT_OPTIONS = {"hidden_size": 768, "num_attention_heads": 12, "tokens": 0, "rounds": 2, "threads": 1, "num_hidden_layers": 0}
+INT_OPTIONS = {
+    "hidden_size": 768,
+    "num_attention_heads": 12,
+    "batch_tokens": 0,
+    "rounds": 2,
+    "threads": 1,
+    "num_hidden_layers": 0,
+}
 INT_OPTIONS |= {"gradient_checkpointing": 0, "compile": 0, "reversible": 0}
 
 
@@ -103,7 +107,7 @@ def measure(spec: dict[str, Any], build_step: StepBuilder) -> dict[str, float]:
     """Seconds of forward and backward, tokens, and bytes above those before it."""
     torch.manual_seed(0)
     torch.set_num_threads(spec["threads"])
-    step, size = build_step(spec), {"tokens": float(max(1, spec["tokens"] // spec["length"]) * spec["length"])}
+    step, size = build_step(spec), {"tokens": float(max(1, spec["batch_tokens"] // spec["length"]) * spec["length"])}
     if spec["device"] == "cuda":
         return size | _measure_cuda(step, spec["rounds"])
     bytes_before = _resident_bytes()
@@ -115,7 +119,7 @@ def measure(spec: dict[str, Any], build_step: StepBuilder) -> dict[str, float]:
 
 
 def build_our_step(spec: dict[str, Any]) -> Callable[[], None]:
-    batch_size = max(1, spec["tokens"] // spec["length"])
+    batch_size = max(1, spec["batch_tokens"] // spec["length"])
     layout = Layout.from_lengths([spec["length"]] * batch_size).to(spec["device"])
     settings = {"kind": spec["kind"], **spec.get("mixer", {})}
     fields = next(config.__struct_fields__ for config in get_args(MixerConfig) if config.__struct_config__.tag == spec["kind"])
@@ -198,13 +202,13 @@ def format_result(result: dict[str, float]) -> str:
 
 def _write_charts(folder: Path, results: dict[str, dict[int, dict[str, float]]]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for name, y_label, title in (("seconds", "seconds", "Time there and back"), ("bytes", "bytes", "Memory")):
+    for name, y_label, title in (("seconds", "seconds", "Time of forward and backward"), ("bytes", "bytes", "Memory")):
         series = [
             Series(kind, [(length, result[name]) for length, result in by_length.items()])
             for kind, by_length in results.items()
         ]
         (folder / f"{'time' if name == 'seconds' else 'memory'}.svg").write_bytes(
-            loglog_chart(title, series, "tokens of a text", y_label)
+            loglog_chart(title, series, "sequence length in tokens", y_label)
         )
 
 

@@ -4,10 +4,10 @@ python -m benchmarks scores suite=FILE.toml [tasks=a,b] [seeds=0,1,2] [out=FOLDE
                             [device=cuda precision=bf16]
 
 The suite has a table per task, with the keys of scoring.Case; its paths are relative to the file. Every result is appended to
-out/results.jsonl and not computed again; what has not ended after `minutes` is given up, and the table has the rest.
+out/results.jsonl and not computed again; jobs that have not finished after `minutes` are left out of the table.
 
-Taggers are compared with each side's own decoding: ours constrained to legal tag sequences, theirs argmax per token. Each
-result also has the scores of both decodings, `legal` and `argmax`.
+Taggers are compared with each side's own decoding: ours constrained by the tag scheme, theirs argmax per token. Each
+result also has the scores of both decodings, `constrained` and `argmax`.
 """
 
 import json
@@ -33,8 +33,6 @@ Result = dict[str, Any]
 
 
 def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
-    if "suite" not in bench.options:
-        sys.exit("scores needs suite=FILE.toml, a table a task; see benchmarks/scores.py")
     cases = _read_cases(Path(bench.options["suite"]), bench.options.get("tasks"))
     out = Path(bench.options.get("out", bench.folder))
     out.mkdir(parents=True, exist_ok=True)
@@ -94,7 +92,7 @@ def _run_job(name: str, job: ScoringJob, deadline: float) -> Result:
         command = [sys.executable, "-m", "benchmarks.scoring", json.dumps(to_dict(job))]
         process = subprocess.run(command, capture_output=True, text=True, timeout=max(0.01, deadline - start))
     except subprocess.TimeoutExpired:
-        return facts | {"error": "there was no time left"}
+        return facts | {"error": "time limit reached"}
     facts["seconds"] = round(time.monotonic() - start, 1)
     if process.returncode:
         return facts | {"error": process.stderr[-2000:]}

@@ -41,8 +41,8 @@ class Case(Config, frozen=True):
         default_factory=dict
     )
     max_length: Annotated[PosInt, "maximum sequence length, in tokens"] = 128
-    batch: Annotated[PosInt, "batch size, in sequences"] = 32
-    learning_rate: Annotated[PosFloat, "learning rate at the start"] = 5e-5
+    batch_size: Annotated[PosInt, "batch size, in sequences"] = 32
+    learning_rate: Annotated[PosFloat, "initial learning rate"] = 5e-5
     epochs: Annotated[PosFloat, "passes over the training file"] = 3.0
     overlap: Annotated[PosInt, "overlap of context windows in tokens, for transformers"] = 128
     attention_dropout: Annotated[NonNegFloat, "on both sides"] = 0.0
@@ -63,7 +63,7 @@ class ScoringJob(Config, frozen=True):
 class TrainedSide(NamedTuple):
     """A fine-tuned model of one library, with its predictions on the evaluation examples."""
 
-    predict: Callable[[bool], list[Any]]  # argument: whether tags are constrained to legal sequences
+    predict: Callable[[bool], list[Any]]  # argument: whether to decode tags under the constraints of the scheme
     train_seconds: float
     num_updates: int
 
@@ -89,21 +89,21 @@ def run_job(job: ScoringJob) -> dict[str, Any]:
 
 
 def score_decodings(task: Any, trained: TrainedSide, eval_examples: Sequence[Any]) -> dict[str, float]:
-    """For tagging, the score with argmax per token and with decoding constrained to legal sequences; {} for other tasks.
+    """For tagging, the score with argmax per token and with decoding constrained by the tag scheme; {} for other tasks.
 
     With both for both libraries, the effects of training and of decoding can be separated.
     """
     if not isinstance(task, TokenClassification):
         return {}
     metrics = {
-        name: task.compute_metrics(trained.predict(legal), eval_examples)
-        for name, legal in (("argmax", False), ("legal", True))
+        name: task.compute_metrics(trained.predict(constrained), eval_examples)
+        for name, constrained in (("argmax", False), ("constrained", True))
     }
     return {name: scores.get("f1", scores["accuracy"]) for name, scores in metrics.items()}
 
 
-def _with_decoding(task: Any, legal: bool) -> Any:
-    return msgspec.structs.replace(task, constrained_decoding=legal) if isinstance(task, TokenClassification) else task
+def _with_decoding(task: Any, constrained: bool) -> Any:
+    return msgspec.structs.replace(task, constrained_decoding=constrained) if isinstance(task, TokenClassification) else task
 
 
 def train_ours(job: ScoringJob, task: Any, train_examples: Sequence[Any], eval_examples: Sequence[Any]) -> TrainedSide:
@@ -111,7 +111,7 @@ def train_ours(job: ScoringJob, task: Any, train_examples: Sequence[Any], eval_e
     encoded = task.encode(train_examples, Tokenizer.load(Path(job.model) / "tokenizer.json"), case.max_length)
     train = {
         "epochs": case.epochs,
-        "batch_tokens": find_batch_tokens(task, encoded, case.batch),
+        "batch_tokens": find_batch_tokens(task, encoded, case.batch_size),
         "learning_rate": case.learning_rate,
         "warmup_steps": 0.0,
     }
@@ -126,7 +126,7 @@ def train_ours(job: ScoringJob, task: Any, train_examples: Sequence[Any], eval_e
     encoded_eval = trained_task.encode(eval_examples, predictor.tokenizer, predictor.length)
     scores = predictor.scores(encoded_eval)
     return TrainedSide(
-        lambda legal: _with_decoding(trained_task, legal).decode(scores, encoded_eval, eval_examples),
+        lambda constrained: _with_decoding(trained_task, constrained).decode(scores, encoded_eval, eval_examples),
         result["seconds"],
         result["step"],
     )
@@ -140,14 +140,14 @@ def train_theirs(job: ScoringJob, task: Any, train_examples: Sequence[Any], eval
     train_features, device_settings = encode(train_examples), {"device": job.device, "precision": job.precision}
     trainer = peer.build_trainer(model, tokenizer, train_features, Path(job.folder) / "theirs", seed=job.seed,
                            learning_rate=case.learning_rate, num_train_epochs=case.epochs,
-                           per_device_train_batch_size=case.batch, per_device_eval_batch_size=64,
+                           per_device_train_batch_size=case.batch_size, per_device_eval_batch_size=64,
                            **device_settings)  # fmt: skip
     start = time.perf_counter()
     trainer.train()
     seconds = time.perf_counter() - start
     eval_features = encode(eval_examples)
     scores = trainer.predict(eval_features).predictions
-    predict = lambda legal: DECODERS[kind](_with_decoding(task, legal), eval_features, scores, eval_examples)
+    predict = lambda constrained: DECODERS[kind](_with_decoding(task, constrained), eval_features, scores, eval_examples)
     return TrainedSide(predict, seconds, trainer.state.global_step)
 
 

@@ -1,7 +1,7 @@
 """Word vectors against gensim: the same text, vocabulary, sizes, epochs and threads, with alternating epochs.
 
-Keys: texts=FILES vocab_size=30000 epochs=3 threads=1 ways=skip-gram,cbow,cbow-tree,glove device=cpu peer=gensim pairs=FILES
-analogies=FILES; `-tree` is hierarchical softmax instead of negative sampling, on both sides.
+Keys: texts=FILES vocab_size=30000 epochs=3 threads=1 methods=skip-gram,cbow,cbow-hs,glove device=cpu peer=gensim pairs=FILES
+analogies=FILES; `-hs` is hierarchical softmax instead of negative sampling, on both sides.
 Needs gensim; peer=none measures our side alone. With device=cuda the peer runs on `threads` CPU cores. GloVe has no peer.
 """
 
@@ -24,7 +24,7 @@ from bertsmith.word_vectors import KeyedVectors, benchmarks, vectors_from_table
 from .inputs import BenchmarkInputs
 
 Row = tuple[str, str, str, str, str]
-METHODS = {"skip-gram": SkipGram(), "cbow": Cbow(), "skip-gram-tree": SkipGram(hs=True), "cbow-tree": Cbow(hs=True)}
+METHODS = {"skip-gram": SkipGram(), "cbow": Cbow(), "skip-gram-hs": SkipGram(hs=True), "cbow-hs": Cbow(hs=True)}
 GLOVE_CONFIG = {"kind": "glove", "learning_rate": 0.2}  # as good after three epochs as 0.05 after a dozen
 
 
@@ -32,7 +32,7 @@ def run(bench: BenchmarkInputs) -> list[Row]:
     corpus = _prepare_corpus(bench)
     lines_path = None if bench.options.get("peer") == "none" else _write_lines(corpus, bench.folder / "lines.txt")
     rows: list[Row] = []
-    for method in bench.options.get("ways", "skip-gram,cbow").split(","):
+    for method in bench.options.get("methods", "skip-gram,cbow").split(","):
         rows += _measure_glove(bench, corpus) if method == "glove" else _compare(bench, method, corpus, lines_path)
     return rows
 
@@ -76,7 +76,7 @@ def _compare(bench: BenchmarkInputs, method: str, corpus: Corpus, lines_path: Pa
     ]  # fmt: skip
     our_speed, their_speed = (statistics.median(num_words / side[i] for side in times) for i in (0, 1))
     ratio = statistics.median(side[1] / side[0] for side in times)
-    label = f"{method}, {num_words / 1e6:.1f} M words x {epochs}, {len(corpus.tokenizer):,} words, width 100"
+    label = f"{method}, {num_words / 1e6:.1f} M words x {epochs}, {len(corpus.tokenizer):,} words, vector_size 100"
     peer_columns = (f"gensim {their_speed:,.0f} words/s ({threads} threads)", f"{ratio:.1f}x") if peer else ("", "")
     rows: list[Row] = [(label, f"{our_speed:,.0f} words/s ({device})", *peer_columns, "1x on cores, 10x on a GPU")]
     print("  ".join(rows[0]), file=sys.stderr, flush=True)
@@ -94,8 +94,8 @@ def _measure_glove(bench: BenchmarkInputs, corpus: Corpus) -> list[Row]:
     count_seconds = time.perf_counter() - start
     epoch_seconds = statistics.median(_time_call(lambda e=e: _train_epoch(trainer, e, epochs)) for e in range(epochs))
     model, facts = trainer.build_model()
-    label = f"glove, {len(corpus.tokens) / 1e6:.1f} M words, {facts['entries']:,} pairs, width 100"
-    rows: list[Row] = [(label, f"{count_seconds:.1f} s to count, {epoch_seconds:.1f} s an epoch ({device})", "", "", "")]
+    label = f"glove, {len(corpus.tokens) / 1e6:.1f} M words, {facts['entries']:,} pairs, vector_size 100"
+    rows: list[Row] = [(label, f"{count_seconds:.1f} s to count, {epoch_seconds:.1f} s per epoch ({device})", "", "", "")]
     print("  ".join(rows[0]), file=sys.stderr, flush=True)
     table = model.encoder.tokens.weight.detach().numpy()
     return rows + _evaluate(bench, "glove", vectors_from_table(corpus.tokenizer, table), None)
@@ -118,7 +118,7 @@ def _build_gensim(method: str, lines_path: Path, threads: int) -> Any:
     """gensim's default settings, which are ours: window 5, 5 negatives, sample 1e-3."""
     from gensim.models import Word2Vec
 
-    use_hs = method.endswith("-tree")
+    use_hs = method.endswith("-hs")
     model = Word2Vec(vector_size=100, window=5, negative=0 if use_hs else 5, hs=int(use_hs), sample=1e-3,
                     sg=int(method.startswith("skip-gram")), min_count=1, workers=threads, seed=1, epochs=1)  # fmt: skip
     model.build_vocab(corpus_file=str(lines_path))

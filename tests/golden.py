@@ -527,7 +527,7 @@ STAGES: dict[str, tuple[str, tuple[str, ...], Settings]] = {
 
 # left out of JSON files and results: dates, versions, paths, timings, command lines, and what names a recipe
 VOLATILE = frozenset(
-    {"identity", "made_by", "settings", "command", "versions", "version", "date", "seconds", "tokens_per_second", "out"}
+    {"identity", "settings", "command", "versions", "version", "date", "seconds", "tokens_per_second", "out"}
     | {"recipe", "transformers_version", "_name_or_path"}
 )
 

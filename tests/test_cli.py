@@ -60,20 +60,20 @@ def test_cli_version(capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["prepar"], "there is no stage 'prepar'; did you mean 'prepare'?"),
-        (["qqq"], "there is no stage 'qqq'; choose from tokenizer, prepare"),
-        (["--jsn"], "there is no stage '--jsn'"),
-        (["prepare", "--jsn"], "there is no option --jsn"),
-        (["prepare", "--workers=3"], "there is no option --workers=3; settings are key=value"),
+        (["prepar"], "unknown stage 'prepar'; did you mean 'prepare'?"),
+        (["qqq"], "unknown stage 'qqq'; choose from tokenizer, prepare"),
+        (["--jsn"], "unknown stage '--jsn'"),
+        (["prepare", "--jsn"], "unknown option --jsn"),
+        (["prepare", "--workers=3"], "unknown option --workers=3; settings are written key=value"),
         (["prepare", "workrs=3"], "unknown key 'workrs'; did you mean 'workers'?"),
         (["prepare", "workers=three"], "workers takes a whole number, not 'three'"),
         (["prepare", "language=fr"], "language = 'fr' is not valid; choose from en, zh"),
         (["prepare", "workers=1"], "texts is required: text files"),
-        (["prepare", "absent.toml"], "there is no recipe absent.toml"),
-        (["prepare", "workers"], "there is no recipe workers; a recipe is a TOML file, a setting is key=value"),
-        (["prepare", "a.toml", "workers"], "unexpected argument 'workers'; settings are key=value"),
-        (["fill-mask"], "there is no stage 'fill-mask'; did you mean 'predict'?"),
-        (["fine_tune"], "there is no stage 'fine_tune'; did you mean 'finetune'?"),
+        (["prepare", "absent.toml"], "there is no recipe file absent.toml"),
+        (["prepare", "workers"], "there is no recipe file workers; a recipe is a TOML file, settings are written key=value"),
+        (["prepare", "a.toml", "workers"], "unexpected argument 'workers'; settings are written key=value"),
+        (["fill-mask"], "unknown stage 'fill-mask'; did you mean 'predict'?"),
+        (["fine_tune"], "unknown stage 'fine_tune'; did you mean 'finetune'?"),
         (["predict", "mini-en", "a text", "another"], "unexpected argument 'another'"),
         (["predict", "mini-en", "textt=a"], "unknown key 'textt'; did you mean 'text'?"),
         (["show", "msks", "out=a.html"], "kind = 'msks' is not valid; did you mean 'masks'?"),
@@ -124,7 +124,7 @@ def test_cli_settings_override_the_recipe(capsys, argv):
 def test_cli_same_command_again_does_nothing(capsys, argv):
     assert cli.main(argv) == cli.main([*argv, "--json"]) == 0
     captured = capsys.readouterr()
-    assert json.loads(captured.out)["made"] is False and "is there already" in captured.err
+    assert json.loads(captured.out)["made"] is False and "already exists" in captured.err
 
 
 class FakeStage:

@@ -1,13 +1,18 @@
 """Console output: aligned tables, progress bars, quiet mode."""
 
 import io
+import json
 import logging
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 
-from bertsmith.console import Console, StderrHandler, log_to_stderr, logger
+import bertsmith
+from bertsmith.console import Console, StderrHandler, escape_unencodable, log_to_stderr, logger
 
 
 class FakeTerminal(io.StringIO):
@@ -94,3 +99,48 @@ def test_log_to_stderr_leaves_a_configured_program_alone(capsys, monkeypatch):
         Console().info("shown once")
     assert capsys.readouterr().err == "shown once\n"
     assert not any(isinstance(handler, StderrHandler) for handler in logger.handlers)
+
+
+def test_handlers_of_a_program_receive_the_messages_of_a_function(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(logger, "handlers", [])  # that of the tests
+    (tmp_path / "a.txt").write_text("one sentence\nand another\n\na second document of words\n" * 20)
+    lines = io.StringIO()
+    handler = logging.StreamHandler(lines)
+    handler.setFormatter(logging.Formatter("%(name)s %(levelname)s %(message)s"))
+    logging.getLogger().addHandler(handler)
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    try:
+        bertsmith.train_tokenizer(texts=str(tmp_path / "a.txt"), kind="char", out=str(tmp_path / "tokenizer"))
+        assert "bertsmith INFO   fertility (tokens per word)" in lines.getvalue()
+        lines.truncate(0)
+        bertsmith.train_tokenizer(texts=str(tmp_path / "a.txt"), kind="char", out=str(tmp_path / "quiet"), quiet=True)
+        assert "bertsmith" not in lines.getvalue()
+    finally:
+        logging.getLogger().removeHandler(handler)
+        logger.setLevel(level)
+    assert capsys.readouterr() == ("", "")
+
+
+def run_with_ascii_streams(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    return subprocess.run(
+        [sys.executable, "-m", "bertsmith", *args], env=environment, cwd=folder, capture_output=True, text=True, check=True
+    )
+
+
+def test_console_output_in_ascii_is_escaped(tmp_path):
+    (tmp_path / "猫.txt").write_text("你好😀\n世界\n" * 20, encoding="utf-8")
+    process = run_with_ascii_streams(tmp_path, "tokenizer", "texts=猫.txt", "kind=char", "out=猫", "--json")
+    result = json.loads(process.stdout)
+    assert result["out"].endswith("猫") and process.stdout.isascii()
+    assert "\\u732b" in process.stderr and process.stderr.isascii()
+    assert run_with_ascii_streams(tmp_path, "tokenizer", "texts=猫.txt", "kind=char", "out=b", "--quiet").stderr == ""
+
+
+def test_unencodable_characters_are_escaped_as_json(tmp_path):
+    with (tmp_path / "a.json").open("w", encoding="ascii") as out:
+        escape_unencodable(out)
+        out.write('"é猫😀"')
+    assert (tmp_path / "a.json").read_text() == '"\\u00e9\\u732b\\ud83d\\ude00"'
+    assert json.loads((tmp_path / "a.json").read_text()) == "é猫😀"

@@ -99,8 +99,8 @@ def test_help_of_a_table_lists_its_keys_only(capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["finetune", "task=tga", "--help"], "task = 'tga' is not known; did you mean 'tag'?"),
-        (["pretrain", "--help", "trian"], "--help trian: there is no such table; did you mean 'train'?"),
+        (["finetune", "task=tga", "--help"], "task = 'tga' is not valid; did you mean 'tag'?"),
+        (["pretrain", "--help", "trian"], "--help trian: unknown table; did you mean 'train'?"),
     ],
 )
 def test_help_of_unknown_kind_or_table_is_an_error(capsys, argv, message):
@@ -122,3 +122,14 @@ def test_help_fits_a_narrow_terminal(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     page = help_page(capsys, "pretrain", "--help", "all")
     assert max_columns(page) <= 80
+
+
+def test_help_of_a_table_lists_its_presets_by_family(capsys):
+    page = help_page(capsys, "finetune", "--help", "model")
+    assert "presets (model=NAME; " in page and "\n  bert-tiny bert-mini bert-small bert-medium bert-base bert-large\n" in page
+    assert "presets" not in help_page(capsys, "finetune", "--help", "train")
+
+
+def test_help_writes_small_and_large_defaults_in_scientific_notation(capsys):
+    assert "  train.learning_rate  5e-5 " in help_page(capsys, "finetune", "--help")
+    assert re.search(r"  budget.flops +1e15 ", help_page(capsys, "race", "--help"))

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import long_documents, long_folds, long_questions
 from benchmarks.inputs import BenchmarkInputs
-from benchmarks.long_arms import ARMS, facts_path, plan_steps
+from benchmarks.long_arms import ARMS, plan_steps, result_path
 from benchmarks.long_documents import StepScheduler
 from bertsmith import api
 from bertsmith.model import checkpoint
@@ -54,8 +54,8 @@ def test_long_documents_runs_every_arm_and_fold_once(options, tmp_path, monkeypa
     table = json.loads((out / "table.json").read_text())
     assert set(table["arms"]) == {f"{dataset} {arm}" for dataset, arms in ARMS.items() for arm in arms}
     assert {arm_scores["examples"] for arm_scores in table["arms"].values()} == {8, 4}
-    assert len(table["pairs"]) == 12 and len(rows) == 13 and rows[1][2].startswith("cut ")
-    times = {path: path.stat().st_mtime_ns for path in [*out.glob("told/*"), *out.glob("answers/*")]}
+    assert len(table["pairs"]) == 12 and len(rows) == 13 and rows[1][2].startswith("truncate ")
+    times = {path: path.stat().st_mtime_ns for path in [*out.glob("results/*"), *out.glob("predictions/*")]}
     assert long_documents.run(bench) == rows
     assert times == {path: path.stat().st_mtime_ns for path in times}
     monkeypatch.setattr(long_documents, "run_jobs", lambda *options: pytest.fail("there is no time"))
@@ -66,28 +66,28 @@ def test_long_documents_runs_every_arm_and_fold_once(options, tmp_path, monkeypa
 def test_long_documents_stops_at_deadline(options, tmp_path, capsys, jobs):
     options = options | {"out": str(tmp_path / "out"), "seconds": "2", "steps": "1000000", "jobs": jobs}
     assert long_documents.run(BenchmarkInputs(tmp_path, options)) == []
-    assert "the time is up" in capsys.readouterr().out
-    assert json.loads((tmp_path / "out/table.json").read_text()) == {"reading": {}, "arms": {}, "pairs": []}
+    assert "time limit reached" in capsys.readouterr().out
+    assert json.loads((tmp_path / "out/table.json").read_text()) == {"mlm": {}, "arms": {}, "pairs": []}
 
 
 def test_long_documents_scheduler_starts_by_priority_and_drops_dependents(options, tmp_path):
     scheduler = StepScheduler(
         long_documents._read_config(BenchmarkInputs(tmp_path, options | {"out": str(tmp_path / "out")})), 6
     )
-    facts = [facts_path(scheduler.config.out, name) for name in ("corpus", "longer", "covid-window-0")]
+    facts = [result_path(scheduler.config.out, name) for name in ("corpus", "longer", "covid-longformer-0")]
     facts[0].parent.mkdir()
     for path in facts:
         path.write_text("{}")
     started = scheduler.start_ready()
     assert [job.name for job in started] == ["corpus", "longer"]
     after_conversion = scheduler.on_job_end(started[1], None)
-    assert [job.name for job in after_conversion] == ["squad-dense"]
+    assert [job.name for job in after_conversion] == ["squad-full"]
     after_corpus = scheduler.on_job_end(started[0], None)
     assert [job.name for job in after_corpus] == ["mlm"]
     assert after_corpus[0].args[0].depends_on == ("corpus", "longer")
     names = [job.name for job in scheduler.on_job_end(after_corpus[0], "no memory")]
     assert [path.exists() for path in facts] == [True, True, False]
-    assert "before" in names and not any("window" in step.name or "near" in step.name for step in scheduler.waiting)
+    assert "before" in names and not any("longformer" in step.name for step in scheduler.waiting)
 
 
 def test_long_documents_steps_follow_their_dependencies(options, tmp_path):
@@ -96,7 +96,7 @@ def test_long_documents_steps_follow_their_dependencies(options, tmp_path):
     for step in steps:
         assert seen.issuperset(step.depends_on)
         seen.add(step.name)
-    windows = [index for index, step in enumerate(steps) if "-window-" in step.name]
+    windows = [index for index, step in enumerate(steps) if "-longformer-" in step.name and "truncate" not in step.name]
     assert windows == list(range(windows[0], windows[0] + sum(COUNTS.values())))
 
 
@@ -135,6 +135,6 @@ def test_long_questions_compares_windows_with_truncation(options, tmp_path):
     settings |= {"steps": "1", "device": "cpu"}
     rows = long_questions.run(BenchmarkInputs(tmp_path, settings))
     assert [row[0][:2] for row in rows] == ["f1", "ex"] and all("of 4 questions" in row[0] for row in rows)
-    assert checkpoint.read_config(tmp_path / "out/long")["max_length"] == 64
-    assert checkpoint.read_config(tmp_path / "out/cut")["max_length"] == 32
+    assert checkpoint.read_config(tmp_path / "out/longformer")["max_length"] == 64
+    assert checkpoint.read_config(tmp_path / "out/truncate")["max_length"] == 32
     assert long_questions.run(BenchmarkInputs(tmp_path, settings)) == rows

@@ -17,5 +17,5 @@ SMALL = INT_OPTIONS | {
 @pytest.mark.parametrize("kind", MIXER_KINDS)
 @pytest.mark.parametrize("layers", [0, 1])
 def test_scaling_measures_every_mixer_alone_and_in_a_model(kind, layers):
-    result = measure(SMALL | {"kind": kind, "num_hidden_layers": layers, "tokens": 80}, build_our_step)
+    result = measure(SMALL | {"kind": kind, "num_hidden_layers": layers, "batch_tokens": 80}, build_our_step)
     assert result["seconds"] > 0 and result["bytes"] > 0

@@ -12,7 +12,7 @@ import msgspec
 from . import __version__
 from .commands import POSITIONAL, STAGES, load_stage
 from .config import from_user, suggest
-from .console import log_to_stderr
+from .console import escape_unencodable, log_to_stderr
 from .errors import Interrupted, UserError
 from .help import USAGE, format_overview, format_stage_help
 from .recipes import read_values
@@ -25,6 +25,7 @@ OVERRIDE = re.compile(r"\s*([A-Za-z_]\w*)[\w.]*\s*=")  # key=value, with the fir
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one stage. Exit status: 0 done, 1 problems found (`doctor`), 2 bad input (one-line error), 130 interrupted."""
     try:
+        escape_unencodable(sys.stdout)
         with log_to_stderr():
             status = _dispatch(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()  # a closed pipe is noticed here
@@ -56,7 +57,7 @@ def _dispatch(args: list[str]) -> int:
         return 0
     name, *rest = args
     if name not in STAGES:
-        raise UserError(f"there is no stage {name!r}; {suggest(name, list(STAGES))}")
+        raise UserError(f"unknown stage {name!r}; {suggest(name, list(STAGES))}")
     if "--help" in rest or "-h" in rest:
         print(format_stage_help(name, rest))
         return 0
@@ -92,7 +93,9 @@ def _parse_arguments(args: list[str], keys: Sequence[str], positional_keys: Sequ
         if arg in FLAGS:
             continue
         if re.match(r"--?[A-Za-z]", arg):
-            raise UserError(f"there is no option {arg}; settings are key=value, options are --json, --quiet, --help")
+            raise UserError(
+                f"unknown option {arg}; settings are written key=value, and the options are --json, --quiet and --help"
+            )
         if _is_override(arg, keys, bool(positional_keys)):
             overrides.append(arg)
         elif recipe is None and not positional and (arg.endswith(".toml") or not positional_keys):
@@ -100,7 +103,7 @@ def _parse_arguments(args: list[str], keys: Sequence[str], positional_keys: Sequ
         elif len(positional) < len(positional_keys):
             positional.append(f"{positional_keys[len(positional)]}={arg}")
         else:
-            raise UserError(f"unexpected argument {arg!r}; settings are key=value; usage: {USAGE}")
+            raise UserError(f"unexpected argument {arg!r}; settings are written key=value; usage: {USAGE}")
     return Arguments(recipe, [*positional, *overrides])
 
 

@@ -356,4 +356,13 @@ def _format_default(default: Any, members: Iterable[type] = ()) -> str:
     if isinstance(default, list | tuple):
         items = (json.dumps(item, ensure_ascii=False) if isinstance(item, str) else _format_default(item) for item in default)
         return f"[{', '.join(items)}]"
+    if isinstance(default, float):
+        return _format_float(default)
     return "" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def _format_float(value: float) -> str:
+    """The shortest form that reads as the same number: 0.1, 5e-5, 1e15."""
+    mantissa, _, exponent = f"{value:e}".partition("e")
+    scientific = f"{float(mantissa):g}e{int(exponent)}"
+    return min(repr(value), scientific, key=len) if float(scientific) == value else repr(value)

@@ -4,10 +4,13 @@ The command line shows it on stderr, since stdout is for results; so do the func
 has set up logging of its own, which then receives the messages.
 """
 
+import codecs
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
+from typing import TextIO
 
 logger = logging.getLogger("bertsmith")
 
@@ -18,6 +21,23 @@ class StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         prefix = "warning: " if record.levelno >= logging.WARNING else ""
         print(prefix + record.getMessage(), file=sys.stderr, flush=True)
+
+
+def escape_unencodable(stream: TextIO) -> None:
+    """Write characters that the stream's encoding lacks (PYTHONIOENCODING=ascii) as \\uXXXX, which is also valid JSON."""
+    if isinstance(stream, TextIOWrapper):
+        stream.reconfigure(errors=JSON_ESCAPE)
+
+
+def _json_escape(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    utf16 = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{utf16[index : index + 4]}" for index in range(0, len(utf16), 4)), error.end
+
+
+JSON_ESCAPE = "bertsmith-json-escape"
+codecs.register_error(JSON_ESCAPE, _json_escape)
 
 
 @contextmanager

@@ -189,8 +189,10 @@ def format_stage_help(stage: str, args: Sequence[str]) -> str:
     selected = [_shorten(key, kinds) for key in keys if _is_selected(key.name, topic, kinds)]
     if not selected and topic:
         tables = list(dict.fromkeys(_typed_name(key.name.rpartition(".")[0]) for key in keys if "." in key.name))
-        raise UserError(f"--help {topic}: there is no such table; {suggest(topic, ['all', *tables])}")
-    sections = _format_tables(selected) or [f"{' '.join(map('='.join, kinds.items()))} has no keys"]
+        raise UserError(f"--help {topic}: unknown table; {suggest(topic, ['all', *tables])}")
+    sections = [*_format_presets(keys, topic), *_format_tables(selected)] or [
+        f"{' '.join(map('='.join, kinds.items()))} has no keys"
+    ]
     last_line = [] if topic == "all" else [f"`bertsmith {stage} --help all` lists every key."]
     return "\n\n".join([usage, *sections, *last_line])
 
@@ -211,10 +213,20 @@ def _format_main_page(stage: str, keys: list[KeyHelp]) -> list[str]:
     ]
 
 
+def _format_presets(keys: list[KeyHelp], topic: str) -> list[str]:
+    """A section with the presets of a table such as `model`, one family per line; nothing for tables without presets."""
+    words = next((key.type_name.split(" | ") for key in keys if key.name == topic), [])
+    presets = [word for word in words if word not in ("text", "table")]
+    if len(presets) <= MAX_CHOICES:
+        return []
+    families = [" ".join(members) for _, members in groupby(presets, key=lambda word: word.partition("-")[0])]
+    return ["\n".join([f"presets ({topic}=NAME; the keys below change single values):", *(f"  {line}" for line in families)])]
+
+
 def _find_topic(args: Sequence[str]) -> str:
     """The word after --help: `all`, or a table such as `train`."""
-    following = [word for flag, word in pairwise(args) if flag in ("--help", "-h")]
-    return next((word for word in following if "=" not in word and not word.startswith("-")), "")
+    words = [word for flag, word in pairwise(args) if flag in ("--help", "-h")]
+    return next((word for word in words if "=" not in word and not word.startswith("-")), "")
 
 
 def _find_kinds(keys: list[KeyHelp], args: Sequence[str]) -> dict[str, str]:
@@ -233,7 +245,7 @@ def _find_kinds(keys: list[KeyHelp], args: Sequence[str]) -> dict[str, str]:
         if name not in choices or value == "none" or not re.fullmatch(r"[\w-]+", value):
             continue
         if value not in choices[name]:
-            raise UserError(f"{name} = {value!r} is not known; {suggest(value, list(dict.fromkeys(choices[name])))}")
+            raise UserError(f"{name} = {value!r} is not valid; {suggest(value, list(dict.fromkeys(choices[name])))}")
         kinds[name] = value
     return kinds
 

@@ -48,7 +48,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # with or without a byte order mark
     except FileNotFoundError:
-        raise RecipeError(f"there is no recipe {path}; a recipe is a TOML file, a setting is key=value") from None
+        raise RecipeError(f"there is no recipe file {path}; a recipe is a TOML file, settings are written key=value") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path} is not valid TOML: {error}") from None
 
@@ -57,7 +57,7 @@ def _split_override(override: str) -> tuple[list[str], str]:
     dotted, equals, literal = override.partition("=")
     names = [name.strip() for name in dotted.split(".")]
     if not equals or not all(names):
-        raise RecipeError(f"{override!r} is not key=value; write for example `train.steps=1000`")
+        raise RecipeError(f"{override!r} is not a setting; settings are written key=value, for example train.steps=1000")
     return names, literal
 
 

@@ -24,7 +24,7 @@ LIMITS = ("ge", "gt", "le", "lt", "min_length", "max_length")
 
 @cache
 def load_stage_schema(name: str) -> type[Config]:
-    """A struct with the fields of the stage's `Recipe`, without its methods: what is known of a stage before importing it."""
+    """A struct with the fields of the stage's `Recipe`, without its methods, for checks before the stage is imported."""
     schema = msgspec.json.decode(SCHEMA_FILE.read_bytes())
     return _StructBuilder(schema["structs"]).build(schema["stages"][name])
 
@@ -142,7 +142,7 @@ def _encode_type(annotation: Any) -> Any:
         return {"struct": _struct_name(annotation)}
     if annotation in SCALARS:
         return SCALARS[annotation]
-    raise TypeError(f"{annotation} in a recipe: teach it to {__name__}, _encode_type and _decode_type")
+    raise TypeError(f"{annotation} in a recipe is not supported: add it to _encode_type and _decode_type in {__name__}")
 
 
 def _format_lines(value: Any, depth: int) -> str:

@@ -98,7 +98,7 @@ def test_corpus_card_counts_bytes_of_unknown_words(tmp_path, vocabulary, small_b
         == 2
         == tokenizer.encode(with_unknown[1]).ids.count(tokenizer.unk_token_id)
     )
-    assert corpus.card["unknown bytes"] == 80 * (2 * (3 + 1) + 2 * (6 + 1))  # plus one byte per word
+    assert corpus.card["unknown_bytes"] == 80 * (2 * (3 + 1) + 2 * (6 + 1))  # plus one byte per word
     assert corpus.card["bytes"] == sum(len(line.encode()) for line in lines)
 
 
@@ -150,7 +150,7 @@ def test_corpus_build_is_idempotent_and_refuses_other_settings(tmp_path, vocabul
     mtime = (first / "manifest.json").stat().st_mtime_ns
     assert prepare_test_corpus(texts, vocabulary, tmp_path / "out") == first
     assert (first / "manifest.json").stat().st_mtime_ns == mtime
-    with pytest.raises(UserError, match="other text, tokenizer or settings"):
+    with pytest.raises(UserError, match="other texts, tokenizer or settings"):
         prepare_test_corpus(texts, vocabulary, tmp_path / "out", drop=["lines"])
 
 
@@ -163,7 +163,7 @@ def test_duplicates_are_always_counted_and_dropped_on_request(tmp_path, vocabula
     text = "The one.\nThe two.\n\nThe one.\nThe two.\n\nThe two.\nThe way.\n"
     texts = write_text(tmp_path / "a.txt", text)
     complete = Corpus.open(prepare_test_corpus(texts, vocabulary, tmp_path / "kept"))
-    assert complete.card["duplicates"] == {"sentences": 3, "documents": 1, "sentences dropped": 0}
+    assert complete.card["duplicates"] == {"sentences": 3, "documents": 1, "dropped_sentences": 0}
     without_lines = Corpus.open(prepare_test_corpus(texts, vocabulary, tmp_path / "lines", drop=["lines"]))
     assert (without_lines.card["sentences"], without_lines.card["documents"]) == (3, 2)
     without_documents = Corpus.open(prepare_test_corpus(texts, vocabulary, tmp_path / "documents", drop=["documents"]))
@@ -178,7 +178,7 @@ def test_dedup_drops_repeated_lines_not_repeated_sentences(tmp_path, vocabulary)
     corpus = Corpus.open(
         prepare_test_corpus(write_text(tmp_path / "a.txt", text), vocabulary, tmp_path / "out", drop=["lines"])
     )
-    assert corpus.card["duplicates"] == {"sentences": 2, "documents": 0, "sentences dropped": 2}
+    assert corpus.card["duplicates"] == {"sentences": 2, "documents": 0, "dropped_sentences": 2}
     assert np.diff(corpus.document_offsets).tolist() == [4, 2]
 
 
@@ -246,9 +246,9 @@ def test_corpus_card_matches_corpus(corpus):
     opened = Corpus.open(corpus)
     card, probs = opened.card, np.bincount(opened.tokens) / len(opened.tokens)
     assert card["tokens"] == len(opened.tokens) and card["documents"] == len(opened.document_offsets) - 1
-    assert card["unigram entropy"] == pytest.approx(-(probs[probs > 0] * np.log(probs[probs > 0])).sum(), abs=1e-3)
-    assert sum(card["sentence lengths"].values()) == card["sentences"]
-    assert card["sources"][0]["sha256"] and card["tokenizer"] == opened.tokenizer.fingerprint
+    assert card["unigram_entropy"] == pytest.approx(-(probs[probs > 0] * np.log(probs[probs > 0])).sum(), abs=1e-3)
+    assert sum(card["sentence_lengths"].values()) == card["sentences"]
+    assert card["sources"][0]["sha256"] and card["tokenizer_fingerprint"] == opened.tokenizer.fingerprint
 
 
 def test_corpus_takes_about_two_bytes_per_token_on_disk(corpus):
@@ -269,7 +269,7 @@ def assert_refused(tmp_path, vocabulary, name, data, match, **settings):
 
 
 def test_prepare_refuses_bad_text_and_names_the_file(tmp_path, vocabulary):
-    assert_refused(tmp_path, vocabulary, "empty.txt", b"", "empty.txt is empty")
+    assert_refused(tmp_path, vocabulary, "empty.txt", b"", "empty.txt contains no text")
     assert_refused(tmp_path, vocabulary, "binary.txt", bytes(range(256)) * 50, "binary")
     assert_refused(tmp_path, vocabulary, "latin.txt", b"The way.\n" * 5 + "caf\xe9 au lait\n".encode("latin-1"), "48")
     assert_refused(tmp_path, vocabulary, "line.txt", b"The only sentence there is.\n", "1 sentence")
@@ -279,7 +279,7 @@ def test_prepare_refuses_bad_text_and_names_the_file(tmp_path, vocabulary):
 def test_corpus_card_warns_about_a_single_document(tmp_path, vocabulary):
     texts = write_text(tmp_path / "a.txt", "The way.\nThe time.\nThe people.\n")
     card = Corpus.open(prepare_test_corpus(texts, vocabulary, tmp_path / "out")).card
-    assert any("one document only" in warning for warning in card["warnings"])
+    assert any("the corpus is a single document" in warning for warning in card["warnings"])
 
 
 def test_prepare_refuses_vocabulary_without_mask_token(tmp_path):
@@ -316,7 +316,7 @@ def test_corpus_build_resumes_after_full_disk(tmp_path, vocabulary, small_blocks
         write_block(self, block)
 
     monkeypatch.setattr(build._CorpusWriter, "write_block", fail_on_ninth)
-    with pytest.raises(UserError, match=r"no space left for .*out\.part.*what is done is kept"):
+    with pytest.raises(UserError, match=r"the disk is full: .*out\.part.*run the same command again to resume"):
         prepare_test_corpus(texts, vocabulary, tmp_path / "out")
     assert json.loads((tmp_path / "out.part" / "journal.json").read_text())["blocks"] == 8
     prepare_test_corpus(texts, vocabulary, tmp_path / "out")

@@ -90,5 +90,5 @@ def test_word_starts_are_refused_if_cached_encoding_differs(monkeypatch):
     assert len(encoded.word_starts) == len(encoded.tokens) == 5
     # As if the added token with a space in it were not recognised.
     monkeypatch.setattr(fast_encode, "_choose_run_pattern", lambda tokenizer: fast_encode.BERT_RUN_PATTERN)
-    with pytest.raises(UserError, match="'the way of天地玄' run by run"):
+    with pytest.raises(UserError, match="cannot mark the words of 'the way of天地玄'"):
         build._BlockEncoder(data, False, SEGMENTER)("the way of天地玄", "", True)

@@ -27,7 +27,7 @@ def build_corpus(documents) -> Corpus:
     tokens = np.array([token_id for sentence in sentences for token_id in sentence], np.uint16)
     sentence_offsets = np.cumsum([0, *map(len, sentences)])
     document_offsets = np.cumsum([0, *map(len, documents)])
-    corpus = Corpus(None, tokens, sentence_offsets, document_offsets, None, {"made_by": str(hash(tokens.tobytes()))})
+    corpus = Corpus(None, tokens, sentence_offsets, document_offsets, None, {"identity": str(hash(tokens.tobytes()))})
     corpus.__dict__["tokenizer"] = TOKENIZER
     return corpus
 

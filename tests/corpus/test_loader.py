@@ -81,5 +81,5 @@ def test_prefetcher_discards_batches_of_the_previous_phase(corpus):
 
 
 def test_loader_refuses_samples_longer_than_a_batch(corpus):
-    with pytest.raises(UserError, match=r"64 tokens does not fit a batch of 32; raise train\.batch_tokens"):
+    with pytest.raises(UserError, match=r"max_length=64 does not fit into train\.batch_tokens=32; raise train\.batch_tokens"):
         make_loader(corpus, batch_tokens=32)

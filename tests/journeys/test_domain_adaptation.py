@@ -69,18 +69,18 @@ def nll_per_character(home, result, corpus):
 def test_extended_tokenizer_records_parent_and_gains(home):
     arguments = ["tokenizer", f"extend={home / 'bert'}", f"texts={home / 'domain.txt'}", "add=7", f"out={home / 'extended'}"]
     output = run_cli(*arguments)
-    assert "is there already" in output.stderr and "before" in output.stderr and "polypeptide" in output.stderr
+    assert "already exists" in output.stderr and "before" in output.stderr and "polypeptide" in output.stderr
     result = run_cli_json(*arguments)
     parent = Tokenizer.load(home / "bert")
-    assert not result["made"] and result["added"] == 7 and result["vocab_size"] == len(parent) + 7
-    assert {piece for piece, _ in result["gains"]} == {*TERMS, "ribosom"}
-    assert result["fertility"] == pytest.approx(1, abs=0.001) and result["before"]["fertility"] > 2
-    saved = (result["before"]["fertility"] - result["fertility"]) * result["words"]
-    assert sum(gain for _, gain in result["gains"]) == pytest.approx(saved)
+    assert not result["made"] and result["num_added_tokens"] == 7 and result["vocab_size"] == len(parent) + 7
+    assert {token for token, _ in result["added_tokens"]} == {*TERMS, "ribosom"}
+    assert result["fertility"] == pytest.approx(1, abs=0.001) and result["parent"]["fertility"] > 2
+    saved = (result["parent"]["fertility"] - result["fertility"]) * result["words"]
+    assert sum(gain for _, gain in result["added_tokens"]) == pytest.approx(saved)
     card = json.loads((home / "extended" / "card.json").read_text())
-    assert card["parent"]["tokenizer"] == parent.fingerprint and card["parent"]["size"] == len(parent)
+    assert card["parent"]["tokenizer_fingerprint"] == parent.fingerprint and card["parent"]["vocab_size"] == len(parent)
     assert (home / "extended" / "vocab.txt").read_text().splitlines() == Tokenizer.load(home / "extended").id_to_token
-    assert "other text or settings" in run_cli_error(*arguments, "min_frequency=3")
+    assert "other texts or with other settings" in run_cli_error(*arguments, "min_frequency=3")
 
 
 def test_continued_pretraining_adapts_to_domain(home, tmp_path):
@@ -171,9 +171,9 @@ def test_pretrain_init_rejects_unrelated_tokenizer(home, tmp_path):
 
 def test_tokenizer_extend_rejects_contradicting_settings(home, tmp_path):
     arguments = ["tokenizer", f"texts={home / 'domain.txt'}", f"out={tmp_path / 'out'}"]
-    assert "goes with extend" in run_cli_error(*arguments, "add=5")
+    assert "needs extend=TOKENIZER" in run_cli_error(*arguments, "add=5")
     assert "add=1000" in run_cli_error(*arguments, f"extend={home / 'bert'}")
-    assert "brings its own vocab_size" in run_cli_error(*arguments, f"extend={home / 'bert'}", "add=5", "vocab_size=500")
+    assert "vocab_size is taken from extend=" in run_cli_error(*arguments, f"extend={home / 'bert'}", "add=5", "vocab_size=500")
     assert "there is no tokenizer at" in run_cli_error(*arguments, f"extend={tmp_path / 'nowhere'}", "add=5")
 
 
@@ -182,7 +182,7 @@ def test_tokenizer_extend_warns_of_chinese_characters(home, tmp_path):
     output = run_cli(
         "tokenizer", f"extend={home / 'bert'}", f"texts={tmp_path / 'text.txt'}", "add=50", f"out={tmp_path / 'out'}"
     )
-    assert "no new piece joins them" in output.stderr and "no more than 1:" in output.stderr
+    assert "no new token joins several of them" in output.stderr and "only 1 added:" in output.stderr
     assert Tokenizer.load(tmp_path / "out").id_to_token[-1] == "龘"
 
 

@@ -292,7 +292,7 @@ def test_pretrain_rejects_bad_settings_before_any_work(corpus, tmp_path):
     assert "give exactly one of the three" in run_cli_error(*arguments)
     assert "no CUDA device here" in run_cli_error(*arguments, "train.steps=5", "train.device=cuda")
     assert "more than the model's 64 positions" in run_cli_error(*arguments, "train.steps=5", "max_length=128")
-    assert "does not fit a batch" in run_cli_error(*arguments, "train.steps=5", "train.batch_tokens=32")
+    assert "does not fit into train.batch_tokens=32" in run_cli_error(*arguments, "train.steps=5", "train.batch_tokens=32")
     assert "not a corpus folder" in run_cli_error(*arguments, "train.steps=5", f"corpus={tmp_path}")
     assert not (tmp_path / "bert").exists()
 

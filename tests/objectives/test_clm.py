@@ -157,7 +157,7 @@ def test_clm_pretraining_end_to_end(tmp_path, periodic_corpus):
 
 
 def test_bits_per_byte_counts_eight_bits_per_unknown_byte():
-    card = {"tokens": 10, "bytes": 60, "unknown rate": 0.2, "unknown bytes": 15}
+    card = {"tokens": 10, "bytes": 60, "unknown_rate": 0.2, "unknown_bytes": 15}
     recipe = PretrainRecipe(corpus="-", out="-", objective=CausalLM())
     scores = _compute_perplexity(recipe, {"trials": {"valid": {"loss": 3 * math.log(2)}}}, card)
     assert scores["perplexity"] == pytest.approx(8) and scores["bits_per_byte"] == pytest.approx((30 + 8 * 15) / 60)

@@ -102,7 +102,7 @@ def test_int8_export_refuses_an_occupied_out(source, tmp_path):
     [
         ({"format": "int8", "check": True}, "check=true is for format=hf"),
         ({"card": "facts.toml"}, "card is for format=int8"),
-        ({"format": "int8", "card": "absent.toml"}, "there is no recipe absent.toml"),
+        ({"format": "int8", "card": "absent.toml"}, "there is no recipe file absent.toml"),
     ],
 )
 def test_int8_export_conflicting_settings_are_refused(source, tmp_path, settings, fault):

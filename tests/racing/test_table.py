@@ -18,15 +18,15 @@ from tests.conftest import VOCAB
 
 
 def test_bits_per_byte_counts_unknown_words_as_raw_bytes():
-    card = {"tokens": 10, "bytes": 60, "unknown rate": 0.1, "unknown bytes": 0}
+    card = {"tokens": 10, "bytes": 60, "unknown_rate": 0.1, "unknown_bytes": 0}
     assert bits_per_byte(3 * math.log(2), card) == pytest.approx(0.5)
-    assert bits_per_byte(0.0, card | {"unknown bytes": 15}) == pytest.approx(2.0)
+    assert bits_per_byte(0.0, card | {"unknown_bytes": 15}) == pytest.approx(2.0)
 
 
 def test_bits_per_byte_is_none_without_byte_counts():
-    card = {"tokens": 10, "bytes": 60, "unknown rate": 0.1}
-    assert bits_per_byte(1.0, card) is None and bits_per_byte(1.0, {"tokens": 10, "unknown rate": 0.0}) is None
-    assert bits_per_byte(3 * math.log(2), card | {"unknown rate": 0.0}) == pytest.approx(0.5)
+    card = {"tokens": 10, "bytes": 60, "unknown_rate": 0.1}
+    assert bits_per_byte(1.0, card) is None and bits_per_byte(1.0, {"tokens": 10, "unknown_rate": 0.0}) is None
+    assert bits_per_byte(3 * math.log(2), card | {"unknown_rate": 0.0}) == pytest.approx(0.5)
 
 
 def test_majority_baseline_of_token_classification():

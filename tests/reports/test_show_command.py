@@ -125,14 +125,15 @@ def test_show_page_of_every_kind_is_self_contained(tmp_path, corpus, model):
 
 def test_show_corpus_page_has_counts_of_corpus(tmp_path, corpus):
     text = strip_tags(show_page(tmp_path, "corpus", corpus=str(corpus.path)))
-    for fact in ("documents", "sentences", "tokens", "unigram entropy"):
-        shown = text.split(f"\n{fact}\n")[1].split("\n")[1]
+    for fact in ("documents", "sentences", "tokens", "unigram_entropy"):
+        label = fact.replace("_", " ")
+        shown = text.split(f"\n{label}\n")[1].split("\n")[1]
         assert float(shown.replace(",", "")) == pytest.approx(corpus.card[fact], rel=1e-3)
     ids, counts = np.unique(corpus.tokens, return_counts=True)
     frequent = count_frequent_tokens(corpus)
     assert dict(frequent) == {corpus.tokenizer.id_to_token[i]: c for i, c in zip(ids, counts, strict=True)}
     assert [count for _, count in frequent] == sorted((count for _, count in frequent), reverse=True)
-    assert sum(histogram_bins(corpus.card["sentence lengths"]).values()) == corpus.card["sentences"]
+    assert sum(histogram_bins(corpus.card["sentence_lengths"]).values()) == corpus.card["sentences"]
 
 
 def test_histogram_keeps_empty_bins_in_between():

@@ -49,7 +49,7 @@ def test_multiple_choice_reads_optional_question_and_label(tmp_path):
     first, second = MultipleChoice(columns={"context": "article"}).read(tmp_path / "a.jsonl")
     assert (first.context, first.question, first.options, first.label) == ("a", "q", ("x", "y"), 1)
     assert (second.question, second.label, second.line) == (None, None, 2)
-    with pytest.raises(UserError, match=r"a\.jsonl has no column 'answer', only: article, question, options, label"):
+    with pytest.raises(UserError, match=r"a\.jsonl has no column 'answer'; its columns: article, question, options, label"):
         MultipleChoice(columns={"label": "answer"}).fit([second])
 
 

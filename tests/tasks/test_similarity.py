@@ -20,7 +20,7 @@ def test_similarity_reads_pairs_with_and_without_scores(tmp_path):
     ]
     assert next(TextSimilarity().read(tmp_path / "b.jsonl")).score is None
     (tmp_path / "c.tsv").write_text("text\tscore\na\t4.5\n")
-    with pytest.raises(UserError, match="has no column 'text_b', only: text, score"):
+    with pytest.raises(UserError, match="has no column 'text_b'; its columns: text, score"):
         next(TextSimilarity().read(tmp_path / "c.tsv"))
 
 

@@ -208,7 +208,7 @@ def test_invalid_template_is_rejected(tmp_path, template, message):
 
 
 def test_template_missing_column_error(tmp_path):
-    with pytest.raises(UserError, match=r"line 1 has no column 'way', only: text, direction"):
+    with pytest.raises(UserError, match=r"line 1 has no column 'way'; its columns: text, direction"):
         list(TextClassification(template="[{way}] {text}").read(write_jsonl(tmp_path, ROWS)))
 
 

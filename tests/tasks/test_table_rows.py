@@ -58,20 +58,20 @@ def test_table_columns_by_name_and_by_number(tmp_path):
 
 def test_missing_column_error_lists_columns_and_is_not_skipped(tmp_path):
     path = write_file(tmp_path, "a.tsv", "id\tsentence\n7\tgood\n")
-    with pytest.raises(UserError, match=r"a\.tsv has no column 'text', only: id, sentence; .*data\.columns\.text=") as message:
+    with pytest.raises(UserError, match=r"a\.tsv has no column 'text'; its columns: id, sentence; .*data\.columns\.text=") as message:
         next(read_texts(path, skip_bad=True))
     assert not isinstance(message.value, BadRow)
     with pytest.raises(UserError, match=r"has no column 'sentense'.*data\.columns\.text=sentence$"):
         next(read_texts(path, {"text": "sentense"}))
     jsonl = write_file(tmp_path, "a.jsonl", '{"text": "a"}\n{"txt": "b"}\n')
-    with pytest.raises(BadRow, match=r"a\.jsonl, line 2 has no column 'text', only: txt; .*data\.columns\.text=txt"):
+    with pytest.raises(BadRow, match=r"a\.jsonl, line 2 has no column 'text'; its columns: txt; .*data\.columns\.text=txt"):
         list(read_texts(jsonl))
 
 
 BAD = {
-    "fields.tsv": ("text\tlabel\none\t0\ntwo\nthree\t1\n", 3, "1 fields, where there should be 2"),
-    "more.csv": ("text,label\none,0\ntwo,1,2\nthree,1\n", 3, "3 fields, where there should be 2"),
-    "quote.csv": ('text,label\none,0\n"tw"o,0\nthree,1\n', 3, "is a quote left open"),
+    "fields.tsv": ("text\tlabel\none\t0\ntwo\nthree\t1\n", 3, "1 fields instead of 2"),
+    "more.csv": ("text,label\none,0\ntwo,1,2\nthree,1\n", 3, "3 fields instead of 2"),
+    "quote.csv": ('text,label\none,0\n"tw"o,0\nthree,1\n', 3, "is a quote not closed"),
     "broken.jsonl": ('{"text": "one"}\n{"text": "tw\n{"text": "three"}\n', 2, "it is not JSON"),
     "deep.jsonl": ('{"text": "one"}\n' + "[" * 200_000 + '\n{"text": "three"}\n', 2, "it is not JSON"),
     "list.jsonl": ('{"text": "one"}\n["two"]\n{"text": "three"}\n', 2, "not an object"),
@@ -96,7 +96,7 @@ def test_bad_row_raises_or_is_skipped_and_counted(tmp_path, name):
 
 def test_unclosed_quote_error_has_its_first_line(tmp_path):
     path = write_file(tmp_path, "a.csv", 'text,label\none,0\n"two,0\nthree,1\n')
-    with pytest.raises(BadRow, match=r"a\.csv, line 3: unexpected end of data; is a quote left open"):
+    with pytest.raises(BadRow, match=r"a\.csv, line 3: unexpected end of data; is a quote not closed"):
         list(read_texts(path))
 
 

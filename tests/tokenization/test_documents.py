@@ -66,7 +66,7 @@ def test_read_documents_from_parquet(tmp_path):
     parquet.write_table(arrow.table({"id": range(300), "text": texts}), tmp_path / "a.parquet", row_group_size=70)
     assert list(read_documents([tmp_path / "a.parquet"])) == DOCUMENTS * 100
     parquet.write_table(arrow.table({"body": texts, "id": range(300)}), tmp_path / "b.parquet")
-    with pytest.raises(UserError, match=r"b\.parquet has no column 'text', only: body, id; .*column="):
+    with pytest.raises(UserError, match=r"b\.parquet has no column 'text'; its columns: body, id; set column="):
         list(read_blocks([tmp_path / "b.parquet"]))
     parquet.write_table(arrow.table({"text": ["a", None]}), tmp_path / "c.parquet")
     with pytest.raises(UserError, match=r"c\.parquet, row 2: `text` is None"):
@@ -156,19 +156,19 @@ def test_read_blocks_collapse_megabytes_of_empty_lines(tmp_path):
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("a.txt", b"", "a.txt is empty"),
-        ("a.txt", b" \n\n\t", "a.txt is empty"),
-        ("a.gz", b"", "a.gz is empty"),
-        ("a.jsonl", b'{"text": " "}', "a.jsonl is empty"),
-        ("a.txt", b"abc\0def", "a.txt looks like a binary file, not text"),
+        ("a.txt", b"", "a.txt contains no text"),
+        ("a.txt", b" \n\n\t", "a.txt contains no text"),
+        ("a.gz", b"", "a.gz contains no text"),
+        ("a.jsonl", b'{"text": " "}', "a.jsonl contains no text"),
+        ("a.txt", b"abc\0def", "a.txt looks like a binary file; give UTF-8 text"),
         ("a.gz", bytes(range(1, 30)) * 50, "a.gz looks like a binary file"),
         ("a.txt", "hello".encode("utf-16"), "a.txt is UTF-16"),
         ("a.txt", b"one\r\ntwo\rthree \xff", r"a.txt is not UTF-8 at byte 15 \(line 3\) \(0xff\).*gb18030.*latin-1"),
         ("a.gz", "好\n\n好".encode()[:-1], r"not UTF-8 at byte 5 \(line 3\)"),
-        ("a.jsonl", b'{"text": "a"}\n\n{"txt": "b"}', r"a.jsonl, line 3 is not an object with a string `text`"),
+        ("a.jsonl", b'{"text": "a"}\n\n{"txt": "b"}', r"a.jsonl, line 3 is not a JSON object with a string field `text`"),
         ("a.jsonl", b'{"text": 3}', "line 1 is not"),
         ("a.jsonl", b'{"text": "a"} {"text": "b"}', "line 1 is not"),
-        ("a.json", b'[\n{"text": "a"}]', r"line 1 is not .* makes lines of an array"),
+        ("a.json", b'[\n{"text": "a"}]', r"line 1 is not .* converts an array to JSON lines"),
         ("a.jsonl", b'{"text": "\xff"}', "not UTF-8 at line 1"),
     ],
 )
@@ -189,7 +189,7 @@ def test_read_json_lines_replaces_lone_surrogates(tmp_path, surrogate):
 
 @pytest.mark.parametrize("row", [r'{"txt": "\ud800"}', r'{"text": "\ud800', r'{"text": ["\ud800"]}', r'{"text": "\ud8"}'])
 def test_read_json_lines_with_surrogates_reports_other_errors(tmp_path, row):
-    with pytest.raises(UserError, match="line 1 is not an object with a string `text`"):
+    with pytest.raises(UserError, match="line 1 is not a JSON object with a string field `text`"):
         list(read_blocks([write_file(tmp_path / "a.jsonl", row)]))
 
 
@@ -208,7 +208,7 @@ def test_read_blocks_refuse_truncated_compressed_files(tmp_path, suffix):
     with pytest.raises(UserError, match=rf"a\{suffix} is truncated"):
         list(read_blocks([path]))
     path.write_bytes(b"this was never packed at all")
-    with pytest.raises(UserError, match=rf"a\{suffix} is truncated, damaged or no \{suffix} file"):
+    with pytest.raises(UserError, match=rf"a\{suffix} is truncated, damaged or not a \{suffix} file"):
         list(read_blocks([path]))
 
 
@@ -223,7 +223,7 @@ def test_read_documents_from_concatenated_compressed_frames(tmp_path):
 def test_read_blocks_without_library_says_how_to_install_it(tmp_path, monkeypatch, name, library):
     (tmp_path / name).write_bytes(b"x")
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(UserError, match=rf"needs {library} .*pip install bertsmith\[data\]"):
+    with pytest.raises(UserError, match=rf"needs {library}: pip install bertsmith\[data\]"):
         list(read_blocks([tmp_path / name]))
 
 
@@ -248,13 +248,13 @@ def test_find_files_names_missing_paths_with_a_suggestion(tmp_path):
         f"{tmp_path}/corpus/trian.txt": r"there is no .*trian\.txt; did you mean .*/corpus/train\.txt\?",
         f"{tmp_path}/corpsu/train.txt": r"there is no .*corpsu; did you mean .*/corpus\?",
         f"{tmp_path}/*.nothing": "no file matches",
-        f"{tmp_path}/table.xlsx": r"table\.xlsx has an ending that is not known; known: \.txt",
-        "": "no texts",
+        f"{tmp_path}/table.xlsx": r"table\.xlsx has an unknown file extension; supported: \.txt",
+        "": "texts is empty",
     }.items():
         with pytest.raises(UserError, match=message):
             find_files([pattern])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="empty holds no file"):
+    with pytest.raises(UserError, match="empty contains no text files"):
         find_files([str(tmp_path / "empty")])
-    with pytest.raises(UserError, match="no texts"):
+    with pytest.raises(UserError, match="texts is empty"):
         find_files([])

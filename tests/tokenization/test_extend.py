@@ -85,23 +85,23 @@ def test_extend_wordpiece_matches_brute_force(initial, continuations, counts, mi
     expected = brute_force_extend(vocab, counts, 6, min_frequency)
     tokenizer = Tokenizer.from_vocab(vocab)
     if not expected:
-        with pytest.raises(UserError, match="would make this text shorter"):
+        with pytest.raises(UserError, match="shortens these texts"):
             extend_tokenizer(tokenizer, counts.items(), 6, min_frequency)
         return
     shuffled = random.Random(0).sample(sorted(counts.items()), len(counts))
     for order in (counts.items(), shuffled):  # the order of the words does not matter
         extension = extend_tokenizer(tokenizer, order, 6, min_frequency)
-        assert extension.gains == expected
+        assert extension.added_tokens == expected
     assert extension.tokenizer.id_to_token == vocab + [token for token, _ in expected]
 
 
 def test_extend_counts_tokens_lost_in_other_words():
     """`abc` saves a token in each abc, but in each abcdbd it prevents the match of `##cdbd`."""
     tokenizer = Tokenizer.from_vocab([*SPECIAL_TOKENS, *LETTERS, "##d", "ab", "##cdbd"])
-    assert extend_tokenizer(tokenizer, [("abc", 10), ("abcdbd", 4)], 1, 1).gains == [
+    assert extend_tokenizer(tokenizer, [("abc", 10), ("abcdbd", 4)], 1, 1).added_tokens == [
         ("abcdbd", 4)
     ]  # abc: 10 - 4 x 2, less than 4
-    assert extend_tokenizer(tokenizer, [("abc", 10), ("abcdbd", 3)], 1, 1).gains == [("abc", 10 - 3 * 2)]
+    assert extend_tokenizer(tokenizer, [("abc", 10), ("abcdbd", 3)], 1, 1).added_tokens == [("abc", 10 - 3 * 2)]
 
 
 def brute_force_merges(tokenizer: Tokenizer, counts: dict[str, int], max_added: int) -> list[tuple[str, int]]:
@@ -141,12 +141,12 @@ def test_extend_bpe_matches_brute_force(kind, seed):
     vocabulary = train_vocabulary(kind, list(old_counts.items()), 280 if space else 24, special_tokens=SPECIAL_TOKENS)
     tokenizer = Tokenizer(assemble_tokenizer(kind, build_model(vocabulary), True))
     extension = extend_tokenizer(tokenizer, new_counts.items(), 12)
-    assert extension.gains == brute_force_merges(tokenizer, new_counts, 12) and len(extension.gains) == 12
+    assert extension.added_tokens == brute_force_merges(tokenizer, new_counts, 12) and len(extension.added_tokens) == 12
     old_total, new_total = (
         sum(count * len(candidate.encode(word).ids) for word, count in new_counts.items())
         for candidate in (tokenizer, extension.tokenizer)
     )
-    assert old_total - new_total == sum(gain for _, gain in extension.gains)
+    assert old_total - new_total == sum(gain for _, gain in extension.added_tokens)
 
 
 def make_tokenizer(kind: str) -> Tokenizer:
@@ -219,9 +219,9 @@ def test_extend_adds_unknown_ideographs_without_joining_them():
     tokenizer = Tokenizer.from_vocab(VOCAB)
     counts = count_domain_words(tokenizer, "天地龘天地龘天地龘麤 the ribosome ribosome" * 3)
     extension = extend_tokenizer(tokenizer, counts.items(), 10)
-    assert ("龘", 9) in extension.gains and ("麤", 3) in extension.gains
-    assert not any(len(token) > 1 and ord(token[-1]) > 0x3400 for token, _ in extension.gains)
-    assert map_to_parent_ids(extension.tokenizer, tokenizer)[[name for name, _ in extension.gains].index("龘")] == [
+    assert ("龘", 9) in extension.added_tokens and ("麤", 3) in extension.added_tokens
+    assert not any(len(token) > 1 and ord(token[-1]) > 0x3400 for token, _ in extension.added_tokens)
+    assert map_to_parent_ids(extension.tokenizer, tokenizer)[[name for name, _ in extension.added_tokens].index("龘")] == [
         tokenizer.unk_token_id
     ]
     assert lone_ideograph_fraction(counts.items()) == pytest.approx(30 / 39) and lone_ideograph_fraction([("the", 3)]) == 0
@@ -242,7 +242,7 @@ def test_extend_keeps_ids_of_special_tokens_outside_the_vocabulary():
 
 def test_extend_ignores_words_longer_than_max_input_chars():
     tokenizer = Tokenizer.from_vocab(VOCAB)
-    with pytest.raises(UserError, match="fits it as it is"):
+    with pytest.raises(UserError, match="needs no extension"):
         extend_tokenizer(tokenizer, [("ab" * 60, 9), ("the", 9)], 5)
 
 
@@ -253,7 +253,7 @@ def test_extensible_kind_refuses_unigram_and_byte(kind):
         assemble_tokenizer(kind, build_model(train_vocabulary(kind, counts, 300, special_tokens=SPECIAL_TOKENS)), True),
         "folder",
     )
-    with pytest.raises(UserError, match="folder is of a kind that cannot be extended"):
+    with pytest.raises(UserError, match="folder cannot be extended"):
         extensible_kind(tokenizer)
 
 

@@ -72,7 +72,11 @@ def open_prepared(folder, path, **settings):
 
 @pytest.mark.parametrize(
     ("bad", "message"),
-    [("160", "3 digits are not whole bytes"), ("16 3 01", "1 digits are not whole bytes"), ("16zz", "'z', its character 3")],
+    [
+        ("160", "3 hex digits in a row are not whole bytes"),
+        ("16 3 01", "1 hex digits in a row are not whole bytes"),
+        ("16zz", "'z' at character 3 is not a hex digit"),
+    ],
 )
 def test_bad_hex_is_an_invalid_row_of_a_task(tmp_path, bad, message):
     path = write_table(tmp_path / "a.tsv", ["1603", bad, "ff00"])
@@ -90,14 +94,14 @@ def test_prepare_refuses_bad_hex_and_names_the_line(tmp_path, name):
     path, texts = tmp_path / name, ["1603", "16f", "ff00"]
     path.write_text("\n".join(texts)) if name == "a.txt" else write_table(path, texts)
     line = 3 if name in ("a.tsv", "a.csv") else 2
-    with pytest.raises(UserError, match=rf"{name}, line {line}: 3 digits are not whole bytes"):
+    with pytest.raises(UserError, match=rf"{name}, line {line}: 3 hex digits in a row are not whole bytes"):
         open_prepared(tmp_path, path)
 
 
 def test_hex_tokenizer_refuses_text_that_is_not_hex():
-    with pytest.raises(UserError, match=r"'hello' is not hex: 'h', its character 1, .* bytes written in hex"):
+    with pytest.raises(UserError, match=r"'hello' is not hexadecimal: 'h' at character 1 .* reads hex-encoded bytes"):
         encode_texts(["00", "hello"], HEX)
-    with pytest.raises(UserError, match="'hello ' is not hex"):
+    with pytest.raises(UserError, match="'hello ' is not hexadecimal"):
         HEX.encode_with_mask("hello [MASK]")
     assert HEX.encode_with_mask("1603 [MASK]ff") == [*HEX.encode("1603").ids, HEX.mask_token_id, *HEX.encode("ff").ids]
 
@@ -106,7 +110,9 @@ def test_prepare_names_a_missing_column_with_a_suggestion(tmp_path):
     (tmp_path / "tokenizer").mkdir()
     HEX.save(tmp_path / "tokenizer")
     path = write_table(tmp_path / "a.tsv", ["1603"])
-    with pytest.raises(UserError, match=r"a\.tsv has no column 'payload', only: label, payload_hex; .*column=payload_hex"):
+    with pytest.raises(
+        UserError, match=r"a\.tsv has no column 'payload'; its columns: label, payload_hex; set column=payload_hex"
+    ):
         open_prepared(tmp_path, path, column="payload")
 
 
@@ -115,7 +121,7 @@ def test_prepare_names_an_invalid_row_of_a_table(tmp_path):
     HEX.save(tmp_path / "tokenizer")
     path = tmp_path / "a.tsv"
     path.write_text("label\tpayload_hex\n0\t1603\n0\n")
-    with pytest.raises(UserError, match=r"a\.tsv, line 3: 1 fields, where there should be 2"):
+    with pytest.raises(UserError, match=r"a\.tsv, line 3: 1 fields instead of 2"):
         open_prepared(tmp_path, path)
 
 
@@ -132,5 +138,5 @@ def test_prepare_refuses_an_existing_corpus_of_another_column(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("payload_hex\tother\n1603\tff\n1604\tfe\n")
     open_prepared(tmp_path, path)
-    with pytest.raises(UserError, match="other text, tokenizer or settings"):
+    with pytest.raises(UserError, match="other texts, tokenizer or settings"):
         open_prepared(tmp_path, path, column="other")

@@ -77,5 +77,5 @@ def test_with_special_tokens_appends_ids_or_refuses_gaps():
     assert extended.encode("[x] the [y]").ids == tokenizer.encode("[x] the [y]").ids
     assert len(tokenizer) == len(LINES)  # unchanged
     vocab_with_gaps = {**{name: token_id for token_id, name in enumerate(SPECIAL_TOKENS)}, "a": 9, "b": 6}
-    with pytest.raises(UserError, match="ids that no piece uses"):
+    with pytest.raises(UserError, match="ids without a token"):
         Tokenizer(build_bert_tokenizer(models.WordPiece(vocab_with_gaps, unk_token="[UNK]"), True)).with_special_tokens(["[x]"])

@@ -48,7 +48,7 @@ def test_word_tokenizer_encodes_unknown_words_as_unk(tmp_path):
 
 
 def test_word_vocabulary_refuses_text_without_frequent_words(tmp_path):
-    with pytest.raises(UserError, match="no word occurs 5 times"):
+    with pytest.raises(UserError, match="no word occurs min_frequency=5 times"):
         train_word_tokenizer(tmp_path, "the cat sat\n", min_frequency=5)
 
 

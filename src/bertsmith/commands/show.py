@@ -92,7 +92,7 @@ def _masking_page(recipe: Recipe) -> tuple[str, list[Section]]:
 
 
 def _curves_page(recipe: Recipe) -> tuple[str, list[Section]]:
-    baseline = _open_corpus(recipe).card["unigram entropy"] if recipe.corpus else None
+    baseline = _open_corpus(recipe).card["unigram_entropy"] if recipe.corpus else None
     return "How the run goes", [render_curves(_model_folder(recipe), baseline)]
 
 

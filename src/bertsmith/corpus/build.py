@@ -43,7 +43,7 @@ from .store import DOCUMENTS_FILE, SENTENCES_FILE, TOKENS_FILE, WORD_STARTS_FILE
 
 HASHES, JOURNAL = "hashes.bin", "journal.json"
 Progress = Callable[[int, int], None]
-BLOCK_CHARS = 1 << 20  # characters per block given to a worker
+BLOCK_CHARS = 1 << 20  # characters per block of a worker
 
 
 class Prepare(Config, frozen=True):
@@ -91,14 +91,16 @@ def build_corpus(config: Prepare, on_read: Progress = lambda read, of: None) -> 
     sources = [{"name": p.name, "bytes": p.stat().st_size, "sha256": checksum(p)} for p in paths]
     recipe: dict[str, Any] = {"sources": sources, "tokenizer": tokenizer.fingerprint, "segmenter": config.segmenter_name}
     recipe |= {"sentences": config.sentences, "drop": sorted(config.drop), "column": config.column}
-    made_by = fingerprint(recipe | ({"spaced": True} if needs_line_spaces(tokenizer) else {}))
+    identity = fingerprint(recipe | ({"spaced": True} if needs_line_spaces(tokenizer) else {}))
     with lock_output(out):
         if (out / MANIFEST).exists():
-            if read_json(out / "card.json").get("made_by") == made_by:
+            if read_json(out / "card.json").get("identity") == identity:
                 return out, False
-            raise UserError(f"{out} holds a corpus of other text, tokenizer or settings; choose another out, or remove it")
+            raise UserError(
+                f"{out} contains a corpus with other texts, tokenizer or settings; choose another out, or remove it"
+            )
         partial_folder = check_writable(out).with_name(out.name + ".part")
-        metadata = {"made_by": made_by, "sources": sources, "settings": to_dict(config)}
+        metadata = {"identity": identity, "sources": sources, "settings": to_dict(config)}
         try:
             _build(check_writable(partial_folder, JOURNAL, MANIFEST), config, paths, tokenizer, metadata, on_read)
         except OSError as error:
@@ -118,18 +120,18 @@ def is_interrupted(out: Path) -> bool:
 
 def _disk_full_error(folder: Path) -> UserError:
     free = shutil.disk_usage(folder).free
-    hint = "make room and run the same command again: what is done is kept"
-    return UserError(f"no space left for {folder} ({free:,} bytes free); {hint}")
+    hint = "free some space and run the same command again to resume"
+    return UserError(f"the disk is full: {folder} ({free:,} bytes free); {hint}")
 
 
 def _build(
     folder: Path, config: Prepare, paths: list[Path], tokenizer: Tokenizer, metadata: dict[str, Any], on_read: Progress
 ) -> None:
     """Build everything in the temporary folder, resuming what an interrupted run has done."""
-    if (folder / MANIFEST).exists() and read_json(folder / "card.json").get("made_by") == metadata["made_by"]:
+    if (folder / MANIFEST).exists() and read_json(folder / "card.json").get("identity") == metadata["identity"]:
         verify_manifest(folder)  # a previous run was killed just before the end
     else:
-        _encode_texts(folder, config, paths, tokenizer, metadata["made_by"], on_read)
+        _encode_texts(folder, config, paths, tokenizer, metadata["identity"], on_read)
         _finalize(folder, config, tokenizer, metadata)
     # Last: until the manifest is written, an interrupted run needs the journal.
     for name in (
@@ -141,10 +143,10 @@ def _build(
 
 
 def _encode_texts(
-    folder: Path, config: Prepare, paths: list[Path], tokenizer: Tokenizer, input_fingerprint: str, on_read: Progress
+    folder: Path, config: Prepare, paths: list[Path], tokenizer: Tokenizer, identity: str, on_read: Progress
 ) -> None:
     """Encode the blocks and append them in order, with a journal of the progress."""
-    writer = _CorpusWriter(folder, input_fingerprint, _token_dtype(tokenizer), bool(config.segmenter_name))
+    writer = _CorpusWriter(folder, identity, _token_dtype(tokenizer), bool(config.segmenter_name))
     if writer.is_complete:
         return
     total, options = (
@@ -163,13 +165,13 @@ def _encode_texts(
 def _finalize(folder: Path, config: Prepare, tokenizer: Tokenizer, metadata: dict[str, Any]) -> None:
     sentences = (folder / SENTENCES_FILE).stat().st_size // 8 - 1
     if sentences < 2:
-        raise UserError(f"{', '.join(config.texts)}: {max(sentences, 0)} sentence(s) in all; a corpus needs some text "
-                       "(one sentence or paragraph a line, a blank line between documents)")  # fmt: skip
+        raise UserError(f"{', '.join(config.texts)}: only {max(sentences, 0)} sentence(s); a corpus needs at least two "
+                       "(one sentence or paragraph per line, a blank line between documents)")  # fmt: skip
     dtype = _token_dtype(tokenizer)
     metadata |= {"duplicates": _remove_duplicates(folder, dtype, config.drop)}
     journal = read_json(folder / JOURNAL)
     if not config.drop:  # the bytes of dropped text are not counted separately
-        metadata |= {name: journal[name] for name in ("bytes", "unknown bytes") if journal.get(name) is not None}
+        metadata |= {name: journal[name] for name in ("bytes", "unknown_bytes") if journal.get(name) is not None}
     tokenizer.save(folder)
     write_json(folder / "card.json", card.build_card(folder, tokenizer, dtype) | metadata)
     names = (TOKENS_FILE, SENTENCES_FILE, DOCUMENTS_FILE, WORD_STARTS_FILE, "card.json", "tokenizer.json")
@@ -182,7 +184,7 @@ def _remove_duplicates(folder: Path, dtype: np.dtype[Any], drop: tuple[str, ...]
     if "duplicates" not in journal:
         duplicates = dedup.find_duplicates(folder, folder / HASHES)
         num_dropped = dedup.drop_duplicates(folder, dtype, duplicates, drop) if drop else 0
-        journal["duplicates"] = {**duplicates.counts, "sentences dropped": num_dropped}
+        journal["duplicates"] = {**duplicates.counts, "dropped_sentences": num_dropped}
         write_json(folder / JOURNAL, journal)
     dedup.replace_files(folder)
     return journal["duplicates"]
@@ -197,10 +199,10 @@ class _CorpusWriter:
 
     JOURNAL_INTERVAL = 32  # blocks between two journal entries: at most this many are encoded again
 
-    def __init__(self, folder: Path, input_fingerprint: str, dtype: np.dtype[Any], with_word_starts: bool) -> None:
-        self.folder, self.input_fingerprint, self.dtype = folder, input_fingerprint, dtype
+    def __init__(self, folder: Path, identity: str, dtype: np.dtype[Any], with_word_starts: bool) -> None:
+        self.folder, self.identity, self.dtype = folder, identity, dtype
         journal = read_json(folder / JOURNAL) if (folder / JOURNAL).exists() else {}
-        if journal.get("made_by") != input_fingerprint:
+        if journal.get("identity") != identity:
             journal = {}
             shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
@@ -208,10 +210,10 @@ class _CorpusWriter:
             write_json(folder / JOURNAL, {})  # marks the folder as ours
         self.num_blocks, self.is_complete = journal.get("blocks", 0), journal.get("complete", False)
         self.num_tokens, self.num_sentences = journal.get("tokens", 0), journal.get("sentences", 0)
-        self.last_document_end = journal.get("border", -1)  # last entry written to DOCUMENTS_FILE
+        self.last_document_end = journal.get("last_document_end", -1)  # last entry written to DOCUMENTS_FILE
         self.num_bytes: int | None = journal.get("bytes") if journal else 0
         # None: started by a version that did not count them.
-        self.unknown_bytes: int | None = journal.get("unknown bytes") if journal else 0
+        self.unknown_bytes: int | None = journal.get("unknown_bytes") if journal else 0
         self.file_sizes: dict[str, int] = journal.get("sizes", {})
         if self.is_complete:
             return
@@ -220,7 +222,7 @@ class _CorpusWriter:
             for name in (TOKENS_FILE, SENTENCES_FILE, DOCUMENTS_FILE, HASHES, *([WORD_STARTS_FILE] if with_word_starts else []))
         }
         self.word_start_writer = (
-            BitWriter(self.files[WORD_STARTS_FILE], bytes.fromhex(journal["spare"]) if journal else b"")
+            BitWriter(self.files[WORD_STARTS_FILE], bytes.fromhex(journal["pending_bits"]) if journal else b"")
             if with_word_starts
             else None
         )
@@ -270,14 +272,17 @@ class _CorpusWriter:
             os.fsync(file.fileno())
         sizes = {name: file.tell() for name, file in self.files.items()}
         journal = {
-            "made_by": self.input_fingerprint,
+            "identity": self.identity,
             "blocks": self.num_blocks,
             "complete": self.is_complete,
             "tokens": self.num_tokens,
         }
-        journal |= {"sentences": self.num_sentences, "border": self.last_document_end, "sizes": sizes}
-        journal |= {"spare": self.word_start_writer.pending.hex() if self.word_start_writer else "", "bytes": self.num_bytes}
-        write_json(self.folder / JOURNAL, journal | {"unknown bytes": self.unknown_bytes})
+        journal |= {"sentences": self.num_sentences, "last_document_end": self.last_document_end, "sizes": sizes}
+        journal |= {
+            "pending_bits": self.word_start_writer.pending.hex() if self.word_start_writer else "",
+            "bytes": self.num_bytes,
+        }
+        write_json(self.folder / JOURNAL, journal | {"unknown_bytes": self.unknown_bytes})
 
 
 def _encode_blocks(
@@ -339,8 +344,8 @@ class _BlockEncoder:
         encodings = self.tokenizer.backend_tokenizer.encode_batch(lines, add_special_tokens=False)
         for line, ids, encoding in zip(lines, np.split(tokens, ends)[:-1], encodings, strict=True):
             if not np.array_equal(encoding.ids, ids):
-                raise UserError(f"the ids of {line[:60]!r} run by run are not those of the whole line, so its words cannot be "
-                               "marked: a fault of bertsmith's, please report it with the tokenizer.json")  # fmt: skip
+                raise UserError(f"cannot mark the words of {line[:60]!r}: fast encoding gave other ids than the tokenizer; "
+                               "this is a bug, please report it with the tokenizer.json (language=en avoids it)")  # fmt: skip
             word_starts.append(
                 chinese.token_word_starts(
                     line, self.segment(line), encoding.offsets, self.tokenizer.is_continuation[ids], space_prefixed

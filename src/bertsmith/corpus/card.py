@@ -24,16 +24,16 @@ def build_card(folder: Path, tokenizer: Tokenizer, dtype: np.dtype[Any]) -> dict
     tokens, sizes = int(counts.sum()), np.diff(sentences)
     card = {"documents": len(documents) - 1, "sentences": len(sizes), "tokens": tokens, "dtype": dtype.name}
     card |= {
-        "vocabulary": len(tokenizer),
-        "tokenizer": tokenizer.fingerprint,
-        "words marked": (folder / WORD_STARTS_FILE).exists(),
+        "vocab_size": len(tokenizer),
+        "tokenizer_fingerprint": tokenizer.fingerprint,
+        "has_word_boundaries": (folder / WORD_STARTS_FILE).exists(),
     }
     card |= {
-        "unknown rate": round(float(counts[tokenizer.unk_token_id]) / tokens, 6),
-        "unigram entropy": unigram_entropy(counts),
+        "unknown_rate": round(float(counts[tokenizer.unk_token_id]) / tokens, 6),
+        "unigram_entropy": unigram_entropy(counts),
     }
-    card |= {"longest sentence": int(sizes.max()), "sentence lengths": length_histogram(sizes)}
-    return card | {"document lengths in sentences": length_histogram(np.diff(documents)), "warnings": card_warnings(card)}
+    card |= {"max_sentence_length": int(sizes.max()), "sentence_lengths": length_histogram(sizes)}
+    return card | {"document_lengths": length_histogram(np.diff(documents)), "warnings": card_warnings(card)}
 
 
 def count_unigrams(tokens: NDArray[Any], vocab_size: int) -> NDArray[np.int64]:
@@ -60,12 +60,14 @@ def card_warnings(card: dict[str, Any]) -> list[str]:
     """Warnings about properties of the corpus that limit pre-training."""
     messages = []
     if card["documents"] == 1:
-        messages.append("one document only: next-sentence prediction has no other document to draw from; "
-                     "put a blank line between documents, or pre-train without it (objective=mlm)")  # fmt: skip
-    if card["unknown rate"] > 0.02:
-        messages.append(f"{card['unknown rate']:.1%} of the tokens are unknown to the vocabulary; train one on this text")
+        messages.append("the corpus is a single document: next-sentence prediction needs a second one for its negative "
+                     "pairs; put a blank line between documents, or pre-train with objective=mlm")  # fmt: skip
+    if card["unknown_rate"] > 0.02:
+        messages.append(
+            f"{card['unknown_rate']:.1%} of the tokens are [UNK]; train a tokenizer on this text (`bertsmith tokenizer`)"
+        )
     if card["sentences"] == card["documents"]:
-        messages.append("every document is one sentence: there are no following sentences to learn from (objective=mlm)")
+        messages.append("every document is a single sentence: there are no sentence pairs; pre-train with objective=mlm")
     return messages
 
 
@@ -74,7 +76,7 @@ def bits_per_byte(nll: float, card: dict[str, Any]) -> float | None:
 
     None if the card does not have the byte counts (duplicates dropped, or built by an old version).
     """
-    unknown_bytes = card.get("unknown bytes", None if card["unknown rate"] else 0)
+    unknown_bytes = card.get("unknown_bytes", None if card["unknown_rate"] else 0)
     if not card.get("bytes") or unknown_bytes is None:
         return None
     return float(nll / math.log(2) * card["tokens"] + BITS_IN_BYTE * unknown_bytes) / float(card["bytes"])

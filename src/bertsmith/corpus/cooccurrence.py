@@ -67,11 +67,11 @@ def count_cooccurrences(
     `memory` bounds the memory used, in bytes; the counts do not depend on it, but their order on disk does.
     """
     if not 1 <= window <= MAX_WINDOW:
-        raise UserError(f"window={window} is not between 1 and {MAX_WINDOW} words")
+        raise UserError(f"window = {window} must be between 1 and {MAX_WINDOW} words")
     if memory < MIN_MEMORY:
-        raise UserError(f"memory={memory:,} bytes is too little to count in; give at least {MIN_MEMORY:,}")
-    settings = {"corpus": corpus.card["made_by"], "window": window, "within": scope, "memory": memory}
-    if (folder / METADATA_FILE).exists() and read_json(folder / METADATA_FILE)["asked"] == settings:
+        raise UserError(f"memory = {memory:,} bytes is too little to count co-occurrences; at least {MIN_MEMORY:,}")
+    settings = {"corpus": corpus.card["identity"], "window": window, "scope": scope, "memory": memory}
+    if (folder / METADATA_FILE).exists() and read_json(folder / METADATA_FILE)["settings"] == settings:
         return CooccurrenceCounts(folder / COUNTS_FILE, np.array(read_json(folder / METADATA_FILE)["blocks"], np.int64))
     runs_folder = folder / "runs"
     if not (runs_folder / METADATA_FILE).exists() or read_json(runs_folder / METADATA_FILE) != settings:
@@ -80,7 +80,7 @@ def count_cooccurrences(
         write_json(runs_folder / METADATA_FILE, settings)
     _write_runs(corpus, runs_folder, window, scope, memory, progress)
     blocks = _merge_runs(sorted(runs_folder.glob("run-*.bin")), folder / COUNTS_FILE, window, memory)
-    write_json(folder / METADATA_FILE, {"asked": settings, "blocks": blocks})
+    write_json(folder / METADATA_FILE, {"settings": settings, "blocks": blocks})
     shutil.rmtree(runs_folder)
     return CooccurrenceCounts(folder / COUNTS_FILE, np.array(blocks, np.int64))
 

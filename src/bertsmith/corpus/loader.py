@@ -31,7 +31,7 @@ class BatchLoader:
     def __post_init__(self) -> None:
         if self.max_length > self.batch_tokens:
             raise UserError(
-                f"a sample of {self.max_length} tokens does not fit a batch of {self.batch_tokens}; "
+                f"max_length={self.max_length} does not fit into train.batch_tokens={self.batch_tokens}; "
                 "raise train.batch_tokens or lower max_length"
             )
 

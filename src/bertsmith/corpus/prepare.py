@@ -14,15 +14,15 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Build the corpus folder, resume an interrupted build, or report that it exists already."""
     console = Console(quiet)
     if is_interrupted(resolve_path(recipe.out, "out")):
-        console.info(f"{recipe.out} was begun before; going on")
+        console.info(f"resuming the interrupted build of {recipe.out}")
     with console.progress_bar("preparing", "bytes") as bar:
         folder, was_built = build_corpus(recipe, bar)
     card = read_json(folder / "card.json")
     for warning in card["warnings"]:
         console.warn(warning)
     if not was_built:
-        console.info(f"{folder} is there already, made from the same text by the same settings")
-    shown = ("documents", "sentences", "tokens", "unknown rate", "unigram entropy", "longest sentence", "duplicates")
+        console.info(f"{folder} already exists, prepared from the same texts with the same settings")
+    shown = ("documents", "sentences", "tokens", "unknown_rate", "unigram_entropy", "max_sentence_length", "duplicates")
     console.print_table(str(folder), [(name, _format_value(card[name])) for name in shown])
     return {"out": str(folder), "made": was_built, **{name.replace(" ", "_"): card[name] for name in (*shown, "warnings")}}
 

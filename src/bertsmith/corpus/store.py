@@ -36,7 +36,7 @@ class Corpus:
         """Map a folder written by `prepare`; `verify_checksums` takes about a second per gigabyte."""
         if not (path / MANIFEST).exists():
             unfinished = path.with_name(path.name + ".part")
-            hint = "its preparation was interrupted: run `prepare` again" if unfinished.exists() else "`prepare` makes one"
+            hint = "`prepare` was interrupted: run it again to resume" if unfinished.exists() else "make one with `prepare`"
             raise UserError(f"{path} is not a corpus folder; {hint}")
         if verify_checksums:
             verify_manifest(path)
@@ -83,7 +83,7 @@ class Corpus:
         num_validation = max(round(validation_split * count), 2) if validation_split > 0 and len(eligible) >= 8 else 0
         if num_validation and count - num_validation < 2:
             raise UserError(
-                f"{self.path}: validation_split={validation_split} of {count} documents leaves fewer than two to train on; "
+                f"{self.path}: validation_split={validation_split} of {count} documents leaves fewer than two for training; "
                 "lower it"
             )
         is_validation = np.zeros(count, bool)

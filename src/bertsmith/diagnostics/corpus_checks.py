@@ -43,7 +43,7 @@ def check_documents(card: dict[str, Any], objective: str | None) -> Iterator[Fin
 def check_duplicates(card: dict[str, Any]) -> Iterator[Finding]:
     """Sentences or documents that occur more than once."""
     duplicates = card.get("duplicates", {})
-    dropped = duplicates.get("sentences dropped", 0)
+    dropped = duplicates.get("dropped_sentences", 0)
     repeated = max(0, duplicates.get("sentences", 0) - dropped)
     sentence_fraction = repeated / max(1, card["sentences"])
     documents = 0 if dropped else duplicates.get("documents", 0)
@@ -64,9 +64,9 @@ def check_duplicates(card: dict[str, Any]) -> Iterator[Finding]:
 
 def check_unk_rate(card: dict[str, Any]) -> Iterator[Finding]:
     """Too many [UNK] tokens."""
-    if card["unknown rate"] > MAX_UNK_RATE:
+    if card["unknown_rate"] > MAX_UNK_RATE:
         yield Finding(
-            WRONG_VOCABULARY + "unknown words", "problem", f"{card['unknown rate']:.1%} of the tokens are unknown",
+            WRONG_VOCABULARY + "unknown words", "problem", f"{card['unknown_rate']:.1%} of the tokens are unknown",
             "the model sees [UNK] there: it cannot learn these words, nor ever guess them, and they are never asked for",
             f"{RETRAIN_TOKENIZER_ADVICE}; a cased vocabulary on text in capitals, or one of another language, does this too",
             "tokenizer=FOLDER",
@@ -75,7 +75,7 @@ def check_unk_rate(card: dict[str, Any]) -> Iterator[Finding]:
 
 def check_corpus_tokenizer(corpus: Corpus) -> Iterator[Finding]:
     """The corpus was tokenized with another tokenizer than the one in its folder."""
-    recorded, actual, vocab_size = corpus.card["tokenizer"], corpus.tokenizer.fingerprint, len(corpus.tokenizer)
+    recorded, actual, vocab_size = corpus.card["tokenizer_fingerprint"], corpus.tokenizer.fingerprint, len(corpus.tokenizer)
     max_id = int(corpus.tokens.max()) if len(corpus.tokens) else 0
     if recorded != actual or max_id >= vocab_size:
         yield Finding(
@@ -89,10 +89,11 @@ def check_corpus_tokenizer(corpus: Corpus) -> Iterator[Finding]:
 
 def check_model_tokenizer(corpus: Corpus, fingerprint: str) -> Iterator[Finding]:
     """The corpus was tokenized with another tokenizer than the model's."""
-    if corpus.card["tokenizer"] != fingerprint:
+    if corpus.card["tokenizer_fingerprint"] != fingerprint:
         yield Finding(
             WRONG_VOCABULARY + "another tokenizer", "problem",
-            f"{corpus.path} was made with tokenizer {corpus.card['tokenizer'][:8]}, the model with {fingerprint[:8]}",
+            f"{corpus.path} was made with tokenizer {corpus.card['tokenizer_fingerprint'][:8]}, "
+            f"the model with {fingerprint[:8]}",
             "the same ids are other pieces to the model: it would read this text as noise",
             "prepare the text with the tokenizer of the model", "tokenizer=FOLDER",
         )  # fmt: skip
@@ -141,7 +142,7 @@ def compute_fertility(corpus: Corpus) -> float | None:
 
 
 def _check_pairs(card: dict[str, Any]) -> Iterator[Finding]:
-    num_single = card.get("document lengths in sentences", {}).get("1+", 0)
+    num_single = card.get("document_lengths", {}).get("1+", 0)
     if card["documents"] == 1:
         yield Finding(
             "no documents", "problem", f"one document of {card['sentences']:,} sentences",
@@ -164,14 +165,14 @@ def _check_pairs(card: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _check_corpus_size(card: dict[str, Any]) -> Iterator[Finding]:
-    tokens_per_subword = card["tokens"] / max(1, card["vocabulary"])
+    tokens_per_subword = card["tokens"] / max(1, card["vocab_size"])
     if tokens_per_subword < MIN_TOKENS_PER_SUBWORD:
         suggested_size = max(100, card["tokens"] // (5 * MIN_TOKENS_PER_SUBWORD))
         yield Finding(
             "too little text", "problem" if tokens_per_subword < MIN_TOKENS_PER_SUBWORD / 4 else "note",
-            f"{card['tokens']:,} tokens for a vocabulary of {card['vocabulary']:,}: "
+            f"{card['tokens']:,} tokens for a vocabulary of {card['vocab_size']:,}: "
             f"{format_number(tokens_per_subword)} for each piece",
             "most pieces are met too seldom to learn anything of them",
             "gather more text, train a smaller vocabulary on it, or go on from a model that has read more (init=FOLDER)",
-            f"vocab_size={suggested_size}" if suggested_size < card["vocabulary"] else "init=FOLDER",
+            f"vocab_size={suggested_size}" if suggested_size < card["vocab_size"] else "init=FOLDER",
         )  # fmt: skip

@@ -113,7 +113,7 @@ def _check_unfinished_run(folder: Path, corpus_folder: Path | None, report: Diag
     _check_log(log, run, corpus.card if corpus else None, report)
     if log:
         report.add(check_masking(log, run, None))
-    entropy = corpus.card["unigram entropy"] if corpus else None
+    entropy = corpus.card["unigram_entropy"] if corpus else None
     report.add(
         check_unigram_baseline(
             log, run, None, entropy, [finding for finding in report.findings if finding.name != "stopped half-way"]
@@ -172,7 +172,7 @@ def _check_model(
 ) -> None:
     """Checks of masking, loss, positions, attention and hidden states, by a forward pass over the corpus."""
     probe = _probe_model(model, corpus, run) if corpus else None
-    entropy = card["unigram entropy"] if card and run.is_pretraining else None
+    entropy = card["unigram_entropy"] if card and run.is_pretraining else None
     report.add(check_masking(log, run, probe))
     report.add(check_unigram_baseline(log, run, probe, entropy, report.findings) if run.is_pretraining or probe else [])
     report.add(check_position_embeddings(model, run))

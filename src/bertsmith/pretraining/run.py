@@ -67,7 +67,7 @@ def _train(
     if _has_memory(config.encoder) and not uses_streams(recipe):
         console.warn("this model can remember the text before each sequence, and will not: nothing goes on from batch to "
                     "batch; set objective.packing=streams, or model.mixer.mem_len=0")  # fmt: skip
-    if isinstance(config.encoder.embeddings, CharCNNConfig) and (unknown := corpus.card["unknown rate"]) > MAX_UNKNOWN_FRACTION:
+    if isinstance(config.encoder.embeddings, CharCNNConfig) and (unknown := corpus.card["unknown_rate"]) > MAX_UNKNOWN_FRACTION:
         console.warn(f"{unknown:.1%} of the corpus are words its tokenizer does not know, and all of them are spelt [UNK] "
                     "here: letters are learnt from the others alone; a larger `tokenizer vocab_size=` leaves "
                     "fewer")  # fmt: skip
@@ -79,7 +79,7 @@ def _train(
         with Prefetcher(loaders[0].collator, train.workers, world_size()) as prefetcher:
             trainer = Trainer(
                 model, recipe.objective, train, out, seed=recipe.seed, fingerprint=identity, on_step=on_step,
-                quiet=console.quiet, baseline=("words", corpus.card["unigram entropy"]),
+                quiet=console.quiet, baseline=("words", corpus.card["unigram_entropy"]),
                 eval_sets=_build_eval_sets(recipe, valid_corpus, valid_documents, train.batch_tokens, console),
             )  # fmt: skip
             return (
@@ -162,7 +162,7 @@ def _build_result(summary: dict[str, Any], corpus: Corpus, model: Model) -> dict
     result = {
         name: summary[name] for name in ("step", "loss", "tokens", "seconds", "tokens_per_second", "skipped", "rollbacks")
     }
-    result |= {"unigram_entropy": corpus.card["unigram entropy"], "parameters": sum(p.numel() for p in model.parameters())}
+    result |= {"unigram_entropy": corpus.card["unigram_entropy"], "parameters": sum(p.numel() for p in model.parameters())}
     for name, value in summary["trials"].get("valid", {}).items():
         result[f"valid_{name.replace('.', '_')}"] = value
     if "loss" in summary["trials"].get("alone", {}):  # absent if the held-out text has only unknown words

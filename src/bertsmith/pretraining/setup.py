@@ -86,7 +86,7 @@ def split_corpus(recipe: PretrainRecipe, corpus: Corpus) -> tuple[np.ndarray, Co
     """Indices of the training documents, the validation corpus, and the indices of its validation documents."""
     if recipe.valid:
         valid = Corpus.open(resolve_path(recipe.valid, "valid"))
-        if valid.card["tokenizer"] != corpus.card["tokenizer"]:
+        if valid.card["tokenizer_fingerprint"] != corpus.card["tokenizer_fingerprint"]:
             raise UserError(f"{valid.path} was made with another tokenizer than {corpus.path}; run `prepare` on it with "
                            f"tokenizer={corpus.path}")  # fmt: skip
         return np.arange(len(corpus.document_offsets) - 1), valid, np.arange(len(valid.document_offsets) - 1)
@@ -108,8 +108,9 @@ def build_model_config(recipe: PretrainRecipe, corpus: Corpus) -> ModelConfig:
         raise UserError(f"init={recipe.init} brings its own token table; leave out `vectors`")
     init = resolve_path(recipe.init, "init")
     record = checkpoint.read_config(init)
-    if record["tokenizer"] != corpus.card["tokenizer"] and not is_extension(corpus.tokenizer, Tokenizer.load(init)):
-        raise UserError(f"{corpus.path} was made with another tokenizer ({corpus.card['tokenizer'][:8]}) than {init} "
+    if record["tokenizer"] != corpus.card["tokenizer_fingerprint"] and not is_extension(corpus.tokenizer, Tokenizer.load(init)):
+        raise UserError(f"{corpus.path} was made with another tokenizer "
+                       f"({corpus.card['tokenizer_fingerprint'][:8]}) than {init} "
                        f"({record['tokenizer'][:8]}); run `prepare` again with tokenizer={init}, or with one that "
                        f"`bertsmith tokenizer extend={init}` makes")  # fmt: skip
     config = from_dict(ModelConfig, record["model"], str(init / "config.json"))

@@ -20,12 +20,12 @@ def render_corpus(corpus: Corpus) -> Section:
     facts = (
         ("documents", card["documents"], f"{card['sentences'] / max(card['documents'], 1):.1f} sentences each"),
         ("sentences", card["sentences"], f"{card['tokens'] / max(card['sentences'], 1):.1f} tokens each"),
-        ("tokens", card["tokens"], f"vocabulary of {card['vocabulary']:,}"),
-        ("unigram entropy", card["unigram entropy"], f"nats per token: perplexity {math.exp(card['unigram entropy']):,.0f}"),
+        ("tokens", card["tokens"], f"vocabulary of {card['vocab_size']:,}"),
+        ("unigram entropy", card["unigram_entropy"], f"nats per token: perplexity {math.exp(card['unigram_entropy']):,.0f}"),
     )
     histograms = [
-        bar_chart("Sentences by length", histogram_bins(card["sentence lengths"]), "tokens, at least"),
-        bar_chart("Documents by length", histogram_bins(card["document lengths in sentences"]), "sentences, at least"),
+        bar_chart("Sentences by length", histogram_bins(card["sentence_lengths"]), "tokens, at least"),
+        bar_chart("Documents by length", histogram_bins(card["document_lengths"]), "sentences, at least"),
     ]
     body = render("corpus", "corpus", warnings=card["warnings"], facts=facts, histograms=histograms, card_rows=_card_rows(card),
                   source_rows=_source_rows(card), frequent=_frequent_token_rows(corpus))  # fmt: skip
@@ -52,14 +52,14 @@ def count_frequent_tokens(corpus: Corpus, limit: int = NUM_FREQUENT) -> list[tup
 def _card_rows(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     duplicates = card.get("duplicates", {})
     return [
-        ("longest sentence", f"{card['longest sentence']:,} tokens"),
-        ("unknown tokens", f"{card['unknown rate']:.3%}"),
+        ("max_sentence_length", f"{card['max_sentence_length']:,} tokens"),
+        ("unknown tokens", f"{card['unknown_rate']:.3%}"),
         ("duplicate sentences", format_value(duplicates.get("sentences"))),
         ("duplicate documents", format_value(duplicates.get("documents"))),
-        ("duplicate sentences removed", format_value(duplicates.get("sentences dropped"))),
-        ("word boundaries stored", format_value(card["words marked"])),
+        ("duplicate sentences removed", format_value(duplicates.get("dropped_sentences"))),
+        ("word boundaries stored", format_value(card["has_word_boundaries"])),
         ("type of a token id", card["dtype"]),
-        ("tokenizer", card["tokenizer"]),
+        ("tokenizer", card["tokenizer_fingerprint"]),
     ]
 
 

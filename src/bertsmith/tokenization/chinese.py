@@ -38,7 +38,7 @@ def load_segmenter(name: str) -> Segmenter:
         return _load_jieba()
     module, colon, function = name.partition(":")
     if not (module and colon and function):
-        raise UserError(f"segmenter {name!r} is not known; write jieba, or a function of your own as package.module:function")
+        raise UserError(f"segmenter = {name!r} is not valid; use jieba, none, or your own function as package.module:function")
     return _import_segmenter(module, function)
 
 
@@ -148,7 +148,7 @@ def _load_jieba() -> Segmenter:
             warnings.simplefilter("ignore")  # it imports pkg_resources, and has escapes that newer Pythons warn about
             import jieba
     except ImportError:
-        raise UserError("segmenter 'jieba' is not installed: pip install bertsmith[zh]") from None
+        raise UserError("language=zh needs jieba: pip install bertsmith[zh]") from None
     jieba.setLogLevel(logging.CRITICAL)
     jieba.initialize()  # a second or two now, not at the first text
     return jieba.lcut
@@ -168,7 +168,7 @@ def _import_segmenter(module: str, function: str) -> Segmenter:
         function, [name for name in dir(imported) if callable(getattr(imported, name))], n=1, cutoff=0.5
     )
     hint = (
-        f"; did you mean {module}:{close_matches[0]}?" if close_matches else "; name a function that takes text and gives words"
+        f"; did you mean {module}:{close_matches[0]}?" if close_matches else "; it must be a function from a text to its words"
     )
     raise UserError(f"{module} has no function {function!r}{hint}")
 
@@ -176,7 +176,7 @@ def _import_segmenter(module: str, function: str) -> Segmenter:
 def _mismatch_message(text: str, concatenated: str) -> str:
     position = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, concatenated, strict=False)))
     return (
-        f"the segmenter's words do not add up to the text: at character {position:,} the text goes on with "
-        f"{text[position : position + 12]!r}, the words with {concatenated[position : position + 12]!r}; "
-        "a segmenter must keep every character"
+        f"the segmenter's words do not concatenate to the text: at character {position:,} the text has "
+        f"{text[position : position + 12]!r}, the words have {concatenated[position : position + 12]!r}; "
+        "a segmenter must return every character, spaces included"
     )

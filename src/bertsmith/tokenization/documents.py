@@ -47,7 +47,7 @@ class ReadOptions:
 
     def check(self, text: str, path: Path, location: str) -> str:
         if self.find_error and (error := self.find_error(text)):
-            raise UserError(f"{path}, {location}: {error}; mend it, or leave it out")
+            raise UserError(f"{path}, {location}: {error}; correct or remove the line")
         return text
 
 
@@ -148,7 +148,7 @@ def _read_chunks(path: Path, options: ReadOptions) -> Iterator[tuple[str, int]]:
         is_empty = is_empty and (not text or text.isspace())
         yield text, bytes_read
     if is_empty:
-        raise UserError(f"{path} is empty: there is no text in it; leave it out, or make it again")
+        raise UserError(f"{path} contains no text; leave it out of texts, or write it again")
 
 
 def _read_text(path: Path, options: ReadOptions) -> Iterator[tuple[str, int]]:
@@ -179,7 +179,7 @@ def _read_table(path: Path, options: ReadOptions) -> Iterator[tuple[str, int]]:
     for row in read_records(lines := LineReader(path)):
         location = f"line {row.line:,}"
         if isinstance(row, InvalidRecord):
-            raise UserError(f"{path}, {location}: {row.message}; mend the row, or leave it out")
+            raise UserError(f"{path}, {location}: {row.message}; correct or remove the row")
         if options.column not in row.values:
             raise UserError(f"{path} {missing_column_message(options.column, list(row.values), 'column')}")
         yield _format_document(options.check(row.values[options.column], path, location)), lines.bytes_read
@@ -197,7 +197,7 @@ def _read_json_lines(path: Path, options: ReadOptions) -> Iterator[tuple[str, in
                 text = _decode_record(decoder, row, path, line, options.column)
                 texts.append(_format_document(options.check(text, path, f"line {line:,}")))
         if len(remainder) > MAX_RECORD_BYTES:
-            raise UserError(f"{path}, line {line + 1:,}: more than {MAX_RECORD_BYTES >> 20} MiB in one line; "
+            raise UserError(f"{path}, line {line + 1:,}: the line is longer than {MAX_RECORD_BYTES >> 20} MiB; "
                            f"{_json_lines_hint(options.column)}")  # fmt: skip
         yield "".join(texts), bytes_read
 
@@ -207,7 +207,7 @@ def _record_type(column: str) -> type[Any]:
 
 
 def _json_lines_hint(column: str) -> str:
-    return f"""write one object a line: {{"{column}": "..."}}"""
+    return f"""write one JSON object per line: {{"{column}": "..."}}"""
 
 
 def _decode_record(decoder: msgspec.json.Decoder[Any], row: bytes, path: Path, line: int, column: str) -> str:
@@ -218,8 +218,14 @@ def _decode_record(decoder: msgspec.json.Decoder[Any], row: bytes, path: Path, l
     except msgspec.DecodeError as error:
         if (text := _repair_surrogates(row, decoder.type)) is not None:
             return text
-        hint = f"`jq -c '.[]' {path.name}` makes lines of an array" if row.lstrip()[:1] == b"[" else _json_lines_hint(column)
-        raise UserError(f"{path}, line {line:,} is not an object with a string `{column}` ({error}); {hint}") from None
+        hint = (
+            f"`jq -c '.[]' {path.name}` converts an array to JSON lines"
+            if row.lstrip()[:1] == b"["
+            else _json_lines_hint(column)
+        )
+        raise UserError(
+            f"{path}, line {line:,} is not a JSON object with a string field `{column}` ({error}); {hint}"
+        ) from None
 
 
 def _repair_surrogates(row: bytes, record_type: Any) -> str | None:
@@ -246,7 +252,7 @@ def _read_parquet(path: Path, options: ReadOptions) -> Iterator[tuple[str, int]]
         import pyarrow as arrow
         from pyarrow import parquet
     except ImportError:
-        raise UserError(f"{path} needs pyarrow to be read: pip install bertsmith[data]") from None
+        raise UserError(f"reading {path} needs pyarrow: pip install bertsmith[data]") from None
     rows_read, file_size = 0, path.stat().st_size
     try:
         with parquet.ParquetFile(path, buffer_size=CHUNK_BYTES, pre_buffer=False) as table:
@@ -257,18 +263,18 @@ def _read_parquet(path: Path, options: ReadOptions) -> Iterator[tuple[str, int]]
                 texts = batch.column(0).to_pylist()
                 for row, text in enumerate(texts, rows_read + 1):
                     if not isinstance(text, str):
-                        raise UserError(f"{path}, row {row:,}: `{options.column}` is {text!r}, not a string; filter such "
-                                       "rows out")  # fmt: skip
+                        raise UserError(f"{path}, row {row:,}: `{options.column}` is {text!r}, not a string; remove "
+                                       "such rows")  # fmt: skip
                     options.check(text, path, f"row {row:,}")
                 rows_read += len(texts)
                 yield "".join(map(_format_document, texts)), file_size * rows_read // num_rows
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read as parquet: {error}; is it whole?") from None
+        raise UserError(f"{path} cannot be read as parquet: {error}; is the file complete?") from None
 
 
 def _utf8_error(path: Path, location: str, byte: int | None = None) -> UserError:
     value = "" if byte is None else f" (0x{byte:02x})"
     return UserError(
-        f"{path} is not UTF-8 at {location}{value}; convert it: `iconv -f gb18030 -t utf-8` if it is Chinese, "
-        f"`iconv -f latin-1 -t utf-8` if it is Western"
+        f"{path} is not UTF-8 at {location}{value}; convert it, for example with `iconv -f gb18030 -t utf-8` (Chinese) or "
+        "`iconv -f latin-1 -t utf-8` (Western European)"
     )

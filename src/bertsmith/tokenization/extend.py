@@ -26,7 +26,7 @@ class Extension:
     """The extended tokenizer, and for each new token the number of tokens of the text it saved when it was added."""
 
     tokenizer: Tokenizer
-    gains: list[tuple[str, int]]  # (token, tokens saved), in order of ids
+    added_tokens: list[tuple[str, int]]  # (token, tokens saved), in order of ids
 
 
 def extensible_kind(tokenizer: Tokenizer) -> ExtensibleKind:
@@ -34,7 +34,9 @@ def extensible_kind(tokenizer: Tokenizer) -> ExtensibleKind:
     config = tokenizer.json_dict
     model, pre_tokenizer = config["model"], (config["pre_tokenizer"] or {}).get("type")
     if any(not token["special"] for token in config["added_tokens"]):
-        raise UserError(f"{tokenizer.source} has added tokens that it finds inside words; extend the tokenizer without them")
+        raise UserError(
+            f"{tokenizer.source} has added tokens that match inside words; remove these before you extend it"
+        )
     is_bert = (
         pre_tokenizer == "BertPreTokenizer"
         and _is_bert_normalizer(config["normalizer"])
@@ -49,8 +51,8 @@ def extensible_kind(tokenizer: Tokenizer) -> ExtensibleKind:
         if pre_tokenizer == "ByteLevel" and config["pre_tokenizer"]["use_regex"] and is_raw:
             return "byte-bpe"
     raise UserError(
-        f"{tokenizer.source} is of a kind that cannot be extended ({model['type']}, words by {pre_tokenizer}); WordPiece "
-        "and BPE as BERT, RoBERTa and `bertsmith tokenizer` make them can: a new piece of another would cut old text anew"
+        f"{tokenizer.source} cannot be extended ({model['type']} model, {pre_tokenizer} pre-tokenizer): new tokens would "
+        "change how existing ones are used; use WordPiece or BPE as in BERT, RoBERTa or `bertsmith tokenizer`"
     )
 
 
@@ -91,7 +93,7 @@ def extend_tokenizer(
         merges, gains = [pair for pair, _ in selected], [(merge_pair(pair), gain) for pair, gain in selected]
     if not gains:
         raise UserError(
-            f"no new piece of {min_frequency} occurrences would make this text shorter: {tokenizer.source} fits it as it is"
+            f"no new token with min_frequency={min_frequency} shortens these texts: {tokenizer.source} needs no extension"
         )
     return Extension(_add_tokens(tokenizer, [token for token, _ in gains], merges), gains)
 

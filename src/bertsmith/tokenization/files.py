@@ -22,7 +22,7 @@ _TEXT_SUFFIXES, _JSON_LINES_SUFFIXES, _COMPRESSED_SUFFIXES = (
 )
 _TABLE_SUFFIXES = {".tsv", ".csv"}
 _SUPPORTED_FORMATS = (
-    ".txt .text .md (or none), .jsonl .ndjson .json and .tsv .csv, alone or packed (.gz .xz .bz2 .zst); .parquet"
+    ".txt .text .md (or none), .jsonl .ndjson .json, .tsv .csv, also compressed (.gz .xz .bz2 .zst), and .parquet"
 )
 _CONTROL_BYTES = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b"))
 
@@ -33,7 +33,7 @@ def find_files(patterns: Sequence[str]) -> list[Path]:
     Folders do not yield .tsv and .csv files, which are rarely text: name these explicitly.
     """
     if not all(patterns) or not patterns:
-        raise UserError("no texts are given; name files, folders or patterns, such as texts=wiki/*.txt.gz")
+        raise UserError("texts is empty; set files, folders or globs, for example texts=wiki/*.txt.gz")
     return list(dict.fromkeys(path for pattern in patterns for path in _expand_pattern(pattern)))
 
 
@@ -45,7 +45,7 @@ def total_bytes(paths: Sequence[Path]) -> int:
 def detect_format(path: Path) -> str:
     if file_format := _format_from_suffix(path):
         return file_format
-    raise UserError(f"{path} has an ending that is not known; known: {_SUPPORTED_FORMATS}")
+    raise UserError(f"{path} has an unknown file extension; supported: {_SUPPORTED_FORMATS}")
 
 
 def read_decompressed(path: Path) -> Iterator[tuple[bytes, int]]:
@@ -62,7 +62,9 @@ def read_decompressed(path: Path) -> Iterator[tuple[bytes, int]]:
         if isinstance(error, OSError) and error.errno:
             raise UserError(f"{path} cannot be read: {error.strerror}") from None
         suffix = path.suffix.lower()
-        raise UserError(f"{path} is truncated, damaged or no {suffix} file ({error}); fetch or pack it again") from None
+        raise UserError(
+            f"{path} is truncated, damaged or not a {suffix} file ({error}); download or compress it again"
+        ) from None
 
 
 def _decompress(path: Path, raw_file: BinaryIO) -> Iterator[bytes]:
@@ -81,7 +83,7 @@ def _decompress_zstd(path: Path, raw_file: BinaryIO) -> Iterator[bytes]:
     try:
         import zstandard
     except ImportError:
-        raise UserError(f"{path} needs zstandard to be read: pip install bertsmith[data]") from None
+        raise UserError(f"reading {path} needs zstandard: pip install bertsmith[data]") from None
     decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
     frame = None
     try:
@@ -94,7 +96,7 @@ def _decompress_zstd(path: Path, raw_file: BinaryIO) -> Iterator[bytes]:
     except zstandard.ZstdError as error:
         raise EOFError(str(error)) from None
     if frame is not None and not frame.eof:
-        raise EOFError("it ends inside a frame")
+        raise EOFError("it ends in the middle of a frame")
 
 
 def _refuse_binary(path: Path, data: bytes, is_first: bool) -> None:
@@ -102,7 +104,7 @@ def _refuse_binary(path: Path, data: bytes, is_first: bool) -> None:
         raise UserError(f"{path} is UTF-16, not UTF-8; convert it: iconv -f utf-16 -t utf-8 {path.name} > new.txt")
     if b"\0" in data or len(data) - len(data.translate(None, _CONTROL_BYTES)) > 32 + len(data) // 10:
         raise UserError(
-            f"{path} looks like a binary file, not text; give UTF-8 text, or name it after its format (.gz, .xz, ...)"
+            f"{path} looks like a binary file; give UTF-8 text, or rename it with the extension of its format (.gz, .xz, ...)"
         )
 
 
@@ -125,7 +127,7 @@ def _expand_pattern(pattern: str) -> list[Path]:
     if not path.exists() and glob.has_magic(pattern):
         matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
         if not matches:
-            raise UserError(f"no file matches {pattern}")
+            raise UserError(f"no file matches {pattern}; check the folder and the pattern")
         return [file for match in matches for file in (_list_folder(match) if match.is_dir() else [_check_readable(match)])]
     return [_check_readable(path)]
 
@@ -134,14 +136,14 @@ def _list_folder(folder: Path) -> list[Path]:
     entries = [path for path in sorted(folder.rglob("*")) if "/." not in f"/{path.relative_to(folder).as_posix()}"]
     if readable := [path for path in entries if path.is_file() and _format_from_suffix(path) not in ("", "table")]:
         return readable
-    raise UserError(f"{folder} holds no file that can be read as text; known endings: {_SUPPORTED_FORMATS}")
+    raise UserError(f"{folder} contains no text files; supported: {_SUPPORTED_FORMATS}")
 
 
 def _check_readable(path: Path) -> Path:
     if not path.exists():
         raise UserError(_missing_path_message(path))
     if not path.is_file():
-        raise UserError(f"{path} is not a file that can be read twice; write the text to a file first")
+        raise UserError(f"{path} is not a regular file, but it must be read twice; write the text to a file first")
     detect_format(path)
     return path
 

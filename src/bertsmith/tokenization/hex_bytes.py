@@ -16,7 +16,7 @@ def split_bytes(text: str) -> list[str]:
 def find_hex_error(text: str) -> str | None:
     """Why a text is not valid hex; None if it is. White space is allowed between bytes, not inside one."""
     if invalid := _NON_HEX.search(text):
-        return f"{invalid[0]!r}, its character {invalid.start() + 1:,}, is no hex digit"
+        return f"{invalid[0]!r} at character {invalid.start() + 1:,} is not a hex digit"
     if odd_run := next((run for run in text.split() if len(run) % 2), None):
-        return f"{len(odd_run):,} digits are not whole bytes, which have two each"
+        return f"{len(odd_run):,} hex digits in a row are not whole bytes, which have two each"
     return None

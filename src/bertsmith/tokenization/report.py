@@ -8,7 +8,8 @@ from itertools import islice
 from ..errors import UserError
 
 _BATCH_SIZE = 4096
-_NUM_WORST = 20
+_NUM_COSTLIEST = 20
+COSTLIEST_WORDS = "words with most extra tokens"
 
 
 @dataclass(frozen=True)
@@ -16,27 +17,27 @@ class TokenizerQuality:
     """Fractions and means are over running words: each distinct word is weighted by its count."""
 
     words: int
-    distinct: int
+    distinct_words: int
     fertility: float  # tokens per word
-    whole: float  # fraction of words that are a single known token
-    unknown: float  # fraction of words with at least one [UNK]
+    single_token_rate: float  # fraction of words that are a single known token
+    unknown_word_rate: float  # fraction of words with at least one [UNK]
     coverage: float  # fraction of characters in known tokens
-    characters_per_piece: float
-    unused: int  # vocabulary entries that no word uses, special tokens included
-    worst: list[tuple[str, int]]  # (word, tokens): words with most extra tokens in total (count * (tokens - 1)), worst first
+    characters_per_token: float
+    unused_tokens: int  # vocabulary entries that no word uses, special tokens included
+    costliest_words: list[tuple[str, int]]  # (word, its tokens), by extra tokens in the text: count * (tokens - 1)
 
     def table(self) -> list[tuple[str, str]]:
         """Rows to print: (name, formatted value)."""
         return [
             ("words", f"{self.words:,}"),
-            ("distinct words", f"{self.distinct:,}"),
-            ("pieces per word", f"{self.fertility:.3f}"),
-            ("words in one piece", f"{self.whole:.2%}"),
-            ("words with unknown pieces", f"{self.unknown:.3%}"),
-            ("characters covered", f"{self.coverage:.3%}"),
-            ("characters per piece", f"{self.characters_per_piece:.2f}"),
-            ("unused pieces", f"{self.unused:,}"),
-            ("costliest words", ", ".join(f"{word} ({num_tokens})" for word, num_tokens in self.worst[:8]) or "none"),
+            ("distinct words", f"{self.distinct_words:,}"),
+            ("fertility (tokens per word)", f"{self.fertility:.3f}"),
+            ("words of a single token", f"{self.single_token_rate:.2%}"),
+            ("words with [UNK]", f"{self.unknown_word_rate:.3%}"),
+            ("character coverage", f"{self.coverage:.3%}"),
+            ("characters per token", f"{self.characters_per_token:.2f}"),
+            ("unused tokens", f"{self.unused_tokens:,}"),
+            (COSTLIEST_WORDS, ", ".join(f"{word} ({num_tokens})" for word, num_tokens in self.costliest_words[:8]) or "none"),
         ]
 
 
@@ -52,7 +53,7 @@ def measure_quality(
     """
     words = distinct = num_tokens = single_token_words = unknown_words = num_chars = covered_chars = 0
     used_ids: set[int] = set()
-    worst: list[tuple[int, str, int]] = []  # heap of (extra tokens in total, word, its tokens)
+    costliest: list[tuple[int, str, int]] = []  # heap of (extra tokens in total, word, its tokens)
     for word, count, ids in _encode_in_batches(counts, encode_words):
         num_unknown = sum(token_id == unk_token_id for token_id in ids)
         distinct, words, num_tokens = distinct + 1, words + count, num_tokens + count * len(ids)
@@ -62,19 +63,21 @@ def measure_quality(
         covered_chars += count * (len(word) - num_unknown) * (num_unknown < len(ids))
         used_ids.update(ids)
         if len(ids) > 1:
-            _push_worst(worst, (count * (len(ids) - 1), word, len(ids)))
+            _push_costliest(costliest, (count * (len(ids) - 1), word, len(ids)))
     if not num_tokens:
-        raise UserError("there are no words to measure the vocabulary on; give it text that is not empty")
+        raise UserError("the texts contain no words to evaluate the tokenizer on; check `texts`")
     return TokenizerQuality(
         words=words,
-        distinct=distinct,
+        distinct_words=distinct,
         fertility=num_tokens / words,
-        whole=single_token_words / words,
-        unknown=unknown_words / words,
+        single_token_rate=single_token_words / words,
+        unknown_word_rate=unknown_words / words,
         coverage=covered_chars / num_chars,
-        characters_per_piece=num_chars / num_tokens,
-        unused=vocab_size - len(used_ids),
-        worst=[(word, token_id) for _, word, token_id in sorted(worst, key=lambda entry: (-entry[0], entry[1]))],
+        characters_per_token=num_chars / num_tokens,
+        unused_tokens=vocab_size - len(used_ids),
+        costliest_words=[
+            (word, num_tokens) for _, word, num_tokens in sorted(costliest, key=lambda entry: (-entry[0], entry[1]))
+        ],
     )
 
 
@@ -87,8 +90,8 @@ def _encode_in_batches(
             yield word, count, ids
 
 
-def _push_worst(worst: list[tuple[int, str, int]], entry: tuple[int, str, int]) -> None:
-    if len(worst) < _NUM_WORST:
-        heapq.heappush(worst, entry)
-    elif entry > worst[0]:
-        heapq.heapreplace(worst, entry)
+def _push_costliest(costliest: list[tuple[int, str, int]], entry: tuple[int, str, int]) -> None:
+    if len(costliest) < _NUM_COSTLIEST:
+        heapq.heappush(costliest, entry)
+    elif entry > costliest[0]:
+        heapq.heapreplace(costliest, entry)

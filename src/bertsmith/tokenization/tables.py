@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..errors import UserError
 from .files import read_decompressed
 
-SUPPORTED_FORMATS = ".tsv, .csv or .jsonl, alone or packed (.gz .xz .bz2 .zst)"
+SUPPORTED_FORMATS = ".tsv, .csv or .jsonl, also compressed (.gz .xz .bz2 .zst)"
 _COMPRESSED_SUFFIXES, _SEPARATORS = {".gz", ".xz", ".bz2", ".zst"}, {".tsv": "\t", ".csv": ",", ".jsonl": "", ".ndjson": ""}
 # Code points of `surrogateescape`: invalid bytes survive decoding, so that the line can be reported.
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
@@ -61,9 +61,11 @@ def read_records(lines: LineReader, number_columns: bool = False) -> Iterator[Ta
     rows = _read_csv(lines) if _separator(path) == "," else _read_tsv(lines)
     first = next(rows, None)
     if first is None:
-        raise UserError(f"{path} is empty; it needs a header that names its columns, such as text and label")
+        raise UserError(f"{path} is empty; it needs a header with column names, such as text and label")
     if isinstance(first, InvalidRecord):
-        raise UserError(f"{path}, line {first.line:,}: {first.message}; its first line must name the columns")
+        raise UserError(
+            f"{path}, line {first.line:,}: {first.message}; the first line must be the header, with the column names"
+        )
     if number_columns:
         names, rows = [str(index) for index in range(len(first[1]))], chain([first], rows)
     else:
@@ -79,7 +81,7 @@ def is_json(path: Path) -> bool:
 def missing_column_message(column: str, columns: list[str], setting: str) -> str:
     """Error text for a missing column: the columns that exist, and the setting that selects one."""
     close_matches = get_close_matches(column, columns, n=1, cutoff=0.5) or ["..."]
-    return f"has no column {column!r}, only: {', '.join(columns)}; name the right one: {setting}={close_matches[0]}"
+    return f"has no column {column!r}; its columns: {', '.join(columns)}; set {setting}={close_matches[0]}"
 
 
 def preview_json(value: Any) -> str:
@@ -91,14 +93,14 @@ def preview_json(value: Any) -> str:
 def _separator(path: Path) -> str:
     name = Path(path.stem) if path.suffix.lower() in _COMPRESSED_SUFFIXES else path
     if (suffix := name.suffix.lower()) not in _SEPARATORS:
-        raise UserError(f"{path} is not a table that can be read; give {SUPPORTED_FORMATS}")
+        raise UserError(f"{path} has an unknown table format; give {SUPPORTED_FORMATS}")
     return _SEPARATORS[suffix]
 
 
 def _make_record(row: tuple[int, list[str]], names: list[str]) -> TableRecord | InvalidRecord:
     line, values = row
     if len(values) != len(names):
-        return InvalidRecord(line, f"{len(values)} fields, where there should be {len(names)} ({', '.join(names)})")
+        return InvalidRecord(line, f"{len(values)} fields instead of {len(names)} ({', '.join(names)})")
     return TableRecord(line, dict(zip(names, values, strict=True)))
 
 
@@ -118,7 +120,7 @@ def _read_csv(lines: LineReader) -> Iterator[tuple[int, list[str]] | InvalidReco
         try:
             values = next(reader, None)
         except csv.Error as error:
-            yield InvalidRecord(line, f"{error}; is a quote left open, or not doubled?")
+            yield InvalidRecord(line, f"{error}; is a quote not closed, or not doubled?")
             continue
         if values is None:
             return

@@ -62,7 +62,7 @@ class Tokenizer:
             with open_file(path, "rt", encoding="utf-8-sig") as file:
                 tokens = [line.rstrip("\r\n") for line in file]
         except (UnicodeDecodeError, lzma.LZMAError) as error:
-            raise UserError(f"{path} is not a vocabulary, a UTF-8 text with a piece a line: {error}") from None
+            raise UserError(f"{path} is not a vocab.txt, a UTF-8 text file with one token per line: {error}") from None
         return cls.from_vocab(tokens[:-1] if tokens[-1:] == [""] else tokens, lowercase, str(path))
 
     @classmethod
@@ -82,13 +82,15 @@ class Tokenizer:
         """
         if blank_line := next((line for line, token in enumerate(vocab, 1) if not token.strip(" \t")), None):
             raise UserError(
-                f"{source}, line {blank_line:,} is blank; remove it, or write [unused-{blank_line - 1}] there, "
-                "which leaves the lines below their ids"
+                f"{source}, line {blank_line:,} is blank; remove it, or write [unused-{blank_line - 1}] there "
+                "to keep the ids of the lines below"
             )
         token_to_id = {token: token_id for token_id, token in enumerate(vocab)}
         if len(token_to_id) < len(vocab):
             duplicate = next(token for token_id, token in enumerate(vocab) if token_to_id[token] != token_id)
-            raise UserError(f"{source} holds {duplicate!r} twice; a line of a vocab.txt is the name of one id")
+            raise UserError(
+                f"{source} contains {duplicate!r} twice; remove one, or rename it to [unused-ID] to keep the other ids"
+            )
         if lowercase is None:
             lowercase = not any(any("A" <= c <= "Z" for c in t) for t in vocab if not t.startswith(("[", "<")))
         return cls(
@@ -164,7 +166,9 @@ class Tokenizer:
         """The text with lone surrogates replaced. A hex tokenizer raises UserError for text that is not hex, instead of
         encoding it as unknown tokens."""
         if self.is_hex and (error := find_hex_error(text)):
-            raise UserError(f"{text[:40]!r} is not hex: {error}; this model reads bytes written in hex")
+            raise UserError(
+                f"{text[:40]!r} is not hexadecimal: {error}; this tokenizer (kind=byte hex=true) reads hex-encoded bytes"
+            )
         return replace_surrogates(text)
 
     def with_special_tokens(self, tokens: Sequence[str]) -> "Tokenizer":
@@ -175,8 +179,8 @@ class Tokenizer:
         extended = Tokenizer(backend, self.source, self.segment_chinese)
         # The library numbers new tokens from the vocabulary's size, not from its last id.
         if len(extended) != len(self) + num_added:
-            raise UserError(f"{self.source} has ids that no piece uses, where new tokens would lie on old ones; fill them "
-                           "with pieces such as [unused-7]")  # fmt: skip
+            raise UserError(f"{self.source} has ids without a token, so that new tokens would get ids in use; fill the "
+                           "gaps with tokens such as [unused-7]")  # fmt: skip
         return extended
 
     def enable_lexicon(self) -> Lexicon:
@@ -230,7 +234,7 @@ class Tokenizer:
             if (token_id := self.backend_tokenizer.token_to_id(alias)) is not None:
                 return token_id
         raise UserError(
-            f"{self.source} has no {token}; add a line {token} to it, or train a tokenizer with `bertsmith tokenizer`"
+            f"{self.source} has no {token} token; add it to the vocabulary, or train a tokenizer with `bertsmith tokenizer`"
         )
 
 

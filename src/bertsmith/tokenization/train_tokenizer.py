@@ -24,7 +24,7 @@ from ..errors import UserError
 from . import documents, files, hex_bytes
 from .extend import LONE_IDEOGRAPH_THRESHOLD, build_word_splitter, extend_tokenizer, extensible_kind, lone_ideograph_fraction
 from .pipeline import WordSplitter, assemble_tokenizer, build_hex_tokenizer
-from .report import TokenizerQuality, measure_quality
+from .report import COSTLIEST_WORDS, TokenizerQuality, measure_quality
 from .tokenizer import SPECIAL_TOKENS, Tokenizer
 from .trainers import TokenizerKind, build_model, train_vocabulary
 from .word_counts import WordCounts, count_words
@@ -56,7 +56,6 @@ class Recipe(Config, frozen=True):
 # Settings that an extended tokenizer takes from its parent.
 INHERITED_SETTINGS = ("kind", "vocab_size", "hex", "language", "lowercase", "limit_alphabet", "score")
 NUM_SHOWN = 20  # new tokens listed in the report
-COSTLIEST_WORDS = "costliest words"  # left out of the comparison: too long for two columns
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
@@ -85,7 +84,7 @@ def _train(recipe: Recipe, paths: list[Path], folder: Path, console: Console) ->
             hex_bytes.split_bytes if recipe.hex else WordSplitter(recipe.kind, recipe.lowercase, recipe.language == "zh")
         )
         counts = count_words(_read_texts(recipe, paths, bar), split_words, folder=folder)
-    with console.progress_bar("learning pieces") as bar:
+    with console.progress_bar("training the vocabulary") as bar:
         vocabulary = train_vocabulary(
             recipe.kind,
             counts,
@@ -103,26 +102,31 @@ def _train(recipe: Recipe, paths: list[Path], folder: Path, console: Console) ->
         else assemble_tokenizer(recipe.kind, build_model(vocabulary), recipe.lowercase, segment_chinese)
     )
     tokenizer = Tokenizer(backend, recipe.out, segment_chinese)
-    card = {"kind": recipe.kind, "size": len(tokenizer), "tokenizer": tokenizer.fingerprint, "settings": to_dict(recipe)}
+    card = {
+        "kind": recipe.kind,
+        "vocab_size": len(tokenizer),
+        "tokenizer_fingerprint": tokenizer.fingerprint,
+        "settings": to_dict(recipe),
+    }
     return tokenizer, {**card, "quality": asdict(_measure(counts, tokenizer))}
 
 
 def _load_parent(recipe: Recipe) -> Tokenizer | None:
     """The tokenizer to extend, or None; RecipeError for settings that do not apply."""
     if recipe.hex and recipe.kind != "byte":
-        raise RecipeError(f"hex=true reads a token a byte: say kind=byte, not {recipe.kind}, or leave it out")
+        raise RecipeError(f"hex=true needs kind=byte, not {recipe.kind}: each byte of the hex text is one token")
     if recipe.language == "zh" and recipe.kind != "word":
-        raise RecipeError(f"language=zh makes Chinese words of kind=word; {recipe.kind} knows no segmenter: leave it out")
+        raise RecipeError(f"language=zh segments Chinese words for kind=word only, not for {recipe.kind}; leave it out")
     if recipe.extend is None:
         if recipe.add is not None:
-            raise RecipeError(f"add={recipe.add} goes with extend=TOKENIZER; for a new vocabulary set `vocab_size`")
+            raise RecipeError(f"add={recipe.add} needs extend=TOKENIZER; for a new tokenizer set vocab_size")
         return None
     defaults = Recipe(texts=(), out="")
     for name in INHERITED_SETTINGS:
         if getattr(recipe, name) != getattr(defaults, name):
-            raise RecipeError(f"extend={recipe.extend} brings its own {name}; leave it out (add=N says how many pieces to add)")
+            raise RecipeError(f"{name} is taken from extend={recipe.extend}; leave it out (add=N sets how many tokens to add)")
     if recipe.add is None:
-        raise RecipeError("extend needs to know how many pieces to add at most: add=1000")
+        raise RecipeError("extend needs add, the maximum number of tokens to add: add=1000")
     return Tokenizer.load(resolve_path(recipe.extend, "extend"))
 
 
@@ -133,22 +137,25 @@ def _extend(
         counts = count_words(_read_texts(recipe, paths, bar), build_word_splitter(parent), folder=folder)
     if lone_ideograph_fraction(counts) >= LONE_IDEOGRAPH_THRESHOLD:
         console.info(
-            "Chinese characters are words by themselves for this tokenizer: no new piece joins them; those it does not "
-            "know are added"
+            "this tokenizer makes every Chinese character a word of its own: no new token joins several of them, but "
+            "characters outside the vocabulary are added"
         )
-    with console.progress_bar("adding pieces") as bar:
+    with console.progress_bar("adding tokens") as bar:
         extension = extend_tokenizer(parent, counts, recipe.add or 0, recipe.min_frequency, bar)
     tokenizer, parent_quality = extension.tokenizer, asdict(_measure(counts, parent))
     card = {
         "kind": extensible_kind(parent),
-        "size": len(tokenizer),
-        "tokenizer": tokenizer.fingerprint,
+        "vocab_size": len(tokenizer),
+        "tokenizer_fingerprint": tokenizer.fingerprint,
         "settings": to_dict(recipe),
     }
-    card |= {
-        "parent": {"tokenizer": parent.fingerprint, "size": len(parent), "source": parent.source, "quality": parent_quality}
+    card["parent"] = {
+        "tokenizer_fingerprint": parent.fingerprint,
+        "vocab_size": len(parent),
+        "source": parent.source,
+        "quality": parent_quality,
     }
-    return tokenizer, {**card, "gains": extension.gains, "quality": asdict(_measure(counts, tokenizer))}
+    return tokenizer, {**card, "added_tokens": extension.added_tokens, "quality": asdict(_measure(counts, tokenizer))}
 
 
 def _read_texts(recipe: Recipe, paths: list[Path], progress: Callable[[int, int], None]) -> Iterator[str]:
@@ -179,29 +186,38 @@ def _write_folder(out: Path, tokenizer: Tokenizer, card: dict[str, Any]) -> None
 def _report_result(out: Path, identity: str, console: Console, created: bool = False) -> dict[str, Any]:
     card = read_json(out / "card.json")
     if card.get("identity") != identity:
-        raise UserError(f"{out} holds a tokenizer of other text or settings; choose another out, or remove it")
+        raise UserError(
+            f"{out} contains a tokenizer trained on other texts or with other settings; choose another out, or remove it"
+        )
     if not created:
-        console.info(f"{out} is there already, made from the same text by the same settings")
-    quality, result = TokenizerQuality(**card["quality"]), {"kind": card["kind"], "vocab_size": card["size"], **card["quality"]}
+        console.info(f"{out} already exists, trained on the same texts with the same settings")
+    quality, result = (
+        TokenizerQuality(**card["quality"]),
+        {"kind": card["kind"], "vocab_size": card["vocab_size"], **card["quality"]},
+    )
     if "parent" in card:
-        result |= _report_gains(card, out, console)
+        result |= _report_extension(card, out, console)
     else:
-        console.print_table(f"{out}: {card['kind']}, {card['size']:,} pieces", quality.table())
+        console.print_table(f"{out}: {card['kind']}, {card['vocab_size']:,} tokens", quality.table())
     return {"out": str(out), "made": created, **result}
 
 
-def _report_gains(card: dict[str, Any], out: Path, console: Console) -> dict[str, Any]:
+def _report_extension(card: dict[str, Any], out: Path, console: Console) -> dict[str, Any]:
     """Report parent and extended tokenizer side by side on the same text, and the added tokens."""
-    parent, gains = card["parent"], card["gains"]
+    parent, added_tokens = card["parent"], card["added_tokens"]
     before, after = TokenizerQuality(**parent["quality"]), TokenizerQuality(**card["quality"])
     rows = zip(before.table(), after.table(), strict=True)
-    title = f"{out}: {card['kind']}, {parent['size']:,} + {len(gains):,} pieces"
+    title = f"{out}: {card['kind']}, {parent['vocab_size']:,} + {len(added_tokens):,} tokens"
     console.print_table(
         title, [("", "before", "after"), *((name, old, new) for (name, old), (_, new) in rows if name != COSTLIEST_WORDS)]
     )
-    console.info(f"tokens each new piece saved when it was added, the first {min(NUM_SHOWN, len(gains))}:")
-    console.info("  " + ", ".join(f"{token} {gain:,}" for token, gain in gains[:NUM_SHOWN]))
-    if len(gains) < card["settings"]["add"]:
-        console.info(f"no more than {len(gains):,}: what is left occurs too rarely, or saves nothing")
-    before_summary = {"size": parent["size"], "fertility": before.fertility, "unknown": before.unknown}
-    return {"added": len(gains), "before": before_summary, "gains": gains[:NUM_SHOWN]}
+    console.info(f"the first {min(NUM_SHOWN, len(added_tokens))} added tokens, and how many tokens each saved:")
+    console.info("  " + ", ".join(f"{token} {saved:,}" for token, saved in added_tokens[:NUM_SHOWN]))
+    if len(added_tokens) < card["settings"]["add"]:
+        console.info(f"only {len(added_tokens):,} added: other candidates are rarer than min_frequency, or save no tokens")
+    parent_summary = {
+        "vocab_size": parent["vocab_size"],
+        "fertility": before.fertility,
+        "unknown_word_rate": before.unknown_word_rate,
+    }
+    return {"num_added_tokens": len(added_tokens), "parent": parent_summary, "added_tokens": added_tokens[:NUM_SHOWN]}

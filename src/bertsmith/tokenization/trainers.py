@@ -23,7 +23,7 @@ WORD_START = "▁"  # SentencePiece's word-start mark, for unigram
 MAX_WORD_CHARS = 100  # longer words are [UNK] for a WordPiece model
 MAX_TRAINING_WORDS = 10_000_000  # running words given to the Rust trainers at most
 
-_ALPHABET_HINT = ", or lower `limit_alphabet`"
+_ALPHABET_HINT = ", or lower limit_alphabet"
 
 
 @dataclass(frozen=True)
@@ -103,11 +103,11 @@ def bytes_to_unicode() -> str:
 
 def _validate(kind: TokenizerKind, vocab_size: int, special_tokens: Sequence[str]) -> None:
     if kind not in get_args(TokenizerKind):
-        raise UserError(f"there is no vocabulary of kind {kind!r}; known: {', '.join(get_args(TokenizerKind))}")
+        raise UserError(f"kind = {kind!r} is not valid; one of: {', '.join(get_args(TokenizerKind))}")
     if len(set(special_tokens)) < len(special_tokens) or "" in special_tokens:
-        raise UserError(f"the special tokens {list(special_tokens)} hold an empty one or one twice; name each once")
+        raise UserError(f"special tokens {list(special_tokens)} must be distinct and not empty")
     if "byte" not in kind and UNK_TOKEN not in special_tokens:
-        raise UserError(f"a {kind} vocabulary needs the special token {UNK_TOKEN} for what it cannot spell; add it")
+        raise UserError(f"a {kind} vocabulary needs {UNK_TOKEN} among its special tokens, for text outside the vocabulary")
     _check_vocab_size(kind, vocab_size, special_tokens, 256 if "byte" in kind else 1, "")
 
 
@@ -116,8 +116,8 @@ def _check_vocab_size(
 ) -> None:
     needed = len(special_tokens) + num_characters
     if vocab_size < needed:
-        parts = f"{len(special_tokens)} special tokens and {num_characters} characters"
-        raise UserError(f"vocab_size is {vocab_size}, but {kind} needs at least {needed}: {parts}; make it larger{hint}")
+        parts = f"{len(special_tokens)} special tokens, {num_characters} characters"
+        raise UserError(f"vocab_size={vocab_size} is too small: {kind} needs at least {needed} ({parts}); raise it{hint}")
 
 
 def _select_words(
@@ -139,9 +139,7 @@ def _select_words(
     if kind == "unigram":
         words = [(WORD_START + word, count) for word, count in words]
     if not words:
-        raise UserError(
-            "there are no words to learn a vocabulary from; give it text that is not empty, or raise `limit_alphabet`"
-        )
+        raise UserError("the texts contain no words to train a vocabulary on; check texts, or raise limit_alphabet")
     return words
 
 
@@ -186,7 +184,7 @@ def _select_frequent_words(words: WordFrequencyList, max_tokens: int, min_freque
     """The most frequent words; ties in alphabetical order."""
     ranked = sorted(((count, word) for word, count in words if count >= min_frequency), key=lambda entry: (-entry[0], entry[1]))
     if not ranked:
-        raise UserError(f"no word occurs {min_frequency} times; lower `min_frequency`, or give more text")
+        raise UserError(f"no word occurs min_frequency={min_frequency} times; lower it, or give more text")
     return [word for _, word in ranked[:max_tokens]]
 
 

@@ -111,7 +111,9 @@ def _read_entries(path: Path) -> Iterator[WordFrequency]:
         for line_number, line in enumerate(lines, 1):
             count, tab, word = line.partition("\t")
             if not (tab and word.endswith("\n") and count.isascii() and count.isdigit()):
-                raise UserError(f"{path}, line {line_number}: {line[:50]!r} is not count<tab>word; count the words again")
+                raise UserError(
+                    f"{path}, line {line_number}: {line[:50]!r} is not COUNT<tab>WORD; delete the file and run again"
+                )
             yield _unescape(word[:-1]), int(count)
 
 

@@ -27,8 +27,8 @@ class NextSentence(Variant, frozen=True):
 
     def build_index(self, corpus: Corpus, document_ids: Ints, max_length: int, seed: int, epoch: int) -> SampleIndex:
         if len(document_ids) < 2:
-            raise UserError(f"{corpus.path}: next-sentence prediction needs a second document to draw from; put a blank line "
-                           "between documents and run `prepare` again, or choose objective=mlm")  # fmt: skip
+            raise UserError(f"{corpus.path}: next-sentence prediction needs a second document for negative "
+                           "pairs; put a blank line between documents, run `prepare` again, or use objective=mlm")  # fmt: skip
         reader = _ChunkReader(corpus, document_ids, max_length - 3, self.short_seq_prob, seed, epoch, self.style)
         return _pairs_to_index(corpus, reader.read_pairs(self._make_pairs), max_length - 3, seed, epoch)
 
@@ -183,8 +183,8 @@ def _pairs_to_index(
     corpus: Corpus, rounds: list[tuple[Ints, int, _SentencePairs]], max_tokens: int, seed: int, epoch: int
 ) -> SampleIndex:
     if not rounds:
-        raise UserError(f"{corpus.path}: no document has two sentences, so no pair can be made; choose objective=mlm, or "
-                       "prepare text with several sentences a document")  # fmt: skip
+        raise UserError(f"{corpus.path}: no document has two sentences, so there are no sentence pairs; use objective=mlm, or "
+                       "prepare a corpus with several sentences per document")  # fmt: skip
     section = np.concatenate([sections for sections, _, _ in rounds])
     round_index = np.concatenate([np.full(len(sections), index) for sections, index, _ in rounds])
     order = np.lexsort([round_index, section])
