@@ -20,7 +20,7 @@ def sample(name, count=40, seed=0):
     if name in ("pearson", "spearman"):
         references = np.round(rng.normal(size=count), 1)
         return np.round(references + rng.normal(size=count), 1), references
-    if name in ("exact", "f1_macro_many", "f1_micro_many"):
+    if name in ("subset_accuracy", "f1_macro_multi_label", "f1_micro_multi_label"):
         references = rng.random((count, 3)) < 0.4
         return references ^ (rng.random((count, 3)) < 0.2), references
     references = rng.integers(0, 2 if name == "f1" else 4, count)

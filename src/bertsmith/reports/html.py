@@ -1,7 +1,7 @@
 """Self-contained HTML pages from the jinja2 templates in templates/: no script, no network, all text escaped.
 
 A page is a title and sections. A template file has one macro per section of its page; the macro's parameters are what the
-section shows. Python computes these values, the template has the markup:
+section shows. Python computes these values; the template has the markup:
 
     Section("Scores", render("evaluation", "scores", facts=facts, findings=findings, rows=rows))
 """
@@ -60,7 +60,7 @@ def note(text: str) -> Markup:
 def write_page(path: Path, page: bytes) -> None:
     """Writes the file atomically, creating its folder; a folder as `path` raises UserError."""
     if path.is_dir():
-        raise UserError(f"{path} is a folder; name the page to write, such as out={path / 'page.html'}")
+        raise UserError(f"{path} is a folder; give a file, such as out={path / 'page.html'}")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, page)
 
