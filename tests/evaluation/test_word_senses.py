@@ -47,8 +47,10 @@ def random_vectors(count: int, seed: int, senses: int = 3) -> tuple[np.ndarray, 
 def test_sense_scores_match_loop(seed):
     (train, senses), (test, gold) = random_vectors(60, seed), random_vectors(25, seed + 100)
     scores = score_senses(train, senses, test, gold)
-    assert (scores.nearest, scores.centroid, scores.frequent) == pytest.approx(score_with_loops(train, senses, test, gold))
-    assert scores.num_evaluated == 25 and scores.nearest > scores.frequent
+    assert (scores.nearest_neighbor, scores.nearest_centroid, scores.majority_baseline) == pytest.approx(
+        score_with_loops(train, senses, test, gold)
+    )
+    assert scores.num_evaluated == 25 and scores.nearest_neighbor > scores.majority_baseline
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -57,8 +59,8 @@ def test_sense_scores_leave_one_out_without_test_set(seed):
     scores = score_senses(vectors, senses)
     expected = [score_with_loops(np.delete(vectors, i, 0), senses[:i] + senses[i + 1 :], vectors[i : i + 1], senses[i : i + 1])
             for i in range(40)]  # fmt: skip
-    assert (scores.nearest, scores.centroid) == pytest.approx(tuple(np.mean(expected, 0)[:2]))
-    assert scores.frequent == pytest.approx(
+    assert (scores.nearest_neighbor, scores.nearest_centroid) == pytest.approx(tuple(np.mean(expected, 0)[:2]))
+    assert scores.majority_baseline == pytest.approx(
         max(senses.count(sense) for sense in senses) / 40
     )  # the occurrence itself is counted
 
@@ -68,20 +70,20 @@ def test_sense_scores_of_static_vectors_equal_majority_baseline():
     _, senses = random_vectors(50, 3)
     _, gold = random_vectors(30, 4)
     scores = score_senses(np.tile(vector, (50, 1)), senses, np.tile(vector, (30, 1)) * 1.000001, gold)
-    assert scores.nearest == scores.centroid == scores.frequent
+    assert scores.nearest_neighbor == scores.nearest_centroid == scores.majority_baseline
     for train_senses in (senses, ["river", "money"] * 12):
         scores = score_senses(np.tile(vector, (len(train_senses), 1)), train_senses)
         assert (
-            scores.nearest
-            == scores.centroid
-            == scores.frequent
+            scores.nearest_neighbor
+            == scores.nearest_centroid
+            == scores.majority_baseline
             == max(train_senses.count(s) for s in train_senses) / len(train_senses)
         )
 
 
 def test_sense_scores_count_unseen_sense_as_wrong():
     vectors = np.eye(4, dtype=np.float32)
-    assert score_senses(vectors[:2], ["a", "b"], vectors[:2], ["a", "new"]).nearest == 0.5
+    assert score_senses(vectors[:2], ["a", "b"], vectors[:2], ["a", "new"]).nearest_neighbor == 0.5
     with pytest.raises(UserError, match="two at least"):
         score_senses(vectors[:1], ["a"])
 

@@ -34,7 +34,7 @@ def test_show_senses_of_one_word_has_panel_and_scores_per_layer(sentences, tmp_p
     page = out.read_text()
     layers = result["scores"]["mini-en"]
     assert len(layers) == 7 == len(re.findall("<figcaption>mini-en, ", page)) and result["words"] == ["time"]
-    assert layers[0]["nearest"] == layers[0]["frequent"]  # the embedding table has one vector per word
+    assert layers[0]["nearest_neighbor"] == layers[0]["majority_baseline"]  # the embedding table has one vector per word
     assert page.count('class="point"') == 7 * 4 and "all 4 are one point" in page
     assert "the first time was &lt;b&gt;" in page and "<b>\n" not in page
     assert not re.search(r"https?://|@import|url\(|<script|<link", page)

@@ -67,7 +67,8 @@ def _evaluate(recipe: Recipe, model: str, console: Console) -> tuple[Predictor, 
 def _print_scores(summary: EvaluationSummary, console: Console) -> None:
     rows = [(name, f"{value:.4f}", _format_interval(summary, name)) for name, value in summary.evaluation.scores.items()]
     console.print_table(
-        f"{summary.model} on {summary.data}: {len(summary.evaluation.examples):,} examples", [("metric", "score", "95% CI"), *rows]
+        f"{summary.model} on {summary.data}: {len(summary.evaluation.examples):,} examples",
+        [("metric", "score", "95% CI"), *rows],
     )
     if summary.comparison:
         differences = [
@@ -75,7 +76,9 @@ def _print_scores(summary: EvaluationSummary, console: Console) -> None:
              format_p_value(row.p_value))
             for row in summary.comparison.differences
         ]  # fmt: skip
-        console.print_table(f"compared with {summary.other_model}", [("metric", "difference", "95% CI", "p-value"), *differences])
+        console.print_table(
+            f"compared with {summary.other_model}", [("metric", "difference", "95% CI", "p-value"), *differences]
+        )
 
 
 def _format_interval(summary: EvaluationSummary, name: str) -> str:

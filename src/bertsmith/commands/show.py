@@ -85,8 +85,8 @@ def _check_keys(recipe: Recipe) -> None:
 
 def _masking_page(recipe: Recipe) -> tuple[str, list[Section]]:
     if not recipe.objective.can_fill_mask:
-        raise UserError(f"objective={recipe.objective.__struct_config__.tag} does not mask tokens, so there are no masks to show; use an "
-                        "MLM objective, or `bertsmith show corpus`")  # fmt: skip
+        raise UserError(f"objective={recipe.objective.__struct_config__.tag} does not mask tokens; set an MLM objective, "
+                        "or use `bertsmith show corpus`")  # fmt: skip
     corpus = _open_corpus(recipe)
     return "Masked training samples", [render_masks(corpus, _build_loader(recipe, corpus), recipe.samples, recipe.epoch)]
 
@@ -147,7 +147,7 @@ def run_page(recipe: Recipe) -> tuple[str, list[Section]]:
 
 
 def _training_recipe(recipe: Recipe, folder: Path) -> Recipe:
-    """The recipe with the objective, maximum length, seed and validation split of the model's pre-training (its config.json)."""
+    """The recipe with the objective, max_length, seed and validation_split of the model's pre-training (from config.json)."""
     pretrain_settings = read_json(folder / "config.json").get("recipe", {})
     settings = {
         name: pretrain_settings[name] for name in ("objective", "seed", "validation_split") if name in pretrain_settings

@@ -43,8 +43,8 @@ class TextSpan:
 class Mistake:
     """A wrong prediction: its location in the data, the gold answer, the prediction, and the texts.
 
-    Mistakes are sorted by `loss`: NLL in nats for labels and options, absolute error for numbers, rank difference for similarity, number
-    of wrong spans for tags, (1 - F1) * confidence for answers, 1 - ROUGE-L for generated texts.
+    Mistakes are sorted by `loss`: NLL in nats for labels and options, absolute error for numbers, rank difference for
+    similarity, number of wrong spans for tags, (1 - F1) * confidence for answers, 1 - ROUGE-L for generated texts.
     """
 
     kind: str

@@ -140,7 +140,11 @@ def find_correct(task: TaskConfig, predictions: Sequence[Any], examples: Sequenc
 def _classify_metrics(task: TextClassification, predictions: Sequence[Any], examples: Sequence[Any]) -> dict[str, MetricResult]:
     if task.multi_label:
         matrices = task.label_matrices(predictions, examples)
-        multi_label = {"accuracy": scores.subset_accuracy, "f1_macro": scores.f1_macro_multi_label, "f1_micro": scores.f1_micro_multi_label}
+        multi_label = {
+            "accuracy": scores.subset_accuracy,
+            "f1_macro": scores.f1_macro_multi_label,
+            "f1_micro": scores.f1_micro_multi_label,
+        }
         return {name: MetricResult(metric, *matrices) for name, metric in multi_label.items()}
     label2id = {label: i for i, label in enumerate(task.labels)}
     predicted_ids = np.array([label2id[prediction.label] for prediction in predictions])

@@ -77,7 +77,9 @@ def render_comparison(summary: EvaluationSummary) -> Section:
         name, interval = difference.name, difference.difference
         bounds = f"{_format_signed(name, interval.low)} to {_format_signed(name, interval.high)}"
         scores = [format_score(name, difference.score), format_score(name, difference.other_score)]
-        rows.append([display_name(name), *scores, _format_signed(name, interval.value), bounds, format_p_value(difference.p_value)])
+        rows.append(
+            [display_name(name), *scores, _format_signed(name, interval.value), bounds, format_p_value(difference.p_value)]
+        )
     if any(difference.mcnemar_p_value is not None for difference in comparison.differences):
         header.append("p (McNemar)")
         rows = [[*row, "" if difference.mcnemar_p_value is None else format_p_value(difference.mcnemar_p_value)]

@@ -61,7 +61,9 @@ def describe_confusion(confusion: ConfusionMatrix) -> dict[str, Any]:
         rows.append((label, cells))
     caption = "Rows are gold labels, columns predicted labels."
     if matrix.num_omitted:
-        caption += f" Only the {MAX_LABELS} labels with most errors are shown; scores.json has the other {matrix.num_omitted:,}."
+        caption += (
+            f" Only the {MAX_LABELS} labels with most errors are shown; scores.json has the other {matrix.num_omitted:,}."
+        )
     return {"labels": matrix.labels, "rows": rows, "caption": caption}
 
 

@@ -83,17 +83,22 @@ def _mcnemar(evaluation: Evaluation, correct: CorrectMask, other_correct: Correc
 def _check_comparable(evaluation: Evaluation, other: Evaluation) -> None:
     kinds = [side.task.__struct_config__.tag for side in (evaluation, other)]
     if kinds[0] != kinds[1]:
-        raise UserError(f"against: the other model has task={kinds[1]}, this one task={kinds[0]}; compare models of the same task")
+        raise UserError(
+            f"against: the other model has task={kinds[1]}, this one task={kinds[0]}; compare models of the same task"
+        )
     task, other_task = evaluation.task, other.task
     if (
         isinstance(task, TextClassification)
         and isinstance(other_task, TextClassification)
         and _format_labels(task) != _format_labels(other_task)
     ):
-        raise UserError(f"against: the other model has the labels {_format_labels(other_task)}, this one {_format_labels(task)}; "
-                        "compare models with the same labels")  # fmt: skip
+        raise UserError(f"against: the other model has the labels {_format_labels(other_task)}, this one has "
+                        f"{_format_labels(task)}; compare models with the same labels")  # fmt: skip
     if len(evaluation.examples) != len(other.examples):
-        raise UserError(f"against: the other model was evaluated on {len(other.examples):,} examples, this one on {len(evaluation.examples):,}")
+        raise UserError(
+            f"against: the other model was evaluated on {len(other.examples):,} examples, "
+            f"this one on {len(evaluation.examples):,}"
+        )
 
 
 def _format_labels(task: TextClassification) -> str:

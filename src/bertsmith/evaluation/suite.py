@@ -88,7 +88,7 @@ class SuiteTable:
         return max(means, default=math.nan)
 
     def to_dict(self) -> dict[str, Any]:
-        """For scores.json: mean, standard deviation and number of seeds by model and task; all runs with their scores; failures."""
+        """For scores.json: mean, standard deviation and number of seeds by model and task; all runs; all failures."""
         cells = {m: {t: cell and {"mean": cell.mean, "std": cell.std, "num_seeds": cell.num_seeds}
                      for t in (*self.tasks, AVERAGE) for cell in (self.cell(m, t),)} for m in self.models}  # fmt: skip
         runs = [{"model": run.model, "task": run.task, "seed": run.seed, "score": run.score, "scores": run.scores}

@@ -72,7 +72,7 @@ def summarize(
 
 
 def build_scores(summary: EvaluationSummary) -> dict[str, Any]:
-    """The result of `evaluate`: scores by metric, 95% confidence intervals as [low, high], and the comparison if there is one."""
+    """The result of `evaluate`: scores by metric, 95% confidence intervals as [low, high], and the comparison if any."""
     evaluation = summary.evaluation
     result: dict[str, Any] = {
         "model": summary.model,

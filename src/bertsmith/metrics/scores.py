@@ -30,7 +30,9 @@ def f1(predictions: ArrayLike, references: ArrayLike, positive: Any = 1) -> Floa
     """F1 of the label `positive` (`partial(f1, positive="yes")`): (..., n) -> (...); 0 if neither predicted nor gold."""
     predicted_labels, gold_labels = check_shapes(predictions, references)
     if gold_labels.dtype.kind in "US" and not isinstance(positive, str):
-        raise UserError(f"the labels are strings but positive={positive!r} is not; use f1_macro, or partial(f1, positive=LABEL)")
+        raise UserError(
+            f"the labels are strings but positive={positive!r} is not; use f1_macro, or partial(f1, positive=LABEL)"
+        )
     predicted, gold = predicted_labels == positive, gold_labels == positive
     return _f1_score((predicted & gold).sum(-1), predicted.sum(-1), gold.sum(-1))
 
@@ -92,7 +94,8 @@ def f1_micro_multi_label(predictions: ArrayLike, references: ArrayLike) -> Float
 METRICS: dict[str, Metric] = {
     metric.__name__: metric
     for metric in (
-        accuracy, f1, f1_macro, f1_micro, matthews, pearson, spearman, subset_accuracy, f1_macro_multi_label, f1_micro_multi_label,
+        accuracy, f1, f1_macro, f1_micro, matthews, pearson, spearman, subset_accuracy,
+        f1_macro_multi_label, f1_micro_multi_label,
     )
 }  # fmt: skip
 

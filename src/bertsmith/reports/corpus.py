@@ -21,11 +21,17 @@ def render_corpus(corpus: Corpus) -> Section:
         ("documents", card["documents"], f"{card['sentences'] / max(card['documents'], 1):.1f} sentences each"),
         ("sentences", card["sentences"], f"{card['tokens'] / max(card['sentences'], 1):.1f} tokens each"),
         ("tokens", card["tokens"], f"vocabulary of {card['vocabulary']:,}"),
-        ("unigram entropy", card["unigram entropy"], f"nats per token, a perplexity of {math.exp(card['unigram entropy']):,.0f}"),
+        (
+            "unigram entropy",
+            card["unigram entropy"],
+            f"nats per token, a perplexity of {math.exp(card['unigram entropy']):,.0f}",
+        ),
     )
     histograms = [
         bar_chart("Sentences by length", histogram_bins(card["sentence lengths"]), "tokens (lower edge of bin)"),
-        bar_chart("Documents by length", histogram_bins(card["document lengths in sentences"]), "sentences (lower edge of bin)"),
+        bar_chart(
+            "Documents by length", histogram_bins(card["document lengths in sentences"]), "sentences (lower edge of bin)"
+        ),
     ]
     body = render("corpus", "corpus", warnings=card["warnings"], facts=facts, histograms=histograms, card_rows=_card_rows(card),
                   source_rows=_source_rows(card), frequent=_frequent_token_rows(corpus))  # fmt: skip

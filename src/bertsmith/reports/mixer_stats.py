@@ -45,7 +45,9 @@ def render_spans(layers: list[SpanLayer], max_span: int, ramp: int, causal: bool
         for i, layer in enumerate(layers, 1)
     ]
     header = ["layer", *_head_names(max(len(layer.spans) for layer in layers)), "trimmed span"]
-    return Section("Attention spans", render("mixer_stats", "spans", facts=facts, chart=chart, caption=caption, header=header, rows=rows))
+    return Section(
+        "Attention spans", render("mixer_stats", "spans", facts=facts, chart=chart, caption=caption, header=header, rows=rows)
+    )
 
 
 def render_buckets(layers: list[BucketLayer], length: int) -> Section:

@@ -102,7 +102,9 @@ def nth_word_span(text: str, position: int, location: str) -> tuple[int, int]:
     """(start, end) of the `position`-th word (from 0), words being separated by whitespace."""
     spans = [match.span() for match in re.finditer(r"\S+", text)]
     if not 0 <= position < len(spans):
-        raise UserError(f"{location}: position {position} is out of range for {len(spans)} words; the first word has position 0")
+        raise UserError(
+            f"{location}: position {position} is out of range for {len(spans)} words; the first word has position 0"
+        )
     return spans[position]
 
 
@@ -113,8 +115,8 @@ def find_word(text: str, word: str, location: str) -> tuple[int, int]:
     )
     match = re.search(f"{before}{re.escape(word)}{after}", text, re.IGNORECASE)
     if not match:
-        raise UserError(f"{location} does not contain the word {word!r}; mark an inflected form as [[form]], or set skip_bad=true to "
-                        "skip such rows")  # fmt: skip
+        raise UserError(f"{location} does not contain the word {word!r}; mark an inflected form as [[form]], or set "
+                        "skip_bad=true to skip such rows")  # fmt: skip
     return match.span()
 
 
@@ -135,9 +137,7 @@ def _read_folder(path: Path) -> WordOccurrences:
     sense_names = _read_sense_names(path / "classes_map.txt")
     train = list(_read_split(path, TRAIN_FILE, sense_names))
     if not train:
-        raise UserError(
-            f"{path}: {TRAIN_FILE} is empty, so there are no labeled occurrences to learn senses from"
-        )
+        raise UserError(f"{path}: {TRAIN_FILE} is empty, so there are no labeled occurrences to learn senses from")
     return WordOccurrences(path.name, train, list(_read_split(path, TEST_FILE, sense_names)))
 
 

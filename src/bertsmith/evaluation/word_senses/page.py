@@ -141,7 +141,9 @@ def _score_sections(results: Sequence[WordResult], table: dict[str, Any], words:
     protocol = "of a separate test set" if words[0].test else "evaluated by leave-one-out"
     caption = f"{num_evaluated:,} occurrences {protocol}" + (f"; mean over {len(words)} words." if len(words) > 1 else ".")
     sections = [render_accuracies(shown, majority_accuracy, caption)]
-    accuracies = {model: [layer["nearest_neighbor"] for layer in layers if "nearest_neighbor" in layer] for model, layers in table.items()}
+    accuracies = {
+        model: [layer["nearest_neighbor"] for layer in layers if "nearest_neighbor" in layer] for model, layers in table.items()
+    }
     curves = render_by_layer(accuracies, majority_accuracy)
     sections += [curves] if curves else []
     return sections + ([_word_section(table)] if len(words) > 1 else [])
@@ -149,14 +151,24 @@ def _score_sections(results: Sequence[WordResult], table: dict[str, Any], words:
 
 def _word_section(table: dict[str, Any]) -> Section:
     """Accuracy of every word with the best layer of every model."""
-    best = {model: max((layer for layer in layers if "nearest_neighbor" in layer), key=lambda layer: layer["nearest_neighbor"], default=None)
-            for model, layers in table.items()}  # fmt: skip
+    best = {
+        model: max(
+            (layer for layer in layers if "nearest_neighbor" in layer),
+            key=lambda layer: layer["nearest_neighbor"],
+            default=None,
+        )
+        for model, layers in table.items()
+    }
     accuracies = {
-        _layer_name(model, layer["layer"], len(table[model])): {word: s["nearest_neighbor"] for word, s in layer["words"].items()}
+        _layer_name(model, layer["layer"], len(table[model])): {
+            word: s["nearest_neighbor"] for word, s in layer["words"].items()
+        }
         for model, layer in best.items()
         if layer
     }
-    majority_accuracies = next({word: s["majority_baseline"] for word, s in layer["words"].items()} for layer in best.values() if layer)
+    majority_accuracies = next(
+        {word: s["majority_baseline"] for word, s in layer["words"].items()} for layer in best.values() if layer
+    )
     return render_word_table(list(majority_accuracies), accuracies, majority_accuracies)
 
 

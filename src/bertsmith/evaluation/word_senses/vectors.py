@@ -49,9 +49,7 @@ def encode_occurrence(tokenizer: Tokenizer, occurrence: Occurrence, max_length: 
     encoding = tokenizer.encode(occurrence.text)
     word_tokens = [i for i, (start, end) in enumerate(encoding.offsets) if start < occurrence.end and end > occurrence.start]
     if not word_tokens:
-        raise UserError(
-            f"{occurrence.location}: the tokenizer has no tokens for {occurrence.word!r}; mark another word"
-        )
+        raise UserError(f"{occurrence.location}: the tokenizer has no tokens for {occurrence.word!r}; mark another word")
     max_tokens = max_length - 2
     begin = max(0, min((word_tokens[0] + word_tokens[-1] + 1 - max_tokens) // 2, len(encoding.ids) - max_tokens))
     ids = np.array([tokenizer.cls_token_id, *encoding.ids[begin : begin + max_tokens], tokenizer.sep_token_id], np.int64)
