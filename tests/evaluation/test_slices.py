@@ -43,8 +43,8 @@ def test_slices_assign_examples_by_length_unknown_and_split_words(tokenizer):
     evaluation = evaluation_from_logits(
         make_classification().task, [ClassificationExample(text, label="bad") for text in texts], np.eye(3)[[0, 0, 0, 1, 1]] * 9
     )
-    counts = {by: {part.name: part.count for part in get_slicing(evaluation, tokenizer, by, 10).slices}
-             for by in ("number of [UNK] tokens", "words split into subwords", "length in tokens", "maximum length of the model")}  # fmt: skip
+    criteria = ("number of [UNK] tokens", "words split into subwords", "length in tokens", "maximum length of the model")
+    counts = {by: {part.name: part.count for part in get_slicing(evaluation, tokenizer, by, 10).slices} for by in criteria}
     assert counts["number of [UNK] tokens"] == {"none": 3, "one": 1, "two or more": 1}
     assert counts["words split into subwords"] == {"none": 4, "more than 25%": 1}
     assert counts["length in tokens"] == {"up to 16": 4, "17–20": 1}

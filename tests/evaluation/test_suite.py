@@ -162,7 +162,7 @@ def test_suite_model_with_settings_and_printed_table(suite, tiny_model, tmp_path
         (('task = "regress"', 'task = "regres"'),
          "models.tiny, tasks.stars: task = 'regres' is not valid; did you mean 'regress'?"),
         (("stars-dev.jsonl", "absent.jsonl"), "tasks.stars"),
-        (('"accuracy", "matthews"', '"accuracy", "f2"'), "tasks.mood.metrics: f2 is not a metric of this task; choose one of accuracy, "),
+        (('"accuracy", "matthews"', '"accuracy", "f2"'), "tasks.mood.metrics: f2 is not a metric of this task; choose"),
         (('"accuracy", "matthews"', "1"), "tasks.mood.metrics must be a list of metrics"),
         (("[tasks.mood]", '[tasks.mood]\nmetric_for_best_model = "f2"\ntrain.early_stopping_patience = 1'),
          "tasks.mood: metric_for_best_model=f2 is not a metric of this task"),
@@ -217,7 +217,7 @@ def test_suite_rejects_different_metrics_in_one_column(suite, tiny_model, tmp_pa
         ("[every]", f'other = {{ model = "{tiny_model}", metric_for_best_model = "f1_macro" }}\n\n[every]'),
     )
     message = run_cli_error("suite", suite, f"out={tmp_path / 'out'}")
-    assert "models.other is to be measured by f1_macro, others by accuracy; give tasks.mood.metrics" in message
+    assert "models.other has the metric f1_macro, other models accuracy; set tasks.mood.metrics" in message
 
 
 def test_suite_rejects_unknown_dev_label_before_training(suite, tmp_path, monkeypatch):
@@ -230,9 +230,7 @@ def test_suite_rejects_unknown_dev_label_before_training(suite, tmp_path, monkey
 
 def test_suite_requires_dev_file(suite, tmp_path):
     suite.write_text(suite.read_text().replace(f', dev = "{tmp_path}/mood-dev.jsonl"', ""))
-    assert "tasks.mood: a suite is judged on dev files; give data.dev" in run_cli_error(
-        "suite", suite, f"out={tmp_path / 'out'}"
-    )
+    assert "tasks.mood: a suite needs a dev file; set data.dev" in run_cli_error("suite", suite, f"out={tmp_path / 'out'}")
 
 
 def test_suite_rejects_runs_of_other_settings(suite, tmp_path, monkeypatch):
@@ -240,7 +238,7 @@ def test_suite_rejects_runs_of_other_settings(suite, tmp_path, monkeypatch):
     run_cli(*command)
     monkeypatch.setattr(Trainer, "fit", lambda *_: pytest.fail("trained"))
     suite.write_text(suite.read_text().replace("learning_rate = 3e-3", "learning_rate = 1e-3"))
-    assert "was made by other settings" in run_cli_error(*command)
+    assert "was made with other settings" in run_cli_error(*command)
 
 
 def test_example_suite_recipe_plans_all_runs():

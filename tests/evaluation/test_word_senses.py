@@ -84,7 +84,7 @@ def test_sense_scores_of_static_vectors_equal_majority_baseline():
 def test_sense_scores_count_unseen_sense_as_wrong():
     vectors = np.eye(4, dtype=np.float32)
     assert score_senses(vectors[:2], ["a", "b"], vectors[:2], ["a", "new"]).nearest_neighbor == 0.5
-    with pytest.raises(UserError, match="two at least"):
+    with pytest.raises(UserError, match="at least two sentences"):
         score_senses(vectors[:1], ["a"])
 
 
@@ -122,11 +122,11 @@ def test_read_occurrences_by_position_brackets_or_word(tmp_path):
 @pytest.mark.parametrize(
     ("text", "word", "match"),
     [
-        ("text\tposition\na b\t2\n", None, r"s\.tsv, line 2: position 2 of 2 words"),
-        ("text\na river\n", "bank", r"line 2 does not hold the word 'bank'"),
-        ("text\na river\n", None, r"line 2: no word is pointed at"),
+        ("text\tposition\na b\t2\n", None, r"s\.tsv, line 2: position 2 is out of range for 2 words"),
+        ("text\na river\n", "bank", r"line 2 does not contain the word 'bank'"),
+        ("text\na river\n", None, r"line 2: no word is marked"),
         ("sentence\na river\n", "river", r"no column 'text'"),
-        ("text\n", "river", r"holds no sentence"),
+        ("text\n", "river", r"has no rows"),
     ],
 )
 def test_read_occurrences_errors(tmp_path, text, word, match):
@@ -141,9 +141,9 @@ def test_read_occurrences_passes_bad_rows_to_callback(tmp_path):
     path.write_text("text\tsense\na river bank\t1\na river\t1\nthe banks\t2\nthe bank\t2\n")
     (occurrences,) = read_occurrences(path, "bank", errors.append)
     assert [occurrence.text for occurrence in occurrences.train] == ["a river bank", "the bank"] and len(errors) == 2
-    assert "leave such rows out by skip_bad=true" in str(errors[0])
+    assert "set skip_bad=true to skip such rows" in str(errors[0])
     path.write_text("text\na river\n")
-    with pytest.raises(UserError, match="holds no sentence that can be used"):
+    with pytest.raises(UserError, match="has no rows that can be used"):
         read_occurrences(path, "bank", errors.append)
 
 
@@ -167,11 +167,11 @@ def test_read_occurrences_of_coarse_wsd_folder(tmp_path):
     assert [x.sense for x in occurrences.test] == ["bank (geography)"]
     write_coarse_wsd(tmp_path, "bow")
     assert [x.word for x in read_occurrences(tmp_path, None)] == ["bank", "bow"]
-    with pytest.raises(UserError, match=r"no sentences of 'seal', only: bank, bow"):
+    with pytest.raises(UserError, match=r"has no folder 'seal'; choose one of bank, bow"):
         read_occurrences(tmp_path, "seal")
     for name in ("train.data.txt", "train.gold.txt"):
         (tmp_path / "bow" / name).write_text("")
-    with pytest.raises(UserError, match=r"bow: train\.data\.txt holds no sentence"):
+    with pytest.raises(UserError, match=r"bow: train\.data\.txt has no rows"):
         read_occurrences(tmp_path, "bow")
 
 
@@ -211,5 +211,5 @@ def test_encode_occurrence_truncates_around_word(predictor):
 
 
 def test_encode_occurrence_rejects_word_without_tokens(predictor):
-    with pytest.raises(UserError, match=r"f, line 3: the tokenizer leaves nothing"):
+    with pytest.raises(UserError, match=r"f, line 3: the tokenizer has no tokens"):
         encode_occurrence(predictor.tokenizer, Occurrence("a \x01 b", 2, 3, None, "f, line 3"), 32)

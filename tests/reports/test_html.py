@@ -79,5 +79,5 @@ def test_format_value():
 
 
 def test_write_page_rejects_folder(tmp_path):
-    with pytest.raises(UserError, match=r"is a folder; name the page"):
+    with pytest.raises(UserError, match=r"is a folder; give a file"):
         write_page(tmp_path, b"")

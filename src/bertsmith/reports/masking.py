@@ -116,7 +116,7 @@ def corruption_rows(counts: MaskingCounts, batches: BatchLoader) -> list[tuple[A
     ]
     for name, expected in zip(CORRUPTIONS, ("80%", "10%", "10%"), strict=True):
         count = counts.corruptions[name]
-        rows.append((f"… {name}", count, _format_fraction(count, max(selected, 1)), expected))
+        rows.append((f"of these: {name}", count, _format_fraction(count, max(selected, 1)), expected))
     for label, count in sorted(counts.labels.items()):
         name = f"pairs where {pair_label_names(batches)[label]}"
         rows.append((name, count, _format_fraction(count, counts.num_samples), "50%"))
