@@ -143,7 +143,7 @@ def test_read_occurrences_passes_bad_rows_to_callback(tmp_path):
     assert [occurrence.text for occurrence in occurrences.train] == ["a river bank", "the bank"] and len(errors) == 2
     assert "set skip_bad=true to skip such rows" in str(errors[0])
     path.write_text("text\na river\n")
-    with pytest.raises(UserError, match="has no rows that can be used"):
+    with pytest.raises(UserError, match="has no valid rows"):
         read_occurrences(path, "bank", errors.append)
 
 
@@ -171,7 +171,7 @@ def test_read_occurrences_of_coarse_wsd_folder(tmp_path):
         read_occurrences(tmp_path, "seal")
     for name in ("train.data.txt", "train.gold.txt"):
         (tmp_path / "bow" / name).write_text("")
-    with pytest.raises(UserError, match=r"bow: train\.data\.txt has no rows"):
+    with pytest.raises(UserError, match=r"bow: train\.data\.txt is empty"):
         read_occurrences(tmp_path, "bow")
 
 

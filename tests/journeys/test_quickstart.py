@@ -340,6 +340,15 @@ def test_quickstart_rejects_wrong_settings(capsys):
     assert "must be above 0" in capsys.readouterr().err
 
 
+def test_quickstart_command_prints_its_steps(tmp_path, two_libraries):
+    (tmp_path / "quick").mkdir()
+    (tmp_path / "quick" / "tokenizer").write_text("a file where a folder should be")  # stops it after the first steps
+    settings = [f"folder={tmp_path / 'quick'}", "minutes=0.01", f'roots=["{two_libraries}"]']
+    code = f"import sys, bertsmith.quickstart.run as q; q.compare_with_scratch = lambda *_: None; sys.exit(q.main({settings!r}))"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "Collect English text" in process.stderr and "paragraphs" in process.stderr
+
+
 def test_quickstart_sets_omp_wait_policy_before_importing_torch():
     imports = "import os, sys, bertsmith.quickstart.run as q; assert 'torch' not in sys.modules"
     code = imports + "; q.main(['minutes=0']); print(os.environ['OMP_WAIT_POLICY'])"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from .. import api
 from ..artifacts import write_atomic
 from ..config import Config, from_dict
-from ..console import Console
+from ..console import Console, log_to_stderr
 from ..errors import Interrupted, UserError
 from ..recipes import read_recipe
 from ..reports.finetuning import FinetuningComparison, render_comparison, render_filled_masks
@@ -72,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Set before torch is imported: threads that spin while waiting are slow where the cores have other work too.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
-        run(read_recipe(QuickstartRecipe, overrides=sys.argv[1:] if arguments is None else arguments))
+        with log_to_stderr():
+            run(read_recipe(QuickstartRecipe, overrides=sys.argv[1:] if arguments is None else arguments))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
