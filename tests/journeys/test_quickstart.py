@@ -344,7 +344,9 @@ def test_quickstart_command_prints_its_steps(tmp_path, two_libraries):
     (tmp_path / "quick").mkdir()
     (tmp_path / "quick" / "tokenizer").write_text("a file where a folder should be")  # stops it after the first steps
     settings = [f"folder={tmp_path / 'quick'}", "minutes=0.01", f'roots=["{two_libraries}"]']
-    code = f"import sys, bertsmith.quickstart.run as q; q.compare_with_scratch = lambda *_: None; sys.exit(q.main({settings!r}))"
+    code = (
+        f"import sys, bertsmith.quickstart.run as q; q.compare_with_scratch = lambda *_: None; sys.exit(q.main({settings!r}))"
+    )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "Collect English text" in process.stderr and "paragraphs" in process.stderr
 

@@ -21,6 +21,7 @@ from ..artifacts import write_atomic
 from ..errors import UserError
 
 TEMPLATES = Path(__file__).parent / "templates"
+NUMBER = r"[+−]?[\d,.]+"  # with either sign, in a table cell
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def _environment() -> Environment:
 
 
 def _is_numeric(value: Any) -> bool:
-    """Whether a table column with this cell is aligned right: numbers and percentages."""
+    """Whether a table column with this cell is aligned right: numbers, percentages, signed differences, intervals."""
     if isinstance(value, str):
-        return re.fullmatch(r"[\d,.]+%", value) is not None
+        return re.fullmatch(rf"{NUMBER}%|[+−]{NUMBER}%?|0\.\d+|{NUMBER}%? (to|–) {NUMBER}%?|< {NUMBER}", value) is not None
     return isinstance(value, int | float) and not isinstance(value, bool)
