@@ -97,5 +97,5 @@ def test_race_of_word_vectors_and_networks(tmp_path):
         assert rows[name]["scores"]["tuned"]["about"]["num_seeds"] == 1 == rows[name]["scores"]["frozen"]["about"]["num_seeds"]
         assert "bits_per_byte" not in rows[name]
     settings["members"]["glove"]["model"] = SMALL
-    with pytest.raises(UserError, match=r"members.glove.model: a table of words is described by objective"):
+    with pytest.raises(UserError, match=r"members.glove.model: word vectors are set by objective"):
         build_entries(from_dict(run.RaceRecipe, settings), tmp_path / "out", Console(True))
