@@ -60,9 +60,9 @@ def _evaluate(recipe: Recipe, model: str, console: Console) -> tuple[Predictor, 
     rows = task.read(resolve_path(recipe.data, "data"))
     examples: list[Any] = list(rows)
     if rows.num_skipped:
-        console.warn(
-            f"{recipe.data}: skipped {rows.num_skipped:,} invalid row{'s' * (rows.num_skipped > 1)}; the first: {rows.errors[0].split('; ')[0]}"
-        )
+        noun = "row" if rows.num_skipped == 1 else "rows"
+        first = rows.errors[0].split("; ")[0]
+        console.warn(f"{recipe.data}: skipped {rows.num_skipped:,} invalid {noun}; the first: {first}")
     return predictor, evaluate_model(predictor, examples), rows.num_skipped
 
 
