@@ -98,16 +98,16 @@ def _build_models(bench: BenchmarkInputs, out: Path, long_length: int, short_len
 
 def _format_row(result: dict[str, Any], name: str, long_length: str, short_length: str) -> Row:
     (low, high), difference = (
-        result["intervals"][name],
-        next(row for row in result["against"]["differences"] if row["name"] == name),
+        result["confidence_intervals"][name],
+        result["comparison"]["differences"][name],
     )
-    above = difference["above"]
-    difference_text = f"{above['value']:+.4f} ({above['low']:+.4f} to {above['high']:+.4f}, p = {difference['p']:.3f})"
-    label = f"{name} of {result['examples']} questions, windows at {long_length}"
+    ci_low, ci_high = difference["confidence_interval"]
+    difference_text = f"{difference['difference']:+.4f} ({ci_low:+.4f} to {ci_high:+.4f}, p = {difference['p_value']:.3f})"
+    label = f"{name} of {result['num_examples']} questions, windows at {long_length}"
     return (
         label,
         f"{difference['score']:.4f} ({low:.4f} to {high:.4f})",
-        f"first {short_length}: {difference['other']:.4f}",
+        f"first {short_length}: {difference['other_score']:.4f}",
         difference_text,
         "above 0",
     )

@@ -1014,7 +1014,9 @@ class Recorder:
         record.values["answers"] = without_volatile(read_lines(answers))
         if name not in NOT_EVALUATED:
             evaluation = run_stage("evaluate", f"model={folder} data={data} device=cpu precision=fp32")
-            record.values["evaluate"] = {part: evaluation[part] for part in ("scores", "intervals") if part in evaluation}
+            record.values["evaluate"] = {
+                part: evaluation[part] for part in ("scores", "confidence_intervals") if part in evaluation
+            }
         record.values["task"] = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("task")
         return record
 

@@ -52,10 +52,10 @@ def test_bad_rows_in_evaluate_are_refused_or_counted(folders, tmp_path):
     data = write_jsonl(tmp_path / "rows.jsonl", ROWS_WITH_BAD_ONE)
     argv = ["evaluate", f"model={folders['lenient']}", f"data={data}"]
     assert "line 2: text is null" in run_cli_error(*argv)
-    assert "1 rows left out" in run_cli(*argv, "skip_bad=true", f"out={tmp_path / 'out'}").stderr
+    assert "skipped 1 invalid row" in run_cli(*argv, "skip_bad=true", f"out={tmp_path / 'out'}").stderr
     result = run_cli_json(*argv, "skip_bad=true")
-    assert result["skipped"] == json.loads((tmp_path / "out" / "scores.json").read_text())["skipped"] == 1
-    assert result["examples"] == 2
+    assert result["num_skipped"] == json.loads((tmp_path / "out" / "scores.json").read_text())["num_skipped"] == 1
+    assert result["num_examples"] == 2
 
 
 def test_bad_input_hints_name_the_keys_of_the_stage(folders, tmp_path):

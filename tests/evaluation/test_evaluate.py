@@ -123,7 +123,8 @@ def test_evaluation_card_has_intervals_and_tuned_values(encode_without_tokenizer
     card = evaluate_model(FixedScoresPredictor(evaluation.task, evaluation.logits), evaluation.examples, tune=True).card
     assert card["temperature"] != 1.0 and card["threshold"] == 0.5
     accuracy = card["metrics"]["accuracy"]
-    assert accuracy["low"] < accuracy["value"] == evaluation.scores["accuracy"] < accuracy["high"]
+    low, high = accuracy["confidence_interval"]
+    assert low < accuracy["value"] == evaluation.scores["accuracy"] < high
     assert msgspec.json.decode(msgspec.json.encode(card)) == card  # JSON-serializable
 
 

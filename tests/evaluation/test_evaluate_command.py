@@ -30,7 +30,8 @@ def finetuned(tiny_model, tmp_path_factory):
 def test_finetuned_card_has_intervals_and_temperature(finetuned):
     card = json.loads((finetuned / "good" / "card.json").read_text())
     accuracy = card["metrics"]["accuracy"]
-    assert accuracy["low"] <= accuracy["value"] == card["result"]["dev"]["accuracy"] <= accuracy["high"]
+    low, high = accuracy["confidence_interval"]
+    assert low <= accuracy["value"] == card["result"]["dev"]["accuracy"] <= high
     assert card["temperature"] != 1.0 and card["threshold"] == 0.5
     task = json.loads((finetuned / "good" / "config.json").read_text())["task"]
     assert task["temperature"] == card["temperature"] == bertsmith.load(finetuned / "good").task.temperature
@@ -48,16 +49,21 @@ def test_evaluate_writes_report_and_scores(finetuned, tmp_path):
     assert {path.name for path in (tmp_path / "report").iterdir()} == {"scores.json", "report.html", "manifest.json"}
     verify_manifest(tmp_path / "report")
     page = parse_page((tmp_path / "report" / "report.html").read_bytes())
-    assert f"{result['scores']['accuracy']:.1%}" in page.text and "Against poor" in page.text and "How sure it is" in page.text
-    scores = json.loads((tmp_path / "report" / "scores.json").read_text())
-    assert scores["scores"] == result["scores"] and scores["examples"] == 100 and len(scores["worst"]) == 3
-    accuracy = result["against"]["differences"][0]
     assert (
-        accuracy["name"] == "accuracy" and accuracy["above"]["low"] > 0 and accuracy["p"] < 0.05 and accuracy["exact_p"] < 0.05
+        f"{result['scores']['accuracy']:.1%}" in page.text
+        and "Comparison with poor" in page.text
+        and "Accuracy by confidence" in page.text
     )
-    assert scores["calibration"]["after"]["loss"] < scores["calibration"]["before"]["loss"]  # on the file it was tuned on
+    scores = json.loads((tmp_path / "report" / "scores.json").read_text())
+    assert scores["scores"] == result["scores"] and scores["num_examples"] == 100 and len(scores["worst_errors"]) == 3
+    accuracy = result["comparison"]["differences"]["accuracy"]
+    assert accuracy["difference"] == pytest.approx(accuracy["score"] - accuracy["other_score"])
+    assert accuracy["confidence_interval"][0] > 0 and accuracy["p_value"] < 0.05 and accuracy["mcnemar_p_value"] < 0.05
+    assert (
+        scores["calibration"]["calibrated"]["nll"] < scores["calibration"]["uncalibrated"]["nll"]
+    )  # on the file it was tuned on
     again = run_cli_json(*command)  # overwrites the report, without comparison
-    assert "against" not in again and "Against" not in parse_page((tmp_path / "report" / "report.html").read_bytes()).text
+    assert "comparison" not in again and "Comparison" not in parse_page((tmp_path / "report" / "report.html").read_bytes()).text
 
 
 def test_evaluate_prints_scores_with_intervals(finetuned):
@@ -67,13 +73,13 @@ def test_evaluate_prints_scores_with_intervals(finetuned):
     line = next(line for line in output.splitlines() if line.split()[:1] == ["accuracy"])
     name, score, low, to, high = line.split()
     assert (name, to) == ("accuracy", "to") and float(low) < float(score) < float(high)
-    assert "difference" in output and "below 0.001" in output
+    assert "difference" in output and "< 0.001" in output
 
 
 def test_evaluate_from_python_can_be_called_twice(finetuned):
     for _ in range(2):
         result = bertsmith.evaluate(model=finetuned / "good", data=finetuned / "dev.jsonl", quiet=True)
-    assert result["intervals"]["accuracy"][0] < result["scores"]["accuracy"]
+    assert result["confidence_intervals"]["accuracy"][0] < result["scores"]["accuracy"]
 
 
 def test_evaluate_reports_entity_mistakes(tiny_model, tmp_path):
@@ -82,10 +88,10 @@ def test_evaluate_reports_entity_mistakes(tiny_model, tmp_path):
     settings = ["task=tag", f"model={tiny_model}", f"data.train={train}", f"data.dev={dev}", f"out={tmp_path / 'out'}", *FAST]
     run_cli("finetune", *settings, "train.epochs=2")
     result = run_cli_json("evaluate", f"model={tmp_path / 'out'}", f"data={dev}", f"out={tmp_path / 'report'}")
-    low, high = result["intervals"]["f1"]
+    low, high = result["confidence_intervals"]["f1"]
     assert low <= result["scores"]["f1"] <= high
     page = parse_page((tmp_path / "report" / "report.html").read_bytes()).text
-    assert "What is wrong with entities" in page and f"{result['scores']['f1']:.1%}" in page
+    assert "Entity errors" in page and f"{result['scores']['f1']:.1%}" in page
 
 
 def test_evaluate_rejects_invalid_requests(finetuned, tiny_model, tmp_path):

@@ -74,12 +74,12 @@ def test_truncated_confusion_keeps_labels_with_most_errors():
     [
         ("B-PER I-PER O", "B-PER I-PER O", []),
         ("O O O", "B-PER I-PER O", ["missed: PER"]),
-        ("B-PER O O", "O O O", ["made up: PER"]),
+        ("B-PER O O", "O O O", ["spurious: PER"]),
         ("B-LOC I-LOC O", "B-PER I-PER O", ["wrong type: PER as LOC"]),
-        ("B-PER O O", "B-PER I-PER O", ["wrong border: PER"]),
-        ("O B-LOC I-LOC", "B-PER I-PER O", ["wrong type and border: PER as LOC"]),
-        ("B-PER O B-LOC", "B-PER I-PER O", ["wrong border: PER", "made up: LOC"]),
-        ("B-PER B-PER B-PER", "B-PER I-PER I-PER", ["wrong border: PER", "made up: PER", "made up: PER"]),
+        ("B-PER O O", "B-PER I-PER O", ["wrong boundary: PER"]),
+        ("O B-LOC I-LOC", "B-PER I-PER O", ["wrong type and boundary: PER as LOC"]),
+        ("B-PER O B-LOC", "B-PER I-PER O", ["wrong boundary: PER", "spurious: LOC"]),
+        ("B-PER B-PER B-PER", "B-PER I-PER I-PER", ["wrong boundary: PER", "spurious: PER", "spurious: PER"]),
     ],
 )
 def test_entity_mistake_kinds(predicted, gold, kinds):
@@ -94,10 +94,10 @@ def test_entity_mistake_counts_agree_with_label_counts():
         sum(getattr(r.counts, name) for r in compute_label_counts(evaluation))
         for name in ("num_correct", "num_predicted", "num_gold")
     ]
-    made_up = sum(count for kind, _, count in counts if kind == "made up")
+    spurious = sum(count for kind, _, count in counts if kind == "spurious")
     missed = sum(count for kind, _, count in counts if kind == "missed")
-    other = sum(count for kind, _, count in counts if kind not in ("made up", "missed"))
-    assert (made_up + other, missed + other) == (totals[1] - totals[0], totals[2] - totals[0])
+    other = sum(count for kind, _, count in counts if kind not in ("spurious", "missed"))
+    assert (spurious + other, missed + other) == (totals[1] - totals[0], totals[2] - totals[0])
 
 
 def test_sentence_mistakes_highlight_wrong_spans():
@@ -131,7 +131,7 @@ def test_find_mistakes_is_complete_and_sorted_by_loss(kind):
     evaluation = MAKE_EVALUATION[kind]()
     mistakes = find_mistakes(evaluation)
     assert [mistake.loss for mistake in mistakes] == sorted((mistake.loss for mistake in mistakes), reverse=True)
-    assert all(mistake.place.startswith("dev") and mistake.texts for mistake in mistakes)
+    assert all(mistake.location.startswith("dev") and mistake.texts for mistake in mistakes)
     if kind in ("classify", "many", "choose"):
         assert len(mistakes) == round((1 - evaluation.scores["accuracy"]) * len(evaluation.examples))
         assert all(0 <= mistake.confidence <= 1 for mistake in mistakes)
@@ -144,7 +144,7 @@ def test_worst_classification_mistake_has_lowest_gold_probability():
         prediction.scores[example.label]
         for prediction, example in zip(evaluation.predictions, evaluation.examples, strict=True)
     ]
-    assert worst.place == evaluation.examples[int(np.argmin(gold_probs))].location and worst.loss == pytest.approx(
+    assert worst.location == evaluation.examples[int(np.argmin(gold_probs))].location and worst.loss == pytest.approx(
         -np.log(min(gold_probs))
     )
 
@@ -161,11 +161,13 @@ def test_regression_mistakes_are_sorted_by_absolute_error():
 def test_answer_mistakes_highlight_passage():
     evaluation = make_question_answering()
     mistakes = find_mistakes(evaluation)
-    assert {mistake.kind for mistake in mistakes} == {"missed", "made up", "partly right"}
-    partly = next(mistake for mistake in mistakes if mistake.kind == "partly right")
-    assert "".join(span.text for span in partly.texts[1] if span.mark == "both") == partly.truth
-    made_up = next(mistake for mistake in mistakes if mistake.kind == "made up")
-    assert made_up.truth == "no answer" and [s.text for s in made_up.texts[1] if s.mark == "said"] == [made_up.answer]
+    assert {mistake.kind for mistake in mistakes} == {"missed", "spurious", "partial match"}
+    partly = next(mistake for mistake in mistakes if mistake.kind == "partial match")
+    assert "".join(span.text for span in partly.texts[1] if span.mark == "both") == partly.gold
+    spurious = next(mistake for mistake in mistakes if mistake.kind == "spurious")
+    assert spurious.gold == "no answer" and [s.text for s in spurious.texts[1] if s.mark == "predicted"] == [
+        spurious.prediction
+    ]
 
 
 def test_calibration_error_before_and_after_temperature():
@@ -174,18 +176,23 @@ def test_calibration_error_before_and_after_temperature():
     labels = ["a"] * 5 + ["b"] * 5 + ["a"] * 6 + ["b"] * 4
     examples = [ClassificationExample("t", label=label) for label in labels]
     calibration = compute_calibration(evaluation_from_logits(task, examples, logits))
-    assert calibration.before.error == pytest.approx(0.5 * abs(0.9 - 0.5) + 0.5 * abs(0.6 - 0.6))
+    assert calibration.uncalibrated.expected_calibration_error == pytest.approx(0.5 * abs(0.9 - 0.5) + 0.5 * abs(0.6 - 0.6))
     confidences = [0.81 / 0.82, 0.36 / 0.52]
-    assert calibration.after.error == pytest.approx(0.5 * abs(confidences[0] - 0.5) + 0.5 * abs(confidences[1] - 0.6))
-    assert calibration.before.loss == pytest.approx(-np.log([0.9] * 5 + [0.1] * 5 + [0.6] * 6 + [0.4] * 4).mean())
-    assert [bin_.count for bin_ in calibration.before.bins] == [10, 10] and calibration.temperature == 0.5
+    assert calibration.calibrated.expected_calibration_error == pytest.approx(
+        0.5 * abs(confidences[0] - 0.5) + 0.5 * abs(confidences[1] - 0.6)
+    )
+    assert calibration.uncalibrated.nll == pytest.approx(-np.log([0.9] * 5 + [0.1] * 5 + [0.6] * 6 + [0.4] * 4).mean())
+    assert [bin_.count for bin_ in calibration.uncalibrated.bins] == [10, 10] and calibration.temperature == 0.5
 
 
 def test_temperature_reduces_calibration_error():
     evaluation = make_classification(1000, scale=4.0)
     task = evaluation.task.calibrate(evaluation.logits, evaluation.examples)
     calibration = compute_calibration(evaluation_from_logits(task, evaluation.examples, evaluation.logits))
-    assert calibration.after.error < 0.5 * calibration.before.error and calibration.after.loss < calibration.before.loss
+    assert (
+        calibration.calibrated.expected_calibration_error < 0.5 * calibration.uncalibrated.expected_calibration_error
+        and calibration.calibrated.nll < calibration.uncalibrated.nll
+    )
 
 
 @pytest.mark.parametrize("kind", MAKE_EVALUATION)
@@ -194,9 +201,14 @@ def test_comparison_of_model_with_itself_is_zero(kind):
     comparison = compare_evaluations(evaluation, evaluation)
     assert {difference.name for difference in comparison.differences} == set(evaluation.metrics)
     for difference in comparison.differences:
-        assert (difference.above.value, difference.above.low, difference.above.high, difference.p) == (0, 0, 0, 1)
-        assert difference.exact_p in (None, 1.0)
-    assert comparison.only in (None, 0) and comparison.won == comparison.lost == ()
+        assert (difference.difference.value, difference.difference.low, difference.difference.high, difference.p_value) == (
+            0,
+            0,
+            0,
+            1,
+        )
+        assert difference.mcnemar_p_value in (None, 1.0)
+    assert comparison.only_this_correct in (None, 0) and comparison.won == comparison.lost == ()
 
 
 def test_comparison_significance_of_degraded_and_noisy_model():
@@ -210,12 +222,21 @@ def test_comparison_significance_of_degraded_and_noisy_model():
     )
     accuracy = degraded.differences[0]
     assert (
-        accuracy.p < 0.01 and accuracy.above.low > 0 and accuracy.above.value == pytest.approx(accuracy.score - accuracy.other)
+        accuracy.p_value < 0.01
+        and accuracy.difference.low > 0
+        and accuracy.difference.value == pytest.approx(accuracy.score - accuracy.other_score)
     )
-    assert noisy.differences[0].p > 0.05 and noisy.differences[0].above.low <= 0 <= noisy.differences[0].above.high
-    expected = binomtest(min(degraded.only, degraded.only_other), degraded.only + degraded.only_other).pvalue
-    assert accuracy.exact_p == pytest.approx(expected)
-    assert degraded.both + degraded.only + degraded.only_other + degraded.neither == 400 and len(degraded.won) == degraded.only
+    assert (
+        noisy.differences[0].p_value > 0.05 and noisy.differences[0].difference.low <= 0 <= noisy.differences[0].difference.high
+    )
+    expected = binomtest(
+        min(degraded.only_this_correct, degraded.only_other_correct), degraded.only_this_correct + degraded.only_other_correct
+    ).pvalue
+    assert accuracy.mcnemar_p_value == pytest.approx(expected)
+    assert (
+        degraded.both_correct + degraded.only_this_correct + degraded.only_other_correct + degraded.neither_correct == 400
+        and len(degraded.won) == degraded.only_this_correct
+    )
 
 
 def test_comparison_ignores_order_of_labels():
@@ -223,17 +244,18 @@ def test_comparison_ignores_order_of_labels():
     reversed_task = TextClassification(labels=evaluation.task.labels[::-1])
     other = evaluation_from_logits(reversed_task, evaluation.examples, evaluation.logits[:, ::-1])
     assert all(
-        difference.above.value == 0 and difference.p == 1 for difference in compare_evaluations(evaluation, other).differences
+        difference.difference.value == 0 and difference.p_value == 1
+        for difference in compare_evaluations(evaluation, other).differences
     )
 
 
 def test_comparison_rejects_different_tasks():
     evaluation = make_classification()
-    with pytest.raises(UserError, match="does regress, this one classify"):
+    with pytest.raises(UserError, match="task=regress, this one task=classify"):
         compare_evaluations(evaluation, make_regression())
-    with pytest.raises(UserError, match=r"labels a, b, c, this one bad, fair, good"):
+    with pytest.raises(UserError, match=r"labels a, b, c, this one has bad, fair, good"):
         compare_evaluations(evaluation, make_classification(labels=("a", "b", "c")))
-    with pytest.raises(UserError, match="10 examples are judged there, 300 here"):
+    with pytest.raises(UserError, match="evaluated on 10 examples, this one on 300"):
         compare_evaluations(evaluation, make_classification(10))
 
 

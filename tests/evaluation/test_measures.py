@@ -55,7 +55,9 @@ def test_pos_tagging_has_accuracy_only():
 def test_best_metric_is_primary_metric_unless_requested(kind, primary, other):
     task = MAKE_EVALUATION[kind]().task
     assert resolve_best_metric(task) == get_primary_metric(task) == primary and resolve_best_metric(task, other) == other
-    with pytest.raises(UserError, match=f"metric_for_best_model=loudness is not a score of this task, which has .*{other}"):
+    with pytest.raises(
+        UserError, match=f"metric_for_best_model=loudness is not a metric of this task; choose one of .*{other}"
+    ):
         resolve_best_metric(task, "loudness")
 
 
@@ -121,7 +123,7 @@ def test_regression_slice_metric_is_mean_absolute_error():
         abs(prediction.value - example.label)
         for prediction, example in zip(evaluation.predictions, evaluation.examples, strict=True)
     ]
-    assert name == "mean error" and result.lower_is_better and result.score == pytest.approx(np.mean(errors))
+    assert name == "mean_absolute_error" and result.lower_is_better and result.score == pytest.approx(np.mean(errors))
     assert find_correct(evaluation.task, evaluation.predictions, evaluation.examples) is None
 
 

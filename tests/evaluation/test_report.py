@@ -70,11 +70,11 @@ def test_report_of_every_task_is_complete(tokenizer, kind):
     page = parse_page(render_report(summary, 5))
     assert format_score(summary.primary_metric, evaluation.scores[summary.primary_metric]) in page.text
     assert format_interval(summary.primary_metric, evaluation.intervals[summary.primary_metric]) in page.text
-    assert {"scores", "against-other", "scores-by-slice", "worst-mistakes"} <= page.ids
-    assert page.text.count(summary.mistakes[0].place) >= 1
+    assert {"scores", "comparison-with-other", "scores-by-slice", "worst-errors"} <= page.ids
+    assert page.text.count(summary.mistakes[0].location) >= 1
     details = msgspec.json.decode(msgspec.json.encode(build_details(summary, 5)))
-    assert details["scores"] == pytest.approx(evaluation.scores) and len(details["worst"]) == 5 and details["slices"]
-    assert details["intervals"].keys() == evaluation.metrics.keys() and details["against"]["differences"]
+    assert details["scores"] == pytest.approx(evaluation.scores) and len(details["worst_errors"]) == 5 and details["slices"]
+    assert details["confidence_intervals"].keys() == evaluation.metrics.keys() and details["comparison"]["differences"]
     assert build_scores(summary).keys() <= details.keys()
 
 
@@ -101,7 +101,7 @@ def test_report_escapes_texts_and_labels(tokenizer):
 def test_report_of_model_without_mistakes(tokenizer):
     evaluation = make_classification(margin=99.0)
     page = parse_page(render_report(summarize_evaluation(evaluation, tokenizer, evaluation))).text
-    assert "There are none: every answer is right." in page and "100.0%" in page and "is not statistically significant" in page
+    assert "No errors: every prediction is correct." in page and "100.0%" in page and "is not statistically significant" in page
 
 
 def test_report_findings_name_weak_slice_confusion_and_overconfidence(tokenizer):
@@ -112,7 +112,7 @@ def test_report_findings_name_weak_slice_confusion_and_overconfidence(tokenizer)
     findings = " ".join(
         describe_findings(summarize_evaluation(evaluation_from_logits(evaluation.task, evaluation.examples, logits), tokenizer))
     )
-    assert "Majority baseline: always predicting" in findings and "Weak slice by label, “fair”" in findings
+    assert "Majority baseline: always predicting" in findings and "Weak slice, label “fair”" in findings
     assert "“fair” predicted as “bad”" in findings
     assert "Overconfident: the mean confidence is" in findings
 
@@ -134,7 +134,7 @@ def test_metric_formats():
         format_interval("f1", ConfidenceInterval(0.8, 0.75, 0.85)) == "75.0 – 85.0%"
         and format_interval("f1", ConfidenceInterval(0.8, float("nan"), 1)) == "–"
     )
-    assert [format_p_value(p) for p in (0.0004, 0.04, float("nan"))] == ["below 0.001", "0.040", "–"]
+    assert [format_p_value(p) for p in (0.0004, 0.04, float("nan"))] == ["< 0.001", "0.040", "–"]
     assert display_name("f1.PER") == "F1 of PER" and display_name("strange_score") == "strange score"
 
 

@@ -23,7 +23,7 @@ def get_slicing(evaluation, tokenizer, by, max_length=64):
 def test_slices_partition_the_examples(tokenizer, kind):
     evaluation = MAKE_EVALUATION[kind]()
     slicings = compute_slices(evaluation, tokenizer, 22)
-    assert {"length in tokens", "room in the model"} <= {slicing.by for slicing in slicings}
+    assert {"length in tokens", "maximum length of the model"} <= {slicing.by for slicing in slicings}
     for slicing in slicings:
         total = sum(part.count for part in slicing.slices)
         assert total == len(evaluation.examples) or (
@@ -43,12 +43,12 @@ def test_slices_assign_examples_by_length_unknown_and_split_words(tokenizer):
     evaluation = evaluation_from_logits(
         make_classification().task, [ClassificationExample(text, label="bad") for text in texts], np.eye(3)[[0, 0, 0, 1, 1]] * 9
     )
-    counts = {by: {part.name: part.count for part in get_slicing(evaluation, tokenizer, by, 10).slices}
-             for by in ("unknown words", "words in several pieces", "length in tokens", "room in the model")}  # fmt: skip
-    assert counts["unknown words"] == {"none": 3, "one": 1, "two or more": 1}
-    assert counts["words in several pieces"] == {"none": 4, "more than 25%": 1}
+    criteria = ("number of [UNK] tokens", "words split into subwords", "length in tokens", "maximum length of the model")
+    counts = {by: {part.name: part.count for part in get_slicing(evaluation, tokenizer, by, 10).slices} for by in criteria}
+    assert counts["number of [UNK] tokens"] == {"none": 3, "one": 1, "two or more": 1}
+    assert counts["words split into subwords"] == {"none": 4, "more than 25%": 1}
     assert counts["length in tokens"] == {"up to 16": 4, "17–20": 1}
-    assert counts["room in the model"] == {"fits": 4, "longer than 10 tokens": 1}
+    assert counts["maximum length of the model"] == {"up to 10 tokens": 4, "longer than 10 tokens": 1}
 
 
 def test_slices_of_pairs_by_token_overlap(tokenizer):
@@ -56,7 +56,7 @@ def test_slices_of_pairs_by_token_overlap(tokenizer):
     evaluation = evaluation_from_logits(
         make_classification().task, [ClassificationExample(*pair, "bad") for pair in pairs], np.eye(3)[[0, 0, 1]]
     )
-    counts = {part.name: part.count for part in get_slicing(evaluation, tokenizer, "words in common").slices}
+    counts = {part.name: part.count for part in get_slicing(evaluation, tokenizer, "token overlap of the two texts").slices}
     assert counts == {"0%–25%": 1, "25%–50%": 1, "75%–100%": 1}
 
 
@@ -70,7 +70,7 @@ def test_slices_group_rare_labels(tokenizer):
 
 def test_slice_f1_without_gold_entities_is_nan(tokenizer):
     evaluation = MAKE_EVALUATION["tag"]()
-    no_entities = next(part for part in get_slicing(evaluation, tokenizer, "entities in it").slices if part.name == "none")
+    no_entities = next(part for part in get_slicing(evaluation, tokenizer, "number of entities").slices if part.name == "none")
     assert np.isnan(no_entities.score.value)
 
 

@@ -75,7 +75,7 @@ def test_interrupted_suite_resumes_to_same_table(suite, tmp_path, monkeypatch):
         interrupt_after(patch, 2)
         run_cli("suite", suite, f"out={tmp_path / 'killed'}", code=130)
     partial = json.loads((tmp_path / "killed" / "scores.json").read_text())
-    assert partial["left"] == 2 and len(partial["runs"]) == 2
+    assert partial["num_pending"] == 2 and len(partial["runs"]) == 2
     assert "2 runs are not finished" in parse_page((tmp_path / "killed" / "report.html").read_bytes()).text
     process = run_cli("suite", suite, f"out={tmp_path / 'killed'}", "--json")
     assert process.stderr.count("is there already") == 2
@@ -84,17 +84,17 @@ def test_interrupted_suite_resumes_to_same_table(suite, tmp_path, monkeypatch):
     first, second = (run["scores"] for run in resumed["runs"] if run["task"] == "mood")
     scores = [(run["accuracy"] + run["matthews"]) / 2 for run in (first, second)]
     cell = resumed["table"]["tiny"]["mood"]
-    assert (cell["mean"], cell["deviation"], cell["seeds"]) == pytest.approx((mean(scores), stdev(scores), 2))
+    assert (cell["mean"], cell["std"], cell["num_seeds"]) == pytest.approx((mean(scores), stdev(scores), 2))
     text = parse_page((tmp_path / "killed" / "report.html").read_bytes()).text
-    assert f"{100 * cell['mean']:.1f} ± {100 * cell['deviation']:.1f}" in text and "not finished" not in text
-    assert json.loads((tmp_path / "killed" / "scores.json").read_text())["left"] == 0
+    assert f"{100 * cell['mean']:.1f} ± {100 * cell['std']:.1f}" in text and "not finished" not in text
+    assert json.loads((tmp_path / "killed" / "scores.json").read_text())["num_pending"] == 0
 
 
 def test_suite_parallel_jobs_give_same_results(suite, tmp_path):
     sequential, parallel = (run_cli_json("suite", suite, f"out={tmp_path / str(jobs)}", f"jobs={jobs}") for jobs in (1, 2))
     assert sequential["table"] == parallel["table"] and sequential["runs"] == parallel["runs"] and len(parallel["runs"]) == 4
     scores = [json.loads((tmp_path / str(jobs) / "scores.json").read_text()) for jobs in (1, 2)]
-    assert scores[0] == scores[1] and scores[0]["left"] == 0 and not scores[0]["faults"]
+    assert scores[0] == scores[1] and scores[0]["num_pending"] == 0 and not scores[0]["failures"]
 
 
 def test_suite_resumes_interrupted_parallel_jobs(suite, tmp_path):
@@ -119,17 +119,17 @@ def test_suite_reports_failed_run_and_continues(suite, tmp_path, jobs):
     (run_folder / "diary.txt").write_text("somebody's")
     process = run_cli("suite", suite, f"out={tmp_path / 'out'}", f"jobs={jobs}", "--json", code=1)
     result = json.loads(process.stdout.splitlines()[-1])
-    assert len(result["runs"]) == 3 and result["table"]["tiny"]["mood"]["seeds"] == 1
-    (failure,) = result["faults"]
+    assert len(result["runs"]) == 3 and result["table"]["tiny"]["mood"]["num_seeds"] == 1
+    (failure,) = result["failures"]
     assert (failure["model"], failure["task"], failure["seed"]) == ("tiny", "mood", 1) and "holds other things" in failure[
         "error"
     ]
     assert "tiny on mood, seed 1: " in process.stderr and failure["error"] in process.stderr
     scores = json.loads((tmp_path / "out" / "scores.json").read_text())
-    assert scores["faults"] == result["faults"] and scores["left"] == 0
+    assert scores["failures"] == result["failures"] and scores["num_pending"] == 0
     assert "tiny on mood, seed 1: " in parse_page((tmp_path / "out" / "report.html").read_bytes()).text
     (run_folder / "diary.txt").unlink()
-    assert not run_cli_json("suite", suite, f"out={tmp_path / 'out'}")["faults"]
+    assert not run_cli_json("suite", suite, f"out={tmp_path / 'out'}")["failures"]
 
 
 def test_suite_sorts_longest_runs_first_within_seed(suite, tmp_path):
@@ -159,19 +159,20 @@ def test_suite_model_with_settings_and_printed_table(suite, tiny_model, tmp_path
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (('task = "regress"', 'task = "regres"'), "models.tiny, tasks.stars: task = 'regres' is not valid; did you mean 'regress'?"),
+        (('task = "regress"', 'task = "regres"'),
+         "models.tiny, tasks.stars: task = 'regres' is not valid; did you mean 'regress'?"),
         (("stars-dev.jsonl", "absent.jsonl"), "tasks.stars"),
-        (('"accuracy", "matthews"', '"accuracy", "f2"'), "tasks.mood.metrics: f2 is not a score of this task, which has"),
-        (('"accuracy", "matthews"', "1"), "tasks.mood.metrics is not a list of names"),
+        (('"accuracy", "matthews"', '"accuracy", "f2"'), "tasks.mood.metrics: f2 is not a metric of this task; choose"),
+        (('"accuracy", "matthews"', "1"), "tasks.mood.metrics must be a list of metrics"),
         (("[tasks.mood]", '[tasks.mood]\nmetric_for_best_model = "f2"\ntrain.early_stopping_patience = 1'),
-         "tasks.mood: metric_for_best_model=f2 is not a score of this task"),
+         "tasks.mood: metric_for_best_model=f2 is not a metric of this task"),
         (("max_length = 32", "max_length = 500"), "500 is more than the 64 positions of models.tiny"),
         (("max_length = 32", "max_lenght = 32"), "unknown key 'max_lenght'; did you mean 'max_length'?"),
-        (("max_length = 32", "seed = 3"), "every.seed is for the suite to say"),
-        (("[tasks.mood]", "[tasks.mood]\nseeds = [3]"), "tasks.mood.seeds is for the suite to say"),
-        (("seeds = [0, 1]", "seeds = [1, 1]"), "name one twice"),
-        (("seeds = [0, 1]", "seeds = []"), "at least one of each"),
-        (("[tasks.mood]", '[tasks."a/b"]'), "tasks.a/b: the name is that of a folder too"),
+        (("max_length = 32", "seed = 3"), "every.seed is set by the suite"),
+        (("[tasks.mood]", "[tasks.mood]\nseeds = [3]"), "tasks.mood.seeds is set by the suite"),
+        (("seeds = [0, 1]", "seeds = [1, 1]"), "contains duplicates"),
+        (("seeds = [0, 1]", "seeds = []"), "at least one of models"),
+        (("[tasks.mood]", '[tasks."a/b"]'), "tasks.a/b: the name is also that of a folder"),
         ((', dev = "', ', dve = "'), "unknown key 'data.dve'; did you mean 'data.dev'?"),
     ],
 )  # fmt: skip
@@ -216,7 +217,7 @@ def test_suite_rejects_different_metrics_in_one_column(suite, tiny_model, tmp_pa
         ("[every]", f'other = {{ model = "{tiny_model}", metric_for_best_model = "f1_macro" }}\n\n[every]'),
     )
     message = run_cli_error("suite", suite, f"out={tmp_path / 'out'}")
-    assert "models.other is to be measured by f1_macro, others by accuracy; give tasks.mood.metrics" in message
+    assert "models.other has the metric f1_macro, other models accuracy; set tasks.mood.metrics" in message
 
 
 def test_suite_rejects_unknown_dev_label_before_training(suite, tmp_path, monkeypatch):
@@ -229,9 +230,7 @@ def test_suite_rejects_unknown_dev_label_before_training(suite, tmp_path, monkey
 
 def test_suite_requires_dev_file(suite, tmp_path):
     suite.write_text(suite.read_text().replace(f', dev = "{tmp_path}/mood-dev.jsonl"', ""))
-    assert "tasks.mood: a suite is judged on dev files; give data.dev" in run_cli_error(
-        "suite", suite, f"out={tmp_path / 'out'}"
-    )
+    assert "tasks.mood: a suite needs a dev file; set data.dev" in run_cli_error("suite", suite, f"out={tmp_path / 'out'}")
 
 
 def test_suite_rejects_runs_of_other_settings(suite, tmp_path, monkeypatch):
@@ -239,7 +238,7 @@ def test_suite_rejects_runs_of_other_settings(suite, tmp_path, monkeypatch):
     run_cli(*command)
     monkeypatch.setattr(Trainer, "fit", lambda *_: pytest.fail("trained"))
     suite.write_text(suite.read_text().replace("learning_rate = 3e-3", "learning_rate = 1e-3"))
-    assert "was made by other settings" in run_cli_error(*command)
+    assert "was made with other settings" in run_cli_error(*command)
 
 
 def test_example_suite_recipe_plans_all_runs():

@@ -47,8 +47,10 @@ def random_vectors(count: int, seed: int, senses: int = 3) -> tuple[np.ndarray, 
 def test_sense_scores_match_loop(seed):
     (train, senses), (test, gold) = random_vectors(60, seed), random_vectors(25, seed + 100)
     scores = score_senses(train, senses, test, gold)
-    assert (scores.nearest, scores.centroid, scores.frequent) == pytest.approx(score_with_loops(train, senses, test, gold))
-    assert scores.num_evaluated == 25 and scores.nearest > scores.frequent
+    assert (scores.nearest_neighbor, scores.nearest_centroid, scores.majority_baseline) == pytest.approx(
+        score_with_loops(train, senses, test, gold)
+    )
+    assert scores.num_evaluated == 25 and scores.nearest_neighbor > scores.majority_baseline
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -57,8 +59,8 @@ def test_sense_scores_leave_one_out_without_test_set(seed):
     scores = score_senses(vectors, senses)
     expected = [score_with_loops(np.delete(vectors, i, 0), senses[:i] + senses[i + 1 :], vectors[i : i + 1], senses[i : i + 1])
             for i in range(40)]  # fmt: skip
-    assert (scores.nearest, scores.centroid) == pytest.approx(tuple(np.mean(expected, 0)[:2]))
-    assert scores.frequent == pytest.approx(
+    assert (scores.nearest_neighbor, scores.nearest_centroid) == pytest.approx(tuple(np.mean(expected, 0)[:2]))
+    assert scores.majority_baseline == pytest.approx(
         max(senses.count(sense) for sense in senses) / 40
     )  # the occurrence itself is counted
 
@@ -68,21 +70,21 @@ def test_sense_scores_of_static_vectors_equal_majority_baseline():
     _, senses = random_vectors(50, 3)
     _, gold = random_vectors(30, 4)
     scores = score_senses(np.tile(vector, (50, 1)), senses, np.tile(vector, (30, 1)) * 1.000001, gold)
-    assert scores.nearest == scores.centroid == scores.frequent
+    assert scores.nearest_neighbor == scores.nearest_centroid == scores.majority_baseline
     for train_senses in (senses, ["river", "money"] * 12):
         scores = score_senses(np.tile(vector, (len(train_senses), 1)), train_senses)
         assert (
-            scores.nearest
-            == scores.centroid
-            == scores.frequent
+            scores.nearest_neighbor
+            == scores.nearest_centroid
+            == scores.majority_baseline
             == max(train_senses.count(s) for s in train_senses) / len(train_senses)
         )
 
 
 def test_sense_scores_count_unseen_sense_as_wrong():
     vectors = np.eye(4, dtype=np.float32)
-    assert score_senses(vectors[:2], ["a", "b"], vectors[:2], ["a", "new"]).nearest == 0.5
-    with pytest.raises(UserError, match="two at least"):
+    assert score_senses(vectors[:2], ["a", "b"], vectors[:2], ["a", "new"]).nearest_neighbor == 0.5
+    with pytest.raises(UserError, match="at least two sentences"):
         score_senses(vectors[:1], ["a"])
 
 
@@ -120,11 +122,11 @@ def test_read_occurrences_by_position_brackets_or_word(tmp_path):
 @pytest.mark.parametrize(
     ("text", "word", "match"),
     [
-        ("text\tposition\na b\t2\n", None, r"s\.tsv, line 2: position 2 of 2 words"),
-        ("text\na river\n", "bank", r"line 2 does not hold the word 'bank'"),
-        ("text\na river\n", None, r"line 2: no word is pointed at"),
+        ("text\tposition\na b\t2\n", None, r"s\.tsv, line 2: position 2 is out of range for 2 words"),
+        ("text\na river\n", "bank", r"line 2 does not contain the word 'bank'"),
+        ("text\na river\n", None, r"line 2: no word is marked"),
         ("sentence\na river\n", "river", r"no column 'text'"),
-        ("text\n", "river", r"holds no sentence"),
+        ("text\n", "river", r"has no rows"),
     ],
 )
 def test_read_occurrences_errors(tmp_path, text, word, match):
@@ -139,9 +141,9 @@ def test_read_occurrences_passes_bad_rows_to_callback(tmp_path):
     path.write_text("text\tsense\na river bank\t1\na river\t1\nthe banks\t2\nthe bank\t2\n")
     (occurrences,) = read_occurrences(path, "bank", errors.append)
     assert [occurrence.text for occurrence in occurrences.train] == ["a river bank", "the bank"] and len(errors) == 2
-    assert "leave such rows out by skip_bad=true" in str(errors[0])
+    assert "set skip_bad=true to skip such rows" in str(errors[0])
     path.write_text("text\na river\n")
-    with pytest.raises(UserError, match="holds no sentence that can be used"):
+    with pytest.raises(UserError, match="has no valid rows"):
         read_occurrences(path, "bank", errors.append)
 
 
@@ -165,11 +167,11 @@ def test_read_occurrences_of_coarse_wsd_folder(tmp_path):
     assert [x.sense for x in occurrences.test] == ["bank (geography)"]
     write_coarse_wsd(tmp_path, "bow")
     assert [x.word for x in read_occurrences(tmp_path, None)] == ["bank", "bow"]
-    with pytest.raises(UserError, match=r"no sentences of 'seal', only: bank, bow"):
+    with pytest.raises(UserError, match=r"has no folder 'seal'; choose one of bank, bow"):
         read_occurrences(tmp_path, "seal")
     for name in ("train.data.txt", "train.gold.txt"):
         (tmp_path / "bow" / name).write_text("")
-    with pytest.raises(UserError, match=r"bow: train\.data\.txt holds no sentence"):
+    with pytest.raises(UserError, match=r"bow: train\.data\.txt is empty"):
         read_occurrences(tmp_path, "bow")
 
 
@@ -209,5 +211,5 @@ def test_encode_occurrence_truncates_around_word(predictor):
 
 
 def test_encode_occurrence_rejects_word_without_tokens(predictor):
-    with pytest.raises(UserError, match=r"f, line 3: the tokenizer leaves nothing"):
+    with pytest.raises(UserError, match=r"f, line 3: the tokenizer has no tokens"):
         encode_occurrence(predictor.tokenizer, Occurrence("a \x01 b", 2, 3, None, "f, line 3"), 32)

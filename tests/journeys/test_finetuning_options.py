@@ -116,7 +116,7 @@ def test_early_stopping_keeps_the_best_weights(bert, tmp_path):  # noqa: F811
         (["seeds=[1,1]"], "twice"),
         (
             ["metric_for_best_model=loudness", "train.early_stopping_patience=1"],
-            "metric_for_best_model=loudness is not a score",
+            "metric_for_best_model=loudness is not a metric",
         ),
         (["adversary=fmg"], "did you mean 'fgm'"),
         (["train.early_stopping_patience=1", "data.dev="], "give a dev file"),

@@ -141,7 +141,7 @@ def test_docstrings_collection_is_limited(tmp_path):
 
 
 def test_docstrings_without_prose_or_folder_is_user_error(tmp_path):
-    with pytest.raises(UserError, match="no prose"):
+    with pytest.raises(UserError, match="no docstrings"):
         collect_documents([write_sources(tmp_path / "src", {"a.py": "x = 1\n"})])
     with pytest.raises(UserError, match="there is no folder"):
         collect_documents([tmp_path / "nowhere"])
@@ -257,22 +257,22 @@ def test_quickstart_without_shipped_model_and_rerun(tmp_path, capsys, two_librar
     recipe = run.QuickstartRecipe(folder=str(folder), minutes=0.03, roots=(str(two_libraries),))
     result = run.run(recipe, Console())
     stderr = capsys.readouterr().err
-    assert stderr.startswith("mini-en is not in this checkout") and result["base"] is None
+    assert stderr.startswith("this checkout does not include the weights of mini-en") and result["base_model"] is None
     assert (
         result["made"] and f"{result['valid_loss_words']:.3f} nats" in stderr and f"{result['unigram_entropy']:.3f}" in stderr
     )
     assert all(f"{number}/6" in stderr for number in range(1, 7)) and str(folder / "report.html") in stderr
-    assert section_titles(folder / "report.html") == [*RUN_SECTIONS, "Which package a text is from"]
+    assert section_titles(folder / "report.html") == [*RUN_SECTIONS, "Fine-tuning: package of a docstring"]
 
-    accuracy = result["taught"]["scores"][0].value
-    assert accuracy > 0.9 and f"pre-trained   {accuracy:.1%}" in stderr and "from scratch" in stderr
-    assert "cooking" in stderr and "sailing" in stderr and (folder / "judged" / "report.html").exists()
-    text, test_lines = (folder / "text.txt").read_text(), (folder / "judge.jsonl").read_text().splitlines()
+    accuracy = result["comparison"]["scores"][0].value
+    assert accuracy > 0.9 and re.search(rf"pre-trained +{accuracy:.1%}", stderr) and "from scratch" in stderr
+    assert "cooking" in stderr and "sailing" in stderr and (folder / "evaluation" / "report.html").exists()
+    text, test_lines = (folder / "text.txt").read_text(), (folder / "test.jsonl").read_text().splitlines()
     assert test_lines and not any(json.loads(line)["text"] in text for line in test_lines)
 
     again = run.run(recipe, Console())
     assert not again["made"] and again["valid_loss_words"] == result["valid_loss_words"]
-    assert again["taught"] == result["taught"] and capsys.readouterr().err.count("is there already") >= 4
+    assert again["comparison"] == result["comparison"] and capsys.readouterr().err.count("already") >= 4
 
 
 def test_quickstart_with_shipped_model(tmp_path, capsys, two_libraries, tiny_weights):
@@ -284,20 +284,23 @@ def test_quickstart_with_shipped_model(tmp_path, capsys, two_libraries, tiny_wei
     assert stderr.index(run.ENGLISH_TEXTS[0]) < stderr.index("2/7") and stderr.index("4/7") < stderr.index(
         run.DOCSTRING_TEXTS[0]
     )
-    assert result["base"] == "mini-en" and result["made"] and f"{result['unigram_entropy']:.3f}" in stderr
-    assert "bertsmith.load('mini-en')" in stderr and f"model={folder / 'taught'}" in stderr
+    assert result["base_model"] == "mini-en" and result["made"] and f"{result['unigram_entropy']:.3f}" in stderr
+    assert "bertsmith.load('mini-en')" in stderr and f"model={folder / 'finetuned'}" in stderr
 
-    for name, scratch in (("taught", False), ("scratch", True)):
+    for name, scratch in (("finetuned", False), ("from-scratch", True)):
         record = json.loads((folder / name / "config.json").read_text())
         assert (record["recipe"]["model"], record["recipe"]["random_init"]) == ("mini-en", scratch)
         assert record["model"]["encoder"]["hidden_size"] == 32  # the shipped model's, not the small one's
-    scores, above = result["taught"]["scores"], result["taught"]["difference"]
+    scores, difference = result["comparison"]["scores"], result["comparison"]["difference"]
     assert [item.name for item in scores] == ["pre-trained", "from scratch"]
-    assert above.value == pytest.approx(scores[0].value - scores[1].value) and above.low <= above.value <= above.high
+    assert (
+        difference.value == pytest.approx(scores[0].value - scores[1].value)
+        and difference.low <= difference.value <= difference.high
+    )
 
     assert section_titles(folder / "report.html") == [
-        "The shipped model",
-        "Which package a text is from",
+        "Filled masks: mini-en",
+        "Fine-tuning: package of a docstring",
         "A small BERT from scratch",
         *RUN_SECTIONS,
     ]
@@ -305,26 +308,26 @@ def test_quickstart_with_shipped_model(tmp_path, capsys, two_libraries, tiny_wei
     for item in scores:
         assert f">{item.percent}<" in page and f">{item.interval}<" in page and item.interval in stderr
     assert (
-        "<h1>Quickstart: mini-en, and a BERT from scratch</h1>" in page
+        "<h1>Quickstart</h1>" in page
         and page.count('class="whisker"') == 2
         and run.ENGLISH_TEXTS[0] in page
         and run.DOCSTRING_TEXTS[0] in page
     )
-    assert all(item.text in unescape(page) for item in result["taught"]["answers"]) and "cooking" in page
+    assert all(item.text in unescape(page) for item in result["comparison"]["answers"]) and "cooking" in page
 
 
 def test_quickstart_without_package_task(tmp_path, capsys, tiny_weights):
     files = {
-        f"pkg/m{d:02}.py": module_source(*(f"{sentence(7 * d + s)} This is told {d} times." for s in range(6)))
+        f"pkg/m{d:02}.py": module_source(*(f"{sentence(7 * d + s)} This is said {d} times." for s in range(6)))
         for d in range(60)
     }
     recipe = run.QuickstartRecipe(
         folder=str(tmp_path / "quick"), minutes=0.01, roots=(str(write_sources(tmp_path / "src", files)),)
     )
-    assert run.run(recipe, Console())["taught"] is None
-    assert "no two packages" in capsys.readouterr().err
+    assert run.run(recipe, Console())["comparison"] is None
+    assert "fewer than two packages" in capsys.readouterr().err
     assert section_titles(tmp_path / "quick" / "report.html") == [
-        "The shipped model",
+        "Filled masks: mini-en",
         "A small BERT from scratch",
         *RUN_SECTIONS,
     ]
@@ -335,6 +338,17 @@ def test_quickstart_rejects_wrong_settings(capsys):
     assert "did you mean 'minutes'" in capsys.readouterr().err
     assert run.main(["minutes=0"]) == 2
     assert "must be above 0" in capsys.readouterr().err
+
+
+def test_quickstart_command_prints_its_steps(tmp_path, two_libraries):
+    (tmp_path / "quick").mkdir()
+    (tmp_path / "quick" / "tokenizer").write_text("a file where a folder should be")  # stops it after the first steps
+    settings = [f"folder={tmp_path / 'quick'}", "minutes=0.01", f'roots=["{two_libraries}"]']
+    code = (
+        f"import sys, bertsmith.quickstart.run as q; q.compare_with_scratch = lambda *_: None; sys.exit(q.main({settings!r}))"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "Collect English text" in process.stderr and "paragraphs" in process.stderr
 
 
 def test_quickstart_sets_omp_wait_policy_before_importing_torch():

@@ -121,8 +121,8 @@ def test_seq2seq_predict_and_evaluate(seq2seq_model, files, tmp_path):
     dev = files[1].split("=")[1]
     run_cli("predict", f"model={seq2seq_model}", f"data={dev}", f"out={tmp_path / 'dev.jsonl'}")
     evaluation = run_cli_json("evaluate", f"model={seq2seq_model}", f"data={dev}", f"out={tmp_path / 'report'}")
-    assert {"bleu", "chrf", "rouge1", "rouge2", "rougeL", "exact", "length"} == set(evaluation["scores"])
-    low, high = evaluation["intervals"]["bleu"]
+    assert {"bleu", "chrf", "rouge1", "rouge2", "rougeL", "exact", "same_length"} == set(evaluation["scores"])
+    low, high = evaluation["confidence_intervals"]["bleu"]
     assert low <= evaluation["scores"]["bleu"] <= high
     assert "BLEU" in (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
 

@@ -74,8 +74,10 @@ def test_multi_label_metrics_match_sklearn(share, count):
     references = rng.random((count, 6)) < 0.2
     predictions = rng.random((count, 6)) < share
     references[:, 4:], predictions[:, 5] = False, False  # a label that is never gold, and one that is never predicted either
-    np.testing.assert_allclose(scores_.exact(predictions, references), sklearn.accuracy_score(references, predictions), **CLOSE)
-    for ours, average in [(scores_.f1_macro_many, "macro"), (scores_.f1_micro_many, "micro")]:
+    np.testing.assert_allclose(
+        scores_.subset_accuracy(predictions, references), sklearn.accuracy_score(references, predictions), **CLOSE
+    )
+    for ours, average in [(scores_.f1_macro_multi_label, "macro"), (scores_.f1_micro_multi_label, "micro")]:
         np.testing.assert_allclose(
             ours(predictions, references), sklearn.f1_score(references, predictions, average=average), **CLOSE
         )

@@ -91,13 +91,15 @@ def test_race_bits_per_byte_are_of_causal_models(finished_race):
 
 def test_race_failed_member_does_not_stop_others(finished_race):
     _, result, out = finished_race
-    assert member_row(result, "broken")["faults"] == [
+    assert member_row(result, "broken")["errors"] == [
         "a hidden_size of 33 does not divide into 2 heads; try model.mixer.num_attention_heads=1"
     ]
-    assert run.code(result) == 1 and result["left"] == 0
+    assert run.code(result) == 1 and result["num_pending"] == 0
     for name in ("bert", "left", "untrained"):
-        assert member_row(result, name)["faults"] == [] and member_row(result, name)["scores"]["frozen"]["about"]["seeds"] == 1
-    assert member_row(result, "left-lstm")["scores"]["tuned"]["about"]["seeds"] == 1
+        assert (
+            member_row(result, name)["errors"] == [] and member_row(result, name)["scores"]["frozen"]["about"]["num_seeds"] == 1
+        )
+    assert member_row(result, "left-lstm")["scores"]["tuned"]["about"]["num_seeds"] == 1
     assert member_row(result, "left-lstm")["scores"]["frozen"]["about"] is None
     page = (out / "report.html").read_text()
     assert "a hidden_size of 33 does not divide" in page and not re.search(r"https?://|<script|<link", page)
@@ -153,7 +155,7 @@ def test_interrupted_race_resumes(finished_race, folder, tmp_path, monkeypatch, 
     monkeypatch.setattr(execution, "finetune", interrupted)
     assert cli.main(["race", str(path), "--quiet"]) == 130
     half_result = read_json(tmp_path / "half" / "race.json")
-    assert half_result["left"] > 0 and "run the same command again to resume" in capsys.readouterr().err
+    assert half_result["num_pending"] > 0 and "run the same command again to resume" in capsys.readouterr().err
     assert cli.main(["race", str(path), "--quiet", "--json"]) == 1
     assert len(calls) == 3 + 5  # seven runs, and the one that was interrupted
     full_result = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -169,10 +171,10 @@ def test_race_with_two_jobs_gives_same_scores(finished_race, folder, tmp_path):
     }
     result = run.race(from_dict(run.RaceRecipe, settings), quiet=True)
     assert (
-        member_row(result, "bert")["faults"] == []
+        member_row(result, "bert")["errors"] == []
         and member_row(result, "bert")["scores"]["tuned"] == member_row(finished_race[1], "bert")["scores"]["tuned"]
     )
-    assert len(member_row(result, "dying")["faults"]) == 1 and member_row(result, "dying")["scores"]["tuned"]["about"] is None
+    assert len(member_row(result, "dying")["errors"]) == 1 and member_row(result, "dying")["scores"]["tuned"]["about"] is None
 
 
 def test_race_dependent_of_failed_member_fails(folder, tmp_path):
@@ -180,9 +182,9 @@ def test_race_dependent_of_failed_member_fails(folder, tmp_path):
     settings["members"] = {"broken": {"model": SMALL | {"hidden_size": 33}}, "heir": {"of": "broken"}, "bert": {"model": SMALL}}
     result = run.race(from_dict(run.RaceRecipe, settings), quiet=True)
     assert (
-        member_row(result, "heir")["faults"] == ["broken failed"]
-        and result["left"] == 0
-        and not member_row(result, "bert")["faults"]
+        member_row(result, "heir")["errors"] == ["broken failed"]
+        and result["num_pending"] == 0
+        and not member_row(result, "bert")["errors"]
     )
 
 
@@ -193,17 +195,17 @@ def test_race_dependent_of_failed_member_fails(folder, tmp_path):
             {"members": {"a": {"model": SMALL, "objectiv": "clm"}}},
             "members.a: unknown key 'objectiv'; did you mean 'objective'?",
         ),
-        ({"members": {"a": {"model": SMALL, "train": {"steps": 9}}}}, "members.a.train.steps .* the budget says how long"),
+        ({"members": {"a": {"model": SMALL, "train": {"steps": 9}}}}, "members.a.train.steps .*: budget sets the duration"),
         ({"members": {"a": {"of": "b"}}}, "members.a.of=b is not a member"),
         (
             {"members": {"a": {"model": SMALL}, "b": {"of": "a", "model": CAUSAL}}},
-            "members.b.model: it takes the checkpoint of a",
+            "members.b.model has no effect, since the member uses the checkpoint of a",
         ),
-        ({"members": {"a/b": {"model": SMALL}}}, "members.a/b: the name is that of a folder"),
-        ({"members": {"a": {"model": SMALL, "tuned": {"seed": 3}}}}, "members.a.tuned.seed is for the race to say"),
-        ({"corpus": "x"}, "texts=FILES or corpus=FOLDER, one of the two"),
-        ({"seeds": [1, 1]}, "name one twice"),
-        ({"seeds": []}, "needs members and seeds"),
+        ({"members": {"a/b": {"model": SMALL}}}, "members.a/b: the name is also that of a folder"),
+        ({"members": {"a": {"model": SMALL, "tuned": {"seed": 3}}}}, "members.a.tuned.seed is set by the race"),
+        ({"corpus": "x"}, "give either texts=FILES or corpus=FOLDER"),
+        ({"seeds": [1, 1]}, "contains duplicates"),
+        ({"seeds": []}, "needs at least one of members"),
     ],
 )
 def test_race_rejects_wrong_recipe_before_any_work(folder, tmp_path, changes, message):
@@ -259,5 +261,5 @@ def test_race_without_tasks(folder):
     settings = race_settings(folder, folder / "text alone", members={"left": {"model": CAUSAL, "objective": "clm"}}, tasks={})
     result = run.race(from_dict(run.RaceRecipe, settings), quiet=True)
     (member,) = result["members"]
-    assert member["bits_per_byte"] > 0 and member["scores"] == {} and not member["faults"]
-    assert "Measured by" not in (folder / "text alone" / "report.html").read_text()
+    assert member["bits_per_byte"] > 0 and member["scores"] == {} and not member["errors"]
+    assert "Metrics:" not in (folder / "text alone" / "report.html").read_text()

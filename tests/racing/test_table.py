@@ -50,7 +50,7 @@ def test_race_table_columns_are_tasks_by_mode():
         ("a", "12k", "1.5e15", "60.0 ± 14.1", "–", "60.0 ± 14.1", "–"),
         ("b", "–", "–", "–", "–", "–", "–"),
     ]
-    assert results.to_dict()["members"][1]["faults"] == ["no"]
+    assert results.to_dict()["members"][1]["errors"] == ["no"]
     assert [format_scientific(value) for value in (0, 1, 999, 1.234e18)] == ["0", "1e0", "9.99e2", "1.23e18"]
 
 

@@ -93,9 +93,9 @@ def test_race_of_word_vectors_and_networks(tmp_path):
     result = run.race(from_dict(run.RaceRecipe, settings), quiet=True)
     rows = {member["name"]: member for member in result["members"]}
     for name in ("word2vec", "glove"):
-        assert rows[name]["faults"] == [] and 0 < rows[name]["flops"] < 3e8 and rows[name]["parameters"] > 16 * 80
-        assert rows[name]["scores"]["tuned"]["about"]["seeds"] == 1 == rows[name]["scores"]["frozen"]["about"]["seeds"]
+        assert rows[name]["errors"] == [] and 0 < rows[name]["flops"] < 3e8 and rows[name]["parameters"] > 16 * 80
+        assert rows[name]["scores"]["tuned"]["about"]["num_seeds"] == 1 == rows[name]["scores"]["frozen"]["about"]["num_seeds"]
         assert "bits_per_byte" not in rows[name]
     settings["members"]["glove"]["model"] = SMALL
-    with pytest.raises(UserError, match=r"members.glove.model: a table of words is described by objective"):
+    with pytest.raises(UserError, match=r"members.glove.model: word vectors are set by objective"):
         build_entries(from_dict(run.RaceRecipe, settings), tmp_path / "out", Console(True))

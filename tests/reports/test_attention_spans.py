@@ -40,7 +40,7 @@ def test_show_spans_page_has_span_of_every_head(corpus, tmp_path):
     result = api.show(kind="spans", model=str(folder), out=str(tmp_path / "spans.html"), quiet=True)
     page = (tmp_path / "spans.html").read_text(encoding="utf-8")
     assert result["kind"] == "spans" and "http" not in page
-    cells = re.findall(r'<td class="right"[^>]*>([\d,]+)</td>', page)
+    cells = re.findall(r'<td class="correct"[^>]*>([\d,]+)</td>', page)
     assert cells == ["0", "64", "256", "128", "512", "16"]
     assert page.count("<td>288</td>") == 1 and page.count("<td>512</td>") == 1  # trimmed span of each layer
 

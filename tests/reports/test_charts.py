@@ -46,7 +46,7 @@ def test_ticks_are_round_numbers():
 
 
 def test_line_chart_without_points_says_so():
-    assert "Nothing was measured yet" in line_chart("loss", [Series("a", [])], "step", reference=("unigram", 6.4))
+    assert "No data yet" in line_chart("loss", [Series("a", [])], "step", reference=("unigram", 6.4))
 
 
 @pytest.mark.parametrize("y", [0.0, 6.5, -3.0])
@@ -90,7 +90,7 @@ def test_bar_chart_heights_are_proportional_to_counts():
     heights = [float(bar.attrib["height"]) for bar in svg.iter("rect")]
     assert heights[1] == pytest.approx(4 * heights[0], rel=1e-3) and heights[2] == 0
     assert [text.text for text in svg.iter("text") if text.attrib.get("class") == "value"] == ["10", "40", "0"]
-    assert "Nothing was counted" in bar_chart("lengths", {}, "tokens")
+    assert "No data" in bar_chart("lengths", {}, "tokens")
 
 
 def test_line_chart_escapes_names():

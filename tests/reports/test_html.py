@@ -79,5 +79,11 @@ def test_format_value():
 
 
 def test_write_page_rejects_folder(tmp_path):
-    with pytest.raises(UserError, match=r"is a folder; name the page"):
+    with pytest.raises(UserError, match=r"is a folder; give a file"):
         write_page(tmp_path, b"")
+
+
+def test_table_right_aligns_differences_and_intervals():
+    row = ("+7.3%", "−0.113", "+7.3% to +16.3%", "69.0 – 79.0%", "< 0.001", "0.609")
+    assert render("macros", "table", rows=[row]).count('class="number"') == len(row)
+    assert 'class="number"' not in render("macros", "table", rows=[("2 to go", "– – –", "up to 16", "17–31")])

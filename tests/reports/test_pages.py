@@ -150,13 +150,13 @@ def finetuning_sections():
     fill = [(f"{HOSTILE} [MASK]", [[{"word": HOSTILE, "score": 0.7}, {"word": "a", "score": 0.1}]])]
     scores = [ScoreInterval(HOSTILE, 0.7, 0.8, 0.9), ScoreInterval("from scratch", 0.4, 0.5, 0.6)]
     answers = [ExampleAnswer(HOSTILE, 0.9, HOSTILE, HOSTILE), ExampleAnswer("a", 0.6, "b", "text")]
-    comparison = FinetuningComparison(scores, ScoreInterval("points above", 0.2, 0.3, 0.4), 0.5, 100, 50, answers)
+    comparison = FinetuningComparison(scores, ScoreInterval("difference", 0.2, 0.3, 0.4), 0.5, 100, 50, answers)
     return [render_filled_masks(fill), render_comparison(HOSTILE, comparison)]
 
 
 def senses_sections():
     snippets = [ContextSnippet.from_text(f"a {HOSTILE} b", 2, 10, sense) for sense in (HOSTILE, "b", None, "b")]
-    neighbors, scores = np.array([[1], [0], [3], [2]]), {"nearest": 0.75, "centroid": 0.5}
+    neighbors, scores = np.array([[1], [0], [3], [2]]), {"nearest_neighbor": 0.75, "nearest_centroid": 0.5}
     layers = [LayerVectors(HOSTILE, i, 1, np.random.default_rng(i).normal(size=(4, 8)), neighbors, scores) for i in (0, 1)]
     return [
         render_accuracies({layer.name: scores for layer in layers}, 0.5, HOSTILE),

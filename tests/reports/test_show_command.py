@@ -185,7 +185,7 @@ def test_corruption_counts_are_sums_over_batches(corpus):
         f"{counts.num_selected / counts.num_maskable:.2%}",
         "30%",
     )
-    assert rows["of these masked"][0] / counts.num_selected == pytest.approx(0.8, abs=0.08)
+    assert rows["of these: masked"][0] / counts.num_selected == pytest.approx(0.8, abs=0.08)
     assert counts.num_selected / counts.num_maskable == pytest.approx(0.3, abs=0.03)
 
 
@@ -225,7 +225,7 @@ def test_show_curves_skips_rows_undone_by_rollback(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 4, "lo')
     assert [(row["step"], row.get("loss")) for row in read_metrics(tmp_path)] == [(1, 9.0), (2, None), (3, 7.0)]
     html = show_page(tmp_path, "curves", model=str(tmp_path))
-    assert "3 steps, 20 tokens read." in html and "unigram" not in html
+    assert "3 steps, 20 training tokens." in html and "unigram" not in html
 
 
 def test_show_curves_has_unigram_entropy_of_run_or_corpus(tmp_path, corpus, model):
@@ -255,14 +255,14 @@ def test_show_reports_invalid_input(tmp_path, corpus):
     assert "needs corpus=" in show_error(kind="masks", out=out)
     assert "not a corpus folder" in show_error(kind="corpus", corpus=str(tmp_path), out=out)
     assert "there is no folder" in show_error(kind="curves", model=str(tmp_path / "none"), out=out)
-    assert "holds nothing yet" in show_error(kind="curves", model=str(tmp_path), out=out)
-    assert "has no use for samples" in show_error(kind="corpus", corpus=str(corpus.path), samples=3, out=out)
+    assert "has no rows yet" in show_error(kind="curves", model=str(tmp_path), out=out)
+    assert "does not take samples" in show_error(kind="corpus", corpus=str(corpus.path), samples=3, out=out)
     assert "samples must be at least 1, not 0" in show_error(kind="masks", corpus=str(corpus.path), samples=0, out=out)
     assert "epoch must be at least 0, not -1" in show_error(kind="masks", corpus=str(corpus.path), epoch=-1, out=out)
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 3.0}\nnot json\n')
     assert "line 2" in show_error(kind="curves", model=str(tmp_path), out=out)
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "skipped": "norm"}\n')
-    assert "no loss in any row" in show_error(kind="curves", model=str(tmp_path), out=out)
+    assert "no row with a loss" in show_error(kind="curves", model=str(tmp_path), out=out)
     assert not (tmp_path / "page.html").exists()
 
 
@@ -273,7 +273,7 @@ def test_show_masks_rejects_settings_without_samples(tmp_path, corpus, objective
         for value in values:
             assert re.search(rf"{key} must be .*, not {value}$", show_error(**settings, **{key: value}))
     assert "lower it" in show_error(**settings, validation_split=0.99)
-    with pytest.raises(UserError, match="0 documents to learn from make no sample"):
+    with pytest.raises(UserError, match="0 training documents give no training sample"):
         render_masks(corpus, MaskedLM().build_batches(corpus, np.arange(0), 32, 512, 0), 3, 0)
     assert not (tmp_path / "page.html").exists()
     api.show(**settings, max_length=8, quiet=True)

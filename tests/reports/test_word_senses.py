@@ -34,8 +34,8 @@ def test_show_senses_of_one_word_has_panel_and_scores_per_layer(sentences, tmp_p
     page = out.read_text()
     layers = result["scores"]["mini-en"]
     assert len(layers) == 7 == len(re.findall("<figcaption>mini-en, ", page)) and result["words"] == ["time"]
-    assert layers[0]["nearest"] == layers[0]["frequent"]  # the embedding table has one vector per word
-    assert page.count('class="point"') == 7 * 4 and "all 4 are one point" in page
+    assert layers[0]["nearest_neighbor"] == layers[0]["majority_baseline"]  # the embedding table has one vector per word
+    assert page.count('class="point"') == 7 * 4 and "all 4 points coincide" in page
     assert "the first time was &lt;b&gt;" in page and "<b>\n" not in page
     assert not re.search(r"https?://|@import|url\(|<script|<link", page)
 
@@ -46,7 +46,7 @@ def test_show_senses_skips_and_counts_rows_without_the_word(sentences, tmp_path,
     command = ["show", "senses", "model=mini-en", f"data={path}", "word=time", f"out={tmp_path / 'p.html'}"]
     assert main(command) == 2 and "skip_bad=true" in capsys.readouterr().err
     assert main([*command, "skip_bad=true"]) == 0
-    assert "1 row left out; the first: " in " ".join(capsys.readouterr().err.split())
+    assert "skipped 1 row; the first: " in " ".join(capsys.readouterr().err.split())
 
 
 def test_show_senses_of_vector_file_suggests_import(sentences, tmp_path, capsys):
@@ -69,7 +69,7 @@ def test_show_senses_of_several_words_has_table_only(tmp_path):
     result = show.run(recipe, quiet=True)
     assert set(result["scores"]["mini-en"][3]["words"]) == {"time", "people"}
     page = (tmp_path / "p.html").read_text()
-    assert "Word by word" in page and 'class="point"' not in page
+    assert "Accuracy by word" in page and 'class="point"' not in page
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_show_senses_of_several_words_has_table_only(tmp_path):
     [
         (["model=mini-en"], "show senses needs data=FILE"),
         (["data=x.tsv", "word=a"], "show senses needs model=FOLDER"),
-        (["model=mini-en", "data=x.tsv", "epoch=3"], "show senses has no use for epoch"),
+        (["model=mini-en", "data=x.tsv", "epoch=3"], "show senses does not take epoch"),
     ],
 )
 def test_show_senses_reports_missing_settings(settings, message, tmp_path, capsys, monkeypatch):

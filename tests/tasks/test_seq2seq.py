@@ -84,8 +84,8 @@ def test_seq2seq_metrics():
         [Seq2SeqExample("x", gold) for _, gold in pairs],
     )
     metrics = TASK.compute_metrics(predictions, examples)
-    assert list(metrics) == ["bleu", "chrf", "rouge1", "rouge2", "rougeL", "exact", "length"]
-    assert metrics["exact"] == pytest.approx(1 / 3) and metrics["length"] == pytest.approx(2 / 3)
+    assert list(metrics) == ["bleu", "chrf", "rouge1", "rouge2", "rougeL", "exact", "same_length"]
+    assert metrics["exact"] == pytest.approx(1 / 3) and metrics["same_length"] == pytest.approx(2 / 3)
     predicted, gold = map(list, zip(*pairs, strict=True))
     assert metrics["bleu"] == pytest.approx(sacrebleu.corpus_bleu(predicted, [gold]).score / 100)
     assert metrics["chrf"] == pytest.approx(sacrebleu.corpus_chrf(predicted, [gold]).score / 100)

@@ -33,20 +33,20 @@ class Recipe(Config, frozen=True):
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
-    """Scores with 95% intervals; `out` is written atomically and replaces an older report."""
+    """Scores with 95% confidence intervals; `out` is written atomically and replaces an older report."""
     console, out = Console(quiet), check_writable(resolve_path(recipe.out, "out"), "report.html") if recipe.out else None
     (predictor, evaluation, skipped), other_evaluation = _evaluate(recipe, recipe.model, console), None
     if recipe.against is not None:
         other_evaluation = _evaluate(recipe, recipe.against, console)[1]
     summary = summarize(predictor, evaluation, recipe.model, recipe.data, recipe.against, other_evaluation)
     _print_scores(summary, console)
-    skipped_count = {"skipped": skipped} if recipe.skip_bad else {}
+    skipped_count = {"num_skipped": skipped} if recipe.skip_bad else {}
     result = build_scores(summary) | skipped_count
     if out:
         with atomic_folder(out) as folder:
             write_json(folder / "scores.json", build_details(summary, recipe.errors) | skipped_count)
             write_page(folder / "report.html", render_report(summary, recipe.errors))
-        console.info(f"{out / 'report.html'} is written; open it in a browser")
+        console.info(f"wrote {out / 'report.html'}")
         result["out"] = str(out)
     return result
 
@@ -60,22 +60,27 @@ def _evaluate(recipe: Recipe, model: str, console: Console) -> tuple[Predictor, 
     rows = task.read(resolve_path(recipe.data, "data"))
     examples: list[Any] = list(rows)
     if rows.num_skipped:
-        console.warn(f"{recipe.data}: {rows.num_skipped:,} rows left out, the first: {rows.errors[0].split('; mend')[0]}")
+        noun = "row" if rows.num_skipped == 1 else "rows"
+        first = rows.errors[0].split("; ")[0]
+        console.warn(f"{recipe.data}: skipped {rows.num_skipped:,} invalid {noun}; the first: {first}")
     return predictor, evaluate_model(predictor, examples), rows.num_skipped
 
 
 def _print_scores(summary: EvaluationSummary, console: Console) -> None:
     rows = [(name, f"{value:.4f}", _format_interval(summary, name)) for name, value in summary.evaluation.scores.items()]
     console.print_table(
-        f"{summary.model} on {summary.data}: {len(summary.evaluation.examples):,} examples", [("", "score", "95%"), *rows]
+        f"{summary.model} on {summary.data}: {len(summary.evaluation.examples):,} examples",
+        [("metric", "score", "95% CI"), *rows],
     )
     if summary.comparison:
         differences = [
-            (metric.name, f"{metric.above.value:+.4f}", f"{metric.above.low:+.4f} to {metric.above.high:+.4f}",
-             format_p_value(metric.p))
-            for metric in summary.comparison.differences
+            (row.name, f"{row.difference.value:+.4f}", f"{row.difference.low:+.4f} to {row.difference.high:+.4f}",
+             format_p_value(row.p_value))
+            for row in summary.comparison.differences
         ]  # fmt: skip
-        console.print_table(f"against {summary.other_model}", [("", "difference", "95%", "p"), *differences])
+        console.print_table(
+            f"compared with {summary.other_model}", [("metric", "difference", "95% CI", "p-value"), *differences]
+        )
 
 
 def _format_interval(summary: EvaluationSummary, name: str) -> str:

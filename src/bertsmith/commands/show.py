@@ -68,7 +68,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
         title, sections = pages[recipe.kind](recipe)
     sources = (recipe.model, *recipe.models, recipe.corpus, recipe.data)
     write_page(out, render_document(title, " · ".join(str(Path(source)) for source in sources if source), sections))
-    console.info(f"{out} is written; open it in a browser")
+    console.info(f"wrote {out}")
     return {"out": str(out), "kind": recipe.kind, "bytes": out.stat().st_size, **result}
 
 
@@ -80,24 +80,24 @@ def _check_keys(recipe: Recipe) -> None:
     allowed = ("kind", "out", *REQUIRED_KEYS[recipe.kind], *OPTIONAL_KEYS[recipe.kind])
     for name in recipe.__struct_fields__:
         if name not in allowed and getattr(recipe, name) != getattr(defaults, name):
-            raise UserError(f"show {recipe.kind} has no use for {name}; it takes {', '.join(allowed[1:])}")
+            raise UserError(f"show {recipe.kind} does not take {name}; its keys are {', '.join(allowed[1:])}")
 
 
 def _masking_page(recipe: Recipe) -> tuple[str, list[Section]]:
     if not recipe.objective.can_fill_mask:
-        raise UserError(f"objective={recipe.objective.__struct_config__.tag} masks no tokens: there are no masks to show; "
-                       "`bertsmith show corpus` shows its text")  # fmt: skip
+        raise UserError(f"objective={recipe.objective.__struct_config__.tag} does not mask tokens; set an MLM objective, "
+                        "or use `bertsmith show corpus`")  # fmt: skip
     corpus = _open_corpus(recipe)
-    return "What the model is shown", [render_masks(corpus, _build_loader(recipe, corpus), recipe.samples, recipe.epoch)]
+    return "Masked training samples", [render_masks(corpus, _build_loader(recipe, corpus), recipe.samples, recipe.epoch)]
 
 
 def _curves_page(recipe: Recipe) -> tuple[str, list[Section]]:
     baseline = _open_corpus(recipe).card["unigram_entropy"] if recipe.corpus else None
-    return "How the run goes", [render_curves(_model_folder(recipe), baseline)]
+    return "Training curves", [render_curves(_model_folder(recipe), baseline)]
 
 
 def _corpus_page(recipe: Recipe) -> tuple[str, list[Section]]:
-    return "What the corpus holds", [render_corpus(_open_corpus(recipe))]
+    return "Corpus statistics", [render_corpus(_open_corpus(recipe))]
 
 
 def _spans_page(recipe: Recipe) -> tuple[str, list[Section]]:
@@ -107,12 +107,12 @@ def _spans_page(recipe: Recipe) -> tuple[str, list[Section]]:
     model, _, _ = checkpoint.load(_model_folder(recipe))
     mixers = [mixer for mixer in model.encoder.stack.mixers if isinstance(mixer, AdaptiveSpanAttention)]
     if not mixers:
-        raise UserError(f"{recipe.model} learned no spans; a model of mixer=adaptive-span does, such as model=adaptive-span")
+        raise UserError(f"{recipe.model} has no learned attention spans; models with mixer=adaptive-span have them")
     for mixer in mixers:
         mixer.prepare_forward()
     config = mixers[0].config
     layers = [SpanLayer(mixer.current_spans.tolist(), mixer.trimmed_span) for mixer in mixers]
-    return "How far its heads look", [render_spans(layers, config.max_span, config.span_ramp, config.causal)]
+    return "Attention spans", [render_spans(layers, config.max_span, config.span_ramp, config.causal)]
 
 
 def _buckets_page(recipe: Recipe) -> tuple[str, list[Section]]:
@@ -128,8 +128,8 @@ def _buckets_page(recipe: Recipe) -> tuple[str, list[Section]]:
     tokens = torch.from_numpy(ids.astype("int64"))
     layers = compute_bucket_stats(model, Inputs(tokens, Layout.from_lengths([len(tokens)])))
     if not layers:
-        raise UserError(f"{recipe.model} has no buckets; a model of mixer=reformer does, such as model=reformer-mini")
-    return "Whom its hashes bring together", [render_buckets([BucketLayer(*layer) for layer in layers], len(tokens))]
+        raise UserError(f"{recipe.model} has no LSH buckets; models with mixer=reformer have them")
+    return "LSH buckets", [render_buckets([BucketLayer(*layer) for layer in layers], len(tokens))]
 
 
 def run_page(recipe: Recipe) -> tuple[str, list[Section]]:
@@ -143,17 +143,17 @@ def run_page(recipe: Recipe) -> tuple[str, list[Section]]:
     train_recipe = _training_recipe(recipe, folder)
     if train_recipe.objective.can_fill_mask:
         sections.append(render_masks(corpus, _build_loader(train_recipe, corpus), recipe.samples, recipe.epoch))
-    return "A run, from text to answers", [*sections, render_corpus(corpus)]
+    return "Pre-training report", [*sections, render_corpus(corpus)]
 
 
 def _training_recipe(recipe: Recipe, folder: Path) -> Recipe:
-    """The recipe with the objective, length, seed and held-out share of the model's pre-training (its config.json)."""
+    """The recipe with the objective, max_length, seed and validation_split of the model's pre-training (from config.json)."""
     pretrain_settings = read_json(folder / "config.json").get("recipe", {})
     settings = {
         name: pretrain_settings[name] for name in ("objective", "seed", "validation_split") if name in pretrain_settings
     }
     if pretrain_settings.get("valid"):
-        settings["validation_split"] = 0.0  # a separate validation corpus: nothing was held out
+        settings["validation_split"] = 0.0  # there is a separate validation corpus
     if pretrain_settings.get("max_length"):
         settings["max_length"] = pretrain_settings["max_length"][0]
     return from_dict(Recipe, {**to_dict(recipe), **settings}, str(folder / "config.json"))
@@ -168,7 +168,7 @@ def _model_folder(recipe: Recipe) -> Path:
 
 
 def _build_loader(recipe: Recipe, corpus: Corpus) -> BatchLoader:
-    documents, _ = corpus.split(recipe.validation_split, recipe.seed, recipe.objective.min_sentences)  # as `pretrain` holds out
+    documents, _ = corpus.split(recipe.validation_split, recipe.seed, recipe.objective.min_sentences)  # the split of `pretrain`
     return recipe.objective.build_batches(
         corpus, documents, recipe.max_length, max(BATCH_TOKENS, recipe.max_length), recipe.seed
     )

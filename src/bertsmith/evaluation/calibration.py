@@ -16,19 +16,19 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class CalibrationStats:
-    """`error`: expected calibration error; `loss`: mean NLL of the gold label in nats; `bins`: the reliability diagram."""
+    """`nll`: mean negative log-likelihood of the gold label in nats; `bins`: the reliability diagram."""
 
-    error: float
-    loss: float | None
+    expected_calibration_error: float
+    nll: float | None
     bins: list[ReliabilityBin]
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """`after` is with the fitted temperature, `before` with temperature 1 (None where the task has no temperature)."""
+    """With the fitted temperature, and with temperature 1 (`uncalibrated`; None where the task has no temperature)."""
 
-    after: CalibrationStats
-    before: CalibrationStats | None = None
+    calibrated: CalibrationStats
+    uncalibrated: CalibrationStats | None = None
     temperature: float | None = None
 
 
@@ -37,12 +37,12 @@ def compute_calibration(evaluation: Evaluation) -> Calibration | None:
     task = evaluation.task
     if isinstance(task, TextClassification):
         assert evaluation.logits is not None
-        uncalibrated = msgspec.structs.replace(task, temperature=1.0)
-        after, before = (
+        unscaled_task = msgspec.structs.replace(task, temperature=1.0)
+        calibrated, uncalibrated = (
             _label_calibration(version, version.probabilities(evaluation.logits), evaluation.examples)
-            for version in (task, uncalibrated)
+            for version in (task, unscaled_task)
         )
-        return Calibration(after, before, task.temperature)
+        return Calibration(calibrated, uncalibrated, task.temperature)
     if isinstance(task, MultipleChoice):
         probs = [prediction.scores for prediction in evaluation.predictions]
         labels = [example.label for example in evaluation.examples]
@@ -66,7 +66,7 @@ def _label_calibration(task: TextClassification, probs: Floats, examples: list[A
 
 
 def _calibration_stats(confidences: Floats, correct: NDArray[Any], target_probs: Floats | None = None) -> CalibrationStats:
-    loss = None if target_probs is None else float(-np.log(np.maximum(target_probs, 1e-12)).mean())
+    nll = None if target_probs is None else float(-np.log(np.maximum(target_probs, 1e-12)).mean())
     return CalibrationStats(
-        expected_calibration_error(confidences, correct), loss, reliability_bins(confidences, correct, num_bins=10)
+        expected_calibration_error(confidences, correct), nll, reliability_bins(confidences, correct, num_bins=10)
     )

@@ -26,11 +26,11 @@ class LabelCounts:
 
 @dataclass(frozen=True)
 class ConfusionMatrix:
-    """Rows are gold labels, columns predicted labels; `left_out` counts the labels that were cut from the table."""
+    """Rows are gold labels, columns predicted labels; `num_omitted` counts the labels that are not in the table."""
 
     labels: list[str]
     table: list[list[int]]
-    left_out: int = 0
+    num_omitted: int = 0
 
     def most_confused(self, limit: int = 5) -> list[tuple[str, str, int]]:
         """(gold, predicted, count) off the diagonal, most frequent first."""

@@ -1,7 +1,7 @@
-"""Error analysis: the wrong predictions of an evaluation, worst first, for every task.
+"""Error analysis: the wrong predictions of an evaluation by decreasing loss, for every task.
 
 - `find_mistakes`: all wrong predictions with their texts, sorted by loss.
-- `find_entity_mistakes`, `count_entity_mistakes`: entities that were missed, made up, or have a wrong type or boundary.
+- `find_entity_mistakes`, `count_entity_mistakes`: entities that are missed, spurious, or have a wrong type or boundary.
 - `find_sentence_mistakes`: tagged sentences with their wrong spans highlighted.
 """
 
@@ -33,7 +33,7 @@ PASSAGE_CONTEXT_CHARS = 160  # characters of a passage on each side of an answer
 
 @dataclass(frozen=True)
 class TextSpan:
-    """A piece of a text and its annotation; an empty mark means plain text."""
+    """A span of a text; `mark` is gold, predicted, both, what is wrong with an entity, or empty for plain text."""
 
     text: str
     mark: str = ""
@@ -41,16 +41,16 @@ class TextSpan:
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong prediction with its texts.
+    """A wrong prediction: its location in the data, the gold answer, the prediction, and the texts.
 
-    `loss` sorts them: NLL in nats for labels and options, absolute error for numbers, rank difference for similarity, number
-    of wrong spans for tags, (1 - F1) * confidence for answers, 1 - ROUGE-L for generated texts.
+    Mistakes are sorted by `loss`: NLL in nats for labels and options, absolute error for numbers, rank difference for
+    similarity, number of wrong spans for tags, (1 - F1) * confidence for answers, 1 - ROUGE-L for generated texts.
     """
 
     kind: str
-    place: str
-    truth: str
-    answer: str
+    location: str
+    gold: str
+    prediction: str
     confidence: float | None
     loss: float
     texts: list[list[TextSpan]]
@@ -60,7 +60,7 @@ class Mistake:
 class EntityMistake:
     """An entity that is only in the gold tags, only in the predicted ones, or in both with another type or boundary."""
 
-    kind: str  # missed, made up, wrong type, wrong border, wrong type and border
+    kind: str  # missed, spurious, wrong type, wrong boundary, wrong type and boundary
     gold: Entity | None
     predicted: Entity | None
 
@@ -114,7 +114,7 @@ def find_entity_mistakes(predicted_tags: Sequence[str], gold_tags: Sequence[str]
         if overlapping:
             only_predicted.remove(overlapping)
         mistakes.append(EntityMistake(_mistake_kind(entity, overlapping), entity, overlapping))
-    mistakes += [EntityMistake("made up", None, entity) for entity in only_predicted]
+    mistakes += [EntityMistake("spurious", None, entity) for entity in only_predicted]
     return sorted(mistakes, key=lambda mistake: mistake.token_range)
 
 
@@ -209,7 +209,7 @@ def _answer_mistakes(evaluation: Evaluation) -> list[Mistake]:
     f1_scores = task.per_example_scores(evaluation.predictions, evaluation.examples)[1]
     for pred, example, f1 in zip(evaluation.predictions, evaluation.examples, f1_scores, strict=True):
         if f1 < 1:
-            kind = "missed" if not pred.text else "made up" if not example.answers else "partly right" if f1 else "wrong"
+            kind = "missed" if not pred.text else "spurious" if not example.answers else "partial match" if f1 else "wrong"
             gold, predicted = " / ".join(dict.fromkeys(example.answers)) or "no answer", pred.text or "no answer"
             texts = [[TextSpan(example.question)], _highlight_passage(pred, example)]
             loss = float(1 - f1) * pred.score
@@ -233,9 +233,9 @@ def _generation_mistakes(evaluation: Evaluation) -> list[Mistake]:
 
 def _highlight_passage(prediction: Any, example: Any) -> list[TextSpan]:
     """The passage around the gold and the predicted answer; overlapping answers are marked as one."""
-    marks = [(*example.span, "true")] if example.span else []
+    marks = [(*example.span, "gold")] if example.span else []
     if prediction.start is not None:
-        marks.append((prediction.start, prediction.end, "said"))
+        marks.append((prediction.start, prediction.end, "predicted"))
     marks.sort()
     if len(marks) == 2 and marks[0][1] > marks[1][0]:
         marks = [(marks[0][0], max(marks[0][1], marks[1][1]), "both")]
@@ -266,7 +266,7 @@ def _mistake_kind(gold: Entity, predicted: Entity | None) -> str:
         return "missed"
     if (predicted.start, predicted.end) == (gold.start, gold.end):
         return "wrong type"
-    return "wrong border" if predicted.type == gold.type else "wrong type and border"
+    return "wrong boundary" if predicted.type == gold.type else "wrong type and boundary"
 
 
 def _has_entity_tags(predictions: Sequence[Any], examples: Sequence[Any]) -> bool:
@@ -290,14 +290,14 @@ def _format_entities(tokens: Sequence[str], tags: Sequence[str], has_entities: b
     if not has_entities:
         return ""
     entities = [f"{entity.type} {_join_tokens(tokens[entity.start : entity.end])}".strip() for entity in get_entities(tags)]
-    return ", ".join(entities) or "nothing"
+    return ", ".join(entities) or "no entity"
 
 
 def _highlight_sentence(tokens: Sequence[str], marks: list[tuple[int, int, str]]) -> list[TextSpan]:
     """The sentence as spans, cut around its first mark if longer than MAX_TOKENS; a token has at most one mark."""
     first = max(0, marks[0][0] - MAX_TOKENS // 4) if len(tokens) > MAX_TOKENS else 0
     last = min(len(tokens), first + MAX_TOKENS)
-    token_marks = [""] * len(tokens)  # numbered, so that neighbouring spans with equal marks stay apart
+    token_marks = [""] * len(tokens)  # numbered, so that adjacent spans with equal marks are not merged
     for number, (start, end, mark) in enumerate(marks):
         token_marks[start:end] = [f"{number} {mark}"] * (end - start)
     spans = [TextSpan("… ")] if first else []

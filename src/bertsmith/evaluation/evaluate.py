@@ -36,8 +36,8 @@ class Evaluation:
 
     @property
     def card(self) -> dict[str, Any]:
-        """For card.json: {"metrics": {"accuracy": {"value", "low", "high"}, ...}, "threshold", "temperature"}."""
-        metrics = {name: {"value": ci.value, "low": ci.low, "high": ci.high} for name, ci in self.intervals.items()}
+        """For card.json: {"metrics": {"accuracy": {"value", "confidence_interval"}, ...}, "threshold", "temperature"}."""
+        metrics = {name: {"value": ci.value, "confidence_interval": [ci.low, ci.high]} for name, ci in self.intervals.items()}
         tuned = {name: getattr(self.task, name) for name in ("threshold", "temperature") if hasattr(self.task, name)}
         return {"metrics": metrics | {n: {"value": v} for n, v in self.scores.items() if n not in metrics}, **tuned}
 

@@ -63,12 +63,12 @@ class MetricResult:
 
 
 def compute_metrics(task: TaskConfig, predictions: Sequence[Any], examples: Sequence[Any]) -> dict[str, MetricResult]:
-    """The scores of `task.compute_metrics` that are functions of examples: not thresholds, nor best possible scores."""
+    """The metrics of `task.compute_metrics` that are computed from examples, so not thresholds or best possible scores."""
     return _METRICS_BY_TASK[type(task)](task, predictions, examples)
 
 
 def get_primary_metric(task: TaskConfig) -> str:
-    """The name of the metric by which models of this task are usually compared."""
+    """The name of the main metric of the task."""
     if isinstance(task, TokenClassification):
         return "f1" if are_span_tags(task.labels) else "accuracy"
     if isinstance(task, TextClassification) and task.multi_label:
@@ -82,7 +82,7 @@ def resolve_best_metric(task: TaskConfig, requested: str | None = None) -> str:
     """The name of the metric that selects the best checkpoint or seed: `requested`, or the primary metric."""
     if requested and requested not in list_metrics(task):
         raise UserError(
-            f"metric_for_best_model={requested} is not a score of this task, which has {', '.join(list_metrics(task))}"
+            f"metric_for_best_model={requested} is not a metric of this task; choose one of {', '.join(list_metrics(task))}"
         )
     return requested or get_primary_metric(task)
 
@@ -103,19 +103,19 @@ def list_metrics(task: TaskConfig) -> list[str]:
         subsets = [f"{side}_{name}" for side in ("has_answer", "no_answer") for name in ("exact", "f1")]
         return ["exact", "f1", *(subsets if task.no_answer else ())]
     if isinstance(task, Seq2Seq):
-        return ["bleu", "chrf", "rouge1", "rouge2", "rougeL", "exact", "length"]
+        return ["bleu", "chrf", "rouge1", "rouge2", "rougeL", "exact", "same_length"]
     return ["accuracy"] if isinstance(task, MultipleChoice) else ["pearson", "spearman"]
 
 
 def choose_slice_metric(task: TaskConfig, metrics: dict[str, MetricResult]) -> tuple[str, MetricResult]:
     """(name, result) of the metric by which slices of the examples are compared.
 
-    For regression it is the mean absolute error: within a slice of similar labels a correlation says little.
+    For regression it is the mean absolute error, since correlation is not informative within a narrow range of labels.
     """
     name = get_primary_metric(task)
     if isinstance(task, TextRegression):
         errors = np.abs(metrics[name].predictions - metrics[name].references)
-        return "mean error", MetricResult(scores.mean_score, errors, np.zeros(len(errors)), lower_is_better=True)
+        return "mean_absolute_error", MetricResult(scores.mean_score, errors, np.zeros(len(errors)), lower_is_better=True)
     return name, metrics[name]
 
 
@@ -140,7 +140,11 @@ def find_correct(task: TaskConfig, predictions: Sequence[Any], examples: Sequenc
 def _classify_metrics(task: TextClassification, predictions: Sequence[Any], examples: Sequence[Any]) -> dict[str, MetricResult]:
     if task.multi_label:
         matrices = task.label_matrices(predictions, examples)
-        multi_label = {"accuracy": scores.exact, "f1_macro": scores.f1_macro_many, "f1_micro": scores.f1_micro_many}
+        multi_label = {
+            "accuracy": scores.subset_accuracy,
+            "f1_macro": scores.f1_macro_multi_label,
+            "f1_micro": scores.f1_micro_multi_label,
+        }
         return {name: MetricResult(metric, *matrices) for name, metric in multi_label.items()}
     label2id = {label: i for i, label in enumerate(task.labels)}
     predicted_ids = np.array([label2id[prediction.label] for prediction in predictions])

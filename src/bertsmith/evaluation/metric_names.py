@@ -5,39 +5,39 @@ import math
 from ..metrics.intervals import ConfidenceInterval
 
 METRIC_NAMES = {
-    "accuracy": ("accuracy", "share answered right"),
-    "f1": ("F1", "precision and recall in one"),
-    "f1_macro": ("F1, macro", "mean over labels: rare ones count as much"),
-    "f1_micro": ("F1, micro", "over all labels together"),
-    "matthews": ("Matthews", "correlation of answers and truth; 0 is chance"),
-    "pearson": ("Pearson", "linear correlation"),
-    "spearman": ("Spearman", "correlation of ranks"),
-    "exact": ("exact match", "answers that are word for word right"),
-    "precision": ("precision", "of what was found, the share that is right"),
-    "recall": ("recall", "of what there is, the share that was found"),
-    "has_answer_exact": ("exact, answerable", "of questions that have an answer"),
-    "has_answer_f1": ("F1, answerable", "of questions that have an answer"),
-    "no_answer_exact": ("exact, unanswerable", "of questions that have none"),
-    "no_answer_f1": ("F1, unanswerable", "of questions that have none"),
-    "bleu": ("BLEU", "sacreBLEU of all answers together"),
-    "chrf": ("chrF", "runs of characters shared, of all answers together"),
-    "rouge1": ("ROUGE-1", "words shared"),
-    "rouge2": ("ROUGE-2", "pairs of words shared"),
+    "accuracy": ("accuracy", "fraction of correct predictions"),
+    "f1": ("F1", "harmonic mean of precision and recall"),
+    "f1_macro": ("macro F1", "unweighted mean over labels"),
+    "f1_micro": ("micro F1", "from the counts of all labels together"),
+    "matthews": ("Matthews correlation", "of predicted and gold labels; 0 is chance"),
+    "pearson": ("Pearson correlation", "linear correlation"),
+    "spearman": ("Spearman correlation", "rank correlation"),
+    "exact": ("exact match", "predictions equal to the gold answer"),
+    "precision": ("precision", "fraction of predicted entities that are correct"),
+    "recall": ("recall", "fraction of gold entities that are found"),
+    "has_answer_exact": ("exact match, answerable", "questions that have an answer"),
+    "has_answer_f1": ("F1, answerable", "questions that have an answer"),
+    "no_answer_exact": ("exact match, unanswerable", "questions without an answer"),
+    "no_answer_f1": ("F1, unanswerable", "questions without an answer"),
+    "bleu": ("BLEU", "corpus-level sacreBLEU"),
+    "chrf": ("chrF", "corpus-level F-score of character n-grams"),
+    "rouge1": ("ROUGE-1", "unigram overlap"),
+    "rouge2": ("ROUGE-2", "bigram overlap"),
     "rougeL": ("ROUGE-L", "longest common subsequence"),
-    "length": ("same length", "answers with as many characters as the truth"),
-    "mean error": ("mean error", "how far off, on average"),
+    "same_length": ("same length", "outputs with as many characters as the target"),
+    "mean_absolute_error": ("mean absolute error", "in the units of the labels"),
 }
-DECIMAL_METRICS = ("pearson", "spearman", "matthews", "mean error")  # the others are shown as percentages
+DECIMAL_METRICS = ("pearson", "spearman", "matthews", "mean_absolute_error")  # the others are shown as percentages
 
 
 def display_name(name: str) -> str:
-    """`f1_macro` as "F1, macro", `f1.PER` as "F1 of PER"."""
+    """`f1_macro` as "macro F1", `f1.PER` as "F1 of PER"."""
     kind, dot, label = name.partition(".")
     return f"{display_name(kind)} of {label}" if dot else METRIC_NAMES.get(name, (name.replace("_", " "), ""))[0]
 
 
 def describe(name: str) -> str:
-    """The description shown beside a metric; empty for unknown ones."""
+    """The description shown next to a metric; empty for unknown ones."""
     return METRIC_NAMES.get(name, ("", ""))[1]
 
 
@@ -57,5 +57,5 @@ def format_interval(name: str, interval: ConfidenceInterval) -> str:
 
 
 def format_p_value(p: float) -> str:
-    """Three decimals, never 0: `below 0.001`."""
-    return "–" if math.isnan(p) else "below 0.001" if p < 0.001 else f"{p:.3f}"
+    """Three decimals; `< 0.001` below that."""
+    return "–" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"

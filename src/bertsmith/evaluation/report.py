@@ -1,4 +1,4 @@
-"""The HTML report of an evaluation: scores, comparison with another model, labels, slices, calibration, worst mistakes."""
+"""The HTML report of an evaluation: scores, comparison with another model, labels, slices, calibration, worst errors."""
 
 import math
 from pathlib import Path
@@ -12,11 +12,11 @@ from .report_tables import describe_mistake, render_labels, render_mistakes, ren
 from .slices import find_weak_slices
 from .summary import EvaluationSummary
 
-MAX_FLIPS = 8  # examples shown that only the other model predicts correctly
+MAX_FLIPS = 8  # number of examples shown that only the other model predicts correctly
 
 
 def render_report(summary: EvaluationSummary, max_mistakes: int = 30) -> bytes:
-    """The whole page, with the `max_mistakes` worst mistakes."""
+    """The whole page, with the `max_mistakes` worst errors."""
     sections = [
         render_scores(summary),
         render_comparison(summary) if summary.comparison else None,
@@ -45,16 +45,16 @@ def render_scores(summary: EvaluationSummary) -> Section:
 
 
 def describe_findings(summary: EvaluationSummary) -> list[str]:
-    """The most important findings as sentences: majority baseline, weakest slices, commonest mistake, overconfidence."""
+    """The most important findings as sentences: majority baseline, weakest slices, most frequent error, overconfidence."""
     name, result = summary.slice_metric
     findings = []
     if summary.majority_baseline:
         label, accuracy = summary.majority_baseline
-        findings.append(f"Majority baseline: always predicting “{label}” is right for {accuracy:.1%} of the examples.")
+        findings.append(f"Majority baseline: always predicting “{label}” has an accuracy of {accuracy:.1%}.")
     for by, weak in find_weak_slices(summary.slicings, result.score, result.lower_is_better)[:2]:
         score = f"{display_name(name)} {format_score(name, weak.score.value)}"
         overall = format_score(name, result.score)
-        findings.append(f"Weak slice by {by}, “{weak.name}”: {score} on {weak.count:,} examples; {overall} on all examples.")
+        findings.append(f"Weak slice, {by} “{weak.name}”: {score} on {weak.count:,} examples; {overall} on all examples.")
     if summary.entity_mistakes:
         kind, types, count = summary.entity_mistakes[0]
         total = sum(row[2] for row in summary.entity_mistakes)
@@ -71,22 +71,34 @@ def render_comparison(summary: EvaluationSummary) -> Section:
     comparison, other = summary.comparison, Path(summary.other_model or "").name
     model = Path(summary.model).name
     model, other = (model, other) if model != other else (summary.model, str(summary.other_model))
-    header = ["score", model, other, "difference", "95% interval", "p, paired bootstrap"]
+    header = ["metric", model, other, "difference", "95% CI", "p (paired bootstrap)"]
     rows = []
     for difference in comparison.differences:
-        name, interval = difference.name, difference.above
+        name, interval = difference.name, difference.difference
         bounds = f"{_format_signed(name, interval.low)} to {_format_signed(name, interval.high)}"
-        scores = [format_score(name, difference.score), format_score(name, difference.other)]
-        rows.append([display_name(name), *scores, _format_signed(name, interval.value), bounds, format_p_value(difference.p)])
-    if any(difference.exact_p is not None for difference in comparison.differences):
-        header.append("p, McNemar")
-        rows = [[*row, "" if difference.exact_p is None else format_p_value(difference.exact_p)]
+        scores = [format_score(name, difference.score), format_score(name, difference.other_score)]
+        rows.append(
+            [display_name(name), *scores, _format_signed(name, interval.value), bounds, format_p_value(difference.p_value)]
+        )
+    if any(difference.mcnemar_p_value is not None for difference in comparison.differences):
+        header.append("p (McNemar)")
+        rows = [[*row, "" if difference.mcnemar_p_value is None else format_p_value(difference.mcnemar_p_value)]
                 for row, difference in zip(rows, comparison.differences, strict=True)]  # fmt: skip
-    names = ("both are right", f"only {model} is right", f"only {other} is right", "neither is right")
-    counts = (comparison.both, comparison.only, comparison.only_other, comparison.neither)
-    outcomes = [(name, count, "") for name, count in zip(names, counts, strict=True)] if comparison.both is not None else []
+    names = ("both correct", f"only {model} correct", f"only {other} correct", "neither correct")
+    counts = (
+        comparison.both_correct,
+        comparison.only_this_correct,
+        comparison.only_other_correct,
+        comparison.neither_correct,
+    )
+    total = len(summary.evaluation.examples)
+    outcomes = [
+        (name, count, f"{count / total:.1%} of the examples")
+        for name, count in zip(names, counts, strict=True)
+        if count is not None
+    ]
     lost = {summary.evaluation.examples[i].location for i in comparison.lost}
-    flips = [describe_mistake(mistake) for mistake in summary.mistakes if mistake.place in lost][:MAX_FLIPS]
+    flips = [describe_mistake(mistake) for mistake in summary.mistakes if mistake.location in lost][:MAX_FLIPS]
     body = render(
         "evaluation",
         "comparison",
@@ -94,32 +106,32 @@ def render_comparison(summary: EvaluationSummary) -> Section:
         rows=rows,
         header=header,
         outcomes=outcomes,
-        flips_title=f"Examples that only {other} gets right ({format_value(len(lost))})",
+        flips_title=f"Examples that only {other} predicts correctly ({format_value(len(lost))})",
         flips=flips,
     )
-    return Section(f"Against {other}", body)
+    return Section(f"Comparison with {other}", body)
 
 
 def render_calibration(calibration: Calibration) -> Section:
-    """The reliability diagram, expected calibration error and NLL, with and without the fitted temperature."""
-    uncalibrated = calibration.before if calibration.temperature not in (None, 1.0) else None
-    name = "with temperature scaling" if uncalibrated else "this model"
-    series = [Series(name, _reliability_points(calibration.after), "dots")]
-    series += [Series("without", _reliability_points(uncalibrated), "dots")] if uncalibrated else []
+    """The reliability diagram, expected calibration error and NLL, before and after temperature scaling."""
+    uncalibrated = calibration.uncalibrated if calibration.temperature not in (None, 1.0) else None
+    name = "after temperature scaling" if uncalibrated else "this model"
+    series = [Series(name, _reliability_points(calibration.calibrated), "dots")]
+    series += [Series("before", _reliability_points(uncalibrated), "dots")] if uncalibrated else []
     series.append(Series("perfect calibration", [(0.0, 0.0), (1.0, 1.0)]))
     chart = line_chart("Accuracy by confidence", series, "confidence", include_zero=True, width=HALF_WIDTH)
     columns = (
-        {"this model": calibration.after}
+        {"this model": calibration.calibrated}
         if not uncalibrated
-        else {"without": uncalibrated, f"temperature {calibration.temperature:.3f}": calibration.after}
+        else {"before": uncalibrated, f"after (T = {calibration.temperature:.3f})": calibration.calibrated}
     )
-    rows = [("expected calibration error", *(stats.error for stats in columns.values()))]
-    if calibration.after.loss is not None:
-        rows.append(("NLL of the gold label, nats", *(stats.loss for stats in columns.values())))
+    rows = [("expected calibration error", *(stats.expected_calibration_error for stats in columns.values()))]
+    if calibration.calibrated.nll is not None:
+        rows.append(("NLL of the gold label (nats)", *(stats.nll for stats in columns.values())))
     bins = [(f"{bin_.low:.0%}–{bin_.high:.0%}", bin_.count, f"{bin_.confidence:.1%}", f"{bin_.accuracy:.1%}")
-            for bin_ in calibration.after.bins]  # fmt: skip
+            for bin_ in calibration.calibrated.bins]  # fmt: skip
     caption = (
-        "How sure it is, and how often it is right. Points below the diagonal: the model is overconfident. "
+        "Accuracy of the predictions by confidence. Points below the diagonal mean that the model is overconfident. "
         "Bins with few predictions are noisy."
     )
     body = render("evaluation", "calibration", caption=caption, chart=chart, rows=rows, header=("", *columns), bins=bins)
@@ -131,7 +143,8 @@ def _reliability_points(stats: CalibrationStats) -> list[tuple[float, float]]:
 
 
 def _metric_subtitle(summary: EvaluationSummary, name: str) -> str:
-    return f"{_format_interval(summary, name)} · {describe(name)}".strip(" ·–")
+    interval = _format_interval(summary, name)
+    return " · ".join(text for text in (f"95% CI {interval}" if interval != "–" else "", describe(name)) if text)
 
 
 def _format_interval(summary: EvaluationSummary, name: str) -> str:
@@ -147,7 +160,7 @@ def _is_redundant(summary: EvaluationSummary, name: str) -> bool:
 def _describe_confidence(calibration: Calibration | None) -> list[str]:
     if calibration is None:
         return []
-    confidence, accuracy, count = _mean_confidence(calibration.after.bins)
+    confidence, accuracy, count = _mean_confidence(calibration.calibrated.bins)
     if count < 50 or abs(confidence - accuracy) < 0.02:
         return []
     verdict = "Overconfident" if confidence > accuracy else "Underconfident"
@@ -165,12 +178,13 @@ def _mean_confidence(bins: list[ReliabilityBin]) -> tuple[float, float, int]:
 def _describe_significance(summary: EvaluationSummary, model: str, other: str) -> str:
     assert summary.comparison is not None
     difference = next(d for d in summary.comparison.differences if d.name == summary.primary_metric)
-    name, p = display_name(difference.name), difference.p if difference.exact_p is None else difference.exact_p
-    p_value = format_p_value(p)
+    name = display_name(difference.name)
+    p = difference.p_value if difference.mcnemar_p_value is None else difference.mcnemar_p_value
+    p_text = f"p {'= ' if not p < 0.001 else ''}{format_p_value(p)}"
     if math.isnan(p) or p >= 0.05:
-        return f"The difference in {name} is not statistically significant on these examples (p = {p_value})."
-    better = model if difference.above.value > 0 else other
-    return f"{better} has the better {name}, a statistically significant difference (p {'= ' if p >= 0.001 else ''}{p_value})."
+        return f"The difference in {name} is not statistically significant ({p_text})."
+    better = model if difference.difference.value > 0 else other
+    return f"{better} has the better {name}; the difference is statistically significant ({p_text})."
 
 
 def _format_signed(name: str, score: float) -> str:

@@ -1,4 +1,4 @@
-"""Sections of an evaluation report: per-label scores, confusion matrix, slices, worst mistakes."""
+"""Sections of an evaluation report: per-label scores, confusion matrix, slices, worst errors."""
 
 from typing import Any
 
@@ -10,10 +10,10 @@ from .metric_names import DECIMAL_METRICS, display_name, format_interval, format
 from .slices import MIN_EXAMPLES, Slice
 from .summary import EvaluationSummary
 
-MARK_CLASSES = {"true": "kept", "said": "swapped", "both": "masked"}
-ANSWER_MISTAKE_KINDS = ("missed", "made up", "partly right", "wrong")  # of question answering
+MARKS = ("gold", "predicted", "both")  # of answers in a passage; also the css classes of their highlights
+ANSWER_MISTAKE_KINDS = ("missed", "spurious", "partial match", "wrong")  # of question answering
 MAX_LISTED_LABELS = 40  # labels in the table before the rest is collapsed
-MISTAKE_ORDER = {  # by task
+MISTAKE_ORDER = {  # which errors are shown, by task
     "classify": "those whose gold label has the lowest probability",
     "regress": "those with the largest error",
     "similar": "those with the largest rank difference",
@@ -25,11 +25,11 @@ MISTAKE_ORDER = {  # by task
 
 
 def render_labels(summary: EvaluationSummary) -> Section:
-    """Precision, recall and F1 of each label, then the kinds of entity mistakes or the confusion matrix."""
+    """Precision, recall and F1 of each label, then the kinds of entity errors or the confusion matrix."""
     rows = [_label_row(row) for row in summary.label_counts]
     total = sum(count for _, _, count in summary.entity_mistakes)
     entity_rows = [(kind, types, count, f"{count / total:.1%}") for kind, types, count in summary.entity_mistakes[:MAX_LABELS]]
-    name = "type" if summary.entity_mistakes or summary.task_kind == "tag" else "label"
+    name = "entity type" if summary.entity_mistakes or summary.task_kind == "tag" else "label"
     body = render(
         "evaluation",
         "labels",
@@ -43,7 +43,7 @@ def render_labels(summary: EvaluationSummary) -> Section:
 
 
 def describe_confusion(confusion: ConfusionMatrix) -> dict[str, Any]:
-    """Gold labels in rows; the color of a wrong cell is its share of its row, relative to the largest such share."""
+    """Gold labels in rows; off the diagonal, a cell's color is its share of the row, relative to the largest such share."""
     matrix = truncate_confusion(confusion)
     shares = [[count / max(sum(row), 1) for count in row] for row in matrix.table]
     max_error = max((share for i, row in enumerate(shares) for j, share in enumerate(row) if i != j), default=0) or 1.0
@@ -59,9 +59,11 @@ def describe_confusion(confusion: ConfusionMatrix) -> dict[str, Any]:
             for j, count in enumerate(counts)
         ]
         rows.append((label, cells))
-    caption = "Correct predictions are on the diagonal."
-    if matrix.left_out:
-        caption += f" These are the {MAX_LABELS} labels with most errors; {matrix.left_out:,} more are in scores.json."
+    caption = "Rows are gold labels, columns predicted labels."
+    if matrix.num_omitted:
+        caption += (
+            f" Only the {MAX_LABELS} labels with most errors are shown; scores.json has the other {matrix.num_omitted:,}."
+        )
     return {"labels": matrix.labels, "rows": rows, "caption": caption}
 
 
@@ -80,53 +82,52 @@ def render_slices(summary: EvaluationSummary) -> Section:
         groups.append((f"by {slicing.by}", rows))
     metric = display_name(name)
     caption = (
-        f"{metric[0].upper()}{metric[1:]} of subsets of the examples; the dashed line is the score of all examples. "
-        f"A slice is marked better or worse if it has {MIN_EXAMPLES} examples or more and its 95% interval excludes that "
-        "score; about one slice in twenty does so by chance."
+        f"{metric[0].upper()}{metric[1:]} on subsets of the examples; the dashed line is the score on all examples. "
+        f"A slice is marked better or worse if it has at least {MIN_EXAMPLES} examples and its 95% CI excludes that score; "
+        "about one slice in twenty does so by chance."
     )
     ends = [format_score(name, edge) for edge in limits]
     return Section("Scores by slice", render("evaluation", "slices", caption=caption, metric=metric, ends=ends, groups=groups))
 
 
 def render_mistakes(summary: EvaluationSummary, max_mistakes: int) -> Section:
-    """The `max_mistakes` worst mistakes with their texts."""
+    """The `max_mistakes` worst errors with their texts."""
     mistakes, count = summary.mistakes, len(summary.evaluation.examples)
-    caption = "There are none: every answer is right."
+    caption = "No errors: every prediction is correct."
     if mistakes:
-        is_graded = summary.task_kind in ("regress", "similar")  # no answer is exactly right
+        is_graded = summary.task_kind in ("regress", "similar")  # no prediction is exactly right
         wrong = "" if is_graded else f"{len(mistakes):,} of {count:,} examples have errors. "
-        caption = f"{wrong}Shown are {MISTAKE_ORDER[summary.task_kind]}, {min(max_mistakes, len(mistakes)):,} of them."
+        caption = f"{wrong}The {min(max_mistakes, len(mistakes)):,} shown are {MISTAKE_ORDER[summary.task_kind]}."
     examples = [describe_mistake(mistake) for mistake in mistakes[:max_mistakes]]
     legend = _mark_legend(summary) if mistakes else []
-    return Section("Worst mistakes", render("evaluation", "mistakes", caption=caption, legend=legend, examples=examples))
+    return Section("Worst errors", render("evaluation", "mistakes", caption=caption, legend=legend, examples=examples))
 
 
 def describe_mistake(mistake: Mistake) -> dict[str, Any]:
-    """One mistake for the template: its texts, then the gold and the predicted answer with the confidence."""
-    has_answers = mistake.truth or mistake.answer
-    answers = [("gold", mistake.truth, "true"), ("predicted", mistake.answer, "said")] if has_answers else []
+    """One error for the template: its texts, then the gold and the predicted answer with the confidence."""
+    answers = [("gold", mistake.gold), ("predicted", mistake.prediction)] if mistake.gold or mistake.prediction else []
     is_marked = mistake.kind != "tags"  # in lists of entities, the text itself is highlighted
     return {
         "texts": [[_describe_span(span) for span in spans] for spans in mistake.texts],
         "kind": mistake.kind if mistake.kind in ANSWER_MISTAKE_KINDS else "",
-        "answers": [(name, text, MARK_CLASSES[mark] if is_marked else "") for name, text, mark in answers],
+        "answers": [(name, text, name if is_marked else "") for name, text in answers],
         "confidence": f"confidence {mistake.confidence:.1%}" if mistake.confidence is not None else "",
-        "place": mistake.place,
+        "location": mistake.location,
     }
 
 
 def _mark_legend(summary: EvaluationSummary) -> list[tuple[str, str]]:
     """(css class, meaning) of the highlight colors; empty for tasks whose texts are not highlighted."""
     if summary.task_kind == "answer":
-        return [("kept", "gold answer"), ("swapped", "predicted answer"), ("masked", "both")]
-    return [("swapped", "entity that is missed, made up or wrong")] if summary.entity_mistakes else []
+        return [("gold", "gold answer"), ("predicted", "predicted answer"), ("both", "both")]
+    return [("wrong", "missed, spurious or wrong entity")] if summary.entity_mistakes else []
 
 
 def _describe_span(span: TextSpan) -> tuple[str, str, str]:
     """(text, css class of its highlight, annotation); tagged entities are annotated with what is wrong."""
-    if not span.mark or span.mark in MARK_CLASSES:
-        return span.text, MARK_CLASSES.get(span.mark, ""), ""
-    return span.text, "swapped", span.mark
+    if not span.mark or span.mark in MARKS:
+        return span.text, span.mark, ""
+    return span.text, "wrong", span.mark
 
 
 def _label_row(row: LabelCounts) -> tuple[Any, ...]:
@@ -136,7 +137,7 @@ def _label_row(row: LabelCounts) -> tuple[Any, ...]:
 
 
 def _score_bounds(name: str) -> tuple[float, float]:
-    return (0.0, float("inf")) if name == "mean error" else (-1.0, 1.0) if name in DECIMAL_METRICS else (0.0, 1.0)
+    return (0.0, float("inf")) if name == "mean_absolute_error" else (-1.0, 1.0) if name in DECIMAL_METRICS else (0.0, 1.0)
 
 
 def _slice_row(

@@ -18,27 +18,27 @@ CorrectMask = NDArray[np.bool_] | None  # (examples,); None for regression and s
 
 @dataclass(frozen=True)
 class Difference:
-    """One metric of both models; `p` is the paired bootstrap p-value, `exact_p` that of McNemar's exact test of accuracy."""
+    """One metric of both models, with the p-values of the paired bootstrap test and, for accuracy, of McNemar's exact test."""
 
     name: str
     score: float
-    other: float
-    above: ConfidenceInterval  # of score - other
-    p: float
-    exact_p: float | None = None
+    other_score: float
+    difference: ConfidenceInterval  # of score - other_score
+    p_value: float
+    mcnemar_p_value: float | None = None
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All metrics of two models, and on how many examples both, one or neither of them is correct."""
+    """All metrics of two models, and the number of examples that both, one or neither of them predicts correctly."""
 
     differences: list[Difference]
-    both: int | None = None  # None for regression and similarity
-    only: int | None = None
-    only_other: int | None = None
-    neither: int | None = None
+    both_correct: int | None = None  # None for regression and similarity
+    only_this_correct: int | None = None
+    only_other_correct: int | None = None
+    neither_correct: int | None = None
     lost: tuple[int, ...] = ()  # indices of examples that only the other model predicts correctly
-    won: tuple[int, ...] = ()
+    won: tuple[int, ...] = ()  # indices of examples that only this model predicts correctly
 
 
 def compare_evaluations(evaluation: Evaluation, other: Evaluation) -> Comparison:
@@ -52,9 +52,9 @@ def compare_evaluations(evaluation: Evaluation, other: Evaluation) -> Comparison
     for name in (name for name in evaluation.metrics if name in other_metrics):
         result, other_result = evaluation.metrics[name], other_metrics[name]
         pair = (result.metric, result.predictions, other_result.predictions, result.references, BOOTSTRAP_SEED)
-        exact_p = _mcnemar(evaluation, correct, other_correct) if name == "accuracy" else None
-        interval, p = intervals.bootstrap_difference(*pair), intervals.paired_bootstrap_test(*pair)
-        differences.append(Difference(name, result.score, other_result.score, interval, p, exact_p))
+        mcnemar_p_value = _mcnemar(evaluation, correct, other_correct) if name == "accuracy" else None
+        interval, p_value = intervals.bootstrap_difference(*pair), intervals.paired_bootstrap_test(*pair)
+        differences.append(Difference(name, result.score, other_result.score, interval, p_value, mcnemar_p_value))
     return Comparison(differences, **_count_outcomes(correct, other_correct))
 
 
@@ -63,7 +63,12 @@ def _count_outcomes(correct: CorrectMask, other_correct: CorrectMask) -> dict[st
     if correct is None or other_correct is None:
         return {}
     won, lost = correct & ~other_correct, other_correct & ~correct
-    masks = {"both": correct & other_correct, "only": won, "only_other": lost, "neither": ~correct & ~other_correct}
+    masks = {
+        "both_correct": correct & other_correct,
+        "only_this_correct": won,
+        "only_other_correct": lost,
+        "neither_correct": ~correct & ~other_correct,
+    }
     indices = {"lost": tuple(np.flatnonzero(lost).tolist()), "won": tuple(np.flatnonzero(won).tolist())}
     return {name: int(mask.sum()) for name, mask in masks.items()} | indices
 
@@ -78,18 +83,23 @@ def _mcnemar(evaluation: Evaluation, correct: CorrectMask, other_correct: Correc
 def _check_comparable(evaluation: Evaluation, other: Evaluation) -> None:
     kinds = [side.task.__struct_config__.tag for side in (evaluation, other)]
     if kinds[0] != kinds[1]:
-        raise UserError(f"against: the other model does {kinds[1]}, this one {kinds[0]}; compare models of one task")
+        raise UserError(
+            f"against: the other model has task={kinds[1]}, this one task={kinds[0]}; compare models of the same task"
+        )
     task, other_task = evaluation.task, other.task
     if (
         isinstance(task, TextClassification)
         and isinstance(other_task, TextClassification)
         and _format_labels(task) != _format_labels(other_task)
     ):
-        raise UserError(f"against: the other model knows the labels {_format_labels(other_task)}, "
-                        f"this one {_format_labels(task)}; compare models of one task")  # fmt: skip
+        raise UserError(f"against: the other model has the labels {_format_labels(other_task)}, this one has "
+                        f"{_format_labels(task)}; compare models with the same labels")  # fmt: skip
     if len(evaluation.examples) != len(other.examples):
-        raise UserError(f"against: {len(other.examples):,} examples are judged there, {len(evaluation.examples):,} here")
+        raise UserError(
+            f"against: the other model was evaluated on {len(other.examples):,} examples, "
+            f"this one on {len(evaluation.examples):,}"
+        )
 
 
 def _format_labels(task: TextClassification) -> str:
-    return ", ".join(sorted(task.labels)) + (" (several at once)" if task.multi_label else "")
+    return ", ".join(sorted(task.labels)) + (" (multi-label)" if task.multi_label else "")

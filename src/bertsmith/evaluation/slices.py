@@ -1,4 +1,4 @@
-"""Slice-based evaluation: scores of subsets of the examples, by length, truncation, gold label, unknown words and overlap."""
+"""Slice-based evaluation: scores of subsets of the examples, by length, gold label, unknown words and overlap."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -42,7 +42,7 @@ class Slice:
     score: ConfidenceInterval
 
     def is_significant(self, overall: float) -> bool:
-        """The slice has MIN_EXAMPLES examples and its interval excludes the score of all examples."""
+        """Whether the slice has at least MIN_EXAMPLES examples and its interval excludes the score of all examples."""
         return self.count >= MIN_EXAMPLES and (self.score.low > overall or self.score.high < overall)
 
 
@@ -61,11 +61,11 @@ def compute_slices(evaluation: Evaluation, tokenizer: Tokenizer, max_length: int
     slicer = ExampleSlicer(evaluation.task, evaluation.examples, tokenizer)
     criteria = {
         "length in tokens": slicer.by_length,
-        "room in the model": lambda: slicer.by_truncation(max_length),
+        "maximum length of the model": lambda: slicer.by_max_length(max_length),
         **slicer.by_target(),
-        "unknown words": slicer.by_unk_count,
-        "words in several pieces": slicer.by_split_words,
-        "words in common": slicer.by_overlap,
+        "number of [UNK] tokens": slicer.by_unk_count,
+        "words split into subwords": slicer.by_split_words,
+        "token overlap of the two texts": slicer.by_overlap,
     }
     slicings = [Slicing(by, metric, _score_slices(masks(), result)) for by, masks in criteria.items()]
     return [slicing for slicing in slicings if len(slicing.slices) > 1]
@@ -109,23 +109,23 @@ class ExampleSlicer:
         return [(f"{low + 1:,}–{high:,}" if low else f"up to {high:,}", (lengths > low - (not low)) & (lengths <= high))
                 for low, high in pairwise(edges)]  # fmt: skip
 
-    def by_truncation(self, max_length: int) -> SliceMasks:
+    def by_max_length(self, max_length: int) -> SliceMasks:
         """Whether the example fits into `max_length` tokens, special tokens included."""
         if isinstance(self.task, TextSimilarity):
-            return _truncation_masks(np.array([max(map(len, ids)) for ids in self.token_ids]) <= max_length - 2, max_length)
+            return _max_length_masks(np.array([max(map(len, ids)) for ids in self.token_ids]) <= max_length - 2, max_length)
         if isinstance(self.task, MultipleChoice):
             max_lengths = [len(ids[0]) + max(map(len, ids[1:])) for ids in self.token_ids]
-            return _truncation_masks(np.array(max_lengths) <= max_length - 3, max_length)
-        return _truncation_masks(self.lengths <= max_length - 2 - self.is_pair, max_length)
+            return _max_length_masks(np.array(max_lengths) <= max_length - 3, max_length)
+        return _max_length_masks(self.lengths <= max_length - 2 - self.is_pair, max_length)
 
     def by_target(self) -> dict[str, Callable[[], SliceMasks]]:
         """Slices by the gold answer, with the name of the criterion in this task."""
         criteria: dict[type, tuple[str, Callable[[], SliceMasks]]] = {
             TextClassification: ("label", self._label_masks),
-            TextRegression: ("true value", self._quartile_masks),
-            TokenClassification: ("entities in it", self._entity_count_masks),
-            MultipleChoice: ("options", lambda: _group_masks(f"{len(example.options)}" for example in self.examples)),
-            QuestionAnswering: ("answer", self._answer_length_masks),
+            TextRegression: ("gold value", self._quartile_masks),
+            TokenClassification: ("number of entities", self._entity_count_masks),
+            MultipleChoice: ("number of options", lambda: _group_masks(f"{len(example.options)}" for example in self.examples)),
+            QuestionAnswering: ("length of the answer", self._answer_length_masks),
         }
         return dict([criteria[type(self.task)]]) if type(self.task) in criteria else {}
 
@@ -173,7 +173,7 @@ class ExampleSlicer:
         length = np.array([len(ids) for ids in encode_texts(answers, self.tokenizer)])
         return [("no answer", length == 0), ("1–2 tokens", (length > 0) & (length <= 2)),
                 ("3–5 tokens", (length > 2) & (length <= 5)), ("6–10 tokens", (length > 5) & (length <= 10)),
-                ("longer", length > 10)]  # fmt: skip
+                ("more than 10 tokens", length > 10)]  # fmt: skip
 
 
 def _score_slices(masks: SliceMasks, result: MetricResult) -> list[Slice]:
@@ -187,8 +187,8 @@ def _score_interval(result: MetricResult) -> ConfidenceInterval:
     return result.compute_interval()
 
 
-def _truncation_masks(fits: NDArray[np.bool_], max_length: int) -> SliceMasks:
-    return [("fits", fits), (f"longer than {max_length:,} tokens", ~fits)]
+def _max_length_masks(fits: NDArray[np.bool_], max_length: int) -> SliceMasks:
+    return [(f"up to {max_length:,} tokens", fits), (f"longer than {max_length:,} tokens", ~fits)]
 
 
 def _group_masks(names: Iterable[str]) -> SliceMasks:
@@ -210,7 +210,7 @@ def _example_texts(example: Any) -> list[str]:
 
 
 def _split_word_fraction(token_ids: list[list[int]], is_continuation: NDArray[np.bool_]) -> float:
-    """The first token of a text starts a word, whatever its marker says."""
+    """The first token of a text starts a word, whatever its continuation marker."""
     flags = [[False, *is_continuation[ids[1:]].tolist(), False] for ids in token_ids if ids]
     num_words = sum(text_flags[:-1].count(False) for text_flags in flags)
     return sum(after and not current for text_flags in flags for current, after in pairwise(text_flags)) / max(num_words, 1)

@@ -11,7 +11,7 @@ from ..reports.html import Section, render, render_document
 from .metric_names import display_name, format_score
 
 AVERAGE = "average"
-SPREAD_CAPTION = "Mean and standard deviation over seeds. Where the lines overlap, a difference may be due to the seed."
+SPREAD_CAPTION = "Mean and standard deviation over seeds. Where the intervals overlap, a difference may be due to the seed."
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,12 @@ class SuiteTable:
         return max(means, default=math.nan)
 
     def to_dict(self) -> dict[str, Any]:
-        """For scores.json: mean, deviation and number of seeds by model and task; all runs with all scores; all failures."""
-        cells = {m: {t: cell and {"mean": cell.mean, "deviation": cell.std, "seeds": cell.num_seeds}
+        """For scores.json: mean, standard deviation and number of seeds by model and task; all runs; all failures."""
+        cells = {m: {t: cell and {"mean": cell.mean, "std": cell.std, "num_seeds": cell.num_seeds}
                      for t in (*self.tasks, AVERAGE) for cell in (self.cell(m, t),)} for m in self.models}  # fmt: skip
         runs = [{"model": run.model, "task": run.task, "seed": run.seed, "score": run.score, "scores": run.scores}
                 for run in self.runs]  # fmt: skip
-        return {"table": cells, "runs": runs, "faults": [asdict(failure) for failure in self.failures]}
+        return {"table": cells, "runs": runs, "failures": [asdict(failure) for failure in self.failures]}
 
     def _scores_by_seed(self, model: str) -> list[list[float]]:
         """One list per seed: the scores of all finished tasks."""
@@ -102,11 +102,11 @@ class SuiteTable:
 
 
 def render_page(results: SuiteTable, num_pending: int) -> bytes:
-    """The HTML report; `num_pending` is the number of runs that are still to be done."""
+    """The HTML report; `num_pending` is the number of runs that are not finished."""
     seeds = len({run.seed for run in results.runs})
     lead = f"{len(results.models)} models · {len(results.tasks)} tasks · {seeds} seeds · {len(results.runs)} runs"
     return render_document(
-        "Results of the suite", lead, [_results_section(results, num_pending), _spread_section(results), _runs_section(results)]
+        "Suite results", lead, [_results_section(results, num_pending), _spread_section(results), _runs_section(results)]
     )
 
 
@@ -117,11 +117,11 @@ def _results_section(results: SuiteTable, num_pending: int) -> Section:
     for model in results.models:
         cells = [(results.format_cell(model, task) or "–", _is_best(results, model, task)) for task in columns]
         rows.append((model, cells))
-    caption = ("Mean ± standard deviation over seeds, times 100; the best of each column is bold. "
+    caption = ("Mean ± standard deviation over seeds, times 100; the best score of each column is in bold. "
                "The score of a task with several metrics is their mean.")  # fmt: skip
-    pending = f"{num_pending} runs are not finished; run the same command again to continue."
+    pending = f"{num_pending} runs are not finished. To resume, run the same command again."
     warnings = [*([pending] if num_pending else []), *(f"failed: {failure}" for failure in results.failures)]
-    metric_row = [*(metrics.get(task, "") for task in results.tasks), "mean of all tasks"]
+    metric_row = [*(metrics.get(task, "") for task in results.tasks), "mean over tasks"]
     body = render("suite", "results", warnings=warnings, caption=caption, columns=columns, rows=rows, metrics=metric_row)
     return Section("Results", body)
 

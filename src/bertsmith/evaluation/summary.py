@@ -17,7 +17,7 @@ from .slices import Slicing, compute_slices
 
 @dataclass(frozen=True)
 class EvaluationSummary:
-    """An evaluation with its slices, label counts, calibration, mistakes, and the comparison with another model."""
+    """An evaluation with its slices, label counts, calibration, errors, and the comparison with another model."""
 
     model: str
     data: str
@@ -72,36 +72,73 @@ def summarize(
 
 
 def build_scores(summary: EvaluationSummary) -> dict[str, Any]:
-    """The machine-readable result: `scores` by name, `intervals` as [low, high], and the comparison where there is one."""
+    """The result of `evaluate`: scores by metric, 95% confidence intervals as [low, high], and the comparison if any."""
     evaluation = summary.evaluation
     result: dict[str, Any] = {
         "model": summary.model,
         "data": summary.data,
         "task": summary.task_kind,
-        "examples": len(evaluation.examples),
+        "num_examples": len(evaluation.examples),
     }
     intervals = {name: [interval.low, interval.high] for name, interval in evaluation.intervals.items()}
-    result |= {"scores": evaluation.scores, "intervals": intervals}
+    result |= {"scores": evaluation.scores, "confidence_intervals": intervals}
     if summary.comparison:
-        result["against"] = {"model": summary.other_model} | {
-            name: value for name, value in to_dict(summary.comparison).items() if name not in ("lost", "won")
-        }
+        result["comparison"] = {"other_model": summary.other_model} | _comparison_to_dict(summary.comparison)
     return result
 
 
 def build_details(summary: EvaluationSummary, max_mistakes: int) -> dict[str, Any]:
-    """Everything the report shows, as JSON-serializable values, with the `max_mistakes` worst mistakes."""
-    labels = [{"label": row.label, "right": row.counts.num_correct, "found": row.counts.num_predicted,
-               "there": row.counts.num_gold,
-               "precision": row.counts.precision, "recall": row.counts.recall, "f1": row.counts.f1}
-              for row in summary.label_counts]  # fmt: skip
-    entity_mistakes = [{"kind": kind, "types": types, "times": count} for kind, types, count in summary.entity_mistakes]
+    """The contents of scores.json: `build_scores` and all else that the report shows, with the `max_mistakes` worst errors."""
+    entity_errors = [{"kind": kind, "entity_type": types, "count": count} for kind, types, count in summary.entity_mistakes]
+    matrix, baseline = summary.confusion, summary.majority_baseline
     return build_scores(summary) | {
-        "slices": to_dict(summary.slicings),
-        "labels": labels,
-        "confusion": to_dict(summary.confusion),
+        "majority_baseline": {"label": baseline[0], "accuracy": baseline[1]} if baseline else None,
+        "slices": [_slicing_to_dict(slicing) for slicing in summary.slicings],
+        "classification_report": {row.label: _label_scores(row) for row in summary.label_counts},
+        "confusion_matrix": {"labels": matrix.labels, "matrix": matrix.table} if matrix else None,
         "calibration": to_dict(summary.calibration),
-        "faults": entity_mistakes,
-        "mistakes": len(summary.mistakes),
-        "worst": to_dict(summary.mistakes[:max_mistakes]),
+        "entity_errors": entity_errors,
+        "num_errors": len(summary.mistakes),
+        "worst_errors": to_dict(summary.mistakes[:max_mistakes]),
+    }
+
+
+def _comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
+    differences = {
+        row.name: {
+            "score": row.score,
+            "other_score": row.other_score,
+            "difference": row.difference.value,
+            "confidence_interval": [row.difference.low, row.difference.high],
+            "p_value": row.p_value,
+            "mcnemar_p_value": row.mcnemar_p_value,
+        }
+        for row in comparison.differences
+    }
+    names = ("both_correct", "only_this_correct", "only_other_correct", "neither_correct")
+    return {"differences": differences, **{name: getattr(comparison, name) for name in names}}
+
+
+def _slicing_to_dict(slicing: Slicing) -> dict[str, Any]:
+    slices = [
+        {
+            "name": part.name,
+            "num_examples": part.count,
+            "score": part.score.value,
+            "confidence_interval": [part.score.low, part.score.high],
+        }
+        for part in slicing.slices
+    ]
+    return {"by": slicing.by, "metric": slicing.metric, "slices": slices}
+
+
+def _label_scores(row: LabelCounts) -> dict[str, float]:
+    counts = row.counts
+    return {
+        "precision": counts.precision,
+        "recall": counts.recall,
+        "f1": counts.f1,
+        "support": counts.num_gold,
+        "num_predicted": counts.num_predicted,
+        "num_correct": counts.num_correct,
     }

@@ -54,9 +54,7 @@ def fit_temperature(
     """
     rows, label_ids = np.asarray(logits, np.float64), np.asarray(labels, np.int64)
     if rows.ndim != 2 or len(rows) != len(label_ids) or not len(rows):
-        raise UserError(
-            f"scores of shape {rows.shape} do not go with {len(label_ids)} labels; they should be (examples, labels)"
-        )
+        raise UserError(f"logits of shape {rows.shape} do not match {len(label_ids)} labels; expected (examples, labels)")
     rows = rows - rows.max(-1, keepdims=True)
     label_logits = np.take_along_axis(rows, label_ids[:, None], -1)[:, 0]
     low, high = math.log(1 / max_temperature), math.log(1 / min_temperature)

@@ -28,7 +28,7 @@ def bootstrap_interval(
     metric: str | Metric, predictions: Sequence[Any] | Array, references: Sequence[Any] | Array, seed: int,
     num_resamples: int = 1000, confidence_level: float = 0.95,
 ) -> ConfidenceInterval:  # fmt: skip
-    """Percentile bootstrap interval of a metric; resamples where it is nan are left out.
+    """Percentile bootstrap interval of a metric; resamples where it is nan are ignored.
 
     Metrics of `scores` are computed for many resamples at once; any other is called with lists, once per resample.
     """
@@ -104,8 +104,8 @@ def _bootstrap_scores(
 ) -> list[list[float]]:
     """Per system: its score, then its scores on the resamples, which are the same for every system."""
     num_examples = len(references)
-    if not num_examples or any(len(answers) != num_examples for answers in systems):
-        raise UserError(f"{[len(answers) for answers in systems]} predictions do not match {num_examples} references")
+    if not num_examples or any(len(predicted) != num_examples for predicted in systems):
+        raise UserError(f"{[len(predicted) for predicted in systems]} predictions do not match {num_examples} references")
     compute = metric_by_name(metric) if isinstance(metric, str) else metric
     if getattr(compute, "func", compute) not in (*METRICS.values(), *COUNT_METRICS):
         resamples = [
@@ -119,11 +119,11 @@ def _bootstrap_scores(
     arrays = [np.asarray(values) for values in (*systems, references)]
     arrays = encode_labels(arrays) if compute in METRICS.values() and compute is not f1 else arrays
     step = max(1, MAX_RESAMPLED_VALUES // arrays[0].size)
-    scores = [[float(compute(answers, arrays[-1]))] for answers in arrays[:-1]]
+    scores = [[float(compute(predicted, arrays[-1]))] for predicted in arrays[:-1]]
     for start in range(0, num_resamples, step):
         indices = _resample_indices(num_examples, seed, start, min(start + step, num_resamples))
-        for answers, system_scores in zip(arrays[:-1], scores, strict=True):
-            system_scores.extend(compute(answers[indices], arrays[-1][indices]).tolist())
+        for predicted, system_scores in zip(arrays[:-1], scores, strict=True):
+            system_scores.extend(compute(predicted[indices], arrays[-1][indices]).tolist())
     return scores
 
 

@@ -30,7 +30,9 @@ def f1(predictions: ArrayLike, references: ArrayLike, positive: Any = 1) -> Floa
     """F1 of the label `positive` (`partial(f1, positive="yes")`): (..., n) -> (...); 0 if neither predicted nor gold."""
     predicted_labels, gold_labels = check_shapes(predictions, references)
     if gold_labels.dtype.kind in "US" and not isinstance(positive, str):
-        raise UserError(f"the labels are strings and positive={positive!r} is not; take f1_macro, or partial(f1, positive=...)")
+        raise UserError(
+            f"the labels are strings but positive={positive!r} is not; use f1_macro, or partial(f1, positive=LABEL)"
+        )
     predicted, gold = predicted_labels == positive, gold_labels == positive
     return _f1_score((predicted & gold).sum(-1), predicted.sum(-1), gold.sum(-1))
 
@@ -71,19 +73,19 @@ def spearman(predictions: ArrayLike, references: ArrayLike) -> FloatArray:
     return pearson(average_ranks(predicted), average_ranks(gold))
 
 
-def exact(predictions: ArrayLike, references: ArrayLike) -> FloatArray:
-    """Exact match of the label set (subset accuracy): bool (..., n, labels) -> (...)."""
+def subset_accuracy(predictions: ArrayLike, references: ArrayLike) -> FloatArray:
+    """Subset accuracy, the exact match of all labels of an example: bool (..., n, labels) -> (...)."""
     predicted, gold = check_shapes(predictions, references)
     return (predicted == gold).all(-1).mean(-1)
 
 
-def f1_macro_many(predictions: ArrayLike, references: ArrayLike) -> FloatArray:
+def f1_macro_multi_label(predictions: ArrayLike, references: ArrayLike) -> FloatArray:
     """Multi-label macro F1, 0 for a label neither predicted nor gold: bool (..., n, labels) -> (...)."""
     predicted, gold = (x.astype(bool) for x in check_shapes(predictions, references))
     return _f1_score((predicted & gold).sum(-2), predicted.sum(-2), gold.sum(-2)).mean(-1)
 
 
-def f1_micro_many(predictions: ArrayLike, references: ArrayLike) -> FloatArray:
+def f1_micro_multi_label(predictions: ArrayLike, references: ArrayLike) -> FloatArray:
     """Multi-label micro F1: bool (..., n, labels) -> (...)."""
     predicted, gold = (x.astype(bool) for x in check_shapes(predictions, references))
     return _f1_score((predicted & gold).sum((-2, -1)), predicted.sum((-2, -1)), gold.sum((-2, -1)))
@@ -92,13 +94,14 @@ def f1_micro_many(predictions: ArrayLike, references: ArrayLike) -> FloatArray:
 METRICS: dict[str, Metric] = {
     metric.__name__: metric
     for metric in (
-        accuracy, f1, f1_macro, f1_micro, matthews, pearson, spearman, exact, f1_macro_many, f1_micro_many,
+        accuracy, f1, f1_macro, f1_micro, matthews, pearson, spearman, subset_accuracy,
+        f1_macro_multi_label, f1_micro_multi_label,
     )
 }  # fmt: skip
 
 
 def mean_score(predictions: ArrayLike, references: ArrayLike) -> FloatArray:
-    """Mean of per-example scores, which already include the references: (..., n) -> (...)."""
+    """Mean of per-example scores, which already account for the references: (..., n) -> (...)."""
     return np.asarray(predictions, np.float64).mean(-1)
 
 
@@ -147,7 +150,7 @@ COUNT_METRICS = (
     ratio_of_sums,
     f1_from_counts,
     bleu_from_counts,
-)  # take per-example counts or scores; used for bootstrap intervals, not in recipes
+)  # of per-example counts or scores, for bootstrap intervals; not available by name
 
 
 def confusion_matrix(predictions: Sequence[Any], references: Sequence[Any], labels: Sequence[Any]) -> NDArray[np.int64]:
@@ -230,7 +233,7 @@ def _standardize(values: FloatArray) -> FloatArray:
 
 def metric_by_name(name: str) -> Metric:
     if name not in METRICS:
-        raise UserError(f"{name!r} is not a metric; known: {', '.join(METRICS)}")
+        raise UserError(f"{name!r} is not a metric; choose one of {', '.join(METRICS)}")
     return METRICS[name]
 
 

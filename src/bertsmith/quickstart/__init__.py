@@ -1,1 +1,1 @@
-"""The quickstart: fine-tune a shipped model, and pre-train a small BERT on the docstrings that are on this machine."""
+"""The quickstart: fine-tune a shipped model, and pre-train a small BERT on the docstrings of the installed packages."""

@@ -30,10 +30,10 @@ def compare_with_scratch(
 ) -> FinetuningComparison | None:
     """Fine-tune both models and compare their accuracy on files neither was trained on; None if there is no task."""
     train_file, test_file, finetuned, scratch = (
-        str(folder / name) for name in ("learn.jsonl", "judge.jsonl", "taught", "scratch")
+        str(folder / name) for name in ("train.jsonl", "test.jsonl", "finetuned", "from-scratch")
     )
     if not Path(train_file).exists():
-        console.info("there are no two packages with enough text to tell apart")
+        console.info("no classification task: fewer than two packages have enough text")
         return None
     for out, random_init in ((finetuned, False), (scratch, True)):
         api.finetune(
@@ -45,7 +45,7 @@ def compare_with_scratch(
             quiet=True,
             **FINETUNE_SETTINGS,
         )
-    result = api.evaluate(model=finetuned, data=test_file, against=scratch, out=str(folder / "judged"), quiet=True)
+    result = api.evaluate(model=finetuned, data=test_file, against=scratch, out=str(folder / "evaluation"), quiet=True)
     scratch_result = api.evaluate(model=scratch, data=test_file, quiet=True)
     examples = [json.loads(line) for line in Path(test_file).read_text(encoding="utf-8").splitlines()]
     labels = sorted({example["label"] for example in examples})
@@ -59,13 +59,14 @@ def compare_with_scratch(
 
 
 def _score(name: str, result: dict[str, Any]) -> ScoreInterval:
-    low, high = result["intervals"]["accuracy"]
+    low, high = result["confidence_intervals"]["accuracy"]
     return ScoreInterval(name, low, result["scores"]["accuracy"], high)
 
 
 def _difference(result: dict[str, Any]) -> ScoreInterval:
-    above = next(difference["above"] for difference in result["against"]["differences"] if difference["name"] == "accuracy")
-    return ScoreInterval("points above", above["low"], above["value"], above["high"])
+    row = result["comparison"]["differences"]["accuracy"]
+    low, high = row["confidence_interval"]
+    return ScoreInterval("difference", low, row["difference"], high)
 
 
 def _predict_examples(predictor: "Predictor", examples: list[dict[str, str]]) -> list[ExampleAnswer]:
@@ -75,16 +76,17 @@ def _predict_examples(predictor: "Predictor", examples: list[dict[str, str]]) ->
 
 
 def _print_comparison(comparison: FinetuningComparison, labels: list[str], console: Console) -> None:
-    above = comparison.difference
-    console.info(f"from {comparison.num_train:,} texts of {', '.join(labels)}")
-    console.print_table(f"right on {comparison.num_test:,} texts of other files:", [
-        ("", "accuracy", "95% interval"),
+    difference = comparison.difference
+    console.info(f"fine-tuned on {comparison.num_train:,} texts; labels: {', '.join(labels)}")
+    console.print_table(f"accuracy on {comparison.num_test:,} texts from other files:", [
+        ("model", "accuracy", "95% CI"),
         *((score.name, score.percent, score.interval) for score in comparison.scores),
-        (above.name, f"{100 * above.value:+.1f}", f"{100 * above.low:+.1f} to {100 * above.high:+.1f}"),
-        ("a guess", f"{comparison.chance_accuracy:.1%}", ""),
+        ("difference (points)", f"{100 * difference.value:+.1f}",
+         f"{100 * difference.low:+.1f} to {100 * difference.high:+.1f}"),
+        ("random guessing", f"{comparison.chance_accuracy:.1%}", ""),
     ])  # fmt: skip
     rows = [
         (answer.prediction, f"{answer.confidence:.0%}", answer.label, shorten(answer.text, 72, placeholder=" ..."))
         for answer in comparison.answers
     ]
-    console.print_table("", [("it says", "", "truly", "text"), *rows])
+    console.print_table("", [("predicted", "confidence", "gold label", "text"), *rows])

@@ -1,4 +1,4 @@
-"""English text that is on every machine: docstrings of the standard library and installed packages, and a task made of them.
+"""English text from the docstrings of the standard library and installed packages, and a classification task built from it.
 
 `collect_documents` extracts paragraphs of prose from source files; `build_task` makes a classification task (which package
 a paragraph is from) whose test paragraphs come from files that are held out of training.
@@ -36,7 +36,7 @@ SKIPPED_FOLDERS = {
     "_extern",
     "site-packages",
 }
-MIN_QUOTED_FRACTION = 0.15  # of a file inside triple quotes; below it, parsing costs more than it gives
+MIN_QUOTED_FRACTION = 0.15  # of a file inside triple quotes; below it, the file is not parsed, to save time
 MIN_PARALLEL_FILES = 300  # below it, one process is faster
 TOPICS_FILE = "pydoc_data/topics.py"  # Python's language reference, read first
 MAX_LABELS = 6  # of the task: the packages with most text
@@ -88,7 +88,7 @@ def collect_documents(
             break
     if not documents:
         raise UserError(
-            f"no prose in {', '.join(map(str, roots or library_folders()))}; give folders of documented Python files"
+            f"no docstrings in {', '.join(map(str, roots or library_folders()))}; set roots to folders with Python files"
         )
     return documents
 
@@ -119,7 +119,7 @@ def package_name(root: Path, path: Path) -> str:
 def list_source_files(root: Path) -> list[Path]:
     """Python files below a folder, sorted, without tests, vendored and generated code."""
     if not root.is_dir():
-        raise UserError(f"there is no folder {root} to gather text from")
+        raise UserError(f"there is no folder {root} to read docstrings from")
     paths = [path for path in root.rglob("*.py") if not SKIPPED_FOLDERS.intersection(path.relative_to(root).parts[:-1])]
     sources = (path for path in paths if not path.name.startswith("test_") and not path.stem.endswith(("_test", "_pb2")))
     return sorted(sources, key=lambda path: (not path.as_posix().endswith(TOPICS_FILE), path.relative_to(root).as_posix()))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from .. import api
 from ..artifacts import write_atomic
 from ..config import Config, from_dict
-from ..console import Console
+from ..console import Console, log_to_stderr
 from ..errors import Interrupted, UserError
 from ..recipes import read_recipe
 from ..reports.finetuning import FinetuningComparison, render_comparison, render_filled_masks
@@ -63,7 +63,7 @@ class QuickstartRecipe(Config, frozen=True):
     """The output folder and the time of pre-training."""
 
     folder: Annotated[str, "output folder"] = "out/quickstart"
-    minutes: Annotated[float, "minutes of pre-training the small model; the rest takes about three more"] = 1.0
+    minutes: Annotated[float, "minutes of pre-training for the small model; the rest takes about three more"] = 1.0
     roots: Annotated[tuple[str, ...], "folders of Python files to read docstrings from; default: this environment's"] = ()
 
 
@@ -72,12 +72,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Set before torch is imported: threads that spin while waiting are slow where the cores have other work too.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
-        run(read_recipe(QuickstartRecipe, overrides=sys.argv[1:] if arguments is None else arguments))
+        with log_to_stderr():
+            run(read_recipe(QuickstartRecipe, overrides=sys.argv[1:] if arguments is None else arguments))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except (Interrupted, KeyboardInterrupt):
-        print("stopped: run the same command again to go on", file=sys.stderr)
+        print("interrupted: run the same command again to resume", file=sys.stderr)
         return 130
     return 0
 
@@ -91,21 +92,25 @@ def run(recipe: QuickstartRecipe, console: Console | None = None) -> dict[str, A
     base = SHIPPED_MODEL if SHIPPED_MODEL in api.models() else None
     print_step = StepPrinter(console, 7 if base else 6)
     if base:
-        print_step(f"Hidden words, by {base}: a model that comes with the package (a few seconds)")
+        print_step(f"Fill in masks with {base}, a pre-trained model that comes with bertsmith (a few seconds)")
         _print_predictions(api.load(base), ENGLISH_TEXTS, console)
     else:
-        console.info(
-            f"{SHIPPED_MODEL} is not in this checkout, which has no weights: the small model made here is taught instead\n"
-        )
-    print_step("Gathering English: the documentation inside Python and the installed packages (about 25 seconds)")
+        console.info(f"this checkout does not include the weights of {SHIPPED_MODEL}; the small model is fine-tuned instead\n")
+    print_step("Collect English text: docstrings of Python and the installed packages (about 25 seconds)")
     _write_text(folder, [Path(root) for root in recipe.roots], console)
     comparison = _finetune(folder, base, FINETUNE_TRAIN, print_step) if base else None
     result = _pretrain_small_model(folder, recipe.minutes, print_step)
     comparison = comparison if base else _finetune(folder, str(folder / "model"), FINETUNE_TRAIN_SMALL, print_step)
     report = _write_report(folder, base, comparison)
-    total_time = f"\nall of it took {time.monotonic() - start_time:.0f} seconds"
+    total_time = f"\ntotal time: {time.monotonic() - start_time:.0f} seconds"
     console.info("\n".join([total_time, "", *list_next_steps(folder, base, bool(comparison))]))
-    return {"folder": str(folder), "report": report, **result, "base": base, "taught": comparison and comparison._asdict()}
+    return {
+        "folder": str(folder),
+        "report": report,
+        **result,
+        "base_model": base,
+        "comparison": comparison and comparison._asdict(),
+    }
 
 
 class StepPrinter:
@@ -120,41 +125,41 @@ class StepPrinter:
 
 
 def format_result(result: dict[str, Any]) -> list[str]:
-    """Lines with the losses and accuracies of the small model, beside the unigram baseline."""
+    """Lines with the losses and accuracies of the small model, compared with the unigram baseline."""
     if "valid_loss_words" not in result:
-        return ["nothing was held out to judge the model on: there is too little text"]
+        return ["no validation results: there is too little text to hold some out"]
     pseudo_nll, unigram_entropy = math.log(result["pseudo_perplexity"]), result["unigram_entropy"]
     verdict = (
-        "below it: the model uses context"
+        "the model uses context"
         if pseudo_nll < unigram_entropy
-        else "not below it: give it longer (minutes=5 folder=out/longer)"
+        else "not better yet; train longer (minutes=5 folder=out/longer)"
     )
     return [
-        f"loss, each held-out word hidden alone   {pseudo_nll:.3f} nats; knowing only frequencies gives "
-        f"{unigram_entropy:.3f}; {verdict}",
-        f"loss as in training, on held-out text   {result['valid_loss_words']:.3f} nats; a tenth of the words stand in sight",
-        f"masked words right at the first guess   {result['valid_mlm_accuracy']:.1%}",
-        f"sentence pairs right                    {result['valid_next_accuracy']:.1%}; a coin gives 50%",
+        "validation results of the small model:",
+        f"  pseudo-perplexity loss  {pseudo_nll:.3f} nats per token (unigram baseline: {unigram_entropy:.3f}); {verdict}",
+        f"  masked-token loss       {result['valid_loss_words']:.3f} nats per token; one in ten of these tokens is not masked",
+        f"  masked-token accuracy   {result['valid_mlm_accuracy']:.1%}",
+        f"  next-sentence accuracy  {result['valid_next_accuracy']:.1%} (random guessing: 50%)",
     ]
 
 
 def list_next_steps(folder: Path, base: str | None, is_finetuned: bool) -> list[str]:
     """Lines with the files that were written and commands to try next."""
     model, text = (base, ENGLISH_TEXTS[0]) if base else (str(folder / "model"), "The default is [MASK].")
-    lines = [f"The report, to open in a browser:     {folder / 'report.html'}"]
+    lines = [f"Report (open it in a browser):  {folder / 'report.html'}"]
     if is_finetuned:
-        lines.append(f"Errors of the fine-tuned classifier:  {folder / 'judged' / 'report.html'}")
-    lines += [f"The small model, its corpus and text: {folder / 'model'}, {folder / 'corpus'}, {folder / 'text.txt'}",
-              "What to type next:",
+        lines.append(f"Evaluation of the classifier:   {folder / 'evaluation' / 'report.html'}")
+    lines += [f"Small model, corpus and text:   {folder / 'model'}, {folder / 'corpus'}, {folder / 'text.txt'}",
+              "Next steps:",
               f"  python -c \"import bertsmith; print(bertsmith.load('{model}').fill('{text}'))\""]  # fmt: skip
     if is_finetuned:
-        lines.append(f"  bertsmith predict model={folder / 'taught'} text='Returns the shortest path between two nodes.'")
+        lines.append(f"  bertsmith predict model={folder / 'finetuned'} text='Returns the shortest path between two nodes.'")
     return [
         *lines,
         f"  bertsmith finetune model={model} task=classify data.train=YOUR.tsv out=out/mine",
         f"  bertsmith pretrain corpus={folder / 'corpus'} model=bert-mini train.minutes=30 "
         "train.learning_rate=1e-3 out=out/mini",
-        "  bertsmith tokenizer texts=YOUR.txt out=out/tokenizer        (then prepare, then pretrain; --help lists the keys)",
+        "  bertsmith tokenizer texts=YOUR.txt out=out/tokenizer    # then prepare, then pretrain",
     ]
 
 
@@ -162,14 +167,14 @@ def _write_text(folder: Path, roots: Sequence[Path], console: Console) -> None:
     """Write the pre-training text, without the held-out files of the task, and the task's training and test file."""
     text = folder / "text.txt"
     if text.exists():
-        console.info(f"{text} is there already ({text.stat().st_size:,} bytes)")
+        console.info(f"{text} already exists ({text.stat().st_size:,} bytes)")
         return
     with console.progress_bar("reading source files") as bar:
         documents = collect_documents(roots, on_read=bar)
     task = docstrings.build_task(documents)
     if task:
-        write_atomic(folder / "learn.jsonl", docstrings.to_json_lines(task.train))
-        write_atomic(folder / "judge.jsonl", docstrings.to_json_lines(task.test))
+        write_atomic(folder / "train.jsonl", docstrings.to_json_lines(task.train))
+        write_atomic(folder / "test.jsonl", docstrings.to_json_lines(task.test))
     train_documents = [
         document for document in documents if task is None or (document.package, document.path) not in task.held_out_files
     ]
@@ -183,22 +188,22 @@ def _pretrain_small_model(folder: Path, minutes: float, print_step: StepPrinter)
     """Tokenizer, corpus and pre-training of a small BERT; returns the result of `pretrain`."""
     text, tokenizer, corpus, model = (str(folder / name) for name in ("text.txt", "tokenizer", "corpus", "model"))
     quiet = print_step.console.quiet
-    print_step(f"A small BERT from scratch, first its vocabulary of {VOCAB_SIZE:,} pieces (about 5 seconds)")
+    print_step(f"Train a WordPiece tokenizer with a vocabulary of {VOCAB_SIZE:,} (about 5 seconds)")
     api.train_tokenizer(texts=[text], kind="wordpiece", vocab_size=VOCAB_SIZE, lowercase=True, out=tokenizer, quiet=quiet)
-    print_step("Turning the text into a corpus of ids (about 5 seconds)")
+    print_step("Tokenize the text into a corpus (about 5 seconds)")
     api.prepare(texts=[text], tokenizer=tokenizer, out=corpus, quiet=quiet)
-    print_step(f"Pre-training it for {minutes:g} minute{'s' if minutes != 1 else ''}: masked words and sentence pairs")
+    print_step(f"Pre-train a small BERT from scratch for {minutes:g} minute{'s' if minutes != 1 else ''} (MLM and NSP)")
     result = api.pretrain(
         corpus=corpus, out=model, quiet=quiet, train={**PRETRAIN_TRAIN, "minutes": minutes}, **PRETRAIN_SETTINGS
     )
-    print_step("Asking it for hidden words of documentation (a few seconds)")
+    print_step("Fill in masks with the small BERT (a few seconds)")
     _print_predictions(api.load(model), DOCSTRING_TEXTS, print_step.console)
     print_step.console.info("\n".join(["", *format_result(result)]))
     return result
 
 
 def _finetune(folder: Path, base: str, train_settings: "FinetuneTrain", print_step: StepPrinter) -> FinetuningComparison | None:
-    print_step("Teaching it which package a text is from, and its like without pre-training too (about two minutes)")
+    print_step("Fine-tune a classifier (which package is a docstring from?), pre-trained and from scratch (about two minutes)")
     return compare_with_scratch(folder, base, train_settings, print_step.console)
 
 
@@ -223,19 +228,19 @@ def _write_report(folder: Path, base: str | None, comparison: FinetuningComparis
         "out": str(out),
     }
     title, run_sections = show.run_page(from_dict(show.Recipe, recipe))
-    comparison_sections = [render_comparison("Which package a text is from", comparison)] if comparison else []
+    comparison_sections = [render_comparison("Fine-tuning: package of a docstring", comparison)] if comparison else []
     if not base:
         write_page(out, render_document(title, str(folder), [*run_sections, *comparison_sections]))
         return str(out)
     predictor = api.load(base)
-    filled = render_filled_masks([(text, predictor.fill(text)) for text in ENGLISH_TEXTS], "The shipped model")
-    description = ("The rest of this page: text of this machine, a vocabulary, a corpus, and a "
-                   f"model that knew nothing, pre-trained for a minute or so. It is a toy beside {base}.")  # fmt: skip
+    filled = render_filled_masks([(text, predictor.fill(text)) for text in ENGLISH_TEXTS], f"Filled masks: {base}")
+    description = ("The sections below are about a small BERT that was pre-trained from scratch for a minute or so, on "
+                   f"docstrings of the installed packages. Do not expect the quality of {base}.")  # fmt: skip
     small_model_section = section("A small BERT from scratch", note(description))
     write_page(
         out,
         render_document(
-            f"Quickstart: {base}, and a BERT from scratch",
+            "Quickstart",
             str(folder),
             [filled, *comparison_sections, small_model_section, *run_sections],
         ),

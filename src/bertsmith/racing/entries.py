@@ -133,7 +133,8 @@ def _check_recipe(recipe: "RaceRecipe") -> None:
         for name in names:
             if not re.fullmatch(NAME_PATTERN, name) or name in (AVERAGE, "majority"):
                 raise UserError(
-                    f"{kind}.{name}: the name is also that of a folder; use letters, digits, - and _ (`{AVERAGE}` and `majority` are reserved)"
+                    f"{kind}.{name}: the name is also that of a folder; use letters, digits, - and _ "
+                    f"(`{AVERAGE}` and `majority` are reserved)"
                 )
     for name, member in recipe.members.items():
         source = member.get("of")

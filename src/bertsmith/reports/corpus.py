@@ -21,11 +21,17 @@ def render_corpus(corpus: Corpus) -> Section:
         ("documents", card["documents"], f"{card['sentences'] / max(card['documents'], 1):.1f} sentences each"),
         ("sentences", card["sentences"], f"{card['tokens'] / max(card['sentences'], 1):.1f} tokens each"),
         ("tokens", card["tokens"], f"vocabulary of {card['vocab_size']:,}"),
-        ("unigram entropy", card["unigram_entropy"], f"nats per token: perplexity {math.exp(card['unigram_entropy']):,.0f}"),
+        (
+            "unigram entropy",
+            card["unigram_entropy"],
+            f"nats per token, a perplexity of {math.exp(card['unigram_entropy']):,.0f}",
+        ),
     )
     histograms = [
-        bar_chart("Sentences by length", histogram_bins(card["sentence_lengths"]), "tokens, at least"),
-        bar_chart("Documents by length", histogram_bins(card["document_lengths"]), "sentences, at least"),
+        bar_chart("Sentences by length", histogram_bins(card["sentence_lengths"]), "tokens (lower edge of bin)"),
+        bar_chart(
+            "Documents by length", histogram_bins(card["document_lengths"]), "sentences (lower edge of bin)"
+        ),
     ]
     body = render("corpus", "corpus", warnings=card["warnings"], facts=facts, histograms=histograms, card_rows=_card_rows(card),
                   source_rows=_source_rows(card), frequent=_frequent_token_rows(corpus))  # fmt: skip
@@ -52,13 +58,13 @@ def count_frequent_tokens(corpus: Corpus, limit: int = NUM_FREQUENT) -> list[tup
 def _card_rows(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     duplicates = card.get("duplicates", {})
     return [
-        ("max_sentence_length", f"{card['max_sentence_length']:,} tokens"),
-        ("unknown tokens", f"{card['unknown_rate']:.3%}"),
+        ("longest sentence", f"{card['max_sentence_length']:,} tokens"),
+        ("unknown-token rate", f"{card['unknown_rate']:.3%}"),
         ("duplicate sentences", format_value(duplicates.get("sentences"))),
         ("duplicate documents", format_value(duplicates.get("documents"))),
         ("duplicate sentences removed", format_value(duplicates.get("dropped_sentences"))),
         ("word boundaries stored", format_value(card["has_word_boundaries"])),
-        ("type of a token id", card["dtype"]),
+        ("token id dtype", card["dtype"]),
         ("tokenizer", card["tokenizer_fingerprint"]),
     ]
 
@@ -71,7 +77,7 @@ def _source_rows(card: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _frequent_token_rows(corpus: Corpus) -> list[list[tuple[str, int, str, float]]]:
-    """(token, count, share, length of its bar) of the most frequent tokens, in two halves to be shown side by side."""
+    """(token, count, share, length of its bar) of the most frequent tokens, in two halves that are shown side by side."""
     frequent = count_frequent_tokens(corpus)
     if not frequent:
         return []

@@ -34,7 +34,7 @@ class ExampleAnswer(NamedTuple):
 
 
 class FinetuningComparison(NamedTuple):
-    """Accuracies of fine-tuned models on one test set; `above` is the difference of the first and the second."""
+    """Accuracies of two fine-tuned models on one test set, and the difference of the first and the second."""
 
     scores: list[ScoreInterval]
     difference: ScoreInterval
@@ -57,25 +57,25 @@ def render_filled_masks(
 
 def render_comparison(title: str, comparison: FinetuningComparison) -> Section:
     """Accuracies with intervals, the difference, and some example predictions."""
-    above, guess = comparison.difference, comparison.chance_accuracy
+    difference, chance = comparison.difference, comparison.chance_accuracy
     limits = compute_axis_range(
-        [guess, *(bound for score in comparison.scores for bound in (score.low, score.high))], (0.0, 1.0)
+        [chance, *(bound for score in comparison.scores for bound in (score.low, score.high))], (0.0, 1.0)
     )
     caption = (
-        f"Fine-tuned on {comparison.num_train:,} texts, evaluated on {comparison.num_test:,} texts from other files. "
-        f"The lines are 95% confidence intervals; the dashed line is random guessing, {guess:.1%}."
+        f"Both models were fine-tuned on {comparison.num_train:,} texts and evaluated on {comparison.num_test:,} texts from "
+        f"other files. Bars are 95% confidence intervals; the dashed line is random guessing, {chance:.1%}."
     )
-    difference = (
-        f"Pre-training makes a difference of {100 * above.value:+.1f} points on the same texts "
-        f"(95% confidence interval: {100 * above.low:+.1f} to {100 * above.high:+.1f})."
+    difference_text = (
+        f"Difference in accuracy due to pre-training: {100 * difference.value:+.1f} points "
+        f"(95% CI {100 * difference.low:+.1f} to {100 * difference.high:+.1f}, paired bootstrap)."
     )
     scores = [
-        (score.name, whisker(score.low, score.value, score.high, limits, guess), score.percent, score.interval)
+        (score.name, whisker(score.low, score.value, score.high, limits, chance), score.percent, score.interval)
         for score in comparison.scores
     ]
     answers = [
         (answer.prediction, f"{answer.confidence:.0%}", answer.label, answer.text, answer.prediction == answer.label)
         for answer in comparison.answers
     ]
-    body = render("finetuning", "comparison", caption=caption, scores=scores, difference=difference, answers=answers)
+    body = render("finetuning", "comparison", caption=caption, scores=scores, difference=difference_text, answers=answers)
     return Section(title, body)

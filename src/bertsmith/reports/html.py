@@ -1,7 +1,7 @@
 """Self-contained HTML pages from the jinja2 templates in templates/: no script, no network, all text escaped.
 
 A page is a title and sections. A template file has one macro per section of its page; the macro's parameters are what the
-section shows. Python computes these values, the template has the markup:
+section shows. Python computes these values; the template has the markup:
 
     Section("Scores", render("evaluation", "scores", facts=facts, findings=findings, rows=rows))
 """
@@ -21,6 +21,7 @@ from ..artifacts import write_atomic
 from ..errors import UserError
 
 TEMPLATES = Path(__file__).parent / "templates"
+NUMBER = r"[+−]?[\d,.]+"  # with either sign, in a table cell
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def note(text: str) -> Markup:
 def write_page(path: Path, page: bytes) -> None:
     """Writes the file atomically, creating its folder; a folder as `path` raises UserError."""
     if path.is_dir():
-        raise UserError(f"{path} is a folder; name the page to write, such as out={path / 'page.html'}")
+        raise UserError(f"{path} is a folder; give a file, such as out={path / 'page.html'}")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, page)
 
@@ -87,7 +88,7 @@ def _environment() -> Environment:
 
 
 def _is_numeric(value: Any) -> bool:
-    """Whether a table column with this cell is aligned right: numbers and percentages."""
+    """Whether a table column with this cell is aligned right: numbers, percentages, signed differences, intervals."""
     if isinstance(value, str):
-        return re.fullmatch(r"[\d,.]+%", value) is not None
+        return re.fullmatch(rf"{NUMBER}%|[+−]{NUMBER}%?|0\.\d+|{NUMBER}%? (to|–) {NUMBER}%?|< {NUMBER}", value) is not None
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -16,12 +16,12 @@ from .html import Section, format_value, render
 Ints = NDArray[np.int64]
 
 MAX_COUNTED_SAMPLES = 4000  # the statistics are over about this many samples
-CORRUPTIONS = ("masked", "swapped", "kept")
-CAPTION = "Training samples as the model reads them. The subwords of a word are underlined together; ## marks a continuation."
+CORRUPTIONS = ("masked", "random", "unchanged")
+CAPTION = "Training samples as the model reads them. Subwords of the same word share an underline; ## marks a continuation."
 LEGEND = {
     "masked": "replaced by [MASK]; the original token is below",
-    "swapped": "replaced by a random token; the original token is below",
-    "kept": "left unchanged, and predicted like the others",
+    "random": "replaced by a random token; the original token is below",
+    "unchanged": "not replaced, but predicted like the others",
 }
 
 
@@ -44,7 +44,7 @@ class MaskingCounts:
 
     @property
     def num_selected(self) -> int:
-        """Tokens selected for prediction."""
+        """Tokens that are selected for prediction."""
         return sum(self.corruptions.values())
 
 
@@ -52,7 +52,7 @@ def render_masks(corpus: Corpus, batches: BatchLoader, num_samples: int, epoch: 
     """Statistics, and the first `num_samples` training samples of an epoch."""
     counts = count_corruptions(corpus, batches, epoch)
     if not counts.num_samples:
-        raise UserError(f"{corpus.path}: its {len(batches.document_ids):,} documents to learn from make no sample to show")
+        raise UserError(f"{corpus.path}: its {len(batches.document_ids):,} training documents give no training sample")
     pair_names = pair_label_names(batches)
     samples = [
         _describe_sample(corpus, batches.collator, sample, sample_epoch, pair_names)
@@ -106,17 +106,17 @@ def classify_corruption(batch: NumpyBatch, mask_id: int) -> Ints:
 
 
 def corruption_rows(counts: MaskingCounts, batches: BatchLoader) -> list[tuple[Any, ...]]:
-    """Table rows (name, count, fraction, fraction set by the recipe)."""
+    """Table rows (name, count, fraction, expected fraction)."""
     selected, mlm_probability = counts.num_selected, batches.collator.mlm_probability
     share_selected = _format_fraction(selected, counts.num_maskable)
     rows: list[tuple[Any, ...]] = [
         ("samples", counts.num_samples, "", ""),
-        ("tokens that can be selected", counts.num_maskable, "", ""),
+        ("maskable tokens", counts.num_maskable, "", ""),
         ("tokens selected for prediction", selected, share_selected, f"{mlm_probability:.0%}"),
     ]
     for name, expected in zip(CORRUPTIONS, ("80%", "10%", "10%"), strict=True):
         count = counts.corruptions[name]
-        rows.append((f"of these {name}", count, _format_fraction(count, max(selected, 1)), expected))
+        rows.append((f"of these: {name}", count, _format_fraction(count, max(selected, 1)), expected))
     for label, count in sorted(counts.labels.items()):
         name = f"pairs where {pair_label_names(batches)[label]}"
         rows.append((name, count, _format_fraction(count, counts.num_samples), "50%"))
@@ -126,7 +126,7 @@ def corruption_rows(counts: MaskingCounts, batches: BatchLoader) -> list[tuple[A
 def pair_label_names(batches: BatchLoader) -> tuple[str, str]:
     """Descriptions of labels 0 and 1 of the sentence-pair objective (NSP or SOP)."""
     if isinstance(batches.sampler, NextSentence):
-        return "B follows A", "B is from elsewhere"
+        return "B follows A", "B is random"
     return "A and B are in order", "A and B are swapped"
 
 

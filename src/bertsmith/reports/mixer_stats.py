@@ -27,36 +27,38 @@ def render_spans(layers: list[SpanLayer], max_span: int, ramp: int, causal: bool
     """Spans of every head, one row per layer, and the number of keys computed with them."""
     all_spans = [span for layer in layers for span in layer.spans]
     mean, mean_trimmed = _mean(all_spans), _mean([layer.trimmed_span for layer in layers])
-    direction = "to the left" if causal else "to either side"
-    facts = [("mean span", mean, f"positions {direction}, of at most {max_span:,}"),
-             ("longest span", max(all_spans), f"positions; beyond it, attention fades over {ramp} more"),
+    direction = "to the left" if causal else "to each side"
+    facts = [("mean span", mean, f"tokens {direction}, of at most {max_span:,}"),
+             ("longest span", max(all_spans), f"tokens, followed by a ramp of {ramp} tokens"),
              ("mean trimmed span", mean_trimmed, f"keys {direction} that a layer computes per query"),
-             ("keys computed", f"{mean_trimmed / max_span:.1%}", "of those that full spans would need")]  # fmt: skip
+             ("keys computed", f"{mean_trimmed / max_span:.1%}", "relative to full spans")]  # fmt: skip
     max_points = [(i, max(layer.spans)) for i, layer in enumerate(layers, 1)]
     mean_points = [(i, _mean(layer.spans)) for i, layer in enumerate(layers, 1)]
     series = [Series("mean", mean_points, "dots"), Series("longest", max_points, "dots")]
-    chart = line_chart("Attention span by layer", series, "layer", include_zero=True)
+    chart = line_chart("Attention span by layer (tokens)", series, "layer", include_zero=True)
     caption = (
-        "Each cell is the learned span of a head: the distance at which its attention begins to fade. "
-        "Darker is longer, on a logarithmic scale."
+        "Each cell is the learned span of a head, in tokens: the distance at which its attention begins to fade. "
+        "Color is on a logarithmic scale."
     )
     rows = [
         (i, [(f"{span:,.0f}", f"{_span_heat(span, max_span):.0f}") for span in layer.spans], [format_value(layer.trimmed_span)])
         for i, layer in enumerate(layers, 1)
     ]
     header = ["layer", *_head_names(max(len(layer.spans) for layer in layers)), "trimmed span"]
-    return Section("Spans", render("mixer_stats", "spans", facts=facts, chart=chart, caption=caption, header=header, rows=rows))
+    return Section(
+        "Attention spans", render("mixer_stats", "spans", facts=facts, chart=chart, caption=caption, header=header, rows=rows)
+    )
 
 
 def render_buckets(layers: list[BucketLayer], length: int) -> Section:
-    """Attention recall of every head, one row per layer; `length` is that of the longest text."""
+    """Attention recall of every head, one row per layer; `length` is the length of the text in tokens."""
     mean_neighbors, isolated, recall = (
         _mean([value for values in values_by_layer for value in values]) for values_by_layer in zip(*layers, strict=True)
     )
-    facts = [("attention recall", f"{recall:.1%}", "of the weight of full attention is on neighbors found by hashing"),
-             ("neighbors", mean_neighbors, f"of a token over all hash rounds, of {length - 1:,} in the longest text"),
-             ("isolated tokens", f"{isolated:.1%}", "have no neighbor and attend only to themselves")]  # fmt: skip
-    caption = "Each cell is the attention recall of a head: the share of full attention that hashing keeps. Darker is more."
+    facts = [("attention recall", f"{recall:.1%}", "of the weight of full attention falls on tokens of the same buckets"),
+             ("neighbors", mean_neighbors, f"of a token over all hash rounds, of {length - 1:,} other tokens"),
+             ("isolated tokens", f"{isolated:.1%}", "without neighbors, which attend only to themselves")]  # fmt: skip
+    caption = "Each cell is the attention recall of a head: the share of the full attention weight that LSH attention keeps."
     rows = [
         (
             i,
@@ -66,7 +68,7 @@ def render_buckets(layers: list[BucketLayer], length: int) -> Section:
         for i, layer in enumerate(layers, 1)
     ]
     header = ["layer", *_head_names(max(len(layer.attention_recall) for layer in layers)), "neighbors", "isolated"]
-    return Section("Buckets", render("mixer_stats", "buckets", facts=facts, caption=caption, header=header, rows=rows))
+    return Section("LSH buckets", render("mixer_stats", "buckets", facts=facts, caption=caption, header=header, rows=rows))
 
 
 def _head_names(num_heads: int) -> list[str]:

@@ -13,9 +13,9 @@ from .html import Section, render
 ACCURACIES = {"mlm_accuracy": "masked tokens", "next_accuracy": "sentence pairs"}  # names of metrics in charts
 
 PSEUDO_PERPLEXITY_NOTE = (
-    "One in ten tokens to predict is left unchanged in the input and easily copied, so the masked-token loss falls below the "
-    "unigram baseline before the model uses any context. Compare the baseline with the pseudo-perplexity loss instead: it "
-    "masks one token at a time."
+    "One in ten of the selected tokens is left unchanged in the input and can be copied, so the masked-token loss may fall "
+    "below the unigram baseline before the model uses any context. Compare the baseline with the pseudo-perplexity loss, "
+    "which masks one token at a time."
 )
 
 MetricRows = list[dict[str, Any]]
@@ -25,28 +25,28 @@ def read_metrics(folder: Path) -> MetricRows:
     """The rows of metrics.jsonl, without those that a rollback undid and without an incomplete last line."""
     path = folder / "metrics.jsonl"
     if not folder.is_dir():
-        raise UserError(f"there is no folder {folder}; give the `out` of a `pretrain`, finished or not")
+        raise UserError(f"there is no folder {folder}; give the output folder of `pretrain`, finished or not")
     if not path.exists() or not path.stat().st_size:
-        raise UserError(f"{path} holds nothing yet; a run writes its first row after train.log_every steps")
+        raise UserError(f"{path} has no rows yet; a run writes the first one after train.log_every steps")
     rows: MetricRows = []
     for line_number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], start=1):
         try:
             row = json.loads(line)
             rollback_step = row.get("rollback", row["step"])
         except (json.JSONDecodeError, AttributeError, KeyError):
-            raise UserError(f"{path}, line {line_number}: no row of metrics: {line[:80]!r}") from None
+            raise UserError(f"{path}, line {line_number}: not a row of metrics: {line[:80]!r}") from None
         rows = [old for old in rows if old["step"] <= rollback_step] if "rollback" in row else [*rows, row]
     return rows
 
 
 def render_curves(folder: Path, unigram_entropy: float | None = None) -> Section:
-    """All charts of the run in `folder`; `unigram_entropy` is used where the run has not written its result yet."""
+    """All charts of the run in `folder`; `unigram_entropy` is used if the run is not finished."""
     rows = read_metrics(folder)
     train, valid, pseudo = (
         [row for row in rows if "loss" in row and row.get("trial") == split] for split in (None, "valid", "alone")
     )
     if not train and not valid:
-        raise UserError(f"{folder / 'metrics.jsonl'} has no loss in any row; the run did not get so far")
+        raise UserError(f"{folder / 'metrics.jsonl'} has no row with a loss yet")
     unigram_entropy = read_result(folder).get("unigram_entropy", unigram_entropy)
     has_mlm_loss = any("loss.words" in row for row in train + valid)  # beside a sentence-pair loss
     loss_key, loss_title = ("loss.words", "Masked-token loss (nats)") if has_mlm_loss else ("loss", "Loss (nats)")
@@ -80,7 +80,7 @@ def describe_progress(rows: MetricRows) -> str:
     steps = max(row["step"] for row in rows)
     tokens = max((row["tokens"] for row in rows if "tokens" in row), default=0)
     skipped = sum("skipped" in row for row in rows)
-    return f"{steps:,} steps, {tokens:,} tokens read" + (f", {skipped:,} updates skipped." if skipped else ".")
+    return f"{steps:,} steps, {tokens:,} training tokens" + (f", {skipped:,} updates skipped." if skipped else ".")
 
 
 def read_result(folder: Path) -> dict[str, Any]:
@@ -97,15 +97,16 @@ def render_results(folder: Path) -> Section:
         loss, loss_note = result["valid_loss_words"], "nats per masked token"
     facts = [
         ("pseudo-perplexity", result.get("pseudo_perplexity"),
-         f"one validation token masked at a time; the unigram baseline has {unigram_perplexity}"),
+         f"on validation text, one token masked at a time; unigram baseline: {unigram_perplexity}"),
         ("masked-token accuracy", _format_percent(result.get("valid_mlm_accuracy")),
-         "on validation text; one in ten of these tokens is left unchanged"),
-        ("sentence-pair accuracy", _format_percent(result.get("valid_next_accuracy")), "random guessing has 50%"),
+         "on validation text; one in ten of these tokens is unchanged"),
+        ("sentence-pair accuracy", _format_percent(result.get("valid_next_accuracy")),
+         "on validation text; random guessing: 50%"),
         ("validation loss", loss, loss_note),
         ("training tokens", result["tokens"], f"in {result['step']:,} steps"),
         ("training time", f"{result['seconds'] / 60:.1f} min",
          f"{result.get('tokens_per_second') or 0:,.0f} tokens per second"),
-        ("parameters", result["parameters"], "weights of the model"),
+        ("parameters", result["parameters"], "in the model"),
     ]  # fmt: skip
     return Section("Results", render("curves", "results", facts=[fact for fact in facts if fact[1] is not None]))
 

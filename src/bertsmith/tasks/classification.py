@@ -89,10 +89,14 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
     def compute_metrics(
         self, predictions: Sequence[ClassificationPrediction | MultiLabelPrediction], examples: Sequence[ClassificationExample]
     ) -> dict[str, float]:
-        """accuracy (multi-label: exact match of the label set), f1_macro, f1_micro, matthews; `f1` if `positive` is set."""
+        """accuracy (multi-label: subset accuracy), f1_macro, f1_micro, matthews; `f1` if `positive` is set."""
         if self.multi_label:
             predicted, gold = self.label_matrices(predictions, examples)
-            metrics = {"accuracy": scores_.exact, "f1_macro": scores_.f1_macro_many, "f1_micro": scores_.f1_micro_many}
+            metrics = {
+                "accuracy": scores_.subset_accuracy,
+                "f1_macro": scores_.f1_macro_multi_label,
+                "f1_micro": scores_.f1_micro_multi_label,
+            }
             return {name: float(metric(predicted, gold)) for name, metric in metrics.items()}
         predicted_labels = [p.label for p in predictions if isinstance(p, ClassificationPrediction)]
         gold_labels = [self._require_label(example) for example in examples]

@@ -113,7 +113,7 @@ class Seq2Seq(Variant, frozen=True, tag="generate"):
         rouge = np.array([rouge_scores(*pair) for pair in pairs], np.float64).reshape(-1, 3)
         scores = {name: rouge[:, column] for column, name in enumerate(("rouge1", "rouge2", "rougeL"))}
         scores["exact"] = np.array([predicted.split() == gold.split() for predicted, gold in pairs], np.float64)
-        scores["length"] = np.array(
+        scores["same_length"] = np.array(
             [_num_characters(predicted) == _num_characters(gold) for predicted, gold in pairs], np.float64
         )
         return scores

@@ -43,7 +43,7 @@ class LayerVectors:
     last_index: int  # index of the model's last layer
     vectors: NDArray[np.floating]  # (occurrences, hidden size)
     neighbors: NDArray[np.int64]  # (occurrences, k)
-    scores: Mapping[str, float]  # accuracies "nearest" and "centroid"; empty where senses are unknown
+    scores: Mapping[str, float]  # accuracies nearest_neighbor and nearest_centroid; empty where senses are unknown
 
     @property
     def name(self) -> str:
@@ -61,11 +61,11 @@ def render_scatter(word: str, snippets: Sequence[ContextSnippet], layers: Sequen
     ]
     legend = [(color, f"{name} ({count:,})") for name, (color, count) in _count_senses(snippets, colors).items()]
     caption = (
-        f"Every dot is a sentence with “{word}”: the vector of the word, projected onto its first two principal components. "
-        "Point at a dot to read its sentence; lines connect it with its three nearest neighbours."
+        f"Each dot is the vector of “{word}” in one sentence, projected onto the first two principal components. "
+        "Hover over a dot to read its sentence; lines connect it with its three nearest neighbours."
     )
-    # Senses may be unknown; then the last layer stands for the best one.
-    best = max(layers, key=lambda layer: layer.scores.get("nearest", 0.0) if layer.scores else layer.index)
+    # If senses are unknown, the last layer.
+    best = max(layers, key=lambda layer: layer.scores.get("nearest_neighbor", 0.0) if layer.scores else layer.index)
     body = render("word_senses", "in_context", caption=caption, legend=legend, panels=panels,
                   neighbors_title=f"Nearest neighbours in {best.name}", neighbors=_neighbor_rows(snippets, best))  # fmt: skip
     return Section(f"{word} in context", body)
@@ -73,17 +73,17 @@ def render_scatter(word: str, snippets: Sequence[ContextSnippet], layers: Sequen
 
 def render_accuracies(scores_by_layer: Mapping[str, Mapping[str, float]], majority_accuracy: float, caption: str) -> Section:
     """Accuracies by name of layer; `majority_accuracy` is that of always predicting the most frequent sense."""
-    best = {kind: max(scores[kind] for scores in scores_by_layer.values()) for kind in ("nearest", "centroid")}
+    best = {kind: max(scores[kind] for scores in scores_by_layer.values()) for kind in ("nearest_neighbor", "nearest_centroid")}
     rows = [
         (name, [(_format_percent(scores[kind]), scores[kind] == best[kind]) for kind in best])
         for name, scores in scores_by_layer.items()
     ]
     rows.append((MAJORITY_BASELINE, [(_format_percent(majority_accuracy), False)] * len(best)))
     explanation = (
-        "Accuracy of predicting the sense of an occurrence: that of the nearest labeled occurrence (1-NN), or of the nearest "
+        "Accuracy of predicting the sense of an occurrence from its nearest labeled neighbour (1-NN) or from the nearest "
         f"sense centroid. {caption}"
     )
-    return Section("Sense disambiguation", render("word_senses", "accuracies", caption=explanation, rows=rows))
+    return Section("Word sense disambiguation", render("word_senses", "accuracies", caption=explanation, rows=rows))
 
 
 def render_by_layer(accuracies_by_model: Mapping[str, Sequence[float]], majority_accuracy: float) -> Section | None:
@@ -93,14 +93,14 @@ def render_by_layer(accuracies_by_model: Mapping[str, Sequence[float]], majority
     if not series or len(series) > len(COLORS):
         return None
     reference = (MAJORITY_BASELINE, 100 * majority_accuracy)
-    chart = line_chart("Accuracy of the nearest occurrence, %", series, "layer (0: embeddings)", reference)
-    return Section("By layer", render("word_senses", "by_layer", chart=chart))
+    chart = line_chart("1-NN accuracy (%)", series, "layer (0 is the embeddings)", reference)
+    return Section("Accuracy by layer", render("word_senses", "by_layer", chart=chart))
 
 
 def render_word_table(
     words: Sequence[str], accuracies_by_model: Mapping[str, Mapping[str, float]], majority_accuracies: Mapping[str, float]
 ) -> Section:
-    """Accuracy of each word (rows) with the best layer of each model (columns), and of the most frequent sense."""
+    """Accuracy of each word (rows) with the best layer of each model (columns), and of the majority baseline."""
     rows = [
         (
             word,
@@ -109,9 +109,9 @@ def render_word_table(
         )
         for word in words
     ]
-    caption = "Accuracy of the nearest occurrence, for the best layer of each model."
-    header = ("", *accuracies_by_model, "majority baseline")
-    return Section("Word by word", render("word_senses", "by_word", caption=caption, rows=rows, header=header))
+    caption = "1-NN accuracy with the best layer of each model."
+    header = ("word", *accuracies_by_model, "majority baseline")
+    return Section("Accuracy by word", render("word_senses", "by_word", caption=caption, rows=rows, header=header))
 
 
 def assign_colors(snippets: Sequence[ContextSnippet]) -> dict[str, str]:
@@ -149,7 +149,7 @@ def _format_snippet(snippet: ContextSnippet) -> str:
 
 
 def _panel_subtitle(layer: LayerVectors) -> str:
-    return _format_percent(layer.scores["nearest"]) if layer.scores else ""
+    return _format_percent(layer.scores["nearest_neighbor"]) if layer.scores else ""
 
 
 def _neighbor_rows(snippets: Sequence[ContextSnippet], layer: LayerVectors) -> list[tuple[int, str, str, str, str]]:

@@ -64,8 +64,8 @@ def read_occurrences(
         return [_read_folder(folder) for folder in _word_folders(path, word)]
     occurrences = [occurrence for row in read_rows(path) if (occurrence := _parse_row(row, word, on_bad_row))]
     if not occurrences:
-        usable = " that can be used" if on_bad_row else ""
-        raise UserError(f"{path} holds no sentence{usable}; it needs a column text, a sentence a line")
+        usable = "valid " if on_bad_row else ""
+        raise UserError(f"{path} has no {usable}rows; it needs a column `text` with one sentence per row")
     return [WordOccurrences(word or occurrences[0].word.lower(), occurrences, [])]
 
 
@@ -94,7 +94,7 @@ def _locate_word(text: str, position: float | None, word: str | None, row: Examp
         plain = text[: marked.start()] + marked[1] + text[marked.end() :]
         return plain, (marked.start(), marked.start() + len(marked[1]))
     if word is None:
-        raise row.error("no word is pointed at; write it as [[word]], add a column position, or give word=...")
+        raise row.error("no word is marked; write it as [[word]], add a column `position`, or set word=WORD")
     return text, find_word(text, word, row.location)
 
 
@@ -102,7 +102,9 @@ def nth_word_span(text: str, position: int, location: str) -> tuple[int, int]:
     """(start, end) of the `position`-th word (from 0), words being separated by whitespace."""
     spans = [match.span() for match in re.finditer(r"\S+", text)]
     if not 0 <= position < len(spans):
-        raise UserError(f"{location}: position {position} of {len(spans)} words is not there; the first word has position 0")
+        raise UserError(
+            f"{location}: position {position} is out of range for {len(spans)} words; the first word has position 0"
+        )
     return spans[position]
 
 
@@ -113,8 +115,8 @@ def find_word(text: str, word: str, location: str) -> tuple[int, int]:
     )
     match = re.search(f"{before}{re.escape(word)}{after}", text, re.IGNORECASE)
     if not match:
-        raise UserError(f"{location} does not hold the word {word!r}; mend the sentence, point at another form as [[form]], or "
-                       "leave such rows out by skip_bad=true")  # fmt: skip
+        raise UserError(f"{location} does not contain the word {word!r}; mark an inflected form as [[form]], or set "
+                        "skip_bad=true to skip such rows")  # fmt: skip
     return match.span()
 
 
@@ -125,8 +127,9 @@ def _word_folders(path: Path, word: str | None) -> list[Path]:
     folders = [folder for folder in sorted(path.iterdir()) if folder.is_dir() and _find_file(folder, TRAIN_FILE) is not None]
     selected = [folder for folder in folders if word is None or folder.name == word]
     if not selected:
-        available = f"only: {', '.join(folder.name for folder in folders)}" if folders else f"no folder with a {TRAIN_FILE}"
-        raise UserError(f"{path} holds no sentences{f' of {word!r}' if word else ''}, {available}")
+        if not folders:
+            raise UserError(f"{path} has no folder with a {TRAIN_FILE}, as CoarseWSD-20 has")
+        raise UserError(f"{path} has no folder {word!r}; choose one of {', '.join(folder.name for folder in folders)}")
     return selected
 
 
@@ -134,9 +137,7 @@ def _read_folder(path: Path) -> WordOccurrences:
     sense_names = _read_sense_names(path / "classes_map.txt")
     train = list(_read_split(path, TRAIN_FILE, sense_names))
     if not train:
-        raise UserError(
-            f"{path}: {TRAIN_FILE} holds no sentence, and senses are learnt from those; fill it, or leave the folder out"
-        )
+        raise UserError(f"{path}: {TRAIN_FILE} is empty, so there are no labeled occurrences to learn senses from")
     return WordOccurrences(path.name, train, list(_read_split(path, TEST_FILE, sense_names)))
 
 
@@ -144,12 +145,12 @@ def _read_split(path: Path, name: str, sense_names: dict[str, str]) -> Iterator[
     """A line of the data file is `position<tab>sentence`; the same line of .gold.txt is the id of the sense."""
     data_file, gold_file = (_find_file(path, filename) for filename in (name, name.replace(".data.", ".gold.")))
     if data_file is None or gold_file is None:
-        raise UserError(f"{path} lacks {name} or its gold file; a folder of CoarseWSD-20 has both, packed or not")
+        raise UserError(f"{path} needs both {name} and {name.replace('.data.', '.gold.')} (or .gz, .xz), as in CoarseWSD-20")
     senses = [line.strip() for _, line in LineReader(gold_file)]
     for number, line in LineReader(data_file):
         location, (position, tab, text) = f"{data_file}, line {number:,}", line.partition("\t")
         if not tab or not position.strip().isdigit() or number > len(senses):
-            raise UserError(f"{location} is not `position<tab>sentence` with a sense beside it in {gold_file.name}")
+            raise UserError(f"{location} is not `position<tab>sentence` with a sense on the same line of {gold_file.name}")
         yield Occurrence(
             text,
             *nth_word_span(text, int(position), location),
@@ -165,7 +166,7 @@ def _read_sense_names(path: Path) -> dict[str, str]:
     try:
         names = {str(key): str(name) for key, name in json.loads(path.read_text(encoding="utf-8")).items()}
     except (ValueError, AttributeError) as error:
-        raise UserError(f"{path} is not a table of senses in JSON: {error}") from None
+        raise UserError(f"{path} is not a JSON object of sense names: {error}") from None
     return {key: name.partition("_")[2].replace("_", " ") or name for key, name in names.items()}
 
 

@@ -1,7 +1,7 @@
 """`bertsmith show senses`: evaluates models on word senses, layer by layer, and renders the page."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -18,6 +18,7 @@ from .occurrences import Occurrence, WordOccurrences, read_occurrences
 from .vectors import Floats, SenseScores, compute_word_vectors, nearest_neighbors, score_senses
 
 NUM_NEIGHBORS = 3  # neighbours shown per occurrence
+ACCURACIES = ("nearest_neighbor", "nearest_centroid", "majority_baseline")  # of a layer, as in `SenseScores`
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,11 @@ class WordResult:
 def render_page(
     models: Sequence[str], data: str, word: str | None, max_points: int, skip_bad: bool, console: Console
 ) -> tuple[str, list[Section], dict[str, Any]]:
-    """(title, sections, scores); scatter plots are drawn for a single word only."""
+    """(title, sections, result); scatter plots are drawn for a single word only."""
     bad_rows = list[UserError]()
     words = read_occurrences(resolve_path(data, "data"), word, bad_rows.append if skip_bad else None)
     if bad_rows:
-        console.warn(f"{len(bad_rows):,} row{'s' * (len(bad_rows) > 1)} left out; the first: {bad_rows[0]}")
+        console.warn(f"skipped {len(bad_rows):,} row{'s' * (len(bad_rows) > 1)}; the first: {bad_rows[0]}")
     names = _model_names(models)
     results = [
         result for name, folder in names.items() for result in _evaluate_words(name, load(folder), words, max_points, console)
@@ -59,7 +60,7 @@ def _model_names(models: Sequence[str]) -> dict[str, str]:
     """Path by display name: the name of the folder, or the whole path where names repeat."""
     names_by_path = {path: Path(path).name for path in dict.fromkeys(models)}
     if not names_by_path:
-        raise UserError("show senses needs model=FOLDER, or models='[\"FOLDER\", ...]'")
+        raise UserError("show senses needs model=FOLDER or models=FOLDER,FOLDER")
     all_names = list(names_by_path.values())
     return {name if all_names.count(name) == 1 else path: path for path, name in names_by_path.items()}
 
@@ -98,7 +99,7 @@ def _build_layers(
     rows = _sample_rows(len(word.displayed), max_points)
     return [
         LayerVectors(name, index, len(vectors) - 1, layer[rows], nearest_neighbors(layer[rows], NUM_NEIGHBORS),
-                     {"nearest": score.nearest, "centroid": score.centroid} if score else {})
+                     {"nearest_neighbor": score.nearest_neighbor, "nearest_centroid": score.nearest_centroid} if score else {})
         for index, (layer, score) in enumerate(zip(vectors, scores, strict=True))
     ]  # fmt: skip
 
@@ -125,23 +126,24 @@ def _layer_scores(results: Sequence[WordResult], layer: int) -> dict[str, Any]:
     scores = {result.word.word: score for result in results if (score := result.scores[layer]) is not None}
     if not scores:
         return {"layer": layer}
-    means = {name: fmean(getattr(score, name) for score in scores.values()) for name in ("nearest", "centroid", "frequent")}
-    by_word = {word: {"nearest": s.nearest, "centroid": s.centroid, "frequent": s.frequent, "judged": s.num_evaluated}
-               for word, s in scores.items()}  # fmt: skip
+    means = {name: fmean(getattr(score, name) for score in scores.values()) for name in ACCURACIES}
+    by_word = {word: asdict(score) for word, score in scores.items()}
     return {"layer": layer, **means, "words": by_word}
 
 
 def _score_sections(results: Sequence[WordResult], table: dict[str, Any], words: Sequence[WordOccurrences]) -> list[Section]:
-    rows = [(model, layer, len(layers)) for model, layers in table.items() for layer in layers if "nearest" in layer]
+    rows = [(model, layer, len(layers)) for model, layers in table.items() for layer in layers if "nearest_neighbor" in layer]
     if not rows:
         return []
-    majority_accuracy = rows[0][1]["frequent"]
+    majority_accuracy = rows[0][1]["majority_baseline"]
     shown = {_layer_name(model, layer["layer"], count): layer for model, layer, count in rows}
-    num_evaluated = sum(word_scores["judged"] for word_scores in rows[0][1]["words"].values())
-    protocol = "of a separate test set" if words[0].test else "leave-one-out"
-    caption = f"{num_evaluated:,} occurrences, {protocol}" + (f"; mean over {len(words)} words." if len(words) > 1 else ".")
+    num_evaluated = sum(word_scores["num_evaluated"] for word_scores in rows[0][1]["words"].values())
+    protocol = "of a separate test set" if words[0].test else "evaluated by leave-one-out"
+    caption = f"{num_evaluated:,} occurrences {protocol}" + (f"; mean over {len(words)} words." if len(words) > 1 else ".")
     sections = [render_accuracies(shown, majority_accuracy, caption)]
-    accuracies = {model: [layer["nearest"] for layer in layers if "nearest" in layer] for model, layers in table.items()}
+    accuracies = {
+        model: [layer["nearest_neighbor"] for layer in layers if "nearest_neighbor" in layer] for model, layers in table.items()
+    }
     curves = render_by_layer(accuracies, majority_accuracy)
     sections += [curves] if curves else []
     return sections + ([_word_section(table)] if len(words) > 1 else [])
@@ -149,14 +151,24 @@ def _score_sections(results: Sequence[WordResult], table: dict[str, Any], words:
 
 def _word_section(table: dict[str, Any]) -> Section:
     """Accuracy of every word with the best layer of every model."""
-    best = {model: max((layer for layer in layers if "nearest" in layer), key=lambda layer: layer["nearest"], default=None)
-            for model, layers in table.items()}  # fmt: skip
+    best = {
+        model: max(
+            (layer for layer in layers if "nearest_neighbor" in layer),
+            key=lambda layer: layer["nearest_neighbor"],
+            default=None,
+        )
+        for model, layers in table.items()
+    }
     accuracies = {
-        _layer_name(model, layer["layer"], len(table[model])): {word: s["nearest"] for word, s in layer["words"].items()}
+        _layer_name(model, layer["layer"], len(table[model])): {
+            word: s["nearest_neighbor"] for word, s in layer["words"].items()
+        }
         for model, layer in best.items()
         if layer
     }
-    majority_accuracies = next({word: s["frequent"] for word, s in layer["words"].items()} for layer in best.values() if layer)
+    majority_accuracies = next(
+        {word: s["majority_baseline"] for word, s in layer["words"].items()} for layer in best.values() if layer
+    )
     return render_word_table(list(majority_accuracies), accuracies, majority_accuracies)
 
 

@@ -17,16 +17,16 @@ from .occurrences import Occurrence
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
-COSINE_TOLERANCE = 1e-5  # cosines this close are ties: static vectors are all equal, and rounding must not decide
+COSINE_TOLERANCE = 1e-5  # cosines this close are ties: static vectors are all equal, and rounding errors must not break ties
 
 
 @dataclass(frozen=True)
 class SenseScores:
     """Accuracies of three classifiers."""
 
-    nearest: float  # sense of the most similar training occurrence (1-NN by cosine)
-    centroid: float  # sense with the most similar centroid
-    frequent: float  # majority baseline: always the most frequent sense
+    nearest_neighbor: float  # the sense of the most similar training occurrence (1-NN by cosine)
+    nearest_centroid: float  # the sense with the most similar centroid
+    majority_baseline: float  # always the most frequent sense
     num_evaluated: int
 
 
@@ -49,9 +49,7 @@ def encode_occurrence(tokenizer: Tokenizer, occurrence: Occurrence, max_length: 
     encoding = tokenizer.encode(occurrence.text)
     word_tokens = [i for i, (start, end) in enumerate(encoding.offsets) if start < occurrence.end and end > occurrence.start]
     if not word_tokens:
-        raise UserError(
-            f"{occurrence.location}: the tokenizer leaves nothing of {occurrence.word!r}; point at a word that it can read"
-        )
+        raise UserError(f"{occurrence.location}: the tokenizer has no tokens for {occurrence.word!r}; mark another word")
     max_tokens = max_length - 2
     begin = max(0, min((word_tokens[0] + word_tokens[-1] + 1 - max_tokens) // 2, len(encoding.ids) - max_tokens))
     ids = np.array([tokenizer.cls_token_id, *encoding.ids[begin : begin + max_tokens], tokenizer.sep_token_id], np.int64)
@@ -68,7 +66,7 @@ def score_senses(
     """
     names, sense_ids = np.unique(np.array(train_senses), return_inverse=True)
     if len(train_vectors) < 2:
-        raise UserError("senses are told apart by other sentences with known senses; give two at least")
+        raise UserError("scoring senses needs at least two sentences with a known sense")
     train, one_hot = l2_normalize(train_vectors), np.eye(len(names))[sense_ids]  # (train, hidden size), (train, senses)
     if test_vectors is None:
         return _leave_one_out(train, one_hot)

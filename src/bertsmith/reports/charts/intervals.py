@@ -32,7 +32,7 @@ def whisker(
 
 
 def dumbbell_chart(title: str, rows: Sequence[tuple[str, Mapping[str, float]]], colors: Mapping[str, str]) -> bytes:
-    """An SVG file: (name, value by kind), one row each, its values joined by a line and the largest written beside it.
+    """An SVG file: (name, value by kind), one row each, its values joined by a line and the largest written as text.
 
     `colors` has the color of every kind, in the order of the legend; the first kind is drawn as a ring.
     """

@@ -66,7 +66,7 @@ def line_chart(
     sampled = [Series(s.name, downsample(s.points), s.style) for s in series]
     points = [point for s in sampled for point in s.points]
     if not points:
-        return empty_figure(title, "Nothing was measured yet.")
+        return empty_figure(title, "No data yet.")
     x_range = min(x for x, _ in points), max(x for x, _ in points)
     y_values = [y for _, y in points] + ([reference[1]] if reference else []) + ([0.0] if include_zero else [])
     y_ticks = compute_ticks(min(y_values), max(y_values))
@@ -91,7 +91,7 @@ def line_chart(
 def bar_chart(title: str, counts: Mapping[str, int], x_label: str, width: int = HALF_WIDTH) -> Markup:
     """One bar per name with its count above it."""
     if not counts:
-        return empty_figure(title, "Nothing was counted.")
+        return empty_figure(title, "No data.")
     y_ticks = compute_ticks(0, max(counts.values()))
     axes = Axes((-0.5, len(counts) - 0.5), (y_ticks[0], y_ticks[-1]), Frame(width))
     bars = []
@@ -114,7 +114,7 @@ def loglog_chart(title: str, series: Sequence[Series], x_label: str, y_label: st
     """
     lines = [line for line in series if line.points]
     if not lines:
-        raise ValueError(f"{title}: nothing was measured")
+        raise ValueError(f"{title}: no data")
     xs, ys = ([point[axis] for line in lines for point in line.points] for axis in (0, 1))
     frame = LOGLOG_FRAME
     axes = Axes((min(xs), max(xs)), (min(ys), max(ys)), frame, x_log=True, y_log=True)

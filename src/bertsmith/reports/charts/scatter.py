@@ -35,7 +35,7 @@ MAX_TICKS = 9  # with more, only powers of ten are labeled
 
 
 class LabeledPoint(NamedTuple):
-    """A point of `scatter_chart` with its name beside it."""
+    """A point of `scatter_chart`, labeled with its name."""
 
     name: str
     x: float  # > 0
@@ -62,7 +62,7 @@ def scatter_chart(
 ) -> Markup:
     """A figure with a logarithmic x axis; `reference` is a named dashed line. Labels are moved where they would overlap."""
     if not points:
-        return empty_figure(title, "Nothing was measured yet.")
+        return empty_figure(title, "No data yet.")
     axes, y_ticks = _scatter_axes(points, reference, width)
     x_ticks = log_ticks(*axes.x_range, (1, 2, 5))
     x_ticks = x_ticks if len(x_ticks) <= MAX_TICKS else log_ticks(*axes.x_range, (1,))
@@ -108,19 +108,19 @@ def project_pca(vectors: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def scatter_panel(title: str, subtitle: str, positions: NDArray[np.float64], markers: Sequence[Marker]) -> Markup:
-    """A figure with `subtitle` in small print beside the title; says so where all points coincide."""
+    """A figure with `subtitle` in small print after the title; a note where all points coincide."""
     pixels = _fit_to_panel(positions)
     shapes = [tag("rect", x=0.5, y=0.5, width=PANEL_SIZE - 1, height=PANEL_SIZE - 1, rx=8, class_="panel")]
     shapes += [_draw_panel_point(index, pixels, marker) for index, marker in enumerate(markers)]
     if len(markers) > 1 and not np.ptp(pixels, axis=0).any():
-        text, middle = f"all {len(markers)} are one point", PANEL_SIZE / 2
+        text, middle = f"all {len(markers)} points coincide", PANEL_SIZE / 2
         shapes.append(tag("text", text, x=middle, y=middle + 26, text_anchor="middle"))
     svg = tag("svg", *shapes, viewBox=f"0 0 {PANEL_SIZE} {PANEL_SIZE}", role="img", aria_label=title)
     return tag("figure", tag("figcaption", title, tag("small", subtitle)), svg)
 
 
 def _scatter_axes(points: Sequence[LabeledPoint], reference: tuple[str, float] | None, width: int) -> tuple[Axes, list[float]]:
-    """Axes with room beside the outermost points, and their y ticks."""
+    """Axes with padding around the outermost points, and their y ticks."""
     xs = [point.x for point in points]
     padding = (max(xs) / min(xs)) ** 0.08 if max(xs) > min(xs) else 10**0.5
     ys = [edge for point in points for edge in (point.y - point.y_error, point.y + point.y_error)]
@@ -144,7 +144,7 @@ class _Box(NamedTuple):
 
 
 def _place_label(name: str, x: float, y: float, occupied: Sequence[_Box], axes: Axes) -> _Box:
-    """Right or left of the dot, moved down until it overlaps no occupied box; beside the dot if there is no free place."""
+    """Right or left of the dot, moved down until it overlaps no occupied box; next to the dot if there is no free place."""
     text_width, frame = CHAR_WIDTH * len(name), axes.frame
     left_edges = [
         left for left in (x + 8, x - 8 - text_width) if left >= frame.left and left + text_width <= frame.width - frame.right
