@@ -23,8 +23,8 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# What is generated from the recipes' structs: keys for --help and usage errors, typed Python functions. Run it after any
-# change of a recipe's keys, defaults or help texts.
+# What is generated from the recipes' structs and docstrings: keys for --help and usage errors, typed Python functions, the
+# reference pages of docs/. Run it after any change of a recipe's keys, defaults or help texts, or of a public docstring.
 schema: $(VENV)/.core
 	$(BIN)/python -m bertsmith.codegen
 

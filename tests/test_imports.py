@@ -61,14 +61,15 @@ MAY_IMPORT = {
     "stages": "config calls results stage_types",
     "api": "stages inference pretrained",
     "quickstart": "errors config recipes artifacts console api inference reports commands.show",
-    "codegen": "commands help schema",
+    "reference": "commands help schema",
+    "codegen": "commands help reference schema",
     "cli": "errors config recipes console commands schema help",
     "__init__": "api",
     "__main__": "cli",
 }
 TORCH_FREE_PACKAGES = (
     "errors config recipes pretrained artifacts rng console tokenization corpus reports schema help results calls stages "
-    "stage_types api codegen cli __init__"
+    "stage_types api reference codegen cli __init__"
 )
 TORCH_FREE_MODULES = [name for name in MODULES if name.split(".")[0] in TORCH_FREE_PACKAGES.split()]
 TORCH_FREE_MODULES += ["commands", "commands.prepare", "commands.tokenizer", "quickstart.docstrings"]

@@ -1,4 +1,4 @@
-"""Writes what is derived from the recipes' structs: `schema.json`, and from its entries `stages.py` and `stage_types.py`.
+"""Writes what is derived from the recipes' structs: `schema.json`, and from its entries `stages.py`, `stage_types.py` and docs.
 
 `make schema` runs it. The functions of `stages.py` have the keys of a recipe as keyword arguments, with types, defaults and
 help texts, so that editors complete and check them; tables such as `train=` are typed dictionaries.
@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from .commands import STAGES
 from .help import STAGE_HELP
-from .schema import SCHEMA_FILE, generate_schema
+from .reference import generate_pages
+from .schema import SCHEMA_FILE, generate_schema, iter_structs
 
 STAGES_FILE, TYPES_FILE = (Path(__file__).with_name(name) for name in ("stages.py", "stage_types.py"))
 WIDTH = 120
@@ -241,7 +242,7 @@ class _TypeWriter:
             "StrPath = str | os.PathLike[str]",
         ]
         fields = [field for struct in self.structs.values() for field in struct["fields"].values()]
-        tables = {name for field in fields for name in _iter_structs(field["type"])}
+        tables = {name for field in fields for name in iter_structs(field["type"])}
         blocks += [self._format_dict(name) for name in sorted(tables, key=_struct_class)]
         blocks += ["", *(f"\n{alias} = {annotation}" for alias, annotation in sorted(self.aliases.items()))]
         return "\n".join(blocks) + "\n"
@@ -258,18 +259,6 @@ class _TypeWriter:
         return "\n".join(lines if len(lines) > 3 else [*lines, "    pass"])
 
 
-def _iter_structs(encoded: Any) -> Iterator[str]:
-    """Names of the structs that a type refers to."""
-    if isinstance(encoded, list):
-        for member in encoded:
-            yield from _iter_structs(member)
-    elif isinstance(encoded, dict):
-        if "struct" in encoded:
-            yield encoded["struct"]
-        for key in ("type", "list", "tuple", "dict"):
-            yield from _iter_structs(encoded.get(key, []))
-
-
 def _struct_class(name: str) -> str:
     return name.rpartition(".")[2]
 
@@ -281,10 +270,12 @@ def _camel_case(name: str) -> str:
 def write_files() -> None:
     """Write all generated files."""
     SCHEMA_FILE.write_text(generate_schema(), encoding="utf-8", newline="\n")
-    stages, types = generate_stages(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
-    for path, text in ((STAGES_FILE, stages), (TYPES_FILE, types)):
+    schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    stages, types = generate_stages(schema)
+    files = {STAGES_FILE: stages, TYPES_FILE: types, **generate_pages(schema, FUNCTIONS)}
+    for path, text in files.items():
         path.write_text(text, encoding="utf-8", newline="\n")
-    print(f"schema.json, stages.py and stage_types.py are written to {SCHEMA_FILE.parent}")
+    print(f"written: {', '.join(str(path) for path in (SCHEMA_FILE, *files))}")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ functions of `config` read, check and list them as they do the originals.
 """
 
 import json
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
@@ -91,6 +92,18 @@ def generate_schema() -> str:
         _add_struct(structs, module.Recipe)
         stages[name] = _struct_name(module.Recipe)
     return f'{{"stages": {_format_lines(stages, 1)},\n"structs": {_format_lines(dict(sorted(structs.items())), 3)}}}\n'
+
+
+def iter_structs(encoded: Any) -> Iterator[str]:
+    """Names of the structs that a type in the schema refers to."""
+    if isinstance(encoded, list):
+        for member in encoded:
+            yield from iter_structs(member)
+    elif isinstance(encoded, dict):
+        if "struct" in encoded:
+            yield encoded["struct"]
+        for key in ("type", "list", "tuple", "dict"):
+            yield from iter_structs(encoded.get(key, []))
 
 
 def _add_struct(structs: dict[str, Any], struct: type[msgspec.Struct]) -> None:

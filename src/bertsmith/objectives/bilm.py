@@ -28,7 +28,10 @@ MetricPairs = dict[str, tuple[Tensor | float, Tensor | float]]
 
 
 class BiLM(Variant, frozen=True, tag="bilm"):
-    """Both directions share one softmax; the first and the last token of a sequence are inputs, never targets."""
+    """Bidirectional language model (ELMo): next-token prediction in both directions.
+
+    Both directions share one softmax; the first and the last token of a sequence are inputs, never targets.
+    """
 
     packing: Annotated[SamplerConfig, "how the corpus is packed into sequences"] = Windows()
     head: Annotated[HalfLMHeadConfig, "LM head, shared by both directions"] = HalfLMHeadConfig()

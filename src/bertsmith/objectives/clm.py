@@ -24,7 +24,10 @@ from .recurrent_state import next_recurrent_state, restore_memory, stream_target
 
 
 class CausalLM(Variant, frozen=True, tag="clm"):
-    """Next-token prediction over all tokens; with streams, the memory of the model is carried from batch to batch."""
+    """Causal language model (GPT): next-token prediction over all tokens.
+
+    With streams, the memory of the model is carried from batch to batch.
+    """
 
     packing: Annotated[SamplerConfig, "how the corpus is packed into sequences"] = Windows()
     head: Annotated[

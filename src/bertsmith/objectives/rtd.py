@@ -29,7 +29,10 @@ GENERATOR_HEAD, RTD_HEAD = "generator", "replaced"
 
 
 class ReplacedTokenDetection(Variant, frozen=True, tag="rtd"):
-    """MLM loss of the generator plus `discriminator_weight` times the discriminator's binary cross entropy over all tokens."""
+    """Replaced token detection (ELECTRA, Clark et al. 2020).
+
+    MLM loss of the generator plus `discriminator_weight` times the discriminator's binary cross entropy over all tokens.
+    """
 
     packing: Annotated[SamplerConfig, "how the corpus is packed into sequences"] = Windows()
     masking: Annotated[MaskingConfig, "unit of masking: token, whole-word, span or ngram"] = TokenMasking()

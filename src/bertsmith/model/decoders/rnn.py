@@ -67,7 +67,10 @@ CellState = tuple[Tensor, ...]  # (layers, rows, hidden_size) each: (h,) of a GR
 
 
 class RNNDecoderConfig(Variant, frozen=True, tag="rnn"):
-    """GRU or LSTM decoder; h_0 = tanh(W mean(encoder states)), output tanh(V [hidden; context; token embedding])."""
+    """GRU or LSTM decoder, with attention to the encoder by default (Bahdanau et al. 2015).
+
+    h_0 = tanh(W mean(encoder states)), output tanh(V [hidden; context; token embedding]).
+    """
 
     cell: Annotated[Literal["gru", "lstm"], "recurrent cell"] = "gru"
     score: Annotated[

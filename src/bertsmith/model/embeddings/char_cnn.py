@@ -19,7 +19,7 @@ NUM_CHARACTERS = NUM_CHARS + 1  # rows of the character embedding; row 0 stands 
 
 
 class CharCNNConfig(Variant, frozen=True, tag="char-cnn"):
-    """Character CNN of Peters et al. 2018: no word table, so that there are no out-of-vocabulary words."""
+    """Character CNN (ELMo, Peters et al. 2018): no word table, so that there are no out-of-vocabulary words."""
 
     filters: Annotated[
         tuple[tuple[PosInt, PosInt], ...],

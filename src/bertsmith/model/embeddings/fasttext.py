@@ -43,7 +43,9 @@ class CharNgramConfig(Config, frozen=True):
 
 
 class FastTextConfig(Variant, frozen=True, tag="fasttext"):
-    """The token table holds the final vectors (word and n-grams averaged) of known words; other words are the mean of their
+    """fastText embeddings (Bojanowski et al. 2017), also of words outside the vocabulary.
+
+    The token table holds the final vectors (word and n-grams averaged) of known words; other words are the mean of their
     n-grams."""
 
     vector_size: Annotated[PosInt, "dimension of the word vectors (model.hidden_size)"]

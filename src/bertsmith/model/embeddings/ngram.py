@@ -12,7 +12,9 @@ from .base import InputEmbedding
 
 
 class NgramConfig(Variant, frozen=True, tag="ngram"):
-    """x concatenates the embeddings of the last `order - 1` words; the output is [x; tanh(d + H x)].
+    """Embeddings of the last n - 1 words and a tanh hidden layer (NNLM, Bengio et al. 2003).
+
+    x concatenates the embeddings of the last `order - 1` words; the output is [x; tanh(d + H x)].
 
     An untied LM head on it is y = b + W x + U tanh(d + H x); without `direct` connections, W = 0 and x is left out.
     """

@@ -20,7 +20,10 @@ MIN_MASK = 1e-6  # lower bound of a nonzero mask value, so that the gradient of 
 
 
 class AdaptiveSpan(Variant, frozen=True, tag="adaptive-span"):
-    """Soft mask m(x) = min(1, max(0, (ramp + z - x) / ramp)) on keys at distance x, z the learned span of a head."""
+    """Adaptive-Span (Sukhbaatar et al. 2019): each head learns how far it attends.
+
+    Soft mask m(x) = min(1, max(0, (ramp + z - x) / ramp)) on keys at distance x, z the learned span of a head.
+    """
 
     num_attention_heads: Annotated[PosInt, "number of attention heads"] = 12
     causal: Annotated[bool, "attend only to earlier tokens (left to right)"] = False

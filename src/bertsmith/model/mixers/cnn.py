@@ -14,7 +14,7 @@ from .base import Mixer
 
 
 class Cnn(Variant, frozen=True, tag="cnn"):
-    """Convolutions of the given kernel sizes over the tokens of each sequence."""
+    """Convolutions (TextCNN, Kim 2014) of the given kernel sizes over the tokens of each sequence."""
 
     kernel_sizes: Annotated[
         tuple[PosInt, ...],

@@ -19,7 +19,10 @@ from .base import Mixer
 
 
 class LiteTransformer(Variant, frozen=True, tag="lite-transformer"):
-    """Attention for half of the channels, convolution for the other half, with a kernel size per layer."""
+    """Lite Transformer (Wu et al. 2020): attention for half of the channels, convolution for the other half.
+
+    Each layer has its own kernel size.
+    """
 
     num_attention_heads: Annotated[PosInt, "number of attention heads, in the attention half of the channels"] = 4
     kernel_sizes: Annotated[

@@ -14,7 +14,10 @@ from .base import Mixer, QKVProjection
 
 
 class TransformerXL(Variant, frozen=True, tag="transformer-xl"):
-    """Scores A_ij = q_i.k_j + q_i.R(i - j) + u.k_j + v.R(i - j): R is a projection of sinusoids; u and v are learned."""
+    """Transformer-XL (Dai et al. 2019): attention over the segment and a memory of earlier ones.
+
+    Scores A_ij = q_i.k_j + q_i.R(i - j) + u.k_j + v.R(i - j): R is a projection of sinusoids; u and v are learned.
+    """
 
     num_attention_heads: Annotated[PosInt, "number of attention heads"] = 12
     causal: Annotated[bool, "attend only to earlier tokens (left to right)"] = True

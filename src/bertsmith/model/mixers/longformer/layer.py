@@ -20,7 +20,7 @@ from .global_queries import fused_qkv_and_global
 
 
 class Longformer(Variant, frozen=True, tag="longformer"):
-    """Sliding-window attention, optionally dilated for some heads, with global tokens."""
+    """Longformer (Beltagy et al. 2020): sliding-window attention, optionally dilated for some heads, with global tokens."""
 
     num_attention_heads: Annotated[PosInt, "number of attention heads"] = 12
     attention_window: Annotated[

@@ -28,7 +28,7 @@ class ChunkConfig(Config, frozen=True):
 
 
 class ReformerChunked(Variant, frozen=True, tag="reformer-chunked"):
-    """Reformer as in Trax and Hugging Face, to load their models; `Reformer` (mixer=reformer) is the better one to train.
+    """Reformer as in Trax and Hugging Face, to load their models; prefer mixer=reformer for training.
 
     Tokens attend to their chunk and its neighbours whatever the bucket, a key seen in two rounds counts twice, and chunk
     boundaries depend on all tokens: `causal` masks later tokens, but they still influence which earlier ones share a chunk.

@@ -15,7 +15,10 @@ from .lsh import SELF_MASK_VALUE, LshHash, invert_permutation, lsh_attention, un
 
 
 class Reformer(Variant, frozen=True, tag="reformer"):
-    """Kitaev et al. 2020: queries and keys share one projection, and keys are normalized to unit length."""
+    """Reformer (Kitaev et al. 2020): LSH attention over tokens in the same hash bucket.
+
+    Queries and keys share one projection, and keys are normalized to unit length.
+    """
 
     num_attention_heads: Annotated[PosInt, "number of attention heads"] = 12
     num_buckets: Annotated[
