@@ -60,7 +60,7 @@ def _evaluate(recipe: Recipe, model: str, console: Console) -> tuple[Predictor, 
     rows = task.read(resolve_path(recipe.data, "data"))
     examples: list[Any] = list(rows)
     if rows.num_skipped:
-        console.warn(f"{recipe.data}: {rows.num_skipped:,} rows left out, the first: {rows.errors[0].split('; mend')[0]}")
+        console.warn(f"{recipe.data}: {rows.num_skipped:,} rows left out, the first: {rows.errors[0].split('; fix')[0]}")
     return predictor, evaluate_model(predictor, examples), rows.num_skipped
 
 
