@@ -33,7 +33,7 @@ ROWS_WITH_BAD_ONE = [{"text": "the", "label": "good"}, {"text": None, "label": "
 def test_bad_rows_in_predict_are_refused_or_reported_in_place(folders, tmp_path):
     data, out = write_jsonl(tmp_path / "rows.jsonl", ROWS_WITH_BAD_ONE), tmp_path / "out.jsonl"
     argv = ["predict", f"model={folders['lenient']}", f"data={data}"]
-    assert "line 2: text is null; mend the row, or leave such rows out by skip_bad=true" in run_cli_error(*argv)
+    assert "line 2: text is null; fix the row, or skip such rows with skip_bad=true" in run_cli_error(*argv)
     completed = run_cli(*argv, "skip_bad=true", f"out={out}")
     rows = parse_lines(out.read_text())
     assert ["label" in row for row in rows] == [True, False, True] and "1 rows could not be used" in completed.stderr
@@ -45,7 +45,7 @@ def test_bad_rows_in_predict_are_refused_or_reported_in_place(folders, tmp_path)
 def test_bad_rows_in_fill_mask_are_reported_in_place(folders, tmp_path):
     data = write_jsonl(tmp_path / "rows.jsonl", [{"text": 1}, {"text": "the [MASK]"}])
     rows = parse_lines(run_cli("predict", f"model={folders['words']}", f"data={data}", "skip_bad=true").stdout)
-    assert list(rows[0]) == ["error"] and len(rows[1]["masks"]) == 1
+    assert list(rows[0]) == ["error"] and len(rows[1]["predictions"]) == 5 and rows[1]["text"]
 
 
 def test_bad_rows_in_evaluate_are_refused_or_counted(folders, tmp_path):
@@ -65,7 +65,7 @@ def test_bad_input_hints_name_the_keys_of_the_stage(folders, tmp_path):
     )
     write_jsonl(data, [{"text": 3}])
     message = run_cli_error("embed", f"model={folders['words']}", f"data={data}", f"out={tmp_path / 'a.npy'}")
-    assert "line 1: text is 3, not a text; mend the row" in message and "skip_bad" not in message
+    assert "line 1: text is 3, not a text; fix the row" in message and "skip_bad" not in message
 
 
 @pytest.mark.parametrize("stage", ["predict", "embed", "evaluate", "export", "finetune"])

@@ -74,8 +74,10 @@ def test_embedding_training_evaluation_and_search(bert, tmp_path, data):  # noqa
     by_vector = run_cli(*search, f"documents={tmp_path / 'd.npy'}").stdout.splitlines()
     run_cli(*search, f"documents={documents}", f"out={tmp_path / 'found.jsonl'}")
     by_text = (tmp_path / "found.jsonl").read_text().splitlines()
-    nearest_rows = [[hit["row"] for hit in json.loads(line)["nearest"]] for line in by_vector]
-    assert nearest_rows == [[hit["row"] for hit in json.loads(line)["nearest"]] for line in by_text] and len(nearest_rows) == 16
+    nearest_rows = [[hit["corpus_id"] for hit in json.loads(line)["hits"]] for line in by_vector]
+    assert (
+        nearest_rows == [[hit["corpus_id"] for hit in json.loads(line)["hits"]] for line in by_text] and len(nearest_rows) == 16
+    )
     precision = np.mean([topics[row] == topic for rows, topic in zip(nearest_rows, topics, strict=False) for row in rows])
     assert precision > 3 / len(TOPICS)  # chance is one of eight
 

@@ -117,7 +117,7 @@ def test_seq2seq_predict_and_evaluate(seq2seq_model, files, tmp_path):
     assert model("a b c") == {"text": "c b a"} and model(["d e", "a b"]) == [{"text": "e d"}, {"text": "b a"}]
     (tmp_path / "some.txt").write_text("a b\nc d e\n", encoding="utf-8")
     run_cli("predict", f"model={seq2seq_model}", f"data={tmp_path / 'some.txt'}", f"out={tmp_path / 'said.jsonl'}")
-    assert [json.loads(line)["text"] for line in (tmp_path / "said.jsonl").open(encoding="utf-8")] == ["b a", "e d c"]
+    assert [json.loads(line)["generated_text"] for line in (tmp_path / "said.jsonl").open(encoding="utf-8")] == ["b a", "e d c"]
     dev = files[1].split("=")[1]
     run_cli("predict", f"model={seq2seq_model}", f"data={dev}", f"out={tmp_path / 'dev.jsonl'}")
     evaluation = run_cli_json("evaluate", f"model={seq2seq_model}", f"data={dev}", f"out={tmp_path / 'report'}")
@@ -142,7 +142,7 @@ def test_seq2seq_generation_options(seq2seq_model):
         ["generate=sample"],
     ]
     outputs = [run_cli("predict", f"model={seq2seq_model}", "text=a b c d", *args).stdout for args in options]
-    texts = [json.loads(output.splitlines()[0])["text"] for output in outputs]
+    texts = [json.loads(output.splitlines()[0])["generated_text"] for output in outputs]
     assert texts[:3] == ["d c b a", "d c b a", "d c"] and texts[3]
 
 

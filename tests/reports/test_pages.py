@@ -147,7 +147,7 @@ def curves_sections(tmp_path):
 
 
 def finetuning_sections():
-    fill = [(f"{HOSTILE} [MASK]", [[{"word": HOSTILE, "score": 0.7}, {"word": "a", "score": 0.1}]])]
+    fill = [(f"{HOSTILE} [MASK]", [{"token_str": HOSTILE, "score": 0.7}, {"token_str": "a", "score": 0.1}])]
     scores = [ScoreInterval(HOSTILE, 0.7, 0.8, 0.9), ScoreInterval("from scratch", 0.4, 0.5, 0.6)]
     answers = [ExampleAnswer(HOSTILE, 0.9, HOSTILE, HOSTILE), ExampleAnswer("a", 0.6, "b", "text")]
     comparison = FinetuningComparison(scores, ScoreInterval("points above", 0.2, 0.3, 0.4), 0.5, 100, 50, answers)

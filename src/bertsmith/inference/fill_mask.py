@@ -72,8 +72,8 @@ class FillMask:
             raise UserError(f'candidates={str(candidates)[:80]} is not a list of texts; give one, such as ["wet", "dry"]')
         ids, mask_positions = self._encode_masked_text(text)
         if len(mask_positions) > 1 or not candidates:
-            raise UserError(f"candidates are for a text with one mask; {text[:80]!r} has {len(mask_positions)} masks, and there are "
-                           f"{len(candidates)} candidates")  # fmt: skip
+            counts = f"{len(mask_positions)} masks and {len(candidates)} candidates"
+            raise UserError(f"candidates are ranked for the one mask of a text; {text[:80]!r} comes with {counts}")
         before, after = ids[: mask_positions[0]], ids[mask_positions[0] + 1 :]
         candidate_ids = self._candidate_ids(text, candidates)
         inputs, positions, targets, candidate_index = self._candidate_inputs(before, after, candidate_ids)
@@ -191,6 +191,11 @@ class FillMask:
     def _decode(self, ids: Sequence[int] | Ints, skip_special_tokens: bool = True) -> str:
         is_special = self.tokenizer.is_special
         return self.tokenizer.decode([int(i) for i in ids if not (skip_special_tokens and is_special[i])])
+
+
+def group_by_mask(filled: FilledMasks) -> list[Predictions]:
+    """The result of `fill` as a list of rows per mask, also for a single mask."""
+    return [filled] if isinstance(filled[0], dict) else filled
 
 
 def format_likelihood(log_prob: float, num_tokens: int, num_words: int) -> dict[str, Any]:

@@ -133,7 +133,7 @@ class CausalGenerator:
                    for text_ids in encode_texts(texts, self.tokenizer)]  # fmt: skip
         for text, prompt in zip(texts, prompts, strict=True):
             if len(prompt) >= max_positions:
-                raise UserError(f"{text[:40]!r} has {len(prompt):,} tokens, and the model has {max_positions:,} positions: there is "
+                raise UserError(f"{text[:40]!r} has {len(prompt):,} tokens and the model {max_positions:,} positions: there is "
                                "no room for new tokens; shorten the text")  # fmt: skip
         return prompts
 

@@ -149,7 +149,9 @@ def _answer_fields(span: SpanCandidate | QuestionAnsweringPrediction) -> dict[st
 
 class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
     no_answer: Annotated[bool, "questions may be unanswerable, as in SQuAD 2.0"] = False
-    threshold: Annotated[float, "no_answer: no answer is predicted if its log score exceeds the best span's by more; tuned on data.dev"] = 0.0
+    threshold: Annotated[
+        float, "no_answer: no answer is predicted if its log score exceeds the best span's by more; tuned on data.dev"
+    ] = 0.0
     scorer: Annotated[Literal["squad", "cmrc"], "exact match and F1 as in SQuAD (English) or CMRC 2018 (Chinese)"] = "squad"
     long_text: Annotated[
         Literal["window", "truncate"], "passages over max_length: sliding windows (best span of all), or truncate"

@@ -244,7 +244,9 @@ def _check_fields(task: TaskConfig, values: dict[str, Any]) -> None:
         required += ("text_b",)
     problems = [f"{name} is missing" for name in required if name not in values]
     problems += [
-        f"{name} is not a field of this task" for name in values if name not in (*required, *optional, *LABEL_FIELDS) and not has_template
+        f"{name} is not a field of this task"
+        for name in values
+        if name not in (*required, *optional, *LABEL_FIELDS) and not has_template
     ]
     for name in required + optional:
         value, is_text_list = values.get(name), name in ("tokens", "options")

@@ -114,9 +114,7 @@ class TextSimilarity(Variant, frozen=True, tag="similar"):
         vectors = np.asarray(outputs, np.float64)
         texts_per_example = 2 + _has_negatives(examples)
         if vectors.ndim != 2 or len(vectors) != texts_per_example * len(examples) or (examples and not vectors.shape[1]):
-            raise ValueError(
-                f"vectors of shape {vectors.shape} for {len(examples)} examples of {texts_per_example} texts each"
-            )
+            raise ValueError(f"vectors of shape {vectors.shape} for {len(examples)} examples of {texts_per_example} texts each")
         return [
             SimilarityPrediction(score)
             for score in cosine_similarity(vectors[::texts_per_example], vectors[1::texts_per_example]).tolist()

@@ -76,11 +76,11 @@ def tag_marginals(
 
     The sum over tag sequences is restricted to valid ones as in `viterbi_decode`; if none is valid, it is over all.
     """
-    emissions, scores = emissions.astype(np.float64), transitions.astype(np.float64)
     if not len(emissions):
         return np.zeros(emissions.shape)
-    log_probs = _log_marginals(emissions, _constrain(scores, labels, scheme))
-    return np.exp(_log_marginals(emissions, scores) if np.isnan(log_probs).all() else log_probs)
+    logits, scores = emissions.astype(np.float64), transitions.astype(np.float64)
+    log_probs = _log_marginals(logits, _constrain(scores, labels, scheme))
+    return np.exp(_log_marginals(logits, scores) if np.isnan(log_probs).all() else log_probs)
 
 
 def _constrain(transitions: NDArray[np.float64], labels: Sequence[str], scheme: TagScheme) -> NDArray[np.float64]:

@@ -255,7 +255,9 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
             OUTSIDE if is_outside else self.labels[label] for label, is_outside in zip(path, has_no_logits, strict=True)
         )
         probs = _softmax(emissions) if transitions is None else tag_marginals(emissions, self.labels, scheme, transitions)
-        scores = [1.0 if is_outside else float(row[label]) for row, label, is_outside in zip(probs, path, has_no_logits, strict=True)]
+        scores = [
+            1.0 if is_outside else float(row[label]) for row, label, is_outside in zip(probs, path, has_no_logits, strict=True)
+        ]
         return TokenClassificationPrediction(tags, tuple(self._find_entities(tags)), tuple(scores))
 
     def _find_entities(self, tags: Sequence[str]) -> list[Entity]:

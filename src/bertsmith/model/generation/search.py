@@ -145,7 +145,7 @@ class BeamSearch:
 
     def __init__(self, config: Beam, max_new_tokens: int) -> None:
         self.config, self.num_beams, self.max_new_tokens = config, config.num_beams, max_new_tokens
-        self.beams = [PartialHypothesis(0.0), *[PartialHypothesis(NEG_INF)] * (num_beams - 1)]
+        self.beams = [PartialHypothesis(0.0), *[PartialHypothesis(NEG_INF)] * (config.num_beams - 1)]
         self.hypotheses: list[Hypothesis] = []
         self.is_done = self.is_full = max_new_tokens < 1  # nothing left to generate; because max_new_tokens is reached
 
