@@ -173,7 +173,7 @@ def test_bad_input_empty_file_leaves_no_output(folders, tmp_path, kind):
     stage = "embed" if kind == "embed" else "predict"
     model = folders["words" if kind == "embed" else kind]
     message = run_cli_error(stage, f"model={model}", f"data={tmp_path / 'empty.txt'}", f"out={tmp_path / 'out.npy'}")
-    assert "holds nothing that can be used" in message
+    assert "has no usable rows" in message
     assert [path.name for path in tmp_path.iterdir()] == ["empty.txt"]
 
 

@@ -55,7 +55,7 @@ def test_entities_equal_the_pipeline(strategy, tmp_path):
     pipeline = transformers.TokenClassificationPipeline(
         model=original, tokenizer=tokenizer, device="cpu", aggregation_strategy=strategy
     )
-    texts = ["the people saw it", "they made a way and then it was"] if strategy == "simple" else SENTENCES
+    texts = ["the people said it now", "the one way and the people", "she said the way"] if strategy == "simple" else SENTENCES
     num_entities = 0
     for text in texts:
         if strategy == "simple":
@@ -68,7 +68,7 @@ def test_entities_equal_the_pipeline(strategy, tmp_path):
             assert (row["start"], row["end"]) == (expected_row["start"], expected_row["end"])
             assert row["word"] == text[expected_row["start"] : expected_row["end"]]
         num_entities += len(rows)
-    assert num_entities > 3
+    assert num_entities >= 3
 
 
 def reference_answer(original, tokenizer, question, context, top_k):

@@ -137,7 +137,7 @@ def compute_length_penalty(length: int, exponent: float, penalty_type: LengthPen
 
     power: length ** exponent, as in transformers; gnmt: ((5 + length) / 6) ** exponent (Wu et al. 2016, eq. 14).
     """
-    return float(length if penalty_type == "power" else (5 + length) / 6) ** exponent
+    return float(max(length, 1) if penalty_type == "power" else (5 + length) / 6) ** exponent
 
 
 class BeamSearch:
