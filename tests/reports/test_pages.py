@@ -97,7 +97,7 @@ def evaluation_page(tmp_path):
     evaluation = evaluation_from_logits(evaluation.task, examples, evaluation.logits)
     other = evaluation_from_logits(evaluation.task, examples, evaluation.logits[::-1])
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
-    predictor = SimpleNamespace(tokenizer=Tokenizer.load(tmp_path / "vocab.txt"), length=64)
+    predictor = SimpleNamespace(tokenizer=Tokenizer.load(tmp_path / "vocab.txt"), max_length=64)
     return render_report(summarize(predictor, evaluation, f"out/{HOSTILE}", HOSTILE, "out/other<b>", other), 5)
 
 
