@@ -117,7 +117,8 @@ def test_predictor_of_every_task_takes_one_or_several_inputs(predictors):
 
 
 def test_api_functions_are_not_shadowed_by_submodules():
-    functions = {name for name, value in vars(api).items() if inspect.isfunction(value) and value.__module__ in (api.__name__, "bertsmith.stages")}
+    modules = (api.__name__, "bertsmith.stages")
+    functions = {name for name, value in vars(api).items() if inspect.isfunction(value) and value.__module__ in modules}
     public = {name for name in functions if not name.startswith("_")}
     assert public == set(bertsmith.__all__)
     code = (

@@ -76,15 +76,18 @@ def test_gpt_likelihood_matches_chain_rule(gpt_model):
             ).log_softmax(-1)
         total = sum(float(log_probs[i, token]) for i, token in enumerate(ids[1:].tolist()))
         assert result["log_prob"] == pytest.approx(total, abs=1e-3) and result["num_tokens"] == len(ids) - 1
-        assert (result["words"], type(result["words"])) == (len(text.split()), int)  # the first word has no space before it
-    assert results[0]["per_token"] > results[2]["per_token"] + math.log(2)  # the trained order is more likely
+        assert (result["num_words"], type(result["num_words"])) == (
+            len(text.split()),
+            int,
+        )  # the first word has no space before it
+    assert results[0]["log_prob_per_token"] > results[2]["log_prob_per_token"] + math.log(2)  # the trained order is more likely
 
 
 def test_gpt_refuses_invalid_requests(gpt_model):
     model = bertsmith.load(gpt_model)
-    with pytest.raises(UserError, match="writes on"):
+    with pytest.raises(UserError, match="is causal and cannot fill masks"):
         model.fill("the [MASK] of")
-    with pytest.raises(UserError, match="leave no room"):
+    with pytest.raises(UserError, match="no room for new tokens"):
         model.generate(" ".join(WORDS))
     with pytest.raises(UserError, match="top_p"):
         model.generate("the", kind="beam", top_p=0.5)
@@ -92,7 +95,7 @@ def test_gpt_refuses_invalid_requests(gpt_model):
         len(model.generate(" ".join(WORDS[:20]), max_new_tokens=1000)["token_ids"]) <= 48
     )  # limited by max_position_embeddings
     process = run_cli("predict", "model=mini-en", "text=the [MASK] of", "generate.max_new_tokens=5", code=2)
-    assert "for a causal model" in process.stderr
+    assert "for causal models" in process.stderr
 
 
 def test_gpt_embed(gpt_model):

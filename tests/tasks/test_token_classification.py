@@ -110,7 +110,8 @@ def test_token_classification_reads_json_lines(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "message"), [("people", "1 columns, but the first row of the file has 2"), ("\tO", "no token"), ("people\t", "no tag")]
+    ("row", "message"),
+    [("people", "1 columns, but the first row of the file has 2"), ("\tO", "no token"), ("people\t", "no tag")],
 )
 def test_conll_bad_row_raises_or_skips_sentence(tmp_path, row, message):
     path = write_file(tmp_path, f"the\tO\n\nhis\tO\n{row}\n\nher\tO\n")

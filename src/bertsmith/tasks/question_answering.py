@@ -126,8 +126,8 @@ class QuestionAnsweringPrediction(Prediction):
     start: int
     end: int
     score: float
-    null_score_diff: float  # log score of no answer minus that of the best candidate; compared with task.threshold
-    candidates: tuple[SpanCandidate, ...]  # best first, without no answer
+    null_score_diff: float = 0.0  # log score of no answer minus that of the best candidate; compared with task.threshold
+    candidates: tuple[SpanCandidate, ...] = ()  # best first, without no answer
     no_answer: SpanCandidate | None = None  # only with task.no_answer
 
     def to_answer(self, top_k: int | None = None) -> dict[str, Any]:
