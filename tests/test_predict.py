@@ -146,8 +146,8 @@ def test_predictor_ignores_gold_labels(predictors):
 
 def test_predictor_template_fields_are_optional():
     task = TextClassification(labels=("a", "b"), template="[way={way}] {text}")
-    assert parse_requests(task, "the", None, {"way": "up"})[0][0].example.guides == ("[way=up]",)
-    assert parse_requests(task, ["the"], None, {})[0][0].example.guides == ("[way=?]",)
+    assert parse_requests(task, "the", None, {"way": "up"})[0][0].example.special_tokens == ("[way=up]",)
+    assert parse_requests(task, ["the"], None, {})[0][0].example.special_tokens == ("[way=?]",)
     paired = TextClassification(labels=("a", "b"), columns={"text": "first", "text_b": "second"})
     with pytest.raises(UserError, match="text_b is missing"):
         parse_requests(paired, "the", None, {})

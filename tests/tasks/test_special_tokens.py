@@ -147,7 +147,7 @@ def test_special_tokens_keep_labels_aligned_with_tokens(tmp_path):
 def test_special_tokens_of_columns_need_jsonl_not_conll(tmp_path):
     path = tmp_path / "a.conll"
     path.write_text("john B-PER\nmade O\n")
-    assert next(iter(TokenClassification(template="[news] {tokens}").read(path))).guides == ("[news]",)
+    assert next(iter(TokenClassification(template="[news] {tokens}").read(path))).special_tokens == ("[news]",)
     with pytest.raises(UserError, match=r"task.template has a column \{place\}.*use \.jsonl"):
         list(TokenClassification(template="[{place}] {tokens}").read(path))
 

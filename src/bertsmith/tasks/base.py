@@ -50,7 +50,7 @@ class Example:
     source: str = ""  # file it was read from (empty if none), for error messages
     line: int = 0
     id: str | int = ""  # field or column `id` of its row; empty if there is none
-    guides: tuple[str, ...] = ()  # special tokens filled in from the task's template, in its order
+    special_tokens: tuple[str, ...] = ()  # special tokens filled in from the task's template, in its order
 
     @property
     def location(self) -> str:

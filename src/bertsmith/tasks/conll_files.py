@@ -58,11 +58,11 @@ def read_sentences(
         return
     token_column, tag_column = _column_index(columns, "tokens", 0), _column_index(columns, "tags", -1)
     num_columns = 0  # columns of the first row; all rows must have as many
-    guides = fill_template(partial(_raise_no_column, path))
+    special_tokens = fill_template(partial(_raise_no_column, path))
     for document, rows in _read_sentence_rows(path):
         num_columns = num_columns or len(rows[0][1])
         sentence = _parse_sentence_rows(path, document, rows, num_columns, token_column, tag_column)
-        yield replace(sentence, guides=guides) if isinstance(sentence, Sentence) else sentence
+        yield replace(sentence, special_tokens=special_tokens) if isinstance(sentence, Sentence) else sentence
 
 
 def hide_tag_column(columns: Mapping[str, str]) -> dict[str, str]:
@@ -154,7 +154,7 @@ def _raise_no_column(path: Path, name: str) -> str:
 def _parse_json_row(row: ExampleRow, fill_template: TemplateFiller) -> Sentence | BadRow:
     try:
         tokens, tags = _string_list(row, "tokens"), None if row.get("tags") is None else _string_list(row, "tags")
-        guides = fill_template(row.get_cell)
+        special_tokens = fill_template(row.get_cell)
     except BadRow as error:
         return error
     if tags is not None and len(tags) != len(tokens):
@@ -162,7 +162,13 @@ def _parse_json_row(row: ExampleRow, fill_template: TemplateFiller) -> Sentence 
     if isinstance(document := row.get("document"), list | dict):
         return row.error("document is not a text or a number")
     return Sentence(
-        tokens=tokens, tags=tags, document=str(document), source=str(row.path), line=row.line, id=row.id, guides=guides
+        tokens=tokens,
+        tags=tags,
+        document=str(document),
+        source=str(row.path),
+        line=row.line,
+        id=row.id,
+        special_tokens=special_tokens,
     )
 
 

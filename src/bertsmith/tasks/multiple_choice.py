@@ -117,9 +117,16 @@ class MultipleChoice(TemplateTask, frozen=True, tag="choose"):
         if label is not None and (type(label) is not int or not 0 <= label < len(options)):
             raise row.error(f"label is {label!r}, not the index of an option, 0 to {len(options) - 1}")
         question = row.get_text("question") if row.get("question") is not None else None
-        context, guides = row.get_text("context"), self.fill_template(row.get_cell)
+        context, special_tokens = row.get_text("context"), self.fill_template(row.get_cell)
         return MultipleChoiceExample(
-            context, tuple(options), question, label, source=str(row.path), line=row.line, id=row.id, guides=guides
+            context,
+            tuple(options),
+            question,
+            label,
+            source=str(row.path),
+            line=row.line,
+            id=row.id,
+            special_tokens=special_tokens,
         )
 
     def _gold_labels(self, examples: Sequence[MultipleChoiceExample]) -> NDArray[np.int64]:

@@ -225,10 +225,12 @@ def _parse_request(task: TaskConfig, values: dict[str, Any]) -> Request:
         request = (
             Request(Sentence(tokens=tuple(values["tokens"]))) if "tokens" in values else _request_from_text(values["text"])
         )
-        return replace(request, example=replace(request.example, guides=task.fill_template(row.get_cell)))
+        return replace(request, example=replace(request.example, special_tokens=task.fill_template(row.get_cell)))
     if isinstance(task, QuestionAnswering):
         question, context = replace_surrogates(values["question"]), replace_surrogates(values["context"])
-        return Request(QuestionAnsweringExample(question=question, context=context, guides=task.fill_template(row.get_cell)))
+        return Request(
+            QuestionAnsweringExample(question=question, context=context, special_tokens=task.fill_template(row.get_cell))
+        )
     try:
         return Request(replace(task._parse_row(row), source="", line=0))
     except BadRow as error:
@@ -278,10 +280,10 @@ def _parse_sentence_row(task: TokenClassification, row: ExampleRow) -> Request:
     """A JSON line with `tokens`, or with a raw `text` to be split into tokens; a line of a .txt is a raw text."""
     if row.get("tokens") is None and isinstance(row.get("text"), str):
         request = _request_from_text(row.get("text"))
-        return replace(request, example=replace(request.example, id=row.id, guides=task.fill_template(row.get_cell)))
+        return replace(request, example=replace(request.example, id=row.id, special_tokens=task.fill_template(row.get_cell)))
     if not isinstance(tokens := row.require("tokens"), list) or not all(isinstance(token, str) for token in tokens):
         raise row.error("tokens is not a list of texts")
-    fields: dict[str, Any] = {"document": str(row.get("document")), "guides": task.fill_template(row.get_cell)}
+    fields: dict[str, Any] = {"document": str(row.get("document")), "special_tokens": task.fill_template(row.get_cell)}
     return Request(Sentence(tokens=tuple(tokens), source=str(row.path), line=row.line, id=row.id, **fields))
 
 

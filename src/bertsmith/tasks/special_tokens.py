@@ -46,8 +46,8 @@ class HasSpecialTokens(Protocol):
     """The part of an example that holds its special tokens."""
 
     @property
-    def guides(self) -> tuple[str, ...]:
-        """Special tokens in the order of the template; empty for a text that does not come from a row."""
+    def special_tokens(self) -> tuple[str, ...]:
+        """Special tokens of the example, in the order of the template; empty for a text that does not come from a row."""
 
 
 class TemplateTask(Variant, frozen=True):
@@ -78,7 +78,7 @@ class TemplateTask(Variant, frozen=True):
 
     def collect_special_tokens(self, examples: Iterable[HasSpecialTokens]) -> tuple[str, ...]:
         """All special tokens of the examples and those of `?`, sorted."""
-        tokens = {token for example in examples for token in example.guides} | set(self._unknown_tokens())
+        tokens = {token for example in examples for token in example.special_tokens} | set(self._unknown_tokens())
         if len(tokens) > MAX_SPECIAL_TOKENS:
             raise UserError(
                 f"task.template={self.template} makes {len(tokens):,} special tokens, more than {MAX_SPECIAL_TOKENS:,}; "
@@ -94,7 +94,7 @@ class TemplateTask(Variant, frozen=True):
         counts = [len(part) for part in _parse_template(self.template, self.text_slots)]
         encoded = []
         for example in examples:
-            pairs = zip(example.guides or unknown, unknown, strict=True)
+            pairs = zip(example.special_tokens or unknown, unknown, strict=True)
             token_ids = iter([ids[token if token in ids else fallback] for token, fallback in pairs])
             encoded.append(SpecialTokenIds(*(tuple(next(token_ids) for _ in range(count)) for count in counts)))
         return encoded

@@ -46,7 +46,9 @@ def read_questions(
                 number += 1
                 try:
                     example = _parse_question(path, number, paragraph, qa, no_answer)
-                    yield replace(example, guides=fill_template(partial(_lookup_field, path, number, [qa, paragraph, article])))
+                    yield replace(
+                        example, special_tokens=fill_template(partial(_lookup_field, path, number, [qa, paragraph, article]))
+                    )
                 except BadRow as error:
                     yield error
 

@@ -94,7 +94,7 @@ class TextPairTask(TemplateTask, Generic[T], frozen=True):
         """Fields of an example except the label."""
         second = row.get_text("text_b") if row.get("text_b") is not None or "text_b" in self.columns else None
         location = {"source": str(row.path), "line": row.line, "id": row.id}
-        return {"text": row.get_text("text"), "text_b": second, "guides": self.fill_template(row.get_cell), **location}
+        return {"text": row.get_text("text"), "text_b": second, "special_tokens": self.fill_template(row.get_cell), **location}
 
     def _require_label(self, example: LabeledExample[L]) -> L:
         if example.label is None:
