@@ -127,7 +127,7 @@ def test_shipped_model_in_prepare_pretrain_plan_and_tokenizer(ships):
 
 def test_shipped_model_in_predict_embed_doctor_and_export(ships, capsys):
     assert cli.main(["predict", "model=tiny-en", "text=the [MASK] was", "out=answers.jsonl", "--quiet"]) == 0
-    assert '"masks"' in Path("answers.jsonl").read_text()
+    assert '"token_str"' in Path("answers.jsonl").read_text()
     assert bertsmith.embed(model="tiny-en", text="one", out="one.npy", quiet=True)["hidden_size"] == 32
     assert np.load("one.npy").shape == (1, 32)
     assert bertsmith.doctor(folder="tiny-en", quiet=True)["kind"] == "checkpoint"
