@@ -123,8 +123,8 @@ def train_ours(job: ScoringJob, task: Any, train_examples: Sequence[Any], eval_e
     predictor = api.load(out)
     predictor.model.to(job.device)
     trained_task = predictor.require_task()
-    encoded_eval = trained_task.encode(eval_examples, predictor.tokenizer, predictor.length)
-    scores = predictor.scores(encoded_eval)
+    encoded_eval = trained_task.encode(eval_examples, predictor.tokenizer, predictor.max_length)
+    scores = predictor.compute_outputs(encoded_eval)
     return TrainedSide(
         lambda constrained: _with_decoding(trained_task, constrained).decode(scores, encoded_eval, eval_examples),
         result["seconds"],

@@ -33,10 +33,10 @@ ROWS_WITH_BAD_ONE = [{"text": "the", "label": "good"}, {"text": None, "label": "
 def test_bad_rows_in_predict_are_refused_or_reported_in_place(folders, tmp_path):
     data, out = write_jsonl(tmp_path / "rows.jsonl", ROWS_WITH_BAD_ONE), tmp_path / "out.jsonl"
     argv = ["predict", f"model={folders['lenient']}", f"data={data}"]
-    assert "line 2: text is null; mend the row, or leave such rows out by skip_bad=true" in run_cli_error(*argv)
+    assert "line 2: text is null; fix the row, or skip such rows with skip_bad=true" in run_cli_error(*argv)
     completed = run_cli(*argv, "skip_bad=true", f"out={out}")
     rows = parse_lines(out.read_text())
-    assert ["label" in row for row in rows] == [True, False, True] and "1 rows could not be used" in completed.stderr
+    assert ["label" in row for row in rows] == [True, False, True] and "1 invalid rows" in completed.stderr
     assert rows[1] == {"error": f"{data}, line 2: text is null"}
     predictor = bertsmith.load(folders["lenient"])
     assert rows[2]["label"] == predictor("now")["label"]
@@ -45,7 +45,7 @@ def test_bad_rows_in_predict_are_refused_or_reported_in_place(folders, tmp_path)
 def test_bad_rows_in_fill_mask_are_reported_in_place(folders, tmp_path):
     data = write_jsonl(tmp_path / "rows.jsonl", [{"text": 1}, {"text": "the [MASK]"}])
     rows = parse_lines(run_cli("predict", f"model={folders['words']}", f"data={data}", "skip_bad=true").stdout)
-    assert list(rows[0]) == ["error"] and len(rows[1]["masks"]) == 1
+    assert list(rows[0]) == ["error"] and len(rows[1]["predictions"]) == 5 and rows[1]["text"]
 
 
 def test_bad_rows_in_evaluate_are_refused_or_counted(folders, tmp_path):
@@ -65,7 +65,7 @@ def test_bad_input_hints_name_the_keys_of_the_stage(folders, tmp_path):
     )
     write_jsonl(data, [{"text": 3}])
     message = run_cli_error("embed", f"model={folders['words']}", f"data={data}", f"out={tmp_path / 'a.npy'}")
-    assert "line 1: text is 3, not a text; mend the row" in message and "skip_bad" not in message
+    assert "line 1: text is 3, not a text; fix the row" in message and "skip_bad" not in message
 
 
 @pytest.mark.parametrize("stage", ["predict", "embed", "evaluate", "export", "finetune"])
@@ -126,7 +126,7 @@ def test_bad_input_precision_and_device_are_refused(folders, settings):
 def test_bad_input_none_is_refused(folders):
     with pytest.raises(UserError, match="text is missing"):
         bertsmith.load(folders["tag"])([None])
-    with pytest.raises(UserError, match="as many second ones"):
+    with pytest.raises(UserError, match="text_b is 5, not a text"):
         bertsmith.load(folders["classify"])(["a"], 5)
 
 
@@ -138,7 +138,9 @@ def test_predict_tags_lines_of_raw_text(folders, tmp_path, texts):
     (tmp_path / "raw.txt").write_text("\n".join(texts), encoding="utf-8")
     model = bertsmith.load(folders["tag"])
     rows = parse_lines(run_cli("predict", f"model={folders['tag']}", f"data={tmp_path / 'raw.txt'}").stdout)
-    assert [row["tokens"] for row in rows] == [model(text)["tokens"] for text in texts]
+    assert [row["text"] for row in rows] == texts
+    spans = [[(entity["word"], entity["start"], entity["end"]) for entity in row["entities"]] for row in rows]
+    assert spans == [[(entity["word"], entity["start"], entity["end"]) for entity in model(text)] for text in texts]
 
 
 @pytest.mark.parametrize("text", ["Mary B-PER\nsaid O\n\nno O\n", "Mary\tNNP\nsaid\tVBD\n\nno\tDT\n", "Mary\nsaid\n\nno\n"])
@@ -146,14 +148,14 @@ def test_predict_tags_lines_of_raw_text(folders, tmp_path, texts):
 def test_predict_tags_columns_of_tokens(folders, tmp_path, model, text):
     (tmp_path / "columns.txt").write_text(text)
     rows = parse_lines(run_cli("predict", f"model={folders[model]}", f"data={tmp_path / 'columns.txt'}").stdout)
-    assert [len(row["tags"]) for row in rows] == [2, 1]
+    assert [row["text"] for row in rows] == ["Mary said", "no"]
 
 
 def test_bad_rows_null_tokens(folders, tmp_path):
     data = write_jsonl(tmp_path / "rows.jsonl", [{"tokens": None}, {"tokens": ["now"]}])
     assert "line 1: tokens is null" in run_cli_error("predict", f"model={folders['tag']}", f"data={data}")
     rows = parse_lines(run_cli("predict", f"model={folders['tag']}", f"data={data}", "skip_bad=true").stdout)
-    assert "tokens is null" in rows[0]["error"] and len(rows[1]["tags"]) == 1
+    assert "tokens is null" in rows[0]["error"] and rows[1]["text"] == "now"
 
 
 @pytest.mark.parametrize("stage", ["predict", "embed"])
@@ -163,7 +165,7 @@ def test_bad_input_out_is_checked_before_loading(folders, tmp_path, stage):
     argv = [stage, f"model={tmp_path / 'not there'}", f"data={data}"]
     assert "is a folder" in run_cli_error(*argv, f"out={tmp_path / 'out.npy'}")
     documents = [f"documents={data}"] if stage == "embed" else []
-    assert "is the file that is read" in run_cli_error(*argv, *documents, f"out={data}")
+    assert "is also the input file" in run_cli_error(*argv, *documents, f"out={data}")
     assert parse_lines(data.read_text()) == [{"text": "the"}]
 
 
@@ -173,7 +175,7 @@ def test_bad_input_empty_file_leaves_no_output(folders, tmp_path, kind):
     stage = "embed" if kind == "embed" else "predict"
     model = folders["words" if kind == "embed" else kind]
     message = run_cli_error(stage, f"model={model}", f"data={tmp_path / 'empty.txt'}", f"out={tmp_path / 'out.npy'}")
-    assert "holds nothing that can be used" in message
+    assert "has no usable rows" in message
     assert [path.name for path in tmp_path.iterdir()] == ["empty.txt"]
 
 

@@ -15,6 +15,7 @@ from bertsmith.commands import embed, predict
 from bertsmith.evaluation.evaluate import evaluate_model
 from bertsmith.inference import output_files
 from bertsmith.inference.predictor import load
+from bertsmith.tasks.requests import Request
 from tests.journeys.test_pretraining import ROOT, run_cli, run_cli_error, run_cli_json
 from tests.test_predict import TASKS, save_model
 
@@ -67,7 +68,7 @@ def test_predict_resumes_an_interrupted_run_byte_for_byte(folders, data, tmp_pat
     assert (tmp_path / "part.jsonl.part.json").exists() and not (tmp_path / "part.jsonl").exists()
     (tmp_path / "part.jsonl.part").write_bytes(expected[:cut])  # cut anywhere, also inside a line
     stderr = run_cli(*argv, f"out={tmp_path / 'part.jsonl'}").stderr
-    assert ("going on after" in stderr) == (expected[:cut].count(b"\n") > 0)
+    assert ("resuming after" in stderr) == (expected[:cut].count(b"\n") > 0)
     assert (tmp_path / "part.jsonl").read_bytes() == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == ["asked.jsonl", "part.jsonl", "whole.jsonl"]
 
@@ -86,7 +87,7 @@ def test_predict_resumes_after_sigkill_byte_for_byte(folders, tmp_path):
     num_done = part.read_bytes().count(b"\n")
     assert 0 < num_done < 8_000 and not (tmp_path / "killed.jsonl").exists()
     stderr = run_cli(*argv[3:-1], f"out={tmp_path / 'killed.jsonl'}").stderr
-    assert f"going on after {num_done:,} answers" in stderr
+    assert f"resuming after {num_done:,} answers" in stderr
     run_cli(*argv[3:], f"out={tmp_path / 'straight.jsonl'}")
     assert (tmp_path / "killed.jsonl").read_bytes() == (tmp_path / "straight.jsonl").read_bytes()
 
@@ -107,7 +108,7 @@ def test_predict_discards_partial_output_of_another_run(folders, data, tmp_path,
     if change == "setting":
         settings["batch_tokens"] = 128
     completed = run_cli("predict", *(f"{name}={value}" for name, value in settings.items()))
-    assert "going on" not in completed.stderr
+    assert "resuming" not in completed.stderr
     run_cli("predict", *(f"{name}={value}" for name, value in (settings | {"out": tmp_path / "straight.jsonl"}).items()))
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "straight.jsonl").read_bytes()
 
@@ -142,6 +143,46 @@ def test_predict_ignores_squad_answers(folders, tmp_path):
     assert len([json.loads(line) for line in printed.splitlines()]) == 2
 
 
+def test_predict_rows_carry_their_id_or_their_texts(folders, tmp_path):
+    rows = {
+        "classify": [{"id": 7, "text": "she"}, {"text": "the people", "text_b": "now"}, {"id": "b-2", "text": "way"}],
+        "choose": [{"context": "it is", "question": "what", "options": ["wet", "dry"]}],
+        "tag": [{"id": "s1", "tokens": ["Mary", "said"]}, {"tokens": ["天", "地", "said"]}, {"id": 3, "text": "Mary said"}],
+        "words": [{"id": 1, "text": "the [MASK]"}, {"text": "[MASK] and [MASK]"}],
+    }
+    keys = {
+        "classify": [{"id": 7}, {"text": "the people", "text_b": "now"}, {"id": "b-2"}],
+        "choose": [{"question": "what", "context": "it is"}],
+        "tag": [{"id": "s1"}, {"text": "天地 said"}, {"id": 3}],
+        "words": [{"id": 1}, {"text": "[MASK] and [MASK]"}],
+    }
+    for kind, expected in keys.items():
+        data, model = write_jsonl(tmp_path / f"{kind}.jsonl", rows[kind]), load(folders[kind])
+        lines = run_cli("predict", f"model={folders[kind]}", f"data={data}").stdout.splitlines()
+        for line, row, key in zip(lines, rows[kind], expected, strict=True):
+            answer = json.loads(line)
+            assert {name: answer.pop(name) for name in list(answer)[: len(key)]} == key
+            values = {name: value for name, value in row.items() if name != "id"}
+            single = model(**values) if model.task else model(row["text"])
+            names = {"tag": "entities", "words": "predictions"}
+            assert answer.keys() == (single.keys() if isinstance(single, dict) else {names[kind]})
+            if kind in names:
+                assert len(answer[names[kind]]) == len(single)
+    (tmp_path / "rows.tsv").write_text("number\ttext\n4\tshe\n", encoding="utf-8")
+    data = f"data={tmp_path / 'rows.tsv'}"
+    assert json.loads(run_cli("predict", f"model={folders['classify']}", data).stdout)["text"] == "she"
+    assert json.loads(run_cli("predict", f"model={folders['classify']}", data, "columns.id=number").stdout)["id"] == "4"
+
+
+def test_predict_positional_arguments_and_top_k(folders):
+    assert json.loads(run_cli("predict", str(folders["classify"]), "she was here").stdout)["label"] in ("bad", "good")
+    assert len(json.loads(run_cli("predict", str(folders["words"]), "the [MASK]", "top_k=2").stdout)) == 2
+    assert len(json.loads(run_cli("embed", str(folders["words"]), "the people").stdout)) == 32
+    answer = run_cli("predict", f"model={folders['answer']}", "question=who", "context=She said it.", "top_k=3").stdout
+    assert len(json.loads(answer)["candidates"]) == 3
+    assert "top_k=3 is for masks" in run_cli_error("predict", str(folders["regress"]), "she", "top_k=3")
+
+
 def test_predict_lines_of_text_in_order(folders, tmp_path):
     (tmp_path / "some.txt").write_text("the people\n\nnow", encoding="utf-8")
     printed = run_cli("predict", f"model={folders['classify']}", f"data={tmp_path / 'some.txt'}").stdout
@@ -152,35 +193,37 @@ def test_predict_lines_of_text_in_order(folders, tmp_path):
     assert [json.loads(line)["label"] for line in printed.splitlines()] == [output["label"] for output in single_outputs]
     data = write_jsonl(tmp_path / "raw.jsonl", [{"text": "Mary said: no"}])
     tagged = json.loads(run_cli("predict", f"model={folders['tag']}", f"data={data}").stdout)
-    assert tagged["tokens"] == ["Mary", "said", ":", "no"]
-    assert tagged == json.loads(run_cli("predict", f"model={folders['tag']}", "text=Mary said: no").stdout)
+    assert list(tagged) == ["text", "entities"] and tagged["text"] == "Mary said: no" and tagged["entities"]
+    assert tagged["entities"] == json.loads(run_cli("predict", f"model={folders['tag']}", "text=Mary said: no").stdout)
 
 
 def test_predict_fields_from_the_command_line(folders):
     qa_answer = json.loads(run_cli("predict", f"model={folders['answer']}", "question=who", "context=She said it.").stdout)
-    assert qa_answer["text"] in "She said it."
+    assert qa_answer["answer"] in "She said it."
     choice = run_cli("predict", f"model={folders['choose']}", "context=it is", 'options=["wet", "dry"]').stdout
-    assert json.loads(choice)["option"] in ("wet", "dry")
+    assert json.loads(choice)["choice"] in (0, 1)
     similarity = json.loads(run_cli("predict", f"model={folders['similar']}", "text=the people", "text_b=the people").stdout)
     assert similarity["score"] == pytest.approx(1)
     assert "context is missing" in run_cli_error("predict", f"model={folders['answer']}", "question=who")
-    assert "one of the two" in run_cli_error("predict", f"model={folders['answer']}", "question=who", "data=x.json")
+    assert "not both" in run_cli_error("predict", f"model={folders['answer']}", "question=who", "data=x.json")
 
 
 def test_predict_fill_mask_and_likelihood_from_the_command_line(folders, tmp_path):
     model = f"model={folders['words']}"
     filled = json.loads(run_cli("predict", model, "text=the [MASK] said [MASK]", "top_k=3").stdout)
-    assert [len(mask) for mask in filled["masks"]] == [3, 3]
+    assert [len(mask) for mask in filled] == [3, 3]
     together = json.loads(run_cli("predict", model, "text=the [MASK] said [MASK]", "together=true").stdout)
-    assert len(together["masks"]) == 2
+    assert len(together) == 2
     ranked = json.loads(run_cli("predict", model, "text=the [MASK]", 'candidates=["people", "water"]').stdout)
-    assert {prediction["word"] for prediction in ranked["candidates"]} == {"people", "water"}
+    assert {prediction["token_str"] for prediction in ranked} == {"people", "water"}
     (tmp_path / "some.txt").write_text("the people said\nnow\n", encoding="utf-8")
     lines = run_cli("predict", model, f"data={tmp_path / 'some.txt'}", "likelihood=true").stdout.splitlines()
-    assert [json.loads(line)["tokens"] for line in lines] == [3, 1] and json.loads(lines[0])["total"] < 0
+    assert [json.loads(line)["num_tokens"] for line in lines] == [3, 1] and json.loads(lines[0])["log_prob"] < 0
     assert "was not fine-tuned" in run_cli_error("predict", model, "text=no mask")
     assert "text=... alone" in run_cli_error("predict", model, "question=who")
-    assert "no head for words" in run_cli_error("predict", f"model={folders['classify']}", "text=the [MASK]", "likelihood=true")
+    assert "no language-model head" in run_cli_error(
+        "predict", f"model={folders['classify']}", "text=the [MASK]", "likelihood=true"
+    )
 
 
 def write_conll(path):
@@ -195,8 +238,12 @@ def write_conll(path):
     return path
 
 
-def read_tags(path):
-    return [json.loads(line)["tags"] for line in path.read_text().splitlines()]
+def read_entities(path):
+    return [entity_spans(json.loads(line)["entities"]) for line in path.read_text().splitlines()]
+
+
+def entity_spans(entities):
+    return [(entity["entity_group"], entity["start"], entity["end"]) for entity in entities]
 
 
 @pytest.mark.parametrize("context", [True, 3])
@@ -205,18 +252,23 @@ def test_predict_document_context_across_chunks(tmp_path, monkeypatch, context):
     model, data = save_model(tmp_path / "model", task), write_conll(tmp_path / "data.txt")
     argv = ["predict", f"model={model}", f"data={data}"]
     run_cli(*argv, f"out={tmp_path / 'whole.jsonl'}")
-    expected = read_tags(tmp_path / "whole.jsonl")
+    expected = read_entities(tmp_path / "whole.jsonl")
     predictor = load(model)
     examples = list(predictor.task.read(data))
-    assert expected == [list(example.tags) for example in evaluate_model(predictor, examples).predictions]
+    predictions = evaluate_model(predictor, examples).predictions
+    assert expected == [entity_spans(Request(example).to_answer(p)) for example, p in zip(examples, predictions, strict=True)]
     without_context = [
-        list(example.tags) for start in range(0, 70, 7) for example in predictor.answers(examples[start : start + 7])
+        entity_spans(Request(example).to_answer(prediction))
+        for start in range(0, 70, 7)
+        for example, prediction in zip(
+            examples[start : start + 7], predictor.predict_examples(examples[start : start + 7]), strict=True
+        )
     ]
     assert expected != without_context, "a model that ignores the document would test nothing"
     monkeypatch.setattr(predict, "CHUNK_SIZE", 7)
     run_cli(*argv, f"out={tmp_path / 'some.jsonl'}")
-    assert read_tags(tmp_path / "some.jsonl") == expected
-    assert [json.loads(line)["tags"] for line in run_cli(*argv).stdout.splitlines()] == expected
+    assert read_entities(tmp_path / "some.jsonl") == expected
+    assert [entity_spans(json.loads(line)["entities"]) for line in run_cli(*argv).stdout.splitlines()] == expected
 
 
 def test_predict_resumes_inside_a_document(tmp_path, monkeypatch):
@@ -228,7 +280,7 @@ def test_predict_resumes_inside_a_document(tmp_path, monkeypatch):
     run_cli(*argv, f"out={tmp_path / 'part.jsonl'}", code=130)
     monkeypatch.undo()
     monkeypatch.setattr(predict, "CHUNK_SIZE", 7)
-    assert "going on after 28 answers" in run_cli(*argv, f"out={tmp_path / 'part.jsonl'}").stderr
+    assert "resuming after 28 answers" in run_cli(*argv, f"out={tmp_path / 'part.jsonl'}").stderr
     assert (tmp_path / "part.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
@@ -241,7 +293,7 @@ def test_predict_document_context_skips_bad_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(predict, "CHUNK_SIZE", 3)
     run_cli("predict", f"model={model}", f"data={bad}", "skip_bad=true", f"out={tmp_path / 'bad.out'}")
     outputs = [json.loads(line) for line in (tmp_path / "bad.out").read_text().splitlines()]
-    assert [item["tags"] for item in outputs[::2]] == read_tags(tmp_path / "good.out") and all(
+    assert [entity_spans(item["entities"]) for item in outputs[::2]] == read_entities(tmp_path / "good.out") and all(
         "error" in item for item in outputs[1::2]
     )
 
@@ -270,7 +322,7 @@ def test_embed_file_matches_and_resumes(folders, tmp_path, monkeypatch):
     data = write_jsonl(tmp_path / "some.jsonl", [{"text": text} for text in texts])
     argv = ["embed", f"model={folders['words']}", f"data={data}", "pooling=cls"]
     result = run_cli_json(*argv, f"out={tmp_path / 'straight.npy'}")
-    assert (result["rows"], result["width"], result["pool"]) == (130, 32, "cls")
+    assert (result["texts"], result["hidden_size"], result["pooling"]) == (130, 32, "cls")
     vectors = np.load(tmp_path / "straight.npy")
     assert vectors.dtype == np.float32 and vectors.shape == (130, 32)
     expected = embed.load(str(folders["words"])).embed(texts, pooling="cls")
@@ -281,7 +333,7 @@ def test_embed_file_matches_and_resumes(folders, tmp_path, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(embed, "CHUNK_SIZE", 40)
     calls = interrupt_after(monkeypatch, embed, "_embed", 9)
-    assert "going on after 80 texts" in run_cli(*argv, f"out={tmp_path / 'killed.npy'}").stderr
+    assert "resuming after 80 texts" in run_cli(*argv, f"out={tmp_path / 'killed.npy'}").stderr
     assert len(calls) == 2 and (tmp_path / "killed.npy").read_bytes() == (tmp_path / "straight.npy").read_bytes()
 
 

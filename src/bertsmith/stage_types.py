@@ -103,7 +103,9 @@ class Beam(TypedDict, total=False):
     num_beams: int
     """number of beams"""
     length_penalty: float
-    """exponent of the length penalty ((5 + tokens) / 6)^a (Wu et al. 2016); 0: none"""
+    """exponent p of the length penalty: above 0 favours long outputs, 0 none, below 0 short ones"""
+    length_penalty_type: Literal["power", "gnmt"]
+    """a beam's log-probability is divided by length ** p (power) or ((5 + length) / 6) ** p (gnmt)"""
 
 
 class BertAdam(TypedDict, total=False):
@@ -581,7 +583,7 @@ class QuestionAnswering(TypedDict, total=False):
     no_answer: bool
     """questions may be unanswerable, as in SQuAD 2.0"""
     threshold: float
-    """no_answer: margin of the null score over the best span's; tuned on data.dev"""
+    """no_answer: no answer is predicted if its log score exceeds the best span's by more; tuned on data.dev"""
     scorer: Literal["squad", "cmrc"]
     """exact match and F1 as in SQuAD (English) or CMRC 2018 (Chinese)"""
     long_text: Literal["window", "truncate"]
@@ -699,7 +701,9 @@ class Seq2Seq(TypedDict, total=False):
     num_beams: int
     """beam size; 1: greedy decoding"""
     length_penalty: float
-    """alpha in ((5 + length) / 6)^alpha, which divides a beam's log-probability (GNMT)"""
+    """exponent p of the length penalty: above 0 favours long outputs, 0 none, below 0 short ones"""
+    length_penalty_type: Literal["power", "gnmt"]
+    """a beam's log-probability is divided by length ** p (power) or ((5 + length) / 6) ** p (gnmt)"""
     max_target_length: int
     """maximum target length in tokens, in training and generation"""
     label_smoothing_factor: float

@@ -473,7 +473,7 @@ def predict(
     data: StrPath | None = None,
     columns: dict[str, str] | None = None,
     skip_bad: bool = False,
-    top_k: int = 5,
+    top_k: int | None = None,
     together: bool = False,
     candidates: Sequence[str] | str | None = None,
     generate: t.Generate = "greedy",
@@ -500,11 +500,11 @@ def predict(
         data: input file in the task's format, or .txt with one text per line; labels are ignored
         columns: column names: { text = NAME, text_b = NAME ... }; default: as in training
         skip_bad: write {"error": ...} for invalid rows, instead of stopping
-        top_k: number of predictions per [MASK]
+        top_k: predictions per [MASK] (default 5); answer: list candidates too; classify: only the top scores
         together: fill several masks one by one, most confident first, instead of independently
         candidates: words to rank for the single [MASK] of a text
         generate: decoding of generated text: greedy, sample or beam; default: greedy, or the task's own
-        likelihood: score texts by (pseudo-)log-likelihood under a pre-trained model
+        likelihood: log-likelihood of texts under a pre-trained model (pseudo-log-likelihood for a masked LM)
         out: output .jsonl file; default: standard output
         batch_tokens: tokens per batch; default: chosen for the device
         device: auto, cpu, cuda or cuda:0

@@ -134,7 +134,7 @@ def make_multiple_choice(count=150, seed=0):
         probs = np.exp(scores) / np.exp(scores).sum()
         best = int(probs.argmax())
         examples.append(MultipleChoiceExample(random_text(rng), options, "which", label, source="dev.jsonl", line=i + 1))
-        predictions.append(MultipleChoicePrediction(best, options[best], probs.tolist()))
+        predictions.append(MultipleChoicePrediction(best, probs.tolist()))
     return evaluation_from_predictions(MultipleChoice(), examples, predictions)
 
 

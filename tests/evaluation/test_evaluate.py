@@ -21,12 +21,12 @@ class FixedScoresPredictor:
 
     def __init__(self, task, scores):
         self.task, self.fixed_scores = task, scores
-        self.tokenizer, self.length = None, 64
+        self.tokenizer, self.max_length = None, 64
 
     def require_task(self):
         return self.task
 
-    def scores(self, encoded):
+    def compute_outputs(self, encoded):
         return self.fixed_scores
 
 
@@ -34,7 +34,7 @@ class FixedScoresPredictor:
 def encode_without_tokenizer(monkeypatch):
     """Encodes each example as one dummy sequence, so that no tokenizer is needed."""
 
-    def encode(self, examples, tokenizer, length):
+    def encode(self, examples, tokenizer, max_length):
         count = len(examples)
         return EncodedExamples(
             [np.zeros(1, np.int64)] * count, [np.zeros(1, np.int64)] * count, np.arange(count), {}, [None] * count

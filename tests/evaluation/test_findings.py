@@ -152,7 +152,7 @@ def test_worst_classification_mistake_has_lowest_gold_probability():
 def test_regression_mistakes_are_sorted_by_absolute_error():
     evaluation = make_regression()
     errors = [
-        abs(prediction.value - example.label)
+        abs(prediction.score - example.label)
         for prediction, example in zip(evaluation.predictions, evaluation.examples, strict=True)
     ]
     assert find_mistakes(evaluation)[0].loss == max(errors)

@@ -120,7 +120,7 @@ def test_regression_slice_metric_is_mean_absolute_error():
     evaluation = make_regression()
     name, result = choose_slice_metric(evaluation.task, evaluation.metrics)
     errors = [
-        abs(prediction.value - example.label)
+        abs(prediction.score - example.label)
         for prediction, example in zip(evaluation.predictions, evaluation.examples, strict=True)
     ]
     assert name == "mean_absolute_error" and result.lower_is_better and result.score == pytest.approx(np.mean(errors))

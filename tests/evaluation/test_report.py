@@ -59,7 +59,7 @@ def tokenizer(vocabulary):
 
 
 def summarize_evaluation(evaluation, tokenizer, other=None):
-    predictor = SimpleNamespace(tokenizer=tokenizer, length=64)
+    predictor = SimpleNamespace(tokenizer=tokenizer, max_length=64)
     return summarize(predictor, evaluation, "out/model", "dev.tsv", "out/other" if other else None, other)
 
 

@@ -74,8 +74,10 @@ def test_embedding_training_evaluation_and_search(bert, tmp_path, data):  # noqa
     by_vector = run_cli(*search, f"documents={tmp_path / 'd.npy'}").stdout.splitlines()
     run_cli(*search, f"documents={documents}", f"out={tmp_path / 'found.jsonl'}")
     by_text = (tmp_path / "found.jsonl").read_text().splitlines()
-    nearest_rows = [[hit["row"] for hit in json.loads(line)["nearest"]] for line in by_vector]
-    assert nearest_rows == [[hit["row"] for hit in json.loads(line)["nearest"]] for line in by_text] and len(nearest_rows) == 16
+    nearest_rows = [[hit["corpus_id"] for hit in json.loads(line)["hits"]] for line in by_vector]
+    assert (
+        nearest_rows == [[hit["corpus_id"] for hit in json.loads(line)["hits"]] for line in by_text] and len(nearest_rows) == 16
+    )
     precision = np.mean([topics[row] == topic for rows, topic in zip(nearest_rows, topics, strict=False) for row in rows])
     assert precision > 3 / len(TOPICS)  # chance is one of eight
 
@@ -98,7 +100,7 @@ def test_embedding_from_single_texts_with_dropout(bert, tmp_path):  # noqa: F811
     log = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     assert result["dev"] == {} and result["examples"] == 400
     model, plain = bertsmith.load(tmp_path / "out"), bertsmith.load(bert)
-    assert model.pool == "cls"
+    assert model.pooling == "cls"
     spread = lambda predictor: np.corrcoef(predictor.embed(lines[:50], pooling="cls"))[np.triu_indices(50, 1)].mean()
     assert spread(model) < spread(plain) - 0.1
     assert any(row.get("accuracy", 0) > 0.9 for row in log)
@@ -109,12 +111,12 @@ def test_embedding_rejects_invalid_requests(bert, tmp_path):  # noqa: F811
     data = f"data={tmp_path / 'some.txt'}"
     assert "give out=vectors.npy" in run_cli_error("embed", f"model={bert}", data)
     assert "written as .npy" in run_cli_error("embed", f"model={bert}", data, f"out={tmp_path / 'a.txt'}")
-    assert "one of the two" in run_cli_error("embed", f"model={bert}")
+    assert "not both" in run_cli_error("embed", f"model={bert}")
     np.save(tmp_path / "narrow.npy", np.ones((3, 5), np.float32))
-    assert "32 wide" in run_cli_error("embed", f"model={bert}", data, f"documents={tmp_path / 'narrow.npy'}")
-    assert "cannot be read" in run_cli_error("embed", f"model={bert}", data, f"documents={tmp_path / 'none.npy'}")
+    assert "vectors have size 32" in run_cli_error("embed", f"model={bert}", data, f"documents={tmp_path / 'narrow.npy'}")
+    assert "is not a readable .npy" in run_cli_error("embed", f"model={bert}", data, f"documents={tmp_path / 'none.npy'}")
     (tmp_path / "empty.npy").write_bytes(b"")
-    assert "cannot be read" in run_cli_error("embed", f"model={bert}", data, f"documents={tmp_path / 'empty.npy'}")
+    assert "is not a readable .npy" in run_cli_error("embed", f"model={bert}", data, f"documents={tmp_path / 'empty.npy'}")
     vector = json.loads(run_cli("embed", f"model={bert}", "text=the way").stdout)
     np.testing.assert_allclose(vector, bertsmith.load(bert).embed("the way"), atol=1e-5)
     train = write_jsonl(tmp_path / "train.jsonl", pairs(8, 0))

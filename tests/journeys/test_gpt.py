@@ -43,10 +43,10 @@ def test_gpt_generate_continues_training_text(gpt_model):
     model = bertsmith.load(gpt_model)
     prompt = " ".join(WORDS[20:24])
     result = model.generate(prompt, max_new_tokens=4)
-    assert result["text"].split()[:3] == next_words(WORDS[23], 3) and result["text"].startswith(" ")
-    assert model(prompt)["tokens"][:4] == result["tokens"]
+    assert result["generated_text"].split()[:3] == next_words(WORDS[23], 3) and result["generated_text"].startswith(" ")
+    assert model(prompt)["token_ids"][:4] == result["token_ids"]
     results = model.generate([prompt, " ".join(WORDS[5:12])], kind="beam", num_beams=2, max_new_tokens=3)
-    assert results[1]["text"].split()[:2] == next_words(WORDS[11], 2)
+    assert results[1]["generated_text"].split()[:2] == next_words(WORDS[11], 2)
 
 
 def test_gpt_predict_command_matches_python(gpt_model, tmp_path):
@@ -61,7 +61,7 @@ def test_gpt_predict_command_matches_python(gpt_model, tmp_path):
     file.write_text("\n".join([prompt, WORDS[3], prompt]) + "\n", encoding="utf-8")
     run_cli_json("predict", f"model={gpt_model}", f"data={file}", f"out={tmp_path / 'said.jsonl'}", *keys)
     rows = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
-    assert rows[0]["tokens"] == rows[2]["tokens"] == sampled["tokens"] and len(rows) == 3
+    assert rows[0]["token_ids"] == rows[2]["token_ids"] == sampled["token_ids"] and len(rows) == 3
 
 
 def test_gpt_likelihood_matches_chain_rule(gpt_model):
@@ -75,22 +75,27 @@ def test_gpt_likelihood_matches_chain_rule(gpt_model):
                 "words", model.model(Inputs(ids, Layout.from_lengths([len(ids)])))
             ).log_softmax(-1)
         total = sum(float(log_probs[i, token]) for i, token in enumerate(ids[1:].tolist()))
-        assert result["total"] == pytest.approx(total, abs=1e-3) and result["tokens"] == len(ids) - 1
-        assert (result["words"], type(result["words"])) == (len(text.split()), int)  # the first word has no space before it
-    assert results[0]["per_token"] > results[2]["per_token"] + math.log(2)  # the trained order is more likely
+        assert result["log_prob"] == pytest.approx(total, abs=1e-3) and result["num_tokens"] == len(ids) - 1
+        assert (result["num_words"], type(result["num_words"])) == (
+            len(text.split()),
+            int,
+        )  # the first word has no space before it
+    assert results[0]["log_prob_per_token"] > results[2]["log_prob_per_token"] + math.log(2)  # the trained order is more likely
 
 
 def test_gpt_refuses_invalid_requests(gpt_model):
     model = bertsmith.load(gpt_model)
-    with pytest.raises(UserError, match="writes on"):
+    with pytest.raises(UserError, match="is causal and cannot fill masks"):
         model.fill("the [MASK] of")
-    with pytest.raises(UserError, match="leave no room"):
+    with pytest.raises(UserError, match="no room for new tokens"):
         model.generate(" ".join(WORDS))
     with pytest.raises(UserError, match="top_p"):
         model.generate("the", kind="beam", top_p=0.5)
-    assert len(model.generate(" ".join(WORDS[:20]), max_new_tokens=1000)["tokens"]) <= 48  # limited by max_position_embeddings
+    assert (
+        len(model.generate(" ".join(WORDS[:20]), max_new_tokens=1000)["token_ids"]) <= 48
+    )  # limited by max_position_embeddings
     process = run_cli("predict", "model=mini-en", "text=the [MASK] of", "generate.max_new_tokens=5", code=2)
-    assert "for a causal model" in process.stderr
+    assert "for causal models" in process.stderr
 
 
 def test_gpt_embed(gpt_model):

@@ -88,7 +88,7 @@ def test_gpt_both_orders_is_symmetric(gpt, tmp_path):
     assert result["dev"]["pearson"] > 0.5
     model = bertsmith.load(tmp_path / "out")
     prediction, swapped = model("people of the", "the water was"), model("the water was", "people of the")
-    assert prediction["value"] == pytest.approx(swapped["value"], abs=1e-5)
+    assert prediction["score"] == pytest.approx(swapped["score"], abs=1e-5)
 
 
 def test_auxiliary_lm_refuses_incompatible_options(gpt, corpus, tmp_path):
@@ -195,4 +195,4 @@ def test_auxiliary_lm_head_is_initialized_from_pretraining(gpt, tmp_path):
     run_cli(*command, f"out={tmp_path / 'out'}", "task.template=[way={way}] {text}")
     model, tokenizer, _ = checkpoint.load(tmp_path / "out")
     assert set(model.config.heads) == {"task", "words"} and len(tokenizer) == model.config.vocab_size > len(VOCAB)
-    assert bertsmith.load(tmp_path / "out").generate("the of", max_new_tokens=3)["tokens"]
+    assert bertsmith.load(tmp_path / "out").generate("the of", max_new_tokens=3)["token_ids"]

@@ -126,7 +126,7 @@ def test_cross_attention_regression_keeps_pair_config(bert, tmp_path):  # noqa: 
     assert record["task"]["pair"] == {"kind": "cross", "blocks": 1} and record["model"]["heads"]["task"]["kind"] == "cross"
     model = bertsmith.load(tmp_path / "out")
     row = next(row for row in rows if row["label"] == 1.0)
-    assert model(row["text"], text_b=row["text_b"])["value"] > 0.5
+    assert model(row["text"], text_b=row["text_b"])["score"] > 0.5
     run_cli("predict", f"model={tmp_path / 'out'}", f"data={dev}", f"out={tmp_path / 'answers.jsonl'}")
     assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 60
 

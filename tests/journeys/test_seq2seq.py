@@ -114,10 +114,11 @@ def seq2seq_model(files, vocabulary, tmp_path_factory):
 
 def test_seq2seq_predict_and_evaluate(seq2seq_model, files, tmp_path):
     model = bertsmith.load(seq2seq_model)
-    assert model("a b c") == {"text": "c b a"} and model(["d e", "a b"]) == [{"text": "e d"}, {"text": "b a"}]
+    assert model("a b c") == {"generated_text": "c b a"}
+    assert model(["d e", "a b"]) == [{"generated_text": "e d"}, {"generated_text": "b a"}]
     (tmp_path / "some.txt").write_text("a b\nc d e\n", encoding="utf-8")
     run_cli("predict", f"model={seq2seq_model}", f"data={tmp_path / 'some.txt'}", f"out={tmp_path / 'said.jsonl'}")
-    assert [json.loads(line)["text"] for line in (tmp_path / "said.jsonl").open(encoding="utf-8")] == ["b a", "e d c"]
+    assert [json.loads(line)["generated_text"] for line in (tmp_path / "said.jsonl").open(encoding="utf-8")] == ["b a", "e d c"]
     dev = files[1].split("=")[1]
     run_cli("predict", f"model={seq2seq_model}", f"data={dev}", f"out={tmp_path / 'dev.jsonl'}")
     evaluation = run_cli_json("evaluate", f"model={seq2seq_model}", f"data={dev}", f"out={tmp_path / 'report'}")
@@ -142,7 +143,7 @@ def test_seq2seq_generation_options(seq2seq_model):
         ["generate=sample"],
     ]
     outputs = [run_cli("predict", f"model={seq2seq_model}", "text=a b c d", *args).stdout for args in options]
-    texts = [json.loads(output.splitlines()[0])["text"] for output in outputs]
+    texts = [json.loads(output.splitlines()[0])["generated_text"] for output in outputs]
     assert texts[:3] == ["d c b a", "d c b a", "d c"] and texts[3]
 
 
@@ -156,7 +157,7 @@ def test_seq2seq_recipes_are_valid(recipe, kind):
 
 
 def test_seq2seq_rejects_fill_mask_and_huggingface_export(seq2seq_model, tmp_path):
-    with pytest.raises(UserError, match="fills no masks"):
+    with pytest.raises(UserError, match="cannot fill masks"):
         bertsmith.load(seq2seq_model).fill("a [MASK]")
     assert "answers texts by texts" in run_cli_error("export", f"model={seq2seq_model}", "format=hf", f"out={tmp_path / 'hf'}")
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import bertsmith
+from bertsmith.tasks.scorers.conlleval import get_entities
 from tests.conftest import WORDS
 from tests.journeys.test_finetuning import FAST, bert  # noqa: F401
 from tests.journeys.test_pretraining import run_cli, run_cli_json
@@ -43,9 +44,20 @@ def test_tagging_with_crf_and_document_context(bert, files, tmp_path):  # noqa: 
     assert transitions.shape == (6, 6) and np.abs(transitions).max() > 0.01
     assert run_cli_json("evaluate", f"model={out}", f"data={dev}")["scores"] == pytest.approx(result["dev"])
     run_cli("predict", f"model={out}", f"data={dev}", f"out={tmp_path / 'answers.jsonl'}")
-    predicted = [json.loads(line)["tags"] for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
-    gold = bertsmith.load(out).task.read(Path(dev))
-    assert np.mean([tuple(tags) == sentence.tags for tags, sentence in zip(predicted, gold, strict=True)]) > 0.8
+    rows = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    sentences = list(bertsmith.load(out).task.read(Path(dev)))
+    assert all(row["text"] == " ".join(sentence.tokens) for row, sentence in zip(rows, sentences, strict=True))
+    correct = [entity_words(row) == gold_entity_words(sentence) for row, sentence in zip(rows, sentences, strict=True)]
+    assert np.mean(correct) > 0.8
+    assert all(0 < entity["score"] <= 1 for row in rows for entity in row["entities"])
+
+
+def entity_words(row):
+    return [(entity["entity_group"], entity["word"]) for entity in row["entities"]]
+
+
+def gold_entity_words(sentence):
+    return [(entity.type, " ".join(sentence.tokens[entity.start : entity.end])) for entity in get_entities(sentence.tags)]
 
 
 def test_tagging_without_document_context_fails(bert, files, tmp_path):  # noqa: F811

@@ -172,18 +172,18 @@ def test_generation_respects_max_lengths():
     assert generate(TableDecoder(), [], Greedy()) == []
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
+@pytest.mark.parametrize(
+    ("penalty_type", "exponent"), [("gnmt", 0.6), ("gnmt", 2.0), ("power", 0.0), ("power", 1.0), ("power", -1.0)]
+)
 @pytest.mark.parametrize("seed", range(4))
-def test_beam_search_finds_the_best_of_all_texts(alpha, seed):
+def test_beam_search_finds_the_best_of_all_texts(penalty_type, exponent, seed):
     table, max_tokens, eos = TableDecoder(seed=seed), 5, 2
+    config = Beam(num_beams=100, length_penalty=exponent, length_penalty_type=penalty_type, max_new_tokens=max_tokens)
+    penalty = {"gnmt": lambda length: ((5 + length) / 6) ** exponent, "power": lambda length: length**exponent}[penalty_type]
     for prompt in ([1], [3]):
-        scores = {
-            text: table.log_prob(prompt, text) / ((5 + len(text)) / 6) ** alpha for text in every_text(4, max_tokens, eos)
-        }
+        scores = {text: table.log_prob(prompt, text) / penalty(len(text)) for text in every_text(4, max_tokens, eos)}
         ranked = sorted(scores, key=scores.__getitem__, reverse=True)
-        hypotheses = beam_search(
-            table, [prompt], Beam(num_beams=100, length_penalty=alpha, max_new_tokens=max_tokens), eos, [max_tokens]
-        )[0]
+        hypotheses = beam_search(table, [prompt], config, eos, [max_tokens])[0]
         assert [tuple([*model.tokens, *[eos] * model.is_finished]) for model in hypotheses[:10]] == ranked[:10]
         assert [model.score for model in hypotheses[:10]] == pytest.approx([scores[text] for text in ranked[:10]], abs=1e-4)
 

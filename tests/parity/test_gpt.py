@@ -195,11 +195,18 @@ def test_gpt_generation_matches_transformers(name, tmp_path):
                 {"kind": "beam", "num_beams": 3, "length_penalty": 0.0},
                 {"num_beams": 3, "length_penalty": 0.0, "early_stopping": False},
             ),
+            *(
+                (
+                    {"kind": "beam", "num_beams": 4, "length_penalty": penalty},
+                    {"num_beams": 4, "length_penalty": penalty, "early_stopping": "never"},
+                )
+                for penalty in (-1.0, 0.5, 1.0, 3.0)
+            ),
         ):
             common = {"max_new_tokens": 20, "pad_token_id": 0, "eos_token_id": tokenizer.sep_token_id}
             expected = reference.generate(torch.tensor([ids]), **common, **reference_settings)[0, len(ids) :].tolist()
             actual = predictor.generate(text, **settings, max_new_tokens=20)
-            assert actual["tokens"] + [tokenizer.sep_token_id] * actual["ended"] == expected
+            assert actual["token_ids"] + [tokenizer.sep_token_id] * (actual["finish_reason"] == "eos_token") == expected
 
 
 @pytest.mark.parametrize("name", ["GPT2LMHeadModel", "OpenAIGPTLMHeadModel"])
@@ -232,5 +239,5 @@ def test_gpt_sampling_with_top_k_one_is_greedy(tmp_path):
     predictor = bertsmith.load(tmp_path / "ours")
     sampled = predictor.generate(["the cat"] * 2, kind="sample", top_k=1, max_new_tokens=5)
     greedy = predictor.generate("the cat", max_new_tokens=5)
-    assert sampled[0]["tokens"] == sampled[1]["tokens"] == greedy["tokens"]
-    assert np.isfinite(greedy["log"])
+    assert sampled[0]["token_ids"] == sampled[1]["token_ids"] == greedy["token_ids"]
+    assert np.isfinite(greedy["log_prob"])

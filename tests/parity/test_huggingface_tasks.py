@@ -41,7 +41,9 @@ def test_huggingface_classifier_import_keeps_labels_and_scores(family, tmp_path)
     answer = bertsmith.load(tmp_path / "ours")(TEXT)
     expected = original(encode(tmp_path / "ours", TEXT)).logits.softmax(-1)[0].tolist()
     assert answer["scores"] == pytest.approx(dict(zip(("red", "green", "blue"), expected, strict=True)), abs=1e-5)
-    assert answer["label"] == max(answer["scores"], key=answer["scores"].get)
+    assert answer["label"] == max(answer["scores"], key=answer["scores"].get) and answer["score"] == max(
+        answer["scores"].values()
+    )
 
 
 def test_huggingface_multi_label_and_regression_import(tmp_path):
@@ -52,10 +54,11 @@ def test_huggingface_multi_label_and_regression_import(tmp_path):
     expected = original(encode(tmp_path / "a", TEXT)).logits.sigmoid()[0].tolist()
     answer = bertsmith.load(tmp_path / "a")(TEXT)
     assert list(answer["scores"].values()) == pytest.approx(expected, abs=1e-5)
-    assert answer["labels"] == [name for name, score in answer["scores"].items() if score >= 0.5]
+    likely = sorted(((score, name) for name, score in answer["scores"].items() if score >= 0.5), reverse=True)
+    assert answer["labels"] == [{"label": name, "score": score} for score, name in likely]
     original = save_random_model("RobertaForSequenceClassification", tmp_path / "number", num_labels=1)
     import_folder(tmp_path / "number", tmp_path / "b")
-    assert bertsmith.load(tmp_path / "b")(TEXT)["value"] == pytest.approx(
+    assert bertsmith.load(tmp_path / "b")(TEXT)["score"] == pytest.approx(
         original(encode(tmp_path / "b", TEXT)).logits.item(), abs=1e-5
     )
 
@@ -75,7 +78,7 @@ def test_huggingface_import_detects_the_task(suffix, family, tmp_path):
     save_random_model(family + suffix, tmp_path / "hf", **settings)
     import_folder(tmp_path / "hf", tmp_path / "ours")
     predictor = bertsmith.load(tmp_path / "ours")
-    assert predictor.task == task and predictor.length == predictor.model.config.encoder.max_position_embeddings
+    assert predictor.task == task and predictor.max_length == predictor.model.config.encoder.max_position_embeddings
 
 
 @pytest.mark.parametrize("problem_type", ["single_label_classification", "multi_label_classification", "regression"])

@@ -49,7 +49,7 @@ def test_antiberty_import_fills_amino_acids(tmp_path):
     assert result["heads"] == ["words"] and max(result["differences"].values()) < 1e-4  # its logits are about 20
     assert {name.split(".")[1] for name in result["unmatched"]} == {"species", "chain", "graft"}
     masked = " ".join("[MASK]" if position == 21 else acid for position, acid in enumerate(ANTIBODY))
-    assert bertsmith.load(tmp_path / "ours").fill(masked, top_k=1)[0][0]["word"] == ANTIBODY[21]
+    assert bertsmith.load(tmp_path / "ours").fill(masked, top_k=1)[0]["token_str"] == ANTIBODY[21]
 
 
 def test_tensorflow_import_of_a_chinese_checkpoint_with_embedding_projection(tmp_path):

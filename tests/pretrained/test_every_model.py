@@ -51,6 +51,6 @@ def test_shipped_model_fills_masks_sensibly(name, tmp_path, monkeypatch):
     assert name in EXPECTED_WORDS, f"add expected words of {name} to EXPECTED_WORDS"
     model = bertsmith.load(name, device="cpu")
     for text, expected in EXPECTED_WORDS[name]:
-        predicted = [prediction["word"] for prediction in model.fill(text, top_k=10)[0]]
+        predicted = [prediction["token_str"] for prediction in model.fill(text, top_k=10)]
         assert set(predicted) & set(expected.split()), f"{text} {predicted}"
         assert not set(predicted[:5]) & {"[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"}

@@ -184,7 +184,7 @@ def test_int8_export_card_shows_predictions_of_the_int8_model(source, tmp_path):
     card = write_facts(tmp_path, examples=["the [MASK] was", "a [MASK] of [MASK]"])
     bertsmith.export(model=source, out=tmp_path / "tiny", format="int8", card=card, quiet=True)
     card, model = (tmp_path / "tiny" / "card.md").read_text(encoding="utf-8"), bertsmith.load(tmp_path / "tiny")
-    words = [prediction["word"] for prediction in model.fill("the [MASK] was")[0]]
+    words = [prediction["token_str"] for prediction in model.fill("the [MASK] was")]
     assert f"| the [MASK] was | {', '.join(words)} |".replace(", |,", ", \\|,") in card
     assert f"| parameters | {sum(p.numel() for p in model.model.parameters()):,} |" in card
     assert card.startswith("# tiny: a tiny English BERT\n") and all(f"\n## {title}\n" in card for title in SECTIONS)

@@ -48,7 +48,7 @@ def test_listing_shipped_models_does_not_import_torch():
 
 def test_shipped_model_is_loaded_by_name(ships):
     model = bertsmith.load("tiny-en")
-    assert len(model.fill("the [MASK] was", top_k=3)[0]) == 3 and model.embed(["one", "two"]).shape == (2, 32)
+    assert len(model.fill("the [MASK] was", top_k=3)) == 3 and model.embed(["one", "two"]).shape == (2, 32)
 
 
 @pytest.mark.parametrize("key", ["model", "init", "folder", "tokenizer", "extend"])
@@ -127,8 +127,8 @@ def test_shipped_model_in_prepare_pretrain_plan_and_tokenizer(ships):
 
 def test_shipped_model_in_predict_embed_doctor_and_export(ships, capsys):
     assert cli.main(["predict", "model=tiny-en", "text=the [MASK] was", "out=answers.jsonl", "--quiet"]) == 0
-    assert '"masks"' in Path("answers.jsonl").read_text()
-    assert bertsmith.embed(model="tiny-en", text="one", out="one.npy", quiet=True)["width"] == 32
+    assert '"token_str"' in Path("answers.jsonl").read_text()
+    assert bertsmith.embed(model="tiny-en", text="one", out="one.npy", quiet=True)["hidden_size"] == 32
     assert np.load("one.npy").shape == (1, 32)
     assert bertsmith.doctor(folder="tiny-en", quiet=True)["kind"] == "checkpoint"
     assert bertsmith.export(model="tiny-en", out="small", format="int8", quiet=True)["out"] == "small"

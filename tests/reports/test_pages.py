@@ -97,7 +97,7 @@ def evaluation_page(tmp_path):
     evaluation = evaluation_from_logits(evaluation.task, examples, evaluation.logits)
     other = evaluation_from_logits(evaluation.task, examples, evaluation.logits[::-1])
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
-    predictor = SimpleNamespace(tokenizer=Tokenizer.load(tmp_path / "vocab.txt"), length=64)
+    predictor = SimpleNamespace(tokenizer=Tokenizer.load(tmp_path / "vocab.txt"), max_length=64)
     return render_report(summarize(predictor, evaluation, f"out/{HOSTILE}", HOSTILE, "out/other<b>", other), 5)
 
 
@@ -147,7 +147,7 @@ def curves_sections(tmp_path):
 
 
 def finetuning_sections():
-    fill = [(f"{HOSTILE} [MASK]", [[{"word": HOSTILE, "score": 0.7}, {"word": "a", "score": 0.1}]])]
+    fill = [(f"{HOSTILE} [MASK]", [{"token_str": HOSTILE, "score": 0.7}, {"token_str": "a", "score": 0.1}])]
     scores = [ScoreInterval(HOSTILE, 0.7, 0.8, 0.9), ScoreInterval("from scratch", 0.4, 0.5, 0.6)]
     answers = [ExampleAnswer(HOSTILE, 0.9, HOSTILE, HOSTILE), ExampleAnswer("a", 0.6, "b", "text")]
     comparison = FinetuningComparison(scores, ScoreInterval("difference", 0.2, 0.3, 0.4), 0.5, 100, 50, answers)

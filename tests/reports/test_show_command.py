@@ -240,7 +240,7 @@ def test_show_run_page_has_results_of_card(tmp_path, corpus, model):
     assert f"{result['valid_loss_words']:.4g}" in text
     assert f"{result['valid_mlm_accuracy']:.1%}" in text
     assert f"{result['parameters']:,}" in text
-    best = api.load(model).fill("a [MASK] sat")[0][0]
+    best = api.load(model).fill("a [MASK] sat")[0]
     assert f"{best['score']:.1%}" in text.split("a [MASK] sat")[1]
 
 

@@ -1,7 +1,5 @@
 """Text classification: reading, label fitting, encoding with truncation and windows, decoding and metrics."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -105,7 +103,7 @@ def test_classification_hierarchical_windows_are_pooled_by_the_model():
     )
     predictions = task.decode(np.array([[0.0, 1.0], [1.0, 0.0]]), encoded, examples)
     assert [prediction.label for prediction in predictions] == ["b", "a"]
-    with pytest.raises(ValueError, match="4 rows of scores for 2 examples"):
+    with pytest.raises(ValueError, match="4 rows of outputs for 2 examples"):
         task.decode(np.zeros((4, 2)), encoded, examples)
 
 
@@ -171,9 +169,9 @@ def test_classification_missing_label_error_lists_columns(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "labels", "message"),
     [
-        ({}, ["x", "x"], "nothing to tell apart"),
+        ({}, ["x", "x"], "at least two labels"),
         ({"positive": "z"}, ["x", "y"], "task.positive: 'z' is not a label"),
-        ({"positive": "x"}, ["x", "y", "z"], "one of two labels; here are 3"),
+        ({"positive": "x"}, ["x", "y", "z"], "binary classification, and this task has 3 labels"),
         ({"class_weights": {"w": 2.0}}, ["x", "y"], "task.class_weights: 'w' is not a label"),
         ({"labels": ("x", "y")}, ["x", "q"], "'q' is not a label"),
     ],
@@ -249,11 +247,15 @@ def test_classification_metrics_and_confusion_matrix():
 
 
 def test_classification_predictions_convert_to_plain_values():
-    assert dataclasses.asdict(ClassificationPrediction("yes", {"no": 0.25, "yes": 0.75})) == {
+    assert ClassificationPrediction("yes", {"no": 0.25, "yes": 0.75}).to_answer() == {
         "label": "yes",
+        "score": 0.75,
         "scores": {"no": 0.25, "yes": 0.75},
     }
-    assert to_dict(MultiLabelPrediction(["a"], {"a": 0.7})) == {"labels": ["a"], "scores": {"a": 0.7}}
+    assert MultiLabelPrediction(["a", "b"], {"a": 0.7, "b": 0.9, "c": 0.1}).to_answer(top_k=2) == {
+        "labels": [{"label": "b", "score": 0.9}, {"label": "a", "score": 0.7}],
+        "scores": {"b": 0.9, "a": 0.7},
+    }
 
 
 def test_classification_counts_skipped_rows(tmp_path):

@@ -109,8 +109,8 @@ def test_long_text_windows_include_the_end_and_truncation_does_not(tokenizer, ki
 def test_long_text_of_100k_words_trains_and_predicts(tokenizer, kind, long):
     task = make_task(kind, long)
     predictor, short = make_predictor(make_task(kind, long, 256), tokenizer), make_example(kind, 5)
-    predictor.length = 512
-    predictions = predictor.answers([short, make_example(kind, 100_000), short])
+    predictor.max_length = 512
+    predictions = predictor.predict_examples([short, make_example(kind, 100_000), short])
     assert len(predictions) == 3 and predictions[0] == predictions[2]
     encoded = task.encode([make_example(kind, 2000), short], tokenizer, LENGTH)
     batches = ExampleBatches(task, encoded, 512, 0)
@@ -145,7 +145,9 @@ def test_long_text_embedding_is_the_mean_of_its_windows(tokenizer):
         embeddings.append(torch.stack([predictor.model(window).mean(0) for window in inputs]).mean(0).detach())
     assert_close(torch.from_numpy(predictor.embed(texts)), torch.stack(embeddings), atol=1e-5, rtol=1e-5)
     cosines = torch.cosine_similarity(torch.stack(embeddings[::2]), torch.stack(embeddings[1::2]))
-    assert [prediction.score for prediction in predictor.answers(examples)] == pytest.approx(cosines.tolist(), abs=1e-5)
+    assert [prediction.score for prediction in predictor.predict_examples(examples)] == pytest.approx(
+        cosines.tolist(), abs=1e-5
+    )
     encoded = task.encode(examples, tokenizer, LENGTH)
     assert encoded.targets["texts"].tolist() == [[0, 1], [2, 3], [0, 4]]
     loss = (
@@ -158,8 +160,8 @@ def test_long_text_similarity_of_100k_words(tokenizer):
     for long in ("truncate", "hierarchical"):
         task = TextSimilarity(long_text=long)
         predictor = make_predictor(task, tokenizer, Contrastive(task))
-        predictor.length = 512
-        (prediction,) = predictor.answers([SimilarityExample(document(100_000), document(100_000))])
+        predictor.max_length = 512
+        (prediction,) = predictor.predict_examples([SimilarityExample(document(100_000), document(100_000))])
         assert prediction.score == pytest.approx(1)
 
 
@@ -183,7 +185,7 @@ def test_long_text_multiple_choice_uses_all_windows_of_each_option(tokenizer, lo
             rows = torch.stack(pooled).mean(0, keepdim=True) if long == "hierarchical" else torch.stack(pooled)
             option_scores.append(float(predictor.model.compute_logits("task", rows).mean()))
     expected = [torch.tensor(option_scores[:3]), torch.tensor(option_scores[3:])]
-    for prediction, option_logits in zip(predictor.answers(examples), expected, strict=True):
+    for prediction, option_logits in zip(predictor.predict_examples(examples), expected, strict=True):
         assert prediction.scores == pytest.approx(option_logits.softmax(0).tolist(), abs=1e-5)
     loss = Supervised(task).compute_loss(predictor.model, ExampleBatches(task, encoded, 10**6, 0)(0)).parts["task"]
     assert float(loss) == pytest.approx(

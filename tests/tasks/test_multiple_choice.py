@@ -36,8 +36,8 @@ def test_multiple_choice_softmax_is_within_a_question(shape):
     encoded = MultipleChoice().encode(EXAMPLES, TOKENIZER, 32)
     logits = np.array([1.0, 3.0, 900.0, 901.0, -5.0]).reshape(shape)
     first, second = MultipleChoice().decode(logits, encoded, EXAMPLES)
-    assert first == MultipleChoicePrediction(1, "then", pytest.approx([1 / (1 + np.exp(2)), 1 / (1 + np.exp(-2))]))
-    assert second.option == "one" and sum(second.scores) == pytest.approx(1)
+    assert first == MultipleChoicePrediction(1, pytest.approx([1 / (1 + np.exp(2)), 1 / (1 + np.exp(-2))]))
+    assert EXAMPLES[1].options[second.choice] == "one" and sum(second.scores) == pytest.approx(1)
     assert MultipleChoice().compute_metrics([first, second], EXAMPLES) == {"accuracy": 0.5}
     assert MultipleChoice().decode(np.zeros((0, 1)), MultipleChoice().encode([], TOKENIZER, 32), []) == []
 
@@ -56,10 +56,10 @@ def test_multiple_choice_reads_optional_question_and_label(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ('"options": ["x"], "label": 0', "not a list of two texts or more"),
-        ('"options": "xy", "label": 0', "not a list of two texts or more"),
-        ('"options": ["x", 2], "label": 0', "not a list of two texts or more"),
-        ('"options": ["x", "y"], "label": 2', "label is 2, not the number of an option from 0 to 1"),
+        ('"options": ["x"], "label": 0', "not a list of two or more texts"),
+        ('"options": "xy", "label": 0', "not a list of two or more texts"),
+        ('"options": ["x", 2], "label": 0', "not a list of two or more texts"),
+        ('"options": ["x", "y"], "label": 2', "label is 2, not the index of an option, 0 to 1"),
         ('"options": ["x", "y"], "label": -1', "label is -1"),
         ('"options": ["x", "y"], "label": true', "label is True"),
         ('"options": ["x", "y"], "label": "A"', "label is 'A'"),
@@ -72,5 +72,5 @@ def test_multiple_choice_rejects_invalid_options_and_labels(tmp_path, fields, me
 
 
 def test_multiple_choice_rejects_tables(tmp_path):
-    with pytest.raises(UserError, match=r"give \.jsonl"):
+    with pytest.raises(UserError, match=r"only \.jsonl can hold"):
         MultipleChoice().read(tmp_path / "a.tsv")

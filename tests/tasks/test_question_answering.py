@@ -62,7 +62,7 @@ def test_find_answer_start_uses_nearest_occurrence(answer_start, expected):
 
 def test_squad_answer_missing_in_context_raises_or_is_skipped(tmp_path):
     path = write_squad(tmp_path, ("q1", [("people", 999)]), ("q2", [("persons", 4)]), ("q3", [("persons", 4), ("people", 4)]))
-    with pytest.raises(UserError, match=r"dev.json, question q2: its answer 'persons' does not stand.*skip_bad"):
+    with pytest.raises(UserError, match=r"dev.json, question q2: its answer 'persons' does not occur.*skip_bad"):
         list(QuestionAnswering().read(path))
     reader = QuestionAnswering(skip_bad=True).read(path)
     assert [(example.id, example.span) for example in reader] == [("q1", (4, 10)), ("q3", (4, 10))] and reader.num_skipped == 1
@@ -102,8 +102,8 @@ def test_question_answering_round_trip_of_answers(tmp_path, tokenizer, length, s
     encoded = task.encode(examples, tokenizer, length)
     assert max(map(len, encoded.input_ids)) <= length and (length > 32 or len(encoded.input_ids) > len(examples))
     predictions = task.decode(gold_logits(encoded), encoded, examples)
-    assert [prediction.text for prediction in predictions] == texts
-    assert all(PASSAGE[prediction.start : prediction.end] == prediction.text for prediction in predictions)
+    assert [prediction.answer for prediction in predictions] == texts
+    assert all(PASSAGE[prediction.start : prediction.end] == prediction.answer for prediction in predictions)
     assert task.compute_metrics(predictions, examples) == {"exact": 1.0, "f1": 1.0}
 
 
@@ -149,8 +149,8 @@ def test_best_spans_null_score_is_the_minimum_over_windows():
     assert best_spans([window, window], [doubtful, confident], 3, 3)[1] == pytest.approx(np.log(0.01))
 
 
-def make_prediction(text, no_answer):
-    return QuestionAnsweringPrediction(text, 0, len(text), 0.5, no_answer, (SpanCandidate(text, 0, len(text), 0.5),))
+def make_prediction(text, null_score_diff):
+    return QuestionAnsweringPrediction(text, 0, len(text), 0.5, null_score_diff, (SpanCandidate(text, 0, len(text), 0.5),))
 
 
 def test_question_answering_tunes_no_answer_threshold():
@@ -177,11 +177,11 @@ def test_question_answering_predicts_no_answer_above_threshold(tmp_path, tokeniz
     encoded = task.encode(examples, tokenizer, 64)
     assert encoded.targets["start"].tolist()[1] == 0
     predictions = task.decode(gold_logits(encoded), encoded, examples)
-    assert [(prediction.text, prediction.start) for prediction in predictions] == [("people", 4), ("", None)]
-    assert predictions[1].no_answer > 0 > predictions[0].no_answer and predictions[1].candidates
+    assert [(prediction.answer, prediction.start) for prediction in predictions] == [("people", 4), ("", 0)]
+    assert predictions[1].null_score_diff > 0 > predictions[0].null_score_diff and predictions[1].candidates
     assert task.compute_metrics(predictions, examples)["f1"] == 1
     forced = QuestionAnswering().decode(gold_logits(encoded), encoded, examples)
-    assert forced[1].text  # without no_answer there is always an answer
+    assert forced[1].answer  # without no_answer there is always an answer
 
 
 @pytest.mark.parametrize("context", ["", " \x07 "])
@@ -189,7 +189,7 @@ def test_question_answering_of_empty_context(tokenizer, context):
     example = QuestionAnsweringExample(question="what ?", context=context)
     encoded = QuestionAnswering().encode([example], tokenizer, 16)
     (prediction,) = QuestionAnswering().decode([np.zeros((len(ids), 2)) for ids in encoded.input_ids], encoded, [example])
-    assert (prediction.text, prediction.start, prediction.candidates) == ("", None, ())
+    assert (prediction.answer, prediction.start, prediction.end, prediction.candidates) == ("", 0, 0, ())
 
 
 def test_question_answering_cmrc_scorer():
@@ -207,4 +207,4 @@ def test_question_answering_truncates_long_question(tokenizer):
     assert max(map(len, encoded.input_ids)) <= 32 and all(
         (token_types == 1).sum() > 2 for token_types in encoded.token_type_ids
     )
-    assert QuestionAnswering().decode(gold_logits(encoded), encoded, [example])[0].text == "The people"
+    assert QuestionAnswering().decode(gold_logits(encoded), encoded, [example])[0].answer == "The people"

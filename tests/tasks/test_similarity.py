@@ -61,7 +61,7 @@ def test_similarity_fit_rejects_mixed_examples():
         (SimilarityExample("a", "b", 3.0), "a score"),
         (SimilarityExample("a", "b", None, "c"), "a negative"),
     ]:
-        with pytest.raises(UserError, match=f"has {message}, unlike those before"):
+        with pytest.raises(UserError, match=f"has {message}, unlike the examples before it"):
             TextSimilarity().fit([SimilarityExample("a", "b"), SimilarityExample("c", "d"), mismatch])
 
 
@@ -78,7 +78,7 @@ def test_similarity_reads_single_texts(tmp_path):
     (tmp_path / "c.jsonl").write_text('{"text": "a", "negative": "b"}\n')
     with pytest.raises(UserError, match="line 1: it has a negative, but no text_b"):
         next(TextSimilarity().read(tmp_path / "c.jsonl"))
-    with pytest.raises(UserError, match="has no text_b to be compared with"):
+    with pytest.raises(UserError, match="has no text_b to compare with"):
         TextSimilarity().decode(
             np.ones((2, 2)), TextSimilarity().encode([SimilarityExample("a")], TOKENIZER, 10), [SimilarityExample("a")]
         )
@@ -90,7 +90,7 @@ def test_similarity_is_the_cosine_scored_by_rank_correlation():
     predictions = TextSimilarity().decode(vectors, TextSimilarity().encode(examples, TOKENIZER, 10), examples)
     assert predictions == [SimilarityPrediction(1.0), SimilarityPrediction(-1.0), SimilarityPrediction(0.0)]
     assert TextSimilarity().compute_metrics(predictions, examples) == pytest.approx({"spearman": 1.0, "pearson": 1.0})
-    with pytest.raises(ValueError, match="two a pair"):
+    with pytest.raises(ValueError, match="2 texts each"):
         TextSimilarity().decode(np.zeros((6, 0)), TextSimilarity().encode(examples, TOKENIZER, 10), examples)
 
 

@@ -101,7 +101,7 @@ def test_special_tokens_are_in_every_window(tmp_path):
 
 def test_special_tokens_that_fill_max_length_are_rejected(tmp_path):
     task, examples, tokenizer = fit_task(tmp_path, TextClassification(template="[a] [b] [c] [d] [e] {text}"), ROWS)
-    with pytest.raises(UserError, match="5 special tokens leave no room for text in 8 tokens"):
+    with pytest.raises(UserError, match="max_length=8 leaves no room for text beside 5 special tokens"):
         task.encode(examples, tokenizer, 8)
 
 
@@ -147,8 +147,8 @@ def test_special_tokens_keep_labels_aligned_with_tokens(tmp_path):
 def test_special_tokens_of_columns_need_jsonl_not_conll(tmp_path):
     path = tmp_path / "a.conll"
     path.write_text("john B-PER\nmade O\n")
-    assert next(iter(TokenClassification(template="[news] {tokens}").read(path))).guides == ("[news]",)
-    with pytest.raises(UserError, match=r"a special token of \{place\} .* write \.jsonl"):
+    assert next(iter(TokenClassification(template="[news] {tokens}").read(path))).special_tokens == ("[news]",)
+    with pytest.raises(UserError, match=r"task.template has a column \{place\}.*use \.jsonl"):
         list(TokenClassification(template="[{place}] {tokens}").read(path))
 
 
@@ -176,7 +176,7 @@ def test_special_tokens_keep_answer_positions(tmp_path):
     )
     logits = np.full((len(ids), 2), -9.0)
     logits[start, 0] = logits[end, 1] = 9.0
-    assert task.decode([logits], encoded, examples)[0].text == "water"
+    assert task.decode([logits], encoded, examples)[0].answer == "water"
     with pytest.raises(UserError, match="neither it nor its paragraph nor its article has a field 'nobody'"):
         list(QuestionAnswering(template="[{nobody}] {question}").read(path))
 
@@ -196,10 +196,10 @@ def test_special_tokens_of_multiple_choice(tmp_path):
     ("template", "message"),
     [
         ("[way]", "it names no text"),
-        ("[way] {txt}", r"\{txt\} cannot stand there; it is made of \{text\} \{text_b\}"),
-        ("{text_b} {text}", r"\{text\} cannot stand there"),
-        ("way: {text}", "w cannot stand there"),
-        ("[SEP] {text}", r"\[SEP\] cannot stand there"),
+        ("[way] {txt}", r"\{txt\} is not allowed there; a template has \{text\} \{text_b\}"),
+        ("{text_b} {text}", r"\{text\} is not allowed there"),
+        ("way: {text}", "w is not allowed there"),
+        ("[SEP] {text}", r"\[SEP\] is not allowed there"),
     ],
 )
 def test_invalid_template_is_rejected(tmp_path, template, message):

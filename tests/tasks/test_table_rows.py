@@ -104,9 +104,9 @@ def test_unclosed_quote_error_has_its_first_line(tmp_path):
     ("name", "text", "message"),
     [
         ("a.tsv", "", "is empty; it needs a header"),
-        ("a.tsv", "text\tlabel\n", "holds nothing that can be used"),
-        ("a.jsonl", "\n", "holds nothing that can be used"),
-        ("a.jsonl", "[1]\n[2]\n", r"holds nothing that can be used: .*line 1"),
+        ("a.tsv", "text\tlabel\n", "has no usable rows"),
+        ("a.jsonl", "\n", "has no usable rows"),
+        ("a.jsonl", "[1]\n[2]\n", r"has no usable rows: .*line 1"),
         ("a.xlsx", "text", r"give \.tsv, \.csv or \.jsonl"),
     ],
 )

@@ -14,11 +14,12 @@ from bertsmith.errors import UserError
 from bertsmith.tasks.base import max_context_window
 from bertsmith.tasks.conll_files import Sentence
 from bertsmith.tasks.scorers.conlleval import get_entities
-from bertsmith.tasks.tag_schemes import detect_scheme, is_valid_sequence, viterbi_decode
+from bertsmith.tasks.tag_schemes import detect_scheme, is_valid_sequence, tag_marginals, viterbi_decode
 from bertsmith.tasks.token_classification import (
     IGNORE_INDEX,
     TokenClassification,
     TokenClassificationPrediction,
+    join_tokens,
     sentence_from_text,
 )
 from bertsmith.tokenization.tokenizer import Tokenizer
@@ -102,14 +103,15 @@ def test_conll_single_column_has_no_tags(tmp_path, tokenizer):
 def test_token_classification_reads_json_lines(tmp_path):
     rows = [{"words": ["the", "people"], "tags": ["O", "B-X"]}, {"words": ["x"], "tags": []}]
     path = write_file(tmp_path, "\n".join(map(json.dumps, rows)), "a.jsonl")
-    with pytest.raises(UserError, match="line 2: 1 tokens have 0 tags"):
+    with pytest.raises(UserError, match="line 2: 1 tokens but 0 tags"):
         list(TokenClassification(columns={"tokens": "words"}).read(path))
     reader = TokenClassification(columns={"tokens": "words"}, skip_bad=True).read(path)
     assert [example.tags for example in reader] == [("O", "B-X")] and reader.num_skipped == 1
 
 
 @pytest.mark.parametrize(
-    ("row", "message"), [("people", "1 columns, where the file begins with 2"), ("\tO", "no token"), ("people\t", "no tag")]
+    ("row", "message"),
+    [("people", "1 columns, but the first row of the file has 2"), ("\tO", "no token"), ("people\t", "no tag")],
 )
 def test_conll_bad_row_raises_or_skips_sentence(tmp_path, row, message):
     path = write_file(tmp_path, f"the\tO\n\nhis\tO\n{row}\n\nher\tO\n")
@@ -126,7 +128,7 @@ def test_token_classification_fit_finds_labels_and_scheme(tmp_path):
 
 
 def test_token_classification_unknown_tag_error(tmp_path):
-    with pytest.raises(UserError, match=r"train.txt, line 3: the tag 'I-PER' is none of task.labels; did you mean 'B-PER'"):
+    with pytest.raises(UserError, match=r"train.txt, line 3: the tag 'I-PER' is not in task.labels; did you mean 'B-PER'"):
         TokenClassification(labels=("B-PER", "B-LOC", "O")).fit(list(TokenClassification().read(write_file(tmp_path, CONLL))))
 
 
@@ -382,3 +384,83 @@ def test_token_classification_of_raw_text_of_100k_words(tokenizer):
     assert len(prediction.entities) == 50_000
     last = prediction.entities[-1]
     assert text[spans[last.start][0] : spans[last.end - 1][1]] == "people"
+
+
+@pytest.mark.parametrize("scheme", ["any", "bio"])
+def test_tag_marginals_sum_over_all_valid_tag_sequences(scheme):
+    labels, rng = ("B-PER", "I-PER", "O"), np.random.default_rng(0)
+    emissions, transitions = rng.normal(size=(4, 3)), rng.normal(size=(4, 4))
+    expected = np.zeros((4, 3))
+    for path in itertools.product(range(3), repeat=4):
+        if scheme == "any" or is_valid_sequence([labels[i] for i in path], scheme):
+            steps = [transitions[a, b] for a, b in zip((-1, *path), (*path, -1), strict=True)]
+            expected[range(4), path] += np.exp(sum(steps) + emissions[range(4), path].sum())
+    expected /= expected.sum(1, keepdims=True)
+    np.testing.assert_allclose(tag_marginals(emissions, labels, scheme, transitions), expected, atol=1e-12)
+    assert tag_marginals(np.zeros((0, 3)), labels, scheme, transitions).shape == (0, 3)
+
+
+def test_tag_marginals_without_valid_sequence_are_over_all():
+    labels = ("E-PER", "I-PER")  # no sequence can start with either in BIOES
+    marginals = tag_marginals(np.zeros((3, 2)), labels, "bioes", np.zeros((3, 3)))
+    np.testing.assert_allclose(marginals, np.full((3, 2), 0.5))
+
+
+def predict_from_logits(task, tokenizer, tokens, logits):
+    """The prediction for one sentence whose tokens are one subword each."""
+    example = Sentence(tokens=tokens)
+    encoded = task.encode([example], tokenizer, 32)
+    rows = np.zeros((len(encoded.input_ids[0]), len(task.labels)))
+    rows[encoded.metadata[0].positions] = logits
+    return task.decode([rows], encoded, [example])[0]
+
+
+def test_entity_score_is_the_mean_probability_of_its_tags(tokenizer):
+    task = TokenClassification(labels=("B-PER", "I-PER", "O"), scheme="bio")
+    logits = np.array([[0.0, 0, 3], [2, 0, 0], [0, 1, 0], [0, 0, 1]])
+    prediction = predict_from_logits(task, tokenizer, ("the", "people", "of", "now"), logits)
+    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    assert prediction.tags == ("O", "B-PER", "I-PER", "O") and prediction.scores == pytest.approx(
+        [probs[0, 2], probs[1, 0], probs[2, 1], probs[3, 2]]
+    )
+    text, offsets = join_tokens(("the", "people", "of", "now"))
+    assert prediction.to_entities(text, offsets) == [
+        {
+            "entity_group": "PER",
+            "score": pytest.approx((probs[1, 0] + probs[2, 1]) / 2),
+            "word": "people of",
+            "start": 4,
+            "end": 13,
+        }
+    ]
+
+
+def test_entity_score_with_a_crf_is_the_mean_marginal(tokenizer):
+    transitions = np.random.default_rng(1).normal(size=(4, 4))
+    labels = ("B-PER", "I-PER", "O")
+    task = TokenClassification(labels=labels, scheme="bio", crf=True, transitions=tuple(map(tuple, transitions.tolist())))
+    logits = np.array([[3.0, 0, 0], [0, 4, 0], [0, 0, 2]])
+    prediction = predict_from_logits(task, tokenizer, ("the", "people", "now"), logits)
+    marginals = tag_marginals(logits, labels, "bio", transitions)
+    assert prediction.tags == ("B-PER", "I-PER", "O")
+    assert prediction.scores == pytest.approx([marginals[0, 0], marginals[1, 1], marginals[2, 2]])
+    (entity,) = prediction.to_entities(*join_tokens(("the", "people", "now")))
+    assert entity["score"] == pytest.approx((marginals[0, 0] + marginals[1, 1]) / 2)
+
+
+def test_word_segmentation_has_no_entity_group_and_part_of_speech_one_entity_per_token(tokenizer):
+    task = TokenClassification(labels=("B", "E", "S"))
+    words = predict_from_logits(task, tokenizer, ("天", "地", "of"), 9 * np.eye(3)).to_entities(
+        *join_tokens(("天", "地", "of"))
+    )
+    assert [(word["word"], word["start"], word["end"]) for word in words] == [("天地", 0, 2), ("of", 3, 5)]
+    assert all(list(word) == ["score", "word", "start", "end"] for word in words)
+    task = TokenClassification(labels=("DT", "NN", "O"))
+    tags = predict_from_logits(task, tokenizer, ("the", "people", "way", "now"), 9 * np.eye(3)[[0, 1, 1, 2]])
+    tagged = tags.to_entities(*join_tokens(("the", "people", "way", "now")))
+    assert [(tag["entity_group"], tag["word"]) for tag in tagged] == [("DT", "the"), ("NN", "people"), ("NN", "way")]
+
+
+def test_join_tokens_puts_no_space_between_chinese_characters():
+    assert join_tokens(("Mary", "saw", "天", "地", ".")) == ("Mary saw 天地 .", [(0, 4), (5, 8), (9, 10), (10, 11), (12, 13)])
+    assert join_tokens(()) == ("", [])

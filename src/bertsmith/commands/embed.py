@@ -18,7 +18,7 @@ from ..errors import UserError
 from ..inference import output_files
 from ..inference.predictor import Predictor, load
 from ..inference.runtime import Precision
-from ..tasks.requests import read_valid_texts
+from ..tasks.requests import TextRow, read_valid_texts
 from ..tasks.similarity import Pooling, semantic_search, to_hits
 from ..word_vectors.models import load_vectors
 from ..word_vectors.queries import run_queries
@@ -59,29 +59,29 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     if recipe.word is not None or recipe.analogy or recipe.similarity or recipe.analogies:
         return _query_words(recipe, Console(quiet))
     if (recipe.text is None) == (recipe.data is None):
-        raise UserError("give text=... or data=FILE, one of the two; or of words: word, analogy, similarity, analogies")
+        raise UserError("give text=... or data=FILE, and not both; or query words by word, analogy, similarity or analogies")
     out = (
         output_files.check_output_file(resolve_path(recipe.out, "out"), recipe.data, recipe.documents)
         if recipe.out is not None
         else None
     )
     if recipe.documents is None and out is not None and out.suffix != ".npy":
-        raise UserError(f"out={out}: vectors are written as .npy; give such a name")
+        raise UserError(f"out={out}: vectors are written as .npy; choose out={out.with_suffix('.npy')}")
     if recipe.documents is None and out is None and recipe.data is not None:
-        raise UserError("the vectors of a file are too many for a terminal; give out=vectors.npy")
+        raise UserError("vectors of a file are written to a file; give out=vectors.npy")
     console, predictor = Console(quiet), load(recipe.model, recipe.device, recipe.precision)
     if recipe.documents is not None:
         return _search_documents(recipe, predictor, out, console)
     num_texts, hidden_size = _count_texts(recipe), predictor.model.config.encoder.hidden_size
     if out is None:
-        sys.stdout.write(json.dumps(_embed(recipe, predictor, [str(recipe.text)])[0].tolist()) + "\n")
+        sys.stdout.write(json.dumps(predictor.embed(str(recipe.text), recipe.pooling).tolist()) + "\n")
     else:
         _write_vectors(recipe, predictor, out, (num_texts, hidden_size), console)
     return {
         "model": recipe.model,
-        "rows": num_texts,
-        "width": hidden_size,
-        "pool": recipe.pooling or predictor.pool,
+        "texts": num_texts,
+        "hidden_size": hidden_size,
+        "pooling": recipe.pooling or predictor.pooling,
         "out": recipe.out,
     }
 
@@ -90,7 +90,7 @@ def _query_words(recipe: Recipe, console: Console) -> dict[str, Any]:
     """Nearest words, analogies and benchmark scores, from the token embeddings alone."""
     if wrong := [name for name in ("text", "data", "documents", "out", "pooling") if getattr(recipe, name) is not None]:
         raise UserError(
-            f"{wrong[0]} is for texts, and word, analogy, similarity and analogies for words; ask for one or the other"
+            f"{wrong[0]}=... is for texts, and word, analogy, similarity and analogies are for words; leave one of them out"
         )
     similarity_files, analogy_files = (
         [resolve_path(file, key) for file in getattr(recipe, key)] for key in ("similarity", "analogies")
@@ -108,20 +108,20 @@ def _write_vectors(recipe: Recipe, predictor: Predictor, out: Path, shape: tuple
         console.progress_bar("texts") as bar,
     ):
         if num_done := output.num_done:
-            console.info(f"{out}: going on after {num_done:,} texts")
-        for texts in _iter_chunks(recipe, num_done):
-            output.array[num_done : num_done + len(texts)] = _embed(recipe, predictor, texts)
-            output.record_progress(num_done := num_done + len(texts))
+            console.info(f"{out}: resuming after {num_done:,} texts")
+        for rows in _iter_chunks(recipe, num_done):
+            output.array[num_done : num_done + len(rows)] = _embed(recipe, predictor, rows)
+            output.record_progress(num_done := num_done + len(rows))
             bar(num_done, shape[0])
-    console.info(f"{shape[0]:,} vectors of {shape[1]:,} numbers in {out}")
+    console.info(f"{shape[0]:,} vectors of size {shape[1]:,} in {out}")
 
 
 def _search_documents(recipe: Recipe, predictor: Predictor, out: Path | None, console: Console) -> dict[str, Any]:
     index, num_answers = _load_documents(recipe, predictor), 0
     if out is None:
-        for texts in _iter_chunks(recipe, 0):
-            sys.stdout.writelines(line.decode() for line in _nearest_lines(recipe, predictor, texts, index))
-            num_answers += len(texts)
+        for rows in _iter_chunks(recipe, 0):
+            sys.stdout.writelines(line.decode() for line in _hit_lines(recipe, predictor, rows, index))
+            num_answers += len(rows)
     else:
         with output_files.open_line_output(
             out, output_files.compute_run_id(recipe, recipe.model, recipe.data, recipe.documents)
@@ -130,56 +130,59 @@ def _search_documents(recipe: Recipe, predictor: Predictor, out: Path | None, co
             num_written,
         ):
             num_answers = num_written - num_written % CHUNK_SIZE
-            for texts in _iter_chunks(recipe, num_answers):
-                file.writelines(_nearest_lines(recipe, predictor, texts, index)[max(0, num_written - num_answers) :])
+            for rows in _iter_chunks(recipe, num_answers):
+                file.writelines(_hit_lines(recipe, predictor, rows, index)[max(0, num_written - num_answers) :])
                 file.flush()
-                num_answers += len(texts)
+                num_answers += len(rows)
         console.info(f"{num_answers:,} answers in {out}")
     return {"model": recipe.model, "answers": num_answers, "documents": len(index.vectors), "out": recipe.out}
 
 
-def _nearest_lines(recipe: Recipe, predictor: Predictor, texts: list[str], index: DocumentIndex) -> list[bytes]:
-    hits = to_hits(*semantic_search(_embed(recipe, predictor, texts), index.vectors, recipe.top_k), index.texts)
-    return [(json.dumps({"nearest": text_hits}, ensure_ascii=False) + "\n").encode("utf-8", "replace") for text_hits in hits]
+def _hit_lines(recipe: Recipe, predictor: Predictor, rows: list[TextRow], index: DocumentIndex) -> list[bytes]:
+    """One JSON line per query: its id or text, and its `hits`, best first."""
+    hits = to_hits(*semantic_search(_embed(recipe, predictor, rows), index.vectors, recipe.top_k), index.texts)
+    lines = [row.key() | {"hits": row_hits} for row, row_hits in zip(rows, hits, strict=True)]
+    return [(json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "replace") for line in lines]
 
 
 def _load_documents(recipe: Recipe, predictor: Predictor) -> DocumentIndex:
     path = resolve_path(str(recipe.documents), "documents")
     if path.suffix == ".npy":
         return DocumentIndex(_map_vectors(path, predictor.model.config.encoder.hidden_size))
-    texts = list(read_valid_texts(path, recipe.columns))
-    return DocumentIndex(_embed(recipe, predictor, texts), texts)
+    rows = list(read_valid_texts(path, recipe.columns))
+    return DocumentIndex(_embed(recipe, predictor, rows), [row.text for row in rows])
 
 
 def _map_vectors(path: Path, hidden_size: int) -> NDArray[Any]:
     try:
         vectors = np.load(path, mmap_mode="r")
     except (ValueError, OSError, EOFError) as error:
-        raise UserError(f"documents={path} cannot be read as .npy: {error}; `bertsmith embed` makes one") from None
+        raise UserError(f"documents={path} is not a readable .npy file: {error}; make it with `bertsmith embed`") from None
     if vectors.ndim != 2 or vectors.shape[1] != hidden_size:
         raise UserError(
-            f"documents={path} holds {vectors.shape}, where this model's vectors are {hidden_size} wide; embed it again"
+            f"documents={path} has shape {vectors.shape}, but this model's vectors have size {hidden_size}; "
+            "embed the documents again with this model"
         )
     return vectors
 
 
-def _embed(recipe: Recipe, predictor: Predictor, texts: list[str]) -> NDArray[np.float32]:
-    return predictor.embed(texts, recipe.pooling, recipe.batch_tokens)
+def _embed(recipe: Recipe, predictor: Predictor, rows: list[TextRow]) -> NDArray[np.float32]:
+    return predictor.embed([row.text for row in rows], recipe.pooling, recipe.batch_tokens)
 
 
-def _iter_chunks(recipe: Recipe, skip: int) -> Iterator[list[str]]:
-    texts = islice(_iter_texts(recipe), skip, None)
-    while chunk := list(islice(texts, CHUNK_SIZE)):
+def _iter_chunks(recipe: Recipe, skip: int) -> Iterator[list[TextRow]]:
+    rows = islice(_iter_rows(recipe), skip, None)
+    while chunk := list(islice(rows, CHUNK_SIZE)):
         yield chunk
 
 
-def _iter_texts(recipe: Recipe) -> Iterator[str]:
+def _iter_rows(recipe: Recipe) -> Iterator[TextRow]:
     return (
-        iter([recipe.text])
+        iter([TextRow(recipe.text)])
         if recipe.text is not None
         else read_valid_texts(resolve_path(str(recipe.data), "data"), recipe.columns)
     )
 
 
 def _count_texts(recipe: Recipe) -> int:
-    return sum(1 for _ in _iter_texts(recipe))
+    return sum(1 for _ in _iter_rows(recipe))

@@ -1,4 +1,7 @@
-"""`bertsmith predict`: predictions for texts or for a file of any size, one JSON object per line, in input order."""
+"""`bertsmith predict`: the answer for a text, or one JSON object per row of a file of any size, in input order.
+
+The answer for a text is what `Predictor` returns. The answer for a row also has its `id`, or its texts if it has none.
+"""
 
 import json
 import sys
@@ -23,7 +26,7 @@ from ..tasks.chunked_rows import DocumentContext, RowChunk, chunk_rows
 from ..tasks.requests import error_without_hint, read_requests, read_texts
 from ..tasks.table_rows import BadRow
 
-CHUNK_SIZE = 1024  # examples held in memory and sorted by length together (besides neighbours shown as context)
+CHUNK_SIZE = 1024  # examples held in memory and sorted by length together (besides neighboring rows used as context)
 INPUT_KEYS = ("text", "text_b", "question", "context", "options")
 LM_KEYS = ("candidates", "together", "likelihood")
 
@@ -47,13 +50,17 @@ class Recipe(Config, frozen=True):
         msgspec.field(default_factory=dict)
     )
     skip_bad: Annotated[bool, 'write {"error": ...} for invalid rows, instead of stopping'] = False
-    top_k: Annotated[PosInt, "number of predictions per [MASK]"] = 5
+    top_k: Annotated[
+        PosInt | None, "predictions per [MASK] (default 5); answer: list candidates too; classify: only the top scores"
+    ] = None
     together: Annotated[bool, "fill several masks one by one, most confident first, instead of independently"] = False
     candidates: Annotated[tuple[str, ...] | None, "words to rank for the single [MASK] of a text"] = None
     generate: Annotated[
         GenerationConfig, "decoding of generated text: greedy, sample or beam; default: greedy, or the task's own"
     ] = Greedy()
-    likelihood: Annotated[bool, "score texts by (pseudo-)log-likelihood under a pre-trained model"] = False
+    likelihood: Annotated[bool, "log-likelihood of texts under a pre-trained model (pseudo-log-likelihood for a masked LM)"] = (
+        False
+    )
     out: Annotated[str | None, "output .jsonl file; default: standard output"] = None
     batch_tokens: Annotated[PosInt | None, "tokens per batch; default: chosen for the device"] = None
     device: Annotated[str, "auto, cpu, cuda or cuda:0"] = "auto"
@@ -64,7 +71,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Write one JSON line per input; an interrupted output file is resumed by the same command."""
     inputs = {name: value for name in INPUT_KEYS if (value := getattr(recipe, name)) is not None}
     if bool(inputs) == (recipe.data is not None):
-        raise UserError("give text=... or data=FILE, one of the two")
+        raise UserError("give text=... or data=FILE, and not both")
     out = output_files.check_output_file(resolve_path(recipe.out, "out"), recipe.data) if recipe.out is not None else None
     console, predictor = Console(quiet), load(recipe.model, recipe.device, recipe.precision)
     if out is None:
@@ -75,7 +82,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     else:
         count = _write_answers(recipe, predictor, inputs, out, console)
         if recipe.skip_bad and (num_errors := _count_errors(out)):
-            console.warn(f'{num_errors:,} rows could not be used; their lines of {out} say why, as {{"error": ...}}')
+            console.warn(f'{num_errors:,} invalid rows; their lines in {out} are {{"error": ...}}')
     return {"model": recipe.model, "answers": count, "out": recipe.out}
 
 
@@ -88,7 +95,7 @@ def _write_answers(recipe: Recipe, predictor: Predictor, inputs: dict[str, Any],
         console.progress_bar("answers") as bar,
     ):
         if num_written:
-            console.info(f"{out}: going on after {num_written:,} answers")
+            console.info(f"{out}: resuming after {num_written:,} answers")
         count, total = num_written - num_written % CHUNK_SIZE, _count_rows(recipe, predictor, console)
         for answers in _iter_answers(recipe, predictor, inputs, count):
             # The last digits of an answer depend on the batch it is in, so a partly written chunk is computed again whole.
@@ -108,17 +115,19 @@ def _count_errors(out: Path) -> int:
 
 def _iter_answers(recipe: Recipe, predictor: Predictor, inputs: dict[str, Any], skip: int = 0) -> Iterator[list[Any]]:
     """Lists of up to CHUNK_SIZE answers, after the first `skip` inputs (a multiple of CHUNK_SIZE)."""
-    answer_fn = _with_row_errors(
-        _lm_answer_fn(recipe, predictor) if _uses_language_model(recipe, predictor) else _task_answer_fn(recipe, predictor)
-    )
     if recipe.data is None:
         if _uses_language_model(recipe, predictor):
             if list(inputs) != ["text"]:
-                raise UserError("a model without a task is given text=... alone; `bertsmith finetune` teaches it a task")
-            yield answer_fn(RowChunk([recipe.text]))
+                raise UserError(f"{next(name for name in inputs if name != 'text')}=... needs a model fine-tuned for a task; a "
+                               "pre-trained one takes text=... alone")  # fmt: skip
+            yield _lm_answer_fn(recipe, predictor)([str(recipe.text)])
         else:
-            yield [predictor(batch_tokens=recipe.batch_tokens, **inputs)]
+            _set_generation_config(recipe, predictor)
+            yield [predictor(top_k=recipe.top_k, batch_tokens=recipe.batch_tokens, **inputs)]
         return
+    answer_fn = _with_row_errors(
+        _lm_row_fn(recipe, predictor) if _uses_language_model(recipe, predictor) else _task_row_fn(recipe, predictor)
+    )
     chunks = chunk_rows(_read_rows(recipe, predictor), CHUNK_SIZE, _document_context(recipe, predictor))
     yield from map(answer_fn, islice(chunks, skip // CHUNK_SIZE, None))
 
@@ -137,7 +146,7 @@ def _document_context(recipe: Recipe, predictor: Predictor) -> DocumentContext |
     task = predictor.task
     if not isinstance(task, TokenClassification) or _uses_language_model(recipe, predictor):
         return None
-    return DocumentContext(task, predictor.tokenizer, predictor.length) if task.context else None
+    return DocumentContext(task, predictor.tokenizer, predictor.max_length) if task.context else None
 
 
 def _uses_language_model(recipe: Recipe, predictor: Predictor) -> bool:
@@ -154,31 +163,51 @@ def _with_row_errors(answer_fn: AnswerFn) -> AnswerFn:
     return answer_or_error
 
 
-def _task_answer_fn(recipe: Recipe, predictor: Predictor) -> AnswerFn:
+def _set_generation_config(recipe: Recipe, predictor: Predictor) -> None:
     if recipe.generate != Greedy():
         if not isinstance(predictor.task, Seq2Seq):
-            raise UserError("generate=... is for a model that writes, and the task of this one is another; leave it out")
-        predictor.search = recipe.generate
+            raise UserError(
+                "generate=... is for task=generate and causal models, and this model has another task; leave it out"
+            )
+        predictor.generation_config = recipe.generate
+
+
+def _task_row_fn(recipe: Recipe, predictor: Predictor) -> AnswerFn:
+    _set_generation_config(recipe, predictor)
 
     def answer(chunk: RowChunk) -> list[Any]:
         examples, before, after = ([row.example for row in rows] for rows in chunk)
-        predictions = predictor.answers(examples, recipe.batch_tokens, before, after)
-        return [row.to_dict(prediction) for row, prediction in zip(chunk.rows, predictions, strict=True)]
+        predictions = predictor.predict_examples(examples, recipe.batch_tokens, before, after)
+        return [row.to_row(prediction, recipe.top_k) for row, prediction in zip(chunk.rows, predictions, strict=True)]
 
     return answer
 
 
-def _lm_answer_fn(recipe: Recipe, predictor: Predictor) -> AnswerFn:
+def _lm_row_fn(recipe: Recipe, predictor: Predictor) -> AnswerFn:
+    answer_texts, list_key = _lm_answer_fn(recipe, predictor), "candidates" if recipe.candidates else "predictions"
+
+    def answer(chunk: RowChunk) -> list[Any]:
+        answers = answer_texts([row.text for row in chunk.rows])
+        rows = zip(chunk.rows, answers, strict=True)
+        return [row.key() | (result if isinstance(result, dict) else {list_key: result}) for row, result in rows]
+
+    return answer
+
+
+def _lm_answer_fn(recipe: Recipe, predictor: Predictor) -> Callable[[list[str]], list[Any]]:
+    """Answers of a model without a task: likelihoods, continuations, ranked candidates or filled masks."""
     if recipe.likelihood:
-        return lambda some: predictor.likelihood(some.rows, recipe.batch_tokens)
+        return lambda texts: predictor.likelihood(texts, recipe.batch_tokens)
     if is_causal_lm(predictor.model):
+        if recipe.top_k is not None:
+            raise UserError(f"top_k={recipe.top_k} is for masks; sample with generate=sample generate.top_k={recipe.top_k}")
         search = to_dict(recipe.generate)
-        return lambda some: predictor.generate(some.rows, batch_tokens=recipe.batch_tokens, **search)
+        return lambda texts: predictor.generate(texts, batch_tokens=recipe.batch_tokens, **search)
     if recipe.generate != Greedy():
-        raise UserError("generate=... is for a causal model without a task; this one was made otherwise")
+        raise UserError("generate=... is for causal models and task=generate; this model fills masks: leave it out")
     if recipe.candidates:
-        return lambda some: [{"candidates": predictor.fill(text, candidates=recipe.candidates)} for text in some.rows]
-    return lambda some: [{"masks": predictor.fill(text, recipe.top_k, together=recipe.together)} for text in some.rows]
+        return lambda texts: [predictor.fill(text, candidates=recipe.candidates) for text in texts]
+    return lambda texts: [predictor.fill(text, recipe.top_k or 5, together=recipe.together) for text in texts]
 
 
 def _count_rows(recipe: Recipe, predictor: Predictor, console: Console) -> int:

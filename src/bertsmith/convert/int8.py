@@ -9,6 +9,7 @@ import torch
 from ..artifacts import atomic_folder, check_writable, lock_output, write_atomic
 from ..console import Console
 from ..errors import UserError
+from ..inference.fill_mask import group_by_mask
 from ..inference.predictor import Predictor
 from ..model import checkpoint
 from ..model.batch import Inputs
@@ -82,7 +83,7 @@ def _model_rows(model: Model, part: Path) -> dict[str, str]:
 
 def _fill_examples(predictor: Predictor, texts: tuple[str, ...]) -> FillExamples:
     """Predictions of the int8 model for the example texts; for a text with several masks, those of all masks in turn."""
-    filled_texts = [(text, predictor.fill(text)) for text in texts]
+    filled_texts = [(text, group_by_mask(predictor.fill(text))) for text in texts]
     return [
-        (text, [prediction["word"] for predictions in filled for prediction in predictions]) for text, filled in filled_texts
+        (text, [prediction["token_str"] for predictions in masks for prediction in predictions]) for text, masks in filled_texts
     ]

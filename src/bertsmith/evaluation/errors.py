@@ -171,7 +171,7 @@ def _choice_mistakes(evaluation: Evaluation) -> list[Mistake]:
         if pred.choice != example.label:
             loss = float(-np.log(max(pred.scores[example.label], 1e-12)))
             texts = [[TextSpan(_truncate(text))] for text in (example.context, example.question) if text]
-            gold, predicted = _truncate(example.options[example.label]), _truncate(pred.option)
+            gold, predicted = _truncate(example.options[example.label]), _truncate(example.options[pred.choice])
             mistakes.append(Mistake("option", example.location, gold, predicted, pred.scores[pred.choice], loss, texts))
     return mistakes
 
@@ -179,8 +179,8 @@ def _choice_mistakes(evaluation: Evaluation) -> list[Mistake]:
 def _regression_mistakes(evaluation: Evaluation) -> list[Mistake]:
     mistakes = []
     for pred, example in zip(evaluation.predictions, evaluation.examples, strict=True):
-        gold, predicted = f"{example.label:.4g}", f"{pred.value:.4g}"
-        error = abs(pred.value - example.label)
+        gold, predicted = f"{example.label:.4g}", f"{pred.score:.4g}"
+        error = abs(pred.score - example.label)
         mistakes.append(Mistake("number", example.location, gold, predicted, None, error, _example_texts(example)))
     return mistakes
 
@@ -209,8 +209,8 @@ def _answer_mistakes(evaluation: Evaluation) -> list[Mistake]:
     f1_scores = task.per_example_scores(evaluation.predictions, evaluation.examples)[1]
     for pred, example, f1 in zip(evaluation.predictions, evaluation.examples, f1_scores, strict=True):
         if f1 < 1:
-            kind = "missed" if not pred.text else "spurious" if not example.answers else "partial match" if f1 else "wrong"
-            gold, predicted = " / ".join(dict.fromkeys(example.answers)) or "no answer", pred.text or "no answer"
+            kind = "missed" if not pred.answer else "spurious" if not example.answers else "partial match" if f1 else "wrong"
+            gold, predicted = " / ".join(dict.fromkeys(example.answers)) or "no answer", pred.answer or "no answer"
             texts = [[TextSpan(example.question)], _highlight_passage(pred, example)]
             loss = float(1 - f1) * pred.score
             mistakes.append(Mistake(kind, example.location, gold, predicted, pred.score, loss, texts))
@@ -226,7 +226,7 @@ def _generation_mistakes(evaluation: Evaluation) -> list[Mistake]:
         evaluation.predictions, evaluation.examples, scores["rougeL"], scores["exact"], strict=True
     ):
         if not exact:
-            gold, predicted, texts = _truncate(example.target), _truncate(pred.text), _example_texts(example)
+            gold, predicted, texts = _truncate(example.target), _truncate(pred.generated_text), _example_texts(example)
             mistakes.append(Mistake("text", example.location, gold, predicted, None, float(1 - rouge_l), texts))
     return mistakes
 
@@ -234,7 +234,7 @@ def _generation_mistakes(evaluation: Evaluation) -> list[Mistake]:
 def _highlight_passage(prediction: Any, example: Any) -> list[TextSpan]:
     """The passage around the gold and the predicted answer; overlapping answers are marked as one."""
     marks = [(*example.span, "gold")] if example.span else []
-    if prediction.start is not None:
+    if prediction.answer:
         marks.append((prediction.start, prediction.end, "predicted"))
     marks.sort()
     if len(marks) == 2 and marks[0][1] > marks[1][0]:

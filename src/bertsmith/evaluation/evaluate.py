@@ -48,8 +48,8 @@ def evaluate_model(predictor: Predictor, examples: Sequence[Any], tune: bool = F
     Sentences without tags and questions without answers are skipped; a text without a label raises UserError.
     """
     task, all_examples = predictor.require_task(), list(examples)
-    encoded = task.encode(all_examples, predictor.tokenizer, predictor.length)
-    scores, logits = predictor.scores(encoded), None
+    encoded = task.encode(all_examples, predictor.tokenizer, predictor.max_length)
+    scores, logits = predictor.compute_outputs(encoded), None
     if isinstance(task, TextClassification):
         logits = average_windows(scores, encoded, len(all_examples))
         task = task.calibrate(logits, all_examples).tune_threshold(logits, all_examples) if tune else task

@@ -240,7 +240,7 @@ def _ratio_metric(numerator: Array, denominator: Array) -> MetricResult:
 _METRICS_BY_TASK: dict[type, Callable[..., dict[str, MetricResult]]] = {
     TextClassification: _classify_metrics,
     TextRegression: partial(
-        _regression_metrics, names=("pearson", "spearman"), prediction_field="value", reference_field="label"
+        _regression_metrics, names=("pearson", "spearman"), prediction_field="score", reference_field="label"
     ),
     TextSimilarity: partial(
         _regression_metrics, names=("spearman", "pearson"), prediction_field="score", reference_field="score"

@@ -56,7 +56,7 @@ def summarize(
         model,
         data,
         evaluation,
-        compute_slices(evaluation, predictor.tokenizer, predictor.length),
+        compute_slices(evaluation, predictor.tokenizer, predictor.max_length),
         choose_slice_metric(evaluation.task, evaluation.metrics),
         compute_label_counts(evaluation),
         compute_confusion(evaluation),

@@ -54,7 +54,7 @@ class FinetuneRun:
         was_training = self.model.training
         self.predictor.task = task = self.objective.finalize_task(self.model)
         self.model.eval()
-        scores = task.compute_metrics(self.predictor.answers(self.examples.dev), self.examples.dev)
+        scores = task.compute_metrics(self.predictor.predict_examples(self.examples.dev), self.examples.dev)
         self.model.train(was_training)
         return scores[self.metric]
 

@@ -13,6 +13,7 @@ from ..tokenization.tokenizer import Tokenizer
 from .runtime import Ints, Runtime
 
 Predictions = list[dict[str, Any]]
+FilledMasks = Predictions | list[Predictions]  # of one mask; of several
 
 
 class FillMask:
@@ -21,48 +22,70 @@ class FillMask:
     def __init__(self, runtime: Runtime, tokenizer: Tokenizer, max_length: int) -> None:
         self.runtime, self.tokenizer, self.max_length = runtime, tokenizer, max_length
         if runtime.model.config.encoder.is_causal:
-            raise UserError("this model reads from left to right, and was never asked for what is hidden; it writes on, by "
-                           "`bertsmith predict` or .generate")  # fmt: skip
+            raise UserError("this model is causal and cannot fill masks; continue a text with .generate or `bertsmith predict`")
         if runtime.model.decoder is not None:
-            raise UserError("this model answers texts by texts, and fills no masks; ask it by `bertsmith predict`")
+            raise UserError("this model is an encoder-decoder and cannot fill masks; use `bertsmith predict` to generate text")
         if "words" not in runtime.model.heads:
             head_names = ", ".join(runtime.model.heads) or "none"
-            raise UserError(f"this model has no head for words (its heads: {head_names}); one that `pretrain` made fills masks")
+            raise UserError(f"this model has no language-model head (its heads: {head_names}); use one that `pretrain` made")
 
-    def fill(self, text: str, top_k: int) -> list[Predictions]:
-        """For each mask the `top_k` most probable tokens, with the other masks left in place."""
+    def fill(self, text: str, top_k: int) -> FilledMasks:
+        """The `top_k` most probable tokens of each mask, with the other masks left in place: the output of transformers'
+        fill-mask pipeline.
+
+        One row is `{"score": 0.71, "token": 3007, "token_str": "capital", "sequence": "paris is the capital of france."}`:
+        `score` is the probability of the token over the vocabulary, `token` its id, `sequence` the text with the token filled
+        in (with several masks, the others and [CLS] and [SEP] stay in it). The result is a list of rows for one mask, a list of
+        such lists for several.
+        """
         ids, positions = self._encode_masked_text(text, top_k)
-        return [self._top_predictions(row, top_k) for row in self._log_probs_at(ids, positions)]
+        log_probs = self._log_probs_at(ids, positions)
+        rows = [
+            self._top_predictions(ids, position, mask_log_probs, top_k, len(positions) == 1)
+            for position, mask_log_probs in zip(positions, log_probs, strict=True)
+        ]
+        return rows[0] if len(rows) == 1 else rows
 
-    def fill_jointly(self, text: str, top_k: int) -> list[Predictions]:
-        """For each mask the `top_k` most probable tokens, filled greedily: each pass fills the most confident mask left."""
+    def fill_jointly(self, text: str, top_k: int) -> FilledMasks:
+        """As `fill`, but one mask after another: each pass fills the most confident mask left with its most probable token."""
         ids, positions = self._encode_masked_text(text, top_k)
         predictions: dict[int, Predictions] = {}
         while remaining := [position for position in positions if position not in predictions]:
             log_probs = self._log_probs_at(ids, remaining)
             best = int(log_probs.max(-1).values.argmax())
-            ids[remaining[best]] = int(log_probs[best].argmax())
-            predictions[remaining[best]] = self._top_predictions(log_probs[best], top_k)
-        return [predictions[position] for position in positions]
+            position = remaining[best]
+            predictions[position] = self._top_predictions(ids, position, log_probs[best], top_k, len(positions) == 1)
+            ids[position] = int(log_probs[best].argmax())
+        rows = [predictions[position] for position in positions]
+        return rows[0] if len(rows) == 1 else rows
 
     def score_candidates(self, text: str, candidates: Sequence[str]) -> Predictions:
-        """The candidates for the single mask of a text, most probable first; `score` is the softmax over the candidates.
+        """The candidates for the single mask of a text, most probable first.
 
-        `log` is the log-probability of a candidate. A candidate of several subwords gets as many masks, filled from left
-        to right: the sum of their log-probabilities (chain rule) is comparable with that of a single subword, while the
-        mean would favour rare words with predictable endings.
+        One row is `{"score": 0.9, "token_str": "New York", "log_prob": -4.1, "sequence": "..."}`: `score` is the softmax over
+        the candidates, `log_prob` the natural log-probability of a candidate. A candidate of several subwords gets as many
+        masks, filled from left to right: the sum of their log-probabilities (chain rule) is comparable with that of a single
+        subword, while the mean would favour rare words with predictable endings.
         """
         is_list = isinstance(candidates, Sequence) and not isinstance(candidates, str)
         if not is_list or not all(isinstance(candidate, str) for candidate in candidates):
             raise UserError(f'candidates={str(candidates)[:80]} is not a list of texts; give one, such as ["wet", "dry"]')
-        inputs, positions, targets, candidate_index = self._candidate_inputs(text, candidates)
+        ids, mask_positions = self._encode_masked_text(text)
+        if len(mask_positions) > 1 or not candidates:
+            counts = f"{len(mask_positions)} masks and {len(candidates)} candidates"
+            raise UserError(f"candidates are ranked for the one mask of a text; {text[:80]!r} comes with {counts}")
+        before, after = ids[: mask_positions[0]], ids[mask_positions[0] + 1 :]
+        candidate_ids = self._candidate_ids(text, candidates)
+        inputs, positions, targets, candidate_index = self._candidate_inputs(before, after, candidate_ids)
         log_probs = torch.zeros(len(candidates), dtype=torch.float64)
         for i, row in self._iter_log_probs(inputs, positions):
             log_probs[candidate_index[i]] += float(row[0, targets[i]])
-        probs = log_probs.softmax(0).tolist()
-        predictions = [{"word": word, "score": round(prob, 6), "log": round(log_prob, 4)}
-                       for word, prob, log_prob in zip(candidates, probs, log_probs.tolist(), strict=True)]  # fmt: skip
-        return sorted(predictions, key=lambda prediction: -float(prediction["log"]))
+        scores = zip(log_probs.softmax(0).tolist(), candidates, log_probs.tolist(), candidate_ids, strict=True)
+        predictions = [
+            {"score": score, "token_str": candidate, "log_prob": log_prob, "sequence": self._decode([*before, *tokens, *after])}
+            for score, candidate, log_prob, tokens in scores
+        ]
+        return sorted(predictions, key=lambda prediction: -float(prediction["log_prob"]))
 
     def pseudo_log_likelihood(self, texts: Sequence[str], batch_tokens: int | None = None) -> list[dict[str, Any]]:
         """Pseudo-log-likelihood, sum over t of log p(x_t | x without x_t) (Salazar et al. 2020, eq. 1): one mask at a time.
@@ -96,12 +119,12 @@ class FillMask:
         if not isinstance(text, str):
             raise UserError(f"{str(text)[:80]} is not a text; give one text with a mask")
         if not isinstance(top_k, int) or top_k < 1:
-            raise UserError(f"top_k={top_k}: that is no number of words; ask for one or more")
+            raise UserError(f"top_k={top_k} is not a number of tokens; give 1 or more")
         ids = self._add_special_tokens(self.tokenizer.encode_with_mask(text))
         positions = np.flatnonzero(ids == self.tokenizer.mask_token_id).tolist()
         if not positions:
             mask_token = self.tokenizer.id_to_token[self.tokenizer.mask_token_id]
-            raise UserError(f"there is no {mask_token} in {text[:80]!r} to fill, and the model was not fine-tuned for a task")
+            raise UserError(f"{text[:80]!r} has no {mask_token} to fill, and the model was not fine-tuned for a task")
         return ids, positions
 
     def _add_special_tokens(self, ids: Sequence[int]) -> Ints:
@@ -112,18 +135,15 @@ class FillMask:
         copy[position] = self.tokenizer.mask_token_id
         return copy
 
-    def _candidate_inputs(self, text: str, candidates: Sequence[str]) -> tuple[list[Ints], list[Ints], list[int], list[int]]:
+    def _candidate_inputs(
+        self, before: Ints, after: Ints, candidate_ids: Sequence[list[int]]
+    ) -> tuple[list[Ints], list[Ints], list[int], list[int]]:
         """One input per subword of each candidate, with the subwords before it filled in.
 
         Returns, per input: the ids, the position of the mask, the target id, the index of the candidate.
         """
-        ids, mask_positions = self._encode_masked_text(text)
-        if len(mask_positions) > 1 or not candidates:
-            raise UserError(f"candidates are for a text with one mask, and one or more of them; here are {len(mask_positions)} "
-                           f"masks and {len(candidates)} candidates")  # fmt: skip
         inputs, positions, targets, candidate_index = list[Ints](), list[Ints](), list[int](), list[int]()
-        before, after = ids[: mask_positions[0]], ids[mask_positions[0] + 1 :]
-        for index, subwords in enumerate(self._candidate_ids(text, candidates)):
+        for index, subwords in enumerate(candidate_ids):
             for offset, subword in enumerate(subwords):
                 masks = [self.tokenizer.mask_token_id] * (len(subwords) - offset)
                 inputs.append(np.concatenate([before, np.array([*subwords[:offset], *masks], np.int64), after]))
@@ -138,9 +158,8 @@ class FillMask:
         encoded = encode_texts([f" {candidate}" if add_space else candidate for candidate in candidates], self.tokenizer)
         for candidate, ids in zip(candidates, encoded, strict=True):
             if not ids or self.tokenizer.unk_token_id in ids:
-                raise UserError(
-                    f"the candidate {candidate!r} has {'unknown pieces' if ids else 'no pieces'}; it cannot be scored"
-                )
+                problem = "contains [UNK]" if ids else "has no tokens"
+                raise UserError(f"candidate {candidate!r} {problem} in this model's vocabulary; leave it out")
         return encoded
 
     def _log_probs_at(self, ids: Ints, positions: Sequence[int]) -> Tensor:
@@ -161,17 +180,30 @@ class FillMask:
                 log_probs = logits[:, :vocab_size].float().log_softmax(-1).cpu()
             yield from zip(batch.tolist(), log_probs.split([len(positions[i]) for i in batch]), strict=True)
 
-    def _top_predictions(self, log_probs: Tensor, top_k: int) -> Predictions:
-        top, tokens = log_probs.exp().topk(min(top_k, len(log_probs))), self.tokenizer.id_to_token
-        pairs = zip(top.values.tolist(), top.indices.tolist(), strict=True)
-        return [{"word": tokens[token_id], "score": round(prob, 6)} for prob, token_id in pairs]
+    def _top_predictions(self, ids: Ints, position: int, log_probs: Tensor, top_k: int, is_single: bool) -> Predictions:
+        top, sequence, rows = log_probs.exp().topk(min(top_k, len(log_probs))), ids.copy(), Predictions()
+        for score, token in zip(top.values.tolist(), top.indices.tolist(), strict=True):
+            sequence[position] = token
+            text = self._decode(sequence, skip_special_tokens=is_single)
+            rows.append({"score": score, "token": token, "token_str": self.tokenizer.decode([token]), "sequence": text})
+        return rows
+
+    def _decode(self, ids: Sequence[int] | Ints, skip_special_tokens: bool = True) -> str:
+        is_special = self.tokenizer.is_special
+        return self.tokenizer.decode([int(i) for i in ids if not (skip_special_tokens and is_special[i])])
 
 
-def format_likelihood(log_likelihood: float, num_tokens: int, num_words: int) -> dict[str, Any]:
-    """Log-likelihood in total, per token and per word (None for a text without tokens), with both counts."""
-    means = (
-        {"per_token": log_likelihood / num_tokens, "per_word": log_likelihood / num_words}
-        if num_tokens
-        else {"per_token": None, "per_word": None}
-    )
-    return {"total": log_likelihood, **means, "tokens": num_tokens, "words": num_words}
+def group_by_mask(filled: FilledMasks) -> list[Predictions]:
+    """The result of `fill` as a list of rows per mask, also for a single mask."""
+    return [filled] if isinstance(filled[0], dict) else filled
+
+
+def format_likelihood(log_prob: float, num_tokens: int, num_words: int) -> dict[str, Any]:
+    """Natural log-probability of a text, its means per token and per word (None for a text without tokens), and both counts."""
+    return {
+        "log_prob": log_prob,
+        "log_prob_per_token": log_prob / num_tokens if num_tokens else None,
+        "log_prob_per_word": log_prob / num_words if num_tokens else None,
+        "num_tokens": num_tokens,
+        "num_words": num_words,
+    }

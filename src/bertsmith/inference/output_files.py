@@ -41,12 +41,10 @@ def compute_run_id(recipe: Config, model: str, *files: str | None) -> str:
 def check_output_file(out: Path, *files: str | None) -> Path:
     """Return `out` if it may be written: not a folder, and none of the input files."""
     if out.is_dir():
-        raise UserError(
-            f"out={out} is a folder, where a file is to be made; give the name of a file, such as {out / 'answers'}"
-        )
+        raise UserError(f"out={out} is a folder; give the name of a file, such as {out / 'answers.jsonl'}")
     for file in files:
         if file and out.exists() and (path := resolve_path(file, "data")).exists() and out.samefile(path):
-            raise UserError(f"out={out} is the file that is read, and would be lost; choose another out")
+            raise UserError(f"out={out} is also the input file, which would be overwritten; choose another out")
     return out
 
 

@@ -1,15 +1,17 @@
 """`Predictor`: model, tokenizer and task of a checkpoint folder behind one call; `load` reads the folder."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from html import escape
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from ..artifacts import resolve_path
-from ..config import from_dict
+from ..artifacts import atomic_folder, check_writable, resolve_path
+from ..config import from_dict, to_dict
 from ..device import resolve_device
 from ..errors import UserError
 from ..model import checkpoint
@@ -24,67 +26,94 @@ from ..tasks.base import EncodedExamples, average_windows, encode_pairs
 from ..tasks.requests import as_text_list, parse_requests
 from ..tasks.similarity import Pooling, semantic_search, to_hits
 from ..tokenization.tokenizer import Tokenizer
-from .fill_mask import FillMask
+from .fill_mask import FilledMasks, FillMask, Predictions
 from .runtime import Precision, Runtime
 from .text_generation import CausalGenerator, generate_targets, is_causal_lm
 
 Embeddings = NDArray[np.float32]
 
+MAX_LABELS_SHOWN = 6  # in the representation of a predictor
+
+
+class TokenVectors(NamedTuple):
+    """Hidden states of one text, [CLS] and [SEP] included."""
+
+    tokens: list[str]
+    offsets: NDArray[np.int64]  # (tokens, 2): characters [start, end) of each token in the text; 0, 0 for [CLS] and [SEP]
+    vectors: Embeddings  # (tokens, hidden_size)
+
 
 class Predictor:
-    """What `bertsmith.load` returns: tokenizer, task, labels and thresholds come from the checkpoint folder.
+    """What `bertsmith.load` returns: a model with its tokenizer, and the task, labels and thresholds it was fine-tuned with.
 
-    `batch_tokens` in every method is the number of tokens in a batch; the default depends on the device.
+    Methods return their results and print nothing. Where a method takes several texts, they may be a list, tuple, NumPy
+    array, pandas Series or generator; one text gives one result, several give a list in the same order. `batch_tokens` is the
+    number of tokens in a batch; the default depends on the device.
     """
 
     def __init__(
-        self, model: Model, tokenizer: Tokenizer, card: dict[str, Any], task: TaskConfig | None = None, length: int = 0,
-        precision: Precision = "auto",
+        self, model: Model, tokenizer: Tokenizer, card: dict[str, Any], task: TaskConfig | None = None, max_length: int = 0,
+        precision: Precision = "auto", config: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
+        """`config` is what config.json of the folder records beside the model; `save` writes it again."""
         self.model, self.tokenizer, self.card, self.task = model.eval(), tokenizer, card, task
-        self.length = length or model.config.encoder.max_position_embeddings
-        self.runtime = Runtime(model, precision)
-        self.search: GenerationConfig | None = None  # overrides the decoding settings of task=generate
+        self.max_length = max_length or model.config.encoder.max_position_embeddings
+        self.runtime, self.config = Runtime(model, precision), config or {}
+        self.generation_config: GenerationConfig | None = None  # overrides the decoding settings of task=generate
 
-    def __call__(self, inputs: Any = None, text_pair: Any = None, /, *, batch_tokens: int | None = None, **fields: Any) -> Any:
-        """The prediction for one input, or a list of predictions for several, as JSON-compatible values.
+    def __call__(
+        self, inputs: Any = None, text_pair: Any = None, /, *, top_k: int | None = None, batch_tokens: int | None = None,
+        **fields: Any,
+    ) -> Any:  # fmt: skip
+        """The answer for one input, or a list of answers for several, as JSON-compatible values.
 
         An input is a text (`model("a fine film")`), a pair (`model("a film", "a movie")`), or fields by name:
-        `model(question=..., context=...)`, `model(context=..., options=[...])`, `model(tokens=[...])`; several inputs are
-        a list of texts, or of dictionaries of such fields. A model without a task fills masks, or continues the text if
-        it is a causal language model.
+        `model(question=..., context=...)`, `model(context=..., options=[...])`, `model(tokens=[...])`. Several inputs are
+        texts, dictionaries of such fields, or a data frame with a column for each field (`text`, `text_b`). A model without a
+        task fills masks, or continues the text if it is a causal language model.
+
+        | task | answer |
+        |---|---|
+        | classify | `{"label", "score", "scores"}`; multi_label: `{"labels": [{"label", "score"}], "scores"}` |
+        | regress, similar | `{"score"}` |
+        | tag | `[{"entity_group", "score", "word", "start", "end"}]` |
+        | answer | `{"answer", "score", "start", "end"}`; with `top_k` also `"candidates"` |
+        | choose | `{"choice", "score", "scores"}` |
+        | generate | `{"generated_text"}` |
+
+        Args:
+            top_k: number of tokens for each mask (default 5), of labels in `scores`, or of candidate answers
         """
         if self.task is None and not fields and text_pair is None:
-            texts, is_single = as_text_list(inputs)
-            if is_causal_lm(self.model):
-                return self.generate(inputs, batch_tokens=batch_tokens)
-            filled = [self.fill(text) for text in texts]
-            return filled[0] if is_single else filled
+            return self._call_language_model(inputs, top_k, batch_tokens)
         task = self.require_task()
+        if top_k is not None and (not isinstance(top_k, int) or top_k < 1):
+            raise UserError(f"top_k={top_k} is not a number of results; give 1 or more")
         requests, is_single = parse_requests(task, inputs, text_pair, fields)
-        answers = self.answers([request.example for request in requests], batch_tokens)
-        results = [request.to_dict(answer) for request, answer in zip(requests, answers, strict=True)]
-        return results[0] if is_single else results
+        predictions = self.predict_examples([request.example for request in requests], batch_tokens)
+        answers = [request.to_answer(prediction, top_k) for request, prediction in zip(requests, predictions, strict=True)]
+        return answers[0] if is_single else answers
 
-    def answers(
+    def predict_examples(
         self, examples: Sequence[Any], batch_tokens: int | None = None, before: Sequence[Any] = (), after: Sequence[Any] = ()
     ) -> list[Any]:
-        """One prediction per example, in order; sequences of similar length share a batch.
+        """One `Prediction` per example of the task, in order; sequences of similar length share a batch.
 
-        `before` and `after` are neighbouring examples that serve only as document context, for tasks that use it.
+        `before` and `after` are neighboring examples that serve only as document context, for tasks that use it.
         """
         task = self.require_task()
         if not examples:
             return []
-        all_encoded = task.encode([*before, *examples, *after], self.tokenizer, self.length)
+        all_encoded = task.encode([*before, *examples, *after], self.tokenizer, self.max_length)
         encoded = all_encoded.select_examples(len(before), len(before) + len(examples))
-        return task.decode(self.scores(encoded, batch_tokens), encoded, examples)
+        return task.decode(self.compute_outputs(encoded, batch_tokens), encoded, examples)
 
-    def scores(self, encoded: EncodedExamples, batch_tokens: int | None = None) -> list[np.ndarray]:
+    def compute_outputs(self, encoded: EncodedExamples, batch_tokens: int | None = None) -> list[np.ndarray]:
         """Outputs of the task's head per sequence (per example, where windows are pooled); for task=generate, generated ids."""
         task = self.require_task()
         if isinstance(task, Seq2Seq):
-            return list(generate_targets(self.runtime, self.tokenizer, task, encoded.input_ids, self.search, batch_tokens))
+            ids = generate_targets(self.runtime, self.tokenizer, task, encoded.input_ids, self.generation_config, batch_tokens)
+            return list(ids)
         unlabelled = EncodedExamples(encoded.input_ids, encoded.token_type_ids, encoded.example_index, {}, encoded.metadata)
         batches, objective = (
             ExampleBatches(task, unlabelled, batch_tokens or self.runtime.batch_tokens, 0, shuffle=False),
@@ -107,17 +136,17 @@ class Predictor:
             outputs |= {int(i): value.numpy() for i, value in zip(sequence_ids, values, strict=True)}
         return [outputs[i] for i in sorted(outputs)]
 
-    def embed(self, texts: str | Sequence[str], pooling: Pooling | None = None, batch_tokens: int | None = None) -> Embeddings:
-        """Text embeddings, float32 (texts, hidden_size), or (hidden_size,) for a single text.
+    def embed(self, texts: str | Iterable[str], pooling: Pooling | None = None, batch_tokens: int | None = None) -> Embeddings:
+        """Sentence embeddings, float32 (texts, hidden_size), or (hidden_size,) for a single text.
 
-        `pooling` defaults to that of task=similar, otherwise to the mean over tokens.
+        `pooling` is "mean" or "cls"; the default is `self.pooling`.
         """
         text_list, is_single = as_text_list(texts)
-        pooling = self.pool if pooling is None else pooling
+        pooling = self.pooling if pooling is None else pooling
         if pooling not in get_args(Pooling):
-            raise UserError(f"pooling={pooling} is not known; write {' or '.join(get_args(Pooling))}")
+            raise UserError(f"pooling={pooling} is not known; choose {' or '.join(get_args(Pooling))}")
         long_text_options = (self.task.long_text, self.task.doc_stride) if isinstance(self.task, TextSimilarity) else ()
-        encoded = encode_pairs([(text, None) for text in text_list], self.tokenizer, self.length, *long_text_options)
+        encoded = encode_pairs([(text, None) for text in text_list], self.tokenizer, self.max_length, *long_text_options)
         ids = encoded.input_ids
         vectors = np.zeros((len(ids), self.model.config.encoder.hidden_size), np.float32)
         for batch in self.runtime.batch_by_length(np.array([len(text) for text in ids], np.int64), batch_tokens):
@@ -128,42 +157,78 @@ class Predictor:
             vectors = average_windows(vectors, replace(encoded, metadata=[]), len(text_list)).astype(np.float32)
         return vectors[0] if is_single else vectors
 
-    @property
-    def pool(self) -> Pooling:
-        """Default pooling of `embed`."""
-        return self.task.pooling if isinstance(self.task, TextSimilarity) else "mean"
+    def hidden_states(self, texts: str | Iterable[str], batch_tokens: int | None = None) -> Any:
+        """Last hidden states of every token, as `TokenVectors(tokens, offsets, vectors)` per text.
+
+        Texts are truncated to `max_length` tokens, [CLS] and [SEP] included.
+
+        Example:
+            >>> tokens, offsets, vectors = model.hidden_states("a fine film")
+            >>> vectors.shape  # (5, hidden_size): [CLS] a fine film [SEP]
+        """
+        text_list, is_single = as_text_list(texts)
+        encodings, limit = self.tokenizer.encode_batch(text_list), self.max_length - 2
+        framing = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
+        ids = [np.array([framing[0], *encoding.ids[:limit], framing[1]], np.int64) for encoding in encodings]
+        vectors: dict[int, Embeddings] = {}
+        for batch in self.runtime.batch_by_length(np.array([len(text) for text in ids], np.int64), batch_tokens):
+            with self.runtime.inference_context():
+                hidden, layout = self.runtime.compute_hidden_states([ids[i] for i in batch])
+                per_text = hidden.float().cpu().split(layout.lengths.tolist())
+            vectors |= {int(i): value.numpy() for i, value in zip(batch, per_text, strict=True)}
+        cls_token, sep_token = (self.tokenizer.id_to_token[token_id] for token_id in framing)
+        results = [
+            TokenVectors(
+                [cls_token, *encoding.tokens[:limit], sep_token],
+                np.array([(0, 0), *encoding.offsets[:limit], (0, 0)], np.int64),
+                vectors[index],
+            )
+            for index, encoding in enumerate(encodings)
+        ]
+        return results[0] if is_single else results
 
     def nearest(
         self,
-        queries: str | Sequence[str],
-        documents: Sequence[str] | NDArray[Any],
+        queries: str | Iterable[str],
+        documents: Iterable[str] | NDArray[Any],
         top_k: int = 5,
         pooling: Pooling | None = None,
     ) -> list[Any]:
-        """The most similar documents for each query, best first: `[{"row": 12, "score": 0.83, "text": "..."}, ...]`.
+        """Semantic search: the most similar documents for each query, best first.
 
-        Documents may be embeddings from `embed`, e.g. a memory-mapped .npy; then the results have no text.
+        One hit is `{"corpus_id": 12, "score": 0.83, "text": "..."}`: index of the document, cosine similarity and text.
+        Documents may be embeddings from `embed`, e.g. a memory-mapped .npy; then the hits have no text.
         """
         query_list, is_single = as_text_list(queries)
-        texts = None if isinstance(documents, np.ndarray) else as_text_list(documents)[0]
-        vectors = documents if isinstance(documents, np.ndarray) else self.embed(texts or [], pooling)
+        if isinstance(documents, np.ndarray) and documents.dtype.kind == "f":
+            texts, vectors = None, documents
+        else:
+            texts = as_text_list(documents)[0]
+            vectors = self.embed(texts, pooling)
         hits = to_hits(*semantic_search(self.embed(query_list, pooling), vectors, top_k), texts)
         return hits[0] if is_single else hits
 
-    def fill(self, text: str, top_k: int = 5, candidates: Sequence[str] | None = None, together: bool = False) -> list[Any]:
-        """For each [MASK] in the text, the most probable tokens: `[[{"word": "capital", "score": 0.71}, ...], ...]`.
+    def fill(
+        self, text: str, top_k: int = 5, candidates: Sequence[str] | None = None, together: bool = False
+    ) -> FilledMasks | Predictions:
+        """The most probable tokens for [MASK]: a list of rows for one mask, a list of lists for several.
 
-        Masks are predicted independently; with `together`, one after another, the most confident first. With
-        `candidates`, these are ranked for the single mask: `[{"word": "New York", "score": 0.9, "log": -4.1}, ...]`.
+        A row is `{"score": 0.71, "token": 3007, "token_str": "capital", "sequence": "..."}`, as in transformers' fill-mask:
+        the probability, the id and the text of the token, and the text with the token in it. Masks are predicted
+        independently; with `together`, one after another, the most confident first. With `candidates`, these are ranked for the
+        single mask: `{"score": 0.9, "token_str": "New York", "log_prob": -4.1, "sequence": "..."}`, where the scores of all
+        candidates sum to 1.
         """
-        fill_mask = FillMask(self.runtime, self.tokenizer, self.length)
+        fill_mask = FillMask(self.runtime, self.tokenizer, self.max_length)
         if candidates is not None:
             return fill_mask.score_candidates(text, candidates)
         return fill_mask.fill_jointly(text, top_k) if together else fill_mask.fill(text, top_k)
 
-    def generate(self, texts: str | Sequence[str], kind: str = "greedy", batch_tokens: int | None = None, **search: Any) -> Any:
-        """Continuations by a causal model: `{"text": " and so on", "tokens": [...], "log": -12.3, "ended": False}`.
+    def generate(self, texts: str | Iterable[str], kind: str = "greedy", batch_tokens: int | None = None, **search: Any) -> Any:
+        """Continuations of texts by a causal language model.
 
+        `{"generated_text": " and so on", "token_ids": [...], "log_prob": -12.3, "finish_reason": "length"}`: the continuation
+        without the text itself, its log-probability, and "eos_token" where the model ended it or "length" where the limit did.
         `kind` is greedy, sample or beam, and `search` its settings: `generate("Once", kind="sample", top_p=0.9,
         max_new_tokens=50)`. The result for a text does not depend on the other texts of the call.
         """
@@ -172,25 +237,84 @@ class Predictor:
         results = CausalGenerator(self.runtime, self.tokenizer).generate(text_list, config, batch_tokens)
         return results[0] if is_single else results
 
-    def likelihood(self, texts: str | Sequence[str], batch_tokens: int | None = None) -> Any:
-        """Pseudo-log-likelihood (natural log) of each text: `{"total": -31.2, "per_token": -2.6, ...}`.
+    def likelihood(self, texts: str | Iterable[str], batch_tokens: int | None = None) -> Any:
+        """Log-likelihood of each text under the model: pseudo-log-likelihood for a masked LM (Salazar et al. 2020).
 
-        A masked LM needs one forward pass per token; a causal model gives the log-likelihood itself in one.
+        `{"log_prob": -31.2, "log_prob_per_token": -2.6, "log_prob_per_word": -3.9, "num_tokens": 12, "num_words": 8}`, with
+        natural logarithms. A masked LM needs one forward pass per token, a causal model one per text.
         """
         text_list, is_single = as_text_list(texts)
         if is_causal_lm(self.model):
             results = CausalGenerator(self.runtime, self.tokenizer).log_likelihood(text_list, batch_tokens)
             return results[0] if is_single else results
-        results = FillMask(self.runtime, self.tokenizer, self.length).pseudo_log_likelihood(text_list, batch_tokens)
+        results = FillMask(self.runtime, self.tokenizer, self.max_length).pseudo_log_likelihood(text_list, batch_tokens)
         return results[0] if is_single else results
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of task=classify (in the order of the logits) or tags of task=tag; empty for other tasks."""
+        return getattr(self.task, "labels", ())
+
+    @property
+    def device(self) -> torch.device:
+        return self.runtime.device
+
+    @property
+    def pooling(self) -> Pooling:
+        """Default pooling of `embed`: that of task=similar, otherwise mean."""
+        return self.task.pooling if isinstance(self.task, TextSimilarity) else "mean"
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    def to(self, device: str | torch.device) -> "Predictor":
+        """Move the model to a device ("cpu", "cuda", "cuda:1", "auto") in place; returns the predictor."""
+        self.model.to(resolve_device(str(device)))
+        return self
+
+    def save(self, folder: str | Path) -> Path:
+        """Write a checkpoint folder that `load` reads, with tokenizer, task and card; an existing folder is not overwritten."""
+        path = check_writable(Path(folder).expanduser())
+        task = {} if self.task is None else {"task": to_dict(self.task)}
+        config = {name: value for name, value in self.config.items() if name != "model"} | task
+        config["max_length"] = self.max_length
+        with atomic_folder(path) as staging:
+            checkpoint.write_files(staging, self.model, self.tokenizer, self.card, config, as_int8="weights" in self.config)
+        return path
 
     def require_task(self) -> TaskConfig:
         """The task of the checkpoint; an error for a model that was only pre-trained."""
         if self.task is None:
-            raise UserError(
-                "this model was not fine-tuned for a task; `bertsmith finetune` does that, and .fill fills its masks"
-            )
+            raise UserError("this model was not fine-tuned for a task; run `bertsmith finetune`, or fill masks with .fill")
         return self.task
+
+    def __repr__(self) -> str:
+        return f"Predictor({', '.join(f'{name}={value}' for name, value in self._summary().items())})"
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        rows = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self._summary().items())
+        return f"<table>{''.join(rows)}</table>"
+
+    def _summary(self) -> dict[str, str]:
+        """What identifies a loaded model, by name."""
+        task = "none" if self.task is None else self.task.__struct_config__.tag
+        labels = ", ".join(self.labels[:MAX_LABELS_SHOWN])
+        if len(self.labels) > MAX_LABELS_SHOWN:
+            labels += f", ... ({len(self.labels)})"
+        size, precision = f"{self.num_parameters:,}", self.runtime.compute_precision
+        summary = {"task": str(task)} | ({"labels": f"[{labels}]"} if labels else {})
+        return summary | {"parameters": size, "device": str(self.device), "precision": precision}
+
+    def _call_language_model(self, inputs: Any, top_k: int | None, batch_tokens: int | None) -> Any:
+        texts, is_single = as_text_list(inputs)
+        if is_causal_lm(self.model):
+            if top_k is not None:
+                raise UserError(f'top_k={top_k} is an option of sampling; use .generate(text, kind="sample", top_k={top_k})')
+            return self.generate(inputs if is_single else texts, batch_tokens=batch_tokens)
+        filled = [self.fill(text, 5 if top_k is None else top_k) for text in texts]
+        return filled[0] if is_single else filled
 
 
 def load(folder: str | Path, device: str = "auto", precision: Precision = "auto") -> Predictor:
@@ -198,6 +322,6 @@ def load(folder: str | Path, device: str = "auto", precision: Precision = "auto"
     path = resolve_path(folder, "folder")
     torch_device = resolve_device(device)
     model, tokenizer, card = checkpoint.load(path)
-    record = checkpoint.read_config(path)
-    task = from_dict(TaskConfig, record["task"], str(path / "config.json")) if "task" in record else None  # type: ignore[arg-type]
-    return Predictor(model.to(torch_device), tokenizer, card, task, record.get("max_length", 0), precision)
+    config = checkpoint.read_config(path)
+    task = from_dict(TaskConfig, config["task"], str(path / "config.json")) if "task" in config else None  # type: ignore[arg-type]
+    return Predictor(model.to(torch_device), tokenizer, card, task, config.get("max_length", 0), precision, config)

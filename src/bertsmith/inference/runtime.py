@@ -24,7 +24,7 @@ class Runtime:
 
     def __init__(self, model: Model, precision: Precision = "auto") -> None:
         if precision not in get_args(Precision):
-            raise UserError(f"precision={precision} is not known; write {', '.join(get_args(Precision))}")
+            raise UserError(f"precision={precision} is not known; choose from {', '.join(get_args(Precision))}")
         self.model, self.precision = model, precision
 
     @property
@@ -36,9 +36,17 @@ class Runtime:
         """Default batch size in tokens: large on a GPU, small enough for the caches of a CPU."""
         return 16384 if self.device.type == "cuda" else 2048
 
+    @property
+    def compute_precision(self) -> Literal["fp32", "bf16"]:
+        """The precision in use: `auto` resolved for the device."""
+        if self.precision == "auto":
+            return "bf16" if self.device.type == "cuda" else "fp32"
+        return self.precision
+
     @contextmanager
     def inference_context(self) -> Iterator[None]:
-        use_bf16 = self.precision == "bf16" or (self.precision == "auto" and self.device.type == "cuda")
+        """Inference mode with autocast to the precision in use."""
+        use_bf16 = self.compute_precision == "bf16"
         with torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16, enabled=use_bf16):
             yield
 

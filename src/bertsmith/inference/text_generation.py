@@ -49,7 +49,12 @@ def build_search_config(task: Seq2Seq) -> GenerationConfig:
     """Decoding settings of a task: greedy or beam search."""
     if task.num_beams == 1:
         return Greedy(max_new_tokens=task.max_target_length)
-    return Beam(max_new_tokens=task.max_target_length, num_beams=task.num_beams, length_penalty=task.length_penalty)
+    return Beam(
+        max_new_tokens=task.max_target_length,
+        num_beams=task.num_beams,
+        length_penalty=task.length_penalty,
+        length_penalty_type=task.length_penalty_type,
+    )
 
 
 def is_causal_lm(model: Model) -> bool:
@@ -62,12 +67,18 @@ class CausalGenerator:
 
     def __init__(self, runtime: Runtime, tokenizer: Tokenizer) -> None:
         if not is_causal_lm(runtime.model):
-            problem = "has no head for words" if runtime.model.config.encoder.is_causal else "sees what follows"
-            raise UserError(f"this model {problem}; one that `pretrain` made with objective=clm, or an imported GPT, writes on")
+            problem = "has no language-model head" if runtime.model.config.encoder.is_causal else "is not causal"
+            raise UserError(f"this model {problem} and cannot generate text; use a model pre-trained with objective=clm, or an "
+                           "imported GPT")  # fmt: skip
         self.runtime, self.model, self.tokenizer = runtime, runtime.model, tokenizer
 
     def generate(self, texts: Sequence[str], search: GenerationConfig, batch_tokens: int | None = None) -> list[dict[str, Any]]:
-        """The continuation of each text: `{"text": " and so on", "tokens": [...], "log": -12.3, "ended": False}`."""
+        """The continuation of each text, without the text itself.
+
+        `{"generated_text": " and so on", "token_ids": [...], "log_prob": -12.3, "finish_reason": "length"}`: `log_prob` is the
+        sum of the tokens' natural log-probabilities under the model, end token included; `finish_reason` is "eos_token" where
+        the model ended the text, "length" where max_new_tokens or the model's positions did.
+        """
         prompts, max_positions = self._encode_prompts(texts), self.model.config.encoder.max_position_embeddings
         max_new_tokens = [min(search.max_new_tokens, max_positions - len(prompt)) for prompt in prompts]
         lengths = np.array(
@@ -122,8 +133,8 @@ class CausalGenerator:
                    for text_ids in encode_texts(texts, self.tokenizer)]  # fmt: skip
         for text, prompt in zip(texts, prompts, strict=True):
             if len(prompt) >= max_positions:
-                raise UserError(f"{text[:40]!r} has {len(prompt):,} tokens, and the model's {max_positions:,} positions leave "
-                               "no room behind it; cut it at its beginning")  # fmt: skip
+                raise UserError(f"{text[:40]!r} has {len(prompt):,} tokens and the model {max_positions:,} positions: there is "
+                               "no room for new tokens; shorten the text")  # fmt: skip
         return prompts
 
     def _build_decoder(self, max_new_tokens: int) -> IncrementalDecoder:
@@ -144,4 +155,7 @@ class CausalGenerator:
         text = (
             full_text.removeprefix(prompt_text) if full_text.startswith(prompt_text) else self.tokenizer.decode(output.tokens)
         )
-        return {"text": text, "tokens": output.tokens, "log": round(output.log_prob, 4), "ended": output.is_finished}
+        finish_reason = "eos_token" if output.is_finished else "length"
+        return {
+            "generated_text": text, "token_ids": output.tokens, "log_prob": output.log_prob, "finish_reason": finish_reason
+        }  # fmt: skip

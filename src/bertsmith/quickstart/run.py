@@ -208,10 +208,12 @@ def _finetune(folder: Path, base: str, train_settings: "FinetuneTrain", print_st
 
 
 def _print_predictions(predictor: "Predictor", texts: Sequence[str], console: Console) -> None:
+    from ..inference.fill_mask import group_by_mask
+
     rows = []
     for text in texts:
-        guesses = predictor.fill(text, top_k=4)[0]
-        rows.append((text, ", ".join(f"{guess['word']} {guess['score']:.0%}" for guess in guesses)))
+        predictions = group_by_mask(predictor.fill(text, top_k=4))[0]
+        rows.append((text, ", ".join(f"{row['token_str']} {row['score']:.0%}" for row in predictions)))
     console.print_table("", rows)
 
 

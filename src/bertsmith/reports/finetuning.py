@@ -44,15 +44,16 @@ class FinetuningComparison(NamedTuple):
     answers: list[ExampleAnswer]
 
 
-def render_filled_masks(
-    fill_results: Iterable[tuple[str, Sequence[Sequence[Mapping[str, Any]]]]], title: str = "Filled masks"
-) -> Section:
+def render_filled_masks(fill_results: Iterable[tuple[str, Sequence[Any]]], title: str = "Filled masks") -> Section:
     """A table of predictions per mask; takes (text, result of `Predictor.fill`) pairs."""
-    items = [
-        (text, [[(row["word"], f"{row['score']:.1%}", row["score"]) for row in rows] for rows in masks])
-        for text, masks in fill_results
-    ]
+    items = [(text, _mask_rows(filled)) for text, filled in fill_results]
     return Section(title, render("finetuning", "filled_masks", items=items))
+
+
+def _mask_rows(filled: Sequence[Any]) -> list[list[tuple[str, str, float]]]:
+    """(token, percentage, score) of each prediction, per mask; `filled` is a flat list if the text has one mask."""
+    masks = [filled] if isinstance(filled[0], Mapping) else filled
+    return [[(row["token_str"], f"{row['score']:.1%}", row["score"]) for row in rows] for rows in masks]
 
 
 def render_comparison(title: str, comparison: FinetuningComparison) -> Section:

@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
@@ -49,7 +49,8 @@ class Example:
 
     source: str = ""  # file it was read from (empty if none), for error messages
     line: int = 0
-    guides: tuple[str, ...] = ()  # special tokens filled in from the task's template, in its order
+    id: str | int = ""  # field or column `id` of its row; empty if there is none
+    special_tokens: tuple[str, ...] = ()  # special tokens filled in from the task's template, in its order
 
     @property
     def location(self) -> str:
@@ -58,7 +59,13 @@ class Example:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Prediction for one example; its fields are the keys that `predict` writes."""
+    """Prediction for one example. `to_answer` gives what users see: in Python, in JSON lines and over HTTP."""
+
+    def to_answer(self, top_k: int | None = None) -> dict[str, Any]:
+        """The prediction as JSON-compatible values, by default its fields; `top_k` limits or adds alternatives."""
+        if top_k is not None:
+            raise UserError(f"top_k={top_k} is for masks, labels (classify) and candidate answers (answer); leave it out")
+        return {spec.name: getattr(self, spec.name) for spec in fields(self)}
 
 
 @dataclass(frozen=True)
@@ -180,7 +187,7 @@ def encode_pairs(
     available tokens. `special_tokens` (one per pair) are inserted beside the texts, in every window.
     """
     if max_length < 8:
-        raise UserError(f"sequences of {max_length} tokens leave no room for a text; set max_length to 8 or more")
+        raise UserError(f"max_length={max_length} leaves no room for a text; set 8 or more")
     first_ids = encode_texts([first for first, _ in pairs], tokenizer)
     second_ids = iter(encode_texts([second for _, second in pairs if second is not None], tokenizer))
     special_tokens = special_tokens if special_tokens is not None else [NO_SPECIAL_TOKENS] * len(pairs)
@@ -234,7 +241,7 @@ def average_windows(outputs: ModelOutputs, encoded: EncodedExamples, num_example
     rows = rows[:, None] if rows.ndim == 1 else rows
     num_expected = num_examples if is_pooled(encoded) else len(encoded.input_ids)
     if len(rows) != num_expected:
-        raise ValueError(f"{len(rows)} rows of scores for {num_expected} {'examples' if is_pooled(encoded) else 'sequences'}")
+        raise ValueError(f"{len(rows)} rows of outputs for {num_expected} {'examples' if is_pooled(encoded) else 'sequences'}")
     if is_pooled(encoded):
         return rows
     sums = np.zeros((num_examples, rows.shape[1]))

@@ -27,14 +27,38 @@ class ClassificationExample(LabeledExample[str]):
 
 @dataclass(frozen=True)
 class ClassificationPrediction(Prediction):
+    """The most probable label. `scores` are softmax probabilities after temperature scaling; they sum to 1."""
+
     label: str
-    scores: dict[str, float]  # probability of each label
+    scores: dict[str, float]  # probability of each label, in the order of the task's labels
+
+    @property
+    def score(self) -> float:
+        """Probability of the label."""
+        return self.scores[self.label]
+
+    def to_answer(self, top_k: int | None = None) -> dict[str, Any]:
+        """`{"label": "positive", "score": 0.98, "scores": {"negative": 0.02, "positive": 0.98}}`; see `top_scores`."""
+        return {"label": self.label, "score": self.score, "scores": top_scores(self.scores, top_k)}
 
 
 @dataclass(frozen=True)
 class MultiLabelPrediction(Prediction):
-    labels: list[str]  # labels whose probability is at least the task's threshold
+    """All labels whose probability reaches the task's threshold. `scores` are sigmoids, one per label, independent."""
+
+    labels: list[str]  # in the order of the task's labels
     scores: dict[str, float]
+
+    def to_answer(self, top_k: int | None = None) -> dict[str, Any]:
+        """`{"labels": [{"label": "sports", "score": 0.9}], "scores": {...}}`, the most probable label first."""
+        ranked = sorted(self.labels, key=lambda label: -self.scores[label])
+        labels = [{"label": label, "score": self.scores[label]} for label in ranked]
+        return {"labels": labels, "scores": top_scores(self.scores, top_k)}
+
+
+def top_scores(scores: dict[str, float], top_k: int | None) -> dict[str, float]:
+    """All scores in the order of the labels, or the `top_k` highest, highest first."""
+    return scores if top_k is None else dict(sorted(scores.items(), key=lambda item: -item[1])[:top_k])
 
 
 class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="classify"):
@@ -61,13 +85,15 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
             self, labels=self.labels or tuple(sorted(label_counts)), special_tokens=self.collect_special_tokens(examples)
         )
         if len(task.labels) < 2 - self.multi_label:
-            raise UserError(f"{_source_files(examples)}: every label is {task.labels}; there is nothing to tell apart")
+            raise UserError(f"{_source_files(examples)}: all examples have the label {', '.join(task.labels)}; "
+                           "a classifier needs at least two labels")  # fmt: skip
         task._check_labels(label_counts, _source_files(examples))
         task._check_labels([self.positive] if self.positive else [], "task.positive")
         task._check_labels(self.class_weights if isinstance(self.class_weights, dict) else [], "task.class_weights")
         if self.positive and (task.num_outputs != 2 or self.multi_label):
             raise UserError(
-                f"task.positive={self.positive} is for one of two labels; here are {task.num_outputs}: leave it out"
+                f"task.positive={self.positive} is for binary classification, and this task has {task.num_outputs} labels; "
+                "leave it out"
             )
         return task._with_balanced_weights(label_counts, len(examples)) if self.class_weights == "balanced" else task
 

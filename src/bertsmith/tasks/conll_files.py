@@ -22,7 +22,7 @@ _SNIFF_LINES, _MAX_WORDS_PER_TOKEN = (
 )  # lines read to detect the format; words per line above which lines are sentences, not tokens
 _WORD = re.compile(r"[\u3400-\u9fff]|[^\W\u3400-\u9fff]+|[^\w\s]")
 _TAG = re.compile(r"O|[BIESLUM]-\S+")
-_SKIP_HINT = f"mend the row, or leave such sentences out by {SKIP_HINT}"
+_SKIP_HINT = f"fix the row, or skip such sentences with {SKIP_HINT}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +58,11 @@ def read_sentences(
         return
     token_column, tag_column = _column_index(columns, "tokens", 0), _column_index(columns, "tags", -1)
     num_columns = 0  # columns of the first row; all rows must have as many
-    guides = fill_template(partial(_raise_no_column, path))
+    special_tokens = fill_template(partial(_raise_no_column, path))
     for document, rows in _read_sentence_rows(path):
         num_columns = num_columns or len(rows[0][1])
         sentence = _parse_sentence_rows(path, document, rows, num_columns, token_column, tag_column)
-        yield replace(sentence, guides=guides) if isinstance(sentence, Sentence) else sentence
+        yield replace(sentence, special_tokens=special_tokens) if isinstance(sentence, Sentence) else sentence
 
 
 def hide_tag_column(columns: Mapping[str, str]) -> dict[str, str]:
@@ -130,7 +130,7 @@ def _find_problem(fields: list[str], num_columns: int, token_column: int, tag_co
     if any("\udc80" <= character <= "\udcff" for text in fields for character in text):
         return "it is not UTF-8"
     if len(fields) != num_columns:
-        return f"{len(fields)} columns, where the file begins with {num_columns}"
+        return f"{len(fields)} columns, but the first row of the file has {num_columns}"
     if max(token_column, tag_column) >= num_columns:
         return f"it has no column {max(token_column, tag_column)}, only 0 to {num_columns - 1}"
     if not fields[token_column]:
@@ -147,21 +147,29 @@ def _column_index(columns: Mapping[str, str], name: str, default: int) -> int:
 
 def _raise_no_column(path: Path, name: str) -> str:
     raise UserError(
-        f"{path}: a special token of {{{name}}} needs one value per sentence, which CoNLL's columns cannot give; write .jsonl"
+        f"{path}: task.template has a column {{{name}}}, one value per sentence, which CoNLL files cannot hold; use .jsonl"
     )
 
 
 def _parse_json_row(row: ExampleRow, fill_template: TemplateFiller) -> Sentence | BadRow:
     try:
         tokens, tags = _string_list(row, "tokens"), None if row.get("tags") is None else _string_list(row, "tags")
-        guides = fill_template(row.get_cell)
+        special_tokens = fill_template(row.get_cell)
     except BadRow as error:
         return error
     if tags is not None and len(tags) != len(tokens):
-        return row.error(f"{len(tokens)} tokens have {len(tags)} tags")
+        return row.error(f"{len(tokens)} tokens but {len(tags)} tags")
     if isinstance(document := row.get("document"), list | dict):
         return row.error("document is not a text or a number")
-    return Sentence(tokens=tokens, tags=tags, document=str(document), source=str(row.path), line=row.line, guides=guides)
+    return Sentence(
+        tokens=tokens,
+        tags=tags,
+        document=str(document),
+        source=str(row.path),
+        line=row.line,
+        id=row.id,
+        special_tokens=special_tokens,
+    )
 
 
 def _string_list(row: ExampleRow, name: str) -> tuple[str, ...]:

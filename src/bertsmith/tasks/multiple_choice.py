@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -31,9 +31,20 @@ class MultipleChoiceExample(Example):
 
 @dataclass(frozen=True)
 class MultipleChoicePrediction(Prediction):
-    choice: int  # from 0
-    option: str
-    scores: list[float]  # probability of each option
+    """The most probable option. `scores` are softmax probabilities over the options of the example; they sum to 1."""
+
+    choice: int  # index of the option, from 0
+    scores: list[float]  # probability of each option, in order
+
+    @property
+    def score(self) -> float:
+        """Probability of the chosen option."""
+        return self.scores[self.choice]
+
+    def to_answer(self, top_k: int | None = None) -> dict[str, Any]:
+        """`{"choice": 1, "score": 0.7, "scores": [0.3, 0.7]}`."""
+        scores = super().to_answer(top_k)["scores"]
+        return {"choice": self.choice, "score": self.score, "scores": scores}
 
 
 class MultipleChoice(TemplateTask, frozen=True, tag="choose"):
@@ -55,7 +66,7 @@ class MultipleChoice(TemplateTask, frozen=True, tag="choose"):
     def read(self, path: Path) -> ExampleReader[MultipleChoiceExample]:
         """Lines of .jsonl: {"context": ..., "question": ..., "options": [...], "label": 0}; question and label are optional."""
         if not is_json(path):
-            raise UserError(f"{path}: options are a list, which no table holds; of {SUPPORTED_FORMATS} give .jsonl")
+            raise UserError(f"{path}: `options` is a list, which only .jsonl can hold (of {SUPPORTED_FORMATS})")
         return ExampleReader(path, read_examples(path, self._parse_row, self.columns), self.skip_bad)
 
     def fit(self, examples: Sequence[MultipleChoiceExample]) -> "MultipleChoice":
@@ -90,10 +101,7 @@ class MultipleChoice(TemplateTask, frozen=True, tag="choose"):
         option_index = np.cumsum([window.number == 0 for window in encoded.metadata]) - 1
         option_ends = np.cumsum([len(example.options) for example in examples])
         logits = average_windows(outputs, replace(encoded, example_index=option_index), int(option_ends[-1]))[:, 0]
-        return [
-            _to_prediction(example, option_logits)
-            for example, option_logits in zip(examples, np.split(logits, option_ends[:-1]), strict=True)
-        ]
+        return [_to_prediction(option_logits) for option_logits in np.split(logits, option_ends[:-1])]
 
     def compute_metrics(
         self, predictions: Sequence[MultipleChoicePrediction], examples: Sequence[MultipleChoiceExample]
@@ -105,13 +113,20 @@ class MultipleChoice(TemplateTask, frozen=True, tag="choose"):
     def _parse_row(self, row: ExampleRow) -> MultipleChoiceExample:
         options, label = row.require("options"), row.get("label")
         if not isinstance(options, list) or len(options) < 2 or not all(isinstance(option, str) for option in options):
-            raise row.error("options is not a list of two texts or more")
+            raise row.error("options is not a list of two or more texts")
         if label is not None and (type(label) is not int or not 0 <= label < len(options)):
-            raise row.error(f"label is {label!r}, not the number of an option from 0 to {len(options) - 1}")
+            raise row.error(f"label is {label!r}, not the index of an option, 0 to {len(options) - 1}")
         question = row.get_text("question") if row.get("question") is not None else None
-        context, guides = row.get_text("context"), self.fill_template(row.get_cell)
+        context, special_tokens = row.get_text("context"), self.fill_template(row.get_cell)
         return MultipleChoiceExample(
-            context, tuple(options), question, label, source=str(row.path), line=row.line, guides=guides
+            context,
+            tuple(options),
+            question,
+            label,
+            source=str(row.path),
+            line=row.line,
+            id=row.id,
+            special_tokens=special_tokens,
         )
 
     def _gold_labels(self, examples: Sequence[MultipleChoiceExample]) -> NDArray[np.int64]:
@@ -125,7 +140,6 @@ def _question_with_option(example: MultipleChoiceExample, option: str) -> str:
     return option if example.question is None else f"{example.question} {option}"
 
 
-def _to_prediction(example: MultipleChoiceExample, logits: NDArray[np.float64]) -> MultipleChoicePrediction:
+def _to_prediction(logits: NDArray[np.float64]) -> MultipleChoicePrediction:
     weights = np.exp(logits - logits.max())
-    best = int(logits.argmax())
-    return MultipleChoicePrediction(best, example.options[best], (weights / weights.sum()).tolist())
+    return MultipleChoicePrediction(int(logits.argmax()), (weights / weights.sum()).tolist())

@@ -103,27 +103,55 @@ def _log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class SpanCandidate:
-    text: str
+    """A span of the context that may be the answer; an empty answer with start = end = 0 stands for no answer.
+
+    `score` is the probability of its start token times that of its end token, each a softmax over the context tokens and
+    [CLS] of one window, as in transformers.
+    """
+
+    answer: str
     start: int  # character offsets in the context
     end: int
-    score: float  # probability in its window
+    score: float
 
 
 @dataclass(frozen=True)
 class QuestionAnsweringPrediction(Prediction):
-    """The answer as it appears in the context; empty text, without start and end, for no answer."""
+    """The answer as it appears in the context, or "" with start = end = 0 for no answer; `score` as in `SpanCandidate`.
 
-    text: str
-    start: int | None
-    end: int | None
+    The score of no answer is the probability of [CLS] as start and end, the lowest of all windows.
+    """
+
+    answer: str
+    start: int
+    end: int
     score: float
-    no_answer: float  # null score minus the score of the best candidate
-    candidates: tuple[SpanCandidate, ...]
+    null_score_diff: float = 0.0  # log score of no answer minus that of the best candidate; compared with task.threshold
+    candidates: tuple[SpanCandidate, ...] = ()  # best first, without no answer
+    no_answer: SpanCandidate | None = None  # only with task.no_answer
+
+    def to_answer(self, top_k: int | None = None) -> dict[str, Any]:
+        """`{"answer": "Denver", "score": 0.9, "start": 17, "end": 23}`, with `top_k` also a list "candidates" of the same form.
+
+        The candidates include no answer if the task has it.
+        """
+        answer = _answer_fields(self)
+        if top_k is None:
+            return answer
+        candidates = [*self.candidates, *([self.no_answer] if self.no_answer else [])]
+        candidates.sort(key=lambda candidate: -candidate.score)
+        return answer | {"candidates": [_answer_fields(candidate) for candidate in candidates[:top_k]]}
+
+
+def _answer_fields(span: SpanCandidate | QuestionAnsweringPrediction) -> dict[str, Any]:
+    return {"answer": span.answer, "score": span.score, "start": span.start, "end": span.end}
 
 
 class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
     no_answer: Annotated[bool, "questions may be unanswerable, as in SQuAD 2.0"] = False
-    threshold: Annotated[float, "no_answer: margin of the null score over the best span's; tuned on data.dev"] = 0.0
+    threshold: Annotated[
+        float, "no_answer: no answer is predicted if its log score exceeds the best span's by more; tuned on data.dev"
+    ] = 0.0
     scorer: Annotated[Literal["squad", "cmrc"], "exact match and F1 as in SQuAD (English) or CMRC 2018 (Chinese)"] = "squad"
     long_text: Annotated[
         Literal["window", "truncate"], "passages over max_length: sliding windows (best span of all), or truncate"
@@ -154,7 +182,7 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
         They are 0 ([CLS]) in a window that does not contain the whole answer, and for a question without an answer.
         """
         if max_length < 8:
-            raise UserError(f"sequences of {max_length} tokens leave no room for a passage; set max_length to 8 or more")
+            raise UserError(f"max_length={max_length} leaves no room for a passage; set 8 or more")
         contexts = list(dict.fromkeys(tokenizer.validate_text(example.context) for example in examples))
         encodings = dict(zip(contexts, tokenizer.encode_batch(contexts), strict=True))
         encoded, example_index, positions = EncodedExamples([], [], np.zeros(0, np.int64)), list[int](), list[tuple[int, int]]()
@@ -210,7 +238,7 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
         with that threshold.
         """
         scored, references = _with_references(predictions, examples)
-        exact, f1 = self._score_texts([prediction.text for prediction in scored], references)
+        exact, f1 = self._score_texts([prediction.answer for prediction in scored], references)
         metrics = {"exact": float(exact.mean()), "f1": float(f1.mean())}
         if not self.no_answer:
             return metrics
@@ -232,7 +260,7 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
         self, predictions: Sequence[QuestionAnsweringPrediction], examples: Sequence[QuestionAnsweringExample]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """exact and f1 of every prediction, (examples,) each; every example must have references."""
-        return self._score_texts([prediction.text for prediction in predictions], examples)
+        return self._score_texts([prediction.answer for prediction in predictions], examples)
 
     def tune_threshold(
         self, predictions: Sequence[QuestionAnsweringPrediction], examples: Sequence[QuestionAnsweringExample]
@@ -241,7 +269,7 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
         if not self.no_answer:
             return self
         scored, references = _with_references(predictions, examples)
-        lowest = min(prediction.no_answer for prediction in scored) - 1
+        lowest = min(prediction.null_score_diff for prediction in scored) - 1
         return msgspec.structs.replace(
             self, threshold=self._best_thresholds(scored, references, default_threshold=lowest)[1][1]
         )
@@ -260,11 +288,13 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
 
     def _to_prediction(self, context: str, spans: list[ScoredSpan], null_score: float) -> QuestionAnsweringPrediction:
         candidates = [_to_candidate(context, span) for span in spans]
-        null_margin = null_score - spans[0].score if spans else 0.0
-        if not candidates or (self.no_answer and null_margin > self.threshold):
-            return QuestionAnsweringPrediction("", None, None, float(np.exp(null_score)), null_margin, tuple(candidates))
-        best = candidates[0]
-        return QuestionAnsweringPrediction(best.text, best.start, best.end, best.score, null_margin, tuple(candidates))
+        null_score_diff = null_score - spans[0].score if spans else 0.0
+        null = SpanCandidate("", 0, 0, float(np.exp(null_score)))
+        has_no_answer = not candidates or (self.no_answer and null_score_diff > self.threshold)
+        best = null if has_no_answer else candidates[0]
+        return QuestionAnsweringPrediction(
+            best.answer, best.start, best.end, best.score, null_score_diff, tuple(candidates), null if self.no_answer else None
+        )
 
     def _score_texts(
         self, predictions: Sequence[str], examples: Sequence[QuestionAnsweringExample]
@@ -285,13 +315,11 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
         default_threshold: float,
     ) -> list[tuple[float, float]]:
         """(best mean, threshold) of exact and of f1."""
-        texts, null_margins = (
-            [prediction.candidates[0].text if prediction.candidates else "" for prediction in predictions],
-            [prediction.no_answer for prediction in predictions],
-        )
+        texts = [prediction.candidates[0].answer if prediction.candidates else "" for prediction in predictions]
+        null_score_diffs = [prediction.null_score_diff for prediction in predictions]
         has_answer = [bool(example.answers) for example in examples]
         return [
-            squad.best_threshold(list(scores), null_margins, has_answer, texts, default_threshold)
+            squad.best_threshold(list(scores), null_score_diffs, has_answer, texts, default_threshold)
             for scores in self._score_texts(texts, examples)
         ]
 
@@ -317,5 +345,5 @@ def _with_references(
         (prediction, example) for prediction, example in zip(predictions, examples, strict=True) if example.answers is not None
     ]
     if not pairs:
-        raise UserError("no question has a gold answer, so no metric can be computed")
+        raise UserError("no question has a gold answer to evaluate against; give a file with `answers`")
     return [prediction for prediction, _ in pairs], [example for _, example in pairs]

@@ -21,7 +21,9 @@ class RegressionExample(LabeledExample[float]):
 
 @dataclass(frozen=True)
 class RegressionPrediction(Prediction):
-    value: float
+    """The predicted number, on the scale of the training labels; not a probability."""
+
+    score: float
 
 
 class TextRegression(TextPairTask[RegressionExample], frozen=True, tag="regress"):
@@ -35,14 +37,14 @@ class TextRegression(TextPairTask[RegressionExample], frozen=True, tag="regress"
     def decode(
         self, outputs: ModelOutputs, encoded: EncodedExamples, examples: Sequence[RegressionExample]
     ) -> list[RegressionPrediction]:
-        """The single output is the value, averaged over windows."""
+        """The single output is the score, averaged over windows."""
         return [RegressionPrediction(value) for value in average_windows(outputs, encoded, len(examples))[:, 0].tolist()]
 
     def compute_metrics(
         self, predictions: Sequence[RegressionPrediction], examples: Sequence[RegressionExample]
     ) -> dict[str, float]:
         """pearson and spearman correlation; nan if all predictions or all labels are equal."""
-        values, gold = np.array([prediction.value for prediction in predictions]), self._gold_values(examples)
+        values, gold = np.array([prediction.score for prediction in predictions]), self._gold_values(examples)
         return {name: float(scores_.METRICS[name](values, gold)) for name in ("pearson", "spearman")}
 
     def _parse_row(self, row: ExampleRow) -> RegressionExample:

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config import NonNegFloat, PosInt, Probability, Variant
+from ..config import PosInt, Probability, Variant
 from ..metrics import scores as scores_
 from ..tokenization.tokenizer import Tokenizer
 from .base import EncodedExamples, Example, ModelOutputs, Prediction, TaskHeadType, encode_texts
@@ -26,6 +26,9 @@ _CJK_SPACES = re.compile(f"(?<=[{_CJK}]) +| +(?=[{_CJK}])")
 
 
 BleuTokenizer = Literal["13a", "intl", "zh", "char", "none"]
+LengthPenaltyType = Literal["power", "gnmt"]
+LENGTH_PENALTY_HELP = "exponent p of the length penalty: above 0 favours long outputs, 0 none, below 0 short ones"
+LENGTH_PENALTY_TYPE_HELP = "a beam's log-probability is divided by length ** p (power) or ((5 + length) / 6) ** p (gnmt)"
 
 
 @dataclass(frozen=True)
@@ -38,14 +41,15 @@ class Seq2SeqExample(Example):
 
 @dataclass(frozen=True)
 class Seq2SeqPrediction(Prediction):
-    text: str
+    """The generated target text, without special tokens."""
+
+    generated_text: str
 
 
 class Seq2Seq(Variant, frozen=True, tag="generate"):
     num_beams: Annotated[PosInt, "beam size; 1: greedy decoding"] = 4
-    length_penalty: Annotated[
-        NonNegFloat, "alpha in ((5 + length) / 6)^alpha, which divides a beam's log-probability (GNMT)"
-    ] = 0.6
+    length_penalty: Annotated[float, LENGTH_PENALTY_HELP] = 1.0
+    length_penalty_type: Annotated[LengthPenaltyType, LENGTH_PENALTY_TYPE_HELP] = "power"
     max_target_length: Annotated[PosInt, "maximum target length in tokens, in training and generation"] = 128
     label_smoothing_factor: Annotated[Probability, "label smoothing of the training targets (0.1 in the Transformer)"] = 0.1
     bleu_tokenizer: Annotated[BleuTokenizer, "sacreBLEU tokenizer: 13a for most languages, zh or char for Chinese"] = "13a"
@@ -122,13 +126,14 @@ class Seq2Seq(Variant, frozen=True, tag="generate"):
         self, predictions: Sequence[Seq2SeqPrediction], examples: Sequence[Seq2SeqExample]
     ) -> tuple[list[str], list[str]]:
         """Predicted and target texts as they are compared: lowercased if the task says so."""
-        predicted, gold = [prediction.text for prediction in predictions], self._target_texts(examples)
+        predicted, gold = [prediction.generated_text for prediction in predictions], self._target_texts(examples)
         return ([text.lower() for text in predicted], [text.lower() for text in gold]) if self.lowercase else (predicted, gold)
 
     def _parse_row(self, row: ExampleRow) -> Seq2SeqExample:
         is_plain_text = "source" not in self.columns and row.get("source") is None and row.get("text") is not None
         target = row.get_text("target") if row.get("target") is not None else None
-        return Seq2SeqExample(row.get_text("text" if is_plain_text else "source"), target, source=str(row.path), line=row.line)
+        text = row.get_text("text" if is_plain_text else "source")
+        return Seq2SeqExample(text, target, source=str(row.path), line=row.line, id=row.id)
 
     def _target_texts(self, examples: Sequence[Seq2SeqExample]) -> list[str]:
         for example in examples:

@@ -33,7 +33,9 @@ class SimilarityExample(Example):
 
 @dataclass(frozen=True)
 class SimilarityPrediction(Prediction):
-    score: float  # cosine similarity, -1 to 1
+    """Cosine similarity of the two sentence embeddings, from -1 to 1; not a probability."""
+
+    score: float
 
 
 class TextSimilarity(Variant, frozen=True, tag="similar"):
@@ -69,13 +71,14 @@ class TextSimilarity(Variant, frozen=True, tag="similar"):
             if any(has_field) and not all(has_field):
                 mismatch = examples[has_field.index(not has_field[0])]
                 raise UserError(
-                    f"{mismatch.location} has {'no' if has_field[0] else 'a'} {name}, unlike those before; all must be alike"
+                    f"{mismatch.location} has {'no' if has_field[0] else 'a'} {name}, unlike the examples before it; "
+                    f"give {name} for all examples or for none"
                 )
         if not examples or examples[0].score is None or self.scale is not None:
             return self
         low, high = float(min(gold := self._gold_scores(examples))), float(max(gold))
         if low == high:
-            raise UserError(f"{examples[0].source or 'the examples'}: every score is {low:g}; there is nothing to tell apart")
+            raise UserError(f"{examples[0].source or 'the examples'}: every score is {low:g}; training needs different scores")
         return msgspec.structs.replace(self, scale=(low, high))
 
     def encode(self, examples: Sequence[SimilarityExample], tokenizer: Tokenizer, max_length: int) -> EncodedExamples:
@@ -107,13 +110,11 @@ class TextSimilarity(Variant, frozen=True, tag="similar"):
     ) -> list[SimilarityPrediction]:
         """`outputs` are the vectors of all texts, (texts, hidden_size); negatives are ignored."""
         if single := next((example for example in examples if example.text_b is None), None):
-            raise UserError(f"{single.location} has no text_b to be compared with; vectors of single texts are made by `embed`")
+            raise UserError(f"{single.location} has no text_b to compare with; `bertsmith embed` gives vectors of single texts")
         vectors = np.asarray(outputs, np.float64)
         texts_per_example = 2 + _has_negatives(examples)
         if vectors.ndim != 2 or len(vectors) != texts_per_example * len(examples) or (examples and not vectors.shape[1]):
-            raise ValueError(
-                f"vectors of shape {vectors.shape} for {len(examples)} x {texts_per_example} texts; there must be two a pair"
-            )
+            raise ValueError(f"vectors of shape {vectors.shape} for {len(examples)} examples of {texts_per_example} texts each")
         return [
             SimilarityPrediction(score)
             for score in cosine_similarity(vectors[::texts_per_example], vectors[1::texts_per_example]).tolist()
@@ -133,7 +134,8 @@ class TextSimilarity(Variant, frozen=True, tag="similar"):
         negative = row.get_text("negative") if row.get("negative") is not None else None
         if negative is not None and second is None:
             raise row.error("it has a negative, but no text_b as the positive")
-        return SimilarityExample(row.get_text("text"), second, score, negative, source=str(row.path), line=row.line)
+        text = row.get_text("text")
+        return SimilarityExample(text, second, score, negative, source=str(row.path), line=row.line, id=row.id)
 
     def _gold_cosines(self, examples: Sequence[SimilarityExample]) -> NDArray[np.float32]:
         scores = self._gold_scores(examples)
@@ -166,7 +168,7 @@ def semantic_search(
     Ties go to the earlier document. Documents are processed in chunks, so that they can be a memmap larger than memory.
     """
     if top_k < 1:
-        raise UserError(f"top_k={top_k} must be 1 or more")
+        raise UserError(f"top_k={top_k} is not a number of results; give 1 or more")
     if queries.ndim != 2 or documents.ndim != 2 or queries.shape[1] != documents.shape[1] or not len(documents):
         raise UserError(
             f"queries {queries.shape} and documents {documents.shape} must be non-empty matrices of the same vector size"
@@ -182,10 +184,13 @@ def semantic_search(
 
 
 def to_hits(indices: NDArray[np.int64], scores: NDArray[Any], texts: Sequence[str] | None = None) -> list[list[dict[str, Any]]]:
-    """Results of `semantic_search` as plain values, with the text of each document if `texts` are given."""
-    rows = [[{"row": index, "score": score} for index, score in zip(*pair, strict=True)]
+    """Results of `semantic_search` as sentence-transformers gives them, `[[{"corpus_id": 12, "score": 0.83}, ...], ...]`.
+
+    `corpus_id` is the index of the document, `score` the cosine similarity; with `texts` also the `text` of the document.
+    """
+    rows = [[{"corpus_id": index, "score": score} for index, score in zip(*pair, strict=True)]
             for pair in zip(indices.tolist(), scores.tolist(), strict=True)]  # fmt: skip
-    return rows if texts is None else [[hit | {"text": texts[hit["row"]]} for hit in hits] for hits in rows]
+    return rows if texts is None else [[hit | {"text": texts[hit["corpus_id"]]} for hit in hits] for hits in rows]
 
 
 def _has_negatives(examples: Sequence[SimilarityExample]) -> bool:
@@ -204,7 +209,7 @@ def _search(
     for start in range(0, len(documents), chunk_size):
         similarities = queries @ normalize_rows(np.asarray(documents[start : start + chunk_size])).T
         if not np.isfinite(similarities).all():
-            raise UserError(f"a vector of a query, or of documents {start:,} and on, is not finite")
+            raise UserError(f"a query vector, or a document vector from row {start:,} on, has NaN or infinite values")
         best = _top_k_columns(similarities, top_k)
         indices = np.concatenate([indices, best + start], 1)
         scores = np.concatenate([scores, np.take_along_axis(similarities, best, 1)], 1)

@@ -35,7 +35,7 @@ class SpecialTokenIds:
         """Tokens left for the texts of a sequence of `max_length`, besides these tokens, [CLS] and [SEP]."""
         num_special = len(self.before_first) + len(self.after_last) + (len(self.before_second) if is_pair else 0)
         if (num_left := max_length - num_special - (3 if is_pair else 2)) < 2:
-            raise UserError(f"{num_special} special tokens leave no room for text in {max_length} tokens; raise max_length")
+            raise UserError(f"max_length={max_length} leaves no room for text beside {num_special} special tokens; raise it")
         return num_left
 
 
@@ -46,8 +46,8 @@ class HasSpecialTokens(Protocol):
     """The part of an example that holds its special tokens."""
 
     @property
-    def guides(self) -> tuple[str, ...]:
-        """Special tokens in the order of the template; empty for a text that does not come from a row."""
+    def special_tokens(self) -> tuple[str, ...]:
+        """Special tokens of the example, in the order of the template; empty for a text that does not come from a row."""
 
 
 class TemplateTask(Variant, frozen=True):
@@ -78,11 +78,11 @@ class TemplateTask(Variant, frozen=True):
 
     def collect_special_tokens(self, examples: Iterable[HasSpecialTokens]) -> tuple[str, ...]:
         """All special tokens of the examples and those of `?`, sorted."""
-        tokens = {token for example in examples for token in example.guides} | set(self._unknown_tokens())
+        tokens = {token for example in examples for token in example.special_tokens} | set(self._unknown_tokens())
         if len(tokens) > MAX_SPECIAL_TOKENS:
             raise UserError(
                 f"task.template={self.template} makes {len(tokens):,} special tokens, more than {MAX_SPECIAL_TOKENS:,}; "
-                "take columns with few different values"
+                "use columns with few different values"
             )
         return tuple(sorted(tokens))
 
@@ -94,7 +94,7 @@ class TemplateTask(Variant, frozen=True):
         counts = [len(part) for part in _parse_template(self.template, self.text_slots)]
         encoded = []
         for example in examples:
-            pairs = zip(example.guides or unknown, unknown, strict=True)
+            pairs = zip(example.special_tokens or unknown, unknown, strict=True)
             token_ids = iter([ids[token if token in ids else fallback] for token, fallback in pairs])
             encoded.append(SpecialTokenIds(*(tuple(next(token_ids) for _ in range(count)) for count in counts)))
         return encoded
@@ -118,7 +118,7 @@ def _parse_template(template: str, slots: tuple[str, ...]) -> tuple[tuple[str, .
             slot = slots.index(match["slot"])
             parts[slot], pending, remaining = tuple(pending), [], list(slots[slot + 1 :])
         else:
-            raise _template_error(template, f"{match[0]} cannot stand there", slots)
+            raise _template_error(template, f"{match[0]} is not allowed there", slots)
     if template and len(remaining) == len(slots):
         raise _template_error(template, "it names no text", slots)
     return (*parts, tuple(pending))
@@ -127,12 +127,12 @@ def _parse_template(template: str, slots: tuple[str, ...]) -> tuple[tuple[str, .
 def _template_error(template: str, problem: str, slots: tuple[str, ...]) -> UserError:
     texts = " ".join(f"{{{slot}}}" for slot in slots)
     return UserError(
-        f"task.template={template}: {problem}; it is made of {texts} in this order and of tokens of your own beside "
-        "them, such as [reply] or, with a column of the file, [speaker={speaker}]"
+        f"task.template={template}: {problem}; a template has {texts} in this order and special tokens between them, "
+        "such as [reply] or, with the value of a column, [speaker={speaker}]"
     )
 
 
 def _token_id(token: str, tokenizer: Tokenizer) -> int:
     if (token_id := tokenizer.backend_tokenizer.token_to_id(token)) is None:
-        raise UserError(f"{tokenizer.source} has no special token {token}; the tokenizer that fine-tuning saved has it")
+        raise UserError(f"{tokenizer.source} has no special token {token}; use the tokenizer saved with the fine-tuned model")
     return token_id

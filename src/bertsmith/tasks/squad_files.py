@@ -23,7 +23,6 @@ class QuestionAnsweringExample(Example):
 
     question: str
     context: str
-    id: str = ""
     answers: tuple[str, ...] | None = None  # None: not known; empty: no answer in the context
     span: tuple[int, int] | None = None  # characters [start, end) of the first answer found in the context
 
@@ -47,7 +46,9 @@ def read_questions(
                 number += 1
                 try:
                     example = _parse_question(path, number, paragraph, qa, no_answer)
-                    yield replace(example, guides=fill_template(partial(_lookup_field, path, number, [qa, paragraph, article])))
+                    yield replace(
+                        example, special_tokens=fill_template(partial(_lookup_field, path, number, [qa, paragraph, article]))
+                    )
                 except BadRow as error:
                     yield error
 
@@ -83,11 +84,11 @@ def _parse_question(path: Path, number: int, paragraph: Any, qa: Any, no_answer:
         answers = []
     if answers == [] and not no_answer:
         raise UserError(
-            f"{path}, question {question_id} has no answer, as in SQuAD 2.0; set task.no_answer=true to learn when to say so"
+            f"{path}, question {question_id} has no answer, as in SQuAD 2.0; set task.no_answer=true to train on such questions"
         )
     span = _answer_span(context, answers or [])
     if answers and span is None:
-        raise _bad_question(path, number, qa, f"its answer {answers[0][0][:60]!r} does not stand in the passage")
+        raise _bad_question(path, number, qa, f"its answer {answers[0][0][:60]!r} does not occur in the context")
     texts = None if answers is None else tuple(text for text, _ in answers)
     return QuestionAnsweringExample(
         question=replace_surrogates(qa["question"]),
@@ -135,4 +136,4 @@ def _require_list(value: Any, name: str, path: Path, parent: str) -> list[Any]:
 
 def _bad_question(path: Path, number: int, qa: Any, problem: str) -> BadRow:
     question_id = qa.get("id", f"number {number:,}") if isinstance(qa, dict) else f"number {number:,}"
-    return BadRow(f"{path}, question {question_id}: {problem}; mend it, or leave such questions out by {SKIP_HINT}")
+    return BadRow(f"{path}, question {question_id}: {problem}; fix it, or skip such questions with {SKIP_HINT}")

@@ -70,6 +70,12 @@ class ExampleRow:
         return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
 
     @property
+    def id(self) -> str | int:
+        """Value of the field or column `id`; empty if there is none."""
+        value = self.get("id")
+        return value if isinstance(value, str | int) and not isinstance(value, bool) else ""
+
+    @property
     def location(self) -> str:
         return f"{self.path}, line {self.line:,}"
 
@@ -136,7 +142,7 @@ class ExampleReader(Generic[E]):
             is_empty = False
             yield row
         if is_empty:
-            raise UserError(f"{self.path} holds nothing that can be used")
+            raise UserError(f"{self.path} has no usable rows")
 
     def __next__(self) -> E:
         for example in self._rows:
@@ -147,7 +153,7 @@ class ExampleReader(Generic[E]):
                 raise example
             self.num_skipped, self.errors = self.num_skipped + 1, [*self.errors, str(example)][:5]
         if not self._count:
-            raise UserError(f"{self.path} holds nothing that can be used" + (f": {self.errors[0]}" if self.errors else ""))
+            raise UserError(f"{self.path} has no usable rows" + (f": {self.errors[0]}" if self.errors else ""))
         raise StopIteration
 
 
@@ -184,4 +190,4 @@ def _read_lines(path: Path, is_hex: bool) -> Iterator[ExampleRow | BadRow]:
 
 
 def _bad_row(path: Path, record: InvalidRecord) -> BadRow:
-    return BadRow(f"{path}, line {record.line:,}: {record.message}; mend the row, or leave such rows out by {SKIP_HINT}")
+    return BadRow(f"{path}, line {record.line:,}: {record.message}; fix the row, or skip such rows with {SKIP_HINT}")

@@ -64,10 +64,40 @@ def viterbi_decode(
     if not len(emissions) or (transitions is None and is_valid_sequence([labels[i] for i in argmax], scheme)):
         return argmax
     scores = np.zeros((len(labels) + 1,) * 2) if transitions is None else transitions.astype(np.float64)
-    constrained = np.where(transition_mask(tuple(labels), scheme), scores, -np.inf)
-    path = _viterbi_path(emissions.astype(np.float64), constrained)
+    path = _viterbi_path(emissions.astype(np.float64), _constrain(scores, labels, scheme))
     path = _viterbi_path(emissions.astype(np.float64), scores) if path is None else path
     return argmax if path is None else path
+
+
+def tag_marginals(
+    emissions: NDArray[np.floating], labels: Sequence[str], scheme: TagScheme, transitions: NDArray[np.floating]
+) -> NDArray[np.float64]:
+    """(tokens, labels) marginal probabilities P(tag of the token | emissions) of a linear-chain CRF, by forward-backward.
+
+    The sum over tag sequences is restricted to valid ones as in `viterbi_decode`; if none is valid, it is over all.
+    """
+    if not len(emissions):
+        return np.zeros(emissions.shape)
+    logits, scores = emissions.astype(np.float64), transitions.astype(np.float64)
+    log_probs = _log_marginals(logits, _constrain(scores, labels, scheme))
+    return np.exp(_log_marginals(logits, scores) if np.isnan(log_probs).all() else log_probs)
+
+
+def _constrain(transitions: NDArray[np.float64], labels: Sequence[str], scheme: TagScheme) -> NDArray[np.float64]:
+    return np.where(transition_mask(tuple(labels), scheme), transitions, -np.inf)
+
+
+def _log_marginals(emissions: NDArray[np.float64], transitions: NDArray[np.float64]) -> NDArray[np.float64]:
+    """nan if every sequence has probability 0."""
+    inner, last = transitions[:-1, :-1], len(emissions) - 1
+    forward, backward = np.empty_like(emissions), np.empty_like(emissions)
+    forward[0], backward[last] = emissions[0] + transitions[-1, :-1], transitions[:-1, -1]
+    for position in range(1, len(emissions)):
+        forward[position] = np.logaddexp.reduce(forward[position - 1][:, None] + inner, axis=0) + emissions[position]
+    for position in range(last, 0, -1):
+        backward[position - 1] = np.logaddexp.reduce(inner + emissions[position] + backward[position], axis=1)
+    with np.errstate(invalid="ignore"):
+        return forward + backward - np.logaddexp.reduce(forward[last] + backward[last])
 
 
 def _viterbi_path(emissions: NDArray[np.float64], transitions: NDArray[np.float64]) -> NDArray[np.int64] | None:

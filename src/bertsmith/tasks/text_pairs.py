@@ -93,8 +93,8 @@ class TextPairTask(TemplateTask, Generic[T], frozen=True):
     def _text_fields(self, row: ExampleRow) -> dict[str, Any]:
         """Fields of an example except the label."""
         second = row.get_text("text_b") if row.get("text_b") is not None or "text_b" in self.columns else None
-        guides = self.fill_template(row.get_cell)
-        return {"text": row.get_text("text"), "text_b": second, "source": str(row.path), "line": row.line, "guides": guides}
+        location = {"source": str(row.path), "line": row.line, "id": row.id}
+        return {"text": row.get_text("text"), "text_b": second, "special_tokens": self.fill_template(row.get_cell), **location}
 
     def _require_label(self, example: LabeledExample[L]) -> L:
         if example.label is None:
@@ -133,11 +133,11 @@ class TextPairTask(TemplateTask, Generic[T], frozen=True):
     def _check_pairs(self, examples: Sequence[T]) -> None:
         pair_kind = self.pair.__struct_config__.tag
         if self.long_text != "truncate":
-            raise UserError(f"task.pair={pair_kind} makes two sequences of a pair, each truncated to max_length; leave out "
-                           f"task.long_text={self.long_text}, or take task.pair=joint")  # fmt: skip
+            raise UserError(f"task.pair={pair_kind} encodes a pair as two sequences, each truncated to max_length, and has no "
+                           f"windows; leave out task.long_text={self.long_text}, or set task.pair=joint")  # fmt: skip
         if single := next((example for example in examples if example.text_b is None), None):
-            raise UserError(f"{single.location} has no text_b, which task.pair={pair_kind} reads beside it; name its column: "
-                           "columns.text_b, or in finetune data.columns.text_b=...")  # fmt: skip
+            raise UserError(f"{single.location} has no text_b, which task.pair={pair_kind} needs; name its column by "
+                           "columns.text_b=... (data.columns.text_b=... in finetune)")  # fmt: skip
 
 
 def _group_pairs(encoded: EncodedExamples) -> EncodedExamples:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import chain, groupby, pairwise
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -25,7 +25,7 @@ from .conll_files import Sentence, read_sentences
 from .scorers.conlleval import Entity, are_span_tags, entity_scores, get_entities, split_tag, tag_accuracy
 from .special_tokens import NO_SPECIAL_TOKENS, TemplateTask
 from .table_rows import ExampleReader
-from .tag_schemes import TagScheme, detect_scheme, transition_mask, viterbi_decode
+from .tag_schemes import TagScheme, detect_scheme, tag_marginals, transition_mask, viterbi_decode
 
 TokenSubwords = list[list[int]]  # subword ids of each token of a sentence
 IGNORE_INDEX = -100  # target of a subword without a label, ignored by the loss
@@ -40,10 +40,29 @@ _PRE_TOKENIZER = pre_tokenizers.Sequence([pre_tokenizers.Split(_HAN, "isolated")
 
 @dataclass(frozen=True)
 class TokenClassificationPrediction(Prediction):
-    """A tag for each token, and the entities they mark (none for part-of-speech tags)."""
+    """A tag for each token, its probability, and the spans of tokens that the tags mark.
+
+    `scores` are P(tag | sentence) of each token: the softmax of the logits at its first subword or, with a CRF, the marginal
+    probability of the tag over all valid tag sequences (`tag_schemes.tag_marginals`).
+    """
 
     tags: tuple[str, ...]
-    entities: tuple[Entity, ...] = ()
+    entities: tuple[Entity, ...] = ()  # for tags that mark no spans (part-of-speech tags) one per token, except O
+    scores: tuple[float, ...] = ()
+
+    def to_entities(self, text: str, offsets: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
+        """`[{"entity_group": "PER", "score": 0.99, "word": "Ada Lovelace", "start": 0, "end": 12}, ...]`.
+
+        `offsets` are the characters [start, end) of each token in `text`; `word` is the text of the span. `score` is the
+        mean of the tokens' probabilities, as in transformers' aggregation_strategy. Word segmentation has no entity_group.
+        """
+        return [self._to_entity(entity, text, offsets) for entity in self.entities]
+
+    def _to_entity(self, entity: Entity, text: str, offsets: Sequence[tuple[int, int]]) -> dict[str, Any]:
+        start, end = offsets[entity.start][0], offsets[entity.end - 1][1]
+        score = float(np.mean(self.scores[entity.start : entity.end]))
+        group = {"entity_group": entity.type} if entity.type else {}
+        return {**group, "score": score, "word": text[start:end], "start": start, "end": end}
 
 
 @dataclass(frozen=True)
@@ -97,13 +116,13 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
         """With sorted labels (or the given ones, which must include all), tag scheme and special tokens."""
         tagged = [example.tags for example in examples if example.tags is not None]
         if not tagged:
-            raise UserError("no sentence of the training file has tags; give each token a tag in the last column")
+            raise UserError("no sentence of data.train has tags; give each token a tag, in the last column or the field `tags`")
         tags = sorted(set(chain.from_iterable(tagged)))
         if self.labels and (unknown := sorted(set(tags) - set(self.labels))):
             first_unknown = next(example for example in examples if unknown[0] in (example.tags or ()))
             matches = get_close_matches(unknown[0], self.labels, n=1)
             hint = f"did you mean {matches[0]!r}?" if matches else f"known: {', '.join(self.labels)}"
-            raise UserError(f"{first_unknown.location}: the tag {unknown[0]!r} is none of task.labels; {hint}")
+            raise UserError(f"{first_unknown.location}: the tag {unknown[0]!r} is not in task.labels; {hint}")
         changes = {
             "labels": self.labels or tuple(tags),
             "scheme": detect_scheme(tagged),
@@ -119,7 +138,7 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
         `compute_metrics`. With crf also `whole`, (sequences, 2): contains the first and the last token of the sentence.
         """
         if max_length < 4:
-            raise UserError(f"sequences of {max_length} tokens leave no room for a sentence; set max_length to 4 or more")
+            raise UserError(f"max_length={max_length} leaves no room for a sentence; set 4 or more")
         special_tokens = self.encode_special_tokens(examples, tokenizer)
         encoded, sentence_index, max_tokens = (
             EncodedExamples([], [], np.zeros(0, np.int64)),
@@ -171,7 +190,7 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
             if example.tags is not None
         ]
         if not pairs:
-            raise UserError("no sentence has gold tags, so no metric can be computed")
+            raise UserError("no sentence has gold tags to evaluate against; give a file with tags")
         predicted, gold = zip(*pairs, strict=True)
         is_span_task = are_span_tags(sorted(set(chain.from_iterable(gold)) | set(self.labels)))
         if not is_span_task:
@@ -230,11 +249,21 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
             [0.0 if label == OUTSIDE else -np.inf for label in self.labels] if OUTSIDE in self.labels else 0.0
         )
         transitions = np.array(self.transitions) if self.transitions else None
-        path = viterbi_decode(emissions, self.labels, self.scheme if self.constrained_decoding else "any", transitions)
+        scheme: TagScheme = self.scheme if self.constrained_decoding else "any"
+        path = viterbi_decode(emissions, self.labels, scheme, transitions)
         tags = tuple(
             OUTSIDE if is_outside else self.labels[label] for label, is_outside in zip(path, has_no_logits, strict=True)
         )
-        return TokenClassificationPrediction(tags, tuple(get_entities(tags)) if are_span_tags(self.labels) else ())
+        probs = _softmax(emissions) if transitions is None else tag_marginals(emissions, self.labels, scheme, transitions)
+        scores = [
+            1.0 if is_outside else float(row[label]) for row, label, is_outside in zip(probs, path, has_no_logits, strict=True)
+        ]
+        return TokenClassificationPrediction(tags, tuple(self._find_entities(tags)), tuple(scores))
+
+    def _find_entities(self, tags: Sequence[str]) -> list[Entity]:
+        if are_span_tags(self.labels):
+            return get_entities(tags)
+        return [Entity(index, index + 1, tag) for index, tag in enumerate(tags) if tag != OUTSIDE]
 
 
 def sentence_from_text(text: str) -> tuple[Sentence, list[tuple[int, int]]]:
@@ -245,6 +274,20 @@ def sentence_from_text(text: str) -> tuple[Sentence, list[tuple[int, int]]]:
     clean = _SURROGATES.sub("\ufffd", text)  # same length, so that offsets stay valid
     spans = [span for _, span in _PRE_TOKENIZER.pre_tokenize_str(clean)]
     return Sentence(tokens=tuple(text[start:end] for start, end in spans)), spans
+
+
+def join_tokens(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
+    """Tokens as one text, and the characters [start, end) of each: separated by spaces, but not between CJK characters."""
+    parts, offsets = list[str](), list[tuple[int, int]]()
+    position, previous = 0, ""
+    for token in tokens:
+        separator = "" if not parts or (_is_cjk(previous[-1:]) and _is_cjk(token[:1])) else " "
+        start = position + len(separator)
+        position = start + len(token)
+        parts += [separator, token]
+        offsets.append((start, position))
+        previous = token
+    return "".join(parts), offsets
 
 
 def encode_words(examples: Sequence[Sentence], tokenizer: Tokenizer) -> list[TokenSubwords]:
@@ -304,6 +347,11 @@ def _add_space_prefix(tokens: Sequence[str]) -> list[str]:
         f" {current}" if previous and not (_is_cjk(previous[-1]) or _is_cjk(current[:1])) else current
         for previous, current in pairs
     ]
+
+
+def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
 
 
 def _is_cjk(character: str) -> bool:

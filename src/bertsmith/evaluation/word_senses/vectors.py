@@ -34,7 +34,7 @@ def compute_word_vectors(
     predictor: Predictor, occurrences: Sequence[Occurrence], batch_tokens: int | None = None
 ) -> list[Floats]:
     """One array (occurrences, hidden size) for the embeddings and for each layer."""
-    encoded = [encode_occurrence(predictor.tokenizer, occurrence, predictor.length) for occurrence in occurrences]
+    encoded = [encode_occurrence(predictor.tokenizer, occurrence, predictor.max_length) for occurrence in occurrences]
     layers: list[Floats] = []
     for batch in predictor.runtime.batch_by_length(np.array([len(ids) for ids, _ in encoded], np.int64), batch_tokens):
         batch_vectors = _layer_vectors(predictor, [encoded[i] for i in batch])

@@ -6,7 +6,7 @@
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -14,12 +14,14 @@ from msgspec import Meta
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...config import NonNegFloat, PosFloat, PosInt, Variant
+from ...config import PosFloat, PosInt, Variant
 from ...rng import Stream, random_bits, uniform
 from .sampling import ban_ngrams, sample_tokens
 
 Ints = NDArray[np.int64]
 NEG_INF = float("-inf")
+
+LengthPenaltyType = Literal["power", "gnmt"]
 
 
 class IncrementalDecoder(Protocol):
@@ -65,9 +67,12 @@ class Beam(GenerationBase, frozen=True):
     """Beam search."""
 
     num_beams: Annotated[PosInt, "number of beams"] = 4
-    length_penalty: Annotated[NonNegFloat, "exponent of the length penalty ((5 + tokens) / 6)^a (Wu et al. 2016); 0: none"] = (
-        0.6
-    )
+    length_penalty: Annotated[
+        float, "exponent p of the length penalty: above 0 favours long outputs, 0 none, below 0 short ones"
+    ] = 1.0
+    length_penalty_type: Annotated[
+        LengthPenaltyType, "a beam's log-probability is divided by length ** p (power) or ((5 + length) / 6) ** p (gnmt)"
+    ] = "power"
 
 
 GenerationConfig = Greedy | Sample | Beam
@@ -89,7 +94,7 @@ def generate(
     decoder: IncrementalDecoder, prompts: Sequence[Ints], config: GenerationConfig, eos_token_id: int | None = None,
     max_lengths: Sequence[int] | None = None,
 ) -> list[GeneratedSequence]:  # fmt: skip
-    """Generate a continuation of each prompt, up to `eos_token_id`, config.tokens or the prompt's `max_lengths`."""
+    """Generate a continuation of each prompt, up to `eos_token_id`, `config.max_new_tokens` or the prompt's `max_lengths`."""
     max_new_tokens = [
         config.max_new_tokens if max_lengths is None else min(config.max_new_tokens, max_lengths[i])
         for i in range(len(prompts))
@@ -127,12 +132,20 @@ class Hypothesis:
     is_finished: bool
 
 
-class BeamSearch:
-    """Beam search for one prompt. Scores are log-probabilities divided by ((5 + tokens) / 6)^alpha (GNMT, Wu et al. 2016)."""
+def compute_length_penalty(length: int, exponent: float, penalty_type: LengthPenaltyType) -> float:
+    """Divisor of a hypothesis' log-probability; `length` counts generated tokens including eos.
 
-    def __init__(self, num_beams: int, alpha: float, max_new_tokens: int) -> None:
-        self.num_beams, self.alpha, self.max_new_tokens = num_beams, alpha, max_new_tokens
-        self.beams = [PartialHypothesis(0.0), *[PartialHypothesis(NEG_INF)] * (num_beams - 1)]
+    power: length ** exponent, as in transformers; gnmt: ((5 + length) / 6) ** exponent (Wu et al. 2016, eq. 14).
+    """
+    return float(max(length, 1) if penalty_type == "power" else (5 + length) / 6) ** exponent
+
+
+class BeamSearch:
+    """Beam search for one prompt. The score of a hypothesis is its log-probability divided by its length penalty."""
+
+    def __init__(self, config: Beam, max_new_tokens: int) -> None:
+        self.config, self.num_beams, self.max_new_tokens = config, config.num_beams, max_new_tokens
+        self.beams = [PartialHypothesis(0.0), *[PartialHypothesis(NEG_INF)] * (config.num_beams - 1)]
         self.hypotheses: list[Hypothesis] = []
         self.is_done = self.is_full = max_new_tokens < 1  # nothing left to generate; because max_new_tokens is reached
 
@@ -177,20 +190,21 @@ class BeamSearch:
         self.is_full = len(self.beams[0].tokens) >= self.max_new_tokens
         if self.is_full or self.beams[0].log_prob == NEG_INF:
             return True
-        return (
-            len(self.hypotheses) == self.num_beams
-            and self.beams[0].log_prob / self._length_penalty(self.max_new_tokens) <= self.hypotheses[-1].score
-        )
+        if len(self.hypotheses) < self.num_beams:
+            return False
+        lengths = len(self.beams[0].tokens) + 1, self.max_new_tokens  # the penalty is monotonic in the length
+        best_score = self.beams[0].log_prob / max(map(self._length_penalty, lengths))
+        return best_score <= self.hypotheses[-1].score
 
     def _length_penalty(self, length: int) -> float:
-        return ((5 + length) / 6) ** self.alpha
+        return compute_length_penalty(length, self.config.length_penalty, self.config.length_penalty_type)
 
 
 def beam_search(
     decoder: IncrementalDecoder, prompts: Sequence[Ints], config: Beam, eos_token_id: int | None, max_new_tokens: Sequence[int]
 ) -> list[list[Hypothesis]]:
-    """Up to `config.size` hypotheses for each prompt, best first."""
-    searches, size = [BeamSearch(config.num_beams, config.length_penalty, limit) for limit in max_new_tokens], config.num_beams
+    """Up to `config.num_beams` hypotheses for each prompt, best first."""
+    searches, size = [BeamSearch(config, limit) for limit in max_new_tokens], config.num_beams
     active = [search for search in searches if not search.is_done]
     if not active:
         return [[] for _ in searches]
