@@ -43,7 +43,7 @@ def test_hub_import_by_repo_id_downloads_only_needed_files(tmp_path, server, cap
     assert server.downloaded == {"config.json", "model.safetensors", "vocab.txt"}
     assert json.loads(capsys.readouterr().out)["heads"] == ["words"]
     weights = load_file(tmp_path / "ours/model.safetensors")
-    assert torch.equal(weights["encoder.tokens.weight"], original.bert.embeddings.word_embeddings.weight)
+    assert torch.equal(weights["encoder.word_embeddings.weight"], original.bert.embeddings.word_embeddings.weight)
 
 
 def test_hub_download_is_cached_for_offline_use(tmp_path, server, monkeypatch):

@@ -81,7 +81,9 @@ def test_elmo_features_tag_unknown_words(elmo, files, tmp_path):
     before, after = load_tensors(elmo / "model.safetensors"), load_tensors(tmp_path / "out" / "model.safetensors")
     encoder_names = [name for name in before if name.startswith("encoder.")]
     assert encoder_names and all((before[name] == after[name]).all() for name in encoder_names)
-    assert after["heads.task.weights"].shape == (3,) and after["heads.task.weights"].any()  # the layer weights were trained
+    assert (
+        after["heads.task.layer_weights"].shape == (3,) and after["heads.task.layer_weights"].any()
+    )  # the layer weights were trained
     assert (
         run_cli_json("evaluate", f"model={tmp_path / 'out'}", files[1].replace("data.dev", "data"))["scores"] == result["dev"]
     )

@@ -180,7 +180,7 @@ def test_auxiliary_lm_loss_is_weighted_sum(tokenizer):
     assert batch.target_counts == {"task": 3, "words": batch.num_tokens - 3}
     loss = AuxiliaryLM(Supervised(task), 0.5).compute_loss(model, batch)
     assert_close(loss.parts["task"], Supervised(task).compute_loss(model, batch).parts["task"])
-    logits, expected = model.compute_logits("words", model(batch.inputs)), torch.zeros(())
+    logits, expected = model.compute_logits("lm", model(batch.inputs)), torch.zeros(())
     for start, end in zip(
         batch.inputs.layout.cu_seqlens[:-1].tolist(), batch.inputs.layout.cu_seqlens[1:].tolist(), strict=True
     ):

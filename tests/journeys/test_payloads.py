@@ -84,7 +84,7 @@ def test_payload_new_embeddings_are_the_mean_of_known_bytes(bytes_model, tmp_pat
     ]
     run_cli("finetune", "task=classify", *args)
     before, after = (bertsmith.load(folder) for folder in (bytes_model, tmp_path / "out"))
-    old, new = (predictor.model.encoder.tokens.weight for predictor in (before, after))
+    old, new = (predictor.model.encoder.word_embeddings.weight for predictor in (before, after))
     assert after.tokenizer.id_to_token[len(before.tokenizer) :] == ["[direction=?]", "[direction=c]", "[direction=s]"]
     assert new[: len(old)].allclose(old, atol=1e-6)
     assert new[len(old) :].allclose(old[before.tokenizer.non_special_ids].mean(0).expand(3, -1), atol=1e-6)

@@ -48,7 +48,7 @@ def build_small_model(decoder=None, **settings):
         "max_position_embeddings": 24,
     }
     encoder = EncoderConfig(**{**defaults, "initializer_range": 0.3, "layer_norm_eps": 1e-5, **settings})
-    heads = {"words": LMHeadConfig(transform=False, bias=False, tied=False)}  # a tied head would repeat its input
+    heads = {"lm": LMHeadConfig(transform=False, bias=False, tied=False)}  # a tied head would repeat its input
     return build_model(ModelConfig(encoder=encoder, vocab_size=VOCAB_SIZE, heads=heads, decoder=decoder), 0).eval()
 
 
@@ -236,11 +236,11 @@ def test_decoder_has_position_information_with_any_encoder_mixer():
 
 def test_decoder_shared_blocks_are_stored_once_and_match_copies():
     shared, separate = build_small_model(TransformerDecoderConfig(shared=True)), build_small_model(TransformerDecoderConfig())
-    assert not any(name.startswith("decoder.blocks") for name in shared.state_dict())
+    assert not any(name.startswith("decoder.layers") for name in shared.state_dict())
     assert sum(p.numel() for p in shared.parameters()) < sum(p.numel() for p in separate.parameters())
     separate.decoder.init_from_encoder(separate.encoder)
     separate.load_state_dict(
-        shared.state_dict() | {n: weight for n, weight in separate.state_dict().items() if n.startswith("decoder.blocks")}
+        shared.state_dict() | {n: weight for n, weight in separate.state_dict().items() if n.startswith("decoder.layers")}
     )
     separate.decoder.init_from_encoder(separate.encoder)
     source, answer = pack(random_texts(4)), pack(random_texts(3, seed=1))
@@ -261,7 +261,7 @@ def greedy_without_cache(model, source, search_tokens):
             hidden_states = model(replace(inputs, token_type_ids=token_type_ids))
         else:
             hidden_states = decoder_hidden_states(model, pack([source]), pack([np.array([START, *generated])]))
-        token = int(model.compute_logits("words", hidden_states)[-1].argmax())
+        token = int(model.compute_logits("lm", hidden_states)[-1].argmax())
         generated.append(token)
     return generated
 

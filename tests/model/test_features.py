@@ -67,7 +67,7 @@ def test_model_returns_all_hidden_states():
     all_hidden_states = []
     out = build_small_model()(build_inputs(), all_hidden_states)
     assert len(all_hidden_states) == 3 and torch.equal(all_hidden_states[-1], out)
-    block = build_small_model().encoder.stack.blocks[0]
+    block = build_small_model().encoder.stack.layers[0]
     assert_close(block(None, all_hidden_states[0], build_inputs().layout)[0], all_hidden_states[1])
 
 

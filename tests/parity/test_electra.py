@@ -58,7 +58,7 @@ def build_reference(name, sizes, weights, vocab_size, head):
     for layer in range(2):
         for part, modules in ELECTRA.block_modules.items():
             for suffix in (".weight", ".bias"):
-                parts = weights[f"encoder.stack.blocks.{layer}.{part}{suffix}"].chunk(len(modules))
+                parts = weights[f"encoder.stack.layers.{layer}.{part}{suffix}"].chunk(len(modules))
                 state_dict |= {
                     f"electra.{ELECTRA.block_prefix.format(layer)}{module}{suffix}": tensor
                     for module, tensor in zip(modules, parts, strict=True)
@@ -92,12 +92,12 @@ def test_electra_losses_match_transformers(corpus):
     vocab_size = model.config.vocab_size
 
     generator_weights = {
-        "heads.words" + key.removeprefix("heads.generator.words"): weight
+        "heads.lm" + key.removeprefix("heads.generator.lm_head"): weight
         for key, weight in weights.items()
         if "generator.words" in key
     }
     generator_weights |= {key.replace("heads.generator.", "encoder."): weight for key, weight in weights.items()
-              if key.startswith(("heads.generator.stack", "heads.generator.widen"))}  # fmt: skip
+              if key.startswith(("heads.generator.stack", "heads.generator.embedding_projection"))}  # fmt: skip
     generator_weights = {
         **{key: weight for key, weight in weights.items() if key.startswith("encoder.") and "stack" not in key},
         **generator_weights,
@@ -130,14 +130,18 @@ def test_electra_discriminator_grads_reach_the_generator_only_through_embeddings
     torch.manual_seed(0)
     objective.compute_loss(model, batch).parts["replaced"].backward()
     with_grad = {name for name, weight in model.named_parameters() if weight.grad is not None}
-    assert "encoder.tokens.weight" in with_grad and not [name for name in with_grad if "generator" in name]
+    assert "encoder.word_embeddings.weight" in with_grad and not [name for name in with_grad if "generator" in name]
     model.zero_grad()
     objective.compute_loss(model, batch).parts["words"].backward()
     without_grad = {name for name, weight in model.named_parameters() if weight.grad is None}
     assert not [
-        name for name in without_grad if "generator" in name or name in ("encoder.tokens.weight", "encoder.positions.weight")
+        name
+        for name in without_grad
+        if "generator" in name or name in ("encoder.word_embeddings.weight", "encoder.position_embeddings.weight")
     ]
-    assert all("stack" in name or "replaced" in name or "pooler" in name or "widen" in name for name in without_grad)
+    assert all(
+        "stack" in name or "replaced" in name or "pooler" in name or "embedding_projection" in name for name in without_grad
+    )
 
 
 def test_electra_generator_samples_from_softmax_reproducibly(corpus):
@@ -178,8 +182,8 @@ def test_electra_generator_has_the_mixers_of_the_model():
         encoder = EncoderConfig.presets[preset]
         with torch.device("meta"):
             model = Model(ModelConfig(encoder=encoder, vocab_size=50, heads=objective.heads()))
-        mixer_types = [type(block.mixer) for block in model.heads["generator"].stack.blocks]
-        assert mixer_types == [type(block.mixer) for block in model.encoder.stack.blocks]
+        mixer_types = [type(block.mixer) for block in model.heads["generator"].stack.layers]
+        assert mixer_types == [type(block.mixer) for block in model.encoder.stack.layers]
     with pytest.raises(UserError, match="wants a model of tables and feed-forwards"):
         objective.heads()["generator"].generator_config(EncoderConfig.presets["elmo"])
 
@@ -189,7 +193,7 @@ def test_electra_generator_is_dropped_from_the_final_model(corpus):
     model.drop_training_heads()
     assert list(model.config.heads) == list(model.heads) == ["replaced"]
     assert not [name for name in model.state_dict() if "generator" in name]
-    plain = build_model(ModelConfig(encoder=from_dict(EncoderConfig, SMALL), vocab_size=9, heads={"words": LMHeadConfig()}), 0)
+    plain = build_model(ModelConfig(encoder=from_dict(EncoderConfig, SMALL), vocab_size=9, heads={"lm": LMHeadConfig()}), 0)
     plain.drop_training_heads()
     assert list(plain.heads) == ["words"]
 

@@ -132,7 +132,7 @@ def test_huggingface_parity_check_detects_a_different_model(tmp_path):
     save_random_model("BertForPreTraining", tmp_path / "hf")
     result, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours", check=True)
     assert set(result["differences"]) == {"hidden", "words", "next"} and max(result["differences"].values()) < 1e-5
-    model.encoder.norm.eps = 0.1
+    model.encoder.embedding_norm.eps = 0.1
     differences = compute_differences(model, tmp_path / "hf", FAMILY, FAMILY.find_architecture(("next", "words"), None))
     assert min(differences.values()) > 1e-3
 
@@ -166,14 +166,14 @@ def test_huggingface_export_of_own_models(tmp_path, vocabulary, capsys):
         checkpoint.save(folder, build_model(config, 0), tokenizer, {}, {"stage": "test"})
         return folder
 
-    heads_of_bert = {"words": LMHeadConfig(), "next": PooledHeadConfig(labels=2)}
+    heads_of_bert = {"lm": LMHeadConfig(), "nsp": PooledHeadConfig(labels=2)}
     exportable = save(tmp_path / "good", heads_of_bert)
     assert main(["export", f"model={exportable}", f"out={tmp_path / 'hf'}", "check=true", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["class"] == "BertForPreTraining"
     assert main(["import", f"source={tmp_path / 'hf'}", f"out={tmp_path / 'again'}"]) == 0
     assert torch.equal(
-        load_file(exportable / "model.safetensors")["heads.words.bias"],
-        load_file(tmp_path / "again/model.safetensors")["heads.words.bias"],
+        load_file(exportable / "model.safetensors")["heads.lm.bias"],
+        load_file(tmp_path / "again/model.safetensors")["heads.lm.bias"],
     )
     for name, heads, encoder, message in (
         ("pre", heads_of_bert, {"norm": "pre"}, "norm = 'pre'"),
@@ -184,7 +184,7 @@ def test_huggingface_export_of_own_models(tmp_path, vocabulary, capsys):
             "openai-gpt has a place for words",
         ),
         ("labels", {"labels": PooledHeadConfig(labels=3)}, {}, "a place for next, task, words"),
-        ("three", {"next": PooledHeadConfig(labels=3)}, {}, "other than two labels"),
+        ("three", {"nsp": PooledHeadConfig(labels=3)}, {}, "other than two labels"),
     ):
         folder = save(tmp_path / name, heads, **encoder)
         assert main(["export", f"model={folder}", f"out={tmp_path / 'no'}"]) == 2

@@ -60,7 +60,7 @@ def test_longformer_export_of_native_model(tmp_path, vocabulary):
     for i, overrides in enumerate(({}, {"dilation": [2]}, {"causal": True}, {"global_attention": False})):
         mixer = {"kind": "longformer", "num_attention_heads": 4, "attention_window": [10], **overrides}
         encoder = from_dict(EncoderConfig, {**small, "mixer": mixer})
-        config = ModelConfig(encoder=encoder, vocab_size=len(tokenizer), heads={"words": LMHeadConfig()})
+        config = ModelConfig(encoder=encoder, vocab_size=len(tokenizer), heads={"lm": LMHeadConfig()})
         checkpoint.save(tmp_path / f"{i}", build_model(config, 0), tokenizer, {}, {"stage": "test"})
         recipe = {"model": tmp_path / f"{i}", "out": tmp_path / f"hf-{i}", "check": True}
         if overrides:
@@ -97,7 +97,7 @@ def test_longformer_export_names_unsupported_parts(mixer, heads, message, tmp_pa
         "max_position_embeddings": 70,
         "mixer": {"num_attention_heads": 4, **mixer},
     }
-    all_heads = {"words": LMHeadConfig(), "next": PooledHeadConfig(labels=2)}
+    all_heads = {"lm": LMHeadConfig(), "nsp": PooledHeadConfig(labels=2)}
     config = ModelConfig(
         encoder=from_dict(EncoderConfig, small), vocab_size=len(tokenizer), heads={name: all_heads[name] for name in heads}
     )

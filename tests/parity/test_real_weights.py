@@ -67,9 +67,11 @@ def test_tensorflow_import_of_a_chinese_checkpoint_with_embedding_projection(tmp
     )
     weights = model.state_dict()
     table = bundle.read_tensor("bert/embeddings/word_embeddings")
-    assert table.dtype == np.float64 and np.array_equal(weights["encoder.tokens.weight"].numpy(), table.astype(np.float32))
+    assert table.dtype == np.float64 and np.array_equal(
+        weights["encoder.word_embeddings.weight"].numpy(), table.astype(np.float32)
+    )
     kernel = bundle.read_tensor("bert/encoder/embedding_hidden_mapping_in/kernel")
-    assert np.array_equal(weights["encoder.widen.weight"].numpy(), kernel.T)
+    assert np.array_equal(weights["encoder.embedding_projection.weight"].numpy(), kernel.T)
     exported = run_stage(
         "export", model=tmp_path / "ours", out=tmp_path / "hf", check=True
     )  # exported as a family that supports it

@@ -166,13 +166,18 @@ def test_imported_reformer_grads_match_transformers(tmp_path):
     tokens, target = torch.arange(64) + 5, torch.randn(64, 64)
     (model(Inputs(tokens, Layout.from_lengths([64]))) * target).sum().backward()
     (original(tokens[None], use_cache=False).last_hidden_state[0] * target).sum().backward()
-    for layer, block in enumerate(model.encoder.stack.blocks):
+    for layer, block in enumerate(model.encoder.stack.layers):
         reference_layer = original.encoder.layers[layer]
         assert_close(
-            block.feedforward.up.weight.grad, reference_layer.feed_forward.dense.dense.weight.grad, atol=1e-3, rtol=1e-3
+            block.feedforward.intermediate.weight.grad,
+            reference_layer.feed_forward.dense.dense.weight.grad,
+            atol=1e-3,
+            rtol=1e-3,
         )
-        assert_close(block.mixer.out.weight.grad, reference_layer.attention.output.dense.weight.grad, atol=1e-3, rtol=1e-3)
-    assert_close(model.encoder.tokens.weight.grad, original.embeddings.word_embeddings.weight.grad, atol=1e-3, rtol=1e-3)
+        assert_close(block.mixer.output.weight.grad, reference_layer.attention.output.dense.weight.grad, atol=1e-3, rtol=1e-3)
+    assert_close(
+        model.encoder.word_embeddings.weight.grad, original.embeddings.word_embeddings.weight.grad, atol=1e-3, rtol=1e-3
+    )
 
 
 def test_reformer_import_names_mismatches(tmp_path):

@@ -87,10 +87,8 @@ def test_tensorflow_import_matches_transformers(suffix, tmp_path):
         "attention_mask": layout.padding_mask().long(),
     }
     outputs = original(**hf_inputs)
-    assert_close(model.compute_logits("words", hidden), outputs.prediction_logits[layout.padding_mask()], atol=1e-5, rtol=1e-5)
-    assert_close(
-        model.compute_logits("next", hidden[layout.first_token]), outputs.seq_relationship_logits, atol=1e-5, rtol=1e-5
-    )
+    assert_close(model.compute_logits("lm", hidden), outputs.prediction_logits[layout.padding_mask()], atol=1e-5, rtol=1e-5)
+    assert_close(model.compute_logits("nsp", hidden[layout.first_token]), outputs.seq_relationship_logits, atol=1e-5, rtol=1e-5)
 
 
 def test_tensorflow_import_with_embedding_projection_matches_electra(tmp_path):
@@ -116,7 +114,7 @@ def test_tensorflow_import_with_embedding_projection_matches_electra(tmp_path):
     assert (model.config.encoder.embedding_size, model.config.encoder.num_hidden_groups) == (4, None)
     tokens = torch.arange(5, 25)
     hidden = model(Inputs(tokens, Layout.from_lengths([20])))
-    assert_close(model.compute_logits("words", hidden), original(tokens[None]).logits[0], atol=1e-5, rtol=1e-5)
+    assert_close(model.compute_logits("lm", hidden), original(tokens[None]).logits[0], atol=1e-5, rtol=1e-5)
 
 
 def test_tensorflow_import_converts_dtypes_to_float32(tmp_path):

@@ -91,7 +91,7 @@ def _build_model(vectors: KeyedVectors, tokenizer: Tokenizer) -> Model:
     table = torch.zeros(len(tokenizer), vectors.vector_size)
     ids = tokenizer.backend_tokenizer.get_vocab()
     table[[ids[word] for word in vectors.words]] = torch.from_numpy(vectors.matrix)
-    model.encoder.tokens.weight.data = table
+    model.encoder.word_embeddings.weight.data = table
     return model
 
 

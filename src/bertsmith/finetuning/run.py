@@ -183,7 +183,7 @@ def _init_model(
 def _build_param_schedule(recipe: FinetuneRecipe, model: Model) -> ParamScheduleFn:
     train = recipe.train
     return build_param_schedule(
-        len(model.encoder.stack.blocks), train.layer_lr_decay, train.gradual_unfreezing, train.head_lr_multiplier
+        len(model.encoder.stack.layers), train.layer_lr_decay, train.gradual_unfreezing, train.head_lr_multiplier
     )
 
 

@@ -48,8 +48,8 @@ class Model(nn.Module):
         self.heads = nn.ModuleDict(heads)
         for module in self.modules() if init_weights else ():
             _init_weights(module, config.encoder.initializer_range)
-        if init_weights and self.encoder.front is not None:
-            self.encoder.front.reset_parameters()
+        if init_weights and self.encoder.input_embeddings is not None:
+            self.encoder.input_embeddings.reset_parameters()
 
     def forward(self, inputs: Inputs, all_hidden_states: list[Tensor] | None = None) -> Tensor:
         """Hidden states (tokens, hidden_size); those of every layer are appended to `all_hidden_states` if it is given."""
@@ -91,8 +91,8 @@ class Model(nn.Module):
 
     def attach_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Give character-based embeddings (CharCNN, fastText) the tokenizer's lexicon, so that no word is out of vocabulary."""
-        if isinstance(self.encoder.front, CharCNN | FastTextEmbedding):
-            self.encoder.front.attach_lexicon(tokenizer.enable_lexicon())
+        if isinstance(self.encoder.input_embeddings, CharCNN | FastTextEmbedding):
+            self.encoder.input_embeddings.attach_lexicon(tokenizer.enable_lexicon())
 
     def drop_training_heads(self) -> None:
         """Delete heads that only pre-training uses (the ELECTRA generator)."""

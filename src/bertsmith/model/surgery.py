@@ -19,9 +19,13 @@ from .config import EncoderConfig
 from .mixers import Attention, Longformer, MixerConfig
 from .transformer import Stack
 
-QKV_PREFIX, GLOBAL_QKV_PREFIX, POSITION_EMBEDDINGS = "project.qkv.", "anchored.", "encoder.positions.weight"
-VOCAB_TABLES = ("encoder.tokens.weight", "heads.words.bias", "heads.words.table.weight")  # one row for every token
-MIXER_WEIGHT = re.compile(r"encoder\.stack\.blocks\.(\d+)\.mixer\.")
+QKV_PREFIX, GLOBAL_QKV_PREFIX, POSITION_EMBEDDINGS = "projections.qkv.", "global_qkv.", "encoder.position_embeddings.weight"
+VOCAB_TENSORS = (  # one row for each token
+    "encoder.word_embeddings.weight",
+    "heads.lm.bias",
+    "heads.lm.output_embeddings.weight",
+)
+MIXER_WEIGHT = re.compile(r"encoder\.stack\.layers\.(\d+)\.mixer\.")
 INHERITED_FIELDS = (
     "num_attention_heads", "bias", "rope_theta", "causal", "position_bias", "dynamic", "num_filters", "attention_head_size",
     "hidden_act",
@@ -160,7 +164,7 @@ def resize_token_embeddings(
     New rows first replace the padding rows of a table that has more rows than tokens; only then does it grow.
     """
     return {
-        name: _append_rows(tensor, first_new_id, source_ids) if name in VOCAB_TABLES else tensor
+        name: _append_rows(tensor, first_new_id, source_ids) if name in VOCAB_TENSORS else tensor
         for name, tensor in weights.items()
     }
 

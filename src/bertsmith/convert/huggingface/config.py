@@ -7,6 +7,7 @@ import msgspec
 from ...config import RecipeError, from_dict, to_dict
 from ...errors import UserError
 from ...model.config import EncoderConfig
+from ...model.heads import LM_HEAD
 from ...model.mixers import Attention, Longformer
 from .names import BERT, FAMILIES, Architecture, Family
 
@@ -145,7 +146,7 @@ def config_to_hf(
 
 def check_head_activation(family: Family, encoder: EncoderConfig, heads: tuple[str, ...], source: str) -> None:
     """Raise if the family's MLM head has a fixed activation other than the model's."""
-    if family.erf_mlm_head and "words" in heads and encoder.head_activation != "gelu":
+    if family.erf_mlm_head and LM_HEAD in heads and encoder.head_activation != "gelu":
         raise UserError(f"{source}: the blocks have {encoder.head_activation}, but a {family.model_type}'s head over the words "
                        "has GELU by erf; this model has one for both")  # fmt: skip
 

@@ -9,17 +9,17 @@ from torch import Tensor, nn
 
 from ...errors import UserError
 from ...model.config import EncoderConfig
-from ...model.heads import DiscriminatorHeadConfig, HeadConfig, LMHeadConfig, PooledHeadConfig
+from ...model.heads import LM_HEAD, DiscriminatorHeadConfig, HeadConfig, LMHeadConfig, PooledHeadConfig
 from ...model.model import Model, ModelConfig
 from ...tasks import TaskConfig
 from .config import check_head_activation, config_from_hf, get_position_offset
-from .names import BERT, EMBEDDING_PROJECTION, NARROW_BERT, Architecture, Family
+from .names import BERT, EMBEDDING_PROJECTION, NARROW_BERT, PAIR_HEADS, Architecture, Family
 from .tasks import head_from_hf, task_from_hf
 from .weights import NameMap, build_name_map, has_head, normalize_name
 
-POSITION_EMBEDDINGS = "encoder.positions.weight"
+POSITION_EMBEDDINGS = "encoder.position_embeddings.weight"
 POOLER_TENSORS = ("encoder.pooler.weight", "encoder.pooler.bias")
-SEGMENT_EMBEDDINGS = "encoder.segments.weight"
+SEGMENT_EMBEDDINGS = "encoder.token_type_embeddings.weight"
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def mlm_head_config(family: Family) -> LMHeadConfig:
 
 def _transpose_if_needed(family: Family, our_name: str, tensor: Tensor) -> Tensor:
     """GPT's files store the matrices of the blocks transposed (Conv1D: x @ W)."""
-    is_transposed = family.transposed_weights and our_name.startswith("encoder.stack.blocks.") and tensor.ndim == 2
+    is_transposed = family.transposed_weights and our_name.startswith("encoder.stack.layers.") and tensor.ndim == 2
     return tensor.T.contiguous() if is_transposed else tensor
 
 
@@ -149,7 +149,7 @@ def _detect_architecture(
 
 def _find_pooler(family: Family, architecture: Architecture, tensors: Iterable[str]) -> str | None:
     """Module of the pooler: the architecture's if its head needs one; else the encoder's, if present."""
-    if architecture.head_type in ("text", "choice") or "next" in architecture.heads:
+    if architecture.head_type in ("text", "choice") or PAIR_HEADS & {*architecture.heads}:
         return architecture.pooler_module
     return family.pooler_module if family.pooler_module and f"{family.pooler_module}.weight" in tensors else None
 
@@ -197,10 +197,10 @@ def _build_head_configs(
     for head in architecture.heads:
         if head == "task":
             configs[head] = head_from_hf(family, architecture, config, len(tensors[f"{architecture.score_module}.weight"]))
-        elif head == "next":
-            configs[head] = PooledHeadConfig(labels=len(tensors[f"{family.head_modules[head]['score']}.weight"]))
+        elif head in PAIR_HEADS:
+            configs[head] = PooledHeadConfig(labels=len(tensors[f"{family.head_modules[head]['classifier']}.weight"]))
         else:
-            configs[head] = mlm_head_config(family) if head == "words" else DiscriminatorHeadConfig()
+            configs[head] = mlm_head_config(family) if head == LM_HEAD else DiscriminatorHeadConfig()
     return configs
 
 

@@ -51,16 +51,18 @@ def build_name_map(
     name_map = {f"encoder.{ours}.weight": (f"{family.prefix}{theirs}.weight",) for ours, theirs in family.embeddings.items()}
     modules: NameMap = {}
     for ours, theirs in family.modules.items():
-        if ours != "widen" or has_projection:
+        if ours != "embedding_projection" or has_projection:
             modules[f"encoder.{ours}"] = (family.prefix + theirs,)
     for i in range(num_blocks):
         block_prefix = family.prefix + family.block_prefix.format(i)
         for ours, names in family.block_modules.items():
-            modules[f"encoder.stack.blocks.{i}.{ours}"] = tuple(block_prefix + name for name in names)
+            modules[f"encoder.stack.layers.{i}.{ours}"] = tuple(block_prefix + name for name in names)
     if pooler_module:
         modules["encoder.pooler"] = (pooler_module,)
     for head in architecture.heads:
-        for ours, theirs in ({"score": architecture.score_module} if head == "task" else family.head_modules[head]).items():
+        for ours, theirs in (
+            {"classifier": architecture.score_module} if head == "task" else family.head_modules[head]
+        ).items():
             (name_map if ours == "bias" else modules)[f"heads.{head}.{ours}"] = (theirs,)
     for ours, names in modules.items():
         name_map |= {f"{ours}.{part}": tuple(f"{name}.{part}" for name in names) for part in ("weight", "bias")}
