@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, 
 
 import msgspec
 
+from . import hub_names
 from .errors import UserError
 from .synonyms import find_key, find_kind
 
@@ -154,7 +155,11 @@ def _explain_error(config_type: Any, values: Any, message: str) -> str:
     choices = _list_choices(annotation) if isinstance(value, str) else []
     key = key_path or "the recipe"
     if choices:
-        return f"{key} = {value!r} is not valid; {suggest(value, choices)}"
+        is_hub_name = (preset := hub_names.find_preset(value)) in choices and hub_names.find_repo_id(value) is not None
+        hint = suggest(value, choices)
+        if is_hub_name:  # an architecture to be trained was expected; pre-trained weights are given as `init`
+            hint = f"did you mean {preset!r}? For its weights, {hub_names.import_hint(value, 'init')}"
+        return f"{key} = {value!r} is not valid; {hint}"
     return f"{key} {_explain_limit(problem) or f'takes {describe_type(annotation)}'}" + (
         f", not {value!r}" if isinstance(value, str | int | float) else ""
     )

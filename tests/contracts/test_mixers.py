@@ -191,7 +191,7 @@ def test_mixer_lora_inject_and_merge(config):
     assert_close(model(inputs), expected, atol=1e-5, rtol=1e-5)
     adapters = [adapter for adapter in model.modules() if isinstance(adapter, lora.LoRALinear)]
     for adapter in adapters:
-        torch.nn.init.normal_(adapter.up, std=0.1)
+        torch.nn.init.normal_(adapter.lora_B, std=0.1)
     adapted = model(inputs)
     assert not adapters or not torch.allclose(adapted, expected, atol=1e-3)
     lora.merge_and_unload(model)

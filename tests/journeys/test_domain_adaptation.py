@@ -124,7 +124,8 @@ def test_resize_token_embeddings_uses_padding_rows_first():
 
 def test_padded_embeddings_take_new_tokens_without_growing(home, tmp_path):
     model, tokenizer, card = checkpoint.load(home / "bert")
-    weights = {n: torch.cat([t, t.new_zeros(64, *t.shape[1:])]) if n in ("encoder.word_embeddings.weight", "heads.lm.bias") else t
+    padded = ("encoder.word_embeddings.weight", "heads.lm.bias")
+    weights = {n: torch.cat([t, t.new_zeros(64, *t.shape[1:])]) if n in padded else t
                for n, t in model.state_dict().items()}  # fmt: skip
     size = model.config.vocab_size + 64
     padded = checkpoint.Model(ModelConfig(encoder=model.config.encoder, vocab_size=size, heads=model.config.heads))

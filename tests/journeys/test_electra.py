@@ -33,7 +33,7 @@ def test_electra_trains_both_and_publishes_discriminator(uninterrupted):
     names = set(load_tensors(out / "model.safetensors"))
     assert "heads.rtd.classifier.weight" in names and not [name for name in names if "generator" in name]
     assert result["parameters"] == sum(weight.numel() for weight in load_tensors(out / "model.safetensors").values())
-    assert list(bertsmith.load(out).model.config.heads) == ["replaced"]
+    assert list(bertsmith.load(out).model.config.heads) == ["rtd"]
 
 
 def test_electra_killed_run_resumes_exactly(corpus, uninterrupted, tmp_path):

@@ -103,7 +103,7 @@ def test_taglm_is_elmo_with_one_layer(corpus, files, tmp_path):
     options = ["task=tag", "task.crf=true", f"model={tmp_path / 'lm'}", *files, f"out={tmp_path / 'out'}", *FROZEN]
     assert run_cli_json("finetune", *options, "train.epochs=30")["dev"]["f1"] > 0.6
     model = bertsmith.load(tmp_path / "out").model
-    assert model.config.encoder.num_hidden_layers == 1 and model.heads["task"].weights.shape == (2,)
+    assert model.config.encoder.num_hidden_layers == 1 and model.heads["task"].layer_weights.shape == (2,)
 
 
 def test_bilm_refuses_bidirectional_model(corpus, tmp_path):

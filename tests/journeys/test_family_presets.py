@@ -34,5 +34,5 @@ def test_family_recipe_pretrains(name, corpus, tmp_path):
     assert result["valid_loss_words"] < rows[0]["loss.words"]
     model = bertsmith.load(out).model
     assert len(model.encoder.stack.layers) == (1 if name == "albert" else 3)
-    heads = {"albert": ["words", "next"], "electra": ["replaced"]}
-    assert list(model.config.heads) == heads.get(name, ["words"])
+    heads = {"albert": ["lm", "sop"], "electra": ["rtd"]}
+    assert list(model.config.heads) == heads.get(name, ["lm"])

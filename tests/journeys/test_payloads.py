@@ -123,7 +123,8 @@ def test_cross_attention_regression_keeps_pair_config(bert, tmp_path):  # noqa: 
     result = run_cli_json("finetune", "task=regress", "task.pair=cross", "task.pair.blocks=1", *args)
     assert result["dev"]["pearson"] > 0.8
     record = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert record["task"]["pair"] == {"kind": "cross", "blocks": 1} and record["model"]["heads"]["task"]["kind"] == "cross"
+    assert record["task"]["pair"] == {"kind": "cross", "blocks": 1}
+    assert record["model"]["heads"]["task"]["kind"] == "cross-attention"
     model = bertsmith.load(tmp_path / "out")
     row = next(row for row in rows if row["label"] == 1.0)
     assert model(row["text"], text_b=row["text_b"])["value"] > 0.5

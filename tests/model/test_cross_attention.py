@@ -163,10 +163,10 @@ def test_cross_attention_logits_depend_on_both_texts_and_order():
 
 def test_cross_attention_head_config_round_trip():
     head = CrossAttentionHeadConfig(outputs=2, blocks=3)
-    assert from_dict(HeadConfig, {"kind": "cross", **to_dict(head)}) == head
+    assert from_dict(HeadConfig, {"kind": "cross-attention", **to_dict(head)}) == head
     assert (
         len(
-            build_model(ModelConfig(encoder=small_encoder_config(), vocab_size=9, heads={"task": head}), 0).heads["task"].blocks
+            build_model(ModelConfig(encoder=small_encoder_config(), vocab_size=9, heads={"task": head}), 0).heads["task"].layers
         )
         == 3
     )

@@ -173,9 +173,9 @@ def test_decoder_init_from_encoder_copies_all_but_cross_attention():
     model.decoder.init_from_encoder(model.encoder)
     encoder_weights = model.encoder.stack.state_dict()
     for name, weight in model.decoder.state_dict().items():
-        if not name.startswith("crossings."):
+        if not name.startswith("cross_attentions."):
             assert torch.equal(weight, encoder_weights[name]), name
-    assert any(name.startswith("crossings.") for name in model.decoder.state_dict())
+    assert any(name.startswith("cross_attentions.") for name in model.decoder.state_dict())
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_decoder_init_from_encoder_with_other_mixer_copies_matching_parts(mixer,
     description = model.decoder.init_from_encoder(model.encoder)
     assert description == new or (new and description.startswith(new))
     for name, weight in model.decoder.state_dict().items():
-        is_copied = not name.startswith("crossings.") and (new is None or ".mixer." not in name)
+        is_copied = not name.startswith("cross_attentions.") and (new is None or ".mixer." not in name)
         assert torch.equal(weight, encoder_weights[name] if is_copied else before[name]), name
 
 

@@ -105,8 +105,18 @@ def test_encoder_config_reads_old_config_files():
     assert from_dict(EncoderConfig, old_fields) == EncoderConfig.presets["bert-tiny"]
     names = set(build_model(ModelConfig(encoder=from_dict(EncoderConfig, old_fields), vocab_size=9), 0).state_dict())
     block = {f"encoder.stack.layers.0.{module}.{parameter}" for module in (
-        "mixer.projections.qkv", "mixer.projections.output", "feedforward.intermediate", "feedforward.output", "mixer_norm", "feedforward_norm",
+        "mixer.projections.qkv", "mixer.projections.output", "mixer_norm",
+        "feedforward.intermediate", "feedforward.output", "feedforward_norm",
     ) for parameter in ("weight", "bias")}  # fmt: skip
-    others = {f"encoder.{module}.weight" for module in ("tokens", "positions", "segments", "norm", "pooler")}
-    actual = {name for name in names if "blocks.1" not in name}
+    others = {
+        f"encoder.{module}.weight"
+        for module in (
+            "word_embeddings",
+            "position_embeddings",
+            "token_type_embeddings",
+            "embedding_norm",
+            "pooler",
+        )
+    }
+    actual = {name for name in names if "layers.1" not in name}
     assert actual == block | others | {"encoder.embedding_norm.bias", "encoder.pooler.bias"}

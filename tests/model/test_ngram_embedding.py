@@ -50,7 +50,8 @@ def test_nnlm_logits_match_the_formula(direct, order):
     torch.nn.init.normal_(hidden_layer.bias)
     torch.nn.init.normal_(head.bias)
     H, d, b, context_dim = hidden_layer.weight, hidden_layer.bias, head.bias, (order - 1) * 6
-    W, U = (head.table.weight[:, :context_dim], head.table.weight[:, context_dim:]) if direct else (0, head.table.weight)
+    output = head.output_embeddings.weight
+    W, U = (output[:, :context_dim], output[:, context_dim:]) if direct else (0, output)
     expected = []
     for text in IDS.split(LENGTHS):
         padded = [int(text[0])] * (order - 2) + text.tolist()

@@ -136,7 +136,7 @@ def build_small_model(kind, **overrides):
     heads = {"lm": LMHeadConfig(transform=False, bias=False)}
     model = build_model(ModelConfig(encoder=config, vocab_size=50, heads=heads), 0).eval()
     for name, weight in model.named_parameters():
-        if "distance" in name:
+        if "position_bias" in name:
             torch.nn.init.normal_(weight)
     return model
 
@@ -160,11 +160,11 @@ def test_position_bias_kv_cache_matches_full_forward(kind):
 
 
 def test_t5_bias_table_is_shared_or_per_layer():
-    tables = [name for name in build_small_model(T5BiasConfig()).state_dict() if "distance" in name]
+    tables = [name for name in build_small_model(T5BiasConfig()).state_dict() if "position_bias" in name]
     assert tables == ["encoder.stack.layers.0.mixer.position_bias.relative_attention_bias.weight"]
-    separate_tables = [name for name in build_small_model(T5BiasConfig(shared=False)).state_dict() if "distance" in name]
+    separate_tables = [name for name in build_small_model(T5BiasConfig(shared=False)).state_dict() if "position_bias" in name]
     assert len(separate_tables) == 3
-    assert not [name for name in build_small_model(AlibiConfig()).state_dict() if "distance" in name]
+    assert not [name for name in build_small_model(AlibiConfig()).state_dict() if "position_bias" in name]
 
 
 def test_t5_bias_shared_table_sums_grads_of_all_layers():

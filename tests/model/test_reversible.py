@@ -72,7 +72,7 @@ def test_reversible_grads_match_autograd(mixer, reversible, monkeypatch):
     assert_close(out, expected, atol=1e-5, rtol=1e-5)  # torch may choose other kernels without grad
     assert grads.keys() == expected_grads.keys()
     assert not torch.allclose(outputs_and_grads(model, make_inputs(), seed=3)[0], out, atol=1e-2)  # dropout is on
-    assert {name for name in grads if "blocks" in name} == {name for name, _ in model.named_parameters() if "blocks" in name}
+    assert {name for name in grads if "layers" in name} == {name for name, _ in model.named_parameters() if "layers" in name}
     largest = max(float(grad.abs().max()) for grad in expected_grads.values())
     for name in grads:
         assert_close(grads[name] / largest, expected_grads[name] / largest, atol=1e-6, rtol=1e-5, msg=name)
@@ -191,7 +191,7 @@ def test_reversible_frozen_parameters_get_no_grad():
     model.encoder.stack.layers[1].requires_grad_(False)
     model.encoder.word_embeddings.requires_grad_(False)
     grads = outputs_and_grads(model, make_inputs())[1]
-    assert not any(".blocks.1." in name for name in grads) and any(".blocks.0." in name for name in grads)
+    assert not any(".layers.1." in name for name in grads) and any(".layers.0." in name for name in grads)
 
 
 def test_reversible_recompute_leaves_rng_state_unchanged(monkeypatch):

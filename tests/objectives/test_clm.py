@@ -104,7 +104,7 @@ def test_clm_loss_is_sum_over_targets(opened_corpus):
     [
         (LMHeadConfig(), {"transform.weight", "transform.bias", "norm.weight", "norm.bias", "bias"}),
         (LMHeadConfig(transform=False), {"bias"}),
-        (LMHeadConfig(transform=False, tied=False, bias=False), {"table.weight"}),
+        (LMHeadConfig(transform=False, tied=False, bias=False), {"output_embeddings.weight"}),
     ],
 )
 def test_lm_head_parameters_by_config(opened_corpus, head, parameters):

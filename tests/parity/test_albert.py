@@ -77,14 +77,14 @@ def test_albert_shared_blocks_run_in_order(layers, groups, tmp_path):
 
 def test_albert_shared_block_is_stored_once_and_sums_grads(tmp_path):
     shared, separate = build_small_model(num_hidden_groups=1), build_small_model()
-    assert [name for name in shared.state_dict() if ".blocks." in name] == [
+    assert [name for name in shared.state_dict() if ".layers." in name] == [
         name for name in separate.state_dict() if ".blocks.0." in name
     ]
     for block in separate.encoder.stack.layers:
         block.load_state_dict(shared.encoder.stack.layers[0].state_dict())
     shared(build_inputs()).square().sum().backward()
     separate.load_state_dict(
-        {name: weight for name, weight in shared.state_dict().items() if ".blocks." not in name}, strict=False
+        {name: weight for name, weight in shared.state_dict().items() if ".layers." not in name}, strict=False
     )
     separate(build_inputs()).square().sum().backward()
     grads = [block.feedforward.intermediate.weight.grad for block in separate.encoder.stack.layers]
@@ -171,10 +171,10 @@ def test_export_chooses_the_huggingface_class(tmp_path, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
     for i, (heads, encoder, expected_class) in enumerate((
         (NextSentenceMLM().heads(), {"num_hidden_groups": 2, "embedding_size": 8}, "AlbertForPreTraining"),
-        ({"words": LMHeadConfig()}, {"embedding_size": 8}, "AlbertForMaskedLM"),
-        ({"replaced": DiscriminatorHeadConfig()}, {"embedding_size": 8}, "ElectraForPreTraining"),
-        ({"replaced": DiscriminatorHeadConfig()}, {}, "ElectraForPreTraining"),
-        ({"words": LMHeadConfig()}, {"num_hidden_groups": 5}, "BertForMaskedLM"),
+        ({"lm": LMHeadConfig()}, {"embedding_size": 8}, "AlbertForMaskedLM"),
+        ({"rtd": DiscriminatorHeadConfig()}, {"embedding_size": 8}, "ElectraForPreTraining"),
+        ({"rtd": DiscriminatorHeadConfig()}, {}, "ElectraForPreTraining"),
+        ({"lm": LMHeadConfig()}, {"num_hidden_groups": 5}, "BertForMaskedLM"),
         ({}, {"pooler_act": "tanh"}, "BertModel"),
     )):  # fmt: skip
         config = ModelConfig(encoder=from_dict(EncoderConfig, {**SMALL, **encoder}), vocab_size=len(tokenizer), heads=heads)

@@ -16,11 +16,14 @@ transformers = pytest.importorskip("transformers")
 
 VOCAB_SIZE, LENGTHS = 97, (17, 5, 40, 1, 23, 40)
 NAMES = {
-    "bert.embeddings.word_embeddings": "encoder.word_embeddings", "bert.embeddings.position_embeddings": "encoder.position_embeddings",
-    "bert.embeddings.token_type_embeddings": "encoder.token_type_embeddings", "bert.embeddings.LayerNorm": "encoder.embedding_norm",
+    "bert.embeddings.word_embeddings": "encoder.word_embeddings",
+    "bert.embeddings.position_embeddings": "encoder.position_embeddings",
+    "bert.embeddings.token_type_embeddings": "encoder.token_type_embeddings",
+    "bert.embeddings.LayerNorm": "encoder.embedding_norm",
     "bert.encoder.layer": "encoder.stack.layers", "bert.pooler.dense": "encoder.pooler",
     "attention.output.dense": "mixer.projections.output", "attention.output.LayerNorm": "mixer_norm",
-    "intermediate.dense": "feedforward.intermediate", "output.dense": "feedforward.output", "output.LayerNorm": "feedforward_norm",
+    "intermediate.dense": "feedforward.intermediate", "output.dense": "feedforward.output",
+    "output.LayerNorm": "feedforward_norm",
     "cls.predictions.transform.dense": "heads.lm.transform", "cls.predictions.transform.LayerNorm": "heads.lm.norm",
     "cls.predictions.bias": "heads.lm.bias", "cls.seq_relationship": "heads.nsp.classifier",
 }  # fmt: skip

@@ -94,7 +94,7 @@ def test_electra_losses_match_transformers(corpus):
     generator_weights = {
         "heads.lm" + key.removeprefix("heads.generator.lm_head"): weight
         for key, weight in weights.items()
-        if "generator.words" in key
+        if "generator.lm_head" in key
     }
     generator_weights |= {key.replace("heads.generator.", "encoder."): weight for key, weight in weights.items()
               if key.startswith(("heads.generator.stack", "heads.generator.embedding_projection"))}  # fmt: skip
@@ -102,7 +102,7 @@ def test_electra_losses_match_transformers(corpus):
         **{key: weight for key, weight in weights.items() if key.startswith("encoder.") and "stack" not in key},
         **generator_weights,
     }
-    generator = build_reference("ElectraForMaskedLM", QUARTER, generator_weights, vocab_size, "words")
+    generator = build_reference("ElectraForMaskedLM", QUARTER, generator_weights, vocab_size, "lm")
     token_labels = torch.full_like(batch.inputs.input_ids, -100).index_copy(0, masked_positions, masked_labels)
     padded_labels = layout.pad(token_labels).masked_fill(~layout.padding_mask(), -100)
     expected = generator(**pad_batch(batch, batch.inputs.input_ids), labels=padded_labels)
@@ -113,9 +113,9 @@ def test_electra_losses_match_transformers(corpus):
     corrupted = batch.inputs.input_ids.index_copy(0, masked_positions, sampled)
     is_replaced = torch.zeros_like(corrupted).index_copy(0, masked_positions, (sampled != masked_labels).long())
     assert 0 < is_replaced.sum() <= len(masked_positions)
-    discriminator = build_reference("ElectraForPreTraining", LARGE, weights, vocab_size, "replaced")
+    discriminator = build_reference("ElectraForPreTraining", LARGE, weights, vocab_size, "rtd")
     expected = discriminator(**pad_batch(batch, corrupted), labels=layout.pad(is_replaced))
-    assert_close(loss.parts["replaced"] / batch.target_counts["replaced"], 50 * expected.loss, atol=1e-4, rtol=1e-5)
+    assert_close(loss.parts["rtd"] / batch.target_counts["rtd"], 50 * expected.loss, atol=1e-4, rtol=1e-5)
     predicted = torch.cat([row[mask] for row, mask in zip(expected.logits > 0, layout.padding_mask(), strict=True)])
     assert int(loss.metrics["replaced_accuracy"][0]) == int((predicted == is_replaced.bool()).sum())
     assert [int(value) for value in loss.metrics["replaced_found"]] == [
@@ -128,7 +128,7 @@ def test_electra_discriminator_grads_reach_the_generator_only_through_embeddings
     objective = ReplacedTokenDetection(discriminator_weight=1.0)
     model, batch = build_small_model(corpus, objective), build_batch(corpus, objective)
     torch.manual_seed(0)
-    objective.compute_loss(model, batch).parts["replaced"].backward()
+    objective.compute_loss(model, batch).parts["rtd"].backward()
     with_grad = {name for name, weight in model.named_parameters() if weight.grad is not None}
     assert "encoder.word_embeddings.weight" in with_grad and not [name for name in with_grad if "generator" in name]
     model.zero_grad()
@@ -139,9 +139,7 @@ def test_electra_discriminator_grads_reach_the_generator_only_through_embeddings
         for name in without_grad
         if "generator" in name or name in ("encoder.word_embeddings.weight", "encoder.position_embeddings.weight")
     ]
-    assert all(
-        "stack" in name or "replaced" in name or "pooler" in name or "embedding_projection" in name for name in without_grad
-    )
+    assert all("stack" in name or "rtd" in name or "pooler" in name or "embedding_projection" in name for name in without_grad)
 
 
 def test_electra_generator_samples_from_softmax_reproducibly(corpus):
@@ -191,11 +189,11 @@ def test_electra_generator_has_the_mixers_of_the_model():
 def test_electra_generator_is_dropped_from_the_final_model(corpus):
     model = build_small_model(corpus, ReplacedTokenDetection())
     model.drop_training_heads()
-    assert list(model.config.heads) == list(model.heads) == ["replaced"]
+    assert list(model.config.heads) == list(model.heads) == ["rtd"]
     assert not [name for name in model.state_dict() if "generator" in name]
     plain = build_model(ModelConfig(encoder=from_dict(EncoderConfig, SMALL), vocab_size=9, heads={"lm": LMHeadConfig()}), 0)
     plain.drop_training_heads()
-    assert list(plain.heads) == ["words"]
+    assert list(plain.heads) == ["lm"]
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_gpt_hidden_states_and_logits_match_transformers(name, tmp_path):
     assert_close(hidden, expected.hidden_states[-1][layout.padding_mask()], atol=1e-5, rtol=1e-5)
     for state, expected_state in zip(all_hidden_states[:-1], expected.hidden_states[:-1], strict=True):
         assert_close(state, expected_state[layout.padding_mask()], atol=1e-5, rtol=1e-5)
-    assert set(model.heads) == ({"words"} if "LMHead" in name else set())
+    assert set(model.heads) == ({"lm"} if "LMHead" in name else set())
     if "LMHead" in name:
         assert_close(model.compute_logits("lm", hidden), expected.logits[layout.padding_mask()], atol=1e-5, rtol=1e-5)
 

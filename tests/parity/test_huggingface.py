@@ -27,7 +27,7 @@ from tests.parity.huggingface_models import (
 )
 
 LENGTHS = (17, 5, 40, 1, 23)
-MASKED_LM = FAMILY.find_architecture(("words",), None)
+MASKED_LM = FAMILY.find_architecture(("lm",), None)
 every_class = pytest.mark.parametrize("name", CLASSES)
 
 
@@ -66,12 +66,12 @@ def expected_logits(outputs, head, name, layout):
         return all_tokens, torch.stack([outputs.start_logits, outputs.end_logits], -1)[mask]
     if name.endswith("MultipleChoice"):
         return layout.first_token, outputs.logits.T
-    if head == "next" or name.endswith("SequenceClassification"):
+    if head in ("nsp", "sop") or name.endswith("SequenceClassification"):
         return layout.first_token, next(
             outputs[key] for key in ("seq_relationship_logits", "sop_logits", "logits") if key in outputs
         )
     logits = outputs.prediction_logits if "prediction_logits" in outputs else outputs.logits
-    return all_tokens, logits[mask][:, None] if head == "replaced" else logits[mask]
+    return all_tokens, logits[mask][:, None] if head == "rtd" else logits[mask]
 
 
 @every_class
@@ -131,9 +131,9 @@ def test_huggingface_parity_check_detects_a_different_model(tmp_path):
 
     save_random_model("BertForPreTraining", tmp_path / "hf")
     result, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours", check=True)
-    assert set(result["differences"]) == {"hidden", "words", "next"} and max(result["differences"].values()) < 1e-5
+    assert set(result["differences"]) == {"hidden", "lm", "nsp"} and max(result["differences"].values()) < 1e-5
     model.encoder.embedding_norm.eps = 0.1
-    differences = compute_differences(model, tmp_path / "hf", FAMILY, FAMILY.find_architecture(("next", "words"), None))
+    differences = compute_differences(model, tmp_path / "hf", FAMILY, FAMILY.find_architecture(("lm", "nsp"), None))
     assert min(differences.values()) > 1e-3
 
 

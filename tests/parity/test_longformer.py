@@ -76,14 +76,14 @@ def test_longformer_export_of_native_model(tmp_path, vocabulary):
     [
         (
             {"kind": "longformer", "attention_window": [10]},
-            ("words", "next"),
+            ("lm", "nsp"),
             "has the heads next, words; Hugging Face's longformer has a place",
         ),
-        ({"kind": "reformer"}, ("words",), "Hugging Face's bert has no mixer=reformer"),
-        ({"kind": "adaptive-span"}, ("words",), "Hugging Face's bert has no mixer=adaptive-span"),
+        ({"kind": "reformer"}, ("lm",), "Hugging Face's bert has no mixer=reformer"),
+        ({"kind": "adaptive-span"}, ("lm",), "Hugging Face's bert has no mixer=adaptive-span"),
         (
             {"kind": "longformer", "attention_window": [10], "rope_theta": 100.0},
-            ("words",),
+            ("lm",),
             "Hugging Face's longformer cannot say mixer.rope_theta",
         ),
     ],

@@ -43,7 +43,8 @@ def test_t5_bias_attention_matches_transformers(causal):
     scaled_query = reference.q.weight * (HIDDEN_SIZE // HEADS) ** 0.5  # T5 does not scale the scores
     ours.load_state_dict({
         "projections.qkv.weight": torch.cat([scaled_query, reference.k.weight, reference.v.weight]),
-        "projections.output.weight": reference.o.weight, "distance.table.weight": reference.relative_attention_bias.weight,
+        "projections.output.weight": reference.o.weight,
+        "position_bias.relative_attention_bias.weight": reference.relative_attention_bias.weight,
     })  # fmt: skip
     x = torch.randn(sum(LENGTHS), HIDDEN_SIZE)
     outputs = ours(x, Layout.from_lengths(LENGTHS))

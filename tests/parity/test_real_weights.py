@@ -46,7 +46,7 @@ def test_antiberty_import_fills_amino_acids(tmp_path):
     models = package_folder("antiberty") / "trained_models"
     source = models / "AntiBERTy_md_smooth"
     result, _, _ = import_folder(source, tmp_path / "ours", tokenizer=models / "vocab.txt", check=True)
-    assert result["heads"] == ["words"] and max(result["differences"].values()) < 1e-4  # its logits are about 20
+    assert result["heads"] == ["lm"] and max(result["differences"].values()) < 1e-4  # its logits are about 20
     assert {name.split(".")[1] for name in result["unmatched"]} == {"species", "chain", "graft"}
     masked = " ".join("[MASK]" if position == 21 else acid for position, acid in enumerate(ANTIBODY))
     assert bertsmith.load(tmp_path / "ours").fill(masked, top_k=1)[0][0]["word"] == ANTIBODY[21]
@@ -57,7 +57,7 @@ def test_tensorflow_import_of_a_chinese_checkpoint_with_embedding_projection(tmp
         archive.extractall(tmp_path)
     prefix = next(tmp_path.rglob("bert_model.ckpt.index")).with_suffix("")
     result, model, _ = import_folder(prefix, tmp_path / "ours")
-    assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["words"])
+    assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["lm"])
     encoder, bundle = model.config.encoder, Bundle(prefix)
     assert (encoder.num_hidden_layers, encoder.num_hidden_groups, encoder.hidden_size, encoder.embedding_size) == (
         4,

@@ -76,7 +76,7 @@ def test_tensorflow_import_matches_transformers(suffix, tmp_path):
     result, model = import_checkpoint(
         write_checkpoint(tmp_path / "tf", to_google_names(original.state_dict())) / suffix, tmp_path / "ours"
     )
-    assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["next", "words"])
+    assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["lm", "nsp"])
     layout = Layout.from_lengths([9, 24, 2])
     tokens = torch.randint(5, len(VOCAB), (35,), generator=torch.Generator().manual_seed(1))
     segments = (layout.position > 4).long()
@@ -110,7 +110,7 @@ def test_tensorflow_import_with_embedding_projection_matches_electra(tmp_path):
     for name in ("bert/embeddings/word_embeddings", "cls/predictions/output_bias"):
         arrays[name] = arrays[name].astype(np.float64)
     result, model = import_checkpoint(write_checkpoint(tmp_path / "tf", arrays, embedding_size=4), tmp_path / "ours")
-    assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["words"])
+    assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["lm"])
     assert (model.config.encoder.embedding_size, model.config.encoder.num_hidden_groups) == (4, None)
     tokens = torch.arange(5, 25)
     hidden = model(Inputs(tokens, Layout.from_lengths([20])))

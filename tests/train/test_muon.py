@@ -126,13 +126,13 @@ def backward(model, step=0):
     inputs = Inputs(tokens, Layout.from_lengths([5, 3, 9]), (torch.arange(17) > 8).long())
     hidden_states = model(inputs)
     mlm_loss = model.cross_entropy("lm", hidden_states, (tokens * 3 + 1) % 50)[0] / 17
-    (mlm_loss + model.cross_entropy("next", hidden_states[inputs.layout.first_token], torch.tensor([0, 1, 1]))[0]).backward()
+    (mlm_loss + model.cross_entropy("nsp", hidden_states[inputs.layout.first_token], torch.tensor([0, 1, 1]))[0]).backward()
 
 
 def muon_weight_names(model):
     """Weights that Muon updates: matrices of the encoder that are not embeddings."""
     names = [name for name, weight in model.named_parameters() if weight.ndim == 2]
-    return {name for name in names if not name.startswith("heads.") and not name.endswith(("tokens.weight", "segments.weight"))}
+    return {name for name in names if not name.startswith("heads.") and not name.endswith("_embeddings.weight")}
 
 
 def test_muon_groups_hold_linear_layers_of_encoder():
@@ -145,7 +145,7 @@ def test_muon_groups_hold_linear_layers_of_encoder():
     blocks = {f"encoder.stack.layers.{i}.{part}.weight" for i in range(2) for part in block}
     assert names == muon_weight_names(model) == {*blocks, "encoder.pooler.weight", "encoder.embedding_projection.weight"}
     parts = {name: weight.parts for name, weight in model.named_parameters() if getattr(weight, "parts", 1) > 1}
-    assert set(parts.values()) == {2, 3} and all(name.endswith(("qkv.weight", "up.weight")) for name in parts)
+    assert set(parts.values()) == {2, 3} and all(name.endswith(("qkv.weight", "intermediate.weight")) for name in parts)
 
 
 def test_muon_updates_heads_embeddings_and_vectors_by_adamw():

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import torch
 
-from .. import __version__, tensors
+from .. import __version__, hub_names, tensors
 from ..artifacts import MANIFEST, atomic_folder, check_writable, checksum, fingerprint, lock_output, read_json, resolve_path
 from ..config import Config, Probability, to_dict
 from ..console import Console
@@ -71,7 +71,8 @@ def _resolve_source(recipe: Recipe, quiet: bool) -> Path:
     """Path of the source folder or checkpoint prefix; a name that is not a local path is downloaded from the hub."""
     source = resolve_path(recipe.source, "source")
     exists = source.exists() or tf_checkpoint.find_prefix(source) is not None
-    return source if exists or not hub.is_repo_id(recipe.source) else hub.download(recipe.source, quiet)
+    repo_id = None if exists else hub_names.find_repo_id(recipe.source)
+    return source if repo_id is None else hub.download(repo_id, quiet)
 
 
 def _read_checkpoint(source: Path, attention_dropout: float) -> tuple[Family, ConvertedModel, list[Path]]:

@@ -59,7 +59,8 @@ def build_model(
         embedding = FastTextConfig(vector_size=vector_size, ngrams=ngrams)
         config = msgspec.structs.replace(config, encoder=msgspec.structs.replace(config.encoder, embeddings=embedding))
     model = Model(config, init_weights=False)
-    weights = {"encoder.word_embeddings.weight": vectors, "heads.lm.output_embeddings.weight": outputs}
+    output_name = "output_embeddings" if paths is None else "node_embeddings"
+    weights = {"encoder.word_embeddings.weight": vectors, f"heads.lm.{output_name}.weight": outputs}
     if paths is not None:
         weights |= {"heads.lm.path_nodes": torch.from_numpy(paths.nodes), "heads.lm.path_codes": torch.from_numpy(paths.codes)}
     if buckets is not None:

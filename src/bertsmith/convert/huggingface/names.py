@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-QKV = "mixer.projectionsions.qkv"  # one fused matrix here, three in most families
+QKV = "mixer.projections.qkv"  # one fused matrix here, three in most families
 HeadType = Literal["text", "token", "span", "choice"]  # what the scores of a task head are for
 NameTriple = tuple[str | None, str | None, str | None]
 PAIR_HEADS = {"nsp", "sop"}  # heads of a pair of sentences, on the pooled first token
@@ -85,7 +85,7 @@ def _build_architectures(
 
 BLOCK_MODULES = {
     QKV: ("attention.self.query", "attention.self.key", "attention.self.value"),
-    "mixer.projectionsions.output": ("attention.output.dense",),
+    "mixer.projections.output": ("attention.output.dense",),
     "mixer_norm": ("attention.output.LayerNorm",),
     "feedforward.intermediate": ("intermediate.dense",),
     "feedforward.output": ("output.dense",),
@@ -200,7 +200,7 @@ DISTILBERT = Family(
     block_prefix="transformer.layer.{}.",
     block_modules={
         QKV: ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
-        "mixer.projectionsions.output": ("attention.out_lin",),
+        "mixer.projections.output": ("attention.out_lin",),
         "mixer_norm": ("sa_layer_norm",),
         "feedforward.intermediate": ("ffn.lin1",),
         "feedforward.output": ("ffn.lin2",),
@@ -235,7 +235,7 @@ ALBERT = Family(
     block_prefix="encoder.albert_layer_groups.{}.albert_layers.0.",
     block_modules={
         QKV: ("attention.query", "attention.key", "attention.value"),
-        "mixer.projectionsions.output": ("attention.dense",),
+        "mixer.projections.output": ("attention.dense",),
         "mixer_norm": ("attention.LayerNorm",),
         "feedforward.intermediate": ("ffn",),
         "feedforward.output": ("ffn_output",),
@@ -299,7 +299,7 @@ GPT2 = Family(
     block_prefix="h.{}.",
     block_modules={
         QKV: ("attn.c_attn",),
-        "mixer.projectionsions.output": ("attn.c_proj",),
+        "mixer.projections.output": ("attn.c_proj",),
         "mixer_norm": ("ln_1",),
         "feedforward.intermediate": ("mlp.c_fc",),
         "feedforward.output": ("mlp.c_proj",),
