@@ -52,8 +52,8 @@ MAY_IMPORT = {
     "racing": "errors config artifacts console processes tokenization corpus tasks model objectives train runs planning "
     "reports evaluation inference word_vectors pretraining finetuning",
     "commands": "errors config hub_names recipes artifacts rng console processes tokenization corpus tasks model convert "
-    "tensors train objectives inference reports evaluation device planning diagnostics pretrained word_vectors racing runs pretraining "
-    "finetuning",
+    "tensors train objectives inference reports evaluation device planning diagnostics pretrained word_vectors racing "
+    "runs pretraining finetuning",
     "schema": "errors config commands",
     "help": "errors config commands schema",
     "results": "inference",

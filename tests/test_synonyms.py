@@ -89,7 +89,8 @@ RECIPES_FROM_MEMORY = {  # written with transformers' names alone
     "text classification": (
         "finetune",
         {
-            "task": "text-classification", "model_name_or_path": "mini-en", "train_file": "train.tsv", "validation_file": "dev.tsv",
+            "task": "text-classification", "model_name_or_path": "mini-en", "train_file": "train.tsv",
+            "validation_file": "dev.tsv",
             "output_dir": "out/mood", "num_train_epochs": "3", "per_device_train_batch_size": "2048", "learning_rate": "2e-5",
             "weight_decay": "0.01", "max_seq_length": "128", "eval_steps": "100", "load_best_model_at_end": "accuracy",
             "gradient_accumulation_steps": "2", "fp16": "true", "report_to": "tensorboard",
@@ -107,7 +108,8 @@ RECIPES_FROM_MEMORY = {  # written with transformers' names alone
     "question answering": (
         "finetune",
         {
-            "task": "question-answering", "model_name_or_path": "mini-en", "train_file": "train.json", "predict_file": "dev.json",
+            "task": "question-answering", "model_name_or_path": "mini-en", "train_file": "train.json",
+            "predict_file": "dev.json",
             "output_dir": "out/answers", "version_2_with_negative": "true", "doc_stride": "64", "max_query_length": "32",
             "max_answer_length": "20", "n_best_size": "5", "null_score_diff_threshold": "0.5", "num_train_epochs": "2",
             "max_seq_length": "384", "save_total_limit": "2", "logging_steps": "10", "bf16": "true", "torch_compile": "true",
@@ -140,7 +142,9 @@ def test_recipe_in_names_of_transformers_becomes_valid_by_following_the_errors(n
 
 def follow(error: str, settings: list[str]) -> list[str]:
     """The settings with the one correction that the error suggests: of a key, or of a value."""
-    match = re.search(r"(?:unknown key '(?P<key>\S+)'|^(?P<kind>\S+) = '(?P<value>\S+)' is not valid); did you mean '(?P<ours>\S+)'", error)
+    match = re.search(
+        r"(?:unknown key '(?P<key>\S+)'|^(?P<kind>\S+) = '(?P<value>\S+)' is not valid); did you mean '(?P<ours>\S+)'", error
+    )
     assert match, error
     wrong = [s for s in settings if s.partition("=")[0] == (match["key"] or match["kind"])]
     assert len(wrong) == 1, error

@@ -140,7 +140,7 @@ def test_convert_long_rerun_is_noop_and_other_options_refused(short_bert, long_b
 
 @pytest.mark.parametrize(("mixer", "message"), [
     (Lstm(), "it needs projections.output.bias, projections.output.weight"),
-    (Cnn(), "it has no use for filters"),
+    (Cnn(), "it does not use filters"),
 ])  # fmt: skip
 def test_replace_mixer_refuses_models_without_attention(mixer, message):
     with pytest.raises(UserError, match=message):
@@ -308,12 +308,12 @@ REFUSED_CHANGES = {
     "upper blocks": (
         LiteTransformer(kernel_sizes=(3, 7)),
         LiteTransformer(kernel_sizes=(3, 9)),
-        "lite-transformer: other shapes has near.kernel",
+        "lite-transformer: shapes differ for near.kernel",
     ),
     "chunks": (
         ReformerChunked(num_attention_heads=4),
         ReformerChunked(attn_layers=("local",)),
-        "reformer-chunked: other shapes has project.weight",
+        "reformer-chunked: shapes differ for project.weight",
     ),
     "shared": (TransformerXL(num_attention_heads=4, tie_biases=True), TransformerXL(), "it needs content, distant"),
     "no heads": (Lstm(), Longformer(), "mixer=longformer cannot take over the weights of mixer=lstm"),

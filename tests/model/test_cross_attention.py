@@ -111,10 +111,10 @@ def test_cross_attention_head_matches_reference(norm, lengths):
 
 def _reference_logits(model, a, b):
     head = model.heads["task"]
-    for block in head.blocks:
+    for block in head.layers:
         a, b = _reference_block(block, a, b), _reference_block(block, b, a)
-    u, v = (model.encoder.apply_pooler(head.norm(x).mean(0)) for x in (a, b))
-    return head.score(torch.cat([u, v, (u - v).abs(), u * v]))
+    u, v = (model.encoder.apply_pooler(head.final_norm(x).mean(0)) for x in (a, b))
+    return head.classifier(torch.cat([u, v, (u - v).abs(), u * v]))
 
 
 def _reference_block(block, x, other):

@@ -68,7 +68,7 @@ def test_lora_trains_adapters_pooler_and_head_only():
     trainable = {name for name, weight in adapted.named_parameters() if weight.requires_grad}
     expected = {"encoder.pooler.weight", "encoder.pooler.bias", "heads.task.classifier.weight", "heads.task.classifier.bias"}
     for block in range(2):
-        for linear in ("qkv", "out"):
+        for linear in ("qkv", "output"):
             expected |= {f"encoder.stack.layers.{block}.mixer.projections.{linear}.{part}" for part in ("lora_A", "lora_B")}
     assert trainable == expected
 

@@ -84,7 +84,7 @@ def test_nnlm_rejects_wrong_width_and_order():
             ),
             0,
         )
-    with pytest.raises(UserError, match="reads no word"):
+    with pytest.raises(UserError, match="has no context words"):
         build_model(ModelConfig(encoder=nnlm(1, 6, 10), vocab_size=12), 0)
 
 
@@ -127,8 +127,8 @@ def test_nnlm_tied_head_needs_the_transform():
     encoder = nnlm(4, 6, 10)
     model = build_model(ModelConfig(encoder=encoder, vocab_size=12, heads={"lm": LMHeadConfig()}), 0)
     assert model.compute_logits("lm", model(Inputs(IDS, Layout.from_lengths(LENGTHS)))).shape == (10, 12)
-    with pytest.raises(UserError, match="tables of 6 score no states of 28 without a matrix"):
+    with pytest.raises(UserError, match="token embeddings of size 6 cannot be tied to hidden states of 28 without a transform"):
         build_model(ModelConfig(encoder=encoder, vocab_size=12, heads={"lm": LMHeadConfig(transform=False)}), 0)
     char_encoder = EncoderConfig(num_hidden_layers=0, hidden_size=8, embeddings=CharCNNConfig())
-    with pytest.raises(UserError, match="no table of tokens"):
+    with pytest.raises(UserError, match="no token embeddings"):
         build_model(ModelConfig(encoder=char_encoder, vocab_size=12, heads={"lm": LMHeadConfig()}), 0)

@@ -76,7 +76,7 @@ BAD_WEIGHTS = {
     "twice": (lambda weights: {**weights, "bert.embeddings.LayerNorm.beta": torch.ones(32)}, "twice"),
     "integers": (
         lambda weights: {**weights, "bert.embeddings.LayerNorm.bias": torch.ones(32, dtype=torch.int8)},
-        "not real numbers",
+        "not floating-point numbers",
     ),
 }
 

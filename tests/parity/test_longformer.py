@@ -127,7 +127,7 @@ def test_longformer_original_config_dilation_and_causality():
 
 
 @pytest.mark.parametrize(("config", "message"), [
-    ({"attention_window": 5}, "attention_window = 5, which has no two halves"),
+    ({"attention_window": 5}, "attention_window = 5, which is not even"),
     ({"attention_window": [4, 4]}, "not a number or one for each of its 3 layers"),
     ({"attention_dilation": [2, 1, 2]}, "dilates its top layers"),
     ({"attention_dilation": [1, 2, 3]}, "dilates its top layers"),

@@ -185,7 +185,7 @@ def test_reformer_import_names_mismatches(tmp_path):
     config = json.loads((tmp_path / "hf/config.json").read_text())
     for change, message in (
         ({"hidden_size": 36, "axial_pos_embds_dim": [12, 24]}, "promises"),
-        ({"attn_layers": ["lsh"] * 4}, "lacks what its config.json promises"),
+        ({"attn_layers": ["lsh"] * 4}, "lacks tensors that its config.json requires"),
         ({"attn_layers": ["local", "lsh"]}, "no place for"),
         ({"hidden_act": "swoosh"}, "not that of a whole Reformer"),
         ({"axial_pos_shape": [8, 4]}, "promises"),

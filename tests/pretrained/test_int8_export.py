@@ -170,7 +170,7 @@ def test_int8_checkpoint_names_and_shapes_are_checked(folder, change, fault):
 def test_int8_checkpoint_unknown_storage_is_refused(folder, weights):
     write_json(folder / "config.json", {**read_json(folder / "config.json"), "weights": weights})
     (folder / "manifest.json").unlink()
-    with pytest.raises(UserError, match=r"stored as .*, which this bertsmith does not know"):
+    with pytest.raises(UserError, match=r"has weights = .*, which this version of bertsmith cannot read"):
         bertsmith.load(folder)
 
 

@@ -26,7 +26,7 @@ def check_parity(model: Model, folder: Path, family: Family, architecture: Archi
     differences = compute_differences(model, folder, family, architecture)
     if too_large := {name: value for name, value in differences.items() if not value < TOLERANCE}:
         raise UserError(
-            f"{folder}: transformers' {architecture.name} gives other answers, apart by {too_large}; nothing is written"
+            f"{folder}: transformers' {architecture.name} gives different outputs, by {too_large}; nothing is written"
         )
     return differences
 

@@ -72,7 +72,7 @@ class Stack(nn.Module):
             )
         if config.residual != "all" and config.norm != "none":
             raise UserError(
-                f"model.residual={config.residual} is of stacks without norms; set model.norm=none, or leave it out"
+                f"model.residual={config.residual} requires a model without norms; set model.norm=none, or leave out model.residual"
             )
         if not config.first_attention_norm and (
             config.norm != "pre" or not config.embedding_norm or config.reversible or num_groups < config.num_hidden_layers

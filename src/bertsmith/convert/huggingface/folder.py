@@ -92,13 +92,13 @@ def select_architecture(family: Family, model: Model, task: TaskConfig | None) -
         raise UserError(f"this model answers texts by texts, which Hugging Face's {family.model_type} does not; it stays in "
                        "bertsmith's own format")  # fmt: skip
     if heads == ("task",) and task is None:
-        raise UserError("this model's head `task` has no task in its folder's config.json, to say what its scores are of")
+        raise UserError("this model's head `task` has no task in its folder's config.json, to define its outputs")
     architecture = family.find_architecture(heads, HEAD_TYPES.get(type(task)) if heads else None)
     if architecture is None:
         known = sorted({head for architecture in family.architectures for head in architecture.heads})
         task_text = f" for {task.__struct_config__.tag}" if task is not None else ""
-        raise UserError(f"this model has the heads {', '.join(heads)}{task_text}; Hugging Face's {family.model_type} has a "
-                       f"place for {', '.join(known)}, and not for every set of them")  # fmt: skip
+        raise UserError(f"this model has the heads {', '.join(heads)}{task_text}; Hugging Face's {family.model_type} supports "
+                       f" {', '.join(known)}, and not for every set of them")  # fmt: skip
     for name, head in model.config.heads.items():
         if name in PAIR_HEADS and head != PooledHeadConfig(labels=2):
             raise UserError("this model's head `next` has other than two labels, which Hugging Face's has not")
@@ -117,7 +117,7 @@ def verify_roundtrip(folder: Path, model: Model, architecture: Architecture) -> 
     for name, weight in state_dict.items():
         is_omitted = name.startswith("encoder.pooler.") and not architecture.pooler_module
         if not is_omitted and not torch.equal(weight, read_back[name]):
-            raise UserError(f"{folder}: {name} came back changed; it is not written")
+            raise UserError(f"{folder}: {name} changed in the round trip; nothing is written")
 
 
 def read_record(folder: Path) -> CheckpointRecord:

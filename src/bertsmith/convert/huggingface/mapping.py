@@ -82,7 +82,7 @@ def convert_to_hf(
         encoder.embedding_size is not None,
     )
     if unmapped := sorted(weights.keys() - name_map.keys() - {*POOLER_TENSORS, SEGMENT_EMBEDDINGS}):
-        raise UserError(f"Hugging Face's {architecture.name} has no place for {_format_names(unmapped)}")
+        raise UserError(f"Hugging Face's {architecture.name} has no parameters for {_format_names(unmapped)}")
     prefix = family.prefix if not architecture.heads else ""
     parts = {our_name: weights[our_name].chunk(len(names)) for our_name, names in name_map.items()}
     return {
@@ -122,7 +122,7 @@ def _drop_tied_copies(family: Family, tensors: dict[str, Tensor], source: str) -
             continue
         tensor = tensors.pop(copy)
         if not torch.equal(tensors.setdefault(original, tensor), tensor):
-            raise UserError(f"{source}: {copy} is not {original}, but a table of its own; this model has one for both")
+            raise UserError(f"{source}: {copy} is not {original}, but has other values; this model ties the two")
     return tensors
 
 
@@ -136,7 +136,7 @@ def _detect_architecture(
     if architecture:
         score = tensors.get(f"{architecture.score_module}.weight")
         if score is None:
-            raise UserError(f"{source} holds no {architecture.score_module}.weight, though its config.json says that it is a "
+            raise UserError(f"{source} holds no {architecture.score_module}.weight, although its config.json says "
                            f"{architecture.name}; correct `architectures` there")  # fmt: skip
         if task := task_from_hf(architecture, config, len(score), source):
             return architecture, task
@@ -158,7 +158,9 @@ def _find_unexpected_keys(family: Family, names: Iterable[str], source: str) -> 
     """Names that were not mapped; an error for those of the encoder, except an unused pooler."""
     names, unused_pooler = sorted(names), (f"{family.pooler_module}.weight", f"{family.pooler_module}.bias")
     if in_encoder := [name for name in names if name.startswith(family.prefix) and name not in unused_pooler]:
-        raise UserError(f"{source} holds parts of an encoder that this model has no place for: {_format_names(in_encoder)}")
+        raise UserError(
+            f"{source} holds parts of an encoder that this model has no parameters for: {_format_names(in_encoder)}"
+        )
     return names
 
 
@@ -206,12 +208,14 @@ def _build_head_configs(
 
 def _check_nothing_missing(names: Iterable[str], source: str) -> None:
     if names := sorted(names):
-        raise UserError(f"{source} lacks what its config.json promises: {_format_names(names)}")
+        raise UserError(f"{source} lacks tensors that its config.json requires: {_format_names(names)}")
 
 
 def _to_float32(name: str, tensor: Tensor, source: str) -> Tensor:
     if not tensor.is_floating_point():
-        raise UserError(f"{source}: {name} holds {tensor.dtype}, not real numbers; a quantised model cannot be read")
+        raise UserError(
+            f"{source}: {name} holds {tensor.dtype}, not floating-point numbers; a quantized model cannot be imported"
+        )
     return tensor.to(torch.float32)
 
 
@@ -244,9 +248,7 @@ def _check_shapes(model: Model, weights: dict[str, Tensor], name_map: NameMap, s
     for name, param in model.state_dict().items():
         if weights[name].shape != param.shape:
             hf_names = " + ".join(name_map.get(name, (name,)))
-            raise UserError(
-                f"{source}: {hf_names} is {list(weights[name].shape)}, where its config.json promises {list(param.shape)}"
-            )
+            raise UserError(f"{source}: {hf_names} is {list(weights[name].shape)}, but by its config.json {list(param.shape)}")
 
 
 def _format_names(names: list[str], limit: int = 8) -> str:

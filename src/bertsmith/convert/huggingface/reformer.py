@@ -51,10 +51,12 @@ def read(folder: Path) -> tuple[ConvertedModel, list[Path]]:
     encoder = _build_encoder_config(config, source)
     name_map = _build_name_map(encoder, LM_HEAD_WEIGHT in tensors)
     if missing := sorted({name for names in name_map.values() for name in names} - tensors.keys()):
-        raise UserError(f"{source} lacks what its config.json promises: {', '.join(missing[:8])}")
+        raise UserError(f"{source} lacks tensors that its config.json requires: {', '.join(missing[:8])}")
     unexpected = sorted(tensors.keys() - {name for names in name_map.values() for name in names})
     if in_encoder := [name for name in unexpected if name.startswith(("embeddings.", "encoder."))]:
-        raise UserError(f"{source} holds parts of an encoder that this model has no place for: {', '.join(in_encoder[:8])}")
+        raise UserError(
+            f"{source} holds parts of an encoder that this model has no parameters for: {', '.join(in_encoder[:8])}"
+        )
     heads: dict[str, HeadConfig] = {LM_HEAD: LMHeadConfig(transform=False, tied=False)} if LM_HEAD_WEIGHT in tensors else {}
     model = Model(
         ModelConfig(encoder=encoder, vocab_size=len(tensors["embeddings.word_embeddings.weight"]), heads=heads), False
@@ -63,8 +65,8 @@ def read(folder: Path) -> tuple[ConvertedModel, list[Path]]:
     weights |= {ours: weight.flatten(0, -2) for ours, weight in weights.items() if ".axial_position_embeddings." in ours}
     for name, param in model.state_dict().items():
         if weights[name].shape != param.shape:
-            raise UserError(f"{source}: {' + '.join(name_map[name])} is {list(weights[name].shape)}, where its config.json "
-                           f"promises {list(param.shape)}")  # fmt: skip
+            raise UserError(f"{source}: {' + '.join(name_map[name])} is {list(weights[name].shape)}, but by its config.json "
+                           f" {list(param.shape)}")  # fmt: skip
     model.load_state_dict(weights)
     return ConvertedModel(model.eval(), None, unexpected, []), [folder / "config.json", *files]
 
@@ -95,7 +97,7 @@ def check_parity(model: Model, folder: Path) -> dict[str, float]:
         for output, (ours, theirs) in pairs.items():
             differences[output] = max(differences.get(output, 0.0), float((ours - theirs).abs().max()))
     if too_large := {output: value for output, value in differences.items() if not value < TOLERANCE}:
-        raise UserError(f"{folder}: transformers' {name} gives other answers, apart by {too_large}; nothing is written")
+        raise UserError(f"{folder}: transformers' {name} gives different outputs, by {too_large}; nothing is written")
     return differences
 
 

@@ -57,7 +57,7 @@ class CharCNN(InputEmbedding):
             )
         if max(kernel_size for kernel_size, _ in config.filters) > config.max_characters_per_token:
             raise UserError(
-                f"a filter wider than the {config.max_characters_per_token} letters of a word sees nothing; change "
+                f"a filter wider than the {config.max_characters_per_token} letters of a word cannot be applied; change "
                 "model.embeddings.filters or model.embeddings.max_characters_per_token"
             )
         num_filters = sum(out_channels for _, out_channels in config.filters)
@@ -115,7 +115,7 @@ class CharCNN(InputEmbedding):
             self.char_id_cache = torch.cat([self.char_id_cache, new_rows])
         if len(word_ids) and int(word_ids[-1]) >= len(self.char_id_cache):
             raise UserError(
-                f"word {int(word_ids[-1])} has no spelling: this model knows {len(self.char_id_cache)} words; "
+                f"word {int(word_ids[-1])} is unknown to the lexicon: this model has {len(self.char_id_cache)} words; "
                 "give it its own tokenizer"
             )
         return self.char_id_cache[word_ids].long()

@@ -57,7 +57,7 @@ class FastTextConfig(Variant, frozen=True, tag="fasttext"):
     def build(self, hidden_size: int, vocab_size: int) -> "FastTextEmbedding":
         if hidden_size != self.vector_size:
             raise UserError(
-                f"words of {self.vector_size} numbers do not go with model.hidden_size={hidden_size}; make them the same"
+                f"word vectors of size {self.vector_size} do not fit model.hidden_size={hidden_size}; make them the same"
             )
         return FastTextEmbedding(self.ngrams, hidden_size, vocab_size)
 

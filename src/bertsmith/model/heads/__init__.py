@@ -52,7 +52,7 @@ class HalfLMHeadConfig(Variant, frozen=True, tag="half-lm"):
         half_size = encoder.hidden_size // 2
         if self.tied and (encoder.embeddings is not None or encoder.embedding_dim != half_size):
             raise UserError(
-                f"a tied softmax over half the channels wants embeddings of size {half_size}; "
+                f"a tied softmax over half the channels needs embeddings of size {half_size}; "
                 f"set model.embedding_size={half_size}, or the head's tied=false"
             )
         half_encoder = replace(encoder, hidden_size=half_size, embedding_size=None, embeddings=None)
@@ -109,14 +109,15 @@ class LMHead(nn.Module):
         super().__init__()
         self.transform, self.norm, input_size = None, None, encoder.hidden_size
         if config.tied and not encoder.token_table_dim:
-            raise UserError("this model has no table of tokens to score words by; set the head's tied=false")
+            raise UserError("this model has no token embeddings to tie the head to; set the head's tied=false")
         if config.transform:
             input_size = encoder.token_table_dim or input_size
             self.transform, self.norm = nn.Linear(encoder.hidden_size, input_size), encoder.build_layer_norm(input_size)
             self.activation = ACTIVATIONS[encoder.head_activation]
         elif config.tied and encoder.token_table_dim != input_size:
             raise UserError(
-                f"tables of {encoder.token_table_dim} score no states of {input_size} without a matrix between them; "
+                f"token embeddings of size {encoder.token_table_dim} cannot be tied to hidden states of "
+                f"{input_size} without a transform; "
                 "set the head's transform=true, or tied=false"
             )
         self.bias = nn.Parameter(torch.zeros(vocab_size)) if config.bias else None

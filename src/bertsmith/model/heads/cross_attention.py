@@ -54,7 +54,7 @@ class CrossAttentionBlock(nn.Module):
     def __init__(self, config: "EncoderConfig") -> None:
         super().__init__()
         if config.feedforward is None:
-            raise UserError("pairs that attend to each other want a model with feed-forwards; set task.pair=joint, or both")
+            raise UserError("task.pair=cross needs a model with feed-forward layers; set task.pair=joint, or both")
         attention = config.attention_config()
         self.projections = QKVProjection(config.hidden_size, attention.num_attention_heads)
         self.feedforward = config.feedforward.build(config.hidden_size)

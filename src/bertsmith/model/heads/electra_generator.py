@@ -33,7 +33,9 @@ class GeneratorHeadConfig(Variant, frozen=True, tag="generator"):
     def generator_config(self, encoder: "EncoderConfig") -> "EncoderConfig":
         """The generator's encoder config: as many layers, with `size` times the heads, hidden size and intermediate size."""
         if encoder.embeddings is not None or encoder.feedforward is None:
-            raise UserError("objective=rtd wants a model of tables and feed-forwards, such as model=electra-small")
+            raise UserError(
+                "objective=rtd needs a model with a token table and feed-forward layers, such as model=electra-small"
+            )
         hidden_size, feedforward = self._hidden_size(encoder), encoder.feedforward
         intermediate_size = max(1, round(feedforward.intermediate_size * hidden_size / encoder.hidden_size))
         others = encoder.layer_types and replace(encoder.layer_types, mixer=_scale_mixer(encoder.layer_types.mixer, self.size))
