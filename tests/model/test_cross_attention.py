@@ -119,7 +119,7 @@ def _reference_logits(model, a, b):
 
 def _reference_block(block, x, other):
     def attend(x, other):
-        q, (_, k, v) = block.project(x)[0], block.project(other)
+        q, (_, k, v) = block.projections(x)[0], block.projections(other)
         weights = (torch.einsum("ihd,jhd->hij", q, k) / q.shape[-1] ** 0.5).softmax(-1)
         return block.projections.project_out(torch.einsum("hij,jhd->ihd", weights, v))
 

@@ -125,7 +125,9 @@ def test_bert_state_dict_names():
         "embedding_projection" in name for name in names
     )
     modules = {name.split(".")[1] for name in names}
-    assert modules == {"tokens", "positions", "segments", "norm", "stack", "pooler"}
+    assert modules == {
+        "word_embeddings", "position_embeddings", "token_type_embeddings", "embedding_norm", "stack", "pooler",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -182,7 +184,7 @@ def test_export_chooses_the_huggingface_class(tmp_path, vocabulary):
         result = run_stage("export", model=tmp_path / f"{i}", out=tmp_path / f"hf-{i}", check=True)
         assert result["class"] == expected_class and max(result["differences"].values()) < 1e-5
     for i, encoder in enumerate(({"num_hidden_groups": 2}, {"pooler_act": "relu"})):
-        message = f"bert cannot say {next(f'{key} = {value!r}' for key, value in encoder.items())}"
+        message = f"bert cannot represent {next(f'{key} = {value!r}' for key, value in encoder.items())}"
         config = ModelConfig(
             encoder=from_dict(EncoderConfig, {**SMALL, **encoder}), vocab_size=len(tokenizer), heads=NextSentenceMLM().heads()
         )

@@ -148,7 +148,7 @@ def test_electra_generator_samples_from_softmax_reproducibly(corpus):
     rows = torch.randn(1, 8).expand(20_000, -1)
     torch.manual_seed(1)
     sampled = generator.sample(rows, model.encoder)
-    probs = generator.words(rows[:1], model.encoder).softmax(-1)[0]
+    probs = generator.lm_head(rows[:1], model.encoder).softmax(-1)[0]
     frequencies = torch.bincount(sampled, minlength=len(probs)) / len(sampled)
     assert (frequencies - probs).abs().max() < 0.02
     torch.manual_seed(1)
@@ -182,7 +182,7 @@ def test_electra_generator_has_the_mixers_of_the_model():
             model = Model(ModelConfig(encoder=encoder, vocab_size=50, heads=objective.heads()))
         mixer_types = [type(block.mixer) for block in model.heads["generator"].stack.layers]
         assert mixer_types == [type(block.mixer) for block in model.encoder.stack.layers]
-    with pytest.raises(UserError, match="wants a model of tables and feed-forwards"):
+    with pytest.raises(UserError, match="needs a model with a token table and feed-forward"):
         objective.heads()["generator"].generator_config(EncoderConfig.presets["elmo"])
 
 

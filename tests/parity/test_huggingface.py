@@ -112,7 +112,7 @@ def test_huggingface_verify_roundtrip_detects_changed_weights(tmp_path):
     rewrite_weights(
         tmp_path / "hf", lambda weights: {**weights, "cls.predictions.bias": weights["cls.predictions.bias"] + 1e-6}
     )
-    with pytest.raises(UserError, match=r"heads\.words\.bias came back changed"):
+    with pytest.raises(UserError, match=r"heads\.lm\.bias changed in the round trip"):
         huggingface.verify_roundtrip(tmp_path / "hf", model, MASKED_LM)
 
 
@@ -181,7 +181,7 @@ def test_huggingface_export_of_own_models(tmp_path, vocabulary, capsys):
             "causal",
             heads_of_bert,
             {"mixer": {"kind": "attention", "num_attention_heads": 4, "causal": True}},
-            "openai-gpt has a place for words",
+            "openai-gpt supports lm",
         ),
         ("labels", {"labels": PooledHeadConfig(labels=3)}, {}, "a place for next, task, words"),
         ("three", {"nsp": PooledHeadConfig(labels=3)}, {}, "other than two labels"),

@@ -77,14 +77,14 @@ def test_longformer_export_of_native_model(tmp_path, vocabulary):
         (
             {"kind": "longformer", "attention_window": [10]},
             ("lm", "nsp"),
-            "has the heads next, words; Hugging Face's longformer has a place",
+            "has the heads lm, nsp; Hugging Face's longformer supports",
         ),
         ({"kind": "reformer"}, ("lm",), "Hugging Face's bert has no mixer=reformer"),
         ({"kind": "adaptive-span"}, ("lm",), "Hugging Face's bert has no mixer=adaptive-span"),
         (
             {"kind": "longformer", "attention_window": [10], "rope_theta": 100.0},
             ("lm",),
-            "Hugging Face's longformer cannot say mixer.rope_theta",
+            "Hugging Face's longformer cannot represent mixer.rope_theta",
         ),
     ],
 )
@@ -129,8 +129,8 @@ def test_longformer_original_config_dilation_and_causality():
 @pytest.mark.parametrize(("config", "message"), [
     ({"attention_window": 5}, "attention_window = 5, which is not even"),
     ({"attention_window": [4, 4]}, "not a number or one for each of its 3 layers"),
-    ({"attention_dilation": [2, 1, 2]}, "dilates its top layers"),
-    ({"attention_dilation": [1, 2, 3]}, "dilates its top layers"),
+    ({"attention_dilation": [2, 1, 2]}, "only the top layers can be dilated"),
+    ({"attention_dilation": [1, 2, 3]}, "only the top layers can be dilated"),
 ])  # fmt: skip
 def test_longformer_refuses_unsupported_windows(config, message):
     with pytest.raises(UserError, match=message):

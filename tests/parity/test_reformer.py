@@ -61,7 +61,7 @@ def build_pair(config):
     self_attention = reference.self_attention
     names = ("query", "key", "value") if layer_type == "local" else ("query_key", "value")
     with torch.no_grad():
-        ours.project.weight.copy_(torch.cat([getattr(self_attention, name).weight for name in names]))
+        ours.qkv.weight.copy_(torch.cat([getattr(self_attention, name).weight for name in names]))
         ours.out.weight.copy_(reference.output.dense.weight)
     return reference, ours
 
@@ -105,7 +105,7 @@ def test_reformer_one_bucket_matches_transformers_unhashed(causal):
         reference.self_attention,
     )
     with torch.no_grad():
-        ours.project.weight.copy_(torch.cat([self_attention.query_key.weight, self_attention.value.weight]))
+        ours.qkv.weight.copy_(torch.cat([self_attention.query_key.weight, self_attention.value.weight]))
         ours.out.weight.copy_(reference.output.dense.weight)
     x = torch.randn(1, 30, 32)
     normed = reference.layer_norm(x)[0]
@@ -184,11 +184,11 @@ def test_reformer_import_names_mismatches(tmp_path):
     save_reformer(tmp_path / "hf", "ReformerModel")
     config = json.loads((tmp_path / "hf/config.json").read_text())
     for change, message in (
-        ({"hidden_size": 36, "axial_pos_embds_dim": [12, 24]}, "promises"),
+        ({"hidden_size": 36, "axial_pos_embds_dim": [12, 24]}, "but by its config.json"),
         ({"attn_layers": ["lsh"] * 4}, "lacks tensors that its config.json requires"),
-        ({"attn_layers": ["local", "lsh"]}, "no place for"),
+        ({"attn_layers": ["local", "lsh"]}, "no parameters for"),
         ({"hidden_act": "swoosh"}, "not that of a whole Reformer"),
-        ({"axial_pos_shape": [8, 4]}, "promises"),
+        ({"axial_pos_shape": [8, 4]}, "but by its config.json"),
     ):
         (tmp_path / "hf/config.json").write_text(json.dumps(config | change))
         with pytest.raises(UserError, match=message):

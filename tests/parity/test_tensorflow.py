@@ -140,13 +140,13 @@ def test_tensorflow_import_lists_unexpected_keys(tmp_path):
 def test_tensorflow_import_refuses_unsupported_checkpoints(tmp_path):
     arrays = to_google_names(random_hf_model().state_dict())
     incomplete = arrays | {"bert/encoder/embedding_hidden_mapping_in/kernel": np.ones((8, 8), dtype=np.float32)}
-    with pytest.raises(UserError, match=r"lacks what.*embedding_hidden_mapping_in\.bias"):
+    with pytest.raises(UserError, match=r"lacks tensors.*embedding_hidden_mapping_in\.bias"):
         import_checkpoint(write_checkpoint(tmp_path / "narrow", incomplete, embedding_size=4), tmp_path / "ours")
     keras = arrays | {"_CHECKPOINTABLE_OBJECT_GRAPH": np.array(1)}
     with pytest.raises(UserError, match="Keras objects"):
         import_checkpoint(write_checkpoint(tmp_path / "keras", keras), tmp_path / "ours")
     unknown = arrays | {"bert/encoder/layer_0/extra/kernel": np.ones((2, 2), dtype=np.float32)}
-    with pytest.raises(UserError, match=r"no place for: bert\.encoder\.layer\.0\.extra\.weight"):
+    with pytest.raises(UserError, match=r"no parameters for: bert\.encoder\.layer\.0\.extra\.weight"):
         import_checkpoint(write_checkpoint(tmp_path / "strange", unknown), tmp_path / "ours")
     integers = arrays | {"bert/pooler/dense/bias": np.arange(8)}
     with pytest.raises(UserError, match="holds int64"):

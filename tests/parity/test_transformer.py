@@ -52,7 +52,7 @@ def build_reference(model, norm: str) -> nn.Transformer:
     if norm == "post":  # torch adds a final norm there, which the paper has not
         reference.encoder.norm = reference.decoder.norm = None
     else:
-        _copy_norm(reference.encoder.embedding_norm, model.encoder.stack.final_norm)
+        _copy_norm(reference.encoder.norm, model.encoder.stack.final_norm)
         _copy_norm(reference.decoder.norm, model.decoder.final_norm)
     for layer, block in zip(reference.encoder.layers, model.encoder.stack.layers, strict=True):
         _copy_block(layer, block)
@@ -64,8 +64,8 @@ def build_reference(model, norm: str) -> nn.Transformer:
         _copy_norm(layer.norm2, cross_attention.norm)
         _copy_norm(layer.norm3, block.feedforward_norm)
         attention = layer.multihead_attn
-        attention.in_proj_weight.data = torch.cat([cross_attention.q.weight, cross_attention.kv.weight]).data
-        attention.in_proj_bias.data = torch.cat([cross_attention.q.bias, cross_attention.kv.bias]).data
+        attention.in_proj_weight.data = torch.cat([cross_attention.query.weight, cross_attention.key_value.weight]).data
+        attention.in_proj_bias.data = torch.cat([cross_attention.query.bias, cross_attention.key_value.bias]).data
         attention.out_proj.load_state_dict(cross_attention.out.state_dict())
     return reference
 
@@ -142,5 +142,5 @@ def test_transformer_grads_match_torch():
     reference(x, y, tgt_mask=nn.Transformer.generate_square_subsequent_mask(5)).square().sum().backward()
     pairs = zip(model.decoder.cross_attentions, reference.decoder.layers, strict=True)
     for cross_attention, layer in pairs:
-        actual = torch.cat([cross_attention.q.weight.grad, cross_attention.kv.weight.grad])
+        actual = torch.cat([cross_attention.query.weight.grad, cross_attention.key_value.weight.grad])
         torch.testing.assert_close(actual, layer.multihead_attn.in_proj_weight.grad, atol=1e-4, rtol=1e-4)

@@ -97,8 +97,8 @@ def select_architecture(family: Family, model: Model, task: TaskConfig | None) -
     if architecture is None:
         known = sorted({head for architecture in family.architectures for head in architecture.heads})
         task_text = f" for {task.__struct_config__.tag}" if task is not None else ""
-        raise UserError(f"this model has the heads {', '.join(heads)}{task_text}; Hugging Face's {family.model_type} supports "
-                       f" {', '.join(known)}, and not for every set of them")  # fmt: skip
+        raise UserError(f"this model has the heads {', '.join(heads)}{task_text}; Hugging Face's {family.model_type} "
+                       f"supports {', '.join(known)}, and not every combination of them")  # fmt: skip
     for name, head in model.config.heads.items():
         if name in PAIR_HEADS and head != PooledHeadConfig(labels=2):
             raise UserError("this model's head `next` has other than two labels, which Hugging Face's has not")
@@ -148,7 +148,7 @@ def _build_target(family: Family, model: Model, tokenizer: Tokenizer, record: Ch
     if record.task is not None and isinstance(head, SequenceHeadConfig | TokenHeadConfig):
         config |= task_to_hf(record.task, architecture, head.dropout, encoder.hidden_dropout_prob)
     return ExportTarget(
-        family, architecture, config, model if "segments" in family.embeddings else _fold_segment_embeddings(model)
+        family, architecture, config, model if "token_type_embeddings" in family.embeddings else _fold_segment_embeddings(model)
     )
 
 

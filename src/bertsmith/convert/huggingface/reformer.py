@@ -66,7 +66,7 @@ def read(folder: Path) -> tuple[ConvertedModel, list[Path]]:
     for name, param in model.state_dict().items():
         if weights[name].shape != param.shape:
             raise UserError(f"{source}: {' + '.join(name_map[name])} is {list(weights[name].shape)}, but by its config.json "
-                           f" {list(param.shape)}")  # fmt: skip
+                           f"{list(param.shape)}")  # fmt: skip
     model.load_state_dict(weights)
     return ConvertedModel(model.eval(), None, unexpected, []), [folder / "config.json", *files]
 
