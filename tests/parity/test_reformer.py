@@ -62,7 +62,7 @@ def build_pair(config):
     names = ("query", "key", "value") if layer_type == "local" else ("query_key", "value")
     with torch.no_grad():
         ours.qkv.weight.copy_(torch.cat([getattr(self_attention, name).weight for name in names]))
-        ours.out.weight.copy_(reference.output.dense.weight)
+        ours.output.weight.copy_(reference.output.dense.weight)
     return reference, ours
 
 
@@ -106,7 +106,7 @@ def test_reformer_one_bucket_matches_transformers_unhashed(causal):
     )
     with torch.no_grad():
         ours.qkv.weight.copy_(torch.cat([self_attention.query_key.weight, self_attention.value.weight]))
-        ours.out.weight.copy_(reference.output.dense.weight)
+        ours.output.weight.copy_(reference.output.dense.weight)
     x = torch.randn(1, 30, 32)
     normed = reference.layer_norm(x)[0]
     assert_close(ours(normed, Layout.from_lengths([30])), reference(x).hidden_states[0], atol=1e-5, rtol=1e-5)

@@ -66,7 +66,7 @@ def build_reference(model, norm: str) -> nn.Transformer:
         attention = layer.multihead_attn
         attention.in_proj_weight.data = torch.cat([cross_attention.query.weight, cross_attention.key_value.weight]).data
         attention.in_proj_bias.data = torch.cat([cross_attention.query.bias, cross_attention.key_value.bias]).data
-        attention.out_proj.load_state_dict(cross_attention.out.state_dict())
+        attention.out_proj.load_state_dict(cross_attention.output.state_dict())
     return reference
 
 

@@ -72,7 +72,7 @@ class Stack(nn.Module):
             )
         if config.residual != "all" and config.norm != "none":
             raise UserError(
-                f"model.residual={config.residual} requires a model without norms; set model.norm=none, or leave out model.residual"
+                f"model.residual={config.residual} needs a model without norms; set model.norm=none, or leave it out"
             )
         if not config.first_attention_norm and (
             config.norm != "pre" or not config.embedding_norm or config.reversible or num_groups < config.num_hidden_layers
