@@ -116,14 +116,7 @@ class BertAdam(TypedDict, total=False):
 
 class BiLM(TypedDict, total=False):
     kind: Required[Literal["bilm"]]
-    packing: (
-        Literal["windows", "doc-sentences", "full-sentences", "streams"]
-        | Windows
-        | Config
-        | DocSentences
-        | FullSentences
-        | Streams
-    )
+    packing: Literal["windows", "doc-sentences", "full-sentences", "streams"] | Windows | Config | DocSentences | FullSentences | Streams
     """how the corpus is packed into sequences"""
     head: Literal["half-lm"] | HalfLMHeadConfig | Config
     """LM head, shared by both directions"""
@@ -142,14 +135,7 @@ class Budget(TypedDict, total=False):
 
 class CausalLM(TypedDict, total=False):
     kind: Required[Literal["clm"]]
-    packing: (
-        Literal["windows", "doc-sentences", "full-sentences", "streams"]
-        | Windows
-        | Config
-        | DocSentences
-        | FullSentences
-        | Streams
-    )
+    packing: Literal["windows", "doc-sentences", "full-sentences", "streams"] | Windows | Config | DocSentences | FullSentences | Streams
     """how the corpus is packed into sequences"""
     head: Literal["lm", "adaptive"] | LMHeadConfig | Config | AdaptiveSoftmaxHeadConfig
     """LM head; adaptive (adaptive softmax) is faster for large vocabularies"""
@@ -247,29 +233,7 @@ class EncoderConfig(TypedDict, total=False):
     """hidden size (d_model)"""
     embedding_size: int | None
     """embedding size, projected to hidden_size (128 in ALBERT); none: hidden_size"""
-    mixer: (
-        Literal[
-            "attention",
-            "lstm",
-            "cnn",
-            "transformer-xl",
-            "adaptive-span",
-            "longformer",
-            "reformer",
-            "reformer-chunked",
-            "lite-transformer",
-        ]
-        | Attention
-        | Config
-        | Lstm
-        | Cnn
-        | TransformerXL
-        | AdaptiveSpan
-        | Longformer
-        | Reformer
-        | ReformerChunked
-        | LiteTransformer
-    )
+    mixer: Literal["attention", "lstm", "cnn", "transformer-xl", "adaptive-span", "longformer", "reformer", "reformer-chunked", "lite-transformer"] | Attention | Config | Lstm | Cnn | TransformerXL | AdaptiveSpan | Longformer | Reformer | ReformerChunked | LiteTransformer
     """token mixer of each layer: attention, convolution or recurrence"""
     layer_types: LayerTypes | Config | None
     """layers with another mixer (ModernBERT: local attention in 2 of 3); none: all alike"""
@@ -281,15 +245,7 @@ class EncoderConfig(TypedDict, total=False):
     """residual connections with norm=none: all, between (not in the first layer) or none"""
     reversible: Literal["halves"] | bool
     """reversible layers (Reformer): memory constant in depth; halves: two streams of half the size"""
-    embeddings: (
-        Literal["char-cnn", "ngram", "fasttext", "adaptive"]
-        | CharCNNConfig
-        | Config
-        | NgramConfig
-        | FastTextConfig
-        | AdaptiveInputConfig
-        | None
-    )
+    embeddings: Literal["char-cnn", "ngram", "fasttext", "adaptive"] | CharCNNConfig | Config | NgramConfig | FastTextConfig | AdaptiveInputConfig | None
     """input embedding other than a token table, such as char-cnn (ELMo); none: a token table"""
     norm_bias: bool
     """bias in LayerNorm"""
@@ -546,18 +502,9 @@ class Lstm(TypedDict, total=False):
 
 class MaskedLM(TypedDict, total=False):
     kind: Required[Literal["mlm"]]
-    packing: (
-        Literal["windows", "doc-sentences", "full-sentences", "streams"]
-        | Windows
-        | Config
-        | DocSentences
-        | FullSentences
-        | Streams
-    )
+    packing: Literal["windows", "doc-sentences", "full-sentences", "streams"] | Windows | Config | DocSentences | FullSentences | Streams
     """how the corpus is packed into sequences"""
-    masking: (
-        Literal["token", "whole-word", "span", "ngram"] | TokenMasking | Config | WholeWordMasking | SpanMasking | NgramMasking
-    )
+    masking: Literal["token", "whole-word", "span", "ngram"] | TokenMasking | Config | WholeWordMasking | SpanMasking | NgramMasking
     """unit of masking: token, whole-word, span or ngram"""
     mlm_probability: float
     """share of tokens selected for prediction (0.15 in BERT)"""
@@ -595,9 +542,7 @@ class Muon(TypedDict, total=False):
 
 class NextSentenceMLM(TypedDict, total=False):
     kind: Required[Literal["mlm-nsp"]]
-    masking: (
-        Literal["token", "whole-word", "span", "ngram"] | TokenMasking | Config | WholeWordMasking | SpanMasking | NgramMasking
-    )
+    masking: Literal["token", "whole-word", "span", "ngram"] | TokenMasking | Config | WholeWordMasking | SpanMasking | NgramMasking
     """unit of masking: token, whole-word, span or ngram"""
     mlm_probability: float
     """share of tokens selected for prediction (0.15 in BERT)"""
@@ -707,18 +652,9 @@ class ReformerChunked(TypedDict, total=False):
 
 class ReplacedTokenDetection(TypedDict, total=False):
     kind: Required[Literal["rtd"]]
-    packing: (
-        Literal["windows", "doc-sentences", "full-sentences", "streams"]
-        | Windows
-        | Config
-        | DocSentences
-        | FullSentences
-        | Streams
-    )
+    packing: Literal["windows", "doc-sentences", "full-sentences", "streams"] | Windows | Config | DocSentences | FullSentences | Streams
     """how the corpus is packed into sequences"""
-    masking: (
-        Literal["token", "whole-word", "span", "ngram"] | TokenMasking | Config | WholeWordMasking | SpanMasking | NgramMasking
-    )
+    masking: Literal["token", "whole-word", "span", "ngram"] | TokenMasking | Config | WholeWordMasking | SpanMasking | NgramMasking
     """unit of masking: token, whole-word, span or ngram"""
     mlm_probability: float
     """share of tokens the generator predicts (0.15 in ELECTRA)"""
@@ -748,9 +684,7 @@ class Sample(TypedDict, total=False):
 
 class SentenceOrderMLM(TypedDict, total=False):
     kind: Required[Literal["mlm-sop"]]
-    masking: (
-        Literal["token", "whole-word", "span", "ngram"] | TokenMasking | Config | WholeWordMasking | SpanMasking | NgramMasking
-    )
+    masking: Literal["token", "whole-word", "span", "ngram"] | TokenMasking | Config | WholeWordMasking | SpanMasking | NgramMasking
     """unit of masking: token, whole-word, span or ngram"""
     mlm_probability: float
     """share of tokens selected for prediction (0.15 in BERT)"""
@@ -1033,133 +967,16 @@ Decoder = Literal["transformer", "rnn"] | TransformerDecoderConfig | Config | RN
 
 Drop = Literal["lines", "documents"] | Sequence[Literal["lines", "documents"]]
 
-FinetuneModel = (
-    Literal[
-        "bert-tiny",
-        "bert-mini",
-        "bert-small",
-        "bert-medium",
-        "bert-base",
-        "bert-large",
-        "albert-base",
-        "albert-large",
-        "albert-xlarge",
-        "albert-xxlarge",
-        "roberta-base",
-        "roberta-large",
-        "distilbert",
-        "electra-small",
-        "electra-base",
-        "electra-large",
-        "modernbert-mini",
-        "modernbert-base",
-        "modernbert-large",
-        "lite-mini",
-        "lite-base",
-        "reformer-mini",
-        "reformer-base",
-        "longformer-mini",
-        "longformer-base",
-        "longformer-large",
-        "transformer",
-        "transformer-big",
-        "transformer-small",
-        "textcnn",
-        "bilstm",
-        "elmo",
-        "taglm",
-        "nnlm",
-        "gpt",
-        "gpt2",
-        "gpt2-medium",
-        "gpt2-large",
-        "gpt2-xl",
-        "transformer-xl",
-        "transformer-xl-char",
-        "adaptive-span",
-    ]
-    | StrPath
-    | EncoderConfig
-    | Config
-)
+FinetuneModel = Literal["bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large", "albert-base", "albert-large", "albert-xlarge", "albert-xxlarge", "roberta-base", "roberta-large", "distilbert", "electra-small", "electra-base", "electra-large", "modernbert-mini", "modernbert-base", "modernbert-large", "lite-mini", "lite-base", "reformer-mini", "reformer-base", "longformer-mini", "longformer-base", "longformer-large", "transformer", "transformer-big", "transformer-small", "textcnn", "bilstm", "elmo", "taglm", "nnlm", "gpt", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "transformer-xl", "transformer-xl-char", "adaptive-span"] | StrPath | EncoderConfig | Config
 
 Generate = Literal["greedy", "sample", "beam"] | Greedy | Config | Sample | Beam
 
 Kind = Literal["wordpiece", "bpe", "byte-bpe", "unigram", "char", "byte", "word"]
 
-Model = (
-    Literal[
-        "bert-tiny",
-        "bert-mini",
-        "bert-small",
-        "bert-medium",
-        "bert-base",
-        "bert-large",
-        "albert-base",
-        "albert-large",
-        "albert-xlarge",
-        "albert-xxlarge",
-        "roberta-base",
-        "roberta-large",
-        "distilbert",
-        "electra-small",
-        "electra-base",
-        "electra-large",
-        "modernbert-mini",
-        "modernbert-base",
-        "modernbert-large",
-        "lite-mini",
-        "lite-base",
-        "reformer-mini",
-        "reformer-base",
-        "longformer-mini",
-        "longformer-base",
-        "longformer-large",
-        "transformer",
-        "transformer-big",
-        "transformer-small",
-        "textcnn",
-        "bilstm",
-        "elmo",
-        "taglm",
-        "nnlm",
-        "gpt",
-        "gpt2",
-        "gpt2-medium",
-        "gpt2-large",
-        "gpt2-xl",
-        "transformer-xl",
-        "transformer-xl-char",
-        "adaptive-span",
-    ]
-    | EncoderConfig
-    | Config
-)
+Model = Literal["bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large", "albert-base", "albert-large", "albert-xlarge", "albert-xxlarge", "roberta-base", "roberta-large", "distilbert", "electra-small", "electra-base", "electra-large", "modernbert-mini", "modernbert-base", "modernbert-large", "lite-mini", "lite-base", "reformer-mini", "reformer-base", "longformer-mini", "longformer-base", "longformer-large", "transformer", "transformer-big", "transformer-small", "textcnn", "bilstm", "elmo", "taglm", "nnlm", "gpt", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "transformer-xl", "transformer-xl-char", "adaptive-span"] | EncoderConfig | Config
 
-Objective = (
-    Literal["mlm-nsp", "mlm-sop", "mlm", "rtd", "clm", "bilm", "glove", "skip-gram", "cbow"]
-    | NextSentenceMLM
-    | Config
-    | SentenceOrderMLM
-    | MaskedLM
-    | ReplacedTokenDetection
-    | CausalLM
-    | BiLM
-    | Glove
-    | SkipGram
-    | Cbow
-)
+Objective = Literal["mlm-nsp", "mlm-sop", "mlm", "rtd", "clm", "bilm", "glove", "skip-gram", "cbow"] | NextSentenceMLM | Config | SentenceOrderMLM | MaskedLM | ReplacedTokenDetection | CausalLM | BiLM | Glove | SkipGram | Cbow
 
 ShowKind = Literal["masks", "curves", "corpus", "run", "senses", "spans", "buckets"]
 
-Task = (
-    Literal["classify", "regress", "tag", "answer", "choose", "similar", "generate"]
-    | TextClassification
-    | Config
-    | TextRegression
-    | TokenClassification
-    | QuestionAnswering
-    | MultipleChoice
-    | TextSimilarity
-    | Seq2Seq
-)
+Task = Literal["classify", "regress", "tag", "answer", "choose", "similar", "generate"] | TextClassification | Config | TextRegression | TokenClassification | QuestionAnswering | MultipleChoice | TextSimilarity | Seq2Seq

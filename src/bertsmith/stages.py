@@ -15,23 +15,7 @@ if TYPE_CHECKING:
     from .config import Config
     from .stage_types import StrPath
 
-__all__ = [
-    "convert_long",
-    "doctor",
-    "embed",
-    "evaluate",
-    "export",
-    "finetune",
-    "import_model",
-    "plan",
-    "predict",
-    "prepare",
-    "pretrain",
-    "race",
-    "show",
-    "suite",
-    "train_tokenizer",
-]
+__all__ = ["convert_long", "doctor", "embed", "evaluate", "export", "finetune", "import_model", "plan", "predict", "prepare", "pretrain", "race", "show", "suite", "train_tokenizer"]
 
 
 @stage("tokenizer", StageResult)

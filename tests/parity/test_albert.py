@@ -15,7 +15,7 @@ from bertsmith.model.config import EncoderConfig
 from bertsmith.model.heads import DiscriminatorHeadConfig, LMHeadConfig
 from bertsmith.model.model import Model, ModelConfig, build_model
 from bertsmith.model.packing import Layout
-from bertsmith.objectives import NextSentenceMLM
+from bertsmith.objectives import NextSentenceMLM, SentenceOrderMLM
 from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.parity.huggingface_models import import_folder, run_stage, save_random_model, transformers
 
@@ -78,7 +78,7 @@ def test_albert_shared_blocks_run_in_order(layers, groups, tmp_path):
 def test_albert_shared_block_is_stored_once_and_sums_grads(tmp_path):
     shared, separate = build_small_model(num_hidden_groups=1), build_small_model()
     assert [name for name in shared.state_dict() if ".layers." in name] == [
-        name for name in separate.state_dict() if ".blocks.0." in name
+        name for name in separate.state_dict() if ".layers.0." in name
     ]
     for block in separate.encoder.stack.layers:
         block.load_state_dict(shared.encoder.stack.layers[0].state_dict())
@@ -172,7 +172,7 @@ def test_import_rejects_lm_head_with_other_activation(name, tmp_path):
 def test_export_chooses_the_huggingface_class(tmp_path, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
     for i, (heads, encoder, expected_class) in enumerate((
-        (NextSentenceMLM().heads(), {"num_hidden_groups": 2, "embedding_size": 8}, "AlbertForPreTraining"),
+        (SentenceOrderMLM().heads(), {"num_hidden_groups": 2, "embedding_size": 8}, "AlbertForPreTraining"),
         ({"lm": LMHeadConfig()}, {"embedding_size": 8}, "AlbertForMaskedLM"),
         ({"rtd": DiscriminatorHeadConfig()}, {"embedding_size": 8}, "ElectraForPreTraining"),
         ({"rtd": DiscriminatorHeadConfig()}, {}, "ElectraForPreTraining"),

@@ -183,7 +183,7 @@ def test_huggingface_export_of_own_models(tmp_path, vocabulary, capsys):
             {"mixer": {"kind": "attention", "num_attention_heads": 4, "causal": True}},
             "openai-gpt supports lm",
         ),
-        ("labels", {"labels": PooledHeadConfig(labels=3)}, {}, "a place for next, task, words"),
+        ("labels", {"labels": PooledHeadConfig(labels=3)}, {}, "supports lm, nsp, task"),
         ("three", {"nsp": PooledHeadConfig(labels=3)}, {}, "other than two labels"),
     ):
         folder = save(tmp_path / name, heads, **encoder)

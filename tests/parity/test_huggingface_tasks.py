@@ -153,7 +153,7 @@ def test_huggingface_bad_id2label_is_refused(labels, message, tmp_path):
 def test_huggingface_missing_head_is_refused(tmp_path):
     save_random_model("BertForSequenceClassification", tmp_path / "hf")
     rewrite_weights(tmp_path / "hf", lambda weights: {key: w for key, w in weights.items() if not key.startswith("classifier")})
-    with pytest.raises(UserError, match=r"no classifier\.weight, though its config\.json says .*ForSequenceClassification"):
+    with pytest.raises(UserError, match=r"no classifier\.weight, although its config\.json says .*ForSequenceClassification"):
         import_folder(tmp_path / "hf", tmp_path / "ours")
     save_random_model("BertForSequenceClassification", tmp_path / "half")
     rewrite_weights(tmp_path / "half", lambda weights: {key: w for key, w in weights.items() if "pooler" not in key})
@@ -196,7 +196,7 @@ def test_huggingface_export_refuses_unsupported_heads(tmp_path, vocabulary):
         (
             {"task": SequenceHeadConfig(outputs=1), "crf": SequenceHeadConfig(outputs=1)},
             TextRegression(),
-            "not for every set of them",
+            "not every combination of them",
         ),
         ({"task": SequenceHeadConfig(outputs=1)}, None, "no task in its folder"),
     ):

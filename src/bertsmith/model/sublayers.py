@@ -129,7 +129,7 @@ class AddNorm(nn.LayerNorm):
 
 
 class NoNorm(nn.Module):
-    """In place of the AddNorm before the first layer's attention, whose input the embedding norm has normalized (ModernBERT)."""
+    """Replaces the AddNorm before the first layer's attention, whose input the embedding norm normalizes (ModernBERT)."""
 
     def forward(self, residual: Tensor, sublayer_out: None) -> tuple[Tensor, Tensor]:
         """(input of the mixer, residual): both are the embeddings."""
