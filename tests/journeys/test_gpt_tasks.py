@@ -148,7 +148,7 @@ def test_gpt_task_head_uses_last_token(tokenizer):
     )
     batch = build_batch(task, encoded, [np.array([0]), np.array([1])])
     hidden_states = model(batch.inputs)
-    expected = model.heads["task"].score(model.encoder.apply_pooler(hidden_states[[3, 9]]))
+    expected = model.heads["task"].classifier(model.encoder.apply_pooler(hidden_states[[3, 9]]))
     assert_close(Supervised(task).compute_outputs(model, batch), expected)
     assert_close(Supervised(task).compute_outputs(model, batch, hidden_states), expected)
 
@@ -165,7 +165,9 @@ def test_gpt_both_orders_are_summed(tokenizer):
     )
     batch = build_batch(task, batches.encoded, batches.groups, batches.pools_windows)
     summed = model(batch.inputs)[batch.inputs.layout.last_token].unflatten(0, (2, 2)).sum(1)
-    assert_close(Supervised(task).compute_outputs(model, batch), model.heads["task"].score(model.encoder.apply_pooler(summed)))
+    assert_close(
+        Supervised(task).compute_outputs(model, batch), model.heads["task"].classifier(model.encoder.apply_pooler(summed))
+    )
 
 
 def test_auxiliary_lm_loss_is_weighted_sum(tokenizer):

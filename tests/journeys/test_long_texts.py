@@ -308,14 +308,14 @@ REFUSED_CHANGES = {
     "upper blocks": (
         LiteTransformer(kernel_sizes=(3, 7)),
         LiteTransformer(kernel_sizes=(3, 9)),
-        "lite-transformer: shapes differ for near.kernel",
+        "lite-transformer: shapes differ for convolution.kernel",
     ),
     "chunks": (
         ReformerChunked(num_attention_heads=4),
         ReformerChunked(attn_layers=("local",)),
-        "reformer-chunked: shapes differ for project.weight",
+        "reformer-chunked: shapes differ for qkv.weight",
     ),
-    "shared": (TransformerXL(num_attention_heads=4, tie_biases=True), TransformerXL(), "it needs content, distant"),
+    "shared": (TransformerXL(num_attention_heads=4, tie_biases=True), TransformerXL(), "it needs content_bias, position_bias"),
     "no heads": (Lstm(), Longformer(), "mixer=longformer cannot take over the weights of mixer=lstm"),
     "other heads": (
         LiteTransformer(num_attention_heads=4),
