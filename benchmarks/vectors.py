@@ -80,7 +80,7 @@ def _compare(bench: BenchmarkInputs, method: str, corpus: Corpus, lines_path: Pa
     peer_columns = (f"gensim {their_speed:,.0f} words/s ({threads} threads)", f"{ratio:.1f}x") if peer else ("", "")
     rows: list[Row] = [(label, f"{our_speed:,.0f} words/s ({device})", *peer_columns, "1x on cores, 10x on a GPU")]
     print("  ".join(rows[0]), file=sys.stderr, flush=True)
-    table = ours.build_model()[0].encoder.tokens.weight.detach().numpy()
+    table = ours.build_model()[0].encoder.word_embeddings.weight.detach().numpy()
     peer_vectors = KeyedVectors(peer.wv.index_to_key, peer.wv.vectors) if peer else None
     return rows + _evaluate(bench, method, vectors_from_table(corpus.tokenizer, table), peer_vectors)
 
@@ -97,7 +97,7 @@ def _measure_glove(bench: BenchmarkInputs, corpus: Corpus) -> list[Row]:
     label = f"glove, {len(corpus.tokens) / 1e6:.1f} M words, {facts['entries']:,} pairs, vector_size 100"
     rows: list[Row] = [(label, f"{count_seconds:.1f} s to count, {epoch_seconds:.1f} s per epoch ({device})", "", "", "")]
     print("  ".join(rows[0]), file=sys.stderr, flush=True)
-    table = model.encoder.tokens.weight.detach().numpy()
+    table = model.encoder.word_embeddings.weight.detach().numpy()
     return rows + _evaluate(bench, "glove", vectors_from_table(corpus.tokenizer, table), None)
 
 

@@ -21,10 +21,11 @@ MODULES = {
 MAY_IMPORT = {
     "errors": "",
     "synonyms": "",
-    "config": "errors synonyms",
+    "config": "errors synonyms hub_names",
     "recipes": "config",
     "pretrained": "errors config",
-    "artifacts": "errors pretrained.shipped",
+    "hub_names": "",
+    "artifacts": "errors hub_names pretrained.shipped",
     "rng": "errors",
     "console": "errors",
     "processes": "errors",
@@ -50,9 +51,9 @@ MAY_IMPORT = {
     "train runs inference evaluation pretraining",
     "racing": "errors config artifacts console processes tokenization corpus tasks model objectives train runs planning "
     "reports evaluation inference word_vectors pretraining finetuning",
-    "commands": "errors config recipes artifacts rng console processes tokenization corpus tasks model convert tensors train "
-    "objectives inference reports evaluation device planning diagnostics pretrained word_vectors racing runs pretraining "
-    "finetuning",
+    "commands": "errors config hub_names recipes artifacts rng console processes tokenization corpus tasks model convert "
+    "tensors train objectives inference reports evaluation device planning diagnostics pretrained word_vectors racing "
+    "runs pretraining finetuning",
     "schema": "errors config commands",
     "help": "errors config commands schema",
     "results": "inference",

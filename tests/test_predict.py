@@ -79,7 +79,7 @@ def log_probs_of(model, ids):
     """(length, vocabulary) log-probabilities of one sequence, computed without batching."""
     with torch.inference_mode():
         hidden = model.model(Inputs(torch.tensor(ids), Layout.from_lengths([len(ids)])))
-        return model.model.compute_logits("words", hidden)[:, : len(TOKENIZER)].log_softmax(-1)
+        return model.model.compute_logits("lm", hidden)[:, : len(TOKENIZER)].log_softmax(-1)
 
 
 def encode_with_special_tokens(text):

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from . import hub_names
 from .errors import UserError
 from .pretrained import shipped
 
@@ -183,11 +184,19 @@ def fingerprint(value: Any) -> str:
 
 
 def _check_model_name(path: Path, key: str) -> Path:
-    """Raise for a missing name without separators, probably a misspelled model; paths are checked by whoever reads them."""
-    if key in MODEL_KEYS and len(path.parts) == 1 and not path.is_symlink():
+    """Raise for a missing name that is no path: a hub name, or a misspelled model. Paths are checked by whoever reads them."""
+    name = str(path)
+    is_repo_id = hub_names.find_repo_id(name) is not None and (len(path.parts) == 1 or not path.parent.exists())
+    if path.is_symlink() or not (is_repo_id or len(path.parts) == 1):
+        return path
+    if key in MODEL_KEYS:
+        hint = f"{hub_names.import_hint(name, key)}; preset of that size: {hub_names.find_preset(name)}" if is_repo_id else ""
         raise UserError(
-            f"there is no folder {path}, and no model of that name comes with bertsmith; {shipped.format_known_names()}"
+            f"there is no folder {name}, and no shipped model of that name ({shipped.format_known_names()}); "
+            + (hint or "give the path of a model folder")
         )
+    if is_repo_id and len(path.parts) == 1:  # a tokenizer
+        raise UserError(f"there is no folder {name}; {hub_names.import_hint(name, key)}")
     return path
 
 

@@ -16,8 +16,9 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, 
 
 import msgspec
 
+from . import hub_names
 from .errors import UserError
-from .synonyms import find_key, find_kind
+from .synonyms import TASK_COMMANDS, find_key, find_kind
 
 T = TypeVar("T")
 
@@ -154,7 +155,11 @@ def _explain_error(config_type: Any, values: Any, message: str) -> str:
     choices = _list_choices(annotation) if isinstance(value, str) else []
     key = key_path or "the recipe"
     if choices:
-        return f"{key} = {value!r} is not valid; {suggest(value, choices)}"
+        is_hub_name = (preset := hub_names.find_preset(value)) in choices and hub_names.find_repo_id(value) is not None
+        hint = suggest(value, choices)
+        if is_hub_name:  # an architecture to be trained was expected; pre-trained weights are given as `init`
+            hint = f"did you mean {preset!r}? For its weights, {hub_names.import_hint(value, 'init')}"
+        return f"{key} = {value!r} is not valid; {hint}"
     return f"{key} {_explain_limit(problem) or f'takes {describe_type(annotation)}'}" + (
         f", not {value!r}" if isinstance(value, str | int | float) else ""
     )
@@ -165,7 +170,7 @@ def _explain_unknown(config_type: Any, values: Any, dotted_key: str) -> str:
     fields = sorted(struct_fields(*_lookup(config_type, values, re.findall(r"[^.\[\]]+", table))))
     key = (
         _find_synonym(config_type, dotted_key, fields)
-        or _find_in_other_table(config_type, dotted_key)
+        or _find_in_other_table(config_type, values, dotted_key)
         or next((f"{table}.{match}".strip(".") for match in get_close_matches(name, fields, n=1, cutoff=0.5)), None)
     )
     if key:
@@ -210,20 +215,33 @@ def _explain_limit(problem: str) -> str:
 def _find_synonym(config_type: Any, dotted_key: str, fields: Collection[str]) -> str | None:
     """Our key for another library's name of it: `num_train_epochs` -> `train.epochs`. `fields`: of its table."""
     key = find_key(dotted_key, {re.sub(r"\[.*?\]", "", key.name) for key in iter_keys(config_type)})
-    if key is None or (key.rpartition(".")[0] == dotted_key.rpartition(".")[0] and key.rpartition(".")[2] not in fields):
+    table, _, field = (key or "").partition("=")[0].rpartition(".")
+    if key is None or (table == dotted_key.rpartition(".")[0] and field not in fields):
         return None  # none, or one of another kind
     return key
 
 
-def _find_in_other_table(config_type: Any, dotted_key: str) -> str | None:
+def _find_in_other_table(config_type: Any, values: Any, dotted_key: str) -> str | None:
     """A key of the same name in another table: `steps` -> `train.steps`."""
     keys, name = list(iter_keys(config_type)), dotted_key.rpartition(".")[2]
-    default_kinds = {f"{key.name}[{key.default}]" for key in keys}  # of a union, only keys of the default kind are suggested
+    # of a union, only keys of the kind that is set are suggested, or else of the default kind
+    kinds = {key.name: key.default for key in keys} | dict(_set_kinds(values))
+    kind_prefixes = {f"{key}[{kind}]" for key, kind in kinds.items()}
     matches = [key.name for key in keys if key.name.endswith(f".{name}")]
-    matches = [key for key in matches if all(key[: end.end()] in default_kinds for end in re.finditer(r"\]", key))]
+    matches = [key for key in matches if all(key[: end.end()] in kind_prefixes for end in re.finditer(r"\]", key))]
     candidates = [re.sub(r"\[.*?\]", "", key) for key in matches]
     candidates = [key for key in candidates if key != dotted_key]  # the key exists for another kind
     return min(candidates, key=lambda key: key.count("."), default=None)
+
+
+def _set_kinds(values: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """(key, kind) of every table with a kind in these values, keys as `iter_keys` writes them."""
+    for name, value in values.items() if isinstance(values, dict) else ():
+        if isinstance(value, dict):
+            kind = value.get("kind")
+            if kind is not None:
+                yield f"{prefix}{name}", kind
+            yield from _set_kinds(value, f"{prefix}{name}[{kind}]." if kind is not None else f"{prefix}{name}.")
 
 
 def _lookup(annotation: Any, value: Any, path: list[str]) -> tuple[Any, Any]:
@@ -248,6 +266,8 @@ def _list_choices(annotation: Any) -> list[str]:
 def suggest(word: Any, choices: list[str]) -> str:
     """The end of an error message: the valid word that a user may have meant, or all of them."""
     synonym = find_kind(str(word), choices)
+    if not synonym and (command := TASK_COMMANDS.get(str(word).lower())) and "classify" in choices:
+        return f"it needs no fine-tuning: run `{command}`; tasks: {', '.join(choices)}"
     matches = [synonym] if synonym else get_close_matches(str(word), choices, n=1, cutoff=0.5)
     return f"did you mean {matches[0]!r}?" if matches else f"choose from {', '.join(choices)}"
 

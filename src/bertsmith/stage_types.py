@@ -120,7 +120,7 @@ class BiLM(TypedDict, total=False):
     kind: Required[Literal["bilm"]]
     packing: Literal["windows", "doc-sentences", "full-sentences", "streams"] | Windows | Config | DocSentences | FullSentences | Streams
     """how the corpus is packed into sequences"""
-    head: Literal["half"] | HalfLMHeadConfig | Config
+    head: Literal["half-lm"] | HalfLMHeadConfig | Config
     """LM head, shared by both directions"""
 
 
@@ -139,7 +139,7 @@ class CausalLM(TypedDict, total=False):
     kind: Required[Literal["clm"]]
     packing: Literal["windows", "doc-sentences", "full-sentences", "streams"] | Windows | Config | DocSentences | FullSentences | Streams
     """how the corpus is packed into sequences"""
-    head: Literal["words", "adaptive"] | LMHeadConfig | Config | AdaptiveSoftmaxHeadConfig
+    head: Literal["lm", "adaptive"] | LMHeadConfig | Config | AdaptiveSoftmaxHeadConfig
     """LM head; adaptive (adaptive softmax) is faster for large vocabularies"""
 
 
@@ -401,7 +401,7 @@ class Greedy(TypedDict, total=False):
 
 
 class HalfLMHeadConfig(TypedDict, total=False):
-    kind: Required[Literal["half"]]
+    kind: Required[Literal["half-lm"]]
     tied: bool
     """tie the output embeddings to the token embeddings, of half the hidden size"""
     bias: bool
@@ -413,7 +413,7 @@ class JointPair(TypedDict, total=False):
 
 
 class LMHeadConfig(TypedDict, total=False):
-    kind: Required[Literal["words"]]
+    kind: Required[Literal["lm"]]
     transform: bool
     """dense layer, activation and LayerNorm before the output embeddings (BERT; not in GPT)"""
     tied: bool

@@ -191,7 +191,7 @@ def test_mixer_lora_inject_and_merge(config):
     assert_close(model(inputs), expected, atol=1e-5, rtol=1e-5)
     adapters = [adapter for adapter in model.modules() if isinstance(adapter, lora.LoRALinear)]
     for adapter in adapters:
-        torch.nn.init.normal_(adapter.up, std=0.1)
+        torch.nn.init.normal_(adapter.lora_B, std=0.1)
     adapted = model(inputs)
     assert not adapters or not torch.allclose(adapted, expected, atol=1e-3)
     lora.merge_and_unload(model)
@@ -220,7 +220,7 @@ def test_mixer_compiles_fullgraph_with_dynamic_lengths(config):
 @pytest.mark.parametrize("lengths", [LENGTHS, (60, 33, 70), (12, 12)], ids=["padded", "per sequence", "uniform"])
 def test_attention_matches_explicit_softmax(config, lengths):
     mixer, (x, layout) = build_mixer(config), random_inputs(lengths)
-    q, k, v = mixer.project(x)
+    q, k, v = mixer.projections(x)
     if config.rope_theta:
         q, k = (rope_by_complex_multiplication(t, layout.position, config.rope_theta).float() for t in (q, k))
     q, k, v = (t.transpose(0, 1) for t in (q, k, v))
@@ -228,7 +228,7 @@ def test_attention_matches_explicit_softmax(config, lengths):
     if config.causal:
         visible &= layout.position <= layout.position[:, None]
     probs = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~visible, float("-inf")).softmax(-1)
-    assert_close(mixer(x, layout), mixer.project.project_out((probs @ v).transpose(0, 1)), atol=1e-5, rtol=1e-5)
+    assert_close(mixer(x, layout), mixer.projections.project_out((probs @ v).transpose(0, 1)), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("lengths", [LENGTHS, (60, 33, 70)], ids=["padded", "per sequence"])

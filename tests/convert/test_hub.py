@@ -8,8 +8,9 @@ import torch
 from safetensors.torch import load_file
 
 from bertsmith.cli import main
-from bertsmith.convert.huggingface.hub import _select_files, download, is_repo_id
+from bertsmith.convert.huggingface.hub import _select_files, download
 from bertsmith.errors import UserError
+from bertsmith.hub_names import find_repo_id
 from tests.convert.hub_server import serve_hub
 from tests.parity.huggingface_models import save_random_model
 
@@ -41,9 +42,9 @@ def test_hub_import_by_repo_id_downloads_only_needed_files(tmp_path, server, cap
         (folder / unneeded).write_bytes(b"not needed")
     assert main(["import", "source=org/small", f"out={tmp_path / 'ours'}", "--json", "--quiet"]) == 0
     assert server.downloaded == {"config.json", "model.safetensors", "vocab.txt"}
-    assert json.loads(capsys.readouterr().out)["heads"] == ["words"]
+    assert json.loads(capsys.readouterr().out)["heads"] == ["lm"]
     weights = load_file(tmp_path / "ours/model.safetensors")
-    assert torch.equal(weights["encoder.tokens.weight"], original.bert.embeddings.word_embeddings.weight)
+    assert torch.equal(weights["encoder.word_embeddings.weight"], original.bert.embeddings.word_embeddings.weight)
 
 
 def test_hub_download_is_cached_for_offline_use(tmp_path, server, monkeypatch):
@@ -53,25 +54,25 @@ def test_hub_download_is_cached_for_offline_use(tmp_path, server, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     assert download("org/small", quiet=True) == cached
     message = download_error("org/other")
-    assert "there is no folder org/other" in message and "give a folder" in message
+    assert "there is no folder org/other" in message and "give source=FOLDER" in message
 
 
 def test_hub_download_errors_suggest_a_fix(tmp_path, server, monkeypatch):
     (tmp_path / "hub/org/empty").mkdir()
     (tmp_path / "hub/org/empty/README.md").write_text("nothing")
     for name in ("org/nothing", "org/private"):
-        assert f"there is no folder {name}, and {server.address} has no model" in download_error(name)
+        assert f"there is no folder {name}, and {server.address} has no public model" in download_error(name)
     assert "accept its terms" in download_error("org/gated")
     assert "500" in download_error("org/broken")
     assert "holds no config.json" in download_error("org/empty")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # no server
-    assert "try again with the network, or give a folder" in download_error("org/nothing")
+    assert "try again with a network connection, or give source=FOLDER" in download_error("org/nothing")
 
 
 def test_hub_default_endpoint_is_used_without_hf_endpoint(monkeypatch):
     monkeypatch.delenv("HF_ENDPOINT", raising=False)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    assert "there is no folder org/nothing, and http://127.0.0.1:9 did not give" in download_error("org/nothing")
+    assert "there is no folder org/nothing, and http://127.0.0.1:9 could not be reached" in download_error("org/nothing")
 
 
 def test_hub_missing_package_names_the_extra(monkeypatch):
@@ -82,12 +83,12 @@ def test_hub_missing_package_names_the_extra(monkeypatch):
 
 @pytest.mark.parametrize("name", ["org/name", "google-bert/bert-base_1.0"])
 def test_hub_repo_ids_are_recognised(name):
-    assert is_repo_id(name)
+    assert find_repo_id(name) == name
 
 
 @pytest.mark.parametrize("path", ["name", "./name", "../name", "/org/name", "a/b/c", "~/name/", "org/..", "C:\\a", "org/a b"])
 def test_hub_paths_are_not_repo_ids(path):
-    assert not is_repo_id(path)
+    assert find_repo_id(path) is None
 
 
 SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]

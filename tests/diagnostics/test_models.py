@@ -76,7 +76,7 @@ def test_rope_counts_as_positions(corpus_folder, tmp_path):
 
 
 def test_zero_position_embeddings_are_a_problem(break_weights):
-    run = break_weights(lambda weights: weights["encoder.positions.weight"].zero_())
+    run = break_weights(lambda weights: weights["encoder.position_embeddings.weight"].zero_())
     assert "positions unused" in doctor_problems(run)
 
 
@@ -94,14 +94,14 @@ def test_untrained_position_embeddings_are_noted(corpus_folder, tmp_path):
 def zero_queries(weights):
     """Zero queries: all heads have uniform attention."""
     for layer in (0, 1):
-        weights[f"encoder.stack.blocks.{layer}.mixer.project.qkv.weight"][:32] = 0
-        weights[f"encoder.stack.blocks.{layer}.mixer.project.qkv.bias"][:32] = 0
+        weights[f"encoder.stack.layers.{layer}.mixer.projections.qkv.weight"][:32] = 0
+        weights[f"encoder.stack.layers.{layer}.mixer.projections.qkv.bias"][:32] = 0
 
 
 def zero_outputs(weights):
     """Zero output projections: no head has an output."""
     for layer in (0, 1):
-        weights[f"encoder.stack.blocks.{layer}.mixer.project.out.weight"].zero_()
+        weights[f"encoder.stack.layers.{layer}.mixer.projections.output.weight"].zero_()
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_dead_heads_are_a_problem(break_weights, change, observation):
 def test_dead_head_with_single_token_attention_is_noted(break_weights, corpus_folder):
     def change(weights):
         """The second head of the first layer attends to [SEP] only."""
-        table, name = weights["encoder.tokens.weight"], "encoder.stack.blocks.0.mixer.project.qkv"
+        table, name = weights["encoder.word_embeddings.weight"], "encoder.stack.layers.0.mixer.projections.qkv"
         sep = table[3] - table.mean(0)
         weights[f"{name}.bias"][16:32] = 30.0
         weights[f"{name}.weight"][48:64] = 30 * sep / sep.norm()
@@ -132,8 +132,8 @@ def test_healthy_model_has_no_dead_heads(healthy_run, corpus_folder):
 
 def test_collapsed_hidden_states_are_a_problem(break_weights, healthy_run, corpus_folder):
     def change(weights):
-        weights["encoder.stack.norm.weight"].mul_(1e-6)
-        weights["encoder.stack.norm.bias"].add_(1)
+        weights["encoder.stack.final_norm.weight"].mul_(1e-6)
+        weights["encoder.stack.final_norm.bias"].add_(1)
 
     assert "collapsed hidden states" in doctor_problems(break_weights(change))
     text_distance, token_distance = compute_cosine_distances(load_probe(healthy_run, corpus_folder))

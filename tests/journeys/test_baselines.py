@@ -87,14 +87,14 @@ def test_textcnn_starts_from_frozen_or_trained_vectors(word_tokenizer, tmp_path)
     command = finetune_command("textcnn", word_tokenizer, tmp_path, classification_row, *options, "freeze=embeddings")
     assert "3 of" in run_cli(*command).stderr
     model = bertsmith.load(tmp_path / "out")
-    table = load_tensors(tmp_path / "out" / "model.safetensors")["encoder.tokens.weight"].numpy()
+    table = load_tensors(tmp_path / "out" / "model.safetensors")["encoder.word_embeddings.weight"].numpy()
     for word, vector in vectors.items():
         assert np.allclose(table[model.tokenizer.id_to_token.index(word)], vector, atol=1e-6)
     unfrozen_command = finetune_command(
         "textcnn", word_tokenizer, tmp_path, classification_row, *options, f"out={tmp_path / 'other'}"
     )
     run_cli(*unfrozen_command)
-    trained_table = load_tensors(tmp_path / "other" / "model.safetensors")["encoder.tokens.weight"].numpy()
+    trained_table = load_tensors(tmp_path / "other" / "model.safetensors")["encoder.word_embeddings.weight"].numpy()
     assert not np.allclose(trained_table[model.tokenizer.id_to_token.index("people")], vectors["people"], atol=1e-4)
     assert "model.embedding_size=48" in run_cli_error(*unfrozen_command, "model.hidden_size=20", f"out={tmp_path / 'narrow'}")
 

@@ -104,7 +104,7 @@ def test_new_token_embeddings_are_mean_of_their_subwords(home, tmp_path):
     base, parent, _ = checkpoint.load(home / "bert")
     extended, child, _ = checkpoint.load(tmp_path / "out")
     assert f"7 new tokens begin as the mean of the old ones that spell them, {len(parent)} stay" in output.stderr
-    for name in ("encoder.tokens.weight", "heads.words.bias"):
+    for name in ("encoder.word_embeddings.weight", "heads.lm.bias"):
         before, after = base.state_dict()[name], extended.state_dict()[name]
         torch.testing.assert_close(after[: len(parent)], before, atol=1e-6, rtol=0)
         assert len(after) == len(child) == len(parent) + 7
@@ -114,17 +114,18 @@ def test_new_token_embeddings_are_mean_of_their_subwords(home, tmp_path):
 
 def test_resize_token_embeddings_uses_padding_rows_first():
     table = torch.arange(24.0).reshape(8, 3)  # six tokens, two padding rows
-    weights = {"encoder.tokens.weight": table, "encoder.norm.weight": table[0]}
+    weights = {"encoder.word_embeddings.weight": table, "encoder.embedding_norm.weight": table[0]}
     by_one = resize_token_embeddings(weights, 6, [[0, 2]])
-    torch.testing.assert_close(by_one["encoder.tokens.weight"], torch.cat([table[:6], table[1:2], table[7:]]))
-    by_three = resize_token_embeddings(weights, 6, [[0, 2], [3], [0, 1, 2]])["encoder.tokens.weight"]
+    torch.testing.assert_close(by_one["encoder.word_embeddings.weight"], torch.cat([table[:6], table[1:2], table[7:]]))
+    by_three = resize_token_embeddings(weights, 6, [[0, 2], [3], [0, 1, 2]])["encoder.word_embeddings.weight"]
     torch.testing.assert_close(by_three, torch.cat([table[:6], table[[1, 3, 1]]]))
-    assert by_one["encoder.norm.weight"] is weights["encoder.norm.weight"]
+    assert by_one["encoder.embedding_norm.weight"] is weights["encoder.embedding_norm.weight"]
 
 
 def test_padded_embeddings_take_new_tokens_without_growing(home, tmp_path):
     model, tokenizer, card = checkpoint.load(home / "bert")
-    weights = {n: torch.cat([t, t.new_zeros(64, *t.shape[1:])]) if n in ("encoder.tokens.weight", "heads.words.bias") else t
+    padded = ("encoder.word_embeddings.weight", "heads.lm.bias")
+    weights = {n: torch.cat([t, t.new_zeros(64, *t.shape[1:])]) if n in padded else t
                for n, t in model.state_dict().items()}  # fmt: skip
     size = model.config.vocab_size + 64
     padded = checkpoint.Model(ModelConfig(encoder=model.config.encoder, vocab_size=size, heads=model.config.heads))
@@ -134,7 +135,7 @@ def test_padded_embeddings_take_new_tokens_without_growing(home, tmp_path):
         "train.steps=1", "train.learning_rate=1e-9")  # fmt: skip
     new, child, _ = checkpoint.load(tmp_path / "out")
     assert new.config.vocab_size == size > len(child)
-    assert new.encoder.tokens.weight[len(tokenizer) : len(child)].abs().sum(1).min() > 0
+    assert new.encoder.word_embeddings.weight[len(tokenizer) : len(child)].abs().sum(1).min() > 0
 
 
 def test_adapted_model_is_fine_tuned_and_predicts(home, tmp_path):

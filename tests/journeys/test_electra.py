@@ -31,9 +31,9 @@ def test_electra_trains_both_and_publishes_discriminator(uninterrupted):
     assert result["valid_loss_words"] < rows[0]["loss.words"] - 0.1
     assert result["valid_loss_replaced"] < 50 * np.log(2) and result["valid_replaced_accuracy"] > 0.8
     names = set(load_tensors(out / "model.safetensors"))
-    assert "heads.replaced.score.weight" in names and not [name for name in names if "generator" in name]
+    assert "heads.rtd.classifier.weight" in names and not [name for name in names if "generator" in name]
     assert result["parameters"] == sum(weight.numel() for weight in load_tensors(out / "model.safetensors").values())
-    assert list(bertsmith.load(out).model.config.heads) == ["replaced"]
+    assert list(bertsmith.load(out).model.config.heads) == ["rtd"]
 
 
 def test_electra_killed_run_resumes_exactly(corpus, uninterrupted, tmp_path):

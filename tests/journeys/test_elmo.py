@@ -81,7 +81,9 @@ def test_elmo_features_tag_unknown_words(elmo, files, tmp_path):
     before, after = load_tensors(elmo / "model.safetensors"), load_tensors(tmp_path / "out" / "model.safetensors")
     encoder_names = [name for name in before if name.startswith("encoder.")]
     assert encoder_names and all((before[name] == after[name]).all() for name in encoder_names)
-    assert after["heads.task.weights"].shape == (3,) and after["heads.task.weights"].any()  # the layer weights were trained
+    assert (
+        after["heads.task.layer_weights"].shape == (3,) and after["heads.task.layer_weights"].any()
+    )  # the layer weights were trained
     assert (
         run_cli_json("evaluate", f"model={tmp_path / 'out'}", files[1].replace("data.dev", "data"))["scores"] == result["dev"]
     )
@@ -101,7 +103,7 @@ def test_taglm_is_elmo_with_one_layer(corpus, files, tmp_path):
     options = ["task=tag", "task.crf=true", f"model={tmp_path / 'lm'}", *files, f"out={tmp_path / 'out'}", *FROZEN]
     assert run_cli_json("finetune", *options, "train.epochs=30")["dev"]["f1"] > 0.6
     model = bertsmith.load(tmp_path / "out").model
-    assert model.config.encoder.num_hidden_layers == 1 and model.heads["task"].weights.shape == (2,)
+    assert model.config.encoder.num_hidden_layers == 1 and model.heads["task"].layer_weights.shape == (2,)
 
 
 def test_bilm_refuses_bidirectional_model(corpus, tmp_path):

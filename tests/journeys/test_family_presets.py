@@ -33,6 +33,6 @@ def test_family_recipe_pretrains(name, corpus, tmp_path):
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert result["valid_loss_words"] < rows[0]["loss.words"]
     model = bertsmith.load(out).model
-    assert len(model.encoder.stack.blocks) == (1 if name == "albert" else 3)
-    heads = {"albert": ["words", "next"], "electra": ["replaced"]}
-    assert list(model.config.heads) == heads.get(name, ["words"])
+    assert len(model.encoder.stack.layers) == (1 if name == "albert" else 3)
+    heads = {"albert": ["lm", "sop"], "electra": ["rtd"]}
+    assert list(model.config.heads) == heads.get(name, ["lm"])

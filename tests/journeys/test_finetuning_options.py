@@ -49,7 +49,8 @@ def test_finetuning_option_learns_and_predicts(bert, tmp_path, option):  # noqa:
 
 
 @pytest.mark.parametrize(
-    ("option", "frozen_parts"), [("features", ("tokens", "blocks.0", "blocks.1")), ("top", ("tokens", "blocks.0"))]
+    ("option", "frozen_parts"),
+    [("features", ("word_embeddings", "layers.0", "layers.1")), ("top", ("word_embeddings", "layers.0"))],
 )
 def test_finetuning_keeps_frozen_weights(bert, tmp_path, option, frozen_parts):  # noqa: F811
     run_cli_json("finetune", *finetune_args("classify", bert, tmp_path, classification_row, *OPTIONS[option], "train.epochs=1"))

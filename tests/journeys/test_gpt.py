@@ -71,9 +71,9 @@ def test_gpt_likelihood_matches_chain_rule(gpt_model):
     for text, result in zip(texts, results, strict=True):
         ids = torch.tensor([model.tokenizer.cls_token_id, *model.tokenizer.encode(text).ids])
         with torch.inference_mode():
-            log_probs = model.model.compute_logits(
-                "words", model.model(Inputs(ids, Layout.from_lengths([len(ids)])))
-            ).log_softmax(-1)
+            log_probs = model.model.compute_logits("lm", model.model(Inputs(ids, Layout.from_lengths([len(ids)])))).log_softmax(
+                -1
+            )
         total = sum(float(log_probs[i, token]) for i, token in enumerate(ids[1:].tolist()))
         assert result["log_prob"] == pytest.approx(total, abs=1e-3) and result["num_tokens"] == len(ids) - 1
         assert (result["num_words"], type(result["num_words"])) == (

@@ -59,7 +59,7 @@ def test_gpt_learns_every_task_with_auxiliary_lm(gpt, tmp_path, kind):
     result = run_cli_json("finetune", *options, "train.epochs=8", "aux_lm_weight=0.5")
     assert result["dev"][metric] > 0.8
     rows = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
-    lm_losses = [row["loss.words"] for row in rows if "loss.words" in row]
+    lm_losses = [row["loss.lm"] for row in rows if "loss.lm" in row]
     assert lm_losses[-1] < lm_losses[0]
     evaluation = run_cli_json("evaluate", f"model={tmp_path / 'out'}", f"data={dev}")
     assert evaluation["scores"] == pytest.approx(result["dev"])
@@ -114,7 +114,7 @@ def tokens_of(tokenizer, ids):
 def build_task_model(task, tokenizer):
     heads = {
         "task": SequenceHeadConfig(outputs=task.num_outputs, dropout=0.0),
-        "words": LMHeadConfig(transform=False, bias=False),
+        "lm": LMHeadConfig(transform=False, bias=False),
     }
     return build_model(ModelConfig(encoder=TINY, vocab_size=len(tokenizer), heads=heads), 3).eval()
 
@@ -148,7 +148,7 @@ def test_gpt_task_head_uses_last_token(tokenizer):
     )
     batch = build_batch(task, encoded, [np.array([0]), np.array([1])])
     hidden_states = model(batch.inputs)
-    expected = model.heads["task"].score(model.encoder.apply_pooler(hidden_states[[3, 9]]))
+    expected = model.heads["task"].classifier(model.encoder.apply_pooler(hidden_states[[3, 9]]))
     assert_close(Supervised(task).compute_outputs(model, batch), expected)
     assert_close(Supervised(task).compute_outputs(model, batch, hidden_states), expected)
 
@@ -165,7 +165,9 @@ def test_gpt_both_orders_are_summed(tokenizer):
     )
     batch = build_batch(task, batches.encoded, batches.groups, batches.pools_windows)
     summed = model(batch.inputs)[batch.inputs.layout.last_token].unflatten(0, (2, 2)).sum(1)
-    assert_close(Supervised(task).compute_outputs(model, batch), model.heads["task"].score(model.encoder.apply_pooler(summed)))
+    assert_close(
+        Supervised(task).compute_outputs(model, batch), model.heads["task"].classifier(model.encoder.apply_pooler(summed))
+    )
 
 
 def test_auxiliary_lm_loss_is_weighted_sum(tokenizer):
@@ -177,15 +179,15 @@ def test_auxiliary_lm_loss_is_weighted_sum(tokenizer):
         ClassificationExample("in", label="a"),
     ]
     batch = AuxiliaryLMBatches(task, task.encode(examples, tokenizer, 16), 64, 0, shuffle=False)(0)
-    assert batch.target_counts == {"task": 3, "words": batch.num_tokens - 3}
+    assert batch.target_counts == {"task": 3, "lm": batch.num_tokens - 3}
     loss = AuxiliaryLM(Supervised(task), 0.5).compute_loss(model, batch)
     assert_close(loss.parts["task"], Supervised(task).compute_loss(model, batch).parts["task"])
-    logits, expected = model.compute_logits("words", model(batch.inputs)), torch.zeros(())
+    logits, expected = model.compute_logits("lm", model(batch.inputs)), torch.zeros(())
     for start, end in zip(
         batch.inputs.layout.cu_seqlens[:-1].tolist(), batch.inputs.layout.cu_seqlens[1:].tolist(), strict=True
     ):
         expected += F.cross_entropy(logits[start : end - 1], batch.inputs.input_ids[start + 1 : end], reduction="sum")
-    assert_close(loss.parts["words"], 0.5 * expected)
+    assert_close(loss.parts["lm"], 0.5 * expected)
 
 
 def test_auxiliary_lm_head_is_initialized_from_pretraining(gpt, tmp_path):
@@ -194,5 +196,5 @@ def test_auxiliary_lm_head_is_initialized_from_pretraining(gpt, tmp_path):
     command = ["finetune", "task=classify", f"model={gpt}", f"data.train={train}", *FAST, "train.steps=1", "aux_lm_weight=0.5"]
     run_cli(*command, f"out={tmp_path / 'out'}", "task.template=[way={way}] {text}")
     model, tokenizer, _ = checkpoint.load(tmp_path / "out")
-    assert set(model.config.heads) == {"task", "words"} and len(tokenizer) == model.config.vocab_size > len(VOCAB)
+    assert set(model.config.heads) == {"task", "lm"} and len(tokenizer) == model.config.vocab_size > len(VOCAB)
     assert bertsmith.load(tmp_path / "out").generate("the of", max_new_tokens=3)["token_ids"]

@@ -79,10 +79,10 @@ def test_convert_long_keeps_short_texts_and_allows_longer(short_bert, long_bert)
 
 def test_convert_long_tiles_positions_and_copies_global_projections(short_bert, long_bert):
     before, after = (checkpoint.load(folder)[0].state_dict() for folder in (short_bert, long_bert))
-    table = before["encoder.positions.weight"]
-    assert torch.equal(after["encoder.positions.weight"], torch.cat([table, table, table, table[:4]]))
-    for name in [name for name in before if "mixer.project.qkv" in name]:
-        assert torch.equal(after[name.replace("project.qkv", "anchored")], before[name])
+    table = before["encoder.position_embeddings.weight"]
+    assert torch.equal(after["encoder.position_embeddings.weight"], torch.cat([table, table, table, table[:4]]))
+    for name in [name for name in before if "mixer.projections.qkv" in name]:
+        assert torch.equal(after[name.replace("projections.qkv", "global_qkv")], before[name])
         assert torch.equal(after[name], before[name])
 
 
@@ -108,7 +108,7 @@ def test_pretraining_continues_from_long_model_and_trains_global_projections(lon
         corpus=str(corpus), init=str(long_bert), objective="mlm", max_length=100, train=TRAIN, out=str(out), quiet=True
     )
     before, after = (checkpoint.load(folder)[0].state_dict() for folder in (long_bert, out))
-    global_weights = [name for name in after if name.endswith("anchored.weight")]
+    global_weights = [name for name in after if name.endswith("global_qkv.weight")]
     assert len(global_weights) == 2 and not any(torch.equal(before[name], after[name]) for name in global_weights)
 
 
@@ -139,8 +139,8 @@ def test_convert_long_rerun_is_noop_and_other_options_refused(short_bert, long_b
 
 
 @pytest.mark.parametrize(("mixer", "message"), [
-    (Lstm(), "it needs project.out.bias, project.out.weight"),
-    (Cnn(), "it has no use for filters"),
+    (Lstm(), "it needs projections.output.bias, projections.output.weight"),
+    (Cnn(), "it does not use filters"),
 ])  # fmt: skip
 def test_replace_mixer_refuses_models_without_attention(mixer, message):
     with pytest.raises(UserError, match=message):
@@ -151,10 +151,10 @@ def test_longformer_back_to_full_attention_drops_global_projections():
     encoder = EncoderConfig(hidden_size=32, num_hidden_layers=1, mixer=Longformer(num_attention_heads=4, causal=True))
     converted = replace_mixer(encoder, Attention())
     assert converted.mixer == Attention(num_attention_heads=4, causal=True)
-    prefix = "encoder.stack.blocks.0.mixer."
-    weights = {f"{prefix}project.qkv.weight": torch.ones(1), f"{prefix}anchored.weight": torch.zeros(1)}
-    assert set(convert_weights(weights, converted)) == {f"{prefix}project.qkv.weight"}
-    assert convert_weights(weights, encoder)[f"{prefix}anchored.weight"] == 0  # its own global projections are kept
+    prefix = "encoder.stack.layers.0.mixer."
+    weights = {f"{prefix}projections.qkv.weight": torch.ones(1), f"{prefix}global_qkv.weight": torch.zeros(1)}
+    assert set(convert_weights(weights, converted)) == {f"{prefix}projections.qkv.weight"}
+    assert convert_weights(weights, encoder)[f"{prefix}global_qkv.weight"] == 0  # its own global projections are kept
 
 
 MIXER_CHANGES = {
@@ -308,14 +308,14 @@ REFUSED_CHANGES = {
     "upper blocks": (
         LiteTransformer(kernel_sizes=(3, 7)),
         LiteTransformer(kernel_sizes=(3, 9)),
-        "lite-transformer: other shapes has near.kernel",
+        "lite-transformer: shapes differ for convolution.kernel",
     ),
     "chunks": (
         ReformerChunked(num_attention_heads=4),
         ReformerChunked(attn_layers=("local",)),
-        "reformer-chunked: other shapes has project.weight",
+        "reformer-chunked: shapes differ for qkv.weight",
     ),
-    "shared": (TransformerXL(num_attention_heads=4, tie_biases=True), TransformerXL(), "it needs content, distant"),
+    "shared": (TransformerXL(num_attention_heads=4, tie_biases=True), TransformerXL(), "it needs content_bias, position_bias"),
     "no heads": (Lstm(), Longformer(), "mixer=longformer cannot take over the weights of mixer=lstm"),
     "other heads": (
         LiteTransformer(num_attention_heads=4),
@@ -348,7 +348,7 @@ def test_convert_long_with_layer_types(has_global):
     before = build_model(ModelConfig(encoder=mixed_layers_config(has_global), vocab_size=80), 0).eval()
     assert convert_weights(before.state_dict(), mixed_layers_config(has_global)).keys() == before.state_dict().keys()
     after, tokens = convert_model(before, Recipe(model="a", out="b", max_length=128)), torch.arange(40)
-    assert [block.mixer.anchored is not None for block in after.encoder.stack.blocks] == [True, has_global, has_global]
+    assert [block.mixer.global_qkv is not None for block in after.encoder.stack.layers] == [True, has_global, has_global]
     assert_close(*(model(Inputs(tokens, Layout.from_lengths([40]))) for model in (after, before)), atol=1e-5, rtol=1e-5)
 
 

@@ -84,7 +84,7 @@ def test_payload_new_embeddings_are_the_mean_of_known_bytes(bytes_model, tmp_pat
     ]
     run_cli("finetune", "task=classify", *args)
     before, after = (bertsmith.load(folder) for folder in (bytes_model, tmp_path / "out"))
-    old, new = (predictor.model.encoder.tokens.weight for predictor in (before, after))
+    old, new = (predictor.model.encoder.word_embeddings.weight for predictor in (before, after))
     assert after.tokenizer.id_to_token[len(before.tokenizer) :] == ["[direction=?]", "[direction=c]", "[direction=s]"]
     assert new[: len(old)].allclose(old, atol=1e-6)
     assert new[len(old) :].allclose(old[before.tokenizer.non_special_ids].mean(0).expand(3, -1), atol=1e-6)
@@ -123,7 +123,8 @@ def test_cross_attention_regression_keeps_pair_config(bert, tmp_path):  # noqa: 
     result = run_cli_json("finetune", "task=regress", "task.pair=cross", "task.pair.blocks=1", *args)
     assert result["dev"]["pearson"] > 0.8
     record = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert record["task"]["pair"] == {"kind": "cross", "blocks": 1} and record["model"]["heads"]["task"]["kind"] == "cross"
+    assert record["task"]["pair"] == {"kind": "cross", "blocks": 1}
+    assert record["model"]["heads"]["task"]["kind"] == "cross-attention"
     model = bertsmith.load(tmp_path / "out")
     row = next(row for row in rows if row["label"] == 1.0)
     assert model(row["text"], text_b=row["text_b"])["score"] > 0.5

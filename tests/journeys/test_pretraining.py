@@ -198,7 +198,7 @@ def test_pretrain_init_from_checkpoint(corpus, uninterrupted, tmp_path):
         "train.steps=5",
         "objective=mlm",
     )
-    assert "heads.next.score.weight is not used by this objective" in output.stderr
+    assert "heads.nsp.classifier.weight is not used by this objective" in output.stderr
     before = json.loads((uninterrupted / "card.json").read_text())["result"]["valid_loss_words"]
     after = json.loads((tmp_path / "more" / "card.json").read_text())["result"]["valid_loss_words"]
     assert after < before + 0.3  # training starts from the checkpoint's weights

@@ -237,7 +237,7 @@ def tiny_weights(tmp_path, monkeypatch, vocabulary):
         "max_position_embeddings": 64,
     }
     tokenizer = Tokenizer.load(vocabulary)
-    config = from_dict(ModelConfig, {"encoder": encoder, "vocab_size": len(tokenizer), "heads": {"words": {"kind": "words"}}})
+    config = from_dict(ModelConfig, {"encoder": encoder, "vocab_size": len(tokenizer), "heads": {"lm": {"kind": "lm"}}})
     record = {"stage": "pretrain", "tokenizer": tokenizer.fingerprint}
     checkpoint.save(
         tmp_path / "models" / run.SHIPPED_MODEL, build_model(config, 0), tokenizer, {"identity": "", "result": {}}, record

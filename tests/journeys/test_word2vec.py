@@ -89,8 +89,8 @@ def test_word2vec_folder_works_as_model(word_corpus, tmp_path):
     # [CLS] and [SEP] are zero
     assert embedding == pytest.approx((vectors.get_vector("red") + vectors.get_vector("house")) / 4, abs=1e-6)
     model, tokenizer, _ = checkpoint.load(tmp_path / "out")
-    assert model.compute_logits("words", model.encoder.tokens.weight[:3]).shape == (3, len(tokenizer))
-    unk_vector = model.encoder.tokens.weight[tokenizer.unk_token_id]
+    assert model.compute_logits("lm", model.encoder.word_embeddings.weight[:3]).shape == (3, len(tokenizer))
+    unk_vector = model.encoder.word_embeddings.weight[tokenizer.unk_token_id]
     assert (unk_vector == 0).all()
 
 
@@ -101,7 +101,7 @@ def test_fasttext_vector_of_unknown_word(word_corpus, tmp_path):
     model, *_ = checkpoint.load(tmp_path / "out")
     assert vectors.has_vector("greenish") and "greenish" not in vectors.key_to_index
     assert vectors.get_vector("greenish") == pytest.approx(
-        model.encoder.front.embed_words(["greenish"])[0].detach().numpy(), abs=1e-6
+        model.encoder.input_embeddings.embed_words(["greenish"])[0].detach().numpy(), abs=1e-6
     )
     assert vectors.similarity("greenish", "green") > vectors.similarity("greenish", "horse")
     predictor = bertsmith.load(tmp_path / "out", device="cpu")

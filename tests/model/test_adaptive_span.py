@@ -24,7 +24,7 @@ def build_mixer(spans=SPANS, **overrides):
     mixer = (
         AdaptiveSpan(num_attention_heads=NUM_HEADS, **({"max_span": 40, "span_ramp": 8} | overrides)).build(HIDDEN_SIZE).eval()
     )
-    torch.nn.init.normal_(mixer.places.weight)
+    torch.nn.init.normal_(mixer.relative_position_embeddings.weight)
     mixer.span.data.copy_(torch.tensor(spans))
     mixer.prepare_forward()
     return mixer
@@ -34,9 +34,9 @@ def dense_reference(mixer, x, past=None):
     """(length, hidden_size) of one sequence: all pairs, mask times exp(score), renormalized, as in the paper."""
     config, past = mixer.config, x[:0] if past is None else past
     inputs = torch.cat([past, x])
-    q, k, v = mixer.project(inputs)
+    q, k, v = mixer.projections(inputs)
     distance = torch.arange(len(inputs))[:, None] - torch.arange(len(inputs))
-    position_embeddings = mixer.places(
+    position_embeddings = mixer.relative_position_embeddings(
         (-distance).clamp(-config.max_span, 0 if config.causal else config.max_span) + config.max_span
     )
     scores = torch.einsum("ihd,jhd->hij", q, k) + torch.einsum("ihd,ijd->hij", q, position_embeddings)
@@ -48,7 +48,7 @@ def dense_reference(mixer, x, past=None):
         0, 1
     )
     probs = numerator / numerator.sum(-1, keepdim=True)
-    return mixer.project.project_out(torch.einsum("hij,jhd->ihd", probs, v)[len(past) :])
+    return mixer.projections.project_out(torch.einsum("hij,jhd->ihd", probs, v)[len(past) :])
 
 
 CASES = [{"causal": True}, {}, {"causal": True, "span_ramp": 32}, {"max_span": 300, "span_ramp": 4}]
@@ -124,7 +124,7 @@ def test_span_penalty_is_mean_span_per_layer_with_equal_grad_for_all_heads():
     model = build_span_model(init_span=0.25, span_loss=1e-3)
     model.penalty().backward()
     assert model.penalty().item() == pytest.approx(2 * 1e-3 * 0.25 * 64)
-    for block in model.encoder.stack.blocks:
+    for block in model.encoder.stack.layers:
         assert_close(block.mixer.span.grad, torch.full((NUM_HEADS,), 1e-3 * 64 / NUM_HEADS))
 
 

@@ -43,13 +43,13 @@ def test_axial_positions_three_axes_with_default_widths():
 
 def test_axial_positions_in_model_have_few_parameters_and_get_grads():
     model = build_small_model(position_embedding_type={"shape": [8, 8], "widths": [8, 24]})
-    assert model.encoder.positions is None
-    assert sum(weight.numel() for weight in model.encoder.axial.parameters()) == 8 * 32
+    assert model.encoder.position_embeddings is None
+    assert sum(weight.numel() for weight in model.encoder.axial_position_embeddings.parameters()) == 8 * 32
     tokens = torch.full((20,), 3)
     hidden_states = model(Inputs(tokens, Layout.from_lengths([20])))
     assert not torch.allclose(hidden_states[0], hidden_states[19], atol=1e-4)
     hidden_states.sum().backward()
-    assert all(weight.grad.any() for weight in model.encoder.axial.parameters())
+    assert all(weight.grad.any() for weight in model.encoder.axial_position_embeddings.parameters())
 
 
 def test_axial_positions_from_recipe_overrides():

@@ -83,7 +83,7 @@ def test_char_cnn_is_independent_of_the_vocabulary():
 def test_char_cnn_output_is_context_free_and_the_same_in_both_halves():
     tokenizer = build_word_tokenizer("cat", "dog", "emu")
     model = build_small_model(tokenizer)
-    embedding, ids = model.encoder.front, torch.tensor([6, 5, 6, 7])
+    embedding, ids = model.encoder.input_embeddings, torch.tensor([6, 5, 6, 7])
     output = embedding(ids, Layout.from_lengths([4]), None)
     assert (
         torch.equal(output[:, :4], output[:, 4:])
@@ -96,7 +96,7 @@ def test_char_cnn_output_is_context_free_and_the_same_in_both_halves():
 
 def test_char_cnn_truncates_words_at_the_character_limit():
     tokenizer = build_word_tokenizer("abcdefghXX", "abcdefghYY", "abcdefgZ")
-    output = build_small_model(tokenizer).encoder.front(torch.tensor([5, 6, 7]), Layout.from_lengths([3]), None)
+    output = build_small_model(tokenizer).encoder.input_embeddings(torch.tensor([5, 6, 7]), Layout.from_lengths([3]), None)
     assert torch.equal(output[0], output[1]) and not torch.equal(output[0], output[2])
 
 

@@ -88,8 +88,8 @@ def test_cross_attention_block_matches_torch_multihead_attention(lengths):
     block, layout = CrossAttentionBlock(small_encoder_config()).eval(), Layout.from_lengths(lengths)
     reference = nn.MultiheadAttention(16, 4, batch_first=True).eval()
     reference.load_state_dict({
-        "in_proj_weight": block.project.qkv.weight, "in_proj_bias": block.project.qkv.bias,
-        "out_proj.weight": block.project.out.weight, "out_proj.bias": block.project.out.bias,
+        "in_proj_weight": block.projections.qkv.weight, "in_proj_bias": block.projections.qkv.bias,
+        "out_proj.weight": block.projections.output.weight, "out_proj.bias": block.projections.output.bias,
     })  # fmt: skip
     x = torch.randn(sum(lengths), 16, generator=torch.Generator().manual_seed(3))
     texts, expected = x.split(lengths), []
@@ -111,17 +111,17 @@ def test_cross_attention_head_matches_reference(norm, lengths):
 
 def _reference_logits(model, a, b):
     head = model.heads["task"]
-    for block in head.blocks:
+    for block in head.layers:
         a, b = _reference_block(block, a, b), _reference_block(block, b, a)
-    u, v = (model.encoder.apply_pooler(head.norm(x).mean(0)) for x in (a, b))
-    return head.score(torch.cat([u, v, (u - v).abs(), u * v]))
+    u, v = (model.encoder.apply_pooler(head.final_norm(x).mean(0)) for x in (a, b))
+    return head.classifier(torch.cat([u, v, (u - v).abs(), u * v]))
 
 
 def _reference_block(block, x, other):
     def attend(x, other):
-        q, (_, k, v) = block.project(x)[0], block.project(other)
+        q, (_, k, v) = block.projections(x)[0], block.projections(other)
         weights = (torch.einsum("ihd,jhd->hij", q, k) / q.shape[-1] ** 0.5).softmax(-1)
-        return block.project.project_out(torch.einsum("hij,jhd->ihd", weights, v))
+        return block.projections.project_out(torch.einsum("hij,jhd->ihd", weights, v))
 
     if block.norm_first:
         x = x + attend(block.mixer_norm(x), block.mixer_norm(other))
@@ -148,7 +148,7 @@ def test_cross_attention_all_weights_get_grads(norm):
         grad = parameter.grad
         assert grad is not None and torch.isfinite(grad).all(), name
         assert grad.abs().sum() > 0, name
-    assert model.encoder.tokens.weight.grad.abs().sum(1).nonzero().flatten().tolist() == sorted(used_ids)
+    assert model.encoder.word_embeddings.weight.grad.abs().sum(1).nonzero().flatten().tolist() == sorted(used_ids)
 
 
 def test_cross_attention_logits_depend_on_both_texts_and_order():
@@ -163,10 +163,10 @@ def test_cross_attention_logits_depend_on_both_texts_and_order():
 
 def test_cross_attention_head_config_round_trip():
     head = CrossAttentionHeadConfig(outputs=2, blocks=3)
-    assert from_dict(HeadConfig, {"kind": "cross", **to_dict(head)}) == head
+    assert from_dict(HeadConfig, {"kind": "cross-attention", **to_dict(head)}) == head
     assert (
         len(
-            build_model(ModelConfig(encoder=small_encoder_config(), vocab_size=9, heads={"task": head}), 0).heads["task"].blocks
+            build_model(ModelConfig(encoder=small_encoder_config(), vocab_size=9, heads={"task": head}), 0).heads["task"].layers
         )
         == 3
     )

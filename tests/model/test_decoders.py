@@ -48,7 +48,7 @@ def build_small_model(decoder=None, **settings):
         "max_position_embeddings": 24,
     }
     encoder = EncoderConfig(**{**defaults, "initializer_range": 0.3, "layer_norm_eps": 1e-5, **settings})
-    heads = {"words": LMHeadConfig(transform=False, bias=False, tied=False)}  # a tied head would repeat its input
+    heads = {"lm": LMHeadConfig(transform=False, bias=False, tied=False)}  # a tied head would repeat its input
     return build_model(ModelConfig(encoder=encoder, vocab_size=VOCAB_SIZE, heads=heads, decoder=decoder), 0).eval()
 
 
@@ -173,9 +173,9 @@ def test_decoder_init_from_encoder_copies_all_but_cross_attention():
     model.decoder.init_from_encoder(model.encoder)
     encoder_weights = model.encoder.stack.state_dict()
     for name, weight in model.decoder.state_dict().items():
-        if not name.startswith("crossings."):
+        if not name.startswith("cross_attentions."):
             assert torch.equal(weight, encoder_weights[name]), name
-    assert any(name.startswith("crossings.") for name in model.decoder.state_dict())
+    assert any(name.startswith("cross_attentions.") for name in model.decoder.state_dict())
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_decoder_init_from_encoder_with_other_mixer_copies_matching_parts(mixer,
     description = model.decoder.init_from_encoder(model.encoder)
     assert description == new or (new and description.startswith(new))
     for name, weight in model.decoder.state_dict().items():
-        is_copied = not name.startswith("crossings.") and (new is None or ".mixer." not in name)
+        is_copied = not name.startswith("cross_attentions.") and (new is None or ".mixer." not in name)
         assert torch.equal(weight, encoder_weights[name] if is_copied else before[name]), name
 
 
@@ -236,11 +236,11 @@ def test_decoder_has_position_information_with_any_encoder_mixer():
 
 def test_decoder_shared_blocks_are_stored_once_and_match_copies():
     shared, separate = build_small_model(TransformerDecoderConfig(shared=True)), build_small_model(TransformerDecoderConfig())
-    assert not any(name.startswith("decoder.blocks") for name in shared.state_dict())
+    assert not any(name.startswith("decoder.layers") for name in shared.state_dict())
     assert sum(p.numel() for p in shared.parameters()) < sum(p.numel() for p in separate.parameters())
     separate.decoder.init_from_encoder(separate.encoder)
     separate.load_state_dict(
-        shared.state_dict() | {n: weight for n, weight in separate.state_dict().items() if n.startswith("decoder.blocks")}
+        shared.state_dict() | {n: weight for n, weight in separate.state_dict().items() if n.startswith("decoder.layers")}
     )
     separate.decoder.init_from_encoder(separate.encoder)
     source, answer = pack(random_texts(4)), pack(random_texts(3, seed=1))
@@ -261,7 +261,7 @@ def greedy_without_cache(model, source, search_tokens):
             hidden_states = model(replace(inputs, token_type_ids=token_type_ids))
         else:
             hidden_states = decoder_hidden_states(model, pack([source]), pack([np.array([START, *generated])]))
-        token = int(model.compute_logits("words", hidden_states)[-1].argmax())
+        token = int(model.compute_logits("lm", hidden_states)[-1].argmax())
         generated.append(token)
     return generated
 

@@ -32,8 +32,8 @@ def test_feature_head_layer_combinations():
     mix = build_head(layers="mix")
     assert_close(mix.combine_layers(random_layers(), LAYOUT), (low + middle + top) / 3)
     with torch.no_grad():
-        mix.weights.copy_(torch.tensor([0.0, 1.0, 2.0]))
-        mix.scale.fill_(3.0)
+        mix.layer_weights.copy_(torch.tensor([0.0, 1.0, 2.0]))
+        mix.gamma.fill_(3.0)
     weights = torch.tensor([0.0, 1.0, 2.0]).softmax(0)
     assert_close(mix.combine_layers(random_layers(), LAYOUT), 3 * (weights[0] * low + weights[1] * middle + weights[2] * top))
 
@@ -42,8 +42,8 @@ def test_feature_head_mix_selects_one_layer_as_taglm():
     low, top, _ = random_layers()
     mix = FeatureHeadConfig(outputs=2, features=FeaturesConfig(layers="mix")).build(replace(ENCODER, num_hidden_layers=1), 30)
     with torch.no_grad():
-        mix.weights.copy_(torch.tensor([-1e4, 0.0]))
-        mix.scale.fill_(2.0)
+        mix.layer_weights.copy_(torch.tensor([-1e4, 0.0]))
+        mix.gamma.fill_(2.0)
     assert_close(mix.combine_layers([low, top], LAYOUT), 2 * top)
 
 
@@ -67,7 +67,7 @@ def test_model_returns_all_hidden_states():
     all_hidden_states = []
     out = build_small_model()(build_inputs(), all_hidden_states)
     assert len(all_hidden_states) == 3 and torch.equal(all_hidden_states[-1], out)
-    block = build_small_model().encoder.stack.blocks[0]
+    block = build_small_model().encoder.stack.layers[0]
     assert_close(block(None, all_hidden_states[0], build_inputs().layout)[0], all_hidden_states[1])
 
 

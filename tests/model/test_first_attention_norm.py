@@ -12,9 +12,9 @@ from bertsmith.model.presets import PRESETS
 def test_first_attention_norm_false_removes_one_weight():
     config = EncoderConfig(num_hidden_layers=2, hidden_size=48, norm="pre", norm_bias=False)
     names = set(dict(Encoder(config, 30).named_parameters()))
-    assert {name for name in names if name.endswith("blocks.0.mixer_norm.weight")}
+    assert {name for name in names if name.endswith("layers.0.mixer_norm.weight")}
     without = set(dict(Encoder(replace(config, first_attention_norm=False), 30).named_parameters()))
-    assert names - without == {name for name in names if name.endswith("blocks.0.mixer_norm.weight")}
+    assert names - without == {name for name in names if name.endswith("layers.0.mixer_norm.weight")}
 
 
 @pytest.mark.parametrize(

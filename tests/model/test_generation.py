@@ -38,7 +38,7 @@ def build_small_model(norm="pre", rope_theta=None, vocab_size=VOCAB_SIZE, num_hi
         initializer_range=0.3,
         layer_norm_eps=1e-5,
     )
-    heads = {"words": LMHeadConfig(transform=False, bias=False)}
+    heads = {"lm": LMHeadConfig(transform=False, bias=False)}
     return build_model(ModelConfig(encoder=encoder, vocab_size=vocab_size, heads=heads), 1).eval()
 
 

@@ -38,7 +38,7 @@ def build_small_model(mixer, **overrides):
         **({"position_embedding_type": "none"} | overrides),
     )
     return build_model(
-        ModelConfig(encoder=encoder, vocab_size=30, heads={"words": LMHeadConfig(transform=False, bias=False)}), 0
+        ModelConfig(encoder=encoder, vocab_size=30, heads={"lm": LMHeadConfig(transform=False, bias=False)}), 0
     ).eval()
 
 

@@ -27,10 +27,10 @@ def build_bare_model(**overrides):
 
 def test_encoder_without_layers_is_the_embedding_table():
     model, inputs = build_bare_model(num_hidden_layers=0, pooler_act="none"), build_inputs()
-    assert [name for name, _ in model.named_parameters()] == ["encoder.tokens.weight"]
+    assert [name for name, _ in model.named_parameters()] == ["encoder.word_embeddings.weight"]
     all_hidden_states = []
     assert (
-        torch.equal(model(inputs, all_hidden_states), model.encoder.tokens.weight[inputs.input_ids])
+        torch.equal(model(inputs, all_hidden_states), model.encoder.word_embeddings.weight[inputs.input_ids])
         and len(all_hidden_states) == 1
     )
     rows = torch.tensor([3, 0, 56])
@@ -43,26 +43,26 @@ def test_encoder_without_layers_is_the_embedding_table():
 def test_encoder_without_norm_residual_modes(residual, has_feedforward):
     overrides = {"feedforward": PLAIN["feedforward"]} if has_feedforward else {}
     model, inputs = build_bare_model(residual=residual, **overrides), build_inputs()
-    x = model.encoder.tokens.weight[inputs.input_ids]
-    for layer, block in enumerate(model.encoder.stack.blocks):
+    x = model.encoder.word_embeddings.weight[inputs.input_ids]
+    for layer, block in enumerate(model.encoder.stack.layers):
         is_added = residual == "all" or (residual == "between" and layer > 0)
         x = block.mixer(x, inputs.layout) + is_added * x
         if has_feedforward:
             x = block.feedforward(x) + is_added * x
     states = []
     assert_close(model(inputs, states), x)
-    assert len(states) == len(model.encoder.stack.blocks) + 1 and torch.equal(states[-1], model(inputs))
+    assert len(states) == len(model.encoder.stack.layers) + 1 and torch.equal(states[-1], model(inputs))
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_encoder_without_feed_forward_is_mixer_and_norm(norm):
     model, inputs = build_bare_model(norm=norm), build_inputs()
-    x = model.encoder.tokens.weight[inputs.input_ids]
-    for block in model.encoder.stack.blocks:
+    x = model.encoder.word_embeddings.weight[inputs.input_ids]
+    for block in model.encoder.stack.layers:
         mixer_input = layer_norm(block.mixer_norm, x) if norm == "pre" else x
         x = x + block.mixer(mixer_input, inputs.layout)
         x = x if norm == "pre" else layer_norm(block.mixer_norm, x)
-    expected = layer_norm(model.encoder.stack.norm, x) if norm == "pre" else x
+    expected = layer_norm(model.encoder.stack.final_norm, x) if norm == "pre" else x
     all_hidden_states = []
     assert_close(model(inputs), expected)
     assert_close(model(inputs, all_hidden_states), expected)
@@ -104,9 +104,19 @@ def test_encoder_config_reads_old_config_files():
     old_fields = {name: value for name, value in fields.items() if name not in newer_fields}
     assert from_dict(EncoderConfig, old_fields) == EncoderConfig.presets["bert-tiny"]
     names = set(build_model(ModelConfig(encoder=from_dict(EncoderConfig, old_fields), vocab_size=9), 0).state_dict())
-    block = {f"encoder.stack.blocks.0.{module}.{parameter}" for module in (
-        "mixer.project.qkv", "mixer.project.out", "feedforward.up", "feedforward.down", "mixer_norm", "feedforward_norm",
+    block = {f"encoder.stack.layers.0.{module}.{parameter}" for module in (
+        "mixer.projections.qkv", "mixer.projections.output", "mixer_norm",
+        "feedforward.intermediate", "feedforward.output", "feedforward_norm",
     ) for parameter in ("weight", "bias")}  # fmt: skip
-    others = {f"encoder.{module}.weight" for module in ("tokens", "positions", "segments", "norm", "pooler")}
-    actual = {name for name in names if "blocks.1" not in name}
-    assert actual == block | others | {"encoder.norm.bias", "encoder.pooler.bias"}
+    others = {
+        f"encoder.{module}.weight"
+        for module in (
+            "word_embeddings",
+            "position_embeddings",
+            "token_type_embeddings",
+            "embedding_norm",
+            "pooler",
+        )
+    }
+    actual = {name for name in names if "layers.1" not in name}
+    assert actual == block | others | {"encoder.embedding_norm.bias", "encoder.pooler.bias"}

@@ -39,10 +39,12 @@ def loop_reference(conv, x, causal):
     for i in range(length):
         for channel in range(num_channels):
             head = channel * num_filters // num_channels
-            if conv.made is None:
+            if conv.kernel_projection is None:
                 weights = conv.kernel[head].softmax(-1)
             else:
-                weights = (conv.made.weight.view(num_filters, kernel_size, num_channels)[head] @ value[i]).softmax(-1)
+                weights = (conv.kernel_projection.weight.view(num_filters, kernel_size, num_channels)[head] @ value[i]).softmax(
+                    -1
+                )
             for j in range(kernel_size):
                 neighbor = i + j - (kernel_size - 1 if causal else kernel_size // 2)
                 if 0 <= neighbor < length:
@@ -58,12 +60,12 @@ def test_lite_transformer_matches_loop_reference(dynamic, causal, kernel_size):
     mixer, x = build_mixer(kernel_sizes=(kernel_size,), dynamic=dynamic, causal=causal), torch.randn(sum(LENGTHS), HIDDEN_SIZE)
     out = mixer(x, Layout.from_lengths(LENGTHS))
     for part, part_out in zip(x.split(LENGTHS), out.split(LENGTHS), strict=True):
-        q, k, v = mixer.far.project(part[:, : HIDDEN_SIZE // 2])
+        q, k, v = mixer.attention.projections(part[:, : HIDDEN_SIZE // 2])
         scores = torch.einsum("qhd,khd->hqk", q, k) * q.shape[-1] ** -0.5
         if causal:
             scores = scores.masked_fill(torch.ones(len(part), len(part)).triu(1).bool(), float("-inf"))
-        attention_out = mixer.far.project.project_out(torch.einsum("hqk,khd->qhd", scores.softmax(-1), v))
-        conv_out = loop_reference(mixer.near, part[:, HIDDEN_SIZE // 2 :], causal)
+        attention_out = mixer.attention.projections.project_out(torch.einsum("hqk,khd->qhd", scores.softmax(-1), v))
+        conv_out = loop_reference(mixer.convolution, part[:, HIDDEN_SIZE // 2 :], causal)
         assert_close(part_out, torch.cat([attention_out, conv_out], -1), atol=1e-5, rtol=1e-5)
 
 
@@ -84,7 +86,7 @@ def test_lightweight_conv_weight_dropout_in_training_only():
     assert_close(mixer(x, layout), build_mixer(kernel_sizes=(5,))(x, layout))
     mixer.train()
     conv_input = x[:, HIDDEN_SIZE // 2 :]
-    samples = torch.stack([mixer.near(conv_input, layout) for _ in range(300)])
+    samples = torch.stack([mixer.convolution(conv_input, layout) for _ in range(300)])
     assert not torch.allclose(samples[0], samples[1])
     assert_close(samples.mean(0), mixer.eval().near(conv_input, layout), atol=0.35, rtol=0.1)
 
@@ -103,7 +105,7 @@ def test_lite_transformer_kernel_sizes_by_layer_survive_checkpoint(tmp_path, voc
         {"num_hidden_layers": 5, "hidden_size": HIDDEN_SIZE, "mixer": mixer, "feedforward": {"intermediate_size": HIDDEN_SIZE}},
     )
     model = build_model(ModelConfig(encoder=config, vocab_size=len(tokenizer)), 0).eval()
-    assert [block.mixer.near.kernel_size for block in model.encoder.stack.blocks] == [3, 7, 15, 15, 15]
+    assert [block.mixer.convolution.kernel_size for block in model.encoder.stack.layers] == [3, 7, 15, 15, 15]
     checkpoint.save(tmp_path / "model", model, tokenizer, {}, {"stage": "test"})
     reloaded, _, _ = checkpoint.load(tmp_path / "model")
     inputs = Inputs(torch.arange(30) % len(tokenizer), Layout.from_lengths([9, 21]))
@@ -114,7 +116,7 @@ def test_lite_transformer_block_has_a_third_of_bert_parameters():
     parameter_counts = []
     for preset in ("bert-base", "lite-base"):
         with torch.device("meta"):
-            block = build_model(ModelConfig(encoder=EncoderConfig.presets[preset], vocab_size=9), 0).encoder.stack.blocks[0]
+            block = build_model(ModelConfig(encoder=EncoderConfig.presets[preset], vocab_size=9), 0).encoder.stack.layers[0]
         parameter_counts.append(sum(weight.numel() for weight in block.parameters()))
     assert parameter_counts[1] < 0.35 * parameter_counts[0]
 

@@ -91,14 +91,14 @@ def dense_reference(config, mixer, x, layout):
 
     visible = torch.tensor([[[sees(h, a, b) for b in range(num_tokens)] for a in range(num_tokens)] for h in range(num_heads)])
     outs = []
-    for linear in (mixer.project.qkv, mixer.anchored or mixer.project.qkv):
+    for linear in (mixer.projections.qkv, mixer.global_qkv or mixer.projections.qkv):
         q, k, v = linear(x).unflatten(-1, (3, num_heads, -1)).unbind(-3)
         scores = torch.einsum("qhd,khd->hqk", q, k) / q.shape[-1] ** 0.5
         if config.rope_theta:
-            scores = rope_scores(q, k, distances(linear is mixer.anchored), config.rope_theta) / q.shape[-1] ** 0.5
+            scores = rope_scores(q, k, distances(linear is mixer.global_qkv), config.rope_theta) / q.shape[-1] ** 0.5
         outs.append(torch.einsum("hqk,khd->qhd", scores.masked_fill(~visible, float("-inf")).softmax(-1), v).flatten(1))
     is_global = torch.tensor([token in global_tokens for token in range(num_tokens)])
-    return mixer.project.out(torch.where(is_global[:, None], outs[1], outs[0]))
+    return mixer.projections.output(torch.where(is_global[:, None], outs[1], outs[0]))
 
 
 @every_config
@@ -172,8 +172,8 @@ def test_longformer_layers_share_memoized_layout_tensors():
 def test_longformer_window_and_dilation_by_layer():
     config = Longformer(num_attention_heads=4, attention_window=(4, 8, 16), dilation=(2, 2), dilated_layers=1)
     stack = Stack(EncoderConfig(num_hidden_layers=3, hidden_size=HIDDEN_SIZE, mixer=config))
-    assert [block.mixer.half_window for block in stack.blocks] == [2, 4, 8]
-    assert [list(block.mixer.heads_by_dilation) for block in stack.blocks] == [[1], [1], [1, 2]]
+    assert [block.mixer.half_window for block in stack.layers] == [2, 4, 8]
+    assert [list(block.mixer.heads_by_dilation) for block in stack.layers] == [[1], [1], [1, 2]]
     with pytest.raises(UserError, match="attention_window has 3 numbers for 2 layers"):
         Stack(EncoderConfig(num_hidden_layers=2, hidden_size=HIDDEN_SIZE, mixer=config))
 

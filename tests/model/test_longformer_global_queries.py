@@ -38,11 +38,11 @@ def build_mixer(dtype=torch.float64, **options):
 def run_fused(mixer, x, layout):
     groups, use_folded = mixer._global_groups(x, layout)
     assert use_folded
-    return fused_qkv_and_global(x, mixer.project.qkv, mixer.anchored, groups, layout, NUM_HEADS)[:2]
+    return fused_qkv_and_global(x, mixer.projections.qkv, mixer.global_qkv, groups, layout, NUM_HEADS)[:2]
 
 
 def run_autograd(mixer, x, layout):
-    return mixer.project.qkv(x), mixer._global_attention(x, layout)
+    return mixer.projections.qkv(x), mixer._global_attention(x, layout)
 
 
 def random_inputs(lengths, global_tokens, dtype=torch.float64):
@@ -53,7 +53,7 @@ def random_inputs(lengths, global_tokens, dtype=torch.float64):
 def outputs_and_grads(run, mixer, x, layout, grad_outs):
     """The outputs, and the gradients of all leaves that require one."""
     outs = run(mixer, x, layout)
-    leaves = [t for t in (x, *mixer.project.qkv.parameters(), *mixer.anchored.parameters()) if t.requires_grad]
+    leaves = [t for t in (x, *mixer.projections.qkv.parameters(), *mixer.global_qkv.parameters()) if t.requires_grad]
     total = sum((out * grad).sum() for out, grad in zip(outs, grad_outs, strict=True))
     return [*outs, *torch.autograd.grad(total, leaves)]
 
@@ -83,23 +83,27 @@ def test_fused_global_queries_match_autograd_on_padded_batch(lengths):
     )
 
 
-@pytest.mark.parametrize("frozen", ["x", "qkv", "qkv.bias", "anchored", "anchored.weight", "x anchored", "qkv anchored"])
+@pytest.mark.parametrize(
+    "frozen", ["x", "qkv", "qkv.bias", "global_qkv", "global_qkv.weight", "x global_qkv", "qkv global_qkv"]
+)
 def test_fused_global_queries_with_frozen_parameters(frozen):
     mixer, (x, layout) = build_mixer(), random_inputs([17, 5, 90], None)
     for name in frozen.split():
         if name == "x":
             x.requires_grad_(False)
         for parameter_name, weight in mixer.named_parameters():
-            weight.requires_grad_(weight.requires_grad and not parameter_name.removeprefix("project.").startswith(name))
+            weight.requires_grad_(weight.requires_grad and not parameter_name.removeprefix("projections.").startswith(name))
     assert_fused_matches_autograd(mixer, x, layout)
 
 
 def test_fused_global_queries_bias_takes_given_grad():
     mixer, (x, layout) = build_mixer(), random_inputs([17, 5, 90], None)
-    outs = fused_qkv_and_global(x, mixer.project.qkv, mixer.anchored, mixer._global_groups(x, layout)[0], layout, NUM_HEADS)
+    outs = fused_qkv_and_global(
+        x, mixer.projections.qkv, mixer.global_qkv, mixer._global_groups(x, layout)[0], layout, NUM_HEADS
+    )
     grad_outs = [torch.randn_like(out) for out in outs]
     for expected, num_outs in ((grad_outs[0].sum(0), 2), (grad_outs[2], 3)):
-        (grad,) = torch.autograd.grad(outs[:num_outs], mixer.project.qkv.bias, grad_outs[:num_outs], retain_graph=True)
+        (grad,) = torch.autograd.grad(outs[:num_outs], mixer.projections.qkv.bias, grad_outs[:num_outs], retain_graph=True)
         assert_close(grad, expected)
 
 
@@ -166,7 +170,7 @@ def test_qkv_bias_grad_matches_when_summed_by_global_attention(lengths, dilation
     """As the Triton kernel does on a GPU, if it computes all heads."""
     mixer, (x, layout) = build_mixer(dilation=dilation), random_inputs(lengths, None)
     grad_out = torch.randn(len(x), HIDDEN_SIZE, dtype=x.dtype)
-    expected = torch.autograd.grad((mixer(x, layout) * grad_out).sum(), mixer.project.qkv.bias)
+    expected = torch.autograd.grad((mixer(x, layout) * grad_out).sum(), mixer.projections.qkv.bias)
     original, flags = GlobalAttention.backward, []
 
     def backward_with_sum(self, *args):
@@ -175,6 +179,6 @@ def test_qkv_bias_grad_matches_when_summed_by_global_attention(lengths, dilation
         return grad_qkv, grad_qkv.sum(0) if args[-1] else None
 
     monkeypatch.setattr(GlobalAttention, "backward", backward_with_sum)
-    actual = torch.autograd.grad((mixer(x, layout) * grad_out).sum(), mixer.project.qkv.bias)
+    actual = torch.autograd.grad((mixer(x, layout) * grad_out).sum(), mixer.projections.qkv.bias)
     assert_close(actual, expected, atol=1e-12, rtol=1e-12)
     assert any(flags) == (not dilation and max(lengths) > 5)

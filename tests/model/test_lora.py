@@ -37,7 +37,7 @@ def randomize_adapters(model: Model) -> Model:
     torch.manual_seed(3)
     for module in model.modules():
         if isinstance(module, LoRALinear):
-            torch.nn.init.normal_(module.up)
+            torch.nn.init.normal_(module.lora_B)
     return model
 
 
@@ -56,9 +56,9 @@ def test_lora_is_identity_at_first_and_merge_keeps_outputs(target_modules):
 def test_lora_fused_qkv_has_an_update_for_each_part():
     base = torch.nn.Linear(8, 24)
     layer = LoRALinear(base, LoraConfig(r=2, lora_alpha=6.0), num_parts=3)
-    torch.nn.init.normal_(layer.up)
+    torch.nn.init.normal_(layer.lora_B)
     x = torch.randn(5, 8)
-    updates = [layer.up[i] @ layer.down[2 * i : 2 * i + 2] for i in range(3)]
+    updates = [layer.lora_B[i] @ layer.lora_A[2 * i : 2 * i + 2] for i in range(3)]
     assert_close(layer(x), base(x) + 3.0 * x @ torch.cat(updates).T)
 
 
@@ -66,10 +66,10 @@ def test_lora_trains_adapters_pooler_and_head_only():
     adapted = build_small_model()
     lora.inject_adapters(adapted, LoraConfig(r=2), seed=1)
     trainable = {name for name, weight in adapted.named_parameters() if weight.requires_grad}
-    expected = {"encoder.pooler.weight", "encoder.pooler.bias", "heads.task.score.weight", "heads.task.score.bias"}
+    expected = {"encoder.pooler.weight", "encoder.pooler.bias", "heads.task.classifier.weight", "heads.task.classifier.bias"}
     for block in range(2):
-        for linear in ("qkv", "out"):
-            expected |= {f"encoder.stack.blocks.{block}.mixer.project.{linear}.{part}" for part in ("up", "down")}
+        for linear in ("qkv", "output"):
+            expected |= {f"encoder.stack.layers.{block}.mixer.projections.{linear}.{part}" for part in ("lora_A", "lora_B")}
     assert trainable == expected
 
 
@@ -77,6 +77,6 @@ def test_lora_initialization_is_seeded():
     first, again, other = build_small_model(), build_small_model(), build_small_model()
     for model, seed in ((first, 1), (again, 1), (other, 2)):
         lora.inject_adapters(model, LoraConfig(), seed)
-    name = "encoder.stack.blocks.0.mixer.project.qkv.down"
+    name = "encoder.stack.layers.0.mixer.projections.qkv.lora_A"
     assert torch.equal(first.state_dict()[name], again.state_dict()[name])
     assert not torch.equal(first.state_dict()[name], other.state_dict()[name])

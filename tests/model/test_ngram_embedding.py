@@ -35,22 +35,23 @@ def build_small_model(direct=True, order=4):
         initializer_range=0.5,
         pooler_act="none",
     )
-    return build_model(ModelConfig(encoder=encoder, vocab_size=12, heads={"words": HEAD}), 0).eval()
+    return build_model(ModelConfig(encoder=encoder, vocab_size=12, heads={"lm": HEAD}), 0).eval()
 
 
 def compute_logits(model, ids=IDS, lengths=LENGTHS):
-    return model.compute_logits("words", model(Inputs(ids, Layout.from_lengths(lengths)))).detach()
+    return model.compute_logits("lm", model(Inputs(ids, Layout.from_lengths(lengths)))).detach()
 
 
 @pytest.mark.parametrize("direct", [True, False])
 @pytest.mark.parametrize("order", [2, 4])
 def test_nnlm_logits_match_the_formula(direct, order):
     model = build_small_model(direct, order)
-    C, hidden_layer, head = model.encoder.tokens.weight, model.encoder.front.hidden, model.heads["words"]
+    C, hidden_layer, head = model.encoder.word_embeddings.weight, model.encoder.input_embeddings.hidden, model.heads["lm"]
     torch.nn.init.normal_(hidden_layer.bias)
     torch.nn.init.normal_(head.bias)
     H, d, b, context_dim = hidden_layer.weight, hidden_layer.bias, head.bias, (order - 1) * 6
-    W, U = (head.table.weight[:, :context_dim], head.table.weight[:, context_dim:]) if direct else (0, head.table.weight)
+    output = head.output_embeddings.weight
+    W, U = (output[:, :context_dim], output[:, context_dim:]) if direct else (0, output)
     expected = []
     for text in IDS.split(LENGTHS):
         padded = [int(text[0])] * (order - 2) + text.tolist()
@@ -83,7 +84,7 @@ def test_nnlm_rejects_wrong_width_and_order():
             ),
             0,
         )
-    with pytest.raises(UserError, match="reads no word"):
+    with pytest.raises(UserError, match="has no context words"):
         build_model(ModelConfig(encoder=nnlm(1, 6, 10), vocab_size=12), 0)
 
 
@@ -124,10 +125,10 @@ def test_nnlm_learns_repetitive_text(vocabulary, tmp_path):
 def test_nnlm_tied_head_needs_the_transform():
     """The tied table has dimension 6, hidden states 28: without the transform that is an error."""
     encoder = nnlm(4, 6, 10)
-    model = build_model(ModelConfig(encoder=encoder, vocab_size=12, heads={"words": LMHeadConfig()}), 0)
-    assert model.compute_logits("words", model(Inputs(IDS, Layout.from_lengths(LENGTHS)))).shape == (10, 12)
-    with pytest.raises(UserError, match="tables of 6 score no states of 28 without a matrix"):
-        build_model(ModelConfig(encoder=encoder, vocab_size=12, heads={"words": LMHeadConfig(transform=False)}), 0)
+    model = build_model(ModelConfig(encoder=encoder, vocab_size=12, heads={"lm": LMHeadConfig()}), 0)
+    assert model.compute_logits("lm", model(Inputs(IDS, Layout.from_lengths(LENGTHS)))).shape == (10, 12)
+    with pytest.raises(UserError, match="token embeddings of size 6 cannot be tied to hidden states of 28 without a transform"):
+        build_model(ModelConfig(encoder=encoder, vocab_size=12, heads={"lm": LMHeadConfig(transform=False)}), 0)
     char_encoder = EncoderConfig(num_hidden_layers=0, hidden_size=8, embeddings=CharCNNConfig())
-    with pytest.raises(UserError, match="no table of tokens"):
-        build_model(ModelConfig(encoder=char_encoder, vocab_size=12, heads={"words": LMHeadConfig()}), 0)
+    with pytest.raises(UserError, match="no token embeddings"):
+        build_model(ModelConfig(encoder=char_encoder, vocab_size=12, heads={"lm": LMHeadConfig()}), 0)

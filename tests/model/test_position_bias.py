@@ -133,10 +133,10 @@ def build_small_model(kind, **overrides):
         type_vocab_size=0,
         **overrides,
     )
-    heads = {"words": LMHeadConfig(transform=False, bias=False)}
+    heads = {"lm": LMHeadConfig(transform=False, bias=False)}
     model = build_model(ModelConfig(encoder=config, vocab_size=50, heads=heads), 0).eval()
     for name, weight in model.named_parameters():
-        if "distance" in name:
+        if "position_bias" in name:
             torch.nn.init.normal_(weight)
     return model
 
@@ -160,23 +160,25 @@ def test_position_bias_kv_cache_matches_full_forward(kind):
 
 
 def test_t5_bias_table_is_shared_or_per_layer():
-    tables = [name for name in build_small_model(T5BiasConfig()).state_dict() if "distance" in name]
-    assert tables == ["encoder.stack.blocks.0.mixer.distance.table.weight"]
-    separate_tables = [name for name in build_small_model(T5BiasConfig(shared=False)).state_dict() if "distance" in name]
+    tables = [name for name in build_small_model(T5BiasConfig()).state_dict() if "position_bias" in name]
+    assert tables == ["encoder.stack.layers.0.mixer.position_bias.relative_attention_bias.weight"]
+    separate_tables = [name for name in build_small_model(T5BiasConfig(shared=False)).state_dict() if "position_bias" in name]
     assert len(separate_tables) == 3
-    assert not [name for name in build_small_model(AlibiConfig()).state_dict() if "distance" in name]
+    assert not [name for name in build_small_model(AlibiConfig()).state_dict() if "position_bias" in name]
 
 
 def test_t5_bias_shared_table_sums_grads_of_all_layers():
     model, separate = build_small_model(T5BiasConfig()), build_small_model(T5BiasConfig(shared=False))
     weights = model.state_dict()
-    table = weights["encoder.stack.blocks.0.mixer.distance.table.weight"]
+    table = weights["encoder.stack.layers.0.mixer.position_bias.relative_attention_bias.weight"]
     separate.load_state_dict({name: weights.get(name, table) for name in separate.state_dict()})
     inputs = Inputs(torch.arange(30), Layout.from_lengths([11, 19]))
     for each in (model, separate):
         each(inputs).square().sum().backward()
-    grads = [block.mixer.distance.table.weight.grad for block in separate.encoder.stack.blocks]
-    assert_close(model.encoder.stack.blocks[0].mixer.distance.table.weight.grad, sum(grads), atol=1e-4, rtol=1e-4)
+    grads = [block.mixer.position_bias.relative_attention_bias.weight.grad for block in separate.encoder.stack.layers]
+    assert_close(
+        model.encoder.stack.layers[0].mixer.position_bias.relative_attention_bias.weight.grad, sum(grads), atol=1e-4, rtol=1e-4
+    )
 
 
 def test_position_bias_from_recipe_and_rejected_settings():
@@ -201,7 +203,7 @@ def test_t5_bias_is_not_shared_between_different_mixers(other):
     mixer = Attention(num_attention_heads=2, position_bias=T5BiasConfig())
     layer_types = LayerTypes(every=2, mixer=msgspec.structs.replace(mixer, **other))
     stack = Stack(EncoderConfig(num_hidden_layers=3, hidden_size=16, mixer=mixer, layer_types=layer_types))
-    first, second, third = (block.mixer for block in stack.blocks)
+    first, second, third = (block.mixer for block in stack.layers)
     assert third.position_bias is first.position_bias and second.position_bias is not first.position_bias
     assert second.position_bias.table.weight.shape == (
         layer_types.mixer.position_bias.num_buckets,

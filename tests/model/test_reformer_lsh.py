@@ -28,7 +28,7 @@ def random_inputs(lengths=LENGTHS):
 
 def project_qk_v(mixer, x):
     """Shared queries/keys and values, (heads, tokens, head_dim) each."""
-    qk, v = mixer.project(x).chunk(2, -1)
+    qk, v = mixer.qkv(x).chunk(2, -1)
     return qk.view(len(x), 4, -1).transpose(0, 1), v.view(len(x), 4, -1).transpose(0, 1)
 
 
@@ -46,7 +46,7 @@ def find_neighbors(mixer, qk, lengths):
     first_tokens = [sum(lengths[:seq]) for seq in range(len(lengths))]
     for head in range(4):
         for hash_round in range(config.num_hashes):
-            rotations = mixer.hashes.turns[head, :, hash_round].split([factor // 2 for factor in factors], -1)
+            rotations = mixer.hashes.rotations[head, :, hash_round].split([factor // 2 for factor in factors], -1)
             for start, length in zip(first_tokens, lengths, strict=True):
                 is_short = not config.causal and length <= config.bucket_window + 1
                 buckets = {}
@@ -70,7 +70,7 @@ def attend_to_sets(mixer, x, neighbors):
             others = sorted(neighbors[head][token]) or [token]
             keys = qk[head, others] / qk[head, others].norm(dim=-1, keepdim=True)
             out[token, head] = (keys @ qk[head, token]).softmax(0) @ v[head, others]
-    return mixer.out(out.flatten(1))
+    return mixer.output(out.flatten(1))
 
 
 SETTINGS = [
@@ -105,7 +105,7 @@ def test_reformer_one_bucket_matches_full_attention(causal, lengths):
     visible |= torch.diag(~visible.any(1))  # a token alone attends to itself
     scores = qk @ (qk / qk.norm(dim=-1, keepdim=True)).mT
     weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
-    assert_close(mixer(x, layout), mixer.out((weights @ v).transpose(0, 1).flatten(1)), atol=1e-5, rtol=1e-5)
+    assert_close(mixer(x, layout), mixer.output((weights @ v).transpose(0, 1).flatten(1)), atol=1e-5, rtol=1e-5)
 
 
 def test_lsh_attention_converges_to_full_attention_with_rounds():
@@ -143,7 +143,7 @@ def test_lsh_hashes_are_random_in_training_and_fixed_in_eval():
 
 
 def test_lsh_hashes_are_not_in_state_dict():
-    assert set(build_mixer().state_dict()) == {"project.weight", "project.bias", "out.weight", "out.bias"}
+    assert set(build_mixer().state_dict()) == {"qkv.weight", "qkv.bias", "output.weight", "output.bias"}
 
 
 def test_lsh_attention_saved_memory_is_linear():

@@ -72,7 +72,7 @@ def test_reversible_grads_match_autograd(mixer, reversible, monkeypatch):
     assert_close(out, expected, atol=1e-5, rtol=1e-5)  # torch may choose other kernels without grad
     assert grads.keys() == expected_grads.keys()
     assert not torch.allclose(outputs_and_grads(model, make_inputs(), seed=3)[0], out, atol=1e-2)  # dropout is on
-    assert {name for name in grads if "blocks" in name} == {name for name, _ in model.named_parameters() if "blocks" in name}
+    assert {name for name in grads if "layers" in name} == {name for name, _ in model.named_parameters() if "layers" in name}
     largest = max(float(grad.abs().max()) for grad in expected_grads.values())
     for name in grads:
         assert_close(grads[name] / largest, expected_grads[name] / largest, atol=1e-6, rtol=1e-5, msg=name)
@@ -109,10 +109,10 @@ def test_reversible_stack_matches_equations():
     model = build_reversible_model(hidden_dropout_prob=0.0).eval()
     x = torch.randn(31, 32)
     x1 = x2 = x
-    for block in model.encoder.stack.blocks:
+    for block in model.encoder.stack.layers:
         x1 = x1 + block.mixer(block.mixer_norm(x2, None)[0], make_inputs().layout)
         x2 = x2 + block.feedforward(block.feedforward_norm(x1, None)[0])
-    expected = model.encoder.stack.norm((x1 + x2) / 2, None)[0]
+    expected = model.encoder.stack.final_norm((x1 + x2) / 2, None)[0]
     assert_close(model.encoder.stack(x, make_inputs().layout), expected, atol=1e-5, rtol=1e-5)
     with torch.inference_mode():
         assert_close(model.encoder.stack(x, make_inputs().layout), expected, atol=1e-5, rtol=1e-5)
@@ -122,18 +122,21 @@ def test_reversible_halves_are_concatenated_and_share_narrow_embeddings():
     model = build_reversible_model(reversible="halves", embedding_size=16, hidden_dropout_prob=0.0).eval()
     all_hidden_states = []
     model(make_inputs(), all_hidden_states)
-    assert torch.equal(*all_hidden_states[0].chunk(2, -1)) and model.encoder.stack.blocks[0].feedforward.up.in_features == 16
-    assert not any("widen" in name for name in model.state_dict())
-    assert model.encoder.stack.norm.normalized_shape == (32,)
+    assert (
+        torch.equal(*all_hidden_states[0].chunk(2, -1))
+        and model.encoder.stack.layers[0].feedforward.intermediate.in_features == 16
+    )
+    assert not any("embedding_projection" in name for name in model.state_dict())
+    assert model.encoder.stack.final_norm.normalized_shape == (32,)
     projected_model = build_reversible_model(reversible="halves", embedding_size=8)
-    assert projected_model.encoder.widen.weight.shape == (32, 8)
+    assert projected_model.encoder.embedding_projection.weight.shape == (32, 8)
 
 
 def test_reversible_hidden_states_and_output_indices():
     model, all_hidden_states = build_reversible_model().eval(), []
     expected = model(make_inputs(), all_hidden_states)
     assert [len(state) for state in all_hidden_states] == [31] * 5
-    assert_close(model.encoder.stack.norm(all_hidden_states[-1], None)[0], expected)
+    assert_close(model.encoder.stack.final_norm(all_hidden_states[-1], None)[0], expected)
     indices = torch.tensor([3, 30])
     assert_close(model(make_inputs(output_indices=indices)), expected[indices])
     selected_states = []
@@ -185,10 +188,10 @@ def test_reversible_saved_memory_is_constant_in_depth():
 
 def test_reversible_frozen_parameters_get_no_grad():
     model = build_reversible_model()
-    model.encoder.stack.blocks[1].requires_grad_(False)
-    model.encoder.tokens.requires_grad_(False)
+    model.encoder.stack.layers[1].requires_grad_(False)
+    model.encoder.word_embeddings.requires_grad_(False)
     grads = outputs_and_grads(model, make_inputs())[1]
-    assert not any(".blocks.1." in name for name in grads) and any(".blocks.0." in name for name in grads)
+    assert not any(".layers.1." in name for name in grads) and any(".layers.0." in name for name in grads)
 
 
 def test_reversible_recompute_leaves_rng_state_unchanged(monkeypatch):

@@ -45,9 +45,9 @@ def test_lstm_matches_equations_in_every_direction(directions, hidden, clip):
     expected = []
     for part in x.split(LENGTHS):
         inputs = part.chunk(2, -1) if directions == "apart" else (part, part)
-        outs = [lstm_reference(mixer.ways[0], inputs[0], clip or torch.inf)]
+        outs = [lstm_reference(mixer.directions[0], inputs[0], clip or torch.inf)]
         if directions != "forward":
-            outs.append(lstm_reference(mixer.ways[1], inputs[1].flip(0), clip or torch.inf).flip(0))
+            outs.append(lstm_reference(mixer.directions[1], inputs[1].flip(0), clip or torch.inf).flip(0))
         expected.append(torch.cat(outs, -1))
     assert_close(mixer(x, layout), torch.cat(expected))
 
@@ -62,7 +62,7 @@ def test_lstm_with_large_clip_matches_torch_lstm_in_states_and_grads():
     for x1, x2 in zip(*results, strict=True):
         assert_close(x1, x2)
     for part, start in zip(x.split(LENGTHS), layout.cu_seqlens.tolist(), strict=False):
-        torch_out = torch.cat([unclipped.ways[0](part)[0], unclipped.ways[1](part.flip(0))[0].flip(0)], -1)
+        torch_out = torch.cat([unclipped.directions[0](part)[0], unclipped.directions[1](part.flip(0))[0].flip(0)], -1)
         assert_close(results[0][0][start : start + len(part)], torch_out)
 
 
@@ -104,7 +104,7 @@ def test_lstm_carried_state_matches_one_long_sequence(clip):
 
 def test_gru_matches_torch_gru():
     mixer, x, layout = build_mixer_and_inputs(cell="gru", directions="forward")
-    assert_close(mixer(x, layout), torch.cat([mixer.ways[0](part)[0] for part in x.split(LENGTHS)]))
+    assert_close(mixer(x, layout), torch.cat([mixer.directions[0](part)[0] for part in x.split(LENGTHS)]))
 
 
 @pytest.mark.parametrize(

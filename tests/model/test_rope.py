@@ -105,7 +105,9 @@ def test_rope_model_long_text_after_short_text():
 def test_rope_gives_order_without_position_embeddings():
     forward, backward = (Inputs(tokens, Layout.from_lengths([6])) for tokens in (torch.arange(6), torch.arange(6).flip(0)))
     without_rope, with_rope = build_small_model(rope_theta=None), build_small_model()
-    assert without_rope.encoder.positions is None and "encoder.positions.weight" not in with_rope.state_dict()
+    assert (
+        without_rope.encoder.position_embeddings is None and "encoder.position_embeddings.weight" not in with_rope.state_dict()
+    )
     assert_close(without_rope(forward), without_rope(backward).flip(0), atol=1e-5, rtol=1e-5)
     assert (with_rope(forward) - with_rope(backward).flip(0)).abs().max() > 0.1
 

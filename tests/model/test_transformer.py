@@ -63,7 +63,7 @@ def layer_norm(norm, x):
 
 def reference_feed_forward(block, x):
     """W2 gelu(W1 x), or W2 (gelu(W1 x) * W3 x) where it is gated."""
-    up, down, inner = block.feedforward.up, block.feedforward.down, x @ block.feedforward.up.weight.T
+    up, down, inner = block.feedforward.intermediate, block.feedforward.output, x @ block.feedforward.intermediate.weight.T
     inner = inner if up.bias is None else inner + up.bias
     gate, value = (inner[:, :INNER], inner[:, INNER:]) if inner.shape[1] == 2 * INNER else (inner, 1.0)
     out = (0.5 * gate * (1 + torch.erf(gate / 2**0.5)) * value) @ down.weight.T
@@ -73,11 +73,14 @@ def reference_feed_forward(block, x):
 def reference_forward(model, inputs):
     """All hidden states from the embeddings on, and the output."""
     encoder, layout = model.encoder, inputs.layout
-    x = encoder.tokens.weight[inputs.input_ids] + encoder.segments.weight[0]
-    x = layer_norm(encoder.norm, x if encoder.positions is None else x + encoder.positions.weight[layout.position])
+    x = encoder.word_embeddings.weight[inputs.input_ids] + encoder.token_type_embeddings.weight[0]
+    x = layer_norm(
+        encoder.embedding_norm,
+        x if encoder.position_embeddings is None else x + encoder.position_embeddings.weight[layout.position],
+    )
     states = [x]
-    for block_index in encoder.stack.block_indices:
-        block = encoder.stack.blocks[block_index]
+    for block_index in encoder.stack.group_indices:
+        block = encoder.stack.layers[block_index]
         if encoder.config.norm == "pre":
             x = x + block.mixer(layer_norm(block.mixer_norm, x), layout)
             x = x + reference_feed_forward(block, layer_norm(block.feedforward_norm, x))
@@ -85,7 +88,7 @@ def reference_forward(model, inputs):
             x = layer_norm(block.mixer_norm, x + block.mixer(x, layout))
             x = layer_norm(block.feedforward_norm, x + reference_feed_forward(block, x))
         states.append(x)
-    return states, layer_norm(encoder.stack.norm, x) if encoder.config.norm == "pre" else x
+    return states, layer_norm(encoder.stack.final_norm, x) if encoder.config.norm == "pre" else x
 
 
 @every_kind
@@ -151,12 +154,12 @@ def test_gated_feed_forward_matches_formula(activation, bias):
         FeedForwardConfig(intermediate_size=INNER, hidden_act=activation, glu=True, bias=bias).build(WIDTH),
         torch.randn(11, WIDTH),
     )
-    gate, value = F.linear(x, layer.up.weight[:INNER]), F.linear(x, layer.up.weight[INNER:])
+    gate, value = F.linear(x, layer.intermediate.weight[:INNER]), F.linear(x, layer.intermediate.weight[INNER:])
     if bias:
-        gate, value = gate + layer.up.bias[:INNER], value + layer.up.bias[INNER:]
+        gate, value = gate + layer.intermediate.bias[:INNER], value + layer.intermediate.bias[INNER:]
     activations = {"gelu": F.gelu, "gelu-tanh": lambda t: F.gelu(t, approximate="tanh"), "relu": F.relu, "silu": F.silu}
     activated = activations[activation](gate)
-    assert_close(layer(x), F.linear(activated * value, layer.down.weight, layer.down.bias))
+    assert_close(layer(x), F.linear(activated * value, layer.output.weight, layer.output.bias))
 
 
 def count_stack_parameters(model):
@@ -188,4 +191,4 @@ def test_transformer_parameter_counts_of_options():
     ) - plain == LAYERS * INNER * (WIDTH + 1)
     assert count_stack_parameters(build_small_model("post", mixer={"num_attention_heads": 2, "rope_theta": 10.0})) == plain
     assert count_stack_parameters(build_small_model("pre")) == plain + 2 * WIDTH
-    assert build_small_model("post", position_embedding_type="none").encoder.positions is None
+    assert build_small_model("post", position_embedding_type="none").encoder.position_embeddings is None

@@ -39,8 +39,8 @@ def encoder_config(**options):
 
 def build_xl_model(**options):
     model = build_model(ModelConfig(encoder=encoder_config(**options), vocab_size=50), 0).eval()
-    for block in model.encoder.stack.blocks:
-        for weight in (block.mixer.content, block.mixer.distant):
+    for block in model.encoder.stack.layers:
+        for weight in (block.mixer.content_bias, block.mixer.position_bias):
             if weight is not None:
                 torch.nn.init.normal_(weight, std=0.5)
     return model
@@ -53,9 +53,12 @@ def random_tokens(lengths, seed=3):
 def equation_reference(mixer, x, past, max_distance=None):
     """(length, hidden_size) of one sequence with `past` rows before it: pair by pair, as in the paper."""
     config, head_dim = mixer.config, HIDDEN_SIZE // NUM_HEADS
-    query, key, value = mixer.project.qkv.weight.split(HIDDEN_SIZE)
+    query, key, value = mixer.projections.qkv.weight.split(HIDDEN_SIZE)
     keys_in, past_len, out = torch.cat([past, x]), len(past), torch.zeros(len(x), HIDDEN_SIZE)
-    u, v = (mixer.tied_to[0] if mixer.tied_to else mixer).content, (mixer.tied_to[0] if mixer.tied_to else mixer).distant
+    u, v = (
+        (mixer.tied_to[0] if mixer.tied_to else mixer).content_bias,
+        (mixer.tied_to[0] if mixer.tied_to else mixer).position_bias,
+    )
     for head in range(NUM_HEADS):
         part = slice(head * head_dim, (head + 1) * head_dim)
         for i in range(len(x)):
@@ -69,11 +72,11 @@ def equation_reference(mixer, x, past, max_distance=None):
                 sinusoid = torch.tensor(
                     [math.sin(clamped * s) for s in frequencies] + [math.cos(clamped * s) for s in frequencies]
                 )
-                k, r = (key @ keys_in[j])[part], (mixer.distance.weight @ sinusoid)[part]
+                k, r = (key @ keys_in[j])[part], (mixer.relative_key.weight @ sinusoid)[part]
                 scores.append((q @ k + q @ r + u[head, 0] @ k + v[head, 0] @ r) / math.sqrt(head_dim))
                 values.append((value @ keys_in[j])[part])
             out[i, part] = torch.stack(scores).softmax(0) @ torch.stack(values)
-    return mixer.project.out(out)
+    return mixer.projections.output(out)
 
 
 CASES = [
@@ -89,7 +92,7 @@ CASES = [
 @pytest.mark.parametrize("config", CASES, ids=str)
 @torch.no_grad()
 def test_transformer_xl_matches_paper_equation(config):
-    mixer = build_xl_model(**config).encoder.stack.blocks[1].mixer
+    mixer = build_xl_model(**config).encoder.stack.layers[1].mixer
     torch.manual_seed(1)
     lengths, num_seen = (7, 3, 5), torch.tensor([6, 2, 0])
     x, rows = torch.randn(sum(lengths), HIDDEN_SIZE), torch.randn(3, 6, HIDDEN_SIZE)
@@ -144,7 +147,7 @@ def test_transformer_xl_memory_of_rows_with_different_lengths():
 
 def test_transformer_xl_memory_gets_no_grad():
     model = build_xl_model().train()
-    embedding = model.encoder.tokens.weight
+    embedding = model.encoder.word_embeddings.weight
     first, second = torch.arange(8), torch.arange(20, 28)
     layout, memory = Layout.from_lengths([8]), SegmentMemory.empty(1, embedding.device)
     model(Inputs(first, layout, memory=memory))
@@ -177,10 +180,10 @@ def test_transformer_xl_longer_eval_mem_len_with_same_weights():
 
 def test_transformer_xl_shared_biases_belong_to_first_block(tmp_path):
     model = build_xl_model(tie_biases=True, num_hidden_layers=3)
-    names = [name for name in model.state_dict() if "content" in name or "distant" in name]
-    assert names == ["encoder.stack.blocks.0.mixer.content", "encoder.stack.blocks.0.mixer.distant"]
-    u = model.encoder.stack.blocks[0].mixer.content
-    assert model.encoder.stack.blocks[2].mixer._content_and_position_bias(u)[0] is u
+    names = [name for name in model.state_dict() if "content_bias" in name or "position_bias" in name]
+    assert names == ["encoder.stack.layers.0.mixer.content_bias", "encoder.stack.layers.0.mixer.position_bias"]
+    u = model.encoder.stack.layers[0].mixer.content_bias
+    assert model.encoder.stack.layers[2].mixer._content_and_position_bias(u)[0] is u
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -39,7 +39,7 @@ def test_bilm_loss_matches_loop_over_both_directions(bilm_corpus):
     assert torch.equal(batch.targets["where"], (~is_special).nonzero().squeeze(1))
     assert batch.target_counts == {"words": 2 * int((~is_special).sum())}
     hidden_states = model(batch.inputs)
-    table, bias, half = model.heads["words"].table.weight, model.heads["words"].bias, hidden_states.shape[1] // 2
+    table, bias, half = model.heads["lm"].output_embeddings.weight, model.heads["lm"].bias, hidden_states.shape[1] // 2
     expected = torch.zeros(())
     for position in range(len(input_ids)):
         if not is_special[position]:
@@ -66,11 +66,11 @@ def test_bilm_directions_do_not_see_their_target(bilm_corpus):
 
 
 def test_bilm_tied_softmax_uses_token_embeddings(bilm_corpus):
-    options = {"objective": {"head": from_dict(type(BiLM().head), {"kind": "half", "tied": True})}, "embeddings": None}
+    options = {"objective": {"head": from_dict(type(BiLM().head), {"kind": "half-lm", "tied": True})}, "embeddings": None}
     objective, model, batch = build_bilm(bilm_corpus, **WORD_CONFIG, **options, embedding_size=4)
-    assert model.heads["words"].table is None
+    assert model.heads["lm"].output_embeddings is None
     objective.compute_loss(model, batch).parts["words"].backward()
-    assert model.encoder.tokens.weight.grad[
+    assert model.encoder.word_embeddings.weight.grad[
         bilm_corpus.tokenizer.mask_token_id
     ].any()  # [MASK] is in no text: its gradient comes from the softmax
     with pytest.raises(UserError, match=r"model\.embedding_size=4"):

@@ -89,14 +89,14 @@ def test_clm_loss_is_sum_over_targets(opened_corpus):
     model = build_model(ModelConfig(encoder=TINY, vocab_size=len(opened_corpus.tokenizer), heads=objective.heads()), 0).eval()
     batch = objective.to_batch(build_batches(opened_corpus)(0))
     loss = objective.compute_loss(model, batch)
-    logits = F.linear(model(batch.inputs), model.encoder.tokens.weight)
+    logits = F.linear(model(batch.inputs), model.encoder.word_embeddings.weight)
     expected = sum(
         F.cross_entropy(logits[start : end - 1], batch.inputs.input_ids[start + 1 : end], reduction="sum")
         for start, end in zip(batch.inputs.layout.cu_seqlens[:-1], batch.inputs.layout.cu_seqlens[1:], strict=True)
     )
     assert_close(loss.parts["words"], expected)
     assert batch.target_counts["words"] == batch.num_tokens - batch.inputs.layout.num_sequences
-    assert sorted(model.heads["words"].state_dict()) == []  # tied to the token embeddings
+    assert sorted(model.heads["lm"].state_dict()) == []  # tied to the token embeddings
 
 
 @pytest.mark.parametrize(
@@ -104,12 +104,12 @@ def test_clm_loss_is_sum_over_targets(opened_corpus):
     [
         (LMHeadConfig(), {"transform.weight", "transform.bias", "norm.weight", "norm.bias", "bias"}),
         (LMHeadConfig(transform=False), {"bias"}),
-        (LMHeadConfig(transform=False, tied=False, bias=False), {"table.weight"}),
+        (LMHeadConfig(transform=False, tied=False, bias=False), {"output_embeddings.weight"}),
     ],
 )
 def test_lm_head_parameters_by_config(opened_corpus, head, parameters):
-    model = build_model(ModelConfig(encoder=TINY, vocab_size=len(opened_corpus.tokenizer), heads={"words": head}), 0)
-    assert set(model.heads["words"].state_dict()) == parameters
+    model = build_model(ModelConfig(encoder=TINY, vocab_size=len(opened_corpus.tokenizer), heads={"lm": head}), 0)
+    assert set(model.heads["lm"].state_dict()) == parameters
     batch = CausalLM().to_batch(build_batches(opened_corpus)(0))
     CausalLM().compute_loss(model, batch).parts["words"].backward()
     assert not [n for n, p in model.heads.named_parameters() if p.grad is None or not p.grad.any()]

@@ -39,13 +39,13 @@ def build_test_batch(corpus, objective):
     return objective.to_batch(loader.collator(index.select(np.arange(12)), epoch))
 
 
-def reference_loss(model, batch):
+def reference_loss(model, batch, pair_head="nsp"):
     """Loss and number of correct predictions from all hidden states."""
     hidden_states, targets = model(batch.inputs), batch.targets
-    logits = {"words": model.compute_logits("words", hidden_states)[targets["where"]]}
+    logits = {"words": model.compute_logits("lm", hidden_states)[targets["where"]]}
     if "next" in targets:
         first_token = batch.inputs.layout.lengths.cumsum(0) - batch.inputs.layout.lengths
-        logits["next"] = model.compute_logits("next", hidden_states[first_token])
+        logits["next"] = model.compute_logits(pair_head, hidden_states[first_token])
     parts = {name: F.cross_entropy(part_logits, targets[name], reduction="sum") for name, part_logits in logits.items()}
     return parts, {name: (part_logits.argmax(-1) == targets[name]).sum() for name, part_logits in logits.items()}
 
@@ -55,7 +55,8 @@ def reference_loss(model, batch):
 def test_mlm_loss_and_grads_match_full_output(corpus, objective, encoder):
     model, batch = build_test_model(corpus, encoder, objective), build_test_batch(corpus, objective)
     assert 0 < batch.target_counts["words"] < batch.num_tokens / 4 and batch.inputs.output_indices is None
-    loss, (parts, num_correct) = objective.compute_loss(model, batch), reference_loss(model, batch)
+    pair_head = getattr(objective, "pair_head", "")
+    loss, (parts, num_correct) = objective.compute_loss(model, batch), reference_loss(model, batch, pair_head)
     assert loss.parts.keys() == parts.keys() == batch.target_counts.keys()
     for name, part in parts.items():
         assert_close(loss.parts[name], part, rtol=1e-5, atol=1e-4)
@@ -77,7 +78,7 @@ def test_mlm_loss_and_grads_match_full_output(corpus, objective, encoder):
 def test_mlm_last_layer_computes_only_output_indices(corpus, objective):
     model, batch = build_test_model(corpus, MODERN, objective), build_test_batch(corpus, objective)
     num_rows = []
-    for block in model.encoder.stack.blocks:
+    for block in model.encoder.stack.layers:
         block.feedforward.register_forward_hook(lambda part, args, out: num_rows.append(len(out)))
     objective.compute_loss(model, batch)
     assert num_rows == [batch.num_tokens, sum(batch.target_counts.values())]

@@ -71,7 +71,7 @@ def test_recurrent_state_matches_memory_kept_per_sequence(corpus, mixer, objecti
             memories[segment_end] = memory.advance(Layout.from_lengths([len(ids)]))
         hidden_states = torch.cat(states)[batch.targets["where"]]
         assert_close(
-            loss.parts["words"], model.cross_entropy("words", hidden_states, batch.targets["words"])[0], atol=1e-3, rtol=1e-5
+            loss.parts["words"], model.cross_entropy("lm", hidden_states, batch.targets["words"])[0], atol=1e-3, rtol=1e-5
         )
     assert num_resets > 3 and recurrent_state
     loss_without_state = objective.compute_loss(model, batches[11]).parts["words"]
@@ -113,7 +113,7 @@ def train_two_steps(corpus, folder, span_loss, accumulate=1):
     grads, original_apply = [], trainer.update_step.apply
 
     def apply(lr):
-        grads.append(torch.stack([block.mixer.span.grad.clone() for block in model.encoder.stack.blocks]))
+        grads.append(torch.stack([block.mixer.span.grad.clone() for block in model.encoder.stack.layers]))
         original_apply(lr)
 
     trainer.update_step.apply = apply

@@ -15,7 +15,7 @@ from bertsmith.model.config import EncoderConfig
 from bertsmith.model.heads import DiscriminatorHeadConfig, LMHeadConfig
 from bertsmith.model.model import Model, ModelConfig, build_model
 from bertsmith.model.packing import Layout
-from bertsmith.objectives import NextSentenceMLM
+from bertsmith.objectives import NextSentenceMLM, SentenceOrderMLM
 from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.parity.huggingface_models import import_folder, run_stage, save_random_model, transformers
 
@@ -63,7 +63,7 @@ def test_albert_base_has_the_published_parameter_count():
 def test_albert_shared_blocks_run_in_order(layers, groups, tmp_path):
     original = save_random_model("AlbertModel", tmp_path / "hf", num_hidden_layers=layers, num_hidden_groups=groups)
     _, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours")
-    assert len(model.encoder.stack.blocks) == groups
+    assert len(model.encoder.stack.layers) == groups
     tokens = torch.arange(5, 25)
     all_hidden_states = []
     model(Inputs(tokens, Layout.from_lengths([20])), all_hidden_states)
@@ -77,41 +77,41 @@ def test_albert_shared_blocks_run_in_order(layers, groups, tmp_path):
 
 def test_albert_shared_block_is_stored_once_and_sums_grads(tmp_path):
     shared, separate = build_small_model(num_hidden_groups=1), build_small_model()
-    assert [name for name in shared.state_dict() if ".blocks." in name] == [
-        name for name in separate.state_dict() if ".blocks.0." in name
+    assert [name for name in shared.state_dict() if ".layers." in name] == [
+        name for name in separate.state_dict() if ".layers.0." in name
     ]
-    for block in separate.encoder.stack.blocks:
-        block.load_state_dict(shared.encoder.stack.blocks[0].state_dict())
+    for block in separate.encoder.stack.layers:
+        block.load_state_dict(shared.encoder.stack.layers[0].state_dict())
     shared(build_inputs()).square().sum().backward()
     separate.load_state_dict(
-        {name: weight for name, weight in shared.state_dict().items() if ".blocks." not in name}, strict=False
+        {name: weight for name, weight in shared.state_dict().items() if ".layers." not in name}, strict=False
     )
     separate(build_inputs()).square().sum().backward()
-    grads = [block.feedforward.up.weight.grad for block in separate.encoder.stack.blocks]
-    assert_close(shared.encoder.stack.blocks[0].feedforward.up.weight.grad, sum(grads), atol=1e-5, rtol=1e-4)
+    grads = [block.feedforward.intermediate.weight.grad for block in separate.encoder.stack.layers]
+    assert_close(shared.encoder.stack.layers[0].feedforward.intermediate.weight.grad, sum(grads), atol=1e-5, rtol=1e-4)
 
 
 def test_albert_gradient_checkpointing_changes_nothing():
     model = build_small_model(num_hidden_groups=2, hidden_dropout_prob=0.0).train()
-    expected = torch.autograd.grad(model(build_inputs()).square().sum(), model.encoder.tokens.weight)[0]
+    expected = torch.autograd.grad(model(build_inputs()).square().sum(), model.encoder.word_embeddings.weight)[0]
     model.encoder.stack.gradient_checkpointing = True
-    recomputed = torch.autograd.grad(model(build_inputs()).square().sum(), model.encoder.tokens.weight)[0]
+    recomputed = torch.autograd.grad(model(build_inputs()).square().sum(), model.encoder.word_embeddings.weight)[0]
     assert torch.equal(expected, recomputed)
 
 
 def test_albert_small_embeddings_are_projected_after_layer_norm():
     model = build_small_model(embedding_size=8, heads=NextSentenceMLM().heads())
-    assert model.encoder.tokens.weight.shape == (60, 8) and model.encoder.norm.normalized_shape == (8,)
+    assert model.encoder.word_embeddings.weight.shape == (60, 8) and model.encoder.embedding_norm.normalized_shape == (8,)
     hidden = model(build_inputs())
-    assert hidden.shape == (30, 32) and model.compute_logits("words", hidden).shape == (30, 60)
+    assert hidden.shape == (30, 32) and model.compute_logits("lm", hidden).shape == (30, 60)
     all_hidden_states = []
     model(build_inputs(embedding_delta=torch.zeros(30, 8)), all_hidden_states)
     embeddings = (
-        model.encoder.tokens(build_inputs().input_ids)
-        + model.encoder.positions(build_inputs().layout.position)
-        + model.encoder.segments.weight[0]
+        model.encoder.word_embeddings(build_inputs().input_ids)
+        + model.encoder.position_embeddings(build_inputs().layout.position)
+        + model.encoder.token_type_embeddings.weight[0]
     )
-    assert_close(all_hidden_states[0], model.encoder.widen(model.encoder.norm(embeddings, None)[0]))
+    assert_close(all_hidden_states[0], model.encoder.embedding_projection(model.encoder.embedding_norm(embeddings, None)[0]))
 
 
 def test_albert_rejects_more_groups_than_layers():
@@ -121,9 +121,13 @@ def test_albert_rejects_more_groups_than_layers():
 
 def test_bert_state_dict_names():
     names = set(build_small_model().state_dict())
-    assert "encoder.stack.blocks.4.feedforward.up.weight" in names and not any("widen" in name for name in names)
+    assert "encoder.stack.layers.4.feedforward.intermediate.weight" in names and not any(
+        "embedding_projection" in name for name in names
+    )
     modules = {name.split(".")[1] for name in names}
-    assert modules == {"tokens", "positions", "segments", "norm", "stack", "pooler"}
+    assert modules == {
+        "word_embeddings", "position_embeddings", "token_type_embeddings", "embedding_norm", "stack", "pooler",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -168,11 +172,11 @@ def test_import_rejects_lm_head_with_other_activation(name, tmp_path):
 def test_export_chooses_the_huggingface_class(tmp_path, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
     for i, (heads, encoder, expected_class) in enumerate((
-        (NextSentenceMLM().heads(), {"num_hidden_groups": 2, "embedding_size": 8}, "AlbertForPreTraining"),
-        ({"words": LMHeadConfig()}, {"embedding_size": 8}, "AlbertForMaskedLM"),
-        ({"replaced": DiscriminatorHeadConfig()}, {"embedding_size": 8}, "ElectraForPreTraining"),
-        ({"replaced": DiscriminatorHeadConfig()}, {}, "ElectraForPreTraining"),
-        ({"words": LMHeadConfig()}, {"num_hidden_groups": 5}, "BertForMaskedLM"),
+        (SentenceOrderMLM().heads(), {"num_hidden_groups": 2, "embedding_size": 8}, "AlbertForPreTraining"),
+        ({"lm": LMHeadConfig()}, {"embedding_size": 8}, "AlbertForMaskedLM"),
+        ({"rtd": DiscriminatorHeadConfig()}, {"embedding_size": 8}, "ElectraForPreTraining"),
+        ({"rtd": DiscriminatorHeadConfig()}, {}, "ElectraForPreTraining"),
+        ({"lm": LMHeadConfig()}, {"num_hidden_groups": 5}, "BertForMaskedLM"),
         ({}, {"pooler_act": "tanh"}, "BertModel"),
     )):  # fmt: skip
         config = ModelConfig(encoder=from_dict(EncoderConfig, {**SMALL, **encoder}), vocab_size=len(tokenizer), heads=heads)
@@ -180,7 +184,7 @@ def test_export_chooses_the_huggingface_class(tmp_path, vocabulary):
         result = run_stage("export", model=tmp_path / f"{i}", out=tmp_path / f"hf-{i}", check=True)
         assert result["class"] == expected_class and max(result["differences"].values()) < 1e-5
     for i, encoder in enumerate(({"num_hidden_groups": 2}, {"pooler_act": "relu"})):
-        message = f"bert cannot say {next(f'{key} = {value!r}' for key, value in encoder.items())}"
+        message = f"bert cannot represent {next(f'{key} = {value!r}' for key, value in encoder.items())}"
         config = ModelConfig(
             encoder=from_dict(EncoderConfig, {**SMALL, **encoder}), vocab_size=len(tokenizer), heads=NextSentenceMLM().heads()
         )

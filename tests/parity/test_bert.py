@@ -16,13 +16,16 @@ transformers = pytest.importorskip("transformers")
 
 VOCAB_SIZE, LENGTHS = 97, (17, 5, 40, 1, 23, 40)
 NAMES = {
-    "bert.embeddings.word_embeddings": "encoder.tokens", "bert.embeddings.position_embeddings": "encoder.positions",
-    "bert.embeddings.token_type_embeddings": "encoder.segments", "bert.embeddings.LayerNorm": "encoder.norm",
-    "bert.encoder.layer": "encoder.stack.blocks", "bert.pooler.dense": "encoder.pooler",
-    "attention.output.dense": "mixer.project.out", "attention.output.LayerNorm": "mixer_norm",
-    "intermediate.dense": "feedforward.up", "output.dense": "feedforward.down", "output.LayerNorm": "feedforward_norm",
-    "cls.predictions.transform.dense": "heads.words.transform", "cls.predictions.transform.LayerNorm": "heads.words.norm",
-    "cls.predictions.bias": "heads.words.bias", "cls.seq_relationship": "heads.next.score",
+    "bert.embeddings.word_embeddings": "encoder.word_embeddings",
+    "bert.embeddings.position_embeddings": "encoder.position_embeddings",
+    "bert.embeddings.token_type_embeddings": "encoder.token_type_embeddings",
+    "bert.embeddings.LayerNorm": "encoder.embedding_norm",
+    "bert.encoder.layer": "encoder.stack.layers", "bert.pooler.dense": "encoder.pooler",
+    "attention.output.dense": "mixer.projections.output", "attention.output.LayerNorm": "mixer_norm",
+    "intermediate.dense": "feedforward.intermediate", "output.dense": "feedforward.output",
+    "output.LayerNorm": "feedforward_norm",
+    "cls.predictions.transform.dense": "heads.lm.transform", "cls.predictions.transform.LayerNorm": "heads.lm.norm",
+    "cls.predictions.bias": "heads.lm.bias", "cls.seq_relationship": "heads.nsp.classifier",
 }  # fmt: skip
 
 
@@ -62,7 +65,7 @@ def convert_names(weights):
             if ".query." not in name:
                 continue
             weight = torch.cat([weights[name.replace("query", part)] for part in ("query", "key", "value")])
-            name = name.replace("attention.self.query", "mixer.project.qkv")
+            name = name.replace("attention.self.query", "mixer.projections.qkv")
         for old, new in NAMES.items():
             name = name.replace(old, new)
         converted[name] = weight.clone()
@@ -102,8 +105,8 @@ def test_bert_logits_match_transformers():
     model = build_ours(reference)
     inputs, mask = pad_batch(batch)
     expected, hidden = reference(**inputs), model(batch.inputs)
-    assert_close(model.compute_logits("words", hidden), expected.prediction_logits[mask], atol=1e-5, rtol=1e-5)
-    next_scores = model.compute_logits("next", hidden[batch.inputs.layout.first_token])
+    assert_close(model.compute_logits("lm", hidden), expected.prediction_logits[mask], atol=1e-5, rtol=1e-5)
+    next_scores = model.compute_logits("nsp", hidden[batch.inputs.layout.first_token])
     assert_close(next_scores, expected.seq_relationship_logits, atol=1e-5, rtol=1e-5)
 
 

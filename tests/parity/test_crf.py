@@ -184,8 +184,8 @@ def build_objective_and_model(tokenizer, examples, **fields):
         },
     )
     model = build_model(ModelConfig(encoder=encoder, vocab_size=len(tokenizer), heads=objective.heads()), 0).eval()
-    if "chain" in model.heads:
-        torch.nn.init.normal_(model.heads["chain"].moves)
+    if "crf" in model.heads:
+        torch.nn.init.normal_(model.heads["crf"].transitions)
     encoded = objective.task.encode(examples, tokenizer, 14)
     return objective, model, encoded, ExampleBatches(objective.task, encoded, 10**6, 0, shuffle=False)(0)
 
@@ -195,7 +195,7 @@ def test_crf_packed_batch_matches_sum_of_sentences_and_windows(tokenizer):
     rng = np.random.default_rng(2)
     examples = [random_sentence(rng, length) for length in (1, 3, 4, 40)]
     objective, model, encoded, packed = build_objective_and_model(tokenizer, examples, crf=True, overlap=4)
-    task, transitions = objective.task, model.heads["chain"].moves
+    task, transitions = objective.task, model.heads["crf"].transitions
     assert task.scheme == "bio" and len(encoded.input_ids) > 5
     total = 0.0
     for i, window in enumerate(encoded.metadata):
@@ -239,7 +239,7 @@ def test_crf_with_zero_transitions_is_a_softmax_per_token(tokenizer):
     (softmax, _, _, _), (crf_objective, model, _, packed) = (
         build_objective_and_model(tokenizer, examples, constrained_decoding=False, crf=crf) for crf in (False, True)
     )
-    model.heads["chain"].moves.zero_()
+    model.heads["crf"].transitions.zero_()
     crf_loss, softmax_loss = crf_objective.compute_loss(model, packed), softmax.compute_loss(model, packed)
     assert_close(crf_loss.parts["task"], softmax_loss.parts["task"])
     assert crf_loss.metrics["accuracy"] == softmax_loss.metrics["accuracy"]
@@ -264,7 +264,7 @@ def test_crf_transitions_are_stored_in_the_task_and_decode(tokenizer):
     objective, model, encoded, _ = build_objective_and_model(tokenizer, examples, crf=True)
     task = objective.finalize_task(model)
     assert from_dict(TokenClassification, to_dict(task)) == task and task.transitions[0][1] == pytest.approx(
-        model.heads["chain"].moves[0, 1].item(), abs=1e-6
+        model.heads["crf"].transitions[0, 1].item(), abs=1e-6
     )
     assert build_objective_and_model(tokenizer, examples)[0].finalize_task(model).transitions == ()
     emissions = [np.zeros((len(ids), task.num_outputs)) for ids in encoded.input_ids]

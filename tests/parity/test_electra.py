@@ -58,7 +58,7 @@ def build_reference(name, sizes, weights, vocab_size, head):
     for layer in range(2):
         for part, modules in ELECTRA.block_modules.items():
             for suffix in (".weight", ".bias"):
-                parts = weights[f"encoder.stack.blocks.{layer}.{part}{suffix}"].chunk(len(modules))
+                parts = weights[f"encoder.stack.layers.{layer}.{part}{suffix}"].chunk(len(modules))
                 state_dict |= {
                     f"electra.{ELECTRA.block_prefix.format(layer)}{module}{suffix}": tensor
                     for module, tensor in zip(modules, parts, strict=True)
@@ -92,17 +92,17 @@ def test_electra_losses_match_transformers(corpus):
     vocab_size = model.config.vocab_size
 
     generator_weights = {
-        "heads.words" + key.removeprefix("heads.generator.words"): weight
+        "heads.lm" + key.removeprefix("heads.generator.lm_head"): weight
         for key, weight in weights.items()
-        if "generator.words" in key
+        if "generator.lm_head" in key
     }
     generator_weights |= {key.replace("heads.generator.", "encoder."): weight for key, weight in weights.items()
-              if key.startswith(("heads.generator.stack", "heads.generator.widen"))}  # fmt: skip
+              if key.startswith(("heads.generator.stack", "heads.generator.embedding_projection"))}  # fmt: skip
     generator_weights = {
         **{key: weight for key, weight in weights.items() if key.startswith("encoder.") and "stack" not in key},
         **generator_weights,
     }
-    generator = build_reference("ElectraForMaskedLM", QUARTER, generator_weights, vocab_size, "words")
+    generator = build_reference("ElectraForMaskedLM", QUARTER, generator_weights, vocab_size, "lm")
     token_labels = torch.full_like(batch.inputs.input_ids, -100).index_copy(0, masked_positions, masked_labels)
     padded_labels = layout.pad(token_labels).masked_fill(~layout.padding_mask(), -100)
     expected = generator(**pad_batch(batch, batch.inputs.input_ids), labels=padded_labels)
@@ -113,9 +113,9 @@ def test_electra_losses_match_transformers(corpus):
     corrupted = batch.inputs.input_ids.index_copy(0, masked_positions, sampled)
     is_replaced = torch.zeros_like(corrupted).index_copy(0, masked_positions, (sampled != masked_labels).long())
     assert 0 < is_replaced.sum() <= len(masked_positions)
-    discriminator = build_reference("ElectraForPreTraining", LARGE, weights, vocab_size, "replaced")
+    discriminator = build_reference("ElectraForPreTraining", LARGE, weights, vocab_size, "rtd")
     expected = discriminator(**pad_batch(batch, corrupted), labels=layout.pad(is_replaced))
-    assert_close(loss.parts["replaced"] / batch.target_counts["replaced"], 50 * expected.loss, atol=1e-4, rtol=1e-5)
+    assert_close(loss.parts["rtd"] / batch.target_counts["rtd"], 50 * expected.loss, atol=1e-4, rtol=1e-5)
     predicted = torch.cat([row[mask] for row, mask in zip(expected.logits > 0, layout.padding_mask(), strict=True)])
     assert int(loss.metrics["replaced_accuracy"][0]) == int((predicted == is_replaced.bool()).sum())
     assert [int(value) for value in loss.metrics["replaced_found"]] == [
@@ -128,16 +128,18 @@ def test_electra_discriminator_grads_reach_the_generator_only_through_embeddings
     objective = ReplacedTokenDetection(discriminator_weight=1.0)
     model, batch = build_small_model(corpus, objective), build_batch(corpus, objective)
     torch.manual_seed(0)
-    objective.compute_loss(model, batch).parts["replaced"].backward()
+    objective.compute_loss(model, batch).parts["rtd"].backward()
     with_grad = {name for name, weight in model.named_parameters() if weight.grad is not None}
-    assert "encoder.tokens.weight" in with_grad and not [name for name in with_grad if "generator" in name]
+    assert "encoder.word_embeddings.weight" in with_grad and not [name for name in with_grad if "generator" in name]
     model.zero_grad()
     objective.compute_loss(model, batch).parts["words"].backward()
     without_grad = {name for name, weight in model.named_parameters() if weight.grad is None}
     assert not [
-        name for name in without_grad if "generator" in name or name in ("encoder.tokens.weight", "encoder.positions.weight")
+        name
+        for name in without_grad
+        if "generator" in name or name in ("encoder.word_embeddings.weight", "encoder.position_embeddings.weight")
     ]
-    assert all("stack" in name or "replaced" in name or "pooler" in name or "widen" in name for name in without_grad)
+    assert all("stack" in name or "rtd" in name or "pooler" in name or "embedding_projection" in name for name in without_grad)
 
 
 def test_electra_generator_samples_from_softmax_reproducibly(corpus):
@@ -146,7 +148,7 @@ def test_electra_generator_samples_from_softmax_reproducibly(corpus):
     rows = torch.randn(1, 8).expand(20_000, -1)
     torch.manual_seed(1)
     sampled = generator.sample(rows, model.encoder)
-    probs = generator.words(rows[:1], model.encoder).softmax(-1)[0]
+    probs = generator.lm_head(rows[:1], model.encoder).softmax(-1)[0]
     frequencies = torch.bincount(sampled, minlength=len(probs)) / len(sampled)
     assert (frequencies - probs).abs().max() < 0.02
     torch.manual_seed(1)
@@ -178,20 +180,20 @@ def test_electra_generator_has_the_mixers_of_the_model():
         encoder = EncoderConfig.presets[preset]
         with torch.device("meta"):
             model = Model(ModelConfig(encoder=encoder, vocab_size=50, heads=objective.heads()))
-        mixer_types = [type(block.mixer) for block in model.heads["generator"].stack.blocks]
-        assert mixer_types == [type(block.mixer) for block in model.encoder.stack.blocks]
-    with pytest.raises(UserError, match="wants a model of tables and feed-forwards"):
+        mixer_types = [type(block.mixer) for block in model.heads["generator"].stack.layers]
+        assert mixer_types == [type(block.mixer) for block in model.encoder.stack.layers]
+    with pytest.raises(UserError, match="needs a model with a token table and feed-forward"):
         objective.heads()["generator"].generator_config(EncoderConfig.presets["elmo"])
 
 
 def test_electra_generator_is_dropped_from_the_final_model(corpus):
     model = build_small_model(corpus, ReplacedTokenDetection())
     model.drop_training_heads()
-    assert list(model.config.heads) == list(model.heads) == ["replaced"]
+    assert list(model.config.heads) == list(model.heads) == ["rtd"]
     assert not [name for name in model.state_dict() if "generator" in name]
-    plain = build_model(ModelConfig(encoder=from_dict(EncoderConfig, SMALL), vocab_size=9, heads={"words": LMHeadConfig()}), 0)
+    plain = build_model(ModelConfig(encoder=from_dict(EncoderConfig, SMALL), vocab_size=9, heads={"lm": LMHeadConfig()}), 0)
     plain.drop_training_heads()
-    assert list(plain.heads) == ["words"]
+    assert list(plain.heads) == ["lm"]
 
 
 @pytest.mark.parametrize(

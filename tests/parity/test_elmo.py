@@ -137,7 +137,7 @@ def test_elmo_fixture_reaches_the_clip_value(tmp_path):
     source = write_published_files(tmp_path / "theirs")
     model, tokenizer = elmo.read(*elmo.find_files(source))
     ids = torch.tensor([tokenizer.cls_token_id, *tokenizer.encode("The cat sat").ids, tokenizer.sep_token_id])
-    output = model.encoder.stack.blocks[0].mixer(model.encoder.front(ids, None, None), Layout.from_lengths([5]))
+    output = model.encoder.stack.layers[0].mixer(model.encoder.input_embeddings(ids, None, None), Layout.from_lengths([5]))
     assert float(output.detach().abs().max()) == pytest.approx(CLIP)
 
 
@@ -176,7 +176,7 @@ def test_elmo_matches_the_published_outputs_of_the_tiny_model(tmp_path):
         boundary_ids = {"<S>": tokenizer.cls_token_id, "</S>": tokenizer.sep_token_id}
         ids = torch.tensor([boundary_ids[word] if word in boundary_ids else tokenizer.lexicon.get_id(word) for word in words])
         with h5py.File(folder / "elmo_token_embeddings.hdf5") as file:
-            assert_close(encoder.front(ids, None, None).chunk(2, -1)[0], torch.from_numpy(file["embedding"][...]),
+            assert_close(encoder.input_embeddings(ids, None, None).chunk(2, -1)[0], torch.from_numpy(file["embedding"][...]),
                          atol=1e-5, rtol=1e-5)  # fmt: skip
         for file_number, sentences in enumerate(json.loads((folder / "sentences.json").read_text())):
             states = [None] * encoder.config.num_hidden_layers
@@ -185,8 +185,8 @@ def test_elmo_matches_the_published_outputs_of_the_tiny_model(tmp_path):
             for text, expected_state in zip(sentences, expected, strict=True):
                 row = torch.tensor([tokenizer.cls_token_id, *tokenizer.encode(text).ids, tokenizer.sep_token_id])
                 layout = Layout.from_lengths([len(row)])
-                x = encoder.front(row, layout, None)
-                for layer, block in enumerate(encoder.stack.blocks):
+                x = encoder.input_embeddings(row, layout, None)
+                for layer, block in enumerate(encoder.stack.layers):
                     output, states[layer] = block.mixer.forward_with_state(x, layout, states[layer])
                     x, _ = block.mixer_norm(x, output)
                 assert_close(x[1:-1], expected_state, atol=1e-5, rtol=1e-5)

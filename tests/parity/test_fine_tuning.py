@@ -64,5 +64,5 @@ def test_fine_tuning_matches_transformers(tmp_path):
     expected = train_reference(model, [batches(k) for k in range(STEPS)])
     assert max(norm for _, norm in expected) > 1  # so that clipping is compared, too
     assert history == [pytest.approx(update, rel=1e-4) for update in expected]
-    assert torch.allclose(ours.heads["task"].score.weight, model.classifier.weight, atol=1e-5)
-    assert torch.allclose(ours.encoder.tokens.weight, model.bert.embeddings.word_embeddings.weight, atol=1e-5)
+    assert torch.allclose(ours.heads["task"].classifier.weight, model.classifier.weight, atol=1e-5)
+    assert torch.allclose(ours.encoder.word_embeddings.weight, model.bert.embeddings.word_embeddings.weight, atol=1e-5)

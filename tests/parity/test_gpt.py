@@ -84,9 +84,9 @@ def test_gpt_hidden_states_and_logits_match_transformers(name, tmp_path):
     assert_close(hidden, expected.hidden_states[-1][layout.padding_mask()], atol=1e-5, rtol=1e-5)
     for state, expected_state in zip(all_hidden_states[:-1], expected.hidden_states[:-1], strict=True):
         assert_close(state, expected_state[layout.padding_mask()], atol=1e-5, rtol=1e-5)
-    assert set(model.heads) == ({"words"} if "LMHead" in name else set())
+    assert set(model.heads) == ({"lm"} if "LMHead" in name else set())
     if "LMHead" in name:
-        assert_close(model.compute_logits("words", hidden), expected.logits[layout.padding_mask()], atol=1e-5, rtol=1e-5)
+        assert_close(model.compute_logits("lm", hidden), expected.logits[layout.padding_mask()], atol=1e-5, rtol=1e-5)
 
 
 @every_class
@@ -120,7 +120,7 @@ def test_gpt2_first_release_files_are_imported(tmp_path):
     assert model.config.encoder.feedforward.intermediate_size == 50
     tokens = torch.arange(20)
     hidden = model(Inputs(tokens, Layout.from_lengths([20])))
-    assert_close(model.compute_logits("words", hidden), reference(tokens[None]).logits[0], atol=1e-5, rtol=1e-5)
+    assert_close(model.compute_logits("lm", hidden), reference(tokens[None]).logits[0], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("norm", "expected_class"), [("pre", "GPT2LMHeadModel"), ("post", "OpenAIGPTLMHeadModel")])
@@ -136,7 +136,7 @@ def test_gpt_export_chooses_the_huggingface_class(norm, expected_class, tmp_path
         mixer=Attention(num_attention_heads=2, causal=True),
         feedforward=feedforward,
     )
-    config = ModelConfig(encoder=encoder, vocab_size=300, heads={"words": LMHeadConfig(transform=False, bias=False)})
+    config = ModelConfig(encoder=encoder, vocab_size=300, heads={"lm": LMHeadConfig(transform=False, bias=False)})
     checkpoint.save(tmp_path / "ours", build_model(config, 0), tokenizer, {}, {"tokenizer": tokenizer.fingerprint})
     result = run_stage("export", model=tmp_path / "ours", out=tmp_path / "hf", check=True)
     assert result["class"] == expected_class and max(result["differences"].values()) < 1e-5
@@ -148,7 +148,7 @@ def test_gpt_export_error_names_the_nearest_class(preset, kind, tmp_path):
     encoder = msgspec.structs.replace(
         EncoderConfig.presets[preset], num_hidden_layers=1, hidden_size=32, mixer=Attention(num_attention_heads=2, causal=True)
     )
-    config = ModelConfig(encoder=encoder, vocab_size=300, heads={"words": LMHeadConfig(transform=False, tied=False)})
+    config = ModelConfig(encoder=encoder, vocab_size=300, heads={"lm": LMHeadConfig(transform=False, tied=False)})
     with pytest.raises(UserError, match=f"Hugging Face's {kind}"):
         choose_target(build_model(config, 0), read_tokenizer(tmp_path, None, None), CheckpointRecord())
 
@@ -159,7 +159,7 @@ def test_gpt_export_error_names_the_nearest_class(preset, kind, tmp_path):
 ])  # fmt: skip
 def test_gpt_presets_have_the_published_parameter_count(preset, vocab_size, num_parameters):
     head = LMHeadConfig(transform=False, bias=False)
-    model = build_meta_model(ModelConfig(encoder=EncoderConfig.presets[preset], vocab_size=vocab_size, heads={"words": head}))
+    model = build_meta_model(ModelConfig(encoder=EncoderConfig.presets[preset], vocab_size=vocab_size, heads={"lm": head}))
     assert sum(weight.numel() for weight in model.parameters()) == num_parameters
 
 

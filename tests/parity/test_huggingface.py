@@ -27,7 +27,7 @@ from tests.parity.huggingface_models import (
 )
 
 LENGTHS = (17, 5, 40, 1, 23)
-MASKED_LM = FAMILY.find_architecture(("words",), None)
+MASKED_LM = FAMILY.find_architecture(("lm",), None)
 every_class = pytest.mark.parametrize("name", CLASSES)
 
 
@@ -66,12 +66,12 @@ def expected_logits(outputs, head, name, layout):
         return all_tokens, torch.stack([outputs.start_logits, outputs.end_logits], -1)[mask]
     if name.endswith("MultipleChoice"):
         return layout.first_token, outputs.logits.T
-    if head == "next" or name.endswith("SequenceClassification"):
+    if head in ("nsp", "sop") or name.endswith("SequenceClassification"):
         return layout.first_token, next(
             outputs[key] for key in ("seq_relationship_logits", "sop_logits", "logits") if key in outputs
         )
     logits = outputs.prediction_logits if "prediction_logits" in outputs else outputs.logits
-    return all_tokens, logits[mask][:, None] if head == "replaced" else logits[mask]
+    return all_tokens, logits[mask][:, None] if head == "rtd" else logits[mask]
 
 
 @every_class
@@ -112,7 +112,7 @@ def test_huggingface_verify_roundtrip_detects_changed_weights(tmp_path):
     rewrite_weights(
         tmp_path / "hf", lambda weights: {**weights, "cls.predictions.bias": weights["cls.predictions.bias"] + 1e-6}
     )
-    with pytest.raises(UserError, match=r"heads\.words\.bias came back changed"):
+    with pytest.raises(UserError, match=r"heads\.lm\.bias changed in the round trip"):
         huggingface.verify_roundtrip(tmp_path / "hf", model, MASKED_LM)
 
 
@@ -131,9 +131,9 @@ def test_huggingface_parity_check_detects_a_different_model(tmp_path):
 
     save_random_model("BertForPreTraining", tmp_path / "hf")
     result, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours", check=True)
-    assert set(result["differences"]) == {"hidden", "words", "next"} and max(result["differences"].values()) < 1e-5
-    model.encoder.norm.eps = 0.1
-    differences = compute_differences(model, tmp_path / "hf", FAMILY, FAMILY.find_architecture(("next", "words"), None))
+    assert set(result["differences"]) == {"hidden", "lm", "nsp"} and max(result["differences"].values()) < 1e-5
+    model.encoder.embedding_norm.eps = 0.1
+    differences = compute_differences(model, tmp_path / "hf", FAMILY, FAMILY.find_architecture(("lm", "nsp"), None))
     assert min(differences.values()) > 1e-3
 
 
@@ -166,14 +166,14 @@ def test_huggingface_export_of_own_models(tmp_path, vocabulary, capsys):
         checkpoint.save(folder, build_model(config, 0), tokenizer, {}, {"stage": "test"})
         return folder
 
-    heads_of_bert = {"words": LMHeadConfig(), "next": PooledHeadConfig(labels=2)}
+    heads_of_bert = {"lm": LMHeadConfig(), "nsp": PooledHeadConfig(labels=2)}
     exportable = save(tmp_path / "good", heads_of_bert)
     assert main(["export", f"model={exportable}", f"out={tmp_path / 'hf'}", "check=true", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["class"] == "BertForPreTraining"
     assert main(["import", f"source={tmp_path / 'hf'}", f"out={tmp_path / 'again'}"]) == 0
     assert torch.equal(
-        load_file(exportable / "model.safetensors")["heads.words.bias"],
-        load_file(tmp_path / "again/model.safetensors")["heads.words.bias"],
+        load_file(exportable / "model.safetensors")["heads.lm.bias"],
+        load_file(tmp_path / "again/model.safetensors")["heads.lm.bias"],
     )
     for name, heads, encoder, message in (
         ("pre", heads_of_bert, {"norm": "pre"}, "norm = 'pre'"),
@@ -181,10 +181,10 @@ def test_huggingface_export_of_own_models(tmp_path, vocabulary, capsys):
             "causal",
             heads_of_bert,
             {"mixer": {"kind": "attention", "num_attention_heads": 4, "causal": True}},
-            "openai-gpt has a place for words",
+            "openai-gpt supports lm",
         ),
-        ("labels", {"labels": PooledHeadConfig(labels=3)}, {}, "a place for next, task, words"),
-        ("three", {"next": PooledHeadConfig(labels=3)}, {}, "other than two labels"),
+        ("labels", {"labels": PooledHeadConfig(labels=3)}, {}, "supports lm, nsp, task"),
+        ("three", {"nsp": PooledHeadConfig(labels=3)}, {}, "other than two labels"),
     ):
         folder = save(tmp_path / name, heads, **encoder)
         assert main(["export", f"model={folder}", f"out={tmp_path / 'no'}"]) == 2

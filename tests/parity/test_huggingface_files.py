@@ -59,24 +59,27 @@ def test_huggingface_unexpected_keys_of_heads_are_listed_of_encoders_refused(tmp
     assert result["unmatched"] == ["classifier.bias", "classifier.weight"]
     assert result["initialised"] == ["encoder.pooler.weight", "encoder.pooler.bias"]
     rewrite_weights(tmp_path / "hf", lambda weights: {**weights, "bert.encoder.layer.1.adapter.weight": torch.ones(3, 32)})
-    with pytest.raises(UserError, match=r"no place for: bert\.encoder\.layer\.1\.adapter\.weight"):
+    with pytest.raises(UserError, match=r"no parameters for: bert\.encoder\.layer\.1\.adapter\.weight"):
         import_folder(tmp_path / "hf", tmp_path / "again")
     assert not (tmp_path / "again").exists()
 
 
 BAD_WEIGHTS = {
-    "missing": (lambda weights: {key: w for key, w in weights.items() if "layer.1.output.dense" not in key}, "lacks what"),
+    "missing": (lambda weights: {key: w for key, w in weights.items() if "layer.1.output.dense" not in key}, "lacks tensors"),
     "half a head": (
         lambda weights: {key: w for key, w in weights.items() if key != "cls.predictions.bias"},
         r"cls\.predictions\.bias",
     ),
     "depth": (lambda weights: {key: w for key, w in weights.items() if ".layer.1." not in key}, "holds 1 blocks"),
     "shape": (lambda weights: {**weights, "bert.embeddings.LayerNorm.bias": torch.ones(31)}, r"LayerNorm\.bias is \[31\]"),
-    "untied": (lambda weights: {**weights, "cls.predictions.decoder.weight": torch.ones(VOCAB_SIZE, 32)}, "a table of its own"),
+    "untied": (
+        lambda weights: {**weights, "cls.predictions.decoder.weight": torch.ones(VOCAB_SIZE, 32)},
+        "has other values; this model ties",
+    ),
     "twice": (lambda weights: {**weights, "bert.embeddings.LayerNorm.beta": torch.ones(32)}, "twice"),
     "integers": (
         lambda weights: {**weights, "bert.embeddings.LayerNorm.bias": torch.ones(32, dtype=torch.int8)},
-        "not real numbers",
+        "not floating-point numbers",
     ),
 }
 
@@ -94,7 +97,7 @@ def test_huggingface_bad_weights_are_refused(fault, tmp_path):
     ("settings", "message"),
     [
         ({"model_type": "albert"}, "holds 0 blocks"),
-        ({"model_type": "llama"}, "known: bert, roberta, longformer, distilbert, albert, electra, gpt2, openai-gpt"),
+        ({"model_type": "llama"}, "supported: bert, roberta, longformer, distilbert, albert, electra, gpt2, openai-gpt"),
         ({"hidden_act": "mish"}, "hidden_act = 'mish'"),
         ({"inner_group_num": 2}, "inner_group_num"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
@@ -106,7 +109,7 @@ def test_huggingface_bad_weights_are_refused(fault, tmp_path):
         ({"hidden_size": "wide"}, "hidden_size takes a whole number, not 'wide'"),
         ({"intermediate_size": 0}, "feedforward.intermediate_size is their intermediate_size"),
         ({"vocab_size": None}, "vocab_size"),
-        ({"intermediate_size": None}, "does not say intermediate_size"),
+        ({"intermediate_size": None}, "has no intermediate_size"),
     ],
 )
 def test_huggingface_unsupported_configs_are_refused(settings, message, tmp_path):

@@ -141,8 +141,8 @@ def test_huggingface_unsupported_head_is_listed_as_unexpected(name, settings, he
     [
         ({"0": "a", "1": "b"}, "gives 3 scores, but id2label in its config.json names 2"),
         ({"0": "a", "1": "b", "2": "a"}, "names 2"),
-        ({"x": "a", "1": "b", "2": "c"}, "no table of labels"),
-        (["a", "b", "c"], "no table of labels"),
+        ({"x": "a", "1": "b", "2": "c"}, "not a table from numbers to labels"),
+        (["a", "b", "c"], "not a table from numbers to labels"),
     ],
 )
 def test_huggingface_bad_id2label_is_refused(labels, message, tmp_path):
@@ -156,11 +156,11 @@ def test_huggingface_bad_id2label_is_refused(labels, message, tmp_path):
 def test_huggingface_missing_head_is_refused(tmp_path):
     save_random_model("BertForSequenceClassification", tmp_path / "hf")
     rewrite_weights(tmp_path / "hf", lambda weights: {key: w for key, w in weights.items() if not key.startswith("classifier")})
-    with pytest.raises(UserError, match=r"no classifier\.weight, though its config\.json says .*ForSequenceClassification"):
+    with pytest.raises(UserError, match=r"no classifier\.weight, although its config\.json says .*ForSequenceClassification"):
         import_folder(tmp_path / "hf", tmp_path / "ours")
     save_random_model("BertForSequenceClassification", tmp_path / "half")
     rewrite_weights(tmp_path / "half", lambda weights: {key: w for key, w in weights.items() if "pooler" not in key})
-    with pytest.raises(UserError, match=r"lacks what its config\.json promises: bert\.pooler"):
+    with pytest.raises(UserError, match=r"lacks tensors that its config\.json requires: bert\.pooler"):
         import_folder(tmp_path / "half", tmp_path / "ours")
 
 
@@ -197,9 +197,9 @@ def test_huggingface_export_refuses_unsupported_heads(tmp_path, vocabulary):
     for heads, task, message in (
         ({"task": FeatureHeadConfig(outputs=1, features=FeaturesConfig(last=1))}, TextRegression(), "of the kind features"),
         (
-            {"task": SequenceHeadConfig(outputs=1), "chain": SequenceHeadConfig(outputs=1)},
+            {"task": SequenceHeadConfig(outputs=1), "crf": SequenceHeadConfig(outputs=1)},
             TextRegression(),
-            "not for every set of them",
+            "not every combination of them",
         ),
         ({"task": SequenceHeadConfig(outputs=1)}, None, "no task in its folder"),
     ):
@@ -213,6 +213,6 @@ def test_huggingface_export_refuses_unmapped_weights(tmp_path):
     _, model, tokenizer = import_folder(tmp_path / "hf", tmp_path / "ours")
     model.heads["task"].extra = torch.nn.Parameter(torch.ones(2))
     (tmp_path / "back").mkdir()
-    with pytest.raises(UserError, match=r"no place for heads\.task\.extra"):
+    with pytest.raises(UserError, match=r"no parameters for heads\.task\.extra"):
         huggingface.write(tmp_path / "back", model, tokenizer, huggingface.read_record(tmp_path / "ours"))
     assert load_file(tmp_path / "ours/model.safetensors").keys() == model.state_dict().keys() - {"heads.task.extra"}

@@ -57,7 +57,7 @@ def test_layer_types_hidden_states_match_modernbert():
         torch.nn.init.normal_(weight, mean=float("norm" in name), std=0.15)
     torch.nn.init.ones_(original.model.embeddings.norm.weight)
     model = Model(
-        ModelConfig(encoder=small_config(layer_norm_eps=1e-12), vocab_size=VOCAB_SIZE, heads={"words": LMHeadConfig()})
+        ModelConfig(encoder=small_config(layer_norm_eps=1e-12), vocab_size=VOCAB_SIZE, heads={"lm": LMHeadConfig()})
     ).eval()
     weights = {rename_key(name): weight for name, weight in original.state_dict().items() if name != "decoder.weight"}
     model.load_state_dict({**weights, **EXTRA_WEIGHTS})
@@ -71,7 +71,7 @@ def test_layer_types_hidden_states_match_modernbert():
 def test_layer_types_alternate_and_survive_checkpoint(tmp_path, vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
     model = build_model(ModelConfig(encoder=small_config(), vocab_size=len(tokenizer)), 0).eval()
-    mixer_types = [type(block.mixer) for block in model.encoder.stack.blocks]
+    mixer_types = [type(block.mixer) for block in model.encoder.stack.layers]
     assert mixer_types == [SelfAttention, LongformerAttention, LongformerAttention] * 2 + [SelfAttention]
     checkpoint.save(tmp_path / "model", model, tokenizer, {}, {"stage": "test"})
     reloaded, _, _ = checkpoint.load(tmp_path / "model")
@@ -94,13 +94,13 @@ def test_layer_types_model_is_causal_if_all_blocks_are():
     ("modernbert-large", {"hidden_size": 1024, "intermediate_size": 2624, "num_hidden_layers": 28, "num_attention_heads": 16}),
 ])  # fmt: skip
 def test_modernbert_presets_parameter_counts(preset, options):
-    """Only ours has a pooler, a bias in the head and a norm in the first block."""
+    """Only ours has a pooler and a bias in the head."""
     config = transformers.ModernBertConfig(**options)
     hidden_size = config.hidden_size
     with torch.device("meta"):
-        model = Model(ModelConfig(encoder=EncoderConfig.presets[preset], vocab_size=50368, heads={"words": LMHeadConfig()}))
+        model = Model(ModelConfig(encoder=EncoderConfig.presets[preset], vocab_size=50368, heads={"lm": LMHeadConfig()}))
         reference = transformers.ModernBertForMaskedLM(config)
-    extra = (hidden_size * hidden_size + hidden_size) + hidden_size + hidden_size
+    extra = (hidden_size * hidden_size + hidden_size) + hidden_size
     assert (
         sum(weight.numel() for weight in model.parameters()) == sum(weight.numel() for weight in reference.parameters()) + extra
     )
@@ -118,7 +118,7 @@ def test_family_presets_parameter_counts(preset, class_name, options):
     config = model_class.config_class(**options)
     encoder = EncoderConfig.presets[preset]
     with torch.device("meta"):
-        model = Model(ModelConfig(encoder=encoder, vocab_size=config.vocab_size, heads={"words": LMHeadConfig()}))
+        model = Model(ModelConfig(encoder=encoder, vocab_size=config.vocab_size, heads={"lm": LMHeadConfig()}))
         reference = model_class(config)
     hidden_size = encoder.hidden_size
     extra = hidden_size * hidden_size + hidden_size  # the pooler

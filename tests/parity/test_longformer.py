@@ -60,7 +60,7 @@ def test_longformer_export_of_native_model(tmp_path, vocabulary):
     for i, overrides in enumerate(({}, {"dilation": [2]}, {"causal": True}, {"global_attention": False})):
         mixer = {"kind": "longformer", "num_attention_heads": 4, "attention_window": [10], **overrides}
         encoder = from_dict(EncoderConfig, {**small, "mixer": mixer})
-        config = ModelConfig(encoder=encoder, vocab_size=len(tokenizer), heads={"words": LMHeadConfig()})
+        config = ModelConfig(encoder=encoder, vocab_size=len(tokenizer), heads={"lm": LMHeadConfig()})
         checkpoint.save(tmp_path / f"{i}", build_model(config, 0), tokenizer, {}, {"stage": "test"})
         recipe = {"model": tmp_path / f"{i}", "out": tmp_path / f"hf-{i}", "check": True}
         if overrides:
@@ -76,15 +76,15 @@ def test_longformer_export_of_native_model(tmp_path, vocabulary):
     [
         (
             {"kind": "longformer", "attention_window": [10]},
-            ("words", "next"),
-            "has the heads next, words; Hugging Face's longformer has a place",
+            ("lm", "nsp"),
+            "has the heads lm, nsp; Hugging Face's longformer supports",
         ),
-        ({"kind": "reformer"}, ("words",), "Hugging Face's bert has no mixer=reformer"),
-        ({"kind": "adaptive-span"}, ("words",), "Hugging Face's bert has no mixer=adaptive-span"),
+        ({"kind": "reformer"}, ("lm",), "Hugging Face's bert has no mixer=reformer"),
+        ({"kind": "adaptive-span"}, ("lm",), "Hugging Face's bert has no mixer=adaptive-span"),
         (
             {"kind": "longformer", "attention_window": [10], "rope_theta": 100.0},
-            ("words",),
-            "Hugging Face's longformer cannot say mixer.rope_theta",
+            ("lm",),
+            "Hugging Face's longformer cannot represent mixer.rope_theta",
         ),
     ],
 )
@@ -97,7 +97,7 @@ def test_longformer_export_names_unsupported_parts(mixer, heads, message, tmp_pa
         "max_position_embeddings": 70,
         "mixer": {"num_attention_heads": 4, **mixer},
     }
-    all_heads = {"words": LMHeadConfig(), "next": PooledHeadConfig(labels=2)}
+    all_heads = {"lm": LMHeadConfig(), "nsp": PooledHeadConfig(labels=2)}
     config = ModelConfig(
         encoder=from_dict(EncoderConfig, small), vocab_size=len(tokenizer), heads={name: all_heads[name] for name in heads}
     )
@@ -127,10 +127,10 @@ def test_longformer_original_config_dilation_and_causality():
 
 
 @pytest.mark.parametrize(("config", "message"), [
-    ({"attention_window": 5}, "attention_window = 5, which has no two halves"),
+    ({"attention_window": 5}, "attention_window = 5, which is not even"),
     ({"attention_window": [4, 4]}, "not a number or one for each of its 3 layers"),
-    ({"attention_dilation": [2, 1, 2]}, "dilates its top layers"),
-    ({"attention_dilation": [1, 2, 3]}, "dilates its top layers"),
+    ({"attention_dilation": [2, 1, 2]}, "only the top layers can be dilated"),
+    ({"attention_dilation": [1, 2, 3]}, "only the top layers can be dilated"),
 ])  # fmt: skip
 def test_longformer_refuses_unsupported_windows(config, message):
     with pytest.raises(UserError, match=message):

@@ -17,16 +17,16 @@ transformers = pytest.importorskip("transformers")
 VOCAB_SIZE, HIDDEN_SIZE, NUM_LAYERS, THETA = 97, 32, 3, 500.0
 LENGTHS = (17, 5, 70, 1, 23, 40)
 KEY_MAP = {
-    "model.embeddings.tok_embeddings": "encoder.tokens", "model.embeddings.norm": "encoder.norm",
-    "model.layers": "encoder.stack.blocks", "model.final_norm": "encoder.stack.norm",
-    "attn.Wqkv": "mixer.project.qkv", "attn.Wo": "mixer.project.out", "attn_norm": "mixer_norm",
-    "mlp.Wi": "feedforward.up", "mlp.Wo": "feedforward.down", "mlp_norm": "feedforward_norm",
-    "head.dense": "heads.words.transform", "head.norm": "heads.words.norm", "decoder.bias": "heads.words.bias",
+    "model.embeddings.tok_embeddings": "encoder.word_embeddings", "model.embeddings.norm": "encoder.embedding_norm",
+    "model.layers": "encoder.stack.layers", "model.final_norm": "encoder.stack.final_norm",
+    "attn.Wqkv": "mixer.projections.qkv", "attn.Wo": "mixer.projections.output", "attn_norm": "mixer_norm",
+    "mlp.Wi": "feedforward.intermediate", "mlp.Wo": "feedforward.output", "mlp_norm": "feedforward_norm",
+    "head.dense": "heads.lm.transform", "head.norm": "heads.lm.norm", "decoder.bias": "heads.lm.bias",
 }  # fmt: skip
 EXTRA_WEIGHTS = {  # weights that only our model has, with values that make them the identity or zero
-    "encoder.segments.weight": torch.zeros(1, HIDDEN_SIZE),
+    "encoder.token_type_embeddings.weight": torch.zeros(1, HIDDEN_SIZE),
     "encoder.pooler.weight": torch.zeros(HIDDEN_SIZE, HIDDEN_SIZE), "encoder.pooler.bias": torch.zeros(HIDDEN_SIZE),
-    "heads.words.transform.bias": torch.zeros(HIDDEN_SIZE),
+    "heads.lm.transform.bias": torch.zeros(HIDDEN_SIZE),
 }  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def build_model_from(original, theta=THETA):
         type_vocab_size=1,
         max_position_embeddings=128,
     )
-    model = Model(ModelConfig(encoder=encoder, vocab_size=VOCAB_SIZE, heads={"words": LMHeadConfig()}))
+    model = Model(ModelConfig(encoder=encoder, vocab_size=VOCAB_SIZE, heads={"lm": LMHeadConfig()}))
     weights = {rename_key(name): weight for name, weight in original.state_dict().items() if name != "decoder.weight"}
     model.load_state_dict({**weights, **EXTRA_WEIGHTS})
     return model.eval()
@@ -103,7 +103,7 @@ def test_modernbert_logits_match_transformers_padded_and_packed(models):
     original, model = models
     tokens, layout = packed_tokens(), Layout.from_lengths(LENGTHS)
     hidden = model(Inputs(tokens, layout))
-    logits = model.compute_logits("words", hidden)
+    logits = model.compute_logits("lm", hidden)
     assert_close(logits, torch.cat([output.logits[0] for output in run_per_sequence(original, tokens)]), atol=1e-5, rtol=1e-5)
     mask, padded = layout.padding_mask(), layout.pad(tokens)
     assert_close(original(padded, attention_mask=mask.long()).logits[mask], logits, atol=1e-5, rtol=1e-5)
@@ -115,7 +115,7 @@ def test_modernbert_grads_match_transformers(models):
     original, model = models
     tokens = packed_tokens()
     labels = torch.randint(VOCAB_SIZE, tokens.shape, generator=torch.Generator().manual_seed(2))
-    model.cross_entropy("words", model(Inputs(tokens, Layout.from_lengths(LENGTHS))), labels)[0].backward()
+    model.cross_entropy("lm", model(Inputs(tokens, Layout.from_lengths(LENGTHS))), labels)[0].backward()
     logits = torch.cat([output.logits[0] for output in run_per_sequence(original, tokens)])
     torch.nn.functional.cross_entropy(logits, labels, reduction="sum").backward()
     parameters = dict(model.named_parameters())
@@ -149,7 +149,7 @@ def test_modernbert_base_parameter_count():
         max_position_embeddings=8192,
     )
     with torch.device("meta"):
-        model = Model(ModelConfig(encoder=encoder, vocab_size=vocab_size, heads={"words": LMHeadConfig()}))
+        model = Model(ModelConfig(encoder=encoder, vocab_size=vocab_size, heads={"lm": LMHeadConfig()}))
         reference = transformers.ModernBertForMaskedLM(transformers.ModernBertConfig())
     extra = hidden_size + (hidden_size * hidden_size + hidden_size) + hidden_size
     assert (

@@ -42,8 +42,9 @@ def test_t5_bias_attention_matches_transformers(causal):
     ours = Attention(num_attention_heads=HEADS, causal=causal, bias=False, position_bias=T5BiasConfig()).build(HIDDEN_SIZE)
     scaled_query = reference.q.weight * (HIDDEN_SIZE // HEADS) ** 0.5  # T5 does not scale the scores
     ours.load_state_dict({
-        "project.qkv.weight": torch.cat([scaled_query, reference.k.weight, reference.v.weight]),
-        "project.out.weight": reference.o.weight, "distance.table.weight": reference.relative_attention_bias.weight,
+        "projections.qkv.weight": torch.cat([scaled_query, reference.k.weight, reference.v.weight]),
+        "projections.output.weight": reference.o.weight,
+        "position_bias.relative_attention_bias.weight": reference.relative_attention_bias.weight,
     })  # fmt: skip
     x = torch.randn(sum(LENGTHS), HIDDEN_SIZE)
     outputs = ours(x, Layout.from_lengths(LENGTHS))

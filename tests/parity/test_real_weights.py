@@ -46,7 +46,7 @@ def test_antiberty_import_fills_amino_acids(tmp_path):
     models = package_folder("antiberty") / "trained_models"
     source = models / "AntiBERTy_md_smooth"
     result, _, _ = import_folder(source, tmp_path / "ours", tokenizer=models / "vocab.txt", check=True)
-    assert result["heads"] == ["words"] and max(result["differences"].values()) < 1e-4  # its logits are about 20
+    assert result["heads"] == ["lm"] and max(result["differences"].values()) < 1e-4  # its logits are about 20
     assert {name.split(".")[1] for name in result["unmatched"]} == {"species", "chain", "graft"}
     masked = " ".join("[MASK]" if position == 21 else acid for position, acid in enumerate(ANTIBODY))
     assert bertsmith.load(tmp_path / "ours").fill(masked, top_k=1)[0]["token_str"] == ANTIBODY[21]
@@ -57,7 +57,7 @@ def test_tensorflow_import_of_a_chinese_checkpoint_with_embedding_projection(tmp
         archive.extractall(tmp_path)
     prefix = next(tmp_path.rglob("bert_model.ckpt.index")).with_suffix("")
     result, model, _ = import_folder(prefix, tmp_path / "ours")
-    assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["words"])
+    assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["lm"])
     encoder, bundle = model.config.encoder, Bundle(prefix)
     assert (encoder.num_hidden_layers, encoder.num_hidden_groups, encoder.hidden_size, encoder.embedding_size) == (
         4,
@@ -67,9 +67,11 @@ def test_tensorflow_import_of_a_chinese_checkpoint_with_embedding_projection(tmp
     )
     weights = model.state_dict()
     table = bundle.read_tensor("bert/embeddings/word_embeddings")
-    assert table.dtype == np.float64 and np.array_equal(weights["encoder.tokens.weight"].numpy(), table.astype(np.float32))
+    assert table.dtype == np.float64 and np.array_equal(
+        weights["encoder.word_embeddings.weight"].numpy(), table.astype(np.float32)
+    )
     kernel = bundle.read_tensor("bert/encoder/embedding_hidden_mapping_in/kernel")
-    assert np.array_equal(weights["encoder.widen.weight"].numpy(), kernel.T)
+    assert np.array_equal(weights["encoder.embedding_projection.weight"].numpy(), kernel.T)
     exported = run_stage(
         "export", model=tmp_path / "ours", out=tmp_path / "hf", check=True
     )  # exported as a family that supports it

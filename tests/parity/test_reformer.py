@@ -61,8 +61,8 @@ def build_pair(config):
     self_attention = reference.self_attention
     names = ("query", "key", "value") if layer_type == "local" else ("query_key", "value")
     with torch.no_grad():
-        ours.project.weight.copy_(torch.cat([getattr(self_attention, name).weight for name in names]))
-        ours.out.weight.copy_(reference.output.dense.weight)
+        ours.qkv.weight.copy_(torch.cat([getattr(self_attention, name).weight for name in names]))
+        ours.output.weight.copy_(reference.output.dense.weight)
     return reference, ours
 
 
@@ -105,8 +105,8 @@ def test_reformer_one_bucket_matches_transformers_unhashed(causal):
         reference.self_attention,
     )
     with torch.no_grad():
-        ours.project.weight.copy_(torch.cat([self_attention.query_key.weight, self_attention.value.weight]))
-        ours.out.weight.copy_(reference.output.dense.weight)
+        ours.qkv.weight.copy_(torch.cat([self_attention.query_key.weight, self_attention.value.weight]))
+        ours.output.weight.copy_(reference.output.dense.weight)
     x = torch.randn(1, 30, 32)
     normed = reference.layer_norm(x)[0]
     assert_close(ours(normed, Layout.from_lengths([30])), reference(x).hidden_states[0], atol=1e-5, rtol=1e-5)
@@ -152,7 +152,7 @@ def test_reformer_import_matches_transformers(name, settings, tmp_path):
     result, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours", check=True)
     assert result["family"] == "reformer" and max(result["differences"].values()) < 1e-5
     assert result["parameters"] == sum(weight.numel() for weight in original.parameters())
-    assert sorted(result["heads"]) == ([] if name == "ReformerModel" else ["words"])
+    assert sorted(result["heads"]) == ([] if name == "ReformerModel" else ["lm"])
     if settings.get("hash_seed", SEED) is not None:
         tokens = torch.arange(5, 45)
         body = original if name == "ReformerModel" else original.reformer
@@ -166,24 +166,29 @@ def test_imported_reformer_grads_match_transformers(tmp_path):
     tokens, target = torch.arange(64) + 5, torch.randn(64, 64)
     (model(Inputs(tokens, Layout.from_lengths([64]))) * target).sum().backward()
     (original(tokens[None], use_cache=False).last_hidden_state[0] * target).sum().backward()
-    for layer, block in enumerate(model.encoder.stack.blocks):
+    for layer, block in enumerate(model.encoder.stack.layers):
         reference_layer = original.encoder.layers[layer]
         assert_close(
-            block.feedforward.up.weight.grad, reference_layer.feed_forward.dense.dense.weight.grad, atol=1e-3, rtol=1e-3
+            block.feedforward.intermediate.weight.grad,
+            reference_layer.feed_forward.dense.dense.weight.grad,
+            atol=1e-3,
+            rtol=1e-3,
         )
-        assert_close(block.mixer.out.weight.grad, reference_layer.attention.output.dense.weight.grad, atol=1e-3, rtol=1e-3)
-    assert_close(model.encoder.tokens.weight.grad, original.embeddings.word_embeddings.weight.grad, atol=1e-3, rtol=1e-3)
+        assert_close(block.mixer.output.weight.grad, reference_layer.attention.output.dense.weight.grad, atol=1e-3, rtol=1e-3)
+    assert_close(
+        model.encoder.word_embeddings.weight.grad, original.embeddings.word_embeddings.weight.grad, atol=1e-3, rtol=1e-3
+    )
 
 
 def test_reformer_import_names_mismatches(tmp_path):
     save_reformer(tmp_path / "hf", "ReformerModel")
     config = json.loads((tmp_path / "hf/config.json").read_text())
     for change, message in (
-        ({"hidden_size": 36, "axial_pos_embds_dim": [12, 24]}, "promises"),
-        ({"attn_layers": ["lsh"] * 4}, "lacks what its config.json promises"),
-        ({"attn_layers": ["local", "lsh"]}, "no place for"),
+        ({"hidden_size": 36, "axial_pos_embds_dim": [12, 24]}, "but by its config.json"),
+        ({"attn_layers": ["lsh"] * 4}, "lacks tensors that its config.json requires"),
+        ({"attn_layers": ["local", "lsh"]}, "no parameters for"),
         ({"hidden_act": "swoosh"}, "not that of a whole Reformer"),
-        ({"axial_pos_shape": [8, 4]}, "promises"),
+        ({"axial_pos_shape": [8, 4]}, "but by its config.json"),
     ):
         (tmp_path / "hf/config.json").write_text(json.dumps(config | change))
         with pytest.raises(UserError, match=message):

@@ -76,7 +76,7 @@ def test_tensorflow_import_matches_transformers(suffix, tmp_path):
     result, model = import_checkpoint(
         write_checkpoint(tmp_path / "tf", to_google_names(original.state_dict())) / suffix, tmp_path / "ours"
     )
-    assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["next", "words"])
+    assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["lm", "nsp"])
     layout = Layout.from_lengths([9, 24, 2])
     tokens = torch.randint(5, len(VOCAB), (35,), generator=torch.Generator().manual_seed(1))
     segments = (layout.position > 4).long()
@@ -87,10 +87,8 @@ def test_tensorflow_import_matches_transformers(suffix, tmp_path):
         "attention_mask": layout.padding_mask().long(),
     }
     outputs = original(**hf_inputs)
-    assert_close(model.compute_logits("words", hidden), outputs.prediction_logits[layout.padding_mask()], atol=1e-5, rtol=1e-5)
-    assert_close(
-        model.compute_logits("next", hidden[layout.first_token]), outputs.seq_relationship_logits, atol=1e-5, rtol=1e-5
-    )
+    assert_close(model.compute_logits("lm", hidden), outputs.prediction_logits[layout.padding_mask()], atol=1e-5, rtol=1e-5)
+    assert_close(model.compute_logits("nsp", hidden[layout.first_token]), outputs.seq_relationship_logits, atol=1e-5, rtol=1e-5)
 
 
 def test_tensorflow_import_with_embedding_projection_matches_electra(tmp_path):
@@ -112,11 +110,11 @@ def test_tensorflow_import_with_embedding_projection_matches_electra(tmp_path):
     for name in ("bert/embeddings/word_embeddings", "cls/predictions/output_bias"):
         arrays[name] = arrays[name].astype(np.float64)
     result, model = import_checkpoint(write_checkpoint(tmp_path / "tf", arrays, embedding_size=4), tmp_path / "ours")
-    assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["words"])
+    assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["lm"])
     assert (model.config.encoder.embedding_size, model.config.encoder.num_hidden_groups) == (4, None)
     tokens = torch.arange(5, 25)
     hidden = model(Inputs(tokens, Layout.from_lengths([20])))
-    assert_close(model.compute_logits("words", hidden), original(tokens[None]).logits[0], atol=1e-5, rtol=1e-5)
+    assert_close(model.compute_logits("lm", hidden), original(tokens[None]).logits[0], atol=1e-5, rtol=1e-5)
 
 
 def test_tensorflow_import_converts_dtypes_to_float32(tmp_path):
@@ -142,13 +140,13 @@ def test_tensorflow_import_lists_unexpected_keys(tmp_path):
 def test_tensorflow_import_refuses_unsupported_checkpoints(tmp_path):
     arrays = to_google_names(random_hf_model().state_dict())
     incomplete = arrays | {"bert/encoder/embedding_hidden_mapping_in/kernel": np.ones((8, 8), dtype=np.float32)}
-    with pytest.raises(UserError, match=r"lacks what.*embedding_hidden_mapping_in\.bias"):
+    with pytest.raises(UserError, match=r"lacks tensors.*embedding_hidden_mapping_in\.bias"):
         import_checkpoint(write_checkpoint(tmp_path / "narrow", incomplete, embedding_size=4), tmp_path / "ours")
     keras = arrays | {"_CHECKPOINTABLE_OBJECT_GRAPH": np.array(1)}
     with pytest.raises(UserError, match="Keras objects"):
         import_checkpoint(write_checkpoint(tmp_path / "keras", keras), tmp_path / "ours")
     unknown = arrays | {"bert/encoder/layer_0/extra/kernel": np.ones((2, 2), dtype=np.float32)}
-    with pytest.raises(UserError, match=r"no place for: bert\.encoder\.layer\.0\.extra\.weight"):
+    with pytest.raises(UserError, match=r"no parameters for: bert\.encoder\.layer\.0\.extra\.weight"):
         import_checkpoint(write_checkpoint(tmp_path / "strange", unknown), tmp_path / "ours")
     integers = arrays | {"bert/pooler/dense/bias": np.arange(8)}
     with pytest.raises(UserError, match="holds int64"):

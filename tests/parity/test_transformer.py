@@ -52,21 +52,21 @@ def build_reference(model, norm: str) -> nn.Transformer:
     if norm == "post":  # torch adds a final norm there, which the paper has not
         reference.encoder.norm = reference.decoder.norm = None
     else:
-        _copy_norm(reference.encoder.norm, model.encoder.stack.norm)
-        _copy_norm(reference.decoder.norm, model.decoder.norm)
-    for layer, block in zip(reference.encoder.layers, model.encoder.stack.blocks, strict=True):
+        _copy_norm(reference.encoder.norm, model.encoder.stack.final_norm)
+        _copy_norm(reference.decoder.norm, model.decoder.final_norm)
+    for layer, block in zip(reference.encoder.layers, model.encoder.stack.layers, strict=True):
         _copy_block(layer, block)
         _copy_norm(layer.norm2, block.feedforward_norm)
     for layer, block, cross_attention in zip(
-        reference.decoder.layers, model.decoder.blocks, model.decoder.crossings, strict=True
+        reference.decoder.layers, model.decoder.layers, model.decoder.cross_attentions, strict=True
     ):
         _copy_block(layer, block)
         _copy_norm(layer.norm2, cross_attention.norm)
         _copy_norm(layer.norm3, block.feedforward_norm)
         attention = layer.multihead_attn
-        attention.in_proj_weight.data = torch.cat([cross_attention.q.weight, cross_attention.kv.weight]).data
-        attention.in_proj_bias.data = torch.cat([cross_attention.q.bias, cross_attention.kv.bias]).data
-        attention.out_proj.load_state_dict(cross_attention.out.state_dict())
+        attention.in_proj_weight.data = torch.cat([cross_attention.query.weight, cross_attention.key_value.weight]).data
+        attention.in_proj_bias.data = torch.cat([cross_attention.query.bias, cross_attention.key_value.bias]).data
+        attention.out_proj.load_state_dict(cross_attention.output.state_dict())
     return reference
 
 
@@ -75,11 +75,11 @@ def _copy_norm(layer, norm):
 
 
 def _copy_block(layer, block):
-    layer.self_attn.in_proj_weight.data = block.mixer.project.qkv.weight.data
-    layer.self_attn.in_proj_bias.data = block.mixer.project.qkv.bias.data
-    layer.self_attn.out_proj.load_state_dict(block.mixer.project.out.state_dict())
-    layer.linear1.load_state_dict(block.feedforward.up.state_dict())
-    layer.linear2.load_state_dict(block.feedforward.down.state_dict())
+    layer.self_attn.in_proj_weight.data = block.mixer.projections.qkv.weight.data
+    layer.self_attn.in_proj_bias.data = block.mixer.projections.qkv.bias.data
+    layer.self_attn.out_proj.load_state_dict(block.mixer.projections.output.state_dict())
+    layer.linear1.load_state_dict(block.feedforward.intermediate.state_dict())
+    layer.linear2.load_state_dict(block.feedforward.output.state_dict())
     _copy_norm(layer.norm1, block.mixer_norm)
 
 
@@ -106,7 +106,7 @@ def test_transformer_packed_matches_torch_padded(norm):
     with torch.no_grad():
         hidden = model(inputs)
         decoded = model.decoder(decoder_inputs, hidden, inputs.layout, model.encoder)
-        table = model.encoder.tokens.weight
+        table = model.encoder.word_embeddings.weight
         (x, source_padding), (y, target_padding) = (
             embed_padded(source, SOURCE_LENGTHS, table),
             embed_padded(target, TARGET_LENGTHS, table),
@@ -137,10 +137,10 @@ def test_transformer_grads_match_torch():
     source, target = torch.arange(6), torch.arange(5) + 3
     inputs, decoder_inputs = Inputs(source, Layout.from_lengths([6])), Inputs(target, Layout.from_lengths([5]))
     model.decoder(decoder_inputs, model(inputs), inputs.layout, model.encoder).square().sum().backward()
-    table = model.encoder.tokens.weight.detach()
+    table = model.encoder.word_embeddings.weight.detach()
     (x, _), (y, _) = embed_padded(source, [6], table), embed_padded(target, [5], table)
     reference(x, y, tgt_mask=nn.Transformer.generate_square_subsequent_mask(5)).square().sum().backward()
-    pairs = zip(model.decoder.crossings, reference.decoder.layers, strict=True)
+    pairs = zip(model.decoder.cross_attentions, reference.decoder.layers, strict=True)
     for cross_attention, layer in pairs:
-        actual = torch.cat([cross_attention.q.weight.grad, cross_attention.kv.weight.grad])
+        actual = torch.cat([cross_attention.query.weight.grad, cross_attention.key_value.weight.grad])
         torch.testing.assert_close(actual, layer.multihead_attn.in_proj_weight.grad, atol=1e-4, rtol=1e-4)

@@ -120,7 +120,7 @@ def test_ngram_hashes_match_gensim(min_n, max_n):
 def test_fasttext_vector_of_unknown_word_matches_gensim():
     model = FastText([SENTENCE] * 3, vector_size=8, min_count=1, bucket=300, epochs=2, seed=1, workers=1)
     embedding = FastTextEmbedding(CharNgramConfig(min_n=3, max_n=6, bucket=300), 8, len(model.wv))
-    embedding.buckets.weight.data = torch.from_numpy(model.wv.vectors_ngrams.copy())
+    embedding.ngram_embeddings.weight.data = torch.from_numpy(model.wv.vectors_ngrams.copy())
     unknown_words = ["cats", "birdsong", "über", "苹果树"]
     expected = np.stack([model.wv.get_vector(word) for word in unknown_words])
     np.testing.assert_allclose(embedding.embed_words(unknown_words).detach().numpy(), expected, rtol=1e-5, atol=1e-7)

@@ -50,7 +50,7 @@ def test_count_parameters_matches_published_bert_sizes(preset, count):
     config = ModelConfig(encoder=EncoderConfig.presets[preset], vocab_size=30_522, heads=NextSentenceMLM().heads())
     parts = parameters.count_parameters(build_meta_model(config))
     assert parameters.sum_parameters(parts, "encoder") == count
-    assert parts["encoder.tokens"] == 30_522 * config.encoder.hidden_size
+    assert parts["encoder.word_embeddings"] == 30_522 * config.encoder.hidden_size
 
 
 def test_count_parameters_counts_each_once():

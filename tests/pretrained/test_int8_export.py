@@ -139,22 +139,25 @@ def test_int8_checkpoint_damage_is_detected(folder):
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (lambda stored: stored.pop("encoder.norm.weight"), r"missing \['encoder.norm.weight'\]"),
+        (lambda stored: stored.pop("encoder.embedding_norm.weight"), r"missing \['encoder.embedding_norm.weight'\]"),
         (
-            lambda stored: stored.pop(f"encoder.tokens.weight{SCALE_SUFFIX}"),
-            "encoder.tokens.weight is int8, and has no scale",
+            lambda stored: stored.pop(f"encoder.word_embeddings.weight{SCALE_SUFFIX}"),
+            "encoder.word_embeddings.weight is int8, and has no scale",
         ),
         (lambda stored: stored.update(more=torch.ones(2)), r"not known \['more'\]"),
         (
             lambda stored: stored.update(
                 {
-                    "encoder.tokens.weight": torch.ones(3, 4, dtype=torch.int8),
-                    f"encoder.tokens.weight{SCALE_SUFFIX}": torch.ones(3),
+                    "encoder.word_embeddings.weight": torch.ones(3, 4, dtype=torch.int8),
+                    f"encoder.word_embeddings.weight{SCALE_SUFFIX}": torch.ones(3),
                 }
             ),
-            r"encoder.tokens.weight is \[3, 4\], not \[\d+, 32\]",
+            r"encoder.word_embeddings.weight is \[3, 4\], not \[\d+, 32\]",
         ),
-        (lambda stored: stored.update({"encoder.norm.weight": torch.ones(7)}), r"encoder.norm.weight is \[7\], not \[32\]"),
+        (
+            lambda stored: stored.update({"encoder.embedding_norm.weight": torch.ones(7)}),
+            r"encoder.embedding_norm.weight is \[7\], not \[32\]",
+        ),
     ],
 )
 def test_int8_checkpoint_names_and_shapes_are_checked(folder, change, fault):
@@ -167,7 +170,7 @@ def test_int8_checkpoint_names_and_shapes_are_checked(folder, change, fault):
 def test_int8_checkpoint_unknown_storage_is_refused(folder, weights):
     write_json(folder / "config.json", {**read_json(folder / "config.json"), "weights": weights})
     (folder / "manifest.json").unlink()
-    with pytest.raises(UserError, match=r"stored as .*, which this bertsmith does not know"):
+    with pytest.raises(UserError, match=r"has weights = .*, which this version of bertsmith cannot read"):
         bertsmith.load(folder)
 
 
@@ -176,7 +179,7 @@ def test_int8_weights_without_storage_in_config_are_refused(folder):
     del record["weights"]
     write_json(folder / "config.json", record)
     (folder / "manifest.json").unlink()
-    with pytest.raises(UserError, match=r"not known .*encoder.tokens.weight:scale"):
+    with pytest.raises(UserError, match=r"not known .*encoder.word_embeddings.weight:scale"):
         bertsmith.load(folder)
 
 

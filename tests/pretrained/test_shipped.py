@@ -19,7 +19,7 @@ from tests.conftest import make_english_text
 
 ROOT = Path(__file__).parents[2]
 TRAIN = {"steps": 2, "batch_tokens": 256}
-NOT_SHIPPED = "no model of that name comes with bertsmith; those that do: tiny-en"
+NOT_SHIPPED = "no shipped model of that name (shipped: tiny-en); give the path of a model folder"
 
 
 def write_examples(path: Path) -> str:
@@ -37,7 +37,7 @@ def test_package_without_shipped_models(monkeypatch, tmp_path):
     for root in (tmp_path, tmp_path / "absent"):
         monkeypatch.setattr(shipped, "ROOT", root)
         assert bertsmith.models() == {}
-        with pytest.raises(UserError, match="no model of that name comes with bertsmith; none does"):
+        with pytest.raises(UserError, match=r"no shipped model of that name \(shipped: none\)"):
             bertsmith.load("mini-en")
 
 

@@ -29,7 +29,7 @@ def save_checkpoint(folder, corpus, mixer):
     opened = Corpus.open(corpus)
     model = build_model(ModelConfig(encoder=encoder, vocab_size=len(opened.tokenizer)), 0)
     if isinstance(mixer, AdaptiveSpan):
-        for block, fractions in zip(model.encoder.stack.blocks, SPAN_FRACTIONS, strict=True):
+        for block, fractions in zip(model.encoder.stack.layers, SPAN_FRACTIONS, strict=True):
             block.mixer.span.data = torch.tensor(fractions)
     checkpoint.save(folder, model, opened.tokenizer, {}, {"stage": "pretrain"})
     return folder

@@ -47,11 +47,11 @@ def test_bucket_stats_match_sets_of_neighbors(causal):
         (40, 9),
     )
     mixer_inputs = []
-    model.encoder.stack.blocks[0].mixer.register_forward_pre_hook(lambda mixer, args: mixer_inputs.append(args[0]))
+    model.encoder.stack.layers[0].mixer.register_forward_pre_hook(lambda mixer, args: mixer_inputs.append(args[0]))
     stats = compute_bucket_stats(model, Inputs(torch.arange(49), Layout.from_lengths(lengths)))
     assert len(stats) == 2
-    mixer = model.encoder.stack.blocks[0].mixer
-    qk = mixer.project(mixer_inputs[0].clone()).chunk(2, -1)[0].view(49, 4, -1).transpose(0, 1)
+    mixer = model.encoder.stack.layers[0].mixer
+    qk = mixer.projections(mixer_inputs[0].clone()).chunk(2, -1)[0].view(49, 4, -1).transpose(0, 1)
     neighbors = find_neighbors(mixer, qk, lengths)
     tokens = [token for token in range(49) if not causal or token not in (0, 40)]
     for head in range(4):

@@ -125,14 +125,14 @@ def backward(model, step=0):
     tokens = (torch.arange(17) * 7 + step) % 50
     inputs = Inputs(tokens, Layout.from_lengths([5, 3, 9]), (torch.arange(17) > 8).long())
     hidden_states = model(inputs)
-    mlm_loss = model.cross_entropy("words", hidden_states, (tokens * 3 + 1) % 50)[0] / 17
-    (mlm_loss + model.cross_entropy("next", hidden_states[inputs.layout.first_token], torch.tensor([0, 1, 1]))[0]).backward()
+    mlm_loss = model.cross_entropy("lm", hidden_states, (tokens * 3 + 1) % 50)[0] / 17
+    (mlm_loss + model.cross_entropy("nsp", hidden_states[inputs.layout.first_token], torch.tensor([0, 1, 1]))[0]).backward()
 
 
 def muon_weight_names(model):
     """Weights that Muon updates: matrices of the encoder that are not embeddings."""
     names = [name for name, weight in model.named_parameters() if weight.ndim == 2]
-    return {name for name in names if not name.startswith("heads.") and not name.endswith(("tokens.weight", "segments.weight"))}
+    return {name for name in names if not name.startswith("heads.") and not name.endswith("_embeddings.weight")}
 
 
 def test_muon_groups_hold_linear_layers_of_encoder():
@@ -141,11 +141,11 @@ def test_muon_groups_hold_linear_layers_of_encoder():
         weight for group in build_param_groups(model, WEIGHT_DECAY) if group["matrices"] for weight in group["params"]
     }
     names = {name for name, weight in model.named_parameters() if weight in muon_params}
-    block = {"mixer.project.qkv", "mixer.project.out", "feedforward.up", "feedforward.down"}
-    blocks = {f"encoder.stack.blocks.{i}.{part}.weight" for i in range(2) for part in block}
-    assert names == muon_weight_names(model) == {*blocks, "encoder.pooler.weight", "encoder.widen.weight"}
+    block = {"mixer.projections.qkv", "mixer.projections.output", "feedforward.intermediate", "feedforward.output"}
+    blocks = {f"encoder.stack.layers.{i}.{part}.weight" for i in range(2) for part in block}
+    assert names == muon_weight_names(model) == {*blocks, "encoder.pooler.weight", "encoder.embedding_projection.weight"}
     parts = {name: weight.parts for name, weight in model.named_parameters() if getattr(weight, "parts", 1) > 1}
-    assert set(parts.values()) == {2, 3} and all(name.endswith(("qkv.weight", "up.weight")) for name in parts)
+    assert set(parts.values()) == {2, 3} and all(name.endswith(("qkv.weight", "intermediate.weight")) for name in parts)
 
 
 def test_muon_updates_heads_embeddings_and_vectors_by_adamw():
@@ -238,8 +238,8 @@ def test_muon_resumes_exactly_from_state_by_name():
         optimizer.step()
         optimizer.zero_grad()
     assert (
-        "encoder.stack.blocks.1.feedforward.up.weight/momentum" in saved_state
-        and "encoder.tokens.weight/exp_avg_sq" in saved_state
+        "encoder.stack.layers.1.feedforward.intermediate.weight/momentum" in saved_state
+        and "encoder.word_embeddings.weight/exp_avg_sq" in saved_state
     )
     resumed = build_small_model()
     resumed.load_state_dict(saved_weights)

@@ -134,7 +134,7 @@ def test_pretrain_initializes_embeddings_with_vectors(folder, vectors, vocabular
     api.pretrain(out=str(tmp_path / "m"), model=TINY_MODEL, train=train, **options)
     stderr = capsys.readouterr().err
     model, tokenizer, _ = checkpoint.load(tmp_path / "m")
-    table = model.encoder.tokens.weight.detach()
+    table = model.encoder.word_embeddings.weight.detach()
     assert torch.equal(table[tokenizer.id_to_token.index("people")], torch.from_numpy(vectors.get_vector("people")))
     num_shared = sum(token in vectors.key_to_index for token in tokenizer.id_to_token)
     assert f"vectors: {num_shared:,} of " in stderr and num_shared > 50
@@ -202,7 +202,7 @@ def test_bag_of_vectors_is_fine_tuned_frozen_or_not(folder, vectors, tmp_path, f
         model=str(folder), task="classify", data=files, train=train, freeze=freeze, out=str(tmp_path / "out"), quiet=True
     )
     assert result["dev"]["accuracy"] > 0.9
-    table = checkpoint.load(tmp_path / "out")[0].encoder.tokens.weight[5:].detach().numpy()
+    table = checkpoint.load(tmp_path / "out")[0].encoder.word_embeddings.weight[5:].detach().numpy()
     assert (table == vectors.matrix).all() == (freeze == "all")
 
 
@@ -228,4 +228,4 @@ def test_zero_vectors_are_not_used_for_initialization(vectors, vocabulary, tmp_p
         int(count.replace(",", "")) for count in re.findall(r"vectors: ([\d,]+) of", capsys.readouterr().err)
     )
     model, tokenizer, _ = checkpoint.load(tmp_path / "gap")
-    assert num_nonzero == num_all - 1 and model.encoder.tokens.weight[tokenizer.id_to_token.index("people")].any()
+    assert num_nonzero == num_all - 1 and model.encoder.word_embeddings.weight[tokenizer.id_to_token.index("people")].any()

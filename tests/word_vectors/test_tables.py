@@ -52,8 +52,8 @@ def test_hierarchical_softmax_head_gives_log_probs():
     config = EncoderConfig(num_hidden_layers=0, hidden_size=hidden_size)
     head = HierarchicalSoftmaxHeadConfig(max_path_length=paths.nodes.shape[1]).build(config, 5)
     head.load_state_dict({
-        "table.weight": torch.randn(6, hidden_size, generator=torch.Generator().manual_seed(0)),
-        "nodes": torch.from_numpy(paths.nodes), "turns": torch.from_numpy(paths.codes),
+        "node_embeddings.weight": torch.randn(6, hidden_size, generator=torch.Generator().manual_seed(0)),
+        "path_nodes": torch.from_numpy(paths.nodes), "path_codes": torch.from_numpy(paths.codes),
     })  # fmt: skip
     probs = head(torch.randn(7, hidden_size), None).exp()
     assert probs.shape == (7, 5) and (probs[:, 1] == 0).all()
@@ -94,9 +94,11 @@ def test_fasttext_embedding_of_known_and_unknown_words():
     vectors = embedding(ids, Layout.from_lengths([5]), table)
     assert torch.equal(vectors[0], table.weight[1]) and torch.equal(vectors[2], table.weight[2])
     for row, word in ((1, "cats"), (3, "öl"), (4, "cats")):
-        torch.testing.assert_close(vectors[row], embedding.buckets.weight[reference_ngram_hashes(word, 2, 3, 50)].mean(0))
+        torch.testing.assert_close(
+            vectors[row], embedding.ngram_embeddings.weight[reference_ngram_hashes(word, 2, 3, 50)].mean(0)
+        )
     vectors.sum().backward()
-    assert embedding.buckets.weight.grad.abs().sum() > 0 and table.weight.grad.abs().sum() > 0
+    assert embedding.ngram_embeddings.weight.grad.abs().sum() > 0 and table.weight.grad.abs().sum() > 0
 
 
 def test_fasttext_embedding_rows_are_word_and_ngrams():

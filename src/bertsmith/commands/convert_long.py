@@ -76,7 +76,7 @@ def fill_defaults(recipe: Recipe, base: Model) -> Recipe:
         raise UserError("attention_window=[] is empty; give a number of tokens, one number per layer, or leave it out")
     names = (
         ["attention_window"] if recipe.dilation is not None else ["attention_window", "dilation", "dilated_layers"]
-    )  # a given dilation says all of it
+    )  # a dilation that is set is complete
     unset = {name: getattr(defaults, name) for name in names if getattr(recipe, name) is None}
     return msgspec.structs.replace(recipe, **unset)
 
@@ -90,7 +90,7 @@ def convert_model(base: Model, recipe: Recipe) -> Model:
         attention_dropout=base_mixer.attention_dropout if isinstance(base_mixer, Longformer) else 0.0,
     )  # fmt: skip
     if base.decoder is not None:
-        raise UserError("a model with a decoder is not made longer; convert its encoder before it learns to write")
+        raise UserError("a model with a decoder cannot be converted; convert its encoder, then fine-tune for generation")
     encoder = extend_positions(replace_mixer(base.config.encoder, mixer), recipe.max_length)
     config = ModelConfig(encoder=encoder, vocab_size=base.config.vocab_size, heads=base.config.heads)
     model = Model(config, init_weights=False)
@@ -121,5 +121,5 @@ def _is_finished(out: Any, identity: str, console: Console) -> bool:
         return False
     if read_json(out / "card.json").get("identity") != identity:
         raise UserError(f"{out} holds another model; choose another out, or remove it")
-    console.info(f"{out} is there already, made from the same model")
+    console.info(f"{out} exists already, made from the same model")
     return True

@@ -60,9 +60,9 @@ def _export_huggingface(recipe: Recipe, source: Path, out: Path, console: Consol
             folder.verify_roundtrip(staging, target.model, architecture)
             differences = check_parity(model, staging, family, architecture) if recipe.check else {}
     if target.model is not model:
-        console.info(f"added to the positions: encoder.segments, which {architecture.name} has no place for")
+        console.info(f"added to the positions: encoder.token_type_embeddings, which {architecture.name} has no parameters for")
     if not architecture.pooler_module and model.config.encoder.pooler_act != "none":
-        console.info(f"left out: encoder.pooler, which {architecture.name} has no place for")
+        console.info(f"left out: encoder.pooler, which {architecture.name} has no parameters for")
     for name, value in differences.items():
         console.info(f"checked: {name} differs from transformers' by {value:.1e} at most")
     console.info(f"{out}: {architecture.name}, every weight as in {source}")

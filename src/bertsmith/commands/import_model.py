@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import torch
 
-from .. import __version__, tensors
+from .. import __version__, hub_names, tensors
 from ..artifacts import MANIFEST, atomic_folder, check_writable, checksum, fingerprint, lock_output, read_json, resolve_path
 from ..config import Config, Probability, to_dict
 from ..console import Console
@@ -71,7 +71,8 @@ def _resolve_source(recipe: Recipe, quiet: bool) -> Path:
     """Path of the source folder or checkpoint prefix; a name that is not a local path is downloaded from the hub."""
     source = resolve_path(recipe.source, "source")
     exists = source.exists() or tf_checkpoint.find_prefix(source) is not None
-    return source if exists or not hub.is_repo_id(recipe.source) else hub.download(recipe.source, quiet)
+    repo_id = None if exists else hub_names.find_repo_id(recipe.source)
+    return source if repo_id is None else hub.download(repo_id, quiet)
 
 
 def _read_checkpoint(source: Path, attention_dropout: float) -> tuple[Family, ConvertedModel, list[Path]]:
@@ -90,7 +91,7 @@ def _read_tokenizer(recipe: Recipe, source: Path, model: Model) -> Tokenizer:
     tokenizer = read_tokenizer(source if source.is_dir() else source.parent, tokenizer_path, recipe.lowercase)
     if len(tokenizer) > model.config.vocab_size:
         raise UserError(f"{tokenizer.source} has {len(tokenizer):,} pieces, the model's table only {model.config.vocab_size:,} "
-                       "rows; it is another model's tokenizer")  # fmt: skip
+                       "rows; it belongs to another model")  # fmt: skip
     return tokenizer
 
 
@@ -171,7 +172,7 @@ def _is_finished(out: Path, identity: str, console: Console) -> bool:
     card = read_json(out / "card.json")
     if card.get("identity") != identity:
         raise UserError(f"{out} holds another model; choose another out, or remove it")
-    console.info(f"{out} is there already, made from the same files")
+    console.info(f"{out} exists already, made from the same files")
     return True
 
 
@@ -179,9 +180,9 @@ def _report_result(out: Path, result: dict[str, Any], console: Console, created:
     names = ("family", "heads", "layers", "width", "positions", "vocabulary", "parameters")
     console.print_table(str(out), [(name, _format_value(result[name])) for name in names])
     for name in result["unmatched"]:
-        console.info(f"unmatched: {name} is of a head that this model does not have, and is left out")
+        console.info(f"unmatched: {name} belongs to a head that this model does not have; left out")
     for name in result["initialised"]:
-        console.info(f"new: {name} is not in the source, and begins at random")
+        console.info(f"new: {name} is not in the source and is initialized at random")
     for name, value in result.get("differences", {}).items():
         console.info(f"checked: {name} differs from transformers' by {value:.1e} at most")
     return {"out": str(out), "made": created, **result}

@@ -80,22 +80,27 @@ def _map_weights(encoder: EncoderConfig, get_array: Any) -> dict[str, Tensor]:
     char_cnn, weights = encoder.embeddings, dict[str, NDArray[np.float32]]()
     assert isinstance(char_cnn, CharCNNConfig)
     table = get_array("char_embed")
-    weights["front.characters.weight"] = np.concatenate([np.zeros_like(table[:1]), table])  # row 0: padding
+    weights["input_embeddings.char_embeddings.weight"] = np.concatenate([np.zeros_like(table[:1]), table])  # row 0: padding
     for i in range(len(char_cnn.filters)):
-        weights[f"front.filters.{i}.weight"] = get_array(f"CNN/W_cnn_{i}")[0].transpose(2, 1, 0)
-        weights[f"front.filters.{i}.bias"] = get_array(f"CNN/b_cnn_{i}")
+        weights[f"input_embeddings.filters.{i}.weight"] = get_array(f"CNN/W_cnn_{i}")[0].transpose(2, 1, 0)
+        weights[f"input_embeddings.filters.{i}.bias"] = get_array(f"CNN/b_cnn_{i}")
     for i in range(char_cnn.num_highway):
-        for ours, theirs in (("change", "transform"), ("gate", "carry")):
-            weights[f"front.highways.{i}.{ours}.weight"] = get_array(f"CNN_high_{i}/W_{theirs}").T
-            weights[f"front.highways.{i}.{ours}.bias"] = get_array(f"CNN_high_{i}/b_{theirs}")
-    weights |= {"front.out.weight": get_array("CNN_proj/W_proj").T, "front.out.bias": get_array("CNN_proj/b_proj")}
+        for ours, theirs in (("transform", "transform"), ("gate", "carry")):
+            weights[f"input_embeddings.highways.{i}.{ours}.weight"] = get_array(f"CNN_high_{i}/W_{theirs}").T
+            weights[f"input_embeddings.highways.{i}.{ours}.bias"] = get_array(f"CNN_high_{i}/b_{theirs}")
+    weights |= {
+        "input_embeddings.projection.weight": get_array("CNN_proj/W_proj").T,
+        "input_embeddings.projection.bias": get_array("CNN_proj/b_proj"),
+    }
     for layer in range(encoder.num_hidden_layers):
         for direction in range(2):
             prefix = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
             lstm_weights = _convert_lstm_weights(
                 get_array(f"{prefix}/W_0"), get_array(f"{prefix}/B"), get_array(f"{prefix}/W_P_0"), encoder.hidden_size // 2
             )
-            weights |= {f"stack.blocks.{layer}.mixer.ways.{direction}.{name}_l0": value for name, value in lstm_weights.items()}
+            weights |= {
+                f"stack.layers.{layer}.mixer.directions.{direction}.{name}_l0": value for name, value in lstm_weights.items()
+            }
     return {f"encoder.{name}": torch.from_numpy(np.ascontiguousarray(value)) for name, value in weights.items()}
 
 

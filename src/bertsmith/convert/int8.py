@@ -49,7 +49,7 @@ def _write_int8(part: Path, source: Path, model: Model, tokenizer: Tokenizer, ca
         if (source / name).exists():
             shutil.copy(source / name, part / name)
     if (steps := max_rounding_error(model.state_dict(), checkpoint.read_tensors(part))) > MAX_ERROR_STEPS:
-        raise UserError(f"{part}: a weight came back {steps:.2f} steps from where it was; nothing is written")
+        raise UserError(f"{part}: a weight differs by {steps:.2f} quantization steps after reading it back; nothing is written")
     return {"steps": steps, "hidden": _relative_difference(model, checkpoint.load(part)[0])}
 
 

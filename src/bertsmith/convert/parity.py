@@ -10,14 +10,15 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..model.batch import Inputs
+from ..model.heads import LM_HEAD
 from ..model.model import Model
 from ..model.packing import Layout
-from .huggingface.names import Architecture, Family
+from .huggingface.names import PAIR_HEADS, Architecture, Family
 
 LENGTHS = (40, 3, 17)
 TOLERANCE = 1e-3  # maximum absolute difference; rounding errors are a hundred times smaller
 # Output fields of classes with two heads; others have `logits`.
-LOGITS_FIELDS = {"words": "prediction_logits", "next": "seq_relationship_logits"}
+LOGITS_FIELDS = {LM_HEAD: "prediction_logits", "nsp": "seq_relationship_logits"}
 
 
 def check_parity(model: Model, folder: Path, family: Family, architecture: Architecture) -> dict[str, float]:
@@ -25,7 +26,7 @@ def check_parity(model: Model, folder: Path, family: Family, architecture: Archi
     differences = compute_differences(model, folder, family, architecture)
     if too_large := {name: value for name, value in differences.items() if not value < TOLERANCE}:
         raise UserError(
-            f"{folder}: transformers' {architecture.name} gives other answers, apart by {too_large}; nothing is written"
+            f"{folder}: transformers' {architecture.name} gives different outputs, by {too_large}; nothing is written"
         )
     return differences
 
@@ -37,7 +38,7 @@ def compute_differences(model: Model, folder: Path, family: Family, architecture
     inputs = _random_inputs(model, getattr(hf_model.config, "pad_token_id", 0) or 0)
     layout = inputs.layout
     hf_inputs = {"input_ids": layout.pad(inputs.input_ids), "attention_mask": layout.padding_mask().long()}
-    if "segments" in family.embeddings and inputs.token_type_ids is not None:
+    if "token_type_embeddings" in family.embeddings and inputs.token_type_ids is not None:
         hf_inputs["token_type_ids"] = layout.pad(inputs.token_type_ids)
     if family.windowed_attention:  # as in our model, the first token of each sequence is global
         is_global = torch.zeros_like(inputs.input_ids).index_fill(0, layout.global_tokens, 1)
@@ -48,7 +49,7 @@ def compute_differences(model: Model, folder: Path, family: Family, architecture
     mask = layout.padding_mask()
     differences = {"hidden": _max_abs_diff(hidden, hf_outputs.hidden_states[-1][mask])}
     for head in architecture.heads:
-        is_sequence_level = head == "next" or architecture.head_type in ("text", "choice")
+        is_sequence_level = head in PAIR_HEADS or architecture.head_type in ("text", "choice")
         logits, hf_logits = (
             model.compute_logits(head, hidden[layout.first_token] if is_sequence_level else hidden),
             _get_logits(hf_outputs, head, architecture),
@@ -82,7 +83,7 @@ def _random_inputs(model: Model, pad_id: int) -> Inputs:
 def _get_logits(outputs: Any, head: str, architecture: Architecture) -> Tensor:
     if architecture.head_type == "span":
         return torch.stack([outputs.start_logits, outputs.end_logits], -1)
-    for name in (LOGITS_FIELDS.get(head, "logits"), "sop_logits" if head == "next" else "logits"):
+    for name in (LOGITS_FIELDS.get(head, "logits"), "sop_logits" if head == "sop" else "logits"):
         if hasattr(outputs, name):
             return getattr(outputs, name)
     return outputs.logits

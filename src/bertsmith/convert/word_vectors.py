@@ -41,9 +41,9 @@ def import_vectors(recipe: Config, source: Path, out: Path, lowercase: bool | No
         elif read_json(out / "card.json").get("identity") != identity:
             raise UserError(f"{out} holds another model; choose another out, or remove it")
         else:
-            console.info(f"{out} is there already, made from the same file")
+            console.info(f"{out} exists already, made from the same file")
     result = read_json(out / "card.json")["result"]
-    console.info(f"{out}: {result['words']:,} words, {result['width']} numbers each")
+    console.info(f"{out}: {result['words']:,} words, {result['width']} dimensions")
     if unreachable := result["words"] - result["met"]:
         console.info(
             f"{unreachable:,} of them no text is cut into (BERT's words have no punctuation inside): they are there to look up"
@@ -81,7 +81,7 @@ def export_vectors(source: Path, out: Path, file_format: Format | None, console:
         raise UserError(f"{out} is a folder; give the name of a file: .txt, .bin or .npy")
     with lock_output(out):
         write_vectors(out, vectors, file_format)
-    console.info(f"{out}: {len(vectors):,} words, {vectors.vector_size} numbers each")
+    console.info(f"{out}: {len(vectors):,} words, {vectors.vector_size} dimensions")
     return {"out": str(out), "words": len(vectors), "width": vectors.vector_size, "sha256": checksum(out)}
 
 
@@ -91,7 +91,7 @@ def _build_model(vectors: KeyedVectors, tokenizer: Tokenizer) -> Model:
     table = torch.zeros(len(tokenizer), vectors.vector_size)
     ids = tokenizer.backend_tokenizer.get_vocab()
     table[[ids[word] for word in vectors.words]] = torch.from_numpy(vectors.matrix)
-    model.encoder.tokens.weight.data = table
+    model.encoder.word_embeddings.weight.data = table
     return model
 
 

@@ -92,7 +92,7 @@ def check_word_order(probe: Probe, unigram_loss: float | None) -> Iterator[Findi
         beats_unigram = unigram_loss is not None and loss < 0.95 * unigram_loss
         ignores_order = ignores_order or (beats_unigram and shuffled_loss < (1 + MIN_LOSS_INCREASE) * loss)
     if ignores_order:
-        has_table = probe.model.encoder.positions is not None
+        has_table = probe.model.encoder.position_embeddings is not None
         yield Finding(
             POSITIONS_UNUSED, "problem", observation,
             "the model reads a text as a bag of words: it cannot tell who did what to whom",
@@ -105,10 +105,10 @@ def check_word_order(probe: Probe, unigram_loss: float | None) -> Iterator[Findi
 
 def check_position_embeddings(model: Model, run: RunSettings) -> Iterator[Finding]:
     """Position embeddings that are still at their initial values, which the seed reproduces exactly."""
-    table = model.encoder.positions
+    table = model.encoder.position_embeddings
     if run.stage != "pretrain" or not run.is_random_init or run.recipe is None or table is None:
         return
-    initial = build_model(model.config, run.recipe["seed"]).encoder.positions
+    initial = build_model(model.config, run.recipe["seed"]).encoder.position_embeddings
     assert initial is not None, "the same config builds the same parts"
     num_untrained = int((cosine_similarity(table.weight, initial.weight) > UNMOVED_COSINE).sum())
     count, max_length = table.num_embeddings, max(run.recipe["max_length"])
@@ -190,7 +190,7 @@ def _mean_cosine_distance(vectors: Tensor) -> float:
 def _head_output_norms(probe: Probe, layer: int, attention_output: Tensor) -> Tensor:
     """(heads,): mean L2 norm of what each head adds to the residual stream; attention_output: (tokens, heads, head_dim)."""
     stack = probe.model.encoder.stack
-    out = getattr(getattr(stack.blocks[stack.block_indices[layer]].mixer, "project", None), "out", None)
+    out = getattr(getattr(stack.layers[stack.group_indices[layer]].mixer, "project", None), "out", None)
     if out is None or out.weight.shape[1] != attention_output[0].numel():
         return attention_output.norm(dim=-1).mean(0)
     weight_by_head = out.weight.detach().float().unflatten(1, attention_output.shape[1:])  # (hidden_size, heads, head_dim)

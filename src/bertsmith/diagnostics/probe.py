@@ -13,6 +13,7 @@ from ..corpus.collate import NumpyBatch
 from ..corpus.store import Corpus
 from ..errors import UserError
 from ..model.batch import Inputs
+from ..model.heads import LM_HEAD
 from ..model.model import Model
 from ..model.packing import Layout
 from ..objectives import MaskedLM, ObjectiveConfig
@@ -111,7 +112,7 @@ class Probe:
     @property
     def has_mlm(self) -> bool:
         """The batch has masked targets and the model has an MLM head."""
-        return len(self.masked_targets) > 0 and "words" in self.model.heads
+        return len(self.masked_targets) > 0 and LM_HEAD in self.model.heads
 
     def compute_mlm_loss(self, hidden_states: Tensor) -> float:
         """Mean cross-entropy in nats over the masked targets."""
@@ -120,7 +121,7 @@ class Probe:
         )
         with torch.inference_mode():
             return float(
-                torch.nn.functional.cross_entropy(self.model.compute_logits("words", hidden_states[positions]).float(), targets)
+                torch.nn.functional.cross_entropy(self.model.compute_logits(LM_HEAD, hidden_states[positions]).float(), targets)
             )
 
     @cached_property

@@ -153,7 +153,7 @@ def _build_config(recipe: FinetuneRecipe, base: Model, weights: dict[str, Tensor
     if recipe.aux_lm_weight and not encoder.is_causal:
         raise UserError(f"aux_lm_weight={recipe.aux_lm_weight:g} is a next-token loss, but this model sees the next "
                        "token; leave it out, or begin from a causal model")  # fmt: skip
-    vocabulary = len(weights["tokens.weight"]) if "tokens.weight" in weights else base.config.vocab_size
+    vocabulary = len(weights["word_embeddings.weight"]) if "word_embeddings.weight" in weights else base.config.vocab_size
     heads = objective.heads() | (
         {regularizers.LM_HEAD: regularizers.auxiliary_lm_head(base.config.heads)} if recipe.aux_lm_weight else {}
     )
@@ -183,7 +183,7 @@ def _init_model(
 def _build_param_schedule(recipe: FinetuneRecipe, model: Model) -> ParamScheduleFn:
     train = recipe.train
     return build_param_schedule(
-        len(model.encoder.stack.blocks), train.layer_lr_decay, train.gradual_unfreezing, train.head_lr_multiplier
+        len(model.encoder.stack.layers), train.layer_lr_decay, train.gradual_unfreezing, train.head_lr_multiplier
     )
 
 

@@ -16,8 +16,8 @@ from ..tokenization.tokenizer import Tokenizer
 from ..train.param_groups import ParamSchedule, ParamScheduleFn
 from ..word_vectors.models import init_embeddings, load_vectors
 
-_LAYER_NAME = re.compile(r"encoder\.stack\.blocks\.(\d+)\.")
-_TOP_PREFIXES = ("heads.", "decoder.", "encoder.pooler.", "encoder.stack.norm.")
+_LAYER_NAME = re.compile(r"encoder\.stack\.layers\.(\d+)\.")
+_TOP_PREFIXES = ("heads.", "decoder.", "encoder.pooler.", "encoder.stack.final_norm.")
 
 
 def build_new_model(
@@ -52,7 +52,7 @@ def layer_depth(name: str, num_layers: int) -> int:
 def freeze(model: Model, layers: int | Literal["embeddings", "all"]) -> None:
     """Freeze the embeddings and the lowest `layers` blocks; frozen modules stay in eval mode, so without dropout."""
     stack, encoder = model.encoder.stack, model.encoder
-    num_blocks = len(stack.blocks)
+    num_blocks = len(stack.layers)
     num_frozen = num_blocks if layers == "all" else 0 if layers == "embeddings" else layers
     if num_frozen > num_blocks:
         raise UserError(f"freeze={layers} is more than the model's {num_blocks} blocks; take fewer, or freeze=all")
@@ -62,8 +62,8 @@ def freeze(model: Model, layers: int | Literal["embeddings", "all"]) -> None:
         if layer_depth(name, num_blocks) <= num_frozen:
             weight.requires_grad_(False)
     if layers == "all":
-        stack.norm.requires_grad_(False)
-    model.always_eval = (encoder.drop, *list(stack.blocks)[:num_frozen])
+        stack.final_norm.requires_grad_(False)
+    model.always_eval = (encoder.drop, *list(stack.layers)[:num_frozen])
 
 
 def build_param_schedule(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
+from ..model.heads import LM_HEAD
 from ..tasks.base import encode_texts
 from ..tokenization.tokenizer import Tokenizer
 from .runtime import Ints, Runtime
@@ -17,7 +18,7 @@ FilledMasks = Predictions | list[Predictions]  # of one mask; of several
 
 
 class FillMask:
-    """Masked-LM inference; requires a bidirectional encoder with the head `words`."""
+    """Masked-LM inference; requires a bidirectional encoder with a language modeling head."""
 
     def __init__(self, runtime: Runtime, tokenizer: Tokenizer, max_length: int) -> None:
         self.runtime, self.tokenizer, self.max_length = runtime, tokenizer, max_length
@@ -25,7 +26,7 @@ class FillMask:
             raise UserError("this model is causal and cannot fill masks; continue a text with .generate or `bertsmith predict`")
         if runtime.model.decoder is not None:
             raise UserError("this model is an encoder-decoder and cannot fill masks; use `bertsmith predict` to generate text")
-        if "words" not in runtime.model.heads:
+        if LM_HEAD not in runtime.model.heads:
             head_names = ", ".join(runtime.model.heads) or "none"
             raise UserError(f"this model has no language-model head (its heads: {head_names}); use one that `pretrain` made")
 
@@ -176,7 +177,7 @@ class FillMask:
                 hidden, layout = self.runtime.compute_hidden_states([ids[i] for i in batch])
                 starts = layout.cu_seqlens[:-1].tolist()
                 rows = np.concatenate([start + positions[i] for start, i in zip(starts, batch, strict=True)])
-                logits = model.compute_logits("words", hidden[torch.from_numpy(rows).to(hidden.device)])
+                logits = model.compute_logits(LM_HEAD, hidden[torch.from_numpy(rows).to(hidden.device)])
                 log_probs = logits[:, :vocab_size].float().log_softmax(-1).cpu()
             yield from zip(batch.tolist(), log_probs.split([len(positions[i]) for i in batch]), strict=True)
 

@@ -10,6 +10,7 @@ from ..errors import UserError
 from ..model.generation.kv_cache import KVCacheDecoder, SegmentMemoryDecoder, UncachedDecoder, supports_segment_memory
 from ..model.generation.search import Beam, GeneratedSequence, GenerationConfig, Greedy, IncrementalDecoder, generate
 from ..model.generation.seq2seq import build_incremental_decoder
+from ..model.heads import LM_HEAD
 from ..model.mixers import Attention
 from ..model.model import Model
 from ..model.small_matmul import use_small_linear
@@ -59,7 +60,7 @@ def build_search_config(task: Seq2Seq) -> GenerationConfig:
 
 def is_causal_lm(model: Model) -> bool:
     """A causal decoder-only model with a language-model head."""
-    return model.config.encoder.is_causal and model.config.decoder is None and "words" in model.heads
+    return model.config.encoder.is_causal and model.config.decoder is None and LM_HEAD in model.heads
 
 
 class CausalGenerator:
@@ -106,7 +107,7 @@ class CausalGenerator:
             with self.runtime.inference_context():
                 hidden, layout = self.runtime.compute_hidden_states([ids[i] for i in batch])
                 targets = torch.from_numpy(np.concatenate([ids[i] for i in batch])).to(hidden.device)[1:]
-                logits = self.model.compute_logits("words", hidden[:-1])[:, :vocab_size].float()
+                logits = self.model.compute_logits(LM_HEAD, hidden[:-1])[:, :vocab_size].float()
                 log_probs = logits.log_softmax(-1).gather(1, targets[:, None]).squeeze(1)
                 same_sequence = layout.seq_id[1:] == layout.seq_id[:-1]
                 sums = torch.zeros(len(batch), dtype=torch.float64, device=hidden.device)

@@ -88,9 +88,7 @@ def load_weights(folder: Path) -> dict[str, Tensor]:
     """State dict of the folder; int8 weights are dequantized to float32."""
     weight_format = read_config(folder).get("weights")
     if weight_format not in (None, INT8_FORMAT):
-        raise UserError(
-            f"{folder / 'config.json'} says that weights are stored as {weight_format}, which this bertsmith does not know"
-        )
+        raise UserError(f"{folder / 'config.json'} has weights = {weight_format}, which this version of bertsmith cannot read")
     return dequantize_weights(read_tensors(folder), folder) if weight_format else read_tensors(folder)
 
 

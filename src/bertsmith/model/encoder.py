@@ -26,9 +26,11 @@ class Encoder(nn.Module):
     def __init__(self, config: EncoderConfig, vocab_size: int) -> None:
         super().__init__()
         self.config = config
-        self.tokens: nn.Embedding = nn.Embedding(vocab_size, config.token_table_dim) if config.token_table_dim else None  # type: ignore[assignment]
-        self.front = config.embeddings.build(config.hidden_size, vocab_size) if config.embeddings else None
-        self.positions = (
+        self.word_embeddings: nn.Embedding = (
+            nn.Embedding(vocab_size, config.token_table_dim) if config.token_table_dim else None  # type: ignore[assignment]
+        )
+        self.input_embeddings = config.embeddings.build(config.hidden_size, vocab_size) if config.embeddings else None
+        self.position_embeddings = (
             nn.Embedding(config.max_position_embeddings, config.embedding_dim)
             if config.position_embedding_type == "absolute"
             else None
@@ -36,17 +38,21 @@ class Encoder(nn.Module):
         axial_config = (
             config.position_embedding_type if isinstance(config.position_embedding_type, AxialPositionsConfig) else None
         )
-        self.axial = axial_config.build(config.max_position_embeddings, config.embedding_dim) if axial_config else None
+        self.axial_position_embeddings = (
+            axial_config.build(config.max_position_embeddings, config.embedding_dim) if axial_config else None
+        )
         sinusoids = (
             sinusoidal_positions(config.max_position_embeddings, config.embedding_dim)
             if config.position_embedding_type == "sinusoidal"
             else None
         )
         self.register_buffer("sinusoids", sinusoids, persistent=False)
-        self.segments = nn.Embedding(config.type_vocab_size, config.embedding_dim) if config.type_vocab_size else None
-        self.norm = config.build_add_norm(config.embedding_dim) if config.embedding_norm else nn.Identity()
+        self.token_type_embeddings = (
+            nn.Embedding(config.type_vocab_size, config.embedding_dim) if config.type_vocab_size else None
+        )
+        self.embedding_norm = config.build_add_norm(config.embedding_dim) if config.embedding_norm else nn.Identity()
         self.drop = nn.Dropout(config.hidden_dropout_prob)
-        self.widen = _build_embedding_projection(config)
+        self.embedding_projection = _build_embedding_projection(config)
         self.stack = Stack(config)
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if config.pooler_act != "none" else nn.Identity()
 
@@ -88,7 +94,7 @@ class Encoder(nn.Module):
 
     def embed(self, inputs: Inputs) -> Tensor:
         """(tokens, hidden_size): input of the first block, of this encoder or of a decoder that shares its embeddings."""
-        return self.widen(self.sum_embeddings(inputs))
+        return self.embedding_projection(self.sum_embeddings(inputs))
 
     def sum_embeddings(self, inputs: Inputs) -> Tensor:
         """(tokens, embedding_dim): sum of token, segment and position embeddings after LayerNorm and dropout."""
@@ -102,19 +108,23 @@ class Encoder(nn.Module):
         x = x * x.shape[-1] ** 0.5 if self.config.scale_embeddings else x
         x = (
             x
-            if self.segments is None
-            else x + F.embedding(self._token_type_ids(inputs), to_compute_dtype(self.segments.weight))
+            if self.token_type_embeddings is None
+            else x + F.embedding(self._token_type_ids(inputs), to_compute_dtype(self.token_type_embeddings.weight))
         )
-        x = x if self.positions is None else x + F.embedding(inputs.layout.position, to_compute_dtype(self.positions.weight))
-        x = x if self.axial is None else x + self.axial(inputs.layout.position)
+        x = (
+            x
+            if self.position_embeddings is None
+            else x + F.embedding(inputs.layout.position, to_compute_dtype(self.position_embeddings.weight))
+        )
+        x = x if self.axial_position_embeddings is None else x + self.axial_position_embeddings(inputs.layout.position)
         x = x if self.sinusoids is None else x + self.sinusoids.to(x.dtype)[inputs.layout.position]
         x = x if inputs.embedding_delta is None else x + inputs.embedding_delta
-        return self.drop(self.norm(x, None)[0] if isinstance(self.norm, AddNorm) else x)
+        return self.drop(self.embedding_norm(x, None)[0] if isinstance(self.embedding_norm, AddNorm) else x)
 
     def _embed_tokens(self, inputs: Inputs) -> Tensor:
-        if self.front is None:
-            return F.embedding(inputs.input_ids, to_compute_dtype(self.tokens.weight))
-        return to_compute_dtype(self.front(inputs.input_ids, inputs.layout, self.tokens))
+        if self.input_embeddings is None:
+            return F.embedding(inputs.input_ids, to_compute_dtype(self.word_embeddings.weight))
+        return to_compute_dtype(self.input_embeddings(inputs.input_ids, inputs.layout, self.word_embeddings))
 
     def _token_type_ids(self, inputs: Inputs) -> Tensor:
         """(tokens,): segment id of each token."""

@@ -26,7 +26,7 @@ def quantize_weights(weights: dict[str, Tensor]) -> dict[str, Tensor]:
             quantized[name] = weight
             continue
         if not bool(torch.isfinite(weight).all()):
-            raise UserError(f"{name} holds what is no number: such a model is broken, and cannot be stored as int8")
+            raise UserError(f"{name} holds inf or nan and cannot be stored as int8")
         quantized[name], quantized[name + SCALE_SUFFIX] = quantize_rows(weight.float())
     return quantized
 

@@ -33,20 +33,20 @@ class LoRALinear(nn.Module):
         super().__init__()
         self.base, self.num_parts, self.scaling = base, num_parts, config.lora_alpha / config.r
         self.drop = nn.Dropout(config.lora_dropout)
-        self.down = nn.Parameter(torch.empty(num_parts * config.r, base.in_features))
-        self.up = nn.Parameter(torch.zeros(num_parts, base.out_features // num_parts, config.r))
-        nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
+        self.lora_A = nn.Parameter(torch.empty(num_parts * config.r, base.in_features))
+        self.lora_B = nn.Parameter(torch.zeros(num_parts, base.out_features // num_parts, config.r))
+        nn.init.kaiming_uniform_(self.lora_A, a=math.sqrt(5))
 
     def forward(self, x: Tensor) -> Tensor:
-        low_rank = F.linear(self.drop(x), self.down).unflatten(-1, (self.num_parts, -1))
-        update = torch.einsum("...pr,por->...po", low_rank, self.up.to(low_rank.dtype)).flatten(-2)
+        low_rank = F.linear(self.drop(x), self.lora_A).unflatten(-1, (self.num_parts, -1))
+        update = torch.einsum("...pr,por->...po", low_rank, self.lora_B.to(low_rank.dtype)).flatten(-2)
         return self.base(x) + self.scaling * update
 
     @torch.no_grad()
     def merge(self) -> nn.Linear:
         """Add the low-rank update to the base weight, and return the base layer."""
-        lora_a = self.down.unflatten(0, (self.num_parts, -1))
-        self.base.weight += self.scaling * (self.up @ lora_a).flatten(0, 1)
+        lora_a = self.lora_A.unflatten(0, (self.num_parts, -1))
+        self.base.weight += self.scaling * (self.lora_B @ lora_a).flatten(0, 1)
         return self.base
 
 
@@ -71,7 +71,7 @@ def merge_and_unload(model: Model) -> None:
 def _target_linears(model: Model, config: LoraConfig) -> list[tuple[nn.Module, str, nn.Linear]]:
     """(parent module, attribute name, linear layer) of every layer that gets an adapter."""
     targets: list[nn.Module] = []
-    for block in model.encoder.stack.blocks:
+    for block in model.encoder.stack.layers:
         targets += [block.mixer, *[block.feedforward] * (config.target_modules == "all" and block.feedforward is not None)]  # type: ignore[list-item]
     return [
         (parent, name, child)

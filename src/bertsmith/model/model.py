@@ -41,15 +41,15 @@ class Model(nn.Module):
         super().__init__()
         self.config = config
         if config.decoder and config.encoder.reversible:
-            raise UserError("a reversible encoder has two sides, and a decoder reads one; set model.reversible=false")
+            raise UserError("a reversible encoder cannot have a decoder; set model.reversible=false")
         self.encoder = Encoder(config.encoder, config.vocab_size)
         self.decoder: Decoder | None = config.decoder.build(config.encoder) if config.decoder else None
         heads = {name: head.build(config.encoder, config.vocab_size) for name, head in config.heads.items()}
         self.heads = nn.ModuleDict(heads)
         for module in self.modules() if init_weights else ():
             _init_weights(module, config.encoder.initializer_range)
-        if init_weights and self.encoder.front is not None:
-            self.encoder.front.reset_parameters()
+        if init_weights and self.encoder.input_embeddings is not None:
+            self.encoder.input_embeddings.reset_parameters()
 
     def forward(self, inputs: Inputs, all_hidden_states: list[Tensor] | None = None) -> Tensor:
         """Hidden states (tokens, hidden_size); those of every layer are appended to `all_hidden_states` if it is given."""
@@ -91,8 +91,8 @@ class Model(nn.Module):
 
     def attach_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Give character-based embeddings (CharCNN, fastText) the tokenizer's lexicon, so that no word is out of vocabulary."""
-        if isinstance(self.encoder.front, CharCNN | FastTextEmbedding):
-            self.encoder.front.attach_lexicon(tokenizer.enable_lexicon())
+        if isinstance(self.encoder.input_embeddings, CharCNN | FastTextEmbedding):
+            self.encoder.input_embeddings.attach_lexicon(tokenizer.enable_lexicon())
 
     def drop_training_heads(self) -> None:
         """Delete heads that only pre-training uses (the ELECTRA generator)."""
@@ -111,12 +111,15 @@ class Model(nn.Module):
     def compile_parts(self) -> None:
         """torch.compile each stack. Heads are left out: their row count (masked tokens) changes with every batch."""
         if any(isinstance(module, Mixer) and not module.can_compile for module in self.modules()):
-            raise UserError("a model that goes from token to token (mixer=lstm) does not compile; leave out train.compile")
+            raise UserError("mixer=lstm cannot be compiled; leave out train.compile")
         if self.config.encoder.reversible:
-            raise UserError("a reversible model runs its blocks anew on the way back: no graph does; leave out train.compile")
+            raise UserError(
+                "reversible layers are recomputed in the backward pass, which torch.compile does not support; "
+                "leave out train.compile"
+            )
         if any(isinstance(mixer, AdaptiveSpanAttention) for stack in self.stacks for mixer in stack.mixers):
             raise UserError(
-                "heads that learn how far they look (mixer=adaptive-span) want another graph whenever one looks further; "
+                "mixer=adaptive-span changes its shapes as the spans grow, which torch.compile does not support; "
                 "leave out train.compile"
             )
         for stack in self.stacks:

@@ -79,10 +79,10 @@ class T5Bias(PositionBias):
                 f"model.mixer.position_bias.num_buckets be a multiple of {2 * num_directions}, "
                 f"and max_distance more than {max(1, self.max_exact)}"
             )
-        self.table = nn.Embedding(config.num_buckets, num_heads)
+        self.relative_attention_bias = nn.Embedding(config.num_buckets, num_heads)
 
     def forward(self, relative_position: Tensor) -> Tensor:
-        return self.table(self.relative_position_bucket(relative_position)).movedim(-1, 0)
+        return self.relative_attention_bias(self.relative_position_bucket(relative_position)).movedim(-1, 0)
 
     def relative_position_bucket(self, relative_position: Tensor) -> Tensor:
         """Bucket of each relative position: one per distance below `max_exact`, then logarithmic up to `max_distance`."""

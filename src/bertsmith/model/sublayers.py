@@ -62,11 +62,11 @@ class FeedForwardLayer(nn.Module):
             config.glu,
             config.intermediate_size * (1 + config.glu),
         )
-        self.up, self.down = (
+        self.intermediate, self.output = (
             nn.Linear(hidden_size, up_features, bias=config.bias),
             nn.Linear(config.intermediate_size, hidden_size, bias=config.bias),
         )
-        self.up.weight.parts = 1 + config.glu  # type: ignore[attr-defined]  # fused matrices: Muon and LoRA treat each alone
+        self.intermediate.weight.parts = 1 + config.glu  # type: ignore[attr-defined]  # fused matrices: Muon and LoRA treat each alone
         self.activation, self.chunk_size = ACTIVATIONS[config.hidden_act], config.chunk_size
 
     def forward(self, x: Tensor) -> Tensor:
@@ -83,10 +83,10 @@ class FeedForwardLayer(nn.Module):
         return torch.cat(list(chunks))
 
     def _forward_chunk(self, x: Tensor) -> Tensor:
-        return self.down(
+        return self.output(
             self._fused_up_gelu(x)
             if kernels.supports(x) and self.activation_name.startswith("gelu")
-            else self._activate(self.up(x))
+            else self._activate(self.intermediate(x))
         )
 
     def _activate(self, x: Tensor) -> Tensor:
@@ -100,10 +100,10 @@ class FeedForwardLayer(nn.Module):
 
         approximate_tanh = self.activation_name == "gelu-tanh"
         if self.is_gated:
-            return geglu(self.up(x), approximate_tanh)
-        if type(self.up) is nn.Linear and self.up.bias is not None:
-            return bias_gelu(F.linear(x, self.up.weight), self.up.bias, approximate_tanh)
-        return self.activation(self.up(x))  # LoRALinear, or no bias to fuse
+            return geglu(self.intermediate(x), approximate_tanh)
+        if type(self.intermediate) is nn.Linear and self.intermediate.bias is not None:
+            return bias_gelu(F.linear(x, self.intermediate.weight), self.intermediate.bias, approximate_tanh)
+        return self.activation(self.intermediate(x))  # LoRALinear, or no bias to fuse
 
 
 class AddNorm(nn.LayerNorm):
@@ -129,7 +129,7 @@ class AddNorm(nn.LayerNorm):
 
 
 class NoNorm(nn.Module):
-    """In place of the AddNorm before the first layer's attention, whose input the embedding norm has normalized (ModernBERT)."""
+    """Replaces the AddNorm before the first layer's attention, whose input the embedding norm normalizes (ModernBERT)."""
 
     def forward(self, residual: Tensor, sublayer_out: None) -> tuple[Tensor, Tensor]:
         """(input of the mixer, residual): both are the embeddings."""

@@ -19,9 +19,13 @@ from .config import EncoderConfig
 from .mixers import Attention, Longformer, MixerConfig
 from .transformer import Stack
 
-QKV_PREFIX, GLOBAL_QKV_PREFIX, POSITION_EMBEDDINGS = "project.qkv.", "anchored.", "encoder.positions.weight"
-VOCAB_TABLES = ("encoder.tokens.weight", "heads.words.bias", "heads.words.table.weight")  # one row for every token
-MIXER_WEIGHT = re.compile(r"encoder\.stack\.blocks\.(\d+)\.mixer\.")
+QKV_PREFIX, GLOBAL_QKV_PREFIX, POSITION_EMBEDDINGS = "projections.qkv.", "global_qkv.", "encoder.position_embeddings.weight"
+VOCAB_TENSORS = (  # one row for each token
+    "encoder.word_embeddings.weight",
+    "heads.lm.bias",
+    "heads.lm.output_embeddings.weight",
+)
+MIXER_WEIGHT = re.compile(r"encoder\.stack\.layers\.(\d+)\.mixer\.")
 INHERITED_FIELDS = (
     "num_attention_heads", "bias", "rope_theta", "causal", "position_bias", "dynamic", "num_filters", "attention_head_size",
     "hidden_act",
@@ -37,8 +41,8 @@ def replace_mixer(encoder: EncoderConfig, mixer: MixerConfig) -> EncoderConfig:
     trained = encoder.mixer
     if isinstance(trained, Attention) and trained.position_bias is not None and isinstance(mixer, Longformer):
         raise UserError(
-            f"mixer=longformer knows nothing of mixer.position_bias={_kind_of(trained.position_bias)}, by which this model "
-            "tells places apart; stay with mixer=attention, or train one with position embeddings or mixer.rope_theta"
+            f"mixer=longformer does not support mixer.position_bias={_kind_of(trained.position_bias)}, which this model "
+            "uses; keep mixer=attention, or train a model with position embeddings or mixer.rope_theta"
         )
     new = msgspec.structs.replace(encoder, mixer=_inherit_fields(mixer, trained))
     old_shapes, new_shapes = _weight_shapes(encoder), _weight_shapes(new)
@@ -46,7 +50,7 @@ def replace_mixer(encoder: EncoderConfig, mixer: MixerConfig) -> EncoderConfig:
     reshaped = {name for name in new_shapes.keys() & old_shapes.keys() if new_shapes[name] != old_shapes[name]}
     if missing or unused or reshaped:
         raise UserError(f"mixer={_kind_of(mixer)} cannot take over the weights of mixer={_kind_of(trained)}: "
-                       f"{_mismatch_message(missing, unused, reshaped)}; train one from the beginning")  # fmt: skip
+                       f"{_mismatch_message(missing, unused, reshaped)}; train a new model")  # fmt: skip
     _check_inherited_fields(mixer, new.mixer)
     return new
 
@@ -94,7 +98,7 @@ def extend_positions(encoder: EncoderConfig, num_positions: int) -> EncoderConfi
     if num_positions < encoder.max_position_embeddings:
         raise UserError(
             f"max_length={num_positions:,} is less than the model's {encoder.max_position_embeddings:,} positions, "
-            f"which it need not lose; take {encoder.max_position_embeddings} or more"
+            f"and cannot be lowered; set {encoder.max_position_embeddings} or more"
         )
     return msgspec.structs.replace(encoder, max_position_embeddings=num_positions)
 
@@ -134,7 +138,7 @@ def _weight_shapes(encoder: EncoderConfig) -> dict[str, torch.Size]:
 
 
 def _mismatch_message(missing: set[str], unused: set[str], reshaped: set[str]) -> str:
-    groups = {"it needs": missing, "it has no use for": unused, "other shapes has": reshaped}
+    groups = {"it needs": missing, "it does not use": unused, "shapes differ for": reshaped}
     names_by_reason = {reason: sorted({name.split(".mixer.")[-1] for name in names})[:4] for reason, names in groups.items()}
     return ", ".join(f"{reason} {', '.join(names)}" for reason, names in names_by_reason.items() if names)
 
@@ -160,7 +164,7 @@ def resize_token_embeddings(
     New rows first replace the padding rows of a table that has more rows than tokens; only then does it grow.
     """
     return {
-        name: _append_rows(tensor, first_new_id, source_ids) if name in VOCAB_TABLES else tensor
+        name: _append_rows(tensor, first_new_id, source_ids) if name in VOCAB_TENSORS else tensor
         for name, tensor in weights.items()
     }
 

@@ -72,7 +72,7 @@ class Stack(nn.Module):
             )
         if config.residual != "all" and config.norm != "none":
             raise UserError(
-                f"model.residual={config.residual} is of stacks without norms; set model.norm=none, or leave it out"
+                f"model.residual={config.residual} needs a model without norms; set model.norm=none, or leave it out"
             )
         if not config.first_attention_norm and (
             config.norm != "pre" or not config.embedding_norm or config.reversible or num_groups < config.num_hidden_layers
@@ -82,15 +82,15 @@ class Stack(nn.Module):
                 "place, and is not supported with model.reversible or model.num_hidden_groups"
             )
         self.reversible, block_config = config.reversible, reversible_block_config(config)
-        self.blocks = nn.ModuleList(
+        self.layers = nn.ModuleList(
             Block(block_config.for_layer(number, num_groups), is_first=number == 0) for number in range(num_groups)
         )
-        self.block_indices = [
+        self.group_indices = [
             int(layer / (config.num_hidden_layers / num_groups)) for layer in range(config.num_hidden_layers)
         ]  # as ALBERT rounds
-        self.norm = config.build_add_norm() if config.norm == "pre" else nn.Identity()
-        for block in self.blocks[1:]:
-            block.mixer.tie_weights(self.blocks[0].mixer)  # type: ignore[union-attr, operator]
+        self.final_norm = config.build_add_norm() if config.norm == "pre" else nn.Identity()
+        for block in self.layers[1:]:
+            block.mixer.tie_weights(self.layers[0].mixer)  # type: ignore[union-attr, operator]
 
     def forward(
         self, x: Tensor, layout: Layout, all_hidden_states: list[Tensor] | None = None, output_indices: Tensor | None = None,
@@ -100,17 +100,17 @@ class Stack(nn.Module):
 
         The output of every block is appended to `all_hidden_states` if it is given.
         """
-        if self.reversible and self.block_indices:
+        if self.reversible and self.group_indices:
             return self._forward_reversible(x, layout, all_hidden_states, output_indices, memory)
         recompute = self.gradient_checkpointing and self.training
         residual = (
             to_compute_dtype(x)
-            if self.block_indices or output_indices is None
+            if self.group_indices or output_indices is None
             else to_compute_dtype(x).index_select(0, output_indices)
         )
         sublayer_out: Tensor | None = None
-        for layer, block_index in enumerate(self.block_indices, start=1):
-            block, row_indices = self.blocks[block_index], output_indices if layer == len(self.block_indices) else None
+        for layer, block_index in enumerate(self.group_indices, start=1):
+            block, row_indices = self.layers[block_index], output_indices if layer == len(self.group_indices) else None
             layer_memory = memory.get_layer(layer - 1) if memory else None
             block_args = (sublayer_out, residual, layout, row_indices, layer_memory)
             sublayer_out, residual, mixer_input = (
@@ -122,7 +122,7 @@ class Stack(nn.Module):
             if all_hidden_states is not None:
                 sublayer_out, residual = self._add_pending_residual(sublayer_out, residual)
                 all_hidden_states.append(residual)
-        return self.norm(residual, sublayer_out)[0] if isinstance(self.norm, AddNorm) else residual
+        return self.final_norm(residual, sublayer_out)[0] if isinstance(self.final_norm, AddNorm) else residual
 
     def _forward_reversible(
         self,
@@ -133,7 +133,7 @@ class Stack(nn.Module):
         memory: SegmentMemory | None,
     ) -> Tensor:
         """`forward` with reversible blocks (Gomez et al. 2017, Kitaev et al. 2020)."""
-        blocks: list[Block] = [self.blocks[block_index] for block_index in self.block_indices]  # type: ignore[misc]
+        blocks: list[Block] = [self.layers[block_index] for block_index in self.group_indices]  # type: ignore[misc]
         streams, states = ResidualStreams.from_hidden(x, self.reversible), list[Tensor]()
         if all_hidden_states is None:
             states.append(streams.apply(ReversiblePass(blocks, layout, memory)).merge())
@@ -145,16 +145,18 @@ class Stack(nn.Module):
         if all_hidden_states is not None:
             all_hidden_states.extend(states)
         return (
-            self.norm(to_compute_dtype(states[-1]), None)[0] if isinstance(self.norm, AddNorm) else to_compute_dtype(states[-1])
+            self.final_norm(to_compute_dtype(states[-1]), None)[0]
+            if isinstance(self.final_norm, AddNorm)
+            else to_compute_dtype(states[-1])
         )
 
     @property
     def mixers(self) -> list[Mixer]:
         """The mixer of every layer; one that layers share is listed several times."""
-        return [self.blocks[block_index].mixer for block_index in self.block_indices]  # type: ignore[misc]
+        return [self.layers[block_index].mixer for block_index in self.group_indices]  # type: ignore[misc]
 
     def _add_pending_residual(self, sublayer_out: Tensor | None, residual: Tensor) -> tuple[Tensor | None, Tensor]:
         """Pre-norm: add the pending sublayer_out, so that the residual is the block's output."""
-        if sublayer_out is None or not isinstance(self.norm, AddNorm):
+        if sublayer_out is None or not isinstance(self.final_norm, AddNorm):
             return sublayer_out, residual
-        return None, residual + F.dropout(sublayer_out, self.norm.dropout, self.training)
+        return None, residual + F.dropout(sublayer_out, self.final_norm.dropout, self.training)

@@ -18,7 +18,7 @@ from ..errors import UserError
 from ..model.batch import Batch
 from ..model.config import EncoderConfig
 from ..model.embeddings import CharCNNConfig
-from ..model.heads import HalfLMHeadConfig, HeadConfig
+from ..model.heads import LM_HEAD, HalfLMHeadConfig, HeadConfig
 from ..model.mixers import Lstm
 from ..model.model import Model
 from ..train.loss import Loss
@@ -51,7 +51,7 @@ class BiLM(Variant, frozen=True, tag="bilm"):
                            "take model=elmo, or a mixer lstm with directions=apart, no feed-forward and norm=none")  # fmt: skip
 
     def heads(self) -> dict[str, HeadConfig]:
-        return {"words": self.head}
+        return {LM_HEAD: self.head}
 
     def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
         return BatchLoader(
@@ -71,10 +71,10 @@ class BiLM(Variant, frozen=True, tag="bilm"):
         forward_states, backward_states = model(batch.inputs).chunk(2, -1)
         last_index = len(forward_states) - 1  # synthetic batches of `plan` may have targets at the ends
         forward_loss, forward_correct = model.cross_entropy(
-            "words", forward_states[(output_indices - 1).clamp(min=0)], target_ids
+            LM_HEAD, forward_states[(output_indices - 1).clamp(min=0)], target_ids
         )
         backward_loss, backward_correct = model.cross_entropy(
-            "words", backward_states[(output_indices + 1).clamp(max=last_index)], target_ids
+            LM_HEAD, backward_states[(output_indices + 1).clamp(max=last_index)], target_ids
         )
         metrics: MetricPairs = {"accuracy": (forward_correct + backward_correct, batch.target_counts["words"])}
         metrics |= {

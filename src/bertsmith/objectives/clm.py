@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..model.batch import Batch
 from ..model.config import EncoderConfig
 from ..model.embeddings.adaptive import AdaptiveSoftmaxHeadConfig
-from ..model.heads import HeadConfig, LMHeadConfig
+from ..model.heads import LM_HEAD, HeadConfig, LMHeadConfig
 from ..model.model import Model
 from ..train.loss import Loss
 from .base import Ints, to_inputs
@@ -45,7 +45,7 @@ class CausalLM(Variant, frozen=True, tag="clm"):
                            "model.mixer.causal=true, or take a preset that is causal, such as model=gpt")  # fmt: skip
 
     def heads(self) -> dict[str, HeadConfig]:
-        return {"words": self.head}
+        return {LM_HEAD: self.head}
 
     def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
         collator = StreamCollator if isinstance(self.packing, Streams) else ClmCollator
@@ -64,7 +64,7 @@ class CausalLM(Variant, frozen=True, tag="clm"):
     def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         memory = restore_memory(model, batch, recurrent_state)
         hidden_states = model(with_output_indices(batch.inputs, batch.targets["where"], memory))
-        total, num_correct = model.cross_entropy("words", hidden_states, batch.targets["words"])
+        total, num_correct = model.cross_entropy(LM_HEAD, hidden_states, batch.targets["words"])
         return Loss(
             {"words": total}, {"accuracy": (num_correct, batch.target_counts["words"])}, next_recurrent_state(memory, batch)
         )

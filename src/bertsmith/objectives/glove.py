@@ -87,7 +87,7 @@ class GloveTrainer:
             entries = self.cooccurrences.shard(shard, self.num_parts)
             unseen[entries["i"].astype(np.int64)] = unseen[entries["j"].astype(np.int64)] = False
         vectors[unseen] = 0  # words without co-occurrences were never trained: their random initial vectors are noise
-        model.encoder.tokens.weight.data = vectors.contiguous()
+        model.encoder.word_embeddings.weight.data = vectors.contiguous()
         return model.eval(), {"entries": len(self.cooccurrences), "width": vectors.shape[1], "words": int((~unseen).sum())}
 
     def _load_pairs(self, shard: int, round_index: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -15,7 +15,7 @@ from ..corpus.masking import MaskingConfig, TokenMasking
 from ..corpus.sampling import NextSentence, PairSamplerConfig, PairStyle, SamplerConfig, SentenceOrder, Windows
 from ..corpus.store import Corpus
 from ..model.batch import Batch, Inputs
-from ..model.heads import HeadConfig, LMHeadConfig, PooledHeadConfig
+from ..model.heads import LM_HEAD, HeadConfig, LMHeadConfig, PooledHeadConfig
 from ..model.model import Model
 from ..model.segment_memory import SegmentMemory
 from ..train.loss import Loss
@@ -37,7 +37,7 @@ class MaskedLM(Variant, frozen=True, tag="mlm"):
     can_fill_mask: ClassVar[bool] = True
 
     def heads(self) -> dict[str, HeadConfig]:
-        return {"words": LMHeadConfig()}
+        return {LM_HEAD: LMHeadConfig()}
 
     def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
         return build_mlm_batches(
@@ -73,12 +73,13 @@ class SentencePairMLM(Variant, frozen=True):
 
     min_sentences: ClassVar[int] = 2  # a document of one sentence makes no pair
     can_fill_mask: ClassVar[bool] = True
+    pair_head: ClassVar[str]  # name of the head that classifies the pair
 
     def pair_sampler(self) -> PairSamplerConfig:
         raise NotImplementedError(type(self).__name__)
 
     def heads(self) -> dict[str, HeadConfig]:
-        return {"words": LMHeadConfig(), "next": PooledHeadConfig(labels=2)}
+        return {LM_HEAD: LMHeadConfig(), self.pair_head: PooledHeadConfig(labels=2)}
 
     def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
         return build_mlm_batches(
@@ -105,7 +106,9 @@ class SentencePairMLM(Variant, frozen=True):
             return mlm_loss(model, batch, model(with_output_indices(batch.inputs, output_indices)))
         hidden_states = model(with_output_indices(batch.inputs, torch.cat([output_indices, batch.inputs.layout.first_token])))
         mlm = mlm_loss(model, batch, hidden_states[: len(output_indices)])
-        pair_loss, num_correct = model.cross_entropy("next", hidden_states[len(output_indices) :], batch.targets["next"])
+        pair_loss, num_correct = model.cross_entropy(
+            self.pair_head, hidden_states[len(output_indices) :], batch.targets["next"]
+        )
         metrics = {**mlm.metrics, "next_accuracy": (num_correct, batch.target_counts["next"])}
         return Loss({**mlm.parts, "next": pair_loss}, metrics)
 
@@ -116,6 +119,8 @@ class NextSentenceMLM(SentencePairMLM, frozen=True, tag="mlm-nsp"):
     short_seq_prob: Annotated[Fraction, "share of sequences with a random shorter length (0.1 in BERT)"] = 0.1
     style: Annotated[PairStyle, "google: as published, a single sentence always gets a random second one"] = "corrected"
 
+    pair_head: ClassVar[str] = "nsp"
+
     def pair_sampler(self) -> PairSamplerConfig:
         return NextSentence(short_seq_prob=self.short_seq_prob, style=self.style)
 
@@ -124,6 +129,8 @@ class SentenceOrderMLM(SentencePairMLM, frozen=True, tag="mlm-sop"):
     """MLM and sentence-order prediction (ALBERT, Lan et al. 2020)."""
 
     short_seq_prob: Annotated[Fraction, "share of sequences with a random shorter length (0.1 in BERT)"] = 0.1
+
+    pair_head: ClassVar[str] = "sop"
 
     def pair_sampler(self) -> PairSamplerConfig:
         return SentenceOrder(short_seq_prob=self.short_seq_prob)
@@ -146,5 +153,5 @@ def with_output_indices(inputs: Inputs, output_indices: Tensor, memory: SegmentM
 
 def mlm_loss(model: Model, batch: Batch, hidden_states: Tensor) -> Loss:
     """Cross entropy of the masked tokens; hidden_states: (targets, hidden_size)."""
-    total, num_correct = model.cross_entropy("words", hidden_states, batch.targets["words"])
+    total, num_correct = model.cross_entropy(LM_HEAD, hidden_states, batch.targets["words"])
     return Loss({"words": total}, {"mlm_accuracy": (num_correct, batch.target_counts["words"])})

@@ -25,7 +25,7 @@ from ..train.loss import Loss
 from .base import Ints, to_inputs
 from .mlm import build_mlm_batches, with_output_indices
 
-GENERATOR_HEAD, RTD_HEAD = "generator", "replaced"
+GENERATOR_HEAD, RTD_HEAD = "generator", "rtd"
 
 
 class ReplacedTokenDetection(Variant, frozen=True, tag="rtd"):

@@ -159,13 +159,13 @@ def _select_targets(
 
 @dataclass(frozen=True)
 class Supervised:
-    """Objective of a task with a head `task`, and a head `chain` for the transitions of a CRF."""
+    """Objective of a task with a head `task`, and a head `crf` for the transitions of a CRF."""
 
     task: TaskConfig
     features: FeaturesConfig | None = None  # input features of a new head; None: the last layer
 
     def heads(self) -> dict[str, HeadConfig]:
-        crf_heads: dict[str, HeadConfig] = {"chain": CRFHeadConfig(tags=self.task.num_outputs)} if self.uses_crf else {}
+        crf_heads: dict[str, HeadConfig] = {"crf": CRFHeadConfig(tags=self.task.num_outputs)} if self.uses_crf else {}
         if self.cross_head:
             return {"task": self.cross_head}
         if self.features:
@@ -296,9 +296,9 @@ class Supervised:
 
 
 def _crf_transitions(model: Model) -> Tensor:
-    crf = model.heads["chain"]
+    crf = model.heads["crf"]
     assert isinstance(crf, CRF)
-    return crf.moves
+    return crf.transitions
 
 
 def pool_windows(rows: Tensor, batch: Batch) -> Tensor:

@@ -19,7 +19,7 @@ SHRINK_FACTOR = 16  # of each dimension, to run the optimizer on small weights
 
 
 def count_parameters(model: nn.Module) -> dict[str, int]:
-    """Number of parameters by module (`encoder.tokens`, `encoder.stack`, `heads.words` ...), in the model's order."""
+    """Number of parameters by module (`encoder.word_embeddings`, `encoder.stack`, `heads.lm` ...), in the model's order."""
     counts: dict[str, int] = {}
     for name, weight in model.named_parameters():
         part = ".".join(name.split(".")[:2])

@@ -21,8 +21,8 @@ def list_models() -> dict[str, str]:
 
 
 def format_known_names() -> str:
-    """The known names, as the end of an error message."""
-    return f"those that do: {', '.join(names)}" if (names := list_names()) else "none does"
+    """The known names, as a part of an error message."""
+    return f"shipped: {', '.join(list_names()) or 'none'}"
 
 
 def _first_line(card: Path, name: str) -> str:

@@ -104,7 +104,7 @@ def build_param_groups(
 
 
 def optimizer_state_by_name(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Optimizer state as a flat dict with keys such as `encoder.tokens.weight/exp_avg`.
+    """Optimizer state as a flat dict with keys such as `encoder.word_embeddings.weight/exp_avg`.
 
     Parameters that never had a gradient have no entry.
     """

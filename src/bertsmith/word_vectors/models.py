@@ -17,7 +17,7 @@ from ..errors import UserError
 from ..model import checkpoint
 from ..model.config import EncoderConfig
 from ..model.embeddings.fasttext import CharNgramConfig, FastTextConfig
-from ..model.heads import HeadConfig, LMHeadConfig
+from ..model.heads import LM_HEAD, HeadConfig, LMHeadConfig
 from ..model.heads.hierarchical_softmax import HierarchicalSoftmaxHeadConfig
 from ..model.model import Model, ModelConfig
 from ..tokenization.tokenizer import Tokenizer
@@ -51,25 +51,26 @@ def build_model(
     Huffman nodes (then with `paths`); buckets: (buckets, vector_size) of n-grams.
     """
     vocab_size, vector_size = vectors.shape
-    heads: dict[str, HeadConfig] = {"words": LMHeadConfig(transform=False, tied=False, bias=False)}
+    heads: dict[str, HeadConfig] = {LM_HEAD: LMHeadConfig(transform=False, tied=False, bias=False)}
     if paths is not None:
-        heads = {"words": HierarchicalSoftmaxHeadConfig(max_path_length=paths.nodes.shape[1])}
+        heads = {LM_HEAD: HierarchicalSoftmaxHeadConfig(max_path_length=paths.nodes.shape[1])}
     config = bag_of_vectors(vocab_size, vector_size, heads)
     if ngrams is not None:
         embedding = FastTextConfig(vector_size=vector_size, ngrams=ngrams)
         config = msgspec.structs.replace(config, encoder=msgspec.structs.replace(config.encoder, embeddings=embedding))
     model = Model(config, init_weights=False)
-    weights = {"encoder.tokens.weight": vectors, "heads.words.table.weight": outputs}
+    output_name = "output_embeddings" if paths is None else "node_embeddings"
+    weights = {"encoder.word_embeddings.weight": vectors, f"heads.lm.{output_name}.weight": outputs}
     if paths is not None:
-        weights |= {"heads.words.nodes": torch.from_numpy(paths.nodes), "heads.words.turns": torch.from_numpy(paths.codes)}
+        weights |= {"heads.lm.path_nodes": torch.from_numpy(paths.nodes), "heads.lm.path_codes": torch.from_numpy(paths.codes)}
     if buckets is not None:
-        weights["encoder.front.buckets.weight"] = buckets
+        weights["encoder.input_embeddings.ngram_embeddings.weight"] = buckets
     model.load_state_dict(weights)
     return model.eval()
 
 
-TOKEN_TABLE = "encoder.tokens.weight"
-NGRAM_TABLE = "encoder.front.buckets.weight"  # of character n-grams (fastText)
+TOKEN_TABLE = "encoder.word_embeddings.weight"
+NGRAM_TABLE = "encoder.input_embeddings.ngram_embeddings.weight"  # of character n-grams (fastText)
 
 
 def load_vectors(path: Path) -> KeyedVectors:
@@ -98,7 +99,7 @@ def init_embeddings(model: Model, tokenizer: Tokenizer, vectors: KeyedVectors, c
     Other rows keep their random initialization, scaled to the standard deviation of the vectors. Words are looked up as the
     tokenizer spells them.
     """
-    table = model.encoder.tokens
+    table = model.encoder.word_embeddings
     if table is None or table.weight.shape[1] != vectors.vector_size:
         problem = "no table of words" if table is None else f"a table of {table.weight.shape[1]} numbers a word"
         raise UserError(f"vectors of {vectors.vector_size} numbers do not fit a model with {problem}; set model.embedding_size="

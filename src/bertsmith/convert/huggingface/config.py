@@ -7,6 +7,7 @@ import msgspec
 from ...config import RecipeError, from_dict, to_dict
 from ...errors import UserError
 from ...model.config import EncoderConfig
+from ...model.heads import LM_HEAD
 from ...model.mixers import Attention, Longformer
 from .names import BERT, FAMILIES, Architecture, Family
 
@@ -42,7 +43,7 @@ def detect_family(config: dict[str, Any], source: str) -> Family:
         raise UserError(f"{source} holds no settings, but {type(config).__name__}")
     model_type = str(config.get("model_type", "bert"))
     if model_type not in FAMILIES:
-        raise UserError(f"{source} is of a {model_type!r}, which is not known here; known: {', '.join(FAMILIES)}")
+        raise UserError(f"{source} is of a {model_type!r}, which is not supported; supported: {', '.join(FAMILIES)}")
     for name, allowed in SUPPORTED_VALUES.items():
         if config.get(name, allowed[0]) not in allowed:
             raise UserError(f"{source} has {name} = {config[name]!r}; this model has only {allowed[0]!r}")
@@ -56,7 +57,7 @@ def get_position_offset(family: Family, config: dict[str, Any], source: str) -> 
     pad = config.get("pad_token_id", 1)
     if not isinstance(pad, int) or not 0 <= pad < 1 << 16:
         raise UserError(
-            f"{source} has pad_token_id = {pad!r}; positions of a {family.model_type} begin after it, so it is a number"
+            f"{source} has pad_token_id = {pad!r}; it must be a number: positions of a {family.model_type} start after it"
         )
     return pad + 1
 
@@ -70,7 +71,7 @@ def config_from_hf(family: Family, config: dict[str, Any], source: str) -> Encod
         elif name == "feedforward.intermediate_size" and family.default_intermediate_4x:
             continue
         elif name not in OPTIONAL_KEYS:
-            raise UserError(f"{source} does not say {hf_key}; it is not a whole config.json of a {family.model_type}")
+            raise UserError(f"{source} has no {hf_key}; it is not a complete config.json of a {family.model_type}")
     if isinstance(values["max_position_embeddings"], int):
         values["max_position_embeddings"] -= get_position_offset(family, config, source)
     values |= _map_activation(family, values, source)
@@ -105,7 +106,7 @@ def config_to_hf(
     """The config.json of an encoder; an error if it would not read back as the same encoder."""
     values = flatten(to_dict(canonicalize(encoder)))
     if not isinstance(encoder.mixer, Longformer if family.windowed_attention else Attention):
-        raise UserError(f"Hugging Face's {family.model_type} has no mixer={values['mixer.kind']}; such a model stays in "
+        raise UserError(f"Hugging Face's {family.model_type} has no mixer={values['mixer.kind']}; keep such a model in "
                        "bertsmith's own format")  # fmt: skip
     if encoder.feedforward is None or (unknown := [key for key in family.config_keys if key not in values]):
         missing = "feedforward" if encoder.feedforward is None else unknown[0]
@@ -138,14 +139,15 @@ def config_to_hf(
     relevant = {name: value for name, value in values.items() if name != "pooler_act" or architecture.pooler_module}
     if lost := [f"{name} = {value!r}" for name, value in relevant.items() if read_back.get(name) != value]:
         raise UserError(
-            f"Hugging Face's {family.model_type} cannot say {', '.join(lost)}; such a model stays in bertsmith's own format"
+            f"Hugging Face's {family.model_type} cannot represent {', '.join(lost)}; "
+            "keep such a model in bertsmith's own format"
         )
     return config
 
 
 def check_head_activation(family: Family, encoder: EncoderConfig, heads: tuple[str, ...], source: str) -> None:
     """Raise if the family's MLM head has a fixed activation other than the model's."""
-    if family.erf_mlm_head and "words" in heads and encoder.head_activation != "gelu":
+    if family.erf_mlm_head and LM_HEAD in heads and encoder.head_activation != "gelu":
         raise UserError(f"{source}: the blocks have {encoder.head_activation}, but a {family.model_type}'s head over the words "
                        "has GELU by erf; this model has one for both")  # fmt: skip
 
@@ -179,12 +181,12 @@ def longformer_mixer_values(config: dict[str, Any], num_layers: Any, num_heads: 
     """Our keys for Longformer's attention: the window of each layer (both sides together); a dilation is for all its heads."""
     windows = _per_layer(config.get(ATTENTION_WINDOW, 512), num_layers, ATTENTION_WINDOW, source)
     if bad_window := next((window for window in windows if window % 2 or window < 2), None):
-        raise UserError(f"{source} has {ATTENTION_WINDOW} = {bad_window}, which has no two halves")
+        raise UserError(f"{source} has {ATTENTION_WINDOW} = {bad_window}, which is not even")
     dilations = _per_layer(config.get(ATTENTION_DILATION, 1), num_layers, ATTENTION_DILATION, source)
     dilated = [dilation for dilation in dilations if dilation > 1]
     if len(set(dilated)) > 1 or dilations[len(dilations) - len(dilated) :] != dilated:
         raise UserError(
-            f"{source} has {ATTENTION_DILATION} = {dilations}; this model dilates its top layers, all by the same steps"
+            f"{source} has {ATTENTION_DILATION} = {dilations}; only the top layers can be dilated, all by the same factor"
         )
     dilation_values = {"mixer.dilation": dilated[:1] * num_heads, "mixer.dilated_layers": len(dilated)} if dilated else {}
     return {
@@ -218,5 +220,5 @@ def _map_activation(family: Family, values: dict[str, Any], source: str) -> dict
         return {}
     if name not in (known_names := family.activation_names or ACTIVATIONS):
         known = ", ".join(known_names)
-        raise UserError(f"{source} has {family.config_keys[key]} = {name!r}, which this model does not have; known: {known}")
+        raise UserError(f"{source} has {family.config_keys[key]} = {name!r}, which is not supported; supported: {known}")
     return {key: known_names[name]}

@@ -13,7 +13,7 @@ from ...artifacts import read_json, write_json
 from ...config import from_dict
 from ...errors import UserError
 from ...model.checkpoint import MAX_SHARD_SIZE, WEIGHTS_INDEX_FILE, save_weights
-from ...model.heads import PooledHeadConfig, SequenceHeadConfig, TokenHeadConfig
+from ...model.heads import LM_HEAD, PooledHeadConfig, SequenceHeadConfig, TokenHeadConfig
 from ...model.mixers import Longformer
 from ...model.model import Model
 from ...tasks import Seq2Seq, TaskConfig
@@ -21,7 +21,7 @@ from ...tokenization.tokenizer import Tokenizer
 from . import tokenizer as vocabulary
 from .config import check_head_activation, config_to_hf, detect_family, get_family, get_position_offset
 from .mapping import POSITION_EMBEDDINGS, SEGMENT_EMBEDDINGS, ConvertedModel, convert_from_hf, convert_to_hf, mlm_head_config
-from .names import FAMILIES, Architecture, Family
+from .names import FAMILIES, PAIR_HEADS, Architecture, Family
 from .tasks import HEAD_TYPES, task_to_hf
 from .weights import find_weight_files, read_weights
 
@@ -92,17 +92,17 @@ def select_architecture(family: Family, model: Model, task: TaskConfig | None) -
         raise UserError(f"this model answers texts by texts, which Hugging Face's {family.model_type} does not; it stays in "
                        "bertsmith's own format")  # fmt: skip
     if heads == ("task",) and task is None:
-        raise UserError("this model's head `task` has no task in its folder's config.json, to say what its scores are of")
+        raise UserError("this model's head `task` has no task in its folder's config.json, to define its outputs")
     architecture = family.find_architecture(heads, HEAD_TYPES.get(type(task)) if heads else None)
     if architecture is None:
         known = sorted({head for architecture in family.architectures for head in architecture.heads})
         task_text = f" for {task.__struct_config__.tag}" if task is not None else ""
-        raise UserError(f"this model has the heads {', '.join(heads)}{task_text}; Hugging Face's {family.model_type} has a "
-                       f"place for {', '.join(known)}, and not for every set of them")  # fmt: skip
+        raise UserError(f"this model has the heads {', '.join(heads)}{task_text}; Hugging Face's {family.model_type} "
+                       f"supports {', '.join(known)}, and not every combination of them")  # fmt: skip
     for name, head in model.config.heads.items():
-        if name == "next" and head != PooledHeadConfig(labels=2):
+        if name in PAIR_HEADS and head != PooledHeadConfig(labels=2):
             raise UserError("this model's head `next` has other than two labels, which Hugging Face's has not")
-        if name == "words" and head != mlm_head_config(family):
+        if name == LM_HEAD and head != mlm_head_config(family):
             raise UserError(f"this model's head over the words is not as that of Hugging Face's {family.model_type}; it "
                            "stays in bertsmith's own format")  # fmt: skip
         if name == "task" and not isinstance(head, SequenceHeadConfig | TokenHeadConfig):
@@ -117,7 +117,7 @@ def verify_roundtrip(folder: Path, model: Model, architecture: Architecture) -> 
     for name, weight in state_dict.items():
         is_omitted = name.startswith("encoder.pooler.") and not architecture.pooler_module
         if not is_omitted and not torch.equal(weight, read_back[name]):
-            raise UserError(f"{folder}: {name} came back changed; it is not written")
+            raise UserError(f"{folder}: {name} changed in the round trip; nothing is written")
 
 
 def read_record(folder: Path) -> CheckpointRecord:
@@ -133,7 +133,7 @@ def _nearest_family(model: Model) -> str:
     encoder = model.config.encoder
     if encoder.is_causal:
         return "gpt2" if encoder.norm == "pre" else "openai-gpt"
-    return "longformer" if isinstance(encoder.mixer, Longformer) else "electra" if "replaced" in model.config.heads else "bert"
+    return "longformer" if isinstance(encoder.mixer, Longformer) else "electra" if "rtd" in model.config.heads else "bert"
 
 
 def _build_target(family: Family, model: Model, tokenizer: Tokenizer, record: CheckpointRecord) -> ExportTarget:
@@ -148,7 +148,7 @@ def _build_target(family: Family, model: Model, tokenizer: Tokenizer, record: Ch
     if record.task is not None and isinstance(head, SequenceHeadConfig | TokenHeadConfig):
         config |= task_to_hf(record.task, architecture, head.dropout, encoder.hidden_dropout_prob)
     return ExportTarget(
-        family, architecture, config, model if "segments" in family.embeddings else _fold_segment_embeddings(model)
+        family, architecture, config, model if "token_type_embeddings" in family.embeddings else _fold_segment_embeddings(model)
     )
 
 
@@ -161,7 +161,7 @@ def _fold_segment_embeddings(model: Model) -> Model:
         model = deepcopy(model)
         with torch.no_grad():
             # models without either were refused before
-            assert model.encoder.positions is not None and model.encoder.segments is not None
-            model.encoder.positions.weight += model.encoder.segments.weight[0]
-            model.encoder.segments.weight.zero_()
+            assert model.encoder.position_embeddings is not None and model.encoder.token_type_embeddings is not None
+            model.encoder.position_embeddings.weight += model.encoder.token_type_embeddings.weight[0]
+            model.encoder.token_type_embeddings.weight.zero_()
     return model

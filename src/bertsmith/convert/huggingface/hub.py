@@ -10,13 +10,7 @@ from typing import Any
 from ...errors import UserError
 from .weights import WEIGHT_FILES
 
-REPO_ID = re.compile(r"(?!\.+/)[\w.-]+/(?!\.+$)[\w.-]+")
 CONFIG_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt")
-
-
-def is_repo_id(source: str) -> bool:
-    """Whether a string has the form `org/name`."""
-    return REPO_ID.fullmatch(source) is not None
 
 
 def download(repo_id: str, quiet: bool = False) -> Path:
@@ -26,22 +20,23 @@ def download(repo_id: str, quiet: bool = False) -> Path:
         from huggingface_hub import constants, errors
     except ImportError:
         raise UserError(
-            f"there is no folder {repo_id}; to fetch a model of that name, `pip install 'bertsmith[hub]'`"
+            f"there is no folder {repo_id}; to download the model of that name, run `pip install 'bertsmith[hub]'`, or give "
+            "source=FOLDER, downloaded elsewhere"
         ) from None
     endpoint = os.environ.get("HF_ENDPOINT") or constants.ENDPOINT
     try:
         names = [file.rfilename for file in hub.HfApi(endpoint=endpoint).model_info(repo_id).siblings or ()]
         needed = _select_files(names)
         if "config.json" not in needed:
-            raise UserError(f"{repo_id} at {endpoint} holds no config.json; it is not a model that transformers loads")
+            raise UserError(f"{repo_id} at {endpoint} holds no config.json; it is not a model that transformers can load")
         with _progress_bars(hub, quiet):
             return Path(hub.snapshot_download(repo_id, allow_patterns=needed, endpoint=endpoint))
     except errors.GatedRepoError:
-        raise UserError(f"{repo_id} at {endpoint} is given to those who accept its terms; do so on its page, then "
+        raise UserError(f"{repo_id} at {endpoint} is gated; accept its terms on its page, then run "
                        "`hf auth login`") from None  # fmt: skip
     except errors.RepositoryNotFoundError:
-        raise UserError(f"there is no folder {repo_id}, and {endpoint} has no model of that name, or it is private: correct "
-                       "the name, or `hf auth login`") from None  # fmt: skip
+        raise UserError(f"there is no folder {repo_id}, and {endpoint} has no public model of that name; correct the name, "
+                       "or run `hf auth login` if the model is private") from None  # fmt: skip
     except UserError:
         raise
     except Exception as error:  # network errors differ between versions
@@ -65,8 +60,8 @@ def _find_cached(hub: Any, repo_id: str, endpoint: str, error: Exception) -> Pat
     if isinstance(config_path, str):
         return Path(config_path).parent
     cause = str(error).strip().split("\n")[0][:200] or type(error).__name__
-    raise UserError(f"there is no folder {repo_id}, and {endpoint} did not give a model of that name: {cause}; try again with "
-                   "the network, or give a folder") from None  # fmt: skip
+    raise UserError(f"there is no folder {repo_id}, and {endpoint} could not be reached: {cause}; try again with a network "
+                   "connection, or give source=FOLDER, downloaded elsewhere") from None  # fmt: skip
 
 
 @contextmanager

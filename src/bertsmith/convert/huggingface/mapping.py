@@ -9,17 +9,17 @@ from torch import Tensor, nn
 
 from ...errors import UserError
 from ...model.config import EncoderConfig
-from ...model.heads import DiscriminatorHeadConfig, HeadConfig, LMHeadConfig, PooledHeadConfig
+from ...model.heads import LM_HEAD, DiscriminatorHeadConfig, HeadConfig, LMHeadConfig, PooledHeadConfig
 from ...model.model import Model, ModelConfig
 from ...tasks import TaskConfig
 from .config import check_head_activation, config_from_hf, get_position_offset
-from .names import BERT, EMBEDDING_PROJECTION, NARROW_BERT, Architecture, Family
+from .names import BERT, EMBEDDING_PROJECTION, NARROW_BERT, PAIR_HEADS, Architecture, Family
 from .tasks import head_from_hf, task_from_hf
 from .weights import NameMap, build_name_map, has_head, normalize_name
 
-POSITION_EMBEDDINGS = "encoder.positions.weight"
+POSITION_EMBEDDINGS = "encoder.position_embeddings.weight"
 POOLER_TENSORS = ("encoder.pooler.weight", "encoder.pooler.bias")
-SEGMENT_EMBEDDINGS = "encoder.segments.weight"
+SEGMENT_EMBEDDINGS = "encoder.token_type_embeddings.weight"
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def convert_to_hf(
         encoder.embedding_size is not None,
     )
     if unmapped := sorted(weights.keys() - name_map.keys() - {*POOLER_TENSORS, SEGMENT_EMBEDDINGS}):
-        raise UserError(f"Hugging Face's {architecture.name} has no place for {_format_names(unmapped)}")
+        raise UserError(f"Hugging Face's {architecture.name} has no parameters for {_format_names(unmapped)}")
     prefix = family.prefix if not architecture.heads else ""
     parts = {our_name: weights[our_name].chunk(len(names)) for our_name, names in name_map.items()}
     return {
@@ -99,7 +99,7 @@ def mlm_head_config(family: Family) -> LMHeadConfig:
 
 def _transpose_if_needed(family: Family, our_name: str, tensor: Tensor) -> Tensor:
     """GPT's files store the matrices of the blocks transposed (Conv1D: x @ W)."""
-    is_transposed = family.transposed_weights and our_name.startswith("encoder.stack.blocks.") and tensor.ndim == 2
+    is_transposed = family.transposed_weights and our_name.startswith("encoder.stack.layers.") and tensor.ndim == 2
     return tensor.T.contiguous() if is_transposed else tensor
 
 
@@ -122,7 +122,7 @@ def _drop_tied_copies(family: Family, tensors: dict[str, Tensor], source: str) -
             continue
         tensor = tensors.pop(copy)
         if not torch.equal(tensors.setdefault(original, tensor), tensor):
-            raise UserError(f"{source}: {copy} is not {original}, but a table of its own; this model has one for both")
+            raise UserError(f"{source}: {copy} is not {original}, but has other values; this model ties the two")
     return tensors
 
 
@@ -136,7 +136,7 @@ def _detect_architecture(
     if architecture:
         score = tensors.get(f"{architecture.score_module}.weight")
         if score is None:
-            raise UserError(f"{source} holds no {architecture.score_module}.weight, though its config.json says that it is a "
+            raise UserError(f"{source} holds no {architecture.score_module}.weight, although its config.json says "
                            f"{architecture.name}; correct `architectures` there")  # fmt: skip
         if task := task_from_hf(architecture, config, len(score), source):
             return architecture, task
@@ -149,7 +149,7 @@ def _detect_architecture(
 
 def _find_pooler(family: Family, architecture: Architecture, tensors: Iterable[str]) -> str | None:
     """Module of the pooler: the architecture's if its head needs one; else the encoder's, if present."""
-    if architecture.head_type in ("text", "choice") or "next" in architecture.heads:
+    if architecture.head_type in ("text", "choice") or PAIR_HEADS & {*architecture.heads}:
         return architecture.pooler_module
     return family.pooler_module if family.pooler_module and f"{family.pooler_module}.weight" in tensors else None
 
@@ -158,7 +158,9 @@ def _find_unexpected_keys(family: Family, names: Iterable[str], source: str) -> 
     """Names that were not mapped; an error for those of the encoder, except an unused pooler."""
     names, unused_pooler = sorted(names), (f"{family.pooler_module}.weight", f"{family.pooler_module}.bias")
     if in_encoder := [name for name in names if name.startswith(family.prefix) and name not in unused_pooler]:
-        raise UserError(f"{source} holds parts of an encoder that this model has no place for: {_format_names(in_encoder)}")
+        raise UserError(
+            f"{source} holds parts of an encoder that this model has no parameters for: {_format_names(in_encoder)}"
+        )
     return names
 
 
@@ -197,21 +199,23 @@ def _build_head_configs(
     for head in architecture.heads:
         if head == "task":
             configs[head] = head_from_hf(family, architecture, config, len(tensors[f"{architecture.score_module}.weight"]))
-        elif head == "next":
-            configs[head] = PooledHeadConfig(labels=len(tensors[f"{family.head_modules[head]['score']}.weight"]))
+        elif head in PAIR_HEADS:
+            configs[head] = PooledHeadConfig(labels=len(tensors[f"{family.head_modules[head]['classifier']}.weight"]))
         else:
-            configs[head] = mlm_head_config(family) if head == "words" else DiscriminatorHeadConfig()
+            configs[head] = mlm_head_config(family) if head == LM_HEAD else DiscriminatorHeadConfig()
     return configs
 
 
 def _check_nothing_missing(names: Iterable[str], source: str) -> None:
     if names := sorted(names):
-        raise UserError(f"{source} lacks what its config.json promises: {_format_names(names)}")
+        raise UserError(f"{source} lacks tensors that its config.json requires: {_format_names(names)}")
 
 
 def _to_float32(name: str, tensor: Tensor, source: str) -> Tensor:
     if not tensor.is_floating_point():
-        raise UserError(f"{source}: {name} holds {tensor.dtype}, not real numbers; a quantised model cannot be read")
+        raise UserError(
+            f"{source}: {name} holds {tensor.dtype}, not floating-point numbers; a quantized model cannot be imported"
+        )
     return tensor.to(torch.float32)
 
 
@@ -244,9 +248,7 @@ def _check_shapes(model: Model, weights: dict[str, Tensor], name_map: NameMap, s
     for name, param in model.state_dict().items():
         if weights[name].shape != param.shape:
             hf_names = " + ".join(name_map.get(name, (name,)))
-            raise UserError(
-                f"{source}: {hf_names} is {list(weights[name].shape)}, where its config.json promises {list(param.shape)}"
-            )
+            raise UserError(f"{source}: {hf_names} is {list(weights[name].shape)}, but by its config.json {list(param.shape)}")
 
 
 def _format_names(names: list[str], limit: int = 8) -> str:

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-QKV = "mixer.project.qkv"  # one fused matrix here, three in most families
+QKV = "mixer.projections.qkv"  # one fused matrix here, three in most families
 HeadType = Literal["text", "token", "span", "choice"]  # what the scores of a task head are for
 NameTriple = tuple[str | None, str | None, str | None]
+PAIR_HEADS = {"nsp", "sop"}  # heads of a pair of sentences, on the pooled first token
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def _build_architectures(
     text_dropout, token_dropout, span_dropout = dropouts
     return (
         Architecture(f"{class_prefix}Model", pooler_module=encoder_pooler),
-        Architecture(f"{class_prefix}ForMaskedLM", ("words",)),
+        Architecture(f"{class_prefix}ForMaskedLM", ("lm",)),
         Architecture(f"{class_prefix}ForSequenceClassification", ("task",), text_pooler, "text", score_module, text_dropout),
         Architecture(f"{class_prefix}ForTokenClassification", ("task",), None, "token", "classifier", token_dropout),
         Architecture(f"{class_prefix}ForQuestionAnswering", ("task",), None, "span", "qa_outputs", span_dropout),
@@ -84,16 +85,16 @@ def _build_architectures(
 
 BLOCK_MODULES = {
     QKV: ("attention.self.query", "attention.self.key", "attention.self.value"),
-    "mixer.project.out": ("attention.output.dense",),
+    "mixer.projections.output": ("attention.output.dense",),
     "mixer_norm": ("attention.output.LayerNorm",),
-    "feedforward.up": ("intermediate.dense",),
-    "feedforward.down": ("output.dense",),
+    "feedforward.intermediate": ("intermediate.dense",),
+    "feedforward.output": ("output.dense",),
     "feedforward_norm": ("output.LayerNorm",),
 }
 EMBEDDINGS = {
-    "tokens": "embeddings.word_embeddings",
-    "positions": "embeddings.position_embeddings",
-    "segments": "embeddings.token_type_embeddings",
+    "word_embeddings": "embeddings.word_embeddings",
+    "position_embeddings": "embeddings.position_embeddings",
+    "token_type_embeddings": "embeddings.token_type_embeddings",
 }
 CONFIG_KEYS = {
     "num_hidden_layers": "num_hidden_layers",
@@ -109,22 +110,23 @@ CONFIG_KEYS = {
     "initializer_range": "initializer_range",
 }
 CLASSIFIER_DROPOUTS: NameTriple = ("classifier_dropout", "classifier_dropout", None)
+PAIR_HEADS = {"nsp", "sop"}  # heads of a pair of sentences, on the pooled first token
 EMBEDDING_PROJECTION = "encoder.embedding_hidden_mapping_in"
 
 BERT = Family(
     model_type="bert",
     prefix="bert.",
     embeddings=EMBEDDINGS,
-    modules={"norm": "embeddings.LayerNorm"},
+    modules={"embedding_norm": "embeddings.LayerNorm"},
     block_prefix="encoder.layer.{}.",
     block_modules=BLOCK_MODULES,
     head_modules={
-        "words": {
+        "lm": {
             "transform": "cls.predictions.transform.dense",
             "norm": "cls.predictions.transform.LayerNorm",
             "bias": "cls.predictions.bias",
         },
-        "next": {"score": "cls.seq_relationship"},
+        "nsp": {"classifier": "cls.seq_relationship"},
     },
     tied_weights={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -132,8 +134,8 @@ BERT = Family(
     },
     architectures=_build_architectures(
         "Bert", ("bert.pooler.dense", "bert.pooler.dense", "bert.pooler.dense"), CLASSIFIER_DROPOUTS,
-        Architecture("BertForNextSentencePrediction", ("next",), "bert.pooler.dense"),
-        Architecture("BertForPreTraining", ("next", "words"), "bert.pooler.dense"),
+        Architecture("BertForNextSentencePrediction", ("nsp",), "bert.pooler.dense"),
+        Architecture("BertForPreTraining", ("lm", "nsp"), "bert.pooler.dense"),
     ),
     config_keys=CONFIG_KEYS,
     fixed_values={"pooler_act": "tanh", "num_hidden_groups": None, "embedding_size": None},
@@ -142,7 +144,7 @@ BERT = Family(
 # Chinese checkpoints in Google's format with embedding_size < hidden_size, which transformers' BERT does not support.
 NARROW_BERT = replace(
     BERT,
-    modules={**BERT.modules, "widen": EMBEDDING_PROJECTION},
+    modules={**BERT.modules, "embedding_projection": EMBEDDING_PROJECTION},
     config_keys={**CONFIG_KEYS, "embedding_size": "embedding_size"},
     fixed_values={"pooler_act": "tanh", "num_hidden_groups": None},
     embedding_projection="always",
@@ -155,7 +157,7 @@ ROBERTA = Family(
     modules=BERT.modules,
     block_prefix=BERT.block_prefix,
     block_modules=BLOCK_MODULES,
-    head_modules={"words": {"transform": "lm_head.dense", "norm": "lm_head.layer_norm", "bias": "lm_head.bias"}},
+    head_modules={"lm": {"transform": "lm_head.dense", "norm": "lm_head.layer_norm", "bias": "lm_head.bias"}},
     tied_weights={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
@@ -176,7 +178,7 @@ LONGFORMER = replace(
     prefix="longformer.",
     block_modules={
         **BLOCK_MODULES,
-        "mixer.anchored": ("attention.self.query_global", "attention.self.key_global", "attention.self.value_global"),
+        "mixer.global_qkv": ("attention.self.query_global", "attention.self.key_global", "attention.self.value_global"),
     },
     tied_weights={
         "lm_head.decoder.weight": "longformer.embeddings.word_embeddings.weight",
@@ -193,18 +195,18 @@ LONGFORMER = replace(
 DISTILBERT = Family(
     model_type="distilbert",
     prefix="distilbert.",
-    embeddings={ours: theirs for ours, theirs in EMBEDDINGS.items() if ours != "segments"},
+    embeddings={ours: theirs for ours, theirs in EMBEDDINGS.items() if ours != "token_type_embeddings"},
     modules=BERT.modules,
     block_prefix="transformer.layer.{}.",
     block_modules={
         QKV: ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
-        "mixer.project.out": ("attention.out_lin",),
+        "mixer.projections.output": ("attention.out_lin",),
         "mixer_norm": ("sa_layer_norm",),
-        "feedforward.up": ("ffn.lin1",),
-        "feedforward.down": ("ffn.lin2",),
+        "feedforward.intermediate": ("ffn.lin1",),
+        "feedforward.output": ("ffn.lin2",),
         "feedforward_norm": ("output_layer_norm",),
     },
-    head_modules={"words": {"transform": "vocab_transform", "norm": "vocab_layer_norm", "bias": "vocab_projector.bias"}},
+    head_modules={"lm": {"transform": "vocab_transform", "norm": "vocab_layer_norm", "bias": "vocab_projector.bias"}},
     tied_weights={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
     architectures=_build_architectures(
         "DistilBert", (None, "pre_classifier", "pre_classifier"), ("seq_classif_dropout", "dropout", "qa_dropout")
@@ -229,19 +231,19 @@ ALBERT = Family(
     model_type="albert",
     prefix="albert.",
     embeddings=EMBEDDINGS,
-    modules={"norm": "embeddings.LayerNorm", "widen": EMBEDDING_PROJECTION},
+    modules={"embedding_norm": "embeddings.LayerNorm", "embedding_projection": EMBEDDING_PROJECTION},
     block_prefix="encoder.albert_layer_groups.{}.albert_layers.0.",
     block_modules={
         QKV: ("attention.query", "attention.key", "attention.value"),
-        "mixer.project.out": ("attention.dense",),
+        "mixer.projections.output": ("attention.dense",),
         "mixer_norm": ("attention.LayerNorm",),
-        "feedforward.up": ("ffn",),
-        "feedforward.down": ("ffn_output",),
+        "feedforward.intermediate": ("ffn",),
+        "feedforward.output": ("ffn_output",),
         "feedforward_norm": ("full_layer_layer_norm",),
     },
     head_modules={
-        "words": {"transform": "predictions.dense", "norm": "predictions.LayerNorm", "bias": "predictions.bias"},
-        "next": {"score": "sop_classifier.classifier"},
+        "lm": {"transform": "predictions.dense", "norm": "predictions.LayerNorm", "bias": "predictions.bias"},
+        "sop": {"classifier": "sop_classifier.classifier"},
     },
     tied_weights={
         "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
@@ -250,7 +252,7 @@ ALBERT = Family(
     architectures=_build_architectures(
         "Albert", ("albert.pooler", "albert.pooler", "albert.pooler"),
         ("classifier_dropout_prob", "classifier_dropout_prob", None),
-        Architecture("AlbertForPreTraining", ("next", "words"), "albert.pooler"),
+        Architecture("AlbertForPreTraining", ("lm", "sop"), "albert.pooler"),
     ),
     config_keys={**CONFIG_KEYS, "num_hidden_groups": "num_hidden_groups", "embedding_size": "embedding_size"},
     fixed_values={"pooler_act": "tanh"},
@@ -263,24 +265,24 @@ ELECTRA = Family(
     model_type="electra",
     prefix="electra.",
     embeddings=EMBEDDINGS,
-    modules={"norm": "embeddings.LayerNorm", "widen": "embeddings_project"},
+    modules={"embedding_norm": "embeddings.LayerNorm", "embedding_projection": "embeddings_project"},
     block_prefix=BERT.block_prefix,
     block_modules=BLOCK_MODULES,
     head_modules={
-        "words": {
+        "lm": {
             "transform": "generator_predictions.dense",
             "norm": "generator_predictions.LayerNorm",
             "bias": "generator_lm_head.bias",
         },
-        "replaced": {
+        "rtd": {
             "transform": "discriminator_predictions.dense",
-            "score": "discriminator_predictions.dense_prediction",
+            "classifier": "discriminator_predictions.dense_prediction",
         },
     },
     tied_weights={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
     architectures=_build_architectures(
         "Electra", (None, "classifier.dense", "sequence_summary.summary"), CLASSIFIER_DROPOUTS,
-        Architecture("ElectraForPreTraining", ("replaced",)), score_module="classifier.out_proj",
+        Architecture("ElectraForPreTraining", ("rtd",)), score_module="classifier.out_proj",
     ),
     config_keys={**CONFIG_KEYS, "embedding_size": "embedding_size"},
     fixed_values={"pooler_act": "gelu", "num_hidden_groups": None},
@@ -292,20 +294,20 @@ ELECTRA = Family(
 GPT2 = Family(
     model_type="gpt2",
     prefix="transformer.",
-    embeddings={"tokens": "wte", "positions": "wpe"},
-    modules={"stack.norm": "ln_f"},
+    embeddings={"word_embeddings": "wte", "position_embeddings": "wpe"},
+    modules={"stack.final_norm": "ln_f"},
     block_prefix="h.{}.",
     block_modules={
         QKV: ("attn.c_attn",),
-        "mixer.project.out": ("attn.c_proj",),
+        "mixer.projections.output": ("attn.c_proj",),
         "mixer_norm": ("ln_1",),
-        "feedforward.up": ("mlp.c_fc",),
-        "feedforward.down": ("mlp.c_proj",),
+        "feedforward.intermediate": ("mlp.c_fc",),
+        "feedforward.output": ("mlp.c_proj",),
         "feedforward_norm": ("ln_2",),
     },
-    head_modules={"words": {}},
+    head_modules={"lm": {}},
     tied_weights={"lm_head.weight": "transformer.wte.weight"},
-    architectures=(Architecture("GPT2Model"), Architecture("GPT2LMHeadModel", ("words",))),
+    architectures=(Architecture("GPT2Model"), Architecture("GPT2LMHeadModel", ("lm",))),
     config_keys={
         "num_hidden_layers": "n_layer",
         "hidden_size": "n_embd",
@@ -331,10 +333,10 @@ GPT2 = Family(
 OPENAI_GPT = replace(
     GPT2,
     model_type="openai-gpt",
-    embeddings={"tokens": "tokens_embed", "positions": "positions_embed"},
+    embeddings={"word_embeddings": "tokens_embed", "position_embeddings": "positions_embed"},
     modules={},
     tied_weights={"lm_head.weight": "transformer.tokens_embed.weight"},
-    architectures=(Architecture("OpenAIGPTModel"), Architecture("OpenAIGPTLMHeadModel", ("words",))),
+    architectures=(Architecture("OpenAIGPTModel"), Architecture("OpenAIGPTLMHeadModel", ("lm",))),
     config_keys={ours: theirs for ours, theirs in GPT2.config_keys.items() if ours != "feedforward.intermediate_size"}
     | {"feedforward.hidden_act": "afn"},
     fixed_values={**GPT2.fixed_values, "norm": "post"},

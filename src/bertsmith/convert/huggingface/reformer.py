@@ -12,7 +12,7 @@ from ...config import RecipeError, from_dict
 from ...errors import UserError
 from ...model.batch import Inputs
 from ...model.config import EncoderConfig
-from ...model.heads import HeadConfig, LMHeadConfig
+from ...model.heads import LM_HEAD, HeadConfig, LMHeadConfig
 from ...model.mixers import ReformerChunked
 from ...model.model import Model, ModelConfig
 from ...model.packing import Layout
@@ -25,10 +25,10 @@ MODEL_TYPE = "reformer"
 LAYER_KINDS = {"local": "local", "lsh": "lsh"}
 BLOCK_MODULES = {
     "mixer_norm": "attention.layer_norm",
-    "mixer.out": "attention.output.dense",
+    "mixer.output": "attention.output.dense",
     "feedforward_norm": "feed_forward.layer_norm",
-    "feedforward.up": "feed_forward.dense.dense",
-    "feedforward.down": "feed_forward.output.dense",
+    "feedforward.intermediate": "feed_forward.dense.dense",
+    "feedforward.output": "feed_forward.output.dense",
 }
 LM_HEAD_WEIGHT, LM_HEAD_BIAS = "lm_head.decoder.weight", "lm_head.bias"
 IGNORED_TENSORS = r"mask_value_float(16|32)$|^lm_head\.decoder\.bias$"  # buffers in older files, and a copy of the bias
@@ -51,20 +51,22 @@ def read(folder: Path) -> tuple[ConvertedModel, list[Path]]:
     encoder = _build_encoder_config(config, source)
     name_map = _build_name_map(encoder, LM_HEAD_WEIGHT in tensors)
     if missing := sorted({name for names in name_map.values() for name in names} - tensors.keys()):
-        raise UserError(f"{source} lacks what its config.json promises: {', '.join(missing[:8])}")
+        raise UserError(f"{source} lacks tensors that its config.json requires: {', '.join(missing[:8])}")
     unexpected = sorted(tensors.keys() - {name for names in name_map.values() for name in names})
     if in_encoder := [name for name in unexpected if name.startswith(("embeddings.", "encoder."))]:
-        raise UserError(f"{source} holds parts of an encoder that this model has no place for: {', '.join(in_encoder[:8])}")
-    heads: dict[str, HeadConfig] = {"words": LMHeadConfig(transform=False, tied=False)} if LM_HEAD_WEIGHT in tensors else {}
+        raise UserError(
+            f"{source} holds parts of an encoder that this model has no parameters for: {', '.join(in_encoder[:8])}"
+        )
+    heads: dict[str, HeadConfig] = {LM_HEAD: LMHeadConfig(transform=False, tied=False)} if LM_HEAD_WEIGHT in tensors else {}
     model = Model(
         ModelConfig(encoder=encoder, vocab_size=len(tensors["embeddings.word_embeddings.weight"]), heads=heads), False
     )
     weights = {ours: torch.cat([tensors[name] for name in names]) for ours, names in name_map.items()}
-    weights |= {ours: weight.flatten(0, -2) for ours, weight in weights.items() if ".axial." in ours}
+    weights |= {ours: weight.flatten(0, -2) for ours, weight in weights.items() if ".axial_position_embeddings." in ours}
     for name, param in model.state_dict().items():
         if weights[name].shape != param.shape:
-            raise UserError(f"{source}: {' + '.join(name_map[name])} is {list(weights[name].shape)}, where its config.json "
-                           f"promises {list(param.shape)}")  # fmt: skip
+            raise UserError(f"{source}: {' + '.join(name_map[name])} is {list(weights[name].shape)}, but by its config.json "
+                           f"{list(param.shape)}")  # fmt: skip
     model.load_state_dict(weights)
     return ConvertedModel(model.eval(), None, unexpected, []), [folder / "config.json", *files]
 
@@ -72,7 +74,7 @@ def read(folder: Path) -> tuple[ConvertedModel, list[Path]]:
 @torch.inference_mode()
 def check_parity(model: Model, folder: Path) -> dict[str, float]:
     """Maximum absolute differences to transformers, per sequence and with our hash seed; an error if one exceeds TOLERANCE."""
-    mixer, has_lm_head = model.config.encoder.mixer, "words" in model.config.heads
+    mixer, has_lm_head = model.config.encoder.mixer, LM_HEAD in model.config.heads
     assert isinstance(mixer, ReformerChunked)
     name = "ReformerModel" if not has_lm_head else "ReformerModelWithLMHead" if mixer.causal else "ReformerForMaskedLM"
     hf_model, differences = load_hf_model(folder, name), dict[str, float]()
@@ -91,11 +93,11 @@ def check_parity(model: Model, folder: Path) -> dict[str, float]:
         pairs = {"hidden": (hidden, hf_hidden)}
         if has_lm_head:  # transformers 5 loads the bias but does not add it
             missing_bias = hf_model.lm_head.bias if hf_model.lm_head.decoder.bias is None else 0.0
-            pairs["words"] = (model.compute_logits("words", hidden), hf_model.lm_head(hf_hidden[None])[0] + missing_bias)
+            pairs[LM_HEAD] = (model.compute_logits(LM_HEAD, hidden), hf_model.lm_head(hf_hidden[None])[0] + missing_bias)
         for output, (ours, theirs) in pairs.items():
             differences[output] = max(differences.get(output, 0.0), float((ours - theirs).abs().max()))
     if too_large := {output: value for output, value in differences.items() if not value < TOLERANCE}:
-        raise UserError(f"{folder}: transformers' {name} gives other answers, apart by {too_large}; nothing is written")
+        raise UserError(f"{folder}: transformers' {name} gives different outputs, by {too_large}; nothing is written")
     return differences
 
 
@@ -163,23 +165,25 @@ def _default_num_buckets(max_length: int, chunk_length: int) -> int | list[int]:
 def _build_name_map(encoder: EncoderConfig, has_lm_head: bool) -> dict[str, tuple[str, ...]]:
     """Our tensor names to the source tensors that are concatenated (dim 0) to form them."""
     assert isinstance(encoder.mixer, ReformerChunked)
-    name_map: dict[str, tuple[str, ...]] = {"encoder.tokens.weight": ("embeddings.word_embeddings.weight",)}
-    modules = {"encoder.stack.norm": "encoder.layer_norm"}
+    name_map: dict[str, tuple[str, ...]] = {"encoder.word_embeddings.weight": ("embeddings.word_embeddings.weight",)}
+    modules = {"encoder.stack.final_norm": "encoder.layer_norm"}
     if encoder.position_embedding_type == "absolute":
-        name_map["encoder.positions.weight"] = ("embeddings.position_embeddings.embedding.weight",)
+        name_map["encoder.position_embeddings.weight"] = ("embeddings.position_embeddings.embedding.weight",)
     else:
         axes = range(len(encoder.position_embedding_type.shape))  # type: ignore[union-attr]
-        name_map |= {f"encoder.axial.axes.{n}.weight": (f"embeddings.position_embeddings.weights.{n}",) for n in axes}
+        name_map |= {
+            f"encoder.axial_position_embeddings.axes.{n}.weight": (f"embeddings.position_embeddings.weights.{n}",) for n in axes
+        }
     for i, kind in enumerate(encoder.mixer.attn_layers):
-        our_prefix, hf_prefix = f"encoder.stack.blocks.{i}", f"encoder.layers.{i}"
+        our_prefix, hf_prefix = f"encoder.stack.layers.{i}", f"encoder.layers.{i}"
         modules |= {f"{our_prefix}.{ours}": f"{hf_prefix}.{theirs}" for ours, theirs in BLOCK_MODULES.items()}
         projections = ("query", "key", "value") if kind == "local" else ("query_key", "value")
-        name_map[f"{our_prefix}.mixer.project.weight"] = tuple(
+        name_map[f"{our_prefix}.mixer.qkv.weight"] = tuple(
             f"{hf_prefix}.attention.self_attention.{name}.weight" for name in projections
         )
     for ours, theirs in modules.items():
-        parts = ("weight",) if ours.endswith("mixer.out") else ("weight", "bias")
+        parts = ("weight",) if ours.endswith("mixer.output") else ("weight", "bias")
         name_map |= {f"{ours}.{part}": (f"{theirs}.{part}",) for part in parts}
     return name_map | (
-        {"heads.words.table.weight": (LM_HEAD_WEIGHT,), "heads.words.bias": (LM_HEAD_BIAS,)} if has_lm_head else {}
+        {"heads.lm.output_embeddings.weight": (LM_HEAD_WEIGHT,), "heads.lm.bias": (LM_HEAD_BIAS,)} if has_lm_head else {}
     )

@@ -51,16 +51,18 @@ def build_name_map(
     name_map = {f"encoder.{ours}.weight": (f"{family.prefix}{theirs}.weight",) for ours, theirs in family.embeddings.items()}
     modules: NameMap = {}
     for ours, theirs in family.modules.items():
-        if ours != "widen" or has_projection:
+        if ours != "embedding_projection" or has_projection:
             modules[f"encoder.{ours}"] = (family.prefix + theirs,)
     for i in range(num_blocks):
         block_prefix = family.prefix + family.block_prefix.format(i)
         for ours, names in family.block_modules.items():
-            modules[f"encoder.stack.blocks.{i}.{ours}"] = tuple(block_prefix + name for name in names)
+            modules[f"encoder.stack.layers.{i}.{ours}"] = tuple(block_prefix + name for name in names)
     if pooler_module:
         modules["encoder.pooler"] = (pooler_module,)
     for head in architecture.heads:
-        for ours, theirs in ({"score": architecture.score_module} if head == "task" else family.head_modules[head]).items():
+        for ours, theirs in (
+            {"classifier": architecture.score_module} if head == "task" else family.head_modules[head]
+        ).items():
             (name_map if ours == "bias" else modules)[f"heads.{head}.{ours}"] = (theirs,)
     for ours, names in modules.items():
         name_map |= {f"{ours}.{part}": tuple(f"{name}.{part}" for name in names) for part in ("weight", "bias")}
@@ -94,10 +96,10 @@ def _list_shards(folder: Path, index: str) -> list[Path]:
     index_values = read_json(folder / index)
     names = index_values.get("weight_map") if isinstance(index_values, dict) else None
     if not isinstance(names, dict) or not names:
-        raise UserError(f"{folder / index} does not say which tensor lies where (weight_map)")
+        raise UserError(f"{folder / index} has no weight_map from tensors to files")
     for name in names.values():
         if not isinstance(name, str) or Path(name).name != name or Path(name).suffix not in (".safetensors", ".bin"):
-            raise UserError(f"{folder / index} names {name!r}, which is no file of weights in its folder")
+            raise UserError(f"{folder / index} names {name!r}, which is not a weights file in its folder")
     files = [folder / name for name in sorted(set(names.values()))]
     if missing := [file.name for file in files if not file.exists()]:
         raise UserError(f"{folder} lacks {', '.join(missing)}, which {index} names; download it again")
@@ -115,5 +117,5 @@ def _load_pickle(file: Path) -> dict[str, Tensor]:
     if not isinstance(state_dict, dict) or not all(
         isinstance(name, str) and isinstance(t, Tensor) for name, t in state_dict.items()
     ):
-        raise UserError(f"{file} holds other things than tensors by name; save the model's state_dict alone")
+        raise UserError(f"{file} holds more than tensors by name; save the model's state_dict alone")
     return state_dict

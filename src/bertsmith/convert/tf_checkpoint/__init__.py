@@ -38,7 +38,7 @@ def read(prefix: Path, attention_dropout: float = 0.0) -> tuple[Family, Converte
     """The converted model, with the given attention dropout, and the files it was read from."""
     config = next((prefix.with_name(name) for name in CONFIG_FILES if prefix.with_name(name).exists()), None)
     if config is None:
-        raise UserError(f"there is no {CONFIG_FILES[0]} beside {prefix}.index, to say what model it is of")
+        raise UserError(f"there is no {CONFIG_FILES[0]} beside {prefix}.index, with the model's config")
     bundle, settings = Bundle(prefix), read_json(config)
     family = detect_family(settings, str(config))
     settings[family.config_keys["mixer.attention_dropout"]] = attention_dropout
@@ -61,7 +61,9 @@ def read_weights(bundle: Bundle) -> dict[str, Tensor]:
             continue
         array = bundle.read_tensor(tf_name)
         if not np.issubdtype(array.dtype, np.floating):
-            raise UserError(f"{tf_name} in {bundle.index_path} holds {array.dtype}, not real numbers; a model's weights are")
+            raise UserError(
+                f"{tf_name} in {bundle.index_path} holds {array.dtype}, not floating-point numbers; a model's weights are"
+            )
         array = array.astype(np.float32, order="C")
         weights[name] = torch.from_numpy(np.ascontiguousarray(array.T) if tf_name.endswith("/kernel") else array)
     return weights

@@ -105,21 +105,21 @@ class RNNDecoder(Decoder):
         rnn_class, input_size = nn.LSTM if self.is_lstm else nn.GRU, hidden_size * (1 + self.attends_before_cell)
         inter_layer_dropout = dropout if config.num_hidden_layers > 1 else 0.0
         self.cell = rnn_class(input_size, hidden_size, config.num_hidden_layers, batch_first=True, dropout=inter_layer_dropout)
-        self.first = nn.Linear(hidden_size, config.num_hidden_layers * hidden_size)  # initial hidden state
-        self.look = SourceAttention(config.score, hidden_size)
-        self.say, self.drop = nn.Linear(3 * hidden_size, hidden_size), nn.Dropout(dropout)
+        self.initial_state = nn.Linear(hidden_size, config.num_hidden_layers * hidden_size)  # initial hidden state
+        self.attention = SourceAttention(config.score, hidden_size)
+        self.output, self.drop = nn.Linear(3 * hidden_size, hidden_size), nn.Dropout(dropout)
 
     def forward(
         self, decoder_inputs: Inputs, encoder_hidden_states: Tensor, encoder_layout: Layout, encoder: "Encoder"
     ) -> Tensor:
-        source = self.look.prepare_source(encoder_hidden_states, encoder_layout)
+        source = self.attention.prepare_source(encoder_hidden_states, encoder_layout)
         outputs = decoder_inputs.layout.unpad(
             self._decode(self._init_cell_state(source), source, decoder_inputs.layout.pad(encoder.embed(decoder_inputs)))[1]
         )
         return outputs if decoder_inputs.output_indices is None else outputs.index_select(0, decoder_inputs.output_indices)
 
     def init_state(self, encoder_hidden_states: Tensor, encoder_layout: Layout, encoder: "Encoder") -> RNNDecoderState:
-        source = self.look.prepare_source(encoder_hidden_states, encoder_layout)
+        source = self.attention.prepare_source(encoder_hidden_states, encoder_layout)
         return RNNDecoderState(self._init_cell_state(source), source, 0)
 
     def decode_step(self, state: RNNDecoderState, input_ids: Tensor, encoder: "Encoder") -> tuple[RNNDecoderState, Tensor]:
@@ -132,15 +132,17 @@ class RNNDecoder(Decoder):
         return RNNDecoderState(cell_state, state.source.select_rows(row_indices), state.position)
 
     def _init_cell_state(self, source: SourceStates) -> CellState:
-        hidden = torch.tanh(self.first(source.mean)).unflatten(-1, (self.cell.num_layers, -1)).transpose(0, 1).contiguous()
+        hidden = (
+            torch.tanh(self.initial_state(source.mean)).unflatten(-1, (self.cell.num_layers, -1)).transpose(0, 1).contiguous()
+        )
         return (hidden, torch.zeros_like(hidden)) if self.is_lstm else (hidden,)
 
     def _decode(self, cell_state: CellState, source: SourceStates, inputs_embeds: Tensor) -> tuple[CellState, Tensor]:
         """(rows, steps, hidden_size) token embeddings -> final cell state, and outputs of the same shape."""
-        if self.look.score_type == "additive":  # the attention of a step reads the state of the step before
+        if self.attention.score_type == "additive":  # the attention of a step reads the state of the step before
             hidden_steps, context_steps = [], []
             for step in range(inputs_embeds.shape[1]):
-                context_steps.append(self.look(cell_state[0][-1][:, None].to(source.keys.dtype), source))
+                context_steps.append(self.attention(cell_state[0][-1][:, None].to(source.keys.dtype), source))
                 cell_state, hidden_step = self._run_cell(
                     cell_state, torch.cat([inputs_embeds[:, step : step + 1], context_steps[-1].to(inputs_embeds.dtype)], -1)
                 )
@@ -151,13 +153,13 @@ class RNNDecoder(Decoder):
             cell_state, hidden = self._run_cell(
                 cell_state, torch.cat([inputs_embeds, mean_context], -1) if self.attends_before_cell else inputs_embeds
             )
-            context = self.look(hidden, source)
+            context = self.attention(hidden, source)
         return cell_state, self.drop(
-            torch.tanh(self.say(torch.cat([hidden, context.to(hidden.dtype), inputs_embeds.to(hidden.dtype)], -1)))
+            torch.tanh(self.output(torch.cat([hidden, context.to(hidden.dtype), inputs_embeds.to(hidden.dtype)], -1)))
         )
 
     def _run_cell(self, cell_state: CellState, inputs: Tensor) -> tuple[CellState, Tensor]:
-        dtype = self.first.weight.dtype
+        dtype = self.initial_state.weight.dtype
         cell_state = tuple(tensor.to(dtype) for tensor in cell_state)
         with torch.autocast(inputs.device.type, enabled=False):  # a float16 RNN would lose small gradients
             hidden, final_state = self.cell(inputs.to(dtype), cell_state if self.is_lstm else cell_state[0])

@@ -36,16 +36,18 @@ class CrossAttention(nn.Module):
         hidden_size, bias = config.hidden_size, config.mixer.bias
         head_multiplier = 2 if isinstance(config.mixer, LiteTransformer) else 1  # its attention has half of the channels
         self.num_heads, self.dropout = head_multiplier * config.mixer.num_attention_heads, config.mixer.attention_dropout
-        self.q, self.kv, self.out = (nn.Linear(hidden_size, times * hidden_size, bias=bias) for times in (1, 2, 1))
-        self.kv.weight.parts = 2  # type: ignore[attr-defined]  # fused matrices: Muon treats each alone
+        self.query, self.key_value, self.output = (
+            nn.Linear(hidden_size, times * hidden_size, bias=bias) for times in (1, 2, 1)
+        )
+        self.key_value.weight.parts = 2  # type: ignore[attr-defined]  # fused matrices: Muon treats each alone
         self.norm = config.build_add_norm()
 
     def forward(self, x: Tensor, layout: Layout, encoder_hidden_states: Tensor, encoder_layout: Layout) -> Tensor:
         """(target tokens, hidden_size): attention of each target token to its source."""
         k, v = self._project_kv(encoder_hidden_states)
-        q = self.q(x).unflatten(-1, (self.num_heads, -1))
+        q = self.query(x).unflatten(-1, (self.num_heads, -1))
         dropout = self.dropout if self.training else 0.0
-        return self.out(layout.attend(q, k, v, dropout=dropout, keys=encoder_layout).flatten(-2))
+        return self.output(layout.attend(q, k, v, dropout=dropout, keys=encoder_layout).flatten(-2))
 
     def cache_kv(self, encoder_hidden_states: Tensor, encoder_layout: Layout) -> CrossKV:
         """Keys and values of the sources, computed once for all decoding steps."""
@@ -54,11 +56,11 @@ class CrossAttention(nn.Module):
 
     def decode_step(self, x: Tensor, cross_kv: CrossKV, mask: Tensor | None) -> Tensor:
         """(rows, hidden_size): `forward` for one token of each row."""
-        q = self.q(x).unflatten(-1, (self.num_heads, 1, -1))
-        return self.out(F.scaled_dot_product_attention(q, *cross_kv, mask).flatten(1))
+        q = self.query(x).unflatten(-1, (self.num_heads, 1, -1))
+        return self.output(F.scaled_dot_product_attention(q, *cross_kv, mask).flatten(1))
 
     def _project_kv(self, encoder_hidden_states: Tensor) -> tuple[Tensor, Tensor]:
-        k, v = self.kv(encoder_hidden_states).unflatten(-1, (2, self.num_heads, -1)).unbind(-3)
+        k, v = self.key_value(encoder_hidden_states).unflatten(-1, (2, self.num_heads, -1)).unbind(-3)
         return k, v
 
 
@@ -123,13 +125,13 @@ class TransformerDecoder(Decoder):
         if config.shared and (not is_plain_attention or encoder.norm == "none" or not encoder.feedforward):
             raise UserError("decoder.shared=true shares blocks of full attention with norms, and this encoder has others")
         num_own_blocks = 0 if config.shared else block_config.num_hidden_layers
-        self.blocks = nn.ModuleList(Block(block_config.for_layer(layer, num_own_blocks)) for layer in range(num_own_blocks))
-        for block in self.blocks[1:]:
-            block.mixer.tie_weights(self.blocks[0].mixer)  # type: ignore[union-attr, operator]
-        self.crossings = nn.ModuleList(CrossAttention(block_config) for _ in range(block_config.num_hidden_layers))
+        self.layers = nn.ModuleList(Block(block_config.for_layer(layer, num_own_blocks)) for layer in range(num_own_blocks))
+        for block in self.layers[1:]:
+            block.mixer.tie_weights(self.layers[0].mixer)  # type: ignore[union-attr, operator]
+        self.cross_attentions = nn.ModuleList(CrossAttention(block_config) for _ in range(block_config.num_hidden_layers))
         self.block_config = block_config
         self.norm_first = block_config.norm == "pre"
-        self.norm = block_config.build_add_norm() if self.norm_first else nn.Identity()
+        self.final_norm = block_config.build_add_norm() if self.norm_first else nn.Identity()
 
     def forward(
         self, decoder_inputs: Inputs, encoder_hidden_states: Tensor, encoder_layout: Layout, encoder: "Encoder"
@@ -147,9 +149,9 @@ class TransformerDecoder(Decoder):
         Returns a description of what stays newly initialized, or None; cross-attention always is, and is not named.
         """
         stack, config = encoder.stack, self.config
-        if len(self.blocks) > len(stack.block_indices):
+        if len(self.layers) > len(stack.group_indices):
             raise UserError(
-                f"decoder.num_hidden_layers={len(self.blocks)} is more than the {len(stack.block_indices)} blocks of "
+                f"decoder.num_hidden_layers={len(self.layers)} is more than the {len(stack.group_indices)} blocks of "
                 "the encoder, which they begin as; lower it, or begin anew with random_init=true"
             )
         same_feedforward, same_mixer = self._matches_encoder(encoder.config)
@@ -158,12 +160,12 @@ class TransformerDecoder(Decoder):
                 "the decoder's blocks are not of the encoder's kind, and cannot begin as those; leave out "
                 "decoder.num_attention_heads, feedforward and norm, or begin anew with random_init=true"
             )
-        for layer, block in enumerate(self.blocks):
-            _copy_weights(block, stack.blocks[stack.block_indices[layer]], same_feedforward, same_mixer)
-        if same_feedforward and isinstance(self.norm, AddNorm) and isinstance(stack.norm, AddNorm):
-            self.norm.load_state_dict(stack.norm.state_dict())
+        for layer, block in enumerate(self.layers):
+            _copy_weights(block, stack.layers[stack.group_indices[layer]], same_feedforward, same_mixer)
+        if same_feedforward and isinstance(self.final_norm, AddNorm) and isinstance(stack.final_norm, AddNorm):
+            self.final_norm.load_state_dict(stack.final_norm.state_dict())
         return (
-            None if same_mixer or not self.blocks else "what its tokens see of each other" if same_feedforward else "all of it"
+            None if same_mixer or not self.layers else "what its tokens see of each other" if same_feedforward else "all of it"
         )
 
     def _matches_encoder(self, encoder: "EncoderConfig") -> tuple[bool, bool]:
@@ -216,8 +218,8 @@ class TransformerDecoder(Decoder):
 
     def _layers(self, encoder: "Encoder") -> list[tuple[Block, CrossAttention]]:
         stack = encoder.stack
-        blocks = [stack.blocks[block_index] for block_index in stack.block_indices] if self.config.shared else list(self.blocks)
-        return list(zip(blocks, self.crossings, strict=True))  # type: ignore[arg-type]
+        blocks = [stack.layers[block_index] for block_index in stack.group_indices] if self.config.shared else list(self.layers)
+        return list(zip(blocks, self.cross_attentions, strict=True))  # type: ignore[arg-type]
 
     def _forward_block(
         self, block: Block, cross_attention: CrossAttention, sublayer_out: Tensor | None, residual: Tensor, layout: Layout,
@@ -245,7 +247,7 @@ class TransformerDecoder(Decoder):
         return (sublayer_out, residual) if self.norm_first else block.feedforward_norm(residual, sublayer_out)
 
     def _final_norm(self, sublayer_out: Tensor | None, residual: Tensor, output_indices: Tensor | None) -> Tensor:
-        x = self.norm(residual, sublayer_out)[0] if isinstance(self.norm, AddNorm) else residual
+        x = self.final_norm(residual, sublayer_out)[0] if isinstance(self.final_norm, AddNorm) else residual
         return x if output_indices is None else x.index_select(0, output_indices)
 
 

@@ -73,17 +73,19 @@ class AdaptiveInput(InputEmbedding):
     def __init__(self, clusters: Clusters, hidden_size: int) -> None:
         super().__init__()
         self.clusters = clusters
-        self.tables = nn.ModuleList(nn.Embedding(size, dim) for size, dim in zip(clusters.sizes, clusters.dims, strict=True))
-        self.widen = nn.ModuleList(nn.Linear(dim, hidden_size, bias=False) for dim in clusters.dims[1:])
+        self.embeddings = nn.ModuleList(
+            nn.Embedding(size, dim) for size, dim in zip(clusters.sizes, clusters.dims, strict=True)
+        )
+        self.projections = nn.ModuleList(nn.Linear(dim, hidden_size, bias=False) for dim in clusters.dims[1:])
 
     def forward(self, input_ids: Tensor, layout: Layout, token_embedding: nn.Embedding | None) -> Tensor:
         """Computes every token in every cluster: costs less than a third of one matrix, and needs no GPU synchronization."""
-        cluster_ids, embeddings = self.clusters.cluster_of(input_ids), []
-        for cluster, (table, first) in enumerate(zip(self.tables, self.clusters.boundaries, strict=False)):
+        cluster_ids, cluster_rows = self.clusters.cluster_of(input_ids), []
+        for cluster, (table, first) in enumerate(zip(self.embeddings, self.clusters.boundaries, strict=False)):
             rows = table((input_ids - first).clamp(0, self.clusters.sizes[cluster] - 1))
-            rows = self.widen[cluster - 1](rows) if cluster else rows
-            embeddings.append(torch.where((cluster_ids == cluster)[:, None], rows, 0))
-        return torch.stack(embeddings).sum(0)
+            rows = self.projections[cluster - 1](rows) if cluster else rows
+            cluster_rows.append(torch.where((cluster_ids == cluster)[:, None], rows, 0))
+        return torch.stack(cluster_rows).sum(0)
 
 
 class AdaptiveSoftmaxHeadConfig(Variant, frozen=True, tag="adaptive"):
@@ -97,9 +99,10 @@ class AdaptiveSoftmaxHeadConfig(Variant, frozen=True, tag="adaptive"):
     bias: Annotated[bool, "bias for each token of the vocabulary"] = True
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "AdaptiveSoftmax":
-        front = encoder.embeddings
+        input_config = encoder.embeddings
         if self.tied and not (
-            isinstance(front, AdaptiveInputConfig) and (front.cutoffs, front.div_value) == (self.cutoffs, self.div_value)
+            isinstance(input_config, AdaptiveInputConfig)
+            and (input_config.cutoffs, input_config.div_value) == (self.cutoffs, self.div_value)
         ):
             raise UserError("a tied adaptive softmax scores with the tables of model.embeddings=adaptive; give it the same "
                            "cutoffs and div_value as the head's, or set the head's tied=false")  # fmt: skip
@@ -114,10 +117,10 @@ class AdaptiveSoftmax(nn.Module):
     def __init__(self, config: AdaptiveSoftmaxHeadConfig, clusters: Clusters, hidden_size: int) -> None:
         super().__init__()
         self.clusters, shapes = clusters, list(zip(clusters.sizes, clusters.dims, strict=True))
-        self.rare = nn.Linear(hidden_size, len(shapes) - 1, bias=config.bias)  # logits of the tail clusters
-        self.narrow = nn.ModuleList(nn.Linear(hidden_size, dim, bias=False) for _, dim in shapes[1:])
-        own_tables = [] if config.tied else [nn.Linear(dim, size, bias=False) for size, dim in shapes]
-        self.tables = nn.ModuleList(own_tables)
+        self.cluster_classifier = nn.Linear(hidden_size, len(shapes) - 1, bias=config.bias)  # logits of the tail clusters
+        self.projections = nn.ModuleList(nn.Linear(hidden_size, dim, bias=False) for _, dim in shapes[1:])
+        own_embeddings = [] if config.tied else [nn.Linear(dim, size, bias=False) for size, dim in shapes]
+        self.output_embeddings = nn.ModuleList(own_embeddings)
         self.bias = nn.Parameter(torch.zeros(clusters.boundaries[-1])) if config.bias else None
 
     def forward(self, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
@@ -182,20 +185,24 @@ class AdaptiveSoftmax(nn.Module):
     def _head_log_probs(self, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
         """(rows, frequent words + tail clusters): log-probabilities."""
         return (
-            torch.cat([self._cluster_logits(0, hidden_states, encoder), self.rare(hidden_states)], -1).float().log_softmax(-1)
+            torch.cat([self._cluster_logits(0, hidden_states, encoder), self.cluster_classifier(hidden_states)], -1)
+            .float()
+            .log_softmax(-1)
         )
 
     def _tail_log_probs(self, cluster: int, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
         """(rows, words of the cluster): log p(word | cluster)."""
-        return self._cluster_logits(cluster, self.narrow[cluster - 1](hidden_states), encoder).float().log_softmax(-1)
+        return self._cluster_logits(cluster, self.projections[cluster - 1](hidden_states), encoder).float().log_softmax(-1)
 
     def _cluster_log_prob(self, head_log_probs: Tensor, cluster: int) -> Tensor:
         return head_log_probs[:, self.clusters.sizes[0] + cluster - 1]
 
     def _cluster_logits(self, cluster: int, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
-        tables = self.tables
-        if not len(tables):
-            assert isinstance(encoder.front, AdaptiveInput)
-            tables = encoder.front.tables  # not attributes of the head, so that the checkpoint holds them once
+        embeddings = self.output_embeddings
+        if not len(embeddings):
+            assert isinstance(encoder.input_embeddings, AdaptiveInput)
+            embeddings = (
+                encoder.input_embeddings.embeddings
+            )  # not attributes of the head, so that the checkpoint holds them once
         first, last = self.clusters.boundaries[cluster : cluster + 2]
-        return F.linear(hidden_states, tables[cluster].weight, None if self.bias is None else self.bias[first:last])  # type: ignore[arg-type]
+        return F.linear(hidden_states, embeddings[cluster].weight, None if self.bias is None else self.bias[first:last])  # type: ignore[arg-type]

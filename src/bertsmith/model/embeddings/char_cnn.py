@@ -57,17 +57,17 @@ class CharCNN(InputEmbedding):
             )
         if max(kernel_size for kernel_size, _ in config.filters) > config.max_characters_per_token:
             raise UserError(
-                f"a filter wider than the {config.max_characters_per_token} letters of a word sees nothing; change "
+                f"a filter wider than the {config.max_characters_per_token} letters of a word cannot be applied; change "
                 "model.embeddings.filters or model.embeddings.max_characters_per_token"
             )
         num_filters = sum(out_channels for _, out_channels in config.filters)
         self.max_word_length, self.lexicon = config.max_characters_per_token, Lexicon()
-        self.characters = nn.Embedding(NUM_CHARACTERS, config.embedding_size)
+        self.char_embeddings = nn.Embedding(NUM_CHARACTERS, config.embedding_size)
         self.filters = nn.ModuleList(
             nn.Conv1d(config.embedding_size, out_channels, kernel_size) for kernel_size, out_channels in config.filters
         )
         self.highways = nn.ModuleList(Highway(num_filters) for _ in range(config.num_highway))
-        self.out = nn.Linear(num_filters, hidden_size // 2)
+        self.projection = nn.Linear(num_filters, hidden_size // 2)
         self.activation = F.relu if config.hidden_act == "relu" else torch.tanh
         self.char_id_cache: Tensor
         self.register_buffer(
@@ -77,8 +77,8 @@ class CharCNN(InputEmbedding):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Variance-preserving initialization, so that words differ from the first step on; highway gates start near 0."""
-        nn.init.uniform_(self.characters.weight, -1.0, 1.0)
-        for layer in (*self.filters, *(linear for highway in self.highways for linear in highway.children()), self.out):
+        nn.init.uniform_(self.char_embeddings.weight, -1.0, 1.0)
+        for layer in (*self.filters, *(linear for highway in self.highways for linear in highway.children()), self.projection):
             nn.init.normal_(layer.weight, std=layer.weight[0].numel() ** -0.5)
             nn.init.zeros_(layer.bias)
         for highway in self.highways:
@@ -89,7 +89,7 @@ class CharCNN(InputEmbedding):
         self.lexicon, self.char_id_cache = lexicon, self.char_id_cache[:0]
 
     def forward(self, input_ids: Tensor, layout: Layout, token_embedding: nn.Embedding | None) -> Tensor:
-        if isinstance(self.out.weight, FakeTensor):  # FLOP counting in `plan`: no values, every word counts as different
+        if isinstance(self.projection.weight, FakeTensor):  # FLOP counting in `plan`: no values, every word counts as different
             embeddings = self.embed_words(input_ids[:, None].expand(-1, self.max_word_length) * 0)
             return torch.cat([embeddings, embeddings], -1)
         distinct_ids, inverse = input_ids.unique(return_inverse=True)  # compute each distinct word once
@@ -98,11 +98,11 @@ class CharCNN(InputEmbedding):
 
     def embed_words(self, char_ids: Tensor) -> Tensor:
         """(words, max_word_length) character ids -> (words, hidden_size / 2)."""
-        x = self.characters(char_ids).mT
+        x = self.char_embeddings(char_ids).mT
         x = torch.cat([self.activation(conv(x).amax(-1)) for conv in self.filters], -1)
         for highway in self.highways:
             x = highway(x)
-        return self.out(x)
+        return self.projection(x)
 
     def _char_ids(self, word_ids: Tensor) -> Tensor:
         """(words, max_word_length): character ids, cached in the buffer `char_id_cache` for the words of the lexicon."""
@@ -115,7 +115,7 @@ class CharCNN(InputEmbedding):
             self.char_id_cache = torch.cat([self.char_id_cache, new_rows])
         if len(word_ids) and int(word_ids[-1]) >= len(self.char_id_cache):
             raise UserError(
-                f"word {int(word_ids[-1])} has no spelling: this model knows {len(self.char_id_cache)} words; "
+                f"word {int(word_ids[-1])} is unknown to the lexicon: this model has {len(self.char_id_cache)} words; "
                 "give it its own tokenizer"
             )
         return self.char_id_cache[word_ids].long()
@@ -126,8 +126,8 @@ class Highway(nn.Module):
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
-        self.change, self.gate = nn.Linear(hidden_size, hidden_size), nn.Linear(hidden_size, hidden_size)
+        self.transform, self.gate = nn.Linear(hidden_size, hidden_size), nn.Linear(hidden_size, hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
         gate = self.gate(x).sigmoid()
-        return gate * F.relu(self.change(x)) + (1 - gate) * x
+        return gate * F.relu(self.transform(x)) + (1 - gate) * x

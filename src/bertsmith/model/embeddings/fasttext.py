@@ -59,7 +59,7 @@ class FastTextConfig(Variant, frozen=True, tag="fasttext"):
     def build(self, hidden_size: int, vocab_size: int) -> "FastTextEmbedding":
         if hidden_size != self.vector_size:
             raise UserError(
-                f"words of {self.vector_size} numbers do not go with model.hidden_size={hidden_size}; make them the same"
+                f"word vectors of size {self.vector_size} do not fit model.hidden_size={hidden_size}; make them the same"
             )
         return FastTextEmbedding(self.ngrams, hidden_size, vocab_size)
 
@@ -70,7 +70,7 @@ class FastTextEmbedding(InputEmbedding):
     def __init__(self, config: CharNgramConfig, hidden_size: int, vocab_size: int) -> None:
         super().__init__()
         self.config, self.vocab_size, self.lexicon = config, vocab_size, Lexicon()
-        self.buckets = nn.Embedding(config.bucket, hidden_size)
+        self.ngram_embeddings = nn.Embedding(config.bucket, hidden_size)
 
     def attach_lexicon(self, lexicon: Lexicon) -> None:
         """Set the lexicon that gives the characters of out-of-vocabulary ids; it may grow later."""
@@ -87,8 +87,10 @@ class FastTextEmbedding(InputEmbedding):
 
     def embed_words(self, words: Sequence[str]) -> Tensor:
         """(words, hidden_size): vectors of out-of-vocabulary words."""
-        buckets, offsets = (torch.from_numpy(array).to(self.buckets.weight.device) for array in self.hash_ngrams(words))
-        return F.embedding_bag(buckets, self.buckets.weight, offsets[:-1], mode="mean")
+        buckets, offsets = (
+            torch.from_numpy(array).to(self.ngram_embeddings.weight.device) for array in self.hash_ngrams(words)
+        )
+        return F.embedding_bag(buckets, self.ngram_embeddings.weight, offsets[:-1], mode="mean")
 
     def hash_ngrams(self, words: Sequence[str]) -> tuple[Ints, Ints]:
         """Buckets of the n-grams of all words, concatenated, and offsets (words + 1,)."""

@@ -38,7 +38,7 @@ class NgramConfig(Variant, frozen=True, tag="ngram"):
 
     def build(self, hidden_size: int, vocab_size: int) -> "NgramEmbedding":
         if self.order < 2:
-            raise UserError("model.embeddings.order=1 reads no word; take 2 or more")
+            raise UserError("model.embeddings.order=1 has no context words; set 2 or more")
         if hidden_size != self.hidden_size:
             raise UserError(
                 f"model.embeddings=ngram of order {self.order} makes vectors of {self.hidden_size}; "

@@ -162,7 +162,7 @@ class KVCacheDecoder:
 
     @property
     def _device(self) -> torch.device:
-        return self.model.encoder.tokens.weight.device
+        return self.model.encoder.word_embeddings.weight.device
 
 
 @dataclass(frozen=True)

@@ -61,4 +61,6 @@ class Seq2SeqDecoder:
 
 def _pack_prompts(model: Model, prompts: Sequence[Ints]) -> Inputs:
     input_ids = torch.cat([torch.as_tensor(prompt) for prompt in prompts])
-    return Inputs(input_ids, Layout.from_lengths([len(prompt) for prompt in prompts])).to(model.encoder.tokens.weight.device)
+    return Inputs(input_ids, Layout.from_lengths([len(prompt) for prompt in prompts])).to(
+        model.encoder.word_embeddings.weight.device
+    )

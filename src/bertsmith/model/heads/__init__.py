@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from ..encoder import Encoder
 
 
-LM_HEAD = "words"  # name of the language modeling head in Model.heads
+LM_HEAD = "lm"  # name of the language modeling head in Model.heads
 
 
-class LMHeadConfig(Variant, frozen=True, tag="words"):
+class LMHeadConfig(Variant, frozen=True, tag="lm"):
     """Language modeling head: a logit for every token of the vocabulary, by default tied to the token embeddings."""
 
     transform: Annotated[bool, "dense layer, activation and LayerNorm before the output embeddings (BERT; not in GPT)"] = True
@@ -42,7 +42,7 @@ class LMHeadConfig(Variant, frozen=True, tag="words"):
         return LMHead(self, encoder, vocab_size)
 
 
-class HalfLMHeadConfig(Variant, frozen=True, tag="half"):
+class HalfLMHeadConfig(Variant, frozen=True, tag="half-lm"):
     """Language modeling head over half of the channels: those of the forward or of the backward language model (ELMo)."""
 
     tied: Annotated[bool, "tie the output embeddings to the token embeddings, of half the hidden size"] = False
@@ -52,21 +52,21 @@ class HalfLMHeadConfig(Variant, frozen=True, tag="half"):
         half_size = encoder.hidden_size // 2
         if self.tied and (encoder.embeddings is not None or encoder.embedding_dim != half_size):
             raise UserError(
-                f"a tied softmax over half the channels wants embeddings of size {half_size}; "
+                f"a tied softmax over half the channels needs embeddings of size {half_size}; "
                 f"set model.embedding_size={half_size}, or the head's tied=false"
             )
         half_encoder = replace(encoder, hidden_size=half_size, embedding_size=None, embeddings=None)
         return LMHead(LMHeadConfig(transform=False, tied=self.tied, bias=self.bias), half_encoder, vocab_size)
 
 
-class DiscriminatorHeadConfig(Variant, frozen=True, tag="replaced"):
+class DiscriminatorHeadConfig(Variant, frozen=True, tag="rtd"):
     """ELECTRA's discriminator: one logit for each token, above 0 if it was replaced."""
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "DiscriminatorHead":
         return DiscriminatorHead(encoder)
 
 
-class PooledHeadConfig(Variant, frozen=True, tag="labels"):
+class PooledHeadConfig(Variant, frozen=True, tag="pooled"):
     """Logits of the pooled sequence without dropout: next-sentence prediction and sentence order."""
 
     labels: Annotated[PosInt, "number of labels"]
@@ -75,7 +75,7 @@ class PooledHeadConfig(Variant, frozen=True, tag="labels"):
         return PooledClassifier(encoder.hidden_size, self.labels)
 
 
-class TokenHeadConfig(Variant, frozen=True, tag="tokens"):
+class TokenHeadConfig(Variant, frozen=True, tag="token-classification"):
     """Logits for each token: tags, or start and end of an answer."""
 
     outputs: Annotated[PosInt, "number of logits for each token"]
@@ -85,7 +85,7 @@ class TokenHeadConfig(Variant, frozen=True, tag="tokens"):
         return TokenClassifier(encoder.hidden_size, self.outputs, self.dropout)
 
 
-class SequenceHeadConfig(Variant, frozen=True, tag="text"):
+class SequenceHeadConfig(Variant, frozen=True, tag="sequence-classification"):
     """Logits of the pooled sequence with dropout before the classifier: the fine-tuning head."""
 
     outputs: Annotated[PosInt, "number of logits for each sequence"]
@@ -109,18 +109,19 @@ class LMHead(nn.Module):
         super().__init__()
         self.transform, self.norm, input_size = None, None, encoder.hidden_size
         if config.tied and not encoder.token_table_dim:
-            raise UserError("this model has no table of tokens to score words by; set the head's tied=false")
+            raise UserError("this model has no token embeddings to tie the head to; set the head's tied=false")
         if config.transform:
             input_size = encoder.token_table_dim or input_size
             self.transform, self.norm = nn.Linear(encoder.hidden_size, input_size), encoder.build_layer_norm(input_size)
             self.activation = ACTIVATIONS[encoder.head_activation]
         elif config.tied and encoder.token_table_dim != input_size:
             raise UserError(
-                f"tables of {encoder.token_table_dim} score no states of {input_size} without a matrix between them; "
+                f"token embeddings of size {encoder.token_table_dim} cannot be tied to hidden states of "
+                f"{input_size} without a transform; "
                 "set the head's transform=true, or tied=false"
             )
         self.bias = nn.Parameter(torch.zeros(vocab_size)) if config.bias else None
-        self.table = None if config.tied else nn.Linear(input_size, vocab_size, bias=False)
+        self.output_embeddings = None if config.tied else nn.Linear(input_size, vocab_size, bias=False)
 
     def forward(self, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
         return small_linear(self._transform(hidden_states), self._output_embeddings(encoder), self.bias)
@@ -137,7 +138,7 @@ class LMHead(nn.Module):
 
     def _output_embeddings(self, encoder: "Encoder") -> Tensor:
         # A tied table is not an attribute of the head, so that the checkpoint holds it once.
-        return encoder.tokens.weight if self.table is None else self.table.weight
+        return encoder.word_embeddings.weight if self.output_embeddings is None else self.output_embeddings.weight
 
     def _transform(self, hidden_states: Tensor) -> Tensor:
         return (
@@ -158,11 +159,11 @@ class DiscriminatorHead(nn.Module):
 
     def __init__(self, config: "EncoderConfig") -> None:
         super().__init__()
-        self.transform, self.score = nn.Linear(config.hidden_size, config.hidden_size), nn.Linear(config.hidden_size, 1)
+        self.transform, self.classifier = nn.Linear(config.hidden_size, config.hidden_size), nn.Linear(config.hidden_size, 1)
         self.activation = ACTIVATIONS[config.head_activation]
 
     def forward(self, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
-        return self.score(self.activation(self.transform(hidden_states)))
+        return self.classifier(self.activation(self.transform(hidden_states)))
 
 
 class PooledClassifier(nn.Module):
@@ -170,10 +171,10 @@ class PooledClassifier(nn.Module):
 
     def __init__(self, hidden_size: int, num_labels: int) -> None:
         super().__init__()
-        self.score = nn.Linear(hidden_size, num_labels)
+        self.classifier = nn.Linear(hidden_size, num_labels)
 
     def forward(self, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
-        return self.score(encoder.apply_pooler(hidden_states))
+        return self.classifier(encoder.apply_pooler(hidden_states))
 
 
 class TokenClassifier(nn.Module):
@@ -181,10 +182,10 @@ class TokenClassifier(nn.Module):
 
     def __init__(self, hidden_size: int, num_labels: int, dropout: float) -> None:
         super().__init__()
-        self.drop, self.score = nn.Dropout(dropout), nn.Linear(hidden_size, num_labels)
+        self.drop, self.classifier = nn.Dropout(dropout), nn.Linear(hidden_size, num_labels)
 
     def forward(self, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
-        return self.score(self.drop(hidden_states))
+        return self.classifier(self.drop(hidden_states))
 
 
 class SequenceClassifier(TokenClassifier):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LOG_ZERO = -1e4  # log of 0 for practical purposes; -inf would give nan gradients
 
 
-class CRFHeadConfig(Variant, frozen=True, tag="chain"):
+class CRFHeadConfig(Variant, frozen=True, tag="crf"):
     """Transition scores between tags, used with any token classification head."""
 
     tags: Annotated[PosInt, "number of tags"]
@@ -27,15 +27,15 @@ class CRFHeadConfig(Variant, frozen=True, tag="chain"):
 
 
 class CRF(nn.Module):
-    """Transition scores `moves` (tags + 1, tags + 1): row = previous tag, column = next tag; last row: start, last column: end.
+    """Transition scores `transitions` (tags + 1, tags + 1).
 
-    Initialized with zeros, at which the CRF is a softmax for each token. It has no forward: it reads no hidden states (see
-    `CRFBatch.nll`), and exported graphs leave it out.
+    Row: previous tag, column: next tag; last row: start, last column: end. Initialized with zeros, at which the CRF is a
+    softmax for each token. It has no forward: it reads no hidden states (see `CRFBatch.nll`), and exported graphs leave it out.
     """
 
     def __init__(self, num_tags: int) -> None:
         super().__init__()
-        self.moves = nn.Parameter(torch.zeros(num_tags + 1, num_tags + 1))
+        self.transitions = nn.Parameter(torch.zeros(num_tags + 1, num_tags + 1))
 
 
 @dataclass(frozen=True)

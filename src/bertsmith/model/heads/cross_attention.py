@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..encoder import Encoder
 
 
-class CrossAttentionHeadConfig(Variant, frozen=True, tag="cross"):
+class CrossAttentionHeadConfig(Variant, frozen=True, tag="cross-attention"):
     """Logits for pairs of texts, from both after cross-attention."""
 
     outputs: Annotated[PosInt, "number of logits for each text pair"]
@@ -31,21 +31,21 @@ class CrossAttentionHead(nn.Module):
 
     def __init__(self, config: CrossAttentionHeadConfig, encoder: "EncoderConfig") -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(CrossAttentionBlock(encoder) for _ in range(config.blocks))
-        self.norm = encoder.build_layer_norm() if encoder.norm == "pre" else nn.Identity()
-        self.drop, self.score = nn.Dropout(config.dropout), nn.Linear(4 * encoder.hidden_size, config.outputs)
+        self.layers = nn.ModuleList(CrossAttentionBlock(encoder) for _ in range(config.blocks))
+        self.final_norm = encoder.build_layer_norm() if encoder.norm == "pre" else nn.Identity()
+        self.drop, self.classifier = nn.Dropout(config.dropout), nn.Linear(4 * encoder.hidden_size, config.outputs)
 
     def encode_pairs(self, x: Tensor, layout: Layout) -> Tensor:
         """(tokens, hidden_size) -> (texts, hidden_size): mean of each text after the blocks; texts 2i and 2i + 1 are a pair."""
         partner_layout, partner_index = swap_pairs(layout)
-        for block in self.blocks:
+        for block in self.layers:
             x = block(x, layout, partner_layout, partner_index)
-        return layout.mean_pool(self.norm(x))
+        return layout.mean_pool(self.final_norm(x))
 
     def forward(self, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
         """(sequences, hidden_size) -> (pairs, outputs): logits of [u; v; |u - v|; u * v]."""
         u, v = encoder.apply_pooler(hidden_states).unflatten(0, (-1, 2)).unbind(1)
-        return self.score(self.drop(torch.cat([u, v, (u - v).abs(), u * v], -1)))
+        return self.classifier(self.drop(torch.cat([u, v, (u - v).abs(), u * v], -1)))
 
 
 class CrossAttentionBlock(nn.Module):
@@ -54,9 +54,9 @@ class CrossAttentionBlock(nn.Module):
     def __init__(self, config: "EncoderConfig") -> None:
         super().__init__()
         if config.feedforward is None:
-            raise UserError("pairs that attend to each other want a model with feed-forwards; set task.pair=joint, or both")
+            raise UserError("task.pair=cross needs a model with feed-forward layers; set task.pair=joint, or both")
         attention = config.attention_config()
-        self.project = QKVProjection(config.hidden_size, attention.num_attention_heads)
+        self.projections = QKVProjection(config.hidden_size, attention.num_attention_heads)
         self.feedforward = config.feedforward.build(config.hidden_size)
         self.mixer_norm, self.feedforward_norm = config.build_layer_norm(), config.build_layer_norm()
         self.drop, self.dropout = nn.Dropout(config.hidden_dropout_prob), attention.attention_dropout
@@ -71,9 +71,9 @@ class CrossAttentionBlock(nn.Module):
 
     def cross_attend(self, x: Tensor, layout: Layout, partner_layout: Layout, partner_index: Tensor) -> Tensor:
         """(tokens, hidden_size): attention of each token to the other text of its pair."""
-        q, k, v = self.project(x)
+        q, k, v = self.projections(x)
         dropout = self.dropout if self.training else 0.0
-        return self.project.project_out(
+        return self.projections.project_out(
             layout.attend(q, k[partner_index], v[partner_index], dropout=dropout, keys=partner_layout)
         )
 

@@ -33,7 +33,9 @@ class GeneratorHeadConfig(Variant, frozen=True, tag="generator"):
     def generator_config(self, encoder: "EncoderConfig") -> "EncoderConfig":
         """The generator's encoder config: as many layers, with `size` times the heads, hidden size and intermediate size."""
         if encoder.embeddings is not None or encoder.feedforward is None:
-            raise UserError("objective=rtd wants a model of tables and feed-forwards, such as model=electra-small")
+            raise UserError(
+                "objective=rtd needs a model with a token table and feed-forward layers, such as model=electra-small"
+            )
         hidden_size, feedforward = self._hidden_size(encoder), encoder.feedforward
         intermediate_size = max(1, round(feedforward.intermediate_size * hidden_size / encoder.hidden_size))
         others = encoder.layer_types and replace(encoder.layer_types, mixer=_scale_mixer(encoder.layer_types.mixer, self.size))
@@ -61,24 +63,26 @@ class ElectraGenerator(nn.Module):
         super().__init__()
         from . import LMHeadConfig
 
-        self.widen = nn.Identity() if config.embedding_size is None else nn.Linear(embedding_dim, config.hidden_size)
+        self.embedding_projection = (
+            nn.Identity() if config.embedding_size is None else nn.Linear(embedding_dim, config.hidden_size)
+        )
         self.stack = Stack(config)
-        self.words = LMHeadConfig().build(config, vocab_size)
+        self.lm_head = LMHeadConfig().build(config, vocab_size)
 
     def forward(self, inputs: Inputs, encoder: "Encoder") -> Tensor:
         """(rows, generator hidden_size): hidden states at `inputs.output_indices`, from the model's embeddings."""
-        x = self.widen(encoder.sum_embeddings(inputs))
+        x = self.embedding_projection(encoder.sum_embeddings(inputs))
         for mixer in self.stack.mixers:
             mixer.prepare_forward()
         return self.stack(x, inputs.layout, None, inputs.output_indices)
 
     def cross_entropy(self, hidden_states: Tensor, encoder: "Encoder", labels: Tensor) -> tuple[Tensor, Tensor]:
-        return self.words.cross_entropy(hidden_states, encoder, labels)
+        return self.lm_head.cross_entropy(hidden_states, encoder, labels)
 
     @torch.no_grad()
     def sample(self, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
         """(rows,): tokens sampled from softmax(logits); with torch's global generator in training, else with a fixed seed."""
-        logits = self.words(hidden_states, encoder).float()
+        logits = self.lm_head(hidden_states, encoder).float()
         generator = None if self.training else torch.Generator(logits.device).manual_seed(0)
         exponentials = torch.empty_like(logits).exponential_(generator=generator)
         return (logits - exponentials.log()).argmax(-1)  # Gumbel-max trick: -log of an exponential is a Gumbel variable

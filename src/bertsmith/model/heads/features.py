@@ -47,13 +47,16 @@ class FeatureClassifier(nn.Module):
                 f"features.last={features.last} is more than the model's {encoder.num_hidden_layers} layers and its embeddings"
             )
         feature_size = encoder.hidden_size * (features.last if features.layers == "concat" else 1)
-        if features.layers == "mix":  # ELMo's scalar mix: scale * sum_l softmax(weights)_l h_l
-            self.weights, self.scale = nn.Parameter(torch.zeros(encoder.num_hidden_layers + 1)), nn.Parameter(torch.ones(()))
+        if features.layers == "mix":  # ELMo's scalar mix: gamma * sum_l softmax(layer_weights)_l h_l
+            self.layer_weights, self.gamma = (
+                nn.Parameter(torch.zeros(encoder.num_hidden_layers + 1)),
+                nn.Parameter(torch.ones(())),
+            )
         self.lstm = None
         if features.lstm:
             self.lstm = nn.LSTM(feature_size, encoder.hidden_size, features.lstm, bidirectional=True, batch_first=True)
             feature_size = 2 * encoder.hidden_size
-        self.drop, self.score = nn.Dropout(config.dropout), nn.Linear(feature_size, config.outputs)
+        self.drop, self.classifier = nn.Dropout(config.dropout), nn.Linear(feature_size, config.outputs)
 
     def combine_layers(self, all_hidden_states: list[Tensor], layout: Layout) -> Tensor:
         """(tokens, feature size) from (tokens, hidden_size) of the embeddings and of every layer."""
@@ -61,13 +64,13 @@ class FeatureClassifier(nn.Module):
         if self.lstm is None:
             return x
         with torch.autocast(x.device.type, enabled=False):  # a float16 LSTM would lose small gradients
-            padded = layout.pad(x.to(self.score.weight.dtype))
+            padded = layout.pad(x.to(self.classifier.weight.dtype))
             packed = nn.utils.rnn.pack_padded_sequence(padded, layout.lengths, batch_first=True, enforce_sorted=False)
             padded, _ = nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
         return layout.unpad(padded).to(x.dtype)
 
     def forward(self, features: Tensor, encoder: "Encoder") -> Tensor:
-        return self.score(self.drop(features))
+        return self.classifier(self.drop(features))
 
     def _combine(self, all_hidden_states: list[Tensor]) -> Tensor:
         match self.config.layers:
@@ -77,5 +80,5 @@ class FeatureClassifier(nn.Module):
                 return torch.stack(all_hidden_states[-self.config.last :]).sum(0)
             case "concat":
                 return torch.cat(all_hidden_states[-self.config.last :], -1)
-        weights = self.weights.softmax(0).to(all_hidden_states[0].dtype)
-        return self.scale * torch.stack(all_hidden_states, -1) @ weights
+        weights = self.layer_weights.softmax(0).to(all_hidden_states[0].dtype)
+        return self.gamma * torch.stack(all_hidden_states, -1) @ weights

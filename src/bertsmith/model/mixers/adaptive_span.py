@@ -57,11 +57,13 @@ class AdaptiveSpanAttention(Mixer):
     def __init__(self, config: AdaptiveSpan, hidden_size: int) -> None:
         super().__init__()
         self.config = config
-        self.project = QKVProjection(hidden_size, config.num_attention_heads, config.bias)
+        self.projections = QKVProjection(hidden_size, config.num_attention_heads, config.bias)
         self.span = nn.Parameter(
             torch.full((config.num_attention_heads,), config.init_span)
         )  # z as a fraction of config.max_span
-        self.places = nn.Embedding((1 if config.causal else 2) * config.max_span + 1, hidden_size // config.num_attention_heads)
+        self.relative_position_embeddings = nn.Embedding(
+            (1 if config.causal else 2) * config.max_span + 1, hidden_size // config.num_attention_heads
+        )
         self.trimmed_span = self._round_span(config.init_span)
 
     @property
@@ -98,15 +100,15 @@ class AdaptiveSpanAttention(Mixer):
     def forward(self, x: Tensor, layout: Layout, past: LayerMemory | None = None) -> Tensor:
         inputs = x[None] if past is None else layout.pad(x)
         band, seq_id, past_hidden, past_seq_id = self._band_inputs(inputs, layout, past)
-        q, k, v = (t.transpose(1, 2) for t in self.project(inputs))  # (rows, heads, length, head_dim)
-        past_kv = (None, None) if past_hidden is None else [t.transpose(1, 2) for t in self.project.project_kv(past_hidden)]
+        q, k, v = (t.transpose(1, 2) for t in self.projections(inputs))  # (rows, heads, length, head_dim)
+        past_kv = (None, None) if past_hidden is None else [t.transpose(1, 2) for t in self.projections.project_kv(past_hidden)]
         q, k, v = band.to_query_blocks(q), band.to_key_blocks(k, past=past_kv[0]), band.to_key_blocks(v, past=past_kv[1])
         scores = q @ k.mT + rel_shift(q @ self._relative_embeddings(band, x).mT, band.keys_per_block)
         mask = band.attention_mask(seq_id, past_seq_id)[:, None]
         scores = (scores * q.shape[-1] ** -0.5).float() + self._log_span_mask(band.relative_positions(x.device))
         probs = scores.masked_fill(~mask, float("-inf")).softmax(-1).to(v.dtype)
         out = band.from_query_blocks(probs @ v).transpose(1, 2)
-        return self.project.project_out(out[0] if past is None else layout.unpad(out))
+        return self.projections.project_out(out[0] if past is None else layout.unpad(out))
 
     def _band_inputs(self, hidden_states: Tensor, layout: Layout, past: LayerMemory | None) -> BandInputs:
         """Without memory one row of all packed sequences; with memory one padded row per sequence."""
@@ -130,4 +132,6 @@ class AdaptiveSpanAttention(Mixer):
         """(1 + keys, head_dim): embeddings of the relative positions that a block can see, from the furthest before it."""
         relative_positions = torch.arange(band.keys_per_block + 1, device=like.device) - band.block_size - band.half_window
         max_span = self.config.max_span
-        return self.places(relative_positions.clamp(-max_span, 0 if self.config.causal else max_span) + max_span).to(like.dtype)
+        return self.relative_position_embeddings(
+            relative_positions.clamp(-max_span, 0 if self.config.causal else max_span) + max_span
+        ).to(like.dtype)

@@ -41,27 +41,29 @@ class SelfAttention(Mixer):
     def __init__(self, config: Attention, hidden_size: int) -> None:
         super().__init__()
         self.causal, self.dropout = config.causal, config.attention_dropout
-        self.project = QKVProjection(hidden_size, config.num_attention_heads, config.bias)
+        self.projections = QKVProjection(hidden_size, config.num_attention_heads, config.bias)
         self.rotary = (
             RotaryEmbedding(hidden_size // config.num_attention_heads, config.rope_theta) if config.rope_theta else None
         )
         if config.rope_theta and config.position_bias:
             raise UserError("RoPE or a position bias, not both; leave out model.mixer.rope_theta or model.mixer.position_bias")
-        self.distance = config.position_bias.build(config.num_attention_heads, config.causal) if config.position_bias else None
+        self.position_bias = (
+            config.position_bias.build(config.num_attention_heads, config.causal) if config.position_bias else None
+        )
         self.bias_tie_key = _bias_tie_key(config)
         self.tied_to: tuple[SelfAttention, ...] = ()  # whose position bias it uses; a tuple, so that it is no submodule
 
     def tie_weights(self, first_mixer: Mixer) -> None:
         if self.bias_tie_key and isinstance(first_mixer, SelfAttention) and first_mixer.bias_tie_key == self.bias_tie_key:
-            self.distance, self.tied_to = None, (first_mixer,)
+            self.position_bias, self.tied_to = None, (first_mixer,)
 
     @property
     def tied_parameters(self) -> list[nn.Parameter]:
-        return [weight for mixer in self.tied_to if mixer.distance for weight in mixer.distance.parameters()]
+        return [weight for mixer in self.tied_to if mixer.position_bias for weight in mixer.position_bias.parameters()]
 
     @property
-    def position_bias(self) -> PositionBias | None:
-        return self.tied_to[0].distance if self.tied_to else self.distance
+    def tied_position_bias(self) -> PositionBias | None:
+        return self.tied_to[0].position_bias if self.tied_to else self.position_bias
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         return self.attend(x, layout, self.causal)
@@ -69,8 +71,10 @@ class SelfAttention(Mixer):
     def attend(self, x: Tensor, layout: Layout, causal: bool) -> Tensor:
         dropout = self.dropout if self.training else 0.0
         cos_sin = self.rotary.cos_sin(layout.max_seqlen, x.device) if self.rotary else None
-        num_heads = self.project.num_heads
-        return self.project.out(layout.attend_qkv(self.project.qkv(x), num_heads, cos_sin, causal, dropout, self.position_bias))
+        num_heads = self.projections.num_heads
+        return self.projections.output(
+            layout.attend_qkv(self.projections.qkv(x), num_heads, cos_sin, causal, dropout, self.tied_position_bias)
+        )
 
     def decode_step(self, x: Tensor, cache: LayerCache | None, position: int) -> tuple[Tensor, LayerCache]:
         """One decoding step with a KV cache.
@@ -78,7 +82,7 @@ class SelfAttention(Mixer):
         x: (batch, hidden_size), the next token of each sequence, all at `position`. Returns the output, of the same shape, and
         the cache with the keys and values of these tokens appended.
         """
-        qkv, num_heads = self.project.qkv(x), self.project.num_heads
+        qkv, num_heads = self.projections.qkv(x), self.projections.num_heads
         if self.rotary:
             positions = torch.full((x.shape[0],), position, device=x.device)
             qkv = apply_rope(qkv, self.rotary.cos_sin(position + 1, x.device), positions, num_heads)
@@ -86,9 +90,11 @@ class SelfAttention(Mixer):
         if cache is not None:
             k, v = torch.cat([cache[0], k], 2), torch.cat([cache[1], v], 2)
         attn_bias = (
-            self.position_bias(torch.arange(-position, 1, device=x.device))[:, None].to(q.dtype) if self.position_bias else None
+            self.tied_position_bias(torch.arange(-position, 1, device=x.device))[:, None].to(q.dtype)
+            if self.tied_position_bias
+            else None
         )
-        return self.project.out(F.scaled_dot_product_attention(q, k, v, attn_bias).flatten(1)), (k, v)
+        return self.projections.output(F.scaled_dot_product_attention(q, k, v, attn_bias).flatten(1)), (k, v)
 
 
 def _bias_tie_key(config: Attention) -> tuple[T5BiasConfig, int, bool] | None:

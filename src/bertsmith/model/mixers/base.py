@@ -61,7 +61,10 @@ class QKVProjection(nn.Module):
                 f"try model.mixer.num_attention_heads={max(1, hidden_size // 64)}"
             )
         self.num_heads = num_heads
-        self.qkv, self.out = nn.Linear(hidden_size, 3 * hidden_size, bias=bias), nn.Linear(hidden_size, hidden_size, bias=bias)
+        self.qkv, self.output = (
+            nn.Linear(hidden_size, 3 * hidden_size, bias=bias),
+            nn.Linear(hidden_size, hidden_size, bias=bias),
+        )
         self.qkv.weight.parts = 3  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -79,4 +82,4 @@ class QKVProjection(nn.Module):
 
     def project_out(self, x: Tensor) -> Tensor:
         """(tokens, num_heads, head_dim) -> (tokens, hidden_size)"""
-        return self.out(x.flatten(-2))
+        return self.output(x.flatten(-2))

@@ -48,7 +48,7 @@ class LiteTransformer(Variant, frozen=True, tag="lite-transformer"):
 
 
 class LongShortRangeAttention(Mixer):
-    """Channels [0, half) through self-attention (`far`), [half, hidden_size) through the convolution (`near`)."""
+    """Channels [0, half) through self-attention (`attention`), [half, hidden_size) through the convolution (`convolution`)."""
 
     def __init__(self, config: LiteTransformer, hidden_size: int) -> None:
         super().__init__()
@@ -65,11 +65,11 @@ class LongShortRangeAttention(Mixer):
             bias=config.bias,
             rope_theta=config.rope_theta,
         )
-        self.far, self.near = SelfAttention(attention_config, half), LightweightConv(config, half)
+        self.attention, self.convolution = SelfAttention(attention_config, half), LightweightConv(config, half)
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         long_range, short_range = x.chunk(2, -1)
-        return torch.cat([self.far(long_range, layout), self.near(short_range, layout)], -1)
+        return torch.cat([self.attention(long_range, layout), self.convolution(short_range, layout)], -1)
 
     def decode_step(self, x: Tensor, cache: LayerCache | None, position: int) -> tuple[Tensor, LayerCache]:
         """One decoding step, as `SelfAttention.decode_step`: x (batch, hidden_size), the next token of each sequence.
@@ -77,8 +77,8 @@ class LongShortRangeAttention(Mixer):
         The cache is that of the attention (keys, values), then the last inputs of the convolution.
         """
         long_range, short_range = x.chunk(2, -1)
-        attention_out, kv_cache = self.far.decode_step(long_range, None if cache is None else cache[:2], position)
-        conv_out, conv_cache = self.near.decode_step(short_range, None if cache is None else cache[2])
+        attention_out, kv_cache = self.attention.decode_step(long_range, None if cache is None else cache[:2], position)
+        conv_out, conv_cache = self.convolution.decode_step(short_range, None if cache is None else cache[2])
         return torch.cat([attention_out, conv_out], -1), (*kv_cache, conv_cache)
 
 
@@ -92,38 +92,43 @@ class LightweightConv(nn.Module):
         super().__init__()
         (self.kernel_size,), self.num_filters, self.dropout = config.kernel_sizes, config.num_filters, config.attention_dropout
         self.left_padding = self.kernel_size - 1 if config.causal else self.kernel_size // 2
-        self.gate, self.out = (
+        self.glu, self.output = (
             nn.Linear(hidden_size, 2 * hidden_size, bias=config.bias),
             nn.Linear(hidden_size, hidden_size, bias=config.bias),
         )
-        self.gate.weight.parts = 2  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
+        self.glu.weight.parts = 2  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
         self.kernel = None if config.dynamic else nn.Parameter(torch.zeros(config.num_filters, self.kernel_size))
-        self.made = nn.Linear(hidden_size, config.num_filters * self.kernel_size, bias=False) if config.dynamic else None
+        self.kernel_projection = (
+            nn.Linear(hidden_size, config.num_filters * self.kernel_size, bias=False) if config.dynamic else None
+        )
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        x = F.glu(self.gate(x))
+        x = F.glu(self.glu(x))
         is_same_seq = (
             _pad(layout.seq_id, self.left_padding, self.kernel_size, -1).unfold(0, self.kernel_size, 1)
             == layout.seq_id[:, None]
         )
         weights = self._kernel_weights(x) * is_same_seq[:, None].to(x.dtype)  # zero padding at sequence boundaries
         out: Tensor = _LightweightConvFunction.apply(x.unflatten(-1, (self.num_filters, -1)), weights, self.left_padding)
-        return self.out(out.flatten(1))
+        return self.output(out.flatten(1))
 
     def decode_step(self, x: Tensor, cache: Tensor | None) -> tuple[Tensor, Tensor]:
         """One decoding step of a causal convolution: x (batch, dim), the next token of each sequence.
 
         cache: (batch, at most kernel_size, dim), the previous inputs of the convolution; returned with this one appended.
         """
-        x = F.glu(self.gate(x))
+        x = F.glu(self.glu(x))
         window = x[:, None] if cache is None else torch.cat([cache, x[:, None]], 1)[:, -self.kernel_size :]
         weights = self._kernel_weights(x)[..., self.kernel_size - window.shape[1] :]
         out = (window.unflatten(-1, (self.num_filters, -1)) * weights.transpose(1, 2)[..., None]).sum(1)
-        return self.out(out.flatten(1)), window
+        return self.output(out.flatten(1)), window
 
     def _kernel_weights(self, x: Tensor) -> Tensor:
         """(tokens, num_filters, kernel_size), or (1, ...) if not dynamic: they add up to 1 over the kernel."""
-        scores = self.kernel[None] if self.made is None else self.made(x).unflatten(-1, (self.num_filters, -1))  # type: ignore[index]
+        if self.kernel_projection is not None:
+            scores = self.kernel_projection(x).unflatten(-1, (self.num_filters, -1))
+        else:
+            scores = self.kernel[None]  # type: ignore[index]
         return F.dropout(scores.float().softmax(-1).to(x.dtype), self.dropout, self.training)
 
 

@@ -82,7 +82,7 @@ class RnnMixer(Mixer):
             )
         self.splits_input, output_size = config.directions == "apart", hidden_size // num_directions
         input_size = output_size if self.splits_input else hidden_size
-        self.ways = nn.ModuleList(_build_rnn(config, input_size, output_size) for _ in range(num_directions))
+        self.directions = nn.ModuleList(_build_rnn(config, input_size, output_size) for _ in range(num_directions))
         self.clip = config.cell_clip
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
@@ -98,7 +98,7 @@ class RnnMixer(Mixer):
     ) -> tuple[Tensor, list[RnnState]]:
         """The output and the final state of each direction, from which another batch of as many sequences may continue."""
         outs, final_states = [], []
-        for direction, rnn in enumerate(self.ways):
+        for direction, rnn in enumerate(self.directions):
             steps, inputs = (
                 PackedSteps.from_layout(layout, reverse=direction == 1),
                 x.chunk(2, -1)[direction] if self.splits_input else x,

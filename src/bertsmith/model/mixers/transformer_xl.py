@@ -36,16 +36,18 @@ class TransformerXL(Variant, frozen=True, tag="transformer-xl"):
 
 
 class TransformerXLAttention(Mixer):
-    content: nn.Parameter | None  # u: (heads, 1, head_dim)
-    distant: nn.Parameter | None  # v, same shape
+    content_bias: nn.Parameter | None  # u: (heads, 1, head_dim)
+    position_bias: nn.Parameter | None  # v, same shape
 
     def __init__(self, config: TransformerXL, hidden_size: int) -> None:
         super().__init__()
         self.config, self.hidden_size = config, hidden_size
-        self.project = QKVProjection(hidden_size, config.num_attention_heads, config.bias)
-        self.distance = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.projections = QKVProjection(hidden_size, config.num_attention_heads, config.bias)
+        self.relative_key = nn.Linear(hidden_size, hidden_size, bias=False)
         head_dim = hidden_size // config.num_attention_heads
-        self.content, self.distant = (nn.Parameter(torch.zeros(config.num_attention_heads, 1, head_dim)) for _ in range(2))
+        self.content_bias, self.position_bias = (
+            nn.Parameter(torch.zeros(config.num_attention_heads, 1, head_dim)) for _ in range(2)
+        )
         self.tied_to: tuple[TransformerXLAttention, ...] = ()  # whose u and v it uses; a tuple, so that it is no submodule
 
     @property
@@ -59,19 +61,19 @@ class TransformerXLAttention(Mixer):
 
     def tie_weights(self, first_mixer: Mixer) -> None:
         if self.config.tie_biases and isinstance(first_mixer, TransformerXLAttention):
-            self.content = self.distant = None
+            self.content_bias = self.position_bias = None
             self.tied_to = (first_mixer,)
 
     @property
     def tied_parameters(self) -> list[nn.Parameter]:
-        return [weight for mixer in self.tied_to for weight in (mixer.content, mixer.distant) if weight is not None]
+        return [weight for mixer in self.tied_to for weight in (mixer.content_bias, mixer.position_bias) if weight is not None]
 
     def forward(self, x: Tensor, layout: Layout, past: LayerMemory | None = None) -> Tensor:
-        q, k, v = (layout.pad(t) for t in self.project(x))
+        q, k, v = (layout.pad(t) for t in self.projections(x))
         if past is not None:
             k, v = (
                 torch.cat([past_rows, rows], 1)
-                for past_rows, rows in zip(self.project.project_kv(past.hidden_states.to(x.dtype)), (k, v), strict=True)
+                for past_rows, rows in zip(self.projections.project_kv(past.hidden_states.to(x.dtype)), (k, v), strict=True)
             )
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # (sequences, heads, length, head_dim)
         scale, num_keys = q.shape[-1] ** -0.5, k.shape[2]
@@ -80,13 +82,13 @@ class TransformerXLAttention(Mixer):
         position_scores = position_scores.masked_fill(~self._attention_mask(layout, past)[:, None], float("-inf"))
         dropout = self.config.attention_dropout if self.training else 0.0
         out = F.scaled_dot_product_attention(q + u_bias, k, v, position_scores, dropout_p=dropout)
-        return self.project.project_out(layout.unpad(out.transpose(1, 2)))
+        return self.projections.project_out(layout.unpad(out.transpose(1, 2)))
 
     def _content_and_position_bias(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """u and v, each (heads, 1, head_dim), in the dtype of `like`."""
         mixer = self.tied_to[0] if self.tied_to else self
-        assert mixer.content is not None and mixer.distant is not None
-        return mixer.content.to(like.dtype), mixer.distant.to(like.dtype)
+        assert mixer.content_bias is not None and mixer.position_bias is not None
+        return mixer.content_bias.to(like.dtype), mixer.position_bias.to(like.dtype)
 
     def _relative_keys(self, q: Tensor, num_keys: int) -> Tensor:
         """(heads, 1 + distances, head_dim): R(d), from one more than the largest distance down to the smallest."""
@@ -94,8 +96,8 @@ class TransformerXLAttention(Mixer):
         distances = torch.arange(min_distance, num_keys + 1, device=q.device).flip(0)
         if self.config.clamp_len is not None:
             distances = distances.clamp(-self.config.clamp_len, self.config.clamp_len)
-        keys = self.distance(sinusoidal_distances(distances, self.hidden_size).to(q.dtype))
-        return keys.unflatten(-1, (self.project.num_heads, -1)).transpose(0, 1)
+        keys = self.relative_key(sinusoidal_distances(distances, self.hidden_size).to(q.dtype))
+        return keys.unflatten(-1, (self.projections.num_heads, -1)).transpose(0, 1)
 
     def _attention_mask(self, layout: Layout, past: LayerMemory | None) -> Tensor:
         """(sequences, queries, keys) bool: True where a query may attend to a key."""

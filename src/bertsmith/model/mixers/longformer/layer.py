@@ -70,11 +70,11 @@ class LongformerAttention(Mixer):
                 f"model.mixer.dilation has {len(config.dilation)} numbers for {config.num_attention_heads} heads; shorten it"
             )
         self.causal, self.dropout, self.half_window = config.causal, config.attention_dropout, config.attention_window[0] // 2
-        self.project = QKVProjection(hidden_size, config.num_attention_heads, config.bias)
+        self.projections = QKVProjection(hidden_size, config.num_attention_heads, config.bias)
         # Global tokens have projections of their own (section 3.1).
-        self.anchored = nn.Linear(hidden_size, 3 * hidden_size, bias=config.bias) if config.global_attention else None
-        if self.anchored is not None:
-            self.anchored.weight.parts = 3  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
+        self.global_qkv = nn.Linear(hidden_size, 3 * hidden_size, bias=config.bias) if config.global_attention else None
+        if self.global_qkv is not None:
+            self.global_qkv.weight.parts = 3  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
         self.rotary = (
             RotaryEmbedding(hidden_size // config.num_attention_heads, config.rope_theta) if config.rope_theta else None
         )
@@ -90,11 +90,11 @@ class LongformerAttention(Mixer):
                 "mixer=longformer does not support prefix LM attention (bidirectional prefixes, UniLM); use mixer=attention"
             )
         qkv, global_out, qkv_bias = self._project(x, layout)
-        return self.project.out(self._attend(self._apply_rope(qkv, layout), global_out, qkv_bias, layout))
+        return self.projections.output(self._attend(self._apply_rope(qkv, layout), global_out, qkv_bias, layout))
 
     def _attend(self, qkv: Tensor, global_out: Tensor | None, qkv_bias: Tensor | None, layout: Layout) -> Tensor:
         """(tokens, hidden_size): attention to the window and to global tokens; `global_out` fills the rows of the latter."""
-        num_heads, dropout = self.project.num_heads, self.dropout if self.training else 0.0
+        num_heads, dropout = self.projections.num_heads, self.dropout if self.training else 0.0
         if (
             list(self.heads_by_dilation) == [1] and layout.max_seqlen <= self.half_window + 1
         ):  # every sequence fits into the window
@@ -129,20 +129,20 @@ class LongformerAttention(Mixer):
 
     def _project(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """qkv (tokens, 3 * hidden_size), the global tokens' attention output and a bias (see global_queries.py), or None."""
-        qkv, global_qkv = self.project.qkv, self.anchored
+        qkv, global_qkv = self.projections.qkv, self.global_qkv
         if global_qkv is None:
             return qkv(x), None, None
         can_fuse = torch.is_grad_enabled() and not torch.compiler.is_compiling() and not (self.dropout and self.training)
         groups, use_folded = self._global_groups(x, layout)
         if use_folded and groups and can_fuse and type(qkv) is nn.Linear:
-            return fused_qkv_and_global(x, qkv, global_qkv, groups, layout, self.project.num_heads)
+            return fused_qkv_and_global(x, qkv, global_qkv, groups, layout, self.projections.num_heads)
         return qkv(x), self._global_attention(x, layout), None
 
     def _global_groups(self, x: Tensor, layout: Layout) -> tuple[list[GlobalGroup], bool]:
         """Groups of global tokens, and whether these are so few that folding the key and value projections is cheaper."""
-        use_folded = type(self.anchored) is nn.Linear and self.rotary is None  # no RoPE, no LoRA
+        use_folded = type(self.global_qkv) is nn.Linear and self.rotary is None  # no RoPE, no LoRA
         # With more global tokens than half the head_dim, computing keys and values is cheaper.
-        max_global = max(1, x.shape[1] // self.project.num_heads // 2) if use_folded else MAX_GLOBAL_PER_GROUP
+        max_global = max(1, x.shape[1] // self.projections.num_heads // 2) if use_folded else MAX_GLOBAL_PER_GROUP
         groups: list[GlobalGroup] = layout.memoize(
             ("global_groups", max_global, self.causal), lambda: build_global_groups(layout, max_global, self.causal)
         )
@@ -173,13 +173,13 @@ class LongformerAttention(Mixer):
 
     def _global_qkv(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
         """q of the global tokens, (global tokens, hidden_size); k and v of all, (tokens, hidden_size); not rotated yet."""
-        if type(self.anchored) is not nn.Linear:
-            assert self.anchored is not None
-            q, k, v = self.anchored(x).chunk(3, -1)
+        if type(self.global_qkv) is not nn.Linear:
+            assert self.global_qkv is not None
+            q, k, v = self.global_qkv(x).chunk(3, -1)
             return q[layout.global_tokens], k, v
         (q_weight, kv_weight), bias, hidden_size = (
-            self.anchored.weight.tensor_split([x.shape[1]]),
-            self.anchored.bias,
+            self.global_qkv.weight.tensor_split([x.shape[1]]),
+            self.global_qkv.bias,
             x.shape[1],
         )
         q_bias, kv_bias = (None, None) if bias is None else (bias[:hidden_size], bias[hidden_size:])
@@ -189,7 +189,7 @@ class LongformerAttention(Mixer):
     def _global_scores(self, group: GlobalGroup, global_queries: Tensor, k: Tensor, layout: Layout) -> Tensor:
         """(.., heads, global tokens, tokens), of (global tokens, hidden_size) and (tokens, hidden_size)."""
         q, k = (
-            t.unflatten(-1, (self.project.num_heads, -1))
+            t.unflatten(-1, (self.projections.num_heads, -1))
             for t in (group.select_global(global_queries), group.select_tokens(k, layout))
         )
         cos_sin = self._cos_sin(layout, q.device)
@@ -203,7 +203,7 @@ class LongformerAttention(Mixer):
 
     def _weighted_values(self, scores: Tensor, v: Tensor, masked_out: Tensor) -> Tensor:
         """softmax(scores) v: scores (.., heads, global tokens, tokens), v (.., tokens, hidden_size)."""
-        v = v.unflatten(-1, (self.project.num_heads, -1)).transpose(-3, -2)
+        v = v.unflatten(-1, (self.projections.num_heads, -1)).transpose(-3, -2)
         return (self._attention_probs(scores, masked_out[..., None, :, :]).to(v.dtype) @ v).transpose(-3, -2).flatten(-2)
 
     def _folded_global_attention(self, global_hidden: Tensor, x: Tensor, masked_out: Tensor) -> Tensor:
@@ -211,9 +211,9 @@ class LongformerAttention(Mixer):
 
         For few global tokens cheaper than the keys and values of every token.
         """
-        assert self.anchored is not None
-        num_heads, bias = self.project.num_heads, self.anchored.bias
-        (wq, wk, wv), (bq, _, bv) = self.anchored.weight.chunk(3), [None] * 3 if bias is None else bias.chunk(3)
+        assert self.global_qkv is not None
+        num_heads, bias = self.projections.num_heads, self.global_qkv.bias
+        (wq, wk, wv), (bq, _, bv) = self.global_qkv.weight.chunk(3), [None] * 3 if bias is None else bias.chunk(3)
         wk, wv = (weight.unflatten(0, (num_heads, -1)).to(x.dtype) for weight in (wk, wv))
         q = F.linear(global_hidden, wq, bq).unflatten(-1, (num_heads, -1)) * (x.shape[-1] // num_heads) ** -0.5
         folded_queries = torch.einsum("...ahd,hdw->...ahw", q, wk)
@@ -233,7 +233,7 @@ class LongformerAttention(Mixer):
 
     def _apply_rope(self, qkv: Tensor, layout: Layout) -> Tensor:
         cos_sin = self._cos_sin(layout, qkv.device)
-        return qkv if cos_sin is None else apply_rope(qkv, cos_sin, layout.position, self.project.num_heads)
+        return qkv if cos_sin is None else apply_rope(qkv, cos_sin, layout.position, self.projections.num_heads)
 
     def _cos_sin(self, layout: Layout, device: torch.device) -> Tensor | None:
         """The RoPE table, for all positions and window edges; None without RoPE."""

@@ -36,7 +36,7 @@ def compute_bucket_stats(model: Model, inputs: Inputs) -> list[BucketStats]:
 
 def _collect_stats(stats: list[BucketStats], mixer: ReformerAttention, hook_args: tuple[Tensor, ...]) -> None:
     x, layout = hook_args[0], hook_args[1]
-    qk = mixer.project(x).unflatten(-1, (2, mixer.config.num_attention_heads, -1)).unbind(-3)[0].transpose(0, 1)
+    qk = mixer.qkv(x).unflatten(-1, (2, mixer.config.num_attention_heads, -1)).unbind(-3)[0].transpose(0, 1)
     _, bucket_rank = mixer.sort_by_bucket(qk, layout)  # type: ignore[arg-type]
     seq_id, position = layout.seq_id, layout.position  # type: ignore[attr-defined]
     others = (seq_id == seq_id[:, None]) & ~torch.eye(len(seq_id), dtype=torch.bool, device=x.device)

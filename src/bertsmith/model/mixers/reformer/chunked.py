@@ -76,21 +76,21 @@ class ChunkedLocalAttention(Mixer):
             config.local,
             config.num_attention_heads * head_dim,
         )
-        self.project, self.out = (
+        self.qkv, self.output = (
             nn.Linear(hidden_size, 3 * inner_size, bias=False),
             nn.Linear(inner_size, hidden_size, bias=False),
         )
-        self.project.weight.parts = 3  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
+        self.qkv.weight.parts = 3  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         _reject_prefix(layout)
-        projected = self.project(x).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)
+        projected = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)
         q, k, v = (t.transpose(0, 1) for t in projected)
         sorted_idx = layout.seq_id.argsort(stable=True).expand(1, self.num_heads, -1)
         lsh_chunks = LshChunks.from_layout(layout, self.chunk_config.chunk_length, 1)
         q, k, v = (gather_tokens(t, sorted_idx) for t in (q, k * q.shape[-1] ** -0.5, v))
         out, _ = _chunked_attention(self, lsh_chunks, q, k, v, sorted_idx, mask_self=False)
-        return self.out(gather_tokens(out, invert_permutation(sorted_idx))[0].transpose(0, 1).flatten(1))
+        return self.output(gather_tokens(out, invert_permutation(sorted_idx))[0].transpose(0, 1).flatten(1))
 
 
 class ChunkedLshAttention(Mixer):
@@ -105,24 +105,24 @@ class ChunkedLshAttention(Mixer):
             config.num_attention_heads * head_dim,
         )
         self.num_hashes = config.num_hashes
-        self.project, self.out = (
+        self.qkv, self.output = (
             nn.Linear(hidden_size, 2 * inner_size, bias=False),
             nn.Linear(inner_size, hidden_size, bias=False),
         )
-        self.project.weight.parts = 2  # type: ignore[attr-defined]
+        self.qkv.weight.parts = 2  # type: ignore[attr-defined]
         buckets = config.num_buckets if isinstance(config.num_buckets, tuple) else (config.num_buckets,)
         self.hashes = LshHash(config.num_attention_heads, head_dim, config.num_hashes, buckets, config.seed)
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         _reject_prefix(layout)
-        qk, v = (projected.transpose(0, 1) for projected in self.project(x).unflatten(-1, (2, self.num_heads, -1)).unbind(-3))
+        qk, v = (projected.transpose(0, 1) for projected in self.qkv(x).unflatten(-1, (2, self.num_heads, -1)).unbind(-3))
         sorted_idx = (layout.seq_id * self.hashes.num_buckets + self.hashes(qk)).argsort(dim=-1, stable=True)
         lsh_chunks = LshChunks.from_layout(layout, self.chunk_config.chunk_length, self.num_hashes)
         q, k, v = (gather_tokens(t, sorted_idx) for t in (qk, unit_norm(qk), v))
         round_outs, lse = _chunked_attention(self, lsh_chunks, q, k, v, sorted_idx, mask_self=True)
         inverse = invert_permutation(sorted_idx)
         weights = gather_tokens(lse, inverse).softmax(0)
-        return self.out((weights.to(v.dtype) * gather_tokens(round_outs, inverse)).sum(0).transpose(0, 1).flatten(1))
+        return self.output((weights.to(v.dtype) * gather_tokens(round_outs, inverse)).sum(0).transpose(0, 1).flatten(1))
 
 
 @dataclass(frozen=True)

@@ -49,11 +49,11 @@ class ReformerAttention(Mixer):
             raise UserError(f"a hidden_size of {hidden_size} does not divide into {config.num_attention_heads} heads; try "
                            f"model.mixer.num_attention_heads={max(1, hidden_size // 64)}")  # fmt: skip
         self.config, self.head_dim = config, hidden_size // config.num_attention_heads
-        self.project, self.out = (
+        self.qkv, self.output = (
             nn.Linear(hidden_size, 2 * hidden_size, bias=config.bias),
             nn.Linear(hidden_size, hidden_size, bias=config.bias),
         )
-        self.project.weight.parts = 2  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
+        self.qkv.weight.parts = 2  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
         buckets = config.num_buckets if isinstance(config.num_buckets, tuple) else (config.num_buckets,)
         self.hashes = (
             LshHash(config.num_attention_heads, self.head_dim, config.num_hashes, buckets, config.seed)
@@ -66,9 +66,9 @@ class ReformerAttention(Mixer):
             raise UserError(
                 "mixer=reformer does not support prefix LM attention (bidirectional prefixes, UniLM); use mixer=attention"
             )
-        qk, v = self.project(x).unflatten(-1, (2, self.config.num_attention_heads, -1)).unbind(-3)  # (tokens, heads, head_dim)
+        qk, v = self.qkv(x).unflatten(-1, (2, self.config.num_attention_heads, -1)).unbind(-3)  # (tokens, heads, head_dim)
         out = self._full_attention(qk, v, layout) if self.hashes is None else self._lsh_attention(qk, v, layout)
-        return self.out(out.flatten(1))
+        return self.output(out.flatten(1))
 
     def _full_attention(self, qk: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """One bucket: full attention, each token masked from itself unless it is alone."""

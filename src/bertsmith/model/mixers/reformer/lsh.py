@@ -23,7 +23,7 @@ class LshHash(nn.Module):
     In training new R are drawn at every call, from torch's generator; in evaluation they are fixed by the seed.
     """
 
-    turns: Tensor  # R: (heads, head_dim, num_hashes, sum of the factors / 2)
+    rotations: Tensor  # R: (heads, head_dim, num_hashes, sum of the factors / 2)
 
     def __init__(self, num_heads: int, head_dim: int, num_hashes: int, bucket_factors: tuple[int, ...], seed: int) -> None:
         super().__init__()
@@ -34,11 +34,11 @@ class LshHash(nn.Module):
         self.bucket_factors, self.num_buckets = bucket_factors, prod(bucket_factors)
         generator = torch.Generator(device="cpu").manual_seed(seed)
         rotations = torch.randn(num_heads, head_dim, num_hashes, sum(bucket_factors) // 2, generator=generator, device="cpu")
-        self.register_buffer("turns", rotations, persistent=False)  # generated from the seed, not saved
+        self.register_buffer("rotations", rotations, persistent=False)  # generated from the seed, not saved
 
     def forward(self, x: Tensor) -> Tensor:
         """(heads, tokens, head_dim) -> (num_hashes, heads, tokens): the bucket of each token."""
-        rotations = torch.randn_like(self.turns) if self.training else self.turns
+        rotations = torch.randn_like(self.rotations) if self.training else self.rotations
         with torch.autocast(x.device.type, enabled=False):  # half precision makes ties
             rotated = torch.einsum("htd,hdrb->rhtb", x.detach().float(), rotations.float())
         buckets, stride = torch.zeros_like(rotated[..., 0], dtype=torch.long), 1
