@@ -36,7 +36,7 @@ def write_texts(folder: Path) -> None:
         write(folder / f"books/{name}.txt.gz", f"{make_english_text(80, number)}\n{special}\n")
     write(folder / "english.txt.xz", f"{make_english_text(80, 3)}\n{special}\n")
     write(folder / "valid.txt.xz", make_english_text(10, 4))
-    write(folder / "law.txt", "\n".join(["The plaintiff shall indemnify the lessee. The court voids the covenant."] * 60))
+    write(folder / "law.txt", "\n\n".join(["The plaintiff shall indemnify the lessee. The court voids the covenant."] * 60))
     write(folder / "texts.txt", make_english_text(10, 5).replace("\n\n", "\n"))
     write(folder / "queries.txt", "one of these\nother people\n")
 
@@ -95,7 +95,7 @@ def write_questions(folder: Path) -> None:
             write(folder / f"{path}/{name}.json", json.dumps(squad(count, *options), ensure_ascii=False))
         rows = [
             {"context": "She opened the door.", "question": "What did she do next?",
-             "options": ["She walked in.", "The moon is a cheese.", "Seven."], "label": 0}
+             "options": ["She walked in.", "Seven."], "label": 0}
             for _ in range(count)
         ]  # fmt: skip
         write(folder / f"choices/{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))

@@ -25,8 +25,8 @@ from .sample_data import write_hugging_face_folder, write_sample_data
 pytestmark = [pytest.mark.docs]
 
 OWN_FOLDER = ("README.zh.md", "extending.md")  # a translation repeats names; extending changes the package's source
-TRAINING = {"pretrain", "finetune"}
-DURATION = re.compile(r"train\.(steps|epochs|minutes|early_stopping_patience|save_every|eval_every|warmup_steps)=")
+DURATION = re.compile(r"train\.(steps|epochs|minutes|batch_tokens|early_stopping_patience|save_every|eval_every|warmup_steps)=")
+WORD_VECTORS = ("objective=skip-gram", "objective=cbow", "objective=glove")
 SHORT = {"steps": 2, "batch_tokens": 256}
 TINY_MODEL = {
     "num_hidden_layers": 2, "hidden_size": 32, "max_position_embeddings": 512,
@@ -95,7 +95,8 @@ def run_page(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failures, names = [], {"__name__": "__docs__"}
     for block in find_blocks(page):
         failures += run_block(block, names)
-    assert not failures, "\n\n".join(failures)
+    if failures:
+        pytest.fail("\n\n".join(failures), pytrace=False)
 
 
 def run_block(block: Block, names: dict[str, Any]) -> Iterator[str]:
@@ -141,17 +142,27 @@ def check_file(block: Block) -> Iterator[str]:
 
 
 def shorten_command(arguments: list[str]) -> list[str]:
+    """The command with a training of two small steps, and a short measurement in `plan`."""
     stage = arguments[0]
-    if stage in TRAINING:
-        kept = [argument for argument in arguments if not DURATION.match(argument)]
-        unset = [f"train.{name}=none" for name in ("epochs", "minutes") if any(a.endswith(".toml") for a in kept)]
-        recipe = ["train.compile=false", "train.precision=fp32", "train.gradient_accumulation_steps=1"] if unset else []
-        is_table = any(re.fullmatch(r"objective=(skip-gram|cbow|glove)", argument) for argument in kept)
-        return [*kept, *unset, *recipe, *([f"train.steps={SHORT['steps']}"]), *([] if is_table else [f"train.batch_tokens={SHORT['batch_tokens']}"])]
-    return [*arguments, "seconds=0.2"] if stage == "plan" and "machine=h200" not in arguments else arguments
+    if stage == "plan" and "machine=h200" not in arguments:
+        return [*arguments, "seconds=0.2"]
+    if stage not in ("pretrain", "finetune"):
+        return arguments
+    kept = [argument for argument in arguments if not DURATION.match(argument)]
+    short = [f"train.steps={SHORT['steps']}"]
+    recipe = next((Path(argument).read_text(encoding="utf-8") for argument in kept if argument.endswith(".toml")), "")
+    if recipe:
+        short += [f"train.{name}=none" for name in ("epochs", "minutes")]
+        short += ["train.compile=false", "train.precision=fp32", "train.gradient_accumulation_steps=1", "train.warmup_steps=0"]
+    if not any(argument.startswith(WORD_VECTORS) for argument in kept):
+        lengths = re.findall(r"^max_length ?= ?(\d+)", "\n".join([*recipe.splitlines(), *kept]), re.MULTILINE)
+        short.append(f"train.batch_tokens={max([SHORT['batch_tokens'], *map(int, lengths)])}")
+    return [*kept, *short]
 
 
 def shorten_call(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`pretrain` or `finetune` with a training of two small steps."""
+
     def call(*, train: dict[str, Any] | None = None, **values: Any) -> Any:
         durations = ("steps", "epochs", "minutes", "warmup_steps", "early_stopping_patience")
         kept = {key: value for key, value in (train or {}).items() if key not in durations}
