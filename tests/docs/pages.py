@@ -77,9 +77,7 @@ def find_blocks(page: Path) -> list[Block]:
 
 def find_commands(page: Path) -> list[tuple[Block, list[str]]]:
     """The commands of the shell blocks of a page, and those in inline code that start with `bertsmith STAGE`."""
-    return [
-        (block, arguments) for block in find_blocks(page) if block.language in SHELL for arguments in block.commands()
-    ]
+    return [(block, arguments) for block in find_blocks(page) if block.language in SHELL for arguments in block.commands()]
 
 
 def prose(page: Path) -> str:

@@ -13,6 +13,10 @@ from tests.conftest import CHINESE_CHARS, make_chinese_text, make_english_text
 ADJECTIVES = {"positive": ["fine", "good", "great", "moving"], "negative": ["bad", "dull", "poor", "slow"]}
 NAMES = [("Mary Smith", "PER"), ("John Brown", "PER"), ("Paris", "LOC"), ("Berlin", "LOC"), ("Acme Corp", "ORG")]
 CITIES = ["Paris", "Rome", "Berlin", "Madrid", "Vienna"]
+SENSES = [("river", "water", "deep"), ("river", "boat", "slow"), ("money", "clerk", "kind"), ("money", "queue", "long")]
+PLACE = [("天", "B-LOC"), ("城", "I-LOC"), ("很", "O"), ("大", "O")]
+PERSON = [("他", "O"), ("姓", "O"), ("张", "B-PER")]
+SEGMENTS = [[("天", "B"), ("地", "E"), ("大", "S")], [("日", "B"), ("月", "M"), ("星", "E")]]
 SPECIAL_WORDS = "king queen man woman bank river money deposit once upon time france capital film court contract plaintiff"
 
 
@@ -54,7 +58,10 @@ def write_classification(folder: Path) -> None:
             for i in range(count)
         ]
         write_table(folder / f"pairs/{name}.tsv", ("text", "text_b", "label"), pairs)
-        topics = [(f"the {' and '.join(group)} pages", "|".join(group)) for group in cycle([("art",), ("art", "law"), ("law",), ()], count)]
+        topics = [
+            (f"the {' and '.join(group)} pages", "|".join(group))
+            for group in cycle([("art",), ("art", "law"), ("law",), ()], count)
+        ]
         write_table(folder / f"topics/{name}.tsv", ("text", "label"), topics)
         ratings = [(text, str(4.5 if label == "positive" else 1.5 + i % 2)) for i, (text, label) in enumerate(sentiment(count))]
         write_table(folder / f"ratings/{name}.tsv", ("text", "label"), ratings)
@@ -69,8 +76,7 @@ def write_tagging(folder: Path) -> None:
         for entity, group in cycle(NAMES, count):
             words = [(word, f"{'BI'[i > 0]}-{group}") for i, word in enumerate(entity.split())]
             sentences.append([*words, ("was", "O"), ("seen", "O"), (".", "O")])
-        text = "\n\n".join("\n".join(f"{word} {tag}" for word, tag in sentence) for sentence in sentences)
-        write(folder / f"names/{name}.conll", text + "\n")
+        write_conll(folder / f"names/{name}.conll", sentences)
 
 
 def write_questions(folder: Path) -> None:
@@ -123,7 +129,9 @@ def write_sequences(folder: Path) -> None:
         sources = [[list(words)[(i * k) % 5] for k in (1, 2, 3)] for i in range(count)]
         rows = [(" ".join(source), " ".join(words[word] for word in source)) for source in sources]
         write_table(folder / f"translation/{name}.tsv", ("source", "target"), rows)
-        couplets = [(f"{a}{b}{c}", f"{c}{b}{a}") for a, b, c in zip(*[CHINESE_CHARS[i : i + count] for i in (0, 7, 14)], strict=True)]
+        couplets = [
+            (f"{a}{b}{c}", f"{c}{b}{a}") for a, b, c in zip(*[CHINESE_CHARS[i : i + count] for i in (0, 7, 14)], strict=True)
+        ]
         write_table(folder / f"couplets/{name}.tsv", ("source", "target"), couplets)
     write(folder / "both-languages.txt", "\n".join(f"{a} {b}" for a, b in words.items()) + "\n")
 
@@ -133,15 +141,22 @@ def write_word_vectors(folder: Path) -> None:
     words = SPECIAL_WORDS.split() + list("abc")
     rows = [f"{word} {' '.join(f'{value:.4f}' for value in rng.normal(size=100))}" for word in words]
     write(folder / "glove.6B.100d.txt", "\n".join(rows) + "\n")
-    write(folder / "wordsim353.csv", "Word 1,Word 2,Human (mean)\nking,queen,8.58\nbank,money,8.5\nfilm,river,1.5\nman,woman,8.3\n")
+    write(
+        folder / "wordsim353.csv",
+        "Word 1,Word 2,Human (mean)\nking,queen,8.58\nbank,money,8.5\nfilm,river,1.5\nman,woman,8.3\n",
+    )
     write(folder / "questions-words.txt", ": family\nman king woman queen\nking man queen woman\n")
 
 
 def write_word_senses(folder: Path) -> None:
-    rows = [(f"the {near} at the bank was {far}", sense) for sense, near, far in
-            [("river", "water", "deep"), ("river", "boat", "slow"), ("money", "clerk", "kind"), ("money", "queue", "long")] * 5]  # fmt: skip
+    rows = [(f"the {near} at the bank was {far}", sense) for sense, near, far in SENSES * 5]
     write_table(folder / "senses.tsv", ("text", "sense"), rows)
-    chinese = [("他买了一束[[花]]", "plant"), ("她在看[[花]]", "plant"), ("他[[花]]了很多钱", "spend"), ("别[[花]]太多钱", "spend")] * 4
+    chinese = [
+        ("他买了一束[[花]]", "plant"),
+        ("她在看[[花]]", "plant"),
+        ("他[[花]]了很多钱", "spend"),
+        ("别[[花]]太多钱", "spend"),
+    ] * 4
     write_table(folder / "花.tsv", ("text", "sense"), chinese)
     for part in ("train", "test"):
         text = "".join(f"{row[0].split().index('bank')}\t{row[0]}\n" for row in rows)
@@ -156,11 +171,8 @@ def write_chinese(folder: Path) -> None:
     for name, count in {"train": 24, "dev": 12, "test": 12}.items():
         rows = [(f"这部电影很{'好差'[i % 2]}", ["好评", "差评"][i % 2]) for i in range(count)]
         write_table(folder / f"chinese/{name}.tsv", ("text", "label"), rows)
-        sentences = cycle([[("天", "B-LOC"), ("城", "I-LOC"), ("很", "O"), ("大", "O")], [("他", "O"), ("姓", "O"), ("张", "B-PER")]], count)
-        text = "\n\n".join("\n".join(f"{word} {tag}" for word, tag in sentence) for sentence in sentences)
-        write(folder / f"chinese/{name}.conll", text + "\n")
-        words = cycle([[("天", "B"), ("地", "E"), ("大", "S")], [("日", "B"), ("月", "M"), ("星", "E")]], count)
-        write(folder / f"chinese/words-{name}.conll", "\n\n".join("\n".join(" ".join(pair) for pair in row) for row in words) + "\n")
+        write_conll(folder / f"chinese/{name}.conll", cycle([PLACE, PERSON], count))
+        write_conll(folder / f"chinese/words-{name}.conll", cycle(SEGMENTS, count))
 
 
 def write_race_tasks(folder: Path) -> None:
@@ -188,6 +200,10 @@ def write_hugging_face_folder(folder: Path) -> None:
 
 def cycle(items: Sequence[object], count: int) -> Iterable:
     return [items[i % len(items)] for i in range(count)]
+
+
+def write_conll(path: Path, sentences: Iterable[Iterable[tuple[str, str]]]) -> None:
+    write(path, "\n\n".join("\n".join(f"{token} {tag}" for token, tag in sentence) for sentence in sentences) + "\n")
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -6,8 +6,12 @@ in the working directory takes precedence over a shipped model. One test per pag
 
 import contextlib
 import io
+import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 import tomllib
 import traceback
 from collections.abc import Callable, Iterator
@@ -32,6 +36,9 @@ TINY_MODEL = {
     "num_hidden_layers": 2, "hidden_size": 32, "max_position_embeddings": 512,
     "mixer": {"kind": "attention", "num_attention_heads": 2}, "feedforward": {"intermediate_size": 64},
 }  # fmt: skip
+
+
+PAGES = [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in find_run_pages() if page.name not in OWN_FOLDER]
 
 
 @pytest.fixture(scope="module")
@@ -78,13 +85,54 @@ def to_toml(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else repr(value)
 
 
-@pytest.mark.parametrize("page", [pytest.param(p, id=p.relative_to(ROOT).as_posix()) for p in find_run_pages() if p.name not in OWN_FOLDER])
+@pytest.mark.parametrize("page", PAGES)
 def test_documented_commands_run(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch):
     run_page(page, folder, monkeypatch)
 
 
 def test_commands_of_the_chinese_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run_page(ROOT / "README.zh.md", make_folder(tmp_path), monkeypatch)
+
+
+def test_extensions_of_the_docs_run(folder: Path, tmp_path: Path):
+    """The new files and the two lines of extending.md, in a copy of the package, and the commands that use them."""
+    source = tmp_path / "src/bertsmith"
+    shutil.copytree(ROOT / "src/bertsmith", source, ignore=shutil.ignore_patterns("__pycache__", "pretrained"))
+    (source / "pretrained").symlink_to(ROOT / "src/bertsmith/pretrained")
+    for block in find_blocks(ROOT / "docs/extending.md"):
+        if block.file.endswith("__init__.py"):
+            extend_union(tmp_path / block.file, block)
+        elif block.file:
+            assert not (tmp_path / block.file).exists(), block.location
+            (tmp_path / block.file).write_text(block.text, encoding="utf-8")
+        elif block.language in SHELL:
+            run_with_package(list(block.commands()), tmp_path / "src", folder)
+
+
+def extend_union(path: Path, block: Block) -> None:
+    """Add the import of a block, and its member to a union: `MixerConfig = ... | Mean`."""
+    text = path.read_text(encoding="utf-8")
+    (line,) = re.findall(r"^from .+$", block.text, re.MULTILINE)
+    ((union, member),) = re.findall(r"^(\w+) = \.\.\. \| (\w+)$", block.text, re.MULTILINE)
+    assert re.search(rf"^{union} = ", text, re.MULTILINE), f"{path} has no {union}"
+    path.write_text(f"{text}\n{line}\n\n{union} = {union} | {member}\n", encoding="utf-8")
+
+
+def run_with_package(commands: list[list[str]], source: Path, folder: Path) -> None:
+    """Run commands in a process that imports another copy of the package."""
+    script = (
+        "import json, sys; from bertsmith import cli, codegen\n"
+        "for arguments in json.loads(sys.argv[1]):\n"
+        "    if (codegen.write_files() if arguments[0] == 'make' else cli.main(arguments[1:])): sys.exit(' '.join(arguments))\n"
+    )
+    short = [[name, *(shorten_command(rest) if name == "bertsmith" else rest)] for name, *rest in commands]
+    with contextlib.chdir(folder):
+        done = subprocess.run(
+            [sys.executable, "-c", script, json.dumps(short)],
+            env=os.environ | {"PYTHONPATH": str(source)}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    if done.returncode:
+        pytest.fail(done.stderr[-3000:], pytrace=False)
 
 
 def run_page(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,15 +197,15 @@ def shorten_command(arguments: list[str]) -> list[str]:
     if stage not in ("pretrain", "finetune"):
         return arguments
     kept = [argument for argument in arguments if not DURATION.match(argument)]
+    if any(argument.startswith(WORD_VECTORS) for argument in kept):
+        return [*kept, "train.epochs=1"]
     short = [f"train.steps={SHORT['steps']}"]
     recipe = next((Path(argument).read_text(encoding="utf-8") for argument in kept if argument.endswith(".toml")), "")
     if recipe:
         short += [f"train.{name}=none" for name in ("epochs", "minutes")]
-        short += ["train.compile=false", "train.precision=fp32", "train.gradient_accumulation_steps=1", "train.warmup_steps=0"]
-    if not any(argument.startswith(WORD_VECTORS) for argument in kept):
-        lengths = re.findall(r"^max_length ?= ?(\d+)", "\n".join([*recipe.splitlines(), *kept]), re.MULTILINE)
-        short.append(f"train.batch_tokens={max([SHORT['batch_tokens'], *map(int, lengths)])}")
-    return [*kept, *short]
+        short += ["train.compile=false", "train.precision=fp32", "train.gradient_accumulation_steps=1", "train.warmup_steps=1"]
+    lengths = re.findall(r"^max_length ?= ?(\d+)", "\n".join([*recipe.splitlines(), *kept]), re.MULTILINE)
+    return [*kept, *short, f"train.batch_tokens={max([SHORT['batch_tokens'], *map(int, lengths)])}"]
 
 
 def shorten_call(function: Callable[..., Any]) -> Callable[..., Any]:
