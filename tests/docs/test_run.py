@@ -32,6 +32,14 @@ OWN_FOLDER = ("README.zh.md", "extending.md")  # a translation repeats names; ex
 DURATION = re.compile(r"train\.(steps|epochs|minutes|batch_tokens|early_stopping_patience|save_every|eval_every|warmup_steps)=")
 WORD_VECTORS = ("objective=skip-gram", "objective=cbow", "objective=glove")
 SHORT = {"steps": 2, "batch_tokens": 256}
+SMALL = {  # sizes for presets that take long even for two steps
+    "gpt": {"hidden_size": 48, "num_hidden_layers": 2, "feedforward.intermediate_size": 192},
+    "elmo": {"mixer.cell_size": 512},
+    "transformer-xl": {"hidden_size": 40, "num_hidden_layers": 2, "feedforward.intermediate_size": 80},
+    "adaptive-span": {"hidden_size": 64, "num_hidden_layers": 2, "feedforward.intermediate_size": 128},
+    "albert-base": {"hidden_size": 48, "num_hidden_layers": 2, "feedforward.intermediate_size": 96},
+    "bert-small": {"hidden_size": 64, "feedforward.intermediate_size": 96},
+}
 TINY_MODEL = {
     "num_hidden_layers": 2, "hidden_size": 32, "max_position_embeddings": 512,
     "mixer": {"kind": "attention", "num_attention_heads": 2}, "feedforward": {"intermediate_size": 64},
@@ -204,6 +212,9 @@ def shorten_command(arguments: list[str]) -> list[str]:
     if recipe:
         short += [f"train.{name}=none" for name in ("epochs", "minutes")]
         short += ["train.compile=false", "train.precision=fp32", "train.gradient_accumulation_steps=1", "train.warmup_steps=1"]
+    for preset, sizes in SMALL.items():
+        if f"model={preset}" in kept and stage == "pretrain":
+            short += [f"model.{key}={size}" for key, size in sizes.items()]
     lengths = re.findall(r"^max_length ?= ?(\d+)", "\n".join([*recipe.splitlines(), *kept]), re.MULTILINE)
     return [*kept, *short, f"train.batch_tokens={max([SHORT['batch_tokens'], *map(int, lengths)])}"]
 

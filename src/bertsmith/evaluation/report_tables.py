@@ -95,7 +95,8 @@ def render_mistakes(summary: EvaluationSummary, max_mistakes: int) -> Section:
     if mistakes:
         is_graded = summary.task_kind in ("regress", "similar")  # no answer is exactly right
         wrong = "" if is_graded else f"{len(mistakes):,} of {count:,} examples have errors. "
-        caption = f"{wrong}Shown are {MISTAKE_ORDER[summary.task_kind]}, {min(max_mistakes, len(mistakes)):,} of them."
+        order = MISTAKE_ORDER.get(summary.task_kind, "those with the largest loss")
+        caption = f"{wrong}Shown are {order}, {min(max_mistakes, len(mistakes)):,} of them."
     examples = [describe_mistake(mistake) for mistake in mistakes[:max_mistakes]]
     legend = _mark_legend(summary) if mistakes else []
     return Section("Worst mistakes", render("evaluation", "mistakes", caption=caption, legend=legend, examples=examples))
