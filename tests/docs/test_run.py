@@ -106,6 +106,7 @@ def test_extensions_of_the_docs_run(folder: Path, tmp_path: Path):
     """The new files and the two lines of extending.md, in a copy of the package, and the commands that use them."""
     source = tmp_path / "src/bertsmith"
     shutil.copytree(ROOT / "src/bertsmith", source, ignore=shutil.ignore_patterns("__pycache__", "pretrained"))
+    (tmp_path / "docs").mkdir()  # for generated pages
     (source / "pretrained").symlink_to(ROOT / "src/bertsmith/pretrained")
     for block in find_blocks(ROOT / "docs/extending.md"):
         if block.file.endswith("__init__.py"):
