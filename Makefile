@@ -4,13 +4,17 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart test test-slow test-gpu lint schema bench clean
+.PHONY: quickstart test test-docs test-slow test-gpu lint schema bench clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/python -m bertsmith.quickstart
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -m "not slow and not gpu" -n 2
+	$(BIN)/python -m pytest -m "not slow and not gpu and not docs" -n 2
+
+# Every command of README and docs/, in order, with short trainings.
+test-docs: $(VENV)/.test
+	$(BIN)/python -m pytest -m docs tests/docs
 
 test-slow: $(VENV)/.test $(VENV)/.weights
 	$(BIN)/python -m pytest -m slow

@@ -23,6 +23,7 @@ from ..tasks import (
     TextSimilarity,
     TokenClassification,
 )
+from ..tasks.base import TableByTask
 from ..tasks.scorers.conlleval import Entity, are_span_tags, get_entities
 from .evaluate import Evaluation
 
@@ -90,15 +91,17 @@ class SentenceMistakes:
 
 def find_mistakes(evaluation: Evaluation) -> list[Mistake]:
     """All wrong predictions by decreasing loss; ties in the order of the examples."""
-    finders: dict[type, Callable[[Evaluation], list[Mistake]]] = {
-        TextClassification: _label_mistakes,
-        TextRegression: _regression_mistakes,
-        TextSimilarity: _similarity_mistakes,
-        TokenClassification: _tag_mistakes,
-        QuestionAnswering: _answer_mistakes,
-        MultipleChoice: _choice_mistakes,
-        Seq2Seq: _generation_mistakes,
-    }
+    finders = TableByTask[Callable[[Evaluation], list[Mistake]]](
+        {
+            TextClassification: _label_mistakes,
+            TextRegression: _regression_mistakes,
+            TextSimilarity: _similarity_mistakes,
+            TokenClassification: _tag_mistakes,
+            QuestionAnswering: _answer_mistakes,
+            MultipleChoice: _choice_mistakes,
+            Seq2Seq: _generation_mistakes,
+        }
+    )
     return sorted(finders[type(evaluation.task)](evaluation), key=lambda mistake: -mistake.loss)
 
 

@@ -24,6 +24,7 @@ from ..tasks import (
     TextSimilarity,
     TokenClassification,
 )
+from ..tasks.base import TableByTask
 from ..tasks.scorers.conlleval import are_span_tags, get_entities
 
 BOOTSTRAP_SEED = 0  # of the resamples: the same examples and predictions always give the same interval
@@ -73,9 +74,7 @@ def get_primary_metric(task: TaskConfig) -> str:
         return "f1" if are_span_tags(task.labels) else "accuracy"
     if isinstance(task, TextClassification) and task.multi_label:
         return "f1_micro"
-    return {QuestionAnswering: "f1", TextRegression: "pearson", TextSimilarity: "spearman", Seq2Seq: "bleu"}.get(
-        type(task), "accuracy"
-    )
+    return _PRIMARY_METRICS[type(task)]
 
 
 def resolve_best_metric(task: TaskConfig, requested: str | None = None) -> str:
@@ -237,16 +236,28 @@ def _ratio_metric(numerator: Array, denominator: Array) -> MetricResult:
     return MetricResult(scores.ratio_of_sums, np.stack([numerator, denominator], -1), np.zeros((len(numerator), 2)))
 
 
-_METRICS_BY_TASK: dict[type, Callable[..., dict[str, MetricResult]]] = {
-    TextClassification: _classify_metrics,
-    TextRegression: partial(
-        _regression_metrics, names=("pearson", "spearman"), prediction_field="score", reference_field="label"
-    ),
-    TextSimilarity: partial(
-        _regression_metrics, names=("spearman", "pearson"), prediction_field="score", reference_field="score"
-    ),
-    TokenClassification: _tag_metrics,
-    QuestionAnswering: _answer_metrics,
-    MultipleChoice: _choose_metrics,
-    Seq2Seq: _generate_metrics,
-}
+_PRIMARY_METRICS = TableByTask[str](
+    {
+        TextClassification: "accuracy",
+        TextRegression: "pearson",
+        MultipleChoice: "accuracy",
+        QuestionAnswering: "f1",
+        TextSimilarity: "spearman",
+        Seq2Seq: "bleu",
+    }
+)
+_METRICS_BY_TASK = TableByTask[Callable[..., dict[str, MetricResult]]](
+    {
+        TextClassification: _classify_metrics,
+        TextRegression: partial(
+            _regression_metrics, names=("pearson", "spearman"), prediction_field="score", reference_field="label"
+        ),
+        TextSimilarity: partial(
+            _regression_metrics, names=("spearman", "pearson"), prediction_field="score", reference_field="score"
+        ),
+        TokenClassification: _tag_metrics,
+        QuestionAnswering: _answer_metrics,
+        MultipleChoice: _choose_metrics,
+        Seq2Seq: _generate_metrics,
+    }
+)

@@ -97,7 +97,8 @@ def render_mistakes(summary: EvaluationSummary, max_mistakes: int) -> Section:
     if mistakes:
         is_graded = summary.task_kind in ("regress", "similar")  # no prediction is exactly right
         wrong = "" if is_graded else f"{len(mistakes):,} of {count:,} examples have errors. "
-        caption = f"{wrong}The {min(max_mistakes, len(mistakes)):,} shown are {MISTAKE_ORDER[summary.task_kind]}."
+        order = MISTAKE_ORDER.get(summary.task_kind, "those with the largest loss")
+        caption = f"{wrong}The {min(max_mistakes, len(mistakes)):,} shown are {order}."
     examples = [describe_mistake(mistake) for mistake in mistakes[:max_mistakes]]
     legend = _mark_legend(summary) if mistakes else []
     return Section("Worst errors", render("evaluation", "mistakes", caption=caption, legend=legend, examples=examples))

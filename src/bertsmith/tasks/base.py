@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from ..config import PosInt, Variant
 from ..errors import UserError
 from ..tokenization.tokenizer import Tokenizer
 from .special_tokens import NO_SPECIAL_TOKENS, SpecialTokenIds
+
+V = TypeVar("V")
 
 TaskHeadType = Literal["text", "token", "span"]
 ModelOutputs = Sequence[NDArray[Any]] | NDArray[Any]
@@ -118,6 +120,16 @@ class Task(Protocol):
 
     def fit(self, examples: Sequence[Any]) -> "Task":
         """A copy of the task with what is derived from the training examples before training, such as its labels."""
+
+
+class TableByTask(dict[type, V]):
+    """Values by task type; a task that is not a key has the value of the class it derives from."""
+
+    def __missing__(self, task_type: type) -> V:
+        key = next((base for base in task_type.__mro__ if base in self), None)
+        if key is None:
+            raise KeyError(task_type)
+        return self[key]
 
 
 @dataclass(frozen=True)

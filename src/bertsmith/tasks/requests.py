@@ -25,6 +25,7 @@ from . import (
     TextSimilarity,
     TokenClassification,
 )
+from .base import TableByTask
 from .conll_files import Sentence, hide_tag_column, is_conll, read_sentences
 from .special_tokens import TemplateTask
 from .squad_files import QuestionAnsweringExample, read_questions
@@ -44,15 +45,21 @@ class RequestFields(NamedTuple):
     usage: str
 
 
-REQUEST_FIELDS: dict[type, RequestFields] = {
-    TextClassification: RequestFields(("text",), ("text_b",), 'model("a fine film")'),
-    TextRegression: RequestFields(("text",), ("text_b",), 'model("a fine film")'),
-    TextSimilarity: RequestFields(("text", "text_b"), (), 'model("a fine film", "a good film")'),
-    Seq2Seq: RequestFields(("text",), (), 'model("a source text")'),
-    MultipleChoice: RequestFields(("context", "options"), ("question",), 'model(context="It rains.", options=["wet", "dry"])'),
-    QuestionAnswering: RequestFields(("question", "context"), (), 'model(question="Who sings?", context="She sings.")'),
-    TokenClassification: RequestFields(("text",), ("tokens",), 'model("Ada was here") or model(tokens=["Ada", "was", "here"])'),
-}
+REQUEST_FIELDS = TableByTask[RequestFields](
+    {
+        TextClassification: RequestFields(("text",), ("text_b",), 'model("a fine film")'),
+        TextRegression: RequestFields(("text",), ("text_b",), 'model("a fine film")'),
+        TextSimilarity: RequestFields(("text", "text_b"), (), 'model("a fine film", "a good film")'),
+        Seq2Seq: RequestFields(("text",), (), 'model("a source text")'),
+        MultipleChoice: RequestFields(
+            ("context", "options"), ("question",), 'model(context="It rains.", options=["wet", "dry"])'
+        ),
+        QuestionAnswering: RequestFields(("question", "context"), (), 'model(question="Who sings?", context="She sings.")'),
+        TokenClassification: RequestFields(
+            ("text",), ("tokens",), 'model("Ada was here") or model(tokens=["Ada", "was", "here"])'
+        ),
+    }
+)
 
 
 @dataclass(frozen=True)
