@@ -59,7 +59,7 @@ def test_gpt_learns_every_task_with_auxiliary_lm(gpt, tmp_path, kind):
     result = run_cli_json("finetune", *options, "train.epochs=8", "aux_lm_weight=0.5")
     assert result["dev"][metric] > 0.8
     rows = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
-    lm_losses = [row["loss.words"] for row in rows if "loss.words" in row]
+    lm_losses = [row["lm_loss"] for row in rows if "lm_loss" in row]
     assert lm_losses[-1] < lm_losses[0]
     evaluation = run_cli_json("evaluate", f"model={tmp_path / 'out'}", f"data={dev}")
     assert evaluation["scores"] == pytest.approx(result["dev"])
@@ -177,7 +177,7 @@ def test_auxiliary_lm_loss_is_weighted_sum(tokenizer):
         ClassificationExample("in", label="a"),
     ]
     batch = AuxiliaryLMBatches(task, task.encode(examples, tokenizer, 16), 64, 0, shuffle=False)(0)
-    assert batch.target_counts == {"task": 3, "words": batch.num_tokens - 3}
+    assert batch.target_counts == {"task": 3, "lm": batch.num_tokens - 3}
     loss = AuxiliaryLM(Supervised(task), 0.5).compute_loss(model, batch)
     assert_close(loss.parts["task"], Supervised(task).compute_loss(model, batch).parts["task"])
     logits, expected = model.compute_logits("words", model(batch.inputs)), torch.zeros(())
@@ -185,7 +185,7 @@ def test_auxiliary_lm_loss_is_weighted_sum(tokenizer):
         batch.inputs.layout.cu_seqlens[:-1].tolist(), batch.inputs.layout.cu_seqlens[1:].tolist(), strict=True
     ):
         expected += F.cross_entropy(logits[start : end - 1], batch.inputs.input_ids[start + 1 : end], reduction="sum")
-    assert_close(loss.parts["words"], 0.5 * expected)
+    assert_close(loss.parts["lm"], 0.5 * expected)
 
 
 def test_auxiliary_lm_head_is_initialized_from_pretraining(gpt, tmp_path):
