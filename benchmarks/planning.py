@@ -72,7 +72,7 @@ def _format_comparison(planned: Result, actual: Result, peak_memory: int) -> str
     """planned/actual = ratio of each quantity."""
     weights = (Path(actual["out"]) / "model.safetensors").stat().st_size
     quantities = [
-        ("parameters", planned["parameters"]["all"], actual["parameters"]),
+        ("parameters", planned["parameters"]["total"], actual["parameters"]),
         ("disk", planned["disk"]["weights"], weights),
     ]
     quantities += [
@@ -90,8 +90,10 @@ def _format_calibration(planned: Result, actual: Result, peak_memory: int, setti
     """The values of the machine table with which the plan would have been exact."""
     memory, time, train = planned["memory"], planned["time"], settings["train"]
     table_fraction = machine.activation_fractions[train.get("compile", False)]
-    activation_fraction = table_fraction * (memory["activations"] + peak_memory - memory["counted"]) / memory["activations"]
-    overhead = time["start"] + time["judging"] + time["saving"]
+    activation_fraction = (
+        table_fraction * (memory["activations"] + peak_memory - memory["estimated_peak"]) / memory["activations"]
+    )
+    overhead = time["startup"] + time["evaluation"] + time["saving"]
     seconds_per_token = (actual["seconds"] - overhead) / actual["tokens"]
     matmul_seconds = planned["flops_per_token"] / machine.flops_per_second["bf16"]
     bytes_per_token = memory["activations"] / table_fraction / train["batch_tokens"]

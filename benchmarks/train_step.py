@@ -58,11 +58,11 @@ def _build_their_step(batch: Batch, vocab_size: int):  # type: ignore[no-untyped
     model = BertForPreTraining(config).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     layout, labels = batch.inputs.layout, torch.full((batch.num_tokens,), -100)
-    labels[batch.targets["where"]] = batch.targets["words"]
+    labels[batch.targets["output_indices"]] = batch.targets["target_ids"]
     padding_mask = layout.padding_mask()
     inputs = {"input_ids": layout.pad(batch.inputs.input_ids), "token_type_ids": layout.pad(batch.inputs.token_type_ids)}
     inputs |= {"attention_mask": padding_mask.long(), "labels": layout.pad(labels).masked_fill(~padding_mask, -100)}
-    inputs["next_sentence_label"] = batch.targets["next"]
+    inputs["next_sentence_label"] = batch.targets["pair_labels"]
 
     def step() -> None:
         model(**inputs).loss.backward()

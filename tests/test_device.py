@@ -15,7 +15,7 @@ def fake_gpus(monkeypatch, count):
 @pytest.mark.parametrize("name", ["gpu", "1", "", "cuda:", "cuda:-1", "cuda:1x", "cuda:٣", "CPU", "cpu\n", 0, None])
 def test_device_unknown_names_are_refused(monkeypatch, name):
     fake_gpus(monkeypatch, 8)
-    with pytest.raises(UserError, match="is not known; write auto, cpu, cuda or cuda:0") as caught:
+    with pytest.raises(UserError, match="is not a device; set auto, cpu, cuda or cuda:N") as caught:
         resolve_device(name, "train.device")
     assert str(caught.value).startswith(f"train.device={name!r} ")
 
@@ -37,9 +37,9 @@ def test_device_auto_is_the_cpu_without_a_gpu(monkeypatch):
 @pytest.mark.parametrize(
     ("count", "name", "index", "message"),
     [
-        (0, "cuda", 0, "no such device as cuda:0, with no CUDA device here; write device=cpu, or auto"),
-        (1, "cuda:1", 0, "no such device as cuda:1, with 1 CUDA device here; write device=cpu, or auto"),
-        (2, "auto", 2, "no such device as cuda:2, with 2 CUDA devices here; start no more than 2 processes"),
+        (0, "cuda", 0, "cuda:0 does not exist, this machine has no CUDA device; set device=cpu or auto"),
+        (1, "cuda:1", 0, "cuda:1 does not exist, this machine has 1 CUDA device; set device=cpu or auto"),
+        (2, "auto", 2, "cuda:2 does not exist, this machine has 2 CUDA devices; start at most 2 processes"),
     ],
 )
 def test_device_missing_gpu_suggests_a_fix(monkeypatch, count, name, index, message):

@@ -40,7 +40,7 @@ def test_jobs_continue_after_a_failed_one(tmp_path, count):
 def test_jobs_report_a_killed_process():
     errors = {}
     run_jobs([Job("dies", kill_self, ())], 2, lambda job, error: errors.setdefault(job.name, error) and [])
-    assert "its process died (SIGKILL" in errors["dies"]
+    assert "its process was killed (SIGKILL" in errors["dies"]
 
 
 @pytest.mark.parametrize("count", [1, 2])

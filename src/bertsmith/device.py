@@ -14,13 +14,13 @@ def resolve_device(name: str, key: str = "device", index: int = 0) -> torch.devi
     """
     match = re.fullmatch(r"auto|cpu|cuda(?::([0-9]+))?", name) if isinstance(name, str) else None
     if match is None:
-        raise UserError(f"{key}={name!r} is not known; write auto, cpu, cuda or cuda:0")
+        raise UserError(f"{key}={name!r} is not a device; set auto, cpu, cuda or cuda:N")
     count = torch.cuda.device_count() if name != "cpu" and torch.cuda.is_available() else 0
     if name == "cpu" or (name == "auto" and not count):
         return torch.device("cpu")
     index = int(match[1] or index)
     if index >= count:
-        problem = f"no such device as cuda:{index}, with {count or 'no'} CUDA device{'s' if count > 1 else ''} here"
-        way_out = "write device=cpu, or auto" if match[1] or not count else f"start no more than {count} processes"
-        raise UserError(f"{key}={name}: {problem}; {way_out}")
+        problem = f"cuda:{index} does not exist, this machine has {count or 'no'} CUDA device{'s' if count > 1 else ''}"
+        hint = f"set {key}=cpu or auto" if match[1] or not count else f"start at most {count} processes"
+        raise UserError(f"{key}={name}: {problem}; {hint}")
     return torch.device("cuda", index)

@@ -28,7 +28,7 @@ T = TypeVar("T")
 PARENT_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 SHUTDOWN_TIMEOUT = 30.0  # seconds that a job has to save a checkpoint after SIGTERM
-INTERRUPTED = "stopped"
+INTERRUPTED = "interrupted"
 
 
 class WorkerPool:
@@ -142,7 +142,7 @@ def _run_parallel(queue: deque[Job], num_workers: int, on_end: OnJobEnd) -> None
                 busy.remove(worker)
                 error_message = worker.receive()
                 if error_message == INTERRUPTED:
-                    raise Interrupted("run the same command again to go on")
+                    raise Interrupted("run the same command again to resume")
                 if error_message is None:
                     idle.append(worker)
                 queue.extend(on_end(worker.job, error_message))
@@ -170,7 +170,7 @@ def format_error(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)[-1:]
     location = f" ({os.path.basename(frames[0].filename)}:{frames[0].lineno})" if frames else ""
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else 'no words'}{location}"
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}{location}"
 
 
 class _Worker:
@@ -210,9 +210,9 @@ class _Worker:
         self.process.join()
         code = self.process.exitcode
         if code is None or code >= 0:
-            return f"its process died (exit code {code})"
+            return f"its process exited with code {code}"
         name = signal.Signals(-code).name
-        return f"its process died ({name}{', often for want of memory: try fewer jobs' if name == 'SIGKILL' else ''})"
+        return f"its process was killed ({name}{', often for lack of memory: try fewer jobs' if name == 'SIGKILL' else ''})"
 
 
 def _wait_ready(busy: Sequence[_Worker]) -> list[_Worker]:

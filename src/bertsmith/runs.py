@@ -82,8 +82,8 @@ def _read_finished_result(out: Path, run_id: str, console: Console) -> dict[str,
         return None
     card = read_json(out / "card.json")
     if card.get("identity") != run_id:
-        raise UserError(f"{out} holds a model made by another recipe; choose another out, or remove it")
-    console.info(f"{out} is there already, made by the same recipe")
+        raise UserError(f"{out} holds a model of another recipe; choose another `out`, or remove the folder")
+    console.info(f"{out} already exists, made by the same recipe")
     _remove_state(out)  # left by a run killed between manifest and cleanup
     if "seeds" in card["result"]:
         shutil.rmtree(out / "seeds", ignore_errors=True)

@@ -157,8 +157,6 @@ class Cbow(TypedDict, total=False):
     """frequency threshold above which words are subsampled; 0: no subsampling"""
     subwords: CharNgramConfig | Config | None
     """fastText: character n-grams of words, which also give vectors of unknown words"""
-    learning_rate: float
-    """initial learning rate, with linear decay (same as train.learning_rate)"""
 
 
 class CharCNNConfig(TypedDict, total=False):
@@ -357,7 +355,7 @@ class FinetuneTrain(TypedDict, total=False):
     tensorboard: bool
     """also log metrics to TensorBoard"""
     grad_spike_factor: float
-    """skip updates with a gradient norm this many times the usual; 0: never"""
+    """skip updates whose gradient norm exceeds this multiple of the median; 0: never"""
     max_bad_steps: int
     """skipped updates in a row before rolling back to the last checkpoint"""
     layer_lr_decay: float
@@ -386,8 +384,6 @@ class Glove(TypedDict, total=False):
     """co-occurrence count from which the weight is 1 (100 in the paper)"""
     alpha: float
     """exponent of the weighting function (x / x_max) ** alpha"""
-    learning_rate: float
-    """learning rate of AdaGrad (same as train.learning_rate)"""
     pairs: int
     """word pairs per step"""
 
@@ -574,6 +570,63 @@ class NgramMasking(TypedDict, total=False):
     """maximum n-gram length in words (3 in ALBERT)"""
 
 
+class PretrainTrain(TypedDict, total=False):
+    steps: int | None
+    """number of optimizer updates (or give epochs, or minutes)"""
+    epochs: float | None
+    """number of passes over the data (or give steps, or minutes)"""
+    minutes: float | None
+    """training time in minutes, resumed runs included (or give steps, or epochs)"""
+    batch_tokens: int
+    """tokens per micro-batch (per forward and backward pass)"""
+    gradient_accumulation_steps: int
+    """micro-batches per optimizer update"""
+    learning_rate: float | None
+    """peak learning rate; default: 1e-4, skip-gram 0.025, cbow 0.15, glove 0.05"""
+    warmup_steps: float
+    """linear warmup of the learning rate: steps, or below 1 a fraction of the run"""
+    lr_scheduler_type: Literal["linear", "cosine", "constant", "warmup_stable_decay", "slanted_triangular", "inverse_sqrt"]
+    """learning rate schedule after the warmup"""
+    decay_fraction: float
+    """fraction of the run over which warmup_stable_decay decays to 0"""
+    weight_decay: float
+    """weight decay (0.01 in BERT); not applied to biases and norm weights"""
+    max_grad_norm: float
+    """gradient norm to clip to; 0 for no clipping"""
+    optimizer: Literal["adamw", "bert-adam", "lamb", "muon"] | Adamw | Config | BertAdam | Lamb | Muon
+    """optimizer and its options"""
+    precision: Literal["fp32", "bf16", "fp16"]
+    """dtype of the forward and backward pass (bf16, fp16: mixed precision)"""
+    compile: bool
+    """use torch.compile: slower start, faster steps"""
+    gradient_checkpointing: bool
+    """recompute activations in the backward pass: less memory, slower"""
+    full_determinism: bool
+    """bitwise reproducible results on GPU, somewhat slower (on CPU they always are)"""
+    workers: int
+    """worker processes that prepare batches; 0: the main process does"""
+    save_every: int
+    """steps between checkpoints"""
+    save_total_limit: int
+    """number of checkpoints to keep, the newest ones"""
+    average_checkpoints: int
+    """number of last checkpoints whose weights are averaged at the end; 0: no averaging"""
+    eval_every: int
+    """steps between evaluations; 0: only at the end"""
+    early_stopping_patience: int
+    """stop after this many evaluations without improvement, keep the best weights; 0: never"""
+    log_every: int
+    """steps between rows of metrics.jsonl"""
+    device: str
+    """device: auto, cpu, cuda or cuda:N"""
+    tensorboard: bool
+    """also log metrics to TensorBoard"""
+    grad_spike_factor: float
+    """skip updates whose gradient norm exceeds this multiple of the median; 0: never"""
+    max_bad_steps: int
+    """skipped updates in a row before rolling back to the last checkpoint"""
+
+
 class QuestionAnswering(TypedDict, total=False):
     kind: Required[Literal["answer"]]
     template: str
@@ -732,8 +785,6 @@ class SkipGram(TypedDict, total=False):
     """frequency threshold above which words are subsampled; 0: no subsampling"""
     subwords: CharNgramConfig | Config | None
     """fastText: character n-grams of words, which also give vectors of unknown words"""
-    learning_rate: float
-    """initial learning rate, with linear decay (same as train.learning_rate)"""
 
 
 class SpanMasking(TypedDict, total=False):
@@ -860,63 +911,6 @@ class TokenClassification(TypedDict, total=False):
 
 class TokenMasking(TypedDict, total=False):
     kind: Required[Literal["token"]]
-
-
-class TrainConfig(TypedDict, total=False):
-    steps: int | None
-    """number of optimizer updates (or give epochs, or minutes)"""
-    epochs: float | None
-    """number of passes over the data (or give steps, or minutes)"""
-    minutes: float | None
-    """training time in minutes, resumed runs included (or give steps, or epochs)"""
-    batch_tokens: int
-    """tokens per micro-batch (per forward and backward pass)"""
-    gradient_accumulation_steps: int
-    """micro-batches per optimizer update"""
-    learning_rate: float
-    """learning rate at the peak of the schedule"""
-    warmup_steps: float
-    """linear warmup of the learning rate: steps, or below 1 a fraction of the run"""
-    lr_scheduler_type: Literal["linear", "cosine", "constant", "warmup_stable_decay", "slanted_triangular", "inverse_sqrt"]
-    """learning rate schedule after the warmup"""
-    decay_fraction: float
-    """fraction of the run over which warmup_stable_decay decays to 0"""
-    weight_decay: float
-    """weight decay (0.01 in BERT); not applied to biases and norm weights"""
-    max_grad_norm: float
-    """gradient norm to clip to; 0 for no clipping"""
-    optimizer: Literal["adamw", "bert-adam", "lamb", "muon"] | Adamw | Config | BertAdam | Lamb | Muon
-    """optimizer and its options"""
-    precision: Literal["fp32", "bf16", "fp16"]
-    """dtype of the forward and backward pass (bf16, fp16: mixed precision)"""
-    compile: bool
-    """use torch.compile: slower start, faster steps"""
-    gradient_checkpointing: bool
-    """recompute activations in the backward pass: less memory, slower"""
-    full_determinism: bool
-    """bitwise reproducible results on GPU, somewhat slower (on CPU they always are)"""
-    workers: int
-    """worker processes that prepare batches; 0: the main process does"""
-    save_every: int
-    """steps between checkpoints"""
-    save_total_limit: int
-    """number of checkpoints to keep, the newest ones"""
-    average_checkpoints: int
-    """number of last checkpoints whose weights are averaged at the end; 0: no averaging"""
-    eval_every: int
-    """steps between evaluations; 0: only at the end"""
-    early_stopping_patience: int
-    """stop after this many evaluations without improvement, keep the best weights; 0: never"""
-    log_every: int
-    """steps between rows of metrics.jsonl"""
-    device: str
-    """device: auto, cpu, cuda or cuda:N"""
-    tensorboard: bool
-    """also log metrics to TensorBoard"""
-    grad_spike_factor: float
-    """skip updates whose gradient norm exceeds this multiple of the median; 0: never"""
-    max_bad_steps: int
-    """skipped updates in a row before rolling back to the last checkpoint"""
 
 
 class TransformerDecoderConfig(TypedDict, total=False):

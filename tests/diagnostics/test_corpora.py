@@ -20,24 +20,24 @@ def test_healthy_corpus_has_no_findings(corpus_folder):
 
 def test_duplicate_lines_are_found(tmp_path):
     many = doctor_findings(prepare_corpus(tmp_path / "often", 3 * generate_text(60)))
-    assert list(many) == ["duplicate lines"] and many["duplicate lines"]["severity"] == "problem"
-    assert "(67%)" in many["duplicate lines"]["seen"] and "drop=" in many["duplicate lines"]["setting"]
+    assert list(many) == ["duplicate text"] and many["duplicate text"]["severity"] == "problem"
+    assert "(67%)" in many["duplicate text"]["observation"] and "drop=" in many["duplicate text"]["setting"]
     assert doctor_findings(prepare_corpus(tmp_path / "dropped", 3 * generate_text(60), drop=["lines"])) == {}
     few = doctor_findings(prepare_corpus(tmp_path / "some", generate_text(60) + "\n" + generate_text(8)))
-    assert {name: finding["severity"] for name, finding in few.items()} == {"duplicate lines": "note"}
+    assert {name: finding["severity"] for name, finding in few.items()} == {"duplicate text": "note"}
 
 
 @pytest.mark.parametrize(
-    ("text", "observation"),
+    ("text", "name", "observation"),
     [
-        (generate_text(60).replace("\n\n", "\n"), "one document of"),
-        (generate_text(60).replace("\n\n", "\n").replace("\n", "\n\n"), "documents is one sentence"),
+        (generate_text(60).replace("\n\n", "\n"), "no document boundaries", "one document of"),
+        (generate_text(60).replace("\n\n", "\n").replace("\n", "\n\n"), "no sentence pairs", "documents is one sentence"),
     ],
 )
-def test_corpus_without_documents_is_a_problem(tmp_path, text, observation):
+def test_corpus_without_documents_is_a_problem(tmp_path, text, name, observation):
     findings = doctor_findings(prepare_corpus(tmp_path, text))
-    assert list(findings) == ["no documents"] and observation in findings["no documents"]["seen"]
-    assert findings["no documents"]["setting"] == "objective=mlm" and findings["no documents"]["severity"] == "problem"
+    assert list(findings) == [name] and observation in findings[name]["observation"]
+    assert findings[name]["setting"] == "objective=mlm" and findings[name]["severity"] == "problem"
 
 
 def test_short_or_few_documents_are_noted(tmp_path):
@@ -49,18 +49,16 @@ def test_short_or_few_documents_are_noted(tmp_path):
 
 
 def test_high_unk_rate_is_a_problem(tmp_path):
-    finding = doctor_findings(prepare_corpus(tmp_path, generate_text(60), [".", *WORDS[:40]]))[
-        "wrong vocabulary: unknown words"
-    ]
-    assert finding["severity"] == "problem" and "of the tokens are unknown" in finding["seen"]
+    finding = doctor_findings(prepare_corpus(tmp_path, generate_text(60), [".", *WORDS[:40]]))["tokenizer: unknown tokens"]
+    assert finding["severity"] == "problem" and "of the tokens are [UNK]" in finding["observation"]
 
 
 def test_high_fertility_is_a_problem(tmp_path):
     subwords = [*LETTERS, *(f"##{letter}" for letter in LETTERS), *(word + "x" for word in WORDS)]
     folder = prepare_corpus(tmp_path, generate_text(60), [".", *subwords])
     assert compute_fertility(Corpus.open(folder)) == pytest.approx(4)
-    assert "4.00 pieces" in doctor_findings(folder)["wrong vocabulary: words in crumbs"]["seen"]
-    assert doctor_problems(folder) == ["wrong vocabulary: words in crumbs"]
+    assert "4.00 tokens per word" in doctor_findings(folder)["tokenizer: high fertility"]["observation"]
+    assert doctor_problems(folder) == ["tokenizer: high fertility"]
 
 
 def test_fertility_is_none_for_character_vocabularies(tmp_path):
@@ -78,8 +76,8 @@ def test_unused_subwords_are_noted(tmp_path):
             tmp_path, generate_text(300), [".", *WORDS, *(f"{word}x" for word in WORDS), *(f"{word}y" for word in WORDS)]
         )
     )
-    assert {name: finding["severity"] for name, finding in findings.items()} == {"wrong vocabulary: unused pieces": "note"}
-    assert "96 of 145 pieces never occur" in findings["wrong vocabulary: unused pieces"]["seen"]
+    assert {name: finding["severity"] for name, finding in findings.items()} == {"tokenizer: unused tokens": "note"}
+    assert "96 of the 145 tokens of the vocabulary never occur" in findings["tokenizer: unused tokens"]["observation"]
 
 
 def test_too_few_tokens_per_subword_is_a_problem(tmp_path):
@@ -94,10 +92,10 @@ def test_mismatched_corpus_tokenizer_is_a_problem(tmp_path):
     folder = prepare_corpus(tmp_path, generate_text(60))
     other = prepare_corpus(tmp_path / "other", generate_text(60), [".", *reversed(WORDS)])
     (folder / "tokenizer.json").write_bytes((other / "tokenizer.json").read_bytes())
-    assert "tokenizer.json is damaged" in doctor_findings(folder)["damaged folder"]["seen"]
+    assert "tokenizer.json is damaged" in doctor_findings(folder)["damaged folder"]["observation"]
     write_manifest(folder)
-    assert doctor_problems(folder) == ["wrong vocabulary: another tokenizer"]
-    assert "was made with tokenizer" in doctor_findings(folder)["wrong vocabulary: another tokenizer"]["seen"]
+    assert doctor_problems(folder) == ["tokenizer: mismatch"]
+    assert "was prepared with tokenizer" in doctor_findings(folder)["tokenizer: mismatch"]["observation"]
 
 
 def test_vocabulary_without_mask_token_is_a_problem(tmp_path):
@@ -108,7 +106,7 @@ def test_vocabulary_without_mask_token_is_a_problem(tmp_path):
     (folder / "tokenizer.json").write_text(json.dumps(state))
     write_manifest(folder)
     findings = doctor_findings(folder)
-    assert list(findings) == ["masks missing"] and "has no [MASK]" in findings["masks missing"]["seen"]
+    assert list(findings) == ["no masked tokens"] and "has no [MASK]" in findings["no masked tokens"]["observation"]
 
 
 def test_interrupted_prepare_is_a_problem(tmp_path):
@@ -121,7 +119,7 @@ def test_interrupted_prepare_is_a_problem(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         build_corpus(from_dict(Prepare, values), interrupt)
-    assert doctor_problems(tmp_path / "corpus") == ["stopped half-way"]
+    assert doctor_problems(tmp_path / "corpus") == ["interrupted"]
     build_corpus(from_dict(Prepare, values))
     assert doctor_findings(tmp_path / "corpus") == {}
 
@@ -134,5 +132,5 @@ def test_doctor_rejects_other_folders(tmp_path, corpus_folder):
     (tmp_path / "config.json").write_text('{"architectures": ["BertModel"]}')
     with pytest.raises(UserError, match="bertsmith import"):
         doctor_findings(tmp_path)
-    with pytest.raises(UserError, match="is a corpus itself"):
+    with pytest.raises(UserError, match="is a corpus; leave out corpus="):
         doctor_findings(corpus_folder, corpus_folder)

@@ -25,25 +25,23 @@ def test_doctor_prints_problems_and_exits_1(capsys, duplicated_corpus):
     captured = capsys.readouterr()
     lines = captured.err.splitlines()
     assert (
-        captured.out == ""
-        and lines[0] == "problem: duplicate lines"
-        and lines[-1] == f"{duplicated_corpus} (corpus): 1 problem"
+        captured.out == "" and lines[0] == "problem: duplicate text" and lines[-1] == f"{duplicated_corpus} (corpus): 1 problem"
     )
-    assert [line.split()[0] for line in lines[1:4]] == ["seen", "means", "try"]
+    assert [line.split()[0] for line in lines[1:4]] == ["observation", "explanation", "suggestion"]
 
 
 def test_doctor_json_has_all_fields_of_findings(capsys, duplicated_corpus):
     assert main(["doctor", f"folder={duplicated_corpus}", "--json"]) == 1
     result = json.loads(capsys.readouterr().out)
     assert (result["kind"], result["healthy"], result["problems"], result["notes"]) == ("corpus", False, 1, 0)
-    assert result["findings"][0].keys() == {"name", "severity", "seen", "means", "way_out", "setting"}
+    assert result["findings"][0].keys() == {"name", "severity", "observation", "explanation", "suggestion", "setting"}
     assert result == bertsmith.doctor(folder=str(duplicated_corpus), quiet=True)
 
 
 def test_doctor_quiet_still_names_problems(capsys, duplicated_corpus, corpus_folder):
     assert main(["doctor", str(duplicated_corpus), "--quiet"]) == 1 and main(["doctor", str(corpus_folder), "--quiet"]) == 0
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1 and lines[0].startswith(f"warning: {duplicated_corpus}: duplicate lines: ")
+    assert len(lines) == 1 and lines[0].startswith(f"warning: {duplicated_corpus}: duplicate text: ")
 
 
 def test_doctor_missing_folder_exits_2(capsys, tmp_path):

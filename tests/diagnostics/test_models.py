@@ -61,8 +61,8 @@ def test_probe_shuffles_words_between_special_tokens_only(healthy_run, corpus_fo
 def test_model_without_positions_is_a_problem(corpus_folder, tmp_path):
     findings = doctor_findings(run_pretraining(corpus_folder, tmp_path / "bag", {"position_embedding_type": "none"}, steps=120))
     assert (
-        findings["positions unused"]["setting"] == "model.position_embedding_type=absolute"
-        and findings["positions unused"]["severity"] == "problem"
+        findings["word order ignored"]["setting"] == "model.position_embedding_type=absolute"
+        and findings["word order ignored"]["severity"] == "problem"
     )
 
 
@@ -72,12 +72,12 @@ def test_rope_counts_as_positions(corpus_folder, tmp_path):
     run = run_pretraining(
         corpus_folder, tmp_path / "rotary", {"position_embedding_type": "none", "mixer": rope, "feedforward": glu}, steps=20
     )
-    assert not {"positions unused", "positions untrained", "dead heads"} & doctor_findings(run).keys()
+    assert not {"word order ignored", "positions untrained", "dead heads"} & doctor_findings(run).keys()
 
 
 def test_zero_position_embeddings_are_a_problem(break_weights):
     run = break_weights(lambda weights: weights["encoder.position_embeddings.weight"].zero_())
-    assert "positions unused" in doctor_problems(run)
+    assert "word order ignored" in doctor_problems(run)
 
 
 def test_untrained_position_embeddings_are_noted(corpus_folder, tmp_path):
@@ -86,7 +86,7 @@ def test_untrained_position_embeddings_are_noted(corpus_folder, tmp_path):
     ]
     assert (
         finding["severity"] == "note"
-        and "32 of 64 positions" in finding["seen"]
+        and "32 of 64 position embeddings" in finding["observation"]
         and finding["setting"] == "max_length='[32, 64]'"
     )
 
@@ -104,12 +104,14 @@ def zero_outputs(weights):
         weights[f"encoder.stack.layers.{layer}.mixer.projections.output.weight"].zero_()
 
 
-@pytest.mark.parametrize(
-    ("change", "observation"), [(zero_queries, "4 look at all tokens alike"), (zero_outputs, "4 give nothing back")]
-)
+@pytest.mark.parametrize(("change", "observation"), [(zero_queries, "4 uniform"), (zero_outputs, "4 without output")])
 def test_dead_heads_are_a_problem(break_weights, change, observation):
     finding = doctor_findings(break_weights(change))["dead heads"]
-    assert finding["severity"] == "problem" and observation in finding["seen"] and "4 of 4 heads" in finding["seen"]
+    assert (
+        finding["severity"] == "problem"
+        and observation in finding["observation"]
+        and "4 of 4 attention heads" in finding["observation"]
+    )
 
 
 def test_dead_head_with_single_token_attention_is_noted(break_weights, corpus_folder):

@@ -78,7 +78,7 @@ def test_interrupted_suite_resumes_to_same_table(suite, tmp_path, monkeypatch):
     assert partial["num_pending"] == 2 and len(partial["runs"]) == 2
     assert "2 runs are not finished" in parse_page((tmp_path / "killed" / "report.html").read_bytes()).text
     process = run_cli("suite", suite, f"out={tmp_path / 'killed'}", "--json")
-    assert process.stderr.count("is there already") == 2
+    assert process.stderr.count("already exists, made by the same recipe") == 2
     resumed = json.loads(process.stdout.splitlines()[-1])
     assert resumed["table"] == uninterrupted["table"] and resumed["runs"] == uninterrupted["runs"]
     first, second = (run["scores"] for run in resumed["runs"] if run["task"] == "mood")

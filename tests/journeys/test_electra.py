@@ -28,8 +28,8 @@ def uninterrupted(corpus, tmp_path_factory):
 def test_electra_trains_both_and_publishes_discriminator(uninterrupted):
     out, result = uninterrupted
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert result["valid_loss_words"] < rows[0]["loss.words"] - 0.1
-    assert result["valid_loss_replaced"] < 50 * np.log(2) and result["valid_replaced_accuracy"] > 0.8
+    assert result["valid_mlm_loss"] < rows[0]["mlm_loss"] - 0.1
+    assert result["valid_rtd_loss"] < 50 * np.log(2) and result["valid_rtd_accuracy"] > 0.8
     names = set(load_tensors(out / "model.safetensors"))
     assert "heads.rtd.classifier.weight" in names and not [name for name in names if "generator" in name]
     assert result["parameters"] == sum(weight.numel() for weight in load_tensors(out / "model.safetensors").values())
@@ -40,7 +40,7 @@ def test_electra_killed_run_resumes_exactly(corpus, uninterrupted, tmp_path):
     out = tmp_path / "model"
     kill_cli_when_exists(*pretrain_command(corpus, out), until=out / "state" / "step-20")
     assert any("heads.generator.stack" in key for key in load_tensors(out / "state/step-20/model.safetensors"))
-    assert "going on from step" in run_cli(*pretrain_command(corpus, out)).stderr
+    assert "resuming from step" in run_cli(*pretrain_command(corpus, out)).stderr
     for name in ("model.safetensors", "metrics.jsonl"):
         assert (out / name).read_bytes() == (uninterrupted[0] / name).read_bytes(), name
 
@@ -57,4 +57,4 @@ def test_electra_exports_and_fine_tunes(uninterrupted, tmp_path):
 
 def test_electra_plan_counts_generator(corpus, uninterrupted, tmp_path):
     plan = run_cli_json("plan", *pretrain_command(corpus, tmp_path / "model")[1:], "machine=h200")
-    assert plan["parameters"]["all"] > uninterrupted[1]["parameters"]  # includes the generator
+    assert plan["parameters"]["total"] > uninterrupted[1]["parameters"]  # includes the generator

@@ -108,7 +108,7 @@ def test_taglm_is_elmo_with_one_layer(corpus, files, tmp_path):
 
 def test_bilm_refuses_bidirectional_model(corpus, tmp_path):
     command = ["pretrain", "model=bilstm", f"corpus={corpus}", f"out={tmp_path / 'out'}", "train.steps=1"]
-    assert "never meet" in run_cli_error(*command, "objective=bilm")
+    assert "two directions share no layer" in run_cli_error(*command, "objective=bilm")
 
 
 def test_elmo_pretraining_warns_of_unknown_words(corpus, tmp_path):

@@ -59,7 +59,7 @@ def test_gpt_learns_every_task_with_auxiliary_lm(gpt, tmp_path, kind):
     result = run_cli_json("finetune", *options, "train.epochs=8", "aux_lm_weight=0.5")
     assert result["dev"][metric] > 0.8
     rows = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
-    lm_losses = [row["loss.lm"] for row in rows if "loss.lm" in row]
+    lm_losses = [row["lm_loss"] for row in rows if "lm_loss" in row]
     assert lm_losses[-1] < lm_losses[0]
     evaluation = run_cli_json("evaluate", f"model={tmp_path / 'out'}", f"data={dev}")
     assert evaluation["scores"] == pytest.approx(result["dev"])

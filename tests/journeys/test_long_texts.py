@@ -119,8 +119,8 @@ def test_pretrain_replaces_mixer_by_kind(short_bert, corpus, tmp_path):
     encoder = checkpoint.load(tmp_path / "out")[0].config.encoder
     assert encoder.mixer == Longformer(num_attention_heads=4, attention_window=(8,)) and encoder.hidden_size == 32
     for model, message in (
-        ({"mixer": "longformer", "hidden_size": 64}, "brings its own model"),
-        ("bert-base", "brings its own model"),
+        ({"mixer": "longformer", "hidden_size": 64}, "has its own model config"),
+        ("bert-base", "has its own model config"),
         ({"mixer": "lstm"}, "mixer=lstm cannot take over the weights of mixer=attention: it needs"),
         (
             {"mixer": {"kind": "longformer", "num_attention_heads": 8}},
@@ -234,8 +234,9 @@ def test_pretrain_logs_mixer_it_continues_with(long_bert, corpus, tmp_path, caps
         "train.device=cpu",
     ]
     assert main(["pretrain", *options, "model.mixer=longformer", "model.mixer.attention_dropout=0.1"]) == 0
-    assert "goes on with mixer=longformer, num_attention_heads=4, attention_window=[30], attention_dropout=0.1" in " ".join(
-        capsys.readouterr().err.split()
+    assert (
+        "model continues with mixer=longformer, num_attention_heads=4, attention_window=[30], attention_dropout=0.1"
+        in " ".join(capsys.readouterr().err.split())
     )
     assert checkpoint.load(tmp_path / "out")[0].config.encoder.mixer == Longformer(
         num_attention_heads=4, attention_window=(30,), attention_dropout=0.1

@@ -45,7 +45,7 @@ def test_modern_bert_resumed_run_is_bit_identical(corpus, modern_run, tmp_path, 
     state_files = {path.name for path in (out / "state").glob("step-20/*")}
     assert "optimizer.safetensors" in state_files
     assert any(key.endswith("qkv.weight/momentum") for key in load_tensors(out / "state/step-20/optimizer.safetensors"))
-    assert "going on from step" in run_cli(*pretrain_command(corpus, out, *options)).stderr
+    assert "resuming from step" in run_cli(*pretrain_command(corpus, out, *options)).stderr
     for name in ("model.safetensors", "metrics.jsonl"):
         assert (out / name).read_bytes() == (modern_run[0] / name).read_bytes(), name
 
@@ -94,6 +94,6 @@ def test_modern_bert_export_names_unsupported_options(modern_run, tmp_path):
 
 def test_modern_bert_plan_counts_parameters(corpus, modern_run, tmp_path):
     planned = run_cli_json("plan", *pretrain_command(corpus, tmp_path / "bert")[1:], "machine=h200")
-    assert planned["parameters"]["all"] == sum(
+    assert planned["parameters"]["total"] == sum(
         weight.numel() for weight in load_tensors(modern_run[0] / "model.safetensors").values()
     )

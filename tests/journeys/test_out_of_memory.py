@@ -57,8 +57,8 @@ def test_oom_at_first_step_halves_micro_batches(corpus, tmp_path, small_memory, 
     recipe = make_recipe(corpus, tmp_path / "bert", "train.steps=12", "train.gradient_accumulation_steps=2")
     result = pretrain(recipe, quiet=True)
     stderr = capsys.readouterr().err
-    assert stderr.count("\n") == 1 and "out of memory with micro-batches of 512 tokens" in stderr
-    assert "with 256, and train.gradient_accumulation_steps=4 instead of 2" in stderr
+    assert stderr.count("\n") == 1 and "out of memory with train.batch_tokens=512;" in stderr
+    assert "with train.batch_tokens=256 train.gradient_accumulation_steps=4:" in stderr
     assert tried[0] > 300 and all(tokens <= 256 for tokens in tried[1:]) and len(tried) == 1 + 12 * 4
     updates = [sum(tried[i : i + 4]) for i in range(1, len(tried), 4)]
     assert all(1024 - 4 * 64 < tokens <= 1024 for tokens in updates)  # as many as before, but for space that no sequence fills
@@ -91,11 +91,11 @@ def test_oom_in_later_phase_resumes_from_checkpoint(corpus, tmp_path, small_memo
     result = pretrain(make_recipe(corpus, tmp_path / "bert", *PHASES))
     stderr = capsys.readouterr().err
     assert result["step"] == 20 and result["gradient_accumulation_steps"] == 2
-    assert stderr.index("step 8: saved") < stderr.index("out of memory") < stderr.index("going on from step 8/20")
+    assert stderr.index("step 8: checkpoint saved") < stderr.index("out of memory") < stderr.index("resuming from step  8/20")
     failed = max(index for index, tokens in enumerate(tried) if tokens > 300)
     assert 10 <= failed < 12 and len(tried[failed + 1 :]) == 2 * 12  # steps 9 to 20, in halves
     rows = [json.loads(line) for line in (tmp_path / "bert" / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows if "rate" in row] == [5, 10, 15, 20]
+    assert [row["step"] for row in rows if "learning_rate" in row] == [5, 10, 15, 20]
 
 
 class KilledError(Exception):
@@ -116,15 +116,17 @@ def test_oom_run_that_was_killed_resumes_exactly(corpus, tmp_path, small_memory,
         pretrain(recipe, quiet=True, on_step=kill)
     capsys.readouterr()
     result = pretrain(recipe)
-    assert result["made"] and "micro-batches of 256 tokens and train.gradient_accumulation_steps=2" in capsys.readouterr().err
+    assert result["made"] and "with train.batch_tokens=256 train.gradient_accumulation_steps=2:" in capsys.readouterr().err
     assert read_weights(tmp_path / "killed") == read_weights(tmp_path / "straight")
 
 
 def test_oom_of_smallest_micro_batch_is_user_error(corpus, tmp_path, small_memory, capsys):
     tried = small_memory(20)
-    with pytest.raises(UserError, match=r"64 tokens, which cannot be halved: a sequence may have 64; give train\.gradient_ch"):
+    with pytest.raises(
+        UserError, match=r"batch_tokens=64, which cannot be halved: sequences have up to 64 tokens; set train\.gradient_ch"
+    ):
         pretrain(make_recipe(corpus, tmp_path / "bert", "train.steps=12"), quiet=True)
-    assert [line.split(" tokens")[0].split()[-1] for line in capsys.readouterr().err.splitlines()] == ["512", "256", "128"]
+    assert [line.split(";")[0].split("=")[-1] for line in capsys.readouterr().err.splitlines()] == ["512", "256", "128"]
     assert len(tried) == 4
 
 

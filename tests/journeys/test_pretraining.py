@@ -56,8 +56,8 @@ def run_cli_json(*words):
 def check_trained_model(out, result):
     """Check that 40 steps lowered the loss and that masks are filled deterministically; returns the names of its weights."""
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert (result["step"], result["skipped"]) == (40, 0)
-    assert result["valid_loss_words"] < rows[0]["loss.words"] - 0.3
+    assert (result["step"], result["skipped_steps"]) == (40, 0)
+    assert result["valid_mlm_loss"] < rows[0]["mlm_loss"] - 0.3
     guesses = bertsmith.load(out).fill("the [MASK] of [MASK]")
     assert [len(guess) for guess in guesses] == [5, 5]
     assert guesses == bertsmith.load(out).fill("the [MASK] of [MASK]")
@@ -80,10 +80,10 @@ def test_pretrain_from_text_to_filled_mask(tmp_path, language, text):
         "objective.masking=whole-word",
     ]
     result = run_cli_json("pretrain", *pretrain_arguments)
-    assert result["step"] == 30 and result["skipped"] == 0
-    assert {"valid_loss", "valid_mlm_accuracy", "valid_next_accuracy", "pseudo_perplexity", "unigram_entropy"} <= result.keys()
+    assert result["step"] == 30 and result["skipped_steps"] == 0
+    assert {"valid_loss", "valid_mlm_accuracy", "valid_nsp_accuracy", "pseudo_perplexity", "unigram_entropy"} <= result.keys()
     first = json.loads((tmp_path / "bert" / "metrics.jsonl").read_text().splitlines()[0])
-    assert result["valid_loss_words"] < first["loss.words"]  # the loss falls
+    assert result["valid_mlm_loss"] < first["mlm_loss"]  # the loss falls
     assert not run_cli_json("pretrain", *pretrain_arguments)["made"]  # not trained again
     guesses = bertsmith.load(tmp_path / "bert").fill("the [MASK] of [MASK]" if language == "en" else "天地[MASK]黄[MASK]")
     assert [len(guess) for guess in guesses] == [5, 5]
@@ -126,7 +126,7 @@ def uninterrupted(corpus, tmp_path_factory):
 def test_pretrain_resumes_exactly_after_kill(corpus, uninterrupted, tmp_path, workers):
     out = tmp_path / "bert"
     kill_pretrain(corpus, out, 30, f"train.workers={workers}")
-    assert "going on from step" in run_to_end(corpus, out, f"train.workers={workers}").stderr
+    assert "resuming from step" in run_to_end(corpus, out, f"train.workers={workers}").stderr
     for name in ("model.safetensors", "metrics.jsonl", "tokenizer.json"):
         assert (out / name).read_bytes() == (uninterrupted / name).read_bytes(), name
 
@@ -199,8 +199,8 @@ def test_pretrain_init_from_checkpoint(corpus, uninterrupted, tmp_path):
         "objective=mlm",
     )
     assert "heads.nsp.classifier.weight is not used by this objective" in output.stderr
-    before = json.loads((uninterrupted / "card.json").read_text())["result"]["valid_loss_words"]
-    after = json.loads((tmp_path / "more" / "card.json").read_text())["result"]["valid_loss_words"]
+    before = json.loads((uninterrupted / "card.json").read_text())["result"]["valid_mlm_loss"]
+    after = json.loads((tmp_path / "more" / "card.json").read_text())["result"]["valid_mlm_loss"]
     assert after < before + 0.3  # training starts from the checkpoint's weights
 
 
@@ -269,7 +269,7 @@ def test_pretrain_settings_lower_the_loss(corpus, tmp_path, setting):
         "pretrain", f"corpus={corpus}", f"out={tmp_path / 'bert'}", *SMALL, "train.steps=30", *setting.split(",")
     )
     first = json.loads((tmp_path / "bert" / "metrics.jsonl").read_text().splitlines()[0])
-    assert result["valid_loss_words"] < first["loss.words"] - 0.05
+    assert result["valid_mlm_loss"] < first["mlm_loss"] - 0.05
 
 
 def test_gradient_checkpointing_does_not_change_weights(corpus, uninterrupted, tmp_path):
@@ -289,7 +289,7 @@ def run_cli_error(*words):
 
 def test_pretrain_rejects_bad_settings_before_any_work(corpus, tmp_path):
     arguments = ["pretrain", f"corpus={corpus}", f"out={tmp_path / 'bert'}", *SMALL]
-    assert "give exactly one of the three" in run_cli_error(*arguments)
+    assert "give one of train.steps, train.epochs and train.minutes" in run_cli_error(*arguments)
     assert "no CUDA device here" in run_cli_error(*arguments, "train.steps=5", "train.device=cuda")
     assert "more than the model's 64 positions" in run_cli_error(*arguments, "train.steps=5", "max_length=128")
     assert "does not fit into train.batch_tokens=32" in run_cli_error(*arguments, "train.steps=5", "train.batch_tokens=32")
@@ -400,7 +400,7 @@ def test_pretrain_init_identity_depends_on_contents(corpus, uninterrupted, tmp_p
     assert run_cli_json(*arguments)["made"] and not run_cli_json(*arguments)["made"]
     shutil.rmtree(folder)
     run_cli("pretrain", f"corpus={corpus}", f"out={folder}", *SMALL, "train.steps=3", "seed=9")
-    assert "made by another recipe" in run_cli_error(*arguments)
+    assert "a model of another recipe" in run_cli_error(*arguments)
 
 
 @pytest.mark.slow

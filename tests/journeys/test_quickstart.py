@@ -258,9 +258,7 @@ def test_quickstart_without_shipped_model_and_rerun(tmp_path, capsys, two_librar
     result = run.run(recipe, Console())
     stderr = capsys.readouterr().err
     assert stderr.startswith("this checkout does not include the weights of mini-en") and result["base_model"] is None
-    assert (
-        result["made"] and f"{result['valid_loss_words']:.3f} nats" in stderr and f"{result['unigram_entropy']:.3f}" in stderr
-    )
+    assert result["made"] and f"{result['valid_mlm_loss']:.3f} nats" in stderr and f"{result['unigram_entropy']:.3f}" in stderr
     assert all(f"{number}/6" in stderr for number in range(1, 7)) and str(folder / "report.html") in stderr
     assert section_titles(folder / "report.html") == [*RUN_SECTIONS, "Fine-tuning: package of a docstring"]
 
@@ -271,7 +269,7 @@ def test_quickstart_without_shipped_model_and_rerun(tmp_path, capsys, two_librar
     assert test_lines and not any(json.loads(line)["text"] in text for line in test_lines)
 
     again = run.run(recipe, Console())
-    assert not again["made"] and again["valid_loss_words"] == result["valid_loss_words"]
+    assert not again["made"] and again["valid_mlm_loss"] == result["valid_mlm_loss"]
     assert again["comparison"] == result["comparison"] and capsys.readouterr().err.count("already") >= 4
 
 

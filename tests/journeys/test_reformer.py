@@ -36,7 +36,7 @@ def test_reformer_resumed_run_is_bit_identical(corpus, reformer_run, tmp_path):
     """Hashes are drawn at every step and dropout is replayed, from generators seeded by the step number."""
     out = tmp_path / "bert"
     kill_cli_when_exists(*pretrain_command(corpus, out), until=out / "state" / "step-20")
-    assert "going on from step" in run_cli(*pretrain_command(corpus, out)).stderr
+    assert "resuming from step" in run_cli(*pretrain_command(corpus, out)).stderr
     for name in ("model.safetensors", "metrics.jsonl"):
         assert (out / name).read_bytes() == (reformer_run[0] / name).read_bytes(), name
 
@@ -53,7 +53,7 @@ def test_reformer_fine_tunes(reformer_run, tmp_path):
 
 def test_reformer_plan_counts_parameters(corpus, reformer_run, tmp_path):
     planned = run_cli_json("plan", *pretrain_command(corpus, tmp_path / "bert")[1:], "machine=h200")
-    assert planned["parameters"]["all"] == sum(
+    assert planned["parameters"]["total"] == sum(
         weight.numel() for weight in load_tensors(reformer_run[0] / "model.safetensors").values()
     )
 

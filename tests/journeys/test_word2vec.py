@@ -12,14 +12,13 @@ import torch
 
 import bertsmith
 from bertsmith import api
-from bertsmith.config import from_dict
+from bertsmith.config import from_dict, iter_keys
 from bertsmith.corpus.store import Corpus
 from bertsmith.errors import Interrupted, UserError
 from bertsmith.model import checkpoint
 from bertsmith.objectives.word2vec import SkipGram
 from bertsmith.pretraining.setup import PretrainRecipe
 from bertsmith.recipes import read_recipe
-from bertsmith.train.config import TrainConfig
 from bertsmith.word_vectors.models import load_vectors
 from bertsmith.word_vectors.word2vec import Word2VecTrainer
 
@@ -31,9 +30,9 @@ CATEGORIES = [
 ]
 SMALL_CORPUS = {"window": 2, "sample": 0.0}  # all words are frequent here
 OBJECTIVES = [
-    {"kind": "skip-gram", "learning_rate": 0.1, **SMALL_CORPUS},
+    {"kind": "skip-gram", **SMALL_CORPUS},
     {"kind": "cbow", **SMALL_CORPUS},
-    {"kind": "skip-gram", "hs": True, "learning_rate": 0.1, **SMALL_CORPUS},
+    {"kind": "skip-gram", "hs": True, **SMALL_CORPUS},
     {"kind": "cbow", "hs": True, **SMALL_CORPUS},
     {"kind": "cbow", "subwords": {"bucket": 500}, **SMALL_CORPUS},
 ]
@@ -72,13 +71,14 @@ def pretrain_vectors(corpus, out, objective, **options):
     "objective", OBJECTIVES, ids=lambda one: "-".join([one["kind"], *(name for name in one if name in ("hs", "subwords"))])
 )
 def test_word2vec_neighbours_are_of_same_category(word_corpus, tmp_path, objective):
-    result = pretrain_vectors(word_corpus, tmp_path / "out", objective)
+    train = {"learning_rate": 0.1} if objective["kind"] == "skip-gram" else {}
+    result = pretrain_vectors(word_corpus, tmp_path / "out", objective, train=train)
     vectors = load_vectors(tmp_path / "out")
     is_correct = [vectors.most_similar(word, 1)[0][0] in category for category in CATEGORIES for word in category]
     assert np.mean(is_correct) >= 0.8
-    assert result["words"] == 23 and result["width"] == 12 and vectors.vector_size == 12
+    assert result["words"] == 23 and result["vector_size"] == 12 and vectors.vector_size == 12
     assert result["loss"] < (2.8 if objective.get("hs") else 0.693 * 6)
-    assert not pretrain_vectors(word_corpus, tmp_path / "out", objective)["made"]
+    assert not pretrain_vectors(word_corpus, tmp_path / "out", objective, train=train)["made"]
 
 
 def test_word2vec_folder_works_as_model(word_corpus, tmp_path):
@@ -95,8 +95,8 @@ def test_word2vec_folder_works_as_model(word_corpus, tmp_path):
 
 
 def test_fasttext_vector_of_unknown_word(word_corpus, tmp_path):
-    objective = {"kind": "skip-gram", "learning_rate": 0.1, "subwords": {"min_n": 2, "max_n": 4, "bucket": 800}, **SMALL_CORPUS}
-    pretrain_vectors(word_corpus, tmp_path / "out", objective)
+    objective = {"kind": "skip-gram", "subwords": {"min_n": 2, "max_n": 4, "bucket": 800}, **SMALL_CORPUS}
+    pretrain_vectors(word_corpus, tmp_path / "out", objective, train={"learning_rate": 0.1})
     vectors = load_vectors(tmp_path / "out")
     model, *_ = checkpoint.load(tmp_path / "out")
     assert vectors.has_vector("greenish") and "greenish" not in vectors.key_to_index
@@ -131,7 +131,7 @@ def test_word2vec_killed_run_resumes_exactly(word_corpus, tmp_path, capsys):
     assert process.returncode == -9 and not (tmp_path / "killed" / "config.json").exists()
     api.pretrain(corpus=str(word_corpus), out=str(tmp_path / "killed"), objective={"kind": "skip-gram"},
                  model={"hidden_size": 12}, train={"epochs": 4, "device": "cpu"})  # fmt: skip
-    assert "going on after 5 of" in capsys.readouterr().err
+    assert "resuming from round 5 of" in capsys.readouterr().err
     pretrain_vectors(word_corpus, tmp_path / "whole", {"kind": "skip-gram"})
     for name in ("model.safetensors", "metrics.jsonl"):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
@@ -146,7 +146,7 @@ def test_word2vec_result_is_independent_of_threads(word_corpus, tmp_path, object
             PretrainRecipe, {"corpus": "c", "out": "o", "objective": {**objective, "vector_size": 12}}
         ).objective
         trainer = objective_config.build_trainer(
-            Corpus.open(word_corpus), tmp_path, 1, 0, torch.device("cpu"), lambda done, of: None
+            Corpus.open(word_corpus), tmp_path, 1, 0, torch.device("cpu"), lambda done, of: None, 0.1
         )
         trainer.set_batch_words(256)  # several steps per round
         losses = [trainer.train_round(k)["loss"] for k in range(3)]
@@ -170,7 +170,7 @@ def test_word2vec_stop_signal_reports_round(word_corpus, tmp_path, monkeypatch):
         return train_round(self, k)
 
     monkeypatch.setattr(Word2VecTrainer, "train_round", stopped_round)
-    with pytest.raises(Interrupted, match="stopped after 4 of"):
+    with pytest.raises(Interrupted, match="checkpoint saved at round 4 of"):
         pretrain_vectors(word_corpus, tmp_path / "out", {"kind": "cbow"})
 
 
@@ -179,26 +179,19 @@ def test_word2vec_stop_signal_reports_round(word_corpus, tmp_path, monkeypatch):
     [
         (
             {"train": {"gradient_accumulation_steps": 9}},
-            "train.gradient_accumulation_steps is for networks: objective=skip-gram takes train.epochs, train.learning_rate",
+            "train.gradient_accumulation_steps has no effect on objective=skip-gram, which uses train.epochs, train.learning",
         ),
-        ({"train": {"steps": 9, "epochs": None}}, "train.steps is for networks"),
-        ({"model": {"hidden_size": 12, "num_hidden_layers": 2}}, "takes model.hidden_size alone"),
+        ({"train": {"steps": 9, "epochs": None}}, "train.steps has no effect"),
+        ({"model": {"hidden_size": 12, "num_hidden_layers": 2}}, "set only model.hidden_size"),
         ({"model": None, "init": "mini-en"}, "leave out init"),
-        (
-            {"train": {"learning_rate": 1e-4}},
-            "train.learning_rate=0.0001 is what networks have.*say objective.learning_rate=0.0001",
-        ),
-        (
-            {"train": {"learning_rate": 0.1}, "objective": {"kind": "cbow", "learning_rate": 0.2}},
-            "objective.learning_rate=0.2 and train.learning_rate=0.1 say two",
-        ),
+        ({"objective": {"kind": "cbow", "learning_rate": 0.2}}, "unknown key.*did you mean 'train.learning_rate'"),
         (
             {"objective": {"kind": "skip-gram", "vector_size": 8}},
-            "objective.vector_size=8 and model.hidden_size=12 say two things",
+            "objective.vector_size=8 contradicts model.hidden_size=12",
         ),
         (
             {"objective": {"kind": "skip-gram", "vector_size": 100}},
-            "objective.vector_size=100 and model.hidden_size=12 say two things",
+            "objective.vector_size=100 contradicts model.hidden_size=12",
         ),
         ({"objective": {"kind": "skip-gram", "subwords": {"min_n": 4, "max_n": 3}}}, "4 to 3 characters are none"),
     ],
@@ -214,24 +207,27 @@ def test_word2vec_accepts_train_and_model_keys(word_corpus, tmp_path):
     pretrain_vectors(
         word_corpus,
         tmp_path / "b",
-        {"kind": "cbow", "learning_rate": 0.2, "vector_size": 12},
-        train={"epochs": 0.5},
+        {"kind": "cbow", "vector_size": 12},
+        train={"learning_rate": 0.2, "epochs": 0.5},
         model=None,
     )
-    pretrain_vectors(
-        word_corpus, tmp_path / "c", {"kind": "cbow", "learning_rate": 0.2}, train={"epochs": 0.5, "batch_tokens": 64}
-    )
+    train = {"learning_rate": 0.2, "epochs": 0.5, "batch_tokens": 64}
+    pretrain_vectors(word_corpus, tmp_path / "c", {"kind": "cbow"}, train=train)
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in "abc"]
     assert weights[0] == weights[1] != weights[2]
 
 
-def test_word2vec_distinguishes_explicit_learning_rate():
-    overrides = ["corpus=c", "out=o", "objective=skip-gram", "train.epochs=2"]
-    assert read_recipe(PretrainRecipe, overrides=[*overrides, "objective.learning_rate=1e-4"]).train == TrainConfig(epochs=2)
-    with pytest.raises(UserError, match=r"say objective\.learning_rate=0\.0001"):
-        read_recipe(PretrainRecipe, overrides=[*overrides, "train.learning_rate=1e-4"])
-    # a network objective
-    assert read_recipe(PretrainRecipe, overrides=["corpus=c", "out=o", "train.learning_rate=1e-4"]).train == TrainConfig()
+@pytest.mark.parametrize(
+    ("objective", "learning_rate"), [("mlm", 1e-4), ("clm", 1e-4), ("skip-gram", 0.025), ("cbow", 0.15), ("glove", 0.05)]
+)
+def test_default_learning_rate_depends_on_objective(objective, learning_rate):
+    overrides = ["corpus=c", "out=o", f"objective={objective}", "train.epochs=2"]
+    assert read_recipe(PretrainRecipe, overrides=overrides).train.learning_rate == learning_rate
+    for given in (1e-4, 0.3):
+        recipe = read_recipe(PretrainRecipe, overrides=[*overrides, f"train.learning_rate={given}"])
+        assert recipe.train.learning_rate == given
+    help_text = next(key.description for key in iter_keys(PretrainRecipe) if key.name == "train.learning_rate")
+    assert f"{learning_rate:g}" in help_text.replace("1e-4", "0.0001")
 
 
 @pytest.mark.parametrize("hs", [False, True])
@@ -257,14 +253,14 @@ def test_word2vec_step_has_at_least_one_chunk(word_corpus, tmp_path):
 def test_word2vec_refuses_corpus_without_words(word_corpus, tmp_path):
     corpus = Corpus.open(word_corpus)
     object.__setattr__(corpus, "tokens", np.zeros(100, np.uint16))
-    with pytest.raises(UserError, match="fewer than two words"):
+    with pytest.raises(UserError, match="fewer than two known words"):
         SkipGram().build_trainer(corpus, tmp_path, 1, 0, torch.device("cpu"), lambda done, of: None)
 
 
 def test_word2vec_fails_on_nonfinite_vectors(word_corpus, tmp_path):
-    trainer = SkipGram(vector_size=4, learning_rate=0.5).build_trainer(
-        Corpus.open(word_corpus), tmp_path, 1, 0, torch.device("cpu"), lambda done, of: None
+    trainer = SkipGram(vector_size=4).build_trainer(
+        Corpus.open(word_corpus), tmp_path, 1, 0, torch.device("cpu"), lambda done, of: None, learning_rate=0.5
     )
     trainer.input_table.rows[:] = torch.inf
-    with pytest.raises(UserError, match=r"not finite in round 1; lower objective.learning_rate \(0.5\)"):
+    with pytest.raises(UserError, match=r"not finite in round 1; lower train.learning_rate \(0.5\)"):
         trainer.train_round(0)

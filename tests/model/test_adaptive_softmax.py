@@ -147,4 +147,4 @@ def test_adaptive_softmax_language_model_trains_and_loads(corpus, tmp_path):
     model, _, _ = checkpoint.load(tmp_path / "xl")
     assert model.config.heads["lm"].tied and len(model.encoder.input_embeddings.embeddings) == 3
     plan = run_cli_json("plan", *args, f"out={tmp_path / 'p'}", "seconds=0.1")
-    assert plan["parameters"]["all"] == result["parameters"]
+    assert plan["parameters"]["total"] == result["parameters"]

@@ -36,8 +36,8 @@ def test_bilm_loss_matches_loop_over_both_directions(bilm_corpus):
     objective, model, batch = build_bilm(bilm_corpus)
     input_ids, layout = batch.inputs.input_ids, batch.inputs.layout
     is_special = torch.isin(input_ids, torch.tensor([bilm_corpus.tokenizer.cls_token_id, bilm_corpus.tokenizer.sep_token_id]))
-    assert torch.equal(batch.targets["where"], (~is_special).nonzero().squeeze(1))
-    assert batch.target_counts == {"words": 2 * int((~is_special).sum())}
+    assert torch.equal(batch.targets["output_indices"], (~is_special).nonzero().squeeze(1))
+    assert batch.target_counts == {"lm": 2 * int((~is_special).sum())}
     hidden_states = model(batch.inputs)
     table, bias, half = model.heads["lm"].output_embeddings.weight, model.heads["lm"].bias, hidden_states.shape[1] // 2
     expected = torch.zeros(())
@@ -47,16 +47,16 @@ def test_bilm_loss_matches_loop_over_both_directions(bilm_corpus):
             for state in (hidden_states[position - 1, :half], hidden_states[position + 1, half:]):
                 expected = expected + F.cross_entropy((table @ state + bias)[None], input_ids[position : position + 1])
     loss = objective.compute_loss(model, batch)
-    assert_close(loss.parts["words"], expected, atol=1e-2, rtol=1e-5)
-    forward, backward = loss.metrics["forward"], loss.metrics["backward"]
-    assert_close(forward[0] + backward[0], loss.parts["words"])
+    assert_close(loss.parts["lm"], expected, atol=1e-2, rtol=1e-5)
+    forward, backward = loss.metrics["forward_nll"], loss.metrics["backward_nll"]
+    assert_close(forward[0] + backward[0], loss.parts["lm"])
     assert forward[1] == backward[1] == int((~is_special).sum())
 
 
 def test_bilm_directions_do_not_see_their_target(bilm_corpus):
     _, model, batch = build_bilm(bilm_corpus)
     model = model.double()
-    position = int(batch.targets["where"][3])
+    position = int(batch.targets["output_indices"][3])
     changed = batch.inputs.input_ids.clone()
     changed[position] = (changed[position] + 1) % len(bilm_corpus.tokenizer)
     before, after = model(batch.inputs), model(type(batch.inputs)(changed, batch.inputs.layout))
@@ -69,7 +69,7 @@ def test_bilm_tied_softmax_uses_token_embeddings(bilm_corpus):
     options = {"objective": {"head": from_dict(type(BiLM().head), {"kind": "half-lm", "tied": True})}, "embeddings": None}
     objective, model, batch = build_bilm(bilm_corpus, **WORD_CONFIG, **options, embedding_size=4)
     assert model.heads["lm"].output_embeddings is None
-    objective.compute_loss(model, batch).parts["words"].backward()
+    objective.compute_loss(model, batch).parts["lm"].backward()
     assert model.encoder.word_embeddings.weight.grad[
         bilm_corpus.tokenizer.mask_token_id
     ].any()  # [MASK] is in no text: its gradient comes from the softmax
@@ -87,5 +87,5 @@ def test_bilm_tied_softmax_uses_token_embeddings(bilm_corpus):
     ],
 )
 def test_bilm_refuses_model_that_mixes_directions(leak):
-    with pytest.raises(UserError, match="never meet"):
+    with pytest.raises(UserError, match="two directions share no layer"):
         BiLM().check(from_dict(EncoderConfig, TINY | leak))

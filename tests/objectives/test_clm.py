@@ -94,8 +94,8 @@ def test_clm_loss_is_sum_over_targets(opened_corpus):
         F.cross_entropy(logits[start : end - 1], batch.inputs.input_ids[start + 1 : end], reduction="sum")
         for start, end in zip(batch.inputs.layout.cu_seqlens[:-1], batch.inputs.layout.cu_seqlens[1:], strict=True)
     )
-    assert_close(loss.parts["words"], expected)
-    assert batch.target_counts["words"] == batch.num_tokens - batch.inputs.layout.num_sequences
+    assert_close(loss.parts["lm"], expected)
+    assert batch.target_counts["lm"] == batch.num_tokens - batch.inputs.layout.num_sequences
     assert sorted(model.heads["lm"].state_dict()) == []  # tied to the token embeddings
 
 
@@ -111,7 +111,7 @@ def test_lm_head_parameters_by_config(opened_corpus, head, parameters):
     model = build_model(ModelConfig(encoder=TINY, vocab_size=len(opened_corpus.tokenizer), heads={"lm": head}), 0)
     assert set(model.heads["lm"].state_dict()) == parameters
     batch = CausalLM().to_batch(build_batches(opened_corpus)(0))
-    CausalLM().compute_loss(model, batch).parts["words"].backward()
+    CausalLM().compute_loss(model, batch).parts["lm"].backward()
     assert not [n for n, p in model.heads.named_parameters() if p.grad is None or not p.grad.any()]
 
 
@@ -145,11 +145,11 @@ def test_clm_pretraining_end_to_end(tmp_path, periodic_corpus):
     report = json.loads(run_cli("doctor", str(tmp_path / "gpt"), "--json", code=1).stdout.splitlines()[-1])
     # and no finding about masks
     assert [finding["name"] for finding in report["findings"]] == [
-        "duplicate lines",
+        "duplicate text",
         "too little text",
     ]
     plan = run_cli_json("plan", f"corpus={periodic_corpus}", f"out={tmp_path / 'p'}", *SMALL, "seconds=0.1")
-    assert plan["fits"] and plan["parameters"]["all"] == result["parameters"]
+    assert plan["fits"] and plan["parameters"]["total"] == result["parameters"]
     run_cli("show", "curves", f"model={tmp_path / 'gpt'}", f"out={tmp_path / 'curves.html'}")
     run_cli("show", "run", f"model={tmp_path / 'gpt'}", f"corpus={periodic_corpus}", f"out={tmp_path / 'run.html'}")
     process = run_cli("show", "masks", f"corpus={periodic_corpus}", "objective=clm", f"out={tmp_path / 'm.html'}", code=2)
@@ -159,7 +159,7 @@ def test_clm_pretraining_end_to_end(tmp_path, periodic_corpus):
 def test_bits_per_byte_counts_eight_bits_per_unknown_byte():
     card = {"tokens": 10, "bytes": 60, "unknown_rate": 0.2, "unknown_bytes": 15}
     recipe = PretrainRecipe(corpus="-", out="-", objective=CausalLM())
-    scores = _compute_perplexity(recipe, {"trials": {"valid": {"loss": 3 * math.log(2)}}}, card)
+    scores = _compute_perplexity(recipe, {"evaluations": {"valid": {"loss": 3 * math.log(2)}}}, card)
     assert scores["perplexity"] == pytest.approx(8) and scores["bits_per_byte"] == pytest.approx((30 + 8 * 15) / 60)
 
 
@@ -172,10 +172,10 @@ def test_clm_compiled_model_matches_eager(opened_corpus):
     torch._dynamo.reset()
     objective = CausalLM()
     model = build_model(ModelConfig(encoder=TINY, vocab_size=len(opened_corpus.tokenizer), heads=objective.heads()), 0)
-    eager_loss = objective.compute_loss(model, objective.to_batch(build_batches(opened_corpus)(0))).parts["words"]
+    eager_loss = objective.compute_loss(model, objective.to_batch(build_batches(opened_corpus)(0))).parts["lm"]
     model.compile_parts()
     assert_close(
-        objective.compute_loss(model, objective.to_batch(build_batches(opened_corpus)(0))).parts["words"],
+        objective.compute_loss(model, objective.to_batch(build_batches(opened_corpus)(0))).parts["lm"],
         eager_loss,
         rtol=1e-4,
         atol=1e-3,

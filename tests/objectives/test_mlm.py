@@ -11,7 +11,7 @@ from bertsmith.corpus.store import Corpus
 from bertsmith.model.batch import Batch
 from bertsmith.model.config import EncoderConfig
 from bertsmith.model.model import ModelConfig, build_model
-from bertsmith.objectives import MaskedLM, NextSentenceMLM, SentenceOrderMLM
+from bertsmith.objectives import MaskedLM, NextSentenceMLM, SentenceOrderMLM, SentencePairMLM
 
 POST_NORM = {"num_hidden_layers": 2, "hidden_size": 16, "mixer": {"num_attention_heads": 2},
              "feedforward": {"intermediate_size": 24}, "max_position_embeddings": 64, "hidden_dropout_prob": 0.0,
@@ -39,35 +39,35 @@ def build_test_batch(corpus, objective):
     return objective.to_batch(loader.collator(index.select(np.arange(12)), epoch))
 
 
-def reference_loss(model, batch, pair_head="nsp"):
+def reference_loss(model, batch):
     """Loss and number of correct predictions from all hidden states."""
     hidden_states, targets = model(batch.inputs), batch.targets
-    logits = {"words": model.compute_logits("lm", hidden_states)[targets["where"]]}
-    if "next" in targets:
+    logits = {"mlm": model.compute_logits("lm", hidden_states)[targets["output_indices"]]}
+    labels = {"mlm": targets["target_ids"]}
+    if "pair_labels" in targets:
         first_token = batch.inputs.layout.lengths.cumsum(0) - batch.inputs.layout.lengths
-        logits["next"] = model.compute_logits(pair_head, hidden_states[first_token])
-    parts = {name: F.cross_entropy(part_logits, targets[name], reduction="sum") for name, part_logits in logits.items()}
-    return parts, {name: (part_logits.argmax(-1) == targets[name]).sum() for name, part_logits in logits.items()}
+        pair_task = next(name for name in batch.target_counts if name != "mlm")
+        logits[pair_task], labels[pair_task] = model.compute_logits(pair_task, hidden_states[first_token]), targets["pair_labels"]
+    parts = {name: F.cross_entropy(part_logits, labels[name], reduction="sum") for name, part_logits in logits.items()}
+    return parts, {name: (part_logits.argmax(-1) == labels[name]).sum() for name, part_logits in logits.items()}
 
 
 @every_objective
 @every_encoder
 def test_mlm_loss_and_grads_match_full_output(corpus, objective, encoder):
     model, batch = build_test_model(corpus, encoder, objective), build_test_batch(corpus, objective)
-    assert 0 < batch.target_counts["words"] < batch.num_tokens / 4 and batch.inputs.output_indices is None
-    pair_head = getattr(objective, "pair_head", "")
-    loss, (parts, num_correct) = objective.compute_loss(model, batch), reference_loss(model, batch, pair_head)
+    assert 0 < batch.target_counts["mlm"] < batch.num_tokens / 4 and batch.inputs.output_indices is None
+    loss, (parts, num_correct) = objective.compute_loss(model, batch), reference_loss(model, batch)
     assert loss.parts.keys() == parts.keys() == batch.target_counts.keys()
     for name, part in parts.items():
         assert_close(loss.parts[name], part, rtol=1e-5, atol=1e-4)
-    counts = {
-        name: loss.metrics[metric] for name, metric in (("words", "mlm_accuracy"), ("next", "next_accuracy")) if name in parts
-    }
+    assert set(parts) == {"mlm", *([objective.pair_task] if isinstance(objective, SentencePairMLM) else [])}
+    counts = {name: loss.metrics[f"{name}_accuracy"] for name in parts}
     assert {name: int(count) for name, (count, _) in counts.items()} == {
         name: int(count) for name, count in num_correct.items()
     }
     assert {name: num_targets for name, (_, num_targets) in counts.items()} == batch.target_counts
-    weights = [weight for name, weight in model.named_parameters() if "pooler" not in name or "next" in parts]
+    weights = [weight for name, weight in model.named_parameters() if "pooler" not in name or len(parts) > 1]
     for grad, expected in zip(
         torch.autograd.grad(sum(loss.parts.values()), weights), torch.autograd.grad(sum(parts.values()), weights), strict=True
     ):
@@ -87,18 +87,20 @@ def test_mlm_last_layer_computes_only_output_indices(corpus, objective):
 def test_mlm_nsp_without_pair_targets_has_only_mlm_loss(corpus):
     model, batch = build_test_model(corpus, MODERN, NextSentenceMLM()), build_test_batch(corpus, NextSentenceMLM())
     mlm_batch = Batch(
-        batch.inputs, {name: batch.targets[name] for name in ("where", "words")}, {"words": batch.target_counts["words"]}
+        batch.inputs,
+        {name: batch.targets[name] for name in ("output_indices", "target_ids")},
+        {"mlm": batch.target_counts["mlm"]},
     )
     loss, full_loss = NextSentenceMLM().compute_loss(model, mlm_batch), NextSentenceMLM().compute_loss(model, batch)
-    assert loss.parts.keys() == {"words"} and loss.metrics.keys() == {"mlm_accuracy"}
-    assert_close(loss.parts["words"], full_loss.parts["words"])
+    assert loss.parts.keys() == {"mlm"} and loss.metrics.keys() == {"mlm_accuracy"}
+    assert_close(loss.parts["mlm"], full_loss.parts["mlm"])
 
 
 @every_encoder
 def test_mlm_loss_is_zero_without_masked_tokens(corpus, encoder):
     model, batch = build_test_model(corpus, encoder, MaskedLM()), build_test_batch(corpus, MaskedLM())
     empty = torch.empty(0, dtype=torch.long)
-    loss = MaskedLM().compute_loss(model, Batch(batch.inputs, {"where": empty, "words": empty}, {"words": 0}))
-    assert loss.parts["words"] == 0
-    loss.parts["words"].backward()
+    loss = MaskedLM().compute_loss(model, Batch(batch.inputs, {"output_indices": empty, "target_ids": empty}, {"mlm": 0}))
+    assert loss.parts["mlm"] == 0
+    loss.parts["mlm"].backward()
     assert not [name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()]

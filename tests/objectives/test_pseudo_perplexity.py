@@ -31,7 +31,7 @@ def test_pseudo_perplexity_masks_each_token_once(corpus):
         texts = np.split(batch.inputs.input_ids.numpy(), batch.inputs.layout.lengths.numpy().cumsum()[:-1])
         assert all((text == mask_id).sum() == 1 for text in texts) and batch.num_tokens <= 100
     tokens = opened.tokens[: opened.sentence_offsets[opened.document_offsets[3]]]
-    masked = np.concatenate([batch.targets["words"].numpy() for batch in batches])
+    masked = np.concatenate([batch.targets["target_ids"].numpy() for batch in batches])
     assert sorted(masked) == sorted(tokens[~opened.tokenizer.is_special[tokens]])
     assert sum(batch.num_tokens for batch in masked_copies(opened, 100, 300)) < 300 + 32 * 32
 
@@ -47,4 +47,4 @@ def test_pseudo_perplexity_is_independent_of_batch_size(corpus, batch_tokens):
 
 
 def mlm_loss(model, batch):
-    return MaskedLM().compute_loss(model, batch).parts["words"].detach()
+    return MaskedLM().compute_loss(model, batch).parts["mlm"].detach()

@@ -62,20 +62,21 @@ def test_recurrent_state_matches_memory_kept_per_sequence(corpus, mixer, objecti
     recurrent_state, memories, num_resets = (), {}, 0
     for batch in batches[:12]:
         loss = objective.compute_loss(model, batch, recurrent_state)
+        part = objective.token_loss.removesuffix("_loss")
         recurrent_state, states = loss.recurrent_state, []
         for row, ids in enumerate(batch.inputs.input_ids.split(batch.inputs.layout.lengths.tolist())):
-            segment_end, previous_end = batch.targets["flow"][row].tolist()
+            segment_end, previous_end = batch.targets["stream_positions"][row].tolist()
             memory = memories.pop(previous_end, None) or SegmentMemory.empty(1, ids.device)
             num_resets += previous_end == -1
             states.append(model(Inputs(ids, Layout.from_lengths([len(ids)]), memory=memory)))
             memories[segment_end] = memory.advance(Layout.from_lengths([len(ids)]))
-        hidden_states = torch.cat(states)[batch.targets["where"]]
+        hidden_states = torch.cat(states)[batch.targets["output_indices"]]
         assert_close(
-            loss.parts["words"], model.cross_entropy("lm", hidden_states, batch.targets["words"])[0], atol=1e-3, rtol=1e-5
+            loss.parts[part], model.cross_entropy("lm", hidden_states, batch.targets["target_ids"])[0], atol=1e-3, rtol=1e-5
         )
     assert num_resets > 3 and recurrent_state
-    loss_without_state = objective.compute_loss(model, batches[11]).parts["words"]
-    assert abs(loss_without_state - loss.parts["words"]) > 1e-3  # otherwise the memory had no effect
+    loss_without_state = objective.compute_loss(model, batches[11]).parts[part]
+    assert abs(loss_without_state - loss.parts[part]) > 1e-3  # otherwise the memory had no effect
 
 
 @torch.no_grad()
@@ -83,11 +84,11 @@ def test_recurrent_state_is_reset_after_a_gap(corpus):
     model, objective, batches = build_setup(corpus)
     recurrent_state = objective.compute_loss(model, batches[0]).recurrent_state
     assert_close(
-        objective.compute_loss(model, batches[2], recurrent_state).parts["words"],
-        objective.compute_loss(model, batches[2]).parts["words"],
+        objective.compute_loss(model, batches[2], recurrent_state).parts["lm"],
+        objective.compute_loss(model, batches[2]).parts["lm"],
     )
-    continued = objective.compute_loss(model, batches[1], recurrent_state).parts["words"]
-    assert not torch.allclose(continued, objective.compute_loss(model, batches[1]).parts["words"])
+    continued = objective.compute_loss(model, batches[1], recurrent_state).parts["lm"]
+    assert not torch.allclose(continued, objective.compute_loss(model, batches[1]).parts["lm"])
 
 
 def test_recurrent_state_is_empty_without_memory(corpus):
@@ -126,7 +127,7 @@ def test_span_loss_is_added_once_per_update(corpus, tmp_path, accumulate):
     grad_without, row_without = train_two_steps(corpus, tmp_path / "free", 0.0, accumulate)
     grad_with, row_with = train_two_steps(corpus, tmp_path / "paid", 1e-2, accumulate)
     assert_close(grad_with - grad_without, torch.full_like(grad_without, 1e-2 * 64 / 2), atol=1e-4, rtol=1e-4)
-    assert row_with["price"] == pytest.approx(2 * 1e-2 * 32) and row_with["loss"] == pytest.approx(row_without["loss"])
+    assert row_with["penalty"] == pytest.approx(2 * 1e-2 * 32) and row_with["loss"] == pytest.approx(row_without["loss"])
 
 
 @pytest.mark.parametrize("options", [(), ("train.workers=2", "train.gradient_accumulation_steps=2")], ids=["one", "several"])
@@ -135,9 +136,9 @@ def test_transformer_xl_run_resumes_exactly(corpus, tmp_path, options):
         command = ["pretrain", f"corpus={corpus}", f"out={tmp_path / name}", *SMALL, *options]
         if name == "killed":
             kill_cli_when_exists(*command, until=tmp_path / name / "state" / "step-20")
-            assert list((tmp_path / name / "state").glob("step-*/carry.safetensors"))
+            assert list((tmp_path / name / "state").glob("step-*/recurrent_state.safetensors"))
         process = run_cli(*command)
-    assert "going on from step" in process.stderr
+    assert "resuming from step" in process.stderr
     for file in ("model.safetensors", "metrics.jsonl"):
         assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "killed" / file).read_bytes(), file
 
@@ -151,7 +152,7 @@ def test_lost_recurrent_state_changes_loss(corpus, tmp_path):
         for batch in batches[:3]:
             loss = objective.compute_loss(model, batch, recurrent_state)
             recurrent_state = () if drop_state else loss.recurrent_state
-        losses.append(loss.parts["words"].item())
+        losses.append(loss.parts["lm"].item())
     assert losses[0] != losses[1]
 
 
@@ -165,7 +166,7 @@ def test_streams_need_one_process(corpus, tmp_path, monkeypatch):
     assert build_batches(recipe, opened, np.arange(5), 24, config).batches_per_epoch > 0
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UserError, match="one process"):
+    with pytest.raises(UserError, match="several processes"):
         build_batches(recipe, opened, np.arange(5), 24, config)
 
 
@@ -174,7 +175,7 @@ def test_streams_need_objective_with_recurrent_state(corpus, tmp_path):
         corpus=str(corpus), out=str(tmp_path), objective=ReplacedTokenDetection(packing=Streams()), model=EncoderConfig()
     )
     opened = Corpus.open(corpus)
-    with pytest.raises(UserError, match=r"objective=rtd carries no memory.*objective\.packing"):
+    with pytest.raises(UserError, match=r"objective\.packing=streams is not supported by objective=rtd.*objective\.packing"):
         build_batches(recipe, opened, np.arange(5), 24, build_model_config(recipe, opened))
 
 

@@ -38,7 +38,7 @@ def test_encoder_decoder_batch_shifts_targets():
     batch = build_encoder_decoder_batch(SOURCES, TARGETS)
     assert batch.inputs.input_ids.tolist() == [2, 10, 11, 3, 2, 12, 3]
     assert batch.decoder_inputs.input_ids.tolist() == [2, 7, 8, 9, 2] and batch.decoder_inputs.layout.lengths.tolist() == [4, 1]
-    assert batch.targets["words"].tolist() == [7, 8, 9, 3, 3] and batch.target_counts == {"task": 5}
+    assert batch.targets["target_ids"].tolist() == [7, 8, 9, 3, 3] and batch.target_counts == {"task": 5}
     assert batch.num_tokens == 12 and batch.to("cpu").decoder_inputs is not None
 
 
@@ -48,7 +48,7 @@ def test_prefix_lm_batch_appends_target_to_source():
     assert batch.inputs.token_type_ids.tolist() == [0, 0, 0, 0, 1, 1, 1, 0, 0, 0]
     assert batch.inputs.layout.prefix_lengths.tolist() == [4, 3]
     assert batch.inputs.output_indices.tolist() == [3, 4, 5, 6, 9]  # from [SEP], which predicts the first token
-    assert batch.targets["words"].tolist() == [7, 8, 9, 3, 3] and batch.decoder_inputs is None
+    assert batch.targets["target_ids"].tolist() == [7, 8, 9, 3, 3] and batch.decoder_inputs is None
 
 
 def test_prefix_lm_source_is_bidirectional_and_does_not_see_target():
@@ -85,9 +85,9 @@ def test_seq2seq_loss_sums_over_pairs_and_is_smoothed_only_in_training(build_bat
         torch.testing.assert_close(
             batch_loss.parts["task"], pair_losses[0].parts["task"] + pair_losses[1].parts["task"], atol=1e-4, rtol=1e-5
         )
-        assert batch_loss.parts["task"] != batch_loss.metrics["nats"][0]
+        assert batch_loss.parts["task"] != batch_loss.metrics["nll"][0]
         eval_loss = objective.compute_loss(model.eval(), build_batch(SOURCES, TARGETS))
-        torch.testing.assert_close(eval_loss.parts["task"], batch_loss.metrics["nats"][0], atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(eval_loss.parts["task"], batch_loss.metrics["nll"][0], atol=1e-4, rtol=1e-5)
 
 
 def test_seq2seq_batches_count_source_and_target_tokens():

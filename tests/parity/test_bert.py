@@ -78,17 +78,17 @@ def build_batch():
     input_ids, token_type_ids = torch.randint(5, VOCAB_SIZE, (sum(LENGTHS),)), (layout.position > 8).long()
     masked_positions = torch.randperm(sum(LENGTHS))[:20].sort().values
     targets = {
-        "where": masked_positions,
-        "words": torch.randint(5, VOCAB_SIZE, (20,)),
-        "next": torch.randint(0, 2, (len(LENGTHS),)),
+        "output_indices": masked_positions,
+        "target_ids": torch.randint(5, VOCAB_SIZE, (20,)),
+        "pair_labels": torch.randint(0, 2, (len(LENGTHS),)),
     }
-    return Batch(Inputs(input_ids, layout, token_type_ids), targets, {"words": 20, "next": len(LENGTHS)})
+    return Batch(Inputs(input_ids, layout, token_type_ids), targets, {"mlm": 20, "nsp": len(LENGTHS)})
 
 
 def pad_batch(batch):
     """The batch as transformers takes it: padded, with an attention mask, and labels -100 where nothing is predicted."""
     layout, labels = batch.inputs.layout, torch.full((batch.num_tokens,), -100)
-    labels[batch.targets["where"]] = batch.targets["words"]
+    labels[batch.targets["output_indices"]] = batch.targets["target_ids"]
     mask = layout.padding_mask()
     padded = {"input_ids": layout.pad(batch.inputs.input_ids), "token_type_ids": layout.pad(batch.inputs.token_type_ids)}
     padded_labels = layout.pad(labels).masked_fill(~mask, -100)
@@ -96,7 +96,7 @@ def pad_batch(batch):
         **padded,
         "attention_mask": mask.long(),
         "labels": padded_labels,
-        "next_sentence_label": batch.targets["next"],
+        "next_sentence_label": batch.targets["pair_labels"],
     }, mask
 
 

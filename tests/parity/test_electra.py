@@ -88,7 +88,7 @@ def test_electra_losses_match_transformers(corpus):
     objective = ReplacedTokenDetection()
     model, batch = build_small_model(corpus, objective).eval(), build_batch(corpus, objective)
     loss, weights = objective.compute_loss(model, batch), model.state_dict()
-    layout, masked_positions, masked_labels = batch.inputs.layout, batch.targets["where"], batch.targets["words"]
+    layout, masked_positions, masked_labels = batch.inputs.layout, batch.targets["output_indices"], batch.targets["target_ids"]
     vocab_size = model.config.vocab_size
 
     generator_weights = {
@@ -106,7 +106,7 @@ def test_electra_losses_match_transformers(corpus):
     token_labels = torch.full_like(batch.inputs.input_ids, -100).index_copy(0, masked_positions, masked_labels)
     padded_labels = layout.pad(token_labels).masked_fill(~layout.padding_mask(), -100)
     expected = generator(**pad_batch(batch, batch.inputs.input_ids), labels=padded_labels)
-    assert_close(loss.parts["words"] / batch.target_counts["words"], expected.loss, atol=1e-5, rtol=1e-5)
+    assert_close(loss.parts["mlm"] / batch.target_counts["mlm"], expected.loss, atol=1e-5, rtol=1e-5)
 
     rows = model.heads["generator"](batch.inputs, model.encoder)
     sampled = model.heads["generator"].sample(rows[masked_positions], model.encoder)
@@ -117,8 +117,8 @@ def test_electra_losses_match_transformers(corpus):
     expected = discriminator(**pad_batch(batch, corrupted), labels=layout.pad(is_replaced))
     assert_close(loss.parts["rtd"] / batch.target_counts["rtd"], 50 * expected.loss, atol=1e-4, rtol=1e-5)
     predicted = torch.cat([row[mask] for row, mask in zip(expected.logits > 0, layout.padding_mask(), strict=True)])
-    assert int(loss.metrics["replaced_accuracy"][0]) == int((predicted == is_replaced.bool()).sum())
-    assert [int(value) for value in loss.metrics["replaced_found"]] == [
+    assert int(loss.metrics["rtd_accuracy"][0]) == int((predicted == is_replaced.bool()).sum())
+    assert [int(value) for value in loss.metrics["rtd_recall"]] == [
         int((predicted & is_replaced.bool()).sum()),
         int(is_replaced.sum()),
     ]
@@ -132,7 +132,7 @@ def test_electra_discriminator_grads_reach_the_generator_only_through_embeddings
     with_grad = {name for name, weight in model.named_parameters() if weight.grad is not None}
     assert "encoder.word_embeddings.weight" in with_grad and not [name for name in with_grad if "generator" in name]
     model.zero_grad()
-    objective.compute_loss(model, batch).parts["words"].backward()
+    objective.compute_loss(model, batch).parts["mlm"].backward()
     without_grad = {name for name, weight in model.named_parameters() if weight.grad is None}
     assert not [
         name

@@ -75,7 +75,9 @@ def test_estimated_peak_memory_matches_profiler(setting):
     config = ModelConfig(encoder=recipe.model, vocab_size=300, heads=recipe.objective.heads())
     batch = batches.make_synthetic_batch(recipe.objective, 512, 32, 300)
     estimate = memory.estimate_memory(config, recipe.objective, batch, recipe.train, GPU_LIKE).memory
-    assert estimate.peak - estimate.weights - estimate.optimizer == pytest.approx(measure_peak(config, recipe, batch), rel=0.05)
+    assert estimate.peak - estimate.parameters - estimate.optimizer == pytest.approx(
+        measure_peak(config, recipe, batch), rel=0.05
+    )
 
 
 def measure_peak(config: ModelConfig, recipe: Recipe, batch: object) -> int:
@@ -134,10 +136,10 @@ def test_estimate_disk_counts_kept_checkpoints():
     config, train = small_config(), from_dict(TrainConfig, {"steps": 50, "save_every": 10, "save_total_limit": 2})
     usage = disk.estimate_disk(build_meta_model(config), measure_optimizer_state(config, train), train, 50, 0, 0)
     assert (
-        3 * usage.checkpoint <= usage.most < 3.1 * usage.checkpoint + disk.METRICS_ROW_BYTES * 5
+        3 * usage.checkpoint <= usage.peak < 3.1 * usage.checkpoint + disk.METRICS_ROW_BYTES * 5
     )  # one is written before the oldest is removed
     short_usage = disk.estimate_disk(build_meta_model(config), measure_optimizer_state(config, train), train, 5, 0, 0)
-    assert short_usage.most < 2 * usage.checkpoint  # the first, without optimizer state, and the last
+    assert short_usage.peak < 2 * usage.checkpoint  # the first, without optimizer state, and the last
 
 
 @pytest.mark.parametrize("steps", [3, 24])
@@ -157,7 +159,7 @@ def test_planned_disk_matches_run(corpus, tmp_path, steps):
     )
     pretrain(read_recipe(PretrainRecipe, None, settings), True, on_step)
     assert planned["weights"] == (tmp_path / "bert" / "model.safetensors").stat().st_size
-    assert planned["left"] == pytest.approx(folder_bytes(tmp_path / "bert"), rel=0.05)
+    assert planned["final"] == pytest.approx(folder_bytes(tmp_path / "bert"), rel=0.05)
     if steps > 5:
         assert planned["checkpoint"] == pytest.approx(max(checkpoint_sizes), rel=0.02)
 
@@ -176,4 +178,4 @@ def test_saving_counts_towards_peak_memory_on_cpu():
         memory.estimate_memory(config, NextSentenceMLM(), batch, train, machine).memory
         for machine in (Machine("a CPU", 1, False), GPU_LIKE)
     )
-    assert cpu.peak == 2 * (cpu.weights + cpu.optimizer) > gpu.peak
+    assert cpu.peak == 2 * (cpu.parameters + cpu.optimizer) > gpu.peak

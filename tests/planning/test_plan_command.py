@@ -37,7 +37,7 @@ def test_plan_prints_tables_and_json(capsys):
     output = capsys.readouterr()
     result = json.loads(output.out)
     assert result["machine"] == "h200" and result["fits"] and result["time"]["steps"] == 100 and not result["measured"]
-    for word in ("parameters", "memory on h200", "time on h200, by its table", "disk", "4,385,920"):
+    for word in ("parameters", "memory on h200", "time on h200 (estimated)", "disk", "4,385,920"):
         assert word in output.err
     columns = {line.rindex("  ") for line in output.err.splitlines() if line.startswith("  encoder.")}
     assert result["parameters"]["encoder"] == 4_385_920 and len(columns) == 1
@@ -56,10 +56,10 @@ def test_plan_machines_are_those_of_the_table():
     ("settings", "message"),
     [
         ({"train": {"epochs": 2}}, "train.epochs needs a corpus"),
-        ({"train": {}}, "none of steps, epochs and minutes"),
+        ({"train": {}}, "no duration is set"),
         ({"train": {"steps": 1}, "machine": "h20"}, "did you mean 'h200'?"),
         ({"train": {"steps": 1}, "corpus": "absent"}, "absent is not a corpus folder"),
-        ({"train": {"steps": 1}, "max_length": [128, 512], "phase_fractions": [0.5]}, "do not go with max_length"),
+        ({"train": {"steps": 1}, "max_length": [128, 512], "phase_fractions": [0.5]}, "does not match max_length"),
     ],
 )
 def test_plan_rejects_bad_settings(settings, message):
@@ -76,9 +76,9 @@ def test_plan_suggests_settings_that_fit(capsys):
     }
     settings: dict[str, Any] = {"model": wide, "max_length": 512, "train": {"steps": 10, "batch_tokens": 1 << 20}}
     result = bertsmith.plan(**settings, machine="h200")
-    assert not result["fits"] and result["memory"]["peak"] > MACHINES["h200"].memory and len(result["ways_out"]) == 2
-    assert "warning: it does not fit" in capsys.readouterr().err
-    for way in result["ways_out"]:
+    assert not result["fits"] and result["memory"]["peak"] > MACHINES["h200"].memory and len(result["suggestions"]) == 2
+    assert "warning: the run needs" in capsys.readouterr().err
+    for way in result["suggestions"]:
         changes = {name.removeprefix("train."): value for name, value in way["settings"].items()}
         again = bertsmith.plan(**{**settings, "train": {**settings["train"], **changes}}, **H200)
         assert again["fits"] and again["memory"]["peak"] == way["peak"]
@@ -92,7 +92,7 @@ def test_plan_gradient_checkpointing_trades_memory_for_time():
     )
     assert checkpointed["memory"]["peak"] < 0.7 * plain["memory"]["peak"]
     assert 1.1 < checkpointed["time"]["training"] / plain["time"]["training"] < 1.5
-    assert (plain["memory"]["otherwise"], checkpointed["memory"]["otherwise"]) == (
+    assert (plain["memory"]["toggled_peak"], checkpointed["memory"]["toggled_peak"]) == (
         checkpointed["memory"]["peak"],
         plain["memory"]["peak"],
     )
@@ -131,7 +131,7 @@ def test_estimate_time_of_phases():
 def test_estimate_time_counts_evaluations_and_checkpoints():
     train = from_dict(TrainConfig, {"steps": 100, "eval_every": 30, "save_every": 30})
     estimate = time.estimate_time(train, [time.Phase(128, 1.0, Throughput(1.0, 1000, 0, 0.001, 0.01), None)], 2000, 10, 30)
-    assert estimate.judging == pytest.approx(4 * 2) and estimate.saving == pytest.approx(4 * 0.3) and estimate.epochs is None
+    assert estimate.evaluation == pytest.approx(4 * 2) and estimate.saving == pytest.approx(4 * 0.3) and estimate.epochs is None
 
 
 def test_throughput_extrapolates_linearly():
@@ -206,7 +206,7 @@ def test_planned_peak_memory_matches_resident_memory(tmp_path, corpus, gradient_
     """Measured after a small run that loads the libraries, with an allocator that returns freed memory."""
     overrides = f"""corpus={corpus} model=bert-small max_length=128 train.batch_tokens=4096 train.steps=3 eval_tokens=2048
         train.gradient_checkpointing={gradient_checkpointing} train.device=cpu""".split()
-    planned = plan.run(read_recipe(plan.Recipe, None, [*overrides, "seconds=0.1"]), quiet=True)["memory"]["counted"]
+    planned = plan.run(read_recipe(plan.Recipe, None, [*overrides, "seconds=0.1"]), quiet=True)["memory"]["estimated_peak"]
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "262144", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", RESIDENT, f"out={tmp_path / 'tiny'}", *overrides, f"out={tmp_path / 'bert'}"]
     process = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)

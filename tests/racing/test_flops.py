@@ -76,7 +76,7 @@ def test_train_flops_match_torch_flop_counter(corpus, name):
 def test_transformer_forward_flops_match_formula():
     model = build_model(ModelConfig(encoder=from_dict(EncoderConfig, SMALL), vocab_size=100, heads=MaskedLM().heads()), 0)
     batch, length, width = make_synthetic_batch(MaskedLM(), 64, 16, 100), 16, 32
-    num_predicted, tokens = batch.target_counts["words"], batch.num_tokens
+    num_predicted, tokens = batch.target_counts["mlm"], batch.num_tokens
     block = 4 * width * width + 2 * length * width + 2 * width * 64  # multiply-adds of projections, attention and feed-forward
     skipped = (tokens - num_predicted) * 2 * width * 64  # after the last attention, only predicted positions are computed
     head = num_predicted * (width * width + width * 100)
@@ -85,7 +85,7 @@ def test_transformer_forward_flops_match_formula():
 
 def test_lstm_forward_flops_are_weights_per_token(corpus):
     recipe, open_corpus, model, batch = setup_training(corpus, LSTM, "clm")
-    num_predicted = batch.target_counts["words"]
+    num_predicted = batch.target_counts["lm"]
     weights = sum(part.numel() for name, part in model.named_parameters() if "mixer" in name and "weight" in name)
     assert forward_flops(model, recipe.objective, batch) == 2 * (
         batch.num_tokens * weights + num_predicted * 32 * len(open_corpus.tokenizer)

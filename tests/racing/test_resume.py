@@ -42,7 +42,7 @@ def run_race(settings, **changes):
 
 def test_race_with_another_budget_shows_no_old_scores(settings):
     first, again = run_race(settings), run_race(settings, budget={"flops": 6e8})
-    assert "made by another recipe" in again["bert"]["errors"][0]
+    assert "a model of another recipe" in again["bert"]["errors"][0]
     assert "flops" not in again["bert"] and again["bert"]["scores"]["tuned"]["about"] is None
     assert again["untrained"] == first["untrained"]  # not trained, whatever the budget
 

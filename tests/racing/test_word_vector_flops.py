@@ -68,7 +68,8 @@ def test_glove_flops_count_pairs_within_upper_bound(corpus, tmp_path):
     assert glove_flops(glove, num_pairs) == 3 * 2 * 10 * num_pairs <= epoch_flops(glove, open_corpus)
     recipe = from_dict(PretrainRecipe, {"corpus": "-", "out": "-", "objective": "glove", "train": {"epochs": 2}})
     assert (
-        count_spent_flops(recipe, 7.0, {"entries": 5}) == 3 * 2 * 102 * 2 * 5 * 2 and count_spent_flops(recipe, 7.0, {}) == 7.0
+        count_spent_flops(recipe, 7.0, {"cooccurrences": 5}) == 3 * 2 * 102 * 2 * 5 * 2
+        and count_spent_flops(recipe, 7.0, {}) == 7.0
     )
 
 
@@ -97,5 +98,5 @@ def test_race_of_word_vectors_and_networks(tmp_path):
         assert rows[name]["scores"]["tuned"]["about"]["num_seeds"] == 1 == rows[name]["scores"]["frozen"]["about"]["num_seeds"]
         assert "bits_per_byte" not in rows[name]
     settings["members"]["glove"]["model"] = SMALL
-    with pytest.raises(UserError, match=r"members.glove.model: word vectors are set by objective"):
+    with pytest.raises(UserError, match=r"members.glove.model has no effect on word vectors, which use objective"):
         build_entries(from_dict(run.RaceRecipe, settings), tmp_path / "out", Console(True))

@@ -135,12 +135,12 @@ def hostile_corpus(tmp_path_factory):
 
 def curves_sections(tmp_path):
     rows = [
-        {"step": 1, "loss": 9.0, "loss.words": 8.0, "mlm_accuracy": 0.1, "rate": 1e-3, "norm": 1.0, "tokens": 10},
-        {"step": 2, "loss": 8.0, "loss.words": 7.0, "trial": "valid", "mlm_accuracy": 0.2},
-        {"step": 2, "loss": 8.0, "loss.words": 7.5, "trial": "alone"},
+        {"step": 1, "loss": 9.0, "mlm_loss": 8.0, "mlm_accuracy": 0.1, "learning_rate": 1e-3, "grad_norm": 1.0, "tokens": 10},
+        {"step": 2, "loss": 8.0, "mlm_loss": 7.0, "split": "valid", "mlm_accuracy": 0.2},
+        {"step": 2, "loss": 8.0, "mlm_loss": 7.5, "split": "pseudo_perplexity"},
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    result = {"unigram_entropy": 6.0, "pseudo_perplexity": 90.0, "valid_loss_words": 4.5, "tokens": 10, "step": 2,
+    result = {"unigram_entropy": 6.0, "pseudo_perplexity": 90.0, "valid_mlm_loss": 4.5, "tokens": 10, "step": 2,
               "seconds": 60.0, "parameters": 1234, "valid_mlm_accuracy": 0.25}  # fmt: skip
     (tmp_path / "card.json").write_text(json.dumps({"result": result}))
     return [render_results(tmp_path), render_curves(tmp_path)]

@@ -219,9 +219,9 @@ def test_show_masks_page_of_other_objectives(tmp_path, corpus):
 
 
 def test_show_curves_skips_rows_undone_by_rollback(tmp_path):
-    lines = [{"step": 1, "loss": 9.0, "loss.words": 8.0, "tokens": 10}, {"step": 2, "loss": None, "tokens": 20},
-             {"step": 3, "loss": 50.0}, {"step": 3, "skipped": "norm"}, {"step": 4, "rollback": 2, "rate_factor": 0.5},
-             {"step": 3, "loss": 7.0, "loss.words": 6.0}]  # fmt: skip
+    lines = [{"step": 1, "loss": 9.0, "mlm_loss": 8.0, "tokens": 10}, {"step": 2, "loss": None, "tokens": 20},
+             {"step": 3, "loss": 50.0}, {"step": 3, "skip_reason": "norm"}, {"step": 4, "rollback_to": 2, "lr_scale": 0.5},
+             {"step": 3, "loss": 7.0, "mlm_loss": 6.0}]  # fmt: skip
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 4, "lo')
     assert [(row["step"], row.get("loss")) for row in read_metrics(tmp_path)] == [(1, 9.0), (2, None), (3, 7.0)]
     html = show_page(tmp_path, "curves", model=str(tmp_path))
@@ -237,7 +237,7 @@ def test_show_curves_has_unigram_entropy_of_run_or_corpus(tmp_path, corpus, mode
 def test_show_run_page_has_results_of_card(tmp_path, corpus, model):
     text = strip_tags(show_page(tmp_path, "run", corpus=str(corpus.path), model=str(model), texts=["a [MASK] sat"]))
     result = json.loads((model / "card.json").read_text())["result"]
-    assert f"{result['valid_loss_words']:.4g}" in text
+    assert f"{result['valid_mlm_loss']:.4g}" in text
     assert f"{result['valid_mlm_accuracy']:.1%}" in text
     assert f"{result['parameters']:,}" in text
     best = api.load(model).fill("a [MASK] sat")[0]
@@ -261,7 +261,7 @@ def test_show_reports_invalid_input(tmp_path, corpus):
     assert "epoch must be at least 0, not -1" in show_error(kind="masks", corpus=str(corpus.path), epoch=-1, out=out)
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 3.0}\nnot json\n')
     assert "line 2" in show_error(kind="curves", model=str(tmp_path), out=out)
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "skipped": "norm"}\n')
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "skip_reason": "norm"}\n')
     assert "no row with a loss" in show_error(kind="curves", model=str(tmp_path), out=out)
     assert not (tmp_path / "page.html").exists()
 

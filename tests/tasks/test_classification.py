@@ -159,7 +159,9 @@ def test_classification_unknown_label_error_has_location_and_suggestion():
 
 def test_classification_missing_label_error_lists_columns(tmp_path):
     examples = read(tmp_path, "text\tlable\na\tyes\n")
-    with pytest.raises(UserError, match=r"a\.tsv has no column 'label'; its columns: text, lable; .*data\.columns\.label=lable"):
+    with pytest.raises(
+        UserError, match=r"a\.tsv has no column 'label'; its columns: text, lable; .*data\.columns\.label=lable"
+    ):
         TextClassification().fit(examples)
     examples = read(tmp_path, '{"text": "a", "label": "x"}\n{"text": "b", "label": null}\n', "a.jsonl")
     with pytest.raises(UserError, match=r"a\.jsonl, line 2 has no label"):

@@ -58,7 +58,9 @@ def test_table_columns_by_name_and_by_number(tmp_path):
 
 def test_missing_column_error_lists_columns_and_is_not_skipped(tmp_path):
     path = write_file(tmp_path, "a.tsv", "id\tsentence\n7\tgood\n")
-    with pytest.raises(UserError, match=r"a\.tsv has no column 'text'; its columns: id, sentence; .*data\.columns\.text=") as message:
+    with pytest.raises(
+        UserError, match=r"a\.tsv has no column 'text'; its columns: id, sentence; .*data\.columns\.text="
+    ) as message:
         next(read_texts(path, skip_bad=True))
     assert not isinstance(message.value, BadRow)
     with pytest.raises(UserError, match=r"has no column 'sentense'.*data\.columns\.text=sentence$"):

@@ -24,7 +24,11 @@ def test_anomaly_detector_compares_grad_norm_with_recent_median():
     assert [detector.check(1.0, 1.0) for _ in range(15)] == [None] * 15
     assert detector.check(1.0, 1000.0) is None  # too little history for a threshold
     assert detector.check(1.0, 9.9) is None
-    assert "spike" in detector.check(1.0, 10.1) and detector.bad_steps == 1 and not detector.should_roll_back
+    assert (
+        "over 10 times its median of 1" in detector.check(1.0, 10.1)
+        and detector.bad_steps == 1
+        and not detector.should_roll_back
+    )
     assert 10.1 not in detector.grad_norms
     assert "loss is nan" in detector.check(math.nan, 1.0) and detector.should_roll_back
     assert "norm is inf" in detector.check(1.0, math.inf)
@@ -41,28 +45,30 @@ def test_nan_batch_is_skipped_and_logged(tmp_path, capsys):
 
     trainer = toy.build_trainer(tmp_path, CONFIG, on_step=record)
     summary = trainer.fit(toy.Data(bad_batches=frozenset({6})))
-    assert (summary["skipped"], summary["rollbacks"], summary["step"]) == (1, 0, 40)
+    assert (summary["skipped_steps"], summary["rollbacks"], summary["step"]) == (1, 0, 40)
     assert all(torch.equal(weights_after[7][name], weight) for name, weight in weights_after[6].items())
     assert any(not torch.equal(weights_after[8][name], weight) for name, weight in weights_after[7].items())
-    assert {"step": 7, "skipped": "the loss is nan"} in read_metrics(tmp_path)
-    assert "step 7: skipped, the loss is nan" in capsys.readouterr().err
+    assert {"step": 7, "skip_reason": "loss is nan"} in read_metrics(tmp_path)
+    assert "step 7: update skipped: loss is nan" in capsys.readouterr().err
     assert all(math.isfinite(row["loss"]) for row in read_metrics(tmp_path) if "loss" in row)
     assert torch.isfinite(trainer.recurrent_state[0])
 
 
 def test_grad_norm_spike_is_skipped(tmp_path):
     toy.build_trainer(tmp_path, CONFIG).fit(toy.Data(bad_batches=frozenset({25}), scale=1e4))
-    assert [row["step"] for row in read_metrics(tmp_path) if "spike" in row.get("skipped", "")] == [26]
+    assert [row["step"] for row in read_metrics(tmp_path) if "times its median" in row.get("skip_reason", "")] == [26]
 
 
 def test_rollback_skips_batches_and_halves_learning_rate(tmp_path, capsys):
     data = toy.Data(bad_batches=frozenset({23, 24, 25}))
     rates = {}
-    trainer = toy.build_trainer(tmp_path, CONFIG, on_step=lambda step, row: rates.setdefault(step, []).append(row["rate"]))
+    trainer = toy.build_trainer(
+        tmp_path, CONFIG, on_step=lambda step, row: rates.setdefault(step, []).append(row["learning_rate"])
+    )
     summary = trainer.fit(data)
-    assert (summary["skipped"], summary["rollbacks"], summary["step"]) == (3, 1, 40)
+    assert (summary["skipped_steps"], summary["rollbacks"], summary["step"]) == (3, 1, 40)
     assert data.requested == list(range(46))  # steps 20 to 39 read micro-batches 26 to 45: none twice
-    assert {"step": 26, "rollback": 20, "rate_factor": 0.5, "jump": 6} in read_metrics(tmp_path)
+    assert {"step": 26, "rollback_to": 20, "lr_scale": 0.5, "batch_offset": 6} in read_metrics(tmp_path)
     first, again = rates[22]
     assert again == first / 2
     assert "back to step 20" in capsys.readouterr().err
@@ -87,8 +93,6 @@ def test_run_with_rollback_resumes_exactly(at, tmp_path):
 
 def test_training_fails_with_explanation_after_three_rollbacks(tmp_path):
     data = toy.Data(bad_batches=frozenset(range(12, 1000)))
-    with pytest.raises(
-        UserError, match=r"after 3 rollbacks: the last losses were .*nan.*train\.learning_rate.*train\.warmup_steps"
-    ):
+    with pytest.raises(UserError, match=r"after 3 rollbacks \(last losses: .*nan.*train\.learning_rate.*train\.warmup_steps"):
         toy.build_trainer(tmp_path, CONFIG).fit(data)
     assert data.requested == list(range(25))  # 10 good, 2 good, 3 bad in each of 4 tries, 1 prefetched; none twice

@@ -38,7 +38,7 @@ def test_two_interrupted_ranks_match_one_process(tmp_path):
     ]
     assert len(metrics[0]) == len(metrics[1]) == 6
     for single, distributed in zip(*metrics, strict=True):
-        assert single.pop("trial", None) == distributed.pop("trial", None)
+        assert single.pop("split", None) == distributed.pop("split", None)
         assert distributed == pytest.approx(single, rel=1e-6)
     for name in ("model", "optimizer"):
         single, distributed = (
@@ -53,6 +53,6 @@ def test_distributed_requires_divisible_gradient_accumulation(tmp_path, monkeypa
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(
-        UserError, match=r"train\.gradient_accumulation_steps = 3 .* 2 processes; make it a multiple of 2, such as 4"
+        UserError, match=r"train\.gradient_accumulation_steps = 3 .* 2 processes; set it to a multiple of 2, such as 4"
     ):
         toy.build_trainer(tmp_path, TrainConfig(steps=1, gradient_accumulation_steps=3, device="cpu"))

@@ -28,11 +28,11 @@ def test_gpu_run_resumes_exactly(precision, tmp_path):
     trainer.fit(data)
     for name in ("metrics.jsonl", "state/step-12/model.safetensors", "state/step-12/optimizer.safetensors"):
         assert (uninterrupted / name).read_bytes() == (killed / name).read_bytes(), name
-    scaler = json.loads((killed / "state/step-12/progress.json").read_text())["scaler"]
+    scaler = json.loads((killed / "state/step-12/progress.json").read_text())["grad_scaler"]
     assert bool(scaler) == (precision == "fp16")
     assert trainer.prepared.device.type == "cuda"
     if scaler:
-        assert scaler["scale"] < 65536 and "overflowed" in (killed / "metrics.jsonl").read_text()
+        assert scaler["scale"] < 65536 and "fp16 overflow" in (killed / "metrics.jsonl").read_text()
 
 
 def test_gpu_optimizer_steps_match_cpu(tmp_path):

@@ -13,7 +13,7 @@ from bertsmith.train import TrainConfig
 
 from . import toy_objective as toy
 
-COMPARED_FILES = ("metrics.jsonl", *(f"state/step-12/{name}.safetensors" for name in ("model", "optimizer", "carry")))
+COMPARED_FILES = ("metrics.jsonl", *(f"state/step-12/{name}.safetensors" for name in ("model", "optimizer", "recurrent_state")))
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_resume_skips_damaged_checkpoint(name, uninterrupted, tmp_path, capsys):
     summary = toy.build_trainer(tmp_path).fit(toy.Data())
     warning = capsys.readouterr().err
     assert summary["resumed_at"] == 8
-    assert str(tmp_path / "state" / "step-12") in warning and "going back" in warning
+    assert str(tmp_path / "state" / "step-12") in warning and "trying the checkpoint before it" in warning
     assert name == "manifest.json" or name in warning
     assert_same_files(tmp_path, uninterrupted)
 
@@ -77,7 +77,7 @@ def test_resume_fails_if_all_checkpoints_are_damaged(tmp_path):
     toy.build_trainer(tmp_path).fit(toy.Data())
     for step in (8, 12):
         flip_bit(tmp_path / "state" / f"step-{step}" / "model.safetensors")
-    with pytest.raises(UserError, match=r"no checkpoint .* is whole: .*step-12/model\.safetensors is damaged.*remove"):
+    with pytest.raises(UserError, match=r"every checkpoint .* is damaged: .*step-12/model\.safetensors is damaged.*remove"):
         toy.build_trainer(tmp_path)
 
 
@@ -87,19 +87,19 @@ def test_resume_of_finished_run_trains_nothing(uninterrupted):
     summary = toy.build_trainer(uninterrupted).fit(data)
     assert data.requested == []
     assert (summary["step"], summary["resumed_at"]) == (12, 12)
-    assert summary["loss"] > 0 and summary["trials"]["dev"]["loss"] > 0
+    assert summary["loss"] > 0 and summary["evaluations"]["dev"]["loss"] > 0
     assert (uninterrupted / "metrics.jsonl").read_bytes() == before
 
 
 def test_resume_refuses_another_fingerprint(tmp_path):
     toy.build_trainer(tmp_path, fingerprint="a1").fit(toy.Data())
-    with pytest.raises(UserError, match=r"another recipe \(a1, not b2\); choose another out, or remove"):
+    with pytest.raises(UserError, match=r"another recipe \(a1, not b2\); choose another `out`, or remove"):
         toy.build_trainer(tmp_path, fingerprint="b2")
 
 
 def test_resume_refuses_checkpoint_of_another_model(tmp_path):
     toy.build_trainer(tmp_path).fit(toy.Data())
-    with pytest.raises(UserError, match=r"model\.safetensors does not fit this model"):
+    with pytest.raises(UserError, match=r"model\.safetensors does not match this model"):
         toy.build_trainer(tmp_path, model=torch.nn.Linear(2, 2))
 
 
@@ -123,7 +123,7 @@ def test_stop_signal_saves_checkpoint(signal_number, tmp_path):
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 3, stderr
     step = len(metrics_path.read_text().splitlines())
-    assert f"stopped at step {step}" in stderr and "same command again" in stderr
+    assert f"checkpoint saved at step {step};" in stderr and "same command again" in stderr
     assert (tmp_path / "state" / f"step-{step}" / "manifest.json").exists()
     config = TrainConfig(steps=100_000, learning_rate=1e-3, save_every=100_000, log_every=1, device="cpu")
     assert toy.build_trainer(tmp_path, config).progress.step == step

@@ -42,7 +42,7 @@ def test_resolve_warmup_takes_fraction_or_steps():
     )
     with pytest.raises(UserError, match="minutes"):
         resolve_warmup(25, None)
-    with pytest.raises(UserError, match="longer than the run of 100"):
+    with pytest.raises(UserError, match="more than the 100 steps of the run"):
         resolve_warmup(101, 100)
 
 
@@ -57,8 +57,8 @@ def test_resolve_epochs_converts_to_steps():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (TrainConfig(), "none of steps, epochs and minutes"),
-        (TrainConfig(steps=3, minutes=1), "steps and minutes"),
+        (TrainConfig(), "no duration is set; give one of train.steps, train.epochs and train.minutes"),
+        (TrainConfig(steps=3, minutes=1), "train.steps and train.minutes are both set"),
         (TrainConfig(steps=0), "train.steps = 0"),
         (TrainConfig(steps=5, learning_rate=-1), "train.learning_rate = -1"),
         (TrainConfig(steps=5, save_total_limit=0), "train.save_total_limit"),

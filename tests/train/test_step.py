@@ -37,7 +37,7 @@ def test_gradient_accumulation_matches_one_large_batch(cuts, tmp_path):
         trainer = toy.build_trainer(tmp_path / name, config, toy.Model(), objective=toy.StatelessObjective())
         trainer.fit(lambda k, done, data=data: data[k % len(data)])
         logged = map(json.loads, (tmp_path / name / "metrics.jsonl").read_text().splitlines())
-        metrics.append([row for row in logged if "trial" not in row])
+        metrics.append([row for row in logged if "split" not in row])
         weights.append(load_file(tmp_path / name / "state" / "step-3" / "model.safetensors"))
     for expected, accumulated in zip(*metrics, strict=True):
         assert expected == pytest.approx(accumulated, rel=1e-6)
@@ -48,12 +48,12 @@ def test_gradient_accumulation_matches_one_large_batch(cuts, tmp_path):
 def test_loss_is_sum_of_means_of_parts(tmp_path):
     model, batch = toy.Model(), large_batch()
     loss = toy.Objective().compute_loss(model, batch, ())
-    expected = {f"loss.{name}": part.item() / batch.target_counts[name] for name, part in loss.parts.items()}
+    expected = {f"{name}_loss": part.item() / batch.target_counts[name] for name, part in loss.parts.items()}
     toy.build_trainer(tmp_path, ONE_STEP, toy.Model()).fit(lambda k, done: batch)
     row = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
     assert {name: row[name] for name in expected} == pytest.approx(expected, rel=1e-6)
     assert row["loss"] == pytest.approx(sum(expected.values()), rel=1e-6)
-    assert (row["tokens"], row["accuracy"]) == (64, loss.metrics["accuracy"][0].item() / batch.target_counts["words"])
+    assert (row["tokens"], row["accuracy"]) == (64, loss.metrics["accuracy"][0].item() / batch.target_counts["mlm"])
 
 
 @pytest.mark.parametrize("clip", [0.1, 0.0])
@@ -65,7 +65,7 @@ def test_gradient_clipping_matches_torch(clip, tmp_path):
     norm = nn.utils.clip_grad_norm_(model.parameters(), clip or float("inf"))
     trainer = toy.build_trainer(tmp_path, config, toy.Model())
     result = trainer.update_step.fetch_result(trainer.update_step.compute_grads([(0, batch)], ()))
-    assert result.metrics.means()["norm"] == pytest.approx(norm.item(), rel=1e-6)
+    assert result.metrics.means()["grad_norm"] == pytest.approx(norm.item(), rel=1e-6)
     assert norm > 0.2  # so that there was something to clip
     for param, reference in zip(trainer.model.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(param.grad, reference.grad, rtol=1e-5, atol=1e-7)
@@ -102,7 +102,7 @@ def test_apply_unless_anomalous_skips_nan_and_spikes(optimizer, tmp_path):
 def test_batch_without_targets_changes_no_weight(tmp_path):
     class NoLoss(toy.Objective):
         def compute_loss(self, model, batch, recurrent_state):
-            return Loss({"words": torch.zeros(())})
+            return Loss({"mlm": torch.zeros(())})
 
     model = toy.Model()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
@@ -115,7 +115,7 @@ def test_loss_part_without_target_count_is_refused(tmp_path):
         def compute_loss(self, model, batch, recurrent_state):
             return Loss({"letters": model(batch.ids).sum()})
 
-    with pytest.raises(ValueError, match=r"\['letters'\].*\['next', 'words'\]"):
+    with pytest.raises(ValueError, match=r"\['letters'\].*\['mlm', 'nsp'\]"):
         toy.build_trainer(tmp_path, ONE_STEP, objective=Uncounted()).fit(toy.Data())
 
 

@@ -25,31 +25,31 @@ def read_metrics(folder):
 def test_trainer_reduces_loss(tmp_path):
     config = TrainConfig(steps=150, learning_rate=1e-2, device="cpu", log_every=15)
     summary = toy.build_trainer(tmp_path, config, toy.Model()).fit(toy.Data())
-    losses = [row["loss"] for row in read_metrics(tmp_path) if "trial" not in row]
+    losses = [row["loss"] for row in read_metrics(tmp_path) if "split" not in row]
     assert losses[-1] < 0.4 * losses[0]
     assert summary["loss"] == losses[-1]
-    assert summary["trials"]["dev"]["accuracy"] > 0.8
+    assert summary["evaluations"]["dev"]["accuracy"] > 0.8
     assert summary["tokens"] == sum(8 + k % 5 for k in range(150))
 
 
 def test_metrics_rows_average_over_log_interval(tmp_path):
     step_metrics = []
     toy.build_trainer(tmp_path, toy.CONFIG, on_step=lambda step, row: step_metrics.append(row)).fit(toy.Data())
-    logged = [row for row in read_metrics(tmp_path) if "trial" not in row]
+    logged = [row for row in read_metrics(tmp_path) if "split" not in row]
     assert [row["step"] for row in logged] == [3, 6, 9, 12]
-    assert [row["trial"] for row in read_metrics(tmp_path) if "trial" in row] == ["dev", "dev"]  # step 6, and once at the end
-    assert list(logged[0]) == ["step", "loss", "loss.words", "loss.next", "rate", "norm", "tokens", "accuracy"]
-    assert logged[1]["rate"] == step_metrics[5]["rate"]
-    assert logged[1]["norm"] == pytest.approx(sum(row["norm"] for row in step_metrics[3:6]) / 3)
-    counts = [sum(toy.Data()(2 * step + i, 0).target_counts["next"] for i in range(2)) for step in range(3)]
-    expected = sum(n * row["loss.next"] for n, row in zip(counts, step_metrics, strict=False)) / sum(counts)
-    assert logged[0]["loss.next"] == pytest.approx(expected)
+    assert [row["split"] for row in read_metrics(tmp_path) if "split" in row] == ["dev", "dev"]  # step 6, and once at the end
+    assert list(logged[0]) == ["step", "loss", "mlm_loss", "nsp_loss", "learning_rate", "grad_norm", "tokens", "accuracy"]
+    assert logged[1]["learning_rate"] == step_metrics[5]["learning_rate"]
+    assert logged[1]["grad_norm"] == pytest.approx(sum(row["grad_norm"] for row in step_metrics[3:6]) / 3)
+    counts = [sum(toy.Data()(2 * step + i, 0).target_counts["nsp"] for i in range(2)) for step in range(3)]
+    expected = sum(n * row["nsp_loss"] for n, row in zip(counts, step_metrics, strict=False)) / sum(counts)
+    assert logged[0]["nsp_loss"] == pytest.approx(expected)
 
 
 def test_metrics_of_last_partial_interval_are_logged(tmp_path):
     config = msgspec.structs.replace(toy.CONFIG, steps=10, log_every=4)
     toy.build_trainer(tmp_path, config).fit(toy.Data())
-    assert [row["step"] for row in read_metrics(tmp_path) if "trial" not in row] == [4, 8, 10]
+    assert [row["step"] for row in read_metrics(tmp_path) if "split" not in row] == [4, 8, 10]
 
 
 def test_evaluation_averages_over_targets_and_does_not_affect_training(tmp_path):
@@ -65,9 +65,9 @@ def test_evaluation_averages_over_targets_and_does_not_affect_training(tmp_path)
     for batch in toy.eval_batches():
         loss = toy.Objective().compute_loss(trainer.model, batch, recurrent_state)
         recurrent_state = loss.recurrent_state
-        losses.append((loss.parts["words"].item(), batch.target_counts["words"]))
+        losses.append((loss.parts["mlm"].item(), batch.target_counts["mlm"]))
     expected = sum(total for total, _ in losses) / sum(count for _, count in losses)
-    assert summary["trials"]["dev"]["loss.words"] == pytest.approx(expected, rel=1e-6)
+    assert summary["evaluations"]["dev"]["mlm_loss"] == pytest.approx(expected, rel=1e-6)
 
 
 def test_get_batch_receives_fraction_done(tmp_path):
@@ -98,14 +98,14 @@ def test_train_minutes_ends_on_time_with_learning_rate_near_zero(tmp_path, monke
         return toy.Data()(k, done)
 
     learning_rates = []
-    trainer = toy.build_trainer(tmp_path, config, on_step=lambda step, row: learning_rates.append(row["rate"]))
+    trainer = toy.build_trainer(tmp_path, config, on_step=lambda step, row: learning_rates.append(row["learning_rate"]))
     summary = trainer.fit(get_batch)
     assert 0.9 <= fractions[-1] < 1 and all(a <= b for a, b in pairwise(fractions))
     assert learning_rates[-1] < 0.12 and max(learning_rates) > 0.5
     assert len(fractions) == summary["step"] + 1  # the last batch was prefetched for a step that did not fit into the time
-    assert "dev" in summary["trials"] and (tmp_path / "state" / f"step-{summary['step']}").exists()
+    assert "dev" in summary["evaluations"] and (tmp_path / "state" / f"step-{summary['step']}").exists()
     again = toy.build_trainer(tmp_path, config).fit(get_batch)
-    assert (again["step"], again["trials"]) == (summary["step"], summary["trials"])
+    assert (again["step"], again["evaluations"]) == (summary["step"], summary["evaluations"])
 
 
 def test_train_minutes_includes_earlier_sessions(tmp_path, monkeypatch):
@@ -113,7 +113,7 @@ def test_train_minutes_includes_earlier_sessions(tmp_path, monkeypatch):
 
     def crash(step, row):
         clock.wait(0.1)
-        if trainer.progress.elapsed > 1:
+        if trainer.progress.seconds > 1:
             raise toy.SimulatedCrash
 
     trainer = toy.build_trainer(tmp_path, config, on_step=crash)
@@ -127,11 +127,11 @@ def test_train_minutes_includes_earlier_sessions(tmp_path, monkeypatch):
 
 def test_unavailable_device_or_precision_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match="no CUDA device here; write device=cpu, or auto"):
+    with pytest.raises(UserError, match=r"no CUDA device; set train\.device=cpu or auto"):
         prepare_model(toy.Model(), TrainConfig(steps=1, device="cuda"))
-    with pytest.raises(UserError, match="fp16 needs a CUDA device; on the CPU take bf16 or fp32"):
+    with pytest.raises(UserError, match=r"fp16 needs a CUDA device; on a CPU set train\.precision=bf16 or fp32"):
         prepare_model(toy.Model(), TrainConfig(steps=1, device="cpu", precision="fp16"))
-    with pytest.raises(UserError, match="'gpu' is not known"):
+    with pytest.raises(UserError, match="'gpu' is not a device"):
         prepare_model(toy.Model(), TrainConfig(steps=1, device="gpu"))
     assert prepare_model(toy.Model(), TrainConfig(steps=1)).device.type == "cpu"
 
@@ -155,7 +155,7 @@ def test_tensorboard_matches_metrics(tmp_path):
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     toy.build_trainer(tmp_path, msgspec.structs.replace(toy.CONFIG, tensorboard=True)).fit(toy.Data())
     events = reader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    logged = {row["step"]: row["loss"] for row in read_metrics(tmp_path) if "trial" not in row}
+    logged = {row["step"]: row["loss"] for row in read_metrics(tmp_path) if "split" not in row}
     assert {event.step: event.value for event in events.Scalars("train/loss")} == pytest.approx(logged)
     assert [event.step for event in events.Scalars("dev/accuracy")] == [6, 12]
 
@@ -164,7 +164,7 @@ def test_messages_go_to_stderr_unless_quiet(tmp_path, capsys):
     toy.build_trainer(tmp_path / "loud", quiet=False).fit(toy.Data())
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "step 4: saved" in captured.err and "step 6: dev: loss" in captured.err
+    assert "step 4: checkpoint saved" in captured.err and "step 6: dev: loss" in captured.err
     toy.build_trainer(tmp_path / "mute", quiet=True).fit(toy.Data())
     assert capsys.readouterr() == ("", "")
 
@@ -173,16 +173,18 @@ def progress_lines_of_slow_run(folder, capsys, quiet=False):
     """Progress lines of a run with a fake clock, each step of which takes four seconds."""
     seconds = [100.0]
     trainer = toy.build_trainer(folder, quiet=quiet, on_step=lambda step, row: seconds.append(seconds[-1] + 4))
-    trainer.display = ProgressDisplay(quiet=quiet, baseline=("words", 6.71), clock=lambda: seconds[-1])
+    trainer.display = ProgressDisplay(quiet=quiet, baseline=("mlm_loss", 6.71), clock=lambda: seconds[-1])
     trainer.fit(toy.Data())
     return [line for line in capsys.readouterr().err.splitlines() if "tokens/s" in line]
 
 
 def test_progress_lines_without_terminal_after_10_and_every_30_seconds(tmp_path, capsys):
     first, second = progress_lines_of_slow_run(tmp_path, capsys)
-    pattern = r"  loss \d\.\d{3}  words \d\.\d{3} \(unigram 6\.71\)  [\d,]+ tokens/s  \d:\d\d:\d\d left"
-    assert re.fullmatch("step 4/12" + pattern, first)  # after 12 seconds
-    assert re.fullmatch("step 12/12" + pattern, second) and second.endswith("0:00:00 left")  # after 44 seconds
+    loss, lr = r" +\d\.\d{3}", r"\d\.\d\de-\d\d"
+    pattern = rf"  loss{loss}  mlm_loss{loss} \(unigram 6\.71\)  lr {lr}  +[\d,]+ tokens/s  ETA \d:\d\d:\d\d"
+    assert re.fullmatch("step  4/12" + pattern, first)  # after 12 seconds
+    assert re.fullmatch("step 12/12" + pattern, second) and second.endswith("ETA 0:00:00")  # after 44 seconds
+    assert len(first) == len(second)  # columns are aligned
 
 
 def test_progress_lines_are_absent_when_quiet_or_with_progress_bar(tmp_path, capsys, monkeypatch):
@@ -209,8 +211,8 @@ def test_startup_time_does_not_count_as_warmup(tmp_path, monkeypatch):
         clock.wait(1.2 if k == 0 else 0.02)
         return data(k, done)
 
-    toy.build_trainer(tmp_path, config, on_step=lambda step, row: learning_rates.append(row["rate"])).fit(get_batch)
-    # if startup counted, 1.2 of 3 seconds would be past the warm-up of 0.9
+    toy.build_trainer(tmp_path, config, on_step=lambda step, row: learning_rates.append(row["learning_rate"])).fit(get_batch)
+    # if startup counted, 1.2 of 3 seconds would be past the warmup of 0.9
     assert learning_rates[1] < 0.2 and max(learning_rates) > 0.95
 
 
@@ -227,6 +229,6 @@ def test_seconds_left_by_steps_or_minutes(tmp_path, monkeypatch, config, expecte
 
 def test_progress_bar_shows_unigram_baseline(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    toy.build_trainer(tmp_path, quiet=False, baseline=("words", 6.71)).fit(toy.Data())
+    toy.build_trainer(tmp_path, quiet=False, baseline=("mlm_loss", 6.71)).fit(toy.Data())
     stderr = capsys.readouterr().err
     assert "step 12/12" in stderr and "(unigram" in stderr and "6.71" in stderr and "tokens/s" in stderr

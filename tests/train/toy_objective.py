@@ -40,7 +40,7 @@ class Batch:
     target_counts: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.target_counts = self.target_counts or {"words": int((self.words >= 0).sum()), "next": int((self.next >= 0).sum())}
+        self.target_counts = self.target_counts or {"mlm": int((self.words >= 0).sum()), "nsp": int((self.next >= 0).sum())}
 
     @property
     def num_tokens(self) -> int:
@@ -63,8 +63,8 @@ class Objective:
         word_loss = nn.functional.cross_entropy(logits, batch.words, ignore_index=-100, reduction="sum")
         next_loss = nn.functional.cross_entropy(model.next(hidden_states), batch.next, ignore_index=-100, reduction="sum")
         num_correct = (logits.argmax(-1) == batch.words).sum()
-        parts = {"words": word_loss * batch.scale, "next": next_loss * (1 + 0.01 * num_seen)}
-        return Loss(parts, {"accuracy": (num_correct, batch.target_counts["words"])}, (num_seen + 1,))
+        parts = {"mlm": word_loss * batch.scale, "nsp": next_loss * (1 + 0.01 * num_seen)}
+        return Loss(parts, {"accuracy": (num_correct, batch.target_counts["mlm"])}, (num_seen + 1,))
 
 
 class StatelessObjective(Objective):

@@ -51,7 +51,7 @@ def recipe(corpus, out, **options):
 def glove_model(corpus, tmp_path_factory):
     out = tmp_path_factory.mktemp("made") / "glove"
     result = api.pretrain(**recipe(corpus, out), quiet=True)
-    assert result["loss"] < 0.12 and result["words"] == 18 and result["entries"] > 50
+    assert result["loss"] < 0.12 and result["words"] == 18 and result["cooccurrences"] > 50
     return out
 
 
@@ -72,7 +72,7 @@ def test_glove_folder_works_as_model(glove_model, tmp_path):
 
 
 def test_doctor_does_not_report_unused_positions_of_glove(glove_model):
-    assert "positions unused" not in [
+    assert "word order ignored" not in [
         finding["name"] for finding in api.doctor(folder=str(glove_model), quiet=True)["findings"]
     ]
 
@@ -84,7 +84,7 @@ def test_glove_finished_run_is_not_repeated(glove_model, corpus):
 def test_glove_rounds_of_many_shards_converge(corpus, glove_model, tmp_path, monkeypatch):
     monkeypatch.setattr(glove, "PAIRS_PER_ROUND", 64)
     result = api.pretrain(**recipe(corpus, tmp_path / "parts"), quiet=True)
-    assert result["turns"] > 100 and result["loss"] < 0.12
+    assert result["rounds"] > 100 and result["loss"] < 0.12
 
 
 def test_glove_interrupted_run_resumes_exactly(corpus, glove_model, tmp_path, monkeypatch):
@@ -134,10 +134,13 @@ api.pretrain(**{recipe(corpus, tmp_path / "out")!r}, quiet=True)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train": {"steps": 5}}, r"train\.steps is for networks.*takes train\.epochs"),
-        ({"train": {"epochs": 1.5}}, "whole times"),
-        ({"train": {"epochs": 1, "warmup_steps": 0.1}}, r"train\.warmup_steps is for networks"),
-        ({"model": "bert-tiny"}, r"takes model\.hidden_size alone"),
+        (
+            {"train": {"steps": 5}},
+            r"train\.steps has no effect on objective=glove, which uses train\.epochs, train\.learning_rate",
+        ),
+        ({"train": {"epochs": 1.5}}, "whole number of epochs, not 1.5"),
+        ({"train": {"epochs": 1, "warmup_steps": 0.1}}, r"train\.warmup_steps has no effect"),
+        ({"model": "bert-tiny"}, r"set only model\.hidden_size"),
         ({"objective": {"kind": "glove", "window": 99}}, "window=99"),
     ],
 )
@@ -150,10 +153,10 @@ def test_glove_refuses_network_options(corpus, tmp_path, changes, message):
 def test_glove_refuses_corpus_without_cooccurrences(corpus, tmp_path):
     (tmp_path / "text.txt").write_text("cat\n\nzebra\ndog\n\n")
     sparse_corpus = prepare_test_corpus(tmp_path / "text.txt", corpus, tmp_path / "corpus")
-    with pytest.raises(UserError, match="no two words"):
+    with pytest.raises(UserError, match="no co-occurrences of known words"):
         api.pretrain(**recipe(sparse_corpus, tmp_path / "out"), quiet=True)
 
 
 def test_glove_plan_is_refused(corpus, tmp_path):
-    with pytest.raises(UserError, match="reads no sequences"):
+    with pytest.raises(UserError, match="has no batches of sequences"):
         api.plan(**recipe(corpus, tmp_path / "out"), quiet=True)

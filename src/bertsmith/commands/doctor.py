@@ -1,4 +1,4 @@
-"""`bertsmith doctor`: diagnose a corpus, a run or a checkpoint from its folder: what was seen, what it means, what to try."""
+"""`bertsmith doctor`: diagnose a corpus, a run or a checkpoint: observations, explanations, suggestions."""
 
 from typing import Annotated, Any
 
@@ -27,7 +27,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     findings = [msgspec.to_builtins(finding) for finding in _sort_findings(report)]
     notes = len(findings) - report.num_problems
     return {"folder": recipe.folder, "kind": report.kind, "healthy": not report.num_problems, "problems": report.num_problems,
-            "notes": notes, "findings": findings, "not_looked_at": report.not_checked}  # fmt: skip
+            "notes": notes, "findings": findings, "not_checked": report.not_checked}  # fmt: skip
 
 
 def code(result: dict[str, Any]) -> int:
@@ -43,18 +43,22 @@ def _sort_findings(report: DiagnosticReport) -> list[Finding]:
 def _print_report(folder: str, report: DiagnosticReport, console: Console) -> None:
     for finding in _sort_findings(report):
         if console.quiet and finding.severity == "problem":
-            console.warn(f"{folder}: {finding.name}: {finding.seen}")
+            console.warn(f"{folder}: {finding.name}: {finding.observation}")
         console.print_table(
             f"{finding.severity}: {finding.name}",
-            [("seen", finding.seen), ("means", finding.means), ("try", _format_advice(finding))],
+            [
+                ("observation", finding.observation),
+                ("explanation", finding.explanation),
+                ("suggestion", _format_suggestion(finding)),
+            ],
         )
     for item in report.not_checked:
-        console.info(f"not looked at: {item}")
+        console.info(f"not checked: {item}")
     num_notes = len(report.findings) - report.num_problems
     notes = f", {num_notes} note{'s' * (num_notes > 1)}" if num_notes else ""
     problems = f"{report.num_problems} problem{'s' * (report.num_problems > 1)}"
     console.info(f"{folder} ({report.kind}): {problems if report.num_problems else 'healthy'}{notes}")
 
 
-def _format_advice(finding: Finding) -> str:
-    return f"{finding.setting}: {finding.way_out}" if finding.setting else finding.way_out
+def _format_suggestion(finding: Finding) -> str:
+    return f"{finding.setting}: {finding.suggestion}" if finding.setting else finding.suggestion

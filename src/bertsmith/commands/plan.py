@@ -68,7 +68,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
         "time": to_dict(time_estimate) if time_estimate else None,
         "disk": to_dict(disk_usage),
         "fits": fits,
-        "ways_out": [] if fits else list(_find_fitting_settings(context, longest_phase)),
+        "suggestions": [] if fits else list(_find_fitting_settings(context, longest_phase)),
     }
     for title, lines in format_plan(result):
         console.print_table(title, lines)
@@ -78,7 +78,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
 
 def _count_parameters(config: ModelConfig) -> dict[str, Any]:
     parts = parameters.count_parameters(build_meta_model(config))
-    return {"all": sum(parts.values()), "encoder": parameters.sum_parameters(parts, "encoder"), "parts": parts}
+    return {"total": sum(parts.values()), "encoder": parameters.sum_parameters(parts, "encoder"), "modules": parts}
 
 
 def _report_memory(
@@ -90,8 +90,9 @@ def _report_memory(
         context, longest_phase, msgspec.structs.replace(train, gradient_checkpointing=not train.gradient_checkpointing)
     ).memory.peak
     measured = max((phase.throughput.peak_memory or 0 for phase in phases), default=0)
-    report = to_dict(estimate.memory) | {"peak": measured or estimate.memory.peak, "counted": estimate.memory.peak}
-    return report | {"available": context.machine.memory, "recompute": train.gradient_checkpointing, "otherwise": other}
+    report = to_dict(estimate.memory) | {"peak": measured or estimate.memory.peak, "estimated_peak": estimate.memory.peak}
+    report |= {"gradient_checkpointing": train.gradient_checkpointing, "toggled_peak": other}
+    return report | {"available": context.machine.memory}
 
 
 def _build_context(recipe: Recipe) -> PlanContext:
@@ -104,7 +105,7 @@ def _build_context(recipe: Recipe) -> PlanContext:
     phases = recipe.phases()
     if recipe.corpus is None:
         if recipe.train.epochs is not None:
-            raise UserError("train.epochs needs a corpus to be counted by; give corpus=FOLDER, or train.steps or train.minutes")
+            raise UserError("train.epochs needs a corpus; set corpus=FOLDER, or train.steps or train.minutes instead")
         return PlanContext(recipe, _build_config(recipe), None, 1.5 * recipe.eval_tokens, recipe.train, [], machine)
     corpus = Corpus.open(resolve_path(recipe.corpus, "corpus"), verify_checksums=False)
     train_documents, valid_corpus, valid_documents = split_corpus(recipe, corpus)
@@ -166,7 +167,7 @@ def _with_batch_tokens(loader: BatchLoader, batch_tokens: int) -> BatchLoader:
 
 
 def _fits(estimate: memory.MemoryEstimate, machine: Machine) -> bool:
-    return estimate.memory.held <= machine.memory
+    return estimate.memory.reserved <= machine.memory
 
 
 def _find_fitting_settings(context: PlanContext, longest_phase: int) -> Iterator[dict[str, Any]]:
@@ -209,7 +210,7 @@ def _estimate_phases(context: PlanContext, console: Console) -> list[time.Phase]
 def _estimate_throughput(context: PlanContext, phase: int, console: Console) -> time.Throughput:
     recipe, train, length = context.recipe, context.train, context.recipe.max_length[phase]
     if recipe.machine == "this":
-        console.info(f"measuring {context.machine.name} for some {recipe.seconds:g} seconds, sequences of {length}")
+        console.info(f"measuring {context.machine.name} for about {recipe.seconds:g} seconds with max_length={length}")
         spec = benchmark.BenchmarkSpec(
             lambda: build_model(context.config, recipe.seed),
             recipe.objective,
@@ -272,16 +273,17 @@ def _file_sizes(context: PlanContext) -> tuple[int, int]:
 
 def _warn(result: dict[str, Any], recipe: Recipe, console: Console) -> None:
     if not result["fits"]:
-        ways = [" ".join(f"{k}={str(v).lower()}" for k, v in advice["settings"].items()) for advice in result["ways_out"]]
-        advice = " or ".join(ways) if ways else "take a smaller model, or a shorter max_length"
-        need, have = result["memory"]["held"] / 1e9, result["memory"]["available"] / 1e9
-        console.warn(f"it does not fit: {need:.1f} GB are needed, {have:.1f} are there; {advice}")
+        settings = [
+            " ".join(f"{k}={str(v).lower()}" for k, v in advice["settings"].items()) for advice in result["suggestions"]
+        ]
+        advice = f"set {' or '.join(settings)}" if settings else "use a smaller model or a lower max_length"
+        needed, available = result["memory"]["reserved"] / 1e9, result["memory"]["available"] / 1e9
+        console.warn(f"the run needs {needed:.1f} GB of memory, of which {available:.1f} GB are available; {advice}")
     if recipe.out is not None:
         folder = resolve_path(recipe.out, "out").absolute()
         free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
-        if free < result["disk"]["most"]:
-            most = result["disk"]["most"]
+        if free < (needed_bytes := result["disk"]["peak"]):
             console.warn(
-                f"{folder} needs {most / 1e9:.2f} GB of disk while it is made, {free / 1e9:.2f} are free; "
+                f"the run needs {needed_bytes / 1e9:.2f} GB of disk for {folder}, {free / 1e9:.2f} GB are free; "
                 "lower train.save_total_limit"
             )

@@ -22,8 +22,8 @@ MAX_UNK_RATE = 0.02  # of the tokens; the data card warns at the same rate
 FERTILITY_NOTE, FERTILITY_PROBLEM = 2.0, 3.0  # subwords per word; a vocabulary trained on the same text has 1.1 to 1.6
 MAX_UNUSED_FRACTION = 0.5  # of the vocabulary
 FERTILITY_SAMPLE_TOKENS = 1 << 22  # fertility is computed on the first so many tokens
-WRONG_VOCABULARY = "wrong vocabulary: "  # prefix of the names of findings
-RETRAIN_TOKENIZER_ADVICE = "train a vocabulary on this text (`bertsmith tokenizer texts=...`) and prepare it again with that"
+TOKENIZER_PREFIX = "tokenizer: "  # of the names of findings
+RETRAIN_TOKENIZER = "train a tokenizer on this text (`bertsmith tokenizer texts=...`) and prepare the corpus again with it"
 
 
 def check_documents(card: dict[str, Any], objective: str | None) -> Iterator[Finding]:
@@ -33,8 +33,8 @@ def check_documents(card: dict[str, Any], objective: str | None) -> Iterator[Fin
     if 1 < card["documents"] < MIN_DOCUMENTS:
         yield Finding(
             "few documents", "note", f"{card['documents']} documents",
-            "with so few, none is held out: nothing will tell learning from memorising",
-            "put a blank line between documents and prepare again, or give `pretrain` another corpus to be judged on",
+            "with so few, none is held out for validation, and overfitting goes unnoticed",
+            "put a blank line between documents and prepare again, or give `pretrain` a validation corpus",
             "valid=FOLDER",
         )  # fmt: skip
     yield from _check_corpus_size(card)
@@ -51,13 +51,12 @@ def check_duplicates(card: dict[str, Any]) -> Iterator[Finding]:
     if max(sentence_fraction, document_fraction) < DUPLICATES_NOTE:
         return
     yield Finding(
-        "duplicate lines",
+        "duplicate text",
         "problem" if max(sentence_fraction, document_fraction) >= DUPLICATES_PROBLEM else "note",
         f"{repeated:,} of {card['sentences']:,} sentences ({sentence_fraction:.0%}) and {documents:,} of "
-        f"{card['documents']:,} documents ({document_fraction:.0%}) came before, word for word",
-        "repeated lines are learnt by heart: the loss falls on them and stays high elsewhere, and held-out text may have been "
-        "read in training, so its scores flatter",
-        "prepare the text again without its repeats; headers and footers that stand in every file are best cut out first",
+        f"{card['documents']:,} documents ({document_fraction:.0%}) are exact duplicates",
+        "the model memorizes duplicates, and copies of validation text in the training text make the validation loss too low",
+        "prepare the corpus again without duplicates; remove headers and footers that every file has",
         """drop='["lines"]'""" if sentence_fraction >= document_fraction else """drop='["documents"]'""",
     )
 
@@ -66,9 +65,9 @@ def check_unk_rate(card: dict[str, Any]) -> Iterator[Finding]:
     """Too many [UNK] tokens."""
     if card["unknown_rate"] > MAX_UNK_RATE:
         yield Finding(
-            WRONG_VOCABULARY + "unknown words", "problem", f"{card['unknown_rate']:.1%} of the tokens are unknown",
-            "the model sees [UNK] there: it cannot learn these words, nor ever guess them, and they are never asked for",
-            f"{RETRAIN_TOKENIZER_ADVICE}; a cased vocabulary on text in capitals, or one of another language, does this too",
+            TOKENIZER_PREFIX + "unknown tokens", "problem", f"{card['unknown_rate']:.1%} of the tokens are [UNK]",
+            "the model cannot learn or predict these words",
+            f"{RETRAIN_TOKENIZER}; check that case and language of the vocabulary match the text",
             "tokenizer=FOLDER",
         )  # fmt: skip
 
@@ -79,11 +78,11 @@ def check_corpus_tokenizer(corpus: Corpus) -> Iterator[Finding]:
     max_id = int(corpus.tokens.max()) if len(corpus.tokens) else 0
     if recorded != actual or max_id >= vocab_size:
         yield Finding(
-            WRONG_VOCABULARY + "another tokenizer", "problem",
-            f"{corpus.path} was made with tokenizer {recorded[:8]} and holds {actual[:8]}; "
+            TOKENIZER_PREFIX + "mismatch", "problem",
+            f"{corpus.path} was prepared with tokenizer {recorded[:8]}, but its tokenizer.json is {actual[:8]}; "
             f"its largest id is {max_id:,} of {vocab_size:,}",
-            "ids stand for other pieces than the ones that were read: what is learnt from them is noise",
-            "put nothing into a corpus folder by hand; prepare the text again with the tokenizer you mean", "tokenizer=FOLDER",
+            "the ids stand for other tokens than those of the text: a model learns noise",
+            "do not edit a corpus folder by hand; prepare the text again with the right tokenizer", "tokenizer=FOLDER",
         )  # fmt: skip
 
 
@@ -91,10 +90,10 @@ def check_model_tokenizer(corpus: Corpus, fingerprint: str) -> Iterator[Finding]
     """The corpus was tokenized with another tokenizer than the model's."""
     if corpus.card["tokenizer_fingerprint"] != fingerprint:
         yield Finding(
-            WRONG_VOCABULARY + "another tokenizer", "problem",
-            f"{corpus.path} was made with tokenizer {corpus.card['tokenizer_fingerprint'][:8]}, "
-            f"the model with {fingerprint[:8]}",
-            "the same ids are other pieces to the model: it would read this text as noise",
+            TOKENIZER_PREFIX + "mismatch", "problem",
+            f"{corpus.path} was prepared with tokenizer {corpus.card['tokenizer_fingerprint'][:8]}, "
+            f"the model has {fingerprint[:8]}",
+            "the ids stand for other tokens to the model: it reads this corpus as noise",
             "prepare the text with the tokenizer of the model", "tokenizer=FOLDER",
         )  # fmt: skip
 
@@ -104,10 +103,10 @@ def check_fertility(corpus: Corpus) -> Iterator[Finding]:
     fertility = compute_fertility(corpus)
     if fertility and fertility > FERTILITY_NOTE:
         yield Finding(
-            WRONG_VOCABULARY + "words in crumbs", "problem" if fertility > FERTILITY_PROBLEM else "note",
-            f"a word is cut into {fertility:.2f} pieces on average",
-            "the vocabulary was made for other text: sequences hold few words, and what is hidden is mostly guessed from the "
-            "other pieces of its own word", RETRAIN_TOKENIZER_ADVICE, "tokenizer=FOLDER",
+            TOKENIZER_PREFIX + "high fertility", "problem" if fertility > FERTILITY_PROBLEM else "note",
+            f"{fertility:.2f} tokens per word on average",
+            "the vocabulary does not fit this text: sequences hold few words, and masked tokens are mostly predicted from "
+            "other tokens of the same word", RETRAIN_TOKENIZER, "tokenizer=FOLDER",
         )  # fmt: skip
 
 
@@ -118,10 +117,10 @@ def check_unused_subwords(corpus: Corpus) -> Iterator[Finding]:
     num_unused = int((counts[non_special] == 0).sum())
     if num_unused > MAX_UNUSED_FRACTION * len(non_special):
         yield Finding(
-            WRONG_VOCABULARY + "unused pieces", "note",
-            f"{num_unused:,} of {len(non_special):,} pieces never occur in the text",
-            "their rows of the table cost memory and time at every step and learn only not to be guessed",
-            f"{RETRAIN_TOKENIZER_ADVICE}, of a size that the text fills",
+            TOKENIZER_PREFIX + "unused tokens", "note",
+            f"{num_unused:,} of the {len(non_special):,} tokens of the vocabulary never occur in the text",
+            "their embeddings cost memory and time at every step and learn nothing",
+            f"{RETRAIN_TOKENIZER}, with a smaller vocab_size",
             f"vocab_size={max(100, len(non_special) - num_unused + 5)}",
         )  # fmt: skip
 
@@ -145,22 +144,22 @@ def _check_pairs(card: dict[str, Any]) -> Iterator[Finding]:
     num_single = card.get("document_lengths", {}).get("1+", 0)
     if card["documents"] == 1:
         yield Finding(
-            "no documents", "problem", f"one document of {card['sentences']:,} sentences",
-            "next-sentence prediction has no other document to draw a wrong sentence from, and none can be held out",
-            "put a blank line between documents and prepare again, or learn from masked words alone", "objective=mlm",
+            "no document boundaries", "problem", f"one document of {card['sentences']:,} sentences",
+            "next-sentence prediction has no other document to sample a negative sentence from, and none can be held out",
+            "put a blank line between documents and prepare again, or train with MLM only", "objective=mlm",
         )  # fmt: skip
     elif num_single == card["documents"]:
         yield Finding(
-            "no documents", "problem", f"each of the {num_single:,} documents is one sentence",
-            "no sentence has a next one: there are no pairs to learn from",
-            "give each document its sentences without blank lines between them, or learn from masked words alone",
+            "no sentence pairs", "problem", f"each of the {num_single:,} documents is one sentence",
+            "no sentence has a next sentence: there are no positive pairs",
+            "remove the blank lines between the sentences of a document and prepare again, or train with MLM only",
             "objective=mlm",
         )  # fmt: skip
     elif num_single > 0.5 * card["documents"]:
         yield Finding(
             "short documents", "note", f"{num_single:,} of {card['documents']:,} documents are one sentence",
-            "sentence pairs read these only by chance, as a random second part",
-            "learn from masked words alone, which reads everything", "objective=mlm",
+            "sentence pairs use these only as a random second segment",
+            "train with MLM only, which uses all text", "objective=mlm",
         )  # fmt: skip
 
 
@@ -171,8 +170,8 @@ def _check_corpus_size(card: dict[str, Any]) -> Iterator[Finding]:
         yield Finding(
             "too little text", "problem" if tokens_per_subword < MIN_TOKENS_PER_SUBWORD / 4 else "note",
             f"{card['tokens']:,} tokens for a vocabulary of {card['vocab_size']:,}: "
-            f"{format_number(tokens_per_subword)} for each piece",
-            "most pieces are met too seldom to learn anything of them",
-            "gather more text, train a smaller vocabulary on it, or go on from a model that has read more (init=FOLDER)",
+            f"{format_number(tokens_per_subword)} per vocabulary entry",
+            "most tokens occur too rarely to be learned",
+            "use more text, a smaller vocabulary, or continue from a pre-trained model (init=FOLDER)",
             f"vocab_size={suggested_size}" if suggested_size < card["vocab_size"] else "init=FOLDER",
         )  # fmt: skip

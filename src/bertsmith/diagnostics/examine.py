@@ -17,6 +17,7 @@ from . import corpus_checks
 from .corpus_checks import check_documents, check_duplicates
 from .finding import Finding
 from .integrity import (
+    INTERRUPTED,
     check_finite_weights,
     check_manifest,
     check_prepare_finished,
@@ -66,7 +67,7 @@ def detect_kind(folder: Path) -> FolderKind:
     if (folder / "state").is_dir() or (folder / "metrics.jsonl").exists():
         return "run"
     problem = f"{folder} is neither a corpus nor a checkpoint" if folder.is_dir() else f"there is no folder {folder}"
-    raise UserError(f"{problem}; give a folder that `prepare`, `pretrain`, `finetune` or `import` made, or is making")
+    raise UserError(f"{problem}; give the output folder of `prepare`, `pretrain`, `finetune` or `import`, finished or not")
 
 
 def examine_folder(folder: Path, corpus_folder: Path | None = None) -> DiagnosticReport:
@@ -74,7 +75,7 @@ def examine_folder(folder: Path, corpus_folder: Path | None = None) -> Diagnosti
     report = DiagnosticReport(detect_kind(folder))
     if report.kind == "corpus":
         if corpus_folder is not None:
-            raise UserError(f"{folder} is a corpus itself; corpus={corpus_folder} goes with the folder of a run")
+            raise UserError(f"{folder} is a corpus; leave out corpus={corpus_folder}, which is for the folder of a run")
         _check_corpus(folder, report)
     elif report.kind == "run":
         _check_unfinished_run(folder, corpus_folder, report)
@@ -115,13 +116,13 @@ def _check_unfinished_run(folder: Path, corpus_folder: Path | None, report: Diag
         report.add(check_masking(log, run, None))
     entropy = corpus.card["unigram_entropy"] if corpus else None
     report.add(
-        check_unigram_baseline(
-            log, run, None, entropy, [finding for finding in report.findings if finding.name != "stopped half-way"]
-        )
+        check_unigram_baseline(log, run, None, entropy, [finding for finding in report.findings if finding.name != INTERRUPTED])
     )
-    report.not_checked.append("attention, positions and hidden states: the model is written down when the run ends")
+    report.not_checked.append(
+        "attention, positions and hidden states: they need the config, which is written when the run ends"
+    )
     if not corpus_folder:
-        report.not_checked.append("the text, and what it costs by frequency alone: give corpus=FOLDER")
+        report.not_checked.append("the corpus and its unigram baseline: set corpus=FOLDER")
 
 
 def _check_checkpoint(folder: Path, corpus_folder: Path | None, report: DiagnosticReport) -> None:
@@ -141,7 +142,7 @@ def _check_checkpoint(folder: Path, corpus_folder: Path | None, report: Diagnost
         mismatches := list(corpus_checks.check_model_tokenizer(corpus, record.get("tokenizer", tokenizer.fingerprint)))
     ):
         report.add(mismatches)
-        report.not_checked.append(f"attention, positions and hidden states: {corpus.path} is of another tokenizer")
+        report.not_checked.append(f"attention, positions and hidden states: {corpus.path} has another tokenizer")
         corpus = None
     data_card = card.get("corpus") or (
         corpus.card if corpus else None
@@ -155,7 +156,7 @@ def _check_checkpoint(folder: Path, corpus_folder: Path | None, report: Diagnost
 
 def _check_log(log: TrainingLog | None, run: RunSettings, card: dict[str, Any] | None, report: DiagnosticReport) -> None:
     if log is None:
-        report.not_checked.append("the course of training: there is no metrics.jsonl, or it is empty")
+        report.not_checked.append("the training log: metrics.jsonl is missing or empty")
         return
     report.add(check_lr_too_high(log, run))
     report.add(check_lr_too_low(log, run))
@@ -181,7 +182,7 @@ def _check_model(
     report.add(collapse := list(check_collapse(probe, run)))
     report.add(check_dead_heads(probe))
     if not find_dead_heads(probe)[-1]:
-        report.not_checked.append("attention: this model's mixers do not attend as a BERT does")
+        report.not_checked.append("attention: no layer of this model has full self-attention")
     if not collapse:  # hidden states equal for all texts are equal for all word orders, too
         report.add(check_word_order(probe, compute_unigram_loss(probe) if probe.has_mlm else None))
 
@@ -197,8 +198,8 @@ def _open_run_corpus(corpus_folder: Path | None, run: RunSettings, report: Diagn
     recorded = (run.recipe or {}).get("corpus")
     folder = corpus_folder or (Path(recorded) if recorded else None)
     if folder is None or (corpus_folder is None and not (folder / MANIFEST).exists()):
-        reason = f"{folder} is not there any more" if folder else "the folder names no corpus"
-        report.not_checked.append(f"attention, positions, masks and hidden states: {reason}; give corpus=FOLDER")
+        reason = f"{folder} does not exist any more" if folder else "the config names no corpus"
+        report.not_checked.append(f"attention, positions, masking and hidden states: {reason}; set corpus=FOLDER")
         return None
     return _open_corpus(folder, report)
 

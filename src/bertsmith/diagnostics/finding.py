@@ -1,4 +1,4 @@
-"""A finding of `bertsmith doctor`: the observation, what it means, and how to fix it."""
+"""A finding of `bertsmith doctor`: an observation, its explanation, and a suggestion."""
 
 from typing import Literal
 
@@ -8,13 +8,13 @@ Severity = Literal["problem", "note"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A `problem` spoils the run; a `note` is worth knowing and may be intended."""
+    """A `problem` makes the result useless or worse than it could be; a `note` may be intended."""
 
     name: str
     severity: Severity
-    seen: str  # the observation, with numbers
-    means: str
-    way_out: str
+    observation: str  # with numbers
+    explanation: str
+    suggestion: str
     setting: str | None = None  # a recipe setting, key=value, that fixes it; None where no setting does
 
 

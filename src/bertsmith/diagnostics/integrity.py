@@ -18,7 +18,7 @@ from ..train import checkpoint
 from .finding import Finding, format_number
 from .run_log import DEFAULT_INITIALIZER_RANGE, TrainingLog
 
-INTERRUPTED = "stopped half-way"
+INTERRUPTED = "interrupted"
 
 
 def check_manifest(folder: Path) -> Iterator[Finding]:
@@ -29,8 +29,8 @@ def check_manifest(folder: Path) -> Iterator[Finding]:
     except UserError as error:
         yield Finding(
             "damaged folder", "problem", str(error),
-            "a file is not what it was when the folder was made: nothing else about it can be believed",
-            "make the folder again, or copy it again, whole, from where it came",
+            "a file has changed since the folder was written, so nothing else was checked",
+            "make the folder again, or copy it again from its source",
         )  # fmt: skip
 
 
@@ -40,10 +40,10 @@ def load_tokenizer(folder: Path) -> tuple[Tokenizer | None, list[Finding]]:
         return Tokenizer.load(folder / "tokenizer.json"), []
     except UserError as error:
         no_mask = "has no [MASK]" in str(error)
-        name = "masks missing" if no_mask else "wrong vocabulary: tokens missing"
-        means = "no word can be hidden, so none can be asked for" if no_mask else "texts cannot be read as BERT reads them"
-        way_out = "add that line to the vocabulary, or train a tokenizer, and prepare the text again with it"
-        return None, [Finding(name, "problem", str(error).split(";")[0], means, way_out, "tokenizer=FOLDER")]
+        name = "no masked tokens" if no_mask else "tokenizer: missing tokens"
+        explanation = "no token can be masked" if no_mask else "texts cannot be encoded in the format of BERT"
+        suggestion = "add the token to the vocabulary, or train a tokenizer, and prepare the text again with it"
+        return None, [Finding(name, "problem", str(error).split(";")[0], explanation, suggestion, "tokenizer=FOLDER")]
 
 
 def check_finite_weights(weights: dict[str, Tensor], learning_rate: float | None) -> Iterator[Finding]:
@@ -51,10 +51,10 @@ def check_finite_weights(weights: dict[str, Tensor], learning_rate: float | None
     non_finite = [name for name, weight in weights.items() if weight.is_floating_point() and not weight.isfinite().all()]
     if non_finite:
         yield Finding(
-            "weights lost", "problem",
-            f"{len(non_finite)} of {len(weights)} tensors hold NaN or infinity, {non_finite[0]} among them",
-            "an update ruined the weights: every answer of this model is NaN",
-            "begin again, or from an older checkpoint, at a lower learning rate; where it was fp16, take bf16 or fp32",
+            "non-finite weights", "problem",
+            f"{len(non_finite)} of {len(weights)} tensors have NaN or infinite values, such as {non_finite[0]}",
+            "training diverged: every output of this model is NaN",
+            "train again, or from an older checkpoint, with a lower learning rate, and with bf16 or fp32 instead of fp16",
             f"train.learning_rate={format_number(learning_rate / 10)}" if learning_rate else None,
         )  # fmt: skip
 
@@ -64,23 +64,29 @@ def check_prepare_finished(folder: Path) -> Iterator[Finding]:
     if is_interrupted(folder) and not (folder / MANIFEST).exists():
         journal = read_json(folder.with_name(folder.name + ".part") / JOURNAL)
         yield Finding(
-            INTERRUPTED, "problem", f"{journal.get('tokens', 0):,} tokens are noted, and the folder is not made",
-            "`prepare` was interrupted, or still works: there is no corpus yet",
-            "run the same `bertsmith prepare` again: it goes on where it was",
+            INTERRUPTED, "problem", f"{journal.get('tokens', 0):,} tokens were written, and the corpus is not finished",
+            "`prepare` was interrupted, or is still running",
+            "run the same `bertsmith prepare` command again to resume",
         )  # fmt: skip
 
 
 def check_run_finished(folder: Path, log: TrainingLog | None) -> Iterator[Finding]:
     """A run that has not finished: still running, or interrupted."""
     saved_step = max(map(checkpoint.checkpoint_step, checkpoint.list_checkpoints(folder / "state")), default=0)
-    observation = f"its log ends at step {log.steps if log else 0:,}, its newest checkpoint is of step {saved_step:,}"
+    observation = f"the log ends at step {log.steps if log else 0:,}, the last checkpoint is of step {saved_step:,}"
     if is_running(folder):
-        yield Finding("still training", "note", observation, "the run goes on at this moment", "look again when it has ended")
+        yield Finding(
+            "still training", "note", observation, "the run is in progress", "run `bertsmith doctor` again when it has finished"
+        )
         return
-    hint = "; it may have failed for its learning rate: see there first" if log and log.rollbacks else ""
+    hint = (
+        "; its rollbacks suggest that the learning rate is too high: see the other findings first"
+        if log and log.rollbacks
+        else ""
+    )
     yield Finding(
-        INTERRUPTED, "problem", observation, "the run was killed, stopped or failed before its end: there is no model yet",
-        f"run the same command again: it goes on from the checkpoint{hint}",
+        INTERRUPTED, "problem", observation, "the run was killed, interrupted or failed: there is no model yet",
+        f"run the same command again to resume from the checkpoint{hint}",
     )  # fmt: skip
 
 

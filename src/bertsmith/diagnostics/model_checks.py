@@ -31,8 +31,8 @@ UNMOVED_COSINE = 0.9999  # cosine of an embedding and its initial value; weight 
 MAX_UNTRAINED_FRACTION = 0.25  # of the position embeddings
 MIN_MASKED_FRACTION, LOW_MLM_PROBABILITY = 0.01, 0.05  # fractions of tokens that are targets
 COPY_LOSS_RATIO = 0.4  # of the loss on [MASK] tokens: 80% of targets are masked, so a lower loss means they were visible
-POSITIONS_UNUSED = "positions unused"
-MASKS_MISSING = "masks missing"
+WORD_ORDER_IGNORED = "word order ignored"
+NO_MASKED_TOKENS = "no masked tokens"
 
 
 def check_collapse(probe: Probe, run: RunSettings) -> Iterator[Finding]:
@@ -43,10 +43,10 @@ def check_collapse(probe: Probe, run: RunSettings) -> Iterator[Finding]:
     learning_rate = run.train_setting("learning_rate")
     yield Finding(
         "collapsed hidden states", "problem",
-        f"the vectors of {probe.layout.num_sequences} different texts lie {text_distance:.1g} apart (1 - cosine, on average), "
-        f"and those of their tokens {token_distance:.1g}",
-        "whatever the text, the model answers the same: it knows how frequent words are, and forgot what it reads",
-        "begin again at a lower learning rate with a longer warm-up; deep models are stabler with model.norm=pre",
+        f"mean distance (1 - cosine) of {probe.layout.num_sequences} different texts is {text_distance:.1g}, "
+        f"of their tokens {token_distance:.1g}",
+        "the hidden states hardly depend on the input: the model predicts token frequencies only",
+        "train again with a lower learning rate and a longer warmup; deep models are more stable with model.norm=pre",
         f"train.learning_rate={format_number(learning_rate / 10)}" if learning_rate else None,
     )  # fmt: skip
 
@@ -57,17 +57,18 @@ def check_dead_heads(probe: Probe) -> Iterator[Finding]:
     dead = {*uniform, *single, *no_output}
     if not dead:
         return
-    kinds = ((uniform, "look at all tokens alike"), (single, "look at one token only"), (no_output, "give nothing back"))
+    kinds = ((uniform, "uniform"), (single, "on a single token"), (no_output, "without output"))
     counts = ", ".join(f"{len(heads)} {behavior}" for heads, behavior in kinds if heads)
     locations = ", ".join(f"{layer}.{head}" for layer, head in sorted(dead)[:8])
     is_problem = len(dead) > DEAD_HEADS_PROBLEM * total
     yield Finding(
         "dead heads", "problem" if is_problem else "note",
-        f"{len(dead)} of {total} heads do nothing on {probe.layout.num_sequences} texts: {counts} (layer.head {locations})",
-        "tokens hardly learn from one another: attention has not begun to work, or has collapsed" if is_problem else
-        "some heads rest, as in most trained models; they could be pruned",
-        "if the run was short, train longer; begin with larger weights, which wakes attention sooner; if the learning rate was "
-        "high, lower it" if is_problem else "nothing needs to be done",
+        f"{len(dead)} of {total} attention heads are inactive on {probe.layout.num_sequences} texts: {counts} "
+        f"(layer.head {locations})",
+        "hardly any information passes between tokens: attention is not trained yet, or has collapsed" if is_problem else
+        "some inactive heads are common in trained models; they could be pruned",
+        "train longer if the run was short, use a larger initializer_range, so that attention learns earlier, or lower a high "
+        "learning rate" if is_problem else "nothing needs to be done",
         f"model.initializer_range={max(0.04, 2 * probe.model.config.encoder.initializer_range):.2g}" if is_problem else None,
     )  # fmt: skip
 
@@ -82,23 +83,21 @@ def check_word_order(probe: Probe, unigram_loss: float | None) -> Iterator[Findi
     (hidden, _, _), shuffled = probe.forward_outputs, probe.shuffled_hidden_states
     relative_change = (shuffled - hidden)[probe.text_mask].norm(dim=-1) / hidden[probe.text_mask].norm(dim=-1).clamp(min=1e-9)
     mean_change = float(relative_change.mean())
-    observation = (
-        f"with their words in another order, hidden states of {probe.layout.num_sequences} texts change by {mean_change:.2%}"
-    )
+    observation = f"shuffling the words of {probe.layout.num_sequences} texts changes their hidden states by {mean_change:.2%}"
     ignores_order = mean_change < MIN_HIDDEN_CHANGE
     if probe.has_mlm:
         loss, shuffled_loss = probe.compute_mlm_loss(hidden), probe.compute_mlm_loss(shuffled)
-        observation += f"; hidden words cost {loss:.3f} nats in order, {shuffled_loss:.3f} in disorder"
+        observation += f"; the MLM loss is {loss:.3f}, {shuffled_loss:.3f} after shuffling"
         beats_unigram = unigram_loss is not None and loss < 0.95 * unigram_loss
         ignores_order = ignores_order or (beats_unigram and shuffled_loss < (1 + MIN_LOSS_INCREASE) * loss)
     if ignores_order:
         has_table = probe.model.encoder.position_embeddings is not None
         yield Finding(
-            POSITIONS_UNUSED, "problem", observation,
-            "the model reads a text as a bag of words: it cannot tell who did what to whom",
-            "see that positions are trained, not frozen, and not lost on the way (zeros in an imported checkpoint); text whose "
-            "order means nothing gives this too" if has_table else
-            "give it position embeddings, or rotary ones (model.mixer.rope_theta)",
+            WORD_ORDER_IGNORED, "problem", observation,
+            "the model reads a text as a bag of words",
+            "check that the position embeddings are trained, not frozen, and not zero (in an imported checkpoint); text "
+            "without meaningful order causes this, too" if has_table else
+            "use position embeddings, or rotary ones (model.mixer.rope_theta)",
             "model.initializer_range=0.04" if has_table else "model.position_embedding_type=absolute",
         )  # fmt: skip
 
@@ -114,17 +113,17 @@ def check_position_embeddings(model: Model, run: RunSettings) -> Iterator[Findin
     count, max_length = table.num_embeddings, max(run.recipe["max_length"])
     if num_untrained == count:
         yield Finding(
-            "positions untrained", "problem", f"all {count} positions are where they began",
-            "training has not moved them: they are frozen, or nothing was learnt at all",
-            "mend first what else was found; if there is nothing, raise the learning rate",
+            "positions untrained", "problem", f"all {count} position embeddings have their initial values",
+            "they are frozen, or nothing was learned at all",
+            "fix the other findings first; without any, raise the learning rate",
             f"train.learning_rate={10 * run.train_setting('learning_rate'):.2g}",
         )  # fmt: skip
     elif num_untrained > MAX_UNTRAINED_FRACTION * count:
         yield Finding(
             "positions untrained", "note",
-            f"{num_untrained} of {count} positions are where they began; the longest text was {max_length}",
-            "longer texts than it was trained on would be read at places that mean nothing to it",
-            "keep texts as short as in training, or train the last part of the run on longer ones",
+            f"{num_untrained} of {count} position embeddings have their initial values; max_length was {max_length}",
+            "the model cannot process texts longer than those it was trained on",
+            "keep texts as short as in training, or train the last part of the run on longer sequences",
             f"max_length='[{max_length}, {count}]'" if max_length < count else
             f"model.max_position_embeddings={count - num_untrained}",
         )  # fmt: skip
@@ -135,24 +134,24 @@ def check_masking(log: TrainingLog | None, run: RunSettings, probe: Probe | None
     mlm_probability = (run.recipe or {}).get("objective", {}).get("mlm_probability", 0.15)
     if run.is_pretraining and (observation := _describe_missing_masks(log, probe)):
         yield Finding(
-            MASKS_MISSING, "problem", f"{observation}, with objective.mlm_probability={mlm_probability:g}",
-            "hardly a word is hidden, so there is hardly anything to learn from",
-            "ask for 15 to 40 % of the tokens; text that is all unknown words or specials has nothing to hide",
+            NO_MASKED_TOKENS, "problem", f"{observation}, with objective.mlm_probability={mlm_probability:g}",
+            "the model has hardly anything to learn from",
+            "mask 15 to 40 % of the tokens; [UNK] and special tokens are never masked",
             "objective.mlm_probability=0.15",
         )  # fmt: skip
     elif run.is_pretraining and mlm_probability < LOW_MLM_PROBABILITY:
         yield Finding(
             "few masks", "note", f"objective.mlm_probability={mlm_probability:g}",
-            "each step teaches little: BERT asks for 15 % of the tokens",
-            "hide more", "objective.mlm_probability=0.15",
+            "each step has few targets; BERT masks 15 % of the tokens",
+            "mask more tokens", "objective.mlm_probability=0.15",
         )  # fmt: skip
     if losses := _detect_copying(log, probe):
         logged_loss, masked_loss, name = losses
         yield Finding(
-            MASKS_MISSING, "problem",
-            f"{name} is {logged_loss:.3f}, but words that are truly hidden cost {masked_loss:.3f} nats",
-            "in training the words stood in plain sight: it learnt to copy them, and never met a [MASK]",
-            "see that the objective hides words (`bertsmith show masks` draws what the model is shown), then train again",
+            NO_MASKED_TOKENS, "problem",
+            f"{name} is {logged_loss:.3f}, but the loss of tokens replaced by [MASK] is {masked_loss:.3f}",
+            "in training the targets were visible in the input: the model learned to copy them",
+            "check that the objective masks tokens (`bertsmith show masks` shows batches), then train again",
             "objective.masking=token",
         )  # fmt: skip
 
@@ -202,9 +201,9 @@ def _head_output_norms(probe: Probe, layer: int, attention_output: Tensor) -> Te
 
 def _describe_missing_masks(log: TrainingLog | None, probe: Probe | None) -> str | None:
     if probe is not None and (fraction := len(probe.batch.output_indices) / len(probe.batch.input_ids)) < MIN_MASKED_FRACTION:
-        return f"{len(probe.batch.output_indices)} of {len(probe.batch.input_ids):,} tokens are asked for ({fraction:.2%})"
+        return f"{len(probe.batch.output_indices)} of {len(probe.batch.input_ids):,} tokens are masked ({fraction:.2%})"
     if log is not None and log.train_rows and not len(log.losses):
-        return f"no row of the log has a loss on words, over {log.steps:,} steps"
+        return f"no row of the log has an MLM loss, over {log.steps:,} steps"
     return None
 
 
@@ -216,10 +215,10 @@ def _detect_copying(log: TrainingLog | None, probe: Probe | None) -> tuple[float
     if log is None or not len(log.losses):
         return None
     if probe is not None and probe.has_mlm:
-        losses = log.final_loss, probe.compute_mlm_loss(probe.forward_outputs[0]), "the loss in training"
+        losses = log.final_loss, probe.compute_mlm_loss(probe.forward_outputs[0]), "the training loss"
     else:
         _, eval_losses, _ = log.eval_losses()
         if (pseudo_nll := log.pseudo_nll()) is None or not len(eval_losses):
             return None
-        losses = float(eval_losses[-1]), pseudo_nll, "the loss on held-out text"
+        losses = float(eval_losses[-1]), pseudo_nll, "the validation loss"
     return losses if losses[0] < COPY_LOSS_RATIO * losses[1] and losses[1] > 0.1 else None

@@ -43,26 +43,26 @@ def check_overfitting(log: TrainingLog, run: RunSettings, card: dict[str, Any] |
         and split == "valid"
         and eval_losses[-1] - log.final_loss > max(MIN_LOSS_GAP, MAX_LOSS_GAP_RATIO * log.final_loss)
     )
-    epochs_note = f", the text read {format_number(epochs)} times" if epochs else ""
+    epochs_note = f", after {format_number(epochs)} epochs" if epochs else ""
     if (has_risen or has_gap) and log.final_loss <= eval_losses[-1]:
         best = int(eval_losses.argmin())
         last = eval_losses[-1]
-        rise = f"held-out loss was {eval_losses[best]:.3f} at step {steps[best]:,} and is {last:.3f}" if has_risen else ""
-        gap = f"loss in training is {log.final_loss:.3f}, on held-out text {last:.3f}" if has_gap else ""
+        rise = f"validation loss rose from {eval_losses[best]:.3f} at step {steps[best]:,} to {last:.3f}" if has_risen else ""
+        gap = f"training loss is {log.final_loss:.3f}, validation loss {last:.3f}" if has_gap else ""
         # Another validation corpus may be harder by nature, and fine-tuning often improves accuracy while the loss rises.
         is_note = run.stage == "finetune" or (bool((run.recipe or {}).get("valid")) and not has_risen)
         yield Finding(
             "overfitting", "note" if is_note else "problem", f"{'; '.join(filter(None, (rise, gap)))}{epochs_note}",
-            "the model learns its text by heart, and gets no better, or gets worse, at any other",
-            "stop at the best evaluation, read more text fewer times, or take a smaller model or more dropout",
+            "the model memorizes the training data and does not improve on other data",
+            "stop at the best evaluation, or use more text, a smaller model or more dropout",
             f"train.steps={steps[best]}" if has_risen else "model.hidden_dropout_prob=0.1",
         )  # fmt: skip
     elif epochs and epochs > MAX_EPOCHS:
         yield Finding(
-            "too many epochs", "note", f"{log.tokens:,} tokens were read of a text of {card['tokens'] if card else 0:,}: "
-            f"{format_number(epochs)} times over",
-            "after the first few dozen readings the same text teaches little more; BERT read its own 40 times",
-            "gather more text, or stop sooner", f"train.epochs={MAX_EPOCHS // 2}",
+            "too many epochs", "note", f"{log.tokens:,} tokens, of a corpus of {card['tokens'] if card else 0:,}: "
+            f"{format_number(epochs)} epochs",
+            "after a few dozen epochs a model gains little from the same text; BERT was trained for 40",
+            "use more text, or stop earlier", f"train.epochs={MAX_EPOCHS // 2}",
         )  # fmt: skip
 
 
@@ -93,12 +93,12 @@ def check_lr_too_high(log: TrainingLog, run: RunSettings) -> Iterator[Finding]:
     lowered = min(peak / 10, safe_lr) if run.optimizer in ADAM_OPTIMIZERS else peak / 10
     suggested = peak / 3 if is_minor else lowered
     yield Finding(
-        LR_TOO_HIGH, "note" if is_minor else "problem", f"at a peak learning rate of {peak:.3g}, {'; '.join(signs)}",
-        "a few updates were thrown away, which costs little" if is_minor else
-        "steps are longer than the valley is wide: weights jump about, and at worst become NaN or forget all they knew",
-        "keep an eye on it; if it comes again, lower the learning rate" if is_minor else
-        "lower the learning rate, lengthen the warm-up (train.warmup_steps=0.1), keep train.max_grad_norm=1; "
-        "if one batch does it, look at its text",
+        LR_TOO_HIGH, "note" if is_minor else "problem", f"peak learning rate {peak:.3g}: {'; '.join(signs)}",
+        "a few skipped updates do no harm" if is_minor else
+        "the updates are too large: the loss does not fall, and weights may become NaN or lose what was learned",
+        "if it happens again, lower the learning rate" if is_minor else
+        "lower the learning rate, lengthen the warmup (train.warmup_steps=0.1), keep train.max_grad_norm=1; "
+        "if always the same batch causes it, check its text",
         f"train.learning_rate={format_number(suggested)}",
     )  # fmt: skip
 
@@ -115,11 +115,11 @@ def check_lr_too_low(log: TrainingLog, run: RunSettings) -> Iterator[Finding]:
     factor = min(10 * min_change / max(log.lr_sum, 1e-12), 1e4)
     yield Finding(
         "run too short" if is_too_short else LR_TOO_LOW, "problem",
-        f"the loss went from {log.losses[0]:.3f} to {log.final_loss:.3f} in {log.steps:,} steps at learning rates up to "
-        f"{log.peak_lr:.2g}; these add up to {log.lr_sum:.2g}, and weights begin at about {run.initializer_range:.2g}",
-        "Adam moves a weight by about the learning rate at each step: "
-        + ("in this run hardly any weight can have moved by its own size"
-           if run.is_random_init else "the model is still what it was before this run"),
+        f"the loss went from {log.losses[0]:.3f} to {log.final_loss:.3f} in {log.steps:,} steps with learning rates up to "
+        f"{log.peak_lr:.2g}, a sum of {log.lr_sum:.2g}; initial weights are about {run.initializer_range:.2g}",
+        "Adam changes a weight by about the learning rate at each step: "
+        + ("in this run hardly any weight can have changed by its initial size"
+           if run.is_random_init else "the model has hardly changed in this run"),
         "train longer" if is_too_short else "raise the learning rate, or train longer",
         f"train.steps={_round_up(log.steps * factor)}" if is_too_short else
         f"train.learning_rate={format_number(log.peak_lr * factor)}",
@@ -141,11 +141,11 @@ def check_unigram_baseline(
     if loss < (1 - MIN_CONTEXT_GAIN) * baseline:
         return
     causes = ", ".join(dict.fromkeys(finding.name for finding in findings if finding.severity == "problem"))
-    way_out, setting = _suggest_fix(log, run)
+    suggestion, setting = _suggest_fix(log, run)
     yield Finding(
-        "loss at the unigram entropy", "problem", observation,
-        "it has learnt how frequent words are, if that, and nothing yet from the words around them",
-        f"mend first what was found above: {causes}" if causes else way_out, None if causes else setting,
+        "loss at the unigram baseline", "problem", observation,
+        "the model has learned token frequencies at most, and nothing yet from context",
+        f"fix these findings first: {causes}" if causes else suggestion, None if causes else setting,
     )  # fmt: skip
 
 
@@ -173,8 +173,8 @@ def is_loss_falling(log: TrainingLog) -> bool:
 def _describe_skipped_updates(log: TrainingLog) -> str | None:
     if not log.skip_reasons and not log.rollbacks:
         return None
-    rollback_note = f", and the run went back to a checkpoint {log.rollbacks} times" if log.rollbacks else ""
-    reason = f", the first since {log.skip_reasons[0]}" if log.skip_reasons else ""
+    rollback_note = f", and the run was rolled back {log.rollbacks} times" if log.rollbacks else ""
+    reason = f" (the first: {log.skip_reasons[0]})" if log.skip_reasons else ""
     return f"{len(log.skip_reasons):,} updates were skipped{reason}{rollback_note}"
 
 
@@ -196,7 +196,7 @@ def _describe_loss_rise(log: TrainingLog) -> str | None:
 
 
 def _describe_grad_growth(log: TrainingLog) -> str | None:
-    norms, losses = log.column("norm"), log.losses
+    norms, losses = log.column("grad_norm"), log.losses
     if len(norms) < 12 or len(losses) < 12:
         return None
     early_norm, late_norm = _quarter_medians(norms)
@@ -204,7 +204,7 @@ def _describe_grad_growth(log: TrainingLog) -> str | None:
     if late_norm <= GRAD_NORM_GROWTH * early_norm or late_loss < 0.98 * early_loss:
         return None
     losses_range = f"({early_loss:.3f} to {late_loss:.3f})"
-    return f"gradients grew from {early_norm:.3g} to {late_norm:.3g} while the loss did not fall {losses_range}"
+    return f"the gradient norm grew from {early_norm:.3g} to {late_norm:.3g} while the loss did not fall {losses_range}"
 
 
 def _describe_large_steps(log: TrainingLog, run: RunSettings) -> str | None:
@@ -220,11 +220,11 @@ def _describe_large_steps(log: TrainingLog, run: RunSettings) -> str | None:
     if log.final_loss < LEARNED_LOSS_RATIO * losses[0]:
         return None
     ratio = log.peak_lr / weight_std
-    return f"a step of Adam moves a weight by up to {ratio:.1f} of the size that weights begin with ({weight_std:.2g})"
+    return f"a step of Adam changes a weight by up to {ratio:.1f} times its initial size ({weight_std:.2g})"
 
 
 def _quarter_medians(values: np.ndarray) -> tuple[float, float]:
-    """Medians of the second and of the last quarter; the first is warm-up."""
+    """Medians of the second and of the last quarter; the first is warmup."""
     size = len(values) // 4
     return float(np.median(values[size : 2 * size])), float(np.median(values[-size:]))
 
@@ -246,7 +246,7 @@ def _measure_mlm_loss(probe: Probe | None) -> tuple[float, float, str] | None:
         return None
     loss, baseline = probe.compute_mlm_loss(probe.forward_outputs[0]), compute_unigram_loss(probe)
     observation = (
-        f"{len(probe.masked_targets):,} hidden words cost {loss:.3f} nats each; knowing only frequencies, {baseline:.3f}"
+        f"MLM loss of {len(probe.masked_targets):,} masked tokens is {loss:.3f}; the unigram baseline has {baseline:.3f}"
     )
     return loss, baseline, observation
 
@@ -257,34 +257,39 @@ def _read_logged_loss(log: TrainingLog | None, unigram_entropy: float | None) ->
         return None
     if (pseudo_nll := log.pseudo_nll()) is not None:
         observation = (
-            f"held-out words, each hidden alone, cost {pseudo_nll:.3f} nats; knowing only frequencies, {unigram_entropy:.3f}"
+            f"pseudo-log-likelihood loss of validation text is {pseudo_nll:.3f}; the unigram baseline has {unigram_entropy:.3f}"
         )
         return pseudo_nll, unigram_entropy, observation
     baseline = (1 - UNMASKED_FRACTION) * unigram_entropy / (1 - MIN_CONTEXT_GAIN)
-    observation = f"the loss is {log.final_loss:.3f} after {log.steps:,} steps; the unigram entropy is {unigram_entropy:.3f}"
+    observation = (
+        f"training loss is {log.final_loss:.3f} after {log.steps:,} steps; the unigram baseline has {unigram_entropy:.3f}"
+    )
     return log.final_loss, baseline, observation
 
 
 def _suggest_fix(log: TrainingLog | None, run: RunSettings) -> tuple[str, str | None]:
     """(advice, setting) by the trend of the loss and the size of the steps."""
     if log is None or not log.peak_lr:
-        return "train the model on this text", None
+        return "train the model on this corpus", None
     more_steps = f"train.steps={4 * log.steps}"
     if is_loss_falling(log):
-        return "the loss still falls: train longer; small models stay here a while before they begin to use context", more_steps
+        return (
+            "the loss is still falling: train longer; small models stay at this loss for a while before they use context",
+            more_steps,
+        )
     relative_step = log.peak_lr / run.initializer_range if run.optimizer in ADAM_OPTIMIZERS else 0.0
     if relative_step > 0.05:
         return (
-            "the loss is flat, the learning rate high for weights of this size: lower it",
+            "the loss is flat and the learning rate high relative to the initial weights: lower it",
             f"train.learning_rate={format_number(log.peak_lr / 5)}",
         )
     if run.optimizer in ADAM_OPTIMIZERS and relative_step < 0.01:
         return (
-            "the loss is flat, the learning rate low for weights of this size: raise it",
+            "the loss is flat and the learning rate low relative to the initial weights: raise it",
             f"train.learning_rate={format_number(log.peak_lr * 3)}",
         )
     return (
-        "train longer, with more tokens in an update (train.gradient_accumulation_steps); "
-        "larger first weights wake attention sooner",
+        "train longer, with more tokens per update (train.gradient_accumulation_steps), or with a larger "
+        "model.initializer_range",
         more_steps,
     )

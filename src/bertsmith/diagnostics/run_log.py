@@ -13,8 +13,8 @@ from ..reports.training_curves import MetricRows, read_metrics
 
 ADAM_OPTIMIZERS = ("adamw", "bert-adam")
 DEFAULT_INITIALIZER_RANGE = 0.02  # standard deviation of initial weights, where the config does not set it
-MLM_LOSS = "loss.words"
-PSEUDO_PERPLEXITY_SPLIT = "alone"  # the split that is scored by pseudo-log-likelihood, one masked token at a time
+MLM_LOSS = "mlm_loss"
+PSEUDO_PERPLEXITY_SPLIT = "pseudo_perplexity"  # the split with one masked token at a time
 Floats = NDArray[np.float64]
 
 
@@ -61,18 +61,18 @@ class TrainingLog:
     """Rows that a rollback undid are excluded, except from `skip_reasons` and `rollbacks`."""
 
     train_rows: MetricRows
-    eval_rows: dict[str, MetricRows]  # by split: valid, dev, alone
+    eval_rows: dict[str, MetricRows]  # by split: valid, dev, pseudo_perplexity
     skip_reasons: list[str]  # one per skipped update; fp16 loss-scale adjustments are not counted
     rollbacks: int
 
     @cached_property
     def loss_column(self) -> str:
-        """The column with the MLM loss: `loss.words` where the loss has other terms, too."""
+        """The column with the loss of tokens: `mlm_loss`, or `loss` for other objectives."""
         return MLM_LOSS if any(MLM_LOSS in row for row in self.train_rows) else "loss"
 
     @cached_property
     def losses(self) -> Floats:
-        """(rows,): training losses on words."""
+        """(rows,): training losses of `loss_column`."""
         return self.column(self.loss_column)
 
     def column(self, name: str) -> Floats:
@@ -90,13 +90,13 @@ class TrainingLog:
     @cached_property
     def peak_lr(self) -> float:
         """The highest learning rate in the log."""
-        return float(self.column("rate").max(initial=0.0))
+        return float(self.column("learning_rate").max(initial=0.0))
 
     @cached_property
     def lr_sum(self) -> float:
-        """Sum of the learning rate over steps: about the most that Adam can have moved a weight."""
+        """Sum of the learning rate over steps: about the largest change of a weight that Adam can have made."""
         steps = np.diff([0, *(row["step"] for row in self.train_rows)])
-        return float(sum(step * (row.get("rate") or 0.0) for step, row in zip(steps, self.train_rows, strict=True)))
+        return float(sum(step * (row.get("learning_rate") or 0.0) for step, row in zip(steps, self.train_rows, strict=True)))
 
     @cached_property
     def final_loss(self) -> float:
@@ -131,15 +131,15 @@ def read_log(folder: Path) -> TrainingLog | None:
     rows = read_metrics(folder)
     eval_rows: dict[str, MetricRows] = {}
     for row in rows:
-        if "trial" in row:
-            eval_rows.setdefault(row["trial"], []).append(row)
+        if "split" in row:
+            eval_rows.setdefault(row["split"], []).append(row)
     skip_reasons, rollbacks = _read_skips_and_rollbacks(path)
-    train_rows = [row for row in rows if "trial" not in row and "rate" in row]
+    train_rows = [row for row in rows if "split" not in row and "learning_rate" in row]
     return TrainingLog(train_rows, eval_rows, skip_reasons, rollbacks)
 
 
 def _read_skips_and_rollbacks(path: Path) -> tuple[list[str], int]:
     """(skip reasons, number of rollbacks) of all rows, including those that a rollback undid."""
     rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
-    skipped = [str(row["skipped"]) for row in rows if "skipped" in row]
-    return [reason for reason in skipped if not reason.startswith("fp16")], sum("rollback" in row for row in rows)
+    reasons = [str(row["skip_reason"]) for row in rows if "skip_reason" in row]
+    return [reason for reason in reasons if not reason.startswith("fp16")], sum("rollback_to" in row for row in rows)

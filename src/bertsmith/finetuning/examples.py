@@ -68,8 +68,8 @@ def _complete_task(recipe: "FinetuneRecipe", tokenizer: Tokenizer) -> TaskConfig
         settings["long_text"] = recipe.long_text
     if isinstance(task, TextClassification | TextRegression):
         if task.hex and not tokenizer.is_hex:
-            raise UserError(f"task.hex=true, but {recipe.model} reads text; `bertsmith tokenizer kind=byte hex=true` begins "
-                           "one that reads bytes")  # fmt: skip
+            raise UserError(f"task.hex=true needs a model with a tokenizer of hex bytes, unlike {recipe.model}; make one "
+                           "with `bertsmith tokenizer kind=byte hex=true`")  # fmt: skip
         settings["hex"] = tokenizer.is_hex
     return _replace_settings(task, settings)
 
@@ -84,7 +84,7 @@ def _read_file(task: TaskConfig, path: str, console: Console) -> list[Any]:
     rows = task.read(resolve_path(path, "data"))
     examples: list[Any] = [example for example in rows if is_labeled(task, example)]
     if rows.num_skipped:
-        console.warn(f"{path}: {rows.num_skipped} rows left out, such as: {rows.errors[0]}")
+        console.warn(f"{path}: skipped {rows.num_skipped} invalid rows; the first: {rows.errors[0]}")
     return examples
 
 
@@ -92,7 +92,7 @@ def _check_dev(task: TaskConfig, dev: list[Any], path: str) -> None:
     """Errors in the dev examples are raised here, before training."""
     is_unscored = isinstance(task, TextSimilarity) and any(example.score is None for example in dev)
     if not dev or is_unscored:
-        raise UserError(f"{path} holds nothing to be judged by: every example needs its {'score' if is_unscored else 'answer'}")
+        raise UserError(f"{path} cannot be used for evaluation: every example needs a {'score' if is_unscored else 'label'}")
     if isinstance(task, TokenClassification):
         _check_tag_scheme(task, dev)
     elif not isinstance(task, QuestionAnswering):
@@ -110,5 +110,5 @@ def _check_tag_scheme(task: TokenClassification, dev: list[Any]) -> None:
     invalid_tags = {tag for tag in new_tags if are_span_tags(task.labels) and not are_span_tags([*task.labels, tag])}
     for example in dev if invalid_tags else []:
         if invalid := [tag for tag in example.tags if tag in invalid_tags]:
-            raise UserError(f"{example.location}: the tag {invalid[0]!r} is not of the kind that was learnt, such as "
-                           f"{task.labels[0]!r}; mend it, or give both files tags of one kind")  # fmt: skip
+            raise UserError(f"{example.location}: tag {invalid[0]!r} does not follow the tagging scheme of the training file, "
+                           f"which has {task.labels[0]!r}; correct it, or use one scheme in both files")  # fmt: skip

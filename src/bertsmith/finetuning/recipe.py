@@ -26,9 +26,9 @@ class FinetuneTrain(TrainConfig, frozen=True):
     batch_tokens: Annotated[PosInt, "tokens per micro-batch"] = 2048
     learning_rate: Annotated[PosFloat, "learning rate at the peak of the schedule"] = 5e-5
     warmup_steps: Annotated[NonNegFloat, "warmup: steps, or below 1 a fraction of the run"] = 0.1
-    grad_spike_factor: Annotated[NonNegFloat, "skip updates with a gradient norm this many times the usual; 0: never"] = (
-        0.0  # large gradients of rare examples are not anomalies
-    )
+    grad_spike_factor: Annotated[
+        NonNegFloat, "skip updates whose gradient norm exceeds this multiple of the median; 0: never"
+    ] = 0.0  # large gradients of rare examples are not anomalies
     layer_lr_decay: Annotated[PosFloat, "layer-wise learning rate decay: factor per layer from the top (ULMFiT, ELECTRA)"] = 1.0
     gradual_unfreezing: Annotated[
         Probability, "fraction of the run over which layers are unfrozen from the top (ULMFiT); 0: none"
@@ -38,7 +38,7 @@ class FinetuneTrain(TrainConfig, frozen=True):
     def with_default_duration(self) -> TrainConfig:
         """Three epochs, unless steps, epochs or minutes are set."""
         if self.workers:
-            raise UserError("train.workers: examples are encoded before training, nothing is made ahead of it; leave it out")
+            raise UserError(f"train.workers={self.workers} has no effect: examples are encoded before training; leave it out")
         has_duration = (self.steps, self.epochs, self.minutes) != (None, None, None)
         return self if has_duration else msgspec.structs.replace(self, epochs=3.0)
 
@@ -82,39 +82,37 @@ class FinetuneRecipe(Config, frozen=True):
 def check_recipe(recipe: FinetuneRecipe) -> None:
     """Raise UserError for contradicting settings, before any file is read."""
     if not recipe.data.dev and (recipe.seeds or recipe.metric_for_best_model):
-        raise UserError(
-            "seeds are compared, and the best found, on a dev file: give data.dev, or leave out seeds and metric_for_best_model"
-        )
+        raise UserError("seeds and metric_for_best_model need a dev file to compare scores on; set data.dev, or leave them out")
     if recipe.metric_for_best_model and not recipe.seeds and not recipe.train.early_stopping_patience:
         raise UserError(
-            f"metric_for_best_model={recipe.metric_for_best_model} chooses among seeds, or with "
-            "train.early_stopping_patience; give either, or leave it out"
+            f"metric_for_best_model={recipe.metric_for_best_model} has no effect without seeds or "
+            "train.early_stopping_patience; set one of them, or leave it out"
         )
     if isinstance(recipe.model, str) and (recipe.tokenizer or recipe.vectors):
-        raise UserError(f"model={recipe.model} brings its own tokenizer and table; leave out tokenizer and vectors")
+        raise UserError(f"model={recipe.model} has its own tokenizer and embeddings; leave out tokenizer and vectors")
     if not isinstance(recipe.model, str):
         _check_new_model(recipe)
     seq2seq.check_seq2seq(recipe)
     if recipe.lora and recipe.freeze:
-        raise UserError("lora leaves the encoder as it is already; leave out freeze")
+        raise UserError("lora freezes the encoder already; leave out freeze")
     if recipe.random_init and (recipe.lora or recipe.freeze):
-        raise UserError("random_init=true begins with random weights, which must all learn; leave out freeze and lora")
+        raise UserError("random_init=true starts from random weights, which all need training; leave out freeze and lora")
     if getattr(recipe.task, "template", "") and (recipe.lora or recipe.freeze):
-        raise UserError("guide tokens of task.template begin alike and must learn; leave out freeze and lora, or the template")
+        raise UserError("task.template adds tokens whose embeddings need training; leave out freeze and lora, or the template")
     if recipe.aux_lm_weight and (isinstance(recipe.task, TextSimilarity | Seq2Seq) or recipe.features or recipe.rdrop):
-        raise UserError("aux_lm_weight is for tasks with a head of their own that reads the last layer once; leave it out, or "
-                       "features and rdrop")  # fmt: skip
+        raise UserError(f"aux_lm_weight={recipe.aux_lm_weight:g} cannot be combined with task=similar, task=generate, features "
+                       "or rdrop; leave it out, or those")  # fmt: skip
     if isinstance(recipe.task, TextSimilarity) and (recipe.rdrop or recipe.train.gradual_unfreezing):
-        raise UserError(
-            "task=similar has no head for rdrop to compare, or for train.gradual_unfreezing to begin with; leave them out"
-        )
+        raise UserError("task=similar has no task head, which rdrop and train.gradual_unfreezing need; leave them out")
 
 
 def _check_new_model(recipe: FinetuneRecipe) -> None:
     if recipe.random_init or recipe.lora or recipe.freeze not in (0, "embeddings"):
-        raise UserError("a new model begins with random weights, which must all learn; leave out random_init, freeze and lora")
+        raise UserError(
+            "a new model starts from random weights, which all need training; leave out random_init, freeze and lora"
+        )
     if recipe.freeze == "embeddings" and not recipe.vectors:
-        raise UserError("freeze=embeddings keeps the vectors a model begins with: give vectors=FILE, or leave it out")
+        raise UserError("freeze=embeddings of a new model needs pre-trained vectors; set vectors=FILE, or leave it out")
 
 
 def finetune_identity(recipe: FinetuneRecipe) -> str:

@@ -116,7 +116,7 @@ def _train(recipe: FinetuneRecipe, out: Path, identity: str, console: Console) -
 
 def _build_result(summary: dict[str, Any], run: FinetuneRun, evaluation: Evaluation | None) -> dict[str, Any]:
     """The training summary, the scores on the dev file, and the name of the metric that seeds are compared by."""
-    names = ("step", "best_step", "loss", "tokens", "seconds", "skipped", "rollbacks")
+    names = ("step", "best_step", "loss", "tokens", "seconds", "skipped_steps", "rollbacks")
     result = {name: summary[name] for name in names} | {"examples": len(run.examples.train), "dev": {}}
     return result | ({"dev": evaluation.scores, "metric": run.metric} if evaluation else {})
 
@@ -148,11 +148,11 @@ def _build_config(recipe: FinetuneRecipe, base: Model, weights: dict[str, Tensor
         encoder = msgspec.structs.replace(encoder, hidden_dropout_prob=recipe.hidden_dropout_prob)
     if recipe.max_length > encoder.max_position_embeddings:
         raise UserError(
-            f"max_length {recipe.max_length} is more than the model's {encoder.max_position_embeddings} positions; lower it"
+            f"max_length={recipe.max_length} is more than the model's {encoder.max_position_embeddings} positions; lower it"
         )
     if recipe.aux_lm_weight and not encoder.is_causal:
-        raise UserError(f"aux_lm_weight={recipe.aux_lm_weight:g} is a next-token loss, but this model sees the next "
-                       "token; leave it out, or begin from a causal model")  # fmt: skip
+        raise UserError(f"aux_lm_weight={recipe.aux_lm_weight:g} adds a next-token loss, which needs a causal model; leave it "
+                       "out, or use a causal model")  # fmt: skip
     vocabulary = len(weights["word_embeddings.weight"]) if "word_embeddings.weight" in weights else base.config.vocab_size
     heads = objective.heads() | (
         {regularizers.LM_HEAD: regularizers.auxiliary_lm_head(base.config.heads)} if recipe.aux_lm_weight else {}

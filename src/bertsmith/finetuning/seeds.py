@@ -26,9 +26,9 @@ def run_seeds(
     The best is the highest in the metric that the result's `metric` names. Finished seeds are not repeated on resume.
     """
     if len(set(seeds)) < len(seeds):
-        raise UserError(f"seeds {list(seeds)} name one twice")
+        raise UserError(f"seeds={list(seeds)} has a seed twice")
     if world_size() > 1:
-        raise UserError("several seeds are run one after another by one process; start it without torchrun, or give one seed")
+        raise UserError("several seeds do not work with several processes; start it without torchrun, or give one seed")
     results = {seed: run_seed(seed, out / "seeds" / f"seed-{seed}") for seed in seeds}
     scores_by_seed = {
         seed: {name: math.nan if value is None else value for name, value in results[seed]["dev"].items()} for seed in seeds
@@ -43,7 +43,7 @@ def run_seeds(
     }
     _publish(out, out / "seeds" / f"seed-{best_seed}", recipe, result, identity)
     rows = [(name, f"{result['mean'][name]:.4f} ± {result['deviation'][name]:.4f}") for name in result["mean"]]
-    console.print_table(f"{out}: {len(seeds)} seeds, by {metric} the best is {best_seed}", rows)
+    console.print_table(f"{out}: mean ± standard deviation over {len(seeds)} seeds; best by {metric}: seed {best_seed}", rows)
     return {"out": str(out), "made": True, **result}
 
 

@@ -19,19 +19,21 @@ def check_seq2seq(recipe: "FinetuneRecipe") -> None:
     """Raise UserError for contradicting settings, before any file is read."""
     is_seq2seq = isinstance(recipe.task, Seq2Seq)
     if recipe.decoder and not is_seq2seq:
-        raise UserError("a decoder writes the answers of task=generate, and other tasks have none; leave out `decoder`")
+        raise UserError("decoder is only for task=generate; leave it out")
     if is_seq2seq and (recipe.rdrop or recipe.adversary):
-        raise UserError("task=generate is learnt by what it would have written; leave out rdrop and adversary")
+        raise UserError("rdrop and adversary are not supported with task=generate; leave them out")
 
 
 def build_seq2seq_config(recipe: "FinetuneRecipe", task: Seq2Seq, base: Model, config: ModelConfig) -> ModelConfig:
     """Config with the recipe's decoder or the base's own; without one, a prefix LM: the encoder with a causal mask (UniLM)."""
     if recipe.decoder and base.config.decoder:
-        raise UserError(f"{recipe.model} has a decoder already; leave out `decoder`")
+        raise UserError(f"model={recipe.model} has a decoder already; leave out `decoder`")
     decoder, encoder = recipe.decoder or base.config.decoder, config.encoder
     if decoder is None:
         if not isinstance(encoder.mixer, Attention) or encoder.layer_types or encoder.embeddings is not None:
-            raise UserError("an encoder of this kind writes nothing by itself; give it a decoder, such as decoder=rnn")
+            raise UserError(
+                "this encoder cannot be a prefix LM, which needs mixer=attention in all layers; set decoder=rnn or transformer"
+            )
         encoder = msgspec.structs.replace(encoder, mixer=msgspec.structs.replace(encoder.mixer, causal=True))
     _check_lengths(recipe.max_length, task.max_target_length, encoder.max_position_embeddings, joint=decoder is None)
     heads = config.heads | {name: head for name, head in base.config.heads.items() if name == LM_HEAD}
@@ -48,14 +50,12 @@ def init_from_base(recipe: "FinetuneRecipe", model: Model, base: Model, console:
         model.decoder.load_state_dict(base.decoder.state_dict())
     elif model.decoder is not None and (uninitialized := model.decoder.init_from_encoder(model.encoder)):
         console.info(
-            f"the decoder cannot begin as this encoder: {uninitialized} begins anew, as attention to the source always does"
+            f"decoder: {uninitialized} is randomly initialized (it does not match the encoder), and so is the cross-attention"
         )
 
 
 def _check_lengths(length: int, max_target_length: int, max_positions: int, joint: bool) -> None:
     needed = length + max_target_length if joint else max(length, max_target_length)
     if needed > max_positions:
-        lengths = f"sources of {length} tokens and answers of {max_target_length}" + (" behind them" if joint else "")
-        raise UserError(
-            f"{lengths} are more than the model's {max_positions} positions; lower max_length or task.max_target_length"
-        )
+        lengths = f"max_length={length} {'+' if joint else 'or'} task.max_target_length={max_target_length}"
+        raise UserError(f"{lengths} is more than the model's {max_positions} positions; lower max_length or max_target_length")

@@ -25,8 +25,8 @@ def build_new_model(
 ) -> tuple[Model, Tokenizer]:
     """A randomly initialized encoder without heads, its token embeddings from word vectors where given, and its tokenizer."""
     if tokenizer_path is None:
-        raise UserError("a new model reads by a tokenizer: give tokenizer=FOLDER, which `bertsmith tokenizer` makes (a folder "
-                       "that is called like a preset is written ./NAME)")  # fmt: skip
+        raise UserError("a new model needs a tokenizer; set tokenizer=FOLDER (made by `bertsmith tokenizer`), or write ./NAME "
+                       "if model is a checkpoint folder with the name of a preset")  # fmt: skip
     tokenizer = Tokenizer.load(resolve_path(tokenizer_path, "tokenizer"))
     model = build_model(ModelConfig(encoder=encoder_config, vocab_size=len(tokenizer)), seed)
     model.attach_tokenizer(tokenizer)
@@ -55,7 +55,7 @@ def freeze(model: Model, layers: int | Literal["embeddings", "all"]) -> None:
     num_blocks = len(stack.layers)
     num_frozen = num_blocks if layers == "all" else 0 if layers == "embeddings" else layers
     if num_frozen > num_blocks:
-        raise UserError(f"freeze={layers} is more than the model's {num_blocks} blocks; take fewer, or freeze=all")
+        raise UserError(f"freeze={layers} is more than the model's {num_blocks} layers; lower it, or set freeze=all")
     if layers == 0:
         return
     for name, weight in model.named_parameters():
@@ -71,8 +71,8 @@ def build_param_schedule(
 ) -> ParamScheduleFn:
     """Discriminative learning rates and gradual unfreezing (ULMFiT, Howard and Ruder 2018, sections 3.2 and 3.3).
 
-    Each block learns at `layer_decay` times the rate of the one above it; blocks are unfrozen from the top down over
-    `unfreeze_fraction` of the run; heads learn at `head_lr_multiplier` times the rate.
+    The learning rate of each block is `layer_decay` times that of the block above it, that of heads `head_lr_multiplier` times
+    the base rate; blocks are unfrozen from the top down over `unfreeze_fraction` of the run.
     """
 
     def param_schedule(name: str) -> ParamSchedule:

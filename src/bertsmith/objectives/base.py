@@ -24,6 +24,7 @@ class PretrainObjective(Protocol):
 
     min_sentences: ClassVar[int]  # documents with fewer sentences are not used
     can_fill_mask: ClassVar[bool]  # whether the trained model can fill [MASK]
+    token_loss: ClassVar[str]  # the metric that is the mean NLL of tokens, to compare with the unigram baseline
 
     def heads(self) -> dict[str, HeadConfig]:
         """Configs of the heads it needs, by name."""

@@ -38,17 +38,18 @@ class BiLM(Variant, frozen=True, tag="bilm"):
 
     min_sentences: ClassVar[int] = 1  # documents with fewer sentences are not used
     can_fill_mask: ClassVar[bool] = False
+    token_loss: ClassVar[str] = "lm_loss"
     mlm_probability: ClassVar[float] = 1.0  # fraction of the tokens that are targets
 
     def check(self, encoder: EncoderConfig) -> None:
-        """Raises a UserError for a model in which a direction could see its targets."""
+        """Raises a UserError for a model in which a direction would see its targets."""
         is_separate_lstm = (
             isinstance(encoder.mixer, Lstm) and encoder.mixer.directions == "apart" and encoder.feedforward is None
         )
         embeds_tokens_only = encoder.embeddings is None or isinstance(encoder.embeddings, CharCNNConfig)
         if not is_separate_lstm or not embeds_tokens_only or not encoder.num_hidden_layers or encoder.norm != "none":
-            raise UserError("objective=bilm asks each half of the channels for what the other sees; they must never meet: "
-                           "take model=elmo, or a mixer lstm with directions=apart, no feed-forward and norm=none")  # fmt: skip
+            raise UserError("objective=bilm needs a model whose two directions share no layer, or each would see its targets; "
+                           "set model=elmo, or mixer=lstm with directions=apart, no feedforward and norm=none")  # fmt: skip
 
     def heads(self) -> dict[str, HeadConfig]:
         return {LM_HEAD: self.head}
@@ -63,11 +64,11 @@ class BiLM(Variant, frozen=True, tag="bilm"):
         )
 
     def to_batch(self, arrays: NumpyBatch) -> Batch:
-        targets = {"where": torch.from_numpy(arrays.output_indices), "words": torch.from_numpy(arrays.target_ids)}
-        return Batch(to_inputs(arrays), targets, {"words": 2 * len(arrays.output_indices)})
+        targets = {"output_indices": torch.from_numpy(arrays.output_indices), "target_ids": torch.from_numpy(arrays.target_ids)}
+        return Batch(to_inputs(arrays), targets, {"lm": 2 * len(arrays.output_indices)})
 
     def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
-        output_indices, target_ids = batch.targets["where"], batch.targets["words"]
+        output_indices, target_ids = batch.targets["output_indices"], batch.targets["target_ids"]
         forward_states, backward_states = model(batch.inputs).chunk(2, -1)
         last_index = len(forward_states) - 1  # synthetic batches of `plan` may have targets at the ends
         forward_loss, forward_correct = model.cross_entropy(
@@ -76,9 +77,9 @@ class BiLM(Variant, frozen=True, tag="bilm"):
         backward_loss, backward_correct = model.cross_entropy(
             LM_HEAD, backward_states[(output_indices + 1).clamp(max=last_index)], target_ids
         )
-        metrics: MetricPairs = {"accuracy": (forward_correct + backward_correct, batch.target_counts["words"])}
+        metrics: MetricPairs = {"accuracy": (forward_correct + backward_correct, batch.target_counts["lm"])}
         metrics |= {
-            "forward": (forward_loss.detach(), len(output_indices)),
-            "backward": (backward_loss.detach(), len(output_indices)),
+            "forward_nll": (forward_loss.detach(), len(output_indices)),
+            "backward_nll": (backward_loss.detach(), len(output_indices)),
         }
-        return Loss({"words": forward_loss + backward_loss}, metrics)
+        return Loss({"lm": forward_loss + backward_loss}, metrics)

@@ -36,13 +36,14 @@ class CausalLM(Variant, frozen=True, tag="clm"):
 
     min_sentences: ClassVar[int] = 1  # documents with fewer sentences are not used
     can_fill_mask: ClassVar[bool] = False
+    token_loss: ClassVar[str] = "lm_loss"
     mlm_probability: ClassVar[float] = 1.0  # fraction of the tokens that are targets
 
     def check(self, encoder: EncoderConfig) -> None:
         """Raises a UserError for a model that is not causal."""
         if not encoder.is_causal:
-            raise UserError("objective=clm predicts the next token, which this model already sees; set "
-                           "model.mixer.causal=true, or take a preset that is causal, such as model=gpt")  # fmt: skip
+            raise UserError("objective=clm needs a causal model, which does not attend to the next token; set "
+                           "model.mixer.causal=true, or use a causal preset, such as model=gpt")  # fmt: skip
 
     def heads(self) -> dict[str, HeadConfig]:
         return {LM_HEAD: self.head}
@@ -58,13 +59,11 @@ class CausalLM(Variant, frozen=True, tag="clm"):
         )
 
     def to_batch(self, arrays: NumpyBatch) -> Batch:
-        targets = {"where": torch.from_numpy(arrays.output_indices), "words": torch.from_numpy(arrays.target_ids)}
-        return Batch(to_inputs(arrays), targets | stream_targets(arrays), {"words": len(arrays.output_indices)})
+        targets = {"output_indices": torch.from_numpy(arrays.output_indices), "target_ids": torch.from_numpy(arrays.target_ids)}
+        return Batch(to_inputs(arrays), targets | stream_targets(arrays), {"lm": len(arrays.output_indices)})
 
     def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         memory = restore_memory(model, batch, recurrent_state)
-        hidden_states = model(with_output_indices(batch.inputs, batch.targets["where"], memory))
-        total, num_correct = model.cross_entropy(LM_HEAD, hidden_states, batch.targets["words"])
-        return Loss(
-            {"words": total}, {"accuracy": (num_correct, batch.target_counts["words"])}, next_recurrent_state(memory, batch)
-        )
+        hidden_states = model(with_output_indices(batch.inputs, batch.targets["output_indices"], memory))
+        total, num_correct = model.cross_entropy(LM_HEAD, hidden_states, batch.targets["target_ids"])
+        return Loss({"lm": total}, {"accuracy": (num_correct, batch.target_counts["lm"])}, next_recurrent_state(memory, batch))

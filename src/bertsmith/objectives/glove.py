@@ -33,30 +33,45 @@ class Glove(WordVectorObjective, frozen=True):
     memory: Annotated[PosInt, "memory in MB for counting co-occurrences; the rest is sorted on disk"] = 512
     x_max: Annotated[PosFloat, "co-occurrence count from which the weight is 1 (100 in the paper)"] = 100.0
     alpha: Annotated[PosFloat, "exponent of the weighting function (x / x_max) ** alpha"] = 0.75
-    learning_rate: Annotated[PosFloat, "learning rate of AdaGrad (same as train.learning_rate)"] = 0.05
     pairs: Annotated[PosInt, "word pairs per step"] = 65_536
 
-    train_keys: ClassVar[tuple[str, ...]] = ("epochs", "learning_rate", "device", "save_total_limit")
+    default_learning_rate: ClassVar[float] = 0.05
     default_epochs: ClassVar[float | None] = 15
 
     def build_trainer(
-        self, corpus: Corpus, folder: Path, epochs: float, seed: int, device: torch.device, progress: Progress
+        self,
+        corpus: Corpus,
+        folder: Path,
+        epochs: float,
+        seed: int,
+        device: torch.device,
+        progress: Progress,
+        learning_rate: float | None = None,
     ) -> "GloveTrainer":
         """Counts co-occurrences in `folder / "counts"` (resumable), then returns the trainer."""
         counts = count_cooccurrences(corpus, folder / "counts", self.window, self.within, self.memory << 20, progress)
         if not len(counts):
-            raise UserError(f"{corpus.path}: no two words that its tokenizer knows stand near one another; give more text, "
-                           "or a tokenizer of its words")  # fmt: skip
-        return GloveTrainer(self, counts, len(corpus.tokenizer), int(epochs), seed, device)
+            raise UserError(f"{corpus.path} has no co-occurrences of known words; prepare more text, or train a tokenizer on "
+                           "it (`bertsmith tokenizer kind=word`)")  # fmt: skip
+        lr = self.default_learning_rate if learning_rate is None else learning_rate
+        return GloveTrainer(self, counts, len(corpus.tokenizer), int(epochs), lr, seed, device)
 
 
 class GloveTrainer:
     """AdaGrad over shards of the co-occurrence counts, shuffled anew in each epoch; a round is one shard."""
 
     def __init__(
-        self, config: Glove, cooccurrences: CooccurrenceCounts, vocab_size: int, epochs: int, seed: int, device: torch.device
+        self,
+        config: Glove,
+        cooccurrences: CooccurrenceCounts,
+        vocab_size: int,
+        epochs: int,
+        learning_rate: float,
+        seed: int,
+        device: torch.device,
     ) -> None:
-        self.config, self.cooccurrences, self.seed, self.device = config, cooccurrences, seed, device
+        self.config, self.cooccurrences, self.learning_rate = config, cooccurrences, learning_rate
+        self.seed, self.device = seed, device
         self.num_parts = max(1, -(-len(cooccurrences) // (PAIRS_PER_ROUND // 2)))
         self.num_rounds, self.tables = epochs * self.num_parts, GloveTables(vocab_size, config.vector_size, seed, device)
 
@@ -66,12 +81,12 @@ class GloveTrainer:
         i, j, x = self._load_pairs(shard, round_index)
         loss_sum, config = torch.zeros((), dtype=torch.float64, device=self.device), self.config
         for batch in batch_slices(len(x), config.pairs):
-            loss_sum += self.tables.step(i[batch], j[batch], x[batch], config.learning_rate, config.x_max, config.alpha)
+            loss_sum += self.tables.step(i[batch], j[batch], x[batch], self.learning_rate, config.x_max, config.alpha)
         if not math.isfinite(loss := float(loss_sum) / len(x)):
             raise UserError(
-                f"the loss is not finite in round {round_index + 1}; lower objective.learning_rate ({config.learning_rate:g})"
+                f"the loss is not finite in round {round_index + 1}; lower train.learning_rate ({self.learning_rate:g})"
             )
-        return {"loss": loss, "pairs": len(x), "epoch": epoch + 1}
+        return {"loss": loss, "learning_rate": self.learning_rate, "epoch": epoch + 1, "pairs": len(x)}
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.tables.state_dict()
@@ -88,7 +103,11 @@ class GloveTrainer:
             unseen[entries["i"].astype(np.int64)] = unseen[entries["j"].astype(np.int64)] = False
         vectors[unseen] = 0  # words without co-occurrences were never trained: their random initial vectors are noise
         model.encoder.word_embeddings.weight.data = vectors.contiguous()
-        return model.eval(), {"entries": len(self.cooccurrences), "width": vectors.shape[1], "words": int((~unseen).sum())}
+        return model.eval(), {
+            "cooccurrences": len(self.cooccurrences),
+            "vector_size": vectors.shape[1],
+            "words": int((~unseen).sum()),
+        }
 
     def _load_pairs(self, shard: int, round_index: int) -> tuple[Tensor, Tensor, Tensor]:
         """(i, j, x) of a shard, shuffled: both orders of each pair, one of a word with itself."""

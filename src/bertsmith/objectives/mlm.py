@@ -35,6 +35,7 @@ class MaskedLM(Variant, frozen=True, tag="mlm"):
 
     min_sentences: ClassVar[int] = 1  # documents with fewer sentences are not used
     can_fill_mask: ClassVar[bool] = True
+    token_loss: ClassVar[str] = "mlm_loss"
 
     def heads(self) -> dict[str, HeadConfig]:
         return {LM_HEAD: LMHeadConfig()}
@@ -53,12 +54,12 @@ class MaskedLM(Variant, frozen=True, tag="mlm"):
         )
 
     def to_batch(self, arrays: NumpyBatch) -> Batch:
-        targets = {"where": torch.from_numpy(arrays.output_indices), "words": torch.from_numpy(arrays.target_ids)}
-        return Batch(to_inputs(arrays), targets | stream_targets(arrays), {"words": len(arrays.output_indices)})
+        targets = {"output_indices": torch.from_numpy(arrays.output_indices), "target_ids": torch.from_numpy(arrays.target_ids)}
+        return Batch(to_inputs(arrays), targets | stream_targets(arrays), {"mlm": len(arrays.output_indices)})
 
     def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         memory = restore_memory(model, batch, recurrent_state)
-        loss = mlm_loss(model, batch, model(with_output_indices(batch.inputs, batch.targets["where"], memory)))
+        loss = mlm_loss(model, batch, model(with_output_indices(batch.inputs, batch.targets["output_indices"], memory)))
         return replace(loss, recurrent_state=next_recurrent_state(memory, batch))
 
 
@@ -73,13 +74,14 @@ class SentencePairMLM(Variant, frozen=True):
 
     min_sentences: ClassVar[int] = 2  # a document of one sentence makes no pair
     can_fill_mask: ClassVar[bool] = True
-    pair_head: ClassVar[str]  # name of the head that classifies the pair
+    token_loss: ClassVar[str] = "mlm_loss"
+    pair_task: ClassVar[str]  # nsp or sop: its head and its metrics
 
     def pair_sampler(self) -> PairSamplerConfig:
         raise NotImplementedError(type(self).__name__)
 
     def heads(self) -> dict[str, HeadConfig]:
-        return {LM_HEAD: LMHeadConfig(), self.pair_head: PooledHeadConfig(labels=2)}
+        return {LM_HEAD: LMHeadConfig(), self.pair_task: PooledHeadConfig(labels=2)}
 
     def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
         return build_mlm_batches(
@@ -96,21 +98,20 @@ class SentencePairMLM(Variant, frozen=True):
 
     def to_batch(self, arrays: NumpyBatch) -> Batch:
         assert arrays.labels is not None
-        targets = {"where": arrays.output_indices, "words": arrays.target_ids, "next": arrays.labels}
-        counts = {"words": len(arrays.output_indices), "next": len(arrays.labels)}
+        targets = {"output_indices": arrays.output_indices, "target_ids": arrays.target_ids, "pair_labels": arrays.labels}
+        counts = {"mlm": len(arrays.output_indices), self.pair_task: len(arrays.labels)}
         return Batch(to_inputs(arrays), {name: torch.from_numpy(target) for name, target in targets.items()}, counts)
 
     def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
-        output_indices = batch.targets["where"]
-        if "next" not in batch.targets:  # single texts: MLM only
+        output_indices = batch.targets["output_indices"]
+        if "pair_labels" not in batch.targets:  # single texts: MLM only
             return mlm_loss(model, batch, model(with_output_indices(batch.inputs, output_indices)))
         hidden_states = model(with_output_indices(batch.inputs, torch.cat([output_indices, batch.inputs.layout.first_token])))
         mlm = mlm_loss(model, batch, hidden_states[: len(output_indices)])
-        pair_loss, num_correct = model.cross_entropy(
-            self.pair_head, hidden_states[len(output_indices) :], batch.targets["next"]
-        )
-        metrics = {**mlm.metrics, "next_accuracy": (num_correct, batch.target_counts["next"])}
-        return Loss({**mlm.parts, "next": pair_loss}, metrics)
+        pair_states, pair_labels = hidden_states[len(output_indices) :], batch.targets["pair_labels"]
+        pair_loss, num_correct = model.cross_entropy(self.pair_task, pair_states, pair_labels)
+        metrics = {**mlm.metrics, f"{self.pair_task}_accuracy": (num_correct, batch.target_counts[self.pair_task])}
+        return Loss({**mlm.parts, self.pair_task: pair_loss}, metrics)
 
 
 class NextSentenceMLM(SentencePairMLM, frozen=True, tag="mlm-nsp"):
@@ -119,7 +120,7 @@ class NextSentenceMLM(SentencePairMLM, frozen=True, tag="mlm-nsp"):
     short_seq_prob: Annotated[Fraction, "share of sequences with a random shorter length (0.1 in BERT)"] = 0.1
     style: Annotated[PairStyle, "google: as published, a single sentence always gets a random second one"] = "corrected"
 
-    pair_head: ClassVar[str] = "nsp"
+    pair_task: ClassVar[str] = "nsp"
 
     def pair_sampler(self) -> PairSamplerConfig:
         return NextSentence(short_seq_prob=self.short_seq_prob, style=self.style)
@@ -130,7 +131,7 @@ class SentenceOrderMLM(SentencePairMLM, frozen=True, tag="mlm-sop"):
 
     short_seq_prob: Annotated[Fraction, "share of sequences with a random shorter length (0.1 in BERT)"] = 0.1
 
-    pair_head: ClassVar[str] = "sop"
+    pair_task: ClassVar[str] = "sop"
 
     def pair_sampler(self) -> PairSamplerConfig:
         return SentenceOrder(short_seq_prob=self.short_seq_prob)
@@ -153,5 +154,5 @@ def with_output_indices(inputs: Inputs, output_indices: Tensor, memory: SegmentM
 
 def mlm_loss(model: Model, batch: Batch, hidden_states: Tensor) -> Loss:
     """Cross entropy of the masked tokens; hidden_states: (targets, hidden_size)."""
-    total, num_correct = model.cross_entropy(LM_HEAD, hidden_states, batch.targets["words"])
-    return Loss({"words": total}, {"mlm_accuracy": (num_correct, batch.target_counts["words"])})
+    total, num_correct = model.cross_entropy(LM_HEAD, hidden_states, batch.targets["target_ids"])
+    return Loss({"mlm": total}, {"mlm_accuracy": (num_correct, batch.target_counts["mlm"])})

@@ -49,6 +49,6 @@ def _masked_copies(corpus: Corpus, document_ids: Ints, max_length: int, seed: in
 def _build_batch(copies: Sequence[MaskedCopy], mask_id: int) -> Batch:
     ids, lengths = np.concatenate([ids for ids, _ in copies]), np.array([len(ids) for ids, _ in copies])
     output_indices = lengths.cumsum() - lengths + np.array([position for _, position in copies])
-    targets = {"where": torch.from_numpy(output_indices), "words": torch.from_numpy(ids[output_indices])}
+    targets = {"output_indices": torch.from_numpy(output_indices), "target_ids": torch.from_numpy(ids[output_indices])}
     ids[output_indices] = mask_id
-    return Batch(Inputs(torch.from_numpy(ids), Layout.from_lengths(lengths)), targets, {"words": len(copies)})
+    return Batch(Inputs(torch.from_numpy(ids), Layout.from_lengths(lengths)), targets, {"mlm": len(copies)})

@@ -9,7 +9,7 @@ from ..model.batch import Batch
 from ..model.model import Model
 from ..model.segment_memory import SegmentMemory
 
-STREAM = "flow"
+STREAM = "stream_positions"
 RecurrentState = tuple[Tensor, ...]
 
 

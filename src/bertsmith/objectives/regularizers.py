@@ -114,10 +114,10 @@ class AuxiliaryLM:
             batch,
             self.base_objective.transitions(model),
         )
-        predicting = hidden_states.index_select(0, batch.targets["before"])
-        lm_loss, num_correct = model.cross_entropy(LM_HEAD, predicting, batch.targets["next"])
-        metrics = {**task.metrics, "next_accuracy": (num_correct, batch.target_counts[LM_HEAD])}
-        return Loss({**task.parts, LM_HEAD: self.weight * lm_loss}, metrics)
+        predicting = hidden_states.index_select(0, batch.targets["lm_indices"])
+        lm_loss, num_correct = model.cross_entropy(LM_HEAD, predicting, batch.targets["lm_target_ids"])
+        metrics = {**task.metrics, "lm_accuracy": (num_correct, batch.target_counts["lm"])}
+        return Loss({**task.parts, "lm": self.weight * lm_loss}, metrics)
 
 
 class AuxiliaryLMBatches(ExampleBatches):
@@ -126,9 +126,9 @@ class AuxiliaryLMBatches(ExampleBatches):
     def build(self, groups: list[Ints]) -> Batch:
         batch = super().build(groups)
         layout, input_ids = batch.inputs.layout, batch.inputs.input_ids
-        before = (layout.seq_id[1:] == layout.seq_id[:-1]).nonzero().squeeze(1)
-        targets = {**batch.targets, "before": before, "next": input_ids[before + 1]}
-        return replace(batch, targets=targets, target_counts={**batch.target_counts, LM_HEAD: max(1, len(before))})
+        indices = (layout.seq_id[1:] == layout.seq_id[:-1]).nonzero().squeeze(1)
+        targets = {**batch.targets, "lm_indices": indices, "lm_target_ids": input_ids[indices + 1]}
+        return replace(batch, targets=targets, target_counts={**batch.target_counts, "lm": max(1, len(indices))})
 
 
 def auxiliary_lm_head(pretrained_heads: dict[str, HeadConfig]) -> HeadConfig:

@@ -47,6 +47,7 @@ class ReplacedTokenDetection(Variant, frozen=True, tag="rtd"):
 
     min_sentences: ClassVar[int] = 1  # documents with fewer sentences are not used
     can_fill_mask: ClassVar[bool] = False  # the generator could, but it is dropped from the published model
+    token_loss: ClassVar[str] = "mlm_loss"
 
     def heads(self) -> dict[str, HeadConfig]:
         return {RTD_HEAD: DiscriminatorHeadConfig(), GENERATOR_HEAD: GeneratorHeadConfig(size=self.generator_size)}
@@ -65,11 +66,15 @@ class ReplacedTokenDetection(Variant, frozen=True, tag="rtd"):
         )
 
     def to_batch(self, arrays: NumpyBatch) -> Batch:
-        targets = {"where": torch.from_numpy(arrays.output_indices), "words": torch.from_numpy(arrays.target_ids)}
-        return Batch(to_inputs(arrays), targets, {"words": len(arrays.output_indices), RTD_HEAD: len(arrays.input_ids)})
+        targets = {"output_indices": torch.from_numpy(arrays.output_indices), "target_ids": torch.from_numpy(arrays.target_ids)}
+        return Batch(to_inputs(arrays), targets, {"mlm": len(arrays.output_indices), "rtd": len(arrays.input_ids)})
 
     def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
-        generator, output_indices, target_ids = model.heads[GENERATOR_HEAD], batch.targets["where"], batch.targets["words"]
+        generator, output_indices, target_ids = (
+            model.heads[GENERATOR_HEAD],
+            batch.targets["output_indices"],
+            batch.targets["target_ids"],
+        )
         assert isinstance(generator, ElectraGenerator)
         hidden_states = generator(with_output_indices(batch.inputs, output_indices), model.encoder)
         mlm_loss, num_correct = generator.cross_entropy(hidden_states, model.encoder, target_ids)
@@ -81,8 +86,8 @@ class ReplacedTokenDetection(Variant, frozen=True, tag="rtd"):
         rtd_loss = F.binary_cross_entropy_with_logits(logits, is_replaced.float(), reduction="sum")
         predicted = logits > 0
         metrics: dict[str, tuple[Tensor | float, Tensor | float]] = {
-            "mlm_accuracy": (num_correct, batch.target_counts["words"]),
-            "replaced_accuracy": ((predicted == is_replaced).sum(), batch.target_counts[RTD_HEAD]),
-            "replaced_found": ((predicted & is_replaced).sum(), is_replaced.sum()),
+            "mlm_accuracy": (num_correct, batch.target_counts["mlm"]),
+            "rtd_accuracy": ((predicted == is_replaced).sum(), batch.target_counts["rtd"]),
+            "rtd_recall": ((predicted & is_replaced).sum(), is_replaced.sum()),
         }
-        return Loss({"words": mlm_loss, RTD_HEAD: self.discriminator_weight * rtd_loss}, metrics)
+        return Loss({"mlm": mlm_loss, "rtd": self.discriminator_weight * rtd_loss}, metrics)

@@ -22,7 +22,7 @@ from .supervised import ExampleBatches
 
 @dataclass(frozen=True)
 class Seq2SeqObjective:
-    """Cross entropy of the target tokens, label-smoothed in training mode; the plain cross entropy is reported as `nats`."""
+    """Cross entropy of the target tokens, label-smoothed in training mode; the plain cross entropy is reported as `nll`."""
 
     task: Seq2Seq
 
@@ -34,11 +34,11 @@ class Seq2SeqObjective:
         return self.task
 
     def compute_loss(self, model: Model, batch: "Seq2SeqBatch", recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
-        labels, count = batch.targets["words"], batch.target_counts["task"]
+        labels, count = batch.targets["target_ids"], batch.target_counts["task"]
         logits = model.compute_logits(LM_HEAD, decoder_hidden_states(model, batch.inputs, batch.decoder_inputs)).float()
         loss, nll = label_smoothed_loss(logits, labels, self.task.label_smoothing_factor if model.training else 0.0)
         num_correct = (logits.argmax(-1) == labels).sum()
-        return Loss({"task": loss}, {"nats": (nll.detach(), count), "accuracy": (num_correct, count)})
+        return Loss({"task": loss}, {"nll": (nll.detach(), count), "accuracy": (num_correct, count)})
 
 
 def label_smoothed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -118,7 +118,7 @@ def build_prefix_lm_batch(source_ids: list[Ints], target_ids: list[Ints]) -> Seq
 def _shifted_labels(target_ids: list[Ints]) -> tuple[dict[str, Tensor], dict[str, int]]:
     """Targets and target counts: all target tokens but [CLS]."""
     labels = _concat([ids[1:] for ids in target_ids])
-    return {"words": labels}, {"task": len(labels)}
+    return {"target_ids": labels}, {"task": len(labels)}
 
 
 def _concat(parts: list[Ints]) -> Tensor:

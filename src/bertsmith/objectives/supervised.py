@@ -178,7 +178,7 @@ class Supervised:
         """Head config for `task.pair=cross`, where both texts are encoded separately; else None."""
         pair = self.task.pair if isinstance(self.task, TextClassification | TextRegression) else None
         if isinstance(pair, CrossAttentionPair) and self.features:
-            raise UserError("features are what a plain head reads, and task.pair=cross has its own; leave one of them out")
+            raise UserError("features cannot be combined with task.pair=cross, which has its own head; leave one of them out")
         return (
             CrossAttentionHeadConfig(outputs=self.task.num_outputs, blocks=pair.blocks)
             if isinstance(pair, CrossAttentionPair)

@@ -16,7 +16,7 @@ def build_task_objective(task: TaskConfig, features: FeaturesConfig | None = Non
     if not isinstance(task, TextSimilarity | Seq2Seq):
         return Supervised(task, features)
     if features is not None:
-        other = "and choose task.pooling" if isinstance(task, TextSimilarity) else "for the last layer is read"
+        hint = " and set task.pooling instead" if isinstance(task, TextSimilarity) else ""
         kind = task.__struct_config__.tag
-        raise UserError(f"features are what a head reads, and task={kind} has none; leave them out, {other}")
+        raise UserError(f"features select the layers that a task head reads, and task={kind} has no head; leave it out{hint}")
     return Contrastive(task) if isinstance(task, TextSimilarity) else Seq2SeqObjective(task)

@@ -10,7 +10,7 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from ..config import NonNegFloat, PosFloat, PosInt, Variant
+from ..config import NonNegFloat, PosInt, Variant
 from ..corpus.collate import NumpyBatch
 from ..corpus.cooccurrence import Progress
 from ..corpus.loader import BatchLoader
@@ -48,14 +48,26 @@ class WordVectorObjective(Variant, frozen=True):
 
     min_sentences: ClassVar[int] = 1
     can_fill_mask: ClassVar[bool] = False
-    train_keys: ClassVar[tuple[str, ...]] = ("epochs", "device", "save_total_limit")  # keys of `train.*` that apply
+    token_loss: ClassVar[str] = "loss"
+    train_keys: ClassVar[tuple[str, ...]] = ("epochs", "learning_rate", "device", "save_total_limit")  # of `train.*` that apply
+    default_learning_rate: ClassVar[float]  # if `train.learning_rate` is not given
     default_epochs: ClassVar[float | None] = None  # if `train.epochs` is not given
     allows_partial_epochs: ClassVar[bool] = False  # whether `train.epochs` may be fractional
 
     def build_trainer(
-        self, corpus: Corpus, folder: Path, epochs: float, seed: int, device: torch.device, progress: Progress
+        self,
+        corpus: Corpus,
+        folder: Path,
+        epochs: float,
+        seed: int,
+        device: torch.device,
+        progress: Progress,
+        learning_rate: float | None = None,
     ) -> WordVectorTrainer:
-        """A trainer at round 0; co-occurrence counts are kept in `folder / "counts"` and resumed from there."""
+        """A trainer at round 0; co-occurrence counts are kept in `folder / "counts"` and resumed from there.
+
+        learning_rate: None for the default of the objective.
+        """
         raise NotImplementedError
 
     def heads(self) -> dict[str, HeadConfig]:
@@ -71,8 +83,8 @@ class WordVectorObjective(Variant, frozen=True):
         self._refuse()
 
     def _refuse(self) -> NoReturn:
-        raise UserError(f"objective={self.__struct_config__.tag} trains word vectors, and reads no sequences; this is for "
-                       "objectives that train a network, such as mlm")  # fmt: skip
+        raise UserError(f"objective={self.__struct_config__.tag} trains word vectors and has no batches of sequences; "
+                       "use an objective that trains a network, such as objective=mlm")  # fmt: skip
 
 
 class Word2VecObjective(WordVectorObjective, frozen=True):
@@ -93,21 +105,25 @@ class Word2VecObjective(WordVectorObjective, frozen=True):
     algorithm: ClassVar[str]
 
     def build_trainer(
-        self, corpus: Corpus, folder: Path, epochs: float, seed: int, device: torch.device, progress: Progress
+        self,
+        corpus: Corpus,
+        folder: Path,
+        epochs: float,
+        seed: int,
+        device: torch.device,
+        progress: Progress,
+        learning_rate: float | None = None,
     ) -> Word2VecTrainer:
-        learning_rate: float = self.learning_rate  # type: ignore[attr-defined]
+        lr = self.default_learning_rate if learning_rate is None else learning_rate
         negative = 0 if self.hs else self.negative
-        config = Word2VecConfig(
-            self.algorithm, self.vector_size, self.window, negative, self.sample, learning_rate, self.subwords
-        )
+        config = Word2VecConfig(self.algorithm, self.vector_size, self.window, negative, self.sample, lr, self.subwords)
         return Word2VecTrainer(config, corpus, epochs, seed, device)
 
 
 class SkipGram(Word2VecObjective, frozen=True):
     """Skip-gram: the center word predicts each of its context words."""
 
-    learning_rate: Annotated[PosFloat, "initial learning rate, with linear decay (same as train.learning_rate)"] = 0.025
-
+    default_learning_rate: ClassVar[float] = 0.025
     algorithm: ClassVar[str] = "skip_gram"
 
 
@@ -118,6 +134,5 @@ class Cbow(Word2VecObjective, frozen=True):
     as the derivative of the mean is, and the default learning rate is higher in turn.
     """
 
-    learning_rate: Annotated[PosFloat, "initial learning rate, with linear decay (same as train.learning_rate)"] = 0.15
-
+    default_learning_rate: ClassVar[float] = 0.15
     algorithm: ClassVar[str] = "cbow"

@@ -27,8 +27,8 @@ class DiskUsage(msgspec.Struct, frozen=True):
 
     weights: int
     checkpoint: int  # weights and optimizer state
-    most: int  # peak while the run lasts
-    left: int  # after the run
+    peak: int  # during the run
+    final: int  # after the run
     corpus: int
 
 

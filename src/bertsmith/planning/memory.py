@@ -96,15 +96,15 @@ def _full_size_spec(value: Tensor, small_weight: Tensor, full_shape: tuple[int, 
 class MemoryUsage(msgspec.Struct, frozen=True):
     """Bytes on the device, without Python and its libraries."""
 
-    weights: int
+    parameters: int
     gradients: int
     optimizer: int
     activations: int  # kept by the encoder for backward, of one micro-batch
-    passing: int  # logits and other temporary tensors, at their peak
+    workspace: int  # logits and other temporary tensors, at their peak
     update: int  # temporary tensors of the optimizer
     saving: int  # copies while a checkpoint is written; in host memory where the device has its own
     peak: int
-    held: int  # about what the system shows: the peak times the allocator's overhead
+    reserved: int  # about what the system shows: the peak times the allocator's overhead
 
 
 class MemoryEstimate(NamedTuple):
@@ -135,19 +135,20 @@ def estimate_memory(
     )
     gradients = sum(weight.nbytes for weight in model.parameters())
     accumulated_grads = gradients if train.gradient_accumulation_steps > 1 else 0  # of earlier micro-batches
-    activations, passing = (
+    activations, workspace = (
         int(step.activation_bytes * activation_fraction),
         int(max(step.head_bytes * logits_fraction, step.backward_bytes * activation_fraction)),
     )
     saving = weights + optimizer_state.state_bytes
     peaks = [
-        accumulated_grads + activations + passing,
+        accumulated_grads + activations + workspace,
         gradients + optimizer_state.update_bytes,
         0 if machine.is_gpu else saving,
     ]
     peak = weights + optimizer_state.state_bytes + max(peaks)
     memory = MemoryUsage(
-        weights=weights, gradients=gradients, optimizer=optimizer_state.state_bytes, activations=activations, passing=passing,
-        update=optimizer_state.update_bytes, saving=saving, peak=peak, held=int(peak * machine.allocator_overhead),
+        parameters=weights, gradients=gradients, optimizer=optimizer_state.state_bytes, activations=activations,
+        workspace=workspace, update=optimizer_state.update_bytes, saving=saving, peak=peak,
+        reserved=int(peak * machine.allocator_overhead),
     )  # fmt: skip
     return MemoryEstimate(memory, step, optimizer_state)

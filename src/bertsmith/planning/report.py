@@ -11,21 +11,21 @@ def format_plan(plan: dict[str, Any]) -> Iterator[tuple[str, Rows]]:
     yield "parameters", _parameter_rows(plan["parameters"])
     yield f"memory on {plan['machine']}", _memory_rows(plan["memory"])
     if plan["time"]:
-        yield f"time on {plan['machine']}, {'measured' if plan['measured'] else 'by its table'}", _time_rows(plan["time"])
+        yield f"time on {plan['machine']} ({'measured' if plan['measured'] else 'estimated'})", _time_rows(plan["time"])
     yield "disk", _disk_rows(plan["disk"])
 
 
 def _parameter_rows(section: dict[str, Any]) -> Rows:
-    counts = {**section["parts"], "encoder alone": section["encoder"], "all": section["all"]}
+    counts = {**section["modules"], "encoder": section["encoder"], "total": section["total"]}
     return [(name, f"{count:,}") for name, count in counts.items()]
 
 
 def _memory_rows(section: dict[str, Any]) -> Rows:
-    other = f"the same with train.gradient_checkpointing={str(not section['recompute']).lower()}"
+    toggled = f"peak with train.gradient_checkpointing={str(not section['gradient_checkpointing']).lower()}"
     names = {
-        "weights": "weights", "gradients": "gradients", "optimizer": "optimizer's state", "activations": "activations",
-        "passing": "logits and what passes by", "update": "while weights move", "saving": "while a checkpoint is written",
-        "peak": "most at once", "otherwise": other, "held": "as the system sees it, about", "available": "there are",
+        "parameters": "parameters", "gradients": "gradients", "optimizer": "optimizer state", "activations": "activations",
+        "workspace": "logits and other workspace", "update": "optimizer workspace", "saving": "copies for a checkpoint",
+        "peak": "peak", "toggled_peak": toggled, "reserved": "reserved by the allocator, about", "available": "available",
     }  # fmt: skip
     return [(name, format_bytes(section[key])) for key, name in names.items()]
 
@@ -35,20 +35,20 @@ def _time_rows(section: dict[str, Any]) -> Rows:
     rows += [("epochs", f"{section['epochs']:,.2f}")] if section["epochs"] is not None else []
     rows += [("tokens/s", f"{section['tokens_per_second']:,.0f}")]
     names = {
-        "start": "starting",
+        "startup": "startup",
         "training": "training",
-        "judging": "evaluations",
-        "saving": "checkpoints",
-        "seconds": "in all",
+        "evaluation": "evaluation",
+        "saving": "saving",
+        "seconds": "total",
     }
     return rows + [(name, format_duration(section[key])) for key, name in names.items()]
 
 
 def _disk_rows(section: dict[str, Any]) -> Rows:
     names = {
-        "checkpoint": "a checkpoint",
-        "most": "most at once, while it trains",
-        "left": "when it is done",
+        "checkpoint": "one checkpoint",
+        "peak": "peak during the run",
+        "final": "after the run",
         "corpus": "corpus",
     }
     return [(name, format_bytes(section[key])) for key, name in names.items() if section[key]]

@@ -43,7 +43,7 @@ def predict_throughput(
     micro_batch_seconds = (
         max(matmul_seconds + traffic_seconds, step.kernel_calls * machine.kernel_launch_seconds) * batch_tokens / step.tokens
     )
-    optimizer_seconds = OPTIMIZER_PASSES * (memory.weights + memory.gradients + memory.optimizer) / machine.memory_bandwidth
+    optimizer_seconds = OPTIMIZER_PASSES * (memory.parameters + memory.gradients + memory.optimizer) / machine.memory_bandwidth
     update_seconds = train.gradient_accumulation_steps * micro_batch_seconds + optimizer_seconds
     startup_seconds = machine.startup_seconds[train.compile]
     return Throughput(
@@ -71,10 +71,10 @@ class TimeEstimate(msgspec.Struct, frozen=True):
     tokens: int
     epochs: float | None  # None where there is no corpus
     tokens_per_second: float  # while it trains
-    seconds: float  # all of it
-    start: float  # of these, until the first update
+    seconds: float  # in all
+    startup: float  # of these, until the first update
     training: float
-    judging: float
+    evaluation: float
     saving: float
 
 
@@ -109,7 +109,7 @@ def estimate_time(
     return TimeEstimate(
         steps=num_steps, tokens=round(tokens), epochs=_count_epochs(train, steps, phases),
         tokens_per_second=tokens / training_seconds, seconds=startup_seconds + training_seconds + eval_seconds + save_seconds,
-        start=startup_seconds, training=training_seconds, judging=eval_seconds, saving=save_seconds,
+        startup=startup_seconds, training=training_seconds, evaluation=eval_seconds, saving=save_seconds,
     )  # fmt: skip
 
 

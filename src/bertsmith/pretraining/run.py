@@ -36,7 +36,8 @@ from ..train.trainer import StepCallback, Trainer
 from .setup import PretrainRecipe, build_batches, build_model_config, init_model, pretrain_identity, split_corpus, uses_streams
 from .word_vectors import train_word_vectors
 
-MAX_UNKNOWN_FRACTION = 0.01  # of a corpus's words: above it, a character-level model warns
+MAX_UNKNOWN_FRACTION = 0.01  # of the tokens; above it, a character-level model warns
+PSEUDO_PERPLEXITY = "pseudo_perplexity"  # split of the evaluation with one masked token at a time
 
 
 def pretrain(recipe: PretrainRecipe, quiet: bool = False, on_step: StepCallback = lambda step, row: None) -> dict[str, Any]:
@@ -59,18 +60,17 @@ def _train(
     if config.encoder.lacks_position_information:
         rope_hint = "model.mixer.rope_theta=10000, or " if "rope_theta" in config.encoder.mixer.__struct_fields__ else ""
         console.warn(
-            f"this model knows no positions, so it reads words in any order alike; set {rope_hint}"
-            "model.position_embedding_type=absolute"
+            "this model has no position information: it cannot tell the order of tokens; set "
+            f"{rope_hint}model.position_embedding_type=absolute"
         )
     if recipe.init and recipe.model:
-        console.info(f"goes on with {_describe_mixer(config.encoder.mixer)}")
+        console.info(f"init: model continues with {_describe_mixer(config.encoder.mixer)}")
     if _has_memory(config.encoder) and not uses_streams(recipe):
-        console.warn("this model can remember the text before each sequence, and will not: nothing goes on from batch to "
-                    "batch; set objective.packing=streams, or model.mixer.mem_len=0")  # fmt: skip
+        console.warn("model.mixer.mem_len has no effect, since batches do not continue the text of the batch before; "
+                     "set objective.packing=streams, or model.mixer.mem_len=0")  # fmt: skip
     if isinstance(config.encoder.embeddings, CharCNNConfig) and (unknown := corpus.card["unknown_rate"]) > MAX_UNKNOWN_FRACTION:
-        console.warn(f"{unknown:.1%} of the corpus are words its tokenizer does not know, and all of them are spelt [UNK] "
-                    "here: letters are learnt from the others alone; a larger `tokenizer vocab_size=` leaves "
-                    "fewer")  # fmt: skip
+        console.warn(f"{unknown:.1%} of the tokens of {corpus.path} are [UNK], and the character CNN does not read the "
+                     "characters of these words; train a tokenizer with a larger vocab_size")  # fmt: skip
     loaders = [build_batches(recipe, corpus, train_documents, length, config) for length, _ in recipe.phases()]
 
     def train_once(train: TrainConfig) -> tuple[Trainer, Model, dict[str, Any]]:
@@ -79,7 +79,7 @@ def _train(
         with Prefetcher(loaders[0].collator, train.workers, world_size()) as prefetcher:
             trainer = Trainer(
                 model, recipe.objective, train, out, seed=recipe.seed, fingerprint=identity, on_step=on_step,
-                quiet=console.quiet, baseline=("words", corpus.card["unigram_entropy"]),
+                quiet=console.quiet, baseline=(recipe.objective.token_loss, corpus.card["unigram_entropy"]),
                 eval_sets=_build_eval_sets(recipe, valid_corpus, valid_documents, train.batch_tokens, console),
             )  # fmt: skip
             return (
@@ -88,7 +88,7 @@ def _train(
                 trainer.fit(partial(_get_batch, recipe, _set_batch_tokens(loaders, train.batch_tokens), prefetcher)),
             )
 
-    # with batch_tokens as given: after an out-of-memory retry an epoch still has as many updates
+    # with the batch_tokens of the recipe: an out-of-memory retry does not change the updates per epoch
     train = recipe.train.resolve_epochs(loaders[0].batches_per_epoch)
     trainer, model, summary = oom.retry_on_oom(train, max(recipe.max_length), out, train_once, console)
     model.drop_training_heads()
@@ -138,10 +138,11 @@ def _get_batch(
 def _build_eval_sets(
     recipe: PretrainRecipe, corpus: Corpus, documents: np.ndarray, batch_tokens: int, console: Console
 ) -> dict[str, Callable[[], Iterator[Batch]]]:
-    """Held-out batches as in training ("valid") and, for masked language models, for pseudo-perplexity ("alone")."""
+    """Validation batches by split: `valid`, as in training, and for masked language models `pseudo_perplexity`."""
     if not len(documents):
         if recipe.validation_split:
-            console.warn(f"{corpus.path} has too few documents to hold some out: nothing is evaluated; give valid=FOLDER")
+            console.warn(f"{corpus.path} has too few documents for validation_split={recipe.validation_split:g}, so nothing is "
+                         "evaluated; set valid=FOLDER to another corpus")  # fmt: skip
         return {}
     length = recipe.max_length[-1]
     valid_loader = recipe.objective.build_batches(corpus, documents, length, batch_tokens, recipe.seed)
@@ -152,7 +153,7 @@ def _build_eval_sets(
 
     eval_sets: dict[str, Callable[[], Iterator[Batch]]] = {"valid": valid_batches}
     if recipe.objective.can_fill_mask:
-        eval_sets["alone"] = lambda: pseudo_perplexity_batches(
+        eval_sets[PSEUDO_PERPLEXITY] = lambda: pseudo_perplexity_batches(
             corpus, documents, length, batch_tokens, recipe.seed, recipe.eval_tokens // 2
         )
     return eval_sets
@@ -160,19 +161,19 @@ def _build_eval_sets(
 
 def _build_result(summary: dict[str, Any], corpus: Corpus, model: Model) -> dict[str, Any]:
     result = {
-        name: summary[name] for name in ("step", "loss", "tokens", "seconds", "tokens_per_second", "skipped", "rollbacks")
+        name: summary[name] for name in ("step", "loss", "tokens", "seconds", "tokens_per_second", "skipped_steps", "rollbacks")
     }
     result |= {"unigram_entropy": corpus.card["unigram_entropy"], "parameters": sum(p.numel() for p in model.parameters())}
-    for name, value in summary["trials"].get("valid", {}).items():
-        result[f"valid_{name.replace('.', '_')}"] = value
-    if "loss" in summary["trials"].get("alone", {}):  # absent if the held-out text has only unknown words
-        result["pseudo_perplexity"] = math.exp(min(summary["trials"]["alone"]["loss"], 700))
+    result |= {f"valid_{name}": value for name, value in summary["evaluations"].get("valid", {}).items()}
+    pseudo_nll = summary["evaluations"].get(PSEUDO_PERPLEXITY, {}).get("loss")
+    if pseudo_nll is not None:  # absent if the validation text has only unknown words
+        result["pseudo_perplexity"] = math.exp(min(pseudo_nll, 700))
     return result
 
 
 def _compute_perplexity(recipe: PretrainRecipe, summary: dict[str, Any], card: dict[str, Any]) -> dict[str, float]:
     """Perplexity exp(nll) of a causal or bidirectional LM on held-out text, and bits per byte where bytes were counted."""
-    nll = summary["trials"].get("valid", {}).get("loss")
+    nll = summary["evaluations"].get("valid", {}).get("loss")
     if nll is None or not isinstance(recipe.objective, CausalLM | BiLM):
         return {}
     bits = bits_per_byte(nll, card)
@@ -184,5 +185,5 @@ def _warn_unread_text(recipe: PretrainRecipe, corpus: Corpus, console: Console) 
     is_single = np.diff(corpus.document_offsets) < 2
     fraction = float(np.diff(corpus.document_token_offsets)[is_single].sum() / max(1, corpus.document_token_offsets[-1]))
     if recipe.objective.min_sentences > 1 and fraction > 0.05:
-        console.warn(f"{fraction:.0%} of the tokens stand in documents of one sentence, which pairs read only as a random B; "
-                    "objective=mlm reads everything")  # fmt: skip
+        console.warn(f"{fraction:.0%} of the tokens are in documents of one sentence, which sentence pairs use only as a "
+                     "random second segment; objective=mlm uses all text")  # fmt: skip

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from .. import runs
 from ..artifacts import resolve_path
-from ..config import Config, Fraction, PosInt, Probability, from_dict
+from ..config import Config, Fraction, PosFloat, PosInt, Probability, from_dict
 from ..console import Console
 from ..corpus.loader import BatchLoader
 from ..corpus.sampling import Streams
@@ -25,9 +25,18 @@ from ..tokenization.tokenizer import Tokenizer
 from ..train.config import TrainConfig
 from ..train.distributed import world_size
 from ..word_vectors.models import init_embeddings, load_vectors
-from .word_vectors import check_given_keys
+from .word_vectors import check_user_keys
 
 MaxLength = Annotated[int, Meta(ge=8, le=2**31)]  # less leaves no room for text between [CLS] and [SEP]
+
+
+class PretrainTrain(TrainConfig, frozen=True):
+    """`train.*` with a default learning rate that depends on the objective."""
+
+    learning_rate: Annotated[
+        PosFloat | None,
+        "peak learning rate; default: 1e-4, skip-gram 0.025, cbow 0.15, glove 0.05",
+    ] = None  # type: ignore[assignment]  # a PretrainRecipe sets it
 
 
 class PretrainRecipe(Config, frozen=True):
@@ -47,13 +56,22 @@ class PretrainRecipe(Config, frozen=True):
     phase_fractions: Annotated[
         tuple[Fraction, ...], "fraction of the run for each max_length; default: equal, of two [0.9, 0.1]"
     ] = ()
-    train: Annotated[TrainConfig, "training settings: duration, batch size, optimizer, precision ..."] = TrainConfig()
+    train: Annotated[PretrainTrain, "training settings: duration, batch size, optimizer, precision ..."] = PretrainTrain()
     valid: Annotated[str | None, "validation corpus; default: documents held out by validation_split"] = None
     validation_split: Annotated[Probability, "fraction of documents held out for validation, without `valid`"] = 0.01
     eval_tokens: Annotated[PosInt, "maximum tokens per evaluation"] = 131_072
     init: Annotated[str | None, "checkpoint to continue from; the corpus has its tokenizer, or an extension of it"] = None
     vectors: Annotated[str | None, "word vectors (file or folder) to initialize the token embeddings with"] = None
     seed: Annotated[int, "random seed of weights, data order, masking and dropout"] = 0
+
+    def __post_init__(self) -> None:
+        if self.train.learning_rate is None:
+            default = (
+                self.objective.default_learning_rate
+                if isinstance(self.objective, WordVectorObjective)
+                else TrainConfig().learning_rate
+            )
+            msgspec.structs.force_setattr(self, "train", msgspec.structs.replace(self.train, learning_rate=default))
 
     def phases(self) -> list[tuple[int, float]]:
         """(sequence length, fraction of the run at which its phase ends), in order."""
@@ -62,14 +80,14 @@ class PretrainRecipe(Config, frozen=True):
         )
         if len(fractions) != len(self.max_length) or abs(sum(fractions) - 1) > 1e-6:
             raise UserError(
-                f"phase_fractions {list(fractions)} do not go with max_length {list(self.max_length)}; "
-                "one for each, adding up to 1"
+                f"phase_fractions={list(fractions)} does not match max_length={list(self.max_length)}; "
+                "give one fraction for each length, with a sum of 1"
             )
         return list(zip(self.max_length, np.cumsum(fractions).tolist(), strict=True))
 
     def validate(self, user_values: dict[str, Any]) -> None:
         if isinstance(self.objective, WordVectorObjective):
-            check_given_keys(self.objective, user_values)
+            check_user_keys(self.objective, user_values)
 
 
 def pretrain_identity(recipe: PretrainRecipe) -> str:
@@ -87,7 +105,7 @@ def split_corpus(recipe: PretrainRecipe, corpus: Corpus) -> tuple[np.ndarray, Co
     if recipe.valid:
         valid = Corpus.open(resolve_path(recipe.valid, "valid"))
         if valid.card["tokenizer_fingerprint"] != corpus.card["tokenizer_fingerprint"]:
-            raise UserError(f"{valid.path} was made with another tokenizer than {corpus.path}; run `prepare` on it with "
+            raise UserError(f"{valid.path} was prepared with another tokenizer than {corpus.path}; prepare it again with "
                            f"tokenizer={corpus.path}")  # fmt: skip
         return np.arange(len(corpus.document_offsets) - 1), valid, np.arange(len(valid.document_offsets) - 1)
     train_documents, valid_documents = corpus.split(recipe.validation_split, recipe.seed, recipe.objective.min_sentences)
@@ -103,16 +121,16 @@ def build_model_config(recipe: PretrainRecipe, corpus: Corpus) -> ModelConfig:
         )
     default = EncoderConfig()
     if recipe.model == default or (recipe.model and msgspec.structs.replace(recipe.model, mixer=default.mixer) != default):
-        raise UserError(f"init={recipe.init} brings its own model; leave out `model`, or say no more of it than model.mixer")
+        raise UserError(f"init={recipe.init} has its own model config; leave out `model`, or set only keys of model.mixer")
     if recipe.vectors is not None:
-        raise UserError(f"init={recipe.init} brings its own token table; leave out `vectors`")
+        raise UserError(f"init={recipe.init} has its own token embeddings; leave out `vectors`")
     init = resolve_path(recipe.init, "init")
     record = checkpoint.read_config(init)
-    if record["tokenizer"] != corpus.card["tokenizer_fingerprint"] and not is_extension(corpus.tokenizer, Tokenizer.load(init)):
-        raise UserError(f"{corpus.path} was made with another tokenizer "
-                       f"({corpus.card['tokenizer_fingerprint'][:8]}) than {init} "
-                       f"({record['tokenizer'][:8]}); run `prepare` again with tokenizer={init}, or with one that "
-                       f"`bertsmith tokenizer extend={init}` makes")  # fmt: skip
+    fingerprint = corpus.card["tokenizer_fingerprint"]
+    if record["tokenizer"] != fingerprint and not is_extension(corpus.tokenizer, Tokenizer.load(init)):
+        raise UserError(f"{corpus.path} was prepared with another tokenizer ({fingerprint[:8]}) than {init} "
+                       f"({record['tokenizer'][:8]}); prepare it again with tokenizer={init}, or with a tokenizer made by "
+                       f"`bertsmith tokenizer extend={init}`")  # fmt: skip
     config = from_dict(ModelConfig, record["model"], str(init / "config.json"))
     encoder = config.encoder
     if recipe.model is not None:
@@ -123,17 +141,17 @@ def build_model_config(recipe: PretrainRecipe, corpus: Corpus) -> ModelConfig:
 def build_batches(
     recipe: PretrainRecipe, corpus: Corpus, documents: np.ndarray, length: int, config: ModelConfig
 ) -> BatchLoader:
-    """The loader of one phase, after checking that model, objective and sequence length go together."""
+    """The loader of one phase, after checking that model, objective and sequence length are compatible."""
     if isinstance(recipe.objective, CausalLM | BiLM):
         recipe.objective.check(config.encoder)
     if uses_streams(recipe) and isinstance(recipe.objective, ReplacedTokenDetection):
-        raise UserError("objective=rtd carries no memory from batch to batch: its generator has none; choose another "
-                       "objective.packing, such as windows")  # fmt: skip
+        raise UserError("objective.packing=streams is not supported by objective=rtd, whose generator has no memory; use "
+                       "another, such as objective.packing=windows")  # fmt: skip
     if world_size() > 1 and uses_streams(recipe):
-        raise UserError("a stream goes on from each batch to the next, which other processes read; run it in one process, or "
-                       "choose another objective.packing, such as windows")  # fmt: skip
+        raise UserError("objective.packing=streams does not work with several processes, since each batch continues the one "
+                       "before; start it without torchrun, or use another, such as objective.packing=windows")  # fmt: skip
     if length > config.encoder.max_position_embeddings:
-        raise UserError(f"max_length {length} is more than the model's {config.encoder.max_position_embeddings} positions; "
+        raise UserError(f"max_length={length} is more than the model's {config.encoder.max_position_embeddings} positions; "
                        f"lower it, or set model.max_position_embeddings={length}")  # fmt: skip
     return recipe.objective.build_batches(corpus, documents, length, recipe.train.batch_tokens, recipe.seed)
 
@@ -147,14 +165,11 @@ def init_model(recipe: PretrainRecipe, config: ModelConfig, corpus: Corpus, cons
         weights = convert_weights(base.state_dict(), config.encoder)
         if (num_new := len(corpus.tokenizer) - len(tokenizer)) > 0:
             weights = resize_token_embeddings(weights, len(tokenizer), map_to_parent_ids(corpus.tokenizer, tokenizer))
-            console.info(
-                f"init: {num_new:,} new tokens begin as the mean of the old ones that spell them, {len(tokenizer):,} stay"
-            )
+            console.info(f"init: {num_new:,} new tokens start from the mean embedding of the old tokens they consist of")
         load_result = model.load_state_dict(weights, strict=False)
         for name in (*load_result.missing_keys, *load_result.unexpected_keys):
-            console.info(
-                f"init: {name} {'begins anew' if name in load_result.missing_keys else 'is not used by this objective'}"
-            )
+            status = "randomly initialized" if name in load_result.missing_keys else "not used by this objective"
+            console.info(f"init: {name} is {status}")
     if recipe.vectors is not None:
         init_embeddings(model, corpus.tokenizer, load_vectors(resolve_path(recipe.vectors, "vectors")), console)
     return model

@@ -32,10 +32,10 @@ CHANCE_LOSS_FRACTION = 0.99  # a final loss above this share of the loss at chan
 
 def train_word_vectors(recipe: "PretrainRecipe", out: Path, corpus: Corpus, identity: str, console: Console) -> dict[str, Any]:
     """Train word vectors, or resume, and publish a model with them as its token embeddings."""
-    epochs, objective = check_recipe(recipe), resolve_objective(recipe)
+    epochs, objective = check_recipe(recipe), resolve_vector_size(recipe)
     start_time, device = time.monotonic(), resolve_device(recipe.train.device, "train.device")
-    with console.progress_bar("counting", "") as bar:
-        trainer = objective.build_trainer(corpus, out / "state", epochs, recipe.seed, device, bar)
+    with console.progress_bar("counting co-occurrences") as bar:
+        trainer = objective.build_trainer(corpus, out / "state", epochs, recipe.seed, device, bar, recipe.train.learning_rate)
     if isinstance(trainer, Word2VecTrainer) and _is_set(recipe.train, TrainConfig(), "batch_tokens"):
         trainer.set_batch_words(recipe.train.batch_tokens)
     tokens = int(len(corpus.tokens) * epochs)
@@ -46,8 +46,8 @@ def train_word_vectors(recipe: "PretrainRecipe", out: Path, corpus: Corpus, iden
         and fit_result.get("loss", 0) > CHANCE_LOSS_FRACTION * trainer.chance_loss
     ):
         console.warn(
-            f"a loss of {fit_result['loss']:.3f} is that of chance: nothing was learnt; where there is little text, many small "
-            "steps help (train.batch_tokens=64), more of it (train.epochs=50), all of its words (objective.sample=0)"
+            f"the loss of {fit_result['loss']:.3f} is no better than chance, so the vectors have learned nothing; for a small "
+            "corpus set train.batch_tokens=64, train.epochs=50 or objective.sample=0"
         )
     model, model_facts = trainer.build_model()
     model_facts |= {"parameters": sum(weight.numel() for weight in model.parameters())}
@@ -60,40 +60,25 @@ def train_word_vectors(recipe: "PretrainRecipe", out: Path, corpus: Corpus, iden
     return {"out": str(out), "made": True, **result}
 
 
-def resolve_objective(recipe: "PretrainRecipe") -> WordVectorObjective:
-    """The objective with the vector size and learning rate of `model.hidden_size` and `train.learning_rate`, where given."""
-    objective, train = recipe.objective, recipe.train
+def resolve_vector_size(recipe: "PretrainRecipe") -> WordVectorObjective:
+    """The objective, with `model.hidden_size` as its vector size where given."""
+    objective = recipe.objective
     assert isinstance(objective, WordVectorObjective)
-    settings: dict[str, float] = {"vector_size": recipe.model.hidden_size} if recipe.model else {}
-    settings |= {"learning_rate": train.learning_rate} if train.learning_rate != TrainConfig().learning_rate else {}
-    return msgspec.structs.replace(objective, **settings)
+    return msgspec.structs.replace(objective, vector_size=recipe.model.hidden_size) if recipe.model else objective
 
 
-def check_given_keys(objective: WordVectorObjective, user_values: dict[str, Any]) -> None:
-    """Check the keys the user typed: no network-only keys, no contradicting vector size or learning rate.
-
-    A `train.learning_rate` equal to the default cannot be told from an unset one after parsing, so it is an error here.
-    """
-    kind, sections = (
-        objective.__struct_config__.tag,
-        {name: part for name, part in user_values.items() if isinstance(part, dict)},
-    )
-    objective_keys, model_keys, train_keys = (sections.get(name, {}) for name in ("objective", "model", "train"))
+def check_user_keys(objective: WordVectorObjective, user_values: dict[str, Any]) -> None:
+    """Raise a UserError for keys that only networks use, and for a vector size that is set twice."""
+    kind = objective.__struct_config__.tag
     if unused := [name for name in ("max_length", "phase_fractions", "validation_split", "eval_tokens") if name in user_values]:
-        raise UserError(f"objective={kind} learns from the whole corpus, word by word; leave out {unused[0]}")
-    for name, other_name, other_keys in (
-        ("vector_size", "model.hidden_size", model_keys if len(model_keys) == 1 else {}),
-        ("learning_rate", "train.learning_rate", train_keys),
-    ):
-        value, other_value = objective_keys.get(name), other_keys.get(other_name.split(".")[1])
-        if None not in (value, other_value) and value != other_value:
-            raise UserError(
-                f"objective.{name}={value} and {other_name}={other_value} say two things of one; leave out one of them"
-            )
-    if train_keys.get("learning_rate") == TrainConfig().learning_rate and objective_keys.get("learning_rate") is None:
-        rate = f"learning_rate={train_keys['learning_rate']:g}"
-        raise UserError(f"train.{rate} is what networks have if nothing is said, and would not be heard here; "
-                       f"if objective={kind} is to have it, say objective.{rate}")  # fmt: skip
+        raise UserError(f"objective={kind} has no sequences and no validation set; leave out {unused[0]}")
+    sections = {name: part for name, part in user_values.items() if isinstance(part, dict)}
+    vector_size, model_keys = sections.get("objective", {}).get("vector_size"), sections.get("model", {})
+    hidden_size = model_keys.get("hidden_size") if len(model_keys) == 1 else None  # check_recipe refuses other keys
+    if None not in (vector_size, hidden_size) and vector_size != hidden_size:
+        raise UserError(
+            f"objective.vector_size={vector_size} contradicts model.hidden_size={hidden_size}; leave out one of them"
+        )
 
 
 def check_recipe(recipe: "PretrainRecipe") -> float:
@@ -103,14 +88,16 @@ def check_recipe(recipe: "PretrainRecipe") -> float:
     kind = objective.__struct_config__.tag
     for name in ("init", "vectors", "valid"):
         if getattr(recipe, name) is not None:
-            raise UserError(f"objective={kind} makes a table of words from the corpus alone; leave out {name}")
+            raise UserError(f"objective={kind} trains word vectors on the corpus only; leave out {name}")
     if recipe.model and recipe.model != EncoderConfig(hidden_size=recipe.model.hidden_size):
-        raise UserError(f"objective={kind} makes a table of words, and no network: of `model` it takes model.hidden_size alone")
+        raise UserError(f"objective={kind} trains word vectors, not a network; of `model` set only model.hidden_size")
     if wrong := [f.name for f in fields(train) if f.name not in objective.train_keys and _is_set(train, defaults, f.name)]:
         allowed = ", ".join(f"train.{name}" for name in objective.train_keys)
-        raise UserError(f"train.{wrong[0]} is for networks: objective={kind} takes {allowed}; see objective.* for the rest")
+        raise UserError(
+            f"train.{wrong[0]} has no effect on objective={kind}, which uses {allowed} and objective.*; leave it out"
+        )
     if world_size() > 1:
-        raise UserError(f"objective={kind} is learnt by one process; start it without torchrun")
+        raise UserError(f"objective={kind} does not work with several processes; start it without torchrun")
     return _resolve_epochs(objective, train.epochs)
 
 
@@ -121,8 +108,8 @@ def _is_set(train: TrainConfig, defaults: TrainConfig, name: str) -> bool:
 def _resolve_epochs(objective: WordVectorObjective, requested: float | None) -> float:
     epochs = objective.default_epochs if requested is None else requested
     if epochs is None or (epochs != int(epochs) and not objective.allows_partial_epochs):
-        raise UserError(f"objective={objective.__struct_config__.tag} goes through its data whole times: give "
-                       "train.epochs=10, say")  # fmt: skip
+        raise UserError(f"objective={objective.__struct_config__.tag} needs a whole number of epochs, not {epochs}; set "
+                       "train.epochs=10, for example")  # fmt: skip
     return epochs if objective.allows_partial_epochs else int(epochs)
 
 
@@ -134,30 +121,34 @@ def _fit(
     rounds_done_before, row = _resume(trainer, state_dir, identity, metrics, console)
 
     def save(rounds_done: int) -> float:
-        facts = {"fingerprint": identity, "turn": rounds_done, "metrics": metrics.flush(), "row": row}
+        facts = {"fingerprint": identity, "round": rounds_done, "metrics_bytes": metrics.flush(), "metrics": row}
         checkpoint.save_checkpoint(state_dir / f"step-{rounds_done}", {"tables": trainer.state_dict()}, facts)
         checkpoint.prune_checkpoints(state_dir, train.save_total_limit, rounds_done)
         return time.monotonic()
 
     with catch_stop_signals() as stop_requested, ProgressDisplay(quiet=console.quiet) as display:
-        # the first save claims the folder, and fails early on a full disk
+        # the first save marks the folder as a run, and fails early on a full disk
         last_save, clock = save(0) if not rounds_done_before else time.monotonic(), Clock()
         for k in range(rounds_done_before, trainer.num_rounds):
             with clock.time_step():
                 row = trainer.train_round(k)
             metrics.log(k + 1, **row)
             speed = {
-                "speed": tokens_per_round / (clock.step_seconds or 1),
-                "left": (trainer.num_rounds - k - 1) * clock.step_seconds,
+                "tokens_per_second": tokens_per_round / (clock.step_seconds or 1),
+                "seconds_left": (trainer.num_rounds - k - 1) * clock.step_seconds,
             }
-            display.update((k + 1) / trainer.num_rounds, f"turn {k + 1}/{trainer.num_rounds}", {**row, **speed})
+            display.update(
+                (k + 1) / trainer.num_rounds,
+                f"round {k + 1:>{len(str(trainer.num_rounds))}}/{trainer.num_rounds}",
+                {**row, **speed},
+            )
             if stop_requested or time.monotonic() - last_save > SAVE_SECONDS or k + 1 == trainer.num_rounds:
                 last_save = save(k + 1)
             if stop_requested:
                 raise Interrupted(
-                    f"stopped after {k + 1} of {trainer.num_rounds} turns, which are saved; run the same command again to go on"
+                    f"checkpoint saved at round {k + 1} of {trainer.num_rounds}; run the same command again to resume"
                 )
-    return {"turns": trainer.num_rounds, **({"loss": row["loss"]} if row else {})}
+    return {"rounds": trainer.num_rounds, **({"loss": row["loss"]} if row else {})}
 
 
 def _resume(
@@ -169,8 +160,9 @@ def _resume(
         metrics.truncate(0, 0)
         return 0, {}
     if latest.metadata["fingerprint"] != identity:
-        raise UserError(f"{folder.parent} was started by another recipe; choose another out, or remove it")
+        raise UserError(f"{folder.parent} holds checkpoints of another recipe; choose another `out`, or remove the folder")
     trainer.load_state_dict(latest.tensors["tables"])
-    metrics.truncate(latest.metadata["metrics"], latest.metadata["turn"])
-    console.info(f"{folder.parent}: going on after {latest.metadata['turn']} of {trainer.num_rounds} turns")
-    return int(latest.metadata["turn"]), latest.metadata["row"]
+    rounds_done = int(latest.metadata["round"])
+    metrics.truncate(latest.metadata["metrics_bytes"], rounds_done)
+    console.info(f"resuming from round {rounds_done} of {trainer.num_rounds} ({folder})")
+    return rounds_done, latest.metadata["metrics"]

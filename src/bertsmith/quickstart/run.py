@@ -25,7 +25,7 @@ from .docstrings import collect_documents, to_corpus_text
 
 if TYPE_CHECKING:
     from ..inference.predictor import Predictor
-    from ..stage_types import FinetuneTrain, TrainConfig
+    from ..stage_types import FinetuneTrain, PretrainTrain
 
 
 SHIPPED_MODEL = "mini-en"
@@ -42,7 +42,7 @@ PRETRAIN_SETTINGS: dict[str, Any] = {
     "validation_split": 0.02,
     "eval_tokens": 131_072,
 }
-PRETRAIN_TRAIN: "TrainConfig" = {"batch_tokens": 1024, "learning_rate": 3e-3, "warmup_steps": 0.1, "eval_every": 1000}
+PRETRAIN_TRAIN: "PretrainTrain" = {"batch_tokens": 1024, "learning_rate": 3e-3, "warmup_steps": 0.1, "eval_every": 1000}
 ENGLISH_TEXTS = (
     "The capital of France is [MASK].",
     "He opened the [MASK] and walked in.",
@@ -126,7 +126,7 @@ class StepPrinter:
 
 def format_result(result: dict[str, Any]) -> list[str]:
     """Lines with the losses and accuracies of the small model, compared with the unigram baseline."""
-    if "valid_loss_words" not in result:
+    if "valid_mlm_loss" not in result:
         return ["no validation results: there is too little text to hold some out"]
     pseudo_nll, unigram_entropy = math.log(result["pseudo_perplexity"]), result["unigram_entropy"]
     verdict = (
@@ -137,9 +137,9 @@ def format_result(result: dict[str, Any]) -> list[str]:
     return [
         "validation results of the small model:",
         f"  pseudo-perplexity loss  {pseudo_nll:.3f} nats per token (unigram baseline: {unigram_entropy:.3f}); {verdict}",
-        f"  masked-token loss       {result['valid_loss_words']:.3f} nats per token; one in ten of these tokens is not masked",
+        f"  masked-token loss       {result['valid_mlm_loss']:.3f} nats per token; one in ten of these tokens is not masked",
         f"  masked-token accuracy   {result['valid_mlm_accuracy']:.1%}",
-        f"  next-sentence accuracy  {result['valid_next_accuracy']:.1%} (random guessing: 50%)",
+        f"  next-sentence accuracy  {result['valid_nsp_accuracy']:.1%} (random guessing: 50%)",
     ]
 
 

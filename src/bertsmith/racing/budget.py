@@ -47,9 +47,9 @@ def fit_to_budget(
 
 
 def count_spent_flops(recipe: PretrainRecipe, planned_flops: float, result: dict[str, Any]) -> float:
-    """FLOPs that the finished run took: of the steps it did, or for GloVe of the co-occurrence entries it counted."""
-    if isinstance(recipe.objective, Glove) and "entries" in result:
-        return glove_flops(recipe.objective, 2 * result["entries"] * (recipe.train.epochs or 0))
+    """FLOPs that the finished run took: of the steps it did, or for GloVe of the co-occurrences it counted."""
+    if isinstance(recipe.objective, Glove) and "cooccurrences" in result:
+        return glove_flops(recipe.objective, 2 * result["cooccurrences"] * (recipe.train.epochs or 0))
     return planned_flops * result["step"] / recipe.train.steps if recipe.train.steps else planned_flops
 
 

@@ -17,8 +17,7 @@ from ..evaluation.suite import AVERAGE
 from ..finetuning.recipe import FinetuneRecipe, finetune_identity
 from ..finetuning.suite import merge_settings
 from ..objectives.word2vec import WordVectorObjective
-from ..pretraining.setup import PretrainRecipe, pretrain_identity
-from ..train.config import TrainConfig
+from ..pretraining.setup import PretrainRecipe, PretrainTrain, pretrain_identity
 from .budget import count_spent_flops, fit_to_budget
 from .corpora import CorpusCache, TokenizedText, prepare_corpus
 
@@ -67,7 +66,7 @@ class Entry:
         assert self.recipe is not None
         if not self.is_untrained:
             return pretrain_identity(self.recipe)
-        return fingerprint(["untrained", pretrain_identity(replace(self.recipe, train=TrainConfig(steps=1)))])
+        return fingerprint(["untrained", pretrain_identity(replace(self.recipe, train=PretrainTrain(steps=1)))])
 
     @property
     def is_finished(self) -> bool:
@@ -96,8 +95,8 @@ class Entry:
 
 def causal_nll(result: dict[str, Any]) -> float | None:
     """Negative log-likelihood per token (nats) of a causal LM, or of the forward half of a bidirectional LM."""
-    if "valid_forward" in result:
-        return float(result["valid_forward"])
+    if "valid_forward_nll" in result:
+        return float(result["valid_forward_nll"])
     return math.log(result["perplexity"]) if "perplexity" in result else None
 
 
@@ -228,7 +227,17 @@ def _pretrain_recipe(
 
 def _word_vector_recipe(recipe: PretrainRecipe, name: str, member: dict[str, Any]) -> PretrainRecipe:
     """The recipe without the network settings of `every`, which word vectors do not take."""
-    if wrong := [key for key in ("model", "train", "max_length") if key in member]:
-        raise UserError(f"members.{name}.{wrong[0]}: word vectors are set by objective.* alone; remove it")
-    train = TrainConfig(epochs=1.0, device=recipe.train.device, save_total_limit=recipe.train.save_total_limit)
+    train = member.get("train", {})
+    wrong = [key for key in ("model", "max_length") if key in member] + [
+        f"train.{key}" for key in train if key != "learning_rate"
+    ]
+    if wrong:
+        raise UserError(f"members.{name}.{wrong[0]} has no effect on word vectors, which use objective.* and "
+                        "train.learning_rate; remove it")  # fmt: skip
+    train = PretrainTrain(
+        epochs=1.0,
+        learning_rate=train.get("learning_rate"),
+        device=recipe.train.device,
+        save_total_limit=recipe.train.save_total_limit,
+    )
     return replace(recipe, model=None, valid=None, train=train)

@@ -29,9 +29,7 @@ def render_corpus(corpus: Corpus) -> Section:
     )
     histograms = [
         bar_chart("Sentences by length", histogram_bins(card["sentence_lengths"]), "tokens (lower edge of bin)"),
-        bar_chart(
-            "Documents by length", histogram_bins(card["document_lengths"]), "sentences (lower edge of bin)"
-        ),
+        bar_chart("Documents by length", histogram_bins(card["document_lengths"]), "sentences (lower edge of bin)"),
     ]
     body = render("corpus", "corpus", warnings=card["warnings"], facts=facts, histograms=histograms, card_rows=_card_rows(card),
                   source_rows=_source_rows(card), frequent=_frequent_token_rows(corpus))  # fmt: skip

@@ -10,7 +10,7 @@ from ..errors import UserError
 from .charts import HALF_WIDTH, Series, extract_points, line_chart
 from .html import Section, render
 
-ACCURACIES = {"mlm_accuracy": "masked tokens", "next_accuracy": "sentence pairs"}  # names of metrics in charts
+ACCURACIES = {"mlm_accuracy": "masked tokens", "nsp_accuracy": "next sentence", "sop_accuracy": "sentence order"}  # by metric
 
 PSEUDO_PERPLEXITY_NOTE = (
     "One in ten of the selected tokens is left unchanged in the input and can be copied, so the masked-token loss may fall "
@@ -32,10 +32,10 @@ def read_metrics(folder: Path) -> MetricRows:
     for line_number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], start=1):
         try:
             row = json.loads(line)
-            rollback_step = row.get("rollback", row["step"])
+            rollback_step = row.get("rollback_to", row["step"])
         except (json.JSONDecodeError, AttributeError, KeyError):
             raise UserError(f"{path}, line {line_number}: not a row of metrics: {line[:80]!r}") from None
-        rows = [old for old in rows if old["step"] <= rollback_step] if "rollback" in row else [*rows, row]
+        rows = [old for old in rows if old["step"] <= rollback_step] if "rollback_to" in row else [*rows, row]
     return rows
 
 
@@ -43,13 +43,13 @@ def render_curves(folder: Path, unigram_entropy: float | None = None) -> Section
     """All charts of the run in `folder`; `unigram_entropy` is used if the run is not finished."""
     rows = read_metrics(folder)
     train, valid, pseudo = (
-        [row for row in rows if "loss" in row and row.get("trial") == split] for split in (None, "valid", "alone")
+        [row for row in rows if "loss" in row and row.get("split") == split] for split in (None, "valid", "pseudo_perplexity")
     )
     if not train and not valid:
         raise UserError(f"{folder / 'metrics.jsonl'} has no row with a loss yet")
     unigram_entropy = read_result(folder).get("unigram_entropy", unigram_entropy)
-    has_mlm_loss = any("loss.words" in row for row in train + valid)  # beside a sentence-pair loss
-    loss_key, loss_title = ("loss.words", "Masked-token loss (nats)") if has_mlm_loss else ("loss", "Loss (nats)")
+    has_mlm_loss = any("mlm_loss" in row for row in train + valid)
+    loss_key, loss_title = ("mlm_loss", "MLM loss (nats)") if has_mlm_loss else ("loss", "Loss (nats)")
     reference = ("unigram baseline (token frequencies only)", unigram_entropy) if unigram_entropy is not None else None
     pseudo_loss = Series("validation, one token masked at a time (pseudo-perplexity)", extract_points(pseudo, loss_key), "dots")
     loss_chart = line_chart(loss_title, [*_train_valid_series(train, valid, loss_key), pseudo_loss], "step", reference)
@@ -61,7 +61,7 @@ def render_curves(folder: Path, unigram_entropy: float | None = None) -> Section
     ]
     small_charts = [
         line_chart(title, [Series(key, extract_points(train, key))], "step", include_zero=True, width=HALF_WIDTH)
-        for title, key in (("Learning rate", "rate"), ("Gradient norm", "norm"))
+        for title, key in (("Learning rate", "learning_rate"), ("Gradient norm", "grad_norm"))
     ]
     body = render(
         "curves",
@@ -79,7 +79,7 @@ def describe_progress(rows: MetricRows) -> str:
     """Steps, tokens and skipped updates as a sentence."""
     steps = max(row["step"] for row in rows)
     tokens = max((row["tokens"] for row in rows if "tokens" in row), default=0)
-    skipped = sum("skipped" in row for row in rows)
+    skipped = sum("skip_reason" in row for row in rows)
     return f"{steps:,} steps, {tokens:,} training tokens" + (f", {skipped:,} updates skipped." if skipped else ".")
 
 
@@ -93,14 +93,16 @@ def render_results(folder: Path) -> Section:
     result = read_result(folder)
     unigram_perplexity = f"{math.exp(result['unigram_entropy']):,.0f}"
     loss, loss_note = (result.get("valid_loss"), "nats per predicted token")
-    if "valid_loss_words" in result:
-        loss, loss_note = result["valid_loss_words"], "nats per masked token"
+    if "valid_mlm_loss" in result:
+        loss, loss_note = result["valid_mlm_loss"], "nats per masked token"
     facts = [
         ("pseudo-perplexity", result.get("pseudo_perplexity"),
          f"on validation text, one token masked at a time; unigram baseline: {unigram_perplexity}"),
         ("masked-token accuracy", _format_percent(result.get("valid_mlm_accuracy")),
          "on validation text; one in ten of these tokens is unchanged"),
-        ("sentence-pair accuracy", _format_percent(result.get("valid_next_accuracy")),
+        ("next-sentence accuracy", _format_percent(result.get("valid_nsp_accuracy")),
+         "on validation text; random guessing: 50%"),
+        ("sentence-order accuracy", _format_percent(result.get("valid_sop_accuracy")),
          "on validation text; random guessing: 50%"),
         ("validation loss", loss, loss_note),
         ("training tokens", result["tokens"], f"in {result['step']:,} steps"),

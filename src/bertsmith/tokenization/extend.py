@@ -34,9 +34,7 @@ def extensible_kind(tokenizer: Tokenizer) -> ExtensibleKind:
     config = tokenizer.json_dict
     model, pre_tokenizer = config["model"], (config["pre_tokenizer"] or {}).get("type")
     if any(not token["special"] for token in config["added_tokens"]):
-        raise UserError(
-            f"{tokenizer.source} has added tokens that match inside words; remove these before you extend it"
-        )
+        raise UserError(f"{tokenizer.source} has added tokens that match inside words; remove these before you extend it")
     is_bert = (
         pre_tokenizer == "BertPreTokenizer"
         and _is_bert_normalizer(config["normalizer"])

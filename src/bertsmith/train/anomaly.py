@@ -41,10 +41,10 @@ class AnomalyDetector:
 
     def _skip_reason(self, loss: float, grad_norm: float) -> str | None:
         if not math.isfinite(loss):
-            return f"the loss is {loss}"
+            return f"loss is {loss}"
         if not math.isfinite(grad_norm):
-            return f"the gradient norm is {grad_norm}"
+            return f"gradient norm is {grad_norm}"
         if grad_norm <= self.spike_threshold:
             return None
         median_norm = self.spike_threshold / self.spike_factor
-        return f"the gradient norm {grad_norm:.4g} is a spike (over {self.spike_factor:g} times the usual {median_norm:.4g})"
+        return f"gradient norm {grad_norm:.4g} is over {self.spike_factor:g} times its median of {median_norm:.4g}"

@@ -27,7 +27,7 @@ class Checkpoint(NamedTuple):
     """A loaded checkpoint."""
 
     folder: Path
-    tensors: dict[str, dict[str, Tensor]]  # by file: model, optimizer, carry
+    tensors: dict[str, dict[str, Tensor]]  # by file: model, optimizer, recurrent_state
     metadata: dict[str, Any]
 
 
@@ -60,9 +60,9 @@ def load_latest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpo
             return _load_checkpoint(path)
         except UserError as error:
             damage = damage or str(error)
-            warn(f"{error}; going back to the checkpoint before it")
+            warn(f"{error}; trying the checkpoint before it")
     if damage:
-        raise UserError(f"no checkpoint in {folder} is whole: {damage}; remove {folder} to begin anew")
+        raise UserError(f"every checkpoint in {folder} is damaged: {damage}; remove {folder} to start over")
     return None
 
 
@@ -101,7 +101,7 @@ def collect_tensors(
     return {
         "model": model.state_dict(),
         "optimizer": optimizers.optimizer_state_by_name(optimizer, model),
-        "carry": flat_states,
+        "recurrent_state": flat_states,
     }
 
 
@@ -110,15 +110,16 @@ def restore_tensors(checkpoint: Checkpoint, model: nn.Module, optimizer: Optimiz
     try:
         model.load_state_dict(checkpoint.tensors["model"])
     except RuntimeError as error:
-        raise UserError(f"{checkpoint.folder / 'model.safetensors'} does not fit this model: {error}") from None
+        raise UserError(f"{checkpoint.folder / 'model.safetensors'} does not match this model: {error}") from None
     optimizers.load_optimizer_state(optimizer, model, checkpoint.tensors["optimizer"])
 
 
 def restore_recurrent_state(checkpoint: Checkpoint, rank: int, world_size: int, device: torch.device) -> RecurrentState:
     """The recurrent state of this rank, on `device`."""
-    saved = checkpoint.tensors["carry"]
+    saved = checkpoint.tensors["recurrent_state"]
     if saved and {int(key.split(".")[0]) for key in saved} != set(range(world_size)):
-        raise UserError(f"{checkpoint.folder} was saved by another number of processes; go on with as many as before")
+        num_saved = len({key.split(".")[0] for key in saved})
+        raise UserError(f"{checkpoint.folder} was saved by {num_saved} processes, not {world_size}; resume with {num_saved}")
     indices = sorted(int(key.split(".")[1]) for key in saved if key.startswith(f"{rank}."))
     return tuple(saved[f"{rank}.{i}"].to(device) for i in indices)
 

@@ -64,8 +64,10 @@ class TrainConfig(Config, frozen=True):
         """Raises a UserError for invalid values and combinations."""
         durations = [name for name in ("steps", "epochs", "minutes") if getattr(self, name) is not None]
         if len(durations) != 1:
-            problem = "train has none of steps, epochs and minutes" if not durations else f"train has {' and '.join(durations)}"
-            raise UserError(f"{problem}; give exactly one of the three, such as train.steps=1000")
+            problem = (
+                "no duration is set" if not durations else " and ".join(f"train.{name}" for name in durations) + " are both set"
+            )
+            raise UserError(f"{problem}; give one of train.steps, train.epochs and train.minutes, such as train.steps=1000")
         for name in (
             durations[0],
             "batch_tokens",
@@ -77,18 +79,18 @@ class TrainConfig(Config, frozen=True):
             "max_bad_steps",
         ):
             if getattr(self, name) <= 0:
-                raise UserError(f"train.{name} = {getattr(self, name):g} must be above 0")
+                raise UserError(f"train.{name} = {getattr(self, name):g} must be greater than 0")
         for name in ("weight_decay", "max_grad_norm", "workers", "eval_every", "grad_spike_factor", "decay_fraction"):
             if getattr(self, name) < 0:
-                raise UserError(f"train.{name} = {getattr(self, name):g} must not be negative")
+                raise UserError(f"train.{name} = {getattr(self, name):g} must be at least 0")
         if self.lr_scheduler_type == "inverse_sqrt" and not self.warmup_steps:
             raise UserError(
                 "train.lr_scheduler_type=inverse_sqrt decays from the end of the warmup; set train.warmup_steps, such as 4000"
             )
         if self.average_checkpoints and self.early_stopping_patience:
             raise UserError(
-                "train.early_stopping_patience keeps the best weights and train.average_checkpoints the mean of the last; "
-                "leave one of them out"
+                "train.early_stopping_patience keeps the best weights, train.average_checkpoints the mean of the last ones; "
+                "set only one of them"
             )
         if self.epochs is None or self.warmup_steps < 1:
             resolve_warmup(self.warmup_steps, self.steps)

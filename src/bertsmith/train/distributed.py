@@ -30,8 +30,8 @@ def init_distributed(device: torch.device, gradient_accumulation_steps: int) -> 
     if gradient_accumulation_steps % num_processes:
         next_multiple = -(-gradient_accumulation_steps // num_processes) * num_processes
         raise UserError(
-            f"train.gradient_accumulation_steps = {gradient_accumulation_steps} micro-batches cannot be shared evenly by "
-            f"{num_processes} processes; make it a multiple of {num_processes}, such as {next_multiple}"
+            f"train.gradient_accumulation_steps = {gradient_accumulation_steps} micro-batches cannot be divided among "
+            f"{num_processes} processes; set it to a multiple of {num_processes}, such as {next_multiple}"
         )
     if not dist.is_initialized():
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")

@@ -10,7 +10,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +25,7 @@ from .. import artifacts
 from ..errors import UserError
 from .loss import BatchLike, Loss
 
-LOSS_PREFIX = "loss."  # prefix of the metric of each part of the loss
+LOSS_SUFFIX = "_loss"  # of the metric of each part of the loss: mlm_loss, nsp_loss
 
 
 class MetricSums:
@@ -46,8 +46,13 @@ class MetricSums:
     def means(self) -> dict[str, float]:
         """sum / count of each metric with a count above 0; `loss`, the sum of the parts of the loss, comes first."""
         means = {name: total / count for name, (total, count) in self.sums.items() if count}
-        parts = [mean for name, mean in means.items() if name.startswith(LOSS_PREFIX)]
-        return {"loss": sum(parts), **means} if parts else means
+        parts = list_losses(means)
+        return {"loss": sum(means[name] for name in parts), **means} if parts else means
+
+
+def list_losses(names: Iterable[str]) -> list[str]:
+    """The names of losses among those of metrics: `loss` and its parts."""
+    return [name for name in names if name == "loss" or name.endswith(LOSS_SUFFIX)]
 
 
 class DeviceMetricSums:
@@ -63,7 +68,7 @@ class DeviceMetricSums:
     def add_loss(self, loss: Loss, batch: BatchLike) -> None:
         """Adds the parts of the loss, by their target counts, and its metrics."""
         for name, part in loss.parts.items():
-            self.add(LOSS_PREFIX + name, part, batch.target_counts[name])
+            self.add(name + LOSS_SUFFIX, part, batch.target_counts[name])
         for name, (total, count) in loss.metrics.items():
             self.add(name, total, count)
 
@@ -127,7 +132,9 @@ class TensorBoardLogger:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise UserError("train.tensorboard needs a package: pip install bertsmith[tensorboard]") from None
+            raise UserError(
+                "train.tensorboard=true needs the tensorboard package: pip install bertsmith[tensorboard]"
+            ) from None
         self._folder, self._writer_class = folder, SummaryWriter
         self._writer: Any = None
 
@@ -136,7 +143,7 @@ class TensorBoardLogger:
 
     def add(self, step: int, values: dict[str, Any]) -> None:
         assert self._writer, "call start() first"
-        prefix = values.get("trial", "train")
+        prefix = values.get("split", "train")
         for name, value in values.items():
             if isinstance(value, int | float):
                 self._writer.add_scalar(f"{prefix}/{name}", value, step)
@@ -154,7 +161,7 @@ FIRST_LINE_AFTER, LINE_INTERVAL = 10.0, 30.0  # seconds, when stderr is not a te
 class ProgressDisplay:
     """Messages and progress on stderr. `info` respects `quiet`, `warn` does not; `enabled` is False on all ranks but 0.
 
-    baseline: (part of the loss, its unigram baseline), shown beside the loss.
+    baseline: (name of a loss, its unigram baseline), shown next to the loss.
     """
 
     def __init__(
@@ -193,25 +200,32 @@ class ProgressDisplay:
             print(message, file=sys.stderr, flush=True)
 
     def update(self, fraction_done: float, progress_text: str, metrics: Mapping[str, Any]) -> None:
-        """Shows the progress; fraction_done in [0, 1], progress_text such as `step 20/100`."""
+        """Shows the progress; fraction_done in [0, 1], progress_text such as `step  20/100`."""
         if not self._bar:
             self._print_line(progress_text, metrics)
             return
         if self._task is None:  # created late, so that steps before a resume do not count as speed
             self._task = self._bar.add_task("", total=1.0, completed=fraction_done)  # type: ignore[arg-type]
-        self._bar.update(self._task, completed=fraction_done, description=self.format_line(progress_text, metrics))
+        # on one line of a terminal: single spaces, no learning rate
+        shown = {name: value for name, value in metrics.items() if name != "learning_rate"}
+        description = " ".join(self.format_line(progress_text, shown).split())
+        self._bar.update(self._task, completed=fraction_done, description=description)
 
     def _print_line(self, progress_text: str, metrics: Mapping[str, Any]) -> None:
         if self._clock() >= self._next_line_at:
             self._next_line_at = self._clock() + LINE_INTERVAL
-            time_left = timedelta(seconds=round(min(max(metrics["left"], 0.0), 1e9)))  # timedelta overflows on huge values
-            self.info(f"{self.format_line(progress_text, metrics)}  {time_left} left")
+            eta = timedelta(seconds=round(min(max(metrics["seconds_left"], 0.0), 1e9)))  # timedelta overflows on huge values
+            self.info(f"{self.format_line(progress_text, metrics)}  ETA {eta}")
 
     def format_line(self, progress_text: str, metrics: Mapping[str, Any]) -> str:
-        part, unigram = self._baseline or ("", 0.0)
-        baseline_text = f"  {part} {metrics.get(LOSS_PREFIX + part, float('nan')):.3f} (unigram {unigram:.2f})" if part else ""
-        loss, speed = metrics.get("loss", float("nan")), metrics["speed"]
-        return f"{progress_text}  loss {loss:.3f}{baseline_text}  {speed:,.0f} tokens/s"
+        """One line in columns of fixed width: progress, loss, loss next to its unigram baseline, learning rate, speed."""
+        columns = [progress_text, f"loss {metrics.get('loss', math.nan):6.3f}"]
+        if self._baseline:
+            name, unigram_loss = self._baseline
+            columns.append(f"{name} {metrics.get(name, math.nan):6.3f} (unigram {unigram_loss:.2f})")
+        if "learning_rate" in metrics:
+            columns.append(f"lr {metrics['learning_rate']:.2e}")
+        return "  ".join([*columns, f"{metrics['tokens_per_second']:>9,.0f} tokens/s"])
 
 
 def format_metrics(values: Mapping[str, float]) -> str:

@@ -12,7 +12,7 @@ class BatchLike(Protocol):
 
     @property
     def target_counts(self) -> Mapping[str, int]:
-        """Number of targets of each part of the loss, such as `{"words": 1234, "next": 56}`."""
+        """Number of targets of each part of the loss, such as `{"mlm": 1234, "nsp": 56}`."""
 
     @property
     def num_tokens(self) -> int:
@@ -28,8 +28,8 @@ class Loss:
     The trainer minimizes sum over parts of (sum of the part / number of its targets in the whole update), so that gradient
     accumulation and data parallelism weigh every target the same.
 
-    parts: scalar tensor per part of the loss.
-    metrics: (sum, count) by name for the log, such as `{"accuracy": (num_correct, num_targets)}`.
+    parts: scalar tensor by part of the loss, such as `{"mlm": ..., "nsp": ...}`; logged as mlm_loss and nsp_loss.
+    metrics: (sum, count) by name for the log, such as `{"accuracy": (num_correct, num_targets)}`; no name ends in _loss.
     recurrent_state: passed to the next `compute_loss` and saved in checkpoints.
     """
 

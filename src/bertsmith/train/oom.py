@@ -45,9 +45,9 @@ def retry_on_oom(train: TrainConfig, max_length: int, out: Path, run: Callable[[
         _free_memory()  # outside `except`: the traceback keeps the tensors of the run alive
         _save_batch_split(smaller, out)
         console.warn(
-            f"out of memory with micro-batches of {train.batch_tokens:,} tokens; going on from the newest checkpoint with "
-            f"{smaller.batch_tokens:,}, and train.gradient_accumulation_steps={smaller.gradient_accumulation_steps} instead of "
-            f"{train.gradient_accumulation_steps}"
+            f"out of memory with train.batch_tokens={train.batch_tokens}; resuming from the last checkpoint with "
+            f"train.batch_tokens={smaller.batch_tokens} train.gradient_accumulation_steps="
+            f"{smaller.gradient_accumulation_steps}: the same tokens per update"
         )
         train = smaller
 
@@ -78,8 +78,8 @@ def _apply_saved_split(train: TrainConfig, out: Path, console: Console) -> Train
     if split := read_batch_split(out):
         train = replace(train, **split)
         console.info(
-            f"micro-batches of {train.batch_tokens:,} tokens and train.gradient_accumulation_steps="
-            f"{train.gradient_accumulation_steps}: more did not fit"
+            f"resuming with train.batch_tokens={train.batch_tokens} train.gradient_accumulation_steps="
+            f"{train.gradient_accumulation_steps}: larger micro-batches ran out of memory"
         )
     return train
 
@@ -89,15 +89,15 @@ def _halve_micro_batch(train: TrainConfig, max_length: int, out: Path) -> TrainC
     smaller = replace(
         train, batch_tokens=train.batch_tokens // 2, gradient_accumulation_steps=2 * train.gradient_accumulation_steps
     )
-    problem = f"out of memory with micro-batches of {train.batch_tokens:,} tokens"
-    way_out = f"with another out, or once {out / 'state'} is removed"
+    problem = f"out of memory with train.batch_tokens={train.batch_tokens}"
+    restart = f"and use another `out`, or remove {out / 'state'} first"
     if smaller.batch_tokens < max_length:
-        raise UserError(f"{problem}, which cannot be halved: a sequence may have {max_length:,}; give "
-                       f"train.gradient_checkpointing=true, a shorter max_length or a smaller model, {way_out}")  # fmt: skip
+        raise UserError(f"{problem}, which cannot be halved: sequences have up to {max_length:,} tokens; set "
+                       f"train.gradient_checkpointing=true, a lower max_length or a smaller model, {restart}")  # fmt: skip
     if world_size() > 1:  # the other ranks wait in the middle of a step
-        raise UserError(f"{problem}, and several processes do not lower them by themselves; give train.batch_tokens="
+        raise UserError(f"{problem}, which is not lowered automatically with several processes; set train.batch_tokens="
                        f"{smaller.batch_tokens} train.gradient_accumulation_steps={smaller.gradient_accumulation_steps}, "
-                       f"{way_out}")  # fmt: skip
+                       f"{restart}")  # fmt: skip
     return smaller
 
 

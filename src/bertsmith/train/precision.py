@@ -32,7 +32,7 @@ def prepare_model(model: nn.Module, config: TrainConfig) -> PreparedModel:
     """
     device = _select_device(config.device)
     if config.precision == "fp16" and device.type != "cuda":
-        raise UserError("train.precision = fp16 needs a CUDA device; on the CPU take bf16 or fp32")
+        raise UserError("train.precision=fp16 needs a CUDA device; on a CPU set train.precision=bf16 or fp32")
     if config.full_determinism and device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by cuBLAS for determinism
     torch.use_deterministic_algorithms(config.full_determinism)

@@ -16,27 +16,27 @@ class TrainProgress(msgspec.Struct):
     """Everything besides tensors that the next step depends on."""
 
     step: int = 0  # updates done, skipped ones included
-    jump: int = 0  # updates whose micro-batches are skipped because they led to a rollback
-    rate_factor: float = 1.0  # multiplies the learning rate; halved by each rollback
+    batch_offset: int = 0  # updates whose batches are left out, since they led to a rollback
+    lr_scale: float = 1.0  # multiplies the learning rate; halved by each rollback
     rollbacks: int = 0
-    skipped: int = 0
+    skipped_steps: int = 0
     tokens: int = 0  # input tokens so far
-    rate: float = 0.0  # learning rate of the last step
+    learning_rate: float = 0.0  # of the last step
     loss: float | None = None  # of the last logged row
-    interval: dict[str, tuple[float, float]] = {}  # metric sums and counts since that row
-    norms: list[float] = []  # recent gradient norms of the AnomalyDetector
-    bad: int = 0  # its skipped updates in a row
-    trials: dict[str, dict[str, float | None]] = {}  # metrics of the last evaluation, by eval set
-    judged_at: int = -1  # step of the last evaluation
-    best: float | None = None  # best score of an evaluation
+    metric_sums: dict[str, tuple[float, float]] = {}  # sum and count by metric, since that row
+    grad_norms: list[float] = []  # recent gradient norms of the AnomalyDetector
+    bad_steps: int = 0  # its skipped updates in a row
+    evaluations: dict[str, dict[str, float | None]] = {}  # metrics of the last evaluation, by split
+    eval_step: int = -1  # step of the last evaluation
+    best_score: float | None = None
     best_step: int = -1  # step of the best score, in the file name of its weights
-    stale: int = 0  # evaluations since the best one
-    done: bool = False
-    elapsed: float = 0.0  # seconds
-    pace: float = 0.0  # median seconds per step
-    lost: float = 0.0  # startup seconds, over all sessions
-    metrics_bytes: int = 0
-    scaler: dict[str, Any] = {}
+    evals_since_best: int = 0
+    is_finished: bool = False
+    seconds: float = 0.0  # over all sessions
+    step_seconds: float = 0.0  # median
+    startup_seconds: float = 0.0  # over all sessions
+    metrics_bytes: int = 0  # size of metrics.jsonl
+    grad_scaler: dict[str, Any] = {}
     fingerprint: str = ""
 
 
@@ -44,7 +44,7 @@ def parse_progress(values: dict[str, Any], source: str) -> TrainProgress:
     try:
         return msgspec.convert(values, TrainProgress)
     except msgspec.ValidationError as error:
-        raise UserError(f"{source} is not progress that this version can read: {error}") from None
+        raise UserError(f"{source} cannot be read by this version of bertsmith: {error}") from None
 
 
 def progress_to_dict(progress: TrainProgress) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class Clock:
     """Elapsed time over all sessions of a run, median seconds per step, and startup time.
 
     The first step of a session compiles the model and starts workers. Its time counts as startup: a schedule by the clock
-    (`train.minutes`) that counted it would be past its warm-up before the second step.
+    (`train.minutes`) that counted it would be past its warmup before the second step.
     """
 
     def __init__(self, elapsed: float = 0.0, step_seconds: float = 0.0, startup_seconds: float = 0.0) -> None:

@@ -10,7 +10,7 @@ SchedulerType = Literal["linear", "cosine", "constant", "warmup_stable_decay", "
 
 SLANTED_MIN_FACTOR = 1 / 32  # of the slanted triangular schedule
 
-_DECAY_FUNCTIONS: dict[str, Callable[[float], float]] = {  # t: from 0 to 1 between warm-up and end
+_DECAY_FUNCTIONS: dict[str, Callable[[float], float]] = {  # t: from 0 to 1 between warmup and end
     "linear": lambda t: 1 - t,
     "cosine": lambda t: (1 + math.cos(math.pi * t)) / 2,
     "constant": lambda t: 1.0,
@@ -24,14 +24,14 @@ def lr_factor(
     decay_fraction: float = 0.3,
     step_fraction: float = 0.0,
 ) -> float:
-    """Learning rate as a fraction of its peak, in [0, 1], after linear warm-up.
+    """Learning rate as a fraction of its peak, in [0, 1], after linear warmup.
 
-    fraction_done: fraction of the run done; warmup_fraction: fraction of the run that is warm-up.
+    fraction_done: fraction of the run done; warmup_fraction: fraction of the run that is warmup.
     decay_fraction: fraction of the run over which `warmup_stable_decay` falls to 0.
-    step_fraction: fraction of the run one step takes, so that the first step of the warm-up does not have a rate of 0.
+    step_fraction: fraction of the run one step takes, so that the first step of the warmup does not have a learning rate of 0.
 
     `slanted_triangular` is the schedule of Howard & Ruder (2018): from and to 1/32 of the peak. `inverse_sqrt` (Vaswani
-    et al. 2017) decays as 1 / sqrt(step) after the warm-up.
+    et al. 2017) decays as 1 / sqrt(step) after the warmup.
     """
     if scheduler_type == "slanted_triangular":
         return SLANTED_MIN_FACTOR + (1 - SLANTED_MIN_FACTOR) * lr_factor(
@@ -47,18 +47,20 @@ def lr_factor(
 
 
 def resolve_warmup(warmup: float, steps: int | None) -> float:
-    """Warm-up as a fraction of the run: `warmup` below 1 is one already, from 1 up it counts steps (then `steps` is needed)."""
+    """Warmup as a fraction of the run: `warmup` below 1 is one, from 1 on it is a number of steps (and `steps` is needed)."""
     if warmup < 0:
-        raise UserError(f"train.warmup_steps = {warmup:g} is negative; give a share of the run below 1, or a number of steps")
+        raise UserError(
+            f"train.warmup_steps = {warmup:g} must be at least 0: a number of steps, or below 1 a fraction of the run"
+        )
     if warmup < 1:
         return warmup
     if steps is None:
         raise UserError(
-            f"train.warmup_steps = {warmup:g} counts steps, but train.minutes has none; give a share of the run below 1"
+            f"train.warmup_steps = {warmup:g} is a number of steps, but train.minutes is set; give a fraction below 1"
         )
     if warmup > steps:
         raise UserError(
-            f"train.warmup_steps = {warmup:g} steps is longer than the run of {steps}; lower it, or give a share below 1"
+            f"train.warmup_steps = {warmup:g} is more than the {steps} steps of the run; lower it, or give a fraction below 1"
         )
     return warmup / steps
 

@@ -40,7 +40,7 @@ def evaluate(objective: Objective, batches: Iterable[BatchLike], prepared: Prepa
 class StepResult(NamedTuple):
     """Result of an update on the host, summed over micro-batches and ranks."""
 
-    metrics: MetricSums  # parts of the loss, metrics of the objective, and `norm`: the gradient norm before clipping
+    metrics: MetricSums  # losses, metrics of the objective, and `grad_norm` (before clipping)
     tokens: int
     recurrent_state: tuple[Tensor, ...]
 
@@ -90,7 +90,7 @@ class UpdateStep:
                 mean_loss, penalty = _mean_loss(loss, counts), _model_penalty(self.model)
             if isinstance(penalty, Tensor):  # added once per update, in equal shares
                 mean_loss = mean_loss + penalty / (len(batches) * self.dist_state.world_size)
-                metrics.add("price", penalty, 1)
+                metrics.add("penalty", penalty, 1)
             if mean_loss.requires_grad:  # a batch without targets has no gradient
                 self.scaler.scale(mean_loss).backward()
             metrics.add_loss(loss, batch)
@@ -98,7 +98,7 @@ class UpdateStep:
             recurrent_state = tuple(tensor.detach() for tensor in loss.recurrent_state)
         self.dist_state.all_reduce_grads(self.parameters)
         grad_norm = self._clip_grads()
-        metrics.add("norm", grad_norm, 1)
+        metrics.add("grad_norm", grad_norm, 1)
         return PendingStep(metrics, total_loss, grad_norm, tokens, recurrent_state)
 
     def apply_unless_anomalous(self, pending: PendingStep, lr: float, norm_limit: float) -> None:
@@ -157,7 +157,7 @@ class UpdateStep:
 
 
 def _model_penalty(model: nn.Module) -> Tensor | float:
-    """Regularization term of the model itself (such as the span loss of adaptive span), independent of targets."""
+    """Regularization term of the model (such as the span loss of adaptive span), which does not depend on targets."""
     return model.penalty() if hasattr(model, "penalty") else 0.0  # type: ignore[operator]
 
 

@@ -13,7 +13,7 @@ from ..errors import Interrupted, UserError
 from . import checkpoint, distributed, optim, param_groups, precision, progress, schedule, signals
 from .anomaly import AnomalyDetector
 from .config import TrainConfig
-from .logging import LOSS_PREFIX, MetricsLogger, MetricSums, ProgressDisplay, format_metrics
+from .logging import MetricsLogger, MetricSums, ProgressDisplay, format_metrics, list_losses
 from .loss import BatchLike, Objective
 from .progress import Clock, TrainProgress
 from .step import UpdateStep, evaluate
@@ -56,15 +56,13 @@ class Trainer:
             eval set.
         param_schedule: learning rate scale and unfreezing by parameter name.
         on_step: called after each step with its number and metrics.
-        baseline: (part of the loss, its unigram baseline), shown beside the loss.
+        baseline: (name of a loss, its unigram baseline), shown next to the loss.
         """
         config.check()
         if config.epochs is not None:
-            raise UserError("train.epochs must be counted in steps first: TrainConfig.resolve_epochs(batches_per_epoch)")
+            raise UserError("train.epochs must first be converted to steps, by TrainConfig.resolve_epochs(batches_per_epoch)")
         if config.early_stopping_patience and not eval_sets and not score_fn:
-            raise UserError(
-                "train.early_stopping_patience needs something to evaluate on: give a dev file, or set validation_split"
-            )
+            raise UserError("train.early_stopping_patience needs evaluation data; give a dev file, or set validation_split")
         self.config, self.folder, self.seed, self.on_step = config, folder, seed, on_step
         self.objective, self.eval_sets, self.score_fn = objective, eval_sets or {}, score_fn
         self.prepared = precision.prepare_model(model, config)
@@ -120,7 +118,7 @@ class Trainer:
         c, (fraction_done, step_fraction) = self.config, self._run_fractions()
         return (
             c.learning_rate
-            * self.progress.rate_factor
+            * self.progress.lr_scale
             * schedule.lr_factor(c.lr_scheduler_type, fraction_done, self._warmup_fraction, c.decay_fraction, step_fraction)
         )
 
@@ -134,7 +132,7 @@ class Trainer:
             self.update_step.apply_unless_anomalous(pending, lr, self.anomaly_detector.spike_threshold)
         self._prefetch(get_batch, p.step + 1)
         result = self.update_step.fetch_result(pending)
-        p.step, p.tokens, p.rate, p.done = p.step + 1, p.tokens + result.tokens, lr, False
+        p.step, p.tokens, p.learning_rate, p.is_finished = p.step + 1, p.tokens + result.tokens, lr, False
         means = {"loss": 0.0, **result.metrics.means()}
         self._recent_losses.append(means["loss"])
         if reason := self._skip_reason(means):
@@ -145,12 +143,12 @@ class Trainer:
                 self.update_step.apply(lr)
             self.recurrent_state = result.recurrent_state
             self._add_to_interval(result.metrics)
-        return {**means, "rate": lr, "tokens": result.tokens}
+        return {**means, "learning_rate": lr, "tokens": result.tokens}
 
     def _micro_batches(self, get_batch: BatchFn, step: int, fraction_done: float) -> SeededBatches:
         """(dropout seed, micro-batch) of this rank for a step, on the device; prefetched ones if they are of this step."""
         first, local_indices = (
-            (self.progress.jump + step) * self.config.gradient_accumulation_steps,
+            (self.progress.batch_offset + step) * self.config.gradient_accumulation_steps,
             self.dist_state.local_micro_batches(self.config.gradient_accumulation_steps),
         )
         if self._prefetched is None or self._prefetched[0] != first:
@@ -164,19 +162,19 @@ class Trainer:
             self._micro_batches(get_batch, step, self._run_fractions()[0] if steps is None else step / steps)
 
     def _skip_reason(self, means: dict[str, float]) -> str | None:
-        if self.update_step.has_overflowed(means["loss"], means["norm"]):
-            return "fp16 overflowed, its scale is halved"
-        return self.anomaly_detector.check(means["loss"], means["norm"])
+        if self.update_step.has_overflowed(means["loss"], means["grad_norm"]):
+            return "fp16 overflow, the loss scale is halved"
+        return self.anomaly_detector.check(means["loss"], means["grad_norm"])
 
     def _record_skip(self, reason: str) -> None:
-        self.progress.skipped += 1
-        self.metrics.log(self.progress.step, skipped=reason)
-        self.display.warn(f"step {self.progress.step}: skipped, {reason}")
+        self.progress.skipped_steps += 1
+        self.metrics.log(self.progress.step, skip_reason=reason)
+        self.display.warn(f"step {self.progress.step}: update skipped: {reason}")
 
     def _add_to_interval(self, metrics: MetricSums) -> None:
-        interval = MetricSums(self.progress.interval)
+        interval = MetricSums(self.progress.metric_sums)
         interval.add(metrics.drop_nonfinite())
-        self.progress.interval = interval.sums
+        self.progress.metric_sums = interval.sums
 
     def _run_fractions(self) -> tuple[float, float]:
         """The fraction of the run done, and the fraction one step takes."""
@@ -184,8 +182,9 @@ class Trainer:
         if c.steps is not None:
             return p.step / c.steps, 1 / c.steps
         budget = 60 * (c.minutes or 0)
-        usable_seconds = max(budget - p.lost, 1e-9)
-        return min(max(p.elapsed - p.lost, 0.0) / usable_seconds, 1 - 1e-9), p.pace / usable_seconds
+        usable_seconds = max(budget - p.startup_seconds, 1e-9)
+        fraction_done = max(p.seconds - p.startup_seconds, 0.0) / usable_seconds
+        return min(fraction_done, 1 - 1e-9), p.step_seconds / usable_seconds
 
     def _seconds_left(self) -> float:
         """Estimated seconds to the end, without evaluations."""
@@ -196,14 +195,14 @@ class Trainer:
 
     def _is_finished(self) -> bool:
         c, p = self.config, self.progress
-        if c.early_stopping_patience and p.stale >= c.early_stopping_patience:
+        if c.early_stopping_patience and p.evals_since_best >= c.early_stopping_patience:
             return True
         if c.steps is not None:
             return p.step >= c.steps
-        p.elapsed, p.pace, p.lost = self.dist_state.broadcast(
+        p.seconds, p.step_seconds, p.startup_seconds = self.dist_state.broadcast(
             (self.clock.elapsed, self.clock.step_seconds, self.clock.startup_seconds)
         )
-        return p.step > 0 and p.elapsed + p.pace > 60 * (c.minutes or 0)
+        return p.step > 0 and p.seconds + p.step_seconds > 60 * (c.minutes or 0)
 
     # -- between steps
 
@@ -217,25 +216,27 @@ class Trainer:
             self._save()
         speed = row["tokens"] / (self.clock.step_seconds or 1)
         self.display.update(
-            self._run_fractions()[0], self._progress_text(), {**row, "speed": speed, "left": self._seconds_left()}
+            self._run_fractions()[0],
+            self._progress_text(),
+            {**row, "tokens_per_second": speed, "seconds_left": self._seconds_left()},
         )
 
     def _log(self) -> None:
-        p, means = self.progress, MetricSums(self.progress.interval).means()
+        p, means = self.progress, MetricSums(self.progress.metric_sums).means()
         if not means:
             return  # every update since the last row was skipped and logged by _record_skip
-        p.loss, p.interval = means.get("loss"), {}
-        loss_parts = {name: mean for name, mean in means.items() if name == "loss" or name.startswith(LOSS_PREFIX)}
-        state = {"rate": p.rate, "norm": means["norm"], "tokens": p.tokens}
-        self.metrics.log(p.step, **{**loss_parts, **state, **means})
+        p.loss, p.metric_sums = means.get("loss"), {}
+        losses = {name: means[name] for name in list_losses(means)}
+        state = {"learning_rate": p.learning_rate, "grad_norm": means["grad_norm"], "tokens": p.tokens}
+        self.metrics.log(p.step, **{**losses, **state, **means})
 
     def _evaluate(self) -> None:
         p = self.progress
-        p.trials, p.judged_at = {}, p.step
+        p.evaluations, p.eval_step = {}, p.step
         for name, batches in self.eval_sets.items():
             means = evaluate(self.objective, batches(), self.prepared)
-            p.trials[name] = dict(means)
-            self.metrics.log(p.step, trial=name, **means)
+            p.evaluations[name] = dict(means)
+            self.metrics.log(p.step, split=name, **means)
             self.display.info(f"step {p.step}: {name}: {format_metrics(means)}")
         if self.config.early_stopping_patience:
             self._update_best()
@@ -243,14 +244,14 @@ class Trainer:
     def _update_best(self) -> None:
         """Saves the weights if their score is the best so far, for early stopping."""
         p = self.progress
-        eval_loss = next(iter(p.trials.values()), {}).get("loss")
+        eval_loss = next(iter(p.evaluations.values()), {}).get("loss")
         score = self.score_fn() if self.score_fn else -(eval_loss if eval_loss is not None else float("inf"))
         score = self.dist_state.broadcast(score)
         score = -math.inf if math.isnan(score) else score
-        if p.best_step >= 0 and not score > (-math.inf if p.best is None else p.best):  # JSON holds no infinity
-            p.stale += 1
+        if p.best_step >= 0 and not score > (-math.inf if p.best_score is None else p.best_score):  # JSON has no infinity
+            p.evals_since_best += 1
             return
-        p.best, p.best_step, p.stale = score, p.step, 0
+        p.best_score, p.best_step, p.evals_since_best = score, p.step, 0
         if self.is_main_process:
             checkpoint.save_best(self.folder / "state", p.step, self.model)
 
@@ -259,7 +260,7 @@ class Trainer:
         p = self.progress
         if p.best_step >= 0 and p.best_step != p.step:
             checkpoint.load_best(self.folder / "state", p.best_step, self.model)
-            self.display.info(f"the best weights are those of step {p.best_step}")
+            self.display.info(f"loaded the best weights, of step {p.best_step}")
 
     def _load_average(self) -> None:
         """Loads the mean of the last `train.average_checkpoints` checkpoints."""
@@ -268,7 +269,7 @@ class Trainer:
             steps = checkpoint.load_average(
                 self.folder / "state", self.config.average_checkpoints, self.progress.step, self.model
             )
-            self.display.info(f"the weights are the mean of those of steps {', '.join(map(str, steps))}")
+            self.display.info(f"averaged the weights of steps {', '.join(map(str, steps))}")
 
     def _roll_back(self) -> None:
         """Restores the last checkpoint, skips the batches since then, and halves the learning rate."""
@@ -279,28 +280,28 @@ class Trainer:
         assert saved, "step 0 was saved"
         self._restore(saved)
         new = self.progress
-        new.jump = old.jump + old.step - new.step
-        new.rate_factor, new.rollbacks = old.rate_factor / 2, old.rollbacks + 1
-        new.skipped, new.tokens = old.skipped, old.tokens
-        new.elapsed, new.pace, new.lost = old.elapsed, old.pace, old.lost
+        new.batch_offset = old.batch_offset + old.step - new.step
+        new.lr_scale, new.rollbacks = old.lr_scale / 2, old.rollbacks + 1
+        new.skipped_steps, new.tokens = old.skipped_steps, old.tokens
+        new.seconds, new.step_seconds, new.startup_seconds = old.seconds, old.step_seconds, old.startup_seconds
         self.anomaly_detector.bad_steps = 0
-        self.metrics.log(old.step, rollback=new.step, rate_factor=new.rate_factor, jump=new.jump)
+        self.metrics.log(old.step, rollback_to=new.step, lr_scale=new.lr_scale, batch_offset=new.batch_offset)
         self.display.warn(
-            f"step {old.step}: {self.config.max_bad_steps} bad updates in a row; back to step {new.step}, "
-            f"past the batches between, at {new.rate_factor:g} of the learning rate"
+            f"step {old.step}: {self.config.max_bad_steps} updates in a row were skipped; rolled back to step {new.step}, "
+            f"with the following batches and {new.lr_scale:g} times the learning rate"
         )
 
     def _give_up(self) -> None:
         losses = ", ".join(f"{loss:.4g}" for loss in self._recent_losses)
         raise UserError(
-            f"training failed at step {self.progress.step} after {MAX_ROLLBACKS} rollbacks: the last losses were {losses}; "
+            f"training diverged at step {self.progress.step} after {MAX_ROLLBACKS} rollbacks (last losses: {losses}); "
             f"lower train.learning_rate ({self.config.learning_rate:g}), raise train.warmup_steps "
-            f"({self.config.warmup_steps:g}), or look at the data there"
+            f"({self.config.warmup_steps:g}), or check the data"
         )
 
     def _save_and_stop(self) -> None:
         self._save()
-        raise Interrupted(f"stopped at step {self.progress.step}, which is saved; run the same command again to go on")
+        raise Interrupted(f"checkpoint saved at step {self.progress.step}; run the same command again to resume")
 
     # -- start, save, finish
 
@@ -310,8 +311,8 @@ class Trainer:
             saved_fingerprint = saved.metadata.get("fingerprint")
             if saved_fingerprint != fresh.fingerprint:
                 raise UserError(
-                    f"{self.folder} was started by another recipe ({saved_fingerprint or '-'}, "
-                    f"not {fresh.fingerprint or '-'}); choose another out, or remove {self.folder / 'state'} to begin anew"
+                    f"{self.folder} holds checkpoints of another recipe ({saved_fingerprint or '-'}, "
+                    f"not {fresh.fingerprint or '-'}); choose another `out`, or remove {self.folder / 'state'} to start over"
                 )
             self._restore(saved)
             self.resumed_at = self.progress.step
@@ -319,7 +320,7 @@ class Trainer:
 
     def _start(self) -> None:
         p = self.progress
-        self.clock = Clock(p.elapsed, p.pace, p.lost)
+        self.clock = Clock(p.seconds, p.step_seconds, p.startup_seconds)
         self.model.train()
         if self.is_main_process:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -328,28 +329,28 @@ class Trainer:
             self.dist_state.broadcast_weights(self.model)
             self._save()  # step 0, for rollbacks; a full disk fails now
         elif p.step:
-            prefix = "nothing left to train:" if p.done and self._is_finished() else "going on from"
-            self.display.info(f"{prefix} {self._progress_text()}, saved in {self.folder / 'state'}")
+            prefix = "training is complete:" if p.is_finished and self._is_finished() else "resuming from"
+            self.display.info(f"{prefix} {self._progress_text()} ({self.folder / 'state'})")
 
     def _finish(self) -> None:
         p = self.progress
-        if p.done:
+        if p.is_finished:
             return
         self._log()
-        if p.judged_at != p.step:
+        if p.eval_step != p.step:
             self._evaluate()
-        p.done = True
+        p.is_finished = True
         self._save()
 
     def _save(self) -> None:
         recurrent_states = self.dist_state.all_gather([tensor.cpu() for tensor in self.recurrent_state])
         p = self.progress
-        p.norms, p.bad, p.scaler = (
+        p.grad_norms, p.bad_steps, p.grad_scaler = (
             list(self.anomaly_detector.grad_norms),
             self.anomaly_detector.bad_steps,
             self.prepared.scaler.state_dict(),
         )
-        p.elapsed, p.pace, p.lost = self.clock.elapsed, self.clock.step_seconds, self.clock.startup_seconds
+        p.seconds, p.step_seconds, p.startup_seconds = self.clock.elapsed, self.clock.step_seconds, self.clock.startup_seconds
         if self.is_main_process:
             p.metrics_bytes = self.metrics.flush()
             tensors = checkpoint.collect_tensors(self.model, self.optimizer, recurrent_states)
@@ -359,7 +360,7 @@ class Trainer:
             )
             checkpoint.prune_best(self.folder / "state")
             if p.step:
-                self.display.info(f"step {p.step}: saved")
+                self.display.info(f"step {p.step}: checkpoint saved")
 
     def _restore(self, saved_checkpoint: checkpoint.Checkpoint) -> None:
         self.progress = p = progress.parse_progress(
@@ -369,25 +370,29 @@ class Trainer:
         self.recurrent_state = checkpoint.restore_recurrent_state(
             saved_checkpoint, self.dist_state.rank, self.dist_state.world_size, self.prepared.device
         )
-        if p.scaler and self.prepared.scaler.is_enabled():
-            self.prepared.scaler.load_state_dict(p.scaler)
-        self.anomaly_detector = AnomalyDetector(self.config.grad_spike_factor, self.config.max_bad_steps, p.norms, p.bad)
+        if p.grad_scaler and self.prepared.scaler.is_enabled():
+            self.prepared.scaler.load_state_dict(p.grad_scaler)
+        self.anomaly_detector = AnomalyDetector(
+            self.config.grad_spike_factor, self.config.max_bad_steps, p.grad_norms, p.bad_steps
+        )
 
     def _progress_text(self) -> str:
         c, p = self.config, self.progress
-        return f"step {p.step}/{c.steps}" if c.steps else f"step {p.step}, {self.clock.elapsed / 60:.1f}/{c.minutes:g} min"
+        if c.steps:
+            return f"step {p.step:>{len(str(c.steps))}}/{c.steps}"
+        return f"step {p.step}, {self.clock.elapsed / 60:.1f}/{c.minutes:g} min"
 
     def _summary(self, tokens: int) -> dict[str, Any]:
         p = self.progress
         return {
             "step": p.step,
             "loss": p.loss,
-            "seconds": p.elapsed,
+            "seconds": p.seconds,
             "tokens": p.tokens,
             "tokens_per_second": tokens / self.clock.session_seconds if tokens else None,
-            "trials": p.trials,
+            "evaluations": p.evaluations,
             "best_step": p.best_step if p.best_step >= 0 else p.step,
-            "skipped": p.skipped,
+            "skipped_steps": p.skipped_steps,
             "rollbacks": p.rollbacks,
             "resumed_at": self.resumed_at,
         }

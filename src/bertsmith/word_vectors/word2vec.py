@@ -59,8 +59,8 @@ class Word2VecTrainer:
         counts = count_unigrams(corpus.tokens, len(corpus.tokenizer))
         counts[corpus.tokenizer.is_special] = 0
         if np.count_nonzero(counts) < 2:
-            raise UserError(f"{corpus.path} has fewer than two words to learn from, unknown ones not counted; its tokenizer is "
-                           "of other text, or there is too little of it")  # fmt: skip
+            raise UserError(f"{corpus.path} has fewer than two known words; prepare more text, or train a tokenizer on it "
+                           "(`bertsmith tokenizer kind=word`)")  # fmt: skip
         self.counts = counts
         sampling = SamplingConfig(
             config.window, CHUNK_WORDS, NOISE_WORDS[config.algorithm] if config.negative else 0, config.sample
@@ -87,10 +87,9 @@ class Word2VecTrainer:
         loss = float(torch.stack(losses).mean()) if losses else 0.0
         if not math.isfinite(loss):
             raise UserError(
-                f"the loss is not finite in round {round_index + 1}; "
-                f"lower objective.learning_rate ({self.config.learning_rate:g})"
+                f"the loss is not finite in round {round_index + 1}; lower train.learning_rate ({self.config.learning_rate:g})"
             )
-        return {"loss": loss, "rate": lr, "words": num_words}
+        return {"loss": loss, "learning_rate": lr, "words": num_words}
 
     def set_batch_words(self, words: int) -> None:
         """Sets the words of text per step: more is faster on a GPU, fewer give slightly better vectors."""
@@ -120,7 +119,7 @@ class Word2VecTrainer:
         ngrams = self.config.ngrams
         buckets = self.input_table.rows[len(word_ids) :].cpu() if ngrams else None
         model = build_model(vectors, self.output_table.rows.cpu(), self.paths, ngrams, buckets)
-        return model, {"width": self.config.vector_size, "words": int(np.count_nonzero(self.counts))}
+        return model, {"vector_size": self.config.vector_size, "words": int(np.count_nonzero(self.counts))}
 
     def _step(self, parts: list[Chunks], lr: float, compute_loss: bool, workers: "WorkerPair") -> list[Tensor]:
         """Computes the updates of all parts at the current tables, then applies them to each table in a fixed order."""
