@@ -242,7 +242,6 @@ KEY_SYNONYMS: dict[str, tuple[str, ...]] = {
     # gensim, fastText, GloVe
     "sg": ("objective=skip-gram",),
     "epochs": ("train.epochs",),
-    "iter": ("train.epochs",),
     "vector_size": ("model.hidden_size",),
     "window": ("objective.window",),
     "ws": ("objective.window",),

@@ -47,7 +47,10 @@ def reference_loss(model, batch):
     if "pair_labels" in targets:
         first_token = batch.inputs.layout.lengths.cumsum(0) - batch.inputs.layout.lengths
         pair_task = next(name for name in batch.target_counts if name != "mlm")
-        logits[pair_task], labels[pair_task] = model.compute_logits(pair_task, hidden_states[first_token]), targets["pair_labels"]
+        logits[pair_task], labels[pair_task] = (
+            model.compute_logits(pair_task, hidden_states[first_token]),
+            targets["pair_labels"],
+        )
     parts = {name: F.cross_entropy(part_logits, labels[name], reduction="sum") for name, part_logits in logits.items()}
     return parts, {name: (part_logits.argmax(-1) == labels[name]).sum() for name, part_logits in logits.items()}
 
