@@ -29,7 +29,7 @@ def test_electra_trains_both_and_publishes_discriminator(uninterrupted):
     out, result = uninterrupted
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert result["valid_loss_words"] < rows[0]["loss.words"] - 0.1
-    assert result["valid_loss_replaced"] < 50 * np.log(2) and result["valid_replaced_accuracy"] > 0.8
+    assert result["valid_loss_rtd"] < 50 * np.log(2) and result["valid_replaced_accuracy"] > 0.8
     names = set(load_tensors(out / "model.safetensors"))
     assert "heads.rtd.classifier.weight" in names and not [name for name in names if "generator" in name]
     assert result["parameters"] == sum(weight.numel() for weight in load_tensors(out / "model.safetensors").values())
