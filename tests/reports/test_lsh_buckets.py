@@ -51,7 +51,7 @@ def test_bucket_stats_match_sets_of_neighbors(causal):
     stats = compute_bucket_stats(model, Inputs(torch.arange(49), Layout.from_lengths(lengths)))
     assert len(stats) == 2
     mixer = model.encoder.stack.layers[0].mixer
-    qk = mixer.projections(mixer_inputs[0].clone()).chunk(2, -1)[0].view(49, 4, -1).transpose(0, 1)
+    qk = mixer.qkv(mixer_inputs[0].clone()).chunk(2, -1)[0].view(49, 4, -1).transpose(0, 1)
     neighbors = find_neighbors(mixer, qk, lengths)
     tokens = [token for token in range(49) if not causal or token not in (0, 40)]
     for head in range(4):

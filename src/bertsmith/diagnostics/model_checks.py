@@ -189,7 +189,7 @@ def _mean_cosine_distance(vectors: Tensor) -> float:
 def _head_output_norms(probe: Probe, layer: int, attention_output: Tensor) -> Tensor:
     """(heads,): mean L2 norm of what each head adds to the residual stream; attention_output: (tokens, heads, head_dim)."""
     stack = probe.model.encoder.stack
-    out = getattr(getattr(stack.layers[stack.group_indices[layer]].mixer, "project", None), "out", None)
+    out = getattr(getattr(stack.layers[stack.group_indices[layer]].mixer, "projections", None), "output", None)
     if out is None or out.weight.shape[1] != attention_output[0].numel():
         return attention_output.norm(dim=-1).mean(0)
     weight_by_head = out.weight.detach().float().unflatten(1, attention_output.shape[1:])  # (hidden_size, heads, head_dim)
