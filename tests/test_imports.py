@@ -61,7 +61,7 @@ MAY_IMPORT = {
     "stage_types": "config",
     "stages": "config calls results stage_types",
     "api": "stages inference pretrained",
-    "quickstart": "errors config recipes artifacts console api inference reports commands.show",
+    "quickstart": "errors config stage_types recipes artifacts console api inference reports commands.show",
     "reference": "commands help schema",
     "codegen": "commands help reference schema",
     "cli": "errors config recipes console commands schema help",
