@@ -59,7 +59,7 @@ class FinetuneRecipe(Config, frozen=True):
     train: Annotated[FinetuneTrain, "training settings: duration (default: 3 epochs), batch size, optimizer ..."] = (
         FinetuneTrain()
     )
-    long_text: Annotated[LongText | None, "how to read texts longer than max_length; same as task.long_text"] = None
+    long_text: Annotated[LongText | None, "how to process texts longer than max_length; same as task.long_text"] = None
     freeze: Annotated[
         NonNegInt | Literal["embeddings", "all"], "freeze embeddings and this many lower layers; all: train only the head"
     ] = 0
@@ -76,7 +76,7 @@ class FinetuneRecipe(Config, frozen=True):
     ] = None
     random_init: Annotated[bool, "start from random weights instead of the pre-trained ones (control)"] = False
     seed: Annotated[int, "random seed of new weights, data order and dropout"] = 0
-    seeds: Annotated[tuple[int, ...], "several seeds, one run each: mean and deviation, and the best model kept"] = ()
+    seeds: Annotated[tuple[int, ...], "several seeds, one run each: mean and standard deviation; the best model is kept"] = ()
 
 
 def check_recipe(recipe: FinetuneRecipe) -> None:

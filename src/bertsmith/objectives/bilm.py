@@ -48,7 +48,7 @@ class BiLM(Variant, frozen=True, tag="bilm"):
         )
         embeds_tokens_only = encoder.embeddings is None or isinstance(encoder.embeddings, CharCNNConfig)
         if not is_separate_lstm or not embeds_tokens_only or not encoder.num_hidden_layers or encoder.norm != "none":
-            raise UserError("objective=bilm needs a model whose two directions share no layer, or each would see its targets; "
+            raise UserError("objective=bilm needs a model whose two directions share no layer, as each would see its targets; "
                            "set model=elmo, or mixer=lstm with directions=apart, no feedforward and norm=none")  # fmt: skip
 
     def heads(self) -> dict[str, HeadConfig]:
