@@ -172,7 +172,7 @@ def test_finetuning_long_documents_hierarchical_and_windows(bert, tmp_path):  # 
     [
         ("classify", {"text": "a b"}, [], "has no column 'label'"),
         ("tag", {"tokens": ["a"]}, [], "cannot be used for evaluation"),
-        ("tag", {"tokens": ["a"], "tags": ["NOUN"]}, [], "line 1: the tag 'NOUN' is not of the kind that was learnt"),
+        ("tag", {"tokens": ["a"], "tags": ["NOUN"]}, [], "line 1: tag 'NOUN' does not follow the tagging scheme"),
         ("similar", {"text": "a", "text_b": "b"}, [], "needs its score"),
         ("similar", {"text": "a", "text_b": "b", "score": 1}, ["freeze=all"], "every weight of the model is frozen"),
         ("similar", {"text": "a", "text_b": "b", "score": 1}, ["train.gradual_unfreezing=0.5"], "no head"),

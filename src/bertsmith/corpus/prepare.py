@@ -11,7 +11,7 @@ __all__ = ["Recipe", "run"]
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
-    """Build the corpus folder, resume an interrupted build, or report that it exists already."""
+    """Build the corpus folder, resume an interrupted build, or report that it already exists."""
     console = Console(quiet)
     if is_interrupted(resolve_path(recipe.out, "out")):
         console.info(f"resuming the interrupted build of {recipe.out}")

@@ -116,7 +116,7 @@ def _check_new_model(recipe: FinetuneRecipe) -> None:
 
 
 def finetune_identity(recipe: FinetuneRecipe) -> str:
-    """Hash of the recipe and its input files: runs with the same identity make the same weights."""
+    """Hash of the recipe and its input files: runs with the same identity produce the same weights."""
     base = {"model": recipe.model} if isinstance(recipe.model, str) else {}
     inputs = {"tokenizer": recipe.tokenizer, "vectors": recipe.vectors}
     return runs.compute_run_id(recipe, **{**base, **inputs, "data.train": recipe.data.train, "data.dev": recipe.data.dev})

@@ -91,7 +91,7 @@ class PretrainRecipe(Config, frozen=True):
 
 
 def pretrain_identity(recipe: PretrainRecipe) -> str:
-    """Hash of the recipe and its input files: runs with the same identity make the same weights."""
+    """Hash of the recipe and its input files: runs with the same identity produce the same weights."""
     return runs.compute_run_id(recipe, corpus=recipe.corpus, valid=recipe.valid, init=recipe.init, vectors=recipe.vectors)
 
 

@@ -162,7 +162,7 @@ class WordLookup:
         return word.upper() if self.case_insensitive else word
 
     def resolve(self, word: str) -> str | None:
-        """The word as the vectors spell it, or None if it has no vector."""
+        """The word as in `vectors.words`, or None if it has no vector."""
         row = self.rows.get(self.normalize(word))
         return self.vectors.words[row] if row is not None else word if self.vectors.has_vector(word) else None
 

@@ -1,6 +1,6 @@
 """RoPE for global tokens: outside the window their relative position is clamped to the window's edge.
 
-A model trained on 512 tokens has never seen a rotation by 4,000 positions; without clamping, scores at such distances would be
+A model trained on 512 tokens was never trained on a rotation by 4,000 positions; without clamping, scores at such distances would be
 arbitrary.
 """
 

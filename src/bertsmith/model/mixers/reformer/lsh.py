@@ -117,7 +117,7 @@ class _LshAttention(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class _HashRound:
-    """One hash round: tokens in its order, cut into blocks that see themselves and their neighbours."""
+    """One hash round: tokens in its order, in blocks that attend to themselves and their neighbours."""
 
     hash_round: int
     sorted_idx: Tensor  # (num_hashes, heads, tokens)
