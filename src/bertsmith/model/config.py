@@ -99,7 +99,7 @@ class EncoderConfig(Config, frozen=True):
 
     @property
     def is_causal(self) -> bool:
-        """Whether no token depends on a later one, in the input embedding and in every layer; the last one then depends on all."""
+        """Whether no token depends on a later one, in the input embedding and in every layer; the last then depends on all."""
         components = [
             self.embeddings,
             *([self.mixer, self.layer_types and self.layer_types.mixer] if self.num_hidden_layers else []),

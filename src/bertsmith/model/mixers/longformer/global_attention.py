@@ -1,7 +1,7 @@
 """Global attention of Longformer (Beltagy et al. 2020, section 3.1).
 
-AttentionPattern is what a token attends to; GlobalAttention adds the global keys outside the window to the softmax of all tokens;
-GlobalGroup and build_global_groups batch the global tokens' own queries with the tokens of their sequences.
+AttentionPattern is what a token attends to; GlobalAttention adds the global keys outside the window to the softmax of
+all tokens; GlobalGroup and build_global_groups batch the global tokens' own queries with the tokens of their sequences.
 """
 
 from collections.abc import Iterator, Sequence
